@@ -194,9 +194,6 @@ def test_a_copy_of_more_than_nine_gigabytes_has_its_rate(size):
     assert kanalyze.copies(made)["bandwidth_bytes_per_s"].to_list() == [size]
 
 
-# Which runs of two programs were beside each other
-
-
 @given(st.integers(1, 12), st.data())
 def test_of_any_runs_that_are_left_the_pairs_are_of_two_turns_one_after_the_other(count, data):
     sides = [("base", "new") if pair % 2 == 0 else ("new", "base") for pair in range(count)]

@@ -60,9 +60,6 @@ def first_column(text):
     return re.findall(r"^\| `([^`]+)` \|", text, flags=re.MULTILINE)
 
 
-# Examples
-
-
 @pytest.mark.parametrize("path", examples.FILES, ids=lambda path: path.name)
 @pytest.mark.usefixtures("folder")
 @pytest.mark.one_in(8)
@@ -114,9 +111,6 @@ def test_examples_in_docstrings_give_what_they_show():
         assert doctest.DocTestRunner().run(test).failed == 0, test.name
 
 
-# README.md and docs/cli.md
-
-
 def test_readme_has_two_commands_and_the_page_that_the_first_prints():
     first, second = re.findall(r"^```sh\n(.*)\n```$", README, flags=re.MULTILINE)
     assert first.endswith(f".venv/bin/{examples.commands(README)[0]}")
@@ -130,9 +124,6 @@ def test_every_table_is_in_one_list_of_the_commands_page():
 def test_every_command_is_in_the_list_of_commands():
     named = re.findall(r"`kanalyze ([a-z]+)", "".join(re.findall(r"^\| .*? \|", COMMANDS, flags=re.MULTILINE)))
     assert list(dict.fromkeys(named)) == command_line.list_commands(None)
-
-
-# docs/errors.md
 
 
 def kinds(base=KanalyzeError):
@@ -163,9 +154,6 @@ def test_an_entry_shows_the_message_and_says_cause_and_remedy(kind):
 )
 def test_messages_that_no_example_prints_are_what_the_program_would_print(error):
     assert f"```text\nkanalyze: {error}\n{error.remedy}  [{error.slug}]\n```" in ERRORS
-
-
-# docs/summary-json.md
 
 
 def keys(rows):
@@ -216,9 +204,6 @@ def test_summary_page_names_the_version_in_use():
     assert f"`schema_version` is {SCHEMA_VERSION}" in SUMMARY_JSON
 
 
-# docs/architecture.md
-
-
 def test_every_module_has_its_layer():
     rows = re.findall(r"^\|[^|]*\|([^|]*)\|", sections(ARCHITECTURE)["The way of the data"], flags=re.MULTILINE)
     described = {name for cell in rows for name in re.findall(r"`(\w+)`", cell)}
@@ -230,9 +215,6 @@ def test_every_kind_of_addition_names_a_folder_that_exists():
     folders = set(re.findall(r"`(analyzer/[\w/]+)/\w*<", ARCHITECTURE))
     assert len(folders) == 5
     assert all((ROOT / folder).is_dir() for folder in folders)
-
-
-# docs/definitions.md
 
 
 def test_calls_are_in_the_buckets_that_the_definitions_say():
@@ -254,9 +236,6 @@ def test_every_check_of_health_is_defined():
     found = kanalyze.health(kanalyze.read(ROOT / "tests/reports/nvtx.sqlite")).get_column("check").to_list()
     described = re.findall(r"^\| ([a-z][^|`]*) \|", sections(DEFINITIONS)["6. Health"], flags=re.MULTILINE)
     assert described[1:] == found  # below the heading
-
-
-# Findings
 
 
 def test_every_rule_is_explained_and_no_other():
@@ -298,9 +277,6 @@ def rule_names(path):
     rules += [side for rule in rules if isinstance(rule, ast.IfExp) for side in (rule.body, rule.orelse)]
     found = [rule.value if is_text(rule) else named.get(ast.unparse(rule)) for rule in rules]
     return [rule for rule in found if isinstance(rule, str)]
-
-
-# Everywhere
 
 
 @pytest.mark.slow

@@ -10,13 +10,7 @@ from pathlib import Path
 import pytest
 
 from kanalyze.collectors.options import CompileError, WorkloadError
-from kanalyze.errors import (
-    BadWindowError,
-    CollectError,
-    OutOfMemoryError,
-    UnknownNameError,
-    UnreadableReportError,
-)
+from kanalyze.errors import BadWindowError, CollectError, OutOfMemoryError, UnknownNameError, UnreadableReportError
 from kanalyze.renderers.tables import descriptions as explanations
 
 FOLDER, SOURCE = Path("run"), Path("k.cu")
@@ -82,9 +76,6 @@ def test_an_error_comes_whole_from_another_process():
     found = pickle.loads(pickle.dumps(error))  # noqa: S301 - as executors do
     for told in (type, str, lambda one: one.remedy, lambda one: one.details):
         assert told(found) == told(error)
-
-
-# The texts on findings: each says what it has to, in code that parses and lines that fit, and is installed
 
 
 EVERY = [explanations.explanation(name) for name in explanations.names()]

@@ -22,9 +22,6 @@ NO_TABLES = (
 TABLES = [name for name in kanalyze.__all__ if name not in NO_TABLES]
 
 
-# Names
-
-
 def test_the_directory_is_the_public_names():
     assert dir(kanalyze) == sorted([*NO_TABLES, *TABLES])
     assert set(TABLES) <= set(catalog.names())
@@ -49,9 +46,6 @@ def test_importing_the_workloads_leaves_the_table_of_their_name():
     assert kanalyze.kernels(kanalyze.read(ADD))["count"].to_list() == [1]
 
 
-# Help
-
-
 @pytest.mark.parametrize("name", TABLES)
 def test_help_of_a_table_lists_its_columns_with_units(name):
     doc = inspect.getdoc(getattr(kanalyze, name))
@@ -63,9 +57,6 @@ def test_help_of_a_table_lists_its_columns_with_units(name):
             assert " ".join(column.doc.split()) in words
             assert f"{column.unit}" in words
     assert max(map(len, doc.splitlines())) <= 120
-
-
-# A report in a line
 
 
 @pytest.mark.parametrize(
@@ -80,8 +71,6 @@ def test_help_of_a_table_lists_its_columns_with_units(name):
 def test_a_report_is_one_readable_line(path, where, told):
     assert repr(kanalyze.read(path).narrow(**where)) == f"<Report '{path}' {told}>"
 
-
-# What is given in place of a report
 
 PATH = r"takes a report, not a path: kanalyze.kernels\(kanalyze.read\('run.nsys-rep'\)\)"
 
@@ -107,9 +96,6 @@ def test_several_reports_are_not_a_list(name):
         getattr(kanalyze, name)(reports)
     with pytest.raises(TypeError, match="not a path"):
         getattr(kanalyze, name)(reports[0], "run.nsys-rep")
-
-
-# Tables as pandas frames: integers and truth values stay such where some are missing
 
 
 @pytest.mark.slow

@@ -32,9 +32,6 @@ def anchors(path):
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-# Links
-
-
 @pytest.mark.parametrize("path", some(path for path in PAGES if LINK.search(prose(path))), ids=ids)
 def test_links_lead_to_files_and_headings_that_exist(path):
     for link in some(LINK.findall(prose(path))):
@@ -51,8 +48,6 @@ def test_every_page_of_docs_is_in_the_index_once():
     there = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*") if path.suffix in (".md", ".ipynb")}
     assert sorted(listed) == sorted(there - {"index.md"})
 
-
-# Commands in the text
 
 #: What a manifest says of its kind, which is no command.
 KIND = "kanalyze capture"

@@ -73,8 +73,6 @@ def test_the_issue_form_asks_for_doctor_and_a_redacted_report():
     assert named <= set(command_line.list_commands(None))
 
 
-# What .ci/versions.py reads from pyproject.toml
-
 VERSIONS = runpy.run_path(str(ROOT / ".ci" / "versions.py"))
 
 

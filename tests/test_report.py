@@ -52,8 +52,6 @@ def test_a_source_is_asked_for_the_kinds_that_it_recorded_alone():
     assert made.kind("api").is_empty()
 
 
-# Narrowing
-
 EVENTS = [
     call("cudaLaunchKernel", 0, 10, correlation=1),
     kernel(5, 20, correlation=1),
@@ -119,9 +117,6 @@ def test_what_is_not_there_names_what_is(look, error, remedy):
     with pytest.raises(UnknownNameError, match=error) as caught:
         look()
     assert caught.value.remedy.startswith(remedy)
-
-
-# Tables
 
 
 def test_events_are_all_kinds_in_scope_in_the_order_of_the_model():
@@ -225,8 +220,6 @@ def test_instances_without_duration_are_left_out():
             none.windows(text)
 
 
-# Steps of a framework's profiler
-
 STEPS = [
     kernel(0, 1000),
     nvtx("forward", 5, 40),
@@ -276,9 +269,6 @@ def test_steps(events, where, text, expected):
 def test_steps_that_do_not_exist(events, text, said):
     with pytest.raises(UnknownNameError, match=said):
         report(events).window(text)
-
-
-# Times since the first event
 
 
 def test_a_plus_sign_counts_from_the_first_event_of_the_report():

@@ -127,68 +127,6 @@ def test_a_place_is_right_within_two_lines_or_in_the_same_function(tmp_path, tex
     assert program(tmp_path).place_right(text) == right
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "blind"),
-    [
-        ("masks", "/a/x/masks.py:7, masks.py, masks", "program.py:7, program.py, masks"),
-        ("cpu_masks", "cpu_masks runs /a/cpu_masks", "program runs program"),
-        ("recompilation", '"rule": "recompilation"', '"rule": "recompilation"'),
-        ("masks", "bitmasks.py, masks-2.py, masks_of", "bitmasks.py, masks-2.py, masks_of"),
-    ],
-)
-def test_names_that_give_the_fault_away_are_hidden(tmp_path, name, text, blind):
-    assert program(tmp_path, f"{name}.py").blind(text) == blind
-
-
-def test_the_causes_of_a_text_come_in_its_order_with_their_gains():
-    text = """  12  Anomaly detection is on
-    saves 1,250.0 µs; program.py:3
-    a CUDA graph for the rest
-    There were no problems detected: pageable memory
-    1  2  3  4  cudaMemcpy pageable
-    """
-    claims = score.text_claims(text, truth.causes())
-    assert [claim.cause for claim in claims] == ["anomaly-detection", "graph-candidate"]
-    assert claims[0].gain == (1.25,) * 3
-    assert claims[1].gain is None
-    assert "program.py:3" in claims[0].where
-
-
-def test_every_cause_is_named_by_its_own_name_and_no_name_names_another():
-    words = truth.causes()
-    for name in words:
-        found = [claim.cause for claim in score.text_claims(f"explain {name}", words)]
-        assert found[:1] == [name], found
-
-
-@pytest.mark.parametrize(("parts", "step_ms", "gain"), [(1, 10.0, 6.0), (8, 80.0, 48.0), (0.5, 5.0, 3.0)])
-def test_gains_are_of_a_step_of_which_an_iteration_may_be_a_part(parts, step_ms, gain):
-    told = page(finding("cpu-tensors", replayed=60_000_000))
-    claims, own_ms = score.in_steps(told, score.page_claims(told), step_ms)
-    assert claims[0].gain == pytest.approx((gain,) * 3), parts
-    assert own_ms == pytest.approx(step_ms)
-
-
-LOOP = {"found_by": "loop _run.py:45", "kinds": {"odd": 1, "steady": 10}}
-TOLD = {"answer": "A repetition takes 10 ms. Without nsys it takes 7,400 µs to 8.6 ms, by estimate."}
-
-
-@pytest.mark.parametrize(
-    ("iterations", "others", "gain", "own_ms"),
-    [
-        (LOOP, {}, 6.0, 10.0),  # a pass of the loop over steps, on a machine that takes four times as long
-        ({"found_by": "launches", "kinds": {"odd": 1, "steady": 4}}, {}, 1.2, 2.0),  # of 25 steps, as of C++
-        ({"found_by": "launches", "kinds": {"warm-up": 2, "steady": 48}}, {}, 12.0, 20.0),
-        (LOOP, TOLD, 6.0, 8.0),
-    ],
-)
-def test_a_step_is_what_the_loop_over_steps_or_their_number_says(iterations, others, gain, own_ms):
-    told = page(finding("cpu-tensors", replayed=60_000_000)) | others
-    told["iterations"] = told["iterations"] | iterations
-    claims, own = score.in_steps(told, score.page_claims(told), 2.5)
-    assert (claims[0].gain, own) == (pytest.approx((gain,) * 3), pytest.approx(own_ms))
-
-
 def test_a_score_has_rank_place_and_ratio(tmp_path):
     told = page(
         finding("graph-candidate", replayed=70_000_000),
@@ -203,16 +141,6 @@ def test_a_score_has_rank_place_and_ratio(tmp_path):
     sums = score.totals([got])
     assert (sums["first"], sums["among_three"], sums["gain"], sums["interval"]) == ((0, 1), (1, 1), (1, 1), (0, 1))
     assert "| masks | cpu-tensors | graph-candidate | 2 | line | 5.4 (5.4 to 5.4) | 6 | 0.90 |" in score.table([got])
-
-
-def test_a_healthy_program_has_its_largest_claim_as_a_share_of_a_step(tmp_path):
-    one = program(tmp_path, text='CAUSE = ""\nALSO = ()\n')
-    told = page(finding("tail", at_stake=3_000_000), finding("fusion", replayed=1_000_000))
-    got = score.scored(one, score.page_claims(told), TIMES)
-    assert (one.cause, got.largest_claim) == ("", pytest.approx(0.03))
-    sums = score.totals([got])
-    assert (sums["healthy"], sums["silent"], sums["first"]) == (pytest.approx(0.03), (0, 1), (0, 0))
-    assert "| largest claim on a healthy program | < 2 % | 3.0 % |" in score.summary({"kanalyze": sums})
 
 
 FAULTY = 'CAUSE = "float64"\nALSO = ()\n\n\ndef step(i):\n    x = y.double()  # fault\n'
@@ -302,11 +230,3 @@ def test_every_stored_capture_has_a_program_and_its_times():
     assert len(names) >= 40
     assert names <= {one.name for one in truth.programs_in(FOLDER / "programs", CAPTURES)}
     assert names <= json.loads((FOLDER / "measured.json").read_text()).keys()
-
-
-def test_without_iterations_a_gain_is_scaled_by_what_the_gpu_works():
-    page = {"windows": [{"window_ns": 900_000_000, "busy_ns": 100_000_000}]}
-    claims = [score.Claim("uncoalesced", "", (50.0, 40.0, 60.0))]
-    assert score.in_steps(page, claims, 2.0)[0][0].gain == pytest.approx((1.0, 0.8, 1.2))
-    # of a program that the host limits the GPU's work of a step is not all of it: of 25 steps one is a 25th
-    assert score.in_steps(page, claims, 80.0)[0][0].gain == pytest.approx((2.0, 1.6, 2.4))

@@ -83,9 +83,6 @@ def test_every_command_of_the_help_has_a_help(name):
     assert f"Usage: kanalyze {name}" in printed(name, "--help")
 
 
-# Windows by pattern
-
-
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [
@@ -120,9 +117,6 @@ def test_ranges_of_several_names_are_told_by_name():
     assert "84 instances of *ward" in page
     assert "forward#1 takes" in page
     assert refused(run("summarize", NVTX, "--window", "nothing*"))[0] == "no range 'nothing*'."
-
-
-# What is shown, and what is said where there is nothing
 
 
 def test_culprits_are_sorted_by_time_and_stalls_have_figures():

@@ -311,9 +311,6 @@ def test_a_wrong_call_is_told(machine, arguments, message):
     assert machine.called("nsys") == []
 
 
-# kanalyze doctor
-
-
 def test_the_doctor_says_what_is_missing_ends_with_1_and_fits(machine):
     (machine.folder / "ncu").unlink()
     words = ("doctor", "--python", sys.executable, "--nsys", machine.folder / "nsys")
@@ -322,9 +319,6 @@ def test_the_doctor_says_what_is_missing_ends_with_1_and_fits(machine):
     assert "GPU             found    NVIDIA H200 (compute capability 9.0)" in ran.text
     assert "nsys            found    2025.3.2.474" in ran.text
     assert [line for line in run(*words).lines if len(line) > 80 and " " in line.strip()] == []
-
-
-# kanalyze collect --list
 
 
 def test_workloads_are_listed_with_what_they_teach_and_shown_with_all_that_they_say():

@@ -78,9 +78,6 @@ def test_a_link_to_itself_is_no_output(tmp_path):
     assert loop.is_symlink()
 
 
-# Pipes
-
-
 def pipe(path):
     path.unlink(missing_ok=True)
     os.mkfifo(path)

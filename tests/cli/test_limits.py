@@ -85,9 +85,6 @@ def interrupted(command, after_s):
         return process.wait(60), said
 
 
-# Memory
-
-
 def limited(limit_bytes, *arguments):
     """How a command ends that has so much address space.
 

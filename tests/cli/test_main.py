@@ -149,9 +149,6 @@ def watched(call, *arguments):
     return ended([sys.executable, "-c", WATCHED + call, *arguments]).returncode
 
 
-# Pipes and devices
-
-
 @pytest.mark.parametrize("form", ["csv", "json", "terminal"])
 @pytest.mark.one_in(4)
 def test_a_reader_that_leaves_ends_it_quietly(form):

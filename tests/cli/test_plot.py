@@ -11,16 +11,12 @@ from support.command import ADD, SAMPLES, refused, run
 MLP = SAMPLES / "mlp_train" / "nsys.sqlite"
 
 
-def texts(path):
-    return re.findall(r"<text[^>]*>([^<]+)</text>", path.read_text())
-
-
 def drawn(tmp_path, *arguments):
     pytest.importorskip("matplotlib")
     path = tmp_path / "x.svg"
     ran = run("plot", *arguments, "-o", path)
     assert (ran.status, ran.text, ran.error) == (0, "", "")
-    return texts(path)
+    return re.findall(r"<text[^>]*>([^<]+)</text>", path.read_text())
 
 
 @pytest.mark.slow

@@ -31,17 +31,12 @@ def one_line(text):
     return " ".join(text.replace("\\\n", " ").split())
 
 
-# Several reports
-
-
 @pytest.mark.parametrize("columns", [60, 80, 130])
 @pytest.mark.one_in(4)
 def test_each_report_has_its_page_and_nothing_else(columns):
     pages = re.split(r"^\n─+\n\n", page(ADD, ADD_UM, EMPTY, columns=columns), flags=re.MULTILINE)
     assert pages == [page(path, columns=columns) for path in (ADD, ADD_UM, EMPTY)]
 
-
-# Several tools that cannot be joined
 
 NO_KERNELS, COUNTERS = REPORTS / "torch" / "cpu_only.json.gz", REPORTS / "ncu" / "add.details.csv"
 
@@ -51,9 +46,6 @@ def test_so_it_is_of_a_capture(tmp_path):
     time, counters = content(both)["reports"]
     assert time["answer"] == content(NO_KERNELS)["answer"]
     assert counters["answer"] == content(shutil.copy(COUNTERS, tmp_path / "ncu.details.csv"))["answer"]
-
-
-# All instances of a range
 
 
 def test_instances_look_as_they_should(gold):
@@ -105,9 +97,6 @@ def of_one(table, path):
     return [{"report": str(path), **row} for row in rows(table, path)]
 
 
-# Several reports
-
-
 @pytest.mark.parametrize("table", ["kernels", "ledger", "health", "events", "copies", "devices"])
 @pytest.mark.one_in(4)
 def test_the_tables_of_several_reports_are_one_below_the_other(table):
@@ -128,9 +117,6 @@ def test_one_that_cannot_tell_is_left_out_with_a_word_and_one_that_is_not_there_
     said = [f"left out: {ADD}: cannot tell ops, because the report records no events of kind op."]
     assert {row["report"] for row in rows("ops", ADD, TRACE, said=said)} == {str(TRACE)}
     assert refused(run("show", "kernels", ADD, tmp_path / "none.sqlite"))[1].endswith("[report-not-found]")
-
-
-# Folders
 
 
 @pytest.fixture
@@ -173,9 +159,6 @@ def test_a_folder_of_which_nothing_can_be_read_is_an_error(tmp_path):
         assert ran.error.splitlines()[-2].startswith(f"kanalyze: {tmp_path}/a.sqlite: ")
 
 
-# Captures
-
-
 @pytest.mark.parametrize("table", ["ops", "tree", "steps", "op_kernels", "op_detail", "fusion"])
 @pytest.mark.one_in(4)
 def test_a_capture_has_from_its_trace_what_nsys_does_not_record(table):
@@ -196,9 +179,6 @@ def test_a_table_that_nsys_was_not_asked_for_is_from_the_trace(tmp_path):
     made = captured(tmp_path / "capture", nsys_sqlite=ADD, torch_json_gz=TRACE)
     said = [f"ranges is from {made}/torch.json.gz; nsys.sqlite does not record it."]
     assert rows("ranges", made, said=said) == rows("ranges", TRACE)
-
-
-# A trace that runs CUDA graphs, and that of their captures
 
 
 DECODE, CAPTURE = (SAMPLES / "inside_graphs" / f"{name}.json.gz" for name in ("decode", "capture"))

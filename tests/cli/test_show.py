@@ -50,9 +50,6 @@ def message(*arguments):
     return refused(run("show", *arguments))
 
 
-# Formats
-
-
 @pytest.mark.parametrize("name", ["kernels", "events", "copy_detail"])
 def test_parquet_read_back_is_the_table_with_its_types(tmp_path, name):
     report, path = kanalyze.read(TORCH), tmp_path / "table.parquet"
@@ -122,9 +119,6 @@ def reasons(name, path):
     return [*map(str, lacking), *said]
 
 
-# Order and choice of rows
-
-
 @pytest.mark.parametrize(("table", "name"), [("kernels", "count"), ("launches", "queue_ns")])
 @pytest.mark.parametrize("descending", [False, True])
 def test_sort_is_ascending_with_a_minus_descending_and_missing_values_are_last(table, name, descending):
@@ -145,8 +139,6 @@ def test_a_window_a_device_and_a_process_narrow_every_table():
         expected = getattr(kanalyze, name)(whole, **where)
         assert objects(name, TWO_GPUS, *options) == objects_of(expected)
 
-
-# What there is not
 
 GROUPINGS = ", ".join(catalog.table("kernels").groupings)
 NEAR = "Nearest: kernels, op_kernels, hot_kernels, range_kernels, kernel_config"
@@ -200,9 +192,6 @@ def test_top_is_of_each_report_and_with_sort_of_all():
     assert len(times) == 3
 
 
-# --threshold
-
-
 @pytest.mark.parametrize(("text", "ns"), [("10us", 10_000), ("0.05 ms", 50_000), ("0ns", 0)])
 @pytest.mark.one_in(4)
 def test_a_time_leaves_out_shorter_gaps(text, ns):
@@ -228,9 +217,6 @@ def test_what_is_no_threshold_of_the_table_is_told(table, text, what, example):
     assert message(table, NVTX, "--threshold", text) == expected
 
 
-# --chunks, --as-nsys, --trace, --graphs
-
-
 @pytest.mark.parametrize(
     ("option", "table", "known"),
     [
@@ -245,9 +231,6 @@ def test_an_option_of_another_table_is_told_with_its_own(option, table, known):
     what, remedy = message(table, NVTX, *option)
     assert what == f"no option of {table} {option[0]!r}."
     assert f"There are: {known}." in remedy
-
-
-# --window by name
 
 
 @pytest.mark.slow

@@ -22,9 +22,6 @@ def page(*arguments, **keys):
     return printed("summarize", "--full", *arguments, **keys)
 
 
-# What it looks like
-
-
 @pytest.mark.parametrize(("name", "columns"), [("add", 80), ("add_um", 80), ("torch", 80), ("torch", 130)])
 @pytest.mark.one_in(4)
 def test_page_looks_as_it_should(gold, name, columns):
@@ -42,9 +39,6 @@ def test_no_line_is_wider_than_the_terminal(path):
         lines = render([real_summary(path)], Look(columns), 8).splitlines()
         assert [line for line in lines if len(line) > columns and " " in line.strip()] == []
         assert [line for line in lines if line != line.rstrip()] == []
-
-
-# Where it is written
 
 
 def test_output_replaces_what_was_there_and_has_the_usual_permissions(tmp_path):
@@ -108,9 +102,6 @@ def test_output_to_what_is_no_file_does_not_replace_it(tmp_path):
         assert ran.status == 2 or os.read(reader, 1 << 16).decode() == page(ADD)
     finally:
         os.close(reader)
-
-
-# Commands to paste
 
 
 @pytest.mark.parametrize(

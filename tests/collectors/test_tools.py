@@ -133,8 +133,6 @@ def test_the_doctor_tells_measured_roofs(monkeypatch, answer, lines):
     assert all(line.ok is (line.name != "roofs") and line.optional for line in found_tools.measured())
 
 
-# What is permitted
-
 USER, ROOT, PERFMON, ADMIN = "0000000000000000", "000001ffffffffff", "0000004000000000", "0000000000200000"
 HIDDEN, SHOWN = "0000000000000000 T _stext\n" * 50, "0000000000000000 A first\nffffffff81000000 T _stext\n"
 
@@ -193,9 +191,6 @@ def test_nsys_of_nsight_compute_s_folder_is_told_when_it_cannot_write_reports(wh
     assert find_tools(Options(nsys=folder / "nsys"), torch=False).nsys.usable
 
 
-# Finding programs
-
-
 def test_a_tool_is_taken_from_where_the_user_says_and_from_nowhere_else(stand_ins):
     del stand_ins
     for asked in (Path("nowhere/nsys"), Path("nowhere")):
@@ -209,9 +204,6 @@ def test_a_tool_that_does_not_run_is_told(bare):
     found = find("nsys", "--nsys", None, (), "get it")
     assert (found.usable, found.remedy) == (False, "get it")
     assert found.problem == f"{bare.folder / 'nsys'} --version ended with status 127: libX.so: cannot open"
-
-
-# The machine
 
 
 def test_a_field_that_nvidia_smi_does_not_know_is_left_out(stand_ins):

@@ -138,9 +138,6 @@ def test_each_table_is_read_and_there():
     assert sorted(tables) == sorted(set(read.findall(code)))
 
 
-# Any text is a name: none raises, none takes long, and what is no library's name is other
-
-
 #: Pieces of real names, to get near to them, and what may stand between.
 PIECES = st.sampled_from(
     re.findall(

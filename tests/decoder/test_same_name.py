@@ -83,8 +83,6 @@ def test_words_may_be_left_out_but_not_added_or_moved():
     assert not shortened("void at::AbsFunctor<float>::vectorized_elementwise_kernel", whole)
 
 
-# Generated names, written as nsys and as torch do
-
 WORDS = st.sampled_from(["float", "int", "at::Half", "S", "n::F"])
 
 

@@ -64,11 +64,7 @@ TABLES = {
         {**SHARES, "Instances": "count", "Category": "category", "Operation": "operation"},
         ["operation"],
     ),
-    "cuda_kern_exec_trace": (
-        kanalyze.launches,
-        LAUNCHES,
-        ["api_start_ns", "kernel_start_ns", "process_id", "device"],
-    ),
+    "cuda_kern_exec_trace": (kanalyze.launches, LAUNCHES, ["api_start_ns", "kernel_start_ns", "process_id", "device"]),
     "cuda_kern_exec_sum": (
         kanalyze.launch_summary,
         {**CALLS, **LAUNCH_TIMES},
@@ -105,8 +101,6 @@ def test_kernels_are_in_nsys_order(name):
     names = [row["Name"] for row in rows_of(name, "cuda_gpu_kern_sum")]
     assert kanalyze.kernels(report_of(name))["name"].to_list() == names
 
-
-# Tables of NVTX ranges
 
 STYLED = {"Range": "range", "Style": "style"}
 PROJECTED = {

@@ -73,9 +73,6 @@ def test_a_name_alone_tells_nothing(tmp_path):
         kanalyze.read(tmp_path / "a.pftrace")
 
 
-# Chrome traces: those of other programs are refused, no trace of torch's profilers is
-
-
 def x(cat, name="work", **more):
     event = {"ph": "X", "name": name, "pid": 1, "tid": 1, "ts": 10, "dur": 5, **more}
     return event if cat is None else {**event, "cat": cat}

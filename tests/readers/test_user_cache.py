@@ -52,9 +52,6 @@ def same(one, other):
         assert one.table(name).equals(other.table(name)), name
 
 
-# The same again
-
-
 def test_a_second_read_gives_the_same_and_decodes_nothing(cache, trace, decoded):
     first = kanalyze.read(trace, cache=False)
     assert not cache.exists()
@@ -82,9 +79,6 @@ def test_small_traces_are_not_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     kanalyze.read(TRACE)
     assert [*tmp_path.iterdir()] == []
-
-
-# As it was written
 
 
 @pytest.mark.parametrize("change", [lambda old: old + b"\0", lambda old: old[:-1], lambda old: old[::-1], None])
@@ -115,9 +109,6 @@ def test_a_sum_tells_every_change(tmp_path_factory, content, data):
     assert user_cache.checksum(path) != told
     path.write_bytes(content)
     assert user_cache.checksum(path) == told
-
-
-# By the user
 
 
 UNTRUSTED = {
@@ -165,9 +156,6 @@ def test_what_is_made_is_the_users_alone_whatever_the_mask(cache, trace, decoded
     finally:
         os.umask(mask)
     assert decoded == []
-
-
-# Within its limit
 
 
 def filled(folder, sizes):

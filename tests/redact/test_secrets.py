@@ -326,9 +326,6 @@ def test_what_one_file_gives_away_goes_from_all_files(capture, tmp_path, giver):
     assert [path.name for path in made if left(path, (SECRET, "abc-12"))] == []
 
 
-# Work
-
-
 SLOW = (
     *("-", "token-", "--pass ", "eyJ-", "eyJ_", "+a", "a+", "a.", "@a", "a@a.", "/a", "\"'", "-----BEGIN ", "ghp_"),
     *("key=", '\\"', "--", "1.", "a:", "::", " "),

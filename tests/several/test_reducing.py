@@ -245,9 +245,6 @@ def test_without_dask(monkeypatch):
     assert caught.value.remedy == "Install it: pip install 'kanalyze[dask]'."
 
 
-# Object stores
-
-
 @pytest.fixture
 def store(traces):
     """An address of the folder of traces, as of a bucket."""

@@ -4,7 +4,7 @@ An event's id is its place in the list, so that "the lower event_id" is "the one
 """
 
 import re
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from itertools import starmap
 from pathlib import Path
 
@@ -205,7 +205,9 @@ def _frame(table, rows):
 
 
 def launched(start, end, operation, name="cudaLaunchKernel", **keys):
-    return [call(name, start, end, correlation=operation.correlation, **keys), operation]
+    """A call and what it launched; where that has no correlation id, it is told by the start of the call."""
+    number = 10**9 + start if operation.correlation is None else operation.correlation
+    return [call(name, start, end, correlation=number, **keys), replace(operation, correlation=number)]
 
 
 def rows_of(names, *rows):

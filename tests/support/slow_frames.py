@@ -81,8 +81,6 @@ def _within(inner, outer):
     return inner.start > outer.start or (inner.start == outer.start and inner.end < outer.end)
 
 
-# Reports for it
-
 _OPERATORS = st.sampled_from(["aten::mm", "aten::to", "Backward0", None])
 _STEPS = st.sampled_from(["ProfilerStep#1", "ProfilerStep#2"])
 

@@ -207,8 +207,6 @@ def named(item):
     return item.event.name or "an operation without a name"
 
 
-# Reports for it
-
 STREAMS = st.sampled_from([7, 7, 8, 9])
 PROCESSES = st.sampled_from([1, 1, 2])
 RANGE_NAMES = st.sampled_from(["step", "data", "forward"])

@@ -141,9 +141,6 @@ def test_exchanging_the_sides_exchanges_the_verdict(base, new):
         assert one.quick.ratio * other.quick.ratio == pytest.approx(1)
 
 
-# One run a side.
-
-
 def alone(base, new, *, floor=None, idle=0):
     """One run a side with these steps, of which the GPU is idle for some ms."""
     sides = ([process(0, steps, idle=idle)] for steps in (base, new))

@@ -36,19 +36,12 @@ SIDES = st.lists(TIMES, min_size=2, max_size=8)
 PAIRS = st.lists(st.tuples(TIMES, TIMES), min_size=2, max_size=8)
 
 
-def columns(pairs):
-    return tuple(list(side) for side in zip(*pairs, strict=True))
-
-
 def agrees(found, expected):
     """Whether an estimate is what one of scipy's tests says of logarithms."""
     low, high = expected.confidence_interval(0.95)
     assert math.log(found.low) == pytest.approx(low, rel=1e-6, abs=1e-9)
     assert math.log(found.high) == pytest.approx(high, rel=1e-6, abs=1e-9)
     assert found.p_value == pytest.approx(expected.pvalue, rel=1e-6, abs=1e-12)
-
-
-# Two sides of runs
 
 
 @given(SIDES, SIDES)
@@ -62,7 +55,7 @@ def test_ratio_is_welch_s_t_on_logarithms(base, new):
 
 @given(PAIRS)
 def test_ratio_of_pairs_is_the_paired_t_on_logarithms(pairs):
-    base, new = columns(pairs)
+    base, new = tuple(list(side) for side in zip(*pairs, strict=True))
     assume(np.ptp(np.log(new) - np.log(base)) > 1e-3)
     found = ratio_of_runs(base, new, paired=True)
     agrees(found, scipy.stats.ttest_rel(np.log(new), np.log(base)))
@@ -91,9 +84,6 @@ def test_equal_runs_are_believed_to_their_rounding():
     assert judged(ratio_of_runs([3, 3], [4, 4])) == "cannot tell"
 
 
-# Verdicts
-
-
 @pytest.mark.parametrize(
     ("low", "high", "least", "verdict"),
     [
@@ -111,9 +101,6 @@ def test_equal_runs_are_believed_to_their_rounding():
 )
 def test_verdict_is_where_the_interval_lies(low, high, least, verdict):
     assert judged(Estimate(math.sqrt(low * high), low, high, 0.5, "runs"), least) == verdict
-
-
-# One run a side
 
 
 def slow_mean_of_steps(steps):
@@ -140,9 +127,6 @@ def test_steps_count_less_the_more_they_follow_one_another(base, new):
     assert found.basis == "steps"
     assert ratio_within_runs([1], new) is ratio_within_runs([0] * 5, new) is None
     assert judged(ratio_within_runs([1000] * 5, [1000] * 5)) == "same"
-
-
-# Numbers of repeats
 
 
 CHANCES = (np.arange(400) + 0.5) / 400
@@ -214,9 +198,6 @@ def test_noise_floor_is_the_spread_of_runs_and_what_it_hides():
     assert sorted(found.repeats.values(), reverse=True) == list(found.repeats.values())
     assert noise_floor([100]) is None
     assert noise_floor([100, 0]) is None
-
-
-# Cold runs
 
 
 @pytest.mark.parametrize(

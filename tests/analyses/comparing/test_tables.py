@@ -72,9 +72,8 @@ def test_operators_sum_to_what_both_sides_have(base, new, iterations):
     for name, side in (("base_ns", base), ("new_ns", new)):
         busy = rows_of("compare", *sides).get_column(name).sum()
         others = (5 * 10**7 - sum(row[2] for row in side.values())) / iterations
-        assert (
-            abs(busy - found.get_column(name).sum() - others) <= 0.5001
-        )  # either whole number of a mean in the middle
+        # either whole number of a mean in the middle
+        assert abs(busy - found.get_column(name).sum() - others) <= 0.5001
     named = [f"{name}_{what}" for name in ("base", "new") for what in ("ns", "count")]
     alone = found.filter(pl.col("change").is_in(["new", "gone"]))
     for row in alone.iter_rows(named=True):
@@ -165,10 +164,7 @@ def test_ranks_each_have_their_verdict():
     base = [run(ns, rank=rank) for rank in (0, 1) for ns in (1_000_000, 1_001_000, 999_000)]
     new = [run(ns, rank=rank) for rank in (0, 1) for ns in ((1 + rank) * 10**6, (1 + rank) * 10**6 + 900)]
     columns = ("rank", "verdict", "delta_ns", "changed")
-    assert rows_of("compare_ranks", base, new, *columns) == [
-        (0, "same", 450, False),
-        (1, "slower", 1_000_450, True),
-    ]
+    assert rows_of("compare_ranks", base, new, *columns) == [(0, "same", 450, False), (1, "slower", 1_000_450, True)]
 
 
 def test_of_captures_the_operators_are_of_the_traces():
@@ -178,9 +174,6 @@ def test_of_captures_the_operators_are_of_the_traces():
     joined = replace(whole, others={"torch.profiler": compared([trace], [trace], ("base", "new"))})
     assert joined.table("compare_ops").get_column("path").to_list() == ["a"]
     assert joined.tables["compare_ops"].height == 1
-
-
-# Counters of both sides, kernel by kernel, on what ncu measured.
 
 
 @pytest.mark.slow

@@ -50,27 +50,6 @@ def roof(*paths, **others):
     return kanalyze.roofline(measured(every)).row(0, named=True)
 
 
-@pytest.mark.parametrize(
-    ("of", "flop", "bound", "precision", "share"),
-    [
-        ({"ffma": 64, "read": 100}, 128_000, "compute", "fp32", 0.5),
-        ({"fadd": 64, "fmul": 64, "read": 100}, 128_000, "compute", "fp32", 0.5),
-        ({"dfma": 64, "ffma": 64, "read": 100}, 256_000, "compute", "fp64", 1.0),
-        ({"ffma": 1, "read": 4000, "written": 1000}, 2000, "memory", "fp32", 0.5),
-        ({"read": 2500}, 0, "memory", None, 0.25),
-        ({"tensor": 2_048_000, "read": 100}, 2_048_000, "compute", "tensor fp16", 0.5),
-        ({"hfma": 64, "hadd": 64, "read": 100}, 384_000, "compute", "fp16", 0.75),
-        ({"hfma": 64, "read": 100}, 0, "memory", None, 0.01),  # only fused ones: register moves
-    ],
-)
-def test_roof_of_a_kernel(of, flop, bound, precision, share):
-    row = roof(kernel(**of))
-    assert (row["flop"], row["bound"], row["precision"]) == (flop, bound, precision)
-    assert row["roof_share"] == pytest.approx(share)
-    assert row["achieved_flop_per_s"] == pytest.approx(flop * 1e6)
-    assert row["peak_dram_bytes_per_s"] == 1e10
-
-
 @given(
     # of the least numbers there are not even half of one can be told
     st.dictionaries(st.sampled_from([*CORES]), st.just(0.0) | st.floats(1e-9, 100), max_size=9),

@@ -134,8 +134,6 @@ def test_groups_hold_what_kernels_do(path):
     assert communication.get_column("exclusive_ns").sum() == bucket.get_column("ns").sum()
 
 
-# Kernels, copies and memsets in one table: each row worked out by hand, and what is not in it.
-
 TO_DEVICE, TO_HOST, SET = (f"[CUDA {what}]" for what in ("memcpy Host-to-Device", "memcpy Device-to-Host", "memset"))
 
 
@@ -174,8 +172,6 @@ def test_kernels_and_copies_in_one_list(events, where, rows):
     kinds = ["CUDA_KERNEL" if name in names else "MEMORY_OPER" for name in found["operation"]]
     assert found["category"].to_list() == kinds
 
-
-# Copies and memsets by operation: time, bytes and bandwidth, each worked out by hand.
 
 NS_PER_S = 1_000_000_000
 

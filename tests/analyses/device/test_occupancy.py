@@ -64,47 +64,6 @@ def test_only_time_without_other_kernels_is_at_stake():
     assert told(rows["b"], "exclusive_ns", "alone_ns", "idle_sm_ns") == (100, 100, 0)
 
 
-@pytest.mark.parametrize(
-    ("of", "limits", "expected"),
-    [
-        # the setting of the shared memory limits
-        (
-            {"dynamic": 8192 - 1024, "setting": 32768},
-            {},
-            {"limit_shared_memory": 4, "blocks_per_sm": 4, "limiter": "shared memory setting"},
-        ),
-        # where it allows as many as anything else it is not named
-        (
-            {"dynamic": 8192 - 1024, "setting": 65536},
-            {},
-            {"limit_shared_memory": 8, "blocks_per_sm": 8, "limiter": "registers, warps"},
-        ),
-        # one that cannot hold the block that ran is taken as not told
-        ({"dynamic": 40_000, "setting": 32768}, {}, {"limit_shared_memory": 5, "limiter": "shared memory"}),
-        ({"threads": 64}, {}, {"limiter": "registers, warps, blocks"}),
-        # what the report says of the GPU wins over the table, and zero says nothing
-        ({}, {"max_warps_per_sm": 24}, {"blocks_per_sm": 3, "warps_per_sm": 24}),
-        ({}, {"max_blocks_per_sm": 2}, {"blocks_per_sm": 2, "warps_per_sm": 16}),
-        ({}, {"registers_per_sm": 32768}, {"blocks_per_sm": 4, "warps_per_sm": 32}),
-        ({}, {"max_warps_per_sm": 0}, {"blocks_per_sm": 8, "warps_per_sm": 64}),
-        # a grid without blocks, and a GPU without a number of SMs, say nothing of waves
-        (
-            {"blocks": 0},
-            {},
-            {"occupancy_share": 1, "waves": None, "idle_sms": None, "idle_sm_ns": None, "tail_ns": None},
-        ),
-        (
-            {},
-            {"sm_count": None},
-            {"occupancy_share": 1, "waves": None, "idle_sms": None, "tail_ns": None, "unknown": None},
-        ),
-    ],
-)
-def test_a_launch_of_100_ns(of, limits, expected):
-    row = only([launch(0, 100, **of)], SMALL | limits)
-    assert {name: row[name] for name in expected} == expected
-
-
 def without(launched, **side):
     """The same launch of which the report lacks something."""
     return replace(launched, side={**launched.side, **side})

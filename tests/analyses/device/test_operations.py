@@ -109,9 +109,6 @@ def test_facts_of_some_rows_are_those_of_the_table(events, window, large, data):
             assert work.select(facts).to_dicts() == [by_row[row] for row in work.get_column("row")]
 
 
-# Exclusive time: every busy instant belongs to one operation, so that tables of them sum to the ledger.
-
-
 @pytest.mark.parametrize(
     ("events", "window", "exclusive"),
     [

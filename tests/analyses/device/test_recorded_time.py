@@ -55,9 +55,6 @@ def recorded(events, end):
     return replace(made, meta=replace(made.meta, end_ns=end))
 
 
-# An end that cannot be
-
-
 LATE, OUT, HOST = THOUSAND_S, "operations outside the recording", "host events outside the recording"
 
 
@@ -100,9 +97,6 @@ def test_the_limit_is_no_earlier_than_half_of_the_starts_and_the_ledger_holds(ev
     for device, low, high in window(of):
         assert kanalyze.ledger(of).filter(pl.col("device") == device)["ns"].sum() == high - low
         assert limit is None or high <= max(limit, low)
-
-
-# What else cannot be
 
 
 LAUNCH, FREE = call("cudaLaunchKernel", 0, 5, correlation=1), call("cudaFree", 0, 5, correlation=1)
@@ -166,9 +160,6 @@ def test_what_can_be(events, usual):
     found = doubts(report(events))
     assert not {SHAPES, NOWHERE} & {*found}
     assert found == {} or not usual
-
-
-# In real reports
 
 
 #: A row of a real report that is damaged, by what is told of it: the table, and what is done to it.

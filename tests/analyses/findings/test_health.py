@@ -15,7 +15,7 @@ from kanalyze.analyses.findings.health import health
 from kanalyze.analyses.page.time_page import overviews_together
 from kanalyze.readers.capture.reports import every_report
 from kanalyze.window import Window
-from support.build import call, graph, host, kernel, memcpy, memset, nvtx, overhead, report
+from support.build import call, graph, host, kernel, launched, memcpy, memset, nvtx, overhead, report
 from support.command import REPORTS, captured, run
 from support.counters import measured
 from support.exports import altered
@@ -30,10 +30,13 @@ BEGUN = overhead("Lazy Function Loading", 0, 1)
 
 def launch(number, start, **keys):
     """A call of 10 and its kernel of 20, in order in every way."""
-    return [
-        call(LAUNCH, start, start + 10, correlation=number, process=keys.get("process", 1)),
-        kernel(start + 10, start + 30, **{"correlation": number, "side": SIDE, **keys}),
-    ]
+    made = kernel(start + 10, start + 30, **{"correlation": number, "side": SIDE, **keys})
+    return launched(start, start + 10, made, LAUNCH, process=made.process)
+
+
+def ran(calling, running):
+    """A launch and its kernel at these times."""
+    return launched(*calling, kernel(*running, side=SIDE), LAUNCH)
 
 
 SOUND = [BEGUN, *launch(1, 1)]
@@ -71,30 +74,15 @@ def test_every_check_is_told_where_all_is_in_order():
         ([call("cudaFree", 40, 43)] * 3, ("events recorded twice", 2, 6, True)),
         (launch(2, 31, block=(2048, 1, 1)), ("kernels of an impossible shape", 1, 20, True)),
         ([host("osrt", "poll", 40, 37)], ("host events that end before they start", 1, 3, True)),
+        (launched(31, 41, graph(41, 50), "cudaGraphLaunch"), ("graph launches without nodes", 1, 9, True)),
         (
-            [call("cudaGraphLaunch", 31, 41, correlation=2), graph(41, 50, correlation=2)],
-            ("graph launches without nodes", 1, 9, True),
-        ),
-        (
-            [call("cudaMemcpyAsync", 31, 41, correlation=2), memcpy(41, 50, correlation=2, size_bytes=None)],
+            launched(31, 41, memcpy(41, 50, size_bytes=None), "cudaMemcpyAsync"),
             ("sizes that are missing or cannot be", 1, 9, True),
         ),
-        (
-            [call(LAUNCH, 31, 41, correlation=2), kernel(41, 41, correlation=2, side=SIDE)],
-            ("operations of zero duration", 1, 0, True),
-        ),
-        (
-            [call(LAUNCH, 36, 41, correlation=2), kernel(32, 44, correlation=2, side=SIDE)],
-            ("operations that start before their launch", 1, 4, True),
-        ),
-        (
-            [call(LAUNCH, 12, 14, correlation=2), kernel(28, 44, correlation=2, side=SIDE)],
-            ("kernels started before the one before ended", 1, 3, False),
-        ),
-        (
-            [call(LAUNCH, 12, 14, correlation=2), kernel(28, 30, correlation=2, side=SIDE)],
-            ("kernels that overlap within a stream", 1, 3, True),
-        ),
+        (ran((31, 41), (41, 41)), ("operations of zero duration", 1, 0, True)),
+        (ran((36, 41), (32, 44)), ("operations that start before their launch", 1, 4, True)),
+        (ran((12, 14), (28, 44)), ("kernels started before the one before ended", 1, 3, False)),
+        (ran((12, 14), (28, 30)), ("kernels that overlap within a stream", 1, 3, True)),
     ],
 )
 def test_a_check_says_how_many_are_not_in_order_and_their_time(events, told):
@@ -103,7 +91,7 @@ def test_a_check_says_how_many_are_not_in_order_and_their_time(events, told):
 
 @pytest.mark.parametrize("capability", ["8.9", None, "gfx942"])
 def test_kernels_of_other_gpus_cannot_overlap_within_a_stream(capability):
-    events = [*SOUND, call(LAUNCH, 12, 14, correlation=2), kernel(28, 44, correlation=2, side=SIDE)]
+    events = [*SOUND, *ran((12, 14), (28, 44))]
     found = health(report(events, limits=LIMITS | {"compute_capability": capability}))
     told = found.filter(found["count"] > 0, found["check"].str.contains("kernels (that overlap|started)"))
     assert told.select("check", "count", "ns", "doubt").rows() == [("kernels that overlap within a stream", 1, 3, True)]
@@ -138,8 +126,9 @@ def test_a_process_that_was_at_work_before_is_a_doubt_only_where_that_hides_much
     prompt = health(report(launch(1, 0), limits=LIMITS))
     found = prompt.filter(check="processes at work before the recording").select("count", "ns", "doubt").rows()
     assert found == [(1, 0, False)]
-    waited = [call(LAUNCH, 0, 10, correlation=1), kernel(60_000, 100_000, correlation=1, side=SIDE)]
-    late = health(report(waited, limits=LIMITS)).filter(check="processes at work before the recording")
+    late = health(report(ran((0, 10), (60_000, 100_000)), limits=LIMITS)).filter(
+        check="processes at work before the recording"
+    )
     assert late.select("count", "ns", "doubt").rows() == [(1, 59_990, True)]
 
 
@@ -232,10 +221,7 @@ def synced(name, at, number, kind, **record):
     ]
 
 
-TO_HOST = [
-    call("cudaMemcpy", 50, 60, correlation=3),
-    memcpy(51, 59, correlation=3, direction="Device-to-Host", size_bytes=8),
-]
+TO_HOST = launched(50, 60, memcpy(51, 59, direction="Device-to-Host", size_bytes=8), "cudaMemcpy")
 OF_EVENT = [
     call("cudaEventRecord", 43, 44, correlation=3),
     *synced("cudaEventSynchronize", 50, 4, "Event sync", side={"record_id": 5}),
@@ -259,7 +245,7 @@ OF_EVENT = [
 )
 def test_an_operation_ends_before_a_call_returns_that_waited_for_it(waits, ended, told):
     """The launch returns at 41, the wait lasts from 50 to 60; clocks of GPU and host may differ by 10 microseconds."""
-    events = [call(LAUNCH, 31, 41, correlation=2), kernel(42, ended, correlation=2, side=SIDE), *waits]
+    events = [*ran((31, 41), (42, ended)), *waits]
     record = {"process_id": 1, "context_id": 1, "stream": 7, "correlation_id": 3, "record_id": 5}
     found = wrong(*events, event_records=[record] if waits == OF_EVENT else [])
     assert [row[1] for row in found if row[0] == "operations that end after a wait for them"] == [1] * told

@@ -122,10 +122,7 @@ def test_sleeps_in_a_row_are_one_wait_for_what_is_polled():
 NAMES = ("read", "write", "pthread_cond_wait", "pthread_cond_signal", "usleep")
 CALLS = st.lists(
     st.tuples(
-        st.integers(0, 40),
-        st.integers(1, 30),
-        st.sampled_from(NAMES),
-        st.sampled_from([(1, 1), (1, 2), (2, 3)]),
+        st.integers(0, 40), st.integers(1, 30), st.sampled_from(NAMES), st.sampled_from([(1, 1), (1, 2), (2, 3)])
     ),
     max_size=12,
 ).map(
@@ -232,22 +229,6 @@ def test_who_runs_most_of_the_time_is_not_claimed_for_one_wait():
     assert told(made)[-1] == (1, None, None, 0)
     rare = moments(2, 9_400, 9_480)
     assert told(report([osrt("sem_wait", 5, 9_501)], scheduling=scheduling(own, rare)))[-1][1] == (1, 2)
-
-
-def test_what_is_handed_on_is_the_longest_wait_that_ended_before():
-    """A thread of a queue waits 8 ms for what is made, and then a moment for Python's lock, which thread 22 held."""
-    events = [
-        osrt("read", 0, 10_000),
-        osrt("pthread_cond_wait", 100, 8_900, process=2, thread=21),
-        osrt("pthread_cond_signal", 8_850, 8_855, process=2, thread=20),
-        osrt("pthread_cond_timedwait", 9_000, 9_800, process=2, thread=21),
-        osrt("pthread_cond_signal", 9_790, 9_795, process=2, thread=22),
-        osrt("write", 9_950, 9_960, process=2, thread=21),
-        osrt("pthread_cond_wait", 9_970, 40_000, process=2, thread=21),  # it waits again for what is next
-        osrt("pthread_cond_signal", 39_990, 39_995, process=2, thread=23),
-    ]
-    found = causes(report(events)).filter(thread_id=1).row(0, named=True)
-    assert (found["by_thread_id"], found["hops"], found["at"]) == (20, 1, 8_850 * US)
 
 
 def test_sleeps_with_more_between_them_are_waits_of_their_own():

@@ -6,13 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.idle._attribution import (
-    idle_pieces,
-    idle_within,
-    ledger_pieces,
-    unknown_times,
-    window_ledgers,
-)
+from kanalyze.analyses.idle._attribution import idle_pieces, idle_within, ledger_pieces, unknown_times, window_ledgers
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.intervals import AFTER_ALL, BEFORE_ALL
 from kanalyze.window import Window
@@ -77,9 +71,8 @@ def unknown_by_ledger(of):
 
 @FEWER
 @given(EVENTS, st.booleans())
-@example(
-    events=launched(0, 5_000, kernel(500_000_000, 10**9, correlation=1)), known=False
-)  # it began before the recording
+# it began before the recording
+@example(events=launched(0, 5_000, kernel(500_000_000, 10**9, correlation=1)), known=False)
 def test_idle_time_of_unknown_cause_is_that_of_the_ledger(events, known):
     of = report(events)
     if known:

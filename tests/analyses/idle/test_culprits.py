@@ -68,9 +68,6 @@ def test_each_bucket_by_its_name(block):
     assert sorted(rows) == sorted(re.split(r"; |;?\n\s+", expected))
 
 
-# Everything at once
-
-
 @given(gap_reports(), WINDOWS, st.sampled_from([1, 2, 3, 1_000]))
 def test_culprits_equal_the_model(made, window, batch):
     events, records = made

@@ -75,27 +75,6 @@ def test_a_blocked_call_is_told_by_its_stack_and_a_library_by_itself_where_nothi
     assert found[2] == ("poll", "system call", None, "call stack", 0, 5)
 
 
-def test_a_python_stack_tells_of_the_time_around_it_whatever_the_state():
-    """The sampler takes the interpreter's lock, so that its samples lie in short waits."""
-    moments = [
-        moment(0, runs=True),
-        *(moment(at, runs=runs) for t in (40, 60, 80) for at, runs in ((t, False), (t + 1, True))),
-    ]
-    python = [
-        {**sample(time, 9 if time < 70 else 8), "periodic": True, "state": "Running"} for time in (40, 60, 80, 100)
-    ]
-    frames = [frame(9, 0, "step", "/home/me/train.py", 12), frame(9, 1, "<module>", "/home/me/train.py", 30)]
-    frames += [frame(8, 0, "get", "/x/site-packages/torch/utils/data/dataloader.py", 3)]
-    frames += [frame(8, 1, "main", "/home/me/train.py", 3)]
-    found = functions(scheduling=moments, python_samples=python, stack_frames=frames)
-    assert found == [
-        ("main", "running", "main", "python samples", 2, 49),
-        ("step", "running", "<module> > step", "python samples", 2, 48),
-        ("step", "off processor", "<module> > step", "python samples", 0, 2),
-        ("main", "off processor", "main", "python samples", 0, 1),
-    ]
-
-
 def test_what_waits_in_a_dataloader_waits_for_a_worker():
     moments = [moment(0, runs=True), moment(30, runs=False), moment(110, runs=True)]
     python = [{**sample(time, 8), "periodic": True, "state": None} for time in range(25, 120, 10)]

@@ -37,21 +37,6 @@ def loop():
     )
 
 
-def test_a_gap_has_its_reasons_and_what_ended_it():
-    (row,) = gaps(loop()).rows(named=True)
-    assert (
-        row
-        == rows_of(
-            "device start_ns dur_ns profiler_ns loading_ns allocation_ns launch_ns queued_ns sync_ns api_ns "
-            "host_ns unknown_ns reason culprit ended_by kind stream api range process_id thread_id aligned_share",
-            (
-                *(0, 1_000, 3_500, 0, 0, 0, 500, 0, 500, 100, 2_400, 0, "host", "step", "second", "kernel", 8),
-                *("cudaLaunchKernel", "step", 1, 1, None),
-            ),
-        )[0]
-    )
-
-
 def test_by_culprit_gaps_count_whole_for_their_largest_culprit():
     assert gaps(loop(), by="culprit", threshold_ns=0).rows() == [
         (0, "host", "step", 1, 3_500, 3_500 / 5_100, 3_500.0, 3_500, None),
@@ -103,9 +88,6 @@ def test_gaps_equal_those_of_nsys(name, threshold_ms):
         assert between_operations(report, process, threshold_ms * ONE_MS) == expected
 
 
-# Total against exposed: what hides what, and launches, of which latency is no part of any call.
-
-
 def exposed(events, category, *columns):
     return exposure(report(events)).filter(category=category).select(columns).rows()
 
@@ -131,8 +113,6 @@ def test_the_hidden_share_of_launches_is_that_of_a_loop_over_every_instant(event
         parts.append(0 < waited < len(calling))
     holds(any(parts))
 
-
-# Utilisation: chunks that tile the window and hold the ledger's busy time exactly.
 
 HERE = Path(__file__).parents[2]
 EXPECTED = sorted((HERE / "reports" / "expected").glob("*/gpu_time_util*.csv"))

@@ -6,7 +6,6 @@ import polars as pl
 import pytest
 
 import kanalyze
-from kanalyze.analyses.host._causes import cause_lines, told_causes
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.syncs import HOST_WAITS, host_waits
 from kanalyze.errors import CannotTellError
@@ -106,26 +105,3 @@ def test_it_needs_system_calls_or_the_scheduler():
     with pytest.raises(CannotTellError) as raised:
         kanalyze.host_waits(report(WAITING))
     assert "--cpuctxsw=process-tree" in str(raised.value.remedy)
-
-
-def test_what_is_told_of_who_was_waited_for():
-    """Thread 8 of the same process is blocked in usleep for most of the wait; several processes do the same."""
-    sleeps = [host("osrt", "usleep", 20, 80_000, thread=8), host("osrt", "write", 100_000, 100_005, thread=8)]
-    far = host("osrt", "poll", 4_000_000, 5_000_000, process=2, thread=7)
-    made = report((*WAITING, host("osrt", "read", 10, 110_000), *sleeps, far))
-    row = host_waits(made).row(0, named=True)
-    assert (row["function"], row["state"], row["doing"]) == (None, "blocked", "usleep")
-    assert row["told_share"] == pytest.approx((80_000 - 20) / (100_000 - 10))
-    assert culprits(made).row(0, named=True)["culprit"] == "wait for usleep in thread 8"
-    assert cause_lines(made)[1, 1].select("start", "end").rows() == [(10, 110_000)]
-    others = [
-        event
-        for process, start in ((5, 200_000), (6, 400_000))
-        for event in (
-            host("osrt", "read", start, start + 110_000),
-            host("osrt", "usleep", start, start + 80_000, process=process, thread=9),
-            host("osrt", "write", start + 100_000, start + 100_005, process=process, thread=9),
-        )
-    ]
-    causes = told_causes(report((*WAITING, *others, far))).sort("start").get_column("cause").to_list()
-    assert causes == ["usleep in 2 processes"] * 2

@@ -31,9 +31,6 @@ def rows(of):
     return found.select("bucket", "detail", "ns").rows()
 
 
-# Busy: rules 1 to 4
-
-
 #: A ledger by block: what it shows, by the number of its rule; its events; and after = its rows, without shares.
 LEDGERS = """
 1 a kernel wins over everything
@@ -141,29 +138,6 @@ def after_a_long_first_call(name, *, before=(), dur=14 * MS, waits=5, ran=()):
         *launched(launched_at, launched_at + 5, kernel(launched_at + 5 + waits, launched_at + MS, correlation=2)),
         *ran,
     ]
-
-
-@pytest.mark.parametrize("before", ["cuInit", "cudaGetDevice"])
-@pytest.mark.parametrize(
-    ("name", "tells"),
-    [
-        *[(name, "always") for name in ("cudaMalloc_v3020", "cudaStreamCreate", "cudaSetDevice", "cuCtxCreate_v4")],
-        *[("cudaDeviceGetStreamPriorityRange", "always"), ("cudaDeviceGetAttribute", "never")],
-        *[(name, "begun") for name in ("cudaFree_v3020", "cudaHostAlloc", "cudaMallocManaged")],
-        *[(name, "never") for name in ("cudaDeviceSynchronize", "cudaStreamSynchronize_v3020", "cudaMemcpy_v3020")],
-        *[(name, "never") for name in ("cudaMemcpyAsync", "cudaMemset", "cudaEventSynchronize", "cudaEventRecord")],
-        *[
-            (name, "never")
-            for name in ("cudaGraphLaunch", "cuLibraryLoadData", "cudaFuncGetAttributes", "cuLaunchKernel")
-        ],
-        *[(name, "never") for name in ("cudaProfilerStart", "cudaFreeHost", "hipDeviceSynchronize", "hipMemcpy", None)],
-    ],
-)
-@pytest.mark.one_in(4)
-def test_6_a_first_call_that_takes_long_for_another_reason_made_no_context(name, tells, before):
-    events = after_a_long_first_call(name, before=[call(before, 0, 5)])
-    made = ("loading", "context", 14 * MS) in rows(report(events))
-    assert made == (tells == "always" or (tells == "begun" and before == "cuInit"))
 
 
 @pytest.mark.parametrize("number", [0, 1, 6])

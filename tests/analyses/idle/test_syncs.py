@@ -77,9 +77,6 @@ def test_a_window_leaves_out_what_does_not_touch_it(made, window):
     assert syncs(whole.narrow(window=Window(*window))).equals(syncs(whole).filter(inside))
 
 
-# Every row that nsys' own rule lists
-
-
 LISTED = sorted(REPORTS.glob("expected/*/cuda_api_sync.csv"))
 
 

@@ -1,76 +1,31 @@
-"""Iterations by marks and what is told of them, the steady part, windows, and the phases of a recording."""
+"""Iterations by marks, and which of them are odd, cut or of the start."""
 
-from collections import Counter, defaultdict
 from dataclasses import replace
-from statistics import median
 
 import polars as pl
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.iterations.iterations import iterations_at
 from kanalyze.analyses.iterations.phases import (
-    NO_RANGE,
-    inner_parts,
-    lengths_ns,
-    parts_of_step,
-    sampling_cost,
-    spread_of,
     steady_part,
 )
-from kanalyze.analyses.page.overview_page import overview
-from kanalyze.errors import BadWindowError, UnknownNameError
-from kanalyze.renderers.page.overview import overview_page
-from kanalyze.window import Window
-from support.build import call, kernel, launched, memcpy, nvtx, report
-from support.command import SAMPLES, run
+from support.build import kernel, launched, nvtx, report
+from support.command import SAMPLES
 from support.real_reports import real_report
+from support.steps import in_phases, in_turn, loop, ran
 from support.strategies import FEWER
-
-MLP = SAMPLES / "mlp_train" / "nsys.sqlite"
-TRACE = SAMPLES / "mlp_train" / "torch.json.gz"
-
-
-def step(name, times, ran, number):
-    """A range, and in it the launch of a kernel, which `ran` from one time to another."""
-    begin, end = times
-    return [nvtx(name, begin, end), *launched(begin + 1, begin + 3, kernel(*ran, correlation=number))]
-
-
-def loop(lengths, *, name="step", gap=10, start=1_000, number=1, **keys):
-    """Ranges one after the other, with a launch and a kernel in each, with correlations from `number` on."""
-    events, at = [], start
-    for length in lengths:
-        events += [
-            nvtx(name, at, at + length, **keys),
-            *launched(at + 1, at + 3, kernel(at + 4, at + length - 1, correlation=number)),
-        ]
-        at, number = at + length + gap, number + 1
-    return events
 
 
 def kinds(lengths, **keys):
     return kanalyze.iterations(report(loop(lengths, **keys)))
 
 
-def in_phases(steps):
-    """Of each step (start, phases) a range for each phase (name, begin, end) with a launch and a kernel in it."""
-    events = []
-    for start, phases in steps:
-        for name, begin, end in phases:
-            events += step(name, (start + begin, start + end), (start + begin + 4, start + end - 1), len(events))
-    return events
-
-
 def working(works, lengths=None):
     """Steps of 100 ns, or of `lengths`, with the device at work for so many ns in each."""
-    events, at = [], 1_000
-    for number, work in enumerate(works, 1):
-        length = lengths[number - 1] if lengths else 100
-        events += step("step", (at, at + length), (at + 4, at + 4 + work), number)
-        at += length
+    events = in_turn(lengths or [100] * len(works), lambda at, place, _: ran(at, 4, 4 + works[place]))
     return kanalyze.iterations(report(events))
 
 
@@ -110,39 +65,34 @@ def test_few_with_other_work_are_odd_however_long_they_take(works, lengths, odd)
 
 @pytest.mark.parametrize("name", ["XlaCompile:#module=jit_step#", "compile_inner (dynamo_timed)"])
 @pytest.mark.parametrize(
-    ("compiled_ns", "odd"), [({12: 700}, [12]), ({7: 700, 12: 700}, []), ({7: 300, 12: 300}, [7, 12])]
+    ("compiled_ns", "others", "odd"),
+    [
+        ({12: 700}, {}, [12]),
+        ({7: 700, 12: 700}, {}, []),
+        ({7: 700, 12: 700}, {3: 150}, []),
+        ({7: 300, 12: 300}, {}, [7, 12]),
+    ],
 )
-def test_what_compiles_again_is_odd_only_once(name, compiled_ns, odd):
-    events, at = [], 1_000
-    for number in range(1, 24):
-        length = 900 if number in compiled_ns else 100
-        events += step("step", (at, at + length), (at + length - 80, at + length - 20), number)
-        events += [nvtx(name, at + 5, at + 5 + compiled_ns.get(number, 0))] * (number in compiled_ns)
-        at += length
-    rows = kanalyze.iterations(report(events))
+def test_what_compiles_again_is_odd_only_once(name, compiled_ns, others, odd):
+    """Nor is another one odd then, that takes longer."""
+
+    def inside(at, place, length):
+        compiles = [nvtx(name, at + 5, at + 5 + compiled_ns.get(place + 1, 0))] * (place + 1 in compiled_ns)
+        return [*compiles, *ran(at, length - 80, length - 20)]
+
+    lengths = [900 if number in compiled_ns else others.get(number, 100) for number in range(1, 24)]
+    rows = kanalyze.iterations(report(in_turn(lengths, inside)))
     assert odd_ones(rows.filter(pl.col("name") == "step")) == odd
 
 
-def test_where_some_compile_again_another_that_takes_longer_is_not_odd():
-    lengths = [150 if number == 3 else 900 if number in {7, 12} else 100 for number in range(1, 24)]
-    events, at = [], 1_000
-    for number, length in enumerate(lengths, 1):
-        events += step("step", (at, at + length), (at + length - 80, at + length - 20), number)
-        events += [nvtx("XlaCompile:#module=jit_step#", at + 5, at + 705)] * (length == 900)
-        at += length
-    assert odd_ones(kanalyze.iterations(report(events)).filter(name="step")) == []
-
-
 def test_a_collective_that_waits_for_another_rank_is_no_work():
-    events, collective = [], {"name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "stream": 9}
-    for number in range(1, 15):
-        at, spins = 1_000 * number, 900 if number == 7 else 100
-        events += [
-            nvtx("step", at, at + 1_000),
-            *launched(at + 1, at + 3, kernel(at + 4, at + 504, correlation=number)),
-            *launched(at + 5, at + 7, kernel(at + 8, at + 8 + spins, correlation=100 + number, **collective)),
-        ]
-    assert odd_ones(kanalyze.iterations(report(events))) == []
+    collective = {"name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "stream": 9}
+
+    def inside(at, place, _):
+        spins = 900 if place == 6 else 100
+        return [*ran(at, 4, 504), *launched(at + 5, at + 7, kernel(at + 8, at + 8 + spins, **collective))]
+
+    assert odd_ones(kanalyze.iterations(report(in_turn([1_000] * 14, inside)))) == []
 
 
 @pytest.mark.parametrize(
@@ -179,51 +129,42 @@ def test_how_far_an_odd_one_is_from_the_others(number, others, odd):
 @pytest.mark.parametrize("name", ["step", "ProfilerStep#{}"])
 def test_the_first_ones_of_a_schedule_warm_up_though_the_process_began_before(name):
     """Two steps pay for the profiler's start; the context was made long before the recording."""
-    events, at = [], 1_000
-    for number, length in enumerate([2_718, 420, *[120] * 8]):
-        events += step(name.format(number), (at, at + length), (at + 4, at + 100), number)
-        at += length
-    rows = kanalyze.iterations(report(events))
+    rows = kanalyze.iterations(report(in_turn([2_718, 420, *[120] * 8], lambda at, *_: ran(at, 4, 100), name=name)))
     assert rows.get_column("kind").to_list()[2:] == ["steady"] * 8
     assert set(rows.get_column("kind").to_list()[:2]) <= {"warm-up", "odd"}
+
+
+def several(launches, apart):
+    """Steps with so many launches each, so far apart; they last as long, but no less than ten."""
+
+    def inside(at, place, _):
+        return [event for number in range(launches[place]) for event in ran(at + apart * number, 4, apart - 4)]
+
+    return in_turn([apart * max(many, 10) for many in launches], inside)
 
 
 @pytest.mark.parametrize(
     ("few", "launches", "cut"), [(0, 3, [1]), (7, 3, [8]), (3, 3, []), (0, 9, []), (7, 9, []), (0, 8, [1]), (7, 8, [8])]
 )
 def test_the_first_and_the_last_one_are_cut_where_they_launch_less(few, launches, cut):
-    events, number = [], 0
-    for place in range(8):
-        at = 1_000 * (place + 1)
-        events.append(nvtx("step", at, at + 1_000))
-        for launch in range(launches if place == few else 10):
-            number += 1
-            begin = at + 80 * launch
-            events += launched(begin, begin + 3, kernel(begin + 4, begin + 60, correlation=number))
-    rows = kanalyze.iterations(report(events))
+    rows = kanalyze.iterations(report(several([launches if place == few else 10 for place in range(8)], 80)))
     assert rows.get_column("kind").to_list() == ["cut" if index in cut else "steady" for index in range(1, 9)]
 
 
 def test_many_that_launch_more_are_odd():
-    """Of ten steps two evaluate: each takes half more time, with twenty launches more."""
-    events, at = [], 1_000
-    for number in range(10):
-        launches = 30 if number in (3, 7) else 10
-        for start in range(at, at + 20 * launches, 20):
-            events += launched(start + 1, start + 3, kernel(start + 4, start + 20, correlation=len(events)))
-        events.append(nvtx("step", at, at + max(400, 20 * launches)))
-        at += max(400, 20 * launches)
+    """Of ten steps two evaluate."""
+    events = several([30 if number in (3, 7) else 10 for number in range(10)], 20)
     assert odd_ones(kanalyze.iterations(report(events))) == [4, 8]
 
 
 @pytest.mark.parametrize(("counts", "name"), [((3, 3), "request"), ((3, 4), "request"), ((3, 4, 5), "token")])
 def test_ranges_in_varying_number_inside_others_are_the_loop(counts, name):
     """Of two numbers one may be that of an outer range that is cut."""
-    events, at = [], 1_000
-    for count in counts * 10:
-        events.append(nvtx("request", at, at + 110 * count + 10))
-        events += loop([100] * count, name="token", start=at + 5, number=len(events))
-        at += 110 * count + 20
+
+    def tokens(at, place, _):
+        return loop([100] * counts[place % len(counts)], name="token", start=at + 5)
+
+    events = in_turn([110 * count + 10 for count in counts * 10], tokens, name="request", gap=10)
     assert kanalyze.iterations(report(events)).get_column("name").unique().to_list() == [name]
 
 
@@ -241,16 +182,12 @@ def test_ranges_in_varying_number_inside_others_are_the_loop(counts, name):
 )
 def test_ranges_inside_others_are_the_loop_if_they_launched_enough(name, outers, inners, ns, told):
     """Of 1,000 ns of each outer range the inner ones launched some."""
-    events = []
-    for start in range(10_000, 10_000 * (outers + 1), 10_000):
-        events.append(nvtx(name, start, start + 9_000))
-        for at, length in [
-            *((start + 1_200 * place, ns // inners) for place in range(inners)),
-            (start + 5_000, 1_000 - ns),
-        ]:
-            times = (at + 10, at + 10 + length)
-            events += step("token" if at < start + 5_000 else "rest", (at, at + 1_100), times, len(events))
-    rows = kanalyze.iterations(report([event for event in events if event.name != "rest"]))
+
+    def inside(at, *_):
+        tokens = in_turn([1_100] * inners, lambda at, *_: ran(at, 10, 10 + ns // inners), name="token", start=at)
+        return [*tokens, *ran(at + 5_000, 10, 1_010 - ns)]
+
+    rows = kanalyze.iterations(report(in_turn([9_000] * outers, inside, name=name, start=10_000, gap=1_000)))
     assert told in rows.get_column("name").to_list()
     assert rows.height == outers * (inners if told == "token" else 1)
 
@@ -278,25 +215,48 @@ def test_ranges_that_take_turns_are_phases_of_one_iteration(seconds, ns, told):
 
 @pytest.mark.parametrize(("late", "ahead"), [(9, False), (10, True)])
 def test_a_host_runs_ahead_where_the_device_ends_a_tenth_later(late, ahead):
-    events = [step("step", (at, at + 100), (at + late, at + 100 + late), at) for at in range(1_000, 1_800, 100)]
-    steady = steady_part(report([event for events_of in events for event in events_of]))
+    steady = steady_part(report(in_turn([100] * 8, lambda at, *_: ran(at, late, 100 + late))))
     assert steady.lengths.to_list() == ([110, *[100] * 7] if ahead else [*[100] * 7, 109])
 
 
-def test_a_range_that_repeats_beside_steps_without_work_of_its_own_is_no_iteration():
-    logs = [nvtx("log", 1_000 + 110 * number + 102, 1_000 + 110 * number + 108) for number in (2, 5, 7, 10)]
-    rows = kanalyze.iterations(report([*loop([100] * 12), *logs]))
-    assert rows.get_column("name").to_list() == ["step"] * 12
+OTHER_THREAD = [replace(event, thread=event.thread and 2) for event in loop([30] * 8, name="load", start=1_005)]
+LATE = loop([100] * 6, start=30_000)
+EPOCHS = [event for start in (1_000, 2_000, 3_000) for event in loop([100] * 4, start=start)]
+EPOCHS += [nvtx("epoch", start - 1, start + 449) for start in (1_000, 2_000, 3_000)]
 
 
-def test_ranges_of_another_thread_are_none_of_the_loop():
-    other = [replace(event, thread=event.thread and 2) for event in loop([30] * 8, name="load", number=20)]
-    assert kanalyze.iterations(report([*loop([100] * 8), *other])).get_column("name").to_list() == ["step"] * 8
+def tried(name):
+    """What a range of another thread launches, far longer than all steps after it."""
+    return [nvtx(name, 0, 300, thread=2), *launched(10, 12, kernel(20, 20_000), thread=2), *LATE]
 
 
-def test_a_range_that_occurs_twice_is_no_iteration():
-    assert kinds([100, 100], name="work").is_empty()
-    assert kanalyze.phases(report(loop([100, 100], name="work"))).is_empty()
+@pytest.mark.parametrize(
+    ("events", "names"),
+    [
+        # what repeats beside steps without work of its own, ranges of another thread, and one that occurs twice
+        ([*loop([100] * 12), *(nvtx("log", at, at + 6) for at in (1_322, 1_652, 1_872, 2_202))], {"step": 12}),
+        ([*loop([100] * 8), *OTHER_THREAD], {"step": 8}),
+        (loop([100, 100], name="work"), {}),
+        (EPOCHS, {"step": 12}),
+        (loop([100] * 6, name="train#step_num={}#", domain="TSL"), {"train": 6}),  # as JAX numbers them
+        # work while another thread compiles is the program's, what a compiler runs to choose kernels is not
+        ([nvtx("compile_inner (dynamo_timed)", 0, 10**6, thread=9), *LATE], {"step": 6}),
+        (tried("XlaCompile:#module=jit_learn#"), {"step": 6}),
+        (tried("check"), {}),
+        # from a twentieth of the device's time on
+        ([*loop([105] * 4), *launched(90_000, 90_010, kernel(90_020, 97_620))], {"step": 4}),
+        ([*loop([105] * 4), *launched(90_000, 90_010, kernel(90_020, 97_720))], {}),
+        # a step by name that is little of the program, and one loop after another
+        ([*loop([100] * 30, name="decode"), *loop([200], name="test_step", start=90_000)], {"decode": 30}),
+        (loop([100] * 8, name="train") + loop([60] * 8, name="evaluate", start=9_000), {"train": 8, "evaluate": 8}),
+    ],
+)
+def test_which_ranges_are_iterations(events, names):
+    of = report(events)
+    rows = kanalyze.iterations(of)
+    assert dict(rows.group_by("name", maintain_order=True).len().iter_rows()) == names
+    assert set(rows.get_column("found_by")) <= {"ranges"}
+    assert kanalyze.phases(of).is_empty() == (not names)
 
 
 @pytest.mark.parametrize(
@@ -318,27 +278,6 @@ def test_ranges_of_libraries_are_no_iterations(name, domain):
     assert rows.get_column("name").unique().to_list() == ["forward"]
 
 
-def test_steps_that_a_jax_program_numbers_are_its_own():
-    events = []
-    for number in range(6):
-        name = f"train#step_num={number}#"
-        events += loop([100], name=name, domain="TSL", start=1_000 + 110 * number, number=number + 1)
-    assert kanalyze.iterations(report(events)).get_column("name").to_list() == ["train"] * 6
-
-
-def test_what_runs_while_another_thread_or_process_compiles_is_work():
-    steps = [each for at in range(6) for each in loop([100], name="step", start=30_000 + 110 * at, number=at + 1)]
-    other = [nvtx("compile_inner (dynamo_timed)", 0, 10**6, thread=9)]
-    assert kanalyze.iterations(report([*other, *steps])).height == 6
-
-
-@pytest.mark.parametrize(("name", "found"), [("XlaCompile:#module=jit_learn#", 6), ("check", 0)])
-def test_what_a_compiler_runs_to_choose_kernels_is_no_work_of_the_program(name, found):
-    tried = [nvtx(name, 0, 300, thread=2), *launched(10, 12, kernel(20, 20_000, correlation=99), thread=2)]
-    steps = [each for at in range(6) for each in loop([100], name="step", start=30_000 + 110 * at, number=at + 1)]
-    assert kanalyze.iterations(report([*tried, *steps])).height == found
-
-
 @pytest.mark.parametrize(
     ("name", "found"),
     [
@@ -352,20 +291,14 @@ def test_what_a_compiler_runs_to_choose_kernels_is_no_work_of_the_program(name, 
 )
 @pytest.mark.parametrize("many", [1, 2, 3, 4])
 def test_what_repeats_in_a_named_step_is_a_layer(name, found, many):
-    events = []
-    for step in range(many):
-        start = 1_000 + 2_000 * step
-        events += [
-            nvtx(name, start - 1, start + 1_400),
-            *loop([100] * 12, name="layer", start=start, number=1 + 12 * step),
-        ]
-    rows = kanalyze.iterations(report(events))
+    layers = in_turn([1_401] * many, lambda at, *_: loop([100] * 12, name="layer", start=at + 1), name=name, gap=599)
+    rows = kanalyze.iterations(report(layers))
     assert (rows.item(0, "name"), rows.height) == (found, many if found != "layer" else 12 * many)
 
 
 def test_what_occurs_in_named_steps_is_a_layer_also_where_it_occurs_outside_of_them():
     """They may end with it."""
-    before = [*loop([400] * 12, name="block"), *loop([400] * 12, name="other", start=7_000, number=50)]
+    before = [*loop([400] * 12, name="block"), *loop([400] * 12, name="other", start=7_000)]
     inside = [(13_000 + 1_000 * at, [("step", 0, 900), ("block", 100, 400), ("other", 500, 900)]) for at in range(5)]
     rows = kanalyze.iterations(report([*before, *in_phases(inside)]))
     assert rows.get_column("name").to_list() == ["step"] * 5
@@ -391,29 +324,16 @@ def test_numbers_in_the_path_of_a_models_part_are_places(name):
     st.lists(st.integers(50, 300), min_size=3, max_size=9),
 )
 def test_the_iteration_around_an_instant_is_that_of_a_walk(points, lengths):
-    found = report([*loop(lengths), *loop(lengths[:3], start=4_000, process=2, number=99)])
-    rows = kanalyze.iterations(found).with_row_index("place")
-    around = [
-        next(
-            (
-                (place, name, many)
-                for place, process, name, start, lasts, many in rows.select(
-                    "place", "process_id", "name", "start_ns", "dur_ns", pl.len().over("process_id", "name")
-                ).iter_rows()
-                if process == own and start <= at < start + lasts
-            ),
-            (None, None, None),
-        )
-        for own, at in points
-    ]
+    found = report([*loop(lengths), *loop(lengths[:3], start=4_000, process=2)])
+    rows = kanalyze.iterations(found).with_row_index("place").with_columns(many=pl.len().over("process_id", "name"))
+    known = rows.select("process_id", "start_ns", "dur_ns", "place", "name", "many").rows()
+
+    def around(own, at):
+        inside = (told for process, start, lasts, *told in known if process == own and start <= at < start + lasts)
+        return tuple(next(inside, (None, None, None)))
+
     asked = pl.DataFrame(points, {"process_id": pl.Int64, "at": pl.Int64}, orient="row")
-    assert iterations_at(found, asked).rows() == around
-
-
-def test_a_named_step_that_is_little_of_the_program_is_not_its_iteration():
-    loops = loop([100] * 30, name="decode")
-    rows = kanalyze.iterations(report([*loops, *loop([200], name="test_step", start=90_000, number=99)]))
-    assert rows.get_column("name").unique().to_list() == ["decode"]
+    assert iterations_at(found, asked).rows() == [around(*point) for point in points]
 
 
 @pytest.mark.parametrize("power", [1, 2, 3])
@@ -424,12 +344,12 @@ def test_work_that_shrinks_step_by_step_is_no_start_up(power):
 
 def programs(*steps):
     """Ranges one after the other; in each, kernels of these names and lengths, launched one by one."""
-    events, at, number = [], 1_000, 1
+    events, at = [], 1_000
     for step in steps:
         began = at
         for name, length in step:
-            events += [*launched(at + 1, at + 3, kernel(at + 4, at + 4 + length, name=name, correlation=number))]
-            at, number = at + length + 10, number + 1
+            events += launched(at + 1, at + 3, kernel(at + 4, at + 4 + length, name=name))
+            at += length + 10
         events.append(nvtx("timed", began, at))
         at += 10
     return report(events)
@@ -443,15 +363,11 @@ def test_variants_of_a_benchmark_are_no_iterations():
 
 def server(prefill, decode):
     """Requests: one step for a text of any length, and five for a token each; how long their kernels take."""
-    events, at, number = [], 1_000, 1
-    for request in range(6):
-        for new, cached, ns in [
-            (100 + request, 0, prefill),
-            *[(0, 100 + request + token, decode) for token in range(5)],
-        ]:
-            name = f"serve_new_{new}_cached_{cached}"
-            events += loop([ns], name=name, start=at, number=number)
-            at, number = at + ns + 10, number + 1
+    events, at = [], 1_000
+    for request in range(100, 106):
+        for new, cached, ns in [(request, 0, prefill), *((0, request + token, decode) for token in range(5))]:
+            events += loop([ns], name=f"serve_new_{new}_cached_{cached}", start=at)
+            at += ns + 10
     return kanalyze.iterations(report(events))
 
 
@@ -474,601 +390,3 @@ def test_iterations_run_the_same_kernels(steps):
     parts = [sum(ns for name, ns in step if often[name]) / sum(ns for _, ns in step) for step in steps]
     assume(abs(sum(parts) / len(parts) - 0.75) > 1e-9)
     assert kanalyze.iterations(programs(*steps)).is_empty() == (sum(parts) / len(parts) < 0.75)
-
-
-def test_epochs_hold_steps():
-    events = loop([100] * 4) + loop([100] * 4, start=2_000) + loop([100] * 4, start=3_000)
-    events += [nvtx("epoch", start, start + 450) for start in (999, 1_999, 2_999)]
-    assert kanalyze.iterations(report(events)).get_column("name").unique().to_list() == ["step"]
-
-
-@pytest.mark.parametrize("path", [MLP, TRACE], ids=lambda path: path.name)
-def test_of_real_programs_the_steady_part_its_parts_and_the_phases_add_up(path):
-    real = real_report(path)
-    steady, ledger = steady_part(real), kanalyze.ledger(real, window="steady")
-    rows, parts = kanalyze.iterations(real, window="steady"), parts_of_step(real, steady)
-    assert (rows.height, rows.get_column("dur_ns").sum()) == (steady.number, steady.ns)
-    assert parts.get_column("ns").sum() == ledger.get_column("ns").sum() == steady.ns
-    assert parts.item(-1, "range") == NO_RANGE
-    spread = {bucket: (least, most) for bucket, least, most in spread_of(real, steady).iter_rows()}
-    for bucket, ns in ledger.group_by("bucket").agg(pl.col("ns").sum()).filter(pl.col("ns") > 0).iter_rows():
-        assert parts.get_column(f"{bucket}_ns").sum() == ns
-        assert spread[bucket][0] <= ns / steady.number <= spread[bucket][1]
-    phases, (start, end) = kanalyze.phases(real), real.recorded
-    assert phases.get_column("ns").sum() == end - start
-    assert phases.filter(phase="steady").item(0, "ns") == steady.ns
-
-
-SPANS = st.lists(st.tuples(st.integers(10, 3_000), st.integers(1, 900)), max_size=10)
-
-
-def walked(steps, ranges, loads, first, sides):
-    """The phases of a recording from one side to the other, instant by instant; three of five steps are steady."""
-    ranges = sorted(ranges, key=lambda one: (one[1], -one[2]))
-    rows = [("steady", "step", 320, 3, 1_000)]
-    for phase, low, high in (("before", sides[0], 1_000), ("between", 1_000, 2_710), ("after", 2_710, sides[1])):
-        left = {*range(low, high)} - {*range(1_000, 1_320)}
-        outer = defaultdict(list)
-        until = 0
-        for name, start, end in ranges:
-            if left.intersection(range(start, end)):
-                if start >= until:
-                    outer[f"in {name}"].append((start, end))
-                until = max(until, end)
-        in_left = {name: sum(len(left.intersection(range(*one))) for one in own) for name, own in outer.items()}
-        own = sorted(outer.items(), key=lambda item: (-in_left[item[0]], item[0]))[:4]
-        causes = [("modules", loads), ("other step", steps[3:]), *own, ("before the first CUDA call", [(0, first)])]
-        for part, spans in causes:
-            touched = [taken for span in spans if (taken := left.intersection(range(*span)))]
-            if touched:
-                taken = set().union(*touched)
-                rows.append((phase, part, len(taken), len(touched), min(taken)))
-                left -= taken
-        if left:
-            rows.append((phase, "program", len(left), sum(at - 1 not in left for at in left), min(left)))
-    return rows
-
-
-@given(SPANS, st.lists(st.tuples(st.integers(10, 900), st.integers(1, 80)), max_size=2))
-def test_phases_are_those_of_a_walk(spans, loads):
-    """Each name is that of two ranges, which may overlap each other in any way."""
-    steps = [(start, start + 100) for start in (1_000, 1_110, 1_220, 2_500, 2_610)]
-    ranges = [("abcdef"[at // 2], start, start + length) for at, (start, length) in enumerate(spans)]
-    loads = [(start, start + length) for start, length in loads]
-    events = in_phases((start, [("step", 0, 100)]) for start, _ in steps)
-    events += [*(nvtx(*one) for one in ranges), *(call("cuModuleLoadData", *one) for one in loads)]
-    found = report(events)
-    rows = kanalyze.phases(found)
-    first = min(event.start for event in events if event.kind == "api")
-    steps[3] = (2_500, 2_610)
-    expected = walked(steps, ranges, loads, first, (found.recorded[0], max(found.recorded[1], 2_710)))
-    assert sorted(rows.select("phase", "part", "ns", "count", "start_ns").rows()) == sorted(expected)
-    order = {"before": 0, "steady": 1, "between": 2, "after": 3}
-    keys = [(order[phase], -ns) for phase, ns in rows.select("phase", "ns").rows()]
-    assert keys == sorted(keys)
-    assert rows.get_column("share").sum() == pytest.approx(1)
-
-
-# Windows by iterations
-
-
-@pytest.mark.parametrize(("other", "tells"), [(7_600, True), (7_700, False)])
-def test_ranges_that_launched_a_twentieth_of_the_device_time_are_iterations(other, tells):
-    long = launched(90_000, 90_010, kernel(90_020, 90_020 + other, correlation=99))
-    rows = kanalyze.iterations(report([*loop([105] * 4), *long]))
-    assert (rows.get_column("name").to_list() == ["step"] * 4) == tells
-
-
-@pytest.mark.parametrize(("session", "shown"), [(60_000, 8_000), (10_000, 11_000)])
-def test_of_a_session_far_longer_than_a_processs_events_these_are_what_the_report_shows(session, shown):
-    others = launched(
-        1_000 + session - 20,
-        1_000 + session - 10,
-        kernel(1_000 + session - 9, 1_000 + session, correlation=99, process=2),
-        process=2,
-    )
-    events = [*loop([100] * 10), nvtx("export", 3_000, 9_000), *others]
-    rows = kanalyze.phases(report(events), process=1)
-    assert rows.get_column("ns").sum() == shown
-
-
-@pytest.mark.slow
-@given(st.integers(1_000, 1_900), st.integers(1, 700))
-@example(1_100, 200)
-@example(1_150, 100)
-def test_iterations_of_a_window_are_those_that_overlap_it(start, length):
-    found = report(loop([100] * 8, gap=0))
-    rows = kanalyze.iterations(found, window=Window(start, start + length))
-    starts = [at for at in range(1_000, 1_800, 100) if at < start + length and start < at + 100]
-    assert rows.get_column("start_ns").to_list() == starts
-
-
-def test_windows_from_one_iteration_to_another():
-    found = real_report(MLP)
-    first, last = found.window("step#2"), found.window("step#5")
-    window = found.window("step#2..step#5")
-    assert (window.start_ns, window.count, window.each) == (first.start_ns, 4, "step")
-    assert window.end_ns >= last.end_ns
-    assert found.window("step#-1").start_ns == found.window("step#42").start_ns
-    assert found.window("forward#2..optimizer#2").count is None
-    trace = real_report(TRACE)
-    assert trace.window("step:3..step:5").count == 3
-
-
-def test_windows_that_are_none():
-    with pytest.raises(BadWindowError, match="the end is not after the start"):
-        real_report(MLP).window("step#5..step#2")
-    with pytest.raises(UnknownNameError):
-        real_report(MLP).window("step#43")
-    with pytest.raises(UnknownNameError):
-        real_report(MLP).window("step#-43")
-    ran = run("show", "ledger", "--window", "steady", SAMPLES / "add" / "nsys.sqlite")
-    assert ran.status == 2
-    assert "nothing in this report repeats" in ran.error
-
-
-# Generated programs
-
-
-PHASES = [("forward", 0, 100), ("backward", 110, 300), ("optimizer", 310, 400)]
-MORE = [*PHASES, ("nccl:all_reduce", 402, 409)]
-
-
-@pytest.mark.parametrize(
-    ("steps", "lasts"),
-    [
-        ([PHASES] * 8, 400),
-        # a range between the phases of some iterations is a part of them
-        ([[("extra", 101, 109), *MORE] if number in (2, 3, 5) else MORE for number in range(8)], 400),
-        ([[*PHASES[:2], ("optimizer", 310, 480)]] * 3, 480),
-    ],
-)
-def test_phases_side_by_side_are_one_iteration_which_has_all_of_them(steps, lasts):
-    rows = kanalyze.iterations(report(in_phases((1_000 + 500 * at, phases) for at, phases in enumerate(steps))))
-    assert rows.get_column("name").unique().to_list() == ["iteration"]
-    assert rows.get_column("start_ns").to_list() == [1_000 + 500 * number for number in range(len(steps))]
-    assert rows.get_column("dur_ns").to_list() == [500] * (len(steps) - 1) + [lasts]
-    assert rows.get_column("found_by").str.starts_with("ranges forward to ").all()
-
-
-def test_a_loop_after_another_one_is_no_phase_of_it():
-    events = loop([100] * 8, name="train") + loop([60] * 8, name="evaluate", start=9_000, number=9)
-    rows = kanalyze.iterations(report(events))
-    assert rows.group_by("name", maintain_order=True).len().rows() == [("train", 8), ("evaluate", 8)]
-    assert set(rows.get_column("found_by")) == {"ranges"}
-
-
-@pytest.mark.parametrize(
-    ("lengths", "kinds_of"),
-    [
-        ([900, 100, 110], ["warm-up", "steady", "steady"]),
-        ([100, 900, 110], ["steady", "odd", "steady"]),
-        ([100, 200, 400], ["steady"] * 3),
-        ([100, 110, 190], ["steady"] * 3),
-    ],
-)
-def test_of_three_one_is_odd_that_takes_twice_as_long_as_the_others(lengths, kinds_of):
-    begins = [call("cuCtxCreate_v2", 10, 500)]
-    rows = kanalyze.iterations(report([*begins, *loop(lengths)]))
-    assert rows.get_column("kind").to_list() == kinds_of
-    reasons = rows.filter(pl.col("kind") != "steady").get_column("reason").to_list()
-    assert all("× the median, most in kernel" in reason for reason in reasons)
-
-
-def test_ranges_that_hold_iterations_are_no_parts_of_one():
-    events, number = [], 1
-    for epoch in range(3):
-        begin = 1_000 + 10_000 * epoch
-        events.append(nvtx("epoch", begin - 5, begin + 10_000 - 100))
-        for at in range(begin, begin + 10_000 - 1_000, 1_000):
-            events += [nvtx("batch", at, at + 1_000), nvtx("load", at + 1, at + 300)]
-            events += [*launched(at + 301, at + 303, kernel(at + 304, at + 999, correlation=number))]
-            number += 1
-    found = report(events)
-    steady = steady_part(found)
-    assert steady.each == "batch"
-    assert parts_of_step(found, steady).select("range", "count").rows() == [("load", 9), (NO_RANGE, 1)]
-
-
-def idle_within(*inside):
-    """Steps of a range outer with some ranges (name, begin, end) in it, idle from 100 to 900; then a kernel."""
-    events = []
-    for number, at in enumerate(range(1_000, 9_000, 1_000), 1):
-        events += [nvtx("step", at, at + 1_000), nvtx("outer", at + 10, at + 990)]
-        events += [nvtx(name, at + begin, at + end) for name, begin, end in inside]
-        events.append(call("cudaLaunchKernel", at + 900, at + 905, correlation=number))
-        events.append(kernel(at + 905, at + 1_100, correlation=number))
-    return report(events)
-
-
-@pytest.mark.one_in(5)
-@pytest.mark.parametrize(
-    ("inside", "told"),
-    [
-        ([("inner", 90, 910)], "in inner"),
-        ([("middle", 80, 920), ("inner", 90, 910)], "in inner"),
-        ([("middle", 90, 910), ("inner", 200, 500)], "in middle"),
-        ([("same", 90, 910), ("same", 100, 905)], "in same"),
-        ([("inner", 90, 110)], "in outer"),
-        ([(f"layer {name}", 100 + 200 * at, 300 + 200 * at) for at, name in enumerate("abcd")], "in outer"),
-    ],
-    ids=["one", "nested", "little-deeper", "in-itself", "none", "many"],
-)
-def test_host_time_is_told_by_the_innermost_range_that_holds_most_of_it(inside, told):
-    found = idle_within(*inside)
-    steady = steady_part(found)
-    parts, inner = parts_of_step(found, steady), inner_parts(found, steady)
-    assert "outer" in parts.get_column("range")
-    page = overview_page(overview(found), 6)
-    (host,) = (share for ledger in page.ledgers for share in ledger.shares if share.bucket == "host")
-    assert host.detail.startswith(f"{told} ")
-    (row,) = inner.filter(range="outer", bucket="host").iter_rows(named=True)
-    whole = parts.filter(range="outer").item(0, "host_ns")
-    assert f"in {row['inner']}" == told
-    assert whole >= row["ns"] > whole / 2
-    assert ("elsewhere in outer" in host.detail) == (whole - row["ns"] >= 0.02 * whole)
-
-
-def of_launches(number):
-    """Steps with so many launches each."""
-    launches = [loop([9], name="part", start=at, gap=0, number=at)[1:] for at in range(1_000, 1_000 + 40 * number, 10)]
-    steps = [nvtx("step", at, at + 10 * number) for at in range(1_000, 1_000 + 40 * number, 10 * number)]
-    return [*steps, *(event for one in launches for event in one)]
-
-
-def test_parts_are_of_the_thread_that_has_most_of_them():
-    events = in_phases((at, [("step", 0, 100)]) for at in range(1_000, 1_800, 100))
-    for at in range(1_000, 1_800, 100):
-        events += [nvtx("forward", at + 10, at + 60), nvtx("load", at + 5, at + 50, thread=2)]
-    found = report(events)
-    steady = steady_part(found)
-    assert parts_of_step(found, steady).select("range", "count", "ns").rows() == [
-        ("forward", 8, 400),
-        (NO_RANGE, 1, 400),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("plain", "sampled", "told"),
-    [
-        (
-            loop([100] * 5, gap=0),
-            loop([150] * 6, gap=0),
-            "a step took 1.50 × as long (150 ns against 100 ns",
-        ),
-        (
-            loop([1_000], name="whole"),
-            loop([3_000], name="whole"),
-            "to the last was 3.01 × as long (2.995 µs against 995 ns, of 1 operation",
-        ),
-        (loop([1_000], name="whole"), loop([1_000] * 2, name="whole"), "cannot be told"),
-        (of_launches(100), of_launches(99), "a step took"),
-        (of_launches(99), of_launches(100), "a step took"),
-        (of_launches(100), of_launches(98), "cannot be told"),
-    ],
-)
-def test_what_sampling_cost_is_told_by_iterations_or_by_all_of_the_work(plain, sampled, told):
-    assert told in sampling_cost(report(plain), report(sampled))
-
-
-def test_a_range_without_a_name_tells_nothing():
-    events, number = [], 1
-    for at in range(1_000, 9_000, 1_000):
-        events += [nvtx("step", at, at + 1_000), nvtx("", at + 1, at + 700), nvtx(None, at + 710, at + 720)]
-        events += [*launched(at + 401, at + 403, kernel(at + 404, at + 499, correlation=number))]
-        number += 1
-    found = report(events)
-    assert kanalyze.culprits(found).get_column("range").drop_nulls().unique().to_list() == ["step"]
-    assert parts_of_step(found, steady_part(found)).is_empty()
-    assert not [name for name in kanalyze.phases(found).get_column("part") if name == "in :"]
-
-
-def longest(rows, name, *, adjoining):
-    """The first of the longest runs of steady rows of one name, with most of them before all."""
-    runs, before = [[]], None
-    for row in rows:
-        if (row["name"], row["kind"]) != (name, "steady"):
-            before = None
-            continue
-        goes_on = before is not None and (not adjoining or before["start_ns"] + before["dur_ns"] == row["start_ns"])
-        runs = [*runs[:-1], [*runs[-1], row]] if goes_on else [*runs, [row]]
-        before = row
-    return max(runs, key=lambda run: (len(run), sum(row["dur_ns"] for row in run)))
-
-
-LENGTHS = st.lists(
-    st.tuples(st.sampled_from([100, 100, 105, 400]), st.sampled_from([0, 10, 10, 900])), min_size=3, max_size=14
-)
-
-
-@pytest.mark.slow
-@given(st.tuples(LENGTHS, LENGTHS | st.just([])))
-@example(([(100, at % 2 * 900) for at in range(6)], []))
-def test_the_steady_part_is_the_longest_run_of_a_walk(loops):
-    events, at = [], 1_000
-    for name, steps in zip(("step", "other"), loops, strict=True):
-        for length, gap in steps:
-            events += loop([length], name=name, start=at, number=len(events) + 1)
-            at += length + gap
-        at += 5_000
-    found = report(events)
-    rows, steady = kanalyze.iterations(found).to_dicts(), steady_part(found)
-    work = Counter()
-    for row in rows:
-        work[row["name"]] += row["kernels_ns"] * (row["kind"] == "steady")
-    run = longest(rows, steady.each, adjoining=True)
-    run = run if len(run) >= 3 else longest(rows, steady.each, adjoining=False)
-    assert work[steady.each] == max(work.values())
-    last, ns = run[-1], sum(row["dur_ns"] for row in run)
-    end = last["start_ns"] + last["dur_ns"]
-    assert steady.adjoining == (run[0]["start_ns"] + ns == end)
-    if not steady.adjoining:  # as many as pauses, so that one of both is what passes from a step to the next
-        run, end = run[:-1], last["start_ns"]
-    assert (steady.window.start_ns, steady.window.end_ns, steady.number) == (run[0]["start_ns"], end, len(run))
-    assert (steady.first, steady.last) == (run[0]["window"], run[-1]["window"])
-    assert steady.lengths.to_list() == [row["dur_ns"] for row in run]
-    assert steady.host == steady.window
-
-
-def running_ahead(submitted, waiting, work=300):
-    """Steps whose host time is short until its queue is full, and the same work of each on the device."""
-    events, at, busy = [], 1_000, 1_010
-    for number in range(1, submitted + waiting + 1):
-        length = 20 if number <= submitted else max(busy + work - 2 * work - at, 20)
-        events += step("step", (at, at + length), (busy, busy + work), number)
-        at, busy = at + length, busy + work
-    return report(events)
-
-
-def test_a_step_that_only_submits_its_work_is_not_odd():
-    found = running_ahead(1, 7)
-    assert kanalyze.iterations(found).get_column("dur_ns").to_list()[0] == 20
-    assert kanalyze.iterations(found).get_column("kind").to_list() == ["steady"] * 8
-    steady = steady_part(found)
-    assert steady.number == 8
-    assert steady.lengths.to_list() == [310] + [300] * 7  # of the first one from its start on
-
-
-def test_a_last_step_that_ends_late_is_no_host_that_runs_ahead():
-    late = [call("cudaLaunchKernel", 1_771, 1_773, correlation=99), kernel(8_990, 9_000, correlation=99)]
-    found = report([*loop([100] * 8), *late])
-    assert kanalyze.iterations(found).get_column("kind").to_list() == ["steady"] * 7 + ["odd"]
-    assert kanalyze.iterations(found).item(-1, "dur_ns") == 9_000 - 1_770
-    assert steady_part(found).lengths.to_list() == [110] * 7
-
-
-def short_launch(at, number):
-    """A call of 1 ns, and its kernel right after it."""
-    return [call("cudaLaunchKernel", at, at + 1, correlation=number), kernel(at + 2, at + 3, correlation=number)]
-
-
-def marked(pauses, *, mark=20, work=8):
-    """Steps of `work` kernels, the first of which lies in the mark, with so long a pause after the mark's end."""
-    events, at, number = [], 1_000, 0
-    for pause in pauses:
-        for part in range(work):
-            start = at + part if not part else at + mark + part * 2
-            number += 1
-            events += short_launch(start, number)
-        events.append(nvtx("Optimizer.step#SGD.step", at, at + mark))
-        at += mark + pause
-    return report(events)
-
-
-def test_a_mark_that_is_a_part_of_a_step_is_no_step_where_the_next_one_begins_late():
-    late = (3, 4, 9, 13)  # after the last one none begins
-    rows = kanalyze.iterations(marked([300 if number in late else 80 for number in range(14)]))
-    assert rows.filter(pl.col("kind") == "odd").get_column("index").to_list() == [number + 1 for number in late]
-    assert set(rows.filter(pl.col("kind") == "odd").get_column("dur_ns")) == {20}
-    assert "ends with its mark" in rows.item(3, "reason")
-    steady = steady_part(marked([300 if number in late else 80 for number in range(14)]))
-    assert steady.lengths.to_list() == [100] * 4
-    assert lengths_ns(steady.usual).to_list() == [100] * 10
-
-
-@pytest.mark.parametrize("rare", [1, 6])
-def test_requests_of_any_size_with_time_between_are_no_marks_alone(rare):
-    """Each range is a whole request; the next one comes when it comes, most of them at a usual distance."""
-    lengths, gaps = (
-        [100, 50, 100, 60, 100, 100, 55, 100] * 3,
-        [500 * rare if place % 5 == 1 else 500 for place in range(24)],
-    )
-    events, at, number = [], 1_000, 0
-    for length, gap in zip(lengths, gaps, strict=True):
-        for start in range(at + 1, at + length - 4, 5):
-            number += 1
-            events += short_launch(start, number)
-        events.append(nvtx("request", at, at + length))
-        at += length + gap
-    assert "ends with its mark" not in "".join(kanalyze.iterations(report(events)).get_column("reason").drop_nulls())
-
-
-def logged_now_and_then(every, number=40):
-    """Steps of a host that runs ahead: 100 ns of launches for 1,000 ns of work, and a wait after every so many."""
-    events, at, busy = [], 1_000, 0
-    for place in range(number):
-        busy = max(busy, at + 6) + 1_000
-        one = {"correlation": place + 1}
-        events += [nvtx("step", at, at + 100), call("cudaLaunchKernel", at + 2, at + 4, **one)]
-        events.append(kernel(busy - 1_000, busy, **one))
-        at += 120
-        if place % every == every - 1:
-            events.append(call("cudaStreamSynchronize", at, busy + 5))
-            at = busy + 10
-    return report(events)
-
-
-@pytest.mark.parametrize("every", [4, 10])
-def test_a_wait_outside_of_marks_after_some_steps_ends_no_run(every):
-    steady = steady_part(logged_now_and_then(every))
-    assert steady.number >= 30
-    assert steady.adjoining
-    assert steady.ns / steady.number == pytest.approx(1_000, rel=0.06)
-
-
-def test_an_iteration_whose_work_had_ended_with_that_of_the_one_before_takes_nothing():
-    """The host runs ahead; of each second step a short kernel on another stream is all that it launches."""
-    events, at, busy = [], 1_000, 1_010
-    for number in range(24):
-        events += [nvtx("step", at, at + 20), call("cudaLaunchKernel", at + 1, at + 3, correlation=number)]
-        if number % 2:
-            events.append(kernel(at + 5, at + 6, correlation=number, stream=8))
-        else:
-            events.append(kernel(busy, busy + 200, correlation=number))
-            busy += 200
-        at += 20
-    found = report(events)
-    steady = steady_part(found)
-    ledger = kanalyze.ledger(found, window=steady.window).group_by("bucket").agg(pl.col("ns").sum())
-    spread = {bucket: (least, most) for bucket, least, most in spread_of(found, steady).iter_rows()}
-    for bucket, ns in ledger.filter(pl.col("ns") > 0).iter_rows():
-        assert spread[bucket][0] <= ns / steady.number <= spread[bucket][1]
-
-
-def ends_by_hand(marks, ended):
-    """End of each iteration, from marks (start, end) and when the device has done what each launched."""
-    following = [start for start, _ in marks[1:]]
-    apart = [max(after - end, 0) for (_, end), after in zip(marks, following, strict=False)]
-    periods = [after - start for (start, _), after in zip(marks, following, strict=False)]
-    ends = []
-    for (_, end), after, away, done in zip(marks, [*following, None], [*apart, None], ended, strict=True):
-        work_ends = max(end, done)
-        pauses = after is None or (away > median(apart) + 0.5 * median(periods) and work_ends < after)
-        ends.append(work_ends if pauses else after)
-    return ends
-
-
-@FEWER
-@given(
-    steps=st.lists(
-        st.tuples(st.integers(10, 200), st.integers(1, 400), st.sampled_from([0, 7, 7, 7, 40, 3_000])),
-        min_size=3,
-        max_size=12,
-    )
-)
-@pytest.mark.slow
-def test_an_iteration_ends_where_the_next_begins_or_with_its_work_before_a_pause(steps):
-    """Each step launches one kernel, which runs as soon as those before have, and is followed by a pause."""
-    events, marks, ended, at, busy = [], [], [], 1_000, 0
-    for number, (length, work, pause) in enumerate(steps, 1):
-        busy = max(busy, at + 3)
-        events += step("step", (at, at + length), (busy, busy + work), number)
-        busy += work
-        marks.append((at, at + length))
-        ended.append(busy)
-        at += length + pause
-    rows = kanalyze.iterations(report(events))
-    assert rows.get_column("start_ns").to_list() == [start for start, _ in marks]
-    assert rows.select(pl.col("start_ns") + pl.col("dur_ns")).to_series().to_list() == ends_by_hand(marks, ended)
-    assert rows.get_column("operations").to_list() == [1] * len(steps)
-
-
-@FEWER
-@given(lengths=st.lists(st.integers(20, 200), min_size=4, max_size=12), lag=st.integers(1, 2_000))
-@pytest.mark.slow
-def test_where_the_host_runs_ahead_the_steady_part_has_the_devices_work(lengths, lag):
-    """The device works for 300 ns on each step, whose range on the host ends long before."""
-    events, at, busy = [], 1_000, 1_000 + lag
-    for number, length in enumerate(lengths, 1):
-        busy = max(busy, at + 3)
-        events += step("step", (at, at + length), (busy, busy + 300), number)
-        at, busy = at + length + 10, busy + 300
-    found = report(events)
-    steady = steady_part(found)
-    ledger = kanalyze.ledger(found, window=steady.window)
-    assert ledger.get_column("ns").sum() == steady.ns
-    kernels = ledger.filter(pl.col("bucket") == "kernel").get_column("ns").sum()
-    assert abs(kernels - 300 * steady.number) <= 300 + lag
-    rows = kanalyze.phases(found)
-    low, high = found.recorded
-    assert rows.get_column("ns").sum() == max(high, steady.window.end_ns) - low
-    for bucket, least, most in spread_of(found, steady).iter_rows():
-        ns = ledger.filter(pl.col("bucket") == bucket).get_column("ns").sum()
-        assert least <= ns / steady.number <= most
-
-
-@pytest.mark.parametrize("many", [100, 150, 190])
-def test_all_steps_that_pay_once_warm_up_however_many(many):
-    """Each of the first ones allocates for a third of the usual time more."""
-    events, at = [], 1_000
-    for step in range(400):
-        if step < many:
-            events.append(call("cudaMalloc_v3020", at + 5, at + 305))
-        pays = 300 if step < many else 0
-        events += [
-            *launched(at + pays + 10, at + pays + 20, kernel(at + pays + 30, at + pays + 1000, correlation=step)),
-            nvtx("step", at, at + pays + 1000),
-        ]
-        at += pays + 1000
-    rows = kanalyze.iterations(report(events))
-    assert rows.get_column("kind").to_list() == ["warm-up"] * many + ["steady"] * (400 - many)
-
-
-@pytest.mark.parametrize(("number", "told"), [(1, "START-UP"), (30, "BEFORE")])
-def test_another_loop_before_the_steady_part_is_no_start_up(number, told):
-    before = loop([100] * number, name="encode")
-    rest = loop([400] * 30, name="decode", start=20_000, number=100)
-    page = overview(report([*before, *rest]))
-    assert page.steady.each == "decode"
-    assert told in [block.title for block in overview_page(page, 6).blocks]
-    assert page.starts is (number == 1)
-
-
-def test_what_is_launched_after_the_last_step_is_no_part_of_it():
-    """The host has launched an evaluation before the device does its work of the steps."""
-    events = []
-    for number in range(72):
-        at, busy = 1_000 + 10 * number, 1_004 + 100 * number
-        events += [call("cudaLaunchKernel", at + 1, at + 3, correlation=number + 1)]
-        events += [kernel(busy, busy + 100, correlation=number + 1)]
-        events += [nvtx("step", at, at + 10)] if number < 12 else []
-    found = report(events)
-    assert kanalyze.iterations(found).get_column("kind").to_list() == ["steady"] * 12
-    steady = steady_part(found)
-    assert steady.lengths.to_list() == [104, *[100] * 11]
-    assert steady.ns == steady.lengths.sum()
-
-
-def test_what_an_odd_step_differs_in_is_told_of_the_time_that_it_took_the_device():
-    """A step copies for long, of which nothing is seen while the host is in it."""
-    events, at, busy, number = [], 1_000, 1_000, 0
-    for step in range(20):
-        events.append(nvtx("step", at, at + 10))
-        for ns in [100, 900] if step == 10 else [100]:
-            number, busy = number + 1, max(busy, at + 4)
-            made = kernel if ns == 100 else memcpy
-            events += [call("cudaLaunchKernel", at + 1, at + 3, correlation=number)]
-            events += [made(busy, busy + ns, correlation=number)]
-            at, busy = at + 4, busy + ns
-        at += 6
-    odd = kanalyze.iterations(report(events)).filter(pl.col("kind") == "odd")
-    assert odd.get_column("index").to_list() == [11]
-    assert odd.item(0, "reason") == "10.0 × the median, most in memcpy"
-
-
-@pytest.mark.parametrize(("every", "lasts"), [(8, 780), (3, 290)])
-def test_steps_beside_a_long_copy_take_as_long_as_on_the_host(every, lasts):
-    """A copy on another stream lasts for some steps, so that nothing is done earlier: no step takes no time."""
-    events = loop([100] * 40, gap=0)
-    for number in range(0, 40, every):
-        at = 1_000 + 100 * number + 10
-        events += [call("cudaMemcpyAsync", at, at + 2, correlation=1_000 + number)]
-        events += [memcpy(at + 3, at + lasts, stream=8, correlation=1_000 + number)]
-    found = report(events)
-    assert kanalyze.iterations(found).get_column("dur_ns").to_list()[:39] == [100] * 39
-    assert steady_part(found).lengths.to_list()[:39] == [100] * 39
-
-
-def test_the_steady_part_of_a_gpu_is_of_a_process_that_used_it():
-    events = [*loop([100] * 8), *loop([50] * 5, start=8_000, number=20)]
-    moved = [
-        replace(event, process=2, device=1 if event.kind == "kernel" else None) for event in loop([90] * 6, number=40)
-    ]
-    found = report([*events, *moved])
-    assert [steady_part(found.narrow(device=gpu)).process_id for gpu in (None, 0, 1)] == [1, 1, 2]
-
-
-def test_a_page_is_told_of_operations_without_a_device():
-    page = overview(report([replace(event, device=None) for event in loop([100] * 8)]))
-    assert page.steady.lengths.to_list() == [110] * 7 + [100]
-    assert page.tables["ledger"].get_column("device").unique().to_list() == [0]

@@ -107,23 +107,6 @@ def test_a_context_in_a_call_and_outside_of_all_calls():
     assert rows(*made[:2], columns=columns) == alone
 
 
-def test_loading_is_paid_once_by_each_call_and_a_look_up_where_it_took_much_longer_than_others():
-    loading = [
-        ("library", "cuLibraryLoadData", 50),
-        ("module", "cuModuleLoadData", 30),
-        ("jit", "nvrtcCompileProgram", 20),
-        ("jit", "cuLinkComplete_v5050", 10),
-        ("context", "cuCtxCreate_v4000", 5),
-        ("library", "cuLibraryLoadData", 2),
-    ]
-    events = [call(name, 100 * n, 100 * n + length) for n, (_, name, length) in enumerate(loading)]
-    expected = [(kind, name.partition("_")[0], length, None, length) for kind, name, length in loading]
-    assert rows(*events, columns=("category", "what", "dur_ns", "warm_ns", "extra_ns")) == expected
-    times = [9 * US, 1 * US, 1 * US, 3 * US]
-    events = [call("cuModuleGetFunction", n * 20 * US, n * 20 * US + length) for n, length in enumerate(times)]
-    assert rows(*events) == [("module", "cuModuleGetFunction", 0, 9 * US, 2.0 * US, 7.0 * US)]
-
-
 def test_a_graph_is_captured_instantiated_uploaded_and_launched_first():
     events = [
         BEGUN,
@@ -203,9 +186,6 @@ def test_windows_devices_and_processes():
     assert rows(*events, device=0, columns=("category",)) == [("first launch",)]
 
 
-# By kernel
-
-
 def test_the_whole_row_of_a_kernel():
     events = [*launch("k", 0, 40, 1, ran=9), *launch("k", 60, 64, 2, ran=2), *launch("k", 70, 76, 3, ran=4)]
     assert cold(report(events), by="kernel").to_dicts() == rows_of(
@@ -277,9 +257,6 @@ def test_costs_have_their_call_and_the_first_launches_are_those_that_are_counted
     assert found.select((pl.col("idle_ns") <= pl.col("dur_ns").clip(lower_bound=0)).all()).item()
     first = found.filter((pl.col("category") == "first launch") & ~pl.col("what").str.starts_with("graph "))
     assert first.height <= sum(one.cold.height for one in launch_costs(of).first.values())
-
-
-# Real reports
 
 
 @pytest.mark.parametrize("path", sorted(REPORTS.glob("*.sqlite")), ids=lambda path: path.stem)

@@ -75,22 +75,6 @@ def test_launches_of_one_graph_traced_node_by_node():
     ]
 
 
-def test_a_whole_graph_row_has_no_nodes_and_its_inside_is_not_known():
-    side = {"graph_id": 1, "graph_exec_id": 2}
-    events = [
-        launch(0, 5, 1),
-        graph(5, 25, correlation=1, side=side),
-        launch(30, 34, 2),
-        graph(35, 45, correlation=2, side=side),
-    ]
-    found = row(report(events))
-    assert (found["graph_exec_id"], found["graph_id"], found["launches"]) == (2, 1, 2)
-    assert (found["span_total_ns"], found["busy_ns"], found["exclusive_ns"], found["api_total_ns"]) == (30, 30, 30, 9)
-    unknown = ("nodes", "active_nodes", "kernels_per_launch", "copies_per_launch", "memsets_per_launch", "idle_ns")
-    assert [found[name] for name in unknown] == [None] * 6
-    assert graphs(report(events), by="kernel").is_empty()
-
-
 def test_without_ids_the_launching_call_tells_and_equal_launches_are_one_graph():
     events = [
         *(launch(0, 5, 1), kernel(5, 9, name="a", correlation=1), kernel(9, 12, name="b", correlation=1)),
@@ -115,9 +99,6 @@ def test_a_window_keeps_whole_launches_and_cuts_exclusive_time():
     inside = graphs(report(TWICE), by="kernel", window=Window(35, 66))
     assert inside.select("kernel", "count", "total_ns", "exclusive_ns").rows() == [("a", 1, 8, 4)]
     assert graphs(report(TWICE), window=Window(30, 33)).is_empty()
-
-
-# Making them
 
 
 def made(*calls, execs=(2,)):
@@ -149,10 +130,7 @@ UNKNOWN = [(None, None, None)] * 2
         # two captures at once are not told apart
         ([(BEGIN, 0, 2), (BEGIN, 3, 4), (END, 5, 6), (END, 8, 10), (MAKE, 12, 20)], [(8, None, 0)]),
         # graphs made one after the other are matched in order
-        (
-            [*CAPTURE, (MAKE, 12, 20), (UPLOAD, 21, 24), (MAKE, 30, 35), (UPLOAD, 36, 38)],
-            [(8, 10, 3), (5, None, 2)],
-        ),
+        ([*CAPTURE, (MAKE, 12, 20), (UPLOAD, 21, 24), (MAKE, 30, 35), (UPLOAD, 36, 38)], [(8, 10, 3), (5, None, 2)]),
         # where the order does not tell, nothing is guessed: one was made before the recording, one was never launched,
         # two were made at once, one was made after it was launched
         ([(MAKE, 12, 20)], UNKNOWN),
@@ -167,8 +145,6 @@ def test_what_making_graphs_took(calls, costs, capfd):
     assert made(*calls, execs=(2, 4)[: len(costs)]) == costs
     assert capfd.readouterr() == ("", "")  # polars has nothing to warn of, past Python
 
-
-# Against a model
 
 KINDS = st.sampled_from([kernel, kernel, memcpy, memset, graph])
 EXECS = st.sampled_from([None, None, 2, 4])
@@ -280,9 +256,6 @@ def test_what_adds_up(events, window):
     assert found.get_column("launch_ns").sum() <= waited
     kernels = {event_id for event_id in mine if events[event_id].kind == "kernel"}
     assert inside.get_column("exclusive_ns").sum() == sum(exclusive.get(event_id, 0) for event_id in kernels)
-
-
-# Real reports
 
 
 def numbers(name, *columns):

@@ -245,11 +245,7 @@ ODD = [*USUAL[:2], op("aten::save", 411_000, 499_000)]
             set(),
         ),
         # a range of the report itself goes before, and far longer time has no name
-        (
-            beside([*launches("abc"), nvtx("load", 0, 100_000)], [*launches("abc"), RANDN]),
-            {"load"},
-            {"aten::randn"},
-        ),
+        (beside([*launches("abc"), nvtx("load", 0, 100_000)], [*launches("abc"), RANDN]), {"load"}, {"aten::randn"}),
         (beside(LATE, [*launches("ab"), RANDN]), set(), {"aten::randn"}),
         # where launches lack a partner only usual names count
         (beside(launches("abababab"), [*launches("ababab"), *USUAL]), {"aten::randn"}, {"aten::save"}),

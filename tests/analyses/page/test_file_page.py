@@ -190,11 +190,7 @@ def test_a_distance_to_the_roof_alone_is_none(name):
 
 
 def test_its_roof_is_that_of_the_measured_time(counters, launch_id):
-    rows = [
-        ("k", launch_id, "exact", 300, 0.5),
-        ("k", launch_id, "exact", 100, 0.1),
-        ("k", None, None, 200, None),
-    ]
+    rows = [("k", launch_id, "exact", 300, 0.5), ("k", launch_id, "exact", 100, 0.1), ("k", None, None, 200, None)]
     (one,) = slow_kernels(joined(rows), counters, page(("k", 500)))
     assert one.at_stake_ns == int(500 * (1 - (300 * 0.5 + 100 * 0.1) / 400))
     assert one.names == ("k",)

@@ -185,8 +185,6 @@ def test_where_nothing_repeats_every_gpu_is_told_of():
     assert found.tables["ledger"].get_column("device").unique().sort().to_list() == [0, 1]
 
 
-# What several runs of one program say together.
-
 LAUNCH = call("cudaLaunchKernel", 0, 10, correlation=1)
 
 

@@ -99,9 +99,6 @@ def answer(*events, **options):
     return summarize(report(events, **options)).answer
 
 
-# What it was busy with
-
-
 #: Ten steps of 10 µs with a kernel of 2 µs each.
 STEP_NS = 10_000
 LOOP = report(ranged(range(0, 10 * STEP_NS, STEP_NS), STEP_NS - 10, (100, 200), (300, 2_300)))

@@ -224,39 +224,6 @@ def test_an_updated_graph_has_the_names_of_what_updated_it_or_none_that_are_sure
     assert {*found["how"]} <= {CAPTURED, LIKELY}
 
 
-def templates(*sizes):
-    """Graphs of so many nodes that were captured between two launches of another."""
-    places = [(7 + turn, one) for turn, size in enumerate(sizes) for one in range(size)]
-    made = [node(1, graph, one, 122 + 2 * graph, 122, 1) for graph, one in places]
-    return [{**one, "original_node_id": None, "graph_id": None} for one in made]
-
-
-#: A launch of a graph whose nodes are not listed.
-UNLISTED = [of_graph(190, 195, 3, 5, 0), launch(160, 170, 3)]
-
-
-@pytest.mark.parametrize(
-    ("sizes", "at", "ran", "how", "name"),
-    [
-        ([2], [146], [], CAPTURED, "anew"),
-        ([3], [146], [], CAPTURED, "layer"),  # an update by other nodes fails
-        ([2], [146, 148], [], LIKELY, "anew"),  # the second one by whatever
-        ([2, 2], [146], [], OLDER, None),  # by which of the two
-        ([2], [146], UNLISTED, LIKELY, "anew"),  # it may be of that
-    ],
-)
-def test_what_an_update_changed(sizes, at, ran, how, name):
-    anew = [nvtx("anew", 121, 129), call("cudaLaunchKernel_v7000", 122, 123)]
-    updates = [call("cudaGraphExecUpdate_v10020", one, one + 1) for one in at]
-    of = report([*ONCE[:10], *anew, *updates, *ONCE[10:], *ran], graph_nodes=[*NODES, *templates(*sizes)])
-    found = captured(of).filter(pl.col("kernel") == "a")
-    expected = {(CAPTURED, "layer"): 1} | {(how, name): 1 + ((how, name) == (CAPTURED, "layer"))}
-    assert {(how, name): count for how, name, count in found.select("how", "range", "count").iter_rows()} == expected
-    # other tables have only what is sure
-    of_ranges = range_gpu(of).filter(range=":anew")["captured_operations"].to_list()
-    assert of_ranges == ([2] if (how, name) == (CAPTURED, "anew") else [])
-
-
 def test_pictures_and_comparisons_have_the_names_of_the_capture():
     of = report(ONCE, graph_nodes=NODES)
     events = timeline(of, 1000).events.filter(pl.col("name").cast(pl.String) == "a")
@@ -271,9 +238,6 @@ def test_what_if_takes_what_was_captured_in_a_range():
     with pytest.raises(UnknownNameError, match="nothing"):
         _in_ranges(report(ONCE, graph_nodes=NODES), "nothing")
     assert _in_ranges(report(ONCE, graph_nodes=NODES), "decode").all()
-
-
-# nsys' rows of nodes.
 
 
 def rows(*made):
@@ -336,9 +300,6 @@ def test_nodes_of_several_and_nested_children_have_the_names_of_their_captures()
 )
 def test_operators_in_the_names_of_ranges(name, operator):
     assert operator_of(name) == operator
-
-
-# Real programs.
 
 
 def test_a_program_of_cuda_with_child_updated_and_twice_instantiated_graphs():

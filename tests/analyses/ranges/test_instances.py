@@ -31,9 +31,8 @@ def one_after_the_other(*lengths):
 
 
 def test_each_instance_has_its_own_ledger():
-    found = compared(
-        [*one_after_the_other(20, 30), kernel(500, 510, device=1)]
-    )  # a device that did nothing meanwhile is left out
+    # a device that did nothing meanwhile is left out
+    found = compared([*one_after_the_other(20, 30), kernel(500, 510, device=1)])
     rows = found.instances.select("device", "instance", "start_ns", "dur_ns", "kernel_ns", "queued_ns", "odd", "cause")
     assert rows.rows() == [(0, 1, 10, 20, 10, 10, False, None), (0, 2, 30, 30, 10, 0, False, None)]
     assert found.scope.window == Window(10, 60, "step#*")
@@ -54,31 +53,6 @@ def test_the_spread_over_all(lengths, kernels, total):
     (row,) = spread.filter(bucket="kernel").select(*columns[:3], "stddev_ns", *columns[3:]).rows()
     assert row == kernels
     assert spread.filter(bucket="total").select(columns).rows() == [total]
-
-
-@pytest.mark.parametrize(
-    ("lengths", "odd", "said"),
-    [
-        ((20, 21, 20, 19, 90, 20), [5], " from 19 ns to 21 ns without the odd ones: #5 takes 4.50 × that (queued)."),
-        ((60, 61, 60, 59, 12, 60), [5], "#5 takes 0.20 × that (queued)"),  # by what it lacks
-        # of equally odd ones the first are named
-        (
-            [90 if number % 5 == 4 else 20 for number in range(59)],
-            [*range(5, 60, 5)],
-            "#5 takes 4.50 × that (queued), #10 takes 4.50 × that (queued), #15",
-        ),
-        *((few, [], "") for few in ((20, 90), (20, 20, 90), (20, 20, 20, 21, 22))),
-    ],
-)
-def test_the_odd_ones_are_named_with_their_bucket(lengths, odd, said):
-    found = compared(one_after_the_other(*lengths))
-    causes = [(number, "queued") for number in odd]
-    assert found.instances.filter("odd").select("instance", "cause").rows() == causes
-    assert found.answer.startswith(f"{len(lengths)} instances of step: ")
-    assert said in found.answer
-
-
-# Several processes
 
 
 def rank(process, device, lengths, *, at=0, name="step"):
@@ -285,9 +259,6 @@ def test_work_that_runs_on_is_told():
     assert in_words(steps(report(events))).endswith(
         "Their work on the GPU goes on for 260 ns after they end; a step keeps it busy for 300 ns."
     )
-
-
-# As windows
 
 
 def test_steps_compare_as_instances_do():

@@ -47,33 +47,6 @@ def test_ranges_by_domain_name_and_style():
     )
 
 
-OPEN = [nvtx("before", 0, 10), nvtx("into", 5, 15), nvtx("instant", 10, 10), nvtx("open", 8, None, open_until_ns=50)]
-TWO_DEVICES = [
-    nvtx("a", 0, 10),
-    nvtx("b", 0, 10, process=2),
-    *launched(1, 2, kernel(3, 4, correlation=1, device=1)),
-    *launched(1, 2, kernel(3, 4, correlation=1, device=0, process=2), process=2),
-]
-
-
-@pytest.mark.parametrize(
-    ("events", "column", "where", "rows"),
-    [
-        # one that was never closed lasts until the latest NVTX event
-        (OPEN, "open_count", {}, [(":open", 42, 1), (":before", 10, 0), (":into", 10, 0), (":instant", 0, 0)]),
-        ([nvtx("a", 0, 10, style="StartEnd", end_thread_id=2)], "cross_thread_count", {}, [(":a", 10, 1)]),
-        # those that overlap the window count whole
-        (OPEN, "count", {"window": Window(10, 20)}, [(":open", 42, 1), (":into", 10, 1), (":instant", 0, 1)]),
-        (OPEN, "count", {"window": Window(20, 30)}, [(":open", 42, 1)]),
-        # of a device those of the processes that used it
-        (TWO_DEVICES, "count", {"device": 1}, [(":a", 10, 1)]),
-        (TWO_DEVICES, "count", {"process": 2}, [(":b", 10, 1)]),
-    ],
-)
-def test_which_ranges_count(events, column, where, rows):
-    assert ranges(report(events), **where).select("range", "total_ns", column).rows() == rows
-
-
 def length(one):
     """How long a range lasts on the host; one that was never closed until the latest NVTX event."""
     return (OPEN_UNTIL if one.event.end is None else one.event.end) - one.start
@@ -95,9 +68,6 @@ def test_sums_against_the_model(events):
         told = {"count": len(each), "total_ns": sum(lengths), **sums, **spread(lengths)}
         assert {name: found[key][name] for name in told} == pytest.approx(told)
     assert table["total_ns"].is_sorted(descending=True)
-
-
-# What any thread launched
 
 
 def launch(at, start, end, *, make=kernel, thread=1, **keys):
@@ -140,9 +110,6 @@ def test_the_page_shows_it_where_it_differs():
     alone = section(summarize(report([nvtx("step", 0, 20), *launch(2, 30, 40, correlation=1)])).tables, 8)
     assert "any thread" not in [head.title for head in alone.grid.heads]
     assert alone.foot == ""
-
-
-# Names of emit_nvtx
 
 
 ADD = "aten::add, seq = 20, op_id = 317126, sizes = [[64, 128], []], input_op_ids = [(0,-1), (6,0)]"
@@ -198,10 +165,7 @@ def test_tables_keep_the_names_unless_told():
 
 def test_a_range_of_the_program_s_own_does_not_count_twice():
     of = report([*OPERATORS, nvtx("aten::add", 90, 600)])
-    assert dict(ranges(of, by="name").select("range", "count").rows()) == {
-        ":aten::add": 1,
-        ":aten::add, op_id = …": 5,
-    }
+    assert dict(ranges(of, by="name").select("range", "count").rows()) == {":aten::add": 1, ":aten::add, op_id = …": 5}
     assert set(range_gpu(of, by="name")["operations"]) == {5}
 
 
@@ -292,9 +256,6 @@ def test_sums_are_those_of_the_instances(events):
         })  # fmt: skip
 
 
-# Nested deeply
-
-
 SPAN = st.tuples(st.integers(0, 12), st.integers(0, 12)).map(sorted)
 RANGES = st.lists(SPAN, min_size=1, max_size=12)
 
@@ -355,9 +316,6 @@ def test_thousands_deep():
     assert found.get_column("operations").to_list() == [*range(depth, 0, -1)]
     assert found.get_column("level").to_list() == [*range(depth)]
     assert found.get_column("busy_ns").to_list() == [10 * (depth - number - 1) + 12 for number in range(depth)]
-
-
-# Never closed
 
 
 def left_open(count, *, every=10):

@@ -116,9 +116,6 @@ def test_names_match_where_order_does_not(hosts):
     assert {*rows.filter(pl.col("kind") != "all_to_all").get_column("how")} == ({"ordinal"} if hosts == 1 else {None})
 
 
-# Drift of clocks: told and taken off where the ends of collectives show it, and left alone where they do not.
-
-
 #: Some 1.2 s on two hosts, with collectives of 4 ms between them.
 LONG = Plan(
     ranks=4,
@@ -167,9 +164,6 @@ def test_waits_are_true_whatever_the_clocks_do(drifts, steps, jitter, sleeps, se
     true = (drifts[1] - drifts[0]) * 1e6
     assert all(np.isclose(ppm, true, atol=1.5) for ppm in (told[2], told[3]))
     assert (told[0], told[1]) == (0, 0)
-
-
-# Several reports of one rank, as of cycles of a profiler: those of one time are put together.
 
 
 #: How much moved_later the second cycle runs.

@@ -190,10 +190,7 @@ def test_exposed_parts_sum_to_the_bucket_of_the_ledger(two_gpus):
 
 #: By rank: idle, computing and other time of `get_temporal_breakdown` in microseconds, and the overlap of
 #: communication with computing of `get_comm_comp_overlap`, in percent.
-PRINTED = {
-    0: (20558.052359, 124395.600859, 30272.147680, 36.50),
-    1: (50620.587391, 120971.568000, 3580.788188, 68.97),
-}
+PRINTED = {0: (20558.052359, 124395.600859, 30272.147680, 36.50), 1: (50620.587391, 120971.568000, 3580.788188, 68.97)}
 
 
 @pytest.mark.parametrize("rank", PRINTED)

@@ -15,7 +15,7 @@ from kanalyze.analyses.replay.critical_path import critical_path
 from kanalyze.errors import KanalyzeError, UnknownNameError
 from kanalyze.readers import read
 from kanalyze.window import Window
-from support.build import call, kernel, memcpy, nvtx, report, timeline
+from support.build import call, kernel, launched, memcpy, nvtx, report, timeline
 from support.slow_replay import TURNS, simulated
 from support.strategies import EVENTS, FEWER
 
@@ -77,21 +77,17 @@ def test_faster_is_never_later(turns, names):
 
 def test_a_host_that_no_call_holds_is_in_its_own_code_at_the_end_of_a_window():
     """The next launch is after the window: what came before it is no call."""
-    launches = [call("cudaLaunchKernel", at, at + 5, correlation=at) for at in (0, 90)]
-    every = report([*launches, kernel(10, 50, name="a", correlation=0), kernel(96, 130, name="b", correlation=90)])
+    every = report([*launched(0, 5, kernel(10, 50, name="a")), *launched(90, 95, kernel(96, 130, name="b"))])
     found = _whatif(every.narrow(window=Window(0, 70)), faster=(("a", 4),))
     assert (found.now_ns, found.then_ns) == (70, 70)
     assert {one.cause: one.then_ns for one in found.critical} == {"host code": 65, "CUDA calls": 5}
 
 
 def _host_bound(unit=1):
-    events = []
-    for step in range(10):
-        at = 100 * step
-        events.append(nvtx("prepare", at * unit, (at + 80) * unit))
-        events.append(call("cudaLaunchKernel", (at + 90) * unit, (at + 95) * unit, correlation=step))
-        name = "void ns::gemm<float>(int)"
-        events.append(kernel((at + 97) * unit, (at + 147) * unit, name=name, correlation=step))
+    events, name = [], "void ns::gemm<float>(int)"
+    for at in range(0, 1000 * unit, 100 * unit):
+        work = kernel(at + 97 * unit, at + 147 * unit, name=name)
+        events += [nvtx("prepare", at, at + 80 * unit), *launched(at + 90 * unit, at + 95 * unit, work)]
     return report([*events, call("cudaDeviceSynchronize", 1000 * unit, 1055 * unit)])
 
 
@@ -102,9 +98,8 @@ def test_a_faster_kernel_of_a_host_bound_program_gains_what_follows_the_last_lau
 
 @pytest.mark.parametrize(("begins", "saved_ns"), [(95, 50), (50, 0)])
 def test_what_begins_in_the_last_quarter_of_an_operation_follows_its_end(begins, saved_ns):
-    launches = [call("cudaLaunchKernel", at, at + 2, correlation=at) for at in (0, 4)]
-    work = [kernel(10, 110, name="a", correlation=0), kernel(10 + begins, 110 + begins, name="b", correlation=4)]
-    found = _whatif(report([*launches, *work]), faster=(("a", 2),))
+    later = launched(4, 6, kernel(10 + begins, 110 + begins, name="b"))
+    found = _whatif(report([*launched(0, 2, kernel(10, 110, name="a")), *later]), faster=(("a", 2),))
     assert found.now_ns - found.then_ns == saved_ns
 
 
@@ -136,24 +131,17 @@ def test_a_window_that_ends_in_an_operation(change):
 
 def _two_ranks(late_ns, kernel_ns=50):
     """Two ranks of one process each: host, kernel, a collective that ends when both came and 20 ns have passed."""
-    events, starts = [], []
-    for rank in (0, 1):
-        keys = {"process": rank + 1, "device": rank}
-        begun = 10 + rank * late_ns
-        events += [call("cudaLaunchKernel", 0, 5, correlation=1, process=rank + 1)]
-        events += [nvtx("delay", 6, begun, process=rank + 1)] if rank * late_ns else []
-        events += [call("cudaLaunchKernel", begun, begun + 5, correlation=2, process=rank + 1)]
-        events += [call("cudaLaunchKernel", begun + 6, begun + 11, correlation=3, process=rank + 1)]
-        first = begun + 7
-        starts.append(first + kernel_ns + 1)
-        events += [kernel(6, 7, name="first", correlation=1, **keys)]
-        events += [kernel(first, first + kernel_ns, name="gemm", correlation=2, **keys)]
-    end = max(starts) + 20
+    events, begun = [], (10, 10 + late_ns)
+    end = max(begun) + 7 + kernel_ns + 1 + 20
     name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-    for rank in (0, 1):
-        keys = {"process": rank + 1, "device": rank, "correlation": 3}
-        events += [kernel(starts[rank], end, name=name, **keys)]
-        events += [call("cudaDeviceSynchronize", starts[rank] - 10, end + 3, process=rank + 1)]
+    for rank, at in enumerate(begun):
+        of, keys = {"process": rank + 1}, {"process": rank + 1, "device": rank}
+        came = at + 7 + kernel_ns + 1
+        events += launched(0, 5, kernel(6, 7, name="first", **keys), **of)
+        events += [nvtx("delay", 6, at, **of)] if rank * late_ns else []
+        events += launched(at, at + 5, kernel(at + 7, at + 7 + kernel_ns, name="gemm", **keys), **of)
+        events += launched(at + 6, at + 11, kernel(came, end, name=name, **keys), **of)
+        events.append(call("cudaDeviceSynchronize", came - 10, end + 3, **of))
     return report(events)
 
 
@@ -167,50 +155,44 @@ def test_a_collective_ends_after_the_last_rank_came():
 
 
 def test_copies_at_a_bandwidth():
-    events = [call("cudaMemcpyAsync", 0, 5, correlation=1), memcpy(10, 1010, correlation=1, size_bytes=10_000)]
+    events = launched(0, 5, memcpy(10, 1010, size_bytes=10_000), "cudaMemcpyAsync")
     found = _whatif(report([*events, call("cudaDeviceSynchronize", 6, 1015)]), copies_bytes_per_s=20e9)
     assert (found.now_ns, found.then_ns) == (1015, 515)
 
 
-def test_launches_as_one_graph():
+def _in_fours(start, step_ns, apart_ns, call_ns, ran, waits):  # noqa: PLR0913 - what a step has
+    """Six steps of four launches each, so far apart, and a wait."""
     events = []
-    for step in range(6):
+    for begin in range(start, start + 6 * step_ns, step_ns):
         for place in range(4):
-            at, number = 200 * step + 20 * place, 4 * step + place
-            events += [call("cudaLaunchKernel", at, at + 10, correlation=number)]
-            events += [kernel(at + 14, at + 16, name=f"k{place}", correlation=number)]
-        events.append(call("cudaDeviceSynchronize", 200 * step + 80, 200 * step + 85))
-    found = _whatif(report(events), graph=True)
+            at = begin + apart_ns * place
+            events += launched(at, at + call_ns, kernel(at + ran[0], at + ran[1], name=f"k{place}"))
+        events.append(call("cudaDeviceSynchronize", begin + waits[0], begin + waits[1]))
+    return events
+
+
+def test_launches_as_one_graph():
+    found = _whatif(report(_in_fours(0, 200, 20, 10, (14, 16), (80, 85))), graph=True)
     assert found.then_ns < found.now_ns - 6 * 20
 
 
 def test_a_graph_never_takes_longer_than_what_it_replaces():
-    events = [call("cudaGraphLaunch_v10000", 0, 150, correlation=90), kernel(160, 170, name="g", correlation=90)]
-    for step in range(6):
-        for place in range(4):
-            at, number = 200 + 100 * step + 8 * place, 4 * step + place
-            events += [call("cudaLaunchKernel", at, at + 6, correlation=number)]
-            events += [kernel(at + 7, at + 8, name=f"k{place}", correlation=number)]
-        events.append(call("cudaDeviceSynchronize", 240 + 100 * step, 250 + 100 * step))
-    found = _whatif(report(events), graph=True)
+    slow = launched(0, 150, kernel(160, 170, name="g"), "cudaGraphLaunch_v10000")
+    found = _whatif(report([*slow, *_in_fours(200, 100, 8, 6, (7, 8), (40, 50))]), graph=True)
     assert found.then_ns <= found.now_ns == 750
 
 
 def _uploads(kernel_ns, copy_ns, api, target):
     """Three steps: a kernel, a copy from pageable memory behind it, whose call returns 20 ns before the copy ends."""
-    events, at, free = [], 0, 0
-    for step in range(3):
-        events.append(call("cudaLaunchKernel", at, at + 5, correlation=2 * step))
+    events, at, free, memory = [], 0, 0, {"source_memory": "Pageable", "target_memory": target}
+    for _ in range(3):
         start = max(at + 9, free + 1)
         free = start + kernel_ns
-        events.append(kernel(start, free, name="gemm", correlation=2 * step))
+        events += launched(at, at + 5, kernel(start, free, name="gemm"))
         begun, start = at + 6, max(at + 6 + 90, free + 1)
         free = start + copy_ns
-        at = free - 20
-        memory = {"source_memory": "Pageable", "target_memory": target}
-        events += [call(api, begun, at, correlation=2 * step + 1)]
-        events += [memcpy(start, free, correlation=2 * step + 1, side=memory)]
-        at += 50
+        events += launched(begun, free - 20, memcpy(start, free, side=memory), api)
+        at = free + 30
     return report([*events, call("cudaDeviceSynchronize", at, free + 40)])
 
 
@@ -227,8 +209,8 @@ def test_a_call_that_puts_a_copy_aside_returns_with_the_copy(api, target):
 
 def test_a_call_that_returned_before_its_copy_began_waited_for_nothing():
     memory = {"source_memory": "Pageable", "target_memory": "Device"}
-    events = [call("cudaLaunchKernel", 0, 5, correlation=1), kernel(9, 1009, name="gemm", correlation=1)]
-    events += [call("cudaMemcpyAsync", 10, 100, correlation=2), memcpy(1010, 1020, correlation=2, side=memory)]
+    events = launched(0, 5, kernel(9, 1009, name="gemm"))
+    events += launched(10, 100, memcpy(1010, 1020, side=memory), "cudaMemcpyAsync")
     events += [nvtx("work", 101, 2000), call("cudaDeviceSynchronize", 2000, 2010)]
     found = _whatif(report(events), faster=(("gemm", 2),))
     assert found.then_ns == found.now_ns == 2010
@@ -260,16 +242,13 @@ def test_single_changes_by_gain():
 
 
 def test_single_changes_have_families_of_kernels_beside_their_names():
-    events = [call("cudaLaunchKernel", 10 * n, 10 * n + 1, correlation=n) for n in range(2)]
-    names = (
-        "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x8",
-        "sm80_xmma_gemm_f32f32_f32f32_f32_nt_n_tilesize64x64x8",
-    )
-    events += [kernel(10 * n + 2, 10 * n + 8, name=name, correlation=n) for n, name in enumerate(names)]
+    tiles = (f"sm80_xmma_gemm_f32f32_f32f32_f32_{tile}x8" for tile in ("tn_n_tilesize32x32", "nt_n_tilesize64x64"))
+    names = dict(zip((0, 10), tiles, strict=True))
+    events = [one for at, name in names.items() for one in launched(at, at + 1, kernel(at + 2, at + 8, name=name))]
     found = whatif_of(report(events), Changes(), [], each=True, measured_ns=None)
     told = {one.change: one.amdahl_ns for one in found.single}
     assert told["--faster gemm=2"] == found.now_ns - 6
-    assert {told[f"--faster {name}=2"] for name in names} == {found.now_ns - 3}
+    assert {told[f"--faster {name}=2"] for name in names.values()} == {found.now_ns - 3}
 
 
 def test_the_measured_time_tells_what_is_left_of_the_host_s():
@@ -302,9 +281,8 @@ def _device_bound():
     """Launches one after the other, and kernels that take longer; the host then waits."""
     events = []
     for step in range(10):
-        events.append(call("cudaLaunchKernel", 6_000 * step, 6_000 * step + 5_000, correlation=step))
-        start = 4_000 + 51_000 * step
-        events.append(kernel(start, start + 50_000, name="gemm", correlation=step))
+        at, start = 6_000 * step, 4_000 + 51_000 * step
+        events += launched(at, at + 5_000, kernel(start, start + 50_000, name="gemm"))
     return report([*events, call("cudaDeviceSynchronize", 62_000, 520_000)])
 
 
@@ -318,8 +296,8 @@ def test_the_end_of_a_window_does_not_wait_for_a_host_that_waits():
 
 
 def test_a_launch_that_nothing_waited_for_takes_no_longer_than_launches_do():
-    events = [call("cudaLaunchKernel", 0, 5_000, correlation=0), kernel(4_000, 300_000, name="gemm", correlation=0)]
-    events += [call("cudaLaunchKernel", 6_000, 8_000, correlation=1), kernel(301_000, 302_000, name="b", correlation=1)]
+    events = launched(0, 5_000, kernel(4_000, 300_000, name="gemm"))
+    events += launched(6_000, 8_000, kernel(301_000, 302_000, name="b"))
     found = whatif_of(report(events), Changes(faster=(("gemm", 1000),)), [], each=False, measured_ns=None)
     assert found.then_ns == 8_000 + 10_000 + 1_000
 
@@ -360,16 +338,21 @@ def test_of_odd_recordings_every_change_has_an_answer(events, change, sides):
     assert sum(one.then_ns for one in found.critical) == found.then_ns
 
 
-def test_the_critical_path_adds_up_where_calls_of_a_thread_overlap():
-    events = timeline("0-2 cudaLaunchKernel #1; 0-0 kernel #1; 1-3 cudaLaunchKernel")
-    found = _whatif(report(events))
-    assert sum(one.now_ns for one in found.critical) == found.now_ns == 3
-
-
-def test_the_critical_path_adds_up_where_a_kernel_begins_before_its_launch():
-    events = timeline("0-0 cudaLaunchKernel #1; 0-0 kernel #1; 15-15 cudaLaunchKernel #2; 13-16 kernel:gemm #2")
-    found = _whatif(report(events))
-    assert {one.cause: one.now_ns for one in found.critical} == {"host code": 13, "kernel": 3}
+@pytest.mark.parametrize(
+    ("text", "causes"),
+    [
+        ("0-2 cudaLaunchKernel #1; 0-0 kernel #1; 1-3 cudaLaunchKernel", {"CUDA calls": 3}),  # that overlap
+        # a kernel that begins before its launch
+        (
+            "0-0 cudaLaunchKernel #1; 0-0 kernel #1; 15-15 cudaLaunchKernel #2; 13-16 kernel:gemm #2",
+            {"host code": 13, "kernel": 3},
+        ),
+    ],
+)
+def test_the_critical_path_adds_up_in_odd_recordings(text, causes):
+    found = _whatif(report(timeline(text)))
+    assert {one.cause: one.now_ns for one in found.critical} == causes
+    assert found.now_ns == sum(causes.values())
 
 
 @pytest.mark.slow

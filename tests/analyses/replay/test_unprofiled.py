@@ -116,19 +116,20 @@ def test_the_page_of_a_capture_says_how_long_a_step_takes_without(tmp_path):
     assert "Without nsys it took 1.000 s (by steps of the optimizer), longer than recorded: its runs vary." in answer
 
 
-@pytest.mark.parametrize(("lengths", "mean"), [([10] * 11 + [90], 10), ([10] * 8 + [14] * 2, 10.8), ([10, 12] * 3, 11)])
-def test_a_few_held_up_make_the_mean_no_longer_than_nine_of_ten_are(lengths, mean):
-    assert _mean(pl.Series(lengths), pl.Series([10] * len(lengths))) == pytest.approx(mean)
-
-
-def test_those_that_are_hardly_longer_in_the_recording_are_held_up():
-    assert _mean(pl.Series([10] * 20 + [50, 90]), pl.Series([20] * 21 + [21])) == pytest.approx(10)
-
-
-def test_those_that_are_long_in_the_recording_too_are_not_held_up():
-    lengths = [10] * 20 + [50, 90]
-    recorded = pl.Series([20] * 21 + [190])
-    assert _mean(pl.Series(lengths), recorded) == pytest.approx((21 * 10 + 90) / 22)
+@pytest.mark.parametrize(
+    ("lengths", "recorded", "mean"),
+    [
+        # a few that were held up make it no longer than nine of ten are
+        ([10] * 11 + [90], [10] * 12, 10),
+        ([10] * 8 + [14] * 2, [10] * 10, 10.8),
+        ([10, 12] * 3, [10] * 6, 11),
+        # those that are long in the recording, too, were not held up
+        ([10] * 20 + [50, 90], [20] * 21 + [21], 10),
+        ([10] * 20 + [50, 90], [20] * 21 + [190], (21 * 10 + 90) / 22),
+    ],
+)
+def test_the_mean_leaves_out_what_held_a_step_up(lengths, recorded, mean):
+    assert _mean(pl.Series(lengths), pl.Series(recorded)) == pytest.approx(mean)
 
 
 def test_no_step_is_shorter_than_the_gpu_s_work_in_it(tmp_path):
@@ -273,11 +274,7 @@ def test_of_one_thread_each_call_and_the_code_before_it_keep_their_part_within_r
 )
 def test_all_of_a_call_that_loads_code_is_near_and_of_others_what_is_within_reach(name, left_ns):
     """Calls of a millisecond, half of which is left within 100 µs."""
-    events = [call(name, 0, 1_000_000, correlation=1)]
-    events += [
-        call("cudaLaunchKernel", 1_000_000, 1_000_010, correlation=2),
-        kernel(1_000_020, 1_000_030, correlation=2),
-    ]
+    events = [call(name, 0, 1_000_000), *launched(1_000_000, 1_000_010, kernel(1_000_020, 1_000_030))]
     assert spans(without(report(events), 0.5, 100_000), "api").row(0)[1:] == (0, left_ns)
 
 
@@ -317,19 +314,16 @@ def test_where_all_is_left_reports_are_as_recorded(path):
 
 
 def test_the_profiler_s_own_work_between_calls_is_gone():
-    events = [call("cudaLaunchKernel", 0, 10, correlation=1), kernel(12, 20, correlation=1)]
-    events += [overhead("Buffer Flush", 100, 400), call("cudaLaunchKernel", 500, 510, correlation=2)]
-    found = without(report([*events, kernel(512, 520, correlation=2)]), 0.5)
+    launches = [*launched(0, 10, kernel(12, 20)), *launched(500, 510, kernel(512, 520))]
+    found = without(report([*launches, overhead("Buffer Flush", 100, 400)]), 0.5)
     assert found.kind("overhead").get_column("dur_ns").to_list() == [0]
     assert found.kind("api").get_column("start_ns").to_list() == [0, 5 + (490 - 300) / 2]
 
 
 def test_samples_and_threads_without_calls_go_by_the_thread_with_calls():
-    events = [call("cudaLaunchKernel", 100 * n, 100 * n + 50, correlation=n) for n in range(3)]
-    events += [kernel(100 * n + 60, 100 * n + 70, correlation=n) for n in range(3)]
-    events.append(host("osrt", "read", 100, 150, thread=9))
+    events = [event for at in (0, 100, 200) for event in launched(at, at + 50, kernel(at + 60, at + 70))]
     samples = [{"time_ns": at, "process_id": 1, "thread_id": 9, "cpu": 0, "stack_id": None} for at in (100, 125)]
-    found = without(report(events, cpu_samples=samples), 0.5)
+    found = without(report([*events, host("osrt", "read", 100, 150, thread=9)], cpu_samples=samples), 0.5)
     assert found.kind("api").get_column("start_ns").to_list() == [0, 50, 100]
     assert spans(found, "osrt").row(0)[1:] == (50, 25)
     assert found.table("cpu_samples").get_column("time_ns").to_list() == [50, 62]

@@ -33,10 +33,6 @@ def steps_of(name):
     return kanalyze.engine_steps(real_report(SERVING / name)).sort("start_ns")
 
 
-def origin_of(name):
-    return real_report(SERVING / name).meta.origin_unix_ns
-
-
 @BOTH
 def test_each_step_is_told_with_what_was_in_it(name):
     steps, log = steps_of(name), logged(name)[0]
@@ -57,7 +53,7 @@ def test_steps_and_gaps_are_as_long_as_the_engine_says(name):
     steps, log = steps_of(name), logged(name)[0]
     for (start, length), one in zip(steps.select("start_ns", "host_ns").rows(), log, strict=True):
         assert length == pytest.approx((one["end"] - one["start"]) * 1e9, abs=NEAR)
-        assert start == pytest.approx(one["start"] * 1e9 - origin_of(name), abs=NEAR)
+        assert start == pytest.approx(one["start"] * 1e9 - real_report(SERVING / name).meta.origin_unix_ns, abs=NEAR)
     ends = steps["start_ns"] + steps["host_ns"]
     for told, (before, after) in zip(steps["start_ns"][1:] - ends[:-1], itertools.pairwise(log), strict=True):
         assert told == pytest.approx((after["start"] - before["end"]) * 1e9, abs=NEAR)

@@ -290,8 +290,6 @@ def test_sizes_are_the_powers_of_two_that_hold_the_batch():
     assert sized(frame.with_columns(kind=pl.lit("mixed")))["size"].unique().to_list() == [1024]
 
 
-# On the command line.
-
 NVTX = REPORTS / "nvtx.sqlite"
 
 

@@ -40,7 +40,7 @@ def test_shares_are_of_the_window_and_sizes_in_order():
     kinds, graphs = engine_steps(ENGINE, by="kind"), engine_steps(ENGINE, by="graph")
     assert kinds["share"].to_list() == [ns / kinds["ns"].sum() for ns in kinds["ns"]]
     assert graphs.filter(kind="decode").select("mode", "padded").rows() == [
-        *(("graph", 4), ("graph", 8), ("graph", 16), ("eager", None)),
+        *(("graph", 4), ("graph", 8), ("graph", 16), ("eager", None))
     ]
     columns = ("device", "kind", "mode", "padded", "requests", "dur_ns")
     rows = [(0, "decode", "graph", 4, 4, ns) for ns in (10, 10, 100)] + [(0, "decode", "graph", 8, 8, 30)]

@@ -22,38 +22,10 @@ from support.strategies import FEWER, WINDOWS
 US = 1000
 #: A small GPU: four blocks of one warp fill it.
 SMALL = {"sm_count": 2, "max_warps_per_sm": 2, "threads_per_warp": 32}
-TYPES = [
-    {"process_id": 1, "context_id": 1, "stream": 7, "type": "null", "priority": 0},
-    {"process_id": 1, "context_id": 1, "stream": 13, "type": "blocking", "priority": -5, "name": "mine"},
-]
-
-
-KEYS = ("stream", "type", "name", "operations")
 
 
 def pairs(of, *columns):
     return concurrency(of, by="pair").select("stream", "other_stream", *columns).rows()
-
-
-# By stream
-
-
-def test_two_streams_side_by_side():
-    events = [kernel(0, 10), memcpy(5, 20, stream=13), memset(18, 25), kernel(30, 40, stream=13)]
-    of = report(events, streams=TYPES)
-    times = ("busy_ns", "alone_ns", "first_ns", "last_ns")
-    overlaps = [f"overlap_{bucket}_ns" for bucket in ("kernel", "communication", "memcpy", "memset")]
-    found = concurrency(of)
-    assert {*found.columns} == {"device", "process_id", "context_id", *KEYS, *times, *overlaps}
-    assert found.select("device", "process_id", "context_id", *KEYS).rows() == [
-        (0, 1, 1, 13, "blocking", "mine", 2),
-        (0, 1, 1, 7, "null", None, 2),
-    ]
-    assert found.select(times).rows() == [(25, 18, 5, 40), (17, 10, 0, 25)]
-    assert found.select(overlaps).rows() == [(5, 0, 0, 2), (0, 0, 7, 0)]
-
-
-# By pair
 
 
 def launched(number, start, end, *, at, make=kernel, **keys):
@@ -71,41 +43,6 @@ def taking_turns(*, second=(), **keys):
 OVERLAP = [kernel(100 * US, 110 * US), kernel(105 * US, 112 * US, stream=13)]
 
 
-def filled(limits, **first):
-    """As :func:`taking_turns`, on a GPU with more limits, which the first kernel reaches."""
-    second = launched(2, 61 * US, 90 * US, at=10 * US, stream=13)
-    return [*launched(1, 20 * US, 60 * US, at=0, **first), *second], SMALL | limits
-
-
-ORDERED = ("waits", "waited_ns", "ordered_waits", "never_overlap")
-ASKING = ("cudaStreamWaitEvent_v3020", "cudaLaunchHostFunc_v10000", "cuStreamWaitValue32")
-
-
-@pytest.mark.parametrize(
-    ("events", "limits", "columns", "row"),
-    [
-        # an operation that was ready and began after the other's end
-        (taking_turns(), SMALL, ("overlap_ns", "waits", "waited_ns", "never_overlap"), (0, 1, 39 * US, True)),
-        # a pair that overlaps somewhere is not one that never does
-        ([*taking_turns(), *OVERLAP], SMALL, ("overlap_ns", "turns", "waits", "never_overlap"), (5 * US, 3, 1, False)),
-        # a kernel that fills the GPU leaves no room: by blocks, registers or shared memory, or without known limits
-        (*filled({}, grid=(4, 1, 1)), ("waits",), (0,)),
-        (taking_turns(), {}, ("waits",), (0,)),
-        (*filled({"registers_per_sm": 1024}, side={"registers_per_thread": 32}), ("waits",), (1,)),
-        (*filled({"registers_per_sm": 1024}, side={"registers_per_thread": 64}), ("waits",), (0,)),
-        (
-            *filled({"shared_per_sm_bytes": 1024}, side={"static_shared_bytes": 0, "dynamic_shared_bytes": 2048}),
-            ("waits",),
-            (0,),
-        ),
-        # what may have been asked for is told apart
-        *((taking_turns(second=[call(name, 5 * US, 6 * US)]), SMALL, ORDERED, (0, 0, 1, False)) for name in ASKING),
-    ],
-)
-def test_what_one_stream_waits_for_another(events, limits, columns, row):
-    assert pairs(report(events, limits=limits), *columns) == [(7, 13, *row)]
-
-
 def test_the_window_cuts_waits_and_overlaps():
     of = report([*taking_turns(), *OVERLAP], limits=SMALL)
     narrow = of.narrow(window="50us..106us")
@@ -121,9 +58,6 @@ def test_only_the_busiest_streams_are_compared_as_many_as_bits():
     assert found.height == 62 * 61 // 2
     assert found["other_stream"].max() == 62
     assert found.select(pl.col("overlap_ns") == 1000 - pl.max_horizontal("stream", "other_stream")).to_series().all()
-
-
-# Against a model
 
 
 STREAMS = st.sampled_from([7, 7, 7, 13, 13, 14, None])

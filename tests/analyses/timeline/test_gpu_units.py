@@ -49,18 +49,6 @@ def test_means_weigh_samples_by_time_and_sum_over_launches():
     assert found.select("total_ns", "sms_active_share").rows() == [(30, pytest.approx(0.8))]
 
 
-def test_clocks_are_in_hz_and_bytes_are_of_the_bandwidth():
-    metrics = [
-        *(run(0, 130, 40, metric=f"DRAM {way} Bandwidth") for way in ("Read", "Write")),
-        run(0, 130, 1.5e9, metric="GPC Clock Frequency", unit="MHz"),
-        run(0, 130, 9, metric="SMs Active", unit="Avg"),
-    ]
-    columns = ("dram_read_bytes", "dram_write_bytes", "sm_clock_hz", "sms_active_share")
-    found = told(metrics, columns=columns, memory_bandwidth_bytes_per_s=4_000_000_000)
-    assert found[0] == (pytest.approx(112), pytest.approx(112), 1.5e9, None)
-    assert told(metrics, columns=columns)[0][:2] == (None, None)
-
-
 @pytest.mark.parametrize(("percent", "told_bytes"), [(4, None), (5, 14), (40, 112)])
 def test_bytes_of_a_share_that_is_too_small_for_whole_percents_are_not_told(percent, told_bytes):
     metrics = [run(0, 130, percent, metric="DRAM Read Bandwidth")]

@@ -14,12 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.collectors.in_workload import compiled
-from kanalyze.collectors.in_workload.compiled import (
-    Caches,
-    Compilation,
-    OutputCode,
-    resources,
-)
+from kanalyze.collectors.in_workload.compiled import Caches, Compilation, OutputCode, resources
 from kanalyze.collectors.in_workload.hooks import when_imported
 
 INDUCTOR_FILE = f"/home/me/torchinductor_me/ab/c{'a' * 51}.py"
@@ -211,10 +206,7 @@ def test_kernels_lead_to_the_operators_and_lines_that_they_were_made_of(tmp_path
     logging.getLogger("torch._inductor.compile_fx.__post_grad_graphs").debug("%s", GRAPH)
     logging.getLogger("torch._inductor.codecache.__output_code").debug("Output code: \n%s", CODE)
     nothing = {"operators": None, "lines": None}
-    assert code.origins == {
-        "c7b.py": {"operators": "aten::relu, aten::mul", "lines": "model.py:10"},
-        "cab.py": nothing,
-    }
+    assert code.origins == {"c7b.py": {"operators": "aten::relu, aten::mul", "lines": "model.py:10"}, "cab.py": nothing}
     # code from a cache has no graph before it
     logging.getLogger("torch._inductor.codecache.__output_code").debug("Output code: \n%s", CODE)
     assert code.origins["c7b.py"] == nothing | {"operators": "aten::relu, aten::mul"}

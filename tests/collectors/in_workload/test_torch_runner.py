@@ -241,9 +241,6 @@ def test_a_traceback_begins_in_the_workload(tmp_path, monkeypatch):
     assert (frame.tb_frame.f_code.co_filename, frame.tb_lineno) == (str(script), 3)
 
 
-# Recipes
-
-
 def test_each_recipe_is_called_by_its_name_and_has_one_line():
     assert all(recipe.name == name for name, recipe in RECIPES.items())
     assert all("\n" not in recipe.answers and recipe.answers.endswith(".") for recipe in RECIPES.values())

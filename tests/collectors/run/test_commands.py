@@ -71,9 +71,6 @@ def test_dry_runs_are_what_was_asked_for(gold):
     gold("\n".join(lines), "dry_runs.txt")
 
 
-# nvcc
-
-
 @pytest.mark.parametrize(
     ("arch", "flags"),
     [
@@ -115,9 +112,6 @@ def test_a_step_for_the_shell_says_environment_arguments_and_where_the_result_go
     assert step.shell == "X='1 2' 'a b' 'it'\"'\"'s' '$HOME' > '/o f'"
 
 
-# Options
-
-
 @pytest.mark.parametrize(
     ("options", "error", "told"),
     [
@@ -141,8 +135,6 @@ def test_options_that_cannot_be_are_refused(options, error, told):
     assert isinstance(caught.value, KanalyzeError)
     assert str(caught.value).startswith(told)
 
-
-# Samples
 
 HOST = [
     *("--trace=cuda,nvtx,osrt", "--cuda-graph-trace=node", "--sample=process-tree", "--cpuctxsw=process-tree"),

@@ -115,9 +115,6 @@ def test_where_the_torch_pass_is_done_its_word_counts_else_the_cache_is_looked_a
     assert not [*Path("cap").glob(".caches*")]
 
 
-# Compiling for real, where there is an nvcc
-
-
 SOURCE = """#include "value.h"
 #include <cstdio>
 __global__ void kernel(int *x) { *x = VALUE; }

@@ -172,9 +172,6 @@ def test_a_capture_of_torch_alone_is_read_as_its_trace(tmp_path):
     assert kanalyze.ops(report).equals(kanalyze.ops(kanalyze.read(TRACE)))
 
 
-# The pass of samples
-
-
 @pytest.fixture
 def sampled(capture):
     """A capture of a program whose plain run and sampled run are the same recording."""
@@ -303,9 +300,6 @@ def test_the_page_says_what_the_gpu_waits_for_in_the_run_with_samples(sampled, n
         shutil.copyfile(SAMPLES / "sampled" / f"{name}.sqlite", sampled / f"{run_of}.sqlite")
     page = " ".join(run("summarize", sampled).text.partition("WHERE")[0].split())
     assert [float(found) for found in re.findall(told, page)] == [pytest.approx(share, abs=5)], page
-
-
-# The run for names alone
 
 
 @pytest.mark.slow

@@ -310,9 +310,6 @@ def test_what_needs_time_cannot_be_told(details):
         kanalyze.counters(report, window="0ns..1ns")
 
 
-# Pages that lack something
-
-
 @pytest.mark.parametrize(
     ("old", "new", "found"),
     [

@@ -71,9 +71,6 @@ def test_scaling_of_units_is_undone():
     assert base_unit("") == (1, "")
 
 
-# Whole names of kernels, from the page of sources
-
-
 def named(short, whole):
     return with_whole_names(pl.DataFrame({"name": short}, schema={"name": pl.String}), whole)["name"].to_list()
 

@@ -59,9 +59,6 @@ def _either_way(request, monkeypatch):
     monkeypatch.setattr(table_files, "PAGES_FROM_ROWS", request.param)
 
 
-# No report
-
-
 def test_a_missing_file_is_told_with_the_nearest_beside_it(tmp_path):
     near = tmp_path / "run_12.sqlite"
     near.touch()
@@ -135,9 +132,6 @@ def test_the_report_is_only_read(tmp_path):
     assert path.read_bytes() == ADD.read_bytes()
 
 
-# Part of a report
-
-
 @pytest.mark.usefixtures("_either_way")
 @pytest.mark.parametrize("value", ["'text'", "x'ff00'"])
 def test_text_among_integers_is_told_in_words(tmp_path, value):
@@ -145,9 +139,6 @@ def test_text_among_integers_is_told_in_words(tmp_path, value):
     told, _ = message(path, slug="report-damaged")
     assert told.startswith(f": damaged at table {KERNEL}: ")
     assert "append" not in told
-
-
-# What other versions wrote
 
 
 OLD = [
@@ -197,9 +188,6 @@ def test_ranges_that_were_never_closed_are_a_doubt(tmp_path):
     path = altered(tmp_path, GRAPH_NODE, 'UPDATE NVTX_EVENTS SET "end" = NULL WHERE rowid < 4')
     assert page(path)
     assert doubts(path)["ranges never closed"] == 3
-
-
-# What went missing
 
 
 @pytest.mark.one_in(3)

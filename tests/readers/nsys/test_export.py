@@ -104,9 +104,6 @@ def message(path):
     return told.removeprefix(f"{path}: "), remedy.removesuffix("  [export-failed]")
 
 
-# An export
-
-
 @pytest.mark.parametrize("beginning", [MAGIC, b"a format of tomorrow: "])
 def test_a_report_is_exported_once(nsys, cache, report, beginning):
     report.write_bytes(beginning + b"events")
@@ -171,9 +168,6 @@ def test_what_killed_exports_left_is_removed_after_a_day(nsys, cache, report):
     assert nsys.runs
 
 
-# Progress
-
-
 def test_progress_is_told(nsys, report):
     told = []
     read(report, progress=lambda *told_now: told.append(told_now))
@@ -195,9 +189,6 @@ def test_progress_that_fails_ends_the_export(nsys, cache, report):
     with pytest.raises(RuntimeError, match="the terminal went away"):
         read(report, progress=fail)
     assert list(cache.iterdir()) == []
-
-
-# The export beside the report
 
 
 def beside(report, source, seconds):
@@ -227,9 +218,6 @@ def test_an_export_beside_the_report_that_is_older_none_or_not_finished_is_not_r
     assert kernels(report).equals(kernels(ADD))
     assert path.read_bytes() == content
     assert nsys.runs
-
-
-# Trouble
 
 
 def test_without_nsys_the_command_is_told_and_an_older_export_is_pointed_at(report):
@@ -284,9 +272,6 @@ def test_a_report_that_is_still_being_written_is_told(nsys, report):
     assert kernels(report).equals(kernels(ADD))
 
 
-# Which nsys
-
-
 def test_nsys_on_the_path_comes_first_then_the_newest_installed(tmp_path, monkeypatch):
     assert read_rep.find() is None
     for version in ("2024.6.1", "2025.3.2", "2025.10.1", "2023.4.4"):
@@ -308,8 +293,6 @@ def test_a_version_that_cannot_be_told_is_none(tmp_path, monkeypatch, text):
     monkeypatch.setattr(read_rep, "_VERSION_LIMIT_S", 0.2)
     assert read_rep.version(script) == ""
 
-
-# An end before the end
 
 #: Starts a command that signals reach, also where these tests run in the background and they do not reach them.
 INTERRUPTIBLE = (

@@ -80,9 +80,6 @@ def changed(folder, table, **columns):
     return path
 
 
-# The same report
-
-
 def test_a_folder_gives_what_the_sqlite_file_gives(tmp_path):
     assert_same(SQLITE, PARQUET)
     assert_same(SQLITE, as_arrow(tmp_path))
@@ -174,9 +171,6 @@ def test_numbers_beyond_the_signed_ones_are_those_of_sqlite(tmp_path):
     assert kanalyze.read(path).copy_detail["address"].drop_nulls().unique().to_list() == [-5]
 
 
-# No report
-
-
 def test_an_empty_folder_is_refused(tmp_path):
     assert message(tmp_path, slug="unknown-format") == ": a folder without tables, not a report that kanalyze reads."
 
@@ -205,9 +199,6 @@ def test_a_file_that_the_system_does_not_give_is_unreadable(tmp_path, monkeypatc
     monkeypatch.setattr(pl, "scan_parquet", fail)
     told = message(copied(tmp_path), slug="report-unreadable")
     assert told.endswith(".parquet: cannot be read (Permission denied).")
-
-
-# Damage
 
 
 @pytest.mark.parametrize("form", ["parquet", "arrow"])

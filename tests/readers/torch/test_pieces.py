@@ -126,8 +126,6 @@ def test_a_trace_is_told_from_other_json(packed, tmp_path):
         assert is_trace(path) is found
 
 
-# Compressed traces that unpack to far more than they hold
-
 BLANK = b'{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":%d,"dur":1}'
 
 

@@ -397,9 +397,6 @@ def test_every_entry_is_accounted_for(tables):
     assert table("processes") == [{"process_id": 4000, "name": "python3", "cuda_ordinal": 0, "device": 0}]
 
 
-# Rare traces
-
-
 def test_calls_of_two_processes_that_ran_nothing_keep_their_processes(tables):
     table = tables(call("cudaSetDevice", 0, 1, 1), call("cudaSetDevice", 5, 1, 2, pid=5000))
     assert [row["process_id"] for row in table("api")] == [4000, 5000]

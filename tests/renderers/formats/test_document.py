@@ -110,9 +110,6 @@ def test_the_heading_of_the_timeline_counts_what_is_drawn_one_by_one():
     assert [name for name, _ in found["legend"]] == ["kernel", "host"]
 
 
-# Tables and sections: words instead of columns' names, bars instead of glyphs.
-
-
 @pytest.mark.parametrize(
     ("columns", "expected"),
     [
@@ -149,8 +146,6 @@ def test_glyphs_of_bars_are_drawn_as_wide_as_they_are():
 def test_a_legend_of_glyphs_has_colours_and_escapes_texts():
     assert _keys("█ kernels <b>") == '<span class="key part-kernel"></span> kernels &lt;b&gt;'
 
-
-# Pictures of measured kernels and copies: places are by the logarithm, and all of it is inside.
 
 SCHEMA = ["name", "time_ns", "intensity_flop_per_byte", "achieved_flop_per_s", "precision", "peak_flop_per_s",
           "peak_dram_bytes_per_s", "bound", "roof_share", "flop"]  # fmt: skip

@@ -148,8 +148,6 @@ def test_a_process_without_a_number_is_that_of_its_rank():
     assert [name for name in descriptors if name.endswith("?")] == ["rank 0, first ?", "rank 1, second ?"]
 
 
-# Files of speedscope, held against what is documented of their format.
-
 #: Keys of an event, a profile and a file by src/lib/file-format-spec.ts of speedscope, as far as evented profiles go.
 EVENT = {"type": str, "frame": int, "at": int}
 PROFILE = {"type": str, "name": str, "unit": str, "startValue": int, "endValue": int, "events": list}

@@ -18,9 +18,6 @@ def after(title, lines):
     return lines[at], lines[at + 1]
 
 
-# Busy over time
-
-
 def widened(line, parts=60):
     """A line of so many parts, as wide as the page."""
     return "".join(line.ljust(parts)[at * parts // LOOK.width] for at in range(LOOK.width)).rstrip()
@@ -49,16 +46,10 @@ def test_little_is_not_nothing_and_nearly_all_is_all():
     assert line == widened(" ▁█" + " " * 56 + "▁")
 
 
-# Terminals that know only ASCII
-
-
 def test_what_the_page_prints_has_a_likeness_and_every_level_one_of_its_own():
     levels = " ▁▂▃▄▅▆▇█".translate(ASCII)
     assert len({*levels}) == len(levels)
     assert (levels + "█▓▒░╬≡∷·─→×µ…‹›".translate(ASCII)).isascii()
-
-
-# Narrow pages
 
 
 def test_a_title_and_its_remark_are_apart_where_the_line_is_too_narrow():

@@ -96,8 +96,6 @@ def test_no_time_is_told_of_kernels_whose_duration_was_not_collected():
     assert "0 ns" not in answer
 
 
-# The page of several tools.
-
 TOP = 8
 LARGER = ("launch_bound_graph", "mlp_train")
 CAPTURES = ("add", "cdist", *(pytest.param(name, marks=pytest.mark.slow) for name in LARGER))
@@ -128,9 +126,6 @@ def page(name):
 def squeezed(text):
     """Words alone: without layout and what a format needs for itself."""
     return re.sub(r"[\s`|*]+", " ", text.replace("\\|", "|"))
-
-
-# JSON
 
 
 @cache
@@ -179,9 +174,6 @@ def test_a_kernel_has_a_chapter_for_its_best_advice():
     for best, told in ((0.01, 1), (0.0099, 0)):
         gains = pl.concat([own.with_columns(gain_share=pl.lit(share)) for share in (best, 0.001)])
         assert len(page_of_any(replace(found, gains=gains), TOP).chapters) == told
-
-
-# Markdown
 
 
 def test_markdown_says_all_that_the_page_says(name, page):

@@ -72,8 +72,6 @@ def test_a_launch_shape_is_without_trailing_ones(block, told):
     assert launch_shape(row, "grid {} × block {}") == told
 
 
-# Texts and paths made short: within the width, and different where they were.
-
 TEXTS = st.lists(st.text("ab/", max_size=40), max_size=12)
 
 

@@ -53,8 +53,6 @@ def test_a_page_without_gpu_work_has_no_sections():
     assert real_sections("empty") == {}
 
 
-# Culprits
-
 WAITING = [
     call("cudaLaunchKernel", 0, 10, correlation=1),
     kernel(10, 20, correlation=1, name="gemm"),
@@ -89,9 +87,6 @@ def test_the_same_culprit_on_several_gpus_is_one_row_and_a_part_of_all_windows()
     assert tables["culprits"].filter(bucket="launch").height == 2
     (launch,) = (row for row in table(sections.culprits(tables, 8)) if row["bucket"] == "launch")
     assert (launch["culprit"], launch["time"], launch["share"]) == ("gemm", "30 ns", "25.0 %")
-
-
-# The others, on real reports
 
 
 def test_ranges_without_gpu_work_have_a_section_too():

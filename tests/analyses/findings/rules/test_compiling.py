@@ -15,7 +15,7 @@ from kanalyze.analyses.idle._attribution import host_time
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.window import Window
-from support.build import call, host, kernel, memcpy, nvtx, overhead, report
+from support.build import call, host, kernel, launched, memcpy, nvtx, overhead, report
 from support.measures import assert_told, measures
 from support.real_reports import real_report
 
@@ -27,15 +27,11 @@ RELU = "void at::native::vectorized_elementwise_kernel<4, at::native::relu, std:
 def step(number, *, loads=1, name=RELU, later=ATTENTION, thread=1):
     """A kernel at once; 40 µs of planning, `loads` of 1 µs each, another kernel at 60 µs, and 30 µs of other work."""
     at = STEP * number
+    starts = range(at + 45_000, at + 45_000 + 2_000 * loads, 2_000)
     return [
-        call("cudaLaunchKernel", at, at + 2_000, correlation=2 * number + 1),
-        kernel(at + 3_000, at + 10_000, name=name, correlation=2 * number + 1),
-        *(
-            call("cuLibraryLoadData", at + 45_000 + 2_000 * load, at + 46_000 + 2_000 * load, thread=thread)
-            for load in range(loads)
-        ),
-        call("cudaLaunchKernel", at + 60_000, at + 62_000, correlation=2 * number + 2),
-        kernel(at + 63_000, at + 70_000, name=later, correlation=2 * number + 2),
+        *launched(at, at + 2_000, kernel(at + 3_000, at + 10_000, name=name)),
+        *(call("cuLibraryLoadData", start, start + 1_000, thread=thread) for start in starts),
+        *launched(at + 60_000, at + 62_000, kernel(at + 63_000, at + 70_000, name=later)),
     ]
 
 
@@ -108,8 +104,13 @@ def test_half_of_at_least_four_steps(of, action):
 
 # Loading of modules: how many calls, how long; of a call that made a context first only what it took after that.
 
-FIRST = [call("cudaLaunchKernel", -3, 0, correlation=9), kernel(0, 5, correlation=9)]
-LAST = [call("cudaLaunchKernel", 1_000, 1_010, correlation=1), kernel(1_010, 1_020, correlation=1)]
+
+FIRST = launched(-3, 0, kernel(0, 5))
+
+
+LAST = launched(1_000, 1_010, kernel(1_010, 1_020))
+
+
 LIBRARY = call("cuLibraryLoadData", 20, 70)
 
 
@@ -146,10 +147,7 @@ LONG = 1_000_000
 
 
 def launch(at, name="triton_poi_fused_add_0"):
-    return [
-        call("cudaLaunchKernel", at, at + 5000, correlation=at),
-        kernel(at + 6000, at + 10_000, name=name, correlation=at),
-    ]
+    return launched(at, at + 5000, kernel(at + 6000, at + 10_000, name=name))
 
 
 def compiles(at):
@@ -191,25 +189,17 @@ def test_compiled_all_along_and_not_once(part, said):
 OPERATIONS = ("jit_multiply", "jit_add", "jit_tanh", "jit__mean")
 
 
-def module(at, name, *kernels, number):
+def module(at, name, *kernels):
     """A module that runs from `at` on for 20 µs, and launches kernels of 2 µs."""
-    launches = [
-        (
-            call("cuLaunchKernelEx", at + 1_000 * place, at + 1_000 * place + 900, correlation=number + place),
-            kernel(at + 2_000 + 2_500 * place, at + 4_000 + 2_500 * place, name=kind, correlation=number + place),
-        )
-        for place, kind in enumerate(kernels)
-    ]
-    events = [event for pair in launches for event in pair]
-    return [nvtx(f"XlaModule:#hlo_module={name},program_id=7#", at, at + 20_000, domain="TSL"), *events]
+    events = [nvtx(f"XlaModule:#hlo_module={name},program_id=7#", at, at + 20_000, domain="TSL")]
+    for place, kind in enumerate(kernels):
+        start, ran = at + 1_000 * place, at + 2_000 + 2_500 * place
+        events += launched(start, start + 900, kernel(ran, ran + 2_000, name=kind), "cuLaunchKernelEx")
+    return events
 
 
 def one_by_one(names, apart=100_000, kernels=("loop_add_fusion",)):
-    return [
-        event
-        for place, name in enumerate(names)
-        for event in module(apart * place, name, *kernels, number=100 * (place + 1))
-    ]
+    return [event for place, name in enumerate(names) for event in module(apart * place, name, *kernels)]
 
 
 def test_operations_one_by_one_are_told_with_the_idle_time_between_them():
@@ -225,38 +215,24 @@ def test_operations_one_by_one_are_told_with_the_idle_time_between_them():
 
 def compiled(*names):
     """Modules that are compiled for 1 ms each, and then run."""
-    return [
-        event
-        for place, name in enumerate(names)
-        for event in [
-            nvtx(f"XlaCompile:#module={name}#", 2_000_000 * place, 2_000_000 * place + 1_000_000, domain="TSL"),
-            *module(2_000_000 * place + 1_100_000, name, "loop_add_fusion", number=100 * (place + 1)),
-        ]
-    ]
+    events = []
+    for at, name in zip(range(0, 2_000_000 * len(names), 2_000_000), names, strict=True):
+        events.append(nvtx(f"XlaCompile:#module={name}#", at, at + 1_000_000, domain="TSL"))
+        events += module(at + 1_100_000, name, "loop_add_fusion")
+    return events
 
 
 def copied(bytes_moved, copy_ns, turns=1):
     """Steps of a module that copies an array within the GPU's memory and multiplies, perhaps in turns of a loop."""
-    return [
-        event
-        for step in range(10)
-        for turn, at in enumerate(range(100_000 * step, 100_000 * (step + 1), 100_000 // turns))
-        for event in (
-            *[nvtx("XlaModule:#hlo_module=jit_step,program_id=7#", at, at + 99_000, domain="TSL")][turn:],
-            nvtx("TSL:Thunk:#hlo_op=copy.3#", at + 100, at + 900, domain="TSL"),
-            call("cuMemcpyDtoDAsync_v2", at + 200, at + 800, correlation=10 * step + turn),
-            memcpy(
-                at + 1_000,
-                at + 1_000 + copy_ns // turns,
-                direction="Device-to-Device",
-                size_bytes=bytes_moved,
-                correlation=10 * step + turn,
-            ),
-            kernel(
-                at + 1_000 + copy_ns // turns, at + 11_000 + copy_ns // turns, name="loop_dynamic_update_slice_fusion"
-            ),
-        )
-    ]
+    events, keys = [], {"direction": "Device-to-Device", "size_bytes": bytes_moved}
+    for turn, at in enumerate(range(0, 1_000_000, 100_000 // turns)):
+        end = at + 1_000 + copy_ns // turns
+        if turn % turns == 0:
+            events.append(nvtx("XlaModule:#hlo_module=jit_step,program_id=7#", at, at + 99_000, domain="TSL"))
+        events.append(nvtx("TSL:Thunk:#hlo_op=copy.3#", at + 100, at + 900, domain="TSL"))
+        events += launched(at + 200, at + 800, memcpy(at + 1_000, end, **keys), "cuMemcpyDtoDAsync_v2")
+        events.append(kernel(end, end + 10_000, name="loop_dynamic_update_slice_fusion"))
+    return events
 
 
 OTHER = [kernel(at, at + 10, name="add(int)") for at in range(0, 10_000, 1_000)]
@@ -289,13 +265,10 @@ def test_programs_of_jax(rule, events, stakes, words):
 
 def in_turn(*names, times=8, last="jit_stack"):
     """Modules one after the other, again and again, then a last one and a step."""
-    every = [*names * times, last, "jit_descend"]
     return [
         event
-        for place, name in enumerate(every)
-        for event in module(
-            100_000 * place, name, *["loop_add_fusion"] * (4 if name == "jit_score" else 1), number=100 * (place + 1)
-        )
+        for place, name in enumerate([*names * times, last, "jit_descend"])
+        for event in module(100_000 * place, name, *["loop_add_fusion"] * (4 if name == "jit_score" else 1))
     ]
 
 
@@ -331,12 +304,10 @@ def test_what_is_not_called_for_parts_in_turn(events):
 def test_numbers_that_the_host_reads_one_by_one():
     """The GPU idles from each copy's launch until the next one; the copy after the last launch ends no wait."""
     events = []
-    for place in range(6):
-        at = 100_000 * place
-        events += module(at, "jit_step", "loop_add_fusion", number=10 * place + 1)
-        events.append(call("cuMemcpyDtoHAsync", at + 30_000, at + 31_000, correlation=10 * place + 9))
-        read = memcpy(at + 32_000, at + 34_000, direction="Device-to-Host", size_bytes=4, correlation=10 * place + 9)
-        events.append(read)
+    for at in range(0, 600_000, 100_000):
+        read = memcpy(at + 32_000, at + 34_000, direction="Device-to-Host", size_bytes=4)
+        events += module(at, "jit_step", "loop_add_fusion")
+        events += launched(at + 30_000, at + 31_000, read, "cuMemcpyDtoHAsync")
     of = report(events)
     (finding,) = numbers_read(of)
     assert (finding.rule, finding.headline) == ("blocking-read", "5 values read by the host (float(x), .item())")
@@ -354,50 +325,32 @@ def compiling_steps(*names, before=OF_TORCH, after=(), between=None):
     """
     events = [before]
     for place, name in enumerate(names):
-        at = 1_000_000 * place + 1_000
-        events += [
-            call("cuModuleLoadData", at + 500_000, at + 510_000),
-            call("cuLaunchKernelEx", at + 600_000, at + 605_000, correlation=place + 1),
-            kernel(at + 610_000, at + 700_000, name=name, correlation=place + 1),
-        ]
+        at = 1_000_000 * place + 501_000
+        events.append(call("cuModuleLoadData", at, at + 10_000))
+        own = kernel(at + 110_000, at + 200_000, name=name)
+        events += launched(at + 100_000, at + 105_000, own, "cuLaunchKernelEx")
         if between:
-            events.append(call("cuLaunchKernel", at + 520_000, at + 525_000, correlation=1_000 + place))
-            events.append(kernel(at + 530_000, at + 540_000, name=between, correlation=1_000 + place))
+            first = kernel(at + 30_000, at + 40_000, name=between)
+            events += launched(at + 20_000, at + 25_000, first, "cuLaunchKernel")
     return report([*events, *after])
 
 
 def tuned(passes, *, runs=30, again=True):
     """Passes of 10 ms in each of which, or in the first alone, kernels are timed as an autotuner does."""
-    events, number = [], 0
-    for turn in range(passes):
-        begin = 10_000_000 * turn
+    events = []
+
+    def launches(at, name, **shape):
+        return launched(at, at + 5_000, kernel(at + 6_000, at + 50_000, name=name, **shape))
+
+    for begin in range(0, 10_000_000 * passes, 10_000_000):
         events.append(nvtx("step", begin, begin + 10_000_000))
-        timed = runs if again or not turn else 0
-        for place in range(timed):
-            at = begin + 200_000 * place
+        for at in range(begin, begin + 200_000 * runs * (again or not begin), 200_000):
             for step, (name, grid) in enumerate([("void at::native::FillFunctor<int>(int)", 65_536), ("gate", 512)]):
-                number += 1
                 begun = at + 60_000 * step
-                events += [
-                    call("cudaLaunchKernel", begun, begun + 5_000, correlation=number),
-                    kernel(
-                        begun + 6_000,
-                        begun + 50_000,
-                        name=name,
-                        grid=(grid, 1, 1),
-                        block=(128, 1, 1),
-                        correlation=number,
-                    ),
-                ]
+                events += launches(begun, name, grid=(grid, 1, 1), block=(128, 1, 1))
                 events += [call("cudaEventRecord", begun + 6_000, begun + 7_000)] * (1 + step)
-        number += 1
-        last = begin + 9_000_000
-        events += [
-            call("cudaLaunchKernel", last, last + 5_000, correlation=number),
-            kernel(last + 6_000, last + 50_000, name="gate", grid=(512, 1, 1), correlation=number),
-        ]
-    whole = report(events)
-    return whole.narrow(window=Window(0, 10_000_000 * passes, "steady", count=passes, each="step"))
+        events += launches(begin + 9_000_000, "gate", grid=(512, 1, 1))
+    return report(events).narrow(window=Window(0, 10_000_000 * passes, "steady", count=passes, each="step"))
 
 
 REPORTS = Path(__file__).parents[3] / "reports"
@@ -405,8 +358,9 @@ REPORTS = Path(__file__).parents[3] / "reports"
 LAUNCH = "cudaLaunchKernel_v7000"
 
 
-def launched(number, start, end):
-    return [call(LAUNCH, start - 10, start, correlation=number), kernel(start, end, correlation=number)]
+def launching(start, end):
+    """A kernel that runs from `start` on, launched in the 10 before."""
+    return launched(start - 10, start, kernel(start, end), LAUNCH)
 
 
 OF_CUPY = kernel(0, 10, name="cupy_copy__float32_float32")
@@ -443,14 +397,13 @@ def test_kernels_that_are_compiled_or_tuned_again(rule, of, stakes, words):
     assert [word for word in words if word not in f"{found[0].headline} {found[0].action}"] == []
 
 
-#: 590 ns without calls until a context is made, and 90 ns of the program's own code; before that 81 ns in a range.
 EVENTS = [
     call("cudaGetDeviceCount", 0, 10),
     overhead("CUDA context created", 600, 601),
     call("cudaFree", 602, 610),
     nvtx("set {up}", 601, 700),
-    *launched(1, 700, 800),
-    *launched(2, 900, 1000),
+    *launching(700, 800),
+    *launching(900, 1000),
 ]
 
 
@@ -468,7 +421,7 @@ def test_the_making_of_a_context_is_not_the_programs_own_code():
     )
 
 
-ALONE = report([call("cudaGetDevice", 0, 1), overhead("CUDA context created", 689, 691), *launched(1, 701, 800)])
+ALONE = report([call("cudaGetDevice", 0, 1), overhead("CUDA context created", 689, 691), *launching(701, 800)])
 OF_CALLS = "1 CUDA context was made outside of all recorded calls (at 600 ns, between cudaGetDeviceCount and cudaFree)."
 PAGES = " Part of it may be 241 page faults of the CPU on managed memory. "
 
@@ -509,7 +462,7 @@ def test_a_context_is_made_up_to_the_profilers_word_and_not_to_the_next_call(see
     """1.5 s without a call, of which the first 113 ms are a context's: the rest is the program's own code."""
     made = 113 * MS
     mark = overhead("CUDA profiling data flush on context created", made, made + MS)
-    events = [call("cudaGetDevice", 0, 10), mark, *launched(1, 1_500 * MS, 1_600 * MS), *seen]
+    events = [call("cudaGetDevice", 0, 10), mark, *launching(1_500 * MS, 1_600 * MS), *seen]
     inside = sum(min(one.end, made) - one.start for one in seen if one.kind == "overhead" and since == 10)
     of = report(events)
     assert intervals.length(host_time(of)[0].unrecorded) == made - since - inside

@@ -8,7 +8,7 @@ from kanalyze.analyses.findings.on_host import NODE
 from kanalyze.analyses.findings.rules.cpu_work import anomaly_detection, cpu_work
 from kanalyze.analyses.findings.rules.loops import python_loops, small_batches
 from kanalyze.window import Window
-from support.build import call, host, kernel, memcpy, memset, report
+from support.build import call, host, kernel, launched, memcpy, memset, report
 from support.measures import assert_told, measures
 
 LAUNCH = "cudaLaunchKernel_v7000"
@@ -19,29 +19,23 @@ TO_HOST = "Device-to-Host"
 
 def step(at, names, *, down=4096, up=512, took=150_000):
     """A kernel, a copy of `down` bytes to the host, operators of the CPU by `names`, and a copy of `up` bytes back."""
-    number, events, start = at, [host("op", "aten::mm", at, at + 9000)], at + 40_000
-    events += [call(LAUNCH, at + 1000, at + 8000, correlation=number + 1)]
-    events += [kernel(at + 10_000, at + 20_000, name="void at::native::k()", correlation=number + 1)]
+    start, events = at + 40_000, [host("op", "aten::mm", at, at + 9000)]
+    events += launched(at + 1000, at + 8000, kernel(at + 10_000, at + 20_000, name="void at::native::k()"), LAUNCH)
     if down:
-        events += [
-            host("op", "aten::to", at + 20_000, start),
-            call(COPY, at + 21_000, at + 30_000, correlation=number + 2),
-        ]
-        events += [memcpy(at + 24_000, at + 26_000, direction=TO_HOST, size_bytes=down, correlation=number + 2)]
+        copy = memcpy(at + 24_000, at + 26_000, direction=TO_HOST, size_bytes=down)
+        events += [host("op", "aten::to", at + 20_000, start), *launched(at + 21_000, at + 30_000, copy, COPY)]
     for name in names:
         events.append(host("op", name, start, start + took))
         start += took
     if up:
-        events += [
-            host("op", "aten::to", start, start + 30_000),
-            call(COPY, start + 1000, start + 9000, correlation=number + 3),
-        ]
-        events += [memcpy(start + 6000, start + 7000, size_bytes=up, correlation=number + 3)]
+        copy = memcpy(start + 6000, start + 7000, size_bytes=up)
+        events += [host("op", "aten::to", start, start + 30_000), *launched(start + 1000, start + 9000, copy, COPY)]
     return events
 
 
-def in_steps(events, count=10):
-    return report(events).narrow(window=Window(0, count * STEP, count=count, each="step"))
+def in_steps(events, count=10, step_ns=STEP, **tables):
+    """The report of so many steps."""
+    return report(events, **tables).narrow(window=Window(0, count * step_ns, count=count, each="step"))
 
 
 def program(*names, **keys):
@@ -50,10 +44,8 @@ def program(*names, **keys):
 
 def lists(took):
     """Lists that become large tensors, each in a step of ten times the length."""
-    events = [
-        one for at in range(10) for one in step(10 * at * STEP, ("aten::lift_fresh",), down=0, up=1 << 20, took=took)
-    ]
-    return report(events).narrow(window=Window(0, 100 * STEP, count=10, each="step"))
+    steps = (step(10 * at * STEP, ("aten::lift_fresh",), down=0, up=1 << 20, took=took) for at in range(10))
+    return in_steps([event for one in steps for event in one], step_ns=10 * STEP)
 
 
 def converted(types):
@@ -61,22 +53,18 @@ def converted(types):
     events = [event for at in range(10) for event in step(at * STEP, ("aten::to",), down=0, up=1 << 21)]
     starts = [event.start for event in events if (event.name, event.end - event.start) == ("aten::to", 150_000)]
     details = [{"event_id": len(events) + number, "input_types": types} for number in range(len(starts))]
-    events += [host("op", "aten::copy_", at + 10, at + 140_000) for at in starts]
-    return report(events, op_detail=details).narrow(window=Window(0, 10 * STEP, count=10, each="step"))
+    return in_steps([*events, *(host("op", "aten::copy_", at + 10, at + 140_000) for at in starts)], op_detail=details)
 
 
 def between(*calls):
     """Copies to the host and back, 2 ms apart, with calls between."""
     events = []
-    for number in range(20):
-        at, first = 3_000_000 * number, 4 * number
+    for at in range(0, 60_000_000, 3_000_000):
         events += [call(name, at + start, at + end) for name, start, end in calls]
-        for place, (late, way) in enumerate(((0, TO_HOST), (2_000_000, "Host-to-Device"))):
-            begin, keys = at + late, {"direction": way, "size_bytes": 4096, "correlation": first + place}
-            events += [call("cudaMemcpy", begin, begin + 20_000, correlation=first + place)]
-            events += [memcpy(begin + 5000, begin + 10_000, **keys)]
-        events += [call("cudaLaunchKernel", at + 2_030_000, at + 2_040_000, correlation=first + 2)]
-        events += [kernel(at + 2_050_000, at + 2_900_000, correlation=first + 2)]
+        for begin, way in ((at, TO_HOST), (at + 2_000_000, "Host-to-Device")):
+            copy = memcpy(begin + 5000, begin + 10_000, direction=way, size_bytes=4096)
+            events += launched(begin, begin + 20_000, copy, "cudaMemcpy")
+        events += launched(at + 2_030_000, at + 2_040_000, kernel(at + 2_050_000, at + 2_900_000))
     return report(events)
 
 
@@ -122,12 +110,8 @@ AND_BACK = "between a copy to it and one back, 1 time a step"
         # 2 MB that are copied to the host and back: an annotation makes a tensor of its own meanwhile
         (program("aten::zeros", down=1 << 21, up=1 << 21, took=3000), None, (), None),
         (program("aten::zeros", took=3000, **LARGE), None, (), None),
-        (
-            program("aten::bincount", up=1 << 20),
-            "cpu-operators",
-            (),
-            (1_700_000, 10, 0, 1_600_000),
-        ),  # not until the batch
+        # not until the batch
+        (program("aten::bincount", up=1 << 20), "cpu-operators", (), (1_700_000, 10, 0, 1_600_000)),
         # without operators the time between two copies tells, of which only what is in no call counts
         (in_steps(SORTED), "cpu-operators", (AND_BACK,), None),
         (in_steps(FUSED), "cpu-operators", ("compute it on the GPU, too: no copy to the host, and back",), None),
@@ -147,14 +131,10 @@ def test_work_of_the_cpu_is_told_by_what_is_copied(of, rule, words, figures):
 def counted(*names, way=TO_HOST, then=("aten::mul", "aten::softmax")):
     """Data are copied to the host, operators by `names` run there, a number is copied, others run, data go back."""
     events = []
-    for number in range(10):
-        at = number * STEP
+    for at in range(0, 10 * STEP, STEP):
         own, later = step(at, names, up=0, took=100_000), step(at + 500_000, then, down=0, took=100_000)
-        own += [
-            host("op", "aten::to", at + 450_000, at + 470_000),
-            call(COPY, at + 451_000, at + 459_000, correlation=at + 5),
-        ]
-        own += [memcpy(at + 455_000, at + 456_000, direction=way, size_bytes=4, correlation=at + 5)]
+        number = memcpy(at + 455_000, at + 456_000, direction=way, size_bytes=4)
+        own += [host("op", "aten::to", at + 450_000, at + 470_000), *launched(at + 451_000, at + 459_000, number, COPY)]
         # no kernel between
         events += [*own, *(one for one in later if one.start >= at + 540_000)]
     return in_steps(events)
@@ -163,13 +143,11 @@ def counted(*names, way=TO_HOST, then=("aten::mul", "aten::softmax")):
 def by_another_thread(*, node=True):
     """In backward, the device's thread copies a gradient to the host, and the caller's computes on it."""
     events = []
-    for number in range(10):
-        at = number * STEP
+    for at in range(0, 10 * STEP, STEP):
         copied, here = step(at, ("aten::mm",)), step(at, ("aten::mm",), down=0)
         events += [replace(one, thread=2) for one in copied if at + 20_000 <= one.start < at + 40_000]
         events += [one for one in here if one.kind != "kernel" or one.start < at + 20_000]
-        if node:
-            events.append(host("op", f"{NODE}: MmBackward0", at + 39_000, at + 195_000))
+        events += [host("op", f"{NODE}: MmBackward0", at + 39_000, at + 195_000)] * node
     return in_steps(events)
 
 
@@ -199,35 +177,30 @@ ANY = "void at::native::reduce_kernel<or_kernel_cuda>()"
 OWN = "void at::native::backward()"
 
 
-def launched(at, name):
+def launching(at, name):
     """An operator's launch of a kernel, or of a copy of one byte to the host."""
     if name == "copy":
-        return [
-            call("cudaMemcpyAsync_v3020", at, at + 2000, correlation=at),
-            memcpy(at + 1500, at + 1800, direction="Device-to-Host", size_bytes=1, correlation=at),
-        ]
-    return [call(LAUNCH, at, at + 2000, correlation=at), kernel(at + 2000, at + 3000, name=name, correlation=at)]
+        return launched(at, at + 2000, memcpy(at + 1500, at + 1800, direction=TO_HOST, size_bytes=1), COPY)
+    return launched(at, at + 2000, kernel(at + 2000, at + 3000, name=name), LAUNCH)
 
 
 def node(at, number, *, own=True, every=1, fills=False):
     """A node of autograd: an operator of its own, and the check of its result, which may set memory for the second."""
-    events = [host("op", "autograd::engine::evaluate_function: MmBackward0", at, at + 45_000)]
+    events = [host("op", f"{NODE}: MmBackward0", at, at + 45_000)]
     if own:
-        events += [host("op", "MmBackward0", at + 1000, at + 9000), *launched(at + 2000, OWN)]
+        events += [host("op", "MmBackward0", at + 1000, at + 9000), *launching(at + 2000, OWN)]
     if number % every == 0:
         for place, name, kernels in ((1, "isnan", COMPARE), (2, "_is_any_true", ANY), (3, "item", "copy")):
             start = at + 10_000 * place
-            events += [host("op", f"aten::{name}", start, start + 9000), *launched(start + 2000, kernels)]
+            events += [host("op", f"aten::{name}", start, start + 9000), *launching(start + 2000, kernels)]
             if fills and name == "_is_any_true":
-                events += [call("cudaMemsetAsync", start, start + 900, correlation=start)]
-                events += [memset(start + 900, start + 1000, correlation=start)]
+                events += launched(start, start + 900, memset(start + 900, start + 1000), "cudaMemsetAsync")
     return events
 
 
 def checked(*, operators=True, **how):
     nodes = [event for number in range(30) for event in node(50_000 * number, number, **how)]
-    events = [event for event in nodes if operators or event.kind != "op"]
-    return anomaly_detection(report(events).narrow(window=Window(0, 50_000 * 30, count=2, each="step")))
+    return anomaly_detection(in_steps([event for event in nodes if operators or event.kind != "op"], 2, 750_000))
 
 
 VIEWS = ("select", "slice", "unbind", "chunk")
@@ -242,20 +215,23 @@ def line(names, at):
         events.append(host("op", f"aten::{name}", begin, begin + 10_000))
         parts = range(20) if name == "unbind" else ()
         events += [host("op", "aten::select", begin + 100 * part, begin + 100 * part + 50) for part in parts]
-        if name not in VIEWS:
-            events.append(call(LAUNCH, begin + 4000, begin + 8000, correlation=begin))
-            if name in {"item", "index", "_to_copy"} or name.startswith("linalg_"):
-                way = "Host-to-Device" if name == "_to_copy" else "Device-to-Host"
-                sides = {"direction": way, "size_bytes": 4, "correlation": begin}
-                events.append(memcpy(begin + 6000, begin + 7000, **sides))
-                continue
-            events.append(kernel(begin + 9000, begin + 10_000, name=f"void at::native::{name}()", correlation=begin))
+        if name in VIEWS:
+            continue
+        made = kernel(begin + 9000, begin + 10_000, name=f"void at::native::{name}()")
+        if name in {"item", "index", "_to_copy"} or name.startswith("linalg_"):
+            way = "Host-to-Device" if name == "_to_copy" else TO_HOST
+            made = memcpy(begin + 6000, begin + 7000, direction=way, size_bytes=4)
+        events += launched(begin + 4000, begin + 8000, made, LAUNCH)
     return events
 
 
-def looping(names, *, count=2, kinds=("op", "api", "kernel", "memcpy")):
-    events = [event for number in range(count) for event in line(names, number * LOOP_STEP) if event.kind in kinds]
-    return report(events).narrow(window=Window(0, count * LOOP_STEP, count=count, each="step"))
+def twice(names):
+    """The events of two steps of these operators."""
+    return [event for number in range(2) for event in line(names, number * LOOP_STEP)]
+
+
+def looping(names, *, kinds=("op", "api", "kernel", "memcpy")):
+    return in_steps([event for event in twice(names) if event.kind in kinds], 2, LOOP_STEP)
 
 
 @pytest.mark.parametrize(
@@ -330,12 +306,8 @@ WORK, MASKED = "repeated-work", "boolean-masks"
         (["linear", "unbind", *SAMPLES, "sum"], None, (), None),
         (["linear", "unbind", *SAMPLES[:20], "linear", *SAMPLES[20:], "stack"], None, (), None),
         (["linear", *BRANCHES, "linear"], "blocking-read", (ONE_BY_ONE,), (2_180_000, 60, -60_000)),
-        (
-            ["linear", *BRANCHES[:35], "linear", *BRANCHES[35:]],
-            None,
-            (),
-            None,
-        ),  # words of two texts, with layers between
+        # words of two texts, with layers between
+        (["linear", *BRANCHES[:35], "linear", *BRANCHES[35:]], None, (), None),
         (["linear", *[name for name in BRANCHES if name != "select"], "linear"], None, (), None),  # parts of nothing
         (
             ["linear", *["eq", "index", "mean"] * 20, "stack"],
@@ -389,19 +361,24 @@ def test_without_operators_kernels_of_cells_tell():
     assert (one.rule, "(lstm_cell_forward)" in one.text) == ("rnn-cells", True)
 
 
+def with_details(events, name, **columns):
+    """Details of the operators of one name, column by column, each with values in turn."""
+    places = [at for at, one in enumerate(events) if one.name == f"aten::{name}"]
+    return [
+        {"event_id": at, **{column: values[turn % len(values)] for column, values in columns.items()}}
+        for turn, at in enumerate(places)
+    ]
+
+
 @pytest.mark.parametrize(("numbers", "spared"), [(range(1, 10), 1_060_000 + 8 * 30_000 + 10_000), ([1] * 9, 1_060_000)])
 def test_what_backward_runs_for_a_loop_is_of_it(numbers, spared):
     """Nodes of autograd of 10 µs, 20 after each other, with the numbers of nine passes, and one of no pass."""
-    names, details = ["mul", *["select", "mm", "relu"] * 9, "stack"], []
-    events = [event for number in range(2) for event in line(names, number * LOOP_STEP)]
-    for at, one in enumerate(events):
-        if one.name == "aten::mm":
-            details.append({"event_id": at, "sequence_number": numbers[len(details) % 9]})
-    for at, number in enumerate([*numbers, 99]):
+    events = twice(["mul", *["select", "mm", "relu"] * 9, "stack"])
+    details = with_details(events, "mm", sequence_number=numbers)
+    for begin, number in zip(range(1_000_000, 1_300_000, 30_000), [*numbers, 99], strict=True):
         details.append({"event_id": len(events), "sequence_number": number})
-        begin = 1_000_000 + 30_000 * at
-        events.append(host("op", "autograd::engine::evaluate_function: MmBackward0", begin, begin + 10_000, thread=2))
-    of = report(events, op_detail=details).narrow(window=Window(0, 2 * LOOP_STEP, count=2, each="step"))
+        events.append(host("op", f"{NODE}: MmBackward0", begin, begin + 10_000, thread=2))
+    of = in_steps(events, 2, LOOP_STEP, op_detail=details)
     (one,) = python_loops(of)
     assert measures(one, of)[3] == spared
 
@@ -415,11 +392,8 @@ def test_what_backward_runs_for_a_loop_is_of_it(numbers, spared):
     ],
 )
 def test_a_loop_over_tensors_of_various_shapes_is_over_parameters(shapes, passes, told):
-    names = ["linear", *["pow", "sum", "add"] * passes, "linear"]
-    events = [event for number in range(2) for event in line(names, number * LOOP_STEP)]
-    powers = [at for at, one in enumerate(events) if one.name == "aten::pow"]
-    details = [{"event_id": at, "input_shapes": shapes[turn % len(shapes)]} for turn, at in enumerate(powers)]
-    of = report(events, op_detail=details).narrow(window=Window(0, 2 * LOOP_STEP, count=2, each="step"))
+    events = twice(["linear", *["pow", "sum", "add"] * passes, "linear"])
+    of = in_steps(events, 2, LOOP_STEP, op_detail=with_details(events, "pow", input_shapes=shapes))
     assert [one.rule for one in python_loops(of)] == [WORK] * told
 
 
@@ -439,21 +413,12 @@ SHAPES = ["[[64,64]]", "[[64,64]]", "[[64,64]]", "[[64,64]]", "[[64]]"]
     ],
 )
 def test_what_changes_tensors_of_various_shapes_in_training_is_an_optimizer(names, shapes, backward, rule):
-    events = [
-        event
-        for number in range(2)
-        for event in line(["linear", "relu", *names * 16, "stack" if len(names) == 1 else "mm"], number * LOOP_STEP)
-    ]
-    last = [at for at, one in enumerate(events) if one.name == f"aten::{names[-1]}"]
-    details = [{"event_id": at, "input_shapes": shapes[turn % len(shapes)]} for turn, at in enumerate(last)]
-    if backward:
-        starts = [one.start for one in events if one.name == "aten::relu"]
-        events += [host("op", "autograd::engine::evaluate_function: ReluBackward0", at, at + 10_000) for at in starts]
-    of = report(events, op_detail=details).narrow(window=Window(0, 2 * LOOP_STEP, count=2, each="step"))
-    assert [one.rule for one in python_loops(of)] == [rule]
+    events = twice(["linear", "relu", *names * 16, "stack" if len(names) == 1 else "mm"])
+    starts = [one.start for one in events if one.name == "aten::relu"] * backward
+    nodes = [host("op", f"{NODE}: ReluBackward0", at, at + 10_000) for at in starts]
+    details = with_details(events, names[-1], input_shapes=shapes)
+    assert [one.rule for one in python_loops(in_steps([*events, *nodes], 2, LOOP_STEP, op_detail=details))] == [rule]
 
-
-# Few samples at a time
 
 PASS = 1_000_000
 GEMM = "nvjet_sm90_tst_40x64_64x16_4x2_h_bz_TNN"
@@ -464,19 +429,16 @@ LAYER = [host("op", "aten::linear", 0, 10)]
 
 def passed(at, *, blocks=20, apart=190_000, took=2000, last=()):
     """A pass: products of matrices and norms, each of `blocks` blocks, launched `apart` from each other."""
-    events = []
+    events, shape = [], {"grid": (blocks, 1, 1), "block": (256, 1, 1)}
     for place, name in enumerate((GEMM, NORM, GEMM, NORM, f"{GEMM}_2", *last)):
         start = at + apart * place
-        events.append(call(LAUNCH, start, start + 5000, correlation=start))
-        shape = {"grid": (blocks, 1, 1), "block": (256, 1, 1)}
-        events.append(kernel(start + 6000, start + 6000 + took, name=name, correlation=start, **shape))
+        events += launched(start, start + 5000, kernel(start + 6000, start + 6000 + took, name=name, **shape), LAUNCH)
     return events
 
 
 def model(*, passes=20, each=1, more=LAYER, **keys):
     events = [event for number in range(passes) for event in passed(number * PASS, **keys)]
-    window = Window(0, passes * PASS, count=passes // each, each="step")
-    return report([*events, *more], limits=LIMITS).narrow(window=window)
+    return in_steps([*events, *more], passes // each, each * PASS, limits=LIMITS)
 
 
 def inside(*names, every=1):

@@ -20,7 +20,7 @@ from kanalyze.analyses.findings.rules.host_computes import (
 from kanalyze.analyses.idle.ledger import bucket_sums, ledger
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.window import Window
-from support.build import call, host, kernel, memcpy, nvtx, report
+from support.build import call, host, kernel, launched, memcpy, nvtx, report
 from support.measures import assert_told
 from support.real_reports import real_report
 
@@ -199,17 +199,13 @@ THREE_STEPS = Window(count=3, each="step")
 def data_steps(*, size=DATA_BYTES, direction="Host-to-Device", before=4, after=0, name="k"):
     """Three steps: host time of `before` ms, a copy, host time of `after` ms and a kernel of a ms."""
     events, at = [], 0
-    for number in range(3):
+    for _ in range(3):
         begin, copied = at, at + before * MS
-        launched = copied + 20 + after * MS
-        at = launched + 10 + MS
-        events += [
-            nvtx("step", begin, at),
-            call(COPY, copied, copied + 10, correlation=2 * number + 1),
-            memcpy(copied + 10, copied + 20, direction=direction, size_bytes=size, correlation=2 * number + 1),
-            call(LAUNCH, launched, launched + 10, correlation=2 * number + 2),
-            kernel(launched + 10, at, name=name, correlation=2 * number + 2),
-        ]
+        start = copied + 20 + after * MS
+        at = start + 10 + MS
+        copy = memcpy(copied + 10, copied + 20, direction=direction, size_bytes=size)
+        events += [nvtx("step", begin, at), *launched(copied, copied + 10, copy, COPY)]
+        events += launched(start, start + 10, kernel(start + 10, at, name=name), LAUNCH)
     return events
 
 
@@ -283,17 +279,12 @@ PASS = ("aten::select", "aten::copy_")
 def loop(passes=12, names=PASS, *, at=0, last=()):
     """Passes of 10 each: operators of 2 in a row, with one inside of the first; a kernel after them."""
     events = []
-    for number in range(passes):
-        start = at + 10 * number
-        events += [host("op", name, start + 2 * place, start + 2 * place + 2) for place, name in enumerate(names)]
-        events.append(host("op", "aten::as_strided", start, start + 1))
+    for start in range(at, at + 10 * passes, 10):
+        events += [op(name, start + 2 * place, start + 2 * place + 2) for place, name in enumerate(names)]
+        events.append(op("aten::as_strided", start, start + 1))
     end = at + 10 * passes
-    events += [host("op", name, end + 11 + place, end + 12 + place) for place, name in enumerate(last)]
-    return [
-        *events,
-        call(LAUNCH, end + 1, end + 10, correlation=at + 1),
-        kernel(end + 10, end + 20, correlation=at + 1),
-    ]
+    events += [op(name, end + 11 + place, end + 12 + place) for place, name in enumerate(last)]
+    return [*events, *launched(end + 1, end + 10, kernel(end + 10, end + 20), LAUNCH)]
 
 
 SELECTED = ("aten::select", "aten::select", "aten::copy_"), ("aten::select", "aten::mul", "aten::add_")
@@ -344,12 +335,8 @@ def line(start, end, number, text):
 def two_kernels(apart_ns):
     """Two launches, so far apart."""
     second = 20_000 + apart_ns
-    return [
-        call("cudaLaunchKernel", 0, 5_000, correlation=1),
-        kernel(6_000, 20_000, correlation=1),
-        call("cudaLaunchKernel", second - 5_000, second, correlation=2),
-        kernel(second + 1_000, second + 15_000, correlation=2),
-    ]
+    later = launched(second - 5_000, second, kernel(second + 1_000, second + 15_000))
+    return [*launched(0, 5_000, kernel(6_000, 20_000)), *later]
 
 
 def test_time_in_a_line_that_launches_nothing_is_told_with_its_call():
@@ -371,8 +358,12 @@ def test_the_time_of_threads_that_launch_nothing_is_not_spared():
     assert one.change(of).host.select("start", "end").rows() == [(10_000, 40_000)]
 
 
-THERE = [call("cudaLaunchKernel", 60_000, 65_000, correlation=3), kernel(66_000, 70_000, correlation=3, device=1)]
-ASIDE = [call("cudaLaunchKernel", 11_000, 12_000, correlation=3), kernel(13_000, 15_000, correlation=3, stream=8)]
+THERE = launched(60_000, 65_000, kernel(66_000, 70_000, device=1))
+
+
+ASIDE = launched(11_000, 12_000, kernel(13_000, 15_000, stream=8))
+
+
 AROUND = [line(0, 10_000, 3, "y = model(x)"), line(110_000, 200_000, 5, "y = model(y)")]
 
 
@@ -399,18 +390,15 @@ def test_the_headline_has_a_call_of_the_line_that_launches_nothing(lines, more, 
 
 def converting(*texts, size_bytes=2 << 20, ns=200_000, passes=4):
     """Passes of 1 ms: a kernel, lines of so many ns in all, and a copy of 10 µs to the GPU 100 µs after them."""
-    events, lines = [], []
-    for number in range(passes):
-        at = 1_000_000 * number
-        events += [call("cudaLaunchKernel", at, at + 5_000, correlation=2 * number), kernel(at + 6_000, at + 9_000)]
-        events += [call("cudaMemcpyAsync", at + 110_000 + ns, at + 115_000 + ns, correlation=2 * number + 1)]
-        copied = {"size_bytes": size_bytes, "direction": "Host-to-Device", "correlation": 2 * number + 1}
-        events += [memcpy(at + 120_000 + ns, at + 130_000 + ns, **copied)]
-        each = ns // len(texts)
-        sides = [at + 10_000 + each * place for place in range(len(texts) + 1)]
-        stretches = zip(sides, sides[1:], enumerate(texts), strict=False)
-        lines += [line(start, end, 80 + place, text) for start, end, (place, text) in stretches]
-        lines.append(line(sides[-1], at + 1_000_000, 95, "x = put(x)"))
+    events, lines, each = [], [], ns // len(texts)
+    for at in range(0, 1_000_000 * passes, 1_000_000):
+        copied = memcpy(at + 120_000 + ns, at + 130_000 + ns, size_bytes=size_bytes)
+        events += [*launched(at, at + 5_000, kernel(at + 6_000, at + 9_000)),
+                   *launched(at + 110_000 + ns, at + 115_000 + ns, copied, "cudaMemcpyAsync")]  # fmt: skip
+        for place, text in enumerate(texts):
+            start = at + 10_000 + each * place
+            lines.append(line(start, start + each, 80 + place, text))
+        lines.append(line(at + 10_000 + each * len(texts), at + 1_000_000, 95, "x = put(x)"))
     whole = report(events, source_lines=lines)
     return whole.narrow(window=Window(0, 1_000_000 * passes, count=passes, each="step"))
 
@@ -446,19 +434,19 @@ def test_arrays_that_are_converted_before_they_are_copied(of, host_ns, copies_ns
 REPORTS = Path(__file__).parents[3] / "reports"
 
 
-def launched(number, start, end):
+def launching(start, end):
     """A kernel that runs from `start` on, launched in the 10 before."""
-    return [call(LAUNCH, start - 10, start, correlation=number), kernel(start, end, correlation=number)]
+    return launched(start - 10, start, kernel(start, end), LAUNCH)
 
 
 def test_phases_are_named_by_range_and_by_the_calls_around_them():
     events = [
-        *launched(1, 10, 100),
+        *launching(10, 100),
         nvtx("data {raw}", 100, 400),
-        *launched(2, 200, 300),
-        *launched(3, 400, 500),
+        *launching(200, 300),
+        *launching(400, 500),
         call("cudaEventRecord_v3020", 500, 510),
-        *launched(4, 560, 600),
+        *launching(560, 600),
     ]
     (one,) = host_computes(report(events))
     assert (one.rule, one.device, one.at_stake_ns, one.table) == ("host-computes", 0, 90 + 90 + 40, "culprits")
@@ -485,20 +473,20 @@ LOAD = "cuLibraryLoadData"
 def spaced(*loads, gap=800 * US):
     """Two launches, and calls of these names late in the time between."""
     calls = [call(name, gap, gap + 10) for name in loads]
-    return [*launched(1, 10, 100), *calls, *launched(2, gap + gap // 2, 2 * gap)]
+    return [*launching(10, 100), *calls, *launching(gap + gap // 2, 2 * gap)]
 
 
 def loading(many):
     """Eight launches far apart, before so many of which modules are loaded."""
     starts = [1_000 * US * number for number in range(8)]
     loads = [call(LOAD, at - 20, at - 10) for at in starts[1 : many + 1]]
-    return [*loads, *chain.from_iterable(launched(n, at, at + 10 * US) for n, at in enumerate(starts, 1))]
+    return [*loads, *chain.from_iterable(launching(at, at + 10 * US) for at in starts)]
 
 
 #: Two short stretches of the host's own code, and the same with a long one after them.
-TWICE = [*spaced(gap=20 * US), *launched(3, 60 * US, 70 * US)]
-ONE_LONG = [*TWICE, *launched(4, 800 * US, 900 * US)]
-HALF = [*launched(1, 10, 100), nvtx("data", 100, 290), *launched(2, 300, 400), *launched(3, 500, 600)]
+TWICE = [*spaced(gap=20 * US), *launching(60 * US, 70 * US)]
+ONE_LONG = [*TWICE, *launching(800 * US, 900 * US)]
+HALF = [*launching(10, 100), nvtx("data", 100, 290), *launching(300, 400), *launching(500, 600)]
 OF_TORCH = kernel(60 * US, 61 * US, name="void at::native::add(int)")
 UNKNOWN = ("The GPU waits for the program", "see what it does there")
 NEW = ("The GPU waits while the host prepares new kernels", "keep to a few shapes")
@@ -519,8 +507,8 @@ NEW = ("The GPU waits while the host prepares new kernels", "keep to a few shape
         (loading(5), None, UNKNOWN[:1]),
         (loading(6), None, NEW[:1]),
         (HALF, None, ("[data]",)),
-        ([*HALF, *launched(4, 900, 950)], None, ("[]",)),
-        ([*launched(1, 10, 100), *launched(2, 110, 200)], None, None),
+        ([*HALF, *launching(900, 950)], None, ("[]",)),
+        ([*launching(10, 100), *launching(110, 200)], None, None),
     ],
 )
 def test_what_to_do_is_told_by_the_length_of_gaps_and_what_comes_next(events, window, words):

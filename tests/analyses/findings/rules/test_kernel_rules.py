@@ -450,9 +450,6 @@ def test_formulas_that_others_tell_of_are_left_out():
     assert found.retold(found.claims).at_stake_ns == 35_000
 
 
-# Products whose shapes are known
-
-
 def product(at, start, end, name, operator="aten::mm", **launch):
     """An operator, its launch and its kernel; `at` is the place of the operator in the list of events."""
     return (
@@ -507,9 +504,6 @@ def test_what_writes_fewer_values_than_were_sorted_puts_none_in_order(blocks, ti
         events += product(3 + 3 * at, start, start + 500, gathers, "aten::index", grid=(blocks, 1, 1))
     details = [{"event_id": 0, "input_shapes": shapes}]
     assert bool(full_sort(report(events, limits=HOPPER, op_detail=details))) == told
-
-
-# Per step, and where
 
 
 def in_head():
@@ -589,9 +583,6 @@ def test_casts_of_attention_are_left_to_the_finding_about_it():
     (found,) = (one for one in every if one.rule == "recurring-casts")
     assert found.at_stake_ns == 40 * 7
     assert found.text.endswith("their share. Other findings tell of 69.6 % of that.")
-
-
-# Attention
 
 
 def stakes(*events):
@@ -679,9 +670,6 @@ def test_kernels_that_add_the_bias_and_sum_its_gradient_are_at_stake(of, stakes)
     assert_told(bias_before_batchnorm(of), stakes, *words)
 
 
-# Chains of operators
-
-
 def test_who_compiles_already_is_told_to_compile_chains_too():
     events = launched((ADD, 90_000, "aten::add"), (ADD, 90_000, "aten::mul"))
     parents = {event.start: at for at, event in enumerate(events) if event.kind == "op"}
@@ -699,9 +687,6 @@ def test_who_compiles_already_is_told_to_compile_chains_too():
         ("torch.compile, or one kernel in Triton or CUDA", False),
         ("torch.compile them, too, or one kernel in Triton or CUDA", True),
     ]
-
-
-# Real reports
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from kanalyze.analyses.findings.rules.small_copies import many_small_copies
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.memory import memory
 from kanalyze.window import Window
-from support.build import call, host, kernel, memcpy, report
+from support.build import call, host, kernel, launched, memcpy, report
 from support.measures import assert_told
 from support.nsys_csv import report_of
 from support.real_reports import real_report
@@ -31,13 +31,9 @@ from support.strategies import EVENTS, FEWER, WINDOWS
 
 def rounds(count, *, thread=1, free="cudaFree_v3020"):
     events = []
-    for number in range(count):
-        at, launch = 100 * number, number + 1
-        events += [
-            call("cudaMalloc_v3020", at, at + 10, thread=thread),
-            call("cudaLaunchKernel", at + 20, at + 25, correlation=launch),
-        ]
-        events += [kernel(at + 25, at + 55, correlation=launch), call(free, at + 50, at + 60, thread=thread)]
+    for at in range(0, 100 * count, 100):
+        events += [call("cudaMalloc_v3020", at, at + 10, thread=thread), call(free, at + 50, at + 60, thread=thread)]
+        events += launched(at + 20, at + 25, kernel(at + 25, at + 55))
     return events
 
 
@@ -56,11 +52,9 @@ def test_what_the_device_waited_for_in_such_calls():
 def in_steps(*calls, count=3):
     """Steps of 100, each of which makes `calls` (name, start, end) before it launches a kernel of PyTorch."""
     events = []
-    for number in range(count):
-        at = 100 * number
+    for at in range(0, 100 * count, 100):
         events += [call(name, at + start, at + end) for name, start, end in calls]
-        events.append(call("cudaLaunchKernel", at + 60, at + 70, correlation=number))
-        events.append(kernel(at + 70, at + 100, correlation=number, name="void at::native::add()"))
+        events += launched(at + 60, at + 70, kernel(at + 70, at + 100, name="void at::native::add()"))
     return report(events).narrow(window=Window(0, 100 * count, count=count, each="step"))
 
 
@@ -85,18 +79,9 @@ def there_and_back(times):
 
 def program(faults):
     """Two kernels with 90 µs of the program's own code between, and CPU page faults in it."""
-    return report(
-        [
-            call("cudaLaunchKernel", 0, 100, correlation=1),
-            kernel(100, 1_000, correlation=1),
-            *(host("fault", "", 2_000 + at, 2_000 + at, side={"function": "check(float *)"}) for at in range(faults)),
-            call("cudaLaunchKernel", 91_000, 91_100, correlation=2),
-            kernel(91_200, 92_000, correlation=2),
-        ]
-    )
-
-
-LAUNCH = "cudaLaunchKernel_v7000"
+    times, side = range(2_000, 2_000 + faults), {"function": "check(float *)"}
+    launches = [*launched(0, 100, kernel(100, 1_000)), *launched(91_000, 91_100, kernel(91_200, 92_000))]
+    return report([*launches, *(host("fault", "", at, at, side=side) for at in times)])
 
 
 FREES = ("cudaFree_v3020", 0, 20), ("cudaFree_v3020", 20, 30), ("cudaMalloc_v3020", 30, 50)
@@ -128,17 +113,15 @@ def test_where_memory_is_taken_and_given_back_again_and_again(of, stakes, words)
 @pytest.mark.parametrize(("free", "more_us", "told_us"), [("FreeAsync", 60, 60), ("FreeAsync", 40, 0), ("Free", 60, 0)])
 def test_a_pool_that_gives_all_back_holds_up_the_waits(free, more_us, told_us):
     """In each of 10 steps a wait returns so many µs after the kernel before it."""
-    events, step = [], 200_000
-    for number in range(10):
-        at = step * number
+    events = []
+    for at in range(0, 2_000_000, 200_000):
         events += [
             call("cudaMallocAsync_v11020", at, at + 10_000),
-            call("cudaLaunchKernel", at + 10_000, at + 15_000, correlation=number),
-            kernel(at + 20_000, at + 50_000, correlation=number),
+            *launched(at + 10_000, at + 15_000, kernel(at + 20_000, at + 50_000)),
             call(f"cuda{free}_v11020", at + 20_000, at + 21_000),
             call("cudaDeviceSynchronize", at + 22_000, at + 50_000 + 1000 * more_us),
         ]
-    made = report(events).narrow(window=Window(0, 10 * step, count=10, each="step"))
+    made = report(events).narrow(window=Window(0, 2_000_000, count=10, each="step"))
     (one,) = allocation_in_loop(made)
     assert one.at_stake_ns == 10 * (10_000 + 1000 * told_us)
     assert ("cudaMemPoolAttrReleaseThreshold" in one.remedy) == bool(told_us)
@@ -214,10 +197,8 @@ def test_work_of_the_cpu_is_told_by_its_page_faults():
 
 def pinning(*calls):
     """Calls (name, start, end, thread) between two launches."""
-    kernels = [(1, 0), (2, 95)]
-    launches = [call("cudaLaunchKernel_v7000", at, at + 10, correlation=number) for number, at in kernels]
-    events = [*launches, *(kernel(at + 10, at + 30, correlation=number) for number, at in kernels)]
-    return report([*events, *(call(name, start, end, thread=thread) for name, start, end, thread in calls)])
+    launches = [event for at in (0, 95) for event in launched(at, at + 10, kernel(at + 10, at + 30))]
+    return report([*launches, *(call(name, start, end, thread=thread) for name, start, end, thread in calls)])
 
 
 PINNED = "GPU 0 waits 60 ns for 2 calls to pin memory of the host, not in a loop (cudaHostAlloc, cudaHostRegister)."
@@ -310,38 +291,22 @@ def faults(draw):
 SEEN = st.one_of(st.just((None, None)), st.just((None, None)), WINDOWS)
 
 
-def with_some(of):
-    return st.tuples(EVENTS, st.lists(of, max_size=10)).map(lambda parts: [*parts[0], *chain.from_iterable(parts[1])])
-
-
+@pytest.mark.parametrize(
+    ("part", "module", "limit", "rule", "buckets"),
+    [
+        (copies(), small_copies, {"RUN": 2}, many_small_copies, ("memcpy", *IDLE)),
+        (made_rounds(), memory, {"LOOP_ROUNDS": 1}, allocation_in_loop, ("allocation",)),
+        (faults(), memory_rules, {"_MANY": 1}, unified_memory, WORK),
+    ],
+    ids=["copies", "allocations", "page faults"],
+)
 @cases(0.05)
-@given(with_some(copies()), SEEN)
+@given(data=st.data(), window=SEEN)
 @FEWER
-def test_small_copies(events, window):
+def test_no_more_is_at_stake_than_the_buckets_hold(part, module, limit, rule, buckets, data, window):  # noqa: PLR0913
+    events = [*data.draw(EVENTS), *chain.from_iterable(data.draw(st.lists(part, max_size=10)))]
     of = report(events).narrow(window=Window(*window))
-    with patch.object(small_copies, "RUN", 2):
-        found = many_small_copies(of)
+    with patch.multiple(module, **limit):
+        found = rule(of)
         holds(found)
-        assert all(0 < one.at_stake_ns <= held(of, one.device, "memcpy", *IDLE) for one in found)
-
-
-@cases(0.05)
-@given(with_some(made_rounds()), SEEN)
-@FEWER
-def test_allocation_in_loop(events, window):
-    of = report(events).narrow(window=Window(*window))
-    with patch.object(memory, "LOOP_ROUNDS", 1):
-        found = allocation_in_loop(of)
-        holds(found)
-        assert all(0 < one.at_stake_ns <= held(of, one.device, "allocation") for one in found)
-
-
-@cases(0.05)
-@given(with_some(faults()), SEEN)
-@FEWER
-def test_unified_memory(events, window):
-    of = report(events).narrow(window=Window(*window))
-    with patch.object(memory_rules, "_MANY", 1):
-        found = unified_memory(of)
-        holds(found)
-        assert all(0 <= one.at_stake_ns <= held(of, one.device, *WORK) for one in found)
+        assert all(0 <= one.at_stake_ns <= held(of, one.device, *buckets) for one in found)

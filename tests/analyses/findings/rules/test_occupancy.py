@@ -310,8 +310,6 @@ def test_what_samples_of_counters_tell(tmp_path, name, statements, rules, stake,
     assert stake is None or row["at_stake_ns"] == pytest.approx(stake, rel=0.01)
 
 
-# Edges
-
 LAUNCH = "cudaLaunchKernel_v7000"
 
 

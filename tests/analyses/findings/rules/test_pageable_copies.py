@@ -15,7 +15,7 @@ from kanalyze.analyses.findings.rules.waits import boolean_masks, downloads, rea
 from kanalyze.units import time
 from kanalyze.window import Window
 from support import machine
-from support.build import call, host, kernel, memcpy, nvtx, report
+from support.build import call, host, kernel, launched, memcpy, nvtx, report
 from support.machine import Task
 from support.measures import assert_told
 from support.real_reports import real_report
@@ -162,12 +162,8 @@ def stepwise(*sizes, ranges=False):
     events = [nvtx(name, at, at + 5) for at in range(0, 9_000, 3_000) for name in "ab"] if ranges else []
     for number, size in enumerate(sizes, 1):
         at = 10_000 * number
-        launch = call("cudaLaunchKernel", at + 1_000, at + 1_005, correlation=100 + number)
-        events += [
-            *synchronous(at, 900, number, size=size),
-            launch,
-            kernel(at + 1_010, at + 5_000, correlation=100 + number),
-        ]
+        events += synchronous(at, 900, number, size=size)
+        events += launched(at + 1_000, at + 1_005, kernel(at + 1_010, at + 5_000))
     return events
 
 
@@ -184,22 +180,18 @@ def test_large_copies_take_what_pinned_ones_reach_on_such_a_gpu_where_the_report
 def host_to_host(number):
     side = {"source_memory": "Pageable", "target_memory": "Pageable"}
     keys = {"size_bytes": 1 << 20, "side": side, "direction": "Host-to-Host"}
-    events = [memcpy(1_000 * one + 1, 1_000 * one + 800, correlation=one + 1, **keys) for one in range(number)]
-    return [
-        *events,
-        *(call("cudaMemcpy", 1_000 * one, 1_000 * one + 900, correlation=one + 1) for one in range(number)),
-    ]
+    starts = range(0, 1_000 * number, 1_000)
+    return [event for at in starts for event in launched(at, at + 900, memcpy(at + 1, at + 800, **keys), "cudaMemcpy")]
 
 
 def launched_steps():
     """Seven steps that launches tell, with copies of seven sizes, so that nothing else tells that they recur."""
     events = []
     for step in range(7):
-        events += synchronous(100_000 * step, 900, 100 * step + 1, size=(1 << 20) + step)
+        events += synchronous(100_000 * step, 900, step + 1, size=(1 << 20) + step)
         for number in range(10):
-            at, key = 100_000 * step + 2_000 + 100 * number, 100 * step + 10 + number
-            launch = call("cudaLaunchKernel", at, at + 5, correlation=key)
-            events += [launch, kernel(at + 10, at + 90, name=f"k{number % 6}", correlation=key)]
+            at = 100_000 * step + 2_000 + 100 * number
+            events += launched(at, at + 5, kernel(at + 10, at + 90, name=f"k{number % 6}"))
     return events
 
 
@@ -223,9 +215,8 @@ def beside_a_kernel():
 def of_other_stream():
     """A copy to the host that waits for a kernel of another stream."""
     side = {"source_memory": "Device", "target_memory": "Pageable"}
-    copy = memcpy(1_001, 1_011, correlation=51, size_bytes=1 << 20, side=side, direction="Device-to-Host")
-    launch = [call("cudaLaunchKernel", 0, 5, correlation=50), kernel(10, 1_000, correlation=50, stream=13)]
-    return [*launch, call("cudaMemcpy", 6, 1_012, correlation=51), copy]
+    copy = memcpy(1_001, 1_011, size_bytes=1 << 20, side=side, direction="Device-to-Host")
+    return [*launched(0, 5, kernel(10, 1_000, stream=13)), *launched(6, 1_012, copy, "cudaMemcpy")]
 
 
 def beside_most():
@@ -240,7 +231,7 @@ def numbered():
 
 OF_ANY_SIZE = [event for one in range(40) for event in several(1, first=1_000 * one, size=(1 << 20) + one)]
 STAGED = [event for one in range(4) for event in synchronous(1_000 * one, 900, one + 1, size=1 << 15)]  # with the call
-RECURS, UNTOLD, ONCE = "they recur. Their calls", "that would tell whether they recur", "nothing shows that they recur"
+UNTOLD, ONCE = "that would tell whether they recur", "nothing shows that they recur"
 OFTEN, AT_START = "pageable-copy", "pageable-copy-once"
 SYNCHRONOUS = machine.run([Task("kernel", 2, 1000), Task("synchronous", 5, 10, blocks=True, to_host=True)])[0]
 OF_STEPS = (
@@ -303,12 +294,8 @@ TAKEN_BEFORE = [
     [
         (looped(*EACH), ITERATIONS, ["once", *["recurs"] * 3], 2),
         (looped(10, 20, 30, 1_010), ITERATIONS, ["once"] * 4, 1),
-        (
-            [*looped(*EACH[1:]), *a_copy(10, 400, 9)],
-            ITERATIONS,
-            ["recurs", "recurs", "recurs", "once"],
-            2,
-        ),  # a long one
+        # a long one
+        ([*looped(*EACH[1:]), *a_copy(10, 400, 9)], ITERATIONS, ["recurs", "recurs", "recurs", "once"], 2),
         (looped(*ALL_ALONG), None, ["once"] * 2 + ["recurs"] * 9 + ["once"], 2),  # before and after the iterations
         ([*looped(10, 110, 210, 310), kernel(3_990, 4_000)], None, ["unknown"] * 4, 1),
         (TAKEN_BEFORE, None, ["once", "recurs", "recurs", "recurs"], 2),  # the loop takes its batch before the range
@@ -327,12 +314,11 @@ MIB = 1 << 20
 
 
 def launch_at(at, name):
-    return [call(LAUNCH, at, at + 5000, correlation=at), kernel(at + 6000, at + 10_000, name=name, correlation=at)]
+    return launched(at, at + 5000, kernel(at + 6000, at + 10_000, name=name), LAUNCH)
 
 
 def copy(at, size, *, direction="Device-to-Host", took=20_000):
-    made = memcpy(at + 5000, at + took, direction=direction, size_bytes=size, correlation=at)
-    return [call(COPY, at, at + took, correlation=at), made]
+    return launched(at, at + took, memcpy(at + 5000, at + took, direction=direction, size_bytes=size), COPY)
 
 
 def masked(at):
@@ -389,14 +375,12 @@ def test_data_that_the_host_asks_for(rule, make, words):
 @pytest.mark.parametrize(("memory", "looks", "told"), [("Pageable", 0, 0), ("Pageable", 900_000, 1), ("Pinned", 0, 1)])
 def test_pageable_copies_that_the_host_does_not_read_at_once_are_no_downloads(memory, looks, told):
     """Of pictures that wait for an encoder: 20 MB each, after which the thread launches the next at once."""
-    side, each = {"source_memory": "Device", "target_memory": memory}, 3 * STEP
+    of = {"size_bytes": 20 * MIB, "side": {"source_memory": "Device", "target_memory": memory}}
     events = []
-    for at in range(0, 8 * each, each):
-        made = memcpy(
-            at + 5000, at + 80_000, direction="Device-to-Host", size_bytes=20 * MIB, correlation=at, side=side
-        )
-        events += [call(COPY, at, at + 90_000, correlation=at), made, *launch_at(at + 100_000 + looks, "jacobi")]
-    made = report(events).narrow(window=Window(0, 8 * each, count=8, each="step"))
+    for at in range(0, 24 * STEP, 3 * STEP):
+        made = memcpy(at + 5000, at + 80_000, direction="Device-to-Host", **of)
+        events += [*launched(at, at + 90_000, made, COPY), *launch_at(at + 100_000 + looks, "jacobi")]
+    made = report(events).narrow(window=Window(0, 24 * STEP, count=8, each="step"))
     assert len(list(downloads(made))) == told
     assert told or reads(made).is_empty()
 
@@ -423,22 +407,15 @@ NCCL = Path(__file__).parents[3] / "reports" / "nccl.sqlite"
 
 def copies(number, at, *, stream=14, size=152, thread=1):
     """Asynchronous copies of pageable memory, each with a call of 20 ns."""
-    side = {"source_memory": "Pageable", "target_memory": "Device"}
+    keys = {"size_bytes": size, "side": {"source_memory": "Pageable", "target_memory": "Device"}, "stream": stream}
     events = []
-    for one in range(number):
-        begin, key = at + 50 * one, at + one
-        events += [
-            call("cudaMemcpyAsync", begin, begin + 20, correlation=key, thread=thread),
-            memcpy(begin + 5, begin + 15, size_bytes=size, correlation=key, side=side, stream=stream),
-        ]
+    for begin in range(at, at + 50 * number, 50):
+        events += launched(begin, begin + 20, memcpy(begin + 5, begin + 15, **keys), "cudaMemcpyAsync", thread=thread)
     return events
 
 
 def launch(name, at, *, stream=7, thread=1):
-    return [
-        call("cudaLaunchKernel", at, at + 5, correlation=at, thread=thread),
-        kernel(at + 10, at + 100, name=name, correlation=at, stream=stream),
-    ]
+    return launched(at, at + 5, kernel(at + 10, at + 100, name=name, stream=stream), thread=thread)
 
 
 def reduces(at):

@@ -251,9 +251,6 @@ def test_launches_that_could_be_a_graph(of, stakes, words):
     assert_told(graph_candidate(of), stakes, *words)
 
 
-# What is claimed is there
-
-
 def most_at_stake(of):
     held = ledger(of).filter(pl.col("bucket").is_in(["launch", "queued"]))
     return dict(held.group_by("device").agg(pl.col("ns").sum()).iter_rows())
@@ -341,9 +338,6 @@ def test_every_repetition_is_that_of_the_text(events):
     expected = sorted((stream, len(word), count) for (stream, word), count in again.items() if len(word) < 32)
     holds(expected)
     assert sorted((row["stream"], row["operations"], row["repetitions"]) for row in whole) == expected
-
-
-# Real reports
 
 
 def test_launches_one_by_one_and_as_a_graph_in_one_report():

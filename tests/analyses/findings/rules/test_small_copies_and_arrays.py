@@ -1,7 +1,7 @@
 """Copies that need not be, and programs of arrays: rows of small copies, tensors of the CPU, loops, what grows."""
 
 from dataclasses import replace
-from itertools import chain
+from itertools import count
 
 import pytest
 
@@ -11,28 +11,26 @@ from kanalyze.analyses.findings.rules.arrays import array_chains, double_arrays,
 from kanalyze.analyses.findings.rules.small_copies import extra_copy, growing_concatenations, many_small_copies
 from kanalyze.analyses.idle._attribution import host_pieces
 from kanalyze.window import Window
-from support.build import call, graph, host, kernel, memcpy, memset, nvtx, overhead, report
+from support.build import call, graph, host, kernel, launched, memcpy, memset, nvtx, overhead, report
 from support.measures import assert_told, measures
 from support.nsys_csv import report_of
 
 
 def copy(at, correlation, *, size=1000, dur=10, name="cudaMemcpyAsync", **keys):
     """A call of 20 ns and, 5 ns after it began, its copy."""
-    return [
-        call(name, at, at + 20, correlation=correlation),
-        memcpy(at + 5, at + 5 + dur, size_bytes=size, correlation=correlation, **keys),
-    ]
+    made = memcpy(at + 5, at + 5 + dur, size_bytes=size, correlation=correlation, **keys)
+    return launched(at, at + 20, made, name)
 
 
-def row(count, *, start=0, every=50, **keys):
-    return [event for number in range(count) for event in copy(start + every * number, start + number + 1, **keys)]
+def row(number, *, start=0, every=50, **keys):
+    return [event for at in range(number) for event in copy(start + every * at, start + at + 1, **keys)]
 
 
 def launching(make, stream, at=230, **how):
     """Two fives of copies, and work that the process launched `at`: it may write what they read, or read the other."""
     keys = how | ({"direction": "Device-to-Host"} if make is memcpy else {})
-    launched = call("anything", at, at + 10, correlation=99, process=how.get("process", 1))
-    return [*row(5), *row(5, start=250), launched, make(700, 702, correlation=99, stream=stream, **keys)]
+    work = call("anything", at, at + 10, correlation=99, process=how.get("process", 1))
+    return [*row(5), *row(5, start=250), work, make(700, 702, correlation=99, stream=stream, **keys)]
 
 
 ONE = (
@@ -50,15 +48,17 @@ FAST = copy(9000, 901, size=1 << 20, dur=1 << 9, **PINNED)
 OF_ONE_CALL = [call("cudaMemcpyBatchAsync", 0, 20, correlation=1)]
 OF_ONE_CALL += [memcpy(at, at + 5, correlation=1) for at in range(30, 200, 10)]
 TO_HOST = {"direction": "Device-to-Host"}
+
+
 RESULTS = [
     event
-    for number in range(30)
+    for at in range(0, 6_000, 200)
     for event in (
-        call("cudaLaunchKernel", 200 * number, 200 * number + 4, correlation=2 * number),
-        kernel(200 * number + 6, 200 * number + 100, correlation=2 * number),
-        *copy(200 * number + 104, 2 * number + 1, stream=13, name="cudaMemcpy_v3020", **TO_HOST),
+        *launched(at, at + 4, kernel(at + 6, at + 100)),
+        *copy(at + 104, None, stream=13, name="cudaMemcpy_v3020", **TO_HOST),
     )
 ]
+
 
 #: Two streams, called in turns: what is between the calls of one is no more than the copies of the other.
 AT_ONCE = [
@@ -76,12 +76,11 @@ def parted(other, at=300, **keys):
 
 def waits_behind():
     """Behind each copy the device waits in its call, but for a kernel of another process: that is the host's time."""
-    events, last = row(10), {"process": 3, "correlation": 800}
-    for number, at in enumerate(range(0, 500, 50)):
-        keys = {"process": 2, "correlation": 500 + number}
-        events += [call("cudaLaunchKernel", at + 22, at + 24, thread=9, **keys), kernel(at + 24, at + 30, **keys)]
-    other = [kernel(0, 1, device=1, process=3), call("cudaLaunchKernel", 0, 400, **last)]
-    return [*events, *other, kernel(400, 410, device=1, **last)]
+    events = row(10)
+    for at in range(0, 500, 50):
+        events += launched(at + 22, at + 24, kernel(at + 24, at + 30, process=2), thread=9, process=2)
+    other = launched(0, 400, kernel(400, 410, device=1, process=3), process=3)
+    return [*events, kernel(0, 1, device=1, process=3), *other]
 
 
 @pytest.mark.parametrize(
@@ -152,18 +151,17 @@ ZEROS = (("aten::zeros", 0, 20), ("aten::zero_", 5, 18))
 TENSOR = (("aten::to", 0, 2), ("aten::lift_fresh", 10, 15), ("aten::detach_", 16, 20))
 
 
-def step(number, fill=ZEROS, between=(), launched=()):
+def step(number, fill=ZEROS, between=(), launches=()):
     """A tensor is filled from 0 to 20, and copied from 30 to 60; then comes a kernel."""
     at = 100 * number
     ops = [*fill, *between, ("aten::to", 30, 62), ("aten::_to_copy", 31, 61), ("aten::copy_", 40, 61)]
+    pageable = memcpy(at + 50, at + 58, size_bytes=4_000, side={"source_memory": "Pageable"})
+    starts = [at + start for start in launches]
     return [
         *(host("op", name, at + start, at + end) for name, start, end in ops),
-        *(call(LAUNCH, at + start, at + start + 1, correlation=900 + number) for start in launched),
-        *(kernel(at + start + 1, at + start + 2, correlation=900 + number) for start in launched),
-        call(COPY, at + 42, at + 60, correlation=100 + number),
-        memcpy(at + 50, at + 58, correlation=100 + number, size_bytes=4_000, side={"source_memory": "Pageable"}),
-        call(LAUNCH, at + 65, at + 70, correlation=number),
-        kernel(at + 70, at + 99, correlation=number),
+        *(one for start in starts for one in launched(start, start + 1, kernel(start + 1, start + 2), LAUNCH)),
+        *launched(at + 42, at + 60, pageable, COPY),
+        *launched(at + 65, at + 70, kernel(at + 70, at + 99), LAUNCH),
     ]
 
 
@@ -219,12 +217,12 @@ RANDOM = (("aten::randn", 0, 9), ("aten::normal_", 1, 8), ("aten::randint", 10, 
         (shaped("[8]", FEW), "aten::zeros"),
         (shaped("[9]", FEW), None),
         (shaped("[8]", [*FEW, ("aten::tril", 28, 29)]), None),
-        (shaped("[8]", FEW, launched=(25,)), None),
+        (shaped("[8]", FEW, launches=(25,)), None),
         (extra_copy(report(steps(fill=()))), None),
         (extra_copy(report(steps(fill=(("aten::empty", 0, 20),)))), None),
         (extra_copy(report(steps(fill=(("aten::detach_", 0, 20),)))), None),
         (extra_copy(report(steps(between=(("aten::add", 22, 28),)))), None),  # it is not the tensor that was filled
-        (extra_copy(report(steps(launched=(10,)))), None),  # it was filled on the GPU
+        (extra_copy(report(steps(launches=(10,)))), None),  # it was filled on the GPU
         (extra_copy(report(steps()[:12])), None),  # two of them
     ],
 )
@@ -253,31 +251,22 @@ def loop(*names, turns=40, blocks=1, between=(), took=lambda _: 2_000, after=(),
     events = []
     for place in range(turns * len(names)):
         at, grid = 10_000 * place, blocks(place) if callable(blocks) else blocks
-        events += [
-            call("cudaLaunchKernel", at, at + 3_000, correlation=place + 1),
-            kernel(
-                at + 4_000,
-                at + 4_000 + took(place),
-                name=names[place % len(names)],
-                grid=(grid, 1, 1),
-                correlation=place + 1,
-            ),
-            *(call(name, at + 6_500, at + 7_000) for name in between),
-        ]
-    for number, grid in enumerate(after):
-        events.append(kernel(10**9 + 10_000 * number, 10**9 + 10_000 * number + 5_000, name="best(X)", grid=grid))
+        one = kernel(at + 4_000, at + 4_000 + took(place), name=names[place % len(names)], grid=(grid, 1, 1))
+        events += [*launched(at, at + 3_000, one), *(call(name, at + 6_500, at + 7_000) for name in between)]
+    for at, grid in zip(count(10**9, 10_000), after, strict=False):
+        events.append(kernel(at, at + 5_000, name="best(X)", grid=grid))
     return report(events, limits=LIMITS | limits)
 
 
 SLICES = loop("cupy_min", "cupy_subtract", "cupy_true_divide", "cupy_copy", blocks=7)
+
+
 WITH_COPIES = [
     event
     for at in range(0, 400_000, 10_000)
     for event in (
-        memcpy(at, at + 1_000, correlation=at),
-        kernel(at + 2_000, at + 3_000, correlation=at + 1),
-        call("cudaMemcpyAsync", at, at + 500, correlation=at),
-        call("cudaLaunchKernel", at + 600, at + 900, correlation=at + 1),
+        *launched(at, at + 500, memcpy(at, at + 1_000), "cudaMemcpyAsync"),
+        *launched(at + 600, at + 900, kernel(at + 2_000, at + 3_000)),
     )
 ]
 
@@ -373,8 +362,6 @@ def test_the_remedy_is_in_the_language_of_the_program(of, headline, text, action
     assert spared / 1000 in (figures[0], figures[0] + 2, figures[0] + 14)
 
 
-# Operations of CuPy
-
 CHAIN = (
     "cupy_subtract__float32_float32_float32",
     "cupy_multiply__float32_float32_float32",
@@ -452,12 +439,9 @@ CAT = "void at::native::CatArrayBatchedCopy<at::native::OpaqueType<2u>, unsigned
 
 def joined(text):
     """Twenty concatenations in a line of the program."""
-    pairs = [
-        (call("cudaLaunchKernel", at, at + 9, correlation=at), kernel(at + 10, at + 90, name=CAT, correlation=at))
-        for at in range(0, 2000, 100)
-    ]
+    events = [one for at in range(0, 2000, 100) for one in launched(at, at + 9, kernel(at + 10, at + 90, name=CAT))]
     line = {"process_id": 1, "thread_id": 1, "file": "a.py", "function": "f", "line": 7, "start_ns": 0, "dur_ns": 3000}
-    return report([*chain.from_iterable(pairs)], source_lines=[{**line, "text": text}])
+    return report(events, source_lines=[{**line, "text": text}])
 
 
 @pytest.mark.parametrize(

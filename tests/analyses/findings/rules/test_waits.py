@@ -14,7 +14,7 @@ from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.rules.waits import avoidable, blocking_read, idle_after_reads, reads, unneeded_sync
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
-from support.build import call, graph, host, kernel, memcpy, nvtx, overhead, report
+from support.build import call, graph, host, kernel, launched, memcpy, nvtx, overhead, report
 from support.measures import assert_told
 from support.real_reports import real_report
 from support.shares import cases, holds
@@ -27,14 +27,8 @@ COPY, SYNC = "cudaMemcpyAsync_v3020", "cudaStreamSynchronize_v3020"
 
 
 def copied(number, start, end, *, memory="Pinned", size=4):
-    return memcpy(
-        start,
-        end,
-        direction="Device-to-Host",
-        correlation=100 + number,
-        size_bytes=size,
-        side={"source_memory": "Device", "target_memory": memory},
-    )
+    side = {"source_memory": "Device", "target_memory": memory}
+    return memcpy(start, end, direction="Device-to-Host", correlation=100 + number, size_bytes=size, side=side)
 
 
 def step(number, *, size=4, name="k", memory="Pinned"):
@@ -222,12 +216,8 @@ def waiting(number, *, sync=DEVICE_SYNC, copy=None, at=100):
     which the next kernel starts.
     """
     start = at * number
-    events = [
-        call(LAUNCH, start, start + 10, correlation=number),
-        kernel(start + 10, start + 85, correlation=number),
-        call(sync, start + 20, start + 95),
-    ]
-    return [*events, *(copy(start + 11, number) if copy else [])]
+    events = launched(start, start + 10, kernel(start + 10, start + 85, correlation=number), LAUNCH)
+    return [*events, call(sync, start + 20, start + 95), *(copy(start + 11, number) if copy else [])]
 
 
 def waited(**how):
@@ -244,30 +234,20 @@ FOUR = (
 
 def copies(call_name="cudaMemcpyAsync_v3020", took=2, **memory):
     """For each step, a copy between such kinds of memory (source_memory, target_memory) on a stream of its own."""
-
-    def copy(start, number):
-        return [
-            call(call_name, start, start + took, correlation=100 + number),
-            memcpy(start + 2, start + 9, correlation=100 + number, stream=9, side=memory),
-        ]
-
-    return copy
+    return lambda start, _: launched(
+        start, start + took, memcpy(start + 2, start + 9, stream=9, side=memory), call_name
+    )
 
 
-def graphs(start, number):
-    return [
-        call("cudaGraphLaunch", start, start + 2, correlation=100 + number),
-        graph(start + 2, start + 9, correlation=100 + number),
-    ]
+def graphs(start, _):
+    return launched(start, start + 2, graph(start + 2, start + 9), "cudaGraphLaunch")
 
 
 FLUSHES = [overhead("flush", 100 * number + 85, 100 * number + 95) for number in range(1, 5)]
 SHORT = [call(DEVICE_SYNC, one.start + 72, one.end) if one.name == DEVICE_SYNC else one for one in waited()]
-AT_FIRST = [
-    event
-    for at in (0, 20, 40)
-    for event in (call(LAUNCH, at, at + 10, correlation=at), kernel(at + 10, at + 20, correlation=at))
-]
+
+
+AT_FIRST = [event for at in (0, 20, 40) for event in launched(at, at + 10, kernel(at + 10, at + 20), LAUNCH)]
 
 
 def nccl(start, end, **keys):
@@ -310,7 +290,7 @@ def test_waits_that_nothing_is_seen_to_need(events, window, stakes, words):
     assert_told(unneeded_sync(report(events).narrow(window=window)), stakes, *words)
 
 
-NEEDED = [call(LAUNCH, 600, 610, correlation=9), kernel(610, 640, correlation=9), call(SYNC, 612, 660)]
+NEEDED = [*launched(600, 610, kernel(610, 640), LAUNCH), call(SYNC, 612, 660)]
 
 
 @pytest.mark.parametrize(
@@ -347,21 +327,13 @@ def test_a_wait_for_one_stream_says_nothing_of_another():
 
 def test_of_streams_that_are_not_known_each_may_be_another():
     """Two copies to the host, then a wait for each, on streams that the report does not name."""
-    events = []
-    for number in range(1, 6):
-        start, first, second = 1_000 * number, 100 * number, 100 * number + 1
-        for at, correlation, stream in ((start, first, 13), (start + 10, second, 14)):
-            side = {"source_memory": "Device", "target_memory": "Pinned"}
-            events += [
-                call("cudaMemcpyAsync", at, at + 5, correlation=correlation),
-                memcpy(at + 6, 20 * at + 90 - 19 * start, correlation=correlation, stream=stream, side=side),
-            ]
+    events, side = [], {"source_memory": "Device", "target_memory": "Pinned"}
+    for start in range(1_000, 6_000, 1_000):
+        for at, stream, end in ((start, 13, 90), (start + 10, 14, 290)):
+            events += launched(at, at + 5, memcpy(at + 6, start + end, stream=stream, side=side), "cudaMemcpyAsync")
         for at, after in ((start + 20, start + 300), (start + 400, start + 600)):
-            events += [
-                call("cudaStreamSynchronize", at, after),
-                call(LAUNCH, after + 5, after + 10, correlation=after),
-                kernel(after + 10, after + 20, correlation=after),
-            ]
+            events.append(call("cudaStreamSynchronize", at, after))
+            events += launched(after + 5, after + 10, kernel(after + 10, after + 20), LAUNCH)
     assert avoidable(report(events)).is_empty()
 
 
