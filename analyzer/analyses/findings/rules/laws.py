@@ -116,6 +116,7 @@ def _finding(work: Work, told: Told) -> Finding | None:
     if not work.ns or stake_ns < _WORTH[told.rule] * work.device.kernel_ns:
         return None
     words, name = _in_figures(work, told, stake_ns)
+    vague = told.rule in (_FLOOR, _FAR)  # a distance to a roof is no proof that a kernel can come nearer
 
     def of_left(left: pl.DataFrame) -> Finding | None:
         """The finding on the kernels of which nothing is told by others."""
@@ -130,9 +131,9 @@ def _finding(work: Work, told: Told) -> Finding | None:
         stake_ns,
         names=(name,),
         where=say.place_of(work.report, work.rows.get_column("row")),
-        mending=None if floor else Mending(work.rows.select("row", saved_ns=on_gpu.part("dur_ns", 1 - kept))),
+        mending=None if vague else Mending(work.rows.select("row", saved_ns=on_gpu.part("dur_ns", 1 - kept))),
         shortens=True,
-        vague=floor,
+        vague=vague,
         general=told.rule == _FAR,
         retold=of_left,
     )

@@ -267,6 +267,9 @@ _SHORT: Final = r"\bb?f16\b"  # types of half the size of float32, in which logi
 _LEFT: Final = {"softmax": 2, "fill": 1}  # how many of these passes a fused loss has, forward and backward
 _HALF: Final = 0.5  # what is left of a pass over float32 in such a type
 
+#: What entropies have, and neither dice losses nor formulas of exponentials.
+_LOGS: Final = ("log_softmax", "log", "logsumexp", "xlogy")
+
 #: Softmaxes of long rows, or their exponential by hand: those of warps have up to 1024 or 2048 values, as attention's.
 _BY_HAND: Final = (LIBRARY == "aten") & (FAMILY == "elementwise") & (OPERATION == "exp")
 _LONG_SOFTMAX: Final = _BY_HAND | (
@@ -301,8 +304,8 @@ def large_logits(work: Work) -> Finding | None:
 def _losses(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
     """The passes of losses by hand: rows of `lines` with run, softmax, by_hand, fill and short.
 
-    A loss is a run of kernels between two products with a large softmax in it; passes are those about as long. Those
-    of a policy's few actions, or of sampling one word, are short.
+    A loss is a run of kernels between two products with a large softmax and a logarithm in it; passes are those about
+    as long. Those of a policy's few actions, or of sampling one word, are short.
     """
     known = on_gpu.with_decoded(
         on_gpu.with_operators(report, lines),
@@ -313,6 +316,7 @@ def _losses(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
         fill=FAMILY == "fill",
         moved=FAMILY == "copy",
         short=pl.concat_str(INPUTS, OUTPUT, separator="/").str.contains(_SHORT),
+        logs=OPERATION.is_in(_LOGS),
     ).with_columns(pl.col("passes", "moved") | on_gpu.MOVES)
     wall = pl.when(~pl.col("passes")).then(pl.col("inner").is_in(on_gpu.BATCHED))
     sides = (wall.forward_fill().over("line"), wall.backward_fill().over("line"))
@@ -320,7 +324,7 @@ def _losses(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
     known = known.with_columns(attends=attends, run=pl.struct("line", "passes").rle_id())
     # of scores in 16 bits only operators tell whose they are
     told = pl.lit(value=known.get_column("inner").is_not_null().any()) | ~pl.col("short").all().over("run")
-    runs = known.filter(pl.col("passes") & ~pl.col("attends") & told)
+    runs = known.filter(pl.col("passes") & ~pl.col("attends") & told & pl.col("logs").any().over("run"))
     widest_ns = pl.col("exclusive_ns").filter("softmax").max().over("run")
     large = runs.filter(widest_ns >= on_gpu.SHORTEST_NS, pl.col("exclusive_ns") >= _FULL * widest_ns)
     large = large.filter(pl.col("exclusive_ns") <= _LONGEST_PASS * widest_ns)
