@@ -20,8 +20,8 @@ from kanalyze.report import Report
 from kanalyze.units import count, percent, plural, time
 
 #: Causes of distance, the first that holds; the part of kernel time that is worth a finding.
-_PADDED, _SKINNY, _FLOOR, _FAR = "padded-products", "skinny-products", "memory-floor", "far-from-roof"
-_WORTH: Final = {_PADDED: 0.02, _SKINNY: 0.02, _FLOOR: 0.1, _FAR: 0.15}
+_PADDED, _SKINNY, _FLOOR, FAR_FROM_ROOF = "padded-products", "skinny-products", "memory-floor", "far-from-roof"
+_WORTH: Final = {_PADDED: 0.02, _SKINNY: 0.02, _FLOOR: 0.1, FAR_FROM_ROOF: 0.15}
 
 #: What kernels of torch.compile reach of the bandwidth for norms: 52 and 71 % for layer norms of 768 and 1,024 values
 #: in bfloat16 on an H200.
@@ -78,7 +78,7 @@ def _caused(report: Report) -> pl.DataFrame:
         ),
         _FLOOR: (product & memory & few & (least >= _AT_FLOOR * took), pl.lit(1.0)),
         # of what is known to need at least so much, and of what was not recorded, the distance could be less
-        _FAR: (told & (least < _FAR_SHARE * took) & long, least / took / usual),
+        FAR_FROM_ROOF: (told & (least < _FAR_SHARE * took) & long, least / took / usual),
     }
     cause, part = pl.lit(None, dtype=pl.String), pl.lit(None, dtype=pl.Float64)
     for name, (holds, stays) in reversed(left.items()):
@@ -116,7 +116,7 @@ def _finding(work: Work, told: Told) -> Finding | None:
     if not work.ns or stake_ns < _WORTH[told.rule] * work.device.kernel_ns:
         return None
     words, name = _in_figures(work, told, stake_ns)
-    vague = told.rule in (_FLOOR, _FAR)  # a distance to a roof is no proof that a kernel can come nearer
+    vague = told.rule in (_FLOOR, FAR_FROM_ROOF)  # a distance to a roof is no proof that a kernel can come nearer
 
     def of_left(left: pl.DataFrame) -> Finding | None:
         """The finding on the kernels of which nothing is told by others."""
@@ -134,7 +134,7 @@ def _finding(work: Work, told: Told) -> Finding | None:
         mending=None if vague else Mending(work.rows.select("row", saved_ns=on_gpu.part("dur_ns", 1 - kept))),
         shortens=True,
         vague=vague,
-        general=told.rule == _FAR,
+        general=told.rule == FAR_FROM_ROOF,
         retold=of_left,
     )
 
@@ -148,7 +148,7 @@ def _in_figures(work: Work, told: Told, stake_ns: int) -> tuple[Told, str]:
     each = f"{batch}, " if batch > 1 else ""
     action, remedy = _NEARER[top["group"]]
     values = {
-        "many": work.many("kernel" if told.rule == _FAR else "product"),
+        "many": work.many("kernel" if told.rule == FAR_FROM_ROOF else "product"),
         "took": work.took,
         "operator": literal(top["op"]),
         "product": f"[{each}{m}, {k}] × [{each}{k}, {n}]",

@@ -12,6 +12,7 @@ import kanalyze
 from kanalyze import intervals
 from kanalyze.analyses.findings.findings import _SAME_WORK, by_gain, ranked
 from kanalyze.analyses.findings.rules.laws import _NEARER, _fits, below_roofs
+from kanalyze.analyses.page.overview_page import overview
 from kanalyze.analyses.work.work import least_times
 from support.build import call, host, kernel, report
 from support.real_reports import real_report
@@ -95,6 +96,9 @@ def test_what_is_far_from_its_roof_is_named_with_its_shapes():
     one = found(made)["far-from-roof"]
     floor = 2 * 2 * 8192 * 8192 / BANDWIDTH * 1e9
     assert one.general
+    assert one.vague
+    assert one.change(made) is None
+    assert "far-from-roof" not in {on_page.rule for on_page in overview(made).findings}
     assert "[8192, 8192]" in one.text
     assert one.at_stake_ns == pytest.approx(4 * (500_000 - floor / 0.8), rel=2e-3)
 
