@@ -25,7 +25,6 @@ from kanalyze.analyses.findings.findings import (
 from kanalyze.analyses.findings.health import health
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules.compiling import ONE_TIME
-from kanalyze.analyses.findings.rules.laws import FAR_FROM_ROOF
 from kanalyze.analyses.findings.say import place_of
 from kanalyze.analyses.host._call_kinds import interface, unused_launches
 from kanalyze.analyses.host._captures import has_captures
@@ -288,13 +287,12 @@ def _worth_doing(
 ) -> list[Finding]:
     """The findings on the device that the page is about without one-time costs, what gains most first.
 
-    What gains less than a hundredth of the time is left out: modules and contexts are apart from it. How far operators
-    are from their roofs the answer says, and that is no fault by itself.
+    What gains less than a hundredth of the time is left out: modules and contexts are apart from it.
     """
     rows = tables.get("ledger", pl.DataFrame(schema={"device": pl.Int64, "bucket": pl.String, "ns": pl.Int64}))
     told_of = part.view if part.steady is None else part.of_device  # every GPU where nothing repeats
     main, found = part.device, ranked_with_samples(told_of) if rows.height else []
-    found = [one for one in found if one.device == main and one.rule not in (*ONE_TIME, FAR_FROM_ROOF)]
+    found = [one for one in found if one.device == main and one.rule not in ONE_TIME]
     times = dict(rows.filter(pl.col("bucket") != "loading").group_by("device").agg(pl.col("ns").sum()).iter_rows())
     if beside is not None and main is not None and main in times and "hot_kernels" in tables:
         named = {name for one in found if one.rule not in COMMON for name in one.names}

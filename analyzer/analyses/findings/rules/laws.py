@@ -20,8 +20,8 @@ from kanalyze.report import Report
 from kanalyze.units import count, percent, plural, time
 
 #: Causes of distance, the first that holds; the part of kernel time that is worth a finding.
-_PADDED, _SKINNY, _FLOOR, FAR_FROM_ROOF = "padded-products", "skinny-products", "memory-floor", "far-from-roof"
-_WORTH: Final = {_PADDED: 0.02, _SKINNY: 0.02, _FLOOR: 0.1, FAR_FROM_ROOF: 0.15}
+_PADDED, _SKINNY, _FLOOR, _FAR = "padded-products", "skinny-products", "memory-floor", "far-from-roof"
+_WORTH: Final = {_PADDED: 0.02, _SKINNY: 0.02, _FLOOR: 0.1, _FAR: 0.15}
 
 #: What kernels of torch.compile reach of the bandwidth for norms: 52 and 71 % for layer norms of 768 and 1,024 values
 #: in bfloat16 on an H200.
@@ -38,9 +38,9 @@ _FEW_ROWS, _SEVERAL = 64, 4  # a product of few rows reads its weights, several 
 _AT_FLOOR: Final = 0.6  # what memory bounds, and reaches this part of the bandwidth, is near its floor
 _FAR_SHARE: Final = 0.5
 
-#: Attention with such heads, and lengths that tiles divide, is as near to its roof as its kernels come.
-_HEADS: Final = ("64", "128")
-_TILE: Final = 128
+#: What chooses values passes over them more often than its bytes tell. Libraries tune products, convolutions and
+#: attention: that they are far from the roof is no proof that others come nearer.
+_CHOOSES: Final = r"topk|sort|kthvalue|median|mode|quantile|multinomial|unique|nonzero"
 
 #: Action and remedy of kernels far from their roof, by kind.
 _NEARER: Final = phrases("roofs")
@@ -63,7 +63,7 @@ def _caused(report: Report) -> pl.DataFrame:
     idle = pl.col("tiles") / pl.col("sm_count")
     told = pl.col("known").is_in(["model", "exact"])
     op = pl.col("op").cast(pl.String)
-    told &= ~op.str.contains(_UNKNOWN).fill_null(value=False) & ~_fits(pl.col("input_shapes").cast(pl.String), op)
+    told &= (pl.col("group") == "memory") & ~op.str.contains(f"{_UNKNOWN}|{_CHOOSES}").fill_null(value=False)
     long, memory = took >= SHORTEST_NS, pl.col("bound") == "memory"
     usual = pl.col("group").cast(pl.String).replace_strict(REACHED, default=None, return_dtype=pl.Float64)
     usual = pl.when(op.str.contains(_NORMS)).then(_NORMS_REACHED).otherwise(usual)
@@ -78,7 +78,7 @@ def _caused(report: Report) -> pl.DataFrame:
         ),
         _FLOOR: (product & memory & few & (least >= _AT_FLOOR * took), pl.lit(1.0)),
         # of what is known to need at least so much, and of what was not recorded, the distance could be less
-        FAR_FROM_ROOF: (told & (least < _FAR_SHARE * took) & long, least / took / usual),
+        _FAR: (told & (least < _FAR_SHARE * took) & long, least / took / usual),
     }
     cause, part = pl.lit(None, dtype=pl.String), pl.lit(None, dtype=pl.Float64)
     for name, (holds, stays) in reversed(left.items()):
@@ -86,14 +86,6 @@ def _caused(report: Report) -> pl.DataFrame:
         part = pl.when(holds).then(stays).otherwise(part)
     caused = work.with_columns(cause=cause, left=part.clip(upper_bound=1.0), share=(least / took).clip(upper_bound=1.0))
     return caused.drop_nulls("cause")
-
-
-def _fits(shapes: pl.Expr, op: pl.Expr) -> pl.Expr:
-    """Whether shapes are those of queries of attention whose heads and lengths fill tiles: ``[48, 16, 512, 64]``."""
-    sides = shapes.str.extract(r"\[((?:\d+, ){3}\d+)\]").str.split(", ")
-    length = sides.list.get(pl.when(op.str.contains("^aten::_(?:flash|efficient)_")).then(1).otherwise(2))
-    fits = sides.list.last().is_in(_HEADS) & (length.cast(pl.Int64) % _TILE == 0)
-    return ((pl.col("group") == "attention") & fits).fill_null(value=False)
 
 
 #: What is told of each cause, with figures of the call that most time is lost of.
@@ -116,7 +108,6 @@ def _finding(work: Work, told: Told) -> Finding | None:
     if not work.ns or stake_ns < _WORTH[told.rule] * work.device.kernel_ns:
         return None
     words, name = _in_figures(work, told, stake_ns)
-    vague = told.rule in (_FLOOR, FAR_FROM_ROOF)  # a distance to a roof is no proof that a kernel can come nearer
 
     def of_left(left: pl.DataFrame) -> Finding | None:
         """The finding on the kernels of which nothing is told by others."""
@@ -131,10 +122,10 @@ def _finding(work: Work, told: Told) -> Finding | None:
         stake_ns,
         names=(name,),
         where=say.place_of(work.report, work.rows.get_column("row")),
-        mending=None if vague else Mending(work.rows.select("row", saved_ns=on_gpu.part("dur_ns", 1 - kept))),
+        mending=None if floor else Mending(work.rows.select("row", saved_ns=on_gpu.part("dur_ns", 1 - kept))),
         shortens=True,
-        vague=vague,
-        general=told.rule == FAR_FROM_ROOF,
+        vague=floor,
+        general=told.rule == _FAR,
         retold=of_left,
     )
 
@@ -148,7 +139,7 @@ def _in_figures(work: Work, told: Told, stake_ns: int) -> tuple[Told, str]:
     each = f"{batch}, " if batch > 1 else ""
     action, remedy = _NEARER[top["group"]]
     values = {
-        "many": work.many("kernel" if told.rule == FAR_FROM_ROOF else "product"),
+        "many": work.many("kernel" if told.rule == _FAR else "product"),
         "took": work.took,
         "operator": literal(top["op"]),
         "product": f"[{each}{m}, {k}] × [{each}{k}, {n}]",
