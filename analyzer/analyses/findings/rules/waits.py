@@ -22,6 +22,7 @@ from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_host import (
     LARGE_BYTES,
     PAGEABLE,
+    PINNED,
     SCALAR_BYTES,
     SPAN,
     TO_DEVICE,
@@ -428,6 +429,9 @@ def downloads(report: Report) -> Findings:
         on_host.launched(report), (pl.col("way") == TO_HOST) & (pl.col("bytes") >= _LEAST_BYTES)
     ).filter((pl.col("next_way") != TO_DEVICE).fill_null(value=True))
     copies = copies.join(_set_aside(report), on="row", how="anti")
+    if world(report) == CUDA:  # who has pinned the memory for a copy means to have all of it
+        pinned = on_host.device_copies(report).filter(pl.col("target_memory") == PINNED)
+        copies = copies.join(pinned, on="row", how="anti")
     after, another = pl.col("next_call_start"), (pl.col("next_way") == TO_HOST).fill_null(value=False)
     # NumPy computes with what it got from CuPy
     returned = after if world(report) == CUPY else pl.col("call_end") + _RETURN_NS
