@@ -23,7 +23,7 @@ from kanalyze.analyses.findings.on_gpu import LIBRARY, REACHED, kernel_sums
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Rule
 from kanalyze.analyses.findings.rules.compiling import ONE_TIME
 from kanalyze.analyses.findings.rules.occupancy import SAMPLED
-from kanalyze.analyses.findings.say import TRITON, with_lines, written_with
+from kanalyze.analyses.findings.say import TRITON, of_triton, with_lines
 from kanalyze.analyses.host._call_kinds import JAX, interface, moved_by_driver, spoken, world
 from kanalyze.analyses.host._range_lines import has_shapes
 from kanalyze.analyses.host.engine_marks import engine_marks
@@ -202,7 +202,8 @@ def weighed_ns(one: Finding, busy: float) -> float:
     """Weight of a finding in their order (ns), where the GPU is busy for such a part of the time."""
     counts = busy if one.shortens and one.replayed_ns is None else _COUNTS.get(one.rule, 1.0)
     # torch.compile, the remedy of formulas by hand, fuses what else it can, which is not their fault
-    gain_ns = min(one.gain_ns, one.at_stake_ns) if one.rule == "fusion" else one.gain_ns
+    by_hand = one.rule == "fusion" and not one.general
+    gain_ns = min(one.gain_ns, one.at_stake_ns) if by_hand else one.gain_ns
     return gain_ns * (_VAGUE if one.vague else min(_GENERAL, counts) if one.general else counts)
 
 
@@ -301,7 +302,7 @@ def _within(report: Report, one: Finding) -> Finding:
 def in_words_of(report: Report, one: Finding) -> Finding:
     """The finding with action and remedy in the language of the program's world, or of its kernel: Triton's."""
     words = rules.in_other_worlds(one.rule)
-    in_triton = TRITON in words and one.names and written_with(report, one.names[0]) == TRITON
+    in_triton = TRITON in words and not of_triton(report).isdisjoint(one.names[:1])
     action, remedy = words[TRITON] if in_triton else spoken(report, words, ("", ""))
     return one._replace(action=action, remedy=remedy) if action else one
 
@@ -427,7 +428,8 @@ MOST_REPLAYED: Final = 1 << 18  # a page replays remedies of reports with at mos
 
 #: Findings that many sound programs have, and that are told only where their remedy gains a hundredth: so many times
 #: what is worth saying of any.
-COMMON: Final = ("small-grid", "tail", "low-occupancy")
+_COMMON: Final = ("small-grid", "tail", "low-occupancy")
+EXPECTED: Final = ("tail", "low-occupancy")  # by what a grid and registers let expect, where counters may know better
 _HUNDREDTH: Final = 10
 
 #: What a remedy gains differs by so large a part from what an exact replay says, at most, and what it leaves takes so
@@ -456,7 +458,7 @@ def with_replays(report: Report, found: Sequence[Finding], most: int) -> list[Fi
     return [
         one
         for one in replayed
-        if not (one.general or one.rule in COMMON) or one.gain_ns >= _HUNDREDTH * least[one.device]
+        if not (one.general or one.rule in _COMMON) or one.gain_ns >= _HUNDREDTH * least[one.device]
     ]
 
 

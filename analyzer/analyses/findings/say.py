@@ -9,7 +9,7 @@ from typing import Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import exclusive_operations, facts_of, nearest_launches
+from kanalyze.analyses.device._operations import compiled_kernels, exclusive_operations, facts_of, nearest_launches
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings.rules import Finding, Findings, Told, literal
 from kanalyze.analyses.host._call_kinds import JAX, PYTORCH, bucket_of, cuda_name, is_launch_name, world
@@ -24,10 +24,11 @@ from kanalyze.analyses.operators._host_names import launches_beside
 from kanalyze.analyses.operators._host_tree import HostTree, host_tree
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.replay._changes import Mending
-from kanalyze.analyses.shared.analysis import source_lines
+from kanalyze.analyses.shared.analysis import once_per_report, source_lines
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import gathered, parts_by
 from kanalyze.decoder.decode import decode
+from kanalyze.errors import KanalyzeError
 from kanalyze.report import Report
 from kanalyze.units import percent, shortened
 from kanalyze.window import ALL_STEPS, PerIteration
@@ -146,6 +147,15 @@ def written_with(report: Report, name: str) -> str:
     if said.library is not None:
         return COMPILED if said.library == "inductor" else LIBRARY
     return _BY_WORLD.get(world(report), CUDA) if re.fullmatch(r"\w+", name) else CUDA
+
+
+@once_per_report
+def of_triton(report: Report) -> frozenset[str]:
+    """Names of the kernels that a capture knows to be compiled by Triton."""
+    try:
+        return frozenset(compiled_kernels(report).filter(source="triton").get_column("name").cast(pl.String))
+    except KanalyzeError:  # which is noted where they are read for their own sake
+        return frozenset()
 
 
 def phase(culprit: str) -> str:

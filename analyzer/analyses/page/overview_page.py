@@ -15,7 +15,7 @@ from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations
 from kanalyze.analyses.device._windows import process_count, windows
 from kanalyze.analyses.findings._doubts import with_late
 from kanalyze.analyses.findings.findings import (
-    COMMON,
+    EXPECTED,
     MOST_REPLAYED,
     in_words,
     ordered,
@@ -80,6 +80,9 @@ WINDOWS: Final = Table(
 
 #: What gains less than this part of the time that the page is of is no thing to do first.
 _WORTH_DOING: Final = 0.01
+
+#: What is left of a finding's time where counters prove another cause of nearly all of it, at most.
+_LEFT: Final = 0.1
 
 #: So many launches are a program of one kernel: what is told of it instead, by whether counters were recorded.
 _ONE: Final = 2
@@ -295,16 +298,25 @@ def _worth_doing(
     found = [one for one in found if one.device == main and one.rule not in ONE_TIME]
     times = dict(rows.filter(pl.col("bucket") != "loading").group_by("device").agg(pl.col("ns").sum()).iter_rows())
     if beside is not None and main is not None and main in times and "hot_kernels" in tables:
-        named = {name for one in found if one.rule not in COMMON for name in one.names}
+        named = {name for one in found if one.rule not in EXPECTED for name in one.names}
         runs = exclusive_operations(told_of).filter((pl.col("kind") == "kernel") & (pl.col("device") == main))
         runs = runs.select("row", "start", "end", pl.col("name").cast(pl.String), "dur_ns", "exclusive_ns")
         proven = beside(PageKernels(tables["hot_kernels"], main, times[main], named, runs))
-        proven = in_words(told_of, [_placed(told_of, one, runs) for one in proven])
-        # what a launch's grid lets expect of a kernel is told of none whose counters prove a cause
-        of_proven = {name for one in proven for name in one.names}
-        found = [one for one in found if one.rule not in COMMON or of_proven.isdisjoint(one.names)] + proven
+        found += in_words(told_of, [_placed(told_of, one, runs) for one in proven])
     replayed = with_replays(part.view, found, MOST_REPLAYED)
-    return ordered(part.view, [one for one in replayed if one.gain_ns >= _WORTH_DOING * times.get(one.device, 0)])
+    worth = [one for one in replayed if one.gain_ns >= _WORTH_DOING * times.get(one.device, 0)]
+    return ordered(part.view, [one for one in worth if not (one.rule in EXPECTED and _is_proven_otherwise(one, worth))])
+
+
+def _is_proven_otherwise(one: Finding, others: list[Finding]) -> bool:
+    """Whether counters prove another cause, which gains as much, of nearly all that a finding claims by grids alone."""
+    for other in others:
+        if one.claims is not None and other.claims is not None and other.table == "gains":
+            claims, proven = (intervals.union(each.select("start", "end")) for each in (one.claims, other.claims))
+            left = intervals.length(intervals.subtract(claims, proven))
+            if other.gain_ns >= one.gain_ns and left < _LEFT * intervals.length(claims):
+                return True
+    return False
 
 
 def _placed(report: Report, one: Finding, runs: pl.DataFrame) -> Finding:

@@ -304,10 +304,11 @@ def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[F
     for name, took_ns, event_id, roof in rows:
         counted = {column: value for column, value in of_code.get(event_id, {}).items() if value is not None}
         of_kernel = {"atomics_share": 0.0, "needed": None} | facts[event_id] | counted
-        causes = (cause for cause in _CAUSES if cause.share(of_kernel) >= cause.least)
+        near = max(roof, of_kernel["compute_share"] or 0) >= advice.LOW
+        possible = (cause for cause in _CAUSES if cause.whatever_roof or not near)
+        causes = (cause for cause in possible if cause.share(of_kernel) >= cause.least)
         cause = None if decode(str(name)).library is not None else next(causes, None)  # of the program's own kernels
-        busy = max(roof, of_kernel["compute_share"] or 0)
-        if cause is not None and (busy < advice.LOW or cause.whatever_roof):
+        if cause is not None:
             found.append(_finding(page, str(name), took_ns, roof, of_kernel, cause))
     return found
 
@@ -316,20 +317,24 @@ def _of_instructions(ncu: Report) -> pl.DataFrame:
     """What the code of each kernel with its counts tells of its global accesses, a row for each that has it.
 
     Columns: event_id, atomics_share (those that add by atomics, of its threads' accesses), needed (bytes that they ask
-    for) and uncoalesced_share, in which copies to shared memory have no part: ncu counts 24 sectors for the 16 of them;
-    and by the name of each cause the source line with the instruction that has most of it, null without lines.
+    for) and uncoalesced_share, without the half that ncu adds to sectors that copies to shared memory touch; and by
+    the name of each cause the program's line with the instruction that has most of it, null without lines.
     """
     sass, times = pl.col("sass").cast(pl.String), pl.col("thread_instructions").fill_null(0)
     adds, accesses, doubles = (times * sass.str.contains(names) for names in (_ADDS, _ACCESSES, _DOUBLES))
-    spare = (pl.col("sectors") - pl.col("ideal_sectors")).fill_null(0) * ~sass.str.contains("LDGSTS", literal=True)
-    line = pl.format("{}:{}", pl.col("file").cast(pl.String).str.extract(r"([^/\\]+)$"), "line")
+    ideal = pl.col("ideal_sectors") * pl.when(sass.str.contains("LDGSTS", literal=True)).then(_COUNTED).otherwise(1.0)
+    spare = (pl.col("sectors") - ideal).fill_null(0).clip(lower_bound=0)
+    file = pl.col("file").cast(pl.String)
+    line = pl.format("{}:{}", file.str.extract(r"([^/\\]+)$"), "line")
+    own = line.is_not_null() & ~file.str.contains(_OF_CUDA)
     causes = {"uncoalesced": spare, "scatter-atomics": adds, "float64": doubles}
+    places = {rule: (own & (count > 0), count) for rule, count in causes.items()}
     each = ncu.table("instructions").group_by("event_id")
     return each.agg(
         atomics_share=(adds.sum() / accesses.sum()).fill_nan(0.0),
         needed=pl.col("ideal_sectors").sum() * _SECTOR_BYTES,
         uncoalesced_share=(spare.sum() / pl.col("sectors").sum()).fill_nan(None),
-        **{rule: line.get(count.arg_max()) for rule, count in causes.items()},
+        **{rule: line.filter(of).sort_by(count.filter(of)).last() for rule, (of, count) in places.items()},
     )
 
 
@@ -424,6 +429,9 @@ _FAR: Final = 0.3
 _ADDS: Final = r"\b(?:REDG?|ATOMG?)\.E\.(?:\w+\.)*(?:ADD|INC)"
 _ACCESSES: Final = r"\b(?:LDG|STG|LD|ST|REDG?|ATOMG?)\.E"
 _DOUBLES: Final = r"\bD(?:ADD|MUL|FMA)\b"
+
+_COUNTED: Final = 1.5  # ncu counts 24 sectors where a copy to shared memory (LDGSTS) touches 16 side by side
+_OF_CUDA: Final = r"[/\\](?:cuda|nvidia|CUDA)[^/\\]*[/\\](?:.*[/\\])?include[/\\]"  # headers of the toolkit
 _CAUSES: Final = (
     _Cause(
         "uncoalesced",

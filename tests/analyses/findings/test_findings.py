@@ -389,7 +389,8 @@ def test_what_is_paid_once_makes_no_replay_less_sure():
     assert 0 < apart <= 0.03 * (end - start - once - gain) + 1
 
 
-@pytest.mark.parametrize(("rule", "weight"), [("fusion", 50), ("full-sort", 90)])
-def test_formulas_are_ranked_by_what_they_take(rule, weight):
-    """torch.compile fuses all of a program."""
-    assert weighed_ns(Finding(rule, 0, 50, "", "", "", replayed_ns=90), 1.0) == weight
+@pytest.mark.parametrize(("rule", "chains", "weight"), [("fusion", 0, 50), ("fusion", 1, 90), ("full-sort", 0, 90)])
+def test_formulas_are_ranked_by_what_they_take(rule, chains, weight):
+    """torch.compile fuses all of a program; chains of operators are general, and ranked by what is gained."""
+    one = Finding(rule, 0, 50, "", "", "", replayed_ns=90, general=bool(chains))
+    assert weighed_ns(one, 1.0) / weighed_ns(one._replace(at_stake_ns=90), 1.0) == weight / 90

@@ -67,9 +67,10 @@ def test_a_rule_without_words_of_a_world_keeps_its_own():
     assert in_words_of(report([kernel(0, 5, name="cupy_add")]), other) == other
 
 
-@pytest.mark.parametrize(("name", "in_triton"), [("softmax_rows", True), ("void at::native::sum(int)", False)])
-def test_a_kernel_of_triton_has_its_own_words(name, in_triton):
-    made = report([host("op", "aten::mm", 0, 1), kernel(2, 5, name=name)])
+@pytest.mark.parametrize(("name", "in_triton"), [("softmax_rows", True), ("raw_kernel", False)])
+def test_a_kernel_that_triton_compiled_has_its_own_words(name, in_triton):
+    compiled = [{"name": "softmax_rows", "source": "triton", "hash": "1"}]
+    made = report([host("op", "aten::mm", 0, 1), kernel(2, 5, name=name)], compiled_kernels=compiled)
     one = Finding("uncoalesced", 0, 5, "{0}", "remedy", "kernels", names=(name,), action="action")
     assert ("tl.arange" in in_words_of(made, one).action) == in_triton
 

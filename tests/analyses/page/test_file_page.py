@@ -297,14 +297,25 @@ def test_atomics_of_each_thread_hold_a_kernel_up(counters, launch_id, known, mon
 
 
 @pytest.mark.parametrize(
-    ("sass", "compute", "told"), [("LDG.E R0", 0.3, 1), ("LDGSTS.E.128 [R0]", 0.3, 0), ("LDG.E", 0.7, 0)]
+    ("sass", "compute", "spared"), [("LDG.E R0", 0.3, 0.7), ("LDGSTS.E.128 [R0]", 0.3, 0.625), ("LDG.E", 0.7, None)]
 )
 def test_spare_sectors_are_told_where_they_hold_a_kernel_up(  # noqa: PLR0913
-    counters, launch_id, known, monkeypatch, sass, compute, told
+    counters, launch_id, known, monkeypatch, sass, compute, spared
 ):
-    """Of copies to shared memory ncu counts some that are none, and arithmetic goes on meanwhile."""
+    """Of copies to shared memory ncu counts half as many that are none, and arithmetic goes on meanwhile."""
     known(uncoalesced_share=0.8, compute_share=compute)
     rows = pl.DataFrame([dict(zip(COUNTED, (launch_id, sass, 32, 32, 8, "a.cu", 3), strict=True))])
     monkeypatch.setattr(type(counters), "table", lambda *_: rows)
     found = slow_kernels(joined([("own", launch_id, "exact", 400, 0.1)]), counters, page(("own", 400)))
-    assert [(one.where, one.at_stake_ns) for one in found] == [("a.cu:3", int(400 * min(0.75, 1 - compute)))] * told
+    assert [(one.where, one.at_stake_ns) for one in found] == ([("a.cu:3", int(400 * spared))] if spared else [])
+
+
+def test_copies_to_shared_memory_that_touch_all_that_they_need_are_no_cause(counters, launch_id, known, monkeypatch):
+    """ncu counts 24 sectors for 16, and a header of CUDA is no line of the program."""
+    known(uncoalesced_share=0.33, fp64_flop=9.0, flop=10.0, compute_share=0.8)
+    code = [("LDGSTS.E.BYPASS.128 [R0]", 24, 16, "/src/a.cu"), ("DFMA R0", 0, 0, "/usr/local/cuda-13/include/math.hpp")]
+    rows = [(launch_id, sass, 32, touched, ideal, file, 3) for sass, touched, ideal, file in code]
+    frame = pl.DataFrame([dict(zip(COUNTED, row, strict=True)) for row in rows])
+    monkeypatch.setattr(type(counters), "table", lambda *_: frame)
+    found = slow_kernels(joined([("own", launch_id, "exact", 400, 0.1)]), counters, page(("own", 400)))
+    assert [(one.rule, one.where) for one in found] == [("float64", "")]

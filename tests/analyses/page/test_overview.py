@@ -222,10 +222,10 @@ def test_what_a_grid_lets_expect_is_no_finding_where_counters_prove_a_cause():
     ran = range(20_000, 500_000, 120_000)
     events += [kernel(start, start + 120_000, correlation=at, **shape) for at, start in enumerate(ran, 1)]
     made = report(events, limits={"compute_capability": "9.0", "sm_count": 4})
-    proven = Finding("float64", 0, 200_000, "{0}", "", "kernels", names=("k",), headline="{0}", shortens=True)
-    of_another = proven._replace(names=("other",))
+    proven = Finding("float64", 0, 400_000, "{0}", "", "gains", names=("k",), headline="{0}", shortens=True)
+    of_another, of_little = proven._replace(names=("other",)), proven._replace(at_stake_ns=20_000)
     rules = {
         told: {one.rule for one in overview(made, beside=lambda _, told=told: [*told]).findings} & {"tail", "float64"}
-        for told in ((), (proven,), (of_another,))
+        for told in ((), (proven,), (of_another,), (of_little,))
     }
-    assert [*rules.values()] == [{"tail"}, {"float64"}, {"tail", "float64"}]
+    assert [*rules.values()] == [{"tail"}, {"float64"}, {"tail", "float64"}, {"tail", "float64"}]

@@ -268,7 +268,8 @@ _LEFT: Final = {"softmax": 2, "fill": 1}  # how many of these passes a fused los
 _HALF: Final = 0.5  # what is left of a pass over float32 in such a type
 
 #: What entropies have, and neither dice losses nor formulas of exponentials.
-_LOGS: Final = ("log_softmax", "log", "logsumexp", "xlogy")
+_LOGS: Final = ("log_softmax", "log", "log2", "log10", "log1p", "logsumexp", "xlogy")
+_FUSED_LOG: Final = r"^triton_\w*?_log(?:_softmax|2|10|1p|sumexp)?(?:_|$)"  # in a kernel of torch.compile
 
 #: Softmaxes of long rows, or their exponential by hand: those of warps have up to 1024 or 2048 values, as attention's.
 _BY_HAND: Final = (LIBRARY == "aten") & (FAMILY == "elementwise") & (OPERATION == "exp")
@@ -316,7 +317,7 @@ def _losses(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
         fill=FAMILY == "fill",
         moved=FAMILY == "copy",
         short=pl.concat_str(INPUTS, OUTPUT, separator="/").str.contains(_SHORT),
-        logs=OPERATION.is_in(_LOGS),
+        logs=OPERATION.is_in(_LOGS) | pl.col("function").str.contains(_FUSED_LOG),
     ).with_columns(pl.col("passes", "moved") | on_gpu.MOVES)
     wall = pl.when(~pl.col("passes")).then(pl.col("inner").is_in(on_gpu.BATCHED))
     sides = (wall.forward_fill().over("line"), wall.backward_fill().over("line"))
