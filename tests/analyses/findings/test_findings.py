@@ -113,8 +113,8 @@ OTHERS += [launch(0, 80, 32, device=2), launch(20, 100, 32, device=2, process=2)
         (TWO, Window(0, 100 * US, count=1, each="step"), [("small-grid", 0, 30 * US, 0.3, 30 * US)]),
         (TWO, Window(0, 100 * US, count=4, each="step"), [("small-grid", 0, 30 * US, 0.3, 7500)]),
         # what sound programs have, too, gains at least a hundredth of the window
-        ([launch(0, 4), launch(4, 300, 32)], None, [("small-grid", 0, 3 * US, 0.01, None)]),
-        ([launch(0, 4), launch(4, 301, 32)], None, []),
+        ([launch(0, 5), launch(5, 300, 32)], None, [("small-grid", 0, 3750, 0.0125, None)]),
+        ([launch(0, 5), launch(5, 301, 32)], None, []),
         # half of the 60 for which processes 1 and 2 are on GPU 2 at once; shorter kernels on others gain nothing
         (OTHERS, None, [("shared-gpu", 2, 30 * US, 0.3, None)]),
         ([launch(0, 80), launch(80, 120, 2)], None, [("small-grid", 0, 80 * US, 2 / 3, None)]),
