@@ -310,13 +310,12 @@ def _worth_doing(
 
 def _is_proven_otherwise(one: Finding, others: list[Finding]) -> bool:
     """Whether counters prove another cause, which gains as much, of nearly all that a finding claims by grids alone."""
-    for other in others:
-        if one.claims is not None and other.claims is not None and other.table == "gains":
-            claims, proven = (intervals.union(each.select("start", "end")) for each in (one.claims, other.claims))
-            left = intervals.length(intervals.subtract(claims, proven))
-            if other.gain_ns >= one.gain_ns and left < _LEFT * intervals.length(claims):
-                return True
-    return False
+    if one.claims is None:
+        return False
+    claims = intervals.union(one.claims)
+    proven = (other.claims for other in others if other.table == "gains" and other.gain_ns >= one.gain_ns)
+    left = (intervals.subtract(claims, intervals.union(each)) for each in proven if each is not None)
+    return any(intervals.length(each) < _LEFT * intervals.length(claims) for each in left)
 
 
 def _placed(report: Report, one: Finding, runs: pl.DataFrame) -> Finding:

@@ -327,8 +327,8 @@ def _losses(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
     told = pl.lit(value=known.get_column("inner").is_not_null().any()) | ~pl.col("short").all().over("run")
     runs = known.filter(pl.col("passes") & ~pl.col("attends") & told & pl.col("logs").any().over("run"))
     widest_ns = pl.col("exclusive_ns").filter("softmax").max().over("run")
-    large = runs.filter(widest_ns >= on_gpu.SHORTEST_NS, pl.col("exclusive_ns") >= _FULL * widest_ns)
-    large = large.filter(pl.col("exclusive_ns") <= _LONGEST_PASS * widest_ns)
+    of_its_size = pl.col("exclusive_ns").is_between(_FULL * widest_ns, _LONGEST_PASS * widest_ns)
+    large = runs.filter(of_its_size, widest_ns >= on_gpu.SHORTEST_NS)
     other = (~pl.col("softmax") & ~pl.col("moved") & ~pl.col("fill")).sum().over("run")
     # those into a short type are of the backward pass: of autocast, too, which casts within the loss
     asked = pl.col("cast") & ~pl.col("short") & (pl.col("outer") == "aten::to").fill_null(value=False)
