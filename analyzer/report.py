@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self, TypedDict, Unpack
 from weakref import WeakValueDictionary
 
@@ -146,6 +147,13 @@ class BareRuns(NamedTuple):
     damage: KanalyzeError | None = None  # why the marks cannot be read, where that is so
 
 
+class ReachedRates(NamedTuple):
+    """What large products and a large copy reached on the machine of a recording."""
+
+    gpu: str = ""  # its name
+    per_s: Mapping[str, float] = MappingProxyType({})  # FLOPs by type, and bytes of a "copy"
+
+
 def _nothing() -> None:
     """A report without another beside it."""
 
@@ -157,9 +165,9 @@ class Report:
     `meta` describes its origin, `scope` the selected part. Tables are read on first use and cached; narrowed views
     share the cache. `answers` caches results that analyses share. `beside` opens the trace of the same run that the
     report's capture has, once; None without one. `sampled` does so for the run in which nsys sampled the program,
-    `counted` for what ncu counted of it, and `bare` for its runs without a profiler; `captured_in` gives the report of
-    its CUDA graphs' captures, where that is another one. `labels` are the user's own patterns of the labels of an
-    engine's steps.
+    `counted` for what ncu counted of it, `bare` for its runs without a profiler, and `reached` for what its GPU was
+    measured to reach; `captured_in` gives the report of its CUDA graphs' captures, where that is another one. `labels`
+    are the user's own patterns of the labels of an engine's steps.
 
     A context manager: its file is closed at the end of the block, by :meth:`close`, or when nobody holds the report.
 
@@ -174,6 +182,7 @@ class Report:
     sampled: Callable[[], Report | None] = _nothing
     counted: Callable[[], Report | None] = _nothing
     bare: Callable[[], BareRuns] = BareRuns
+    reached: Callable[[], ReachedRates] = ReachedRates
     captured_in: Callable[[], Report | None] = _nothing
     labels: tuple[str, ...] = ()
     _kept: Kept = field(default_factory=Kept)

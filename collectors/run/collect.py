@@ -35,7 +35,7 @@ from kanalyze.collectors.process import Event, Progress, Starter
 from kanalyze.collectors.run.passes import NO_KERNELS, Passes, PassRecord, StepFailedError, masked
 from kanalyze.collectors.run.plan import Plan, in_order, numbered, portable_script
 from kanalyze.collectors.tools import machine, nvcc
-from kanalyze.collectors.tools.found import Tools, find_tools, obstacles, python_of, wants_torch
+from kanalyze.collectors.tools.found import Tools, find_tools, obstacles, python_of, rates, wants_torch
 from kanalyze.collectors.workload import resolve, resolve_other
 from kanalyze.errors import CollectError, OutputError
 from kanalyze.tools import SIDES
@@ -266,6 +266,9 @@ class Recording(Passes):
         for name, obstacle in missing.items():
             self._skip(name, *obstacle)
         self._possible = [name for name in wanted if name not in missing]
+        if plan.options.measure:
+            self.content["roofs"], why = rates(plan.options, plan.workload)
+            self.progress(Event("note", "roofs", f"not measured: {why}" if why else "measured"))
 
     def prepare(self) -> None:
         """Run the program without a profiler first; if it fails there, it fails in every pass; raises CollectError."""

@@ -321,15 +321,22 @@ _MEASURED: Final = {
 }
 
 
-def measured(options: Options | None = None) -> list[Examined]:
-    """The roofs of this machine's first GPU, by one large product per type and one large copy, beside its datasheet's.
+def rates(options: Options, workload: Workload | None = None) -> tuple[dict[str, Any], str]:
+    """What this machine's first GPU reaches in one large product per type and one large copy, by in_workload's program.
 
-    Takes some seconds of the GPU, and a Python that has torch for CUDA; one line says so where there is none.
+    Takes some seconds of the GPU, and a Python that has torch for CUDA: the GPU's name and rates, else why there are
+    none.
     """
     program = Path(__file__).parents[1] / "in_workload" / "measured_peaks.py"
-    told, _, last = _printed(r'^(\{"name": .*\})$', *python_of(None, options or Options()), program)
-    if not told:
-        why, remedy = last or "no answer", "name a Python that has torch for CUDA: --python"
+    told, _, last = _printed(r'^(\{"name": .*\})$', *python_of(workload, options), program)
+    return told, "" if told else last or "no answer"
+
+
+def measured(options: Options | None = None) -> list[Examined]:
+    """The :func:`rates` of this machine's first GPU, beside those of its datasheet; one line where there are none."""
+    told, why = rates(options or Options())
+    if why:
+        remedy = "name a Python that has torch for CUDA: --python"
         return [Examined("roofs", ok=False, found=why, means="what the GPU reaches", remedy=remedy, optional=True)]
     peaks = device_limits.peaks_of(told["name"])
     bandwidth = device_limits.memory_bandwidth_bytes_per_s(told["name"])

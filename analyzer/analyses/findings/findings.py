@@ -273,9 +273,8 @@ def within_distance(report: Report, found: list[Finding]) -> list[Finding]:
 def _within(report: Report, one: Finding) -> Finding:
     least = work.least_times(report, _SAME_WORK[one.rule]).filter(device=one.device)
     if _SAME_WORK[one.rule]:  # other kernels, which come as near to their roof as products do
-        least = least.with_columns(
-            pl.min_horizontal("dur_ns", pl.col("least_ns") / REACHED["products"]).cast(pl.Int64).alias("least_ns")
-        )
+        near = pl.min_horizontal("dur_ns", pl.col("least_ns") / REACHED["products"]).cast(pl.Int64)
+        least = least.with_columns(least_ns=pl.when(pl.col("least_ns").is_not_null()).then(near))
     claims = pl.DataFrame(schema=intervals.SPANS) if one.claims is None else one.claims.select("start", "end")
     if one.curtailed:  # whose claims are cut, or several kernels in a row
         inside = intervals.overlap(least.get_column("start"), least.get_column("end"), intervals.union(claims))

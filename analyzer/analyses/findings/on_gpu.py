@@ -15,7 +15,7 @@ from kanalyze.analyses.findings.say import outermost, per_iteration, place_of
 from kanalyze.analyses.host._call_kinds import PYTORCH, spoken
 from kanalyze.analyses.launches._launch_costs import graph_operations, has_graphs
 from kanalyze.analyses.operators._host_names import operators_beside
-from kanalyze.analyses.operators._host_tree import host_tree
+from kanalyze.analyses.operators._host_tree import host_tree, recomputed
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
@@ -166,7 +166,8 @@ def stream_lines(report: Report, *devices: int) -> pl.DataFrame:
     return placed.with_columns(line=pl.struct("device", "process_id", "stream").rle_id())
 
 
-_TOLD: Final = ("inner", "outer", "node")  # what is told of the operator of an operation
+#: What is told of the operator of an operation.
+_TOLD: Final = {"inner": pl.String, "outer": pl.String, "node": pl.String, "again": pl.Boolean}
 
 
 def with_operators(report: Report, work: pl.DataFrame) -> pl.DataFrame:
@@ -178,8 +179,9 @@ def with_operators(report: Report, work: pl.DataFrame) -> pl.DataFrame:
 def launching_operators(report: Report) -> pl.DataFrame:
     """The operator of each of ``exclusive_operations`` (row): the innermost and the outermost one of PyTorch's own.
 
-    Columns: row, inner, outer, node (autograd's, of what runs backward). All are null where no operator is known. What
-    is not aligned with the trace beside the report has the operator of most kernels of its name and launch shape.
+    Columns: row, inner, outer, node (autograd's, of what runs backward), again (whether it runs forward again there).
+    All are null where no operator is known. What is not aligned with the trace beside the report has the operator of
+    most kernels of its name and launch shape.
     """
     work = with_facts(report, exclusive_operations(report), *THREAD, "call_start", *SHAPE)
     work = work.select("row", "name", *SHAPE, *THREAD, at="call_start")
@@ -189,7 +191,7 @@ def launching_operators(report: Report) -> pl.DataFrame:
         return _named(report, work, gathered(launched.get_column("operator"), at))
     trace = report.beside()
     if trace is None or trace.kind("op").is_empty():
-        return work.select("row", *(pl.lit(None, dtype=pl.String).alias(name) for name in _TOLD))
+        return work.select("row", *(pl.lit(None, dtype=dtype).alias(name) for name, dtype in _TOLD.items()))
     named = _named(trace, work, operators_beside(report, trace, work))
     alike = pl.concat([named, work.select("name", *SHAPE)], how="horizontal")
     keys = ["name", *SHAPE]
@@ -206,9 +208,11 @@ def _named(report: Report, work: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
     own = having(names, "^aten::")
     inner, node = tree.nearest(rows, own), tree.nearest(rows, having(names, f"^{around}"))
     outer = outermost(tree, inner, own)
-    told = {name: gathered(names, at).cast(pl.String) for name, at in zip(_TOLD, (inner, outer, node), strict=True)}
-    told["node"] = told["node"].str.strip_prefix(around)
-    return work.select("row").with_columns(**told)
+    told = [gathered(names, at).cast(pl.String) for at in (inner, outer, node)]
+    again = gathered(recomputed(report), inner)
+    return work.select("row").with_columns(
+        inner=told[0], outer=told[1], node=told[2].str.strip_prefix(around), again=again
+    )
 
 
 # What remedies change.

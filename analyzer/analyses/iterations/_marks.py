@@ -128,7 +128,8 @@ def marked_iterations(report: Report) -> pl.DataFrame:
         _of_loops: passes(report),
     }
     found: dict[object, pl.DataFrame] = {}
-    work = _run_by_program(report) if any(rows.height for rows in marks.values()) else pl.DataFrame()
+    marked = any(rows.height for rows in marks.values())
+    work = without_trials(report, launched_work(report, "thread_id")) if marked else pl.DataFrame()
     for made, rows in marks.items():
         for (process,), part in rows.partition_by("process_id", as_dict=True, maintain_order=True).items():
             if process not in found or found[process].is_empty():
@@ -147,16 +148,13 @@ def launched_work(report: Report, *facts: str) -> pl.DataFrame:
     return told.select("process_id", "end", "name", "bucket", *facts, at=at, ns=length).sort("at")
 
 
-def _run_by_program(report: Report) -> pl.DataFrame:
-    """The :func:`launched_work` but for what threads launched that compile, which try kernels for long.
-
-    All of a process that launches nothing else.
-    """
+def without_trials(report: Report, work: pl.DataFrame) -> pl.DataFrame:
+    """Operations (:data:`THREAD`, at) but for those of threads that compile; all of a process without others."""
     if compile_spans(report).is_empty():
-        return launched_work(report)
-    work = launched_work(report, "thread_id")
+        return work
     tried = while_compiling(report, work.select(*THREAD, start="at", end=pl.col("at") + 1))
-    return work.with_columns(tried=tried).filter(~pl.col("tried") | pl.col("tried").all().over("process_id"))
+    by_program = work.with_columns(tried=tried).filter(~pl.col("tried") | pl.col("tried").all().over("process_id"))
+    return by_program.drop("tried")
 
 
 def of_process(process: object) -> pl.Expr:

@@ -391,16 +391,23 @@ def operator_paths(rows: pl.DataFrame) -> tuple[pl.Series, pl.DataFrame]:
 
 
 @once_per_process
+def _numbered(report: Report) -> pl.DataFrame:
+    """Operators that autograd numbers: row, event_id, sequence_number, forward_id, forward_thread_id (0: forward)."""
+    ops = report.table("op_detail").filter(pl.col("sequence_number") >= 0)
+    ops = ops.select(
+        *("event_id", "sequence_number", "forward_id"),
+        forward_thread_id=pl.col("forward_thread_id").fill_null(0).clip(lower_bound=0),
+    )
+    return ops.with_columns(host_tree(report).row_of(ops.get_column("event_id")).alias("row")).drop_nulls("row")
+
+
 def forward_rows(report: Report) -> pl.Series:
     """Row of the forward operator for each row of the host tree that is a backward operator; else null."""
     tree = host_tree(report)
     forwards = pl.Series([None], dtype=pl.Int64).new_from_index(0, tree.rows.height)
-    ops = report.table("op_detail").filter(pl.col("sequence_number") >= 0)
-    ops = ops.select("event_id", "sequence_number", "forward_thread_id", "forward_id")
-    ops = ops.with_columns(tree.row_of(ops.get_column("event_id")).alias("row")).drop_nulls("row")
+    ops, of_forward = _numbered(report), pl.col("forward_thread_id") == 0
     numbered = ops.hstack(tree.rows.select("start", *THREAD)[ops.get_column("row")])
-    of_forward = pl.col("forward_thread_id").fill_null(0)
-    back, forward = numbered.filter(of_forward > 0), numbered.filter(of_forward == 0)
+    back, forward = numbered.filter(~of_forward), numbered.filter(of_forward)
     if back.is_empty():
         return forwards
     # the framework numbers threads itself: of those, the one with most of the wanted operators is taken
@@ -461,7 +468,7 @@ def modules(rows: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
 
 
 #: Operators that layers call forward, and that no node of autograd calls by itself; several of them are a layer.
-OF_LAYERS: Final = tuple(
+_OF_LAYERS: Final = tuple(
     f"aten::{name}"
     for name in (
         *("linear", "conv1d", "conv2d", "conv3d", "layer_norm", "rms_norm", "batch_norm", "group_norm", "embedding"),
@@ -469,24 +476,34 @@ OF_LAYERS: Final = tuple(
         *("relu_", "silu_", "leaky_relu", "conv_transpose2d", "instance_norm"),
     )
 )
-FEWEST_OF_LAYERS: Final = 2
+_FEWEST_OF_LAYERS: Final = 2
 
 _NODE: Final = "autograd::engine::evaluate_function: "
+_PRODUCT: Final = r"^aten::matmul(?:,|$)"
 
 
 @once_per_process
 def recomputed(report: Report) -> pl.Series:
-    """Whether each row of the host tree runs forward again: from the first to the last layer in a node of autograd."""
+    """Whether each row of the host tree runs forward again, within a node of autograd that calls a layer.
+
+    From the first to the last operator there that is a layer, or that autograd records for another pass backward.
+    """
     tree = host_tree(report)
     names = tree.rows.get_column("name")
-    # without what ranges of nsys add
-    nodes, layers = having(names, f"^{_NODE}"), having(names, rf"^(?:{'|'.join(OF_LAYERS)})(?:,|$)")
-    own = layers.arg_true().cast(pl.Int64)
-    again = own.filter(tree.nearest(own, nodes).is_not_null())
-    if names.gather(again).cast(pl.String).str.extract(r"^([^,]*)").n_unique() < FEWEST_OF_LAYERS:
-        return pl.repeat(value=False, n=tree.rows.height, eager=True)
+    recorded = _numbered(report).filter(forward_thread_id=0).get_column("row").implode()
     every = pl.int_range(tree.rows.height, dtype=pl.Int64, eager=True)
-    inside = tree.rows.select("start", "end", layer=layers).with_columns(node=tree.nearest(every, nodes))
-    first, last = (pl.col(side).filter(pl.col("layer")) for side in ("start", "end"))
+    rows = tree.rows.select("start", "end").with_columns(
+        node=tree.nearest(every, having(names, f"^{_NODE}")),
+        layer=having(names, rf"^(?:{'|'.join(_OF_LAYERS)})(?:,|$)"),  # without what ranges of nsys add
+        recorded=every.is_in(recorded),
+    )
+    # formulas of gradients call products, too, and record none
+    layer = pl.col("layer") | (pl.col("recorded") & having(names, _PRODUCT))
+    rows = rows.with_columns(layer=layer & pl.col("node").is_not_null())
+    kinds = names.filter(rows.get_column("layer")).cast(pl.String).str.extract(r"^([^,]*)").n_unique()
+    if kinds < _FEWEST_OF_LAYERS:
+        return pl.repeat(value=False, n=tree.rows.height, eager=True)
+    first, last = (pl.col(side).filter(pl.col("layer") | pl.col("recorded")) for side in ("start", "end"))
     within = (pl.col("start") >= first.min().over("node")) & (pl.col("start") < last.max().over("node"))
-    return inside.select((within & pl.col("node").is_not_null()).fill_null(value=False)).to_series()
+    again = within & pl.col("layer").any().over("node") & pl.col("node").is_not_null()
+    return rows.select(again.fill_null(value=False)).to_series()

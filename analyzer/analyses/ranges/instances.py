@@ -220,17 +220,22 @@ def warmed_up(report: Report, rows: pl.DataFrame) -> list[pl.Series]:
     return [sentences.is_not_null().alias("warm_up"), sentences]
 
 
+#: Annotations of compiling, and of a module of one instruction, which XLA's autotuner makes.
+_COMPILES: Final = r" \(dynamo_timed\)$|^(?:TSL:)?(?:XlaCompile:|XlaModule:#hlo_module=[a-z][a-z0-9_-]*\.\d+[,#])"
+
+
 @once_per_process
 def _compilations(report: Report) -> pl.DataFrame:
     """The intervals in which threads compiled, by annotations of torch.compile (dynamo_timed) or XLA.
 
-    Those of XLA are of all threads of the process: what compiles waits for them, and tries kernels with several.
+    Those of XLA are of all threads of the process: what compiles waits for them, and tries kernels with several. Where
+    nsys lost the name of one, the modules that it tries tell: they are called after an instruction.
     """
     parts = [pl.DataFrame(schema=dict.fromkeys((*THREAD, "start", "end"), pl.Int64))]
     of_thread = pl.when(~pl.col("name").cast(pl.String).str.contains("XlaCompile:")).then("thread_id")
     for kind in ("op", "range"):
         events = report.kind(kind)
-        own = events.filter(having(events.get_column("name"), r" \(dynamo_timed\)$|^(?:TSL:)?XlaCompile:"))
+        own = events.filter(having(events.get_column("name"), _COMPILES))
         parts.append(own.select("process_id", of_thread.alias("thread_id"), **intervals.OF_EVENTS))
     return pl.concat(parts)
 

@@ -403,8 +403,15 @@ _INTO_ROWS: Final = _aten("""
 
 
 def _into_rows(call: Call) -> Work | None:
-    """Reads what comes after its table: an index, and what is written."""
-    return Work(0, sum(_bytes(*one) for one in call.inputs[1:3]), None, BOUND) if any(call.inputs[1:3]) else None
+    """Reads what comes after its table, or its table and axis: an index, and as much of what is written as that has."""
+    if not any(call.inputs[1:3]):
+        return None
+    index, values = call.tensor(2), call.tensor(3)
+    read = sum(_bytes(*one) for one in call.inputs[1:3])
+    if index is not None and values is not None:
+        part = math.prod(index.shape) * values.element_bytes if "scatter" in call.name else LARGEST
+        read += min(_bytes(values), part)
+    return Work(0, read, None, BOUND)
 
 
 def _embedding_backward(call: Call) -> Work | None:

@@ -10,7 +10,7 @@ from kanalyze.analyses.device._windows import share_of_window, windows
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.shared.analysis import analysis
 from kanalyze.analyses.shared.statistics import total
-from kanalyze.analyses.work._peaks import peaks
+from kanalyze.analyses.work._peaks import memory_roofs, peaks
 from kanalyze.analyses.work.work import (
     GROUP,
     GROUPS,
@@ -47,6 +47,8 @@ TABLE: Final = Table(
             executed_share float?: FLOPs by shape, of those that filled-up tiles execute: the rest is padding.
             bound text?: What takes longer at its peak: compute or memory.
             roof_share float?: The least time by the time: 1 is on the roof.
+            reached_share float?: What a large product of that type, or a large copy, was measured to reach of the same
+                roof on this GPU; null where it was not (collect --measure).
             at_roof_ns int?: The least time within exclusive_ns.
             distance_ns int?: The rest of exclusive_ns.
             known text?: How FLOPs and least bytes are known, as in `work`; null: not, as of operators without a model.
@@ -99,7 +101,24 @@ def roofs(report: Report) -> pl.DataFrame:
         distance_ns=pl.when(timed).then("distance_ns"),
     )
     order = ["distance_ns", "exclusive_ns", *_KEYS]
-    return TABLE.select(found).sort(order, descending=[True, True, *(False for _ in _KEYS)], nulls_last=True)
+    return TABLE.select(_with_reached(report, found)).sort(
+        order, descending=[True, True, *(False for _ in _KEYS)], nulls_last=True
+    )
+
+
+def _with_reached(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
+    """Adds reached_share to rows (device, type, bound), of the GPU that was measured."""
+    reached, devices = report.reached(), report.devices
+    rates = pl.DataFrame(
+        {"kind": [*reached.per_s], "rate": [*reached.per_s.values()]}, {"kind": pl.String, "rate": pl.Float64}
+    )
+    products = peaks(devices).rename({"type": "kind", "flop_per_s": "roof"})
+    copies = memory_roofs(devices).select("device", kind=pl.lit("copy"), roof="bytes_per_s")
+    same = devices.filter(name=reached.gpu).select("device")
+    shares = pl.concat([products, copies], how="vertical_relaxed").join(rates, on="kind").join(same, on="device")
+    kind = pl.when(pl.col("bound") == "memory").then(pl.lit("copy")).otherwise(pl.col("type").cast(pl.String))
+    shares = shares.select("device", "kind", reached_share=pl.col("rate") / pl.col("roof"))
+    return rows.with_columns(kind=kind).join(shares, on=["device", "kind"], how="left").drop("kind")
 
 
 #: Parts of a device's time, beside the buckets of the ledger that stay as they are.
@@ -210,6 +229,16 @@ def mfu(report: Report) -> pl.DataFrame:
 _WORTH_NAMING, _WORTH_TELLING = 0.05, 0.5
 
 
+def _large_products(report: Report, calls: pl.DataFrame) -> str:
+    """Remark on how near large products come to their roof on this GPU, if they were measured to come nearer."""
+    products = calls.filter((pl.col("group") == "products") & (pl.col("bound") == "compute"))
+    rows = _with_reached(report, products).drop_nulls("reached_share")
+    reached_ns = rows.select((pl.col("reached_share") * pl.col("exclusive_ns")).sum()).item()
+    if reached_ns <= total(rows, "at_roof_ns"):
+        return ""
+    return f" (large products reach {percent(reached_ns / total(rows, 'exclusive_ns'))} here)"
+
+
 def against_roofs(report: Report) -> str:
     """Sentence on MFU, how near operators of a device come to their roofs, and what the distance costs an iteration.
 
@@ -234,7 +263,8 @@ def against_roofs(report: Report) -> str:
         if row["exclusive_ns"] >= _WORTH_NAMING * kernels
     }
     at_roof = ", ".join(f"{group} at {shares[group]}" for group in GROUPS if group in shares and group != "memory")
-    parts = [f"{at_roof} of their roof"] if at_roof else []
+    large = _large_products(report, calls)
+    parts = [f"{at_roof} of their roof{large}"] if at_roof else []
     if "memory" in shares:
         parts.append(f"{'the rest' if parts else 'its kernels'} at {shares['memory']} of the bandwidth")
     hardware, used = (float(one.sum()) for one in mfu(report).select("flop_share", "model_flop_share"))

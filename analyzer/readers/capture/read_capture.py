@@ -11,6 +11,7 @@ import json
 import os
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -31,7 +32,7 @@ from kanalyze.readers.ncu.read_csv_rep import MANIFEST, Run, Selection, chooses,
 from kanalyze.readers.ncu.read_csv_rep import report_of as report_of_ncu
 from kanalyze.readers.nsys.read_sqlite_folder import report_of
 from kanalyze.readers.storage.table_files import SqliteFile
-from kanalyze.report import BareRun, BareRuns, Report
+from kanalyze.report import BareRun, BareRuns, ReachedRates, Report
 from kanalyze.schema import PartedSource, Source
 
 #: The commands of a capture, keyed by step name, as :func:`commands` returns them.
@@ -87,7 +88,7 @@ def run_of(folder: Path, run: Path, *, cache: bool = True) -> Report:
     source = CaptureTables(report.source, added, beside, sampled, named, counted)
     meta = replace(report.meta, capture=folder, partial=not recorded_all(commands(folder)))
     report = replace(report, meta=meta, source=source, beside=beside, sampled=sampled, captured_in=named)
-    return replace(report, counted=counted, bare=partial(bare_runs, folder))
+    return replace(report, counted=counted, bare=partial(bare_runs, folder), reached=partial(_reached, folder))
 
 
 def _lines_of(recording: Path, origin_unix_ns: int | None) -> dict[str, Callable[[], pl.DataFrame]]:
@@ -105,7 +106,7 @@ def trace_of(folder: Path, trace: Path, progress: Progress | None = None, *, cac
     counted = counted_beside(opened, folder)
     source = CaptureTables(opened.source, _lines_of(trace, opened.meta.origin_unix_ns), counted)
     opened = replace(opened, source=source, meta=replace(opened.meta, capture=folder), counted=counted)
-    return replace(opened, bare=partial(bare_runs, folder))
+    return replace(opened, bare=partial(bare_runs, folder), reached=partial(_reached, folder))
 
 
 def counted_beside(report: Report, folder: Path) -> Beside:
@@ -228,7 +229,7 @@ def _compiled(folder: Path) -> pl.DataFrame:
         parts = ([str(row[one]) for one in ("backend", "arch") if row.get(one) is not None] for row in rows)
         found = [
             {name: row.get(name) for name in COMPILED_KERNELS.schema}
-            | {"arch": ":".join(part) or None, **_atomics(folder, row.get("ptx"))}
+            | {"arch": ":".join(part) or None, **_told_by_code(folder, row.get("ptx"))}
             for row, part in zip(rows, parts, strict=True)
         ]
         return COMPILED_KERNELS.check(pl.DataFrame(found, schema=COMPILED_KERNELS.schema))
@@ -249,19 +250,43 @@ _LONGEST_PTX: Final = 1 << 22  # of a longer file nothing is told
 _MUCH: Final = 0.2  # atomics are so much of the bytes that a thread accesses at least
 
 
-def _atomics(folder: Path, ptx: object) -> dict[str, str | int]:
-    """The columns on atomics of a kernel that adds much by these, as its PTX tells.
+#: A place in the program, and a multiply-add; so many a thread has in a line that multiplies blocks, and hardly others.
+_MULTIPLIES: Final = re.compile(
+    r"^\s*\.loc\b.*?(?P<place>[\w.-]+\.py:\d+)(?=:\d+[ \]]*$)|\bfma\.rn\.f32\b", re.MULTILINE
+)
+_OF_BLOCKS, _HARDLY_OTHERS = 256, 0.9
 
-    Empty where it does not tell: with loops, which repeat accesses, and of products on tensor cores. What only some
-    threads of a program add, such as the first one, is left out.
-    """
+
+def _told_by_code(folder: Path, ptx: object) -> dict[str, str | int]:
+    """The columns on atomics and products of a kernel, as its PTX tells; empty where it does not."""
     path = folder / "triton" / Path(str(ptx)).name
     if not isinstance(ptx, str) or not path.is_file() or path.stat().st_size > _LONGEST_PTX:
         return {}
     with readable(path):
         text = regular(path).read_bytes().decode(errors="replace")
+    return {**_atomics(text), **_products(text)}
+
+
+def _products(ptx: str) -> dict[str, str | int]:
+    """The column on products of a kernel whose multiply-adds are nearly all of one line, without tensor cores."""
+    counts, place = Counter[str](), ""
+    for found in _MULTIPLIES.finditer("" if "mma" in ptx else ptx):
+        place = found["place"] or place
+        counts[place] += found["place"] is None
+    for line, most in counts.most_common(1):
+        if line and most >= max(_OF_BLOCKS, _HARDLY_OTHERS * counts.total()):
+            return {"float32_products": line}
+    return {}
+
+
+def _atomics(ptx: str) -> dict[str, str | int]:
+    """The columns on atomics of a kernel that adds much by these, as its PTX tells.
+
+    Empty where it does not tell: with loops, which repeat accesses, and of products on tensor cores. What only some
+    threads of a program add, such as the first one, is left out.
+    """
     place, labels, few, lines, bytes_of = "", set[str](), set[str](), dict[str, None](), {"add": 0, "others": 0}
-    for found in _PTX.finditer(text):
+    for found in _PTX.finditer(ptx):
         if found["tensor"] or found["to"] in labels:
             return {}
         place = found["place"] or place
@@ -296,6 +321,15 @@ def bare_runs(folder: Path) -> BareRuns:
         return BareRuns(programs_ns, tuple(_marked(folder)))
     except KanalyzeError as error:
         return BareRuns(programs_ns, damage=error)
+
+
+def _reached(folder: Path) -> ReachedRates:
+    """What the GPU was measured to reach, by the manifest; nothing where that was not measured."""
+
+    def rates(roofs: Any) -> ReachedRates:  # noqa: ANN401 - whatever is in a manifest
+        return ReachedRates(str(roofs["name"]), {str(kind): float(rate) for kind, rate in roofs["rates"].items()})
+
+    return from_manifest(folder, "roofs", rates, ReachedRates())
 
 
 def _marked(folder: Path) -> Iterator[BareRun]:

@@ -248,7 +248,7 @@ def test_counters_prove_causes_of_a_programs_own_kernels(counters, launch_id):
 
 PLAIN = {"uncoalesced_share": None, "fp64_flop": None, "flop": None, "roof_share": 0.01, "bound": "memory"}
 PLAIN |= {"dram_bytes": None, "dram_share": None, "compute_share": None}
-COUNTED = ("event_id", "sass", "thread_instructions", "sectors", "ideal_sectors", "file", "line")
+COUNTED = ("event_id", "sass", "instructions", "thread_instructions", "sectors", "ideal_sectors", "file", "line")
 
 
 @pytest.fixture
@@ -278,7 +278,7 @@ def test_of_the_bytes_that_a_kernel_moves_those_stay_that_its_threads_ask_for(  
 ):
     """128 bytes of 400: half of the time is that of the memory."""
     known(uncoalesced_share=0.875, bound=bound, dram_bytes=400)
-    of_load = (launch_id, "LDG.E R0", 32, sectors and 8 * sectors, sectors, None, None)
+    of_load = (launch_id, "LDG.E R0", 1, 32, sectors and 8 * sectors, sectors, None, None)
     rows = pl.DataFrame([dict(zip(COUNTED, of_load, strict=True))])
     monkeypatch.setattr(type(counters), "table", lambda *_: rows)
     (one,) = slow_kernels(joined([("own", launch_id, "exact", 400, 0.5)]), counters, page(("own", 400)))
@@ -289,7 +289,7 @@ def test_of_the_bytes_that_a_kernel_moves_those_stay_that_its_threads_ask_for(  
 def test_atomics_of_each_thread_hold_a_kernel_up(counters, launch_id, known, monkeypatch, adds, rules):  # noqa: PLR0913
     known()
     sass = [("LDG.E.U8 R5, desc[UR4][R4.64]", 1000.0), ("REDG.E.ADD.STRONG.GPU desc[UR4][R2.64], R7", 1000 * adds)]
-    code = [(launch_id, name, n, 0, 0, "src/a.cu", line) for line, (name, n) in enumerate(sass, 7)]
+    code = [(launch_id, name, 0, n, 0, 0, "src/a.cu", line) for line, (name, n) in enumerate(sass, 7)]
     rows = pl.DataFrame([dict(zip(COUNTED, of, strict=True)) for of in code])
     monkeypatch.setattr(type(counters), "table", lambda *_: rows)
     found = slow_kernels(joined([("own", launch_id, "exact", 400, 0.01)]), counters, page(("own", 400)))
@@ -297,24 +297,33 @@ def test_atomics_of_each_thread_hold_a_kernel_up(counters, launch_id, known, mon
 
 
 @pytest.mark.parametrize(
-    ("sass", "compute", "spared"), [("LDG.E R0", 0.3, 0.7), ("LDGSTS.E.128 [R0]", 0.3, 0.625), ("LDG.E", 0.7, None)]
+    ("sass", "compute", "spared"), [("LDG.E R0", 0.3, 0.7), ("LDGSTS.E.128 [R0]", 0.3, 20 / 33), ("LDG.E", 0.7, None)]
 )
 def test_spare_sectors_are_told_where_they_hold_a_kernel_up(  # noqa: PLR0913
     counters, launch_id, known, monkeypatch, sass, compute, spared
 ):
     """Of copies to shared memory ncu counts half as many that are none, and arithmetic goes on meanwhile."""
     known(uncoalesced_share=0.8, compute_share=compute)
-    rows = pl.DataFrame([dict(zip(COUNTED, (launch_id, sass, 32, 32, 8, "a.cu", 3), strict=True))])
+    rows = pl.DataFrame([dict(zip(COUNTED, (launch_id, sass, 1, 32, 33, 8, "a.cu", 3), strict=True))])
     monkeypatch.setattr(type(counters), "table", lambda *_: rows)
     found = slow_kernels(joined([("own", launch_id, "exact", 400, 0.1)]), counters, page(("own", 400)))
     assert [(one.where, one.at_stake_ns) for one in found] == ([("a.cu:3", int(400 * spared))] if spared else [])
+
+
+def test_bytes_side_by_side_that_begin_anywhere_touch_a_sector_more_and_are_no_cause(
+    counters, launch_id, known, monkeypatch
+):
+    known(uncoalesced_share=0.46)
+    rows = pl.DataFrame([dict(zip(COUNTED, (launch_id, "LDG.E.S8 R0", 100, 3200, 186, 100, "a.cu", 3), strict=True))])
+    monkeypatch.setattr(type(counters), "table", lambda *_: rows)
+    assert slow_kernels(joined([("own", launch_id, "exact", 400, 0.1)]), counters, page(("own", 400))) == []
 
 
 def test_copies_to_shared_memory_that_touch_all_that_they_need_are_no_cause(counters, launch_id, known, monkeypatch):
     """ncu counts 24 sectors for 16, and a header of CUDA is no line of the program."""
     known(uncoalesced_share=0.33, fp64_flop=9.0, flop=10.0, compute_share=0.8)
     code = [("LDGSTS.E.BYPASS.128 [R0]", 24, 16, "/src/a.cu"), ("DFMA R0", 0, 0, "/usr/local/cuda-13/include/math.hpp")]
-    rows = [(launch_id, sass, 32, touched, ideal, file, 3) for sass, touched, ideal, file in code]
+    rows = [(launch_id, sass, 0, 32, touched, ideal, file, 3) for sass, touched, ideal, file in code]
     frame = pl.DataFrame([dict(zip(COUNTED, row, strict=True)) for row in rows])
     monkeypatch.setattr(type(counters), "table", lambda *_: frame)
     found = slow_kernels(joined([("own", launch_id, "exact", 400, 0.1)]), counters, page(("own", 400)))

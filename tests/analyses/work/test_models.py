@@ -74,7 +74,7 @@ BY_HAND = [
     ("aten::_grouped_mm", [[6, 4], [2, 4, 5], [2]], [HALF, HALF, "int"], [""] * 3, 2 * 6 * 4 * 5, 2 * (24 + 30)),
     ("aten::_grouped_mm", [[3, 6], [6, 5], [2]], [HALF, HALF, "int"], [""] * 3, 2 * 3 * 6 * 5, 2 * (18 + 30 + 30)),
     ("aten::_grouped_mm", [[2, 3, 4], [4, 6], [2]], [HALF, HALF, "int"], [""] * 3, 2 * 3 * 4 * 6, 2 * (24 + 18)),
-    ("aten::index_add_", [[9, 4], [], [5], [5, 4]], [FLOAT, "Scalar", "long int", FLOAT], [""] * 4, 0, 8 * 5),
+    ("aten::index_add_", [[9, 4], [], [5], [5, 4]], [FLOAT, "Scalar", "long int", FLOAT], [""] * 4, 0, 8 * 5 + 4 * 20),
     ("aten::_softmax", [[3, 4], [], []], [FLOAT, "Scalar", "Scalar"], ["", "-1", "False"], 0, 4 * 24),
     ("aten::sum", [[3, 4], [], [], []], [FLOAT, "ScalarList", "Scalar", ""], ["", "[0]", "False", ""], 0, 4 * 12),
     ("aten::normal_", [[3, 4], [], []], [FLOAT, "Scalar", "Scalar"], ["", "0", "1"], 0, 4 * 12),

@@ -1,6 +1,7 @@
 """Roofs, the budget and MFU: they close, whatever is recorded."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 from math import ceil
 
@@ -13,7 +14,9 @@ import kanalyze
 from kanalyze.analyses.host._captures import with_captures
 from kanalyze.analyses.work._configuration import Configuration, factors
 from kanalyze.analyses.work._peaks import gpu_called, peaks
+from kanalyze.analyses.work.work import calls_with_work
 from kanalyze.errors import CannotTellError, UnknownNameError
+from kanalyze.report import ReachedRates
 from support.build import call, host, kernel, nvtx, report
 from support.command import REPORTS, SAMPLES
 from support.real_reports import real_report
@@ -167,6 +170,19 @@ def test_the_page_tells_how_far_operators_are_from_their_roofs(name, sentence):
 )
 def test_the_page_says_nothing_of_roofs_where_most_kernels_have_no_model(calls):
     assert "roof" not in kanalyze.overview(program(calls)).answer
+
+
+def test_roofs_that_were_measured_stand_beside_those_of_the_datasheet():
+    products, copies = ([[4096, 4096], [4096, 4096]], GEMM, 9_000_000), ([[1, 16384], [16384, 16384]], GEMM, 9_000_000)
+    made = program([products, copies])
+    assert kanalyze.roofs(made).get_column("reached_share").to_list() == [None, None]
+    rates = {"bf16": 0.8 * PEAK, "tf32": 1.0, "copy": 0.9 * BANDWIDTH}
+    measured = replace(made, reached=lambda: ReachedRates(H100["name"], rates))
+    shares = kanalyze.roofs(measured).select("bound", "reached_share").rows()
+    assert sorted(shares) == [("compute", pytest.approx(0.8)), ("memory", pytest.approx(0.9))]
+    assert "of their roof (large products reach 80.0 % here)" in kanalyze.overview(measured).answer
+    other = replace(made, reached=lambda: ReachedRates("NVIDIA A100", rates))
+    assert kanalyze.roofs(other).get_column("reached_share").null_count() == 2
 
 
 BIG, SMALL = [[4096, 4096], [4096, 4096]], [[1, 16384], [16384, 16384]]
@@ -345,3 +361,18 @@ def test_what_backward_computes_again_is_a_part_of_the_budget_and_no_model_flops
     used = kanalyze.mfu(made).row(0, named=True)
     every = sum(map(len, nodes))
     assert used["model_flop_share"] == pytest.approx(used["flop_share"] * (every - again) / every)
+
+
+@pytest.mark.parametrize(("model", "how"), [("cnn", "not"), ("llama", "reentrant"), ("manual", "attention")])
+def test_kernels_of_checkpointing_are_those_that_the_model_without_it_does_not_launch(model, how):
+    """Also where norms and attention are written by hand; FLOPs are FlopCounter's but for half of causal attention."""
+    folder = REPORTS / "work" / "recomputed"
+    names = (f"{model}_plain", f"{model}_{how}")
+    calls = [calls_with_work(real_report(folder / f"{name}.json.gz")) for name in names]
+    kernels = [Counter(dict(one.group_by("kernel").agg(pl.col("kernels").sum()).rows())) for one in calls]
+    again = calls[1].filter("again")
+    assert Counter(dict(again.group_by("kernel").agg(pl.col("kernels").sum()).rows())) == kernels[1] - kernels[0]
+    flops = json.loads((folder / "flops.json").read_text())
+    causal = again.filter(group="attention").get_column("flop").sum()
+    more = flops[names[1]] - flops[names[0]]
+    assert again.get_column("flop").sum() + causal == pytest.approx(more, rel=0.01)

@@ -17,6 +17,7 @@ from kanalyze.collectors.run.plan import Plan
 from kanalyze.collectors.tools import found
 from kanalyze.collectors.tools.found import find_tools
 from kanalyze.collectors.workload import resolve
+from kanalyze.readers.capture.read_capture import _reached
 from support.stand_ins import WANTED
 
 #: Headers of NVTX, of CUDA's toolkit.
@@ -41,6 +42,30 @@ def test_the_marks_of_a_script_are_kept(stand_ins, monkeypatch):
     told = json.loads(Path("cap/bare.json").read_text())
     assert (told["schema"], told["starts_ns"]) == (1, {})
     assert 0 < told["duration_ns"] < capture.manifest["passes"][0]["steps"][0]["duration_ns"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "kept"),
+    [
+        ((0, '{"name": "Some GPU", "rates": {"fp32": 1e13}}\n'), ("Some GPU", {"fp32": 1e13})),
+        ((1, "No module named 'torch'\n"), ("", {})),
+    ],
+)
+def test_roofs_are_measured_where_asked_for(stand_ins, monkeypatch, answer, kept):
+    del stand_ins
+    monkeypatch.setattr(found, "answer", lambda *words, **_: answer if "measured_peaks" in str(words[-1]) else (1, ""))
+    monkeypatch.setattr(found, "wanted_passes", WANTED)
+    monkeypatch.setattr(planning, "wanted_passes", WANTED)
+    Path("train.py").write_text("")
+    notes = []
+    capture = collect(
+        "train.py", [], output=Path("cap"), passes=("nsys",), python=sys.executable, measure=True, progress=notes.append
+    )
+    assert [event.text for event in notes if event.step == "roofs"] == [
+        "measured" if kept[0] else "not measured: No module named 'torch'"
+    ]
+    assert capture.manifest["roofs"] == ({"name": kept[0], "rates": kept[1]} if kept[0] else {})
+    assert _reached(Path("cap")) == kept
 
 
 NVTX = """

@@ -135,12 +135,37 @@ ADDED = ATOMIC.format(7, 7, "atom", ".v4.f32") + ATOMIC.format(9, 9, "red", ".f3
     ],
 )
 def test_what_adds_by_atomics_is_read_from_the_code_of_a_kernel(capture, ptx, told):
+    assert code_of(capture, ptx, "atomics", "atomic_bytes") == told
+
+
+def code_of(capture, ptx, *columns):
+    """What is read from the code of a Triton kernel."""
     (capture / "triton").mkdir()
     (capture / "triton" / "sums-1.ptx").write_text(ptx)
     row = {"name": "sums", "source": "triton", "hash": "1", "ptx": "../triton/sums-1.ptx"}
     (capture / "compiled.json").write_text(json.dumps({"schema": 1, "kernels": [row]}))
-    with kanalyze.read(capture) as found:
-        assert found.table("compiled_kernels").select("atomics", "atomic_bytes").row(0) == told
+    with kanalyze.read(capture) as report:
+        return report.table("compiled_kernels").select(columns).row(0)
+
+
+def multiplied(line, times):
+    """So many multiply-adds in a line of a kernel."""
+    return f"\t.loc\t1 {line} 8      // dots.py:{line}:8\n" + "\tfma.rn.f32 \t%r1, %r2, %r3, %r1;\n" * times
+
+
+@pytest.mark.parametrize(
+    ("ptx", "line"),
+    [
+        (multiplied(40, 512) + multiplied(45, 50), "dots.py:40"),
+        (multiplied(40, 512) + multiplied(45, 64), None),  # a formula multiplies in several lines
+        (multiplied(40, 255), None),
+        (multiplied(40, 512) + "\twgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32\n", None),
+        (multiplied(40, 512).partition("\n")[2], None),  # of no line
+        (multiplied(40, 512).replace("f32 \t", "f64 \t"), None),
+    ],
+)
+def test_products_of_blocks_in_float32_are_read_from_the_code_of_a_kernel(capture, ptx, line):
+    assert code_of(capture, ptx, "float32_products") == (line,)
 
 
 def test_without_a_torch_pass_nobody_knows_what_was_compiled(capture):

@@ -51,6 +51,9 @@ _OF_MODELS: Final = (
 #: Types of a copy that makes data smaller: into 16 bits, of more.
 _SHORTENS: Final = r"^\[\s*\"c10::(?:BFloat16|Half)\",\s*\"(?:float|double)\""
 
+#: Types of a copy that makes data larger: of bytes, and of others that are stored in fewer.
+_WIDENS: Final = r"^\[\s*\"(?:float|double)\",\s*\"(?:unsigned char|signed char|char|short|unsigned short)\""
+
 #: An operator on the CPU that no copy is seen beside takes so long at least (ns); launches that the host is late for.
 _LONG_NS: Final = 100_000
 
@@ -123,12 +126,9 @@ def _runs(report: Report) -> pl.DataFrame:
     launching = (pl.col("launches") > 0) | pl.col("called") | pl.col("aside")
     line = on_host.outermost(report).sort(*THREAD, "start")
     line = line.with_columns(run=launching.cast(pl.UInt32).cum_sum().over(THREAD), own=~launching)
-    # those that convert data into a shorter type, where types were recorded
-    shorter = (name == "aten::copy_") & pl.col("input_types").cast(pl.String).str.contains(_SHORTENS)
-    copies = on_host.operators(report).filter(shorter).get_column("row")
-    before = [copies.search_sorted(line.get_column(side)) for side in ("row", "stop")]
     line = line.with_columns(
-        shortens=before[1] > before[0],
+        shortens=_with_copies(report, line, _SHORTENS),
+        widens=own & _with_copies(report, line, _WIDENS),
         computes=own & ~name.str.contains(_NO_WORK),
         converts=own & name.str.contains(_CONVERTS),
     )
@@ -144,6 +144,7 @@ def _runs(report: Report) -> pl.DataFrame:
         lifted=(own & (name == _LIFTS)).any(),
         lifted_first=(name.filter(own).first() == _LIFTS).fill_null(value=False),
         converts=(pl.col("converts") & ~pl.col("shortens")).any(),
+        widens=pl.col("widens").any(),
         top=name.sort_by(took, nulls_last=False).last(),
         top_ns=took.max(),
         took_ns=took.sum(),
@@ -166,6 +167,14 @@ def _runs(report: Report) -> pl.DataFrame:
     computed = pl.col("after_start") - pl.col("before_end") > converted_ns
     begun = pl.when(lifted & (~small | computed)).then(since).otherwise("before_end")
     return _of_kinds(runs.with_columns(lifted=lifted & (small | slow), before_end=begun))
+
+
+def _with_copies(report: Report, line: pl.DataFrame, types: str) -> pl.Series:
+    """Whether operators of `line` contain copies of such input types, where types were recorded."""
+    such = (pl.col("name") == "aten::copy_") & pl.col("input_types").cast(pl.String).str.contains(types)
+    copies = on_host.operators(report).filter(such).get_column("row")
+    before, after = (copies.search_sorted(line.get_column(side)) for side in ("row", "stop"))
+    return after > before
 
 
 def _handed_on(report: Report, runs: pl.DataFrame, launching: pl.DataFrame) -> pl.DataFrame:
@@ -209,6 +218,8 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit("cpu-operators"))
         .when(uploads & (pl.col("top_ns") >= _LONG_NS) & pl.col("top").str.contains(_OF_MODELS))
         .then(pl.lit("cpu-operators"))
+        .when(uploads & pl.col("widens") & (pl.col("bytes") >= LARGE_BYTES))
+        .then(pl.lit("large-upload"))
         .when(uploads & ((pl.col("created") & made) | pl.col("lifted")))
         .then(pl.lit("cpu-tensors"))
         .when(uploads & pl.col("converts") & (pl.col("bytes") >= LARGE_BYTES))

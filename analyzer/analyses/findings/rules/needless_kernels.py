@@ -13,7 +13,7 @@ from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_gpu import FAMILY, INPUTS, LIBRARY, OPERATION, OUTPUT, Work
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, phrases
 from kanalyze.analyses.host._call_kinds import spoken
-from kanalyze.analyses.operators._host_tree import FEWEST_OF_LAYERS, OF_LAYERS, forward_rows, host_tree, inherited
+from kanalyze.analyses.operators._host_tree import forward_rows, host_tree, inherited
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.statistics import total
@@ -359,16 +359,9 @@ _WORTH_AGAIN: Final = 0.05  # less of the kernel time is left out
 @Rule
 def recomputation(report: Report) -> Findings:
     """One finding per device that runs layers again within backward, by the operators there."""
-    again = (pl.col("outer").is_in(OF_LAYERS) & pl.col("node").is_not_null()).fill_null(value=False)
-    known = say.in_pytorch(report) and on_gpu.launching_operators(report).filter(again).get_column("outer").n_unique()
-    for device in on_gpu.kernel_sums(report) if known >= FEWEST_OF_LAYERS else ():
-        line = on_gpu.with_operators(report, on_gpu.stream_lines(report, device.device)).with_columns(
-            run=pl.struct("line", "node").rle_id(), place=pl.int_range(pl.len())
-        )
-        # from the first to the last forward operator in each node of autograd
-        place = pl.col("place").filter(again)
-        inside = pl.col("place").is_between(place.min().over("run"), place.max().over("run"))
-        work = Work(report, device, line.filter(inside))
+    for device in on_gpu.kernel_sums(report) if say.in_pytorch(report) else ():
+        line = on_gpu.with_operators(report, on_gpu.stream_lines(report, device.device))
+        work = Work(report, device, line.with_columns(run=pl.struct("line", "node").rle_id()).filter("again"))
         called = with_facts(report, work.rows, "call_start", "call_end").drop_nulls(("call_start", "call_end"))
         sides = {"start": pl.col("call_start").min(), "end": pl.col("call_end").max()}
         spared = called.group_by("run", "process_id").agg(**sides).drop("run")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
@@ -18,7 +19,7 @@ from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.analyses.work.work import calls_with_work
+from kanalyze.analyses.work.work import calls_with_work, operations_with_roofs
 from kanalyze.decoder.fields import ELEMENT_BYTES
 from kanalyze.errors import KanalyzeError
 from kanalyze.report import Report
@@ -452,6 +453,7 @@ def _whole(own: Work, lines: pl.DataFrame) -> Finding:
 
 _WORTH_SUMS: Final = 0.08  # less of the kernel time is left out
 _LONGER: Final = 3.0  # so many times as long as what works on the same tensors is too long for the bytes of a sum
+_FREE: Final = 2  # sums that do not wait take so many times what their bytes take at the memory's bandwidth
 _NEAR: Final = 4  # kernels so near on their stream work on the same tensors
 
 #: Operators that sum into rows by an index, by what users write.
@@ -501,24 +503,46 @@ def scatter_atomics(sums: Work) -> Finding | None:
 _AT_MEMORY: Final = 0.4
 
 
-@Rule
-def atomics_in_code(report: Report) -> Findings:
-    """One finding per device on Triton kernels of the program whose code adds by atomics, slower than the memory."""
+def _in_code(report: Report, column: str, least: float) -> Iterator[tuple[Work, dict[str, Any]]]:
+    """The Triton kernel of most time of each device of whose code a `column` of compiled kernels tells, and its row."""
     try:
         compiled = compiled_kernels(report)
     except KanalyzeError as damage:
-        report.go_without("of atomics in compiled kernels", damage)
+        report.go_without("of the code of compiled kernels", damage)
         return
-    own = compiled.filter(source="triton").drop_nulls("atomics").unique("name", keep="first")
+    own = compiled.filter(source="triton").drop_nulls(column).unique("name", keep="first")
     named = pl.col("name").is_in(own.get_column("name").implode())
-    for every in on_gpu.kernels_that(report, named, _WORTH_SUMS) if own.height else ():
+    for every in on_gpu.kernels_that(report, named, least) if own.height else ():
         work = every._replace(rows=every.rows.filter(pl.col("name") == every.most))
-        told = own.row(by_predicate=pl.col("name") == work.most, named=True)
+        if work.share >= least:
+            yield work, own.row(by_predicate=pl.col("name") == work.most, named=True)
+
+
+@Rule
+def float32_in_code(report: Report) -> Findings:
+    """One finding per device on Triton kernels of the program whose code multiplies blocks in full float32."""
+    for work, told in _in_code(report, "float32_products", _WORTH):
+        left = _TF32_LEFT.get(work.device.capability)
+        if left is not None:
+            yield work.finding(
+                "no-tf32: code",
+                f"The code of {{0}} multiplies blocks in full float32, not on tensor cores (in "
+                f"{literal(told['float32_products'])}): {work.took}{words_of('no-tf32').what}",
+                work.most,
+                left=min(left / _REACHED, 1.0),
+                where=literal(told["float32_products"]),
+            )
+
+
+@Rule
+def atomics_in_code(report: Report) -> Findings:
+    """One finding per device on Triton kernels of the program whose code adds by atomics, slower than the memory."""
+    for work, told in _in_code(report, "atomics", _WORTH_SUMS):
         rows = with_facts(report, work.rows, *SHAPE).join(report.devices, on="device", how="left")
         threads = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z") * pl.col("block_x")
         rate = threads * 2 * told["atomic_bytes"] / pl.col("dur_ns") * 1e9
         slow = (rate < _AT_MEMORY * pl.col("memory_bandwidth_bytes_per_s")) & (pl.col("dur_ns") >= on_gpu.SHORTEST_NS)
-        if not rows.select(slow.all()).item() or work.share < _WORTH_SUMS:
+        if not rows.select(slow.all()).item():
             continue
         lines = str(told["atomics"])
         yield work.finding(
@@ -544,6 +568,9 @@ def _slow_sums(work: Work) -> pl.DataFrame:
     known = known.with_columns(run=pl.struct("line", "own").rle_id())
     others = pl.when(pl.col("streams") & ~pl.col("own")).then("exclusive_ns")
     near = pl.max_horizontal(others.shift(step).over("line") for step in range(-_NEAR, _NEAR + 1) if step)
-    usual = known.with_columns(near=near).filter("own").with_columns(usual_ns=pl.col("near").max().over("run"))
+    free = operations_with_roofs(work.report).select("row", free_ns=(_FREE * pl.col("dram_ns")).cast(pl.Int64))
+    usual = known.with_columns(near=near).filter("own").join(free, on="row", how="left", maintain_order="left")
+    by_bytes = pl.when(pl.col("free_ns").is_not_null().all()).then(pl.col("free_ns").sum())
+    usual = usual.with_columns(usual_ns=pl.min_horizontal(pl.col("near").max().over("run"), by_bytes.over("run")))
     took = pl.col("exclusive_ns").sum().over("run")
     return usual.filter(pl.col("sums").any().over("run") & (took >= _LONGER * pl.col("usual_ns").fill_null(0)))

@@ -48,9 +48,9 @@ def lists(took):
     return in_steps([event for one in steps for event in one], step_ns=10 * STEP)
 
 
-def converted(types):
+def converted(types, *others):
     """Data that are converted into another type before they are copied."""
-    events = [event for at in range(10) for event in step(at * STEP, ("aten::to",), down=0, up=1 << 21)]
+    events = [event for at in range(10) for event in step(at * STEP, (*others, "aten::to"), down=0, up=1 << 21)]
     starts = [event.start for event in events if (event.name, event.end - event.start) == ("aten::to", 150_000)]
     details = [{"event_id": len(events) + number, "input_types": types} for number in range(len(starts))]
     return in_steps([*events, *(host("op", "aten::copy_", at + 10, at + 140_000) for at in starts)], op_detail=details)
@@ -101,6 +101,7 @@ AND_BACK = "between a copy to it and one back, 1 time a step"
         (lists(3_000_000), "cpu-tensors", (), None),
         (lists(1_000_000), None, (), None),
         (converted('["float", "unsigned char"]'), "large-upload", (), None),
+        (converted('["float", "unsigned char"]', LIFT), "large-upload", (), None),  # of NumPy's bytes
         (converted('["c10::BFloat16", "float"]'), None, (), None),
         (program("aten::view", "aten::select", took=5000), None, (), None),  # views compute nothing
         (program("aten::add", down=0, up=0, took=5000), None, (), None),  # a counter of an optimizer

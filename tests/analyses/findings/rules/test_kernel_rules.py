@@ -1,5 +1,6 @@
 """Rules on kernels of libraries: kernels and operators in, finding out; one row a case."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from kanalyze.analyses.findings.rules.needless_kernels import (
 )
 from kanalyze.analyses.findings.rules.slower_kernels import (
     atomics_in_code,
+    float32_in_code,
     float64,
     gathers,
     no_tensor_cores,
@@ -28,6 +30,7 @@ from kanalyze.analyses.findings.rules.slower_kernels import (
 )
 from kanalyze.analyses.findings.rules.small_copies import growing_concatenations, growing_copies, no_kv_cache
 from kanalyze.analyses.findings.rules.unfused import bags_by_hand, by_hand, fusible, one_hot_products
+from kanalyze.model import DEVICE_KINDS
 from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, memset, nvtx, report
 from support.kernel_names import ADD, BACKWARD, DOWN, GEMM, LOG_SOFTMAX, MUL, ONE, POW, SOFTMAX, STRIDED, UP
@@ -452,6 +455,42 @@ def test_atomics_that_the_code_of_a_kernel_shows(row, name, dur_ns, found):
     told = atomics_in_code(report(events, limits=limits, compiled_kernels=codes))
     told = [(one.rule, one.at_stake_ns, one.at_most, one.where) for one in told if one.names == (name,)]
     assert told == [("scatter-atomics", dur_ns, True, "sums.py:7")] * found
+
+
+@pytest.mark.parametrize(
+    ("row", "capability", "saved_ns"),
+    [
+        ({}, "9.0", int(50_000 * (1 - 66.9 / 494.7 * 1.5))),
+        ({}, "12.0", None),  # of which nobody measured what TF32 leaves
+        ({"source": "inductor"}, "9.0", None),
+        ({"float32_products": None}, "9.0", None),
+    ],
+)
+def test_products_in_full_float32_that_the_code_of_a_kernel_shows(row, capability, saved_ns):
+    events = [kernel(0, 50_000, name="layer"), kernel(50_000, 60_000, name=GEMM)]
+    codes = [{"name": "layer", "source": "triton", "hash": "1", "float32_products": "net.py:41"} | row]
+    of = report(events, limits=HOPPER | {"compute_capability": capability}, compiled_kernels=codes)
+    told = float32_in_code(of)
+    assert [(one.rule, one.where, one.at_stake_ns) for one in told] == [("no-tf32", "net.py:41", 50_000)] * len(told)
+    assert [one.change(of).shorter.get_column("saved_ns").to_list() for one in told] == [[saved_ns]] * bool(saved_ns)
+
+
+def test_sums_are_held_against_their_bytes_where_shapes_tell_these():
+    """Rows of 63 MB are summed into 60: 18.8 µs at the bandwidth, twice that where nothing waits."""
+    shapes, types = [[60, 128], [], [122_880], [122_880, 128]], ["float", "Scalar", "long int", "float"]
+    events = [
+        host("op", "aten::index_add_", 0, 9_000),
+        call("cudaLaunchKernel", 10, 20, correlation=1, parent=0),
+        kernel(30_000, 200_000, name=INDEX_ADD, correlation=1, parent=0),
+        kernel(200_000, 290_000, name=MUL),
+    ]
+    details = [{"event_id": 0, "input_shapes": json.dumps(shapes), "input_types": json.dumps(types)}]
+    limits = HOPPER | {"name": "NVIDIA H100 80GB HBM3", "memory_bandwidth_bytes_per_s": int(3.35e12)}
+    of = report(events, kinds=(*DEVICE_KINDS, "api", "op"), op_detail=details, limits=limits)
+    (told,) = scatter_atomics(of)
+    least = (8 * 122_880 + 4 * 122_880 * 128) / 3.35e12 * 1e9
+    assert told.change(of).shorter.get_column("saved_ns").to_list() == [pytest.approx(170_000 - 2 * least, abs=2)]
+    assert scatter_atomics(report(events, kinds=(*DEVICE_KINDS, "api", "op"), limits=limits)) == []
 
 
 def test_formulas_that_others_tell_of_are_left_out():

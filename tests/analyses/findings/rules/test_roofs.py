@@ -113,6 +113,12 @@ def test_of_gradients_of_norms_nobody_knows_what_others_reach(op, told):
     assert ("far-from-roof" in found(made)) == told
 
 
+def test_products_of_an_operator_without_a_model_have_all_of_their_time_at_stake():
+    """Beside others, of which the roof of TF32 bounds what it saves."""
+    (other,) = found(program([([[4096, 4096]], FLOAT, 900_000)], op="mine::mm", kind="float")).values()
+    assert (other.rule, other.at_stake_ns) == ("no-tf32", 900_000)
+
+
 def test_short_kernels_and_those_near_their_roof_are_no_finding():
     quick = [([[4096, 4096], [4096, 4096]], TILE.format(128, 128), 180_000), ([[64, 64], [64, 64]], SMALL, 4000)]
     assert (
