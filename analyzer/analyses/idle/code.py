@@ -199,6 +199,12 @@ def place_texts(report: Report) -> pl.Series:
     return places.select(pl.format("{}:{}", pl.Series(short_paths(files), dtype=pl.String), "line")).to_series()
 
 
+def line_that_reads(report: Report, pattern: str) -> str:
+    """The only line of the program whose text matches; empty for none or several."""
+    lines = _places(report).filter(pl.col("text").cast(pl.String).str.contains(pattern)).get_column("place")
+    return str(place_texts(report)[lines.item()]) if len(lines) == 1 else ""
+
+
 def placed_with_text(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     """Rows with the number of a `place`: its text in place of that, and file, line, function and what stands there."""
     told = gathered(place_texts(report), rows.get_column("place")).alias("told")

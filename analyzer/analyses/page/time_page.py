@@ -317,7 +317,7 @@ def _of_instructions(ncu: Report) -> pl.DataFrame:
     """What the code of each kernel with its counts tells of its global accesses, a row for each that has it.
 
     Columns: event_id, atomics_share (those that add by atomics, of its threads' accesses), needed (bytes that they ask
-    for) and uncoalesced_share, without the half that ncu adds to sectors that copies to shared memory touch, and without
+    for) and uncoalesced_share, without the half that ncu adds to sectors that copies to shared memory touch and without
     one sector of each access of a warp, whose threads side by side may begin anywhere; and by the name of each cause
     the program's line with the instruction that has most of it, null without lines.
     """

@@ -95,6 +95,7 @@ def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.Data
         pl.concat([pieces, released]),
         stake,
         headline=f"{per.plural(calls.height, 'call')} to allocate or free GPU memory",
+        where=say.main_site(report, calls.filter("gives").select(*THREAD, at="start")),  # else what claims its time
         mending=Mending(calls=calls.get_column("row"), host=releases),
     )
 

@@ -11,8 +11,9 @@ from kanalyze.analyses.device._operations import exclusive_operations, with_fact
 from kanalyze.analyses.device._windows import idle_spans
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_gpu import FAMILY, INPUTS, LIBRARY, OPERATION, OUTPUT, Work
-from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, phrases
+from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, literal, phrases
 from kanalyze.analyses.host._call_kinds import spoken
+from kanalyze.analyses.idle.code import line_that_reads
 from kanalyze.analyses.operators._host_tree import forward_rows, host_tree, inherited
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.replay._changes import Mending
@@ -372,6 +373,7 @@ def recomputation(report: Report) -> Findings:
             f"Layers run forward again within backward: {work.many('operation')}, {work.took}, as under activation "
             f"checkpointing, which saves memory.{holds} Where that is not short, they run for nothing.",
             least=_WORTH_AGAIN,
+            where=literal(line_that_reads(report, r"\bcheckpoint\w*\(")),
             # and what the host does from the first of them to the last
             mending=on_gpu.without(work.rows)._replace(host=spared),
         )
