@@ -11,7 +11,7 @@ from polars._typing import PolarsDataType
 
 from kanalyze.analyses.counters._sampled_means import grids, means
 from kanalyze.analyses.counters.roofline import roofline
-from kanalyze.analyses.device._operations import facts_of, operations
+from kanalyze.analyses.device._operations import SHAPE, facts_of, operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host._captures import capture_source, has_captures
 from kanalyze.analyses.host._range_lines import shapes_beside
@@ -23,7 +23,7 @@ from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.work._models import BOUND, MODEL, Product, executed_flop, tiles_of, work_of
 from kanalyze.analyses.work._peaks import TYPES, memory_ns, memory_roofs, peaks, per_cycle
-from kanalyze.columns import LARGEST, beside, gathered, mixed
+from kanalyze.columns import LARGEST, beside, gathered, mixed, product
 from kanalyze.decoder.decode import decode
 from kanalyze.decoder.fields import ELEMENT_BYTES
 from kanalyze.errors import KanalyzeError
@@ -62,6 +62,8 @@ TABLE: Final = Table(
                 causal mask those that it keeps); 0 for operators that bytes bound.
             executed_flop int?: Those that ran: as ncu counted, else of a product with its tiles filled up, else of
                 tensor cores by GPU metrics; null where none of these tells.
+            result_elements int?: Of a product whose shape was not recorded, how many its result has at most, by tile
+                and grid of its kernel; null where that may be persistent, as those from sm90 on.
             bytes int?: The least that is read and written.
             dram_bytes int?: What was, of the GPU's memory; null where it was not measured.
             measured text?: How: {EXACT} (ncu counted this call, or the same kernel and launch shape for the same
@@ -132,7 +134,35 @@ def work(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report has no operators and no ranges, or no kernels.
     """
-    return TABLE.select(required_calls(report, TABLE)).sort("start_ns", "event_id")
+    calls = required_calls(report, TABLE)
+    unknown = calls.filter((pl.col("group") == "products") & pl.col("flop").is_null())
+    bounds = most_elements(report, unknown)
+    told = calls.join(bounds, on="event_id", how="left", maintain_order="left", validate="1:1")
+    return TABLE.select(told).sort("start_ns", "event_id")
+
+
+#: GPUs before those whose kernels of products may each compute several tiles.
+_BLOCK_FOR_A_TILE: Final = r"^(?:sm_?[5-8]\d|maxwell|pascal|volta|turing|ampere)$"
+
+
+def most_elements(report: Report, products: pl.DataFrame) -> pl.DataFrame:
+    """The most elements of the result of calls of products with one kernel: event_id, result_elements; null: unknown.
+
+    A block computes a tile, but of persistent kernels, whose grid says nothing of their tiles.
+    """
+    names = products.get_column("kernel").unique()
+    said = [(name, decode(name)) for name in names.drop_nulls()]
+    tiles = pl.DataFrame(
+        [(name, *(one.tile[:2] if len(one.tile) > 1 else (None, None)), one.arch) for name, one in said],
+        schema={"kernel": pl.String, "tile_m": pl.Int64, "tile_n": pl.Int64, "arch": pl.String},
+        orient="row",
+    )
+    alone = products.filter(pl.col("kernels") == 1).select("event_id", "kernel")
+    launches = operations(report, *SHAPE[:3]).select("event_id", blocks=product(*map(pl.col, SHAPE[:3])))
+    rows = alone.join(launches, on="event_id").join(tiles, on="kernel")
+    single = pl.col("arch").str.contains(_BLOCK_FOR_A_TILE) & ~pl.col("kernel").str.contains("(?i)stream_?k")
+    most = product(pl.col("blocks"), pl.col("tile_m"), pl.col("tile_n"))
+    return rows.select("event_id", result_elements=pl.when(single).then(most))
 
 
 def required_calls(report: Report, table: Table) -> pl.DataFrame:

@@ -14,7 +14,7 @@ import kanalyze
 from kanalyze.analyses.host._captures import with_captures
 from kanalyze.analyses.work._configuration import Configuration, factors
 from kanalyze.analyses.work._peaks import gpu_called, peaks
-from kanalyze.analyses.work.work import calls_with_work
+from kanalyze.analyses.work.work import calls_with_work, most_elements
 from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.report import ReachedRates
 from support.build import call, host, kernel, nvtx, report
@@ -170,6 +170,27 @@ def test_the_page_tells_how_far_operators_are_from_their_roofs(name, sentence):
 )
 def test_the_page_says_nothing_of_roofs_where_most_kernels_have_no_model(calls):
     assert "roof" not in kanalyze.overview(program(calls)).answer
+
+
+@pytest.mark.parametrize(
+    "name", ["work/operators.json.gz", "torch/memory.json.gz", "work/recomputed/manual_plain.json.gz"]
+)
+def test_tiles_and_grids_bound_the_results_of_products(name):
+    """As known by their shapes: m, n, k and batch."""
+    made = real_report(REPORTS / name)
+    calls = calls_with_work(made).filter(pl.col("group") == "products").drop_nulls("sides")
+    known = calls.join(most_elements(made, calls), on="event_id").drop_nulls("result_elements")
+    m, n, _, batch = (pl.col("sides").list.get(place) for place in range(4))
+    assert known.filter(m * n * batch > pl.col("result_elements")).is_empty()
+
+
+def test_a_product_without_its_shape_has_a_bound_by_tile_and_grid():
+    tiled = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_32x3_nn_align8>(Params)"
+    grid = {"grid": (3, 5, 2), "block": (128, 1, 1)}
+    names = (tiled, GEMM, "my_kernel")
+    events = [kernel(1000 * place, 1000 * place + 500, name=name, **grid) for place, name in enumerate(names)]
+    rows = kanalyze.work(report([*events, nvtx("all", 0, 9000)], kinds=("kernel", "range", "api"), limits=H100))
+    assert rows.get_column("result_elements").to_list() == [30 * 256 * 128, None, None]
 
 
 def test_roofs_that_were_measured_stand_beside_those_of_the_datasheet():
