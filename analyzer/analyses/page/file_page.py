@@ -275,6 +275,12 @@ def evidence(recorded: Report, rule: str) -> list[Summary]:
         if own := [one for one in every if one.rule == rule]:
             return [_of(view, one) for one in own]
         known |= {one.rule for one in every}
+    # what counters of ncu prove is told on the page of both
+    ncu = recorded.whole.counted()
+    proven = [one for page in overviews_together(recorded, ncu) for one in page.findings] if ncu is not None else []
+    if own := [one for one in proven if one.rule == rule]:
+        return [_of(views[0], one) for one in own]
+    known |= {one.rule for one in proven}
     raise UnknownNameError.of(f"finding of {recorded.meta.path.name} called", rule, sorted(known))
 
 

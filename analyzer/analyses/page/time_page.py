@@ -310,7 +310,24 @@ def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[F
         cause = None if decode(str(name)).library is not None else next(causes, None)  # of the program's own kernels
         if cause is not None:
             found.append(_finding(page, str(name), took_ns, roof, of_kernel, cause))
-    return found
+    found.sort(key=lambda one: -one.at_stake_ns)
+    return [_together([one for one in found if one.rule == rule]) for rule in dict.fromkeys(one.rule for one in found)]
+
+
+def _together(found: list[Finding]) -> Finding:
+    """Findings of one cause as one: what that with most at stake says, with the kernels and times of all."""
+    first, *others = found
+    if not others:
+        return first
+    names = [f"{{{place}}} ({time(one.at_stake_ns)})" for place, one in enumerate(others, 1)]
+    return first._replace(
+        names=tuple(name for one in found for name in one.names),
+        at_stake_ns=sum(one.at_stake_ns for one in found),
+        replayed_low_ns=sum(one.replayed_low_ns or 0 for one in found),
+        replayed_high_ns=sum(one.replayed_high_ns or 0 for one in found),
+        text=f"{first.text} The same holds of {', '.join(names)}.",
+        headline=f"{first.headline}, and of {'{1}' if len(others) == 1 else f'{len(others)} more'}",
+    )
 
 
 def _of_instructions(ncu: Report) -> pl.DataFrame:

@@ -1,6 +1,7 @@
 """Content of the HTML report, what shows a finding, and kernels that ncu measured far from their roof."""
 
 import json
+import tarfile
 
 import polars as pl
 import pytest
@@ -14,7 +15,7 @@ from kanalyze.analyses.page.overview_page import PageKernels
 from kanalyze.analyses.page.time_page import slow_kernels
 from kanalyze.errors import UnknownNameError
 from support.build import call, kernel, report
-from support.command import REPORTS, SAMPLES, run
+from support.command import REPORTS, ROOT, SAMPLES, run
 from support.real_reports import real_report
 
 # What ncu measured, and copies by size: the rows of the tables, and nothing where nothing was measured.
@@ -244,6 +245,26 @@ def test_counters_prove_causes_of_a_programs_own_kernels(counters, launch_id):
     assert one.at_stake_ns == int(400 * 0.6142433234421365)
     name = "void at::native::cat(int)"
     assert slow_kernels(joined([(name, launch_id, "exact", 400, 0.1)]), counters, page((name, 400))) == []
+
+
+def test_kernels_of_one_cause_are_one_finding(counters, launch_id):
+    names = {"one": 400, "two": 300, "three": 200}
+    rows = joined([(name, launch_id, "exact", ns, 0.1) for name, ns in names.items()])
+    each = [slow_kernels(rows, counters, page((name, ns)))[0].at_stake_ns for name, ns in names.items()]
+    (one,) = slow_kernels(rows, counters, page(*names.items()))
+    assert (one.names, one.at_stake_ns) == (tuple(names), sum(each))
+    assert one.headline == "61.4 % of a kernel's accesses are uncoalesced: {0}, and of 2 more"
+    assert "The same holds of {1} (" in one.text
+    (two,) = slow_kernels(rows, counters, page(*[*names.items()][:2]))
+    assert two.headline.endswith(": {0}, and of {1}")
+
+
+def test_what_counters_prove_is_explained_in_the_report(tmp_path):
+    with tarfile.open(ROOT / "benchmarks/diagnosis/captures/cuda_row_sums.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    with kanalyze.read(next(tmp_path.glob("**/manifest.json")).parent) as report:
+        (shown,) = evidence(report, "uncoalesced")
+        assert shown.findings[0].names == tuple(shown.tables["kernels"].get_column("name"))
 
 
 PLAIN = {"uncoalesced_share": None, "fp64_flop": None, "flop": None, "roof_share": 0.01, "bound": "memory"}
