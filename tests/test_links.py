@@ -2,16 +2,15 @@
 
 import re
 import shlex
-from pathlib import Path
 
 import click
 import pytest
 
 from kanalyze import catalog
 from kanalyze.cli import kanalyze as command_line
+from support.command import ROOT
 from support.shares import some
 
-ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), *sorted(ROOT.glob("*/README.md"))]
 LINK = re.compile(r"\]\(([^)\s]+)\)")

@@ -4,15 +4,14 @@ import re
 import runpy
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from kanalyze.cli import kanalyze as command_line
+from support.command import ROOT
 from support.shares import some
 
-ROOT = Path(__file__).parents[1]
 CI = (ROOT / ".ci/run").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 WORKFLOWS = ROOT / ".github/workflows"

@@ -3,14 +3,12 @@
 import gzip
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
-from support.command import SAMPLES, run
+from support.command import REPORTS, SAMPLES, run
 
 JOB = SAMPLES / "ddp_late"
-REPORTS = Path(__file__).parents[1] / "reports"
 
 
 @pytest.mark.slow

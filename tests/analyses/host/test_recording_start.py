@@ -1,7 +1,6 @@
 """Recordings that begin in mid-run: what was waited for first is unknown, and nothing is called a first launch."""
 
 from collections import Counter
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -17,11 +16,11 @@ from kanalyze.analyses.idle.ledger import gaps, ledger
 from kanalyze.analyses.launches.cold import cold
 from kanalyze.analyses.page.time_page import summarize
 from support.build import call, kernel, launched, memcpy, overhead, report
+from support.command import REPORTS
 from support.real_reports import real_report
 from support.slow_model import RECORDING_BEGINS, SlowModel
 from support.strategies import EVENTS, FEWER
 
-REPORTS = Path(__file__).parents[2] / "reports"
 US, MS = 1_000, 1_000_000
 LATE = 500 * MS
 

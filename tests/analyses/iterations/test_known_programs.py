@@ -1,7 +1,6 @@
 """Programs whose iterations are known: with marks and without them, on several GPUs, and real ones."""
 
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 
 import polars as pl
@@ -11,6 +10,7 @@ import kanalyze
 from kanalyze.analyses.iterations.iterations import iterations
 from kanalyze.analyses.iterations.phases import steady_part, steady_part_by_launches
 from support.build import nvtx, report
+from support.command import ROOT
 from support.launches import Launch, Program, copy_in, copy_out, layer, report_of, training_step
 
 pytestmark = pytest.mark.slow
@@ -91,8 +91,6 @@ def test_what_repeats_how_often_and_how_long_is_told_with_marks_and_without(step
         told = [rows.filter(~pl.col("start_ns").is_between(begun[11], begun[12] - 1)) for rows in told]
     assert told[0].equals(told[1])
 
-
-ROOT = Path(__file__).parents[3]
 
 #: Reports whose launches tell how long an iteration takes as their marks do, within a twentieth.
 SAME = (

@@ -2,7 +2,6 @@
 
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -24,9 +23,8 @@ from kanalyze.analyses.operators._host_names import (
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.errors import ClosedReportError
 from support.build import call, host, kernel, memcpy, nvtx, report
+from support.command import SAMPLES
 from support.strategies import FEWER
-
-SAMPLES = Path(__file__).parents[3] / "sample_reports"
 
 
 def launches(names, *, apart=100_000, thread=1, first=0, process=1):

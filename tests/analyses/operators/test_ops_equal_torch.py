@@ -3,17 +3,16 @@
 import json
 from collections import defaultdict
 from functools import cache
-from pathlib import Path
 
 import polars as pl
 import pytest
 
 import kanalyze
 from kanalyze.analyses.operators._host_tree import forward_rows
+from support.command import ROOT
 from support.key_averages import parsed
 from support.real_reports import real_report
 
-ROOT = Path(__file__).parents[3]
 SAMPLES = ROOT / "sample_reports"
 PRINTED = sorted(path.parent for path in SAMPLES.glob("*/torch.key_averages.txt"))
 EXACT = sorted((ROOT / "tests" / "reports" / "torch").glob("*.key_averages.json"))

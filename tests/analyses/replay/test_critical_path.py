@@ -10,11 +10,10 @@ from kanalyze.analyses.replay.critical_path import critical_path, edges, slack
 from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, nvtx, report, timeline
+from support.command import ROOT
 from support.slow_path import SlowPath
 from support.slow_replay import TURNS, simulated
 from support.strategies import EVENTS, WINDOWS
-
-ROOT = __import__("pathlib").Path(__file__).parents[3]
 
 
 def _segments(*events, **where):

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -15,10 +14,10 @@ from kanalyze.analyses.findings.rules.launches import default_stream, exposed_co
 from kanalyze.analyses.idle.ledger import exposure, ledger
 from kanalyze.window import Window
 from support.build import call, graph, host, kernel, memcpy, report
+from support.command import REPORTS
 from support.measures import assert_told
 from support.real_reports import real_report
 
-REPORTS = Path(__file__).parents[3] / "reports"
 US = 1000
 PINNED, PAGEABLE = {"source_memory": "Pinned"}, {"source_memory": "Pageable"}
 TO_HOST = {"target_memory": "Pinned", "source_memory": "Device"}

@@ -1,7 +1,6 @@
 """What is made, loaded, compiled and tuned: contexts, modules, kernels again and again; operations of JAX."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -16,6 +15,7 @@ from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.window import Window
 from support.build import call, host, kernel, launched, memcpy, nvtx, overhead, report
+from support.command import REPORTS
 from support.measures import assert_told, measures
 from support.real_reports import real_report
 
@@ -352,8 +352,6 @@ def tuned(passes, *, runs=30, again=True):
         events += launches(begin + 9_000_000, "gate", grid=(512, 1, 1))
     return report(events).narrow(window=Window(0, 10_000_000 * passes, "steady", count=passes, each="step"))
 
-
-REPORTS = Path(__file__).parents[3] / "reports"
 
 LAUNCH = "cudaLaunchKernel_v7000"
 

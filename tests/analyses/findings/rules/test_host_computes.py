@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -21,6 +20,7 @@ from kanalyze.analyses.idle.ledger import bucket_sums, ledger
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.window import Window
 from support.build import call, host, kernel, launched, memcpy, nvtx, report
+from support.command import REPORTS
 from support.measures import assert_told
 from support.real_reports import real_report
 
@@ -429,9 +429,6 @@ def test_arrays_that_are_converted_before_they_are_copied(of, host_ns, copies_ns
         change = one.change(of)
         assert change.host.select((pl.col("end") - pl.col("start")).unique()).to_series().to_list() == [host_ns]
         assert change.shorter.get_column("saved_ns").unique().to_list() == [copies_ns]
-
-
-REPORTS = Path(__file__).parents[3] / "reports"
 
 
 def launching(start, end):

@@ -3,7 +3,6 @@
 import shutil
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -16,11 +15,10 @@ from kanalyze.analyses.findings.rules.occupancy import SAMPLED, far_apart, low_o
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
 from support.build import call, graph, kernel, memset, report
+from support.command import REPORTS
 from support.command import REPORTS as SAMPLED_REPORTS
 from support.measures import assert_told
 from support.real_reports import real_report
-
-REPORTS = Path(__file__).parents[3] / "reports"
 
 #: 4 SMs of capability 9.0.
 SMALL = {"compute_capability": "9.0", "sm_count": 4}

@@ -1,19 +1,16 @@
 """Findings about optimizers that run kernel by kernel, and about gradients filled with zeros."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from kanalyze.analyses.findings.rules.unfused import unfused_optimizer, zero_grad_fills
 from kanalyze.window import Window
 from support.build import call, host, kernel, memset, nvtx, report
+from support.command import REPORTS, SAMPLES
 from support.kernel_names import ADD, FILL, GEMM, ONE
 from support.measures import assert_told
 from support.real_reports import real_report
-
-REPORTS = Path(__file__).parents[3] / "reports"
-SAMPLES = Path(__file__).parents[4] / "sample_reports"
 
 LIST = (
     "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::X, {}>(int)"

@@ -4,7 +4,6 @@ import re
 import shutil
 import sqlite3
 from dataclasses import replace
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -18,6 +17,7 @@ from kanalyze.analyses.findings.rules import ACTION_LONGEST, HEADLINE_LONGEST, F
 from kanalyze.analyses.findings.say import LOADS_NEXT, per_iteration, phase, with_lines
 from kanalyze.window import PerIteration, Window
 from support.build import call, graph, host, kernel, nvtx, report
+from support.command import REPORTS
 from support.real_reports import real_report
 
 STEPS = PerIteration(60, "step")
@@ -190,8 +190,6 @@ def test_a_finding_lies_in_the_line_with_most_of_its_time(claims, of, where, pla
     (one,) = with_lines(of, [finding(*claims, where=where)])
     assert one.place.format() == place
 
-
-REPORTS = Path(__file__).parents[3] / "reports"
 
 #: What is put behind every name of a call, range, domain (but NCCL's), overhead and kernel.
 BRACES = "{0} {x} {"

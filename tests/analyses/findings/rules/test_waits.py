@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -15,13 +14,13 @@ from kanalyze.analyses.findings.rules.waits import avoidable, blocking_read, idl
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
 from support.build import call, graph, host, kernel, launched, memcpy, nvtx, overhead, report
+from support.command import REPORTS
 from support.measures import assert_told
 from support.real_reports import real_report
 from support.shares import cases, holds
 from support.slow_syncs import sync_reports
 from support.strategies import FEWER, WINDOWS
 
-REPORTS = Path(__file__).parents[3] / "reports"
 LAUNCH = "cudaLaunchKernel_v7000"
 COPY, SYNC = "cudaMemcpyAsync_v3020", "cudaStreamSynchronize_v3020"
 
