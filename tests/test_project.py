@@ -77,10 +77,8 @@ VERSIONS = runpy.run_path(str(ROOT / ".ci" / "versions.py"))
 
 def test_pythons_are_those_of_the_classifiers():
     listed = ["Typing :: Typed", "Programming Language :: Python :: 3.11", "Programming Language :: Python :: 3.14"]
-    assert VERSIONS["pythons"]({"classifiers": [*listed, "Programming Language :: Python :: 3 :: Only"]}) == [
-        "3.11",
-        "3.14",
-    ]
+    found = VERSIONS["pythons"]({"classifiers": [*listed, "Programming Language :: Python :: 3 :: Only"]})
+    assert found == ["3.11", "3.14"]
 
 
 def test_lowest_versions_are_those_of_dependencies_and_extras():

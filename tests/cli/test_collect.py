@@ -276,10 +276,8 @@ def test_a_signal_keeps_finished_passes_and_leaves_no_process(machine, number):
         process.send_signal(number)
         _, error = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert error.decode().splitlines()[-2:] == [
-        "kanalyze: stopped during ncu.",
-        "What was finished before is in cap.  [interrupted]",
-    ]
+    rows = error.decode().splitlines()[-2:]
+    assert rows == ["kanalyze: stopped during ncu.", "What was finished before is in cap.  [interrupted]"]
     told = json.loads(Path("cap/manifest.json").read_text())
     assert told["status"] == "interrupted"
     assert {one["name"]: one["status"] for one in told["passes"]} == {"nsys": "done", "ncu": "interrupted"}

@@ -55,10 +55,8 @@ def test_what_is_left_out_is_named_and_the_status_says_so(out, tmp_path):
     told = run("reduce", NCCL, tmp_path / "broken.json", tmp_path / "none.json", "-j", 1, "-o", out)
     assert told.status == 1
     assert told.text.startswith("1 report reduced, 2 left out.")
-    assert [line.split(": ")[1:3] for line in told.error.splitlines()] == [
-        ["left out", str(tmp_path / "none.json")],
-        ["left out", str(tmp_path / "broken.json")],
-    ]
+    found = [line.split(": ")[1:3] for line in told.error.splitlines()]
+    assert found == [["left out", str(tmp_path / "none.json")], ["left out", str(tmp_path / "broken.json")]]
 
 
 @pytest.mark.slow

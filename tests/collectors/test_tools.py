@@ -259,10 +259,8 @@ def test_a_listing_of_nsys_gives_kernels_in_order_and_no_copies():
     for text in ("", "SKIPPED: does not contain CUDA trace data.", LAUNCHES.partition("\n")[0]):
         assert parse(text) == []
     shape, owner = ("1", "1", "1", "1", "1", "1", "0.000", "0.000"), ("NVIDIA H200 (0)", "1")
-    assert parse("Processing [a.sqlite] with [x.py]...\n\n" + LAUNCHES) == [
-        Launch("_Z3addiPfS_", shape, owner, 200, 5000),
-        Launch("_Z3addiPfS_", shape, owner, 6000, 100),
-    ]
+    rows = parse("Processing [a.sqlite] with [x.py]...\n\n" + LAUNCHES)
+    assert rows == [Launch("_Z3addiPfS_", shape, owner, 200, 5000), Launch("_Z3addiPfS_", shape, owner, 6000, 100)]
 
 
 @pytest.mark.parametrize(

@@ -205,9 +205,7 @@ def test_tables_the_page_and_health_say_that_the_recording_begins_there():
 
 def test_a_blocking_call_before_anything_ran_waits_for_what_is_not_recorded():
     calls = [call("cudaDeviceSynchronize", 0, 14 * MS), call("cudaStreamSynchronize", 14 * MS, 14 * MS + 50 * US)]
-    assert rows([*calls, *LAUNCH], "sync", "unknown") == [
-        ("sync", "cudaStreamSynchronize", 50 * US),
-        ("unknown", "recording begins", 14 * MS),
-    ]
+    told = rows([*calls, *LAUNCH], "sync", "unknown")
+    assert told == [("sync", "cudaStreamSynchronize", 50 * US), ("unknown", "recording begins", 14 * MS)]
     (blocks,) = [one for one in ranked(report([*calls, *LAUNCH])) if one.rule == "host-blocks"]
     assert blocks.at_stake_ns == 50 * US

@@ -83,12 +83,8 @@ def test_what_waits_in_a_dataloader_waits_for_a_worker():
     events = (*WAITING, host("osrt", "poll", 29, 111))
     made = report(events, scheduling=moments, python_samples=python, stack_frames=frames)
     found = culprits(made, by="state").row(0, named=True)
-    assert (found["state"], found["waits_on"], found["call"], found["ns"]) == (
-        "blocked",
-        "DataLoader worker",
-        "poll",
-        80,
-    )
+    shown = (found["state"], found["waits_on"], found["call"], found["ns"])
+    assert shown == ("blocked", "DataLoader worker", "poll", 80)
 
 
 @pytest.mark.parametrize(("taken", "state"), [(50, "runnable"), (49, "off processor")])

@@ -369,10 +369,8 @@ def test_a_rank_that_does_other_things_as_well():
     programs = [Program(process=rank).then(BOOT).iterations(*[training_step()] * 20) for rank in range(2)]
     programs[1].then(Launch(f"other {number}", ns=20_000) for number in range(1_500))
     rows = frame(*programs)
-    assert rows.group_by("process_id", "name").len().sort("process_id").rows() == [
-        (0, "repetition", 20),
-        (1, "repetition", 20),
-    ]
+    told = rows.group_by("process_id", "name").len().sort("process_id").rows()
+    assert told == [(0, "repetition", 20), (1, "repetition", 20)]
     assert frame(programs[1]).is_empty()
 
 

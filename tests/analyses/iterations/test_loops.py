@@ -93,10 +93,8 @@ def test_the_loop_that_launched_most_in_all_is_the_pass():
     )
     with patch("kanalyze.analyses.iterations._marks.loop_passes", return_value=LOOP_PASSES.select(table)):
         found = marked_iterations(report(events))
-    assert sorted(found.group_by("name", "found_by").len().rows()) == [
-        ("pass", "loop train.py:9", 12),
-        ("pass of train.py:7", "loop train.py:7", 6),
-    ]
+    told = sorted(found.group_by("name", "found_by").len().rows())
+    assert told == [("pass", "loop train.py:9", 12), ("pass of train.py:7", "loop train.py:7", 6)]
 
 
 @pytest.fixture

@@ -162,10 +162,8 @@ def test_a_call_whose_number_is_an_operators_by_chance_and_rows_of_equal_times()
         "0-20 op:aten::add; 5-9 kernel ^0; 30-50 op:aten::item; 31-49 cudaStreamSynchronize #7; 60-61 kernel ^2"
     )
     found = trace_report(events, {0: 7, 2: 8})
-    assert ops(found).select("name", "self_device_ns", "device_ns", "exclusive_device_ns").rows() == [
-        ("aten::add", 4, 4, 4),
-        ("aten::item", 1, 5, 1),
-    ]
+    told = ops(found).select("name", "self_device_ns", "device_ns", "exclusive_device_ns").rows()
+    assert told == [("aten::add", 4, 4, 4), ("aten::item", 1, 5, 1)]
     synchronise = ops(found, as_torch=True).filter(pl.col("name") == "cudaStreamSynchronize")
     assert synchronise.get_column("self_device_ns").to_list() == [4]
     alike = trace_report(timeline("0-5 op:aten::b; 10-15 op:aten::c; 20-25 op:aten::a"), {})

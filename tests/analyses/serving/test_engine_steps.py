@@ -137,10 +137,8 @@ def test_a_pattern_of_the_users_own():
         "my decode bs=8",
         patterns=["my decode bs={batch} (kv {kv})", "run {kind} with {tokens}"],
     )
-    assert engine_marks(of).select(FIELDS[:6]).rows() == [
-        ("the program", "decode", 7, 7, None, 90),
-        ("the program", "mixed", None, 12, None, None),
-    ]
+    shown = engine_marks(of).select(FIELDS[:6]).rows()
+    assert shown == [("the program", "decode", 7, 7, None, 90), ("the program", "mixed", None, 12, None, None)]
     inner = report([nvtx("step[DECODE bs=2]", 0, 100), nvtx("forward", 10, 90)]).narrow(steps=["forward"])
     assert engine_marks(inner).select("start", "kind", "requests").rows() == [(0, "decode", 2)]
     with pytest.raises(UnknownNameError, match=r"no range 'his \{batch\}'"):

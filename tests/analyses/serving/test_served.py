@@ -183,21 +183,15 @@ def test_labels_of_a_kind_are_one_row_among_the_operators():
         events += launched(start + 5, start + 8, ran)
     of = report(events)
     rows = by_kind(of, kanalyze.ops(of))
-    assert rows.select("name", "count", "exclusive_device_ns").rows() == [
-        ("decode step", 2, 30),
-        ("aten::mm", 1, 25),
-        ("prefill step", 1, 5),
-    ]
+    told = rows.select("name", "count", "exclusive_device_ns").rows()
+    assert told == [("decode step", 2, 30), ("aten::mm", 1, 25), ("prefill step", 1, 5)]
     assert by_kind(report(events[3:4]), kanalyze.ops(report(events))).equals(kanalyze.ops(report(events)))
 
 
 def test_nothing_that_is_served_is_odd():
     rows = kanalyze.iterations(ENGINE)
-    assert rows.group_by("name", "kind").len().sort("name").rows() == [
-        ("decode step", "steady", 68),
-        ("mixed step", "steady", 4),
-        ("prefill step", "steady", 4),
-    ]
+    shown = rows.group_by("name", "kind").len().sort("name").rows()
+    assert shown == [("decode step", "steady", 68), ("mixed step", "steady", 4), ("prefill step", "steady", 4)]
     assert rows["window"][0] == "prefill step#1"
     assert kanalyze.ledger(ENGINE, window="decode step#3")["ns"].sum() == rows.filter(name="decode step")["dur_ns"][2]
     culprits = kanalyze.culprits(ENGINE)

@@ -93,10 +93,8 @@ def test_tracks_in_order_with_launches():
     ]  # fmt: skip
     own = tracks_of(found)
     path = own["critical path"]
-    assert path.select("start", "end", "name", "tone", "note").rows() == [
-        (3, 9, "copying", "unknown", "unknown"),
-        (9, 15, "copying", "kernel", "kernel"),
-    ]
+    shown = path.select("start", "end", "name", "tone", "note").rows()
+    assert shown == [(3, 9, "copying", "unknown", "unknown"), (9, 15, "copying", "kernel", "kernel")]
     assert own["ranges"].select("name", "lane").rows() == [("step", 0), ("inner", 1)]
     launched = own["stream 7"].row(0, named=True)
     assert found.events.row(launched["launch"], named=True)["name"] == "cudaLaunchKernel"

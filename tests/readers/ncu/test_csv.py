@@ -82,20 +82,15 @@ def test_details_page_gives_kernels_metrics_and_rules(details):
     assert report.kernel_config.row(0)[:10] == (0, 4096, 1, 1, 256, 1, 1, None, None, 2050)
     assert report.processes.rows() == [(1, "app", None, 0)]
     assert report.devices.select("device", "compute_capability").rows() == [(0, "9.0")]
-    assert report.table("notes").select("check", "count").rows() == [
-        ("metrics of unknown label", 1),
-        ("missing page", 1),
-        ("kernels without LaunchStats", 1),
-    ]
+    told = report.table("notes").select("check", "count").rows()
+    assert told == [("metrics of unknown label", 1), ("missing page", 1), ("kernels without LaunchStats", 1)]
 
 
 def test_kernels_follow_one_another_and_have_no_place_in_time(details):
     report = details(DURATION, metric("GPU Speed Of Light Throughput", "Duration", "ns", "110", number=1, name="j"))
     kernels = report.kind("kernel")
-    assert kernels.select("event_id", "name", "start_ns", "dur_ns").rows() == [
-        (0, "k(int)", 0, 5890),
-        (1, "j", 5890, 110),
-    ]
+    shown = kernels.select("event_id", "name", "start_ns", "dur_ns").rows()
+    assert shown == [(0, "k(int)", 0, 5890), (1, "j", 5890, 110)]
     assert report.kinds == ("kernel",)
     assert report.kind("api").equals(EVENTS.empty())
     assert report.meta.timeless

@@ -88,11 +88,8 @@ def test_python_stacks_are_samples_and_no_ranges(made):
     report = made(NVTX, *rows)
     assert report.kind("range").get_column("name").to_list() == ["step"]
     samples = report.table("python_samples")
-    assert samples.select("time_ns", "thread_id", "periodic", "state").rows() == [
-        (20, 6, True, "Running"),
-        (30, 6, True, None),
-        (40, 6, False, "Blocking Wait"),
-    ]
+    shown = samples.select("time_ns", "thread_id", "periodic", "state").rows()
+    assert shown == [(20, 6, True, "Running"), (30, 6, True, None), (40, 6, False, "Blocking Wait")]
     first, lost, same = samples.get_column("stack_id")
     assert (first, lost) == (same, None)
     frames = report.table("stack_frames").filter(stack_id=first).select("depth", "function", "module", "line").rows()

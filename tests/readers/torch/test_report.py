@@ -228,12 +228,8 @@ def test_python_functions_know_their_callers(tables):
         x("python_function", "other process", 10, 50, {"Python id": 1, "Python parent id": 2}, 4002),
         x("python_function", "Python GC", 20, 5),
     )
-    assert [(row["name"], row["parent_id"]) for row in table("python")] == [
-        ("main", None),
-        ("forward", 0),
-        ("other process", None),
-        ("Python GC", None),
-    ]
+    shown = [(row["name"], row["parent_id"]) for row in table("python")]
+    assert shown == [("main", None), ("forward", 0), ("other process", None), ("Python GC", None)]
 
 
 def test_a_backward_operator_is_linked_to_the_innermost_forward_one(tables):

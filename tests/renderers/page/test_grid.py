@@ -25,20 +25,16 @@ def test_numbers_stand_right_words_left_and_what_is_cut_ends_where_the_line_does
         " 1 ms    5 µs      1  short",
         "22 ms   66 µs     10  a name of thirty-six characters here",
     ]
-    assert lines(56, cut=True)[1:] == [
-        " 1 ms    5 µs      1  short",
-        "22 ms   66 µs     10  a name of thirty-six characters h…",
-    ]
+    told = lines(56, cut=True)[1:]
+    assert told == [" 1 ms    5 µs      1  short", "22 ms   66 µs     10  a name of thirty-six characters h…"]
     assert lines(25, cut=True) == [" time  name", " 1 ms  short", "22 ms  a name of thirty-…"]  # without spare columns
 
 
 def test_what_is_broken_goes_on_below_from_its_arrow():
     rows = [("1", "short → new"), ("2", "twenty letters long → quite other")]
     grid = Grid((Column("count"), Column("kernel", left=True)), rows)
-    assert grid._replace(cut=True, broken=True).lines(29) == (
-        "count  kernel",
-        ["    1  short → new", "    2  twenty letters long", "       → quite other"],
-    )
+    shown = grid._replace(cut=True, broken=True).lines(29)
+    assert shown == ("count  kernel", ["    1  short → new", "    2  twenty letters long", "       → quite other"])
     assert grid._replace(cut=True, broken=True).lines(22) == (
         "count  kernel",
         ["    1  short → new", "    2  twenty letters…", "       → quite other"],

@@ -108,13 +108,8 @@ def test_the_page_of_noise_says_how_far_two_runs_lie_apart():
     """By a ratio of 1.02 two runs are within 2 % of each other."""
     page = noise_page(noise_of(side([10_000, 10_050, 9_950, 10_030])), 10)
     _, kernels = page.sections
-    assert [head.title for head in kernels.grid.heads] == [
-        "mean",
-        "varies by",
-        "two runs within",
-        "2 % needs",
-        "kernel",
-    ]
+    told = [head.title for head in kernels.grid.heads]
+    assert told == ["mean", "varies by", "two runs within", "2 % needs", "kernel"]
     assert {(row[1:4], row[4]) for row in kernels.grid.rows} == {(("0.4 %", "2.0 %", "3"), name) for name in "ab"}
     assert page.answer.startswith("Between 4 runs an iteration (")
     assert "Two single runs lie within 1.9 % of each other." in page.answer

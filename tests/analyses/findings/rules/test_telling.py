@@ -46,11 +46,8 @@ NONE = PerIteration(None, "")
     ],
 )
 def test_times_counts_and_verbs_agree(told, time, number, text, runs):
-    assert (told.time(655_800_000), told.plural(number, "copy"), told.clause(number, "copy", "run")) == (
-        time,
-        text,
-        runs,
-    )
+    shown = (told.time(655_800_000), told.plural(number, "copy"), told.clause(number, "copy", "run"))
+    assert shown == (time, text, runs)
     noun = next(word for word in ("copies", "copy") if word in text)
     assert told.plural(number, "copy", "of {0}") == text.replace(noun, f"{noun} of {{0}}")
 
