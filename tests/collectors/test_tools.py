@@ -105,6 +105,7 @@ def test_what_the_doctor_says(whole, monkeypatch, gold, name):
 
 H100 = '{"name": "NVIDIA H100 80GB HBM3", "rates": {"bf16": 788e12, "fp64": 6e13, "copy": 3.0e12}}'
 OTHER = '{"name": "Some GPU", "rates": {"fp32": 1e13}}'
+NO_TORCH = [("roofs", "ModuleNotFoundError: No module named 'torch'")]
 
 
 @pytest.mark.parametrize(
@@ -119,10 +120,7 @@ OTHER = '{"name": "Some GPU", "rates": {"fp32": 1e13}}'
             ],
         ),
         ((0, OTHER), [("fp32 roof", "10 TFLOP/s")]),
-        (
-            (1, "Traceback\nModuleNotFoundError: No module named 'torch'\n"),
-            [("roofs", "ModuleNotFoundError: No module named 'torch'")],
-        ),
+        ((1, "Traceback\nModuleNotFoundError: No module named 'torch'\n"), NO_TORCH),
         ((None, ""), [("roofs", "no answer")]),
     ],
     ids=["known", "no datasheet", "no torch", "no python"],

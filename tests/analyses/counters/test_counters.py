@@ -297,6 +297,7 @@ def test_every_column_of_a_line_of_two_instructions():
 
 OF_FILES = [instruction(0, "a.cu", 1, 3), instruction(1, "b.cu", 1, 2), instruction(2, "b.cu", 3, 1)]
 COUNTED = ("samples", "share", "instructions", "threads_per_instruction", "sectors", "ideal_share")
+SUMMED = [(2, 1.0, 3, 32.0, None, None)]
 
 
 @pytest.mark.parametrize(
@@ -323,11 +324,7 @@ COUNTED = ("samples", "share", "instructions", "threads_per_instruction", "secto
         # what was not counted is null, and what was counted as nothing is 0
         ([instruction(0, "a.cu", 1)], {"columns": COUNTED}, [(None,) * 6]),
         ([instruction(0, "a.cu", 1, 0, 0, 0, 0, 0, 0)], {"columns": COUNTED}, [(0, None, 0, None, 0, None)]),
-        (
-            [instruction(0, "a.cu", 1), instruction(1, "a.cu", 1, 2, 0, 3, 96)],
-            {"columns": COUNTED},
-            [(2, 1.0, 3, 32.0, None, None)],
-        ),
+        ([instruction(0, "a.cu", 1), instruction(1, "a.cu", 1, 2, 0, 3, 96)], {"columns": COUNTED}, SUMMED),
         # a line has the text of its own file, and a kernel without a name keeps its lines
         (
             OF_FILES,

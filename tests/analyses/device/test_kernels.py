@@ -62,6 +62,7 @@ def grouped(by, *keys, **tables):
 
 #: Launches, times and names of the kernels of each family.
 POINT, GEMMS, OTHERS, SENT = (3, 60, 50, 2), (1, 40, 40, 1), (2, 6, 6, 2), (1, 2, 2, 1)
+FAMILIES = [("elementwise", *POINT), ("gemm", *GEMMS), ("other", *OTHERS), ("communication", *SENT)]
 
 
 @pytest.mark.parametrize(
@@ -78,11 +79,7 @@ POINT, GEMMS, OTHERS, SENT = (3, 60, 50, 2), (1, 40, 40, 1), (2, 6, 6, 2), (1, 2
                 ("communication", "allreduce", 1, 2, 2, 1),
             ],
         ),
-        (
-            "family",
-            ["family"],
-            [("elementwise", *POINT), ("gemm", *GEMMS), ("other", *OTHERS), ("communication", *SENT)],
-        ),
+        ("family", ["family"], FAMILIES),
         ("library", ["library"], [("aten", *POINT), ("cutlass", *GEMMS), ("other", *OTHERS), ("nccl", *SENT)]),
         ("dtype", ["dtype"], [("f32", 4, 62, 52, 3), ("bf16", 1, 40, 40, 1), ("other", 2, 6, 6, 2)]),
         *(

@@ -162,6 +162,10 @@ def prompt(waits):
     return [call("cudaLaunchKernel", 0, 5, correlation=1), kernel(5 + waits, MS, correlation=1)]
 
 
+LATE_SYNC = [("sync", "cudaDeviceSynchronize", MS), ("unknown", "recording begins", MS)]
+LATE_LAUNCH = [("launch", "call", 15), ("launch", "latency", LATE - 24), ("unknown", "recording begins", LATE - 25)]
+
+
 @pytest.mark.parametrize(
     ("events", "buckets", "expected"),
     [
@@ -172,16 +176,8 @@ def prompt(waits):
         (prompt(50 * US), ("launch", "unknown"), [("launch", "call", 5), ("launch", "latency", 50 * US)]),
         (prompt(50 * US + 1), ("unknown",), [("unknown", "recording begins", 50 * US + 1)]),
         # the latency is of the second one on its stream
-        (
-            STREAMS,
-            ("launch", "unknown"),
-            [("launch", "call", 15), ("launch", "latency", LATE - 24), ("unknown", "recording begins", LATE - 25)],
-        ),
-        (
-            [*EARLIER, call("cudaDeviceSynchronize", 10, 14 * MS), *LAUNCH],
-            ("sync", "unknown", "loading"),
-            [("sync", "cudaDeviceSynchronize", MS), ("unknown", "recording begins", MS)],
-        ),
+        (STREAMS, ("launch", "unknown"), LATE_LAUNCH),
+        ([*EARLIER, call("cudaDeviceSynchronize", 10, 14 * MS), *LAUNCH], ("sync", "unknown", "loading"), LATE_SYNC),
     ],
 )
 def test_what_was_waited_for_first(events, buckets, expected):

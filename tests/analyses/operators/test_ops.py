@@ -192,6 +192,8 @@ GRAPHS = """
 """
 NUMBERS = {f"of_{place}": {"sequence_number": number} for place, number in ((0, 1), (1, 2), (2, 1))}
 LATER = {f"of_{place}": {"sequence_number": place - 2, "forward_thread_id": 7} for place in (3, 4)}
+OF_BACKWARD = [("Backward of one", "Backward of one", "k", 1, 2, "on one", "on one")]
+FORWARD_IDS = {"of_3": {"forward_id": 1, "sequence_number": 9, "forward_thread_id": 1}, "of_1": {"sequence_number": 4}}
 
 
 @pytest.mark.parametrize(
@@ -207,14 +209,7 @@ LATER = {f"of_{place}": {"sequence_number": place - 2, "forward_thread_id": 7} f
             ],
         ),
         # backward ones under their forward operator: by torch's link, and by autograd's number
-        (
-            BACKWARD, {0: 1, 1: 2, 3: 3, 4: 4},
-            {
-                "of_3": {"forward_id": 1, "sequence_number": 9, "forward_thread_id": 1},
-                "of_1": {"sequence_number": 4},
-            },
-            LED_BACK,
-        ),
+        (BACKWARD, {0: 1, 1: 2, 3: 3, 4: 4}, FORWARD_IDS, LED_BACK),
         (
             BACKWARD, {0: 1, 1: 2, 3: 3, 4: 4},
             {
@@ -224,10 +219,7 @@ LATER = {f"of_{place}": {"sequence_number": place - 2, "forward_thread_id": 7} f
             LED_BACK,
         ),
         # each thread counts its own operators: the one that has most of the numbers that are asked for is meant
-        (
-            OF_THREADS, {place: place + 1 for place in range(5)}, NUMBERS | LATER,
-            [("Backward of one", "Backward of one", "k", 1, 2, "on one", "on one")],
-        ),
+        (OF_THREADS, {place: place + 1 for place in range(5)}, NUMBERS | LATER, OF_BACKWARD),
         # those of a graph under what launched the graph
         (
             GRAPHS, {0: 1, 1: 2, 8: 3}, {},

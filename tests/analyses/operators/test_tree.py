@@ -43,6 +43,7 @@ SQUARES = [
     ("      pow_kernel", 2, 0, 0, 20, 20), ("aten::copy_", 1, 10, 10, 5, 0),
     ("  [CUDA memcpy Host-to-Device]", 1, 0, 0, 5, 5),
 ]  # fmt: skip
+OTHER_SQUARES = [*SQUARES[:3], ("      cudaLaunchKernel", 2, 8, 8, 0, 0), SQUARES[4], ("None", 3, 0, 0, 25, 25)]
 
 
 @pytest.mark.parametrize(
@@ -51,10 +52,7 @@ SQUARES = [
         # what was called in the same way is one node
         ({}, [*SQUARES, ("None", 2, 8, 8, 0, 0)]),
         # by host time calls are nodes, and kernels are left out
-        (
-            {"by": "host"},
-            [*SQUARES[:3], ("      cudaLaunchKernel", 2, 8, 8, 0, 0), SQUARES[4], ("None", 3, 0, 0, 25, 25)],
-        ),
+        ({"by": "host"}, OTHER_SQUARES),
         # small nodes are one
         ({"min_share": 0.5}, [*SQUARES[:4], ("None", 3, 18, 18, 5, 5)]),
         ({"depth": 2}, [*SQUARES[:2], *SQUARES[4:]]),

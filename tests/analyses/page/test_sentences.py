@@ -233,6 +233,8 @@ def test_a_program_that_begins_in_the_recording_has_a_start_up(before, said, ses
 NO_CAPTURE = [call("cudaStreamBeginCapture", 0, 5), LAUNCHES[0], call("cudaStreamEndCapture", 50, 60)]
 LAUNCH = call("cudaLaunchKernel", 0, 1, correlation=1)
 NCCL = kernel(0, 500, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL")
+COPIED_AND_SET = "The GPU was busy 100.0 % of 1.000 µs under test (30.0 % only copying, 20.0 % only setting memory)"
+COPIES_MOST = [LAUNCH, memcpy(10, 980), kernel(980, 1000)]
 
 
 @pytest.mark.one_in(5)
@@ -246,14 +248,8 @@ NCCL = kernel(0, 500, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL")
         ([call("cudaMalloc", 0, 10), call("cudaDeviceSynchronize", 20, 30)], "No GPU did anything in this report"),
         (NO_CAPTURE, "No GPU did anything in this report"),
         # it is not just busy where no kernel runs
-        (
-            [LAUNCH, memcpy(10, 980), kernel(980, 1000)],
-            "The GPU was busy 99.0 % of 1.000 µs under test (97.0 % only copying);",
-        ),
-        (
-            [memcpy(0, 300), memset(300, 500), kernel(500, 1000)],
-            "The GPU was busy 100.0 % of 1.000 µs under test (30.0 % only copying, 20.0 % only setting memory)",
-        ),
+        (COPIES_MOST, "The GPU was busy 99.0 % of 1.000 µs under test (97.0 % only copying);"),
+        ([memcpy(0, 300), memset(300, 500), kernel(500, 1000)], COPIED_AND_SET),
         ([NCCL, kernel(500, 1000)], "The GPU was busy 100.0 % of 1.000 µs under test (50.0 % only communicating)."),
         # kernels alone, a tenth of copies, and copies beside kernels need no word
         ([memcpy(0, 100), kernel(100, 1000)], "The GPU was busy 100.0 % of 1.000 µs under test."),

@@ -134,6 +134,9 @@ def rows(of, *columns, **where):
     return steps(of, **where).select(columns).rows()
 
 
+WORK_COLUMNS = ("operations", "gpu_busy_ns")
+
+
 @pytest.mark.parametrize(
     ("events", "columns", "where", "expected"),
     [
@@ -152,12 +155,7 @@ def rows(of, *columns, **where):
             [(1, 10, 2, 40, 110, 70, 60), (2, 60, 0, None, None, None, None)],
         ),
         # what any thread launches in a step is of it
-        (
-            [step(1, 0, 50), *launched(20, 21, kernel(21, 30, correlation=1), thread=2)],
-            ("operations", "gpu_busy_ns"),
-            {},
-            [(1, 9)],
-        ),
+        ([step(1, 0, 50), *launched(20, 21, kernel(21, 30, correlation=1), thread=2)], WORK_COLUMNS, {}, [(1, 9)]),
         # steps of several processes and devices
         (TWO_PROCESSES, ("process_id", "device", "kernel_ns"), {}, [(1, 0, 10), (2, 1, 10)]),
         (TWO_PROCESSES, ("process_id",), {"device": 1}, [(2,)]),

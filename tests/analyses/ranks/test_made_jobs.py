@@ -284,18 +284,16 @@ def test_more_ranks_than_the_job_has_are_a_doubt(further):
     assert told.get("more ranks than the job has", 0) == further
 
 
+NO_GROUP = "collectives whose group is not recorded"
+LOST = "collectives of which a rank lost some"
+
+
 @pytest.mark.parametrize(
     ("plan", "doubt"),
     [
         # several collectives of one number are not matched by place where a rank lost one
-        (
-            Plan(ranks=2, hosts=1, steps=4, ops=DATA_PARALLEL_OPS, recorded="coalesced", heads={1: 1}),
-            "collectives of which a rank lost some",
-        ),
-        (
-            Plan(ranks=4, hosts=1, steps=4, ops=DATA_PARALLEL_OPS, recorded="order", grouped=False),
-            "collectives whose group is not recorded",
-        ),
+        (Plan(ranks=2, hosts=1, steps=4, ops=DATA_PARALLEL_OPS, recorded="coalesced", heads={1: 1}), LOST),
+        (Plan(ranks=4, hosts=1, steps=4, ops=DATA_PARALLEL_OPS, recorded="order", grouped=False), NO_GROUP),
         # sends between ranks that are not recorded are not matched
         (Plan(ranks=4, hosts=1, steps=4, recorded="order", grouped=False, ops=(Op(PAIR, "pp"), Op())), None),
     ],

@@ -70,18 +70,16 @@ def test_padding_takes_what_the_engine_was_made_to_take(requests):
     assert best == (None if expected is None else (expected, pytest.approx(most)))
 
 
+SLOW_HOST = {"host": 60_000, "sizes": (16,), "apart": 900_000}
+PREPARE = "prepare a step while the one before runs: the program's own code outside CUDA, most in schedule"
+
+
 @pytest.mark.parametrize(
     ("engine", "said"),
     [
-        (
-            {"host": 400_000},
-            "prepare a step while the one before runs: the program's own code outside CUDA, most in schedule",
-        ),
+        ({"host": 400_000}, PREPARE),
         ({"host": 60_000, "sizes": (1, 16)}, "capture a graph of 3 requests as well: padding takes 7.800 ms"),
-        (
-            {"host": 60_000, "sizes": (16,), "apart": 900_000},
-            "capture graphs for all decode steps: 8 of 68 run without one, up to 18 requests",
-        ),
+        (SLOW_HOST, "capture graphs for all decode steps: 8 of 68 run without one, up to 18 requests"),
     ],
 )
 def test_what_to_do_first_is_what_takes_most(engine, said):

@@ -205,6 +205,7 @@ TWO_GPUS = REPORTS / "two_gpus.sqlite"
 NULL_STREAMS = [(926, 1, 7, "null", None, None), (926, 2, 19, "null", None, None)]
 FORMER = ("TARGET_INFO_CUDA_CONTEXT_INFO", "TARGET_INFO_NVTX_CUDA_STREAM", "TARGET_INFO_CUDA_STREAM")
 OF_CONTEXTS = "nullStreamId AS streamId, hwId, vmId, processId, deviceId, contextId FROM TARGET_INFO_CUDA_CONTEXT_INFO"
+OF_STREAMS = [(926, 1, 7, "null", 0, None), (926, 1, 14, None, 0, "gpu0 stream0")]
 
 
 @pytest.mark.parametrize(
@@ -228,10 +229,7 @@ OF_CONTEXTS = "nullStreamId AS streamId, hwId, vmId, processId, deviceId, contex
             ],
             NULL_STREAMS,
         ),
-        (
-            ["UPDATE TARGET_INFO_CUDA_STREAM SET flag = 0 WHERE streamId IN (14, 7)"],
-            [(926, 1, 7, "null", 0, None), (926, 1, 14, None, 0, "gpu0 stream0")],
-        ),
+        (["UPDATE TARGET_INFO_CUDA_STREAM SET flag = 0 WHERE streamId IN (14, 7)"], OF_STREAMS),
     ],
     ids=["as they are", "without a list of streams", "in a table of null streams", "of a type that nobody knows"],
 )

@@ -349,6 +349,7 @@ OF_CUPY = kernel(0, 10, name="cupy_copy__float32_float32")
 CALM = [kernel(40_000_000 + 10_000 * place, 40_005_000 + 10_000 * place, name="dropout") for place in range(9)]
 CONSTANT = ("Compiled anew 11 times: {0}", "an ordinary argument in place of tl.constexpr; do_not_specialize")
 KEYS = ("Autotuned again in 6 of 6 steps: {0}", "@triton.autotune(…, key=[…]) of few values: sizes in buckets")
+IN_FEW_STEPS = compiling_steps(*["dropout"] * 12).narrow(window=Window(0, 12_000_000, "steady", count=48, each="step"))
 
 
 @pytest.mark.parametrize(
@@ -364,11 +365,7 @@ KEYS = ("Autotuned again in 6 of 6 steps: {0}", "@triton.autotune(…, key=[…]
         (recompiled_kernels, compiling_steps(*["step(float *)"] * 12, before=kernel(0, 10, name="init(X)")), [], ()),
         (recompiled_kernels, compiling_steps(*["dropout"] * 8, after=CALM), [], ()),  # at the start alone
         # in few of the iterations, all along
-        (
-            recompiled_kernels,
-            compiling_steps(*["dropout"] * 12).narrow(window=Window(0, 12_000_000, "steady", count=48, each="step")),
-            *([11 * 905_000], ("an ordinary argument in place of tl.constexpr",)),
-        ),
+        (recompiled_kernels, IN_FEW_STEPS, [11 * 905_000], ("an ordinary argument in place of tl.constexpr",)),
         (tuned_again, tuned(6), [6 * (29 * 200_000 + 44_000)], KEYS),
         (tuned_again, tuned(6, runs=60, again=False), [], ()),  # chosen once
     ],

@@ -573,6 +573,7 @@ BETWEEN = [memset(20, 30), memcpy(30, 40, direction="Device-to-Device")]
 AFTER = [*line(GEMM, ADD, at=100), memset(120, 130), *line(SOFTMAX, GEMM, at=130)]
 SCALED = [GEMM, ADD, SOFTMAX, GEMM]
 BACKWARD_AGAIN = [GEMM, GEMM, MUL, BACKWARD, GEMM, MUL, GEMM, MUL, SUM, GEMM]
+BACK_AND_FORTH = [*line(SUM, GEMM), memset(20, 30), *line(GEMM, BACKWARD, GEMM, MUL, GEMM, SUM, *BACKWARD_AGAIN, at=30)]
 
 
 @pytest.mark.parametrize(
@@ -589,10 +590,7 @@ BACKWARD_AGAIN = [GEMM, GEMM, MUL, BACKWARD, GEMM, MUL, GEMM, MUL, SUM, GEMM]
         (of_operators("aten::bmm"), [2 * 30]),
         (of_operators("aten::addmm"), []),
         # backward two products are on either side, with a memset or a scale between
-        (
-            [*line(SUM, GEMM), memset(20, 30), *line(GEMM, BACKWARD, GEMM, MUL, GEMM, SUM, *BACKWARD_AGAIN, at=30)],
-            [10 * 14],
-        ),
+        (BACK_AND_FORTH, [10 * 14]),
     ],
 )
 def test_chains_of_attention(events, stake):

@@ -263,6 +263,10 @@ AT_LIMIT = (
 )
 BUSY = "While no operation of this report ran on the GPU, PCIe was busy for "
 SLOW_TENSORS = (values("Tensor Active", "value / 10"), values("GPC Clock", "1980000000"))
+TENSOR_WORDS = ("Tensor cores are active in 8.7 %", "samples)")
+RISING = (values("GPC Clock", "min(1980000000, 345000000 + (timestamp - 3346500000) * 150)"),)
+NO_EARLY_COPIES = ("DELETE FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE start < 941000000",)
+FEW_SAMPLES = ("DELETE FROM GPU_METRICS WHERE timestamp % 10 != 0 OR timestamp > 852000000",)
 
 
 @pytest.mark.one_in(8)
@@ -272,31 +276,15 @@ SLOW_TENSORS = (values("Tensor Active", "value / 10"), values("GPC Clock", "1980
         ("metrics_phases", (), ["few-sms"], 60.01e6 * 0.94, FEW),  # which small-grid would say, too
         ("metrics_phases", (values("SMs Active", "90"),), ["small-grid"], None, ()),
         # without enough samples the shape of the grid tells it
-        (
-            "metrics_phases",
-            ("DELETE FROM GPU_METRICS WHERE timestamp % 10 != 0 OR timestamp > 852000000",),
-            *(["small-grid"], None, ()),
-        ),
-        (
-            "metrics_phases",
-            ("DELETE FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE start < 941000000",),
-            *(["few-sms", "busy-pcie"], None, (BUSY,)),
-        ),
+        ("metrics_phases", FEW_SAMPLES, ["small-grid"], None, ()),
+        ("metrics_phases", NO_EARLY_COPIES, ["few-sms", "busy-pcie"], None, (BUSY,)),
         ("gpu_metrics", (), ["dram-bound"], None, AT_LIMIT),
         ("gpu_metrics", (values("DRAM", "value / 2"),), [], None, ()),
         ("metrics_matmul", (), ["clock-drop"], 22.19e6 * (1 - 0.886), ("The SM clock falls to 88.6 % of 1,795 MHz",)),
         *(("metrics_matmul", (values("GPC Clock", clock),), [], None, ()) for clock in ("1980000000", "1300000000")),
         # a clock that rises as work begins has not fallen
-        (
-            "metrics_matmul",
-            (values("GPC Clock", "min(1980000000, 345000000 + (timestamp - 3346500000) * 150)"),),
-            *([], None, ()),
-        ),
-        (
-            "metrics_matmul",
-            SLOW_TENSORS,
-            *(["idle-tensor-cores"], 23.62e6 * (1 - 0.087), ("Tensor cores are active in 8.7 %", "samples)")),
-        ),
+        ("metrics_matmul", RISING, [], None, ()),
+        ("metrics_matmul", SLOW_TENSORS, ["idle-tensor-cores"], 23.62e6 * (1 - 0.087), TENSOR_WORDS),
         ("metrics_matmul", (*SLOW_TENSORS, values("DRAM Read", "80")), ["dram-bound"], None, ()),
     ],
 )

@@ -296,6 +296,11 @@ def test_other_loops_are_none(of):
     assert host_grid_loop(of) == []
 
 
+PRODUCTS = loop("ampere_sgemm_32x32_sliced1x4_nn")
+UNEVEN = loop("sum(X)", blocks=7, took=lambda at: 8_500 - 3_000 * (at % 2))
+FLAKES = loop("blur", "describe", "norm", blocks=7, after=[(3, 40, 1)])
+
+
 @pytest.mark.parametrize(
     ("of", "headline", "text", "action", "figures"),
     [
@@ -317,21 +322,9 @@ def test_other_loops_are_none(of):
             None,
         ),
         # as many turns as another kernel's grid has rows
-        (
-            loop("blur", "describe", "norm", blocks=7, after=[(3, 40, 1)]),
-            "117 launches of 7",
-            "3 kernels",
-            "independent turns in one",
-            None,
-        ),
+        (FLAKES, "117 launches of 7", "3 kernels", "independent turns in one", None),
         # parts that take now longer, now shorter
-        (
-            loop("sum(X)", blocks=7, took=lambda at: 8_500 - 3_000 * (at % 2)),
-            "39 launches of 7",
-            "One",
-            "independent turns in one",
-            None,
-        ),
+        (UNEVEN, "39 launches of 7", "One", "independent turns in one", None),
         (
             loop("nvkernel_main_F1L21_2"),
             "39 launches",
@@ -339,13 +332,7 @@ def test_other_loops_are_none(of):
             "independent turns in one region",
             (380, 38, 0),
         ),
-        (
-            loop("ampere_sgemm_32x32_sliced1x4_nn"),
-            "39 launches",
-            "One",
-            "independent turns in one batched call",
-            (380, 38, 0),
-        ),
+        (PRODUCTS, "39 launches", "One", "independent turns in one batched call", (380, 38, 0)),
         (SLICES, "The same 4 kernels run over and over", "4 kernels are", "independent turns on", (1536, 152, -8)),
     ],
 )
