@@ -63,22 +63,11 @@ def test_parquet_read_back_is_the_table_with_its_types(tmp_path, name):
 
 #: What is recorded only where it was asked for, or used, and the kinds of events that tell.
 OPTIONAL = {
-    "faults": "fault",
-    "memory": "memory",
-    "ranges": "range",
-    "range_gpu": "range",
-    "range_kernels": "range",
-    "libraries": "library, osrt, range",
-    "host_waits": "osrt, samples",
-    "fusion": "op",
-    "gpu_units": "gpu_metrics",
-    "ops": "op",
-    "op_kernels": "op",
-    "steps": "range, op",
-    "tree": "op, python",
-    "variants": "range",
+    "faults": "fault", "memory": "memory", "ranges": "range", "range_gpu": "range", "range_kernels": "range",
+    "libraries": "library, osrt, range", "host_waits": "osrt, samples", "fusion": "op", "gpu_units": "gpu_metrics",
+    "ops": "op", "op_kernels": "op", "steps": "range, op", "tree": "op, python", "variants": "range",
     **dict.fromkeys(("work", "roofs", "budget", "mfu"), "op, range"),
-}
+}  # fmt: skip
 
 
 #: The line that says which columns do not fit.

@@ -85,13 +85,9 @@ class Version:
 
 
 _2024_2 = {
-    MEMCPY: ("copyCount",),
-    SYNC: ("deprecatedSyncType", "eventSyncId"),
-    RECORDS: ("eventSyncId",),
-    CPU_FAULTS: ("sourceFile", "sourceLine"),
-    MEMORY: ("streamId",),
-    "NVTX_EVENTS": ("binaryData",),
-}
+    MEMCPY: ("copyCount",), SYNC: ("deprecatedSyncType", "eventSyncId"), RECORDS: ("eventSyncId",),
+    CPU_FAULTS: ("sourceFile", "sourceLine"), MEMORY: ("streamId",), "NVTX_EVENTS": ("binaryData",),
+}  # fmt: skip
 
 _GREEN = dict.fromkeys((KERNEL, MEMCPY, MEMSET, SYNC, RECORDS), ("greenContextId",))
 

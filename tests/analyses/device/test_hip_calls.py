@@ -23,17 +23,11 @@ from support.real_reports import real_report
 
 #: What HIP calls a CUDA call, where that is not the name with hip for cuda or cu.
 IRREGULAR = {
-    "cuLaunchKernel": "hipModuleLaunchKernel",
-    "cuLaunchKernelEx": "hipDrvLaunchKernelEx",
-    "cuLaunchCooperativeKernel": "hipModuleLaunchCooperativeKernel",
-    "cudaMallocHost": "hipHostMalloc",
-    "cudaHostAlloc": "hipHostAlloc",
-    "cudaFreeHost": "hipHostFree",
-    "cudaThreadSynchronize": "hipDeviceSynchronize",
-    "cuMemAlloc": "hipMalloc",
-    "cuMemFree": "hipFree",
-    "cudaGetDriverEntryPoint": "hipGetProcAddress",
-}
+    "cuLaunchKernel": "hipModuleLaunchKernel", "cuLaunchKernelEx": "hipDrvLaunchKernelEx",
+    "cuLaunchCooperativeKernel": "hipModuleLaunchCooperativeKernel", "cudaMallocHost": "hipHostMalloc",
+    "cudaHostAlloc": "hipHostAlloc", "cudaFreeHost": "hipHostFree", "cudaThreadSynchronize": "hipDeviceSynchronize",
+    "cuMemAlloc": "hipMalloc", "cuMemFree": "hipFree", "cudaGetDriverEntryPoint": "hipGetProcAddress",
+}  # fmt: skip
 
 #: Calls by their bucket.
 BUCKETS = {

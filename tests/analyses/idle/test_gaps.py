@@ -204,12 +204,9 @@ def test_equals_nsys(path):
         theirs = list(csv.DictReader(file))
     assert ours.height == len(theirs)
     columns = {
-        "Duration (ns)": "dur_ns",
-        "Start (ns)": "start_ns",
-        "PID": "process_id",
-        "Device ID": "device",
+        "Duration (ns)": "dur_ns", "Start (ns)": "start_ns", "PID": "process_id", "Device ID": "device",
         "Context ID": "context_id",
-    }
+    }  # fmt: skip
     for row, expected in zip(ours.iter_rows(named=True), theirs, strict=True):
         assert {name: row[column] or 0 for name, column in columns.items()} == {
             name: int(expected[name]) for name in columns

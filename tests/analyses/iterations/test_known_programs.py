@@ -31,13 +31,10 @@ STEPS = {
 BOOT = [Launch(f"init {number}") for number in range(20)]
 CHECKPOINT = [*[Launch(f"gather {part}", ns=60_000) for part in range(9)], *[copy_out(pause=90_000)] * 9]
 SCHEDULES = {
-    "fourteen": (14, {}),
-    "forty": (40, {}),
-    "a start": (16, {-1: BOOT}),
-    "an export at the end": (16, {15: [Launch("export", pause=4_000_000)]}),
-    "a pause": (24, {11: []}),
+    "fourteen": (14, {}), "forty": (40, {}), "a start": (16, {-1: BOOT}),
+    "an export at the end": (16, {15: [Launch("export", pause=4_000_000)]}), "a pause": (24, {11: []}),
     "a checkpoint": (24, {11: CHECKPOINT}),
-}
+}  # fmt: skip
 
 #: Time of a pause of the host.
 PAUSE = 30_000_000

@@ -275,12 +275,9 @@ RUNS = {
     "before a pause": [RECORD, TRY, RECORD, Launch("cudaMalloc", pause=10_000_000)],
 }
 NO_RUNS = {
-    "more often": [RECORD, *[TRY] * 17, RECORD],
-    "nothing": [],
-    "without a start": [TRY, RECORD],
-    "without an end": [RECORD, TRY],
-    "waited for": [RECORD, TRY, WAIT, RECORD],
-}
+    "more often": [RECORD, *[TRY] * 17, RECORD], "nothing": [], "without a start": [TRY, RECORD],
+    "without an end": [RECORD, TRY], "waited for": [RECORD, TRY, WAIT, RECORD],
+}  # fmt: skip
 
 
 @given(st.integers(45, 50), st.lists(st.sampled_from([*RUNS, *NO_RUNS]), max_size=8))

@@ -302,16 +302,8 @@ def test_implementations_stand_side_by_side():
     nsys = timed(*implementation("eager", 1000, [("a", 20), ("b", 10)]), *implementation("fused", 3000, [("f", 15)]))
     ncu = measured({"sm__maximum_warps_per_active_cycle_pct": 50.0}, names=["f"], block=(32, 1, 1))
     columns = (
-        "variant",
-        "inside",
-        "repeats",
-        "avg_kernel_ns",
-        "slower",
-        "launches",
-        "kernel",
-        "registers",
-        "ncu_match",
-    )
+        "variant", "inside", "repeats", "avg_kernel_ns", "slower", "launches", "kernel", "registers", "ncu_match",
+    )  # fmt: skip
     found = kanalyze.variants(nsys, ncu)
     assert found.select(columns).rows() == [
         ("fused", "timed", 2, 15, 1, 1, "f", 32, "shape"),

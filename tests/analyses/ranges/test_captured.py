@@ -37,15 +37,10 @@ VARIANT = r"^(?:eager|graph|capture) b=\d+$|^iteration$"
 
 def node(process, exec_id, number, made, captured_at, thread):  # noqa: PLR0913 - what a node has
     return {
-        "process_id": process,
-        "graph_exec_id": exec_id,
-        "graph_node_id": (exec_id << 32) + number,
-        "original_node_id": (1 << 32) + number,
-        "graph_id": 1,
-        "made_ns": made,
-        "captured_ns": captured_at,
+        "process_id": process, "graph_exec_id": exec_id, "graph_node_id": (exec_id << 32) + number,
+        "original_node_id": (1 << 32) + number, "graph_id": 1, "made_ns": made, "captured_ns": captured_at,
         "captured_thread_id": thread,
-    }
+    }  # fmt: skip
 
 
 def of_graph(start, end, correlation, exec_id, number, **keys):

@@ -194,9 +194,5 @@ def test_nothing_that_is_served_is_odd():
     assert kanalyze.ledger(ENGINE, window="decode step#3")["ns"].sum() == rows.filter(name="decode step")["dur_ns"][2]
     culprits = kanalyze.culprits(ENGINE)
     assert {*culprits["range"].cast(pl.String).drop_nulls()} <= {
-        "decode step",
-        "mixed step",
-        "prefill step",
-        "schedule",
-        "sample",
-    }
+        "decode step", "mixed step", "prefill step", "schedule", "sample",
+    }  # fmt: skip

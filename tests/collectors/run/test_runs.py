@@ -167,18 +167,9 @@ def be(stand_ins, modes, monkeypatch):
 
 #: Cases that wait for a limit, or tell little beside others.
 LATER = (
-    "hangs",
-    "slow",
-    "two runs",
-    "and metrics",
-    "ranges",
-    "older",
-    "no metrics",
-    "killed",
-    "clocks",
-    "one launch",
+    "hangs", "slow", "two runs", "and metrics", "ranges", "older", "no metrics", "killed", "clocks", "one launch",
     "all",
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -36,12 +36,9 @@ BEFORE_2025 = [version for version in VERSIONS if version < "2025"]
 
 #: What tables lose with the columns that these do not write.
 LOST = {
-    "sync_detail": ["record_id"],
-    "event_records": ["record_id"],
-    "fault_detail": ["source_file", "source_line"],
-    "processes": ["cuda_ordinal", "device"],
-    "memory": ["stream"],
-}
+    "sync_detail": ["record_id"], "event_records": ["record_id"], "fault_detail": ["source_file", "source_line"],
+    "processes": ["cuda_ordinal", "device"], "memory": ["stream"],
+}  # fmt: skip
 
 WITHOUT_LINKS = f"column {SYNC}.eventSyncId missing"
 WITHOUT_ORDINALS = "table TARGET_INFO_CUDA_DEVICE missing"

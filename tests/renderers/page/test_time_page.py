@@ -144,13 +144,9 @@ def test_steps_are_one_row_among_the_ranges():
 def test_each_step_has_a_row():
     section = made_sections(trace(EVENTS))["STEPS"]
     assert table(section)[0] == {
-        "step": "3",
-        "time": "1.000 µs",
-        "of median": "1.00 ×",
-        "GPU busy": "3.0 %",
-        "launched": "1",
+        "step": "3", "time": "1.000 µs", "of median": "1.00 ×", "GPU busy": "3.0 %", "launched": "1",
         "idle most in": "host 960 ns",
-    }
+    }  # fmt: skip
     assert [row["step"] for row in table(section)] == ["3", "4", "5", "6", "7"]
     assert (section.remark, section.foot) == ("", "5 steps: 1.000 µs in the median, from 1.000 µs to 1.000 µs.")
 

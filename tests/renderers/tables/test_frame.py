@@ -28,18 +28,11 @@ def test_a_name_within_a_phrase_is_shortened_alone(after):
 
 
 QUANTITIES = {
-    "start_ns": (1_234_567, "1.234567 ms"),
-    "dur_ns": (1_234_567, "1.235 ms"),
-    "size_bytes": (2048, "2.048 kB"),
-    "bandwidth_bytes_per_s": (3e9, "3.000 GB/s"),
-    "clock_hz": (1_980_000_000, "1980 MHz"),
-    "busy_share": (0.25, "25.0 %"),
-    "count": (12_345, "12,345"),
-    "event_id": (12_345, "12345"),
-    "odd": (True, "yes"),
-    "waves": (1.25, "1.25"),
-    "stream": (None, ""),
-}
+    "start_ns": (1_234_567, "1.234567 ms"), "dur_ns": (1_234_567, "1.235 ms"), "size_bytes": (2048, "2.048 kB"),
+    "bandwidth_bytes_per_s": (3e9, "3.000 GB/s"), "clock_hz": (1_980_000_000, "1980 MHz"),
+    "busy_share": (0.25, "25.0 %"), "count": (12_345, "12,345"), "event_id": (12_345, "12345"), "odd": (True, "yes"),
+    "waves": (1.25, "1.25"), "stream": (None, ""),
+}  # fmt: skip
 
 
 def test_quantities_are_in_the_unit_that_suits_them():
