@@ -150,13 +150,10 @@ def root(folder, capabilities=USER, **told):
     return folder
 
 
-WORDS = {USER: "user", ROOT: "root", PERFMON: "CAP_PERFMON", ADMIN: "CAP_SYS_ADMIN"}
-
-
 def test_what_settings_and_capabilities_permit(tmp_path, gold):
     """Counters by the driver's settings; samples of the CPU and names of the kernel by the level of perf events."""
     said = []
-    for capabilities, who in WORDS.items():
+    for capabilities, who in {USER: "user", ROOT: "root", PERFMON: "CAP_PERFMON", ADMIN: "CAP_SYS_ADMIN"}.items():
         said += [
             f"counters, {who}, {params}: {counters(root(tmp_path, capabilities, params=params))}"
             for params in ("RmProfilingAdminOnly: 1", "RmProfilingAdminOnly: 0", "Other: 1", "")

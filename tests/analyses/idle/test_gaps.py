@@ -88,13 +88,10 @@ def test_gaps_equal_those_of_nsys(name, threshold_ms):
         assert between_operations(report, process, threshold_ms * ONE_MS) == expected
 
 
-def exposed(events, category, *columns):
-    return exposure(report(events)).filter(category=category).select(columns).rows()
-
-
 def test_copies_behind_kernels_are_hidden():
     events = [kernel(0, 60), memcpy(40, 80), memcpy(50, 70, direction="Device-to-Host")]
-    found = exposed(events, "memcpy", "detail", "total_ns", "union_ns", "exposed_ns", "hidden_share")
+    columns = ("detail", "total_ns", "union_ns", "exposed_ns", "hidden_share")
+    found = exposure(report(events)).filter(category="memcpy").select(columns).rows()
     assert found == [(None, 60, 40, 20, 0.5), ("Host-to-Device", 40, 40, 20, 0.5), ("Device-to-Host", 20, 20, 0, 1.0)]
 
 

@@ -163,10 +163,6 @@ def assert_same(found: pl.DataFrame, expected):
     assert got == sorted(got, key=lambda row: (row[0], order[row[1]], -row[3], row[2] or ""))
 
 
-def ns_of(found: pl.DataFrame, device: int, bucket: str) -> int:
-    return found.filter((pl.col("device") == device) & (pl.col("bucket") == bucket)).get_column("ns").sum()
-
-
 def assert_sums_to_windows(found: pl.DataFrame, model: SlowModel):
     sums = dict(found.group_by("device").agg(pl.col("ns").sum()).iter_rows())
     lengths = {device: end - start for device in model.devices for start, end in [model.window(device)]}
@@ -196,7 +192,7 @@ def test_the_parts_add_up_to_the_ledger(events, window, batch):
     on = operations(narrowed).get_column("device").gather(waits.get_column("row"))
     for device in windows(narrowed).get_column("device"):
         launch_ns = waits.filter(on == device).get_column("launch_ns").sum()
-        assert launch_ns == ns_of(found, device, "launch")
+        assert launch_ns == found.filter(device=device, bucket="launch").get_column("ns").sum()
         idle = {instant for instant, bucket, _ in model.instants(device) if bucket == "host"}
         longest, short, making = host_time(narrowed)[device]
         for span in making.select("start", "end").iter_rows():

@@ -154,10 +154,6 @@ def test_a_report_without_the_finding_says_which_it_has():
 CDIST = SAMPLES / "cdist"
 
 
-def first_things(name: str) -> list[dict]:
-    return json.loads(run("summarize", SAMPLES / name, "--format", "json").text)["findings"]
-
-
 @pytest.fixture(scope="module")
 def counters():
     return kanalyze.read(CDIST / "ncu.raw.csv")
@@ -186,7 +182,8 @@ def page(*hot, whole_ns=1000, told=()) -> PageKernels:
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", ["square", "gelu", "add", "cdist"])
 def test_a_distance_to_the_roof_alone_is_none(name):
-    assert "far-from-roof" not in {one["rule"] for one in first_things(name)}
+    found = json.loads(run("summarize", SAMPLES / name, "--format", "json").text)["findings"]
+    assert "far-from-roof" not in {one["rule"] for one in found}
 
 
 def test_its_roof_is_that_of_the_measured_time(counters, launch_id):
@@ -195,9 +192,6 @@ def test_its_roof_is_that_of_the_measured_time(counters, launch_id):
     assert one.at_stake_ns == int(500 * (1 - (300 * 0.5 + 100 * 0.1) / 400))
     assert one.names == ("k",)
     assert "500 ns, 50.0 % of the time" in one.text
-
-
-ENOUGH = {"match": "exact", "ns": 400, "roof": 0.1, "longer": 1.0, "took": 400, "whole_ns": 1000, "told": ()}
 
 
 @pytest.mark.parametrize(
@@ -216,7 +210,7 @@ ENOUGH = {"match": "exact", "ns": 400, "roof": 0.1, "longer": 1.0, "took": 400, 
     ],
 )
 def test_what_is_not_sure_is_not_said(counters, launch_id, change, number):
-    of = ENOUGH | change
+    of = {"match": "exact", "ns": 400, "roof": 0.1, "longer": 1.0, "took": 400, "whole_ns": 1000, "told": ()} | change
     rows = joined([("k", launch_id, of["match"], of["ns"], of["roof"])], of["longer"])
     found = slow_kernels(rows, counters, page(("k", of["took"]), whole_ns=of["whole_ns"], told=of["told"]))
     assert len(found) == number

@@ -263,10 +263,7 @@ def test_a_kernel_alone_has_utilisation_and_no_copies_and_without_devices_there_
     assert [*counters(real_report(REPORTS / "empty.sqlite"), 0, 1)] == []
 
 
-LAUNCHES = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9), st.integers(-5, 30)), min_size=1, max_size=8)
-
-
-@given(LAUNCHES)
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9), st.integers(-5, 30)), min_size=1, max_size=8))
 def test_the_queue_holds_launches_that_returned_and_of_which_nothing_began(launches):
     events = []
     for at, (start, length, wait) in enumerate(launches, 1):

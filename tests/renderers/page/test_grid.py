@@ -68,10 +68,7 @@ def test_a_launch_shape_is_without_trailing_ones(block, told):
     assert launch_shape(row, "grid {} × block {}") == told
 
 
-TEXTS = st.lists(st.text("ab/", max_size=40), max_size=12)
-
-
-@given(TEXTS, st.integers(8, 40))
+@given(st.lists(st.text("ab/", max_size=40), max_size=12), st.integers(8, 40))
 def test_texts_fit_and_those_that_differ_still_do(texts, width):
     found = distinct(texts, width)
     assert all(len(text) <= width for text in found)

@@ -138,11 +138,8 @@ def section(found, top=None):
     return next((one for one in page_of_any(found, top).sections if one.title == "WHERE IN YOUR CODE"), None)
 
 
-PLACES = [(f"layers/model_{number}.py", number, f"x = {number}") for number in range(1, 9)]
-
-
 def test_the_rows_sum_to_the_step():
-    found = section(looped(PLACES))
+    found = section(looped([(f"layers/model_{number}.py", number, f"x = {number}") for number in range(1, 9)]))
     rows = found.grid.rows
     assert found.remark == "5 of 8 lines; ms per step"
     assert rows[-1][-2:] == ("elsewhere", "")
@@ -165,11 +162,8 @@ def test_long_places_and_texts_fit_the_width(width):
     assert "mmmmmmmmm.py:123456" in text
 
 
-HOSTILE = [("e\x1b[2Jvil.py", 7, "\x1b]52;c;aGk=\x07 | <img src=x onerror=1> @all `x`"), ("b.py", 8, "")]
-
-
 def test_a_text_of_the_program_does_nothing_to_a_terminal_or_an_issue():
-    found = looped(HOSTILE)
+    found = looped([("e\x1b[2Jvil.py", 7, "\x1b]52;c;aGk=\x07 | <img src=x onerror=1> @all `x`"), ("b.py", 8, "")])
     pages = [terminal.render([found], Look(), None), markdown.render([found], None)]
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "".join(pages))
     assert "<img" not in pages[1].replace("`<img", "")

@@ -337,12 +337,9 @@ def tuned(passes, *, runs=30, again=True):
     return report(events).narrow(window=Window(0, 10_000_000 * passes, "steady", count=passes, each="step"))
 
 
-LAUNCH = "cudaLaunchKernel_v7000"
-
-
 def launching(start, end):
     """A kernel that runs from `start` on, launched in the 10 before."""
-    return launched(start - 10, start, kernel(start, end), LAUNCH)
+    return launched(start - 10, start, kernel(start, end), "cudaLaunchKernel_v7000")
 
 
 OF_CUPY = kernel(0, 10, name="cupy_copy__float32_float32")

@@ -296,12 +296,9 @@ def test_what_samples_of_counters_tell(tmp_path, name, statements, rules, stake,
     assert stake is None or row["at_stake_ns"] == pytest.approx(stake, rel=0.01)
 
 
-LAUNCH = "cudaLaunchKernel_v7000"
-
-
 def told(value, samples):
     """Findings on a kernel of 400 ns, with samples of 10 ns."""
-    events = (call(LAUNCH, 0, 5, correlation=1), kernel(1000, 1400, name="work", correlation=1))
+    events = (call("cudaLaunchKernel_v7000", 0, 5, correlation=1), kernel(1000, 1400, name="work", correlation=1))
     row = {"device": 0, "metric": "SMs Active", "unit": "Throughput %", "start_ns": 1000, "dur_ns": 10 * samples}
     made = report(events, gpu_metrics=[{**row, "value": value, "samples": samples}] if samples else [])
     return [one.rule for rule in SAMPLED for one in rule(made)]

@@ -238,10 +238,6 @@ def copies(call_name="cudaMemcpyAsync_v3020", took=2, **memory):
     )
 
 
-def graphs(start, _):
-    return launched(start, start + 2, graph(start + 2, start + 9), "cudaGraphLaunch")
-
-
 FLUSHES = [overhead("flush", 100 * number + 85, 100 * number + 95) for number in range(1, 5)]
 SHORT = [call(DEVICE_SYNC, one.start + 72, one.end) if one.name == DEVICE_SYNC else one for one in waited()]
 
@@ -269,7 +265,7 @@ def nccl(start, end, **keys):
         (waited(copy=copies(source_memory="Device", target_memory="Pinned")), None, [], ()),
         (waited(copy=copies(source_memory="Device", target_memory="Pageable")), None, [], ()),
         (waited(copy=copies(source_memory="Pinned", target_memory="Device")), None, [], ()),
-        (waited(copy=graphs), None, [], ()),
+        (waited(copy=lambda at, _: launched(at, at + 2, graph(at + 2, at + 9), "cudaGraphLaunch")), None, [], ()),
         # a copy leaves nothing to wait for, or is done when the wait begins
         (waited(copy=copies(source_memory="Pageable", target_memory="Device")), None, [80], ()),
         (waited(copy=copies(source_memory="Device", target_memory="Device")), None, [80], ()),
