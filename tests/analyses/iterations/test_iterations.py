@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.iterations.iterations import iterations_at
-from kanalyze.analyses.iterations.phases import (
-    steady_part,
-)
+from kanalyze.analyses.iterations.phases import steady_part
 from support.build import kernel, launched, nvtx, report
 from support.command import SAMPLES
 from support.real_reports import real_report
