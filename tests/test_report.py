@@ -229,7 +229,6 @@ STEPS = [
     nvtx("ProfilerStep#x", 300, 400),
 ]
 
-
 AGAIN = [*STEPS, nvtx("ProfilerStep#9", 500, 600, process=2)]
 NAMED_SO = [*STEPS, nvtx("step:9", 7, 8), nvtx("steps", 8, 9), nvtx("10", 1, 2, domain="step")]
 

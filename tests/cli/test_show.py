@@ -69,7 +69,6 @@ OPTIONAL = {
     **dict.fromkeys(("work", "roofs", "budget", "mfu"), "op, range"),
 }  # fmt: skip
 
-
 #: The line that says which columns do not fit.
 HIDDEN = re.compile(r"\d+ columns? hidden")
 

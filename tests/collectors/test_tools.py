@@ -31,7 +31,6 @@ case $1 in
 esac
 """
 
-
 _FACTS = json.dumps({"version": "2.11.0", "cuda": "13.0", "gpu": True, "triton": "3.6", "python": "3.12"})
 
 
@@ -62,7 +61,6 @@ OLD_NSYS = {
     "nsys.gpu-metrics-device=help": "\t0: Ampere GA100 | NVIDIA A100 PCI[0000:00:06.0]\n",
 }
 REFUSED = "Illegal --gpu-metrics-devices argument: help.\nNone of the installed GPUs are supported:\n"
-
 
 #: Machines on which not all is there: programs, None for those that are missing, and what is denied.
 MACHINES = {

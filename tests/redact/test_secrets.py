@@ -80,7 +80,6 @@ FORMS = [
     *('subprocess.run(["x", "--password", "{}"])', "A=1\\nTOKEN={}\\nB=2", "?a=b&api_key={}&c=d", "passcode={}"),
 ]  # fmt: skip
 
-
 #: Forms of which exactly the value is taken out.
 PLAIN = [
     *("--pass {}", "--pass={}", "--pass '{}'", '--password "{}"', "--passphrase {}", "--db-pwd {}", "--api-key {}"),

@@ -171,7 +171,6 @@ printf '%s\\n' "$@" > "$(dirname "$0")/arguments"
 echo 'Max error: 0'
 """
 
-
 _PYTHON = """
 import json
 if words[0] == "-c":

@@ -50,8 +50,6 @@ def dispatches(name, *starts):
 PAIR = reduces(0, 60, size=2)
 OF_FOUR = [(0, "transfer", 20), (0, "waiting for GPU 3", 80), (1, "transfer", 20), (1, "waiting for GPU 3", 40)]
 OF_FOUR += [(2, "transfer", 20), (2, "waiting for GPU 3", 20), (3, "transfer", 20)]
-
-
 HIDDEN = reduces(0, 60, size=2, hidden=[(10, 30), (70, 75)])
 OF_WAITING = [(0, "waiting for GPU 1", 60), (0, None, 40), (1, None, 40)]
 NOTIFIED = dispatches("void deep_ep::intranode::notify_dispatch<2>(int const*)", 0, 40, 60, 80)

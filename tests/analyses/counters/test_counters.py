@@ -51,7 +51,6 @@ PRINTED = {
     "instructions": ("InstructionStats", "Executed Instructions", 1),
 }
 
-
 #: The limiters, as the page labels their limits.
 LABELS = {
     "Registers": "registers", "Shared Mem": "shared memory", "Warps": "warps", "SM": "blocks", "Barriers": "barriers",

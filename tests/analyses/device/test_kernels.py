@@ -29,9 +29,7 @@ WORK = [
     kernel(106, 108, name=REDUCE),
 ]
 
-
 STATISTICS = ("count", "total_ns", "share", "avg_ns", "median_ns", "min_ns", "max_ns", "stddev_ns")
-
 
 #: Sorted by time, then launches, then name.
 SORTED = [
@@ -171,8 +169,6 @@ def test_kernels_and_copies_in_one_list(events, where, rows):
 
 
 NS_PER_S = 1_000_000_000
-
-
 SIZES = ("total_bytes", "avg_bytes", "stddev_bytes", "bandwidth_bytes_per_s")
 SUMS = ("count", "total_ns", "total_bytes", "exclusive_ns")
 KNOWN, UNKNOWN = memcpy(0, 10, size_bytes=100), memcpy(10, 20, size_bytes=None)

@@ -46,8 +46,6 @@ LAUNCH = "cudaLaunchKernel_v7000"
 LIMITS = {"compute_capability": "9.0", "sm_count": 4}
 BLOCK = {"registers_per_thread": 32, "static_shared_bytes": 0, "dynamic_shared_bytes": 0}
 COLUMNS = ("rule", "device", "at_stake_ns", "share")
-
-
 US = 1_000
 
 

@@ -108,10 +108,8 @@ def test_calls_of_two_interfaces_inside_each_other_are_one_launch():
 def test_what_lies_outside_of_the_recording_is_told_where_its_end_is_known():
     late = [*launch(2, 31), call("cudaFree", 61, 65)]
     assert wrong(*late, end=65) == []
-    assert wrong(*late, end=60) == [
-        ("operations outside the recording", 1, 20, True),
-        ("host events outside the recording", 1, 4, True),
-    ]
+    expected = [("operations outside the recording", 1, 20, True), ("host events outside the recording", 1, 4, True)]
+    assert wrong(*late, end=60) == expected
 
 
 def test_idle_time_without_calls_is_of_unknown_cause():

@@ -68,10 +68,8 @@ def test_a_blocked_call_is_told_by_its_stack_and_a_library_by_itself_where_nothi
     events = (host("osrt", "pthread_mutex_lock", 30, 80), host("osrt", "poll", 90, 95))
     stacks = [{"event_id": 4, "stack_id": 5}, {"event_id": 5, "stack_id": 6}]
     found = functions(*events, call_stacks=stacks, stack_frames=frames)
-    assert found[:2] == [
-        ("update", "blocked", "main > update", "call stack", 0, 50),
-        (None, "unknown", None, "none", 0, 45),
-    ]
+    wanted = [("update", "blocked", "main > update", "call stack", 0, 50), (None, "unknown", None, "none", 0, 45)]
+    assert found[:2] == wanted
     assert found[2] == ("poll", "system call", None, "call stack", 0, 5)
 
 
@@ -109,7 +107,6 @@ CALLS = st.lists(
     st.tuples(st.integers(0, 140), st.integers(1, 60), st.sampled_from(["read", "usleep", "pthread_mutex_lock"])),
     max_size=5,
 ).map(lambda rows: [host("osrt", name, start, start + dur) for start, dur, name in rows])
-
 
 SAMPLE_TIMES = st.lists(st.tuples(st.integers(0, 140), st.integers(1, 3)), max_size=12, unique_by=lambda one: one[0])
 

@@ -305,10 +305,8 @@ def test_implementations_stand_side_by_side():
         "variant", "inside", "repeats", "avg_kernel_ns", "slower", "launches", "kernel", "registers", "ncu_match",
     )  # fmt: skip
     found = kanalyze.variants(nsys, ncu)
-    assert found.select(columns).rows() == [
-        ("fused", "timed", 2, 15, 1, 1, "f", 32, "shape"),
-        ("eager", "timed", 2, 30, 2, 2, "a", 32, "none"),
-    ]
+    expected = [("fused", "timed", 2, 15, 1, 1, "f", 32, "shape"), ("eager", "timed", 2, 30, 2, 2, "a", 32, "none")]
+    assert found.select(columns).rows() == expected
     assert found.select("occupancy_share", "measured_share").rows() == [(0.5, 1.0), (None, 0.0)]
 
 

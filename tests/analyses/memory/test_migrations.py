@@ -20,8 +20,6 @@ from support.shares import some
 from support.strategies import FEWER
 
 NS_PER_S = 1_000_000_000
-
-
 FAULT, ASKED, FULL = "Page fault", "User prefetch", "Eviction"
 WAYS = ("Host-to-Device", "Device-to-Host")
 

@@ -104,21 +104,16 @@ def test_compiled_kernels_lead_to_operators_and_lines():
     rows_of = [made("a", "aten::relu", "model.py:3", "1"), made("b", "aten::mul", "model.py:4", "2")]
     of = report(ONCE, graph_nodes=NODES, compiled_kernels=rows_of)
     # the operator around the call that captured it is better known
-    assert picked(of, "kernel", "operator", "lines") == [
-        ("a", "aten::mm", "model.py:3"),
-        ("b", "aten::mul", "model.py:4"),
-    ]
+    wanted = [("a", "aten::mm", "model.py:3"), ("b", "aten::mul", "model.py:4")]
+    assert picked(of, "kernel", "operator", "lines") == wanted
     # the time of a graph is that of the line that launched it; what it ran is captured in the line that it is made of
     usual = {"process_id": 1, "thread_id": 1, "function": "step", "text": ""}
     at = [(0, 50, "model.py", 9), (50, 500, "run.py", 1)]
     stretched = [{**usual, "start_ns": since, "dur_ns": until - since, "file": file, "line": line}
                  for since, until, file, line in at]  # fmt: skip
     placed = code(report(ONCE, graph_nodes=NODES, compiled_kernels=rows_of[:1], source_lines=stretched))
-    assert sorted(placed.select("place", "work_ns", "captured_ns").rows()) == [
-        ("model.py:3", 0, 20),
-        ("model.py:9", 0, 10),
-        ("run.py:1", 30, 0),
-    ]
+    known = [("model.py:3", 0, 20), ("model.py:9", 0, 10), ("run.py:1", 30, 0)]
+    assert sorted(placed.select("place", "work_ns", "captured_ns").rows()) == known
     several = report(ONCE, graph_nodes=NODES, compiled_kernels=[*rows_of, made("b", "aten::add", "model.py:4", "3")])
     assert picked(several, "kernel", "operator", "lines")[1] == ("b", None, "model.py:4")
 

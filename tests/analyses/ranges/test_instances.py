@@ -232,10 +232,8 @@ def test_a_first_step_that_loads_warms_up():
 
 def test_a_first_step_that_compiles_warms_up():
     compiling = host("op", "_compile.compile_inner (dynamo_timed)", 10, 380)
-    assert rows(training(500, 100, first=[compiling]), "warm_up", "evidence") == [
-        (True, "400 ns longer than later steps, of which compiling 370 ns"),
-        (False, None),
-    ]
+    expected = [(True, "400 ns longer than later steps, of which compiling 370 ns"), (False, None)]
+    assert rows(training(500, 100, first=[compiling]), "warm_up", "evidence") == expected
 
 
 @pytest.mark.parametrize(

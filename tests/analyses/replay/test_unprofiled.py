@@ -43,10 +43,8 @@ def test_of_marks_that_are_as_many_the_lengths_are_those_from_one_to_the_next(le
     first = data.draw(st.integers(0, count - 2))
     last = data.draw(st.integers(first + 1, count - 1))
     others = {"Optimizer.step#A": starts[:3], "the outermost module's call": [*starts, *starts], "as many": starts}
-    assert _unprofiled.lengths_of({**others, "step": starts}, "step", count, first, last) == (
-        "step",
-        lengths[first:last],
-    )
+    wanted = ("step", lengths[first:last])
+    assert _unprofiled.lengths_of({**others, "step": starts}, "step", count, first, last) == wanted
     assert _unprofiled.lengths_of(others, "step", count, first, last) is None
 
 

@@ -115,11 +115,8 @@ def test_a_log_with_lines_of_others_is_the_same_as_its_page(tmp_path):
     alone = read(tmp_path / "alone.csv")
     for name in ("events", "metrics", "rule_results", "kernel_config", "devices", "processes"):
         assert_frame_equal(found.table(name), alone.table(name), categorical_as_str=True)
-    assert found.table("notes").select("check", "count").rows() == [
-        ("missing page", 1),
-        ("run with clocks that vary", 1),
-        ("metrics that ncu could not collect", 2),
-    ]
+    wanted = [("missing page", 1), ("run with clocks that vary", 1), ("metrics that ncu could not collect", 2)]
+    assert found.table("notes").select("check", "count").rows() == wanted
 
 
 def test_a_message_may_go_on_over_several_lines_and_powershell_writes_utf_16(tmp_path):

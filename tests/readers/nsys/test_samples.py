@@ -146,20 +146,16 @@ def test_counters_of_generic_events_are_read_alike(made):
     texts = [*map(json.dumps, told), "{not JSON"]
     rows = [("INSERT INTO GENERIC_EVENTS VALUES (?, 256, ?)", (at * 10, text)) for at, text in enumerate(texts)]
     report = made("CREATE TABLE GENERIC_EVENTS (timestamp INTEGER, typeId INTEGER, data TEXT);", *rows)
-    assert report.table("gpu_metrics").rows() == [
-        (0, "SMs Active", "Throughput %", 0, 10, 1, 5.0),
-        (0, "SMs Active", "Throughput %", 10, 10, 1, 7.0),
-    ]
+    expected = [(0, "SMs Active", "Throughput %", 0, 10, 1, 5.0), (0, "SMs Active", "Throughput %", 10, 10, 1, 7.0)]
+    assert report.table("gpu_metrics").rows() == expected
     notes = report.table("notes").select("check", "count").rows()
     assert ("samples of counters that cannot be decoded", 1) in notes
 
 
 def test_network_counters_have_adapter_name_and_unit():
     found = kanalyze.read(REPORTS / "network.sqlite").table("network_metrics")
-    assert found.select("source", "adapter", "metric", "unit", "value").rows()[:2] == [
-        ("nic", "mlx5_0", "IB: Bytes received", "B/ms", 400),
-        ("nic", "mlx5_0", "IB: Bytes sent", "B/ms", 300),
-    ]
+    wanted = [("nic", "mlx5_0", "IB: Bytes received", "B/ms", 400), ("nic", "mlx5_0", "IB: Bytes sent", "B/ms", 300)]
+    assert found.select("source", "adapter", "metric", "unit", "value").rows()[:2] == wanted
     assert found.row(-1, named=True)["adapter"] == "55"
 
 

@@ -188,8 +188,6 @@ def test_a_driver_whose_version_is_run_together(told, version):
 # Streams: types, priorities and names, also where older exports say them elsewhere
 
 TWO_GPUS = REPORTS / "two_gpus.sqlite"
-
-
 NULL_STREAMS = [(926, 1, 7, "null", None, None), (926, 2, 19, "null", None, None)]
 FORMER = ("TARGET_INFO_CUDA_CONTEXT_INFO", "TARGET_INFO_NVTX_CUDA_STREAM", "TARGET_INFO_CUDA_STREAM")
 OF_CONTEXTS = "nullStreamId AS streamId, hwId, vmId, processId, deviceId, contextId FROM TARGET_INFO_CUDA_CONTEXT_INFO"

@@ -257,12 +257,8 @@ def test_allocations_tell_what_the_allocator_holds(tables):
     table = tables(
         memory(512, 1, 512), memory(-512, 1, 0), memory(64, 0, 64), {**memory(0, 1, 0), "name": "[OutOfMemory]"}
     )
-    assert [(row["name"], row["device"], row["dur_ns"]) for row in table("memory")] == [
-        ("Allocation", 0, 0),
-        ("Deallocation", 0, 0),
-        ("Allocation", None, 0),
-        ("Out of memory", 0, 0),
-    ]
+    expected = [("Allocation", 0, 0), ("Deallocation", 0, 0), ("Allocation", None, 0), ("Out of memory", 0, 0)]
+    assert [(row["name"], row["device"], row["dur_ns"]) for row in table("memory")] == expected
     assert [tuple(row.values())[1:] for row in table("memory_detail")] == [
         ("Device", 4096, 512, 8192, 512),
         ("Device", 4096, 512, 8192, 0),

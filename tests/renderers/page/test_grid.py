@@ -35,10 +35,8 @@ def test_what_is_broken_goes_on_below_from_its_arrow():
     grid = Grid((Column("count"), Column("kernel", left=True)), rows)
     shown = grid._replace(cut=True, broken=True).lines(29)
     assert shown == ("count  kernel", ["    1  short → new", "    2  twenty letters long", "       → quite other"])
-    assert grid._replace(cut=True, broken=True).lines(22) == (
-        "count  kernel",
-        ["    1  short → new", "    2  twenty letters…", "       → quite other"],
-    )
+    expected = ("count  kernel", ["    1  short → new", "    2  twenty letters…", "       → quite other"])
+    assert grid._replace(cut=True, broken=True).lines(22) == expected
     assert grid._replace(cut=True).lines(29)[1] == ["    1  short → new", "    2  twenty letters long →…"]
 
 

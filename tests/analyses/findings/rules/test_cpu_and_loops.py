@@ -249,7 +249,6 @@ def test_each_node_is_checked(how, stakes):
 
 UPDATE = ["mul_", "add_", "mul_", "addcmul_", "sqrt", "div", "sub_"]
 
-
 CELLS = (
     "A recurrent network is run cell by cell, 10 times in a row, in 10 launches a step (aten::lstm_cell): GPU 0 idles, "
     "or works for it, for 370.0 µs a step."

@@ -130,7 +130,6 @@ STATEFUL = "enumerate(DataLoader)#_StatefulSingleProcessDataLoaderIter.__next__"
 BOTH = [*steps(), *chain.from_iterable(step(number, name=WORKERS) for number in range(4, 8))]
 UNFED = [event for event in LATER if event.kind != "range"]
 
-
 #: In each step of WAITED the thread polls, and a worker of another process computes until it writes.
 WAITED = [
     event
@@ -341,11 +340,7 @@ def test_the_time_of_threads_that_launch_nothing_is_not_spared():
 
 
 THERE = launched(60_000, 65_000, kernel(66_000, 70_000, device=1))
-
-
 ASIDE = launched(11_000, 12_000, kernel(13_000, 15_000, stream=8))
-
-
 AROUND = [line(0, 10_000, 3, "y = model(x)"), line(110_000, 200_000, 5, "y = model(y)")]
 
 

@@ -49,7 +49,6 @@ OF_ONE_CALL = [call("cudaMemcpyBatchAsync", 0, 20, correlation=1)]
 OF_ONE_CALL += [memcpy(at, at + 5, correlation=1) for at in range(30, 200, 10)]
 TO_HOST = {"direction": "Device-to-Host"}
 
-
 RESULTS = [
     event
     for at in range(0, 6_000, 200)
@@ -58,7 +57,6 @@ RESULTS = [
         *copy(at + 104, None, stream=13, name="cudaMemcpy_v3020", **TO_HOST),
     )
 ]
-
 
 #: Two streams, called in turns: what is between the calls of one is no more than the copies of the other.
 AT_ONCE = [
@@ -259,7 +257,6 @@ def loop(*names, turns=40, blocks=1, between=(), took=lambda _: 2_000, after=(),
 
 
 SLICES = loop("cupy_min", "cupy_subtract", "cupy_true_divide", "cupy_copy", blocks=7)
-
 
 WITH_COPIES = [
     event

@@ -102,7 +102,6 @@ MASK = (
 CONDITION = ("[aten::is_nonzero (a tensor as a condition)]", "A tensor as a condition (if x > 0) stalls")
 RESULTS = ("[aten::to (.to(), .cpu() or .tolist())]", "4.000 kB each", "Results read by the host (.cpu() and others)")
 
-
 #: Of the 35 that the GPU idles after each of three reads: 5 in the call, 20 of own code, 10 of the launch.
 THREE = (
     "The host waits for results of GPU 0: cudaStreamSynchronize (3 times), 4 B each in the median. It is blocked for "
@@ -203,7 +202,6 @@ def test_what_a_read_costs_is_idle_time_and_no_longer_than_the_read(made, window
 
 DEVICE_SYNC = "cudaDeviceSynchronize_v3020"
 
-
 #: What shows that a process was not at work before the recording.
 BEGUN = overhead("Lazy Function Loading", -9, -8)
 
@@ -240,8 +238,6 @@ def copies(call_name="cudaMemcpyAsync_v3020", took=2, **memory):
 
 FLUSHES = [overhead("flush", 100 * number + 85, 100 * number + 95) for number in range(1, 5)]
 SHORT = [call(DEVICE_SYNC, one.start + 72, one.end) if one.name == DEVICE_SYNC else one for one in waited()]
-
-
 AT_FIRST = [event for at in (0, 20, 40) for event in launched(at, at + 10, kernel(at + 10, at + 20), LAUNCH)]
 
 
