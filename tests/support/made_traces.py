@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import re
 from decimal import Decimal
 from itertools import count
 
@@ -174,8 +173,3 @@ def traces(draw, times=None):
         crlf=draw(st.booleans()),
         mark=draw(st.booleans()),
     )
-
-
-def unescaped(text):
-    """The text of a trace as Kineto wrote it until 2026: quotes in names as they are."""
-    return re.sub(rb'\\"', b'"', text)

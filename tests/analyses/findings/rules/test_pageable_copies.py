@@ -61,10 +61,10 @@ def test_the_stake_leaves_the_other_work_of_the_busiest_stream(tasks):
     assert max(stakes(events).values(), default=0) <= max(window - max(others), 0)
 
 
-def a_copy(at, ns, number, *, blocked=None, size=1 << 20):
+def a_copy(at, ns, number, *, size=1 << 20):
     side = {"source_memory": "Pageable", "target_memory": "Device"}
     copy = memcpy(at + 1, at + 1 + ns, correlation=number, size_bytes=size, side=side)
-    return [call("cudaMemcpyAsync", at, at + (blocked or ns + 2), correlation=number), copy]
+    return [call("cudaMemcpyAsync", at, at + ns + 2, correlation=number), copy]
 
 
 def a_step(at, number, name="step"):
