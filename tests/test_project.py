@@ -17,7 +17,6 @@ CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 WORKFLOWS = ROOT / ".github/workflows"
 WORKFLOW = (WORKFLOWS / "ci.yml").read_text()
 FORM = (ROOT / ".github/ISSUE_TEMPLATE/report.yml").read_text()
-
 TARGETS = re.search(r"^\.PHONY: help (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
 
 

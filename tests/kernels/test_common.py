@@ -10,7 +10,6 @@ from support.kernel_files import NEEDS_TORCH, load
 
 torch = pytest.importorskip("torch", reason=NEEDS_TORCH)
 common = load("_common")
-
 CPU = torch.device("cpu")
 
 

@@ -24,7 +24,6 @@ from support.real_reports import real_capture
 TOOK = "gpu__time_duration.sum"
 SPEED = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
 RULE = (0, None, "Slow", "optimization", "It is slow.", "global", 0.5)
-
 CAPTURES = ("add", "add_parallel", "cdist", "gelu", "launch_bound_graph", "mlp_train", "square", "streams")
 
 

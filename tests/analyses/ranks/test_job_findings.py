@@ -213,7 +213,6 @@ def test_collectives_of_gloo_beside_those_of_nccl_are_said_not_to_be_told(report
 #: rank takes; how late rank 1 is in a step.
 BEGINS, TAKES = (1_000, 1_500), 300
 LATE_US = {3: 40_000}
-
 SHAPES = {"Input Dims": [[1024, 257]], "Input type": ["float"]}
 
 

@@ -116,7 +116,6 @@ def test_nothing_is_told_of_one_rank_alone():
 #: What rank 2 multiplied in steps 8 to 10, by CUDA events, and what rank 1 slept in step 12, by its own clock.
 MULTIPLIED_NS = (11_309_000, 11_588_000, 11_935_000)
 SLEPT_NS = 30_179_000
-
 STAGES, MICROBATCHES, STEPS = 4, 8, 2
 
 

@@ -34,7 +34,6 @@ EVENTS = [
     {"ph": "M", "name": "process_name", "pid": 4000, "tid": 0, "ts": 0, "args": {"name": "python"}},
 ]
 KINDS = {"cpu_op": "op", "cuda_runtime": "api", "kernel": "kernel", "user_annotation": "range"}
-
 LOST = "events that cannot be read"
 CUT = "missing end of the list of events"
 

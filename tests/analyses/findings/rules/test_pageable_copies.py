@@ -22,7 +22,6 @@ from support.real_reports import real_report
 from support.shares import cases, holds
 
 KINDS = ("kernel", "memcpy", "memset", "api", "range")
-
 TIMES = st.integers(0, 40)
 STREAMS = st.sampled_from([7, 7, 8])
 TASKS = st.one_of(
