@@ -39,7 +39,6 @@ def printed(*arguments, **keys):
     ],
     ids=lambda words: " ".join(getattr(word, "stem", word) for word in words),
 )
-@pytest.mark.one_in(3)
 def test_what_people_guess_is_what_it_stands_for(guessed, meant):
     assert printed(*guessed) == printed(*meant)
 
@@ -107,7 +106,6 @@ def test_a_table_has_the_rows_of_each_window(arguments, name, pattern):
         (["summarize", NVTX], "INSTANCES", 1),
     ],
 )
-@pytest.mark.slow
 def test_a_page_is_of_each_window_or_of_all(arguments, mark, count):
     assert len(set(re.findall(mark, printed(*arguments, "--window", "cross*")))) == count
 

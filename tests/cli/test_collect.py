@@ -215,7 +215,6 @@ def test_a_dry_run_prints_commands_and_runs_nothing(machine):
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize("workload", ["square", "add.cu"])
 def test_every_line_of_a_dry_run_of_a_reference_workload_can_be_pasted(machine, workload):
     """A .cu file and a script, through bash; the lines print nothing of their own to standard error."""

@@ -28,7 +28,6 @@ def test_times_since_the_first_event():
 @pytest.mark.parametrize("command", [("summarize",), ("show", "kernels"), ("show", "ledger"), ("show", "events")])
 @pytest.mark.parametrize("path", LIMITS, ids=str)
 @pytest.mark.parametrize("window", ["100s..200s", "+100s..", "..-1s", "-2s..-1ns"])
-@pytest.mark.one_in(4)
 def test_a_window_outside_is_refused_with_the_limits(command, path, window):
     message, remedy = refused(run(*command, path, "--window", window))
     assert message == f"--window {window!r}: {path} has nothing then, it was recorded from {LIMITS[path]}."

@@ -32,7 +32,6 @@ def one_line(text):
 
 
 @pytest.mark.parametrize("columns", [60, 80, 130])
-@pytest.mark.one_in(4)
 def test_each_report_has_its_page_and_nothing_else(columns):
     pages = re.split(r"^\n─+\n\n", page(ADD, ADD_UM, EMPTY, columns=columns), flags=re.MULTILINE)
     assert pages == [page(path, columns=columns) for path in (ADD, ADD_UM, EMPTY)]
@@ -98,7 +97,6 @@ def of_one(table, path):
 
 
 @pytest.mark.parametrize("table", ["kernels", "ledger", "health", "events", "copies", "devices"])
-@pytest.mark.one_in(4)
 def test_the_tables_of_several_reports_are_one_below_the_other(table):
     assert rows(table, ADD, TORCH, ADD_UM) == [*of_one(table, ADD), *of_one(table, TORCH), *of_one(table, ADD_UM)]
 
@@ -160,7 +158,6 @@ def test_a_folder_of_which_nothing_can_be_read_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize("table", ["ops", "tree", "steps", "op_kernels", "op_detail", "fusion"])
-@pytest.mark.one_in(4)
 def test_a_capture_has_from_its_trace_what_nsys_does_not_record(table):
     path = SAMPLES / "gelu" if table == "fusion" else TRAINING
     said = [f"{table} is from {path}/torch.json.gz; nsys.sqlite does not record it."]

@@ -71,7 +71,6 @@ def queued(events, factor):
 @pytest.mark.parametrize("factor", [1, 3], ids=["host", "ahead"])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.slow
 def test_what_repeats_how_often_and_how_long_is_told_with_marks_and_without(step, schedule, factor):
     events, begun, ends = made(step, schedule)
     events = queued(events, factor)
@@ -104,9 +103,7 @@ SAME = (
 )
 
 
-@pytest.mark.parametrize(
-    "path", [pytest.param(path, marks=() if at % 5 == 0 else pytest.mark.slow) for at, path in enumerate(SAME)]
-)
+@pytest.mark.parametrize("path", SAME)
 def test_launches_tell_what_marks_do(path):
     with kanalyze.read(ROOT / path) as report:
         marked, launched = steady_part(report), steady_part_by_launches(report)

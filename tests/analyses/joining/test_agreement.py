@@ -109,7 +109,6 @@ def fewer_launches(tmp_path, change):
         ({"name": "other"}, ("explained", "filter", True)),  # its command is not known
     ],
 )
-@pytest.mark.one_in(4)
 def test_ncu_s_command_has_to_choose_launches_where_it_is_known(tmp_path, change, expected):
     assert fewer_launches(tmp_path, lambda step: step.update(change)) == expected
 
@@ -262,7 +261,6 @@ def test_the_launch_that_ncu_measured_is_compared_and_not_the_mean():
     assert sorted(rows.filter(figure="duration", second_tool="ncu")["first"]) == sorted(exact)
 
 
-@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in SAMPLES.glob("*/manifest.json")))
 def test_tools_agree_on_the_samples(name):
     rows = kanalyze.agreement(*real_capture(SAMPLES / name))

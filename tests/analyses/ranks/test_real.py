@@ -36,7 +36,6 @@ def late():
     return job([SAMPLES / "ddp_late"], Asked())
 
 
-@pytest.mark.slow
 def test_the_late_rank_its_step_its_cause_and_the_size_are_told(late):
     first = late_ranks(late)[0]
     assert (first.rank, first.first, first.last) == (1, 11, 11)
@@ -129,7 +128,6 @@ def pipeline():
     return job([SAMPLES / "pipeline_four"], Asked())
 
 
-@pytest.mark.slow
 def test_late_ranks_their_steps_causes_and_sizes_are_told(four):
     multiplies, sleeps = sorted(late_ranks(four)[:2], key=lambda one: one.first)
     assert (multiplies.rank, multiplies.first, multiplies.last) == (2, 8, 10)
@@ -147,7 +145,6 @@ def test_late_ranks_their_steps_causes_and_sizes_are_told(four):
     assert rows.group_by("id").len().get_column("len").unique().to_list() == [4]
 
 
-@pytest.mark.slow
 def test_messages_of_a_pipeline_are_all_matched_between_neighbours(pipeline):
     rows = pipeline.table("collectives")
     assert rows.get_column("id").null_count() == 0
@@ -162,7 +159,6 @@ def test_messages_of_a_pipeline_are_all_matched_between_neighbours(pipeline):
     assert rows.get_column("bytes").unique().to_list() == [4096 * 4096 * 2]
 
 
-@pytest.mark.slow
 def test_the_slow_stage_of_a_pipeline_is_found(pipeline):
     assert late_ranks(pipeline) == []
     first = job_findings(pipeline)[0]
@@ -309,7 +305,6 @@ def _said(*rows):
     return [{"event_id": row, **told} for row in rows]
 
 
-@pytest.mark.slow
 def test_of_two_reports():
     first = report(_rank(1, 5, 12, 100), collective_detail=_said(3))
     second = report(_rank(2, 60, 66, 100), collective_detail=_said(3))
@@ -334,7 +329,6 @@ def test_of_one_report():
     ]
 
 
-@pytest.mark.slow
 def test_the_ranks_of_a_sample():
     rows = path_of_ranks([SAMPLES / "ddp_late"], Asked(cache=False))
     assert rows["rank"].sort().to_list() == [0, 1]

@@ -294,7 +294,6 @@ def test_the_less_is_left_of_the_host_the_earlier_all_is(turns, some, more):
 
 
 @pytest.mark.parametrize("path", REPORTS, ids=lambda path: "-".join(path.parts[1:]))
-@pytest.mark.one_in(4)
 def test_where_all_is_left_reports_are_as_recorded(path):
     whole = read(path, cache=False)
     if whole.kind("overhead").height:

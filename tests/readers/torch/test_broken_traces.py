@@ -79,7 +79,6 @@ def places_of(text, layout):
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("layout", ["kineto", "compact", "kineto 2026"])
 def test_cut_off_at_any_byte_every_whole_event_is_there(folder, layout):
     text = trace(EVENTS, layout, HEAD, TAIL)

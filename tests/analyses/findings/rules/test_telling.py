@@ -231,7 +231,6 @@ def test_a_headline_fits_its_line_by_the_middle_of_a_name(headline, told):
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(3)
 def test_names_with_braces_are_said_as_they_are(reports):
     usual, braces = (findings(report).select("rule", "device", "at_stake_ns", "sentence") for report in reports)
     assert braces.drop("sentence").rows() == usual.drop("sentence").rows()
