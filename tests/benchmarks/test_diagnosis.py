@@ -202,17 +202,13 @@ REACHED = {
 LARGEST_CLAIM = 0.02
 
 
-@pytest.fixture(scope="module")
-def scores():
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_causes_places_and_gains_are_as_right_as_they_were():
     programs = truth.programs_in(FOLDER / "programs", CAPTURES)
     measured = json.loads((FOLDER / "measured.json").read_text())
     said_of = partial(tools.answer, captures=CAPTURES, texts=None)
-    return score.scores_of("kanalyze", programs, measured, said_of, os.cpu_count() or 1)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_causes_places_and_gains_are_as_right_as_they_were(scores):
+    scores = score.scores_of("kanalyze", programs, measured, said_of, os.cpu_count() or 1)
     sums = score.totals(scores)
     assert sums["read"] == (len(scores), len(scores))
     shares = {key: sums[key][0] / sums[key][1] for key in REACHED}

@@ -92,23 +92,16 @@ def _of_process(path, process):
     return path
 
 
-@pytest.fixture
-def report_of_each(tmp_path):
-    """A folder with a report of nsys for each of two ranks."""
-    folder = tmp_path / "runs"
+@pytest.mark.slow
+def test_of_a_report_of_nsys_for_each_rank_the_file_has_both(tmp_path):
+    path, folder = tmp_path / "job.html", tmp_path / "runs"
     folder.mkdir()
     for number, process in enumerate((1866, 1867)):
         _of_process(folder / f"{number}.sqlite", process)
-    return folder
-
-
-@pytest.mark.slow
-def test_of_a_report_of_nsys_for_each_rank_the_file_has_both(report_of_each, tmp_path):
-    path = tmp_path / "job.html"
-    ran = run("html", report_of_each, "-o", path)
+    ran = run("html", folder, "-o", path)
     assert ran.status == 0, ran.error
     text = path.read_text()
     assert "2 ranks" in text
     head = "kanalyze ranks   2 ranks   nsys   NVIDIA H200   times as recorded"
-    assert run("ranks", report_of_each).text.splitlines()[0] == head
+    assert run("ranks", folder).text.splitlines()[0] == head
     assert text.count("0.sqlite") >= 1 <= text.count("1.sqlite")

@@ -119,16 +119,12 @@ STAGES, MICROBATCHES, STEPS = 4, 8, 2
 
 
 @pytest.fixture(scope="module")
-def four():
-    return job([SAMPLES / "ddp_four"], Asked())
-
-
-@pytest.fixture(scope="module")
 def pipeline():
     return job([SAMPLES / "pipeline_four"], Asked())
 
 
-def test_late_ranks_their_steps_causes_and_sizes_are_told(four):
+def test_late_ranks_their_steps_causes_and_sizes_are_told():
+    four = job([SAMPLES / "ddp_four"], Asked())
     multiplies, sleeps = sorted(late_ranks(four)[:2], key=lambda one: one.first)
     assert (multiplies.rank, multiplies.first, multiplies.last) == (2, 8, 10)
     assert (sleeps.rank, sleeps.first, sleeps.last) == (1, 12, 12)
@@ -165,15 +161,10 @@ def test_the_slow_stage_of_a_pipeline_is_found(pipeline):
     assert (first.finding, first.text[:6]) == ("other-work", "Rank 2")
 
 
-@pytest.fixture(scope="module")
-def two_gpus():
-    return job([REPORT], Asked())
-
-
-def test_exposed_parts_sum_to_the_bucket_of_the_ledger(two_gpus):
+def test_exposed_parts_sum_to_the_bucket_of_the_ledger():
     with read(REPORT) as report:
         sums = ledger(report).filter(pl.col("bucket") == "communication").group_by("device").agg(pl.col("ns").sum())
-    own = two_gpus.table("collectives").group_by("device").agg(
+    own = job([REPORT], Asked()).table("collectives").group_by("device").agg(
         ns=pl.col("exposed_wait_ns").sum() + pl.col("exposed_transfer_ns").sum()
     )  # fmt: skip
     assert dict(own.iter_rows()) == dict(sums.iter_rows())
