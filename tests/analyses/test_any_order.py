@@ -45,15 +45,11 @@ def asked(report, name):
         return str(reason)
 
 
-def questions(name):
-    together = {one for one in catalog.names() if catalog.table(one).together}
-    return [one for one in catalog.names() if one not in together] + ["page"] * (name != "ncu")
-
-
 @cache
 def alone(name):
     """Each of them of a report of which nothing else was asked."""
-    return {one: asked(opened(name), one) for one in questions(name)}
+    questions = [one for one in catalog.names() if not catalog.table(one).together] + ["page"] * (name != "ncu")
+    return {one: asked(opened(name), one) for one in questions}
 
 
 @pytest.fixture(params=[False, True], ids=["small", "as-if-large"])

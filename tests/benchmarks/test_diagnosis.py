@@ -31,13 +31,6 @@ UNNAMED = {
 each = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 
 
-def constants(tree):
-    """The cause, and the other causes, of a program."""
-    assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
-    values = {node.targets[0].id: node.value for node in assigned if isinstance(node.targets[0], ast.Name)}
-    return {name: ast.literal_eval(values[name]) for name in ("CAUSE", "ALSO")}
-
-
 def comments(text):
     return {
         token.string for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type == tokenize.COMMENT
@@ -47,7 +40,10 @@ def comments(text):
 @each
 def test_a_program_says_what_it_does_and_which_lines_are_its_faults(file):
     text = file.read_text()
-    tree, named = ast.parse(text), constants(ast.parse(text))
+    tree = ast.parse(text)
+    assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
+    values = {node.targets[0].id: node.value for node in assigned if isinstance(node.targets[0], ast.Name)}
+    named = {name: ast.literal_eval(values[name]) for name in ("CAUSE", "ALSO")}
     assert "\n" not in ast.get_docstring(tree)
     assert {cause for cause in (named["CAUSE"], *named["ALSO"]) if cause} <= UNNAMED.union(explanations.names())
     assert ("# fault" in comments(text)) == bool(named["CAUSE"])

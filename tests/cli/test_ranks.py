@@ -37,15 +37,6 @@ def test_a_damaged_rank_is_named_and_the_rest_goes_on(tmp_path):
     assert "missing: rank 1" in ran.text
 
 
-def _beside_other_json(folder):
-    """Writes a nsys report of two ranks, and more files of JSON that are no trace than there are reports."""
-    (folder / "job.sqlite").write_bytes((REPORTS / "nccl.sqlite").read_bytes())
-    (folder / "config.json").write_text('{"batch": 4, "note": ["ph"]}')
-    (folder / "losses.json").write_text("[1.5, 0.5]")
-    (folder / "settings.json.gz").write_bytes(gzip.compress(b'[{"lr": 0.1}]'))
-    return ["config.json", "losses.json", "settings.json.gz"]
-
-
 @pytest.mark.parametrize(
     ("command", "status", "said"),
     [
@@ -59,7 +50,11 @@ def test_json_that_is_no_trace_is_named_and_the_reports_of_nsys_are_read(command
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "runs"
     folder.mkdir()
-    names = _beside_other_json(folder)
+    (folder / "job.sqlite").write_bytes((REPORTS / "nccl.sqlite").read_bytes())
+    names = ["config.json", "losses.json", "settings.json.gz"]  # no traces, and more than there are reports
+    contents = (b'{"batch": 4, "note": ["ph"]}', b"[1.5, 0.5]", gzip.compress(b'[{"lr": 0.1}]'))
+    for name, content in zip(names, contents, strict=True):
+        (folder / name).write_bytes(content)
     ran = run(*command)
     assert ran.status == status
     assert said in ran.text + ran.error

@@ -129,20 +129,11 @@ def test_each_rule(block):
 MS = 1_000_000
 
 
-def after_a_long_first_call(name, *, before=(), dur=14 * MS, waits=5, ran=()):
-    """Some calls, a long one, and then a launch whose kernel starts so long after it returned."""
-    launched_at = 10 + dur
-    return [
-        *before,
-        call(name, 10, 10 + dur, correlation=1),
-        *launched(launched_at, launched_at + 5, kernel(launched_at + 5 + waits, launched_at + MS, correlation=2)),
-        *ran,
-    ]
-
-
 @pytest.mark.parametrize("number", [0, 1, 6])
 def test_6_in_a_recording_that_begins_at_a_later_step_no_call_made_the_context(number):
-    events = [*after_a_long_first_call("cudaMalloc"), nvtx(f"ProfilerStep#{number}", 0, 15 * MS)]
+    begun = 10 + 14 * MS
+    events = [call("cudaMalloc", 10, begun, correlation=1), nvtx(f"ProfilerStep#{number}", 0, 15 * MS)]
+    events += launched(begun, begun + 5, kernel(begun + 10, begun + MS, correlation=2))
     assert (("loading", "context", 14 * MS) in rows(report(events))) == (number == 0)
 
 
@@ -163,12 +154,6 @@ def assert_same(found: pl.DataFrame, expected):
     assert got == sorted(got, key=lambda row: (row[0], order[row[1]], -row[3], row[2] or ""))
 
 
-def assert_sums_to_windows(found: pl.DataFrame, model: SlowModel):
-    sums = dict(found.group_by("device").agg(pl.col("ns").sum()).iter_rows())
-    lengths = {device: end - start for device in model.devices for start, end in [model.window(device)]}
-    assert sums == {device: length for device, length in lengths.items() if length > 0}
-
-
 @given(EVENTS, WINDOWS, st.sampled_from([3, 8, 1_000]), st.sampled_from([1, 5, 1_000]), st.sampled_from([1, 2, 1_000]))
 @example([], (None, None), 3, 1, 1)
 def test_ledger_equals_the_model(events, window, context_from_ns, prompt_ns, batch):
@@ -179,7 +164,9 @@ def test_ledger_equals_the_model(events, window, context_from_ns, prompt_ns, bat
         in_batches(patch, batch)
         found = bucket_sums(report(events).narrow(window=Window(*window)))
     assert_same(found, model.ledger())
-    assert_sums_to_windows(found, model)
+    sums = dict(found.group_by("device").agg(pl.col("ns").sum()).iter_rows())
+    lengths = {device: end - start for device in model.devices for start, end in [model.window(device)]}
+    assert sums == {device: length for device, length in lengths.items() if length > 0}
 
 
 @FEWER

@@ -32,12 +32,6 @@ def kinds(lengths, **keys):
     return kanalyze.iterations(report(loop(lengths, **keys)))
 
 
-def working(works, lengths=None):
-    """Steps of 100 ns, or of `lengths`, with the device at work for so many ns in each."""
-    events = in_turn(lengths or [100] * len(works), lambda at, place, _: ran(at, 4, 4 + works[place]))
-    return kanalyze.iterations(report(events))
-
-
 def odd_ones(rows):
     return rows.filter(pl.col("kind") == "odd").get_column("index").to_list()
 
@@ -67,7 +61,9 @@ ONE_LONG = [100] * 20 + [180] + [100] * 19
     ],
 )
 def test_few_with_other_work_are_odd_however_long_they_take(works, lengths, odd):
-    rows = working(works, lengths).filter(pl.col("kind") == "odd").select("index", "reason")
+    """Steps of 100 ns, or of `lengths`, with the device at work for so many ns in each."""
+    events = in_turn(lengths or [100] * len(works), lambda at, place, _: ran(at, 4, 4 + works[place]))
+    rows = kanalyze.iterations(report(events)).filter(pl.col("kind") == "odd").select("index", "reason")
     assert [*odd] == rows.get_column("index").to_list()
     assert all(reason.startswith(odd[index]) for index, reason in rows.iter_rows())
 

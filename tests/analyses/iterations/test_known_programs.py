@@ -114,11 +114,6 @@ def test_launches_tell_what_marks_do(path):
 STEP_COUNT, GPUS = 21, 4
 
 
-def counted(*programs):
-    found = iterations(report_of(*programs)).group_by("process_id", "name").len()
-    return sorted(found.rows())
-
-
 def driven_by_one_thread(process=1, gpus=GPUS):
     """Each step is launched on one GPU after the other."""
     program = Program(process=process, jitter=Random(process))  # noqa: S311 - no secret
@@ -141,4 +136,5 @@ def driven_by_threads(process=1):
 
 @pytest.mark.parametrize("made", [driven_by_one_thread, driven_by_threads])
 def test_each_process_that_drives_several_gpus_makes_its_own_steps(made):
-    assert counted(made(1), made(2)) == [(process, "repetition", STEP_COUNT) for process in (1, 2)]
+    found = iterations(report_of(made(1), made(2))).group_by("process_id", "name").len()
+    assert sorted(found.rows()) == [(process, "repetition", STEP_COUNT) for process in (1, 2)]

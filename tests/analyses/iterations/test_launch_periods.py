@@ -154,15 +154,11 @@ def test_repetitions_begin_where_they_were_planned(program):
     assert rows.select("name", "found_by", "phase").unique().rows() == [("repetition", "launches", None)]
 
 
-def of_blocks(number, pause):
-    """Steps of blocks whose results the host takes, with so long a pause before the first of them."""
-    block = [Launch("norm", pause=10_000), *layer(2, "block"), copy_out()]
-    return [Launch("embed", pause=pause), *block * number]
-
-
 @pytest.mark.parametrize(("pause", "tells"), [(12_000, False), (13_000, True), (60_000, True)])
 def test_a_longer_pause_tells_a_step_from_its_layers(pause, tells):
-    program = repeated(*[of_blocks(8, pause)] * 10)
+    """Steps of blocks whose results the host takes, with so long a pause before the first of them."""
+    block = [Launch("norm", pause=10_000), *layer(2, "block"), copy_out()]
+    program = repeated(*[[Launch("embed", pause=pause), *block * 8]] * 10)
     starts = frame(program).get_column("start").to_list()
     assert (starts == program.begun) == tells
     assert tells or len(starts) >= 70

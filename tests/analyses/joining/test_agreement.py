@@ -221,18 +221,14 @@ def test_a_window_explains_what_agrees_without_it_and_nothing_else():
     assert sorted(rows["name"]) == ["k", "other"]
 
 
-def compiled(*names):
-    row = {"source": "triton", "arch": None, "num_warps": 4, "num_stages": 1, "registers": None, "spills": None}
-    rest = {"shared_memory_bytes": None, "compile_ns": None, "cache_hit": None, "ptx": None}
-    return [{"name": name, "hash": f"{number}", **row, **rest} for number, name in enumerate(names)]
-
-
 def with_trials(count, flush, *, tried):
     events = [call("cudaLaunchKernel", 0, 1)]
     for at in range(count):
         events += [kernel(100 * at, 100 * at + 10, name="fill", side=CONFIG)] * flush
         events += [kernel(100 * at + 50, 100 * at + 60, name="tuned", side=CONFIG)]
-    made = report([*events, k(99_000, 99_010)], compiled_kernels=compiled(*tried))
+    row = {"source": "triton", "num_warps": 4, "num_stages": 1}
+    compiled = [{"name": name, "hash": f"{number}", **row} for number, name in enumerate(tried)]
+    made = report([*events, k(99_000, 99_010)], compiled_kernels=compiled)
     return replace(made, meta=replace(made.meta, tool="nsys", path=Path("of nsys")))
 
 

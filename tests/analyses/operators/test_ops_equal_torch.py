@@ -81,15 +81,12 @@ def test_shapes_to_the_last_digit():
     }
     ours = defaultdict(lambda: [0] * len((*COLUMNS, *MEMORY)))
     for row in kanalyze.ops(trace_of(table), by="shape").drop_nulls("name").to_dicts():
-        sums = ours[row["name"], row["kind"] == "range", _as_torch(row["input_shapes"])]
+        shapes = json.loads(row["input_shapes"] or "[]")
+        flat = [[] if any(isinstance(size, list) for size in shape) else shape for shape in shapes]
+        sums = ours[row["name"], row["kind"] == "range", json.dumps(flat)]
         for place, column in enumerate((*COLUMNS, *MEMORY)):
             sums[place] += row[column]
     assert {(*key, *sums) for key, sums in ours.items()} == theirs
-
-
-def _as_torch(shapes):
-    flat = [[] if any(isinstance(size, list) for size in shape) else shape for shape in json.loads(shapes or "[]")]
-    return json.dumps(flat)
 
 
 class Unlinked:

@@ -70,11 +70,6 @@ def of_tool(events, **meta):
     return Report(Meta(Path("made by hand"), **meta), Listed(events, CUDA_KINDS, {}, {}))
 
 
-def looped(end, *before):
-    events = ranged([(15_540 + at) * MS for at in range(1, 40)], MS - 9, (9, 10_009), (15_009, 110_009))
-    return of_tool([*before, *events], tool="nsys", end_ns=end)
-
-
 @pytest.mark.parametrize(
     ("tool", "wsl", "said"),
     [
@@ -221,7 +216,8 @@ def test_the_limit_and_its_cause(known, found, text):
     ids=["a slice of a session", "a program that begins"],
 )
 def test_a_program_that_begins_in_the_recording_has_a_start_up(before, said, session):
-    of = looped((33_090 if session else 16_000) * MS, *before)
+    events = ranged([(15_540 + at) * MS for at in range(1, 40)], MS - 9, (9, 10_009), (15_009, 110_009))
+    of = of_tool([*before, *events], tool="nsys", end_ns=(33_090 if session else 16_000) * MS)
     text = terminal.render([overview(of)], Look(), None)
     assert ("START-UP" in text) == bool(said)
     assert not said or f"START-UP  {said}" in text

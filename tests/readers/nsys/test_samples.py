@@ -184,21 +184,16 @@ def test_samples_in_parts_tell_what_they_tell_at_once(monkeypatch, name, rows):
     assert [key for key, frame in found.items() if not frame.equals(whole[key])] == []
 
 
-def shuffled(tmp_path):
-    """A report whose samples are not in the order of time, three at each."""
+@pytest.mark.parametrize("count", [0, 1, 7, 100, 100_000])
+def test_the_first_samples_are_those_of_the_table(tmp_path, monkeypatch, count):
+    """In parts, too, and of equal times in the report's order; the report has three at each, in no order."""
     columns = "id, start / 3000000 * 3000000, cpu, threadState, globalTid, cpuCycles"
-    return altered(
+    path = altered(
         *(tmp_path, REPORTS / "sampled_host.sqlite"),
         "CREATE TABLE mixed AS SELECT * FROM COMPOSITE_EVENTS ORDER BY id * 7919 % 1009",
         "DELETE FROM COMPOSITE_EVENTS",
         f"INSERT INTO COMPOSITE_EVENTS SELECT {columns} FROM mixed ORDER BY rowid",
     )
-
-
-@pytest.mark.parametrize("count", [0, 1, 7, 100, 100_000])
-def test_the_first_samples_are_those_of_the_table(tmp_path, monkeypatch, count):
-    """In parts, too, and of equal times in the report's order."""
-    path = shuffled(tmp_path)
     whole = kanalyze.read(path).table("cpu_samples")
     assert whole.get_column("time_ns").is_sorted()
     assert kanalyze.read(path).first("cpu_samples", count).equals(whole.head(count))

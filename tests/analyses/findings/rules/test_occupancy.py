@@ -229,12 +229,6 @@ def test_quicker_launches_of_more_blocks_and_a_window():
 RULES = ("few-sms", "idle-tensor-cores", "dram-bound", "busy-pcie", "clock-drop")
 
 
-def raised(found):
-    """The findings of these rules, and of what one of them replaces."""
-    rows = findings(found)
-    return {row["rule"]: row for row in rows.iter_rows(named=True) if row["rule"] in (*RULES, "small-grid")}
-
-
 def changed(tmp_path, name, *statements):
     """A copy of a report with changes."""
     path = tmp_path / f"{name}.sqlite"
@@ -289,7 +283,8 @@ FEW_SAMPLES = ("DELETE FROM GPU_METRICS WHERE timestamp % 10 != 0 OR timestamp >
     ],
 )
 def test_what_samples_of_counters_tell(tmp_path, name, statements, rules, stake, words):  # noqa: PLR0913
-    found = raised(changed(tmp_path, name, *statements))
+    rows = findings(changed(tmp_path, name, *statements)).rows(named=True)
+    found = {row["rule"]: row for row in rows if row["rule"] in (*RULES, "small-grid")}
     assert sorted(found) == sorted(rules)
     row = found[rules[-1]] if rules else {}
     assert [word for word in words if word not in f"{row['headline']} {row['sentence']}"] == []

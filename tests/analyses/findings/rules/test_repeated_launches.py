@@ -249,14 +249,10 @@ def test_launches_that_could_be_a_graph(of, stakes, words):
     assert_told(graph_candidate(of), stakes, *words)
 
 
-def most_at_stake(of):
-    held = ledger(of).filter(pl.col("bucket").is_in(["launch", "queued"]))
-    return dict(held.group_by("device").agg(pl.col("ns").sum()).iter_rows())
-
-
 def assert_not_more_than_the_ledger(of):
     """Gives how many claims there were."""
-    held = most_at_stake(of)
+    held = ledger(of).filter(pl.col("bucket").is_in(["launch", "queued"]))
+    held = dict(held.group_by("device").agg(pl.col("ns").sum()).iter_rows())
     claims = graphs(of, by="candidate").group_by("device").agg(pl.col("launch_ns", "queued_ns", "saved_ns").sum())
     for device, launch_ns, queued_ns, saved_ns in claims.iter_rows():
         assert saved_ns <= launch_ns + queued_ns

@@ -421,13 +421,6 @@ def test_a_chain_of_operations_becomes_one_kernel():
 CAT = "void at::native::CatArrayBatchedCopy<at::native::OpaqueType<2u>, unsigned int, 4, 64, 64>(X)"
 
 
-def joined(text):
-    """Twenty concatenations in a line of the program."""
-    events = [one for at in range(0, 2000, 100) for one in launched(at, at + 9, kernel(at + 10, at + 90, name=CAT))]
-    line = {"process_id": 1, "thread_id": 1, "file": "a.py", "function": "f", "line": 7, "start_ns": 0, "dur_ns": 3000}
-    return report(events, source_lines=[{**line, "text": text}])
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -437,7 +430,10 @@ def joined(text):
     ],
 )
 def test_a_result_that_takes_the_place_of_what_is_joined_grows(text, told):
-    assert len(growing_concatenations(joined(text))) == told
+    """Twenty concatenations in a line of the program."""
+    events = [one for at in range(0, 2000, 100) for one in launched(at, at + 9, kernel(at + 10, at + 90, name=CAT))]
+    line = {"process_id": 1, "thread_id": 1, "file": "a.py", "function": "f", "line": 7, "start_ns": 0, "dur_ns": 3000}
+    assert len(growing_concatenations(report(events, source_lines=[{**line, "text": text}]))) == told
 
 
 @pytest.mark.parametrize(
