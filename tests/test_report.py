@@ -5,7 +5,7 @@ import pytest
 from kanalyze.errors import BadWindowError, UnknownNameError
 from kanalyze.model import KINDS
 from kanalyze.window import Scope, Window, parsed, plain
-from support.build import call, graph, kernel, memcpy, nvtx, report
+from support.build import kernel, nvtx, report, timeline
 
 
 @pytest.mark.parametrize(
@@ -52,13 +52,7 @@ def test_a_source_is_asked_for_the_kinds_that_it_recorded_alone():
     assert made.kind("api").is_empty()
 
 
-EVENTS = [
-    call("cudaLaunchKernel", 0, 10, correlation=1),
-    kernel(5, 20, correlation=1),
-    kernel(20, 30, device=1, process=2),
-    memcpy(30, 30),
-    graph(40, 50, process=2),
-]
+EVENTS = timeline("0-10 cudaLaunchKernel #1; 5-20 kernel #1; 20-30 kernel d1 p2; 30-30 memcpy; 40-50 graph p2")
 
 
 def ids(part, kind):

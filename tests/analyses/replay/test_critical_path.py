@@ -44,12 +44,9 @@ def test_a_device_that_waits_for_the_host():
 )
 def test_a_wait_for_a_stream_that_is_not_recorded_is_one_where_it_lasted(begin, causes):
     """As in traces; one that waits for nothing returns within microseconds, in which a kernel may end by chance."""
+    launches = timeline("0-1000 cudaLaunchKernel #1; 2000-90000 kernel:a #1; 96000-97000 cudaLaunchKernel #2")
     found = _segments(
-        call("cudaLaunchKernel", 0, 1_000, correlation=1),
-        kernel(2_000, 90_000, name="a", correlation=1),
-        call("cudaStreamSynchronize", begin, 91_000),
-        call("cudaLaunchKernel", 96_000, 97_000, correlation=2),
-        kernel(98_000, 100_000, name="b", correlation=2),
+        *launches, kernel(98_000, 100_000, name="b", correlation=2), call("cudaStreamSynchronize", begin, 91_000)
     )
     assert [cause for _, _, cause, _ in found] == ["launch", *causes, "host", "launch", "launch latency", "kernel"]
 
@@ -222,10 +219,7 @@ def _graph(*events, **tables):
 
 def test_nested_calls_count_as_the_outermost():
     graph = _graph(
-        call("cudaLaunchKernel", 0, 9),
-        call("cuLaunchKernel", 2, 5, correlation=1),
-        call("cuStreamSynchronize", 6, 8),
-        call("cudaLaunchKernel", 10, 12),
+        *timeline("0-9 cudaLaunchKernel; 2-5 cuLaunchKernel #1; 6-8 cuStreamSynchronize; 10-12 cudaLaunchKernel"),
         kernel(3, 7, correlation=1),
     )
     assert graph.calls["outer"].to_list() == [0, 0, 0, 3]

@@ -13,7 +13,7 @@ from kanalyze.analyses.iterations.iterations import iterations
 from kanalyze.analyses.timeline import _tracks
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
-from support.build import call, kernel, nvtx, report
+from support.build import call, kernel, nvtx, report, timeline
 from support.command import REPORTS, SAMPLES
 from support.real_reports import real_report
 
@@ -72,14 +72,8 @@ def test_the_longest_stay_single():
 
 
 def test_tracks_in_order_with_launches():
-    events = [
-        nvtx("step", 0, 30),
-        nvtx("inner", 2, 9),
-        call("cudaLaunchKernel_v7000", 3, 5, correlation=4),
-        kernel(8, 12, name="gemm", correlation=4, stream=7),
-        kernel(9, 15, name="copying", stream=8),
-    ]
-    found = _tracks.timeline(report(events), 1000)
+    events = "0-30 [step]; 2-9 [inner]; 3-5 cudaLaunchKernel_v7000 #4; 8-12 kernel:gemm #4; 9-15 kernel:copying s8"
+    found = _tracks.timeline(report(timeline(events)), 1000)
     assert [track.label for track in found.tracks if track.kind != "iteration"] == [
         "critical path", "ledger", "stream 7", "stream 8", "ranges", "CUDA calls",
     ]  # fmt: skip

@@ -11,7 +11,7 @@ from kanalyze.analyses.ranges.instances import compare
 from kanalyze.renderers import page
 from kanalyze.renderers.page import time as sections
 from kanalyze.renderers.page.time import instances_page, page_of
-from support.build import call, graph, host, kernel, memcpy, nvtx, report
+from support.build import call, graph, host, kernel, nvtx, report, timeline
 from support.command import ADD, REPORTS
 from support.real_reports import real_summary
 
@@ -53,16 +53,12 @@ def test_a_page_without_gpu_work_has_no_sections():
     assert real_sections("empty") == {}
 
 
-WAITING = [
-    call("cudaLaunchKernel", 0, 10, correlation=1),
-    kernel(10, 20, correlation=1, name="gemm"),
-    nvtx("prepare", 20, 60),
-    call("cudaLaunchKernel_v11060", 60, 70, correlation=2),
-    memcpy(70, 80, correlation=2, direction="Host-to-Device"),
-    call("cudaDeviceSynchronize", 80, 100),
-    call("cudaLaunchKernel", 120, 130, correlation=3),
-    kernel(130, 140, correlation=3, name="gemm"),
-]
+WAITING = timeline(
+    """
+    0-10 cudaLaunchKernel #1; 10-20 kernel:gemm #1; 20-60 [prepare]; 60-70 cudaLaunchKernel_v11060 #2
+    70-80 memcpy Host-to-Device #2; 80-100 cudaDeviceSynchronize; 120-130 cudaLaunchKernel #3; 130-140 kernel:gemm #3
+    """
+)
 
 
 def test_culprits_are_named_as_the_page_names_them():

@@ -373,14 +373,8 @@ def test_kernels_that_are_compiled_or_tuned_again(rule, of, stakes, words):
     assert [word for word in words if word not in f"{found[0].headline} {found[0].action}"] == []
 
 
-EVENTS = [
-    call("cudaGetDeviceCount", 0, 10),
-    overhead("CUDA context created", 600, 601),
-    call("cudaFree", 602, 610),
-    nvtx("set {up}", 601, 700),
-    *launching(700, 800),
-    *launching(900, 1000),
-]
+EVENTS = timeline("0-10 cudaGetDeviceCount; 600-601 !CUDA context created; 602-610 cudaFree; 601-700 [set {up}]")
+EVENTS += [*launching(700, 800), *launching(900, 1000)]
 
 
 def told(of, rule):

@@ -414,14 +414,8 @@ def launching(start, end):
 
 
 def test_phases_are_named_by_range_and_by_the_calls_around_them():
-    events = [
-        *launching(10, 100),
-        nvtx("data {raw}", 100, 400),
-        *launching(200, 300),
-        *launching(400, 500),
-        call("cudaEventRecord_v3020", 500, 510),
-        *launching(560, 600),
-    ]
+    launches = [*launching(10, 100), *launching(200, 300), *launching(400, 500), *launching(560, 600)]
+    events = [*launches, nvtx("data {raw}", 100, 400), call("cudaEventRecord_v3020", 500, 510)]
     (one,) = host_computes(report(events))
     assert (one.rule, one.device, one.at_stake_ns, one.table) == ("host-computes", 0, 90 + 90 + 40, "culprits")
     assert one.text.format(*one.names) == (

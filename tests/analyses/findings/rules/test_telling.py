@@ -16,7 +16,7 @@ from kanalyze.analyses.findings.on_host import operators, outermost, own_within,
 from kanalyze.analyses.findings.rules import ACTION_LONGEST, HEADLINE_LONGEST, Finding, literal
 from kanalyze.analyses.findings.say import LOADS_NEXT, per_iteration, phase, with_lines
 from kanalyze.window import PerIteration, Window
-from support.build import call, graph, host, kernel, nvtx, report
+from support.build import call, graph, host, kernel, nvtx, report, timeline
 from support.command import REPORTS
 from support.real_reports import real_report
 
@@ -98,12 +98,7 @@ def test_host_time_between_calls_is_told_in_words(culprit, words):
     assert phase(culprit) == words
 
 
-EVENTS = [
-    call("cudaLaunchKernel", 0, 100, correlation=1),
-    kernel(200, 600, correlation=1),
-    call("cudaLaunchKernel", 700, 800, correlation=2),
-    kernel(1_000, 1_600, correlation=2),
-]
+EVENTS = timeline("0-100 cudaLaunchKernel #1; 200-600 kernel #1; 700-800 cudaLaunchKernel #2; 1000-1600 kernel #2")
 LINES = [(0, 300, "a.py", 1), (300, 5_000, "b.py", 2)]
 
 
@@ -123,13 +118,8 @@ def finding(*claims, where=""):
 
 def of_functions(*calls):
     """Functions (name, start, end) that call each other, of a program whose device idles between two launches."""
-    events = [
-        call("cudaLaunchKernel", 0, 100, correlation=1),
-        kernel(100, 150, correlation=1),
-        call("cudaLaunchKernel", 4_900, 5_000, correlation=2),
-        kernel(5_000, 5_100, correlation=2),
-    ]
-    return report([*events, *(host("python", *one) for one in calls)])
+    events = "0-100 cudaLaunchKernel #1; 100-150 kernel #1; 4900-5000 cudaLaunchKernel #2; 5000-5100 kernel #2"
+    return report([*timeline(events), *(host("python", *one) for one in calls)])
 
 
 LOOP = [("a.py(9): <module>", 0, 5_000), ("a.py(3): loop", 150, 2_200)]
