@@ -124,11 +124,7 @@ def test_events_are_all_kinds_in_scope_in_the_order_of_the_model():
 
 
 RANGES = [
-    kernel(0, 1000),
-    nvtx("warmup", 0, 100),
-    nvtx("step", 300, 400),
-    nvtx("step", 100, 200),
-    nvtx("step", 200, 300, thread=2),
+    *timeline("0-1000 kernel; 0-100 [warmup]; 300-400 [step]; 100-200 [step]; 200-300 [step] t2"),
     nvtx("all reduce", 110, 120, domain="NCCL"),
     nvtx("all reduce", 500, 520, domain="mine"),
     nvtx("step", 600, 610, domain="mine"),
@@ -215,12 +211,8 @@ def test_instances_without_duration_are_left_out():
 
 
 STEPS = [
-    kernel(0, 1000),
-    nvtx("forward", 5, 40),
-    nvtx("ProfilerStep#9", 100, 200),
-    nvtx("ProfilerStep#8", 0, 100),
-    nvtx("ProfilerStep#10", 200, 300),
-    nvtx("ProfilerStep#x", 300, 400),
+    *timeline("0-1000 kernel; 5-40 [forward]; 100-200 [ProfilerStep#9]; 0-100 [ProfilerStep#8]"),
+    *timeline("200-300 [ProfilerStep#10]; 300-400 [ProfilerStep#x]"),
 ]
 
 AGAIN = [*STEPS, nvtx("ProfilerStep#9", 500, 600, process=2)]

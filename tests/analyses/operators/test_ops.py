@@ -9,7 +9,7 @@ import kanalyze
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.operators.ops import AS_TORCH, OP_KERNELS, TABLE, op_kernels, ops
 from kanalyze.errors import CannotTellError, UnknownNameError
-from support.build import call, host, kernel, memcpy, report, timeline
+from support.build import call, host, kernel, report, timeline
 from support.slow_ops import host_nodes, key_averages, trace_report, traces
 from support.strategies import FEWER
 
@@ -56,13 +56,9 @@ def training():
         host("op", "autograd::engine::evaluate_function: PowBackward0", 50, 70, thread=2),
         host("op", "PowBackward0", 52, 68, thread=2),
         host("op", "aten::mul", 55, 65, thread=2),
-        call("cudaLaunchKernel", 56, 60, correlation=10, parent=7, thread=2),
-        kernel(60, 75, name="mul_kernel", correlation=10, parent=7),
-        memcpy(70, 80, correlation=11, parent=7),
+        *timeline("56-60 cudaLaunchKernel #10 ^7 t2; 60-75 kernel:mul_kernel #10 ^7; 70-80 memcpy #11 ^7"),
         host("range", "Optimizer.step#SGD.step", 80, 95),
-        call("cudaLaunchKernel", 82, 86, correlation=12),
-        kernel(90, 96, name="triton_step", correlation=12),
-        kernel(97, 99, name="of_nobody", correlation=77),
+        *timeline("82-86 cudaLaunchKernel #12; 90-96 kernel:triton_step #12; 97-99 kernel:of_nobody #77"),
     ]
     ids = {0: 1, 1: 2, 2: 3, 5: 4, 6: 5, 7: 6, 11: 7}
     details = {

@@ -13,7 +13,7 @@ from kanalyze.analyses.page.file_page import LARGE_BYTES, _of, copy_points, dura
 from kanalyze.analyses.page.overview_page import PageKernels
 from kanalyze.analyses.page.time_page import slow_kernels
 from kanalyze.errors import UnknownNameError
-from support.build import call, kernel, report
+from support.build import kernel, report, timeline
 from support.command import REPORTS, SAMPLES, run
 from support.real_reports import real_report
 
@@ -110,11 +110,8 @@ def test_a_launch_is_in_the_bin_of_its_logarithm():
 
 
 EVENTS = [
-    call("cudaLaunchKernel", 0, 100, correlation=1),
-    kernel(200, 600, name="first", correlation=1),
-    call("cudaStreamSynchronize", 400, 800),
-    call("cudaLaunchKernel", 900, 1_000, correlation=2),
-    kernel(1_100, 1_600, name="second", correlation=2),
+    *timeline("0-100 cudaLaunchKernel #1; 200-600 kernel:first #1; 400-800 cudaStreamSynchronize"),
+    *timeline("900-1000 cudaLaunchKernel #2; 1100-1600 kernel:second #2"),
 ]
 LINES = [
     {"process_id": 1, "thread_id": 1, "start_ns": start, "dur_ns": end - start, "file": "a.py", "line": number}

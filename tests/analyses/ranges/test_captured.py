@@ -18,12 +18,12 @@ from kanalyze.analyses.operators.ops import op_kernels, ops
 from kanalyze.analyses.ranges.captured import captured, captured_names, names_around
 from kanalyze.analyses.ranges.ranges import range_gpu, range_kernels
 from kanalyze.analyses.replay._changes import _in_ranges
-from kanalyze.analyses.timeline._tracks import timeline
+from kanalyze.analyses.timeline._tracks import timeline as tracks
 from kanalyze.columns import gathered
 from kanalyze.errors import OtherCaptureError, UnknownNameError
 from kanalyze.readers.nsys.read_sqlite_folder import graph_nodes
 from kanalyze.window import operator_of, plain
-from support.build import call, host, kernel, nvtx, report
+from support.build import call, host, kernel, nvtx, report, timeline
 from support.command import REPORTS, SAMPLES
 from support.real_reports import real_report
 
@@ -58,13 +58,8 @@ def picked(of, *names, **where):
 
 #: A capture of two kernels, of which one is launched by a call inside a call, and two launches of their graph.
 ONCE = [
-    nvtx("capture", 0, 50),
-    nvtx("layer", 5, 40),
-    nvtx("aten::mm, op_id = 7, sizes = [[2, 3], [3, 4]]", 8, 20),
-    call("cudaLaunchKernel_v7000", 10, 14),
-    call("cudaLaunchKernel_v7000", 22, 30),
-    call("cuLaunchKernel", 24, 28),
-    nvtx("decode", 100, 200),
+    *timeline("0-50 [capture]; 5-40 [layer]; 8-20 [aten::mm, op_id = 7, sizes = [[2, 3], [3, 4]]]"),
+    *timeline("10-14 cudaLaunchKernel_v7000; 22-30 cudaLaunchKernel_v7000; 24-28 cuLaunchKernel; 100-200 [decode]"),
     launch(110, 120, 1),
     of_graph(130, 140, 1, 2, 0, name="a"),
     of_graph(140, 145, 1, 2, 1, name="b"),
@@ -213,7 +208,7 @@ def test_an_updated_graph_has_the_names_of_what_updated_it_or_none_that_are_sure
 
 def test_pictures_and_comparisons_have_the_names_of_the_capture():
     of = report(ONCE, graph_nodes=NODES)
-    events = timeline(of, 1000).events.filter(pl.col("name").cast(pl.String) == "a")
+    events = tracks(of, 1000).events.filter(pl.col("name").cast(pl.String) == "a")
     assert "grid 1,1,1 × block 32,1,1 captured in capture → layer" in {*events["note"].cast(pl.String)}
     (digest,) = digests_of(of)
     assert {*digest.slots.filter(pl.col("name").cast(pl.String) == "a")["range"].cast(pl.String)} == {"layer"}

@@ -23,11 +23,7 @@ def _segments(*events, **where):
 
 def test_a_device_that_waits_for_the_host():
     assert _segments(
-        call("cudaLaunchKernel", 0, 2, correlation=1),
-        call("cudaLaunchKernel", 10, 12, correlation=2),
-        kernel(3, 5, name="a", correlation=1),
-        kernel(13, 15, name="b", correlation=2),
-        nvtx("data", 4, 9),
+        *timeline("0-2 cudaLaunchKernel #1; 10-12 cudaLaunchKernel #2; 3-5 kernel:a #1; 13-15 kernel:b #2; 4-9 [data]"),
     ) == [
         (0, 2, "launch", "cudaLaunchKernel"),
         (2, 2, "host", "between cudaLaunchKernel and data"),
@@ -261,9 +257,7 @@ def test_nodes_of_a_graph_wait_for_what_the_report_says_they_depend_on():
 def test_migrations_take_no_part():
     graph = _graph(
         memcpy(2, 6, stream=None, side={"migration_cause": "GPU page fault"}),
-        call("cudaLaunchKernel", 0, 1, correlation=1),
-        kernel(1, 5, correlation=1),
-        call("cudaDeviceSynchronize", 1, 8),
+        *timeline("0-1 cudaLaunchKernel #1; 1-5 kernel #1; 1-8 cudaDeviceSynchronize"),
     )
     assert graph.operations["stream"].to_list()[0] is None
     assert graph.calls["waited_for"].to_list() == [None, 1]
