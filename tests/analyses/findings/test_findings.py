@@ -243,16 +243,8 @@ def test_no_rule_imports_another(module):
 
 
 SAMPLES = Path("sample_reports")
-REPORTS = sorted(
-    path
-    for pattern in (
-        "sample_reports/*/*.sqlite",
-        "sample_reports/*/*.json.gz",
-        "tests/reports/**/*.sqlite",
-        "tests/reports/**/*.gz",
-    )
-    for path in Path().glob(pattern)
-)
+STORED = "sample_reports/*/*.sqlite", "sample_reports/*/*.json.gz", "tests/reports/**/*.sqlite", "tests/reports/**/*.gz"
+REPORTS = sorted(path for pattern in STORED for path in Path().glob(pattern))
 
 
 def by_rule(path, window="steady"):

@@ -345,14 +345,8 @@ def test_steps_and_not_epochs(epochs, steps, evaluated, data):
 def test_a_thread_that_launches_at_a_rate_of_its_own():
     random = Random(3)  # noqa: S311 - no secret depends on it
     program = Program().then(BOOT).iterations(*[training_step()] * 30)
-    program.beside(
-        (
-            Launch(f"augment {part}", ns=100, pause=random.randrange(10, 90_000))
-            for _ in range(900)
-            for part in range(3)
-        ),
-        2,
-    )
+    parts = [part for _ in range(900) for part in range(3)]
+    program.beside((Launch(f"augment {part}", ns=100, pause=random.randrange(10, 90_000)) for part in parts), 2)
     rows = frame(program)
     assert rows.get_column("start").to_list() == program.begun
     assert rows.get_column("usual").all()

@@ -310,27 +310,18 @@ def test_a_program_of_cuda_with_child_updated_and_twice_instantiated_graphs():
 
 
 def twins(of):
-    """Pairs of operations of a graph and of the eager pass before it, by order: dur_ns, and name and place of both."""
+    """Pairs of operations of a graph and of the eager pass before it, by order: name and place of both."""
     work = operations(of, "call_row", "thread_id", "call_start", "call_end").sort("call_start", "start")
     calls = work.select("process_id", "thread_id", since="call_start", until="call_end")
     of_capture = captured_names(of)[gathered(capture_rows(of), work["row"]).fill_null(0)]
     launched = names_around(of, calls)
-    both = work.select(
-        "kind", "name", "dur_ns", "call_row", graph=gathered(capture_rows(of), work["row"]).is_not_null()
-    )
+    both = work.select("kind", "name", "call_row", graph=gathered(capture_rows(of), work["row"]).is_not_null())
     both = both.hstack([part["path"].alias(name) for part, name in ((launched, "path"), (of_capture, "captured"))])
     both = both.with_columns(batch=pl.col("path").str.extract(r"^(?:eager|graph) b=(\d+)")).drop_nulls("batch")
     for (_, _), graph in both.filter("graph").group_by("batch", "call_row"):
         eager = both.filter(~pl.col("graph"), batch=graph["batch"][0]).head(graph.height)
-        yield pl.DataFrame(
-            {
-                "dur_ns": graph["dur_ns"],
-                "eager_name": eager["name"],
-                "name": graph["name"],
-                "eager": place(eager["path"]),
-                "captured": place(graph["captured"]),
-            }
-        )
+        places = {"eager": place(eager["path"]), "captured": place(graph["captured"])}
+        yield pl.DataFrame({"eager_name": eager["name"], "name": graph["name"], **places})
 
 
 def place(paths):

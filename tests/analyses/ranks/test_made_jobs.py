@@ -27,14 +27,8 @@ ROOTED_OPS = (
 )
 
 SHAPES = st.sampled_from([(2, 2, 2), (4, 1, 2), (4, 2, 2), (8, 4, 2), (8, 2, 4), (12, 3, 2)])
-DELAYS = st.builds(
-    Straggler,
-    st.integers(0, 1),
-    st.integers(0, 4),
-    st.integers(3, 8),
-    st.integers(50_000, 8_000_000),
-    st.sampled_from(["kernel", "host", "memcpy"]),
-)
+NUMBERS = (st.integers(0, 1), st.integers(0, 4), st.integers(3, 8), st.integers(50_000, 8_000_000))
+DELAYS = st.builds(Straggler, *NUMBERS, st.sampled_from(["kernel", "host", "memcpy"]))
 
 
 @st.composite
@@ -440,15 +434,8 @@ def test_names_match_where_order_does_not(hosts):
 
 
 #: Some 1.2 s on two hosts, with collectives of 4 ms between them.
-LONG = Plan(
-    ranks=4,
-    hosts=2,
-    steps=40,
-    ops=(Op("all_reduce", bytes=800_000, compute_ns=15_000_000), Op("all_gather", "dp", 800_000, 15_000_000)),
-    jitter=0.001,
-    offsets_ns=(0, 300_000),
-    drifts=(0.0, 2e-5),
-)
+BOTH = (Op("all_reduce", bytes=800_000, compute_ns=15_000_000), Op("all_gather", "dp", 800_000, 15_000_000))
+LONG = Plan(ranks=4, hosts=2, steps=40, ops=BOTH, jitter=0.001, offsets_ns=(0, 300_000), drifts=(0.0, 2e-5))
 
 
 def errors(plan):

@@ -438,16 +438,9 @@ SAMPLES = [
     sample("Power (W)", 5.0, 200.5, device=1),
     sample("Cycles (Current Kernel)", 10.0, 4500),
 ]
-EVENTS = [
-    CALL,
-    ON_GPU,
-    NODE,
-    {**NODE, "cat": "graph_event_node", "name": "EventRecord"},
-    {**ARROW, "ph": "s", "ts": 40.0},
-    {**ARROW, "ph": "f", "ts": 50.0, "bp": "e"},
-    SORTED,
-    *SAMPLES,
-]
+NODES = [NODE, {**NODE, "cat": "graph_event_node", "name": "EventRecord"}]
+BETWEEN = [{**ARROW, "ph": "s", "ts": 40.0}, {**ARROW, "ph": "f", "ts": 50.0, "bp": "e"}]
+EVENTS = [CALL, ON_GPU, *NODES, *BETWEEN, SORTED, *SAMPLES]
 
 
 def test_counters_are_those_of_gpu_metrics(tables):

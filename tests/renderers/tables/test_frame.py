@@ -99,13 +99,8 @@ def test_given_columns_keep_their_order_and_fit_if_they_can():
     ]
 
 
-PROSE = pl.DataFrame(
-    {
-        "rule": ["one", "two"],
-        "sentence": ["word " * 20 + "end.", "short."],
-        "headline": ["brief", "brief"],
-        "remedy": ["Do this.", ""],
-    }
+PROSE = pl.DataFrame({"rule": ["one", "two"], "sentence": ["word " * 20 + "end.", "short."]}).with_columns(
+    headline=pl.lit("brief"), remedy=pl.Series(["Do this.", ""])
 )
 
 
