@@ -57,15 +57,9 @@ def test_a_table_without_rows_says_so():
     assert lines(frame, 80) == ["count  name", "(no rows)"]
 
 
-FRAME = pl.DataFrame(
-    {
-        "device": [0, 0],
-        "start_ns": [1_234_567_890, 2_345_678_901],
-        "dur_ns": [1500, 2_500_000],
-        "range": ["a" * 30 + "one", "a" * 30 + "two"],
-        "name": [LONG, LONG.replace("Mul", "Add")],
-    }
-)
+TIMES = {"start_ns": [1_234_567_890, 2_345_678_901], "dur_ns": [1500, 2_500_000]}
+NAMES = {"range": ["a" * 30 + "one", "a" * 30 + "two"], "name": [LONG, LONG.replace("Mul", "Add")]}
+FRAME = pl.DataFrame({"device": [0, 0], **TIMES, **NAMES})
 
 
 def test_what_is_equal_in_all_rows_is_hidden_first():

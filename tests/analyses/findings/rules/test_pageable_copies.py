@@ -185,12 +185,6 @@ def first_of_thirty():
     return [*ranges, *copies, kernel(29_990, 30_000)]
 
 
-def beside_a_kernel():
-    """A kernel runs all along on one stream; on another one the copies cost nothing."""
-    whole = [call("cudaLaunchKernel", 0, 5, correlation=50), kernel(0, 10_000, correlation=50, stream=9)]
-    return [*whole, *(event for number in range(5) for event in a_copy(1000 * number, 100, number + 1))]
-
-
 def of_other_stream():
     """A copy to the host that waits for a kernel of another stream."""
     side = {"source_memory": "Device", "target_memory": "Pageable"}
@@ -204,6 +198,9 @@ def beside_most():
     return [*ranges, call("cudaLaunchKernel", 0, 1, correlation=50), kernel(1, 4_602, correlation=50, stream=9)]
 
 
+#: A kernel runs all along on one stream; on another one the copies cost nothing.
+BESIDE = [call("cudaLaunchKernel", 0, 5, correlation=50), kernel(0, 10_000, correlation=50, stream=9)]
+BESIDE += [event for number in range(5) for event in a_copy(1000 * number, 100, number + 1)]
 NUMBERED = [event for number in range(4) for event in a_step(1000 * number, number + 1, f"iteration {number}")]
 ON_HOST = {"direction": "Host-to-Host", "side": {"source_memory": "Pageable", "target_memory": "Pageable"}}
 HOST_TO_HOST = [
@@ -248,7 +245,7 @@ OF_STEPS = (
         (of_other_stream(), None, AT_START, 12, ()),
         (SYNCHRONOUS, None, AT_START, 10, ()),
         ([*beside_most(), *several(5)], None, OFTEN, 301, (f"at most {time(301 / 5)} in each can be gained",)),
-        *((events, None, OFTEN, None, ()) for events in (HOST_TO_HOST, STAGED, beside_a_kernel())),
+        *((events, None, OFTEN, None, ()) for events in (HOST_TO_HOST, STAGED, BESIDE)),
     ],
 )
 def test_whether_copies_recur_is_told_by_what_there_is(events, window, rule, stake, words):
