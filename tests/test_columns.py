@@ -10,20 +10,6 @@ from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze import columns
-from kanalyze.columns import (
-    LARGEST,
-    as_of,
-    count_up_to,
-    distinct,
-    in_order,
-    in_order_of,
-    nearest,
-    of_parts,
-    parts_by,
-    positions,
-    shared,
-    too_large,
-)
 from kanalyze.errors import DamagedReportError
 from kanalyze.tools import Turn, interleaved, pairs
 from support.build import memcpy, report
@@ -45,29 +31,29 @@ def test_positions_are_those_of_a_list(keys, others, data):
     known = [key for key in keys if key is not None]
     wanted = others + (data.draw(st.lists(st.sampled_from(known))) if known else [])
     expected = [None if one is None or one not in keys else keys.index(one) for one in wanted]
-    assert positions(int64(keys), int64(wanted)).to_list() == expected
+    assert columns.positions(int64(keys), int64(wanted)).to_list() == expected
 
 
 @pytest.mark.parametrize("dtype", [pl.Int8, pl.Int16, pl.Int32, pl.UInt8, pl.UInt64])
 def test_narrow_keys_are_looked_up_too(dtype):
     keys = pl.Series(range(0 if dtype.is_unsigned_integer() else -128, 127, 8), dtype=dtype)
-    assert positions(keys, keys.reverse()).to_list() == list(reversed(range(len(keys))))
+    assert columns.positions(keys, keys.reverse()).to_list() == list(reversed(range(len(keys))))
 
 
 @given(st.lists(st.none() | st.integers(-3, 3), max_size=12))
 def test_shared_values_occur_more_than_once(values):
-    assert shared(int64(values)).to_list() == [None if one is None else values.count(one) > 1 for one in values]
+    assert columns.shared(int64(values)).to_list() == [None if one is None else values.count(one) > 1 for one in values]
 
 
 @given(st.lists(st.tuples(st.none() | st.integers(0, 1), st.none() | st.integers(0, 1), st.just(7)), max_size=8))
 def test_distinct_rows_are_those_of_a_set(rows):
-    assert sorted(distinct(frame_of(rows, "a", "b", "c")).rows(), key=str) == sorted(set(rows), key=str)
+    assert sorted(columns.distinct(frame_of(rows, "a", "b", "c")).rows(), key=str) == sorted(set(rows), key=str)
 
 
 @given(st.lists(NUMBERS, max_size=30), st.lists(NUMBERS, max_size=30), st.booleans())
 def test_counts_are_those_of_a_list(keys, points, equal):
     expected = [sum(key < point or (equal and key == point) for key in keys) for point in points]
-    assert count_up_to(int64(sorted(keys)), int64(points), equal=equal).to_list() == expected
+    assert columns.count_up_to(int64(sorted(keys)), int64(points), equal=equal).to_list() == expected
 
 
 ROWS = st.lists(st.tuples(st.none() | st.integers(0, 2), st.none() | st.integers(-5, 5)), max_size=20)
@@ -88,7 +74,7 @@ def test_the_nearest_time_of_the_same_key_is_that_of_a_walk(points, times, later
         first = min(possible, default=(None, None)) if later else max(possible, default=(None, None))
         expected.append(first[1])
     by = ["key", "at"] if keyed else ["at"]
-    assert as_of(asked.select(by), known.select(by), later=later, equal=equal).to_list() == expected
+    assert columns.as_of(asked.select(by), known.select(by), later=later, equal=equal).to_list() == expected
 
 
 @given(ROWS, ROWS, st.sampled_from([("before", False, True), ("strictly before", False, False), ("after", True, True)]))
@@ -96,10 +82,10 @@ def test_the_nearest_row_is_added_in_the_order_of_time(asked, others, case):
     side, later, equal = case
     left = frame_of([row for row in asked if row[1] is not None], "key", "at").with_row_index("place")
     right = frame_of(others, "key", "time").with_row_index("row")
-    found = nearest(left, right, ("at", "time"), ["key"], side)
+    found = columns.nearest(left, right, ("at", "time"), ["key"], side)
     assert found.get_column("at").is_sorted()
     times = right.drop_nulls("time").select("key", at="time")
-    rows = as_of(left.select("key", "at"), times, later=later, equal=equal)
+    rows = columns.as_of(left.select("key", "at"), times, later=later, equal=equal)
     expected = right.drop_nulls("time").get_column("row").gather(rows.to_list())
     assert found.sort("place").get_column("row").to_list() == expected.to_list()
 
@@ -107,9 +93,9 @@ def test_the_nearest_row_is_added_in_the_order_of_time(asked, others, case):
 @given(PAIRS)
 def test_parts_keep_the_order_of_the_frame(pairs):
     frame = frame_of(pairs, "a", "b").with_row_index("at")
-    found = of_parts(frame, ("a", "b"), pl.UInt32, lambda _, part: part.get_column("at").cum_count() - 1)
+    found = columns.of_parts(frame, ("a", "b"), pl.UInt32, lambda _, part: part.get_column("at").cum_count() - 1)
     assert found.to_list() == [pairs[:at].count(pair) for at, pair in enumerate(pairs)]
-    rows = {key: part.get_column("at").to_list() for key, part in parts_by(frame, ("a", "b")).items()}
+    rows = {key: part.get_column("at").to_list() for key, part in columns.parts_by(frame, ("a", "b")).items()}
     assert rows == {pair: [at for at, one in enumerate(pairs) if one == pair] for pair in pairs}
 
 
@@ -117,15 +103,15 @@ def test_parts_keep_the_order_of_the_frame(pairs):
 def test_rows_in_order_are_sorted_rows(triples):
     frame = frame_of(triples, *"abc").with_row_index("row")
     for found, order in (
-        (in_order(frame, "b"), ["b"]),
-        (in_order_of(frame, ("a", "b"), ("c",)), ["a", "b", "c"]),
-        (in_order_of(frame, ("a",), ("c", "b")), ["a", "c", "b"]),
+        (columns.in_order(frame, "b"), ["b"]),
+        (columns.in_order_of(frame, ("a", "b"), ("c",)), ["a", "b", "c"]),
+        (columns.in_order_of(frame, ("a",), ("c", "b")), ["a", "c", "b"]),
     ):
         assert found.equals(frame.sort(order, maintain_order=True))
 
 
 #: All sizes of numbers, not only those near the largest.
-SIZES = st.integers(0, 62).flatmap(lambda bits: st.integers(0, min(1 << bits, LARGEST)))
+SIZES = st.integers(0, 62).flatmap(lambda bits: st.integers(0, min(1 << bits, columns.LARGEST)))
 FITS = 1 << 63
 
 
@@ -157,18 +143,18 @@ def test_products_and_sums_are_those_of_whole_numbers_or_none(left, right, sides
 
 
 @given(st.lists(st.tuples(SIZES, st.sampled_from([-1, 1])), max_size=6))
-@example([(LARGEST, -1)])
-@example([(LARGEST // 2, 1), (LARGEST // 2, -1)])
+@example([(columns.LARGEST, -1)])
+@example([(columns.LARGEST // 2, 1), (columns.LARGEST // 2, -1)])
 def test_what_could_overflow_is_told(signed):
     values = [value * sign for value, sign in signed]
     frame = pl.DataFrame({"at": values}, schema={"at": pl.Int64})
-    assert (too_large(frame, ("at",), ()) is None) == (sum(map(abs, values)) <= LARGEST)
-    assert too_large(frame, (), ("at",)) is None
+    assert (columns.too_large(frame, ("at",), ()) is None) == (sum(map(abs, values)) <= columns.LARGEST)
+    assert columns.too_large(frame, (), ("at",)) is None
 
 
-@pytest.mark.parametrize("value", [LARGEST + 1, -LARGEST - 1, -(1 << 63)])
+@pytest.mark.parametrize("value", [columns.LARGEST + 1, -columns.LARGEST - 1, -(1 << 63)])
 def test_a_single_number_is_too_large_whatever_its_sign(value):
-    assert f"{value:,}" in (too_large(pl.DataFrame({"at": [1, value]}), (), ("at",)) or "")
+    assert f"{value:,}" in (columns.too_large(pl.DataFrame({"at": [1, value]}), (), ("at",)) or "")
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,6 @@ ROOT = examples.ROOT
 TRACE = ROOT / "sample_reports/mlp_train/torch.json.gz"
 REPORTS = [*sorted((ROOT / "tests/reports").glob("*.sqlite")), TRACE, capture_with_lines()]
 REFRESH = "run `python tests/support/examples.py` to write what the program prints now"
-
 README = (ROOT / "README.md").read_text()
 COMMANDS = (ROOT / "docs/cli.md").read_text()
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()

@@ -80,7 +80,6 @@ def test_an_error_comes_whole_from_another_process():
 
 EVERY = [explanations.explanation(name) for name in explanations.names()]
 CODE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
 each = pytest.mark.parametrize("one", EVERY, ids=lambda one: one.name)
 
 

@@ -123,10 +123,7 @@ def test_alone(pairs):
     assert intervals.alone(frame(pairs)).equals(span_set(expected))
 
 
-RANKED = st.lists(st.tuples(TIMES, TIMES, st.integers(0, 3), st.integers(0, 99)), unique_by=lambda row: row[3])
-
-
-@given(RANKED, EDGES)
+@given(st.lists(st.tuples(TIMES, TIMES, st.integers(0, 3), st.integers(0, 99)), unique_by=lambda row: row[3]), EDGES)
 def test_exclusive(rows, edges):
     schema = {"began": pl.Int64, "end": pl.Int64, "rank": pl.Int8, "event_id": pl.Int64}
     whole = pl.DataFrame(rows, schema=schema, orient="row").with_columns(start="began")

@@ -2,11 +2,10 @@
 
 import ast
 from functools import cache
-from pathlib import Path
 
 from kanalyze.tools import TOOLS
+from support.command import ROOT
 
-ROOT = Path(__file__).parents[1]
 FILES = sorted(file for folder in ("analyzer", "collectors", "kernels") for file in (ROOT / folder).rglob("*.py"))
 
 

@@ -2,16 +2,15 @@
 
 import re
 import shlex
-from pathlib import Path
 
 import click
 import pytest
 
 from kanalyze import catalog
 from kanalyze.cli import kanalyze as command_line
+from support.command import ROOT
 from support.shares import some
 
-ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), *sorted(ROOT.glob("*/README.md"))]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -61,16 +60,13 @@ def named(path):
     return [" ".join(command.split()) for command in found if command != KIND]
 
 
-def words(command):
-    """What follows `kanalyze` on a command line, as a shell has it: no comment, and nothing that is the program's."""
-    return shlex.split(command.partition(" -- ")[0], comments=True)[1:]
-
-
 @pytest.mark.parametrize("path", some(path for path in PAGES if named(path)), ids=ids)
 def test_commands_in_the_text_have_the_options_and_tables_that_they_name(path):
     context = click.Context(command_line)
     for command in some(named(path)):
-        name, known, arguments = command_line.resolve_command(context, words(command))
+        # as a shell has it: no comment, and nothing that is the program's
+        words = shlex.split(command.partition(" -- ")[0], comments=True)[1:]
+        name, known, arguments = command_line.resolve_command(context, words)
         options = {option for parameter in known.params for option in (*parameter.opts, *parameter.secondary_opts)}
         used = {argument.partition("=")[0] for argument in arguments if re.match(r"--?[a-z]", argument)}
         assert used <= options | {"--help"}, command

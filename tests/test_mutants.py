@@ -13,16 +13,11 @@ from support.shares import cases, holds, some
 MUTANTS = runpy.run_path(str(Path(__file__).parent / "mutation" / "mutants.py"))["mutants"]
 
 
-def changed(text):
-    """Every mutant of `text`, as it then is."""
-    raw = text.encode()
-    return [(raw[: one.start] + one.text.encode() + raw[one.end :]).decode() for one in MUTANTS("m.py", raw)]
-
-
 @pytest.mark.slow
 def test_every_mutant_is_a_program_and_another_one():
     text = Path(__file__).with_name("mutation").joinpath("mutate.py").read_text()
-    made = changed(text)
+    raw = text.encode()
+    made = [(raw[: one.start] + one.text.encode() + raw[one.end :]).decode() for one in MUTANTS("m.py", raw)]
     assert len(made) > 30
     assert len(set(made)) == len(made)
     for one in made:

@@ -14,9 +14,8 @@ import pytest
 import kanalyze
 from kanalyze import analyses
 from kanalyze.collectors.workload import references
-from support.command import ended
+from support.command import ROOT, ended
 
-ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUP = PROJECT["tool"]["setuptools"]
 

@@ -4,21 +4,19 @@ import re
 import runpy
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from kanalyze.cli import kanalyze as command_line
+from support.command import ROOT
 from support.shares import some
 
-ROOT = Path(__file__).parents[1]
 CI = (ROOT / ".ci/run").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 WORKFLOWS = ROOT / ".github/workflows"
 WORKFLOW = (WORKFLOWS / "ci.yml").read_text()
 FORM = (ROOT / ".github/ISSUE_TEMPLATE/report.yml").read_text()
-
 TARGETS = re.search(r"^\.PHONY: help (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
 
 
@@ -78,10 +76,8 @@ VERSIONS = runpy.run_path(str(ROOT / ".ci" / "versions.py"))
 
 def test_pythons_are_those_of_the_classifiers():
     listed = ["Typing :: Typed", "Programming Language :: Python :: 3.11", "Programming Language :: Python :: 3.14"]
-    assert VERSIONS["pythons"]({"classifiers": [*listed, "Programming Language :: Python :: 3 :: Only"]}) == [
-        "3.11",
-        "3.14",
-    ]
+    found = VERSIONS["pythons"]({"classifiers": [*listed, "Programming Language :: Python :: 3 :: Only"]})
+    assert found == ["3.11", "3.14"]
 
 
 def test_lowest_versions_are_those_of_dependencies_and_extras():

@@ -14,10 +14,8 @@ from kanalyze.errors import SqlError
 from support.command import ADD, REPORTS, ROOT, SAMPLES, ended, environment, refused, run
 
 MLP = SAMPLES / "mlp_train" / "nsys.sqlite"
-
 PAGE = (ROOT / "docs" / "sql.md").read_text()
 QUESTIONS = dict(re.findall(r"^## (.*?)\n.*?```sql\n(.*?)```", PAGE, flags=re.MULTILINE | re.DOTALL))
-
 _KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.demangledName"
 _LAUNCHED = "k.correlationId = r.correlationId AND k.globalPid = (r.globalTid & ~16777215)"
 _WORK = " UNION ALL ".join(

@@ -5,7 +5,7 @@ import pytest
 from kanalyze.errors import BadWindowError, UnknownNameError
 from kanalyze.model import KINDS
 from kanalyze.window import Scope, Window, parsed, plain
-from support.build import call, graph, kernel, memcpy, nvtx, report
+from support.build import kernel, nvtx, report, timeline
 
 
 @pytest.mark.parametrize(
@@ -52,13 +52,7 @@ def test_a_source_is_asked_for_the_kinds_that_it_recorded_alone():
     assert made.kind("api").is_empty()
 
 
-EVENTS = [
-    call("cudaLaunchKernel", 0, 10, correlation=1),
-    kernel(5, 20, correlation=1),
-    kernel(20, 30, device=1, process=2),
-    memcpy(30, 30),
-    graph(40, 50, process=2),
-]
+EVENTS = timeline("0-10 cudaLaunchKernel #1; 5-20 kernel #1; 20-30 kernel d1 p2; 30-30 memcpy; 40-50 graph p2")
 
 
 def ids(part, kind):
@@ -130,11 +124,7 @@ def test_events_are_all_kinds_in_scope_in_the_order_of_the_model():
 
 
 RANGES = [
-    kernel(0, 1000),
-    nvtx("warmup", 0, 100),
-    nvtx("step", 300, 400),
-    nvtx("step", 100, 200),
-    nvtx("step", 200, 300, thread=2),
+    *timeline("0-1000 kernel; 0-100 [warmup]; 300-400 [step]; 100-200 [step]; 200-300 [step] t2"),
     nvtx("all reduce", 110, 120, domain="NCCL"),
     nvtx("all reduce", 500, 520, domain="mine"),
     nvtx("step", 600, 610, domain="mine"),
@@ -221,14 +211,9 @@ def test_instances_without_duration_are_left_out():
 
 
 STEPS = [
-    kernel(0, 1000),
-    nvtx("forward", 5, 40),
-    nvtx("ProfilerStep#9", 100, 200),
-    nvtx("ProfilerStep#8", 0, 100),
-    nvtx("ProfilerStep#10", 200, 300),
-    nvtx("ProfilerStep#x", 300, 400),
+    *timeline("0-1000 kernel; 5-40 [forward]; 100-200 [ProfilerStep#9]; 0-100 [ProfilerStep#8]"),
+    *timeline("200-300 [ProfilerStep#10]; 300-400 [ProfilerStep#x]"),
 ]
-
 
 AGAIN = [*STEPS, nvtx("ProfilerStep#9", 500, 600, process=2)]
 NAMED_SO = [*STEPS, nvtx("step:9", 7, 8), nvtx("steps", 8, 9), nvtx("10", 1, 2, domain="step")]

@@ -124,17 +124,13 @@ def test_sampled_units_tell_what_ran_in_each_range():
 def test_baselines_are_small_tell_no_place_and_are_named(name):
     held = (SAMPLES / name).read_bytes()
     assert len(held) < (50_000 if "optimizer" in name else 20_000)
-    texts = [text for run in loaded(held, SAMPLES / name) for text in texts_of(run)]
+    runs = loaded(held, SAMPLES / name)
+    tables = [getattr(run, table).select(cs.string()) for run in runs for table in TABLES]
+    texts = [text for table in tables for column in table for text in column.drop_nulls()]
+    texts += [value for run in runs for value in asdict(run.about).values() if isinstance(value, str)]
     assert texts
     assert not [text for text in texts for place in PLACES if place.decode() in text]
     assert f"`{name}`" in (SAMPLES / "README.md").read_text()
-
-
-def texts_of(run):
-    """All texts that a run of a baseline holds."""
-    tables = [getattr(run, name).select(cs.string()) for name in TABLES]
-    every = [text for table in tables for column in table for text in column.drop_nulls()]
-    return [*every, *(value for value in asdict(run.about).values() if isinstance(value, str))]
 
 
 #: What CUDA events said of two variants without a profiler; of matmulcu, the kernels under nsys: docs/comparing.md.

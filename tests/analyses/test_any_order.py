@@ -1,7 +1,6 @@
 """Every table of a report, asked twice and in any order, before the page and after it: each is what it is alone."""
 
 from functools import cache
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -15,9 +14,8 @@ from kanalyze.analyses.shared import analysis
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.readers import read
-from support.command import ADD_UM
+from support.command import ADD_UM, REPORTS
 
-REPORTS = Path(__file__).parents[1] / "reports"
 SAMPLES = {name: REPORTS / f"{name}.sqlite" for name in ("findings", "graph_node", "two_gpus", "torch")}
 SAMPLES |= {"add_um": ADD_UM, "trace": REPORTS / "torch" / "with_modules.json.gz"}
 SAMPLES |= {"ncu": REPORTS / "ncu" / "add.details.csv"}
@@ -47,15 +45,11 @@ def asked(report, name):
         return str(reason)
 
 
-def questions(name):
-    together = {one for one in catalog.names() if catalog.table(one).together}
-    return [one for one in catalog.names() if one not in together] + ["page"] * (name != "ncu")
-
-
 @cache
 def alone(name):
     """Each of them of a report of which nothing else was asked."""
-    return {one: asked(opened(name), one) for one in questions(name)}
+    questions = [one for one in catalog.names() if not catalog.table(one).together] + ["page"] * (name != "ncu")
+    return {one: asked(opened(name), one) for one in questions}
 
 
 @pytest.fixture(params=[False, True], ids=["small", "as-if-large"])

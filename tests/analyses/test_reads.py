@@ -2,7 +2,6 @@
 
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 from shutil import copyfile
 
 import pytest
@@ -12,8 +11,7 @@ from kanalyze.errors import CannotTellError, DamagedReportError
 from kanalyze.readers import read
 from support.build import kernel
 from support.build import report as made
-
-REPORTS = Path(__file__).parents[1] / "reports"
+from support.command import REPORTS
 
 
 @pytest.mark.parametrize(

@@ -31,13 +31,6 @@ UNNAMED = {
 each = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 
 
-def constants(tree):
-    """The cause, and the other causes, of a program."""
-    assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
-    values = {node.targets[0].id: node.value for node in assigned if isinstance(node.targets[0], ast.Name)}
-    return {name: ast.literal_eval(values[name]) for name in ("CAUSE", "ALSO")}
-
-
 def comments(text):
     return {
         token.string for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type == tokenize.COMMENT
@@ -47,7 +40,10 @@ def comments(text):
 @each
 def test_a_program_says_what_it_does_and_which_lines_are_its_faults(file):
     text = file.read_text()
-    tree, named = ast.parse(text), constants(ast.parse(text))
+    tree = ast.parse(text)
+    assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
+    values = {node.targets[0].id: node.value for node in assigned if isinstance(node.targets[0], ast.Name)}
+    named = {name: ast.literal_eval(values[name]) for name in ("CAUSE", "ALSO")}
     assert "\n" not in ast.get_docstring(tree)
     assert {cause for cause in (named["CAUSE"], *named["ALSO"]) if cause} <= UNNAMED.union(explanations.names())
     assert ("# fault" in comments(text)) == bool(named["CAUSE"])
@@ -196,28 +192,19 @@ CAPTURES = FOLDER / "captures"
 
 #: What was reached on the stored captures; the bars are in score.py. What gets better is to be written here.
 REACHED = {
-    "first": 0.98,
-    "among_three": 0.98,
-    "place": 0.94,
-    "gain": 0.66,
-    "of_step": 0.81,
-    "interval_of_step": 0.86,
+    "first": 0.98, "among_three": 0.98, "place": 0.94, "gain": 0.66, "of_step": 0.81, "interval_of_step": 0.86,
     "silent": 1.0,
-}
+}  # fmt: skip
 LARGEST_CLAIM = 0.02
-
-
-@pytest.fixture(scope="module")
-def scores():
-    programs = truth.programs_in(FOLDER / "programs", CAPTURES)
-    measured = json.loads((FOLDER / "measured.json").read_text())
-    said_of = partial(tools.answer, captures=CAPTURES, texts=None)
-    return score.scores_of("kanalyze", programs, measured, said_of, os.cpu_count() or 1)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_causes_places_and_gains_are_as_right_as_they_were(scores):
+def test_causes_places_and_gains_are_as_right_as_they_were():
+    programs = truth.programs_in(FOLDER / "programs", CAPTURES)
+    measured = json.loads((FOLDER / "measured.json").read_text())
+    said_of = partial(tools.answer, captures=CAPTURES, texts=None)
+    scores = score.scores_of("kanalyze", programs, measured, said_of, os.cpu_count() or 1)
     sums = score.totals(scores)
     assert sums["read"] == (len(scores), len(scores))
     shares = {key: sums[key][0] / sums[key][1] for key in REACHED}

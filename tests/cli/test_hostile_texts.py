@@ -132,7 +132,6 @@ def held_by_html(text):
     assert obeyed_by_terminal(text) == ""
 
 
-@pytest.mark.one_in(6)
 def test_every_table_in_every_format(path):
     count = 0
     for name, table in tables(path):
@@ -154,7 +153,6 @@ def test_every_table_in_every_format(path):
     assert count > 5
 
 
-@pytest.mark.one_in(4)
 def test_the_page_in_every_format(path):
     report = opened(path)
     shown = summarize_counters(report) if report.meta.timeless else summarize(report)
@@ -210,7 +208,6 @@ def _spoilt_point(point, spoilt):
     return point._replace(finding=point.finding._replace(names=names), headline=headline, action=spoilt("remedy"))
 
 
-@pytest.mark.one_in(5)
 @pytest.mark.parametrize("shift", range(len(ALL)))
 def test_a_page_of_nothing_but_hostile_texts(shift, monkeypatch):
     """Each text of a page is each hostile text once."""

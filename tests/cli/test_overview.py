@@ -39,10 +39,8 @@ def test_pages_of_samples_look_as_they_should(gold, name, monkeypatch):
 def test_the_steady_part_is_first_and_the_whole_is_an_option():
     first, whole, full = (printed("summarize", MLP, *option) for option in ([], ["--whole"], ["--full"]))
     assert "WHERE A STEP GOES" in first
-    assert (
-        f"average of {json.loads(printed('summarize', MLP, '--format', 'json'))['iterations']['steady_count']} steps"
-        in first
-    )
+    rows = f"average of {json.loads(printed('summarize', MLP, '--format', 'json'))['iterations']['steady_count']} steps"
+    assert rows in first
     assert "WHERE THE TIME WENT" in whole
     assert "The GPU was busy" in whole
     assert "TOTAL AND EXPOSED" in full

@@ -3,14 +3,12 @@
 import gzip
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
-from support.command import SAMPLES, run
+from support.command import REPORTS, SAMPLES, run
 
 JOB = SAMPLES / "ddp_late"
-REPORTS = Path(__file__).parents[1] / "reports"
 
 
 @pytest.mark.slow
@@ -39,15 +37,6 @@ def test_a_damaged_rank_is_named_and_the_rest_goes_on(tmp_path):
     assert "missing: rank 1" in ran.text
 
 
-def _beside_other_json(folder):
-    """Writes a nsys report of two ranks, and more files of JSON that are no trace than there are reports."""
-    (folder / "job.sqlite").write_bytes((REPORTS / "nccl.sqlite").read_bytes())
-    (folder / "config.json").write_text('{"batch": 4, "note": ["ph"]}')
-    (folder / "losses.json").write_text("[1.5, 0.5]")
-    (folder / "settings.json.gz").write_bytes(gzip.compress(b'[{"lr": 0.1}]'))
-    return ["config.json", "losses.json", "settings.json.gz"]
-
-
 @pytest.mark.parametrize(
     ("command", "status", "said"),
     [
@@ -61,7 +50,11 @@ def test_json_that_is_no_trace_is_named_and_the_reports_of_nsys_are_read(command
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "runs"
     folder.mkdir()
-    names = _beside_other_json(folder)
+    (folder / "job.sqlite").write_bytes((REPORTS / "nccl.sqlite").read_bytes())
+    names = ["config.json", "losses.json", "settings.json.gz"]  # no traces, and more than there are reports
+    contents = (b'{"batch": 4, "note": ["ph"]}', b"[1.5, 0.5]", gzip.compress(b'[{"lr": 0.1}]'))
+    for name, content in zip(names, contents, strict=True):
+        (folder / name).write_bytes(content)
     ran = run(*command)
     assert ran.status == status
     assert said in ran.text + ran.error
@@ -94,23 +87,16 @@ def _of_process(path, process):
     return path
 
 
-@pytest.fixture
-def report_of_each(tmp_path):
-    """A folder with a report of nsys for each of two ranks."""
-    folder = tmp_path / "runs"
+@pytest.mark.slow
+def test_of_a_report_of_nsys_for_each_rank_the_file_has_both(tmp_path):
+    path, folder = tmp_path / "job.html", tmp_path / "runs"
     folder.mkdir()
     for number, process in enumerate((1866, 1867)):
         _of_process(folder / f"{number}.sqlite", process)
-    return folder
-
-
-@pytest.mark.slow
-def test_of_a_report_of_nsys_for_each_rank_the_file_has_both(report_of_each, tmp_path):
-    path = tmp_path / "job.html"
-    ran = run("html", report_of_each, "-o", path)
+    ran = run("html", folder, "-o", path)
     assert ran.status == 0, ran.error
     text = path.read_text()
     assert "2 ranks" in text
     head = "kanalyze ranks   2 ranks   nsys   NVIDIA H200   times as recorded"
-    assert run("ranks", report_of_each).text.splitlines()[0] == head
+    assert run("ranks", folder).text.splitlines()[0] == head
     assert text.count("0.sqlite") >= 1 <= text.count("1.sqlite")

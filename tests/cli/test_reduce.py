@@ -10,6 +10,8 @@ import pytest
 from kanalyze.reduction.tables import MANIFEST
 from support.command import REPORTS, command_line, run, started, wait_until
 
+pytestmark = pytest.mark.slow
+
 DDP, FSDP, NCCL = (REPORTS / name for name in ("torch/ddp.json.gz", "torch/fsdp.json.gz", "nccl.sqlite"))
 
 
@@ -31,7 +33,6 @@ def told_of(ran, path):
     return " ".join(ran.text.replace("\\\n", "").replace(str(path), "PATH").split())
 
 
-@pytest.mark.slow
 def test_a_report_is_reduced_once(out):
     told = run("reduce", NCCL, "-o", out)
     assert (told.status, told.error) == (0, "")
@@ -40,7 +41,6 @@ def test_a_report_is_reduced_once(out):
     assert again.text.startswith("0 reports reduced, 1 there already.")
 
 
-@pytest.mark.slow
 def test_the_page_and_tables_are_those_of_the_report(out):
     run("reduce", NCCL, "-o", out)
     for words in (("ranks",), ("show", "collectives"), ("show", "clocks", "--format", "csv")):
@@ -49,19 +49,15 @@ def test_the_page_and_tables_are_those_of_the_report(out):
         assert told_of(kept, out) == told_of(direct, NCCL)
 
 
-@pytest.mark.slow
 def test_what_is_left_out_is_named_and_the_status_says_so(out, tmp_path):
     (tmp_path / "broken.json").write_text('{"traceEvents": [')
     told = run("reduce", NCCL, tmp_path / "broken.json", tmp_path / "none.json", "-j", 1, "-o", out)
     assert told.status == 1
     assert told.text.startswith("1 report reduced, 2 left out.")
-    assert [line.split(": ")[1:3] for line in told.error.splitlines()] == [
-        ["left out", str(tmp_path / "none.json")],
-        ["left out", str(tmp_path / "broken.json")],
-    ]
+    found = [line.split(": ")[1:3] for line in told.error.splitlines()]
+    assert found == [["left out", str(tmp_path / "none.json")], ["left out", str(tmp_path / "broken.json")]]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["table", "manifest", "version"])
 @pytest.mark.parametrize("words", [("ranks",), ("show", "collectives")])
 def test_a_damaged_reduction_is_named_and_the_rest_goes_on(out, damage, words, reduced):
@@ -90,7 +86,6 @@ def has_ended(group):
     return False
 
 
-@pytest.mark.slow
 def test_ctrl_c_leaves_what_is_finished(out, tmp_path):
     for number in range(8):
         shutil.copy(DDP, tmp_path / f"{number}.json.gz")

@@ -63,23 +63,11 @@ def test_parquet_read_back_is_the_table_with_its_types(tmp_path, name):
 
 #: What is recorded only where it was asked for, or used, and the kinds of events that tell.
 OPTIONAL = {
-    "faults": "fault",
-    "memory": "memory",
-    "ranges": "range",
-    "range_gpu": "range",
-    "range_kernels": "range",
-    "libraries": "library, osrt, range",
-    "host_waits": "osrt, samples",
-    "fusion": "op",
-    "gpu_units": "gpu_metrics",
-    "ops": "op",
-    "op_kernels": "op",
-    "steps": "range, op",
-    "tree": "op, python",
-    "variants": "range",
+    "faults": "fault", "memory": "memory", "ranges": "range", "range_gpu": "range", "range_kernels": "range",
+    "libraries": "library, osrt, range", "host_waits": "osrt, samples", "fusion": "op", "gpu_units": "gpu_metrics",
+    "ops": "op", "op_kernels": "op", "steps": "range, op", "tree": "op, python", "variants": "range",
     **dict.fromkeys(("work", "roofs", "budget", "mfu"), "op, range"),
-}
-
+}  # fmt: skip
 
 #: The line that says which columns do not fit.
 HIDDEN = re.compile(r"\d+ columns? hidden")
@@ -142,6 +130,9 @@ def test_a_window_a_device_and_a_process_narrow_every_table():
 
 GROUPINGS = ", ".join(catalog.table("kernels").groupings)
 NEAR = "Nearest: kernels, op_kernels, hot_kernels, range_kernels, kernel_config"
+NO_FILE = "Say where it goes: -o FILE.  [output-failed]"
+NO_UNIT = "--window '1..2s': '1' is not a time with a unit (ns, us, ms or s)."
+MEANT = f"Did you mean launch-shape? There are: {GROUPINGS}.  [unknown-name]"
 
 
 @pytest.mark.parametrize(
@@ -150,24 +141,12 @@ NEAR = "Nearest: kernels, op_kernels, hot_kernels, range_kernels, kernel_config"
         (["kernal", TORCH], "no table 'kernal'.", f"Did you mean kernels? {NEAR}.  [unknown-name]"),
         *(([name, "nowhere.sqlite"], f"no table {name!r}.", "") for name in ("summary", "_walk", "", "Kernels")),
         (["kernels", TORCH, "--sort", "-totl_ns"], "no column 'totl_ns'.", "Did you mean total_ns? There are: name, "),
-        (
-            ["kernels", TORCH, "--by", "launch_shape"],
-            "no grouping of kernels 'launch_shape'.",
-            f"Did you mean launch-shape? There are: {GROUPINGS}.  [unknown-name]",
-        ),
+        (["kernels", TORCH, "--by", "launch_shape"], "no grouping of kernels 'launch_shape'.", MEANT),
         (["api", TORCH, "--by", "launch-shape"], "no grouping of api 'launch-shape'.", "There are: none.  ["),
         (["kernels", TWO_GPUS, "--device", "2"], "no device '2'.", "There are: 0, 1.  [unknown-name]"),
         (["kernels", TWO_GPUS, "--process", "-1"], "no process '-1'.", ""),
-        (
-            ["kernels", TORCH, "--window", "1..2s"],
-            "--window '1..2s': '1' is not a time with a unit (ns, us, ms or s).",
-            "Write start..end with units, as in 120ms..250ms (",
-        ),
-        (
-            ["kernels", TORCH, "--format", "parquet"],
-            "--format parquet is binary and is not printed.",
-            "Say where it goes: -o FILE.  [output-failed]",
-        ),
+        (["kernels", TORCH, "--window", "1..2s"], NO_UNIT, "Write start..end with units, as in 120ms..250ms ("),
+        (["kernels", TORCH, "--format", "parquet"], "--format parquet is binary and is not printed.", NO_FILE),
     ],
 )
 def test_what_there_is_not_is_told_with_the_nearest(arguments, said, remedy):

@@ -12,7 +12,6 @@ from support.command import REPORTS, SAMPLES, run
 
 PAGE = REPORTS / "ncu" / "add.details.csv"
 REPORT = SAMPLES / "add_parallel" / "ncu.ncu-rep"
-
 needs_module = pytest.mark.skipif(ncu_module.module() is None, reason="ncu-report is not installed (extra ncu)")
 
 

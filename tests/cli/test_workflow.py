@@ -19,25 +19,19 @@ def report(name):
     return SAMPLES / name / "nsys.sqlite"
 
 
-@pytest.fixture
-def checkout(machine):
+def checkout(machine, base, new):
     """A repository with the program and a baseline of four runs, on a machine whose nsys records other four."""
     machine.write("pip", '#!/bin/sh\necho "pip $*" >> "$(dirname "$0")/installed"\n')
     machine.write("kanalyze", f'#!/bin/sh\nexec "{sys.executable}" -m kanalyze "$@"\n')
     machine.write("python3", f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     Path("train.py").write_text("print('check: ok')\n")
     Path("summary.md").write_text("")
-
-    def with_runs(base, new):
-        Path("runs").mkdir()
-        for number in range(4):
-            shutil.copy(report(base), f"runs/{number}.sqlite")
-        Path("benchmarks").mkdir()
-        assert run("compare", "--save", "benchmarks/base.kz", "runs").status == 0
-        shutil.copy(report(new), machine.folder / "export.sqlite")
-        return machine
-
-    return with_runs
+    Path("runs").mkdir()
+    for number in range(4):
+        shutil.copy(report(base), f"runs/{number}.sqlite")
+    Path("benchmarks").mkdir()
+    assert run("compare", "--save", "benchmarks/base.kz", "runs").status == 0
+    shutil.copy(report(new), machine.folder / "export.sqlite")
 
 
 def step(line):
@@ -56,8 +50,8 @@ def step(line):
         ("mlp_train", "launch_bound_plain", 3, "cannot judge: step"),  # the baseline has another number of steps
     ],
 )
-def test_the_steps_end_with_the_gate_and_leave_its_page(checkout, base, new, status, gate):
-    machine = checkout(base, new)
+def test_the_steps_end_with_the_gate_and_leave_its_page(machine, base, new, status, gate):
+    checkout(machine, base, new)
     *before, last = STEPS
     for line in before:
         done = step(line)

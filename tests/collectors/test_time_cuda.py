@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from kanalyze.collectors.time_cuda import Timing, time_cuda
 from kanalyze.errors import CollectError
 
-TIMES = st.lists(st.integers(0, 10**12), min_size=1, max_size=50)
-
 
 def timing(*times_ns, **more):
     return Timing(
@@ -22,7 +20,7 @@ def timing(*times_ns, **more):
     )
 
 
-@given(TIMES, st.floats(0, 1))
+@given(st.lists(st.integers(0, 10**12), min_size=1, max_size=50), st.floats(0, 1))
 def test_the_figures_are_numpys(times_ns, share):
     told = timing(*times_ns)
     low, middle, high = np.quantile(np.array(times_ns, dtype=np.float64), [0.25, 0.5, 0.75])

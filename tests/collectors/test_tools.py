@@ -31,7 +31,6 @@ case $1 in
 esac
 """
 
-
 _FACTS = json.dumps({"version": "2.11.0", "cuda": "13.0", "gpu": True, "triton": "3.6", "python": "3.12"})
 
 
@@ -62,7 +61,6 @@ OLD_NSYS = {
     "nsys.gpu-metrics-device=help": "\t0: Ampere GA100 | NVIDIA A100 PCI[0000:00:06.0]\n",
 }
 REFUSED = "Illegal --gpu-metrics-devices argument: help.\nNone of the installed GPUs are supported:\n"
-
 
 #: Machines on which not all is there: programs, None for those that are missing, and what is denied.
 MACHINES = {
@@ -105,6 +103,7 @@ def test_what_the_doctor_says(whole, monkeypatch, gold, name):
 
 H100 = '{"name": "NVIDIA H100 80GB HBM3", "rates": {"bf16": 788e12, "fp64": 6e13, "copy": 3.0e12}}'
 OTHER = '{"name": "Some GPU", "rates": {"fp32": 1e13}}'
+NO_TORCH = [("roofs", "ModuleNotFoundError: No module named 'torch'")]
 
 
 @pytest.mark.parametrize(
@@ -119,10 +118,7 @@ OTHER = '{"name": "Some GPU", "rates": {"fp32": 1e13}}'
             ],
         ),
         ((0, OTHER), [("fp32 roof", "10 TFLOP/s")]),
-        (
-            (1, "Traceback\nModuleNotFoundError: No module named 'torch'\n"),
-            [("roofs", "ModuleNotFoundError: No module named 'torch'")],
-        ),
+        ((1, "Traceback\nModuleNotFoundError: No module named 'torch'\n"), NO_TORCH),
         ((None, ""), [("roofs", "no answer")]),
     ],
     ids=["known", "no datasheet", "no torch", "no python"],
@@ -152,13 +148,10 @@ def root(folder, capabilities=USER, **told):
     return folder
 
 
-WORDS = {USER: "user", ROOT: "root", PERFMON: "CAP_PERFMON", ADMIN: "CAP_SYS_ADMIN"}
-
-
 def test_what_settings_and_capabilities_permit(tmp_path, gold):
     """Counters by the driver's settings; samples of the CPU and names of the kernel by the level of perf events."""
     said = []
-    for capabilities, who in WORDS.items():
+    for capabilities, who in {USER: "user", ROOT: "root", PERFMON: "CAP_PERFMON", ADMIN: "CAP_SYS_ADMIN"}.items():
         said += [
             f"counters, {who}, {params}: {counters(root(tmp_path, capabilities, params=params))}"
             for params in ("RmProfilingAdminOnly: 1", "RmProfilingAdminOnly: 0", "Other: 1", "")
@@ -259,10 +252,8 @@ def test_a_listing_of_nsys_gives_kernels_in_order_and_no_copies():
     for text in ("", "SKIPPED: does not contain CUDA trace data.", LAUNCHES.partition("\n")[0]):
         assert parse(text) == []
     shape, owner = ("1", "1", "1", "1", "1", "1", "0.000", "0.000"), ("NVIDIA H200 (0)", "1")
-    assert parse("Processing [a.sqlite] with [x.py]...\n\n" + LAUNCHES) == [
-        Launch("_Z3addiPfS_", shape, owner, 200, 5000),
-        Launch("_Z3addiPfS_", shape, owner, 6000, 100),
-    ]
+    rows = parse("Processing [a.sqlite] with [x.py]...\n\n" + LAUNCHES)
+    assert rows == [Launch("_Z3addiPfS_", shape, owner, 200, 5000), Launch("_Z3addiPfS_", shape, owner, 6000, 100)]
 
 
 @pytest.mark.parametrize(

@@ -109,13 +109,10 @@ def told(command, other=None):
     except KanalyzeError as error:
         return f"{error} {error.remedy}"
     facts = {
-        "kind": work.kind,
-        "name": work.name,
-        "launcher": shlex.join(work.launcher),
-        "script": shlex.join(work.target),
-        "arguments": shlex.join(work.args),
+        "kind": work.kind, "name": work.name, "launcher": shlex.join(work.launcher),
+        "script": shlex.join(work.target), "arguments": shlex.join(work.args),
         "passes": " ".join(wanted_passes(work, Options())),
-    }
+    }  # fmt: skip
     if any("python3.99" in word for word in work.launcher):
         facts["python"] = shlex.join(python_of(work, Options()))
     return "; ".join(f"{name} {text}" for name, text in facts.items() if text)

@@ -13,17 +13,11 @@ _WORKLOADS = (
 
 #: Reports of each format, whose tables are asked for in every form on the command line.
 LEADERS = (
-    "tests/reports/add_um.sqlite",
-    "tests/reports/nvtx.sqlite",
-    "tests/reports/nvtx.parquetdir",
-    "tests/reports/graph_node.sqlite",
-    "tests/reports/two_processes.sqlite",
-    "tests/reports/torch/with_modules.json.gz",
-    "sample_reports/mlp_train/torch.json.gz",
-    "sample_reports/gelu",
-    "sample_reports/add_parallel/ncu.ncu-rep",
-    "tests/reports/ncu/add.details.csv",
-)
+    "tests/reports/add_um.sqlite", "tests/reports/nvtx.sqlite", "tests/reports/nvtx.parquetdir",
+    "tests/reports/graph_node.sqlite", "tests/reports/two_processes.sqlite",
+    "tests/reports/torch/with_modules.json.gz", "sample_reports/mlp_train/torch.json.gz", "sample_reports/gelu",
+    "sample_reports/add_parallel/ncu.ncu-rep", "tests/reports/ncu/add.details.csv",
+)  # fmt: skip
 
 #: Reports that are asked for together.
 PAIRS = (

@@ -28,17 +28,10 @@ LAUNCH_TIMES = {
 THREAD = {"PID": "process_id", "TID": "thread_id", "DevId": "device"}
 SHARES = {**TIMES, "Time (%)": "percent"}
 LAUNCHES = {
-    "API Start (ns)": "api_start_ns",
-    "API Dur (ns)": "api_ns",
-    "Queue Dur (ns)": "queue_ns",
-    "Kernel Start (ns)": "kernel_start_ns",
-    "Kernel Dur (ns)": "kernel_ns",
-    "Total Dur (ns)": "total_ns",
-    "API Function": "api",
-    "Kernel Name": "kernel",
-    **THREAD,
-    **SHAPE,
-}
+    "API Start (ns)": "api_start_ns", "API Dur (ns)": "api_ns", "Queue Dur (ns)": "queue_ns",
+    "Kernel Start (ns)": "kernel_start_ns", "Kernel Dur (ns)": "kernel_ns", "Total Dur (ns)": "total_ns",
+    "API Function": "api", "Kernel Name": "kernel", **THREAD, **SHAPE,
+}  # fmt: skip
 CALLS = {"API Name": "api", "Kernel Name": "kernel", "Count": "count", "QCount": "queue_count", **THREAD}
 
 #: By the report of nsys: our table, our names of its columns, and those that both are sorted by.
@@ -104,45 +97,21 @@ def test_kernels_are_in_nsys_order(name):
 
 STYLED = {"Range": "range", "Style": "style"}
 PROJECTED = {
-    "Total Proj Time (ns)": "projected_ns",
-    "Total Range Time (ns)": "total_ns",
-    "Range Instances": "count",
-    "Proj Avg (ns)": "avg_ns",
-    "Proj Med (ns)": "median_ns",
-    "Proj Min (ns)": "min_ns",
-    "Proj Max (ns)": "max_ns",
-    "Proj StdDev (ns)": "stddev_ns",
-    "Total GPU Ops": "gpu_ops",
-    "Avg GPU Ops": "avg_gpu_ops",
-    "Avg Range Lvl": "avg_level",
-    "Avg Num Child": "avg_children",
-}
+    "Total Proj Time (ns)": "projected_ns", "Total Range Time (ns)": "total_ns", "Range Instances": "count",
+    "Proj Avg (ns)": "avg_ns", "Proj Med (ns)": "median_ns", "Proj Min (ns)": "min_ns", "Proj Max (ns)": "max_ns",
+    "Proj StdDev (ns)": "stddev_ns", "Total GPU Ops": "gpu_ops", "Avg GPU Ops": "avg_gpu_ops",
+    "Avg Range Lvl": "avg_level", "Avg Num Child": "avg_children",
+}  # fmt: skip
 TRACED = {
-    "Name": "range",
-    "Projected Start (ns)": "projected_start_ns",
-    "Projected Duration (ns)": "projected_ns",
-    "Orig Start (ns)": "start_ns",
-    "Orig Duration (ns)": "dur_ns",
-    "Style": "style",
-    "PID": "process_id",
-    "TID": "thread_id",
-    "NumGPUOps": "gpu_ops",
-    "Lvl": "level",
-    "NumChild": "children",
-    "RangeId": "range_id",
-    "ParentId": "range_parent_id",
-    "RangeStack": "range_stack",
-}
+    "Name": "range", "Projected Start (ns)": "projected_start_ns", "Projected Duration (ns)": "projected_ns",
+    "Orig Start (ns)": "start_ns", "Orig Duration (ns)": "dur_ns", "Style": "style", "PID": "process_id",
+    "TID": "thread_id", "NumGPUOps": "gpu_ops", "Lvl": "level", "NumChild": "children", "RangeId": "range_id",
+    "ParentId": "range_parent_id", "RangeStack": "range_stack",
+}  # fmt: skip
 BY_KERNEL = {
-    "NVTX Range": "range",
-    "Style": "style",
-    "PID": "process_id",
-    "TID": "thread_id",
-    "NVTX Inst": "range_count",
-    "Kern Inst": "count",
-    "Kernel Name": "kernel",
-    **TIMES,
-}
+    "NVTX Range": "range", "Style": "style", "PID": "process_id", "TID": "thread_id", "NVTX Inst": "range_count",
+    "Kern Inst": "count", "Kernel Name": "kernel", **TIMES,
+}  # fmt: skip
 
 #: By the report of nsys: our table, our names of its columns, and nsys' columns by which it is sorted; - is descending.
 OF_RANGES = {

@@ -12,7 +12,6 @@ from support.real_reports import real_report
 #: autotuning tries differs from run to run.
 WORKLOADS = ("cdist", "launch_bound_graph", "launch_bound_plain", "square", "streams")
 STEPS = 6
-
 SHAPE = [column.name for column in LAUNCH_SHAPE]
 
 #: Of two runs of one program; the longest kernels of the samples take milliseconds, the shortest a microsecond.

@@ -10,7 +10,6 @@ from support.kernel_files import NEEDS_TORCH, load
 
 torch = pytest.importorskip("torch", reason=NEEDS_TORCH)
 common = load("_common")
-
 CPU = torch.device("cpu")
 
 
@@ -52,22 +51,18 @@ def test_float32_is_compared_with_a_float64_reference_without_rounding_it():
     assert common.max_error(third.float(), third) == pytest.approx(9.9e-9, rel=0.01)
 
 
+WITH_NAN = [("a", 1.0, 2.0, 0.0), ("b", math.nan, 2.0, 9.0)]
+WITHIN = [("a", 1.0, 1.5, 0.25), ("b", 2.0, 2.0, 0.0)]
+
+
 @pytest.mark.parametrize(
     ("compared", "line", "status"),
     [
         ([("a", 1.0, 1.0, 0.0), ("b", 2.0, 2.25, 0.5)], "check: ok max_error=0.25", 0),
         ([("a", 1.0, 1.0, 0.0)], "check: ok max_error=0", 0),
         ([("a", 1.0, 1.5, 0.5)], "check: ok max_error=0.5", 0),
-        (
-            [("a", 1.0, 1.5, 0.25), ("b", 2.0, 2.0, 0.0)],
-            "check: FAILED max_error=0.5 (a is 0.5 off, 0.25 is allowed)",
-            1,
-        ),
-        (
-            [("a", 1.0, 2.0, 0.0), ("b", math.nan, 2.0, 9.0)],
-            "check: FAILED max_error=nan (a is 1 off, 0 is allowed; b is nan off, 9 is allowed)",
-            1,
-        ),
+        (WITHIN, "check: FAILED max_error=0.5 (a is 0.5 off, 0.25 is allowed)", 1),
+        (WITH_NAN, "check: FAILED max_error=nan (a is 1 off, 0 is allowed; b is nan off, 9 is allowed)", 1),
         ([("a", 1.0, 1.0, math.nan)], "check: FAILED max_error=0 (a is 0 off, nan is allowed)", 1),
         ([], "check: FAILED max_error=nan (nothing was compared)", 1),
     ],
@@ -113,12 +108,8 @@ def test_phases_are_ranges_of_the_profiler():
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         common.median_ms(lambda: torch.ones(3), CPU, steps=4, warmups=2)
     counts = {event.key: event.count for event in profiler.key_averages()}
-    assert {name: counts[name] for name in ("warm-up", "timed", "step", "aten::ones")} == {
-        "warm-up": 1,
-        "timed": 1,
-        "step": 4,
-        "aten::ones": 6,
-    }
+    found = {name: counts[name] for name in ("warm-up", "timed", "step", "aten::ones")}
+    assert found == {"warm-up": 1, "timed": 1, "step": 4, "aten::ones": 6}
 
 
 def test_a_row_of_results(capsys):

@@ -72,8 +72,6 @@ def test_the_readme_lists_every_pair_with_its_fault_and_its_remedy():
 
 
 def test_the_variants_of_cuda_programs_are_those_that_their_usage_names():
-    assert {name: documented_variants(name) for name in CUDA} == {
-        "add.cu": [],
-        "add_parallel.cu": ["managed", "explicit"],
-    }
+    found = {name: documented_variants(name) for name in CUDA}
+    assert found == {"add.cu": [], "add_parallel.cu": ["managed", "explicit"]}
     assert "[--variant managed|explicit]" in (KERNELS / "add_parallel.cu").read_text()

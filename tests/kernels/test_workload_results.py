@@ -17,7 +17,6 @@ common, cdist, gelu, launch_bound, matmul, mlp_train, square, square_triton, str
     load, ("_common", "cdist", "gelu", "launch_bound", "matmul", "mlp_train", "square", "square_triton", "streams")
 )
 remedies, gpt, triton_attention = load("remedies"), load("_gpt"), load("_attention")
-
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 FEW = settings(max_examples=15)
 SEEDS = st.integers(0, 2**31)

@@ -10,27 +10,12 @@ import re
 from typing import NamedTuple
 
 _OPERATORS = {
-    ast.Lt: ("<", "<="),
-    ast.LtE: ("<=", "<"),
-    ast.Gt: (">", ">="),
-    ast.GtE: (">=", ">"),
-    ast.Eq: ("==", "!="),
-    ast.NotEq: ("!=", "=="),
-    ast.Is: ("is", "is not"),
-    ast.IsNot: ("is not", "is"),
-    ast.In: ("in", "not in"),
-    ast.NotIn: ("not in", "in"),
-    ast.And: ("and", "or"),
-    ast.Or: ("or", "and"),
-    ast.Add: ("+", "-"),
-    ast.Sub: ("-", "+"),
-    ast.Mult: ("*", "+"),
-    ast.Div: ("/", "*"),
-    ast.FloorDiv: ("//", "*"),
-    ast.Mod: ("%", "+"),
-    ast.BitAnd: ("&", "|"),
-    ast.BitOr: ("|", "&"),
-}
+    ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">"), ast.Eq: ("==", "!="),
+    ast.NotEq: ("!=", "=="), ast.Is: ("is", "is not"), ast.IsNot: ("is not", "is"), ast.In: ("in", "not in"),
+    ast.NotIn: ("not in", "in"), ast.And: ("and", "or"), ast.Or: ("or", "and"), ast.Add: ("+", "-"),
+    ast.Sub: ("-", "+"), ast.Mult: ("*", "+"), ast.Div: ("/", "*"), ast.FloorDiv: ("//", "*"), ast.Mod: ("%", "+"),
+    ast.BitAnd: ("&", "|"), ast.BitOr: ("|", "&"),
+}  # fmt: skip
 
 #: Keywords of polars whose value decides what comes out, and another value of each.
 _PAIRS = (("left", "inner"), ("semi", "anti"), ("backward", "forward"))
@@ -38,18 +23,9 @@ _WORDS = {one: other for pair in _PAIRS for one, other in (pair, pair[::-1])}
 
 #: Functions and methods that make one value of several, and another of each.
 _AGGREGATES = {
-    "sum": "max",
-    "mean": "max",
-    "median": "max",
-    "max": "min",
-    "min": "max",
-    "any": "all",
-    "all": "any",
-    "max_horizontal": "min_horizontal",
-    "min_horizontal": "max_horizontal",
-    "first": "last",
-    "last": "first",
-}
+    "sum": "max", "mean": "max", "median": "max", "max": "min", "min": "max", "any": "all", "all": "any",
+    "max_horizontal": "min_horizontal", "min_horizontal": "max_horizontal", "first": "last", "last": "first",
+}  # fmt: skip
 
 #: Functions that take their arguments in any order. So do most methods of frames, of which none is looked at.
 _ANY_ORDER = {"max", "min", "isinstance", "zip"}

@@ -31,13 +31,9 @@ from mutants import mutants
 
 ROOT = Path(__file__).parents[2]
 ROOMS = {
-    "analyses": "analyzer/analyses/",
-    "readers": "analyzer/readers/",
-    "renderers": "analyzer/renderers/",
-    "cli": "analyzer/cli/",
-    "collectors": "collectors/",
-    "others": "analyzer/",
-}
+    "analyses": "analyzer/analyses/", "readers": "analyzer/readers/", "renderers": "analyzer/renderers/",
+    "cli": "analyzer/cli/", "collectors": "collectors/", "others": "analyzer/",
+}  # fmt: skip
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 
 #: How long the tests of a mutant may run: one that has no end by then fails, as it would by its own limit.

@@ -122,18 +122,11 @@ def test_a_name_that_cannot_be_written_and_a_file_that_went_away_since_it_was_op
 
 #: Values of types that nsys does not write, which make a wrong figure if they are taken for whole numbers.
 TYPES = {
-    "struct": {"a": 1},
-    "list": [1, 2],
-    "decimal": Decimal("1.5"),
-    "time of day": datetime(2026, 1, 1, tzinfo=UTC).time(),
-    "date": datetime(2026, 1, 1, tzinfo=UTC).date(),
-    "timestamp": datetime(2026, 1, 1, tzinfo=UTC),
-    "duration": timedelta(seconds=1),
-    "binary": b"1",
-    "text": "1",
-    "fraction": 1.5,
-    "not a number": float("nan"),
-}
+    "struct": {"a": 1}, "list": [1, 2], "decimal": Decimal("1.5"),
+    "time of day": datetime(2026, 1, 1, tzinfo=UTC).time(), "date": datetime(2026, 1, 1, tzinfo=UTC).date(),
+    "timestamp": datetime(2026, 1, 1, tzinfo=UTC), "duration": timedelta(seconds=1), "binary": b"1", "text": "1",
+    "fraction": 1.5, "not a number": float("nan"),
+}  # fmt: skip
 
 
 @pytest.mark.one_in(5)

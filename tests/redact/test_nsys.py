@@ -238,10 +238,8 @@ def test_counters_in_generic_events_stay_and_nothing_else_of_them(tmp_path):
     assert b"secret" not in copied.read_bytes()
     assert removed["values of generic events that are no counters of a GPU"] == 7
     found = kanalyze.read(copied).table("gpu_metrics")
-    assert found.select("metric", "unit", "value").rows() == [
-        ("SMs Active", "Throughput %", 5),
-        ("SMs Active", "Throughput %", 9),
-    ]
+    shown = found.select("metric", "unit", "value").rows()
+    assert shown == [("SMs Active", "Throughput %", 5), ("SMs Active", "Throughput %", 9)]
 
 
 def test_samples_of_profiled_processes_stay_with_their_functions(tmp_path):

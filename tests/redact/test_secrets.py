@@ -21,17 +21,10 @@ from redact.test_ncu import block, message
 from support.command import ADD
 
 TOKENS = (
-    "ghp_" + "a1B2" * 9,
-    "github_pat_" + "a1B2" * 8,
-    "glpat-" + "a1B2" * 5,
-    "hf_" + "Ab1" * 11,
-    "sk-proj-" + "a1B2" * 8,
-    "AKIA" + "A1B2" * 4,
-    "xoxb-" + "1234-" * 4 + "abcdef",
-    "AIza" + "a1B2_" * 7,
-    "nvapi-" + "a1B2" * 8,
-    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl",
-)
+    "ghp_" + "a1B2" * 9, "github_pat_" + "a1B2" * 8, "glpat-" + "a1B2" * 5, "hf_" + "Ab1" * 11,
+    "sk-proj-" + "a1B2" * 8, "AKIA" + "A1B2" * 4, "xoxb-" + "1234-" * 4 + "abcdef", "AIza" + "a1B2_" * 7,
+    "nvapi-" + "a1B2" * 8, "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl",
+)  # fmt: skip
 VALUE = "hunter2-s3cr3t"
 BODY = ["MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj",
         "MzEfYyjiWA4R4/M2bS1GB4t7NXp98C3SC6dVMvDuictGeurT8jNbvJZHtCSuYEvu",
@@ -86,7 +79,6 @@ FORMS = [
     '--pass "correct horse {}" x',
     *('subprocess.run(["x", "--password", "{}"])', "A=1\\nTOKEN={}\\nB=2", "?a=b&api_key={}&c=d", "passcode={}"),
 ]  # fmt: skip
-
 
 #: Forms of which exactly the value is taken out.
 PLAIN = [
@@ -187,14 +179,10 @@ def test_a_token_goes_from_names_and_texts(token, around):
 
 def test_only_switches_and_numbers_stay_of_the_environment():
     kept = {
-        "CUDA_VISIBLE_DEVICES": "0,1,3",
-        "CUDA_LAUNCH_BLOCKING": "1",
-        "CUDA_MODULE_LOADING": "LAZY",
-        "NCCL_DEBUG": "INFO",
-        "OMP_NUM_THREADS": "8",
-        "LOCAL_RANK": "3",
+        "CUDA_VISIBLE_DEVICES": "0,1,3", "CUDA_LAUNCH_BLOCKING": "1", "CUDA_MODULE_LOADING": "LAZY",
+        "NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "8", "LOCAL_RANK": "3",
         "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,max_split_size_mb:128",
-    }
+    }  # fmt: skip
     gone = {"CUDA_X": "hunter2-s3cr3t", "NCCL_SOCKET_IFNAME": "customernet0", "TORCH_RUN_NAME": "projectx"}
     gone |= {"CUDA_API_KEY": "12", "PATH": "1"}
     made = texts()
@@ -206,16 +194,10 @@ def test_only_switches_and_numbers_stay_of_the_environment():
 
 SECRET = "uncovered-9-secret"  # noqa: S105 - planted
 IDENTITY = {
-    "secret": VALUE,
-    "token": TOKENS[0],
-    "host": "brontes-17",
-    "user": "quillonius",
-    "mail": "jane.doe@corp.example",
-    "ip": "10.77.3.21",
-    "mac": "00:1a:2b:3c:4d:5e",
-    "uuid": "6c2e0d36-1418-64af-ccf0-d561691817a5",
+    "secret": VALUE, "token": TOKENS[0], "host": "brontes-17", "user": "quillonius", "mail": "jane.doe@corp.example",
+    "ip": "10.77.3.21", "mac": "00:1a:2b:3c:4d:5e", "uuid": "6c2e0d36-1418-64af-ccf0-d561691817a5",
     "folder": "geheimlabor",
-}
+}  # fmt: skip
 LINE = (
     "host {host} user {user} --pass {secret} MY_TOKEN={token} mail {mail} from {ip} {mac} GPU-{uuid} "
     "/home/{user}/{folder}/x.py https://{user}:{secret}@git.{host}.example/r.git"

@@ -12,16 +12,6 @@ from kanalyze import read
 from kanalyze.analyses.ranks._reducing import reduced
 from kanalyze.errors import BadReductionError, OutputError
 from kanalyze.reduction import tables
-from kanalyze.reduction.tables import (
-    MANIFEST,
-    VERSION,
-    clear_forgotten,
-    is_whole,
-    origin_of,
-    packed,
-    reductions_at,
-    write,
-)
 from support.command import REPORTS
 from support.lost_reports import load
 
@@ -36,7 +26,7 @@ def reduction():
 
 @pytest.fixture
 def folder(reduction, tmp_path):
-    return write(packed(reduction, origin_of(NCCL)), tmp_path / "out")
+    return tables.write(tables.packed(reduction, tables.origin_of(NCCL)), tmp_path / "out")
 
 
 def copied(tmp_path, name="trace.json", content=b"x" * 300_000):
@@ -48,31 +38,31 @@ def copied(tmp_path, name="trace.json", content=b"x" * 300_000):
 
 def test_the_state_of_a_file_is_its_name_size_time_and_both_ends(tmp_path):
     path = copied(tmp_path)
-    assert origin_of(path) == origin_of(path)
-    states = {origin_of(path).state}
+    assert tables.origin_of(path) == tables.origin_of(path)
+    states = {tables.origin_of(path).state}
     os.utime(path, ns=(0, 0))
-    states.add(origin_of(path).state)
+    states.add(tables.origin_of(path).state)
     for content in (b"y" + b"x" * 299_999, b"x" * 299_999 + b"y", b"x" * 300_001):
         path.write_bytes(content)
         os.utime(path, ns=(0, 0))
-        states.add(origin_of(path).state)
+        states.add(tables.origin_of(path).state)
     os.utime(path.rename(tmp_path / "other.json"), ns=(0, 0))
-    states.add(origin_of(tmp_path / "other.json").state)
+    states.add(tables.origin_of(tmp_path / "other.json").state)
     assert len(states) == 6
 
 
 def test_a_folder_has_the_state_of_its_files(tmp_path):
     copied(tmp_path, "export/A.parquet")
     copied(tmp_path, "export/B.parquet")
-    first = origin_of(tmp_path / "export")
+    first = tables.origin_of(tmp_path / "export")
     assert first.size_bytes == 600_000
     copied(tmp_path, "export/B.parquet", b"z" * 300_000)
-    assert origin_of(tmp_path / "export").state != first.state
+    assert tables.origin_of(tmp_path / "export").state != first.state
 
 
 @pytest.mark.parametrize("name", ["a trace of rank 1.json", "../..", "ünï.json", "x" * 200, "-"])
 def test_the_name_of_a_folder_is_a_plain_one(name):
-    folder = origin_of(NCCL)._replace(path=f"/tmp/{name}").folder  # noqa: S108 - nothing is written there
+    folder = tables.origin_of(NCCL)._replace(path=f"/tmp/{name}").folder  # noqa: S108 - nothing is written there
     assert len(folder) < 130
     assert folder.isascii()
     assert not {*folder} & {*"/\\ \0"}
@@ -81,8 +71,8 @@ def test_the_name_of_a_folder_is_a_plain_one(name):
 
 def test_what_is_read_is_what_was_written_and_a_damaged_one_is_named(folder, reduction):
     alone = {"ranks": reduction["ranks"]}
-    other = write(packed(alone, origin_of(NCCL)._replace(path="a")), folder.parent)
-    damaged = write(packed(reduction, origin_of(NCCL)._replace(path="b")), folder.parent)
+    other = tables.write(tables.packed(alone, tables.origin_of(NCCL)._replace(path="a")), folder.parent)
+    damaged = tables.write(tables.packed(reduction, tables.origin_of(NCCL)._replace(path="b")), folder.parent)
     (damaged / "collectives.parquet").write_bytes(b"")
     with pytest.raises(BadReductionError, match=str(damaged)):
         tables.load([folder, damaged, other])
@@ -113,7 +103,7 @@ def test_a_damaged_table_is_named(folder, table, damage):
         load(folder)
     assert str(folder) in str(caught.value)
     assert "`kanalyze reduce`" in caught.value.remedy
-    assert not is_whole(folder)
+    assert not tables.is_whole(folder)
 
 
 @pytest.mark.parametrize(
@@ -130,73 +120,75 @@ def test_a_damaged_table_is_named(folder, table, damage):
     ids=lambda content: str(len(content or "")),
 )
 def test_a_damaged_or_missing_manifest_is_named(folder, content):
-    (folder / MANIFEST).unlink() if content is None else (folder / MANIFEST).write_bytes(content)
-    assert reductions_at(folder.parent) == [folder]
-    assert not is_whole(folder)
+    (folder / tables.MANIFEST).unlink() if content is None else (folder / tables.MANIFEST).write_bytes(content)
+    assert tables.reductions_at(folder.parent) == [folder]
+    assert not tables.is_whole(folder)
     with pytest.raises(BadReductionError, match="a damaged reduction"):
         load(folder)
 
 
 def test_another_version_is_made_again(folder):
-    head = json.loads((folder / MANIFEST).read_text())
-    (folder / MANIFEST).write_text(json.dumps(head | {"reduction": VERSION + 1}))
-    with pytest.raises(BadReductionError, match=f"of version {VERSION + 1}; this kanalyze reads version {VERSION}"):
+    head = json.loads((folder / tables.MANIFEST).read_text())
+    (folder / tables.MANIFEST).write_text(json.dumps(head | {"reduction": tables.VERSION + 1}))
+    with pytest.raises(
+        BadReductionError, match=f"of version {tables.VERSION + 1}; this kanalyze reads version {tables.VERSION}"
+    ):
         load(folder)
-    assert not is_whole(folder)
+    assert not tables.is_whole(folder)
 
 
 def test_rows_of_no_rank_are_damage(reduction, tmp_path):
     other = reduction["collectives"].with_columns(member=pl.lit(7, dtype=pl.Int64))
-    made = write(packed(reduction | {"collectives": other}, origin_of(NCCL)), tmp_path)
+    made = tables.write(tables.packed(reduction | {"collectives": other}, tables.origin_of(NCCL)), tmp_path)
     with pytest.raises(BadReductionError, match=r"collectives\.parquet has rows of no rank"):
         load(made)
 
 
 def test_a_damaged_one_is_replaced_and_a_whole_one_stays(folder, reduction):
-    made = packed(reduction, origin_of(NCCL))
-    before = (folder / MANIFEST).stat().st_ino
-    assert write(made, folder.parent) == folder
-    assert (folder / MANIFEST).stat().st_ino == before
+    made = tables.packed(reduction, tables.origin_of(NCCL))
+    before = (folder / tables.MANIFEST).stat().st_ino
+    assert tables.write(made, folder.parent) == folder
+    assert (folder / tables.MANIFEST).stat().st_ino == before
     (folder / "steps.parquet").unlink()
-    assert write(made, folder.parent) == folder
-    assert is_whole(folder)
+    assert tables.write(made, folder.parent) == folder
+    assert tables.is_whole(folder)
     assert [*folder.parent.iterdir()] == [folder]
 
 
 def test_a_changed_file_supersedes_its_reduction(reduction, tmp_path):
     path, out = copied(tmp_path), tmp_path / "out"
-    old = write(packed(reduction, origin_of(path)), out)
-    other = write(packed(reduction, origin_of(copied(tmp_path, "rank1/trace.json"))), out)
+    old = tables.write(tables.packed(reduction, tables.origin_of(path)), out)
+    other = tables.write(tables.packed(reduction, tables.origin_of(copied(tmp_path, "rank1/trace.json"))), out)
     path.write_bytes(b"new")
-    new = write(packed(reduction, origin_of(path)), out)
+    new = tables.write(tables.packed(reduction, tables.origin_of(path)), out)
     assert new != old
-    assert reductions_at(out) == sorted([new, other])
+    assert tables.reductions_at(out) == sorted([new, other])
 
 
 @pytest.mark.parametrize(("rank", "left"), [(0, 1), (1, 2), (None, 2)])
 def test_files_of_one_path_on_two_machines_are_two_unless_of_one_rank(reduction, tmp_path, rank, left):
-    origin = origin_of(copied(tmp_path))._replace(host="node1")
+    origin = tables.origin_of(copied(tmp_path))._replace(host="node1")
     ranks = reduction["ranks"].head(1).with_columns(rank=pl.lit(0 if rank is not None else None, dtype=pl.Int64))
-    write(packed({"ranks": ranks}, origin), tmp_path / "out")
+    tables.write(tables.packed({"ranks": ranks}, origin), tmp_path / "out")
     ranks = ranks.with_columns(rank=pl.lit(rank, dtype=pl.Int64))
     there = origin._replace(host="node2", state="0" * 16)
-    write(packed({"ranks": ranks}, there), tmp_path / "out")
-    assert len(reductions_at(tmp_path / "out")) == left
+    tables.write(tables.packed({"ranks": ranks}, there), tmp_path / "out")
+    assert len(tables.reductions_at(tmp_path / "out")) == left
 
 
 def test_what_a_killed_program_left_is_no_reduction_and_goes_after_a_day(folder):
     left = folder.parent / ".reducing-x"
     shutil.copytree(folder, left / "new")
-    assert reductions_at(folder.parent) == [folder]
-    clear_forgotten(folder.parent)
+    assert tables.reductions_at(folder.parent) == [folder]
+    tables.clear_forgotten(folder.parent)
     assert left.exists()
     long_ago = time.time() - 100_000
     os.utime(left, (long_ago, long_ago))
-    clear_forgotten(folder.parent)
+    tables.clear_forgotten(folder.parent)
     assert [*folder.parent.iterdir()] == [folder]
 
 
 def test_a_folder_that_cannot_be_written(reduction, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OutputError):
-        write(packed(reduction, origin_of(NCCL)), tmp_path / "file")
+        tables.write(tables.packed(reduction, tables.origin_of(NCCL)), tmp_path / "file")

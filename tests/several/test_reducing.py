@@ -22,7 +22,6 @@ from support.lost_reports import load
 
 DDP, FSDP, NCCL = (REPORTS / name for name in ("torch/ddp.json.gz", "torch/fsdp.json.gz", "nccl.sqlite"))
 EMPTY = REPORTS / "empty.sqlite"
-
 QUIET = pytest.mark.filterwarnings("default")  # what loky and distributed warn about is theirs
 
 

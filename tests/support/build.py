@@ -54,15 +54,9 @@ def _default(of):
 
 #: The side table of each kind that has one.
 SIDES = {
-    "kernel": "kernel_config",
-    "memcpy": "copy_detail",
-    "memset": "copy_detail",
-    "range": "range_detail",
-    "sync": "sync_detail",
-    "fault": "fault_detail",
-    "memory": "memory_detail",
-    "graph": "graph_detail",
-}
+    "kernel": "kernel_config", "memcpy": "copy_detail", "memset": "copy_detail", "range": "range_detail",
+    "sync": "sync_detail", "fault": "fault_detail", "memory": "memory_detail", "graph": "graph_detail",
+}  # fmt: skip
 
 #: What every row of a side table has, where a test does not care.
 _FILLED = {

@@ -25,7 +25,6 @@ from kanalyze.cli import main
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "sample_reports"
 REPORTS = ROOT / "tests" / "reports"
-
 ADD, ADD_UM, TORCH = (REPORTS / f"{name}.sqlite" for name in ("add", "add_um", "torch"))
 
 #: The tables of which ADD_UM has no rows, by the report that has.

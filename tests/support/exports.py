@@ -65,10 +65,7 @@ KERNEL, MEMCPY, MEMSET, SYNC, RECORDS, GRAPH = (
     for name in ("KERNEL", "MEMCPY", "MEMSET", "SYNCHRONIZATION", "CUDA_EVENT", "GRAPH_TRACE")
 )
 CPU_FAULTS, MEMORY, NODES = "CUDA_UM_CPU_PAGE_FAULT_EVENTS", "CUDA_GPU_MEMORY_USAGE_EVENTS", "CUDA_GRAPH_NODE_EVENTS"
-
-
 CONTEXTS = "TARGET_INFO_CUDA_CONTEXT_INFO"
-
 _NULL_STREAMS = f"SELECT nullStreamId AS streamId, hwId, vmId, processId, deviceId, contextId FROM {CONTEXTS}"
 
 
@@ -85,13 +82,9 @@ class Version:
 
 
 _2024_2 = {
-    MEMCPY: ("copyCount",),
-    SYNC: ("deprecatedSyncType", "eventSyncId"),
-    RECORDS: ("eventSyncId",),
-    CPU_FAULTS: ("sourceFile", "sourceLine"),
-    MEMORY: ("streamId",),
-    "NVTX_EVENTS": ("binaryData",),
-}
+    MEMCPY: ("copyCount",), SYNC: ("deprecatedSyncType", "eventSyncId"), RECORDS: ("eventSyncId",),
+    CPU_FAULTS: ("sourceFile", "sourceLine"), MEMORY: ("streamId",), "NVTX_EVENTS": ("binaryData",),
+}  # fmt: skip
 
 _GREEN = dict.fromkeys((KERNEL, MEMCPY, MEMSET, SYNC, RECORDS), ("greenContextId",))
 

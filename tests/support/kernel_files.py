@@ -16,7 +16,6 @@ PYTHON = (
     *("mlp_train.py", "launch_bound.py", "streams.py", "serving.py", "remedies.py"),
 )
 NAMES = CUDA + PYTHON
-
 NEEDS_TORCH = "the Python workloads need PyTorch"
 NEEDS_TRITON = "these workloads need Triton"
 

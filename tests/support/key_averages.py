@@ -7,13 +7,9 @@ from decimal import Decimal
 _LONGEST = 52  # of a name; what is cut off is "..."
 _NS = {"us": 10**3, "ms": 10**6, "s": 10**9}
 _TIMES = {
-    "Self CPU": "self_cpu_ns",
-    "CPU total": "cpu_ns",
-    "CPU time avg": "avg_cpu_ns",
-    "Self CUDA": "self_device_ns",
-    "CUDA total": "device_ns",
-    "CUDA time avg": "avg_device_ns",
-}
+    "Self CPU": "self_cpu_ns", "CPU total": "cpu_ns", "CPU time avg": "avg_cpu_ns", "Self CUDA": "self_device_ns",
+    "CUDA total": "device_ns", "CUDA time avg": "avg_device_ns",
+}  # fmt: skip
 _SHARES = {"Self CPU %": "self_cpu_share", "CPU total %": "cpu_share", "Self CUDA %": "self_device_share"}
 
 

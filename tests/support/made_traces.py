@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import re
 from decimal import Decimal
 from itertools import count
 
@@ -84,21 +83,9 @@ def x(category, name, start, length, args=None, pid=4000, tid=4001, **more):  # 
 
 #: What is hard to tell from the end of an event.
 NASTY = (
-    '}, {"ph": "X"',
-    "}, {",
-    '"}]',
-    "]",
-    '\\"',
-    "a\\",
-    "\n  },\n  {",
-    '{"ph": "X", "cat": "kernel", "ts": 1, "dur": 1}',
-    "[[[",
-    "}}}",
-    '"traceEvents": [',
-    "é\u2028😀",
-    "N/A, NaN",
-    "",
-)
+    '}, {"ph": "X"', "}, {", '"}]', "]", '\\"', "a\\", "\n  },\n  {",
+    '{"ph": "X", "cat": "kernel", "ts": 1, "dur": 1}', "[[[", "}}}", '"traceEvents": [', "é\u2028😀", "N/A, NaN", "",
+)  # fmt: skip
 TEXTS = st.sampled_from(NASTY) | st.text(max_size=6)
 NAMES = (
     st.sampled_from(["aten::mm", "gemm", "ProfilerStep#3", "Memcpy HtoD (Pageable -> Device)", "Stream Sync"]) | TEXTS
@@ -126,18 +113,13 @@ _ARGS = {
     "kernel": ("correlation", "External id", "device", "context", "stream"),
     "gpu_memcpy": ("correlation", "External id", "device", "context", "stream", "bytes"),
     "gpu_memset": ("correlation", "device", "context", "stream", "bytes"),
-    "cuda_runtime": ("correlation", "External id"),
-    "cuda_driver": ("correlation", "External id"),
+    "cuda_runtime": ("correlation", "External id"), "cuda_driver": ("correlation", "External id"),
     "cuda_sync": ("correlation", "External id", "stream", "device", "context"),
-    "cpu_op": ("External id", "Sequence number"),
-    "user_annotation": ("External id",),
-    "python_function": ("Python id", "Python parent id"),
-    "overhead": (),
-    "cpu_instant_event": ("Bytes", "Device Type", "Device Id"),
-    "ac2g": (),
-    "Trace": (),
+    "cpu_op": ("External id", "Sequence number"), "user_annotation": ("External id",),
+    "python_function": ("Python id", "Python parent id"), "overhead": (),
+    "cpu_instant_event": ("Bytes", "Device Type", "Device Id"), "ac2g": (), "Trace": (),
     "of another tool": ("correlation",),
-}
+}  # fmt: skip
 
 
 @st.composite
@@ -191,8 +173,3 @@ def traces(draw, times=None):
         crlf=draw(st.booleans()),
         mark=draw(st.booleans()),
     )
-
-
-def unescaped(text):
-    """The text of a trace as Kineto wrote it until 2026: quotes in names as they are."""
-    return re.sub(rb'\\"', b'"', text)

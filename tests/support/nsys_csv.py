@@ -15,13 +15,9 @@ EXPECTED = TESTS / "reports" / "expected"
 
 #: nsys' columns of durations, and ours.
 TIMES = {
-    "Total Time (ns)": "total_ns",
-    "Avg (ns)": "avg_ns",
-    "Med (ns)": "median_ns",
-    "Min (ns)": "min_ns",
-    "Max (ns)": "max_ns",
-    "StdDev (ns)": "stddev_ns",
-}
+    "Total Time (ns)": "total_ns", "Avg (ns)": "avg_ns", "Med (ns)": "median_ns", "Min (ns)": "min_ns",
+    "Max (ns)": "max_ns", "StdDev (ns)": "stddev_ns",
+}  # fmt: skip
 
 #: A field: quoted, up to a quote that ends it (nsys does not double those within), or plain.
 _FIELD = re.compile(r'(?:"(?P<quoted>.*?)"|(?P<plain>[^,]*))(?:,|$)')

@@ -18,10 +18,8 @@ from kanalyze.renderers.formats.json import SCHEMA_VERSION
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "analyzer" / "renderers" / "formats" / "page.schema.json"
-
 _ROW = re.compile(r"^\| `(\w+)` \| ([^|]+) \| (.+) \|$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
-
 _TYPES = {"list of objects": "array", "list of strings": "array"}
 _ITEMS = {"list of objects": {"type": "object"}, "list of strings": {"type": "string"}}
 

@@ -14,15 +14,11 @@ from support.slow_model import thread_of
 
 #: Whose each Python function of the strategy below is.
 WHOSE = {
-    "train.py(1): step": "program",
-    "mine/data.py(9): load": "program",
-    "torch/a.py(3): f": "library",
-    "json/decoder.py(7): decode": "library",
-    "<built-in function sleep>": "library",
-    "torch/nn/modules/module.py(5): _call_impl": "passing",
-    "<built-in function len>": "passing",
+    "train.py(1): step": "program", "mine/data.py(9): load": "program", "torch/a.py(3): f": "library",
+    "json/decoder.py(7): decode": "library", "<built-in function sleep>": "library",
+    "torch/nn/modules/module.py(5): _call_impl": "passing", "<built-in function len>": "passing",
     "nn.Module: Net_0": "module",
-}
+}  # fmt: skip
 
 #: From the outermost to the innermost of things that start and end together.
 _ORDER = ("range", "python", "op", "api")

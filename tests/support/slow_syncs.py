@@ -12,13 +12,9 @@ from support.slow_gaps import STREAMS, SlowGaps, gap_reports, stream_of
 from support.slow_model import thread_of
 
 WAITING = {
-    "cudaDeviceSynchronize": "device",
-    "cudaStreamSynchronize": "stream",
-    "cudaStreamSynchronize_v3020": "stream",
-    "cudaEventSynchronize": "event",
-    "cudaMemcpy_v3020": "copy",
-    "cudaFree_v3020": "free",
-}
+    "cudaDeviceSynchronize": "device", "cudaStreamSynchronize": "stream", "cudaStreamSynchronize_v3020": "stream",
+    "cudaEventSynchronize": "event", "cudaMemcpy_v3020": "copy", "cudaFree_v3020": "free",
+}  # fmt: skip
 
 
 class SlowSyncs(SlowGaps):

@@ -27,9 +27,7 @@ KIND_OF = {category: kind for kind, categories in CATEGORIES.items() for categor
 KINDS = tuple(CATEGORIES)
 
 ON_DEVICE = ("kernel", "memcpy", "memset", "sync")
-
 WAYS = {"H": "Host", "D": "Device", "A": "Array", "P": "Peer"}
-
 SYNCS = {"Event Sync": "Event sync", "Stream Wait Event": "Stream wait sync"}
 
 

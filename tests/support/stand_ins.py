@@ -132,26 +132,12 @@ print(", ".join(known[field] for field in fields))
 """
 
 GPU = {
-    "index": "0",
-    "name": "NVIDIA H200",
-    "uuid": "GPU-1",
-    "driver_version": "580.82.07",
-    "compute_cap": "9.0",
-    "memory.total": "143771",
-    "memory.used": "4",
-    "clocks.max.sm": "1980",
-    "clocks.max.memory": "3201",
-    "clocks.sm": "345",
-    "clocks.mem": "3201",
-    "temperature.gpu": "31",
-    "power.draw": "76.43",
-    "pstate": "P0",
-    "ecc.mode.current": "Enabled",
-    "mig.mode.current": "Disabled",
-    "persistence_mode": "Enabled",
-    "utilization.gpu": "0",
-    "clocks_throttle_reasons.active": "0x0000000000000001",
-}
+    "index": "0", "name": "NVIDIA H200", "uuid": "GPU-1", "driver_version": "580.82.07", "compute_cap": "9.0",
+    "memory.total": "143771", "memory.used": "4", "clocks.max.sm": "1980", "clocks.max.memory": "3201",
+    "clocks.sm": "345", "clocks.mem": "3201", "temperature.gpu": "31", "power.draw": "76.43", "pstate": "P0",
+    "ecc.mode.current": "Enabled", "mig.mode.current": "Disabled", "persistence_mode": "Enabled",
+    "utilization.gpu": "0", "clocks_throttle_reasons.active": "0x0000000000000001",
+}  # fmt: skip
 
 LAUNCHES = """Start (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Reg/Trd,StcSMem (MB),DymSMem (MB),\
 Bytes (MB),Throughput (MB/s),SrcMemKd,DstMemKd,Device,Ctx,GreenCtx,Strm,Name
@@ -184,7 +170,6 @@ PROGRAM = """#!/bin/sh
 printf '%s\\n' "$@" > "$(dirname "$0")/arguments"
 echo 'Max error: 0'
 """
-
 
 _PYTHON = """
 import json

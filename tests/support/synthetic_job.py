@@ -298,22 +298,12 @@ class _Rank:
 
     def _ranks(self):
         rows = {
-            "rank": [self.rank],
-            "world_size": [self.plan.ranks],
-            "host": [f"host{self.made.host(self.rank)}"],
-            "report": [f"rank{self.rank}.json"],
-            "tool": ["torch"],
-            "process_id": [100 + self.rank],
-            "device": [self.device],
-            "gpu": ["H200"],
-            "origin_ns": self.begins,
-            "start_ns": self.begins,
-            "end_ns": self.end[-1:],
-            "communication_ns": self.exposed[self.kept].sum(keepdims=True),
-            "on_cpu": [0],
-            "recorded": ["api op"],
-            "corrected": [False],
-        }
+            "rank": [self.rank], "world_size": [self.plan.ranks], "host": [f"host{self.made.host(self.rank)}"],
+            "report": [f"rank{self.rank}.json"], "tool": ["torch"], "process_id": [100 + self.rank],
+            "device": [self.device], "gpu": ["H200"], "origin_ns": self.begins, "start_ns": self.begins,
+            "end_ns": self.end[-1:], "communication_ns": self.exposed[self.kept].sum(keepdims=True), "on_cpu": [0],
+            "recorded": ["api op"], "corrected": [False],
+        }  # fmt: skip
         return RANKS.select(pl.DataFrame(rows))
 
     def _collectives(self):

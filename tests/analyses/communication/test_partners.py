@@ -50,6 +50,9 @@ def dispatches(name, *starts):
 PAIR = reduces(0, 60, size=2)
 OF_FOUR = [(0, "transfer", 20), (0, "waiting for GPU 3", 80), (1, "transfer", 20), (1, "waiting for GPU 3", 40)]
 OF_FOUR += [(2, "transfer", 20), (2, "waiting for GPU 3", 20), (3, "transfer", 20)]
+HIDDEN = reduces(0, 60, size=2, hidden=[(10, 30), (70, 75)])
+OF_WAITING = [(0, "waiting for GPU 1", 60), (0, None, 40), (1, None, 40)]
+NOTIFIED = dispatches("void deep_ep::intranode::notify_dispatch<2>(int const*)", 0, 40, 60, 80)
 
 
 @pytest.mark.parametrize(
@@ -60,22 +63,10 @@ OF_FOUR += [(2, "transfer", 20), (2, "waiting for GPU 3", 20), (3, "transfer", 2
         # of DeepEP in a node the name says how many ranks there are, of others that of more than two is not known
         (dispatches("void deep_ep::legacy::intranode::dispatch<4, 768, 8192>(int4*)", 0, 40, 60, 80), {}, OF_FOUR),
         (dispatches("void deep_ep::intranode::combine<__nv_bfloat16, (int)4, 768>(int)", 0, 40, 60, 80), {}, OF_FOUR),
-        (
-            dispatches("void deep_ep::intranode::notify_dispatch<2>(int const*)", 0, 40, 60, 80),
-            {"device": 0},
-            [(0, None, 100)],
-        ),
-        (
-            dispatches("void (anonymous namespace)::dispatchKernel<10u, true, true>(int*)", 0, 60),
-            {},
-            [(0, "waiting for GPU 1", 60), (0, None, 40), (1, None, 40)],
-        ),
+        (NOTIFIED, {"device": 0}, [(0, None, 100)]),
+        (dispatches("void (anonymous namespace)::dispatchKernel<10u, true, true>(int*)", 0, 60), {}, OF_WAITING),
         # what a kernel hides is neither
-        (
-            reduces(0, 60, size=2, hidden=[(10, 30), (70, 75)]),
-            {},
-            [(0, "transfer", 35), (0, "waiting for GPU 1", 40), (1, "transfer", 40)],
-        ),
+        (HIDDEN, {}, [(0, "transfer", 35), (0, "waiting for GPU 1", 40), (1, "transfer", 40)]),
         # of a window it is the part inside, and the partner may be outside
         (PAIR, {"window": Window(20, 70), "device": 0}, [(0, "transfer", 10), (0, "waiting for GPU 1", 40)]),
         (PAIR, {"window": Window(0, 50), "device": 0}, [(0, "waiting for GPU 1", 50)]),

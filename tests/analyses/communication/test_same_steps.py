@@ -14,18 +14,8 @@ def alike(first_step=6, *, clock, numbered=True, lost=0):
     start = (np.arange(number) + lost) * 1_000_000 + first_step * EACH * 1_000_000
     steps = first_step + (np.arange(number) + lost) // EACH
     together = np.ones(number, dtype=np.bool_)
-    return Sequence(
-        np.arange(number),
-        np.full(number, 5),
-        start,
-        start + 500_000,
-        together,
-        together,
-        ~together,
-        ~together,
-        clock,
-        steps=(lambda: steps) if numbered else None,
-    )
+    each = np.arange(number), np.full(number, 5), start, start + 500_000, together, together, ~together, ~together
+    return Sequence(*each, clock, steps=(lambda: steps) if numbered else None)
 
 
 @pytest.mark.parametrize(

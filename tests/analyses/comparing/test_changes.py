@@ -73,14 +73,11 @@ def test_time_in_no_range_is_no_number_of_ranges():
     assert rows.filter(rows["range"] != "(between them)").get_column("base_count").null_count() == 0
 
 
-def runs_of(name):
-    paths = [SAMPLES / "changes" / f"{name}_{side}.kz" for side in ("base", "new")]
-    return [run for path in paths for run in loaded(path.read_bytes(), path) if run.about.tool.startswith("nsys")]
-
-
 @pytest.mark.parametrize(("name", "number"), [("again", 45), ("train", 28)])
 def test_single_runs_of_one_program_are_never_faster_or_slower(name, number):
-    words = [verdict_of(compared([one], [other], ("", "")).pair).word for one, other in combinations(runs_of(name), 2)]
+    paths = [SAMPLES / "changes" / f"{name}_{side}.kz" for side in ("base", "new")]
+    runs = [run for path in paths for run in loaded(path.read_bytes(), path) if run.about.tool.startswith("nsys")]
+    words = [verdict_of(compared([one], [other], ("", "")).pair).word for one, other in combinations(runs, 2)]
     assert len(words) == number
     assert {*words} <= {"same", "cannot tell"}
 

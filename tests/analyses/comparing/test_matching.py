@@ -43,6 +43,8 @@ def kernels(base, new):
 
 GEMMS = "ampere_sgemm_128x64_nn", "sm90_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize64x64x16"
 IN_RANGES = [*plain("a b", "forward"), *plain("p q r", "optimizer")]
+BOTH_PARTS = [*plain("ab", "forward"), *plain("pqr", "optimizer")]
+ONE_FUSED = [("fused", "z", "s", 2.0, 2.0, 0), ("other kernel", *GEMMS, 1.0, 1.0, 0)]
 
 
 @pytest.mark.parametrize(
@@ -58,17 +60,9 @@ IN_RANGES = [*plain("a b", "forward"), *plain("p q r", "optimizer")]
         (plain(f"a {GEMMS[0]} b"), plain(f"a {GEMMS[1]} b"), [("other kernel", *GEMMS, 1.0, 1.0, 0)]),
         # but alone within what was replaced it is a part of that, and at an end it is not
         (plain(f"a x y {GEMMS[0]} z b"), plain(f"a p q {GEMMS[1]} r b"), [("fused", "z", GEMMS[1], 4.0, 4.0, 0)]),
-        (
-            plain(f"{GEMMS[0]} z w"),
-            plain(f"{GEMMS[1]} r s"),
-            [("fused", "z", "s", 2.0, 2.0, 0), ("other kernel", *GEMMS, 1.0, 1.0, 0)],
-        ),
+        (plain(f"{GEMMS[0]} z w"), plain(f"{GEMMS[1]} r s"), ONE_FUSED),
         # blocks keep to the ranges of both sides
-        (
-            IN_RANGES,
-            [*plain("ab", "forward"), *plain("pqr", "optimizer")],
-            [("fused", "b", "ab", 2.0, 1.0, -1000), ("fused", "r", "pqr", 3.0, 1.0, -2000)],
-        ),
+        (IN_RANGES, BOTH_PARTS, [("fused", "b", "ab", 2.0, 1.0, -1000), ("fused", "r", "pqr", 3.0, 1.0, -2000)]),
     ],
 )
 def test_what_became_of_each_operation(base, new, others):

@@ -15,21 +15,6 @@ from hypothesis import strategies as st
 from kanalyze.analyses.comparing import _statistics
 from kanalyze.analyses.comparing._comparison import _judged
 from kanalyze.analyses.comparing._pair import Limits
-from kanalyze.analyses.comparing._statistics import (
-    Estimate,
-    benjamini_hochberg,
-    cold_runs,
-    judged,
-    moderated,
-    noise_floor,
-    prior_of,
-    ratio_of_runs,
-    ratio_within_runs,
-    ratios_of_runs,
-    repeats_needed,
-    repeats_to_judge,
-    shrunk,
-)
 
 TIMES = st.floats(1e6, 1e12)
 SIDES = st.lists(TIMES, min_size=2, max_size=8)
@@ -47,7 +32,7 @@ def agrees(found, expected):
 @given(SIDES, SIDES)
 def test_ratio_is_welch_s_t_on_logarithms(base, new):
     assume(min(np.ptp(np.log(base)), np.ptp(np.log(new))) > 1e-3)  # what the rounding of times explains: below
-    found = ratio_of_runs(base, new)
+    found = _statistics.ratio_of_runs(base, new)
     agrees(found, scipy.stats.ttest_ind(np.log(new), np.log(base), equal_var=False))
     assert found.ratio == pytest.approx(scipy.stats.gmean(new) / scipy.stats.gmean(base))
     assert found.basis == "runs"
@@ -57,31 +42,34 @@ def test_ratio_is_welch_s_t_on_logarithms(base, new):
 def test_ratio_of_pairs_is_the_paired_t_on_logarithms(pairs):
     base, new = tuple(list(side) for side in zip(*pairs, strict=True))
     assume(np.ptp(np.log(new) - np.log(base)) > 1e-3)
-    found = ratio_of_runs(base, new, paired=True)
+    found = _statistics.ratio_of_runs(base, new, paired=True)
     agrees(found, scipy.stats.ttest_rel(np.log(new), np.log(base)))
     assert found.basis == "paired runs"
 
 
 @pytest.mark.parametrize(("base", "new"), [([5], [5, 6]), ([], []), ([0, 5], [5, 6]), ([5, 6], [5, math.nan])])
 def test_no_ratio_of_one_run_or_of_no_time(base, new):
-    assert ratio_of_runs(base, new) is None
-    assert repeats_needed(base, new, effect=0.02) is None
-    assert repeats_to_judge(base, new) is None
+    assert _statistics.ratio_of_runs(base, new) is None
+    assert _statistics.repeats_needed(base, new, effect=0.02) is None
+    assert _statistics.repeats_to_judge(base, new) is None
 
 
-@pytest.mark.parametrize("function", [ratio_of_runs, moderated])
+@pytest.mark.parametrize("function", [_statistics.ratio_of_runs, _statistics.moderated])
 def test_pairs_have_two_runs_each(function):
-    sides = ([[1, 2]], [[1, 2, 3]]) if function is moderated else ([1, 2], [1, 2, 3])
+    sides = ([[1, 2]], [[1, 2, 3]]) if function is _statistics.moderated else ([1, 2], [1, 2, 3])
     with pytest.raises(ValueError, match="2 runs cannot be paired with 3"):
         function(*sides, paired=True)
 
 
 def test_equal_runs_are_believed_to_their_rounding():
-    same, changed = ratio_of_runs([1000, 1000], [1000, 1000]), ratio_of_runs([1000, 1000], [1100, 1100])
+    same, changed = (
+        _statistics.ratio_of_runs([1000, 1000], [1000, 1000]),
+        _statistics.ratio_of_runs([1000, 1000], [1100, 1100]),
+    )
     # one nanosecond in a thousand, rounded evenly: a standard deviation of 0.29
     assert (same.low, same.high) == pytest.approx((1 - 4.303 * 0.289e-3, 1 + 4.303 * 0.289e-3), abs=1e-5)
-    assert (same.p_value, judged(same), judged(changed)) == (1.0, "same", "slower")
-    assert judged(ratio_of_runs([3, 3], [4, 4])) == "cannot tell"
+    assert (same.p_value, _statistics.judged(same), _statistics.judged(changed)) == (1.0, "same", "slower")
+    assert _statistics.judged(_statistics.ratio_of_runs([3, 3], [4, 4])) == "cannot tell"
 
 
 @pytest.mark.parametrize(
@@ -100,7 +88,7 @@ def test_equal_runs_are_believed_to_their_rounding():
     ],
 )
 def test_verdict_is_where_the_interval_lies(low, high, least, verdict):
-    assert judged(Estimate(math.sqrt(low * high), low, high, 0.5, "runs"), least) == verdict
+    assert _statistics.judged(_statistics.Estimate(math.sqrt(low * high), low, high, 0.5, "runs"), least) == verdict
 
 
 def slow_mean_of_steps(steps):
@@ -116,7 +104,7 @@ def slow_mean_of_steps(steps):
 @given(*[st.lists(st.integers(10**6, 10**9), min_size=2, max_size=40)] * 2)
 def test_steps_count_less_the_more_they_follow_one_another(base, new):
     assume(min(np.ptp(base), np.ptp(new)) > 100)
-    found = ratio_within_runs(base, new)
+    found = _statistics.ratio_within_runs(base, new)
     parts = [(spread / mean**2, degrees) for mean, spread, degrees in map(slow_mean_of_steps, (base, new))]
     total = sum(part for part, _ in parts)
     assert found.ratio == pytest.approx(fmean(new) / fmean(base))
@@ -125,8 +113,8 @@ def test_steps_count_less_the_more_they_follow_one_another(base, new):
     assert math.log(found.high / found.ratio) == pytest.approx(half, rel=1e-6)
     assert math.log(found.ratio / found.low) == pytest.approx(half, rel=1e-6)
     assert found.basis == "steps"
-    assert ratio_within_runs([1], new) is ratio_within_runs([0] * 5, new) is None
-    assert judged(ratio_within_runs([1000] * 5, [1000] * 5)) == "same"
+    assert _statistics.ratio_within_runs([1], new) is _statistics.ratio_within_runs([0] * 5, new) is None
+    assert _statistics.judged(_statistics.ratio_within_runs([1000] * 5, [1000] * 5)) == "same"
 
 
 CHANCES = (np.arange(400) + 0.5) / 400
@@ -152,22 +140,22 @@ def two_runs(spread):
 def test_repeats_are_the_fewest_that_show_an_effect(spreads, effect):
     base, new = map(two_runs, spreads)
     sides = [spread**2 for spread in spreads]
-    repeats = repeats_needed(base, new, effect=effect)
+    repeats = _statistics.repeats_needed(base, new, effect=effect)
     assert slow_power(math.log(1 + effect), sides, repeats) >= 0.885
     assert repeats == 2 or slow_power(math.log(1 + effect), sides, repeats - 1) < 0.915
 
 
 def test_repeats_of_pairs_are_by_the_spread_of_their_differences():
     base, new = [1e9, 2e9, 3e9, 4e9], [1e9 * 1.003, 2e9, 3e9 * 1.006, 4e9]
-    number = repeats_needed(base, new, effect=0.01, paired=True)
+    number = _statistics.repeats_needed(base, new, effect=0.01, paired=True)
     reach = math.log(1.01) / math.sqrt(variance([math.log(1.003), 0, math.log(1.006), 0]))
     powers = [
         scipy.stats.nct.sf(scipy.stats.t.ppf(0.975, n - 1), n - 1, reach * math.sqrt(n)) for n in (number - 1, number)
     ]
     assert powers[0] < 0.9 <= powers[1]
-    assert repeats_needed(base, new, effect=0.01) is None  # more than a thousand
-    assert repeats_needed(base, base, effect=0) is None
-    assert repeats_to_judge([1e9, 1.01e9], [1.02e9, 1.02 * 1.01e9]) is None  # on the bound no number tells
+    assert _statistics.repeats_needed(base, new, effect=0.01) is None  # more than a thousand
+    assert _statistics.repeats_needed(base, base, effect=0) is None
+    assert _statistics.repeats_to_judge([1e9, 1.01e9], [1.02e9, 1.02 * 1.01e9]) is None  # on the bound no number tells
 
 
 @pytest.mark.one_in(5)
@@ -175,7 +163,7 @@ def test_repeats_of_pairs_are_by_the_spread_of_their_differences():
 def test_repeats_to_a_verdict_are_the_fewest_that_are_likely_to_have_one(ratio):
     spread, bound, change = 0.005, math.log(1.02), abs(math.log(ratio))
     base = two_runs(spread)
-    repeats = repeats_to_judge(base, [ratio * value for value in base])
+    repeats = _statistics.repeats_to_judge(base, [ratio * value for value in base])
 
     def likely(repeats):
         if change > bound:
@@ -190,14 +178,16 @@ def test_repeats_to_a_verdict_are_the_fewest_that_are_likely_to_have_one(ratio):
 def test_noise_floor_is_the_spread_of_runs_and_what_it_hides():
     runs = [100, 101, 99, 102]
     spread = math.sqrt(variance([math.log(run) for run in runs]))
-    found = noise_floor(runs)
+    found = _statistics.noise_floor(runs)
     assert (found.runs, found.spread) == (4, pytest.approx(spread))
     assert found.spread_high == pytest.approx(spread * math.sqrt(3 / scipy.stats.chi2.ppf(0.05, 3)))
     assert found.least_ratio == pytest.approx(math.exp(scipy.stats.t.ppf(0.975, 3) * math.sqrt(2) * spread))
-    assert found.repeats == {effect: repeats_needed(runs, runs, effect=effect) for effect in (0.01, 0.02, 0.05)}
+    assert found.repeats == {
+        effect: _statistics.repeats_needed(runs, runs, effect=effect) for effect in (0.01, 0.02, 0.05)
+    }
     assert sorted(found.repeats.values(), reverse=True) == list(found.repeats.values())
-    assert noise_floor([100]) is None
-    assert noise_floor([100, 0]) is None
+    assert _statistics.noise_floor([100]) is None
+    assert _statistics.noise_floor([100, 0]) is None
 
 
 @pytest.mark.parametrize(
@@ -218,7 +208,7 @@ def test_noise_floor_is_the_spread_of_runs_and_what_it_hides():
     ],
 )
 def test_cold_runs_load_far_longer_than_the_others(overhead, whole, cold):
-    assert cold_runs(overhead, whole) == cold
+    assert _statistics.cold_runs(overhead, whole) == cold
 
 
 # Many kernels at once: figures that limma prints (its tests/limma-Tests.Rout.save, the model with a missing value)
@@ -228,10 +218,10 @@ RESIDUAL_DEGREES = np.array([6.0, 6, 6, 6, 4])
 
 
 def test_variances_are_shrunk_as_limma_shrinks_them():
-    prior = prior_of(SIGMA**2, RESIDUAL_DEGREES)
-    variances, degrees = shrunk(SIGMA**2, RESIDUAL_DEGREES, prior)
+    prior = _statistics.prior_of(SIGMA**2, RESIDUAL_DEGREES)
+    variances, degrees = _statistics.shrunk(SIGMA**2, RESIDUAL_DEGREES, prior)
     assert prior == pytest.approx((0.923179, 9.306153), rel=1e-6)
-    cautious = prior_of(SIGMA**2, RESIDUAL_DEGREES, caution=1.0)
+    cautious = _statistics.prior_of(SIGMA**2, RESIDUAL_DEGREES, caution=1.0)
     assert (cautious[1] < prior[1], cautious[0]) == (True, prior[0])
     assert variances == pytest.approx([1.2677996, 0.6459499, 1.1251558, 0.9097727, 0.9124980], rel=1e-6)
     assert degrees == pytest.approx([15.30615, 15.30615, 15.30615, 15.30615, 13.30615], rel=1e-6)
@@ -253,7 +243,7 @@ def test_shares_of_false_ones_are_the_least_of_all_thresholds(p_values):
         return min(*shares, 1.0)
 
     expected = [math.nan if math.isnan(p) else share(p) for p in p_values]
-    assert benjamini_hochberg(p_values) == pytest.approx(expected, nan_ok=True)
+    assert _statistics.benjamini_hochberg(p_values) == pytest.approx(expected, nan_ok=True)
 
 
 def slow_moderated(base, new):
@@ -269,7 +259,7 @@ def slow_moderated(base, new):
     sizes = [len(side[0]) for side in logs]
     degrees = sum(sizes) - 2
     pooled = [sum((n - 1) * v for n, v in zip(sizes, both, strict=True)) / degrees for both in zip(*own, strict=True)]
-    prior = prior_of(np.array(pooled), np.full(len(pooled), float(degrees)), caution=1.0)
+    prior = _statistics.prior_of(np.array(pooled), np.full(len(pooled), float(degrees)), caution=1.0)
     rows = []
     for index, spread in enumerate(pooled):
         part = (degrees * spread + prior[1] * prior[0]) / (degrees + prior[1])
@@ -296,14 +286,16 @@ def drawn(kernels, *runs, seed=1, common=0.002):
 @pytest.mark.parametrize("runs", [(2, 2), (3, 4), (5, 2)])
 def test_moderated_is_the_definition_step_by_step(runs):
     base, new = drawn(30, *runs)
-    assert np.array(moderated(base, new)) == pytest.approx(slow_moderated(base, new), rel=1e-6)
+    assert np.array(_statistics.moderated(base, new)) == pytest.approx(slow_moderated(base, new), rel=1e-6)
 
 
 def test_moderated_pairs_take_away_what_both_runs_of_a_pair_share():
     base, new = drawn(50, 4, 4)
     wandering = np.array([1.0, 1.3, 0.8, 1.1])
-    apart, together = (moderated(base * wandering, new * wandering, paired=paired) for paired in (False, True))
-    assert together.ratio == pytest.approx(moderated(base, new).ratio)
+    apart, together = (
+        _statistics.moderated(base * wandering, new * wandering, paired=paired) for paired in (False, True)
+    )
+    assert together.ratio == pytest.approx(_statistics.moderated(base, new).ratio)
     assert np.median(together.high / together.low) < np.median(apart.high / apart.low) ** 0.1
 
 
@@ -312,7 +304,7 @@ def test_a_kernel_that_a_run_lacks_is_compared_by_the_others():
     base[0, 1], new[1, 0] = math.nan, 0
     base[2] = math.nan
     base[3, 1:], new[3, 1:] = math.nan, math.nan
-    found = moderated(base, new)
+    found = _statistics.moderated(base, new)
     present = [base[0, [0, 2, 3]], new[0]]
     assert found.ratio[0] == pytest.approx(scipy.stats.gmean(present[1]) / scipy.stats.gmean(present[0]))
     assert found.ratio[1] == pytest.approx(scipy.stats.gmean(new[1, 1:]) / scipy.stats.gmean(base[1]))
@@ -320,25 +312,25 @@ def test_a_kernel_that_a_run_lacks_is_compared_by_the_others():
     # one run a side has no spread of its own, and is as wide as what the kernels have in common says
     assert np.log(found.high[3] / found.low[3]) > np.median(np.log(found.high / found.low)[4:])
     assert np.isfinite(found.p_value[[0, 1, 3, 4]]).all()
-    assert np.isnan(benjamini_hochberg(found.p_value)).sum() == 1
+    assert np.isnan(_statistics.benjamini_hochberg(found.p_value)).sum() == 1
 
 
 @pytest.mark.parametrize("paired", [False, True])
 def test_kernels_that_are_few_missing_or_do_not_vary(paired):
     base, new = drawn(9, 3, 3)  # few have Welch's t each
-    each = ratios_of_runs(base, new, paired=paired)
-    assert np.array(moderated(base, new, paired=paired)) == pytest.approx(np.array(each))
+    each = _statistics.ratios_of_runs(base, new, paired=paired)
+    assert np.array(_statistics.moderated(base, new, paired=paired)) == pytest.approx(np.array(each))
     for shape in ((0, 3), (20, 1), (20, 0)):
-        nothing = moderated(np.ones(shape), np.ones(shape), paired=paired).p_value
+        nothing = _statistics.moderated(np.ones(shape), np.ones(shape), paired=paired).p_value
         assert nothing.shape == shape[:1]
         assert np.isnan(nothing).all()
-    same = moderated(np.full((20, 3), 5000.0), np.full((20, 3), 5000.0), paired=paired)
+    same = _statistics.moderated(np.full((20, 3), 5000.0), np.full((20, 3), 5000.0), paired=paired)
     assert same.p_value == pytest.approx(np.ones(20))
     assert (same.high < 1.001).all()
     for caution in (0.0, 1.0):  # variances that spread as chance does are one
-        prior = prior_of(np.full(20, 3.0), np.full(20, 4.0), caution=caution)
+        prior = _statistics.prior_of(np.full(20, 3.0), np.full(20, 4.0), caution=caution)
         assert prior == (3.0, math.inf)
-        assert shrunk(np.array([1.0, 3]), np.array([4.0, 4]), prior)[0] == pytest.approx([3, 3])
+        assert _statistics.shrunk(np.array([1.0, 3]), np.array([4.0, 4]), prior)[0] == pytest.approx([3, 3])
 
 
 @pytest.mark.parametrize("runs", [4, 6])

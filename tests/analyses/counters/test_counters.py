@@ -51,7 +51,6 @@ PRINTED = {
     "instructions": ("InstructionStats", "Executed Instructions", 1),
 }
 
-
 #: The limiters, as the page labels their limits.
 LABELS = {
     "Registers": "registers", "Shared Mem": "shared memory", "Warps": "warps", "SM": "blocks", "Barriers": "barriers",
@@ -172,10 +171,8 @@ def test_no_counters_are_an_error(name):
 def test_kernels_without_durations_are_not_told():
     some = measured({"gpu__time_duration.sum": 5, "launch__registers_per_thread": 24}, {}, names=["a", "b"])
     assert kanalyze.kernels(some).select("name", "count", "total_ns").rows() == [("a", 1, 5)]
-    assert some.table("notes").select("check", "count").rows() == [
-        ("kernels without SpeedOfLight", 1),
-        ("kernels without LaunchStats", 1),
-    ]
+    shown = some.table("notes").select("check", "count").rows()
+    assert shown == [("kernels without SpeedOfLight", 1), ("kernels without LaunchStats", 1)]
     assert "(of 1 whose duration was collected)" in summarize_counters(some).answer
     none = measured({}, {}, names=["a", "b"])
     with pytest.raises(CannotTellError, match=r"no counters of durations \(section SpeedOfLight\)"):
@@ -299,6 +296,7 @@ def test_every_column_of_a_line_of_two_instructions():
 
 OF_FILES = [instruction(0, "a.cu", 1, 3), instruction(1, "b.cu", 1, 2), instruction(2, "b.cu", 3, 1)]
 COUNTED = ("samples", "share", "instructions", "threads_per_instruction", "sectors", "ideal_share")
+SUMMED = [(2, 1.0, 3, 32.0, None, None)]
 
 
 @pytest.mark.parametrize(
@@ -325,11 +323,7 @@ COUNTED = ("samples", "share", "instructions", "threads_per_instruction", "secto
         # what was not counted is null, and what was counted as nothing is 0
         ([instruction(0, "a.cu", 1)], {"columns": COUNTED}, [(None,) * 6]),
         ([instruction(0, "a.cu", 1, 0, 0, 0, 0, 0, 0)], {"columns": COUNTED}, [(0, None, 0, None, 0, None)]),
-        (
-            [instruction(0, "a.cu", 1), instruction(1, "a.cu", 1, 2, 0, 3, 96)],
-            {"columns": COUNTED},
-            [(2, 1.0, 3, 32.0, None, None)],
-        ),
+        ([instruction(0, "a.cu", 1), instruction(1, "a.cu", 1, 2, 0, 3, 96)], {"columns": COUNTED}, SUMMED),
         # a line has the text of its own file, and a kernel without a name keeps its lines
         (
             OF_FILES,

@@ -173,6 +173,9 @@ def test_a_product_of_integers_has_a_roof_and_no_flop():
 
 BF16 = "src_bf16_dst_fp32"
 READ = "dram__bytes_read.sum"
+BY_TENSOR = {"bound": "compute", "roof_share": 0.7, "precision": "tensor", "flop": None, "peak_flop_per_s": None}
+IN_FP64 = path("src_fp64", 2000, 4) | {BUSY: 98.0}
+IN_FP16 = {"precision": "tensor fp16", "peak_flop_per_s": 8e9}
 
 
 @pytest.mark.parametrize(
@@ -187,10 +190,7 @@ READ = "dram__bytes_read.sum"
         (path("src_int1", 2000, 8), {"peak_flop_per_s": 8e9}),
         (path("op_bgmma_src_int1", 2000, 8), {"peak_flop_per_s": 8e9}),
         # before Ampere no path is
-        (
-            path("src_fp16", 2000, 8) | {"device__attribute_compute_capability_major": 7},
-            {"precision": "tensor fp16", "peak_flop_per_s": 8e9},
-        ),
+        (path("src_fp16", 2000, 8) | {"device__attribute_compute_capability_major": 7}, IN_FP16),
         # GeForce GPUs accumulate in FP32 at half the rate; the pipe is busy for half of the time (of an RTX 3050)
         (
             path("src_fp16_dst_fp32_sparsity_off", 480, 512e-3)
@@ -207,17 +207,11 @@ READ = "dram__bytes_read.sum"
             {"tensor_flop": 3000, "roof_share": 0.75},
         ),
         # instructions of small shapes, 8 × 8 × 4 in FP64, keep the pipe of a Hopper GPU busy for half of its peak
-        (
-            path("src_fp64", 2000, 4) | {BUSY: 98.0},
-            {"bound": "compute", "roof_share": 0.98, "achieved_flop_per_s": 2e9, "peak_flop_per_s": 4e9},
-        ),
+        (IN_FP64, {"bound": "compute", "roof_share": 0.98, "achieved_flop_per_s": 2e9, "peak_flop_per_s": 4e9}),
         # register moves are in the pipe, too, and no work of tensor cores
         (path(BF16, 0, 8) | {BUSY: 4.0, READ: 100}, {"bound": "memory", "roof_share": 0.01, "flop": 0}),
         # where no path is counted, as of GPUs before Ampere: the work is not known, its time is
-        (
-            {BUSY: 70.0, READ: 5000},
-            {"bound": "compute", "roof_share": 0.7, "precision": "tensor", "flop": None, "peak_flop_per_s": None},
-        ),
+        ({BUSY: 70.0, READ: 5000}, BY_TENSOR),
         # nothing is claimed without paths and pipe
         ({READ: 5000}, {"tensor_flop": None, "bound": None, "roof_share": None}),
         # packed pairs: FFMA2 of GPUs from compute capability 10.0 on, two fused products

@@ -1,7 +1,5 @@
 """The occupancy calculation against NVIDIA's own, and against a GPU; tests/occupancy/README.md says what answered."""
 
-from pathlib import Path
-
 import polars as pl
 import pytest
 
@@ -9,8 +7,8 @@ from kanalyze.analyses.device.occupancy import occupancy, registers_for_one_more
 from kanalyze.device_limits import capabilities
 from kanalyze.readers import read
 from support.build import kernel, report
+from support.command import ROOT
 
-ROOT = Path(__file__).parents[3]
 H200 = {"compute_capability": "9.0", "sm_count": 132}
 
 #: Columns of ncu and of cuda_occupancy.h, with ours of the same meaning.

@@ -4,7 +4,6 @@ import re
 import shutil
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -17,25 +16,18 @@ from kanalyze.errors import CannotTellError
 from kanalyze.renderers.page.time import page_of
 from kanalyze.tools import HIP, RUNTIME, amd_target, is_amd, worded
 from support.build import call, kernel, report
+from support.command import SAMPLES
 from support.made_traces import report_of
 from support.made_traces import trace as text_of
 from support.real_reports import real_report
 
-SAMPLES = Path(__file__).parents[3] / "sample_reports"
-
 #: What HIP calls a CUDA call, where that is not the name with hip for cuda or cu.
 IRREGULAR = {
-    "cuLaunchKernel": "hipModuleLaunchKernel",
-    "cuLaunchKernelEx": "hipDrvLaunchKernelEx",
-    "cuLaunchCooperativeKernel": "hipModuleLaunchCooperativeKernel",
-    "cudaMallocHost": "hipHostMalloc",
-    "cudaHostAlloc": "hipHostAlloc",
-    "cudaFreeHost": "hipHostFree",
-    "cudaThreadSynchronize": "hipDeviceSynchronize",
-    "cuMemAlloc": "hipMalloc",
-    "cuMemFree": "hipFree",
-    "cudaGetDriverEntryPoint": "hipGetProcAddress",
-}
+    "cuLaunchKernel": "hipModuleLaunchKernel", "cuLaunchKernelEx": "hipDrvLaunchKernelEx",
+    "cuLaunchCooperativeKernel": "hipModuleLaunchCooperativeKernel", "cudaMallocHost": "hipHostMalloc",
+    "cudaHostAlloc": "hipHostAlloc", "cudaFreeHost": "hipHostFree", "cudaThreadSynchronize": "hipDeviceSynchronize",
+    "cuMemAlloc": "hipMalloc", "cuMemFree": "hipFree", "cudaGetDriverEntryPoint": "hipGetProcAddress",
+}  # fmt: skip
 
 #: Calls by their bucket.
 BUCKETS = {

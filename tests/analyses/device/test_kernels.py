@@ -29,9 +29,7 @@ WORK = [
     kernel(106, 108, name=REDUCE),
 ]
 
-
 STATISTICS = ("count", "total_ns", "share", "avg_ns", "median_ns", "min_ns", "max_ns", "stddev_ns")
-
 
 #: Sorted by time, then launches, then name.
 SORTED = [
@@ -62,6 +60,7 @@ def grouped(by, *keys, **tables):
 
 #: Launches, times and names of the kernels of each family.
 POINT, GEMMS, OTHERS, SENT = (3, 60, 50, 2), (1, 40, 40, 1), (2, 6, 6, 2), (1, 2, 2, 1)
+FAMILIES = [("elementwise", *POINT), ("gemm", *GEMMS), ("other", *OTHERS), ("communication", *SENT)]
 
 
 @pytest.mark.parametrize(
@@ -78,11 +77,7 @@ POINT, GEMMS, OTHERS, SENT = (3, 60, 50, 2), (1, 40, 40, 1), (2, 6, 6, 2), (1, 2
                 ("communication", "allreduce", 1, 2, 2, 1),
             ],
         ),
-        (
-            "family",
-            ["family"],
-            [("elementwise", *POINT), ("gemm", *GEMMS), ("other", *OTHERS), ("communication", *SENT)],
-        ),
+        ("family", ["family"], FAMILIES),
         ("library", ["library"], [("aten", *POINT), ("cutlass", *GEMMS), ("other", *OTHERS), ("nccl", *SENT)]),
         ("dtype", ["dtype"], [("f32", 4, 62, 52, 3), ("bf16", 1, 40, 40, 1), ("other", 2, 6, 6, 2)]),
         *(
@@ -174,8 +169,6 @@ def test_kernels_and_copies_in_one_list(events, where, rows):
 
 
 NS_PER_S = 1_000_000_000
-
-
 SIZES = ("total_bytes", "avg_bytes", "stddev_bytes", "bandwidth_bytes_per_s")
 SUMS = ("count", "total_ns", "total_bytes", "exclusive_ns")
 KNOWN, UNKNOWN = memcpy(0, 10, size_bytes=100), memcpy(10, 20, size_bytes=None)

@@ -71,6 +71,8 @@ def without(launched, **side):
 
 LACKS = "the report lacks {}"
 OF_LAUNCH = LACKS.format("the block, registers or shared memory of the launch")
+TOO_LARGE = launch(0, 10, threads=1024, registers=255)
+UNKNOWN_SHARED = "how compute capability 13.0 hands out shared memory is not known"
 
 
 @pytest.mark.parametrize(
@@ -81,16 +83,8 @@ OF_LAUNCH = LACKS.format("the block, registers or shared memory of the launch")
         (launch(0, 10, registers=-1), SMALL, OF_LAUNCH),
         (launch(0, 10, threads=0), SMALL, OF_LAUNCH),
         (launch(0, 10), {"sm_count": 2}, LACKS.format("the GPU's compute capability")),
-        (
-            launch(0, 10),
-            {"sm_count": 2, "compute_capability": "13.0", "max_warps_per_sm": 64},
-            "how compute capability 13.0 hands out shared memory is not known",
-        ),
-        (
-            launch(0, 10, threads=1024, registers=255),
-            SMALL,
-            "by what the report says of the launch and the GPU, it could not have run",
-        ),
+        (launch(0, 10), {"sm_count": 2, "compute_capability": "13.0", "max_warps_per_sm": 64}, UNKNOWN_SHARED),
+        (TOO_LARGE, SMALL, "by what the report says of the launch and the GPU, it could not have run"),
     ],
 )
 def test_what_cannot_be_told_is_null_and_says_why(event, limits, reason):

@@ -7,16 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.device._operations import (
-    FACTS,
-    RESOURCES,
-    SHAPE,
-    device_operations,
-    exclusive_operations,
-    facts_of,
-    launch_shapes,
-    operations,
-)
+from kanalyze.analyses.device import _operations
 from kanalyze.analyses.device.kernels import copies, kernels
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.model import COPY_DETAIL, DEVICE_KINDS, GRAPH_DETAIL, KERNEL_CONFIG
@@ -58,12 +49,12 @@ def told(event, events):
         found |= {"call_row": calls.index(made), "thread_id": made.thread, "call_id": events.index(made)}
         found |= {"call_start": made.start, "call_end": made.end, "call_ns": made.end - made.start}
         found |= {"call_name": made.name}
-    shape = dict(zip(SHAPE, (*event.grid, *event.block), strict=True)) if event.kind == "kernel" else {}
+    shape = dict(zip(_operations.SHAPE, (*event.grid, *event.block), strict=True)) if event.kind == "kernel" else {}
     known = {**shape, "direction": event.direction, "size_bytes": event.size_bytes, **event.side}
     table = {"kernel": KERNEL_CONFIG, "memcpy": COPY_DETAIL, "memset": COPY_DETAIL, "graph": GRAPH_DETAIL}[event.kind]
     found |= {name: known.get(name) for name in table.schema}
     found |= {"event_id": number, "kind": event.kind, "name": event.name, "process_id": event.process}
-    return {name: found.get(name) for name in (*OWN, *FACTS) if name != "shape"}
+    return {name: found.get(name) for name in (*OWN, *_operations.FACTS) if name != "shape"}
 
 
 @given(varied(), st.booleans())
@@ -77,13 +68,13 @@ def test_facts_are_those_of_a_walk_through_the_events(listed, large):
         if large:
             as_if_large(patch)
         made = report(numbered)
-        found = operations(made, *FACTS)
-        shapes = launch_shapes(made).select("shape", *SHAPE, *RESOURCES)
+        found = _operations.operations(made, *_operations.FACTS)
+        shapes = _operations.launch_shapes(made).select("shape", *_operations.SHAPE, *_operations.RESOURCES)
     expected = [told(event, numbered) for event in own]
-    assert found.select([name for name in (*OWN, *FACTS) if name != "shape"]).to_dicts() == expected
+    assert found.select([name for name in (*OWN, *_operations.FACTS) if name != "shape"]).to_dicts() == expected
     assert found.get_column("row").to_list() == list(range(len(own)))
     by_number = found.join(shapes, on="shape", how="left", suffix="_of", maintain_order="left")
-    for name in (*SHAPE, *RESOURCES):
+    for name in (*_operations.SHAPE, *_operations.RESOURCES):
         kernels = by_number.filter(kind="kernel")
         assert kernels.get_column(f"{name}_of").to_list() == kernels.get_column(name).to_list()
     assert found.filter(pl.col("kind") != "kernel").get_column("shape").null_count() == len(own) - kernels.height
@@ -96,16 +87,16 @@ def test_facts_of_some_rows_are_those_of_the_table(events, window, large, data):
     with pytest.MonkeyPatch.context() as patch:
         if large:
             as_if_large(patch)
-        whole = operations(made, *FACTS)
+        whole = _operations.operations(made, *_operations.FACTS)
         rows = st.lists(st.none() | st.integers(0, whole.height - 1), max_size=8) if whole.height else st.just([None])
         chosen = pl.Series(data.draw(rows), dtype=pl.UInt32)
-        facts = data.draw(st.lists(st.sampled_from([*OWN, *FACTS]), unique=True, min_size=1))
-        found = facts_of(made, chosen, *facts)
+        facts = data.draw(st.lists(st.sampled_from([*OWN, *_operations.FACTS]), unique=True, min_size=1))
+        found = _operations.facts_of(made, chosen, *facts)
         assert found.columns == facts
         nothing = dict.fromkeys(facts)
         by_row = whole.select(facts).to_dicts()
         assert found.to_dicts() == [nothing if row is None else by_row[row] for row in chosen]
-        for work in (device_operations(part, *facts), exclusive_operations(part, *facts)):
+        for work in (_operations.device_operations(part, *facts), _operations.exclusive_operations(part, *facts)):
             assert work.select(facts).to_dicts() == [by_row[row] for row in work.get_column("row")]
 
 
@@ -123,14 +114,14 @@ def test_facts_of_some_rows_are_those_of_the_table(events, window, large, data):
     ],
 )
 def test_whose_an_instant_is(events, window, exclusive):
-    found = exclusive_operations(report(events).narrow(window=window)).sort("event_id")
+    found = _operations.exclusive_operations(report(events).narrow(window=window)).sort("event_id")
     assert found.get_column("exclusive_ns").to_list() == exclusive
 
 
 @given(EVENTS, WINDOWS)
 def test_exclusive_time_equals_the_model_and_is_listed_for_what_the_window_shows(events, window):
     narrowed = report(events).narrow(window=Window(*window))
-    rows = exclusive_operations(narrowed).select("event_id", "exclusive_ns").rows()
+    rows = _operations.exclusive_operations(narrowed).select("event_id", "exclusive_ns").rows()
     assert {event_id: ns for event_id, ns in rows if ns} == SlowModel(events, window).exclusive()
     seen = [event_id for kind in DEVICE_KINDS for event_id in narrowed.seen(kind).get_column("event_id")]
     assert sorted(event_id for event_id, _ in rows) == sorted(seen)
@@ -141,7 +132,9 @@ def test_exclusive_time_equals_the_model_and_is_listed_for_what_the_window_shows
 def test_tables_of_operations_sum_to_the_ledger(events, window):
     narrowed = report(events).narrow(window=Window(*window))
     buckets = dict(ledger(narrowed).group_by("bucket").agg(pl.col("ns").sum()).iter_rows())
-    graphs = exclusive_operations(narrowed).filter(pl.col("kind") == "graph").get_column("exclusive_ns").sum()
+    graphs = (
+        _operations.exclusive_operations(narrowed).filter(pl.col("kind") == "graph").get_column("exclusive_ns").sum()
+    )
     for by in (None, "launch-shape"):
         own = kernels(narrowed, by=by).get_column("exclusive_ns").sum()
         assert own + graphs == buckets.get("kernel", 0) + buckets.get("communication", 0)

@@ -46,8 +46,6 @@ LAUNCH = "cudaLaunchKernel_v7000"
 LIMITS = {"compute_capability": "9.0", "sm_count": 4}
 BLOCK = {"registers_per_thread": 32, "static_shared_bytes": 0, "dynamic_shared_bytes": 0}
 COLUMNS = ("rule", "device", "at_stake_ns", "share")
-
-
 US = 1_000
 
 
@@ -245,16 +243,8 @@ def test_no_rule_imports_another(module):
 
 
 SAMPLES = Path("sample_reports")
-REPORTS = sorted(
-    path
-    for pattern in (
-        "sample_reports/*/*.sqlite",
-        "sample_reports/*/*.json.gz",
-        "tests/reports/**/*.sqlite",
-        "tests/reports/**/*.gz",
-    )
-    for path in Path().glob(pattern)
-)
+STORED = "sample_reports/*/*.sqlite", "sample_reports/*/*.json.gz", "tests/reports/**/*.sqlite", "tests/reports/**/*.gz"
+REPORTS = sorted(path for pattern in STORED for path in Path().glob(pattern))
 
 
 def by_rule(path, window="steady"):

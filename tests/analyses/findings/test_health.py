@@ -108,10 +108,8 @@ def test_calls_of_two_interfaces_inside_each_other_are_one_launch():
 def test_what_lies_outside_of_the_recording_is_told_where_its_end_is_known():
     late = [*launch(2, 31), call("cudaFree", 61, 65)]
     assert wrong(*late, end=65) == []
-    assert wrong(*late, end=60) == [
-        ("operations outside the recording", 1, 20, True),
-        ("host events outside the recording", 1, 4, True),
-    ]
+    expected = [("operations outside the recording", 1, 20, True), ("host events outside the recording", 1, 4, True)]
+    assert wrong(*late, end=60) == expected
 
 
 def test_idle_time_without_calls_is_of_unknown_cause():
@@ -182,11 +180,8 @@ def test_without_devices_only_events_are_looked_at_and_of_counters_only_names():
     found = health(report([nvtx("step", 0, 10)], kinds=("range",))).get_column("check").to_list()
     assert found == [*CHECKS[:place], "host events that cross on a thread", *CHECKS[place:-3]]
     found = health(measured({}))
-    assert found.get_column("check").to_list() == [
-        "events without a name",
-        "kernels without SpeedOfLight",
-        "kernels without LaunchStats",
-    ]
+    shown = found.get_column("check").to_list()
+    assert shown == ["events without a name", "kernels without SpeedOfLight", "kernels without LaunchStats"]
     assert found.select("count", "ns", "doubt").rows() == [(0, 0, False), (1, None, True), (1, None, True)]
 
 
@@ -390,10 +385,6 @@ def half(data):
     return data[: len(data) // 2]
 
 
-def no_trace(_):
-    return gzip.compress(b'{"a": 1}')
-
-
 LATE, TRACE = pytest.mark.slow, "torch.json.gz"
 EARLY_END = f"early end of the compressed data ({TRACE})"
 
@@ -407,7 +398,7 @@ EARLY_END = f"early end of the compressed data ({TRACE})"
         (UNITS, "samples.sqlite", "CUPTI_ACTIVITY_KIND_KERNEL SET start", "table kernel events of samples", True),
         (UNITS, "samples.sqlite", "GPU_METRICS SET value", "table gpu_metrics of samples.sqlite not read", True),
         (UNITS, "samples.sqlite", "SCHED_EVENTS SET start", "table scheduling of samples.sqlite not read", True),
-        pytest.param(TRAINED, TRACE, no_trace, "report torch.json.gz not read", True, marks=LATE),
+        pytest.param(TRAINED, TRACE, lambda _: gzip.compress(b"{}"), "report torch.json.gz not read", True, marks=LATE),
         pytest.param(TRAINED, TRACE, half, EARLY_END, False, marks=LATE),
         pytest.param(
             TRAINED, "ncu.raw.csv", lambda data: half(data) + b'"\0', "report of ncu not read", False, marks=LATE

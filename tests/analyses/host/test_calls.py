@@ -65,6 +65,7 @@ QUEUES = ("queue_count", "queue_avg_ns", "queue_min_ns", "queue_stddev_ns")
 MEANS = ("kernel", "count", "total_avg_ns")
 IN_PARTS = "0-5 L #1; 10-20 kernel #1; 20-25 L #2; 30-45 kernel #2 d1; 50-55 L #3 p2; 60-70 kernel #3 p2"
 PARTS = ("device", "process_id", "kernel_avg_ns")
+MANY_LAUNCHES = "0-9 L #1; 9-20 kernel:a #1; 0-5 L #2; 5-10 kernel:c #2; 0-5 L #3; 5-10 kernel:c #3; 70-80 kernel:b #2"
 
 
 @pytest.mark.parametrize(
@@ -78,10 +79,7 @@ PARTS = ("device", "process_id", "kernel_avg_ns")
              ("k", "cudaLaunchKernel", 1, 1, 1, 1), ("k", "cudaLaunchKernel", 1, 0, 2, 1)],
         ),
         # then the name
-        (
-            "0-9 L #1; 9-20 kernel:a #1; 0-5 L #2; 5-10 kernel:c #2; 0-5 L #3; 5-10 kernel:c #3; 70-80 kernel:b #2",
-            MEANS, {}, [("b", 1, 80.0), ("a", 1, 20.0), ("c", 2, 10.0)],
-        ),
+        (MANY_LAUNCHES, MEANS, {}, [("b", 1, 80.0), ("a", 1, 20.0), ("c", 2, 10.0)]),
         # one that starts before its call returns has no queue
         ("0-10 L #1; 5-20 kernel #1", QUEUES, {}, [(0, None, None, 0.0)]),
         ("0-10 L #1; 10-20 kernel #1", QUEUES, {}, [(1, 0.0, 0, 0.0)]),
@@ -98,6 +96,8 @@ def test_sums_of_launches(events, columns, where, rows):
 LAUNCH_TIMES = ("api_start_ns", "api_ns", "queue_ns", "kernel_start_ns", "kernel_ns", "total_ns")
 PLACES = ("gpu", "kernel_start_ns")
 TWO_DEVICES = "0-5 L #1; 20-30 kernel #1; 5-10 L #2; 30-40 kernel #2 d1"
+TWO_CALLS = [("L", 2, 20, 10), ("M", 4, 18, 6)]
+OF_PLACES = ("process_id", *PLACES)
 
 
 @pytest.mark.parametrize(
@@ -109,20 +109,11 @@ TWO_DEVICES = "0-5 L #1; 20-30 kernel #1; 5-10 L #2; 30-40 kernel #2 d1"
         ("0-10 L #1; 2-5 kernel #1", LAUNCH_TIMES, {}, [(0, 10, None, 2, 3, 10)]),
         ("0-10 L #1; 10-10 kernel #1", LAUNCH_TIMES, {}, [(0, 10, 0, 10, 0, 10)]),
         # in the order of their calls, each with the call of its own process
-        (
-            "20-25 L #1; 30-40 kernel #1; 0-5 L #1 p2; 50-60 kernel #1 p2",
-            ("process_id", *PLACES), {}, [(2, 0, 50), (1, 0, 30)],
-        ),
+        ("20-25 L #1; 30-40 kernel #1; 0-5 L #1 p2; 50-60 kernel #1 p2", OF_PLACES, {}, [(2, 0, 50), (1, 0, 30)]),
         ("20-25 L #1; 30-40 kernel #1; 0-5 L #1 p2; 50-60 kernel #1 p2", PLACES, {"process": 2}, [(0, 50)]),
         # a call that launched several is charged once, and a kernel whose id two calls share stands with both
-        (
-            "0-8 L #1; 20-30 kernel #1; 10-20 kernel #1",
-            ("kernel_start_ns", "charged_api_ns"), {}, [(10, 0), (20, 8)],
-        ),
-        (
-            "0-10 L #1; 2-8 M #1; 12-20 kernel #1",
-            ("api", "queue_ns", "total_ns", "charged_api_ns"), {}, [("L", 2, 20, 10), ("M", 4, 18, 6)],
-        ),
+        ("0-8 L #1; 20-30 kernel #1; 10-20 kernel #1", ("kernel_start_ns", "charged_api_ns"), {}, [(10, 0), (20, 8)]),
+        ("0-10 L #1; 2-8 M #1; 12-20 kernel #1", ("api", "queue_ns", "total_ns", "charged_api_ns"), {}, TWO_CALLS),
         # without a partner
         ("0-5 L #1; 5-10 memcpy #1; 10-15 L; 20-30 kernel; 30-40 kernel #3", LAUNCH_TIMES, {}, []),
         # it is looked at where its kernel is

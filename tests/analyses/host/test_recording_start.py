@@ -1,7 +1,6 @@
 """Recordings that begin in mid-run: what was waited for first is unknown, and nothing is called a first launch."""
 
 from collections import Counter
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -17,11 +16,11 @@ from kanalyze.analyses.idle.ledger import gaps, ledger
 from kanalyze.analyses.launches.cold import cold
 from kanalyze.analyses.page.time_page import summarize
 from support.build import call, kernel, launched, memcpy, overhead, report
+from support.command import REPORTS
 from support.real_reports import real_report
 from support.slow_model import RECORDING_BEGINS, SlowModel
 from support.strategies import EVENTS, FEWER
 
-REPORTS = Path(__file__).parents[2] / "reports"
 US, MS = 1_000, 1_000_000
 LATE = 500 * MS
 
@@ -163,6 +162,10 @@ def prompt(waits):
     return [call("cudaLaunchKernel", 0, 5, correlation=1), kernel(5 + waits, MS, correlation=1)]
 
 
+LATE_SYNC = [("sync", "cudaDeviceSynchronize", MS), ("unknown", "recording begins", MS)]
+LATE_LAUNCH = [("launch", "call", 15), ("launch", "latency", LATE - 24), ("unknown", "recording begins", LATE - 25)]
+
+
 @pytest.mark.parametrize(
     ("events", "buckets", "expected"),
     [
@@ -173,16 +176,8 @@ def prompt(waits):
         (prompt(50 * US), ("launch", "unknown"), [("launch", "call", 5), ("launch", "latency", 50 * US)]),
         (prompt(50 * US + 1), ("unknown",), [("unknown", "recording begins", 50 * US + 1)]),
         # the latency is of the second one on its stream
-        (
-            STREAMS,
-            ("launch", "unknown"),
-            [("launch", "call", 15), ("launch", "latency", LATE - 24), ("unknown", "recording begins", LATE - 25)],
-        ),
-        (
-            [*EARLIER, call("cudaDeviceSynchronize", 10, 14 * MS), *LAUNCH],
-            ("sync", "unknown", "loading"),
-            [("sync", "cudaDeviceSynchronize", MS), ("unknown", "recording begins", MS)],
-        ),
+        (STREAMS, ("launch", "unknown"), LATE_LAUNCH),
+        ([*EARLIER, call("cudaDeviceSynchronize", 10, 14 * MS), *LAUNCH], ("sync", "unknown", "loading"), LATE_SYNC),
     ],
 )
 def test_what_was_waited_for_first(events, buckets, expected):
@@ -206,9 +201,7 @@ def test_tables_the_page_and_health_say_that_the_recording_begins_there():
 
 def test_a_blocking_call_before_anything_ran_waits_for_what_is_not_recorded():
     calls = [call("cudaDeviceSynchronize", 0, 14 * MS), call("cudaStreamSynchronize", 14 * MS, 14 * MS + 50 * US)]
-    assert rows([*calls, *LAUNCH], "sync", "unknown") == [
-        ("sync", "cudaStreamSynchronize", 50 * US),
-        ("unknown", "recording begins", 14 * MS),
-    ]
+    told = rows([*calls, *LAUNCH], "sync", "unknown")
+    assert told == [("sync", "cudaStreamSynchronize", 50 * US), ("unknown", "recording begins", 14 * MS)]
     (blocks,) = [one for one in ranked(report([*calls, *LAUNCH])) if one.rule == "host-blocks"]
     assert blocks.at_stake_ns == 50 * US

@@ -206,11 +206,8 @@ def test_a_wait_is_a_call_in_which_the_thread_left_its_processor_or_a_long_one_a
     lines = moments(2, 0, 510, 590, 700, 750, 800), moments(3, 0, 20)
     made = report([*calls, osrt("poll", 620, 690, thread=2)], scheduling=scheduling(*lines))
     rows = waits(made).select("thread_id", "start", "end", "woken", "name").rows()
-    assert [(row[0], *(time // US for time in row[1:4]), row[4]) for row in rows] == [
-        (1, 200, 220, 220, "read"),
-        (2, 500, 600, 590, "read"),
-        (2, 700, 750, 750, None),
-    ]
+    shown = [(row[0], *(time // US for time in row[1:4]), row[4]) for row in rows]
+    assert shown == [(1, 200, 220, 220, "read"), (2, 500, 600, 590, "read"), (2, 700, 750, 750, None)]
 
 
 def test_time_off_the_processor_in_no_call_ends_only_by_a_thread_of_the_process():

@@ -88,13 +88,10 @@ def test_gaps_equal_those_of_nsys(name, threshold_ms):
         assert between_operations(report, process, threshold_ms * ONE_MS) == expected
 
 
-def exposed(events, category, *columns):
-    return exposure(report(events)).filter(category=category).select(columns).rows()
-
-
 def test_copies_behind_kernels_are_hidden():
     events = [kernel(0, 60), memcpy(40, 80), memcpy(50, 70, direction="Device-to-Host")]
-    found = exposed(events, "memcpy", "detail", "total_ns", "union_ns", "exposed_ns", "hidden_share")
+    columns = ("detail", "total_ns", "union_ns", "exposed_ns", "hidden_share")
+    found = exposure(report(events)).filter(category="memcpy").select(columns).rows()
     assert found == [(None, 60, 40, 20, 0.5), ("Host-to-Device", 40, 40, 20, 0.5), ("Device-to-Host", 20, 20, 0, 1.0)]
 
 
@@ -167,33 +164,27 @@ def test_as_nsys_adds_up_what_runs_at_once_and_merges_neighbours():
 
 
 WORK, PROFILED = "CUPTI Buffer flush", "CUDA profiling overhead"
+GRAPH_AND_KERNELS = "0-5 kernel; 5-6 kernel; 9-10 kernel; 5-20 graph; 7-8 kernel p2; 17-18 kernel p2"
+PROFILER_WORKS = (
+    f"10-20 kernel; 40-50 kernel; 10-30 !{PROFILED}; 22-30 !{PROFILED}; 31-39 !{WORK}; 32-34 !{PROFILED} p2"
+)
+IN_USE = "start_ns dur_ns in_use_share"
 
 
 @pytest.mark.parametrize(
     ("events", "chunks", "columns", "rows"),
     [
         # only below half unless told otherwise, the least used first
-        (
-            "10-14 kernel; 20-30 kernel; 49-50 kernel",
-            4,
-            "start_ns dur_ns in_use_share",
-            [(30, 20, 0.05), (10, 10, 0.4)],
-        ),
+        ("10-14 kernel; 20-30 kernel; 49-50 kernel", 4, IN_USE, [(30, 20, 0.05), (10, 10, 0.4)]),
         # the length of chunks is rounded up, and the last one cut
         ("1-2 kernel; 11-12 kernel", 10, "start_ns dur_ns", [(3, 8)]),
         # the profiler's overhead strictly inside is work, that of its own process
-        (
-            f"10-20 kernel; 40-50 kernel; 10-30 !{PROFILED}; 22-30 !{PROFILED}; 31-39 !{WORK}; 32-34 !{PROFILED} p2",
-            *(1, "in_use_share", []),
-        ),
+        (PROFILER_WORKS, 1, "in_use_share", []),
         (f"1-10 kernel; 90-101 kernel; 20-40 !{PROFILED}", 1, "in_use_share", [(0.4,)]),
         ("1-10 kernel pNone; 90-101 kernel pNone", 1, "in_use_share", [(0.2,)]),
         (f"1-10 kernel pNone; 90-101 kernel pNone; 20-40 !{PROFILED} pNone", 1, "in_use_share", [(0.4,)]),
         # each process by itself, without graphs and what starts at 0
-        (
-            "0-5 kernel; 5-6 kernel; 9-10 kernel; 5-20 graph; 7-8 kernel p2; 17-18 kernel p2",
-            *(1, "process_id start_ns dur_ns", [(2, 7, 11), (1, 5, 5)]),
-        ),
+        (GRAPH_AND_KERNELS, 1, "process_id start_ns dur_ns", [(2, 7, 11), (1, 5, 5)]),
     ],
 )
 def test_as_nsys(events, chunks, columns, rows):
@@ -210,12 +201,9 @@ def test_equals_nsys(path):
         theirs = list(csv.DictReader(file))
     assert ours.height == len(theirs)
     columns = {
-        "Duration (ns)": "dur_ns",
-        "Start (ns)": "start_ns",
-        "PID": "process_id",
-        "Device ID": "device",
+        "Duration (ns)": "dur_ns", "Start (ns)": "start_ns", "PID": "process_id", "Device ID": "device",
         "Context ID": "context_id",
-    }
+    }  # fmt: skip
     for row, expected in zip(ours.iter_rows(named=True), theirs, strict=True):
         assert {name: row[column] or 0 for name, column in columns.items()} == {
             name: int(expected[name]) for name in columns

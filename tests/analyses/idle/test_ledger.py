@@ -129,30 +129,18 @@ def test_each_rule(block):
 MS = 1_000_000
 
 
-def after_a_long_first_call(name, *, before=(), dur=14 * MS, waits=5, ran=()):
-    """Some calls, a long one, and then a launch whose kernel starts so long after it returned."""
-    launched_at = 10 + dur
-    return [
-        *before,
-        call(name, 10, 10 + dur, correlation=1),
-        *launched(launched_at, launched_at + 5, kernel(launched_at + 5 + waits, launched_at + MS, correlation=2)),
-        *ran,
-    ]
-
-
 @pytest.mark.parametrize("number", [0, 1, 6])
 def test_6_in_a_recording_that_begins_at_a_later_step_no_call_made_the_context(number):
-    events = [*after_a_long_first_call("cudaMalloc"), nvtx(f"ProfilerStep#{number}", 0, 15 * MS)]
+    begun = 10 + 14 * MS
+    events = [call("cudaMalloc", 10, begun, correlation=1), nvtx(f"ProfilerStep#{number}", 0, 15 * MS)]
+    events += launched(begun, begun + 5, kernel(begun + 10, begun + MS, correlation=2))
     assert (("loading", "context", 14 * MS) in rows(report(events))) == (number == 0)
 
 
 def test_shares_are_parts_of_the_devices_window():
     events = [kernel(0, 10), kernel(30, 40), kernel(0, 5, process=2, device=1)]
-    assert ledger(report(events)).select("device", "bucket", "ns", "share").rows() == [
-        (0, "kernel", 20, 0.5),
-        (0, "unknown", 20, 0.5),
-        (1, "kernel", 5, 1.0),
-    ]
+    shown = ledger(report(events)).select("device", "bucket", "ns", "share").rows()
+    assert shown == [(0, "kernel", 20, 0.5), (0, "unknown", 20, 0.5), (1, "kernel", 5, 1.0)]
 
 
 # Everything at once, against the model
@@ -166,16 +154,6 @@ def assert_same(found: pl.DataFrame, expected):
     assert got == sorted(got, key=lambda row: (row[0], order[row[1]], -row[3], row[2] or ""))
 
 
-def ns_of(found: pl.DataFrame, device: int, bucket: str) -> int:
-    return found.filter((pl.col("device") == device) & (pl.col("bucket") == bucket)).get_column("ns").sum()
-
-
-def assert_sums_to_windows(found: pl.DataFrame, model: SlowModel):
-    sums = dict(found.group_by("device").agg(pl.col("ns").sum()).iter_rows())
-    lengths = {device: end - start for device in model.devices for start, end in [model.window(device)]}
-    assert sums == {device: length for device, length in lengths.items() if length > 0}
-
-
 @given(EVENTS, WINDOWS, st.sampled_from([3, 8, 1_000]), st.sampled_from([1, 5, 1_000]), st.sampled_from([1, 2, 1_000]))
 @example([], (None, None), 3, 1, 1)
 def test_ledger_equals_the_model(events, window, context_from_ns, prompt_ns, batch):
@@ -186,7 +164,9 @@ def test_ledger_equals_the_model(events, window, context_from_ns, prompt_ns, bat
         in_batches(patch, batch)
         found = bucket_sums(report(events).narrow(window=Window(*window)))
     assert_same(found, model.ledger())
-    assert_sums_to_windows(found, model)
+    sums = dict(found.group_by("device").agg(pl.col("ns").sum()).iter_rows())
+    lengths = {device: end - start for device in model.devices for start, end in [model.window(device)]}
+    assert sums == {device: length for device, length in lengths.items() if length > 0}
 
 
 @FEWER
@@ -199,7 +179,7 @@ def test_the_parts_add_up_to_the_ledger(events, window, batch):
     on = operations(narrowed).get_column("device").gather(waits.get_column("row"))
     for device in windows(narrowed).get_column("device"):
         launch_ns = waits.filter(on == device).get_column("launch_ns").sum()
-        assert launch_ns == ns_of(found, device, "launch")
+        assert launch_ns == found.filter(device=device, bucket="launch").get_column("ns").sum()
         idle = {instant for instant, bucket, _ in model.instants(device) if bucket == "host"}
         longest, short, making = host_time(narrowed)[device]
         for span in making.select("start", "end").iter_rows():

@@ -1,7 +1,6 @@
 """Syncs: every call that blocks the host, what it waited for, and what the device did meanwhile."""
 
 import csv
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -10,11 +9,10 @@ from hypothesis import given
 from kanalyze.analyses.idle.syncs import scope_of, syncs
 from kanalyze.window import Window
 from support.build import call, kernel, launched, nvtx, report
+from support.command import REPORTS
 from support.real_reports import real_report
 from support.slow_syncs import SlowSyncs, sync_reports
 from support.strategies import WINDOWS
-
-REPORTS = Path(__file__).parents[2] / "reports"
 
 LAUNCH = "cudaLaunchKernel_v7000"
 

@@ -1,7 +1,6 @@
 """Programs whose iterations are known: with marks and without them, on several GPUs, and real ones."""
 
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 
 import polars as pl
@@ -11,6 +10,7 @@ import kanalyze
 from kanalyze.analyses.iterations.iterations import iterations
 from kanalyze.analyses.iterations.phases import steady_part, steady_part_by_launches
 from support.build import nvtx, report
+from support.command import ROOT
 from support.launches import Launch, Program, copy_in, copy_out, layer, report_of, training_step
 
 pytestmark = pytest.mark.slow
@@ -31,13 +31,10 @@ STEPS = {
 BOOT = [Launch(f"init {number}") for number in range(20)]
 CHECKPOINT = [*[Launch(f"gather {part}", ns=60_000) for part in range(9)], *[copy_out(pause=90_000)] * 9]
 SCHEDULES = {
-    "fourteen": (14, {}),
-    "forty": (40, {}),
-    "a start": (16, {-1: BOOT}),
-    "an export at the end": (16, {15: [Launch("export", pause=4_000_000)]}),
-    "a pause": (24, {11: []}),
+    "fourteen": (14, {}), "forty": (40, {}), "a start": (16, {-1: BOOT}),
+    "an export at the end": (16, {15: [Launch("export", pause=4_000_000)]}), "a pause": (24, {11: []}),
     "a checkpoint": (24, {11: CHECKPOINT}),
-}
+}  # fmt: skip
 
 #: Time of a pause of the host.
 PAUSE = 30_000_000
@@ -74,7 +71,6 @@ def queued(events, factor):
 @pytest.mark.parametrize("factor", [1, 3], ids=["host", "ahead"])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.slow
 def test_what_repeats_how_often_and_how_long_is_told_with_marks_and_without(step, schedule, factor):
     events, begun, ends = made(step, schedule)
     events = queued(events, factor)
@@ -92,8 +88,6 @@ def test_what_repeats_how_often_and_how_long_is_told_with_marks_and_without(step
     assert told[0].equals(told[1])
 
 
-ROOT = Path(__file__).parents[3]
-
 #: Reports whose launches tell how long an iteration takes as their marks do, within a twentieth.
 SAME = (
     *(f"sample_reports/ddp_{rank}.json.gz" for rank in ("four/rank0", "four/rank1", "four/rank2", "four/rank3")),
@@ -109,9 +103,7 @@ SAME = (
 )
 
 
-@pytest.mark.parametrize(
-    "path", [pytest.param(path, marks=() if at % 5 == 0 else pytest.mark.slow) for at, path in enumerate(SAME)]
-)
+@pytest.mark.parametrize("path", SAME)
 def test_launches_tell_what_marks_do(path):
     with kanalyze.read(ROOT / path) as report:
         marked, launched = steady_part(report), steady_part_by_launches(report)
@@ -120,11 +112,6 @@ def test_launches_tell_what_marks_do(path):
 
 
 STEP_COUNT, GPUS = 21, 4
-
-
-def counted(*programs):
-    found = iterations(report_of(*programs)).group_by("process_id", "name").len()
-    return sorted(found.rows())
 
 
 def driven_by_one_thread(process=1, gpus=GPUS):
@@ -149,4 +136,5 @@ def driven_by_threads(process=1):
 
 @pytest.mark.parametrize("made", [driven_by_one_thread, driven_by_threads])
 def test_each_process_that_drives_several_gpus_makes_its_own_steps(made):
-    assert counted(made(1), made(2)) == [(process, "repetition", STEP_COUNT) for process in (1, 2)]
+    found = iterations(report_of(made(1), made(2))).group_by("process_id", "name").len()
+    assert sorted(found.rows()) == [(process, "repetition", STEP_COUNT) for process in (1, 2)]

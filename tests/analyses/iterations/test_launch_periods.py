@@ -154,15 +154,11 @@ def test_repetitions_begin_where_they_were_planned(program):
     assert rows.select("name", "found_by", "phase").unique().rows() == [("repetition", "launches", None)]
 
 
-def of_blocks(number, pause):
-    """Steps of blocks whose results the host takes, with so long a pause before the first of them."""
-    block = [Launch("norm", pause=10_000), *layer(2, "block"), copy_out()]
-    return [Launch("embed", pause=pause), *block * number]
-
-
 @pytest.mark.parametrize(("pause", "tells"), [(12_000, False), (13_000, True), (60_000, True)])
 def test_a_longer_pause_tells_a_step_from_its_layers(pause, tells):
-    program = repeated(*[of_blocks(8, pause)] * 10)
+    """Steps of blocks whose results the host takes, with so long a pause before the first of them."""
+    block = [Launch("norm", pause=10_000), *layer(2, "block"), copy_out()]
+    program = repeated(*[[Launch("embed", pause=pause), *block * 8]] * 10)
     starts = frame(program).get_column("start").to_list()
     assert (starts == program.begun) == tells
     assert tells or len(starts) >= 70
@@ -275,12 +271,9 @@ RUNS = {
     "before a pause": [RECORD, TRY, RECORD, Launch("cudaMalloc", pause=10_000_000)],
 }
 NO_RUNS = {
-    "more often": [RECORD, *[TRY] * 17, RECORD],
-    "nothing": [],
-    "without a start": [TRY, RECORD],
-    "without an end": [RECORD, TRY],
-    "waited for": [RECORD, TRY, WAIT, RECORD],
-}
+    "more often": [RECORD, *[TRY] * 17, RECORD], "nothing": [], "without a start": [TRY, RECORD],
+    "without an end": [RECORD, TRY], "waited for": [RECORD, TRY, WAIT, RECORD],
+}  # fmt: skip
 
 
 @given(st.integers(45, 50), st.lists(st.sampled_from([*RUNS, *NO_RUNS]), max_size=8))
@@ -352,14 +345,8 @@ def test_steps_and_not_epochs(epochs, steps, evaluated, data):
 def test_a_thread_that_launches_at_a_rate_of_its_own():
     random = Random(3)  # noqa: S311 - no secret depends on it
     program = Program().then(BOOT).iterations(*[training_step()] * 30)
-    program.beside(
-        (
-            Launch(f"augment {part}", ns=100, pause=random.randrange(10, 90_000))
-            for _ in range(900)
-            for part in range(3)
-        ),
-        2,
-    )
+    parts = [part for _ in range(900) for part in range(3)]
+    program.beside((Launch(f"augment {part}", ns=100, pause=random.randrange(10, 90_000)) for part in parts), 2)
     rows = frame(program)
     assert rows.get_column("start").to_list() == program.begun
     assert rows.get_column("usual").all()
@@ -369,10 +356,8 @@ def test_a_rank_that_does_other_things_as_well():
     programs = [Program(process=rank).then(BOOT).iterations(*[training_step()] * 20) for rank in range(2)]
     programs[1].then(Launch(f"other {number}", ns=20_000) for number in range(1_500))
     rows = frame(*programs)
-    assert rows.group_by("process_id", "name").len().sort("process_id").rows() == [
-        (0, "repetition", 20),
-        (1, "repetition", 20),
-    ]
+    told = rows.group_by("process_id", "name").len().sort("process_id").rows()
+    assert told == [(0, "repetition", 20), (1, "repetition", 20)]
     assert frame(programs[1]).is_empty()
 
 

@@ -202,17 +202,6 @@ def test_a_range_without_a_name_tells_nothing():
     assert not [name for name in kanalyze.phases(found).get_column("part") if name == "in :"]
 
 
-def idle_within(*ranges):
-    """Steps of a range outer with some ranges (name, begin, end) in it, idle from 100 to 900; then a kernel."""
-
-    def inside(at, *_):
-        within = [("outer", 10, 990), *ranges]
-        named = [nvtx(name, at + begin, at + end) for name, begin, end in within]
-        return [*named, *launched(at + 900, at + 905, kernel(at + 905, at + 1_100))]
-
-    return report(in_turn([1_000] * 8, inside))
-
-
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("inside", "told"),
@@ -227,7 +216,13 @@ def idle_within(*ranges):
     ids=["one", "nested", "little-deeper", "in-itself", "none", "many"],
 )
 def test_host_time_is_told_by_the_innermost_range_that_holds_most_of_it(inside, told):
-    found = idle_within(*inside)
+    """Steps of a range outer with some ranges (name, begin, end) in it, idle from 100 to 900; then a kernel."""
+
+    def within(at, *_):
+        named = [nvtx(name, at + begin, at + end) for name, begin, end in [("outer", 10, 990), *inside]]
+        return [*named, *launched(at + 900, at + 905, kernel(at + 905, at + 1_100))]
+
+    found = report(in_turn([1_000] * 8, within))
     steady = steady_part(found)
     parts, inner = parts_of_step(found, steady), inner_parts(found, steady)
     assert "outer" in parts.get_column("range")
@@ -322,18 +317,14 @@ def test_the_steady_part_is_the_longest_run_of_a_walk(loops):
     assert steady.host == steady.window
 
 
-def running_ahead(submitted, waiting, work=300):
-    """Steps whose host time is short until its queue is full, and the same work of each on the device."""
-    events, at, busy = [], 1_000, 1_010
-    for number in range(1, submitted + waiting + 1):
-        length = 20 if number <= submitted else max(busy + work - 2 * work - at, 20)
-        events += step("step", (at, at + length), (busy, busy + work))
-        at, busy = at + length, busy + work
-    return report(events)
-
-
 def test_a_step_that_only_submits_its_work_is_not_odd():
-    found = running_ahead(1, 7)
+    """The host's time is short until its queue is full, and the device's work of each step is the same."""
+    events, at, busy = [], 1_000, 1_010
+    for number in range(8):
+        length = max(busy - 300 - at, 20) if number else 20
+        events += step("step", (at, at + length), (busy, busy + 300))
+        at, busy = at + length, busy + 300
+    found = report(events)
     assert kanalyze.iterations(found).get_column("dur_ns").to_list()[0] == 20
     assert kanalyze.iterations(found).get_column("kind").to_list() == ["steady"] * 8
     steady = steady_part(found)
@@ -348,20 +339,15 @@ def test_a_last_step_that_ends_late_is_no_host_that_runs_ahead():
     assert steady_part(found).lengths.to_list() == [110] * 7
 
 
-def marked(pauses, *, mark=20, work=8):
-    """Steps of `work` kernels, the first of which lies in the mark, with so long a pause after the mark's end."""
-    events, at = [], 1_000
-    for pause in pauses:
-        starts = [at, *(at + mark + 2 * part for part in range(1, work))]
-        events += [event for start in starts for event in launched(start, start + 1, kernel(start + 2, start + 3))]
-        events.append(nvtx("Optimizer.step#SGD.step", at, at + mark))
-        at += mark + pause
-    return report(events)
-
-
 def test_a_mark_that_is_a_part_of_a_step_is_no_step_where_the_next_one_begins_late():
-    late = (3, 4, 9, 13)  # after the last one none begins
-    found = marked([300 if number in late else 80 for number in range(14)])
+    """Each has 8 kernels, the first of which lies in the mark, and a pause after the mark's end."""
+    events, at, late = [], 1_000, (3, 4, 9, 13)  # after the last one none begins
+    for number in range(14):
+        starts = [at, *(at + 20 + 2 * part for part in range(1, 8))]
+        events += [event for start in starts for event in launched(start, start + 1, kernel(start + 2, start + 3))]
+        events.append(nvtx("Optimizer.step#SGD.step", at, at + 20))
+        at += 320 if number in late else 100
+    found = report(events)
     odd = kanalyze.iterations(found).filter(pl.col("kind") == "odd")
     assert odd.get_column("index").to_list() == [number + 1 for number in late]
     assert set(odd.get_column("dur_ns")) == {20}

@@ -109,7 +109,6 @@ def fewer_launches(tmp_path, change):
         ({"name": "other"}, ("explained", "filter", True)),  # its command is not known
     ],
 )
-@pytest.mark.one_in(4)
 def test_ncu_s_command_has_to_choose_launches_where_it_is_known(tmp_path, change, expected):
     assert fewer_launches(tmp_path, lambda step: step.update(change)) == expected
 
@@ -222,18 +221,14 @@ def test_a_window_explains_what_agrees_without_it_and_nothing_else():
     assert sorted(rows["name"]) == ["k", "other"]
 
 
-def compiled(*names):
-    row = {"source": "triton", "arch": None, "num_warps": 4, "num_stages": 1, "registers": None, "spills": None}
-    rest = {"shared_memory_bytes": None, "compile_ns": None, "cache_hit": None, "ptx": None}
-    return [{"name": name, "hash": f"{number}", **row, **rest} for number, name in enumerate(names)]
-
-
 def with_trials(count, flush, *, tried):
     events = [call("cudaLaunchKernel", 0, 1)]
     for at in range(count):
         events += [kernel(100 * at, 100 * at + 10, name="fill", side=CONFIG)] * flush
         events += [kernel(100 * at + 50, 100 * at + 60, name="tuned", side=CONFIG)]
-    made = report([*events, k(99_000, 99_010)], compiled_kernels=compiled(*tried))
+    row = {"source": "triton", "num_warps": 4, "num_stages": 1}
+    compiled = [{"name": name, "hash": f"{number}", **row} for number, name in enumerate(tried)]
+    made = report([*events, k(99_000, 99_010)], compiled_kernels=compiled)
     return replace(made, meta=replace(made.meta, tool="nsys", path=Path("of nsys")))
 
 
@@ -262,7 +257,6 @@ def test_the_launch_that_ncu_measured_is_compared_and_not_the_mean():
     assert sorted(rows.filter(figure="duration", second_tool="ncu")["first"]) == sorted(exact)
 
 
-@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in SAMPLES.glob("*/manifest.json")))
 def test_tools_agree_on_the_samples(name):
     rows = kanalyze.agreement(*real_capture(SAMPLES / name))

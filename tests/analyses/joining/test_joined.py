@@ -24,7 +24,6 @@ from support.real_reports import real_capture
 TOOK = "gpu__time_duration.sum"
 SPEED = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
 RULE = (0, None, "Slow", "optimization", "It is slow.", "global", 0.5)
-
 CAPTURES = ("add", "add_parallel", "cdist", "gelu", "launch_bound_graph", "mlp_train", "square", "streams")
 
 
@@ -302,21 +301,11 @@ def test_implementations_stand_side_by_side():
     nsys = timed(*implementation("eager", 1000, [("a", 20), ("b", 10)]), *implementation("fused", 3000, [("f", 15)]))
     ncu = measured({"sm__maximum_warps_per_active_cycle_pct": 50.0}, names=["f"], block=(32, 1, 1))
     columns = (
-        "variant",
-        "inside",
-        "repeats",
-        "avg_kernel_ns",
-        "slower",
-        "launches",
-        "kernel",
-        "registers",
-        "ncu_match",
-    )
+        "variant", "inside", "repeats", "avg_kernel_ns", "slower", "launches", "kernel", "registers", "ncu_match",
+    )  # fmt: skip
     found = kanalyze.variants(nsys, ncu)
-    assert found.select(columns).rows() == [
-        ("fused", "timed", 2, 15, 1, 1, "f", 32, "shape"),
-        ("eager", "timed", 2, 30, 2, 2, "a", 32, "none"),
-    ]
+    expected = [("fused", "timed", 2, 15, 1, 1, "f", 32, "shape"), ("eager", "timed", 2, 30, 2, 2, "a", 32, "none")]
+    assert found.select(columns).rows() == expected
     assert found.select("occupancy_share", "measured_share").rows() == [(0.5, 1.0), (None, 0.0)]
 
 

@@ -26,6 +26,8 @@ WITHOUT_SHAPE = ("name", "exclusive_ns", "count", "shapes", "grid_x", "launch_bo
 GRAPHS = "0-10 graph; 10-20 graph; 20-25 kernel"
 TWO_GPUS = "0-20 kernel; 90-100 kernel; 0-40 kernel d1 p2; 50-60 kernel d1 p2"
 IN_WINDOW = "0-20 kernel; 30-60 kernel:j; 60-70 memcpy; 90-100 kernel"
+OF_TWO = [("[CUDA graph 1] of process 2", 30, 1), ("[CUDA graph 1] of process 1", 20, 2), ("k", 15, 2)]
+GRAPH_AND_K = [("[CUDA graph 1]", 20, 2, 0, None, False, None), ("k", 5, 1, 1, 1, False, "other")]
 
 
 @pytest.mark.parametrize(
@@ -37,14 +39,8 @@ IN_WINDOW = "0-20 kernel; 30-60 kernel:j; 60-70 memcpy; 90-100 kernel"
             ("name", "exclusive_ns", "avg_ns"), {}, [("long", 50, 50.0), ("short", 30, 30.0), ("hidden", 20, 60.0)],
         ),
         # a graph has neither shape nor family, and is named with its process where others are called so
-        (
-            GRAPHS, WITHOUT_SHAPE, {},
-            [("[CUDA graph 1]", 20, 2, 0, None, False, None), ("k", 5, 1, 1, 1, False, "other")],
-        ),
-        (
-            f"{GRAPHS}; 30-60 graph p2; 60-70 kernel p2", WITHOUT_SHAPE[:3], {},
-            [("[CUDA graph 1] of process 2", 30, 1), ("[CUDA graph 1] of process 1", 20, 2), ("k", 15, 2)],
-        ),
+        (GRAPHS, WITHOUT_SHAPE, {}, GRAPH_AND_K),
+        (f"{GRAPHS}; 30-60 graph p2; 60-70 kernel p2", WITHOUT_SHAPE[:3], {}, OF_TWO),
         # a share is of the windows of all devices in scope: process 1 was at work for 100, process 2 for 60
         (TWO_GPUS, SHARES, {}, [("k", 80, 0.5, 1.0, 4)]),
         (TWO_GPUS, SHARES, {"process": 2}, [("k", 50, 50 / 60, 1.0, 2)]),

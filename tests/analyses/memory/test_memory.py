@@ -58,15 +58,15 @@ def test_the_step_function_and_its_totals():
     ]  # fmt: skip
 
 
+TOLD_ONCE = [taken(0, 7, 100, memory="Pinned"), given_back(5, 7, 0, memory=None, device=None)]
+FIRST_PEAK = {"peak_bytes": 10, "peak_at_ns": 0}
+
+
 @pytest.mark.parametrize(
     ("events", "steps", "sums"),
     [
         # the peak is where it was first reached
-        (
-            [taken(0, 1, 10), given_back(5, 1), taken(8, 1, 10)],
-            [(0, 10, 10), (5, -10, 0), (8, 10, 10)],
-            {"peak_bytes": 10, "peak_at_ns": 0},
-        ),
+        ([taken(0, 1, 10), given_back(5, 1), taken(8, 1, 10)], [(0, 10, 10), (5, -10, 0), (8, 10, 10)], FIRST_PEAK),
         # what was allocated unseen takes nothing away
         (
             [given_back(0, 7, 100), taken(10, 7, 40), given_back(20, 7, 40), given_back(30, 7, 40)],
@@ -80,11 +80,7 @@ def test_the_step_function_and_its_totals():
             {"allocations": 2, "held": 0, "peak_bytes": 100, "unmatched": 1},
         ),
         # a deallocation is of what was allocated there: some reports say the device or kind only once
-        (
-            [taken(0, 7, 100, memory="Pinned"), given_back(5, 7, 0, memory=None, device=None)],
-            [(0, 100, 100), (5, -100, 0)],
-            {"device": 0, "memory": "Pinned", "frees": 1},
-        ),
+        (TOLD_ONCE, [(0, 100, 100), (5, -100, 0)], {"device": 0, "memory": "Pinned", "frees": 1}),
     ],
 )
 def test_steps_and_sums(events, steps, sums):
@@ -321,6 +317,7 @@ IN_WINDOW = ("allocations", "frees", "peak_bytes", "peak_at_ns", "held_bytes", "
 BEFORE = [let_go(20, 99, 300, 50), used_up(30, 2, 100, 150)]
 WHOLE = ("peak_bytes", "peak_at_ns", "held_bytes", "held", "pool_peak_bytes", "unmatched", "loop_allocations")
 FULL = {"address": 0, "size_bytes": 900, "pool_used_bytes": 350, "pool_size_bytes": 1000}
+LOOPED = ("call", "count", "loop_calls", "loop_launches")
 
 
 @pytest.mark.parametrize(
@@ -353,10 +350,7 @@ FULL = {"address": 0, "size_bytes": 900, "pool_used_bytes": 350, "pool_size_byte
         ([used_up(10, 1, 50, 350), _event("Out of memory", 20, FULL)], {}, IN_WINDOW[:2], [(1, 0)]),
         # of rounds the first is before the first that counts, that one has to be, and the last has no end
         (rounds(*[SYNC] * 8), {}, ("allocations", "loop_allocations", "loop_bytes"), [(8, 5, 5 * 64)]),
-        (
-            rounds(*[SYNC] * 8), {"by": "call"}, ("call", "count", "loop_calls", "loop_launches"),
-            [("cudaFree", 8, 5, 5), ("cudaMalloc", 8, 5, 5)],
-        ),
+        (rounds(*[SYNC] * 8), {"by": "call"}, LOOPED, [("cudaFree", 8, 5, 5), ("cudaMalloc", 8, 5, 5)]),
         (
             rounds(*[SYNC] * 8), {"by": "call", "window": Window(200, 310)}, ("call", "count", "loop_calls"),
             [("cudaMalloc", 2, 2), ("cudaFree", 1, 1)],

@@ -219,16 +219,8 @@ def turns(run):
     return [run] if len(run) > 1 else []
 
 
-some_steps = st.lists(
-    st.tuples(
-        st.sampled_from(sorted(OPS)),
-        st.sampled_from([100] * 9 + [200]),
-        st.sampled_from([7] * 5 + [8]),
-        st.sampled_from([1] * 9 + [2]),
-    ),
-    min_size=1,
-    max_size=24,
-)
+a_step = st.tuples(*map(st.sampled_from, (sorted(OPS), [100] * 9 + [200], [7] * 5 + [8], [1] * 9 + [2])))
+some_steps = st.lists(a_step, min_size=1, max_size=24)
 
 
 @cases(0.15)

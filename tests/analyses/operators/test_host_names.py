@@ -2,7 +2,6 @@
 
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -12,21 +11,12 @@ from hypothesis import strategies as st
 from kanalyze import culprits, gaps, read, read_all
 from kanalyze.analyses.findings.say import sites_of_launches
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.operators._host_names import (
-    align,
-    events_between,
-    host_names,
-    launches_beside,
-    recurring,
-    told,
-    told_briefly,
-)
+from kanalyze.analyses.operators import _host_names
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.errors import ClosedReportError
 from support.build import call, host, kernel, memcpy, nvtx, report
+from support.command import SAMPLES
 from support.strategies import FEWER
-
-SAMPLES = Path(__file__).parents[3] / "sample_reports"
 
 
 def launches(names, *, apart=100_000, thread=1, first=0, process=1):
@@ -62,8 +52,8 @@ def test_time_between_aligned_launches_has_the_name_of_the_trace():
     assert host_rows(made) == {"aten::randn": 89_000, between: 89_000}
     shares = culprits(made).filter(pl.col("bucket") == "host").select("culprit", "aligned_share").rows()
     assert dict(shares) == {"aten::randn": 1.0, between: None}
-    assert told(made, culprits(made)).startswith("The trace names host time, too: 100.0 % of the launches")
-    assert told_briefly(made, culprits(made)) == "host time named by the trace (100.0 % aligned)"
+    assert _host_names.told(made, culprits(made)).startswith("The trace names host time, too: 100.0 % of the launches")
+    assert _host_names.told_briefly(made, culprits(made)) == "host time named by the trace (100.0 % aligned)"
     assert gaps(made).filter(pl.col("culprit") == "aten::randn").get_column("aligned_share").to_list() == [1.0]
     assert gaps(made, by="culprit").filter(pl.col("culprit") == "aten::randn").item(0, "aligned_share") == 1
 
@@ -89,31 +79,31 @@ WAITS = [call("cudaStreamSynchronize", 20_000, 90_000), op("aten::item", 15_000,
 def test_the_name_of_the_time_between_two_launches(events, free_ns, name):
     made = report([*launches("ab"), *events], kinds=("op", "python"))
     spans = pl.DataFrame({"start": [10_000], "end": [100_000]})
-    assert events_between(made, (1, 1), spans).rows() == [(free_ns, name)]
+    assert _host_names.events_between(made, (1, 1), spans).rows() == [(free_ns, name)]
 
 
 def test_too_few_aligned_launches_name_nothing_and_that_is_said():
     trace = [*launches("ab"), op("aten::randn", 11_000, 99_000)]
     made = beside(launches("abcdefgh"), trace)
-    assert host_names(made).share == 2 / 8
+    assert _host_names.host_names(made).share == 2 / 8
     assert "aten::randn" not in host_rows(made)
-    assert told(made, culprits(made)) == (
+    assert _host_names.told(made, culprits(made)) == (
         "The trace names no host time: only 25.0 % of the launches are aligned with its own."
     )
-    assert told_briefly(made, culprits(made)) == ""
+    assert _host_names.told_briefly(made, culprits(made)) == ""
 
 
 def test_several_processes_have_no_alignment():
     both = [*launches("ab"), *launches("ab", process=2, thread=2)]
-    assert align(report(both), report(both)) is None
+    assert _host_names.align(report(both), report(both)) is None
 
 
 def test_threads_are_the_same_that_launch_the_same():
     left = report([*launches("abab", thread=1), *launches("cdcd", thread=2)])
     right = report([*launches("cdcd", thread=7), *launches("abab", thread=8)])
-    pairs = {(pair.left, pair.right, pair.pairs.height) for pair in align(left, right).threads}
+    pairs = {(pair.left, pair.right, pair.pairs.height) for pair in _host_names.align(left, right).threads}
     assert pairs == {((1, 1), (1, 8), 4), ((1, 2), (1, 7), 4)}
-    assert all(pair.complete for pair in align(left, right).threads)
+    assert all(pair.complete for pair in _host_names.align(left, right).threads)
 
 
 def test_what_a_call_launched_tells_it():
@@ -128,7 +118,7 @@ def test_what_a_call_launched_tells_it():
     alike = (memcpy(5, 6, size_bytes=8), kernel(7, 8, name="f<4>"))
     one = of(kernel(1, 2, name="k", grid=(1, 1, 1)), memcpy(3, 4, size_bytes=8, direction="Peer-to-Peer"), *same)
     other = of(kernel(1, 2, name="k", grid=(2, 1, 1)), memcpy(3, 4, size_bytes=9, direction="Peer-to-Peer"), *alike)
-    found = align(one, other)
+    found = _host_names.align(one, other)
     assert found.share == 2 / 4
     assert found.threads[0].pairs.rows() == [(2, 2), (3, 3)]
 
@@ -161,7 +151,7 @@ def test_launches_of_both_passes_are_aligned(sample):
     reports = read_all(SAMPLES / sample)
     base, trace = reports[0], next(one for one in reports if one.meta.tool == "torch.profiler")
     assert base.beside().source is trace.source
-    found = align(base, trace)
+    found = _host_names.align(base, trace)
     assert found.share > 0.97
 
 
@@ -179,8 +169,8 @@ def test_a_trace_that_its_owner_closed_or_that_cannot_be_read_names_nothing(tmp_
 @pytest.mark.slow
 def test_a_trace_of_one_phase_names_nothing_of_two():
     capture = read(SAMPLES / "mlp_train")
-    assert 0.4 < host_names(capture).share < 0.5
-    assert not host_names(capture).lines
+    assert 0.4 < _host_names.host_names(capture).share < 0.5
+    assert not _host_names.host_names(capture).lines
     assert overview(capture).named == ""
 
 
@@ -196,14 +186,14 @@ def of_steps(count):
 
 def test_a_trace_of_two_steps_names_the_other_steps():
     made = beside(launches("xyz" + STEP * 30 + "zyx"), of_steps(2))
-    known = host_names(made)
+    known = _host_names.host_names(made)
     # of the first and the last four launches the surroundings are others
     assert known.recurring
     assert known.share == (300 - 7) / 306
     assert host_rows(made)["aten::randn"] == 29 * 89_000
     assert host_rows(made)["aten::to"] == 29 * 89_000
-    assert told(made, culprits(made)).endswith("95.8 % of the launches are made as in its few steps.")
-    assert told_briefly(made, culprits(made)) == "host time named by the trace (95.8 % as in its steps)"
+    assert _host_names.told(made, culprits(made)).endswith("95.8 % of the launches are made as in its few steps.")
+    assert _host_names.told_briefly(made, culprits(made)) == "host time named by the trace (95.8 % as in its steps)"
 
 
 @pytest.mark.parametrize(("steps", "least"), [(STEP * 2, 10), ("abcd" * 3, 8)])
@@ -211,19 +201,19 @@ def test_a_stretch_that_recurs_is_half_of_the_trace_or_all_around_a_launch(steps
     """A launch recurs with the three before it and the four after it."""
     for length in (least - 1, least):
         own = report(launches("xyz" + (steps * 2)[: length + 7] + "zyx"))
-        (pair,) = align(own, report(launches(steps))).threads
-        assert recurring(pair).arg_true().to_list() == [*range(6, 6 + length)] * (length == least)
+        (pair,) = _host_names.align(own, report(launches(steps))).threads
+        assert _host_names.recurring(pair).arg_true().to_list() == [*range(6, 6 + length)] * (length == least)
 
 
 def test_a_read_lies_where_its_copy_lies_in_the_trace():
     trace = [*launches("abc"), op("aten::item", 99_000, 111_000)]
     made = beside(launches("abc"), trace)
     points = pl.DataFrame({"process_id": [1] * 3, "thread_id": [1] * 3, "at": [115_000, 50_000, -5]})
-    assert launches_beside(made, points).get_column("at").to_list() == [100_000, 0, None]
+    assert _host_names.launches_beside(made, points).get_column("at").to_list() == [100_000, 0, None]
     found = sites_of_launches(made, points).get_column("operator").to_list()
     assert found == ["aten::item (.item())", None, None]
     fewer = beside(launches("abcd"), trace)
-    assert launches_beside(fewer, points).get_column("at").is_null().all()
+    assert _host_names.launches_beside(fewer, points).get_column("at").is_null().all()
     assert sites_of_launches(report(launches("abc")), points).get_column("operator").is_null().all()
 
 
@@ -256,7 +246,10 @@ ODD = [*USUAL[:2], op("aten::save", 411_000, 499_000)]
 def test_what_is_named_by_the_trace(made, named, unnamed):
     assert host_rows(made).keys() >= named
     assert not host_rows(made).keys() & unnamed
-    assert made.beside() is not None or told(made, culprits(made)) == told_briefly(made, culprits(made)) == ""
+    assert (
+        made.beside() is not None
+        or _host_names.told(made, culprits(made)) == _host_names.told_briefly(made, culprits(made)) == ""
+    )
 
 
 def test_what_shares_launches_with_a_step_is_none():

@@ -9,16 +9,12 @@ import kanalyze
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.operators.ops import AS_TORCH, OP_KERNELS, TABLE, op_kernels, ops
 from kanalyze.errors import CannotTellError, UnknownNameError
-from support.build import call, host, kernel, memcpy, report, timeline
+from support.build import call, host, kernel, report, timeline
 from support.slow_ops import host_nodes, key_averages, trace_report, traces
 from support.strategies import FEWER
 
 TORCH = ("count", "self_cpu_ns", "cpu_ns", "self_device_ns", "device_ns")
 BUSY = ("kernel", "communication", "memcpy", "memset")
-
-
-def busy_ns(found):
-    return ledger(found).filter(pl.col("bucket").is_in(BUSY)).get_column("ns").sum()
 
 
 @given(traces())
@@ -45,7 +41,8 @@ def test_exclusive_device_time_sums_to_the_busy_time_in_every_form(trace, where)
     assume(any(event.device == 0 for event in trace[0]))
     part = trace_report(*trace).narrow(**where)
     for by in (None, "shape", "phase"):
-        assert ops(part, by=by).get_column("exclusive_device_ns").sum() == busy_ns(part)
+        busy_ns = ledger(part).filter(pl.col("bucket").is_in(BUSY)).get_column("ns").sum()
+        assert ops(part, by=by).get_column("exclusive_device_ns").sum() == busy_ns
 
 
 def training():
@@ -59,13 +56,9 @@ def training():
         host("op", "autograd::engine::evaluate_function: PowBackward0", 50, 70, thread=2),
         host("op", "PowBackward0", 52, 68, thread=2),
         host("op", "aten::mul", 55, 65, thread=2),
-        call("cudaLaunchKernel", 56, 60, correlation=10, parent=7, thread=2),
-        kernel(60, 75, name="mul_kernel", correlation=10, parent=7),
-        memcpy(70, 80, correlation=11, parent=7),
+        *timeline("56-60 cudaLaunchKernel #10 ^7 t2; 60-75 kernel:mul_kernel #10 ^7; 70-80 memcpy #11 ^7"),
         host("range", "Optimizer.step#SGD.step", 80, 95),
-        call("cudaLaunchKernel", 82, 86, correlation=12),
-        kernel(90, 96, name="triton_step", correlation=12),
-        kernel(97, 99, name="of_nobody", correlation=77),
+        *timeline("82-86 cudaLaunchKernel #12; 90-96 kernel:triton_step #12; 97-99 kernel:of_nobody #77"),
     ]
     ids = {0: 1, 1: 2, 2: 3, 5: 4, 6: 5, 7: 6, 11: 7}
     details = {
@@ -162,10 +155,8 @@ def test_a_call_whose_number_is_an_operators_by_chance_and_rows_of_equal_times()
         "0-20 op:aten::add; 5-9 kernel ^0; 30-50 op:aten::item; 31-49 cudaStreamSynchronize #7; 60-61 kernel ^2"
     )
     found = trace_report(events, {0: 7, 2: 8})
-    assert ops(found).select("name", "self_device_ns", "device_ns", "exclusive_device_ns").rows() == [
-        ("aten::add", 4, 4, 4),
-        ("aten::item", 1, 5, 1),
-    ]
+    told = ops(found).select("name", "self_device_ns", "device_ns", "exclusive_device_ns").rows()
+    assert told == [("aten::add", 4, 4, 4), ("aten::item", 1, 5, 1)]
     synchronise = ops(found, as_torch=True).filter(pl.col("name") == "cudaStreamSynchronize")
     assert synchronise.get_column("self_device_ns").to_list() == [4]
     alike = trace_report(timeline("0-5 op:aten::b; 10-15 op:aten::c; 20-25 op:aten::a"), {})
@@ -194,6 +185,8 @@ GRAPHS = """
 """
 NUMBERS = {f"of_{place}": {"sequence_number": number} for place, number in ((0, 1), (1, 2), (2, 1))}
 LATER = {f"of_{place}": {"sequence_number": place - 2, "forward_thread_id": 7} for place in (3, 4)}
+OF_BACKWARD = [("Backward of one", "Backward of one", "k", 1, 2, "on one", "on one")]
+FORWARD_IDS = {"of_3": {"forward_id": 1, "sequence_number": 9, "forward_thread_id": 1}, "of_1": {"sequence_number": 4}}
 
 
 @pytest.mark.parametrize(
@@ -209,14 +202,7 @@ LATER = {f"of_{place}": {"sequence_number": place - 2, "forward_thread_id": 7} f
             ],
         ),
         # backward ones under their forward operator: by torch's link, and by autograd's number
-        (
-            BACKWARD, {0: 1, 1: 2, 3: 3, 4: 4},
-            {
-                "of_3": {"forward_id": 1, "sequence_number": 9, "forward_thread_id": 1},
-                "of_1": {"sequence_number": 4},
-            },
-            LED_BACK,
-        ),
+        (BACKWARD, {0: 1, 1: 2, 3: 3, 4: 4}, FORWARD_IDS, LED_BACK),
         (
             BACKWARD, {0: 1, 1: 2, 3: 3, 4: 4},
             {
@@ -226,10 +212,7 @@ LATER = {f"of_{place}": {"sequence_number": place - 2, "forward_thread_id": 7} f
             LED_BACK,
         ),
         # each thread counts its own operators: the one that has most of the numbers that are asked for is meant
-        (
-            OF_THREADS, {place: place + 1 for place in range(5)}, NUMBERS | LATER,
-            [("Backward of one", "Backward of one", "k", 1, 2, "on one", "on one")],
-        ),
+        (OF_THREADS, {place: place + 1 for place in range(5)}, NUMBERS | LATER, OF_BACKWARD),
         # those of a graph under what launched the graph
         (
             GRAPHS, {0: 1, 1: 2, 8: 3}, {},

@@ -3,17 +3,16 @@
 import json
 from collections import defaultdict
 from functools import cache
-from pathlib import Path
 
 import polars as pl
 import pytest
 
 import kanalyze
 from kanalyze.analyses.operators._host_tree import forward_rows
+from support.command import ROOT
 from support.key_averages import parsed
 from support.real_reports import real_report
 
-ROOT = Path(__file__).parents[3]
 SAMPLES = ROOT / "sample_reports"
 PRINTED = sorted(path.parent for path in SAMPLES.glob("*/torch.key_averages.txt"))
 EXACT = sorted((ROOT / "tests" / "reports" / "torch").glob("*.key_averages.json"))
@@ -82,15 +81,12 @@ def test_shapes_to_the_last_digit():
     }
     ours = defaultdict(lambda: [0] * len((*COLUMNS, *MEMORY)))
     for row in kanalyze.ops(trace_of(table), by="shape").drop_nulls("name").to_dicts():
-        sums = ours[row["name"], row["kind"] == "range", _as_torch(row["input_shapes"])]
+        shapes = json.loads(row["input_shapes"] or "[]")
+        flat = [[] if any(isinstance(size, list) for size in shape) else shape for shape in shapes]
+        sums = ours[row["name"], row["kind"] == "range", json.dumps(flat)]
         for place, column in enumerate((*COLUMNS, *MEMORY)):
             sums[place] += row[column]
     assert {(*key, *sums) for key, sums in ours.items()} == theirs
-
-
-def _as_torch(shapes):
-    flat = [[] if any(isinstance(size, list) for size in shape) else shape for shape in json.loads(shapes or "[]")]
-    return json.dumps(flat)
 
 
 class Unlinked:

@@ -43,6 +43,7 @@ SQUARES = [
     ("      pow_kernel", 2, 0, 0, 20, 20), ("aten::copy_", 1, 10, 10, 5, 0),
     ("  [CUDA memcpy Host-to-Device]", 1, 0, 0, 5, 5),
 ]  # fmt: skip
+OTHER_SQUARES = [*SQUARES[:3], ("      cudaLaunchKernel", 2, 8, 8, 0, 0), SQUARES[4], ("None", 3, 0, 0, 25, 25)]
 
 
 @pytest.mark.parametrize(
@@ -51,10 +52,7 @@ SQUARES = [
         # what was called in the same way is one node
         ({}, [*SQUARES, ("None", 2, 8, 8, 0, 0)]),
         # by host time calls are nodes, and kernels are left out
-        (
-            {"by": "host"},
-            [*SQUARES[:3], ("      cudaLaunchKernel", 2, 8, 8, 0, 0), SQUARES[4], ("None", 3, 0, 0, 25, 25)],
-        ),
+        ({"by": "host"}, OTHER_SQUARES),
         # small nodes are one
         ({"min_share": 0.5}, [*SQUARES[:4], ("None", 3, 18, 18, 5, 5)]),
         ({"depth": 2}, [*SQUARES[:2], *SQUARES[4:]]),
@@ -112,10 +110,8 @@ def test_nodes_of_small_operators_of_threads_and_of_functions_that_only_pass_on(
     ]
     ids = {0: 1} | {1 + 2 * number: 2 + number for number in range(10)}
     table = tree(trace_report([host("op", "all", 0, 50), *small], ids), min_share=0.2)
-    assert table.select("node", "parent", "depth", "kind", "name", "device_ns", "nodes").rows() == [
-        (0, None, 0, "op", "all", 10, 1),
-        (1, 0, 1, "rest", None, 10, 10),
-    ]
+    told = table.select("node", "parent", "depth", "kind", "name", "device_ns", "nodes").rows()
+    assert told == [(0, None, 0, "op", "all", 10, 1), (1, 0, 1, "rest", None, 10, 10)]
     events = "0-20 op:fwd; 20-30 kernel ^0; 30-40 op:bwd t9; 40-60 kernel ^2; 70-71 kernel:of nobody #8"
     assert nodes_of(trace_report(timeline(events), {0: 1, 2: 2})) == [
         ("thread 9", 1, 10, 0, 20, 0), ("  bwd", 1, 10, 10, 20, 0), ("    k", 1, 0, 0, 20, 20),
@@ -132,7 +128,5 @@ def test_nodes_of_small_operators_of_threads_and_of_functions_that_only_pass_on(
         ("nn.Module: Net_0", 1, 994, 2, 0, 0), ("  aten::mm", 1, 992, 592, 0, 0),
         ("    <built-in method a of object>", 2, 400, 400, 0, 0), ("None", 3, 6, 6, 0, 0),
     ]  # fmt: skip
-    assert [name for name, *_ in nodes_of(found, min_share=0.0)][:2] == [
-        "t.py(9): main",
-        "  module.py(1): _wrapped",
-    ]
+    rows = [name for name, *_ in nodes_of(found, min_share=0.0)][:2]
+    assert rows == ["t.py(9): main", "  module.py(1): _wrapped"]

@@ -14,7 +14,7 @@ from kanalyze.analyses.page.file_page import LARGE_BYTES, _of, copy_points, dura
 from kanalyze.analyses.page.overview_page import PageKernels
 from kanalyze.analyses.page.time_page import slow_kernels
 from kanalyze.errors import UnknownNameError
-from support.build import call, kernel, report
+from support.build import kernel, report, timeline
 from support.command import REPORTS, ROOT, SAMPLES, run
 from support.real_reports import real_report
 
@@ -111,11 +111,8 @@ def test_a_launch_is_in_the_bin_of_its_logarithm():
 
 
 EVENTS = [
-    call("cudaLaunchKernel", 0, 100, correlation=1),
-    kernel(200, 600, name="first", correlation=1),
-    call("cudaStreamSynchronize", 400, 800),
-    call("cudaLaunchKernel", 900, 1_000, correlation=2),
-    kernel(1_100, 1_600, name="second", correlation=2),
+    *timeline("0-100 cudaLaunchKernel #1; 200-600 kernel:first #1; 400-800 cudaStreamSynchronize"),
+    *timeline("900-1000 cudaLaunchKernel #2; 1100-1600 kernel:second #2"),
 ]
 LINES = [
     {"process_id": 1, "thread_id": 1, "start_ns": start, "dur_ns": end - start, "file": "a.py", "line": number}
@@ -155,10 +152,6 @@ def test_a_report_without_the_finding_says_which_it_has():
 CDIST = SAMPLES / "cdist"
 
 
-def first_things(name: str) -> list[dict]:
-    return json.loads(run("summarize", SAMPLES / name, "--format", "json").text)["findings"]
-
-
 @pytest.fixture(scope="module")
 def counters():
     return kanalyze.read(CDIST / "ncu.raw.csv")
@@ -187,7 +180,8 @@ def page(*hot, whole_ns=1000, told=()) -> PageKernels:
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", ["square", "gelu", "add", "cdist"])
 def test_a_distance_to_the_roof_alone_is_none(name):
-    assert "far-from-roof" not in {one["rule"] for one in first_things(name)}
+    found = json.loads(run("summarize", SAMPLES / name, "--format", "json").text)["findings"]
+    assert "far-from-roof" not in {one["rule"] for one in found}
 
 
 def test_its_roof_is_that_of_the_measured_time(counters, launch_id):
@@ -196,9 +190,6 @@ def test_its_roof_is_that_of_the_measured_time(counters, launch_id):
     assert one.at_stake_ns == int(500 * (1 - (300 * 0.5 + 100 * 0.1) / 400))
     assert one.names == ("k",)
     assert "500 ns, 50.0 % of the time" in one.text
-
-
-ENOUGH = {"match": "exact", "ns": 400, "roof": 0.1, "longer": 1.0, "took": 400, "whole_ns": 1000, "told": ()}
 
 
 @pytest.mark.parametrize(
@@ -217,7 +208,7 @@ ENOUGH = {"match": "exact", "ns": 400, "roof": 0.1, "longer": 1.0, "took": 400, 
     ],
 )
 def test_what_is_not_sure_is_not_said(counters, launch_id, change, number):
-    of = ENOUGH | change
+    of = {"match": "exact", "ns": 400, "roof": 0.1, "longer": 1.0, "took": 400, "whole_ns": 1000, "told": ()} | change
     rows = joined([("k", launch_id, of["match"], of["ns"], of["roof"])], of["longer"])
     found = slow_kernels(rows, counters, page(("k", of["took"]), whole_ns=of["whole_ns"], told=of["told"]))
     assert len(found) == number

@@ -70,11 +70,6 @@ def of_tool(events, **meta):
     return Report(Meta(Path("made by hand"), **meta), Listed(events, CUDA_KINDS, {}, {}))
 
 
-def looped(end, *before):
-    events = ranged([(15_540 + at) * MS for at in range(1, 40)], MS - 9, (9, 10_009), (15_009, 110_009))
-    return of_tool([*before, *events], tool="nsys", end_ns=end)
-
-
 @pytest.mark.parametrize(
     ("tool", "wsl", "said"),
     [
@@ -221,7 +216,8 @@ def test_the_limit_and_its_cause(known, found, text):
     ids=["a slice of a session", "a program that begins"],
 )
 def test_a_program_that_begins_in_the_recording_has_a_start_up(before, said, session):
-    of = looped((33_090 if session else 16_000) * MS, *before)
+    events = ranged([(15_540 + at) * MS for at in range(1, 40)], MS - 9, (9, 10_009), (15_009, 110_009))
+    of = of_tool([*before, *events], tool="nsys", end_ns=(33_090 if session else 16_000) * MS)
     text = terminal.render([overview(of)], Look(), None)
     assert ("START-UP" in text) == bool(said)
     assert not said or f"START-UP  {said}" in text
@@ -233,6 +229,8 @@ def test_a_program_that_begins_in_the_recording_has_a_start_up(before, said, ses
 NO_CAPTURE = [call("cudaStreamBeginCapture", 0, 5), LAUNCHES[0], call("cudaStreamEndCapture", 50, 60)]
 LAUNCH = call("cudaLaunchKernel", 0, 1, correlation=1)
 NCCL = kernel(0, 500, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL")
+COPIED_AND_SET = "The GPU was busy 100.0 % of 1.000 µs under test (30.0 % only copying, 20.0 % only setting memory)"
+COPIES_MOST = [LAUNCH, memcpy(10, 980), kernel(980, 1000)]
 
 
 @pytest.mark.one_in(5)
@@ -246,14 +244,8 @@ NCCL = kernel(0, 500, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL")
         ([call("cudaMalloc", 0, 10), call("cudaDeviceSynchronize", 20, 30)], "No GPU did anything in this report"),
         (NO_CAPTURE, "No GPU did anything in this report"),
         # it is not just busy where no kernel runs
-        (
-            [LAUNCH, memcpy(10, 980), kernel(980, 1000)],
-            "The GPU was busy 99.0 % of 1.000 µs under test (97.0 % only copying);",
-        ),
-        (
-            [memcpy(0, 300), memset(300, 500), kernel(500, 1000)],
-            "The GPU was busy 100.0 % of 1.000 µs under test (30.0 % only copying, 20.0 % only setting memory)",
-        ),
+        (COPIES_MOST, "The GPU was busy 99.0 % of 1.000 µs under test (97.0 % only copying);"),
+        ([memcpy(0, 300), memset(300, 500), kernel(500, 1000)], COPIED_AND_SET),
         ([NCCL, kernel(500, 1000)], "The GPU was busy 100.0 % of 1.000 µs under test (50.0 % only communicating)."),
         # kernels alone, a tenth of copies, and copies beside kernels need no word
         ([memcpy(0, 100), kernel(100, 1000)], "The GPU was busy 100.0 % of 1.000 µs under test."),

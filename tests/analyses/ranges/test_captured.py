@@ -18,12 +18,12 @@ from kanalyze.analyses.operators.ops import op_kernels, ops
 from kanalyze.analyses.ranges.captured import captured, captured_names, names_around
 from kanalyze.analyses.ranges.ranges import range_gpu, range_kernels
 from kanalyze.analyses.replay._changes import _in_ranges
-from kanalyze.analyses.timeline._tracks import timeline
+from kanalyze.analyses.timeline._tracks import timeline as tracks
 from kanalyze.columns import gathered
 from kanalyze.errors import OtherCaptureError, UnknownNameError
 from kanalyze.readers.nsys.read_sqlite_folder import graph_nodes
 from kanalyze.window import operator_of, plain
-from support.build import call, host, kernel, nvtx, report
+from support.build import call, host, kernel, nvtx, report, timeline
 from support.command import REPORTS, SAMPLES
 from support.real_reports import real_report
 
@@ -37,15 +37,10 @@ VARIANT = r"^(?:eager|graph|capture) b=\d+$|^iteration$"
 
 def node(process, exec_id, number, made, captured_at, thread):  # noqa: PLR0913 - what a node has
     return {
-        "process_id": process,
-        "graph_exec_id": exec_id,
-        "graph_node_id": (exec_id << 32) + number,
-        "original_node_id": (1 << 32) + number,
-        "graph_id": 1,
-        "made_ns": made,
-        "captured_ns": captured_at,
+        "process_id": process, "graph_exec_id": exec_id, "graph_node_id": (exec_id << 32) + number,
+        "original_node_id": (1 << 32) + number, "graph_id": 1, "made_ns": made, "captured_ns": captured_at,
         "captured_thread_id": thread,
-    }
+    }  # fmt: skip
 
 
 def of_graph(start, end, correlation, exec_id, number, **keys):
@@ -63,13 +58,8 @@ def picked(of, *names, **where):
 
 #: A capture of two kernels, of which one is launched by a call inside a call, and two launches of their graph.
 ONCE = [
-    nvtx("capture", 0, 50),
-    nvtx("layer", 5, 40),
-    nvtx("aten::mm, op_id = 7, sizes = [[2, 3], [3, 4]]", 8, 20),
-    call("cudaLaunchKernel_v7000", 10, 14),
-    call("cudaLaunchKernel_v7000", 22, 30),
-    call("cuLaunchKernel", 24, 28),
-    nvtx("decode", 100, 200),
+    *timeline("0-50 [capture]; 5-40 [layer]; 8-20 [aten::mm, op_id = 7, sizes = [[2, 3], [3, 4]]]"),
+    *timeline("10-14 cudaLaunchKernel_v7000; 22-30 cudaLaunchKernel_v7000; 24-28 cuLaunchKernel; 100-200 [decode]"),
     launch(110, 120, 1),
     of_graph(130, 140, 1, 2, 0, name="a"),
     of_graph(140, 145, 1, 2, 1, name="b"),
@@ -98,11 +88,8 @@ def test_names_come_from_the_capture_and_times_from_the_launches():
     }  # fmt: skip
     assert (rows[":layer"]["count"], rows[":layer"]["avg_ns"], rows[":decode"]["operations"]) == (0, None, 4)
     kernels = range_kernels(of).filter(kernel="b").select("range", "via", "count", "kernel_ns").rows()
-    assert sorted(kernels) == [
-        (":capture", "capture", 2, 10),
-        (":decode", "launch", 2, 10),
-        (":layer", "capture", 2, 10),
-    ]
+    shown = sorted(kernels)
+    assert shown == [(":capture", "capture", 2, 10), (":decode", "launch", 2, 10), (":layer", "capture", 2, 10)]
 
 
 def test_compiled_kernels_lead_to_operators_and_lines():
@@ -112,21 +99,16 @@ def test_compiled_kernels_lead_to_operators_and_lines():
     rows_of = [made("a", "aten::relu", "model.py:3", "1"), made("b", "aten::mul", "model.py:4", "2")]
     of = report(ONCE, graph_nodes=NODES, compiled_kernels=rows_of)
     # the operator around the call that captured it is better known
-    assert picked(of, "kernel", "operator", "lines") == [
-        ("a", "aten::mm", "model.py:3"),
-        ("b", "aten::mul", "model.py:4"),
-    ]
+    wanted = [("a", "aten::mm", "model.py:3"), ("b", "aten::mul", "model.py:4")]
+    assert picked(of, "kernel", "operator", "lines") == wanted
     # the time of a graph is that of the line that launched it; what it ran is captured in the line that it is made of
     usual = {"process_id": 1, "thread_id": 1, "function": "step", "text": ""}
     at = [(0, 50, "model.py", 9), (50, 500, "run.py", 1)]
     stretched = [{**usual, "start_ns": since, "dur_ns": until - since, "file": file, "line": line}
                  for since, until, file, line in at]  # fmt: skip
     placed = code(report(ONCE, graph_nodes=NODES, compiled_kernels=rows_of[:1], source_lines=stretched))
-    assert sorted(placed.select("place", "work_ns", "captured_ns").rows()) == [
-        ("model.py:3", 0, 20),
-        ("model.py:9", 0, 10),
-        ("run.py:1", 30, 0),
-    ]
+    known = [("model.py:3", 0, 20), ("model.py:9", 0, 10), ("run.py:1", 30, 0)]
+    assert sorted(placed.select("place", "work_ns", "captured_ns").rows()) == known
     several = report(ONCE, graph_nodes=NODES, compiled_kernels=[*rows_of, made("b", "aten::add", "model.py:4", "3")])
     assert picked(several, "kernel", "operator", "lines")[1] == ("b", None, "model.py:4")
 
@@ -226,7 +208,7 @@ def test_an_updated_graph_has_the_names_of_what_updated_it_or_none_that_are_sure
 
 def test_pictures_and_comparisons_have_the_names_of_the_capture():
     of = report(ONCE, graph_nodes=NODES)
-    events = timeline(of, 1000).events.filter(pl.col("name").cast(pl.String) == "a")
+    events = tracks(of, 1000).events.filter(pl.col("name").cast(pl.String) == "a")
     assert "grid 1,1,1 × block 32,1,1 captured in capture → layer" in {*events["note"].cast(pl.String)}
     (digest,) = digests_of(of)
     assert {*digest.slots.filter(pl.col("name").cast(pl.String) == "a")["range"].cast(pl.String)} == {"layer"}
@@ -328,27 +310,18 @@ def test_a_program_of_cuda_with_child_updated_and_twice_instantiated_graphs():
 
 
 def twins(of):
-    """Pairs of operations of a graph and of the eager pass before it, by order: dur_ns, and name and place of both."""
+    """Pairs of operations of a graph and of the eager pass before it, by order: name and place of both."""
     work = operations(of, "call_row", "thread_id", "call_start", "call_end").sort("call_start", "start")
     calls = work.select("process_id", "thread_id", since="call_start", until="call_end")
     of_capture = captured_names(of)[gathered(capture_rows(of), work["row"]).fill_null(0)]
     launched = names_around(of, calls)
-    both = work.select(
-        "kind", "name", "dur_ns", "call_row", graph=gathered(capture_rows(of), work["row"]).is_not_null()
-    )
+    both = work.select("kind", "name", "call_row", graph=gathered(capture_rows(of), work["row"]).is_not_null())
     both = both.hstack([part["path"].alias(name) for part, name in ((launched, "path"), (of_capture, "captured"))])
     both = both.with_columns(batch=pl.col("path").str.extract(r"^(?:eager|graph) b=(\d+)")).drop_nulls("batch")
     for (_, _), graph in both.filter("graph").group_by("batch", "call_row"):
         eager = both.filter(~pl.col("graph"), batch=graph["batch"][0]).head(graph.height)
-        yield pl.DataFrame(
-            {
-                "dur_ns": graph["dur_ns"],
-                "eager_name": eager["name"],
-                "name": graph["name"],
-                "eager": place(eager["path"]),
-                "captured": place(graph["captured"]),
-            }
-        )
+        places = {"eager": place(eager["path"]), "captured": place(graph["captured"])}
+        yield pl.DataFrame({"eager_name": eager["name"], "name": graph["name"], **places})
 
 
 def place(paths):

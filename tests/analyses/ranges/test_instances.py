@@ -96,10 +96,8 @@ def test_each_process_is_compared_with_itself_on_its_own_device(events, window, 
 
 def test_the_page_says_whose_they_are():
     page = instances_page(compared(TWO), 8)
-    assert [section.remark for section in page.sections if section.title == "WHERE THE TIME WENT"] == [
-        "GPU 0, process 1, 4 usual instances",
-        "GPU 1, process 2, 5 instances",
-    ]
+    shown = [section.remark for section in page.sections if section.title == "WHERE THE TIME WENT"]
+    assert shown == ["GPU 0, process 1, 4 usual instances", "GPU 1, process 2, 5 instances"]
     alone = instances_page(compared(TWO, process=2), 8)
     assert alone.sections[0].remark == "GPU 1, 5 instances"
     assert alone.more.endswith("--window 'step#1' --process 2")
@@ -136,6 +134,9 @@ def rows(of, *columns, **where):
     return steps(of, **where).select(columns).rows()
 
 
+WORK_COLUMNS = ("operations", "gpu_busy_ns")
+
+
 @pytest.mark.parametrize(
     ("events", "columns", "where", "expected"),
     [
@@ -154,12 +155,7 @@ def rows(of, *columns, **where):
             [(1, 10, 2, 40, 110, 70, 60), (2, 60, 0, None, None, None, None)],
         ),
         # what any thread launches in a step is of it
-        (
-            [step(1, 0, 50), *launched(20, 21, kernel(21, 30, correlation=1), thread=2)],
-            ("operations", "gpu_busy_ns"),
-            {},
-            [(1, 9)],
-        ),
+        ([step(1, 0, 50), *launched(20, 21, kernel(21, 30, correlation=1), thread=2)], WORK_COLUMNS, {}, [(1, 9)]),
         # steps of several processes and devices
         (TWO_PROCESSES, ("process_id", "device", "kernel_ns"), {}, [(1, 0, 10), (2, 1, 10)]),
         (TWO_PROCESSES, ("process_id",), {"device": 1}, [(2,)]),
@@ -236,10 +232,8 @@ def test_a_first_step_that_loads_warms_up():
 
 def test_a_first_step_that_compiles_warms_up():
     compiling = host("op", "_compile.compile_inner (dynamo_timed)", 10, 380)
-    assert rows(training(500, 100, first=[compiling]), "warm_up", "evidence") == [
-        (True, "400 ns longer than later steps, of which compiling 370 ns"),
-        (False, None),
-    ]
+    expected = [(True, "400 ns longer than later steps, of which compiling 370 ns"), (False, None)]
+    assert rows(training(500, 100, first=[compiling]), "warm_up", "evidence") == expected
 
 
 @pytest.mark.parametrize(

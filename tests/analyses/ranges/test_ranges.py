@@ -47,17 +47,13 @@ def test_ranges_by_domain_name_and_style():
     )
 
 
-def length(one):
-    """How long a range lasts on the host; one that was never closed until the latest NVTX event."""
-    return (OPEN_UNTIL if one.event.end is None else one.event.end) - one.start
-
-
 @given(reports())
 def test_sums_against_the_model(events):
     model = SlowRanges(events)
     work, expected = model.work(DEVICE_KINDS), {}
     for one in model.ranges:
-        told = {"dur_ns": length(one), **model.of_process(one, work)}
+        end = OPEN_UNTIL if one.event.end is None else one.event.end
+        told = {"dur_ns": end - one.start, **model.of_process(one, work)}
         expected.setdefault((name_of(one.event), one.event.side["style"]), []).append(told)
     table = ranges(report(events))
     found = {(row["range"], row["style"]): row for row in table.to_dicts()}
@@ -318,19 +314,14 @@ def test_thousands_deep():
     assert found.get_column("busy_ns").to_list() == [10 * (depth - number - 1) + 12 for number in range(depth)]
 
 
-def left_open(count, *, every=10):
-    """A thread that opens a range and launches a kernel in it, again and again, and closes none."""
-    events = []
-    for number in range(count):
-        at = every * number
-        events.append(nvtx("step", at, None, open_until_ns=every * count))
-        events += launched(at + 1, at + 2, kernel(at + 3, at + 7, correlation=number))
-    return [*events, nvtx("last", every * count - 1, every * count)]
-
-
 def test_thousands_that_were_never_closed():
     """Range by range this takes minutes, more than tests may: 16 million pairs, and as many layers as ranges."""
-    made, count = report(left_open(4000)), 4000
+    count, events = 4000, [nvtx("last", 39_999, 40_000)]
+    for number in range(count):  # a thread that opens a range and launches a kernel in it, and closes none
+        at = 10 * number
+        events.append(nvtx("step", at, None, open_until_ns=40_000))
+        events += launched(at + 1, at + 2, kernel(at + 3, at + 7, correlation=number))
+    made = report(events)
     found = range_gpu(made)
     points = pl.DataFrame({"process_id": 1, "thread_id": 1, "at": [10 * 77 + 5]}, schema_overrides={"at": pl.Int64})
     inside = ranges_at(made, points).item()

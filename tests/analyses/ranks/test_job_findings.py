@@ -119,10 +119,6 @@ def steps(*told):
     return pl.DataFrame(rows, schema=["rank", "step", "kind", "ns"], orient="row")
 
 
-def kept(*told):
-    return common_steps(steps(*told)).get_column("step").unique().sort().to_list()
-
-
 @pytest.mark.parametrize(
     ("told", "used"),
     [
@@ -134,7 +130,7 @@ def kept(*told):
     ],
 )
 def test_steps_at_both_ends_that_are_no_usual_ones_are_left_out_of_means(told, used):
-    assert kept(*told) == used
+    assert common_steps(steps(*told)).get_column("step").unique().sort().to_list() == used
 
 
 def test_ranks_without_collectives_are_a_doubt_and_no_ranks_that_never_wait():
@@ -217,7 +213,6 @@ def test_collectives_of_gloo_beside_those_of_nccl_are_said_not_to_be_told(report
 #: rank takes; how late rank 1 is in a step.
 BEGINS, TAKES = (1_000, 1_500), 300
 LATE_US = {3: 40_000}
-
 SHAPES = {"Input Dims": [[1024, 257]], "Input type": ["float"]}
 
 

@@ -36,7 +36,6 @@ def late():
     return job([SAMPLES / "ddp_late"], Asked())
 
 
-@pytest.mark.slow
 def test_the_late_rank_its_step_its_cause_and_the_size_are_told(late):
     first = late_ranks(late)[0]
     assert (first.rank, first.first, first.last) == (1, 11, 11)
@@ -116,13 +115,7 @@ def test_nothing_is_told_of_one_rank_alone():
 #: What rank 2 multiplied in steps 8 to 10, by CUDA events, and what rank 1 slept in step 12, by its own clock.
 MULTIPLIED_NS = (11_309_000, 11_588_000, 11_935_000)
 SLEPT_NS = 30_179_000
-
 STAGES, MICROBATCHES, STEPS = 4, 8, 2
-
-
-@pytest.fixture(scope="module")
-def four():
-    return job([SAMPLES / "ddp_four"], Asked())
 
 
 @pytest.fixture(scope="module")
@@ -130,8 +123,8 @@ def pipeline():
     return job([SAMPLES / "pipeline_four"], Asked())
 
 
-@pytest.mark.slow
-def test_late_ranks_their_steps_causes_and_sizes_are_told(four):
+def test_late_ranks_their_steps_causes_and_sizes_are_told():
+    four = job([SAMPLES / "ddp_four"], Asked())
     multiplies, sleeps = sorted(late_ranks(four)[:2], key=lambda one: one.first)
     assert (multiplies.rank, multiplies.first, multiplies.last) == (2, 8, 10)
     assert (sleeps.rank, sleeps.first, sleeps.last) == (1, 12, 12)
@@ -148,7 +141,6 @@ def test_late_ranks_their_steps_causes_and_sizes_are_told(four):
     assert rows.group_by("id").len().get_column("len").unique().to_list() == [4]
 
 
-@pytest.mark.slow
 def test_messages_of_a_pipeline_are_all_matched_between_neighbours(pipeline):
     rows = pipeline.table("collectives")
     assert rows.get_column("id").null_count() == 0
@@ -163,22 +155,16 @@ def test_messages_of_a_pipeline_are_all_matched_between_neighbours(pipeline):
     assert rows.get_column("bytes").unique().to_list() == [4096 * 4096 * 2]
 
 
-@pytest.mark.slow
 def test_the_slow_stage_of_a_pipeline_is_found(pipeline):
     assert late_ranks(pipeline) == []
     first = job_findings(pipeline)[0]
     assert (first.finding, first.text[:6]) == ("other-work", "Rank 2")
 
 
-@pytest.fixture(scope="module")
-def two_gpus():
-    return job([REPORT], Asked())
-
-
-def test_exposed_parts_sum_to_the_bucket_of_the_ledger(two_gpus):
+def test_exposed_parts_sum_to_the_bucket_of_the_ledger():
     with read(REPORT) as report:
         sums = ledger(report).filter(pl.col("bucket") == "communication").group_by("device").agg(pl.col("ns").sum())
-    own = two_gpus.table("collectives").group_by("device").agg(
+    own = job([REPORT], Asked()).table("collectives").group_by("device").agg(
         ns=pl.col("exposed_wait_ns").sum() + pl.col("exposed_transfer_ns").sum()
     )  # fmt: skip
     assert dict(own.iter_rows()) == dict(sums.iter_rows())
@@ -310,7 +296,6 @@ def _said(*rows):
     return [{"event_id": row, **told} for row in rows]
 
 
-@pytest.mark.slow
 def test_of_two_reports():
     first = report(_rank(1, 5, 12, 100), collective_detail=_said(3))
     second = report(_rank(2, 60, 66, 100), collective_detail=_said(3))
@@ -335,7 +320,6 @@ def test_of_one_report():
     ]
 
 
-@pytest.mark.slow
 def test_the_ranks_of_a_sample():
     rows = path_of_ranks([SAMPLES / "ddp_late"], Asked(cache=False))
     assert rows["rank"].sort().to_list() == [0, 1]

@@ -10,11 +10,10 @@ from kanalyze.analyses.replay.critical_path import critical_path, edges, slack
 from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, nvtx, report, timeline
+from support.command import ROOT
 from support.slow_path import SlowPath
 from support.slow_replay import TURNS, simulated
 from support.strategies import EVENTS, WINDOWS
-
-ROOT = __import__("pathlib").Path(__file__).parents[3]
 
 
 def _segments(*events, **where):
@@ -24,11 +23,7 @@ def _segments(*events, **where):
 
 def test_a_device_that_waits_for_the_host():
     assert _segments(
-        call("cudaLaunchKernel", 0, 2, correlation=1),
-        call("cudaLaunchKernel", 10, 12, correlation=2),
-        kernel(3, 5, name="a", correlation=1),
-        kernel(13, 15, name="b", correlation=2),
-        nvtx("data", 4, 9),
+        *timeline("0-2 cudaLaunchKernel #1; 10-12 cudaLaunchKernel #2; 3-5 kernel:a #1; 13-15 kernel:b #2; 4-9 [data]"),
     ) == [
         (0, 2, "launch", "cudaLaunchKernel"),
         (2, 2, "host", "between cudaLaunchKernel and data"),
@@ -45,12 +40,9 @@ def test_a_device_that_waits_for_the_host():
 )
 def test_a_wait_for_a_stream_that_is_not_recorded_is_one_where_it_lasted(begin, causes):
     """As in traces; one that waits for nothing returns within microseconds, in which a kernel may end by chance."""
+    launches = timeline("0-1000 cudaLaunchKernel #1; 2000-90000 kernel:a #1; 96000-97000 cudaLaunchKernel #2")
     found = _segments(
-        call("cudaLaunchKernel", 0, 1_000, correlation=1),
-        kernel(2_000, 90_000, name="a", correlation=1),
-        call("cudaStreamSynchronize", begin, 91_000),
-        call("cudaLaunchKernel", 96_000, 97_000, correlation=2),
-        kernel(98_000, 100_000, name="b", correlation=2),
+        *launches, kernel(98_000, 100_000, name="b", correlation=2), call("cudaStreamSynchronize", begin, 91_000)
     )
     assert [cause for _, _, cause, _ in found] == ["launch", *causes, "host", "launch", "launch latency", "kernel"]
 
@@ -223,10 +215,7 @@ def _graph(*events, **tables):
 
 def test_nested_calls_count_as_the_outermost():
     graph = _graph(
-        call("cudaLaunchKernel", 0, 9),
-        call("cuLaunchKernel", 2, 5, correlation=1),
-        call("cuStreamSynchronize", 6, 8),
-        call("cudaLaunchKernel", 10, 12),
+        *timeline("0-9 cudaLaunchKernel; 2-5 cuLaunchKernel #1; 6-8 cuStreamSynchronize; 10-12 cudaLaunchKernel"),
         kernel(3, 7, correlation=1),
     )
     assert graph.calls["outer"].to_list() == [0, 0, 0, 3]
@@ -268,9 +257,7 @@ def test_nodes_of_a_graph_wait_for_what_the_report_says_they_depend_on():
 def test_migrations_take_no_part():
     graph = _graph(
         memcpy(2, 6, stream=None, side={"migration_cause": "GPU page fault"}),
-        call("cudaLaunchKernel", 0, 1, correlation=1),
-        kernel(1, 5, correlation=1),
-        call("cudaDeviceSynchronize", 1, 8),
+        *timeline("0-1 cudaLaunchKernel #1; 1-5 kernel #1; 1-8 cudaDeviceSynchronize"),
     )
     assert graph.operations["stream"].to_list()[0] is None
     assert graph.calls["waited_for"].to_list() == [None, 1]

@@ -23,8 +23,8 @@ SAMPLES = Path("sample_reports")
 REPORTS = sorted([*SAMPLES.glob("*/nsys.sqlite"), *SAMPLES.glob("*/*.json.gz")])
 
 
-def _whatif(found, **changes):
-    return whatif_of(found, Changes(**changes), [], each=False, measured_ns=None)
+def _whatif(found, *, each=False, measured_ns=None, **changes):
+    return whatif_of(found, Changes(**changes), [], each=each, measured_ns=measured_ns)
 
 
 def _same(found):
@@ -75,14 +75,6 @@ def test_faster_is_never_later(turns, names):
     assert took[0] == simulated(turns).end
 
 
-def test_a_host_that_no_call_holds_is_in_its_own_code_at_the_end_of_a_window():
-    """The next launch is after the window: what came before it is no call."""
-    every = report([*launched(0, 5, kernel(10, 50, name="a")), *launched(90, 95, kernel(96, 130, name="b"))])
-    found = _whatif(every.narrow(window=Window(0, 70)), faster=(("a", 4),))
-    assert (found.now_ns, found.then_ns) == (70, 70)
-    assert {one.cause: one.then_ns for one in found.critical} == {"host code": 65, "CUDA calls": 5}
-
-
 def _host_bound(unit=1):
     events, name = [], "void ns::gemm<float>(int)"
     for at in range(0, 1000 * unit, 100 * unit):
@@ -91,16 +83,45 @@ def _host_bound(unit=1):
     return report([*events, call("cudaDeviceSynchronize", 1000 * unit, 1055 * unit)])
 
 
-def test_a_faster_kernel_of_a_host_bound_program_gains_what_follows_the_last_launch():
-    found = _whatif(_host_bound(), faster=(("gemm", 2),))
-    assert (found.now_ns, found.then_ns, found.amdahl_ns) == (965, 965 - 25, 965 - 250)
+FIRST = launched(0, 2, kernel(10, 110, name="gemm"))
+COPIED = launched(0, 5, memcpy(10, 1010, size_bytes=10_000), "cudaMemcpyAsync")
+PAGEABLE = memcpy(1010, 1020, side={"source_memory": "Pageable", "target_memory": "Device"})
+BEFORE_COPY = [*launched(0, 5, kernel(9, 1009, name="gemm")), *launched(10, 100, PAGEABLE, "cudaMemcpyAsync")]
+BEFORE_COPY += [nvtx("work", 101, 2000), call("cudaDeviceSynchronize", 2000, 2010)]
+#: The next launch is after the window: what came before it is no call.
+HELD_BY_NONE = [*launched(0, 5, kernel(10, 50, name="gemm")), *launched(90, 95, kernel(96, 130, name="b"))]
+UNWAITED = launched(0, 5_000, kernel(4_000, 300_000, name="gemm"))
+UNWAITED += launched(6_000, 8_000, kernel(301_000, 302_000, name="b"))
 
 
-@pytest.mark.parametrize(("begins", "saved_ns"), [(95, 50), (50, 0)])
-def test_what_begins_in_the_last_quarter_of_an_operation_follows_its_end(begins, saved_ns):
-    later = launched(4, 6, kernel(10 + begins, 110 + begins, name="b"))
-    found = _whatif(report([*launched(0, 2, kernel(10, 110, name="a")), *later]), faster=(("a", 2),))
-    assert found.now_ns - found.then_ns == saved_ns
+@pytest.mark.parametrize(
+    ("of", "changes", "now_ns", "saved_ns", "amdahl_ns"),
+    [
+        # a faster kernel of a host-bound program gains what follows the last launch
+        (_host_bound(), {"faster": (("gemm", 2),)}, 965, 25, 250),
+        # host code of a range until the device is the limit, and in a window nothing that is before it
+        (_host_bound(), {"faster": (("host:prep*", 2),)}, 965, 9 * 40, 9 * 40),
+        (_host_bound().narrow(window="500ns..1000ns"), {"faster": (("host:prepare", 2),)}, 500, 5 * 40, None),
+        # what begins in the last quarter of an operation follows its end
+        (report([*FIRST, *launched(4, 6, kernel(105, 205, name="b"))]), {"faster": (("gemm", 2),)}, 205, 50, None),
+        (report([*FIRST, *launched(4, 6, kernel(60, 160, name="b"))]), {"faster": (("gemm", 2),)}, 160, 0, None),
+        (report([*COPIED, call("cudaDeviceSynchronize", 6, 1015)]), {"copies_bytes_per_s": 20e9}, 1015, 500, None),
+        # a call that returned before its copy began waited for nothing
+        (report(BEFORE_COPY), {"faster": (("gemm", 2),)}, 2010, 0, None),
+        (report(HELD_BY_NONE).narrow(window=Window(0, 70)), {"faster": (("gemm", 4),)}, 70, 0, None),
+        # a launch that nothing waited for takes no longer than launches do
+        (report(UNWAITED), {"faster": (("gemm", 1000),)}, 302_000, 302_000 - 19_000, None),
+    ],
+)
+def test_what_a_change_saves(of, changes, now_ns, saved_ns, amdahl_ns):
+    found = _whatif(of, **changes)
+    assert (found.now_ns, found.now_ns - found.then_ns) == (now_ns, saved_ns)
+    assert amdahl_ns is None or found.now_ns - found.amdahl_ns == amdahl_ns
+
+
+def test_a_host_that_no_call_holds_is_in_its_own_code_at_the_end_of_a_window():
+    found = _whatif(report(HELD_BY_NONE).narrow(window=Window(0, 70)), faster=(("gemm", 4),))
+    assert {one.cause: one.then_ns for one in found.critical} == {"host code": 65, "CUDA calls": 5}
 
 
 def test_without_the_device_the_host_s_time_is_left():
@@ -108,18 +129,6 @@ def test_without_the_device_the_host_s_time_is_left():
     assert whole(HostTime()) == 965
     assert alone(HostTime()) == pytest.approx(965 - 50, rel=0.01)
     assert alone(HostTime(0.5)) < 0.6 * alone(HostTime())
-
-
-def test_host_code_of_a_range_until_the_device_is_the_limit():
-    found = _whatif(_host_bound(), faster=(("host:prep*", 2),))
-    assert (found.then_ns, found.amdahl_ns) == (965 - 9 * 40, 965 - 9 * 40)
-    assert found.critical[0].cause == "host code"
-
-
-def test_what_is_before_the_window_does_not_change():
-    whole = _host_bound()
-    found = _whatif(whole.narrow(window="500ns..1000ns"), faster=(("host:prepare", 2),))
-    assert (found.now_ns, found.then_ns) == (500, 500 - 5 * 40)
 
 
 @pytest.mark.parametrize("change", [("gemm", 2), ("host:prepare", 2), ("host", 2), ("calls", 2)])
@@ -154,12 +163,6 @@ def test_a_collective_ends_after_the_last_rank_came():
     assert faster.now_ns - faster.then_ns == 10
 
 
-def test_copies_at_a_bandwidth():
-    events = launched(0, 5, memcpy(10, 1010, size_bytes=10_000), "cudaMemcpyAsync")
-    found = _whatif(report([*events, call("cudaDeviceSynchronize", 6, 1015)]), copies_bytes_per_s=20e9)
-    assert (found.now_ns, found.then_ns) == (1015, 515)
-
-
 def _in_fours(start, step_ns, apart_ns, call_ns, ran, waits):  # noqa: PLR0913 - what a step has
     """Six steps of four launches each, so far apart, and a wait."""
     events = []
@@ -171,12 +174,9 @@ def _in_fours(start, step_ns, apart_ns, call_ns, ran, waits):  # noqa: PLR0913 -
     return events
 
 
-def test_launches_as_one_graph():
+def test_launches_as_one_graph_take_less_and_never_longer_than_what_it_replaces():
     found = _whatif(report(_in_fours(0, 200, 20, 10, (14, 16), (80, 85))), graph=True)
     assert found.then_ns < found.now_ns - 6 * 20
-
-
-def test_a_graph_never_takes_longer_than_what_it_replaces():
     slow = launched(0, 150, kernel(160, 170, name="g"), "cudaGraphLaunch_v10000")
     found = _whatif(report([*slow, *_in_fours(200, 100, 8, 6, (7, 8), (40, 50))]), graph=True)
     assert found.then_ns <= found.now_ns == 750
@@ -207,15 +207,6 @@ def test_a_call_that_puts_a_copy_aside_returns_with_the_copy(api, target):
     assert _whatif(made, without=("sync",)).then_ns <= 3 * 1300
 
 
-def test_a_call_that_returned_before_its_copy_began_waited_for_nothing():
-    memory = {"source_memory": "Pageable", "target_memory": "Device"}
-    events = launched(0, 5, kernel(9, 1009, name="gemm"))
-    events += launched(10, 100, memcpy(1010, 1020, side=memory), "cudaMemcpyAsync")
-    events += [nvtx("work", 101, 2000), call("cudaDeviceSynchronize", 2000, 2010)]
-    found = _whatif(report(events), faster=(("gemm", 2),))
-    assert found.then_ns == found.now_ns == 2010
-
-
 def test_the_window_is_that_of_the_critical_path():
     of_other = [call("cuInit", 0, 10, process=2), call("cuMemFree", 9_000, 9_900, process=2)]
     events = [call("cudaLaunchKernel", 100, 105, correlation=1), kernel(109, 209, correlation=1), *of_other]
@@ -235,7 +226,7 @@ def test_what_matches_nothing_is_an_error_that_says_what_there_is():
 
 
 def test_single_changes_by_gain():
-    found = whatif_of(_host_bound(), Changes(), [], each=True, measured_ns=None)
+    found = _whatif(_host_bound(), each=True)
     gains = [found.now_ns - one.then_ns for one in found.single]
     assert gains == sorted(gains, reverse=True)
     assert {"--faster host:prepare=2", "--faster gemm=2", "--without sync"} <= {one.change for one in found.single}
@@ -245,22 +236,21 @@ def test_single_changes_have_families_of_kernels_beside_their_names():
     tiles = (f"sm80_xmma_gemm_f32f32_f32f32_f32_{tile}x8" for tile in ("tn_n_tilesize32x32", "nt_n_tilesize64x64"))
     names = dict(zip((0, 10), tiles, strict=True))
     events = [one for at, name in names.items() for one in launched(at, at + 1, kernel(at + 2, at + 8, name=name))]
-    found = whatif_of(report(events), Changes(), [], each=True, measured_ns=None)
+    found = _whatif(report(events), each=True)
     told = {one.change: one.amdahl_ns for one in found.single}
     assert told["--faster gemm=2"] == found.now_ns - 6
     assert {told[f"--faster {name}=2"] for name in names.values()} == {found.now_ns - 3}
 
 
 def test_the_measured_time_tells_what_is_left_of_the_host_s():
-    found = whatif_of(_host_bound(1000), Changes(), [], each=False, measured_ns=900_000)
+    found = _whatif(_host_bound(1000), measured_ns=900_000)
     assert 0.1 < found.host_kept_low < found.host_kept < found.host_kept_high < 1
     assert found.then_ns == found.now_ns == pytest.approx(900_000, rel=0.003)
     assert (found.low_ns, found.high_ns) == pytest.approx((0.97 * 873_000, 1.03 * 927_000), rel=0.005)
 
 
 def test_of_a_device_bound_program_the_bounds_have_what_the_host_may_take_without_the_profiler():
-    change = Changes(faster=(("gemm", 100),))
-    found = whatif_of(_device_bound(), change, [], each=False, measured_ns=520_000)
+    found = _whatif(_device_bound(), faster=(("gemm", 100),), measured_ns=520_000)
     assert (found.host_kept, found.host_kept_high) == (1, 1)
     assert found.host_kept_low < 0.5
     assert 65_000 < found.then_ns == pytest.approx(found.high_ns / 1.03, abs=1)  # the host as recorded
@@ -268,11 +258,10 @@ def test_of_a_device_bound_program_the_bounds_have_what_the_host_may_take_withou
 
 
 def test_changes_of_one_thing_multiply():
-    twice = whatif_of(_host_bound(1000), Changes(faster=(("gemm", 2), ("*", 3))), [], each=False, measured_ns=None)
-    once = whatif_of(_host_bound(1000), Changes(faster=(("gemm", 6),)), [], each=False, measured_ns=None)
-    assert twice.then_ns == pytest.approx(once.then_ns, abs=20)
-    change = Changes(faster=(("gemm", 1000), ("host", 2), ("host:prepare", 3)))
-    host = whatif_of(_host_bound(1000), change, [], each=False, measured_ns=None)
+    made = _host_bound(1000)
+    twice, once = (_whatif(made, faster=faster).then_ns for faster in ((("gemm", 2), ("*", 3)), (("gemm", 6),)))
+    assert twice == pytest.approx(once, abs=20)
+    host = _whatif(made, faster=(("gemm", 1000), ("host", 2), ("host:prepare", 3)))
     each = 5_000 + 15_000 / 2 + 80_000 / 6  # call, host code outside of the range and in it
     assert host.then_ns == pytest.approx(9 * each + 5_000 + 2_000 + 8_000, abs=1_000)  # launched, begun, returned
 
@@ -288,18 +277,10 @@ def _device_bound():
 
 def test_the_end_of_a_window_does_not_wait_for_a_host_that_waits():
     part = _device_bound().narrow(window="55us..513us")  # from the start of the second kernel to the last one's end
-    found = whatif_of(part, Changes(faster=(("gemm", 2),)), [], each=False, measured_ns=None)
+    found = _whatif(part, faster=(("gemm", 2),))
     assert (found.now_ns, found.then_ns) == (458_000, 458_000 - 9 * 25_000)
-    cut = _device_bound().narrow(window="55us..500us")
-    halved = whatif_of(cut, Changes(faster=(("gemm", 2),)), [], each=False, measured_ns=None)
+    halved = _whatif(_device_bound().narrow(window="55us..500us"), faster=(("gemm", 2),))
     assert halved.then_ns == 8 * 25_000 + 8 * 1_000 + 37_000 // 2
-
-
-def test_a_launch_that_nothing_waited_for_takes_no_longer_than_launches_do():
-    events = launched(0, 5_000, kernel(4_000, 300_000, name="gemm"))
-    events += launched(6_000, 8_000, kernel(301_000, 302_000, name="b"))
-    found = whatif_of(report(events), Changes(faster=(("gemm", 1000),)), [], each=False, measured_ns=None)
-    assert found.then_ns == 8_000 + 10_000 + 1_000
 
 
 def test_a_network_ends_at_the_window():
@@ -328,7 +309,7 @@ def test_of_odd_recordings_every_change_has_an_answer(events, change, sides):
     made = report(events)
     try:
         part = made if sides is None else made.narrow(window=f"{sides[0]}ns..{sides[0] + sides[1]}ns")
-        found = whatif_of(part, Changes(**change), [], each=False, measured_ns=None)
+        found = _whatif(part, **change)
     except KanalyzeError:
         return
     if "copies_bytes_per_s" not in change and "graph" not in change:
@@ -366,7 +347,7 @@ def test_the_bounds_have_what_each_part_of_the_host_s_time_tells(events, change,
         ends.append(replayed(net, changed(made, net, Changes(host=HostTime(kept)))).end)
     assert ends == sorted(ends, reverse=True)
     try:
-        found = whatif_of(made, Changes(**change), [], each=False, measured_ns=measured_ns)
+        found = _whatif(made, measured_ns=measured_ns, **change)
     except KanalyzeError:
         return
     if "copies_bytes_per_s" not in change and "graph" not in change:

@@ -18,21 +18,9 @@ import kanalyze
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.iterations.phases import steady_part
 from kanalyze.analyses.ranges.captured import captured
+from kanalyze.analyses.replay import _unprofiled
 from kanalyze.analyses.replay._host_time import AS_RECORDED, BY_TOOL, UNCHANGED, HostTime, Unslowed, fitted
-from kanalyze.analyses.replay._unprofiled import (
-    Bare,
-    BareIteration,
-    Estimate,
-    Moved,
-    _mean,
-    bare_sentence,
-    corrected,
-    estimated,
-    hosts_of,
-    lengths_of,
-    runs_without,
-    unprofiled,
-)
+from kanalyze.analyses.replay._unprofiled import _mean
 from kanalyze.analyses.replay._whatif import window_without
 from kanalyze.errors import CannotTellError
 from kanalyze.readers import read
@@ -55,8 +43,9 @@ def test_of_marks_that_are_as_many_the_lengths_are_those_from_one_to_the_next(le
     first = data.draw(st.integers(0, count - 2))
     last = data.draw(st.integers(first + 1, count - 1))
     others = {"Optimizer.step#A": starts[:3], "the outermost module's call": [*starts, *starts], "as many": starts}
-    assert lengths_of({**others, "step": starts}, "step", count, first, last) == ("step", lengths[first:last])
-    assert lengths_of(others, "step", count, first, last) is None
+    wanted = ("step", lengths[first:last])
+    assert _unprofiled.lengths_of({**others, "step": starts}, "step", count, first, last) == wanted
+    assert _unprofiled.lengths_of(others, "step", count, first, last) is None
 
 
 @pytest.mark.parametrize(
@@ -68,14 +57,14 @@ def test_of_marks_that_are_as_many_the_lengths_are_those_from_one_to_the_next(le
     ],
 )
 def test_the_surest_mark_counts(marks, surest):
-    found = lengths_of({name: list(range(10)) for name in marks}, "step", 10, 0, 9)
+    found = _unprofiled.lengths_of({name: list(range(10)) for name in marks}, "step", 10, 0, 9)
     assert found is not None
     assert found[0] == surest
 
 
 @pytest.mark.parametrize(("count", "first", "last"), [(4, 0, 3), (6, 2, 2)])
 def test_few_iterations_tell_nothing(count, first, last):
-    assert lengths_of({"step": list(range(count))}, "step", count, first, last) is None
+    assert _unprofiled.lengths_of({"step": list(range(count))}, "step", count, first, last) is None
 
 
 def capture(folder, **runs):
@@ -194,13 +183,15 @@ def test_a_name_of_which_some_may_be_left_out_tells_nothing(tmp_path):
 
 def test_of_a_report_that_is_in_no_capture_there_is_nothing():
     with read(CAPTURE / "nsys.sqlite") as report:
-        assert runs_without(report, steady_part(report), 0.0) is None
+        assert _unprofiled.runs_without(report, steady_part(report), 0.0) is None
     assert "without_profiler" not in json.loads(run("summarize", CAPTURE / "nsys.sqlite", "--format", "json").text)
 
 
 def test_a_mark_s_name_is_cut_and_quoted():
-    iteration = BareIteration(100.0, 200.0, (100.0,), 90.0, 110.0, "my \x1b[31mmark" + "x" * 100, by_device=False)
-    text = bare_sentence(Bare((1,), iteration), "nsys")
+    iteration = _unprofiled.BareIteration(
+        100.0, 200.0, (100.0,), 90.0, 110.0, "my \x1b[31mmark" + "x" * 100, by_device=False
+    )
+    text = _unprofiled.bare_sentence(_unprofiled.Bare((1,), iteration), "nsys")
     assert "\x1b" not in text
     assert len(text) < 160
     assert text.endswith("): recorded, 2.00 × as long.")
@@ -216,8 +207,8 @@ def test_a_mark_s_name_is_cut_and_quoted():
     ],
 )
 def test_what_is_said_of_the_recorded_one(recorded_ns, by_device, end):
-    iteration = BareIteration(100.0, recorded_ns, (100.0,), 95.0, 110.0, "step", by_device=by_device)
-    assert bare_sentence(Bare((1,), iteration), "nsys").endswith(f"){end}")
+    iteration = _unprofiled.BareIteration(100.0, recorded_ns, (100.0,), 95.0, 110.0, "step", by_device=by_device)
+    assert _unprofiled.bare_sentence(_unprofiled.Bare((1,), iteration), "nsys").endswith(f"){end}")
 
 
 SAMPLES = Path("sample_reports")
@@ -226,7 +217,7 @@ TIMES = ["event_id", "start_ns", "dur_ns"]
 
 
 def without(found, kept, reach_ns=10**9):
-    return unprofiled(found, Unslowed(*[HostTime(kept, reach_ns)] * 3))
+    return _unprofiled.unprofiled(found, Unslowed(*[HostTime(kept, reach_ns)] * 3))
 
 
 def spans(found, kind):
@@ -282,7 +273,7 @@ def test_all_of_a_call_that_loads_code_is_near_and_of_others_what_is_within_reac
 def test_of_simulated_programs_nothing_changes_where_all_is_left(turns):
     whole = simulated(turns).report
     for kind in ("api", "kernel", "range"):
-        assert spans(unprofiled(whole, UNCHANGED), kind).equals(spans(whole, kind)), kind
+        assert spans(_unprofiled.unprofiled(whole, UNCHANGED), kind).equals(spans(whole, kind)), kind
 
 
 @given(TURNS, st.floats(0.1, 1), st.floats(0.1, 1))
@@ -303,12 +294,11 @@ def test_the_less_is_left_of_the_host_the_earlier_all_is(turns, some, more):
 
 
 @pytest.mark.parametrize("path", REPORTS, ids=lambda path: "-".join(path.parts[1:]))
-@pytest.mark.one_in(4)
 def test_where_all_is_left_reports_are_as_recorded(path):
     whole = read(path, cache=False)
     if whole.kind("overhead").height:
         pytest.skip("what the profiler reports as its own work is gone")
-    same = unprofiled(whole, UNCHANGED)
+    same = _unprofiled.unprofiled(whole, UNCHANGED)
     for kind in whole.kinds:
         assert spans(same, kind).equals(spans(whole, kind)), kind
 
@@ -365,16 +355,16 @@ def test_a_process_that_starts_slowly_under_the_profiler_says_nothing_of_the_cod
 @pytest.mark.parametrize(("least", "kept"), [(0.1, [0.65, 0.572, 0.7]), (0.5, [0.6, 0.5, 0.7])])
 def test_where_a_run_tells_nothing_of_the_host_the_estimate_holds_up_to_the_most_that_it_allows(least, kept):
     known = Unslowed(HostTime(0.6), HostTime(least), HostTime(0.7))
-    source = object.__new__(Moved)
+    source = object.__new__(_unprofiled.Moved)
     source.host = known
-    found = hosts_of(SimpleNamespace(source=source, meta=SimpleNamespace(tool="nsys")))
+    found = _unprofiled.hosts_of(SimpleNamespace(source=source, meta=SimpleNamespace(tool="nsys")))
     assert [one.kept for one in found] == pytest.approx(kept)
 
 
 @pytest.mark.parametrize(("longer", "kept"), [(1.05, 1.05), (1.3, BY_TOOL["nsys"].usual.kept)])
 def test_a_run_that_took_much_longer_than_the_recording_tells_nothing_of_the_host(tmp_path, longer, kept):
     with kanalyze.read(slowed(tmp_path / "cap", int(991_878 * longer))) as found:
-        assert hosts_of(found).usual.kept == pytest.approx(kept, rel=0.05)
+        assert _unprofiled.hosts_of(found).usual.kept == pytest.approx(kept, rel=0.05)
 
 
 def test_a_run_that_took_longer_than_a_slower_host_explains_tells_nothing_of_the_host(tmp_path, monkeypatch):
@@ -384,7 +374,7 @@ def test_a_run_that_took_longer_than_a_slower_host_explains_tells_nothing_of_the
         monkeypatch.setattr(
             "kanalyze.analyses.replay._unprofiled.window_without", lambda *_, **__: lambda _: float(steady.ns)
         )
-        assert hosts_of(found) == BY_TOOL["nsys"]
+        assert _unprofiled.hosts_of(found) == BY_TOOL["nsys"]
 
 
 def slowed(folder, per_step_ns):
@@ -419,7 +409,7 @@ def test_without_a_run_that_tells_it_there_is_no_report_without_the_profiler(tmp
     with kanalyze.read(CAPTURE) as found, pytest.raises(CannotTellError, match="no run without one"):
         kanalyze.without_profiler(found)
     with kanalyze.read(slowed(tmp_path / "cap", 10**9)) as found:
-        assert corrected(found) is None  # it took no longer while recorded
+        assert _unprofiled.corrected(found) is None  # it took no longer while recorded
 
 
 @pytest.mark.parametrize("path", REPORTS, ids=lambda path: "-".join(path.parts[1:]))
@@ -428,7 +418,7 @@ def test_an_estimate_lies_between_what_the_gpu_does_and_what_was_recorded(path):
     steady = steady_part(whole)
     if steady is None:
         pytest.skip("nothing repeats")
-    found = estimated(whole.narrow(window=steady.window), steady)
+    found = _unprofiled.estimated(whole.narrow(window=steady.window), steady)
     assert found.least_ns <= found.usual_ns <= found.most_ns * 1.001
     assert found.most_ns <= 1.031 * 1.12 * steady.ns / steady.number  # hosts differ from run to run
 
@@ -438,7 +428,7 @@ def test_an_estimate_lies_between_what_the_gpu_does_and_what_was_recorded(path):
     [((100.0, 99.0, 101.0), 92, 108), ((100.0, 85.0, 115.0), 85, 115), ((100.0, 97.0, 130.0), 92, 130)],
 )
 def test_another_run_differs_by_what_hosts_do_and_at_least_by_what_gpus_do(told, low_ns, high_ns):
-    found = Estimate(*told)
+    found = _unprofiled.Estimate(*told)
     assert (found.low_ns, found.high_ns) == (pytest.approx(low_ns), pytest.approx(high_ns))
 
 

@@ -137,10 +137,8 @@ def test_a_pattern_of_the_users_own():
         "my decode bs=8",
         patterns=["my decode bs={batch} (kv {kv})", "run {kind} with {tokens}"],
     )
-    assert engine_marks(of).select(FIELDS[:6]).rows() == [
-        ("the program", "decode", 7, 7, None, 90),
-        ("the program", "mixed", None, 12, None, None),
-    ]
+    shown = engine_marks(of).select(FIELDS[:6]).rows()
+    assert shown == [("the program", "decode", 7, 7, None, 90), ("the program", "mixed", None, 12, None, None)]
     inner = report([nvtx("step[DECODE bs=2]", 0, 100), nvtx("forward", 10, 90)]).narrow(steps=["forward"])
     assert engine_marks(inner).select("start", "kind", "requests").rows() == [(0, "decode", 2)]
     with pytest.raises(UnknownNameError, match=r"no range 'his \{batch\}'"):
@@ -189,10 +187,8 @@ def test_steps_on_the_gpu_and_the_gaps_between_them():
         ("outside", 0, None, None, 5, 0, 0, 0, 0, None),
     ]
     later = engine_steps(report(events), by="batch", window="60ns..160ns")
-    assert later.select("kind", "size_above", "size", "count", "ns", "kernel_ns").rows() == [
-        ("decode", 0, 1, 1, 90, 50),
-        ("decode", 1, 2, 1, 10, 10),
-    ]
+    expected = [("decode", 0, 1, 1, 90, 50), ("decode", 1, 2, 1, 10, 10)]
+    assert later.select("kind", "size_above", "size", "count", "ns", "kernel_ns").rows() == expected
     assert engine_steps(report(events), window="60ns..140ns")["index"].to_list() == [2, 3]
     assert engine_steps(report(events), device=0)["index"].to_list() == [1, 2, 4]
 

@@ -70,18 +70,16 @@ def test_padding_takes_what_the_engine_was_made_to_take(requests):
     assert best == (None if expected is None else (expected, pytest.approx(most)))
 
 
+SLOW_HOST = {"host": 60_000, "sizes": (16,), "apart": 900_000}
+PREPARE = "prepare a step while the one before runs: the program's own code outside CUDA, most in schedule"
+
+
 @pytest.mark.parametrize(
     ("engine", "said"),
     [
-        (
-            {"host": 400_000},
-            "prepare a step while the one before runs: the program's own code outside CUDA, most in schedule",
-        ),
+        ({"host": 400_000}, PREPARE),
         ({"host": 60_000, "sizes": (1, 16)}, "capture a graph of 3 requests as well: padding takes 7.800 ms"),
-        (
-            {"host": 60_000, "sizes": (16,), "apart": 900_000},
-            "capture graphs for all decode steps: 8 of 68 run without one, up to 18 requests",
-        ),
+        (SLOW_HOST, "capture graphs for all decode steps: 8 of 68 run without one, up to 18 requests"),
     ],
 )
 def test_what_to_do_first_is_what_takes_most(engine, said):
@@ -183,28 +181,18 @@ def test_labels_of_a_kind_are_one_row_among_the_operators():
         events += launched(start + 5, start + 8, ran)
     of = report(events)
     rows = by_kind(of, kanalyze.ops(of))
-    assert rows.select("name", "count", "exclusive_device_ns").rows() == [
-        ("decode step", 2, 30),
-        ("aten::mm", 1, 25),
-        ("prefill step", 1, 5),
-    ]
+    told = rows.select("name", "count", "exclusive_device_ns").rows()
+    assert told == [("decode step", 2, 30), ("aten::mm", 1, 25), ("prefill step", 1, 5)]
     assert by_kind(report(events[3:4]), kanalyze.ops(report(events))).equals(kanalyze.ops(report(events)))
 
 
 def test_nothing_that_is_served_is_odd():
     rows = kanalyze.iterations(ENGINE)
-    assert rows.group_by("name", "kind").len().sort("name").rows() == [
-        ("decode step", "steady", 68),
-        ("mixed step", "steady", 4),
-        ("prefill step", "steady", 4),
-    ]
+    shown = rows.group_by("name", "kind").len().sort("name").rows()
+    assert shown == [("decode step", "steady", 68), ("mixed step", "steady", 4), ("prefill step", "steady", 4)]
     assert rows["window"][0] == "prefill step#1"
     assert kanalyze.ledger(ENGINE, window="decode step#3")["ns"].sum() == rows.filter(name="decode step")["dur_ns"][2]
     culprits = kanalyze.culprits(ENGINE)
     assert {*culprits["range"].cast(pl.String).drop_nulls()} <= {
-        "decode step",
-        "mixed step",
-        "prefill step",
-        "schedule",
-        "sample",
-    }
+        "decode step", "mixed step", "prefill step", "schedule", "sample",
+    }  # fmt: skip

@@ -74,11 +74,8 @@ def test_weights_of_a_convolution_are_no_batch():
     images += [_Call("aten::relu_", [[64, 64, 112, 112]], 5), _Call("aten::addmm", [[10], [64, 512], [512, 10]], 1)]
     assert _batch_of(images) == 64
     sizes = _Sizes.of(images, Size(64, 16), None)
-    assert [sizes.inputs(one) for one in images] == [
-        [[16, 3, 224, 224], [64, 3, 7, 7], []],
-        [[16, 64, 112, 112]],
-        [[10], [16, 512], [512, 10]],
-    ]
+    shown = [sizes.inputs(one) for one in images]
+    assert shown == [[[16, 3, 224, 224], [64, 3, 7, 7], []], [[16, 64, 112, 112]], [[10], [16, 512], [512, 10]]]
 
 
 def test_a_size_is_one_number_or_two():

@@ -30,7 +30,6 @@ def newer():
 
 
 EXACT, SAMPLED = newer(), sys.executable if sys.version_info < (3, 12) else None
-
 exact = pytest.mark.skipif(EXACT is None, reason="needs Python 3.12 or later")
 sampled = pytest.mark.skipif(SAMPLED is None, reason="needs Python 3.11 or earlier")
 

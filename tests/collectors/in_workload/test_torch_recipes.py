@@ -96,10 +96,8 @@ def test_plain_records_everything(run):
     assert told["workload"].pop("duration_ns") > 0
     script = str(ran.folder.parent / "script.py")
     assert told["workload"] == {"argv": [script], "ended": "return", "status": 0, "exception": None}
-    assert (told["traces"], told["files"]) == (
-        ["torch.json.gz"],
-        ["lines-torch.json.gz", "torch.json.gz", "torch.key_averages.txt"],
-    )
+    found = (told["traces"], told["files"])
+    assert found == (["torch.json.gz"], ["lines-torch.json.gz", "torch.json.gz", "torch.key_averages.txt"])
     assert (told["failures"], told["stepping"], told["left_out"]) == ([], None, None)
 
 

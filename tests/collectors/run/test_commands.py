@@ -150,7 +150,5 @@ def test_what_an_nsys_does_not_know_is_left_out_or_has_its_older_name():
     assert flags == [*HOST, "--gpu-metrics-device=all"]
     assert lacking == ["--python-sampling", "--python-sampling-frequency"]
     # without permission to sample the CPU the rest is recorded
-    assert nsys.sampling(options, cpu=False, metrics=False, python=True)[0] == [
-        *("--trace=cuda,nvtx,osrt", "--cuda-graph-trace=node", "--sample=none", "--cpuctxsw=none"),
-        *PYTHON,
-    ]
+    expected = [*("--trace=cuda,nvtx,osrt", "--cuda-graph-trace=node", "--sample=none", "--cpuctxsw=none"), *PYTHON]
+    assert nsys.sampling(options, cpu=False, metrics=False, python=True)[0] == expected

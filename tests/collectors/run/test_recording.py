@@ -95,19 +95,14 @@ def test_what_is_new_is_kept_and_what_came_from_the_cache_is_said(cache, tmp_pat
     assert (tmp_path / "triton/new_kernel-cc1cc1cc.ptx").read_text() == "// new_kernel"
 
 
-@pytest.fixture
-def script(stand_ins, cache):
-    """A script that lets Triton compile a kernel, and a Python that has torch."""
-    path = Path("train.py")
-    metadata = json.dumps({**KERNEL, "hash": "dd" * 32, "name": "mine"})
-    path.write_text(f"mkdir -p {cache}/dd; echo '{metadata}' > {cache}/dd/mine.json; echo 'check: ok'\n")
-    return path.absolute(), stand_ins.make("python3")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["", "runner fails"])
-def test_where_the_torch_pass_is_done_its_word_counts_else_the_cache_is_looked_at(stand_ins, script, mode):
-    path, python = script
+def test_where_the_torch_pass_is_done_its_word_counts_else_the_cache_is_looked_at(stand_ins, cache, mode):
+    """A script lets Triton compile a kernel, and a Python has torch."""
+    path = Path("train.py").absolute()
+    metadata = json.dumps({**KERNEL, "hash": "dd" * 32, "name": "mine"})
+    path.write_text(f"mkdir -p {cache}/dd; echo '{metadata}' > {cache}/dd/mine.json; echo 'check: ok'\n")
+    python = stand_ins.make("python3")
     stand_ins.mode("python3", mode)
     collect(path, output=Path("cap"), python=python)
     assert Path("cap/compiled.json").exists() == bool(mode)
@@ -147,11 +142,8 @@ def test_a_source_is_compiled_for_the_gpu_present_once_and_again_when_anything_c
         return captured.manifest["build"], captured.checks
 
     built, checks = collected("cap")
-    assert (built["cached"], checks, built["command"][1:3]) == (
-        False,
-        ["Max error: 1 a b"],
-        ["-lineinfo", "-arch=sm_90"],
-    )
+    found = (built["cached"], checks, built["command"][1:3])
+    assert found == (False, ["Max error: 1 a b"], ["-lineinfo", "-arch=sm_90"])
     assert collected("again")[0] == built | {"cached": True, "duration_ns": 0}
     other, _ = collected("flags", "-O1")
     assert (other["cached"], other["key"] == built["key"]) == (False, False)

@@ -16,10 +16,6 @@ A = ("_Z1av",)
 BY_NAME = ("--kernel-name-base", "mangled", "--kernel-name")
 
 
-def selected(*flags):
-    return selection(["/usr/bin/ncu", "--set", "full", *flags, "--export", "ncu", "program", "--kernel-id", "x"])
-
-
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
@@ -54,7 +50,8 @@ def selected(*flags):
     ],
 )
 def test_what_a_command_selects(flags, expected):
-    assert selected(*flags) == expected
+    command = ["/usr/bin/ncu", "--set", "full", *flags, "--export", "ncu", "program", "--kernel-id", "x"]
+    assert selection(command) == expected
 
 
 @pytest.mark.parametrize("command", [[], ["ncu"], ["ncu", "--set", "full"], ["nsys"], ["nsys", "profile"]])

@@ -82,20 +82,15 @@ def test_details_page_gives_kernels_metrics_and_rules(details):
     assert report.kernel_config.row(0)[:10] == (0, 4096, 1, 1, 256, 1, 1, None, None, 2050)
     assert report.processes.rows() == [(1, "app", None, 0)]
     assert report.devices.select("device", "compute_capability").rows() == [(0, "9.0")]
-    assert report.table("notes").select("check", "count").rows() == [
-        ("metrics of unknown label", 1),
-        ("missing page", 1),
-        ("kernels without LaunchStats", 1),
-    ]
+    told = report.table("notes").select("check", "count").rows()
+    assert told == [("metrics of unknown label", 1), ("missing page", 1), ("kernels without LaunchStats", 1)]
 
 
 def test_kernels_follow_one_another_and_have_no_place_in_time(details):
     report = details(DURATION, metric("GPU Speed Of Light Throughput", "Duration", "ns", "110", number=1, name="j"))
     kernels = report.kind("kernel")
-    assert kernels.select("event_id", "name", "start_ns", "dur_ns").rows() == [
-        (0, "k(int)", 0, 5890),
-        (1, "j", 5890, 110),
-    ]
+    shown = kernels.select("event_id", "name", "start_ns", "dur_ns").rows()
+    assert shown == [(0, "k(int)", 0, 5890), (1, "j", 5890, 110)]
     assert report.kinds == ("kernel",)
     assert report.kind("api").equals(EVENTS.empty())
     assert report.meta.timeless
@@ -120,11 +115,8 @@ def test_a_log_with_lines_of_others_is_the_same_as_its_page(tmp_path):
     alone = read(tmp_path / "alone.csv")
     for name in ("events", "metrics", "rule_results", "kernel_config", "devices", "processes"):
         assert_frame_equal(found.table(name), alone.table(name), categorical_as_str=True)
-    assert found.table("notes").select("check", "count").rows() == [
-        ("missing page", 1),
-        ("run with clocks that vary", 1),
-        ("metrics that ncu could not collect", 2),
-    ]
+    wanted = [("missing page", 1), ("run with clocks that vary", 1), ("metrics that ncu could not collect", 2)]
+    assert found.table("notes").select("check", "count").rows() == wanted
 
 
 def test_a_message_may_go_on_over_several_lines_and_powershell_writes_utf_16(tmp_path):

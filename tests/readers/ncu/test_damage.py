@@ -36,7 +36,6 @@ def patched(place: bytes, by: bytes) -> bytes:
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(2)
 @needs_module
 @pytest.mark.parametrize(
     ("place", "by"),

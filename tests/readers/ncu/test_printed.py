@@ -71,10 +71,6 @@ def test_scaling_of_units_is_undone():
     assert base_unit("") == (1, "")
 
 
-def named(short, whole):
-    return with_whole_names(pl.DataFrame({"name": short}, schema={"name": pl.String}), whole)["name"].to_list()
-
-
 @pytest.mark.parametrize(
     ("short", "whole", "expected"),
     [
@@ -92,7 +88,8 @@ def named(short, whole):
     ],
 )
 def test_names_are_completed_in_order_or_not_at_all(short, whole, expected):
-    assert named(short, whole) == expected
+    frame = pl.DataFrame({"name": short}, schema={"name": pl.String})
+    assert with_whole_names(frame, whole)["name"].to_list() == expected
 
 
 @pytest.mark.parametrize("workload", ["square", "gelu", "launch_bound_graph"])

@@ -126,7 +126,6 @@ def test_the_report_is_called_as_the_user_calls_it(nsys, report):
     assert nsys.runs
 
 
-@pytest.mark.slow
 def test_a_changed_report_and_another_nsys_export_again_and_the_old_export_goes(nsys, cache, report):
     kernels(report)
     nsys.write(ADD_UM)
@@ -242,7 +241,6 @@ def test_without_nsys_the_command_is_told_and_an_older_export_is_pointed_at(repo
     ],
     ids=["too old", "words", "status", "killed", "no file", "no database", "another database"],
 )
-@pytest.mark.one_in(4)
 def test_an_export_that_fails_is_told_in_nsys_words_and_leaves_nothing(nsys, cache, report, after, reason):
     nsys.write(after=after)
     told, remedy = message(report)
@@ -317,7 +315,6 @@ def stopped(process, number, true):
     return process.returncode
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "stubborn"),
     [(signal.SIGINT, False), (signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGHUP, False)],
@@ -348,7 +345,6 @@ def test_children_of_nsys_are_stopped_with_it(nsys, cache, report):
     assert list(cache.iterdir()) == []
 
 
-@pytest.mark.slow
 def test_two_commands_at_once_both_have_a_page(nsys, cache, report):
     nsys.write(before="time.sleep(1)")
     both = [summarizing(report) for _ in range(2)]
@@ -368,7 +364,6 @@ def test_two_commands_at_once_both_have_a_page(nsys, cache, report):
     ],
     ids=["cut", "changed", "of others", "a link"],
 )
-@pytest.mark.one_in(4)
 def test_an_export_in_the_cache_that_is_not_as_it_was_made_is_made_again(nsys, cache, report, change):
     first = kernels(report)
     (kept,) = cache.iterdir()

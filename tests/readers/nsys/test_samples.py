@@ -88,11 +88,8 @@ def test_python_stacks_are_samples_and_no_ranges(made):
     report = made(NVTX, *rows)
     assert report.kind("range").get_column("name").to_list() == ["step"]
     samples = report.table("python_samples")
-    assert samples.select("time_ns", "thread_id", "periodic", "state").rows() == [
-        (20, 6, True, "Running"),
-        (30, 6, True, None),
-        (40, 6, False, "Blocking Wait"),
-    ]
+    shown = samples.select("time_ns", "thread_id", "periodic", "state").rows()
+    assert shown == [(20, 6, True, "Running"), (30, 6, True, None), (40, 6, False, "Blocking Wait")]
     first, lost, same = samples.get_column("stack_id")
     assert (first, lost) == (same, None)
     frames = report.table("stack_frames").filter(stack_id=first).select("depth", "function", "module", "line").rows()
@@ -149,20 +146,16 @@ def test_counters_of_generic_events_are_read_alike(made):
     texts = [*map(json.dumps, told), "{not JSON"]
     rows = [("INSERT INTO GENERIC_EVENTS VALUES (?, 256, ?)", (at * 10, text)) for at, text in enumerate(texts)]
     report = made("CREATE TABLE GENERIC_EVENTS (timestamp INTEGER, typeId INTEGER, data TEXT);", *rows)
-    assert report.table("gpu_metrics").rows() == [
-        (0, "SMs Active", "Throughput %", 0, 10, 1, 5.0),
-        (0, "SMs Active", "Throughput %", 10, 10, 1, 7.0),
-    ]
+    expected = [(0, "SMs Active", "Throughput %", 0, 10, 1, 5.0), (0, "SMs Active", "Throughput %", 10, 10, 1, 7.0)]
+    assert report.table("gpu_metrics").rows() == expected
     notes = report.table("notes").select("check", "count").rows()
     assert ("samples of counters that cannot be decoded", 1) in notes
 
 
 def test_network_counters_have_adapter_name_and_unit():
     found = kanalyze.read(REPORTS / "network.sqlite").table("network_metrics")
-    assert found.select("source", "adapter", "metric", "unit", "value").rows()[:2] == [
-        ("nic", "mlx5_0", "IB: Bytes received", "B/ms", 400),
-        ("nic", "mlx5_0", "IB: Bytes sent", "B/ms", 300),
-    ]
+    wanted = [("nic", "mlx5_0", "IB: Bytes received", "B/ms", 400), ("nic", "mlx5_0", "IB: Bytes sent", "B/ms", 300)]
+    assert found.select("source", "adapter", "metric", "unit", "value").rows()[:2] == wanted
     assert found.row(-1, named=True)["adapter"] == "55"
 
 
@@ -191,21 +184,16 @@ def test_samples_in_parts_tell_what_they_tell_at_once(monkeypatch, name, rows):
     assert [key for key, frame in found.items() if not frame.equals(whole[key])] == []
 
 
-def shuffled(tmp_path):
-    """A report whose samples are not in the order of time, three at each."""
+@pytest.mark.parametrize("count", [0, 1, 7, 100, 100_000])
+def test_the_first_samples_are_those_of_the_table(tmp_path, monkeypatch, count):
+    """In parts, too, and of equal times in the report's order; the report has three at each, in no order."""
     columns = "id, start / 3000000 * 3000000, cpu, threadState, globalTid, cpuCycles"
-    return altered(
+    path = altered(
         *(tmp_path, REPORTS / "sampled_host.sqlite"),
         "CREATE TABLE mixed AS SELECT * FROM COMPOSITE_EVENTS ORDER BY id * 7919 % 1009",
         "DELETE FROM COMPOSITE_EVENTS",
         f"INSERT INTO COMPOSITE_EVENTS SELECT {columns} FROM mixed ORDER BY rowid",
     )
-
-
-@pytest.mark.parametrize("count", [0, 1, 7, 100, 100_000])
-def test_the_first_samples_are_those_of_the_table(tmp_path, monkeypatch, count):
-    """In parts, too, and of equal times in the report's order."""
-    path = shuffled(tmp_path)
     whole = kanalyze.read(path).table("cpu_samples")
     assert whole.get_column("time_ns").is_sorted()
     assert kanalyze.read(path).first("cpu_samples", count).equals(whole.head(count))

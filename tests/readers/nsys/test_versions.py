@@ -10,19 +10,8 @@ import pytest
 import kanalyze
 from kanalyze.model import KINDS, READER_TABLES, STREAMS
 from kanalyze.readers.nsys.read_sqlite_folder import _driver
+from support import exports
 from support.command import REPORTS, run
-from support.exports import (
-    GRAPH,
-    KERNEL,
-    MEMCPY,
-    MEMSET,
-    SYNC,
-    VERSIONS,
-    altered,
-    as_written_by,
-    remade,
-    without_column,
-)
 from support.real_reports import real_report
 
 OLD = REPORTS / "old"
@@ -32,18 +21,15 @@ SOURCES = [
 ]
 
 #: Of 2024 and before.
-BEFORE_2025 = [version for version in VERSIONS if version < "2025"]
+BEFORE_2025 = [version for version in exports.VERSIONS if version < "2025"]
 
 #: What tables lose with the columns that these do not write.
 LOST = {
-    "sync_detail": ["record_id"],
-    "event_records": ["record_id"],
-    "fault_detail": ["source_file", "source_line"],
-    "processes": ["cuda_ordinal", "device"],
-    "memory": ["stream"],
-}
+    "sync_detail": ["record_id"], "event_records": ["record_id"], "fault_detail": ["source_file", "source_line"],
+    "processes": ["cuda_ordinal", "device"], "memory": ["stream"],
+}  # fmt: skip
 
-WITHOUT_LINKS = f"column {SYNC}.eventSyncId missing"
+WITHOUT_LINKS = f"column {exports.SYNC}.eventSyncId missing"
 WITHOUT_ORDINALS = "table TARGET_INFO_CUDA_DEVICE missing"
 
 
@@ -57,14 +43,14 @@ def without_ids(frame, *columns):
 
 
 @pytest.mark.one_in(10)
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", exports.VERSIONS)
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 def test_other_versions_give_the_same_tables_but_for_what_they_lack(tmp_path, version, source):
-    other, whole = kanalyze.read(as_written_by(version, tmp_path, source)), real_report(source)
-    assert other.meta.schema_version == VERSIONS[version].schema
+    other, whole = kanalyze.read(exports.as_written_by(version, tmp_path, source)), real_report(source)
+    assert other.meta.schema_version == exports.VERSIONS[version].schema
     assert other.meta.tool_version == whole.meta.tool_version
     lost = LOST if version in BEFORE_2025 else {}
-    graphs = ["graph"] if GRAPH in VERSIONS[version].lacks_tables else []
+    graphs = ["graph"] if exports.GRAPH in exports.VERSIONS[version].lacks_tables else []
     for kind in set(KINDS).difference(graphs):
         columns = lost.get(kind, ())
         assert without_ids(other.kind(kind), *columns).equals(without_ids(whole.kind(kind), *columns)), kind
@@ -75,17 +61,17 @@ def test_other_versions_give_the_same_tables_but_for_what_they_lack(tmp_path, ve
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", exports.VERSIONS)
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 def test_what_a_version_lacks_is_in_its_health_and_nothing_else(tmp_path, version, source):
     """Links between waits and recordings, where the report waits for CUDA events; and GPUs, where there are several."""
-    whole, notes = real_report(source), noted(as_written_by(version, tmp_path, source))
+    whole, notes = real_report(source), noted(exports.as_written_by(version, tmp_path, source))
     waits, gpus = whole.table("sync_detail")["cuda_event_id"].count(), whole.devices.height
     wanted = noted(source)
     if version in BEFORE_2025:
         wanted |= {WITHOUT_LINKS: 1} if waits else {}
         wanted |= {WITHOUT_ORDINALS: 1} if gpus > 1 else {}
-    if "DIAGNOSTIC_EVENT" in VERSIONS[version].lacks_tables:
+    if "DIAGNOSTIC_EVENT" in exports.VERSIONS[version].lacks_tables:
         wanted = {check: count for check, count in wanted.items() if not check.startswith("nsys: ")}
     assert notes == wanted
 
@@ -93,7 +79,7 @@ def test_what_a_version_lacks_is_in_its_health_and_nothing_else(tmp_path, versio
 @pytest.mark.parametrize("version", ["2022.4", "2023.4"])
 def test_versions_that_leave_out_whole_graphs_say_which_launches_are_alone(tmp_path, version):
     source = REPORTS / "graph_graph.sqlite"
-    whole, other = kanalyze.read(source), kanalyze.read(as_written_by(version, tmp_path, source))
+    whole, other = kanalyze.read(source), kanalyze.read(exports.as_written_by(version, tmp_path, source))
     assert whole.kind("graph").height == 30
     alone = [kanalyze.health(report).filter(check="launches without an operation") for report in (whole, other)]
     assert alone[1]["count"].item() == alone[0]["count"].item() + 30
@@ -103,7 +89,7 @@ def test_versions_that_leave_out_whole_graphs_say_which_launches_are_alone(tmp_p
 def test_tables_without_rows_are_not_taken_for_a_trace(tmp_path):
     """nsys writes them with --lazy=false."""
     for source in (REPORTS / "empty.sqlite", REPORTS / "nvtx.sqlite"):
-        kinds = kanalyze.read(as_written_by("2026.1", tmp_path, source)).kinds
+        kinds = kanalyze.read(exports.as_written_by("2026.1", tmp_path, source)).kinds
         assert kinds == kanalyze.read(source).kinds
         assert "memory" not in kinds
 
@@ -141,43 +127,45 @@ def test_real_exports_of_old_versions_are_read(name, version, schema):
 @pytest.mark.parametrize(
     ("name", "table", "column"),
     [
-        ("graph_node", KERNEL, "graphNodeId"),
-        ("graph_node", KERNEL, "registersPerThread"),
-        ("graph_node", KERNEL, "streamId"),
-        ("graph_node", MEMCPY, "bytes"),
-        ("graph_node", MEMSET, "bytes"),
-        ("prefetch", MEMCPY, "virtualAddress"),
-        ("prefetch", MEMCPY, "migrationCause"),
+        ("graph_node", exports.KERNEL, "graphNodeId"),
+        ("graph_node", exports.KERNEL, "registersPerThread"),
+        ("graph_node", exports.KERNEL, "streamId"),
+        ("graph_node", exports.MEMCPY, "bytes"),
+        ("graph_node", exports.MEMSET, "bytes"),
+        ("prefetch", exports.MEMCPY, "virtualAddress"),
+        ("prefetch", exports.MEMCPY, "migrationCause"),
         ("nvtx", "NVTX_EVENTS", "endGlobalTid"),
         ("nvtx", "NVTX_EVENTS", "domainId"),
-        ("graph_graph", GRAPH, "graphExecId"),
+        ("graph_graph", exports.GRAPH, "graphExecId"),
         ("memory", "CUDA_GPU_MEMORY_USAGE_EVENTS", "localMemoryPoolAddress"),
-        ("findings", SYNC, "eventSyncId"),
+        ("findings", exports.SYNC, "eventSyncId"),
         ("nvtx", "TARGET_INFO_GPU", "smCount"),
     ],
 )
 def test_a_missing_column_is_in_the_health_and_the_page_still_there(tmp_path, name, table, column):
-    path = without_column(tmp_path, REPORTS / f"{name}.sqlite", table, column)
+    path = exports.without_column(tmp_path, REPORTS / f"{name}.sqlite", table, column)
     assert f"column {table}.{column} missing" in set(kanalyze.health(kanalyze.read(path)).filter("doubt")["check"])
     assert f"column {table}.{column} missing" not in noted(REPORTS / f"{name}.sqlite")
     assert run("summarize", path).status == 0
 
 
 def test_a_table_of_device_work_that_is_not_read_is_in_the_health(tmp_path):
-    made = 'CREATE TABLE CUPTI_ACTIVITY_KIND_MEM_DECOMPRESS AS SELECT start, "end", deviceId FROM ' + KERNEL
-    path = altered(tmp_path, REPORTS / "nvtx.sqlite", made)
+    made = 'CREATE TABLE CUPTI_ACTIVITY_KIND_MEM_DECOMPRESS AS SELECT start, "end", deviceId FROM ' + exports.KERNEL
+    path = exports.altered(tmp_path, REPORTS / "nvtx.sqlite", made)
     kernels = kanalyze.read(path).kind("kernel").height
     assert noted(path) == {"table CUPTI_ACTIVITY_KIND_MEM_DECOMPRESS not read": kernels}
-    limits = altered(tmp_path, REPORTS / "nvtx.sqlite", "DROP TABLE TARGET_INFO_GPU")
+    limits = exports.altered(tmp_path, REPORTS / "nvtx.sqlite", "DROP TABLE TARGET_INFO_GPU")
     assert noted(limits) == {"table TARGET_INFO_GPU missing": 1}
 
 
-@pytest.mark.parametrize("table", [KERNEL, MEMCPY, "PROFILER_OVERHEAD"])
+@pytest.mark.parametrize("table", [exports.KERNEL, exports.MEMCPY, "PROFILER_OVERHEAD"])
 @pytest.mark.one_in(4)
 def test_rows_without_an_end_are_a_doubt(tmp_path, table):
     source = REPORTS / "graph_node.sqlite"
-    some = altered(tmp_path, source, *remade(source, table, end='CASE WHEN rowid % 5 = 2 THEN NULL ELSE "end" END'))
-    kind = {KERNEL: "kernel", MEMCPY: "memcpy"}.get(table, "overhead")
+    some = exports.altered(
+        tmp_path, source, *exports.remade(source, table, end='CASE WHEN rowid % 5 = 2 THEN NULL ELSE "end" END')
+    )
+    kind = {exports.KERNEL: "kernel", exports.MEMCPY: "memcpy"}.get(table, "overhead")
     events = kanalyze.read(source).kind(kind)
     lost = len(range(2, events.height + 1, 5))
     assert noted(some) == {f"rows of {table} without an end": lost}
@@ -185,7 +173,7 @@ def test_rows_without_an_end_are_a_doubt(tmp_path, table):
     assert report.kind(kind).filter(dur_ns=0).height == lost
     assert dict(report.table("notes").select("check", "count").rows()) == noted(some)
     assert run("summarize", some).status == 0
-    none = without_column(tmp_path, source, table, "end")
+    none = exports.without_column(tmp_path, source, table, "end")
     assert noted(none)[f"rows of {table} without an end"] == events.height
 
 
@@ -200,11 +188,10 @@ def test_a_driver_whose_version_is_run_together(told, version):
 # Streams: types, priorities and names, also where older exports say them elsewhere
 
 TWO_GPUS = REPORTS / "two_gpus.sqlite"
-
-
 NULL_STREAMS = [(926, 1, 7, "null", None, None), (926, 2, 19, "null", None, None)]
 FORMER = ("TARGET_INFO_CUDA_CONTEXT_INFO", "TARGET_INFO_NVTX_CUDA_STREAM", "TARGET_INFO_CUDA_STREAM")
 OF_CONTEXTS = "nullStreamId AS streamId, hwId, vmId, processId, deviceId, contextId FROM TARGET_INFO_CUDA_CONTEXT_INFO"
+OF_STREAMS = [(926, 1, 7, "null", 0, None), (926, 1, 14, None, 0, "gpu0 stream0")]
 
 
 @pytest.mark.parametrize(
@@ -228,15 +215,12 @@ OF_CONTEXTS = "nullStreamId AS streamId, hwId, vmId, processId, deviceId, contex
             ],
             NULL_STREAMS,
         ),
-        (
-            ["UPDATE TARGET_INFO_CUDA_STREAM SET flag = 0 WHERE streamId IN (14, 7)"],
-            [(926, 1, 7, "null", 0, None), (926, 1, 14, None, 0, "gpu0 stream0")],
-        ),
+        (["UPDATE TARGET_INFO_CUDA_STREAM SET flag = 0 WHERE streamId IN (14, 7)"], OF_STREAMS),
     ],
     ids=["as they are", "without a list of streams", "in a table of null streams", "of a type that nobody knows"],
 )
 def test_types_priorities_and_names(tmp_path, changes, expected):
-    rows = kanalyze.read(altered(tmp_path, TWO_GPUS, *changes)).table("streams")
+    rows = kanalyze.read(exports.altered(tmp_path, TWO_GPUS, *changes)).table("streams")
     assert rows.schema == STREAMS.schema
     assert rows.filter(pl.col("stream").is_in([row[2] for row in expected])).sort("stream").rows() == expected
     assert rows.height == 2 or expected != NULL_STREAMS

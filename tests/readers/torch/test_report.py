@@ -228,12 +228,8 @@ def test_python_functions_know_their_callers(tables):
         x("python_function", "other process", 10, 50, {"Python id": 1, "Python parent id": 2}, 4002),
         x("python_function", "Python GC", 20, 5),
     )
-    assert [(row["name"], row["parent_id"]) for row in table("python")] == [
-        ("main", None),
-        ("forward", 0),
-        ("other process", None),
-        ("Python GC", None),
-    ]
+    shown = [(row["name"], row["parent_id"]) for row in table("python")]
+    assert shown == [("main", None), ("forward", 0), ("other process", None), ("Python GC", None)]
 
 
 def test_a_backward_operator_is_linked_to_the_innermost_forward_one(tables):
@@ -261,12 +257,8 @@ def test_allocations_tell_what_the_allocator_holds(tables):
     table = tables(
         memory(512, 1, 512), memory(-512, 1, 0), memory(64, 0, 64), {**memory(0, 1, 0), "name": "[OutOfMemory]"}
     )
-    assert [(row["name"], row["device"], row["dur_ns"]) for row in table("memory")] == [
-        ("Allocation", 0, 0),
-        ("Deallocation", 0, 0),
-        ("Allocation", None, 0),
-        ("Out of memory", 0, 0),
-    ]
+    expected = [("Allocation", 0, 0), ("Deallocation", 0, 0), ("Allocation", None, 0), ("Out of memory", 0, 0)]
+    assert [(row["name"], row["device"], row["dur_ns"]) for row in table("memory")] == expected
     assert [tuple(row.values())[1:] for row in table("memory_detail")] == [
         ("Device", 4096, 512, 8192, 512),
         ("Device", 4096, 512, 8192, 0),
@@ -446,16 +438,9 @@ SAMPLES = [
     sample("Power (W)", 5.0, 200.5, device=1),
     sample("Cycles (Current Kernel)", 10.0, 4500),
 ]
-EVENTS = [
-    CALL,
-    ON_GPU,
-    NODE,
-    {**NODE, "cat": "graph_event_node", "name": "EventRecord"},
-    {**ARROW, "ph": "s", "ts": 40.0},
-    {**ARROW, "ph": "f", "ts": 50.0, "bp": "e"},
-    SORTED,
-    *SAMPLES,
-]
+NODES = [NODE, {**NODE, "cat": "graph_event_node", "name": "EventRecord"}]
+BETWEEN = [{**ARROW, "ph": "s", "ts": 40.0}, {**ARROW, "ph": "f", "ts": 50.0, "bp": "e"}]
+EVENTS = [CALL, ON_GPU, *NODES, *BETWEEN, SORTED, *SAMPLES]
 
 
 def test_counters_are_those_of_gpu_metrics(tables):

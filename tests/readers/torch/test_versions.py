@@ -23,12 +23,9 @@ DEVICE = {
     "memset": [("[CUDA memset]", 195_000, 2_000)],
 }
 CALLS = [
-    ("cudaLaunchKernel", 30_000, 10_000),
-    ("cudaMemcpyAsync", 110_000, 40_000),
-    ("cudaMemsetAsync", 180_000, 10_000),
-    ("cudaLaunchKernel", 250_000, 10_000),
-    ("cudaDeviceSynchronize", 320_000, 70_000),
-]
+    ("cudaLaunchKernel", 30_000, 10_000), ("cudaMemcpyAsync", 110_000, 40_000), ("cudaMemsetAsync", 180_000, 10_000),
+    ("cudaLaunchKernel", 250_000, 10_000), ("cudaDeviceSynchronize", 320_000, 70_000),
+]  # fmt: skip
 
 #: Those that say which operator a call was made in, but by time.
 TELLING = {"torch-1.8", "torch-1.8-bare", "torch-1.9", "torch-2.3", "torch-2.4"}

@@ -27,18 +27,13 @@ def variables(theme):
     return dict(re.findall(r"--(\w+): (#\w{6});", both + own))
 
 
-def channels(colour):
-    text = colour.removeprefix("#")
-    text = "".join(letter * 2 for letter in text) if len(text) == 3 else text
-    return [int(text[at : at + 2], 16) / 255 for at in (0, 2, 4)]
-
-
 def luminance(colour):
     """Relative luminance as WCAG 2.2 defines it."""
-    red, green, blue = (
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
-        for part in (channels(colour) if isinstance(colour, str) else colour)
-    )
+    if isinstance(colour, str):
+        text = colour.removeprefix("#")
+        text = "".join(letter * 2 for letter in text) if len(text) == 3 else text
+        colour = [int(text[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 

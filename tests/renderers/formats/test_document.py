@@ -150,7 +150,6 @@ def test_a_legend_of_glyphs_has_colours_and_escapes_texts():
 SCHEMA = ["name", "time_ns", "intensity_flop_per_byte", "achieved_flop_per_s", "precision", "peak_flop_per_s",
           "peak_dram_bytes_per_s", "bound", "roof_share", "flop"]  # fmt: skip
 
-
 KERNELS = (
     ("a<1>", 900, 0.1, 1e11, "fp32", 6e13, 4e12, "memory", 0.25, 1.0),
     ("b<2>", 100, 10.0, 1e12, "fp32", 6e13, 4e12, "compute", 0.5, 1.0),

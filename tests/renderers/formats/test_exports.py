@@ -19,15 +19,9 @@ from support.command import REPORTS, SAMPLES
 
 Event = proto.TrackEvent
 SCHEMA = {
-    "track": pl.UInt32,
-    "start": pl.Int64,
-    "end": pl.Int64,
-    "name": pl.String,
-    "kind": pl.String,
-    "event_id": pl.Int64,
-    "launch": pl.UInt32,
-    "open": pl.Boolean,
-}
+    "track": pl.UInt32, "start": pl.Int64, "end": pl.Int64, "name": pl.String, "kind": pl.String,
+    "event_id": pl.Int64, "launch": pl.UInt32, "open": pl.Boolean,
+}  # fmt: skip
 
 
 def decoded(trace):

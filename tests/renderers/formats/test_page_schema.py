@@ -16,7 +16,6 @@ from support.page_schema import mistakes
 from support.real_reports import real_summary
 
 SCHEMA_NOW = page_schema.schema()
-
 CAPTURES = sorted(path for path in SAMPLES.iterdir() if (path / "manifest.json").exists())
 EVERY = [*CAPTURES, *sorted(REPORTS.glob("*.sqlite")), *sorted((REPORTS / "torch").glob("*.json.gz"))]
 EVERY += [REPORTS / "ncu" / "add.details.csv"]

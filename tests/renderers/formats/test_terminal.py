@@ -3,7 +3,7 @@
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.renderers.formats.terminal import ASCII, _title, render
 from kanalyze.renderers.page import Look
-from support.build import call, kernel, report
+from support.build import call, kernel, report, timeline
 
 LOOK = Look(80)
 
@@ -36,12 +36,7 @@ def test_a_character_per_part_of_the_window_as_high_as_it_was_busy():
 
 
 def test_little_is_not_nothing_and_nearly_all_is_all():
-    events = [
-        call("cudaLaunchKernel", 0, 1, correlation=1),
-        kernel(1000, 1001, correlation=1),
-        kernel(2000, 2999, correlation=1),
-        kernel(59_999, 60_000, correlation=1),
-    ]
+    events = timeline("0-1 cudaLaunchKernel #1; 1000-1001 kernel #1; 2000-2999 kernel #1; 59999-60000 kernel #1")
     _, line = after("BUSY OVER TIME", page(*events))
     assert line == widened(" ▁█" + " " * 56 + "▁")
 

@@ -55,15 +55,6 @@ def test_launches_of_one_kernel_are_one_line():
     assert found.answer.startswith("3 kernels, 2 different, 50 ns in all, each measured alone.")
 
 
-def utilised(compute, memory, ns):
-    """A kernel with these shares of the two peaks, in percent."""
-    return {
-        "sm__throughput.avg.pct_of_peak_sustained_elapsed": compute,
-        "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed": memory,
-        "gpu__time_duration.sum": ns,
-    }
-
-
 @pytest.mark.parametrize(
     ("times", "told"),
     [
@@ -72,8 +63,12 @@ def utilised(compute, memory, ns):
     ],
 )
 def test_what_holds_kernels_back_is_told_by_time_then_by_name(times, told):
-    shares = [(80, 10), (10, 80), (10, 10)]
-    kernels = [utilised(*share, ns) for share, ns in zip(shares, times, strict=True)]
+    """Kernels of 80 % and 10 % of the two peaks, the other way round, and of 10 % of both."""
+    kernels = [
+        {"gpu__time_duration.sum": ns, "sm__throughput.avg.pct_of_peak_sustained_elapsed": compute,
+         "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed": memory}
+        for ns, (compute, memory) in zip(times, [(80, 10), (10, 80), (10, 10)], strict=True)
+    ]  # fmt: skip
     found = summarize_counters(measured(*kernels, names=["a", "b", "c"]))
     assert found.answer.endswith(f"By what holds them back: {told}.")
     by_time = sorted(range(3), key=lambda number: -times[number])  # of equal times the first comes first

@@ -25,24 +25,18 @@ def test_numbers_stand_right_words_left_and_what_is_cut_ends_where_the_line_does
         " 1 ms    5 µs      1  short",
         "22 ms   66 µs     10  a name of thirty-six characters here",
     ]
-    assert lines(56, cut=True)[1:] == [
-        " 1 ms    5 µs      1  short",
-        "22 ms   66 µs     10  a name of thirty-six characters h…",
-    ]
+    told = lines(56, cut=True)[1:]
+    assert told == [" 1 ms    5 µs      1  short", "22 ms   66 µs     10  a name of thirty-six characters h…"]
     assert lines(25, cut=True) == [" time  name", " 1 ms  short", "22 ms  a name of thirty-…"]  # without spare columns
 
 
 def test_what_is_broken_goes_on_below_from_its_arrow():
     rows = [("1", "short → new"), ("2", "twenty letters long → quite other")]
     grid = Grid((Column("count"), Column("kernel", left=True)), rows)
-    assert grid._replace(cut=True, broken=True).lines(29) == (
-        "count  kernel",
-        ["    1  short → new", "    2  twenty letters long", "       → quite other"],
-    )
-    assert grid._replace(cut=True, broken=True).lines(22) == (
-        "count  kernel",
-        ["    1  short → new", "    2  twenty letters…", "       → quite other"],
-    )
+    shown = grid._replace(cut=True, broken=True).lines(29)
+    assert shown == ("count  kernel", ["    1  short → new", "    2  twenty letters long", "       → quite other"])
+    expected = ("count  kernel", ["    1  short → new", "    2  twenty letters…", "       → quite other"])
+    assert grid._replace(cut=True, broken=True).lines(22) == expected
     assert grid._replace(cut=True).lines(29)[1] == ["    1  short → new", "    2  twenty letters long →…"]
 
 
@@ -72,10 +66,7 @@ def test_a_launch_shape_is_without_trailing_ones(block, told):
     assert launch_shape(row, "grid {} × block {}") == told
 
 
-TEXTS = st.lists(st.text("ab/", max_size=40), max_size=12)
-
-
-@given(TEXTS, st.integers(8, 40))
+@given(st.lists(st.text("ab/", max_size=40), max_size=12), st.integers(8, 40))
 def test_texts_fit_and_those_that_differ_still_do(texts, width):
     found = distinct(texts, width)
     assert all(len(text) <= width for text in found)

@@ -108,13 +108,8 @@ def test_the_page_of_noise_says_how_far_two_runs_lie_apart():
     """By a ratio of 1.02 two runs are within 2 % of each other."""
     page = noise_page(noise_of(side([10_000, 10_050, 9_950, 10_030])), 10)
     _, kernels = page.sections
-    assert [head.title for head in kernels.grid.heads] == [
-        "mean",
-        "varies by",
-        "two runs within",
-        "2 % needs",
-        "kernel",
-    ]
+    told = [head.title for head in kernels.grid.heads]
+    assert told == ["mean", "varies by", "two runs within", "2 % needs", "kernel"]
     assert {(row[1:4], row[4]) for row in kernels.grid.rows} == {(("0.4 %", "2.0 %", "3"), name) for name in "ab"}
     assert page.answer.startswith("Between 4 runs an iteration (")
     assert "Two single runs lie within 1.9 % of each other." in page.answer
@@ -143,11 +138,8 @@ def section(found, top=None):
     return next((one for one in page_of_any(found, top).sections if one.title == "WHERE IN YOUR CODE"), None)
 
 
-PLACES = [(f"layers/model_{number}.py", number, f"x = {number}") for number in range(1, 9)]
-
-
 def test_the_rows_sum_to_the_step():
-    found = section(looped(PLACES))
+    found = section(looped([(f"layers/model_{number}.py", number, f"x = {number}") for number in range(1, 9)]))
     rows = found.grid.rows
     assert found.remark == "5 of 8 lines; ms per step"
     assert rows[-1][-2:] == ("elsewhere", "")
@@ -170,11 +162,8 @@ def test_long_places_and_texts_fit_the_width(width):
     assert "mmmmmmmmm.py:123456" in text
 
 
-HOSTILE = [("e\x1b[2Jvil.py", 7, "\x1b]52;c;aGk=\x07 | <img src=x onerror=1> @all `x`"), ("b.py", 8, "")]
-
-
 def test_a_text_of_the_program_does_nothing_to_a_terminal_or_an_issue():
-    found = looped(HOSTILE)
+    found = looped([("e\x1b[2Jvil.py", 7, "\x1b]52;c;aGk=\x07 | <img src=x onerror=1> @all `x`"), ("b.py", 8, "")])
     pages = [terminal.render([found], Look(), None), markdown.render([found], None)]
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "".join(pages))
     assert "<img" not in pages[1].replace("`<img", "")

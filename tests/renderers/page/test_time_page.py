@@ -11,7 +11,7 @@ from kanalyze.analyses.ranges.instances import compare
 from kanalyze.renderers import page
 from kanalyze.renderers.page import time as sections
 from kanalyze.renderers.page.time import instances_page, page_of
-from support.build import call, graph, host, kernel, memcpy, nvtx, report
+from support.build import call, graph, host, kernel, nvtx, report, timeline
 from support.command import ADD, REPORTS
 from support.real_reports import real_summary
 
@@ -53,16 +53,12 @@ def test_a_page_without_gpu_work_has_no_sections():
     assert real_sections("empty") == {}
 
 
-WAITING = [
-    call("cudaLaunchKernel", 0, 10, correlation=1),
-    kernel(10, 20, correlation=1, name="gemm"),
-    nvtx("prepare", 20, 60),
-    call("cudaLaunchKernel_v11060", 60, 70, correlation=2),
-    memcpy(70, 80, correlation=2, direction="Host-to-Device"),
-    call("cudaDeviceSynchronize", 80, 100),
-    call("cudaLaunchKernel", 120, 130, correlation=3),
-    kernel(130, 140, correlation=3, name="gemm"),
-]
+WAITING = timeline(
+    """
+    0-10 cudaLaunchKernel #1; 10-20 kernel:gemm #1; 20-60 [prepare]; 60-70 cudaLaunchKernel_v11060 #2
+    70-80 memcpy Host-to-Device #2; 80-100 cudaDeviceSynchronize; 120-130 cudaLaunchKernel #3; 130-140 kernel:gemm #3
+    """
+)
 
 
 def test_culprits_are_named_as_the_page_names_them():
@@ -137,22 +133,16 @@ def test_times_are_told_since_the_first_event():
 
 def test_steps_are_one_row_among_the_ranges():
     rows = table(made_sections(trace(EVENTS))["RANGES"])
-    assert [(row["range"], row["count"], row["host time"], row["median"]) for row in rows] == [
-        ("ProfilerStep*", "5", "5.000 µs", ""),
-        ("forward", "1", "300 ns", "300 ns"),
-    ]
+    told = [(row["range"], row["count"], row["host time"], row["median"]) for row in rows]
+    assert told == [("ProfilerStep*", "5", "5.000 µs", ""), ("forward", "1", "300 ns", "300 ns")]
 
 
 def test_each_step_has_a_row():
     section = made_sections(trace(EVENTS))["STEPS"]
     assert table(section)[0] == {
-        "step": "3",
-        "time": "1.000 µs",
-        "of median": "1.00 ×",
-        "GPU busy": "3.0 %",
-        "launched": "1",
+        "step": "3", "time": "1.000 µs", "of median": "1.00 ×", "GPU busy": "3.0 %", "launched": "1",
         "idle most in": "host 960 ns",
-    }
+    }  # fmt: skip
     assert [row["step"] for row in table(section)] == ["3", "4", "5", "6", "7"]
     assert (section.remark, section.foot) == ("", "5 steps: 1.000 µs in the median, from 1.000 µs to 1.000 µs.")
 
@@ -269,11 +259,8 @@ def test_graphs_of_two_processes_are_two_and_numbered_alike_in_both_sections():
     names = hot_kernels(report(events)).get_column("name").to_list()
     assert sorted(names) == ["[CUDA graph 3] of process 1", "[CUDA graph 3] of process 2", "[CUDA graph 8]"]
     _, rows = section(events, "CUDA GRAPHS")
-    assert sorted((row["graph"], row["process"]) for row in rows) == [
-        ("graph 3", "1"),
-        ("graph 3", "2"),
-        ("graph 8", "1"),
-    ]
+    shown = sorted((row["graph"], row["process"]) for row in rows)
+    assert shown == [("graph 3", "1"), ("graph 3", "2"), ("graph 8", "1")]
 
 
 # The line below the kernels: what they do by their names, with the share of those that do not say

@@ -28,18 +28,11 @@ def test_a_name_within_a_phrase_is_shortened_alone(after):
 
 
 QUANTITIES = {
-    "start_ns": (1_234_567, "1.234567 ms"),
-    "dur_ns": (1_234_567, "1.235 ms"),
-    "size_bytes": (2048, "2.048 kB"),
-    "bandwidth_bytes_per_s": (3e9, "3.000 GB/s"),
-    "clock_hz": (1_980_000_000, "1980 MHz"),
-    "busy_share": (0.25, "25.0 %"),
-    "count": (12_345, "12,345"),
-    "event_id": (12_345, "12345"),
-    "odd": (True, "yes"),
-    "waves": (1.25, "1.25"),
-    "stream": (None, ""),
-}
+    "start_ns": (1_234_567, "1.234567 ms"), "dur_ns": (1_234_567, "1.235 ms"), "size_bytes": (2048, "2.048 kB"),
+    "bandwidth_bytes_per_s": (3e9, "3.000 GB/s"), "clock_hz": (1_980_000_000, "1980 MHz"),
+    "busy_share": (0.25, "25.0 %"), "count": (12_345, "12,345"), "event_id": (12_345, "12345"), "odd": (True, "yes"),
+    "waves": (1.25, "1.25"), "stream": (None, ""),
+}  # fmt: skip
 
 
 def test_quantities_are_in_the_unit_that_suits_them():
@@ -64,15 +57,9 @@ def test_a_table_without_rows_says_so():
     assert lines(frame, 80) == ["count  name", "(no rows)"]
 
 
-FRAME = pl.DataFrame(
-    {
-        "device": [0, 0],
-        "start_ns": [1_234_567_890, 2_345_678_901],
-        "dur_ns": [1500, 2_500_000],
-        "range": ["a" * 30 + "one", "a" * 30 + "two"],
-        "name": [LONG, LONG.replace("Mul", "Add")],
-    }
-)
+TIMES = {"start_ns": [1_234_567_890, 2_345_678_901], "dur_ns": [1500, 2_500_000]}
+NAMES = {"range": ["a" * 30 + "one", "a" * 30 + "two"], "name": [LONG, LONG.replace("Mul", "Add")]}
+FRAME = pl.DataFrame({"device": [0, 0], **TIMES, **NAMES})
 
 
 def test_what_is_equal_in_all_rows_is_hidden_first():
@@ -106,13 +93,8 @@ def test_given_columns_keep_their_order_and_fit_if_they_can():
     ]
 
 
-PROSE = pl.DataFrame(
-    {
-        "rule": ["one", "two"],
-        "sentence": ["word " * 20 + "end.", "short."],
-        "headline": ["brief", "brief"],
-        "remedy": ["Do this.", ""],
-    }
+PROSE = pl.DataFrame({"rule": ["one", "two"], "sentence": ["word " * 20 + "end.", "short."]}).with_columns(
+    headline=pl.lit("brief"), remedy=pl.Series(["Do this.", ""])
 )
 
 

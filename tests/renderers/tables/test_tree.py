@@ -14,7 +14,6 @@ POW = (
     "std::array<char*, 2ul> >(int, std::array<char*, 2ul>)"
 )
 
-
 PATH = "/opt/program/package/of/some/length/training/loop.py(1234): run"
 
 

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -15,10 +14,10 @@ from kanalyze.analyses.findings.rules.launches import default_stream, exposed_co
 from kanalyze.analyses.idle.ledger import exposure, ledger
 from kanalyze.window import Window
 from support.build import call, graph, host, kernel, memcpy, report
+from support.command import REPORTS
 from support.measures import assert_told
 from support.real_reports import real_report
 
-REPORTS = Path(__file__).parents[3] / "reports"
 US = 1000
 PINNED, PAGEABLE = {"source_memory": "Pinned"}, {"source_memory": "Pageable"}
 TO_HOST = {"target_memory": "Pinned", "source_memory": "Device"}
@@ -215,6 +214,7 @@ HELD = (
     "Processes 1 and 2 share GPU 0: for 65 ns what one had submitted waited while kernels of another ran, and the next "
     "was another's 2 times. Without MPS"
 )
+IN_TURNS = (HELD, "2 processes take turns on GPU 0", "nvidia-cuda-mps-control -d")
 
 
 @pytest.mark.parametrize(
@@ -233,10 +233,7 @@ HELD = (
         ([LONG, kernel(30, 35, process=None)], {}, [], ()),
         ([memcpy(0, 10, process=1), memcpy(20, 30, process=2), graph(5, 5, process=2)], {}, [], ()),
         # process 2 could run from 15 on, and does from 50 on; then process 1 waits from 55 on
-        (
-            [*FIRST, *launched_by(2, 15, 50, 90, 2), *launched_by(3, 55, 95, 99, 1)],
-            *({}, [(30 + 35) // 2], (HELD, "2 processes take turns on GPU 0", "nvidia-cuda-mps-control -d")),
-        ),
+        ([*FIRST, *launched_by(2, 15, 50, 90, 2), *launched_by(3, 55, 95, 99, 1)], {}, [(30 + 35) // 2], IN_TURNS),
         # what waits for its own process does not count, which runs on another stream until 50 itself
         ([*FIRST, *launched_by(2, 15, 50, 90, 2), *launched_by(3, 5, 15, 50, 2)], {}, [(5 + 30) // 2], ()),
         ([*FIRST, *launched_by(2, 45, 50, 90, 2)], {}, [], ()),

@@ -1,7 +1,6 @@
 """What is made, loaded, compiled and tuned: contexts, modules, kernels again and again; operations of JAX."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,8 @@ from kanalyze.analyses.idle._attribution import host_time
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.window import Window
-from support.build import call, host, kernel, launched, memcpy, nvtx, overhead, report
+from support.build import call, host, kernel, launched, memcpy, nvtx, overhead, report, timeline
+from support.command import REPORTS
 from support.measures import assert_told, measures
 from support.real_reports import real_report
 
@@ -68,7 +68,7 @@ def test_what_other_findings_leave_to_it():
 
 TEN = [1] * 10
 SHAPES = "keep to a few shapes, and run each once before"
-FFT = "void regular_fft<(unsigned int){}, EPT<(unsigned int)5>>(kernel_arguments_t<unsigned int>)"
+PLANNED = "void regular_fft<(unsigned int)240, EPT<(unsigned int)5>>(kernel_arguments_t<unsigned int>)"
 
 
 @pytest.mark.parametrize(
@@ -78,16 +78,10 @@ FFT = "void regular_fft<(unsigned int){}, EPT<(unsigned int)5>>(kernel_arguments
         (steps(*TEN, name="add", later="add"), SHAPES),  # without PyTorch it is about shapes
         (steps(*[1, 0] * 5, name="add", later="add"), SHAPES),  # half of at least four steps
         (steps(1, 1, 1, 1, name="add", later="add"), SHAPES),
-        (steps(*TEN, later=FFT.format(240)), "torch.backends.cuda.cufft_plan_cache.max_size: room for every plan"),
-        (
-            steps(*TEN, name="cupy_add", later=FFT.format(240)),
-            "cupy.fft.config.get_plan_cache().set_size(16): keep the plans",
-        ),
-        (
-            steps(*TEN, name="add", later=FFT.format(240)),
-            "plans once, before the loop: cufftPlanMany; cufftExec… in it",
-        ),
-        (steps(*TEN, name="add", later=FFT.format(240), grows=True), SHAPES),  # of as many as never before
+        (steps(*TEN, later=PLANNED), "torch.backends.cuda.cufft_plan_cache.max_size: room for every plan"),
+        (steps(*TEN, name="cupy_add", later=PLANNED), "cupy.fft.config.get_plan_cache().set_size(16): keep the plans"),
+        (steps(*TEN, name="add", later=PLANNED), "plans once, before the loop: cufftPlanMany; cufftExec… in it"),
+        (steps(*TEN, name="add", later=PLANNED, grows=True), SHAPES),  # of as many as never before
         (steps(*[1, 0, 0] * 5), None),
         (steps(5, 5, *[0] * 8), None),  # many, but in two of ten
         (steps(1, 1, 1), None),
@@ -104,14 +98,11 @@ def test_half_of_at_least_four_steps(of, action):
 
 # Loading of modules: how many calls, how long; of a call that made a context first only what it took after that.
 
-
 FIRST = launched(-3, 0, kernel(0, 5))
-
-
 LAST = launched(1_000, 1_010, kernel(1_010, 1_020))
-
-
 LIBRARY = call("cuLibraryLoadData", 20, 70)
+THREE = timeline("10-40 cuModuleLoadData; 50-60 cuLibraryLoadData; 70-75 cuModuleLoadData")
+ELSEWHERE = call("cuModuleLoadData", 10, 400, process=2)
 
 
 def made(mark):
@@ -121,16 +112,9 @@ def made(mark):
 @pytest.mark.parametrize(
     ("events", "stake", "text"),
     [
-        (
-            [call("cuModuleLoadData", 10, 40), call("cuLibraryLoadData", 50, 60), call("cuModuleLoadData", 70, 75)],
-            45,
-            "3 calls, the longest 30 ns (most in cuModuleLoadData, cuLibraryLoadData).",
-        ),
-        (  # another process does not use the device
-            [call("cuModuleLoadData", 10, 40), call("cuModuleLoadData", 10, 400, process=2)],
-            30,
-            "1 call, the longest 30 ns (most in cuModuleLoadData).",
-        ),
+        (THREE, 45, "3 calls, the longest 30 ns (most in cuModuleLoadData, cuLibraryLoadData)."),
+        # another process does not use the device
+        ([*THREE[:1], ELSEWHERE], 30, "1 call, the longest 30 ns (most in cuModuleLoadData)."),
         (made(110), 590 + 50, "2 calls, the longest 590 ns (most in cuModuleLoadData, cuLibraryLoadData)."),
         (made(699), 1 + 50, "2 calls, the longest 50 ns (most in cuLibraryLoadData, cuModuleLoadData)."),
         (made(700), 50, "1 call, the longest 50 ns (most in cuLibraryLoadData)."),
@@ -146,12 +130,12 @@ def test_calls_that_load(events, stake, text):
 LONG = 1_000_000
 
 
-def launch(at, name="triton_poi_fused_add_0"):
-    return launched(at, at + 5000, kernel(at + 6000, at + 10_000, name=name))
-
-
 def compiles(at):
     return [nvtx("_compile.compile_inner (dynamo_timed)", at, at + 800_000), *launch(at + 850_000)]
+
+
+def launch(at, name="triton_poi_fused_add_0"):
+    return launched(at, at + 5000, kernel(at + 6000, at + 10_000, name=name))
 
 
 def transforms(at):
@@ -353,20 +337,16 @@ def tuned(passes, *, runs=30, again=True):
     return report(events).narrow(window=Window(0, 10_000_000 * passes, "steady", count=passes, each="step"))
 
 
-REPORTS = Path(__file__).parents[3] / "reports"
-
-LAUNCH = "cudaLaunchKernel_v7000"
-
-
 def launching(start, end):
     """A kernel that runs from `start` on, launched in the 10 before."""
-    return launched(start - 10, start, kernel(start, end), LAUNCH)
+    return launched(start - 10, start, kernel(start, end), "cudaLaunchKernel_v7000")
 
 
 OF_CUPY = kernel(0, 10, name="cupy_copy__float32_float32")
 CALM = [kernel(40_000_000 + 10_000 * place, 40_005_000 + 10_000 * place, name="dropout") for place in range(9)]
 CONSTANT = ("Compiled anew 11 times: {0}", "an ordinary argument in place of tl.constexpr; do_not_specialize")
 KEYS = ("Autotuned again in 6 of 6 steps: {0}", "@triton.autotune(…, key=[…]) of few values: sizes in buckets")
+IN_FEW_STEPS = compiling_steps(*["dropout"] * 12).narrow(window=Window(0, 12_000_000, "steady", count=48, each="step"))
 
 
 @pytest.mark.parametrize(
@@ -375,18 +355,14 @@ KEYS = ("Autotuned again in 6 of 6 steps: {0}", "@triton.autotune(…, key=[…]
         (recompiled_kernels, compiling_steps(*["dropout"] * 12), [11 * 905_000], CONSTANT),
         (recompiled_kernels, compiling_steps(*["scale"] * 12, before=OF_CUPY), [11 * 905_000], ("compile once",)),
         # a library's plan, before whose kernels nothing of the program runs
-        (recompiled_kernels, compiling_steps(*["scale"] * 12, before=OF_CUPY, between=FFT.format(240)), [], ()),
+        (recompiled_kernels, compiling_steps(*["scale"] * 12, before=OF_CUPY, between=PLANNED), [], ()),
         (recompiled_kernels, compiling_steps("a", "b", "c", "d", "e", "f"), [], ()),
         (recompiled_kernels, compiling_steps(*["a", "b"] * 2), [], ()),  # a few shapes
         (recompiled_kernels, compiling_steps(*["void cutlass::Kernel2<int>(int)"] * 12), [], ()),
         (recompiled_kernels, compiling_steps(*["step(float *)"] * 12, before=kernel(0, 10, name="init(X)")), [], ()),
         (recompiled_kernels, compiling_steps(*["dropout"] * 8, after=CALM), [], ()),  # at the start alone
         # in few of the iterations, all along
-        (
-            recompiled_kernels,
-            compiling_steps(*["dropout"] * 12).narrow(window=Window(0, 12_000_000, "steady", count=48, each="step")),
-            *([11 * 905_000], ("an ordinary argument in place of tl.constexpr",)),
-        ),
+        (recompiled_kernels, IN_FEW_STEPS, [11 * 905_000], ("an ordinary argument in place of tl.constexpr",)),
         (tuned_again, tuned(6), [6 * (29 * 200_000 + 44_000)], KEYS),
         (tuned_again, tuned(6, runs=60, again=False), [], ()),  # chosen once
     ],
@@ -397,14 +373,8 @@ def test_kernels_that_are_compiled_or_tuned_again(rule, of, stakes, words):
     assert [word for word in words if word not in f"{found[0].headline} {found[0].action}"] == []
 
 
-EVENTS = [
-    call("cudaGetDeviceCount", 0, 10),
-    overhead("CUDA context created", 600, 601),
-    call("cudaFree", 602, 610),
-    nvtx("set {up}", 601, 700),
-    *launching(700, 800),
-    *launching(900, 1000),
-]
+EVENTS = timeline("0-10 cudaGetDeviceCount; 600-601 !CUDA context created; 602-610 cudaFree; 601-700 [set {up}]")
+EVENTS += [*launching(700, 800), *launching(900, 1000)]
 
 
 def told(of, rule):

@@ -79,6 +79,7 @@ MASK = ("A tensor is made on the CPU (most time in aten::full) and copied to the
 OF_PYTHON = ("Data of Python or NumPy become tensors and are copied, each time", "most time in Python and NumPy")
 LIFT, LARGE = "aten::lift_fresh", {"down": 0, "up": 1 << 21}
 AND_BACK = "between a copy to it and one back, 1 time a step"
+PREPARED = program("aten::to", "aten::div", **LARGE)
 
 
 @pytest.mark.parametrize(
@@ -87,15 +88,9 @@ AND_BACK = "between a copy to it and one back, 1 time a step"
         (program("aten::softmax", "aten::view", "aten::multinomial", took=100_000), "cpu-operators", SOFTMAX, None),
         (program("aten::full", "aten::triu", down=0), "cpu-tensors", MASK, (3_300_000, 10, 0, 3_300_000)),
         (program(LIFT, down=0), "cpu-tensors", OF_PYTHON, (2_010_000, 10, 0, 2_110_000)),
-        (
-            program("aten::to", "aten::div", **LARGE),
-            *("large-upload", ("2.097 MB copied to the GPU each time",), (3_300_000, 0, 7_500, 3_200_000)),
-        ),
+        (PREPARED, "large-upload", ("2.097 MB copied to the GPU each time",), (3_300_000, 0, 7_500, 3_200_000)),
         # a layer that was left on the CPU; no preparation of data
-        (
-            program("aten::embedding", **LARGE),
-            *("cpu-operators", ("in aten::embedding",), (1_800_000, 10, 0, 1_700_000)),
-        ),
+        (program("aten::embedding", **LARGE), "cpu-operators", ("in aten::embedding",), (1_800_000, 10, 0, 1_700_000)),
         # what NumPy makes of what was copied is lifted, and copied back
         (program(LIFT), "cpu-operators", ("most in what the host does between a",), (2_000_000, 20, 0, 2_000_000)),
         (lists(3_000_000), "cpu-tensors", (), None),
@@ -199,11 +194,6 @@ def node(at, number, *, own=True, every=1, fills=False):
     return events
 
 
-def checked(*, operators=True, **how):
-    nodes = [event for number in range(30) for event in node(50_000 * number, number, **how)]
-    return anomaly_detection(in_steps([event for event in nodes if operators or event.kind != "op"], 2, 750_000))
-
-
 VIEWS = ("select", "slice", "unbind", "chunk")
 LOOP_STEP = 2_000_000
 
@@ -236,25 +226,23 @@ def looping(names, *, kinds=("op", "api", "kernel", "memcpy")):
 
 
 @pytest.mark.parametrize(
-    ("how", "stakes"),
+    ("operators", "how", "stakes"),
     [
-        ({}, [870_000]),
-        ({"operators": False}, [1_037_000]),
-        ({"operators": False, "fills": True}, [1_037_000]),
-        ({"every": 3}, []),  # a hook that checks some gradients
-        ({"operators": False, "own": False}, []),  # a loop over all
+        (True, {}, [870_000]),
+        (False, {}, [1_037_000]),
+        (False, {"fills": True}, [1_037_000]),
+        (True, {"every": 3}, []),  # a hook that checks some gradients
+        (False, {"own": False}, []),  # a loop over all
     ],
 )
-def test_each_node_is_checked(how, stakes):
-    words = (
-        "(15 checks a step), by two kernels and a copy to the host each",
-        "torch.autograd.set_detect_anomaly(False)",
-    )
-    assert_told(checked(**how), stakes, *(words if stakes else ()))
+def test_each_node_is_checked(operators, how, stakes):
+    nodes = [event for number in range(30) for event in node(50_000 * number, number, **how)]
+    of = in_steps([event for event in nodes if operators or event.kind != "op"], 2, 750_000)
+    words = "(15 checks a step), by two kernels and a copy to the host each", "torch.autograd.set_detect_anomaly(False)"
+    assert_told(anomaly_detection(of), stakes, *(words if stakes else ()))
 
 
 UPDATE = ["mul_", "add_", "mul_", "addcmul_", "sqrt", "div", "sub_"]
-
 
 CELLS = (
     "A recurrent network is run cell by cell, 10 times in a row, in 10 launches a step (aten::lstm_cell): GPU 0 idles, "
@@ -273,6 +261,9 @@ SAMPLES = [name for at in range(12) for name in ("slice", *["flip"] * (at * at %
 DIFFERENT = "11 times in a row, in 32 launches a step (slice → mul → clamp → slice)"
 INVERSES, FACTORS = ["eq", "index", "linalg_inv", "mean"], ["mm", "linalg_cholesky", "linalg_eigvalsh"]
 WORK, MASKED = "repeated-work", "boolean-masks"
+WRITTEN_OUT = ("gone through one by one, as by an optimizer that is written out, 10 times",)
+READS_OF_20 = (READS, "20 values are read one by one in a Python loop")
+GATED = ["unbind", *["linear", "chunk", "sigmoid", "tanh", "mul", "add"] * 12, "mm"]
 
 
 @pytest.mark.parametrize(
@@ -294,14 +285,8 @@ WORK, MASKED = "repeated-work", "boolean-masks"
         (["linear", *["embedding", "gru", "linear", "topk"] * 9, "cat"], None, (), None),  # each word is the next input
         (["mm", *["linear", "relu", "linear"] * 9, "stack"], WORK, ("9 times",), (1_060_000, 48, -48_000)),
         (["mm", *["mul", "mul", "add", "copy_"] * 20, "mm"], WORK, (IN_PLACE,), (3_180_000, 152, -152_000)),
-        (
-            ["unbind", *["linear", "chunk", "sigmoid", "tanh", "mul", "add"] * 12, "mm"],
-            *("rnn-cells", (GATES,), (2_860_000, 110, -110_000)),
-        ),
-        (
-            ["linear", *["norm", "item"] * 20, "mm"],
-            *("blocking-read", (READS, "20 values are read one by one in a Python loop"), (1_580_000, 76, -76_000)),
-        ),
+        (GATED, "rnn-cells", (GATES,), (2_860_000, 110, -110_000)),
+        (["linear", *["norm", "item"] * 20, "mm"], "blocking-read", READS_OF_20, (1_580_000, 76, -76_000)),
         (["linear", "unbind", *SAMPLES, "stack"], WORK, (DIFFERENT,), None),
         (["linear", *SAMPLES, "cat"], WORK, (DIFFERENT,), None),
         (["linear", "unbind", *SAMPLES, "sum"], None, (), None),
@@ -316,14 +301,7 @@ WORK, MASKED = "repeated-work", "boolean-masks"
         ),
         (["linear", *INVERSES * 20, "stack"], MASKED, ("(eq → index → linalg_inv → mean)",), None),
         (["linear", *FACTORS * 20, "stack"], WORK, ("(mm → linalg_cholesky → linalg_eigvalsh)",), None),
-        (
-            ["linear", *UPDATE * 10, "mm"],
-            *(
-                "unfused-optimizer",
-                ("gone through one by one, as by an optimizer that is written out, 10 times",),
-                (2_780_000, 126, -126_000),
-            ),
-        ),
+        (["linear", *UPDATE * 10, "mm"], "unfused-optimizer", WRITTEN_OUT, (2_780_000, 126, -126_000)),
         *(
             (names, None, (), None)
             for names in (

@@ -1,8 +1,8 @@
 """Idle time while the program runs its own code: loaders, data, loops, lines, and what is left."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import chain
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -21,6 +21,7 @@ from kanalyze.analyses.idle.ledger import bucket_sums, ledger
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.window import Window
 from support.build import call, host, kernel, launched, memcpy, nvtx, report
+from support.command import REPORTS
 from support.measures import assert_told
 from support.real_reports import real_report
 
@@ -45,28 +46,18 @@ def steps(**how):
     return list(chain.from_iterable(step(number, **how) for number in range(4)))
 
 
-def op(name, start, end, **keys):
-    return host("op", name, start, end, **keys)
+op, python = partial(host, "op"), partial(host, "python")
 
 
-def python(name, start, end, **keys):
-    return host("python", name, start, end, **keys)
-
-
-def per_step(events):
-    """The report of two whole steps."""
-    return report(events).narrow(window=Window(10 * MS, 30 * MS, count=2, each="step"))
+def per_step(events, trace=None, **lines):
+    """The report of two whole steps, perhaps with a trace beside it."""
+    made = replace(report(events, **lines), beside=lambda: trace)
+    return made.narrow(window=Window(10 * MS, 30 * MS, count=2, each="step"))
 
 
 def test_a_loader_without_workers():
     (one,) = data_loading(per_step(steps()))
-    assert (one.rule, one.device, one.at_stake_ns, one.table, one.at_most) == (
-        "data-loading",
-        0,
-        6 * MS,
-        "culprits",
-        False,
-    )
+    assert (one[:3], one.table, one.at_most) == (("data-loading", 0, 6 * MS), "culprits", False)
     assert one.text == (
         "GPU 0 idles for 3.000 ms a step while the loop that launches its work reads batches itself: its DataLoader "
         "has no workers (1 batch a step, 3.000 ms in the median, the longest 3.000 ms)."
@@ -88,9 +79,7 @@ def test_the_rest_of_the_host_time_is_said_apart():
 
 def captured(trace):
     """The report of nsys of two steps, which has no ranges, with a trace of the same program beside it."""
-    launches = list(chain.from_iterable(step(number)[1:] for number in range(4)))
-    made = replace(report(launches), beside=lambda: report(trace, kinds=("op", "range")))
-    return made.narrow(window=Window(10 * MS, 30 * MS, count=2, each="step"))
+    return per_step([one for one in steps() if one.kind != "range"], report(trace, kinds=("op", "range")))
 
 
 def test_a_trace_of_two_steps_tells_of_a_loader_in_all_of_them():
@@ -124,16 +113,11 @@ def in_lines(get):
     return [{**place, "line": line, "start_ns": start, "dur_ns": dur} for line, start, dur in sides]
 
 
-def beside(trace, launches, **lines):
-    made = replace(report(launches, **lines), beside=lambda: trace)
-    return made.narrow(window=Window(10 * MS, 30 * MS, count=2, each="step"))
-
-
 def with_lines(name, thread=1):
     """The trace gets batches in a line of 1 ms, in which the report is for 4 ms."""
     got = steps(name=name, get=1) if thread else [nvtx(name, 0, MS, thread=None)]
     trace = report([*got, op("aten::add", 0, 1)], source_lines=in_lines(1))
-    return beside(trace, [one for one in steps(get=4) if one.kind != "range"], source_lines=in_lines(4))
+    return per_step([one for one in steps(get=4) if one.kind != "range"], trace, source_lines=in_lines(4))
 
 
 #: In the trace the same steps come later.
@@ -145,7 +129,6 @@ OWN, OF_WORKERS = "reads its batches itself", "The loop waits for DataLoader's w
 STATEFUL = "enumerate(DataLoader)#_StatefulSingleProcessDataLoaderIter.__next__"
 BOTH = [*steps(), *chain.from_iterable(step(number, name=WORKERS) for number in range(4, 8))]
 UNFED = [event for event in LATER if event.kind != "range"]
-
 
 #: In each step of WAITED the thread polls, and a worker of another process computes until it writes.
 WAITED = [
@@ -255,9 +238,7 @@ def test_time_of_which_another_finding_tells_is_no_reason(marked, told):
         events += [one, nvtx(ALONE, one.start + 1_000, one.start + 6 * MS - 1_000)] if begins else [one]
     of = report(events).narrow(window=THREE_STEPS)
     found = own_time(of)
-    assert [one.headline.startswith(headline) for one, (headline, _) in zip(found, told, strict=True)] == [True] * len(
-        told
-    )
+    assert all(one.headline.startswith(headline) for one, (headline, _) in zip(found, told, strict=True))
     loading = [one for one in ranked(of) if one.rule == "data-loading"]
     host = bucket_sums(of).filter(bucket="host").get_column("ns").sum()
     assert sum(one.at_stake_ns for one in [*found, *loading]) == host
@@ -359,11 +340,7 @@ def test_the_time_of_threads_that_launch_nothing_is_not_spared():
 
 
 THERE = launched(60_000, 65_000, kernel(66_000, 70_000, device=1))
-
-
 ASIDE = launched(11_000, 12_000, kernel(13_000, 15_000, stream=8))
-
-
 AROUND = [line(0, 10_000, 3, "y = model(x)"), line(110_000, 200_000, 5, "y = model(y)")]
 
 
@@ -433,23 +410,14 @@ def test_arrays_that_are_converted_before_they_are_copied(of, host_ns, copies_ns
         assert change.shorter.get_column("saved_ns").unique().to_list() == [copies_ns]
 
 
-REPORTS = Path(__file__).parents[3] / "reports"
-
-
 def launching(start, end):
     """A kernel that runs from `start` on, launched in the 10 before."""
     return launched(start - 10, start, kernel(start, end), LAUNCH)
 
 
 def test_phases_are_named_by_range_and_by_the_calls_around_them():
-    events = [
-        *launching(10, 100),
-        nvtx("data {raw}", 100, 400),
-        *launching(200, 300),
-        *launching(400, 500),
-        call("cudaEventRecord_v3020", 500, 510),
-        *launching(560, 600),
-    ]
+    launches = [*launching(10, 100), *launching(200, 300), *launching(400, 500), *launching(560, 600)]
+    events = [*launches, nvtx("data {raw}", 100, 400), call("cudaEventRecord_v3020", 500, 510)]
     (one,) = host_computes(report(events))
     assert (one.rule, one.device, one.at_stake_ns, one.table) == ("host-computes", 0, 90 + 90 + 40, "culprits")
     assert one.text.format(*one.names) == (

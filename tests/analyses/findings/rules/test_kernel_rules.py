@@ -1,7 +1,7 @@
 """Rules on kernels of libraries: kernels and operators in, finding out; one row a case."""
 
 import json
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
@@ -33,12 +33,10 @@ from kanalyze.analyses.findings.rules.unfused import bags_by_hand, by_hand, fusi
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, memset, nvtx, report
+from support.command import REPORTS, SAMPLES
 from support.kernel_names import ADD, BACKWARD, DOWN, GEMM, LOG_SOFTMAX, MUL, ONE, POW, SOFTMAX, STRIDED, UP
 from support.measures import assert_told
 from support.real_reports import real_report
-
-REPORTS = Path(__file__).parents[3] / "reports"
-SAMPLES = Path(__file__).parents[4] / "sample_reports"
 
 HOPPER = {"compute_capability": "9.0", "name": "NVIDIA H200"}
 TANH64 = ONE.format("tanh_kernel_cuda(X&)::{{lambda(double)#1}}").replace("{{", "{").replace("}}", "}")
@@ -170,6 +168,11 @@ CAST = launched(AUTOCAST[0], (UP, 40_000, "aten::to"), AUTOCAST[1], *AUTOCAST[3:
 WRAP = [(MUL, 20, "aten::remainder"), (BY_VALUE, 30, "aten::gather")]
 SORT = (RADIX, 10, "aten::argsort")
 SUMS = line((GEMM, 20), (MUL, 10), (INDEX_ADD, 300), (GEMM, 5))
+PUTS = launched((MUL, 10, "aten::mul"), (PUT, 300, "aten::put_"))
+BY_XLOGY = line(*LOSS[:3], (XLOGY, 30_000), *LOSS[4:])
+WITH_SUMS = line(*LOSS[:5], (INDEX_ADD, 1_000_000), *LOSS[5:])
+COMPILED_LOG = line(*HALVED[:4], ("triton_poi_fused_log_mul_neg_0", 2_000), *HALVED[5:])
+MEANS = line(*[(GATHER, 10), (SUM, 6)] * 8, (GEMM, 30))
 GATHERS = line(*[(GATHER, 10), (ADD, 12)] * 8, (GEMM, 30))
 WEIGHTS = launched((GATHER, 60, "aten::index"), (GEMM, 40, "aten::bmm"))
 GROWS = line(*(one for at in range(40) for one in ((CAT, 3000 + 30 * at), (GEMM, 500))))
@@ -179,8 +182,8 @@ ATTENTION = line(*[SUM, DOWN, GEMM, ADD, SOFTMAX, DOWN, GEMM, DOWN, SUM] * 2)
 KEPT = sum(2 * (8_000 + 30_000 - 30_000 * 300 // rows) for rows in range(3060, 3300, 60))
 CHOSEN = "void at::native::reduce_kernel<512, 1, ReduceOp<float, ArgMaxOps<float>>>(X)"
 NORM = "void at::native::vectorized_layer_norm_kernel<c10::BFloat16, float, false>(X)"
-CASTS = "32 casts between types, most {} ({{0}}): 320 ns, 24.2 % of kernel time; the GPU"
-SOFTMAXES = "2 softmax passes over scores (most {0}) in chains of 7 kernels, 140 ns, 77.8 % of kernel time."
+CASTS = "32 casts between types, most {} ({}): 320 ns, 24.2 % of kernel time; the GPU"
+SOFTMAXES = f"2 softmax passes over scores (most {SOFTMAX}) in chains of 7 kernels, 140 ns, 77.8 % of kernel time."
 FROM32 = "to bfloat16 from float32"
 HALVES = DOWN.replace("bfloat16", "float16")
 
@@ -226,62 +229,25 @@ def coalesced(operator, many=4):
         (float64, COMPLEXES, 100_000, (0, 50_000), ["Tensors are of float64: 100.0 %"]),
         # a cast right after is from float64, and gone
         (float64, line((TANH64, 50_000), (UP, 10_000)), 50_000, (1, 25_000), ["Tensors are of float64: 83.3 %"]),
-        (
-            layout_copies,
-            COPIED,
-            40,
-            (1, 0),
-            ["Copies of transposed tensors: 40.0 %", "by .contiguous(): 40 ns", "has to copy"],
-        ),
+        (layout_copies, COPIED, 40, (1, 0), ["transposed tensors: 40.0 %", "by .contiguous(): 40 ns", "has to copy"]),
         # one softmax forward and one backward are left, in the type of the logits
         (large_logits, line(*LOSS), 220_000, (4, 50_000), ["Large logits in float32, the loss by hand: 68.3 %"]),
-        (
-            large_logits,
-            line(*LOSS[:3], (XLOGY, 30_000), *LOSS[4:]),
-            220_000,
-            (4, 50_000),
-            ["torch.compile of the loss"],
-        ),
-        # sums into few rows take longer than a pass
-        (
-            large_logits,
-            line(*LOSS[:5], (INDEX_ADD, 1_000_000), *LOSS[5:]),
-            220_000,
-            (4, 50_000),
-            ["Large logits in float32, the loss by hand: 16.6 %"],
-        ),
-        # a kernel of torch.compile has the logarithm
-        (
-            large_logits,
-            line(*HALVED[:4], ("triton_poi_fused_log_mul_neg_0", 2_000), *HALVED[5:]),
-            280_000,
-            (4, 0),
-            ["the loss by hand: 73.3 %"],
-        ),
+        (large_logits, BY_XLOGY, 220_000, (4, 50_000), ["torch.compile of the loss"]),
+        # sums into few rows take longer than a pass; a kernel of torch.compile has the logarithm
+        (large_logits, WITH_SUMS, 220_000, (4, 50_000), ["Large logits in float32, the loss by hand: 16.6 %"]),
+        (large_logits, COMPILED_LOG, 280_000, (4, 0), ["the loss by hand: 73.3 %"]),
         (large_logits, CAST, 180_000, (2, 50_000), ["Large logits in float32, the loss by hand: 64.3 %"]),
         # of tensors for which each operator launches two kernels; an exponential reads and writes as a softmax of half
         (large_logits, line(*HALVED), 280_000, (4, 0), ["Large logits in float32, the loss by hand: 73.3 %"]),
         (scatter_atomics, SUMS, 300, (0, 280), ["Atomics into few rows (sums): 89.6 %"]),
-        (
-            scatter_atomics,
-            launched((MUL, 10, "aten::mul"), (PUT, 300, "aten::put_")),
-            300,
-            (0, 290),
-            ["Atomics into few rows (put_): 96.8 %"],
-        ),
+        (scatter_atomics, PUTS, 300, (0, 290), ["Atomics into few rows (put_): 96.8 %"]),
         (gathers, GATHERS, 8 * 22, (15, 10 - 8 * 4), ["8 gathers of rows, one by one: 38.8 %"]),
         (gathers, line(*[GATHER] * 8, (GEMM, 30)), 80, (0, 8 * 6), ["8 gathers copy tensors by an index: 72.7 %"]),
         (gathers, along(), 400, (0, 8 * 30), ["8 gathers copy tensors by an index: 50.0 %"]),
         # one of eight sorts is left, with the gathers behind it
         (gathers, along(SORT), 480, (0, 8 * 51), ["sorted and gathered again and again: 54.5 %", "8 sorts order rows"]),
         (gathers, along(SORT, (MUL, 10, "aten::mul")), 400, (0, 8 * 30), ["8 gathers copy tensors by an index"]),
-        (
-            gathers,
-            line(*[(GATHER, 10), (SUM, 6)] * 8, (GEMM, 30)),
-            128,
-            (15, 10 - 8 * 4),
-            ["8 gathers of rows, one by one"],
-        ),
+        (gathers, MEANS, 128, (15, 10 - 8 * 4), ["8 gathers of rows, one by one"]),
         (bags_by_hand, line((GATHER, 40), (MUL, 40), (SUM, 20), (GEMM, 50)), 100, (2, 24), ["then summed: 66.7 %"]),
         (bags_by_hand, line((GATHER, 40), (SUM, 20), (SUM, 20), (GEMM, 50)), 60, (1, 24), ['mode="sum"']),
         (one_hot_products, line(FILL, ONES, UP, GEMM, (GEMM, 50)), 40, (3, 0), ["are multiplied: 44.4 %"]),
@@ -324,8 +290,14 @@ def coalesced(operator, many=4):
         (layout_conversions, line(THERE), 10, (1, 0), ["tensors in NHWC"]),
         (layout_conversions, images("aten::conv3d", "aten::batch_norm"), 10, (1, 0), ["torch.channels_last_3d)"]),
         (layout_conversions, images(*["aten::conv2d"] * 5, "aten::group_norm"), 10, (1, 0), ["torch.channels_last)"]),
-        (recurring_casts, casts(DOWN), 320, (32, 0), ["casts between bfloat16 and float32", CASTS.format(FROM32)]),
-        (recurring_casts, casts(UP), 320, (32, 0), ["32 casts from type to type", CASTS.format("to float32")]),
+        (
+            recurring_casts,
+            casts(DOWN),
+            320,
+            (32, 0),
+            ["casts between bfloat16 and float32", CASTS.format(FROM32, DOWN)],
+        ),
+        (recurring_casts, casts(UP), 320, (32, 0), ["32 casts from type to type", CASTS.format("to float32", UP)]),
         (recurring_casts, casts(DOWN), 320, (32, 0), ["keep weights in bfloat16, or torch.compile(model)"]),
         (recurring_casts, casts(DOWN, (COMPILED, 1)), 320, (32, 0), ["keep weights in bfloat16, or cast them once"]),
         (recurring_casts, casts(HALVES), 320, (32, 0), ["keep weights in half precision, or torch.compile(model)"]),
@@ -336,13 +308,8 @@ def coalesced(operator, many=4):
 def test_what_is_told(rule, events, stake, change, words):
     made = report(events, limits=HOPPER | {"memory_bytes": 80_000_000_000})
     (found,) = rule(made)
-    assert (found.at_stake_ns, saved(found, made), found.at_most) == (
-        stake,
-        change,
-        rule is no_tensor_cores or "TopK" in words,
-    )
-    said = f"{found.headline} {found.text} {found.action} {found.remedy}"
-    assert [one for one in words if one not in said] == []
+    assert_told([found], [stake], *words)
+    assert (saved(found, made), found.at_most) == (change, rule is no_tensor_cores or "TopK" in words)
 
 
 @pytest.mark.parametrize(
@@ -635,10 +602,6 @@ def test_casts_of_attention_are_left_to_the_finding_about_it():
     assert found.text.endswith("their share. Other findings tell of 69.6 % of that.")
 
 
-def stakes(*events):
-    return [found.at_stake_ns for found in unfused_attention(report(events))]
-
-
 def of_operators(product):
     """Softmaxes between products by one operator."""
     parts = [(name, 10, product if name == GEMM else "aten::softmax") for name in [GEMM, SOFTMAX, GEMM, SUM] * 2]
@@ -649,6 +612,7 @@ BETWEEN = [memset(20, 30), memcpy(30, 40, direction="Device-to-Device")]
 AFTER = [*line(GEMM, ADD, at=100), memset(120, 130), *line(SOFTMAX, GEMM, at=130)]
 SCALED = [GEMM, ADD, SOFTMAX, GEMM]
 BACKWARD_AGAIN = [GEMM, GEMM, MUL, BACKWARD, GEMM, MUL, GEMM, MUL, SUM, GEMM]
+BACK_AND_FORTH = [*line(SUM, GEMM), memset(20, 30), *line(GEMM, BACKWARD, GEMM, MUL, GEMM, SUM, *BACKWARD_AGAIN, at=30)]
 
 
 @pytest.mark.parametrize(
@@ -665,17 +629,12 @@ BACKWARD_AGAIN = [GEMM, GEMM, MUL, BACKWARD, GEMM, MUL, GEMM, MUL, SUM, GEMM]
         (of_operators("aten::bmm"), [2 * 30]),
         (of_operators("aten::addmm"), []),
         # backward two products are on either side, with a memset or a scale between
-        (
-            [*line(SUM, GEMM), memset(20, 30), *line(GEMM, BACKWARD, GEMM, MUL, GEMM, SUM, *BACKWARD_AGAIN, at=30)],
-            [10 * 14],
-        ),
+        (BACK_AND_FORTH, [10 * 14]),
     ],
 )
 def test_chains_of_attention(events, stake):
-    assert stakes(*events) == stake
+    assert_told(unfused_attention(report(events)), stake)
 
-
-# Biases of convolutions before a batch normalization
 
 BIASED, PLAIN = '["float", "float", "float", "ScalarList"]', '["float", "float", "", "ScalarList"]'
 
@@ -683,23 +642,23 @@ BIASED, PLAIN = '["float", "float", "float", "ScalarList"]', '["float", "float",
 def network(*after, types=BIASED, backward=True):
     """A convolution whose bias takes 10 ns forward and 20 backward, and the operators `after` it."""
     events = [
-        host("op", "aten::conv2d", 0, 100),
-        host("op", "aten::add_", 50, 90),
-        call("cudaLaunchKernel", 20, 22, correlation=1, parent=0),
-        kernel(100, 200, name="conv", correlation=1, parent=0),
-        call("cudaLaunchKernel", 60, 62, correlation=2, parent=1),
-        kernel(200, 210, name="add", correlation=2, parent=1),
+        *(host("op", "aten::conv2d", 0, 100), host("op", "aten::add_", 50, 90)),
+        *in_operator(20, kernel(100, 200, name="conv", correlation=1, parent=0)),
+        *in_operator(60, kernel(200, 210, name="add", correlation=2, parent=1)),
         *(host("op", name, 100 + 10 * at, 110 + 10 * at) for at, name in enumerate(after)),
     ]
     detail = [{"event_id": 0, "input_types": types, "sequence_number": 7}]
     if backward:
-        events.append(host("op", "ConvolutionBackward0", 500, 600, thread=2))
-        detail.append({"event_id": len(events) - 1, "sequence_number": 7, "forward_thread_id": 1, "forward_id": 0})
-        events.append(host("op", "aten::sum", 510, 590, thread=2))
-        summed = len(events) - 1
-        events.append(call("cudaLaunchKernel", 520, 530, correlation=3, thread=2, parent=summed))
-        events.append(kernel(700, 720, name="sum", correlation=3, parent=summed))
+        node = len(events)
+        detail.append({"event_id": node, "sequence_number": 7, "forward_thread_id": 1, "forward_id": 0})
+        events += [host("op", name, 500, 600, thread=2) for name in ("ConvolutionBackward0", "aten::sum")]
+        events += in_operator(520, kernel(700, 720, name="sum", correlation=3, parent=node + 1), thread=2)
     return report(events, op_detail=detail)
+
+
+def in_operator(at, made, **keys):
+    """A launch by the operator that launched the kernel."""
+    return [call("cudaLaunchKernel", at, at + 2, correlation=made.correlation, parent=made.parent, **keys), made]
 
 
 NORM = "aten::batch_norm"
@@ -722,21 +681,11 @@ def test_kernels_that_add_the_bias_and_sum_its_gradient_are_at_stake(of, stakes)
 
 def test_who_compiles_already_is_told_to_compile_chains_too():
     events = launched((ADD, 90_000, "aten::add"), (ADD, 90_000, "aten::mul"))
-    parents = {event.start: at for at, event in enumerate(events) if event.kind == "op"}
-    events = [
-        event
-        if event.kind == "op"
-        else event.__class__(**{**vars(event), "parent": parents[90_004 * event.correlation]})
-        for event in events
-    ]
-    actions = []
-    for more in ([], [kernel(200_000, 200_001, name=COMPILED)]):
+    events = [one if one.kind == "op" else replace(one, parent=3 * one.correlation + 2) for one in events]
+    for more, them in (([], ""), ([kernel(200_000, 200_001, name=COMPILED)], " them, too")):
         (found,) = fusible(report([*events, *more], kinds=("kernel", "memcpy", "memset", "api", "op", "range")))
-        actions.append((found.action, "not compiled, as other kernels are" in found.remedy))
-    assert actions == [
-        ("torch.compile, or one kernel in Triton or CUDA", False),
-        ("torch.compile them, too, or one kernel in Triton or CUDA", True),
-    ]
+        assert found.action == f"torch.compile{them}, or one kernel in Triton or CUDA"
+        assert ("not compiled, as other kernels are" in found.remedy) == bool(them)
 
 
 @pytest.mark.slow

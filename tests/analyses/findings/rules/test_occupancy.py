@@ -3,7 +3,6 @@
 import shutil
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -16,11 +15,10 @@ from kanalyze.analyses.findings.rules.occupancy import SAMPLED, far_apart, low_o
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
 from support.build import call, graph, kernel, memset, report
+from support.command import REPORTS
 from support.command import REPORTS as SAMPLED_REPORTS
 from support.measures import assert_told
 from support.real_reports import real_report
-
-REPORTS = Path(__file__).parents[3] / "reports"
 
 #: 4 SMs of capability 9.0.
 SMALL = {"compute_capability": "9.0", "sm_count": 4}
@@ -231,12 +229,6 @@ def test_quicker_launches_of_more_blocks_and_a_window():
 RULES = ("few-sms", "idle-tensor-cores", "dram-bound", "busy-pcie", "clock-drop")
 
 
-def raised(found):
-    """The findings of these rules, and of what one of them replaces."""
-    rows = findings(found)
-    return {row["rule"]: row for row in rows.iter_rows(named=True) if row["rule"] in (*RULES, "small-grid")}
-
-
 def changed(tmp_path, name, *statements):
     """A copy of a report with changes."""
     path = tmp_path / f"{name}.sqlite"
@@ -265,6 +257,10 @@ AT_LIMIT = (
 )
 BUSY = "While no operation of this report ran on the GPU, PCIe was busy for "
 SLOW_TENSORS = (values("Tensor Active", "value / 10"), values("GPC Clock", "1980000000"))
+TENSOR_WORDS = ("Tensor cores are active in 8.7 %", "samples)")
+RISING = (values("GPC Clock", "min(1980000000, 345000000 + (timestamp - 3346500000) * 150)"),)
+NO_EARLY_COPIES = ("DELETE FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE start < 941000000",)
+FEW_SAMPLES = ("DELETE FROM GPU_METRICS WHERE timestamp % 10 != 0 OR timestamp > 852000000",)
 
 
 @pytest.mark.one_in(8)
@@ -274,48 +270,30 @@ SLOW_TENSORS = (values("Tensor Active", "value / 10"), values("GPC Clock", "1980
         ("metrics_phases", (), ["few-sms"], 60.01e6 * 0.94, FEW),  # which small-grid would say, too
         ("metrics_phases", (values("SMs Active", "90"),), ["small-grid"], None, ()),
         # without enough samples the shape of the grid tells it
-        (
-            "metrics_phases",
-            ("DELETE FROM GPU_METRICS WHERE timestamp % 10 != 0 OR timestamp > 852000000",),
-            *(["small-grid"], None, ()),
-        ),
-        (
-            "metrics_phases",
-            ("DELETE FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE start < 941000000",),
-            *(["few-sms", "busy-pcie"], None, (BUSY,)),
-        ),
+        ("metrics_phases", FEW_SAMPLES, ["small-grid"], None, ()),
+        ("metrics_phases", NO_EARLY_COPIES, ["few-sms", "busy-pcie"], None, (BUSY,)),
         ("gpu_metrics", (), ["dram-bound"], None, AT_LIMIT),
         ("gpu_metrics", (values("DRAM", "value / 2"),), [], None, ()),
         ("metrics_matmul", (), ["clock-drop"], 22.19e6 * (1 - 0.886), ("The SM clock falls to 88.6 % of 1,795 MHz",)),
         *(("metrics_matmul", (values("GPC Clock", clock),), [], None, ()) for clock in ("1980000000", "1300000000")),
         # a clock that rises as work begins has not fallen
-        (
-            "metrics_matmul",
-            (values("GPC Clock", "min(1980000000, 345000000 + (timestamp - 3346500000) * 150)"),),
-            *([], None, ()),
-        ),
-        (
-            "metrics_matmul",
-            SLOW_TENSORS,
-            *(["idle-tensor-cores"], 23.62e6 * (1 - 0.087), ("Tensor cores are active in 8.7 %", "samples)")),
-        ),
+        ("metrics_matmul", RISING, [], None, ()),
+        ("metrics_matmul", SLOW_TENSORS, ["idle-tensor-cores"], 23.62e6 * (1 - 0.087), TENSOR_WORDS),
         ("metrics_matmul", (*SLOW_TENSORS, values("DRAM Read", "80")), ["dram-bound"], None, ()),
     ],
 )
 def test_what_samples_of_counters_tell(tmp_path, name, statements, rules, stake, words):  # noqa: PLR0913
-    found = raised(changed(tmp_path, name, *statements))
+    rows = findings(changed(tmp_path, name, *statements)).rows(named=True)
+    found = {row["rule"]: row for row in rows if row["rule"] in (*RULES, "small-grid")}
     assert sorted(found) == sorted(rules)
     row = found[rules[-1]] if rules else {}
     assert [word for word in words if word not in f"{row['headline']} {row['sentence']}"] == []
     assert stake is None or row["at_stake_ns"] == pytest.approx(stake, rel=0.01)
 
 
-LAUNCH = "cudaLaunchKernel_v7000"
-
-
 def told(value, samples):
     """Findings on a kernel of 400 ns, with samples of 10 ns."""
-    events = (call(LAUNCH, 0, 5, correlation=1), kernel(1000, 1400, name="work", correlation=1))
+    events = (call("cudaLaunchKernel_v7000", 0, 5, correlation=1), kernel(1000, 1400, name="work", correlation=1))
     row = {"device": 0, "metric": "SMs Active", "unit": "Throughput %", "start_ns": 1000, "dur_ns": 10 * samples}
     made = report(events, gpu_metrics=[{**row, "value": value, "samples": samples}] if samples else [])
     return [one.rule for rule in SAMPLED for one in rule(made)]

@@ -1,7 +1,6 @@
 """Launches that repeat: what could be a CUDA graph, and kernels that are timed."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -16,12 +15,11 @@ from kanalyze.analyses.launches._graph_candidates import repetitive
 from kanalyze.analyses.launches.graphs import BY_CANDIDATE, graphs
 from kanalyze.window import Window
 from support.build import call, kernel, memcpy, memset, report
+from support.command import REPORTS
 from support.measures import assert_told
 from support.real_reports import real_report
 from support.shares import cases, holds
 from support.strategies import EVENTS, FEWER, WINDOWS
-
-REPORTS = Path(__file__).parents[3] / "reports"
 
 #: A launching call takes 3 ns, the kernel starts as it returns and runs 1 ns; so the device idles 2 ns of 3.
 STEP = 3
@@ -251,14 +249,10 @@ def test_launches_that_could_be_a_graph(of, stakes, words):
     assert_told(graph_candidate(of), stakes, *words)
 
 
-def most_at_stake(of):
-    held = ledger(of).filter(pl.col("bucket").is_in(["launch", "queued"]))
-    return dict(held.group_by("device").agg(pl.col("ns").sum()).iter_rows())
-
-
 def assert_not_more_than_the_ledger(of):
     """Gives how many claims there were."""
-    held = most_at_stake(of)
+    held = ledger(of).filter(pl.col("bucket").is_in(["launch", "queued"]))
+    held = dict(held.group_by("device").agg(pl.col("ns").sum()).iter_rows())
     claims = graphs(of, by="candidate").group_by("device").agg(pl.col("launch_ns", "queued_ns", "saved_ns").sum())
     for device, launch_ns, queued_ns, saved_ns in claims.iter_rows():
         assert saved_ns <= launch_ns + queued_ns

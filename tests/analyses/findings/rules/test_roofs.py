@@ -1,7 +1,6 @@
 """Kernels by their distance to the roof: each cause by itself, and no gain beyond the distance."""
 
 import json
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -14,9 +13,8 @@ from kanalyze.analyses.findings.findings import _SAME_WORK, by_gain, ranked
 from kanalyze.analyses.findings.rules.laws import _NEARER, below_roofs
 from kanalyze.analyses.work.work import least_times
 from support.build import call, host, kernel, report
+from support.command import REPORTS
 from support.real_reports import real_report
-
-REPORTS = Path(__file__).parents[3] / "reports"
 
 TILE, SMALL = "nvjet_sm90_tst_{}x{}_64x4_1x1_v_bz_TNT", "nvjet_sm90_tst_64x8_64x16_1x1_v_bz_TNT"
 UNALIGNED = "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_tn_align1>(Params)"

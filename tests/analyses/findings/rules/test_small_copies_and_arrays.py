@@ -49,7 +49,6 @@ OF_ONE_CALL = [call("cudaMemcpyBatchAsync", 0, 20, correlation=1)]
 OF_ONE_CALL += [memcpy(at, at + 5, correlation=1) for at in range(30, 200, 10)]
 TO_HOST = {"direction": "Device-to-Host"}
 
-
 RESULTS = [
     event
     for at in range(0, 6_000, 200)
@@ -58,7 +57,6 @@ RESULTS = [
         *copy(at + 104, None, stream=13, name="cudaMemcpy_v3020", **TO_HOST),
     )
 ]
-
 
 #: Two streams, called in turns: what is between the calls of one is no more than the copies of the other.
 AT_ONCE = [
@@ -260,7 +258,6 @@ def loop(*names, turns=40, blocks=1, between=(), took=lambda _: 2_000, after=(),
 
 SLICES = loop("cupy_min", "cupy_subtract", "cupy_true_divide", "cupy_copy", blocks=7)
 
-
 WITH_COPIES = [
     event
     for at in range(0, 400_000, 10_000)
@@ -296,6 +293,11 @@ def test_other_loops_are_none(of):
     assert host_grid_loop(of) == []
 
 
+PRODUCTS = loop("ampere_sgemm_32x32_sliced1x4_nn")
+UNEVEN = loop("sum(X)", blocks=7, took=lambda at: 8_500 - 3_000 * (at % 2))
+FLAKES = loop("blur", "describe", "norm", blocks=7, after=[(3, 40, 1)])
+
+
 @pytest.mark.parametrize(
     ("of", "headline", "text", "action", "figures"),
     [
@@ -317,21 +319,9 @@ def test_other_loops_are_none(of):
             None,
         ),
         # as many turns as another kernel's grid has rows
-        (
-            loop("blur", "describe", "norm", blocks=7, after=[(3, 40, 1)]),
-            "117 launches of 7",
-            "3 kernels",
-            "independent turns in one",
-            None,
-        ),
+        (FLAKES, "117 launches of 7", "3 kernels", "independent turns in one", None),
         # parts that take now longer, now shorter
-        (
-            loop("sum(X)", blocks=7, took=lambda at: 8_500 - 3_000 * (at % 2)),
-            "39 launches of 7",
-            "One",
-            "independent turns in one",
-            None,
-        ),
+        (UNEVEN, "39 launches of 7", "One", "independent turns in one", None),
         (
             loop("nvkernel_main_F1L21_2"),
             "39 launches",
@@ -339,13 +329,7 @@ def test_other_loops_are_none(of):
             "independent turns in one region",
             (380, 38, 0),
         ),
-        (
-            loop("ampere_sgemm_32x32_sliced1x4_nn"),
-            "39 launches",
-            "One",
-            "independent turns in one batched call",
-            (380, 38, 0),
-        ),
+        (PRODUCTS, "39 launches", "One", "independent turns in one batched call", (380, 38, 0)),
         (SLICES, "The same 4 kernels run over and over", "4 kernels are", "independent turns on", (1536, 152, -8)),
     ],
 )
@@ -437,13 +421,6 @@ def test_a_chain_of_operations_becomes_one_kernel():
 CAT = "void at::native::CatArrayBatchedCopy<at::native::OpaqueType<2u>, unsigned int, 4, 64, 64>(X)"
 
 
-def joined(text):
-    """Twenty concatenations in a line of the program."""
-    events = [one for at in range(0, 2000, 100) for one in launched(at, at + 9, kernel(at + 10, at + 90, name=CAT))]
-    line = {"process_id": 1, "thread_id": 1, "file": "a.py", "function": "f", "line": 7, "start_ns": 0, "dur_ns": 3000}
-    return report(events, source_lines=[{**line, "text": text}])
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -453,7 +430,10 @@ def joined(text):
     ],
 )
 def test_a_result_that_takes_the_place_of_what_is_joined_grows(text, told):
-    assert len(growing_concatenations(joined(text))) == told
+    """Twenty concatenations in a line of the program."""
+    events = [one for at in range(0, 2000, 100) for one in launched(at, at + 9, kernel(at + 10, at + 90, name=CAT))]
+    line = {"process_id": 1, "thread_id": 1, "file": "a.py", "function": "f", "line": 7, "start_ns": 0, "dur_ns": 3000}
+    assert len(growing_concatenations(report(events, source_lines=[{**line, "text": text}]))) == told
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import re
 import shutil
 import sqlite3
 from dataclasses import replace
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -17,7 +16,8 @@ from kanalyze.analyses.findings.on_host import operators, outermost, own_within,
 from kanalyze.analyses.findings.rules import ACTION_LONGEST, HEADLINE_LONGEST, Finding, literal
 from kanalyze.analyses.findings.say import LOADS_NEXT, per_iteration, phase, with_lines
 from kanalyze.window import PerIteration, Window
-from support.build import call, graph, host, kernel, nvtx, report
+from support.build import call, graph, host, kernel, nvtx, report, timeline
+from support.command import REPORTS
 from support.real_reports import real_report
 
 STEPS = PerIteration(60, "step")
@@ -46,11 +46,8 @@ NONE = PerIteration(None, "")
     ],
 )
 def test_times_counts_and_verbs_agree(told, time, number, text, runs):
-    assert (told.time(655_800_000), told.plural(number, "copy"), told.clause(number, "copy", "run")) == (
-        time,
-        text,
-        runs,
-    )
+    shown = (told.time(655_800_000), told.plural(number, "copy"), told.clause(number, "copy", "run"))
+    assert shown == (time, text, runs)
     noun = next(word for word in ("copies", "copy") if word in text)
     assert told.plural(number, "copy", "of {0}") == text.replace(noun, f"{noun} of {{0}}")
 
@@ -101,12 +98,7 @@ def test_host_time_between_calls_is_told_in_words(culprit, words):
     assert phase(culprit) == words
 
 
-EVENTS = [
-    call("cudaLaunchKernel", 0, 100, correlation=1),
-    kernel(200, 600, correlation=1),
-    call("cudaLaunchKernel", 700, 800, correlation=2),
-    kernel(1_000, 1_600, correlation=2),
-]
+EVENTS = timeline("0-100 cudaLaunchKernel #1; 200-600 kernel #1; 700-800 cudaLaunchKernel #2; 1000-1600 kernel #2")
 LINES = [(0, 300, "a.py", 1), (300, 5_000, "b.py", 2)]
 
 
@@ -126,18 +118,12 @@ def finding(*claims, where=""):
 
 def of_functions(*calls):
     """Functions (name, start, end) that call each other, of a program whose device idles between two launches."""
-    events = [
-        call("cudaLaunchKernel", 0, 100, correlation=1),
-        kernel(100, 150, correlation=1),
-        call("cudaLaunchKernel", 4_900, 5_000, correlation=2),
-        kernel(5_000, 5_100, correlation=2),
-    ]
-    return report([*events, *(host("python", *one) for one in calls)])
+    events = "0-100 cudaLaunchKernel #1; 100-150 kernel #1; 4900-5000 cudaLaunchKernel #2; 5000-5100 kernel #2"
+    return report([*timeline(events), *(host("python", *one) for one in calls)])
 
 
 LOOP = [("a.py(9): <module>", 0, 5_000), ("a.py(3): loop", 150, 2_200)]
 HELPERS = [("b.py(1): iou", 200, 1_000), ("c.py(1): keep", 1_000, 1_700), ("d.py(1): sort", 1_800, 2_200)]
-
 FOUR = [(0, 50, "a.py", 1), (50, 650, "b.py", 2), (650, 750, "c.py", 3), (750, 5_000, "d.py", 4)]
 SHARES = [(200, 350), (600, 650), (1_000, 1_120)]
 
@@ -191,8 +177,6 @@ def test_a_finding_lies_in_the_line_with_most_of_its_time(claims, of, where, pla
     assert one.place.format() == place
 
 
-REPORTS = Path(__file__).parents[3] / "reports"
-
 #: What is put behind every name of a call, range, domain (but NCCL's), overhead and kernel.
 BRACES = "{0} {x} {"
 
@@ -237,7 +221,6 @@ def test_a_headline_fits_its_line_by_the_middle_of_a_name(headline, told):
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(3)
 def test_names_with_braces_are_said_as_they_are(reports):
     usual, braces = (findings(report).select("rule", "device", "at_stake_ns", "sentence") for report in reports)
     assert braces.drop("sentence").rows() == usual.drop("sentence").rows()

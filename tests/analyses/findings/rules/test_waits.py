@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -15,13 +14,13 @@ from kanalyze.analyses.findings.rules.waits import avoidable, blocking_read, idl
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
 from support.build import call, graph, host, kernel, launched, memcpy, nvtx, overhead, report
+from support.command import REPORTS
 from support.measures import assert_told
 from support.real_reports import real_report
 from support.shares import cases, holds
 from support.slow_syncs import sync_reports
 from support.strategies import FEWER, WINDOWS
 
-REPORTS = Path(__file__).parents[3] / "reports"
 LAUNCH = "cudaLaunchKernel_v7000"
 COPY, SYNC = "cudaMemcpyAsync_v3020", "cudaStreamSynchronize_v3020"
 
@@ -103,7 +102,6 @@ MASK = (
 CONDITION = ("[aten::is_nonzero (a tensor as a condition)]", "A tensor as a condition (if x > 0) stalls")
 RESULTS = ("[aten::to (.to(), .cpu() or .tolist())]", "4.000 kB each", "Results read by the host (.cpu() and others)")
 
-
 #: Of the 35 that the GPU idles after each of three reads: 5 in the call, 20 of own code, 10 of the launch.
 THREE = (
     "The host waits for results of GPU 0: cudaStreamSynchronize (3 times), 4 B each in the median. It is blocked for "
@@ -170,26 +168,32 @@ def test_nothing_is_said_twice():
 
 
 @st.composite
-def reading_programs(draw):
-    """A thread that launches a kernel, and as a rule copies a result to the host and waits for it."""
-    events, now = [], 0
+def waiting_programs(draw, reads=(False, False, False, False, False, True)):
+    """A thread that launches a kernel and waits, again and again; of some it copies results to the host, too."""
+    events, now, copies = [], 0, draw(st.sampled_from(reads))
     for number in range(1, draw(st.integers(4, 9))):
         launch, busy, until, rest = (draw(st.integers(1, 12)) for _ in range(4))
         begun = now + launch
-        events += [call(LAUNCH, now, begun, correlation=number), kernel(begun, begun + busy, correlation=number)]
-        now = begun
-        if draw(st.integers(0, 3)):
-            name, done = draw(st.sampled_from([COPY, COPY, "cudaMemcpy"])), begun + busy + 2
-            events += [call(name, begun, begun + until, correlation=100 + number), copied(number, done - 2, done)]
-            now = max(begun + until, done) + draw(st.integers(-3, 9))
-            events.append(call(SYNC, begun + until, now))
-        now = max(now, begun) + rest
-    return events, []
+        waits, done = begun + until, begun + busy
+        events += [call(LAUNCH, now, begun, correlation=number), kernel(begun, done, correlation=number)]
+        if copies and draw(st.integers(0, 3)):
+            name, done = draw(st.sampled_from([COPY, COPY, "cudaMemcpy"])), done + 2
+            events += [call(name, begun, waits, correlation=100 + number), copied(number, done - 2, done)]
+        now = max(waits, done + draw(st.integers(-3, 9)))
+        events.append(call(draw(st.sampled_from([DEVICE_SYNC, DEVICE_SYNC, SYNC])), waits, now))
+        now += rest
+    return [*events, *draw(st.sampled_from([[], [BEGUN], [BEGUN], [BEGUN]]))], []
+
+
+DEVICE_SYNC = "cudaDeviceSynchronize_v3020"
+#: What shows that a process was not at work before the recording.
+BEGUN = overhead("Lazy Function Loading", -9, -8)
+READING = waiting_programs(reads=(True,))
 
 
 @cases(0.3)
 @FEWER
-@given(st.one_of(sync_reports(), reading_programs(), reading_programs()), st.one_of(WINDOWS, st.just((None, None))))
+@given(st.one_of(sync_reports(), READING, READING), st.one_of(WINDOWS, st.just((None, None))))
 def test_what_a_read_costs_is_idle_time_and_no_longer_than_the_read(made, window):
     events, records = made
     of = report(events, event_records=records).narrow(window=Window(*window))
@@ -200,13 +204,6 @@ def test_what_a_read_costs_is_idle_time_and_no_longer_than_the_read(made, window
     for one in blocking_read(of):
         idle = idle_spans(of)[one.device]
         assert 0 < one.at_stake_ns <= (idle["end"] - idle["start"]).sum()
-
-
-DEVICE_SYNC = "cudaDeviceSynchronize_v3020"
-
-
-#: What shows that a process was not at work before the recording.
-BEGUN = overhead("Lazy Function Loading", -9, -8)
 
 
 def waiting(number, *, sync=DEVICE_SYNC, copy=None, at=100):
@@ -239,14 +236,8 @@ def copies(call_name="cudaMemcpyAsync_v3020", took=2, **memory):
     )
 
 
-def graphs(start, _):
-    return launched(start, start + 2, graph(start + 2, start + 9), "cudaGraphLaunch")
-
-
 FLUSHES = [overhead("flush", 100 * number + 85, 100 * number + 95) for number in range(1, 5)]
 SHORT = [call(DEVICE_SYNC, one.start + 72, one.end) if one.name == DEVICE_SYNC else one for one in waited()]
-
-
 AT_FIRST = [event for at in (0, 20, 40) for event in launched(at, at + 10, kernel(at + 10, at + 20), LAUNCH)]
 
 
@@ -270,7 +261,7 @@ def nccl(start, end, **keys):
         (waited(copy=copies(source_memory="Device", target_memory="Pinned")), None, [], ()),
         (waited(copy=copies(source_memory="Device", target_memory="Pageable")), None, [], ()),
         (waited(copy=copies(source_memory="Pinned", target_memory="Device")), None, [], ()),
-        (waited(copy=graphs), None, [], ()),
+        (waited(copy=lambda at, _: launched(at, at + 2, graph(at + 2, at + 9), "cudaGraphLaunch")), None, [], ()),
         # a copy leaves nothing to wait for, or is done when the wait begins
         (waited(copy=copies(source_memory="Pageable", target_memory="Device")), None, [80], ()),
         (waited(copy=copies(source_memory="Device", target_memory="Device")), None, [80], ()),
@@ -335,25 +326,6 @@ def test_of_streams_that_are_not_known_each_may_be_another():
             events.append(call("cudaStreamSynchronize", at, after))
             events += launched(after + 5, after + 10, kernel(after + 10, after + 20), LAUNCH)
     assert avoidable(report(events)).is_empty()
-
-
-@st.composite
-def waiting_programs(draw):
-    """A thread that launches a kernel, waits, and does so again; now and then it copies a result to the host, too."""
-    events, now, copying = [], 0, draw(st.integers(0, 5)) == 0
-    for number in range(1, draw(st.integers(4, 9))):
-        launch, busy, until, rest = (draw(st.integers(1, 12)) for _ in range(4))
-        begun = now + launch
-        events += [call(LAUNCH, now, begun, correlation=number), kernel(begun, begun + busy, correlation=number)]
-        if copying and draw(st.booleans()):
-            side = {"source_memory": "Device", "target_memory": "Pinned"}
-            copied = memcpy(begun + 2, begun + 9, correlation=100 + number, stream=9, side=side)
-            events += [call("cudaMemcpyAsync", begun, begun + 1, correlation=100 + number), copied]
-        waits = begun + draw(st.integers(1, 3))
-        now = max(waits, begun + busy + until - 3)
-        events.append(call(draw(st.sampled_from([DEVICE_SYNC, DEVICE_SYNC, "cudaStreamSynchronize"])), waits, now))
-        now += rest
-    return [*events, *draw(st.sampled_from([[], [BEGUN], [BEGUN], [BEGUN]]))], []
 
 
 @cases(0.15)
