@@ -209,7 +209,7 @@ def _named(report: Report, work: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
     inner, node = tree.nearest(rows, own), tree.nearest(rows, having(names, f"^{around}"))
     outer = outermost(tree, inner, own)
     told = [gathered(names, at).cast(pl.String) for at in (inner, outer, node)]
-    again = gathered(recomputed(report), inner)
+    again = gathered(recomputed(report), rows)
     return work.select("row").with_columns(
         inner=told[0], outer=told[1], node=told[2].str.strip_prefix(around), again=again
     )

@@ -199,10 +199,14 @@ def place_texts(report: Report) -> pl.Series:
     return places.select(pl.format("{}:{}", pl.Series(short_paths(files), dtype=pl.String), "line")).to_series()
 
 
-def line_that_reads(report: Report, pattern: str) -> str:
-    """The only line of the program whose text matches; empty for none or several."""
-    lines = _places(report).filter(pl.col("text").cast(pl.String).str.contains(pattern)).get_column("place")
-    return str(place_texts(report)[lines.item()]) if len(lines) == 1 else ""
+def line_that_reads(report: Report, pattern: str, least: int) -> str:
+    """The only line of the program that a thread was in so often and whose text matches; empty for none or several."""
+    often = source_lines(report).group_by(PLACE).len().filter(pl.col("len") >= least)
+    lines = _places(report).filter(pl.col("text").cast(pl.String).str.contains(pattern))
+    lines = lines.with_columns(pl.col("file", "function").cast(pl.String)).join(
+        often.with_columns(pl.col("file", "function").cast(pl.String)), on=[*PLACE], how="semi", nulls_equal=True
+    )
+    return str(place_texts(report)[lines.get_column("place").item()]) if lines.height == 1 else ""
 
 
 def placed_with_text(report: Report, rows: pl.DataFrame) -> pl.DataFrame:

@@ -497,9 +497,11 @@ def recomputed(report: Report) -> pl.Series:
         layer=having(names, rf"^(?:{'|'.join(_OF_LAYERS)})(?:,|$)"),  # without what ranges of nsys add
         recorded=every.is_in(recorded),
     )
-    # formulas of gradients call products, too, and record none
-    layer = pl.col("layer") | (pl.col("recorded") & having(names, _PRODUCT))
-    rows = rows.with_columns(layer=layer & pl.col("node").is_not_null())
+    rows = rows.with_columns(pl.col("layer", "recorded") & pl.col("node").is_not_null())
+    # formulas of gradients call products, too, which are recorded where gradients of gradients are asked for
+    nodes, layered = (rows.filter(name).get_column("node") for name in ("recorded", "layer"))
+    if nodes.is_in(layered.implode()).all():
+        rows = rows.with_columns(layer=pl.col("layer") | (pl.col("recorded") & having(names, _PRODUCT)))
     kinds = names.filter(rows.get_column("layer")).cast(pl.String).str.extract(r"^([^,]*)").n_unique()
     if kinds < _FEWEST_OF_LAYERS:
         return pl.repeat(value=False, n=tree.rows.height, eager=True)

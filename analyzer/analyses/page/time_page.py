@@ -335,13 +335,14 @@ def _of_instructions(ncu: Report) -> pl.DataFrame:
 
     Columns: event_id, atomics_share (those that add by atomics, of its threads' accesses), needed (bytes that they ask
     for) and uncoalesced_share, without the half that ncu adds to sectors that copies to shared memory touch and without
-    one sector of each access of a warp, whose threads side by side may begin anywhere; and by the name of each cause
-    the program's line with the instruction that has most of it, null without lines.
+    instructions whose warps touch one more than needed, as threads side by side may begin anywhere; and by the name of
+    each cause the program's line with the instruction that has most of it, null without lines.
     """
     sass, times = pl.col("sass").cast(pl.String), pl.col("thread_instructions").fill_null(0)
     adds, accesses, doubles = (times * sass.str.contains(names) for names in (_ADDS, _ACCESSES, _DOUBLES))
     ideal = pl.col("ideal_sectors") * pl.when(sass.str.contains("LDGSTS", literal=True)).then(_COUNTED).otherwise(1.0)
-    spare = (pl.col("sectors") - ideal - pl.col("instructions")).fill_null(0).clip(lower_bound=0)
+    beyond = (pl.col("sectors") - ideal).fill_null(0).clip(lower_bound=0)
+    spare = pl.when(beyond > pl.col("instructions")).then(beyond).otherwise(0)
     file = pl.col("file").cast(pl.String)
     line = pl.format("{}:{}", file.str.extract(r"([^/\\]+)$"), "line")
     own = line.is_not_null() & ~file.str.contains(_OF_CUDA)

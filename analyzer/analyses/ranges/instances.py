@@ -222,6 +222,7 @@ def warmed_up(report: Report, rows: pl.DataFrame) -> list[pl.Series]:
 
 #: Annotations of compiling, and of a module of one instruction, which XLA's autotuner makes.
 _COMPILES: Final = r" \(dynamo_timed\)$|^(?:TSL:)?(?:XlaCompile:|XlaModule:#hlo_module=[a-z][a-z0-9_-]*\.\d+[,#])"
+_JITTED: Final = r"hlo_module=(?:jit|pjit|pmap)_"  # of the program's functions, whatever these are called
 
 
 @once_per_process
@@ -235,7 +236,8 @@ def _compilations(report: Report) -> pl.DataFrame:
     of_thread = pl.when(~pl.col("name").cast(pl.String).str.contains("XlaCompile:")).then("thread_id")
     for kind in ("op", "range"):
         events = report.kind(kind)
-        own = events.filter(having(events.get_column("name"), _COMPILES))
+        names = events.get_column("name")
+        own = events.filter(having(names, _COMPILES) & ~having(names, _JITTED))
         parts.append(own.select("process_id", of_thread.alias("thread_id"), **intervals.OF_EVENTS))
     return pl.concat(parts)
 

@@ -106,6 +106,10 @@ def roofs(report: Report) -> pl.DataFrame:
     )
 
 
+#: What is measured to be further above the datasheet is not of that GPU.
+_MOST_REACHED: Final = 1.1
+
+
 def _with_reached(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     """Adds reached_share to rows (device, type, bound), of the GPU that was measured."""
     reached, devices = report.reached(), report.devices
@@ -117,7 +121,8 @@ def _with_reached(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     same = devices.filter(name=reached.gpu).select("device")
     shares = pl.concat([products, copies], how="vertical_relaxed").join(rates, on="kind").join(same, on="device")
     kind = pl.when(pl.col("bound") == "memory").then(pl.lit("copy")).otherwise(pl.col("type").cast(pl.String))
-    shares = shares.select("device", "kind", reached_share=pl.col("rate") / pl.col("roof"))
+    share = pl.col("rate") / pl.col("roof")
+    shares = shares.filter(share <= _MOST_REACHED).select("device", "kind", reached_share=share)
     return rows.with_columns(kind=kind).join(shares, on=["device", "kind"], how="left").drop("kind")
 
 

@@ -250,11 +250,14 @@ _LONGEST_PTX: Final = 1 << 22  # of a longer file nothing is told
 _MUCH: Final = 0.2  # atomics are so much of the bytes that a thread accesses at least
 
 
-#: A place in the program, and a multiply-add; so many a thread has in a line that multiplies blocks, and hardly others.
+#: A place in the program, a multiply-add, a load from shared memory, and tensor cores. So many multiply-adds and loads
+#: a thread has that multiplies blocks, and hardly others.
 _MULTIPLIES: Final = re.compile(
-    r"^\s*\.loc\b.*?(?P<place>[\w.-]+\.py:\d+)(?=:\d+[ \]]*$)|\bfma\.rn\.f32\b", re.MULTILINE
+    r"^\s*\.loc\b.*?(?P<place>[\w.-]+\.py:\d+)(?=:\d+[ \]]*$)"
+    r"|\b(?:(?P<adds>fma\.rn\.f32)\b|(?P<load>ld\.shared)\b|(?P<tensor>w?g?mma[._]))",
+    re.MULTILINE,
 )
-_OF_BLOCKS, _HARDLY_OTHERS = 256, 0.9
+_OF_BLOCKS, _LOADS, _HARDLY_OTHERS = 256, 64, 0.9
 
 
 def _told_by_code(folder: Path, ptx: object) -> dict[str, str | int]:
@@ -268,15 +271,16 @@ def _told_by_code(folder: Path, ptx: object) -> dict[str, str | int]:
 
 
 def _products(ptx: str) -> dict[str, str | int]:
-    """The column on products of a kernel whose multiply-adds are nearly all of one line, without tensor cores."""
-    counts, place = Counter[str](), ""
-    for found in _MULTIPLIES.finditer("" if "mma" in ptx else ptx):
-        place = found["place"] or place
-        counts[place] += found["place"] is None
-    for line, most in counts.most_common(1):
-        if line and most >= max(_OF_BLOCKS, _HARDLY_OTHERS * counts.total()):
-            return {"float32_products": line}
-    return {}
+    """The column on products of a kernel whose multiply-adds are nearly all of such lines, without tensor cores."""
+    counts, place, loads = Counter[str](), "", 0
+    for found in _MULTIPLIES.finditer(ptx):
+        if found["tensor"]:
+            return {}
+        place, loads = found["place"] or place, loads + bool(found["load"])
+        counts[place] += bool(found["adds"])
+    lines = [(line, count) for line, count in counts.most_common() if line and count >= _OF_BLOCKS]
+    enough = loads >= _LOADS and sum(count for _, count in lines) >= _HARDLY_OTHERS * counts.total()
+    return {"float32_products": lines[0][0]} if lines and enough else {}
 
 
 def _atomics(ptx: str) -> dict[str, str | int]:
@@ -323,11 +327,15 @@ def bare_runs(folder: Path) -> BareRuns:
         return BareRuns(programs_ns, damage=error)
 
 
+_MOST_PER_S: Final = 1e18  # no GPU does more in a second
+
+
 def _reached(folder: Path) -> ReachedRates:
     """What the GPU was measured to reach, by the manifest; nothing where that was not measured."""
 
     def rates(roofs: Any) -> ReachedRates:  # noqa: ANN401 - whatever is in a manifest
-        return ReachedRates(str(roofs["name"]), {str(kind): float(rate) for kind, rate in roofs["rates"].items()})
+        known = {kind: rate for kind, rate in roofs["rates"].items() if kind.isascii() and 0 < rate < _MOST_PER_S}
+        return ReachedRates(str(roofs["name"]), {kind: float(rate) for kind, rate in known.items()})
 
     return from_manifest(folder, "roofs", rates, ReachedRates())
 

@@ -309,7 +309,7 @@ def test_atomics_of_each_thread_hold_a_kernel_up(counters, launch_id, known, mon
 
 
 @pytest.mark.parametrize(
-    ("sass", "compute", "spared"), [("LDG.E R0", 0.3, 0.7), ("LDGSTS.E.128 [R0]", 0.3, 20 / 33), ("LDG.E", 0.7, None)]
+    ("sass", "compute", "spared"), [("LDG.E R0", 0.3, 0.7), ("LDGSTS.E.128 [R0]", 0.3, 21 / 33), ("LDG.E", 0.7, None)]
 )
 def test_spare_sectors_are_told_where_they_hold_a_kernel_up(  # noqa: PLR0913
     counters, launch_id, known, monkeypatch, sass, compute, spared
@@ -322,13 +322,17 @@ def test_spare_sectors_are_told_where_they_hold_a_kernel_up(  # noqa: PLR0913
     assert [(one.where, one.at_stake_ns) for one in found] == ([("a.cu:3", int(400 * spared))] if spared else [])
 
 
-def test_bytes_side_by_side_that_begin_anywhere_touch_a_sector_more_and_are_no_cause(
-    counters, launch_id, known, monkeypatch
+@pytest.mark.parametrize(("sectors", "told"), [(186, False), (200, False), (300, True)])
+def test_bytes_side_by_side_that_begin_anywhere_touch_a_sector_more_and_are_no_cause(  # noqa: PLR0913
+    counters, launch_id, known, monkeypatch, sectors, told
 ):
+    """One of three channels of bytes is."""
     known(uncoalesced_share=0.46)
-    rows = pl.DataFrame([dict(zip(COUNTED, (launch_id, "LDG.E.S8 R0", 100, 3200, 186, 100, "a.cu", 3), strict=True))])
+    of_load = (launch_id, "LDG.E.S8 R0", 100, 3200, sectors, 100, "a.cu", 3)
+    rows = pl.DataFrame([dict(zip(COUNTED, of_load, strict=True))])
     monkeypatch.setattr(type(counters), "table", lambda *_: rows)
-    assert slow_kernels(joined([("own", launch_id, "exact", 400, 0.1)]), counters, page(("own", 400))) == []
+    found = slow_kernels(joined([("own", launch_id, "exact", 400, 0.1)]), counters, page(("own", 400)))
+    assert [one.rule for one in found] == ["uncoalesced"] * told
 
 
 def test_copies_to_shared_memory_that_touch_all_that_they_need_are_no_cause(counters, launch_id, known, monkeypatch):

@@ -348,8 +348,11 @@ def test_before_ampere_there_is_no_bf16(gpu, rates):
     assert (known["bf16"], known["fp16"]) == rates
 
 
-def checkpointed(*nodes):
-    """Of each node of autograd the operators that it runs, each of which launches a product for 1 ms."""
+def checkpointed(*nodes, numbered):
+    """Of each node of autograd the operators that it runs, each of which launches a product for 1 ms.
+
+    Those are `numbered` if autograd records them for another pass backward.
+    """
     events, details, at = [], [], 0
     for names in nodes:
         events.append(host("op", "autograd::engine::evaluate_function: MulBackward0", at, at + 1000 * len(names) - 1))
@@ -362,20 +365,25 @@ def checkpointed(*nodes):
                 kernel(10_000_000 + 1_000_000 * row, 11_000_000 + 1_000_000 * row, name=GEMM, correlation=row + 1),
             ]
             details.append({"event_id": row + 1, "input_shapes": json.dumps(BIG), "input_types": TYPES})
+            details += [{"event_id": row, "sequence_number": row}] * numbered
             at += 1000
     return report(events, kinds=KINDS, op_detail=details, limits=H100)
 
 
 @pytest.mark.parametrize(
-    ("nodes", "again"),
+    ("nodes", "numbered", "again"),
     [
-        ([("aten::layer_norm", "aten::mul", "aten::linear", "aten::mul"), ("aten::mul",)], 3),
-        ([("aten::linear", "aten::linear", "aten::mul")], 0),  # one kind of operator is no layer
-        ([("aten::mul", "aten::mul")], 0),
+        ([("aten::layer_norm", "aten::mul", "aten::linear", "aten::mul"), ("aten::mul",)], False, 3),
+        ([("aten::linear", "aten::linear", "aten::mul")], False, 0),  # one kind of operator is no layer
+        ([("aten::mul", "aten::mul")], False, 0),
+        ([("aten::matmul", "aten::softmax", "aten::mul")], False, 0),
+        ([("aten::mul", "aten::matmul", "aten::softmax", "aten::mul")], True, 4),
+        # gradients of gradients, of which nodes record that call no layer
+        ([("aten::matmul", "aten::softmax"), ("aten::mul",)], True, 0),
     ],
 )
-def test_what_backward_computes_again_is_a_part_of_the_budget_and_no_model_flops(nodes, again):
-    made = checkpointed(*nodes)
+def test_what_backward_computes_again_is_a_part_of_the_budget_and_no_model_flops(nodes, numbered, again):
+    made = checkpointed(*nodes, numbered=numbered)
     budget, whole = kanalyze.budget(made), kanalyze.ledger(made).get_column("ns").sum()
     assert budget.get_column("ns").sum() == whole
     assert budget.filter(part="recomputed").get_column("ns").sum() == again * 1_000_000

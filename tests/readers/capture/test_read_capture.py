@@ -148,6 +148,9 @@ def code_of(capture, ptx, *columns):
         return report.table("compiled_kernels").select(columns).row(0)
 
 
+SHARED = "\tld.shared.v4.b32 {%r1, %r2, %r3, %r4}, [%r5];\n" * 64
+
+
 def multiplied(line, times):
     """So many multiply-adds in a line of a kernel."""
     return f"\t.loc\t1 {line} 8      // dots.py:{line}:8\n" + "\tfma.rn.f32 \t%r1, %r2, %r3, %r1;\n" * times
@@ -156,12 +159,14 @@ def multiplied(line, times):
 @pytest.mark.parametrize(
     ("ptx", "line"),
     [
-        (multiplied(40, 512) + multiplied(45, 50), "dots.py:40"),
-        (multiplied(40, 512) + multiplied(45, 64), None),  # a formula multiplies in several lines
-        (multiplied(40, 255), None),
-        (multiplied(40, 512) + "\twgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32\n", None),
-        (multiplied(40, 512).partition("\n")[2], None),  # of no line
-        (multiplied(40, 512).replace("f32 \t", "f64 \t"), None),
+        (".entry gemma_mlp\n" + SHARED + multiplied(40, 512) + multiplied(45, 50), "dots.py:40"),
+        (SHARED + multiplied(40, 512) + multiplied(45, 2048), "dots.py:45"),  # two products, as of attention
+        (SHARED + multiplied(40, 512) + multiplied(45, 64), None),  # a formula multiplies in several lines
+        (SHARED + multiplied(40, 255), None),
+        (SHARED[:400] + multiplied(40, 512), None),  # from registers alone, as polynomials
+        (SHARED + multiplied(40, 512) + "\twgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32\n", None),
+        (SHARED + multiplied(40, 512).partition("\n")[2], None),  # of no line
+        (SHARED + multiplied(40, 512).replace("f32 \t", "f64 \t"), None),
     ],
 )
 def test_products_of_blocks_in_float32_are_read_from_the_code_of_a_kernel(capture, ptx, line):

@@ -54,6 +54,11 @@ _SHORTENS: Final = r"^\[\s*\"c10::(?:BFloat16|Half)\",\s*\"(?:float|double)\""
 #: Types of a copy that makes data larger: of bytes, and of others that are stored in fewer.
 _WIDENS: Final = r"^\[\s*\"(?:float|double)\",\s*\"(?:unsigned char|signed char|char|short|unsigned short)\""
 
+#: How many elements the first input has; data are converted if such copies write most of what is copied next.
+_FIRST: Final = pl.col("input_shapes").cast(pl.String).str.extract(r"^\[\[([\d, ]+)\]").str.extract_all(r"\d+")
+_ELEMENTS: Final = _FIRST.cast(pl.List(pl.Float64)).list.eval(pl.element().product()).list.first()
+_MOSTLY: Final = 0.5
+
 #: An operator on the CPU that no copy is seen beside takes so long at least (ns); launches that the host is late for.
 _LONG_NS: Final = 100_000
 
@@ -127,8 +132,8 @@ def _runs(report: Report) -> pl.DataFrame:
     line = on_host.outermost(report).sort(*THREAD, "start")
     line = line.with_columns(run=launching.cast(pl.UInt32).cum_sum().over(THREAD), own=~launching)
     line = line.with_columns(
-        shortens=_with_copies(report, line, _SHORTENS),
-        widens=own & _with_copies(report, line, _WIDENS),
+        shortens=_copied_bytes(report, line, _SHORTENS) > 0,
+        widened_bytes=pl.when(own).then(_copied_bytes(report, line, _WIDENS)),
         computes=own & ~name.str.contains(_NO_WORK),
         converts=own & name.str.contains(_CONVERTS),
     )
@@ -144,7 +149,7 @@ def _runs(report: Report) -> pl.DataFrame:
         lifted=(own & (name == _LIFTS)).any(),
         lifted_first=(name.filter(own).first() == _LIFTS).fill_null(value=False),
         converts=(pl.col("converts") & ~pl.col("shortens")).any(),
-        widens=pl.col("widens").any(),
+        widened_bytes=pl.col("widened_bytes").sum(),
         top=name.sort_by(took, nulls_last=False).last(),
         top_ns=took.max(),
         took_ns=took.sum(),
@@ -169,12 +174,14 @@ def _runs(report: Report) -> pl.DataFrame:
     return _of_kinds(runs.with_columns(lifted=lifted & (small | slow), before_end=begun))
 
 
-def _with_copies(report: Report, line: pl.DataFrame, types: str) -> pl.Series:
-    """Whether operators of `line` contain copies of such input types, where types were recorded."""
+def _copied_bytes(report: Report, line: pl.DataFrame, types: str) -> pl.Series:
+    """What copies of such input types within operators of `line` write, where types were recorded; 1 for no shape."""
     such = (pl.col("name") == "aten::copy_") & pl.col("input_types").cast(pl.String).str.contains(types)
-    copies = on_host.operators(report).filter(such).get_column("row")
-    before, after = (copies.search_sorted(line.get_column(side)) for side in ("row", "stop"))
-    return after > before
+    copies = on_host.operators(report).filter(such)
+    written = copies.select(4 * _ELEMENTS).to_series().fill_null(1)
+    before = pl.concat([pl.Series([0.0]), written.cum_sum()])
+    first, stop = (copies.get_column("row").search_sorted(line.get_column(side)) for side in ("row", "stop"))
+    return before.gather(stop) - before.gather(first)
 
 
 def _handed_on(report: Report, runs: pl.DataFrame, launching: pl.DataFrame) -> pl.DataFrame:
@@ -218,7 +225,7 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit("cpu-operators"))
         .when(uploads & (pl.col("top_ns") >= _LONG_NS) & pl.col("top").str.contains(_OF_MODELS))
         .then(pl.lit("cpu-operators"))
-        .when(uploads & pl.col("widens") & (pl.col("bytes") >= LARGE_BYTES))
+        .when(uploads & (pl.col("bytes") >= LARGE_BYTES) & (pl.col("widened_bytes") >= _MOSTLY * pl.col("bytes")))
         .then(pl.lit("large-upload"))
         .when(uploads & ((pl.col("created") & made) | pl.col("lifted")))
         .then(pl.lit("cpu-tensors"))

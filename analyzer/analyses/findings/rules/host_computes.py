@@ -342,9 +342,10 @@ def _faulting(report: Report, device: int) -> str:
 #: below, and is of what is stored in fewer bytes.
 _CONVERTS: Final = (
     r"\.astype\(\s*\W?(?:\w+\.)?(?:float(?:32|64)?|single|double)\b|\b(?:np|numpy)\.float(?:32|64)\(|/ *(?:255|127)\b"
-    r"|\.(?:true_)?(?:divide|multiply|subtract)\(.*\bdtype *= *\W?(?:\w+\.)?(?:float|single|double)"
+    r"|\.(?:true_)?(?:divide|multiply)\([^()#]*\b(?:255|127)\b[^()#]*\bdtype *= *\W?(?:\w+\.)?"
+    r"(?:float(?:32|64)?|single|double)\b"
 )
-_SCALES: Final = r"[-*/]= *[\w.]+|/ *(?:255|127)\b|\.(?:true_)?(?:divide|multiply)\("
+_SCALES: Final = r"[-*/]= *[\w.]+|/ *(?:255|127)\b|\.(?:true_)?(?:divide|multiply)\([^()#]*\b(?:255|127)\b"
 _NEAR: Final = 4
 
 #: Converting takes between these for each byte that is copied (ns): less is of other data, more is other work; and what

@@ -86,6 +86,9 @@ def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.Data
     )
     pieces = reasoned_pieces(report, device).filter(pl.col("bucket") == "allocation")
     pieces = pieces.filter(pl.col("detail").is_in(held.get_column("call").implode())).select("start", "end")
+    # PyTorch keeps what is freed until it is told to give it back, or memory is short
+    gives, took = calls.filter("gives"), pl.col("end") - pl.col("start")
+    telling = say.in_pytorch(report) or 2 * int(gives.select(took.sum()).item()) > host_ns
     kind = ": retries" if retries else ": pools" if released_ns else ""
     return words_of(f"allocation-in-loop{kind}", report).finding(
         device,
@@ -95,7 +98,7 @@ def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.Data
         pl.concat([pieces, released]),
         stake,
         headline=f"{per.plural(calls.height, 'call')} to allocate or free GPU memory",
-        where=say.main_site(report, calls.filter("gives").select(*THREAD, at="start")),  # else what claims its time
+        where=say.main_site(report, gives.select(*THREAD, at="start")) if telling else "",
         mending=Mending(calls=calls.get_column("row"), host=releases),
     )
 

@@ -354,6 +354,9 @@ def _fused_loss(passes: pl.DataFrame) -> Mending:
 
 # Forward passes that run again within backward.
 
+#: Code that calls torch.utils.checkpoint, in no comment or text.
+_CHECKPOINTS: Final = r"""^[^#'"]*(?:^|[^.\w]|\bcheckpoint\.)checkpoint(?:_sequential|_wrapper)?\("""
+
 _WORTH_AGAIN: Final = 0.05  # less of the kernel time is left out
 
 
@@ -361,8 +364,13 @@ _WORTH_AGAIN: Final = 0.05  # less of the kernel time is left out
 def recomputation(report: Report) -> Findings:
     """One finding per device that runs layers again within backward, by the operators there."""
     for device in on_gpu.kernel_sums(report) if say.in_pytorch(report) else ():
-        line = on_gpu.with_operators(report, on_gpu.stream_lines(report, device.device))
-        work = Work(report, device, line.with_columns(run=pl.struct("line", "node").rle_id()).filter("again"))
+        line = on_gpu.with_operators(report, on_gpu.stream_lines(report, device.device)).with_columns(
+            run=pl.struct("line", "node").rle_id(), place=pl.int_range(pl.len())
+        )
+        # with what a node launches between them without an operator
+        place = pl.col("place").filter("again")
+        inside = pl.col("place").is_between(place.min().over("run"), place.max().over("run"))
+        work = Work(report, device, line.filter(inside))
         called = with_facts(report, work.rows, "call_start", "call_end").drop_nulls(("call_start", "call_end"))
         sides = {"start": pl.col("call_start").min(), "end": pl.col("call_end").max()}
         spared = called.group_by("run", "process_id").agg(**sides).drop("run")
@@ -373,7 +381,7 @@ def recomputation(report: Report) -> Findings:
             f"Layers run forward again within backward: {work.many('operation')}, {work.took}, as under activation "
             f"checkpointing, which saves memory.{holds} Where that is not short, they run for nothing.",
             least=_WORTH_AGAIN,
-            where=literal(line_that_reads(report, r"\bcheckpoint\w*\(")),
+            where=literal(line_that_reads(report, _CHECKPOINTS, say.per_iteration(report).iterations or 1)),
             # and what the host does from the first of them to the last
             mending=on_gpu.without(work.rows)._replace(host=spared),
         )

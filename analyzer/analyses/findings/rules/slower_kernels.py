@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
@@ -15,11 +16,13 @@ from kanalyze.analyses.findings.on_gpu import FAMILY, INPUTS, LIBRARY, OPERATION
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, literal, words_of
 from kanalyze.analyses.host._call_kinds import JAX, PYTORCH, world
 from kanalyze.analyses.host._range_lines import has_shapes
+from kanalyze.analyses.operators.fusion import parsed
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.work.work import calls_with_work, operations_with_roofs
+from kanalyze.columns import told_of
 from kanalyze.decoder.fields import ELEMENT_BYTES
 from kanalyze.errors import KanalyzeError
 from kanalyze.report import Report
@@ -491,8 +494,8 @@ def scatter_atomics(sums: Work) -> Finding | None:
     return slow.finding(
         "scatter-atomics",
         f"Sums into rows by an index ({written}; most {{0}}) take {slow.took}, {_LONGER:g} times as long as kernels on "
-        "tensors beside them, or longer. Where many values meet in few rows, atomics on one address wait for one "
-        "another.",
+        "tensors beside them or as their bytes, or longer. Where many values meet in few rows, atomics on one address "
+        "wait for one another.",
         slow.longest,
         headline=f"Atomics into few rows ({written.partition(',')[0]}): {percent(slow.share)} of kernel time",
         mending=Mending(slow.rows.select("row", saved_ns=pl.col("exclusive_ns") - left)),
@@ -510,7 +513,8 @@ def _in_code(report: Report, column: str, least: float) -> Iterator[tuple[Work, 
     except KanalyzeError as damage:
         report.go_without("of the code of compiled kernels", damage)
         return
-    own = compiled.filter(source="triton").drop_nulls(column).unique("name", keep="first")
+    known = pl.col(column).is_not_null().all().over("name")  # of all that was compiled under that name
+    own = compiled.filter(source="triton").filter(known).unique("name", keep="first")
     named = pl.col("name").is_in(own.get_column("name").implode())
     for every in on_gpu.kernels_that(report, named, least) if own.height else ():
         work = every._replace(rows=every.rows.filter(pl.col("name") == every.most))
@@ -557,6 +561,13 @@ def atomics_in_code(report: Report) -> Findings:
         )
 
 
+def _with_table(shapes: str) -> str:
+    """How many times the bytes of its values a sum into rows moves at most: of its table, read and written, as many."""
+    sides = [one for one in parsed(shapes) if isinstance(one, list) and all(isinstance(side, int) for side in one)]
+    table, *others = [math.prod(one) for one in sides if one] or [1]
+    return str(1 + 2 * min(1.0, table / max([*others, 1])))
+
+
 def _slow_sums(work: Work) -> pl.DataFrame:
     """Sums that take too long, with what else their operator runs, inner and usual_ns (of a kernel near them)."""
     lines = on_gpu.stream_lines(work.report, work.device.device)
@@ -568,8 +579,11 @@ def _slow_sums(work: Work) -> pl.DataFrame:
     known = known.with_columns(run=pl.struct("line", "own").rle_id())
     others = pl.when(pl.col("streams") & ~pl.col("own")).then("exclusive_ns")
     near = pl.max_horizontal(others.shift(step).over("line") for step in range(-_NEAR, _NEAR + 1) if step)
-    free = operations_with_roofs(work.report).select("row", free_ns=(_FREE * pl.col("dram_ns")).cast(pl.Int64))
-    usual = known.with_columns(near=near).filter("own").join(free, on="row", how="left", maintain_order="left")
+    shapes = operations_with_roofs(work.report).select("row", "dram_ns", "input_shapes")
+    usual = known.with_columns(near=near).filter("own").join(shapes, on="row", how="left", maintain_order="left")
+    tables = told_of(usual.get_column("input_shapes"), _with_table).cast(pl.Float64)
+    free_ns = (_FREE * tables * pl.col("dram_ns")).cast(pl.Int64).clip(lower_bound=on_gpu.SHORTEST_NS)
+    usual = usual.with_columns(free_ns=free_ns)
     by_bytes = pl.when(pl.col("free_ns").is_not_null().all()).then(pl.col("free_ns").sum())
     usual = usual.with_columns(usual_ns=pl.min_horizontal(pl.col("near").max().over("run"), by_bytes.over("run")))
     took = pl.col("exclusive_ns").sum().over("run")

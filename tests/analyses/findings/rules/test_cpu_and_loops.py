@@ -48,11 +48,15 @@ def lists(took):
     return in_steps([event for one in steps for event in one], step_ns=10 * STEP)
 
 
-def converted(types, *others):
+def converted(types, *others, elements=1 << 19):
     """Data that are converted into another type before they are copied."""
     events = [event for at in range(10) for event in step(at * STEP, (*others, "aten::to"), down=0, up=1 << 21)]
     starts = [event.start for event in events if (event.name, event.end - event.start) == ("aten::to", 150_000)]
-    details = [{"event_id": len(events) + number, "input_types": types} for number in range(len(starts))]
+    shapes = f"[[{elements}],[{elements}]]"
+    details = [
+        {"event_id": len(events) + number, "input_types": types, "input_shapes": shapes}
+        for number in range(len(starts))
+    ]
     return in_steps([*events, *(host("op", "aten::copy_", at + 10, at + 140_000) for at in starts)], op_detail=details)
 
 
@@ -97,6 +101,12 @@ PREPARED = program("aten::to", "aten::div", **LARGE)
         (lists(1_000_000), None, (), None),
         (converted('["float", "unsigned char"]'), "large-upload", (), None),
         (converted('["float", "unsigned char"]', LIFT), "large-upload", (), None),  # of NumPy's bytes
+        (
+            converted('["float", "unsigned char"]', "aten::randn", elements=9),
+            "cpu-tensors",
+            (),
+            None,
+        ),  # and a few labels
         (converted('["c10::BFloat16", "float"]'), None, (), None),
         (program("aten::view", "aten::select", took=5000), None, (), None),  # views compute nothing
         (program("aten::add", down=0, up=0, took=5000), None, (), None),  # a counter of an optimizer

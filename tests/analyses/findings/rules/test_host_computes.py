@@ -393,6 +393,8 @@ SCALED = ["x = x.astype(np.float32)", "x -= MEAN", "x /= DEVIATION"]
         (converting("x = np.float32(images) / 255"), 200_000 + 75_000, 7_500),
         (converting("return np.divide(x, 255, dtype=np.float32)"), 200_000 + 75_000, 7_500),
         (converting("x = np.zeros(shape, dtype=np.float32)"), None, None),
+        (converting("x = np.multiply(mass, speed, dtype=np.float32)"), None, None),  # nobody knows of what
+        (converting("x = np.divide(x, 255, out=x)  # dtype=float"), None, None),
         (converting("x = x.astype(np.float32)", size_bytes=1 << 19), None, None),
         (converting("y = y.astype(np.float32)", ns=90_000), None, None),  # of other data, which are smaller
         (converting("x = read(path).astype(np.float32)", ns=5_000_000, passes=1), None, None),
