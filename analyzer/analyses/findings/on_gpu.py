@@ -11,7 +11,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, launch_rows, with_facts
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, phrases, words_of
-from kanalyze.analyses.findings.say import outermost, per_iteration, place_of
+from kanalyze.analyses.findings.say import per_iteration, place_of
 from kanalyze.analyses.host._call_kinds import PYTORCH, spoken
 from kanalyze.analyses.launches._launch_costs import graph_operations, has_graphs
 from kanalyze.analyses.operators._host_names import operators_beside
@@ -207,7 +207,7 @@ def _named(report: Report, work: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
     names = tree.rows.get_column("name")
     own = having(names, "^aten::")
     inner, node = tree.nearest(rows, own), tree.nearest(rows, having(names, f"^{around}"))
-    outer = outermost(tree, inner, own)
+    outer = tree.outermost(inner, own)
     told = [gathered(names, at).cast(pl.String) for at in (inner, outer, node)]
     again = gathered(recomputed(report), inner)
     return work.select("row").with_columns(
