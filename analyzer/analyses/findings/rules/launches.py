@@ -164,10 +164,10 @@ def timed_kernels(report: Report) -> Findings:
     if (runs := timed_runs(report)).is_empty():
         return
     per = say.per_iteration(report)
-    work = exclusive_operations(report, "call_start").rename({"call_start": "at"}).drop_nulls("at").sort("at")
-    begun = runs.select("process_id", "end", run="start", at="start").sort("at")
-    line = work.drop("end").join_asof(begun, on="at", by="process_id", check_sortedness=False)
-    line = line.filter(pl.col("at") < pl.col("end")).with_columns(fill=pl.col("at") == pl.col("run"))
+    work = exclusive_operations(report, "call_start").drop_nulls("call_start")
+    begun = runs.select("process_id", run="start", until="end")
+    line = nearest(work, begun, ("call_start", "run"), ["process_id"]).filter(pl.col("call_start") < pl.col("until"))
+    line = line.with_columns(fill=pl.col("call_start") == pl.col("run"))
     for device, own in say.by_device(line.sort("device")):
         fills, timed = own.filter("fill"), own.filter(~pl.col("fill"))
         if fills.is_empty() or timed.is_empty():
