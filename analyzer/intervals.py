@@ -8,11 +8,12 @@ a model that walks instant by instant.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import polars as pl
 
-from kanalyze.columns import count_up_to, in_order
+from kanalyze.columns import count_up_to, in_order, parts_by
 
 #: Sentinels beyond all times of any trace, and far from overflow in differences.
 BEFORE_ALL: Final = -(1 << 62)
@@ -36,6 +37,15 @@ def union(intervals: pl.DataFrame) -> pl.DataFrame:
         return real
     first, last = pl.Series([True]).extend(apart), apart.extend(pl.Series([True]))
     return pl.DataFrame([start.filter(first), reached.filter(last)])
+
+
+def union_by(intervals: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """The union of the `intervals` of each combination of values of `keys`, which are in other columns."""
+    unions = [intervals.clear().select(*keys, *SPANS)]
+    for key, part in parts_by(intervals, keys).items():
+        named = (pl.lit(value, dtype=intervals.schema[name]).alias(name) for name, value in zip(keys, key, strict=True))
+        unions.append(union(part).with_columns(named).select(unions[0].columns))
+    return pl.concat(unions)
 
 
 def _real(intervals: pl.DataFrame) -> pl.DataFrame:

@@ -12,7 +12,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.shared.analysis import once_per_process
-from kanalyze.columns import count_up_to
+from kanalyze.columns import gathered, nearest_place, sure
 from kanalyze.report import Report
 
 #: The counters by column: nsys' names in all versions, and torch.profiler's. Of NVLink some GPUs have four a direction,
@@ -81,10 +81,9 @@ def _grid(runs: pl.DataFrame) -> Grid:
 def _values(cells: pl.DataFrame, runs: pl.DataFrame) -> pl.Series:
     """The value of one counter in each cell; null where it is not recorded."""
     line = runs.sort("start").unique("start", keep="first", maintain_order=True)
-    at = count_up_to(line.get_column("start"), cells.get_column("start"), equal=True).cast(pl.Int64) - 1
-    at = at.set(at < 0, None)
-    inside = cells.get_column("end") <= line.get_column("end").gather(at)
-    return line.get_column("value").gather(at).set(~inside.fill_null(value=False), None)
+    at = nearest_place(line.get_column("start"), cells.get_column("start"))
+    inside = cells.get_column("end") <= gathered(line.get_column("end"), at)
+    return gathered(line.get_column("value"), at).set(~sure(inside), None)
 
 
 def means(grid: Grid, spans: pl.DataFrame) -> pl.DataFrame:
@@ -93,10 +92,7 @@ def means(grid: Grid, spans: pl.DataFrame) -> pl.DataFrame:
     By key, with total_ns (of its intervals), sampled_ns and samples (what of that samples tell), and a column for each
     of :data:`COUNTERS`, null where none tells.
     """
-    merged = [spans.select("start", "end", "key").clear()]
-    for (key,), own in spans.partition_by("key", as_dict=True).items():
-        merged.append(intervals.union(own).with_columns(key=pl.lit(key, dtype=spans.schema["key"])))
-    whole, ns = pl.concat(merged), pl.col("ns")
+    whole, ns = intervals.union_by(spans, ["key"]), pl.col("ns")
     total = whole.group_by("key", maintain_order=True).agg(total_ns=(pl.col("end") - pl.col("start")).sum())
     inside = _told(grid, whole)
     weighted = [
@@ -122,16 +118,10 @@ def cells_within(grid: Grid, spans: pl.DataFrame) -> pl.DataFrame:
 def _told(grid: Grid, spans: pl.DataFrame) -> pl.DataFrame:
     """The cells that tell of a key: key, cell, ns (of the key in the cell), samples, and its values."""
     cells = grid.cells
-    first = count_up_to(cells.get_column("end"), spans.get_column("start"), equal=True)
-    stop = count_up_to(cells.get_column("start"), spans.get_column("end"), equal=False)
-    near = spans.with_columns(first=first, stop=stop).filter(pl.col("stop") > pl.col("first"))
-    pairs = near.with_columns(cell=pl.int_ranges("first", "stop", dtype=pl.UInt32)).explode("cell")
-    around = cells[pairs.get_column("cell")]
-    low, high = around.get_column("start"), around.get_column("end")
-    pieces = pairs.select(
-        "key", "cell", ns=pl.min_horizontal("end", high.alias("high")) - pl.max_horizontal("start", low.alias("low"))
-    )
-    sums = pieces.group_by("key", "cell", maintain_order=True).agg(pl.col("ns").sum())
+    pieces = intervals.cut(spans.select("key", "start", "end"), cells)
+    cell = nearest_place(cells.get_column("start"), pieces.get_column("start")).alias("cell")
+    lengths = pieces.select("key", cell, ns=pl.col("end") - pl.col("start"))
+    sums = lengths.group_by("key", "cell", maintain_order=True).agg(pl.col("ns").sum())
     values = cells[sums.get_column("cell")]
     sums = sums.with_columns(length=values.get_column("end") - values.get_column("start"))
     sums = pl.concat([sums, values.drop("start", "end")], how="horizontal")

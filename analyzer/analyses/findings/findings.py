@@ -9,7 +9,7 @@ from __future__ import annotations
 import pkgutil
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from importlib import import_module
 from typing import Final
 
@@ -146,15 +146,12 @@ def _worth_saying(report: Report, every: Sequence[Rule]) -> list[Finding]:
 
 def in_words(report: Report, found: Sequence[Finding]) -> list[Finding]:
     """The findings with their lines of the program, in the terms of its world and programming interface."""
-    return [_in_terms_of(report, one) for one in with_lines(report, found)]
-
-
-def _in_terms_of(report: Report, one: Finding) -> Finding:
-    brief = in_words_of(report, one).brief
-    text, remedy, headline, action = (
-        worded(part, interface(report)) for part in (brief.text, brief.remedy, brief.headline, brief.action)
-    )
-    return brief._replace(text=text, remedy=remedy, headline=headline, action=action)
+    briefs = (in_words_of(report, one).brief for one in with_lines(report, found))
+    told = partial(worded, interface=interface(report))
+    return [
+        one._replace(text=told(one.text), remedy=told(one.remedy), headline=told(one.headline), action=told(one.action))
+        for one in briefs
+    ]
 
 
 def ranked_with_samples(report: Report) -> list[Finding]:

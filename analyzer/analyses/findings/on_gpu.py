@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import update_wrapper
 from typing import Any, Final, NamedTuple
 
@@ -11,7 +11,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, launch_rows, with_facts
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, phrases, words_of
-from kanalyze.analyses.findings.say import outermost, per_iteration, place_of
+from kanalyze.analyses.findings.say import per_iteration, place_of
 from kanalyze.analyses.host._call_kinds import PYTORCH, spoken
 from kanalyze.analyses.launches._launch_costs import graph_operations, has_graphs
 from kanalyze.analyses.operators._host_names import operators_beside
@@ -21,7 +21,7 @@ from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import as_of, gathered, having, in_order, parts_by, positions, sure
+from kanalyze.columns import as_of, gathered, having, in_order, positions, sure
 from kanalyze.decoder.decode import decode
 from kanalyze.decoder.fields import TENSOR_TYPES, KernelName
 from kanalyze.report import Report
@@ -207,7 +207,7 @@ def _named(report: Report, work: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
     names = tree.rows.get_column("name")
     own = having(names, "^aten::")
     inner, node = tree.nearest(rows, own), tree.nearest(rows, having(names, f"^{around}"))
-    outer = outermost(tree, inner, own)
+    outer = tree.outermost(inner, own)
     told = [gathered(names, at).cast(pl.String) for at in (inner, outer, node)]
     again = gathered(recomputed(report), rows)
     return work.select("row").with_columns(
@@ -251,15 +251,6 @@ def host_of(rows: pl.DataFrame, *keys: str) -> pl.DataFrame:
     return rows.group_by("process_id", *keys).agg(**sides)
 
 
-def joined(pieces: pl.DataFrame, keys: Sequence[str] = THREAD) -> pl.DataFrame:
-    """The union of `pieces` (start, end) by `keys`."""
-    parts = [pieces.clear().select(*keys, "start", "end")]
-    for key, part in parts_by(pieces, keys).items():
-        named = [pl.lit(value, dtype=pieces.schema[name]).alias(name) for name, value in zip(keys, key, strict=True)]
-        parts.append(intervals.union(part.select("start", "end")).with_columns(named).select(parts[0].columns))
-    return pl.concat(parts)
-
-
 def span_of(points: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
     """The row of `spans` (start, end, keys; disjoint by key) that each of `points` (at, keys) is in; null for none."""
     row = as_of(points, spans.drop("end").rename({"start": "at"}))
@@ -268,7 +259,7 @@ def span_of(points: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
 
 def is_inside(points: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
     """Whether each of `points` (at, keys) is in one of `spans` (start, end, keys), which may overlap."""
-    return span_of(points, joined(spans, [name for name in points.columns if name != "at"])).is_not_null()
+    return span_of(points, intervals.union_by(spans, [name for name in points.columns if name != "at"])).is_not_null()
 
 
 def calls_within(report: Report, spans: pl.DataFrame) -> pl.Series:

@@ -122,7 +122,7 @@ def _placed(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
             parts = [_between_launches(pair, own), _with_next(pair, place)]
         thread = [pl.lit(value, dtype=pl.Int64).alias(name) for name, value in zip(THREAD, pair.left, strict=True)]
         found += [part.select(*thread, "start", "end") for part in parts]
-    return on_gpu.joined(pl.concat(found))
+    return intervals.union_by(pl.concat(found), THREAD)
 
 
 def _between_launches(pair: ThreadPair, spans: pl.DataFrame) -> pl.DataFrame:

@@ -21,12 +21,12 @@ from kanalyze.analyses.idle.code import function_around, has_lines, place_at, pl
 from kanalyze.analyses.iterations._marks import LIBRARIES
 from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.operators._host_names import launches_beside
-from kanalyze.analyses.operators._host_tree import HostTree, host_tree
+from kanalyze.analyses.operators._host_tree import host_tree
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report, source_lines
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import gathered, parts_by
+from kanalyze.columns import gathered, having
 from kanalyze.decoder.decode import decode
 from kanalyze.errors import KanalyzeError
 from kanalyze.report import Report
@@ -225,22 +225,18 @@ def sites(report: Report, points: pl.DataFrame) -> pl.DataFrame:
 
     operator: the outermost of PyTorch's own, with what users write for it; function and range: as :func:`_places`.
     """
-    numbered = points.select(*THREAD, "at").with_row_index("point")
-    around = numbered.join(_operators(report, numbered), on="point", how="left", maintain_order="left")
-    return around.select("operator").hstack(_places(report, numbered))
+    return _operators(report, points).hstack(_places(report, points))
 
 
-def _places(report: Report, numbered: pl.DataFrame) -> pl.DataFrame:
-    """The surroundings of points that are numbered: one text, or null, in each column.
+def _places(report: Report, points: pl.DataFrame) -> pl.DataFrame:
+    """The surroundings of points: one text, or null, in each column.
 
     function: the program's innermost one in Python; range: the innermost one, without steps of the framework's profiler
     and ranges of libraries.
     """
-    ranges = gathered(range_names(report), ranges_at(report, numbered)).cast(pl.String).alias("range")
+    ranges = gathered(range_names(report), ranges_at(report, points)).cast(pl.String).alias("range")
     others = [name for name in ranges.drop_nulls().unique() if name == ALL_STEPS or LIBRARIES.match(name)]
-    around = pl.DataFrame([numbered.get_column("point"), ranges.set(ranges.is_in(others), None)])
-    around = around.join(_functions(report, numbered), on="point", how="left", maintain_order="left")
-    return around.select("function", "range")
+    return _functions(report, points).with_columns(ranges.set(ranges.is_in(others), None))
 
 
 def sites_of_launches(report: Report, points: pl.DataFrame) -> pl.DataFrame:
@@ -278,42 +274,30 @@ def most(rows: pl.DataFrame, column: str, ns: str | None = None, least: float = 
 
 def _operators(report: Report, points: pl.DataFrame) -> pl.DataFrame:
     """The outermost operator of PyTorch's own around each of `points`, with what users write for it."""
-    names = report.kind("op").get_column("name").unique()
-    names = names.filter(names.cast(pl.String).str.starts_with("aten::"))
-    own = events_around(report, "op", names, points).with_columns(pl.col("name").cast(pl.String))
+    if "op" not in report.kinds:
+        return pl.repeat(None, points.height, dtype=pl.String, eager=True).alias("operator").to_frame()
+    tree = host_tree(report)
+    names = tree.rows.get_column("name")
+    own = tree.of_kinds("op") & having(names, "^aten::")
+    around = gathered(names, tree.outermost(tree.innermost(points, own), own)).cast(pl.String).alias("name").to_frame()
     written = pl.col("name").replace_strict(_WRITTEN, default=None, return_dtype=pl.String)
-    outermost = own.sort("start", "end", descending=[False, True], maintain_order=True).unique("point", keep="first")
-    return outermost.select("point", operator=pl.coalesce(pl.format("{} ({})", "name", written), "name"))
+    return around.select(operator=pl.coalesce(pl.format("{} ({})", "name", written), "name"))
 
 
 def _functions(report: Report, points: pl.DataFrame) -> pl.DataFrame:
     """The program's innermost function around each of `points`; with the printing of a tensor, if it is in that."""
-    known = roles(report.kind("python").get_column("name").unique())
-    known = known.with_columns(prints=pl.col("name").cast(pl.String).str.contains(_PRINTS).fill_null(value=False))
-    own = pl.col("role") == "program"
-    wanted = known.filter(pl.col("prints") | own)
-    around = events_around(report, "python", wanted.get_column("name"), points).join(wanted, on="name")
-    innermost = around.filter(own).sort("start", "end", descending=[False, True]).unique("point", keep="last")
-    printing = pl.col("point").is_in(around.filter("prints").get_column("point").implode())
+    if "python" not in report.kinds:
+        return pl.repeat(None, points.height, dtype=pl.String, eager=True).alias("function").to_frame()
+    tree = host_tree(report)
+    names, python = tree.rows.get_column("name"), tree.of_kinds("python")
+    shown = roles(names.filter(python).unique()).filter(role="program").select("name", "shown")
+    innermost = tree.innermost(points, python & names.is_in(shown.get_column("name").implode()))
+    around = (
+        gathered(names, innermost).alias("name").to_frame().join(shown, on="name", how="left", maintain_order="left")
+    )
+    printing = tree.innermost(points, python & having(names, _PRINTS)).is_not_null()
     text = pl.when(printing).then(pl.lit("print of a tensor in ")).otherwise(pl.lit(""))
-    return innermost.select("point", function=text + pl.col("shown").cast(pl.String))
-
-
-def events_around(report: Report, kind: str, names: pl.Series, points: pl.DataFrame) -> pl.DataFrame:
-    """Events of one kind and these names around `points` (point, THREAD, at): point, name, start, end."""
-    events = report.kind(kind).select(*THREAD, "name", **intervals.OF_EVENTS)
-    events = events.filter(pl.col("name").is_in(names.implode()))
-    found = [events.clear().select(pl.lit(0, dtype=pl.UInt32).alias("point"), "name", "start", "end")]
-    threads = parts_by(points, THREAD)
-    for key, part in parts_by(events, THREAD).items():
-        if (own := threads.get(key)) is not None:
-            own = own.sort("at")
-            first, stop = (own.get_column("at").search_sorted(part.get_column(side)) for side in ("start", "end"))
-            held = part.with_columns(first.alias("first"), stop.alias("stop")).filter(pl.col("stop") > pl.col("first"))
-            pairs = held.with_columns(place=pl.int_ranges("first", "stop", dtype=pl.UInt32)).explode("place")
-            point = own.get_column("point").gather(pairs.get_column("place")).alias("point")
-            found.append(pairs.select(point, "name", "start", "end"))
-    return pl.concat(found)
+    return around.select(function=text + pl.col("shown").cast(pl.String))
 
 
 _OF_AUTOGRAD: Final = "autograd::engine::evaluate_function: "  # what autograd's engine calls its own operators
@@ -333,7 +317,7 @@ def place_of(report: Report, rows: pl.Series) -> str:
     work = exclusive_operations(report).select("row", "exclusive_ns").filter(pl.col("row").is_in(rows.implode()))
     work = work.gather_every(work.height // _ENOUGH + 1)
     points = facts_of(report, work.get_column("row"), *THREAD, "call_start").rename({"call_start": "at"})
-    places = _places(report, points.with_row_index("point"))
+    places = _places(report, points)
     times = work.with_columns(places.select(place=pl.coalesce("function", "range")))
     return literal(most(times, "place", "exclusive_ns", _MOST_OF_TIME))
 
@@ -344,21 +328,13 @@ def launch_before(report: Report, points: pl.DataFrame) -> pl.Series:
     return before.select(returned=pl.col("call_start") + pl.col("call_ns").fill_null(0)).to_series()
 
 
-def outermost(tree: HostTree, rows: pl.Series, wanted: pl.Series) -> pl.Series:
-    """The outermost of the `wanted` rows of a tree around each of some of these; one itself where none is."""
-    parents = tree.rows.get_column("parent")
-    while (above := tree.nearest(gathered(parents, rows), wanted)).is_not_null().any():
-        rows = rows.zip_with(above.is_null(), above)
-    return rows
-
-
 def operator_of(report: Report, chosen: pl.Expr) -> str:
     """The outermost operator of most time of the `chosen` rows of ``exclusive_operations``; empty without operators."""
     if "op" not in report.kinds:
         return ""
     work, tree = launched_work(report).filter(chosen), host_tree(report)
     found, operators = work.get_column("operator"), tree.of_kinds("op")
-    found = outermost(tree, found.set(~gathered(operators, found).fill_null(value=False), None), operators)
+    found = tree.outermost(found.set(~gathered(operators, found).fill_null(value=False), None), operators)
     names = gathered(tree.rows.get_column("name"), found).cast(pl.String).alias("operator")
     times = work.select("exclusive_ns").with_columns(names).drop_nulls()
     return literal(most(times, "operator", "exclusive_ns").removeprefix(_OF_AUTOGRAD))

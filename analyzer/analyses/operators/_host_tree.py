@@ -63,6 +63,13 @@ class HostTree(NamedTuple):
             rows = rows.zip_with(~further, gathered(parents, rows))
         return rows
 
+    def outermost(self, rows: pl.Series, wanted: pl.Series) -> pl.Series:
+        """The outermost row that is `wanted` around each of `rows`; the row itself where none is."""
+        parents = self.rows.get_column("parent")
+        while (above := self.nearest(gathered(parents, rows), wanted)).is_not_null().any():
+            rows = rows.zip_with(above.is_null(), above)
+        return rows
+
     def innermost(self, points: pl.DataFrame, wanted: pl.Series) -> pl.Series:
         """The innermost row that is `wanted` around each of `points` (process_id, thread_id, at); null for none."""
         starts, ends, parents = (self.rows.get_column(name) for name in ("start", "end", "parent"))

@@ -58,7 +58,8 @@ def chains(report: Report) -> pl.DataFrame:
     fusible = pl.col("fusible") & (another.select(pl.col("another").sum().over("run")).to_series() < _LOOP)
     kernels = _numbered(work.with_columns(fusible=fusible)).filter("fusible")
     kernels = kernels.drop("fusible", *SHAPE, "process_id", "thread_id").filter(pl.len().over("chain") > 1)
-    kernels = kernels.with_columns(outermost=_outermost(report, kernels.get_column("operator")))
+    tree = host_tree(report)
+    kernels = kernels.with_columns(outermost=tree.outermost(kernels.get_column("operator"), tree.of_kinds("op")))
     copies = pl.col("name").cast(pl.String).is_in(("aten::copy_", "aten::_foreach_copy_")).all().over("chain")
     return _turns(kernels).filter((pl.col("operator").n_unique().over("chain") > 1) & ~copies)
 
@@ -146,17 +147,6 @@ def is_elementwise(said: KernelName) -> bool:
         return said.functor is not None and "Fused" not in said.functor and said.operation != "norm"
     wanted = _OPERATIONS.get(said.family)
     return said.family in {"elementwise", "fill"} if wanted is None else said.operation in wanted
-
-
-def _outermost(report: Report, row: pl.Series) -> pl.Series:
-    """The rows of the outermost operators around those in `row`; a row itself if none encloses it."""
-    tree = host_tree(report)
-    operators, parents = tree.of_kinds("op"), tree.rows.get_column("parent")
-    best = row
-    while row.is_not_null().any():
-        best = best.zip_with(~gathered(operators, row).fill_null(value=False), row)
-        row = gathered(parents, row)
-    return best
 
 
 # Elements and bytes that an elementwise operator reads and writes, from the shapes and types of its inputs.

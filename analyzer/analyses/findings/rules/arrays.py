@@ -131,23 +131,18 @@ def _loops(report: Report) -> pl.DataFrame:
     kernel = ((pl.col("kind") == "kernel") & alone) | (_WITHIN.fill_null(value=False) & arrays)
     line = work.select(*_OF_LOOPS, *SHAPE[:3], blocks=blocks, threads=threads, kernel=kernel)
     line = line.join(report.devices.select("device", sms="sm_count").drop_nulls(), on="device").sort(*_STREAM, "start")
-    found, runs = [_of_period(line.clear(), 1)], 0
-    every = line
-    for period in range(1, (_OF_ARRAYS if arrays else _OF_ITEMS) + 1):
-        known = _of_period(line, period)
-        line = line.join(known.select("row"), on="row", how="anti", maintain_order="left")
-        for _, own in known.group_by("run", maintain_order=True):
-            if _is_loop(report, every, own) or (period == 1 and _is_ragged(report, own)):
-                runs += 1
-                found.append(own.with_columns(run=pl.lit(runs, pl.UInt32)))
-    for _, own in _of_period(line, 1, ("name",)).group_by("run", maintain_order=True):
-        if _is_ragged(report, own):
-            runs += 1
-            found.append(own.with_columns(run=pl.lit(runs, pl.UInt32)))
-    return pl.concat(found)
+    loops, rest, alike = list[pl.DataFrame](), line, ("name", "shape")
+    periods = range(1, (_OF_ARRAYS if arrays else _OF_ITEMS) + 1)
+    for period, keys in (*((period, alike) for period in periods), (1, ("name",))):
+        in_a_row = _of_period(rest, period, keys)
+        rest = rest.join(in_a_row.select("row"), on="row", how="anti", maintain_order="left")
+        for _, own in in_a_row.group_by("run", maintain_order=True):
+            if (keys == alike and _is_loop(report, line, own)) or (period == 1 and _is_ragged(report, own)):
+                loops.append(own.with_columns(run=pl.lit(len(loops), pl.UInt32)))
+    return pl.concat([_of_period(line.clear(), 1, alike), *loops])
 
 
-def _of_period(line: pl.DataFrame, period: int, keys: Sequence[str] = ("name", "shape")) -> pl.DataFrame:
+def _of_period(line: pl.DataFrame, period: int, keys: Sequence[str]) -> pl.DataFrame:
     """Kernels in a row of which each is the same as `period` before: with run, place (in a turn) and period."""
     alike = [pl.col(key).eq_missing(pl.col(key).shift(period).over(_STREAM)) for key in keys]
     told = line.with_columns(same=pl.all_horizontal("kernel", *alike).fill_null(value=False))

@@ -263,7 +263,7 @@ def recompilation(report: Report) -> Findings:
     if (other := on_host.traced(report)) is None:
         return
     compiling = on_host.spans_named(_COMPILES, *(other.kind(kind) for kind in ("range", "op", "python")))
-    compiling = on_gpu.joined(compiling.drop_nulls(THREAD).drop("name"))
+    compiling = intervals.union_by(compiling.drop_nulls(THREAD), THREAD)
     trying = on_host.outermost(report).filter(pl.col("name").str.contains("conv") & (pl.col("launches") >= _TRIES))
     waits = calls_that(other, _WAITS.match, *THREAD, at="start_ns")
     trying = nearest(trying, waits, ("start", "at"), THREAD, "after").filter(pl.col("at") < pl.col("end"))

@@ -85,7 +85,7 @@ def getting_batches(report: Report) -> pl.DataFrame:
     if named.height or trace is None:
         return named
     lines = source_lines(report).join(_lines_with_batches(trace), on=PLACE, nulls_equal=True)
-    batches = on_gpu.joined(lines.select(*THREAD, "workers", **intervals.OF_EVENTS), (*THREAD, "workers"))
+    batches = intervals.union_by(lines.select(*THREAD, "workers", **intervals.OF_EVENTS), (*THREAD, "workers"))
     if batches.is_empty() and host_names(report).lines:
         batches = placed(report, _recorded(trace))
     return intervals.overlapping(batches, report.scope.sides)

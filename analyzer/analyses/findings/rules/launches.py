@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import polars as pl
 
@@ -164,10 +164,10 @@ def timed_kernels(report: Report) -> Findings:
     if (runs := timed_runs(report)).is_empty():
         return
     per = say.per_iteration(report)
-    work = exclusive_operations(report, "call_start").rename({"call_start": "at"}).drop_nulls("at").sort("at")
-    begun = runs.select("process_id", "end", run="start", at="start").sort("at")
-    line = work.drop("end").join_asof(begun, on="at", by="process_id", check_sortedness=False)
-    line = line.filter(pl.col("at") < pl.col("end")).with_columns(fill=pl.col("at") == pl.col("run"))
+    work = exclusive_operations(report, "call_start").drop_nulls("call_start")
+    begun = runs.select("process_id", run="start", until="end")
+    line = nearest(work, begun, ("call_start", "run"), ["process_id"]).filter(pl.col("call_start") < pl.col("until"))
+    line = line.with_columns(fill=pl.col("call_start") == pl.col("run"))
     for device, own in say.by_device(line.sort("device")):
         fills, timed = own.filter("fill"), own.filter(~pl.col("fill"))
         if fills.is_empty() or timed.is_empty():
@@ -303,15 +303,15 @@ def _neighbours(report: Report, copies: pl.Series) -> pl.DataFrame:
     here = pl.col("number").is_in(line.get_column("number").unique().implode()) & (pl.col("rank") <= _KERNELS)
     kernels = with_facts(report, work.filter(here & (pl.col("end") > pl.col("start"))), "call_start", "call_end")
     called = kernels.drop_nulls("call_start")
-    ready = called.with_columns(ready=pl.col("call_end") + LATENCY_NS)
-    before = {"before_start": "start", "before_end": "end"}
-    for near, names in ((kernels, before), (called, {"before_call": "call_start"})):
-        line = nearest(line, near.select("number", at="start", **names), ("start", "at"), ["number"]).drop("at")
-    after = {"after_ready": "ready", "after_call": "call_start"}
-    for near, names in ((kernels, {"after_end": "end"}), (ready, after)):
-        line = nearest(line, near.select("number", at="start", **names), ("start", "at"), ["number"], "after").drop(
-            "at"
-        )
+    ready = pl.col("call_end") + LATENCY_NS
+    sides: tuple[tuple[Literal["before", "after"], pl.DataFrame], ...] = (
+        ("before", kernels.select("number", at="start", before_start="start", before_end="end")),
+        ("before", called.select("number", at="start", before_call="call_start")),
+        ("after", kernels.select("number", at="start", after_end="end")),
+        ("after", called.select("number", at="start", after_ready=ready, after_call="call_start")),
+    )
+    for side, near in sides:
+        line = nearest(line, near, ("start", "at"), ["number"], side).drop("at")
     return line
 
 

@@ -80,11 +80,11 @@ def _caused(report: Report) -> pl.DataFrame:
         # of what is known to need at least so much, and of what was not recorded, the distance could be less
         _FAR: (told & (least < _FAR_SHARE * took) & long, least / took / usual),
     }
-    cause, part = pl.lit(None, dtype=pl.String), pl.lit(None, dtype=pl.Float64)
-    for name, (holds, stays) in reversed(left.items()):
-        cause = pl.when(holds).then(pl.lit(name)).otherwise(cause)
-        part = pl.when(holds).then(stays).otherwise(part)
-    caused = work.with_columns(cause=cause, left=part.clip(upper_bound=1.0), share=(least / took).clip(upper_bound=1.0))
+    caused = work.with_columns(
+        cause=pl.coalesce(pl.when(holds).then(pl.lit(name)) for name, (holds, _) in left.items()),
+        left=pl.coalesce(pl.when(holds).then(stays) for holds, stays in left.values()).clip(upper_bound=1.0),
+        share=(least / took).clip(upper_bound=1.0),
+    )
     return caused.drop_nulls("cause")
 
 

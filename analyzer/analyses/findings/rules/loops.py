@@ -263,9 +263,10 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
     )
     found = known.with_columns(facts.select(rule=_rule()).to_series()).drop_nulls("rule")
     words = line.get_column("name").str.strip_prefix("aten::")
-    names = []
-    for at, size in found.select("begin", "period").iter_rows():
-        names.append(" → ".join([*words.slice(at, min(size, _NAMED)), *["…"] * (size > _NAMED)]))
+    names = [
+        " → ".join([*words.slice(at, min(size, _NAMED)), *["…"] * (size > _NAMED)])
+        for at, size in found.select("begin", "period").iter_rows()
+    ]
     first, last = (line[found.get_column("begin")], line[found.get_column("stop") - 1])
     found = found.select("rule", "passes").with_columns(pl.Series("operators", names, dtype=pl.String))
     return found.hstack(first.select("row", *THREAD, "start")).hstack(last.select("stop", "end")).select(_LOOP)

@@ -21,7 +21,7 @@ from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings import on_host, say
 from kanalyze.analyses.findings.on_host import LARGE_BYTES, PAGEABLE, PINNED, TO_DEVICE, TO_HOST
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, phrases, words_of
-from kanalyze.analyses.host._call_kinds import OPENACC, OPENMP, names_that, shown, world
+from kanalyze.analyses.host._call_kinds import names_that, shown
 from kanalyze.analyses.idle._attribution import idle_within, reasoned_pieces
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls, scope_of
@@ -255,9 +255,6 @@ _MOST: Final = 0.5  # a function is named where it has this share of the time
 def cpu_page_faults(report: Report) -> Findings:
     """At most one finding per device, on all of the CPU's work in which it faults on managed memory."""
     per, ns = say.per_iteration(report), (pl.col("end") - pl.col("start")).sum()
-    told = words_of("cpu-page-faults")
-    if world(report) in (OPENMP, OPENACC):
-        told = told._replace(action="map(to: …) and map(from: …) in place of managed memory, or do that on the GPU")
     for device, inside in faulting_host(report).items():
         claims = _faulting_times(inside)
         if total(inside, "faults") < _FEWEST_FAULTS:
@@ -274,7 +271,8 @@ def cpu_page_faults(report: Report) -> Findings:
             f"The CPU works on managed memory for {per.time(stake)} while GPU {device} waits, and faults in "
             f"{plural(total(inside, 'faults'), 'page')} as it goes{f': {named}' if named else ''}.{behind}"
         )
-        yield told.finding(device, text, claims, where=literal(name) if most_ns >= _MOST * stake else "")
+        where = literal(name) if most_ns >= _MOST * stake else ""
+        yield words_of("cpu-page-faults").finding(device, text, claims, where=where)
 
 
 def _faulting_times(inside: pl.DataFrame) -> pl.DataFrame:

@@ -21,12 +21,13 @@ from kanalyze.analyses.idle._attribution import idle_within
 from kanalyze.analyses.idle.code import place_at, placed_with_text
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.idle.syncs import WAITING, scope_of
+from kanalyze.analyses.operators._host_tree import host_tree
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import ordering_calls
-from kanalyze.columns import beside, having, in_order, mixed, nearest, rate_of
+from kanalyze.columns import beside, having, in_order, mixed, nearest, rate_of, rows_at
 from kanalyze.report import Report
 from kanalyze.units import percent, plural, rate, size
 from kanalyze.window import ALL_STEPS, STEP_PREFIX, plain, without_ids
@@ -182,7 +183,7 @@ _BETWEEN: Final = 8
 @Rule
 def extra_copy(report: Report) -> Findings:
     """At most one finding per device, on all such copies together."""
-    for device, copies in say.by_device(_moved(report)):
+    for device, copies in say.by_device(_moved(report)) if "op" in report.kinds else ():
         if copies.height < say.fewest_in(report):
             continue
         spans = copies.select(*THREAD, start="made", end="until")
@@ -223,11 +224,11 @@ def _moved(report: Report) -> pl.DataFrame:
         on_host.device_copies(report).filter(pl.col("detail").cast(pl.String) == TO_DEVICE).drop_nulls("call_start")
     )
     copies = copies.select("row", "device", *THREAD, "exclusive_ns", "size_bytes", "call_start")
-    copies = copies.with_row_index("point")
-    points = copies.select("point", *THREAD, at="call_start")
-    moves = say.events_around(report, "op", pl.Series(_MOVES, dtype=pl.Categorical), points)
-    outermost = moves.sort("start", "end", descending=[False, True]).unique("point", keep="first")
-    copied = copies.join(outermost.select("point", moved="start", until="end"), on="point").sort("point")
+    tree = host_tree(report)
+    own = tree.of_kinds("op") & tree.rows.get_column("name").is_in(_MOVES)
+    moves = tree.outermost(tree.innermost(copies.select(*THREAD, at="call_start"), own), own)
+    copied = copies.hstack(rows_at(tree.rows.select(moved="start", until="end"), moves)).drop_nulls("moved")
+    copied = copied.with_row_index("point")
     ops = report.kind("op").select(
         *("event_id", *THREAD), pl.col("name").cast(pl.String), start="start_ns", ns=pl.col("dur_ns").fill_null(0)
     )
@@ -336,11 +337,8 @@ def growing_copies(report: Report) -> Findings:
     for device, own in say.by_device(within.filter(grows | again)):
         whole_ns = total(every.filter(pl.col("device") == device), "exclusive_ns")
         if own.height >= _FEWEST and total(own, "exclusive_ns") >= _MUCH * whole_ns:
-            one = _copied(report, device, own, whole_ns, words_of("growing-copies: arrays"))._replace(
-                names=(), mending=on_gpu.without(own)
-            )
-            elsewhere = "write each piece into an array made once, as large as it gets"
-            yield one if say.in_pytorch(report) else one._replace(action=elsewhere)
+            told = words_of("growing-copies: arrays", report)
+            yield _copied(report, device, own, whole_ns, told)._replace(names=(), mending=on_gpu.without(own))
 
 
 #: Kernels with a block for each row of a text; a pass of so many rows as the one before and a few more, at most this

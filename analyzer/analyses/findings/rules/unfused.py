@@ -318,11 +318,15 @@ def _in_ranges(report: Report, method: str) -> list[_Steps]:
 
 def _by_optimizer(rows: pl.DataFrame, spans: pl.DataFrame) -> list[_Steps]:
     """Operations (device, optimizer, step) with the `spans` of their steps, by device and class."""
-    found, columns = [], ("row", "kind", "name", "exclusive_ns", "step")
-    for (device, optimizer), own in sorted(rows.partition_by("device", "optimizer", as_dict=True).items()):
-        here = spans.filter(device=device, optimizer=optimizer).select("start", "end").sort("start", "end")
-        found.append(_Steps(int(device), str(optimizer), own.select(columns), here))
-    return found
+    return [
+        _Steps(
+            int(device),
+            str(optimizer),
+            own.select("row", "kind", "name", "exclusive_ns", "step"),
+            spans.filter(device=device, optimizer=optimizer).select("start", "end").sort("start", "end"),
+        )
+        for (device, optimizer), own in sorted(rows.partition_by("device", "optimizer", as_dict=True).items())
+    ]
 
 
 def _ranges(report: Report, method: str) -> pl.DataFrame:
