@@ -46,7 +46,6 @@ _MOST_BYTES: Final = 65_536
 #: How rows are printed: with units, or exact.
 _FORMAT: Final = ("--format=markdown", "--format=json")
 
-
 _INSTRUCTIONS: Final = (
     "Reads GPU profiles (Nsight Systems, Nsight Compute, torch.profiler), and changes nothing. Begin with `summarize`: "
     "one page that says where the time went and what to do first; `explain` tells what a finding of it means, `show` "

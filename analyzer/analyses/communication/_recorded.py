@@ -192,7 +192,6 @@ _SPELLED: Final = {
 #: No tensor of a machine is larger; what is more was not a size.
 _LARGEST_BYTES: Final = 1 << 46
 
-
 #: What the annotations of gloo's collectives begin with.
 _GLOO: Final = "gloo:"
 

@@ -14,14 +14,7 @@ from kanalyze.errors import KanalyzeError
 from kanalyze.files import readable
 from kanalyze.readers import Progress, read, room_at, unpacked
 from kanalyze.readers.capture import read_capture
-from kanalyze.readers.capture.read_capture import (
-    Beside,
-    counters_of,
-    from_manifest,
-    samples_in,
-    trace_of,
-    traces_in,
-)
+from kanalyze.readers.capture.read_capture import Beside, counters_of, from_manifest, samples_in, trace_of, traces_in
 from kanalyze.readers.ncu.read_csv_rep import runs_in
 from kanalyze.reduction import is_reduction
 from kanalyze.report import Report

@@ -37,7 +37,6 @@ from kanalyze.report import Meta, Report
 
 Runner = Callable[[Sequence[str]], subprocess.CompletedProcess[bytes]]
 
-
 #: Suffixes of reports, compressed ones among them, and of pages and logs; a page may have any name.
 REPORT: Final = ".ncu-rep"
 _REPORTS: Final = (REPORT, REPORT + "z")

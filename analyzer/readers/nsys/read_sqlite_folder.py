@@ -41,7 +41,6 @@ _CALLS: Final = {spec.table for spec in nsys.EVENT_TABLES if spec.kind in {"api"
 #: Tables of which any shows that nsys wrote the database.
 _SIGNS: Final = (*_EXPORT, "META_DATA_CAPTURE", "TARGET_INFO_SESSION_START_TIME", "StringIds")
 
-
 _MAGIC: Final = b"SQLite format 3\0"
 
 
