@@ -60,13 +60,8 @@ class Job:
         """All tables, by name."""
         return {name: self.table(name) for name in homes_of_jobs()}
 
-    @cached_property
-    def rows(self) -> pl.DataFrame:
-        """Collectives on each rank; by match and rank, those without a partner last."""
-        return self.rows_at(self.found.order)
-
     def rows_at(self, at: npt.NDArray[np.integer[Any]]) -> pl.DataFrame:
-        """The same of some rows of `collected`."""
+        """Collectives on each rank, those of some rows of `collected`, in the order given."""
         rows, match = self.collected, self.found.match[at]
         member, known = rows.member[at], match >= 0
         clock = self.ranks.get_column("clock").to_numpy()[member]

@@ -70,7 +70,7 @@ def damaged(draw, **which):
 
 def known(made, job):
     """The rows of the job with what is true of them."""
-    rows = job.rows.select(
+    rows = job.rows_at(job.found.order).select(
         "rank", "number", "match", "wait_ns", "offset_ns", "doubt_ns", "last_rank", "lateness_ns", "present", "class"
     )
     return rows.join(
@@ -101,7 +101,7 @@ def assert_clocks_hold(made, job):
 
 
 def assert_sums(job):
-    rows = job.rows.drop_nulls("match")
+    rows = job.rows_at(job.found.order).drop_nulls("match")
     assert rows.select((pl.col("wait_ns") + pl.col("transfer_ns") == pl.col("dur_ns")).all()).item()
     assert rows.select((pl.col("exposed_wait_ns") + pl.col("exposed_transfer_ns") == pl.col("exposed_ns")).all()).item()
     assert rows.select((pl.col("exposed_wait_ns") <= pl.col("wait_ns")).all()).item()
@@ -123,7 +123,7 @@ def test_what_is_told_is_true_and_adds_up(plan):
     made = play(plan)
     job = job_of([*made.reductions()])
     assert_only_true_matches(made, job)
-    unmatched = job.rows.get_column("match").null_count()
+    unmatched = job.rows_at(job.found.order).get_column("match").null_count()
     assert sum(count for check, count, _ in job.doubts if check == "collectives without a partner") == unmatched
     assert_clocks_hold(made, job)
     assert_sums(job)
@@ -255,7 +255,7 @@ def in_a_row(hosts, last_end=10):
 @given(damaged())
 def test_waits_equal_those_of_a_plain_loop(plan):
     job = job_of([*play(plan).reductions()])
-    told = [*job.rows.drop_nulls("match").iter_rows(named=True)]
+    told = [*job.rows_at(job.found.order).drop_nulls("match").iter_rows(named=True)]
     for row in told:
         own = [one for one in told if one["match"] == row["match"]]
         came = sorted((one["corrected_ns"] for one in own), reverse=True)
@@ -305,9 +305,16 @@ def test_what_cannot_be_matched_is_a_doubt(plan, doubt):
     job = job_of([*made.reductions()])
     assert_only_true_matches(made, job)
     assert doubt in [None, *(check for check, _, _ in job.doubts)]
-    alike = job.rows.filter(pl.col("kind") == "all_reduce").get_column("match")
+    alike = job.rows_at(job.found.order).filter(pl.col("kind") == "all_reduce").get_column("match")
     assert doubt or alike.null_count() == 0
-    assert doubt or job.rows.filter(pl.col("kind") != "all_reduce").get_column("match").drop_nulls().is_empty()
+    assert (
+        doubt
+        or job.rows_at(job.found.order)
+        .filter(pl.col("kind") != "all_reduce")
+        .get_column("match")
+        .drop_nulls()
+        .is_empty()
+    )
 
 
 def test_waits_of_expert_parallel_kernels_are_those_that_are_true():

@@ -40,7 +40,7 @@ def matches(plan, drops, **keys):
     told = [lossy(one, drops.get(rank, []), **keys) for rank, one in enumerate(made.reductions())]
     job = job_of([one for one, _ in told])
     true = {(rank, at): op for rank, (_, ops) in enumerate(told) for at, op in enumerate(ops)}
-    rows = job.rows.select("kind", "rank", "number", "match")
+    rows = job.rows_at(job.found.order).select("kind", "rank", "number", "match")
     return job, rows.with_columns(true=pl.Series([true[rank, at] for rank, at in rows.select("rank", "number").rows()]))
 
 
@@ -107,11 +107,12 @@ def test_names_match_where_order_does_not(hosts):
     """Only the all_to_all have names, which tell no more than themselves."""
     made = [*play(replace(STREAM, hosts=hosts, numbered=False, recorded="id")).reductions()]
     job = job_of(made)
-    assert job.rows.select("match", "how").null_count().row(0) == (0, 0)
-    assert {*job.rows.get_column("how")} == {"id"}
+    assert job.rows_at(job.found.order).select("match", "how").null_count().row(0) == (0, 0)
+    assert {*job.rows_at(job.found.order).get_column("how")} == {"id"}
     named = pl.when(pl.col("kind") == "all_to_all").then("id")
     some = [one | {"collectives": one["collectives"].with_columns(id=named)} for one in made]
-    rows = job_of(some).rows
+    job = job_of(some)
+    rows = job.rows_at(job.found.order)
     assert {*rows.filter(pl.col("kind") == "all_to_all").get_column("how")} == {"id"}
     assert {*rows.filter(pl.col("kind") != "all_to_all").get_column("how")} == ({"ordinal"} if hosts == 1 else {None})
 
@@ -133,7 +134,7 @@ def errors(plan):
     made = play(plan)
     job = job_of([*made.reductions()])
     truth = made.truth().drop_nulls("number").select("rank", "number", true="wait_ns")
-    rows = job.rows.drop_nulls("match").join(truth, on=["rank", "number"])
+    rows = job.rows_at(job.found.order).drop_nulls("match").join(truth, on=["rank", "number"])
     off = rows.select((pl.col("wait_ns") - pl.col("true")).abs().max()).item()
     return off, dict(job.table("clocks").group_by("rank").agg(pl.col("drift_ppm").first()).rows())
 
