@@ -291,7 +291,6 @@ _HARMLESS: Final = frozenset(
     )
 )
 
-#: ncu flags without a value that do not; ``--nvtx`` alone filters nothing.
 #: Flags that select launches, and their short forms.
 _SHORT: Final = {"-k": "--kernel-name", "-s": "--launch-skip", "-c": "--launch-count"}
 _CHOOSING: Final = ("--kernel-id", "--kernel-name-base", "--profile-from-start", *_SHORT.values())
