@@ -182,7 +182,6 @@ class Event:
 
 Progress = Callable[[Event], object]
 
-
 #: Starts a process, as :class:`subprocess.Popen` does.
 Starter = Callable[..., "subprocess.Popen[bytes]"]
 

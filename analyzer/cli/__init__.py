@@ -80,7 +80,6 @@ _GROUPS: Final = {
 _FORMER: Final = dict.fromkeys(("name", "source", "tree"), "tables")
 _COMMANDS: Final = {name: module for group in _GROUPS.values() for name, (module, _) in group.items()} | _FORMER
 
-
 #: Words that stand for others: former commands, and the view of `show` that has a command of its own.
 _MEANT: Final = {
     ("roofline",): ["show", "roofline"],

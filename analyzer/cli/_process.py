@@ -353,7 +353,6 @@ _ARENA_BYTES: Final = 1 << 20
 #: The limits of a process, and which word of /proc/…/statm says how much of it is taken.
 _LIMITED: Final = {"RLIMIT_AS": 0, "RLIMIT_DATA": 5}
 
-
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 _UNLIMITED: Final = 1 << 60
 

@@ -46,7 +46,6 @@ _MOST_BYTES: Final = 65_536
 #: How rows are printed: with units, or exact.
 _FORMAT: Final = ("--format=markdown", "--format=json")
 
-
 _INSTRUCTIONS: Final = (
     "Reads GPU profiles (Nsight Systems, Nsight Compute, torch.profiler), and changes nothing. Begin with `summarize`: "
     "one page that says where the time went and what to do first; `explain` tells what a finding of it means, `show` "
@@ -223,34 +222,6 @@ class Desk:
         return bounded(data, said, self._limit, notice)
 
 
-def serve(roots: Sequence[Path], limit: int) -> None:
-    """Serves the tools over standard input and output until the client closes them.
-
-    Args:
-        roots: Folders whose reports may be read.
-        limit: Bytes of an answer.
-
-    Raises:
-        OutputError: The package mcp is not installed.
-    """
-    try:
-        server_of = import_module("mcp.server.mcpserver").MCPServer
-        hints = import_module("mcp.types").ToolAnnotations(
-            read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
-        )
-    except ModuleNotFoundError as error:
-        raise OutputError.without_package("kanalyze mcp", "mcp 2", "mcp") from error
-    gc.enable()  # the program turns it off for commands that end soon
-    desk = Desk(roots, limit)
-    where = f"Paths are within: {', '.join(str(root.resolve()) for root in roots)}. {_DATA}"
-    server = server_of("kanalyze", instructions=_INSTRUCTIONS + where, log_level="ERROR")
-    for name in (name for name in vars(Desk) if not name.startswith("_")):
-        server.add_tool(getattr(desk, name), annotations=hints, structured_output=False)
-    call = server.call_tool
-    server.call_tool = lambda name, *rest: call(name[:_AROUND_BYTES], *rest)  # an error repeats the name
-    server.run("stdio")
-
-
 def bounded(data: Any, said: str, limit: int, notice: str = _DATA) -> str:  # noqa: ANN401 - any JSON
     """An answer of at most `limit` bytes: an object with `notice`, `data`, `said` and `cut`.
 
@@ -317,4 +288,19 @@ def mcp(roots: Sequence[Path], limit: int) -> None:
 
     The tools are reports, which lists them, and summarize, show, sql, compare, ranks, whatif, explain and source.
     """
-    serve(roots, limit)
+    try:
+        server_of = import_module("mcp.server.mcpserver").MCPServer
+        hints = import_module("mcp.types").ToolAnnotations(
+            read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
+        )
+    except ModuleNotFoundError as error:
+        raise OutputError.without_package("kanalyze mcp", "mcp 2", "mcp") from error
+    gc.enable()  # the program turns it off for commands that end soon
+    desk = Desk(roots, limit)
+    where = f"Paths are within: {', '.join(str(root.resolve()) for root in roots)}. {_DATA}"
+    server = server_of("kanalyze", instructions=_INSTRUCTIONS + where, log_level="ERROR")
+    for name in (name for name in vars(Desk) if not name.startswith("_")):
+        server.add_tool(getattr(desk, name), annotations=hints, structured_output=False)
+    call = server.call_tool
+    server.call_tool = lambda name, *rest: call(name[:_AROUND_BYTES], *rest)  # an error repeats the name
+    server.run("stdio")

@@ -171,14 +171,7 @@ def _keywords(options: dict[str, Any], text: str | None, accepted: Sequence[str]
     return given | {keyword: value}
 
 
-@cli.command(
-    cli.REPORTS,
-    cli.argument("statement"),
-    *cli.SCOPE,
-    cli.formats(*FORMATS),
-    cli.NO_FORMULAS,
-    cli.OUTPUT,
-)
+@cli.command(cli.REPORTS, cli.argument("statement"), *cli.SCOPE, cli.formats(*FORMATS), cli.NO_FORMULAS, cli.OUTPUT)
 def sql(reports: Sequence[Path], statement: str, where: Where, to: Out) -> None:
     """Answer STATEMENT, in SQL, over the tables of REPORTS.
 

@@ -208,7 +208,6 @@ def tensile(name: Spelled) -> Fields | None:
 
 PRINTED: Final = (xmma, cutlass2, cutlass3, nvjet, named, tensile)
 
-
 _C3: Final = r"cute::C<\d{1,6}>, cute::C<\d{1,6}>, cute::C<\d{1,6}>"
 _MAINLOOP: Final = rf"MainloopSm(?P<arch>\d{{1,6}})\w{{0,60}}<(?P<stages>\d{{1,6}}), cute::tuple<(?P<cluster>{_C3})\s?>"
 _TILE: Final = rf"cute::tuple<(?P<tile>{_C3})\s?>, (?P<ab>[\w:]+)"

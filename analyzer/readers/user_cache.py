@@ -28,7 +28,6 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-
 #: Size limit of the cache; above it, the least recently used entries are evicted.
 MOST_BYTES: Final = 8 << 30
 #: Name patterns that count towards the limit; compiled workloads share the folder and manage their own.

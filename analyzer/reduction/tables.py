@@ -43,7 +43,6 @@ _LARGEST_MANIFEST_BYTES: Final = 1 << 20
 
 _ODD: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
-
 #: The tables of a reduction by name, in Unix time. A member is a rank, as its row in the ranks of the reduction,
 #: `number` that of a collective among those of its rank, and `index` the row of a step among those of its rank.
 TABLES: Final = declared("reduced", """
@@ -125,7 +124,6 @@ RANKS, COLLECTIVES, PIECES, BEFORE, COSTS, STEPS, LEDGERS, KERNELS = TABLES.valu
 
 #: Tables that are only needed once the collectives of all ranks are known.
 LATER: Final = ("pieces", "before", "costs")
-
 
 #: What the analysis of a job needs of one rank or more: of :data:`TABLES` those with rows, by name.
 Reduction: TypeAlias = dict[str, pl.DataFrame]

@@ -28,7 +28,6 @@ NOTHING = "nothing"
 #: Exit status of the runner: the workload succeeded, but profiling or writing failed.
 FAILED = 120
 
-
 #: The schedule of steps, as in torch.profiler.schedule: step counts, `repeat` cycles (0: unlimited).
 CYCLE = {"wait": 1, "warmup": 1, "active": 7, "repeat": 1, "skip_first": 0}
 
@@ -98,7 +97,6 @@ _ALL = (
 
 #: Recipes by name, in listing order.
 RECIPES = {recipe.name: recipe for recipe in _ALL}
-
 
 #: Schema version of torch-run.json.
 SCHEMA = 1

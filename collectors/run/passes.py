@@ -34,7 +34,6 @@ _HIDDEN: Final = "(hidden)"
 #: Prefix of the torch runner's messages.
 _RUNNER_SAYS: Final = "kanalyze: "
 
-
 #: The tool whose messages stand in a step's log, by the first word of its name.
 _TOOLS: Final = {"nsys": nsys, "samples": nsys, "names": nsys, "ncu": ncu}
 

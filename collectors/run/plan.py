@@ -33,11 +33,7 @@ _OLDEST_PYTHON: Final = (3, 9)
 OWN_PYTHON: Final = "python3"
 
 #: Titles of passes that are not called after their tool.
-_TITLES: Final = {
-    BARE: "without a profiler",
-    SAMPLES: "samples, by nsys",
-    NAMING: "names of operators, by nsys",
-}
+_TITLES: Final = {BARE: "without a profiler", SAMPLES: "samples, by nsys", NAMING: "names of operators, by nsys"}
 
 #: Placeholder for what is only known after the nsys pass.
 _CHOSEN: Final = "CHOSEN_LAUNCHES"

@@ -54,7 +54,6 @@ _NAMES: Final = (
     *("CONDA_DEFAULT_ENV", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
 )
 
-
 _ROOT: Final = Path("/")
 
 #: Bits of capability sets (linux/capability.h).
@@ -65,7 +64,6 @@ _PERFMON: Final = 1 << 38
 _EVERY_PROCESS: Final = 0
 _KERNEL_TOO: Final = 1
 _OWN_ONLY: Final = 2
-
 
 #: perf_event_attr, first version: a timer of the CPU, disabled, of user code only; 64 bytes.
 _ATTRIBUTES: Final = struct.pack("<II5Q2IQ", 1, 64, 0, 0, 0, 0, 1 | 1 << 5 | 1 << 6, 0, 0, 0)
@@ -83,7 +81,6 @@ _SAMPLES: Final = (
     "run as root"
 )
 _CONTAINER: Final = "in a container, start it with --cap-add=PERFMON, or --cap-add=SYS_ADMIN before Linux 5.8"
-
 
 Row = dict[str, str | int | float | None]
 

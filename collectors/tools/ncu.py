@@ -61,7 +61,6 @@ CANNOT_LOCK: Final = re.compile(
     r"|clock.*(?:fail|not (?:supported|permitted)))"
 )
 
-
 #: Lines of ncu in a log shared with the program.
 OWN_LINE: Final = re.compile(r"^==(PROF|WARNING|ERROR)==")
 

@@ -192,7 +192,6 @@ _SPELLED: Final = {
 #: No tensor of a machine is larger; what is more was not a size.
 _LARGEST_BYTES: Final = 1 << 46
 
-
 #: What the annotations of gloo's collectives begin with.
 _GLOO: Final = "gloo:"
 
@@ -312,13 +311,7 @@ def _of_kind(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
 
 @once_per_process
 def _sums_of_payloads(report: Report) -> pl.DataFrame:
-    """Sums of NCCL's calls by the kernel that they were launched for; see :func:`sums_of_calls`."""
-    return sums_of_calls(_calls(report), _of_kind(report, _launched(report)))
-
-
-@once_per_process
-def _calls(report: Report) -> pl.DataFrame:
-    """The calls of NCCL that move data: process_id, thread_id, start_ns, kind, group, size, own, peer, root, bytes."""
+    """Sums of NCCL's calls that move data by the kernel that they were launched for; see :func:`sums_of_calls`."""
     calls = report.table("communicator_calls")
     ranges = report.kind("range").select("event_id", "name", "start_ns", "process_id", "thread_id")
     known = calls.join(ranges, on="event_id", how="inner")
@@ -326,7 +319,7 @@ def _calls(report: Report) -> pl.DataFrame:
     moved = known.drop_nulls("message_bytes").drop("size", "rank").join(
         made.select("process_id", "communicator", "size", "rank"), on=["process_id", "communicator"], how="left"
     )  # fmt: skip
-    return _with_kind(moved, pl.col("name").cast(pl.String)).select(
+    told = _with_kind(moved, pl.col("name").cast(pl.String)).select(
         *(*THREAD, "start_ns", "kind", "size"),
         group="communicator",
         own="rank",
@@ -334,6 +327,7 @@ def _calls(report: Report) -> pl.DataFrame:
         root="root_rank",
         bytes="message_bytes",
     )
+    return sums_of_calls(told, _of_kind(report, _launched(report)))
 
 
 def kind_of(text: str) -> str:

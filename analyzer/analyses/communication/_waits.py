@@ -10,17 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from kanalyze.analyses.communication._matching import (
-    Bools,
-    Floats,
-    Ints,
-    Matches,
-    Rows,
-    Slice,
-    Small,
-    matched,
-    rows_of,
-)
+from kanalyze.analyses.communication._matching import Bools, Floats, Ints, Matches, Rows, Slice, Small, matched, rows_of
 from kanalyze.analyses.communication._recorded import collectives_of
 from kanalyze.columns import gathered
 from kanalyze.reduction.tables import COLLECTIVES

@@ -71,7 +71,6 @@ _OF_TOOLS: Final = ("compare", "compare_families", "compare_steps", _OF_ALL_RANK
 #: Ranks whose iterations are shorter than the longest by less than this part are as long.
 _AS_LONG: Final = 0.01
 
-
 #: What refuses a judgement unless it is allowed.
 KINDS: Final = ("runs", "cold", "gpu", "driver", "clocks", "tool", "flags", "profiler", "steps", "whole", "ranks")
 

@@ -38,18 +38,7 @@ from kanalyze.analyses.shared.analysis import recorded_kinds, require
 from kanalyze.columns import gathered, told_of
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
-from kanalyze.reduction.baselines import (
-    FINDINGS,
-    LAUNCHES,
-    MEMORY,
-    STEADY,
-    STEPS,
-    TABLES,
-    WHOLE,
-    About,
-    Digest,
-    Part,
-)
+from kanalyze.reduction.baselines import FINDINGS, LAUNCHES, MEMORY, STEADY, STEPS, TABLES, WHOLE, About, Digest, Part
 from kanalyze.report import Report
 from kanalyze.window import NUMBER, STEP_PREFIX, plain
 

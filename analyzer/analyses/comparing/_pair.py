@@ -53,7 +53,6 @@ _WEAK: Final = 2
 _KEY: Final = ("kind", "bucket", "name", "shape", "range", "op", "lane")
 OPERATION: Final = (*_KEY, "nth")
 
-
 #: Numbers of iterations that differ by more than this part are no longer the same work.
 _OTHER_NUMBER: Final = 0.1
 
@@ -285,7 +284,6 @@ _DIFFERENCES: Final[dict[str, tuple[str, Callable[[About], str]]]] = {
     "flags": ("recorded", lambda about: about.recorded),
     "profiler": ("times", lambda about: about.times),
 }
-
 
 #: False ones among the rows that are told to have changed.
 _FALSE_SHARE: Final = 0.05

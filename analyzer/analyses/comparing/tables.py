@@ -196,7 +196,6 @@ COMPARE_OPS: Final = _table(
     telling=("change", "delta_ns", "base_count", "new_count", "path", "base_ops", "new_ops"),
 )
 
-
 #: The columns that say which kernels a row is of, and what became of them.
 _CHANGE: Final = Column(
     "change",
@@ -229,7 +228,6 @@ COMPARE_KERNELS: Final = _table(
     telling=("change", "delta_ns", "base_count", "new_count", "base_kernel", "new_kernel"),
 )
 
-
 COMPARE_COUNTERS: Final = _table(
     "compare_counters",
     "One counter of a kernel of base, and of the one of new that does the same; of several, of them all together.",
@@ -251,7 +249,6 @@ COMPARE_COUNTERS: Final = _table(
     purpose="counters of kernels, before and after",
     telling=("base_kernel", "new_kernel", "counter", "base", "new", "ratio", "changed"),
 )
-
 
 #: Prefix of a call in CUDA's and in HIP's interface, and nsys' version at its end.
 _PREFIX: Final = r"^(?:cuda|cu|hip)(?:Ext)?(?:Module)?|_v\d+(?:_pt[sd]z)?$"

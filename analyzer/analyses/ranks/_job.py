@@ -60,13 +60,8 @@ class Job:
         """All tables, by name."""
         return {name: self.table(name) for name in homes_of_jobs()}
 
-    @cached_property
-    def rows(self) -> pl.DataFrame:
-        """Collectives on each rank; by match and rank, those without a partner last."""
-        return self.rows_at(self.found.order)
-
     def rows_at(self, at: npt.NDArray[np.integer[Any]]) -> pl.DataFrame:
-        """The same of some rows of `collected`."""
+        """Collectives on each rank, those of some rows of `collected`, in the order given."""
         rows, match = self.collected, self.found.match[at]
         member, known = rows.member[at], match >= 0
         clock = self.ranks.get_column("clock").to_numpy()[member]
@@ -257,10 +252,7 @@ _DOUBTS: Final = (
         "more ranks than the job has",
         "reports of several runs or tools may be taken for several ranks: give those of one run and one tool",
     ),
-    (
-        "ranks recorded otherwise than most",
-        "a rank of which more is recorded is slower for it, and may look late",
-    ),
+    ("ranks recorded otherwise than most", "a rank of which more is recorded is slower for it, and may look late"),
     (
         "collectives of gloo beside a GPU",
         "they run on the CPU: who waits in them is not told, and a GPU that idles meanwhile waits for its host",
@@ -278,10 +270,7 @@ _DOUBTS: Final = (
         "collectives of which ranks are missing",
         "who was not recorded may have been the last: what is told as transfer may be waiting for that rank",
     ),
-    (
-        SENDS,
-        "nobody is called late for their waits, which are by design where they are stages of a pipeline",
-    ),
+    (SENDS, "nobody is called late for their waits, which are by design where they are stages of a pipeline"),
 )
 
 
@@ -319,13 +308,11 @@ def _same_steps(steps: pl.DataFrame, rows: Rows, found: Matches) -> pl.DataFrame
 #: What remains: the rank was late already, left the previous collective later, or there was none in the recording.
 EARLIER: Final = "earlier"
 
-
 #: What ranks of several groups wait in one of them is passed on to the others from this time on.
 _PASSED_ON_NS: Final = 1_000
 
 #: What is new and less than this part of a lateness is how much computing varies, and is not told.
 _SCATTER: Final = 0.05
-
 
 #: Collectives between two ranks, as a pipeline has them; a kernel of several sends and receives is one, too.
 IN_PAIRS: Final = pl.col("kind").is_in([*POINT_TO_POINT, "send_recv"])

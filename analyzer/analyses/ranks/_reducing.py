@@ -34,15 +34,7 @@ from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.analyses.shared.threads import overlaid
 from kanalyze.errors import BadReductionError, NoJobError
 from kanalyze.model import DEVICE_KINDS
-from kanalyze.reduction.tables import (
-    COLLECTIVES,
-    IN_LOADER,
-    LATER,
-    RANKS,
-    STEPS,
-    TABLES,
-    Reduction,
-)
+from kanalyze.reduction.tables import COLLECTIVES, IN_LOADER, LATER, RANKS, STEPS, TABLES, Reduction
 from kanalyze.report import Report
 
 #: What collectives of one group on a rank have in common.

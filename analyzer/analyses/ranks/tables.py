@@ -56,7 +56,6 @@ CLOCKS: Final = _table(
     telling=("rank", "host", "part", "offset_ns", "low_ns", "high_ns"),
 )
 
-
 COLLECTIVE_SUMMARY: Final = _table(
     "collective_summary",
     "The collectives of one kind, group and size, over all ranks and steps.",
@@ -81,7 +80,6 @@ COLLECTIVE_SUMMARY: Final = _table(
     purpose="collectives by kind, group and size",
     telling=("kind", "bytes", "count", "wait_ns", "transfer_ns", "busbw_bytes_per_s", "best_share", "group", "size"),
 )
-
 
 COLLECTIVES: Final = _table(
     "collectives",
@@ -115,7 +113,6 @@ COLLECTIVES: Final = _table(
     telling=("id", "kind", "rank", "dur_ns", "wait_ns", "transfer_ns", "busbw_bytes_per_s", "last_rank", "class"),
 )
 
-
 RANK_STEPS: Final = _table(
     "rank_steps",
     "One step on one rank.",
@@ -140,7 +137,6 @@ RANK_STEPS: Final = _table(
     purpose="each step of each rank: waits, lateness, cause",
     telling=("rank", "step", "ns", "busy_ns", "wait_ns", "late_ns", "cause"),
 )
-
 
 RANKS: Final = _table(
     "ranks",

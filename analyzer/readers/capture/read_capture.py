@@ -38,7 +38,6 @@ from kanalyze.schema import PartedSource, Source
 #: The commands of a capture, keyed by step name, as :func:`commands` returns them.
 Commands = Mapping[str, Sequence[str]]
 
-
 T = TypeVar("T")
 _TRACE: Final = re.compile(r"torch(?!-run)(-\w+)*\.json(\.gz)?")
 
@@ -248,7 +247,6 @@ _PTX: Final = re.compile(
 )
 _LONGEST_PTX: Final = 1 << 22  # of a longer file nothing is told
 _MUCH: Final = 0.2  # atomics are so much of the bytes that a thread accesses at least
-
 
 #: A place in the program, a multiply-add, a load from shared memory, and tensor cores. So many multiply-adds and loads
 #: a thread has that multiplies blocks, and hardly others.

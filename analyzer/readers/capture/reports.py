@@ -14,14 +14,7 @@ from kanalyze.errors import KanalyzeError
 from kanalyze.files import readable
 from kanalyze.readers import Progress, read, room_at, unpacked
 from kanalyze.readers.capture import read_capture
-from kanalyze.readers.capture.read_capture import (
-    Beside,
-    counters_of,
-    from_manifest,
-    samples_in,
-    trace_of,
-    traces_in,
-)
+from kanalyze.readers.capture.read_capture import Beside, counters_of, from_manifest, samples_in, trace_of, traces_in
 from kanalyze.readers.ncu.read_csv_rep import runs_in
 from kanalyze.reduction import is_reduction
 from kanalyze.report import Report
@@ -244,22 +237,17 @@ def sides_in(path: Path) -> tuple[Path, Path] | None:
 
 
 def _runs_at(path: Path, progress: Progress | None, *, cache: bool) -> list[Run]:
-    """The reports at a path that is no folder of reports."""
-    path, room = unpacked(path), room_at(path)
-    if room == "capture" and (inside := _in_capture(path, progress, cache=cache)):
-        return inside
-    return [Run(room if room in _TOOLS else "", path, partial(read, path, progress, cache=cache), path)]
-
-
-def _in_capture(folder: Path, progress: Progress | None, *, cache: bool) -> list[Run]:
-    """The reports of a capture, with those of every further repetition of the torch pass, in order."""
-    turns = _turns(folder)
-    found = [one for one in ways(folder, progress, cache=cache, runs=True) if one.tool != SAMPLES]
-    named = {int(name[1]): path for path in folder.iterdir() if (name := _REPEATED.fullmatch(path.name))}
-    for repeated in (path for _, path in sorted(named.items()) if path.is_dir()):
+    """The reports at a path that is no folder of reports; of a capture also those of repetitions of the torch pass."""
+    folder, room, found = unpacked(path), room_at(path), list[Run]()
+    if room == "capture":
+        found = [one for one in ways(folder, progress, cache=cache, runs=True) if one.tool != SAMPLES]
+        named = {int(name[1]): inside for inside in folder.iterdir() if (name := _REPEATED.fullmatch(inside.name))}
         opened = partial(trace_of, folder, progress=progress, cache=cache)
-        found += [Run("torch", trace, partial(opened, trace), repeated) for trace in traces_in(repeated)]
-    return [one._replace(turn=turns.get(one.common.name)) for one in found]
+        for repeated in (inside for _, inside in sorted(named.items()) if inside.is_dir()):
+            found += [Run("torch", trace, partial(opened, trace), repeated) for trace in traces_in(repeated)]
+        turns = _turns(folder)
+        found = [one._replace(turn=turns.get(one.common.name)) for one in found]
+    return found or [Run(room if room in _TOOLS else "", folder, partial(read, folder, progress, cache=cache), folder)]
 
 
 def _turns(folder: Path) -> dict[str, Turn]:

@@ -41,7 +41,6 @@ Rule: TypeAlias = Any
 #: Name, value, text and unit of a metric.
 Metric: TypeAlias = tuple[str, float | None, str | None, str]
 
-
 #: Kinds of values in the module's numbering: 0 none, 1 any, 2 text; all others are numbers.
 _TEXT: Final = 2
 

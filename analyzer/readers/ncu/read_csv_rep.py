@@ -37,7 +37,6 @@ from kanalyze.report import Meta, Report
 
 Runner = Callable[[Sequence[str]], subprocess.CompletedProcess[bytes]]
 
-
 #: Suffixes of reports, compressed ones among them, and of pages and logs; a page may have any name.
 REPORT: Final = ".ncu-rep"
 _REPORTS: Final = (REPORT, REPORT + "z")
@@ -292,7 +291,6 @@ _HARMLESS: Final = frozenset(
     )
 )
 
-#: ncu flags without a value that do not; ``--nvtx`` alone filters nothing.
 #: Flags that select launches, and their short forms.
 _SHORT: Final = {"-k": "--kernel-name", "-s": "--launch-skip", "-c": "--launch-count"}
 _CHOOSING: Final = ("--kernel-id", "--kernel-name-base", "--profile-from-start", *_SHORT.values())

@@ -35,12 +35,10 @@ _LATEST_NS: Final = (1 << 63) // 10
 _WSL: Final = re.compile(r"(?i)microsoft-standard|\bwsl2?\b|-wsl2?")
 #: Export metadata tables; the second name is from 2022.
 _EXPORT: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
-#: What orders events that start together.
 #: Tables of calls, whose stacks are found by their rows, and which no analysis takes to be in order.
 _CALLS: Final = {spec.table for spec in nsys.EVENT_TABLES if spec.kind in {"api", "osrt"}}
 #: Tables of which any shows that nsys wrote the database.
 _SIGNS: Final = (*_EXPORT, "META_DATA_CAPTURE", "TARGET_INFO_SESSION_START_TIME", "StringIds")
-
 
 _MAGIC: Final = b"SQLite format 3\0"
 

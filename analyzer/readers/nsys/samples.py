@@ -33,7 +33,6 @@ _PYTHON: Final = len(_CHAINS)
 _CALLS: Final = {"OSRT_API": "OSRT_CALLCHAINS", "CUPTI_ACTIVITY_KIND_RUNTIME": "CUDA_CALLCHAINS"}
 #: Class of the traced calls of OSRT_API; others are marks.
 _TRACED: Final = 27
-#: Modules of the entries that nsys puts where a stack breaks off.
 #: nsys' numbers for the state of a Python thread.
 _STATES: Final = {1: "Running", 2: "Blocking Wait", 3: "Uninterruptible"}
 

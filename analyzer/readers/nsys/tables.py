@@ -25,10 +25,8 @@ from kanalyze.readers.storage.table_files import TableFile
 
 Namer = Callable[[pl.DataFrame], pl.Series]
 
-
 #: A globalTid holds the thread id in bits 0 to 23 and the process id in bits 24 to 47; globalPid has no thread.
 _THREAD_MASK, _PROCESS_MASK, _PROCESS_UNIT = 0xFFFFFF, 0xFFFFFF000000, 1 << 24
-
 
 #: Column of what a call returned, and what of that is no error: success, and of cudaEventQuery that work goes on.
 RETURNED: Final = "returnValue"
@@ -362,7 +360,6 @@ _UNREAD: Final = "CUPTI_ACTIVITY_KIND_MEM_DECOMPRESS"
 _WARNING: Final = 2
 #: Warnings about lost or incomplete records; others (a process without CUDA, say) lose nothing.
 _LOSS: Final = r"(?i)\b(lost|drop|dropped|missing|incomplete|overflow|not (?:all|be) |fail|truncat)"
-
 
 #: Tables up to this many rows are scanned in a few milliseconds.
 _FEW_ROWS: Final = 1 << 16

@@ -269,7 +269,6 @@ _PREFIX: Final = re.compile(r"^(parquet error|parquet|out-of-spec)?:? *(File out
 #: polars' message where the operating system refused something.
 _OF_SYSTEM: Final = re.compile(r"(?s)(?P<reason>.*?) \(os error (?P<code>\d+)\)")
 
-
 #: How files of tables begin, by how their names end: Parquet, and Arrow IPC streams.
 FORMS: Final = {".parquet": b"PAR1", ".arrow": b"\xff\xff\xff\xff"}
 

@@ -19,7 +19,7 @@ import signal
 import sys
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial, reduce
@@ -179,7 +179,9 @@ class Decoder:
             found.collectives += _collectives(entries(), events)
         if flows:
             found.counts["flow"] += len(flows)
-            if not _correlated(found.blocks):
+            linked = ("Call", "Kernel", "Copy", "Memset")
+            ids = [found.blocks[kind]["correlation"] for kind in linked if kind in found.blocks]
+            if not ids or any(min(some) <= 0 for some in ids):
                 found.arrows += (
                     (str(one.ph), of.number(one.id), of.number(one.pid), of.number(one.tid), of.in_ns(one.ts))
                     for one in flows
@@ -330,12 +332,6 @@ def _old_kind(event: Any, args: Any, counts: Counter[str]) -> str | None:  # noq
         return kind
     event.args = of.AnyArgs(External_id=args.External_id)
     return "Annotation"
-
-
-def _correlated(blocks: Mapping[str, Block]) -> bool:
-    """Whether there are calls or device events, all with correlation ids."""
-    ids = [blocks[kind]["correlation"] for kind in ("Call", "Kernel", "Copy", "Memset") if kind in blocks]
-    return bool(ids) and all(min(some) > 0 for some in ids)
 
 
 def _collectives(entries: Sequence[Any], events: Sequence[Any]) -> Iterator[tuple[str, int, dict[str, Any]]]:

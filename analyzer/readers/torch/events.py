@@ -223,7 +223,6 @@ AnyEvent: Final[Any] = msgspec.defstruct(
 )
 ENTRY: Final = AnyEvent | list[Any] | str | float | bool | None
 
-
 #: Bound on times, in nanoseconds: some 146 years on either side of the epoch.
 _LATEST_NS: Final = 1 << 62
 #: Bound on the digits of a number: more than any time or 64-bit integer has.

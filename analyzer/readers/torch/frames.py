@@ -198,7 +198,6 @@ FRAME_KINDS: Final = {
 #: Frames of device events.
 ON_DEVICE: Final = ("Kernel", "Copy", "Memset", "Sync")
 
-
 #: Device limits, by their names in deviceProperties.
 _LIMITS: Final = {
     "sm_count": "numSms",

@@ -311,7 +311,6 @@ def _write_profile(file: BinaryIO, title: str, line: pl.DataFrame) -> None:
 #: The file in a folder of tables that says what is in it.
 CONTENTS: Final = "tables.json"
 
-
 #: Meanings of columns that a table has where it is of several windows or reports.
 _KEYS: Final = {
     "instance": "The window that the row is of.",
@@ -373,10 +372,7 @@ class PartWriter:
             unit, meaning = told[field.name]
             words: dict[bytes | str, bytes | str] = {"description": meaning}
             fields.append(field.with_metadata(words | {"unit": unit} if unit else words))
-        about: dict[bytes | str, bytes | str] = {
-            "table": self._table.name,
-            "description": self._table.forms[0].doc,
-        }
+        about: dict[bytes | str, bytes | str] = {"table": self._table.name, "description": self._table.forms[0].doc}
         rows = rows.cast(pa.schema(fields, metadata=about))
         if self._writer is None and self._form == "parquet":
             self._writer = parquet.ParquetWriter(self._file, rows.schema, compression="zstd")

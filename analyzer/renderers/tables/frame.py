@@ -131,7 +131,6 @@ _TEXT_WIDTHS: Final = (24, 48)
 #: Most width that the column of names gets before others are shown: else 0.4 of the line.
 NAME_MOST: Final = 60
 
-
 _GAP: Final = 2
 
 

@@ -34,7 +34,6 @@ _STEPS: Final = 9
 #: Most sizes of graphs with colours of their own.
 _SIZES: Final = 10
 
-
 _MS: Final = 1_000_000
 
 #: Colours of what ranks exchange.

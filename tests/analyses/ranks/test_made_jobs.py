@@ -66,7 +66,7 @@ def damaged(draw, **which):
 
 def known(made, job):
     """The rows of the job with what is true of them."""
-    rows = job.rows.select(
+    rows = job.rows_at(job.found.order).select(
         "rank", "number", "match", "wait_ns", "offset_ns", "doubt_ns", "last_rank", "lateness_ns", "present", "class"
     )
     return rows.join(
@@ -97,7 +97,7 @@ def assert_clocks_hold(made, job):
 
 
 def assert_sums(job):
-    rows = job.rows.drop_nulls("match")
+    rows = job.rows_at(job.found.order).drop_nulls("match")
     assert rows.select((pl.col("wait_ns") + pl.col("transfer_ns") == pl.col("dur_ns")).all()).item()
     assert rows.select((pl.col("exposed_wait_ns") + pl.col("exposed_transfer_ns") == pl.col("exposed_ns")).all()).item()
     assert rows.select((pl.col("exposed_wait_ns") <= pl.col("wait_ns")).all()).item()
@@ -119,7 +119,7 @@ def test_what_is_told_is_true_and_adds_up(plan):
     made = play(plan)
     job = job_of([*made.reductions()])
     assert_only_true_matches(made, job)
-    unmatched = job.rows.get_column("match").null_count()
+    unmatched = job.rows_at(job.found.order).get_column("match").null_count()
     assert sum(count for check, count, _ in job.doubts if check == "collectives without a partner") == unmatched
     assert_clocks_hold(made, job)
     assert_sums(job)
@@ -251,7 +251,7 @@ def in_a_row(hosts, last_end=10):
 @given(damaged())
 def test_waits_equal_those_of_a_plain_loop(plan):
     job = job_of([*play(plan).reductions()])
-    told = [*job.rows.drop_nulls("match").iter_rows(named=True)]
+    told = [*job.rows_at(job.found.order).drop_nulls("match").iter_rows(named=True)]
     for row in told:
         own = [one for one in told if one["match"] == row["match"]]
         came = sorted((one["corrected_ns"] for one in own), reverse=True)
@@ -299,9 +299,16 @@ def test_what_cannot_be_matched_is_a_doubt(plan, doubt):
     job = job_of([*made.reductions()])
     assert_only_true_matches(made, job)
     assert doubt in [None, *(check for check, _, _ in job.doubts)]
-    alike = job.rows.filter(pl.col("kind") == "all_reduce").get_column("match")
+    alike = job.rows_at(job.found.order).filter(pl.col("kind") == "all_reduce").get_column("match")
     assert doubt or alike.null_count() == 0
-    assert doubt or job.rows.filter(pl.col("kind") != "all_reduce").get_column("match").drop_nulls().is_empty()
+    assert (
+        doubt
+        or job.rows_at(job.found.order)
+        .filter(pl.col("kind") != "all_reduce")
+        .get_column("match")
+        .drop_nulls()
+        .is_empty()
+    )
 
 
 def test_waits_of_expert_parallel_kernels_are_those_that_are_true():
@@ -357,7 +364,7 @@ def matches(plan, drops, **keys):
     told = [lossy(one, drops.get(rank, []), **keys) for rank, one in enumerate(made.reductions())]
     job = job_of([one for one, _ in told])
     true = {(rank, at): op for rank, (_, ops) in enumerate(told) for at, op in enumerate(ops)}
-    rows = job.rows.select("kind", "rank", "number", "match")
+    rows = job.rows_at(job.found.order).select("kind", "rank", "number", "match")
     return job, rows.with_columns(true=pl.Series([true[rank, at] for rank, at in rows.select("rank", "number").rows()]))
 
 
@@ -424,11 +431,12 @@ def test_names_match_where_order_does_not(hosts):
     """Only the all_to_all have names, which tell no more than themselves."""
     made = [*play(replace(STREAM, hosts=hosts, numbered=False, recorded="id")).reductions()]
     job = job_of(made)
-    assert job.rows.select("match", "how").null_count().row(0) == (0, 0)
-    assert {*job.rows.get_column("how")} == {"id"}
+    assert job.rows_at(job.found.order).select("match", "how").null_count().row(0) == (0, 0)
+    assert {*job.rows_at(job.found.order).get_column("how")} == {"id"}
     named = pl.when(pl.col("kind") == "all_to_all").then("id")
     some = [one | {"collectives": one["collectives"].with_columns(id=named)} for one in made]
-    rows = job_of(some).rows
+    job = job_of(some)
+    rows = job.rows_at(job.found.order)
     assert {*rows.filter(pl.col("kind") == "all_to_all").get_column("how")} == {"id"}
     assert {*rows.filter(pl.col("kind") != "all_to_all").get_column("how")} == ({"ordinal"} if hosts == 1 else {None})
 
@@ -443,7 +451,7 @@ def errors(plan):
     made = play(plan)
     job = job_of([*made.reductions()])
     truth = made.truth().drop_nulls("number").select("rank", "number", true="wait_ns")
-    rows = job.rows.drop_nulls("match").join(truth, on=["rank", "number"])
+    rows = job.rows_at(job.found.order).drop_nulls("match").join(truth, on=["rank", "number"])
     off = rows.select((pl.col("wait_ns") - pl.col("true")).abs().max()).item()
     return off, dict(job.table("clocks").group_by("rank").agg(pl.col("drift_ppm").first()).rows())
 

@@ -453,7 +453,7 @@ def test_products_in_full_float32_that_the_code_of_a_kernel_shows(row, capabilit
         (8_000_000, 2_000_000, 128, 1_880_000, False),  # where no two meet, the table is read and written, too
     ],
 )
-def test_sums_are_held_against_their_bytes_where_shapes_tell_these(rows, values, width, took_ns, told):  # noqa: PLR0913
+def test_sums_are_held_against_their_bytes_where_shapes_tell_these(rows, values, width, took_ns, told):
     shapes, types = [[rows, width], [], [values], [values, width]], ["float", "Scalar", "long int", "float"]
     events = [
         host("op", "aten::index_add_", 0, 9_000),
