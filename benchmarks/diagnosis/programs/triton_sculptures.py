@@ -1,7 +1,7 @@
-"""Fits the surfaces of scanned sculptures: a network tells how far each point is from a sculpture's surface.
+"""Fits the surfaces of scanned sculptures: a network tells how far each point is from a sculpture's surface."""
 
-The layers' products, biases and activations are one Triton kernel each way; the rest is PyTorch.
-"""
+# The layers' products, biases and activations are one Triton kernel each way;
+# the rest is PyTorch.
 
 import os
 
