@@ -101,7 +101,7 @@ def test_waiting_and_transfer(of, where, expected):
 @pytest.mark.parametrize("path", [SIZED, UNSIZED], ids=["sized", "unsized"])
 def test_it_is_what_the_job_waits(path):
     found = job([path], Asked())
-    own = dict(found.rows.group_by("device").agg(pl.col("exposed_wait_ns").sum()).iter_rows())
+    own = dict(found.rows_at(found.found.order).group_by("device").agg(pl.col("exposed_wait_ns").sum()).iter_rows())
     with read(path) as opened:
         rows = ledger(opened).filter(pl.col("bucket") == "communication")
         waits = rows.filter(pl.col("detail").str.starts_with("waiting for GPU"))
