@@ -22,6 +22,7 @@ from kanalyze.analyses.iterations._marks import (
     NEARLY_ALL,
     REPETITION,
     of_process,
+    without_trials,
 )
 from kanalyze.analyses.iterations._units import (
     COLUMNS,
@@ -115,15 +116,23 @@ def launch_periods(report: Report) -> pl.DataFrame:
     Definition: docs/definitions.md, section 4, "Iterations without marks".
     """
     periods, cuts = [pl.DataFrame(schema=_PERIODS)], _Cuts()
-    lines = launch_lines(report).items()
+    lines = {key: _by_program(report, key, line) for key, line in launch_lines(report).items()}
     timed = timed_runs(report)  # a program may do so in each iteration
-    best = {key: _of_process(_untimed(line, timed, key), cuts) or _of_process(line, cuts) for key, line in lines}
+    best = {
+        key: _of_process(_untimed(line, timed, key), cuts) or _of_process(line, cuts) for key, line in lines.items()
+    }
     units = {candidate.unit for candidate in best.values() if candidate and candidate.share >= HALF}
     for process, candidate in best.items():
         if candidate and candidate.share >= (_LIKE_ANOTHER if candidate.unit in units else HALF):
             rows = _timed(candidate).with_columns(process_id=pl.lit(process, pl.Int64), found_by=pl.lit(BY_LAUNCHES))
             periods.append(rows.select([*_PERIODS]))
     return pl.concat(periods).sort("process_id", "start")
+
+
+def _by_program(report: Report, process: int | None, line: pl.DataFrame) -> pl.DataFrame:
+    """The launches of a process without those of threads that compile."""
+    placed = line.with_columns(process_id=pl.lit(process, dtype=pl.Int64), at="since")
+    return without_trials(report, placed).drop("process_id", "at")
 
 
 def _untimed(launches: pl.DataFrame, runs: pl.DataFrame, process: int | None) -> pl.DataFrame:

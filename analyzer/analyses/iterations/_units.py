@@ -20,7 +20,7 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import launch_shapes, operations, with_facts
 from kanalyze.analyses.host._call_kinds import bucket_of, names_that
-from kanalyze.analyses.iterations._marks import HALF, MANY, MOSTLY, NEAR, NEARLY_ALL, of_process, without_trials
+from kanalyze.analyses.iterations._marks import HALF, MANY, MOSTLY, NEAR, NEARLY_ALL, of_process
 from kanalyze.columns import count_up_to, gathered, in_order, mixed, nearest_place, parts_by, positions, rows_at
 from kanalyze.report import Report
 
@@ -68,7 +68,6 @@ def _coded(report: Report) -> pl.DataFrame:
     work = work.hstack(_attributes(work.get_column("name")))
     work = work.filter(~pl.col("unified")) if work.get_column("unified").any() else work
     work = with_facts(report, work, "call_row", "thread_id", "call_start", "call_end", "shape", "size_bytes")
-    work = without_trials(report, work.with_columns(at=pl.coalesce("call_start", "start")))
     codes = work.select(kind.to_physical(), "shape", "size_bytes", "named", "masked").select(
         exact=mixed(("kind", "named", "shape", "size_bytes")),
         alike=mixed(("kind", "named")),

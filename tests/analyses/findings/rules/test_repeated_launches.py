@@ -14,7 +14,7 @@ from kanalyze.analyses.iterations._launch_periods import timed_runs
 from kanalyze.analyses.launches._graph_candidates import repetitive
 from kanalyze.analyses.launches.graphs import BY_CANDIDATE, graphs
 from kanalyze.window import Window
-from support.build import call, kernel, memcpy, memset, report
+from support.build import call, kernel, memcpy, memset, nvtx, report
 from support.command import REPORTS
 from support.measures import assert_told
 from support.real_reports import real_report
@@ -417,6 +417,11 @@ def later(sides):
     return report(host.events).narrow(window=Window(*sides(end, host.free)))
 
 
+COMPILING = [
+    nvtx("XlaCompile:#module=jit_step#", 0, 10**9),
+    call("cudaLaunchKernel", 2 * 10**9, 2 * 10**9 + 10, correlation=10**6),
+    kernel(2 * 10**9 + 20, 2 * 10**9 + 40, correlation=10**6),
+]
 TOLD = ("60 runs of kernels, most of mine, are timed", "(1.200 ms)", "cache_results")
 
 
@@ -424,6 +429,7 @@ TOLD = ("60 runs of kernels, most of mine, are timed", "(1.200 ms)", "cache_resu
     ("of", "stakes", "words"),
     [
         (report(timed(60).events), [60 * (NS + 20_000)], TOLD),
+        (report([*timed(60).events, *COMPILING]), [59 * (NS + 20_000)], ("59 runs of kernels",)),
         (report(timed(60, name="triton_mm").events), [60 * (NS + 20_000)], ("torch.compile keeps",)),
         *(
             (report(timed(**keys).events), [], ())
