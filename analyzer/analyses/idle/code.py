@@ -201,11 +201,9 @@ def place_texts(report: Report) -> pl.Series:
 
 def line_that_reads(report: Report, pattern: str, least: int) -> str:
     """The only line of the program that a thread was in so often and whose text matches; empty for none or several."""
-    often = source_lines(report).group_by(PLACE).len().filter(pl.col("len") >= least)
-    lines = _places(report).filter(pl.col("text").cast(pl.String).str.contains(pattern))
-    lines = lines.with_columns(pl.col("file", "function").cast(pl.String)).join(
-        often.with_columns(pl.col("file", "function").cast(pl.String)), on=[*PLACE], how="semi", nulls_equal=True
-    )
+    often = _stretches(report).group_by("place").len().filter(pl.col("len") >= least)
+    reading = _places(report).filter(pl.col("text").cast(pl.String).str.contains(pattern))
+    lines = reading.join(often, on="place", how="semi")
     return str(place_texts(report)[lines.get_column("place").item()]) if lines.height == 1 else ""
 
 

@@ -497,21 +497,24 @@ def recomputed(report: Report) -> pl.Series:
     """
     tree = host_tree(report)
     names = tree.rows.get_column("name")
+    nowhere = pl.repeat(value=False, n=tree.rows.height, eager=True)
+    if not (nodes := having(names, f"^{_NODE}")).any():  # as in inference
+        return nowhere
     recorded = _numbered(report).filter(forward_thread_id=0).get_column("row").implode()
     every = pl.int_range(tree.rows.height, dtype=pl.Int64, eager=True)
     rows = tree.rows.select("start", "end").with_columns(
-        node=tree.nearest(every, having(names, f"^{_NODE}")),
+        node=tree.nearest(every, nodes),
         layer=having(names, rf"^(?:{'|'.join(_OF_LAYERS)})(?:,|$)"),  # without what ranges of nsys add
         recorded=every.is_in(recorded),
     )
     rows = rows.with_columns(pl.col("layer", "recorded") & pl.col("node").is_not_null())
     # formulas of gradients call products, too, which are recorded where gradients of gradients are asked for
-    nodes, layered = (rows.filter(name).get_column("node") for name in ("recorded", "layer"))
-    if nodes.is_in(layered.implode()).all():
+    recording, layered = (rows.filter(name).get_column("node") for name in ("recorded", "layer"))
+    if recording.is_in(layered.implode()).all():
         rows = rows.with_columns(layer=pl.col("layer") | (pl.col("recorded") & having(names, _PRODUCT)))
     kinds = names.filter(rows.get_column("layer")).cast(pl.String).str.extract(r"^([^,]*)").n_unique()
     if kinds < _FEWEST_OF_LAYERS:
-        return pl.repeat(value=False, n=tree.rows.height, eager=True)
+        return nowhere
     first, last = (pl.col(side).filter(pl.col("layer") | pl.col("recorded")) for side in ("start", "end"))
     within = (pl.col("start") >= first.min().over("node")) & (pl.col("start") < last.max().over("node"))
     again = within & pl.col("layer").any().over("node") & pl.col("node").is_not_null()

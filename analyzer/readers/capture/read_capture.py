@@ -236,11 +236,14 @@ def _compiled(folder: Path) -> pl.DataFrame:
         raise DamagedReportError.at(path, "the rows of kernels", "not what the collector writes") from error
 
 
+#: Of PTX: a place in the program; of what a function was called for that of the call.
+_LOC: Final = r"^\s*\.loc\b.*?//.*?(?P<place>[\w.-]+\.py:\d+)(?=:\d+[ \]]*$)"
+
 #: Of PTX: places in the program, accesses of global memory with their width, labels and branches, tensor cores; and
 #: predicates that few threads have, by their number.
 _PTX: Final = re.compile(
-    r"^\s*\.loc\b.*?//.*?(?P<place>[\w.-]+\.py:\d+)(?=:\d+[ \]]*$)"
-    r"|\bsetp\.(?:eq\.\w+|lt\.u32)\s+(?P<one>%p\d+)|\band\.pred\s+(?P<both>%p\d+),\s*(?P<left>%p\d+),\s*(?P<right>%p\d+)"
+    _LOC + r"|\bsetp\.(?:eq\.\w+|lt\.u32)\s+(?P<one>%p\d+)"
+    r"|\band\.pred\s+(?P<both>%p\d+),\s*(?P<left>%p\d+),\s*(?P<right>%p\d+)"
     r"|(?:@(?P<guard>%p\d+)\s+)?\b(?P<access>ld|st|atom|red)\.global(?P<how>[\w.:]*?)(?:\.v(?P<many>\d))?\.(?:bf|[bfsu])(?P<bits>\d+)(?P<two>x2)?\s"
     r"|^(?P<label>\$\w+):|\bbra\S*\s+(?P<to>\$\w+)|\bw?g?mma(?P<tensor>\.|_)",
     re.MULTILINE,
@@ -251,8 +254,7 @@ _MUCH: Final = 0.2  # atomics are so much of the bytes that a thread accesses at
 #: A place in the program, a multiply-add, a load from shared memory, and tensor cores. So many multiply-adds and loads
 #: a thread has that multiplies blocks, and hardly others.
 _MULTIPLIES: Final = re.compile(
-    r"^\s*\.loc\b.*?(?P<place>[\w.-]+\.py:\d+)(?=:\d+[ \]]*$)"
-    r"|\b(?:(?P<adds>fma\.rn\.f32)\b|(?P<load>ld\.shared)\b|(?P<tensor>w?g?mma[._]))",
+    _LOC + r"|\b(?:(?P<adds>fma\.rn\.f32)\b|(?P<load>ld\.shared)\b|(?P<tensor>w?g?mma[._]))",
     re.MULTILINE,
 )
 _OF_BLOCKS, _LOADS, _HARDLY_OTHERS = 256, 64, 0.9

@@ -581,7 +581,7 @@ def _slow_sums(work: Work) -> pl.DataFrame:
     near = pl.max_horizontal(others.shift(step).over("line") for step in range(-_NEAR, _NEAR + 1) if step)
     shapes = operations_with_roofs(work.report).select("row", "dram_ns", "input_shapes")
     usual = known.with_columns(near=near).filter("own").join(shapes, on="row", how="left", maintain_order="left")
-    tables = told_of(usual.get_column("input_shapes"), _with_table).cast(pl.Float64)
+    tables = told_of(usual.get_column("input_shapes"), _with_table, pl.Float64)
     free_ns = (_FREE * tables * pl.col("dram_ns")).cast(pl.Int64).clip(lower_bound=on_gpu.SHORTEST_NS)
     usual = usual.with_columns(free_ns=free_ns)
     by_bytes = pl.when(pl.col("free_ns").is_not_null().all()).then(pl.col("free_ns").sum())
