@@ -266,7 +266,7 @@ class Recording(Passes):
         for name, obstacle in missing.items():
             self._skip(name, *obstacle)
         self._possible = [name for name in wanted if name not in missing]
-        if plan.options.measure:
+        if plan.options.measure and plan.tools.gpus.present:
             self.content["roofs"], why = rates(plan.options, plan.workload)
             self.progress(Event("note", "roofs", f"not measured: {why}" if why else "measured"))
 

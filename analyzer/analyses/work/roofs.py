@@ -48,7 +48,7 @@ TABLE: Final = Table(
             bound text?: What takes longer at its peak: compute or memory.
             roof_share float?: The least time by the time: 1 is on the roof.
             reached_share float?: What a large product of that type, or a large copy, was measured to reach of the same
-                roof on this GPU; null where it was not (collect --measure).
+                roof on this GPU; null where it was not (by `collect`).
             at_roof_ns int?: The least time within exclusive_ns.
             distance_ns int?: The rest of exclusive_ns.
             known text?: How FLOPs and least bytes are known, as in `work`; null: not, as of operators without a model.

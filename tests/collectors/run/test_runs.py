@@ -78,7 +78,7 @@ def test_every_key_of_the_manifest_is_documented_and_no_other(program):
         for name, text in zip(parts[1::2], parts[2::2], strict=True)
     }
     manifest = collect(program, output=Path("cap"), passes=("nsys",)).manifest
-    assert sorted(documented["Manifest"]) == sorted([*manifest, "build", "prepare", "roofs", "against"])
+    assert sorted(documented["Manifest"]) == sorted([*manifest, "build", "prepare", "against"])
     assert documented["Passes"] == list(manifest["passes"][0])
 
 
@@ -189,7 +189,7 @@ def test_what_is_done_is_kept_and_the_rest_is_told(stand_ins, script, monkeypatc
     work = script[0] if "python3" in modes else "x.cu" if "nvcc" in modes else "program"
     events, lines = [], []
     try:
-        capture = collect(work, output=Path("cap"), python=script[1], progress=events.append, **options)
+        capture = collect(work, output=Path("cap"), python=script[1], progress=events.append, measure=False, **options)
         lines += [*capture.problems, *(path.name for path in capture.reports), *capture.notes, *told(Path("cap"))]
     except KanalyzeError as error:
         lines += [str(error), *error.details]
@@ -318,7 +318,7 @@ def test_the_marks_of_a_script_are_kept(stand_ins, monkeypatch):
         ((1, "No module named 'torch'\n"), ("", {})),
     ],
 )
-def test_roofs_are_measured_where_asked_for(stand_ins, monkeypatch, answer, kept):
+def test_roofs_are_measured_where_torch_can(stand_ins, monkeypatch, answer, kept):
     del stand_ins
     monkeypatch.setattr(found, "answer", lambda *words, **_: answer if "measured_peaks" in str(words[-1]) else (1, ""))
     monkeypatch.setattr(found, "wanted_passes", WANTED)
@@ -326,7 +326,7 @@ def test_roofs_are_measured_where_asked_for(stand_ins, monkeypatch, answer, kept
     Path("train.py").write_text("")
     notes = []
     capture = collect(
-        "train.py", [], output=Path("cap"), passes=("nsys",), python=sys.executable, measure=True, progress=notes.append
+        "train.py", [], output=Path("cap"), passes=("nsys",), python=sys.executable, progress=notes.append
     )
     assert [event.text for event in notes if event.step == "roofs"] == [
         "measured" if kept[0] else "not measured: No module named 'torch'"
