@@ -112,6 +112,7 @@ _SECTORS, _REQUESTS = (f"l1tex__t_{of}_pipe_lsu_mem_global_op_{{}}.sum" for of i
 _BYTES: Final = "smsp__sass_average_data_bytes_per_sector_mem_global_op_{}.ratio"
 _CONFLICTS: Final = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
 _WAVEFRONTS: Final = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
+_ACTIVE, _CYCLES = "sm__cycles_active.avg", "gpc__cycles_elapsed.max"
 _EXCESSIVE: Final = "derived__memory_l2_theoretical_sectors_global_excessive"
 _THEORETICAL: Final = "memory_l2_theoretical_sectors_global"
 _WAVES: Final = "launch__waves_per_multiprocessor"
@@ -166,6 +167,7 @@ _COLUMNS: Final = (
             use 4 bytes each, side by side.
         load_used_share float?: Bytes of them that a global load uses.
         store_used_share float?: Bytes of them that a global store uses.
+        sm_active_share float?: SMs with warps on them, in the mean over the kernel: {_ACTIVE} by cycles.
         uncoalesced_share float?: Sectors of global accesses that ideal ones would not need. {_EXCESSIVE} by
             {_THEORETICAL}.
         bank_conflicts int?: Bank conflicts of shared memory. {_CONFLICTS}.
@@ -188,7 +190,7 @@ _METRICS: Final = (
     *(metric for metric, _ in _PLAIN.values()),
     *LIMITS.values(),
     *(metric.format(op) for metric in (_SECTORS, _REQUESTS, _BYTES) for op in _OPS.values()),
-    *(_WAVEFRONTS, _EXCESSIVE, _THEORETICAL),
+    *(_ACTIVE, _WAVEFRONTS, _EXCESSIVE, _THEORETICAL),
     *map(stall_metric, REASONS),
 )
 
@@ -237,6 +239,7 @@ def counters(report: Report) -> pl.DataFrame:
             f"{what}_used_share": pl.when(pl.col(of) > 0).then(pl.col(of) / _SECTOR_BYTES)
             for what, of in ((what, _BYTES.format(op)) for what, op in _OPS.items())
         },
+        sm_active_share=ratio(_ACTIVE, _CYCLES),
         uncoalesced_share=ratio(_EXCESSIVE, _THEORETICAL),
         bank_conflict_share=ratio(_CONFLICTS, _WAVEFRONTS),
         blocks_per_sm=least.cast(pl.Int64),

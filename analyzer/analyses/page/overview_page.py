@@ -310,7 +310,7 @@ def _worth_doing(
 
 def _is_proven_otherwise(one: Finding, others: list[Finding]) -> bool:
     """Whether counters prove another cause, which gains as much, of nearly all that a finding claims by grids alone."""
-    if one.claims is None:
+    if one.claims is None or one.table == "gains":
         return False
     claims = intervals.union(one.claims)
     proven = (other.claims for other in others if other.table == "gains" and other.gain_ns >= one.gain_ns)

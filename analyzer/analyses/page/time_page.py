@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
+from math import inf
 from statistics import median
 from typing import Any, Final, NamedTuple, Unpack
 
@@ -285,8 +286,8 @@ def _may_be_one_program(base: Report, other: Report) -> bool:
 def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[Finding]:
     """Findings on kernels with a tenth of the page's time or more, of which counters prove a cause that can be mended.
 
-    Those at less than 60 % of their roof and of the SMs' peak, or in double; a distance alone is no fault: sound
-    stencils wait, too.
+    Those at less than 60 % of their roof (of bytes that their threads ask for, where most are not) and of the SMs'
+    peak, or in double; a distance alone is no fault: sound stencils wait, too.
 
     `joined` is the table of that name; of it counts what `ncu` measured of the same launches, or of others of the same
     shape that took about as long.
@@ -304,7 +305,9 @@ def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[F
     for name, took_ns, event_id, roof in rows:
         counted = {column: value for column, value in of_code.get(event_id, {}).items() if value is not None}
         of_kernel = {"atomics_share": 0.0, "needed": None} | facts[event_id] | counted
-        near = max(roof, of_kernel["compute_share"] or 0) >= advice.LOW
+        of_kernel["asked"] = min((of_kernel["needed"] or inf) / (of_kernel["dram_bytes"] or 1), 1.0)
+        wanted = of_kernel["asked"] if of_kernel["asked"] < _FEW_ASKED else 1
+        near = max(roof * wanted, of_kernel["compute_share"] or 0) >= advice.LOW
         possible = (cause for cause in _CAUSES if cause.whatever_roof or not near)
         causes = (cause for cause in possible if cause.share(of_kernel) >= cause.least)
         cause = None if decode(str(name)).library is not None else next(causes, None)  # of the program's own kernels
@@ -401,10 +404,9 @@ def _finding(  # noqa: PLR0913 - a kernel's time, roof, counters and cause
         f"{{0}} takes {time(took_ns)}, {percent(took_ns / page.whole_ns)} of the time, and runs at "
         f"{percent(roof_share)} of its roof. {literal(advice.paragraph(facts))}"
     )
-    share, moved = cause.share(facts), facts["dram_bytes"] or 1.0
+    share = cause.share(facts)
     # of the bytes that it moves those are left that its threads ask for, and all instructions that it executes
-    asked = min((facts["needed"] or moved) / moved, 1.0)
-    floor = max(roof_share * (asked if facts["bound"] == "memory" else 1), facts["compute_share"] or 0)
+    floor = max(roof_share * (facts["asked"] if facts["bound"] == "memory" else 1), facts["compute_share"] or 0)
     spared = min(share, 1 - floor)
     if cause.whatever_roof:
         spared = share * (1 - (_HALF + min(facts["dram_share"] or 0.0, _HALF)) / 2)
@@ -423,6 +425,19 @@ def _finding(  # noqa: PLR0913 - a kernel's time, roof, counters and cause
         replayed_high_ns=int(took_ns * min(spared * (1 + OF_REMEDIES), 1)),
         shortens=True,
     )
+
+
+def _costly(facts: Mapping[str, Any]) -> bool:
+    """Whether sectors that nobody asks for cost time: some memory is busy, or DRAM moves mostly such."""
+    return (facts["memory_share"] or 0.0) >= advice.LOW or facts["asked"] < _FEW_ASKED
+
+
+def _kept_out(facts: Mapping[str, Any]) -> float:
+    """The part of a kernel's time that more warps can hide, where its whole grid is resident as few of them."""
+    known = [facts[f"{one}_share"] for one in ("occupancy", "compute", "memory")]
+    if None in known or known[0] > _FEW_WARPS or not _WHOLE[0] <= (facts["waves"] or 0) <= _WHOLE[1]:
+        return 0.0
+    return float(max(1 - max(known[1:]) / _REACHED, 0.0))
 
 
 class _Cause(NamedTuple):
@@ -449,18 +464,41 @@ _ADDS: Final = r"\b(?:REDG?|ATOMG?)\.E\.(?:\w+\.)*(?:ADD|INC)"
 _ACCESSES: Final = r"\b(?:LDG|STG|LD|ST|REDG?|ATOMG?)\.E"
 _DOUBLES: Final = r"\bD(?:ADD|MUL|FMA)\b"
 
+_FEW_ASKED: Final = 0.5  # from which part of the bytes that DRAM moves on threads ask for most of them
+_FEW_WARPS: Final = 0.25  # a part of the warps that an SM can hold by which it hides little
+_WHOLE: Final = (0.9, 1.01)  # the grid, by the blocks that run at once, where it fills them
+_REACHED: Final = 0.8  # the part of their peak that the busiest units of well-made kernels work at
 _COUNTED: Final = 1.5  # ncu counts 24 sectors where a copy to shared memory (LDGSTS) touches 16 side by side
 _OF_CUDA: Final = r"[/\\](?:cuda|nvidia|CUDA)[^/\\]*[/\\](?:.*[/\\])?include[/\\]"  # headers of the toolkit
 _CAUSES: Final = (
     _Cause(
+        "tail",
+        lambda facts: 1 - (facts["sm_active_share"] or 1.0) if (facts["waves"] or 0) >= 1 else 0.0,
+        0.2,
+        "SMs have nothing to do for {} of that: blocks take unevenly long, and the last ones run alone.",
+        "Uneven blocks leave SMs idle for {} of a kernel: {{0}}",
+        "long blocks first, or cut into parts that blocks take from a queue",
+        "Let the blocks with most work come first in the grid, or cut it into parts of one size, which blocks fetch by "
+        "an atomic counter.",
+    ),
+    _Cause(
         "uncoalesced",
-        lambda facts: facts["uncoalesced_share"] or 0.0,
+        lambda facts: _costly(facts) * (facts["uncoalesced_share"] or 0.0),
         0.3,
         "Threads side by side access bytes far apart: {} of the sectors that they touch would not be needed otherwise.",
         "{} of a kernel's accesses are uncoalesced: {{0}}",
         "threads side by side on elements side by side: x[row * n + lane]",
         "Let neighbouring threads access neighbouring elements: a warp for each row, another order of indices, or a "
         "detour through shared memory. `kanalyze show source REPORT KERNEL` shows the lines.",
+    ),
+    _Cause(
+        "low-occupancy",
+        lambda facts: _kept_out(facts),
+        0.5,
+        "Its blocks are all there at once, and are so few warps that they mostly wait: {} of its time can go at most.",
+        "Few warps fill an SM, and wait: {{0}}",
+        "more threads in a block, which share what limits blocks on an SM",
+        "Give a block more threads (512 or 1024) where shared memory allows one or two on an SM, or let it take less.",
     ),
     _Cause(
         "scatter-atomics",
