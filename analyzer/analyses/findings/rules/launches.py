@@ -251,30 +251,45 @@ def _serial_copies(report: Report) -> pl.DataFrame:
 
 
 def _held_by_events(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
-    """Copies to the device, on streams without kernels, that waited for an event until a kernel ended.
+    """Copies on streams without kernels that took turns with kernels by events; `number` is the stream of the kernel.
 
-    Of one buffer that is copied into again only once its kernels are through. None that a copy of at least its size to
-    the host came before meanwhile, whose data it could be. `number` is the stream of the kernel.
+    Of one buffer: a copy to the device waits until the kernels of the last data are through, and kernels until a copy
+    to the host has their last results, and perhaps such a one to the device beside it has new data. Of copies to the device none that the host asked for after one of at least its
+    size to the host, whose data it could be.
     """
     work = streamed_operations(report).select("row", "rank", "start", "end", "number", "group").sort("start")
-    work = work.with_columns(free=pl.col("end").cum_max().shift(1).over("number"))
-    kernels = with_facts(report, work.filter(pl.col("rank") <= _KERNELS), "call_start")
-    aside = work.drop("rank").join(kernels.select("number").unique(), on="number", how="anti")
+    call, free = pl.col("call_start"), pl.col("end").cum_max().shift(1).over("number")
+    work = work.with_columns(free=free)
+    lanes = work.filter((pl.col("rank") <= _KERNELS).any().over("number"))
+    lanes = with_facts(report, lanes, "call_start", "call_end").with_columns(call_before=call.shift(1).over("number"))
+    kernels = lanes.filter(pl.col("rank") <= _KERNELS)
+    aside = work.drop("rank").join(lanes.select("number").unique(), on="number", how="anti")
+    line, soon = copies.join(aside, on="row"), LATENCY_NS
+    to_host = pl.col("detail") == TO_HOST
+
     before = kernels.select("group", lane="number", at="end", low="start", before_end="end", earlier="call_start")
-    line = copies.filter(pl.col("detail") == TO_DEVICE).join(aside, on="row")
-    line = nearest(line, before.sort("at"), ("start", "at"), ["group"]).drop_nulls(["low", "earlier"])
-    late = pl.col("before_end") > pl.max_horizontal(pl.col("call_end") + LATENCY_NS, "free")
-    line = line.filter((pl.col("start") - pl.col("before_end") < LATENCY_NS) & late)
-    line = line.filter(waits_for_events(report, line))
+    down = nearest(line.filter(~to_host), before.sort("at"), ("start", "at"), ["group"]).drop_nulls(["low", "earlier"])
+    late = pl.col("before_end") > pl.max_horizontal(pl.col("call_end") + soon, "free")
+    down = down.filter((pl.col("start") - pl.col("before_end") < soon) & late)
+    down = down.filter(waits_for_events(report, down))
     back = on_host.device_copies(report).filter(pl.col("detail").cast(pl.String) == TO_HOST)
-    back = back.join(line.select(least=pl.col("size_bytes").min()), how="cross")
+    back = back.join(down.select(least=pl.col("size_bytes").min()), how="cross")
     back = back.filter(pl.col("size_bytes") >= pl.col("least"))  # less is not its data
     back = back.select("row").join(work.select("row", "group", back_end="end"), on="row").sort("back_end")
-    line = nearest(line, back.select("group", "back_end", at="back_end"), ("start", "at"), ["group"])
-    line = line.filter((pl.col("back_end") <= pl.col("earlier")).fill_null(value=True))
-    line = line.with_columns(number="lane", high="end", to_host=pl.lit(value=False))
+    down = nearest(down, back.select("group", "back_end", at="back_end"), ("call_start", "at"), ["group"])
+    down = down.filter((pl.col("back_end") <= pl.col("earlier")).fill_null(value=True))
+    down = down.with_columns(number="lane", high="end", to_host=pl.lit(value=False))
+
+    after = lanes.select("group", lane="number", at="start", began="start", high="end", idle_since="free",
+                           earlier="call_before", asked="call_start", returned="call_end")  # fmt: skip
+    up = nearest(line.filter(to_host), after.sort("at"), ("end", "at"), ["group"], "after").drop_nulls("earlier")
+    up = nearest(up, down.select("lane", held_end="end", at="end"), ("began", "at"), ["lane"])
+    late = pl.col("end") > pl.max_horizontal(pl.col("returned") + soon, "idle_since")
+    up = up.filter((pl.col("began") - pl.max_horizontal("end", "held_end") < soon) & late)
+    up = up.with_columns(number="lane", call_start="asked", low="start", to_host=pl.lit(value=True))
+    up = up.filter(waits_for_events(report, up))
     kept = ("device", "number", "size_bytes", "start", "end", "exclusive_ns", "low", "high", "to_host", "alone")
-    return line.select(kept)
+    return pl.concat([down.select(kept), up.select(kept)])
 
 
 def _hidden_at_most(report: Report, copies: pl.DataFrame) -> int:

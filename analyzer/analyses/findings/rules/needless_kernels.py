@@ -441,7 +441,7 @@ def layout_copies(strided: Work) -> Finding | None:
 _SORTS: Final = (FAMILY == "sort") & (OPERATION == "sort")
 _TOPK: Final = (FAMILY == "sort") & (OPERATION == "topk")
 _WORTH_SORTS: Final = 0.1  # less of the kernel time is left out
-_SORTING: Final = ("aten::sort", "aten::argsort", "aten::msort")
+_SORTING: Final = ("aten::sort", "aten::argsort", "aten::msort", "aten::quantile", "aten::nanquantile")
 
 
 #: What uses all that was sorted; and the part of a sort's time in which nothing can read a whole array of it: to eight

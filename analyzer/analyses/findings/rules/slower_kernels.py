@@ -469,10 +469,11 @@ _WRITTEN: Final = {
     "aten::_embedding_bag_dense_backward": "an embedding bag, backward",
 }
 
-#: Names of kernels that do so: those of PyTorch with a sum for what is scattered, and those of gradients.
+#: Names of kernels that do so: those of PyTorch with a sum for what is scattered, those of gradients, and CuPy's.
 _SCATTERS: Final = (
     "indexFunc\\w*Index.*ReduceAdd|_scatter_gather_elementwise_kernel.*Reduce(?:Add|Mean)|indexing_backward_kernel"
     "|compute_grad_weight|embedding_backward|sum_and_scatter|kernelHistogram1D"
+    "|^cupyx?_(?:scatter_add|bincount|(?:weighted_)?histogram)"
     # put_ with accumulate, as of take backward; its second function writes without
     r"|\bput_kernel\(.*lambda\([^()]+&, \w+\)(?:#1\b| \(instance 1\))"
 )
