@@ -42,9 +42,6 @@ from kanalyze.tools import CUDA
 from kanalyze.units import count, percent, plural, size, time
 from kanalyze.window import of_module
 
-#: Words of rules.
-_GRID: Final = words_of("host-grid-loop")
-
 _WITHIN: Final = pl.col("detail") == "Device-to-Device"  # copies within a device, such as ``x[i] = y`` of arrays
 _STREAM: Final = ("device", "process_id", "stream")  # what follows each other in a stream
 
@@ -81,9 +78,9 @@ def host_grid_loop(report: Report) -> Findings:
         what = "One kernel is" if usual == 1 else f"{count(usual)} kernels are"
         launches = say.per_iteration(report).plural(own.height, "launch")
         library = _of_library(report, name)
-        told = words_of("repeated-work: arrays") if library and world(report) in _ARRAYS else _GRID
-        if told == _GRID and not (library and world(report) == CUDA):
-            one_launch = phrases("turns")
+        arrays, one_launch = library and world(report) in _ARRAYS, phrases("turns")
+        told = words_of("repeated-work: arrays" if arrays else "host-grid-loop")
+        if not arrays and not (library and world(report) == CUDA):
             told = told._replace(action=spoken(report, one_launch, one_launch[PYTHON]))
         # each kernel of a loop is launched once, and the host does nothing else in it
         change = on_gpu.merged(_joined(own))._replace(host=on_gpu.host_of(own, "run"))

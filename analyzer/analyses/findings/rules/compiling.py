@@ -203,10 +203,8 @@ def _anew(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
     many = f"{count(_iterations_of(report, loads))} of {per.all}"
     told, why = _ANEW.of(many), "as libraries do that plan anew for each shape, which load nothing for one that recurs"
     if _of_equal_transforms(report, loads):
-        plans, remedy = (
-            phrases("plans"),
-            "Make each plan once, or let a cache have room for all; plans may share a work area.",
-        )
+        plans = phrases("plans")
+        remedy = "Make each plan once, or let a cache have room for all; plans may share a work area."
         told = told._replace(action=spoken(report, plans, plans[CUDA]), remedy=remedy)
         why = "most for equal Fourier transforms, whose plans are not kept"
     elif say.in_pytorch(report):

@@ -32,9 +32,6 @@ from kanalyze.report import Report
 from kanalyze.units import percent, plural, rate, size
 from kanalyze.window import ALL_STEPS, STEP_PREFIX, plain, without_ids
 
-#: Words of rules.
-_REPEATED: Final = words_of("growing-copies: repeated")
-
 _STEP: Final = rf"^:?{STEP_PREFIX}\d+$"  # a profiler step's range, as `named_ranges` names it
 
 #: Upper limit of a small copy; below it, the duration hardly depends on the size.
@@ -303,27 +300,18 @@ def growing_concatenations(report: Report) -> Findings:
     for device in on_gpu.kernel_sums(report) if say.in_pytorch(report) else ():
         every = exclusive_operations(report, "thread_id", "call_start")
         cats = every.filter(device.are(aten & (OPERATION == "cat"))).sort("start")
-        if total(cats, "exclusive_ns") >= _MUCH * device.kernel_ns:
+        if total(cats, "exclusive_ns") >= _MUCH * device.kernel_ns and cats.height >= _FEWEST:
             grows = _grow(cats.get_column("dur_ns"), say.per_iteration(report).iterations or 1)
-            if grows or _are_kept(report, cats):
-                yield _copied(
-                    report,
-                    device.device,
-                    cats,
-                    device.kernel_ns,
-                    words_of("growing-copies") if grows else words_of("growing-copies: kept"),
-                )
+            # whether the results of most take the place of what they join
+            places = place_at(report, cats.select(*THREAD, at="call_start")).alias("place").to_frame()
+            texts = placed_with_text(report, places.drop_nulls()).get_column("text").cast(pl.String)
+            if grows or 2 * sum(bool(_JOINS.search(text or "")) for text in texts) > cats.height:
+                told = words_of("growing-copies" if grows else "growing-copies: kept")
+                yield _copied(report, device.device, cats, device.kernel_ns, told)
         copies = every.filter(device.are(aten & ((OPERATION == "copy") | (FAMILY == "index"))))
         work = copies.join(on_gpu.launching_operators(report), on="row").filter(pl.col("outer").is_in(_REPEATS.keys()))
         if total(work, "exclusive_ns") >= max(_MUCH * device.kernel_ns, 1):
-            yield _copied(report, device.device, work, device.kernel_ns, _REPEATED)
-
-
-def _are_kept(report: Report, work: pl.DataFrame) -> bool:
-    """Whether the results of most concatenations take the place of what they join."""
-    places = place_at(report, work.select(*THREAD, at="call_start")).alias("place").to_frame()
-    texts = placed_with_text(report, places.drop_nulls()).get_column("text").cast(pl.String)
-    return work.height >= _FEWEST and 2 * sum(bool(_JOINS.search(text or "")) for text in texts) > work.height
+            yield _copied(report, device.device, work, device.kernel_ns, words_of("growing-copies: repeated"))
 
 
 @Rule
@@ -400,7 +388,7 @@ def _copied(report: Report, device: int, work: pl.DataFrame, whole_ns: int, told
     per, ns = say.per_iteration(report), total(work, "exclusive_ns")
     words = {noun: per.plural(work.height, noun) for noun in ("concatenation", "kernel", "copy")}
     words |= {"ns": per.time(ns), "share": percent(ns / max(whole_ns, 1)), "device": f"{device}"}
-    if told == _REPEATED:
+    if "outer" in work.columns:
         words["written"] = _REPEATS[say.most(work, "outer", "exclusive_ns")]
     told = told.of(**words)
     return told.finding(
@@ -424,8 +412,8 @@ def _grow(took: pl.Series, iterations: int) -> bool:
     along, longer = whole.select(
         pl.corr("at", "ns"), longer=pl.col("ns").tail(quarter).mean() >= _GROWS * pl.col("ns").head(quarter).mean()
     ).row(0)
-    if len(took) < _FEWEST or (longer and along is not None and along >= _CORRELATED):
-        return len(took) >= _FEWEST
+    if longer and along is not None and along >= _CORRELATED:
+        return True
     if len(within) < _FEWEST:
         return False
     parts = within.to_frame("ns").with_columns(part=pl.int_range(pl.len()) * _EIGHTHS // pl.len())

@@ -47,9 +47,6 @@ from kanalyze.report import Report
 from kanalyze.tools import CUDA
 from kanalyze.units import percent, size
 
-#: Words of rules.
-_READ: Final = words_of("blocking-read")
-
 _NAMED: Final = 3  # maximum number of calls or places named in the sentence
 
 
@@ -291,13 +288,13 @@ def _read(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
     places, where = _places(report, own)
     sizes = own.drop_nulls("size_bytes")
     each = f", {size(median_of(sizes, 'size_bytes'))} each in the median" if sizes.height else ""
-    told = _READ
+    told = words_of("blocking-read")
     if torch:
         operator = where.split(" ", maxsplit=1)[0]
         small = sizes.height and longest(sizes, "size_bytes") <= SCALAR_BYTES
         others = _BY_OPERATOR.get(f"number by {operator}", _BY_OPERATOR["value"]) if small else _BY_OPERATOR["tensors"]
         headline, action = _BY_OPERATOR.get(operator, others)
-        told = _READ._replace(
+        told = told._replace(
             headline=headline,
             action=action,
             remedy="Keep results on the GPU and read them every so many steps, or copy them with "
@@ -365,7 +362,12 @@ def boolean_masks(report: Report) -> Findings:
     spans = own.filter(finds).select(SPAN) if own.height else _kernels(report)
     if spans.is_empty():
         return
-    inside = on_host.within(report, _until_next(report, spans))
+    # each until the next launch of its thread, but at most twice as long: the device waits for that
+    points = spans.select(*THREAD, at="end")
+    until = nearest_launches(on_host.traced(report) or report, points, "call_start", later=True, equal=True).to_series()
+    end = pl.min_horizontal(until.alias("until"), 2 * pl.col("end") - pl.col("start"))
+    waited = spans.select(*THREAD, "start", end=pl.coalesce(end, "end")).sort(*THREAD, "start")
+    inside = on_host.within(report, waited)
     many = say.per_iteration(report).plural(inside.host.height, "time")
     # nothing is asked for, but what takes its place is launched
     # of arrays an operation takes its place, where()
@@ -390,14 +392,6 @@ def _by_masks(own: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
     parts = nearest(parts.select(SPAN), asked.select(*THREAD, begun="start"), ("end", "begun"), THREAD)
     apart = asked.select(pl.col("start").diff().over(THREAD).median()).item() or 0
     return parts.filter((pl.col("start") - pl.col("begun")).is_between(1, 2 * apart)).select(SPAN)
-
-
-def _until_next(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
-    """The spans, each until the next launch of its thread, but at most twice as long: the device waits for that."""
-    points = spans.select(*THREAD, at="end")
-    until = nearest_launches(on_host.traced(report) or report, points, "call_start", later=True, equal=True).to_series()
-    end = pl.min_horizontal(until.alias("until"), 2 * pl.col("end") - pl.col("start"))
-    return spans.select(*THREAD, "start", end=pl.coalesce(end, "end")).sort(*THREAD, "start")
 
 
 def _kernels(report: Report) -> pl.DataFrame:
