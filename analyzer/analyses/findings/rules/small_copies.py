@@ -72,7 +72,7 @@ def _between(report: Report, device: int, direction: str, copies: pl.DataFrame) 
     moving = (pl.col("exclusive_ns") - joined).clip(lower_bound=0).sum().cast(pl.Int64)
     calling = (pl.col("waited_ns") - pl.col("waited_ns") / pl.col("count")).sum().cast(pl.Int64)
     moved_ns, called_ns = runs.select(moving=moving, calling=calling).row(0)
-    waits = (pl.col("device") == device) & pl.col("bucket").cast(pl.String).is_in(("launch", "queued", "sync", "api"))
+    waits = (pl.col("device") == device) & pl.col("bucket").is_in(("launch", "queued", "sync", "api"))
     called_ns = min(called_ns, total(bucket_sums(report).filter(waits), "ns"))
     per, number, bytes_moved = say.per_iteration(report), copies.height, total(copies, "size_bytes")
     several = f" in {plural(runs.height, 'run')}" if runs.height > 1 else ""
@@ -217,9 +217,7 @@ def _moved(report: Report) -> pl.DataFrame:
     :data:`_BETWEEN` operators after it; else the last one that filled any, with none after it. With `until` (the end of
     the operator that copied it), maker (the operator that filled it) and made (its start).
     """
-    copies = (
-        on_host.device_copies(report).filter(pl.col("detail").cast(pl.String) == TO_DEVICE).drop_nulls("call_start")
-    )
+    copies = on_host.device_copies(report).filter(pl.col("detail") == TO_DEVICE).drop_nulls("call_start")
     copies = copies.select("row", "device", *THREAD, "exclusive_ns", "size_bytes", "call_start")
     tree = host_tree(report)
     own = tree.of_kinds("op") & tree.rows.get_column("name").is_in(_MOVES)
@@ -359,27 +357,22 @@ def no_kv_cache(report: Report) -> Findings:
         chosen = work.filter(having(names, on_host.CHOOSES)).get_column("begun")
         trained = having(names, on_host.UPDATES).any()
         work = work.filter("again", pl.col("begun").is_in(chosen.implode()), not trained)
-        taken, many, per = total(work, "exclusive_ns"), work["begun"].n_unique(), say.per_iteration(report)
-        if many < max(_PASSES, (per.iterations or 1) / 2) or taken < _MUCH * device.kernel_ns:
+        many, per = work["begun"].n_unique(), say.per_iteration(report)
+        if many < max(_PASSES, (per.iterations or 1) / 2):
             continue
         least = pl.when(on_gpu.decoded_as(work, FAMILY == "gemm")).then(_LEAST_ROWS).otherwise(0)
         left = (pl.max_horizontal("more", least) / rows).clip(upper_bound=1.0) * pl.col("dur_ns")
         saved = (pl.col("dur_ns") - pl.max_horizontal(left, _LEFT_NS).cast(pl.Int64)).clip(lower_bound=0)
-        yield (
-            words_of("no-kv-cache")
-            .of(share=percent(taken / device.kernel_ns))
-            .finding(
-                device.device,
-                f"{per.plural(many, 'pass', 'of a model')} work on as many rows as the one before and the same few "
-                f"more, up to {longest(work, 'rows'):,}: {per.time(taken)}. Where these are one text that grows, not "
-                "longer and longer ones, keys and values that are kept let each work on the new rows alone, and write "
-                "theirs; where the host is the limit then, a larger batch or a graph is the next step.",
-                work.select("start", "end"),
-                taken,
-                where=say.place_of(report, work.get_column("row")),
-                mending=Mending(shorter=work.select("row", saved_ns=saved)),
-                shortens=True,
-            )
+        own = on_gpu.Work(report, device, work)
+        yield own.finding(
+            "no-kv-cache",
+            f"{per.plural(many, 'pass', 'of a model')} work on as many rows as the one before and the same few "
+            f"more, up to {longest(work, 'rows'):,}: {per.time(own.ns)}. Where these are one text that grows, not "
+            "longer and longer ones, keys and values that are kept let each work on the new rows alone, and write "
+            "theirs; where the host is the limit then, a larger batch or a graph is the next step.",
+            left=None,
+            least=_MUCH,
+            mending=Mending(shorter=work.select("row", saved_ns=saved)),
         )
 
 
