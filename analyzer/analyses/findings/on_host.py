@@ -169,7 +169,7 @@ def outermost(report: Report) -> pl.DataFrame:
         return top.with_columns(pl.lit(0).alias(name) for name in _LAUNCHED).with_columns(aside=pl.lit(value=False))
     work = operations(other, "call_start", "thread_id", "size_bytes").drop_nulls("call_start")
     place = on_gpu.span_of(work.select(*THREAD, at="call_start"), top.select(SPAN))
-    host, device = (pl.col("detail").cast(pl.String) == way for way in (TO_HOST, TO_DEVICE))
+    host, device = (pl.col("detail") == way for way in (TO_HOST, TO_DEVICE))
     launched = work.with_columns(gathered(top.get_column("row"), place).alias("within")).drop_nulls("within")
     bytes_of = pl.col("size_bytes").cast(pl.Int64)
     sums = launched.group_by(row="within").agg(
