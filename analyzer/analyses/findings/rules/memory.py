@@ -62,7 +62,7 @@ def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.Data
     exposed, ns = intervals.overlap(calls.get_column("start"), calls.get_column("end"), idle), pl.col("exposed").sum()
     sums = calls.with_columns(exposed.alias("exposed")).group_by("call").agg(ns)
     sums = sums.sort("exposed", "call", descending=[True, False])
-    waits = (pl.col("device") == device) & (pl.col("bucket").cast(pl.String) == "allocation")
+    waits = (pl.col("device") == device) & (pl.col("bucket") == "allocation")
     held = sums.join(bucket_sums(report).filter(waits).select(call="detail", held="ns"), on="call")
     if not (stake := int(held.select(pl.min_horizontal("exposed", "held").sum()).item())):
         return None
@@ -207,8 +207,6 @@ def _prefetch(report: Report, device: int, moved: pl.DataFrame) -> Finding | Non
 
 def _stalled(report: Report, device: int, *, again: bool = False) -> int:
     """How long kernels ran during page faults, with `again` of those that had moved there: their stall at most."""
-    if "fault" not in report.kinds:
-        return 0
     groups = faults_seen(report).filter((pl.col("side") == "GPU") & (pl.col("device") == device))
     if again:
         pieces = pages(report).pieces.select("process_id", "on_device_ns", first="start", behind="end")
@@ -231,8 +229,6 @@ def pinned_allocation(report: Report) -> Findings:
     names = names_that(report, _PINNING.match)
     calls = allocating_calls(report).filter(pl.col("name").is_in(names) & pl.col("round").is_null())
     calls = intervals.overlapping(calls, report.scope.sides)
-    if calls.is_empty():
-        return
     details = pl.Series("name", names).to_frame().select(shown(pl.col("name"))).to_series()
     pinning = (pl.col("bucket") == "allocation") & pl.col("detail").is_in(details.implode())
     idle = idle_within(report, calls.select(*THREAD, "start", "end"))
@@ -322,8 +318,6 @@ def _pageable(report: Report) -> pl.DataFrame:
     large = ~pl.col("synchronous") | (pl.col("size_bytes") > _STAGED_BYTES)
     chosen = pl.col("detail").is_in([TO_DEVICE, TO_HOST]) & (pl.col("memory") == PAGEABLE) & large
     copies = copies_by_calls(report).filter(chosen)
-    if not (copies.get_column("detail") == TO_HOST).any():
-        return copies.with_columns(spared="call_start", until="call_end")
     ends = streamed_operations(report).select("row", "start", "end", "number").sort("number", "start", "row")
     ends = ends.select("row", before=pl.col("end").cum_max().shift(1).over("number"))
     line = copies.join(ends, on="row", how="left", maintain_order="left").with_row_index("place")
@@ -409,9 +403,8 @@ _PINNED_RATES: Final = {"8.0": 20e9, "8.9": 20e9, "9.0": 45e9, "10.0": 45e9}
 @Rule
 def pageable_copy(report: Report) -> Findings:
     """Findings per device: one on recurring copies, and one on those that happen once."""
-    if _pageable(report).height:
-        parts = pageable_copies(report).partition_by("device", "when", as_dict=True, maintain_order=True)
-        yield from (_pageable_finding(report, part, str(when)) for (_, when), part in parts.items())
+    parts = pageable_copies(report).partition_by("device", "when", as_dict=True, maintain_order=True)
+    yield from (_pageable_finding(report, part, str(when)) for (_, when), part in parts.items())
 
 
 def _pageable_finding(report: Report, copies: pl.DataFrame, when: str) -> Finding:
@@ -430,11 +423,8 @@ def _pageable_finding(report: Report, copies: pl.DataFrame, when: str) -> Findin
     way = "to the host" if 2 * back > moved else "to the GPU"
     if when in {"once", "few"}:
         needed = copies.select(_NEEDED.any()).item()  # the host may do without what it waits for
-        return (
-            words_of("pageable-copy-once")
-            .of(size(moved))
-            .finding(device, text, claims, stake, at_most=not needed, vague=True)
-        )
+        told = words_of("pageable-copy-once").of(size(moved))
+        return told.finding(device, text, claims, stake, at_most=not needed, vague=True)
     return words_of("pageable-copy", report).finding(
         device,
         text,

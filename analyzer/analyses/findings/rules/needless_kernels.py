@@ -167,8 +167,6 @@ def _waited(casts: Work) -> int:
     Of each it counts from the end of the process's launch before, and is no more than in the median: what else the
     host did now and then, such as loading data, is not the cast's.
     """
-    if "api" not in casts.report.kinds:
-        return 0
     called = with_facts(casts.report, casts.rows, "call_start")
     before = say.launch_before(casts.report, called.select("process_id", at="call_start"))
     gaps = idle_spans(casts.report)[casts.device.device].select(since="start", start="end")
@@ -229,12 +227,11 @@ def bias_before_batchnorm(report: Report) -> Findings:
     kernels = _of_biases(report)
     for device in on_gpu.kernel_sums(report):
         work = Work(report, device, kernels.filter(pl.col("device") == device.device))
-        if work.ns:
-            yield work.finding(
-                "bias-before-batchnorm",
-                f"{work.many('kernel')} add biases of convolutions, or sum their gradients, before a batch "
-                f"normalization, which takes off the mean and the bias with it: {work.took}.",
-            )
+        yield work.finding(
+            "bias-before-batchnorm",
+            f"{work.many('kernel')} add biases of convolutions, or sum their gradients, before a batch normalization, "
+            f"which takes off the mean and the bias with it: {work.took}.",
+        )
 
 
 def _of_biases(report: Report) -> pl.DataFrame:

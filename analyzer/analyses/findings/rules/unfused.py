@@ -39,12 +39,8 @@ def fusible(report: Report) -> Findings:
         top, chained = rows.row(0, named=True), chains(report).filter(device=device).rename({"chain": "group"})
         work = chained.join(groups, on="group", maintain_order="left")
         stake = min(total(rows, "saved_ns"), total(chained, "exclusive_ns"))
-        kernels = per.plural(total(rows, "launches"), "elementwise kernel")
-        how = (
-            "what runs them is not compiled, as other kernels are; or write"
-            if device in compiled
-            else ("torch.compile does, or")
-        )
+        kernels, known = per.plural(total(rows, "launches"), "elementwise kernel"), device in compiled
+        how = "what runs them is not compiled, as other kernels are; or write" if known else "torch.compile does, or"
         remedy = f"Fuse them: {how} one Triton or CUDA kernel."
         if top["chain"].startswith("aten::_foreach_"):
             remedy += " PyTorch's optimizers take fused=True."
@@ -56,7 +52,7 @@ def fusible(report: Report) -> Findings:
             on_gpu.times_of(report, work.get_column("row")),
             stake,
             headline=f"{kernels} could be fused",
-            action=f"torch.compile{' them, too' if device in compiled else ''}, or one kernel in Triton or CUDA",
+            action=f"torch.compile{' them, too' * known}, or one kernel in Triton or CUDA",
             remedy=remedy,
             general=True,
             mending=on_gpu.merged(work),
