@@ -125,8 +125,12 @@ def _loops(report: Report) -> pl.DataFrame:
     These are rule (what its words are called), passes, operators (of a pass) and SPAN.
     """
     line = on_host.outermost(report)
-    if line.is_empty():
-        return _by_kernels(report)
+    if line.is_empty():  # runs of cells by the names of their kernels, in a report without operators
+        own = on_host.launched(report).with_row_index("at")
+        cells = own.filter(on_host.kernels_named(own, _CELL_KERNELS))
+        kernel, nothing = pl.col("name").cast(pl.String).str.extract(f"({_CELL_KERNELS})"), pl.lit(None, pl.Int64)
+        cells = cells.with_columns(kernel.alias("operators"), start="call_start", end="call_end")
+        return _cell_loops(cells.with_columns(row=nothing, stop=nothing))
     every = on_host.operators(report)
     nodes = intervals.union(every.filter(pl.col("name").str.starts_with(NODE)).select("start", "end"))
     backward = intervals.overlap(line.get_column("start"), line.get_column("end"), nodes) > 0
@@ -139,15 +143,6 @@ def _loops(report: Report) -> pl.DataFrame:
     depends = (pl.col("depends") | pl.col("together")).cast(pl.Int64).cum_sum()
     cells = line.with_columns(depends, operators="name").filter("cells")
     return _with_backward(every, pl.concat([_cell_loops(cells, "depends"), _stretches(line)]))
-
-
-def _by_kernels(report: Report) -> pl.DataFrame:
-    """Runs of cells by the names of their kernels, in a report without operators."""
-    line = on_host.launched(report).with_row_index("at")
-    cells = line.filter(on_host.kernels_named(line, _CELL_KERNELS))
-    kernel, nothing = pl.col("name").cast(pl.String).str.extract(f"({_CELL_KERNELS})"), pl.lit(None, pl.Int64)
-    cells = cells.with_columns(kernel.alias("operators"), start="call_start", end="call_end")
-    return _cell_loops(cells.with_columns(row=nothing, stop=nothing))
 
 
 def _cell_loops(cells: pl.DataFrame, *keys: str) -> pl.DataFrame:

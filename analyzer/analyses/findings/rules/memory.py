@@ -168,7 +168,8 @@ def _thrash(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
     of_kernels = part(pl.col("exclusive_ns"), pl.col("again_bytes"), pl.col("size_bytes"))
     stalled = _stalled(report, device, again=True)
     evicted = total(unasked.filter(pl.col("cause") == "Eviction"), "size_bytes")
-    host = _faulting_times(faulting_host(report).get(device, pl.DataFrame(schema=intervals.SPANS)))
+    # when the device waits for what the CPU does as it faults
+    host = faulting_host(report).get(device, pl.DataFrame(schema=intervals.SPANS)).select("start", "end").unique()
     waits, per = intervals.length(host), say.per_iteration(report)
     return words_of("unified-memory-thrash").finding(
         device,
@@ -252,7 +253,7 @@ def cpu_page_faults(report: Report) -> Findings:
     """At most one finding per device, on all of the CPU's work in which it faults on managed memory."""
     per, ns = say.per_iteration(report), (pl.col("end") - pl.col("start")).sum()
     for device, inside in faulting_host(report).items():
-        claims = _faulting_times(inside)
+        claims = inside.select("start", "end").unique().sort("start")
         if total(inside, "faults") < _FEWEST_FAULTS:
             continue
         each = inside.unique("start", keep="first").group_by(pl.col("function").cast(pl.String)).agg(ns=ns).drop_nulls()
@@ -269,11 +270,6 @@ def cpu_page_faults(report: Report) -> Findings:
         )
         where = literal(name) if most_ns >= _MOST * stake else ""
         yield words_of("cpu-page-faults").finding(device, text, claims, where=where)
-
-
-def _faulting_times(inside: pl.DataFrame) -> pl.DataFrame:
-    """When a device waits for such work: start, end."""
-    return inside.select("start", "end").unique().sort("start")
 
 
 # Copies of pageable memory, which hold up the host.

@@ -317,7 +317,14 @@ def _small(report: Report, shapes: pl.DataFrame) -> Finding:
     threads = plural(top["blocks"] * top["threads"], "thread")
     of_fit = f", {threads} of the {count(fit)} that fit" if fit else ""
     headline = f"{plural(top['blocks'], 'block')} for {count(top['sm_count'])} SMs: {{0}}"
-    action, remedy = _more_blocks(report, str(top["name"]), alone=top["blocks"] == 1)
+    name = str(top["name"])
+    if _runs_per_channel(report, name):
+        words = words_of("small-grid: per channel")
+        action, remedy = words.action, words.remedy
+    else:
+        own, blocks = say.written_with(report, name) == say.CUDA, phrases("blocks")
+        others = blocks | (phrases("one block") if top["blocks"] == 1 else {}) if own else {}
+        action, remedy = spoken(report, others, blocks["others"])
     return _told(
         report,
         shapes,
@@ -352,16 +359,6 @@ def _runs_per_channel(report: Report, name: str) -> bool:
     """Whether the kernel `name` of PyTorch runs a block for each channel of images in NCHW."""
     library = say.in_pytorch(report) and say.written_with(report, name) == say.LIBRARY
     return library and bool(_PER_CHANNEL.search(name)) and not on_host.wants_planes(report)
-
-
-def _more_blocks(report: Report, name: str, *, alone: bool) -> tuple[str, ...]:
-    """Remedy for a small grid of the kernel `name`: in a line, and as a sentence; `alone` for one block."""
-    if _runs_per_channel(report, name):
-        told = words_of("small-grid: per channel")
-        return told.action, told.remedy
-    own, blocks = say.written_with(report, name) == say.CUDA, phrases("blocks")
-    words = blocks | (phrases("one block") if alone else {}) if own else {}
-    return spoken(report, words, blocks["others"])
 
 
 @Rule
