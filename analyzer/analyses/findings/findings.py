@@ -244,9 +244,7 @@ def findings(report: Report) -> pl.DataFrame:
         }
         for one in by_gain(report, _MOST_REPLAYED)
     ]
-    return TABLE.select(
-        pl.DataFrame([[row[name] for name in TABLE.schema] for row in rows], TABLE.schema, orient="row")
-    )
+    return TABLE.select(pl.DataFrame(rows, TABLE.schema))
 
 
 #: Rules whose remedy leaves kernels the same work, and the type that it is done in then; empty for the same.
