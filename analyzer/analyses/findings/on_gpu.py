@@ -245,10 +245,9 @@ def merged(groups: pl.DataFrame) -> Mending:
     return without(work.filter(~pl.col("stays")))._replace(shorter=kept)
 
 
-def host_of(rows: pl.DataFrame, *keys: str) -> pl.DataFrame:
+def host_of(rows: pl.DataFrame, *keys: str, end: str = "call_start") -> pl.DataFrame:
     """Host time from the first launch of operations (process_id, call_start) of the same keys to the last: a span."""
-    sides = {"start": pl.col("call_start").min(), "end": pl.col("call_start").max()}
-    return rows.group_by("process_id", *keys).agg(**sides)
+    return rows.group_by("process_id", *keys).agg(start=pl.col("call_start").min(), end=pl.col(end).max())
 
 
 def span_of(points: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:

@@ -369,8 +369,6 @@ def recomputation(report: Report) -> Findings:
         inside = pl.col("place").is_between(place.min().over("run"), place.max().over("run"))
         work = Work(report, device, line.filter(inside))
         called = with_facts(report, work.rows, "call_start", "call_end").drop_nulls(("call_start", "call_end"))
-        sides = {"start": pl.col("call_start").min(), "end": pl.col("call_end").max()}
-        spared = called.group_by("run", "process_id").agg(**sides).drop("run")
         memory = report.devices.filter(device=device.device).get_column("memory_bytes").drop_nulls()
         holds = f" The GPU has {size(int(memory.item(0)))}." if len(memory) else ""
         yield work.finding(
@@ -380,7 +378,7 @@ def recomputation(report: Report) -> Findings:
             least=_WORTH_AGAIN,
             where=literal(line_that_reads(report, _CHECKPOINTS, say.per_iteration(report).iterations or 1)),
             # and what the host does from the first of them to the last
-            mending=on_gpu.without(work.rows)._replace(host=spared),
+            mending=on_gpu.without(work.rows)._replace(host=on_gpu.host_of(called, "run", end="call_end")),
         )
 
 

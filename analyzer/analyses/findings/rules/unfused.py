@@ -386,10 +386,9 @@ def _update_runs(lines: pl.DataFrame) -> pl.DataFrame:
 def _steps(report: Report, rows: pl.DataFrame) -> list[_Steps]:
     """The runs as steps by device, each from the end of the launch before its first one to that of its last."""
     known = with_facts(report, rows, "call_start", "call_end").drop_nulls("call_start")
-    spans = known.group_by("device", "process_id", "step").agg(
-        at=pl.col("call_start").min(), end=pl.col("call_end").max()
-    )
-    start = pl.min_horizontal(pl.coalesce(say.launch_before(report, spans), "at"), "at")
+    spans = on_gpu.host_of(known, "device", "step", end="call_end")
+    before = say.launch_before(report, spans.select("process_id", at="start"))
+    start = pl.min_horizontal(pl.coalesce(before, "start"), "start")
     unknown = pl.lit("").alias("optimizer")
     return _by_optimizer(rows.with_columns(unknown), spans.select("device", unknown, start.alias("start"), "end"))
 
