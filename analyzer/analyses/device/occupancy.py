@@ -11,8 +11,6 @@ from kanalyze.analyses.device._operations import (
     SHAPE,
     SHAPE_COLUMNS,
     kernel_shapes,
-    launch_shapes,
-    used_devices,
 )
 from kanalyze.analyses.shared.analysis import check_grouping, once_per_report, require_kernels
 from kanalyze.columns import part, product, wide
@@ -294,16 +292,6 @@ def launch_occupancy(report: Report) -> pl.DataFrame:
     for added in (_waves(), _costs(), [_low_occupancy()]):
         found = found.with_columns(added)
     return _sorted(found, "name", *SHAPE, *RESOURCES)
-
-
-def every_shape_known(report: Report) -> bool:
-    """Whether the occupancy of every recorded launch shape is known on every GPU that is used, whichever ran where."""
-    if not report.kernel_config.get_column("event_id").equals(report.kind("kernel").get_column("event_id")):
-        return False
-    used = used_devices(report).select("device").unique().join(sm_limits(report), on="device", how="left")
-    threads = product(*(pl.col(f"block_{axis}") for axis in "xyz"))
-    launches = launch_shapes(report).with_columns(threads.alias("threads")).join(used, how="cross")
-    return _without_impossible(with_occupancy(launches)).get_column("unknown").null_count() == launches.height
 
 
 def _without_impossible(launches: pl.DataFrame) -> pl.DataFrame:

@@ -134,13 +134,12 @@ _NEEDS: Final[dict[str, Callable[[Report], bool]]] = {
 
 def _worth_saying(report: Report, every: Sequence[Rule]) -> list[Finding]:
     """The findings of some rules with enough time at stake, the costliest first, in the terms of the program."""
-    found = within_distance(report, [finding for some in side_by_side(report, every) for finding in some])
+    found = [within_distance(report, finding) for some in side_by_side(report, every) for finding in some]
     least, once = least_worth_saying(report), {device: WORTH_SAYING * ns for device, ns in _lengths(report).items()}
     enough = {(one.rule, one.device): max((once if one.rule in ONE_TIME else least)[one.device], 1) for one in found}
     left = shared_out([one for one in found if one.at_stake_ns >= enough[one.rule, one.device]], enough)
     # what is at stake of a part of a finding's claims, the distance of that part tells
-    parts = iter(within_distance(report, [one for one in left if one.curtailed]))
-    left = [next(parts) if one.curtailed else one for one in left]
+    left = [within_distance(report, one) if one.curtailed else one for one in left]
     return sorted(in_words(report, left), key=lambda one: (-one.at_stake_ns, one.rule, one.device))
 
 
@@ -245,9 +244,7 @@ def findings(report: Report) -> pl.DataFrame:
         }
         for one in by_gain(report, _MOST_REPLAYED)
     ]
-    return TABLE.select(
-        pl.DataFrame([[row[name] for name in TABLE.schema] for row in rows], TABLE.schema, orient="row")
-    )
+    return TABLE.select(pl.DataFrame(rows, TABLE.schema))
 
 
 #: Rules whose remedy leaves kernels the same work, and the type that it is done in then; empty for the same.
@@ -259,20 +256,15 @@ _SAME_WORK: Final = {
 }
 
 
-def within_distance(report: Report, found: list[Finding]) -> list[Finding]:
-    """The findings, none on kernels of the same work with more at stake, or saved by its remedy, than the distance."""
-    bounded = [one for one in found if one.rule in _SAME_WORK and one.claims is not None]
-    if not bounded or not has_shapes(report):
-        return found
-    return [_within(report, one) if one in bounded else one for one in found]
-
-
-def _within(report: Report, one: Finding) -> Finding:
+def within_distance(report: Report, one: Finding) -> Finding:
+    """The finding, on kernels of the same work with no more at stake, or saved by its remedy, than the distance."""
+    if one.rule not in _SAME_WORK or one.claims is None or not has_shapes(report):
+        return one
     least = work.least_times(report, _SAME_WORK[one.rule]).filter(device=one.device)
     if _SAME_WORK[one.rule]:  # other kernels, which come as near to their roof as products do
         near = pl.min_horizontal("dur_ns", pl.col("least_ns") / REACHED["products"]).cast(pl.Int64)
         least = least.with_columns(least_ns=pl.when(pl.col("least_ns").is_not_null()).then(near))
-    claims = pl.DataFrame(schema=intervals.SPANS) if one.claims is None else one.claims.select("start", "end")
+    claims = one.claims.select("start", "end")
     if one.curtailed:  # whose claims are cut, or several kernels in a row
         inside = intervals.overlap(least.get_column("start"), least.get_column("end"), intervals.union(claims))
         part = inside / pl.max_horizontal(pl.col("end") - pl.col("start"), 1)
@@ -483,22 +475,18 @@ def _replayed(report: Report, device: int, change: Mending) -> _Gains:
     """How much shorter the window of a device gets by a change, and how wrong that may be."""
     # what is paid once is the same with the remedy
     once = total(bucket_sums(report).filter(device=device, bucket="loading"), "ns")
-    sides, least_ns = _unprofiled.sides(report)[device], _of_full_grids(report, device, change)
+    # kernels that fill the device run in turn on any streams: what the change leaves of their time
+    filling = _filling(report, device).filter(~pl.col("row").is_in(change.gone.implode()))
+    saved_ns = 0
+    if change.shorter is not None:
+        saved_ns = total(change.shorter.join(filling, on="row", how="semi"), "saved_ns")
+    sides, least_ns = _unprofiled.sides(report)[device], intervals.length(intervals.union(filling)) - saved_ns
     known, gains = sides[0].network, []
     mended = [_whatif.mended(report, known, side.state, change) for side in sides]
     for side, found in zip(sides, _whatif.replays(known, mended), strict=True):
         then = max(found.end, known.start + least_ns)
         gains.append((max(side.end - then, 0), int(_host_time.NEAR * max(then - known.start - once, 0))))
     return gains
-
-
-def _of_full_grids(report: Report, device: int, change: Mending) -> int:
-    """What a change leaves of the time of kernels that fill the device (ns): on any streams they run in turn."""
-    filling = _filling(report, device).filter(~pl.col("row").is_in(change.gone.implode()))
-    saved_ns = 0
-    if change.shorter is not None:
-        saved_ns = total(change.shorter.join(filling, on="row", how="semi"), "saved_ns")
-    return intervals.length(intervals.union(filling)) - saved_ns
 
 
 @once_per_report

@@ -11,7 +11,7 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import used_devices
 from kanalyze.analyses.device._windows import shared_devices
-from kanalyze.analyses.device.occupancy import every_shape_known, launch_occupancy
+from kanalyze.analyses.device.occupancy import launch_occupancy
 from kanalyze.analyses.findings._doubts import CHECKS, TABLE, Check, check_table, damaged, names, pairing, with_late
 from kanalyze.analyses.host._call_kinds import begun_before, interface
 from kanalyze.analyses.host._thread_timeline import NEEDED
@@ -29,9 +29,6 @@ __all__ = ["TABLE", "health"]
 
 #: Usual when recording a running program; a doubt if it hides as much time as a finding needs.
 _MID_RUN: Final = "processes at work before the recording"
-
-#: Of fewer kernels it takes no longer to sum them by shape than to look whether that may tell anything.
-_MANY: Final = 1 << 14
 
 
 @analysis
@@ -103,8 +100,6 @@ def _shapes(report: Report) -> list[Check]:
         return []
     whole = replace(report, scope=replace(report.scope, window=None, device=None))
     effect = "occupancy, tails and the findings about them leave these out"
-    if report.kind("kernel").height >= _MANY and every_shape_known(whole):
-        return [("kernels of unknown occupancy", 0, 0, effect)]
     unknown = launch_occupancy(report if report.scope == whole.scope else whole).filter(pl.col("unknown").is_not_null())
     why = unknown.sort("count", "unknown", descending=[True, False]).get_column("unknown").head(1)
     effect = ": ".join([effect, *why])

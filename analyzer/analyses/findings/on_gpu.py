@@ -10,7 +10,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, launch_rows, with_facts
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, phrases, words_of
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, phrases, words_of
 from kanalyze.analyses.findings.say import per_iteration, place_of
 from kanalyze.analyses.host._call_kinds import PYTORCH, spoken
 from kanalyze.analyses.launches._launch_costs import graph_operations, has_graphs
@@ -245,10 +245,9 @@ def merged(groups: pl.DataFrame) -> Mending:
     return without(work.filter(~pl.col("stays")))._replace(shorter=kept)
 
 
-def host_of(rows: pl.DataFrame, *keys: str) -> pl.DataFrame:
+def host_of(rows: pl.DataFrame, *keys: str, end: str = "call_start") -> pl.DataFrame:
     """Host time from the first launch of operations (process_id, call_start) of the same keys to the last: a span."""
-    sides = {"start": pl.col("call_start").min(), "end": pl.col("call_start").max()}
-    return rows.group_by("process_id", *keys).agg(**sides)
+    return rows.group_by("process_id", *keys).agg(start=pl.col("call_start").min(), end=pl.col(end).max())
 
 
 def span_of(points: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
@@ -325,14 +324,14 @@ class Work(NamedTuple):
 
     def finding(
         self,
-        name: str,
+        name: str | Told,
         text: str,
         *names: str,
         left: float | None = 0,
         least: float = 0,
         **others: Any,  # noqa: ANN401 - of any field
     ) -> Finding:
-        """The finding that has them at stake, in the words of this name; `others` as :class:`Finding`.
+        """The finding that has them at stake, in these words, or those of this name; `others` as :class:`Finding`.
 
         `left` is what is left of each by the remedy, a share of its time, or None if that is not known. Nothing is at
         stake where they are less than a part of `least` of all kernel time.
@@ -348,7 +347,7 @@ class Work(NamedTuple):
         }
         if self.share < least:
             values["at_stake_ns"] = 0
-        told = words_of(name, self.report).of(share=percent(self.share))
+        told = words_of(name, self.report).of(share=percent(self.share)) if isinstance(name, str) else name
         return told.finding(self.device.device, text, names=names, **values)
 
 
@@ -370,9 +369,6 @@ class LaunchLess(NamedTuple):
     ahead_action: str = ""  # the same as `ahead` as a phrase; empty where it is `action`
 
 
-#: The remedy by world, of others that of CUDA, and `beside` where some kernels are replayed as graphs already.
-_LAUNCH_LESS: Final = phrases("launches")
-
 #: What to do where graphs run most of the time, and the host launches them too late.
 _MOSTLY_GRAPHS: Final = {
     "ahead": "The kernels are replayed as CUDA graphs: put more into each, and launch the next before you wait.",
@@ -386,11 +382,11 @@ _MOST: Final = 0.5
 
 def launch_less(report: Report, device: int) -> LaunchLess:
     """The remedy for many short launches on a device in a report's window."""
-    share = share_of_graphs(report).get(device, 0.0)
+    # by world, of others that of CUDA, and `beside` where some kernels are replayed as graphs already
+    share, words = share_of_graphs(report).get(device, 0.0), phrases("launches")
     if share < _SOME:
-        return LaunchLess(*spoken(report, _LAUNCH_LESS, _LAUNCH_LESS["others"]))
-    words = _LAUNCH_LESS | {PYTORCH: _LAUNCH_LESS[f"beside {PYTORCH}"]}
-    beside = LaunchLess(*spoken(report, words, _LAUNCH_LESS["beside"]))
+        return LaunchLess(*spoken(report, words, words["others"]))
+    beside = LaunchLess(*spoken(report, words | {PYTORCH: words[f"beside {PYTORCH}"]}, words["beside"]))
     return beside._replace(**_MOSTLY_GRAPHS) if share > _MOST else beside
 
 

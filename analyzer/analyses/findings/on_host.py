@@ -169,7 +169,7 @@ def outermost(report: Report) -> pl.DataFrame:
         return top.with_columns(pl.lit(0).alias(name) for name in _LAUNCHED).with_columns(aside=pl.lit(value=False))
     work = operations(other, "call_start", "thread_id", "size_bytes").drop_nulls("call_start")
     place = on_gpu.span_of(work.select(*THREAD, at="call_start"), top.select(SPAN))
-    host, device = (pl.col("detail").cast(pl.String) == way for way in (TO_HOST, TO_DEVICE))
+    host, device = (pl.col("detail") == way for way in (TO_HOST, TO_DEVICE))
     launched = work.with_columns(gathered(top.get_column("row"), place).alias("within")).drop_nulls("within")
     bytes_of = pl.col("size_bytes").cast(pl.Int64)
     sums = launched.group_by(row="within").agg(
@@ -210,8 +210,12 @@ def launched(report: Report) -> pl.DataFrame:
 
     Columns: process_id, thread_id, row, kind, name, way (of a copy), bytes (0 if unknown), call_start, call_end.
     """
+    calls = launch_calls(report, "thread_id", "call_start")
+    calls = calls.with_columns(positions(launch_rows(report), launching_rows(report)).alias("row"))
+    parts = parts_by(calls.drop_nulls("thread_id"), THREAD).values()
+    rows = pl.concat([calls.clear(), *(in_order(part, "call_start") for part in parts)]).get_column("row")
     facts = (*THREAD, "row", "kind", "name", "detail", "size_bytes", "call_start", "call_end")
-    line = facts_of(report, _launch_order(report), *facts)
+    line = facts_of(report, rows, *facts)
     return line.with_columns(pl.col("size_bytes").fill_null(0)).rename({"detail": "way", "size_bytes": "bytes"})
 
 
@@ -222,15 +226,6 @@ def with_next(line: pl.DataFrame, chosen: pl.Expr) -> pl.DataFrame:
     both = pl.concat([line[at], after], how="horizontal")
     same = pl.all_horizontal(pl.col(key).eq_missing(pl.col(f"next_{key}")) for key in THREAD)
     return both.with_columns(pl.when(same).then(pl.col("^next_.*$")))
-
-
-@once_per_process
-def _launch_order(report: Report) -> pl.Series:
-    """The first operation of each launch call of a thread, by thread and time."""
-    first = positions(launch_rows(report), launching_rows(report)).alias("row")
-    line = launch_calls(report, "thread_id", "call_start").with_columns(first).drop_nulls("thread_id")
-    parts = parts_by(line, THREAD).values()
-    return pl.concat([first.clear(), *(in_order(part, "call_start").get_column("row") for part in parts)])
 
 
 def kernels_named(line: pl.DataFrame, pattern: str) -> pl.Series:

@@ -312,8 +312,6 @@ def place_of(report: Report, rows: pl.Series) -> str:
 
     That is the function of the program around their launches, where stacks were recorded, or else the innermost range.
     """
-    if "api" not in report.kinds:
-        return ""
     work = exclusive_operations(report).select("row", "exclusive_ns").filter(pl.col("row").is_in(rows.implode()))
     work = work.gather_every(work.height // _ENOUGH + 1)
     points = facts_of(report, work.get_column("row"), *THREAD, "call_start").rename({"call_start": "at"})
@@ -360,13 +358,12 @@ _HAS_LINE: Final = re.compile(r":\d+$|\(\d+\)")
 
 def with_lines(report: Report, found: Sequence[Finding]) -> list[Finding]:
     """The findings, those that claim time with the line of the program that most of it comes from."""
-    if not any(_asked(one) for one in found) or not has_lines(report):
-        return [*found]
-    return [one._replace(line=literal(line_of(report, one))) if _asked(one) else one for one in found]
-
-
-def _asked(finding: Finding) -> bool:
-    return finding.claims is not None and not finding.claims.is_empty() and not _HAS_LINE.search(finding.where)
+    return [
+        one
+        if one.claims is None or _HAS_LINE.search(one.where) or not has_lines(report)
+        else one._replace(line=literal(line_of(report, one)))
+        for one in found
+    ]
 
 
 def line_of(report: Report, finding: Finding) -> str:

@@ -42,9 +42,6 @@ from kanalyze.tools import CUDA
 from kanalyze.units import count, percent, plural, size, time
 from kanalyze.window import of_module
 
-#: Words of rules.
-_GRID: Final = words_of("host-grid-loop")
-
 _WITHIN: Final = pl.col("detail") == "Device-to-Device"  # copies within a device, such as ``x[i] = y`` of arrays
 _STREAM: Final = ("device", "process_id", "stream")  # what follows each other in a stream
 
@@ -81,9 +78,9 @@ def host_grid_loop(report: Report) -> Findings:
         what = "One kernel is" if usual == 1 else f"{count(usual)} kernels are"
         launches = say.per_iteration(report).plural(own.height, "launch")
         library = _of_library(report, name)
-        told = words_of("repeated-work: arrays") if library and world(report) in _ARRAYS else _GRID
-        if told == _GRID and not (library and world(report) == CUDA):
-            one_launch = phrases("turns")
+        arrays, one_launch = library and world(report) in _ARRAYS, phrases("turns")
+        told = words_of("repeated-work: arrays" if arrays else "host-grid-loop")
+        if not arrays and not (library and world(report) == CUDA):
             told = told._replace(action=spoken(report, one_launch, one_launch[PYTHON]))
         # each kernel of a loop is launched once, and the host does nothing else in it
         change = on_gpu.merged(_joined(own))._replace(host=on_gpu.host_of(own, "run"))
@@ -329,7 +326,7 @@ def _on_wide_arrays(report: Report) -> set[str]:
     kernels = work.filter(pl.col("kind") == "kernel")
     if not kernels.get_column("name").unique().cast(pl.String).str.contains(_REDUCES_DOUBLES).any():
         return set()  # other types have 8 bytes, too
-    copied = work.filter(pl.col("detail").cast(pl.String) == TO_DEVICE).select(bytes=pl.col("size_bytes") // 8)
+    copied = work.filter(pl.col("detail") == TO_DEVICE).select(bytes=pl.col("size_bytes") // 8)
     block = pl.col("block_x").cast(pl.Int64)
     sizes = kernels.select("name", block=block, elements=block * pl.col("grid_x")).unique()
     pairs = sizes.join(copied.unique().filter(pl.col("bytes") >= _LARGE), how="cross")
@@ -447,8 +444,6 @@ def called_in_turn(report: Report) -> Findings:
 @Rule
 def not_jitted(report: Report) -> Findings:
     """At most one finding per device on all operations that run one by one, but for what takes parts for calls."""
-    if _modules(report).is_empty():
-        return
     single = _one_by_one(report)
     single = single.filter(~on_gpu.is_inside(single.select(*THREAD, at="start"), _in_turn(report)))
     if single.height < say.fewest_in(report) or single.get_column("module").n_unique() < _DIFFERENT:
@@ -496,28 +491,21 @@ def _fusible(report: Report, device: int) -> pl.DataFrame:
 @Rule
 def recompilation(report: Report) -> Findings:
     """At most one finding per device on modules that XLA compiles again and again."""
-    again = _compiled_again(report)
+    every = _modules(report).filter(pl.col("what") == _COMPILES)
+    order = every.sort("start").with_columns(number=pl.int_range(pl.len()).over("process_id", "module"))
+    again = intervals.overlapping(order.filter(pl.col("number") > 0), report.scope.sides)
     if again.height < (2 if say.per_iteration(report).iterations else say.FEWEST):
         return  # of iterations those that compile are odd, but for two or more
     most = literal(say.most(again, "module"))
     told = words_of("recompilation: JAX").of(most=most, times=say.per_iteration(report).plural(again.height, "time"))
-    spans = again.select(*THREAD, start="since", end="until")
-    change = on_gpu.nothing_within(report, spans.unique())
-    yield from say.on_idle(report, _idle_in(report, spans), told, lambda _: change)
-
-
-def _compiled_again(report: Report) -> pl.DataFrame:
-    """Compilations of modules compiled before, in scope: since and until the launches around on their thread."""
-    every = _modules(report).filter(pl.col("what") == _COMPILES)
-    order = every.sort("start").with_columns(number=pl.int_range(pl.len()).over("process_id", "module"))
-    again = intervals.overlapping(order.filter(pl.col("number") > 0), report.scope.sides)
-    if again.is_empty():
-        return again
+    # from the launch before on any thread to the next one of its own
     launches = operations(report, "call_start", "thread_id").drop_nulls("call_start")
     since = pl.coalesce(say.launch_before(report, again.select("process_id", at="start")), "start")
-    known = again.with_columns(since=since)
-    sides = nearest(known, launches.select(*THREAD, until="call_start"), ("end", "until"), THREAD, "after")
-    return sides.with_columns(pl.col("until").fill_null(pl.col("end")))
+    sides = again.with_columns(since=since)
+    sides = nearest(sides, launches.select(*THREAD, until="call_start"), ("end", "until"), THREAD, "after")
+    spans = sides.select(*THREAD, start="since", end=pl.coalesce("until", "end"))
+    change = on_gpu.nothing_within(report, spans.unique())
+    yield from say.on_idle(report, _idle_in(report, spans), told, lambda _: change)
 
 
 _FULL: Final = 0.9  # a device that works so much of the time is spared all of theirs; a replay keeps waits of streams
@@ -531,9 +519,18 @@ def no_donation(report: Report) -> Findings:
         return
     per = say.per_iteration(report)
     work = exclusive_operations(report, "size_bytes", "graph_node_id", "call_start", "thread_id")
-    all_copies = _copies_of_modules(report, work)
+    # of large arrays, those that a run of a module makes once; a loop in it copies what is its own
+    large = (pl.col("detail") == "Device-to-Device") & (pl.col("size_bytes") >= LARGE_BYTES)
+    copying = (pl.col("kind") == "kernel") & pl.col("name").cast(pl.String).str.contains(_COPYING)
+    every = work.filter(large | copying).drop_nulls("call_start").sort("call_start", "start")
+    runs = _modules(report).filter(pl.col("what") == _RUNS).with_row_index("run")
+    runs = runs.select("run", *THREAD, since="start", until="end")
+    every = nearest(every, runs, ("call_start", "since"), THREAD).filter(pl.col("call_start") < pl.col("until"))
+    inside = ranges_at(report, every.select(*THREAD, at="call_start"))
+    thunk = gathered(named_ranges(report).get_column("range"), inside).alias("thunk")  # told apart by nodes in a graph
+    every = every.with_columns(thunk).filter(pl.len().over("run", "graph_node_id", "thunk") == 1)
     for device, start, end in windows(report).iter_rows():
-        own, copies = (rows.filter(pl.col("device") == device) for rows in (work, all_copies))
+        own, copies = (rows.filter(pl.col("device") == device) for rows in (work, every))
         stake, busy, moved = total(copies, "exclusive_ns"), total(own, "exclusive_ns"), total(copies, "size_bytes")
         if copies.height < say.fewest_in(report) or stake < max(_WORTH * busy, 1):
             continue
@@ -548,19 +545,6 @@ def no_donation(report: Report) -> Findings:
         yield told.finding(device, told.what, claims, stake, shortens=True, mending=change)
 
 
-def _copies_of_modules(report: Report, work: pl.DataFrame) -> pl.DataFrame:
-    """The copies of large arrays, of `work`, that a run of a module makes once; a loop in it copies what is its own."""
-    large = (pl.col("detail") == "Device-to-Device") & (pl.col("size_bytes") >= LARGE_BYTES)
-    copying = (pl.col("kind") == "kernel") & pl.col("name").cast(pl.String).str.contains(_COPYING)
-    copies = work.filter(large | copying).drop_nulls("call_start").sort("call_start", "start")
-    runs = _modules(report).filter(pl.col("what") == _RUNS).with_row_index("run")
-    runs = runs.select("run", *THREAD, since="start", until="end")
-    copies = nearest(copies, runs, ("call_start", "since"), THREAD).filter(pl.col("call_start") < pl.col("until"))
-    inside = ranges_at(report, copies.select(*THREAD, at="call_start"))
-    thunk = gathered(named_ranges(report).get_column("range"), inside).alias("thunk")  # told apart by nodes in a graph
-    return copies.with_columns(thunk).filter(pl.len().over("run", "graph_node_id", "thunk") == 1)
-
-
 _NUMBERS_BYTES: Final = 1 << 12  # larger copies to the host are of more than numbers
 
 
@@ -571,7 +555,7 @@ def numbers_read(report: Report) -> Findings:
         return
     work = operations(report, "call_start", "call_row", "size_bytes").drop_nulls("call_start").sort("call_start")
     spans = work.with_columns(start="call_start", end=pl.col("call_start").shift(-1).over("process_id"))
-    to_host = pl.col("detail").cast(pl.String) == TO_HOST
+    to_host = pl.col("detail") == TO_HOST
     copies = spans.filter(to_host & (pl.col("size_bytes") <= _NUMBERS_BYTES)).drop_nulls("end")
     own = intervals.overlapping(copies, report.scope.sides)
     if own.height < say.fewest_in(report):

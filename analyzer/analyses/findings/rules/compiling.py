@@ -39,9 +39,6 @@ from kanalyze.report import Report
 from kanalyze.tools import CUDA
 from kanalyze.units import count, moment, plural, time
 
-#: Words of rules.
-_ANEW: Final = words_of("recurring-loading")
-
 #: The rules on one-time costs: those of :func:`cold_start`, and the pinning of memory.
 ONE_TIME: Final = ("context-creation", "unrecorded-context", "module-loading", "first-launch", "pinned-allocation")
 
@@ -110,7 +107,8 @@ def _loading(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
     per = say.per_iteration(report)
     told = words_of("module-loading").of(per.time(intervals.length(pieces)))
     if per.iterations:  # what runs in turn is warm: new kernels come with new shapes
-        told = told._replace(action=_ANEW.action, remedy=f"It goes on in the steady part: {_ANEW.action}.")
+        anew = words_of("recurring-loading").action
+        told = told._replace(action=anew, remedy=f"It goes on in the steady part: {anew}.")
     what, slowest = per.plural(loads.height, "call"), time(longest(loads, "dur_ns"))
     text = f"Loading modules and libraries: {what}, the longest {slowest} (most in {literal(most)})."
     return told.finding(device, text, pieces, at_most=True)
@@ -123,19 +121,16 @@ def _first_launches(report: Report, device: int) -> Finding | None:
         return None
     cold, worst = first.cold, first.cold.row(0, named=True)
     waits = reasoned_pieces(report, device).filter(pl.col("row").is_in(cold.get_column("row").implode()))
-    return (
-        words_of("first-launch")
-        .of(plural(cold.height, "kernel"))
-        .finding(
-            device,
-            f"First launches: {count(cold.height)} of {plural(first.kernels, 'kernel')} took "
-            f"{time(median_of(cold, 'api_ns'))} (median) to launch the first time against {time(first.usual_ns)} once "
-            f"warm; the longest {time(worst['api_ns'])}, {{0}}.",
-            waits.filter(bucket="launch"),
-            first.stake_ns,
-            at_most=True,
-            names=(str(worst["name"]),),
-        )
+    told = words_of("first-launch").of(plural(cold.height, "kernel"))
+    return told.finding(
+        device,
+        f"First launches: {count(cold.height)} of {plural(first.kernels, 'kernel')} took "
+        f"{time(median_of(cold, 'api_ns'))} (median) to launch the first time against {time(first.usual_ns)} once "
+        f"warm; the longest {time(worst['api_ns'])}, {{0}}.",
+        waits.filter(bucket="launch"),
+        first.stake_ns,
+        at_most=True,
+        names=(str(worst["name"]),),
     )
 
 
@@ -158,9 +153,7 @@ _FEWEST: Final = 4
 @Rule
 def recurring_loading(report: Report) -> Findings:
     """At most one finding per device, in a window of iterations most of which load kernels, on idle time around it."""
-    if not _iterations_of(report, loads := _loads(report)):
-        return
-    of_launches = pl.col("bucket").cast(pl.String).is_in(("launch", "queued"))
+    loads, of_launches = _loads(report), pl.col("bucket").is_in(("launch", "queued"))
     for device, pieces in say.idle_worth_saying(report, _around(report, loads), ~of_launches).items():
         if _iterations_of(report, _of_processes(report, device, loads)):
             yield _anew(report, device, pieces)
@@ -201,12 +194,18 @@ def _around(report: Report, loads: pl.DataFrame) -> pl.DataFrame:
 def _anew(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
     per, loads = say.per_iteration(report), _loads(report)
     many = f"{count(_iterations_of(report, loads))} of {per.all}"
-    told, why = _ANEW.of(many), "as libraries do that plan anew for each shape, which load nothing for one that recurs"
-    if _of_equal_transforms(report, loads):
-        plans, remedy = (
-            phrases("plans"),
-            "Make each plan once, or let a cache have room for all; plans may share a work area.",
-        )
+    told, why = (
+        words_of("recurring-loading").of(many),
+        "as libraries do that plan anew for each shape, which load nothing for one that recurs",
+    )
+    # whether most come right before kernels of Fourier transforms, the same and as many again and again
+    launches = operations(report, "call_start", "thread_id", *SHAPE).filter(pl.col("kind") == "kernel")
+    launches = launches.select(*THREAD, "name", *SHAPE, at="call_start").drop_nulls(["name", "at"])
+    after = nearest(loads, launches, ("start", "at"), THREAD, "after").drop_nulls("name")
+    again = after.filter(on_gpu.decoded_as(after, FAMILY == "fft")).filter(pl.len().over("name", *SHAPE) >= _FEWEST)
+    if again.height >= say.OFTEN * loads.height:
+        plans = phrases("plans")
+        remedy = "Make each plan once, or let a cache have room for all; plans may share a work area."
         told = told._replace(action=spoken(report, plans, plans[CUDA]), remedy=remedy)
         why = "most for equal Fourier transforms, whose plans are not kept"
     elif say.in_pytorch(report):
@@ -229,15 +228,6 @@ def _anew(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
         where=say.main_site(report, loads.select(*THREAD, at="start")),
         mending=on_gpu.nothing_within(report, _around(report, loads).unique()),
     )
-
-
-def _of_equal_transforms(report: Report, loads: pl.DataFrame) -> bool:
-    """Whether most `loads` come right before kernels of Fourier transforms, the same and as many again and again."""
-    launches = operations(report, "call_start", "thread_id", *SHAPE).filter(pl.col("kind") == "kernel")
-    launches = launches.select(*THREAD, "name", *SHAPE, at="call_start").drop_nulls(["name", "at"])
-    after = nearest(loads, launches, ("start", "at"), THREAD, "after").drop_nulls("name")
-    again = after.filter(on_gpu.decoded_as(after, FAMILY == "fft")).filter(pl.len().over("name", *SHAPE) >= _FEWEST)
-    return again.height >= say.OFTEN * loads.height
 
 
 # Code that is compiled again while the program runs, and algorithms of convolutions that are tried anew.
@@ -269,11 +259,9 @@ def recompilation(report: Report) -> Findings:
     trying = nearest(trying, waits, ("start", "at"), THREAD, "after").filter(pl.col("at") < pl.col("end"))
     for told, spans in ((words_of("recompilation"), compiling), (words_of("recompilation: convolutions"), trying)):
         inside = on_host.within(report, spans)
-        for _, *sides in windows(report).iter_rows():
-            begun = intervals.overlapping(inside.host, (sides[0], sides[1])).select(
-                say.part_of(pl.col("start"), *sides)
-            )
-            parts = begun.to_series()
+        for _, low, high in windows(report).iter_rows():
+            begun = intervals.overlapping(inside.host, (low, high))
+            parts = begun.select(say.part_of(pl.col("start"), low, high)).to_series()
             if parts.n_unique() < _RECURS or not (parts >= say.PARTS // 2).any():
                 continue
             times = say.per_iteration(report).plural(inside.host.height, "time")

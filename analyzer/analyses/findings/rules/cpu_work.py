@@ -115,7 +115,7 @@ def _spared(report: Report, runs: pl.DataFrame, rule: str) -> Mending:
     if rule == "cpu-operators":
         return left._replace(gone=every.mending.gone)
     facts = facts_of(report, every.mending.gone, "dur_ns", "detail").with_columns(every.mending.gone.alias("row"))
-    copies = (pl.col("detail").cast(pl.String) == TO_DEVICE).fill_null(value=False)
+    copies = (pl.col("detail") == TO_DEVICE).fill_null(value=False)
     shorter = facts.filter(copies).select("row", saved_ns=(pl.col("dur_ns") * _SPARED_OF_COPIES).cast(pl.Int64))
     return left._replace(gone=facts.filter(~copies).get_column("row"), shorter=shorter)
 
@@ -322,17 +322,15 @@ def _checks(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
     if not checked or checked < _MOST * working:
         return _NO_SPANS, _NO_SPANS
     by_check = asks.group_by(*THREAD, "parent", isnan.cast(pl.UInt32).cum_sum().alias("check"), maintain_order=True)
-    return by_check.agg(pl.col("start").min(), pl.col("end").max()).select(SPAN), _stacks(every, nodes)
-
-
-def _stacks(every: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
-    """The beginning of operators that record themselves for backward, until they go on, as far as it is long."""
+    # the beginning of operators that record themselves for backward, until they go on, as far as it is long
     own = every.filter(pl.col("sequence_number").is_not_null() & pl.col("name").str.starts_with("aten::"))
     backward = intervals.union(nodes.select("start", "end"))
     forward = own.filter(intervals.overlap(own.get_column("start"), own.get_column("end"), backward) == 0)
     inner = every.group_by(row="parent").agg(goes_on=pl.col("start").min())
     begun = forward.join(inner, on="row", how="left").with_columns(end=pl.coalesce("goes_on", "end"))
-    return begun.filter(pl.col("end") - pl.col("start") > _USUAL_NS).select(*THREAD, pl.col("start") + _USUAL_NS, "end")
+    saves = begun.filter(pl.col("end") - pl.col("start") > _USUAL_NS)
+    checks = by_check.agg(pl.col("start").min(), pl.col("end").max()).select(SPAN)
+    return checks, saves.select(*THREAD, pl.col("start") + _USUAL_NS, "end")
 
 
 def _by_kernels(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -364,15 +362,12 @@ def _by_kernels(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
     following = pl.col("start").shift(-1).over(THREAD).fill_null(pl.col("end"))
     end = pl.min_horizontal("end", following, pl.col("start") + _STACK_NS)
     spans = checks.sort(*THREAD, "start").with_columns(end=end).filter(pl.col("end") > pl.col("start"))
-    return spans.select(SPAN), _gaps(line, checks)
-
-
-def _gaps(line: pl.DataFrame, checks: pl.DataFrame) -> pl.DataFrame:
-    """Between launches of the other threads, which run forward: what is longer than usual between those of a check."""
+    # between launches of the other threads, which run forward: what is longer than usual between those of a check
     since = pl.col("call_end").shift(1).over(THREAD)
     gaps = line.select(*THREAD, start=since, end="call_start", gap=pl.col("call_start") - since).drop_nulls("gap")
     checking = checks.select(THREAD).unique()
     usual = gaps.join(checking, on=list(THREAD), how="semi", nulls_equal=True).get_column("gap").median()
     others = gaps.join(checking, on=list(THREAD), how="anti", nulls_equal=True)
     most = max(2 * int(usual), _USUAL_NS) if isinstance(usual, float) else _USUAL_NS
-    return others.filter(pl.col("gap").is_between(most, _STACK_NS)).select(*THREAD, pl.col("start") + most, "end")
+    long = others.filter(pl.col("gap").is_between(most, _STACK_NS))
+    return spans.select(SPAN), long.select(*THREAD, pl.col("start") + most, "end")

@@ -32,11 +32,6 @@ from kanalyze.report import Report
 from kanalyze.units import moment, plural, size, time
 from kanalyze.window import located, of_iteration
 
-#: Words of rules.
-_PREPARES: Final = words_of("host-computes: new kernels")
-_UNKNOWN: Final = words_of("host-computes")
-_OWN_CODE: Final = words_of("own-code")
-
 #: What DataLoader calls the range (in old versions the operator) in which it gets a batch, with the kind of loader.
 _NEXT: Final = r"enumerate\(DataLoader\)#\w*?(SingleProcess|MultiProcessing)\w*\.__next__"
 
@@ -61,10 +56,8 @@ def data_loading(report: Report) -> Findings:
     for told, workers in ((words_of("data-loading: no workers"), False), (words_of("data-loading: workers"), True)):
         batches = every.filter(pl.col("end") - pl.col("start") >= _HANDOVER_NS[workers], workers=workers)
         for device, pieces in (say.idle_worth_saying(report, batches) if batches.height else {}).items():
-            took, most = (
-                batches.select(ns=pl.col("end") - pl.col("start")),
-                _most_in_loader(report, device, workers=workers),
-            )
+            took = batches.select(ns=pl.col("end") - pl.col("start"))
+            most = _most_in_loader(report, device, workers=workers)
             median = f"{time(median_of(took, 'ns'))} in the median, the longest {time(longest(took, 'ns'))}"
             yield told.finding(
                 device,
@@ -224,7 +217,7 @@ def idle_before_data(report: Report, device: int) -> pl.DataFrame:
 
     That is in no CUDA call, between the call of such a copy and the thread's launching call before.
     """
-    to_device = pl.col("detail").cast(pl.String) == TO_DEVICE
+    to_device = pl.col("detail") == TO_DEVICE
     large = (pl.col("device") == device) & (pl.col("size_bytes") >= _DATA_BYTES)
     copying = on_host.device_copies(report).filter(large & to_device).select(*THREAD, end="call_start").drop_nulls()
     before = nearest_launches(report, copying.rename({"end": "at"}), "call_end").to_series()
@@ -259,7 +252,7 @@ def _computes(report: Report, device: int, spans: pl.DataFrame) -> Finding:
     start, longest_ns = lengths.sort("ns", "start", descending=[True, False]).row(0)
     most = f" Most {'; '.join(parts)}." if parts else ""
     told = _advice(report, device, _mostly(phases), spans)
-    unclear = told.headline != _PREPARES.headline
+    unclear = told.headline != words_of("host-computes: new kernels").headline
     return told.finding(
         device,
         f"GPU {device} idle while the program runs its own code, in no CUDA call: "
@@ -294,9 +287,10 @@ def _short_stretches(report: Report, spans: pl.DataFrame) -> int:
 
 def _advice(report: Report, device: int, top: str, spans: pl.DataFrame) -> Told:
     """The words on host time with most of it in the phase `top`: on short stretches, or on where long ones are."""
+    told = words_of("host-computes")
     if many := _short_stretches(report, spans):
         less = on_gpu.launch_less(report, device)
-        return _UNKNOWN._replace(
+        return told._replace(
             headline=f"The GPU waits for the program in {say.per_iteration(report).plural(many, 'short stretch')}",
             action=less.ahead_action or less.action,
             remedy=less.ahead,
@@ -305,13 +299,13 @@ def _advice(report: Report, device: int, top: str, spans: pl.DataFrame) -> Told:
     loading = loading_seen(report).filter(pl.col("start").is_between(low, high, closed="left"))
     recurs = say.per_iteration(report).iterations or loading.select(say.all_along(pl.col("start"), low, high)).item()
     if top == say.LOADS_NEXT and recurs:
-        return _PREPARES
+        return words_of("host-computes: new kernels")
     how = "kanalyze show culprits --by function"
     if not own_samples(report):
         how = f"nsys profile {'--python-sampling=true' if say.in_pytorch(report) else '--sample=process-tree'}"
     where = f"The GPU waits for the program {literal(top)}"
     fits = top.startswith("in ") or (top and len(where) <= HEADLINE_LONGEST)
-    return _UNKNOWN._replace(headline=where if fits else _UNKNOWN.headline, action=_UNKNOWN.action.format(how))
+    return told._replace(headline=where if fits else told.headline, action=told.action.format(how))
 
 
 def _phases(report: Report, device: int, spans: pl.DataFrame) -> pl.DataFrame:
@@ -327,8 +321,6 @@ def _phases(report: Report, device: int, spans: pl.DataFrame) -> pl.DataFrame:
 
 def _faulting(report: Report, device: int) -> str:
     """The sentence on CPU page faults meanwhile, which are not the program's code either; empty without any."""
-    if "fault" not in report.kinds:
-        return ""
     used = used_devices(report).filter(pl.col("device") == device)
     faults = faults_seen(report).filter(pl.col("side") == "CPU").join(used, on="process_id", how="semi")
     low, high = say.sides_of(report, device)
@@ -371,17 +363,14 @@ def converted_arrays(report: Report) -> Findings:
         shorter = runs.select("row", saved_ns=on_gpu.part("dur_ns", pl.col("spared")))
         aside = pl.min_horizontal(pl.col("at") - pl.col("end"), pl.col("size_bytes") * _ASIDE_NS_PER_BYTE)
         spared = runs.select("process_id", "start", end=pl.col("end") + (aside * pl.col("spared")).cast(pl.Int64))
-        yield (
-            words_of("large-upload: arrays")
-            .of(spoken(report, conversions, conversions["others"]))
-            .finding(
-                device,
-                f"Lines of the program convert arrays on the CPU, {per.plural(runs.height, 'time')}, of which {moved} "
-                f"are copied to the GPU next each time: it idles for {per.time(intervals.length(idle))} until that "
-                "copy, which has four bytes or more for what may be stored in one.",
-                claims,
-                mending=Mending(shorter=shorter, host=spared),
-            )
+        told = words_of("large-upload: arrays").of(spoken(report, conversions, conversions["others"]))
+        yield told.finding(
+            device,
+            f"Lines of the program convert arrays on the CPU, {per.plural(runs.height, 'time')}, of which {moved} "
+            f"are copied to the GPU next each time: it idles for {per.time(intervals.length(idle))} until that "
+            "copy, which has four bytes or more for what may be stored in one.",
+            claims,
+            mending=Mending(shorter=shorter, host=spared),
         )
 
 
@@ -394,7 +383,7 @@ def _converted(report: Report) -> pl.DataFrame:
     chosen = chosen.filter((converts | (pl.col("scales") & (number - last <= _NEAR))).fill_null(value=False))
     lines = source_lines(report).join(chosen.select(*PLACE, "scales"), on=PLACE, nulls_equal=True)
     lines = intervals.overlapping(lines.select("process_id", "scales", **intervals.OF_EVENTS), report.scope.sides)
-    large = (pl.col("detail").cast(pl.String) == TO_DEVICE) & (pl.col("size_bytes") >= LARGE_BYTES)
+    large = (pl.col("detail") == TO_DEVICE) & (pl.col("size_bytes") >= LARGE_BYTES)
     keys = ("process_id", "device", "row", "dur_ns", "size_bytes")
     copies = on_host.device_copies(report).filter(large).select(*keys, at="call_start").drop_nulls("at")
     next_one = nearest(lines, copies, ("end", "at"), ["process_id"], "after").drop_nulls("at")
@@ -432,7 +421,8 @@ def own_code(report: Report) -> Findings:
         sums = quiet.group_by("place").agg(pl.col("ns").sum()).sort("ns", "place", descending=[True, False])
         place, line = placed_with_text(report, sums.head(1)).select("place", pl.col("text").cast(pl.String)).row(0)
         call = next((call for call in _CALL.findall(_NO_CODE.sub("", line or "")) if not iskeyword(call)), "")
-        told = _OWN_CODE._replace(headline=f"{_OWN_CODE.headline}: {literal(call)}()") if call else _OWN_CODE
+        told = words_of("own-code")
+        told = told._replace(headline=f"{told.headline}: {literal(call)}()") if call else told
         yield told.finding(
             device,
             f"GPU {device} idle while the program runs lines of its own that launch nothing: "

@@ -94,8 +94,6 @@ _LATE: Final = 0.1
 @Rule
 def graph_candidate(report: Report) -> Findings:
     """One finding per device that waited for launches that repeat, and could be a CUDA graph."""
-    if device_operations(report).height < _FEWEST_LAUNCHES:
-        return
     buckets = bucket_sums(report)
     late = buckets.filter(pl.col("bucket").is_in((*_LAUNCHING, "host"))).group_by("device").agg(pl.col("share").sum())
     waits = buckets.filter(pl.col("bucket").is_in(_LAUNCHING)).group_by("device").agg(pl.col("ns").sum())
@@ -161,19 +159,16 @@ def _cut_all_over(report: Report) -> bool:
 @Rule
 def timed_kernels(report: Report) -> Findings:
     """One finding per device with kernels that are timed after a fill of the cache, on all of them together."""
-    if (runs := timed_runs(report)).is_empty():
-        return
     per = say.per_iteration(report)
     work = exclusive_operations(report, "call_start").drop_nulls("call_start")
-    begun = runs.select("process_id", run="start", until="end")
+    begun = timed_runs(report).select("process_id", run="start", until="end")
     line = nearest(work, begun, ("call_start", "run"), ["process_id"]).filter(pl.col("call_start") < pl.col("until"))
     line = line.with_columns(fill=pl.col("call_start") == pl.col("run"))
     for device, own in say.by_device(line.sort("device")):
         fills, timed = own.filter("fill"), own.filter(~pl.col("fill"))
         if fills.is_empty() or timed.is_empty():
             continue
-        sums = timed.group_by(pl.col("name").cast(pl.String)).agg(pl.col("exclusive_ns").sum())
-        name = str(sums.sort("exclusive_ns", "name", descending=[True, False]).item(0, "name"))
+        name = say.most(timed, "name", "exclusive_ns")
         fill, took = (per.time(total(part, "exclusive_ns")) for part in (fills, timed))
         yield words_of("timed-kernels").finding(
             device,
@@ -254,8 +249,8 @@ def _held_by_events(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     """Copies on streams without kernels that took turns with kernels by events; `number` is the stream of the kernel.
 
     Of one buffer: a copy to the device waits until the kernels of the last data are through, and kernels until a copy
-    to the host has their last results, and perhaps such a one to the device beside it has new data. Of copies to the device none that the host asked for after one of at least its
-    size to the host, whose data it could be.
+    to the host has their last results, and perhaps such a one to the device beside it has new data. Of copies to the
+    device none that the host asked for after one of at least its size to the host, whose data it could be.
     """
     work = streamed_operations(report).select("row", "rank", "start", "end", "number", "group").sort("start")
     call, free = pl.col("call_start"), pl.col("end").cum_max().shift(1).over("number")
@@ -272,7 +267,7 @@ def _held_by_events(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     late = pl.col("before_end") > pl.max_horizontal(pl.col("call_end") + soon, "free")
     down = down.filter((pl.col("start") - pl.col("before_end") < soon) & late)
     down = down.filter(waits_for_events(report, down))
-    back = on_host.device_copies(report).filter(pl.col("detail").cast(pl.String) == TO_HOST)
+    back = on_host.device_copies(report).filter(pl.col("detail") == TO_HOST)
     back = back.join(down.select(least=pl.col("size_bytes").min()), how="cross")
     back = back.filter(pl.col("size_bytes") >= pl.col("least"))  # less is not its data
     back = back.select("row").join(work.select("row", "group", back_end="end"), on="row").sort("back_end")
@@ -452,8 +447,6 @@ def exposed_communication(report: Report) -> Findings:
     """On all collectives of a device; one finding on their transfer and one on waits, where the report tells them."""
     # how long each device does nothing but communicate, and of that waits for partners, mostly for one
     rows = ledger(report).filter(pl.col("bucket") == "communication")
-    if rows.is_empty():
-        return
     ns, detail, waits = pl.col("ns"), pl.col("detail"), pl.col("detail").str.starts_with(WAITING)
     exposed = rows.group_by("device").agg(
         ns=ns.sum(),
@@ -471,8 +464,14 @@ def exposed_communication(report: Report) -> Findings:
 def _of_rank(report: Report, rank: dict[str, Any], ranks: pl.DataFrame, worth: float) -> list[Finding]:
     """The findings on transfer and on waits; on both as one where the report tells neither."""
     per, device, ns, partner = say.per_iteration(report), rank["device"], rank["ns"], rank["partner"]
-    sums = _by_kind(report, device)
-    whole = intervals.length(intervals.union(_collectives(report).filter(device=device)))
+    work = _collectives(report).filter(device=device)
+    kinds = decoded(report, beside(work, report.table("collective_detail"), "collective"), "operation")
+    # by kind, as recorded, else by the kernel's name
+    sums = kinds.group_by(kind=pl.coalesce(pl.col("collective").cast(pl.String), "operation")).agg(
+        count=pl.len(), ns=pl.col("exclusive_ns").sum()
+    )
+    sums = sums.filter(pl.col("ns") > 0).sort("ns", "kind", descending=[True, False])
+    whole = intervals.length(intervals.union(work))
     named = [
         f"{literal(kind)} {per.time(took)} ({per.plural(count, 'kernel')})"
         for kind, count, took in sums.head(_NAMED).iter_rows()
@@ -519,12 +518,3 @@ def _of_rank(report: Report, rank: dict[str, Any], ranks: pl.DataFrame, worth: f
 
 def _collectives(report: Report) -> pl.DataFrame:
     return exclusive_operations(report).filter(pl.col("bucket") == "communication")
-
-
-def _by_kind(report: Report, device: int) -> pl.DataFrame:
-    """Exposed time by collective, the longest first: kind, count, ns. As recorded, else by the kernel's name."""
-    work = _collectives(report).filter(device=device)
-    told = decoded(report, beside(work, report.table("collective_detail"), "collective"), "operation")
-    named = told.with_columns(kind=pl.coalesce(pl.col("collective").cast(pl.String), "operation"))
-    sums = named.group_by("kind").agg(count=pl.len(), ns=pl.col("exclusive_ns").sum())
-    return sums.filter(pl.col("ns") > 0).sort("ns", "kind", descending=[True, False])

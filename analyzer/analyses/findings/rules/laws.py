@@ -88,16 +88,13 @@ def _caused(report: Report) -> pl.DataFrame:
     return caused.drop_nulls("cause")
 
 
-#: What is told of each cause, with figures of the call that most time is lost of.
-_TOLD: Final = {cause: words_of(cause) for cause in _WORTH}
-
-
 @Rule
 def below_roofs(report: Report) -> Findings:
     """At most one finding per device and cause."""
     for device in on_gpu.kernel_sums(report):
-        for cause, told in _TOLD.items():
-            yield _finding(Work(report, device, _caused(report).filter(device=device.device, cause=cause)), told)
+        for cause in _WORTH:
+            rows = _caused(report).filter(device=device.device, cause=cause)
+            yield _finding(Work(report, device, rows), words_of(cause))
 
 
 def _finding(work: Work, told: Told) -> Finding | None:
@@ -115,15 +112,13 @@ def _finding(work: Work, told: Told) -> Finding | None:
         whole = intervals.overlap(rows.get_column("start"), rows.get_column("end"), left) == rows["end"] - rows["start"]
         return _finding(work._replace(rows=rows.filter(whole)), told)
 
-    return words.finding(
-        work.device.device,
+    return work.finding(
+        words,
         words.what,
-        work.rows.select("start", "end"),
-        stake_ns,
-        names=(name,),
-        where=say.place_of(work.report, work.rows.get_column("row")),
+        name,
+        left=None,
+        at_stake_ns=stake_ns,
         mending=None if floor else Mending(work.rows.select("row", saved_ns=on_gpu.part("dur_ns", 1 - kept))),
-        shortens=True,
         vague=floor,
         general=told.rule == _FAR,
         retold=of_left,

@@ -25,14 +25,8 @@ from kanalyze.columns import gathered, mixed, nearest
 from kanalyze.report import Report
 from kanalyze.units import percent
 
-#: Words of rules.
-_RECURRENT: Final = words_of("rnn-cells")
-_SLICES: Final = words_of("repeated-work")
-_INDEXED: Final = words_of("loop-indexing")
-_SENT: Final = words_of("small-copies: tensors")
-_READ: Final = words_of("blocking-read: values")
-_MASKED: Final = words_of("boolean-masks: loop")
-_OPTIMIZER: Final = words_of("unfused-optimizer: parameters")
+_RECURRENT: Final = "rnn-cells"
+_SENT: Final = "small-copies: tensors"
 
 #: Fewest passes of a loop, and the most operators of one.
 _PASSES: Final = 8
@@ -90,21 +84,20 @@ _MARKS: Final = {
 @Rule
 def python_loops(report: Report) -> Findings:
     """At most one finding per device on each kind of loop of Python."""
-    every, once = _loops(report), not say.per_iteration(report).iterations
-    for told in (_RECURRENT, _SLICES, _INDEXED, _SENT, _READ, _MASKED, _OPTIMIZER):
-        loops = every.filter(pl.col("rule") == told.rule)
-        if loops.is_empty() or (told == _SENT and once):  # a model is moved
+    for loops in _loops(report).partition_by("rule", maintain_order=True):
+        told = words_of(loops.item(0, "rule"))
+        if loops.item(0, "rule") == _SENT and not say.per_iteration(report).iterations:  # a model is moved
             continue
         top = loops.sort("passes", "start", descending=[True, False]).row(0, named=True)
         inside = on_host.within(report, loops)
         launches = say.per_iteration(report).plural(len(inside.mending.gone), "launch")
         text = f"{told.what}, {top['passes']:,} times in a row, in {launches} ({literal(top['operators'])}): "
-        idle, mending = idle_within(report, inside.host), partial(_at_once, loops=loops, rule=told.rule)
+        idle, mending = idle_within(report, inside.host), partial(_at_once, loops=loops)
         for one in on_host.on_time(report, told.of(**top), inside, text, mending):
             yield one if one and intervals.length(idle[one.device]) >= _IDLES * one.at_stake_ns else None
 
 
-def _at_once(report: Report, loops: pl.DataFrame, rule: str) -> Mending:
+def _at_once(report: Report, loops: pl.DataFrame) -> Mending:
     """Each loop is launched as one pass, whose kernels take as long as those of all passes.
 
     Where passes do not need each other's results, as long as these would that filled the GPU, and no less than one.
@@ -117,7 +110,7 @@ def _at_once(report: Report, loops: pl.DataFrame, rule: str) -> Mending:
     passes, took = float(loops.select(pl.col("passes").median()).item()), pl.col("dur_ns")
     kept = pl.max_horizontal((pl.len().over("loop") / passes).cast(pl.Int64), pl.lit(1))
     whole, filled = took.sum().over("loop"), (took * pl.col("part")).sum().over("loop")
-    each = whole if rule == _RECURRENT.rule else pl.max_horizontal(filled, whole / passes).cast(pl.Int64)
+    each = whole if loops.item(0, "rule") == _RECURRENT else pl.max_horizontal(filled, whole / passes).cast(pl.Int64)
     groups = line.sort("loop", "call_start").select("row", "dur_ns", group="loop", kept=kept, merged_ns=each)
     return on_gpu.merged(groups)._replace(calls=inside.mending.calls, host=inside.mending.host)
 
@@ -127,10 +120,17 @@ _LOOP: Final = ("rule", "passes", "operators", "row", "stop", *SPAN)
 
 @once_per_process
 def _loops(report: Report) -> pl.DataFrame:
-    """Loops of the operators' threads, and what backward runs for them: rule, passes, operators (of a pass), SPAN."""
+    """Loops of the operators' threads, and what backward runs for them: :data:`_LOOP`.
+
+    These are rule (what its words are called), passes, operators (of a pass) and SPAN.
+    """
     line = on_host.outermost(report)
-    if line.is_empty():
-        return _by_kernels(report)
+    if line.is_empty():  # runs of cells by the names of their kernels, in a report without operators
+        own = on_host.launched(report).with_row_index("at")
+        cells = own.filter(on_host.kernels_named(own, _CELL_KERNELS))
+        kernel, nothing = pl.col("name").cast(pl.String).str.extract(f"({_CELL_KERNELS})"), pl.lit(None, pl.Int64)
+        cells = cells.with_columns(kernel.alias("operators"), start="call_start", end="call_end")
+        return _cell_loops(cells.with_columns(row=nothing, stop=nothing))
     every = on_host.operators(report)
     nodes = intervals.union(every.filter(pl.col("name").str.starts_with(NODE)).select("start", "end"))
     backward = intervals.overlap(line.get_column("start"), line.get_column("end"), nodes) > 0
@@ -145,15 +145,6 @@ def _loops(report: Report) -> pl.DataFrame:
     return _with_backward(every, pl.concat([_cell_loops(cells, "depends"), _stretches(line)]))
 
 
-def _by_kernels(report: Report) -> pl.DataFrame:
-    """Runs of cells by the names of their kernels, in a report without operators."""
-    line = on_host.launched(report).with_row_index("at")
-    cells = line.filter(on_host.kernels_named(line, _CELL_KERNELS))
-    kernel, nothing = pl.col("name").cast(pl.String).str.extract(f"({_CELL_KERNELS})"), pl.lit(None, pl.Int64)
-    cells = cells.with_columns(kernel.alias("operators"), start="call_start", end="call_end")
-    return _cell_loops(cells.with_columns(row=nothing, stop=nothing))
-
-
 def _cell_loops(cells: pl.DataFrame, *keys: str) -> pl.DataFrame:
     """Runs of the same `cells` (at, operators), no further apart than usual, and with the same `keys`."""
     apart = pl.col("at").cast(pl.Int64) - pl.col("at").shift(1).cast(pl.Int64)
@@ -163,7 +154,7 @@ def _cell_loops(cells: pl.DataFrame, *keys: str) -> pl.DataFrame:
         pl.col(*THREAD, "row", "start", "operators").first(),
         pl.col("end", "stop").last(),
         passes=pl.len().cast(pl.Int64),
-        rule=pl.lit(_RECURRENT.rule),
+        rule=pl.lit(_RECURRENT),
     )
     return found.filter(pl.col("passes") >= _PASSES).select(_LOOP)
 
@@ -286,26 +277,26 @@ def _rule() -> pl.Expr:
     slices = pl.col("put_together") | written | (slices & ~pl.col("only_plain"))
     return (
         pl.when(pl.col("only_elements") & pl.col("put_together") & ~pl.col("backward"))
-        .then(pl.lit(_INDEXED.rule))
+        .then(pl.lit("loop-indexing"))
         .when(~pl.col("launching") | pl.col("backward") | (pl.col("asks") & pl.col("weights")))
         .then(None)
         .when(pl.col("asks"))
         .then(
             pl.when("masks")
-            .then(pl.lit(_MASKED.rule))
+            .then(pl.lit("boolean-masks: loop"))
             .when(pl.any_horizontal("reads", "takes"))
-            .then(pl.lit(_READ.rule))
+            .then(pl.lit("blocking-read: values"))
         )
         .when(pl.col("cells") | (pl.col("recurrent") & pl.col("depends")))
         .then(None)
         .when("sends")
-        .then(pl.when("small").then(pl.lit(_SENT.rule)))
+        .then(pl.when("small").then(pl.lit(_SENT)))
         .when(apart & pl.all_horizontal("sigmoid", "tanh", "dense"))
-        .then(pl.lit(_RECURRENT.rule))
+        .then(pl.lit(_RECURRENT))
         .when(~pl.col("weights") & (pl.all_horizontal("layers", "in_place", "roots") | parameters))
-        .then(pl.lit(_OPTIMIZER.rule))
+        .then(pl.lit("unfused-optimizer: parameters"))
         .when(slices)
-        .then(pl.when("recurrent").then(pl.lit(_RECURRENT.rule)).otherwise(pl.lit(_SLICES.rule)))
+        .then(pl.when("recurrent").then(pl.lit(_RECURRENT)).otherwise(pl.lit("repeated-work")))
     )
 
 

@@ -62,7 +62,7 @@ def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.Data
     exposed, ns = intervals.overlap(calls.get_column("start"), calls.get_column("end"), idle), pl.col("exposed").sum()
     sums = calls.with_columns(exposed.alias("exposed")).group_by("call").agg(ns)
     sums = sums.sort("exposed", "call", descending=[True, False])
-    waits = (pl.col("device") == device) & (pl.col("bucket").cast(pl.String) == "allocation")
+    waits = (pl.col("device") == device) & (pl.col("bucket") == "allocation")
     held = sums.join(bucket_sums(report).filter(waits).select(call="detail", held="ns"), on="call")
     if not (stake := int(held.select(pl.min_horizontal("exposed", "held").sum()).item())):
         return None
@@ -168,7 +168,8 @@ def _thrash(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
     of_kernels = part(pl.col("exclusive_ns"), pl.col("again_bytes"), pl.col("size_bytes"))
     stalled = _stalled(report, device, again=True)
     evicted = total(unasked.filter(pl.col("cause") == "Eviction"), "size_bytes")
-    host = _faulting_times(faulting_host(report).get(device, pl.DataFrame(schema=intervals.SPANS)))
+    # when the device waits for what the CPU does as it faults
+    host = faulting_host(report).get(device, pl.DataFrame(schema=intervals.SPANS)).select("start", "end").unique()
     waits, per = intervals.length(host), say.per_iteration(report)
     return words_of("unified-memory-thrash").finding(
         device,
@@ -207,8 +208,6 @@ def _prefetch(report: Report, device: int, moved: pl.DataFrame) -> Finding | Non
 
 def _stalled(report: Report, device: int, *, again: bool = False) -> int:
     """How long kernels ran during page faults, with `again` of those that had moved there: their stall at most."""
-    if "fault" not in report.kinds:
-        return 0
     groups = faults_seen(report).filter((pl.col("side") == "GPU") & (pl.col("device") == device))
     if again:
         pieces = pages(report).pieces.select("process_id", "on_device_ns", first="start", behind="end")
@@ -231,8 +230,6 @@ def pinned_allocation(report: Report) -> Findings:
     names = names_that(report, _PINNING.match)
     calls = allocating_calls(report).filter(pl.col("name").is_in(names) & pl.col("round").is_null())
     calls = intervals.overlapping(calls, report.scope.sides)
-    if calls.is_empty():
-        return
     details = pl.Series("name", names).to_frame().select(shown(pl.col("name"))).to_series()
     pinning = (pl.col("bucket") == "allocation") & pl.col("detail").is_in(details.implode())
     idle = idle_within(report, calls.select(*THREAD, "start", "end"))
@@ -256,7 +253,7 @@ def cpu_page_faults(report: Report) -> Findings:
     """At most one finding per device, on all of the CPU's work in which it faults on managed memory."""
     per, ns = say.per_iteration(report), (pl.col("end") - pl.col("start")).sum()
     for device, inside in faulting_host(report).items():
-        claims = _faulting_times(inside)
+        claims = inside.select("start", "end").unique().sort("start")
         if total(inside, "faults") < _FEWEST_FAULTS:
             continue
         each = inside.unique("start", keep="first").group_by(pl.col("function").cast(pl.String)).agg(ns=ns).drop_nulls()
@@ -273,11 +270,6 @@ def cpu_page_faults(report: Report) -> Findings:
         )
         where = literal(name) if most_ns >= _MOST * stake else ""
         yield words_of("cpu-page-faults").finding(device, text, claims, where=where)
-
-
-def _faulting_times(inside: pl.DataFrame) -> pl.DataFrame:
-    """When a device waits for such work: start, end."""
-    return inside.select("start", "end").unique().sort("start")
 
 
 # Copies of pageable memory, which hold up the host.
@@ -322,8 +314,6 @@ def _pageable(report: Report) -> pl.DataFrame:
     large = ~pl.col("synchronous") | (pl.col("size_bytes") > _STAGED_BYTES)
     chosen = pl.col("detail").is_in([TO_DEVICE, TO_HOST]) & (pl.col("memory") == PAGEABLE) & large
     copies = copies_by_calls(report).filter(chosen)
-    if not (copies.get_column("detail") == TO_HOST).any():
-        return copies.with_columns(spared="call_start", until="call_end")
     ends = streamed_operations(report).select("row", "start", "end", "number").sort("number", "start", "row")
     ends = ends.select("row", before=pl.col("end").cum_max().shift(1).over("number"))
     line = copies.join(ends, on="row", how="left", maintain_order="left").with_row_index("place")
@@ -409,9 +399,8 @@ _PINNED_RATES: Final = {"8.0": 20e9, "8.9": 20e9, "9.0": 45e9, "10.0": 45e9}
 @Rule
 def pageable_copy(report: Report) -> Findings:
     """Findings per device: one on recurring copies, and one on those that happen once."""
-    if _pageable(report).height:
-        parts = pageable_copies(report).partition_by("device", "when", as_dict=True, maintain_order=True)
-        yield from (_pageable_finding(report, part, str(when)) for (_, when), part in parts.items())
+    parts = pageable_copies(report).partition_by("device", "when", as_dict=True, maintain_order=True)
+    yield from (_pageable_finding(report, part, str(when)) for (_, when), part in parts.items())
 
 
 def _pageable_finding(report: Report, copies: pl.DataFrame, when: str) -> Finding:
@@ -430,11 +419,8 @@ def _pageable_finding(report: Report, copies: pl.DataFrame, when: str) -> Findin
     way = "to the host" if 2 * back > moved else "to the GPU"
     if when in {"once", "few"}:
         needed = copies.select(_NEEDED.any()).item()  # the host may do without what it waits for
-        return (
-            words_of("pageable-copy-once")
-            .of(size(moved))
-            .finding(device, text, claims, stake, at_most=not needed, vague=True)
-        )
+        told = words_of("pageable-copy-once").of(size(moved))
+        return told.finding(device, text, claims, stake, at_most=not needed, vague=True)
     return words_of("pageable-copy", report).finding(
         device,
         text,

@@ -167,8 +167,6 @@ def _waited(casts: Work) -> int:
     Of each it counts from the end of the process's launch before, and is no more than in the median: what else the
     host did now and then, such as loading data, is not the cast's.
     """
-    if "api" not in casts.report.kinds:
-        return 0
     called = with_facts(casts.report, casts.rows, "call_start")
     before = say.launch_before(casts.report, called.select("process_id", at="call_start"))
     gaps = idle_spans(casts.report)[casts.device.device].select(since="start", start="end")
@@ -229,12 +227,11 @@ def bias_before_batchnorm(report: Report) -> Findings:
     kernels = _of_biases(report)
     for device in on_gpu.kernel_sums(report):
         work = Work(report, device, kernels.filter(pl.col("device") == device.device))
-        if work.ns:
-            yield work.finding(
-                "bias-before-batchnorm",
-                f"{work.many('kernel')} add biases of convolutions, or sum their gradients, before a batch "
-                f"normalization, which takes off the mean and the bias with it: {work.took}.",
-            )
+        yield work.finding(
+            "bias-before-batchnorm",
+            f"{work.many('kernel')} add biases of convolutions, or sum their gradients, before a batch normalization, "
+            f"which takes off the mean and the bias with it: {work.took}.",
+        )
 
 
 def _of_biases(report: Report) -> pl.DataFrame:
@@ -372,8 +369,6 @@ def recomputation(report: Report) -> Findings:
         inside = pl.col("place").is_between(place.min().over("run"), place.max().over("run"))
         work = Work(report, device, line.filter(inside))
         called = with_facts(report, work.rows, "call_start", "call_end").drop_nulls(("call_start", "call_end"))
-        sides = {"start": pl.col("call_start").min(), "end": pl.col("call_end").max()}
-        spared = called.group_by("run", "process_id").agg(**sides).drop("run")
         memory = report.devices.filter(device=device.device).get_column("memory_bytes").drop_nulls()
         holds = f" The GPU has {size(int(memory.item(0)))}." if len(memory) else ""
         yield work.finding(
@@ -383,7 +378,7 @@ def recomputation(report: Report) -> Findings:
             least=_WORTH_AGAIN,
             where=literal(line_that_reads(report, _CHECKPOINTS, say.per_iteration(report).iterations or 1)),
             # and what the host does from the first of them to the last
-            mending=on_gpu.without(work.rows)._replace(host=spared),
+            mending=on_gpu.without(work.rows)._replace(host=on_gpu.host_of(called, "run", end="call_end")),
         )
 
 

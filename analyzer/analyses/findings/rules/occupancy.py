@@ -262,6 +262,12 @@ def low_occupancy(report: Report) -> Findings:
         way = say.TRITON if say.written_with(report, str(top["name"])) == say.TRITON else world(report)
         remedy = (phrases("limiters") | phrases(f"limiters in {way}"))[top["limiter"].split(", ")[0]]
         headline = f"{count(top['warps_per_sm'])} of {count(top['max_warps_per_sm'])} warps fit on an SM: {{0}}"
+        used = (top["static_shared_bytes"] or 0) + (top["dynamic_shared_bytes"] or 0)
+        sizes = {name: size(top[name] or 0) for name in ("shared", "shared_config_bytes", "shared_per_sm_bytes")}
+        blocks = {"blocks": plural(top["blocks_per_sm"], "block"), "threads": plural(top["threads"], "thread")}
+        # the limiting resource, and from which amount on one more block would fit
+        limit = phrases("limits").get(top["limiter"], " and ".join(top["limiter"].rsplit(", ", 1)))
+        limit = limit.format(**{**top, **sizes, **blocks, "used": size(used)})
         helps = f"{remedy}. It helps where the kernel waits for latency, not where it waits for bandwidth."
         yield _told(
             report,
@@ -270,7 +276,7 @@ def low_occupancy(report: Report) -> Findings:
             Told("low-occupancy", headline, remedy, helps, "occupancy"),
             f"{{0}} gets at most {count(top['warps_per_sm'])} of {plural(top['max_warps_per_sm'], 'warp')} on an SM "
             f"({percent(top['occupancy_share'])} occupancy), for {say.per_iteration(report).time(top['alone_ns'])}; "
-            f"the limit is {_limit(top)}.{_also(other_shapes(rows), 'other launch shape', 'of low occupancy')}",
+            f"the limit is {limit}.{_also(other_shapes(rows), 'other launch shape', 'of low occupancy')}",
             at_most=True,
         )
 
@@ -283,15 +289,6 @@ def _changeable(report: Report, launches: pl.DataFrame) -> pl.DataFrame:
     at_limit = at_limit.select("device", pl.col("name").cast(launches.schema["name"]))
     written = launches.filter(pl.col("name").cast(pl.String).is_in(own))
     return written.join(at_limit, on=["device", "name"], how="anti", maintain_order="left")
-
-
-def _limit(top: dict[str, Any]) -> str:
-    """The limiting resource, and from which amount on one more block would fit."""
-    used = (top["static_shared_bytes"] or 0) + (top["dynamic_shared_bytes"] or 0)
-    sizes = {name: size(top[name] or 0) for name in ("shared", "shared_config_bytes", "shared_per_sm_bytes")}
-    blocks = {"blocks": plural(top["blocks_per_sm"], "block"), "threads": plural(top["threads"], "thread")}
-    several = " and ".join(top["limiter"].rsplit(", ", 1))
-    return str(phrases("limits").get(top["limiter"], several)).format(**{**top, **sizes, **blocks, "used": size(used)})
 
 
 @Rule
@@ -320,7 +317,14 @@ def _small(report: Report, shapes: pl.DataFrame) -> Finding:
     threads = plural(top["blocks"] * top["threads"], "thread")
     of_fit = f", {threads} of the {count(fit)} that fit" if fit else ""
     headline = f"{plural(top['blocks'], 'block')} for {count(top['sm_count'])} SMs: {{0}}"
-    action, remedy = _more_blocks(report, str(top["name"]), alone=top["blocks"] == 1)
+    name = str(top["name"])
+    if _runs_per_channel(report, name):
+        words = words_of("small-grid: per channel")
+        action, remedy = words.action, words.remedy
+    else:
+        own, blocks = say.written_with(report, name) == say.CUDA, phrases("blocks")
+        others = blocks | (phrases("one block") if top["blocks"] == 1 else {}) if own else {}
+        action, remedy = spoken(report, others, blocks["others"])
     return _told(
         report,
         shapes,
@@ -355,16 +359,6 @@ def _runs_per_channel(report: Report, name: str) -> bool:
     """Whether the kernel `name` of PyTorch runs a block for each channel of images in NCHW."""
     library = say.in_pytorch(report) and say.written_with(report, name) == say.LIBRARY
     return library and bool(_PER_CHANNEL.search(name)) and not on_host.wants_planes(report)
-
-
-def _more_blocks(report: Report, name: str, *, alone: bool) -> tuple[str, ...]:
-    """Remedy for a small grid of the kernel `name`: in a line, and as a sentence; `alone` for one block."""
-    if _runs_per_channel(report, name):
-        told = words_of("small-grid: per channel")
-        return told.action, told.remedy
-    own, blocks = say.written_with(report, name) == say.CUDA, phrases("blocks")
-    words = blocks | (phrases("one block") if alone else {}) if own else {}
-    return spoken(report, words, blocks["others"])
 
 
 @Rule

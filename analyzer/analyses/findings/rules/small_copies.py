@@ -32,9 +32,6 @@ from kanalyze.report import Report
 from kanalyze.units import percent, plural, rate, size
 from kanalyze.window import ALL_STEPS, STEP_PREFIX, plain, without_ids
 
-#: Words of rules.
-_REPEATED: Final = words_of("growing-copies: repeated")
-
 _STEP: Final = rf"^:?{STEP_PREFIX}\d+$"  # a profiler step's range, as `named_ranges` names it
 
 #: Upper limit of a small copy; below it, the duration hardly depends on the size.
@@ -75,7 +72,7 @@ def _between(report: Report, device: int, direction: str, copies: pl.DataFrame) 
     moving = (pl.col("exclusive_ns") - joined).clip(lower_bound=0).sum().cast(pl.Int64)
     calling = (pl.col("waited_ns") - pl.col("waited_ns") / pl.col("count")).sum().cast(pl.Int64)
     moved_ns, called_ns = runs.select(moving=moving, calling=calling).row(0)
-    waits = (pl.col("device") == device) & pl.col("bucket").cast(pl.String).is_in(("launch", "queued", "sync", "api"))
+    waits = (pl.col("device") == device) & pl.col("bucket").is_in(("launch", "queued", "sync", "api"))
     called_ns = min(called_ns, total(bucket_sums(report).filter(waits), "ns"))
     per, number, bytes_moved = say.per_iteration(report), copies.height, total(copies, "size_bytes")
     several = f" in {plural(runs.height, 'run')}" if runs.height > 1 else ""
@@ -220,9 +217,7 @@ def _moved(report: Report) -> pl.DataFrame:
     :data:`_BETWEEN` operators after it; else the last one that filled any, with none after it. With `until` (the end of
     the operator that copied it), maker (the operator that filled it) and made (its start).
     """
-    copies = (
-        on_host.device_copies(report).filter(pl.col("detail").cast(pl.String) == TO_DEVICE).drop_nulls("call_start")
-    )
+    copies = on_host.device_copies(report).filter(pl.col("detail") == TO_DEVICE).drop_nulls("call_start")
     copies = copies.select("row", "device", *THREAD, "exclusive_ns", "size_bytes", "call_start")
     tree = host_tree(report)
     own = tree.of_kinds("op") & tree.rows.get_column("name").is_in(_MOVES)
@@ -303,27 +298,18 @@ def growing_concatenations(report: Report) -> Findings:
     for device in on_gpu.kernel_sums(report) if say.in_pytorch(report) else ():
         every = exclusive_operations(report, "thread_id", "call_start")
         cats = every.filter(device.are(aten & (OPERATION == "cat"))).sort("start")
-        if total(cats, "exclusive_ns") >= _MUCH * device.kernel_ns:
+        if total(cats, "exclusive_ns") >= _MUCH * device.kernel_ns and cats.height >= _FEWEST:
             grows = _grow(cats.get_column("dur_ns"), say.per_iteration(report).iterations or 1)
-            if grows or _are_kept(report, cats):
-                yield _copied(
-                    report,
-                    device.device,
-                    cats,
-                    device.kernel_ns,
-                    words_of("growing-copies") if grows else words_of("growing-copies: kept"),
-                )
+            # whether the results of most take the place of what they join
+            places = place_at(report, cats.select(*THREAD, at="call_start")).alias("place").to_frame()
+            texts = placed_with_text(report, places.drop_nulls()).get_column("text").cast(pl.String)
+            if grows or 2 * sum(bool(_JOINS.search(text or "")) for text in texts) > cats.height:
+                told = words_of("growing-copies" if grows else "growing-copies: kept")
+                yield _copied(report, device.device, cats, device.kernel_ns, told)
         copies = every.filter(device.are(aten & ((OPERATION == "copy") | (FAMILY == "index"))))
         work = copies.join(on_gpu.launching_operators(report), on="row").filter(pl.col("outer").is_in(_REPEATS.keys()))
         if total(work, "exclusive_ns") >= max(_MUCH * device.kernel_ns, 1):
-            yield _copied(report, device.device, work, device.kernel_ns, _REPEATED)
-
-
-def _are_kept(report: Report, work: pl.DataFrame) -> bool:
-    """Whether the results of most concatenations take the place of what they join."""
-    places = place_at(report, work.select(*THREAD, at="call_start")).alias("place").to_frame()
-    texts = placed_with_text(report, places.drop_nulls()).get_column("text").cast(pl.String)
-    return work.height >= _FEWEST and 2 * sum(bool(_JOINS.search(text or "")) for text in texts) > work.height
+            yield _copied(report, device.device, work, device.kernel_ns, words_of("growing-copies: repeated"))
 
 
 @Rule
@@ -371,27 +357,22 @@ def no_kv_cache(report: Report) -> Findings:
         chosen = work.filter(having(names, on_host.CHOOSES)).get_column("begun")
         trained = having(names, on_host.UPDATES).any()
         work = work.filter("again", pl.col("begun").is_in(chosen.implode()), not trained)
-        taken, many, per = total(work, "exclusive_ns"), work["begun"].n_unique(), say.per_iteration(report)
-        if many < max(_PASSES, (per.iterations or 1) / 2) or taken < _MUCH * device.kernel_ns:
+        many, per = work["begun"].n_unique(), say.per_iteration(report)
+        if many < max(_PASSES, (per.iterations or 1) / 2):
             continue
         least = pl.when(on_gpu.decoded_as(work, FAMILY == "gemm")).then(_LEAST_ROWS).otherwise(0)
         left = (pl.max_horizontal("more", least) / rows).clip(upper_bound=1.0) * pl.col("dur_ns")
         saved = (pl.col("dur_ns") - pl.max_horizontal(left, _LEFT_NS).cast(pl.Int64)).clip(lower_bound=0)
-        yield (
-            words_of("no-kv-cache")
-            .of(share=percent(taken / device.kernel_ns))
-            .finding(
-                device.device,
-                f"{per.plural(many, 'pass', 'of a model')} work on as many rows as the one before and the same few "
-                f"more, up to {longest(work, 'rows'):,}: {per.time(taken)}. Where these are one text that grows, not "
-                "longer and longer ones, keys and values that are kept let each work on the new rows alone, and write "
-                "theirs; where the host is the limit then, a larger batch or a graph is the next step.",
-                work.select("start", "end"),
-                taken,
-                where=say.place_of(report, work.get_column("row")),
-                mending=Mending(shorter=work.select("row", saved_ns=saved)),
-                shortens=True,
-            )
+        own = on_gpu.Work(report, device, work)
+        yield own.finding(
+            "no-kv-cache",
+            f"{per.plural(many, 'pass', 'of a model')} work on as many rows as the one before and the same few "
+            f"more, up to {longest(work, 'rows'):,}: {per.time(own.ns)}. Where these are one text that grows, not "
+            "longer and longer ones, keys and values that are kept let each work on the new rows alone, and write "
+            "theirs; where the host is the limit then, a larger batch or a graph is the next step.",
+            left=None,
+            least=_MUCH,
+            mending=Mending(shorter=work.select("row", saved_ns=saved)),
         )
 
 
@@ -400,7 +381,7 @@ def _copied(report: Report, device: int, work: pl.DataFrame, whole_ns: int, told
     per, ns = say.per_iteration(report), total(work, "exclusive_ns")
     words = {noun: per.plural(work.height, noun) for noun in ("concatenation", "kernel", "copy")}
     words |= {"ns": per.time(ns), "share": percent(ns / max(whole_ns, 1)), "device": f"{device}"}
-    if told == _REPEATED:
+    if "outer" in work.columns:
         words["written"] = _REPEATS[say.most(work, "outer", "exclusive_ns")]
     told = told.of(**words)
     return told.finding(
@@ -424,8 +405,8 @@ def _grow(took: pl.Series, iterations: int) -> bool:
     along, longer = whole.select(
         pl.corr("at", "ns"), longer=pl.col("ns").tail(quarter).mean() >= _GROWS * pl.col("ns").head(quarter).mean()
     ).row(0)
-    if len(took) < _FEWEST or (longer and along is not None and along >= _CORRELATED):
-        return len(took) >= _FEWEST
+    if longer and along is not None and along >= _CORRELATED:
+        return True
     if len(within) < _FEWEST:
         return False
     parts = within.to_frame("ns").with_columns(part=pl.int_range(pl.len()) * _EIGHTHS // pl.len())

@@ -39,12 +39,8 @@ def fusible(report: Report) -> Findings:
         top, chained = rows.row(0, named=True), chains(report).filter(device=device).rename({"chain": "group"})
         work = chained.join(groups, on="group", maintain_order="left")
         stake = min(total(rows, "saved_ns"), total(chained, "exclusive_ns"))
-        kernels = per.plural(total(rows, "launches"), "elementwise kernel")
-        how = (
-            "what runs them is not compiled, as other kernels are; or write"
-            if device in compiled
-            else ("torch.compile does, or")
-        )
+        kernels, known = per.plural(total(rows, "launches"), "elementwise kernel"), device in compiled
+        how = "what runs them is not compiled, as other kernels are; or write" if known else "torch.compile does, or"
         remedy = f"Fuse them: {how} one Triton or CUDA kernel."
         if top["chain"].startswith("aten::_foreach_"):
             remedy += " PyTorch's optimizers take fused=True."
@@ -56,7 +52,7 @@ def fusible(report: Report) -> Findings:
             on_gpu.times_of(report, work.get_column("row")),
             stake,
             headline=f"{kernels} could be fused",
-            action=f"torch.compile{' them, too' if device in compiled else ''}, or one kernel in Triton or CUDA",
+            action=f"torch.compile{' them, too' * known}, or one kernel in Triton or CUDA",
             remedy=remedy,
             general=True,
             mending=on_gpu.merged(work),
@@ -390,10 +386,9 @@ def _update_runs(lines: pl.DataFrame) -> pl.DataFrame:
 def _steps(report: Report, rows: pl.DataFrame) -> list[_Steps]:
     """The runs as steps by device, each from the end of the launch before its first one to that of its last."""
     known = with_facts(report, rows, "call_start", "call_end").drop_nulls("call_start")
-    spans = known.group_by("device", "process_id", "step").agg(
-        at=pl.col("call_start").min(), end=pl.col("call_end").max()
-    )
-    start = pl.min_horizontal(pl.coalesce(say.launch_before(report, spans), "at"), "at")
+    spans = on_gpu.host_of(known, "device", "step", end="call_end")
+    before = say.launch_before(report, spans.select("process_id", at="start"))
+    start = pl.min_horizontal(pl.coalesce(before, "start"), "start")
     unknown = pl.lit("").alias("optimizer")
     return _by_optimizer(rows.with_columns(unknown), spans.select("device", unknown, start.alias("start"), "end"))
 

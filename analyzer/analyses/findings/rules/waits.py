@@ -47,9 +47,6 @@ from kanalyze.report import Report
 from kanalyze.tools import CUDA
 from kanalyze.units import percent, size
 
-#: Words of rules.
-_READ: Final = words_of("blocking-read")
-
 _NAMED: Final = 3  # maximum number of calls or places named in the sentence
 
 
@@ -107,20 +104,17 @@ def unneeded_sync(report: Report) -> Findings:
         name, span, times = top.row(0)
         share = "" if times == calls.height else f"{percent(times / calls.height)} of them "
         most = f"{share}{literal(str(name))}{f' in {literal(span)}' if span else ''}"
-        yield (
-            words_of("unneeded-sync", report)
-            .of(per.plural(calls.height, "wait"))
-            .finding(
-                device,
-                f"{per.plural(calls.height, 'blocking call')} ({most}), {per.time(blocked)} of host time, after which "
-                f"the host launched more work, with no copy to the host pending: GPU {device} idled {per.time(stake)} "
-                "until they had returned and the next launch was through. That is unneeded unless the host or another "
-                f"process reads what kernels wrote without a copy. {say.AHEAD}",
-                say.idle_in(report, device, calls.select(start="since", end="until")),
-                stake,
-                where=say.main_site(report, calls.select(*THREAD, at="start")),
-                mending=Mending(calls=calls.get_column("call_row")),
-            )
+        told = words_of("unneeded-sync", report).of(per.plural(calls.height, "wait"))
+        yield told.finding(
+            device,
+            f"{per.plural(calls.height, 'blocking call')} ({most}), {per.time(blocked)} of host time, after which "
+            f"the host launched more work, with no copy to the host pending: GPU {device} idled {per.time(stake)} "
+            "until they had returned and the next launch was through. That is unneeded unless the host or another "
+            f"process reads what kernels wrote without a copy. {say.AHEAD}",
+            say.idle_in(report, device, calls.select(start="since", end="until")),
+            stake,
+            where=say.main_site(report, calls.select(*THREAD, at="start")),
+            mending=Mending(calls=calls.get_column("call_row")),
         )
 
 
@@ -220,11 +214,6 @@ def _set_aside(report: Report) -> pl.DataFrame:
 
 # Reads of results for which the host waits, and the idle time of the device that follows from each.
 
-_PURE: Final = pl.col("scope").is_in(WAITING)  # calls that only wait
-
-#: Headline and action by the operator of PyTorch that reads, or reads a number; of others by what is read.
-_BY_OPERATOR: Final = phrases("reads")
-
 
 @Rule
 def blocking_read(report: Report) -> Findings:
@@ -268,7 +257,7 @@ def reads(report: Report) -> pl.DataFrame:
     work = work.drop_nulls("call_row")
     launches = in_order(launch_calls(report, "thread_id", "call_row", "call_start"), "call_start")
     launches = launches.select(*THREAD, call="call_row", launch="call_start")
-    to_host = (pl.col("kind") == "memcpy") & (pl.col("detail").cast(pl.String) == TO_HOST)
+    to_host = (pl.col("kind") == "memcpy") & (pl.col("detail") == TO_HOST)
     copies = with_facts(report, work.filter(to_host).unique("call_row", keep="first"), "size_bytes")
     copies = copies.join(_set_aside(report), on="row", how="anti")
     last = nearest(waiting, launches, ("start", "launch"), THREAD)
@@ -291,19 +280,28 @@ def _read(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
     places, where = _places(report, own)
     sizes = own.drop_nulls("size_bytes")
     each = f", {size(median_of(sizes, 'size_bytes'))} each in the median" if sizes.height else ""
-    told = _READ
+    told = words_of("blocking-read")
     if torch:
         operator = where.split(" ", maxsplit=1)[0]
         small = sizes.height and longest(sizes, "size_bytes") <= SCALAR_BYTES
-        others = _BY_OPERATOR.get(f"number by {operator}", _BY_OPERATOR["value"]) if small else _BY_OPERATOR["tensors"]
-        headline, action = _BY_OPERATOR.get(operator, others)
-        told = _READ._replace(
+        # by the operator that reads, or reads a number; of others by what is read
+        words = phrases("reads")
+        others = words.get(f"number by {operator}", words["value"]) if small else words["tensors"]
+        headline, action = words.get(operator, others)
+        told = told._replace(
             headline=headline,
             action=action,
             remedy="Keep results on the GPU and read them every so many steps, or copy them with "
             "non_blocking=True into pinned memory and read them a step later. Shapes that depend on data "
             "(nonzero, boolean masks) are waited for, too: torch.where has none.",
         )
+    # the host no longer waits in these reads: waits and reads of numbers are gone, copies do not block
+    calls = on_gpu.calls_within(report, own.select(SPAN).with_columns(pl.max_horizontal("end", pl.col("start") + 1)))
+    waits = blocking_calls(report).filter(pl.col("call_row").is_in(calls.implode()))
+    only = pl.col("scope").is_in(WAITING)
+    pure, copying = (waits.filter(one).get_column("call_row") for one in (only, ~only))
+    numbers = own.filter(pl.col("size_bytes") <= SCALAR_BYTES).get_column("call")
+    work = operations(report, "call_row").filter(pl.col("call_row").is_in(numbers.implode()))
     return told.finding(
         device,
         f"The host waits for results of GPU {device}: {places}{each}. "
@@ -311,18 +309,8 @@ def _read(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
         f"from then until the host has launched more, {per.time(intervals.length(pieces))} come of the wait.",
         pieces,
         where=where,
-        mending=_unread(report, own),
+        mending=Mending(calls=pure, unwaited=copying, gone=work.get_column("row")),
     )
-
-
-def _unread(report: Report, own: pl.DataFrame) -> Mending:
-    """The host no longer waits in these reads: waits and reads of numbers are gone, copies do not block."""
-    calls = on_gpu.calls_within(report, own.select(SPAN).with_columns(pl.max_horizontal("end", pl.col("start") + 1)))
-    waits = blocking_calls(report).filter(pl.col("call_row").is_in(calls.implode()))
-    pure, copying = (waits.filter(one).get_column("call_row") for one in (_PURE, ~_PURE))
-    numbers = own.filter(pl.col("size_bytes") <= SCALAR_BYTES).get_column("call")
-    work = operations(report, "call_row").filter(pl.col("call_row").is_in(numbers.implode()))
-    return Mending(calls=pure, unwaited=copying, gone=work.get_column("row"))
 
 
 def _places(report: Report, own: pl.DataFrame) -> tuple[str, str]:
@@ -365,14 +353,25 @@ def boolean_masks(report: Report) -> Findings:
     spans = own.filter(finds).select(SPAN) if own.height else _kernels(report)
     if spans.is_empty():
         return
-    inside = on_host.within(report, _until_next(report, spans))
+    # each until the next launch of its thread, but at most twice as long: the device waits for that
+    points = spans.select(*THREAD, at="end")
+    until = nearest_launches(on_host.traced(report) or report, points, "call_start", later=True, equal=True).to_series()
+    end = pl.min_horizontal(until.alias("until"), 2 * pl.col("end") - pl.col("start"))
+    waited = spans.select(*THREAD, "start", end=pl.coalesce(end, "end")).sort(*THREAD, "start")
+    inside = on_host.within(report, waited)
     many = say.per_iteration(report).plural(inside.host.height, "time")
     # nothing is asked for, but what takes its place is launched
     # of arrays an operation takes its place, where()
     apart = on_host.launched(report).select(pl.col("call_start").diff().over(THREAD).median()).item() or 0
     kept = pl.min_horizontal(pl.col("start") + (say.LAUNCH_NS if torch else int(apart)), "end")
     turns = spans.height / (say.per_iteration(report).iterations or 1)
-    every = pl.concat([spans, _by_masks(own, spans)]).sort(SPAN[:3]) if turns >= _TURNS else spans
+    every = spans
+    if turns >= _TURNS:  # gathers and scatters of the rows of many masks in turn: sorted once, each is a slice
+        parts = own.filter(pl.col("name").is_in(["aten::index", "aten::index_put_"])).select(SPAN)
+        parts = nearest(parts, spans.select(*THREAD, begun="start"), ("end", "begun"), THREAD)
+        most = 2 * (spans.select(pl.col("start").diff().over(THREAD).median()).item() or 0)
+        parts = parts.filter((pl.col("start") - pl.col("begun")).is_between(1, most))
+        every = pl.concat([spans, parts.select(SPAN)]).sort(SPAN[:3])
     asked, left = (on_host.within(report, part) for part in (every, every.with_columns(start=kept)))
     change = asked.mending._replace(host=left.host) if torch else left.mending
     yield from on_host.on_time(
@@ -382,22 +381,6 @@ def boolean_masks(report: Report) -> Findings:
         f"Indices of a mask's true elements are asked for {many}, for whose number the host waits: ",
         change,
     )
-
-
-def _by_masks(own: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
-    """Gathers and scatters of the rows of many masks that are `asked` for in turn: sorted once, each is a slice."""
-    parts = own.filter(pl.col("name").is_in(["aten::index", "aten::index_put_"]))
-    parts = nearest(parts.select(SPAN), asked.select(*THREAD, begun="start"), ("end", "begun"), THREAD)
-    apart = asked.select(pl.col("start").diff().over(THREAD).median()).item() or 0
-    return parts.filter((pl.col("start") - pl.col("begun")).is_between(1, 2 * apart)).select(SPAN)
-
-
-def _until_next(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
-    """The spans, each until the next launch of its thread, but at most twice as long: the device waits for that."""
-    points = spans.select(*THREAD, at="end")
-    until = nearest_launches(on_host.traced(report) or report, points, "call_start", later=True, equal=True).to_series()
-    end = pl.min_horizontal(until.alias("until"), 2 * pl.col("end") - pl.col("start"))
-    return spans.select(*THREAD, "start", end=pl.coalesce(end, "end")).sort(*THREAD, "start")
 
 
 def _kernels(report: Report) -> pl.DataFrame:
