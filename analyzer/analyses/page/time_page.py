@@ -493,7 +493,7 @@ _CAUSES: Final = (
     ),
     _Cause(
         "low-occupancy",
-        lambda facts: _kept_out(facts),
+        _kept_out,
         0.5,
         "Its blocks are all there at once, and are so few warps that they mostly wait: {} of its time can go at most.",
         "Few warps fill an SM, and wait: {{0}}",

@@ -381,7 +381,7 @@ def gathers(own: Work) -> Finding | None:
     # both matrices of a product may be gathered
     following = pl.when(~pl.col("gathers")).then("inner").backward_fill().over("line")
     after = pl.col("gathers").shift(1).over("line").fill_null(value=False)
-    read_by = after & on_gpu.decoded_as(lines, (FAMILY == "elementwise") | on_gpu.SUMS)
+    lines = lines.with_columns(read_by=after & on_gpu.decoded_as(lines, (FAMILY == "elementwise") | on_gpu.SUMS))
     embeds = (pl.col("outer") == "aten::embedding").fill_null(value=False)
     weights = lines.filter(pl.col("gathers") & ~embeds & following.is_in(on_gpu.BATCHED).fill_null(value=False))
     if total(weights, "exclusive_ns") >= _WORTH_GATHERS * device.kernel_ns:
@@ -397,8 +397,8 @@ def gathers(own: Work) -> Finding | None:
     own, every = (own._replace(rows=lines.filter(which)) for which in ("gathers", pl.col("gathers") | by_value))
     if not on_gpu.in_a_loop(every):
         return None
-    pairs = own._replace(rows=lines.filter(pl.col("gathers") | read_by))
-    summed = lines.filter(pl.col("gathers") & read_by.shift(-1).over("line").fill_null(value=False))
+    pairs = own._replace(rows=lines.filter(pl.col("gathers") | pl.col("read_by")))
+    summed = lines.filter(pl.col("gathers") & pl.col("read_by").shift(-1).over("line").fill_null(value=False))
     if total(summed, "exclusive_ns") < _SUMMED * every.ns:
         return _whole(every, lines)
     if not on_gpu.in_a_loop(own):
