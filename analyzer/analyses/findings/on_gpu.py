@@ -27,6 +27,15 @@ from kanalyze.decoder.fields import TENSOR_TYPES, KernelName
 from kanalyze.report import Report
 from kanalyze.units import percent
 
+#: Peak rates of float32 over TF32, and of 16-bit types without over with tensor cores, dense, by compute capability:
+#: what is left of products at their roof. Source: NVIDIA's datasheets of A100 (19.5, 156, 78, 312 TFLOP/s) and H100 SXM
+#: (66.9, 494.7, 133.8, 989.4).
+TF32_LEFT: Final = {(8, 0): 19.5 / 156, (9, 0): 66.9 / 494.7}
+TENSOR_LEFT: Final = {(8, 0): 78 / 312, (9, 0): 133.8 / 989.4}
+
+#: The part of the peak in TF32 that products reach where those in full float32, or float64, reach theirs.
+OF_PEAK: Final = 2 / 3
+
 #: What kernels of each kind reach of their roof where nothing is wrong with them: benchmarks on an H100.
 REACHED: Final = {"products": 0.75, "memory": 0.8}
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import SHAPE, compiled_kernels, exclusive_operations, launch_rows, with_facts
+from kanalyze.analyses.device._operations import exclusive_operations, launch_rows
 from kanalyze.analyses.device.occupancy import launch_occupancy
 from kanalyze.analyses.findings import on_gpu, say
 from kanalyze.analyses.findings.on_gpu import FAMILY, INPUTS, LIBRARY, OPERATION, OUTPUT, REACHED, Work
@@ -24,7 +23,6 @@ from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.work.work import calls_with_work, operations_with_roofs
 from kanalyze.columns import told_of
 from kanalyze.decoder.fields import ELEMENT_BYTES
-from kanalyze.errors import KanalyzeError
 from kanalyze.report import Report
 from kanalyze.units import percent
 
@@ -204,12 +202,6 @@ def old_architecture_gemm(work: Work) -> Finding | None:
 _TF32: Final = (8, 0)
 _SINCE: Final = {"f16": (7, 0), "bf16": (8, 0)}
 
-#: Peak rates of float32 over TF32, and of 16-bit types without over with tensor cores, dense, by compute capability:
-#: what is left of products at their roof. Source: NVIDIA's datasheets of A100 (19.5, 156, 78, 312 TFLOP/s) and H100 SXM
-#: (66.9, 494.7, 133.8, 989.4).
-_TF32_LEFT: Final = {(8, 0): 19.5 / 156, (9, 0): 66.9 / 494.7}
-_TENSOR_LEFT: Final = {(8, 0): 78 / 312, (9, 0): 133.8 / 989.4}
-
 #: Kernels of products and convolutions in full float32; by family what these are, and the words of the finding on them.
 _FLOAT32: Final = ~pl.col("tensor_core") & INPUTS.str.contains(r"^f32(?:/f32)*$")
 _NO_TF32: Final = {"gemm": ("matrix product", "no-tf32"), "conv": ("convolution kernel", "no-tf32: convolutions")}
@@ -235,7 +227,7 @@ def no_tf32(report: Report) -> Findings:
             allowed = family == "conv" and work.device.launches((family == FAMILY) & INPUTS.str.contains("tf32"))
             if work.device.capability < _TF32 or allowed:
                 continue
-            left = _TF32_LEFT.get(work.device.capability)
+            left = on_gpu.TF32_LEFT.get(work.device.capability)
             one = work.finding(
                 name,
                 f"{work.many(noun)} in full float32, not on tensor cores, most {{0}}: {work.took}{words_of(name).what}",
@@ -260,7 +252,7 @@ def _as_one(work: Work, left: float) -> Mending:
 
     Convolutions by transforms have fewer products than such as TF32 has, which reach a part of their peak.
     """
-    report, left = work.report, min(left / _REACHED, 1.0)
+    report, left = work.report, min(left / on_gpu.OF_PEAK, 1.0)
     line = exclusive_operations(report, "call_start", "thread_id").filter(device=work.device.device).sort("start")
     chosen = pl.col("row").is_in(work.rows.get_column("row").implode())
     runs = line.with_columns(own=chosen).with_columns(group=pl.col("own").rle_id())
@@ -305,7 +297,7 @@ def no_tensor_cores(work: Work) -> Finding:
         work.most,
         headline=f"{types} products without tensor cores: {percent(work.share)} of kernels",
         at_most=True,
-        left=_TENSOR_LEFT.get(work.device.capability),
+        left=on_gpu.TENSOR_LEFT.get(work.device.capability),
     )
 
 
@@ -316,7 +308,6 @@ def no_tensor_cores(work: Work) -> Finding:
 #: A100 (19.5, 156), H100 SXM (66.9, 494.7) and B200 (37, 1100).
 _FASTER: Final = {(7, 0): 15.7 / 7.8, (8, 0): 156 / 19.5, (9, 0): 494.7 / 66.9, (10, 0): 1100 / 37}
 _LEAST_FASTER: Final = 32.0
-_REACHED: Final = 2 / 3  # the part of the peak in TF32 that products reach where those in float64 reach theirs
 _HALF: Final = 0.5  # what is left of kernels that read and write half of the bytes
 _SHORTEST_NS: Final = 2000  # what no kernel falls below
 
@@ -342,7 +333,7 @@ def float64(work: Work) -> Finding | None:
     # a cast right after is from float64, and none is left
     casts = lines.filter(on_gpu.decoded_as(lines, _CASTS) & doubles.shift(1, fill_value=False))
     products = on_gpu.decoded_as(work.rows, FAMILY.is_in(["gemm", "conv"]))
-    left = 1 / max(_FASTER.get(work.device.capability, _LEAST_FASTER) * _REACHED, 1.0)
+    left = 1 / max(_FASTER.get(work.device.capability, _LEAST_FASTER) * on_gpu.OF_PEAK, 1.0)
     after = pl.max_horizontal(pl.col("exclusive_ns") * pl.when(products).then(left).otherwise(_HALF), _SHORTEST_NS)
     saved = (pl.col("exclusive_ns") - after).floor().cast(pl.Int64).clip(lower_bound=0)
     in_products = say.per_iteration(work.report).time(total(work.rows.filter(products), "exclusive_ns"))
@@ -501,65 +492,6 @@ def scatter_atomics(sums: Work) -> Finding | None:
         headline=f"Atomics into few rows ({written.partition(',')[0]}): {percent(slow.share)} of kernel time",
         mending=Mending(slow.rows.select("row", saved_ns=pl.col("exclusive_ns") - left)),
     )
-
-
-#: Additions that do not wait for each other read and write their values at so large a part of the memory's bandwidth.
-_AT_MEMORY: Final = 0.4
-
-
-def _in_code(report: Report, column: str, least: float) -> Iterator[tuple[Work, dict[str, Any]]]:
-    """The Triton kernel of most time of each device of whose code a `column` of compiled kernels tells, and its row."""
-    try:
-        compiled = compiled_kernels(report)
-    except KanalyzeError as damage:
-        report.go_without("of the code of compiled kernels", damage)
-        return
-    known = pl.col(column).is_not_null().all().over("name")  # of all that was compiled under that name
-    own = compiled.filter(source="triton").filter(known).unique("name", keep="first")
-    named = pl.col("name").is_in(own.get_column("name").implode())
-    for every in on_gpu.kernels_that(report, named, least) if own.height else ():
-        work = every._replace(rows=every.rows.filter(pl.col("name") == every.most))
-        if work.share >= least:
-            yield work, own.row(by_predicate=pl.col("name") == work.most, named=True)
-
-
-@Rule
-def float32_in_code(report: Report) -> Findings:
-    """One finding per device on Triton kernels of the program whose code multiplies blocks in full float32."""
-    for work, told in _in_code(report, "float32_products", _WORTH):
-        left = _TF32_LEFT.get(work.device.capability)
-        if left is not None:
-            yield work.finding(
-                "no-tf32: code",
-                f"The code of {{0}} multiplies blocks in full float32, not on tensor cores (in "
-                f"{literal(told['float32_products'])}): {work.took}{words_of('no-tf32').what}",
-                work.most,
-                left=min(left / _REACHED, 1.0),
-                where=literal(told["float32_products"]),
-            )
-
-
-@Rule
-def atomics_in_code(report: Report) -> Findings:
-    """One finding per device on Triton kernels of the program whose code adds by atomics, slower than the memory."""
-    for work, told in _in_code(report, "atomics", _WORTH_SUMS):
-        rows = with_facts(report, work.rows, *SHAPE).join(report.devices, on="device", how="left")
-        threads = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z") * pl.col("block_x")
-        rate = threads * 2 * told["atomic_bytes"] / pl.col("dur_ns") * 1e9
-        slow = (rate < _AT_MEMORY * pl.col("memory_bandwidth_bytes_per_s")) & (pl.col("dur_ns") >= on_gpu.SHORTEST_NS)
-        if not rows.select(slow.all()).item():
-            continue
-        lines = str(told["atomics"])
-        yield work.finding(
-            "scatter-atomics: code",
-            f"The code of {{0}} adds to global memory by atomics (in {literal(lines)}), a fifth of what each thread "
-            f"accesses or more, and slower than the memory is: {work.took}. Where many blocks add to the same "
-            "addresses, they wait for each other; whether they do, counters tell.",
-            work.most,
-            left=None,
-            at_most=True,
-            where=literal(lines.partition(", ")[0]),
-        )
 
 
 def _with_table(shapes: str) -> str:

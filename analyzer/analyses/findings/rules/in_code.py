@@ -1,0 +1,102 @@
+"""Kernels that Triton compiled whose code tells why they are slow: their arithmetic, and their atomics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import SHAPE, compiled_kernels, with_facts
+from kanalyze.analyses.findings import on_gpu
+from kanalyze.analyses.findings.on_gpu import Work
+from kanalyze.analyses.findings.rules import Findings, Rule, literal, words_of
+from kanalyze.errors import KanalyzeError
+from kanalyze.report import Report
+from kanalyze.units import percent
+
+_WORTH: Final = 0.01  # of the kernel time that products and float64 take, less is in well-made programs, too
+_WORTH_SUMS: Final = 0.08
+
+
+def _in_code(
+    report: Report, column: str, least: float, *sources: str, above: float | None = None
+) -> Iterator[tuple[Work, dict[str, Any]]]:
+    """The compiled kernel of most time of each device of whose code a `column` of its table tells, and its row.
+
+    Of a number that has to be so much for all that was compiled under the name.
+    """
+    try:
+        compiled = compiled_kernels(report)
+    except KanalyzeError as damage:
+        report.go_without("of the code of compiled kernels", damage)
+        return
+    tells = pl.col(column).is_not_null() if above is None else pl.col(column).fill_null(0) >= above
+    own = compiled.filter(pl.col("source").is_in(sources or ("triton",)), tells.all().over("name"))
+    own = own.unique("name", keep="first")
+    named = pl.col("name").is_in(own.get_column("name").implode())
+    for every in on_gpu.kernels_that(report, named, least) if own.height else ():
+        work = every._replace(rows=every.rows.filter(pl.col("name") == every.most))
+        if work.share >= least:
+            yield work, own.row(by_predicate=pl.col("name") == work.most, named=True)
+
+
+@Rule
+def float32_in_code(report: Report) -> Findings:
+    """One finding per device on Triton kernels of the program whose code multiplies blocks in full float32."""
+    for work, told in _in_code(report, "float32_products", _WORTH):
+        left = on_gpu.TF32_LEFT.get(work.device.capability)
+        if left is not None:
+            yield work.finding(
+                "no-tf32: code",
+                f"The code of {{0}} multiplies blocks in full float32, not on tensor cores (in "
+                f"{literal(told['float32_products'])}): {work.took}{words_of('no-tf32').what}",
+                work.most,
+                left=min(left / on_gpu.OF_PEAK, 1.0),
+                where=literal(told["float32_products"]),
+            )
+
+
+_DOUBLE: Final = 0.5  # of a kernel that is in float64, this part of the lines or more
+_WORTH_DOUBLES: Final = 0.03
+_HALF: Final = 0.5  # what is left of kernels that read and write half of the bytes
+
+
+@Rule
+def float64_in_code(report: Report) -> Findings:
+    """One finding per device on kernels of Triton or torch.compile whose code computes in float64."""
+    for work, told in _in_code(report, "float64_share", _WORTH_DOUBLES, "triton", "inductor", above=_DOUBLE):
+        yield work.finding(
+            "float64: code",
+            f"The code of {{0}} computes in float64 in {percent(told['float64_share'])} of its lines with arithmetic: "
+            f"{work.took}. In float32 it would read and write half as many bytes; exp, log and pow take a fraction.",
+            work.most,
+            left=_HALF,
+        )
+
+
+#: Additions that do not wait for each other read and write values at so large a part of the memory's bandwidth.
+_AT_MEMORY: Final = 0.4
+
+
+@Rule
+def atomics_in_code(report: Report) -> Findings:
+    """One finding per device on Triton kernels of the program whose code adds by atomics, slower than the memory."""
+    for work, told in _in_code(report, "atomics", _WORTH_SUMS):
+        rows = with_facts(report, work.rows, *SHAPE).join(report.devices, on="device", how="left")
+        threads = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z") * pl.col("block_x")
+        rate = threads * 2 * told["atomic_bytes"] / pl.col("dur_ns") * 1e9
+        slow = (rate < _AT_MEMORY * pl.col("memory_bandwidth_bytes_per_s")) & (pl.col("dur_ns") >= on_gpu.SHORTEST_NS)
+        if not rows.select(slow.all()).item():
+            continue
+        lines = str(told["atomics"])
+        yield work.finding(
+            "scatter-atomics: code",
+            f"The code of {{0}} adds to global memory by atomics (in {literal(lines)}), a fifth of what each thread "
+            f"accesses or more, and slower than the memory is: {work.took}. Where many blocks add to the same "
+            "addresses, they wait for each other; whether they do, counters tell.",
+            work.most,
+            left=None,
+            at_most=True,
+            where=literal(lines.partition(", ")[0]),
+        )

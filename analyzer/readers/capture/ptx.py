@@ -1,0 +1,89 @@
+"""What the PTX of a compiled kernel tells of its arithmetic and its accesses, with the lines of the program."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Final
+
+#: Of PTX: a place in the program; of what a function was called for that of the call.
+_LOC: Final = r"^\s*\.loc\b.*?//.*?(?P<place>[\w.-]+\.py:\d+)(?=:\d+[ \]]*$)"
+
+#: Of PTX: places in the program, accesses of global memory with their width, labels and branches, tensor cores; and
+#: predicates that few threads have, by their number.
+_PTX: Final = re.compile(
+    _LOC + r"|\bsetp\.(?:eq\.\w+|lt\.u32)\s+(?P<one>%p\d+)"
+    r"|\band\.pred\s+(?P<both>%p\d+),\s*(?P<left>%p\d+),\s*(?P<right>%p\d+)"
+    r"|(?:@(?P<guard>%p\d+)\s+)?\b(?P<access>ld|st|atom|red)\.global(?P<how>[\w.:]*?)(?:\.v(?P<many>\d))?\.(?:bf|[bfsu])(?P<bits>\d+)(?P<two>x2)?\s"
+    r"|^(?P<label>\$\w+):|\bbra\S*\s+(?P<to>\$\w+)|\bw?g?mma(?P<tensor>\.|_)",
+    re.MULTILINE,
+)
+_MUCH: Final = 0.2  # atomics are so much of the bytes that a thread accesses at least
+
+#: A place in the program, a multiply-add, a load from shared memory, and tensor cores. So many multiply-adds and loads
+#: a thread has that multiplies blocks, and hardly others.
+_MULTIPLIES: Final = re.compile(
+    _LOC + r"|\b(?:(?P<adds>fma\.rn\.f32)\b|(?P<load>ld\.shared)\b|(?P<tensor>w?g?mma[._]))",
+    re.MULTILINE,
+)
+_OF_BLOCKS, _LOADS, _HARDLY_OTHERS = 256, 64, 0.9
+
+
+def told_by(ptx: str) -> dict[str, str | int | float]:
+    """The columns of a kernel that its PTX tells; empty where it tells none."""
+    return {**_atomics(ptx), **_products(ptx), **_doubles(ptx)}
+
+
+def _products(ptx: str) -> dict[str, str | int]:
+    """The column on products of a kernel whose multiply-adds are nearly all of such lines, without tensor cores."""
+    counts, place, loads = Counter[str](), "", 0
+    for found in _MULTIPLIES.finditer(ptx):
+        if found["tensor"]:
+            return {}
+        place, loads = found["place"] or place, loads + bool(found["load"])
+        counts[place] += bool(found["adds"])
+    lines = [(line, count) for line, count in counts.most_common() if line and count >= _OF_BLOCKS]
+    enough = loads >= _LOADS and sum(count for _, count in lines) >= _HARDLY_OTHERS * counts.total()
+    return {"float32_products": lines[0][0]} if lines and enough else {}
+
+
+def _atomics(ptx: str) -> dict[str, str | int]:
+    """The columns on atomics of a kernel that adds much by these, as its PTX tells.
+
+    Empty where it does not tell: with loops, which repeat accesses, and of products on tensor cores. What only some
+    threads of a program add, such as the first one, is left out.
+    """
+    place, labels, few, lines, bytes_of = "", set[str](), set[str](), dict[str, None](), {"add": 0, "others": 0}
+    for found in _PTX.finditer(ptx):
+        if found["tensor"] or found["to"] in labels:
+            return {}
+        place = found["place"] or place
+        labels.add(found["label"] or "")
+        if found["one"] or few.intersection(found.group("left", "right")):
+            few.add(found["one"] or found["both"])
+        adds = ".add" in (found["how"] or "")
+        if found["access"] and not (adds and found["guard"] in few):
+            width = int(found["bits"]) // 8 * int(found["many"] or 1) * (2 if found["two"] else 1)
+            bytes_of["add" if adds else "others"] += width
+            lines |= {place: None} if adds and place else {}
+    much = lines and bytes_of["add"] >= _MUCH * sum(bytes_of.values())
+    return {"atomics": ", ".join(lines), "atomic_bytes": bytes_of["add"]} if much else {}
+
+
+#: A place in the program, and arithmetic in float64 or float32. In so many places a kernel that is meant to compute in
+#: float64 does; the powers of a step that optimizers compute so stand in a few.
+_ARITHMETIC: Final = re.compile(
+    _LOC + r"|\b(?:fma|add|sub|mul|div|rcp|sqrt|ex2|lg2)(?:\.\w+)*?\.f(?P<bits>64|32)\b", re.MULTILINE
+)
+_PLACES: Final = 4
+
+
+def _doubles(ptx: str) -> dict[str, float]:
+    """The column on float64 of a kernel: the part of the lines with arithmetic in which some of it is."""
+    place, lines = "", dict[str, set[str]]()
+    for found in _ARITHMETIC.finditer(ptx):
+        place = found["place"] or place
+        if found["bits"]:
+            lines.setdefault(place, set()).add(found["bits"])
+    doubles = sum("64" in bits for bits in lines.values())
+    return {"float64_share": doubles / len(lines)} if doubles >= _PLACES else {}
