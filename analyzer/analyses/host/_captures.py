@@ -19,9 +19,10 @@ from kanalyze.analyses.device._operations import SHAPE, facts_of, launching_rows
 from kanalyze.analyses.host._call_kinds import calls_that, cuda_name
 from kanalyze.analyses.host._call_kinds import captures as capture_spans
 from kanalyze.analyses.shared.analysis import once_per_process
-from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import as_of, gathered, last_of, mixed, rows_at
+from kanalyze.analyses.shared.threads import THREAD, outermost
+from kanalyze.columns import as_of, gathered, last_of, mixed, rows_at, sure
 from kanalyze.errors import OtherCaptureError
+from kanalyze.intervals import OF_EVENTS
 from kanalyze.model import GRAPH_NODES
 from kanalyze.report import Report
 
@@ -108,8 +109,8 @@ def captures(report: Report) -> pl.DataFrame:
         return captures(other)
     calls = capture_source(report).kind("api")
     spans = calls.select(*THREAD, since="start_ns", until=pl.col("start_ns") + pl.col("dur_ns"))
-    numbered = _numbered_calls(report, spans)
-    around = numbered if other is None and len(numbered) else _by_order(report).get_column("call_row")
+    listed = other is None and len(_nodes(report))
+    around = _numbered_calls(report) if listed else _by_order(report).get_column("call_row")
     adds = gathered(calls.get_column("name"), around).cast(pl.String).str.contains(_ADDS)
     how = pl.when(adds.is_null()).then(pl.lit(OLDER)).when(adds).then(pl.lit(ADDED)).otherwise(pl.lit(CAPTURED))
     known = rows_at(spans, around).with_columns(around.alias("call_row"), how=how.cast(HOW))
@@ -129,28 +130,15 @@ def _calls_of_other(report: Report) -> pl.DataFrame:
     return captured_by_order(report, report.captured_in() or report).sort("row")
 
 
-def _numbered_calls(report: Report, spans: pl.DataFrame) -> pl.Series:
-    """Row of the call that made each of the nodes whose making is recorded."""
+def _numbered_calls(report: Report) -> pl.Series:
+    """Row of the outermost call around the making of each listed node: a driver's call is inside a runtime's."""
     points = _nodes(report).select("process_id", thread_id="captured_thread_id", at="captured_ns")
-    if points.is_empty():
-        return pl.Series(dtype=pl.UInt32)
-    begun = spans.select(*THREAD, at="since", end="until")
-    return _containing(points, begun, as_of(points, begun.select(*THREAD, "at")))
-
-
-def _containing(points: pl.DataFrame, spans: pl.DataFrame, row: pl.Series) -> pl.Series:
-    """The outermost call around each point; `row` is the last one that had begun by then."""
-    at, found = points.get_column("at"), pl.Series([None], dtype=pl.UInt32).new_from_index(0, points.height)
-    for _ in range(_NESTED):
-        inside = (gathered(spans.get_column("end"), row) >= at).fill_null(value=False)
-        found = row.zip_with(inside, found)
-        before = points.select(*THREAD, gathered(spans.get_column("at"), row).alias("at"))
-        row = as_of(before, spans.select(*THREAD, "at"), equal=False)
-    return found
-
-
-#: Calls that nest: a driver's call inside a runtime's, inside a library's own.
-_NESTED: Final = 3
+    least, most = (pl.lit(at, dtype=pl.Int64) for at in points.select(low=pl.min("at"), high=pl.max("at")).row(0))
+    calls = report.kind("api").select(*THREAD, **OF_EVENTS).with_row_index("call_row")
+    calls = outermost(calls.filter(pl.col("end") >= least, pl.col("start") <= most))
+    around = rows_at(calls, as_of(points, calls.select(*THREAD, at="start")))
+    inside = sure(around.get_column("end") >= points.get_column("at"))
+    return around.get_column("call_row").set(~inside, None)
 
 
 def capture_rows(report: Report) -> pl.Series:
@@ -216,10 +204,8 @@ def _updates(report: Report) -> pl.DataFrame:
     of; null if there is none, :data:`_NOTHING` if there are several. It is sure if all updates of the process have one,
     and it is never made executable.
     """
-    calls = calls_that(report, _UPDATES.search, *THREAD, "dur_ns", at="start_ns").sort("at")
-    updates = calls.with_columns(end=pl.col("at") + pl.col("dur_ns"))
-    nested = pl.col("at") < pl.col("end").cum_max().shift(1).over(THREAD)
-    updates = updates.filter(~nested.fill_null(value=False)).drop("dur_ns", "end").with_row_index("update")
+    calls = calls_that(report, _UPDATES.search, *THREAD, **OF_EVENTS)
+    updates = outermost(calls).select(*THREAD, at="start").sort("at").with_row_index("update")
     captured = _graphs(report).filter(pl.col("origin").is_null())
     row = as_of(captured.select(*THREAD, "at"), updates.select(*THREAD, "at"), later=True)
     captured = captured.with_columns(row.alias("update"), until=gathered(updates.get_column("at"), row))
