@@ -286,12 +286,10 @@ def first_node(report: Report, high: int) -> int:
     if scope.window is not None and scope.window.process is not None:
         own &= pl.col("process_id") == scope.window.process
     work = graph.operations.with_row_index("row").filter(own)
-    running = work.filter((pl.col("start") < high) & (pl.col("end") >= high))
-    if running.height:
-        return int(running.item(0, "row"))
-    later = work.filter(pl.col("start") >= high).sort("start", "row").head(1)
-    if later.height:
-        return int(later.item(0, "row"))
+    since = pl.col("start").clip(lower_bound=high - 1)  # all that run then come first
+    last = work.filter(pl.col("end") >= high).sort(since, "row").head(1)
+    if last.height:
+        return int(last.item(0, "row"))
     return _latest(graph.calls, work, graph.operations.height, high)
 
 
