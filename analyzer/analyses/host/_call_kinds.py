@@ -96,7 +96,7 @@ def names_that(report: Report, fits: Callable[[str], object]) -> list[str]:
     return [name for name, known in _cuda_names(report).items() if fits(known)]
 
 
-def calls_that(report: Report, fits: Callable[[str], object], *columns: str | pl.Expr, **named: str) -> pl.DataFrame:
+def calls_that(report: Report, fits: Callable[[str], object], *columns: str, **named: str | pl.Expr) -> pl.DataFrame:
     """Columns of the calls whose CUDA name passes `fits`, in the order of the api events."""
     calls = report.kind("api").lazy().filter(pl.col("name").is_in(names_that(report, fits)))
     return calls.select(*columns, **named).collect(engine="in-memory")

@@ -19,9 +19,10 @@ from kanalyze.analyses.device._operations import SHAPE, facts_of, launching_rows
 from kanalyze.analyses.host._call_kinds import calls_that, cuda_name
 from kanalyze.analyses.host._call_kinds import captures as capture_spans
 from kanalyze.analyses.shared.analysis import once_per_process
-from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import as_of, gathered, last_of, mixed, rows_at
+from kanalyze.analyses.shared.threads import THREAD, outermost
+from kanalyze.columns import as_of, gathered, last_of, mixed, rows_at, scattered, sure
 from kanalyze.errors import OtherCaptureError
+from kanalyze.intervals import OF_EVENTS
 from kanalyze.model import GRAPH_NODES
 from kanalyze.report import Report
 
@@ -41,6 +42,7 @@ _UPDATES: Final = re.compile("GraphExecUpdate")
 _NOTHING: Final = 0
 
 _NODE: Final = ["process_id", "graph_node_id"]
+_CAPTURES: Final = {"row": pl.UInt32, "capture": pl.UInt32, "sure": pl.Boolean}
 
 
 def with_captures(report: Report, other: Report) -> Report:
@@ -89,9 +91,23 @@ def _named(report: Report) -> pl.Series:
 
 @once_per_process
 def _replayed(report: Report) -> pl.DataFrame:
-    """The operations that another report of nsys ran, too, with the capture there: row and capture."""
-    other = report.captured_in() or report
-    found = replayed_alike(report, other)
+    """The operations that another report of nsys ran, too, with the capture there: row, capture and sure.
+
+    Graphs are the same if they launch the same operations in the same order, by name and launch shape; several such
+    ones in the order of their first launches, if both reports have as many.
+    """
+    other, alike = report.captured_in() or report, ["same", "turn", "of"]
+    (ran, launches), (other_ran, other_launches) = _launches(report), _launches(other)
+    graphs, others = (
+        every.sort("process_id", "at")
+        .unique("graph", keep="first", maintain_order=True)
+        .with_columns(turn=pl.int_range(pl.len()).over("same"), of=pl.len().over("same"))
+        for every in (launches, other_launches)
+    )
+    known = graphs.join(others.select(*alike, other_call="call_row"), on=alike).select("graph", "other_call")
+    every = launches.join(known, on="graph").select("call_row", "other_call")
+    rows = ran.select("row", "call_row", "place").join(every, on="call_row")
+    found = rows.join(other_ran.select("place", other="row", other_call="call_row"), on=["other_call", "place"])
     rows = found.select("row", gathered(_named(other), found.get_column("other")).alias("capture"))
     return rows.drop_nulls().sort("row").with_columns(sure=True)
 
@@ -108,8 +124,8 @@ def captures(report: Report) -> pl.DataFrame:
         return captures(other)
     calls = capture_source(report).kind("api")
     spans = calls.select(*THREAD, since="start_ns", until=pl.col("start_ns") + pl.col("dur_ns"))
-    numbered = _numbered_calls(report, spans)
-    around = numbered if other is None and len(numbered) else _by_order(report).get_column("call_row")
+    listed = other is None and len(_nodes(report))
+    around = _numbered_calls(report) if listed else _by_order(report).get_column("call_row")
     adds = gathered(calls.get_column("name"), around).cast(pl.String).str.contains(_ADDS)
     how = pl.when(adds.is_null()).then(pl.lit(OLDER)).when(adds).then(pl.lit(ADDED)).otherwise(pl.lit(CAPTURED))
     known = rows_at(spans, around).with_columns(around.alias("call_row"), how=how.cast(HOW))
@@ -129,28 +145,15 @@ def _calls_of_other(report: Report) -> pl.DataFrame:
     return captured_by_order(report, report.captured_in() or report).sort("row")
 
 
-def _numbered_calls(report: Report, spans: pl.DataFrame) -> pl.Series:
-    """Row of the call that made each of the nodes whose making is recorded."""
+def _numbered_calls(report: Report) -> pl.Series:
+    """Row of the outermost call around the making of each listed node: a driver's call is inside a runtime's."""
     points = _nodes(report).select("process_id", thread_id="captured_thread_id", at="captured_ns")
-    if points.is_empty():
-        return pl.Series(dtype=pl.UInt32)
-    begun = spans.select(*THREAD, at="since", end="until")
-    return _containing(points, begun, as_of(points, begun.select(*THREAD, "at")))
-
-
-def _containing(points: pl.DataFrame, spans: pl.DataFrame, row: pl.Series) -> pl.Series:
-    """The outermost call around each point; `row` is the last one that had begun by then."""
-    at, found = points.get_column("at"), pl.Series([None], dtype=pl.UInt32).new_from_index(0, points.height)
-    for _ in range(_NESTED):
-        inside = (gathered(spans.get_column("end"), row) >= at).fill_null(value=False)
-        found = row.zip_with(inside, found)
-        before = points.select(*THREAD, gathered(spans.get_column("at"), row).alias("at"))
-        row = as_of(before, spans.select(*THREAD, "at"), equal=False)
-    return found
-
-
-#: Calls that nest: a driver's call inside a runtime's, inside a library's own.
-_NESTED: Final = 3
+    least, most = (pl.lit(at, dtype=pl.Int64) for at in points.select(low=pl.min("at"), high=pl.max("at")).row(0))
+    calls = report.kind("api").select(*THREAD, **OF_EVENTS).with_row_index("call_row")
+    calls = outermost(calls.filter(pl.col("end") >= least, pl.col("start") <= most))
+    around = rows_at(calls, as_of(points, calls.select(*THREAD, at="start")))
+    inside = sure(around.get_column("end") >= points.get_column("at"))
+    return around.get_column("call_row").set(~inside, None)
 
 
 def capture_rows(report: Report) -> pl.Series:
@@ -163,22 +166,19 @@ def capture_rows(report: Report) -> pl.Series:
 @once_per_process
 def likely_captures(report: Report) -> pl.DataFrame:
     """Row of :func:`captures` that each row of `operations` goes back to, and whether that is sure: capture, sure."""
-    work = operations(report, "graph_node_id")
-    found = work.select(pl.lit(None, dtype=pl.UInt32).alias("capture"), pl.lit(value=True).alias("sure"))
-    found = pl.DataFrame([column.new_from_index(0, work.height) for column in found.iter_columns()])
-    inside, nodes, other = work.get_column("graph_node_id").is_not_null(), _nodes(report), _other(report)
+    work, nodes, other = operations(report, "graph_node_id"), _nodes(report), _other(report)
+    inside, known = work.get_column("graph_node_id").is_not_null(), pl.DataFrame(schema=_CAPTURES)
     if other is None and len(nodes):
         known = _numbered(report, with_facts(report, work.filter(inside), "call_start", "thread_id"))
     elif inside.any() or report.meta.recorder.ranked:  # of a trace
         launches = facts_of(report, work.get_column("row"), "call_name").to_series().cast(pl.String)
         inside |= launches.str.contains(LAUNCHES).fill_null(value=False)
-        found = found.with_columns(pl.when(inside).then(captures(report).height - 1).cast(pl.UInt32).alias("capture"))
         by_order = other is None or _nodes(other).is_empty()
         known = _by_order(report).with_row_index("capture") if by_order else _replayed(report)
-    else:
-        return found
-    rows = known.get_column("row")
-    return pl.DataFrame([column.scatter(rows, known.get_column(column.name)) for column in found.iter_columns()])
+    capture, sure = (scattered(work.height, known["row"], known[name]) for name in ("capture", "sure"))
+    if inside.any():
+        capture = capture.set(inside & capture.is_null(), captures(report).height - 1)
+    return pl.DataFrame([capture.alias("capture"), sure.fill_null(value=True).alias("sure")])
 
 
 def _numbered(report: Report, work: pl.DataFrame) -> pl.DataFrame:
@@ -186,8 +186,7 @@ def _numbered(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     work = _updated(report, work.with_columns(at=pl.coalesce("call_start", "start")))
     # of several rows of a node the last one before the launch
     nodes = _nodes(report)
-    rows = last_of(work.select(*_NODE, "at"), nodes.select(*_NODE, at="made_ns")).fill_null(nodes.height)
-    return work.select("row", "sure", capture=rows)
+    return work.select("row", "sure", capture=last_of(work.select(*_NODE, "at"), nodes.select(*_NODE, at="made_ns")))
 
 
 def _updated(report: Report, work: pl.DataFrame) -> pl.DataFrame:
@@ -216,10 +215,8 @@ def _updates(report: Report) -> pl.DataFrame:
     of; null if there is none, :data:`_NOTHING` if there are several. It is sure if all updates of the process have one,
     and it is never made executable.
     """
-    calls = calls_that(report, _UPDATES.search, *THREAD, "dur_ns", at="start_ns").sort("at")
-    updates = calls.with_columns(end=pl.col("at") + pl.col("dur_ns"))
-    nested = pl.col("at") < pl.col("end").cum_max().shift(1).over(THREAD)
-    updates = updates.filter(~nested.fill_null(value=False)).drop("dur_ns", "end").with_row_index("update")
+    calls = calls_that(report, _UPDATES.search, *THREAD, **OF_EVENTS)
+    updates = outermost(calls).select(*THREAD, at="start").sort("at").with_row_index("update")
     captured = _graphs(report).filter(pl.col("origin").is_null())
     row = as_of(captured.select(*THREAD, "at"), updates.select(*THREAD, "at"), later=True)
     captured = captured.with_columns(row.alias("update"), until=gathered(updates.get_column("at"), row))
@@ -321,8 +318,6 @@ def captured_by_order(report: Report, source: Report) -> pl.DataFrame:
         return pl.DataFrame(schema=_FOUND)
     made_by = pl.col("by").cast(pl.String).fill_null("").sort_by("place").str.join(",").alias("alike")
     captured = calls.group_by("capture", "process_id", "end").agg(_KINDS, made_by)
-    # launches of the same operations in the same order are of one graph
-    launches = launches.with_columns(graph=mixed(["process_id", "exec", "same"]))
     graphs = launches.unique("graph", keep="first", maintain_order=True)
     fits = captured.join(graphs, on="kind", suffix="_graph")
     if report is source:
@@ -345,35 +340,16 @@ def captured_by_order(report: Report, source: Report) -> pl.DataFrame:
     return rows.drop("call_row").join(calls, on=["capture", "place"]).select("row", "call_row", "sure")
 
 
-def replayed_alike(report: Report, source: Report) -> pl.DataFrame:
-    """The operations of graphs with those of `source` that are the same: row, other (row of `source`'s operations).
-
-    Graphs are the same if they launch the same operations in the same order, by name and launch shape; several such
-    ones in the order of their first launches, if both reports have as many.
-    """
-    of_graph, alike = ["process_id", "exec", "same"], ["same", "turn", "of"]
-    (ran, launches), (other_ran, other_launches) = _launches(report), _launches(source)
-    graphs, others = (
-        every.sort("process_id", "at")
-        .unique(of_graph, keep="first", maintain_order=True)
-        .with_columns(turn=pl.int_range(pl.len()).over("same"), of=pl.len().over("same"))
-        for every in (launches, other_launches)
-    )
-    known = graphs.join(others.select(*alike, other_call="call_row"), on=alike).select(*of_graph, "other_call")
-    every = launches.join(known, on=of_graph, nulls_equal=True).select("call_row", "other_call")
-    rows = ran.select("row", "call_row", "place").join(every, on="call_row")
-    other_rows = other_ran.select("place", other="row", other_call="call_row")
-    return rows.join(other_rows, on=["other_call", "place"]).select("row", "other")
-
-
 def _launches(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The operations of graphs, and their launches by time: call_row, at, process_id, exec, kind, and same.
+    """The operations of graphs, and their launches by time: call_row, at, process_id, kind, same and graph.
 
-    Those are the kinds of what ran in order, and a number of what it was.
+    Those are the kinds of what ran in order, a number of what it was, and one of the graph: launches of the same
+    operations in the same order are of one.
     """
     ran, keys = _operations(report).filter("graph"), ["call_row", "at", "process_id", "exec"]
     what = pl.col("what").cast(pl.String).sort_by("place").str.join(",").hash().alias("same")
-    return ran, ran.group_by(keys).agg(_KINDS, what).sort("at", "call_row")
+    launches = ran.group_by(keys).agg(_KINDS, what).sort("at", "call_row")
+    return ran, launches.with_columns(graph=mixed(["process_id", "exec", "same"]))
 
 
 def _captured_calls(report: Report) -> pl.DataFrame:

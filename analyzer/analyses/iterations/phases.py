@@ -48,10 +48,9 @@ class SteadyPart(NamedTuple):
     """The steady part of a report, and the iterations that it is one of.
 
     Its `window` has the number of iterations and what one is called; `host` is the same as the host saw it, from the
-    start of its first iteration on. The `device` is the GPU on which the process was busy longest, `first` and `last`
-    give its first and last iteration as a window, `rows` are all iterations of this process as
-    :func:`judged_iterations` gives them, and `adjoining` says whether each of the steady part begins where the one
-    before ended.
+    start of its first iteration on. The `device` is the GPU on which the process was busy longest, `run` are its
+    iterations, `rows` all iterations of this process as :func:`judged_iterations` gives them, and `adjoining` says
+    whether each of the steady part begins where the one before ended.
     """
 
     window: Window
@@ -59,8 +58,7 @@ class SteadyPart(NamedTuple):
     process_id: int | None
     device: int | None
     found_by: str
-    first: str
-    last: str
+    run: pl.DataFrame
     rows: pl.DataFrame
     adjoining: bool
 
@@ -83,13 +81,6 @@ class SteadyPart(NamedTuple):
     def span(self) -> tuple[int, int]:
         """Start and end of the steady part."""
         return self.window.start_ns or 0, self.window.end_ns or 0
-
-    @property
-    def run(self) -> pl.DataFrame:
-        """The iterations of the steady part."""
-        usual = self.usual.sort("start_ns")
-        first, last = (usual.get_column("window").index_of(window) for window in (self.first, self.last))
-        return usual.slice(first or 0, (last or 0) - (first or 0) + 1)
 
     @property
     def lengths(self) -> pl.Series:
@@ -145,8 +136,7 @@ def _steady_part_of(report: Report, rows: pl.DataFrame) -> SteadyPart | None:
     first = run.row(0, named=True)
     window = Window(first["since_ns"], until, name=STEADY, process=process, count=run.height, each=first["name"])
     host = replace(window, start_ns=first["start_ns"], end_ns=host_until)
-    edges = first["window"], run.item(-1, "window")
-    return SteadyPart(window, host, process, first["device"], first["found_by"], *edges, every, adjoining)
+    return SteadyPart(window, host, process, first["device"], first["found_by"], run, every, adjoining)
 
 
 def known_steady_part(report: Report) -> SteadyPart | None:

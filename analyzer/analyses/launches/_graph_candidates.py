@@ -93,13 +93,8 @@ def candidates(report: Report) -> pl.DataFrame:
     return repetitive(report).candidates
 
 
-def graph_costs(report: Report) -> dict[int, float]:
-    """The median duration of the calls that launched a CUDA graph on each device, in ns."""
-    return dict(_graph_costs(report).iter_rows())
-
-
-def _graph_costs(report: Report) -> pl.DataFrame:
-    """The same as a table: device, cost."""
+def graph_costs(report: Report) -> pl.DataFrame:
+    """The median duration of the calls that launched a CUDA graph on each device, in ns: device, cost."""
     return graph_launches(report).filter("charged").group_by("device").agg(cost=pl.col("call_ns").median())
 
 
@@ -131,7 +126,7 @@ def _candidates(report: Report, waits: _Waits, line: pl.DataFrame) -> pl.DataFra
     )
     of_calls = work.group_by("sequence").agg(own=pl.col("call_ns").median())
     units = with_facts(report, units, "device").join(of_calls, on="sequence", maintain_order="left")
-    units = units.join(_graph_costs(report), on="device", how="left", maintain_order="left")
+    units = units.join(graph_costs(report), on="device", how="left", maintain_order="left")
     cost = pl.col("cost").fill_null(pl.col("own")).cast(pl.Int64)
     saved = (pl.col("launch_ns") + pl.col("queued_ns") - cost).clip(lower_bound=0)
     units = units.with_columns(measured=pl.col("cost").is_not_null(), graph_launch_ns=cost, saved_ns=saved)

@@ -13,7 +13,7 @@ from kanalyze.analyses.replay._changes import Changes
 from kanalyze.analyses.replay._host_time import NEAR
 from kanalyze.analyses.replay._whatif import Critical, WhatIf, whatif_of
 from kanalyze.analyses.serving.engine_steps import GRAPH, captured_sizes, engine_steps
-from kanalyze.analyses.serving.step_laws import GPU, HOST, PADDED, fitted, read_bytes, timed_parts
+from kanalyze.analyses.serving.step_laws import GPU, HOST, PADDED, fitted, read_bytes, timed_parts, usual_steps
 from kanalyze.analyses.work._configuration import SAME, Configuration, Size
 from kanalyze.analyses.work._peaks import memory_ns, memory_roofs
 from kanalyze.errors import CannotTellError
@@ -58,7 +58,8 @@ def at_batch(report: Report, batch: Size, length: Size | None = None, measured_n
     Raises:
         CannotTellError: There is no law of decode steps.
     """
-    of_gpu, of_host = _usual_steps(report)
+    steps = usual_steps(timed_parts(report).filter(kind=DECODE))
+    of_gpu, of_host = (steps.filter(part=part) for part in (GPU, HOST))
     if (gpu := fitted(of_gpu)) is None or (host := fitted(of_host)) is None:
         raise CannotTellError.without_law(report.meta.path, f"it has {plural(of_gpu.height, 'decode step')} alone")
     usual, cached = (steps.select(pl.col(name).mean()).item() for steps, name in ((of_host, "n"), (of_gpu, "kv")))
@@ -114,14 +115,6 @@ def _beyond(of_gpu: pl.DataFrame, padded: float) -> tuple[float, str]:
     least, most = of_gpu.select(least=pl.col("n").min(), most=pl.col("n").max()).row(0)
     remark = "" if least <= padded <= most else f"Recorded were {least:,} to {most:,}."
     return max(padded / max(most, 1), least / padded, 1.0), remark
-
-
-def _usual_steps(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Decode steps on the device and in the mode of most of them, by the GPU's time and by the host's."""
-    parts = timed_parts(report).filter(pl.col("kind") == DECODE, pl.col("ns") > 0)
-    modes = parts.group_by("device", "mode").len().sort("len", "device", descending=[True, False])
-    usual = parts.join(modes.head(1), on=["device", "mode"])
-    return usual.filter(part=GPU), usual.filter(part=HOST)
 
 
 def _padded(report: Report, steps: pl.DataFrame, batch: float) -> float:

@@ -204,7 +204,9 @@ def names_around(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     every = every.hstack(rows_at(ranges, every.get_column("range_row")))
     told = every.get_column("text").unique().drop_nulls()
     different = pl.DataFrame([operator_of(text) or (None, None) for text in told], _OPERATOR, orient="row")
-    every = every.join(different.with_columns(told.alias("text"), range=_plain(told)), on="text", how="left")
+    shown = [plain(text) for text in told.to_frame("text").select(without_ids(pl.col("text"))).to_series()]
+    different = different.with_columns(told.alias("text"), pl.Series("range", shown, dtype=pl.String))
+    every = every.join(different, on="text", how="left")
     every = every.sort("call", "start", "end", "range_row", descending=[False, False, True, False])
     own = every.filter(pl.col("operator").is_null())
     again = (pl.col("range") == pl.col("range").shift(1)) & (pl.col("call") == pl.col("call").shift(1))
@@ -214,13 +216,6 @@ def names_around(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     rows = pl.DataFrame({"call": pl.int_range(calls.height, dtype=pl.UInt32, eager=True)})
     rows = rows.join(paths, on="call", how="left", maintain_order="left")
     return rows.join(last, on="call", how="left", maintain_order="left").select("range", "path", "operator", "shapes")
-
-
-def _plain(ranges: pl.Series) -> pl.Series:
-    """Names of ranges as pages show them, without ids of emit_nvtx."""
-    different = ranges.unique().drop_nulls()
-    shown = different.to_frame("text").select(without_ids(pl.col("text"))).to_series()
-    return ranges.replace_strict(different, [plain(text) for text in shown], default=None, return_dtype=pl.String)
 
 
 def _of_operators(report: Report, made: pl.DataFrame) -> pl.DataFrame:

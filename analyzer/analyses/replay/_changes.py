@@ -479,9 +479,9 @@ def as_graphs(report: Report, network: Network, state: Changed) -> Changed:
     place = gathered(network.line.places, gathered(network.graph.operations.get_column("call"), rows))
     device = gathered(operations(report).get_column("device"), rows)
     known = found.with_columns(place.alias("place"), device.alias("device")).drop_nulls("place")
-    cost = pl.col("device").replace_strict(graph_costs(report), default=None, return_dtype=pl.Float64)
+    known = known.join(graph_costs(report), on="device", how="left", maintain_order="left")
     calls = gathered(recorded_values(network.line, network.graph).own, known.get_column("place")).alias("call_ns")
-    known = known.with_columns(calls, cost=cost).with_columns(usual=pl.col("call_ns").median().over("sequence"))
+    known = known.with_columns(usual=calls).with_columns(pl.col("usual").median().over("sequence"))
     line = network.line.calls.select("place", own=state.values.own, gap=state.values.gaps)
     took = line.select(reached=(pl.col("own") + pl.col("gap")).cum_sum()).to_series()
     units = known.group_by("unit").agg(

@@ -39,7 +39,7 @@ process_before            row of the outermost call of any thread of its process
 ========================  ==================================================================================
 
 An operation may start before its `call` ends, and before its `stream_before` ends (programmatic launches, clocks): then
-the begin of that released it, not its end (:func:`release`). All other edges lead from an end to a start that is no
+the begin of that released it, not its end (:func:`releases`). All other edges lead from an end to a start that is no
 earlier. Edges between operations lead down in (start, end, row), edges between calls (`process_before`) down in the
 order of (end, -start, -row): no cycle within either. Through both, a cycle needs events of one and the same instant.
 """
@@ -292,18 +292,20 @@ def dependencies(report: Report) -> Dependencies:
     return Dependencies(order_in_streams(report, work.with_columns(call), calls), calls)
 
 
-def release(graph: Dependencies, column: str) -> pl.Series:
-    """Time at which one kind of edge lets each operation start (ns), at most its start; null without such an edge.
+def releases(graph: Dependencies) -> pl.DataFrame:
+    """Time at which each kind of edge lets each operation start (ns), at most its start; null without such an edge.
 
-    `column` is ``call`` or one of :data:`BEFORE`. The end of what it leads to; its begin where that had not ended when
-    the operation started, or ended no earlier than the operation itself.
+    Columns: ``call_at``, one for each of :data:`BEFORE`, and the latest of them. The end of what the edge leads to; its
+    begin where that had not ended when the operation started, or ended no earlier than the operation itself.
     """
-    work = graph.operations
-    at, source = work.get_column(column), graph.calls if column == "call" else work
-    began, ended = (gathered(source.get_column(side), at) for side in ("start", "end"))
-    early = ended > work.get_column("start")
-    if column == "call":
-        early |= ended >= work.get_column("end")
-    times = pl.DataFrame([early.alias("early"), began.alias("began"), ended.alias("ended"), work.get_column("start")])
-    first = pl.when("early").then("began").otherwise("ended")
-    return times.select(pl.when(first.is_not_null()).then(pl.min_horizontal(first, "start"))).to_series().alias(column)
+    work, found = graph.operations, []
+    for column in ("call", *BEFORE):
+        at, source = work.get_column(column), graph.calls if column == "call" else work
+        began, ended = (gathered(source.get_column(side), at) for side in ("start", "end"))
+        early = ended > work.get_column("start")
+        if column == "call":
+            early |= ended >= work.get_column("end")
+        first = began.zip_with(early, ended)
+        least = pl.min_horizontal(first.alias("first"), "start")
+        found.append(work.select(pl.when(first.is_not_null()).then(least).alias(f"{column}_at")).to_series())
+    return pl.DataFrame(found).with_columns(latest=pl.max_horizontal(pl.all()))

@@ -119,10 +119,11 @@ def _waits(report: Report, graph: Dependencies, places: pl.Series) -> pl.DataFra
 def _of_full_queues(graph: Dependencies, places: pl.Series) -> pl.DataFrame:
     """Operations that launches waited for with their stream full: the one that ended last inside each."""
     launches = _launches_of_long_streams(graph)
-    times = graph.calls.select(begun="start", returned="end")[launches.get_column("call")]
-    line = in_order_of(launches.hstack(times), ("stream", "begun"), ("row",)).with_columns(number=_counted())
+    times, counted = graph.calls.select(begun="start", returned="end"), pl.int_range(pl.len()).over("stream")
+    line = launches.hstack(times[launches.get_column("call")])
+    line = in_order_of(line, ("stream", "begun"), ("row",)).with_columns(number=counted)
     done = in_order_of(launches.select("stream", "end", "row"), ("stream", "end"), ("row",))
-    done = done.select("stream", behind="row", ended="end", done=_counted() + 1)
+    done = done.select("stream", behind="row", ended="end", done=counted + 1)
     found = nearest(
         line.filter(pl.col("returned") - pl.col("begun") > LATENCY_NS), done, ("returned", "ended"), ["stream"]
     )
@@ -150,12 +151,6 @@ def _launches_of_long_streams(graph: Dependencies) -> pl.DataFrame:
     work = work.filter(pl.len().over("stream") > _FULL)
     launches = work.sort("end", "row").unique(["stream", "call"], keep="last")
     return launches.filter(pl.len().over("stream") > _FULL)
-
-
-def _counted() -> pl.Expr:
-    """How many rows of its stream are before each, which are together."""
-    place = pl.int_range(pl.len())
-    return place - pl.when(pl.col("stream").ne_missing(pl.col("stream").shift(1))).then(place).forward_fill()
 
 
 #: Kinds of edges.

@@ -18,7 +18,7 @@ from kanalyze.analyses.host._call_kinds import unseen_syncs
 from kanalyze.analyses.host._range_lines import named_events, neighbours, on_lines, program_functions, range_lines
 from kanalyze.analyses.host._thread_timeline import shown_calls
 from kanalyze.analyses.idle._idle_parts import range_names
-from kanalyze.analyses.replay._graph import BEFORE, Dependencies, dependencies, release
+from kanalyze.analyses.replay._graph import BEFORE, Dependencies, dependencies, releases
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey, by_thread, innermost_lines, line_of, overlaid, touched
 from kanalyze.columns import gathered, in_order, rows_at, slices
@@ -121,13 +121,11 @@ def nodes(report: Report) -> Nodes:
 
 def _operations(report: Report, graph: Dependencies) -> pl.DataFrame:
     """The nodes of the operations: begin, leave, own, edge and next."""
-    work, edges = graph.operations, ("call", *BEFORE)
+    work = graph.operations
     ends = [gathered(work.get_column("end"), work.get_column(name)).alias(f"{name}_end") for name in BEFORE]
     call_end = gathered(graph.calls.get_column("end"), work.get_column("call")).alias("call_end")
     rank = operations(report).get_column("rank").cast(pl.Int8).alias("own")
-    released = [release(graph, name).alias(f"{name}_at") for name in edges]
-    line = work.select("start", *edges).hstack([*released, *ends, call_end, rank])
-    line = line.with_columns(latest=pl.max_horizontal(f"{name}_at" for name in edges))
+    line = work.select("start", "call", *BEFORE).hstack([*releases(graph), *ends, call_end, rank])
     first = {name: pl.col(f"{name}_at") == pl.col("latest") for name in (*BEFORE, "call")}  # of equal ones the first
     by = pl.coalesce(pl.when(binds).then(pl.lit(place, pl.UInt8)) for place, binds in enumerate(first.values()))
     line = line.with_columns(by.alias("by"))
@@ -288,12 +286,10 @@ def first_node(report: Report, high: int) -> int:
     if scope.window is not None and scope.window.process is not None:
         own &= pl.col("process_id") == scope.window.process
     work = graph.operations.with_row_index("row").filter(own)
-    running = work.filter((pl.col("start") < high) & (pl.col("end") >= high))
-    if running.height:
-        return int(running.item(0, "row"))
-    later = work.filter(pl.col("start") >= high).sort("start", "row").head(1)
-    if later.height:
-        return int(later.item(0, "row"))
+    since = pl.col("start").clip(lower_bound=high - 1)  # all that run then come first
+    last = work.filter(pl.col("end") >= high).sort(since, "row").head(1)
+    if last.height:
+        return int(last.item(0, "row"))
     return _latest(graph.calls, work, graph.operations.height, high)
 
 

@@ -49,9 +49,12 @@ with loading_late("statistics"):  # of programs that ran without a profiler
 #: Marks of a program that repeats less often may be as many by chance.
 _FEWEST: Final = 5
 
-#: The mark of a program that profiles itself, and those of torch that tell iterations.
+#: The mark of a program that profiles itself; those of torch that tell iterations, the surest first, in a sentence.
 OWN: Final = "the program's own profiler"
-OF_TORCH: Final = ("Optimizer.step#", "the outermost module's call")
+OF_TORCH: Final = {
+    "Optimizer.step#": "steps of the optimizer",
+    "the outermost module's call": "calls of the outermost module",
+}
 
 #: Runs that differ by more than this part vary; and the part of iterations at each end that the range leaves out.
 _VARIES: Final = 0.05
@@ -119,7 +122,7 @@ def iteration_of(runs: Sequence[BareRun], rank: int | None, steady: SteadyPart, 
     runs = [one for one in runs if one.rank == wanted]
     rows = steady.rows.filter(pl.col("name") == steady.each).sort("start_ns")
     windows, recorded = rows.get_column("window"), rows.get_column("dur_ns")
-    first, last = windows.index_of(steady.first), windows.index_of(steady.last)
+    first, last = (windows.index_of(steady.run.item(at, "window")) for at in (0, -1))
     if first is None or last is None:
         return None
     loop = steady.found_by.removeprefix(BY_LOOPS).strip() if steady.found_by.startswith(BY_LOOPS) else None
@@ -182,13 +185,8 @@ def lengths_of(
     alike = [name for name, counts in fits.items() if len(starts_ns[name]) in counts]
     if not alike:
         return None
-    name = min(alike, key=lambda one: (one != each, _place(one)))
+    name = min(alike, key=lambda one: (one != each, [*OF_TORCH.values(), ""].index(_called(one))))
     return name, [later - start for start, later in pairwise(starts_ns[name][first : last + 1])]
-
-
-def _place(mark: str) -> int:
-    """The place of a mark among those of torch, the surest first."""
-    return next((at for at, start in enumerate(OF_TORCH) if mark.startswith(start)), len(OF_TORCH))
 
 
 def _words(one: BareIteration) -> str:
@@ -199,7 +197,7 @@ def _words(one: BareIteration) -> str:
 
 def _called(mark: str) -> str:
     """What a mark of torch is called in a sentence; empty for another one."""
-    return ("steps of the optimizer", "calls of the outermost module", "")[_place(mark)]
+    return next((called for start, called in OF_TORCH.items() if mark.startswith(start)), "")
 
 
 def corrected_sentence(bare: Bare, tool: str, slower: float, ns: float) -> str:

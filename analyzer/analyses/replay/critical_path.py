@@ -14,7 +14,7 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, facts_of, with_facts
 from kanalyze.analyses.device._windows import span
-from kanalyze.analyses.replay._graph import BEFORE, Dependencies, dependencies, release
+from kanalyze.analyses.replay._graph import BEFORE, Dependencies, dependencies, releases
 from kanalyze.analyses.replay._path import (
     CAUSES,
     NOWHERE,
@@ -61,9 +61,7 @@ def edges(report: Report) -> pl.DataFrame:
 
 def _to_operations(graph: Dependencies) -> list[pl.DataFrame]:
     work, calls, kinds = graph.operations, graph.calls, ("call", *BEFORE)
-    released = pl.DataFrame([release(graph, name).alias(f"{name}_at") for name in kinds])
-    line = released.with_columns(work.get_column("start"), latest=pl.max_horizontal(pl.all()))
-    line = line.with_row_index("target").hstack(work.select(kinds))
+    line = releases(graph).with_row_index("target").hstack(work.select("start", *kinds))
     began = line.get_column("call_at") < gathered(calls.get_column("end"), work.get_column("call"))
     places = pl.col("call").cast(pl.Int64) + pl.lit(work.height) + pl.when(began).then(calls.height).otherwise(0)
     line, found = line.with_columns(places.alias("call")), []

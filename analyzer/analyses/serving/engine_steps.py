@@ -16,13 +16,12 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, in_device_scope, operations
-from kanalyze.analyses.device._windows import busy_within, windows
 from kanalyze.analyses.host.engine_marks import CAPTURE, DECODE, KINDS, LAUNCHES_GRAPH, REPLAYED, engine_marks
-from kanalyze.analyses.idle._attribution import ledger_pieces, window_ledgers
+from kanalyze.analyses.idle._attribution import ledger_pieces
 from kanalyze.analyses.ranges.captured import captured_as
 from kanalyze.analyses.shared.analysis import once_per_process, part_of
 from kanalyze.analyses.shared.statistics import BUCKETS
-from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.analyses.shared.threads import THREAD, overlaid
 from kanalyze.columns import as_of, nearest_place, rate, rows_at
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
@@ -33,8 +32,13 @@ GRAPH, PARTLY, EAGER = "graph", "partly", "eager"
 #: Norms that run a block for each row: PyTorch's layer_norm and rms_norm, those of vLLM, and of FlashInfer in SGLang.
 _BLOCK_PER_ROW: Final = r"\bvectorized_layer_norm_kernel\b|\b(?:fused_add_)?rms_norm_kernel\b|RMSNormKernel\b"
 
-#: A piece of the gap before a step: the step's row, bucket and culprit.
-_PIECE: Final = {"step": pl.UInt32, "bucket": pl.String, "culprit": pl.String, "ns": pl.Int64}
+#: Time of a device in a step, or in the gap before it, by bucket and culprit.
+_PIECE: Final = {
+    "device": pl.Int64, "step": pl.UInt32, "gap": pl.Boolean, "bucket": pl.String, "culprit": pl.String, "ns": pl.Int64,
+}  # fmt: skip
+
+#: Of idle time what was launched waits for is the GPU's own: between the kernels of a graph, say.
+_OF_GPU: Final = (*BUSY_BUCKETS, "queued")
 
 _STEP: Final = columns("""
     device int?: The GPU, as in `devices`: one row for each that the step launched work on; null for none.
@@ -180,7 +184,7 @@ def engine_steps(report: Report, by: str | None = None, **where: Unpack[Where]) 
         UnknownNameError: There is no such grouping.
     """
     report = part_of(report, where, TABLE, by, *DEVICE_KINDS)
-    steps = _in_scope(report)
+    steps = steps_in_scope(report)
     if by is None:
         return TABLE.select(steps)
     table, make = _BY[by]
@@ -197,13 +201,13 @@ def sized(steps: pl.DataFrame) -> pl.DataFrame:
 
 def compared_steps(report: Report, device: int | None) -> pl.DataFrame:
     """What a comparison needs of all but the first step: kind, size, tokens, kv_tokens, ns, busy_ns (with the gap)."""
-    steps = sized(_in_scope(report.narrow(device=device)).drop_nulls("gap_ns"))
+    steps = sized(steps_in_scope(report.narrow(device=device)).drop_nulls("gap_ns"))
     both = {"ns": pl.col("dur_ns") + pl.col("gap_ns"), "busy_ns": pl.col("busy_ns") + pl.col("gap_busy_ns")}
     return steps.select("kind", "size", "tokens", "kv_tokens", **both)
 
 
-def _in_scope(report: Report) -> pl.DataFrame:
-    """The steps that overlap the window on the devices in scope."""
+def steps_in_scope(report: Report) -> pl.DataFrame:
+    """The :func:`timed_steps` that overlap the window on the devices in scope."""
     steps, sides = in_device_scope(report, timed_steps(report.whole)), report.scope.sides
     begun = pl.coalesce("gpu_start_ns", "start_ns")
     ended = begun + pl.when(pl.col("device").is_null()).then("host_ns").otherwise("dur_ns")
@@ -213,7 +217,7 @@ def _in_scope(report: Report) -> pl.DataFrame:
 def _gaps(report: Report, steps: pl.DataFrame) -> pl.DataFrame:
     """Sums of the gaps before steps, by the kind of step, bucket and culprit."""
     spent = steps.group_by("device").agg(whole=pl.col("dur_ns").sum() + pl.col("gap_ns").sum())
-    pieces = gap_pieces(report, steps).join(steps.select("step", "device", "kind"), on="step")
+    pieces = step_pieces(report.whole, steps).filter("gap").join(steps.select("step", "kind"), on="step")
     gaps = pl.col("step").n_unique().cast(pl.Int64)
     sums = pieces.group_by("device", "kind", "bucket", "culprit").agg(pl.col("ns").sum(), gaps=gaps)
     sums = sums.join(spent, on="device").with_columns(share=pl.col("ns") / pl.col("whole").clip(1))
@@ -223,7 +227,7 @@ def _gaps(report: Report, steps: pl.DataFrame) -> pl.DataFrame:
 def _summed(report: Report, steps: pl.DataFrame, keys: Sequence[str] = ()) -> pl.DataFrame:
     """Sums of steps by device, kind and `keys`, and the rest: all that the window has, to the nanosecond."""
     rows = sized(steps.filter(pl.col("device").is_not_null()))
-    spent = _ledgers(report, rows)
+    spent = _ledgers(step_pieces(report, rows))
     about = rows.select("step", "device", "kind", *_ABOUT, full="dur_ns")
     rest = spent.filter(pl.col("step").is_null(), pl.col("ns") > 0).with_columns(kind=pl.lit(OUTSIDE))
     joined = pl.concat([about.join(spent.drop("device"), on="step", how="left"), rest], how="diagonal")
@@ -250,33 +254,12 @@ def _summed(report: Report, steps: pl.DataFrame, keys: Sequence[str] = ()) -> pl
     return sums.sort("device", pl.col("kind").cast(_ALL_KINDS), *keys, nulls_last=True)
 
 
-def _ledgers(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
-    """Of each of the steps (with their number, step) device, buckets and ns, dur_ns, gap_ns, busy_ns and gap_busy_ns.
-
-    Clipped to the window of the device; the rest of that has no number.
-    """
-    begun, ended = pl.col("gpu_start_ns"), pl.col("gpu_start_ns") + pl.col("dur_ns")
-    before = begun - pl.col("gap_ns").fill_null(0)
-    edges = windows(report).rename({"start": "first", "end": "last"})
-    steps = rows.select("step", "device", start=begun, end=ended, gap=pl.lit(value=False))
-    gaps = rows.select("step", "device", start=before, end=begun, gap=pl.lit(value=True))
-    spans = pl.concat([steps, gaps]).join(edges, on="device")
-    spans = spans.with_columns(start=pl.max_horizontal("start", "first"), end=pl.min_horizontal("end", "last"))
-    whole = edges.select("device", start="first", end="last")
-    spans = pl.concat([spans.drop("first", "last"), whole], how="diagonal").filter(pl.col("end") > pl.col("start"))
-    every = window_ledgers(report, spans.select("start", "end")).rename({"device": "of"})
-    found = spans.with_row_index("window").join(every, on="window").filter(pl.col("of") == pl.col("device"))
-    parts = pl.when(pl.col("step").is_null()).then(pl.lit(1)).otherwise(-1)  # the whole less all steps
-    rest = found.group_by("device").agg((pl.col(name) * parts).sum() for name in _BUCKETS)
-    of_steps = found.drop_nulls("step").select("step", "device", "gap", *_BUCKETS)
-    told = pl.concat([of_steps, rest], how="diagonal")
-    busy = pl.sum_horizontal(f"{bucket}_ns" for bucket in BUSY_BUCKETS)
-    every_ns, gap = pl.sum_horizontal(_BUCKETS), pl.col("gap")
-    told = told.with_columns(
-        ns=every_ns, dur_ns=every_ns * ~gap, gap_ns=every_ns * gap, busy_ns=busy * ~gap, gap_busy_ns=busy * gap
-    )
-    sums = [pl.col(*_BUCKETS, "ns", "dur_ns", "gap_ns", "busy_ns", "gap_busy_ns").sum()]
-    return told.group_by("device", "step").agg(sums)
+def _ledgers(pieces: pl.DataFrame) -> pl.DataFrame:
+    """Sums of :data:`_PIECE` by device and step: buckets, ns, dur_ns, gap_ns, busy_ns and gap_busy_ns."""
+    ns, gap, busy = pl.col("ns"), pl.col("gap"), pl.col("bucket").is_in(BUSY_BUCKETS)
+    parts = {"dur_ns": ~gap, "gap_ns": gap, "busy_ns": busy & ~gap, "gap_busy_ns": busy & gap}
+    parts |= {f"{bucket}_ns": pl.col("bucket") == bucket for bucket in BUCKETS}
+    return pieces.group_by("device", "step").agg(ns.sum(), **{name: ns.filter(of).sum() for name, of in parts.items()})
 
 
 #: What the groupings give.
@@ -316,17 +299,23 @@ def graph_sizes(steps: pl.DataFrame) -> pl.DataFrame:
 def timed_steps(report: Report) -> pl.DataFrame:
     """The steps of all devices at any time, by device and start, with their row in `step`.
 
-    Columns: those of the table engine_steps.
+    Columns: those of the table engine_steps, and gpu_ns: of the time of the step and the gap before it, the GPU's own.
     """
     marks = engine_marks(report).with_columns(index=pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over("process_id"))
     found = _with_gaps(_on_devices(report, marks.with_row_index("mark"))).with_row_index("step")
-    sides = found.select("device", start="gpu_start_ns", end=pl.col("gpu_start_ns") + pl.col("dur_ns"))
-    found = found.with_columns(busy_within(report, sides).fill_null(0))
-    spent = pl.col("gap_ns").fill_null(0) + pl.col("dur_ns")
-    told = found.with_columns(tokens_per_s=rate(pl.col("tokens"), spent), host_ns=pl.col("end") - pl.col("start"))
-    told = told.join(_causes(gap_pieces(report, found)), on="step", how="left", maintain_order="left")
-    none = pl.when(pl.col("gap_ns").is_not_null()).then(0)
-    return told.with_columns(pl.coalesce("gap_busy_ns", none), start_ns="start")
+    pieces = step_pieces(report, found) if found.height else pl.DataFrame(schema=_PIECE)
+    of_gpu = pl.sum_horizontal(f"{bucket}_ns" for bucket in _OF_GPU)
+    sums = _ledgers(pieces).select("step", "busy_ns", "gap_busy_ns", gpu_ns=of_gpu)
+    told = found.join(sums, on="step", how="left", maintain_order="left")
+    told = told.join(_causes(pieces), on="step", how="left", maintain_order="left")
+    spent, before = pl.col("gap_ns").fill_null(0) + pl.col("dur_ns"), pl.col("gap_ns").is_not_null()
+    return told.with_columns(
+        pl.col("busy_ns", "gpu_ns").fill_null(0),
+        gap_busy_ns=pl.when(before).then(pl.col("gap_busy_ns").fill_null(0)),
+        tokens_per_s=rate(pl.col("tokens"), spent),
+        host_ns=pl.col("end") - pl.col("start"),
+        start_ns="start",
+    )
 
 
 def _on_devices(report: Report, marks: pl.DataFrame) -> pl.DataFrame:
@@ -393,30 +382,38 @@ def _with_gaps(steps: pl.DataFrame) -> pl.DataFrame:
     return line.rename({"begun": "gpu_start_ns"}).sort("device", "gpu_start_ns", "start", "index", nulls_last=True)
 
 
-def gap_pieces(report: Report, steps: pl.DataFrame) -> pl.DataFrame:
-    """What the GPU did in the gaps before steps (step, device, gpu_start_ns, gap_ns), and why it was idle: _PIECE."""
-    gaps = steps.select("step", "device", start=pl.col("gpu_start_ns") - pl.col("gap_ns"), end="gpu_start_ns")
-    gaps = gaps.filter(pl.col("end") > pl.col("start"))
-    named, pieces = [pl.DataFrame(schema=_PIECE)], ledger_pieces(report.whole) if gaps.height else pl.DataFrame()
-    for (device,), own in gaps.partition_by("device", as_dict=True, maintain_order=True).items():
+def step_pieces(report: Report, steps: pl.DataFrame) -> pl.DataFrame:
+    """What the GPU did in its window, and why it was idle, by step (step, device, gpu_start_ns, dur_ns, gap_ns).
+
+    Gives :data:`_PIECE`: step and gap are null of what is in none of the steps, nor before one.
+    """
+    begun = pl.col("gpu_start_ns")
+    parts = {False: (begun, begun + pl.col("dur_ns")), True: (begun - pl.col("gap_ns"), begun)}
+    spans = pl.concat(
+        steps.select("device", "step", start=start, end=end, gap=pl.lit(gap)) for gap, (start, end) in parts.items()
+    )
+    spans = spans.filter(pl.col("end") > pl.col("start")).sort("start").with_row_index("span")
+    named = [pl.DataFrame(schema=_PIECE)]
+    for (device,), pieces in ledger_pieces(report).partition_by("device", as_dict=True, maintain_order=True).items():
         of_device = pl.col("device") == device
-        cut = intervals.cut(pieces.filter(of_device).drop("device"), own.select("start", "end"))
+        cut = overlaid(pieces, spans.filter(of_device), "span")
         # of work the operation that began last before the end of a piece
         ran = device_operations(report.whole).filter(of_device).sort("start")
-        place = nearest_place(ran.get_column("start"), cut.get_column("end"), equal=False)
-        at = nearest_place(own.get_column("start"), cut.get_column("start"))
-        cut = cut.with_columns(ran.get_column("name").gather(place), own.get_column("step").gather(at))
-        works = pl.col("bucket").cast(pl.String).is_in(BUSY_BUCKETS)
-        culprit = pl.when(works).then("name").otherwise("culprit").cast(pl.String).alias("culprit")
-        named.append(cut.select("step", pl.col("bucket").cast(pl.String), culprit, ns=pl.col("end") - pl.col("start")))
-    return pl.concat(named).group_by("step", "bucket", "culprit").agg(pl.col("ns").sum())
+        cut = cut.with_columns(
+            ran.get_column("name").gather(nearest_place(ran.get_column("start"), cut.get_column("end"), equal=False)),
+            pl.col("bucket").cast(pl.String),
+            *rows_at(spans.select("step", "gap"), cut.get_column("span")),
+            ns=pl.col("end") - pl.col("start"),
+        )
+        culprit = pl.when(pl.col("bucket").is_in(BUSY_BUCKETS)).then("name").otherwise("culprit").cast(pl.String)
+        named.append(cut.with_columns(culprit=culprit).select(list(_PIECE)))
+    return pl.concat(named).group_by(list(_PIECE)[:-1]).agg(pl.col("ns").sum())
 
 
 def _causes(pieces: pl.DataFrame) -> pl.DataFrame:
-    """Of the gap before each step: step, gap_busy_ns, gap_cause and gap_culprit."""
-    works = pl.col("bucket").is_in(BUSY_BUCKETS)
-    sums = pieces.with_columns(of_bucket=pl.col("ns").sum().over("step", "bucket"), busy=pl.col("ns") * works)
+    """Of the gap before each step: step, gap_cause and gap_culprit."""
+    gaps = pieces.filter("gap").with_columns(of_bucket=pl.col("ns").sum().over("step", "bucket"))
     down = [True, False, True, True]
-    first = sums.sort("of_bucket", "bucket", "ns", "culprit", descending=down, nulls_last=True)
-    cause = pl.col("bucket").first().alias("gap_cause"), pl.col("culprit").first().alias("gap_culprit")
-    return first.group_by("step", maintain_order=True).agg(pl.col("busy").sum().alias("gap_busy_ns"), *cause)
+    first = gaps.sort("of_bucket", "bucket", "ns", "culprit", descending=down, nulls_last=True)
+    first = first.unique("step", keep="first", maintain_order=True)
+    return first.select("step", gap_cause="bucket", gap_culprit="culprit")

@@ -177,19 +177,10 @@ def _split(own: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _longest(steps: pl.DataFrame, low: pl.Series, high: pl.Series) -> pl.Series:
-    """The row of the longest of the steps from `low` to before `high`, of several the first; null for none.
-
-    By the least places in the order of length among 1, 2, 4… steps from each on: of any number two of them tell it.
-    """
-    order = steps.select(pl.arg_sort_by(pl.col("start") - pl.col("end"), maintain_order=True)).to_series()
-    places = order.arg_sort().cast(pl.Int64)
-    number, among = (high - low).clip(lower_bound=0), [places]
-    while 2 << len(among) - 1 <= number.to_frame("most").select(pl.col("most").max().fill_null(0)).item():
-        after = among[-1].shift(-(1 << len(among) - 1))
-        among.append(pl.select(pl.min_horizontal(among[-1], after)).to_series())
-    level = pl.select((63 - number.bitwise_leading_zeros().cast(pl.Int64)).clip(0)).to_series()
-    length = pl.select(pl.lit(2, pl.Int64).pow(level).cast(pl.Int64)).to_series()
-    known = [
-        gathered(pl.concat(among), (level * len(places) + side).set(number == 0, None)) for side in (low, high - length)
-    ]
-    return gathered(order, pl.select(pl.min_horizontal(*known)).to_series())
+    """The row of the longest of the steps from `low` to before `high`, of several the first; null for none."""
+    lengths = steps.select(pl.col("end") - pl.col("start")).to_series()
+    places = (
+        first + int(lengths.slice(first, stop - first).arg_max() or 0) if first < stop else None
+        for first, stop in zip(low, high, strict=True)
+    )
+    return pl.Series([*places], dtype=pl.Int64)

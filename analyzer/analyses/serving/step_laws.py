@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.analyses.host.engine_marks import DECODE
-from kanalyze.analyses.idle._attribution import window_ledgers
-from kanalyze.analyses.serving.engine_steps import engine_steps
-from kanalyze.analyses.shared.analysis import analysis, once_per_report
+from kanalyze.analyses.serving.engine_steps import engine_steps, steps_in_scope
+from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
 from kanalyze.analyses.work._peaks import memory_ns, memory_roofs
 from kanalyze.analyses.work.work import work
 from kanalyze.columns import as_of, rows_at
 from kanalyze.errors import CannotTellError
+from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
 from kanalyze.schema import Table, columns
 from kanalyze.units import percent, time
@@ -31,11 +30,9 @@ if TYPE_CHECKING:
 
     Numbers = npt.NDArray[np.float64]
 
-#: Parts of the time of a step and of the gap before it. Of idle time what was launched waits for is the GPU's own:
-#: between the kernels of a graph, say.
+#: Parts of the time of a step and of the gap before it.
 GPU, HOST = "gpu", "host"
 PADDED: Final = "padded"
-_OF_GPU: Final = (*BUSY_BUCKETS, "queued")
 
 TABLE: Final = Table(
     "step_laws",
@@ -176,23 +173,20 @@ def timed_parts(report: Report) -> pl.DataFrame:
 
     n are the tokens, kv those in the cache. A first step, before which there is no gap, has no time of the host.
     """
+    require(report, TABLE, *DEVICE_KINDS)
     spent = pl.col("dur_ns") + pl.col("gap_ns").fill_null(0)
-    steps = engine_steps(report).filter(pl.col("device").is_not_null(), spent > 0).with_row_index("window")
-    end = pl.col("gpu_start_ns") + pl.col("dur_ns")
-    ledgers = window_ledgers(report.whole, steps.select(start=end - spent, end=end))
-    of_gpu = ledgers.select("window", "device", gpu=pl.sum_horizontal(f"{bucket}_ns" for bucket in _OF_GPU))
-    steps = steps.join(of_gpu, on=["window", "device"], maintain_order="left")
+    steps = steps_in_scope(report).filter(pl.col("device").is_not_null(), spent > 0)
     # labels may say no size where nothing was padded
     known = pl.col("padded").is_not_null().any().over("device", "kind", "mode") & (pl.col("mode") == "graph")
     counted = pl.col("tokens").is_not_null().any().over("device", "kind", "mode")  # not by SGLang of drafts
     of = pl.when(known).then(pl.lit(PADDED)).when(counted).then(pl.lit("tokens")).otherwise(pl.lit("requests"))
     n = pl.when(known).then(pl.coalesce("padded", "tokens")).when(counted).then("tokens").otherwise("requests")
     none = pl.lit(None, dtype=pl.Int64)
-    on_gpu = steps.with_columns(part=pl.lit(GPU), tokens_are=of, ns="gpu", n=n, kv="kv_tokens")
+    on_gpu = steps.with_columns(part=pl.lit(GPU), tokens_are=of, ns="gpu_ns", n=n, kv="kv_tokens")
     told = {
         "part": pl.lit(HOST),
         "tokens_are": pl.lit("requests"),
-        "ns": spent - pl.col("gpu"),
+        "ns": spent - pl.col("gpu_ns"),
         "n": pl.col("requests"),
     }
     on_host = steps.drop_nulls("gap_ns").with_columns(**told, kv=none)
@@ -205,11 +199,16 @@ def law_points(report: Report) -> pl.DataFrame:
 
     Columns: device, kind, mode, tokens_are, index, ns of the GPU, n, kv and law_ns, what the law says. Else no rows.
     """
-    parts = steps_by_law(report).filter(pl.col("part") == GPU, pl.col("ns") > 0)
-    first = parts.group_by("device", "kind", "mode").len()
-    first = first.sort(pl.col("kind") != DECODE, "len", "device", descending=[False, True, False]).head(1)
-    steps = parts.join(first, on=["device", "kind", "mode"], how="semi", maintain_order="left").drop_nulls("law_ns")
+    steps = usual_steps(steps_by_law(report)).filter(part=GPU).drop_nulls("law_ns")
     return steps.select("device", "kind", "mode", "tokens_are", "index", "ns", "n", "kv", "law_ns")
+
+
+def usual_steps(parts: pl.DataFrame) -> pl.DataFrame:
+    """Of :func:`timed_parts` those of the kind, mode and device of most steps that take time, decoding first."""
+    timed = parts.filter(pl.col("ns") > 0)
+    sizes = timed.group_by("device", "kind", "mode").len()
+    most = sizes.sort(pl.col("kind") != DECODE, "len", "device", descending=[False, True, False]).head(1)
+    return timed.join(most, on=["device", "kind", "mode"], how="semi", maintain_order="left")
 
 
 def fitted(steps: pl.DataFrame) -> tuple[Law, Numbers] | None:

@@ -188,8 +188,8 @@ def _iterations(steady: SteadyPart) -> Object:
         "max_ns": steady.lengths.max(),
         "steady_count": steady.number,
         "steady_ns": steady.ns,
-        "first": _cut(steady.first),
-        "last": _cut(steady.last),
+        "first": _cut(steady.run.item(0, "window")),
+        "last": _cut(steady.run.item(-1, "window")),
     }
 
 
