@@ -34,8 +34,11 @@ _PRODUCTS_LEFT: Final = 0.6
 
 #: The same of products in full float32, whose fused kernel is in bfloat16, by compute capability: peak rates of float32
 #: over it (A100 19.5 of 312, H100 66.9 of 989.4 TFLOP/s), of which fused kernels reach two thirds of what products do.
+#: Of TF32 the rate is half of bfloat16's: a fused kernel in float32 takes nearly as long as the chain (H100: 0.8 of it).
 _FLOAT32_LEFT: Final = {(8, 0): 1.5 * 19.5 / 312, (9, 0): 1.5 * 66.9 / 989.4}
-_IN_FULL: Final = (~pl.col("tensor_core") & INPUTS.str.contains(r"^f32(?:/f32)*$")).fill_null(value=False)
+_TF32_LEFT: Final = _PRODUCTS_LEFT / 2
+_IN_FLOAT32: Final = INPUTS.str.contains(r"^t?f32(?:/t?f32)*$").fill_null(value=False)
+_IN_TF32: Final = _IN_FLOAT32 & pl.col("tensor_core").fill_null(value=False)
 _LONGEST_PASS: Final = 16.0  # what takes more of it does something else, such as sums into few rows
 
 _SOFTMAX: Final = (FAMILY == "softmax") & (OPERATION == "softmax")
@@ -68,7 +71,8 @@ def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
         on_gpu.with_operators(report, numbered).with_columns(batched=pl.col("inner").is_in(on_gpu.BATCHED)),
         softmax=_SOFTMAX,
         product=_PRODUCT,
-        in_full=_IN_FULL,
+        in_float32=_IN_FLOAT32,
+        in_tf32=_IN_TF32,
         passes=_BETWEEN,
         copies=FAMILY == "copy",
         changes=FAMILY == "elementwise",
@@ -107,8 +111,10 @@ def _attention(chain: Work) -> Finding:
     report, softmaxes, products = chain.report, chain.rows.filter("softmax"), chain.rows.filter("product")
     names = report.kind("op").get_column("name").unique().cast(pl.String)
     why = " PyTorch's attention fell back to it: type, mask or head size do not suit its kernels."
-    in_full = total(products.filter("in_full"), "exclusive_ns") > total(products, "exclusive_ns") // 2
-    left = _FLOAT32_LEFT.get(chain.device.capability, _PRODUCTS_LEFT) if in_full else _PRODUCTS_LEFT
+    most = total(products, "exclusive_ns") // 2
+    in_float32, in_tf32 = (total(products.filter(one), "exclusive_ns") > most for one in ("in_float32", "in_tf32"))
+    left = _FLOAT32_LEFT.get(chain.device.capability, _PRODUCTS_LEFT) if in_float32 else _PRODUCTS_LEFT
+    left = _TF32_LEFT if in_tf32 else left
     one = chain.finding(
         "unfused-attention",
         "Attention runs as product, softmax and product: "
@@ -121,7 +127,7 @@ def _attention(chain: Work) -> Finding:
             chain.rows.filter(~pl.col("product")).get_column("row"),
         ),
     )
-    return one._replace(action=f"{one.action} in bfloat16") if in_full and say.in_pytorch(report) else one
+    return one._replace(action=f"{one.action} in bfloat16") if in_float32 and say.in_pytorch(report) else one
 
 
 #: Normalizations of images in NCHW, channel by channel, and what is left of them in channels_last: less than half of a
