@@ -432,6 +432,11 @@ def _costly(facts: Mapping[str, Any]) -> bool:
     return (facts["memory_share"] or 0.0) >= advice.LOW or facts["asked"] < _FEW_ASKED
 
 
+def _uneven(facts: Mapping[str, Any]) -> bool:
+    """Whether SMs that are idle in a kernel wait for long blocks: there are enough for all, and it runs for long."""
+    return (facts["waves"] or 0) >= 1 and (facts["dur_ns"] or 0) >= _STARTING_NS
+
+
 def _kept_out(facts: Mapping[str, Any]) -> float:
     """The part of a kernel's time that more warps can hide, where its whole grid is resident as few of them."""
     known = [facts[f"{one}_share"] for one in ("occupancy", "compute", "memory")]
@@ -465,6 +470,7 @@ _ACCESSES: Final = r"\b(?:LDG|STG|LD|ST|REDG?|ATOMG?)\.E"
 _DOUBLES: Final = r"\bD(?:ADD|MUL|FMA)\b"
 
 _FEW_ASKED: Final = 0.5  # from which part of the bytes that DRAM moves on threads ask for most of them
+_STARTING_NS: Final = 20_000  # of a shorter kernel the first and last blocks are much
 _FEW_WARPS: Final = 0.25  # a part of the warps that an SM can hold by which it hides little
 _WHOLE: Final = (0.9, 1.01)  # the grid, by the blocks that run at once, where it fills them
 _REACHED: Final = 0.8  # the part of their peak that the busiest units of well-made kernels work at
@@ -473,7 +479,7 @@ _OF_CUDA: Final = r"[/\\](?:cuda|nvidia|CUDA)[^/\\]*[/\\](?:.*[/\\])?include[/\\
 _CAUSES: Final = (
     _Cause(
         "tail",
-        lambda facts: 1 - (facts["sm_active_share"] or 1.0) if (facts["waves"] or 0) >= 1 else 0.0,
+        lambda facts: _uneven(facts) * (1 - (facts["sm_active_share"] or 1.0)),
         0.2,
         "SMs have nothing to do for {} of that: blocks take unevenly long, and the last ones run alone.",
         "Uneven blocks leave SMs idle for {} of a kernel: {{0}}",

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 import kanalyze
+from kanalyze.analyses.counters import advice
 from kanalyze.analyses.counters.counters import hot_lines, stalls
 from kanalyze.analyses.counters.roofline import roofline
 from kanalyze.analyses.findings.rules import Finding
@@ -163,6 +164,13 @@ def launch_id(counters):
     return counters.kind("kernel").item(0, "event_id")
 
 
+@pytest.fixture(autouse=True)
+def busy(monkeypatch):
+    """The memory is busy in all kernels."""
+    facts = advice.kernel_facts
+    monkeypatch.setattr(advice, "kernel_facts", lambda report: facts(report).with_columns(memory_share=pl.lit(0.9)))
+
+
 def joined(rows, longer=1.0) -> pl.DataFrame:
     """The table `joined` as far as it is read; `rows`: name, event_id, ncu_match, exclusive_ns, roof_share."""
     schema = ("name", "event_id", "ncu_match", "exclusive_ns", "roof_share")
@@ -259,7 +267,8 @@ def test_what_counters_prove_is_explained_in_the_report(tmp_path):
 
 
 PLAIN = {"uncoalesced_share": None, "fp64_flop": None, "flop": None, "roof_share": 0.01, "bound": "memory"}
-PLAIN |= {"dram_bytes": None, "dram_share": None, "compute_share": None}
+PLAIN |= {"dram_bytes": None, "dram_share": None, "compute_share": None, "memory_share": 0.9}
+PLAIN |= {**dict.fromkeys(("sm_active_share", "waves", "occupancy_share")), "dur_ns": 50_000}
 COUNTED = ("event_id", "sass", "instructions", "thread_instructions", "sectors", "ideal_sectors", "file", "line")
 
 
@@ -295,6 +304,43 @@ def test_of_the_bytes_that_a_kernel_moves_those_stay_that_its_threads_ask_for(  
     monkeypatch.setattr(type(counters), "table", lambda *_: rows)
     (one,) = slow_kernels(joined([("own", launch_id, "exact", 400, 0.5)]), counters, page(("own", 400)))
     assert (one.rule, one.at_stake_ns) == ("uncoalesced", int(400 * spared))
+
+
+FEW = {"waves": 1.0, "occupancy_share": 0.0625, "compute_share": 0.2, "memory_share": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"sm_active_share": 0.475, "waves": 3.9}, [("tail", 210)]),
+        ({"sm_active_share": 0.475, "waves": 3.9, "dur_ns": 10_000}, []),  # it hardly began
+        ({"sm_active_share": 0.475, "waves": 0.9}, []),  # too few blocks, evenly
+        ({"sm_active_share": 0.9, "waves": 3.9}, []),
+        (FEW, [("low-occupancy", 250)]),
+        ({**FEW, "memory_share": 0.45}, []),
+        ({**FEW, "waves": 3.0}, []),  # more blocks wait: their grid tells
+        ({**FEW, "occupancy_share": 0.5}, []),
+        ({**FEW, "memory_share": None}, []),
+        ({"uncoalesced_share": 0.6, "memory_share": 0.3, "dram_bytes": 400}, []),  # caches serve what is not asked for
+        ({"uncoalesced_share": 0.6, "memory_share": 0.6, "dram_bytes": 400}, [("uncoalesced", 240)]),
+    ],
+)
+def test_what_counters_prove_of_blocks_warps_and_sectors(counters, launch_id, known, monkeypatch, said, told):  # noqa: PLR0913
+    known(**said)
+    monkeypatch.setattr(type(counters), "table", lambda *_: pl.DataFrame(schema=dict.fromkeys(COUNTED, pl.Int64)))
+    found = slow_kernels(joined([("own", launch_id, "exact", 400, 0.01)]), counters, page(("own", 400)))
+    assert [(one.rule, one.at_stake_ns) for one in found] == told
+
+
+@pytest.mark.parametrize(("asked", "told"), [(3, True), (7, False)])  # sectors, of 32 bytes
+def test_near_its_roof_by_bytes_that_few_threads_ask_for_a_kernel_is_uncoalesced(  # noqa: PLR0913
+    counters, launch_id, known, monkeypatch, asked, told
+):
+    known(uncoalesced_share=0.6, dram_bytes=400, roof_share=0.7)
+    rows = pl.DataFrame([dict(zip(COUNTED, (launch_id, "LDG.E R0", 1, 32, 40, asked, None, None), strict=True))])
+    monkeypatch.setattr(type(counters), "table", lambda *_: rows)
+    found = slow_kernels(joined([("own", launch_id, "exact", 400, 0.7)]), counters, page(("own", 400)))
+    assert [one.rule for one in found] == ["uncoalesced"] * told
 
 
 @pytest.mark.parametrize(("adds", "rules"), [(1.0, [("scatter-atomics", "a.cu:8")]), (0.004, [])])

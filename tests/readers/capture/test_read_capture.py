@@ -173,6 +173,24 @@ def test_products_of_blocks_in_float32_are_read_from_the_code_of_a_kernel(captur
     assert code_of(capture, ptx, "float32_products") == (line,)
 
 
+def placed(bits, *lines):
+    """An addition of so many bits in each of these lines."""
+    return "".join(f"\t.loc\t1 {line} 8      // sums.py:{line}:8\n\tadd.f{bits} \t%r1, %r2, %r3;\n" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("ptx", "share"),
+    [
+        (placed(64, 1, 2, 3, 4) + placed(32, 5), 0.8),
+        (placed(64, 1, 2, 3, 4) + placed(32, 1, 2), 1.0),
+        (placed(64, 1, 2, 3) * 9, None),  # as of a step's powers
+        (placed(32, 1, 2, 3, 4), None),
+    ],
+)
+def test_the_lines_of_a_kernel_with_float64_are_read_from_its_code(capture, ptx, share):
+    assert code_of(capture, ptx, "float64_share") == (share,)
+
+
 def test_without_a_torch_pass_nobody_knows_what_was_compiled(capture):
     for path in (capture, ADD):
         with pytest.raises(CannotTellError, match="cannot tell compiled"):

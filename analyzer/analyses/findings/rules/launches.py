@@ -250,7 +250,7 @@ def _held_by_events(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
 
     Of one buffer: a copy to the device waits until the kernels of the last data are through, and kernels until a copy
     to the host has their last results, and perhaps such a one to the device beside it has new data. Of copies to the
-    device none that the host asked for after one of at least its size to the host, whose data it could be.
+    device none that one of at least its size to the host came before meanwhile, whose data it could be.
     """
     work = streamed_operations(report).select("row", "rank", "start", "end", "number", "group").sort("start")
     call, free = pl.col("call_start"), pl.col("end").cum_max().shift(1).over("number")
@@ -266,19 +266,19 @@ def _held_by_events(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     down = nearest(line.filter(~to_host), before.sort("at"), ("start", "at"), ["group"]).drop_nulls(["low", "earlier"])
     late = pl.col("before_end") > pl.max_horizontal(pl.col("call_end") + soon, "free")
     down = down.filter((pl.col("start") - pl.col("before_end") < soon) & late)
-    down = down.filter(waits_for_events(report, down))
+    held = down.filter(waits_for_events(report, down))
     back = on_host.device_copies(report).filter(pl.col("detail") == TO_HOST)
-    back = back.join(down.select(least=pl.col("size_bytes").min()), how="cross")
+    back = back.join(held.select(least=pl.col("size_bytes").min()), how="cross")
     back = back.filter(pl.col("size_bytes") >= pl.col("least"))  # less is not its data
     back = back.select("row").join(work.select("row", "group", back_end="end"), on="row").sort("back_end")
-    down = nearest(down, back.select("group", "back_end", at="back_end"), ("call_start", "at"), ["group"])
+    down = nearest(held, back.select("group", "back_end", at="back_end"), ("start", "at"), ["group"])
     down = down.filter((pl.col("back_end") <= pl.col("earlier")).fill_null(value=True))
     down = down.with_columns(number="lane", high="end", to_host=pl.lit(value=False))
 
     after = lanes.select("group", lane="number", at="start", began="start", high="end", idle_since="free",
                            earlier="call_before", asked="call_start", returned="call_end")  # fmt: skip
     up = nearest(line.filter(to_host), after.sort("at"), ("end", "at"), ["group"], "after").drop_nulls("earlier")
-    up = nearest(up, down.select("lane", held_end="end", at="end"), ("began", "at"), ["lane"])
+    up = nearest(up, held.select("lane", held_end="end", at="end"), ("began", "at"), ["lane"])
     late = pl.col("end") > pl.max_horizontal(pl.col("returned") + soon, "idle_since")
     up = up.filter((pl.col("began") - pl.max_horizontal("end", "held_end") < soon) & late)
     up = up.with_columns(number="lane", call_start="asked", low="start", to_host=pl.lit(value=True))

@@ -34,7 +34,7 @@ _PRODUCTS_LEFT: Final = 0.6
 
 #: The same of products in full float32, whose fused kernel is in bfloat16, by compute capability: peak rates of float32
 #: over it (A100 19.5 of 312, H100 66.9 of 989.4 TFLOP/s), of which fused kernels reach two thirds of what products do.
-#: Of TF32 the rate is half of bfloat16's: a fused kernel in float32 takes nearly as long as the chain (H100: 0.8 of it).
+#: Of TF32 the rate is half of bfloat16's; a fused kernel in float32 takes four fifths of the chain (H100).
 _FLOAT32_LEFT: Final = {(8, 0): 1.5 * 19.5 / 312, (9, 0): 1.5 * 66.9 / 989.4}
 _TF32_LEFT: Final = _PRODUCTS_LEFT / 2
 _IN_FLOAT32: Final = INPUTS.str.contains(r"^t?f32(?:/t?f32)*$").fill_null(value=False)

@@ -42,6 +42,17 @@ def to_host(*, at, made=kernel):
     return [*launched(1, copy, at=0), *behind]
 
 
+def kept(*, at=5 * US, waits=4 * US, began=131 * US):
+    """A kernel, a copy to the host on a stream of its own, and a kernel that waits by an event until it is done."""
+    copy = memcpy(100 * US, 130 * US, direction="Device-to-Host", correlation=2, side=TO_HOST, stream=13)
+    return [
+        *launched(1, kernel(20 * US, 99 * US, correlation=1), at=0, name="cudaLaunchKernel"),
+        *launched(2, copy, at=2 * US),
+        *launched(3, kernel(began, began + 80 * US, correlation=3), at=at, name="cudaLaunchKernel"),
+        *held(waits, stream=7),
+    ]
+
+
 def streams(**types):
     """The rows of `streams` for streams s7, s13…"""
     rows = [(int(name[1:]), kind) for name, kind in types.items()]
@@ -115,6 +126,11 @@ ALONE = (
         ([*to_device(stream=13), *held(), *RETURNED], None, [], ()),  # data that may have come from the device
         ([*to_device(stream=13), *held(), memcpy(60 * US, 100 * US, stream=13)], None, [], ()),  # behind another copy
         (to_device(direction="Device-to-Host"), None, [], ()),
+        (kept(), None, [30 * US], ("between kernels of stream 7",)),
+        (kept(at=135 * US), None, [], ()),  # submitted when the copy was done, whose data it may read
+        (kept(waits=-5 * US), None, [], ()),
+        (kept(began=171 * US), None, [], ()),  # something else kept it
+        ([*kept(), memcpy(115 * US, 130 * US, stream=7, correlation=9)], None, [], ()),  # its stream was busy
         ([*to_device(), kernel(90 * US, 140 * US, stream=13)], None, [], ()),  # hidden
         ([*to_device(), call("cudaStreamWaitEvent", 4 * US, 5 * US)], None, [], ()),
         ([*to_device(), call("cudaStreamWaitEvent", 0, US, thread=2)], None, [], ()),

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from kanalyze.analyses.findings.findings import ranked
+from kanalyze.analyses.findings.rules.in_code import atomics_in_code, float32_in_code, float64_in_code
 from kanalyze.analyses.findings.rules.needless_kernels import (
     bias_before_batchnorm,
     full_sort,
@@ -18,8 +19,6 @@ from kanalyze.analyses.findings.rules.needless_kernels import (
     unfused_attention,
 )
 from kanalyze.analyses.findings.rules.slower_kernels import (
-    atomics_in_code,
-    float32_in_code,
     float64,
     gathers,
     no_tensor_cores,
@@ -443,6 +442,23 @@ def test_products_in_full_float32_that_the_code_of_a_kernel_shows(row, capabilit
     told = float32_in_code(of)
     assert [(one.rule, one.where, one.at_stake_ns) for one in told] == [("no-tf32", "net.py:41", 50_000)] * len(told)
     assert [one.change(of).shorter.get_column("saved_ns").to_list() for one in told] == [[saved_ns]] * bool(saved_ns)
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({}, True),
+        ({"source": "inductor"}, True),
+        ({"float64_share": 0.4}, False),  # powers that an optimizer computes
+        ({"float64_share": None}, False),
+        ({"name": "others"}, False),
+    ],
+)
+def test_float64_that_the_code_of_a_kernel_shows(row, told):
+    events = [kernel(0, 50_000, name="layer"), kernel(50_000, 60_000, name=GEMM)]
+    codes = [{"name": "layer", "source": "triton", "hash": "1", "float64_share": 0.8} | row]
+    found = float64_in_code(report(events, limits=HOPPER, compiled_kernels=codes))
+    assert [(one.rule, one.at_stake_ns, one.names) for one in found] == [("float64", 50_000, ("layer",))] * told
 
 
 @pytest.mark.parametrize(
