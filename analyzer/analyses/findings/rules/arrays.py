@@ -526,9 +526,6 @@ def no_donation(report: Report) -> Findings:
     runs = _modules(report).filter(pl.col("what") == _RUNS).with_row_index("run")
     runs = runs.select("run", *THREAD, since="start", until="end")
     every = nearest(every, runs, ("call_start", "since"), THREAD).filter(pl.col("call_start") < pl.col("until"))
-    # a range whose end was lost is around all: then each launch is a run
-    lasting = every["run"].n_unique() == 1 and (per.iterations or 0) > 1
-    every = every.with_columns(run="call_start") if lasting else every
     inside = ranges_at(report, every.select(*THREAD, at="call_start"))
     thunk = gathered(named_ranges(report).get_column("range"), inside).alias("thunk")  # told apart by nodes in a graph
     every = every.with_columns(thunk).filter(pl.len().over("run", "graph_node_id", "thunk") == 1)

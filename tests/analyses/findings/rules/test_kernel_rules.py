@@ -179,10 +179,13 @@ GROWS = line(*(one for at in range(40) for one in ((CAT, 3000 + 30 * at), (GEMM,
 PIECES = [size for at in range(1, 30) for size in (100 * at, 100)][1:]  # the first array is a piece, too
 REPEATED = launched((STRIDED, 40, "aten::repeat_interleave"), (GEMM, 60, "aten::mm"))
 ATTENTION = line(*[SUM, DOWN, GEMM, ADD, SOFTMAX, DOWN, GEMM, DOWN, SUM] * 2)
+TF32 = "sm90_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize64x128x32_warpgroupsize1x1x1_execute_kernel__5x_cublas"
+IN_TF32 = line(*[(TF32, 100), (MUL, 50), (SOFTMAX, 50), (TF32, 100)] * 2)
 KEPT = sum(2 * (8_000 + 30_000 - 30_000 * 300 // rows) for rows in range(3060, 3300, 60))
 CHOSEN = "void at::native::reduce_kernel<512, 1, ReduceOp<float, ArgMaxOps<float>>>(X)"
 NORM = "void at::native::vectorized_layer_norm_kernel<c10::BFloat16, float, false>(X)"
 CASTS = "32 casts between types, most {} ({}): 320 ns, 24.2 % of kernel time; the GPU"
+BINS = line(("cupy_multiply__float_float_float", 10), ("cupy_bincount_with_weight_kernel", 300))
 SOFTMAXES = f"2 softmax passes over scores (most {SOFTMAX}) in chains of 7 kernels, 140 ns, 77.8 % of kernel time."
 FROM32 = "to bfloat16 from float32"
 HALVES = DOWN.replace("bfloat16", "float16")
@@ -240,6 +243,7 @@ def coalesced(operator, many=4):
         # of tensors for which each operator launches two kernels; an exponential reads and writes as a softmax of half
         (large_logits, line(*HALVED), 280_000, (4, 0), ["Large logits in float32, the loss by hand: 73.3 %"]),
         (scatter_atomics, SUMS, 300, (0, 280), ["Atomics into few rows (sums): 89.6 %"]),
+        (scatter_atomics, BINS, 300, (0, 290), ["Atomics into few rows (sums): 96.8 %"]),
         (scatter_atomics, PUTS, 300, (0, 290), ["Atomics into few rows (put_): 96.8 %"]),
         (gathers, GATHERS, 8 * 22, (15, 10 - 8 * 4), ["8 gathers of rows, one by one: 38.8 %"]),
         (gathers, line(*[GATHER] * 8, (GEMM, 30)), 80, (0, 8 * 6), ["8 gathers copy tensors by an index: 72.7 %"]),
@@ -271,6 +275,7 @@ def coalesced(operator, many=4):
         ),
         (repeated_coalescing, coalesced("aten::mm"), 8000, (8, 0), ["sorted by each aten::mm: 80.0 %"]),
         (full_sort, sorts("aten::sort", RADIX, GEMM), 4000, None, ["Whole rows are sorted: 50.0 %"]),
+        (full_sort, sorts("aten::quantile", RADIX, GEMM), 4000, None, ["torch.kthvalue for one quantile"]),
         # of rows that fit on the chip a selection leaves 45 %
         (full_sort, sorts("aten::sort", BITONIC, GEMM), 4000, (0, 4 * 550), ["Whole rows are sorted: 50.0 %"]),
         # one word is gathered; what is left out is scattered back
@@ -305,6 +310,7 @@ def coalesced(operator, many=4):
         (recurring_casts, casts(HALVES), 320, (32, 0), ["keep weights in half precision, or torch.compile(model)"]),
         (recurring_casts, casts(HALVES, (OPTIMIZER, 1)), 320, (32, 0), ["keep weights in bfloat16, or torch.compile("]),
         (unfused_attention, ATTENTION, 2 * 70, (10, 4 * 4), [SOFTMAXES, "F.scaled_dot_product_attention(q, k, v)"]),
+        (unfused_attention, IN_TF32, 2 * 300, (4, 4 * 70), ["F.scaled_dot_product_attention(q, k, v) in bfloat16"]),
     ],
 )
 def test_what_is_told(rule, events, stake, change, words):
