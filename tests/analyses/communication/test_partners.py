@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 
 from kanalyze import read
+from kanalyze.analyses.communication._recorded import last_arrivals
+from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.idle.ledger import bucket_sums, ledger
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.analyses.page.time_page import summarize
@@ -146,3 +148,25 @@ def test_pages_of_other_reports_load_nothing_of_it():
     ]
     assert told[0] == "[]"
     assert "communication._matching" in told[1]
+
+
+EXPERTS = REPORTS / "experts"
+
+
+def test_kernels_between_experts_wait_as_long_as_they_say_themselves():
+    """Two GPUs that write to each other and wait, some late by a set time; the clock of one is ahead by a constant."""
+    log = pl.read_csv(EXPERTS / "log.csv")
+    call = ["step", "layer", "call"]
+    ends = log.pivot(on="rank", index=call, values="ended_ns").select(pl.col("1") - pl.col("0"))
+    ahead = pl.when(rank=1).then(int(ends.to_series().median())).otherwise(0)
+    began = log.with_columns(began=pl.col("began_ns") - ahead).sort("rank", "began_ns")
+    waited = began.select(pl.col("began").max().over(call) - pl.col("began")).to_series()
+    with read(EXPERTS / "experts.sqlite") as experts:
+        arrivals = last_arrivals(experts)
+        work = operations(experts).join(arrivals, on="row").sort("device", "start")
+    told = work.select(pl.min_horizontal("end", "arrival") - pl.col("start")).to_series().clip(0)
+    assert len(told) == len(waited) == 2 * 8 * 6 * 2
+    assert (told - waited).abs().max() < 1_000
+    assert told.sum() == pytest.approx(waited.sum(), rel=0.005)
+    late = work.filter(told > 380_000)  # the threads begin 370 µs apart
+    assert late.group_by("last").len().sort("last").rows() == [("GPU 0", 4), ("GPU 1", 8)]
