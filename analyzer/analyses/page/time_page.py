@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
-from math import inf
 from statistics import median
 from typing import Any, Final, NamedTuple, Unpack
 
@@ -305,7 +305,7 @@ def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[F
     for name, took_ns, event_id, roof in rows:
         counted = {column: value for column, value in of_code.get(event_id, {}).items() if value is not None}
         of_kernel = {"atomics_share": 0.0, "needed": None} | facts[event_id] | counted
-        of_kernel["asked"] = min((of_kernel["needed"] or inf) / (of_kernel["dram_bytes"] or 1), 1.0)
+        of_kernel["asked"] = min((of_kernel["needed"] or math.inf) / (of_kernel["dram_bytes"] or 1), 1.0)
         wanted = of_kernel["asked"] if of_kernel["asked"] < _FEW_ASKED else 1
         near = max(roof * wanted, of_kernel["compute_share"] or 0) >= advice.LOW
         possible = (cause for cause in _CAUSES if cause.whatever_roof or not near)
@@ -432,15 +432,21 @@ def _costly(facts: Mapping[str, Any]) -> bool:
     return (facts["memory_share"] or 0.0) >= advice.LOW or facts["asked"] < _FEW_ASKED
 
 
-def _uneven(facts: Mapping[str, Any]) -> bool:
-    """Whether SMs that are idle in a kernel wait for long blocks: there are enough for all, and it runs for long."""
-    return (facts["waves"] or 0) >= 1 and (facts["dur_ns"] or 0) >= _STARTING_NS
+def _uneven(facts: Mapping[str, Any]) -> float:
+    """The part of a kernel in which SMs wait for long blocks, not for its start, nor for a last wave of even ones."""
+    if facts["sm_active_share"] is None or (facts["waves"] or 0) < 1:
+        return 0.0
+    even = max(facts["tail_share"] or 0.0, _STARTING_NS / max(facts["dur_ns"] or 0, 1))
+    return float(max(1 - facts["sm_active_share"] - even, 0.0))
 
 
 def _kept_out(facts: Mapping[str, Any]) -> float:
     """The part of a kernel's time that more warps can hide, where its whole grid is resident as few of them."""
     known = [facts[f"{one}_share"] for one in ("occupancy", "compute", "memory")]
     if None in known or known[0] > _FEW_WARPS or not _WHOLE[0] <= (facts["waves"] or 0) <= _WHOLE[1]:
+        return 0.0
+    threads = math.prod(facts[f"block_{axis}"] or 1 for axis in "xyz")
+    if "shared memory" not in (facts["limiter"] or "") or threads > _FEW_THREADS:
         return 0.0
     return float(max(1 - max(known[1:]) / _REACHED, 0.0))
 
@@ -470,8 +476,9 @@ _ACCESSES: Final = r"\b(?:LDG|STG|LD|ST|REDG?|ATOMG?)\.E"
 _DOUBLES: Final = r"\bD(?:ADD|MUL|FMA)\b"
 
 _FEW_ASKED: Final = 0.5  # from which part of the bytes that DRAM moves on threads ask for most of them
-_STARTING_NS: Final = 20_000  # of a shorter kernel the first and last blocks are much
+_STARTING_NS: Final = 10_000  # in so much of a kernel, at most, the first blocks have not begun or the last ones end
 _FEW_WARPS: Final = 0.25  # a part of the warps that an SM can hold by which it hides little
+_FEW_THREADS: Final = 256  # of a block that can be larger
 _WHOLE: Final = (0.9, 1.01)  # the grid, by the blocks that run at once, where it fills them
 _REACHED: Final = 0.8  # the part of their peak that the busiest units of well-made kernels work at
 _COUNTED: Final = 1.5  # ncu counts 24 sectors where a copy to shared memory (LDGSTS) touches 16 side by side
@@ -479,7 +486,7 @@ _OF_CUDA: Final = r"[/\\](?:cuda|nvidia|CUDA)[^/\\]*[/\\](?:.*[/\\])?include[/\\
 _CAUSES: Final = (
     _Cause(
         "tail",
-        lambda facts: _uneven(facts) * (1 - (facts["sm_active_share"] or 1.0)),
+        _uneven,
         0.2,
         "SMs have nothing to do for {} of that: blocks take unevenly long, and the last ones run alone.",
         "Uneven blocks leave SMs idle for {} of a kernel: {{0}}",

@@ -73,7 +73,9 @@ def _atomics(ptx: str) -> dict[str, str | int]:
 #: A place in the program, and arithmetic in float64 or float32. In so many places a kernel that is meant to compute in
 #: float64 does; the powers of a step that optimizers compute so stand in a few.
 _ARITHMETIC: Final = re.compile(
-    _LOC + r"|\b(?:fma|add|sub|mul|div|rcp|sqrt|ex2|lg2)(?:\.\w+)*?\.f(?P<bits>64|32)\b", re.MULTILINE
+    _LOC
+    + r"|\b(?:fma|add|sub|mul|div|rcp|sqrt|ex2|lg2|max|min|neg|abs|tanh)(?:\.\w+)*?\.b?f(?P<bits>64|32|16)(?:x2)?\b",
+    re.MULTILINE,
 )
 _PLACES: Final = 4
 

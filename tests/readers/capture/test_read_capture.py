@@ -185,6 +185,7 @@ def placed(bits, *lines):
         (placed(64, 1, 2, 3, 4) + placed(32, 1, 2), 1.0),
         (placed(64, 1, 2, 3) * 9, None),  # as of a step's powers
         (placed(32, 1, 2, 3, 4), None),
+        (placed(64, 1, 2, 3, 4) + placed(16, 5, 6).replace("f16", "bf16x2"), 4 / 6),
     ],
 )
 def test_the_lines_of_a_kernel_with_float64_are_read_from_its_code(capture, ptx, share):

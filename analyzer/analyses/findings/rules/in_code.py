@@ -59,7 +59,7 @@ def float32_in_code(report: Report) -> Findings:
 
 _DOUBLE: Final = 0.5  # of a kernel that is in float64, this part of the lines or more
 _WORTH_DOUBLES: Final = 0.03
-_HALF: Final = 0.5  # what is left of kernels that read and write half of the bytes
+_HALF: Final = 0.5  # what is left of float64 in float32, at twice the rate or half of the bytes
 
 
 @Rule
@@ -69,7 +69,8 @@ def float64_in_code(report: Report) -> Findings:
         yield work.finding(
             "float64: code",
             f"The code of {{0}} computes in float64 in {percent(told['float64_share'])} of its lines with arithmetic: "
-            f"{work.took}. In float32 it would read and write half as many bytes; exp, log and pow take a fraction.",
+            f"{work.took}. In float32 that takes half as long at least where it is what the kernel does, and not the "
+            "memory; exp, log and pow take a fraction.",
             work.most,
             left=_HALF,
         )

@@ -259,7 +259,8 @@ def _held_by_events(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     lanes = with_facts(report, lanes, "call_start", "call_end").with_columns(call_before=call.shift(1).over("number"))
     kernels = lanes.filter(pl.col("rank") <= _KERNELS)
     aside = work.drop("rank").join(lanes.select("number").unique(), on="number", how="anti")
-    line, soon = copies.join(aside, on="row"), LATENCY_NS
+    alone = 2 * pl.col("exclusive_ns") >= pl.col("end") - pl.col("start")
+    line, soon = copies.join(aside, on="row").filter(alone), LATENCY_NS
     to_host = pl.col("detail") == TO_HOST
 
     before = kernels.select("group", lane="number", at="end", low="start", before_end="end", earlier="call_start")

@@ -38,7 +38,7 @@ _PRODUCTS_LEFT: Final = 0.6
 _FLOAT32_LEFT: Final = {(8, 0): 1.5 * 19.5 / 312, (9, 0): 1.5 * 66.9 / 989.4}
 _TF32_LEFT: Final = _PRODUCTS_LEFT / 2
 _IN_FLOAT32: Final = INPUTS.str.contains(r"^t?f32(?:/t?f32)*$").fill_null(value=False)
-_IN_TF32: Final = _IN_FLOAT32 & pl.col("tensor_core").fill_null(value=False)
+_IN_FULL: Final = _IN_FLOAT32 & ~INPUTS.str.contains("tf32") & (~pl.col("tensor_core")).fill_null(value=False)
 _LONGEST_PASS: Final = 16.0  # what takes more of it does something else, such as sums into few rows
 
 _SOFTMAX: Final = (FAMILY == "softmax") & (OPERATION == "softmax")
@@ -72,7 +72,7 @@ def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
         softmax=_SOFTMAX,
         product=_PRODUCT,
         in_float32=_IN_FLOAT32,
-        in_tf32=_IN_TF32,
+        in_full=_IN_FULL,
         passes=_BETWEEN,
         copies=FAMILY == "copy",
         changes=FAMILY == "elementwise",
@@ -112,9 +112,9 @@ def _attention(chain: Work) -> Finding:
     names = report.kind("op").get_column("name").unique().cast(pl.String)
     why = " PyTorch's attention fell back to it: type, mask or head size do not suit its kernels."
     most = total(products, "exclusive_ns") // 2
-    in_float32, in_tf32 = (total(products.filter(one), "exclusive_ns") > most for one in ("in_float32", "in_tf32"))
-    left = _FLOAT32_LEFT.get(chain.device.capability, _PRODUCTS_LEFT) if in_float32 else _PRODUCTS_LEFT
-    left = _TF32_LEFT if in_tf32 else left
+    in_float32, in_full = (total(products.filter(one), "exclusive_ns") > most for one in ("in_float32", "in_full"))
+    left = _TF32_LEFT if in_float32 else _PRODUCTS_LEFT
+    left = _FLOAT32_LEFT.get(chain.device.capability, left) if in_full else left
     one = chain.finding(
         "unfused-attention",
         "Attention runs as product, softmax and product: "

@@ -71,6 +71,7 @@ ALIGN8 = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_128x128
 SIMT = "cutlass_80_simt_sgemm_256x128_8x4_tn_align1"
 FLOAT = "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_aligna4_alignc4_execute_kernel"
 FLOAT64 = "sm80_xmma_gemm_f64f64_f64f64_f64_tn_n_tilesize64x32x16_stage4_tensor8x8x4"
+SSS = "nvjet_sm90_sss_128x128_32x6_2x1_v_bz_NNN"
 TF32 = "sm90_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize128x256x32_warpgroupsize2x1x1_execute_segment_k_off_kernel"
 IMAGES = "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize32x32x8_stage3_warpsize1x2x1_g1_ffma"
 IMAGES_TF32 = "sm90_xmma_dgrad_implicit_gemm_indexed_f32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x64x32"
@@ -181,6 +182,7 @@ REPEATED = launched((STRIDED, 40, "aten::repeat_interleave"), (GEMM, 60, "aten::
 ATTENTION = line(*[SUM, DOWN, GEMM, ADD, SOFTMAX, DOWN, GEMM, DOWN, SUM] * 2)
 TF32 = "sm90_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize64x128x32_warpgroupsize1x1x1_execute_kernel__5x_cublas"
 IN_TF32 = line(*[(TF32, 100), (MUL, 50), (SOFTMAX, 50), (TF32, 100)] * 2)
+NVJET = line(*[(SSS, 100), (MUL, 50), (SOFTMAX, 50), (SSS, 100)] * 2)  # whose cores are not told
 KEPT = sum(2 * (8_000 + 30_000 - 30_000 * 300 // rows) for rows in range(3060, 3300, 60))
 CHOSEN = "void at::native::reduce_kernel<512, 1, ReduceOp<float, ArgMaxOps<float>>>(X)"
 NORM = "void at::native::vectorized_layer_norm_kernel<c10::BFloat16, float, false>(X)"
@@ -310,6 +312,7 @@ def coalesced(operator, many=4):
         (recurring_casts, casts(HALVES), 320, (32, 0), ["keep weights in half precision, or torch.compile(model)"]),
         (recurring_casts, casts(HALVES, (OPTIMIZER, 1)), 320, (32, 0), ["keep weights in bfloat16, or torch.compile("]),
         (unfused_attention, ATTENTION, 2 * 70, (10, 4 * 4), [SOFTMAXES, "F.scaled_dot_product_attention(q, k, v)"]),
+        (unfused_attention, NVJET, 2 * 300, (4, 4 * 70), ["F.scaled_dot_product_attention(q, k, v) in bfloat16"]),
         (unfused_attention, IN_TF32, 2 * 300, (4, 4 * 70), ["F.scaled_dot_product_attention(q, k, v) in bfloat16"]),
     ],
 )
