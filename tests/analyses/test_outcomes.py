@@ -41,6 +41,8 @@ EVERY_KIND = {"api", "kernel", "memcpy", "memset", "graph", "range", "osrt"}
         ("gpu", [CALL], {}),
         ("copies", [KERNEL], {}),
         ("kernels", [COPY, graph(5, 10)], {}),
+        ("critical_path", [CALL], {}),
+        *(("occupancy", [], {"by": by}) for by in (None, "kernel", "device")),
     ],
 )
 def test_where_nothing_happened_a_table_is_empty(name, events, options):
@@ -55,12 +57,13 @@ ACTIVITIES = {"range", "api", "kernel"}
 @pytest.mark.parametrize(
     ("name", "kinds", "lacking"),
     [
-        *[(name, {"api"}, "") for name in ("ledger", "culprits", "gaps", "code", "graphs", "gpu")],
+        *[(name, {"api"}, "") for name in ("ledger", "culprits", "gaps", "code", "graphs", "gpu", "occupancy")],
         *[(name, {"kernel"}, "api") for name in ("syncs", "api", "launches", "launch_summary", "cold")],
-        *[(name, {"range"}, "") for name in ("utilisation", "concurrency")],
+        *[(name, {"range"}, "") for name in ("utilisation", "concurrency", "critical_path")],
         *[(name, {"api"}, "kernel") for name in ("launches", "launch_summary")],
         *[(name, {"memcpy"}, "kernel") for name in ("kernels", "hot_kernels")],
         ("copies", {"kernel"}, ""),
+        *[(name, {"kernel"}, "op") for name in ("fusion", "roofs")],
         ("libraries", {"kernel"}, ""),
         *[(name, {"api", "kernel"}, "range") for name in ("ranges", "steps")],
         *[(name, ACTIVITIES - {lacking}, "") for name in ("range_gpu", "range_kernels") for lacking in ACTIVITIES],
@@ -71,7 +74,7 @@ def test_where_nothing_was_recorded_a_table_cannot_tell(name, kinds, lacking):
         getattr(kanalyze, name)(report([], kinds=kinds))
 
 
-@pytest.mark.parametrize("name", ["gaps", "syncs", "concurrency", "cold", "graphs", "ranges", "range_gpu"])
+@pytest.mark.parametrize("name", ["gaps", "syncs", "concurrency", "cold", "graphs", "ranges", "range_gpu", "occupancy"])
 def test_an_unknown_grouping_is_said(name):
     with pytest.raises(UnknownNameError, match=f"grouping of {name}.*colour"):
         getattr(kanalyze, name)(report([KERNEL, CALL, RANGE]), by="colour")

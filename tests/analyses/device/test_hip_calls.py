@@ -114,13 +114,6 @@ AMD = {"id": 0, "name": "AMD Instinct MI300X", "computeMajor": 9, "computeMinor"
 NVIDIA = {"id": 0, "name": "NVIDIA H100", "computeMajor": 9, "computeMinor": 0, "numSms": 132, "warpSize": 32}
 
 
-def test_a_program_in_hip_has_the_ledger_of_that_in_cuda(tmp_path):
-    hip, cuda = (read(tmp_path, *trace(*which)) for which in (("hip", AMD), ("cuda", NVIDIA)))
-    rows = [kanalyze.ledger(of).drop("detail").rows() for of in (hip, cuda)]
-    assert rows[0] == rows[1]
-    assert (0, "allocation", 5_000_000) in kanalyze.ledger(hip).select("device", "bucket", "ns").rows()
-
-
 def renamed(source, place):
     """A copy of an nsys export in which every call has HIP's name."""
     path = place / "hip.sqlite"

@@ -7,7 +7,7 @@ from kanalyze import catalog
 from kanalyze.analyses.device.kernels import copies, gpu, kernels
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
-from kanalyze.errors import CannotTellError, UnknownNameError
+from kanalyze.errors import UnknownNameError
 from kanalyze.window import Window
 from support.build import graph, kernel, memcpy, memset, report
 from support.command import REPORTS, SAMPLES
@@ -130,12 +130,6 @@ def test_groups_hold_what_kernels_do(path):
 
 
 TO_DEVICE, TO_HOST, SET = (f"[CUDA {what}]" for what in ("memcpy Host-to-Device", "memcpy Device-to-Host", "memset"))
-
-
-@pytest.mark.parametrize("table", [kernels, copies, gpu])
-def test_a_report_without_such_operations_cannot_tell(table):
-    with pytest.raises(CannotTellError):
-        table(report([], kinds=("api",)))
 
 
 MIXED = [memset(0, 10), kernel(10, 30), memcpy(30, 80), memcpy(80, 90, direction="Device-to-Host"), kernel(90, 100)]

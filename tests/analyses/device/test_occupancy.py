@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.device.kernels import kernels
 from kanalyze.analyses.device.occupancy import BY_DEVICE, BY_KERNEL, TABLE, occupancy
-from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.window import Window
 from support.build import graph, kernel, memcpy, report
 
@@ -93,15 +92,6 @@ def test_what_cannot_be_told_is_null_and_says_why(event, limits, reason):
     answers = ("limit_registers", "limit_blocks", "blocks_per_sm", "occupancy_share", "limiter", "waves", "tail_share")
     assert told(row, *answers, "tail_ns", "low_occupancy_ns") == (None,) * 9
     assert told(row, "count", "total_ns", "exclusive_ns") == (1, 10, 10)
-
-
-def test_no_kernels_is_an_empty_table_and_none_recorded_cannot_be_told():
-    for by in (None, "kernel", "device"):
-        assert occupancy(report([], limits=SMALL), by=by).is_empty()
-    with pytest.raises(CannotTellError):
-        occupancy(report([], kinds=["api"]))
-    with pytest.raises(UnknownNameError):
-        occupancy(report([]), by="stream")
 
 
 def test_by_kernel_is_weighted_by_exclusive_time():

@@ -110,6 +110,7 @@ def test_a_collective_that_waits_for_another_rank_is_no_work():
         (3, {3: 200}, [3]),
         (3, {3: 199}, []),
         (3, {2: 120, 3: 240}, [3]),
+        (3, {2: 200, 3: 400}, []),
         (20, {5: 150, 15: 150}, [5, 15]),  # a tenth of them may take another time, and differ in nothing else
         (19, {5: 150, 15: 150}, []),
         (10, {4: 300, 7: 300}, []),
@@ -274,7 +275,8 @@ def test_which_ranges_are_iterations(events, names):
         ("## Call CompiledFxGraph fhbtb5c2nxpxkzbcv2znbgqmoysj7qlvrfqcfnjeikd7mzdxl3qm ##", None),
         ("Torch-Compiled Region: 0/0", None),
         ("CompiledFunctionBackward", None),
-        ("gemm", "cuBLAS"),
+        *(("gemm", "cuBLAS"), ("gemm", "libcublas"), ("cub::DeviceReduce::Sum", "CCCL")),
+        *(("ncclGroupEnd", domain) for domain in (None, "NCCL")),
     ],
 )
 def test_ranges_of_libraries_are_no_iterations(name, domain):

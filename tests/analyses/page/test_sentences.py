@@ -1,6 +1,5 @@
 """The first sentence of a page: the limit of an iteration and its cause; sentences that hold only of some reports."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -8,7 +7,6 @@ import pytest
 
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.host._call_kinds import context_calls
-from kanalyze.analyses.iterations._marks import marked_iterations
 from kanalyze.analyses.iterations.phases import known_steady_part, phases
 from kanalyze.analyses.page._limits import first_sentence
 from kanalyze.analyses.page.overview_page import overview
@@ -22,28 +20,17 @@ from support.build import CUDA_KINDS, Listed, call, kernel, memcpy, memset, nvtx
 MS = 1_000_000
 
 
-def ranged(starts, end, launch, run, name="step", **keys):
+def ranged(starts, end, launch, run):
     """A range at each start, with a launch in it and its kernel, whose ends are so far from there."""
     return [
         one
         for number, at in enumerate(starts, 1)
         for one in (
-            nvtx(name, at, at + end, **keys),
+            nvtx("step", at, at + end),
             call("cudaLaunchKernel", at + launch[0], at + launch[1], correlation=number),
             kernel(at + run[0], at + run[1], correlation=number),
         )
     ]
-
-
-@pytest.mark.parametrize(
-    ("name", "domain"),
-    [("ncclGroupEnd", None), ("ncclGroupEnd", "NCCL"), ("cub::DeviceReduce::Sum", "CCCL"), ("gemm", "libcublas")],
-)
-def test_ranges_of_libraries_are_no_iterations(name, domain):
-    events = ranged(range(0, 60, 10), 5, (1, 2), (3, 8), name, domain=domain)
-    assert marked_iterations(report(events)).is_empty()
-    own = [replace(one, name="train") if one.kind == "range" else one for one in events]
-    assert domain is not None or marked_iterations(report(own)).height == 6
 
 
 def long_launches(*lengths):

@@ -9,7 +9,7 @@ from kanalyze.analyses.replay._path import first_node, nodes, path, span
 from kanalyze.analyses.replay.critical_path import critical_path, edges, slack
 from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.window import Window
-from support.build import call, host, kernel, memcpy, nvtx, report, timeline
+from support.build import call, host, kernel, memcpy, report, timeline
 from support.command import ROOT
 from support.slow_path import SlowPath
 from support.slow_replay import TURNS, simulated
@@ -64,12 +64,6 @@ def test_groupings():
         critical_path(made, by="operator")
     with pytest.raises(UnknownNameError):
         critical_path(made, by="stream")
-
-
-def test_without_operations():
-    assert critical_path(report([call("cudaMalloc", 0, 4)])).is_empty()
-    with pytest.raises(CannotTellError):
-        critical_path(report([nvtx("a", 0, 4)], kinds=()))
 
 
 def _same(made, rows):

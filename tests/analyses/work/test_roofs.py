@@ -137,11 +137,6 @@ def test_an_unknown_gpu_has_work_and_no_roof():
     assert kanalyze.mfu(made).get_column("flop_share").to_list() == [None]
 
 
-def test_a_report_without_operators_cannot_tell():
-    with pytest.raises(CannotTellError):
-        kanalyze.roofs(report([kernel(0, 10)], kinds=("kernel",)))
-
-
 GPT = REPORTS / "work/gpt.json.gz"
 
 

@@ -298,8 +298,6 @@ def test_what_needs_time_cannot_be_told(details):
     report = details(DURATION)
     with pytest.raises(CannotTellError, match="ncu measures kernels one by one"):
         kanalyze.ledger(report)
-    with pytest.raises(CannotTellError, match="cannot tell counters of a window, because ncu measures"):
-        kanalyze.counters(report, window="0ns..1ns")
 
 
 @pytest.mark.parametrize(
