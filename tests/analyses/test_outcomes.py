@@ -8,7 +8,7 @@ from kanalyze.errors import CannotTellError, UnknownNameError
 from support.build import call, graph, kernel, memcpy, nvtx, report
 
 CALL, KERNEL, COPY, RANGE = call("cudaMalloc", 0, 10), kernel(0, 10), memcpy(0, 10), nvtx("a", 0, 10)
-EVERY_KIND = {"api", "kernel", "memcpy", "memset", "graph", "range", "osrt"}
+EVERY_KIND = {"api", "kernel", "memcpy", "memset", "graph", "range", "osrt", "memory"}
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,9 @@ EVERY_KIND = {"api", "kernel", "memcpy", "memset", "graph", "range", "osrt"}
         ("copies", [KERNEL], {}),
         ("kernels", [COPY, graph(5, 10)], {}),
         ("critical_path", [CALL], {}),
+        *(("migrations", [COPY], {"by": by}) for by in (None, "cause")),
+        ("migration_totals", [COPY], {}),
+        *(("memory", [], how) for how in ({}, {"trace": True}, {"by": "device"}, {"by": "call"})),
         *(("occupancy", [], {"by": by}) for by in (None, "kernel", "device")),
     ],
 )
@@ -59,11 +62,14 @@ ACTIVITIES = {"range", "api", "kernel"}
     [
         *[(name, {"api"}, "") for name in ("ledger", "culprits", "gaps", "code", "graphs", "gpu", "occupancy")],
         *[(name, {"kernel"}, "api") for name in ("syncs", "api", "launches", "launch_summary", "cold")],
-        *[(name, {"range"}, "") for name in ("utilisation", "concurrency", "critical_path")],
+        *[
+            (name, {"range"}, "")
+            for name in (*("utilisation", "concurrency", "critical_path"), *("migrations", "migration_totals"))
+        ],
         *[(name, {"api"}, "kernel") for name in ("launches", "launch_summary")],
         *[(name, {"memcpy"}, "kernel") for name in ("kernels", "hot_kernels")],
         ("copies", {"kernel"}, ""),
-        *[(name, {"kernel"}, "op") for name in ("fusion", "roofs")],
+        *[(name, {"kernel"}, lacking) for name, lacking in (("fusion", "op"), ("roofs", "op"), ("memory", "memory"))],
         ("libraries", {"kernel"}, ""),
         *[(name, {"api", "kernel"}, "range") for name in ("ranges", "steps")],
         *[(name, ACTIVITIES - {lacking}, "") for name in ("range_gpu", "range_kernels") for lacking in ACTIVITIES],
@@ -74,7 +80,12 @@ def test_where_nothing_was_recorded_a_table_cannot_tell(name, kinds, lacking):
         getattr(kanalyze, name)(report([], kinds=kinds))
 
 
-@pytest.mark.parametrize("name", ["gaps", "syncs", "concurrency", "cold", "graphs", "ranges", "range_gpu", "occupancy"])
+GROUPED = (
+    "gaps syncs concurrency cold graphs ranges range_gpu occupancy memory kernels critical_path migrations culprits"
+)
+
+
+@pytest.mark.parametrize("name", GROUPED.split())
 def test_an_unknown_grouping_is_said(name):
     with pytest.raises(UnknownNameError, match=f"grouping of {name}.*colour"):
         getattr(kanalyze, name)(report([KERNEL, CALL, RANGE]), by="colour")

@@ -227,7 +227,6 @@ def test_what_to_do_in_the_words_of_hip(text, told_so):
         ("hipExtModuleLaunchKernel", [66560, 2, 1], 260),
         ("hipExtModuleLaunchKernel", [100, 1, 1], 1),
         ("hipModuleLaunchKernel", [66560, 2, 1], 66560),
-        ("hipLaunchKernel", [66560, 2, 1], 66560),
     ],
 )
 def test_a_grid_in_work_items_is_told_in_blocks(tmp_path, launched_by, grid, blocks):
@@ -235,20 +234,6 @@ def test_a_grid_in_work_items_is_told_in_blocks(tmp_path, launched_by, grid, blo
     events[0]["name"] = launched_by
     events[1]["args"] |= {"grid": grid, "block": [256, 1, 1]}
     assert read(tmp_path, events, head).kernel_config.item(0, "grid_x") == blocks
-
-
-def test_calls_drawn_again_on_an_accelerators_line_are_neither_calls_nor_a_process(tmp_path):
-    def event(name, pid, start):
-        return {"ph": "X", "cat": "mtia_runtime", "name": name, "pid": pid, "tid": 3, "ts": start, "dur": 5, "args": {}}
-
-    named = {"ph": "M", "name": "process_name", "pid": 17, "tid": 0, "ts": 0, "args": {"name": "MTIA 17"}}
-    done = {"ph": "X", "cat": "mtia_ccp_events", "name": "pe_exe", "pid": 17, "tid": 4, "ts": 3, "dur": 9, "args": {}}
-    events = [named, event("synchronizeStream", 865, 1), event("synchronize", 17, 2), done]
-    of = read(tmp_path, events, {"schemaVersion": 1})
-    assert of.kind("api").get_column("name").to_list() == ["synchronizeStream"]
-    assert of.processes.get_column("process_id").to_list() == [865]
-    checks = kanalyze.health(of).filter(pl.col("check") == "events of other devices and tools")
-    assert checks.select("count", "ns").rows() == [(2, 14_000)]
 
 
 MIXED = [AMD, AMD | {"id": 1, "name": "AMD Instinct MI210", "numSms": 104}]

@@ -7,7 +7,6 @@ from kanalyze import catalog
 from kanalyze.analyses.device.kernels import copies, gpu, kernels
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
-from kanalyze.errors import UnknownNameError
 from kanalyze.window import Window
 from support.build import graph, kernel, memcpy, memset, report
 from support.command import REPORTS, SAMPLES
@@ -112,8 +111,6 @@ def test_what_compiled_a_kernel_names_its_library():
 def test_every_grouping_has_a_form_of_its_own():
     declared = catalog.table("kernels")
     assert {form.when for form in catalog.forms("kernels")} == {f"--by {by}" for by in declared.groupings}
-    with pytest.raises(UnknownNameError):
-        kernels(report(WORK), by="colour")
 
 
 @pytest.mark.parametrize("path", [REPORTS / "nccl.sqlite", REPORTS / "torch_node.sqlite", SAMPLES / "mlp_train"])

@@ -12,7 +12,7 @@ from kanalyze.analyses.device.kernels import copies, kernels
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.model import COPY_DETAIL, DEVICE_KINDS, GRAPH_DETAIL, KERNEL_CONFIG
 from kanalyze.window import Window
-from support.build import graph, kernel, memcpy, memset, report
+from support.build import report
 from support.large import as_if_large
 from support.slow_model import SlowModel
 from support.strategies import EVENTS, FEWER, WINDOWS
@@ -98,24 +98,6 @@ def test_facts_of_some_rows_are_those_of_the_table(events, window, large, data):
         assert found.to_dicts() == [nothing if row is None else by_row[row] for row in chosen]
         for work in (_operations.device_operations(part, *facts), _operations.exclusive_operations(part, *facts)):
             assert work.select(facts).to_dicts() == [by_row[row] for row in work.get_column("row")]
-
-
-@pytest.mark.parametrize(
-    ("events", "window", "exclusive"),
-    [
-        # the winning kind owns the instant; a whole graph is a kernel among kernels
-        ([memset(0, 40), memcpy(0, 30), kernel(0, 20, name="ncclAllReduce"), kernel(5, 10)], None, [10, 10, 15, 5]),
-        ([kernel(5, 15), graph(0, 10), kernel(20, 25)], None, [5, 10, 5]),
-        # among equals the one that started first, then the lower event_id
-        ([kernel(5, 15, stream=8), kernel(0, 10), kernel(2, 12)], None, [3, 10, 2]),
-        # a window cuts what is owned and leaves the owner
-        ([kernel(2, 20), kernel(0, 10), kernel(12, 30), kernel(40, 50)], Window(5, 25), [10, 5, 5]),
-        ([], Window(0, 10), []),
-    ],
-)
-def test_whose_an_instant_is(events, window, exclusive):
-    found = _operations.exclusive_operations(report(events).narrow(window=window)).sort("event_id")
-    assert found.get_column("exclusive_ns").to_list() == exclusive
 
 
 @given(EVENTS, WINDOWS)

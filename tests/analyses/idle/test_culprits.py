@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.idle.culprits import BY_FUNCTION, NODES, culprits, waiting_host, waiting_trees
-from kanalyze.errors import CannotTellError, UnknownNameError
+from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
 from support.build import host, kernel, launched, report, timeline
 from support.command import REPORTS
@@ -168,8 +168,6 @@ def test_it_cannot_be_told_without_samples_scheduler_and_system_calls():
     with pytest.raises(CannotTellError) as raised:
         culprits(report(WAITING), by="function")
     assert "--sample=process-tree" in str(raised.value.remedy)
-    with pytest.raises(UnknownNameError, match="thread"):
-        culprits(report(WAITING), by="thread")
 
 
 MOMENTS = st.lists(

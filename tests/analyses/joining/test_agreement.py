@@ -13,7 +13,6 @@ import pytest
 import kanalyze
 from kanalyze.analyses.counters.counters import LATENCY, stall_metric
 from kanalyze.analyses.joining._reasons import EXPLANATIONS, FIGURES, why_apart
-from kanalyze.errors import CannotTellError
 from kanalyze.readers.capture.read_capture import selective
 from kanalyze.readers.capture.reports import every_report
 from kanalyze.readers.ncu.read_csv_rep import chooses
@@ -134,11 +133,6 @@ def test_of_several_runs_one_that_chose_nothing_should_have_every_launch(runs, k
         one = measured({TOOK: 100 + at}, names=["k"], block=(32, 1, 1))
         captures.append(replace(one, meta=replace(one.meta, path=Path(f"run {at}"), selective=chooses(command))))
     assert told(nsys(*(k(1000 * at, 1000 * at + 500) for at in range(3))), *captures)["launches", 3, 2] == expected
-
-
-def test_one_report_is_compared_with_nothing():
-    with pytest.raises(CannotTellError, match="no second report"):
-        kanalyze.agreement(nsys(k(0, 1)))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from kanalyze import read
 from kanalyze.analyses.replay._graph import BEFORE, dependencies
 from kanalyze.analyses.replay._path import first_node, nodes, path, span
 from kanalyze.analyses.replay.critical_path import critical_path, edges, slack
-from kanalyze.errors import CannotTellError, UnknownNameError
+from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, report, timeline
 from support.command import ROOT
@@ -62,8 +62,6 @@ def test_groupings():
     assert critical_path(made, by="cause").equals(critical_path(made))
     with pytest.raises(CannotTellError):
         critical_path(made, by="operator")
-    with pytest.raises(UnknownNameError):
-        critical_path(made, by="stream")
 
 
 def _same(made, rows):

@@ -203,7 +203,6 @@ def test_a_mark_s_name_is_cut_and_quoted():
         (200.0, False, ": recorded, 2.00 × as long."),
         (200.0, True, ": recorded, up to 2.00 × as long."),
         (105.0, False, ", about as long."),
-        (80.0, False, ", longer than recorded: its runs vary."),
     ],
 )
 def test_what_is_said_of_the_recorded_one(recorded_ns, by_device, end):

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.timeline._slices import _placed, edges, lanes, slices
-from kanalyze.errors import CannotTellError
 from support.command import REPORTS, SAMPLES
 
 READ = {
@@ -90,11 +89,6 @@ def test_counters_are_the_memory_in_use():
     assert (counter.label, counter.unit) == ("Managed in use", "bytes")
     assert counter.points["value"].to_list()[-1] == 0
     assert counter.points["value"].max() == 8_388_608
-
-
-def test_a_report_without_times_has_none():
-    with pytest.raises(CannotTellError):
-        slices(kanalyze.read(REPORTS / "ncu" / "add.details.csv"))
 
 
 slices_nested_lanes = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 12), st.integers(0, 8)), max_size=14)

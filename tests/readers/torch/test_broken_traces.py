@@ -164,7 +164,6 @@ SURROGATES = ["\U0001f600 \ufffd \\d::mm"]
         (OP.replace("50", "-50"), {"op events of negative duration": 1}, ["aten::mm"]),
         (OP.replace("10.5", "-10.5"), {"op events at negative times": 1}, ["aten::mm"]),
         (OP.replace("10.5", "null"), {"events without a time": 1}, []),
-        (OP.replace("10.5", "1e400"), {"events without a time": 1}, []),
         (OP.replace("10.5", "9" * 5000), {"events without a time": 1}, []),
         (OP.replace("10.5", "1e99999999999999999999"), {"events without a time": 1}, []),
         (OP.replace("10.5", '"soon"'), {"events without a time": 1}, []),

@@ -396,10 +396,14 @@ def test_calls_of_two_processes_that_ran_nothing_keep_their_processes(tables):
 
 def test_a_call_of_mtia_that_is_drawn_on_the_accelerator_too_counts_once(tables):
     drawn = {"ph": "M", "name": "process_name", "pid": 7, "tid": 0, "args": {"name": "MTIA 0"}}
-    calls = [x("mtia_runtime", "runFunction", 0, 5, {"correlation": 1}, pid) for pid in (4000, 7)]
-    table = tables(drawn, *calls)
-    assert [(row["process_id"], row["dur_ns"]) for row in table("api")] == [(4000, 5000)]
-    assert counted(table.report)["events of other devices and tools"] == 1
+    named = (("synchronizeStream", 4000), ("synchronize", 7))
+    calls = [x("mtia_runtime", name, 0, 5, {"correlation": 1}, pid) for name, pid in named]
+    table = tables(drawn, *calls, x("mtia_ccp_events", "pe_exe", 3, 9, {}, 7))
+    told = [(row["name"], row["process_id"], row["dur_ns"]) for row in table("api")]
+    assert told == [("synchronizeStream", 4000, 5000)]
+    assert [row["process_id"] for row in table("processes")] == [4000]
+    apart = [row for row in table("notes") if row["check"] == "events of other devices and tools"]
+    assert [(row["count"], row["ns"]) for row in apart] == [(2, 14_000)]
 
 
 def test_limits_of_a_gpu_that_cannot_be_are_missing_and_counted(tables):
