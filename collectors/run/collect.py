@@ -266,9 +266,12 @@ class Recording(Passes):
         for name, obstacle in missing.items():
             self._skip(name, *obstacle)
         self._possible = [name for name in wanted if name not in missing]
-        if plan.options.measure and plan.tools.gpus.present:
-            self.content["roofs"], why = rates(plan.options, plan.workload)
-            self.progress(Event("note", "roofs", f"not measured: {why}" if why else "measured"))
+
+    def roofs(self) -> dict[str, Any]:
+        """Time what the GPU reaches; empty where that cannot be."""
+        measured, why = rates(self.plan.options, self.plan.workload)
+        self.progress(Event("note", "roofs", f"not measured: {why}" if why else "measured"))
+        return measured
 
     def prepare(self) -> None:
         """Run the program without a profiler first; if it fails there, it fails in every pass; raises CollectError."""
@@ -457,11 +460,19 @@ class _Turns:
             side.compile()
         for side in self.sides:
             side.begin()
+        self._measure_roofs()
         for side in (side for side in self.sides if side.plan.options.prepare):
             self._come_to("prepare", side)
             side.prepare()
         for name in PASSES:
             self._pass(name)
+
+    def _measure_roofs(self) -> None:
+        """Time what the GPU reaches, once for both programs, by the Python of the first that has torch."""
+        sides = [side for side in self.sides if side.plan.options.measure and side.plan.tools.gpus.present]
+        roofs = next(filter(None, (side.roofs() for side in sides)), {})
+        for side in sides:
+            side.content["roofs"] = roofs
 
     def _come_to(self, name: str, one: Recording) -> None:
         """Note which pass or stage is run, and of which side."""

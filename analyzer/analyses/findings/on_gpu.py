@@ -27,11 +27,16 @@ from kanalyze.decoder.fields import TENSOR_TYPES, KernelName
 from kanalyze.report import Report
 from kanalyze.units import percent
 
-#: Peak rates of float32 over TF32, and of 16-bit types without over with tensor cores, dense, by compute capability:
-#: what is left of products at their roof. Source: NVIDIA's datasheets of A100 (19.5, 156, 78, 312 TFLOP/s) and H100 SXM
-#: (66.9, 494.7, 133.8, 989.4).
+#: Parts of the kernel time: fewer products of a kind, and sums by atomics, are in well-made programs, too.
+WORTH_PRODUCTS: Final = 0.01
+WORTH_SUMS: Final = 0.08
+
+#: What is left of kernels that read and write half of the bytes, as in float32 in place of float64.
+HALF_LEFT: Final = 0.5
+
+#: Peak rates of float32 over TF32, dense, by compute capability: what is left of products at their roof. Source:
+#: NVIDIA's datasheets of A100 (19.5, 156 TFLOP/s) and H100 SXM (66.9, 494.7).
 TF32_LEFT: Final = {(8, 0): 19.5 / 156, (9, 0): 66.9 / 494.7}
-TENSOR_LEFT: Final = {(8, 0): 78 / 312, (9, 0): 133.8 / 989.4}
 
 #: The part of the peak in TF32 that products reach where those in full float32, or float64, reach theirs.
 OF_PEAK: Final = 2 / 3

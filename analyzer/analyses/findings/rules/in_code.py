@@ -15,36 +15,32 @@ from kanalyze.errors import KanalyzeError
 from kanalyze.report import Report
 from kanalyze.units import percent
 
-_WORTH: Final = 0.01  # of the kernel time that products and float64 take, less is in well-made programs, too
-_WORTH_SUMS: Final = 0.08
-
 
 def _in_code(
-    report: Report, column: str, least: float, *sources: str, above: float | None = None
+    report: Report, tells: pl.Expr, least: float, sources: tuple[str, ...] = ("triton",)
 ) -> Iterator[tuple[Work, dict[str, Any]]]:
-    """The compiled kernel of most time of each device of whose code a `column` of its table tells, and its row.
+    """The compiled kernel of most time of each device of whose code a row of compiled kernels `tells`, and that row.
 
-    Of a number that has to be so much for all that was compiled under the name.
+    All that was compiled under its name has to.
     """
     try:
         compiled = compiled_kernels(report)
     except KanalyzeError as damage:
         report.go_without("of the code of compiled kernels", damage)
         return
-    tells = pl.col(column).is_not_null() if above is None else pl.col(column).fill_null(0) >= above
-    own = compiled.filter(pl.col("source").is_in(sources or ("triton",)), tells.all().over("name"))
-    own = own.unique("name", keep="first")
-    named = pl.col("name").is_in(own.get_column("name").implode())
-    for every in on_gpu.kernels_that(report, named, least) if own.height else ():
+    telling = compiled.filter(pl.col("source").is_in(sources), tells.fill_null(value=False).all().over("name"))
+    telling = telling.unique("name", keep="first")
+    named = pl.col("name").is_in(telling.get_column("name").implode())
+    for every in on_gpu.kernels_that(report, named, least) if telling.height else ():
         work = every._replace(rows=every.rows.filter(pl.col("name") == every.most))
         if work.share >= least:
-            yield work, own.row(by_predicate=pl.col("name") == work.most, named=True)
+            yield work, telling.row(by_predicate=pl.col("name") == work.most, named=True)
 
 
 @Rule
 def float32_in_code(report: Report) -> Findings:
     """One finding per device on Triton kernels of the program whose code multiplies blocks in full float32."""
-    for work, told in _in_code(report, "float32_products", _WORTH):
+    for work, told in _in_code(report, pl.col("float32_products").is_not_null(), on_gpu.WORTH_PRODUCTS):
         left = on_gpu.TF32_LEFT.get(work.device.capability)
         if left is not None:
             yield work.finding(
@@ -57,22 +53,21 @@ def float32_in_code(report: Report) -> Findings:
             )
 
 
-_DOUBLE: Final = 0.5  # of a kernel that is in float64, this part of the lines or more
-_WORTH_DOUBLES: Final = 0.03
-_HALF: Final = 0.5  # what is left of float64 in float32, at twice the rate or half of the bytes
+_IN_DOUBLE: Final = pl.col("float64_share") >= 0.5  # noqa: PLR2004 - of the lines of a kernel that is in float64
+_WORTH_DOUBLES: Final = 0.03  # of the kernel time; sums for accuracy are in well-made programs, too
 
 
 @Rule
 def float64_in_code(report: Report) -> Findings:
     """One finding per device on kernels of Triton or torch.compile whose code computes in float64."""
-    for work, told in _in_code(report, "float64_share", _WORTH_DOUBLES, "triton", "inductor", above=_DOUBLE):
+    for work, told in _in_code(report, _IN_DOUBLE, _WORTH_DOUBLES, ("triton", "inductor")):
         yield work.finding(
             "float64: code",
             f"The code of {{0}} computes in float64 in {percent(told['float64_share'])} of its lines with arithmetic: "
             f"{work.took}. In float32 that takes half as long at least where it is what the kernel does, and not the "
             "memory; exp, log and pow take a fraction.",
             work.most,
-            left=_HALF,
+            left=on_gpu.HALF_LEFT,
         )
 
 
@@ -83,7 +78,7 @@ _AT_MEMORY: Final = 0.4
 @Rule
 def atomics_in_code(report: Report) -> Findings:
     """One finding per device on Triton kernels of the program whose code adds by atomics, slower than the memory."""
-    for work, told in _in_code(report, "atomics", _WORTH_SUMS):
+    for work, told in _in_code(report, pl.col("atomics").is_not_null(), on_gpu.WORTH_SUMS):
         rows = with_facts(report, work.rows, *SHAPE).join(report.devices, on="device", how="left")
         threads = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z") * pl.col("block_x")
         rate = threads * 2 * told["atomic_bytes"] / pl.col("dur_ns") * 1e9

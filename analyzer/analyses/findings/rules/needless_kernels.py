@@ -36,7 +36,7 @@ _PRODUCTS_LEFT: Final = 0.6
 #: over it (A100 19.5 of 312, H100 66.9 of 989.4 TFLOP/s), of which fused kernels reach two thirds of what products do.
 #: Of TF32 the rate is half of bfloat16's; a fused kernel in float32 takes four fifths of the chain (H100).
 _FLOAT32_LEFT: Final = {(8, 0): 1.5 * 19.5 / 312, (9, 0): 1.5 * 66.9 / 989.4}
-_TF32_LEFT: Final = _PRODUCTS_LEFT / 2
+_FROM_TF32_LEFT: Final = _PRODUCTS_LEFT / 2
 _IN_FLOAT32: Final = INPUTS.str.contains(r"^t?f32(?:/t?f32)*$").fill_null(value=False)
 _IN_FULL: Final = _IN_FLOAT32 & ~INPUTS.str.contains("tf32") & (~pl.col("tensor_core")).fill_null(value=False)
 _LONGEST_PASS: Final = 16.0  # what takes more of it does something else, such as sums into few rows
@@ -113,7 +113,7 @@ def _attention(chain: Work) -> Finding:
     why = " PyTorch's attention fell back to it: type, mask or head size do not suit its kernels."
     most = total(products, "exclusive_ns") // 2
     in_float32, in_full = (total(products.filter(one), "exclusive_ns") > most for one in ("in_float32", "in_full"))
-    left = _TF32_LEFT if in_float32 else _PRODUCTS_LEFT
+    left = _FROM_TF32_LEFT if in_float32 else _PRODUCTS_LEFT
     left = _FLOAT32_LEFT.get(chain.device.capability, left) if in_full else left
     one = chain.finding(
         "unfused-attention",

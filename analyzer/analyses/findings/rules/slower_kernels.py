@@ -36,7 +36,6 @@ _ALIGNED_LEFT: Final = {(9, 0): 0.25}
 _ALIGNED_LEFT_ELSEWHERE: Final = 0.6
 
 _PAD: Final = 64  # dimensions are best padded to a multiple of this, whatever the type
-_WORTH: Final = 0.01  # fewer products of a kind are in well-made programs, too
 _NAMED: Final = 2  # the number of dimensions that are named
 
 
@@ -50,7 +49,7 @@ _UNALIGNED: Final = (
 ).fill_null(value=False)
 
 
-@on_gpu.choosing(_UNALIGNED, _WORTH)
+@on_gpu.choosing(_UNALIGNED, on_gpu.WORTH_PRODUCTS)
 def unaligned_gemm(work: Work) -> Finding:
     """One finding per device with matrix products on tensor cores by kernels for unaligned data."""
     odd, aligned_ns, shapes = _shapes(work)
@@ -202,6 +201,10 @@ def old_architecture_gemm(work: Work) -> Finding | None:
 _TF32: Final = (8, 0)
 _SINCE: Final = {"f16": (7, 0), "bf16": (8, 0)}
 
+#: Peak rates of 16-bit types without over with tensor cores, dense, by compute capability: what is left of products at
+#: their roof. Source: NVIDIA's datasheets of A100 (78, 312 TFLOP/s) and H100 SXM (133.8, 989.4).
+_TENSOR_LEFT: Final = {(8, 0): 78 / 312, (9, 0): 133.8 / 989.4}
+
 #: Kernels of products and convolutions in full float32; by family what these are, and the words of the finding on them.
 _FLOAT32: Final = ~pl.col("tensor_core") & INPUTS.str.contains(r"^f32(?:/f32)*$")
 _NO_TF32: Final = {"gemm": ("matrix product", "no-tf32"), "conv": ("convolution kernel", "no-tf32: convolutions")}
@@ -222,7 +225,7 @@ def no_tf32(report: Report) -> Findings:
         return
     inside = _in_convolutions(report)
     for family, (noun, name) in _NO_TF32.items():
-        for work in on_gpu.kernels_that(report, partial(_in_full, family=family, inside=inside), _WORTH):
+        for work in on_gpu.kernels_that(report, partial(_in_full, family=family, inside=inside), on_gpu.WORTH_PRODUCTS):
             # cuDNN takes TF32 unless told otherwise: where any convolution runs so, it has no such kernel for others
             allowed = family == "conv" and work.device.launches((family == FAMILY) & INPUTS.str.contains("tf32"))
             if work.device.capability < _TF32 or allowed:
@@ -286,7 +289,7 @@ def _plain(device: on_gpu.DeviceKernels) -> pl.Expr:
     )
 
 
-@on_gpu.choosing(_plain, _WORTH)
+@on_gpu.choosing(_plain, on_gpu.WORTH_PRODUCTS)
 def no_tensor_cores(work: Work) -> Finding:
     """One finding per device with 16-bit products on kernels that do not use its tensor cores."""
     types = "/".join(dict.fromkeys(work.names.item(0, "inputs").split("/")))
@@ -297,7 +300,7 @@ def no_tensor_cores(work: Work) -> Finding:
         work.most,
         headline=f"{types} products without tensor cores: {percent(work.share)} of kernels",
         at_most=True,
-        left=on_gpu.TENSOR_LEFT.get(work.device.capability),
+        left=_TENSOR_LEFT.get(work.device.capability),
     )
 
 
@@ -308,7 +311,6 @@ def no_tensor_cores(work: Work) -> Finding:
 #: A100 (19.5, 156), H100 SXM (66.9, 494.7) and B200 (37, 1100).
 _FASTER: Final = {(7, 0): 15.7 / 7.8, (8, 0): 156 / 19.5, (9, 0): 494.7 / 66.9, (10, 0): 1100 / 37}
 _LEAST_FASTER: Final = 32.0
-_HALF: Final = 0.5  # what is left of kernels that read and write half of the bytes
 _SHORTEST_NS: Final = 2000  # what no kernel falls below
 
 #: Kernels whose tensors are of float64: types of scalars and of sums are others. An elementwise kernel that casts its
@@ -334,7 +336,9 @@ def float64(work: Work) -> Finding | None:
     casts = lines.filter(on_gpu.decoded_as(lines, _CASTS) & doubles.shift(1, fill_value=False))
     products = on_gpu.decoded_as(work.rows, FAMILY.is_in(["gemm", "conv"]))
     left = 1 / max(_FASTER.get(work.device.capability, _LEAST_FASTER) * on_gpu.OF_PEAK, 1.0)
-    after = pl.max_horizontal(pl.col("exclusive_ns") * pl.when(products).then(left).otherwise(_HALF), _SHORTEST_NS)
+    after = pl.max_horizontal(
+        pl.col("exclusive_ns") * pl.when(products).then(left).otherwise(on_gpu.HALF_LEFT), _SHORTEST_NS
+    )
     saved = (pl.col("exclusive_ns") - after).floor().cast(pl.Int64).clip(lower_bound=0)
     in_products = say.per_iteration(work.report).time(total(work.rows.filter(products), "exclusive_ns"))
     return work.finding(
@@ -445,7 +449,6 @@ def _whole(own: Work, lines: pl.DataFrame) -> Finding:
 
 # Sums into few rows by atomics: index_add, scatter_add, and what indexing and embeddings do backward.
 
-_WORTH_SUMS: Final = 0.08  # less of the kernel time is left out
 _LONGER: Final = 3.0  # so many times as long as what works on the same tensors is too long for the bytes of a sum
 _FREE: Final = 2  # sums that do not wait take so many times what their bytes take at the memory's bandwidth
 _NEAR: Final = 4  # kernels so near on their stream work on the same tensors
@@ -473,11 +476,11 @@ _SCATTERS: Final = (
 _STREAMING: Final = ("elementwise", "copy", "reduce", "gemm", "normalization", "softmax", "attention")
 
 
-@on_gpu.choosing(pl.col("name").str.contains(_SCATTERS), _WORTH_SUMS / 2)
+@on_gpu.choosing(pl.col("name").str.contains(_SCATTERS), on_gpu.WORTH_SUMS / 2)
 def scatter_atomics(sums: Work) -> Finding | None:
     """One finding per device on which sums into rows take far longer than what works on the same tensors."""
     slow = sums._replace(rows=_slow_sums(sums))
-    if not slow.rows.height or slow.ns < _WORTH_SUMS * sums.device.kernel_ns:
+    if not slow.rows.height or slow.ns < on_gpu.WORTH_SUMS * sums.device.kernel_ns:
         return None
     written = _WRITTEN.get(slow.rows.sort("exclusive_ns").item(-1, "inner") or "", "sums")
     # each run of kernels takes as long as one that reads and writes the same tensors
