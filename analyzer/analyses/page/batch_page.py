@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
@@ -19,6 +19,11 @@ from kanalyze.analyses.work._peaks import memory_ns, memory_roofs
 from kanalyze.errors import CannotTellError
 from kanalyze.report import Report
 from kanalyze.units import plural, size, time
+
+if TYPE_CHECKING:  # arrays of numpy, which only laws load
+    from kanalyze.analyses.serving.step_laws import Law, Numbers
+
+    Fit = tuple[Law, Numbers]
 
 
 def changed(  # noqa: PLR0913 - what is changed, and how that is told
@@ -58,10 +63,7 @@ def at_batch(report: Report, batch: Size, length: Size | None = None, measured_n
     Raises:
         CannotTellError: There is no law of decode steps.
     """
-    steps = usual_steps(timed_parts(report).filter(kind=DECODE))
-    of_gpu, of_host = (steps.filter(part=part) for part in (GPU, HOST))
-    if (gpu := fitted(of_gpu)) is None or (host := fitted(of_host)) is None:
-        raise CannotTellError.without_law(report.meta.path, f"it has {plural(of_gpu.height, 'decode step')} alone")
+    (of_gpu, gpu), (of_host, host) = _laws(report)
     usual, cached = (steps.select(pl.col(name).mean()).item() for steps, name in ((of_host, "n"), (of_gpu, "kv")))
     if not usual:
         raise CannotTellError.without_law(report.meta.path, "nothing says how many requests are in a step")
@@ -108,6 +110,16 @@ def at_batch(report: Report, batch: Size, length: Size | None = None, measured_n
         host_kept_high=kept,
         remark=" ".join(filter(None, remarks)),
     )
+
+
+def _laws(report: Report) -> tuple[tuple[pl.DataFrame, Fit], tuple[pl.DataFrame, Fit]]:
+    """Usual decode steps by the GPU's time and by the host's, each with their law; raises CannotTellError."""
+    steps = usual_steps(timed_parts(report).filter(kind=DECODE))
+    of_gpu, of_host = (steps.filter(part=part) for part in (GPU, HOST))
+    gpu, host = fitted(of_gpu), fitted(of_host)
+    if gpu is None or host is None:
+        raise CannotTellError.without_law(report.meta.path, f"it has {plural(of_gpu.height, 'decode step')} alone")
+    return (of_gpu, gpu), (of_host, host)
 
 
 def _beyond(of_gpu: pl.DataFrame, padded: float) -> tuple[float, str]:

@@ -241,51 +241,71 @@ def _serial_copies(report: Report) -> pl.DataFrame:
     )
     both = pl.concat([to_device, to_host])
     held = _held_by_events(report, copies.select(told))
-    both = both.filter(~ordered(report, both)).select(held.columns)
+    both = both.filter(~ordered(report, both)).select(_KEPT)
     return pl.concat([both, held]).sort("device")
+
+
+_KEPT: Final = ("device", "number", "size_bytes", "start", "end", "exclusive_ns", "low", "high", "to_host", "alone")
 
 
 def _held_by_events(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     """Copies on streams without kernels that took turns with kernels by events; `number` is the stream of the kernel.
 
     Of one buffer: a copy to the device waits until the kernels of the last data are through, and kernels until a copy
-    to the host has their last results, and perhaps such a one to the device beside it has new data. Of copies to the
-    device none that one of at least its size to the host came before meanwhile, whose data it could be.
+    to the host has their last results, and perhaps such a one to the device beside it has new data.
     """
     work = streamed_operations(report).select("row", "rank", "start", "end", "number", "group").sort("start")
-    call, free = pl.col("call_start"), pl.col("end").cum_max().shift(1).over("number")
-    work = work.with_columns(free=free)
+    work = work.with_columns(free=pl.col("end").cum_max().shift(1).over("number"))
     lanes = work.filter((pl.col("rank") <= _KERNELS).any().over("number"))
-    lanes = with_facts(report, lanes, "call_start", "call_end").with_columns(call_before=call.shift(1).over("number"))
-    kernels = lanes.filter(pl.col("rank") <= _KERNELS)
+    lanes = with_facts(report, lanes, "call_start", "call_end")
     aside = work.drop("rank").join(lanes.select("number").unique(), on="number", how="anti")
     alone = 2 * pl.col("exclusive_ns") >= pl.col("end") - pl.col("start")
-    line, soon = copies.join(aside, on="row").filter(alone), LATENCY_NS
-    to_host = pl.col("detail") == TO_HOST
+    beside = copies.join(aside, on="row").filter(alone)
+    held = _behind_kernels(report, beside.filter(detail=TO_DEVICE), lanes.filter(pl.col("rank") <= _KERNELS))
+    holding = _before_kernels(report, beside.filter(detail=TO_HOST), lanes, held)
+    return pl.concat([_without_data_of_the_device(report, held).select(_KEPT), holding.select(_KEPT)])
 
+
+def _behind_kernels(report: Report, copies: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Copies to the device that began when a kernel ended, for which they waited by an event: with its lane."""
     before = kernels.select("group", lane="number", at="end", low="start", before_end="end", earlier="call_start")
-    down = nearest(line.filter(~to_host), before.sort("at"), ("start", "at"), ["group"]).drop_nulls(["low", "earlier"])
-    late = pl.col("before_end") > pl.max_horizontal(pl.col("call_end") + soon, "free")
-    down = down.filter((pl.col("start") - pl.col("before_end") < soon) & late)
-    held = down.filter(waits_for_events(report, down))
+    line = nearest(copies, before.sort("at"), ("start", "at"), ["group"]).drop_nulls(["low", "earlier"])
+    late = pl.col("before_end") > pl.max_horizontal(pl.col("call_end") + LATENCY_NS, "free")
+    line = line.filter((pl.col("start") - pl.col("before_end") < LATENCY_NS) & late)
+    line = line.filter(waits_for_events(report, line))
+    return line.with_columns(number="lane", high="end", to_host=pl.lit(value=False))
+
+
+def _without_data_of_the_device(report: Report, held: pl.DataFrame) -> pl.DataFrame:
+    """Copies to the device but for those that one of at least their size to the host came before meanwhile."""
     back = on_host.device_copies(report).filter(pl.col("detail") == TO_HOST)
     back = back.join(held.select(least=pl.col("size_bytes").min()), how="cross")
     back = back.filter(pl.col("size_bytes") >= pl.col("least"))  # less is not its data
-    back = back.select("row").join(work.select("row", "group", back_end="end"), on="row").sort("back_end")
-    down = nearest(held, back.select("group", "back_end", at="back_end"), ("start", "at"), ["group"])
-    down = down.filter((pl.col("back_end") <= pl.col("earlier")).fill_null(value=True))
-    down = down.with_columns(number="lane", high="end", to_host=pl.lit(value=False))
+    ends = streamed_operations(report).select("row", "group", back_end="end")
+    back = back.select("row").join(ends, on="row").sort("back_end")
+    line = nearest(held, back.select("group", "back_end", at="back_end"), ("start", "at"), ["group"])
+    return line.filter((pl.col("back_end") <= pl.col("earlier")).fill_null(value=True))
 
-    after = lanes.select("group", lane="number", at="start", began="start", high="end", idle_since="free",
-                           earlier="call_before", asked="call_start", returned="call_end")  # fmt: skip
-    up = nearest(line.filter(to_host), after.sort("at"), ("end", "at"), ["group"], "after").drop_nulls("earlier")
-    up = nearest(up, held.select("lane", held_end="end", at="end"), ("began", "at"), ["lane"])
-    late = pl.col("end") > pl.max_horizontal(pl.col("returned") + soon, "idle_since")
-    up = up.filter((pl.col("began") - pl.max_horizontal("end", "held_end") < soon) & late)
-    up = up.with_columns(number="lane", call_start="asked", low="start", to_host=pl.lit(value=True))
-    up = up.filter(waits_for_events(report, up))
-    kept = ("device", "number", "size_bytes", "start", "end", "exclusive_ns", "low", "high", "to_host", "alone")
-    return pl.concat([down.select(kept), up.select(kept)])
+
+def _before_kernels(report: Report, copies: pl.DataFrame, lanes: pl.DataFrame, held: pl.DataFrame) -> pl.DataFrame:
+    """Copies to the host at whose end, or that of a `held` one beside, what waited by an event began in a lane."""
+    after = lanes.select(
+        "group",
+        lane="number",
+        at="start",
+        began="start",
+        high="end",
+        idle_since="free",
+        earlier=pl.col("call_start").shift(1).over("number"),
+        asked="call_start",
+        returned="call_end",
+    )
+    line = nearest(copies, after.sort("at"), ("end", "at"), ["group"], "after").drop_nulls("earlier")
+    line = nearest(line, held.select("lane", held_end="end", at="end"), ("began", "at"), ["lane"])
+    late = pl.col("end") > pl.max_horizontal(pl.col("returned") + LATENCY_NS, "idle_since")
+    line = line.filter((pl.col("began") - pl.max_horizontal("end", "held_end") < LATENCY_NS) & late)
+    line = line.with_columns(number="lane", call_start="asked", low="start", to_host=pl.lit(value=True))
+    return line.filter(waits_for_events(report, line))
 
 
 def _hidden_at_most(report: Report, copies: pl.DataFrame) -> int:
