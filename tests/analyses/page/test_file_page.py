@@ -13,7 +13,7 @@ from kanalyze.analyses.counters.roofline import roofline
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.page.file_page import LARGE_BYTES, _of, copy_points, durations, evidence, file_pages, measured
 from kanalyze.analyses.page.overview_page import PageKernels
-from kanalyze.analyses.page.time_page import slow_kernels
+from kanalyze.analyses.page.proven_causes import slow_kernels
 from kanalyze.errors import UnknownNameError
 from support.build import kernel, report, timeline
 from support.command import REPORTS, ROOT, SAMPLES, run

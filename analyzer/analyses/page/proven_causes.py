@@ -1,0 +1,278 @@
+"""Causes that counters of ncu prove of a program's own kernels, as findings of its page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+import polars as pl
+
+from kanalyze.analyses.counters import advice
+from kanalyze.analyses.findings.findings import OF_REMEDIES
+from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.page.overview_page import PageKernels
+from kanalyze.decoder.decode import decode
+from kanalyze.report import Report
+from kanalyze.units import percent, time
+
+#: At least this part of a kernel's time is in launch shapes that ncu measured.
+_MEASURED: Final = 0.5
+
+#: Launches of one shape are alike up to this factor between their durations: other data may take far more.
+_ALIKE: Final = 1.5
+
+_SECTOR_BYTES: Final = 32
+_HALF: Final = 0.5
+
+
+def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[Finding]:
+    """Findings on kernels with a tenth of the page's time or more, of which counters prove a cause that can be mended.
+
+    Those at less than 60 % of their roof (of bytes that their threads ask for, where most are not) and of the SMs'
+    peak, or in double; a distance alone is no fault: sound stencils wait, too.
+
+    `joined` is the table of that name; of it counts what `ncu` measured of the same launches, or of others of the same
+    shape that took about as long.
+    """
+    took = pl.col("exclusive_ns").alias("took_ns")
+    much = page.hot.filter(pl.col("exclusive_ns") >= max(0.1 * page.whole_ns, 1)).select("name", took)
+    known = much.join(_roofs(joined), on="name", maintain_order="left").drop_nulls("roof_share")
+    known = _of_alike(known, page.runs, ncu)
+    rows = [row for row in known.iter_rows() if page.whole_ns and row[0] not in page.told]
+    if not rows:
+        return []
+    of_code = {row["event_id"]: row for row in _of_instructions(ncu).to_dicts()}
+    facts = {row["event_id"]: row for row in advice.kernel_facts(ncu).to_dicts()}
+    found = []
+    for name, took_ns, event_id, roof in rows:
+        counted = {column: value for column, value in of_code.get(event_id, {}).items() if value is not None}
+        of_kernel = {"atomics_share": 0.0, "needed": None} | facts[event_id] | counted
+        of_kernel["asked"] = min((of_kernel["needed"] or math.inf) / (of_kernel["dram_bytes"] or 1), 1.0)
+        wanted = of_kernel["asked"] if of_kernel["asked"] < _FEW_ASKED else 1
+        near = max(roof * wanted, of_kernel["compute_share"] or 0) >= advice.LOW
+        possible = (cause for cause in _CAUSES if cause.whatever_roof or not near)
+        causes = (cause for cause in possible if cause.share(of_kernel) >= cause.least)
+        cause = None if decode(str(name)).library is not None else next(causes, None)  # of the program's own kernels
+        if cause is not None:
+            found.append(_finding(page, str(name), took_ns, roof, of_kernel, cause))
+    found.sort(key=lambda one: -one.at_stake_ns)
+    return [_together([one for one in found if one.rule == rule]) for rule in dict.fromkeys(one.rule for one in found)]
+
+
+def _together(found: list[Finding]) -> Finding:
+    """Findings of one cause as one: what that with most at stake says, with the kernels and times of all."""
+    first, *others = found
+    if not others:
+        return first
+    names = [f"{{{place}}} ({time(one.at_stake_ns)})" for place, one in enumerate(others, 1)]
+    return first._replace(
+        names=tuple(name for one in found for name in one.names),
+        at_stake_ns=sum(one.at_stake_ns for one in found),
+        replayed_low_ns=sum(one.replayed_low_ns or 0 for one in found),
+        replayed_high_ns=sum(one.replayed_high_ns or 0 for one in found),
+        text=f"{first.text} The same holds of {', '.join(names)}.",
+        headline=f"{first.headline}, and of {'{1}' if len(others) == 1 else f'{len(others)} more'}",
+    )
+
+
+def _of_instructions(ncu: Report) -> pl.DataFrame:
+    """What the code of each kernel with its counts tells of its global accesses, a row for each that has it.
+
+    Columns: event_id, atomics_share (those that add by atomics, of its threads' accesses), needed (bytes that they ask
+    for) and uncoalesced_share, without the half that ncu adds to sectors that copies to shared memory touch and without
+    instructions whose warps touch one more than needed, as threads side by side may begin anywhere; and by the name of
+    each cause the program's line with the instruction that has most of it, null without lines.
+    """
+    sass, times = pl.col("sass").cast(pl.String), pl.col("thread_instructions").fill_null(0)
+    adds, accesses, doubles = (times * sass.str.contains(names) for names in (_ADDS, _ACCESSES, _DOUBLES))
+    ideal = pl.col("ideal_sectors") * pl.when(sass.str.contains("LDGSTS", literal=True)).then(_COUNTED).otherwise(1.0)
+    beyond = (pl.col("sectors") - ideal).fill_null(0).clip(lower_bound=0)
+    spare = pl.when(beyond > pl.col("instructions")).then(beyond).otherwise(0)
+    file = pl.col("file").cast(pl.String)
+    line = pl.format("{}:{}", file.str.extract(r"([^/\\]+)$"), "line")
+    own = line.is_not_null() & ~file.str.contains(_OF_CUDA)
+    causes = {"uncoalesced": spare, "scatter-atomics": adds, "float64": doubles}
+    places = {rule: (own & (count > 0), count) for rule, count in causes.items()}
+    each = ncu.table("instructions").group_by("event_id")
+    return each.agg(
+        atomics_share=(adds.sum() / accesses.sum()).fill_nan(0.0),
+        needed=pl.col("ideal_sectors").sum() * _SECTOR_BYTES,
+        uncoalesced_share=(spare.sum() / pl.col("sectors").sum()).fill_nan(None),
+        **{rule: line.filter(of).sort_by(count.filter(of)).last() for rule, (of, count) in places.items()},
+    )
+
+
+def _of_alike(known: pl.DataFrame, runs: pl.DataFrame, ncu: Report) -> pl.DataFrame:
+    """`known` with took_ns of the launches alone that took about as long as the measured one, or come nearest to it.
+
+    One kernel along the lines of an array and across them has one shape, and its counters tell of one of the two.
+    """
+    measured = ncu.kind("kernel").select("event_id", measured="dur_ns")
+    every = runs.join(known.select("name", "event_id").join(measured, on="event_id"), on="name")
+    took = pl.col("dur_ns")
+    near = pl.col("measured").clip(took.min().over("name"), took.max().over("name"))
+    alike = every.filter(took.is_between(near / _ALIKE, near * _ALIKE))
+    sums = alike.group_by("name").agg(took_ns=pl.col("exclusive_ns").sum())
+    return known.drop("took_ns").join(sums, on="name", maintain_order="left").select(known.columns)
+
+
+def _roofs(joined: pl.DataFrame) -> pl.DataFrame:
+    """How near each kernel comes to its roof, where ncu measured most of its time: name, event_id, roof_share.
+
+    `event_id` is that of the launch shape with most of its time.
+    """
+    longer = pl.col("ncu_dur_ns") / pl.col("avg_ns")
+    alike = (pl.col("ncu_match") == "shape") & longer.is_between(1 / _ALIKE, _ALIKE)
+    same = (pl.col("ncu_match") == "exact") | alike.fill_null(value=False)
+    sure = same & pl.col("event_id").is_not_null() & pl.col("roof_share").is_not_null()
+    ns = pl.col("exclusive_ns").fill_null(0)
+    measured = ns.filter(sure).sum()
+    sums = (
+        joined.sort("exclusive_ns", descending=True, nulls_last=True)
+        .group_by("name", maintain_order=True)
+        .agg(
+            pl.col("event_id").filter(sure).first(),
+            roof_share=(ns * pl.col("roof_share")).filter(sure).sum() / measured,
+            part=measured / ns.sum(),
+        )
+    )
+    return sums.filter(pl.col("part") >= _MEASURED).select("name", "event_id", "roof_share")
+
+
+def _finding(  # noqa: PLR0913 - a kernel's time, roof, counters and cause
+    page: PageKernels, name: str, took_ns: int, roof_share: float, facts: dict[str, Any], cause: _Cause
+) -> Finding:
+    told = (
+        f"{{0}} takes {time(took_ns)}, {percent(took_ns / page.whole_ns)} of the time, and runs at "
+        f"{percent(roof_share)} of its roof. {literal(advice.paragraph(facts))}"
+    )
+    share = cause.share(facts)
+    # of the bytes that it moves those are left that its threads ask for, and all instructions that it executes
+    floor = max(roof_share * (facts["asked"] if facts["bound"] == "memory" else 1), facts["compute_share"] or 0)
+    spared = min(share, 1 - floor)
+    if cause.whatever_roof:
+        spared = share * (1 - (_HALF + min(facts["dram_share"] or 0.0, _HALF)) / 2)
+    return Finding(
+        cause.rule,
+        page.device,
+        int(took_ns * spared),
+        f"{told} {cause.text.format(percent(share))}",
+        remedy=cause.remedy,
+        table="gains",
+        names=(name,),
+        headline=cause.headline.format(percent(share)),
+        where=literal(facts.get(cause.rule) or ""),
+        action=cause.action,
+        replayed_low_ns=int(took_ns * spared * (1 - OF_REMEDIES)),
+        replayed_high_ns=int(took_ns * min(spared * (1 + OF_REMEDIES), 1)),
+        shortens=True,
+    )
+
+
+def _costly(facts: Mapping[str, Any]) -> bool:
+    """Whether sectors that nobody asks for cost time: some memory is busy, or DRAM moves mostly such."""
+    return (facts["memory_share"] or 0.0) >= advice.LOW or facts["asked"] < _FEW_ASKED
+
+
+def _uneven(facts: Mapping[str, Any]) -> float:
+    """The part of a kernel in which SMs wait for long blocks, not for its start, nor for a last wave of even ones."""
+    if facts["sm_active_share"] is None or (facts["waves"] or 0) < 1:
+        return 0.0
+    even = max(facts["tail_share"] or 0.0, _STARTING_NS / max(facts["dur_ns"] or 0, 1))
+    return float(max(1 - facts["sm_active_share"] - even, 0.0))
+
+
+def _kept_out(facts: Mapping[str, Any]) -> float:
+    """The part of a kernel's time that more warps can hide, where its whole grid is resident as few of them."""
+    known = [facts[f"{one}_share"] for one in ("occupancy", "compute", "memory")]
+    if None in known or known[0] > _FEW_WARPS or not _WHOLE[0] <= (facts["waves"] or 0) <= _WHOLE[1]:
+        return 0.0
+    threads = math.prod(facts[f"block_{axis}"] or 1 for axis in "xyz")
+    if "shared memory" not in (facts["limiter"] or "") or threads > _FEW_THREADS:
+        return 0.0
+    return float(max(1 - max(known[1:]) / _REACHED, 0.0))
+
+
+class _Cause(NamedTuple):
+    """A cause that counters prove of a program's own kernel, before those that only say what holds it back."""
+
+    rule: str  # its name
+    share: Callable[[Mapping[str, Any]], float]  # the part of the kernel's accesses, or of its arithmetic, that it is
+    least: float  # from which share on it is one
+    text: str  # A sentence, with ``{}`` for the share
+    headline: str  # the same in a line, with ``{{0}}`` for the kernel
+    action: str  # what to do, in a line
+    remedy: str  # the same in a sentence
+    #: Whether it is one also near the roof, which is that of the arithmetic it does: in half the width that takes half
+    #: of the time at most, and functions a part of that; no less than the memory does. In the middle is what is told.
+    whatever_roof: bool = False
+
+
+#: Atomics are so much of the accesses at least, and the kernel so far from its roof, where they hold it up.
+_OF_ACCESSES: Final = 0.2
+_FAR: Final = 0.3
+
+#: SASS of additions by atomics in global memory, and of all accesses to it.
+_ADDS: Final = r"\b(?:REDG?|ATOMG?)\.E\.(?:\w+\.)*(?:ADD|INC)"
+_ACCESSES: Final = r"\b(?:LDG|STG|LD|ST|REDG?|ATOMG?)\.E"
+_DOUBLES: Final = r"\bD(?:ADD|MUL|FMA)\b"
+
+_FEW_ASKED: Final = 0.5  # from which part of the bytes that DRAM moves on threads ask for most of them
+_STARTING_NS: Final = 10_000  # in so much of a kernel, at most, the first blocks have not begun or the last ones end
+_FEW_WARPS: Final = 0.25  # a part of the warps that an SM can hold by which it hides little
+_FEW_THREADS: Final = 256  # of a block that can be larger
+_WHOLE: Final = (0.9, 1.01)  # the grid, by the blocks that run at once, where it fills them
+_REACHED: Final = 0.8  # the part of their peak that the busiest units of well-made kernels work at
+_COUNTED: Final = 1.5  # ncu counts 24 sectors where a copy to shared memory (LDGSTS) touches 16 side by side
+_OF_CUDA: Final = r"[/\\](?:cuda|nvidia|CUDA)[^/\\]*[/\\](?:.*[/\\])?include[/\\]"  # headers of the toolkit
+_CAUSES: Final = (
+    _Cause(
+        "tail",
+        _uneven,
+        0.2,
+        "SMs have nothing to do for {} of that: blocks take unevenly long, and the last ones run alone.",
+        "Uneven blocks leave SMs idle for {} of a kernel: {{0}}",
+        "long blocks first, or cut into parts that blocks take from a queue",
+        "Let the blocks with most work come first in the grid, or cut it into parts of one size, which blocks fetch by "
+        "an atomic counter.",
+    ),
+    _Cause(
+        "uncoalesced",
+        lambda facts: _costly(facts) * (facts["uncoalesced_share"] or 0.0),
+        0.3,
+        "Threads side by side access bytes far apart: {} of the sectors that they touch would not be needed otherwise.",
+        "{} of a kernel's accesses are uncoalesced: {{0}}",
+        "threads side by side on elements side by side: x[row * n + lane]",
+        "Let neighbouring threads access neighbouring elements: a warp for each row, another order of indices, or a "
+        "detour through shared memory. `kanalyze show source REPORT KERNEL` shows the lines.",
+    ),
+    _Cause(
+        "low-occupancy",
+        _kept_out,
+        0.5,
+        "Its blocks are all there at once, and are so few warps that they mostly wait: {} of its time can go at most.",
+        "Few warps fill an SM, and wait: {{0}}",
+        "more threads in a block, which share what limits blocks on an SM",
+        "Give a block more threads (512 or 1024) where shared memory allows one or two on an SM, or let it take less.",
+    ),
+    _Cause(
+        "scatter-atomics",
+        lambda facts: 1.0 if facts["atomics_share"] >= _OF_ACCESSES and facts["roof_share"] < _FAR else 0.0,
+        1.0,
+        "Its threads add by atomics: where many add to few addresses, they wait for each other.",
+        "Atomics on global memory hold a kernel up: {{0}}",
+        "add up in shared memory or registers first, one atomic per block",
+        "Let each block add up in shared memory (a histogram of its own) or by warp shuffles, and add that once.",
+    ),
+    _Cause(
+        "float64",
+        lambda facts: (facts["fp64_flop"] or 0.0) / max(facts["flop"] or 0.0, 1.0),
+        0.1,
+        "{} of its arithmetic is in double precision.",
+        "{} of a kernel's arithmetic is in double precision: {{0}}",
+        "float literals and functions: 0.5f, expf(x), powf(x, y)",
+        "Where float was meant: a literal without f, or exp, pow and sqrt of math.h, compute in double.",
+        whatever_roof=True,
+    ),
+)
