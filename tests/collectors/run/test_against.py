@@ -54,6 +54,21 @@ def of_side(capture):
     return [*told(capture), f"side {against['side']}, turns {against['turns']}", *runs]
 
 
+def test_what_the_gpu_reaches_is_measured_once_for_both(stand_ins, script, monkeypatch):
+    del stand_ins
+    asked = []
+
+    def rates(*_):
+        asked.append(1)
+        return {"name": "Some GPU", "rates": {"fp32": 1e13}}, ""
+
+    monkeypatch.setattr("kanalyze.collectors.run.collect.rates", rates)
+    path, python = script
+    both = collect_against(path, f"{path} new", ["base"], output=Path("cap"), python=python, **NSYS)
+    assert both.base.manifest["roofs"]["name"] == both.new.manifest["roofs"]["name"] == "Some GPU"
+    assert len(asked) == 1
+
+
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("title", CASES)
 def test_what_two_programs_leave(stand_ins, script, gold, title):
