@@ -34,6 +34,7 @@ _LONGEST: Final = 40
 
 _ALIKE: Final = 0.5  # passes that are the same in so large a part of a loop are told as these
 _IDLES: Final = 0.25  # for so large a part of a loop the device idles in it, or it is no matter of launching
+_PAUSE: Final = 10  # a gap of so many usual passes is none of the loop's
 _FAR: Final = 2  # two passes are so many times as far apart as usual where one loop ends and another begins
 
 #: So many operators before a loop are looked at, and so many of a pass are named.
@@ -217,9 +218,30 @@ def _repeated(line: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(found, schema=dict.fromkeys(("begin", "stop", "period"), pl.Int64), orient="row")
 
 
+def _without_pauses(line: pl.DataFrame, stretches: pl.DataFrame) -> pl.DataFrame:
+    """The longest part of each stretch that has no pause in it, in which the program does something else: passes, too.
+
+    A pause is a gap between two operators that is far longer than a pass.
+    """
+    numbered = stretches.with_row_index("stretch")
+    turns = numbered.with_columns(at=pl.int_ranges("begin", "stop")).explode("at")
+    gaps = line.select("start", gap=pl.col("start") - pl.col("end").shift(1))
+    turns = turns.hstack(gaps[turns.get_column("at")])
+    place = pl.col("at") - pl.col("begin")
+    usual = pl.col("start").filter(place % pl.col("period") == 0).diff().median().over("stretch")
+    pauses = ((pl.col("gap") > _PAUSE * usual) & (place > 0)).fill_null(value=False)
+    parts = turns.group_by("stretch", "period", part=pauses.cum_sum().over("stretch")).agg(
+        begin=pl.col("at").min(), stop=pl.col("at").max() + 1
+    )
+    passes = (pl.col("stop") - pl.col("begin")) // pl.col("period")
+    parts = parts.with_columns(passes=passes).sort("passes", "part", descending=[True, False])
+    longest = parts.unique("stretch", keep="first").filter(pl.col("passes") >= _PASSES)
+    return longest.select("begin", "stop", "period", "passes").sort("begin")
+
+
 def _stretches(line: pl.DataFrame) -> pl.DataFrame:
     """The stretches that have a rule, in which something is done to one part after the other: :data:`_LOOP`."""
-    known = _repeated(line).with_columns(passes=(pl.col("stop") - pl.col("begin")) // pl.col("period"))
+    known = _without_pauses(line, _repeated(line))
     begin, stop, period, passes = known.get_columns()
     # what decomposes a matrix asks whether it could
     asked = pl.when("decomposes").then(0).otherwise("to_host").alias("to_host")

@@ -339,6 +339,17 @@ def test_a_loop_is_told_by_what_its_passes_do(names, rule, words, figures):
     assert figures is None or measures(found[0], of)[:3] == figures
 
 
+@pytest.mark.parametrize(("first", "second", "passes"), [(12, 8, 12), (8, 12, 12), (7, 7, 0), (10, 10, 10)])
+def test_a_loop_ends_where_the_program_does_something_else_for_long(first, second, passes):
+    names, later = ["norm", "item"], 1_200_000  # a compilation between two reads
+    events = []
+    for at in range(0, 2 * LOOP_STEP, LOOP_STEP):
+        events += line(["linear", *names * first], at) + line([*names * second, "linear"], at + later)
+    found = python_loops(in_steps(events, 2, LOOP_STEP))
+    assert [one.at_stake_ns < 2 * passes * 60_000 for one in found] == [True] * bool(passes)
+    assert all(f"{passes} times in a row" in one.text for one in found)
+
+
 @pytest.mark.parametrize(("size_bytes", "steps"), [(1 << 20, 1), (4, None)])
 def test_large_tensors_are_no_small_copies_nor_is_a_model_that_is_moved(size_bytes, steps):
     events = [replace(event, size_bytes=size_bytes) for event in line(["linear", *["_to_copy"] * 9, "stack"], 0)]
