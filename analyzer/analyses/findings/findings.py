@@ -308,7 +308,7 @@ _FIRST: Final = (
     # what the program has turned on, or computes where it should not
     *("anomaly-detection", "not-jitted", "recompilation", "recurring-loading", "module-loading", "first-launch"),
     "timed-kernels",
-    *("data-loading", "cpu-operators", "large-upload", "cpu-tensors", "extra-copy", "boolean-masks", "downloads"),
+    *("data-loading", "cpu-operators", "large-upload", "cpu-tensors", "boolean-masks", "downloads"),
     # loops in which the program launches
     *("rnn-cells", "host-grid-loop", "repeated-work", "loop-indexing", "unfused-optimizer", "zero-grad-fills"),
     *("no-kv-cache", "growing-copies", "repeated-coalescing", "allocation-in-loop"),

@@ -22,7 +22,6 @@ from kanalyze.analyses.idle.code import PLACE, has_lines, place_at, placed_piece
 from kanalyze.analyses.idle.culprits import culprits, own_samples
 from kanalyze.analyses.memory.migrations import faults_seen
 from kanalyze.analyses.operators._host_names import host_names, placed
-from kanalyze.analyses.operators._host_tree import operator_tree
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process, source_lines
 from kanalyze.analyses.shared.statistics import longest, median_of, total
@@ -121,69 +120,6 @@ def _most_in_loader(report: Report, device: int, *, workers: bool) -> str:
     top = notable.sort("ns", "culprit", descending=[True, False]).head(_NAMED_CULPRITS)
     named = ", ".join(f"{literal(name)} {say.per_iteration(report).mean_time(ns)}" for name, ns in top.iter_rows())
     return f"; in it most takes {named}" if named else ""
-
-
-# Loops that index a tensor element by element.
-
-_SELECTS: Final = "aten::select"  # the operator that selects one element, with which a pass through such a loop begins
-
-#: Fewest passes in a row, the most operators of one (longer ones do more than indexing), and the most kinds of passes
-#: in a loop, which may have branches.
-_PASSES: Final = 10
-_LONGEST_PASS: Final = 6
-_KINDS: Final = 4
-
-
-@Rule
-def loop_indexing(report: Report) -> Findings:
-    """At most one finding per device, on all such loops together."""
-    every, per = _loops(report), say.per_iteration(report)
-    for device, pieces in (say.idle_worth_saying(report, every) if every.height else {}).items():
-        low, high = pieces.select(pl.col("start").min(), pl.col("end").max()).row(0)
-        loops = every.filter((pl.col("end") > low) & (pl.col("start") < high))
-        top = loops.sort("passes", "start", descending=[True, False]).head(1)
-        at = say.sites(report, top.select(*THREAD, at="start"))
-        where = literal(at.select(pl.coalesce("function", "range").fill_null("")).item())
-        yield words_of("loop-indexing: one level").finding(
-            device,
-            f"A tensor is indexed element by element in {per.plural(loops.height, 'loop')}, "
-            f"{total(loops, 'passes'):,} passes in all, up to {longest(loops, 'passes'):,} in a row of "
-            f"{literal(top.item(0, 'operators'))}{f' in {where}' if where else ''}: GPU {device} idles in them for "
-            f"{per.time(intervals.length(pieces))}.",
-            pieces,
-            where=where,
-            mending=partial(on_gpu.nothing_within, spans=loops.select(SPAN)),
-        )
-
-
-@once_per_process
-def _loops(report: Report) -> pl.DataFrame:
-    """The loops, at any time: SPAN, passes, operators (of one pass, the most frequent ones).
-
-    Of operators at one level: short passes in a row, each of which begins with selecting, of few kinds by the names of
-    their operators. None is in a DataLoader, which gets one sample after the other.
-    """
-    kept = {**dict.fromkeys(SPAN, pl.Int64), "passes": pl.UInt32, "operators": pl.String}
-    if not report.kind("op").get_column("name").unique().cast(pl.String).is_in([_SELECTS]).any():
-        return pl.DataFrame(schema=kept)
-    rows = operator_tree(report).rows.with_columns(pl.col("name").cast(pl.String)).with_row_index("row")
-    level, selects = [*THREAD, "parent"], pl.col("name") == _SELECTS
-    ops = rows.filter(pl.col("kind") == "op").sort(*level, "row")
-    begins = say.changes(level) | (selects & ~selects.shift(1)).fill_null(value=True)
-    passes = ops.group_by(begins.cum_sum().alias("number"), *level, maintain_order=True).agg(
-        pl.col("start").first(), pl.col("end").last(), operators=pl.col("name").str.join(" → "), size=pl.len()
-    )
-    short = pl.col("operators").str.starts_with(_SELECTS) & (pl.col("size") <= _LONGEST_PASS)
-    runs = passes.with_columns(short=short).with_columns(run=say.changes((*level, "short")).cum_sum()).filter("short")
-    loops = runs.group_by("run", *THREAD, maintain_order=True).agg(
-        pl.col("start").first(),
-        pl.col("end").last(),
-        pl.col("operators").mode(maintain_order=True).first(),
-        kinds=pl.col("operators").n_unique(),
-        passes=pl.len(),
-    )
-    found = loops.filter((pl.col("passes") >= _PASSES) & (pl.col("kinds") <= _KINDS)).select(list(kept))
-    return found.filter(~on_gpu.is_inside(found.select(*THREAD, at="start"), getting_batches(report.whole)))
 
 
 # All other time outside of CUDA calls.

@@ -32,6 +32,10 @@ _SENT: Final = "small-copies: tensors"
 _PASSES: Final = 8
 _LONGEST: Final = 40
 
+#: The most operators of a pass that does no more than indexing, and the most kinds of such passes, which have branches.
+_SHORT: Final = 6
+_KINDS: Final = 4
+
 _ALIKE: Final = 0.5  # passes that are the same in so large a part of a loop are told as these
 _IDLES: Final = 0.25  # for so large a part of a loop the device idles in it, or it is no matter of launching
 _PAUSE: Final = 10  # a gap of so many usual passes is none of the loop's
@@ -196,6 +200,23 @@ def _branching(line: pl.DataFrame) -> list[tuple[int, int, int]]:
     return ends.filter(pl.col("period") <= _LONGEST).select("begin", "at", "period").rows()
 
 
+def _indexing(line: pl.DataFrame) -> list[tuple[int, int, int]]:
+    """Stretches of short passes that each begin with taking an element, of few kinds, as of a loop with branches.
+
+    As :func:`_repeated`.
+    """
+    begins = say.changes(THREAD) | (pl.col("elements") & ~pl.col("elements").shift(1)).fill_null(value=True)
+    passes = line.group_by(begins.cum_sum().alias("pass"), *THREAD, maintain_order=True).agg(
+        pl.col("at", "elements").first(), stop=pl.col("at").last() + 1, many=pl.len(), kind=pl.col("name").str.join()
+    )
+    short = passes.with_columns(short=pl.col("elements") & (pl.col("many") <= _SHORT))
+    runs = short.group_by(run=say.changes((*THREAD, "short")).cum_sum(), maintain_order=True).agg(
+        pl.col("short", "at").first(), pl.col("stop").last(), passes=pl.len(), kinds=pl.col("kind").n_unique()
+    )
+    runs = runs.filter("short", pl.col("passes") >= _PASSES, pl.col("kinds") <= _KINDS)
+    return runs.select("at", "stop", period=(pl.col("stop") - pl.col("at") - 1) // pl.col("passes") + 1).rows()
+
+
 def _repeated(line: pl.DataFrame) -> pl.DataFrame:
     """Stretches in which operators of the same names follow each other: begin, stop (places), period, the shortest."""
     words, found = line.select(mixed([*THREAD, "name"])).to_series(), _reading(line)
@@ -211,7 +232,7 @@ def _repeated(line: pl.DataFrame) -> pl.DataFrame:
                 continue
             taken.insert(at, (begin, stop))
             found.append((begin, stop, period))
-    for begin, stop, period in _branching(line):
+    for begin, stop, period in (*_branching(line), *_indexing(line)):
         within = [one for one in found if one[0] < stop and one[1] > begin]
         if sum(one[1] - one[0] for one in within) < _ALIKE * (stop - begin):
             found = [*(one for one in found if one not in within), (begin, stop, period)]
@@ -268,6 +289,7 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
         (in_all.get_column("to_host") >= passes).alias("asks"),
         (in_all.get_column("launches") >= passes).alias("launching"),
         (in_all.get_column("backward") > 0).alias("backward"),
+        (period <= _SHORT).alias("short"),
         various=pl.any_horizontal(one != passed[0] for one in passed).fill_null(value=False),
         parts=pl.DataFrame(near).max_horizontal().fill_null(0),
         uneven=pl.any_horizontal(next_one - one != held[1] - held[0] for one, next_one in pairwise(held)),
@@ -297,9 +319,12 @@ def _rule() -> pl.Expr:
     rows = (pl.col("parts") > pl.col("passes")) & ~pl.any_horizontal("blocks", "together")
     slices = rows | (~pl.col("weights") & (apart | (tensors & (pl.col("in_place") | pl.col("various")))))
     slices = pl.col("put_together") | written | (slices & ~pl.col("only_plain"))
+    indexing = pl.all_horizontal("elements", "short")
     return (
         pl.when(pl.col("only_elements") & pl.col("put_together") & ~pl.col("backward"))
         .then(pl.lit("loop-indexing"))
+        .when(~pl.any_horizontal("launching", "backward", "weights", "only_elements") & indexing)
+        .then(pl.lit("loop-indexing: one level"))
         .when(~pl.col("launching") | pl.col("backward") | (pl.col("asks") & pl.col("weights")))
         .then(None)
         .when(pl.col("asks"))

@@ -9,25 +9,23 @@ from typing import Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, nearest_launches, operations, with_facts
+from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, operations, with_facts
 from kanalyze.analyses.device._windows import idle_spans
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_gpu import FAMILY, LIBRARY, OPERATION
-from kanalyze.analyses.findings.on_host import LARGE_BYTES, TO_DEVICE, TO_HOST
+from kanalyze.analyses.findings.on_host import LARGE_BYTES, TO_HOST
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal, words_of
 from kanalyze.analyses.host._call_kinds import calls_that, context_calls, shown
 from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
-from kanalyze.analyses.idle._attribution import idle_within
 from kanalyze.analyses.idle.code import place_at, placed_with_text
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.idle.syncs import WAITING, scope_of
-from kanalyze.analyses.operators._host_tree import host_tree
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import ordering_calls
-from kanalyze.columns import beside, having, in_order, mixed, nearest, rate_of, rows_at
+from kanalyze.columns import having, mixed, nearest, rate_of
 from kanalyze.report import Report
 from kanalyze.units import percent, plural, rate, size
 from kanalyze.window import ALL_STEPS, STEP_PREFIX, plain, without_ids
@@ -150,118 +148,6 @@ def _cutting_calls(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     asking = sent.join(ordering_calls(report).select("process_id", cut="at"), on="process_id")
     others = launched.filter(pl.col("other").ne_missing(pl.col("detail")))
     return pl.concat([part.select(*_SENT, "cut") for part in (others, asking, waiting)])
-
-
-_MOVES: Final = ("aten::to", "aten::_to_copy", "aten::copy_")  # operators that copy a tensor to another device
-
-#: Operators that fill a tensor, and which of them do so in place.
-_FILLS: Final = [
-    f"aten::{name}"
-    for name in (
-        *("zeros", "ones", "full", "arange", "linspace", "logspace", "eye", "rand", "randn", "randint", "randperm"),
-        *("zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like", "scalar_tensor"),
-        *("fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_", "tril_indices"),
-        "triu_indices",
-    )
-]
-_IN_PLACE: Final = [name for name in _FILLS if name.endswith("_")]
-
-#: What torch.tensor(…) ends with, after an aten::to that does nothing on the CPU.
-_LIFT: Final = "aten::lift_fresh"
-_TENSOR: Final = "torch.tensor"
-
-_FIRST_SHAPE: Final = r"^\[(\[[^\]]*\])"  # the first of the shapes of an operator's inputs, as recorded
-
-#: Most operators, with those inside of them, between the filling of a tensor and its copy: where shapes tell that it is
-#: this one, it may be changed meanwhile.
-_BETWEEN: Final = 8
-
-
-@Rule
-def extra_copy(report: Report) -> Findings:
-    """At most one finding per device, on all such copies together."""
-    for device, copies in say.by_device(_moved(report)) if "op" in report.kinds else ():
-        if copies.height < say.fewest_in(report):
-            continue
-        spans = copies.select(*THREAD, start="made", end="until")
-        pieces = idle_within(report, spans)[device].select("start", "end")
-        stake = intervals.length(pieces) + total(copies, "exclusive_ns")
-        per, makers = say.per_iteration(report), on_host.by_number(copies.get_column("maker"))
-        named = ", ".join(
-            f"{literal(maker)} ({per.plural(number, 'time')})" for maker, number in makers.head(3).iter_rows()
-        )
-        at = say.sites(report, copies.select(*THREAD, at="made")).with_columns(operator=pl.lit(None, dtype=pl.String))
-        common = on_host.by_number(at.select(say.site_text()).to_series().drop_nulls())
-        where = literal(common.item(0, "value")) if common.height else ""
-        name = str(makers.item(0, "value")).removeprefix("aten::")
-        made = "zeros" if name.endswith("_") or name == _TENSOR else name
-        yield words_of("extra-copy").finding(
-            device,
-            f"{per.plural(copies.height, 'copy')} to GPU {device} of a tensor that was filled on the CPU right "
-            f"before, by {named}{f', most in {where}' if where else ''}, up to "
-            f"{size(longest(copies, 'size_bytes'))} each. The GPU idles while they are made and sent, or does "
-            f"nothing but copy, for {per.time(stake)}.",
-            pl.concat([pieces, on_gpu.times_of(report, copies.get_column("row"))]),
-            stake,
-            action=f"torch.{made}(…, device='cuda') in place of .to('cuda')",
-            where=where,
-            mending=on_gpu.nothing_within(report, spans),
-        )
-
-
-@once_per_report
-def _moved(report: Report) -> pl.DataFrame:
-    """The copies to a device in scope right after an operator of their thread that filled a tensor on the CPU.
-
-    Where shapes are recorded, that is the last operator that filled a tensor of the shape that was copied, with at most
-    :data:`_BETWEEN` operators after it; else the last one that filled any, with none after it. With `until` (the end of
-    the operator that copied it), maker (the operator that filled it) and made (its start).
-    """
-    copies = on_host.device_copies(report).filter(pl.col("detail") == TO_DEVICE).drop_nulls("call_start")
-    copies = copies.select("row", "device", *THREAD, "exclusive_ns", "size_bytes", "call_start")
-    tree = host_tree(report)
-    own = tree.of_kinds("op") & tree.rows.get_column("name").is_in(_MOVES)
-    moves = tree.outermost(tree.innermost(copies.select(*THREAD, at="call_start"), own), own)
-    copied = copies.hstack(rows_at(tree.rows.select(moved="start", until="end"), moves)).drop_nulls("moved")
-    copied = copied.with_row_index("point")
-    ops = report.kind("op").select(
-        *("event_id", *THREAD), pl.col("name").cast(pl.String), start="start_ns", ns=pl.col("dur_ns").fill_null(0)
-    )
-    shape = pl.col("input_shapes").cast(pl.String).str.extract(_FIRST_SHAPE)
-    shaped = beside(
-        ops.filter(pl.col("name").is_in([*_MOVES, *_FILLS, _LIFT])), report.table("op_detail"), "input_shapes"
-    )
-    shaped = shaped.select(*THREAD, "name", "start", end=pl.col("start") + pl.col("ns"), shape=shape)
-    firsts = shaped.filter(pl.col("name").is_in(_MOVES)).unique([*THREAD, "start"], keep="first", maintain_order=True)
-    line = copied.join(firsts.select(*THREAD, "shape", moved="start"), on=[*THREAD, "moved"], how="left")
-    makers, times = _makers(shaped), ("moved", "filled")
-    alike = nearest(line.drop_nulls("shape"), makers, times, [*THREAD, "shape"]).with_columns(most=pl.lit(_BETWEEN))
-    last = nearest(line, makers, times, THREAD).with_columns(most=pl.lit(0))
-    last = last.filter(pl.any_horizontal(pl.col("shape", "shape_right").is_null()))
-    line = pl.concat([alike, last.select(alike.columns)]).drop_nulls("maker")
-    begun = in_order(ops.filter(pl.col("name") != "aten::detach_").select(*THREAD, at="start"), "at")
-    begun = begun.with_columns(number=pl.int_range(pl.len()).over(THREAD))
-    for side in ("moved", "filled"):
-        line = nearest(line, begun.rename({"number": f"{side}_number"}), (side, "at"), THREAD, "after").drop("at")
-    launch = nearest_launches(report, line.select(*THREAD, at="moved"), "call_start").to_series()
-    right_before = pl.col("moved_number") - pl.col("filled_number") <= pl.col("most")
-    line = line.filter(right_before & ~(launch >= line.get_column("made")).fill_null(value=False))
-    return line.sort("point", "most", descending=[False, True]).unique("point", keep="first", maintain_order=True)
-
-
-def _makers(ops: pl.DataFrame) -> pl.DataFrame:
-    """The operators that fill a tensor, torch.tensor among them, by their end: maker, made, filled, shape, thread.
-
-    The shape is that of the last operator in it that fills in place, null if unknown.
-    """
-    inner = ops.filter(pl.col("name").is_in(_IN_PLACE)).select(*THREAD, at="start", inner="shape")
-    fills = nearest(ops.filter(pl.col("name").is_in(_FILLS)), inner, ("end", "at"), THREAD)
-    filled = pl.when(pl.col("at") >= pl.col("start")).then("inner").alias("shape")
-    made = fills.select(*THREAD, filled, maker="name", made="start", filled="end")
-    copies = ops.filter(pl.col("name") == _MOVES[0]).select(*THREAD, made="start", done="end")
-    lifted = nearest(ops.filter(pl.col("name") == _LIFT), copies, ("start", "done"), THREAD).drop_nulls("made")
-    tensors = lifted.select(*THREAD, "made", "shape", filled="end", maker=pl.lit(_TENSOR))
-    return pl.concat([made, tensors.select(made.columns)]).sort("filled", "made", descending=[False, True])
 
 
 # Tensors that are copied to grow by a piece, and tensors that are repeated in memory.

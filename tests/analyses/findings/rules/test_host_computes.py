@@ -14,9 +14,9 @@ from kanalyze.analyses.findings.rules.host_computes import (
     data_loading,
     host_computes,
     idle_before_data,
-    loop_indexing,
     own_code,
 )
+from kanalyze.analyses.findings.rules.loops import python_loops
 from kanalyze.analyses.idle.ledger import bucket_sums, ledger
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.window import Window
@@ -277,19 +277,19 @@ BRANCHES = [
 KINDS = [event for number in range(12) for event in loop(1, (*PASS, f"aten::f{number}"), at=40 * number)]
 BESIDE = [call(LAUNCH, 0, 0, correlation=99), kernel(0, 140, stream=9, correlation=99)]
 IN_STEP = (
-    "A tensor is indexed element by element in 1 loop a step, 12 passes in all, up to 12 in a row of aten::select → "
-    "aten::copy_ in fill: GPU 0 idles in them for 114 ns a step."
+    "A tensor is indexed element by element, 12 times in a row, in 0 launches in 1 step (select → copy_): GPU 0 idles, "
+    "or works for it, for 114 ns a step."
 )
 
 
 @pytest.mark.parametrize(
     ("events", "window", "stakes", "words"),
     [
-        ([*loop(), nvtx("fill", 0, 130)], Window(0, 140, count=1, each="step"), [114], (IN_STEP, "[fill]")),
-        (loop(names=SELECTED[0]), None, [116], (f"up to 12 in a row of {' → '.join(SELECTED[0])}:",)),
-        (loop(names=SELECTED[1]), None, [116], (f"up to 12 in a row of {' → '.join(SELECTED[1])}:",)),
-        (loop(last=["aten::sum"] * 5), None, [104], ("11 passes in all",)),  # what is long is none of it
-        ([*BRANCHES, *loop(1, at=480)], Window(0, 480), [480], ("up to 13 in a row of aten::select → aten::copy_:",)),
+        (loop(), Window(0, 140, count=1, each="step"), [114], (IN_STEP,)),
+        (loop(names=SELECTED[0]), None, [116], ("(select → select → copy_)",)),
+        (loop(names=SELECTED[1]), None, [116], ("12 times in a row, in 0 launches (select → mul → add_)",)),
+        (loop(last=["aten::sum"] * 5), None, [114], ("12 times",)),
+        ([*BRANCHES, *loop(1, at=480)], Window(0, 480), [480], ("13 times in a row, in 0 launches (select → add_)",)),
         ([*loop(), nvtx(ALONE, 0, 125)], None, [], ()),
         ([*loop(), nvtx(ALONE, -5, 0)], None, [114], ()),
         (loop(9), Window(0, 480), [], ()),
@@ -301,7 +301,7 @@ IN_STEP = (
 )
 def test_the_same_operators_over_and_over(events, window, stakes, words):
     of = report([call("cudaEventQuery", 0, 0), *events]).narrow(window=window or Window(0, 140))
-    assert_told(loop_indexing(of), stakes, *words)
+    assert_told(python_loops(of), stakes, *words)
 
 
 STEPS = Window(count=2, each="step")

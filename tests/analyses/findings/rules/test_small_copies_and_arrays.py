@@ -5,13 +5,11 @@ from itertools import count
 
 import pytest
 
-from kanalyze import intervals
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.rules.arrays import array_chains, double_arrays, host_grid_loop
-from kanalyze.analyses.findings.rules.small_copies import extra_copy, growing_concatenations, many_small_copies
-from kanalyze.analyses.idle._attribution import host_pieces
+from kanalyze.analyses.findings.rules.small_copies import growing_concatenations, many_small_copies
 from kanalyze.window import Window
-from support.build import call, graph, host, kernel, launched, memcpy, memset, nvtx, overhead, report
+from support.build import call, graph, kernel, launched, memcpy, memset, nvtx, overhead, report
 from support.measures import assert_told, measures
 from support.nsys_csv import report_of
 
@@ -142,100 +140,6 @@ def test_a_real_report_that_has_it():
     (one,) = [one for one in ranked(report_of("findings")) if one.rule == "small-copies"]
     assert "500 copies Host-to-Device of 4.096 kB" in one.text
     assert "range a tiny copies" in one.text
-
-
-COPY, LAUNCH = "cudaMemcpyAsync_v3020", "cudaLaunchKernel_v7000"
-ZEROS = (("aten::zeros", 0, 20), ("aten::zero_", 5, 18))
-TENSOR = (("aten::to", 0, 2), ("aten::lift_fresh", 10, 15), ("aten::detach_", 16, 20))
-
-
-def step(number, fill=ZEROS, between=(), launches=()):
-    """A tensor is filled from 0 to 20, and copied from 30 to 60; then comes a kernel."""
-    at = 100 * number
-    ops = [*fill, *between, ("aten::to", 30, 62), ("aten::_to_copy", 31, 61), ("aten::copy_", 40, 61)]
-    pageable = memcpy(at + 50, at + 58, size_bytes=4_000, side={"source_memory": "Pageable"})
-    starts = [at + start for start in launches]
-    return [
-        *(host("op", name, at + start, at + end) for name, start, end in ops),
-        *(one for start in starts for one in launched(start, start + 1, kernel(start + 1, start + 2), LAUNCH)),
-        *launched(at + 42, at + 60, pageable, COPY),
-        *launched(at + 65, at + 70, kernel(at + 70, at + 99), LAUNCH),
-    ]
-
-
-def steps(**how):
-    return [event for number in range(4) for event in step(number, **how)]
-
-
-def test_a_tensor_filled_on_the_cpu_and_copied():
-    """Each step idles 50 until the copy, which takes 8, and 4 after that in the operator."""
-    of = report(steps()).narrow(window=Window(100, 300, count=2, each="step"))
-    (one,) = extra_copy(of)
-    assert (one.rule, one.device, one.at_stake_ns, one.table) == ("extra-copy", 0, 2 * (50 + 8 + 4), "copies")
-    assert one.text == (
-        "1 copy a step to GPU 0 of a tensor that was filled on the CPU right before, by aten::zeros (1 time a step), "
-        "up to 4.000 kB each. The GPU idles while they are made and sent, or does nothing but copy, for 62 ns a step."
-    )
-    assert one.action == "torch.zeros(…, device='cuda') in place of .to('cuda')"
-    assert one.where == ""
-
-
-FILLS = (("aten::randn", 0, 9), ("aten::normal_", 1, 8), ("aten::randint", 10, 20), ("aten::random_", 11, 19))
-SHAPES = {"aten::zero_": "[[8], []]", "aten::normal_": "[[8, 4], [], []]", "aten::random_": "[[8], [], []]"}
-
-
-def shaped(moved, between=(), **how):
-    """The findings on steps in which tensors of known shapes are filled, and one of shape `moved` is copied."""
-    events = steps(between=between, **how)
-    shapes = SHAPES | {"aten::to": f"[{moved}, []]"}
-    rows = [
-        {"event_id": number, "input_shapes": shapes.get(event.name)}
-        for number, event in enumerate(events)
-        if event.kind == "op"
-    ]
-    return extra_copy(report(events, op_detail=rows))
-
-
-FEW = [("aten::tril", 20 + number, 21 + number) for number in range(8)]
-RANDOM = (("aten::randn", 0, 9), ("aten::normal_", 1, 8), ("aten::randint", 10, 20))
-
-
-@pytest.mark.parametrize(
-    ("found", "maker"),
-    [
-        (extra_copy(report(steps(fill=TENSOR))), "torch.tensor"),
-        (extra_copy(report(steps(fill=TENSOR[:2]))), "torch.tensor"),
-        (extra_copy(report(steps(fill=(("aten::empty", 0, 5), ("aten::fill_", 10, 20))))), "aten::fill_"),
-        (extra_copy(report(steps(fill=(("aten::arange", 0, 20), ("aten::resize_", 5, 18))))), "aten::arange"),
-        (extra_copy(report(steps(fill=RANDOM))), "aten::randint"),
-        # shapes tell which tensor was copied, which may be changed before
-        (shaped("[8, 4]", fill=FILLS), "aten::randn"),
-        (shaped("[8]", fill=FILLS), "aten::randint"),
-        (shaped("[3]", fill=FILLS), None),
-        (shaped("[8]", FEW), "aten::zeros"),
-        (shaped("[9]", FEW), None),
-        (shaped("[8]", [*FEW, ("aten::tril", 28, 29)]), None),
-        (shaped("[8]", FEW, launches=(25,)), None),
-        (extra_copy(report(steps(fill=()))), None),
-        (extra_copy(report(steps(fill=(("aten::empty", 0, 20),)))), None),
-        (extra_copy(report(steps(fill=(("aten::detach_", 0, 20),)))), None),
-        (extra_copy(report(steps(between=(("aten::add", 22, 28),)))), None),  # it is not the tensor that was filled
-        (extra_copy(report(steps(launches=(10,)))), None),  # it was filled on the GPU
-        (extra_copy(report(steps()[:12])), None),  # two of them
-    ],
-)
-def test_the_operator_that_filled_it(found, maker):
-    assert [f"by {maker} (4 times)" in one.text for one in found] == [True] * (maker is not None)
-
-
-def test_it_is_said_where_and_not_twice():
-    ranges = [nvtx("mask", 100 * number, 100 * number + 62) for number in range(4)]
-    of = report([*steps(), *ranges])
-    (one,) = extra_copy(of)
-    assert (one.where, ", most in mask, up to" in one.text) == ("mask", True)
-    own, claims = intervals.union(host_pieces(of)[0]), intervals.union(one.claims)
-    (rest,) = (other for other in ranked(of) if other.rule == "host-computes")
-    assert rest.at_stake_ns == intervals.length(intervals.subtract(own, claims)) == 15
 
 
 LIMITS = {"sm_count": 8}
