@@ -152,25 +152,27 @@ def _with_next(pair: ThreadPair, place: pl.Series) -> pl.DataFrame:
 #: What is around operators that are another cause's, or another program's: loaders, optimizers, compilers.
 _AROUND: Final = r"DataLoader|^Optimizer\.|[Cc]ompile|[Dd]ynamo|[Ii]nductor"
 
-_LAUNCHED: Final = ("launches", "to_host", "to_device", "to_host_bytes", "to_device_bytes")
+_LAUNCHED: Final = ("launches", "to_host", "to_device", "to_host_bytes", "to_device_bytes", "joined")
+_JOINS_MANY: Final = "CatArrayBatchedCopy"  # kernels of concatenations, of which each column of blocks copies a tensor
 
 
 @once_per_process
 def outermost(report: Report) -> pl.DataFrame:
     """The :func:`operators` of PyTorch that are in no other one of these, with what they launch.
 
-    That is the numbers of operations (launches) and of copies (to_host, to_device) with their bytes, and whether they
-    are `aside`: in a loader, an optimizer or a compiler.
+    That is the numbers of operations (launches), of copies (to_host, to_device) with their bytes and of tensors that
+    are joined, and whether they are `aside`: in a loader, an optimizer or a compiler.
     """
     every = operators(report).filter(pl.col("name").str.starts_with("aten::"))
     top = every.filter(pl.col("row") >= pl.col("stop").cum_max().shift(1, fill_value=0))
     other = traced(report)
     if other is None or top.is_empty():
         return top.with_columns(pl.lit(0).alias(name) for name in _LAUNCHED).with_columns(aside=pl.lit(value=False))
-    work = operations(other, "call_start", "thread_id", "size_bytes").drop_nulls("call_start")
+    work = operations(other, "call_start", "thread_id", "size_bytes", "grid_y").drop_nulls("call_start")
     place = on_gpu.span_of(work.select(*THREAD, at="call_start"), top.select(SPAN))
     host, device = (pl.col("detail") == way for way in (TO_HOST, TO_DEVICE))
     launched = work.with_columns(gathered(top.get_column("row"), place).alias("within")).drop_nulls("within")
+    launched = launched.with_columns(joins=having(launched.get_column("name"), _JOINS_MANY))
     bytes_of = pl.col("size_bytes").cast(pl.Int64)
     sums = launched.group_by(row="within").agg(
         launches=pl.len(),
@@ -178,6 +180,7 @@ def outermost(report: Report) -> pl.DataFrame:
         to_device=device.sum(),
         to_host_bytes=bytes_of.filter(host).sum(),
         to_device_bytes=bytes_of.filter(device).sum(),
+        joined=pl.col("grid_y").filter("joins").sum(),
     )
     told = top.join(sums, on="row", how="left").with_columns(pl.col(_LAUNCHED).fill_null(0).cast(pl.Int64)).sort("row")
     around = spans_named(_AROUND, other.kind("range"), other.kind("op"))

@@ -43,10 +43,15 @@ _CONVERTS: Final = (
     r"^aten::(?:to|_to_copy|div|div_|mul|mul_|sub|sub_|add|add_|permute|contiguous|clone|float|half|copy_)$"
 )
 
-#: Operators of models, which prepare no data.
-_OF_MODELS: Final = (
-    r"^aten::(?:embedding|embedding_bag|linear|addmm|layer_norm|batch_norm|lstm|gru|scaled_dot_product_attention)$"
+#: Operators of models, and of signals and images, which compute rather than convert what is copied next.
+_COMPUTES: Final = (
+    r"^aten::(?:embedding|embedding_bag|linear|addmm|layer_norm|batch_norm|lstm|gru|scaled_dot_product_attention"
+    r"|stft|istft|_?fft_\w+|matmul|mm|bmm|einsum|conv\w*|_convolution|upsample_\w+|grid_sampler\w*|sort|argsort|topk"
+    r"|cumsum|linalg_\w+|abs|pow|log|log10|log2|log1p|exp)_?$"
 )
+
+#: Operators that copy what they are given; others that launch a copy work on what was copied as well.
+_COPIES: Final = r"^aten::(?:to|_to_copy|copy_|clone|contiguous|pin_memory)$"
 
 #: Types of a copy that makes data smaller: into 16 bits, of more.
 _SHORTENS: Final = r"^\[\s*\"c10::(?:BFloat16|Half)\",\s*\"(?:float|double)\""
@@ -154,7 +159,8 @@ def _runs(report: Report) -> pl.DataFrame:
         top_ns=took.max(),
         took_ns=took.sum(),
     )
-    after = {"bytes": "to_device_bytes", "after_start": "start", "after_end": "end", "to_host_next": "to_host"}
+    until = pl.when(name.str.contains(_COPIES)).then("end").otherwise("start")
+    after = {"bytes": "to_device_bytes", "after_start": "start", "after_end": until, "to_host_next": "to_host"}
     moved, moves = pl.col("to_host_bytes") + pl.col("to_device_bytes"), pl.col("to_host") + pl.col("to_device")
     number = (moved <= SCALAR_BYTES) & (moves == pl.col("launches")) & (moves > 0)
     following = line.filter(launches).select(*THREAD, "to_device", number=number, run=pl.col("run") - 1, **after)
@@ -223,7 +229,7 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
     kind = (
         pl.when(computing)
         .then(pl.lit("cpu-operators"))
-        .when(uploads & (pl.col("top_ns") >= _LONG_NS) & pl.col("top").str.contains(_OF_MODELS))
+        .when(uploads & (pl.col("top_ns") >= _LONG_NS) & pl.col("top").str.contains(_COMPUTES))
         .then(pl.lit("cpu-operators"))
         .when(uploads & (pl.col("bytes") >= LARGE_BYTES) & (pl.col("widened_bytes") >= _MOSTLY * pl.col("bytes")))
         .then(pl.lit("large-upload"))

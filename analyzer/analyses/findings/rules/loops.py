@@ -21,7 +21,7 @@ from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import gathered, mixed, nearest
+from kanalyze.columns import gathered, mixed, nearest, rows_at
 from kanalyze.report import Report
 from kanalyze.units import percent
 
@@ -37,6 +37,7 @@ _SHORT: Final = 6
 _KINDS: Final = 4
 
 _ALIKE: Final = 0.5  # passes that are the same in so large a part of a loop are told as these
+_MOST: Final = 2 / 3  # passes of which so many are put together after them are independent
 _IDLES: Final = 0.25  # for so large a part of a loop the device idles in it, or it is no matter of launching
 _PAUSE: Final = 10  # a gap of so many usual passes is none of the loop's
 _FAR: Final = 2  # two passes are so many times as far apart as usual where one loop ends and another begins
@@ -65,6 +66,7 @@ _MARKS: Final = {
     "writes": r"copy_|index_put_|fill_",
     "weights": (
         r"linear|addmm|mm|matmul|bmm|einsum|conv\w*|_convolution|layer_norm|batch_norm|embedding|\w+_cell|lstm|gru"
+        r"|_transformer_encoder_layer_fwd"
     ),
     "dense": r"linear|addmm|mm|matmul",
     "sigmoid": r"sigmoid_?",
@@ -82,7 +84,7 @@ _MARKS: Final = {
         r"to|copy_|fill_|zero_|zeros|zeros_like|empty|empty_like|clone|contiguous|detach|view|reshape|select|slice|item"
         r"|stack|cat|dropout|t|transpose|unsqueeze|squeeze"
     ),
-    "blocks": r"layer_norm|rms_norm|native_layer_norm|scaled_dot_product_attention",
+    "blocks": r"layer_norm|rms_norm|native_layer_norm|scaled_dot_product_attention|_transformer_encoder_layer_fwd",
 }
 
 
@@ -279,10 +281,11 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
     passed = [shape.gather((begin + turn * period).clip(upper_bound=line.height - 1)) for turn in range(_NEAR)]
     parts = line.select(pl.when("apart").then(pl.col("stop") - pl.col("row")).otherwise(0)).to_series()
     near = [gathered(parts, (begin - by).set(begin < by, None)).alias(f"{by}") for by in range(1, _NEAR + 1)]
-    after = gathered(line.get_column("together"), stop.set(stop >= line.height, None)).fill_null(value=False)
+    after = rows_at(line.select("together", "joined"), stop.set(stop >= line.height, None))
+    few = (after["joined"] > 0) & (after["joined"] < _MOST * passes)
     facts = in_one.select(pl.col(name) > 0 for name in _MARKS).with_columns(
         passes,
-        after.alias("put_together"),
+        (after["together"] & ~few).fill_null(value=False).alias("put_together"),
         *((in_one.get_column(mark) == period).alias(f"only_{mark}") for mark in ("plain", "elements")),
         (in_all.get_column("to_device") == in_all.get_column("launches")).alias("sends"),
         (in_all.get_column("to_device_bytes") < passes * LARGE_BYTES).alias("small"),
@@ -318,7 +321,8 @@ def _rule() -> pl.Expr:
     # of a tensor that was taken apart for the loop, of which no pass joins its result to those before
     rows = (pl.col("parts") > pl.col("passes")) & ~pl.any_horizontal("blocks", "together")
     slices = rows | (~pl.col("weights") & (apart | (tensors & (pl.col("in_place") | pl.col("various")))))
-    slices = pl.col("put_together") | written | (slices & ~pl.col("only_plain"))
+    layers = pl.all_horizontal("weights", "blocks") & ~pl.col("takes")  # of which each needs the one before
+    slices = (pl.col("put_together") & ~layers) | written | (slices & ~pl.col("only_plain"))
     indexing = pl.all_horizontal("elements", "short")
     return (
         pl.when(pl.col("only_elements") & pl.col("put_together") & ~pl.col("backward"))

@@ -130,9 +130,15 @@ def _attention(chain: Work) -> Finding:
     return one._replace(action=f"{one.action} in bfloat16") if in_float32 and say.in_pytorch(report) else one
 
 
+#: What brings channels last by the dimensions of most convolutions: nn.Module.to changes no weights of one.
+_ONE: Final = "1"
+_LAYOUTS_LAST: Final = {
+    _ONE: "nn.Conv2d of height 1, in channels_last",
+    "3": CHANNELS_LAST.replace("channels_last", "channels_last_3d"),
+}
+
 #: Normalizations of images in NCHW, channel by channel, and what is left of them in channels_last: less than half of a
 #: ResNet's on an H100.
-_VOLUMES_LAST: Final = CHANNELS_LAST.replace("channels_last", "channels_last_3d")
 _BY_CHANNEL: Final = r"batch_norm_(?:collect_statistics|backward)_kernel\b|\bbn_(?:fw|bw)_\w*NCHW"
 _NORMS_LEFT: Final = 0.5
 
@@ -153,8 +159,11 @@ def layout_conversions(work: Work) -> Finding | None:
         ),
         claims=pl.concat([work.rows, norms]),
     )
-    volumes = on_host.outermost(work.report).get_column("name").str.contains("^aten::conv(?:_transpose)?3d$").any()
-    return one._replace(action=_VOLUMES_LAST) if volumes and one.action == CHANNELS_LAST else one
+    sides = on_host.outermost(work.report).get_column("name").str.extract(r"^aten::conv(?:_transpose)?(\d)d$")
+    most = sides.drop_nulls().mode().sort().last()
+    if one.action != CHANNELS_LAST or most not in _LAYOUTS_LAST:
+        return one
+    return one._replace(action=_LAYOUTS_LAST[most], general=most == _ONE)
 
 
 _FEWEST_CASTS: Final = 32  # fewer do not recur

@@ -60,6 +60,18 @@ def converted(types, *others, elements=1 << 19):
     return in_steps([*events, *(host("op", "aten::copy_", at + 10, at + 140_000) for at in starts)], op_detail=details)
 
 
+def losses():
+    """Lengths that are made on the CPU, and a loss that copies them, and works for longer than that takes."""
+    events = []
+    for at in range(0, 10 * STEP, STEP):
+        own, begun = step(at, ("aten::full",), down=0, up=0), at + 190_000
+        copy = memcpy(begun + 6000, begun + 7000, size_bytes=512)
+        own += [host("op", "aten::ctc_loss", begun, begun + 90_000), *launched(begun + 1000, begun + 9000, copy, COPY)]
+        own += launched(begun + 60_000, begun + 70_000, kernel(begun + 80_000, begun + 600_000, name="ctc()"), LAUNCH)
+        events += own
+    return in_steps(events)
+
+
 def between(*calls):
     """Copies to the host and back, 2 ms apart, with calls between."""
     events = []
@@ -95,6 +107,9 @@ PREPARED = program("aten::to", "aten::div", **LARGE)
         (PREPARED, "large-upload", ("2.097 MB copied to the GPU each time",), (3_300_000, 0, 7_500, 3_200_000)),
         # a layer that was left on the CPU; no preparation of data
         (program("aten::embedding", **LARGE), "cpu-operators", ("in aten::embedding",), (1_800_000, 10, 0, 1_700_000)),
+        # features of sound; an operator that copies its own inputs and works on them, with its kernels
+        (program("aten::view", "aten::stft", "aten::add", **LARGE), "cpu-operators", ("in aten::stft",), None),
+        (losses(), "cpu-tensors", ("most time in aten::full",), (1_500_000, 0, 0, 1_500_000)),
         # what NumPy makes of what was copied is lifted, and copied back
         (program(LIFT), "cpu-operators", ("most in what the host does between a",), (2_000_000, 20, 0, 2_000_000)),
         (lists(3_000_000), "cpu-tensors", (), None),
@@ -146,11 +161,11 @@ def counted(*names, way=TO_HOST, then=("aten::mul", "aten::softmax")):
     return in_steps(events)
 
 
-def by_another_thread(*, node=True):
+def by_another_thread(*, name="aten::mm", node=True):
     """In backward, the device's thread copies a gradient to the host, and the caller's computes on it."""
     events = []
     for at in range(0, 10 * STEP, STEP):
-        copied, here = step(at, ("aten::mm",)), step(at, ("aten::mm",), down=0)
+        copied, here = step(at, (name,)), step(at, (name,), down=0)
         events += [replace(one, thread=2) for one in copied if at + 20_000 <= one.start < at + 40_000]
         events += [one for one in here if one.kind != "kernel" or one.start < at + 20_000]
         events += [host("op", f"{NODE}: MmBackward0", at + 39_000, at + 195_000)] * node
@@ -167,7 +182,8 @@ def by_another_thread(*, node=True):
         (counted("aten::argmax", then=("aten::randn",)), ["cpu-tensors"], "aten::randn"),
         (counted(then=("aten::randn",)), ["cpu-tensors"], "aten::randn"),
         (by_another_thread(), ["cpu-operators"], "aten::mm, 1 time a step"),
-        (by_another_thread(node=False), [], ""),
+        (by_another_thread(node=False), ["cpu-operators"], "aten::mm, 1 time a step"),
+        (by_another_thread(name="aten::cdist", node=False), [], ""),
     ],
 )
 def test_what_the_cpu_computes_on_may_come_before_a_number_or_by_another_thread(of, rules, words):
@@ -209,9 +225,12 @@ LOOP_STEP = 2_000_000
 
 
 def line(names, at):
-    """Operators one after the other, each of 10 µs, with a kernel of 1 µs in all that are no views."""
+    """Operators one after the other, each of 10 µs, with a kernel of 1 µs in all that are no views.
+
+    ``cat:3`` joins three tensors.
+    """
     events = []
-    for start, name in enumerate(names):
+    for start, (name, _, joined) in enumerate(name.partition(":") for name in names):
         begin = at + 20_000 * start
         events.append(host("op", f"aten::{name}", begin, begin + 10_000))
         parts = range(20) if name == "unbind" else ()
@@ -219,6 +238,8 @@ def line(names, at):
         if name in VIEWS:
             continue
         made = kernel(begin + 9000, begin + 10_000, name=f"void at::native::{name}()")
+        if joined:
+            made = replace(made, name="void CatArrayBatchedCopy<float>(int)", grid=(1, int(joined), 1))
         if name in {"item", "index", "_to_copy"} or name.startswith("linalg_"):
             way = "Host-to-Device" if name == "_to_copy" else TO_HOST
             made = memcpy(begin + 6000, begin + 7000, direction=way, size_bytes=4)
@@ -294,6 +315,7 @@ GATED = ["unbind", *["linear", "chunk", "sigmoid", "tanh", "mul", "add"] * 12, "
         (["conv2d", *["slice"] * 8, "cat", "linear"], None, (), None),  # patches are merged
         (["linear", *["embedding", "gru", "linear", "topk"] * 9, "cat"], None, (), None),  # each word is the next input
         (["mm", *["linear", "relu", "linear"] * 9, "stack"], WORK, ("9 times",), (1_060_000, 48, -48_000)),
+        (["mm", *["mm", "relu"] * 9, "cat:9"], WORK, ("9 times",), None),
         (["mm", *["mul", "mul", "add", "copy_"] * 20, "mm"], WORK, (IN_PLACE,), (3_180_000, 152, -152_000)),
         (GATED, "rnn-cells", (GATES,), (2_860_000, 110, -110_000)),
         (["linear", *["norm", "item"] * 20, "mm"], "blocking-read", READS_OF_20, (1_580_000, 76, -76_000)),
@@ -322,6 +344,8 @@ GATED = ["unbind", *["linear", "chunk", "sigmoid", "tanh", "mul", "add"] * 12, "
                 ["conv2d", *["cat", "batch_norm", "relu", "conv2d"] * 9, "cat"],  # of layers that need those before
                 ["unbind", *["layer_norm", "mm", "relu"] * 9, "sum"],  # layers, of which each has a part
                 ["unbind", *["mm", "relu", "cat"] * 9, "sum"],  # what grows
+                ["mm", *["mm", "relu"] * 9, "cat:2"],  # of the last one and something else
+                ["linear", *["layer_norm", "linear", "relu"] * 9, "stack"],  # what each layer made
                 ["mul", *["to"] * 30, "sum"],  # casts
                 ["mul", *["select", "eq", "nonzero"] * 3, "sum"],
                 ["mul", *["select", "mm", "relu"] * 7, "stack"],

@@ -298,6 +298,7 @@ def coalesced(operator, many=4):
         (layout_conversions, line((THERE, 10), (BACK, 15), (WORK, 75)), 25, (2, 0), ["2 conversions of images"]),
         (layout_conversions, line(THERE), 10, (1, 0), ["tensors in NHWC"]),
         (layout_conversions, images("aten::conv3d", "aten::batch_norm"), 10, (1, 0), ["torch.channels_last_3d)"]),
+        (layout_conversions, images("aten::conv1d", "aten::batch_norm"), 10, (1, 0), ["nn.Conv2d of height 1"]),
         (layout_conversions, images(*["aten::conv2d"] * 5, "aten::group_norm"), 10, (1, 0), ["torch.channels_last)"]),
         (
             recurring_casts,
