@@ -77,8 +77,9 @@ SUMS: Final = (FAMILY == "reduce") & OPERATION.is_in(["sum", "mean"])  # kernels
 _FEWEST_GATHERS: Final = 8  # so many of an iteration, or of a window without any, are a loop's
 READS: Final = 0.4  # what is left of a gather that writes nothing: less than half, which also waits for the index
 
-#: Memsets, and copies within the device.
-MOVES: Final = (pl.col("kind") == "memset") | (pl.col("name") == "[CUDA memcpy Device-to-Device]")
+#: Copies within the device, and memsets besides.
+COPIES_WITHIN: Final = pl.col("name") == "[CUDA memcpy Device-to-Device]"
+MOVES: Final = (pl.col("kind") == "memset") | COPIES_WITHIN
 
 
 class DeviceKernels(NamedTuple):

@@ -182,18 +182,24 @@ def growing_concatenations(report: Report) -> Findings:
     """At most two findings per device: concatenations that grow, and repeated tensors."""
     aten = LIBRARY == "aten"
     for device in on_gpu.kernel_sums(report) if say.in_pytorch(report) else ():
-        every = exclusive_operations(report, "thread_id", "call_start")
-        cats = every.filter(device.are(aten & (OPERATION == "cat"))).sort("start")
-        if total(cats, "exclusive_ns") >= _MUCH * device.kernel_ns and cats.height >= _FEWEST:
+        every = on_gpu.with_operators(report, exclusive_operations(report, "thread_id", "call_start"))
+        # what has more than 2³¹ elements is joined by copies
+        copied = on_gpu.COPIES_WITHIN & (pl.col("outer") == "aten::cat").fill_null(value=False)
+        copied &= pl.col("device") == device.device
+        cats = every.filter(device.are(aten & (OPERATION == "cat")) | copied).sort("start")
+        whole_ns = device.kernel_ns + total(cats.filter(pl.col("kind") == "memcpy"), "exclusive_ns")
+        if total(cats, "exclusive_ns") >= _MUCH * whole_ns and cats.height >= _FEWEST:
             grows = _grow(cats.get_column("dur_ns"), say.per_iteration(report).iterations or 1)
             # whether the results of most take the place of what they join
             places = place_at(report, cats.select(*THREAD, at="call_start")).alias("place").to_frame()
-            texts = placed_with_text(report, places.drop_nulls()).get_column("text").cast(pl.String)
-            if grows or 2 * sum(bool(_JOINS.search(text or "")) for text in texts) > cats.height:
+            lines = placed_with_text(report, places.with_columns(cats["exclusive_ns"]).drop_nulls("place"))
+            texts = lines.get_column("text").cast(pl.String)
+            joins = pl.Series([bool(_JOINS.search(text or "")) for text in texts], dtype=pl.Boolean)
+            if grows or 2 * total(lines.filter(joins), "exclusive_ns") > total(cats, "exclusive_ns"):
                 told = words_of("growing-copies" if grows else "growing-copies: kept")
-                yield _copied(report, device.device, cats, device.kernel_ns, told)
+                yield _copied(report, device.device, cats, whole_ns, told)
         copies = every.filter(device.are(aten & ((OPERATION == "copy") | (FAMILY == "index"))))
-        work = copies.join(on_gpu.launching_operators(report), on="row").filter(pl.col("outer").is_in(_REPEATS.keys()))
+        work = copies.filter(pl.col("outer").is_in(_REPEATS.keys()))
         if total(work, "exclusive_ns") >= max(_MUCH * device.kernel_ns, 1):
             yield _copied(report, device.device, work, device.kernel_ns, words_of("growing-copies: repeated"))
 
@@ -268,7 +274,7 @@ def _copied(report: Report, device: int, work: pl.DataFrame, whole_ns: int, told
     words = {noun: per.plural(work.height, noun) for noun in ("concatenation", "kernel", "copy")}
     words |= {"ns": per.time(ns), "share": percent(ns / max(whole_ns, 1)), "device": f"{device}"}
     if "outer" in work.columns:
-        words["written"] = _REPEATS[say.most(work, "outer", "exclusive_ns")]
+        words["written"] = _REPEATS.get(say.most(work, "outer", "exclusive_ns"), "")
     told = told.of(**words)
     return told.finding(
         device,

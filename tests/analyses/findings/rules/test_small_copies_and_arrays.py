@@ -9,7 +9,7 @@ from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.rules.arrays import array_chains, double_arrays, host_grid_loop
 from kanalyze.analyses.findings.rules.small_copies import growing_concatenations, many_small_copies
 from kanalyze.window import Window
-from support.build import call, graph, kernel, launched, memcpy, memset, nvtx, overhead, report
+from support.build import call, graph, host, kernel, launched, memcpy, memset, nvtx, overhead, report
 from support.measures import assert_told, measures
 from support.nsys_csv import report_of
 
@@ -338,6 +338,17 @@ def test_a_result_that_takes_the_place_of_what_is_joined_grows(text, told):
     events = [one for at in range(0, 2000, 100) for one in launched(at, at + 9, kernel(at + 10, at + 90, name=CAT))]
     line = {"process_id": 1, "thread_id": 1, "file": "a.py", "function": "f", "line": 7, "start_ns": 0, "dur_ns": 3000}
     assert len(growing_concatenations(report(events, source_lines=[{**line, "text": text}]))) == told
+
+
+@pytest.mark.parametrize(("name", "told"), [("aten::cat", 1), ("aten::clone", 0)])
+def test_what_has_too_many_elements_for_a_kernel_is_joined_by_copies(name, told):
+    events = [host("op", name, at, at + 50) for at in range(0, 2000, 100)]
+    for at in range(0, 2000, 100):
+        events += launched(at + 1, at + 9, memcpy(at + 10, at + 80, direction="Device-to-Device"), "cudaMemcpyAsync")
+        events += launched(at + 60, at + 70, kernel(at + 81, at + 95), "cudaLaunchKernel")
+    line = {"process_id": 1, "thread_id": 1, "file": "a.py", "function": "f", "line": 7, "start_ns": 0, "dur_ns": 3000}
+    of = report(events, source_lines=[{**line, "text": "self.x = torch.cat([self.x, x])[-n:]"}])
+    assert [one.at_stake_ns for one in growing_concatenations(of)] == [20 * 70] * told
 
 
 @pytest.mark.parametrize(
