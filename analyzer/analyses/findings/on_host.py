@@ -80,6 +80,17 @@ _SCHEMA: Final = {
 }
 
 
+def sides(shapes: pl.Expr, which: int = 0) -> pl.Expr:
+    """The shape of one of an operator's inputs, of texts such as ``[[9, 16], [9], []]``; null for none."""
+    texts = shapes.cast(pl.String).str.extract_all(r"\[[\d, ]*\]")
+    return texts.list.get(which, null_on_oob=True).str.extract_all(r"\d+").cast(pl.List(pl.Float64))
+
+
+def elements(which: int = 0) -> pl.Expr:
+    """How many elements one of the inputs of operators (input_shapes) has."""
+    return sides(pl.col("input_shapes"), which).list.eval(pl.element().product()).list.first()
+
+
 class Within(NamedTuple):
     """What of a report lies in some time of its operators."""
 

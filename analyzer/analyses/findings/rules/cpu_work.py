@@ -59,9 +59,7 @@ _SHORTENS: Final = r"^\[\s*\"c10::(?:BFloat16|Half)\",\s*\"(?:float|double)\""
 #: Types of a copy that makes data larger: of bytes, and of others that are stored in fewer.
 _WIDENS: Final = r"^\[\s*\"(?:float|double)\",\s*\"(?:unsigned char|signed char|char|short|unsigned short)\""
 
-#: How many elements the first input has; data are converted if such copies write most of what is copied next.
-_FIRST: Final = pl.col("input_shapes").cast(pl.String).str.extract(r"^\[\[([\d, ]+)\]").str.extract_all(r"\d+")
-_ELEMENTS: Final = _FIRST.cast(pl.List(pl.Float64)).list.eval(pl.element().product()).list.first()
+#: Data are converted if such copies write most of what is copied next.
 _MOSTLY: Final = 0.5
 
 #: An operator on the CPU that no copy is seen beside takes so long at least (ns); launches that the host is late for.
@@ -159,11 +157,13 @@ def _runs(report: Report) -> pl.DataFrame:
         top_ns=took.max(),
         took_ns=took.sum(),
     )
+    after = {"bytes": "to_device_bytes", "after_start": "start", "to_host_next": "to_host"}
     until = pl.when(name.str.contains(_COPIES)).then("end").otherwise("start")
-    after = {"bytes": "to_device_bytes", "after_start": "start", "after_end": until, "to_host_next": "to_host"}
     moved, moves = pl.col("to_host_bytes") + pl.col("to_device_bytes"), pl.col("to_host") + pl.col("to_device")
     number = (moved <= SCALAR_BYTES) & (moves == pl.col("launches")) & (moves > 0)
-    following = line.filter(launches).select(*THREAD, "to_device", number=number, run=pl.col("run") - 1, **after)
+    following = line.filter(launches).select(
+        *THREAD, "to_device", number=number, run=pl.col("run") - 1, after_end=until, **after
+    )
     runs = runs.join(following, on=[*THREAD, "run"], how="left", nulls_equal=True, maintain_order="left")
     runs = _handed_on(report, runs, line.filter(launches))
     # torch.tensor(…, device=…) copies before it lifts
@@ -184,7 +184,7 @@ def _copied_bytes(report: Report, line: pl.DataFrame, types: str) -> pl.Series:
     """What copies of such input types within operators of `line` write, where types were recorded; 1 for no shape."""
     such = (pl.col("name") == "aten::copy_") & pl.col("input_types").cast(pl.String).str.contains(types)
     copies = on_host.operators(report).filter(such)
-    written = copies.select(4 * _ELEMENTS).to_series().fill_null(1)
+    written = copies.select(4 * on_host.elements()).to_series().fill_null(1)
     before = pl.concat([pl.Series([0.0]), written.cum_sum()])
     first, stop = (copies.get_column("row").search_sorted(line.get_column(side)) for side in ("row", "stop"))
     return before.gather(stop) - before.gather(first)

@@ -37,7 +37,7 @@ _SHORT: Final = 6
 _KINDS: Final = 4
 
 _ALIKE: Final = 0.5  # passes that are the same in so large a part of a loop are told as these
-_MOST: Final = 2 / 3  # passes of which so many are put together after them are independent
+_JOINED: Final = 2 / 3  # passes of which so many are put together after them are independent
 _IDLES: Final = 0.25  # for so large a part of a loop the device idles in it, or it is no matter of launching
 _PAUSE: Final = 10  # a gap of so many usual passes is none of the loop's
 _FAR: Final = 2  # two passes are so many times as far apart as usual where one loop ends and another begins
@@ -282,7 +282,7 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
     parts = line.select(pl.when("apart").then(pl.col("stop") - pl.col("row")).otherwise(0)).to_series()
     near = [gathered(parts, (begin - by).set(begin < by, None)).alias(f"{by}") for by in range(1, _NEAR + 1)]
     after = rows_at(line.select("together", "joined"), stop.set(stop >= line.height, None))
-    few = (after["joined"] > 0) & (after["joined"] < _MOST * passes)
+    few = (after["joined"] > 0) & (after["joined"] < _JOINED * passes)
     facts = in_one.select(pl.col(name) > 0 for name in _MARKS).with_columns(
         passes,
         (after["together"] & ~few).fill_null(value=False).alias("put_together"),

@@ -160,7 +160,7 @@ def layout_conversions(work: Work) -> Finding | None:
         claims=pl.concat([work.rows, norms]),
     )
     sides = on_host.outermost(work.report).get_column("name").str.extract(r"^aten::conv(?:_transpose)?(\d)d$")
-    most = sides.drop_nulls().mode().sort().last()
+    most = str(sides.drop_nulls().mode().sort().last())
     if one.action != CHANNELS_LAST or most not in _LAYOUTS_LAST:
         return one
     return one._replace(action=_LAYOUTS_LAST[most], general=most == _ONE)
@@ -463,7 +463,6 @@ _TOO_SHORT: Final = 50
 #: and of nearest neighbours, do with the first entries.
 _REORDERS: Final = (LIBRARY == "aten") & ((FAMILY == "index") | pl.col("function").str.contains("searchsorted"))
 _SOON: Final = 8
-_FIRST_SHAPE: Final = r"^\s*\[\s*\[([\d, ]+)\]"  # of what an operator sorts
 #: Kernels that write so many values with each thread, at most, in blocks of so many threads.
 _WRITERS: Final = r"(?:index|gather)_elementwise_kernel<(?:\(int\))?(?<threads>\d+), (?:\(int\))?(?<each>\d+)"
 _MOST_PASSES: Final = 10  # what takes more times as long as its longest kernel may be several sorts in a row
@@ -535,12 +534,11 @@ def _little_read(work: Work, *, torch: bool) -> pl.DataFrame:
 
 def _with_values(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     """Adds what is known of operations: values (of their operator's first input) and written (the most, by launch)."""
-    shapes = operations_with_roofs(report).select("row", sides=pl.col("input_shapes").str.extract(_FIRST_SHAPE))
-    sides = pl.col("sides").str.extract_all(r"\d+").cast(pl.List(pl.Float64))
+    shapes = operations_with_roofs(report).select("row", values=on_host.elements())
     known = with_facts(report, work, "grid_x").join(shapes, on="row", how="left", maintain_order="left")
     writes = pl.col("name").cast(pl.String).str.extract_groups(_WRITERS).struct
     each = pl.col("grid_x") * writes.field("threads").cast(pl.Float64) * writes.field("each").cast(pl.Float64)
-    return known.with_columns(values=sides.list.eval(pl.element().product()).list.first(), written=each)
+    return known.with_columns(written=each)
 
 
 #: Operators that sort the entries of sparse tensors by index, and add those of one index together.
