@@ -148,6 +148,7 @@ _LOADS: Final = re.compile(r"cu(?:Module|Library)Load|cudaLibraryLoad")
 #: Fewest iterations for loading, or tuning, to recur in many of them: the first ones of each shape load in programs
 #: with a few shapes, too.
 _FEWEST: Final = 4
+_SOON: Final = 4  # so many kernels may run between a plan and its transform, such as conversions
 
 
 @Rule
@@ -198,11 +199,15 @@ def _anew(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
         words_of("recurring-loading").of(many),
         "as libraries do that plan anew for each shape, which load nothing for one that recurs",
     )
-    # whether most come right before kernels of Fourier transforms, the same and as many again and again
+    # whether most come soon before kernels of Fourier transforms, the same and as many again and again
     launches = operations(report, "call_start", "thread_id", *SHAPE).filter(pl.col("kind") == "kernel")
     launches = launches.select(*THREAD, "name", *SHAPE, at="call_start").drop_nulls(["name", "at"])
-    after = nearest(loads, launches, ("start", "at"), THREAD, "after").drop_nulls("name")
-    again = after.filter(on_gpu.decoded_as(after, FAMILY == "fft")).filter(pl.len().over("name", *SHAPE) >= _FEWEST)
+    launches = launches.sort(*THREAD, "at").with_columns(place=pl.int_range(pl.len()).over(THREAD))
+    after = nearest(loads, launches.select(*THREAD, "at", next="place"), ("start", "at"), THREAD, "after")
+    transforms = launches.filter(on_gpu.decoded_as(launches, FAMILY == "fft")).rename({"at": "then"})
+    after = nearest(after, transforms, ("start", "then"), THREAD, "after")
+    soon = pl.col("place") - pl.col("next") <= _SOON
+    again = after.filter(soon).filter(pl.len().over("name", *SHAPE) >= _FEWEST)
     if again.height >= say.OFTEN * loads.height:
         plans = phrases("plans")
         remedy = "Make each plan once, or let a cache have room for all; plans may share a work area."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from functools import partial
 from typing import Final
 
@@ -453,12 +454,16 @@ _LONGER: Final = 3.0  # so many times as long as what works on the same tensors 
 _FREE: Final = 2  # sums that do not wait take so many times what their bytes take at the memory's bandwidth
 _NEAR: Final = 4  # kernels so near on their stream work on the same tensors
 
+#: Operators that write by an index, and those that sum with them where deterministic algorithms are asked for.
+_BY_INDEX: Final = ("aten::_index_put_impl_", "aten::index_put_")
+_DETERMINISTIC: Final = re.compile(r"^aten::(?:index_add|index_select_backward|scatter_add|gather_backward)")
+
 #: Operators that sum into rows by an index, by what users write.
 _WRITTEN: Final = {
     **{f"aten::{name}": name.rstrip("_") for name in ("index_add", "index_add_", "scatter_add", "scatter_add_")},
     **{f"aten::{name}": name for name in ("scatter_reduce", "bincount", "histc")},
     "aten::put_": "put_, or take backward",
-    **dict.fromkeys(("aten::_index_put_impl_", "aten::index_put_"), "indexing with a tensor, backward"),
+    **dict.fromkeys(_BY_INDEX, "indexing with a tensor, backward"),
     "aten::embedding_dense_backward": "an embedding, backward",
     "aten::_embedding_bag_dense_backward": "an embedding bag, backward",
 }
@@ -482,11 +487,12 @@ def scatter_atomics(sums: Work) -> Finding | None:
     slow = sums._replace(rows=_slow_sums(sums))
     if not slow.rows.height or slow.ns < on_gpu.WORTH_SUMS * sums.device.kernel_ns:
         return None
-    written = _WRITTEN.get(slow.rows.sort("exclusive_ns").item(-1, "inner") or "", "sums")
+    inner, outer = slow.rows.sort("exclusive_ns").select("inner", pl.col("outer").fill_null("")).row(-1)
+    written = _WRITTEN.get(inner or "", "sums")
     # each run of kernels takes as long as one that reads and writes the same tensors
     share = pl.col("exclusive_ns") / pl.col("exclusive_ns").sum().over("run")
     left = (share * pl.col("usual_ns").fill_null(0)).ceil().cast(pl.Int64)
-    return slow.finding(
+    one = slow.finding(
         "scatter-atomics",
         f"Sums into rows by an index ({written}; most {{0}}) take {slow.took}, {_LONGER:g} times as long as kernels on "
         "tensors beside them or as their bytes, or longer. Where many values meet in few rows, atomics on one address "
@@ -495,6 +501,10 @@ def scatter_atomics(sums: Work) -> Finding | None:
         headline=f"Atomics into few rows ({written.partition(',')[0]}): {percent(slow.share)} of kernel time",
         mending=Mending(slow.rows.select("row", saved_ns=pl.col("exclusive_ns") - left)),
     )
+    if inner not in _BY_INDEX or not _DETERMINISTIC.search(outer):
+        return one
+    told = words_of("scatter-atomics: sorted").of(outer.removeprefix("aten::"), percent(slow.share))
+    return one._replace(headline=told.headline, action=told.action, remedy=told.remedy, text=f"{told.what}{one.text}")
 
 
 def _with_table(shapes: str) -> str:

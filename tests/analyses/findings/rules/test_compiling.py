@@ -24,14 +24,18 @@ ATTENTION = "cudnn_generated_fort_native_sdpa_sm80_flash_fprop_wmma_f16_knob_2_6
 RELU = "void at::native::vectorized_elementwise_kernel<4, at::native::relu, std::array<char*, 2ul> >(int)"
 
 
-def step(number, *, loads=1, name=RELU, later=ATTENTION, thread=1):
-    """A kernel at once; 40 µs of planning, `loads` of 1 µs each, another kernel at 60 µs, and 30 µs of other work."""
+def step(number, *, loads=1, name=RELU, later=(ATTENTION,), thread=1):
+    """A kernel at once; 40 µs of planning, `loads` of 1 µs each, other kernels at 60 µs, and 30 µs of other work."""
     at = STEP * number
     starts = range(at + 45_000, at + 45_000 + 2_000 * loads, 2_000)
     return [
         *launched(at, at + 2_000, kernel(at + 3_000, at + 10_000, name=name)),
         *(call("cuLibraryLoadData", start, start + 1_000, thread=thread) for start in starts),
-        *launched(at + 60_000, at + 62_000, kernel(at + 63_000, at + 70_000, name=later)),
+        *(
+            event
+            for place, other in enumerate(later)
+            for event in launched(at + 60_000 + place, at + 62_000, kernel(at + 63_000, at + 70_000, name=other))
+        ),
     ]
 
 
@@ -74,14 +78,22 @@ PLANNED = "void regular_fft<(unsigned int)240, EPT<(unsigned int)5>>(kernel_argu
 @pytest.mark.parametrize(
     ("of", "action"),
     [
-        (steps(*TEN, later=RELU), "pad to a few lengths"),
-        (steps(*TEN, name="add", later="add"), SHAPES),  # without PyTorch it is about shapes
-        (steps(*[1, 0] * 5, name="add", later="add"), SHAPES),  # half of at least four steps
-        (steps(1, 1, 1, 1, name="add", later="add"), SHAPES),
-        (steps(*TEN, later=PLANNED), "torch.backends.cuda.cufft_plan_cache.max_size: room for every plan"),
-        (steps(*TEN, name="cupy_add", later=PLANNED), "cupy.fft.config.get_plan_cache().set_size(16): keep the plans"),
-        (steps(*TEN, name="add", later=PLANNED), "plans once, before the loop: cufftPlanMany; cufftExec… in it"),
-        (steps(*TEN, name="add", later=PLANNED, grows=True), SHAPES),  # of as many as never before
+        (steps(*TEN, later=(RELU,)), "pad to a few lengths"),
+        (steps(*TEN, name="add", later=("add",)), SHAPES),  # without PyTorch it is about shapes
+        (steps(*[1, 0] * 5, name="add", later=("add",)), SHAPES),  # half of at least four steps
+        (steps(1, 1, 1, 1, name="add", later=("add",)), SHAPES),
+        (steps(*TEN, later=(PLANNED,)), "torch.backends.cuda.cufft_plan_cache.max_size: room for every plan"),
+        (
+            steps(*TEN, name="cupy_add", later=(PLANNED,)),
+            "cupy.fft.config.get_plan_cache().set_size(16): keep the plans",
+        ),
+        (steps(*TEN, name="add", later=(PLANNED,)), "plans once, before the loop: cufftPlanMany; cufftExec… in it"),
+        (
+            steps(*TEN, name="add", later=("convert", PLANNED)),
+            "plans once, before the loop: cufftPlanMany; cufftExec… in it",
+        ),
+        (steps(*TEN, name="add", later=(*["convert"] * 5, PLANNED)), SHAPES),
+        (steps(*TEN, name="add", later=(PLANNED,), grows=True), SHAPES),  # of as many as never before
         (steps(*[1, 0, 0] * 5), None),
         (steps(5, 5, *[0] * 8), None),  # many, but in two of ten
         (steps(1, 1, 1), None),

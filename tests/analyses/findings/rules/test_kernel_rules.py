@@ -496,6 +496,22 @@ def test_sums_are_held_against_their_bytes_where_shapes_tell_these(rows, values,
     assert scatter_atomics(report(events, kinds=(*DEVICE_KINDS, "api", "op"), limits=limits)) == []
 
 
+SORTED_SUMS = "void at::native::indexing_backward_kernel<float, 1>(X)"
+
+
+@pytest.mark.parametrize(
+    ("operator", "headline"),
+    [
+        ("aten::index_select_backward", "Deterministic algorithms sort what index_select_backward sums"),
+        ("aten::_index_put_impl_", "Atomics into few rows (indexing with a tensor)"),
+    ],
+)
+def test_sums_that_are_sorted_for_the_sake_of_determinism(operator, headline):
+    sums = within(operator, (SORTED_SUMS, 30_000, "aten::_index_put_impl_"), (MUL, 5_000, "aten::mul"))
+    (found,) = scatter_atomics(report(sums, kinds=(*DEVICE_KINDS, "api", "op")))
+    assert found.headline.startswith(headline)
+
+
 def test_formulas_that_others_tell_of_are_left_out():
     (found,) = by_hand(report(line((GEMM, 50_000), *FORMULA, (GEMM, 50_000))))
     assert found.rule == "fusion"
