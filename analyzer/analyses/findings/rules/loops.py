@@ -281,7 +281,7 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
     passed = [shape.gather((begin + turn * period).clip(upper_bound=line.height - 1)) for turn in range(_NEAR)]
     parts = line.select(pl.when("apart").then(pl.col("stop") - pl.col("row")).otherwise(0)).to_series()
     near = [gathered(parts, (begin - by).set(begin < by, None)).alias(f"{by}") for by in range(1, _NEAR + 1)]
-    after = rows_at(line.select("together", "joined"), stop.set(stop >= line.height, None))
+    after = rows_at(line.select("together", "joined"), stop.set(stop >= line.height, None).cast(pl.UInt32))
     few = (after["joined"] > 0) & (after["joined"] < _JOINED * passes)
     facts = in_one.select(pl.col(name) > 0 for name in _MARKS).with_columns(
         passes,

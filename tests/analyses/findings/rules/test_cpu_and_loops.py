@@ -341,6 +341,7 @@ GATED = ["unbind", *["linear", "chunk", "sigmoid", "tanh", "mul", "add"] * 12, "
                 [*["lstm_cell", "bmm", "softmax"] * 10, "stack"],  # with attention
                 ["embedding", *["layer_norm", "linear", *["select"] * 2, "linear", "add"] * 12, "layer_norm", "linear"],
                 ["mul", *["mm", "relu"] * 9, "sum"],  # nothing is taken, nothing put together
+                ["mul", *["mm", "relu"] * 9],
                 ["conv2d", *["cat", "batch_norm", "relu", "conv2d"] * 9, "cat"],  # of layers that need those before
                 ["unbind", *["layer_norm", "mm", "relu"] * 9, "sum"],  # layers, of which each has a part
                 ["unbind", *["mm", "relu", "cat"] * 9, "sum"],  # what grows
