@@ -27,6 +27,7 @@ from kanalyze.units import percent
 
 _RECURRENT: Final = "rnn-cells"
 _SENT: Final = "small-copies: tensors"
+_INDEXING: Final = "loop-indexing: one level"
 
 #: Fewest passes of a loop, and the most operators of one.
 _PASSES: Final = 8
@@ -97,6 +98,8 @@ def python_loops(report: Report) -> Findings:
             continue
         top = loops.sort("passes", "start", descending=[True, False]).row(0, named=True)
         inside = on_host.within(report, loops)
+        if loops.item(0, "rule") == _INDEXING and 2 * len(inside.mending.gone) >= top["passes"]:
+            continue  # they launch what no operator of the trace does
         launches = say.per_iteration(report).plural(len(inside.mending.gone), "launch")
         text = f"{told.what}, {top['passes']:,} times in a row, in {launches} ({literal(top['operators'])}): "
         idle, mending = idle_within(report, inside.host), partial(_at_once, loops=loops)
@@ -328,7 +331,7 @@ def _rule() -> pl.Expr:
         pl.when(pl.col("only_elements") & pl.col("put_together") & ~pl.col("backward"))
         .then(pl.lit("loop-indexing"))
         .when(~pl.any_horizontal("launching", "backward", "weights", "only_elements") & indexing)
-        .then(pl.lit("loop-indexing: one level"))
+        .then(pl.lit(_INDEXING))
         .when(~pl.col("launching") | pl.col("backward") | (pl.col("asks") & pl.col("weights")))
         .then(None)
         .when(pl.col("asks"))

@@ -276,6 +276,8 @@ BRANCHES = [
 ]
 KINDS = [event for number in range(12) for event in loop(1, (*PASS, f"aten::f{number}"), at=40 * number)]
 BESIDE = [call(LAUNCH, 0, 0, correlation=99), kernel(0, 140, stream=9, correlation=99)]
+#: A kernel that each pass launches without an operator, as the program's own of Triton.
+OF_ITS_OWN = [one for at in range(5, 120, 10) for one in launched(at, at + 1, kernel(at + 1, at + 2), LAUNCH)]
 IN_STEP = (
     "A tensor is indexed element by element, 12 times in a row, in 0 launches in 1 step (select → copy_): GPU 0 idles, "
     "or works for it, for 114 ns a step."
@@ -297,6 +299,7 @@ IN_STEP = (
         (loop(names=("aten::select", *["aten::a"] * 6)), Window(0, 480), [], ()),
         (KINDS, Window(0, 480), [], ()),
         ([*loop(), *BESIDE], None, [], ()),
+        ([*loop(), *OF_ITS_OWN], None, [], ()),
     ],
 )
 def test_the_same_operators_over_and_over(events, window, stakes, words):
