@@ -17,13 +17,14 @@ from kanalyze.analyses.launches._launch_costs import graph_operations, has_graph
 from kanalyze.analyses.operators._host_names import operators_beside
 from kanalyze.analyses.operators._host_tree import host_tree, recomputed
 from kanalyze.analyses.operators._work import launched_work
+from kanalyze.analyses.operators.fusion import is_elementwise
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import as_of, gathered, having, in_order, positions, sure
 from kanalyze.decoder.decode import decode
-from kanalyze.decoder.fields import TENSOR_TYPES, KernelName
+from kanalyze.decoder.fields import TENSOR_TYPES
 from kanalyze.report import Report
 from kanalyze.units import percent
 
@@ -145,15 +146,11 @@ def choosing(wanted: Wanted, least: float) -> Callable[[Callable[[Work], Finding
     return rule_of
 
 
-def decoded_as(work: pl.DataFrame, wanted: pl.Expr | Callable[[KernelName], bool]) -> pl.Series:
+def decoded_as(work: pl.DataFrame, wanted: pl.Expr) -> pl.Series:
     """Whether the decoded name of each operation of `work` (name) is `wanted`."""
     names = work.get_column("name")
     different = names.unique().drop_nulls()
-    texts = different.cast(pl.String)
-    if isinstance(wanted, pl.Expr):
-        asked = decoded_names(texts).select(wanted).to_series()
-    else:
-        asked = pl.Series([wanted(decode(name)) for name in texts], dtype=pl.Boolean)
+    asked = decoded_names(different.cast(pl.String)).select(wanted).to_series()
     return sure(names.is_in(different.filter(asked).implode()))
 
 
@@ -163,12 +160,13 @@ def with_decoded(work: pl.DataFrame, **wanted: pl.Expr) -> pl.DataFrame:
 
 
 def decoded_names(names: pl.Series) -> pl.DataFrame:
-    """What names of kernels say: :data:`_FIELDS`, inputs, and tensor_core and alignment, null where it does not say."""
+    """What names of kernels say: :data:`_FIELDS`, inputs, elementwise, and tensor_core and alignment or null."""
     every = [decode(name) for name in names]
     told = {field: [getattr(said, field) or "" for said in every] for field in _FIELDS}
     told["inputs"] = ["/".join(said.input_types) for said in every]
     others = {"tensor_core": pl.Boolean, "alignment": pl.Int64}
     numbers = [pl.Series(name, [getattr(said, name) for said in every], dtype=others[name]) for name in others]
+    numbers.append(pl.Series("elementwise", [is_elementwise(said) for said in every], dtype=pl.Boolean))
     return pl.DataFrame(told, dict.fromkeys(told, pl.String)).with_columns(numbers)
 
 

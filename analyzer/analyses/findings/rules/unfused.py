@@ -13,7 +13,7 @@ from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_gpu import COMPILED_KERNELS, FAMILY, LIBRARY, MOVES, OPERATION, Work
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, words_of
 from kanalyze.analyses.operators._host_tree import ARROW
-from kanalyze.analyses.operators.fusion import chains, fusion, is_elementwise, occurrences
+from kanalyze.analyses.operators.fusion import chains, fusion, occurrences
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
@@ -246,8 +246,7 @@ def unfused_optimizer(report: Report) -> Findings:
     """One finding per device and optimizer that updates weights by an operation at a time."""
     for steps in [*_in_ranges(report, "step"), *_by_launches(report)]:
         # updates of each element on its own, as an optimizer's operators do
-        kernels = steps.kernels
-        updates = on_gpu.decoded_as(kernels, is_elementwise) & on_gpu.decoded_as(kernels, ~OPERATION.is_in(_NO_UPDATES))
+        updates = on_gpu.decoded_as(steps.kernels, pl.col("elementwise") & ~OPERATION.is_in(_NO_UPDATES))
         rows = steps.kernels.filter(updates) if steps.optimizer else steps.kernels
         if rows.height and not on_gpu.decoded_as(steps.kernels, _FUSED_STEP).any():
             yield _unfused(report, steps._replace(kernels=rows))
@@ -366,7 +365,7 @@ def _update_runs(lines: pl.DataFrame) -> pl.DataFrame:
     """The kernels of each run from the first of an optimizer to its last: the columns of `lines`, and step."""
     # what works on lists of tensors and what works on single ones are optimizers each, or none: the other way to work
     # before and after one is another's, as where a program keeps a mean of the weights
-    known = _numbered(lines, on_gpu.decoded_as(lines, is_elementwise))
+    known = _numbered(lines, on_gpu.decoded_as(lines, pl.col("elementwise")))
     known = on_gpu.with_decoded(known, marks=_MARKS, lists=_LISTS, own=_BELONGS).with_columns(
         place=pl.int_range(pl.len())
     )
