@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import polars as pl
 
@@ -13,17 +13,12 @@ from kanalyze.analyses.replay._changes import Changes
 from kanalyze.analyses.replay._host_time import NEAR
 from kanalyze.analyses.replay._whatif import Critical, WhatIf, whatif_of
 from kanalyze.analyses.serving.engine_steps import GRAPH, captured_sizes, engine_steps
-from kanalyze.analyses.serving.step_laws import GPU, HOST, PADDED, fitted, read_bytes, timed_parts, usual_steps
+from kanalyze.analyses.serving.step_laws import GPU, HOST, PADDED, read_bytes, steps_by_law, time_at, usual_steps
 from kanalyze.analyses.work._configuration import SAME, Configuration, Size
 from kanalyze.analyses.work._peaks import memory_ns, memory_roofs
 from kanalyze.errors import CannotTellError
 from kanalyze.report import Report
 from kanalyze.units import plural, size, time
-
-if TYPE_CHECKING:  # arrays of numpy, which only laws load
-    from kanalyze.analyses.serving.step_laws import Law, Numbers
-
-    Fit = tuple[Law, Numbers]
 
 
 def changed(  # noqa: PLR0913 - what is changed, and how that is told
@@ -63,20 +58,24 @@ def at_batch(report: Report, batch: Size, length: Size | None = None, measured_n
     Raises:
         CannotTellError: There is no law of decode steps.
     """
-    (of_gpu, gpu), (of_host, host) = _laws(report)
+    steps = usual_steps(steps_by_law(report).filter(kind=DECODE))
+    of_gpu, of_host = (steps.filter(part=part) for part in (GPU, HOST))
+    if not of_gpu.get_column("law_ns").count() or not of_host.get_column("law_ns").count():
+        raise CannotTellError.without_law(report.meta.path, f"it has {plural(of_gpu.height, 'decode step')} alone")
     usual, cached = (steps.select(pl.col(name).mean()).item() for steps, name in ((of_host, "n"), (of_gpu, "kv")))
     if not usual:
         raise CannotTellError.without_law(report.meta.path, "nothing says how many requests are in a step")
-    of_kv, law, sizes = gpu[0].per_kv_token_ns or 0.0, gpu[0], (batch.now or usual, batch.then)
+    of_kv, sizes = of_gpu.item(0, "per_kv_token_ns") or 0.0, (batch.now or usual, batch.then)
     each = [(length and side) or (cached or 0.0) / usual for side in (length and length.now, length and length.then)]
     graphs = [_padded(report, of_gpu, requests) for requests in sizes]
     by_law = zip(sizes, each, graphs, strict=True)
-    now, then = ([law.at(padded, 0.0), of_kv * kv * n, host[0].at(n, 0.0)] for n, kv, padded in by_law)
+    now, then = ([time_at(of_gpu, padded, 0), of_kv * kv * n, time_at(of_host, n, 0)] for n, kv, padded in by_law)
     of_cache = of_kv * (cached or 0.0)
-    recorded = [float(gpu[1].mean()) - of_cache, of_cache, float(host[1].mean())]
+    means = [float(side.get_column("law_ns").to_numpy().mean()) for side in (of_gpu, of_host)]
+    recorded = [means[0] - of_cache, of_cache, means[1]]
     if not (batch.now or (length and length.now)):
         now = recorded
-    near, kept = [_spread(of_gpu, gpu[1]), _spread(of_host, host[1])], 1.0
+    near, kept = [_spread(of_gpu), _spread(of_host)], 1.0
     if measured_ns is not None:
         more = measured_ns - sum(recorded)
         near[1] = NEAR
@@ -112,16 +111,6 @@ def at_batch(report: Report, batch: Size, length: Size | None = None, measured_n
     )
 
 
-def _laws(report: Report) -> tuple[tuple[pl.DataFrame, Fit], tuple[pl.DataFrame, Fit]]:
-    """Usual decode steps by the GPU's time and by the host's, each with their law; raises CannotTellError."""
-    steps = usual_steps(timed_parts(report).filter(kind=DECODE))
-    of_gpu, of_host = (steps.filter(part=part) for part in (GPU, HOST))
-    gpu, host = fitted(of_gpu), fitted(of_host)
-    if gpu is None or host is None:
-        raise CannotTellError.without_law(report.meta.path, f"it has {plural(of_gpu.height, 'decode step')} alone")
-    return (of_gpu, gpu), (of_host, host)
-
-
 def _beyond(of_gpu: pl.DataFrame, padded: float) -> tuple[float, str]:
     """How many times as large or small as any recorded batch one is, at least 1, and a remark on that."""
     least, most = of_gpu.select(least=pl.col("n").min(), most=pl.col("n").max()).row(0)
@@ -147,9 +136,10 @@ def _floor(report: Report, steps: pl.DataFrame) -> str:
     return f"Its operators move {size(count)} a step, for which the memory needs {time(ns)} at the least."
 
 
-def _spread(steps: pl.DataFrame, by_law: Any) -> float:  # noqa: ANN401 - an array, of a package that loads late
+def _spread(steps: pl.DataFrame) -> float:
     """Nine of ten steps are nearer to their law than this part; no recording tells it closer than two runs agree."""
-    return max(float((steps.get_column("ns") / by_law - 1).abs().quantile(0.9) or 0.0), NEAR)
+    apart = (pl.col("ns") / pl.col("law_ns") - 1).abs()
+    return max(steps.select(apart.quantile(0.9)).item() or 0.0, NEAR)
 
 
 def _rates(what: str, requests: float, ns: float, each: float = 0.0, padded: float = 0) -> str:

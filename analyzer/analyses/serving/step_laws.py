@@ -6,9 +6,7 @@ first. Definitions: docs/serving.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
@@ -85,25 +83,6 @@ _FAR: Final = 5.0
 
 _COEFFICIENTS: Final = ("fixed_ns", "per_token_ns", "per_kv_token_ns")
 _KEYS: Final = ["device", "kind", "mode", "part", "tokens_are"]
-
-
-class Law(NamedTuple):
-    """Coefficients (ns), None for those that steps do not tell; and what a step takes at each size of a graph."""
-
-    fixed_ns: float
-    per_token_ns: float | None
-    per_kv_token_ns: float | None
-    at_sizes: Mapping[float, float] = MappingProxyType({})  # fixed_ns + per_token_ns · size, as it is and not by a line
-
-    def at(self, tokens: float, kv_tokens: float) -> float:
-        """Time of a step (ns): between two sizes by both, beyond them by the line."""
-        fixed, slope = self.fixed_ns + (self.per_token_ns or 0.0) * tokens, self.per_token_ns or 0.0
-        if self.at_sizes:
-            below = max((size for size in self.at_sizes if size <= tokens), default=min(self.at_sizes))
-            above = min((size for size in self.at_sizes if size >= tokens), default=max(self.at_sizes))
-            low, high = self.at_sizes[below], self.at_sizes[above]
-            fixed = low + ((high - low) / (above - below) if below < above else slope) * (tokens - below)
-        return max(fixed, 0.0) + (self.per_kv_token_ns or 0.0) * kv_tokens
 
 
 @analysis
@@ -211,8 +190,8 @@ def usual_steps(parts: pl.DataFrame) -> pl.DataFrame:
     return timed.join(most, on=["device", "kind", "mode"], how="semi", maintain_order="left")
 
 
-def fitted(steps: pl.DataFrame) -> tuple[Law, Numbers] | None:
-    """The law of steps of one kind and part (ns, n, kv), and what it says of each; None for too few.
+def fitted(steps: pl.DataFrame) -> tuple[dict[str, float | None], Numbers] | None:
+    """The :data:`_COEFFICIENTS` of steps of one kind and part (ns, n, kv), and what they say of each; None for too few.
 
     Graphs of each size have a time of their own, since other kernels run at another size: so what the cache takes is
     told by steps of one size, and the line over sizes is fitted to the rest.
@@ -227,14 +206,15 @@ def fitted(steps: pl.DataFrame) -> tuple[Law, Numbers] | None:
         for name in ("n", "kv")
         if not steps.get_column(name).has_nulls() and steps.get_column(name).n_unique() > 1
     }
-    cached = {"kv": values["kv"]} if "kv" in values else {}
-    sizes = [*map(float, np.unique(values["n"]))] if steps.item(0, "tokens_are") == PADDED and "n" in values else []
-    columns = {size: (values["n"] == size) * 1.0 for size in sizes} | cached if sizes else {"": ones, **values}
+    columns: dict[Any, Numbers] = {"": ones, **values}
+    if by_size := steps.item(0, "tokens_are") == PADDED and "n" in values:
+        columns = {size: (values["n"] == size) * 1.0 for size in np.unique(values["n"])} | values
+        del columns["n"]
     each = line = _coefficients(times, times, columns)
-    if sizes:
-        of_cache = each.get("kv", 0.0) * cached.get("kv", 0 * ones)
+    if by_size:
+        of_cache = each.get("kv", 0.0) * values.get("kv", 0 * ones)
         line = _coefficients(times - of_cache, times, {"": ones, "n": values["n"]})
-    law = Law(line.get("", 0.0), line.get("n"), each.get("kv"), {size: each[size] for size in sizes})
+    law = dict(zip(_COEFFICIENTS, (line.get("", 0.0), line.get("n"), each.get("kv")), strict=True))
     return law, sum((each[name] * columns[name] for name in each), 0 * ones)
 
 
@@ -251,19 +231,29 @@ def steps_by_law(report: Report) -> pl.DataFrame:
 def _with_law(steps: pl.DataFrame) -> pl.DataFrame:
     """The same of one kind and part."""
     timed = steps.filter(pl.col("ns") > 0)
-    law, says = fitted(timed) or (None, [None] * timed.height)
+    law, says = fitted(timed) or ({}, [None] * timed.height)
     timed = timed.with_columns(pl.Series("law_ns", says, dtype=pl.Float64))
     apart = pl.col("ns") - pl.col("law_ns")
     usual = _FAR * _NORMAL * (apart / pl.col("ns")).abs().median()
     slow = (pl.col("ns") > _SLOW * pl.col("law_ns")) & (apart / pl.col("ns") > usual)
-    known = {name: pl.lit(law and getattr(law, name), pl.Float64) for name in _COEFFICIENTS}
+    known = {name: pl.lit(law.get(name), pl.Float64) for name in _COEFFICIENTS}
     told = pl.concat([timed, steps.filter(ns=0)], how="diagonal")
     return told.with_columns(slow=slow.fill_null(value=False), **known)
 
 
-def slow_steps(report: Report) -> pl.DataFrame:
-    """Steps that take longer than their law says, of one part: columns of :func:`steps_by_law`, and more_ns."""
-    return steps_by_law(report).filter("slow").with_columns(more_ns=pl.col("ns") - pl.col("law_ns"))
+def time_at(steps: pl.DataFrame, tokens: float, kv: float) -> float:
+    """Time of a step (ns) by the law of `steps`, of :func:`steps_by_law` those of one kind and part.
+
+    Between two sizes of graphs it is between theirs, beyond them on the line.
+    """
+    fixed, slope, of_kv = (steps.item(0, name) or 0.0 for name in _COEFFICIENTS)
+    at_sizes = steps.select("n", ns=pl.col("law_ns") - of_kv * pl.col("kv").fill_null(0)).drop_nulls().unique("n")
+    known = at_sizes.sort("n").rows() if steps.item(0, "tokens_are") == PADDED else [(0, fixed)]
+    below = max((one for one in known if one[0] <= tokens), default=known[0])
+    above = min((one for one in known if one[0] >= tokens), default=known[-1])
+    if below[0] < above[0]:
+        slope = (above[1] - below[1]) / (above[0] - below[0])
+    return float(max(below[1] + slope * (tokens - below[0]), 0.0) + of_kv * kv)
 
 
 def _coefficients(target: Numbers, times: Numbers, columns: dict[Any, Numbers]) -> dict[Any, float]:

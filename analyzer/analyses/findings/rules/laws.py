@@ -13,7 +13,7 @@ from kanalyze.analyses.findings import on_gpu, say
 from kanalyze.analyses.findings.on_gpu import REACHED, SHORTEST_NS, Work
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal, phrases, words_of
 from kanalyze.analyses.replay._changes import Mending
-from kanalyze.analyses.serving.step_laws import HOST, slow_steps
+from kanalyze.analyses.serving.step_laws import HOST, steps_by_law
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.work.work import operations_with_roofs
 from kanalyze.report import Report
@@ -156,7 +156,8 @@ def slow_engine_steps(report: Report) -> Findings:
     """One finding per device on the kind of steps, and part of their time, with most time above the law."""
     keys = ["device", "kind", "mode", "part"]
     lengths = dict(windows(report).select("device", pl.col("end") - pl.col("start")).iter_rows())
-    slow = slow_steps(report).with_columns(all_ns=pl.col("more_ns").sum().over(keys), count=pl.len().over(keys))
+    slow = steps_by_law(report).filter("slow").with_columns(more_ns=pl.col("ns") - pl.col("law_ns"))
+    slow = slow.with_columns(all_ns=pl.col("more_ns").sum().over(keys), count=pl.len().over(keys))
     order = {"all_ns": True, **dict.fromkeys(keys, False), "more_ns": True, "index": False}
     worst = slow.sort(list(order), descending=list(order.values())).unique("device", keep="first", maintain_order=True)
     for row in worst.iter_rows(named=True):
