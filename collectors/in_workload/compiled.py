@@ -11,10 +11,9 @@ Triton keeps each kernel that it compiles in a folder of its cache, named by a h
     registers               per thread, from the cubin
     spills                  32-bit words of local memory per thread, as Triton's n_spills, from the cubin
     shared_memory_bytes     per block, static and dynamic
-    compile_ns              what compiling took; null where it came from the cache
-    compile_measured_by     'triton' (its own clock), or 'files' (from the first to the last file of the entry, in a
-                            worker of inductor, which leaves Triton's front end out); null where there is no time
-    cache_hit               whether it came from the cache; null where nobody saw
+    compile_ns              what compiling took, by Triton's own clock, else from the first to the last file of the
+                            entry (of a worker of inductor, which leaves Triton's front end out); null of a hit
+    cache_hit               whether it came from the cache
     ptx                     the file in the capture; null where Triton kept none
     operators, lines        what inductor made it of, by its own comments: operators, and lines of the program; null of
                             any other kernel, and where its code came from a cache
@@ -77,13 +76,6 @@ _SYMBOLS = 2
 _FRAME_SIZE, _REGISTER_COUNT = b"\x11", b"\x2f"
 #: The records of a function: 8 bytes, its symbol's index and a value.
 _RECORD = rb"\x04([\x11\x2f])\x08\x00%b(.{4})"
-
-
-class Compilation(NamedTuple):
-    """Triton's report of the first request for a kernel in a process."""
-
-    cache_hit: bool
-    compile_ns: int
 
 
 class Entry(NamedTuple):
@@ -150,22 +142,20 @@ def rows(
     found: Iterable[Entry],
     *,
     before: frozenset[str] = frozenset(),
-    heard: Mapping[str, Compilation] | None = None,
-    fresh: bool = True,
+    heard: Mapping[str, int | None] | None = None,
     made_of: Mapping[str, Mapping[str, str | None]] | None = None,
 ) -> list[dict[str, Any]]:
     """One row per kernel that the run compiled or loaded from the cache, without its PTX, from the entries after it.
 
-    Given are the hashes that were there before, Triton's reports by hash (None without a listener), whether the run
-    had fresh caches, so that every entry is its own, and what :func:`origins` tells.
+    Given are the hashes that were there before, the times of compilations that Triton reports by hash (None of a hit),
+    and what :func:`origins` tells.
     """
-    made = {}
+    made, times = {}, heard or {}
     for entry in found:
         key = entry.metadata["hash"]
-        report = (heard or {}).get(key)
-        if fresh or report or key not in before:
+        if key in times or key not in before:
             file = _file(entry)
-            made[key] = _row(entry, file, report, compiled_here=key not in before, fresh=fresh)
+            made[key] = _row(entry, file, times.get(key), new=key not in before)
             made[key].update((made_of or {}).get(file) or {"operators": None, "lines": None})
     return _ordered(made)
 
@@ -174,23 +164,18 @@ def _ordered(made: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(made.values(), key=lambda row: (row["name"], row["num_warps"] or 0, row["hash"]))
 
 
-def _row(entry: Entry, file: str, report: Compilation | None, *, compiled_here: bool, fresh: bool) -> dict[str, Any]:
+def _row(entry: Entry, file: str, compile_ns: int | None, *, new: bool) -> dict[str, Any]:
     metadata = entry.metadata
     name = str(metadata.get("name") or entry.path.stem)
     of_inductor = _INDUCTOR_FILE.fullmatch(file) if file else name.startswith("triton_")
     target = metadata["target"] if isinstance(metadata["target"], dict) else {}
     binary = entry.beside(".cubin")
     registers, local_bytes = (resources(binary.read_bytes(), name) if binary.is_file() else None) or (None, None)
-    # In a fresh cache, what this process finds was compiled in this run, by a worker of inductor.
-    by_worker = report is None or (report.cache_hit and fresh)
-    hit = report.cache_hit if report and not (by_worker and compiled_here) else not compiled_here
-    compile_ns, measured = None, None
-    if report and not report.cache_hit:
-        compile_ns, measured = report.compile_ns, "triton"
-    elif not hit:  # from the first stage's file to the metadata, which Triton writes last
+    hit = compile_ns is None and not new
+    if compile_ns is None and new:  # from the first stage's file to the metadata, which Triton writes last
         first = next((path for path in map(entry.beside, (".source", ".ttir")) if path.is_file()), entry.path)
         spent_ns = entry.path.stat().st_mtime_ns - first.stat().st_mtime_ns
-        compile_ns, measured = (spent_ns, "files") if spent_ns > 0 else (None, None)
+        compile_ns = spent_ns if spent_ns > 0 else None
     return {
         "name": name,
         "source": "inductor" if of_inductor else "triton",
@@ -203,7 +188,6 @@ def _row(entry: Entry, file: str, report: Compilation | None, *, compiled_here: 
         "spills": local_bytes // 4 if local_bytes is not None else None,
         "shared_memory_bytes": metadata.get("shared"),
         "compile_ns": compile_ns,
-        "compile_measured_by": measured,
         "cache_hit": hit,
         "ptx": None,
     }
@@ -340,7 +324,7 @@ class Caches:
     """Caches of Triton and inductor during the run, what is saved from them, and compilations that Triton reports.
 
     Attributes:
-        heard: Reports of compilations by hash; None while Triton, which is not imported for it, has no listener.
+        heard: What Triton says that compiling took (ns) by hash, None of a hit; none where it has no listener.
     """
 
     def __init__(self, folder: Path, suffix: str, *, fresh: bool) -> None:
@@ -348,7 +332,7 @@ class Caches:
         self.folder, self.suffix, self.fresh = folder, suffix, fresh
         self.own = folder / f"{OWN_CACHES}{suffix}"
         self.before: frozenset[str] = frozenset()
-        self.heard: dict[str, Compilation] | None = None
+        self.heard: dict[str, int | None] = {}
         self.output_code = OutputCode(folder / "inductor" / f"output_code{suffix}.py")
 
     def begin(self) -> None:
@@ -367,14 +351,13 @@ class Caches:
         if not hasattr(knobs, "compilation"):
             return
         others: Callable[..., None] | None = getattr(knobs.compilation, "listener", None)
-        heard = self.heard = {}
 
         def listener(**event: Any) -> None:  # noqa: ANN401 - the keywords differ between versions
             metadata = event.get("metadata")
             key = metadata.get("hash") if isinstance(metadata, dict) else None
             spent_us, hit = getattr(event.get("times"), "total", None), event.get("cache_hit")
             if isinstance(key, str) and isinstance(spent_us, int) and isinstance(hit, bool):
-                heard.setdefault(key, Compilation(hit, spent_us * 1000))
+                self.heard.setdefault(key, None if hit else spent_us * 1000)
             if others is not None:
                 others(**event)
 
@@ -383,7 +366,7 @@ class Caches:
     def finish(self) -> tuple[list[Path], list[dict[str, Any]]]:
         """Save results and remove our own caches; returns the files and the rows of ``compiled.json``."""
         found = entries(caches(os.environ))
-        made = rows(found, before=self.before, heard=self.heard, fresh=self.fresh, made_of=self.output_code.origins)
+        made = rows(found, before=self.before, heard=self.heard, made_of=self.output_code.origins)
         files = [*keep(self.folder, found, made, suffix=self.suffix), *self.output_code.finish()]
         self._remove(os.getpid() if self.fresh else 0)
         return files, made

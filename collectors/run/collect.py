@@ -527,7 +527,7 @@ def keep_compiled(folder: Path, before: frozenset[Path], launched: Iterable[str]
         return []
     found = compiled.entries(compiled.caches(os.environ))
     old = frozenset(entry.metadata["hash"] for entry in found if entry.path in before)
-    made = compiled.rows(found, before=old, fresh=False)
+    made = compiled.rows(found, before=old)
     compiled.keep(folder, found, made)
     cached_names = {str(entry.metadata.get("name") or entry.path.stem) for entry in found}
     names = sorted((set(launched) & cached_names) - {row["name"] for row in made})
