@@ -59,27 +59,11 @@ class ThreadPair(NamedTuple):
         return self.pairs.height == self.calls.height == self.others.height
 
 
-class Alignment(NamedTuple):
-    """How the launch calls of two recordings are aligned.
+def align(report: Report, other: Report) -> tuple[list[ThreadPair], int] | None:
+    """The threads that launch the same in two recordings, and the number of launch calls of the first.
 
-    Attributes:
-        threads: The threads that both have.
-        calls: Number of launch calls of the first recording.
-    """
-
-    threads: list[ThreadPair]
-    calls: int
-
-    @property
-    def share(self) -> float:
-        """Part of the launches of the first recording that are aligned."""
-        return sum(pair.pairs.height for pair in self.threads) / max(self.calls, 1)
-
-
-def align(report: Report, other: Report) -> Alignment | None:
-    """Aligns the launch calls of two recordings; None unless one process of each makes launches.
-
-    Which process of several is which nothing would tell, since ranks launch the same.
+    None unless one process of each makes launches: which process of several is which nothing would tell, since ranks
+    launch the same.
     """
     from kanalyze.analyses.shared.alignment import aligned  # noqa: PLC0415 - imports numpy, for a report with a trace beside it
 
@@ -93,7 +77,7 @@ def align(report: Report, other: Report) -> Alignment | None:
         at, partner = aligned(*(side.get_column("token").reinterpret(signed=True).to_numpy() for side in both))
         pairs = pl.DataFrame({"left": at, "right": partner}, schema={"left": pl.Int64, "right": pl.Int64})
         threads.append(ThreadPair(left, right, *both, pairs))
-    return Alignment(threads, sides[0].height)
+    return threads, sides[0].height
 
 
 def surroundings(calls: pl.DataFrame) -> pl.Series:
@@ -282,17 +266,18 @@ def host_names(report: Report) -> HostNames:
     if other is None or operations(report).is_empty():
         return _NOTHING
     try:
-        alignment = align(report, other)
-        if alignment is None:
+        threads, calls = align(report, other) or ([], 0)
+        if not calls:
             return _NOTHING
-        if alignment.share >= _ENOUGH:
-            parts, share = {pair.left: _of_thread(other, pair) for pair in alignment.threads}, alignment.share
-        else:
-            stretches = {pair.left: recurring(pair) for pair in alignment.threads}
-            share = sum(int(recurs.sum()) for recurs in stretches.values()) / max(alignment.calls, 1)
+        share = sum(pair.pairs.height for pair in threads) / calls
+        if recurs := share < _ENOUGH:
+            stretches = {pair.left: recurring(pair) for pair in threads}
+            share = max(share, sum(int(same.sum()) for same in stretches.values()) / calls)
             if share < _ENOUGH:
-                return _NOTHING._replace(share=max(alignment.share, share))
-            parts = {pair.left: _of_steps(other, pair, stretches[pair.left]) for pair in alignment.threads}
+                return _NOTHING._replace(share=share)
+            parts = {pair.left: _of_steps(other, pair, stretches[pair.left]) for pair in threads}
+        else:
+            parts = {pair.left: _of_thread(other, pair) for pair in threads}
     except (ClosedReportError, DamagedReportError):
         return _NOTHING
     # a range that the report has itself, and not here, says that the two differ here
@@ -302,7 +287,7 @@ def host_names(report: Report) -> HostNames:
     names = pl.concat([pl.Series("name", [], dtype=pl.String), *every]).drop_nulls().unique().sort()
     rows = pl.DataFrame([names]).with_row_index("row")
     lines = {key: part.join(rows, on="name", maintain_order="left").drop("name") for key, part in parts.items()}
-    return HostNames(names.cast(pl.Categorical), lines, share, alignment.threads, alignment.share < _ENOUGH)
+    return HostNames(names.cast(pl.Categorical), lines, share, threads, recurs)
 
 
 def _of_thread(other: Report, pair: ThreadPair) -> pl.DataFrame:
