@@ -47,7 +47,6 @@ _COUNTS: Final = (
     "tokens",
     "kv",
     "padded",
-    "number",
     *(f"{s}_{n}" for s in "cg" for n in ("requests", "tokens", "kv")),
 )
 
@@ -76,7 +75,7 @@ GRAMMARS: Final = (
     }),
     # [Executor] _forward_step 60000: 0 ctx reqs, 0 ctx tokens, 32 gen reqs
     Grammar("TensorRT-LLM", r"^\[Executor\] _forward_step\b.*\bgen reqs", {
-        "number": r"_forward_step (\d+)", "c_requests": r"(\d+) ctx reqs", "c_tokens": r"(\d+) ctx tokens",
+        "c_requests": r"(\d+) ctx reqs", "c_tokens": r"(\d+) ctx tokens",
         "g_requests": r"(\d+) gen reqs", "g_tokens": r"(\d+) gen tokens",
     }),
     # execute_context_1(512)_generation_3(3), execute_515_context_1(sq512sk900sqsq…sqsk…)_generation_3(sq3sk…sqsq3sqsk…)
@@ -96,13 +95,10 @@ GRAMMARS: Final = (
 #: Ranges of SGLang around the forward passes of a draft model, whose labels are as the target model's.
 _DRAFTS: Final = ("draft", "draft_extend")
 
-#: One of these is in each label.
-_HINTS: Final = ["step[", "decode[", "prefill[", "_forward_step", "execute_", "gpu_model_runner: forward"]
-
 #: A mark of the capture of a graph: capture_128_decode, capture_256_mixed_prefill.
 CAPTURE: Final = r"\bcapture_(\d+)_"
 
-#: Words of a user's pattern in braces, and what each is; there are no others.
+#: Words of a user's pattern in braces, and what each is; there are no others. The number of a step is no column.
 _BRACES: Final = {
     "batch": "requests",
     "requests": "requests",
@@ -120,7 +116,7 @@ _MOST: Final = 2**40
 
 #: What a label says.
 _LABEL: Final = (
-    *("engine", "kind", "label", "number", "requests", "tokens", "padded", "kv_tokens"),
+    *("engine", "kind", "label", "requests", "tokens", "padded", "kv_tokens"),
     *("context_requests", "context_tokens"),
 )
 
@@ -156,10 +152,7 @@ def engine_labels(report: Report) -> pl.DataFrame:
     for pattern, grammar in zip(report.labels, own, strict=True):
         if not labels.get_column("label").str.contains(grammar.label).any():
             raise UnknownNameError.of("range", pattern, names(ranges))
-    if not own:  # reports may have a million names
-        labels = labels.filter(pl.col("label").str.contains_any(_HINTS))
-    grammars = (*own, *GRAMMARS) if labels.height else GRAMMARS[:1]
-    parsed = [_parsed(labels, grammar, rank) for rank, grammar in enumerate(grammars)]
+    parsed = [_parsed(labels, grammar, rank) for rank, grammar in enumerate((*own, *GRAMMARS))]
     return _completed(pl.concat(parsed).unique("range", keep="first", maintain_order=True))
 
 
