@@ -21,9 +21,8 @@ ranges itself), calls of the outermost module, starts of a profiler by the progr
 the program's own loops but the first, by file and line. Nothing synchronizes, and nothing is imported that the program
 does not import. The file of parts (NAME.json; NAME-rankN.json where RANK is a number) has
 
-    duration_ns   how long the script ran
-    starts_ns     when each occurrence of a part began, by name, of a name the first 20,000
-    mark_ns       what one mark cost
+    schema     the layout
+    starts_ns  when each occurrence of a part began, by name, of a name the first 20,000
 
 A workload that is killed or leaves by os._exit has no file. The exit status is the workload's own.
 """
@@ -348,9 +347,6 @@ NAMES = 200
 CALL = "the outermost module's call"
 OWN = "the program's own profiler"
 
-#: Marks by which the cost of one is measured.
-_TRIED = 2_000
-
 
 class Marks:
     """When each occurrence of a part began: times of :func:`time.perf_counter_ns`, by name the first :data:`EACH`."""
@@ -369,14 +365,6 @@ class Marks:
             starts = self.starts.setdefault(name, array("q"))
         if len(starts) < EACH:
             starts.append(time.perf_counter_ns())
-
-    def cost_ns(self) -> float:
-        """Mean time that one mark takes here, measured on marks that are not kept."""
-        others = Marks()
-        began_ns = time.perf_counter_ns()
-        for _ in range(_TRIED):
-            others.mark(CALL)
-        return (time.perf_counter_ns() - began_ns) / _TRIED
 
     def watch(self) -> None:
         """Marks the parts of what the program imports from now on, ranges but while torch.compile is tracing."""
@@ -405,15 +393,13 @@ def parts_noted(file: Path, script: str) -> Iterator[None]:
         loops = EveryChange(places, lines=False)
         os.register_at_fork(after_in_child=loops.stop)
         loops.start()
-    ours, began_ns = os.getpid(), time.perf_counter_ns()
+    ours = os.getpid()
     try:
         yield
     finally:
-        duration_ns = time.perf_counter_ns() - began_ns
         if os.getpid() == ours:  # a forked child ends here, too
             with suppress(Exception):  # the run itself is what was asked for, and other threads may go on
                 starts = places.loops(folder_of(script))
                 starts.update({name: list(times) for name, times in list(marks.starts.items())})
-                content = {"schema": SCHEMA, "duration_ns": duration_ns, "mark_ns": marks.cost_ns()}
-                text = json.dumps({**content, "starts_ns": starts})
+                text = json.dumps({"schema": SCHEMA, "starts_ns": starts})
                 torch_script.write_bytes(file, text.encode())

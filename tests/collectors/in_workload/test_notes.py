@@ -286,7 +286,6 @@ def test_steps_of_torch_are_marked(tmp_path):
     assert notes.OWN not in counts
     assert counts["step"] == counts["Optimizer.step#SGD.step"] == counts[notes.CALL] == 6
     assert counts["enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"] == 7
-    assert told["mark_ns"] > 0
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs torch; CI has it in a step of its own")

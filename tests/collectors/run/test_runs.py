@@ -307,8 +307,7 @@ def test_the_marks_of_a_script_are_kept(stand_ins, monkeypatch):
     capture = collect("train.py", ["-m", "x"], output=Path("cap"), passes=("nsys",), python=sys.executable)
     assert capture.checks == ["check: ok ['-m', 'x'] False"]
     told = json.loads(Path("cap/bare.json").read_text())
-    assert (told["schema"], told["starts_ns"]) == (1, {})
-    assert 0 < told["duration_ns"] < capture.manifest["passes"][0]["steps"][0]["duration_ns"]
+    assert told == {"schema": 1, "starts_ns": {}}
 
 
 @pytest.mark.parametrize(
