@@ -29,7 +29,7 @@ with late():
     from kanalyze.collectors import workload as shipped
     from kanalyze.collectors.tools import found as doctors
     from kanalyze.readers import user_cache
-    from kanalyze.readers.capture import read_capture
+    from kanalyze.readers.capture import reports as captures
 
 if TYPE_CHECKING:
     from kanalyze.collectors import Capture, Captures, Options
@@ -203,7 +203,7 @@ def _finish(captured: Capture | Captures) -> None:
     try:
         if two:
             summarize.shown_compared(*(capture.folder for capture in sides.values()))
-        elif read_capture.holds_reports(captured.folder):
+        elif captures.ways(captured.folder):
             summarize.shown([captured.folder])
     except IncomparableError as error:
         print_message(f"Note: not compared: {error}")

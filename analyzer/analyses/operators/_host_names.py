@@ -162,9 +162,9 @@ def events_between(report: Report, key: ThreadKey, gaps: pl.DataFrame) -> pl.Dat
         gaps: start and end of the intervals, sorted and disjoint.
 
     Returns:
-        A row per interval: free_ns (outside of CUDA calls) and name, as in :mod:`kanalyze.analyses.host._thread_names`:
-        of the innermost event that at least half of that was in, in the program's innermost function of which that
-        holds; ``between A and B`` where half of it was in no event; else null.
+        A row per interval: free_ns (outside of CUDA calls) and name: that of the innermost event that at least half of
+        that was in, in the program's innermost function of which that holds; ``between A and B`` where half of it was
+        in no event; else null.
     """
     gaps = gaps.select("start", "end").with_row_index("gap")
     calls = report.kind("api").filter(of_thread(key)).select(**intervals.OF_EVENTS)

@@ -170,7 +170,7 @@ def timed_parts(report: Report) -> pl.DataFrame:
     }
     on_host = steps.drop_nulls("gap_ns").with_columns(**told, kv=none)
     every = pl.concat([on_gpu, on_host]).sort("device", "kind", "mode", "part", "index")
-    return every.select(*_KEYS, "index", "label", "start_ns", "ns", "n", "kv")
+    return every.select(*_KEYS, "index", "label", "ns", "n", "kv")
 
 
 def law_points(report: Report) -> pl.DataFrame:

@@ -48,11 +48,6 @@ def accepts(path: Path, head: bytes) -> bool:
     return os.path.isfile(path / MANIFEST)  # noqa: PTH113 - Path.is_file raises of a name that is too long
 
 
-def holds_reports(folder: Path) -> bool:
-    """Whether the capture folder holds a report of any tool."""
-    return bool(reports_in(folder) or samples_in(folder) or traces_in(folder) or runs_in(folder, "ncu"))
-
-
 def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
     """Opens the capture in the folder `path`; with several nsys runs, the first one.
 

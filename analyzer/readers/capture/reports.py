@@ -32,11 +32,8 @@ _READ: Final = (*_REPORTS, ".ncu-rep", ".details.csv", ".kz")
 
 def several_tools(path: Path) -> bool:
     """Whether `path` is a capture with a timeline (nsys or torch) and reports of further tools."""
-    path = unpacked(path)
-    if not read_capture.accepts(path, b""):
-        return False
-    timed, counters = (read_capture.reports_in(path) or samples_in(path), traces_in(path)), runs_in(path, "ncu")
-    return all(timed) or (any(timed) and bool(counters))
+    tools = {run.recorder for run in ways(path)} if read_capture.accepts(unpacked(path), b"") else set[Tool]()
+    return len(tools) > 1
 
 
 class Run(NamedTuple):
