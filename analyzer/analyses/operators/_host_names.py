@@ -13,7 +13,7 @@ from kanalyze.analyses.host._range_lines import named_events, neighbours, progra
 from kanalyze.analyses.operators._host_tree import host_tree
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey, key_columns, of_thread
-from kanalyze.columns import gathered, nearest_place, parts_by, positions, rows_at, told_of
+from kanalyze.columns import gathered, mixed, nearest_place, parts_by, positions, rows_at, told_of
 from kanalyze.decoder.fields import normalised
 from kanalyze.errors import ClosedReportError, DamagedReportError
 from kanalyze.report import Report
@@ -28,9 +28,6 @@ _ALIKE: Final = 0.5
 
 #: Launches before and after a time between two launches that are its surroundings, on each side.
 _AROUND: Final = 4
-
-#: Multiplier of the number of surroundings, a large odd one: the product of another modulo 2 ** 64.
-_MULTIPLIER: Final = 0x9E3779B97F4A7C15
 
 #: Least length of a stretch of recurring launches, as a part of the trace's: a forward pass alone is no training step.
 _STRETCH: Final = 0.5
@@ -82,11 +79,9 @@ def align(report: Report, other: Report) -> tuple[list[ThreadPair], int] | None:
 
 def surroundings(calls: pl.DataFrame) -> pl.Series:
     """A number for what was launched right before and after the time that follows each launch; null near both ends."""
-    token = calls.get_column("token").rename("around")
-    found = token.new_from_index(0, len(token)) * 0 if len(token) else token
-    for shift in range(-_AROUND, _AROUND):
-        found = found * _MULTIPLIER + token.shift(shift)
-    return found
+    around = calls.select(pl.col("token").shift(shift).alias(str(shift)) for shift in range(-_AROUND, _AROUND))
+    known = pl.all_horizontal(pl.all().is_not_null())
+    return around.select(pl.when(known).then(mixed(around.columns)).alias("around")).to_series()
 
 
 def recurring(pair: ThreadPair) -> pl.Series:
@@ -183,12 +178,8 @@ def events_between(report: Report, key: ThreadKey, gaps: pl.DataFrame) -> pl.Dat
 def _innermost(events: pl.DataFrame, key: ThreadKey, gaps: pl.DataFrame, free: pl.DataFrame) -> pl.DataFrame:
     """The innermost event that at least half of the free time of a gap is in: gap, name, ns (its whole duration)."""
     own = events.filter(of_thread(key)).select("start", "end", "name").with_row_index("event")
-    # of each event and gap that overlap
-    first = gaps.get_column("end").search_sorted(own.get_column("start"), side="right").alias("first")
-    stop = gaps.get_column("start").search_sorted(own.get_column("end"), side="left").alias("stop")
-    over = pl.int_ranges("first", pl.max_horizontal("first", "stop"), dtype=pl.UInt32)
-    every = own.with_columns(pl.DataFrame([first, stop]).select(gap=over)).explode("gap").drop_nulls("gap")
-    inside = every.join(gaps.select("gap", "free_ns", until="end", since="start"), on="gap", how="inner")
+    times = gaps.select("gap", "free_ns", since="start", until="end")
+    inside = own.join_where(times, pl.col("start") < pl.col("until"), pl.col("end") > pl.col("since"))
     sides = inside.select(start=pl.max_horizontal("start", "since"), end=pl.min_horizontal("end", "until"))
     time = intervals.overlap(sides.get_column("start"), sides.get_column("end"), free)
     enough = inside.filter((time >= inside.get_column("free_ns") * _MOST) & (time > 0))
