@@ -26,7 +26,7 @@ from kanalyze.analyses.device._operations import (
 )
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import distinct, having, nearest, rows_at, told_of
+from kanalyze.columns import distinct, having, nearest, rows_at, sure, told_of
 from kanalyze.intervals import OF_EVENTS
 from kanalyze.report import Report
 from kanalyze.tools import CUDA, HIP, RUNTIME, is_amd
@@ -94,6 +94,11 @@ def _cuda_names(report: Report) -> dict[str, str]:
 def names_that(report: Report, fits: Callable[[str], object]) -> list[str]:
     """Distinct names of calls of the processes in scope whose CUDA name (:func:`cuda_name`) passes `fits`."""
     return [name for name, known in _cuda_names(report).items() if fits(known)]
+
+
+def graph_call(report: Report, names: pl.Series) -> pl.Series:
+    """Whether each call name launches a CUDA graph."""
+    return sure(names.is_in(names_that(report, lambda name: "GraphLaunch" in name)))
 
 
 def calls_that(report: Report, fits: Callable[[str], object], *columns: str, **named: str | pl.Expr) -> pl.DataFrame:

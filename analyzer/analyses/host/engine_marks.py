@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from kanalyze.analyses.device._operations import families, operations
+from kanalyze.analyses.host._call_kinds import graph_call
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD
@@ -227,9 +228,8 @@ def _completed(marks: pl.DataFrame) -> pl.DataFrame:
 # such steps lack, else prefill. So much is learned only of a program that serves: nothing of it is a backward pass,
 # some steps compute attention kernel by kernel, and others replay graphs of several batches.
 
-#: Copies from the device; calls that launch a graph; kernels of training.
+#: Copies from the device; kernels of training.
 _READS: Final = r"(?i)DtoH|device-to-host"
-LAUNCHES_GRAPH: Final = "GraphLaunch"
 _TRAINS: Final = r"(?i)backward|bwd|_grad|dgrad|wgrad|optimizer|adam"
 
 #: Fewest steps of a thread that serves, kernels of a step, and different replays.
@@ -247,11 +247,11 @@ _MARKS: Final = {**dict.fromkeys((*THREAD, "start", "end"), pl.Int64), "kind": p
 def learned_marks(report: Report) -> pl.DataFrame:
     """The steps of threads that serve: :data:`THREAD`, start, end and kind; none of other programs."""
     found = [pl.DataFrame(schema=_MARKS)]
-    calls, kernels = (report.kind(kind).get_column("name").unique().cast(pl.String) for kind in ("api", "kernel"))
-    if not calls.str.contains(LAUNCHES_GRAPH).any() or kernels.str.contains(_TRAINS).any():
+    calls, kernels = (report.kind(kind).get_column("name").unique() for kind in ("api", "kernel"))
+    if not graph_call(report, calls).any() or kernels.cast(pl.String).str.contains(_TRAINS).any():
         return found[0]
     work = operations(report, "call_name", "call_start", "call_end", "thread_id").drop_nulls("call_start")
-    replays = pl.col("call_name").cast(pl.String).str.contains(LAUNCHES_GRAPH)
+    replays = graph_call(report, work.get_column("call_name"))
     ran = pl.col("end") - pl.col("start")
     work = work.with_columns(pl.col("name").cast(pl.String), ran=ran, replayed=ran * replays).sort("call_start")
     for own in work.partition_by(THREAD, maintain_order=True):

@@ -22,7 +22,7 @@ from kanalyze.analyses.device._operations import (
     with_facts,
 )
 from kanalyze.analyses.device._windows import busy_spans, busy_within, windows
-from kanalyze.analyses.host._call_kinds import begun_before, captures, graph_steps, loading_seen, names_that, shown_cold
+from kanalyze.analyses.host._call_kinds import begun_before, captures, graph_call, graph_steps, loading_seen, shown_cold
 from kanalyze.analyses.idle._attribution import launch_waits, waited_ns
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import median_of
@@ -115,7 +115,7 @@ def launched_kernels(report: Report) -> pl.DataFrame:
     work = device_operations(report).filter(pl.col("kind") == "kernel")
     work = work.select("row", "name", "device", "process_id", kernel_ns="dur_ns")
     work = with_facts(report, work, "call_row", "call_start", "call_name")
-    alone = work.get_column("call_row").is_not_null() & ~launches_graphs(report, work.get_column("call_name"))
+    alone = work.get_column("call_row").is_not_null() & ~graph_call(report, work.get_column("call_name"))
     work = in_order(work.drop("call_name").filter(alone), "call_start")
     work = work.with_columns(first=mixed(KERNEL).is_first_distinct())
     work = work.filter(~shared(work.get_column("call_row"))).drop("call_start")
@@ -131,23 +131,13 @@ _GRAPH: Final = ("process_id", "device", "graph_exec_id", "mark")
 _HASHES: Final = 1 << 31
 
 
-def launches_graphs(report: Report, names: pl.Series) -> pl.Series:
-    """Whether each call name launches a CUDA graph."""
-    return names.is_in(_graph_calls(report)).fill_null(value=False)
-
-
-def _graph_calls(report: Report) -> list[str]:
-    """Names of the calls that launch CUDA graphs."""
-    return names_that(report, lambda name: "GraphLaunch" in name)
-
-
 def has_graphs(report: Report) -> bool:
     """Whether any operation belongs to a CUDA graph; cheaper than finding out which."""
     named = any(
         report.table(name).select(pl.col("graph_exec_id").count()).item()
         for name in ("kernel_config", "copy_detail", "graph_detail")
     )
-    possible = named or report.kind("graph").height or _graph_calls(report)
+    possible = named or report.kind("graph").height or graph_call(report, report.kind("api").get_column("name")).any()
     return bool(possible) and not _with_graph_ids(report).is_empty()
 
 
@@ -189,7 +179,7 @@ def _with_graph_ids(report: Report) -> pl.DataFrame:
     """The operations of graphs, with graph_exec_id, graph_id and correlation_id."""
     ids = ("graph_exec_id", "graph_id")
     work = operations(report, "call_name", "correlation_id", *ids)
-    by_call = launches_graphs(report, work.get_column("call_name"))
+    by_call = graph_call(report, work.get_column("call_name"))
     mine = by_call | work.select(pl.col("graph_exec_id").is_not_null() | (pl.col("kind") == "graph")).to_series()
     return work.filter(mine).select(
         "row", "event_id", "kind", "name", "start", "end", "device", "process_id", "correlation_id", *ids

@@ -9,6 +9,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, operations
+from kanalyze.analyses.host._call_kinds import graph_call
 from kanalyze.analyses.host._range_lines import named_events, neighbours, program_functions
 from kanalyze.analyses.operators._host_tree import host_tree
 from kanalyze.analyses.shared.analysis import once_per_process
@@ -19,9 +20,6 @@ from kanalyze.errors import ClosedReportError, DamagedReportError
 from kanalyze.report import Report
 from kanalyze.schema import Column
 from kanalyze.units import percent
-
-#: Launches of a CUDA graph are all alike: one tool records its nodes, the other one a whole.
-_GRAPH: Final = "GraphLaunch"
 
 #: Least part of the launches of the smaller of two threads that the other one makes, too, for them to be one thread.
 _ALIKE: Final = 0.5
@@ -128,9 +126,9 @@ def _launch_calls(report: Report) -> pl.DataFrame:
     work = work.select(token=token.fill_null(0), call="call_row").drop_nulls("call")
     sums = work.group_by("call").agg(pl.col("token").sum()).sort("call")
     made = rows_at(report.kind("api").select(*THREAD, "name", "start_ns", "dur_ns"), sums.get_column("call"))
-    graph = pl.col("name").cast(pl.String).str.contains(_GRAPH, literal=True).fill_null(value=False)
-    token = pl.when(graph).then(pl.lit(0, dtype=pl.UInt64)).otherwise(sums.get_column("token"))
-    calls = made.select(*THREAD, start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"), token=token)
+    # launches of a CUDA graph are all alike: one tool records its nodes, the other one a whole
+    tokens = sums.get_column("token").set(graph_call(report, made.get_column("name")), 0)
+    calls = made.select(*THREAD, start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"), token=tokens)
     return calls.drop_nulls().sort("start", "end", *THREAD)
 
 

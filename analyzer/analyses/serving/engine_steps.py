@@ -16,7 +16,8 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, in_device_scope, operations
-from kanalyze.analyses.host.engine_marks import CAPTURE, DECODE, KINDS, LAUNCHES_GRAPH, REPLAYED, engine_marks
+from kanalyze.analyses.host._call_kinds import graph_call
+from kanalyze.analyses.host.engine_marks import CAPTURE, DECODE, KINDS, REPLAYED, engine_marks
 from kanalyze.analyses.idle._attribution import ledger_pieces
 from kanalyze.analyses.ranges.captured import captured_as
 from kanalyze.analyses.shared.analysis import once_per_process, part_of
@@ -327,7 +328,7 @@ def _on_devices(report: Report, marks: pl.DataFrame) -> pl.DataFrame:
     inside = launched.hstack(rows_at(spans.select("mark", until="end"), place))
     inside = inside.filter(pl.col("call_start") < pl.col("until"))
     names = captured_as(report, inside.get_column("row"), "path").str.extract(CAPTURE).cast(pl.Int64)
-    replayed = pl.col("call_name").cast(pl.String).str.contains(LAUNCHES_GRAPH).fill_null(value=False)
+    replayed = graph_call(report, inside.get_column("call_name"))
     by_row = pl.col("name").cast(pl.String).str.contains(_BLOCK_PER_ROW)
     ran = pl.col("end") - pl.col("start")
     told = inside.with_columns(names.alias("of_capture"), ran=ran, inside=ran * replayed)
