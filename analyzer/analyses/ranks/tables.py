@@ -5,22 +5,23 @@ Definitions: docs/definitions.md, section 11; docs/whatif.md, "Over ranks".
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from itertools import accumulate
+from typing import Any, Final, NamedTuple
 
-import numpy as np
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.communication._matching import POINT_TO_POINT, Ints
+from kanalyze.analyses.communication._matching import POINT_TO_POINT
 from kanalyze.analyses.communication._waits import CLASSES
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.ranks._job import Job
-from kanalyze.analyses.replay._path import CAUSES, NOWHERE, Walkable, first_node, nodes, walk
+from kanalyze.analyses.replay._path import Way, ending_at, walk, way_of
 from kanalyze.analyses.replay.critical_path import BY_RANK, sums_by_rank
 from kanalyze.analyses.shared.statistics import BUCKETS
+from kanalyze.columns import gathered
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table, columns
 
@@ -272,14 +273,14 @@ def common_steps(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 class _Part(NamedTuple):
-    """A rank, and the nodes of its report in times of the job."""
+    """A rank, and what walks lead along in its report."""
 
     member: int
     process: int | None
-    next: pl.Series  # the node at which a walk goes on after each
-    table: pl.DataFrame  # begin, leave, own and edge of each
-    collectives: Ints  # the nodes that its collectives are
-    first: int  # the node that it ends with
+    span: tuple[int, int]  # its window, in the job's time
+    shift: int  # what times of its report are moved by to be in the job's
+    way: Way
+    talks: pl.DataFrame  # its collectives: at (row of all of the job), row (of its operations) and node of the start
 
 
 def rank_path(job: Job, reports: Iterable[tuple[int, Report]]) -> pl.DataFrame:
@@ -289,39 +290,22 @@ def rank_path(job: Job, reports: Iterable[tuple[int, Report]]) -> pl.DataFrame:
 
     Returns:
         :data:`BY_RANK`, the rank with most of the path first; empty where no report can be opened.
-
-    Raises:
-        AssertionError: The pieces do not sum to the window.
     """
     moved = {row["rank"]: row for row in job.offsets.iter_rows(named=True)}
-    common, spans = _common(job), {}
+    common = _common(job)
     ends = common.group_by("member").agg(pl.col("low").min(), pl.col("high").max())
     steps = {member: (low, high) for member, low, high in ends.iter_rows()}
-    parts = []
-    for rank, report in reports:
-        row = moved[rank]
-        shift = row["origin_ns"] - row["offset_ns"] - job.origin_ns
-        narrowed = report.narrow(process=row["process_id"], device=row["device"])
-        recorded = windows(narrowed).select(pl.col("start").min() + shift, pl.col("end").max() + shift).row(0)
-        spans[row["member"]] = steps.get(row["member"], recorded)
-        parts.append(_part(narrowed, row["member"], shift, spans[row["member"]][1]))
+    parts = [_part(job, report, moved[rank], steps) for rank, report in reports]
     if not parts:
         return BY_RANK.empty()
-    low, high = min(span[0] for span in spans.values()), max(span[1] for span in spans.values())
-    last = max(parts, key=lambda part: spans[part.member][1])
-    bases = np.cumsum([0, *(len(part.next) for part in parts)])
-    pieces = walk(_together(job, parts, bases), last.first + int(bases[parts.index(last)]), low, high)
-    length = int((pieces.get_column("end") - pieces.get_column("start")).sum())
-    if length != high - low:
-        raise AssertionError(
-            f"the critical path over ranks sums to {length} ns, its window is {high - low} ns: {pieces}"
-        )
-    at = np.searchsorted(bases, pieces.get_column("node").to_numpy(), side="right") - 1
-    members = pl.Series([part.member for part in parts])[at]
-    processes = pl.Series([part.process for part in parts], dtype=pl.Int64)[at]
+    last = max(parts, key=lambda part: part.span[1])
+    parts = [*(part for part in parts if part is not last), last]  # the walk begins with the last link
+    sides = min(part.span[0] for part in parts), last.span[1]
+    pieces = walk(*_together(job, parts), sides, [part.shift for part in parts])
+    members = pl.Series([part.member for part in parts])[pieces.get_column("way")]
+    processes = pl.Series("process_id", [part.process for part in parts], dtype=pl.Int64)[pieces.get_column("way")]
     ranks = job.ranks.get_column("rank")[members].alias("rank")
-    pieces = pieces.with_columns(ranks, processes.alias("process_id"))
-    return sums_by_rank(pieces, common.get_column("step").n_unique() or None)
+    return sums_by_rank(pieces.with_columns(ranks, processes), common.get_column("step").n_unique() or None)
 
 
 def _common(job: Job) -> pl.DataFrame:
@@ -334,44 +318,49 @@ def _common(job: Job) -> pl.DataFrame:
     return shifted.select("member", "step", low=pl.col("start_ns") - moved, high=pl.col("end_ns") - moved)
 
 
-def _part(report: Report, member: int, shift: int, high: int) -> _Part:
-    """The nodes of a rank's report, moved to the time of the job."""
-    own = nodes(report)
-    every = own.described(pl.int_range(len(own.next), dtype=pl.UInt32, eager=True))
-    known = own.next.is_not_null()
-    leave = every.get_column("leave")
-    moved = every.with_columns(pl.col("begin") + shift, (leave + shift).zip_with(known, leave))
-    talks = exclusive_operations(report).filter(pl.col("bucket") == "communication").sort("began", "event_id")
-    rows = intervals.first_come(talks).get_column("row").to_numpy().astype(np.int64)
-    return _Part(member, report.scope.process, own.next, moved, rows, max(first_node(report, high - shift), 0))
+def _part(job: Job, report: Report, row: dict[str, Any], steps: dict[int, tuple[int, int]]) -> _Part:
+    """What walks lead along in the report of a rank, a `row` of the job's, up to the end of its `steps`."""
+    member, shift = row["member"], row["origin_ns"] - row["offset_ns"] - job.origin_ns
+    own = report.narrow(process=row["process_id"], device=row["device"])
+    recorded = windows(own).select(pl.col("start").min() + shift, pl.col("end").max() + shift).row(0)
+    low, high = steps.get(member, recorded)
+    found = ending_at(own, low - shift, high - shift)
+    way, first = way_of(own, found), int(job.collected.first[member])
+    links = way.links.with_columns(pl.col("begun", "over", "at") + shift)
+    talks = exclusive_operations(own).filter(pl.col("bucket") == "communication").sort("began", "event_id")
+    talks = intervals.first_come(talks).select("row")
+    if talks.height != job.collected.first[member + 1] - first:  # it was put together from another report
+        talks = talks.clear()
+    nodes = gathered(found.network.numbers.starts, talks.get_column("row")).alias("node")
+    talks = talks.with_columns(nodes, at=pl.int_range(pl.len()) + first)
+    return _Part(member, row["process_id"], (low, high), shift, way._replace(links=links), talks)
 
 
-def _together(job: Job, parts: list[_Part], bases: Ints) -> Walkable:
-    """The nodes of all ranks as one: a collective leads to the rank that came last to it."""
-    table = pl.concat([part.table for part in parts])
-    following = pl.concat(
-        [(part.next + int(base)).cast(pl.UInt32) for part, base in zip(parts, bases[:-1], strict=True)]
+def _together(job: Job, parts: Sequence[_Part]) -> tuple[list[Way], pl.DataFrame]:
+    """The ways of all ranks, and their links: a collective of which all are there leads to the rank that came last."""
+    bases = accumulate((part.way.links.height for part in parts), initial=0)
+    placed = [
+        [
+            one.with_columns(pl.col(name) + base, way=at)
+            for one, name in ((part.way.links, "source"), (part.talks, "node"))
+        ]
+        for at, (part, base) in enumerate(zip(parts, bases, strict=False))
+    ]
+    links, talks = map(pl.concat, zip(*placed, strict=True))
+    whole = job.matches.select(pl.col("present") >= pl.col("size").fill_null(pl.col("present"))).to_series()
+    match = pl.Series("match", job.found.match).gather(talks.get_column("at")).cast(pl.Int64)
+    alone = pl.col("node").is_null() | ~gathered(whole, match.set(match < 0, None)).fill_null(value=False)
+    talks = talks.with_columns(match, begun=gathered(links.get_column("at"), talks.get_column("node"))).filter(~alone)
+    last = pl.col("begun", "node").sort_by("begun", maintain_order=True).last().over("match")
+    talks = talks.select("way", last.name.prefix("last_"), point="row")
+    links = links.join(talks, on=["way", "point"], how="left", maintain_order="left")
+    links = links.with_columns(
+        pl.coalesce(f"last_{name}", of).alias(of) for name, of in (("begun", "begun"), ("node", "source"))
     )
-    begin = table.get_column("begin").to_numpy()
-    node = np.full(len(job.collected), NOWHERE, dtype=np.int64)
-    for part, base in zip(parts, bases[:-1], strict=True):
-        first, stop = job.collected.first[part.member : part.member + 2]
-        if stop - first == len(part.collectives):
-            node[first:stop] = part.collectives + base
-    whole = job.matches.select(pl.col("present") >= pl.col("size").fill_null(pl.col("present"))).to_series().to_numpy()
-    rows = job.found.order[: job.found.first[-1]]
-    match = job.found.match[rows]
-    kept = whole[match] & (node[rows] >= 0)
-    at, match = node[rows[kept]], match[kept]
-    order = np.lexsort((begin[at], match))
-    at, match = at[order], match[order]
-    ends = np.flatnonzero(np.r_[match[1:] != match[:-1], True]) if len(match) else np.zeros(0, dtype=np.int64)
-    late = np.repeat(at[ends], np.diff(np.r_[-1, ends])) if len(match) else at
-    arrival = begin[late]
-    own = table.get_column("own").scatter(pl.Series(at), CAUSES.index("transfer"))
-    waiting = late != at
-    moved, arrived = pl.Series(at[waiting], dtype=pl.UInt32), pl.Series(arrival[waiting], dtype=pl.Int64)
-    times = (table.get_column(name).scatter(moved, arrived) for name in ("begin", "leave"))
-    following = following.scatter(moved, pl.Series(late[waiting], dtype=pl.UInt32))
-    table = table.with_columns(own, *times)
-    return Walkable(following, table.get_column("begin"), table.__getitem__)
+    ways = []
+    for at, part in enumerate(parts):
+        own = part.way.operations
+        rows = talks.filter(way=at).get_column("point")
+        moving = own.get_column("cause").scatter(rows, "transfer") if len(rows) else own.get_column("cause")
+        ways.append(part.way._replace(operations=own.with_columns(moving)))
+    return ways, links

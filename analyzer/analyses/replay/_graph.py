@@ -15,9 +15,9 @@ call                      row in `calls` of the outermost call that launched it;
                           then what it waited for beside `stream_before` is unknown
 stream_before             row of the operation before it in its stream; of legacy null and blocking streams of one
                           context, which wait for each other, the one of both that ended last
-event_before              row of the operation behind the CUDA event for which its stream waited
-event_told                whether that event is recorded; False: some event, graph or callback asked for an order,
-                          and `event_before` is the operation of another stream that ended last before it
+event_before              row of the operation behind the CUDA event for which its stream waited; where that is not
+                          recorded, but some event, graph or callback asked for an order, the operation of another
+                          stream that ended last before it
 graph_before              for a node of a CUDA graph: row of the node that it depends on, of several the one that ended
                           last; where the report tells no dependencies, of the node of the same launch that ended
                           last before it
@@ -38,10 +38,10 @@ process_before            row of the outermost call of any thread of its process
                           null if it is nested
 ========================  ==================================================================================
 
-An operation may start before its `call` ends, and before its `stream_before` ends (programmatic launches, clocks): then
-the begin of that released it, not its end (:func:`releases`). All other edges lead from an end to a start that is no
-earlier. Edges between operations lead down in (start, end, row), edges between calls (`process_before`) down in the
-order of (end, -start, -row): no cycle within either. Through both, a cycle needs events of one and the same instant.
+An operation may start before its `call` ends, and before its `stream_before` ends (programmatic launches, clocks). All
+other edges lead from an end to a start that is no earlier. Edges between operations lead down in (start, end, row),
+edges between calls (`process_before`) down in the order of (end, -start, -row): no cycle within either. Through both, a
+cycle needs events of one and the same instant.
 """
 
 from __future__ import annotations
@@ -80,7 +80,6 @@ def order_in_streams(report: Report, work: pl.DataFrame, calls: pl.DataFrame) ->
     guessed = _kept(line, _other_stream(report, line, calls)).join(told, on="row", how="anti")
     line = line.with_columns(
         _placed(line, pl.concat([told, guessed]), "event_before"),
-        pl.col("row").is_in(told.get_column("row").implode()).alias("event_told"),
         _placed(line, _kept(line, _same_graph(report, line)), "graph_before"),
     )
     return line.drop("row")
@@ -271,10 +270,6 @@ def _before_in_process(calls: pl.DataFrame) -> pl.Series:
     return _placed(calls, pl.concat(found), "process_before")
 
 
-#: Columns of `operations` that point to an earlier operation, in the order in which equal releases are told apart.
-BEFORE: Final = ("stream_before", "graph_before", "event_before")
-
-
 class Dependencies(NamedTuple):
     """The dependency graph of a report; the columns are those of the module's description."""
 
@@ -290,22 +285,3 @@ def dependencies(report: Report) -> Dependencies:
     call = gathered(calls.get_column("outer"), work.get_column("call_row")).alias("call")
     work = work.select("start", pl.max_horizontal("start", "end").alias("end"), "device", "process_id")
     return Dependencies(order_in_streams(report, work.with_columns(call), calls), calls)
-
-
-def releases(graph: Dependencies) -> pl.DataFrame:
-    """Time at which each kind of edge lets each operation start (ns), at most its start; null without such an edge.
-
-    Columns: ``call_at``, one for each of :data:`BEFORE`, and the latest of them. The end of what the edge leads to; its
-    begin where that had not ended when the operation started, or ended no earlier than the operation itself.
-    """
-    work, found = graph.operations, []
-    for column in ("call", *BEFORE):
-        at, source = work.get_column(column), graph.calls if column == "call" else work
-        began, ended = (gathered(source.get_column(side), at) for side in ("start", "end"))
-        early = ended > work.get_column("start")
-        if column == "call":
-            early |= ended >= work.get_column("end")
-        first = began.zip_with(early, ended)
-        least = pl.min_horizontal(first.alias("first"), "start")
-        found.append(work.select(pl.when(first.is_not_null()).then(least).alias(f"{column}_at")).to_series())
-    return pl.DataFrame(found).with_columns(latest=pl.max_horizontal(pl.all()))

@@ -200,11 +200,12 @@ class Network(NamedTuple):
     """The network of a report up to the end of a window.
 
     Attributes:
-        nodes: One row per node in topological order: at (recorded time). Node 0 is the origin, at time 0; the last one
-            is the end of the window.
+        nodes: One row per node in topological order: at (recorded time), what it is (:data:`_WHAT`), and row (the place
+            of its call, or the row of its operation). Node 0 is the origin, at time 0; the last one is the end of the
+            window.
         edges: target and source (nodes), point, kind, slack (recorded, ns), place (of the call whose host time it is;
-            for kinds cut and transfer the row of the operation; else null), binds, lag (ns; that of a replay), low and
-            high (those of its bounds); sorted by target.
+            for kinds cut, overlap and transfer the row of the operation that runs; else null), binds, lag (ns; that of
+            a replay), low and high (those of its bounds); sorted by target.
         numbers: The nodes of calls, by place, and of operations, by row; null past the end.
         line: The calls.
         graph: The dependencies.
@@ -282,7 +283,7 @@ def network(report: Report, start: int, end: int) -> Network:
     nodes = _nodes(line, graph, collectives, end)
     numbers = _numbers(line, graph, nodes)
     edges = _edges(line, graph, nodes, numbers, collectives)
-    return Network(nodes.select("at"), edges, numbers, line, graph, start, end, *_planned(edges))
+    return Network(nodes.select("at", "what", "row"), edges, numbers, line, graph, start, end, *_planned(edges))
 
 
 def _planned(edges: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
@@ -461,8 +462,8 @@ def _of_operations(line: HostLine, graph: Dependencies, numbers: Numbers) -> lis
         held = over & gathered(staged, known.get_column("row"))
         for chosen, name in ((over & ~held, kind), (held, "staged"), (~over, "overlap")):
             source, rows = (known.get_column(one).filter(chosen) for one in (column, "row"))
-            point = zero if name == "overlap" else source
-            found.append(_edge(name, gathered(numbers.starts, rows), gathered(numbers.starts, source), point))
+            point, place = (zero, source) if name == "overlap" else (source, None)
+            found.append(_edge(name, gathered(numbers.starts, rows), gathered(numbers.starts, source), point, place))
     places = gathered(line.places, work.get_column("call")).alias("place")
     known = work.with_columns(places).drop_nulls("place")
     ended = calls.select("end", "blocks")[known.get_column("place")]

@@ -5,7 +5,7 @@ Definition: docs/whatif.md, "The critical path".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import polars as pl
@@ -18,10 +18,11 @@ from kanalyze.analyses.host._call_kinds import unseen_syncs
 from kanalyze.analyses.host._range_lines import named_events, neighbours, on_lines, program_functions, range_lines
 from kanalyze.analyses.host._thread_timeline import shown_calls
 from kanalyze.analyses.idle._idle_parts import range_names
-from kanalyze.analyses.replay._graph import BEFORE, Dependencies, dependencies, releases
+from kanalyze.analyses.replay._graph import dependencies
+from kanalyze.analyses.replay._network import LATEST, Network, network, point_values, recorded_values
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey, by_thread, innermost_lines, line_of, overlaid, touched
-from kanalyze.columns import gathered, in_order, rows_at, slices
+from kanalyze.columns import gathered, in_order, rows_at
 from kanalyze.report import Report
 
 Lines = dict[ThreadKey, pl.DataFrame]
@@ -43,196 +44,167 @@ CAUSES: Final = (
 
 _CAUSE: Final = pl.Enum(CAUSES)
 
-#: Causes of the time before an operation by the edge that released it.
-_EDGES: Final = dict(zip(BEFORE, ("stream order", "graph order", "event wait"), strict=True))
+#: Causes of the time between what an edge leads from and its node, by kind; other kinds are of an operation or a call.
+_LAGS: Final = {
+    **dict.fromkeys(("stream", "staged"), "stream order"),
+    **dict.fromkeys(("thread", "handover", "tail"), "host"),
+    **dict.fromkeys(("recorded", "window"), "unknown"),
+    "graph": "graph order",
+    "event": "event wait",
+    "launch": "launch latency",
+    "early launch": "launch",
+    "return": "return of a wait",
+}
 
-#: No node.
-NOWHERE: Final = -1
+#: Kinds of edges in whose time the operation of their place runs.
+_RUNS: Final = ("transfer", "cut", "overlap")
 
-#: Before all times.
-_LONG_AGO: Final = -(1 << 62)
-
-
-class Walkable(NamedTuple):
-    """Nodes of which each has a next one, of several ranks; those of a report give the same."""
-
-    next: pl.Series  # the node at which a walk goes on after each (UInt32); null where none is known
-    begin: pl.Series  # start of the own piece of each (ns)
-    #: Gives of nodes (UInt32) begin, leave (when the next one is entered, ns), own and edge (the causes of both pieces,
-    #: as indices of :data:`CAUSES`).
-    described: Callable[[pl.Series], pl.DataFrame]
-
-
-class Nodes(NamedTuple):
-    """The nodes of walks through a recording."""
-
-    next: pl.Series  # the node at which a walk goes on after each (UInt32); null where none is known
-    begin: pl.Series  # start of the own piece of each (ns)
-    #: Of operations: leave (when the next node is entered, ns), own and edge (the causes of both pieces, as
-    #: indices of :data:`CAUSES`).
-    work: pl.DataFrame
-    graph: Dependencies  # what the nodes are of
-    unseen: pl.Series  # rows of calls that waited for work from before the recording
-
-    def row(self, nodes: pl.Series) -> pl.Series:
-        """Rows of the operations that `nodes` are, which are the first nodes; null for those of calls."""
-        return nodes.set(nodes >= self.work.height, None)
-
-    def call(self, nodes: pl.Series) -> pl.Series:
-        """Rows of the calls that `nodes` are, or are the begin of; null for operations."""
-        place = nodes.set(nodes < self.work.height, None) - self.work.height
-        return (place % max(self.graph.calls.height, 1)).cast(pl.UInt32)
-
-    def described(self, nodes: pl.Series) -> pl.DataFrame:
-        """What :attr:`Walkable.described` gives."""
-        calls, row = self.graph.calls, self.call(nodes)
-        known = rows_at(calls.select("kind", "waited_for", "process_before"), row)
-        before = gathered(calls.get_column("end"), known.get_column("process_before")).alias("before")
-        unseen = row.is_in(self.unseen.implode()) if len(self.unseen) else pl.lit(value=False)
-        waits = pl.col("waited_for").is_not_null() & (pl.col("node") < self.work.height + calls.height)
-        columns = [nodes.alias("node"), gathered(self.begin, nodes).alias("begin"), before]
-        told = rows_at(self.work, self.row(nodes)).hstack(known).hstack(columns)
-        return told.select(
-            "begin",
-            pl.coalesce("leave", pl.when(waits).then("begin").otherwise("before"), _LONG_AGO),
-            pl.coalesce(
-                "own",
-                pl.when(waits).then(_code("return of a wait")),
-                pl.when(unseen).then(_code("unknown")),
-                pl.when(pl.col("kind") == "launch").then(_code("launch")),
-                _code("call"),
-            ),
-            pl.coalesce("edge", _code("host")),
-        )
+#: A step of a link that is behind all its calls.
+_LAST: Final = 1 << 40
 
 
-def nodes(report: Report) -> Nodes:
-    """The nodes of all walks through a report, for any window; not kept: half a gigabyte of 7 million operations."""
-    graph = dependencies(report)
-    work, calls = _operations(report, graph), graph.calls
-    start, behind = calls.get_column("start"), calls.get_column("waited_for")
-    waits = behind.is_not_null()
-    before = (calls.get_column("process_before") + work.height).cast(pl.UInt32)
-    over = gathered(graph.operations.get_column("end"), behind)
-    following = pl.concat([work.get_column("next"), behind.zip_with(waits, before).alias("next"), before.alias("next")])
-    begin = pl.concat([work.get_column("begin"), over.zip_with(waits, start).alias("begin"), start.alias("begin")])
-    return Nodes(following.rechunk(), begin.rechunk(), work.drop("next", "begin"), graph, unseen_syncs(report))
+class Ending(NamedTuple):
+    """The network of a window, and what its path ends with."""
+
+    network: Network
+    row: int | None  # the operation that runs at the window's end, of several the first; else the first to start later
+    at: int  # the window's end, or when that operation starts later
 
 
-def _operations(report: Report, graph: Dependencies) -> pl.DataFrame:
-    """The nodes of the operations: begin, leave, own, edge and next."""
-    work = graph.operations
-    ends = [gathered(work.get_column("end"), work.get_column(name)).alias(f"{name}_end") for name in BEFORE]
-    call_end = gathered(graph.calls.get_column("end"), work.get_column("call")).alias("call_end")
-    rank = operations(report).get_column("rank").cast(pl.Int8).alias("own")
-    line = work.select("start", "call", *BEFORE).hstack([*releases(graph), *ends, call_end, rank])
-    first = {name: pl.col(f"{name}_at") == pl.col("latest") for name in (*BEFORE, "call")}  # of equal ones the first
-    by = pl.coalesce(pl.when(binds).then(pl.lit(place, pl.UInt8)) for place, binds in enumerate(first.values()))
-    line = line.with_columns(by.alias("by"))
-    by_name = {name: pl.col("by") == place for place, name in enumerate(first)}
-    at_end, begins = pl.col("call_at") == pl.col("call_end"), work.height + graph.calls.height
-    told = line.select(
-        pl.col("start").alias("begin"),
-        pl.coalesce(
-            *(pl.when(by_name[name]).then(pl.min_horizontal(f"{name}_end", "start")) for name in BEFORE),
-            "latest",
-            _LONG_AGO,
-        ).alias("leave"),
-        "own",
-        pl.coalesce(
-            pl.when(pl.col("call").is_null() & by_name["event_before"].ne_missing(other=True)).then(_code("unknown")),
-            *(pl.when(by_name[name]).then(_code(cause)) for name, cause in _EDGES.items()),
-            pl.when(by_name["call"] & ~at_end).then(_code("launch")),
-            pl.when(by_name["call"]).then(_code("launch latency")),
-            _code("unknown"),
-        ).alias("edge"),
-        pl.coalesce(
-            *(pl.when(by_name[name]).then(name) for name in BEFORE),
-            pl.when(by_name["call"]).then(pl.col("call") + pl.when(at_end).then(work.height).otherwise(begins)),
-        ).alias("next"),
-    )
-    return _with_partners(report, told)
+def ending_at(report: Report, low: int, high: int) -> Ending:
+    """The end of a window; the operation is of the device and the processes in scope."""
+    scope, own = report.scope, pl.col("stream").is_not_null() & (pl.col("end") >= high)
+    if scope.device is not None:
+        own &= pl.col("device") == scope.device
+    if scope.window is not None and scope.window.process is not None:
+        own &= pl.col("process_id") == scope.window.process
+    work = dependencies(report).operations.with_row_index("row").filter(own)
+    first = work.sort(pl.col("start").clip(lower_bound=high - 1), "row").head(1)  # all that run then come first
+    row, start, end = first.select("row", "start", "end").row(0) if first.height else (None, high, high)
+    return Ending(network(report.whole, low, max(high, end)), row, max(high, start))
 
 
-def _with_partners(report: Report, told: pl.DataFrame) -> pl.DataFrame:
-    """Collectives with partners in the report: they transfer since the last rank came, and lead to that."""
-    found = last_arrivals(report)
-    late = found.filter(pl.col("late") != pl.col("row"))
-    moving = found.filter("sized").get_column("row")
-    own = told.get_column("own").scatter(moving, CAUSES.index("transfer"))
-    arrival, rows = late.get_column("arrival"), late.get_column("row")
-    return told.with_columns(
-        own,
-        *(told.get_column(name).scatter(rows, arrival) for name in ("begin", "leave")),
-        told.get_column("next").scatter(rows, late.get_column("late")),
-    )
+@once_per_report
+def ending(report: Report) -> Ending | None:
+    """The end of the report's window; None without operations."""
+    sides = span(report)
+    return None if sides is None else ending_at(report, *sides)
 
 
-def _code(cause: str) -> pl.Expr:
-    return pl.lit(CAUSES.index(cause), dtype=pl.Int8)
+class Way(NamedTuple):
+    """What each node of a network waited for, along which walks lead."""
+
+    #: One row per node: source, kind, point and place of the edge that binds, begun, over and at (when its source was,
+    #: its point, and the node, ns), what the node is and its row; null of the origin. The last is the window's end.
+    links: pl.DataFrame
+    calls: pl.DataFrame  # by place, with cause
+    operations: pl.DataFrame  # by row: call, cause while it runs, and when its call returned (ns)
 
 
-def walk(through: Walkable | Nodes, first: int, low: int, high: int) -> pl.DataFrame:
-    """The walk from node `first`, which is entered at `high`, back to `low` (ns).
+def way_of(report: Report, found: Ending) -> Way:
+    """What walks from the end of a window lead along."""
+    net, graph, row = found.network, dependencies(report), found.row
+    at, calls = net.nodes.get_column("at"), net.line.calls
+    values = point_values(net.line, recorded_values(net.line, graph))
+    edges = net.edges.filter("binds").select("source", "kind", "point", "place")
+    edges = pl.concat([edges.clear(1), edges])
+    begun = gathered(at, edges.get_column("source")).alias("begun")
+    over = (begun + gathered(values, edges.get_column("point"))).alias("over")
+    links = edges.hstack([begun, over, *net.nodes])
+    if row is not None:
+        start, finish = (one.item(row) for one in (net.numbers.starts, net.numbers.finishes))
+        source, point = (start, row) if finish is None else (finish, len(values) - 1)
+        end = (source, "cut", point, row, at.item(source), found.at, found.at, "window", 0)
+        links = pl.concat([links, pl.DataFrame([end], schema=links.schema, orient="row")])
+    sized = last_arrivals(report).filter("sized").get_column("row")
+    running = pl.Series(CAUSES, dtype=_CAUSE)[operations(report).get_column("rank").cast(pl.UInt32)]
+    running = running.scatter(sized, "transfer") if len(sized) else running
+    unseen = pl.col("row").is_in(unseen_syncs(report).implode())
+    doing = pl.when(unseen).then(pl.lit("unknown")).when(pl.col("kind") == "launch").then(pl.lit("launch"))
+    calls = calls.with_columns(cause=doing.otherwise(pl.lit("call")).cast(_CAUSE))
+    returned = gathered(graph.calls.get_column("end"), graph.operations.get_column("call"))
+    return Way(links, calls, graph.operations.select("call", cause=running, returned=returned))
 
-    Returns:
-        The pieces in the order of time: start, end, cause, node. They are disjoint, and cover [low, high].
+
+def walk(
+    ways: Sequence[Way], links: pl.DataFrame, sides: tuple[int, int], shifts: Sequence[int] = (0,)
+) -> pl.DataFrame:
+    """The walk from the last of `links` back to the begin of a window: the pieces of the path in the order of time.
+
+    `links` are those of all `ways`, with the way of each, and times that are moved by `shifts`. The pieces cover the
+    window without gaps: start, end, cause, row (of the operation that it is of, or in front of), call (row of the api
+    events: what it is of, or leads to, or what launched the operation) and way.
     """
-    every = _visited(through, first, low)
-    last, entered, found = int(every.item(-1)), high, []
-    for part in slices(every.alias("node").to_frame()):
-        pieces = _pieces(through, part.to_series(), last, low, entered)
-        entered = int(pieces.item(0, "start"))
-        found.append(pieces.filter(pl.col("end") > pl.col("start")))
-    return pl.concat(found[::-1], rechunk=True)
+    source, at = links.get_column("source").item, links.get_column("at").item
+    node, seen = links.height - 1, dict[int, None]()
+    while node not in seen and at(node) > sides[0] and (before := source(node)) is not None:
+        seen[node] = None
+        node = before
+    passed = links[pl.Series([*seen], dtype=pl.UInt32)].with_row_index("order")
+    parts = [
+        _pieces(one, passed.filter(way=number), shift).with_columns(way=pl.lit(number))
+        for number, (one, shift) in enumerate(zip(ways, shifts, strict=True))
+    ]
+    # before all that is known, or where the walk came back: events of one instant that wait for each other
+    rest = {
+        "order": pl.lit(len(seen), pl.UInt32),
+        "start": pl.lit(sides[0], pl.Int64),
+        "cause": pl.lit("unknown", _CAUSE),
+    }
+    line = pl.concat([parts[0].clear(1).with_columns(**rest), *parts]).sort("order", "step", descending=[True, False])
+    line = line.with_columns(pl.col("start").clip(*sides).cum_min(reverse=True))
+    line = line.with_columns(end=pl.col("start").shift(-1, fill_value=sides[1]))
+    return line.filter(pl.col("end") > pl.col("start")).drop("order", "step")
 
 
-def _pieces(through: Walkable | Nodes, visited: pl.Series, last: int, low: int, entered: int) -> pl.DataFrame:
-    """The pieces of some nodes of a walk, in the order of time, also those without length; `last` ends the walk."""
-    told = through.described(visited).with_columns(left=pl.col("leave").clip(low, entered).cum_min(), node=visited)
-    # a walk that came back to where it had been: events of one instant that wait for each other
-    is_last = pl.col("node") == last
-    stuck = is_last & (pl.col("left") > low)
-    line = told.select(
-        left=pl.when(is_last).then(low).otherwise("left"),
-        entered=pl.col("left").shift(1, fill_value=entered),
-        edge=pl.when(stuck).then(_code("unknown")).otherwise("edge"),
-        begin="begin",
-        own="own",
-        node="node",
+def _pieces(way: Way, passed: pl.DataFrame, shift: int) -> pl.DataFrame:
+    """The pieces of links, each until the next begins: by order of the link, and by step in it."""
+    work, calls, size, kind, what = way.operations, way.calls, way.operations.height, pl.col("kind"), pl.col("what")
+    ran = passed.filter(pl.col("point") < size).select("order", start="begun", step=-1, row="point")
+    # and what lies between the point and the node
+    held = pl.when(kind == "held").then(pl.col("point") - size)
+    place = pl.coalesce(pl.when(what.is_in(["begin", "end"])).then("row").when(kind == "tail").then("place"), held)
+    row = pl.when(kind.is_in(_RUNS)).then("place").when(what == "start").then("row")
+    lags = passed.with_columns(row=row, place=place)
+    lags = lags.hstack(rows_at(work.select("call", "returned"), lags.get_column("row")))
+    unlaunched = (what == "start") & pl.col("call").is_null()
+    returned, over = pl.col("returned") + shift, pl.when(kind != "recorded").then("over").otherwise(-LATEST)
+    untold = pl.when(unlaunched & ~kind.is_in(["event", "overlap"])).then(pl.lit("unknown"))
+    before = pl.when((kind == "recorded") & (what == "begin")).then(pl.lit("host"))
+    late = pl.when((kind == "staged") & returned.is_between("over", "at")).then(pl.lit("launch latency"))
+    usual = kind.replace_strict(_LAGS, default=None, return_dtype=pl.String)
+    cause = pl.coalesce(untold, before, late, usual).cast(_CAUSE)
+    lags = lags.select("order", "row", "place", start=over, step=pl.lit(_LAST), cause=cause)
+    pieces = pl.concat([lags, ran, *_of_calls(calls, passed, size, shift)], how="diagonal_relaxed")
+    of_call = rows_at(calls.select(called="row", doing="cause"), pieces.get_column("place"))
+    of_work = rows_at(work.select(launched="call", running="cause"), pieces.get_column("row"))
+    return pieces.hstack([*of_call, *of_work]).select(
+        *("order", "step", "start", "row"),
+        call=pl.coalesce("called", "launched"),
+        cause=pl.coalesce("cause", "running", "doing"),
     )
-    line = line.with_columns(pl.min_horizontal(pl.max_horizontal("begin", "left"), "entered").alias("begin")).reverse()
-    pieces = line.select(
-        start=pl.concat_arr("left", "begin").explode(),
-        code=pl.concat_arr("edge", "own").explode(),
-        node=pl.concat_arr("node", "node").explode(),
-    ).with_columns(end=pl.col("start").shift(-1, fill_value=entered))
-    cause = pl.Series("cause", CAUSES, dtype=_CAUSE)[pieces.get_column("code").cast(pl.UInt32)]
-    return pieces.select("start", "end", cause, "node")
 
 
-def _visited(through: Walkable | Nodes, first: int, low: int) -> pl.Series:
-    """The nodes of a walk, by runs, until one that begins at `low` or before."""
-    node = pl.int_range(pl.len(), dtype=pl.UInt32)
-    leads_on = (pl.col("next") + 1).eq_missing(node)
-    ends = through.next.alias("next").to_frame().select(pl.when(~leads_on).then(node).forward_fill().fill_null(0))
-    last_of, begin, after = ends.to_series().item, through.begin.item, through.next.item
-    seen: dict[int, int] = {}  # where the run to each last node was entered
-    at: int | None = first
-    while at is not None:
-        last = last_of(at)
-        if last in seen:
-            break
-        seen[last] = at
-        if begin(last) <= low:
-            break
-        at = after(last)
-    runs = [(entered, last) for last, entered in seen.items()]
-    if at is not None and at > seen[last]:
-        runs.append((at, seen[last] + 1))
-    line = pl.DataFrame(runs, schema={"entered": pl.Int64, "last": pl.Int64}, orient="row")
-    every = line.select(pl.int_ranges("entered", pl.col("last") - 1, -1, dtype=pl.Int64).explode())
-    return every.to_series().cast(pl.UInt32)
+def _of_calls(calls: pl.DataFrame, passed: pl.DataFrame, size: int, shift: int) -> list[pl.DataFrame]:
+    """The calls of a thread since the source of a link, the last of them as far as its point, and what is before each.
+
+    `size` is the number of operations, which come before calls among points.
+    """
+    segment, point, last = calls.get_column("segment"), pl.col("point"), pl.col("last")
+    through = passed.filter(point.is_between(size, size + 2 * calls.height - 1))
+    through = through.select("order", last=(point - size) % max(calls.height, 1), whole=point >= size + calls.height)
+    # the end of a call that blocks is a node of its own
+    through = through.filter(~(pl.col("whole") & gathered(calls.get_column("blocks"), through.get_column("last"))))
+    opens = calls.get_column("place").filter(segment != segment.shift(1, fill_value=0))
+    first = gathered(opens, gathered(segment, through.get_column("last")) - 1)
+    through = through.with_columns(place=pl.int_ranges(first, last + 1, dtype=pl.UInt32)).explode("place")
+    through = through.hstack(calls.select("start", "gap", "begins")[through.get_column("place")])
+    start, step = pl.col("start") + shift, pl.col("place").cast(pl.Int64) * 2
+    before, during = through.filter(~pl.col("begins")), through.filter(pl.col("whole") | (pl.col("place") != last))
+    return [
+        before.select("order", "place", start=start - pl.col("gap"), step=step, cause=pl.lit("host", _CAUSE)),
+        during.select("order", "place", start=start, step=step + 1),
+    ]
 
 
 #: Schema of :func:`path`.
@@ -254,73 +226,18 @@ def path(report: Report) -> pl.DataFrame:
     Columns: start, end, cause, row (of the operation that it is of, or that it is in front of; null for a piece of the
     host), call (row of the api events: what the piece is of, or leads to, or what launched the operation),
     process_id, thread_id and at (the host thread and time at which that was asked for).
-
-    Raises:
-        AssertionError: The pieces do not sum to the window.
     """
-    sides = span(report)
-    if sides is None or (first := first_node(report, sides[1])) == NOWHERE:
+    sides, found = span(report), ending(report)
+    if sides is None or found is None:
         return pl.DataFrame(schema=PATH)
-    low, high = sides
-    through = nodes(report)
-    pieces = walk(through, first, low, high)
-    node = pieces.get_column("node")
-    of = [through.row(node).alias("row"), through.call(node).alias("call")]
-    pieces = _described(report, pieces.drop("node").hstack(of))
-    found = int((pieces.get_column("end") - pieces.get_column("start")).sum())
-    if found != high - low:
-        raise AssertionError(f"the critical path sums to {found} ns, its window is {high - low} ns: {pieces}")
-    return pieces
-
-
-def first_node(report: Report, high: int) -> int:
-    """The node at which the walk from `high` begins: an operation or a call.
-
-    The operation that runs then, of several the first one; else the first to start later, or of what ended before the
-    last one, a device before the host.
-    """
-    graph, scope = dependencies(report), report.scope
-    own = pl.col("stream").is_not_null()
-    if scope.device is not None:
-        own &= pl.col("device") == scope.device
-    if scope.window is not None and scope.window.process is not None:
-        own &= pl.col("process_id") == scope.window.process
-    work = graph.operations.with_row_index("row").filter(own)
-    since = pl.col("start").clip(lower_bound=high - 1)  # all that run then come first
-    last = work.filter(pl.col("end") >= high).sort(since, "row").head(1)
-    if last.height:
-        return int(last.item(0, "row"))
-    return _latest(graph.calls, work, graph.operations.height, high)
-
-
-def _latest(calls: pl.DataFrame, work: pl.DataFrame, count: int, high: int) -> int:
-    """The node of what ended last before `high`: one of the operations `work`, or a call of one of their processes."""
-    used = work.get_column("process_id").unique()
-    own = calls.with_row_index("row").filter(
-        (pl.col("outer") == pl.col("row"))
-        & (pl.col("start") < high)
-        & pl.col("process_id").is_in(used.implode(), nulls_equal=True)
-    )
-    sides = [
-        part.select("start", pl.min_horizontal("end", high).alias("end"), pl.lit(rank).alias("rank"), "row")
-        for rank, part in enumerate((work, own))
-    ]
-    last = pl.concat(sides).filter(pl.col("end") == pl.col("end").max()).sort("rank", "row").head(1)
-    if last.is_empty():
-        return NOWHERE
-    return int(last.item(0, "row")) + count * int(last.item(0, "rank"))
-
-
-def _described(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
-    """Adds to the pieces what they lead to, and where they were asked for: the columns of :data:`PATH`."""
-    graph = dependencies(report)
-    row, called = pieces.get_column("row"), pieces.get_column("call")
-    call = called.zip_with(called.is_not_null(), gathered(graph.operations.get_column("call"), row))
-    process, thread, at = (gathered(graph.calls.get_column(name), call) for name in (*THREAD, "start"))
+    way = way_of(report, found)
+    pieces = walk([way], way.links.with_columns(way=pl.lit(0)), sides)
+    call, row = pieces.get_column("call"), pieces.get_column("row")
+    process, thread, at = (gathered(dependencies(report).calls.get_column(name), call) for name in (*THREAD, "start"))
     if process.has_nulls():
         own = gathered(operations(report).get_column("process_id"), row)
         process = process.zip_with(process.is_not_null(), own)
-    return pieces.with_columns(call, process, thread, at.alias("at")).select(*PATH)
+    return pieces.with_columns(process, thread, at.alias("at")).select(*PATH)
 
 
 #: Causes of what a host thread does, whose pieces have the time of that thread.

@@ -8,20 +8,20 @@ median lag of its kind where that kind releases, whichever is less, and the rest
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Unpack
+from typing import Final, Unpack
 
 import polars as pl
 
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, facts_of, with_facts
 from kanalyze.analyses.device._windows import span
-from kanalyze.analyses.replay._graph import BEFORE, Dependencies, dependencies, releases
+from kanalyze.analyses.replay._graph import dependencies
+from kanalyze.analyses.replay._network import LATEST
 from kanalyze.analyses.replay._path import (
     CAUSES,
-    NOWHERE,
     ON_HOST,
     by_operator,
     by_range,
-    first_node,
+    ending,
     named_pieces,
     path,
     with_names,
@@ -32,129 +32,37 @@ from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
 
-if TYPE_CHECKING:
-    import numpy as np  # in functions alone: the page of a small report never imports it
-    import numpy.typing as npt
-
-    Ints = npt.NDArray[np.int64]
-
-#: With more operations, and begins and ends of calls, in the window slack is not computed: 7 million of them take some
-#: 5 s, and 0.4 GB more than the path.
-MOST: Final = 1 << 26
-
 #: Edges that are numbers of Python at a time.
 _SLICE: Final = 1 << 18
 
 
-#: Edges between the nodes of a walk (operations, then ends of calls, then their begins): what has to be over before,
-#: what it leads to, and how much later the source may end before the target is late (ns).
-_EDGE: Final = {"source": pl.UInt32, "target": pl.UInt32, "room": pl.Int64}
-
-
-def edges(report: Report) -> pl.DataFrame:
-    """The edges of a report, :data:`_EDGE`; those from what had not ended when the other began are left out."""
-    graph = dependencies(report)
-    parts = [*_to_operations(graph), *_between_calls(graph)]
-    cast = [pl.col(name).cast(dtype) for name, dtype in _EDGE.items()]
-    return pl.concat([pl.DataFrame(schema=_EDGE), *(part.select(cast) for part in parts)])
-
-
-def _to_operations(graph: Dependencies) -> list[pl.DataFrame]:
-    work, calls, kinds = graph.operations, graph.calls, ("call", *BEFORE)
-    line = releases(graph).with_row_index("target").hstack(work.select("start", *kinds))
-    began = line.get_column("call_at") < gathered(calls.get_column("end"), work.get_column("call"))
-    places = pl.col("call").cast(pl.Int64) + pl.lit(work.height) + pl.when(began).then(calls.height).otherwise(0)
-    line, found = line.with_columns(places.alias("call")), []
-    for name in kinds:
-        gap, binding = pl.col("start") - pl.col(f"{name}_at"), pl.col(f"{name}_at") == pl.col("latest")
-        usual = line.select(gap.filter(binding).median()).item()
-        room = pl.when(binding).then(0).otherwise(gap - pl.min_horizontal(gap, pl.lit(int(usual or 0))))
-        part = line.drop_nulls(name)
-        if name != "call":  # its end did not release what began before
-            over = gathered(work.get_column("end"), part.get_column(name).cast(pl.UInt32)) <= part.get_column("start")
-            part = part.filter(over)
-        found.append(part.select(source=name, target="target", room=room))
-    return found
-
-
-def _between_calls(graph: Dependencies) -> list[pl.DataFrame]:
-    operations, count = graph.operations.height, graph.calls.height
-    end = pl.col("row").cast(pl.Int64) + operations
-    over = gathered(graph.operations.get_column("end"), graph.calls.get_column("waited_for"))
-    line = graph.calls.with_row_index("row").with_columns(over=over)
-    own = pl.when(pl.col("waited_for").is_not_null()).then(pl.col("over") - pl.col("start")).otherwise(0)
-    before = pl.col("process_before").cast(pl.Int64) + operations
-    return [
-        line.select(source=end + count, target=end, room=own),
-        line.drop_nulls("waited_for").select(source="waited_for", target=end, room=pl.lit(0)),
-        line.drop_nulls("process_before").select(source=before, target=end + count, room=pl.lit(0)),
-    ]
-
-
 @once_per_report
-def slack(report: Report) -> pl.Series | None:
-    """How much longer each operation may take before the window's end moves (ns); None of too large a window.
+def slack(report: Report) -> pl.Series:
+    """How much longer each operation may take before the window's end moves (ns); null where it ends outside of it.
 
-    Null for operations that do not end in the window.
+    Nodes are taken from the last to the first: how late what follows may be is known before what it waited for.
     """
-    import numpy as np  # noqa: PLC0415 - it takes long to import
-
-    sides, graph = span(report), dependencies(report)
-    if sides is None:
+    sides, found = span(report), ending(report)
+    if sides is None or found is None:
         return pl.Series("slack", [], dtype=pl.Int64)
-    low, high = sides
-    call_start, call_end, work = _of(graph.calls, "start"), _of(graph.calls, "end"), graph.operations.height
-    ends = np.concatenate([_of(graph.operations, "end"), call_end, call_start])
-    begins = np.concatenate([_of(graph.operations, "start"), call_end, call_start])
-    first = first_node(report, high)
-    if first == NOWHERE:
-        return pl.Series("slack", [None], dtype=pl.Int64).new_from_index(0, work)
-    last = max(high, int(begins[first]))  # what begins next ends the path
-    inside = (ends > low) & (begins <= last)
-    if int(inside.sum()) > MOST:
-        return None
-    free = np.maximum(last - ends, 0)
-    free[first] = 0
-    _limit(free, edges(report), inside, _order(begins, ends[:work]))
-    told = pl.Series("slack", free[:work])
-    return told.set(pl.Series(~inside[:work] | (ends[:work] > high)), None)
-
-
-def _of(frame: pl.DataFrame, column: str) -> Ints:
-    return frame.get_column(column).to_numpy()
-
-
-def _order(begins: Ints, ends: Ints) -> npt.NDArray[np.uint32]:
-    """Place of each node among all by their begins; of one instant ends of calls, begins of calls, operations by end.
-
-    `ends` are those of the operations, the first nodes.
-    """
-    import numpy as np  # noqa: PLC0415 - it takes long to import
-
-    nodes = np.concatenate([np.arange(len(ends), len(begins)), np.argsort(ends, kind="stable")]).astype(np.uint32)
-    nodes = nodes[np.argsort(begins[nodes], kind="stable")]
-    places = np.empty_like(nodes)
-    places[nodes] = np.arange(len(nodes), dtype=np.uint32)
-    return places
-
-
-def _limit(late: Ints, known: pl.DataFrame, inside: npt.NDArray[np.bool_], places: npt.NDArray[np.uint32]) -> None:
-    """Lowers by how much each node may be `late` to what all that follows may be, and the room of the edge.
-
-    Nodes are taken from the last to the first: what begins later is known before what it waited for.
-    """
-    import numpy as np  # noqa: PLC0415 - it takes long to import
-
-    source, target, room = (column.to_numpy() for column in known)
-    near = inside[source] & inside[target]
-    source, target, room = source[near], target[near], room[near]
-    order, may = np.argsort(places[target], kind="stable")[::-1], late.data
-    for first in range(0, len(order), _SLICE):
-        part = order[first : first + _SLICE]
-        for one, other, more in zip(source[part].tolist(), target[part].tolist(), room[part].tolist(), strict=True):
-            least = may[other] + more
-            if least < may[one]:  # noqa: PLR1730 - min() takes twice as long
-                may[one] = least
+    net, work = found.network, dependencies(report).operations
+    starts, what, ends = net.numbers.starts, pl.col("what"), work.get_column("end")
+    row = net.nodes.get_column("row").set(net.nodes.get_column("what") != "start", None)
+    until = net.nodes.with_columns(until=gathered(ends, row)).select(pl.coalesce("until", "at"), what, "at")
+    ahead = (pl.col("at") > found.at) | ((what == "window") & pl.lit(found.row is not None))
+    may = (
+        until.select(pl.when(ahead).then(LATEST).otherwise((found.at - pl.col("until")).clip(0))).to_series().to_list()
+    )
+    if found.row is not None:  # what the path ends with
+        may[starts.item(found.row)] = 0
+    for part in net.edges.select("source", "target", pl.col("slack") - pl.col("lag")).reverse().iter_slices(_SLICE):
+        for source, target, room in zip(*(column.to_list() for column in part), strict=True):
+            least = may[target] + room
+            if least < may[source]:  # noqa: PLR1730 - min() takes twice as long
+                may[source] = least
+    nodes = net.numbers.finishes.zip_with(net.numbers.finishes.is_not_null(), starts)
+    free = gathered(pl.Series("slack", may, dtype=pl.Int64), nodes)
+    return free.set(~ends.is_between(*sides, closed="right"), None)
 
 
 _CAUSE: Final = Column("cause", pl.Enum(CAUSES), "What the time went to: " + ", ".join(CAUSES) + ".")
@@ -317,9 +225,7 @@ def _by_cause(report: Report) -> pl.DataFrame:
 
 def _by_kernel(report: Report) -> pl.DataFrame:
     work = exclusive_operations(report).select("row", "name", ns=pl.col("end") - pl.col("start"))
-    room, unknown = slack(report), pl.Series([None], dtype=pl.Int64).new_from_index(0, work.height)
-    free = unknown if room is None else gathered(room, work.get_column("row"))
-    every = work.with_columns(free.alias("free")).group_by("name").agg(
+    every = work.with_columns(gathered(slack(report), work.get_column("row")).alias("free")).group_by("name").agg(
         total_ns=pl.col("ns").sum(),
         count=pl.len().cast(pl.Int64),
         slack_ns=pl.col("free").min(),
