@@ -1,13 +1,14 @@
 """The critical path, said a second time: one step back after the other, each by looking at all events.
 
-Written from docs/whatif.md, "The critical path". What calls blocked on, and the events for which streams waited, are
-those of the tables that tests hold by themselves.
+Written from docs/whatif.md, "The critical path". What calls may have blocked on, and the events for which streams
+waited, are those of the tables that tests hold by themselves.
 """
 
 from kanalyze.analyses.communication._recorded import last_arrivals
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.host._call_kinds import unseen_syncs
 from kanalyze.analyses.replay._graph import dependencies
+from kanalyze.analyses.replay._network import host_line
 from kanalyze.analyses.streams.concurrency import used_streams
 
 
@@ -16,6 +17,11 @@ class SlowPath:
         graph = dependencies(report)
         self.work = graph.operations.hstack(operations(report).select("bucket")).with_row_index("row").rows(named=True)
         self.calls = graph.calls.with_row_index("row").rows(named=True)
+        line, self.behind = host_line(report, graph), {}
+        for place, row in line.waits.iter_rows():  # the last of those that ended while it blocked
+            call, ended = line.calls["row"][place], self.work[row]["end"]
+            if ended > self.calls[call]["start"]:
+                self.behind[call] = max(self.behind.get(call, (0, 0)), (ended, -row))
         self.outer = [call for call in self.calls if call["outer"] == call["row"]]
         self.unseen = set(unseen_syncs(report))
         self.late = {row["row"]: row for row in last_arrivals(report).rows(named=True)}
@@ -47,8 +53,8 @@ class SlowPath:
             return self.operation(self.work[row])
         call = self.calls[row]
         if what == "end":
-            if call["waited_for"] is not None:
-                behind = self.work[call["waited_for"]]
+            if row in self.behind:
+                behind = self.work[-self.behind[row][1]]
                 return [(behind["end"], "return of a wait", ("call", row))], ("operation", behind["row"])
             cause = "unknown" if row in self.unseen else "launch" if call["kind"] == "launch" else "call"
             return [(call["start"], cause, ("call", row))], ("begin", row)

@@ -30,10 +30,6 @@ start, end                ns; end >= start
 process_id, thread_id
 kind                      ``wait`` (it blocks, also if it launches, too: a copy), ``launch``, or ``other``
 outer                     row of the outermost call of its thread around it: its own, unless it is nested
-waited_for                row in `operations` of what it blocked on: the operation that ended last inside it, of
-                          those that it can have waited for; null for none. Of nested calls the outer one has it.
-                          Where the report does not say for which stream or event: of the process, in calls of more
-                          than 10 µs
 process_before            row of the outermost call of any thread of its process that ended last before it began;
                           null if it is nested
 ========================  ==================================================================================
@@ -53,10 +49,10 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import facts_of, in_time, launching_rows, operations
 from kanalyze.analyses.host._call_kinds import names_that
-from kanalyze.analyses.idle.syncs import blocking_calls, staged_copies, waited_for
+from kanalyze.analyses.idle.syncs import blocking_calls, staged_copies
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.analyses.streams.concurrency import LATENCY_NS, event_waits, ordered, streamed_operations, used_streams
+from kanalyze.analyses.streams.concurrency import event_waits, ordered, streamed_operations, used_streams
 from kanalyze.columns import count_up_to, gathered, in_order_of, marked, nearest, parts_by, scattered, sure
 from kanalyze.intervals import OF_EVENTS
 from kanalyze.report import Report
@@ -190,7 +186,7 @@ def host_calls(report: Report) -> pl.DataFrame:
     calls = in_time(report, report.kind("api").select(*THREAD, **OF_EVENTS))
     calls = calls.with_columns(pl.max_horizontal("start", "end").alias("end")).with_row_index("row")
     calls = calls.hstack([_outermost(calls)])
-    calls = calls.hstack([_kinds(report, calls), _waited_for(report, calls), _before_in_process(calls)])
+    calls = calls.hstack([_kinds(report, calls), _before_in_process(calls)])
     return calls.drop("row")
 
 
@@ -213,43 +209,6 @@ def _kinds(report: Report, calls: pl.DataFrame) -> pl.Series:
     )
     kind = pl.when(waits).then(pl.lit("wait")).when(launches).then(pl.lit("launch")).otherwise(pl.lit("other"))
     return calls.select(kind=kind.cast(CALL_KINDS)).to_series()
-
-
-def _waited_for(report: Report, calls: pl.DataFrame) -> pl.Series:
-    """Row of the operation that each call blocked on: it ended inside the call, the last of those; null for none.
-
-    Of a call that puts a pageable copy aside it is that copy, which ends soon after.
-    """
-    ends, staged = operations(report).get_column("end"), staged_copies(report)
-    waits = waited_for(report, blocking_calls(report))
-    # nothing submitted migrations of unified memory
-    waits = _with_last_ended(report, waits, sure(gathered(migrated(report), waits.get_column("behind"))))
-    # traces of torch.profiler without synchronisation events tell no stream and no event; a call that waits for nothing
-    # returns within microseconds, in which an operation may end by chance, so that only longer ones count
-    stream = pl.col("scope").is_in(["stream", "copy"]) & pl.col("stream").is_null()
-    event = (pl.col("scope") == "event") & pl.col("record_id").is_null()
-    lasted = pl.col("end") - pl.col("start") > LATENCY_NS
-    untold = waits.select(pl.col("behind").is_null() & (stream | event) & lasted).to_series()
-    waits = _with_last_ended(report, waits, untold)
-    found = waits.select("call_row", "behind").drop_nulls().join(staged, on="call_row", how="anti")
-    found = pl.concat([found, staged.select(found.columns)])
-    behind, outer = found.get_column("behind"), gathered(calls.get_column("outer"), found.get_column("call_row"))
-    ended = gathered(ends, behind)
-    over = (ended <= gathered(calls.get_column("end"), outer)) | behind.is_in(staged["behind"].implode())
-    known = pl.DataFrame([outer.alias("row"), behind.alias("before"), ended.alias("ended")])
-    known = known.filter((gathered(calls.get_column("start"), outer) < ended) & over)
-    last = known.sort("row", "ended", "before", descending=[False, False, True]).unique("row", keep="last")
-    return _placed(calls, last, "waited_for")
-
-
-def _with_last_ended(report: Report, waits: pl.DataFrame, these: pl.Series) -> pl.DataFrame:
-    """Replaces `behind` of some of the waits by the last operation of their process to end by then."""
-    if not these.any():
-        return waits
-    work = operations(report).filter(~migrated(report)).sort("end", "row")
-    work = work.select("process_id", ended="end", behind="row")
-    found = nearest(waits.filter(these).drop("behind"), work, ("end", "ended"), ["process_id"])
-    return pl.concat([waits.filter(~these), found.select(waits.columns)])
 
 
 def _before_in_process(calls: pl.DataFrame) -> pl.Series:

@@ -17,10 +17,10 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from kanalyze.analyses.communication._recorded import last_arrivals
-from kanalyze.analyses.device._operations import with_facts
+from kanalyze.analyses.device._operations import operations, with_facts
 from kanalyze.analyses.host._call_kinds import names_that
-from kanalyze.analyses.idle.syncs import blocking_calls
-from kanalyze.analyses.replay._graph import Dependencies, dependencies
+from kanalyze.analyses.idle.syncs import blocking_calls, staged_copies, waited_for
+from kanalyze.analyses.replay._graph import Dependencies, dependencies, migrated
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import LATENCY_NS, STREAM, recorded_work
 from kanalyze.columns import gathered, in_order, in_order_of, marked, nearest, scattered, sure
@@ -85,16 +85,21 @@ def _segments(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _waits(report: Report, graph: Dependencies, places: pl.Series) -> pl.DataFrame:
-    """Operations that each blocking call may wait for: the last submitted before it, of each stream in its scope."""
-    calls = blocking_calls(report).with_columns(pl.col("call_row").alias("at"))
-    calls = calls.with_columns(place=gathered(places, calls.get_column("at")))
+    """Operations that each blocking call may wait for: the last submitted before it, of each stream in its scope.
+
+    And the one that ended last while it blocked, whose launch may not be recorded. Of a call that puts a pageable copy
+    aside it is that copy, which ends soon after.
+    """
+    calls = waited_for(report, blocking_calls(report))
+    calls = calls.with_columns(place=gathered(places, calls.get_column("call_row")))
     launched = gathered(graph.calls.get_column("start"), graph.operations.get_column("call"))
     work = graph.operations.select("process_id", "device", "end", number="stream").with_row_index("row")
     work = with_facts(report, work, "context_id", "stream").with_columns(begun=launched).drop_nulls("begun")
     work = in_order_of(work.drop_nulls("number"), ("begun",), ("end", "row"))
     full = pl.concat([_of_full_queues(graph, places), _of_host_functions(report, graph, places)])
     copied = calls.select("place", row="copied")
-    recorded = calls.filter(pl.col("scope") == "event").join(recorded_work(report), on=["process_id", "record_id"])
+    recorded = calls.drop("behind").filter(pl.col("scope") == "event")
+    recorded = recorded.join(recorded_work(report), on=["process_id", "record_id"])
     one = pl.col("scope").is_in(_OF_STREAM) & pl.col("stream").is_not_null()
     every = pl.col("scope").is_in(["device", "free"]) | ((pl.col("scope") == "stream") & pl.col("stream").is_null())
     asked = calls.filter(every).select("place", "start", "process_id", "device")
@@ -103,17 +108,34 @@ def _waits(report: Report, graph: Dependencies, places: pl.Series) -> pl.DataFra
         nearest(blocked.select("place", "start", *keys), work.select(*keys, "begun", "row"), ("start", "begun"), keys)
         for blocked, keys in ((calls.filter(one), STREAM), (asked, ["number"]))
     ]
-    events = recorded.select("place", row="behind")
-    edges = pl.concat([events, *(found.select("place", "row") for found in streams), full, copied]).drop_nulls()
+    events, staged = recorded.select("place", row="behind"), staged_copies(report)
+    last = _ended_last(report, calls.join(staged, on="call_row", how="anti"))
+    edges = pl.concat([events, *(found.select("place", "row") for found in streams), full, copied, last]).drop_nulls()
     # what had ended when the call did
     ended_by = pl.DataFrame([places.alias("place"), graph.calls.get_column("end").alias("until")])
     blocking = pl.col("place").is_in(edges.get_column("place").unique().implode())
     ends = ended_by.filter(blocking).group_by("place").agg(pl.col("until").max())
     ended = gathered(graph.operations.get_column("end"), edges.get_column("row"))
     edges = edges.with_columns(ended=ended).join(ends, on="place").filter(pl.col("ended") <= pl.col("until"))
-    waited = pl.DataFrame([places.alias("place"), graph.calls.get_column("waited_for").alias("row")])
+    staged = staged.select(gathered(places, staged.get_column("call_row")).alias("place"), row="behind")
     columns = ("place", "row")
-    return pl.concat([edges.select(columns), waited]).drop_nulls().unique().sort(columns)
+    return pl.concat([edges.select(columns), staged]).drop_nulls().unique().sort(columns)
+
+
+def _ended_last(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
+    """The operation that ended last in each of blocking calls, of those that it waits for: place and row."""
+    # nothing submitted migrations of unified memory
+    moved = sure(gathered(migrated(report), calls.get_column("behind")))
+    # traces of torch.profiler without synchronisation events tell no stream and no event; a call that waits for nothing
+    # returns within microseconds, in which an operation may end by chance, so that only longer ones count
+    stream = pl.col("scope").is_in(_OF_STREAM) & pl.col("stream").is_null()
+    event = (pl.col("scope") == "event") & pl.col("record_id").is_null()
+    untold = pl.col("behind").is_null() & (stream | event) & (pl.col("end") - pl.col("start") > LATENCY_NS)
+    told, asked = calls.filter(~moved), calls.filter(moved | calls.select(untold).to_series())
+    work = operations(report).filter(~migrated(report)).select("process_id", "row", ended="end").sort("ended", "row")
+    found = nearest(asked.select("place", "process_id", "start", "end"), work, ("end", "ended"), ["process_id"])
+    found = found.filter(pl.col("ended") > pl.col("start")).select("place", "row")
+    return pl.concat([told.select("place", row="behind"), found])
 
 
 def _of_full_queues(graph: Dependencies, places: pl.Series) -> pl.DataFrame:

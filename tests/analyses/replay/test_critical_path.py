@@ -6,7 +6,7 @@ from hypothesis import given
 from kanalyze import read
 from kanalyze.analyses.replay._changes import with_durations
 from kanalyze.analyses.replay._graph import dependencies
-from kanalyze.analyses.replay._network import as_recorded
+from kanalyze.analyses.replay._network import as_recorded, host_line
 from kanalyze.analyses.replay._path import ending, path, span, way_of
 from kanalyze.analyses.replay._whatif import replayed
 from kanalyze.analyses.replay.critical_path import RUNNING, critical_path, slack
@@ -188,7 +188,6 @@ def test_nested_calls_count_as_the_outermost():
     )
     assert graph.calls["outer"].to_list() == [0, 0, 0, 3]
     assert graph.operations["call"].to_list() == [0]
-    assert graph.calls["waited_for"].to_list() == [None, None, None, None]  # no device is known of that call's stream
     assert graph.calls["process_before"].to_list() == [None, None, None, 0]
     assert graph.calls["kind"].to_list()[0] == "wait"
 
@@ -221,19 +220,23 @@ def test_nodes_of_a_graph_wait_for_what_the_report_says_they_depend_on():
 
 
 def test_migrations_take_no_part():
-    graph = _graph(
-        memcpy(2, 6, stream=None, side={"migration_cause": "GPU page fault"}),
-        *timeline("0-1 cudaLaunchKernel #1; 1-5 kernel #1; 1-8 cudaDeviceSynchronize"),
+    made = report(
+        [
+            memcpy(2, 6, stream=None, side={"migration_cause": "GPU page fault"}),
+            *timeline("0-1 cudaLaunchKernel #1; 1-5 kernel #1; 1-8 cudaDeviceSynchronize"),
+        ]
     )
+    graph = dependencies(made)
     assert graph.operations["stream"].to_list()[0] is None
-    assert graph.calls["waited_for"].to_list() == [None, 1]
+    assert host_line(made, graph).waits.rows() == [(1, 1)]
 
 
 @pytest.mark.slow
 @given(EVENTS)
 def test_edges_lead_to_what_was_over_and_never_round(events):
-    graph = dependencies(report(events))
-    work, calls = graph.operations.rows(named=True), graph.calls.rows(named=True)
+    made = report(events)
+    graph = dependencies(made)
+    work, calls, line = graph.operations.rows(named=True), graph.calls.rows(named=True), host_line(made, graph)
     assert all(row["start"] <= row["end"] for row in (*work, *calls))
     for row, one in enumerate(work):
         for column in ("stream_before", "graph_before", "event_before"):
@@ -242,10 +245,10 @@ def test_edges_lead_to_what_was_over_and_never_round(events):
                 assert (other["start"], other["end"], one[column]) < (one["start"], one["end"], row)
                 assert column == "stream_before" or other["end"] <= one["start"]
     for row, one in enumerate(calls):
-        before, behind = one["process_before"], one["waited_for"]
+        before = one["process_before"]
         if before is not None:
             other = calls[before]
             assert other["end"] <= one["start"]
             assert (other["end"], -other["start"], -before) < (one["end"], -one["start"], -row)
-        if behind is not None:
-            assert one["start"] < work[behind]["end"] <= one["end"]
+    for place, row in line.waits.iter_rows():
+        assert work[row]["end"] <= line.calls["end"][place]
