@@ -12,7 +12,7 @@ from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.ranks._job import EARLIER, _without_carried, job_of
 from kanalyze.analyses.ranks._job_findings import RULES, job_findings, late_ranks
 from kanalyze.analyses.ranks._reducing import reduced
-from kanalyze.analyses.ranks.tables import common_steps
+from kanalyze.analyses.ranks.tables import common_steps, rank_path
 from kanalyze.reduction.tables import IN_LOADER
 from kanalyze.renderers.page.job import answer, job_page
 from kanalyze.renderers.tables.descriptions import names
@@ -236,6 +236,13 @@ def rank_of_gloo(folder, rank, shapes):
 @pytest.fixture
 def job(tmp_path):
     return lambda shapes: job_of([reduced(rank_of_gloo(tmp_path, rank, shapes)) for rank in range(2)], one_host=True)
+
+
+def test_of_a_job_on_cpus_no_path_is_known(tmp_path):
+    reports = [rank_of_gloo(tmp_path, rank, SHAPES) for rank in range(2)]
+    job = job_of([reduced(one) for one in reports], one_host=True)
+    rows = rank_path(job, zip(job.ranks["rank"], reports, strict=True))
+    assert rows.select("rank", "ns", "mostly").rows() == [(0, 100_000_000 * len(STEPS), "unknown")]
 
 
 @pytest.mark.parametrize(
