@@ -80,10 +80,10 @@ def _check(*kinds: str) -> Callable[[Callable[[Report], list[Count]]], Callable[
     """Decorator: adds a check that reads events of these `kinds` to :data:`CHECKS`, and caches its result."""
 
     def added(check: Callable[[Report], list[Count]]) -> Callable[[Report], list[Check]]:
-        def told(report: Report) -> list[Check]:
+        def with_effects(report: Report) -> list[Check]:
             return [(*row, _EFFECTS[row[0]]) for row in check(report)]
 
-        CHECKS.append((kinds, once_per_process(update_wrapper(told, check))))
+        CHECKS.append((kinds, once_per_process(update_wrapper(with_effects, check))))
         return CHECKS[-1][1]
 
     return added
@@ -150,7 +150,7 @@ def _sum(*parts: pl.DataFrame) -> tuple[int, int]:
 @_check(*_WORK)
 def pairing(report: Report) -> list[Count]:
     alone = operations(report, "call_row").filter(pl.col("call_row").is_null())
-    unified, lost = (alone.filter(moved_by_driver(pl.col("detail")) == wanted) for wanted in (True, False))
+    unified, lost = (alone.filter(moved_by_driver(pl.col("detail")) == by_driver) for by_driver in (True, False))
     unused, captured = unused_launches(report), pl.col("captured")
     return [
         ("launches without an operation", *_sum(unused.filter(~captured))),
@@ -187,11 +187,11 @@ def _overlaps_in_streams(report: Report) -> pl.DataFrame:
     if not line.select((pl.col("start_ns") < end.cum_max().shift(1)).any()).item():
         return pl.DataFrame(schema={"dur_ns": pl.Int64, "programmatic": pl.Boolean})
     before = end.shift(1).over("process_id", "device", "context_id", "stream")
-    told = line.drop_nulls("stream").select("device", dur_ns=before - pl.col("start_ns"), after=end >= before)
+    overlaps = line.drop_nulls("stream").select("device", dur_ns=before - pl.col("start_ns"), after=end >= before)
     major = pl.col("compute_capability").str.extract(r"^(\d+)\.").cast(pl.Int64)
     able = report.devices.filter(major >= _PROGRAMMATIC_FROM).get_column("device")
     programmatic = pl.col("after") & pl.col("device").is_in(able.implode())
-    return told.filter(pl.col("dur_ns") > 0).select("dur_ns", programmatic=programmatic.fill_null(value=False))
+    return overlaps.filter(pl.col("dur_ns") > 0).select("dur_ns", programmatic=programmatic.fill_null(value=False))
 
 
 @_check(*_HOST_KINDS)
@@ -293,13 +293,13 @@ def wrong_ranges(report: Report) -> list[Count]:
     steps = ranges.select("process_id", "name").unique().filter(name.str.starts_with(STEP_PREFIX))
     number = name.str.strip_prefix(STEP_PREFIX).cast(pl.Int64, strict=False)
     lost = steps.group_by("process_id").agg(number.max() - number.min() + 1 - number.n_unique())
-    found: list[Count] = [("steps missing", total(lost, "name"), None)]
+    counts: list[Count] = [("steps missing", total(lost, "name"), None)]
     if report.meta.recorder.fine_clock:
         together = ranges.filter(shared(ranges.get_column("start_ns")))
         together = together.filter(pl.len().over(*THREAD, "start_ns") > _TOGETHER)
-        found.append(("ranges recorded twice", *_sum(_repeated(report, "range"))))
-        found.append(("ranges that start at one instant", *_sum(together)))
-    return found
+        counts.append(("ranges recorded twice", *_sum(_repeated(report, "range"))))
+        counts.append(("ranges that start at one instant", *_sum(together)))
+    return counts
 
 
 @_check("api", "sync")
@@ -316,7 +316,7 @@ def lost_waits(report: Report) -> list[Count]:
 @_check("memcpy", "memset", "memory")
 def sizes(report: Report) -> list[Count]:
     """Copies, memsets and allocations whose size is missing or impossible, and copies of memory without a name."""
-    found = []
+    odd_sizes = []
     for table, kinds in _SIZED.items():
         present = [kind for kind in kinds if kind in report.kinds]
         if not present:
@@ -328,11 +328,11 @@ def sizes(report: Report) -> list[Count]:
         if table == "copy_detail":
             wrong |= size // _FASTEST_BYTES_PER_NS > took
         doubtful = sized.filter(~size.is_between(1, _FASTEST_BYTES_PER_NS * _LEAST_NS) | size.is_null())
-        found.append(doubtful.join(events, on="event_id").filter(wrong.fill_null(value=True)))
+        odd_sizes.append(doubtful.join(events, on="event_id").filter(wrong.fill_null(value=True)))
     nameless = pl.any_horizontal(pl.col("source_memory", "target_memory").is_null()) & report.meta.recorder.names_memory
     copies = report.kind("memcpy").select("event_id", "dur_ns")
     unknown = copies.join(report.copy_detail.filter(nameless), on="event_id", how="semi")
-    return [("sizes that are missing or cannot be", *_sum(*found)), ("copies of unknown memory", *_sum(unknown))]
+    return [("sizes that are missing or cannot be", *_sum(*odd_sizes)), ("copies of unknown memory", *_sum(unknown))]
 
 
 @_check("kernel")
@@ -369,14 +369,14 @@ def crossings(report: Report) -> list[Count]:
     crossed &= pl.all_horizontal(pl.col(name) == pl.col(name).shift(1) for name in THREAD)
     order = (start.shift(1), start, end.shift(1), end)
     crossed &= pl.all_horizontal(later - earlier > _ROUNDED_NS for earlier, later in pairwise(order))
-    found, last = [], kinds[0].clear()
+    crossing, last = [], kinds[0].clear()
     for low, high in _turns(kinds):
         events = pl.concat(part.filter(start.is_between(low, high, closed="left")) for part in kinds)
         line = pl.concat([last, events.drop_nulls("dur_ns")])
         line = in_order_of(line, (*THREAD, "start_ns"), ["dur_ns"])
-        found.append(line.filter(crossed))
+        crossing.append(line.filter(crossed))
         last = line.unique(THREAD, keep="last", maintain_order=True)
-    return [("host events that cross on a thread", *_sum(*found))]
+    return [("host events that cross on a thread", *_sum(*crossing))]
 
 
 def _turns(kinds: Sequence[pl.DataFrame]) -> Iterator[tuple[int, int]]:
@@ -413,12 +413,12 @@ def wrong_launches(report: Report) -> list[Count]:
 @_check(*DEVICE_KINDS)
 def unknown_streams(report: Report) -> list[Count]:
     """Operations on a stream that is not in the table of streams, of processes whose streams that holds."""
-    known = report.table("streams")
-    told = known.filter(pl.col("type") != "null").get_column("process_id").unique()
-    if told.is_empty():
+    streams = report.table("streams")
+    processes = streams.filter(pl.col("type") != "null").get_column("process_id").unique()
+    if processes.is_empty():
         return []
-    lost = operations(report, *STREAM).drop_nulls(STREAM).join(known, on=STREAM, how="anti")
-    return [("operations on unknown streams", *_sum(lost.filter(pl.col("process_id").is_in(told.implode()))))]
+    lost = operations(report, *STREAM).drop_nulls(STREAM).join(streams, on=STREAM, how="anti")
+    return [("operations on unknown streams", *_sum(lost.filter(pl.col("process_id").is_in(processes.implode()))))]
 
 
 @_check(*_WORK)
@@ -486,16 +486,16 @@ def with_late(
     """The tables of a page, `health` with what came up after it was made, and doubts about `others` so far as read."""
     if TABLE.name not in tables:
         return tables
-    found = [check_table(damaged(report), report.source.notes_of_read())]
-    for one in others:
-        name = one.meta.tool if one.meta.path == report.meta.path else one.meta.path.name
-        found.append(doubts(one, everything=False).with_columns(pl.col("check") + f" ({name})"))
-    new = pl.concat(found).join(tables[TABLE.name], on="check", how="anti", maintain_order="left")
+    late_tables = [check_table(damaged(report), report.source.notes_of_read())]
+    for other in others:
+        name = other.meta.tool if other.meta.path == report.meta.path else other.meta.path.name
+        late_tables.append(doubts(other, everything=False).with_columns(pl.col("check") + f" ({name})"))
+    new = pl.concat(late_tables).join(tables[TABLE.name], on="check", how="anti", maintain_order="left")
     return {**tables, TABLE.name: pl.concat([tables[TABLE.name], new])}
 
 
 def check_table(checks: list[Check], notes: pl.DataFrame, usual: Sequence[str] = ()) -> pl.DataFrame:
     """The table of these checks and notes; `usual` ones and those of :data:`_USUAL` are no doubts."""
-    found = pl.DataFrame(checks, schema={column.name: column.dtype for column in TABLE.columns[:-1]}, orient="row")
-    every = pl.concat([found, notes.with_columns(pl.col("count").fill_null(1))])
-    return TABLE.select(every.with_columns(doubt=(pl.col("count") > 0) & ~pl.col("check").is_in([*_USUAL, *usual])))
+    results = pl.DataFrame(checks, schema={column.name: column.dtype for column in TABLE.columns[:-1]}, orient="row")
+    rows = pl.concat([results, notes.with_columns(pl.col("count").fill_null(1))])
+    return TABLE.select(rows.with_columns(doubt=(pl.col("count") > 0) & ~pl.col("check").is_in([*_USUAL, *usual])))

@@ -134,21 +134,28 @@ _NEEDS: Final[dict[str, Callable[[Report], bool]]] = {
 
 def _worth_saying(report: Report, every: Sequence[Rule]) -> list[Finding]:
     """The findings of some rules with enough time at stake, the costliest first, in the terms of the program."""
-    found = [within_distance(report, finding) for some in side_by_side(report, every) for finding in some]
+    candidates = [within_distance(report, finding) for some in side_by_side(report, every) for finding in some]
     least, once = least_worth_saying(report), {device: WORTH_SAYING * ns for device, ns in _lengths(report).items()}
-    enough = {(one.rule, one.device): max((once if one.rule in ONE_TIME else least)[one.device], 1) for one in found}
-    left = shared_out([one for one in found if one.at_stake_ns >= enough[one.rule, one.device]], enough)
+    enough = {
+        (one.rule, one.device): max((once if one.rule in ONE_TIME else least)[one.device], 1) for one in candidates
+    }
+    left = shared_out([one for one in candidates if one.at_stake_ns >= enough[one.rule, one.device]], enough)
     # what is at stake of a part of a finding's claims, the distance of that part tells
     left = [within_distance(report, one) if one.curtailed else one for one in left]
     return sorted(in_words(report, left), key=lambda one: (-one.at_stake_ns, one.rule, one.device))
 
 
-def in_words(report: Report, found: Sequence[Finding]) -> list[Finding]:
+def in_words(report: Report, drafts: Sequence[Finding]) -> list[Finding]:
     """The findings with their lines of the program, in the terms of its world and programming interface."""
-    briefs = (in_words_of(report, one).brief for one in with_lines(report, found))
-    told = partial(worded, interface=interface(report))
+    briefs = (in_words_of(report, one).brief for one in with_lines(report, drafts))
+    reworded = partial(worded, interface=interface(report))
     return [
-        one._replace(text=told(one.text), remedy=told(one.remedy), headline=told(one.headline), action=told(one.action))
+        one._replace(
+            text=reworded(one.text),
+            remedy=reworded(one.remedy),
+            headline=reworded(one.headline),
+            action=reworded(one.action),
+        )
         for one in briefs
     ]
 
@@ -158,15 +165,15 @@ def ranked_with_samples(report: Report) -> list[Finding]:
 
     What they have at stake is the same part of this report's window as it is of that run's.
     """
-    found = ranked(report)
+    ranking = ranked(report)
     try:
         if (other := _sampled_run(report)) is None:
-            return found
+            return ranking
         own, theirs, sampled = _lengths(report), _lengths(other), _worth_saying(other, SAMPLED)
     except KanalyzeError:  # which is noted
-        return found
-    small = {name for one in found if one.rule == _SMALL_GRID for name in one.names}
-    return found + [
+        return ranking
+    small = {name for one in ranking if one.rule == _SMALL_GRID for name in one.names}
+    return ranking + [
         one._replace(
             at_stake_ns=one.at_stake_ns * own[one.device] // max(theirs[one.device], 1),
             text=f"In the run with samples: {one.text}",
@@ -186,21 +193,21 @@ def by_gain(report: Report, most: int) -> list[Finding]:
     return ordered(report, with_replays(report, ranked_with_samples(report), most))
 
 
-def ordered(report: Report, found: list[Finding]) -> list[Finding]:
+def ordered(report: Report, unsorted: list[Finding]) -> list[Finding]:
     """The findings in the order of what they gain, on every page and in every table."""
     work = exclusive_operations(report).group_by("device").agg(pl.col("exclusive_ns").sum())
     busy_ns, lengths = dict(work.iter_rows()), _lengths(report)
     busy = {device: float(busy_ns.get(device, 0) / max(length, 1)) for device, length in lengths.items()}
-    return sorted(found, key=lambda one: -weighed_ns(one, busy.get(one.device, 0.0)))
+    return sorted(unsorted, key=lambda one: -weighed_ns(one, busy.get(one.device, 0.0)))
 
 
-def weighed_ns(one: Finding, busy: float) -> float:
+def weighed_ns(finding: Finding, busy: float) -> float:
     """Weight of a finding in their order (ns), where the GPU is busy for such a part of the time."""
-    counts = busy if one.shortens and one.replayed_ns is None else _COUNTS.get(one.rule, 1.0)
+    counts = busy if finding.shortens and finding.replayed_ns is None else _COUNTS.get(finding.rule, 1.0)
     # torch.compile, the remedy of formulas by hand, fuses what else it can, which is not their fault
-    by_hand = one.rule == "fusion" and not one.general
-    gain_ns = min(one.gain_ns, one.at_stake_ns) if by_hand else one.gain_ns
-    return gain_ns * (_VAGUE if one.vague else min(_GENERAL, counts) if one.general else counts)
+    by_hand = finding.rule == "fusion" and not finding.general
+    gain_ns = min(finding.gain_ns, finding.at_stake_ns) if by_hand else finding.gain_ns
+    return gain_ns * (_VAGUE if finding.vague else min(_GENERAL, counts) if finding.general else counts)
 
 
 def _sampled_run(report: Report) -> Report | None:
@@ -256,16 +263,16 @@ _SAME_WORK: Final = {
 }
 
 
-def within_distance(report: Report, one: Finding) -> Finding:
+def within_distance(report: Report, finding: Finding) -> Finding:
     """The finding, on kernels of the same work with no more at stake, or saved by its remedy, than the distance."""
-    if one.rule not in _SAME_WORK or one.claims is None or not has_shapes(report):
-        return one
-    least = work.least_times(report, _SAME_WORK[one.rule]).filter(device=one.device)
-    if _SAME_WORK[one.rule]:  # other kernels, which come as near to their roof as products do
+    if finding.rule not in _SAME_WORK or finding.claims is None or not has_shapes(report):
+        return finding
+    least = work.least_times(report, _SAME_WORK[finding.rule]).filter(device=finding.device)
+    if _SAME_WORK[finding.rule]:  # other kernels, which come as near to their roof as products do
         near = pl.min_horizontal("dur_ns", pl.col("least_ns") / REACHED["products"]).cast(pl.Int64)
         least = least.with_columns(least_ns=pl.when(pl.col("least_ns").is_not_null()).then(near))
-    claims = one.claims.select("start", "end")
-    if one.curtailed:  # whose claims are cut, or several kernels in a row
+    claims = finding.claims.select("start", "end")
+    if finding.curtailed:  # whose claims are cut, or several kernels in a row
         inside = intervals.overlap(least.get_column("start"), least.get_column("end"), intervals.union(claims))
         part = inside / pl.max_horizontal(pl.col("end") - pl.col("start"), 1)
         claimed = least.with_columns(part=part).filter(pl.col("part") > 0)
@@ -273,26 +280,26 @@ def within_distance(report: Report, one: Finding) -> Finding:
         claimed = least.join(claims.unique(), on=["start", "end"], how="semi").with_columns(part=pl.lit(1.0))
     beyond = pl.col("exclusive_ns") * (1 - pl.col("least_ns").fill_null(0) / pl.col("dur_ns").clip(lower_bound=1))
     distance = claimed.select((beyond.clip(lower_bound=0) * pl.col("part")).sum()).item()
-    at_stake_ns = min(one.at_stake_ns, int(distance)) if claimed.height else one.at_stake_ns
+    at_stake_ns = min(finding.at_stake_ns, int(distance)) if claimed.height else finding.at_stake_ns
 
     def bounded(whole: Report) -> Mending | None:
-        change = one.change(whole)
+        change = finding.change(whole)
         if change is None or change.shorter is None:
             return change
         most = least.select("row", most=(pl.col("dur_ns") - pl.col("least_ns")).clip(lower_bound=0))
-        known = change.shorter.with_columns(pl.col("row").cast(least.schema["row"]))
-        known = known.join(most, on="row", how="left", maintain_order="left")
-        return change._replace(shorter=known.select("row", saved_ns=pl.min_horizontal("saved_ns", "most")))
+        saved = change.shorter.with_columns(pl.col("row").cast(least.schema["row"]))
+        saved = saved.join(most, on="row", how="left", maintain_order="left")
+        return change._replace(shorter=saved.select("row", saved_ns=pl.min_horizontal("saved_ns", "most")))
 
-    return one._replace(at_stake_ns=at_stake_ns, mending=bounded if one.mending else None)
+    return finding._replace(at_stake_ns=at_stake_ns, mending=bounded if finding.mending else None)
 
 
-def in_words_of(report: Report, one: Finding) -> Finding:
+def in_words_of(report: Report, finding: Finding) -> Finding:
     """The finding with action and remedy in the language of the program's world, or of its kernel: Triton's."""
-    words = rules.in_other_worlds(one.rule)
-    in_triton = TRITON in words and not of_triton(report).isdisjoint(one.names[:1])
+    words = rules.in_other_worlds(finding.rule)
+    in_triton = TRITON in words and not of_triton(report).isdisjoint(finding.names[:1])
     action, remedy = words[TRITON] if in_triton else spoken(report, words, ("", ""))
-    return one._replace(action=action, remedy=remedy) if action else one
+    return finding._replace(action=action, remedy=remedy) if action else finding
 
 
 # Whose time it is, and what remedies gain.
@@ -344,35 +351,35 @@ def place_in_order(rule: str) -> float:
     return _PLACES.get(rule, len(_FIRST) - 0.5)
 
 
-def shared_out(found: Sequence[Finding], least: Mapping[tuple[str, int], float]) -> list[Finding]:
+def shared_out(claimants: Sequence[Finding], least: Mapping[tuple[str, int], float]) -> list[Finding]:
     """The findings with what of their claims no more specific one takes, the most specific first.
 
     Those of one cause are one finding. A finding that loses a part of its claims loses the same part of what is at
     stake, or is told anew. It is dropped where less is left than the `least` worth saying (ns), by rule and device.
     """
-    taken: dict[int, pl.DataFrame] = {}
+    claimed: dict[int, pl.DataFrame] = {}
     kept: list[Finding] = []
-    for one in sorted(_joined(found), key=_specificity):
-        claims = intervals.union(pl.DataFrame(schema=intervals.SPANS) if one.claims is None else one.claims)
-        before = taken.get(one.device, claims.clear())
-        remaining = _of_left(one, claims, intervals.subtract(claims, before))
-        if remaining is not None and remaining.at_stake_ns >= max(least[one.rule, one.device], 1):
+    for finding in sorted(_joined(claimants), key=_specificity):
+        claims = intervals.union(pl.DataFrame(schema=intervals.SPANS) if finding.claims is None else finding.claims)
+        before = claimed.get(finding.device, claims.clear())
+        remaining = _of_left(finding, claims, intervals.subtract(claims, before))
+        if remaining is not None and remaining.at_stake_ns >= max(least[finding.rule, finding.device], 1):
             kept.append(remaining._replace(retold=None))  # which holds the report
-            taken[one.device] = intervals.union(pl.concat([before, claims]))
+            claimed[finding.device] = intervals.union(pl.concat([before, claims]))
     return kept
 
 
-def _specificity(one: Finding) -> tuple[float, bool, int]:
-    place = place_in_order(one.rule)
-    if not one.general and one.rule in _SPECIFIC:
-        place = place_in_order(_SPECIFIC[one.rule]) - 0.5
-    return place, one.general, -one.at_stake_ns
+def _specificity(finding: Finding) -> tuple[float, bool, int]:
+    place = place_in_order(finding.rule)
+    if not finding.general and finding.rule in _SPECIFIC:
+        place = place_in_order(_SPECIFIC[finding.rule]) - 0.5
+    return place, finding.general, -finding.at_stake_ns
 
 
-def _joined(found: Sequence[Finding]) -> list[Finding]:
+def _joined(claimants: Sequence[Finding]) -> list[Finding]:
     """The findings by time at stake; what conversions of images and kernels per channel take adds up by device."""
     kept: dict[object, Finding] = {}
-    for one in sorted(found, key=lambda one: -one.at_stake_ns):
+    for one in sorted(claimants, key=lambda one: -one.at_stake_ns):
         key = one.device if one.action == CHANNELS_LAST and one.mending else (len(kept),)
         kept[key] = _both(*sorted((kept[key], one), key=_specificity)) if key in kept else one
     return [*kept.values()]
@@ -397,19 +404,21 @@ def _both(first: Finding, other: Finding) -> Finding:
     )
 
 
-def _of_left(one: Finding, claims: pl.DataFrame, left: pl.DataFrame) -> Finding | None:
+def _of_left(finding: Finding, claims: pl.DataFrame, left: pl.DataFrame) -> Finding | None:
     """A finding on what is `left` of its claims; None where that is nothing."""
     whole, rest = intervals.length(claims), intervals.length(left)
     if rest == whole:
-        return one._replace(claims=claims) if whole else one
+        return finding._replace(claims=claims) if whole else finding
     if not rest:
         return None
     lost = 1 - rest / whole
-    if one.retold:
-        remaining = one.retold(left)
+    if finding.retold:
+        remaining = finding.retold(left)
     else:
-        text = f"{one.text} Other findings tell of {percent(lost)} of that." if lost > _WORTH_A_WORD else one.text
-        remaining = one._replace(at_stake_ns=one.at_stake_ns * rest // whole, text=text)
+        text = (
+            f"{finding.text} Other findings tell of {percent(lost)} of that." if lost > _WORTH_A_WORD else finding.text
+        )
+        remaining = finding._replace(at_stake_ns=finding.at_stake_ns * rest // whole, text=text)
     return remaining and remaining._replace(claims=left, curtailed=lost > _WORTH_A_WORD)
 
 
@@ -431,7 +440,7 @@ _LEFT: Final = 2
 _Gains = list[tuple[int, int]]
 
 
-def with_replays(report: Report, found: Sequence[Finding], most: int) -> list[Finding]:
+def with_replays(report: Report, candidates: Sequence[Finding], most: int) -> list[Finding]:
     """The findings on a report's window with what a replay says that each remedy gains.
 
     Where specific ones gain less together than one by one, none is told of more than it gains on top of those that gain
@@ -440,10 +449,10 @@ def with_replays(report: Report, found: Sequence[Finding], most: int) -> list[Fi
     """
     least, replayable = least_worth_saying(report), operations(report).height + report.kind("api").height <= most
     gains: dict[int, _Gains] = {}
-    for device in {one.device for one in found if one.mending and replayable}:
-        changes = {at: one.change(report) for at, one in enumerate(found) if one.device == device}
-        gains |= _of_device(report, found, {at: change for at, change in changes.items() if change is not None})
-    replayed = [_with(report, one, gains.get(at)) for at, one in enumerate(found)]
+    for device in {one.device for one in candidates if one.mending and replayable}:
+        changes = {at: one.change(report) for at, one in enumerate(candidates) if one.device == device}
+        gains |= _of_device(report, candidates, {at: change for at, change in changes.items() if change is not None})
+    replayed = [_with(report, one, gains.get(at)) for at, one in enumerate(candidates)]
     return [
         one
         for one in replayed
@@ -451,21 +460,21 @@ def with_replays(report: Report, found: Sequence[Finding], most: int) -> list[Fi
     ]
 
 
-def _of_device(report: Report, found: Sequence[Finding], changes: Mapping[int, Mending]) -> dict[int, _Gains]:
+def _of_device(report: Report, candidates: Sequence[Finding], changes: Mapping[int, Mending]) -> dict[int, _Gains]:
     """The gains of the remedies of a device, by finding."""
-    gains = {at: _replayed(report, found[at].device, change) for at, change in changes.items()}
-    later = {at for at in gains if found[at].general or found[at].curtailed}
+    gains = {at: _replayed(report, candidates[at].device, change) for at, change in changes.items()}
+    later = {at for at in gains if candidates[at].general or candidates[at].curtailed}
     own = sorted(gains.keys() - later, key=lambda at: -gains[at][0][0])
-    rest = sorted(later, key=lambda at: (found[at].general, _specificity(found[at])[0]))
+    rest = sorted(later, key=lambda at: (candidates[at].general, _specificity(candidates[at])[0]))
     union = reduce(Mending.with_all_of, (changes[at] for at in own), Mending())
     before = [(0, 0)] * 3 if not own else gains[own[0]]
     if len(own) > 1:
-        before = _replayed(report, found[own[0]].device, union)
+        before = _replayed(report, candidates[own[0]].device, union)
     if sum(gains[at][0][0] for at in own) > before[0][0]:
         union, before, rest = changes[own[0]], gains[own[0]], [*own[1:], *rest]
     for at in rest:
         union = union.with_all_of(changes[at])
-        after = _replayed(report, found[at].device, union)
+        after = _replayed(report, candidates[at].device, union)
         more = [(max(new - old, 0), apart) for (old, _), (new, apart) in zip(before, after, strict=True)]
         gains[at] = [min(sides) for sides in zip(more, gains[at], strict=True)]
         before = after
@@ -482,11 +491,11 @@ def _replayed(report: Report, device: int, change: Mending) -> _Gains:
     if change.shorter is not None:
         saved_ns = total(change.shorter.join(filling, on="row", how="semi"), "saved_ns")
     sides, least_ns = _unprofiled.sides(report)[device], intervals.length(intervals.union(filling)) - saved_ns
-    known, gains = sides[0].network, []
-    mended = [_whatif.mended(report, known, side.state, change) for side in sides]
-    for side, found in zip(sides, _whatif.replays(known, mended), strict=True):
-        then = max(found.end, known.start + least_ns)
-        gains.append((max(side.end - then, 0), int(_host_time.NEAR * max(then - known.start - once, 0))))
+    network, gains = sides[0].network, []
+    mended = [_whatif.mended(report, network, side.state, change) for side in sides]
+    for side, replay in zip(sides, _whatif.replays(network, mended), strict=True):
+        then = max(replay.end, network.start + least_ns)
+        gains.append((max(side.end - then, 0), int(_host_time.NEAR * max(then - network.start - once, 0))))
     return gains
 
 
@@ -498,28 +507,30 @@ def _filling(report: Report, device: int) -> pl.DataFrame:
     return work.filter(~leaves_room(report, work.get_column("row"))).select("row", "start", "end")
 
 
-def _unreplayed(report: Report, one: Finding) -> Finding:
+def _unreplayed(report: Report, finding: Finding) -> Finding:
     """The finding without a replay: its remedy leaves the device all other work, and gains nothing at the least."""
-    if one.vague or one.replayed_high_ns is not None:
-        return one._replace(mending=None)
-    if one.claims is None:
-        return one._replace(mending=None, replayed_low_ns=0, replayed_high_ns=one.at_stake_ns)
-    work = exclusive_operations(report).filter(device=one.device).select("start", "end")
-    others = intervals.subtract(intervals.union(work), intervals.union(one.claims.select("start", "end")))
-    low, high = windows(report).row(by_predicate=pl.col("device") == one.device)[1:]
+    if finding.vague or finding.replayed_high_ns is not None:
+        return finding._replace(mending=None)
+    if finding.claims is None:
+        return finding._replace(mending=None, replayed_low_ns=0, replayed_high_ns=finding.at_stake_ns)
+    work = exclusive_operations(report).filter(device=finding.device).select("start", "end")
+    others = intervals.subtract(intervals.union(work), intervals.union(finding.claims.select("start", "end")))
+    low, high = windows(report).row(by_predicate=pl.col("device") == finding.device)[1:]
     most = high - low - intervals.length(intervals.clip(others, low, high))
-    bound = one.at_stake_ns if one.at_most else max(most, one.at_stake_ns)
-    return one._replace(mending=None, replayed_low_ns=0, replayed_high_ns=bound)
+    bound = finding.at_stake_ns if finding.at_most else max(most, finding.at_stake_ns)
+    return finding._replace(mending=None, replayed_low_ns=0, replayed_high_ns=bound)
 
 
-def _with(report: Report, one: Finding, gains: _Gains | None) -> Finding:
+def _with(report: Report, finding: Finding, gains: _Gains | None) -> Finding:
     """The finding with its gain, and between which bounds: those of nothing are nothing; at most it is the whole."""
     if gains is None:
-        return _unreplayed(report, one)
-    known, usual = _unprofiled.sides(report)[one.device][0], gains[0][0]
-    whole = known.end - known.network.start
+        return _unreplayed(report, finding)
+    side, usual = _unprofiled.sides(report)[finding.device][0], gains[0][0]
+    whole = side.end - side.network.start
     low = max(min(ns - (apart if ns else 0) for ns, apart in gains), 0) * (1 - OF_REMEDIES)
     low = int(min(max(low, whole * (1 - _host_time.NEAR) - (whole - usual) * _LEFT if low else 0), usual))
     high = int(max(ns + (apart if ns else 0) for ns, apart in gains) * (1 + OF_REMEDIES))
-    usual, low, high = (min(ns, one.at_stake_ns if one.at_most else whole) for ns in (usual, low, high))
-    return one._replace(mending=None, replayed_ns=usual, replayed_low_ns=low, replayed_high_ns=high, unmended_ns=whole)
+    usual, low, high = (min(ns, finding.at_stake_ns if finding.at_most else whole) for ns in (usual, low, high))
+    return finding._replace(
+        mending=None, replayed_ns=usual, replayed_low_ns=low, replayed_high_ns=high, unmended_ns=whole
+    )

@@ -54,8 +54,8 @@ def health(report: Report) -> pl.DataFrame:
         _read(one.kind, one.kinds)
         _read(one.table, (*_PAYLOADS, *NEEDED))
     _read(report.table, _PAYLOADS)
-    found = check_table([*checks, *unknown, *shapes, *_sharing(report), *damaged(report)], report.table("notes"), usual)
-    return with_late({TABLE.name: found}, report)[TABLE.name]
+    table = check_table([*checks, *unknown, *shapes, *_sharing(report), *damaged(report)], report.table("notes"), usual)
+    return with_late({TABLE.name: table}, report)[TABLE.name]
 
 
 #: Tables of what is packed in others: they tell what of it cannot be decoded.

@@ -113,10 +113,10 @@ def kernel_sums(report: Report) -> list[DeviceKernels]:
     named = named.sort("device", "exclusive_ns", "name", descending=[False, True, False])
     version = [pl.col("compute_capability").str.extract(r"^(\d+)\.(\d+)$", at).cast(pl.Int64) for at in (1, 2)]
     devices = report.devices.select("device", pl.col("name").fill_null(""), pl.concat_list(version)).iter_rows()
-    known = {device: (name, (major or 0, minor or 0)) for device, name, (major, minor) in devices}
+    specs = {device: (name, (major or 0, minor or 0)) for device, name, (major, minor) in devices}
     parts = named.partition_by("device", as_dict=True, maintain_order=True).items()
     return [
-        DeviceKernels(device, *known.get(device, ("", (0, 0))), total(rows, "exclusive_ns"), rows.drop("device"))
+        DeviceKernels(device, *specs.get(device, ("", (0, 0))), total(rows, "exclusive_ns"), rows.drop("device"))
         for (device,), rows in parts
     ]
 
@@ -128,10 +128,10 @@ Wanted = pl.Expr | Callable[[DeviceKernels], pl.Expr]
 def kernels_that(report: Report, wanted: Wanted, least: float) -> Iterator[Work]:
     """The kernels that are `wanted` of devices on which they take at least a share of `least` of all kernel time."""
     for device in kernel_sums(report):
-        asked = wanted if isinstance(wanted, pl.Expr) else wanted(device)
-        ns = total(device.rows.filter(asked), "exclusive_ns")
+        chosen = wanted if isinstance(wanted, pl.Expr) else wanted(device)
+        ns = total(device.rows.filter(chosen), "exclusive_ns")
         if ns and ns / device.kernel_ns >= least:
-            yield Work(report, device, exclusive_operations(report).filter(device.are(asked)))
+            yield Work(report, device, exclusive_operations(report).filter(device.are(chosen)))
 
 
 def choosing(wanted: Wanted, least: float) -> Callable[[Callable[[Work], Finding | None]], Rule]:
@@ -150,24 +150,24 @@ def decoded_as(work: pl.DataFrame, wanted: pl.Expr) -> pl.Series:
     """Whether the decoded name of each operation of `work` (name) is `wanted`."""
     names = work.get_column("name")
     different = names.unique().drop_nulls()
-    asked = decoded_names(different.cast(pl.String)).select(wanted).to_series()
-    return sure(names.is_in(different.filter(asked).implode()))
+    matches = decoded_names(different.cast(pl.String)).select(wanted).to_series()
+    return sure(names.is_in(different.filter(matches).implode()))
 
 
 def with_decoded(work: pl.DataFrame, **wanted: pl.Expr) -> pl.DataFrame:
     """Adds columns to operations: whether their decoded names are `wanted`."""
-    return work.with_columns(**{column: decoded_as(work, asked) for column, asked in wanted.items()})
+    return work.with_columns(**{column: decoded_as(work, condition) for column, condition in wanted.items()})
 
 
 def decoded_names(names: pl.Series) -> pl.DataFrame:
     """What names of kernels say: :data:`_FIELDS`, inputs, elementwise, and tensor_core and alignment or null."""
-    every = [decode(name) for name in names]
-    told = {field: [getattr(said, field) or "" for said in every] for field in _FIELDS}
-    told["inputs"] = ["/".join(said.input_types) for said in every]
+    decoded = [decode(name) for name in names]
+    texts = {field: [getattr(kernel, field) or "" for kernel in decoded] for field in _FIELDS}
+    texts["inputs"] = ["/".join(kernel.input_types) for kernel in decoded]
     others = {"tensor_core": pl.Boolean, "alignment": pl.Int64}
-    numbers = [pl.Series(name, [getattr(said, name) for said in every], dtype=others[name]) for name in others]
-    numbers.append(pl.Series("elementwise", [is_elementwise(said) for said in every], dtype=pl.Boolean))
-    return pl.DataFrame(told, dict.fromkeys(told, pl.String)).with_columns(numbers)
+    numbers = [pl.Series(name, [getattr(kernel, name) for kernel in decoded], dtype=others[name]) for name in others]
+    numbers.append(pl.Series("elementwise", [is_elementwise(kernel) for kernel in decoded], dtype=pl.Boolean))
+    return pl.DataFrame(texts, dict.fromkeys(texts, pl.String)).with_columns(numbers)
 
 
 def stream_lines(report: Report, *devices: int) -> pl.DataFrame:
@@ -210,8 +210,8 @@ def launching_operators(report: Report) -> pl.DataFrame:
     keys = ["name", *SHAPE]
     usual = alike.drop_nulls("inner").group_by(*keys, *_TOLD).len().sort("len", *_TOLD).unique(keys, keep="last")
     both = alike.join(usual, on=keys, how="left", nulls_equal=True, maintain_order="left", suffix="_usual")
-    told = pl.col("inner").is_not_null()
-    return both.select("row", *(pl.when(told).then(name).otherwise(f"{name}_usual").alias(name) for name in _TOLD))
+    known = pl.col("inner").is_not_null()
+    return both.select("row", *(pl.when(known).then(name).otherwise(f"{name}_usual").alias(name) for name in _TOLD))
 
 
 def _named(report: Report, work: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
@@ -221,10 +221,10 @@ def _named(report: Report, work: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
     own = having(names, "^aten::")
     inner, node = tree.nearest(rows, own), tree.nearest(rows, having(names, f"^{around}"))
     outer = tree.outermost(inner, own)
-    told = [gathered(names, at).cast(pl.String) for at in (inner, outer, node)]
+    operators = [gathered(names, at).cast(pl.String) for at in (inner, outer, node)]
     again = gathered(recomputed(report), rows)
     return work.select("row").with_columns(
-        inner=told[0], outer=told[1], node=told[2].str.strip_prefix(around), again=again
+        inner=operators[0], outer=operators[1], node=operators[2].str.strip_prefix(around), again=again
     )
 
 
@@ -360,8 +360,8 @@ class Work(NamedTuple):
         }
         if self.share < least:
             values["at_stake_ns"] = 0
-        told = words_of(name, self.report).of(share=percent(self.share)) if isinstance(name, str) else name
-        return told.finding(self.device.device, text, names=names, **values)
+        words = words_of(name, self.report).of(share=percent(self.share)) if isinstance(name, str) else name
+        return words.finding(self.device.device, text, names=names, **values)
 
 
 def in_a_loop(gathers: Work) -> bool:

@@ -119,21 +119,21 @@ def _placed(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     In proportion, what lies between two launches that follow each other in both, and launches whose partners begin in a
     span. Of a trace of few steps the time that it names, and launches of which most in the same surroundings do so.
     """
-    known, threads = host_names(report), parts_by(spans, THREAD)
-    found = [placed(report, spans) if known.recurring else spans.clear()]
-    for pair in known.threads:
-        if (own := threads.get(pair.right)) is None:
+    aligned, threads = host_names(report), parts_by(spans, THREAD)
+    span_sets = [placed(report, spans) if aligned.recurring else spans.clear()]
+    for pair in aligned.threads:
+        if (thread_spans := threads.get(pair.right)) is None:
             continue
-        place = on_gpu.span_of(pair.others.select(at="start"), own.select("start", "end"))
-        if known.recurring:
+        place = on_gpu.span_of(pair.others.select(at="start"), thread_spans.select("start", "end"))
+        if aligned.recurring:
             there = pl.DataFrame([surroundings(pair.others), place.is_not_null().alias("inside")]).drop_nulls("around")
             most = there.group_by("around").agg(pl.col("inside").mean() > 1 / 2).filter("inside").get_column("around")
             parts = [pair.calls.filter(sure(surroundings(pair.calls).is_in(most.implode())))]
         else:
-            parts = [_between_launches(pair, own), _with_next(pair, place)]
+            parts = [_between_launches(pair, thread_spans), _with_next(pair, place)]
         thread = [pl.lit(value, dtype=pl.Int64).alias(name) for name, value in zip(THREAD, pair.left, strict=True)]
-        found += [part.select(*thread, "start", "end") for part in parts]
-    return intervals.union_by(pl.concat(found), THREAD)
+        span_sets += [part.select(*thread, "start", "end") for part in parts]
+    return intervals.union_by(pl.concat(span_sets), THREAD)
 
 
 def _between_launches(pair: ThreadPair, spans: pl.DataFrame) -> pl.DataFrame:
@@ -193,9 +193,9 @@ def outermost(report: Report) -> pl.DataFrame:
         to_device_bytes=bytes_of.filter(device).sum(),
         joined=pl.col("grid_y").filter("joins").sum(),
     )
-    told = top.join(sums, on="row", how="left").with_columns(pl.col(_LAUNCHED).fill_null(0).cast(pl.Int64)).sort("row")
+    top = top.join(sums, on="row", how="left").with_columns(pl.col(_LAUNCHED).fill_null(0).cast(pl.Int64)).sort("row")
     around = spans_named(_AROUND, other.kind("range"), other.kind("op"))
-    return told.with_columns(aside=on_gpu.is_inside(told.select(*THREAD, at="start"), around))
+    return top.with_columns(aside=on_gpu.is_inside(top.select(*THREAD, at="start"), around))
 
 
 #: Operators of convolutions; of normalizations whose kernels for GPUs take images in NCHW alone; and of others.
@@ -252,7 +252,7 @@ _FILLS: Final = 0.5  # the part of a window that work of the host fills, of whic
 
 def on_time(
     report: Report,
-    told: Told,
+    words: Told,
     inside: Within,
     text: str,
     mending: Mending | Callable[[Report], Mending | None] | None = None,
@@ -273,8 +273,8 @@ def on_time(
         claims = intervals.union(pl.concat(part.select("start", "end") for part in parts))
         if (stake := intervals.length(claims)) < max(least[device], 1):
             continue
-        taken = f"GPU {device} idles, or works for it, for {per_iteration(report).time(stake)}."
-        yield told.finding(device, f"{text}{taken}", claims, stake, mending=mending or inside.mending)
+        idles = f"GPU {device} idles, or works for it, for {per_iteration(report).time(stake)}."
+        yield words.finding(device, f"{text}{idles}", claims, stake, mending=mending or inside.mending)
 
 
 #: Kernels of a pass whose result is the next one's input, and those of a training, which a larger batch changes.
@@ -287,8 +287,8 @@ _LARGE_BLOCKS: Final = ("gemm", "conv", "attention")
 
 def filling(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     """Adds to operations whether each is a kernel of a `layer` with weights, and what `part` of the GPU it fills."""
-    known = report.devices.select("sm_count", "max_warps_per_sm", "threads_per_warp").drop_nulls()
-    processors, warps, threads = known.row(0) if known.height else (1, 1, 1)
+    limits = report.devices.select("sm_count", "max_warps_per_sm", "threads_per_warp").drop_nulls()
+    processors, warps, threads = limits.row(0) if limits.height else (1, 1, 1)
     layer = on_gpu.decoded_as(work, on_gpu.FAMILY.is_in(_LARGE_BLOCKS)).alias("layer")
     blocks = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z") / processors
     resident = blocks * pl.col("block_x") * pl.col("block_y") * pl.col("block_z") / (warps * threads)
@@ -346,23 +346,23 @@ def without_set_up(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     collective, own = communicating(work, report), _own_ranges(report)
     if copies.is_empty() or (collective is None and own.is_empty()):
         return copies
-    asked = copies.select("row", *THREAD, "call_start", "size_bytes").with_row_index("place").sort("call_start")
-    within = asked.with_columns(
-        own=on_gpu.is_inside(asked.select(*THREAD, at="call_start"), own),
-        any=on_gpu.is_inside(asked.select("process_id", at="call_start"), own),
+    calls = copies.select("row", *THREAD, "call_start", "size_bytes").with_row_index("place").sort("call_start")
+    within = calls.with_columns(
+        own=on_gpu.is_inside(calls.select(*THREAD, at="call_start"), own),
+        any=on_gpu.is_inside(calls.select("process_id", at="call_start"), own),
     )
     named = pl.struct(THREAD).is_in(own.select(pl.struct(THREAD)).to_series().unique().implode())
     theirs = pl.col("own") | (pl.col("any").all().over(THREAD) & ~named)
     has_ranges = pl.col("process_id").is_in(own.get_column("process_id").unique().implode())
-    early = _before_first(report, work, collective, asked) if collective is not None else pl.lit(value=False)
+    early = _before_first(report, work, collective, calls) if collective is not None else pl.lit(value=False)
     left = within.filter(~pl.when(has_ranges).then(theirs).otherwise(early)).get_column("place")
     return copies[left.sort()]
 
 
 def outside_library(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     """The `calls` (:data:`THREAD`, start) that the library does not make itself, sorted by start."""
-    asked = calls.sort("start")
-    return asked.filter(~on_gpu.is_inside(asked.select(*THREAD, at="start"), _own_ranges(report)))
+    by_start = calls.sort("start")
+    return by_start.filter(~on_gpu.is_inside(by_start.select(*THREAD, at="start"), _own_ranges(report)))
 
 
 def _own_ranges(report: Report) -> pl.DataFrame:
@@ -372,15 +372,15 @@ def _own_ranges(report: Report) -> pl.DataFrame:
     return pl.concat(part.select(SPAN) for part in (spans_named(_OWN, report.kind("op")), ranges))
 
 
-def _before_first(report: Report, kernels: pl.DataFrame, collective: pl.Expr, asked: pl.DataFrame) -> pl.Series:
+def _before_first(report: Report, kernels: pl.DataFrame, collective: pl.Expr, copies: pl.DataFrame) -> pl.Series:
     """Whether each copy is as small and as early as those of a set-up, in a stream without kernels."""
     of, kernels = ["process_id", "name"], with_facts(report, kernels, *STREAM, "thread_id", "call_start")
     line = kernels.select("name", *THREAD, told=collective, at="call_start").drop_nulls("at")
     line = line.with_columns(first=pl.col("told") & (pl.col("at") == pl.col("at").min().over(of)))
     begun = line.filter("first").group_by("process_id").agg(begun=pl.col("at").min())
-    then = nearest(asked, line.select(*THREAD, "at", "first"), ("call_start", "at"), THREAD, "after")
+    then = nearest(copies, line.select(*THREAD, "at", "first"), ("call_start", "at"), THREAD, "after")
     then = then.join(begun, on="process_id", how="left", maintain_order="left")
-    place, computing = with_facts(report, asked, *STREAM).select(STREAM), kernels.select(STREAM).unique()
+    place, computing = with_facts(report, copies, *STREAM).select(STREAM), kernels.select(STREAM).unique()
     apart = place.with_row_index("n").join(computing, on=STREAM, how="anti", nulls_equal=True).get_column("n")
     alone = pl.int_range(pl.len()).is_in(apart.implode())
     soon = pl.col("first") | (pl.col("call_start") < pl.col("begun"))

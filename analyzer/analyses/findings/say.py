@@ -98,23 +98,23 @@ def fewest_in(report: Report) -> float:
 
 def idle_worth_saying(report: Report, within: pl.DataFrame, counts: pl.Expr | None = None) -> dict[int, pl.DataFrame]:
     """The :func:`idle_within` of each device, where what `counts` of it is enough for a finding."""
-    least, found = least_worth_saying(report), {}
+    least, idle_of_device = least_worth_saying(report), {}
     for device, idle in idle_within(report, within).items():
         pieces = idle if counts is None else idle.filter(counts)
         if intervals.length(pieces) >= max(least[device], 1):
-            found[device] = pieces
-    return found
+            idle_of_device[device] = pieces
+    return idle_of_device
 
 
 def on_idle(
-    report: Report, idle: dict[int, pl.DataFrame], told: Told, mending: Callable[[int], Mending], *names: str
+    report: Report, idle: dict[int, pl.DataFrame], words: Told, mending: Callable[[int], Mending], *names: str
 ) -> Findings:
     """A finding per device with its `idle` time at stake, which is told in place of ``IDLES`` in the sentence."""
     for device, spans in idle.items():
         claims = intervals.union(spans)
         idles = f"GPU {device} idles for {per_iteration(report).time(intervals.length(claims))}"
-        one = told.finding(device, told.what.replace("IDLES", idles), claims)
-        yield one._replace(names=names, mending=mending(device))
+        finding = words.finding(device, words.what.replace("IDLES", idles), claims)
+        yield finding._replace(names=names, mending=mending(device))
 
 
 def changes(keys: Iterable[str]) -> pl.Expr:
@@ -143,9 +143,9 @@ _BY_WORLD: Final = {PYTORCH: TRITON, JAX: LIBRARY}
 
 def written_with(report: Report, name: str) -> str:
     """Origin of a kernel: a library, torch.compile, CUDA, or Triton, whose names have no signature in PyTorch."""
-    said = decode(name)
-    if said.library is not None:
-        return COMPILED if said.library == "inductor" else LIBRARY
+    kernel = decode(name)
+    if kernel.library is not None:
+        return COMPILED if kernel.library == "inductor" else LIBRARY
     return _BY_WORLD.get(world(report), CUDA) if re.fullmatch(r"\w+", name) else CUDA
 
 
@@ -331,9 +331,9 @@ def operator_of(report: Report, chosen: pl.Expr) -> str:
     if "op" not in report.kinds:
         return ""
     work, tree = launched_work(report).filter(chosen), host_tree(report)
-    found, operators = work.get_column("operator"), tree.of_kinds("op")
-    found = tree.outermost(found.set(~gathered(operators, found).fill_null(value=False), None), operators)
-    names = gathered(tree.rows.get_column("name"), found).cast(pl.String).alias("operator")
+    rows, operators = work.get_column("operator"), tree.of_kinds("op")
+    rows = tree.outermost(rows.set(~gathered(operators, rows).fill_null(value=False), None), operators)
+    names = gathered(tree.rows.get_column("name"), rows).cast(pl.String).alias("operator")
     times = work.select("exclusive_ns").with_columns(names).drop_nulls()
     return literal(most(times, "operator", "exclusive_ns").removeprefix(_OF_AUTOGRAD))
 
@@ -356,13 +356,13 @@ _TOGETHER: Final = 10  # lines of one function are told together where they are 
 _HAS_LINE: Final = re.compile(r":\d+$|\(\d+\)")
 
 
-def with_lines(report: Report, found: Sequence[Finding]) -> list[Finding]:
+def with_lines(report: Report, findings: Sequence[Finding]) -> list[Finding]:
     """The findings, those that claim time with the line of the program that most of it comes from."""
     return [
-        one
-        if one.claims is None or _HAS_LINE.search(one.where) or not has_lines(report)
-        else one._replace(line=literal(line_of(report, one)))
-        for one in found
+        finding
+        if finding.claims is None or _HAS_LINE.search(finding.where) or not has_lines(report)
+        else finding._replace(line=literal(line_of(report, finding)))
+        for finding in findings
     ]
 
 
@@ -373,8 +373,8 @@ def line_of(report: Report, finding: Finding) -> str:
     """
     pieces, ns = claimed(report, finding), pl.col("ns").sum()
     own = pieces.filter("own")
-    told = own if own.select(ns).item() >= _OWN * pieces.select(ns).item() else pieces
-    if line := lines_of_most(report, told.group_by("place").agg(ns)):
+    counted = own if own.select(ns).item() >= _OWN * pieces.select(ns).item() else pieces
+    if line := lines_of_most(report, counted.group_by("place").agg(ns)):
         return line
     host = pieces.filter(pl.col("part") != "work")
     if host.select(ns).item() < _MOST_OF_TIME * pieces.select(ns).item():

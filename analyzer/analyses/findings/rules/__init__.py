@@ -181,8 +181,8 @@ def in_other_worlds(rule: str) -> dict[str, tuple[str, ...]]:
 def _one_line(words: dict[str, Any]) -> dict[str, Any]:
     """The words without the line breaks of the file."""
     return {
-        name: " ".join(said.split()) if isinstance(said, str) else tuple(" ".join(one.split()) for one in said)
-        for name, said in words.items()
+        name: " ".join(value.split()) if isinstance(value, str) else tuple(" ".join(text.split()) for text in value)
+        for name, value in words.items()
     }
 
 

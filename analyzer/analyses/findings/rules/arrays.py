@@ -79,12 +79,12 @@ def host_grid_loop(report: Report) -> Findings:
         launches = say.per_iteration(report).plural(own.height, "launch")
         library = _of_library(report, name)
         arrays, one_launch = library and world(report) in _ARRAYS, phrases("turns")
-        told = words_of("repeated-work: arrays" if arrays else "host-grid-loop")
+        words = words_of("repeated-work: arrays" if arrays else "host-grid-loop")
         if not arrays and not (library and world(report) == CUDA):
-            told = told._replace(action=spoken(report, one_launch, one_launch[PYTHON]))
+            words = words._replace(action=spoken(report, one_launch, one_launch[PYTHON]))
         # each kernel of a loop is launched once, and the host does nothing else in it
         change = on_gpu.merged(_joined(own))._replace(host=on_gpu.host_of(own, "run"))
-        yield told.of(launches=launches, upto=upto, blocks=blocks, kernels=plural(usual, "kernel")).finding(
+        yield words.of(launches=launches, upto=upto, blocks=blocks, kernels=plural(usual, "kernel")).finding(
             device,
             f"{what} launched over and over with nothing else between: {launches} in {plural(len(turns), 'loop')} of "
             f"up to {count(int(str(turns.max())))} turns, most {{0}} with {upto}{blocks}. GPU {device} works in them "
@@ -142,8 +142,8 @@ def _loops(report: Report) -> pl.DataFrame:
 def _of_period(line: pl.DataFrame, period: int, keys: Sequence[str]) -> pl.DataFrame:
     """Kernels in a row of which each is the same as `period` before: with run, place (in a turn) and period."""
     alike = [pl.col(key).eq_missing(pl.col(key).shift(period).over(_STREAM)) for key in keys]
-    told = line.with_columns(same=pl.all_horizontal("kernel", *alike).fill_null(value=False))
-    runs = told.with_columns(run=say.changes(("same", *_STREAM)).cum_sum().cast(pl.UInt32)).filter("same")
+    marked = line.with_columns(same=pl.all_horizontal("kernel", *alike).fill_null(value=False))
+    runs = marked.with_columns(run=say.changes(("same", *_STREAM)).cum_sum().cast(pl.UInt32)).filter("same")
     long = runs.with_columns(place=pl.int_range(pl.len()).over("run") % period, period=pl.lit(period))
     return long.filter(pl.len().over("run") >= (_TURNS - 1) * period)
 
@@ -273,8 +273,8 @@ def _chains(report: Report) -> pl.DataFrame:
     many, most = pl.len().over("group"), pl.col("dur_ns").max().over("group")
     others = ((~of_one).cast(pl.Int64).sum().over("group") - 1).clip(lower_bound=0)
     more = others.clip(upper_bound=_FIRST) + (others - _FIRST).clip(lower_bound=0) / 2
-    told = line.with_columns(many=many, kept=pl.lit(1), merged_ns=(most * (1 + _EACH_MORE * more)).cast(pl.Int64))
-    return told.filter((pl.col("many") > 1) & (pl.col("dur_ns").sum().over("group") > pl.col("merged_ns")))
+    chains = line.with_columns(many=many, kept=pl.lit(1), merged_ns=(most * (1 + _EACH_MORE * more)).cast(pl.Int64))
+    return chains.filter((pl.col("many") > 1) & (pl.col("dur_ns").sum().over("group") > pl.col("merged_ns")))
 
 
 #: Types in the names of CuPy's kernels: ``cupy_add__float64_float64_float64``.
@@ -352,8 +352,8 @@ def _modules(report: Report) -> pl.DataFrame:
     if "range" not in report.kinds or world(report) != JAX:
         return pl.DataFrame(schema=schema)
     ranges = named_ranges(report).filter(~pl.col("open") & pl.col("range").is_not_null())
-    told = [(name, *known) for name in ranges.get_column("range").unique() if (known := of_module(name)) is not None]
-    names = pl.DataFrame(told, {"range": pl.String, "what": pl.String, "module": pl.String}, orient="row")
+    rows = [(name, *parts) for name in ranges.get_column("range").unique() if (parts := of_module(name)) is not None]
+    names = pl.DataFrame(rows, {"range": pl.String, "what": pl.String, "module": pl.String}, orient="row")
     return ranges.join(names, on="range").select(*schema).sort(*THREAD, "start")
 
 
@@ -374,9 +374,9 @@ def _one_by_one(report: Report) -> pl.DataFrame:
     numbered = runs.with_row_index("row")
     inside = nearest(work.select(*THREAD, at="call_start").sort("at"), numbered, ("at", "start"), THREAD)
     counts = inside.filter(pl.col("at") < pl.col("end")).group_by("row").agg(launches=pl.len())
-    known = numbered.join(counts, on="row", how="left", maintain_order="left")
+    counted = numbered.join(counts, on="row", how="left", maintain_order="left")
     mean = pl.col("launches").fill_null(0).mean().over("module")
-    small = known.with_columns(single=mean <= _FEW, since=pl.col("end").shift(1).over(THREAD))
+    small = counted.with_columns(single=mean <= _FEW, since=pl.col("end").shift(1).over(THREAD))
     after = pl.col("single").shift(1, fill_value=False).over(THREAD)
     return small.filter(pl.col("single") & after & (pl.col("start") - pl.col("since") <= _DISPATCH_NS))
 
@@ -427,11 +427,11 @@ def called_in_turn(report: Report) -> Findings:
     )
     many = say.per_iteration(report).plural(own.height, "time")
     module = literal(say.most(own, "module"))
-    told = words_of("repeated-work: JAX").of(module=module, many=many)
+    words = words_of("repeated-work: JAX").of(module=module, many=many)
     for device, idle in _idle_in(report, own).items():
         busy = inside.filter(device=device).select("start", "end")
         claims = intervals.union(pl.concat([idle.select("start", "end"), busy]))
-        yield told.finding(
+        yield words.finding(
             device,
             f"{module} is called {many}, each for a part that is taken right before, and the results are put together: "
             f"GPU {device} idles or works for that for {say.per_iteration(report).time(intervals.length(claims))}. At "
@@ -452,8 +452,8 @@ def not_jitted(report: Report) -> Findings:
     spans = single.select(*THREAD, start="since", end="end")
     often = single.group_by("module").len().sort("len", "module", descending=[True, False])
     named = ", ".join(literal(name) for name in often.get_column("module").head(_DIFFERENT))
-    told = words_of("not-jitted").of(many=many, named=named)
-    yield from say.on_idle(report, _idle_in(report, spans), told, partial(_jitted, report, spans))
+    words = words_of("not-jitted").of(many=many, named=named)
+    yield from say.on_idle(report, _idle_in(report, spans), words, partial(_jitted, report, spans))
 
 
 _CONSTANT_BYTES: Final = 64  # numbers of the program, which are part of a compiled module
@@ -491,13 +491,13 @@ def _fusible(report: Report, device: int) -> pl.DataFrame:
 @Rule
 def recompilation(report: Report) -> Findings:
     """At most one finding per device on modules that XLA compiles again and again."""
-    every = _modules(report).filter(pl.col("what") == _COMPILES)
-    order = every.sort("start").with_columns(number=pl.int_range(pl.len()).over("process_id", "module"))
+    compiled = _modules(report).filter(pl.col("what") == _COMPILES)
+    order = compiled.sort("start").with_columns(number=pl.int_range(pl.len()).over("process_id", "module"))
     again = intervals.overlapping(order.filter(pl.col("number") > 0), report.scope.sides)
     if again.height < (2 if say.per_iteration(report).iterations else say.FEWEST):
         return  # of iterations those that compile are odd, but for two or more
     most = literal(say.most(again, "module"))
-    told = words_of("recompilation: JAX").of(most=most, times=say.per_iteration(report).plural(again.height, "time"))
+    words = words_of("recompilation: JAX").of(most=most, times=say.per_iteration(report).plural(again.height, "time"))
     # from the launch before on any thread to the next one of its own
     launches = operations(report, "call_start", "thread_id").drop_nulls("call_start")
     since = pl.coalesce(say.launch_before(report, again.select("process_id", at="start")), "start")
@@ -505,7 +505,7 @@ def recompilation(report: Report) -> Findings:
     sides = nearest(sides, launches.select(*THREAD, until="call_start"), ("end", "until"), THREAD, "after")
     spans = sides.select(*THREAD, start="since", end=pl.coalesce("until", "end"))
     change = on_gpu.nothing_within(report, spans.unique())
-    yield from say.on_idle(report, _idle_in(report, spans), told, lambda _: change)
+    yield from say.on_idle(report, _idle_in(report, spans), words, lambda _: change)
 
 
 _FULL: Final = 0.9  # a device that works so much of the time is spared all of theirs; a replay keeps waits of streams
@@ -534,7 +534,7 @@ def no_donation(report: Report) -> Findings:
         stake, busy, moved = total(copies, "exclusive_ns"), total(own, "exclusive_ns"), total(copies, "size_bytes")
         if copies.height < say.fewest_in(report) or stake < max(_WORTH * busy, 1):
             continue
-        told = words_of("no-donation").of(
+        words = words_of("no-donation").of(
             many=per.plural(copies.height, "copy"),
             moved=f", {size(moved)} in all" if moved else "",
             time=per.time(stake),
@@ -542,7 +542,7 @@ def no_donation(report: Report) -> Findings:
         )
         change = on_gpu.without(copies) if busy < _FULL * (end - start) else None
         claims = copies.select("start", "end")
-        yield told.finding(device, told.what, claims, stake, shortens=True, mending=change)
+        yield words.finding(device, words.what, claims, stake, shortens=True, mending=change)
 
 
 _NUMBERS_BYTES: Final = 1 << 12  # larger copies to the host are of more than numbers
@@ -561,7 +561,7 @@ def numbers_read(report: Report) -> Findings:
     if own.height < say.fewest_in(report):
         return
     per, change = say.per_iteration(report), on_gpu.without(own)._replace(host=own.select("process_id", "start", "end"))
-    told = words_of("blocking-read: JAX").of(
+    words = words_of("blocking-read: JAX").of(
         values=per.plural(own.height, "value"), numbers=per.plural(own.height, "number")
     )
-    yield from say.on_idle(report, _idle_in(report, own), told, lambda _: change)
+    yield from say.on_idle(report, _idle_in(report, own), words, lambda _: change)

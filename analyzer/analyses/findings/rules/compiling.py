@@ -59,13 +59,13 @@ def cold_start(report: Report) -> Findings:
 def _context(report: Report, device: int, pieces: pl.DataFrame) -> Finding | None:
     if not intervals.length(pieces):
         return None
-    made = _of_processes(report, device, context_calls(report))
-    made = made.with_columns(call=shown(pl.col("name")), ns=pl.col("made_ns") - pl.col("start_ns"))
-    later = report.kind("api").join(made.select("process_id", "name"), on=["process_id", "name"], how="semi")
-    later = later.join(made, on="event_id", how="anti")
-    names = ", ".join(made.get_column("call").fill_null("a call without a name").unique().sort())
+    contexts = _of_processes(report, device, context_calls(report))
+    contexts = contexts.with_columns(call=shown(pl.col("name")), ns=pl.col("made_ns") - pl.col("start_ns"))
+    later = report.kind("api").join(contexts.select("process_id", "name"), on=["process_id", "name"], how="semi")
+    later = later.join(contexts, on="event_id", how="anti")
+    names = ", ".join(contexts.get_column("call").fill_null("a call without a name").unique().sort())
     warm = f"; later calls of it take {time(median_of(later, 'dur_ns'))}" if later.height else ""
-    ns, whole_ns = made.sort("ns", "event_id").select("ns", "dur_ns").row(-1)
+    ns, whole_ns = contexts.sort("ns", "event_id").select("ns", "dur_ns").row(-1)
     whole = f" of {time(whole_ns)}" if ns < whole_ns else ""
     return words_of("context-creation").finding(
         device,
@@ -79,17 +79,17 @@ def _unrecorded_context(report: Report, device: int) -> Finding:
     """The time of context creation outside of all recorded calls, which the ledger attributes to the host."""
     making = host_time(report)[device].unrecorded
     low, high = say.sides_of(report, device)
-    made = _of_processes(report, device, unrecorded_contexts(report))
-    made = made.filter((pl.col("start") < high) & (pl.col("end") > low)).sort("end")
+    contexts = _of_processes(report, device, unrecorded_contexts(report))
+    contexts = contexts.filter((pl.col("start") < high) & (pl.col("end") > low)).sort("end")
     which = [
         f"at {moment(end, report.zero_ns)}, between {literal(before or 'the start')} and {literal(after or 'the end')}"
-        for end, before, after in made.head(_NAMED).select("end", "before", "after").iter_rows()
+        for end, before, after in contexts.head(_NAMED).select("end", "before", "after").iter_rows()
     ]
-    which += [f"and {count(made.height - _NAMED)} more"] * (made.height > _NAMED)
+    which += [f"and {count(contexts.height - _NAMED)} more"] * (contexts.height > _NAMED)
     return words_of("unrecorded-context").finding(
         device,
-        f"{plural(made.height, 'CUDA context')} {'was' if made.height == 1 else 'were'} made outside of all recorded "
-        f"calls ({'; '.join(which)}). Up to {time(intervals.length(making))} of what counts as host is this.",
+        f"{plural(contexts.height, 'CUDA context')} {'was' if contexts.height == 1 else 'were'} made outside of all "
+        f"recorded calls ({'; '.join(which)}). Up to {time(intervals.length(making))} of what counts as host is this.",
         making,
         at_most=True,
     )
@@ -101,17 +101,19 @@ def _loading(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
     loading = names_that(report, lambda name: bucket_of(name) == "loading")
     loads = _of_processes(report, device, report.seen("api").filter(pl.col("name").is_in(loading)))
     # of a call that made a context what it took after that
-    made = context_calls(report).select("event_id", made_ns=pl.col("made_ns") - pl.col("start_ns"))
-    loads = loads.join(made, on="event_id", how="left").with_columns(pl.col("dur_ns") - pl.col("made_ns").fill_null(0))
+    contexts = context_calls(report).select("event_id", made_ns=pl.col("made_ns") - pl.col("start_ns"))
+    loads = loads.join(contexts, on="event_id", how="left").with_columns(
+        pl.col("dur_ns") - pl.col("made_ns").fill_null(0)
+    )
     loads = loads.filter(pl.col("made_ns").is_null() | (pl.col("dur_ns") > 0))
     per = say.per_iteration(report)
-    told = words_of("module-loading").of(per.time(intervals.length(pieces)))
+    words = words_of("module-loading").of(per.time(intervals.length(pieces)))
     if per.iterations:  # what runs in turn is warm: new kernels come with new shapes
         anew = words_of("recurring-loading").action
-        told = told._replace(action=anew, remedy=f"It goes on in the steady part: {anew}.")
+        words = words._replace(action=anew, remedy=f"It goes on in the steady part: {anew}.")
     what, slowest = per.plural(loads.height, "call"), time(longest(loads, "dur_ns"))
     text = f"Loading modules and libraries: {what}, the longest {slowest} (most in {literal(most)})."
-    return told.finding(device, text, pieces, at_most=True)
+    return words.finding(device, text, pieces, at_most=True)
 
 
 def _first_launches(report: Report, device: int) -> Finding | None:
@@ -121,8 +123,8 @@ def _first_launches(report: Report, device: int) -> Finding | None:
         return None
     cold, worst = first.cold, first.cold.row(0, named=True)
     waits = reasoned_pieces(report, device).filter(pl.col("row").is_in(cold.get_column("row").implode()))
-    told = words_of("first-launch").of(plural(cold.height, "kernel"))
-    return told.finding(
+    words = words_of("first-launch").of(plural(cold.height, "kernel"))
+    return words.finding(
         device,
         f"First launches: {count(cold.height)} of {plural(first.kernels, 'kernel')} took "
         f"{time(median_of(cold, 'api_ns'))} (median) to launch the first time against {time(first.usual_ns)} once "
@@ -195,7 +197,7 @@ def _around(report: Report, loads: pl.DataFrame) -> pl.DataFrame:
 def _anew(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
     per, loads = say.per_iteration(report), _loads(report)
     many = f"{count(_iterations_of(report, loads))} of {per.all}"
-    told, why = (
+    words, why = (
         words_of("recurring-loading").of(many),
         "as libraries do that plan anew for each shape, which load nothing for one that recurs",
     )
@@ -211,7 +213,7 @@ def _anew(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
     if again.height >= say.OFTEN * loads.height:
         plans = phrases("plans")
         remedy = "Make each plan once, or let a cache have room for all; plans may share a work area."
-        told = told._replace(action=spoken(report, plans, plans[CUDA]), remedy=remedy)
+        words = words._replace(action=spoken(report, plans, plans[CUDA]), remedy=remedy)
         why = "most for equal Fourier transforms, whose plans are not kept"
     elif say.in_pytorch(report):
         of_cudnn = (FAMILY == "attention") & (LIBRARY == "cudnn")
@@ -220,11 +222,11 @@ def _anew(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
         flash = (
             f" cuDNN's attention plans anew for each length; FlashAttention does not: torch.nn.attention.{kernel}."
         ) * cudnn
-        told = told._replace(
+        words = words._replace(
             action=f"pad to a few lengths{f'; {kernel}' * cudnn}",
-            remedy=f"{told.remedy}{flash} Code compiled by torch.compile takes changing sizes with dynamic=True.",
+            remedy=f"{words.remedy}{flash} Code compiled by torch.compile takes changing sizes with dynamic=True.",
         )
-    return told.finding(
+    return words.finding(
         device,
         f"Kernels are loaded in {many}, {per.plural(loads.height, 'time')}, {why}: GPU {device} idles for "
         f"{per.time(intervals.length(pieces))} from the launch before to the one after, of which the calls that load "
@@ -262,7 +264,7 @@ def recompilation(report: Report) -> Findings:
     trying = on_host.outermost(report).filter(pl.col("name").str.contains("conv") & (pl.col("launches") >= _TRIES))
     waits = calls_that(other, _WAITS.match, *THREAD, at="start_ns")
     trying = nearest(trying, waits, ("start", "at"), THREAD, "after").filter(pl.col("at") < pl.col("end"))
-    for told, spans in ((words_of("recompilation"), compiling), (words_of("recompilation: convolutions"), trying)):
+    for words, spans in ((words_of("recompilation"), compiling), (words_of("recompilation: convolutions"), trying)):
         inside = on_host.within(report, spans)
         for _, low, high in windows(report).iter_rows():
             begun = intervals.overlapping(inside.host, (low, high))
@@ -270,7 +272,7 @@ def recompilation(report: Report) -> Findings:
             if parts.n_unique() < _RECURS or not (parts >= say.PARTS // 2).any():
                 continue
             times = say.per_iteration(report).plural(inside.host.height, "time")
-            yield from on_host.on_time(report, told, inside, f"{told.what} {times}, not only at its start: ")
+            yield from on_host.on_time(report, words, inside, f"{words.what} {times}, not only at its start: ")
             return
 
 
@@ -303,10 +305,10 @@ def recompiled_kernels(report: Report) -> Findings:
         "launch before to the one after. A compiler makes a kernel anew for each new value of a constant, type or kind "
         "of size."
     )
-    told = Told("recompilation", f"Compiled anew {times}: {{0}}", action, remedy, "api", text)
+    words = Told("recompilation", f"Compiled anew {times}: {{0}}", action, remedy, "api", text)
     idle, site = say.idle_worth_saying(report, spans), say.main_site(report, again.select(*THREAD, at="loaded"))
-    for one in say.on_idle(report, idle, told, lambda _: on_gpu.nothing_within(report, spans.unique()), most):
-        yield one and one._replace(where=site)
+    for finding in say.on_idle(report, idle, words, lambda _: on_gpu.nothing_within(report, spans.unique()), most):
+        yield finding and finding._replace(where=site)
 
 
 @once_per_process
@@ -328,14 +330,14 @@ def _loaded_again(report: Report) -> pl.DataFrame:
         or (libraries and decode(str(name)).library in (None, "cupy"))
         for name in texts
     ]
-    made = launches.filter(pl.col("name").is_in(texts.filter(own).implode()))
-    made = made.select(*THREAD, "name", begun="call_start")
-    line = nearest(loads, made, ("loaded", "begun"), THREAD, "after").drop_nulls("begun")
+    compiled = launches.filter(pl.col("name").is_in(texts.filter(own).implode()))
+    compiled = compiled.select(*THREAD, "name", begun="call_start")
+    line = nearest(loads, compiled, ("loaded", "begun"), THREAD, "after").drop_nulls("begun")
     line = nearest(line, launches.select(*THREAD, end="call_start"), ("loaded", "end"), THREAD, "after")
     # what a library plans is loaded before kernels of its own
     line = line.filter(pl.col("begun") == pl.col("end")) if libraries else line
-    one = line.unique([*THREAD, "end"], keep="first", maintain_order=True)
-    more = one.filter(pl.int_range(pl.len()).over("process_id", "name") > 0)
+    per_launch = line.unique([*THREAD, "end"], keep="first", maintain_order=True)
+    more = per_launch.filter(pl.int_range(pl.len()).over("process_id", "name") > 0)
     again = nearest(more, launches.select(*THREAD, start="call_end"), ("loaded", "start"), THREAD).drop_nulls("start")
     again = again.with_columns(pl.col("name").cast(pl.String)).select(*schema)
     return again.filter(pl.len().over("process_id", "name") >= say.FEWEST)
@@ -352,22 +354,22 @@ def tuned_again(report: Report) -> Findings:
     at = pl.col("call_start")
     own = work.with_columns(fill=pl.col("name").is_in(fills.implode()), part=say.part_of(at, *parts))
     first, last = (side.over("device", "part") for side in (at.filter("fill").min(), at.filter("fill").max()))
-    for device, one in say.by_device(own.filter((at >= first) & (at <= last))):
+    for device, timed in say.by_device(own.filter((at >= first) & (at <= last))):
         per = say.per_iteration(report)
-        name = say.most(one.filter(~pl.col("fill")), "name", "exclusive_ns")
+        name = say.most(timed.filter(~pl.col("fill")), "name", "exclusive_ns")
         action, remedy = _HOW[say.COMPILED if say.written_with(report, name) == say.COMPILED else "tuned"]
-        claims = intervals.union(one.group_by("part").agg(pl.col("start").min(), pl.col("end").max()))
-        told = Told("recompilation", f"Autotuned again in {many:,} of {per.all}: {{0}}", action, remedy, "kernels")
+        claims = intervals.union(timed.group_by("part").agg(pl.col("start").min(), pl.col("end").max()))
+        words = Told("recompilation", f"Autotuned again in {many:,} of {per.all}: {{0}}", action, remedy, "kernels")
         # what is timed is not launched, and the host does nothing for it
-        change = on_gpu.without(one)._replace(host=on_gpu.host_of(one, "part"))
-        yield told.finding(
+        change = on_gpu.without(timed)._replace(host=on_gpu.host_of(timed, "part"))
+        yield words.finding(
             device,
             f"In {many:,} of {per.all} kernels are timed, each run after a fill of the cache, as an autotuner does "
-            f"that begins anew: {per.plural(one.height, 'launch')}, most of {{0}}, "
+            f"that begins anew: {per.plural(timed.height, 'launch')}, most of {{0}}, "
             f"{per.time(intervals.length(claims))} of GPU {device}. What was chosen is kept for each shape, type and "
             "constant.",
             claims,
             names=(name,),
-            where=say.place_of(report, one.get_column("row")),
+            where=say.place_of(report, timed.get_column("row")),
             mending=change,
         )

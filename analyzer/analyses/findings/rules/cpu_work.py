@@ -99,12 +99,12 @@ def _told(report: Report, rule: str, runs: pl.DataFrame) -> Findings:
     top = say.most(runs, "top", "top_ns")
     moved = int(runs.select(pl.col("bytes").median().fill_null(0)).item())
     copied = f", {size(moved)} copied to the GPU each time" if moved else ""
-    told = words_of("cpu-tensors: of Python" if rule == "cpu-tensors" and not top else rule, report)
-    told = told._replace(headline=f"{told.headline}: {literal(top)}") if top else told
+    words = words_of("cpu-tensors: of Python" if rule == "cpu-tensors" and not top else rule, report)
+    words = words._replace(headline=f"{words.headline}: {literal(top)}") if top else words
     by_host = "what the host does between a copy to it and one back" if rule == "cpu-operators" else "Python and NumPy"
-    what = told.what.format(literal(top) if top else by_host)
+    what = words.what.format(literal(top) if top else by_host)
     text = f"{what}, {per.plural(inside.host.height, 'time')}{copied}: "
-    yield from on_host.on_time(report, told, inside, text, partial(_spared, runs=runs, rule=rule))
+    yield from on_host.on_time(report, words, inside, text, partial(_spared, runs=runs, rule=rule))
 
 
 def _spared(report: Report, runs: pl.DataFrame, rule: str) -> Mending:
@@ -209,10 +209,10 @@ def _handed_on(report: Report, runs: pl.DataFrame, launching: pl.DataFrame) -> p
     runs = runs.hstack(rows_at(before.drop("process_id"), at))
     handed = pl.col("inside") & ~pl.col("follows") & (pl.col("until") > pl.col("before_end"))
     begun = {"before_start": pl.max_horizontal("since", "before_end"), "before_end": pl.col("until")}
-    given = pl.when(handed).then("handed_bytes").when(~pl.col("follows")).then("to_host_bytes")
+    copied_bytes = pl.when(handed).then("handed_bytes").when(~pl.col("follows")).then("to_host_bytes")
     return runs.with_columns(
         *(pl.when(handed).then(of).otherwise(name).alias(name) for name, of in begun.items()),
-        to_host_bytes=given.forward_fill().over(THREAD),
+        to_host_bytes=copied_bytes.forward_fill().over(THREAD),
     )
 
 
@@ -240,12 +240,12 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
         .when((pl.col("top_ns") >= _LONG_NS) & (pl.col("operators") > 0) & ~pl.col("created") & ~uploads & ~downloads)
         .then(pl.lit("cpu-operators"))
     )
-    told = runs.with_columns(kind=kind).drop_nulls("kind")
+    with_kind = runs.with_columns(kind=kind).drop_nulls("kind")
     of_python = (pl.col("kind") == "cpu-tensors") & ~pl.col("created")
     start = pl.when(computing).then("before_start").when(of_python).then("before_end").otherwise("first")
     end = pl.when(pl.when(computing).then(back).otherwise(uploads)).then("after_end").otherwise("last")
     top = pl.when(of_python | (pl.col("operators") == 0)).then(None).otherwise("top")
-    spans = told.select(*THREAD, "kind", "operators", "top_ns", "bytes", top=top, start=start, end=end)
+    spans = with_kind.select(*THREAD, "kind", "operators", "top_ns", "bytes", top=top, start=start, end=end)
     # a copy of a number is between two
     spans = spans.with_columns(start=pl.max_horizontal("start", pl.col("end").shift(1).over(THREAD)))
     return spans.drop_nulls(["start", "end"]).filter(pl.col("end") > pl.col("start"))
@@ -308,8 +308,8 @@ def anomaly_detection(report: Report) -> Findings:
     checks, saves = _checks(report)
     if checks.height:
         inside, many = on_host.within(report, pl.concat([checks, saves])), on_host.within(report, checks).host.height
-        told = words_of("anomaly-detection").of(say.per_iteration(report).plural(many, "check"))
-        yield from on_host.on_time(report, told, inside, f"{told.what}: ")
+        words = words_of("anomaly-detection").of(say.per_iteration(report).plural(many, "check"))
+        yield from on_host.on_time(report, words, inside, f"{words.what}: ")
 
 
 _NO_SPANS: Final = pl.DataFrame(schema=dict.fromkeys(SPAN, pl.Int64))

@@ -99,8 +99,8 @@ def unused_gradients(report: Report) -> Findings:
     spans = _after_updated(report)
     if spans.height:
         updated, every = spans.select("updated", "every").row(0)
-        told = words_of("unused-gradients").of(updated=updated, every=every)
-        yield from on_host.on_time(report, told, on_host.within(report, spans), f"{told.what}: ")
+        words = words_of("unused-gradients").of(updated=updated, every=every)
+        yield from on_host.on_time(report, words, on_host.within(report, spans), f"{words.what}: ")
 
 
 @once_per_process

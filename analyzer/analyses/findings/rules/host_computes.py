@@ -52,16 +52,16 @@ def data_loading(report: Report) -> Findings:
     """At most one finding per device on loaders without workers, and one on loaders with workers."""
     every, per = getting_batches(report), say.per_iteration(report)
     beside = ", by the trace of the same program" if _recorded(report).is_empty() else ""
-    for told, workers in ((words_of("data-loading: no workers"), False), (words_of("data-loading: workers"), True)):
+    for words, workers in ((words_of("data-loading: no workers"), False), (words_of("data-loading: workers"), True)):
         batches = every.filter(pl.col("end") - pl.col("start") >= _HANDOVER_NS[workers], workers=workers)
         for device, pieces in (say.idle_worth_saying(report, batches) if batches.height else {}).items():
             took = batches.select(ns=pl.col("end") - pl.col("start"))
             most = _most_in_loader(report, device, workers=workers)
             median = f"{time(median_of(took, 'ns'))} in the median, the longest {time(longest(took, 'ns'))}"
-            yield told.finding(
+            yield words.finding(
                 device,
                 f"GPU {device} idles for {per.time(intervals.length(pieces))} while the loop that launches its work "
-                f"{told.what} ({per.plural(took.height, 'batch')}, {median}{beside}){most}.",
+                f"{words.what} ({per.plural(took.height, 'batch')}, {median}{beside}){most}.",
                 pieces,
                 mending=Mending(host=batches.select("process_id", "start", "end")),
             )
@@ -187,9 +187,9 @@ def _computes(report: Report, device: int, spans: pl.DataFrame) -> Finding:
     lengths = spans.select("start", ns=pl.col("end") - pl.col("start"))
     start, longest_ns = lengths.sort("ns", "start", descending=[True, False]).row(0)
     most = f" Most {'; '.join(parts)}." if parts else ""
-    told = _advice(report, device, _mostly(phases), spans)
-    unclear = told.headline != words_of("host-computes: new kernels").headline
-    return told.finding(
+    words = _advice(report, device, _mostly(phases), spans)
+    unclear = words.headline != words_of("host-computes: new kernels").headline
+    return words.finding(
         device,
         f"GPU {device} idle while the program runs its own code, in no CUDA call: "
         f"{say.of_window(report, device, stake)}{others}.{most} The longest stretch is {time(longest_ns)}, from "
@@ -223,10 +223,10 @@ def _short_stretches(report: Report, spans: pl.DataFrame) -> int:
 
 def _advice(report: Report, device: int, top: str, spans: pl.DataFrame) -> Told:
     """The words on host time with most of it in the phase `top`: on short stretches, or on where long ones are."""
-    told = words_of("host-computes")
+    words = words_of("host-computes")
     if many := _short_stretches(report, spans):
         less = on_gpu.launch_less(report, device)
-        return told._replace(
+        return words._replace(
             headline=f"The GPU waits for the program in {say.per_iteration(report).plural(many, 'short stretch')}",
             action=less.ahead_action or less.action,
             remedy=less.ahead,
@@ -241,7 +241,7 @@ def _advice(report: Report, device: int, top: str, spans: pl.DataFrame) -> Told:
         how = f"nsys profile {'--python-sampling=true' if say.in_pytorch(report) else '--sample=process-tree'}"
     where = f"The GPU waits for the program {literal(top)}"
     fits = top.startswith("in ") or (top and len(where) <= HEADLINE_LONGEST)
-    return told._replace(headline=where if fits else told.headline, action=told.action.format(how))
+    return words._replace(headline=where if fits else words.headline, action=words.action.format(how))
 
 
 def _phases(report: Report, device: int, spans: pl.DataFrame) -> pl.DataFrame:
@@ -251,8 +251,8 @@ def _phases(report: Report, device: int, spans: pl.DataFrame) -> pl.DataFrame:
     words = [(culprit, within, of_iteration(located(say.phase(culprit), within), each)) for culprit, within in rows]
     names = pl.DataFrame(words, dict.fromkeys(("culprit", "range", "where"), pl.String), orient="row")
     named = sums.join(names, on=["culprit", "range"], nulls_equal=True, maintain_order="left")
-    told = named.group_by("where", maintain_order=True).agg(pl.col("ns", "gaps").sum(), pl.col("longest_ns").max())
-    return told.sort("ns", descending=True, maintain_order=True)
+    phases = named.group_by("where", maintain_order=True).agg(pl.col("ns", "gaps").sum(), pl.col("longest_ns").max())
+    return phases.sort("ns", descending=True, maintain_order=True)
 
 
 def _faulting(report: Report, device: int) -> str:
@@ -299,8 +299,8 @@ def converted_arrays(report: Report) -> Findings:
         shorter = runs.select("row", saved_ns=on_gpu.part("dur_ns", pl.col("spared")))
         aside = pl.min_horizontal(pl.col("at") - pl.col("end"), pl.col("size_bytes") * _ASIDE_NS_PER_BYTE)
         spared = runs.select("process_id", "start", end=pl.col("end") + (aside * pl.col("spared")).cast(pl.Int64))
-        told = words_of("large-upload: arrays").of(spoken(report, conversions, conversions["others"]))
-        yield told.finding(
+        words = words_of("large-upload: arrays").of(spoken(report, conversions, conversions["others"]))
+        yield words.finding(
             device,
             f"Lines of the program convert arrays on the CPU, {per.plural(runs.height, 'time')}, of which {moved} "
             f"are copied to the GPU next each time: it idles for {per.time(intervals.length(idle))} until that "
@@ -357,9 +357,9 @@ def own_code(report: Report) -> Findings:
         sums = quiet.group_by("place").agg(pl.col("ns").sum()).sort("ns", "place", descending=[True, False])
         place, line = placed_with_text(report, sums.head(1)).select("place", pl.col("text").cast(pl.String)).row(0)
         call = next((call for call in _CALL.findall(_NO_CODE.sub("", line or "")) if not iskeyword(call)), "")
-        told = words_of("own-code")
-        told = told._replace(headline=f"{told.headline}: {literal(call)}()") if call else told
-        yield told.finding(
+        words = words_of("own-code")
+        words = words._replace(headline=f"{words.headline}: {literal(call)}()") if call else words
+        yield words.finding(
             device,
             f"GPU {device} idle while the program runs lines of its own that launch nothing: "
             f"{say.of_window(report, device, intervals.length(claims))}, most in {literal(place)}.",

@@ -40,16 +40,16 @@ def _in_code(
 @Rule
 def float32_in_code(report: Report) -> Findings:
     """One finding per device on Triton kernels of the program whose code multiplies blocks in full float32."""
-    for work, told in _in_code(report, pl.col("float32_products").is_not_null(), on_gpu.WORTH_PRODUCTS):
+    for work, code in _in_code(report, pl.col("float32_products").is_not_null(), on_gpu.WORTH_PRODUCTS):
         left = on_gpu.TF32_LEFT.get(work.device.capability)
         if left is not None:
             yield work.finding(
                 "no-tf32: code",
                 f"The code of {{0}} multiplies blocks in full float32, not on tensor cores (in "
-                f"{literal(told['float32_products'])}): {work.took}{words_of('no-tf32').what}",
+                f"{literal(code['float32_products'])}): {work.took}{words_of('no-tf32').what}",
                 work.most,
                 left=min(left / on_gpu.OF_PEAK, 1.0),
-                where=literal(told["float32_products"]),
+                where=literal(code["float32_products"]),
             )
 
 
@@ -60,10 +60,10 @@ _WORTH_DOUBLES: Final = 0.03  # of the kernel time; sums for accuracy are in wel
 @Rule
 def float64_in_code(report: Report) -> Findings:
     """One finding per device on kernels of Triton or torch.compile whose code computes in float64."""
-    for work, told in _in_code(report, _IN_DOUBLE, _WORTH_DOUBLES, ("triton", "inductor")):
+    for work, code in _in_code(report, _IN_DOUBLE, _WORTH_DOUBLES, ("triton", "inductor")):
         yield work.finding(
             "float64: code",
-            f"The code of {{0}} computes in float64 in {percent(told['float64_share'])} of its lines with arithmetic: "
+            f"The code of {{0}} computes in float64 in {percent(code['float64_share'])} of its lines with arithmetic: "
             f"{work.took}. In float32 that takes half as long at least where it is what the kernel does, and not the "
             "memory; exp, log and pow take a fraction.",
             work.most,
@@ -78,14 +78,14 @@ _AT_MEMORY: Final = 0.4
 @Rule
 def atomics_in_code(report: Report) -> Findings:
     """One finding per device on Triton kernels of the program whose code adds by atomics, slower than the memory."""
-    for work, told in _in_code(report, pl.col("atomics").is_not_null(), on_gpu.WORTH_SUMS):
+    for work, code in _in_code(report, pl.col("atomics").is_not_null(), on_gpu.WORTH_SUMS):
         rows = with_facts(report, work.rows, *SHAPE).join(report.devices, on="device", how="left")
         threads = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z") * pl.col("block_x")
-        rate = threads * 2 * told["atomic_bytes"] / pl.col("dur_ns") * 1e9
+        rate = threads * 2 * code["atomic_bytes"] / pl.col("dur_ns") * 1e9
         slow = (rate < _AT_MEMORY * pl.col("memory_bandwidth_bytes_per_s")) & (pl.col("dur_ns") >= on_gpu.SHORTEST_NS)
         if not rows.select(slow.all()).item():
             continue
-        lines = str(told["atomics"])
+        lines = str(code["atomics"])
         yield work.finding(
             "scatter-atomics: code",
             f"The code of {{0}} adds to global memory by atomics (in {literal(lines)}), a fifth of what each thread "

@@ -111,14 +111,14 @@ def _graph_candidate(report: Report, device: int, own: pl.DataFrame, most: int) 
     top, stake = own.row(0, named=True), min(total(own, "saved_ns"), most)
     per, launches, less = say.per_iteration(report), total(own, "launches"), on_gpu.launch_less(report, device)
     cut = total(repetitive(report).cuts.filter(pl.col("device") == device), "launches")
-    known = "the median of those in this report" if top["measured"] else "the median of these calls, for want of one"
+    basis = "the median of those in this report" if top["measured"] else "the median of these calls, for want of one"
     text = (
         f"{plural(own.height, 'sequence')} of launches repeat{'' if own.height > 1 else 's'}: "
         f"{per.plural(launches, 'launch')} for which GPU {device} waited "
         f"{per.time(total(own, 'launch_ns') + total(own, 'queued_ns'))}, most for "
         f"{plural(top['operations'], 'operation')} launched {count(top['repetitions'])} times, beginning with {{0}}. "
         f"As CUDA graphs they would save at most {per.time(stake)} of that, if launching one takes "
-        f"{time(top['graph_launch_ns'])} ({known}), and the program's own time between them besides."
+        f"{time(top['graph_launch_ns'])} ({basis}), and the program's own time between them besides."
     )
     if cut:
         text += f" Not counted: {plural(cut, 'launch')} that repeat with a call between them that no capture allows."
@@ -231,8 +231,8 @@ def _serial_copies(report: Report) -> pl.DataFrame:
     copies = copies.filter((pl.col("exclusive_ns") > 0) & asynchronous & pinned & detail.is_in([TO_DEVICE, TO_HOST]))
     if copies.is_empty():
         return copies
-    told = ("row", "device", "detail", "size_bytes", "exclusive_ns", "alone", "call_start", "call_end")
-    line = copies.select(told).join(_neighbours(report, copies.get_column("row")), on="row", maintain_order="left")
+    columns = ("row", "device", "detail", "size_bytes", "exclusive_ns", "alone", "call_start", "call_end")
+    line = copies.select(columns).join(_neighbours(report, copies.get_column("row")), on="row", maintain_order="left")
     to_device = line.filter(
         (detail == TO_DEVICE) & (pl.col("before_end") > pl.col("call_end") + LATENCY_NS)
     ).with_columns(low="before_start", high="end", earlier="before_call", to_host=pl.lit(value=False))
@@ -240,7 +240,7 @@ def _serial_copies(report: Report) -> pl.DataFrame:
         low="start", high="after_end", earlier="call_start", call_start="after_call", to_host=pl.lit(value=True)
     )
     both = pl.concat([to_device, to_host])
-    held = _held_by_events(report, copies.select(told))
+    held = _held_by_events(report, copies.select(columns))
     both = both.filter(~ordered(report, both)).select(_KEPT)
     return pl.concat([both, held]).sort("device")
 
@@ -442,12 +442,12 @@ def _waits_for_others(report: Report, device: int, kernels: pl.DataFrame) -> pl.
     low, high = say.sides_of(report, device)
     work = of_device(device_operations(report, "call_end"), device)
     line = work.select("process_id", "start", "end", "call_end").drop_nulls()
-    found = [pl.DataFrame(schema=intervals.SPANS)]
+    waits = [pl.DataFrame(schema=intervals.SPANS)]
     for (process,), own in line.partition_by("process_id", as_dict=True).items():
         others = intervals.union(kernels.filter(pl.col("process_id") != process))
         ready = intervals.clip(intervals.union(own.select(start="call_end", end="start")), low, high)
-        found.append(intervals.intersect(intervals.subtract(ready, intervals.union(own)), others))
-    return intervals.union(pl.concat(found))
+        waits.append(intervals.intersect(intervals.subtract(ready, intervals.union(own)), others))
+    return intervals.union(pl.concat(waits))
 
 
 # Communication between GPUs that nothing hides.
@@ -513,16 +513,16 @@ def _of_rank(report: Report, rank: dict[str, Any], ranks: pl.DataFrame, worth: f
         waits = f": GPU {other}, which runs as many, has {per.time(least_ns)}, and what is more here may be a wait"
         waits *= other != device
         balance = " If ranks differ in their work, balance that first: a collective waits for the slowest."
-        one = exposed._replace(
+        finding = exposed._replace(
             text=f"{exposed.text} Any waiting for the slowest rank is in it{waits}.", remedy=exposed.remedy + balance
         )
         if least_ns >= worth:  # everywhere
-            return [one._replace(at_stake_ns=least_ns)]
-        return [one._replace(action=f"Balance the work of ranks: GPU {other} hardly communicates alone")]
+            return [finding._replace(at_stake_ns=least_ns)]
+        return [finding._replace(action=f"Balance the work of ranks: GPU {other} hardly communicates alone")]
     moved, waited = ns - rank["waited_ns"], per.time(rank["waited_ns"])
-    told = f" {waited} of that is waiting, mostly for {partner}." if partner else ""
+    sentences = f" {waited} of that is waiting, mostly for {partner}." if partner else ""
     if rest := moved - rank["transfer_ns"]:
-        told += f" Of {per.time(rest)} it is not told whether it waits for ranks elsewhere."
+        sentences += f" Of {per.time(rest)} it is not told whether it waits for ranks elsewhere."
     waiting = exposed._replace(
         at_stake_ns=rank["waited_ns"],
         text=f"GPU {device} waits {waited} in collectives with nothing else to do, mostly for {partner}, which comes "
@@ -534,7 +534,7 @@ def _of_rank(report: Report, rank: dict[str, Any], ranks: pl.DataFrame, worth: f
         action=f"Balance the work of ranks: {partner} comes last",
         where=literal(sums.item(0, "kind")),
     )
-    return [exposed._replace(at_stake_ns=moved, text=f"{exposed.text}{told}"), waiting]
+    return [exposed._replace(at_stake_ns=moved, text=f"{exposed.text}{sentences}"), waiting]
 
 
 def _collectives(report: Report) -> pl.DataFrame:

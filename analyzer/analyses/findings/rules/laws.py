@@ -61,9 +61,9 @@ def _caused(report: Report) -> pl.DataFrame:
     both = pl.col("sides").list.head(2)
     few = both.list.min() <= pl.min_horizontal(_FEW_ROWS, both.list.max() / _SEVERAL)
     idle = pl.col("tiles") / pl.col("sm_count")
-    told = pl.col("known").is_in(["model", "exact"])
+    known = pl.col("known").is_in(["model", "exact"])
     op = pl.col("op").cast(pl.String)
-    told &= (pl.col("group") == "memory") & ~op.str.contains(f"{_UNKNOWN}|{_CHOOSES}").fill_null(value=False)
+    known &= (pl.col("group") == "memory") & ~op.str.contains(f"{_UNKNOWN}|{_CHOOSES}").fill_null(value=False)
     long, memory = took >= SHORTEST_NS, pl.col("bound") == "memory"
     usual = pl.col("group").cast(pl.String).replace_strict(REACHED, default=None, return_dtype=pl.Float64)
     usual = pl.when(op.str.contains(_NORMS)).then(_NORMS_REACHED).otherwise(usual)
@@ -78,7 +78,7 @@ def _caused(report: Report) -> pl.DataFrame:
         ),
         _FLOOR: (product & memory & few & (least >= _AT_FLOOR * took), pl.lit(1.0)),
         # of what is known to need at least so much, and of what was not recorded, the distance could be less
-        _FAR: (told & (least < _FAR_SHARE * took) & long, least / took / usual),
+        _FAR: (known & (least < _FAR_SHARE * took) & long, least / took / usual),
     }
     caused = work.with_columns(
         cause=pl.coalesce(pl.when(holds).then(pl.lit(name)) for name, (holds, _) in left.items()),
@@ -97,35 +97,35 @@ def below_roofs(report: Report) -> Findings:
             yield _finding(Work(report, device, rows), words_of(cause))
 
 
-def _finding(work: Work, told: Told) -> Finding | None:
+def _finding(work: Work, words: Told) -> Finding | None:
     """The finding on kernels of one cause, where that is worth one."""
-    floor, kept = told.rule == _FLOOR, pl.col("left")
+    floor, kept = words.rule == _FLOOR, pl.col("left")
     lost = int(work.rows.select((pl.col("exclusive_ns") * (1 - kept)).sum()).item())
     stake_ns = work.ns if floor else lost
-    if not work.ns or stake_ns < _WORTH[told.rule] * work.device.kernel_ns:
+    if not work.ns or stake_ns < _WORTH[words.rule] * work.device.kernel_ns:
         return None
-    words, name = _in_figures(work, told, stake_ns)
+    filled, name = _in_figures(work, words, stake_ns)
 
     def of_left(left: pl.DataFrame) -> Finding | None:
         """The finding on the kernels of which nothing is told by others."""
         rows = work.rows
         whole = intervals.overlap(rows.get_column("start"), rows.get_column("end"), left) == rows["end"] - rows["start"]
-        return _finding(work._replace(rows=rows.filter(whole)), told)
+        return _finding(work._replace(rows=rows.filter(whole)), words)
 
     return work.finding(
-        words,
-        words.what,
+        filled,
+        filled.what,
         name,
         left=None,
         at_stake_ns=stake_ns,
         mending=None if floor else Mending(work.rows.select("row", saved_ns=on_gpu.part("dur_ns", 1 - kept))),
         vague=floor,
-        general=told.rule == _FAR,
+        general=words.rule == _FAR,
         retold=of_left,
     )
 
 
-def _in_figures(work: Work, told: Told, stake_ns: int) -> tuple[Told, str]:
+def _in_figures(work: Work, words: Told, stake_ns: int) -> tuple[Told, str]:
     """What is told, with the figures of the call that most time is lost of, and its kernel."""
     lost = pl.col("exclusive_ns") * (1 - pl.col("left") + 1e-6)
     calls = work.rows.with_columns(lost=lost.sum().over("op", "input_shapes", "name"))
@@ -134,7 +134,7 @@ def _in_figures(work: Work, told: Told, stake_ns: int) -> tuple[Told, str]:
     each = f"{batch}, " if batch > 1 else ""
     action, remedy = _NEARER[top["group"]]
     values = {
-        "many": work.many("kernel" if told.rule == _FAR else "product"),
+        "many": work.many("kernel" if words.rule == _FAR else "product"),
         "took": work.took,
         "operator": literal(top["op"]),
         "product": f"[{each}{m}, {k}] × [{each}{k}, {n}]",
@@ -148,7 +148,7 @@ def _in_figures(work: Work, told: Told, stake_ns: int) -> tuple[Told, str]:
         "action": action,
         "remedy": remedy,
     }
-    return told.of(**values), str(top["name"])
+    return words.of(**values), str(top["name"])
 
 
 @Rule

@@ -93,7 +93,7 @@ _MARKS: Final = {
 def python_loops(report: Report) -> Findings:
     """At most one finding per device on each kind of loop of Python."""
     for loops in _loops(report).partition_by("rule", maintain_order=True):
-        told = words_of(loops.item(0, "rule"))
+        words = words_of(loops.item(0, "rule"))
         if loops.item(0, "rule") == _SENT and not say.per_iteration(report).iterations:  # a model is moved
             continue
         top = loops.sort("passes", "start", descending=[True, False]).row(0, named=True)
@@ -101,9 +101,9 @@ def python_loops(report: Report) -> Findings:
         if loops.item(0, "rule") == _INDEXING and 2 * len(inside.mending.gone) >= top["passes"]:
             continue  # they launch what no operator of the trace does
         launches = say.per_iteration(report).plural(len(inside.mending.gone), "launch")
-        text = f"{told.what}, {top['passes']:,} times in a row, in {launches} ({literal(top['operators'])}): "
+        text = f"{words.what}, {top['passes']:,} times in a row, in {launches} ({literal(top['operators'])}): "
         idle, mending = idle_within(report, inside.host), partial(_at_once, loops=loops)
-        for one in on_host.on_time(report, told.of(**top), inside, text, mending):
+        for one in on_host.on_time(report, words.of(**top), inside, text, mending):
             yield one if one and intervals.length(idle[one.device]) >= _IDLES * one.at_stake_ns else None
 
 
@@ -160,13 +160,13 @@ def _cell_loops(cells: pl.DataFrame, *keys: str) -> pl.DataFrame:
     apart = pl.col("at").cast(pl.Int64) - pl.col("at").shift(1).cast(pl.Int64)
     far = apart > pl.min_horizontal(_FAR * apart.median() + _NEAR, _LONGEST)
     another = (say.changes([*THREAD, "operators", *keys]) | far).fill_null(value=True)
-    found = cells.group_by(another.cum_sum().alias("run"), maintain_order=True).agg(
+    loops = cells.group_by(another.cum_sum().alias("run"), maintain_order=True).agg(
         pl.col(*THREAD, "row", "start", "operators").first(),
         pl.col("end", "stop").last(),
         passes=pl.len().cast(pl.Int64),
         rule=pl.lit(_RECURRENT),
     )
-    return found.filter(pl.col("passes") >= _PASSES).select(_LOOP)
+    return loops.filter(pl.col("passes") >= _PASSES).select(_LOOP)
 
 
 def _reading(line: pl.DataFrame) -> list[tuple[int, int, int]]:
@@ -175,11 +175,11 @@ def _reading(line: pl.DataFrame) -> list[tuple[int, int, int]]:
     As :func:`_repeated`; between two reads are no layers and no more operators than a pass has.
     """
     layers, takes = (pl.col("weights") | pl.col("backward")).cum_sum(), pl.col("takes").cast(pl.Int64).cum_sum()
-    asked = line.with_columns(at=pl.col("at").cast(pl.Int64), layers_before=layers, takes=takes)
-    asked = asked.filter((pl.col("to_host") > 0) & ~pl.col("decomposes"))
+    reads = line.with_columns(at=pl.col("at").cast(pl.Int64), layers_before=layers, takes=takes)
+    reads = reads.filter((pl.col("to_host") > 0) & ~pl.col("decomposes"))
     another = say.changes([*THREAD, "layers_before"]) | (pl.col("at").diff() > _LONGEST)
     first, last = (pl.col("at", "takes").first(), pl.col("at", "takes").last().name.suffix("_last"))
-    runs = asked.group_by(run=another.fill_null(value=True).cum_sum(), maintain_order=True).agg(
+    runs = reads.group_by(run=another.fill_null(value=True).cum_sum(), maintain_order=True).agg(
         first, last, many=pl.len()
     )
     passes, length = pl.col("many").cast(pl.Int64) - 1, pl.col("at_last") - pl.col("at")
@@ -195,10 +195,10 @@ def _branching(line: pl.DataFrame) -> list[tuple[int, int, int]]:
     wall = pl.any_horizontal("weights", "backward", "apart", "together") | (pl.col("to_host") > 0)
     since, parted = (pl.when(wall).then(of).shift(1).forward_fill().over(THREAD) for of in ("at", "apart"))
     last = pl.col("name").shift(1).over(THREAD)
-    known = line.with_columns(pl.col("at").cast(pl.Int64), since=since, parted=parted, last=last)
-    took = known.group_by("since").agg(pl.col("at").filter("takes").min().alias("first"), taken=pl.col("takes").sum())
-    passes = known.group_by("since", last="name").agg(passes=pl.len().cast(pl.Int64))
-    ends = known.filter("together").join(passes, on=["since", "last"]).join(took, on="since")
+    marked = line.with_columns(pl.col("at").cast(pl.Int64), since=since, parted=parted, last=last)
+    took = marked.group_by("since").agg(pl.col("at").filter("takes").min().alias("first"), taken=pl.col("takes").sum())
+    passes = marked.group_by("since", last="name").agg(passes=pl.len().cast(pl.Int64))
+    ends = marked.filter("together").join(passes, on=["since", "last"]).join(took, on="since")
     ends = ends.filter(pl.col("passes") >= _PASSES, pl.col("parted") | (pl.col("taken") >= pl.col("passes")))
     begin = pl.when("parted").then(pl.col("since") + 1).otherwise("first")
     ends = ends.with_columns(begin=begin, period=(pl.col("at") - begin - 1) // pl.col("passes") + 1)
@@ -224,10 +224,10 @@ def _indexing(line: pl.DataFrame) -> list[tuple[int, int, int]]:
 
 def _repeated(line: pl.DataFrame) -> pl.DataFrame:
     """Stretches in which operators of the same names follow each other: begin, stop (places), period, the shortest."""
-    words, found = line.select(mixed([*THREAD, "name"])).to_series(), _reading(line)
-    taken = [stretch[:2] for stretch in found]
+    numbers, stretches = line.select(mixed([*THREAD, "name"])).to_series(), _reading(line)
+    taken = [stretch[:2] for stretch in stretches]
     for period in range(1, _LONGEST + 1):
-        ends = words.ne_missing(words.shift(-period)).arg_true().cast(pl.Int64)
+        ends = numbers.ne_missing(numbers.shift(-period)).arg_true().cast(pl.Int64)
         begins = ends.shift(1, fill_value=-1) + 1
         long = ends - begins >= (_PASSES - 1) * period
         for begin, length in zip(begins.filter(long), (ends - begins).filter(long), strict=True):
@@ -236,12 +236,12 @@ def _repeated(line: pl.DataFrame) -> pl.DataFrame:
             if (at and taken[at - 1][1] > begin) or (at < len(taken) and taken[at][0] < stop):
                 continue
             taken.insert(at, (begin, stop))
-            found.append((begin, stop, period))
+            stretches.append((begin, stop, period))
     for begin, stop, period in (*_branching(line), *_indexing(line)):
-        within = [one for one in found if one[0] < stop and one[1] > begin]
+        within = [one for one in stretches if one[0] < stop and one[1] > begin]
         if sum(one[1] - one[0] for one in within) < _ALIKE * (stop - begin):
-            found = [*(one for one in found if one not in within), (begin, stop, period)]
-    return pl.DataFrame(found, schema=dict.fromkeys(("begin", "stop", "period"), pl.Int64), orient="row")
+            stretches = [*(one for one in stretches if one not in within), (begin, stop, period)]
+    return pl.DataFrame(stretches, schema=dict.fromkeys(("begin", "stop", "period"), pl.Int64), orient="row")
 
 
 def _without_pauses(line: pl.DataFrame, stretches: pl.DataFrame) -> pl.DataFrame:
@@ -267,12 +267,12 @@ def _without_pauses(line: pl.DataFrame, stretches: pl.DataFrame) -> pl.DataFrame
 
 def _stretches(line: pl.DataFrame) -> pl.DataFrame:
     """The stretches that have a rule, in which something is done to one part after the other: :data:`_LOOP`."""
-    known = _without_pauses(line, _repeated(line))
-    begin, stop, period, passes = known.get_columns()
+    stretches = _without_pauses(line, _repeated(line))
+    begin, stop, period, passes = stretches.get_columns()
     # what decomposes a matrix asks whether it could
-    asked = pl.when("decomposes").then(0).otherwise("to_host").alias("to_host")
+    to_host = pl.when("decomposes").then(0).otherwise("to_host").alias("to_host")
     shapes = pl.col("input_shapes").to_physical().fill_null(0).alias("shapes")
-    sums = line.select(pl.col(*_MARKS, "backward", "launches", "to_device", "to_device_bytes"), asked, shapes).select(
+    sums = line.select(pl.col(*_MARKS, "backward", "launches", "to_device", "to_device_bytes"), to_host, shapes).select(
         pl.all().cast(pl.Int64).cum_sum()
     )
     before = pl.concat([sums.clear(1).fill_null(0), sums])
@@ -302,15 +302,15 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
         layers=pl.lit(bool(line.get_column("weights").any())),
         trains=pl.lit(bool(line.get_column("backward").any())),
     )
-    found = known.with_columns(facts.select(rule=_rule()).to_series()).drop_nulls("rule")
+    loops = stretches.with_columns(facts.select(rule=_rule()).to_series()).drop_nulls("rule")
     words = line.get_column("name").str.strip_prefix("aten::")
     names = [
         " → ".join([*words.slice(at, min(size, _NAMED)), *["…"] * (size > _NAMED)])
-        for at, size in found.select("begin", "period").iter_rows()
+        for at, size in loops.select("begin", "period").iter_rows()
     ]
-    first, last = (line[found.get_column("begin")], line[found.get_column("stop") - 1])
-    found = found.select("rule", "passes").with_columns(pl.Series("operators", names, dtype=pl.String))
-    return found.hstack(first.select("row", *THREAD, "start")).hstack(last.select("stop", "end")).select(_LOOP)
+    first, last = (line[loops.get_column("begin")], line[loops.get_column("stop") - 1])
+    loops = loops.select("rule", "passes").with_columns(pl.Series("operators", names, dtype=pl.String))
+    return loops.hstack(first.select("row", *THREAD, "start")).hstack(last.select("stop", "end")).select(_LOOP)
 
 
 def _rule() -> pl.Expr:
@@ -434,8 +434,8 @@ def _takes_samples(report: Report, passes: float) -> bool:
     line, takes = on_host.outermost(report), pl.col("name").str.contains(_TAKES)
     working = line.filter(takes | ((pl.col("launches") > 0) & ~pl.col("name").str.contains(_ORDERS)))
     launches = total(line, "launches")
-    taken = working.select((takes & pl.col("name").shift(-1).str.contains(_FIRST)).sum()).item()
-    return launches > 0 and bool(taken >= _MOST * passes * launches)
+    times = working.select((takes & pl.col("name").shift(-1).str.contains(_FIRST)).sum()).item()
+    return launches > 0 and bool(times >= _MOST * passes * launches)
 
 
 def _splits(report: Report, passes: int, *, joins: bool) -> bool:
@@ -446,8 +446,8 @@ def _splits(report: Report, passes: int, *, joins: bool) -> bool:
     if not joins:
         many = int(counts.filter(pl.col("name") == _BEGINS_BACKWARD).get_column("count").sum())
         once = once.filter(pl.col("count") * (_PASSES // 2) <= many)
-    asked = (_SPLITS, _JOINS) if joins else (_SPLITS,)
-    return all(once.get_column("name").str.contains(pattern).any() for pattern in asked)
+    patterns = (_SPLITS, _JOINS) if joins else (_SPLITS,)
+    return all(once.get_column("name").str.contains(pattern).any() for pattern in patterns)
 
 
 def _few_samples(report: Report, device: int, line: pl.DataFrame) -> Finding:

@@ -191,8 +191,8 @@ def _prefetch(report: Report, device: int, moved: pl.DataFrame) -> Finding | Non
     if faulted.height < _MANY:
         return None
     stalled = _stalled(report, device)
-    asked = moved.filter((pl.col("cause") == "User prefetch") & (pl.col("size_bytes") >= LARGE_BYTES))
-    against = f", prefetched memory at {rate(on_host.bandwidth(asked))}" if asked.height else ""
+    prefetched = moved.filter((pl.col("cause") == "User prefetch") & (pl.col("size_bytes") >= LARGE_BYTES))
+    against = f", prefetched memory at {rate(on_host.bandwidth(prefetched))}" if prefetched.height else ""
     per, bytes_moved = say.per_iteration(report), total(faulted, "size_bytes")
     many, in_all = per.plural(faulted.height, "copy"), " in all," if per.iterations else ""
     return words_of("unified-memory-prefetch").finding(
@@ -299,9 +299,9 @@ def copies_by_calls(report: Report) -> pl.DataFrame:
     blocks = pl.Series("synchronous", [scope_of(name) == "copy" for name in names.cast(pl.String)], dtype=pl.Boolean)
     copying = pl.DataFrame([names, blocks]).filter(blocks | names.cast(pl.String).str.contains("Async", literal=True))
     host = pl.when(pl.col("source_memory").is_in([PAGEABLE, PINNED])).then("source_memory").otherwise("target_memory")
-    made = work.join(copying, on="call_name", maintain_order="left").with_columns(memory=host)
-    made = made.drop("source_memory", "target_memory").drop_nulls("size_bytes")
-    return on_host.without_set_up(report, made).sort("device")
+    copies = work.join(copying, on="call_name", maintain_order="left").with_columns(memory=host)
+    copies = copies.drop("source_memory", "target_memory").drop_nulls("size_bytes")
+    return on_host.without_set_up(report, copies).sort("device")
 
 
 @once_per_report
@@ -371,8 +371,8 @@ def _by_iteration(report: Report) -> pl.DataFrame:
         .then(pl.lit("recurs"))
         .otherwise(pl.lit("once"))
     )
-    told = _without_repeated(report, line.with_columns(when=when))
-    return told.select("row", "iteration", "each", "many", "when")
+    classified = _without_repeated(report, line.with_columns(when=when))
+    return classified.select("row", "iteration", "each", "many", "when")
 
 
 def _without_repeated(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
@@ -419,8 +419,8 @@ def _pageable_finding(report: Report, copies: pl.DataFrame, when: str) -> Findin
     way = "to the host" if 2 * back > moved else "to the GPU"
     if when in {"once", "few"}:
         needed = copies.select(_NEEDED.any()).item()  # the host may do without what it waits for
-        told = words_of("pageable-copy-once").of(size(moved))
-        return told.finding(device, text, claims, stake, at_most=not needed, vague=True)
+        words = words_of("pageable-copy-once").of(size(moved))
+        return words.finding(device, text, claims, stake, at_most=not needed, vague=True)
     return words_of("pageable-copy", report).finding(
         device,
         text,
@@ -491,8 +491,8 @@ def _gained_at_most(report: Report, device: int, rows: pl.Series, calls: pl.Data
     # the critical path passes through one of them at every instant that is gained, so that the gain is at most the
     # union of their intervals; other operations of a stream still run one after the other
     low, high = say.sides_of(report, device)
-    wanted = pl.col("row").is_in(rows.implode())
-    spans = pl.concat([exclusive_operations(report).filter(wanted).select("start", "end"), calls])
-    others = placed_operations(report).filter((pl.col("device") == device) & ~wanted)
+    chosen = pl.col("row").is_in(rows.implode())
+    spans = pl.concat([exclusive_operations(report).filter(chosen).select("start", "end"), calls])
+    others = placed_operations(report).filter((pl.col("device") == device) & ~chosen)
     busiest = max(map(intervals.length, spans_by_stream(others.select("number", "start", "end")).values()), default=0)
     return min(intervals.length(intervals.union(intervals.clip(spans, low, high))), high - low - busiest)

@@ -67,7 +67,7 @@ def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
     on either side belongs to it alike. Copies right before and after bring its inputs and outputs into place.
     """
     numbered = lines.with_columns(place=pl.int_range(pl.len()))
-    known = on_gpu.with_decoded(
+    decoded = on_gpu.with_decoded(
         on_gpu.with_operators(report, numbered).with_columns(batched=pl.col("inner").is_in(on_gpu.BATCHED)),
         softmax=_SOFTMAX,
         product=_PRODUCT,
@@ -80,7 +80,7 @@ def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
     ).with_columns(pl.col("changes").cast(pl.Int64).cum_sum())
     place = pl.col("place")
     others, works = (pl.when(~(pl.col(name) | on_gpu.MOVES)).then(place) for name in ("passes", "copies"))
-    known = known.with_columns(
+    decoded = decoded.with_columns(
         first=others.forward_fill().shift(1).over("line"),
         last=others.backward_fill().shift(-1).over("line"),
         # where copies right before and after a row begin and end
@@ -88,8 +88,8 @@ def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
         until=pl.coalesce(works.backward_fill().shift(-1).over("line"), place.max().over("line") + 1),
     )
     close = pl.max_horizontal(place - pl.col("first"), pl.col("last") - place) <= _FARTHEST
-    softmaxes = known.filter("softmax").drop_nulls(["first", "last"]).filter(close)
-    product, line, changes, batched = (known.get_column(name) for name in ("product", "line", "changes", "batched"))
+    softmaxes = decoded.filter("softmax").drop_nulls(["first", "last"]).filter(close)
+    product, line, changes, batched = (decoded.get_column(name) for name in ("product", "line", "changes", "batched"))
     first, last = softmaxes.get_column("first"), softmaxes.get_column("last")
     # a network may end with a softmax, after which the next call of it begins with a product: attention is known by the
     # operators of its products, or else by the scale or mask before its softmax
@@ -99,12 +99,12 @@ def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
     ends = []
     for end, side in (("first", "since"), ("last", "until")):
         at = softmaxes.get_column(end)
-        further = known.get_column(end).gather(at).fill_null(at)
+        further = decoded.get_column(end).gather(at).fill_null(at)
         joins = softmaxes.get_column("backward") & product.gather(further) & (line.gather(further) == line.gather(at))
         joins &= batched.gather(further).fill_null(value=True) & ((further - at).abs() <= _FARTHEST)
-        ends.append(known.get_column(side).gather(further.zip_with(joins, at)))
+        ends.append(decoded.get_column(side).gather(further.zip_with(joins, at)))
     spans = intervals.union(pl.DataFrame(ends, {"start": pl.Int64, "end": pl.Int64}))
-    return known.filter(touched(known.select(start=place, end=place + 1), spans))
+    return decoded.filter(touched(decoded.select(start=place, end=place + 1), spans))
 
 
 def _attention(chain: Work) -> Finding:
@@ -185,8 +185,8 @@ def _waited(casts: Work) -> int:
     called = with_facts(casts.report, casts.rows, "call_start")
     before = say.launch_before(casts.report, called.select("process_id", at="call_start"))
     gaps = idle_spans(casts.report)[casts.device.device].select(since="start", start="end")
-    known = called.select("start", before=before).drop_nulls("before").join(gaps, on="start")
-    idle = known.select(ns=pl.col("start") - pl.max_horizontal("since", "before")).filter(pl.col("ns") > 0).to_series()
+    waits = called.select("start", before=before).drop_nulls("before").join(gaps, on="start")
+    idle = waits.select(ns=pl.col("start") - pl.max_horizontal("since", "before")).filter(pl.col("ns") > 0).to_series()
     return int(idle.clip(upper_bound=idle.sort().item(len(idle) // 2)).sum()) if len(idle) else 0
 
 
@@ -196,14 +196,14 @@ def recurring_casts(work: Work) -> Finding | None:
     per, device = say.per_iteration(work.report), work.device
     if work.rows.height < max(_FEWEST_CASTS, per.iterations or 1):
         return None
-    types, made = (work.names.get_column(column) for column in ("inputs", "output_type"))
-    source, target = (_FLOATS.get(one, one) for one in (types.item(0).partition("/")[0], made.item(0)))
-    every = {*made, *(one for each in types for one in each.split("/") if one)}
-    names = sorted(_FLOATS.get(one, one) for one in every)
+    types, outputs = (work.names.get_column(column) for column in ("inputs", "output_type"))
+    source, target = (_FLOATS.get(one, one) for one in (types.item(0).partition("/")[0], outputs.item(0)))
+    all_types = {*outputs, *(one for each in types for one in each.split("/") if one)}
+    names = sorted(_FLOATS.get(one, one) for one in all_types)
     between = f"between {names[0]} and {names[1]}" if len(names) == len(("from", "to")) else "from type to type"
     waited, compiled = _waited(work), device.launches(on_gpu.COMPILED_KERNELS) > 0
     # with float16, as under autocast, and without an optimizer, which would be of a training
-    half = "f16" in every and "bf16" not in every and not device.launches(FAMILY == "optimizer")
+    half = "f16" in all_types and "bf16" not in all_types and not device.launches(FAMILY == "optimizer")
     around = say.operator_of(work.report, device.are(_CASTS))
     fused = (
         "these are outside of what torch.compile has fused."
@@ -321,7 +321,7 @@ def _losses(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
     A loss is a run of kernels between two products with a large softmax and a logarithm in it; passes are those about
     as long. Those of a policy's few actions, or of sampling one word, are short.
     """
-    known = on_gpu.with_decoded(
+    decoded = on_gpu.with_decoded(
         on_gpu.with_operators(report, lines),
         passes=FAMILY.is_in(_FAMILIES),
         softmax=_LONG_SOFTMAX,
@@ -335,17 +335,17 @@ def _losses(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
     wall = pl.when(~pl.col("passes")).then(pl.col("inner").is_in(on_gpu.BATCHED))
     sides = (wall.forward_fill().over("line"), wall.backward_fill().over("line"))
     attends = pl.all_horizontal(side.fill_null(value=False) for side in sides)
-    known = known.with_columns(attends=attends, run=pl.struct("line", "passes").rle_id())
+    decoded = decoded.with_columns(attends=attends, run=pl.struct("line", "passes").rle_id())
     # of scores in 16 bits only operators tell whose they are
-    told = pl.lit(value=known.get_column("inner").is_not_null().any()) | ~pl.col("short").all().over("run")
-    runs = known.filter(pl.col("passes") & ~pl.col("attends") & told & pl.col("logs").any().over("run"))
+    known = pl.lit(value=decoded.get_column("inner").is_not_null().any()) | ~pl.col("short").all().over("run")
+    runs = decoded.filter(pl.col("passes") & ~pl.col("attends") & known & pl.col("logs").any().over("run"))
     widest_ns = pl.col("exclusive_ns").filter("softmax").max().over("run")
     of_its_size = pl.col("exclusive_ns").is_between(_FULL * widest_ns, _LONGEST_PASS * widest_ns)
     large = runs.filter(of_its_size, widest_ns >= on_gpu.SHORTEST_NS)
     other = (~pl.col("softmax") & ~pl.col("moved") & ~pl.col("fill")).sum().over("run")
     # those into a short type are of the backward pass: of autocast, too, which casts within the loss
-    asked = pl.col("cast") & ~pl.col("short") & (pl.col("outer") == "aten::to").fill_null(value=False)
-    return large.filter((other >= _FEWEST_PASSES) | asked.any().over("run"))
+    explicit = pl.col("cast") & ~pl.col("short") & (pl.col("outer") == "aten::to").fill_null(value=False)
+    return large.filter((other >= _FEWEST_PASSES) | explicit.any().over("run"))
 
 
 def _fused_loss(passes: pl.DataFrame) -> Mending:
@@ -514,31 +514,31 @@ def _little_read(work: Work, *, torch: bool) -> pl.DataFrame:
     """
     lines = on_gpu.stream_lines(work.report, work.device.device).filter(pl.col("kind") != "memset")
     lines = _with_values(work.report, on_gpu.with_operators(work.report, lines))
-    known = on_gpu.with_decoded(lines, sorts=_SORTS, uses=_USES_ALL, fills=FAMILY == "fill", orders=_REORDERS)
-    known = known.filter(~pl.col("fills")).with_columns(run=pl.struct("line", "sorts").rle_id())
+    decoded = on_gpu.with_decoded(lines, sorts=_SORTS, uses=_USES_ALL, fills=FAMILY == "fill", orders=_REORDERS)
+    decoded = decoded.filter(~pl.col("fills")).with_columns(run=pl.struct("line", "sorts").rle_id())
     ns, others = pl.col("exclusive_ns"), pl.col("outer").str.contains("scatter|embedding").fill_null(value=False)
     # all that reorders after a sort, until the next one, may write less than was sorted
-    known = known.with_columns(after_sort=pl.col("sorts").cum_sum().over("line"))
+    decoded = decoded.with_columns(after_sort=pl.col("sorts").cum_sum().over("line"))
     sorted_values = pl.when("sorts").then(pl.col("values").fill_null(0)).max().over("line", "after_sort")
     written = pl.when("orders").then(pl.col("written").fill_null(float("inf"))).sum().over("line", "after_sort")
     orders = pl.when(pl.col("orders") & ~others & (written >= sorted_values)).then(ns)
     soon = pl.max_horizontal(orders.shift(-at) for at in range(1, _SOON + 1)).fill_null(0)
     after, uses = (soon, pl.lit(value=False)) if torch else (ns.shift(-1), pl.col("uses").shift(-1))
-    known = known.with_columns(after=after.over("line"), uses=uses.over("line"))
+    decoded = decoded.with_columns(after=after.over("line"), uses=uses.over("line"))
     longest = pl.min_horizontal(ns.sum(), _MOST_PASSES * ns.max())
-    runs = known.group_by("run").agg(pl.col("sorts", "after", "uses").last(), ns=longest)
+    runs = decoded.group_by("run").agg(pl.col("sorts", "after", "uses").last(), ns=longest)
     runs = runs.filter("sorts", ~pl.col("uses"), pl.col("ns") >= _TOO_SHORT * pl.col("after"))
-    chosen = known.join(runs, on="run", how="semi").get_column("row")
+    chosen = decoded.join(runs, on="run", how="semi").get_column("row")
     return work.rows.filter(pl.col("row").is_in(chosen.implode()))
 
 
 def _with_values(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     """Adds what is known of operations: values (of their operator's first input) and written (the most, by launch)."""
     shapes = operations_with_roofs(report).select("row", values=on_host.elements())
-    known = with_facts(report, work, "grid_x").join(shapes, on="row", how="left", maintain_order="left")
+    with_shapes = with_facts(report, work, "grid_x").join(shapes, on="row", how="left", maintain_order="left")
     writes = pl.col("name").cast(pl.String).str.extract_groups(_WRITERS).struct
     each = pl.col("grid_x") * writes.field("threads").cast(pl.Float64) * writes.field("each").cast(pl.Float64)
-    return known.with_columns(written=each)
+    return with_shapes.with_columns(written=each)
 
 
 #: Operators that sort the entries of sparse tensors by index, and add those of one index together.

@@ -42,7 +42,7 @@ _NOTHING_NS: Final = 2000  # what a kernel takes that reads and writes little, a
 _FLAG_NS: Final = 10_000  # a warp that is done sooner reads and writes some numbers alone
 
 
-def _told(report: Report, kernels: pl.DataFrame, stake: str, told: Told, text: str, **others: bool) -> Finding:
+def _told(report: Report, kernels: pl.DataFrame, stake: str, words: Told, text: str, **others: bool) -> Finding:
     """The finding on kernels of a device, the costliest first; each shape takes less by `stake`, or `usual_ns`."""
     device, name = int(kernels.item(0, "device")), str(kernels.item(0, "name"))
     shape = SHAPE if "grid_x" in kernels.columns else ()
@@ -54,7 +54,7 @@ def _told(report: Report, kernels: pl.DataFrame, stake: str, told: Told, text: s
     share = (pl.col("stake_ns") / pl.col("dur_ns").sum().over("name", *shape)).clip(upper_bound=1.0)
     most = (pl.col("dur_ns") - _NOTHING_NS).clip(lower_bound=0)
     saved = ran.select("row", saved_ns=pl.min_horizontal(on_gpu.part("dur_ns", share), most))
-    return told.finding(
+    return words.finding(
         device,
         text,
         ran.select("start", "end"),
@@ -99,21 +99,21 @@ _ENOUGH_OF_REGISTERS: Final = 0.25  # and these where registers limit them: a th
 @once_per_report
 def _kernels(report: Report) -> pl.DataFrame:
     """Kernels of which enough samples tell, but communication: with the counters, and dram, what is read or written."""
-    known = grids(report)
+    grid_of_device = grids(report)
     shape = {"device": pl.Int64, "name": pl.String, "launches": pl.Int64, "exclusive_ns": pl.Int64, "samples": pl.Int64}
-    found = [pl.DataFrame(schema={**shape, **dict.fromkeys(COUNTERS, pl.Float64)})]
+    parts = [pl.DataFrame(schema={**shape, **dict.fromkeys(COUNTERS, pl.Float64)})]
     work = exclusive_operations(report).filter((pl.col("kind") == "kernel") & (pl.col("bucket") == "kernel"))
-    for (device,), own in work.drop_nulls("name").partition_by("device", as_dict=True).items():
-        if device not in known:
+    for (device,), kernels in work.drop_nulls("name").partition_by("device", as_dict=True).items():
+        if device not in grid_of_device:
             continue
-        named = own.with_columns(pl.col("name").cast(pl.String))
+        named = kernels.with_columns(pl.col("name").cast(pl.String))
         sums = named.group_by("name").agg(pl.len().cast(pl.Int64).alias("launches"), pl.col("exclusive_ns").sum())
-        told = means(known[int(device)], named.select("start", "end", key="name"))
+        sampled = means(grid_of_device[int(device)], named.select("start", "end", key="name"))
         enough = (pl.col("samples") >= _SAMPLES) & (pl.col("sampled_ns") >= _COVERED * pl.col("total_ns"))
-        rows = told.filter(enough).join(sums, left_on="key", right_on="name", how="inner").rename({"key": "name"})
-        found.append(rows.with_columns(device=pl.lit(device, dtype=pl.Int64)).select(found[0].columns))
+        rows = sampled.filter(enough).join(sums, left_on="key", right_on="name", how="inner").rename({"key": "name"})
+        parts.append(rows.with_columns(device=pl.lit(device, dtype=pl.Int64)).select(parts[0].columns))
     dram = pl.sum_horizontal("dram_read_share", "dram_write_share", ignore_nulls=False)
-    return pl.concat(found).with_columns(dram=dram)
+    return pl.concat(parts).with_columns(dram=dram)
 
 
 def _idle_units(report: Report, kernels: pl.DataFrame, unit: str, words: Told, others: str) -> Findings:
@@ -122,8 +122,8 @@ def _idle_units(report: Report, kernels: pl.DataFrame, unit: str, words: Told, o
     for rows in _costliest(kernels.with_columns(stake_ns=idle.cast(pl.Int64)), "stake_ns"):
         top = rows.row(0, named=True)
         ran, samples = say.per_iteration(report).time(top["exclusive_ns"]), plural(top["samples"], "sample")
-        told = words.of(share=percent(top[unit]), samples=samples, time=ran)
-        yield _told(report, rows, "stake_ns", told, told.what + _also(rows.height - 1, "other kernel", others))
+        filled = words.of(share=percent(top[unit]), samples=samples, time=ran)
+        yield _told(report, rows, "stake_ns", filled, filled.what + _also(rows.height - 1, "other kernel", others))
 
 
 def _few_sms(report: Report) -> pl.DataFrame:
@@ -143,8 +143,8 @@ def idle_tensor_cores(report: Report) -> Findings:
     """One finding per device with products made for tensor cores that hardly use them, nor wait for DRAM or SMs."""
     busy = (pl.col("dram").fill_null(0) < _DRAM_BUSY) & (pl.col("sms_active_share").fill_null(1) > _FEW)
     slow = _kernels(report).filter((pl.col("tensor_active_share") <= _IDLE_TENSOR) & busy)
-    made = FAMILY.is_in(["gemm", "conv"]) & pl.col("tensor_core") & TENSOR_TYPED
-    products = slow.filter(on_gpu.decoded_as(slow, made))
+    for_tensor_cores = FAMILY.is_in(["gemm", "conv"]) & pl.col("tensor_core") & TENSOR_TYPED
+    products = slow.filter(on_gpu.decoded_as(slow, for_tensor_cores))
     return _idle_units(report, products, "tensor_active_share", words_of("idle-tensor-cores"), "of the kind")
 
 
@@ -185,10 +185,10 @@ def busy_pcie(report: Report) -> Findings:
             continue
         work = device_operations(report).filter(pl.col("device") == device).select("start", "end")
         idle = intervals.gaps(intervals.union(work), low, high)
-        told = cells_within(grid, idle).with_columns(link=pl.max_horizontal(names)).drop_nulls("link")
-        busy = told.filter(pl.col("link") >= _PCIE_BUSY)
-        known, ns, samples = total(told, "ns"), total(busy, "ns"), total(busy, "samples")
-        if samples < _SAMPLES or known < _COVERED * intervals.length(idle) or ns < _WORTH_SAMPLED * known:
+        cells = cells_within(grid, idle).with_columns(link=pl.max_horizontal(names)).drop_nulls("link")
+        busy = cells.filter(pl.col("link") >= _PCIE_BUSY)
+        known_ns, ns, samples = total(cells, "ns"), total(busy, "ns"), total(busy, "samples")
+        if samples < _SAMPLES or known_ns < _COVERED * intervals.length(idle) or ns < _WORTH_SAMPLED * known_ns:
             continue
         share = percent(busy.select((pl.col("link") * pl.col("ns")).sum() / pl.col("ns").sum()).item())
         yield words_of("busy-pcie").finding(
@@ -214,13 +214,13 @@ def clock_drop(report: Report) -> Findings:
         highest = float(loaded.select(clock.quantile(_HIGHEST)).item())
         since = loaded.filter(clock >= _REACHED * highest).get_column("start").min()
         work = exclusive_operations(report).filter((pl.col("device") == device) & (pl.col("kind") == "kernel"))
-        told = cells_within(grid, intervals.union(work.select("start", "end"))).drop_nulls("sm_clock_hz")
-        told = told.filter(pl.col("start") >= since).with_columns(clock.clip(None, highest))
-        lost = int(told.select((pl.col("ns") * (1 - clock / highest)).sum()).item())
-        ns, samples = total(told, "ns"), total(told, "samples")
+        cells = cells_within(grid, intervals.union(work.select("start", "end"))).drop_nulls("sm_clock_hz")
+        cells = cells.filter(pl.col("start") >= since).with_columns(clock.clip(None, highest))
+        lost = int(cells.select((pl.col("ns") * (1 - clock / highest)).sum()).item())
+        ns, samples = total(cells, "ns"), total(cells, "samples")
         if samples < _SAMPLES or ns < _COVERED * total(work, "exclusive_ns") or lost < _WORTH_CLOCK * ns:
             continue
-        mean, least = told.select((clock * pl.col("ns")).sum() / ns, least=clock.min()).row(0)
+        mean, least = cells.select((clock * pl.col("ns")).sum() / ns, least=clock.min()).row(0)
         yield words_of("clock-drop").finding(
             device,
             f"While kernels ran, the clock of the SMs fell from {frequency(highest)} to {frequency(mean)} on average, "
@@ -427,9 +427,9 @@ def _slow(report: Report) -> pl.DataFrame:
     before = with_facts(report, before.filter(pl.col("start") < pl.col("first")), "size_bytes")
     there = before.group_by("device").agg(pl.col("size_bytes").sum())
     fast = report.devices.select("device", bandwidth="memory_bandwidth_bytes_per_s", sms="sm_count").drop_nulls()
-    known = alone.join(there, on="device").join(fast, on="device")
+    firsts = alone.join(there, on="device").join(fast, on="device")
     blocks, threads = (product(*axes) for axes in (map(pl.col, SHAPE[:3]), map(pl.col, SHAPE[3:])))
-    work = exclusive_operations(report).join(known, on=["device", "name"]).filter(pl.col("kind") == "kernel")
+    work = exclusive_operations(report).join(firsts, on=["device", "name"]).filter(pl.col("kind") == "kernel")
     work = with_facts(report, work, *SHAPE)
     sums = work.group_by("device", pl.col("name").cast(pl.String)).agg(
         launches=pl.len(),

@@ -123,8 +123,8 @@ def _products(report: Report) -> pl.DataFrame:
     keys = ["device", "name", "sides"]
     least = pl.when(pl.col("compute_ns").is_not_null()).then(pl.max_horizontal("compute_ns", "dram_ns"))
     each = calls.select("device", "sides", "flop", "dram_ns", name="kernel", ns="exclusive_ns", least_ns=least)
-    known = pl.when(pl.col("least_ns").count() == pl.len()).then(pl.col("least_ns").sum())
-    sums = each.group_by(keys).agg(pl.col("flop").cast(pl.Float64).sum(), pl.col("ns", "dram_ns").sum(), known)
+    least_sum_ns = pl.when(pl.col("least_ns").count() == pl.len()).then(pl.col("least_ns").sum())
+    sums = each.group_by(keys).agg(pl.col("flop").cast(pl.Float64).sum(), pl.col("ns", "dram_ns").sum(), least_sum_ns)
     sums = sums.sort("ns", *keys, descending=[True, False, False, False])
     sums = sums.with_columns(on_gpu.decoded_names(sums.get_column("name")))
     each_bytes = _FIRST_INPUT.replace_strict(ELEMENT_BYTES, default=1, return_dtype=pl.Int64)
@@ -402,9 +402,9 @@ def gathers(own: Work) -> Finding | None:
     # the first of the gathers in a row stays, as long as reading all takes; others are gone, with what read them
     another = (pl.col("name") != pl.col("name").shift(2)).fill_null(value=True)
     read_ns = (pl.col("exclusive_ns") * on_gpu.READS).cast(pl.Int64) * pl.col("gathers")
-    known = pairs.rows.with_columns(group=(pl.col("gathers") & another).cum_sum(), read_ns=read_ns)
-    stays = known.select(pl.col("gathers") & pl.struct("group", "gathers").is_first_distinct()).to_series()
-    saved = known.select("row", saved_ns=pl.col("exclusive_ns") - pl.col("read_ns").sum().over("group"))
+    grouped = pairs.rows.with_columns(group=(pl.col("gathers") & another).cum_sum(), read_ns=read_ns)
+    stays = grouped.select(pl.col("gathers") & pl.struct("group", "gathers").is_first_distinct()).to_series()
+    saved = grouped.select("row", saved_ns=pl.col("exclusive_ns") - pl.col("read_ns").sum().over("group"))
     return pairs.finding(
         "gathers",
         f"{own.many('gather')} (most {{0}}) copy rows by an index, {percent(own.share)} of kernel time; with the "
@@ -412,7 +412,7 @@ def gathers(own: Work) -> Finding | None:
         "reads the rows and writes the result.",
         own.longest,
         headline=f"{own.many('gather')} of rows, one by one: {percent(own.share)}",
-        mending=Mending(saved.filter(stays), known.filter(~stays).get_column("row")),
+        mending=Mending(saved.filter(stays), grouped.filter(~stays).get_column("row")),
         at_stake_ns=pairs.ns if own.share >= _WORTH_GATHERS else 0,
     )
 
@@ -428,19 +428,19 @@ def _whole(own: Work, lines: pl.DataFrame) -> Finding:
     per, rounds = say.per_iteration(own.report), lines.filter(chosen | ~wraps).select(followed.sum()).item()
     again = rounds * _OF_A_SORT >= own.rows.height
     work = own._replace(rows=lines.filter(chosen | wraps | (sorts & again)))
-    told = f"{own.many('gather')} (most {{0}}) copy tensors by an index"
+    what = f"{own.many('gather')} (most {{0}}) copy tensors by an index"
     if again:
         once = on_gpu.part("exclusive_ns", 1 - (per.iterations or 1) / rounds)
         return work.finding(
             "gathers: sorted",
-            f"{told}, and {per.plural(rounds, 'sort')} order rows: {work.took}.",
+            f"{what}, and {per.plural(rounds, 'sort')} order rows: {work.took}.",
             own.longest,
             mending=Mending(work.rows.select("row", saved_ns=once)),
             least=_WORTH_GATHERS,
         )
     return work.finding(
         "gathers: read later",
-        f"{told}, {work.took}, for what reads them later: each row is read twice, and written.",
+        f"{what}, {work.took}, for what reads them later: each row is read twice, and written.",
         own.longest,
         headline=f"{own.many('gather')} copy tensors by an index: {percent(work.share)}",
         mending=Mending(work.rows.select("row", saved_ns=on_gpu.part("exclusive_ns", 1 - on_gpu.READS))),
@@ -492,7 +492,7 @@ def scatter_atomics(sums: Work) -> Finding | None:
     # each run of kernels takes as long as one that reads and writes the same tensors
     share = pl.col("exclusive_ns") / pl.col("exclusive_ns").sum().over("run")
     left = (share * pl.col("usual_ns").fill_null(0)).ceil().cast(pl.Int64)
-    one = slow.finding(
+    finding = slow.finding(
         "scatter-atomics",
         f"Sums into rows by an index ({written}; most {{0}}) take {slow.took}, {_LONGER:g} times as long as kernels on "
         "tensors beside them or as their bytes, or longer. Where many values meet in few rows, atomics on one address "
@@ -502,9 +502,11 @@ def scatter_atomics(sums: Work) -> Finding | None:
         mending=Mending(slow.rows.select("row", saved_ns=pl.col("exclusive_ns") - left)),
     )
     if inner not in _BY_INDEX or not _DETERMINISTIC.search(outer):
-        return one
-    told = words_of("scatter-atomics: sorted").of(outer.removeprefix("aten::"), percent(slow.share))
-    return one._replace(headline=told.headline, action=told.action, remedy=told.remedy, text=f"{told.what}{one.text}")
+        return finding
+    words = words_of("scatter-atomics: sorted").of(outer.removeprefix("aten::"), percent(slow.share))
+    return finding._replace(
+        headline=words.headline, action=words.action, remedy=words.remedy, text=f"{words.what}{finding.text}"
+    )
 
 
 def _with_table(shapes: str) -> str:
@@ -519,14 +521,14 @@ def _slow_sums(work: Work) -> pl.DataFrame:
     lines = on_gpu.stream_lines(work.report, work.device.device)
     sums = pl.col("row").is_in(work.rows.get_column("row").implode())
     own = (sums | pl.col("inner").is_in(_WRITTEN.keys())) & (pl.col("kind") == "kernel")
-    known = on_gpu.with_operators(work.report, lines).with_columns(
+    marked = on_gpu.with_operators(work.report, lines).with_columns(
         own=own.fill_null(value=False), sums=sums, streams=on_gpu.decoded_as(lines, FAMILY.is_in(_STREAMING))
     )
-    known = known.with_columns(run=pl.struct("line", "own").rle_id())
+    marked = marked.with_columns(run=pl.struct("line", "own").rle_id())
     others = pl.when(pl.col("streams") & ~pl.col("own")).then("exclusive_ns")
     near = pl.max_horizontal(others.shift(step).over("line") for step in range(-_NEAR, _NEAR + 1) if step)
     shapes = operations_with_roofs(work.report).select("row", "dram_ns", "input_shapes")
-    usual = known.with_columns(near=near).filter("own").join(shapes, on="row", how="left", maintain_order="left")
+    usual = marked.with_columns(near=near).filter("own").join(shapes, on="row", how="left", maintain_order="left")
     tables = told_of(usual.get_column("input_shapes"), _with_table, pl.Float64)
     free_ns = (_FREE * tables * pl.col("dram_ns")).cast(pl.Int64).clip(lower_bound=on_gpu.SHORTEST_NS)
     usual = usual.with_columns(free_ns=free_ns)

@@ -196,8 +196,8 @@ def growing_concatenations(report: Report) -> Findings:
             texts = lines.get_column("text").cast(pl.String)
             joins = pl.Series([bool(_JOINS.search(text or "")) for text in texts], dtype=pl.Boolean)
             if grows or 2 * total(lines.filter(joins), "exclusive_ns") > total(cats, "exclusive_ns"):
-                told = words_of("growing-copies" if grows else "growing-copies: kept")
-                yield _copied(report, device.device, cats, whole_ns, told)
+                words = words_of("growing-copies" if grows else "growing-copies: kept")
+                yield _copied(report, device.device, cats, whole_ns, words)
         copies = every.filter(device.are(aten & ((OPERATION == "copy") | (FAMILY == "index"))))
         work = copies.filter(pl.col("outer").is_in(_REPEATS.keys()))
         if total(work, "exclusive_ns") >= max(_MUCH * device.kernel_ns, 1):
@@ -212,11 +212,11 @@ def growing_copies(report: Report) -> Findings:
     grows = (size.shift(-2) == size + size.shift(-1)).over(beside) & (size > size.shift(-1)).over(beside)
     again = grows.shift(2).over(beside) & (size > size.shift(-1).over(beside))
     within = every.filter(pl.col("detail") == "Device-to-Device").sort("start")
-    for device, own in say.by_device(within.filter(grows | again)):
+    for device, copies in say.by_device(within.filter(grows | again)):
         whole_ns = total(every.filter(pl.col("device") == device), "exclusive_ns")
-        if own.height >= _FEWEST and total(own, "exclusive_ns") >= _MUCH * whole_ns:
-            told = words_of("growing-copies: arrays", report)
-            yield _copied(report, device, own, whole_ns, told)._replace(names=(), mending=on_gpu.without(own))
+        if copies.height >= _FEWEST and total(copies, "exclusive_ns") >= _MUCH * whole_ns:
+            words = words_of("growing-copies: arrays", report)
+            yield _copied(report, device, copies, whole_ns, words)._replace(names=(), mending=on_gpu.without(copies))
 
 
 #: Kernels with a block for each row of a text; a pass of so many rows as the one before and a few more, at most this
@@ -268,17 +268,17 @@ def no_kv_cache(report: Report) -> Findings:
         )
 
 
-def _copied(report: Report, device: int, work: pl.DataFrame, whole_ns: int, told: Told) -> Finding:
+def _copied(report: Report, device: int, work: pl.DataFrame, whole_ns: int, words: Told) -> Finding:
     """The finding on operations that copy, of which only the new piece would have to be."""
     per, ns = say.per_iteration(report), total(work, "exclusive_ns")
-    words = {noun: per.plural(work.height, noun) for noun in ("concatenation", "kernel", "copy")}
-    words |= {"ns": per.time(ns), "share": percent(ns / max(whole_ns, 1)), "device": f"{device}"}
+    values = {noun: per.plural(work.height, noun) for noun in ("concatenation", "kernel", "copy")}
+    values |= {"ns": per.time(ns), "share": percent(ns / max(whole_ns, 1)), "device": f"{device}"}
     if "outer" in work.columns:
-        words["written"] = _REPEATS.get(say.most(work, "outer", "exclusive_ns"), "")
-    told = told.of(**words)
-    return told.finding(
+        values["written"] = _REPEATS.get(say.most(work, "outer", "exclusive_ns"), "")
+    words = words.of(**values)
+    return words.finding(
         device,
-        told.what,
+        words.what,
         work.select("start", "end"),
         ns,
         names=(str(work.sort("exclusive_ns").item(-1, "name")),),

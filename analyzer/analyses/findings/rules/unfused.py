@@ -64,10 +64,10 @@ def _longest_chain(top: dict[str, Any]) -> str:
     operators, fused_bytes = top["chain"].split(ARROW), top["fused_bytes"]
     ends = operators if len(operators) <= 2 * _ENDS else [*operators[:_ENDS], "…", *operators[-_ENDS:]]
     moved = f" and moving {size(top['moved_bytes'])}" if top["moved_bytes"] is not None else ""
-    known, least = ("about", "") if fused_bytes is None else ("at least", f", which would move {size(fused_bytes)}")
+    bound, least = ("about", "") if fused_bytes is None else ("at least", f", which would move {size(fused_bytes)}")
     return (
         f"{ARROW.join(ends)}, {plural(top['kernels'], 'kernel')} {plural(top['count'], 'time')}, taking "
-        f"{time(top['total_ns'])}{moved}; {known} {time(top['fused_ns'])} as one kernel each{least}"
+        f"{time(top['total_ns'])}{moved}; {bound} {time(top['fused_ns'])} as one kernel each{least}"
     )
 
 
@@ -114,36 +114,36 @@ def by_hand(report: Report) -> Findings:
 
 def _in_runs(lines: pl.DataFrame, passes: pl.Expr, **others: pl.Expr) -> pl.DataFrame:
     """The operations of `lines` that pass over tensors, with `group`: what follows each other on a stream."""
-    known = on_gpu.with_decoded(lines, passes=passes, **others).with_columns(
+    marked = on_gpu.with_decoded(lines, passes=passes, **others).with_columns(
         pl.col("passes") | (MOVES & (passes is _COMPILES))
     )
-    return known.with_columns(group=pl.struct("line", "passes").rle_id(), dur_ns="exclusive_ns").filter("passes")
+    return marked.with_columns(group=pl.struct("line", "passes").rle_id(), dur_ns="exclusive_ns").filter("passes")
 
 
 def _compiled(lines: pl.DataFrame) -> pl.DataFrame:
     """Rows for :func:`merged` of all that torch.compile fuses: each run of passes, as one."""
-    known, ns = _in_runs(lines, _COMPILES), pl.col("exclusive_ns")
+    kernels, ns = _in_runs(lines, _COMPILES), pl.col("exclusive_ns")
     least = pl.max_horizontal(_FUSED * ns.filter(ns >= _LARGE * ns.max()).min(), ns.max())
-    groups = known.group_by("group").agg(merged_ns=least, ns=ns.sum())
+    groups = kernels.group_by("group").agg(merged_ns=least, ns=ns.sum())
     shorter = groups.filter(pl.col("merged_ns") < pl.col("ns")).select("group", "merged_ns", kept=pl.lit(1))
-    return known.join(shorter, on="group", maintain_order="left")
+    return kernels.join(shorter, on="group", maintain_order="left")
 
 
 def _runs(lines: pl.DataFrame) -> pl.DataFrame:
     """Kernels of formulas: rows of `lines` with group, kept and merged_ns (of the fused kernel)."""
-    known = _in_runs(lines, _PASSING, computes=~OPERATION.is_in(_OF_ANY))
+    kernels = _in_runs(lines, _PASSING, computes=~OPERATION.is_in(_OF_ANY))
     ns, name = pl.col("exclusive_ns"), pl.col("name")
-    groups = known.group_by("group").agg(different=name.n_unique(), many=pl.len(), longest=ns.max(), ns=ns.sum())
+    groups = kernels.group_by("group").agg(different=name.n_unique(), many=pl.len(), longest=ns.max(), ns=ns.sum())
     several = (pl.col("different") >= _FEWEST) & (pl.col("longest") >= _LONGEST_NS)
     groups = groups.filter(several, pl.col("many") <= _REPEATED * pl.col("different"))
-    inside = known.join(groups.select("group", "longest"), on="group", maintain_order="left")
+    inside = kernels.join(groups.select("group", "longest"), on="group", maintain_order="left")
     large = inside.filter(ns >= _LARGE * pl.col("longest"))
     large = large.group_by("group").agg(merged_ns=_FUSED * ns.min(), large=pl.len())
     own = inside.filter("computes").group_by("group").agg(own=name.n_unique())
     groups = groups.join(large, on="group").join(own, on="group")
     formulas = (pl.col("large") >= _FEWEST) & (pl.col("own") >= _OWN) & (pl.col("merged_ns") < pl.col("ns"))
     chosen = groups.filter(formulas)
-    return known.join(chosen.select("group", "merged_ns", kept=pl.lit(1)), on="group", maintain_order="left")
+    return kernels.join(chosen.select("group", "merged_ns", kept=pl.lit(1)), on="group", maintain_order="left")
 
 
 def _formulas(runs: Work, compiled: Mending) -> Finding | None:
@@ -255,18 +255,18 @@ def unfused_optimizer(report: Report) -> Findings:
 def _unfused(report: Report, steps: _Steps) -> Finding | None:
     per, ran = say.per_iteration(report), total(steps.kernels, "exclusive_ns")
     sums = steps.kernels.group_by("name").agg(pl.len().alias("launches"), pl.col("exclusive_ns").sum())
-    lists, known = on_gpu.decoded_as(steps.kernels, _LISTS).any(), steps.optimizer in _PASSES
+    lists, has_fused = on_gpu.decoded_as(steps.kernels, _LISTS).any(), steps.optimizer in _PASSES
     # one operator is as many launches as it takes for all tensors; a step of one operator is fused as it is
-    if steps.kernels.height < _BOTH * sums.get_column("launches").sort().item(0) or (lists and not known):
+    if steps.kernels.height < _BOTH * sums.get_column("launches").sort().item(0) or (lists and not has_fused):
         return None
     # what the shortest of the operators takes to read and write its tensors, a fused kernel takes in any case
     kernels, waited = ran - sums.get_column("exclusive_ns").sort().item(0), steps.waited(report)
     way = "on lists of tensors (foreach)" if lists else "tensor by tensor"
     who, each = literal(steps.optimizer) or "An optimizer of Adam's kind", plural(steps.each, "kernel")
-    how = "fused=True" if known else "foreach=True"
+    how = "fused=True" if has_fused else "foreach=True"
     host = total(steps.spans.select(ns=pl.col("end") - pl.col("start")), "ns")
     call = f"{literal(steps.optimizer[:40])}(…, {how})"
-    given = f"{how}: {call}" if steps.optimizer else f"{how}, which Adam and AdamW have"
+    option = f"{how}: {call}" if steps.optimizer else f"{how}, which Adam and AdamW have"
     return words_of("unfused-optimizer").finding(
         steps.device,
         f"{who} works {way}, operation by operation: {each} in each of {plural(steps.number, 'step')}, "
@@ -277,7 +277,7 @@ def _unfused(report: Report, steps: _Steps) -> Finding | None:
         table="ops --by phase" if "op" in report.kinds else "kernels --by family",
         headline=f"{literal(steps.optimizer[:20]) or 'The optimizer'} runs {each} a step",
         action=call if steps.optimizer else f"{how} in Adam or AdamW",
-        remedy=f"Give the optimizer {given}. torch.compile of its step fuses any.",
+        remedy=f"Give the optimizer {option}. torch.compile of its step fuses any.",
         at_most=True,
         where=say.place_of(report, steps.kernels.get_column("row")),
         mending=_in_one_pass(steps),
@@ -365,27 +365,27 @@ def _update_runs(lines: pl.DataFrame) -> pl.DataFrame:
     """The kernels of each run from the first of an optimizer to its last: the columns of `lines`, and step."""
     # what works on lists of tensors and what works on single ones are optimizers each, or none: the other way to work
     # before and after one is another's, as where a program keeps a mean of the weights
-    known = _numbered(lines, on_gpu.decoded_as(lines, pl.col("elementwise")))
-    known = on_gpu.with_decoded(known, marks=_MARKS, lists=_LISTS, own=_BELONGS).with_columns(
+    marked = _numbered(lines, on_gpu.decoded_as(lines, pl.col("elementwise")))
+    marked = on_gpu.with_decoded(marked, marks=_MARKS, lists=_LISTS, own=_BELONGS).with_columns(
         place=pl.int_range(pl.len())
     )
     lists, marks = pl.col("lists"), pl.col("marks")
-    known = known.with_columns(listed=lists & marks, single=~lists & marks)
-    steps = known.group_by("step").agg(pl.col("listed").any(), pl.col("single").sum() >= _FEWEST_UPDATES)
+    marked = marked.with_columns(listed=lists & marks, single=~lists & marks)
+    steps = marked.group_by("step").agg(pl.col("listed").any(), pl.col("single").sum() >= _FEWEST_UPDATES)
     steps = steps.filter(pl.col("listed") | pl.col("single"))
-    known = known.drop("listed", "single").join(steps, on="step", maintain_order="left")
+    marked = marked.drop("listed", "single").join(steps, on="step", maintain_order="left")
     of_lists, singly = lists & pl.col("listed"), ~lists & pl.col("single")
     begins, ends = pl.col("own") & (of_lists | singly), (pl.col("own") & of_lists) | (marks & singly)
     first, last = (pl.when(one).then("place") for one in (begins, ends))
-    sides = known.group_by("step").agg(first=first.min(), last=last.max())
-    known = known.join(sides, on="step", maintain_order="left")
-    return known.filter(pl.col("place").is_between("first", "last")).drop("listed", "single", "first", "last")
+    sides = marked.group_by("step").agg(first=first.min(), last=last.max())
+    marked = marked.join(sides, on="step", maintain_order="left")
+    return marked.filter(pl.col("place").is_between("first", "last")).drop("listed", "single", "first", "last")
 
 
 def _steps(report: Report, rows: pl.DataFrame) -> list[_Steps]:
     """The runs as steps by device, each from the end of the launch before its first one to that of its last."""
-    known = with_facts(report, rows, "call_start", "call_end").drop_nulls("call_start")
-    spans = on_gpu.host_of(known, "device", "step", end="call_end")
+    launched = with_facts(report, rows, "call_start", "call_end").drop_nulls("call_start")
+    spans = on_gpu.host_of(launched, "device", "step", end="call_end")
     before = say.launch_before(report, spans.select("process_id", at="start"))
     start = pl.min_horizontal(pl.coalesce(before, "start"), "start")
     unknown = pl.lit("").alias("optimizer")
@@ -427,25 +427,25 @@ def _by_fills(report: Report) -> list[_Steps]:
     if not devices or not say.in_pytorch(report):
         return []
     lines = on_gpu.stream_lines(report, *devices)
-    known = _numbered(lines, _fills(lines))
-    known = on_gpu.with_decoded(known, lists=_LIST_FILLS).with_columns(many=pl.len().over("step"))
-    known = with_facts(report, known, "grid_x", "size_bytes")
+    fills = _numbered(lines, _fills(lines))
+    fills = on_gpu.with_decoded(fills, lists=_LIST_FILLS).with_columns(many=pl.len().over("step"))
+    fills = with_facts(report, fills, "grid_x", "size_bytes")
     sizes = pl.coalesce("grid_x", "size_bytes").n_unique().over("step")
     alike = pl.col("step").n_unique().over("device", "many")
     row = (pl.col("many") >= _FEWEST_FILLS) & (alike >= _RECURRING) & (sizes >= _FEWEST_SIZES)
-    return _steps(report, known.filter(row | pl.col("lists")))
+    return _steps(report, fills.filter(row | pl.col("lists")))
 
 
 def _added(report: Report, steps: _Steps) -> pl.DataFrame:
     """What adds gradients to the zeros, by the operators: in the first backward pass after each row of fills."""
-    known = on_gpu.with_operators(report, on_gpu.stream_lines(report, steps.device))
+    marked = on_gpu.with_operators(report, on_gpu.stream_lines(report, steps.device))
     fills = pl.col("row").is_in(steps.kernels.get_column("row").implode())
     # what has no operator is of the pass that it is in
     backward = pl.when(pl.col("inner").is_not_null()).then(pl.col("node").is_not_null()).forward_fill()
-    known = known.with_columns(period=(fills & ~fills.shift(1, fill_value=False)).cum_sum(), backward=backward)
-    known = known.with_columns(turn=pl.struct("period", "backward").rle_id()).filter("backward")
+    marked = marked.with_columns(period=(fills & ~fills.shift(1, fill_value=False)).cum_sum(), backward=backward)
+    marked = marked.with_columns(turn=pl.struct("period", "backward").rle_id()).filter("backward")
     first = (pl.col("turn") == pl.col("turn").min().over("period")) & (pl.col("period") > 0)
-    return known.filter(
+    return marked.filter(
         first & (pl.col("node") == "torch::autograd::AccumulateGrad") & (pl.col("inner") == "aten::add_")
     )
 
@@ -481,16 +481,16 @@ def bags_by_hand(own: Work) -> Finding | None:
     if not say.in_pytorch(report) or on_gpu.in_a_loop(own):
         return None
     line = on_gpu.stream_lines(report, device.device)
-    known = on_gpu.with_decoded(line, gathers=on_gpu.GATHERS, weighs=OPERATION == "mul", sums=on_gpu.SUMS)
+    marked = on_gpu.with_decoded(line, gathers=on_gpu.GATHERS, weighs=OPERATION == "mul", sums=on_gpu.SUMS)
 
     def after(what: str, by: int) -> pl.Expr:
         whole = pl.col("exclusive_ns").shift(-by) >= _READS_ALL * pl.col("exclusive_ns")
         return (pl.col(what).shift(-by) & whole).over("line").fill_null(value=False)
 
     length = pl.when(after("sums", 1)).then(1).when(after("weighs", 1) & after("sums", 2)).then(2).otherwise(0)
-    known = known.with_columns(bag=pl.when("gathers").then(length).otherwise(0))
+    marked = marked.with_columns(bag=pl.when("gathers").then(length).otherwise(0))
     inside = (pl.col("bag").shift(by, fill_value=0).over("line") >= by for by in (1, 2))
-    work = own._replace(rows=known.filter((pl.col("bag") > 0) | pl.any_horizontal(inside)))
+    work = own._replace(rows=marked.filter((pl.col("bag") > 0) | pl.any_horizontal(inside)))
     gathers = work.rows.filter("gathers")
     return work.finding(
         "gathers: bags",
@@ -515,21 +515,21 @@ def one_hot_products(own: Work) -> Finding | None:
     """One finding per device on zeros into which ones are scattered, cast or not, for a product right after."""
     line = on_gpu.stream_lines(own.report, own.device.device)
     kinds = {"fills": FAMILY == "fill", "casts": FAMILY == "copy", "multiplies": FAMILY == "gemm"}
-    known = on_gpu.with_decoded(line, marks=OPERATION == "scatter_fill", **kinds)
+    marked = on_gpu.with_decoded(line, marks=OPERATION == "scatter_fill", **kinds)
 
     def beside(what: str, by: int) -> pl.Expr:
         return pl.col(what).shift(-by).over("line").fill_null(value=False)
 
     length = pl.when(beside("multiplies", 1)).then(1).when(beside("casts", 1) & beside("multiplies", 2)).then(2)
-    known = known.with_columns(hot=pl.when(pl.col("marks") & beside("fills", -1)).then(length).fill_null(0))
+    marked = marked.with_columns(hot=pl.when(pl.col("marks") & beside("fills", -1)).then(length).fill_null(0))
     inside = (pl.col("hot").shift(by).over("line") >= least for by, least in ((-1, 1), (0, 1), (1, 1), (2, 2)))
-    work = own._replace(rows=known.filter(pl.any_horizontal(inside)))
-    made, products = work.rows.filter(~pl.col("multiplies")), work.rows.filter("multiplies")
+    work = own._replace(rows=marked.filter(pl.any_horizontal(inside)))
+    makers, products = work.rows.filter(~pl.col("multiplies")), work.rows.filter("multiplies")
     return work.finding(
         "gathers: one-hot",
         f"{work._replace(rows=products).many('product')} (most {{0}}) multiply one-hot matrices, which are made for "
         f"that: {work.took} in all. Such a product takes rows of the other matrix, as an index does.",
         work._replace(rows=products).longest,
-        mending=on_gpu.without(made),
+        mending=on_gpu.without(makers),
         least=_WORTH_ONE_HOT,
     )

@@ -104,8 +104,8 @@ def unneeded_sync(report: Report) -> Findings:
         name, span, times = top.row(0)
         share = "" if times == calls.height else f"{percent(times / calls.height)} of them "
         most = f"{share}{literal(str(name))}{f' in {literal(span)}' if span else ''}"
-        told = words_of("unneeded-sync", report).of(per.plural(calls.height, "wait"))
-        yield told.finding(
+        words = words_of("unneeded-sync", report).of(per.plural(calls.height, "wait"))
+        yield words.finding(
             device,
             f"{per.plural(calls.height, 'blocking call')} ({most}), {per.time(blocked)} of host time, after which "
             f"the host launched more work, with no copy to the host pending: GPU {device} idled {per.time(stake)} "
@@ -170,10 +170,10 @@ def _with_needs(report: Report, waiting: pl.DataFrame) -> pl.DataFrame:
     line = nearest(waits, _host_copies(report), ("start", "copied_at"), ["process_id"], "strictly before")
     # it may wait for a copy from before the recording
     warm = pl.col("process_id").is_in(begun_before(report).get_column("process_id").implode())
-    made = calls_that(report, _SHARED_MEMORY.match, "process_id")
+    sharing = calls_that(report, _SHARED_MEMORY.match, "process_id")
     unified = pl.col("name").cast(pl.String).str.contains("Unified", literal=True)
     moved = report.kind("memcpy").select("process_id", "name").unique().filter(unified).select("process_id")
-    shared = pl.col("process_id").is_in(pl.concat([made, moved]).get_column("process_id").unique().implode())
+    shared = pl.col("process_id").is_in(pl.concat([sharing, moved]).get_column("process_id").unique().implode())
     copied = (pl.col("copied_at") >= pl.col("last_wait")).fill_null(value=False)
     return line.with_columns(needed=copied | shared | (warm & (pl.col("last_wait") == intervals.BEFORE_ALL)))
 
@@ -187,11 +187,11 @@ def _host_copies(report: Report) -> pl.DataFrame:
     at_once = names.filter(~names.str.contains("Async", literal=True)).to_list()
     done = blocking.filter(pl.col("name").is_in(at_once)).get_column("call_row")
     copies = work.filter((pl.col("kind") == "memcpy") & ~pl.col("call_row").is_in(done.implode()))
-    known = with_facts(report, copies, "source_memory", "target_memory")
+    with_memory = with_facts(report, copies, "source_memory", "target_memory")
     source, target = pl.col("source_memory"), pl.col("target_memory")
     harmless = source.is_in((PAGEABLE, *ON_DEVICE)) & target.is_in(ON_DEVICE)
-    told = (known.filter(~harmless.fill_null(value=False)), work.filter(pl.col("kind") == "graph"))
-    return pl.concat(part.select("process_id", copied_at="call_start") for part in told)
+    parts = (with_memory.filter(~harmless.fill_null(value=False)), work.filter(pl.col("kind") == "graph"))
+    return pl.concat(part.select("process_id", copied_at="call_start") for part in parts)
 
 
 # Copies to pageable memory that the thread does not read before it launches more, of which pageable-copy tells.
@@ -223,24 +223,24 @@ def blocking_read(report: Report) -> Findings:
 
 def idle_after_reads(report: Report) -> dict[int, pl.DataFrame]:
     """The idle time that follows from reads, by device, where it is worth a finding: columns of `idle_within`."""
-    known, found = _of_loops(report, reads(report)), dict[int, pl.DataFrame]()
-    for device, own in say.by_device(known):
-        if own.height >= say.fewest_in(report):
-            idle = say.idle_worth_saying(report, own.select(*THREAD, start="since", end="until"))
-            found |= {device: idle[device]} if device in idle else {}
-    return found
+    looped_reads, idle_of_device = _of_loops(report, reads(report)), dict[int, pl.DataFrame]()
+    for device, device_reads in say.by_device(looped_reads):
+        if device_reads.height >= say.fewest_in(report):
+            idle = say.idle_worth_saying(report, device_reads.select(*THREAD, start="since", end="until"))
+            idle_of_device |= {device: idle[device]} if device in idle else {}
+    return idle_of_device
 
 
-def _of_loops(report: Report, known: pl.DataFrame) -> pl.DataFrame:
+def _of_loops(report: Report, all_reads: pl.DataFrame) -> pl.DataFrame:
     """The reads without those of iterations most of which do without them; in a window of these their number tells."""
-    if known.is_empty() or (report.scope.window is not None and report.scope.window.count):
-        return known
-    inside = iterations_at(report, known.select("process_id", at="start")).drop("many")
+    if all_reads.is_empty() or (report.scope.window is not None and report.scope.window.count):
+        return all_reads
+    inside = iterations_at(report, all_reads.select("process_id", at="start")).drop("many")
     spans = intervals.overlapping(iteration_spans(report), report.scope.sides)
     counted = spans.group_by(each="name").len("many")
-    line = known.with_columns(inside.get_columns()).join(counted, on="each", how="left", maintain_order="left")
+    line = all_reads.with_columns(inside.get_columns()).join(counted, on="each", how="left", maintain_order="left")
     often = pl.col("iteration").n_unique().over("each") >= say.OFTEN * pl.col("many")
-    return line.filter(pl.col("iteration").is_null() | often).select(known.columns)
+    return line.filter(pl.col("iteration").is_null() | often).select(all_reads.columns)
 
 
 @once_per_report
@@ -280,15 +280,15 @@ def _read(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
     places, where = _places(report, own)
     sizes = own.drop_nulls("size_bytes")
     each = f", {size(median_of(sizes, 'size_bytes'))} each in the median" if sizes.height else ""
-    told = words_of("blocking-read")
+    words = words_of("blocking-read")
     if torch:
         operator = where.split(" ", maxsplit=1)[0]
         small = sizes.height and longest(sizes, "size_bytes") <= SCALAR_BYTES
         # by the operator that reads, or reads a number; of others by what is read
-        words = phrases("reads")
-        others = words.get(f"number by {operator}", words["value"]) if small else words["tensors"]
-        headline, action = words.get(operator, others)
-        told = told._replace(
+        texts = phrases("reads")
+        others = texts.get(f"number by {operator}", texts["value"]) if small else texts["tensors"]
+        headline, action = texts.get(operator, others)
+        words = words._replace(
             headline=headline,
             action=action,
             remedy="Keep results on the GPU and read them every so many steps, or copy them with "
@@ -302,7 +302,7 @@ def _read(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
     pure, copying = (waits.filter(one).get_column("call_row") for one in (only, ~only))
     numbers = own.filter(pl.col("size_bytes") <= SCALAR_BYTES).get_column("call")
     work = operations(report, "call_row").filter(pl.col("call_row").is_in(numbers.implode()))
-    return told.finding(
+    return words.finding(
         device,
         f"The host waits for results of GPU {device}: {places}{each}. "
         f"It is blocked for {per.time(intervals.length(own))}, in which the GPU may be at work; of the GPU's idle time "
@@ -372,8 +372,8 @@ def boolean_masks(report: Report) -> Findings:
         most = 2 * (spans.select(pl.col("start").diff().over(THREAD).median()).item() or 0)
         parts = parts.filter((pl.col("start") - pl.col("begun")).is_between(1, most))
         every = pl.concat([spans, parts.select(SPAN)]).sort(SPAN[:3])
-    asked, left = (on_host.within(report, part) for part in (every, every.with_columns(start=kept)))
-    change = asked.mending._replace(host=left.host) if torch else left.mending
+    whole, left = (on_host.within(report, part) for part in (every, every.with_columns(start=kept)))
+    change = whole.mending._replace(host=left.host) if torch else left.mending
     yield from on_host.on_time(
         report,
         words_of(f"boolean-masks{': CuPy' * (not torch)}"),
@@ -396,12 +396,12 @@ def _kernels(report: Report) -> pl.DataFrame:
     following = pl.col("call_start").shift(-1).over(THREAD)
     marked = marked.with_columns(until=pl.when("reads").then(following).otherwise(None).fill_null(pl.col("call_end")))
     part = (pl.col("finds") | pl.col("reads")).alias("part")
-    asked = pl.col("reads").cast(pl.UInt32).cum_sum().shift(1, fill_value=0)
-    runs = marked.with_columns(part, run=part.rle_id().over(THREAD), asked=asked).filter("part")
-    found = runs.group_by(*THREAD, "run", "asked", maintain_order=True).agg(
+    reads_before = pl.col("reads").cast(pl.UInt32).cum_sum().shift(1, fill_value=0)
+    runs = marked.with_columns(part, run=part.rle_id().over(THREAD), asked=reads_before).filter("part")
+    searches = runs.group_by(*THREAD, "run", "asked", maintain_order=True).agg(
         pl.col("finds", "reads").any(), start=pl.col("call_start").first(), end=pl.col("until").last()
     )
-    return found.filter(pl.col("finds") & pl.col("reads")).select(SPAN)
+    return searches.filter(pl.col("finds") & pl.col("reads")).select(SPAN)
 
 
 @Rule
