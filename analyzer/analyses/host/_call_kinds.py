@@ -93,7 +93,7 @@ def _cuda_names(report: Report) -> dict[str, str]:
 
 def names_that(report: Report, fits: Callable[[str], object]) -> list[str]:
     """Distinct names of calls of the processes in scope whose CUDA name (:func:`cuda_name`) passes `fits`."""
-    return [name for name, known in _cuda_names(report).items() if fits(known)]
+    return [name for name, cuda in _cuda_names(report).items() if fits(cuda)]
 
 
 def graph_call(report: Report, names: pl.Series) -> pl.Series:
@@ -111,8 +111,8 @@ def cuda_name(name: str) -> str:
     """The CUDA name of a call: its own, or the counterpart of a HIP call."""
     if not name.startswith("hip"):
         return name
-    known = next(((names, cuda) for names, cuda in _HIP if re.match(names, name)), None)
-    return name if known is None else re.sub(*known, name, count=1)
+    rule = next(((names, cuda) for names, cuda in _HIP if re.match(names, name)), None)
+    return name if rule is None else re.sub(*rule, name, count=1)
 
 
 def cuda_names(names: pl.Series) -> pl.Series:
@@ -122,8 +122,8 @@ def cuda_names(names: pl.Series) -> pl.Series:
 
 def bucket_of(name: str | None) -> str:
     """The bucket of a call: ``loading``, ``allocation``, ``sync`` or ``api``."""
-    known = cuda_name(name or "")
-    return next((bucket for bucket, names in _BUCKETS.items() if names.match(known)), "api")
+    cuda = cuda_name(name or "")
+    return next((bucket for bucket, names in _BUCKETS.items() if names.match(cuda)), "api")
 
 
 def is_launch_name(name: str | None) -> bool:
@@ -153,10 +153,10 @@ def graph_steps(report: Report) -> pl.DataFrame:
     end.
     """
     calls = report.kind("api")
-    steps = {name: step.lastgroup for name, known in _cuda_names(report).items() if (step := _STEPS.match(known))}
-    told = pl.col("name").cast(pl.String).replace_strict(steps, return_dtype=pl.String).alias("step")
-    found = calls.filter(pl.col("name").is_in([*steps])).select(told, "event_id", "name", *THREAD, **OF_EVENTS)
-    return found.sort("start", "event_id")
+    steps = {name: step.lastgroup for name, cuda in _cuda_names(report).items() if (step := _STEPS.match(cuda))}
+    step_name = pl.col("name").cast(pl.String).replace_strict(steps, return_dtype=pl.String).alias("step")
+    rows = calls.filter(pl.col("name").is_in([*steps])).select(step_name, "event_id", "name", *THREAD, **OF_EVENTS)
+    return rows.sort("start", "event_id")
 
 
 @once_per_report
@@ -182,9 +182,9 @@ _CALLS: Final = {HIP: r"^hip(?:[A-Z]|rtc)", CUDA: r"^cu(?:da)?[A-Z]"}
 def interface(report: Report) -> str:
     """CUDA, HIP or RUNTIME (:mod:`kanalyze.tools`), by names of calls; without calls by names of GPUs."""
     names = report.kind("api").get_column("name").unique().cast(pl.String).drop_nulls()
-    for found, pattern in _CALLS.items():
+    for tool, pattern in _CALLS.items():
         if names.str.contains(pattern).any():
-            return found
+            return tool
     if len(names):
         return RUNTIME
     gpus = report.devices.select("name", "threads_per_warp").rows()
@@ -236,9 +236,9 @@ def world(report: Report) -> str:
     of_kernels = next((name for name, pattern in _KERNELS.items() if kernels.str.contains(pattern).any()), None)
     if of_kernels != PYTORCH and (other := report.beside()) is not None and "op" in other.kinds:
         return PYTORCH  # a trace of its operators lies beside the report in its capture
-    known = of_kernels or _of_domains(report)
-    if known or not any(map(_INTERPRETER.match, report.processes.get_column("name").drop_nulls())):
-        return known or CUDA
+    of_names = of_kernels or _of_domains(report)
+    if of_names or not any(map(_INTERPRETER.match, report.processes.get_column("name").drop_nulls())):
+        return of_names or CUDA
     # CuPy reduces by CUB, as other libraries do that have kernels of their own besides
     reduces = kernels.str.contains("cub::", literal=True).any() and not kernels.str.contains(_OTHER_LIBRARIES).any()
     return CUPY if reduces else PYTHON
@@ -253,8 +253,8 @@ def _of_domains(report: Report) -> str | None:
 
 def spoken(report: Report, words: Mapping[str, T], otherwise: T) -> T:
     """Of `words` by world those of the program's world, or of one that is like it."""
-    own = world(report)
-    return words.get(own, words.get(_LIKE.get(own, own), otherwise))
+    of_program = world(report)
+    return words.get(of_program, words.get(_LIKE.get(of_program, of_program), otherwise))
 
 
 # Beginnings of processes: contexts, by a recorded call or outside of any, and recordings that begin in mid-run.
@@ -299,15 +299,15 @@ def context_calls(report: Report) -> pl.DataFrame:
     :data:`CONTEXT_FROM_NS` before any operation ran and no other evidence rules it out (definitions.md, section 5).
     """
     calls, records = _with_end(report, "api").with_row_index("row"), _context_records(report)
-    found = [
+    creations = [
         _enclosing_calls(event, calls).head(1).with_columns(made_ns=pl.lit(event["start_ns"], dtype=pl.Int64))
         for event in records.iter_rows(named=True)
     ]
     recorded = records.get_column("process_id").unique()
     silent = calls if recorded.is_empty() else calls.filter(~pl.col("process_id").is_in(recorded.implode()))
-    found += [_inferred(report, silent)] if silent.height else []
-    found.append(calls.clear().with_columns(made_ns="end_ns"))
-    return pl.concat(found).sort("made_ns").unique("event_id", keep="last", maintain_order=True)
+    creations += [_inferred(report, silent)] if silent.height else []
+    creations.append(calls.clear().with_columns(made_ns="end_ns"))
+    return pl.concat(creations).sort("made_ns").unique("event_id", keep="last", maintain_order=True)
 
 
 def _inferred(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
@@ -376,7 +376,7 @@ def unrecorded_contexts(report: Report) -> pl.DataFrame:
 
 def _last_activity(report: Report, event: dict[str, Any], since: int) -> int:
     """Time of the last activity of the program on the thread before `event`, at least `since`."""
-    found, name, at = since, pl.col("name").cast(pl.String), event["start_ns"]
+    last_ns, name, at = since, pl.col("name").cast(pl.String), event["start_ns"]
     for kind in {"range", "op", "overhead"}.intersection(report.kinds):
         own = _same_thread(event) & (pl.col("start_ns") < at)
         if kind == "overhead":
@@ -384,8 +384,8 @@ def _last_activity(report: Report, event: dict[str, Any], since: int) -> int:
             own &= name.str.starts_with("dlopen(") & ~name.str.contains(r"lib(?:cuda|cupti|nvidia)")
         events = _with_end(report, kind).filter(own)
         times = pl.concat([events.get_column(side) for side in ("start_ns", "end_ns")])
-        found = max([found, *times.filter((times > found) & (times < at)).sort(descending=True).head(1)])
-    return found
+        last_ns = max([last_ns, *times.filter((times > last_ns) & (times < at)).sort(descending=True).head(1)])
+    return last_ns
 
 
 def _nearest(calls: pl.DataFrame, these: pl.Expr, time: pl.Expr, edge: pl.Expr) -> tuple[int | None, str | None]:
@@ -470,8 +470,8 @@ def begun_before(report: Report) -> pl.DataFrame:
     ran = _first_operations(report)
     seen = loading_seen(report).group_by("process_id").agg(cold=pl.col("start").min())
     called = distinct(report.kind("api")[["process_id"]])
-    known = ran.join(seen, on="process_id", how="left", nulls_equal=True)
-    warm = known.filter(pl.col("cold").is_null() | (pl.col("cold") > pl.col("first")))
+    processes = ran.join(seen, on="process_id", how="left", nulls_equal=True)
+    warm = processes.filter(pl.col("cold").is_null() | (pl.col("cold") > pl.col("first")))
     return warm.join(called, on="process_id", how="semi", nulls_equal=True).select("process_id", "first")
 
 
@@ -553,14 +553,14 @@ def unused_launches(report: Report) -> pl.DataFrame:
     calls = report.kind("api").select("name", *key, "thread_id", "start_ns", "dur_ns")
     lost = calls.select(pl.col("name").is_in(names_that(report, is_launch_name)).fill_null(value=False)).to_series()
     used = launching_rows(report)
-    found = calls.filter(lost.scatter(used, False))  # noqa: FBT003 - polars has no name for it
-    if found.height:
-        found = found.join(calls.select(pl.col(key).gather(used)), on=key, how="anti").sort("start_ns")
+    unused = calls.filter(lost.scatter(used, False))  # noqa: FBT003 - polars has no name for it
+    if unused.height:
+        unused = unused.join(calls.select(pl.col(key).gather(used)), on=key, how="anti").sort("start_ns")
         setting = pl.col("name").is_in(names_that(report, _SETTING.match))
         shortest = rows_at(calls, used).filter(setting).group_by("process_id", "name").agg(least=pl.col("dur_ns").min())
-        found = found.join(shortest, on=["process_id", "name"], how="left", nulls_equal=True, maintain_order="left")
+        unused = unused.join(shortest, on=["process_id", "name"], how="left", nulls_equal=True, maintain_order="left")
         nothing = pl.col("dur_ns") < pl.min_horizontal(_NOTHING * pl.col("least"), _NOTHING_NS)
-        found = found.filter(~(nothing & pl.col("least").is_not_null()))
+        unused = unused.filter(~(nothing & pl.col("least").is_not_null()))
     spans = captures(report).select("process_id", "thread_id", "end", start_ns="start").sort("start_ns")
-    last = found.join_asof(spans, on="start_ns", by=["process_id", "thread_id"], check_sortedness=False)
+    last = unused.join_asof(spans, on="start_ns", by=["process_id", "thread_id"], check_sortedness=False)
     return last.select("dur_ns", captured=(pl.col("start_ns") < pl.col("end")).fill_null(value=False))

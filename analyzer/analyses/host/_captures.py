@@ -51,10 +51,10 @@ def with_captures(report: Report, other: Report) -> Report:
     Raises:
         OtherCaptureError: None of its graphs is in that.
     """
-    found = replace(report, captured_in=lambda: other.whole)
-    if _other(found) is None:
+    linked = replace(report, captured_in=lambda: other.whole)
+    if _other(linked) is None:
         raise OtherCaptureError.of(report.meta.path, other.meta.path)
-    return found
+    return linked
 
 
 def lacks_captures(report: Report) -> bool:
@@ -99,16 +99,16 @@ def _replayed(report: Report) -> pl.DataFrame:
     other, alike = report.captured_in() or report, ["same", "turn", "of"]
     (ran, launches), (other_ran, other_launches) = _launches(report), _launches(other)
     graphs, others = (
-        every.sort("process_id", "at")
+        frame.sort("process_id", "at")
         .unique("graph", keep="first", maintain_order=True)
         .with_columns(turn=pl.int_range(pl.len()).over("same"), of=pl.len().over("same"))
-        for every in (launches, other_launches)
+        for frame in (launches, other_launches)
     )
-    known = graphs.join(others.select(*alike, other_call="call_row"), on=alike).select("graph", "other_call")
-    every = launches.join(known, on="graph").select("call_row", "other_call")
-    rows = ran.select("row", "call_row", "place").join(every, on="call_row")
-    found = rows.join(other_ran.select("place", other="row", other_call="call_row"), on=["other_call", "place"])
-    rows = found.select("row", gathered(_named(other), found.get_column("other")).alias("capture"))
+    pairs = graphs.join(others.select(*alike, other_call="call_row"), on=alike).select("graph", "other_call")
+    calls = launches.join(pairs, on="graph").select("call_row", "other_call")
+    rows = ran.select("row", "call_row", "place").join(calls, on="call_row")
+    matches = rows.join(other_ran.select("place", other="row", other_call="call_row"), on=["other_call", "place"])
+    rows = matches.select("row", gathered(_named(other), matches.get_column("other")).alias("capture"))
     return rows.drop_nulls().sort("row").with_columns(sure=True)
 
 
@@ -128,9 +128,9 @@ def captures(report: Report) -> pl.DataFrame:
     around = _numbered_calls(report) if listed else _by_order(report).get_column("call_row")
     adds = gathered(calls.get_column("name"), around).cast(pl.String).str.contains(_ADDS)
     how = pl.when(adds.is_null()).then(pl.lit(OLDER)).when(adds).then(pl.lit(ADDED)).otherwise(pl.lit(CAPTURED))
-    known = rows_at(spans, around).with_columns(around.alias("call_row"), how=how.cast(HOW))
-    unknown = known.clear(1).with_columns(how=pl.lit(OLDER, dtype=HOW))
-    return pl.concat([known, unknown])
+    rows = rows_at(spans, around).with_columns(around.alias("call_row"), how=how.cast(HOW))
+    unknown = rows.clear(1).with_columns(how=pl.lit(OLDER, dtype=HOW))
+    return pl.concat([rows, unknown])
 
 
 @once_per_process
@@ -159,23 +159,23 @@ def _numbered_calls(report: Report) -> pl.Series:
 def capture_rows(report: Report) -> pl.Series:
     """Row of :func:`captures` that each row of `operations` surely goes back to, else its last; null for no graph."""
     unknown = pl.lit(captures(report).height - 1, dtype=pl.UInt32)
-    known = pl.when("sure").then("capture").when(pl.col("capture").is_not_null()).then(unknown)
-    return likely_captures(report).select(known.alias("capture")).to_series()
+    row = pl.when("sure").then("capture").when(pl.col("capture").is_not_null()).then(unknown)
+    return likely_captures(report).select(row.alias("capture")).to_series()
 
 
 @once_per_process
 def likely_captures(report: Report) -> pl.DataFrame:
     """Row of :func:`captures` that each row of `operations` goes back to, and whether that is sure: capture, sure."""
     work, nodes, other = operations(report, "graph_node_id"), _nodes(report), _other(report)
-    inside, known = work.get_column("graph_node_id").is_not_null(), pl.DataFrame(schema=_CAPTURES)
+    inside, rows = work.get_column("graph_node_id").is_not_null(), pl.DataFrame(schema=_CAPTURES)
     if other is None and len(nodes):
-        known = _numbered(report, with_facts(report, work.filter(inside), "call_start", "thread_id"))
+        rows = _numbered(report, with_facts(report, work.filter(inside), "call_start", "thread_id"))
     elif inside.any() or report.meta.recorder.ranked:  # of a trace
         launches = facts_of(report, work.get_column("row"), "call_name").to_series().cast(pl.String)
         inside |= launches.str.contains(LAUNCHES).fill_null(value=False)
         by_order = other is None or _nodes(other).is_empty()
-        known = _by_order(report).with_row_index("capture") if by_order else _replayed(report)
-    capture, sure = (scattered(work.height, known["row"], known[name]) for name in ("capture", "sure"))
+        rows = _by_order(report).with_row_index("capture") if by_order else _replayed(report)
+    capture, sure = (scattered(work.height, rows["row"], rows[name]) for name in ("capture", "sure"))
     if inside.any():
         capture = capture.set(inside & capture.is_null(), captures(report).height - 1)
     return pl.DataFrame([capture.alias("capture"), sure.fill_null(value=True).alias("sure")])
@@ -222,9 +222,9 @@ def _updates(report: Report) -> pl.DataFrame:
     captured = captured.with_columns(row.alias("update"), until=gathered(updates.get_column("at"), row))
     free = captured.filter((pl.col("copied") > pl.col("until")).fill_null(value=True))
     by = free.group_by("update").agg(pl.col("graph", "nodes", "copied").first(), sources=pl.len())
-    found = updates.join(by, on="update", how="left", maintain_order="left")
+    joined = updates.join(by, on="update", how="left", maintain_order="left")
     one = (pl.col("sources") == 1).fill_null(value=False)
-    return found.select(
+    return joined.select(
         *THREAD,
         "at",
         pl.when(one).then("nodes").alias("nodes"),
@@ -239,13 +239,13 @@ def _changed(report: Report, updates: pl.DataFrame, work: pl.DataFrame) -> pl.Da
     An update does not say of what. It is of a graph of as many nodes; of several it is taken to be the one that its
     thread launches next, which is not sure.
     """
-    every, launched = _graphs(report), work.select("process_id", "thread_id", "at", "graph")
-    unlisted = launched.join(every, on=["process_id", "graph"], how="anti").select("process_id").unique()
+    graphs, launched = _graphs(report), work.select("process_id", "thread_id", "at", "graph")
+    unlisted = launched.join(graphs, on=["process_id", "graph"], how="anti").select("process_id").unique()
     target = rows_at(launched, as_of(updates.select(*THREAD, "at"), launched.select(*THREAD, "at"), later=True))
     updates = updates.with_columns(target.get_column("graph").alias("next")).with_row_index("update")
     updates = updates.join(unlisted.with_columns(unlisted=True), on="process_id", how="left")
     rivals = pl.col("origin").is_null().sum().over("process_id", "nodes") > 1
-    copies = every.with_columns(rivals=rivals).filter(pl.col("origin").is_not_null())
+    copies = graphs.with_columns(rivals=rivals).filter(pl.col("origin").is_not_null())
     both = updates.join(copies, on="process_id", suffix="_of").filter(pl.col("at_of") < pl.col("at"))
     # of as many nodes; if by what is not known, of as many as several captures
     both = both.filter(
@@ -261,14 +261,14 @@ def _graphs(report: Report) -> pl.DataFrame:
     """The listed graphs: process_id, graph, thread_id, at, origin (null: captured), nodes, copied (when, at first)."""
     nodes = _nodes(report).sort("graph_node_id")
     own = pl.col("graph_id").eq_missing(pl.col("graph_id").first())  # and no child's
-    made = nodes.group_by("process_id", graph="graph_exec_id").agg(
+    graphs = nodes.group_by("process_id", graph="graph_exec_id").agg(
         pl.col("captured_thread_id").last().alias("thread_id"),
         at=pl.col("made_ns").max(),
         origin=pl.col("graph_id").first(),
         nodes=pl.col("graph_node_id").filter(own).n_unique(),
     )
     copied = nodes.group_by("process_id", graph="graph_id").agg(copied=pl.col("made_ns").min())
-    return made.join(copied, on=["process_id", "graph"], how="left")
+    return graphs.join(copied, on=["process_id", "graph"], how="left")
 
 
 @once_per_process
@@ -357,15 +357,15 @@ def _captured_calls(report: Report) -> pl.DataFrame:
     spans = capture_spans(report).sort("start").with_row_index("capture")
     names = report.kind("api").get_column("name").unique().drop_nulls()
     texts = pl.DataFrame({"text": [cuda_name(name) for name in names.cast(pl.String)]}, {"text": pl.String})
-    kind = [pl.when(pl.col("text").str.contains(made)).then(pl.lit(kind)) for kind, made in _MAKES.items()]
-    known = texts.select(names, makes=pl.coalesce(kind)).drop_nulls()
-    calls = report.kind("api").with_row_index("call_row").join(known, on="name", maintain_order="left")
+    kind = [pl.when(pl.col("text").str.contains(pattern)).then(pl.lit(kind)) for kind, pattern in _MAKES.items()]
+    kinds = texts.select(names, makes=pl.coalesce(kind)).drop_nulls()
+    calls = report.kind("api").with_row_index("call_row").join(kinds, on="name", maintain_order="left")
     calls = calls.filter(~pl.col("call_row").is_in(launching_rows(report).implode()))
     # on any thread: autograd's capture, too
     at = as_of(calls.select("process_id", at="start_ns"), spans.select("process_id", at="start"))
     inside = calls.hstack(rows_at(spans.select("capture", "end"), at)).filter(pl.col("start_ns") < pl.col("end"))
-    made = inside.unique(["process_id", "correlation_id"], keep="first").sort("capture", "start_ns")
-    placed = made.with_columns(_by(report, made), place=pl.int_range(pl.len()).over("capture"))
+    makers = inside.unique(["process_id", "correlation_id"], keep="first").sort("capture", "start_ns")
+    placed = makers.with_columns(_by(report, makers), place=pl.int_range(pl.len()).over("capture"))
     return placed.select("capture", "process_id", "end", "place", "call_row", "by", kind="makes")
 
 
@@ -373,12 +373,12 @@ def _by(report: Report, calls: pl.DataFrame) -> pl.Series:
     """What made each of `calls` (parent_id, start_ns): a number of operator, shapes, and which of its calls it is."""
     ops = pl.concat([report.kind(kind).select("event_id", "name") for kind in ("op", "range")])
     shapes = report.table("op_detail").select("event_id", "input_shapes")
-    told = calls.select(pl.col("start_ns").rank("ordinal").over("parent_id").alias("turn"), event_id="parent_id")
+    rows = calls.select(pl.col("start_ns").rank("ordinal").over("parent_id").alias("turn"), event_id="parent_id")
     for side in (ops, shapes):
-        told = told.join(side, on="event_id", how="left", maintain_order="left")
-    told = told.with_columns(pl.col("name", "input_shapes").cast(pl.String))
+        rows = rows.join(side, on="event_id", how="left", maintain_order="left")
+    rows = rows.with_columns(pl.col("name", "input_shapes").cast(pl.String))
     number = pl.when(pl.col("name").is_not_null()).then(mixed(["name", "input_shapes", "turn"]))
-    return told.select(number.alias("by")).to_series()
+    return rows.select(number.alias("by")).to_series()
 
 
 def _operations(report: Report) -> pl.DataFrame:

@@ -76,12 +76,12 @@ _CANDIDATES: Final = {
 
 def _off_processor(report: Report) -> pl.DataFrame:
     """When threads were off their processors, other than for another thread: process_id, thread_id, start, end."""
-    every = [
+    lines = [
         # nothing is recorded of the last one's end
         line.head(-1).filter(~pl.col("runs") & ~pl.col("waits")).select(**key_columns(key), start="start", end="end")
         for key, line in processor_lines(report).items()
     ]
-    return pl.concat([pl.DataFrame(schema=dict.fromkeys((*THREAD, "start", "end"), pl.Int64)), *every])
+    return pl.concat([pl.DataFrame(schema=dict.fromkeys((*THREAD, "start", "end"), pl.Int64)), *lines])
 
 
 @once_per_process
@@ -94,18 +94,18 @@ def waits(report: Report) -> pl.DataFrame:
     calls, off = outermost(system_calls(report).with_row_index("call")), _off_processor(report)
     last = rows_at(off, as_of(calls.select(*THREAD, at="end"), off.select(*THREAD, at="end")))
     scheduled = off.select(THREAD).unique().with_columns(scheduled=True)
-    told = calls.with_columns(slept=last.get_column("end")).join(
+    rows = calls.with_columns(slept=last.get_column("end")).join(
         scheduled, on=THREAD, how="left", maintain_order="left"
     )
     slept = pl.when("scheduled").then(pl.col("slept") > pl.col("start"))
     long = pl.col("end") - pl.col("start") >= _LEAST_NS
-    in_calls = told.filter(slept.otherwise(long) & pl.col("waits_on").is_in(_WAITED_ON)).with_columns(
+    in_calls = rows.filter(slept.otherwise(long) & pl.col("waits_on").is_in(_WAITED_ON)).with_columns(
         woken=pl.when("scheduled").then("slept").otherwise("end")
     )
     around = rows_at(calls, as_of(off.select(*THREAD, at="start"), calls.select(*THREAD, at="start")))
     bare = off.filter(~sure(around.get_column("end") > off.get_column("start"))).with_columns(woken="end")
-    every = pl.concat([in_calls, bare], how="diagonal").sort(*THREAD, "start")
-    return _polling(every.select(*THREAD, "start", "end", "woken", "call", "name", "waits_on"))
+    spans = pl.concat([in_calls, bare], how="diagonal").sort(*THREAD, "start")
+    return _polling(spans.select(*THREAD, "start", "end", "woken", "call", "name", "waits_on"))
 
 
 def _polling(waits: pl.DataFrame) -> pl.DataFrame:
@@ -115,9 +115,9 @@ def _polling(waits: pl.DataFrame) -> pl.DataFrame:
     joins = (sleeps & sleeps.shift(1) & near).over(THREAD).fill_null(value=False)
     since = pl.max_horizontal("start", pl.col("woken") - _REACH_NS)
     row = pl.int_range(pl.len(), dtype=pl.Int64)
-    told = waits.with_columns(since=since, run=row.filter(~joins).get((~joins).cum_sum() - 1))
+    numbered = waits.with_columns(since=since, run=row.filter(~joins).get((~joins).cum_sum() - 1))
     polls = pl.len().over("run") >= _FEWEST_POLLS
-    runs = told.with_columns(run=pl.when(polls).then("run").otherwise(row)).group_by("run", maintain_order=True)
+    runs = numbered.with_columns(run=pl.when(polls).then("run").otherwise(row)).group_by("run", maintain_order=True)
     first, last = pl.col(*THREAD, "start", "call", "name", "waits_on").first(), pl.col("end", "woken").last()
     since = pl.when(pl.len() > 1).then(pl.col("start").get(-2, null_on_oob=True)).otherwise(pl.col("since").first())
     return runs.agg(first, last, since=since, polls=pl.len() > 1).drop("run")
@@ -129,69 +129,69 @@ def ended(report: Report, threads: pl.DataFrame) -> pl.DataFrame:
     Null: not known. `by_call` is a row of :func:`system_calls`, `at` the time from which on the waiting thread was free
     to go on.
     """
-    every = waits(report).with_row_index("wait").join(threads, on=THREAD, how="semi", maintain_order="left")
-    asked = every.filter(~((pl.col("waits_on") == _SLEEP) & ~pl.col("polls")).fill_null(value=False))
-    calls = _callers(report, asked)
-    known = _likeliest(asked, calls, "call")
-    rest = asked.filter(~pl.col("wait").is_in(calls.get_column("wait").unique().implode()))
-    known = pl.concat([known, _likeliest(asked, _runners(report, rest), "processor")])
-    told = every.join(known, on="wait", how="left", maintain_order="left")
-    told = told.with_columns(at=pl.coalesce("at", "woken"))
-    timer = pl.when(~pl.col("wait").is_in(asked.get_column("wait").implode())).then(pl.lit("timer"))
-    return told.with_columns(evidence=timer.otherwise("evidence").cast(pl.Enum(EVIDENCE)))
+    all_waits = waits(report).with_row_index("wait").join(threads, on=THREAD, how="semi", maintain_order="left")
+    untimed = all_waits.filter(~((pl.col("waits_on") == _SLEEP) & ~pl.col("polls")).fill_null(value=False))
+    calls = _callers(report, untimed)
+    likeliest = _likeliest(untimed, calls, "call")
+    rest = untimed.filter(~pl.col("wait").is_in(calls.get_column("wait").unique().implode()))
+    likeliest = pl.concat([likeliest, _likeliest(untimed, _runners(report, rest), "processor")])
+    rows = all_waits.join(likeliest, on="wait", how="left", maintain_order="left")
+    rows = rows.with_columns(at=pl.coalesce("at", "woken"))
+    timer = pl.when(~pl.col("wait").is_in(untimed.get_column("wait").implode())).then(pl.lit("timer"))
+    return rows.with_columns(evidence=timer.otherwise("evidence").cast(pl.Enum(EVIDENCE)))
 
 
 def _callers(report: Report, waits: pl.DataFrame) -> pl.DataFrame:
     """The calls of other threads that can have ended each of `waits`, the last of each thread: :data:`_CANDIDATES`."""
-    calls, found = system_calls(report).with_row_index("by_call"), [pl.DataFrame(schema=_CANDIDATES)]
+    calls, candidates = system_calls(report).with_row_index("by_call"), [pl.DataFrame(schema=_CANDIDATES)]
     name, of_wait = pl.col("name").cast(pl.String), gathered(calls.get_column("name"), waits.get_column("call"))
     whole = pl.lit(calls.select(pl.col("end").max() - pl.col("start").min()).item() or 1)
     for waited_in, names, elsewhere in _WAKES:
         wakes = calls.filter(name.str.contains(names)).sort("start")
-        asked, begun = waits.filter(of_wait.cast(pl.String).str.contains(waited_in)), wakes.get_column("start")
-        first = count_up_to(begun, asked.get_column("since"), equal=False)
-        stop = count_up_to(begun, asked.get_column("woken"), equal=True)
-        near = asked.select("wait", *THREAD, "woken", at=pl.int_ranges(first, stop, dtype=pl.UInt32))
+        waiting, begun = waits.filter(of_wait.cast(pl.String).str.contains(waited_in)), wakes.get_column("start")
+        first = count_up_to(begun, waiting.get_column("since"), equal=False)
+        stop = count_up_to(begun, waiting.get_column("woken"), equal=True)
+        near = waiting.select("wait", *THREAD, "woken", at=pl.int_ranges(first, stop, dtype=pl.UInt32))
         near = near.explode("at").drop_nulls("at")
         rate = pl.len().over(THREAD) / whole
-        made = wakes.select("by_call", *_BY, at="start", rate=rate)
-        others = near.drop("at").hstack(rows_at(made, near.get_column("at"))).filter(_OTHER)
+        callers = wakes.select("by_call", *_BY, at="start", rate=rate)
+        others = near.drop("at").hstack(rows_at(callers, near.get_column("at"))).filter(_OTHER)
         others = others.filter(elsewhere | (pl.col("process_id") == pl.col("by_process_id")))
         age = pl.col("woken") - pl.col("at")
         window = 2 * age.min().over("wait") + _ABOUT_NS
         last = others.with_columns(chance=(pl.col("rate") * window).clip(upper_bound=1.0)).filter(age <= window)
         last = last.unique(["wait", *_BY_NAMES], keep="last", maintain_order=True)
-        found.append(last.select(_CANDIDATES.keys()))
-    return pl.concat(found)
+        candidates.append(last.select(_CANDIDATES.keys()))
+    return pl.concat(candidates)
 
 
 def _runners(report: Report, waits: pl.DataFrame) -> pl.DataFrame:
     """The other threads that were on a processor shortly before each of `waits` ended: :data:`_CANDIDATES`."""
     reach = pl.when("polls").then(pl.col("woken") - pl.col("since")).otherwise(_LATENCY_NS)
-    asked, found = waits.with_columns(reach=reach), [pl.DataFrame(schema=_CANDIDATES)]
-    woken, begun = asked.get_column("woken"), asked.select(pl.col("woken") - pl.col("reach")).to_series()
-    polling = asked.select(pl.col("reach").filter("polls").mean().fill_null(0.0)).item()
+    waiting, candidates = waits.with_columns(reach=reach), [pl.DataFrame(schema=_CANDIDATES)]
+    woken, begun = waiting.get_column("woken"), waiting.select(pl.col("woken") - pl.col("reach")).to_series()
+    polling = waiting.select(pl.col("reach").filter("polls").mean().fill_null(0.0)).item()
     for key, line in processor_lines(report).items():
         runs = line.filter("runs")
         place = nearest_place(runs.get_column("start"), woken, equal=False)
-        near = asked.filter(sure(gathered(runs.get_column("end"), place) > begun))
+        near = waiting.filter(sure(gathered(runs.get_column("end"), place) > begun))
         by = (pl.lit(value, pl.Int64).alias(name) for name, value in zip(_BY_NAMES, key, strict=True))
         chance = pl.when("polls").then(_chance(report, runs, polling)).otherwise(_chance(report, runs, _LATENCY_NS))
-        told = near.with_columns(*by, at="woken", chance=chance, by_call=pl.lit(None, pl.UInt32))
+        rows = near.with_columns(*by, at="woken", chance=chance, by_call=pl.lit(None, pl.UInt32))
         own = pl.col("name").is_not_null() | (pl.col("process_id") == pl.col("by_process_id"))
-        found.append(told.filter(_OTHER & own).select(_CANDIDATES.keys()))
-    return pl.concat(found)
+        candidates.append(rows.filter(_OTHER & own).select(_CANDIDATES.keys()))
+    return pl.concat(candidates)
 
 
 def _chance(report: Report, runs: pl.DataFrame, reach: float) -> float:
     """The chance that a thread with these `runs` was on a processor in a time of the length `reach` (ns)."""
     moments = report.table("scheduling").get_column("time_ns")
     low, high = int(moments[0]), int(moments[-1])
-    known = intervals.clip(
+    recorded = intervals.clip(
         runs, low, high
     )  # until what is recorded ends, where a thread is on its processor to the end
-    gaps = (known.get_column("start").shift(-1) - known.get_column("end")).clip(upper_bound=reach)
-    return (intervals.length(known) + float(gaps.sum())) / max(high - low, 1)
+    gaps = (recorded.get_column("start").shift(-1) - recorded.get_column("end")).clip(upper_bound=reach)
+    return (intervals.length(recorded) + float(gaps.sum())) / max(high - low, 1)
 
 
 def _likeliest(waits: pl.DataFrame, candidates: pl.DataFrame, evidence: str) -> pl.DataFrame:
@@ -202,13 +202,13 @@ def _likeliest(waits: pl.DataFrame, candidates: pl.DataFrame, evidence: str) -> 
     other one. Who is a candidate hardly more often than by chance is none.
     """
     channel = [*THREAD, "name"]
-    asked = waits.select("wait", *THREAD, "name").with_columns(every=pl.len().over(channel))
-    told = candidates.join(asked, on="wait", maintain_order="left")
+    waiting = waits.select("wait", *THREAD, "name").with_columns(every=pl.len().over(channel))
+    pairs = candidates.join(waiting, on="wait", maintain_order="left")
     many, chance = pl.col("every").first(), pl.col("chance").mean().clip(upper_bound=1.0)
     often, spread = pl.len() - many * chance, pl.max_horizontal(many * chance * (1 - chance), _LEAST_SPREAD).sqrt()
     over = [*channel, *_BY_NAMES]
-    told = told.with_columns(fits=(often / many).clip(0).over(over), sure=(often >= _FAR * spread).over(over))
-    first = told.sort("wait", "fits", descending=[False, True]).group_by("wait", maintain_order=True)
+    pairs = pairs.with_columns(fits=(often / many).clip(0).over(over), sure=(often >= _FAR * spread).over(over))
+    first = pairs.sort("wait", "fits", descending=[False, True]).group_by("wait", maintain_order=True)
     second = pl.col("fits").get(1, null_on_oob=True).fill_null(-1.0)
     best = first.agg(
         *(pl.col(name).first() for name in (*_BY_NAMES, "by_call", "at")),
@@ -224,35 +224,35 @@ def causes(report: Report) -> pl.DataFrame:
     Who ended a wait, but was for at least half of the time until then in one wait that another thread ended, only
     handed on what that one did.
     """
-    known = report.kind("api").select(THREAD).unique()
-    told = every = ended(report, known).with_columns(hops=pl.lit(0, dtype=pl.Int64))
+    visited = report.kind("api").select(THREAD).unique()
+    rows = all_waits = ended(report, visited).with_columns(hops=pl.lit(0, dtype=pl.Int64))
     for _ in range(_LONGEST_CHAIN):
-        makers = told.select(process_id="by_process_id", thread_id="by_thread_id").drop_nulls().unique()
-        added = makers.join(known, on=THREAD, how="anti")
-        every = pl.concat([every, ended(report, added).with_columns(hops=pl.lit(0, dtype=pl.Int64))])
-        known, lines = pl.concat([known, added]), parts_by(every.drop_nulls("by_thread_id"), THREAD)
-        moves = [_handed_on(told.head(0), every.head(0))]
-        for key, asked in parts_by(told.drop_nulls("by_thread_id"), _BY_NAMES).items():
-            moves += [_handed_on(asked, lines[key])] if key in lines else []
+        makers = rows.select(process_id="by_process_id", thread_id="by_thread_id").drop_nulls().unique()
+        added = makers.join(visited, on=THREAD, how="anti")
+        all_waits = pl.concat([all_waits, ended(report, added).with_columns(hops=pl.lit(0, dtype=pl.Int64))])
+        visited, lines = pl.concat([visited, added]), parts_by(all_waits.drop_nulls("by_thread_id"), THREAD)
+        moves = [_handed_on(rows.head(0), all_waits.head(0))]
+        for key, part in parts_by(rows.drop_nulls("by_thread_id"), _BY_NAMES).items():
+            moves += [_handed_on(part, lines[key])] if key in lines else []
         moved = pl.concat(moves).with_columns(moves=True)
         if moved.is_empty():
             break
-        both = told.join(moved, on="wait", how="left", maintain_order="left", suffix="_next")
+        both = rows.join(moved, on="wait", how="left", maintain_order="left", suffix="_next")
         names = (
             pl.when("moves").then(f"{name}_next").otherwise(name).alias(name) for name in (*_BY_NAMES, "by_call", "at")
         )
-        told = both.with_columns(*names, hops=pl.col("hops") + pl.col("moves").is_not_null()).select(told.columns)
-    return told
+        rows = both.with_columns(*names, hops=pl.col("hops") + pl.col("moves").is_not_null()).select(rows.columns)
+    return rows
 
 
-def _handed_on(asked: pl.DataFrame, line: pl.DataFrame) -> pl.DataFrame:
+def _handed_on(ended_waits: pl.DataFrame, line: pl.DataFrame) -> pl.DataFrame:
     """Of the waits that a thread ended those that it handed on, by its own waits in `line`: wait, by_…, by_call, at."""
-    first = count_up_to(line.get_column("woken"), asked.get_column("start"), equal=True)
-    stop = count_up_to(line.get_column("start"), asked.get_column("at"), equal=False)
+    first = count_up_to(line.get_column("woken"), ended_waits.get_column("start"), equal=True)
+    stop = count_up_to(line.get_column("start"), ended_waits.get_column("at"), equal=False)
     rows = pl.int_ranges(first, pl.max_horizontal(first, stop), dtype=pl.UInt32)
-    pairs = asked.select("wait", *THREAD, "start", "at", row=rows).explode("row").drop_nulls("row")
-    own = line.select(*_BY_NAMES, "by_call", begun="start", until="woken", next="at")
-    pairs = pairs.hstack(rows_at(own, pairs.get_column("row")))
+    pairs = ended_waits.select("wait", *THREAD, "start", "at", row=rows).explode("row").drop_nulls("row")
+    own_waits = line.select(*_BY_NAMES, "by_call", begun="start", until="woken", next="at")
+    pairs = pairs.hstack(rows_at(own_waits, pairs.get_column("row")))
     inside = pl.col("until") - pl.max_horizontal("begun", "start")
     earlier = (pl.col("until") <= pl.col("at")) & (pl.col("next") < pl.col("at"))
     half = 2 * inside >= pl.col("at") - pl.col("start")
@@ -269,16 +269,16 @@ def told_causes(report: Report) -> pl.DataFrame:
     thread waited for did that), and cause: all that in words; null where it is not known who was waited for.
     """
     whole = report.everywhere  # of other processes some launch nothing, but end waits
-    every, found = causes(whole), []
-    for key, own in by_thread(every).items():
+    all_causes, parts = causes(whole), []
+    for key, part in by_thread(all_causes).items():
         if (thread := threads(report).get(key)) is not None:
-            calls = nearest_place(thread.starts[thread.rows], own.get_column("start"))
-            found.append(own.filter(~sure(gathered(thread.reached, calls) > own.get_column("start"))))
-    waits = pl.concat([every.clear(), *found])
-    told = waits.join(_done(whole, waits), on="wait", how="left", maintain_order="left")
+            calls = nearest_place(thread.starts[thread.rows], part.get_column("start"))
+            parts.append(part.filter(~sure(gathered(thread.reached, calls) > part.get_column("start"))))
+    waits = pl.concat([all_causes.clear(), *parts])
+    rows = waits.join(_done(whole, waits), on="wait", how="left", maintain_order="left")
     state = pl.col("state").cast(pl.String)
     what = pl.coalesce("function", pl.col("doing").cast(pl.String), pl.when(state != "unknown").then(state))
-    told = told.with_columns(what=what, same=pl.col("process_id") == pl.col("by_process_id"))
+    rows = rows.with_columns(what=what, same=pl.col("process_id") == pl.col("by_process_id"))
     processes = pl.col("by_process_id").n_unique().over("what", "same")
     several = pl.col("what").is_not_null() & (processes > 1)
     shared = (
@@ -286,17 +286,17 @@ def told_causes(report: Report) -> pl.DataFrame:
     )
     who = pl.when("same").then(pl.format("thread {}", "by_thread_id")).otherwise(shared)
     cause = pl.when(pl.col("by_thread_id").is_not_null()).then(pl.coalesce(pl.format("{} in {}", "what", who), who))
-    return told.with_columns(cause=cause).drop("what", "same")
+    return rows.with_columns(cause=cause).drop("what", "same")
 
 
 def _done(report: Report, waits: pl.DataFrame) -> pl.DataFrame:
     """What was done in most of each wait by the thread waited for: wait, function, module, state, doing, told_share."""
     by = ("by_process_id", "by_thread_id")
-    asked = waits.drop_nulls("by_thread_id").filter(pl.col("at") > pl.col("start")).sort("start")
+    waiting = waits.drop_nulls("by_thread_id").filter(pl.col("at") > pl.col("start")).sort("start")
     number, nothing = pl.col("wait").cast(pl.Int64), pl.lit(None, pl.String)
-    spans = asked.select(*THREAD, *by, "start", end="at", device=number, waits_for=nothing)
+    spans = waiting.select(*THREAD, *by, "start", end="at", device=number, waits_for=nothing)
     pairs = parts_by(spans, (*THREAD, *by)).items()
-    parts = told_parts(report, (((key[2], key[3]), own.drop(*THREAD, *by)) for key, own in pairs))
+    parts = told_parts(report, (((key[2], key[3]), part.drop(*THREAD, *by)) for key, part in pairs))
     named = parts.join(stack_names(report), on="stack_id", how="left", maintain_order="left")
     sums = named.group_by("device", "state", "function", "module", doing="call", maintain_order=True).agg(
         pl.col("ns").sum()
@@ -318,6 +318,6 @@ def cause_names(report: Report) -> pl.Series:
 @once_per_process
 def cause_lines(report: Report) -> dict[ThreadKey, pl.DataFrame]:
     """When each thread waited so, where it is known for whom: start, end, row (of :func:`told_causes`)."""
-    told = told_causes(report).with_row_index("row").drop_nulls("cause")
-    long = told.filter(pl.col("end") - pl.col("start") >= _LEAST_NAMED_NS)
-    return {key: own.select([*LINE]) for key, own in by_thread(long).items()}
+    rows = told_causes(report).with_row_index("row").drop_nulls("cause")
+    long = rows.filter(pl.col("end") - pl.col("start") >= _LEAST_NAMED_NS)
+    return {key: part.select([*LINE]) for key, part in by_thread(long).items()}

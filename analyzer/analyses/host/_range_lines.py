@@ -137,10 +137,10 @@ def roles(names: pl.Series) -> pl.DataFrame:
     foreign = top.is_in([*_LIBRARIES, *_PYTHON]) | (inside.str.contains(_OF_PYTHON) & ~path.str.contains(_INTERACTIVE))
     wraps = text.str.contains(_LANGUAGE) | (foreign & function.is_in(_WRAPPERS)).fill_null(value=False)
     role = pl.when(text.str.contains(_MODULE)).then(pl.lit("module")).when(wraps).then(pl.lit("passing"))
-    known = role.when(~foreign).then(pl.lit("program")).otherwise(pl.lit("library"))
-    told = names.alias("name").to_frame().with_columns(text=names.cast(pl.String))
+    decided = role.when(~foreign).then(pl.lit("program")).otherwise(pl.lit("library"))
+    rows = names.alias("name").to_frame().with_columns(text=names.cast(pl.String))
     shown = text.str.replace(r" at 0x[0-9a-fA-F]+", "").str.replace(_INSTALLED, "").cast(pl.Categorical)
-    return told.select("name", known.cast(pl.Enum(ROLES)).alias("role"), shown.alias("shown"))
+    return rows.select("name", decided.cast(pl.Enum(ROLES)).alias("role"), shown.alias("shown"))
 
 
 def called_by_program(functions: pl.DataFrame) -> pl.Series:
@@ -200,15 +200,15 @@ def stack_names(report: Report) -> pl.DataFrame:
     if frames.is_empty():
         return pl.DataFrame(schema=NAMES)
     function = pl.col("function").cast(pl.String)
-    told = frames.with_columns(_own(frames)).filter(function.is_not_null() & ~function.str.starts_with("["))
-    own = told.filter("own").sort("stack_id", "depth", descending=[False, True])
+    named_frames = frames.with_columns(_own(frames)).filter(function.is_not_null() & ~function.str.starts_with("["))
+    own_frames = named_frames.filter("own").sort("stack_id", "depth", descending=[False, True])
     twice = (pl.col("function") == pl.col("function").shift(1)) & (pl.col("stack_id") == pl.col("stack_id").shift(1))
-    by_stack = own.filter(~twice.fill_null(value=False)).group_by("stack_id", maintain_order=True)
+    by_stack = own_frames.filter(~twice.fill_null(value=False)).group_by("stack_id", maintain_order=True)
     chains = by_stack.agg(chain=function.tail(_LONGEST_CHAIN).str.join(" > "))
-    first = told.sort("stack_id", "own", "depth", descending=[False, True, False])
+    first = named_frames.sort("stack_id", "own", "depth", descending=[False, True, False])
     first = first.unique("stack_id", keep="first", maintain_order=True)
     named = first.join(chains, on="stack_id", how="left", maintain_order="left")
-    loading = told.filter(pl.col("module").cast(pl.String).str.contains(_LOADS)).get_column("stack_id").unique()
+    loading = named_frames.filter(pl.col("module").cast(pl.String).str.contains(_LOADS)).get_column("stack_id").unique()
     named = named.with_columns(loads=pl.col("stack_id").is_in(loading.implode()))
     return named.select(pl.col(name).cast(dtype) for name, dtype in NAMES.items())
 
@@ -219,14 +219,14 @@ def _own(frames: pl.DataFrame) -> pl.Series:
         ["module", "function", "line"],
         *(pl.col(name).cast(pl.String) for name in ("module", "function")),
     )
-    asked = frames.select("module", "function", pl.col("line").is_not_null())
-    kinds = asked.unique().with_columns(name=pl.format("{}(1): {}", module, function).cast(pl.Categorical))
+    rows = frames.select("module", "function", pl.col("line").is_not_null())
+    kinds = rows.unique().with_columns(name=pl.format("{}(1): {}", module, function).cast(pl.Categorical))
     role = roles(kinds.get_column("name").unique().drop_nulls()).select("name", "role")
     native = ~(module.fill_null("").str.contains(_FOREIGN) | function.str.contains(_LINKED))
     python = (pl.col("role") == "program") & ~module.str.contains(r"/(?:site|dist)-packages/")
     own = pl.when("line").then(python).otherwise(native).fill_null(value=False)
     decided = kinds.join(role, on="name", how="left").select(*keys, own=own)
-    return asked.join(decided, on=keys, how="left", nulls_equal=True, maintain_order="left").get_column("own")
+    return rows.join(decided, on=keys, how="left", nulls_equal=True, maintain_order="left").get_column("own")
 
 
 _EVENT_COLUMNS: Final = ("start", "end", "name")
@@ -278,8 +278,8 @@ def named(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:
         culprit = _texts(pairs, alone.otherwise(pl.format("{} in {}", "a", "b")))
         inside = inside.with_columns(culprit.alias("culprit"))
         # outside of the program's functions any other one counts
-        own = _python(report).filter(of_thread(key)).with_row_index("row")
-        others = _HostEvents(own, innermost_lines(own.filter(touched(own, lost))))
+        python = _python(report).filter(of_thread(key)).with_row_index("row")
+        others = _HostEvents(python, innermost_lines(python.filter(touched(python, lost))))
         cut = others.cut(key, lost, "function")
         what, function = _host_events(report).at(cut.get_column("what")), others.at(cut.get_column("function"))
         in_function = what.get_column("start").is_null() | _within(function, what).fill_null(value=False)
@@ -359,10 +359,10 @@ def _functions(report: Report) -> _HostEvents:
 def _python(report: Report) -> pl.DataFrame:
     """All Python functions: event_id, parent_id, process_id, thread_id, start, end, role, name (as shown)."""
     events = report.kind("python")
-    known = roles(events.get_column("name").unique())
-    told = events.join(known, on="name", how="left", nulls_equal=True, maintain_order="left")
+    by_name = roles(events.get_column("name").unique())
+    rows = events.join(by_name, on="name", how="left", nulls_equal=True, maintain_order="left")
     ids = ("event_id", "parent_id", *THREAD)
-    return told.select(*ids, **intervals.OF_EVENTS, role="role", name="shown").sort("event_id")
+    return rows.select(*ids, **intervals.OF_EVENTS, role="role", name="shown").sort("event_id")
 
 
 def _named(events: pl.DataFrame) -> pl.DataFrame:
@@ -383,8 +383,8 @@ def _with_timelines(report: Report, table: pl.DataFrame) -> _HostEvents:
 @once_per_process
 def _idle(report: Report) -> pl.DataFrame:
     """The span set in which at least one device was idle, at any time."""
-    every = [intervals.gaps(busy, intervals.BEFORE_ALL, intervals.AFTER_ALL) for busy in busy_spans(report).values()]
-    return intervals.union(pl.concat([pl.DataFrame(schema=intervals.SPANS), *every]))
+    spans = [intervals.gaps(busy, intervals.BEFORE_ALL, intervals.AFTER_ALL) for busy in busy_spans(report).values()]
+    return intervals.union(pl.concat([pl.DataFrame(schema=intervals.SPANS), *spans]))
 
 
 @once_per_process
@@ -395,8 +395,8 @@ def _neighbours(report: Report) -> dict[ThreadKey, pl.DataFrame]:
     """
     calls = report.kind("api")
     names = shown_calls(report, calls.get_column("name")).alias("name")
-    own = calls.select(*THREAD, **intervals.OF_EVENTS).with_columns(names)
-    parts = by_thread(pl.concat([named_events(report), own]))
+    named_calls = calls.select(*THREAD, **intervals.OF_EVENTS).with_columns(names)
+    parts = by_thread(pl.concat([named_events(report), named_calls]))
     lines = ((key, in_order_of(part.drop(THREAD), ("start",), (-pl.col("end"),))) for key, part in parts.items())
     return {key: line.with_columns(pl.col("end").cum_max()) for key, line in lines}
 
@@ -446,5 +446,5 @@ def _between(sides: pl.DataFrame, pieces: pl.DataFrame) -> pl.Series:
 
 def _texts(pairs: pl.DataFrame, text: pl.Expr) -> pl.Series:
     """The `text` of each row (a, b), which is made once for equal ones."""
-    told = pairs.unique(maintain_order=True).with_columns(text.cast(pl.Categorical).alias("text"))
-    return pairs.join(told, on=["a", "b"], how="left", nulls_equal=True, maintain_order="left").get_column("text")
+    texts = pairs.unique(maintain_order=True).with_columns(text.cast(pl.Categorical).alias("text"))
+    return pairs.join(texts, on=["a", "b"], how="left", nulls_equal=True, maintain_order="left").get_column("text")

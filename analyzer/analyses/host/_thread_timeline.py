@@ -109,8 +109,8 @@ def activity(report: Report, key: ThreadKey, sides: tuple[int, int], pieces: pl.
     Only calls and overheads that take precedence over launches, or overlap any of `pieces` (start, end; sorted and
     disjoint).
     """
-    every = _labelled_events(report, threads(report)[key], *sides)
-    needed = every.filter(touched(every, pieces) | winning(report)[every.get_column("label")])
+    events = _labelled_events(report, threads(report)[key], *sides)
+    needed = events.filter(touched(events, pieces) | winning(report)[events.get_column("label")])
     return timeline(needed, labels(report).get_column("rank"))
 
 
@@ -134,19 +134,19 @@ def _labelled_events(report: Report, thread: Thread, low: int, high: int) -> pl.
 @once_per_process
 def threads(report: Report) -> dict[ThreadKey, Thread]:
     """Host threads with CUDA calls, by process id and thread id."""
-    over, made = report.kind("overhead"), context_calls(report)
+    over, making = report.kind("overhead"), context_calls(report)
     label = _label_of(_overheads(report), over.get_column("name")) + len(call_names(report))
     over = over.select(*THREAD, **intervals.OF_EVENTS, label=label.cast(pl.UInt32))
     until = pl.min_horizontal("made_ns", "end_ns")
     of_contexts = pl.lit(labels(report).height - 2, dtype=pl.UInt32)
-    made = made.select(*THREAD, start="start_ns", end=until, label=of_contexts)
-    parts, starts = parts_by(pl.concat([made, over]).sort("start"), THREAD), report.kind("api").get_column("start_ns")
-    found, row = {}, pl.int_range(pl.len(), dtype=pl.UInt32)
+    making = making.select(*THREAD, start="start_ns", end=until, label=of_contexts)
+    parts, starts = parts_by(pl.concat([making, over]).sort("start"), THREAD), report.kind("api").get_column("start_ns")
+    by_key, row = {}, pl.int_range(pl.len(), dtype=pl.UInt32)
     for key, calls in by_thread(report.kind("api").select(*THREAD, row=row, **intervals.OF_EVENTS)).items():
-        own = in_order(calls, "start")
+        ordered = in_order(calls, "start")
         others = parts.get(key, over.clear()).select("start", "end", "label")
-        found[key] = Thread(own.get_column("row"), starts, own.get_column("end").cum_max(), others)
-    return found
+        by_key[key] = Thread(ordered.get_column("row"), starts, ordered.get_column("end").cum_max(), others)
+    return by_key
 
 
 def timeline(calls: pl.DataFrame, ranks: pl.Series) -> pl.DataFrame:
@@ -170,9 +170,9 @@ def _without_overlaps(calls: pl.DataFrame, ranks: pl.Series) -> pl.DataFrame:
     calls = calls.with_columns(rank=ranks.gather(calls.get_column("label")))
     winner = pl.Series("label", [None], dtype=pl.UInt32).new_from_index(0, len(start))
     for rank in range(len(CALL_BUCKETS)):
-        own = intervals.first_come(calls.filter(pl.col("rank") == rank))
-        own = own.filter(pl.col("own_end") > pl.col("own_start"))
-        label = on_line(own.select(start="own_start", end="own_end", row="label"), start)
+        of_rank = intervals.first_come(calls.filter(pl.col("rank") == rank))
+        of_rank = of_rank.filter(pl.col("own_end") > pl.col("own_start"))
+        label = on_line(of_rank.select(start="own_start", end="own_end", row="label"), start)
         winner = winner.zip_with(winner.is_not_null(), label)
     return pl.DataFrame([start, end, winner.alias("label")]).drop_nulls("label")
 
@@ -221,8 +221,8 @@ def system_calls(report: Report) -> pl.DataFrame:
     calls = report.kind("osrt").select("event_id", "name", *THREAD, **intervals.OF_EVENTS)
     name = pl.col("name").cast(pl.String)
     fits = (pl.when(name.str.contains(names)).then(pl.lit(what)) for what, names in WAITS_ON.items())
-    told = calls.select(pl.col("name").unique()).with_columns(waits_on=pl.coalesce(*fits, pl.lit(OTHER)))
-    return calls.join(told, on="name", how="left", nulls_equal=True, maintain_order="left")
+    by_name = calls.select(pl.col("name").unique()).with_columns(waits_on=pl.coalesce(*fits, pl.lit(OTHER)))
+    return calls.join(by_name, on="name", how="left", nulls_equal=True, maintain_order="left")
 
 
 @once_per_process
@@ -246,20 +246,20 @@ def processor_lines(report: Report) -> dict[ThreadKey, pl.DataFrame]:
     }
     if not lines:
         return {}
-    taken = pl.concat([line.filter("runs") for line in lines.values()])
-    on_each = {key[0]: intervals.union(part) for key, part in parts_by(taken, ["cpu"]).items()}
+    runs = pl.concat([line.filter("runs") for line in lines.values()])
+    on_each = {key[0]: intervals.union(part) for key, part in parts_by(runs, ["cpu"]).items()}
     return {key: _with_waits(line, on_each) for key, line in lines.items()}
 
 
 def _with_waits(line: pl.DataFrame, on_each: dict[object, pl.DataFrame]) -> pl.DataFrame:
     """Adds `waits` to the line of a thread."""
-    taken = pl.zeros(line.height, dtype=pl.Int64, eager=True)
-    for cpu, own in on_each.items():
+    taken_ns = pl.zeros(line.height, dtype=pl.Int64, eager=True)
+    for cpu, busy in on_each.items():
         here = (line.get_column("cpu") == cpu) & ~line.get_column("runs")
-        others = intervals.overlap(line.get_column("start"), line.get_column("end"), own)
-        taken = others.zip_with(here, taken)
+        others = intervals.overlap(line.get_column("start"), line.get_column("end"), busy)
+        taken_ns = others.zip_with(here, taken_ns)
     length = line.get_column("end") - line.get_column("start")
-    return line.select("start", "end", "runs", waits=~pl.col("runs") & (taken >= _TAKEN * length))
+    return line.select("start", "end", "runs", waits=~pl.col("runs") & (taken_ns >= _TAKEN * length))
 
 
 def states_of(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:
@@ -326,16 +326,16 @@ def told_parts(report: Report, asked_of: Iterable[tuple[ThreadKey, pl.DataFrame]
 
     The spans of each item are sorted and disjoint; the rows of a number sum to them.
     """
-    found, asked, calls = [pl.DataFrame(schema=PARTS)], [], system_calls(report)
+    parts, remaining, calls = [pl.DataFrame(schema=PARTS)], [], system_calls(report)
     calls = calls.select("event_id", "waits_on", call="name")
     stacks = report.table("python_samples").filter(pl.col("periodic") & pl.col("stack_id").is_not_null())
     python = parts_by(stacks.select(*THREAD, "stack_id", time="time_ns").sort("time"), THREAD)
     for key, pieces in asked_of:
         spans = states_of(report, key, pieces)
-        told = rows_at(calls, spans.get_column("call"))
-        spans = spans.with_columns(told.get_columns(), ns=pl.col("end") - pl.col("start"))
+        rows = rows_at(calls, spans.get_column("call"))
+        spans = spans.with_columns(rows.get_columns(), ns=pl.col("end") - pl.col("start"))
         if key in python:
-            found.append(_by_nearest(spans, python[key]))
+            parts.append(_by_nearest(spans, python[key]))
             continue
         inside, off = pl.col("event_id").is_not_null(), pl.col("state").is_in(["runnable", "off processor"])
         # time in system calls, by the stack that nsys took of each; calls without a stack have none
@@ -344,55 +344,55 @@ def told_parts(report: Report, asked_of: Iterable[tuple[ThreadKey, pl.DataFrame]
         )
         sums = stacks.group_by(*KEYS, "stack_id", maintain_order=True).agg(pl.col("ns").sum())
         word = pl.when(pl.col("stack_id").is_not_null()).then(pl.lit("call stack")).otherwise(pl.lit("none"))
-        found += [
+        parts += [
             sums.with_columns(samples=pl.lit(0), evidence=word).select(_CAST),
             _untold(spans.filter(~inside & off)),
         ]
-        asked.append((key, spans.filter(~inside & ~off)))  # of which CPU samples may tell
-    if asked:
-        hits, lines = _hits(report, asked)
-        for place, (key, spans) in enumerate(asked):
+        remaining.append((key, spans.filter(~inside & ~off)))  # of which CPU samples may tell
+    if remaining:
+        hits, lines = _hits(report, remaining)
+        for place, (key, spans) in enumerate(remaining):
             line = lines.filter(of_thread(key))
             if line.is_empty():
-                found.append(_untold(spans))
+                parts.append(_untold(spans))
             else:
-                own = hits.filter(pl.col("asked") == place).drop("asked")
-                found.append(_by_counts(spans, own, _each(report, key, line.row(0, named=True))))
-    return pl.concat(found).filter(pl.col("ns") > 0)
+                counts = hits.filter(pl.col("asked") == place).drop("asked")
+                parts.append(_by_counts(spans, counts, _each(report, key, line.row(0, named=True))))
+    return pl.concat(parts).filter(pl.col("ns") > 0)
 
 
-def _hits(report: Report, asked: Sequence[tuple[ThreadKey, pl.DataFrame]]) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _hits(report: Report, spans_of: Sequence[tuple[ThreadKey, pl.DataFrame]]) -> tuple[pl.DataFrame, pl.DataFrame]:
     """CPU samples in the spans of threads, and how each thread was sampled.
 
     Returns:
-        asked (place in `asked`), the columns :data:`KEYS`, stack_id and samples; and process_id, thread_id, first,
+        asked (place in `spans_of`), the columns :data:`KEYS`, stack_id and samples; and process_id, thread_id, first,
         last, height and usual, the usual time between two samples.
     """
 
     def counted(part: pl.DataFrame) -> pl.DataFrame:
         """Counts a part of the samples: rows of hits, and a row for each thread."""
         threads = {key: own.sort("time_ns") for key, own in parts_by(part, THREAD).items()}
-        found = [pl.DataFrame(schema=_HITS)]
-        for key in dict.fromkeys(key for key, _ in asked):
+        parts = [pl.DataFrame(schema=_HITS)]
+        for key in dict.fromkeys(key for key, _ in spans_of):
             if key in threads:
                 time = threads[key].get_column("time_ns")
                 line = (*key, time[0], time[-1], len(time), time.diff().median())
-                found.append(pl.DataFrame([line], schema=_LINES, orient="row"))
-        for number, (key, spans) in enumerate(asked):
+                parts.append(pl.DataFrame([line], schema=_LINES, orient="row"))
+        for number, (key, spans) in enumerate(spans_of):
             if key in threads and spans.height:
                 samples = threads[key].select("stack_id", time="time_ns")
                 inside = nearest(samples, spans.select(*KEYS, "start", "end"), ("time", "start"))
                 inside = inside.filter(pl.col("time") < pl.col("end"))
                 counts = inside.group_by(*KEYS, "stack_id", maintain_order=True).agg(samples=pl.len().cast(pl.Int64))
-                found.append(counts.with_columns(asked=pl.lit(number, dtype=pl.Int64)))
-        return pl.concat(found, how="diagonal")
+                parts.append(counts.with_columns(asked=pl.lit(number, dtype=pl.Int64)))
+        return pl.concat(parts, how="diagonal")
 
-    every = report.mapped("cpu_samples", counted)
-    lines = every.filter(pl.col("asked").is_null()).group_by(THREAD)
+    rows = report.mapped("cpu_samples", counted)
+    lines = rows.filter(pl.col("asked").is_null()).group_by(THREAD)
     sampled = lines.agg(
         pl.col("first").min(), pl.col("last").max(), pl.col("height").sum(), pl.col("usual").drop_nulls().first()
     )
-    hits = every.drop_nulls("asked").group_by("asked", *KEYS, "stack_id", maintain_order=True)
+    hits = rows.drop_nulls("asked").group_by("asked", *KEYS, "stack_id", maintain_order=True)
     return hits.agg(pl.col("samples").sum()), sampled
 
 
@@ -409,20 +409,20 @@ def _by_counts(spans: pl.DataFrame, counts: pl.DataFrame, each_ns: float) -> pl.
     What is left over is told by no sample.
     """
     sums = spans.group_by(*KEYS, maintain_order=True).agg(pl.col("ns").sum())
-    told = counts.join(sums, on=KEYS, nulls_equal=True, maintain_order="left").rename({"ns": "whole"})
-    asked = pl.col("samples").sum().over(KEYS) * each_ns
-    part = pl.min_horizontal(pl.lit(1.0), pl.col("whole") / asked)
-    told = told.with_columns(ns=(pl.col("samples") * each_ns * part).floor().cast(pl.Int64))
+    sampled = counts.join(sums, on=KEYS, nulls_equal=True, maintain_order="left").rename({"ns": "whole"})
+    counted_ns = pl.col("samples").sum().over(KEYS) * each_ns
+    part = pl.min_horizontal(pl.lit(1.0), pl.col("whole") / counted_ns)
+    sampled = sampled.with_columns(ns=(pl.col("samples") * each_ns * part).floor().cast(pl.Int64))
     # where samples stand for all of the time, the nanoseconds that rounding leaves go to the first stack
     rest = pl.col("whole") - pl.col("ns").sum().over(KEYS)
-    first = (pl.int_range(pl.len()).over(KEYS) == 0) & (asked >= pl.col("whole"))
-    told = told.with_columns(ns=pl.col("ns") + pl.when(first).then(rest).otherwise(0))
-    known = told.group_by(KEYS).agg(told=pl.col("ns").sum())
-    left = sums.join(known, on=KEYS, how="left", nulls_equal=True, maintain_order="left")
+    first = (pl.int_range(pl.len()).over(KEYS) == 0) & (counted_ns >= pl.col("whole"))
+    sampled = sampled.with_columns(ns=pl.col("ns") + pl.when(first).then(rest).otherwise(0))
+    covered = sampled.group_by(KEYS).agg(told=pl.col("ns").sum())
+    left = sums.join(covered, on=KEYS, how="left", nulls_equal=True, maintain_order="left")
     left = left.with_columns(ns=pl.col("ns") - pl.col("told").fill_null(0), samples=pl.lit(0), stack_id=pl.lit(None))
     left = left.filter(pl.col("ns") > 0)
-    found = {"cpu samples": told, "none": left}
-    return pl.concat(part.with_columns(evidence=pl.lit(word)).select(_CAST) for word, part in found.items())
+    by_evidence = {"cpu samples": sampled, "none": left}
+    return pl.concat(part.with_columns(evidence=pl.lit(word)).select(_CAST) for word, part in by_evidence.items())
 
 
 def _by_nearest(spans: pl.DataFrame, samples: pl.DataFrame) -> pl.DataFrame:
@@ -448,11 +448,11 @@ def _by_nearest(spans: pl.DataFrame, samples: pl.DataFrame) -> pl.DataFrame:
     counts = hits.group_by("stack_id").agg(every=pl.len())
     # a sample counts for the row of its stack that has most time
     largest = (pl.col("ns") == pl.col("ns").max().over("stack_id")) & pl.col("stack_id").is_not_null()
-    told = sums.join(counts, on="stack_id", how="left", maintain_order="left").with_columns(
+    rows = sums.join(counts, on="stack_id", how="left", maintain_order="left").with_columns(
         samples=pl.when(largest).then("every").otherwise(0),
         evidence=pl.when(pl.col("stack_id").is_null()).then(pl.lit("none")).otherwise(pl.lit("python samples")),
     )
-    return told.select(_CAST)
+    return rows.select(_CAST)
 
 
 def _each(report: Report, key: ThreadKey, sampled: Mapping[str, Any]) -> float:

@@ -148,12 +148,12 @@ def engine_labels(report: Report) -> pl.DataFrame:
         UnknownNameError: No range is called as a pattern of the user's says.
     """
     ranges = named_ranges(report)
-    own = [grammar_of(pattern) for pattern in report.labels]
+    grammars = [grammar_of(pattern) for pattern in report.labels]
     labels = ranges.select("range", label="name").unique("range", maintain_order=True).drop_nulls("label")
-    for pattern, grammar in zip(report.labels, own, strict=True):
+    for pattern, grammar in zip(report.labels, grammars, strict=True):
         if not labels.get_column("label").str.contains(grammar.label).any():
             raise UnknownNameError.of("range", pattern, names(ranges))
-    parsed = [_parsed(labels, grammar, rank) for rank, grammar in enumerate((*own, *GRAMMARS))]
+    parsed = [_parsed(labels, grammar, rank) for rank, grammar in enumerate((*grammars, *GRAMMARS))]
     return _completed(pl.concat(parsed).unique("range", keep="first", maintain_order=True))
 
 
@@ -171,31 +171,31 @@ def engine_marks(report: Report) -> pl.DataFrame:
     reached = pl.col("end").cum_max().shift(1).over(THREAD)
     marks = marks.with_columns(step=(pl.col("start") >= reached).fill_null(value=True).cum_sum())
     spans = marks.group_by("step", *THREAD).agg(pl.col("start", "end", "open").first())
-    known = marks.with_columns(kind=pl.col("kind").replace(OTHER, None)).sort("step", "rank")
-    said = known.group_by("step").agg(pl.col(name).drop_nulls().first() for name in _LABEL)
-    steps = spans.join(said.with_columns(pl.col("kind").fill_null(OTHER)), on="step")
+    ranked = marks.with_columns(kind=pl.col("kind").replace(OTHER, None)).sort("step", "rank")
+    fields = ranked.group_by("step").agg(pl.col(name).drop_nulls().first() for name in _LABEL)
+    steps = spans.join(fields.with_columns(pl.col("kind").fill_null(OTHER)), on="step")
     drafts = ranges.filter(pl.col("name").cast(pl.String).is_in(_DRAFTS)).select(*THREAD, at="start", until="end")
     around = rows_at(drafts, as_of(steps.select(*THREAD, at="start"), drafts.select(*THREAD, "at")))
     drafted = (pl.col("engine") == "SGLang") & sure(around.get_column("until") > steps.get_column("start"))
     steps = steps.with_columns(kind=pl.when(drafted).then(pl.lit(DRAFT)).otherwise("kind"))
     if (steps.get_column("kind") == OTHER).all() and (learned := learned_marks(report)).height:
         engine = next(iter(steps.get_column("engine")), UNLABELLED)
-        told = learned.with_columns(engine=pl.lit(engine), open=pl.lit(value=False))
-        steps = pl.concat([steps.clear(), told], how="diagonal")
+        rows = learned.with_columns(engine=pl.lit(engine), open=pl.lit(value=False))
+        steps = pl.concat([steps.clear(), rows], how="diagonal")
     return steps.drop("step").sort("process_id", "start")
 
 
 def _parsed(labels: pl.DataFrame, grammar: Grammar, rank: int) -> pl.DataFrame:
     """The labels of an engine with their fields: range, label, engine, rank, kind, verifies and :data:`_COUNTS`."""
-    own = labels.filter(pl.col("label").str.contains(grammar.label))
-    found = {name: pl.col("label").str.extract(pattern) for name, pattern in grammar.fields.items()}
-    numbers = {name: found.get(name, pl.lit(None)).cast(pl.Int64, strict=False) for name in _COUNTS}
+    matches = labels.filter(pl.col("label").str.contains(grammar.label))
+    fields = {name: pl.col("label").str.extract(pattern) for name, pattern in grammar.fields.items()}
+    numbers = {name: fields.get(name, pl.lit(None)).cast(pl.Int64, strict=False) for name in _COUNTS}
     counts = [pl.when(number < _MOST).then(number).alias(name) for name, number in numbers.items()]
-    words = found.get("word", pl.lit(None)).cast(pl.String).str.to_lowercase()
+    words = fields.get("word", pl.lit(None)).cast(pl.String).str.to_lowercase()
     kind = words.replace_strict(_WORDS, default=OTHER, return_dtype=pl.String)
     kind = pl.when(words.is_not_null()).then(kind).otherwise(pl.lit(grammar.kind, dtype=pl.String)).alias("kind")
     verifies = words.str.contains("verify").fill_null(value=False).alias("verifies")
-    return own.select("range", "label", *counts, kind, verifies, engine=pl.lit(grammar.engine), rank=pl.lit(rank))
+    return matches.select("range", "label", *counts, kind, verifies, engine=pl.lit(grammar.engine), rank=pl.lit(rank))
 
 
 def _completed(marks: pl.DataFrame) -> pl.DataFrame:
@@ -246,21 +246,21 @@ _MARKS: Final = {**dict.fromkeys((*THREAD, "start", "end"), pl.Int64), "kind": p
 
 def learned_marks(report: Report) -> pl.DataFrame:
     """The steps of threads that serve: :data:`THREAD`, start, end and kind; none of other programs."""
-    found = [pl.DataFrame(schema=_MARKS)]
+    parts = [pl.DataFrame(schema=_MARKS)]
     calls, kernels = (report.kind(kind).get_column("name").unique() for kind in ("api", "kernel"))
     if not graph_call(report, calls).any() or kernels.cast(pl.String).str.contains(_TRAINS).any():
-        return found[0]
+        return parts[0]
     work = operations(report, "call_name", "call_start", "call_end", "thread_id").drop_nulls("call_start")
     replays = graph_call(report, work.get_column("call_name"))
     ran = pl.col("end") - pl.col("start")
     work = work.with_columns(pl.col("name").cast(pl.String), ran=ran, replayed=ran * replays).sort("call_start")
-    for own in work.partition_by(THREAD, maintain_order=True):
-        reads = own.filter(pl.col("detail").cast(pl.String).str.contains(_READS))
+    for ops in work.partition_by(THREAD, maintain_order=True):
+        reads = ops.filter(pl.col("detail").cast(pl.String).str.contains(_READS))
         ends = reads.get_column("call_start").unique().sort()
-        at = nearest_place(ends, own.get_column("call_start"), later=True, equal=True).alias("step")
-        begun = own.with_columns(at).filter(pl.col("step") > 0)  # what is before the first read may be more than a step
-        found += [_of_thread(begun).select(list(_MARKS))] if len(ends) >= _FEWEST else []
-    return pl.concat(found)
+        at = nearest_place(ends, ops.get_column("call_start"), later=True, equal=True).alias("step")
+        begun = ops.with_columns(at).filter(pl.col("step") > 0)  # what is before the first read may be more than a step
+        parts += [_of_thread(begun).select(list(_MARKS))] if len(ends) >= _FEWEST else []
+    return pl.concat(parts)
 
 
 def _of_thread(work: pl.DataFrame) -> pl.DataFrame:
