@@ -78,8 +78,8 @@ def _edges(report: Report) -> dict[int, tuple[int, int]]:
     kinds = [kind for kind in ("range", "op") if kind in report.kinds and named]
     start, end = intervals.OF_EVENTS.values()
     host = [report.kind(kind).select(start=start.min(), end=end.max()) for kind in kinds]
-    every = pl.concat([spans, activity(report), *(spans.select("device").join(of, how="cross") for of in host)])
-    edges = every.group_by("device").agg(pl.col("start").min(), pl.col("end").max())
+    parts = pl.concat([spans, activity(report), *(spans.select("device").join(of, how="cross") for of in host)])
+    edges = parts.group_by("device").agg(pl.col("start").min(), pl.col("end").max())
     return {device: (low, high) for device, low, high in edges.iter_rows()}
 
 
@@ -94,7 +94,7 @@ class _Idle(NamedTuple):
 @once_per_report
 def _idle_devices(report: Report) -> dict[int, _Idle]:
     """The idle intervals of the devices in scope."""
-    work, found = operations(report).select("device", "start", "end", "rank", "row", "process_id"), {}
+    work, by_device = operations(report).select("device", "start", "end", "rank", "row", "process_id"), {}
     for device, first, last in activity(report).iter_rows():
         low, high = begun, ended = _edges(report)[device]
         if report.meta.end_ns is not None:
@@ -104,20 +104,20 @@ def _idle_devices(report: Report) -> dict[int, _Idle]:
         edges = edges.with_columns(reason=pl.lit(reasons(report).unrecorded, dtype=pl.UInt32))
         before, after = (edge.filter(pl.col("start") < pl.col("end")) for edge in edges.iter_slices(1))
         idle = intervals.overlapping(idle_intervals(of_device(work, device), begun, ended), report.scope.sides)
-        found[device] = _Idle((before, after), batches(idle), {})
-    return found
+        by_device[device] = _Idle((before, after), batches(idle), {})
+    return by_device
 
 
 def _attributed(report: Report, device: int, low: int, high: int) -> pl.DataFrame:
     """The idle time of a device of all batches that overlap a window, as :func:`idle_pieces`."""
     idle = _idle_devices(report)[device]
-    asked = [
+    numbers = [
         number
         for number, batch in enumerate(idle.batches)
         if batch.height and batch.item(0, "start") < high and batch.item(-1, "end") > low
     ]
     with _LOCK:
-        new = [number for number in asked if number not in idle.pieces]
+        new = [number for number in numbers if number not in idle.pieces]
         if new:
             prepare(report)
         groups = [new[first : first + _TOGETHER] for first in range(0, len(new), _TOGETHER)]
@@ -127,7 +127,7 @@ def _attributed(report: Report, device: int, low: int, high: int) -> pl.DataFram
             cuts = (0, *pieces.get_column("start").search_sorted(begun), pieces.height)
             idle.pieces.update(zip(group, (pieces[a:b] for a, b in pairwise(cuts)), strict=True))
     before, after = idle.edges
-    parts = [pl.DataFrame(schema=PIECE), before, *(idle.pieces[number] for number in asked), after]
+    parts = [pl.DataFrame(schema=PIECE), before, *(idle.pieces[number] for number in numbers), after]
     return pl.concat(parts, how="diagonal", rechunk=True)
 
 
@@ -139,13 +139,13 @@ def idle_pieces(report: Report) -> dict[int, pl.DataFrame]:
     """
     sides, edges = windows(report).rows(), _edges(report.whole)
     within = all(edges[device][0] <= low and high <= edges[device][1] for device, low, high in sides)
-    source, found = report.whole if within else report.whole.narrow(window=report.scope.window), {}
+    source, by_device = report.whole if within else report.whole.narrow(window=report.scope.window), {}
     for device, low, high in sides:  # sorted, disjoint pieces clipped to the window
-        own = _attributed(source, device, low, high)
-        first = bisect_right(own.get_column("end"), low)
-        stop = max(bisect_left(own.get_column("start"), high), first)
-        found[device] = own.slice(first, stop - first).with_columns(pl.col("start", "end").clip(low, high))
-    return found
+        pieces = _attributed(source, device, low, high)
+        first = bisect_right(pieces.get_column("end"), low)
+        stop = max(bisect_left(pieces.get_column("start"), high), first)
+        by_device[device] = pieces.slice(first, stop - first).with_columns(pl.col("start", "end").clip(low, high))
+    return by_device
 
 
 def bucket_of(report: Report, pieces: pl.DataFrame) -> pl.Series:
@@ -161,18 +161,18 @@ def by_thread(report: Report, pieces: pl.DataFrame) -> Iterator[tuple[ThreadKey,
 
 def idle_sums(report: Report) -> pl.DataFrame:
     """Idle time of the devices in scope by bucket and detail: device, bucket, detail, ns."""
-    known, found = reasons(report), [pl.DataFrame(schema=_BY_DETAIL)]
+    codes, parts = reasons(report), [pl.DataFrame(schema=_BY_DETAIL)]
     for device, pieces in idle_pieces(report).items():
-        launched = pieces.filter(pl.col("reason") == known.launch)
+        launched = pieces.filter(pl.col("reason") == codes.launch)
         until = facts_of(report, launched.get_column("row"), "call_end").to_series()
         calling = launched.select((pl.min_horizontal("end", until) - pl.col("start")).clip(lower_bound=0).sum()).item()
         sums = pieces.group_by("reason").agg(_NS.sum())
-        launch = sums.get_column("reason") == known.launch
-        rows = rows_at(known.table, sums.get_column("reason")).with_columns(sums, device=pl.lit(device, dtype=pl.Int64))
+        launch = sums.get_column("reason") == codes.launch
+        rows = rows_at(codes.table, sums.get_column("reason")).with_columns(sums, device=pl.lit(device, dtype=pl.Int64))
         call = rows.filter(launch).with_columns(detail=pl.lit("call"), ns=pl.lit(calling, dtype=pl.Int64))
         latency = rows.filter(launch).with_columns(detail=pl.lit("latency"), ns=pl.col("ns") - calling)
-        found += [part.select([*_BY_DETAIL]) for part in (rows.filter(~launch), call, latency)]
-    return pl.concat(found).group_by("device", "bucket", "detail").agg(pl.col("ns").sum())
+        parts += [part.select([*_BY_DETAIL]) for part in (rows.filter(~launch), call, latency)]
+    return pl.concat(parts).group_by("device", "bucket", "detail").agg(pl.col("ns").sum())
 
 
 def reasoned_pieces(report: Report, device: int) -> pl.DataFrame:
@@ -202,14 +202,14 @@ def queued_waits(report: Report) -> pl.DataFrame:
 
 def waited_ns(waits: pl.DataFrame, rows: pl.Series) -> pl.Series:
     """The time in :func:`launch_waits` or :func:`queued_waits` of each of some operations; 0 for none."""
-    found = gathered(waits.to_series(1), positions(waits.get_column("row"), rows)).fill_null(0)
-    return found.alias(waits.columns[1])
+    ns = gathered(waits.to_series(1), positions(waits.get_column("row"), rows)).fill_null(0)
+    return ns.alias(waits.columns[1])
 
 
 def _waits(report: Report, reason: int, name: str) -> pl.DataFrame:
     parts = [pieces.filter(pl.col("reason") == reason).select("row", _NS) for pieces in idle_pieces(report).values()]
-    every = in_order(pl.concat([pl.DataFrame(schema={"row": pl.UInt32, "ns": pl.Int64}), *parts]), "row")
-    return every.group_by("row", maintain_order=True).agg(pl.col("ns").sum().alias(name))
+    rows = in_order(pl.concat([pl.DataFrame(schema={"row": pl.UInt32, "ns": pl.Int64}), *parts]), "row")
+    return rows.group_by("row", maintain_order=True).agg(pl.col("ns").sum().alias(name))
 
 
 #: So many gaps are grouped at a time.
@@ -233,9 +233,9 @@ def named_sums(report: Report) -> pl.DataFrame:
 def _by_name(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
     keys, ns = ("bucket", "culprit", "range"), pl.col("ns")
     gap, count = gaps_of(report, pieces), pl.len().cast(pl.Int64)
-    told = pieces.select("culprit", "range", gap, bucket_of(report, pieces), (gap // _GAPS).alias("part"), _NS)
+    rows = pieces.select("culprit", "range", gap, bucket_of(report, pieces), (gap // _GAPS).alias("part"), _NS)
     sums, each = [ns.sum(), count.alias("gaps"), ns.max().alias("longest_ns")], list[pl.DataFrame]()
-    for part in told.partition_by("part") or [told]:  # all at once take 0.3 GB at 190 MB
+    for part in rows.partition_by("part") or [rows]:  # all at once take 0.3 GB at 190 MB
         each.append(part.group_by("gap", *keys).agg(ns.sum()).group_by(keys).agg(sums))
     return pl.concat(each).group_by(keys).agg(ns.sum(), pl.col("gaps").sum(), pl.col("longest_ns").max())
 
@@ -246,8 +246,8 @@ def host_by_name(report: Report, device: int, spans: pl.DataFrame) -> pl.DataFra
     The longest first; as in :func:`named_sums`.
     """
     pieces = idle_pieces(report)[device]
-    own = intervals.cut(pieces.filter(pl.col("reason") == reasons(report).host), spans)
-    sums = _by_name(report, own).with_columns(pl.col("culprit", "range").cast(pl.String))
+    inside = intervals.cut(pieces.filter(pl.col("reason") == reasons(report).host), spans)
+    sums = _by_name(report, inside).with_columns(pl.col("culprit", "range").cast(pl.String))
     return sums.sort("ns", "culprit", "range", descending=[True, False, False])
 
 
@@ -263,20 +263,20 @@ def unknown_times(report: Report) -> list[tuple[int, int]]:
     Where no such work is known, only what no thread is known for is looked at: every thread that launched something is.
     """
     if len(unseen_starts(report)) or len(unseen_syncs(report)):
-        known = reasons(report)
-        unknown = pl.col("reason").is_in([known.unknown, known.unrecorded])
-        sums = _NS.filter(unknown).sum(), _NS.filter(pl.col("reason") == known.unseen).sum().alias("begins")
+        codes = reasons(report)
+        unknown = pl.col("reason").is_in([codes.unknown, codes.unrecorded])
+        sums = _NS.filter(unknown).sum(), _NS.filter(pl.col("reason") == codes.unseen).sum().alias("begins")
         return [pieces.select(sums).row(0) for pieces in idle_pieces(report).values()]
-    found, sides = [], {device: edges for device, *edges in windows(report).iter_rows()}
+    times_ns, sides = [], {device: edges for device, *edges in windows(report).iter_rows()}
     launching = launch_calls(report, "thread_id").drop_nulls().get_column("process_id").unique()
     for device, idle in _idle_devices(report).items():
-        every = pl.concat(idle.batches)
-        thread = facts_of(report, every.get_column("row"), "thread_id").to_series()
-        nearby = sure(every.get_column("process_id").is_in(launching.implode()))
-        parts = (*idle.edges, every.filter(thread.is_null() & ~nearby))
+        gaps = pl.concat(idle.batches)
+        thread = facts_of(report, gaps.get_column("row"), "thread_id").to_series()
+        nearby = sure(gaps.get_column("process_id").is_in(launching.implode()))
+        parts = (*idle.edges, gaps.filter(thread.is_null() & ~nearby))
         lost = pl.concat(part.select("start", "end") for part in parts)
-        found.append((intervals.length(intervals.clip(lost, *sides[device])), 0))
-    return found
+        times_ns.append((intervals.length(intervals.clip(lost, *sides[device])), 0))
+    return times_ns
 
 
 class HostTime(NamedTuple):
@@ -295,22 +295,22 @@ class HostTime(NamedTuple):
 @once_per_report
 def host_time(report: Report) -> dict[int, HostTime]:
     """The time in which each device in scope waited for the host's own code, by device."""
-    made = unrecorded_contexts(report).select(*THREAD, "start", "end").filter(pl.col("end") > pl.col("start"))
-    contexts, found = parts_by(made, THREAD), {}
+    unrecorded = unrecorded_contexts(report).select(*THREAD, "start", "end").filter(pl.col("end") > pl.col("start"))
+    contexts, by_device = parts_by(unrecorded, THREAD), {}
     for device, pieces in host_pieces(report).items():
-        spans, making = pieces, [made.clear()]
-        for key, own in by_thread(report, pieces) if contexts else ():
+        spans, making = pieces, [unrecorded.clear()]
+        for key, part in by_thread(report, pieces) if contexts else ():
             if key in contexts:
-                inside = intervals.cut(own, intervals.union(contexts[key]))
+                inside = intervals.cut(part, intervals.union(contexts[key]))
                 making.append(inside.select(**key_columns(key), start="start", end="end"))
-                rest = spans.filter(~pl.col("thread").eq_missing(own.item(0, "thread")))
+                rest = spans.filter(~pl.col("thread").eq_missing(part.item(0, "thread")))
                 free = intervals.gaps(inside, intervals.BEFORE_ALL, intervals.AFTER_ALL)
-                spans = pl.concat([rest, intervals.cut(own, free)]).sort("start")
+                spans = pl.concat([rest, intervals.cut(part, free)]).sort("start")
         lengths = spans.get_column("end") - spans.get_column("start")
         short, at = lengths.filter(lengths < SHORT_NS), lengths.arg_max()
         longest = (0, 0) if at is None else (int(spans.item(at, "start")), int(lengths.item(at)))
-        found[device] = HostTime(longest, (int(short.sum()), len(short)), pl.concat(making))
-    return found
+        by_device[device] = HostTime(longest, (int(short.sum()), len(short)), pl.concat(making))
+    return by_device
 
 
 def host_pieces(report: Report) -> dict[int, pl.DataFrame]:
@@ -330,17 +330,17 @@ def idle_within(report: Report, within: pl.DataFrame) -> dict[int, pl.DataFrame]
     without a known thread is left out.
     """
     spans = {key: intervals.union(part) for key, part in parts_by(within, THREAD).items()}
-    every, found = intervals.union(within), {}
+    union, by_device = intervals.union(within), {}
     for device, pieces in idle_pieces(report).items():
-        own = pieces.filter(touched(pieces, every)).select("start", "end", "reason", "thread")
+        inside = pieces.filter(touched(pieces, union)).select("start", "end", "reason", "thread")
         parts = [pl.DataFrame(schema=WITHIN)]
-        for key, part in by_thread(report, own.drop_nulls("thread")):
+        for key, part in by_thread(report, inside.drop_nulls("thread")):
             if key in spans:
                 cut = intervals.cut(part, spans[key])
                 named = cut.select(**key_columns(key), start="start", end="end")
                 parts.append(named.hstack(rows_at(reasons(report).table, cut.get_column("reason"))))
-        found[device] = pl.concat(parts)
-    return found
+        by_device[device] = pl.concat(parts)
+    return by_device
 
 
 def ledger_pieces(report: Report) -> pl.DataFrame:
@@ -348,17 +348,17 @@ def ledger_pieces(report: Report) -> pl.DataFrame:
 
     They partition the window, so their sums are the ledger.
     """
-    found = [pl.DataFrame(schema=PIECES)]
+    frames = [pl.DataFrame(schema=PIECES)]
     sides = {device: edges for device, *edges in windows(report).iter_rows()}
     for device, idle in idle_pieces(report).items():
-        parts, before = [idle.with_columns(bucket=bucket_of(report, idle).cast(pl.String).cast(_BUCKET))], found[0]
+        parts, before = [idle.with_columns(bucket=bucket_of(report, idle).cast(pl.String).cast(_BUCKET))], frames[0]
         for bucket, layer in zip(BUSY_BUCKETS, busy_layers(report)[device], strict=True):
-            own = intervals.subtract(intervals.clip(layer, *sides[device]), before.select("start", "end"))
-            parts.append(own.with_columns(bucket=pl.lit(bucket, dtype=_BUCKET)))
+            added = intervals.subtract(intervals.clip(layer, *sides[device]), before.select("start", "end"))
+            parts.append(added.with_columns(bucket=pl.lit(bucket, dtype=_BUCKET)))
             before = layer
-        every = pl.concat(parts, how="diagonal").sort("start")
-        found.append(every.select(pl.lit(device, dtype=pl.Int64).alias("device"), *[*PIECES][1:]))
-    return pl.concat(found)
+        pieces = pl.concat(parts, how="diagonal").sort("start")
+        frames.append(pieces.select(pl.lit(device, dtype=pl.Int64).alias("device"), *[*PIECES][1:]))
+    return pl.concat(frames)
 
 
 def window_ledgers(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
@@ -376,11 +376,11 @@ def window_ledgers(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     part = report.narrow(window=Window(*spans.select(pl.col("start").min(), pl.col("end").max()).row(0)))
     for device, pieces in idle_pieces(part).items():
         sums = pl.DataFrame(_in_windows(report.whole, device, pieces, spans)).with_row_index("window")
-        told = sums.with_columns(ns=pl.sum_horizontal(f"{bucket}_ns" for bucket in BUCKETS), device=device)
-        wrong = told.filter(told.get_column("ns") != spans.get_column("end") - spans.get_column("start"))
+        rows = sums.with_columns(ns=pl.sum_horizontal(f"{bucket}_ns" for bucket in BUCKETS), device=device)
+        wrong = rows.filter(rows.get_column("ns") != spans.get_column("end") - spans.get_column("start"))
         if wrong.height:
             raise AssertionError(f"the ledger of device {device} in a window sums to another time: {wrong.row(0)}")
-        parts.append(told.select(pl.col(name).cast(dtype) for name, dtype in columns.items()))
+        parts.append(rows.select(pl.col(name).cast(dtype) for name, dtype in columns.items()))
     return pl.concat(parts)
 
 
@@ -388,10 +388,10 @@ def _in_windows(report: Report, device: int, pieces: pl.DataFrame, spans: pl.Dat
     """The time of a device in each of `spans` by bucket of the ledger."""
     start, end = spans.get_column("start"), spans.get_column("end")
     before = until = pl.zeros(spans.height, dtype=pl.Int64, eager=True)
-    sums, known = {}, None
+    sums, last_layer = {}, None
     for bucket, layer in zip(BUSY_BUCKETS, busy_layers(report)[device], strict=True):
-        until = until if layer is known else intervals.overlap(start, end, layer)
-        sums[f"{bucket}_ns"], before, known = until - before, until, layer
+        until = until if layer is last_layer else intervals.overlap(start, end, layer)
+        sums[f"{bucket}_ns"], before, last_layer = until - before, until, layer
     buckets = bucket_of(report, pieces)
     idle = (pieces.select("start", "end").filter(buckets == bucket) for bucket in IDLE)
-    return sums | {f"{bucket}_ns": intervals.overlap(start, end, own) for bucket, own in zip(IDLE, idle, strict=True)}
+    return sums | {f"{bucket}_ns": intervals.overlap(start, end, part) for bucket, part in zip(IDLE, idle, strict=True)}

@@ -133,12 +133,12 @@ def with_launches(report: Report, idle: pl.DataFrame) -> pl.DataFrame:
     unseen = pl.lit(sure(idle.get_column("row").is_in(unseen_starts(report).implode())))
     # without a call both are the end of the interval: min_horizontal and max_horizontal skip nulls
     begun, returned = (pl.max_horizontal("start", pl.min_horizontal(at, "end")) for at in ("call_start", "call_end"))
-    within, known = pl.col("call_start") >= pl.col("start"), reasons(report)
-    waits = pl.when(unseen).then(_code(known.unseen)).otherwise(_code(known.launch))
+    within, codes = pl.col("call_start") >= pl.col("start"), reasons(report)
+    waits = pl.when(unseen).then(_code(codes.unseen)).otherwise(_code(codes.launch))
     return idle.with_columns(*calls).with_columns(
         begun=begun,
         returned=pl.max_horizontal(begun, returned),
-        late=pl.when(within).then(waits).otherwise(_code(known.queued)),
+        late=pl.when(within).then(waits).otherwise(_code(codes.queued)),
         lost=unseen & pl.col("call_start").is_null(),
     )
 
@@ -179,10 +179,10 @@ class Reasons(NamedTuple):
 @once_per_process
 def reasons(report: Report) -> Reasons:
     """The reasons of idle time of a report."""
-    known = labels(report).select(pl.col("bucket").cast(_BUCKET), "detail")
+    rows = labels(report).select(pl.col("bucket").cast(_BUCKET), "detail")
     more = pl.DataFrame({"bucket": ["host", "launch", "queued", "unknown", "unknown"]}, schema={"bucket": _BUCKET})
-    table = pl.concat([known, more], how="diagonal")
-    return Reasons(table, known.height - 1, *range(known.height, table.height))
+    table = pl.concat([rows, more], how="diagonal")
+    return Reasons(table, rows.height - 1, *range(rows.height, table.height))
 
 
 @once_per_process
@@ -197,14 +197,14 @@ def split_idle(report: Report, device: int, idle: pl.DataFrame) -> pl.DataFrame:
     Each interval is split by the activity of the host thread that it is attributed to, and the time before its launch
     call by the innermost range of that thread, too; from the launch call on, the range is the one in which that began.
     """
-    found = [pl.DataFrame(schema=PIECE)]
-    for key, own in by_thread(with_launches(report, idle)).items():
+    parts = [pl.DataFrame(schema=PIECE)]
+    for key, gaps in by_thread(with_launches(report, idle)).items():
         if key in threads(report) and key[1] is not None:
-            found += [part for part in _named(report, key, device, _split(report, key, own)) if part.height]
+            parts += [part for part in _named(report, key, device, _split(report, key, gaps)) if part.height]
         else:
-            nowhere = _rows(own.with_columns(range=None), reason=_code(reasons(report).unknown))
-            found.append(nowhere.with_columns(pl.lit(None, PIECE[name]).alias(name) for name in [*PIECE][4:]))
-    return pl.concat(part.select([*PIECE]) for part in found).sort("start")
+            nowhere = _rows(gaps.with_columns(range=None), reason=_code(reasons(report).unknown))
+            parts.append(nowhere.with_columns(pl.lit(None, PIECE[name]).alias(name) for name in [*PIECE][4:]))
+    return pl.concat(part.select([*PIECE]) for part in parts).sort("start")
 
 
 def _split(report: Report, key: ThreadKey, idle: pl.DataFrame) -> pl.DataFrame:
@@ -233,10 +233,10 @@ def _split(report: Report, key: ThreadKey, idle: pl.DataFrame) -> pl.DataFrame:
 
 def _before_launches(report: Report, before: pl.DataFrame) -> pl.DataFrame:
     """Rows of the time before launch calls, by label; that of work launched before the recording is `unseen`."""
-    label, known = pl.col("label"), reasons(report)
+    label, codes = pl.col("label"), reasons(report)
     wins = label.is_in(winning(report).arg_true().implode()).fill_null(value=False)
-    unseen = pl.when(pl.col("lost") & ~wins).then(_code(known.unseen))
-    return _rows(before, reason=unseen.otherwise(label.fill_null(_code(known.host))))
+    unseen = pl.when(pl.col("lost") & ~wins).then(_code(codes.unseen))
+    return _rows(before, reason=unseen.otherwise(label.fill_null(_code(codes.host))))
 
 
 def _from_launches(report: Report, launched: pl.DataFrame, until: pl.Expr) -> pl.DataFrame:
@@ -260,20 +260,20 @@ def _named(report: Report, key: ThreadKey, device: int, rows: pl.DataFrame) -> I
     if unnamed(report) is not None:
         yield rows.with_columns(pl.lit(None, dtype=pl.Categorical).alias(name) for name in ("culprit", "range"))
         return
-    known, reason = reasons(report), rows.get_column("reason")
+    codes, reason = reasons(report), rows.get_column("reason")
 
     def parts(rows: pl.DataFrame, culprit: pl.Series) -> pl.DataFrame:
         ranges = gathered(range_names(report), rows.get_column("range"))
         return rows.with_columns(culprit.alias("culprit"), ranges.alias("range"))
 
-    host, launch, queued = (reason == code for code in (known.host, known.launch, known.queued))
-    called, launches, waits = (rows.filter(own) for own in (~(host | launch | queued), launch, queued))
-    details = known.table.get_column("detail").cast(pl.Categorical)
+    host, launch, queued = (reason == code for code in (codes.host, codes.launch, codes.queued))
+    called, launches, waits = (rows.filter(mask) for mask in (~(host | launch | queued), launch, queued))
+    details = codes.table.get_column("detail").cast(pl.Categorical)
     yield parts(called, gathered(details, called.get_column("reason")))
     yield parts(launches, facts_of(report, launches.get_column("row"), "name").to_series())
     yield parts(waits, waited_for(report, device, waits.get_column("row")))
-    for own in _named_host(report, key, rows.filter(host)):
-        yield parts(own, own.get_column("culprit"))
+    for part in _named_host(report, key, rows.filter(host)):
+        yield parts(part, part.get_column("culprit"))
 
 
 @once_per_process
@@ -289,24 +289,24 @@ def _named_host(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> list[pl
     """Adds `culprit` to host intervals outside CUDA calls; splits them further by operator and Python function."""
     if framework_recorded(report):
         return [named(report, key, pieces)]
-    waits, found = _waits(report), list[pl.DataFrame]()
+    waits, parts = _waits(report), list[pl.DataFrame]()
     if waits:
-        told = overlaid(pieces, line_of(waits, key).rename({"row": "name"}), "name")
-        waited = told.filter(pl.col("name").is_not_null())
+        cut = overlaid(pieces, line_of(waits, key).rename({"row": "name"}), "name")
+        waited = cut.filter(pl.col("name").is_not_null())
         names = gathered(_causes.cause_names(report), waited.get_column("name")).alias("culprit")
-        found.append(waited.with_columns(names).drop("name"))
-        pieces = told.filter(pl.col("name").is_null()).drop("name")
+        parts.append(waited.with_columns(names).drop("name"))
+        pieces = cut.filter(pl.col("name").is_null()).drop("name")
     outside = pieces.get_column("range").is_null()
     alone, inside = pieces.filter(outside), pieces.filter(~outside)
-    found += [inside.with_columns(gathered(range_names(report), inside.get_column("range")).alias("culprit"))]
-    known = host_names(report)
-    if known.lines and alone.height:
-        told = overlaid(alone, line_of(known.lines, key).rename({"row": "name"}), "name")
-        beside = told.filter(pl.col("name").is_not_null())
-        names = gathered(known.names, beside.get_column("name"))
-        found.append(beside.with_columns(names.alias("culprit")).drop("name"))
-        alone = told.filter(pl.col("name").is_null()).drop("name")
-    return [*found, alone.with_columns(between_calls(report, key, alone).alias("culprit"))] if alone.height else found
+    parts += [inside.with_columns(gathered(range_names(report), inside.get_column("range")).alias("culprit"))]
+    of_trace = host_names(report)
+    if of_trace.lines and alone.height:
+        cut = overlaid(alone, line_of(of_trace.lines, key).rename({"row": "name"}), "name")
+        beside = cut.filter(pl.col("name").is_not_null())
+        names = gathered(of_trace.names, beside.get_column("name"))
+        parts.append(beside.with_columns(names.alias("culprit")).drop("name"))
+        alone = cut.filter(pl.col("name").is_null()).drop("name")
+    return [*parts, alone.with_columns(between_calls(report, key, alone).alias("culprit"))] if alone.height else parts
 
 
 @once_per_process

@@ -78,8 +78,8 @@ def code(report: Report) -> pl.DataFrame:
     by_place = by_place.join(inside, on=["device", "place"], how="full", coalesce=True, nulls_equal=True)
     by_place = by_place.with_columns(pl.exclude("device", "place").fill_null(0))
     order = by_place.sort("device", "ns", "captured_ns", "place", descending=[False, True, True, False])
-    known = order.join(lengths, on="device")
-    return TABLE.select(placed_with_text(report, known).with_columns(share=pl.col("ns") / pl.col("window")))
+    rows = order.join(lengths, on="device")
+    return TABLE.select(placed_with_text(report, rows).with_columns(share=pl.col("ns") / pl.col("window")))
 
 
 def has_lines(report: Report) -> bool:
@@ -153,8 +153,8 @@ def _compiled_places(report: Report, work: pl.DataFrame) -> pl.Series:
 def _compiled_lines(report: Report) -> pl.DataFrame:
     """The kernels that were compiled from one line alone: kernel, file and line."""
     parts = pl.col("lines").str.extract_groups(r"^(?<file>[^,]*):(?<line>\d{1,9})$").struct.unnest()
-    known = compiled_from(report).select("kernel", parts).drop_nulls()
-    return known.with_columns(pl.col("line").cast(pl.Int64), pl.col("file").cast(pl.Categorical))
+    lines = compiled_from(report).select("kernel", parts).drop_nulls()
+    return lines.with_columns(pl.col("line").cast(pl.Int64), pl.col("file").cast(pl.Categorical))
 
 
 def _of_idle(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
@@ -170,16 +170,16 @@ def _of_idle(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
         for key, part in by_thread(report, rest)
     ]
     launches = launched.hstack([place_at(report, calls), _have_lines(report, calls)])
-    every = pl.concat([part.select("start", "end", "part", "place", "own") for part in (launches, *placed)])
-    return every.with_columns(ns=pl.col("end") - pl.col("start"))
+    rows = pl.concat([part.select("start", "end", "part", "place", "own") for part in (launches, *placed)])
+    return rows.with_columns(ns=pl.col("end") - pl.col("start"))
 
 
 def _have_lines(report: Report, rows: pl.DataFrame) -> pl.Series:
     """Whether the thread of each row is one whose lines are known."""
-    known = pl.DataFrame([*_lines(report)], dict.fromkeys(THREAD, pl.Int64), orient="row").drop_nulls()
-    known = known.with_columns(own=pl.lit(value=True))
-    found = rows.select(*THREAD).join(known, on=[*THREAD], how="left", maintain_order="left")
-    return found.get_column("own").fill_null(value=False)
+    threads = pl.DataFrame([*_lines(report)], dict.fromkeys(THREAD, pl.Int64), orient="row").drop_nulls()
+    threads = threads.with_columns(own=pl.lit(value=True))
+    joined = rows.select(*THREAD).join(threads, on=[*THREAD], how="left", maintain_order="left")
+    return joined.get_column("own").fill_null(value=False)
 
 
 def place_at(report: Report, points: pl.DataFrame) -> pl.Series:
@@ -209,9 +209,9 @@ def line_that_reads(report: Report, pattern: str, least: int) -> str:
 
 def placed_with_text(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     """Rows with the number of a `place`: its text in place of that, and file, line, function and what stands there."""
-    told = gathered(place_texts(report), rows.get_column("place")).alias("told")
-    known = rows.with_columns(told).join(_places(report), on="place", how="left", maintain_order="left")
-    return known.with_columns(place="told")
+    texts = gathered(place_texts(report), rows.get_column("place")).alias("told")
+    placed = rows.with_columns(texts).join(_places(report), on="place", how="left", maintain_order="left")
+    return placed.with_columns(place="told")
 
 
 def _line_of(report: Report, key: ThreadKey) -> pl.DataFrame:
@@ -224,11 +224,11 @@ def _line_of(report: Report, key: ThreadKey) -> pl.DataFrame:
 @once_per_process
 def _lines(report: Report) -> dict[ThreadKey, pl.DataFrame]:
     """The stretches of each thread, by process and thread; with thread None those of the one with most of them."""
-    found: dict[ThreadKey, pl.DataFrame] = {}
-    for key, part in sorted(parts_by(_stretches(report), THREAD).items(), key=lambda one: -one[1].height):
-        found[key] = part.drop(THREAD)
-        found.setdefault((key[0], None), found[key])
-    return found
+    lines: dict[ThreadKey, pl.DataFrame] = {}
+    for key, part in sorted(parts_by(_stretches(report), THREAD).items(), key=lambda item: -item[1].height):
+        lines[key] = part.drop(THREAD)
+        lines.setdefault((key[0], None), lines[key])
+    return lines
 
 
 @once_per_process
@@ -239,12 +239,12 @@ def _places(report: Report) -> pl.DataFrame:
         names = program_functions(report).get_column("name").unique().drop_nulls().cast(pl.String)
         parts = names.str.extract_groups(r"^(?<file>.*)\((?<line>\d{1,9})\): (?<function>.*)$").struct.unnest()
         rows = parts.drop_nulls("file").with_columns(pl.col("line").cast(pl.Int64), text=pl.lit(None, dtype=pl.String))
-    known = rows.group_by(PLACE, maintain_order=True).agg(pl.col("text").first().cast(pl.String).replace("", None))
-    known = known.with_columns(pl.col("file").cast(pl.Categorical))
-    if known.height:
+    places = rows.group_by(PLACE, maintain_order=True).agg(pl.col("text").first().cast(pl.String).replace("", None))
+    places = places.with_columns(pl.col("file").cast(pl.Categorical))
+    if places.height:
         compiled = _compiled_lines(report).select("file", "line").unique(maintain_order=True)
-        known = pl.concat([known, compiled.join(known, on=["file", "line"], how="anti")], how="diagonal")
-    return known.with_columns(pl.col("file", "function", "text").cast(pl.Categorical)).with_row_index("place")
+        places = pl.concat([places, compiled.join(places, on=["file", "line"], how="anti")], how="diagonal")
+    return places.with_columns(pl.col("file", "function", "text").cast(pl.Categorical)).with_row_index("place")
 
 
 @once_per_process
@@ -256,8 +256,8 @@ def _stretches(report: Report) -> pl.DataFrame:
         return placed.select(*THREAD, **intervals.OF_EVENTS, place="place").sort(*THREAD, "start")
     functions = program_functions(report).with_row_index("row")
     texts = functions.get_column("name").cast(pl.String)
-    known = _places(report).select("place", name=_AS_RECORDED)
-    places = texts.to_frame("name").join(known, on="name", how="left", maintain_order="left").get_column("place")
+    by_name = _places(report).select("place", name=_AS_RECORDED)
+    places = texts.to_frame("name").join(by_name, on="name", how="left", maintain_order="left").get_column("place")
     lines = (
         line.select(**key_columns(key), start="start", end="end", place=gathered(places, line.get_column("row")))
         for key, line in innermost_lines(functions).items()

@@ -47,8 +47,8 @@ _WORKER: Final = "DataLoader worker"
 def host_spans(report: Report) -> Iterator[tuple[int, ThreadKey, pl.DataFrame]]:
     """Host time while a device in scope waited: device, the thread waited for, and its span set."""
     for device, pieces in host_pieces(report).items():
-        for key, own in by_thread(report, pieces):
-            yield device, key, own.select("start", "end")
+        for key, part in by_thread(report, pieces):
+            yield device, key, part.select("start", "end")
 
 
 @once_per_report
@@ -57,8 +57,8 @@ def waiting_host(report: Report) -> pl.DataFrame:
     spans, waits, causes = [], dict[ThreadKey, pl.DataFrame](), pl.Series("cause", [], dtype=pl.String)
     if records_waits(report):
         waits, causes = _causes.cause_lines(report), _causes.told_causes(report).get_column("cause")
-    for number, key, own in host_spans(report):
-        cut = overlaid(own, line_of(waits, key), "row")
+    for number, key, part in host_spans(report):
+        cut = overlaid(part, line_of(waits, key), "row")
         cause = gathered(causes, cut.get_column("row"))
         spans.append((key, cut.select("start", "end", cause.alias("waits_for"), device=pl.lit(number, pl.Int64))))
     return told_parts(report, spans)
@@ -76,9 +76,9 @@ def _by_traced_function(report: Report) -> pl.DataFrame:
     host = named_sums(report).filter(pl.col("bucket").cast(pl.String) == "host")
     text = pl.col("culprit").cast(pl.String)
     function, module = pl.coalesce(text.str.extract(_TRACED, 2), text), text.str.extract(_TRACED, 1)
-    told = host.select("device", "ns", function=function, module=module)
+    rows = host.select("device", "ns", function=function, module=module)
     none = {name: pl.lit(None, dtype=pl.String) for name in ("waits_on", "waits_for", "call", "chain")}
-    sums = told.group_by("device", "function", "module").agg(pl.col("ns").sum())
+    sums = rows.group_by("device", "function", "module").agg(pl.col("ns").sum())
     return sums.with_columns(state=pl.lit("unknown"), evidence=pl.lit("trace"), samples=pl.lit(0), **none)
 
 
@@ -88,9 +88,9 @@ def named_parts(report: Report) -> pl.DataFrame:
     What waits in a function of torch's DataLoader waits for one of its workers.
     """
     names = stack_names(report)
-    told = waiting_host(report).join(names, on="stack_id", how="left", maintain_order="left")
+    parts = waiting_host(report).join(names, on="stack_id", how="left", maintain_order="left")
     loads = pl.col("loads").fill_null(value=False) & pl.col("state").is_in(["blocked", "off processor"])
-    return told.with_columns(waits_on=pl.when(loads).then(pl.lit(_WORKER)).otherwise("waits_on")).drop("loads", "own")
+    return parts.with_columns(waits_on=pl.when(loads).then(pl.lit(_WORKER)).otherwise("waits_on")).drop("loads", "own")
 
 
 #: Schema of a node: its row is its number; the node around it or null, how many samples tell of it, its time with that
@@ -122,9 +122,9 @@ def waiting_trees(report: Report, min_share: float) -> dict[int, pl.DataFrame]:
         return {}
     else:
         nodes = _of_stacks(report)
-    told = nodes.filter(~pl.col("kind").is_in(["none", "state"])).get_column("device").unique()
-    kept = nodes.filter(pl.col("device").is_in(told.implode())).sort("device")
-    return {key[0]: _pruned(own, min_share) for key, own in parts_by(kept, ["device"]).items()}
+    devices = nodes.filter(~pl.col("kind").is_in(["none", "state"])).get_column("device").unique()
+    kept = nodes.filter(pl.col("device").is_in(devices.implode())).sort("device")
+    return {key[0]: _pruned(part, min_share) for key, part in parts_by(kept, ["device"]).items()}
 
 
 def _of_stacks(report: Report) -> pl.DataFrame:
@@ -154,7 +154,7 @@ def _frames(report: Report, parts: pl.DataFrame) -> pl.DataFrame:
     frames = report.table("stack_frames").filter(pl.col("stack_id").is_in(used.get_column("stack_id").implode()))
     module = pl.col("module").cast(pl.String).str.extract(r"([^/\\]+)[/\\]*$")
     function = pl.col("function").cast(pl.String)
-    known = frames.sort("stack_id", "depth", descending=[False, True]).select(
+    functions = frames.sort("stack_id", "depth", descending=[False, True]).select(
         "stack_id",
         level=-pl.col("depth").cast(pl.Int64),
         kind=pl.when(pl.col("line").is_not_null()).then(pl.lit("python")).otherwise(pl.lit("native")),
@@ -162,12 +162,12 @@ def _frames(report: Report, parts: pl.DataFrame) -> pl.DataFrame:
         unknown=function.is_null(),
     )
     same = [pl.col(name) == pl.col(name).shift(1) for name in ("stack_id", "name", "unknown")]
-    known = known.filter(~(pl.all_horizontal(same) & pl.col("unknown")).fill_null(value=False))
-    found = used.join(known, on="stack_id").select("part", "level", "kind", "name")
-    missing = parts.filter(~pl.col("part").is_in(found.get_column("part").unique().implode()))
+    functions = functions.filter(~(pl.all_horizontal(same) & pl.col("unknown")).fill_null(value=False))
+    rows = used.join(functions, on="stack_id").select("part", "level", "kind", "name")
+    missing = parts.filter(~pl.col("part").is_in(rows.get_column("part").unique().implode()))
     word = pl.when(pl.col("evidence") == "none").then(pl.lit(NOT_SAMPLED)).otherwise(pl.lit("sampled without a stack"))
     alone = missing.select("part", level=pl.lit(0, dtype=pl.Int64), kind=pl.lit("none"), name=word)
-    return pl.concat([found, alone])
+    return pl.concat([rows, alone])
 
 
 def _of_trace(report: Report) -> pl.DataFrame:
@@ -181,17 +181,17 @@ def _of_trace(report: Report) -> pl.DataFrame:
         cut = overlaid(spans, line_of(lines, key), "row")
         cut = cut.select(pl.col("row").cast(pl.Int64), ns=pl.col("end") - pl.col("start"))
         pieces.setdefault(device, []).append(cut)
-    found = [_merged(pl.DataFrame(schema=_ROWS | {"device": pl.Int64, "ns": pl.Int64, "count": pl.Int64}))]
+    nodes = [_merged(pl.DataFrame(schema=_ROWS | {"device": pl.Int64, "ns": pl.Int64, "count": pl.Int64}))]
     for device, cuts in pieces.items():
-        every = pl.concat(cuts)
-        own = sums_by(every.get_column("row"), every.get_column("ns"), rows.height)
+        all_cuts = pl.concat(cuts)
+        own_ns = sums_by(all_cuts.get_column("row"), all_cuts.get_column("ns"), rows.height)
         columns = {"device": pl.lit(device, dtype=pl.Int64), "count": pl.lit(0, dtype=pl.Int64)}
-        told = rows.select("parent", pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String), **columns)
-        found.append(_merged(told.with_columns(in_subtrees(rows, own).alias("ns"))))
-        lost = every.filter(pl.col("row").is_null()).get_column("ns").sum()
+        named_rows = rows.select("parent", pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String), **columns)
+        nodes.append(_merged(named_rows.with_columns(in_subtrees(rows, own_ns).alias("ns"))))
+        lost = all_cuts.filter(pl.col("row").is_null()).get_column("ns").sum()
         none = {"device": device, "path": 1, "outer": 0, "kind": "none", "name": NOT_RECORDED, "count": 0, "ns": lost}
-        found.append(pl.DataFrame([none], schema=found[0].schema))
-    return pl.concat([part.select(found[0].columns) for part in found]).filter(pl.col("ns") > 0)
+        nodes.append(pl.DataFrame([none], schema=nodes[0].schema))
+    return pl.concat([part.select(nodes[0].columns) for part in nodes]).filter(pl.col("ns") > 0)
 
 
 def _merged(rows: pl.DataFrame) -> pl.DataFrame:
@@ -216,8 +216,8 @@ def _pruned(nodes: pl.DataFrame, min_share: float) -> pl.DataFrame:
     rests = sums.with_columns(**none, kind=pl.lit("rest"))
     ordered = pl.concat([kept, rests.select(kept.columns)]).sort("ns", "name", descending=[True, False])
     numbers = ordered.select(outer="path", parent=pl.int_range(pl.len(), dtype=pl.Int64)).drop_nulls()
-    found = ordered.join(numbers, on="outer", how="left", maintain_order="left")
-    return found.select(pl.col(name).cast(kind) for name, kind in NODES.items())
+    numbered = ordered.join(numbers, on="outer", how="left", maintain_order="left")
+    return numbered.select(pl.col(name).cast(kind) for name, kind in NODES.items())
 
 
 TABLE: Final = Table(

@@ -68,14 +68,14 @@ def ledger(report: Report) -> pl.DataFrame:
     rows = bucket_sums(report)
     if rows.filter(_TALKS).is_empty() or not has_partners(report):
         return rows
-    told = [rows.filter(~_TALKS)]
+    parts = [rows.filter(~_TALKS)]
     for device in windows(report).get_column("device"):
         # by whom it waited for and what it transferred
         sums = told_communication(report, of_device(exclusive_operations(report), device))
         number, bucket = pl.lit(device, dtype=pl.Int64), pl.lit("communication", dtype=_BUCKET)
         named = sums.with_columns(device=number, bucket=bucket).with_columns(share_of_window(report))
-        told.append(TABLE.select(named))
-    return _sorted(pl.concat(told))
+        parts.append(TABLE.select(named))
+    return _sorted(pl.concat(parts))
 
 
 @once_per_report
@@ -92,8 +92,8 @@ def bucket_sums(report: Report) -> pl.DataFrame:
     sums = rows.group_by("device").agg(pl.col("ns").sum(), least=pl.col("ns").min())
     sums = lengths.join(sums, on="device", how="left").fill_null(0)
     wrong = sums.filter((pl.col("ns") != pl.col("window")) | (pl.col("least") < 0))
-    for device, window, found, _ in wrong.iter_rows():
-        raise AssertionError(f"the ledger of device {device} sums to {found} ns, its window is {window} ns: {rows}")
+    for device, window, total_ns, _ in wrong.iter_rows():
+        raise AssertionError(f"the ledger of device {device} sums to {total_ns} ns, its window is {window} ns: {rows}")
     return _sorted(TABLE.select(rows.filter(pl.col("ns") > 0).with_columns(share_of_window(report))))
 
 
@@ -174,10 +174,10 @@ def gaps(
     """
     report = part_of(report, where, GAPS, by, *DEVICE_KINDS)
     require_names(report)
-    found = [_gaps_of_device(report, device, own, threshold_ns) for device, own in idle_pieces(report).items()]
-    if not found:
+    parts = [_gaps_of_device(report, device, pieces, threshold_ns) for device, pieces in idle_pieces(report).items()]
+    if not parts:
         return (GAPS if by is None else GAPS_BY_CULPRIT).empty()
-    return (_with_ends if by is None else _by_culprit)(report, pl.concat(found))
+    return (_with_ends if by is None else _by_culprit)(report, pl.concat(parts))
 
 
 def _gaps_of_device(report: Report, device: int, pieces: pl.DataFrame, threshold_ns: int) -> pl.DataFrame:
@@ -188,28 +188,28 @@ def _gaps_of_device(report: Report, device: int, pieces: pl.DataFrame, threshold
     """
     gap, bucket = gaps_of(report, pieces).rle_id(), bucket_of(report, pieces)
     ns = (pieces.get_column("end") - pieces.get_column("start")).alias("ns")
-    told = pieces.select("start", "row", "culprit", gap, bucket, ns)
-    told = told.filter(pl.col("ns").sum().over("gap") > threshold_ns).with_columns(pl.col("gap").rle_id())
+    rows = pieces.select("start", "row", "culprit", gap, bucket, ns)
+    rows = rows.filter(pl.col("ns").sum().over("gap") > threshold_ns).with_columns(pl.col("gap").rle_id())
     sums = {f"{name}_ns": pl.col("ns").filter(pl.col("bucket") == name).sum() for name in IDLE}
-    by_gap = told.group_by("gap", maintain_order=True)
-    found = by_gap.agg(pl.col("row").first(), start_ns=pl.col("start").first(), dur_ns=pl.col("ns").sum(), **sums)
+    by_gap = rows.group_by("gap", maintain_order=True)
+    gap_rows = by_gap.agg(pl.col("row").first(), start_ns=pl.col("start").first(), dur_ns=pl.col("ns").sum(), **sums)
     most = pl.max_horizontal(*sums)
     firsts = (pl.when(pl.col(f"{name}_ns") == most).then(pl.lit(name, dtype=pl.Enum(IDLE))) for name in IDLE)
-    found = found.with_columns(device=pl.lit(device, dtype=pl.Int64), reason=pl.coalesce(*firsts))
-    mains = told.filter(told.get_column("bucket") == found.get_column("reason")[told.get_column("gap")])
+    gap_rows = gap_rows.with_columns(device=pl.lit(device, dtype=pl.Int64), reason=pl.coalesce(*firsts))
+    mains = rows.filter(rows.get_column("bucket") == gap_rows.get_column("reason")[rows.get_column("gap")])
     culprits = mains.group_by("gap", "culprit").agg(pl.col("ns").sum())
     order = culprits.sort("gap", "ns", "culprit", descending=[False, True, False])
-    return found.with_columns(order.filter(pl.col("gap").is_first_distinct()).get_column("culprit"))
+    return gap_rows.with_columns(order.filter(pl.col("gap").is_first_distinct()).get_column("culprit"))
 
 
-def _with_ends(report: Report, found: pl.DataFrame) -> pl.DataFrame:
+def _with_ends(report: Report, gap_rows: pl.DataFrame) -> pl.DataFrame:
     """The gaps of a device with the operation that ended each: :data:`GAPS`."""
-    rows = found.get_column("row")
+    rows = gap_rows.get_column("row")
     ended = facts_of(report, rows, "name", "kind", *THREAD, "stream", "call_start", "call_name")
     around = ranges_at(report, ended.select(*THREAD, at="call_start"))
     around = around.set(ended.get_column("thread_id").is_null(), None)
     return GAPS.select(
-        with_shares(report, found, "reason").with_columns(
+        with_shares(report, gap_rows, "reason").with_columns(
             ended.get_column("name").alias("ended_by"),
             *ended.select("kind", *THREAD, "stream"),
             shown_calls(report, ended.get_column("call_name")).alias("api"),
@@ -218,9 +218,9 @@ def _with_ends(report: Report, found: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _by_culprit(report: Report, found: pl.DataFrame) -> pl.DataFrame:
+def _by_culprit(report: Report, gap_rows: pl.DataFrame) -> pl.DataFrame:
     length = pl.col("dur_ns")
-    sums = found.group_by("device", "reason", "culprit").agg(
+    sums = gap_rows.group_by("device", "reason", "culprit").agg(
         count=pl.len(), total_ns=length.sum(), avg_ns=length.mean(), max_ns=length.max(), ns=length.sum()
     )
     order = sums.with_columns(share_of_window(report))
@@ -400,8 +400,8 @@ def utilisation(
             low_regions(report, chunks, _THRESHOLD_SHARE if threshold_share is None else threshold_share)
         )
     parts = [_in_chunks(report, device, low, high, chunks) for device, low, high in windows(report).iter_rows()]
-    found = pl.concat([UTILISATION.empty(), *map(UTILISATION.select, parts)])
-    return found if threshold_share is None else found.filter(pl.col("busy_share") < threshold_share)
+    rows = pl.concat([UTILISATION.empty(), *map(UTILISATION.select, parts)])
+    return rows if threshold_share is None else rows.filter(pl.col("busy_share") < threshold_share)
 
 
 def _in_chunks(report: Report, device: int, low: int, high: int, chunks: int) -> pl.DataFrame:
@@ -410,16 +410,16 @@ def _in_chunks(report: Report, device: int, low: int, high: int, chunks: int) ->
     whole, rest = divmod(high - low, max(chunks, 1))
     number = pl.int_range(chunks + 1, eager=True)
     edges = low + number * whole + number * rest // max(chunks, 1)
-    found, below = {}, pl.zeros(len(edges) - 1, dtype=pl.Int64, eager=True)
+    ns_by_bucket, below = {}, pl.zeros(len(edges) - 1, dtype=pl.Int64, eager=True)
     for bucket, spans in zip(BUSY_BUCKETS, busy_layers(report)[device], strict=True):
         # the time of a bucket is what it adds to the union of those that take precedence over it
         covered = intervals.covered_before(edges, spans).diff().slice(1)
-        found[bucket], below = covered - below, covered
-    times = pl.DataFrame({f"{bucket}_ns": ns for bucket, ns in found.items()})
+        ns_by_bucket[bucket], below = covered - below, covered
+    times = pl.DataFrame({f"{bucket}_ns": ns for bucket, ns in ns_by_bucket.items()})
     length = edges.diff().slice(1)
     shares = [(pl.col(f"{bucket}_ns") / length).alias(f"{bucket}_share") for bucket in ("busy", *BUSY_BUCKETS)]
-    made = times.with_columns(device=pl.lit(device), t_ns=edges.slice(0, len(length)), dur_ns=length, busy_ns=below)
-    return made.with_columns(shares)
+    rows = times.with_columns(device=pl.lit(device), t_ns=edges.slice(0, len(length)), dur_ns=length, busy_ns=below)
+    return rows.with_columns(shares)
 
 
 def low_regions(report: Report, chunks: int, threshold_share: float) -> pl.DataFrame:
@@ -435,10 +435,10 @@ def low_regions(report: Report, chunks: int, threshold_share: float) -> pl.DataF
     parts = [pl.DataFrame(schema={**_REGIONS, **dict.fromkeys((*_KEYS, "context_id"), pl.Int64)})]
     for (process, gpu), part in work.partition_by(_KEYS, as_dict=True, maintain_order=True).items():
         last = part.get_column("context_id").item(part.get_column("end").arg_max() or 0)
-        own = overhead.filter(pl.col("process_id").eq_missing(process))
-        found = _low_regions_of(part.select("start", "end"), own.select("start", "end"), chunks, threshold_share)
+        costs = overhead.filter(pl.col("process_id").eq_missing(process))
+        regions = _low_regions_of(part.select("start", "end"), costs.select("start", "end"), chunks, threshold_share)
         keys = {"process_id": process, "gpu": gpu, "context_id": last}
-        parts.append(found.with_columns(pl.lit(value, dtype=pl.Int64).alias(name) for name, value in keys.items()))
+        parts.append(regions.with_columns(pl.lit(value, dtype=pl.Int64).alias(name) for name, value in keys.items()))
     together = pl.concat(parts)
     # nsys sorts by the printed value, a percentage with one decimal
     shown = (pl.col("in_use_share") * 1000 + 0.5).floor()

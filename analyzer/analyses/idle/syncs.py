@@ -124,7 +124,7 @@ def _described(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     """Adds the columns of :data:`TABLE` to `calls`."""
     points = calls.select("process_id", "thread_id", at="start")
     last = facts_of(report, calls.get_column("behind"), "name", "end", "stream")
-    known = calls.with_columns(
+    rows = calls.with_columns(
         shown(pl.col("name")).alias("api"),
         pl.col("scope").alias("waits_for"),
         pl.col("start").alias("start_ns"),
@@ -135,14 +135,14 @@ def _described(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
         last.get_column("stream"),
     )
     busy = busy_within(report, calls)
-    told = known.with_columns(busy, idle_ns=pl.col("dur_ns").clip(lower_bound=0) - busy)
-    return told.sort("device", maintain_order=True)
+    rows = rows.with_columns(busy, idle_ns=pl.col("dur_ns").clip(lower_bound=0) - busy)
+    return rows.sort("device", maintain_order=True)
 
 
 def scope_of(name: str | None) -> str | None:
     """The scope of a blocking call, one of :data:`SCOPES`, by its name; None for a call that does not block."""
-    known = cuda_name(name or "")
-    return next((scope for scope, names in _SCOPES if names.match(known)), None)
+    cuda = cuda_name(name or "")
+    return next((scope for scope, names in _SCOPES if names.match(cuda)), None)
 
 
 @once_per_process
@@ -155,11 +155,11 @@ def blocking_calls(report: Report) -> pl.DataFrame:
     """
     calls, keys = _blocking(report), ["process_id", "correlation_id"]
     synced = report.kind("sync").select("event_id", *keys, "context_id", "stream")
-    known = beside(synced, report.table("sync_detail"), "record_id").drop("event_id").drop_nulls(keys)
-    found = calls.join(known.unique(keys, keep="first"), on=keys, how="left", maintain_order="left")
-    of_copy, own = facts_of(report, found.get_column("copied"), "context_id", "stream"), pl.col("copied").is_not_null()
-    told = (pl.when(own).then(of_copy.get_column(name)).otherwise(name).alias(name) for name in of_copy.columns)
-    return _with_devices(report, found.with_columns(told)).sort("call_row")
+    recorded = beside(synced, report.table("sync_detail"), "record_id").drop("event_id").drop_nulls(keys)
+    rows = calls.join(recorded.unique(keys, keep="first"), on=keys, how="left", maintain_order="left")
+    of_copy, own = facts_of(report, rows.get_column("copied"), "context_id", "stream"), pl.col("copied").is_not_null()
+    streams = (pl.when(own).then(of_copy.get_column(name)).otherwise(name).alias(name) for name in of_copy.columns)
+    return _with_devices(report, rows.with_columns(streams)).sort("call_row")
 
 
 def waited_for(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
@@ -172,13 +172,13 @@ def waited_for(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     events = calls.filter(pl.col("scope") == "event")
     parts = [events.join(recorded_work(report), on=["process_id", "record_id"], how="left")]
     for scopes, by in ((["stream", "copy"], STREAM), (["device", "free"], ("process_id", "device"))):
-        own = calls.filter(pl.col("scope").is_in(scopes))
-        last = as_of(own.select(*by, at="end"), work.select(*by, at="ended"))
-        parts.append(own.with_columns(gathered(work.get_column("row"), last).alias("behind")))
-    found = pl.concat(part.select(*calls.columns, "behind") for part in parts).sort("call_row")
-    behind = found.get_column("behind")
-    pending = work.get_column("ended").gather(behind) > found.get_column("start")
-    return found.with_columns(behind.set(~pending.fill_null(value=False), None))
+        of_scopes = calls.filter(pl.col("scope").is_in(scopes))
+        last = as_of(of_scopes.select(*by, at="end"), work.select(*by, at="ended"))
+        parts.append(of_scopes.with_columns(gathered(work.get_column("row"), last).alias("behind")))
+    rows = pl.concat(part.select(*calls.columns, "behind") for part in parts).sort("call_row")
+    behind = rows.get_column("behind")
+    pending = work.get_column("ended").gather(behind) > rows.get_column("start")
+    return rows.with_columns(behind.set(~pending.fill_null(value=False), None))
 
 
 def _blocking(report: Report) -> pl.DataFrame:
@@ -188,17 +188,17 @@ def _blocking(report: Report) -> pl.DataFrame:
     calls = report.kind("api").select(*columns, start="start_ns", end=end).with_row_index("call_row")
     names = call_names(report)
     scopes = pl.Series("scope", [scope_of(name) for name in names.cast(pl.String)], dtype=pl.Enum(SCOPES))
-    told = pl.DataFrame([names, scopes]).drop_nulls()
+    by_name = pl.DataFrame([names, scopes]).drop_nulls()
     copies = operations(report, "call_row").filter(pl.col("kind") == "memcpy").drop_nulls("call_row")
     copies = with_facts(report, copies, "target_memory")
     pageable = copies.filter(pl.col("target_memory") == _PAGEABLE).get_column("call_row").unique()
-    named = calls.filter(pl.col("name").is_in(told.get_column("name").implode()))
-    found = pl.concat([named, rows_at(calls, pageable)]).unique("call_row").sort("call_row")
-    found = found.join(told, on="name", how="left", maintain_order="left").with_columns(
+    named = calls.filter(pl.col("name").is_in(by_name.get_column("name").implode()))
+    rows = pl.concat([named, rows_at(calls, pageable)]).unique("call_row").sort("call_row")
+    rows = rows.join(by_name, on="name", how="left", maintain_order="left").with_columns(
         pl.col("scope").fill_null("copy")
     )
     last = copies.sort("end", "row").unique("call_row", keep="last").select("call_row", copied="row")
-    return found.join(last, on="call_row", how="left", maintain_order="left")
+    return rows.join(last, on="call_row", how="left", maintain_order="left")
 
 
 def staged_copies(report: Report) -> pl.DataFrame:
@@ -207,10 +207,10 @@ def staged_copies(report: Report) -> pl.DataFrame:
     The driver puts such memory into a buffer of its own, part by part; the call returns with the last part there, some
     microseconds before the copy ends. Where all of it fits, the call returns at once, and the copy begins later.
     """
-    known = operations(report, "source_memory", "target_memory")
-    known = known.filter((pl.col("source_memory") == _PAGEABLE) & pl.col("target_memory").ne_missing(_PAGEABLE))
-    known = with_facts(report, known, "call_row", "call_end").filter(pl.col("start") < pl.col("call_end"))
-    return known.select("call_row", behind="row")
+    copies = operations(report, "source_memory", "target_memory")
+    copies = copies.filter((pl.col("source_memory") == _PAGEABLE) & pl.col("target_memory").ne_missing(_PAGEABLE))
+    copies = with_facts(report, copies, "call_row", "call_end").filter(pl.col("start") < pl.col("call_end"))
+    return copies.select("call_row", behind="row")
 
 
 def _with_devices(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
@@ -221,20 +221,20 @@ def _with_devices(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     """
     used = used_devices(report.whole).group_by("process_id").agg(pl.col("device").first(), n=pl.len())
     only = used.filter(pl.col("n") == 1).select("process_id", "device")
-    known = calls.join(only, on="process_id", how="left", nulls_equal=True, maintain_order="left")
-    unsure = known.filter(pl.col("device").is_null()).drop("device")
+    rows = calls.join(only, on="process_id", how="left", nulls_equal=True, maintain_order="left")
+    unsure = rows.filter(pl.col("device").is_null()).drop("device")
     if unsure.is_empty():
-        return known
+        return rows
     work = operations(report, "context_id", "thread_id", "call_start")
     contexts = work.drop_nulls(["process_id", "context_id"]).unique(["process_id", "context_id"], keep="first")
     of_context = contexts.select("process_id", "context_id", of_context="device")
     work = work.select(*THREAD, "device", at="call_start").drop_nulls("at")
     recent = as_of(unsure.select(*THREAD, at="start"), work.select(*THREAD, "at"))
-    told = unsure.with_columns(gathered(work.get_column("device"), recent))
-    told = told.join(of_context, on=["process_id", "context_id"], how="left")
-    copied = facts_of(report, told.get_column("copied"), "device").to_series().alias("copied_on")
-    told = told.with_columns(device=pl.coalesce(copied, "of_context", "device"))
-    return pl.concat([known.drop_nulls("device"), told.select(known.columns)])
+    resolved = unsure.with_columns(gathered(work.get_column("device"), recent))
+    resolved = resolved.join(of_context, on=["process_id", "context_id"], how="left")
+    copied = facts_of(report, resolved.get_column("copied"), "device").to_series().alias("copied_on")
+    resolved = resolved.with_columns(device=pl.coalesce(copied, "of_context", "device"))
+    return pl.concat([rows.drop_nulls("device"), resolved.select(rows.columns)])
 
 
 def in_scope(report: Report) -> pl.DataFrame:
@@ -299,32 +299,32 @@ def host_waits(report: Report) -> pl.DataFrame:
     require(report, HOST_WAITS, *DEVICE_KINDS)
     if not records_waits(report):
         raise CannotTellError.without(HOST_WAITS.name, report.meta.path, ["osrt", "samples"], report.meta.tool)
-    rows, every = _waits_of_devices(report), report.everywhere
-    calls, ranges = system_calls(every).get_column("name"), range_names(every)
+    rows, everywhere = _waits_of_devices(report), report.everywhere
+    calls, ranges = system_calls(everywhere).get_column("name"), range_names(everywhere)
     begun = rows.select(*THREAD, at="start")
     ended = rows.select(process_id="by_process_id", thread_id="by_thread_id", at=pl.col("at") - 1)
-    told = rows.with_columns(
+    named = rows.with_columns(
         start_ns="start",
         dur_ns=pl.col("end") - pl.col("start"),
         **{name: gathered(calls, rows.get_column(name)).cast(pl.String) for name in ("call", "by_call")},
-        range=gathered(ranges, ranges_at(every, begun)).cast(pl.String),
-        by_range=gathered(ranges, ranges_at(every, ended)).cast(pl.String),
+        range=gathered(ranges, ranges_at(everywhere, begun)).cast(pl.String),
+        by_range=gathered(ranges, ranges_at(everywhere, ended)).cast(pl.String),
     )
-    return HOST_WAITS.select(told.sort("device", "start_ns", *THREAD))
+    return HOST_WAITS.select(named.sort("device", "start_ns", *THREAD))
 
 
 def _waits_of_devices(report: Report) -> pl.DataFrame:
     """The waits that idle time of devices in scope lies in: those of :func:`told_causes`, with device and idle_ns."""
-    every = told_causes(report)
-    lines, found = (
-        parts_by(every, THREAD),
-        [every.with_columns(device=pl.lit(0, pl.Int64), idle_ns=pl.lit(0, pl.Int64)).clear()],
+    causes = told_causes(report)
+    lines, parts = (
+        parts_by(causes, THREAD),
+        [causes.with_columns(device=pl.lit(0, pl.Int64), idle_ns=pl.lit(0, pl.Int64)).clear()],
     )
     for device, pieces in host_pieces(report).items():
-        for key, own in by_thread(report, pieces):
+        for key, part in by_thread(report, pieces):
             if key in lines:
                 idle = intervals.overlap(
-                    lines[key].get_column("start"), lines[key].get_column("end"), intervals.union(own)
+                    lines[key].get_column("start"), lines[key].get_column("end"), intervals.union(part)
                 )
-                found.append(lines[key].with_columns(device=pl.lit(device, pl.Int64), idle_ns=idle))
-    return pl.concat(found).filter(pl.col("idle_ns") > 0)
+                parts.append(lines[key].with_columns(device=pl.lit(device, pl.Int64), idle_ns=idle))
+    return pl.concat(parts).filter(pl.col("idle_ns") > 0)
