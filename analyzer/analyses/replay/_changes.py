@@ -56,12 +56,12 @@ class Mending(NamedTuple):
         """
         gone = pl.concat([self.gone, other.gone]).unique()
         parts = [
-            one.group_by("row").agg(pl.col("saved_ns").sum())
-            for one in (self.shorter, other.shorter)
-            if one is not None
+            rows.group_by("row").agg(pl.col("saved_ns").sum())
+            for rows in (self.shorter, other.shorter)
+            if rows is not None
         ]
         shorter = pl.concat(parts).group_by("row").agg(pl.col("saved_ns").max()) if parts else None
-        spans = [one.select("process_id", "start", "end") for one in (self.host, other.host) if one is not None]
+        spans = [rows.select("process_id", "start", "end") for rows in (self.host, other.host) if rows is not None]
         return Mending(
             shorter=shorter.filter(~pl.col("row").is_in(gone.implode())) if shorter is not None else None,
             gone=gone,
@@ -144,15 +144,15 @@ def _host_edges(network: Network, state: Changed, kinds: tuple[str, ...]) -> pl.
     """Edges of some kinds that are the host's: edge, kind, binds, slack, lag, process_id, start and end (ns)."""
     edges = network.edges
     until = gathered(network.nodes.get_column("at"), edges.get_column("target"))
-    told = edges.select(
+    rows = edges.select(
         *("kind", "binds", "slack", "place", "target"), end=until, start=until - pl.col("slack"), lag=state.lags
     )
-    told = told.with_row_index("edge").filter(pl.col("kind").is_in(kinds))
+    rows = rows.with_row_index("edge").filter(pl.col("kind").is_in(kinds))
     # what ends a blocking call is of the call that it ends
     calls = pl.DataFrame([network.numbers.ends.alias("target"), network.line.calls.get_column("place").alias("of")])
-    told = told.join(calls.drop_nulls(), on="target", how="left", maintain_order="left")
-    place = told.select(pl.when(pl.col("kind").is_in(_OF_WAITS)).then("of").otherwise("place")).to_series()
-    return told.with_columns(gathered(network.line.calls.get_column("process_id"), place)).drop("target", "of")
+    rows = rows.join(calls.drop_nulls(), on="target", how="left", maintain_order="left")
+    place = rows.select(pl.when(pl.col("kind").is_in(_OF_WAITS)).then("of").otherwise("place")).to_series()
+    return rows.with_columns(gathered(network.line.calls.get_column("process_id"), place)).drop("target", "of")
 
 
 def _with(values: pl.Series, places: pl.Series, new: pl.Series | int) -> pl.Series:
@@ -168,7 +168,7 @@ def _shorter(host_ns: pl.Expr, events: float | pl.Expr, left: HostTime) -> pl.Ex
     return (host_ns - near * (1 - left.kept) - beyond * (1 - left.far)).cast(pl.Int64)
 
 
-def _events(report: Report, asked: pl.DataFrame) -> pl.Series:
+def _events(report: Report, rows: pl.DataFrame) -> pl.Series:
     """Events by row (process_id, start, end): a call, and half of one for each begin and end of a range or operator."""
     none = pl.Series(dtype=pl.Int64)
 
@@ -177,7 +177,7 @@ def _events(report: Report, asked: pl.DataFrame) -> pl.Series:
         first, last = (count_up_to(line, part.get_column(side), equal=False) for side in ("start", "end"))
         return 1 + (last.cast(pl.Float64) - first.cast(pl.Float64)).clip(lower_bound=0) / 2
 
-    return of_parts(asked.select("process_id", "start", "end"), ["process_id"], pl.Float64, events)
+    return of_parts(rows.select("process_id", "start", "end"), ["process_id"], pl.Float64, events)
 
 
 @once_per_report
@@ -202,14 +202,14 @@ def _unions(spans: pl.DataFrame) -> Spans:
     return {process: intervals.union(part.select("start", "end")) for (process,), part in parts.items()}
 
 
-def covered(asked: pl.DataFrame, spans: Spans) -> pl.Series:
+def covered(rows: pl.DataFrame, spans: Spans) -> pl.Series:
     """How much of each row (process_id, start, end) its process' spans cover."""
     none = pl.DataFrame(schema=intervals.SPANS)
 
     def inside(key: tuple[Any, ...], part: pl.DataFrame) -> pl.Series:
         return intervals.overlap(part.get_column("start"), part.get_column("end"), spans.get(key[0], none))
 
-    return of_parts(asked.select("process_id", "start", "end"), ["process_id"], pl.Int64, inside)
+    return of_parts(rows.select("process_id", "start", "end"), ["process_id"], pl.Int64, inside)
 
 
 #: What is not the name of a kernel in ``--faster``.
@@ -268,9 +268,9 @@ def changed(report: Report, network: Network, changes: Changes, lags: str = "lag
         state = _faster(report, network, state, what, factor)
     if changes.copies_bytes_per_s is not None:
         state = _with_bandwidth(report, network, state, changes.copies_bytes_per_s)
-    asked = {*changes.without, *(["graph"] if changes.graph else [])}
-    for name, made in _MADE.items():
-        state = made(report, network, state) if name in asked else state
+    names = {*changes.without, *(["graph"] if changes.graph else [])}
+    for name, change in _MADE.items():
+        state = change(report, network, state) if name in names else state
     return state
 
 
@@ -328,11 +328,11 @@ def _kernels(report: Report, pattern: str) -> pl.Series:
     work = operations(report).select("kind", "name")
     kernel = work.get_column("kind").is_in(["kernel", "graph"])
     names = work.get_column("name").filter(kernel).unique().drop_nulls().cast(pl.String)
-    found = matching(names, pattern)
-    if not found:
-        known = [HOST, COPIES, CALLS, *families(names).unique().sort(), *plain_names(names)]
-        raise UnknownNameError.of("kernel", pattern, dict.fromkeys(map(short, known)))
-    return kernel & work.get_column("name").cast(pl.String).is_in(found).fill_null(value=False)
+    matches = matching(names, pattern)
+    if not matches:
+        choices = [HOST, COPIES, CALLS, *families(names).unique().sort(), *plain_names(names)]
+        raise UnknownNameError.of("kernel", pattern, dict.fromkeys(map(short, choices)))
+    return kernel & work.get_column("name").cast(pl.String).is_in(matches).fill_null(value=False)
 
 
 def _in_ranges(report: Report, pattern: str) -> pl.Series:
@@ -340,11 +340,11 @@ def _in_ranges(report: Report, pattern: str) -> pl.Series:
     rows = operations(report).get_column("row")
     paths = captured.launch_paths(report, rows).to_frame()
     paths = paths.with_columns(captured.captured_as(report, rows, "path"))
-    known = {text: text.split(ARROW) for path in paths for text in path.unique().drop_nulls()}
-    found = [text for text, parts in known.items() if any(fnmatchcase(part, pattern) for part in parts)]
-    if not found:
-        raise UnknownNameError.of("range", pattern, sorted({part for parts in known.values() for part in parts}))
-    return paths.select(pl.any_horizontal(pl.all().is_in(found).fill_null(value=False))).to_series()
+    parts_of = {text: text.split(ARROW) for path in paths for text in path.unique().drop_nulls()}
+    matches = [text for text, parts in parts_of.items() if any(fnmatchcase(part, pattern) for part in parts)]
+    if not matches:
+        raise UnknownNameError.of("range", pattern, sorted({part for parts in parts_of.values() for part in parts}))
+    return paths.select(pl.any_horizontal(pl.all().is_in(matches).fill_null(value=False))).to_series()
 
 
 def matching(names: pl.Series, pattern: str) -> list[str]:
@@ -362,18 +362,18 @@ def plain_names(names: Iterable[str]) -> list[str]:
 
 
 def _forms(name: str) -> tuple[str, str, str]:
-    said = spelled(name)
-    return name, said.function, said.word or name
+    spelling = spelled(name)
+    return name, spelling.function, spelling.word or name
 
 
 def _copies(report: Report) -> pl.Series:
     """Whether each operation is a copy between host and device."""
     work = operations(report, "direction")
     both = work.get_column("direction").cast(pl.String).str.contains(WITH_HOST).fill_null(value=False)
-    found = both & (work.get_column("kind") == "memcpy")
-    if not found.any():
+    copies = both & (work.get_column("kind") == "memcpy")
+    if not copies.any():
         raise UnknownNameError.of("copy between host and device", COPIES, [])
-    return found
+    return copies
 
 
 def _with_bandwidth(report: Report, network: Network, state: Changed, bytes_per_s: float) -> Changed:
@@ -409,14 +409,14 @@ def _host_spans(report: Report, network: Network, what: str) -> Spans:
     if what == HOST:
         window = pl.DataFrame({"start": [network.start], "end": [network.end]})
         return dict.fromkeys(network.line.calls.get_column("process_id").unique().to_list(), window)
-    pattern, known = what.removeprefix(_RANGE), list[str]()
+    pattern, choices = what.removeprefix(_RANGE), list[str]()
     for kind in ("range", "op"):
         events = report.kind(kind).select("name", "process_id", **intervals.OF_EVENTS)
         names = sorted(events.get_column("name").unique().drop_nulls().cast(pl.String))
-        known += names
+        choices += names
         if chosen := [name for name in names if fnmatchcase(name, pattern)]:
             return by_process(network, events.filter(pl.col("name").is_in(chosen)))
-    raise UnknownNameError.of("range", pattern, known)
+    raise UnknownNameError.of("range", pattern, choices)
 
 
 def by_process(network: Network, spans: pl.DataFrame) -> Spans:
@@ -460,11 +460,11 @@ def _without_startup(report: Report, network: Network, state: Changed) -> Change
 
     costs = cold(report.whole).filter(pl.col("extra_ns") > 0).sort("start_ns")
     calls = network.line.calls.select("place", "process_id", "start", "end", own=state.values.own).sort("start")
-    found = costs.select("process_id", start="start_ns", extra=pl.col("extra_ns").cast(pl.Int64)).join_asof(
+    rows = costs.select("process_id", start="start_ns", extra=pl.col("extra_ns").cast(pl.Int64)).join_asof(
         calls, on="start", by="process_id", check_sortedness=False
     )
-    found = found.filter((pl.col("end") > pl.col("start")) & (pl.col("start") >= network.start))
-    extra = found.group_by("place").agg(pl.col("extra").max(), pl.col("own").first())
+    rows = rows.filter((pl.col("end") > pl.col("start")) & (pl.col("start") >= network.start))
+    extra = rows.group_by("place").agg(pl.col("extra").max(), pl.col("own").first())
     new = (extra.get_column("own") - extra.get_column("extra")).clip(lower_bound=0)
     own = _with(state.values.own, extra.get_column("place"), new)
     return state.less(int((state.values.own - own).sum()), own=own)
@@ -472,19 +472,19 @@ def _without_startup(report: Report, network: Network, state: Changed) -> Change
 
 def as_graphs(report: Report, network: Network, state: Changed) -> Changed:
     """Each repetition of a sequence of launches becomes one launch; host code in between is gone with the launches."""
-    found = repetitive(report).repetitions
-    if found.is_empty():
+    repetitions = repetitive(report).repetitions
+    if repetitions.is_empty():
         raise UnknownNameError.of("sequence of launches that repeats", "--graph", [])
-    rows = found.get_column("row")
+    rows = repetitions.get_column("row")
     place = gathered(network.line.places, gathered(network.graph.operations.get_column("call"), rows))
     device = gathered(operations(report).get_column("device"), rows)
-    known = found.with_columns(place.alias("place"), device.alias("device")).drop_nulls("place")
-    known = known.join(graph_costs(report), on="device", how="left", maintain_order="left")
-    calls = gathered(recorded_values(network.line, network.graph).own, known.get_column("place")).alias("call_ns")
-    known = known.with_columns(usual=calls).with_columns(pl.col("usual").median().over("sequence"))
+    placed = repetitions.with_columns(place.alias("place"), device.alias("device")).drop_nulls("place")
+    placed = placed.join(graph_costs(report), on="device", how="left", maintain_order="left")
+    calls = gathered(recorded_values(network.line, network.graph).own, placed.get_column("place")).alias("call_ns")
+    placed = placed.with_columns(usual=calls).with_columns(pl.col("usual").median().over("sequence"))
     line = network.line.calls.select("place", own=state.values.own, gap=state.values.gaps)
     took = line.select(reached=(pl.col("own") + pl.col("gap")).cum_sum()).to_series()
-    units = known.group_by("unit").agg(
+    units = placed.group_by("unit").agg(
         first=pl.col("place").min(),
         last=pl.col("place").max(),
         cost=pl.coalesce("cost", "usual").first().cast(pl.Int64),
@@ -503,7 +503,7 @@ def as_graphs(report: Report, network: Network, state: Changed) -> Changed:
     places = joined.filter(inner).get_column("place")
     lags = without_waits(network, state, places, places).lags
     # and nodes of a graph begin as soon after those before them
-    rows = known.filter(pl.col("place").is_in(places.implode())).get_column("row")
+    rows = placed.filter(pl.col("place").is_in(places.implode())).get_column("row")
     nodes = gathered(network.numbers.starts, rows).drop_nulls()
     following = network.edges.select(pl.col("target").is_in(nodes.implode()) & (pl.col("kind") == "stream"))
     lags = capped(lags, following.to_series(), _IN_GRAPH_NS)

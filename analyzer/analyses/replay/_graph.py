@@ -72,10 +72,10 @@ def order_in_streams(report: Report, work: pl.DataFrame, calls: pl.DataFrame) ->
     mine, theirs = (gathered(line.get_column("end"), rows) for rows in (own, other))
     later = other.is_not_null() & (own.is_null() | sure((theirs > mine) | (theirs > line.get_column("start"))))
     line = line.with_columns(other.zip_with(later, own))
-    told = _kept(line, event_waits(report).rename({"behind": "before"}))
-    guessed = _kept(line, _other_stream(report, line, calls)).join(told, on="row", how="anti")
+    recorded = _kept(line, event_waits(report).rename({"behind": "before"}))
+    guessed = _kept(line, _other_stream(report, line, calls)).join(recorded, on="row", how="anti")
     line = line.with_columns(
-        _placed(line, pl.concat([told, guessed]), "event_before"),
+        _placed(line, pl.concat([recorded, guessed]), "event_before"),
         _placed(line, _kept(line, _same_graph(report, line)), "graph_before"),
     )
     return line.drop("row")
@@ -103,14 +103,14 @@ def _before_in_stream(line: pl.DataFrame) -> pl.DataFrame:
 
 def _across_null_stream(report: Report, line: pl.DataFrame) -> pl.DataFrame:
     """The operation of a null stream that ended last before each of a blocking one, and the other way round."""
-    known = used_streams(report).filter(pl.col("type").is_in(["null", "blocking"]))
-    known = known.select("number", "group", legacy=pl.col("type") == "null")
+    used = used_streams(report).filter(pl.col("type").is_in(["null", "blocking"]))
+    used = used.select("number", "group", legacy=pl.col("type") == "null")
     # of contexts that use both
-    streams = known.filter(pl.col("legacy").any().over("group") & ~pl.col("legacy").all().over("group"))
+    streams = used.filter(pl.col("legacy").any().over("group") & ~pl.col("legacy").all().over("group"))
     work = line.select("row", "stream", "start", "end").join(streams, left_on="stream", right_on="number")
     null, blocking = work.filter("legacy"), work.filter(~pl.col("legacy"))
     sides = ((null, blocking), (blocking, null))
-    return _kept(line, pl.concat(_last_ended(asking, asked, ["group"]) for asking, asked in sides))
+    return _kept(line, pl.concat(_last_ended(asking, others, ["group"]) for asking, others in sides))
 
 
 def _same_graph(report: Report, line: pl.DataFrame) -> pl.DataFrame:
@@ -122,10 +122,10 @@ def _same_graph(report: Report, line: pl.DataFrame) -> pl.DataFrame:
     nodes = line.select("row", "call", "start", "end").filter(gathered(of_graph, line.get_column("call")))
     nodes = nodes.filter(pl.col("call").is_duplicated())
     ids = operations(report).select(before="row", after_id="event_id")
-    told = nodes.select("row", "call").hstack(facts_of(report, nodes.get_column("row"), "after_id"))
-    told = told.join(ids, on="after_id")
-    guessed = nodes.join(told, on="call", how="anti")
-    return pl.concat([told.select(pl.col(*_EDGE).cast(pl.UInt32)), _last_ended(guessed, guessed, ["call"])])
+    recorded = nodes.select("row", "call").hstack(facts_of(report, nodes.get_column("row"), "after_id"))
+    recorded = recorded.join(ids, on="after_id")
+    guessed = nodes.join(recorded, on="call", how="anti")
+    return pl.concat([recorded.select(pl.col(*_EDGE).cast(pl.UInt32)), _last_ended(guessed, guessed, ["call"])])
 
 
 def _other_stream(report: Report, line: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
@@ -141,26 +141,26 @@ def _other_stream(report: Report, line: pl.DataFrame, calls: pl.DataFrame) -> pl
     if asking.get_column("stream").n_unique() < 2:  # noqa: PLR2004 - another stream is needed
         return pl.DataFrame(schema=_EDGE)
     held = asking.filter(ordered(report, asking))
-    found = [pl.DataFrame(schema=_EDGE)]
+    frames = [pl.DataFrame(schema=_EDGE)]
     ended = asking.select("row", "stream", "process_id", "start", "end", "call_start")
     for (stream,), part in held.partition_by("stream", as_dict=True).items():
         others = ended.filter(pl.col("stream") != stream)
         edges = _last_ended(part, others, ["process_id"])
-        given = (gathered(launched, edges.get_column(side)) for side in ("before", "row"))
-        found.append(edges.filter(next(given) < next(given)))
-    return pl.concat(found)
+        times = (gathered(launched, edges.get_column(side)) for side in ("before", "row"))
+        frames.append(edges.filter(next(times) < next(times)))
+    return pl.concat(frames)
 
 
-def _last_ended(asking: pl.DataFrame, asked: pl.DataFrame, by: list[str]) -> pl.DataFrame:
-    """As-of join by `by`: the last of `asked` to end before each of `asking` starts, of several the lowest row.
+def _last_ended(asking: pl.DataFrame, others: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+    """As-of join by `by`: the last of `others` to end before each of `asking` starts, of several the lowest row.
 
     Both have row, start and end. Operations without length are not waited for: one that starts at that very moment
     could be the asking one itself. Columns: row and before.
     """
-    lasting = asked.filter(pl.col("end") > pl.col("start"))
+    lasting = others.filter(pl.col("end") > pl.col("start"))
     ended = lasting.sort("end", "row", descending=[False, True]).select(*by, "end", before="row")
-    found = nearest(asking.select("row", *by, "start"), ended, ("start", "end"), by)
-    return found.select("row", "before").drop_nulls()
+    pairs = nearest(asking.select("row", *by, "start"), ended, ("start", "end"), by)
+    return pairs.select("row", "before").drop_nulls()
 
 
 def _kept(line: pl.DataFrame, edges: pl.DataFrame) -> pl.DataFrame:
@@ -172,9 +172,9 @@ def _kept(line: pl.DataFrame, edges: pl.DataFrame) -> pl.DataFrame:
     return edges.filter((since <= at) & down).select(pl.col("row", "before").cast(pl.UInt32))
 
 
-def _placed(line: pl.DataFrame, found: pl.DataFrame, name: str) -> pl.Series:
-    """`before` of the rows of `found` at their places among all operations; null elsewhere."""
-    return scattered(line.height, found.get_column("row"), found.get_column("before")).alias(name)
+def _placed(line: pl.DataFrame, edges: pl.DataFrame, name: str) -> pl.Series:
+    """`before` of the rows of `edges` at their places among all operations; null elsewhere."""
+    return scattered(line.height, edges.get_column("row"), edges.get_column("before")).alias(name)
 
 
 #: What a call does: it blocks until a device is done, it launches, or neither.
@@ -197,8 +197,8 @@ def _outermost(calls: pl.DataFrame) -> pl.Series:
     line = line.with_columns(thread=first.cum_sum())
     reached = pl.col("end").cum_max().shift(1).over("thread")
     inside = (reached >= pl.col("end")) & (pl.col("start") < pl.col("end"))
-    found = line.select("row", before=pl.when(~inside.fill_null(value=False)).then("row").forward_fill())
-    return _placed(calls, found, "outer")
+    rows = line.select("row", before=pl.when(~inside.fill_null(value=False)).then("row").forward_fill())
+    return _placed(calls, rows, "outer")
 
 
 def _kinds(report: Report, calls: pl.DataFrame) -> pl.Series:
@@ -216,7 +216,7 @@ def _before_in_process(calls: pl.DataFrame) -> pl.Series:
 
     Of several that ended at once the longest, then the one with the lower row.
     """
-    found = [pl.DataFrame(schema=_EDGE)]
+    frames = [pl.DataFrame(schema=_EDGE)]
     outermost = calls.filter(pl.col("outer") == pl.col("row")).select("row", "process_id", "start", "end")
     ties = (-pl.col("start"), -pl.col("row").cast(pl.Int64))
     for part in parts_by(outermost, ["process_id"]).values():
@@ -225,8 +225,8 @@ def _before_in_process(calls: pl.DataFrame) -> pl.Series:
         place, rows = line.get_column("place"), line.get_column("row")
         after = pl.concat([rows.clear(1), rows])  # of a number of calls the last one
         before = gathered(after, begun.zip_with(begun < place, place))
-        found.append(pl.DataFrame([rows, before.alias("before")]))
-    return _placed(calls, pl.concat(found), "process_before")
+        frames.append(pl.DataFrame([rows, before.alias("before")]))
+    return _placed(calls, pl.concat(frames), "process_before")
 
 
 class Dependencies(NamedTuple):

@@ -58,12 +58,12 @@ class HostLine(NamedTuple):
 
 def host_line(report: Report, graph: Dependencies) -> HostLine:
     """The calls of the processes in scope, at any time."""
-    every = graph.calls.with_row_index("row")
-    own = every.filter(pl.col("outer") == pl.col("row"))
+    all_calls = graph.calls.with_row_index("row")
+    outermost = all_calls.filter(pl.col("outer") == pl.col("row"))
     order = ["row", "process_id", "thread_id", "start", "end", "kind", "process_before"]
-    calls = in_order_of(own.select(order), (*THREAD, "start"), ("end", "row")).with_row_index("place")
-    places = scattered(every.height, calls.get_column("row"), calls.get_column("place"))
-    around = gathered(places, every.get_column("outer"))
+    calls = in_order_of(outermost.select(order), (*THREAD, "start"), ("end", "row")).with_row_index("place")
+    places = scattered(all_calls.height, calls.get_column("row"), calls.get_column("place"))
+    around = gathered(places, all_calls.get_column("outer"))
     waits = _waits(report, graph, around)
     calls = calls.with_columns(
         handover=gathered(places, calls.get_column("process_before")),
@@ -78,10 +78,10 @@ def _segments(calls: pl.DataFrame) -> pl.DataFrame:
     )
     gap = pl.when("first").then(0).otherwise(pl.col("start") - pl.col("end").shift(1))
     elsewhere = pl.col("first") | (pl.col("handover") != pl.col("place") - 1)
-    known = calls.with_columns(first=first).with_columns(gap=gap, handover=pl.when(elsewhere).then("handover"))
+    rows = calls.with_columns(first=first).with_columns(gap=gap, handover=pl.when(elsewhere).then("handover"))
     begins = pl.col("first") | pl.col("handover").is_not_null()
     opens = begins | pl.col("blocks").shift(1).fill_null(value=False)
-    return known.with_columns(begins=begins, segment=opens.cum_sum().cast(pl.UInt32)).drop("process_before")
+    return rows.with_columns(begins=begins, segment=opens.cum_sum().cast(pl.UInt32)).drop("process_before")
 
 
 def _waits(report: Report, graph: Dependencies, places: pl.Series) -> pl.DataFrame:
@@ -102,15 +102,15 @@ def _waits(report: Report, graph: Dependencies, places: pl.Series) -> pl.DataFra
     recorded = recorded.join(recorded_work(report), on=["process_id", "record_id"])
     one = pl.col("scope").is_in(_OF_STREAM) & pl.col("stream").is_not_null()
     every = pl.col("scope").is_in(["device", "free"]) | ((pl.col("scope") == "stream") & pl.col("stream").is_null())
-    asked = calls.filter(every).select("place", "start", "process_id", "device")
-    asked = asked.join(work.select("process_id", "device", "number").unique(), on=["process_id", "device"])
+    pairs = calls.filter(every).select("place", "start", "process_id", "device")
+    pairs = pairs.join(work.select("process_id", "device", "number").unique(), on=["process_id", "device"])
     streams = [
         nearest(blocked.select("place", "start", *keys), work.select(*keys, "begun", "row"), ("start", "begun"), keys)
-        for blocked, keys in ((calls.filter(one), STREAM), (asked, ["number"]))
+        for blocked, keys in ((calls.filter(one), STREAM), (pairs, ["number"]))
     ]
     events, staged = recorded.select("place", row="behind"), staged_copies(report)
     last = _ended_last(report, calls.join(staged, on="call_row", how="anti"))
-    edges = pl.concat([events, *(found.select("place", "row") for found in streams), full, copied, last]).drop_nulls()
+    edges = pl.concat([events, *(rows.select("place", "row") for rows in streams), full, copied, last]).drop_nulls()
     # what had ended when the call did
     ended_by = pl.DataFrame([places.alias("place"), graph.calls.get_column("end").alias("until")])
     blocking = pl.col("place").is_in(edges.get_column("place").unique().implode())
@@ -131,11 +131,11 @@ def _ended_last(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     stream = pl.col("scope").is_in(_OF_STREAM) & pl.col("stream").is_null()
     event = (pl.col("scope") == "event") & pl.col("record_id").is_null()
     untold = pl.col("behind").is_null() & (stream | event) & (pl.col("end") - pl.col("start") > LATENCY_NS)
-    told, asked = calls.filter(~moved), calls.filter(moved | calls.select(untold).to_series())
+    unmoved, searched = calls.filter(~moved), calls.filter(moved | calls.select(untold).to_series())
     work = operations(report).filter(~migrated(report)).select("process_id", "row", ended="end").sort("ended", "row")
-    found = nearest(asked.select("place", "process_id", "start", "end"), work, ("end", "ended"), ["process_id"])
-    found = found.filter(pl.col("ended") > pl.col("start")).select("place", "row")
-    return pl.concat([told.select("place", row="behind"), found])
+    pairs = nearest(searched.select("place", "process_id", "start", "end"), work, ("end", "ended"), ["process_id"])
+    pairs = pairs.filter(pl.col("ended") > pl.col("start")).select("place", "row")
+    return pl.concat([unmoved.select("place", row="behind"), pairs])
 
 
 def _of_full_queues(graph: Dependencies, places: pl.Series) -> pl.DataFrame:
@@ -146,22 +146,22 @@ def _of_full_queues(graph: Dependencies, places: pl.Series) -> pl.DataFrame:
     line = in_order_of(line, ("stream", "begun"), ("row",)).with_columns(number=counted)
     done = in_order_of(launches.select("stream", "end", "row"), ("stream", "end"), ("row",))
     done = done.select("stream", behind="row", ended="end", done=counted + 1)
-    found = nearest(
+    pairs = nearest(
         line.filter(pl.col("returned") - pl.col("begun") > LATENCY_NS), done, ("returned", "ended"), ["stream"]
     )
     waited = (pl.col("number") + 1 - pl.col("done") >= _FULL) & (pl.col("ended") >= pl.col("begun"))
-    rows = found.filter(waited)
+    rows = pairs.filter(waited)
     place = gathered(places, rows.get_column("call")).alias("place")
     return pl.DataFrame([place, rows.get_column("behind").cast(pl.UInt32).alias("row")])
 
 
 def _of_host_functions(report: Report, graph: Dependencies, places: pl.Series) -> pl.DataFrame:
     """Operations that long enqueuing of host functions waited for, as for room: the one that ended last inside."""
-    asked = report.kind("api").get_column("name").is_in(names_that(report, _HOST_FUNCTION.match))
-    calls = graph.calls.select("process_id", "start", "end", place=places).filter(asked)
+    enqueues = report.kind("api").get_column("name").is_in(names_that(report, _HOST_FUNCTION.match))
+    calls = graph.calls.select("process_id", "start", "end", place=places).filter(enqueues)
     work = graph.operations.select("process_id", ended="end").with_row_index("row").sort("ended", "row")
-    found = nearest(calls.filter(pl.col("end") - pl.col("start") > _LONG_NS), work, ("end", "ended"), ["process_id"])
-    return found.filter(pl.col("ended") >= pl.col("start")).select("place", "row")
+    pairs = nearest(calls.filter(pl.col("end") - pl.col("start") > _LONG_NS), work, ("end", "ended"), ["process_id"])
+    return pairs.filter(pl.col("ended") >= pl.col("start")).select("place", "row")
 
 
 def _launches_of_long_streams(graph: Dependencies) -> pl.DataFrame:
@@ -343,18 +343,18 @@ def _nodes(line: HostLine, graph: Dependencies, collectives: pl.DataFrame, end: 
         calls.filter("begins").select(what=pl.lit("begin", _WHAT), row="place", at="start", then="end"),
         work.select(what=pl.lit("start", _WHAT), row="row", at="start", then="end"),
     ]
-    known = in_order_of(pl.concat(parts).filter(pl.col("at") <= end), ("at",), ("what", "then", "row"))
+    nodes = in_order_of(pl.concat(parts).filter(pl.col("at") <= end), ("at",), ("what", "then", "row"))
     origin, window = (
-        pl.DataFrame([(what, 0, at, 0)], schema=known.schema, orient="row")
+        pl.DataFrame([(what, 0, at, 0)], schema=nodes.schema, orient="row")
         for what, at in (("origin", 0), ("window", end))
     )
-    return pl.concat([origin, known, window]).with_row_index("node").drop("then")
+    return pl.concat([origin, nodes, window]).with_row_index("node").drop("then")
 
 
 def _numbers(line: HostLine, graph: Dependencies, nodes: pl.DataFrame) -> Numbers:
     def placed(what: str, size: int) -> pl.Series:
-        own = nodes.filter(pl.col("what") == what)
-        return scattered(size, own.get_column("row"), own.get_column("node"))
+        rows = nodes.filter(pl.col("what") == what)
+        return scattered(size, rows.get_column("row"), rows.get_column("node"))
 
     calls = line.calls.height
     work = graph.operations.height
@@ -393,17 +393,17 @@ def _edges(
         slack="at",
         place=pl.lit(None, pl.UInt32),
     )
-    every = in_order(pl.concat([edges.select(fixed.columns), fixed]), "target")
+    all_edges = in_order(pl.concat([edges.select(fixed.columns), fixed]), "target")
     follows = line.calls.select(pl.col("gap").filter(~pl.col("begins") & (pl.col("gap") >= 0)).median()).item()
-    return _lags(every, follows if isinstance(follows, float) else 0.0)
+    return _lags(all_edges, follows if isinstance(follows, float) else 0.0)
 
 
 def _from_finishes(edges: pl.DataFrame, graph: Dependencies, numbers: Numbers, zero: int) -> pl.DataFrame:
     """Edges from the end of a collective that ends with others lead from that node, in place of its start."""
-    own = edges.get_column("point").set(edges.get_column("point") >= graph.operations.height, None)
-    known = edges.with_columns(finish=gathered(numbers.finishes, own))
+    rows = edges.get_column("point").set(edges.get_column("point") >= graph.operations.height, None)
+    edges = edges.with_columns(finish=gathered(numbers.finishes, rows))
     ended = pl.col("finish").is_not_null()
-    return known.with_columns(
+    return edges.with_columns(
         source=pl.when(ended).then("finish").otherwise("source"),
         point=pl.when(ended).then(pl.lit(zero, pl.UInt32)).otherwise("point"),
     ).drop("finish")
@@ -425,22 +425,22 @@ def _lags(edges: pl.DataFrame, follows: float) -> pl.DataFrame:
     last = pl.col("target") == pl.lit(edges.item(-1, "target"), pl.UInt32)
     of_end = edges.filter(last)
     exact = of_end.select(((pl.col("kind") == "window") & (pl.col("slack") == 0)).any()).item()
-    told = pl.col("kind").is_in(["window"] if exact else ["tail", "cut"])
-    others = last & ~told if of_end.select(told.any()).item() else pl.lit(value=False)
+    counts = pl.col("kind").is_in(["window"] if exact else ["tail", "cut"])
+    others = last & ~counts if of_end.select(counts.any()).item() else pl.lit(value=False)
     rank = pl.when(others).then(pl.lit(LATEST)).otherwise("slack").alias("rank")
     order = in_order_of(edges.select("target", rank).with_row_index("edge"), ("target",), ("rank", "edge"))
     first = order.filter(pl.col("target") != pl.col("target").shift(1, fill_value=0)).get_column("edge")
     edges = edges.with_columns(binds=marked(edges.height, first))
     usual = _usual_lags(edges, follows)
     lags = usual[edges.get_column("kind").to_physical().cast(pl.UInt32)]
-    own = edges.select("target", "slack", "kind").with_row_index("edge")
-    own = own.filter(pl.col("kind").is_in(["own", "return", "transfer"]))
-    back = own.filter(pl.col("kind") != "own").group_by("target").agg(back=pl.col("slack").min().clip(0))
-    own = own.filter(pl.col("kind") != "return").join(back, on="target", how="left", maintain_order="left")
-    lags = lags.with_columns(column.scatter(own.get_column("edge"), own.get_column("back")) for column in lags)
+    ends = edges.select("target", "slack", "kind").with_row_index("edge")
+    ends = ends.filter(pl.col("kind").is_in(["own", "return", "transfer"]))
+    back = ends.filter(pl.col("kind") != "own").group_by("target").agg(back=pl.col("slack").min().clip(0))
+    ends = ends.filter(pl.col("kind") != "return").join(back, on="target", how="left", maintain_order="left")
+    lags = lags.with_columns(column.scatter(ends.get_column("edge"), ends.get_column("back")) for column in lags)
     keeps = pl.col("binds") | pl.col("kind").is_in(["cut"] if exact else ["cut", "tail"])
     least = (pl.when(~keeps & (pl.col(name) < pl.col("slack"))).then(name).otherwise("slack") for name in lags.columns)
-    return edges.hstack(lags).with_columns(one.alias(name) for name, one in zip(lags.columns, least, strict=True))
+    return edges.hstack(lags).with_columns(lag.alias(name) for name, lag in zip(lags.columns, least, strict=True))
 
 
 def _usual_lags(edges: pl.DataFrame, follows: float) -> pl.DataFrame:
@@ -457,43 +457,43 @@ def _usual_lags(edges: pl.DataFrame, follows: float) -> pl.DataFrame:
     unknown = pl.min_horizontal("least", pl.lit(launch, dtype=pl.Float64), most).clip(lower_bound=0)
     lag = pl.coalesce("usual", unknown, pl.lit(0))
     high = pl.coalesce("most", "usual", pl.min_horizontal("least", pl.lit(LATENCY_NS)))
-    told = pl.when(pl.col("kind").is_in(_OF_END)).then(0).when(pl.col("kind") == "thread").then(int(follows))
-    found = {"lag": told.otherwise(lag), "low": pl.lit(0), "high": told.otherwise(high)}
-    return kinds.select(one.floor().cast(pl.Int64).alias(name) for name, one in found.items())
+    fixed = pl.when(pl.col("kind").is_in(_OF_END)).then(0).when(pl.col("kind") == "thread").then(int(follows))
+    lags = {"lag": fixed.otherwise(lag), "low": pl.lit(0), "high": fixed.otherwise(high)}
+    return kinds.select(value.floor().cast(pl.Int64).alias(name) for name, value in lags.items())
 
 
 def _edge(
     kind: str, target: pl.Series | int, source: pl.Series, point: pl.Series | int, place: pl.Series | None = None
 ) -> pl.DataFrame:
     """Edges of one kind; a number is that of all."""
-    told = pl.DataFrame([source.alias("source")]).with_columns(target=target, point=point, place=place)
-    return told.select(pl.all().cast(pl.UInt32), kind=pl.lit(kind, _KIND))
+    edges = pl.DataFrame([source.alias("source")]).with_columns(target=target, point=point, place=place)
+    return edges.select(pl.all().cast(pl.UInt32), kind=pl.lit(kind, _KIND))
 
 
 def _of_operations(line: HostLine, graph: Dependencies, numbers: Numbers) -> list[pl.DataFrame]:
     """Edges to each operation: from earlier operations, and from its launch."""
     work, calls = graph.operations.with_row_index("row"), line.calls
-    zero, found = work.height + 2 * calls.height, []
+    zero, parts = work.height + 2 * calls.height, []
     # what a blocking call launches once it has waited starts as late as the host makes it
     staged = sure(gathered(calls.get_column("blocks"), gathered(line.places, work.get_column("call"))))
     for column, kind in _BEFORE.items():
-        known = work.drop_nulls(column)
-        before = work.select("start", "end")[known.get_column(column)]
+        following = work.drop_nulls(column)
+        before = work.select("start", "end")[following.get_column(column)]
         late = ((before.get_column("end") - before.get_column("start")) * _LATE).clip(upper_bound=_LATEST_NS)
-        over = before.get_column("end") - known.get_column("start") <= late
-        held = over & gathered(staged, known.get_column("row"))
+        over = before.get_column("end") - following.get_column("start") <= late
+        held = over & gathered(staged, following.get_column("row"))
         for chosen, name in ((over & ~held, kind), (held, "staged"), (~over, "overlap")):
-            source, rows = (known.get_column(one).filter(chosen) for one in (column, "row"))
+            source, rows = (following.get_column(key).filter(chosen) for key in (column, "row"))
             point, place = (zero, source) if name == "overlap" else (source, None)
-            found.append(_edge(name, gathered(numbers.starts, rows), gathered(numbers.starts, source), point, place))
+            parts.append(_edge(name, gathered(numbers.starts, rows), gathered(numbers.starts, source), point, place))
     places = gathered(line.places, work.get_column("call")).alias("place")
-    known = work.with_columns(places).drop_nulls("place")
-    ended = calls.select("end", "blocks")[known.get_column("place")]
-    late = (ended.get_column("end") <= known.get_column("start")) & ~ended.get_column("blocks")
+    launched = work.with_columns(places).drop_nulls("place")
+    ended = calls.select("end", "blocks")[launched.get_column("place")]
+    late = (ended.get_column("end") <= launched.get_column("start")) & ~ended.get_column("blocks")
     for chosen, name, first in ((late, "launch", work.height + calls.height), (~late, "early launch", work.height)):
-        rows, place = (known.get_column(one).filter(chosen) for one in ("row", "place"))
-        found.append(_edge(name, gathered(numbers.starts, rows), gathered(numbers.bases, place), place + first))
-    return found
+        rows, place = (launched.get_column(key).filter(chosen) for key in ("row", "place"))
+        parts.append(_edge(name, gathered(numbers.starts, rows), gathered(numbers.bases, place), place + first))
+    return parts
 
 
 def _ends(line: HostLine, numbers: Numbers, work: int, place: pl.Series) -> tuple[pl.Series, pl.Series]:
@@ -507,13 +507,13 @@ def _of_calls(line: HostLine, graph: Dependencies, numbers: Numbers) -> list[pl.
     calls, work = line.calls, graph.operations.height
     handed = calls.filter(pl.col("handover").is_not_null())
     place, before = handed.get_column("place"), handed.get_column("handover")
-    found = [_edge("handover", gathered(numbers.begins, place), *_ends(line, numbers, work, before), place)]
+    parts = [_edge("handover", gathered(numbers.begins, place), *_ends(line, numbers, work, before), place)]
     place = handed.filter(~pl.col("first")).get_column("place")
-    found.append(_edge("thread", gathered(numbers.begins, place), *_ends(line, numbers, work, place - 1), place))
+    parts.append(_edge("thread", gathered(numbers.begins, place), *_ends(line, numbers, work, place - 1), place))
     blocks = calls.filter("blocks").get_column("place")
-    found.append(_edge("own", gathered(numbers.ends, blocks), gathered(numbers.bases, blocks), blocks + work))
+    parts.append(_edge("own", gathered(numbers.ends, blocks), gathered(numbers.bases, blocks), blocks + work))
     rows, place = line.waits.get_column("row"), line.waits.get_column("place")
-    return [*found, _edge("return", gathered(numbers.ends, place), gathered(numbers.starts, rows), rows)]
+    return [*parts, _edge("return", gathered(numbers.ends, place), gathered(numbers.starts, rows), rows)]
 
 
 def _of_window(line: HostLine, graph: Dependencies, numbers: Numbers, node: int, end: int) -> list[pl.DataFrame]:
@@ -524,9 +524,9 @@ def _of_window(line: HostLine, graph: Dependencies, numbers: Numbers, node: int,
     work, calls = graph.operations.with_row_index("row").drop_nulls("stream"), line.calls
     size = graph.operations.height
     holds = pl.col("blocks") & ~pl.col("first") & (pl.col("start") < end) & (pl.col("end") > end)
-    known = calls.with_columns(held=holds.shift(-1, fill_value=False)).filter(pl.col("end") <= end)
+    returned = calls.with_columns(held=holds.shift(-1, fill_value=False)).filter(pl.col("end") <= end)
     latest = pl.col("end") == pl.col("end").max()
-    over = known.group_by("process_id", maintain_order=True).agg(pl.col("place", "held").filter(latest).last())
+    over = returned.group_by("process_id", maintain_order=True).agg(pl.col("place", "held").filter(latest).last())
     held, over = over.filter("held").get_column("place") + 1, over.filter(~pl.col("held"))
     ended = work.filter(pl.col("end") <= end).group_by("stream", maintain_order=True)
     rows = ended.agg(pl.col("row").filter(latest).last()).get_column("row")

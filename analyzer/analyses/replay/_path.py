@@ -73,12 +73,12 @@ class Ending(NamedTuple):
 
 def ending_at(report: Report, low: int, high: int) -> Ending:
     """The end of a window; the operation is of the device and the processes in scope."""
-    scope, own = report.scope, pl.col("stream").is_not_null() & (pl.col("end") >= high)
+    scope, chosen = report.scope, pl.col("stream").is_not_null() & (pl.col("end") >= high)
     if scope.device is not None:
-        own &= pl.col("device") == scope.device
+        chosen &= pl.col("device") == scope.device
     if scope.window is not None and scope.window.process is not None:
-        own &= pl.col("process_id") == scope.window.process
-    work = dependencies(report).operations.with_row_index("row").filter(own)
+        chosen &= pl.col("process_id") == scope.window.process
+    work = dependencies(report).operations.with_row_index("row").filter(chosen)
     first = work.sort(pl.col("start").clip(lower_bound=high - 1), "row").head(1)  # all that run then come first
     row, start, end = first.select("row", "start", "end").row(0) if first.height else (None, high, high)
     return Ending(network(report.whole, low, max(high, end)), row, max(high, start))
@@ -101,9 +101,9 @@ class Way(NamedTuple):
     operations: pl.DataFrame  # by row: call, cause while it runs, and when its call returned (ns)
 
 
-def way_of(report: Report, found: Ending) -> Way:
+def way_of(report: Report, last: Ending) -> Way:
     """What walks from the end of a window lead along."""
-    net, graph, row = found.network, dependencies(report), found.row
+    net, graph, row = last.network, dependencies(report), last.row
     at, calls = net.nodes.get_column("at"), net.line.calls
     values = point_values(net.line, recorded_values(net.line, graph))
     edges = net.edges.filter("binds").select("source", "kind", "point", "place")
@@ -112,9 +112,9 @@ def way_of(report: Report, found: Ending) -> Way:
     over = (begun + gathered(values, edges.get_column("point"))).alias("over")
     links = edges.hstack([begun, over, *net.nodes])
     if row is not None:
-        start, finish = (one.item(row) for one in (net.numbers.starts, net.numbers.finishes))
+        start, finish = (nodes.item(row) for nodes in (net.numbers.starts, net.numbers.finishes))
         source, point = (start, row) if finish is None else (finish, len(values) - 1)
-        end = (source, "cut", point, row, at.item(source), found.at, found.at, "window", 0)
+        end = (source, "cut", point, row, at.item(source), last.at, last.at, "window", 0)
         links = pl.concat([links, pl.DataFrame([end], schema=links.schema, orient="row")])
     sized = last_arrivals(report).filter("sized").get_column("row")
     running = pl.Series(CAUSES, dtype=_CAUSE)[operations(report).get_column("rank").cast(pl.UInt32)]
@@ -142,8 +142,8 @@ def walk(
         node = before
     passed = links[pl.Series([*seen], dtype=pl.UInt32)].with_row_index("order")
     parts = [
-        _pieces(one, passed.filter(way=number), shift).with_columns(way=pl.lit(number))
-        for number, (one, shift) in enumerate(zip(ways, shifts, strict=True))
+        _pieces(way, passed.filter(way=number), shift).with_columns(way=pl.lit(number))
+        for number, (way, shift) in enumerate(zip(ways, shifts, strict=True))
     ]
     # before all that is known, or where the walk came back: events of one instant that wait for each other
     rest = {
@@ -227,16 +227,16 @@ def path(report: Report) -> pl.DataFrame:
     host), call (row of the api events: what the piece is of, or leads to, or what launched the operation),
     process_id, thread_id and at (the host thread and time at which that was asked for).
     """
-    sides, found = span(report), ending(report)
-    if sides is None or found is None:
+    sides, last = span(report), ending(report)
+    if sides is None or last is None:
         return pl.DataFrame(schema=PATH)
-    way = way_of(report, found)
+    way = way_of(report, last)
     pieces = walk([way], way.links.with_columns(way=pl.lit(0)), sides)
     call, row = pieces.get_column("call"), pieces.get_column("row")
     process, thread, at = (gathered(dependencies(report).calls.get_column(name), call) for name in (*THREAD, "start"))
     if process.has_nulls():
-        own = gathered(operations(report).get_column("process_id"), row)
-        process = process.zip_with(process.is_not_null(), own)
+        of_row = gathered(operations(report).get_column("process_id"), row)
+        process = process.zip_with(process.is_not_null(), of_row)
     return pieces.with_columns(process, thread, at.alias("at")).select(*PATH)
 
 
@@ -301,9 +301,9 @@ def _lines(table: pl.DataFrame, spans: pl.DataFrame) -> Lines:
 def _around(pieces: pl.DataFrame, lines: Lines, names: pl.Series) -> pl.DataFrame:
     """Adds to each piece the name of what `lines` have at it: of the host, cut by that; else where it was asked for."""
     running = pieces.get_column("cause").is_in(ON_HOST)
-    asked = pieces.filter(~running)
-    told = asked.hstack([gathered(names, on_lines(lines, asked)).alias("name")])
-    return pl.concat([_cut(pieces.filter(running), lines, names), told])
+    others = pieces.filter(~running)
+    named = others.hstack([gathered(names, on_lines(lines, others)).alias("name")])
+    return pl.concat([_cut(pieces.filter(running), lines, names), named])
 
 
 def _cut(pieces: pl.DataFrame, lines: Lines, names: pl.Series) -> pl.DataFrame:

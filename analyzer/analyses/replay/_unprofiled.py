@@ -117,26 +117,26 @@ def runs_without(report: Report, steady: SteadyPart | None, busy_ns: float) -> B
 
 def iteration_of(runs: Sequence[BareRun], rank: int | None, steady: SteadyPart, busy_ns: float) -> BareIteration | None:
     """An iteration of the steady part without a profiler, by runs of a rank, or of the first where none is of it."""
-    ranks = {one.rank for one in runs}
-    wanted = rank if rank in ranks else min(ranks, key=lambda one: -1 if one is None else one, default=None)
-    runs = [one for one in runs if one.rank == wanted]
+    ranks = {run.rank for run in runs}
+    chosen = rank if rank in ranks else min(ranks, key=lambda number: -1 if number is None else number, default=None)
+    runs = [run for run in runs if run.rank == chosen]
     rows = steady.rows.filter(pl.col("name") == steady.each).sort("start_ns")
     windows, recorded = rows.get_column("window"), rows.get_column("dur_ns")
     first, last = (windows.index_of(steady.run.item(at, "window")) for at in (0, -1))
     if first is None or last is None:
         return None
     loop = steady.found_by.removeprefix(BY_LOOPS).strip() if steady.found_by.startswith(BY_LOOPS) else None
-    told = [lengths_of(run.starts_ns, loop or steady.each, windows.len(), first, last) for run in runs]
-    known = [one for one in told if one is not None]
-    if not known:
+    by_run = [lengths_of(run.starts_ns, loop or steady.each, windows.len(), first, last) for run in runs]
+    measured = [pair for pair in by_run if pair is not None]
+    if not measured:
         return None
-    means_ns = [_mean(pl.Series(lengths), recorded.slice(first, last - first)) for _, lengths in known]
-    every = pl.Series([ns for _, lengths in known for ns in lengths])
-    low, high = (max(every.quantile(part, "nearest") or 0.0, busy_ns) for part in (_TENTH, 1 - _TENTH))
+    means_ns = [_mean(pl.Series(lengths), recorded.slice(first, last - first)) for _, lengths in measured]
+    all_ns = pl.Series([ns for _, lengths in measured for ns in lengths])
+    low, high = (max(all_ns.quantile(part, "nearest") or 0.0, busy_ns) for part in (_TENTH, 1 - _TENTH))
     runs_ns, recorded_ns = tuple(max(ns, busy_ns) for ns in means_ns), steady.ns / steady.number
     if not statistics.median(runs_ns):
         return None
-    mark, host_ns = known[0][0], statistics.median(means_ns)
+    mark, host_ns = measured[0][0], statistics.median(means_ns)
     return BareIteration(
         *(statistics.median(runs_ns), recorded_ns, runs_ns, low, high, mark),
         by_device=host_ns <= busy_ns,
@@ -185,14 +185,14 @@ def lengths_of(
     alike = [name for name, counts in fits.items() if len(starts_ns[name]) in counts]
     if not alike:
         return None
-    name = min(alike, key=lambda one: (one != each, [*OF_TORCH.values(), ""].index(_called(one))))
+    name = min(alike, key=lambda mark: (mark != each, [*OF_TORCH.values(), ""].index(_called(mark))))
     return name, [later - start for start, later in pairwise(starts_ns[name][first : last + 1])]
 
 
-def _words(one: BareIteration) -> str:
+def _words(iteration: BareIteration) -> str:
     """What tells an iteration, in a sentence."""
-    mark = shortened(one.mark, _LONGEST)
-    return _called(one.mark) or (f"the passes of {mark}" if one.of_loop else repr(mark))
+    mark = shortened(iteration.mark, _LONGEST)
+    return _called(iteration.mark) or (f"the passes of {mark}" if iteration.of_loop else repr(mark))
 
 
 def _called(mark: str) -> str:
@@ -202,38 +202,40 @@ def _called(mark: str) -> str:
 
 def corrected_sentence(bare: Bare, tool: str, slower: float, ns: float) -> str:
     """A sentence on what an iteration of `ns` took while `tool` recorded it, on a page of times without it."""
-    one = bare.iteration
-    if one is None:
+    iteration = bare.iteration
+    if iteration is None:
         return ""
-    mark = _words(one)
+    mark = _words(iteration)
     if slower <= 1 + SAME:
         return f"A run without {tool} took about as long, by {mark}."
-    if one.by_device:
+    if iteration.by_device:
         ahead = f"in a run without it the host is ahead of the GPU, by {mark}"
         return f"While {tool} recorded, it took {time(ns * slower)}, up to {times(slower)} as long: {ahead}."
     took = f"{time(ns * slower)}, {times(slower)} as long"
-    apart = f", in which it took {time(one.ns)}" if abs(one.ns / ns - 1) > SAME else ""
+    apart = f", in which it took {time(iteration.ns)}" if abs(iteration.ns / ns - 1) > SAME else ""
     return f"While {tool} recorded, it took {took}: a run without it tells, by {mark}{apart}."
 
 
 def bare_sentence(bare: Bare, tool: str) -> str:
     """A sentence on the runs without a profiler, beside a report of `tool`."""
-    one = bare.iteration
-    if one is None:
+    iteration = bare.iteration
+    if iteration is None:
         return f"Without a profiler the program took {time(statistics.median(bare.programs_ns))} from start to end."
-    mark = _words(one)
-    how = "as long as the GPU works" if one.by_device else f"by {mark}"
-    spread = one.spread_ns / one.ns
-    varies = f"; its {len(one.runs_ns)} runs vary by {percent(spread)}" if spread > _VARIES else ""
-    range_of = f"{time(one.low_ns)} to {time(one.high_ns)}, " if one.high_ns > one.low_ns else ""
-    least = "at least " if one.by_device else ""
-    text = f"Without {tool} it took {least}{time(one.ns)} ({range_of}{how}{varies})"
-    ratio = one.recorded_ns / one.ns
-    if one.low_ns <= one.recorded_ns <= one.high_ns or abs(ratio - 1) <= SAME:
+    mark = _words(iteration)
+    how = "as long as the GPU works" if iteration.by_device else f"by {mark}"
+    spread = iteration.spread_ns / iteration.ns
+    varies = f"; its {len(iteration.runs_ns)} runs vary by {percent(spread)}" if spread > _VARIES else ""
+    range_of = (
+        f"{time(iteration.low_ns)} to {time(iteration.high_ns)}, " if iteration.high_ns > iteration.low_ns else ""
+    )
+    least = "at least " if iteration.by_device else ""
+    text = f"Without {tool} it took {least}{time(iteration.ns)} ({range_of}{how}{varies})"
+    ratio = iteration.recorded_ns / iteration.ns
+    if iteration.low_ns <= iteration.recorded_ns <= iteration.high_ns or abs(ratio - 1) <= SAME:
         return f"{text}, about as long."
     if ratio < 1:
         return f"{text}, longer than recorded: its runs vary."
-    return f"{text}: recorded, {'up to ' if one.by_device else ''}{times(ratio)} as long."
+    return f"{text}: recorded, {'up to ' if iteration.by_device else ''}{times(ratio)} as long."
 
 
 #: Reports of more operations and calls are not corrected: each of some ten replays takes 3 µs of each.
@@ -266,32 +268,32 @@ def _measured(report: Report) -> Unslowed | None:
     bare, steady = bare_of(report), known_steady_part(report)
     if bare is None or bare.iteration is None or steady is None or not replayable(report, _MOST):
         return None
-    one, view = bare.iteration, report.narrow(window=steady.window)
-    if one.ns > one.recorded_ns * (1 + HOSTS_DIFFER):
+    iteration, view = bare.iteration, report.narrow(window=steady.window)
+    if iteration.ns > iteration.recorded_ns * (1 + HOSTS_DIFFER):
         return None
-    near, took = max(NEAR, one.spread_ns / one.ns / 2), cache(window_without(view))
-    longest_ns = took(HostTime(1 + HOSTS_DIFFER, inf)) if one.ns > one.recorded_ns * (1 + near) else inf
-    if longest_ns < one.ns * steady.number * (1 - near):
+    near, took = max(NEAR, iteration.spread_ns / iteration.ns / 2), cache(window_without(view))
+    longest_ns = took(HostTime(1 + HOSTS_DIFFER, inf)) if iteration.ns > iteration.recorded_ns * (1 + near) else inf
+    if longest_ns < iteration.ns * steady.number * (1 - near):
         return None
-    if one.host_ns <= _AHEAD * one.ns:
+    if iteration.host_ns <= _AHEAD * iteration.ns:
         # far ahead of the device the host waits for nothing: it takes as long as if the device took no time
-        alone, host_ns = cache(window_without(view, device=False)), one.host_ns * steady.number
+        alone, host_ns = cache(window_without(view, device=False)), iteration.host_ns * steady.number
         if alone(HostTime(_NOTHING, inf)) <= host_ns:
             return fitted(alone, min(host_ns, alone(AS_RECORDED)), near)
     usual = BY_TOOL.get(report.meta.tool, UNCHANGED).usual
-    return fitted(took, one.ns * steady.number, near, usual)
+    return fitted(took, iteration.ns * steady.number, near, usual)
 
 
 def hosts_of(report: Report) -> Unslowed:
     """What is left of the host's time of a report, or a part of one, without its profiler: measured, else estimated."""
     estimate = BY_TOOL.get(report.meta.tool, UNCHANGED)
-    known = report.source.host if isinstance(report.source, Moved) else _measured(report)
-    if known is None:
+    measured = report.source.host if isinstance(report.source, Moved) else _measured(report)
+    if measured is None:
         return estimate
-    if known.least.kept > _NOTHING:
-        return known
+    if measured.least.kept > _NOTHING:
+        return measured
     # the device limits the program whatever the host takes, which tells nothing of the host but how much it is at most
-    return Unslowed(*(one if one.kept < known.most.kept else known.most for one in estimate))
+    return Unslowed(*(one if one.kept < measured.most.kept else measured.most for one in estimate))
 
 
 @once_per_process
@@ -302,8 +304,8 @@ def corrected(report: Report) -> Report | None:
     reports of more than 262,144 operations and calls, and of one that is without its profiler.
     """
     bare, steady = bare_of(report), known_steady_part(report)
-    one = None if bare is None or report.meta.slower is not None else bare.iteration
-    if steady is None or one is None or one.recorded_ns <= one.ns * (1 + SAME):
+    iteration = None if bare is None or report.meta.slower is not None else bare.iteration
+    if steady is None or iteration is None or iteration.recorded_ns <= iteration.ns * (1 + SAME):
         return None
     host = _measured(report)
     if host is None:
@@ -311,8 +313,8 @@ def corrected(report: Report) -> Report | None:
 
     new = unprofiled(report, host, steady.window)
     part = known_steady_part(new)
-    ns = one.ns if part is None else part.ns / part.number
-    return replace(new, meta=replace(new.meta, slower=one.recorded_ns / max(ns, 1)))
+    ns = iteration.ns if part is None else part.ns / part.number
+    return replace(new, meta=replace(new.meta, slower=iteration.recorded_ns / max(ns, 1)))
 
 
 def without(report: Report) -> Report:
@@ -378,10 +380,10 @@ class Clock(NamedTuple):
 
         if self.recorded.is_empty():
             return recorded_ns
-        times, known, new = (of.to_numpy() for of in (recorded_ns.fill_null(0), self.recorded, self.new))
-        inside = np.clip(times, known[0], known[-1])
+        times, recorded, new = (of.to_numpy() for of in (recorded_ns.fill_null(0), self.recorded, self.new))
+        inside = np.clip(times, recorded[0], recorded[-1])
         # relative to the first: whole ns of a clock since 1970 do not fit the 53 bits of a float
-        since = np.interp(inside - known[0], known - known[0], new - new[0])
+        since = np.interp(inside - recorded[0], recorded - recorded[0], new - new[0])
         moved = np.rint(since).astype(np.int64) + new[0] + (times - inside)
         return pl.Series(_MOVED, moved).set(recorded_ns.is_null(), None)
 
@@ -402,11 +404,11 @@ def unprofiled(report: Report, host: Unslowed, window: Window | None = None) -> 
     if window is not None and (host.usual.reach_ns == inf or host.usual.far < 1):
         net = net._replace(start=window.start_ns or 0)
     state = without_profiler(everything, net, as_recorded(net), host.usual)
-    every = replayed(net, state).times
-    times = gathered(pl.Series(every, dtype=pl.Int64), net.steps)
+    steps_ns = replayed(net, state).times
+    times = gathered(pl.Series(steps_ns, dtype=pl.Int64), net.steps)
     starts_by_id = _starts(everything, net, times)
     moved = Moved(everything, starts_by_id, _clocks(net, times, point_values(net.line, state.values)), host)
-    meta = replace(report.meta, end_ns=None if report.meta.end_ns is None else every[-1])
+    meta = replace(report.meta, end_ns=None if report.meta.end_ns is None else steps_ns[-1])
     beside = ("beside", "sampled", "counted", "bare", "captured_in", "labels")
     return Report(meta, moved, **{name: getattr(report, name) for name in beside})
 
@@ -458,7 +460,7 @@ class Moved:
         With the operations that were replayed, as of :func:`_starts`, and the clock of each thread with calls.
         """
         self._report, self._starts, self._clocks, usual = report, starts, clocks, host.usual
-        by_size = sorted(clocks.items(), key=lambda one: len(one[1].recorded), reverse=True)
+        by_size = sorted(clocks.items(), key=lambda item: len(item[1].recorded), reverse=True)
         self._main = by_size[0][1] if by_size else Clock(*2 * (pl.Series(dtype=pl.Int64),))
         self._of_process = {process: clock for (process, _), clock in reversed(by_size)}
         self.host = Unslowed(*(one._replace(kept=one.kept / usual.kept, far=one.far / usual.far) for one in host))
@@ -508,8 +510,8 @@ class Moved:
 
     def _of_device(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Operations; those that were not replayed start as host events do, and collectives end with the last rank."""
-        known = rows.select("event_id").join(self._starts, on="event_id", how="left", maintain_order="left")
-        moved, until = known.get_column(_MOVED), known.get_column(_UNTIL)
+        joined = rows.select("event_id").join(self._starts, on="event_id", how="left", maintain_order="left")
+        moved, until = joined.get_column(_MOVED), joined.get_column(_UNTIL)
         starts = moved.zip_with(moved.is_not_null(), self._of_host(rows, "start_ns"))
         return rows.with_columns(start_ns=starts, dur_ns=pl.coalesce(until - starts, "dur_ns"))
 
@@ -542,13 +544,13 @@ def sides(report: Report) -> dict[int, list[Side]]:
     spans = {device: (start, end) for device, start, end in windows(report).iter_rows()}
     by_span = {}
     for span in {*spans.values()}:
-        known = network(report.whole, *span)
+        net = network(report.whole, *span)
         states = [
-            without_profiler(report.whole, known, as_recorded(known, lags), host)
+            without_profiler(report.whole, net, as_recorded(net, lags), host)
             for host, lags in zip(hosts_of(report), ("lag", "low", "high"), strict=True)
         ]
-        ends = [one.end for one in replays(known, states)]
-        by_span[span] = [Side(known, state, end) for state, end in zip(states, ends, strict=True)]
+        ends = [replay.end for replay in replays(net, states)]
+        by_span[span] = [Side(net, state, end) for state, end in zip(states, ends, strict=True)]
     return {device: by_span[span] for device, span in spans.items()}
 
 
@@ -581,9 +583,9 @@ def estimated(view: Report, steady: SteadyPart) -> Estimate | None:
     """
     if not _estimable(view):
         return None
-    known = sides(view)
-    of_device = known.get(steady.device or 0) or next(iter(known.values()))
-    usual, least, longest = ((one.end - one.network.start) / steady.number for one in of_device)
+    by_device = sides(view)
+    of_device = by_device.get(steady.device or 0) or next(iter(by_device.values()))
+    usual, least, longest = ((side.end - side.network.start) / steady.number for side in of_device)
     return Estimate(usual, least * (1 - NEAR), longest * (1 + NEAR))
 
 

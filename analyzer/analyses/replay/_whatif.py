@@ -77,21 +77,21 @@ def replayed(network: Network, state: Changed) -> Replayed:
 def replays(network: Network, states: Sequence[Changed]) -> list[Replayed]:
     """The same for each of `states`: lists of the sources, the same for all, are made once."""
     point = network.edges.get_column("point")
-    found = [Replayed([0], gathered(point_values(network.line, one.values), point) + one.lags) for one in states]
-    with_none = [pl.concat([one.lags.alias("lag"), pl.Series("lag", [0], dtype=pl.Int64)]) for one in found]
+    runs = [Replayed([0], gathered(point_values(network.line, state.values), point) + state.lags) for state in states]
+    with_none = [pl.concat([run.lags.alias("lag"), pl.Series("lag", [0], dtype=pl.Int64)]) for run in runs]
     for part in network.rows.iter_slices(_SLICE):
-        sources = [part.get_column(one).to_list() for one in ("a", "b")]
-        for (times, _), lags in zip(found, with_none, strict=True):
-            known, append = [gathered(lags, part.get_column(one)).to_list() for one in _EDGES], times.append
-            for a, lag, b, other in zip(sources[0], known[0], sources[1], known[1], strict=True):
+        sources = [part.get_column(name).to_list() for name in ("a", "b")]
+        for (times, _), lags in zip(runs, with_none, strict=True):
+            delays, append = [gathered(lags, part.get_column(name)).to_list() for name in _EDGES], times.append
+            for a, lag, b, other in zip(sources[0], delays[0], sources[1], delays[1], strict=True):
                 left, right = times[a] + lag, times[b] + other
                 append(left if left > right else right)  # noqa: FURB136 - max() takes twice as long
-    return found
+    return runs
 
 
-def path(network: Network, found: Replayed) -> list[int]:
+def path(network: Network, replay: Replayed) -> list[int]:
     """The edges that the end of the window waited for one after the other, the last first."""
-    lags, times = found.lags, found.times
+    lags, times = replay.lags, replay.times
     step, edges, none = len(times) - 1, list[int](), len(lags)
     while step and times[step] > network.start:
         a, a_edge, b, b_edge = network.rows.row(step - 1)
@@ -124,9 +124,9 @@ def _with_shorter(network: Network, state: Changed, shorter: pl.DataFrame) -> Ch
     rows = shorter.group_by("row").agg(pl.col("saved_ns").sum().cast(pl.Int64))
     at = rows.get_column("row").cast(pl.UInt32)
     inside = inside_window(network, network.graph.operations.select("start", "end")[at]).alias("inside")
-    known = rows.with_columns(inside, gathered(state.values.durations, at).alias("now"))
+    rows = rows.with_columns(inside, gathered(state.values.durations, at).alias("now"))
     saved = pl.when(pl.col("inside") > 0).then(pl.min_horizontal("now", "saved_ns", "inside")).otherwise(0)
-    new = known.select(pl.col("now") - saved).to_series()
+    new = rows.select(pl.col("now") - saved).to_series()
     return with_durations(network, state, state.values.durations.clone().scatter(at, new))
 
 
@@ -138,8 +138,8 @@ def _launched_at_once(network: Network, state: Changed, calls: pl.Series) -> Cha
     edges, line, work = network.edges, network.line.calls, network.graph.operations
     lag = edges.select(pl.col("slack").filter(pl.col("binds") & (pl.col("kind") == "launch")).median()).item()
     outer = marked(network.graph.calls.height, gathered(network.graph.calls.get_column("outer"), calls).drop_nulls())
-    made = sure(gathered(outer, work.get_column("call"))) & (work.get_column("start") >= network.start)
-    launched = marked(network.nodes.height, network.numbers.starts.filter(made).drop_nulls())
+    of_calls = sure(gathered(outer, work.get_column("call"))) & (work.get_column("start") >= network.start)
+    launched = marked(network.nodes.height, network.numbers.starts.filter(of_calls).drop_nulls())
     lags = capped(state.lags, gathered(launched, edges.get_column("target")), _whole(lag))
     inside = line.get_column("start").is_between(network.start, network.end)
     others = (pl.col("end") - pl.col("start")).filter(inside & (pl.col("kind") == "launch") & ~pl.col("blocks"))
@@ -316,16 +316,16 @@ def window_without(report: Report, *, device: bool = True) -> Callable[[HostTime
 
     Of those that began before the window what lies in it stays.
     """
-    known, gone = prepared(report), None
+    net, gone = prepared(report), None
     if not device:
         kernels = operations(report.whole).get_column("kind").cast(pl.String).is_in(["kernel", "graph"])
-        gone = kernels & (known.graph.operations.get_column("start") >= known.start)
+        gone = kernels & (net.graph.operations.get_column("start") >= net.start)
 
     def took(host: HostTime) -> int:
-        state = changed(report, known, Changes(host=host))
+        state = changed(report, net, Changes(host=host))
         if gone is not None:
-            state = with_durations(known, state, state.values.durations.set(gone, 0))
-        return replayed(known, state).end - known.start
+            state = with_durations(net, state, state.values.durations.set(gone, 0))
+        return replayed(net, state).end - net.start
 
     return took
 
@@ -333,38 +333,38 @@ def window_without(report: Report, *, device: bool = True) -> Callable[[HostTime
 def whatif_of(  # noqa: PLR0913 - what a change is made of
     report: Report,
     changes: Changes,
-    told: Sequence[str],
+    options: Sequence[str],
     *,
     each: bool,
     measured_ns: float | None,
     configuration: Configuration | None = None,
 ) -> WhatIf:
-    """Result of `changes` in the report's window, which are `told` as options; with `each` of single changes, too.
+    """Result of `changes` in the report's window, which are the `options`; with `each` of single changes, too.
 
     `measured_ns` is what the window takes without the profiler, where that is known.
     """
-    known, took = prepared(report), cache(window_without(report))
-    asked, kernels = configuration and _configuration.resolved(report, configuration), None
-    if asked and asked != _configuration.SAME:
-        kernels = _configuration.factors(report, asked)
+    net, took = prepared(report), cache(window_without(report))
+    resolved, kernels = configuration and _configuration.resolved(report, configuration), None
+    if resolved and resolved != _configuration.SAME:
+        kernels = _configuration.factors(report, resolved)
     usual = BY_TOOL.get(report.meta.tool, UNCHANGED).usual
     hosts = UNCHANGED if measured_ns is None else fitted(took, measured_ns, NEAR, usual)
-    now = _replayed(report, known, Changes(host=hosts.usual))
-    then, state = _replayed(report, known, _on_side(changes, kernels, "usual")._replace(host=hosts.usual))
-    low, high = _bounds(report, known, changes, hosts, kernels)
-    window, now_ns = report.scope.window, now[0].end - known.start
+    now = _replayed(report, net, Changes(host=hosts.usual))
+    then, state = _replayed(report, net, _on_side(changes, kernels, "usual")._replace(host=hosts.usual))
+    low, high = _bounds(report, net, changes, hosts, kernels)
+    window, now_ns = report.scope.window, now[0].end - net.start
     return WhatIf(
         meta=report.meta,
-        changes=(*(asked.options() if asked else ()), *told),
+        changes=(*(resolved.options() if resolved else ()), *options),
         iterations=window.count if window else None,
         each=(window.each if window else None) or "",
         now_ns=now_ns,
-        then_ns=then.end - known.start,
+        then_ns=then.end - net.start,
         low_ns=low,
         high_ns=high,
         amdahl_ns=max(now_ns - state.amdahl_ns, 0),
-        critical=tuple(_critical(report, known, now, (then, state))),
-        single=tuple(_each(report, known, hosts, now_ns)) if each else (),
+        critical=tuple(_critical(report, net, now, (then, state))),
+        single=tuple(_each(report, net, hosts, now_ns)) if each else (),
         measured_ns=measured_ns,
         host_kept=hosts.usual.kept,
         host_kept_low=hosts.least.kept,
@@ -372,9 +372,9 @@ def whatif_of(  # noqa: PLR0913 - what a change is made of
     )
 
 
-def _replayed(report: Report, known: Network, changes: Changes, lags: str = "lag") -> tuple[Replayed, Changed]:
-    state = changed(report, known, changes, lags)
-    return replayed(known, state), state
+def _replayed(report: Report, net: Network, changes: Changes, lags: str = "lag") -> tuple[Replayed, Changed]:
+    state = changed(report, net, changes, lags)
+    return replayed(net, state), state
 
 
 def _on_side(changes: Changes, kernels: pl.DataFrame | None, side: str) -> Changes:
@@ -383,36 +383,36 @@ def _on_side(changes: Changes, kernels: pl.DataFrame | None, side: str) -> Chang
 
 
 def _bounds(
-    report: Report, known: Network, changes: Changes, hosts: Unslowed, kernels: pl.DataFrame | None = None
+    report: Report, net: Network, changes: Changes, hosts: Unslowed, kernels: pl.DataFrame | None = None
 ) -> tuple[int, int]:
     """The least and the most that the window takes: no replay tells it closer than two runs of a program agree."""
     ends = (
-        _replayed(report, known, _on_side(changes, kernels, side)._replace(host=host), side)[0].end
+        _replayed(report, net, _on_side(changes, kernels, side)._replace(host=host), side)[0].end
         for host, side in ((hosts.least, "low"), (hosts.most, "high"))
     )
-    low, high = (end - known.start for end in ends)
+    low, high = (end - net.start for end in ends)
     return int(low * (1 - NEAR)), math.ceil(high * (1 + NEAR))
 
 
 def _critical(
-    report: Report, known: Network, now: tuple[Replayed, Changed], then: tuple[Replayed, Changed]
+    report: Report, net: Network, now: tuple[Replayed, Changed], then: tuple[Replayed, Changed]
 ) -> list[Critical]:
     """The causes on the critical path, the longest then first."""
-    sides = [_parts(report, known, *one) for one in (now, then)]
-    found = [Critical(*key, sides[0][key], sides[1][key]) for key in {**sides[0], **sides[1]}]
-    return sorted(found, key=lambda one: (-one.then_ns, -one.now_ns, one.cause, one.name))
+    sides = [_parts(report, net, *replay) for replay in (now, then)]
+    causes = [Critical(*key, sides[0][key], sides[1][key]) for key in {**sides[0], **sides[1]}]
+    return sorted(causes, key=lambda row: (-row.then_ns, -row.now_ns, row.cause, row.name))
 
 
-def _parts(report: Report, net: Network, found: Replayed, state: Changed) -> Counter[tuple[str, str]]:
+def _parts(report: Report, net: Network, replay: Replayed, state: Changed) -> Counter[tuple[str, str]]:
     """Time on the critical path by cause and name; the sum is the window."""
-    edges = path(net, found)
+    edges = path(net, replay)
     size, calls = net.graph.operations.height, net.line.calls.height
     rows = net.edges.select("kind", "point", "place")[edges]
     values = point_values(net.line, state.values)
     without_gaps = point_values(net.line, state.values._replace(gaps=state.values.gaps * 0))
     work = operations(report.whole).select("kind", pl.col("name").cast(pl.String).fill_null(""))
     parts: Counter[tuple[str, str]] = Counter()
-    left, early = found.end - net.start, 0  # early: what begins before the end of what it follows, as a negative time
+    left, early = replay.end - net.start, 0  # early: what begins before the end of what it follows, as a negative time
     for edge, (kind, point, place) in zip(edges, rows.iter_rows(), strict=True):
         value, lag = values[point], state.lags[edge]
         if point < size:
@@ -424,26 +424,26 @@ def _parts(report: Report, net: Network, found: Replayed, state: Changed) -> Cou
             first = []
         named = (kind, work.item(place, "name")) if kind in _NAMED else (_CAUSES.get(kind, kind), "")
         for key, ns in [(named, lag), *first]:
-            taken = min(max(ns + early, 0), left)
+            part_ns = min(max(ns + early, 0), left)
             early = min(ns + early, 0)
-            parts[key] += taken
-            left -= taken
+            parts[key] += part_ns
+            left -= part_ns
     if left:  # of the time before the first node of the path
         parts["before the first event", ""] += left
     return +parts
 
 
-def _each(report: Report, known: Network, hosts: Unslowed, now_ns: int) -> list[Single]:
+def _each(report: Report, net: Network, hosts: Unslowed, now_ns: int) -> list[Single]:
     """Single changes, the largest gain first."""
-    found = []
-    for told, change in _single_changes(report):
+    singles = []
+    for option, change in _single_changes(report):
         try:
-            then, state = _replayed(report, known, change._replace(host=hosts.usual))
+            then, state = _replayed(report, net, change._replace(host=hosts.usual))
         except KanalyzeError:  # there is nothing of that kind
             continue
-        low, high = _bounds(report, known, change, hosts)
-        found.append(Single(told, then.end - known.start, low, high, max(now_ns - state.amdahl_ns, 0)))
-    return sorted(found, key=lambda one: (one.then_ns, one.amdahl_ns, one.change))
+        low, high = _bounds(report, net, change, hosts)
+        singles.append(Single(option, then.end - net.start, low, high, max(now_ns - state.amdahl_ns, 0)))
+    return sorted(singles, key=lambda row: (row.then_ns, row.amdahl_ns, row.change))
 
 
 def _single_changes(report: Report) -> list[tuple[str, Changes]]:
@@ -459,8 +459,8 @@ def _single_changes(report: Report) -> list[tuple[str, Changes]]:
         COPIES,
         HOST,
         CALLS,
-        *(f"host:{one}" for one in ranges),
+        *(f"host:{name}" for name in ranges),
     ]
-    found = [(f"--faster {name}=2", Changes(faster=((name, TWICE),))) for name in names]
-    found += [(f"--without {name}", Changes(without=(name,))) for name in WITHOUT]
-    return [*found, ("--graph", Changes(graph=True))] if repetitive(report).repetitions.height else found
+    changes = [(f"--faster {name}=2", Changes(faster=((name, TWICE),))) for name in names]
+    changes += [(f"--without {name}", Changes(without=(name,))) for name in WITHOUT]
+    return [*changes, ("--graph", Changes(graph=True))] if repetitive(report).repetitions.height else changes

@@ -42,19 +42,17 @@ def slack(report: Report) -> pl.Series:
 
     Nodes are taken from the last to the first: how late what follows may be is known before what it waited for.
     """
-    sides, found = span(report), ending(report)
-    if sides is None or found is None:
+    sides, last = span(report), ending(report)
+    if sides is None or last is None:
         return pl.Series("slack", [], dtype=pl.Int64)
-    net, work = found.network, dependencies(report).operations
+    net, work = last.network, dependencies(report).operations
     starts, what, ends = net.numbers.starts, pl.col("what"), work.get_column("end")
     row = net.nodes.get_column("row").set(net.nodes.get_column("what") != "start", None)
     until = net.nodes.with_columns(until=gathered(ends, row)).select(pl.coalesce("until", "at"), what, "at")
-    ahead = (pl.col("at") > found.at) | ((what == "window") & pl.lit(found.row is not None))
-    may = (
-        until.select(pl.when(ahead).then(LATEST).otherwise((found.at - pl.col("until")).clip(0))).to_series().to_list()
-    )
-    if found.row is not None:  # what the path ends with
-        may[starts.item(found.row)] = 0
+    ahead = (pl.col("at") > last.at) | ((what == "window") & pl.lit(last.row is not None))
+    may = until.select(pl.when(ahead).then(LATEST).otherwise((last.at - pl.col("until")).clip(0))).to_series().to_list()
+    if last.row is not None:  # what the path ends with
+        may[starts.item(last.row)] = 0
     for part in net.edges.select("source", "target", pl.col("slack") - pl.col("lag")).reverse().iter_slices(_SLICE):
         for source, target, room in zip(*(column.to_list() for column in part), strict=True):
             least = may[target] + room
@@ -130,9 +128,9 @@ _ON_DEVICE: Final = Column("device_ns", pl.Int64, "The part in which a device ra
 
 
 #: The tables that ``by="operator"`` and ``by="range"`` give.
-def _surroundings(by: str, one: str, doc: str) -> Table:
+def _surroundings(by: str, noun: str, doc: str) -> Table:
     """The table of a grouping by what was around."""
-    meaning = f"One {one}: time on the critical path that it ran, launched or waited."
+    meaning = f"One {noun}: time on the critical path that it ran, launched or waited."
     key = Column(by, pl.String, f"{doc}; null outside of any.", nullable=True)
     return Table("critical_path", meaning, (key, *_SUMS, _ON_DEVICE), when=f"--by {by}")
 
@@ -190,12 +188,12 @@ def critical_path(
 def _segments(report: Report) -> pl.DataFrame:
     pieces = with_names(report, path(report))
     row = pieces.get_column("row").set(pieces.get_column("cause").is_in(ON_HOST), None)
-    told = pieces.with_columns(
+    rows = pieces.with_columns(
         pl.col("start").alias("start_ns"),
         _NS.alias("dur_ns"),
         *facts_of(report, row, "device", "stream"),
     )
-    return SEGMENTS.select(told)
+    return SEGMENTS.select(rows)
 
 
 def _sums(pieces: pl.DataFrame, count: int | None, *keys: str) -> pl.DataFrame:
@@ -203,9 +201,9 @@ def _sums(pieces: pl.DataFrame, count: int | None, *keys: str) -> pl.DataFrame:
     sums = pieces.group_by(keys).agg(ns=_NS.sum(), pieces=pl.len().cast(pl.Int64), device_ns=_NS.filter(RUNNING).sum())
     total = max(int(sums.get_column("ns").sum()), 1)
     each = pl.lit(None, dtype=pl.Float64) if count is None else pl.col("ns") / count
-    told = sums.with_columns(share=pl.col("ns") / total, each_ns=each)
+    rows = sums.with_columns(share=pl.col("ns") / total, each_ns=each)
     texts = [pl.col(key).cast(pl.String) if sums.schema[key] == pl.Categorical else pl.col(key) for key in keys]
-    return told.sort("ns", *texts, descending=[True, *[False] * len(keys)])
+    return rows.sort("ns", *texts, descending=[True, *[False] * len(keys)])
 
 
 def _iterations(report: Report) -> int | None:
@@ -213,10 +211,10 @@ def _iterations(report: Report) -> int | None:
 
 
 def _by_cause(report: Report) -> pl.DataFrame:
-    every, keys = path(report), ("cause", "name")
-    sums = _sums(every, _iterations(report), "cause")
+    pieces, keys = path(report), ("cause", "name")
+    sums = _sums(pieces, _iterations(report), "cause")
     ns = [_NS.sum().alias("mostly_ns")]
-    parts = pl.concat([named_pieces(report, part).group_by(keys).agg(ns) for part in slices(every)])
+    parts = pl.concat([named_pieces(report, part).group_by(keys).agg(ns) for part in slices(pieces)])
     most = parts.group_by(keys).agg(pl.col("mostly_ns").sum())
     most = most.sort("mostly_ns", pl.col("name").cast(pl.String), descending=[True, False])
     most = most.unique("cause", keep="first").rename({"name": "mostly"})
@@ -225,18 +223,18 @@ def _by_cause(report: Report) -> pl.DataFrame:
 
 def _by_kernel(report: Report) -> pl.DataFrame:
     work = exclusive_operations(report).select("row", "name", ns=pl.col("end") - pl.col("start"))
-    every = work.with_columns(gathered(slack(report), work.get_column("row")).alias("free")).group_by("name").agg(
+    by_name = work.with_columns(gathered(slack(report), work.get_column("row")).alias("free")).group_by("name").agg(
         total_ns=pl.col("ns").sum(),
         count=pl.len().cast(pl.Int64),
         slack_ns=pl.col("free").min(),
         median_slack_ns=pl.col("free").median(),
     )  # fmt: skip
     running = path(report).filter(RUNNING)
-    found = _sums(with_facts(report, running, "name"), _iterations(report), "name").drop("share")
-    told = every.join(found, on="name", how="left", nulls_equal=True)
+    on_path = _sums(with_facts(report, running, "name"), _iterations(report), "name").drop("share")
+    rows = by_name.join(on_path, on="name", how="left", nulls_equal=True)
     window = max(int(path(report).select(_NS.sum()).item()), 1)
-    told = told.with_columns(pl.col("ns", "pieces").fill_null(0)).with_columns(share=pl.col("ns") / window)
-    return BY_KERNEL.select(told.sort("ns", "total_ns", pl.col("name").cast(pl.String), descending=[True, True, False]))
+    rows = rows.with_columns(pl.col("ns", "pieces").fill_null(0)).with_columns(share=pl.col("ns") / window)
+    return BY_KERNEL.select(rows.sort("ns", "total_ns", pl.col("name").cast(pl.String), descending=[True, True, False]))
 
 
 def _by_surroundings(report: Report, by: str) -> pl.DataFrame:
