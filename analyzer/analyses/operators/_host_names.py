@@ -106,11 +106,11 @@ def _same_threads(calls: pl.DataFrame, others: pl.DataFrame) -> list[tuple[Threa
     common = common.join(next(sizes), on=THREAD).join(next(sizes), left_on=there, right_on=THREAD, suffix="_other")
     enough = common.filter(pl.col("common") >= pl.min_horizontal("size", "size_other") * _ALIKE)
     order = enough.sort("common", *THREAD, *there, descending=[True, False, False, False, False])
-    found: dict[ThreadKey, ThreadKey] = {}
+    pairs: dict[ThreadKey, ThreadKey] = {}
     for process, thread, other_process, other_thread in order.select(*THREAD, *there).iter_rows():
-        if (process, thread) not in found and (other_process, other_thread) not in found.values():
-            found[process, thread] = (other_process, other_thread)
-    return [*found.items()]
+        if (process, thread) not in pairs and (other_process, other_thread) not in pairs.values():
+            pairs[process, thread] = (other_process, other_thread)
+    return [*pairs.items()]
 
 
 def _launch_calls(report: Report) -> pl.DataFrame:
@@ -125,10 +125,10 @@ def _launch_calls(report: Report) -> pl.DataFrame:
     token = pl.when(pl.col("kind") == "kernel").then(_number("text", *SHAPE)).otherwise(moved)
     work = work.select(token=token.fill_null(0), call="call_row").drop_nulls("call")
     sums = work.group_by("call").agg(pl.col("token").sum()).sort("call")
-    made = rows_at(report.kind("api").select(*THREAD, "name", "start_ns", "dur_ns"), sums.get_column("call"))
+    api_calls = rows_at(report.kind("api").select(*THREAD, "name", "start_ns", "dur_ns"), sums.get_column("call"))
     # launches of a CUDA graph are all alike: one tool records its nodes, the other one a whole
-    tokens = sums.get_column("token").set(graph_call(report, made.get_column("name")), 0)
-    calls = made.select(*THREAD, start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"), token=tokens)
+    tokens = sums.get_column("token").set(graph_call(report, api_calls.get_column("name")), 0)
+    calls = api_calls.select(*THREAD, start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"), token=tokens)
     return calls.drop_nulls().sort("start", "end", *THREAD)
 
 
@@ -291,14 +291,14 @@ def _of_thread(other: Report, pair: ThreadPair) -> pl.DataFrame:
     return named.filter(_alike() & (usual | pair.complete)).select(_PART)
 
 
-def _of_steps(other: Report, pair: ThreadPair, known: pl.Series) -> pl.DataFrame:
+def _of_steps(other: Report, pair: ThreadPair, in_stretch: pl.Series) -> pl.DataFrame:
     """Times of a thread between two launches of its `recurring` stretches, named by the trace: :data:`_PART`.
 
     The trace's times in the same surroundings name them by the name that most of those have, and the median of these
     is the partner.
     """
     at, there = (pl.int_range(side.height - 1, dtype=pl.Int64, eager=True) for side in (pair.calls, pair.others))
-    within = known.head(at.len()) & known.tail(at.len())
+    within = in_stretch.head(at.len()) & in_stretch.tail(at.len())
     own = _between(pair.calls, at).with_columns(surroundings(pair.calls).head(at.len())).filter(within)
     named = _in_trace(other, pair, there).with_columns(surroundings(pair.others).head(there.len()))
     most = named.filter((pl.len().over("around", "name") * 2 > pl.len().over("around")) & pl.col("name").is_not_null())
@@ -358,15 +358,15 @@ def _in_the_trace(
     start); null where there is none.
     """
     numbered = points.select(*THREAD, "at").with_row_index("point")
-    found = [numbered.clear()]
+    partners = [numbered.clear()]
     for pair in pairs:
         own = numbered.filter(of_thread(pair.left))
         place = launch_of(pair.calls.get_column("start"), own.get_column("at"))
         partner = gathered(pair.pairs.get_column("right"), positions(pair.pairs.get_column("left"), place))
         there = own.with_columns(**key_columns(pair.right), at=gathered(pair.others.get_column("start"), partner))
-        found.append(there.select(found[0].columns))
-    known = pl.concat(found).drop_nulls("at")
-    return numbered.select("point").join(known, on="point", how="left", maintain_order="left").drop("point")
+        partners.append(there.select(partners[0].columns))
+    matches = pl.concat(partners).drop_nulls("at")
+    return numbered.select("point").join(matches, on="point", how="left", maintain_order="left").drop("point")
 
 
 def placed(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
@@ -381,11 +381,11 @@ def placed(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
         that time: the columns of `spans`, with the report's process and thread. One interval of a trace of few steps
         is placed in every such step.
     """
-    known, found = host_names(report), [spans.clear()]
-    for pair in known.threads:
+    naming, parts = host_names(report), [spans.clear()]
+    for pair in naming.threads:
         own = spans.filter(of_thread(pair.right))
         cut = (
-            known.lines[pair.left]
+            naming.lines[pair.left]
             .drop("row")
             .join_where(
                 own.select(pl.exclude(*THREAD, "start", "end"), since="start", to="end"),
@@ -399,8 +399,8 @@ def placed(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
             "start": pl.col("start") + ((first - pl.col("there")) * scale + 0.5).cast(pl.Int64),
             "end": pl.col("start") + ((last - pl.col("there")) * scale + 0.5).cast(pl.Int64),
         }
-        found.append(cut.with_columns(**sides, **key_columns(pair.left)).select(found[0].columns))
-    return pl.concat(found).sort(*THREAD, "start", "end")
+        parts.append(cut.with_columns(**sides, **key_columns(pair.left)).select(parts[0].columns))
+    return pl.concat(parts).sort(*THREAD, "start", "end")
 
 
 def with_shares(report: Report, rows: pl.DataFrame, bucket: str) -> pl.DataFrame:
@@ -408,28 +408,28 @@ def with_shares(report: Report, rows: pl.DataFrame, bucket: str) -> pl.DataFrame
 
     Null for what the report's own events name. `bucket` is the name of the column of the ledger's bucket.
     """
-    known = host_names(report)
-    by_trace = pl.col("culprit").cast(pl.String).is_in(known.names.cast(pl.String).implode())
+    naming = host_names(report)
+    by_trace = pl.col("culprit").cast(pl.String).is_in(naming.names.cast(pl.String).implode())
     named = (pl.col(bucket).cast(pl.String) == _BUCKET) & by_trace
-    return rows.with_columns(pl.when(named).then(pl.lit(known.share, dtype=pl.Float64)).alias(ALIGNED.name))
+    return rows.with_columns(pl.when(named).then(pl.lit(naming.share, dtype=pl.Float64)).alias(ALIGNED.name))
 
 
 def told(report: Report, rows: pl.DataFrame) -> str:
     """How sure the names from the trace are, in a sentence, if `rows` of `culprits` have such, or could have."""
-    known = host_names(report)
+    naming = host_names(report)
     alone = (pl.col("bucket").cast(pl.String) == _BUCKET) & pl.col("range").is_null()
-    if known.share is not None and known.share < _ENOUGH and rows.select(alone.any()).item():
-        return f"The trace names no host time: only {percent(known.share)} of the launches are aligned with its own."
-    if known.share is None or rows.get_column(ALIGNED.name).is_null().all():
+    if naming.share is not None and naming.share < _ENOUGH and rows.select(alone.any()).item():
+        return f"The trace names no host time: only {percent(naming.share)} of the launches are aligned with its own."
+    if naming.share is None or rows.get_column(ALIGNED.name).is_null().all():
         return ""
-    how = "made as in its few steps" if known.recurring else "aligned with its own"
-    return f"The trace names host time, too: {percent(known.share)} of the launches are {how}."
+    how = "made as in its few steps" if naming.recurring else "aligned with its own"
+    return f"The trace names host time, too: {percent(naming.share)} of the launches are {how}."
 
 
 def told_briefly(report: Report, rows: pl.DataFrame) -> str:
     """The same in a few words, for a heading; empty where the trace names nothing."""
     if not told(report, rows) or rows.get_column(ALIGNED.name).is_null().all():
         return ""
-    known = host_names(report)
-    how = "as in its steps" if known.recurring else "aligned"
-    return f"host time named by the trace ({percent(known.share or 0)} {how})"
+    naming = host_names(report)
+    how = "as in its steps" if naming.recurring else "aligned"
+    return f"host time named by the trace ({percent(naming.share or 0)} {how})"

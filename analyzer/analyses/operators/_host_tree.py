@@ -203,8 +203,8 @@ def call_makers(report: Report) -> pl.DataFrame:
     """
     calls = report.kind("api")
     makers = calls.select("event_id", maker_id="parent_id")
-    told = (report.kind(kind).get_column("parent_id") for kind in ("api", *DEVICE_KINDS))
-    if calls.is_empty() or any(ids.is_not_null().any() for ids in told):
+    parent_ids = (report.kind(kind).get_column("parent_id") for kind in ("api", *DEVICE_KINDS))
+    if calls.is_empty() or any(ids.is_not_null().any() for ids in parent_ids):
         return makers
     tree = tree_of(framework_events(report, ("op",)))
     around = tree.innermost(calls.select(*THREAD, at="start_ns"), tree.of_kinds("op"))
@@ -240,10 +240,10 @@ def _calls(report: Report) -> pl.DataFrame:
     makers = call_makers(report).get_column("maker_id")
     at = positions(threads.get_column("event_id"), makers)
     made_on = gathered(threads.get_column("thread_id"), at).alias("made_on")
-    made = beside(_part(report, "api").with_columns(made_on).filter(makers.is_not_null()), moved, "moved_to")
+    in_operators = beside(_part(report, "api").with_columns(made_on).filter(makers.is_not_null()), moved, "moved_to")
     thread = pl.coalesce("moved_to", "made_on", "thread_id").alias("thread_id")
     free = home_calls(report)
-    return pl.concat([made.with_columns(thread, linked=pl.lit(value=True)).select(free.columns), free])
+    return pl.concat([in_operators.with_columns(thread, linked=pl.lit(value=True)).select(free.columns), free])
 
 
 def home_calls(report: Report) -> pl.DataFrame:
@@ -253,9 +253,9 @@ def home_calls(report: Report) -> pl.DataFrame:
     homes = _homes(report)
     if homes.height == 1:  # overhead may lack a process
         calls = calls.with_columns(process_id=pl.lit(homes.item(0, "process_id"), dtype=pl.Int64))
-    known = calls.join(homes, on="process_id", how="left", maintain_order="left", nulls_equal=True)
-    known = known.with_columns(pl.coalesce("home", "thread_id").alias("thread_id"), linked=pl.lit(value=False))
-    return known.drop("home")
+    homed = calls.join(homes, on="process_id", how="left", maintain_order="left", nulls_equal=True)
+    homed = homed.with_columns(pl.coalesce("home", "thread_id").alias("thread_id"), linked=pl.lit(value=False))
+    return homed.drop("home")
 
 
 def _part(report: Report, kind: str) -> pl.DataFrame:
@@ -312,13 +312,13 @@ _ADDRESS: Final = r" at 0x[0-9a-fA-F]+"
 ARROW: Final = " → "
 
 
-def inherited(rows: pl.DataFrame, own: pl.Series) -> pl.Series:
+def inherited(rows: pl.DataFrame, values: pl.Series) -> pl.Series:
     """The value of each row, or of its nearest ancestor with one; null if none has one."""
-    found, up = own, rows.get_column("parent")
-    while (found.is_null() & up.is_not_null()).any():
-        found = found.zip_with(found.is_not_null(), gathered(found, up))
+    nearest, up = values, rows.get_column("parent")
+    while (nearest.is_null() & up.is_not_null()).any():
+        nearest = nearest.zip_with(nearest.is_not_null(), gathered(nearest, up))
         up = gathered(up, up)
-    return found
+    return nearest
 
 
 def plain_names(rows: pl.DataFrame) -> pl.Series:
@@ -354,14 +354,14 @@ def path_texts(nodes: pl.DataFrame, separator: str = ARROW) -> pl.DataFrame:
 
     `outer` is the number of the parent path; a number that is not among the paths ends the way to the root.
     """
-    found = [nodes.select("path", text=pl.col("label").cast(pl.String)).clear()]
-    known = nodes.join(nodes.select(outer="path"), on="outer", how="semi").get_column("path")
-    level = nodes.filter(~pl.col("path").is_in(known.implode())).select("path", text=pl.col("label").cast(pl.String))
+    levels = [nodes.select("path", text=pl.col("label").cast(pl.String)).clear()]
+    below = nodes.join(nodes.select(outer="path"), on="outer", how="semi").get_column("path")
+    level = nodes.filter(~pl.col("path").is_in(below.implode())).select("path", text=pl.col("label").cast(pl.String))
     while level.height:
-        found.append(level)
+        levels.append(level)
         inner = nodes.join(level.rename({"path": "outer", "text": "above"}), on="outer")
         level = inner.select("path", text=pl.col("above") + pl.lit(separator) + pl.col("label").cast(pl.String))
-    return pl.concat(found)
+    return pl.concat(levels)
 
 
 def path_nodes(rows: pl.DataFrame, numbers: pl.Series, included: pl.Series, labels: pl.Series) -> pl.DataFrame:
@@ -453,11 +453,11 @@ def phases(report: Report) -> pl.Series:
     """The phase (:data:`PHASE`) of each row of the host tree."""
     rows, forward, keys = host_tree(report).rows, forward_rows(report), ["name", "kind"]
     text, kind = pl.col("name").cast(pl.String), pl.col("kind")
-    told = [
+    by_pattern = [
         pl.when(text.str.contains(pattern) & kind.is_in(kinds)).then(pl.lit(phase, dtype=PHASE))
         for phase, pattern, kinds in _TELLING
     ]
-    names = rows.select(keys).unique().with_columns(phase=pl.coalesce(told))
+    names = rows.select(keys).unique().with_columns(phase=pl.coalesce(by_pattern))
     phase = rows.select(keys).join(names, on=keys, how="left", maintain_order="left", nulls_equal=True)["phase"]
     strong = inherited(rows, phase.set(forward.is_not_null() & phase.is_null(), "backward"))
     causes = pl.zeros(rows.height, dtype=pl.Int64, eager=True).scatter(forward.drop_nulls().unique(), 1)

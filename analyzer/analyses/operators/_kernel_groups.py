@@ -68,8 +68,8 @@ def kernel_groups(report: Report) -> pl.DataFrame:
 def normalised_names(names: pl.Series) -> pl.DataFrame:
     """The distinct names, normalised: name, same_name, and loose_name (without parameter types)."""
     different = names.unique().cast(pl.String).drop_nulls().to_list()
-    found = [(name, normalised(name), normalised(name, parameters=False)) for name in different]
-    return pl.DataFrame(found, schema=dict.fromkeys(("name", "same_name", "loose_name"), pl.String), orient="row")
+    rows = [(name, normalised(name), normalised(name, parameters=False)) for name in different]
+    return pl.DataFrame(rows, schema=dict.fromkeys(("name", "same_name", "loose_name"), pl.String), orient="row")
 
 
 @once_per_report
@@ -79,9 +79,9 @@ def kernels_in(report: Report) -> pl.DataFrame:
     The device is the process' own ordinal, where the report has one for all processes: other tools know no other.
     Registers are of a thread, shared memory is of a block, in bytes.
     """
-    told = report.processes.select("device", "cuda_ordinal").drop_nulls().unique()
-    agreed = all(told.get_column(name).is_unique().all() for name in told.columns)
-    ordinals = dict(told.iter_rows()) if agreed else {}
+    devices = report.processes.select("device", "cuda_ordinal").drop_nulls().unique()
+    agreed = all(devices.get_column(name).is_unique().all() for name in devices.columns)
+    ordinals = dict(devices.iter_rows()) if agreed else {}
     nothing = device_operations(report).with_columns(exclusive_ns=0)
     work = nothing if report.meta.timeless else exclusive_operations(report)
     memory = pl.col("static_shared_bytes") + pl.col("dynamic_shared_bytes")
@@ -120,8 +120,8 @@ def makers_of_groups(report: Report) -> pl.DataFrame:
     own = ran.select("event_id", "exclusive_ns", operator=gathered(names, by)).with_columns(
         path=gathered(numbers, by), module=gathered(around, maker)
     )
-    known = kernels_in(report).drop("exclusive_ns").join(own, on="event_id")
-    parts = known.group_by(*GROUP_KEYS, "operator", "path", "module").agg(pl.col("exclusive_ns").sum())
+    kernels = kernels_in(report).drop("exclusive_ns").join(own, on="event_id")
+    parts = kernels.group_by(*GROUP_KEYS, "operator", "path", "module").agg(pl.col("exclusive_ns").sum())
     most = (
         parts.sort("exclusive_ns", "operator", "path", "module", descending=[True, False, False, False])
         .group_by(*GROUP_KEYS, maintain_order=True)
@@ -191,8 +191,8 @@ def measured_groups(report: Report) -> pl.DataFrame:
             best_from=pl.col("possible_from").first(),
         )
     )
-    found = numbers.join(longest, on="group", how="left")
-    return found.join(facts, on="event_id", how="left").join(best, on="event_id", how="left")
+    groups = numbers.join(longest, on="group", how="left")
+    return groups.join(facts, on="event_id", how="left").join(best, on="event_id", how="left")
 
 
 # Matches the kernels of two reports: groups by name and launch shape, and single launches by ncu's numbers of them.
@@ -223,9 +223,9 @@ def same_launches(base: Report, ncu: Report) -> pl.DataFrame:
     whole = pl.col("name").replace(whole_names(base, ncu))
     named = kernels_in(ncu).join(numbers, on="event_id").with_columns(whole)
     measured = named.join(_unique_names(named.get_column("name")), on="name")
-    found = _numbered(base.whole, measured.get_column("same_name").unique())
-    counted = measured.join(found, on="same_name", how="semi")
-    both = counted.join(found, on=["same_name", "number"], how="left", suffix="_left")
+    launches = _numbered(base.whole, measured.get_column("same_name").unique())
+    counted = measured.join(launches, on="same_name", how="semi")
+    both = counted.join(launches, on=["same_name", "number"], how="left", suffix="_left")
     missing, by_one_call = pl.col("alone").is_null(), pl.col("alone").eq_missing(other=False)
     fits = pl.all_horizontal(pl.col(name).eq_missing(pl.col(f"{name}_left")) for name in SHAPE)
     in_doubt = (~by_one_call & (missing | ~fits)).any().over("same_name")
@@ -239,14 +239,14 @@ def whole_names(base: Report, ncu: Report) -> dict[str, str]:
     numbers, symbols = ncu.table("launch_numbers"), base.table("symbols")
     if numbers.is_empty() or not _of_one_capture(base, ncu):
         return {}
-    found: dict[str, str] = {}
-    asked = kernels_in(ncu).join(numbers, on="event_id").select("name", "symbols").unique().drop_nulls()
-    for name, wanted in asked.iter_rows():
-        names = symbols.filter(pl.col("symbol").is_in(wanted)).get_column("name").unique().to_list()
+    full_names: dict[str, str] = {}
+    measured = kernels_in(ncu).join(numbers, on="event_id").select("name", "symbols").unique().drop_nulls()
+    for name, symbols_of_name in measured.iter_rows():
+        names = symbols.filter(pl.col("symbol").is_in(symbols_of_name)).get_column("name").unique().to_list()
         if normalised(name) not in map(normalised, names):
-            fits = [one for one in names if shortened(name, one)]
-            found |= {name: fits[0]} if len(fits) == 1 else {}
-    return found
+            fits = [full for full in names if shortened(name, full)]
+            full_names |= {name: fits[0]} if len(fits) == 1 else {}
+    return full_names
 
 
 def _of_one_capture(base: Report, ncu: Report) -> bool:
@@ -266,18 +266,18 @@ def _unique_names(names: pl.Series) -> pl.DataFrame:
     return normalised_names(names).filter(pl.len().over("same_name") == 1).select("name", "same_name")
 
 
-def _numbered(base: Report, wanted: pl.Series) -> pl.DataFrame:
-    """Numbers the launches of the `wanted` functions: same_name, number, event_id, alone, and the launch shape.
+def _numbered(base: Report, functions: pl.Series) -> pl.DataFrame:
+    """Numbers the launches of `functions`: same_name, number, event_id, alone, and the launch shape.
 
     `alone` is false for several launches of a function by one call (graph nodes): their order is unknown.
     """
     kernels = base.kind("kernel")
     doubled = base.table("symbols").filter(pl.len().over("name") > 1).select("name")
     names = _unique_names(kernels.get_column("name")).join(doubled, on="name", how="anti")
-    asked = names.filter(pl.col("same_name").is_in(wanted.implode()))
-    own = kernels.filter(pl.col("name").is_in(asked.get_column("name").to_list()))
+    names_of_functions = names.filter(pl.col("same_name").is_in(functions.implode()))
+    of_functions = kernels.filter(pl.col("name").is_in(names_of_functions.get_column("name").to_list()))
     columns = ("event_id", "process_id", "context_id", "device")
-    named = own.select(*columns, pl.col("name").cast(pl.String)).join(asked, on="name")
+    named = of_functions.select(*columns, pl.col("name").cast(pl.String)).join(names_of_functions, on="name")
     calls = operations(base, "call_row", "thread_id", "call_start", *SHAPE)
     calls = calls.select("event_id", "call_row", "thread_id", "call_start", *SHAPE)
     launched = named.join(calls, on="event_id", how="left")
@@ -285,8 +285,8 @@ def _numbered(base: Report, wanted: pl.Series) -> pl.DataFrame:
     known = pl.col("call_start").is_not_null().all().over("same_name")
     order = launched.filter(in_order & known).sort("call_start", "call_row", "event_id")
     numbered = order.with_columns(number=pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over("same_name"))
-    told = numbered.with_columns(alone=pl.len().over("call_row", "same_name") == 1).sort("event_id")
-    return told.select("same_name", "number", "event_id", "alone", *SHAPE)
+    launches = numbered.with_columns(alone=pl.len().over("call_row", "same_name") == 1).sort("event_id")
+    return launches.select("same_name", "number", "event_id", "alone", *SHAPE)
 
 
 #: From the surest on. `exact`: same name and shape, and the launches are known to be the same: equally many, so that
@@ -323,16 +323,16 @@ def same_kernels(left: Report, right: Report) -> pl.DataFrame:
 
 def _by_launches(pairs: pl.DataFrame, left: Report, right: Report) -> pl.DataFrame:
     """Raises matches to `exact`, or lowers them to `shape`, by the launches that ncu's command identifies."""
-    known = same_launches(left, right)
-    of_left, of_right = (grouped_kernels(one).select("event_id", "group") for one in (left, right))
+    matches = same_launches(left, right)
+    of_left, of_right = (grouped_kernels(report).select("event_id", "group") for report in (left, right))
     launches = (
         of_right.rename({"event_id": "launch", "group": "right"})
-        .join(known.select(launch="right", event_id="left", told=pl.lit(value=True)), on="launch", how="left")
+        .join(matches.select(launch="right", event_id="left", told=pl.lit(value=True)), on="launch", how="left")
         .join(of_left.rename({"group": "of"}), on="event_id", how="left")
         .join(pairs, on="right")
     )
-    own = (pl.col("of") == pl.col("left")).fill_null(value=False)
-    each = launches.group_by("right").agg(sure=own.all(), wrong=(pl.col("told") & ~own).any())
+    same = (pl.col("of") == pl.col("left")).fill_null(value=False)
+    each = launches.group_by("right").agg(sure=same.all(), wrong=(pl.col("told") & ~same).any())
     match = (
         pl.when("sure")
         .then(pl.lit("exact"))

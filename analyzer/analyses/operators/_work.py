@@ -51,10 +51,10 @@ def allocations(report: Report) -> pl.DataFrame:
     Columns: at, device (whether on a device), bytes, failed (whether memory ran out; bytes is then 0).
     """
     events = report.kind("memory").select("event_id", "name", at="start_ns")
-    known = beside(events, report.table("memory_detail"), "memory", "size_bytes")
+    detailed = beside(events, report.table("memory_detail"), "memory", "size_bytes")
     sign = pl.when(pl.col("name") == "Allocation").then(1).when(pl.col("name") == "Deallocation").then(-1).otherwise(0)
     device = (pl.col("memory") == "Device").fill_null(value=False)
-    return known.select("at", device=device, bytes=pl.col("size_bytes") * sign, failed=sign == 0).sort("at")
+    return detailed.select("at", device=device, bytes=pl.col("size_bytes") * sign, failed=sign == 0).sort("at")
 
 
 def with_memory_taken(report: Report, rows: pl.DataFrame, parents: pl.Series | None) -> pl.DataFrame:
@@ -62,17 +62,17 @@ def with_memory_taken(report: Report, rows: pl.DataFrame, parents: pl.Series | N
 
     `parents` are the enclosing rows; None if no children are to be subtracted, as for asynchronous events.
     """
-    every, zero = allocations(report), pl.lit(0, dtype=pl.Int64)
-    if every.is_empty():
+    all_allocations, zero = allocations(report), pl.lit(0, dtype=pl.Int64)
+    if all_allocations.is_empty():
         return rows.with_columns(zero.alias(name) for name in MEMORY)  # literals take no memory
     for side, on_device in (("cpu", False), ("device", True)):
-        part = every.filter(pl.col("device") == on_device)
+        part = all_allocations.filter(pl.col("device") == on_device)
         before = pl.concat([pl.Series([0], dtype=pl.Int64), part.get_column("bytes").cum_sum()])
         first = part.get_column("at").search_sorted(rows.get_column("start"), side="left")
         last = part.get_column("at").search_sorted(rows.get_column("end"), side="right")
-        taken = before.gather(last) - before.gather(first)
-        own = zero if parents is None else taken - sums_by(parents, taken, rows.height)
-        rows = rows.with_columns(own.alias(f"self_{side}_bytes"), taken.alias(f"{side}_bytes"))
+        taken_bytes = before.gather(last) - before.gather(first)
+        self_bytes = zero if parents is None else taken_bytes - sums_by(parents, taken_bytes, rows.height)
+        rows = rows.with_columns(self_bytes.alias(f"self_{side}_bytes"), taken_bytes.alias(f"{side}_bytes"))
     return rows
 
 
@@ -95,8 +95,8 @@ def device_annotations(report: Report) -> pl.DataFrame:
         return pl.Series([None], dtype=pl.Int64).new_from_index(0, part.height)
 
     top = of_parts(work.select(*THREAD, "at"), THREAD, pl.Int64, tops).alias("event_id")
-    made = work.select("device", "start", "end", "stream", top).drop_nulls("event_id")
-    spans = made.group_by("event_id", "device", "stream").agg(pl.col("start").min(), pl.col("end").max())
+    annotated = work.select("device", "start", "end", "stream", top).drop_nulls("event_id")
+    spans = annotated.group_by("event_id", "device", "stream").agg(pl.col("start").min(), pl.col("end").max())
     named = spans.join(ranges.select("event_id", "name"), on="event_id").select("name", "start", "end", "device")
     return named.sort("start", "end", "device")
 
@@ -168,12 +168,12 @@ def makers(report: Report) -> pl.Series:
     The launching event is an operator, an annotation or a Python function.
     """
     tree = host_tree(report)
-    found = tree.row_of(_named_makers(report))
-    rest = operations(report).get_column("row").filter(found.is_null())
+    rows = tree.row_of(_named_makers(report))
+    rest = operations(report).get_column("row").filter(rows.is_null())
     if rest.is_empty() or "api" not in report.kinds:
-        return found
+        return rows
     around = facts_of(report, rest, *THREAD, "call_start").rename({"call_start": "at"})
-    return found.scatter(rest, tree.innermost(around, tree.of_kinds(*FRAMEWORK_KINDS)))
+    return rows.scatter(rest, tree.innermost(around, tree.of_kinds(*FRAMEWORK_KINDS)))
 
 
 @once_per_process
@@ -268,10 +268,11 @@ def said_by_kernels(report: Report, names: pl.Series) -> pl.Series:
 
     A name says what Triton fused, or the kind of work.
     """
-    said = {name: decode(name) for name in names.unique().cast(pl.String).drop_nulls()}
-    fused = {name: one.fused if one.library == "inductor" else () for name, one in said.items()}
+    kernels = {name: decode(name) for name in names.unique().cast(pl.String).drop_nulls()}
+    fused = {name: kernel.fused if kernel.library == "inductor" else () for name, kernel in kernels.items()}
     texts = {
-        name: ", ".join(fused[name]) or (None if one.family == OTHER else one.family) for name, one in said.items()
+        name: ", ".join(fused[name]) or (None if kernel.family == OTHER else kernel.family)
+        for name, kernel in kernels.items()
     }
     made_of = compiled_from(report).drop_nulls("made_of")
     texts |= dict(made_of.select("kernel", "made_of").iter_rows())

@@ -87,8 +87,8 @@ def _turns(kernels: pl.DataFrame) -> pl.DataFrame:
     texts = kernels.group_by("chain").agg(pl.col("name").cast(pl.String), one=one)
     lengths = texts.select("name", "one").unique()
     turns = [repeated(names, one=one) for names, one in lengths.iter_rows()]
-    known = texts.join(lengths.with_columns(length=pl.Series(turns, dtype=pl.Int64)), on=["name", "one"])
-    placed = kernels.join(known.select("chain", "length"), on="chain", how="left", maintain_order="left")
+    with_lengths = texts.join(lengths.with_columns(length=pl.Series(turns, dtype=pl.Int64)), on=["name", "one"])
+    placed = kernels.join(with_lengths.select("chain", "length"), on="chain", how="left", maintain_order="left")
     placed = placed.with_columns(turn=pl.int_range(pl.len()).over("chain") // pl.col("length"))
     split = placed.with_columns(chain=pl.struct("chain", "turn").rle_id())
     return split.filter(pl.len().over("chain") > 1).drop("turn", "length")
@@ -139,14 +139,14 @@ def _in_streams(report: Report) -> pl.DataFrame:
     return work.select(*order, "end", *kept, name="op_name").sort(order)
 
 
-def is_elementwise(said: KernelName) -> bool:
+def is_elementwise(kernel: KernelName) -> bool:
     """Whether a kernel computes each element of its result only from the elements at the same place."""
-    if said.library != "aten":
+    if kernel.library != "aten":
         return False
-    if said.family == "optimizer":
-        return said.functor is not None and "Fused" not in said.functor and said.operation != "norm"
-    wanted = _OPERATIONS.get(said.family)
-    return said.family in {"elementwise", "fill"} if wanted is None else said.operation in wanted
+    if kernel.family == "optimizer":
+        return kernel.functor is not None and "Fused" not in kernel.functor and kernel.operation != "norm"
+    operations = _OPERATIONS.get(kernel.family)
+    return kernel.family in {"elementwise", "fill"} if operations is None else kernel.operation in operations
 
 
 # Elements and bytes that an elementwise operator reads and writes, from the shapes and types of its inputs.
@@ -204,9 +204,9 @@ def sizes(operators: pl.DataFrame) -> pl.DataFrame:
     keys = ["name", "input_shapes", "input_types", "input_strides", "element_bytes"]
     distinct = operators.select(keys).unique()
     texts = distinct.with_columns(pl.col(keys[:4]).cast(pl.String))
-    found = [sizes_of(name, inputs_of(*told)) or (None, None, None) for name, *told in texts.iter_rows()]
-    known = distinct.hstack(pl.DataFrame(found, schema=dict.fromkeys(_SIZES, pl.Int64), orient="row"))
-    joined = operators.select(keys).join(known, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    rows = [sizes_of(name, inputs_of(*recorded)) or (None, None, None) for name, *recorded in texts.iter_rows()]
+    sized = distinct.hstack(pl.DataFrame(rows, schema=dict.fromkeys(_SIZES, pl.Int64), orient="row"))
+    joined = operators.select(keys).join(sized, on=keys, how="left", nulls_equal=True, maintain_order="left")
     return joined.select(_SIZES)
 
 
@@ -224,8 +224,8 @@ def sizes_of(name: str, inputs: list[list[Tensor]]) -> tuple[int, int, int] | No
         if inputs[0]:
             written, widest = [math.prod(tensor.shape) for tensor in inputs[0]], inputs[0][0].element_bytes
     elements = sum(written)
-    found = elements, sum(tensor.stored * tensor.element_bytes for tensor in tensors), elements * widest
-    return found if max(found) <= LARGEST else None
+    totals = elements, sum(tensor.stored * tensor.element_bytes for tensor in tensors), elements * widest
+    return totals if max(totals) <= LARGEST else None
 
 
 def _broadcast(tensors: list[Tensor]) -> int:
@@ -244,7 +244,7 @@ def inputs_of(
     names = parsed(types) if types else [LISTED if _nested(dim) else None for dim in dims]
     if len(dims) != len(names):
         return []
-    found: list[list[Tensor]] = []
+    inputs: list[list[Tensor]] = []
     for dim, name, step in zip_longest(dims, names, steps[: len(dims)]):
         several = name == LISTED
         size = element_bytes if several or not types else _bytes_of(name)
@@ -252,8 +252,8 @@ def inputs_of(
             return []
         dims_of, steps_of = (dim, step) if several else ([dim], [step])
         # a number, a list of numbers, nothing
-        found.append([] if size is None else [*_tensors(dims_of, steps_of, size)])
-    return found
+        inputs.append([] if size is None else [*_tensors(dims_of, steps_of, size)])
+    return inputs
 
 
 def _nested(dim: object) -> bool:
@@ -280,10 +280,10 @@ def _bytes_of(name: object) -> int | None:
 def parsed(text: str | None) -> list[Any]:
     """The list that a text of JSON is; empty for none."""
     try:
-        found = json.loads(text) if text else None
+        value = json.loads(text) if text else None
     except (ValueError, RecursionError):
         return []
-    return found if isinstance(found, list) else []
+    return value if isinstance(value, list) else []
 
 
 TABLE: Final = Table(
@@ -345,8 +345,8 @@ def fusion(report: Report) -> pl.DataFrame:
         *(pl.col(name).sum() for name in ("total_ns", "gaps_ns", "fused_ns")),
         *(_sum_or_null(name) for name in ("moved_bytes", "fused_bytes")),
     )
-    found = sums.with_columns(saved_ns=pl.col("total_ns") - pl.col("fused_ns"))
-    return TABLE.select(found).sort("saved_ns", *_KEYS, descending=[True, *(False for _ in _KEYS)], nulls_last=True)
+    rows = sums.with_columns(saved_ns=pl.col("total_ns") - pl.col("fused_ns"))
+    return TABLE.select(rows).sort("saved_ns", *_KEYS, descending=[True, *(False for _ in _KEYS)], nulls_last=True)
 
 
 @once_per_report
@@ -373,8 +373,8 @@ def _occurrences(kernels: pl.DataFrame) -> pl.DataFrame:
     one = pl.col("outermost").n_unique() == 1
     # the operator that launched all of them, directly or through operators that it called
     around = pl.when(one & (pl.col("around").first() != pl.col("name").first())).then(pl.col("around").first())
-    known = [pl.col("read_bytes"), pl.col("written_bytes")]
-    all_known = pl.all_horizontal(bytes_.is_not_null().all() for bytes_ in known)
+    traffic = [pl.col("read_bytes"), pl.col("written_bytes")]
+    all_known = pl.all_horizontal(bytes_.is_not_null().all() for bytes_ in traffic)
     ends = pl.col("read_bytes").first() + pl.col("written_bytes").last()
     kept, written = _kept(), pl.col("written_bytes").filter(pl.col("name") == _UPDATES[-1]).first().fill_null(0)
     return (
@@ -389,7 +389,7 @@ def _occurrences(kernels: pl.DataFrame) -> pl.DataFrame:
             pl.col("kernels").max().alias("parts"),
             # the shortest operator reads and writes one list or tensor
             (pl.col("total_ns").min() * kept.clip(lower_bound=_BOTH_WAYS) // _BOTH_WAYS).alias("shortest_ns"),
-            pl.when(all_known).then(added(pl.sum_horizontal(map(wide, known)))).alias("moved_bytes"),
+            pl.when(all_known).then(added(pl.sum_horizontal(map(wide, traffic)))).alias("moved_bytes"),
             pl.when(all_known).then(pl.max_horizontal(ends, written * kept)).alias("fused_bytes"),
         )
         .rename({"chain": "number", "text": "chain"})

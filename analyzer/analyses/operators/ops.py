@@ -66,13 +66,13 @@ def _by_operator(report: Report, further: Callable[[Report], pl.DataFrame] | Non
     ran, replayed = launched_work(report), captured_work(report).drop_nulls("operator")
     # of what a compiler's own operator launched, kernels tell the operators
     shells = having(tree.rows.get_column("name"), SHELL)
-    told = said_by_kernels(report, ran.get_column("name")).cast(pl.Categorical).alias("name")
-    inside = gathered(shells, ran.get_column("operator")).fill_null(value=False) & told.is_not_null()
-    device = ran.select("operator", told, exclusive_device_ns="exclusive_ns", operations=one)
-    known, hidden = device.filter(~inside).drop("name"), device.filter(inside).with_columns(kind=pl.lit("op"))
+    operators = said_by_kernels(report, ran.get_column("name")).cast(pl.Categorical).alias("name")
+    inside = gathered(shells, ran.get_column("operator")).fill_null(value=False) & operators.is_not_null()
+    device = ran.select("operator", operators, exclusive_device_ns="exclusive_ns", operations=one)
+    shown, hidden = device.filter(~inside).drop("name"), device.filter(inside).with_columns(kind=pl.lit("op"))
     sides = [
         (host, tree.row_of(work.get_column("event_id"))),
-        (known, known.get_column("operator")),
+        (shown, shown.get_column("operator")),
         (hidden.with_columns(pl.col("kind").cast(tree.rows.schema["kind"])), hidden.get_column("operator")),
         (
             replayed.select(captured_device_ns="exclusive_ns", captured_operations=one),
@@ -106,16 +106,16 @@ def _by_shape(report: Report) -> pl.DataFrame:
 
 def _by_stack(report: Report) -> pl.DataFrame:
     """Sums by name, kind and Python stack, outermost function first, separated by semicolons."""
-    found = []
+    stacks = []
 
     def of_rows(of: Report) -> pl.DataFrame:
         tree = host_tree(of)
         numbers, texts = labelled_paths(tree.rows, tree.of_kinds("python"), plain_names(tree.rows), ";")
-        found.append(texts)
+        stacks.append(texts)
         return numbers.to_frame()
 
     sums = _by_operator(report, of_rows)
-    return sums.join(pl.concat(found).unique("path"), on="path", how="left").rename({"text": "stack"})
+    return sums.join(pl.concat(stacks).unique("path"), on="path", how="left").rename({"text": "stack"})
 
 
 def _by_phase(report: Report) -> pl.DataFrame:
@@ -241,18 +241,18 @@ def _operations(report: Report) -> pl.DataFrame:
 
 def _memory(report: Report) -> pl.DataFrame:
     """Allocations without an enclosing host event on any thread, and failed ones."""
-    every = intervals.overlapping(allocations(report), report.scope.sides, "at", "at")
+    events = intervals.overlapping(allocations(report), report.scope.sides, "at", "at")
     host = intervals.union(operator_tree(report).rows.select("start", end=pl.col("end") + 1))
-    at, failed = every.get_column("at"), every.get_column("failed")
-    alone = every.filter(failed | (intervals.overlap(at, at + 1, host) == 0))
-    taken = pl.when("device").then("bytes").otherwise(0)
+    at, failed = events.get_column("at"), events.get_column("failed")
+    alone = events.filter(failed | (intervals.overlap(at, at + 1, host) == 0))
+    device_bytes = pl.when("device").then("bytes").otherwise(0)
     return alone.select(
         pl.when("failed").then(pl.lit("[OutOfMemory]")).otherwise(pl.lit("[memory]")).alias("name"),
         annotation=pl.lit(value=False),
-        self_device_bytes=taken,
-        device_bytes=taken,
-        self_cpu_bytes=pl.col("bytes") - taken,
-        cpu_bytes=pl.col("bytes") - taken,
+        self_device_bytes=device_bytes,
+        device_bytes=device_bytes,
+        self_cpu_bytes=pl.col("bytes") - device_bytes,
+        cpu_bytes=pl.col("bytes") - device_bytes,
     )
 
 
@@ -424,9 +424,9 @@ def ops(report: Report, by: str | None = None, *, as_torch: bool = False, **wher
     if by in ("stack", "module"):
         require(report, f"{TABLE.name} by {by}", "python")
     form, compute = (AS_TORCH, _torch_rows) if as_torch else _FORMS[by]
-    found = compute(report)
+    rows = compute(report)
     if "memory" not in report.kinds:
-        found = found.with_columns(pl.lit(None, dtype=pl.Int64).alias(name) for name in MEMORY if name in found.columns)
+        rows = rows.with_columns(pl.lit(None, dtype=pl.Int64).alias(name) for name in MEMORY if name in rows.columns)
     host_ns = pl.lit(operator_work(report).get_column("self_ns").sum())
     wholes = {"self_cpu_share": ("self_cpu_ns", host_ns)}
     if as_torch:
@@ -444,7 +444,7 @@ def ops(report: Report, by: str | None = None, *, as_torch: bool = False, **wher
     order[1:1] = ["captured_device_ns"] if "captured_device_ns" in form.schema else []
     keys = [column.name for column in form.columns if column.dtype in (pl.String, pl.Enum, pl.Boolean)]
     descending = [*(True for _ in order), *(False for _ in keys)]
-    return form.select(found.with_columns(**shares, **means)).sort(*order, *keys, descending=descending)
+    return form.select(rows.with_columns(**shares, **means)).sort(*order, *keys, descending=descending)
 
 
 OP_KERNELS: Final = Table(
@@ -500,7 +500,7 @@ def op_kernels(report: Report) -> pl.DataFrame:
     made_by = captured_work(report).select("row", "operator")
     captured = ran.select("row").join(made_by, on="row", how="left", maintain_order="left").get_column("operator")
     cause = gathered(inherited(rows, forward_rows(report)), operator)
-    made = ran.select("kind", "dur_ns", "exclusive_ns", kernel="name")
+    work = ran.select("kind", "dur_ns", "exclusive_ns", kernel="name")
     names, own = captures.get_column("name"), rows.get_column("name")
     sides = {
         "": (operator, own, numbers),
@@ -508,9 +508,9 @@ def op_kernels(report: Report) -> pl.DataFrame:
         "forward_": (cause, own, numbers),
     }
     for side, (at, called, paths) in sides.items():
-        made = made.with_columns(gathered(called, at).alias(f"{side}name"), gathered(paths, at).alias(f"{side}number"))
+        work = work.with_columns(gathered(called, at).alias(f"{side}name"), gathered(paths, at).alias(f"{side}number"))
     keys = [f"{side}{key}" for side in sides for key in ("name", "number")]
-    sums = made.group_by("kernel", "kind", *keys).agg(*duration_statistics(), pl.col("exclusive_ns").sum())
+    sums = work.group_by("kernel", "kind", *keys).agg(*duration_statistics(), pl.col("exclusive_ns").sum())
     for side in sides:
         text = texts.rename({"path": f"{side}number", "text": f"{side}path"})
         sums = sums.join(text, on=f"{side}number", how="left")

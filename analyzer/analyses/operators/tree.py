@@ -182,40 +182,40 @@ def default_order(report: Report) -> str:
     return "device" if launched_work(report).get_column("exclusive_ns").sum() else "host"
 
 
-def _without_pass_through(found: pl.DataFrame, time: str, limit: float) -> pl.DataFrame:
+def _without_pass_through(rows: pl.DataFrame, time: str, limit: float) -> pl.DataFrame:
     """Removes pass-through Python functions, whose only child becomes a child of their parent.
 
     Such a function calls one sufficiently large node, and has too little self time, which becomes a small node.
     """
-    callees = found.filter(pl.col(time) >= limit).group_by(path="outer").agg(pl.len().alias("callees"))
-    known = found.join(callees, on="path", how="left", maintain_order="left")
+    callees = rows.filter(pl.col(time) >= limit).group_by(path="outer").agg(pl.len().alias("callees"))
+    counted = rows.join(callees, on="path", how="left", maintain_order="left")
     only_passes = (pl.col("callees") == 1) & (pl.col(f"self_{time}") < limit) & ~pl.col("name").str.starts_with(MODULE)
-    passing = known.select(((pl.col("kind") == "python") & only_passes).fill_null(value=False)).to_series()
-    own = found.filter(passing).with_columns(
+    passing = counted.select(((pl.col("kind") == "python") & only_passes).fill_null(value=False)).to_series()
+    self_nodes = rows.filter(passing).with_columns(
         outer=pl.lit(0, dtype=pl.UInt64), host_ns="self_host_ns", device_ns="self_device_ns"
     )
-    up = found.filter(passing).select("path", above="outer")
-    found = found.filter(~passing)
-    while found.join(up, left_on="outer", right_on="path", how="semi").height:
-        moved = found.join(up, left_on="outer", right_on="path", how="left", maintain_order="left")
-        found = moved.with_columns(pl.coalesce("above", "outer").alias("outer")).drop("above")
-    return pl.concat([found, own])
+    up = rows.filter(passing).select("path", above="outer")
+    rows = rows.filter(~passing)
+    while rows.join(up, left_on="outer", right_on="path", how="semi").height:
+        moved = rows.join(up, left_on="outer", right_on="path", how="left", maintain_order="left")
+        rows = moved.with_columns(pl.coalesce("above", "outer").alias("outer")).drop("above")
+    return pl.concat([rows, self_nodes])
 
 
-def _with_rests(found: pl.DataFrame, time: str, limit: float) -> pl.DataFrame:
+def _with_rests(rows: pl.DataFrame, time: str, limit: float) -> pl.DataFrame:
     """Keeps the nodes above the limit; smaller siblings are merged into one node if together they reach it.
 
     One node at the top level stands for the remainder.
     """
-    counted, enough = found.with_columns(nodes=pl.lit(1, dtype=pl.Int64)), pl.col(time) >= limit
+    counted, enough = rows.with_columns(nodes=pl.lit(1, dtype=pl.Int64)), pl.col(time) >= limit
     large = counted.filter(enough)
     inside = pl.col("outer").is_in(large.get_column("path").implode()) | (pl.col("outer") == 0)
     sums, keys = pl.col(*SUMS, "nodes").sum(), ["outer", "depth"]
     rest = counted.filter(~enough & inside).group_by(keys).agg(sums)
-    told = enough & (pl.col("outer") != 0)
-    nowhere = [pl.lit(0, dtype=found.schema[name]).alias(name) for name in keys]
-    last = rest.filter(~told).with_columns(nowhere).group_by(keys).agg(sums)
-    rests = pl.concat([rest.filter(told), last]).with_columns(
+    separate = enough & (pl.col("outer") != 0)
+    nowhere = [pl.lit(0, dtype=rows.schema[name]).alias(name) for name in keys]
+    last = rest.filter(~separate).with_columns(nowhere).group_by(keys).agg(sums)
+    rests = pl.concat([rest.filter(separate), last]).with_columns(
         pl.col("outer").hash(1).alias("path"),
         pl.lit("rest", dtype=pl.Enum(KINDS)).alias("kind"),
         pl.lit(None, dtype=pl.String).alias("name"),
@@ -225,10 +225,10 @@ def _with_rests(found: pl.DataFrame, time: str, limit: float) -> pl.DataFrame:
     return pl.concat([large, rests.select(large.columns)])
 
 
-def _in_order(found: pl.DataFrame, time: str) -> pl.DataFrame:
+def _in_order(rows: pl.DataFrame, time: str) -> pl.DataFrame:
     """Sorts the nodes in preorder with `node` and `parent`, siblings by descending time, merged ones last."""
     keys = {time: True, "host_ns": True, "device_ns": True, "name": False, "path": False}
-    order = found.sort(pl.col("kind") == "rest", *keys, descending=[False, *keys.values()])
+    order = rows.sort(pl.col("kind") == "rest", *keys, descending=[False, *keys.values()])
     levels = [part for _, part in sorted(order.partition_by("depth", as_dict=True).items())]
     inner = pl.DataFrame(schema={"path": pl.UInt64, "inside": pl.Int64})
     sized = []
@@ -237,7 +237,7 @@ def _in_order(found: pl.DataFrame, time: str) -> pl.DataFrame:
         sized.append(size.with_columns(size=pl.col("inside").fill_null(0) + 1))
         inner = sized[-1].group_by(path="outer").agg(inside=pl.col("size").sum())
     above = pl.DataFrame({"outer": [0], "parent": [-1]}, schema={"outer": pl.UInt64, "parent": pl.Int64})
-    placed = [found.clear().with_columns(node=pl.lit(0, dtype=pl.Int64), parent=pl.lit(None, dtype=pl.Int64))]
+    placed = [rows.clear().with_columns(node=pl.lit(0, dtype=pl.Int64), parent=pl.lit(None, dtype=pl.Int64))]
     for size in reversed(sized):
         before = pl.col("size").cum_sum().over("outer") - pl.col("size")
         level = size.join(above, on="outer", how="left", maintain_order="left")
