@@ -422,28 +422,28 @@ def with_phases(line: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
         return none
     gaps = apart(rows)
     gaps = gaps.filter(held(line, gaps, "barrier") == 0)
-    every = pl.concat([rows.with_columns(gap=False), gaps.with_columns(gap=True, usual=False)]).sort("first")
-    every = every.with_columns(held(line, every, name) for name in ("blocks", "work_ns"))
-    usual = [LARGE * median_of(every.filter("usual"), name) for name in ("blocks", "work_ns")]
-    every = every.with_columns(large=(pl.col("blocks") > usual[0]) & (pl.col("work_ns") >= usual[1]))
-    some = every.filter(~pl.col("large") & ~pl.col("gap"))
+    spans = pl.concat([rows.with_columns(gap=False), gaps.with_columns(gap=True, usual=False)]).sort("first")
+    spans = spans.with_columns(held(line, spans, name) for name in ("blocks", "work_ns"))
+    usual = [LARGE * median_of(spans.filter("usual"), name) for name in ("blocks", "work_ns")]
+    spans = spans.with_columns(large=(pl.col("blocks") > usual[0]) & (pl.col("work_ns") >= usual[1]))
+    some = spans.filter(~pl.col("large") & ~pl.col("gap"))
     some = some.gather_every(max(-(-some.height // LONG), 1))
     at = some.select(pl.int_ranges("first", "stop", dtype=pl.UInt32).alias("at").explode()).to_series()
     codes = {name: gathered(line.get_column(name), at).unique() for name in ("loose", "exact")}
     known = line.select(pl.col(name).is_in(own.implode()) for name, own in codes.items())
-    every = every.with_columns(held(known, every, name) for name in codes)
+    spans = spans.with_columns(held(known, spans, name) for name in codes)
     shared = (pl.col("loose") >= HALF * sizes()) & (pl.col("exact") <= HALF * sizes())
-    many = every.select(pl.col("large").sum()).item()
-    told = every.with_columns(pl.col("large") & shared).filter(pl.col("large") | ~pl.col("gap"))
+    many = spans.select(pl.col("large").sum()).item()
+    kept = spans.with_columns(pl.col("large") & shared).filter(pl.col("large") | ~pl.col("gap"))
     follows = (~pl.col("large")).shift(-1, fill_value=True) & pl.col("large")
-    prefills, begun = told.select(pl.col("large").sum(), begun=follows.sum()).row(0)
+    prefills, begun = kept.select(pl.col("large").sum(), begun=follows.sum()).row(0)
     if not (
-        _FEWEST_PREFILLS <= prefills <= told.height - _DECODES * prefills and begun >= MANY * prefills >= MANY**2 * many
+        _FEWEST_PREFILLS <= prefills <= kept.height - _DECODES * prefills and begun >= MANY * prefills >= MANY**2 * many
     ):
         return none
     phase = pl.when("large").then(pl.lit(PREFILL)).otherwise(pl.lit(DECODE))
-    told = told.with_columns(stretches(), phase=phase, usual=pl.col("usual") | pl.col("large"))
-    return told.select(*rows.columns, "phase")
+    kept = kept.with_columns(stretches(), phase=phase, usual=pl.col("usual") | pl.col("large"))
+    return kept.select(*rows.columns, "phase")
 
 
 # Kernels that a library times to choose among them, as torch.compile and Triton do: what no iteration has.
@@ -476,13 +476,13 @@ def timed_runs(report: Report) -> pl.DataFrame:
     before and after them, as `triton.testing.do_bench` and autotuners do, and none of the calls :data:`_OTHERS`. There
     are at least :data:`FEWEST_TIMED` runs of a process with the same fill.
     """
-    found, recording = [pl.DataFrame(schema=_RUNS)], names_that(report, _RECORDS.match)
+    timed, recording = [pl.DataFrame(schema=_RUNS)], names_that(report, _RECORDS.match)
     names = operations(report).get_column("name").unique() if recording else pl.Series(dtype=pl.String)
     names = names.filter(names.cast(pl.String).str.contains(_CLEARS, literal=True).fill_null(value=False))
     fills = operations(report).filter(pl.col("name").is_in(names.implode())).select("row", "process_id")
     fills = with_facts(report, fills, "call_start").drop_nulls("call_start")
     if fills.height < FEWEST_TIMED:
-        return found[0]
+        return timed[0]
     calls = report.kind("api").select("process_id", "name", at="start_ns")
     records, others = (
         calls.filter(pl.col("name").is_in(own)) for own in (recording, names_that(report, _OTHERS.match))
@@ -502,8 +502,8 @@ def timed_runs(report: Report) -> pl.DataFrame:
         for code in many.get_column("exact").sort():
             runs = _runs(line, (line.get_column("exact") == code) & line.get_column("clears"), *times)
             if runs.height >= FEWEST_TIMED:
-                found.append(runs.select(process_id=pl.lit(process, dtype=pl.Int64), start="start", end="end"))
-    return pl.concat(found).sort("process_id", "start")
+                timed.append(runs.select(process_id=pl.lit(process, dtype=pl.Int64), start="start", end="end"))
+    return pl.concat(timed).sort("process_id", "start")
 
 
 def _next(times: pl.Series, after: pl.Series) -> pl.Series:

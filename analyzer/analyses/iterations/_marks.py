@@ -127,14 +127,14 @@ def marked_iterations(report: Report) -> pl.DataFrame:
         _of_ranges: _repeating(report),
         _of_loops: passes(report),
     }
-    found: dict[object, pl.DataFrame] = {}
+    by_process: dict[object, pl.DataFrame] = {}
     marked = any(rows.height for rows in marks.values())
     work = without_trials(report, launched_work(report, "thread_id")) if marked else pl.DataFrame()
-    for made, rows in marks.items():
+    for make, rows in marks.items():
         for (process,), part in rows.partition_by("process_id", as_dict=True, maintain_order=True).items():
-            if process not in found or found[process].is_empty():
-                found[process] = made(process, part, work_of(work, process))
-    return pl.concat([pl.DataFrame(schema=_MARKED), *found.values()]).sort("process_id", "start")
+            if process not in by_process or by_process[process].is_empty():
+                by_process[process] = make(process, part, work_of(work, process))
+    return pl.concat([pl.DataFrame(schema=_MARKED), *by_process.values()]).sort("process_id", "start")
 
 
 def launched_work(report: Report, *facts: str) -> pl.DataFrame:
@@ -144,8 +144,8 @@ def launched_work(report: Report, *facts: str) -> pl.DataFrame:
     ns (duration), and `facts` of operations.
     """
     length, at = (pl.col("end") - pl.col("start")).clip(lower_bound=0), pl.coalesce("call_start", "start")
-    told = operations(report, "call_start", *facts)
-    return told.select("process_id", "end", "name", "bucket", *facts, at=at, ns=length).sort("at")
+    work = operations(report, "call_start", *facts)
+    return work.select("process_id", "end", "name", "bucket", *facts, at=at, ns=length).sort("at")
 
 
 def without_trials(report: Report, work: pl.DataFrame) -> pl.DataFrame:
@@ -209,13 +209,13 @@ def _of_loops(process: object, loops: pl.DataFrame, work: pl.DataFrame) -> pl.Da
     ranges = loops.with_columns(open=pl.lit(value=False), step=pl.lit(value=False), rare=rare, zeros="name").filter(
         ~rare
     )
-    found = _of_ranges(process, ranges, work)
-    heaviest = work_in(found, work).select("device_ns").hstack(found.select("name", "start"))
+    iterations = _of_ranges(process, ranges, work)
+    heaviest = work_in(iterations, work).select("device_ns").hstack(iterations.select("name", "start"))
     sums = heaviest.group_by("name").agg(pl.col("device_ns").sum(), pl.col("start").min()).sort("device_ns", "name")
     main, begun = sums.select("name", "start").row(-1) if sums.height else ("", 0)
     since = work.filter(pl.col("at") >= begun)
     covered = int(heaviest.filter(pl.col("start") >= begun).get_column("device_ns").sum())
-    enough = found if covered >= HALF * int(since.get_column("ns").sum()) else found.clear()
+    enough = iterations if covered >= HALF * int(since.get_column("ns").sum()) else iterations.clear()
     named = pl.format("{} of {}", pl.lit(OF_LOOP), "name")
     each = pl.when(pl.col("name") == main).then(pl.lit(OF_LOOP)).otherwise(named)
     return enough.with_columns(name=each, found_by=pl.format("{} {}", pl.lit(BY_LOOPS), "name"))
@@ -230,10 +230,10 @@ def passes(report: Report) -> pl.DataFrame:
     """
     name = pl.format("{}:{}", "file", "line")
     named = loop_passes(report).select(*THREAD, start="time_ns", name=name).sort(*THREAD, "start")
-    told = named.with_columns(end=pl.col("start").shift(-1).over(*THREAD, "name"))
-    loops = told.partition_by(*THREAD, "name", maintain_order=True, as_dict=True)
+    timed = named.with_columns(end=pl.col("start").shift(-1).over(*THREAD, "name"))
+    loops = timed.partition_by(*THREAD, "name", maintain_order=True, as_dict=True)
     others: dict[object, list[tuple[object, pl.Series]]] = {}
-    found = [pl.DataFrame(schema=_PASSES)]
+    kept = [pl.DataFrame(schema=_PASSES)]
     for (process, thread, _), loop in sorted(loops.items(), key=lambda one: one[1].height)[:_MOST_LOOPS]:
         around, starts = others.setdefault(process, []), loop.get_column("start")
         own, inside = loop.drop_nulls("end"), [pl.lit(value=True)]
@@ -242,9 +242,9 @@ def passes(report: Report) -> pl.DataFrame:
             begun, same = _begun_in(spans, starts), other == thread
             if (same or spans.height >= _OFTEN) and 2 * int((begun > (0 if same else 1)).sum()) > spans.height:
                 inside.append(pl.lit(_begun_in(own, begins) == 0) if same else pl.lit(value=False))
-        found.append(own.filter(pl.all_horizontal(inside)))
+        kept.append(own.filter(pl.all_horizontal(inside)))
         around.append((thread, starts))
-    return pl.concat([part.select([*_PASSES]) for part in found]).sort(*THREAD, "start")
+    return pl.concat([part.select([*_PASSES]) for part in kept]).sort(*THREAD, "start")
 
 
 def _begun_in(spans: pl.DataFrame, times: pl.Series) -> pl.Series:
@@ -287,11 +287,11 @@ def _of_ranges(process: object, ranges: pl.DataFrame, work: pl.DataFrame) -> pl.
     chosen = levels[0]
     for inner in levels[1:]:
         chosen = inner if _is_loop_of(inner, chosen) else chosen
-    found = adjoined(process, pl.concat([chosen.rows, *chosen.others]), work)
-    alike = [name for (name,), part in found.partition_by("name", as_dict=True).items() if _same_kernels(part, work)]
-    covered = int(work_in(found, work).get_column("device_ns").sum())
-    found = found.with_columns(alike=pl.col("name").is_in(alike))
-    return found if covered >= _LEAST * whole else found.clear()
+    spans = adjoined(process, pl.concat([chosen.rows, *chosen.others]), work)
+    alike = [name for (name,), part in spans.partition_by("name", as_dict=True).items() if _same_kernels(part, work)]
+    covered = int(work_in(spans, work).get_column("device_ns").sum())
+    spans = spans.with_columns(alike=pl.col("name").is_in(alike))
+    return spans if covered >= _LEAST * whole else spans.clear()
 
 
 def _without_parts(ranges: pl.DataFrame) -> pl.DataFrame:
@@ -323,10 +323,10 @@ def _same_kernels(iterations: pl.DataFrame, work: pl.DataFrame) -> bool:
     names = launched.get_column("name").unique()
     does = pl.when(pl.col("family").is_in(_CHOSEN_BY_SHAPE)).then("family").otherwise(pl.col("name").cast(pl.String))
     kinds = pl.DataFrame([names, families(names)]).select("name", does=does.rank("dense"))
-    told = launched.join(kinds, on="name").group_by("place", "does").agg(pl.col("ns").sum())
+    times = launched.join(kinds, on="name").group_by("place", "does").agg(pl.col("ns").sum())
     usual = 2 * pl.len().over("does") >= pl.col("place").n_unique()
     share = pl.col("ns").filter("usual").sum() / pl.col("ns").sum()
-    parts = told.with_columns(usual=usual).group_by("place").agg(share)
+    parts = times.with_columns(usual=usual).group_by("place").agg(share)
     return parts.is_empty() or parts.select(pl.col("ns").mean()).item() >= _ALIKE
 
 
@@ -344,13 +344,13 @@ class _Level(NamedTuple):
 
 def _levels(ranges: pl.DataFrame) -> list[_Level]:
     """The outermost ranges, those inside them, and so on: one level each."""
-    found: list[_Level] = []
+    levels: list[_Level] = []
     for _ in range(_LEVELS if ranges.height else 0):
         outer = outermost(ranges)
         repeated = outer.filter((pl.len().over(*THREAD, "name") >= _FEWEST) | pl.col("rare"))
-        found += [_level(repeated)] if repeated.height else []
+        levels += [_level(repeated)] if repeated.height else []
         ranges = ranges.join(outer.select(*THREAD, "name").unique(), on=[*THREAD, "name"], how="anti", nulls_equal=True)
-    return found
+    return levels
 
 
 def _is_loop_of(inner: _Level, outer: _Level) -> bool:
@@ -452,11 +452,11 @@ def adjoined(process: object, rows: pl.DataFrame, work: pl.DataFrame) -> pl.Data
     ends = work.select("at", "end", place=nearest_place(rows.get_column("start"), work.get_column("at")))
     inside = ends.join(rows.select("place", "own_end"), on="place").filter(pl.col("at") < pl.col("own_end"))
     ended = inside.group_by("place").agg(done=pl.col("end").max())
-    told = rows.join(ended, on="place", how="left").sort("place")
+    marks = rows.join(ended, on="place", how="left").sort("place")
     following, done = pl.col("start").shift(-1), pl.max_horizontal("own_end", "done")
     distance, period = (following - pl.col("own_end")).clip(lower_bound=0), following - pl.col("start")
     usual = distance.median() + HALF * period.median()
     limit = pl.coalesce(usual.over("name"), usual)  # a loop after another one is told by its own times
     follows = (following - done <= limit).fill_null(value=False)
-    told = told.with_columns(follows=follows, process_id=pl.lit(process, pl.Int64))
-    return told.with_columns(end=pl.when("follows").then(following).otherwise(done)).select(list(SPANS))
+    marks = marks.with_columns(follows=follows, process_id=pl.lit(process, pl.Int64))
+    return marks.with_columns(end=pl.when("follows").then(following).otherwise(done)).select(list(SPANS))

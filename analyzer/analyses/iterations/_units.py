@@ -101,14 +101,14 @@ def _attributes(names: pl.Series) -> pl.DataFrame:
     named = name.str.replace(_WIDTH, "${1}#").str.replace(_ALIGNED, "${1}${2}")
     named = named.str.replace(_UNALIGNED, "vectorized_elementwise_kernel<${1}")
     patterns = {"unified": r"Unified", "copies": _HOST_COPY, "input": r"Host-to-Device", "fill": r"(?i)fill|memset"}
-    told = different.select(
+    attributes = different.select(
         named.rank("dense").cast(pl.UInt32).alias("named"),
         named.str.replace_all(r"\d+", "#").rank("dense").cast(pl.UInt32).alias("masked"),
         (name.str.contains(_OPTIMIZER) & ~name.str.contains(_NO_OPTIMIZER)).alias("optimizer"),
         *(name.str.contains(like).alias(key) for key, like in patterns.items()),
     )
     at = positions(different.get_column("name").to_physical(), names.to_physical())
-    return rows_at(told, at).with_columns(
+    return rows_at(attributes, at).with_columns(
         pl.col("named", "masked").fill_null(0), pl.col("optimizer", *patterns).fill_null(value=False)
     )
 
@@ -216,25 +216,25 @@ class Unit(NamedTuple):
 
 def units(line: pl.DataFrame) -> list[Unit]:
     """The units of `line` that may be iterations."""
-    found: dict[tuple[str, int], Unit] = {}
+    by_word: dict[tuple[str, int], Unit] = {}
     sums = {name: running(line.get_column(name)) for name in (*COLUMNS, "weight")}
     for ways in (_ONE, _SEVERAL, _LOOSE):
-        if max((unit.share for unit in found.values()), default=0.0) >= NEARLY_ALL:
+        if max((unit.share for unit in by_word.values()), default=0.0) >= NEARLY_ALL:
             break
         for column, of, size in ways:
             codes, before = line.get_column(of), size // 2
             while before:  # one number for each launch and those before it, `size` in a row
                 codes, before = (codes.shift(before) * _MULTIPLIER + codes).fill_null(0), before // 2
             for code, word in _best_anchors(sums, codes, column):
-                if (column, word) not in found:
+                if (column, word) not in by_word:
                     at = (codes == code).arg_true()
                     unit = Unit(column, 0, word, code, at, pl.Series(), 0.0)
                     alike = between(sums[column], unit.segments) == word
                     own = unit.segments.filter(alike)
                     share = int(between(sums["weight"], own).sum()) / int(sums["weight"].item(-1))
                     length = int(own.select(sizes()).item(0, 0))
-                    found[column, word] = unit._replace(length=length, alike=alike, share=share)
-    return sorted(found.values(), key=lambda unit: (unit.length, COLUMNS.index(unit.column)))
+                    by_word[column, word] = unit._replace(length=length, alike=alike, share=share)
+    return sorted(by_word.values(), key=lambda unit: (unit.length, COLUMNS.index(unit.column)))
 
 
 def held(line: pl.DataFrame, rows: pl.DataFrame, column: str) -> pl.Series:
@@ -350,10 +350,10 @@ def iteration_unit(line: pl.DataFrame) -> Unit | None:
     Layers repeat within an iteration, and iterations within an epoch. Without any of that it is the shortest, and a
     longer one in its place if the host pauses longer before it.
     """
-    levels, found = list[Unit](), units(line)  # the best of each length, the shortest first
-    most = max((unit.share for unit in found), default=0.0)
-    for unit in sorted(found, key=lambda one: (-one.share, one.length)):
-        others = ((unit.length, one.length) for one in levels)
+    levels, candidates = list[Unit](), units(line)  # the best of each length, the shortest first
+    most = max((unit.share for unit in candidates), default=0.0)
+    for unit in sorted(candidates, key=lambda one: (-one.share, one.length)):
+        others = ((unit.length, level.length) for level in levels)
         if unit.share >= most * MOSTLY and all(max(pair) >= LARGEST * min(pair) for pair in others):
             levels.append(unit)
     levels.sort(key=lambda one: one.length)

@@ -104,11 +104,11 @@ def iterations(report: Report) -> pl.DataFrame:
     """
     require(report, TABLE, *DEVICE_KINDS)
     end = pl.col("start_ns") + pl.col("dur_ns")
-    found = intervals.overlapping(iteration_ledgers(report), report.scope.sides, "start_ns", end)
+    rows = intervals.overlapping(iteration_ledgers(report), report.scope.sides, "start_ns", end)
     if report.scope.device is not None:
         used = device_operations(report).select(pl.col("process_id").unique()).to_series()
-        found = found.filter(pl.col("process_id").is_in(used.implode(), nulls_equal=True))
-    return TABLE.select(found)
+        rows = rows.filter(pl.col("process_id").is_in(used.implode(), nulls_equal=True))
+    return TABLE.select(rows)
 
 
 @once_per_process
@@ -122,8 +122,8 @@ def judged_iterations(report: Report) -> pl.DataFrame:
     spans, work = marked.filter("alike").drop("alike"), device_operations(report.whole).select("process_id").unique()
     silent = work.join(marked.select("process_id"), on="process_id", how="anti", nulls_equal=True)
     if silent.height:
-        told = _by_launches(report).join(silent, on="process_id", how="semi", nulls_equal=True, maintain_order="left")
-        spans = pl.concat([spans, told])
+        runs = _by_launches(report).join(silent, on="process_id", how="semi", nulls_equal=True, maintain_order="left")
+        spans = pl.concat([spans, runs])
     return _judged(report, spans)
 
 
@@ -136,12 +136,12 @@ def iteration_spans(report: Report) -> pl.DataFrame:
 
 def iterations_at(report: Report, points: pl.DataFrame) -> pl.DataFrame:
     """The iteration around each of `points` (process_id, at): its place, each (name) and many; else nulls."""
-    every = iteration_spans(report)
-    rows = as_of(points.select("process_id", "at"), every.select("process_id", at="start"))
-    around = rows_at(every.with_row_index("iteration"), rows)
+    spans = iteration_spans(report)
+    rows = as_of(points.select("process_id", "at"), spans.select("process_id", at="start"))
+    around = rows_at(spans.with_row_index("iteration"), rows)
     inside = (points.get_column("at") < around.get_column("end")).fill_null(value=False)
-    told = {"iteration": "iteration", "each": "name", "many": "many"}
-    return around.select(pl.when(inside).then(of).alias(name) for name, of in told.items())
+    sources = {"iteration": "iteration", "each": "name", "many": "many"}
+    return around.select(pl.when(inside).then(of).alias(name) for name, of in sources.items())
 
 
 @once_per_process
@@ -159,9 +159,9 @@ def iteration_ledgers(report: Report) -> pl.DataFrame:
     rows = judged_iterations(report)
     if rows.is_empty():
         return rows
-    told = with_changes(_with_ledgers(report, _on_device(rows)), keys=_KEYS)
-    reasons = [None if row["kind"] == STEADY else _reason(row) for row in told.iter_rows(named=True)]
-    return told.with_columns(pl.Series("reason", reasons, dtype=pl.String), *rows.select("start_ns", "dur_ns"))
+    ledgers = with_changes(_with_ledgers(report, _on_device(rows)), keys=_KEYS)
+    reasons = [None if row["kind"] == STEADY else _reason(row) for row in ledgers.iter_rows(named=True)]
+    return ledgers.with_columns(pl.Series("reason", reasons, dtype=pl.String), *rows.select("start_ns", "dur_ns"))
 
 
 def _on_device(rows: pl.DataFrame) -> pl.DataFrame:
@@ -220,8 +220,8 @@ def _by_launches(report: Report) -> pl.DataFrame:
     rows = launch_periods(report).with_columns(window=pl.lit(None, dtype=pl.String), open=pl.lit(value=False))
     parts = rows.rename({"end": "own_end"}).partition_by("process_id", as_dict=True, maintain_order=True)
     work = launched_work(report)
-    told = [adjoined(key, part, work_of(work, key)) for (key,), part in parts.items()]
-    return pl.concat([pl.DataFrame(schema=SPANS), *told])
+    spans = [adjoined(key, part, work_of(work, key)) for (key,), part in parts.items()]
+    return pl.concat([pl.DataFrame(schema=SPANS), *spans])
 
 
 def _with_work(report: Report, spans: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
@@ -238,8 +238,8 @@ def _with_work(report: Report, spans: pl.DataFrame, work: pl.DataFrame) -> pl.Da
     took = (pl.col("end") - pl.col("start")).sum().alias("ns")
     sums = device_operations(report.whole).group_by("process_id", "device").agg(took)
     main = sums.sort("ns", "device", descending=[True, False]).unique("process_id", keep="first", maintain_order=True)
-    told = pl.concat(parts).join(main.drop("ns"), on="process_id", how="left", nulls_equal=True, maintain_order="left")
-    return told.with_columns(dur_ns=pl.col("end") - pl.col("start"))
+    rows = pl.concat(parts).join(main.drop("ns"), on="process_id", how="left", nulls_equal=True, maintain_order="left")
+    return rows.with_columns(dur_ns=pl.col("end") - pl.col("start"))
 
 
 def _classified(report: Report, rows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
@@ -250,36 +250,36 @@ def _classified(report: Report, rows: pl.DataFrame, work: pl.DataFrame) -> pl.Da
     whole = rows.filter("follows")
     small = median_of(whole, "own_operations") < HALF * median_of(whole, "operations")
     alone = ~rows.get_column("follows") & (small and whole.height >= rows.height / 2) & few & ~cut
-    told = _on_device(rows)
+    classified = _on_device(rows)
     # with the ledgers that tell whether the first ones warm up; null for others
-    parts = [told.slice(*place) for place in looked_at(told)] or [told.clear()]
+    parts = [classified.slice(*place) for place in looked_at(classified)] or [classified.clear()]
     ledgers = pl.concat(_with_ledgers(report, part) for part in parts)
-    ledgers = ledgers.select("index", pl.col("^.*_ns$").exclude(told.columns))
-    known = told.join(ledgers, on="index", how="left", maintain_order="left")
-    told = told.with_columns(warmed_up(report, known))
+    ledgers = ledgers.select("index", pl.col("^.*_ns$").exclude(classified.columns))
+    attributed = classified.join(ledgers, on="index", how="left", maintain_order="left")
+    classified = classified.with_columns(warmed_up(report, attributed))
     # of those that become shorter step by step, as those of an elimination do, longer ones are no start-up
-    shorter = (told.get_column("dur_ns").diff() < 0).sum()
-    grows = told.height < _MANY or shorter < NEARLY_ALL * (told.height - 1)
+    shorter = (classified.get_column("dur_ns").diff() < 0).sum()
+    grows = classified.height < _MANY or shorter < NEARLY_ALL * (classified.height - 1)
     # none of them is part of medians
-    told = told.with_columns(cut=cut, alone=alone, warm_up=(pl.col("warm_up") & grows) | cut | alone)
-    told = with_odd(told, keys=_KEYS)
+    classified = classified.with_columns(cut=cut, alone=alone, warm_up=(pl.col("warm_up") & grows) | cut | alone)
+    classified = with_odd(classified, keys=_KEYS)
     middle = pl.col("dur_ns").filter(~pl.col("warm_up")).median()
     far = (pl.col("dur_ns") - middle).abs() > _LARGE_PART * middle
-    told = told.with_columns(pl.col("odd") & grows & (far if told.height < _MANY else True))
+    classified = classified.with_columns(pl.col("odd") & grows & (far if classified.height < _MANY else True))
     # of three the one that takes twice as long as each of the others, if these differ by less
-    lengths = told.filter(~pl.col("warm_up")).get_column("dur_ns").sort(descending=True)
+    lengths = classified.filter(~pl.col("warm_up")).get_column("dur_ns").sort(descending=True)
     if len(lengths) == _THREE and lengths[0] >= _TWICE * lengths[1] and lengths[1] < _TWICE * lengths[2]:
-        told = told.with_columns(odd=~pl.col("warm_up") & (pl.col("dur_ns") == lengths[0]))
-    told = told.with_columns(first=_first_ones(report, told))
-    told = told.with_columns(pl.col("odd") & ~pl.col("first"))
-    told = _with_other_work(_without_unexplained(report, told))
-    median = median_of(told.filter(~pl.any_horizontal(_OTHERS)), "dur_ns")
+        classified = classified.with_columns(odd=~pl.col("warm_up") & (pl.col("dur_ns") == lengths[0]))
+    classified = classified.with_columns(first=_first_ones(report, classified))
+    classified = classified.with_columns(pl.col("odd") & ~pl.col("first"))
+    classified = _with_other_work(_without_unexplained(report, classified))
+    median = median_of(classified.filter(~pl.any_horizontal(_OTHERS)), "dur_ns")
     warm_up = pl.col("warm_up") | (pl.col("first") & pl.col("work").is_null())
     served = (pl.col("found_by") == BY_ENGINE) & ~pl.col("open")  # as long as its batch makes it
     kinds = pl.when(served).then(pl.lit(STEADY)).when("cut").then(pl.lit(CUT)).when("alone").then(pl.lit(ODD))
     kinds = kinds.when(warm_up).then(pl.lit(WARM_UP)).when("odd").then(pl.lit(ODD))
     kind = kinds.otherwise(pl.lit(STEADY))
-    return told.with_columns(*rows.select("start_ns", "dur_ns"), kind=kind, usual_ns=pl.lit(median))
+    return classified.with_columns(*rows.select("start_ns", "dur_ns"), kind=kind, usual_ns=pl.lit(median))
 
 
 def _with_other_work(rows: pl.DataFrame) -> pl.DataFrame:
@@ -290,10 +290,10 @@ def _with_other_work(rows: pl.DataFrame) -> pl.DataFrame:
     usual, work = ~pl.any_horizontal(_OTHERS), pl.col("work_ns")
     middle = work.filter(usual).median()
     ratio = pl.when(usual & (middle > 0) & far_from_others(work, usual, HALF)).then(work / middle)
-    told = rows.with_columns(work=ratio)
-    if rows.height < _MANY or told.get_column("work").count() > max(1, _OTHER_SHARE * rows.height):
+    compared = rows.with_columns(work=ratio)
+    if rows.height < _MANY or compared.get_column("work").count() > max(1, _OTHER_SHARE * rows.height):
         return rows.with_columns(work=pl.lit(None, dtype=pl.Float64))
-    return told.with_columns(pl.col("odd") | pl.col("work").is_not_null())
+    return compared.with_columns(pl.col("odd") | pl.col("work").is_not_null())
 
 
 def _reason(row: dict[str, Any]) -> str:

@@ -207,8 +207,8 @@ def windows_named(report: Report, text: str) -> list[Window] | None:
         return [steady.window]
     first, dots, last = text.partition("..")
     if not dots:
-        found = _iteration(report, text)
-        return None if found is None else [found]
+        window = _iteration(report, text)
+        return None if window is None else [window]
     sides = [_iteration(report, side) or _range(report, side) for side in (first.strip(), last.strip())]
     return None if sides[0] is None or sides[1] is None else [_from_to(report, text, sides[0], sides[1])]
 
@@ -311,9 +311,9 @@ def parts_of_step(report: Report, steady: SteadyPart) -> pl.DataFrame:
     sums = by_range.agg(count, pl.col("ns", *_TIMES).sum())
     rest, inside = (sums.filter(side) for side in (pl.col("range") == NO_RANGE, pl.col("range") != NO_RANGE))
     left = [(pl.col(column) - inside.get_column(column).sum()).alias(column) for column in sums.columns[2:]]
-    told = pl.concat([inside.sort("ns", descending=True, maintain_order=True), rest.with_columns(left)])
+    rows = pl.concat([inside.sort("ns", descending=True, maintain_order=True), rest.with_columns(left)])
     busy = pl.sum_horizontal(f"{bucket}_ns" for bucket in BUSY_BUCKETS).alias("busy_ns")
-    return told.with_columns(busy).filter(pl.col("ns") > 0).select(list(PART))
+    return rows.with_columns(busy).filter(pl.col("ns") > 0).select(list(PART))
 
 
 def inner_parts(report: Report, steady: SteadyPart) -> pl.DataFrame:
@@ -428,21 +428,21 @@ def phases(report: Report) -> pl.DataFrame:
     names = ranges.get_column("name").unique().drop_nulls()
     steps = [name for name in names if STEP_PREFIX in name or plain(name) == steady.each]
     events = report.kind("api").select("process_id", at="start_ns"), operations(report).select("process_id", at="start")
-    first = pl.concat([one.filter(of_process(steady.process_id)).select(pl.col("at").min()) for one in events])
+    first = pl.concat([frame.filter(of_process(steady.process_id)).select(pl.col("at").min()) for frame in events])
     begun: int | None = first.select(pl.col("at").min()).item()
-    known = [*_causes(report, steady)], ranges.filter(~pl.col("name").is_in(steps)), begun
+    sources = [*_causes(report, steady)], ranges.filter(~pl.col("name").is_in(steps)), begun
     # before the first steady iteration, after the last, and between them outside of the steady part
     spans = {BEFORE: _span(start, since), BETWEEN: _span(since, until), AFTER: _span(until, end)}
     left = {phase: intervals.subtract(span, own) for phase, span in spans.items()}
-    parts += [(phase, *part) for phase, span in left.items() for part in _parts(*known, span)]
+    parts += [(phase, *part) for phase, span in left.items() for part in _parts(*sources, span)]
     columns = {**dict.fromkeys(("phase", "part"), pl.String), **dict.fromkeys(("ns", "count", "start_ns"), pl.Int64)}
     rows = pl.DataFrame(parts, schema=columns, orient="row").filter(pl.col("ns") > 0)
     total = int(rows.get_column("ns").sum())
     if total != end - start:
         raise AssertionError(f"phases add up to {total} ns of {end - start}")
     order = pl.col("phase").replace_strict({BEFORE: 0, STEADY: 1, BETWEEN: 2, AFTER: 3}, return_dtype=pl.Int64)
-    told = rows.with_columns(process_id=pl.lit(steady.process_id, dtype=pl.Int64), share=pl.col("ns") / total)
-    return TABLE.select(told.sort(order, "ns", descending=[False, True], maintain_order=True))
+    table = rows.with_columns(process_id=pl.lit(steady.process_id, dtype=pl.Int64), share=pl.col("ns") / total)
+    return TABLE.select(table.sort(order, "ns", descending=[False, True], maintain_order=True))
 
 
 def _edges(iterations: pl.DataFrame) -> tuple[int, int]:
@@ -474,8 +474,8 @@ def part_of_session(report: Report, steady: SteadyPart) -> str:
 
 
 def _span(start: int, end: int) -> pl.DataFrame:
-    found = pl.DataFrame({"start": [start], "end": [end]}, schema=intervals.SPANS)
-    return found.filter(pl.col("end") > pl.col("start"))
+    span = pl.DataFrame({"start": [start], "end": [end]}, schema=intervals.SPANS)
+    return span.filter(pl.col("end") > pl.col("start"))
 
 
 def _parts(
@@ -501,18 +501,18 @@ def _parts(
 def _causes(report: Report, steady: SteadyPart) -> Iterator[tuple[str, pl.DataFrame]]:
     """Named times of the process other than its ranges, by precedence."""
     process = of_process(steady.process_id)
-    made = context_calls(report).filter(process).select(start="start_ns", end="made_ns")
+    contexts = context_calls(report).filter(process).select(start="start_ns", end="made_ns")
     unrecorded = unrecorded_contexts(report).filter(process).select("start", "end")
-    yield CONTEXT, pl.concat([made, unrecorded])
+    yield CONTEXT, pl.concat([contexts, unrecorded])
     yield COMPILING, compile_spans(report)
     yield TIMING, timed_runs(report).filter(process).select("start", "end")
     yield MODULES, loading_seen(report).filter(process).select("start", "end")
     spans = steady.rows.select("name", "kind", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
     by_kind = spans.partition_by("name", "kind", as_dict=True)
     for name in spans.get_column("name").unique(maintain_order=True):
-        for kind, told in _TOLD.items():
+        for kind, word in _TOLD.items():
             if (name, kind) in by_kind:
-                yield f"{told} {name}", by_kind[name, kind].select("start", "end")
+                yield f"{word} {name}", by_kind[name, kind].select("start", "end")
 
 
 def _outermost_ranges(own: pl.DataFrame, free: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
