@@ -90,8 +90,8 @@ def rows_of(table: pl.DataFrame, members: int) -> Rows:
 def narrow(rows: pl.DataFrame, before: int) -> tuple[dict[str, npt.NDArray[Any]], pl.DataFrame]:
     """The columns of :class:`Rows` but `inside`, and its calls, `before` which there are others."""
     # different ones get the same number by no more than chance
-    said = rows.select(_SAID).hash_rows()
-    _, call = np.unique(said.to_numpy(), return_inverse=True)
+    hashes = rows.select(_SAID).hash_rows()
+    _, call = np.unique(hashes.to_numpy(), return_inverse=True)
     example = np.empty(int(call.max(initial=-1)) + 1, dtype=np.int64)
     example[call] = np.arange(len(call))
     name = pl.when(pl.col("id").is_not_null()).then(pl.col("id").hash().replace(0, 1)).otherwise(NO_ID)
@@ -162,17 +162,17 @@ def matched(rows: Rows, clock: Ints, steps: Callable[[Ints], Ints] | None = None
     if not len(rows):
         none = np.zeros(0, dtype=np.int32)
         return Matches(none, none.astype(np.int8), none, np.zeros(1, dtype=np.int64), none.astype(np.int64), doubts)
-    told = _told(rows, clock, steps)
+    facts = _told(rows, clock, steps)
     key = _by_id(rows)
     how = np.where(key != 0, _ID, 0).astype(np.int8)
-    numbered = _by_sequence(rows, told, doubts)
+    numbered = _by_sequence(rows, facts, doubts)
     fresh = (key == 0) & (numbered != 0)
     key[fresh], how[fresh] = numbered[fresh], _SEQUENCE
-    left = told.walk[key[told.walk] == 0]
-    key[left] = _by_order(rows, told, left, doubts)
+    left = facts.walk[key[facts.walk] == 0]
+    key[left] = _by_order(rows, facts, left, doubts)
     how[left[key[left] != 0]] = _ORDINAL
-    match, order, first, begun = _numbered(rows, told, key, _sorted(key, rows.member), doubts)
-    unnamed = int(((match >= 0) & (how == _ORDINAL) & told.unnamed[rows.call]).sum())
+    match, order, first, begun = _numbered(rows, facts, key, _sorted(key, rows.member), doubts)
+    unnamed = int(((match >= 0) & (how == _ORDINAL) & facts.unnamed[rows.call]).sum())
     if unnamed and np.count_nonzero(np.diff(rows.first)) > 2:  # noqa: PLR2004 - two ranks have one group
         doubts.append(("collectives whose group is not recorded", unnamed, _UNNAMED))
     return Matches(match, how[order[first[:-1]]], order, first, begun, doubts)
@@ -275,26 +275,26 @@ def _sorted(key: Keys, rank: Small) -> _Runs:
 
 def _by_id(rows: Rows) -> Keys:
     """Keys by the name that a collective has on all ranks, a number here; none where it is the name of several."""
-    found = np.zeros(len(rows), dtype=np.uint64)
-    known = np.flatnonzero(rows.id)
-    if len(known):
-        key = _key(_ID, rows.id[known])
-        runs = _sorted(key, rows.member[known])
+    keys = np.zeros(len(rows), dtype=np.uint64)
+    named = np.flatnonzero(rows.id)
+    if len(named):
+        key = _key(_ID, rows.id[named])
+        runs = _sorted(key, rows.member[named])
         several = np.maximum.reduceat(runs.lengths.repeat(runs.lengths), runs.first) > 1
         key[runs.order[several.repeat(runs.counts)]] = 0
-        found[known] = key
-    return found
+        keys[named] = key
+    return keys
 
 
-def _by_sequence(rows: Rows, told: _Told, doubts: list[tuple[str, int, str]]) -> Keys:
+def _by_sequence(rows: Rows, facts: _Told, doubts: list[tuple[str, int, str]]) -> Keys:
     """Keys by the number in the group, and the place among those of one number."""
-    found = np.zeros(len(rows), dtype=np.uint64)
+    keys = np.zeros(len(rows), dtype=np.uint64)
     numbered = rows.sequence != NO_SEQUENCE
     if not numbered.any():
-        return found
-    known = told.walk[(numbered & ~told.pairs[rows.call])[told.walk]]
-    key = _key(_SEQUENCE, _key(0, told.lane, told.kind)[rows.call[known]], rows.sequence[known])
-    runs = _sorted(key, rows.member[known])
+        return keys
+    walked = facts.walk[(numbered & ~facts.pairs[rows.call])[facts.walk]]
+    key = _key(_SEQUENCE, _key(0, facts.lane, facts.kind)[rows.call[walked]], rows.sequence[walked])
+    runs = _sorted(key, rows.member[walked])
     nth = np.arange(len(key)) - runs.run.repeat(runs.lengths)
     each = runs.lengths.repeat(runs.lengths)
     uneven = np.minimum.reduceat(each, runs.first) != np.maximum.reduceat(each, runs.first)
@@ -303,21 +303,21 @@ def _by_sequence(rows: Rows, told: _Told, doubts: list[tuple[str, int, str]]) ->
     if len(lost):
         doubts.append(("collectives of which a rank lost some", len(lost), _SOME_LOST))
     key[lost] = _LOST
-    found[known] = key
-    return found
+    keys[walked] = key
+    return keys
 
 
-def _by_order(rows: Rows, told: _Told, left: Ints, doubts: list[tuple[str, int, str]]) -> Keys:
+def _by_order(rows: Rows, facts: _Told, left: Ints, doubts: list[tuple[str, int, str]]) -> Keys:
     """Keys of the rows `left` by their place in the order of their lane.
 
     Where ranks do not fit, as where one runs fewer kernels of sends and receives than others, the order of these and
     that of all else are taken apart, if more ranks fit then.
     """
     key = np.zeros(len(left), dtype=np.uint64)
-    for lane, members in _lanes(rows, told, left):
+    for lane, members in _lanes(rows, facts, left):
         best = _placed([members])
-        if sum(len(at) for at, _ in best) < sum(len(one.at) for one in members.values()):
-            apart = [{rank: one.of(own) for rank, one in members.items()} for own in (True, False)]
+        if sum(len(at) for at, _ in best) < sum(len(sequence.at) for sequence in members.values()):
+            apart = [{rank: sequence.of(own) for rank, sequence in members.items()} for own in (True, False)]
             best = max(best, _placed(apart), key=lambda one: sum(len(at) for at, _ in one))
         for at, place in best:
             key[at] = _key(_ORDINAL, np.full(len(at), lane), place)
@@ -328,20 +328,20 @@ def _by_order(rows: Rows, told: _Told, left: Ints, doubts: list[tuple[str, int, 
 
 def _placed(parts: list[dict[int, Sequence]]) -> list[tuple[Ints, Ints]]:
     """The rows of ranks that fit others, each with its place in the order of its part, which no other part has."""
-    found = []
+    fits = []
     for number, part in enumerate(parts):
-        members = {rank: one for rank, one in part.items() if len(one.at)}
+        members = {rank: sequence for rank, sequence in part.items() if len(sequence.at)}
         for rank, place in aligned(members).items():
             at = members[rank].at
-            found.append((at, (place + np.arange(len(at))) * len(parts) + number))
-    return found
+            fits.append((at, (place + np.arange(len(at))) * len(parts) + number))
+    return fits
 
 
-def _lanes(rows: Rows, told: _Told, left: Ints) -> Iterator[tuple[int, dict[int, Sequence]]]:
+def _lanes(rows: Rows, facts: _Told, left: Ints) -> Iterator[tuple[int, dict[int, Sequence]]]:
     """The sequences of each lane by rank."""
     if not len(left):
         return
-    lane = told.lane[rows.call[left]]
+    lane = facts.lane[rows.call[left]]
     order = np.argsort(lane.astype(np.min_scalar_type(lane.max())), kind="stable")
     lane, rank = lane[order], rows.member[left[order]]
     new = np.flatnonzero(np.r_[True, (lane[1:] != lane[:-1]) | (rank[1:] != rank[:-1])])
@@ -352,15 +352,15 @@ def _lanes(rows: Rows, told: _Told, left: Ints) -> Iterator[tuple[int, dict[int,
         call, start = rows.call[own], rows.start[own] - base
         members[int(rank[low])] = Sequence(
             order[low:high],
-            told.what[call],
+            facts.what[call],
             start,
             start + rows.dur[own],
-            enters=told.enters[call],
-            leaves=told.leaves[call],
-            by_pairs=told.by_pairs[call],
-            pairs=told.pairs[call],
-            clock=int(told.clock[rank[low]]),
-            steps=None if told.steps is None else partial(told.steps, own),
+            enters=facts.enters[call],
+            leaves=facts.leaves[call],
+            by_pairs=facts.by_pairs[call],
+            pairs=facts.pairs[call],
+            clock=int(facts.clock[rank[low]]),
+            steps=None if facts.steps is None else partial(facts.steps, own),
         )
         if high == len(left) or lane[high] != lane[low]:
             yield int(lane[low]), members
@@ -374,27 +374,27 @@ def shows(rows: pl.DataFrame) -> tuple[Bools, Bools, Bools]:
     sends, receives = own == pl.col("source"), own == pl.col("target")
     enters = together | (broadcast & sends) | (reduce & ~receives) | (kind == "send")
     leaves = together | (broadcast & ~sends) | (reduce & receives) | (kind == "recv")
-    told = rows.select(
+    masks = rows.select(
         enters.fill_null(value=False).alias("enters"), leaves.fill_null(value=False).alias("leaves"), together=together
     )
-    return tuple(one.to_numpy() for one in told)  # type: ignore[return-value]
+    return tuple(mask.to_numpy() for mask in masks)  # type: ignore[return-value]
 
 
 def _numbered(
-    rows: Rows, told: _Told, key: Keys, runs: _Runs, doubts: list[tuple[str, int, str]]
+    rows: Rows, facts: _Told, key: Keys, runs: _Runs, doubts: list[tuple[str, int, str]]
 ) -> tuple[Small, Small, Ints, Ints]:
     """Match, order, first and begun of :class:`Matches`."""
     call, counts = rows.call[runs.order], runs.counts
-    size, keyed = np.maximum.reduceat(told.size[call], runs.first), key[runs.order[runs.first]] > _LOST
+    size, keyed = np.maximum.reduceat(facts.size[call], runs.first), key[runs.order[runs.first]] > _LOST
 
     def differ(values: Ints) -> Bools:
         return np.asarray(np.minimum.reduceat(values, runs.first) != np.maximum.reduceat(values, runs.first))
 
     # no one collective: twice on a rank, more than the group has, of several kinds or sizes
     ranks = np.diff(np.searchsorted(runs.run, np.r_[runs.first, len(key)]))
-    sized = np.where(told.even & (told.what & SIZES > 0), told.what, _UNKNOWN)[call]
+    sized = np.where(facts.even & (facts.what & SIZES > 0), facts.what, _UNKNOWN)[call]
     sized = np.where(sized == _UNKNOWN, np.maximum.reduceat(sized, runs.first).repeat(counts), sized)
-    bad = (ranks != counts) | ((size > 0) & (counts > size)) | differ(told.kind[call]) | differ(sized)
+    bad = (ranks != counts) | ((size > 0) & (counts > size)) | differ(facts.kind[call]) | differ(sized)
     if several := int(counts[bad & keyed].sum()):
         doubts.append(("collectives that ranks call by different kinds", several, _DIFFERENT))
     real = keyed & ((counts > 1) | (size == 1)) & ~bad
@@ -407,7 +407,7 @@ def _numbered(
     match[runs.order] = number.repeat(counts)
     first = np.r_[0, np.cumsum(counts[keys])]
     places = np.arange(first[-1]) + (runs.first[keys] - first[:-1]).repeat(counts[keys])
-    order = np.r_[runs.order[places], told.walk[match[told.walk] < 0]].astype(np.int32)
+    order = np.r_[runs.order[places], facts.walk[match[facts.walk] < 0]].astype(np.int32)
     return match, order, first, begun[keys]
 
 

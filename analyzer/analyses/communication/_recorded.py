@@ -37,13 +37,13 @@ def sums_of_calls(calls: pl.DataFrame, kernels: pl.DataFrame, more: Sequence[str
     belongs to the next kernel that its thread launched: at once, or where the group of calls ends. What a thread calls
     for several GPUs before it launches a kernel on each goes in equal parts to them, as they come.
     """
-    told = calls.sort("start_ns").with_columns(at="start_ns", called=pl.lit(value=True))
+    ordered = calls.sort("start_ns").with_columns(at="start_ns", called=pl.lit(value=True))
     launched = kernels.drop_nulls("call_start").select(
         *THREAD, "event_id", "device", kind_of_kernel="kind", at="call_start", called=pl.lit(value=False)
     )
     key, called, place = [*THREAD, "batch"], pl.col("called"), pl.int_range(pl.len(), dtype=pl.Int64)
     begins = called & ~called.shift(1, fill_value=False).over(THREAD)
-    lines = pl.concat([told, launched], how="diagonal").sort("at", maintain_order=True)
+    lines = pl.concat([ordered, launched], how="diagonal").sort("at", maintain_order=True)
     lines = lines.with_columns(batch=begins.cast(pl.Int64).cum_sum().over(THREAD)).with_columns(
         place=place.over(*key, "called"),
         calls=called.cast(pl.Int64).sum().over(key),
@@ -54,7 +54,7 @@ def sums_of_calls(calls: pl.DataFrame, kernels: pl.DataFrame, more: Sequence[str
     shared = (pl.col("devices") == pl.col("ran")) & (pl.col("calls") % pl.col("ran") == 0)
     kernel = pl.when(pl.col("devices") == 1).then(0).when(shared).then(pl.col("place") // each)
     ran = lines.filter(~called).select(*key, "event_id", "kind_of_kernel", kernel="place")
-    own = lines.filter(called).select(*told.columns, "batch", kernel=kernel.cast(pl.Int64))
+    own = lines.filter(called).select(*ordered.columns, "batch", kernel=kernel.cast(pl.Int64))
     fits = (pl.col("kind") == pl.col("kind_of_kernel")) | (
         pl.col("kind").is_in(BY_PAIRS) & (pl.col("kind_of_kernel") == "send_recv")
     )
@@ -128,13 +128,15 @@ def collectives_of(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     """
     named = ("event_id", "name", "stream", "device", "parent_id", "process_id")
     kernels = with_facts(report, work.select("row"), *named)
-    told = _told_by_nccl(report, kernels) if report.meta.recorder.nvtx else _told_by_trace(report, kernels)
-    told = _with_group_of_stream(told, kernels.get_column("name").cast(pl.String).str.extract(_OF_EXPERTS))
+    collectives = _told_by_nccl(report, kernels) if report.meta.recorder.nvtx else _told_by_trace(report, kernels)
+    collectives = _with_group_of_stream(
+        collectives, kernels.get_column("name").cast(pl.String).str.extract(_OF_EXPERTS)
+    )
     two = pl.col("kind").is_in(["send", "recv", "send_recv"]) & pl.all_horizontal(
         pl.col("source", "target").is_not_null()
     )
-    told = told.with_columns(size=pl.when(two).then(2).otherwise("size"))
-    return told.cast({name: reduced.COLLECTIVES.schema[name] for name in told.columns[2:]})
+    collectives = collectives.with_columns(size=pl.when(two).then(2).otherwise("size"))
+    return collectives.cast({name: reduced.COLLECTIVES.schema[name] for name in collectives.columns[2:]})
 
 
 def collectives_on_cpu(report: Report) -> pl.DataFrame:
@@ -144,14 +146,14 @@ def collectives_on_cpu(report: Report) -> pl.DataFrame:
     """
     ranges = report.kind("range").filter(pl.col("name").cast(pl.String).str.starts_with(_GLOO))
     inputs = report.table("op_detail").select("event_id", pl.col("input_shapes", "input_types").cast(pl.String))
-    told = ranges.join(inputs, on="event_id", how="left", maintain_order="left")
-    told = _with_kind(told, pl.col("name").cast(pl.String))
+    recorded = ranges.join(inputs, on="event_id", how="left", maintain_order="left")
+    recorded = _with_kind(recorded, pl.col("name").cast(pl.String))
     tensors = pl.struct("input_shapes", "input_types")
-    known = told.with_columns(
+    sized = recorded.with_columns(
         bytes=tensors.map_elements(lambda row: tensor_bytes(*row.values()), return_dtype=pl.Int64)
     )
     gets, moves = pl.col("kind") == "recv", pl.col("kind") != "barrier"
-    return known.select(
+    return sized.select(
         *("process_id", "start_ns", "kind"),
         group=pl.lit(_GLOO.rstrip(":")),
         dur_ns=pl.col("dur_ns").fill_null(0),
@@ -198,13 +200,13 @@ _GLOO: Final = "gloo:"
 
 def _told_by_trace(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
     """Attributes from a trace: arguments of the kernel, else of the operator that launched it."""
-    told = report.table("collective_detail").select("event_id", *_FIELDS)
-    told = told.with_columns(pl.col(pl.Categorical).cast(pl.String))
-    known = kernels.join(told, on="event_id", how="left", maintain_order="left").join(
-        told, left_on="parent_id", right_on="event_id", how="left", maintain_order="left", suffix="_of_op"
+    details = report.table("collective_detail").select("event_id", *_FIELDS)
+    details = details.with_columns(pl.col(pl.Categorical).cast(pl.String))
+    attributes = kernels.join(details, on="event_id", how="left", maintain_order="left").join(
+        details, left_on="parent_id", right_on="event_id", how="left", maintain_order="left", suffix="_of_op"
     )
-    known = known.with_columns(pl.coalesce(name, f"{name}_of_op").alias(name) for name in _FIELDS)
-    named = decoded(report, known, "operation")
+    attributes = attributes.with_columns(pl.coalesce(name, f"{name}_of_op").alias(name) for name in _FIELDS)
+    named = decoded(report, attributes, "operation")
     named = _with_kind(named, pl.coalesce("collective", pl.col("operation").cast(pl.String)))
     sends, receives = pl.col("kind") == "send", pl.col("kind") == "recv"
     return _with_grouped_ops(report, _with_place(report, named)).select(
@@ -236,21 +238,23 @@ def _with_place(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     return calls.with_columns(each=each, ranks=_members()).with_columns(own=own)
 
 
-def _with_grouped_ops(report: Report, told: pl.DataFrame) -> pl.DataFrame:
+def _with_grouped_ops(report: Report, collectives: pl.DataFrame) -> pl.DataFrame:
     """Fills what is told of kernels of several sends and receives: by the operators that their thread ran before.
 
     Such calls are put together, as by batch_isend_irecv, and no operator encloses the launch where their group ends.
     """
     alone = pl.col("group_size").is_null() & pl.col("kind").is_in(["send_recv", *BY_PAIRS])
     none = [pl.lit(None, dtype=pl.Int64).alias(name) for name in ("in_bytes", "out_bytes")]
-    wanted = told.filter(alone)
-    if wanted.is_empty():
-        return told.with_columns(none)
+    unfilled = collectives.filter(alone)
+    if unfilled.is_empty():
+        return collectives.with_columns(none)
     calls = _calls_of_ops(report)
     launched = _launched(report).with_columns(kind=pl.lit("send_recv"))
     sums = sums_of_calls(calls, launched, ["ranks"]).rename({"size": "group_size"})
     sums = sums.rename({"source": "source_rank", "target": "target_rank"})
-    filled = told.with_columns(none).join(sums, on="event_id", how="left", maintain_order="left", suffix="_of_ops")
+    filled = collectives.with_columns(none).join(
+        sums, on="event_id", how="left", maintain_order="left", suffix="_of_ops"
+    )
     names = [name.removesuffix("_of_ops") for name in filled.columns if name.endswith("_of_ops")]
     return filled.with_columns(
         pl.when(alone & pl.col("group_size_of_ops").is_not_null()).then(f"{name}_of_ops").otherwise(name).alias(name)
@@ -262,17 +266,17 @@ def _with_grouped_ops(report: Report, told: pl.DataFrame) -> pl.DataFrame:
 def _launched(report: Report) -> pl.DataFrame:
     """All communication kernels, also of other devices: event_id, name, process_id, device, thread_id, call_start."""
     work = operations(report).filter(pl.col("bucket") == "communication")
-    found = work.select("row", "event_id", "name", "process_id", "device")
-    return with_facts(report, found, "thread_id", "call_start")
+    kernels = work.select("row", "event_id", "name", "process_id", "device")
+    return with_facts(report, kernels, "thread_id", "call_start")
 
 
 def _calls_of_ops(report: Report) -> pl.DataFrame:
     """Operators that send or receive, as the calls of :func:`sums_of_calls`, with the ranks of their group."""
     ops = report.kind("op").select("event_id", "process_id", "thread_id", "start_ns")
-    told = report.table("collective_detail").with_columns(pl.col(pl.Categorical).cast(pl.String))
-    known = told.join(ops, on="event_id", how="inner")
-    known = _with_kind(known, pl.col("collective")).filter(pl.col("kind").is_in(["send", "recv"]))
-    return _with_place(report, known).select(
+    details = report.table("collective_detail").with_columns(pl.col(pl.Categorical).cast(pl.String))
+    calls = details.join(ops, on="event_id", how="inner")
+    calls = _with_kind(calls, pl.col("collective")).filter(pl.col("kind").is_in(["send", "recv"]))
+    return _with_place(report, calls).select(
         *(*THREAD, "start_ns", "kind", "group", "ranks", "own"),
         size="group_size",
         peer=pl.coalesce(pl.when(pl.col("kind") == "send").then("target_rank").otherwise("source_rank"), "rank"),
@@ -296,12 +300,14 @@ def _place(row: dict[str, Any], rank: int | None) -> int | None:
 def _told_by_nccl(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
     """Attributes from the payloads of NCCL's own ranges, by the calls that each kernel was launched for."""
     launched, sums = _of_kind(report, kernels), _sums_of_payloads(report)
-    told = launched.join(sums, on="event_id", how="left", maintain_order="left", suffix="_told")
+    collectives = launched.join(sums, on="event_id", how="left", maintain_order="left", suffix="_told")
     unknown = ("ranks", "sequence", "id", "type", "largest_bytes")
-    known = reduced.COLLECTIVES.schema
-    none = [pl.lit(None, dtype=known[name]).alias(name) for name in unknown]
-    recorded = [name for name in known if name in (*sums.columns, *unknown)]
-    return told.with_columns(*none, kind=pl.coalesce("kind_told", "kind")).select("event_id", "stream", *recorded)
+    dtypes = reduced.COLLECTIVES.schema
+    none = [pl.lit(None, dtype=dtypes[name]).alias(name) for name in unknown]
+    recorded = [name for name in dtypes if name in (*sums.columns, *unknown)]
+    return collectives.with_columns(*none, kind=pl.coalesce("kind_told", "kind")).select(
+        "event_id", "stream", *recorded
+    )
 
 
 def _of_kind(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
@@ -314,12 +320,14 @@ def _sums_of_payloads(report: Report) -> pl.DataFrame:
     """Sums of NCCL's calls that move data by the kernel that they were launched for; see :func:`sums_of_calls`."""
     calls = report.table("communicator_calls")
     ranges = report.kind("range").select("event_id", "name", "start_ns", "process_id", "thread_id")
-    known = calls.join(ranges, on="event_id", how="inner")
-    made = known.drop_nulls(["size", "rank"]).unique(["process_id", "communicator"], keep="first", maintain_order=True)
-    moved = known.drop_nulls("message_bytes").drop("size", "rank").join(
-        made.select("process_id", "communicator", "size", "rank"), on=["process_id", "communicator"], how="left"
+    timed = calls.join(ranges, on="event_id", how="inner")
+    groups = timed.drop_nulls(["size", "rank"]).unique(
+        ["process_id", "communicator"], keep="first", maintain_order=True
+    )
+    moved = timed.drop_nulls("message_bytes").drop("size", "rank").join(
+        groups.select("process_id", "communicator", "size", "rank"), on=["process_id", "communicator"], how="left"
     )  # fmt: skip
-    told = _with_kind(moved, pl.col("name").cast(pl.String)).select(
+    transfers = _with_kind(moved, pl.col("name").cast(pl.String)).select(
         *(*THREAD, "start_ns", "kind", "size"),
         group="communicator",
         own="rank",
@@ -327,7 +335,7 @@ def _sums_of_payloads(report: Report) -> pl.DataFrame:
         root="root_rank",
         bytes="message_bytes",
     )
-    return sums_of_calls(told, _of_kind(report, _launched(report)))
+    return sums_of_calls(transfers, _of_kind(report, _launched(report)))
 
 
 def kind_of(text: str) -> str:
@@ -358,13 +366,13 @@ def _members() -> pl.Expr:
 def _listed(row: dict[str, Any]) -> str | None:
     """A list of ranks as recorded, made short; None where it was cut."""
     text, size = row["ranks"], row["group_size"]
-    found = [int(one) for one in re.findall(r"\d+", text or "")]
-    if not found or len(found) != size or "..." in text:
+    ranks = [int(digits) for digits in re.findall(r"\d+", text or "")]
+    if not ranks or len(ranks) != size or "..." in text:
         return None
-    step = found[1] - found[0] if len(found) > 1 else 1
-    if step > 0 and found == [*range(found[0], found[0] + step * len(found), step)]:
-        return f"{found[0]}:{step}:{size}"
-    return ",".join(map(str, found))
+    step = ranks[1] - ranks[0] if len(ranks) > 1 else 1
+    if step > 0 and ranks == [*range(ranks[0], ranks[0] + step * len(ranks), step)]:
+        return f"{ranks[0]}:{step}:{size}"
+    return ",".join(map(str, ranks))
 
 
 def ranks_in(text: str) -> list[int]:
@@ -397,21 +405,22 @@ _OF_EXPERTS: Final = r"::intranode::\w+<(?:[a-z_][\w:]*, ?)?(?:\(int\))?(\d+)"
 _BETWEEN_EXPERTS: Final = ("dispatch", "combine", "notify")
 
 
-def _with_group_of_stream(told: pl.DataFrame, ranks: pl.Series) -> pl.DataFrame:
+def _with_group_of_stream(collectives: pl.DataFrame, ranks: pl.Series) -> pl.DataFrame:
     """Fills the group of kernels whose launch was not recorded, where all others on the stream have one group.
 
     Libraries of expert parallelism record none; of some the name says how many `ranks` take part.
     """
-    told = told.with_columns(size=pl.coalesce("size", ranks.cast(pl.Int64)))
-    if told.get_column("size").null_count() in (0, told.height):
-        return told
+    collectives = collectives.with_columns(size=pl.coalesce("size", ranks.cast(pl.Int64)))
+    if collectives.get_column("size").null_count() in (0, collectives.height):
+        return collectives
     experts = pl.col("kind").is_in(_BETWEEN_EXPERTS)
-    groups = told.filter(~experts).drop_nulls("size").select("stream", *_OF_GROUP).unique()
+    groups = collectives.filter(~experts).drop_nulls("size").select("stream", *_OF_GROUP).unique()
     single = groups.filter(pl.len().over("stream") == 1)
-    known = told.join(single, on="stream", how="left", suffix="_there", maintain_order="left")
+    with_groups = collectives.join(single, on="stream", how="left", suffix="_there", maintain_order="left")
     there = pl.when(pl.col("size").is_null() & ~experts)
-    return known.select(
-        there.then(f"{name}_there").otherwise(name).alias(name) if name in _OF_GROUP else name for name in told.columns
+    return with_groups.select(
+        there.then(f"{name}_there").otherwise(name).alias(name) if name in _OF_GROUP else name
+        for name in collectives.columns
     )
 
 

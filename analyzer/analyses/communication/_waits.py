@@ -48,14 +48,14 @@ CLOCKS: Final = {
 }
 
 
-def of_one_clock(rows: Rows, found: Matches, reference: int, base: int, number: int) -> Clocks:
+def of_one_clock(rows: Rows, matches: Matches, reference: int, base: int, number: int) -> Clocks:
     """Clocks of a job that has only one, which has no offset."""
-    at = found.order[: found.first[-1]]
+    at = matches.order[: matches.first[-1]]
     ends = rows.start[at] + rows.dur[at]
     table = pl.DataFrame([(reference, 0, base, int(ends.max(initial=base)), 0, 0, 0, 0.0)], schema=CLOCKS, orient="row")
-    part, zeros = np.zeros(found.number, dtype=np.int64), np.zeros(number, dtype=np.int64)
-    some = np.arange(0, found.first[-1], OF_SLICE)
-    cuts = np.unique(np.r_[np.searchsorted(found.first, some), found.number])
+    part, zeros = np.zeros(matches.number, dtype=np.int64), np.zeros(number, dtype=np.int64)
+    some = np.arange(0, matches.first[-1], OF_SLICE)
+    cuts = np.unique(np.r_[np.searchsorted(matches.first, some), matches.number])
     return Clocks(zeros, zeros.astype(np.float64), part, zeros, number, part, cuts, table, ())
 
 
@@ -82,7 +82,7 @@ _FAR: Final = 1 << 62
 _CLASSES: Final = pl.Enum(CLASSES)
 
 
-def waits(rows: Rows, found: Matches, clocks: Clocks, clock: Ints) -> pl.DataFrame:
+def waits(rows: Rows, matches: Matches, clocks: Clocks, clock: Ints) -> pl.DataFrame:
     """Waiting and transfer of ranks in each collective; `clock` is that of each member.
 
     Columns: call (of its first rank), size (the most that a rank tells, null where none does), present (ranks that have
@@ -92,9 +92,9 @@ def waits(rows: Rows, found: Matches, clocks: Clocks, clock: Ints) -> pl.DataFra
     algbw_bytes_per_s, busbw_bytes_per_s.
     """
     sizes = _sizes(rows.calls)
-    parts = [_of_slice(rows, one, clocks, clock, sizes) for one in found.slices(clocks.cuts)]
-    told = pl.concat([pl.DataFrame(schema=_COLUMNS), *(part.cast(_COLUMNS) for part in parts)])  # type: ignore[arg-type]
-    return _with_bandwidth(told, rows.calls)
+    parts = [_of_slice(rows, part, clocks, clock, sizes) for part in matches.slices(clocks.cuts)]
+    table = pl.concat([pl.DataFrame(schema=_COLUMNS), *(part.cast(_COLUMNS) for part in parts)])  # type: ignore[arg-type]
+    return _with_bandwidth(table, rows.calls)
 
 
 _COLUMNS: Final = {
@@ -104,57 +104,57 @@ _COLUMNS: Final = {
 }  # fmt: skip
 
 
-def _of_slice(rows: Rows, one: Slice, clocks: Clocks, clock: Ints, sizes: _Sizes) -> pl.DataFrame:
+def _of_slice(rows: Rows, part: Slice, clocks: Clocks, clock: Ints, sizes: _Sizes) -> pl.DataFrame:
     """The columns of :func:`waits` of some collectives, but for bandwidth."""
-    call, dur, own, match = rows.call[one.at], rows.dur[one.at], clock[rows.member[one.at]], one.low + one.which
-    came, error = rows.start[one.at] - clocks.ahead(match, own), clocks.error[clocks.node(match, own)]
-    arrival, total = one.most(came), one.sums(dur)
+    call, dur, own, match = rows.call[part.at], rows.dur[part.at], clock[rows.member[part.at]], part.low + part.which
+    came, error = rows.start[part.at] - clocks.ahead(match, own), clocks.error[clocks.node(match, own)]
+    arrival, total = part.most(came), part.sums(dur)
     # ranks on the clock of reference have no error among themselves, nor have those on another one
-    doubt = np.where(one.least(own) == one.most(own), 0, one.most(error))
+    doubt = np.where(part.least(own) == part.most(own), 0, part.most(error))
     waited = [
-        one.sums(np.minimum(np.maximum(latest[one.which] - came, 0), dur))
+        part.sums(np.minimum(np.maximum(latest[part.which] - came, 0), dur))
         for latest in (arrival, arrival - doubt, arrival + doubt)
     ]
     shares = [wait / np.maximum(total, 1) for wait in waited]
     word, least, most = ((share >= _LITTLE).astype(np.int64) + (share > _MUCH) for share in shares)
-    moved = one.most(came + dur) - arrival
+    moved = part.most(came + dur) - arrival
     unsure = 2 * doubt > moved
-    largest = one.most(sizes.group[call])
-    whole = one.counts >= largest
-    last, second, lateness = _last(one, came, own, error)
+    largest = part.most(sizes.group[call])
+    whole = part.counts >= largest
+    last, second, lateness = _last(part, came, own, error)
     known = pl.Series(whole & (lateness >= 0))
     return pl.DataFrame(
         {
-            "call": call[one.first],
+            "call": call[part.first],
             "size": pl.Series(largest).replace(0, None),
-            "present": one.counts,
+            "present": part.counts,
             "arrival_ns": arrival,
-            "moved_ns": np.where(unsure, one.least(dur), moved),
+            "moved_ns": np.where(unsure, part.least(dur), moved),
             "by_shortest": unsure,
             "doubt_ns": doubt,
-            "last": one.at[last],
-            "second": one.at[second],
+            "last": part.at[last],
+            "second": part.at[second],
             "lateness_ns": lateness,
             "class": pl.Series(CLASSES, dtype=_CLASSES).gather(np.where((least == most) & whole, word, 3)),
             "rank_ns": total,
             "wait_ns": waited[0],
-            "bytes": pl.Series(one.most(sizes.of(call, one.counts[one.which]))).replace(_UNKNOWN, None),
-            "largest_bytes": pl.Series(one.most(sizes.largest[call])).replace(_UNKNOWN, None),
+            "bytes": pl.Series(part.most(sizes.of(call, part.counts[part.which]))).replace(_UNKNOWN, None),
+            "largest_bytes": pl.Series(part.most(sizes.largest[call])).replace(_UNKNOWN, None),
         }
     ).with_columns(pl.when(known).then(name).alias(name) for name in ("last", "second", "lateness_ns"))
 
 
-def _last(one: Slice, came: Ints, clock: Ints, error: Ints) -> tuple[Ints, Ints, Ints]:
+def _last(part: Slice, came: Ints, clock: Ints, error: Ints) -> tuple[Ints, Ints, Ints]:
     """Who came last to each collective, who before it (rows of the slice), and by how much; below 0 if unknown."""
-    places, arrival = np.arange(len(came)), one.most(came)
-    at = one.least(np.where(came == arrival[one.which], places, len(places)))
+    places, arrival = np.arange(len(came)), part.most(came)
+    at = part.least(np.where(came == arrival[part.which], places, len(places)))
     others = came.copy()
     others[at] = -_FAR
-    second = one.most(others)
-    before = one.least(np.where(others == second[one.which], places, len(places)))
-    others += np.where(clock != clock[at][one.which], error + error[at][one.which], 0)
+    second = part.most(others)
+    before = part.least(np.where(others == second[part.which], places, len(places)))
+    others += np.where(clock != clock[at][part.which], error + error[at][part.which], 0)
     others[at] = -_FAR
-    sure = (arrival > one.most(others)) & (one.counts > 1)
+    sure = (arrival > part.most(others)) & (part.counts > 1)
     return at, before, np.where(sure, arrival - np.where(sure, second, 0), -1)
 
 
@@ -187,13 +187,13 @@ def _sizes(calls: pl.DataFrame) -> _Sizes:
         .otherwise(pl.max_horizontal("in_bytes", "out_bytes"))
     )
     alone = pl.when(gathers).then(pl.col("out_bytes").is_null()).when(scatters).then(pl.col("in_bytes").is_null())
-    told = calls.select(
+    sizes = calls.select(
         pl.col("size").fill_null(0),
         bytes_.fill_null(_UNKNOWN).alias("bytes"),
         (alone.fill_null(value=False) & pl.col("size").is_null() & (bytes_ >= 0).fill_null(value=False)).alias("times"),
         pl.col("largest_bytes").fill_null(_UNKNOWN),
     )
-    return _Sizes(*(told.get_column(name).to_numpy() for name in told.columns))
+    return _Sizes(*(sizes.get_column(name).to_numpy() for name in sizes.columns))
 
 
 def bytes_of(calls: pl.DataFrame) -> pl.Series:
@@ -202,9 +202,9 @@ def bytes_of(calls: pl.DataFrame) -> pl.Series:
     return pl.Series(np.where(sizes.times, _UNKNOWN, sizes.bytes)).replace(_UNKNOWN, None)
 
 
-def _with_bandwidth(told: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+def _with_bandwidth(waited: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Adds algbw_bytes_per_s and busbw_bytes_per_s as nccl-tests defines them, by the time of the transfer."""
-    called = calls.get_column("kind").cast(pl.String).gather(told.get_column("call"))
+    called = calls.get_column("kind").cast(pl.String).gather(waited.get_column("call"))
     kind, size = pl.col("kind"), pl.col("size").fill_null(pl.col("present"))
     seconds = pl.col("moved_ns") / _NS_PER_S
     real = (pl.col("moved_ns") > 0) & (pl.col("present") >= size)
@@ -214,8 +214,8 @@ def _with_bandwidth(told: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     bus = pl.when(uneven).then(pl.col("largest_bytes") / seconds).otherwise(pl.col("bytes") / seconds * factor)
     widths = {"algbw_bytes_per_s": pl.col("bytes") / seconds, "busbw_bytes_per_s": bus}
     return (
-        told.with_columns(kind=called)
-        .with_columns(pl.when(real).then(one).cast(pl.Int64).alias(name) for name, one in widths.items())
+        waited.with_columns(kind=called)
+        .with_columns(pl.when(real).then(width).cast(pl.Int64).alias(name) for name, width in widths.items())
         .drop("kind", "largest_bytes")
     )
 
@@ -239,10 +239,10 @@ def split(pieces: pl.DataFrame, at: Ints, came: Ints, into: Exposed) -> None:
     transfer = np.where(known, end - start - wait, 0)
     np.add.at(into.wait, at, wait)
     np.add.at(into.transfer, at, transfer)
-    told = pieces.select("member", "step").with_columns(
+    times = pieces.select("member", "step").with_columns(
         exposed_wait_ns=wait, exposed_transfer_ns=transfer, unmatched_ns=np.where(known, 0, end - start)
     )
-    into.by_step.append(told.group_by("member", "step").agg(pl.all().sum()))
+    into.by_step.append(times.group_by("member", "step").agg(pl.all().sum()))
 
 
 # Collectives whose ranks are all in one report
@@ -262,30 +262,30 @@ def arrivals(report: Report, work: pl.DataFrame, members: pl.DataFrame) -> pl.Da
     line = line.sort("member", maintain_order=True)
     rows = rows_of(pl.concat([_recorded(report, own) for own in line.partition_by("member")]), members.height)
     clock = np.zeros(members.height, dtype=np.int64)
-    found = matched(rows, clock)
-    told = waits(rows, found, of_one_clock(rows, found, 0, 0, 1), clock)
-    whole = (told.get_column("present") >= told.get_column("size").fill_null(0)).to_numpy()
-    known = found.order[: found.first[-1]]
-    known = known[whole[found.match[known]]]
+    matches = matched(rows, clock)
+    waited = waits(rows, matches, of_one_clock(rows, matches, 0, 0, 1), clock)
+    whole = (waited.get_column("present") >= waited.get_column("size").fill_null(0)).to_numpy()
+    chosen = matches.order[: matches.first[-1]]
+    chosen = chosen[whole[matches.match[chosen]]]
     if members.height > _PAIR:  # those of several groups may be mixed up
         grouped = pl.col("group").is_not_null() | pl.col("size").eq(members.height).fill_null(value=False)
-        known = known[rows.calls.select(grouped).to_series().to_numpy()[rows.call[known]]]
-    of_rows = told.select("last", arrival="arrival_ns", sized=pl.col("size").is_not_null())[found.match[known]]
+        chosen = chosen[rows.calls.select(grouped).to_series().to_numpy()[rows.call[chosen]]]
+    of_rows = waited.select("last", arrival="arrival_ns", sized=pl.col("size").is_not_null())[matches.match[chosen]]
     # by GPU, or by process where several ranks share one
     alone = pl.format("GPU {}", "device"), pl.format("process {}", "process_id")
     names = members.select(pl.when(pl.col("device").is_unique()).then(alone[0]).otherwise(alone[1])).to_series()
     last = gathered(names, pl.Series(rows.member).gather(of_rows.get_column("last")).cast(pl.Int64)).alias("last")
-    own = line[known].select("row", "start", match=pl.Series(found.match[known]))
+    own = line[chosen].select("row", "start", match=pl.Series(matches.match[chosen]))
     latest = pl.col("row").sort_by("start", "row", descending=[True, False]).first().over("match")
     late = own.select("row", late=latest)
-    found_rows: pl.DataFrame = of_rows.with_columns(last).hstack(late.get_columns())
-    return found_rows.select("row", "late", "arrival", "last", "sized")
+    table: pl.DataFrame = of_rows.with_columns(last).hstack(late.get_columns())
+    return table.select("row", "late", "arrival", "last", "sized")
 
 
 def _recorded(report: Report, line: pl.DataFrame) -> pl.DataFrame:
     """The collectives of one rank as :func:`rows_of` takes them."""
-    told = collectives_of(report, line)
-    return told.select(name for name in COLLECTIVES.schema if name in told.columns).with_columns(
+    collectives = collectives_of(report, line)
+    return collectives.select(name for name in COLLECTIVES.schema if name in collectives.columns).with_columns(
         line.select(
             pl.col("member").cast(pl.Int64),
             start_ns=pl.col("start"),
