@@ -109,9 +109,9 @@ class Reasons:
             some = [max(row[kind] or 0 for kind in kinds), max(row[f"{kind}_other"] or 0 for kind in kinds)]
             if any(some) and first - some[0] == second - some[1]:
                 each = zip(some, (first, second), self.tools, strict=True)
-                told = [f"{one:,.0f} of {every:,.0f} by {tool}" for one, every, tool in each if one]
+                counts = [f"{part:,.0f} of {whole:,.0f} by {tool}" for part, whole, tool in each if part]
                 of = f", of {', '.join(self.tuned)}" if reason == "autotuner" else ""
-                return reason, f"{' and '.join(told)}{of}; the rest is equal"
+                return reason, f"{' and '.join(counts)}{of}; the rest is equal"
         if self.shared is not None:
             return self._by_step(row, *self.shared)
         if self.steps and second < first:
@@ -177,16 +177,18 @@ def shared_steps(base: Report, other: Report) -> tuple[Steps, Steps] | None:
     """
     ours, theirs = _named(base), _named(other)
     often = (pl.col("len") > 1) | (pl.col("len_other") > 1)
-    sums = [one.group_by("name").agg(pl.len(), ns=(pl.col("end") - pl.col("start")).sum()) for one in (ours, theirs)]
+    sums = [side.group_by("name").agg(pl.len(), ns=(pl.col("end") - pl.col("start")).sum()) for side in (ours, theirs)]
     both = sums[0].join(sums[1], on="name", suffix="_other").filter(often)
     if both.height:
         name = str(both.sort("ns_other", "name", descending=[True, False]).item(0, "name"))
         return _steps(name, ours), _steps(name, theirs)
-    known = [_inside(one, iteration_spans(one.whole).select(list(_SPANS))) for one in (base, other)]
-    if any(one.is_empty() for one in known):
+    repeated = [_inside(report, iteration_spans(report.whole).select(list(_SPANS))) for report in (base, other)]
+    if any(spans.is_empty() for spans in repeated):
         return None
-    names = [one.group_by("name").len().sort("len", "name", descending=[True, False]).item(0, "name") for one in known]
-    first, second = (_steps(str(name), one) for name, one in zip(names, known, strict=True))
+    names = [
+        spans.group_by("name").len().sort("len", "name", descending=[True, False]).item(0, "name") for spans in repeated
+    ]
+    first, second = (_steps(str(name), spans) for name, spans in zip(names, repeated, strict=True))
     return first, second
 
 
@@ -200,13 +202,13 @@ def _inside(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
 def _named(report: Report) -> pl.DataFrame:
     """The closed ranges and the profiler's steps of a whole report, with their names."""
     steps = report.whole.steps()
-    found = [steps.select("process_id", "start", "end", name=pl.lit(PROFILER_STEPS))]
+    parts = [steps.select("process_id", "start", "end", name=pl.lit(PROFILER_STEPS))]
     if "range" in report.kinds:
         ranges = named_ranges(report.whole).filter(~pl.col("open"))
         own = ranges.join(steps.select("event_id"), on="event_id", how="anti")
-        found.append(own.select("process_id", "start", "end", name=pl.col("name").fill_null("")))
-    every = pl.concat(found).filter((pl.col("end") > pl.col("start")) & (pl.col("name") != ""))
-    return _inside(report, every).select(list(_SPANS))
+        parts.append(own.select("process_id", "start", "end", name=pl.col("name").fill_null("")))
+    spans = pl.concat(parts).filter((pl.col("end") > pl.col("start")) & (pl.col("name") != ""))
+    return _inside(report, spans).select(list(_SPANS))
 
 
 def _steps(name: str, spans: pl.DataFrame) -> Steps:
@@ -341,8 +343,8 @@ class UnderNcu:
         """Collects it from two reports of one program."""
 
         def most(name: str) -> Any:  # noqa: ANN401 - a number, or None where neither report has one
-            found = base.devices.get_column(name).max()
-            return ncu.devices.get_column(name).max() if found is None else found
+            greatest = base.devices.get_column(name).max()
+            return ncu.devices.get_column(name).max() if greatest is None else greatest
 
         names = ("clock_hz", "l2_bytes", "memory_bandwidth_bytes_per_s")
         clock_hz, l2_bytes, dram_bytes_per_s = (most(name) for name in names)
@@ -361,10 +363,10 @@ class UnderNcu:
     def duration(self, row: Row) -> Explained | None:
         """The reason why the durations of a row differ; None if unknown."""
         low, high = self.spread.around(row)
-        found = row["second"]
-        if low <= found <= high:
+        second = row["second"]
+        if low <= second <= high:
             return "spread", f"{time(low)} to {time(high)} by {self.tool}"
-        return self._longer(row, high) if found > high else self._shorter(row, low)
+        return self._longer(row, high) if second > high else self._shorter(row, low)
 
     def _longer(self, row: Row, high: float) -> Explained | None:
         clock, waiting = row["sm_clock_hz"], row["cold_share"]
@@ -418,11 +420,11 @@ def disturbed(base: Report) -> pl.DataFrame:
     ours = work.filter(~unified).partition_by("device")
     shared = [intervals.subtract(intervals.union(own), intervals.alone(own)) for own in ours]
     spans = intervals.union(pl.concat([moves.clear(), *shared]))
-    told = placed.with_columns(
+    kernels = placed.with_columns(
         faulted=intervals.overlap(start, end, intervals.union(moves)) > 0,
         crowded=intervals.overlap(start, end, spans) > 0,
     )
-    return told.group_by("group").agg(pl.col("faulted", "crowded").any())
+    return kernels.group_by("group").agg(pl.col("faulted", "crowded").any())
 
 
 #: Metrics of ncu that figures are made of.
@@ -470,7 +472,7 @@ def sampled_rows(sampled: Report, ncu: Report) -> pl.DataFrame:
     both = pairs.join(ours, left_on="left", right_on="group").join(theirs, left_on="right", right_on="group")
     both = both.join(crowded, left_on="left", right_on="group", how="left")
     l2_bytes = sampled.devices.get_column("l2_bytes").max()
-    found = [
+    rows = [
         both.select(
             *(name for name in GROUP_KEYS if name != "device"),
             *("right", "samples", "clock_hz", "ncu_clock_hz", "crowded"),
@@ -483,7 +485,7 @@ def sampled_rows(sampled: Report, ncu: Report) -> pl.DataFrame:
         ).drop_nulls(["first", "second"])
         for figure, unit in FIGURES.items()
     ]
-    return pl.concat(found)
+    return pl.concat(rows)
 
 
 def _of_samples(report: Report) -> pl.DataFrame:
@@ -492,22 +494,22 @@ def _of_samples(report: Report) -> pl.DataFrame:
     placed = grouped_kernels(report).select("event_id", "group")
     work = exclusive_operations(report).select("event_id", "device", "start", "end").join(placed, on="event_id")
     bandwidths = dict(report.devices.select("device", "memory_bandwidth_bytes_per_s").iter_rows())
-    found = []
+    parts = []
     for device, grid in grids(report).items():
         own = work.filter(pl.col("device") == device)
         launches = own.group_by(key="group").agg(launches=pl.len())
-        told = means(grid, own.select("start", "end", key="group")).join(launches, on="key")
+        sampled = means(grid, own.select("start", "end", key="group")).join(launches, on="key")
         peak = pl.lit(bandwidths.get(device), dtype=pl.Float64) * pl.col("total_ns") / 1e9 / pl.col("launches")
         shares = {
             name: pl.col(column) * (peak if FIGURES[name] == "bytes" else 1) for name, (column, _) in _SOURCES.items()
         }
         enough = (pl.col("samples") >= _SAMPLES) & (pl.col("sampled_ns") >= _COVERED * pl.col("total_ns"))
-        found.append(
-            told.filter(enough).select(
+        parts.append(
+            sampled.filter(enough).select(
                 "samples", **shares, group="key", clock_hz="sm_clock_hz", percent_bytes=_STEP * peak
             )
         )
-    return groups.drop("device").join(pl.concat(found), on="group")
+    return groups.drop("device").join(pl.concat(parts), on="group")
 
 
 def why_apart(row: Row) -> Explained | None:

@@ -33,13 +33,13 @@ _UNITS_NS: Final = (1_000, 1_000_000, 1_000_000_000)
 
 def different_files(reports: Sequence[Report]) -> list[Report]:
     """Removes repeated files from `reports`: keeps the one in a capture, which says more, else the first."""
-    found: dict[object, Report] = {}
-    for number, one in enumerate(reports):
-        path = one.meta.read_from or one.meta.path
-        key = (one.meta.tool, os.path.realpath(path), one.scope) if os.path.exists(path) else number  # noqa: PTH110 - raises nothing
-        if key not in found or (found[key].meta.capture is None and one.meta.capture is not None):
-            found[key] = one
-    return list(found.values())
+    kept: dict[object, Report] = {}
+    for number, report in enumerate(reports):
+        path = report.meta.read_from or report.meta.path
+        key = (report.meta.tool, os.path.realpath(path), report.scope) if os.path.exists(path) else number  # noqa: PTH110 - raises nothing
+        if key not in kept or (kept[key].meta.capture is None and report.meta.capture is not None):
+            kept[key] = report
+    return list(kept.values())
 
 
 def different(reports: Sequence[Report]) -> list[Report]:
@@ -51,11 +51,11 @@ def different(reports: Sequence[Report]) -> list[Report]:
     larger = sorted(
         range(len(files)), key=lambda at: (-files[at].kind("kernel").height, files[at].meta.capture is None)
     )
-    found: list[int] = []
+    kept: list[int] = []
     for at in larger:
-        if not any(_same_trace(files[at], files[of]) or _part_of(files[at], files[of]) for of in found):
-            found.append(at)
-    return [files[at] for at in sorted(found)]
+        if not any(_same_trace(files[at], files[of]) or _part_of(files[at], files[of]) for of in kept):
+            kept.append(at)
+    return [files[at] for at in sorted(kept)]
 
 
 def _same_trace(report: Report, other: Report) -> bool:
@@ -146,10 +146,10 @@ class _Pool:
         return EVENTS.select(self._concatenated(lambda one: one.kind(kind)))
 
     def table(self, name: str) -> pl.DataFrame:
-        found = self._concatenated(partial(self._table_of, name))
+        rows = self._concatenated(partial(self._table_of, name))
         if name in _COMMON:
-            found = found.unique(_COMMON[name], keep="first", maintain_order=True)
-        return READER_TABLES[name].select(found)
+            rows = rows.unique(_COMMON[name], keep="first", maintain_order=True)
+        return READER_TABLES[name].select(rows)
 
     def close(self) -> None:
         for one in self._reports:
@@ -160,9 +160,9 @@ class _Pool:
 
     def _table_of(self, name: str, report: Report) -> pl.DataFrame:
         """A table of one report; without the launch numbers of another capture, which number other launches."""
-        found = report.table(name)
+        rows = report.table(name)
         elsewhere = report.meta.capture != self._reports[0].meta.capture
-        return found.clear() if name == "launch_numbers" and elsewhere else found
+        return rows.clear() if name == "launch_numbers" and elsewhere else rows
 
     def _concatenated(self, table: Callable[[Report], pl.DataFrame]) -> pl.DataFrame:
         """Concatenates a table of all reports, with event ids, process ids and times shifted to be distinct."""
@@ -175,18 +175,18 @@ class _Pool:
     @cached_property
     def _moves(self) -> list[dict[str, int]]:
         """The shifts of each report, by column; that of process ids is 0 unless an earlier report has one of them."""
-        found, first_id, end, seen = list[dict[str, int]](), 0, 0, set[int]()
+        shifts, first_id, end, seen = list[dict[str, int]](), 0, 0, set[int]()
         for report in self._reports:
             kinds = [frame for kind in report.kinds if (frame := report.kind(kind)).height] or [EVENTS.empty()]
             processes = {number for frame in kinds for number in frame.get_column("process_id").drop_nulls().unique()}
             last_ids, starts, ends = zip(*(frame.select(_BOUNDS).row(0) for frame in kinds), strict=True)
-            start = end - min(starts) if found else 0
+            start = end - min(starts) if shifts else 0
             process = 0 if processes.isdisjoint(seen) else 1 + max(seen) - min(processes)
             moves = dict.fromkeys(_EVENT_IDS, first_id) | dict.fromkeys(_TIMES, start)
-            found.append(moves | {"process_id": process})
+            shifts.append(moves | {"process_id": process})
             first_id, end = first_id + 1 + max(last_ids), max(ends) + start
             seen |= {one + process for one in processes}
-        return found
+        return shifts
 
 
 REPORT: Final = Column("report", pl.String, "Path of the report that gives the time.")
@@ -224,21 +224,21 @@ def together(table: Table | str, reports: Sequence[Report], where: Where) -> lis
         CannotTellError: No report provides the time.
     """
     files = different_files(reports)
-    timed = [[one for one in files if one.meta.tool == tool.name] for tool in TOOLS if tool.timed]
+    timed = [[report for report in files if report.meta.tool == tool.name] for tool in TOOLS if tool.timed]
     bases, *others = [some for some in timed if some] or [[]]
     if not bases:
-        raise CannotTellError.without_time(name_of(table), [one.meta.path for one in reports])
-    traces, counters = list(chain(*others)), [one for one in files if one.meta.timeless]
-    captures = {one.meta.capture for one in bases} - {None}
-    found = []
+        raise CannotTellError.without_time(name_of(table), [report.meta.path for report in reports])
+    traces, counters = list(chain(*others)), [report for report in files if report.meta.timeless]
+    captures = {report.meta.capture for report in bases} - {None}
+    report_sets = []
     for at, base in enumerate(bases):
         elsewhere = captures - {base.meta.capture}
-        beside = ([one for one in some if one.meta.capture not in elsewhere] for some in (traces, counters))
+        beside = ([report for report in some if report.meta.capture not in elsewhere] for some in (traces, counters))
         own, ncu = map(different, beside)
-        if len(own) == len(bases) > 1 and all(one.meta.capture is None for one in (*own, *bases)):
+        if len(own) == len(bases) > 1 and all(report.meta.capture is None for report in (*own, *bases)):
             own = own[at : at + 1]
-        found.append(Together(base.narrow(**where), pooled(own), pooled(ncu), (base, *own, *ncu)))
-    return found
+        report_sets.append(Together(base.narrow(**where), pooled(own), pooled(ncu), (base, *own, *ncu)))
+    return report_sets
 
 
 def several(table: Table) -> Table:
@@ -247,9 +247,12 @@ def several(table: Table) -> Table:
     return replace(table, columns=columns, when="where several reports give time, each its own", groupings=())
 
 
-def of_each(table: Table, found: Sequence[Together], make: Callable[[Together], pl.DataFrame]) -> pl.DataFrame:
+def of_each(table: Table, report_sets: Sequence[Together], make: Callable[[Together], pl.DataFrame]) -> pl.DataFrame:
     """Concatenates the tables that `make` gives for each set of reports; of several sets, with the column `report`."""
-    if len(found) == 1:
-        return make(found[0])
-    parts = [make(one).with_columns(pl.lit(outlets.name(one.base.meta.path)).alias(REPORT.name)) for one in found]
+    if len(report_sets) == 1:
+        return make(report_sets[0])
+    parts = [
+        make(report_set).with_columns(pl.lit(outlets.name(report_set.base.meta.path)).alias(REPORT.name))
+        for report_set in report_sets
+    ]
     return several(table).select(pl.concat(parts))

@@ -108,36 +108,36 @@ def agreement(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
     Raises:
         CannotTellError: There is only one report, or none has a time or kernels.
     """
-    found = together(TABLE, reports, where)
-    if all(len(one.reports) == 1 for one in found):
-        raise CannotTellError.without_second(TABLE.name, found[0].base.meta.path)
-    return of_each(TABLE, [one for one in found if len(one.reports) > 1], _agreement_of)
+    report_sets = together(TABLE, reports, where)
+    if all(len(report_set.reports) == 1 for report_set in report_sets):
+        raise CannotTellError.without_second(TABLE.name, report_sets[0].base.meta.path)
+    return of_each(TABLE, [report_set for report_set in report_sets if len(report_set.reports) > 1], _agreement_of)
 
 
-def _agreement_of(found: Together) -> pl.DataFrame:
+def _agreement_of(report_set: Together) -> pl.DataFrame:
     """:func:`agreement` for one report that provides the time, and the others."""
-    require(found.base, TABLE, "kernel")
-    rows, whole = _compared(found), found.base.whole
-    if whole is not found.base:
-        rows = _with_whole_base(rows, _compared(replace(found, base=whole)))
+    require(report_set.base, TABLE, "kernel")
+    rows, whole = _compared(report_set), report_set.base.whole
+    if whole is not report_set.base:
+        rows = _with_whole_base(rows, _compared(replace(report_set, base=whole)))
     order = pl.col("verdict").replace_strict(VERDICTS, range(len(VERDICTS)), return_dtype=pl.Int64)
     frame = rows.with_columns(difference=pl.col("second") - pl.col("first"))
     keys = ["figure", "name", *SHAPE, "second_tool"]
     return TABLE.select(frame.sort(order, *keys, descending=[True, *(False for _ in keys)]))
 
 
-def _compared(found: Together) -> pl.DataFrame:
+def _compared(report_set: Together) -> pl.DataFrame:
     """Every figure with its verdict; `right` is the number of the kernel group in the second report."""
-    base, ncu = found.base, found.ncu
-    parts = [_kernels(base, other) for other in found.reports[1:]]
-    if found.torch is not None:
-        parts.append(_copied(base, found.torch))
+    base, ncu = report_set.base, report_set.ncu
+    parts = [_kernels(base, other) for other in report_set.reports[1:]]
+    if report_set.torch is not None:
+        parts.append(_copied(base, report_set.torch))
     if ncu is not None:
         with suppress(DamagedReportError):  # which is noted
             # sampled counters of the GPU, of the base or beside it in its capture, with those that ncu counted
-            reports = (one for one in (base, base.whole.sampled()) if one is not None)
-            sampled = [one for one in reports if one.table("gpu_metrics").height]
-            parts += [_judged(sampled_rows(one, ncu), why_apart, base, ncu) for one in sampled[:1]]
+            reports = (report for report in (base, base.whole.sampled()) if report is not None)
+            sampled = [report for report in reports if report.table("gpu_metrics").height]
+            parts += [_judged(sampled_rows(report, ncu), why_apart, base, ncu) for report in sampled[:1]]
     return pl.concat(parts, how="diagonal_relaxed")
 
 
@@ -151,22 +151,22 @@ def _with_whole_base(rows: pl.DataFrame, whole: pl.DataFrame) -> pl.DataFrame:
         .group_by(keys)
         .agg(agreed=(pl.col("verdict") != "unexplained").all(), why_whole=pl.col("reason").first().fill_null("equal"))
     )
-    known = rows.with_columns(told_by=told_by).join(
+    compared = rows.with_columns(told_by=told_by).join(
         agreed, on=keys, how="left", nulls_equal=True, maintain_order="left"
     )
     by_window = (pl.col("verdict") == "unexplained") & pl.col("agreed").fill_null(value=False)
-    told = {
+    values = {
         "verdict": pl.lit("explained"),
         "reason": pl.lit("window"),
         "why": pl.col("why_whole") + " in the whole report",
     }
-    return known.with_columns(pl.when(by_window).then(to).otherwise(name).alias(name) for name, to in told.items())
+    return compared.with_columns(pl.when(by_window).then(to).otherwise(name).alias(name) for name, to in values.items())
 
 
 def _kernels(base: Report, other: Report) -> pl.DataFrame:
     steps = None if other.meta.timeless else shared_steps(base, other)
     each = (None, None) if steps is None else steps
-    ours, theirs = (_figures(one, tuned(base), of) for one, of in zip((base, other), each, strict=True))
+    ours, theirs = (_figures(report, tuned(base), of) for report, of in zip((base, other), each, strict=True))
     pairs = same_kernels(base, other)
     both = pairs.join(ours, left_on="left", right_on="group").join(
         theirs, left_on="right", right_on="group", suffix="_other"
@@ -184,8 +184,10 @@ def _kernels(base: Report, other: Report) -> pl.DataFrame:
     as_there = [pl.col(f"{name}_other").alias(name) for name in ("launches", *SHAPE)]
     rows.append(_of_one_tool(elsewhere.with_columns(as_there), "second"))
     single = theirs.join(pairs, left_on="group", right_on="right", how="anti")
-    told = (*_TRIALS, *(COUNTS if steps else ()))
-    rows.append(_of_one_tool(single.rename({"group": "right"} | {name: f"{name}_other" for name in told}), "second"))
+    explaining = (*_TRIALS, *(COUNTS if steps else ()))
+    rows.append(
+        _of_one_tool(single.rename({"group": "right"} | {name: f"{name}_other" for name in explaining}), "second")
+    )
     if not other.meta.timeless:  # ncu is told which kernels to measure
         rows.append(_of_one_tool(ours.join(pairs, left_on="group", right_on="left", how="anti"), "first"))
     return _with_verdicts(pl.concat(rows, how="diagonal_relaxed"), base, other, steps)
@@ -193,29 +195,29 @@ def _kernels(base: Report, other: Report) -> pl.DataFrame:
 
 def _figures(report: Report, names: list[str], steps: Steps | None) -> pl.DataFrame:
     """The kernel groups with the figures to compare, and the columns that may explain a difference."""
-    found = kernel_groups(report).rename({"shared": "shared memory"}).with_columns(launches="count")
+    groups = kernel_groups(report).rename({"shared": "shared memory"}).with_columns(launches="count")
     if report.meta.timeless:
-        told = found.with_columns(pl.lit(None, dtype=pl.Float64).alias(name) for name in _TRIALS)
+        figures = groups.with_columns(pl.lit(None, dtype=pl.Float64).alias(name) for name in _TRIALS)
     else:
-        told = found.join(trials_of_kernels(report, names), on="group", how="left")
+        figures = groups.join(trials_of_kernels(report, names), on="group", how="left")
     if steps is not None:
-        told = told.join(per_step(report, steps)[0], on="group", how="left")
-    known = (name for name in (*_TRIALS, *COUNTS) if name in told.columns)
-    return told.select("group", *GROUP_KEYS, "low", "high", *known, pl.col(*_FIGURES).cast(pl.Float64))
+        figures = figures.join(per_step(report, steps)[0], on="group", how="left")
+    explaining = (name for name in (*_TRIALS, *COUNTS) if name in figures.columns)
+    return figures.select("group", *GROUP_KEYS, "low", "high", *explaining, pl.col(*_FIGURES).cast(pl.Float64))
 
 
 def _of_launches(both: pl.DataFrame, base: Report, ncu: Report) -> pl.DataFrame:
     """Adds how ncu disturbed each kernel of `both`, and the time of exactly the launches that it measured, if known."""
-    known = same_launches(base, ncu).drop_nulls()
+    measured = same_launches(base, ncu).drop_nulls()
     times = kernels_in(base).select(left="event_id", own="dur_ns")
-    own = grouped_kernels(ncu).select(of="group", right="event_id").join(known, on="right").join(times, on="left")
+    own = grouped_kernels(ncu).select(of="group", right="event_id").join(measured, on="right").join(times, on="left")
     exact = own.group_by(right="of").agg(own=pl.col("own").mean(), launches=pl.len())
-    told = both.join(exact.rename({"launches": "known"}), on="right", how="left").with_columns(
+    compared = both.join(exact.rename({"launches": "known"}), on="right", how="left").with_columns(
         duration=pl.when((pl.col("match") == "exact") & (pl.col("known") == pl.col("launches_other")))
         .then("own")
         .otherwise("duration")
     )
-    return told.join(measuring(ncu), left_on="right", right_on="group", how="left").join(
+    return compared.join(measuring(ncu), left_on="right", right_on="group", how="left").join(
         disturbed(base), left_on="left", right_on="group", how="left"
     )
 
@@ -239,11 +241,13 @@ def _judged(
     rows: pl.DataFrame, explain: Callable[[Row], Explained | None], base: Report, other: Report
 ) -> pl.DataFrame:
     """Adds the tools, the verdict, and of rows that differ the reason and why, as `explain` tells."""
-    found = [None if row["first"] == row["second"] else explain(row) for row in rows.iter_rows(named=True)]
-    told = pl.DataFrame([one or (None, None) for one in found], {"reason": pl.String, "why": pl.String}, orient="row")
+    reasons = [None if row["first"] == row["second"] else explain(row) for row in rows.iter_rows(named=True)]
+    frame = pl.DataFrame(
+        [reason or (None, None) for reason in reasons], {"reason": pl.String, "why": pl.String}, orient="row"
+    )
     equal = (pl.col("first") == pl.col("second")).fill_null(value=False)
     differs = pl.when(pl.col("reason").is_not_null()).then(pl.lit("explained")).otherwise(pl.lit("unexplained"))
-    return rows.hstack(told).with_columns(
+    return rows.hstack(frame).with_columns(
         first_tool=pl.lit(base.meta.tool),
         second_tool=pl.lit(other.meta.tool),
         verdict=pl.when(equal).then(pl.lit("equal")).otherwise(differs),
@@ -254,21 +258,21 @@ def _copied(base: Report, other: Report) -> pl.DataFrame:
     """Compares copies and memsets: their number, and their bytes."""
     columns = {"copies": ("count", "", ""), "bytes copied": ("total_bytes", "bytes", "_bytes")}
     sums = [
-        copies(one)
+        copies(report)
         .select(name="operation", **{key: pl.col(name).cast(pl.Float64) for key, (name, _, _) in columns.items()})
-        .join(trials_of_copies(one, tuned(base)), on="name", how="left")
-        for one in (base, other)
+        .join(trials_of_copies(report, tuned(base)), on="name", how="left")
+        for report in (base, other)
     ]
     steps = shared_steps(base, other)
     if steps is not None:
         each = zip(sums, (base, other), steps, strict=True)
-        sums = [one.join(per_step(report, of)[1], on="name", how="left") for one, report, of in each]
-    told = (*_TRIALS, *(COUNTS if steps else ()))
+        sums = [frame.join(per_step(report, of)[1], on="name", how="left") for frame, report, of in each]
+    explaining = (*_TRIALS, *(COUNTS if steps else ()))
     both = sums[0].join(sums[1], on="name", how="full", coalesce=True, suffix="_other")
     rows = [
         both.select(
             "name",
-            *(pl.col(f"{name}{ending}{side}").alias(f"{name}{side}") for name in told for side in ("", "_other")),
+            *(pl.col(f"{name}{ending}{side}").alias(f"{name}{side}") for name in explaining for side in ("", "_other")),
             figure=pl.lit(figure),
             unit=pl.lit(unit),
             first=figure,

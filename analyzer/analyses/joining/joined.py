@@ -108,29 +108,31 @@ def joined(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
     return of_each(TABLE, together(TABLE, reports, where), joined_of)
 
 
-def joined_of(found: Together) -> pl.DataFrame:
+def joined_of(report_set: Together) -> pl.DataFrame:
     """:func:`joined` for one report that provides the time, and the others."""
-    require(found.base, TABLE, "kernel")
-    window = windows(found.base).select((pl.col("end") - pl.col("start")).sum()).item() or 1
-    frame = kernel_groups(found.base).with_columns(
-        time_from=pl.lit(found.base.meta.tool),
+    require(report_set.base, TABLE, "kernel")
+    window = windows(report_set.base).select((pl.col("end") - pl.col("start")).sum()).item() or 1
+    frame = kernel_groups(report_set.base).with_columns(
+        time_from=pl.lit(report_set.base.meta.tool),
         avg_ns=pl.col("total_ns") / pl.col("count"),
         window_share=pl.col("exclusive_ns") / window,
     )
-    if found.torch is not None:
-        groups = kernel_groups(found.torch).select("group", *GROUP_KEYS, torch_count="count", torch_total_ns="total_ns")
-        if "op" in found.torch.kinds:
-            groups = groups.join(makers_of_groups(found.torch), on=GROUP_KEYS, how="left", nulls_equal=True)
-        frame = _with_other_tool(frame, groups, found.base, found.torch)
-    if found.ncu is not None:
-        frame = _with_other_tool(frame, measured_groups(found.ncu), found.base, found.ncu)
-        frame = _with_launch(frame, found.base, found.ncu)
+    if report_set.torch is not None:
+        groups = kernel_groups(report_set.torch).select(
+            "group", *GROUP_KEYS, torch_count="count", torch_total_ns="total_ns"
+        )
+        if "op" in report_set.torch.kinds:
+            groups = groups.join(makers_of_groups(report_set.torch), on=GROUP_KEYS, how="left", nulls_equal=True)
+        frame = _with_other_tool(frame, groups, report_set.base, report_set.torch)
+    if report_set.ncu is not None:
+        frame = _with_other_tool(frame, measured_groups(report_set.ncu), report_set.base, report_set.ncu)
+        frame = _with_launch(frame, report_set.base, report_set.ncu)
     names = frame.select(pl.col("name").cast(pl.Categorical), event_id=pl.lit(-1, dtype=pl.Int64)).unique("name")
-    said = decoded(found.base, names, *_SAID).select(pl.col("name").cast(pl.String), *_SAID)
-    frame = frame.join(said, on="name", how="left", nulls_equal=True)
+    attributes = decoded(report_set.base, names, *_SAID).select(pl.col("name").cast(pl.String), *_SAID)
+    frame = frame.join(attributes, on="name", how="left", nulls_equal=True)
     frame = frame.with_columns(pl.col(_SAID).fill_null(OTHER))
-    if found.torch is None and found.operators is not None:
-        frame = frame.join(makers_of_groups(found.operators), on=GROUP_KEYS, how="left", nulls_equal=True)
+    if report_set.torch is None and report_set.operators is not None:
+        frame = frame.join(makers_of_groups(report_set.operators), on=GROUP_KEYS, how="left", nulls_equal=True)
     frame = TABLE.completed(frame)
     gains = {f"gain_{unit}": pl.col(f) * pl.col("best_speedup_share") for unit, f in _GAINS.items()}
     order = ("exclusive_ns", "total_ns", "ncu_dur_ns", *GROUP_KEYS)
@@ -161,10 +163,12 @@ def _with_launch(frame: pl.DataFrame, base: Report, ncu: Report) -> pl.DataFrame
     numbered = same_launches(base, ncu).select(event_id="right", launch_number="number", launch_event_id="left")
     launches = kernels_in(base).select("event_id", "dur_ns", *GROUP_KEYS)
     single = launches.filter(pl.len().over(GROUP_KEYS) == 1).rename({"event_id": "only"}).drop("dur_ns")
-    told = frame.join(numbered, on="event_id", how="left").join(single, on=GROUP_KEYS, how="left", nulls_equal=True)
+    with_launches = frame.join(numbered, on="event_id", how="left").join(
+        single, on=GROUP_KEYS, how="left", nulls_equal=True
+    )
     only = pl.when(pl.col("ncu_match") == "exact").then("only")
     known = pl.col("launch_event_id").is_not_null()
-    placed = told.with_columns(
+    placed = with_launches.with_columns(
         launch_number=pl.when(known).then("launch_number"), launch_event_id=pl.coalesce("launch_event_id", only)
     )
     times = launches.select(launch_event_id="event_id", launch_ns="dur_ns")
@@ -197,10 +201,10 @@ def counted_of(reports: Sequence[Report]) -> Report:
     Raises:
         CannotTellError: None has.
     """
-    found = pooled(different([one for one in reports if one.meta.timeless]))
-    if found is None:
+    counted = pooled(different([report for report in reports if report.meta.timeless]))
+    if counted is None:
         raise CannotTellError.without_counters("roofline", reports[0].meta.path)
-    return found
+    return counted
 
 
 class Timed(NamedTuple):
@@ -219,14 +223,14 @@ def timed_groups(reports: Sequence[Report]) -> Timed:
         CannotTellError: No report has counters.
     """
     ncu = counted_of(reports)
-    if all(one.meta.timeless for one in reports):
+    if all(report.meta.timeless for report in reports):
         rows = measured_groups(ncu).select("event_id", "name", time_ns=pl.col("ncu_dur_ns") * pl.col("ncu_count"))
         return Timed(rows, ncu, ncu.meta.path.name, ncu.meta.tool)
-    found, *more = (one for one in together("roofline", reports, {}) if one.ncu is not None)
-    own = found.ncu or ncu
-    rows = joined_of(found).drop_nulls("event_id").select("event_id", "name", time_ns="exclusive_ns")
-    title = own.meta.path.name + (f", time of {found.base.meta.path.name}" if more else "")
-    return Timed(rows, own, title, found.base.meta.tool)
+    first, *more = (report_set for report_set in together("roofline", reports, {}) if report_set.ncu is not None)
+    own = first.ncu or ncu
+    rows = joined_of(first).drop_nulls("event_id").select("event_id", "name", time_ns="exclusive_ns")
+    title = own.meta.path.name + (f", time of {first.base.meta.path.name}" if more else "")
+    return Timed(rows, own, title, first.base.meta.tool)
 
 
 def roof_points(reports: Sequence[Report]) -> RoofPoints:
@@ -235,15 +239,15 @@ def roof_points(reports: Sequence[Report]) -> RoofPoints:
     Raises:
         CannotTellError: No report has counters.
     """
-    found = timed_groups(reports)
-    every = found.rows.join(roofline(found.ncu).select("event_id", *_ROOF), on="event_id")
+    timed = timed_groups(reports)
+    kernels = timed.rows.join(roofline(timed.ncu).select("event_id", *_ROOF), on="event_id")
     placed = (pl.col("intensity_flop_per_byte") > 0) & (pl.col("achieved_flop_per_s") > 0)
-    points = every.filter(placed.fill_null(value=False)).with_columns(pl.col("time_ns").fill_null(0))
+    points = kernels.filter(placed.fill_null(value=False)).with_columns(pl.col("time_ns").fill_null(0))
     return RoofPoints(
-        found.title,
+        timed.title,
         points.select("name", "time_ns", *_ROOF).sort("time_ns", "name", descending=[True, False]),
-        every.height - points.height,
-        found.time_from,
+        kernels.height - points.height,
+        timed.time_from,
     )
 
 
@@ -298,10 +302,10 @@ def gains(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
         CannotTellError: No report provides the time, or none has counters.
     """
 
-    def make(found: Together) -> pl.DataFrame:
-        if found.ncu is None:
-            raise CannotTellError.without_counters(GAINS.name, found.base.meta.path)
-        return gains_among(joined_of(found), found.ncu)
+    def make(report_set: Together) -> pl.DataFrame:
+        if report_set.ncu is None:
+            raise CannotTellError.without_counters(GAINS.name, report_set.base.meta.path)
+        return gains_among(joined_of(report_set), report_set.ncu)
 
     return of_each(GAINS, together(GAINS, reports, where), make)
 
@@ -310,13 +314,13 @@ def gains_among(rows: pl.DataFrame, ncu: Report) -> pl.DataFrame:
     """:func:`gains` for the kernels in `rows` of the table `joined`, measured by `ncu`."""
     keys = ("name", "device", *SHAPE, "event_id", "ncu_match", "window_share", "exclusive_ns", "roof_share")
     kernels = rows.filter(pl.col("event_id").is_not_null()).select(keys)
-    said = advice(ncu).drop("name", "device", "at_stake_ns", "kind")
+    findings = advice(ncu).drop("name", "device", "at_stake_ns", "kind")
     possible = pl.col("possible_share")
-    every = kernels.join(said, on="event_id").with_columns(
+    estimates = kernels.join(findings, on="event_id").with_columns(
         gain_share=pl.col("window_share") * possible, gain_ns=pl.col("exclusive_ns") * possible
     )
     order = ["gain_ns", "exclusive_ns", "speedup_share", "event_id", "source", "rule", "sentence"]
-    return GAINS.select(every.sort(order, descending=[True] * 3 + [False] * 4, nulls_last=True))
+    return GAINS.select(estimates.sort(order, descending=[True] * 3 + [False] * 4, nulls_last=True))
 
 
 # Compares implementations of one operation: the time of each, and how well it uses the GPU.
@@ -383,12 +387,12 @@ def variants(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
     return of_each(VARIANTS, together(VARIANTS, reports, where), _variants_of)
 
 
-def _variants_of(found: Together) -> pl.DataFrame:
+def _variants_of(report_set: Together) -> pl.DataFrame:
     """:func:`variants` for one report that provides the time, and the others."""
-    require(found.base, VARIANTS.name, "range")
-    require(found.base, VARIANTS, "kernel")
-    measured = _measured(found.base.whole, found.ncu)
-    rows = [_row(found.base, one, measured) for one in _instances(found.base).to_dicts()]
+    require(report_set.base, VARIANTS.name, "range")
+    require(report_set.base, VARIANTS, "kernel")
+    measured = _measured(report_set.base.whole, report_set.ncu)
+    rows = [_row(report_set.base, instance, measured) for instance in _instances(report_set.base).to_dicts()]
     schema = {column.name: column.dtype for column in VARIANTS.columns if column.name != "slower"}
     frame = pl.DataFrame(rows, schema=schema, orient="row")
     least = pl.col("avg_kernel_ns").min()
@@ -421,21 +425,21 @@ def _measured(base: Report, ncu: Report | None) -> pl.DataFrame | None:
     if ncu is None:
         return None
     pairs = same_kernels(base, ncu).rename({"match": "ncu_match"})
-    told = measured_groups(ncu).select("group", *(name for name, _, _ in _COUNTERS))
-    both = pairs.join(told, left_on="right", right_on="group").drop("right")
+    counters = measured_groups(ncu).select("group", *(name for name, _, _ in _COUNTERS))
+    both = pairs.join(counters, left_on="right", right_on="group").drop("right")
     groups = kernel_groups(base).select("group", *GROUP_KEYS)
     return groups.join(both, left_on="group", right_on="left").drop("group")
 
 
-def _row(report: Report, one: dict[str, Any], measured: pl.DataFrame | None) -> dict[str, Any]:
-    groups = kernel_groups(report.narrow(window=Window(one["start"], one["end"])))
+def _row(report: Report, instance: dict[str, Any], measured: pl.DataFrame | None) -> dict[str, Any]:
+    groups = kernel_groups(report.narrow(window=Window(instance["start"], instance["end"])))
     if measured is not None:
         groups = groups.join(measured, on=GROUP_KEYS, how="left", nulls_equal=True)
     groups = groups.sort("exclusive_ns", "name", descending=[True, False])
-    total, repeats = total_of(groups, "exclusive_ns"), one["repeats"]
+    total, repeats = total_of(groups, "exclusive_ns"), instance["repeats"]
     row = {
-        **{name: one[name] for name in ("variant", "inside", "repeats")},
-        "avg_span_ns": (one["end"] - one["start"]) / repeats,
+        **{name: instance[name] for name in ("variant", "inside", "repeats")},
+        "avg_span_ns": (instance["end"] - instance["start"]) / repeats,
         "avg_kernel_ns": total / repeats,
         "launches": total_of(groups, "count") / repeats,
         "kernels": groups.height,
@@ -444,8 +448,8 @@ def _row(report: Report, one: dict[str, Any], measured: pl.DataFrame | None) -> 
         return row
     first = groups.row(0, named=True)
     if measured is not None:
-        known = total_of(groups.filter(pl.col("ncu_match").is_not_null()), "exclusive_ns")
-        row |= {"measured_share": known / total, "ncu_match": first["ncu_match"] or "none"}
+        measured_ns = total_of(groups.filter(pl.col("ncu_match").is_not_null()), "exclusive_ns")
+        row |= {"measured_share": measured_ns / total, "ncu_match": first["ncu_match"] or "none"}
         row |= {name: first[name] for name, _, _ in _COUNTERS}
     return row | {
         "kernel": first["name"],
