@@ -139,13 +139,13 @@ def nest(ranges: pl.DataFrame) -> Nest:
 
 def _layers(rest: pl.DataFrame, most: int | None = None) -> list[Layer]:
     """The layers of ranges (at, start, end), or the `most` outermost of them."""
-    found: list[Layer] = []
-    while rest.height and len(found) != most:
+    layers: list[Layer] = []
+    while rest.height and len(layers) != most:
         rises = (pl.col("end") > pl.col("end").cum_max().shift(1)).fill_null(value=True)
         own = rest.select(rises).to_series()
-        found.append(Layer(*rest.filter(own).get_columns()))
+        layers.append(Layer(*rest.filter(own).get_columns()))
         rest = rest.filter(~own)
-    return found
+    return layers
 
 
 def _tree(line: pl.DataFrame) -> Tree | None:
@@ -168,8 +168,8 @@ def _tree(line: pl.DataFrame) -> Tree | None:
 def _last_above(values: pl.Series, before: pl.Series, above: pl.Series) -> pl.Series:
     """Index of the last of `values` before each index that is greater than `above`; null for none."""
     count = len(values)
-    found = count - 1 - next_greater(values.reverse(), count - 1 - before.cast(pl.Int64), above)
-    return found.set(found < 0, None).cast(pl.UInt32)
+    last = count - 1 - next_greater(values.reverse(), count - 1 - before.cast(pl.Int64), above)
+    return last.set(last < 0, None).cast(pl.UInt32)
 
 
 def _busy(tree: Tree, inside: pl.DataFrame) -> pl.Series | None:
@@ -200,24 +200,24 @@ def _busy(tree: Tree, inside: pl.DataFrame) -> pl.Series | None:
 
 def _most(values: pl.Series, low: pl.Series, high: pl.Series) -> pl.Series:
     """The greatest of the values from `low` to `high` (exclusive), for each; none is empty."""
-    found, length, size = low.clone(), high - low, 1
+    greatest, length, size = low.clone(), high - low, 1
     while len(length) and size <= longest(length.alias("length").to_frame(), "length"):
         fits = ((length >= size) & (length < 2 * size)).arg_true()
         both = (values.gather(low.gather(fits)), values.gather(high.gather(fits) - size))
-        found = found.scatter(fits, both[0].zip_with(both[0] > both[1], both[1]))
+        greatest = greatest.scatter(fits, both[0].zip_with(both[0] > both[1], both[1]))
         later = values.shift(-size)
         values, size = values.zip_with((values > later).fill_null(value=True), later), 2 * size
-    return found
+    return greatest
 
 
-def containing(found: list[Layer], stretches: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, pl.Series]]:
+def containing(layers: list[Layer], stretches: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, pl.Series]]:
     """Pairs of interval and containing range, both ends included, batch by batch.
 
     `stretches` has the columns since and until, and any others. Each batch has some of its rows, in order, and the
     index of a containing range for each; a row occurs at most once per batch, and all rows of one range are in the same
     batch.
     """
-    for layer in found:
+    for layer in layers:
         begun = count_up_to(layer.start, stretches.get_column("since"), equal=True)
         over = count_up_to(layer.end, stretches.get_column("until"), equal=False)
         inside = over < begun
@@ -232,9 +232,9 @@ def containing(found: list[Layer], stretches: pl.DataFrame) -> Iterator[tuple[pl
             yield stretches.filter(around), layer.at.gather(place.filter(around))
 
 
-def pairs(found: Nest, stretches: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, pl.Series]]:
+def pairs(nested: Nest, stretches: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, pl.Series]]:
     """As :func:`containing`, of all ranges of a thread; rows of one range may be in several batches."""
-    for tree in found.trees:
+    for tree in nested.trees:
         own = tree.innermost(stretches)
         if own is None:
             yield from containing(tree.layers(), stretches)
@@ -244,10 +244,10 @@ def pairs(found: Nest, stretches: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, 
             inside, own = inside.filter(held), own.filter(held)
             yield inside, tree.at.gather(own)
             own = tree.parent.gather(own)
-    yield from containing(found.layers, stretches)
+    yield from containing(nested.layers, stretches)
 
 
-def parents(found: Nest, ranges: pl.DataFrame) -> pl.DataFrame:
+def parents(nested: Nest, ranges: pl.DataFrame) -> pl.DataFrame:
     """Parent and depth of each of `ranges` (start, end; as given to :func:`nest`): at, parent, level.
 
     The parent is the shortest containing range, then the one that started last, then the last row; null for outermost
@@ -259,7 +259,7 @@ def parents(found: Nest, ranges: pl.DataFrame) -> pl.DataFrame:
     rank = places.scatter(tightest, places)
     best = pl.Series([None], dtype=pl.UInt32).new_from_index(0, ranges.height)
     stretches = ranges.select(since="start", until="end").with_row_index("at")
-    for inner, outer in _around(found, stretches):
+    for inner, outer in _around(nested, stretches):
         own = inner.get_column("at")
         others = outer < own  # a containing range has a lower index; drops the range itself, and equal ranges after it
         own, around = own.filter(others), outer.filter(others)
@@ -272,9 +272,9 @@ def parents(found: Nest, ranges: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame({"at": places, "parent": parent, "level": level})
 
 
-def _around(found: Nest, stretches: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, pl.Series]]:
+def _around(nested: Nest, stretches: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, pl.Series]]:
     """:func:`pairs` that may be parents: of a tree the innermost range alone, and the one around each of its own."""
-    for tree in found.trees:
+    for tree in nested.trees:
         yield stretches[tree.at].filter(tree.parent.is_not_null()), tree.at.gather(tree.parent.drop_nulls())
         others = stretches.filter(~stretches.get_column("at").is_in(tree.at.implode()))
         own = tree.innermost(others)
@@ -282,7 +282,7 @@ def _around(found: Nest, stretches: pl.DataFrame) -> Iterator[tuple[pl.DataFrame
             yield from containing(tree.layers(), others)
         else:
             yield others.filter(own.is_not_null()), tree.at.gather(own.drop_nulls())
-    yield from containing(found.layers, stretches)
+    yield from containing(nested.layers, stretches)
 
 
 #: The key of a process.
@@ -360,12 +360,12 @@ def range_tree(report: Report) -> pl.DataFrame:
 
     Parent and level are defined by :func:`kanalyze.analyses.ranges._projection.parents`.
     """
-    found = [pl.DataFrame(schema={"row": pl.UInt32, "end": pl.Int64, "parent": pl.UInt32, "level": pl.Int64})]
+    parts = [pl.DataFrame(schema={"row": pl.UInt32, "end": pl.Int64, "parent": pl.UInt32, "level": pl.Int64})]
     for thread in thread_ranges(report).values():
         tree, rows = parents(thread.nest, thread.ranges), thread.ranges.get_column("row")
         parent = rows.gather(tree.get_column("parent")).alias("parent")
-        found.append(thread.ranges.select("row", "end").with_columns(parent, tree.get_column("level")))
-    return pl.concat(found).sort("row")
+        parts.append(thread.ranges.select("row", "end").with_columns(parent, tree.get_column("level")))
+    return pl.concat(parts).sort("row")
 
 
 def launched(
@@ -377,10 +377,10 @@ def launched(
     launching call have the key (None, None). With other `keys`, split by these alone.
     """
     work = with_facts(report, in_order(work, "start"), "call_row", "thread_id", "call_start", "call_end")
-    found = work.rename({"call_start": "since", "call_end": "until"}).with_columns(
+    launches = work.rename({"call_start": "since", "call_end": "until"}).with_columns(
         pl.when(pl.col("call_row").is_not_null()).then("process_id").alias("process_id")
     )
-    return {key: part.drop(THREAD) for key, part in parts_by(found, keys).items()}
+    return {key: part.drop(THREAD) for key, part in parts_by(launches, keys).items()}
 
 
 def captured_work(report: Report, work: pl.DataFrame) -> dict[tuple[object, ...], pl.DataFrame]:
@@ -390,9 +390,9 @@ def captured_work(report: Report, work: pl.DataFrame) -> dict[tuple[object, ...]
     """
     rows = gathered(capture_rows(report), work.get_column("row"))
     inside = rows.is_not_null()
-    made = rows_at(captures(report).select(*THREAD, "since", "until", "call_row"), rows.filter(inside))
-    found = in_order(work.filter(inside).drop("process_id").hstack(made), "start").drop_nulls("thread_id")
-    return {key: part.drop(THREAD) for key, part in parts_by(found, THREAD).items()}
+    calls = rows_at(captures(report).select(*THREAD, "since", "until", "call_row"), rows.filter(inside))
+    placed = in_order(work.filter(inside).drop("process_id").hstack(calls), "start").drop_nulls("thread_id")
+    return {key: part.drop(THREAD) for key, part in parts_by(placed, THREAD).items()}
 
 
 def captured_in(report: Report, work: pl.DataFrame) -> pl.DataFrame:
@@ -400,8 +400,8 @@ def captured_in(report: Report, work: pl.DataFrame) -> pl.DataFrame:
 
     Columns: row, captured_busy_ns and captured_operations.
     """
-    found = _projected(thread_ranges(capture_source(report)), captured_work(report, work))
-    return found.select("row", captured_busy_ns="busy_ns", captured_operations="operations")
+    projected = _projected(thread_ranges(capture_source(report)), captured_work(report, work))
+    return projected.select("row", captured_busy_ns="busy_ns", captured_operations="operations")
 
 
 def projection(report: Report, work: pl.DataFrame) -> pl.DataFrame:
@@ -422,22 +422,22 @@ def process_work(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     Columns: row (of `named_ranges`), process_busy_ns (union of the operations' run times, on any device),
     process_operations (number).
     """
-    found = _projected(process_ranges(report), launched(report, work, PROCESS))
-    return found.select("row", process_busy_ns="busy_ns", process_operations="operations")
+    projected = _projected(process_ranges(report), launched(report, work, PROCESS))
+    return projected.select("row", process_busy_ns="busy_ns", process_operations="operations")
 
 
 def _projected(
     threads: Mapping[tuple[object, ...], ThreadRanges], parts: dict[tuple[object, ...], pl.DataFrame]
 ) -> pl.DataFrame:
     """The ranges of `threads` that the operations in `parts` belong to, by the same keys; empties `parts`."""
-    found = [pl.DataFrame(schema=_PROJECTED)]
+    projected = [pl.DataFrame(schema=_PROJECTED)]
     while parts:
         key, part = parts.popitem()  # releases each part, since those of a large report do not all fit into memory
         if key in threads:
             first = part.get_column("call_row").is_first_distinct()
             needed = part.select("start", "end", "since", "until", first.alias("first"))
-            found += _of_thread(threads[key], needed)
-    return pl.concat(found).sort("row")
+            projected += _of_thread(threads[key], needed)
+    return pl.concat(projected).sort("row")
 
 
 def _of_thread(thread: ThreadRanges, work: pl.DataFrame) -> Iterator[pl.DataFrame]:

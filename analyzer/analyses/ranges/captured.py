@@ -132,28 +132,28 @@ def captured(report: Report, by: str | None = None, **where: Unpack[Where]) -> p
     ns = pl.col("exclusive_ns").sum()
     most = placed.drop_nulls("operator").group_by("place", "operator").agg(ns).sort("exclusive_ns", "operator")
     names = most.group_by("place", maintain_order=True).agg(pl.col("operator").tail(_MOST).reverse())
-    told = names.select("place", operators=pl.col("operator").list.join(", "))
-    return exclusive_sums(BY_PLACE, placed.join(told, on="place", how="left"), ("place", "how", "operators"))
+    operators = names.select("place", operators=pl.col("operator").list.join(", "))
+    return exclusive_sums(BY_PLACE, placed.join(operators, on="place", how="left"), ("place", "how", "operators"))
 
 
 def _named(report: Report) -> pl.DataFrame:
     """The operations of graphs in scope with :data:`_KEYS`, dur_ns and exclusive_ns."""
     work = exclusive_operations(report)
-    made = rows_at(likely_captures(report), work.get_column("row"))
-    work, made = work.filter(made.get_column("capture").is_not_null()), made.drop_nulls("capture")
-    names = rows_at(captured_names(report), made.get_column("capture"))
-    unsure = ~made.get_column("sure") & (names.get_column("how") != OLDER)
+    likely = rows_at(likely_captures(report), work.get_column("row"))
+    work, likely = work.filter(likely.get_column("capture").is_not_null()), likely.drop_nulls("capture")
+    names = rows_at(captured_names(report), likely.get_column("capture"))
+    unsure = ~likely.get_column("sure") & (names.get_column("how") != OLDER)
     names = names.with_columns(how=pl.when(unsure).then(pl.lit(LIKELY, dtype=HOW)).otherwise("how"))
     named = work.select("kind", "dur_ns", "exclusive_ns", kernel="name")
     named = named.hstack([launch_paths(report, work.get_column("row")), *names])
     named = named.with_columns(pl.col("kernel").cast(pl.String))
     named = named.join(compiled_from(report).drop("made_of"), on="kernel", how="left", maintain_order="left")
-    said = said_by_kernels(report, named.get_column("kernel")).alias("said")
-    known = pl.when(~pl.col("operator").str.contains(f"{SHELL}|{_KERNEL}")).then("operator")
+    by_kernel = said_by_kernels(report, named.get_column("kernel")).alias("said")
+    operator = pl.when(~pl.col("operator").str.contains(f"{SHELL}|{_KERNEL}")).then("operator")
     marks = facts_of(report, work.get_column("row"), "mark").to_series()
     marked = pl.col("mark").is_not_null() & pl.col("how").is_in([LIKELY, OLDER])
-    return named.with_columns(marks, said).with_columns(
-        pl.coalesce(known, "said", "operator").alias("operator"),
+    return named.with_columns(marks, by_kernel).with_columns(
+        pl.coalesce(operator, "said", "operator").alias("operator"),
         pl.coalesce("mark", "range").alias("range"),
         how=pl.when(marked).then(pl.lit(MARKED, dtype=HOW)).otherwise("how"),
     )
@@ -180,10 +180,10 @@ def captured_as(report: Report, rows: pl.Series, name: str) -> pl.Series:
 @once_per_process
 def captured_names(report: Report) -> pl.DataFrame:
     """The names of each row of :func:`captures`: the columns of the table from range to how."""
-    made, source = captures(report), capture_source(report)
+    rows, source = captures(report), capture_source(report)
     calls = source.kind("api").get_column("name")
-    found = made.select("how", call=gathered(calls, made.get_column("call_row")).cast(pl.String))
-    names = found.hstack(names_around(source, made).hstack(_of_operators(source, made)))
+    of_calls = rows.select("how", call=gathered(calls, rows.get_column("call_row")).cast(pl.String))
+    names = of_calls.hstack(names_around(source, rows).hstack(_of_operators(source, rows)))
     either = [pl.coalesce(f"op_{name}", name).alias(name) for name in _OPERATOR]
     return names.with_columns(either).select(_NAMES)
 
@@ -194,35 +194,35 @@ def names_around(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     Operators are ranges that emit_nvtx or XLA makes.
     """
     inside = [pl.DataFrame(schema={"call": pl.UInt32, "range_row": pl.UInt32})]
-    asked = calls.with_row_index("call").drop_nulls(THREAD).select("call", *THREAD, "since", "until")
-    for thread, part in parts_by(asked, THREAD).items():
+    numbered = calls.with_row_index("call").drop_nulls(THREAD).select("call", *THREAD, "since", "until")
+    for thread, part in parts_by(numbered, THREAD).items():
         if thread in thread_ranges(report):
             pairs = thread_ranges(report)[thread].pairs(part.drop(THREAD))
-            inside += [found.select("call", "range_row") for found in pairs]
-    every = pl.concat(inside)
+            inside += [batch.select("call", "range_row") for batch in pairs]
+    around = pl.concat(inside)
     ranges = named_ranges(report).select("start", "end", text="range")  # by row
-    every = every.hstack(rows_at(ranges, every.get_column("range_row")))
-    told = every.get_column("text").unique().drop_nulls()
-    different = pl.DataFrame([operator_of(text) or (None, None) for text in told], _OPERATOR, orient="row")
-    shown = [plain(text) for text in told.to_frame("text").select(without_ids(pl.col("text"))).to_series()]
-    different = different.with_columns(told.alias("text"), pl.Series("range", shown, dtype=pl.String))
-    every = every.join(different, on="text", how="left")
-    every = every.sort("call", "start", "end", "range_row", descending=[False, False, True, False])
-    own = every.filter(pl.col("operator").is_null())
+    around = around.hstack(rows_at(ranges, around.get_column("range_row")))
+    texts = around.get_column("text").unique().drop_nulls()
+    different = pl.DataFrame([operator_of(text) or (None, None) for text in texts], _OPERATOR, orient="row")
+    shown = [plain(text) for text in texts.to_frame("text").select(without_ids(pl.col("text"))).to_series()]
+    different = different.with_columns(texts.alias("text"), pl.Series("range", shown, dtype=pl.String))
+    around = around.join(different, on="text", how="left")
+    around = around.sort("call", "start", "end", "range_row", descending=[False, False, True, False])
+    own = around.filter(pl.col("operator").is_null())
     again = (pl.col("range") == pl.col("range").shift(1)) & (pl.col("call") == pl.col("call").shift(1))
     own = own.filter(~again.fill_null(value=False))
     paths = own.group_by("call").agg(pl.col("range").last(), path=pl.col("range").str.join(ARROW))
-    last = every.drop_nulls("operator").group_by("call").agg(pl.col("operator", "shapes").last())
+    last = around.drop_nulls("operator").group_by("call").agg(pl.col("operator", "shapes").last())
     rows = pl.DataFrame({"call": pl.int_range(calls.height, dtype=pl.UInt32, eager=True)})
     rows = rows.join(paths, on="call", how="left", maintain_order="left")
     return rows.join(last, on="call", how="left", maintain_order="left").select("range", "path", "operator", "shapes")
 
 
-def _of_operators(report: Report, made: pl.DataFrame) -> pl.DataFrame:
+def _of_operators(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     """Names by operators of a trace: op_operator, op_shapes and module of each row of captures."""
     if "op" not in report.kinds:
-        return pl.DataFrame(schema=dict.fromkeys(_OF_TRACE, pl.String)).clear(made.height)
-    tree, points = host_tree(report), made.select(*THREAD, at="since")
+        return pl.DataFrame(schema=dict.fromkeys(_OF_TRACE, pl.String)).clear(calls.height)
+    tree, points = host_tree(report), calls.select(*THREAD, at="since")
     op = tree.innermost(points, tree.of_kinds("op"))
     names = tree.rows.get_column("name").cast(pl.String)
     shapes = beside(tree.rows.select("event_id"), report.table("op_detail"), "input_shapes").get_column("input_shapes")

@@ -107,18 +107,18 @@ def compare(parts: Sequence[Report]) -> Instances:
     rows = judged(pl.concat(marked), keys=_KEYS)
     start, ends = windows[0].start_ns, [window.end_ns or 0 for window in windows]
     scope = replace(first.scope, window=Window(start, max(ends), group or f"{name}#{EVERY}"))
-    told = answer(name, rows, steps=steps)
-    return Instances(first.meta, scope, name, told, INSTANCES.select(rows), _spread(rows), first.zero_ns)
+    sentences = answer(name, rows, steps=steps)
+    return Instances(first.meta, scope, name, sentences, INSTANCES.select(rows), _spread(rows), first.zero_ns)
 
 
 def _ledgers(report: Report, windows: Sequence[Window]) -> pl.DataFrame:
     sides = [(window.start_ns or 0, window.end_ns or 0, window.name, window.process) for window in windows]
     schema = {"start": pl.Int64, "end": pl.Int64, "name": pl.String, "process_id": pl.Int64}
     spans = pl.DataFrame(sides, schema=schema, orient="row")
-    found = window_ledgers(report, spans)
-    at = found.get_column("window")
+    ledgers = window_ledgers(report, spans)
+    at = ledgers.get_column("window")
     own = spans.select("process_id", start_ns="start", dur_ns=pl.col("end") - pl.col("start"), window="name")
-    rows = found.drop("window").hstack(own.select(pl.all().gather(at))).with_columns(instance=at.cast(pl.Int64) + 1)
+    rows = ledgers.drop("window").hstack(own.select(pl.all().gather(at))).with_columns(instance=at.cast(pl.Int64) + 1)
     if rows.get_column("process_id").n_unique() <= 1:
         return rows
     ran = rows.join(used_devices(report), on=["device", "process_id"], how="semi", nulls_equal=True)
@@ -144,26 +144,30 @@ def answer(name: str, rows: pl.DataFrame, *, steps: bool = False) -> str:
     """
     parts = rows.partition_by("process_id", maintain_order=True)
     if len(parts) > 1:
-        told = [f"Process {part.item(0, 'process_id')}: {answer(name, part, steps=steps)}" for part in parts[:_NAMED]]
-        return " ".join(told) + (f" And {plural(len(parts) - _NAMED, 'process')} more." if len(parts) > _NAMED else "")
+        answers = [
+            f"Process {part.item(0, 'process_id')}: {answer(name, part, steps=steps)}" for part in parts[:_NAMED]
+        ]
+        return " ".join(answers) + (
+            f" And {plural(len(parts) - _NAMED, 'process')} more." if len(parts) > _NAMED else ""
+        )
     if rows.is_empty():
         return f"{name}: the report holds nothing that a GPU did."
     device = rows.filter(pl.col("device").eq_missing(pl.col("device").first()))
-    usual, every = device.filter(USUAL), device.filter(~pl.col("warm_up")).height
+    usual, count = device.filter(USUAL), device.filter(~pl.col("warm_up")).height
     median = median_of(usual, "dur_ns")
     least, most = usual.select(pl.col("dur_ns").min(), most=pl.col("dur_ns").max()).row(0)
-    text = plural(every, "step") if steps else f"{plural(every, 'instance')} of {name}"
+    text = plural(count, "step") if steps else f"{plural(count, 'instance')} of {name}"
     text += f": {time(median)}" + (f" in the median, from {time(least)} to {time(most)}" if usual.height > 1 else "")
     odd = rows.filter("odd").unique("window", keep="first", maintain_order=True)
     odd = odd.sort((pl.col("dur_ns") - median).abs(), descending=True, maintain_order=True)
     named = pl.col("window") if steps or EVERY in name else pl.format("#{}", "instance")
-    told = [
+    outliers = [
         f"{window} takes {times(ns / max(median, 1))} that{f' ({cause})' if cause else ''}"
         for window, ns, cause in odd.head(_NAMED).select(named, "dur_ns", "cause").iter_rows()
     ]
-    if told:
-        more = f" and {odd.height - len(told)} more" if odd.height > len(told) else ""
-        text += f" without the odd ones: {', '.join(told)}{more}"
+    if outliers:
+        more = f" and {odd.height - len(outliers)} more" if odd.height > len(outliers) else ""
+        text += f" without the odd ones: {', '.join(outliers)}{more}"
     text += "."
     warm = device.filter("warm_up").select("window", "evidence")
     left_out = [f"{window} ({why})" for window, why in warm.iter_rows()]
@@ -206,16 +210,16 @@ def warmed_up(report: Report, rows: pl.DataFrame) -> list[pl.Series]:
     """
     ends = (rows.get_column("start_ns") + rows.get_column("dur_ns")).alias("end_ns")
     compiling = intervals.overlap(rows.get_column("start_ns"), ends, compile_spans(report))
-    known = rows.with_columns(compiling.alias(f"{_COMPILING}_ns"))
+    with_compiling = rows.with_columns(compiling.alias(f"{_COMPILING}_ns"))
     evidence: list[str | None] = []
-    for part in known.partition_by("device", maintain_order=True):
-        found: list[str | None] = []
+    for part in with_compiling.partition_by("device", maintain_order=True):
+        reasons: list[str | None] = []
         for place, longer in enumerate(_longer(part)):
-            told = _evidence(part.row(place, named=True), longer, part.slice(*_among_later(part, place)))
-            if told is None:
+            reason = _evidence(part.row(place, named=True), longer, part.slice(*_among_later(part, place)))
+            if reason is None:
                 break
-            found.append(told)
-        evidence += [*found, *[None] * (part.height - len(found))]
+            reasons.append(reason)
+        evidence += [*reasons, *[None] * (part.height - len(reasons))]
     sentences = pl.Series("evidence", evidence, dtype=pl.String)
     return [sentences.is_not_null().alias("warm_up"), sentences]
 
@@ -249,13 +253,13 @@ def compile_spans(report: Report) -> pl.DataFrame:
 
 def while_compiling(report: Report, spans: pl.DataFrame) -> pl.Series:
     """Whether the thread of each of `spans` (:data:`THREAD`, start, end) compiled meanwhile."""
-    every = _compilations(report)
+    compilations = _compilations(report)
 
     def meanwhile(key: tuple[Any, ...], part: pl.DataFrame) -> pl.Series:
-        process, thread = (pl.lit(one, dtype=pl.Int64) for one in key)
+        process, thread = (pl.lit(number, dtype=pl.Int64) for number in key)
         own = pl.col("thread_id").is_null() | (pl.col("thread_id") == thread)
-        known = intervals.union(every.filter((pl.col("process_id") == process) & own))
-        return intervals.overlap(part.get_column("start"), part.get_column("end"), known) > 0
+        compiled = intervals.union(compilations.filter((pl.col("process_id") == process) & own))
+        return intervals.overlap(part.get_column("start"), part.get_column("end"), compiled) > 0
 
     return of_parts(spans.select(*THREAD, "start", "end"), THREAD, pl.Boolean, meanwhile)
 
@@ -273,14 +277,14 @@ def looked_at(steps: pl.DataFrame) -> list[tuple[int, int]]:
 
 def _longer(steps: pl.DataFrame) -> list[float]:
     """By how much the first steps, as long as they are longer, exceed the median of those after each, in ns."""
-    lengths, half, found = steps.get_column("dur_ns"), steps.height // 2, list[float]()
+    lengths, half, excess_ns = steps.get_column("dur_ns"), steps.height // 2, list[float]()
     of_last = median_of(steps.slice(half), "dur_ns")
     for place, length in enumerate(lengths.head(half)):
         usual = median_of(steps.slice(place + 1), "dur_ns") if place < _MANY else of_last
         if length - usual <= _LONGER * usual:
             break
-        found.append(length - usual)
-    return found
+        excess_ns.append(length - usual)
+    return excess_ns
 
 
 def _among_later(steps: pl.DataFrame, place: int) -> tuple[int, int]:
@@ -303,8 +307,8 @@ def _evidence(step: dict[str, Any], longer: float, later: pl.DataFrame) -> str |
     if sum(once.values()) < _ONCE_SHARE * longer:
         return None
     largest = sorted(once.items(), key=lambda part: (-part[1], part[0]))
-    told = [f"{word} {time(ns)}" for word, ns in largest if ns >= _TOLD * longer]
-    return f"{time(longer)} longer than later steps, of which {', '.join(told)}"
+    parts = [f"{word} {time(ns)}" for word, ns in largest if ns >= _TOLD * longer]
+    return f"{time(longer)} longer than later steps, of which {', '.join(parts)}"
 
 
 # Outliers among the instances of a range, or the iterations of a program: those far from the median.

@@ -181,9 +181,9 @@ def _launching(report: Report, kinds: tuple[str, ...]) -> pl.DataFrame:
     """The ranges in scope that launched operations of `kinds`, with all columns of the tables except the stack."""
     work = device_operations(report).select("row", "kind", "process_id", "start", "end")
     whole = projection(report, work.filter(pl.col("kind") == "graph")).select("row", whole_graphs="operations")
-    wanted = work if "graph" not in report.kinds else work.filter(pl.col("kind").is_in(kinds))
-    projected = projection(report, wanted)
-    for side in (range_tree(report), whole, process_work(report, wanted)):
+    launches = work if "graph" not in report.kinds else work.filter(pl.col("kind").is_in(kinds))
+    projected = projection(report, launches)
+    for side in (range_tree(report), whole, process_work(report, launches)):
         projected = projected.join(side, on="row", how="left", maintain_order="left")
     inside = projected.group_by(pl.col("parent").alias("row")).agg(pl.len().cast(pl.Int64).alias("children"))
     projected = projected.join(inside, on="row", how="left", maintain_order="left")
@@ -201,9 +201,9 @@ _OF_PROCESS: Final = tuple(column.name for column in OF_PROCESS)
 def _capturing(report: Report, kinds: tuple[str, ...]) -> pl.DataFrame:
     """The ranges that captured operations of `kinds` in scope into CUDA graphs: row, range, style and sums."""
     work = exclusive_operations(report).filter(pl.col("kind").is_in(kinds))
-    found = captured_in(report, work.select("row", "process_id", "start", "end"))
+    sums = captured_in(report, work.select("row", "process_id", "start", "end"))
     names = named_ranges(capture_source(report)).select("range", "style")
-    return found.hstack(rows_at(names, found.get_column("row")))
+    return sums.hstack(rows_at(names, sums.get_column("row")))
 
 
 def _stacks(report: Report) -> pl.DataFrame:
@@ -273,9 +273,9 @@ def range_kernels(report: Report) -> pl.DataFrame:
         names = named_ranges(of).select(pl.col("range").cast(pl.Categorical), "style")
         for thread, kernels in threads.items():
             ranges = thread_ranges(of).get(thread, ThreadRanges.none())
-            found = (_sums(names, _in_ranges(ranges, part)) for part in _parts(kernels, ranges.deepest))
+            tables = (_sums(names, _in_ranges(ranges, part)) for part in _parts(kernels, ranges.deepest))
             keys = {**key_columns(thread), "via": pl.lit(via)}
-            sums += [RANGE_KERNELS.select(rows.with_columns(**keys)) for rows in found]
+            sums += [RANGE_KERNELS.select(rows.with_columns(**keys)) for rows in tables]
     by = ["range", "process_id", "thread_id", "total_ns", "style", "kernel", "via"]
     return pl.concat(sums).sort(by, descending=[name == "total_ns" for name in by])
 
