@@ -57,22 +57,22 @@ class _Rows(NamedTuple):
     leaves: Bools
 
 
-def clocks_of(rows: Rows, found: Matches, clock: Ints, reference: int, origin_ns: int) -> Clocks:
+def clocks_of(rows: Rows, matching: Matches, clock: Ints, reference: int, origin_ns: int) -> Clocks:
     """The offsets of all clocks to that of `reference`, from matched collectives; without any, of a part at the origin.
 
     `clock` is that of each member.
     """
-    base = int(found.begun[0]) if found.number else origin_ns  # Unix times nearly fill int64
-    used = np.unique(clock[np.unique(rows.member[found.match >= 0])])
+    base = int(matching.begun[0]) if matching.number else origin_ns  # Unix times nearly fill int64
+    used = np.unique(clock[np.unique(rows.member[matching.match >= 0])])
     number = int(used.max(initial=0)) + 1
     if len(used) < 2:  # noqa: PLR2004 - one clock has no offset
-        return of_one_clock(rows, found, reference, base, number)
-    times, latest = found.begun - base, int(rows.start[found.match >= 0].max()) - base
+        return of_one_clock(rows, matching, reference, base, number)
+    times, latest = matching.begun - base, int(rows.start[matching.match >= 0].max()) - base
     parts = int(min(_PARTS, max(1, len(times) // _OF_PART)))
     part, edges = _parts(times, latest, parts)
     middle = (edges[:-1] + edges[1:]) // 2
-    cuts = _cuts(found.first, part)
-    run = _Run(rows, found, clock, number, base, part, middle, np.zeros(number), shows(rows.calls))
+    cuts = _cuts(matching.first, part)
+    run = _Run(rows, matching, clock, number, base, part, middle, np.zeros(number), shows(rows.calls))
     run = run._replace(rate=_rates(run, *_parts(times, latest, max(parts, 3)), reference))
     origins = np.arange(parts) * number + reference
     low, high = run.bounds(cuts, origins)
@@ -105,8 +105,8 @@ def _rates(run: _Run, part: Ints, edges: Ints, reference: int) -> Floats:
     finer = run._replace(part=part, middle=(edges[:-1] + edges[1:]) // 2)
     origins = np.arange(len(edges) - 1) * run.number + reference
     unbounded = np.full(len(origins) * run.number, _FAR)
-    told = finer.estimates(_cuts(run.found.first, part), origins, -unbounded, unbounded)
-    offsets, _, errors = (one.reshape(-1, run.number) for one in told)
+    estimates = finer.estimates(_cuts(run.matching.first, part), origins, -unbounded, unbounded)
+    offsets, _, errors = (one.reshape(-1, run.number) for one in estimates)
     rates = np.zeros(run.number)
     for clock in range(run.number):
         thirds = np.array_split(np.flatnonzero(errors[:, clock] < _FAR), 3)
@@ -139,7 +139,7 @@ class _Run(NamedTuple):
     """Evidence for clocks."""
 
     rows: Rows  # the collectives
-    found: Matches  # which are the same
+    matching: Matches  # which are the same
     clock: Ints  # the clock of each member
     number: int  # how many clocks there are
     base: int  # what times are counted from
@@ -153,29 +153,29 @@ class _Run(NamedTuple):
         start = self.rows.start[one.at] - self.base
         call, part = self.rows.call[one.at], self.part[one.low + one.which]
         node = (part - part[0]) * self.number + self.clock[self.rows.member[one.at]]
-        enters, leaves = (told[call] for told in self.shows[:2])
+        enters, leaves = (flags[call] for flags in self.shows[:2])
         end = start + self.rows.dur[one.at]
         return _Rows(one.which, one.first, node, start, end, enters, leaves), part
 
     def bounds(self, cuts: Ints, origins: Ints) -> tuple[Ints, Ints]:
         """Lower and upper bounds of the offset of each node."""
         sides = []
-        for one in self.found.slices(cuts):
+        for one in self.matching.slices(cuts):
             rows, part = self._of_slice(one)
             slack = (DRIFT * np.abs(rows.start - self.middle[part])).astype(np.int64) + STAMP_ERROR_NS
-            known = _by_clock(rows._replace(start=rows.start - slack, end=rows.end + slack))
+            by_clock = _by_clock(rows._replace(start=rows.start - slack, end=rows.end + slack))
             parts = int(part[-1] - part[0]) + 1
-            sides.append(_bounds(known, origins[:parts], parts * self.number))
+            sides.append(_bounds(by_clock, origins[:parts], parts * self.number))
         low, high = zip(*sides, strict=True)
         return np.concatenate(low), np.concatenate(high)
 
     def estimates(self, cuts: Ints, origins: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints, Ints]:
         """The offset of each node, how far it may be off, and the error of the median that it is."""
         sides = []
-        for one in self.found.slices(cuts):
+        for one in self.matching.slices(cuts):
             rows, part = self._of_slice(one)
             together = self.shows[2][self.rows.call[one.at]]
-            since = self.found.begun[one.low + one.which] - self.base - self.middle[part]
+            since = self.matching.begun[one.low + one.which] - self.base - self.middle[part]
             drift = (self.rate[self.clock[self.rows.member[one.at]]] * since).astype(np.int64)
             rows = rows._replace(start=rows.start - drift, end=rows.end - drift)
             nodes = slice(part[0] * self.number, (part[-1] + 1) * self.number)
@@ -258,9 +258,9 @@ def _estimates(rows: _Rows, together: Bools, origins: Ints, low: Ints, high: Int
     frame = whole.filter(pl.Series(together))
     while True:
         at = frame.get_column("node").to_numpy()
-        told = frame.with_columns(seen=pl.Series(known[at]), offset=pl.Series(offset[at]))
-        left = told.filter("seen").group_by("match").agg(left=(pl.col("end") - pl.col("offset")).median())
-        new = told.filter(~pl.col("seen")).join(left, on="match", how="inner")
+        ends = frame.with_columns(seen=pl.Series(known[at]), offset=pl.Series(offset[at]))
+        left = ends.filter("seen").group_by("match").agg(left=(pl.col("end") - pl.col("offset")).median())
+        new = ends.filter(~pl.col("seen")).join(left, on="match", how="inner")
         if new.is_empty():
             break
         sums = new.with_columns(apart=pl.col("end") - pl.col("left")).group_by("node").agg(

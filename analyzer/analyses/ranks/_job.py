@@ -88,19 +88,19 @@ class Job:
                 "own_bytes": bytes_of(rows.calls).gather(rows.call[at]),
             }
         )
-        told = self.matches.select(pl.col(_OF_MATCH).gather(number))
+        of_match = self.matches.select(pl.col(_OF_MATCH).gather(number))
         ranks = self.ranks.select("rank", "device", "clock")
-        last = ranks.get_column("rank").gather(pl.Series(rows.member).gather(told.get_column("last")))
-        said = rows.calls.drop("member", "ranks")[rows.call[at]]
-        parts = [own, told.drop("last").with_columns(last.alias("last_rank")), said, ranks[member]]
+        last = ranks.get_column("rank").gather(pl.Series(rows.member).gather(of_match.get_column("last")))
+        of_calls = rows.calls.drop("member", "ranks")[rows.call[at]]
+        parts = [own, of_match.drop("last").with_columns(last.alias("last_rank")), of_calls, ranks[member]]
         matched = pl.col("match").is_not_null()
         wait = pl.max_horizontal(0, pl.min_horizontal(pl.col("arrival_ns") - pl.col("corrected_ns"), "dur_ns"))
-        every: pl.DataFrame = pl.concat(parts, how="horizontal").with_columns(
+        joined: pl.DataFrame = pl.concat(parts, how="horizontal").with_columns(
             pl.coalesce("bytes", pl.when(~matched).then("own_bytes")),
             pl.col("class").fill_null(CANNOT_TELL),
             wait_ns=pl.when(matched).then(wait),
         )
-        return every.with_columns(transfer_ns=pl.col("dur_ns") - pl.col("wait_ns")).drop("own_bytes")
+        return joined.with_columns(transfer_ns=pl.col("dur_ns") - pl.col("wait_ns")).drop("own_bytes")
 
     @cached_property
     def lateness(self) -> pl.DataFrame:
@@ -122,8 +122,8 @@ class Job:
     @property
     def world_size(self) -> int:
         """Ranks of the job, as the reports tell, at least those that were read."""
-        told = self.ranks.get_column("world_size").drop_nulls()
-        return max(self.ranks.height, int(told.max()) if len(told) else 0)  # type: ignore[arg-type]
+        sizes = self.ranks.get_column("world_size").drop_nulls()
+        return max(self.ranks.height, int(sizes.max()) if len(sizes) else 0)  # type: ignore[arg-type]
 
     @property
     def missing(self) -> list[int]:
@@ -158,22 +158,22 @@ def job_of(reductions: Sequence[Reduction] | Turn, *, one_host: bool = False) ->
     ranks, members = numbered_ranks(read, doubts, one_host=one_host)
     rows, tables = put_together(read, members, ranks)
     clock = ranks.get_column("clock").to_numpy()
-    found = matched(rows, clock, _numbered(rows, tables["steps"]))
+    matching = matched(rows, clock, _numbered(rows, tables["steps"]))
     rows = replace(rows, sequence=rows.sequence[:0], id=rows.id[:0])
-    doubts += found.doubts
-    clocks = clocks_of(rows, found, clock, int(clock[0]), int(ranks.item(0, "origin_ns")))
-    matches = waits(rows, found, clocks, clock)
-    doubts += _doubts_of(ranks, rows, found, matches, len(clocks.broken))
-    steps = _same_steps(tables["steps"].sort("member", "index"), rows, found)
-    exposed, before, recorders = _split(later(read, members, ranks, rows), ranks, rows, found, matches, clocks)
+    doubts += matching.doubts
+    clocks = clocks_of(rows, matching, clock, int(clock[0]), int(ranks.item(0, "origin_ns")))
+    matches = waits(rows, matching, clocks, clock)
+    doubts += _doubts_of(ranks, rows, matching, matches, len(clocks.broken))
+    steps = _same_steps(tables["steps"].sort("member", "index"), rows, matching)
+    exposed, before, recorders = _split(later(read, members, ranks, rows), ranks, rows, matching, matches, clocks)
     sums: Counter[tuple[str, str]] = Counter()
     for check, number, effect in doubts:
         sums[check, effect] += number
     return Job(
         ranks=ranks,
         collected=rows,
-        found=found,
-        matches=matches.with_columns(costs(found, clocks, matches, exposed)),
+        found=matching,
+        matches=matches.with_columns(costs(matching, clocks, matches, exposed)),
         exposed=exposed,
         steps=steps,
         before=before,
@@ -188,7 +188,7 @@ def _split(  # noqa: PLR0913 - all that is known of collectives so far
     parts: Iterable[dict[str, tuple[pl.DataFrame, Ints]]],
     ranks: pl.DataFrame,
     rows: Rows,
-    found: Matches,
+    matching: Matches,
     matches: pl.DataFrame,
     clocks: Clocks,
 ) -> tuple[Exposed, pl.DataFrame, pl.DataFrame]:
@@ -201,7 +201,7 @@ def _split(  # noqa: PLR0913 - all that is known of collectives so far
     kept = {name: [TABLES[name].empty()] for name in ("before", "costs")}
     for tables in parts:
         pieces, at = tables["pieces"]
-        match = found.match[at]
+        match = matching.match[at]
         known = match >= 0
         came = np.full(len(at), -1, dtype=np.int64)
         # by the clock of the rank itself
@@ -219,7 +219,7 @@ _BY_STEP: Final = pl.DataFrame(schema=dict.fromkeys(("member", "step", *_TIMES),
 
 
 def _doubts_of(
-    ranks: pl.DataFrame, rows: Rows, found: Matches, matches: pl.DataFrame, broken: int
+    ranks: pl.DataFrame, rows: Rows, matching: Matches, matches: pl.DataFrame, broken: int
 ) -> list[tuple[str, int, str]]:
     """Doubts about ranks, so many parts of the run with broken clocks, and collectives."""
     sizes = ranks.get_column("world_size").drop_nulls().to_list()
@@ -233,7 +233,7 @@ def _doubts_of(
         int(ranks.get_column("on_cpu").sum()),
         broken,
         silent if len(rows.first) > 2 else 0,  # noqa: PLR2004 - one has nobody to meet
-        len(found.match) - int(found.first[-1]),
+        len(matching.match) - int(matching.first[-1]),
         matches.filter(pl.col("present") < pl.col("size")).height,
         int(pairs.sum()),
     )
@@ -278,29 +278,29 @@ def _numbered(rows: Rows, steps: pl.DataFrame) -> Callable[[Ints], Ints] | None:
     """Gives of rows the program's own number of the step, -1 outside; None where the steps have none."""
     if steps.is_empty() or not steps.get_column("numbered").all():
         return None
-    every = steps.sort("member", "index")
+    in_order = steps.sort("member", "index")
 
-    def told(at: Ints) -> Ints:
-        return step_of(every, rows.member[at], rows.inside[at]).fill_null(-1).to_numpy()
+    def numbers(at: Ints) -> Ints:
+        return step_of(in_order, rows.member[at], rows.inside[at]).fill_null(-1).to_numpy()
 
-    return told
+    return numbers
 
 
-def _same_steps(steps: pl.DataFrame, rows: Rows, found: Matches) -> pl.DataFrame:
+def _same_steps(steps: pl.DataFrame, rows: Rows, matching: Matches) -> pl.DataFrame:
     """The steps with `step` the same on all ranks: the program's own number, else as their collectives tell."""
-    placed = np.flatnonzero((found.match >= 0) & (rows.inside >= 0))
+    placed = np.flatnonzero((matching.match >= 0) & (rows.inside >= 0))
     if steps.is_empty() or steps.get_column("numbered").all() or not len(placed):
         return steps
     member = rows.member[placed]
     base = placed[member == member[0]]
-    theirs = np.full(found.number, -1, dtype=np.int32)
-    theirs[found.match[base]] = rows.inside[base]
-    theirs = theirs[found.match[placed]]
+    theirs = np.full(matching.number, -1, dtype=np.int32)
+    theirs[matching.match[base]] = rows.inside[base]
+    theirs = theirs[matching.match[placed]]
     both = pl.DataFrame({"member": member, "shift": theirs - rows.inside[placed]}).filter(pl.Series(theirs >= 0))
     shifts = both.group_by(pl.col("member").cast(pl.Int64)).agg(pl.col("shift").cast(pl.Int64).mode().min())
     first = steps.filter(pl.col("member") == int(member[0])).item(0, "step")
-    told = steps.join(shifts, on="member", how="left", maintain_order="left")
-    return told.with_columns(step=pl.coalesce(pl.col("index") + pl.col("shift") + first, "step")).drop("shift")
+    shifted = steps.join(shifts, on="member", how="left", maintain_order="left")
+    return shifted.with_columns(step=pl.coalesce(pl.col("index") + pl.col("shift") + first, "step")).drop("shift")
 
 
 # Who is late, and why.
@@ -318,15 +318,15 @@ _SCATTER: Final = 0.05
 IN_PAIRS: Final = pl.col("kind").is_in([*POINT_TO_POINT, "send_recv"])
 
 
-def costs(found: Matches, clocks: Clocks, matches: pl.DataFrame, exposed: Exposed) -> list[pl.Series]:
+def costs(matching: Matches, clocks: Clocks, matches: pl.DataFrame, exposed: Exposed) -> list[pl.Series]:
     """Exposed waiting and transfer of each collective over its ranks, and what of the waiting is for the last rank.
 
     Columns exposed_wait_ns, exposed_transfer_ns, cost_ns.
     """
     late = matches.get_column("lateness_ns").fill_null(0).to_numpy()
     last = matches.get_column("last").fill_null(0).to_numpy()
-    sums = np.zeros((3, found.number), dtype=np.int64)
-    for one in found.slices(clocks.cuts):
+    sums = np.zeros((3, matching.number), dtype=np.int64)
+    for one in matching.slices(clocks.cuts):
         own = slice(one.low, one.low + len(one.first))
         wait = exposed.wait[one.at]
         sums[0, own], sums[1, own] = one.sums(wait), one.sums(exposed.transfer[one.at])
@@ -350,11 +350,11 @@ def lateness(job: Job) -> pl.DataFrame:
     that came before it) and second_number; by arrival.
     """
     rows = job.collected
-    told = job.matches.with_row_index("match").drop_nulls("last").sort("arrival_ns", "match")
-    last, second = (told.get_column(name).to_numpy() for name in ("last", "second"))
+    arrived = job.matches.with_row_index("match").drop_nulls("last").sort("arrival_ns", "match")
+    last, second = (arrived.get_column(name).to_numpy() for name in ("last", "second"))
     on_gpu = job.ranks.get_column("device").is_not_null().to_numpy()
     lanes = rows.calls.select(pl.struct("group", "size").rank("dense").cast(pl.Int64)).to_series()
-    found = told.select(
+    late = arrived.select(
         pl.col("match").cast(pl.Int64),
         member=pl.Series(rows.member[last], dtype=pl.Int64),
         number=pl.Series(last - rows.first[rows.member[last]]),
@@ -368,7 +368,7 @@ def lateness(job: Job) -> pl.DataFrame:
         lane=lanes.gather(rows.call[last]),
         pair=rows.calls.select(IN_PAIRS).to_series().gather(rows.call[last]),
     ).with_columns(cost_ns=pl.when("pair").then(0).otherwise("cost_ns"))
-    new = found.with_columns(new_ns=_new(found, _passed_on(job, found, lanes.to_numpy())))
+    new = late.with_columns(new_ns=_new(late, _passed_on(job, late, lanes.to_numpy())))
     new = new.join(job.costs, on=("member", "number"), how="left", maintain_order="left")
     least = pl.min_horizontal("new_ns", "delay_ns")
     recorder = pl.when(pl.col("new_ns") == 0).then(0).when(pl.col("delay_ns").is_not_null()).then(least)
@@ -377,21 +377,21 @@ def lateness(job: Job) -> pl.DataFrame:
 
 def _passed_on(job: Job, late: pl.DataFrame, lanes: Ints) -> Iterator[tuple[list[int], list[int]]]:
     """Waiting of ranks of several groups in each collective of `late`: members and times."""
-    rows, found = job.collected, job.found
+    rows, matching = job.collected, job.found
     last = job.matches.get_column("last").fill_null(-1).to_numpy()
-    known = found.match >= 0
-    known &= (last >= 0)[np.where(known, found.match, 0)] if len(last) else known
+    known = matching.match >= 0
+    known &= (last >= 0)[np.where(known, matching.match, 0)] if len(last) else known
     lanes_of = pl.DataFrame({"member": rows.member[known], "lane": lanes[rows.call[known]]}).unique()
     several = np.zeros(len(rows.first), dtype=np.bool_)
     counts = lanes_of.group_by("member").len().filter(pl.col("len") > 1)
     several[counts.get_column("member").to_numpy()] = True
     for match in late.get_column("match"):
-        at = found.order[found.first[match] : found.first[match + 1]]
+        at = matching.order[matching.first[match] : matching.first[match + 1]]
         at = at[several[rows.member[at]] & (job.exposed.wait[at] >= _PASSED_ON_NS) & (at != last[match])]
         yield rows.member[at].tolist(), job.exposed.wait[at].tolist()
 
 
-def _new(found: pl.DataFrame, passed_on: Iterable[tuple[list[int], list[int]]]) -> pl.Series:
+def _new(late: pl.DataFrame, passed_on: Iterable[tuple[list[int], list[int]]]) -> pl.Series:
     """New part of each lateness, in the order of arrival."""
     behind: dict[int, int] = {}  # by how much a member fell behind, or was held up, in the step
     caught_up: dict[tuple[int, int], int] = {}  # what of that the partners in a group have waited for
@@ -413,13 +413,13 @@ def _new(found: pl.DataFrame, passed_on: Iterable[tuple[list[int], list[int]]]) 
 
     columns = ("member", "second", "step", "lane", "lateness_ns", "idle", "pair")
     for (member, second, step, lane, late_ns, idle_ns, pair), waited in zip(
-        found.select(columns).iter_rows(), passed_on, strict=True
+        late.select(columns).iter_rows(), passed_on, strict=True
     ):
         carried = max(0, lag(member, lane, step) - lag(second, lane, step))
-        own = max(0, late_ns - carried)
-        own = own if own > _SCATTER * late_ns and not pair else 0
-        new.append(own)
-        behind[member] = behind.get(member, 0) + own
+        own_ns = max(0, late_ns - carried)
+        own_ns = own_ns if own_ns > _SCATTER * late_ns and not pair else 0
+        new.append(own_ns)
+        behind[member] = behind.get(member, 0) + own_ns
         add(member, lane, 0 if pair else idle_ns)
         for other, ns in zip(*waited, strict=True):
             lag(other, lane, step)
@@ -442,9 +442,9 @@ def causes(job: Job, late: pl.DataFrame) -> pl.DataFrame:
     # without a previous collective on both ranks there is nothing to compare
     both = since.filter(pl.col("sign").n_unique().over("match") > 1)
     parts = both.group_by("match", "bucket", "detail").agg(ns=(pl.col("sign") * pl.col("ns")).sum())
-    told = parts.group_by("match").agg(told=pl.col("ns").sum())
+    explained = parts.group_by("match").agg(told=pl.col("ns").sum())
     ns, none = pl.col("new_ns") - pl.col("told").fill_null(0), pl.lit(None, dtype=pl.String)
-    rest = late.join(told, on="match", how="left").select("match", bucket=pl.lit(EARLIER), detail=none, ns=ns)
+    rest = late.join(explained, on="match", how="left").select("match", bucket=pl.lit(EARLIER), detail=none, ns=ns)
     every = _without_carried(pl.concat([parts, rest])).filter(pl.col("ns") != 0)
     order = ("match", "bucket", "detail")
     return late.select("match", "rank", "step").join(every, on="match", how="inner").sort(order)
@@ -457,6 +457,6 @@ def _without_carried(parts: pl.DataFrame) -> pl.DataFrame:
     """
     kernel, earlier = pl.col("bucket") == "kernel", pl.col("bucket") == EARLIER
     own = (pl.col("ns").filter(kernel).sum(), -pl.col("ns").filter(earlier).sum())
-    told = parts.with_columns(both=pl.min_horizontal(*own).clip(lower_bound=0).over("match"))
+    parts = parts.with_columns(both=pl.min_horizontal(*own).clip(lower_bound=0).over("match"))
     sign = pl.when(kernel).then(-1).when(earlier).then(1).otherwise(0)
-    return told.with_columns(ns=pl.col("ns") + sign * pl.col("both")).drop("both")
+    return parts.with_columns(ns=pl.col("ns") + sign * pl.col("both")).drop("both")

@@ -63,14 +63,14 @@ def late_ranks(job: Job) -> list[Late]:
     )
     runs = late.with_columns(run=(~goes_on.fill_null(value=False)).cum_sum())
     parts = runs.select("run", "rank", "step").join(job.causes, on=["rank", "step"], how="inner")
-    found = []
+    stretches = []
     for (run,), own in runs.partition_by("run", as_dict=True, maintain_order=True).items():
         sums = parts.filter(pl.col("run") == run).group_by("bucket").agg(pl.col("ns").sum())
         named = [*sums.sort(pl.col("ns").abs(), "bucket", descending=[True, False]).iter_rows()]
         cost_ns, ns = (int(own.get_column(name).sum()) for name in ("cost_ns", "ns"))
         details, recorder = own.get_column("detail"), own.get_column("recorder_ns")
         same = bool(named) and named[0][0] == own.item(0, "cause") and details.n_unique() == 1
-        found.append(
+        stretches.append(
             Late(
                 own.item(0, "rank"),
                 own.item(0, "step"),
@@ -84,7 +84,7 @@ def late_ranks(job: Job) -> list[Late]:
                 None if recorder.null_count() else int(recorder.sum()) // own.height,
             )
         )
-    return sorted(found, key=lambda one: (-one.cost_ns, one.rank, one.first))
+    return sorted(stretches, key=lambda one: (-one.cost_ns, one.rank, one.first))
 
 
 def notable_causes(one: Late) -> list[tuple[str, int]]:
@@ -200,8 +200,8 @@ def _small_collectives(job: Job, steps: _Steps) -> Iterable[JobFinding]:
     """Collectives too small to use the link, of which a step has many."""
     table = job.table("collective_summary").drop_nulls(["bytes", "busbw_bytes_per_s"])
     best = table.filter(pl.col("best_share") == 1).select("group", "size", largest="bytes", best="busbw_bytes_per_s")
-    told = table.join(best.unique(["group", "size"]), on=["group", "size"], how="inner", nulls_equal=True)
-    small = told.filter((pl.col("best_share") < _SLOW_SHARE) & (pl.col("bytes") <= _SMALL_PART * pl.col("largest")))
+    compared = table.join(best.unique(["group", "size"]), on=["group", "size"], how="inner", nulls_equal=True)
+    small = compared.filter((pl.col("best_share") < _SLOW_SHARE) & (pl.col("bytes") <= _SMALL_PART * pl.col("largest")))
     for group, own in small.group_by("group", "kind", maintain_order=True):
         number = int(own.get_column("count").sum()) // steps.recorded
         saved = own.select((pl.col("exposed_transfer_ns") * (1 - pl.col("best_share"))).sum()).item()
@@ -220,8 +220,8 @@ def _slow_groups(job: Job, steps: _Steps) -> Iterable[JobFinding]:
     """Groups that are slower than others with the same number of ranks, kind and size."""
     table = job.table("collective_summary").drop_nulls(["bytes", "busbw_bytes_per_s", "group"])
     alike = ["kind", "size", "bytes"]
-    told = table.with_columns(usual=pl.col("busbw_bytes_per_s").median().over(alike), groups=pl.len().over(alike))
-    slow = told.filter((pl.col("groups") > 2) & (pl.col("busbw_bytes_per_s") < _SLOW_GROUP * pl.col("usual")))  # noqa: PLR2004 - of two, none is usual
+    compared = table.with_columns(usual=pl.col("busbw_bytes_per_s").median().over(alike), groups=pl.len().over(alike))
+    slow = compared.filter((pl.col("groups") > 2) & (pl.col("busbw_bytes_per_s") < _SLOW_GROUP * pl.col("usual")))  # noqa: PLR2004 - of two, none is usual
     for row in slow.iter_rows(named=True):
         part = row["busbw_bytes_per_s"] / row["usual"]
         yield JobFinding(
@@ -239,8 +239,8 @@ def _uneven_parts(job: Job, steps: _Steps) -> Iterable[JobFinding]:
     calls = job.collected.calls.select((pl.col("kind") == "all_to_all") & pl.col("largest_bytes").is_not_null())
     at = np.flatnonzero(calls.to_series().to_numpy()[job.collected.call] & (job.found.match >= 0))
     own = job.rows_at(at)
-    told = own.group_by("match").agg(most=pl.col("largest_bytes").max(), mean=pl.col("largest_bytes").mean())
-    uneven = told.filter(pl.col("most") > _UNEVEN * pl.col("mean"))
+    exchanges = own.group_by("match").agg(most=pl.col("largest_bytes").max(), mean=pl.col("largest_bytes").mean())
+    uneven = exchanges.filter(pl.col("most") > _UNEVEN * pl.col("mean"))
     if uneven.is_empty():
         return
     ns = own.join(uneven, on="match", how="inner").select(
@@ -260,8 +260,8 @@ def _other_work(job: Job, steps: _Steps) -> Iterable[JobFinding]:
     """Ranks that run other numbers of kernels in a step than the rest."""
     # without ranks that ran none, or whose steps are not known
     sums = job.kernels.group_by("member").agg(pl.col("per_step").sum()).filter(pl.col("per_step") > 0)
-    known = sums.join(job.ranks.select("member", "rank"), on="member").sort("rank")
-    counts = dict(known.select("rank", "per_step").iter_rows())
+    of_ranks = sums.join(job.ranks.select("member", "rank"), on="member").sort("rank")
+    counts = dict(of_ranks.select("rank", "per_step").iter_rows())
     times = dict(steps.rows.group_by("rank").agg(pl.col("compute_ns").mean()).iter_rows())
     if len(counts) == 1 or {*counts} != {*times}:
         return

@@ -48,12 +48,12 @@ def reduced(report: Report) -> Reduction:
     """The reduction of all ranks of a report; empty where it records no work on a GPU, and no collectives of gloo."""
     origin = report.meta.origin_unix_ns or 0
     parts = [_of_rank(one) for one in _ranks_on_gpus(report)] or _ranks_on_cpu(report)
-    made: Reduction = {}
+    reduction: Reduction = {}
     for name, declared in TABLES.items():
         moved = [pl.col(time) + origin for time in ("start_ns", "end_ns") if time in declared.schema]
         tables = [part[name].with_columns(*moved, member=pl.lit(at)) for at, part in enumerate(parts) if name in part]
-        made |= {name: pl.concat(map(declared.select, tables))} if tables else {}
-    return made
+        reduction |= {name: pl.concat(map(declared.select, tables))} if tables else {}
+    return reduction
 
 
 def _ranks_on_gpus(report: Report) -> list[Report]:
@@ -73,10 +73,10 @@ def _ranks_on_gpus(report: Report) -> list[Report]:
 
 def _ranks_on_cpu(report: Report) -> list[dict[str, pl.DataFrame]]:
     """The tables of the rank of a report of collectives on the CPU, such as those of gloo; none without any."""
-    told = collectives_on_cpu(report).sort("start_ns")
-    if told.is_empty():
+    collectives = collectives_on_cpu(report).sort("start_ns")
+    if collectives.is_empty():
         return []
-    span = told.select(pl.col("start_ns").first(), end_ns=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(0)
+    span = collectives.select(pl.col("start_ns").first(), end_ns=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(0)
     steps = report.steps().select(
         "step",
         index=pl.int_range(pl.len()),
@@ -86,8 +86,8 @@ def _ranks_on_cpu(report: Report) -> list[dict[str, pl.DataFrame]]:
         start_ns="start",
         end_ns="end",
     )
-    none = [pl.lit(None).alias(name) for name in COLLECTIVES.schema if name not in told.columns]
-    line = told.with_columns(*none).with_columns(number=pl.int_range(pl.len()))
+    none = [pl.lit(None).alias(name) for name in COLLECTIVES.schema if name not in collectives.columns]
+    line = collectives.with_columns(*none).with_columns(number=pl.int_range(pl.len()))
     line = intervals.first_come(line.with_columns(start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")))
     line = line.with_columns(exposed_ns=pl.col("own_end") - pl.col("own_start"), size=pl.lit(report.meta.world_size))
     own = line.select("number", start="own_start", end="own_end").filter(pl.col("end") > pl.col("start"))
@@ -99,7 +99,7 @@ def _ranks_on_cpu(report: Report) -> list[dict[str, pl.DataFrame]]:
     ledgers = ledgers.unpivot(["communication", "host"], index="index", variable_name="bucket", value_name="ns")
     return [
         {
-            "ranks": _rank(report, span, process_id=told.item(0, "process_id")),
+            "ranks": _rank(report, span, process_id=collectives.item(0, "process_id")),
             "collectives": line,
             "pieces": pieces,
             "steps": steps,
@@ -110,22 +110,22 @@ def _ranks_on_cpu(report: Report) -> list[dict[str, pl.DataFrame]]:
 
 def _of_rank(report: Report) -> dict[str, pl.DataFrame]:
     """The tables of a rank, a report narrowed to its process and GPU, in the report's time and without the member."""
-    steady, found = known_steady_part(report), _collectives(report)
+    steady, collectives = known_steady_part(report), _collectives(report)
     steps = _steps(report, steady)
     spans = steps.rename({"start_ns": "start", "end_ns": "end"})
     return {
         "ranks": _rank_on_gpu(report),
-        "collectives": found,
-        "pieces": _pieces(report, found, steps),
-        "before": _before(report, found),
-        "costs": _costs(report, found),
+        "collectives": collectives,
+        "pieces": _pieces(report, collectives, steps),
+        "before": _before(report, collectives),
+        "costs": _costs(report, collectives),
         "steps": steps,
         "ledgers": _in_spans(report, spans, "index"),
         "kernels": _kernels(report, steady),
     }
 
 
-def _rank(report: Report, span: tuple[int, int], **told: object) -> pl.DataFrame:
+def _rank(report: Report, span: tuple[int, int], **facts: object) -> pl.DataFrame:
     """The row of :data:`RANKS` of a rank whose window is `span`."""
     meta = report.meta
     row = {
@@ -140,7 +140,7 @@ def _rank(report: Report, span: tuple[int, int], **told: object) -> pl.DataFrame
         "on_cpu": 0,
         "recorded": recorded_kinds(report),
         "corrected": meta.slower is not None,
-        **told,
+        **facts,
     }
     return pl.DataFrame([row], schema=RANKS.schema)
 
@@ -166,8 +166,8 @@ def _collectives(report: Report) -> pl.DataFrame:
     """The collectives of a rank, with the part of each that no earlier one covers: own_start, own_end."""
     work = exclusive_operations(report).filter(pl.col("bucket") == "communication")
     line = intervals.first_come(work.sort("began", "event_id"))
-    told = line.with_columns(collectives_of(report, line).drop("event_id"))
-    return told.with_columns(
+    described = line.with_columns(collectives_of(report, line).drop("event_id"))
+    return described.with_columns(
         number=pl.int_range(pl.len()),
         start_ns="start",
         dur_ns=pl.col("end") - pl.col("start"),
@@ -175,48 +175,48 @@ def _collectives(report: Report) -> pl.DataFrame:
     )
 
 
-def _pieces(report: Report, found: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+def _pieces(report: Report, collectives: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """The exposed pieces of each collective, cut where steps begin and end: their times sum to `exposed_ns`."""
     work = operations(report).filter((pl.col("device") == report.scope.device) & (pl.col("bucket") == "kernel"))
-    own = found.select("number", "exposed_ns", start="own_start", end="own_end")
+    own = collectives.select("number", "exposed_ns", start="own_start", end="own_end")
     return _cut_at(exposed_pieces(own, work), steps)
 
 
 def _cut_at(pieces: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """The pieces cut where steps begin or end, with the step that each lies in."""
     spans = steps.select(start="start_ns", end="end_ns", step="index").sort("start")
-    told = overlaid(pieces.sort("start"), spans, "step")
-    return told.select("number", "step", start_ns="start", end_ns="end").sort("number", "start_ns")
+    cut = overlaid(pieces.sort("start"), spans, "step")
+    return cut.select("number", "step", start_ns="start", end_ns="end").sort("number", "start_ns")
 
 
-def _before(report: Report, found: pl.DataFrame) -> pl.DataFrame:
+def _before(report: Report, collectives: pl.DataFrame) -> pl.DataFrame:
     """The ledger from the end of the group's previous collective on the rank to the start of each.
 
     What the host was in DataLoader of the bucket host is in rows of its own.
     """
     since = (pl.col("start_ns") + pl.col("dur_ns")).shift(1).over(_GROUP)
-    spans = found.select("number", start=since, end="start_ns").filter(pl.col("end") > pl.col("start"))
-    told = _in_spans(report, spans, "number").with_columns(detail=pl.lit(None, dtype=pl.String))
+    spans = collectives.select("number", start=since, end="start_ns").filter(pl.col("end") > pl.col("start"))
+    ledgers = _in_spans(report, spans, "number").with_columns(detail=pl.lit(None, dtype=pl.String))
     batches = getting_batches(report) if spans.height else pl.DataFrame()
     idle = idle_within(report, batches).get(report.scope.device or 0) if batches.height else None
     if idle is None:
-        return told
+        return ledgers
     waits = intervals.union(idle.filter(pl.col("bucket") == "host").select("start", "end"))
     inside = intervals.overlap(spans.get_column("start"), spans.get_column("end"), waits)
     loads = spans.select("number", bucket=pl.lit("host"), inside=inside).filter(pl.col("inside") > 0)
-    rest = told.join(loads, on=["number", "bucket"], how="left")
+    rest = ledgers.join(loads, on=["number", "bucket"], how="left")
     rest = rest.with_columns(ns=pl.col("ns") - pl.col("inside").fill_null(0)).filter(pl.col("ns") > 0)
     loads = loads.rename({"inside": "ns"}).with_columns(detail=pl.lit(IN_LOADER))
-    return pl.concat([one.select(told.columns) for one in (rest, loads)]).sort("number", maintain_order=True)
+    return pl.concat([one.select(ledgers.columns) for one in (rest, loads)]).sort("number", maintain_order=True)
 
 
-def _costs(report: Report, found: pl.DataFrame) -> pl.DataFrame:
+def _costs(report: Report, collectives: pl.DataFrame) -> pl.DataFrame:
     """By how much the recorder delayed each collective since its group's previous one on the rank, at most."""
-    told = found.join(earliest_starts(report), on="event_id", how="inner", maintain_order="left")
+    timed = collectives.join(earliest_starts(report), on="event_id", how="inner", maintain_order="left")
     end, until = (pl.col(start) + pl.col("dur_ns") for start in ("start_ns", "moved"))
     sides = (("start_ns", end), ("moved", pl.coalesce("until", until)))
     recorded, new = ((pl.col(start) - ends.shift(1).over(_GROUP)).clip(lower_bound=0) for start, ends in sides)
-    return told.select("number", delay_ns=(recorded - new).clip(lower_bound=0)).drop_nulls()
+    return timed.select("number", delay_ns=(recorded - new).clip(lower_bound=0)).drop_nulls()
 
 
 def _in_spans(report: Report, spans: pl.DataFrame, key: str) -> pl.DataFrame:
@@ -280,24 +280,24 @@ def numbered_ranks(read: Turn, doubts: list[tuple[str, int, str]], *, one_host: 
     parts = [one["ranks"].with_columns(batch=pl.lit(number)) for number, one in batches if "ranks" in one]
     if not any(map(len, parts)):
         raise NoJobError.empty()
-    found = pl.concat(parts).with_row_index("read")
+    rows = pl.concat(parts).with_row_index("read")
     hosts = [
         host or ((match := _HOST.match(PurePath(report).name)) and match[1])
-        for host, report in found.select("host", "report").iter_rows()
+        for host, report in rows.select("host", "report").iter_rows()
     ]
     # ranks are numbered as recorded, else by the next number that is free, in the order of the reports
-    recorded = found.get_column("rank").to_list()
+    recorded = rows.get_column("rank").to_list()
     free = (number for number in count() if number not in {*recorded})
     numbers = [next(free) if one is None else one for one in recorded]
-    told = found.with_columns(host=pl.Series(hosts, dtype=pl.String), rank=pl.Series(numbers, dtype=pl.Int64))
+    ranks = rows.with_columns(host=pl.Series(hosts, dtype=pl.String), rank=pl.Series(numbers, dtype=pl.Int64))
     # a path may be of another file on each host
     clock = pl.lit("one") if one_host else pl.coalesce("host", pl.format("{}:{}:{}", "batch", "reduction", "report"))
-    told = _of_one_time(told.with_columns(clock=clock), doubts).sort("rank")
-    names = {name: at for at, name in enumerate(told.get_column("clock").unique(maintain_order=True))}
+    ranks = _of_one_time(ranks.with_columns(clock=clock), doubts).sort("rank")
+    names = {name: at for at, name in enumerate(ranks.get_column("clock").unique(maintain_order=True))}
     clock = pl.col("clock").replace_strict(names, default=None, return_dtype=pl.Int64)
-    members = np.full(found.height, -1)
-    members[told.get_column("read").to_numpy()] = np.arange(told.height)
-    return told.with_columns(clock, member=pl.int_range(pl.len(), dtype=pl.Int64)), members
+    members = np.full(rows.height, -1)
+    members[ranks.get_column("read").to_numpy()] = np.arange(ranks.height)
+    return ranks.with_columns(clock, member=pl.int_range(pl.len(), dtype=pl.Int64)), members
 
 
 def _of_one_time(ranks: pl.DataFrame, doubts: list[tuple[str, int, str]]) -> pl.DataFrame:
@@ -334,10 +334,10 @@ def _batches(read: Turn, names: Sequence[str], members: Ints) -> Iterator[dict[s
     before = 0
     for batch in read(["ranks", *names]):  # as they were when ranks were numbered
         own, before = members[before:], before + batch["ranks"].height
-        found = {name: batch.get(name, TABLES[name].empty()) for name in names}
+        tables = {name: batch.get(name, TABLES[name].empty()) for name in names}
         yield {
             name: table.with_columns(member=pl.Series(own[table["member"].to_numpy()])).filter(pl.col("member") >= 0)
-            for name, table in found.items()
+            for name, table in tables.items()
         }
 
 
@@ -358,8 +358,8 @@ def put_together(read: Turn, members: Ints, ranks: pl.DataFrame) -> tuple[Rows, 
         _check(batch["ledgers"], "ledgers", ("index", number), ranks)
         rows, heights = _numbered(batch["collectives"], ranks, "number")
         counts += heights
-        own, said = narrow(rows, sum(one.height for one in calls))
-        calls.append(said)
+        own, new_calls = narrow(rows, sum(one.height for one in calls))
+        calls.append(new_calls)
         # the row of the step of its rank that each begins in; -1 outside
         line = steps.select("member", "end_ns", step="index", begin_ns="start_ns").sort("begin_ns")
         starts = rows.select("member", "start_ns").with_row_index("row").sort("start_ns")
@@ -373,8 +373,8 @@ def put_together(read: Turn, members: Ints, ranks: pl.DataFrame) -> tuple[Rows, 
         sums = {f"{name}_ns": pl.when(pl.col("bucket") == name).then("ns") for name in BUCKETS}
         wide = batch["ledgers"].select(*key, **sums).group_by(key).agg(pl.all().sum())
         beside = rows.select("member", index=inside.cast(pl.Int64), hidden_ns=pl.col("dur_ns") - pl.col("exposed_ns"))
-        for told in (wide, beside.group_by(key).agg(pl.all().sum())):
-            steps = steps.join(told, on=key, how="left", maintain_order="left")
+        for by_step in (wide, beside.group_by(key).agg(pl.all().sum())):
+            steps = steps.join(by_step, on=key, how="left", maintain_order="left")
         tables["steps"].append(steps.with_columns(pl.col(*sums, "hidden_ns").fill_null(0)))
         tables["kernels"].append(batch["kernels"])
     at = np.argsort(np.concatenate(columns.pop("member")), kind="stable")
@@ -409,8 +409,8 @@ def _check(table: pl.DataFrame, name: str, numbers: tuple[str, Ints], ranks: pl.
     """Refuses rows whose number, a column, is that of no collective or step: of each rank there are so many."""
     number, counts = numbers
     member = table.get_column("member").to_numpy()
-    told = table.get_column(number).to_numpy()
-    wrong = np.flatnonzero((told < 0) | (told >= counts[member]))
+    values = table.get_column(number).to_numpy()
+    wrong = np.flatnonzero((values < 0) | (values >= counts[member]))
     if len(wrong):
         raise _damaged(ranks, int(member[wrong[0]]), f"{name} has rows of another {number} than there are")
 
@@ -439,6 +439,6 @@ def step_of(steps: pl.DataFrame, member: Small, inside: Small) -> pl.Series:
 
 def places(steps: pl.DataFrame, member: Small | Ints, index: Small | Ints) -> Ints:
     """Rows of the steps of members in `steps`, by their place in those of the member."""
-    known = steps.get_column("member").to_numpy()
-    firsts = np.searchsorted(known, np.arange(int(member.max(initial=-1)) + 1))
+    members = steps.get_column("member").to_numpy()
+    firsts = np.searchsorted(members, np.arange(int(member.max(initial=-1)) + 1))
     return np.asarray(firsts[member] + index, dtype=np.int64)

@@ -164,21 +164,21 @@ RANKS: Final = _table(
 
 def clocks(job: Job) -> pl.DataFrame:
     """The offset of each rank's clock with its bounds, part by part; null where no collectives connect the clocks."""
-    told = job.ranks.select("host", "rank", "clock").join(job.clocks.table, on="clock", how="inner")
-    return CLOCKS.select(told.with_columns(pl.col("start_ns", "end_ns") - job.origin_ns).sort("rank", "part"))
+    offsets = job.ranks.select("host", "rank", "clock").join(job.clocks.table, on="clock", how="inner")
+    return CLOCKS.select(offsets.with_columns(pl.col("start_ns", "end_ns") - job.origin_ns).sort("rank", "part"))
 
 
 def collective_summary(job: Job) -> pl.DataFrame:
     """Sums over collectives of one kind, group and size, those that take most of all ranks' time first."""
     keys = ["kind", "group", "size", "bytes"]
-    said = job.collected.calls.select("kind", "group", "size").with_columns(pl.col("kind", "group").cast(pl.String))
-    whole = pl.concat([job.matches.drop("size"), said[job.matches.get_column("call")]], how="horizontal")
+    calls = job.collected.calls.select("kind", "group", "size").with_columns(pl.col("kind", "group").cast(pl.String))
+    whole = pl.concat([job.matches.drop("size"), calls[job.matches.get_column("call")]], how="horizontal")
     alone = job.rows_at(job.found.order[job.found.first[-1] :])
     alone = alone.select(pl.col("kind", "group").cast(pl.String), "size", "bytes", "rank", rank_ns="dur_ns")
     whole = pl.concat([whole, alone], how="diagonal")
     pairs = pl.when(pl.col("kind").is_in(POINT_TO_POINT)).then(pl.lit("send and recv")).otherwise("kind")
     names = {name: name.replace("-", "_").replace(" ", "_") for name in CLASSES}
-    told = whole.group_by(pairs.alias("kind"), *keys[1:]).agg(
+    sums = whole.group_by(pairs.alias("kind"), *keys[1:]).agg(
         pl.col("rank_ns", "wait_ns", "exposed_wait_ns", "exposed_transfer_ns").sum(),
         transfer_ns=(pl.col("rank_ns") - pl.col("wait_ns")).sum(),
         alone=pl.col("rank").drop_nulls().unique_counts().max().fill_null(0).cast(pl.Int64),
@@ -186,25 +186,25 @@ def collective_summary(job: Job) -> pl.DataFrame:
         **{column: (pl.col("class") == name).sum() for name, column in names.items()},
     )
     best = pl.col("busbw_bytes_per_s").max().over("group", "size")
-    told = told.with_columns(
+    sums = sums.with_columns(
         count=pl.sum_horizontal(*names.values(), "alone"),
         cannot_tell=pl.col("cannot_tell") + pl.col("alone"),
         best_share=pl.col("busbw_bytes_per_s") / best,
     )
-    return COLLECTIVE_SUMMARY.select(told.sort("rank_ns", *keys, descending=[True, False, False, False, False]))
+    return COLLECTIVE_SUMMARY.select(sums.sort("rank_ns", *keys, descending=[True, False, False, False, False]))
 
 
 def collectives(job: Job) -> pl.DataFrame:
     """The collectives of all ranks: :data:`COLLECTIVES`, by id and rank, those without a partner last."""
     order = job.found.order
     parts = (job.rows_at(order[at : at + _AT_ONCE]) for at in range(0, max(len(order), 1), _AT_ONCE))
-    told = {
+    derived = {
         "id": pl.col("match"),
         "match": pl.col("how"),
         "start_ns": pl.col("corrected_ns") - job.origin_ns,
         "shortest": pl.col("by_shortest").fill_null(value=False),
     }
-    return pl.concat([COLLECTIVES.select(rows.with_columns(**told)) for rows in parts])
+    return pl.concat([COLLECTIVES.select(rows.with_columns(**derived)) for rows in parts])
 
 
 def rank_steps(job: Job) -> pl.DataFrame:
@@ -221,14 +221,14 @@ def by_step(job: Job) -> pl.DataFrame:
     named = sums.group_by(key, maintain_order=True).agg(cause=bucket.first(), cause_ns=ns.first())
     details = job.causes.drop_nulls("detail").group_by(*key, cause="bucket", maintain_order=True)
     named = named.join(details.agg(pl.col("detail").first(), most=ns.first()), on=[*key, "cause"], how="left")
-    told = pl.when(pl.col("most") >= _MOST * pl.col("cause_ns")).then("detail")
+    detail = pl.when(pl.col("most") >= _MOST * pl.col("cause_ns")).then("detail")
     recorder = pl.col("recorder_ns")
     late = job.lateness.group_by(key).agg(
         pl.when(recorder.is_not_null().all()).then(recorder.sum()),
         late_ns=pl.col("new_ns").sum(),
         cost_ns=pl.col("cost_ns").sum(),
     )
-    late = late.join(named.with_columns(detail=told), on=key, how="left", nulls_equal=True)
+    late = late.join(named.with_columns(detail=detail), on=key, how="left", nulls_equal=True)
     steps = job.steps.join(job.offsets.select("member", "rank", "offset_ns"), on="member")
     joined = steps.join(exposed, on=["member", "index"], how="left").join(late, on=key, how="left")
     return joined.with_columns(
@@ -251,8 +251,8 @@ def ranks(job: Job) -> pl.DataFrame:
     """
     rows, times = common_steps(by_step(job)), [name for name in RANKS.schema if name.endswith("ns")]
     sums = rows.group_by("rank").agg(pl.len().alias("steps"), pl.col(times).sum())
-    told = job.ranks.select("rank", "host", "device", "report").join(sums, on="rank", how="left")
-    return RANKS.select(told.with_columns(pl.col("steps", *times).fill_null(0)).sort("rank"))
+    ledgers = job.ranks.select("rank", "host", "device", "report").join(sums, on="rank", how="left")
+    return RANKS.select(ledgers.with_columns(pl.col("steps", *times).fill_null(0)).sort("rank"))
 
 
 def common_steps(rows: pl.DataFrame) -> pl.DataFrame:
@@ -324,14 +324,14 @@ def _part(job: Job, report: Report, row: dict[str, Any], steps: dict[int, tuple[
     own = report.narrow(process=row["process_id"], device=row["device"])
     recorded = windows(own).select(pl.col("start").min() + shift, pl.col("end").max() + shift).row(0)
     low, high = steps.get(member, recorded)
-    found = ending_at(own, low - shift, high - shift)
-    way, first = way_of(own, found), int(job.collected.first[member])
+    ending = ending_at(own, low - shift, high - shift)
+    way, first = way_of(own, ending), int(job.collected.first[member])
     links = way.links.with_columns(pl.col("begun", "over", "at") + shift)
     talks = exclusive_operations(own).filter(pl.col("bucket") == "communication").sort("began", "event_id")
     talks = intervals.first_come(talks).select("row")
     if talks.height != job.collected.first[member + 1] - first:  # it was put together from another report
         talks = talks.clear()
-    nodes = gathered(found.network.numbers.starts, talks.get_column("row")).alias("node")
+    nodes = gathered(ending.network.numbers.starts, talks.get_column("row")).alias("node")
     talks = talks.with_columns(nodes, at=pl.int_range(pl.len()) + first)
     return _Part(member, row["process_id"], (low, high), shift, way._replace(links=links), talks)
 
