@@ -91,12 +91,12 @@ class Gate(NamedTuple):
     @property
     def sentence(self) -> str:
         """The gate in a sentence."""
-        told = f" {self.times}" if self.times else ""
-        told += "" if self.ratio is None else f" {change(self.ratio)}"
+        figures = f" {self.times}" if self.times else ""
+        figures += "" if self.ratio is None else f" {change(self.ratio)}"
         if self.low is not None and self.high is not None:
-            told += f" ({change(self.low)} to {change(self.high)})"
+            figures += f" ({change(self.low)} to {change(self.high)})"
         reason = f" ({self.reason})" if self.reason else ""
-        return f"{self.state}: {self.metric}{told}, at most +{percent(self.limit)} allowed{reason}."
+        return f"{self.state}: {self.metric}{figures}, at most +{percent(self.limit)} allowed{reason}."
 
 
 class Verdict(NamedTuple):
@@ -189,8 +189,8 @@ class Comparison:
         steps: the lower quartile, of five at least.
         """
         values = quick_values(self.timed) if self.verdict.word == "cannot tell" and self.timed.repeated else None
-        found = None if values is None else _judged(self.timed, *values)
-        return found if found is not None and found.word != "cannot tell" else None
+        verdict = None if values is None else _judged(self.timed, *values)
+        return verdict if verdict is not None and verdict.word != "cannot tell" else None
 
     @cached_property
     def varying(self) -> tuple[str, float] | None:
@@ -214,8 +214,8 @@ class Comparison:
     @property
     def times(self) -> str:
         """``as recorded`` or ``without the profiler``; empty of sides that differ in that, and of no timeline."""
-        told = {one.about.times for side in self.timed.sides for one in side.digests}
-        return told.pop() if len(told) == 1 else ""
+        words = {one.about.times for side in self.timed.sides for one in side.digests}
+        return words.pop() if len(words) == 1 else ""
 
     @property
     def tools(self) -> list[str]:
@@ -234,9 +234,9 @@ class Comparison:
     @cached_property
     def doubts(self) -> list[Doubt]:
         """Differences beside the program, and what is missing to judge."""
-        found = doubts(self.base, self.new)
+        of_first = doubts(self.base, self.new)
         other = [] if self.job is None else [doubts(pair.base, pair.new) for pair in self.pairs[1:]]
-        return found + [one for some in other for one in some if one.kind == "cold" and one not in found]
+        return of_first + [one for some in other for one in some if one.kind == "cold" and one not in of_first]
 
     def table(self, name: str) -> pl.DataFrame:
         """A table of this room, such as ``compare_kernels``, of what the tool that has it recorded."""
@@ -244,8 +244,8 @@ class Comparison:
             return other.table(name)
         if name not in self._made:
             home = homes_of_sides()[name]
-            told = len(self.tools) == 1 or name in _OF_TOOLS
-            compare = getattr(import_module(home), name) if told else lambda _: declarations(home)[name].empty()
+            comparable = len(self.tools) == 1 or name in _OF_TOOLS
+            compare = getattr(import_module(home), name) if comparable else lambda _: declarations(home)[name].empty()
             self._made[name] = compare(self if name == _OF_ALL_RANKS else self.pair)
         return self._made[name]
 
@@ -268,10 +268,10 @@ def compared(
     """
     ranks = sorted({one.about.rank for one in base} & {one.about.rank for one in new})
     before, after = ([[one for one in side if one.about.rank == rank] for rank in ranks] for side in (base, new))
-    found = [Pair(*in_pairs(*map(warm, sides)), limits or Limits()) for sides in zip(before, after, strict=True)]
-    first = telling_rank(found)
-    pairs = (found[first], *found[:first], *found[first + 1 :])
-    return Comparison(pairs, names, reason, job=job_of(before, after, found))
+    by_rank = [Pair(*in_pairs(*map(warm, sides)), limits or Limits()) for sides in zip(before, after, strict=True)]
+    first = telling_rank(by_rank)
+    pairs = (by_rank[first], *by_rank[:first], *by_rank[first + 1 :])
+    return Comparison(pairs, names, reason, job=job_of(before, after, by_rank))
 
 
 def verdict_of(pair: Pair) -> Verdict:
@@ -418,17 +418,17 @@ def telling_rank(ranks: Sequence[Pair]) -> int:
 # A gate.
 
 
-def gate_of(found: Comparison, limit: float, metric: str, allowed: Collection[str]) -> Gate:
+def gate_of(comparison: Comparison, limit: float, metric: str, allowed: Collection[str]) -> Gate:
     """Judges whether a metric is longer in new by more than `limit`, whatever doubts are `allowed`.
 
     Raises:
         UnknownNameError: There is no such metric, bucket or kernel.
     """
-    pair = found.timed if metric in ("step", "quick") else found.pair
+    pair = comparison.timed if metric in ("step", "quick") else comparison.pair
     base, new = _values(pair, metric)
     if not base:
         why = "a run has fewer than five iterations"
-        return Gate("cannot judge", metric, limit, None, None, None, why, found.times)
+        return Gate("cannot judge", metric, limit, None, None, None, why, comparison.times)
     estimate = alone(pair) if metric == "step" else None
     if pair.repeated:
         estimate = statistics.ratio_of_runs(base, new, paired=pair.paired)
@@ -436,7 +436,7 @@ def gate_of(found: Comparison, limit: float, metric: str, allowed: Collection[st
     ratio, low, high = after / mean(base) if any(base) else None, None, None
     if estimate is not None:
         ratio, low, high = estimate[:3]
-    gate = Gate("cannot judge", metric, limit, ratio, low, high, _refused(found, allowed), found.times)
+    gate = Gate("cannot judge", metric, limit, ratio, low, high, _refused(comparison, allowed), comparison.times)
     if gate.reason:
         return gate
     if ratio is None:
@@ -453,13 +453,13 @@ def gate_of(found: Comparison, limit: float, metric: str, allowed: Collection[st
     return gate._replace(reason=f"the interval reaches beyond the limit{more}")
 
 
-def _refused(found: Comparison, allowed: Collection[str]) -> str:
+def _refused(comparison: Comparison, allowed: Collection[str]) -> str:
     """The reasons against a judgement, and what judges even so."""
-    reasons = [(one.kind, one.text) for one in found.doubts]
-    if not found.pair.repeated:
+    reasons = [(one.kind, one.text) for one in comparison.doubts]
+    if not comparison.pair.repeated:
         reasons.insert(0, ("runs", "too few runs: two or more of each side are needed"))
-    if found.reason:
-        reasons.append(("whole", f"no common iterations: {found.reason}"))
+    if comparison.reason:
+        reasons.append(("whole", f"no common iterations: {comparison.reason}"))
     against = [(kind, text) for kind, text in reasons if kind not in allowed]
     options = " ".join(f"--allow {kind}" for kind in dict.fromkeys(kind for kind, _ in against))
     return "; ".join([*(text for _, text in against), f"to judge even so: {options}"]) if against else ""
@@ -560,7 +560,7 @@ def _floors(
 
 def stored(noise: Noise) -> bytes:
     """The floor as a file for ``compare --floor``."""
-    told = {
+    record = {
         "floor": VERSION,
         "name": noise.name,
         "runs": noise.step.runs,
@@ -568,7 +568,7 @@ def stored(noise: Noise) -> bytes:
         "rows": noise.rows,
         "repeats": {f"{effect:.0%}": number for effect, number in noise.step.repeats.items()},
     }
-    return (json.dumps(told, indent=1, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
+    return (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
 
 
 def read_floor(content: bytes, path: Path) -> tuple[float, float]:
@@ -578,10 +578,10 @@ def read_floor(content: bytes, path: Path) -> tuple[float, float]:
         BadBaselineError: `content` is no stored floor.
     """
     try:
-        told = json.loads(content)
-        if told["floor"] != VERSION:
-            raise BadBaselineError.damaged(path, f"of version {told['floor']}, not {VERSION}", *_MADE)
-        step, rows = float(told["step"]), float(told["rows"])
+        record = json.loads(content)
+        if record["floor"] != VERSION:
+            raise BadBaselineError.damaged(path, f"of version {record['floor']}, not {VERSION}", *_MADE)
+        step, rows = float(record["step"]), float(record["rows"])
     except (ValueError, TypeError, KeyError) as why:
         raise BadBaselineError.damaged(path, str(why), *_MADE) from None
     if not (0 <= step < np.inf and 0 <= rows < np.inf):

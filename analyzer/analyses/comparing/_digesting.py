@@ -72,12 +72,12 @@ def digests_of(report: Report, part: Part = STEADY) -> list[Digest]:
     sums = work.group_by("process_id", "device").agg(pl.col("exclusive_ns").sum())
     main = sums.sort("exclusive_ns", "device", descending=[True, False]).unique("process_id", maintain_order=True)
     several = main.height > 1
-    found = []
+    digests = []
     for rank, (process, device) in enumerate(main.sort("device", "process_id").select("process_id", "device").rows()):
         own = report.narrow(process=process) if several and process is not None else report
-        known = report.meta.rank if report.meta.rank is not None and not several else rank
-        found.append(_digest(own, _view(own, device, part), known))
-    return found
+        number = report.meta.rank if report.meta.rank is not None and not several else rank
+        digests.append(_digest(own, _view(own, device, part), number))
+    return digests
 
 
 def unprofiled_digests(report: Report) -> list[Digest]:
@@ -93,10 +93,10 @@ def unprofiled_digests(report: Report) -> list[Digest]:
             plain = None if one is None else corrected(report)
     if plain is None:
         return []
-    found = digests_of(plain.narrow(device=report.scope.device, process=report.scope.process))
-    if any(one.about.scope != STEADY for one in found):
+    digests = digests_of(plain.narrow(device=report.scope.device, process=report.scope.process))
+    if any(one.about.scope != STEADY for one in digests):
         return []
-    return [replace(one, about=replace(one.about, unprofiled=True)) for one in found]
+    return [replace(one, about=replace(one.about, unprofiled=True)) for one in digests]
 
 
 def _view(report: Report, device: int, part: Part) -> _View:
@@ -118,13 +118,13 @@ def _digest(report: Report, view: _View, rank: int) -> Digest:
     of_device = pl.col("device") == device
     buckets = ledger(view.report).filter(of_device)
     steady, window, tables = view.steady, report.scope.window, {"steps": _steps_in_window(report)}
-    told: dict[str, str | int] = {"scope": WHOLE if window is None else str(report.scope)}
+    attributes: dict[str, str | int] = {"scope": WHOLE if window is None else str(report.scope)}
     if steady is not None:
         tables = {
             "steps": lengths_ns(steady.usual).to_frame().filter(pl.col("dur_ns") > 0),
             "ranges": parts_of_step(report, steady._replace(window=steady.host)),
         }
-        told = {
+        attributes = {
             "scope": STEADY,
             "each": steady.each,
             "found_by": steady.found_by,
@@ -133,7 +133,7 @@ def _digest(report: Report, view: _View, rank: int) -> Digest:
             **_estimate(view.report, steady, buckets),
         }
     elif window is not None and window.count:
-        told |= {"each": window.each or "", "iterations": window.count}
+        attributes |= {"each": window.each or "", "iterations": window.count}
     tables |= {"buckets": buckets, "slots": _slots(view), "memory": _memory(view), "findings": _findings(view)}
     tables["engine"] = compared_steps(report, device)
     if "op" in view.report.kinds:
@@ -143,7 +143,7 @@ def _digest(report: Report, view: _View, rank: int) -> Digest:
         blocking = [scope_of(name) is not None for name in calls.get_column("name")]
         tables["calls"] = calls.with_columns(blocking=pl.Series(blocking, dtype=pl.Boolean))
     ns = int(buckets.get_column("ns").sum())
-    about = _about(report, of_device, **told, ns=ns, recorded=recorded_kinds(report), rank=rank)
+    about = _about(report, of_device, **attributes, ns=ns, recorded=recorded_kinds(report), rank=rank)
     return Digest(about, **{name: TABLES[name].select(table) for name, table in tables.items()})
 
 
@@ -154,8 +154,8 @@ def _estimate(view: Report, steady: SteadyPart, buckets: pl.DataFrame) -> dict[s
     """
     if view.meta.slower is not None or "communication" in buckets.get_column("bucket"):
         return {}
-    found = estimated(view, steady)
-    return {} if found is None else {"least_ns": int(found.least_ns), "most_ns": math.ceil(found.most_ns)}
+    estimate = estimated(view, steady)
+    return {} if estimate is None else {"least_ns": int(estimate.least_ns), "most_ns": math.ceil(estimate.most_ns)}
 
 
 def _steps_in_window(report: Report) -> pl.DataFrame:
@@ -184,20 +184,20 @@ _ROOF: Final = ("flop", "intensity_flop_per_byte", "roof_share")
 
 def _counted(report: Report) -> Digest:
     """The digest of a report of ncu: its launches in their order, with the durations alone, and their counters."""
-    told = counters(report).with_columns(pl.col("name").cast(pl.String))
+    launches = counters(report).with_columns(pl.col("name").cast(pl.String))
     for more in (
         roofline(report).select("event_id", *_ROOF),
         report.kernel_config.select("event_id", shape=_shape_text()),
     ):
-        told = told.join(more, on="event_id", how="left", maintain_order="left")
+        launches = launches.join(more, on="event_id", how="left", maintain_order="left")
     ns = pl.col("dur_ns").fill_null(0)
-    slots = told.select(
+    slots = launches.select(
         "name", "shape", kind=pl.lit("kernel"), bucket=pl.lit("kernel"), range=pl.lit(None, dtype=pl.String),
         op=pl.lit(None, dtype=pl.String), lane=pl.lit(0, dtype=pl.Int64), place=pl.int_range(pl.len()).cast(pl.Float64),
         count=pl.lit(1, dtype=pl.Int64), exclusive_ns=ns, bytes=pl.lit(0, dtype=pl.Int64),
     )  # fmt: skip
-    names = [name for name in (*_COUNTERS, *_ROOF) if told.schema[name].is_numeric()]
-    long = told.select("name", "shape", pl.col(names).cast(pl.Float64)).unpivot(
+    names = [name for name in (*_COUNTERS, *_ROOF) if launches.schema[name].is_numeric()]
+    long = launches.select("name", "shape", pl.col(names).cast(pl.Float64)).unpivot(
         names, index=["name", "shape"], variable_name="counter", value_name="value"
     )
     sums = long.drop_nulls("value").group_by("name", "shape", "counter", maintain_order=True)
@@ -209,7 +209,7 @@ def _counted(report: Report) -> Digest:
     return Digest(about, **{name: TABLES[name].select(table) for name, table in tables.items()})
 
 
-def _about(report: Report, chosen: pl.Expr, **told: Any) -> About:  # noqa: ANN401 - its attributes are checked
+def _about(report: Report, chosen: pl.Expr, **attributes: Any) -> About:  # noqa: ANN401 - its attributes are checked
     """Metadata of any run: its tool, the first of the `chosen` GPUs and programs, its turn, and what else is told."""
     meta, turn = report.meta, report.meta.turn
     gpus = report.devices.filter(chosen)
@@ -225,7 +225,7 @@ def _about(report: Report, chosen: pl.Expr, **told: Any) -> About:  # noqa: ANN4
         turn=turn.number if turn else 0,
         collection=turn.collection if turn else "",
         side=turn.side if turn else "",
-        **told,
+        **attributes,
     )
 
 
@@ -238,7 +238,7 @@ def _slots(view: _View) -> pl.DataFrame:
     if view.steady is not None:
         starts, each = view.steady.usual.get_column("start_ns").sort(), view.steady.each
     shapes = launch_shapes(report).select(shape=_shape_text().cast(pl.Categorical)).to_series()
-    told = work.select(
+    placed = work.select(
         *("kind", "bucket", "name", "start", "exclusive_ns", "context_id", "stream", "at"),
         # of what a CUDA graph ran those of its capture, which an eager program has, too
         _range_names(report, work, each),
@@ -248,14 +248,14 @@ def _slots(view: _View) -> pl.DataFrame:
         iteration=starts.search_sorted(work.get_column("at"), side="right"),
         bytes=pl.col("size_bytes").fill_null(0),
     )
-    first = told.group_by("context_id", "stream").agg(pl.col("at").min()).sort("at", "stream").with_row_index("lane")
-    told = told.join(first.drop("at"), on=("context_id", "stream"), how="left", nulls_equal=True)
-    told = told.sort("at", "start").with_columns(place=pl.int_range(pl.len()).over("iteration"))
+    first = placed.group_by("context_id", "stream").agg(pl.col("at").min()).sort("at", "stream").with_row_index("lane")
+    placed = placed.join(first.drop("at"), on=("context_id", "stream"), how="left", nulls_equal=True)
+    placed = placed.sort("at", "start").with_columns(place=pl.int_range(pl.len()).over("iteration"))
     what = ["kind", "bucket", "name", "shape", "range", "op", "lane"]
-    told = told.with_columns(ordinal=pl.int_range(pl.len()).over("iteration", *what))
-    if told.select(pl.struct(*what, "ordinal").n_unique()).item() > _MOST_SLOTS:
-        told = told.with_columns(ordinal=0)
-    sums = told.group_by(*what, "ordinal").agg(
+    placed = placed.with_columns(ordinal=pl.int_range(pl.len()).over("iteration", *what))
+    if placed.select(pl.struct(*what, "ordinal").n_unique()).item() > _MOST_SLOTS:
+        placed = placed.with_columns(ordinal=0)
+    sums = placed.group_by(*what, "ordinal").agg(
         pl.col("place").mean(), pl.len().alias("count"), pl.col("exclusive_ns", "bytes").sum()
     )
     return sums.sort("lane", "place", *what, nulls_last=True)
@@ -285,8 +285,11 @@ def _operator_paths(report: Report, work: pl.DataFrame) -> pl.Series:
         return pl.repeat(None, work.height, dtype=pl.String, eager=True).alias("op")
     ran, captured = launched_work(report), captured_work(report).select("event_id", captured="operator")
     ran = ran.join(captured, on="event_id", how="left", maintain_order="left")
-    told = work.select("event_id").join(ran, on="event_id", how="left", maintain_order="left")
-    texts = [_path_texts(source, told.get_column("captured")), _path_texts(report, told.get_column("operator"))]
+    operators = work.select("event_id").join(ran, on="event_id", how="left", maintain_order="left")
+    texts = [
+        _path_texts(source, operators.get_column("captured")),
+        _path_texts(report, operators.get_column("operator")),
+    ]
     return pl.select(pl.coalesce(texts).cast(pl.Categorical).alias("op")).to_series()
 
 
@@ -334,10 +337,10 @@ def _by_path(report: Report) -> pl.DataFrame:
 def _memory(view: _View) -> pl.DataFrame:
     """The memory of the device by kind; empty where the report records none."""
     try:
-        found = memory(view.report)
+        rows = memory(view.report)
     except CannotTellError:
         return MEMORY.empty()
-    own = found.filter(pl.col("device").eq_missing(view.report.scope.device)).group_by("memory")
+    own = rows.filter(pl.col("device").eq_missing(view.report.scope.device)).group_by("memory")
     return own.agg(pl.col("allocations").sum(), pl.col("peak_bytes").max()).sort("memory")
 
 

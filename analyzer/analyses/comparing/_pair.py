@@ -256,19 +256,19 @@ def steps_in_common(base: Sequence[Digest], new: Sequence[Digest]) -> str:
 
 def doubts(base: Side, new: Side) -> list[Doubt]:
     """Differences between the sides beside the program, the runs that began cold among them."""
-    found = []
+    differences = []
     for kind, (what, describe) in _DIFFERENCES.items():
         texts = [{describe(one.about) for one in side.digests} - {""} for side in (base, new)]
         if texts[0] and texts[1] and (texts[0] != texts[1] or len(texts[0]) > 1):
             before, after = (" and ".join(sorted(some)) for some in texts)
-            found.append(Doubt(kind, f"{what}: {before} in base, {after} in new"))
+            differences.append(Doubt(kind, f"{what}: {before} in base, {after} in new"))
     before_number, after_number = (min(one.about.recorded_iterations for one in side.digests) for side in (base, new))
     apart = abs(before_number - after_number)
     served = base.about.found_by == BY_ENGINE  # of an engine's steps each kind and size is compared by itself
     if apart > _OTHER_NUMBER * max(before_number, after_number) and base.about.scope == STEADY and not served:
         what = f"number of iterations ({base.about.each})"
-        found.append(Doubt("steps", f"{what}: {before_number:,} in base, {after_number:,} in new"))
-    return found + [
+        differences.append(Doubt("steps", f"{what}: {before_number:,} in base, {after_number:,} in new"))
+    return differences + [
         Doubt("cold", f"left out of {name}: {run} ({reason})")
         for name, side in (("base", base), ("new", new))
         for run, reason in side.left_out
@@ -407,8 +407,8 @@ class Pair:
             low[tested], high[tested] = estimates.low, estimates.high
             clear[tested] &= statistics.benjamini_hochberg(estimates.p_value) < _FALSE_SHARE
         ends = {"ratio": ratio, "ratio_low": low, "ratio_high": high}
-        told = [pl.Series(name, values).fill_nan(None) for name, values in ends.items()]
-        return [*told, pl.Series("changed", large & (clear | ~both))]
+        ratios = [pl.Series(name, values).fill_nan(None) for name, values in ends.items()]
+        return [*ratios, pl.Series("changed", large & (clear | ~both))]
 
 
 #: The columns about time that all of these tables have.
@@ -436,12 +436,12 @@ COUNTS: Final = (
 
 def means(column: str, sides: tuple[Floats, Floats]) -> list[pl.Series]:
     """The columns ``base_`` and ``new_`` with this ending: means of values [rows, runs], whole but of numbers."""
-    found = []
+    columns = []
     for name, side in zip(("base", "new"), sides, strict=True):
         values = side.mean(axis=1).tolist()
         whole = nearest(values) if column.endswith(("_ns", "bytes")) else values
-        found.append(pl.Series(f"{name}_{column}", whole, dtype=pl.Int64 if whole is not values else pl.Float64))
-    return found
+        columns.append(pl.Series(f"{name}_{column}", whole, dtype=pl.Int64 if whole is not values else pl.Float64))
+    return columns
 
 
 def with_differences(

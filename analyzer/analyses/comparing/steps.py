@@ -99,12 +99,12 @@ def _adjusted(pair: Pair) -> pl.DataFrame:
     every = every.with_columns(x=pl.when(decodes).then("kv_tokens").otherwise("tokens").cast(pl.Float64))
     usual = pl.when(decodes).then(x.mean().over("run", "kind", "size")).otherwise(x.mean().over("run", "kind"))
     every = every.with_columns(within=x - usual, apart=x - x.mean().over("kind", "size"))
-    told, spread = [], pl.col("within").pow(2).sum().over("kind")
+    times, spread = [], pl.col("within").pow(2).sum().over("kind")
     for part in PARTS:
         slope = (pl.col("within") * pl.col(part)).sum().over("kind") / spread
-        known = pl.when(x.is_null()).then(pl.col(part)).when(spread > 0).then(pl.col(part) - slope * pl.col("apart"))
-        told.append(known.when(pl.col("apart").abs() <= _NEAR * x).then(pl.col(part)).alias(part))
-    return every.with_columns(told)
+        adjusted = pl.when(x.is_null()).then(pl.col(part)).when(spread > 0).then(pl.col(part) - slope * pl.col("apart"))
+        times.append(adjusted.when(pl.col("apart").abs() <= _NEAR * x).then(pl.col(part)).alias(part))
+    return every.with_columns(times)
 
 
 def _by_run(pair: Pair) -> pl.DataFrame:

@@ -464,9 +464,9 @@ def compare_counters(pair: Pair) -> pl.DataFrame:
     if every.get_column("side").n_unique() <= 1:
         return COMPARE_COUNTERS.empty()
     key, counter, each, number = ("side", "name", "shape"), pl.col("counter"), pl.col("mean"), pl.col("count")
-    known = every.group_by(*key, "counter", maintain_order=True).agg(each.mean())
+    counters = every.group_by(*key, "counter", maintain_order=True).agg(each.mean())
     weights = {"dur": counter == "dur_ns", "traffic": counter.is_in(_TRAFFIC)}
-    by_key = known.group_by(key).agg(each.filter(some).sum().alias(name) for name, some in weights.items())
+    by_key = counters.group_by(key).agg(each.filter(some).sum().alias(name) for name, some in weights.items())
     launches = pair.operations.group_by("block", "change", *key, maintain_order=True).agg(pl.col("count", "ns").sum())
     launches = launches.join(by_key, on=key, how="left", nulls_equal=True, maintain_order="left")
     heads = _kernels(launches.with_columns(weight=number * pl.col("dur").fill_null(0)))
@@ -481,10 +481,10 @@ def compare_counters(pair: Pair) -> pl.DataFrame:
         every=pl.when(pl.col("change").is_in([FUSED, SPLIT])).then(1.0).otherwise(number.sum().over("block", "side")),
     )
     weight = pl.when(counter == _INTENSITY).then("traffic").otherwise("dur") * number
-    told = counted.sort("block", "side", maintain_order=True).join(
-        known, on=key, nulls_equal=True, maintain_order="left"
+    joined = counted.sort("block", "side", maintain_order=True).join(
+        counters, on=key, nulls_equal=True, maintain_order="left"
     )
-    values = told.with_columns(weight=weight).group_by("block", "side", "counter", maintain_order=True).agg(
+    values = joined.with_columns(weight=weight).group_by("block", "side", "counter", maintain_order=True).agg(
         sum=(each * number).sum() / pl.col("every").first(),
         whole=pl.len() == pl.col("keys").first(),  # of fewer it would be a part of the sum
         largest=each.max(),
