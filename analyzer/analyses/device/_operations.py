@@ -47,13 +47,13 @@ from kanalyze.schema import Table
 _COMMUNICATION: Final = "communication"
 
 
-def _as_text(said: object) -> str | None:
+def _as_text(attribute: object) -> str | None:
     """What a kernel's name says, as text; None where it does not tell."""
-    if isinstance(said, bool):
-        return "yes" if said else "no"
-    if isinstance(said, tuple):
-        return "x".join(map(str, said)) or None
-    return said if isinstance(said, str) else None
+    if isinstance(attribute, bool):
+        return "yes" if attribute else "no"
+    if isinstance(attribute, tuple):
+        return "x".join(map(str, attribute)) or None
+    return attribute if isinstance(attribute, str) else None
 
 
 def communicating(events: pl.DataFrame, report: Report) -> pl.Expr | None:
@@ -68,8 +68,8 @@ def communicating(events: pl.DataFrame, report: Report) -> pl.Expr | None:
     """
     names = events.get_column("name").unique().cast(pl.String).drop_nulls()
     hinted = names.filter(names.str.contains_any(list(HINTS), ascii_case_insensitive=True))
-    found = [name for name in hinted if decode(name).family == _COMMUNICATION]
-    by_name = pl.col("name").is_in(found) if found else None
+    collective_names = [name for name in hinted if decode(name).family == _COMMUNICATION]
+    by_name = pl.col("name").is_in(collective_names) if collective_names else None
     recorded = report.table(COLLECTIVE_DETAIL.name).get_column("event_id")
     if recorded.is_empty():
         return by_name
@@ -88,14 +88,14 @@ def decoded(report: Report, kernels: pl.DataFrame, *keys: str) -> pl.DataFrame:
     What the report records takes precedence: which kernels are collectives, and the compiler of Triton kernels.
     """
     names = kernels.get_column("name").unique().drop_nulls()
-    said = [decode(name) for name in names.cast(pl.String)]
-    columns = [pl.Series(key, [_as_text(getattr(one, key)) for one in said], dtype=pl.String) for key in keys]
-    known = pl.DataFrame([names, *columns])
+    kernel_names = [decode(name) for name in names.cast(pl.String)]
+    columns = [pl.Series(key, [_as_text(getattr(one, key)) for one in kernel_names], dtype=pl.String) for key in keys]
+    attributes = pl.DataFrame([names, *columns])
     if "library" in keys:
         sources = dict(compiled_kernels(report).select("name", "source").iter_rows())
         compilers = pl.Series([sources.get(name) for name in names.cast(pl.String)], dtype=pl.String)
-        known = known.with_columns(pl.coalesce("library", compilers))
-    joined = kernels.join(known, on="name", how="left")
+        attributes = attributes.with_columns(pl.coalesce("library", compilers))
+    joined = kernels.join(attributes, on="name", how="left")
     collectives = communicating(kernels, report) if "family" in keys else None
     if collectives is not None:
         joined = joined.with_columns(
@@ -199,7 +199,7 @@ def _joined(report: Report, rows: pl.Series | None, facts: Sequence[str]) -> pl.
 
     Those of the events are chosen as frames: in these a column of one value takes no memory.
     """
-    work, told = _operations(report), dict[str, pl.Series]()
+    work, columns = _operations(report), dict[str, pl.Series]()
 
     def chosen(source: pl.DataFrame, *names: str) -> pl.DataFrame:
         return source[[*names]] if rows is None else rows_at(source[[*names]], rows)
@@ -212,15 +212,17 @@ def _joined(report: Report, rows: pl.Series | None, facts: Sequence[str]) -> pl.
     if own := [name for name in facts if name in _RECORDED]:
         frames.append(chosen(_recorded(report), *own))
     if called := [name for name in facts if name in _CALL]:
-        told |= _of_calls(report, chosen(launch_rows(report).to_frame(), "call").to_series(), called)
+        columns |= _of_calls(report, chosen(launch_rows(report).to_frame(), "call").to_series(), called)
     for table in _DETAILS:
         if own := [name for name in facts if name in table.schema and name not in work.columns]:
             for name, values in rows_at(report.table(table.name)[own], detailed(table)).to_dict().items():
-                told[name] = told[name].zip_with(told[name].is_not_null(), values) if name in told else values
+                columns[name] = (
+                    columns[name].zip_with(columns[name].is_not_null(), values) if name in columns else values
+                )
     if "shape" in facts:
-        told["shape"] = gathered(_shapes(report)[1], detailed(KERNEL_CONFIG))
-    if told or not frames:
-        frames.append(pl.DataFrame([values.alias(name) for name, values in told.items()]))
+        columns["shape"] = gathered(_shapes(report)[1], detailed(KERNEL_CONFIG))
+    if columns or not frames:
+        frames.append(pl.DataFrame([values.alias(name) for name, values in columns.items()]))
     return pl.concat(frames, how="horizontal")[[*facts]]
 
 
@@ -233,12 +235,14 @@ def _detail_rows(report: Report, table: Table) -> pl.Series:
 def _of_calls(report: Report, called: pl.Series, names: list[str]) -> dict[str, pl.Series]:
     """Columns of :data:`_CALL` of the api events in the rows `called`."""
     calls = report.kind("api")
-    told = {name: gathered(calls.get_column(_CALL[name]), called) for name in names if _CALL[name]}
+    columns = {name: gathered(calls.get_column(_CALL[name]), called) for name in names if _CALL[name]}
     if "call_row" in names:
-        told["call_row"] = called
+        columns["call_row"] = called
     if "call_end" in names:
-        told["call_end"] = gathered(calls.get_column("start_ns"), called) + gathered(calls.get_column("dur_ns"), called)
-    return told
+        columns["call_end"] = gathered(calls.get_column("start_ns"), called) + gathered(
+            calls.get_column("dur_ns"), called
+        )
+    return columns
 
 
 @once_per_process
@@ -279,8 +283,8 @@ def launching_rows(report: Report) -> pl.Series:
 def launch_calls(report: Report, *columns: str) -> pl.DataFrame:
     """The launch calls in the order of the api events: process_id, and those columns of a call that are asked for."""
     rows = launching_rows(report)
-    processes, told = rows_at(report.kind("api")[["process_id"]], rows), _of_calls(report, rows, [*columns])
-    return processes.with_columns(values.alias(name) for name, values in told.items())
+    processes, facts = rows_at(report.kind("api")[["process_id"]], rows), _of_calls(report, rows, [*columns])
+    return processes.with_columns(values.alias(name) for name, values in facts.items())
 
 
 def nearest_launches(
@@ -316,8 +320,8 @@ def _shapes(report: Report) -> tuple[pl.DataFrame, pl.Series]:
 def _operations(report: Report) -> pl.DataFrame:
     recorded = report.of_kinds(DEVICE_KINDS, "event_id", "name", "start_ns", "dur_ns", "device", "process_id")
     recorded = recorded.rename({"start_ns": "start"}).with_columns(pl.col("device").fill_null(0))
-    told = pl.concat((_buckets(report, kind) for kind in DEVICE_KINDS), rechunk=True)
-    work = pl.concat([recorded, told], how="horizontal").select(_OPERATION)
+    bucketed = pl.concat((_buckets(report, kind) for kind in DEVICE_KINDS), rechunk=True)
+    work = pl.concat([recorded, bucketed], how="horizontal").select(_OPERATION)
     work = in_order(work, "event_id")
     buckets = pl.Series("bucket", BUSY_BUCKETS, dtype=pl.Enum(BUSY_BUCKETS))
     placed = work.with_row_index("row").with_columns(
@@ -425,17 +429,17 @@ def recorded_until(report: Report) -> int | None:
     end.
     """
     end = report.meta.end_ns
-    known = [side for kinds in (DEVICE_KINDS, ("api",)) if (side := _extent(report, kinds)) is not None]
-    if not known:
+    extents = [side for kinds in (DEVICE_KINDS, ("api",)) if (side := _extent(report, kinds)) is not None]
+    if not extents:
         return None
     events = [report.kind(kind) for kind in (*DEVICE_KINDS, "api") if kind in report.kinds]
     if end is not None:
         early = sum(int((of.get_column("start_ns") < end).sum()) for of in events)
         most = 2 * early >= sum(of.height for of in events)  # else the recorded end is wrong itself
-        return end if max(side[2] for side in known) > end and most else None
-    first, last = min(side[0] for side in known), max(side[1] for side in known)
+        return end if max(side[2] for side in extents) > end and most else None
+    first, last = min(side[0] for side in extents), max(side[1] for side in extents)
     limit = last + max(_LONGEST_TAIL_NS, last - first)
-    outliers = [side[2] > limit for side in known]
+    outliers = [side[2] > limit for side in extents]
     if not any(outliers) or (all(outliers) and len(outliers) > 1):
         return None
     ends = [of.select(_END.filter(limit >= _END).max()).item() for of in events]
@@ -458,10 +462,10 @@ def in_time(report: Report, events: pl.DataFrame) -> pl.DataFrame:
 def _extent(report: Report, kinds: tuple[str, ...]) -> tuple[int, int, int] | None:
     """First start, last start and last end of the events of some kinds; None without events."""
     sides = pl.col("start_ns").min(), pl.col("start_ns").max().alias("last"), _END.max().alias("end")
-    found = [report.kind(kind).select(sides).row(0) for kind in kinds if kind in report.kinds]
-    known = [one for one in found if one[0] is not None]
-    firsts, lasts, ends = zip(*known, strict=True) if known else ((), (), ())
-    return (min(firsts), max(lasts), max(ends)) if known else None
+    extents = [report.kind(kind).select(sides).row(0) for kind in kinds if kind in report.kinds]
+    with_events = [one for one in extents if one[0] is not None]
+    firsts, lasts, ends = zip(*with_events, strict=True) if with_events else ((), (), ())
+    return (min(firsts), max(lasts), max(ends)) if with_events else None
 
 
 #: Columns of the launch shape in tables where it may be unknown.
@@ -480,9 +484,11 @@ def kernel_shapes(report: Report) -> pl.DataFrame:
     ran = pl.concat([_alone(part) for part in by_device(work)]).filter(pl.col("kind") == "kernel")
     kernels = with_facts(report, ran.drop("kind", "start", "end"), "shape").drop("row")
     sums = [pl.len().cast(pl.Int64).alias("count"), pl.col("dur_ns").sum().alias("total_ns")]
-    found = kernels.group_by("device", "bucket", "name", "shape").agg(*sums, pl.col("exclusive_ns", "alone_ns").sum())
-    found = found.join(launch_shapes(report), on="shape", how="left")
-    return found.select("device", "bucket", "name", *SHAPE, *RESOURCES, "count", "total_ns", "exclusive_ns", "alone_ns")
+    shapes = kernels.group_by("device", "bucket", "name", "shape").agg(*sums, pl.col("exclusive_ns", "alone_ns").sum())
+    shapes = shapes.join(launch_shapes(report), on="shape", how="left")
+    return shapes.select(
+        "device", "bucket", "name", *SHAPE, *RESOURCES, "count", "total_ns", "exclusive_ns", "alone_ns"
+    )
 
 
 def other_shapes(shapes: pl.DataFrame) -> int:

@@ -34,11 +34,11 @@ def activity(report: Report) -> pl.DataFrame:
 @once_per_report
 def windows(report: Report) -> pl.DataFrame:
     """Window of each device with operations, the user's or else its :func:`activity`: device, start, end."""
-    asked, spans = report.scope.window, activity(report)
-    if asked is None:  # events that end before they start would give a negative length
+    window, spans = report.scope.window, activity(report)
+    if window is None:  # events that end before they start would give a negative length
         return spans.with_columns(pl.max_horizontal("start", "end").alias("end"))
-    low = pl.col("start") if asked.start_ns is None else pl.lit(asked.start_ns, dtype=pl.Int64)
-    high = pl.col("end") if asked.end_ns is None else pl.lit(asked.end_ns, dtype=pl.Int64)
+    low = pl.col("start") if window.start_ns is None else pl.lit(window.start_ns, dtype=pl.Int64)
+    high = pl.col("end") if window.end_ns is None else pl.lit(window.end_ns, dtype=pl.Int64)
     return spans.select("device", low.alias("start"), pl.max_horizontal(low, high).alias("end"))
 
 
@@ -53,10 +53,10 @@ def share_of_window(report: Report) -> pl.Expr:
 
 def span(report: Report) -> tuple[int, int] | None:
     """First start and last end of the windows of all devices; None without operations."""
-    known = windows(report)
-    if known.is_empty():
+    spans = windows(report)
+    if spans.is_empty():
         return None
-    low, high = known.select(pl.col("start").min(), pl.col("end").max()).row(0)
+    low, high = spans.select(pl.col("start").min(), pl.col("end").max()).row(0)
     return int(low), int(high)
 
 
@@ -76,7 +76,7 @@ def busy_layers(report: Report) -> dict[int, list[pl.DataFrame]]:
 
     Span sets, of what overlaps the window of the device.
     """
-    work, found = operations(report).select("device", "start", "end", "rank"), {}
+    work, layers_of_device = operations(report).select("device", "start", "end", "rank"), {}
     for device, *sides in windows(report).iter_rows():
         own, layers = of_device(work, device), [pl.DataFrame(schema=intervals.SPANS)]
         if report.scope.window is not None:
@@ -84,8 +84,8 @@ def busy_layers(report: Report) -> dict[int, list[pl.DataFrame]]:
         for rank in range(len(BUSY_BUCKETS)):
             part = own.filter(pl.col("rank") == rank).select("start", "end")
             layers.append(intervals.union(pl.concat([layers[-1], part])) if part.height else layers[-1])
-        found[device] = layers[1:]
-    return found
+        layers_of_device[device] = layers[1:]
+    return layers_of_device
 
 
 @once_per_process
@@ -98,13 +98,13 @@ def busy_spans(report: Report) -> dict[int, pl.DataFrame]:
 def busy_within(report: Report, spans: pl.DataFrame) -> pl.Series:
     """How long its device ran anything in each of `spans` (device, start, end); null without a device."""
     busy, none = busy_spans(report), pl.DataFrame(schema=intervals.SPANS)
-    told = spans.select("device", "start", "end")
+    spans = spans.select("device", "start", "end")
 
     def within(key: tuple[Any, ...], own: pl.DataFrame) -> pl.Series:
         return intervals.overlap(own.get_column("start"), own.get_column("end"), busy.get(key[0], none))
 
-    found = of_parts(told, ["device"], pl.Int64, within)
-    return found.set(told.get_column("device").is_null(), None).alias("busy_ns")
+    busy_ns = of_parts(spans, ["device"], pl.Int64, within)
+    return busy_ns.set(spans.get_column("device").is_null(), None).alias("busy_ns")
 
 
 @once_per_report
@@ -171,14 +171,14 @@ def shared_devices(report: Report) -> list[Shared]:
     if report.meta.recorder.ranked:  # GPU 0 of two processes may be two GPUs
         return []
     kernels = pl.col("kind").is_in(("kernel", "graph")) & pl.col("process_id").is_not_null()
-    found = []
+    devices = []
     for device, low, high in windows(report).iter_rows():
         own = of_device(device_operations(report), device)
         if own.select(pl.col("process_id").drop_nulls().n_unique()).item() > 1:
             work = intervals.clip(own.filter(kernels).select("process_id", "name", "start", "end"), low, high)
             if (shared := _shared(device, work)) is not None:
-                found.append(shared)
-    return found
+                devices.append(shared)
+    return devices
 
 
 def _shared(device: int, work: pl.DataFrame) -> Shared | None:
@@ -194,13 +194,13 @@ def _shared(device: int, work: pl.DataFrame) -> Shared | None:
         processes, slowed = line, None
     else:
         return None
-    known, together_ns = processes.unique().sort().to_list(), intervals.length(together)
+    process_ids, together_ns = processes.unique().sort().to_list(), intervals.length(together)
     next_one = pl.col("process_id", "start").shift(-1).name.prefix("next_")
     meets = (pl.col("process_id") != pl.col("next_process_id")) & (pl.col("next_start") < pl.col("end"))
     short = work.sort("start", "end").with_columns(next_one, took=pl.col("end") - pl.col("start")).filter(meets)
     many = short.height >= max(_LEAST_MEETINGS, _OFTEN * work.height)
     side_by_side = many and median_of(short, "took") < _SLICE_NS
-    return Shared(device, known, together_ns, turns, side_by_side, slowed)
+    return Shared(device, process_ids, together_ns, turns, side_by_side, slowed)
 
 
 def process_count(report: Report) -> int:
@@ -224,8 +224,8 @@ def _slowed(work: pl.DataFrame) -> Slowed | None:
         alone, shared.max().alias("longest_ns"), shared.sum().alias("total_ns"), shared.len().alias("count")
     )
     lost = (pl.col("total_ns") - pl.col("alone_ns") * pl.col("count")).alias("lost")
-    known = sums.drop_nulls().with_columns(lost, pl.col("name").cast(pl.String)).filter(pl.col("lost") > 0)
-    if known.is_empty():
+    lengthened = sums.drop_nulls().with_columns(lost, pl.col("name").cast(pl.String)).filter(pl.col("lost") > 0)
+    if lengthened.is_empty():
         return None
-    most = known.sort("lost", "name", "process_id", descending=[True, False, False]).row(0, named=True)
+    most = lengthened.sort("lost", "name", "process_id", descending=[True, False, False]).row(0, named=True)
     return Slowed(most["name"], most["process_id"], most["longest_ns"], most["alone_ns"])

@@ -95,22 +95,22 @@ def kernels(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl
     report = report.narrow(**where)
     require_kernels(report, BY_LAUNCH_SHAPE if by == "launch-shape" else TABLE)
     check_grouping(TABLE, by)
-    found = exclusive_operations(report).select("row", "kind", "event_id", "name", "dur_ns", "exclusive_ns")
-    found = found.filter((pl.col("kind") == "kernel") & pl.col("dur_ns").is_not_null())
-    if found.is_empty() and report.meta.timeless:
+    rows = exclusive_operations(report).select("row", "kind", "event_id", "name", "dur_ns", "exclusive_ns")
+    rows = rows.filter((pl.col("kind") == "kernel") & pl.col("dur_ns").is_not_null())
+    if rows.is_empty() and report.meta.timeless:
         which = "counters of durations (section SpeedOfLight)"
         raise CannotTellError.without_counters(TABLE.name, report.meta.path, which)
     keys, table = ["name"], TABLE
     if by in _FORMS:
         table = _FORMS[by]
         keys = [column.name for column in table.columns if column.dtype == pl.String]
-        found = decoded(report, found, *keys)
+        rows = decoded(report, rows, *keys)
     elif by is not None:
         table = BY_LAUNCH_SHAPE
         keys += SHAPE
-        found = with_facts(report, found, *SHAPE)
+        rows = with_facts(report, rows, *SHAPE)
     names = [pl.col("name").n_unique().alias("kernels")] if by in _FORMS else []
-    sums = found.group_by(keys).agg(*duration_statistics(), pl.col("exclusive_ns").sum(), *names)
+    sums = rows.group_by(keys).agg(*duration_statistics(), pl.col("exclusive_ns").sum(), *names)
     order = sums.with_columns(share_of_total(), pl.col(keys[0]).cast(pl.String)).sort(
         "total_ns", "count", *keys, descending=[True, False, *(False for _ in keys)]
     )

@@ -57,13 +57,15 @@ def sm_limits(report: Report) -> pl.DataFrame:
     Columns: device, sm_count, compute_capability, and those of :func:`kanalyze.device_limits.capabilities`; null where
     not known.
     """
-    known = capabilities()
+    usual = capabilities()
     devices = report.devices.select("device", "sm_count", "compute_capability", *_OF_DEVICE)
-    joined = devices.join(known, on="compute_capability", how="left", suffix="_usual", maintain_order="left")
+    joined = devices.join(usual, on="compute_capability", how="left", suffix="_usual", maintain_order="left")
     # a recorded limit of 0 means that the tool did not know: no kernel could have run with it
-    told = {name: pl.when(pl.col(name).is_between(1, _LARGEST)).then(name) for name in ("sm_count", *_OF_DEVICE)}
-    limits = [pl.coalesce(told[name], f"{name}_usual").alias(name) for name in _OF_DEVICE]
-    return joined.select("device", told["sm_count"].alias("sm_count"), "compute_capability", *limits, *_OF_CAPABILITY)
+    recorded = {name: pl.when(pl.col(name).is_between(1, _LARGEST)).then(name) for name in ("sm_count", *_OF_DEVICE)}
+    limits = [pl.coalesce(recorded[name], f"{name}_usual").alias(name) for name in _OF_DEVICE]
+    return joined.select(
+        "device", recorded["sm_count"].alias("sm_count"), "compute_capability", *limits, *_OF_CAPABILITY
+    )
 
 
 def with_occupancy(launches: pl.DataFrame) -> pl.DataFrame:
@@ -81,14 +83,14 @@ def with_occupancy(launches: pl.DataFrame) -> pl.DataFrame:
     """
     limited = launches.with_columns(unknown=_unknown()).with_columns(_limits())
     known = pl.when(pl.col("unknown").is_null())
-    found = limited.with_columns(blocks_per_sm=known.then(pl.min_horizontal(LIMITS.values())))
+    with_blocks = limited.with_columns(blocks_per_sm=known.then(pl.min_horizontal(LIMITS.values())))
     warps, blocks = pl.col("blocks_per_sm") * _WARPS, pl.col("blocks_per_sm")
     # the limiting resources, or the shared memory configuration where only that limits
     limits = {**LIMITS, "shared memory": "limit_any_setting"}
     named = [pl.when(pl.col(column) == blocks).then(pl.lit(name)) for name, column in limits.items()]
-    every = pl.concat_str(named, separator=", ", ignore_nulls=True)
-    setting = pl.when(pl.min_horizontal(limits.values()) > blocks).then(pl.lit(SHARED_SETTING)).otherwise(every)
-    return found.with_columns(
+    limiters = pl.concat_str(named, separator=", ", ignore_nulls=True)
+    setting = pl.when(pl.min_horizontal(limits.values()) > blocks).then(pl.lit(SHARED_SETTING)).otherwise(limiters)
+    return with_blocks.with_columns(
         warps_per_sm=warps,
         occupancy_share=warps / pl.col("max_warps_per_sm"),
         limiter=pl.when(blocks > 0).then(setting),
@@ -120,8 +122,8 @@ def shared_for_one_more() -> pl.Expr:
 def _limits() -> list[pl.Expr]:
     """Blocks per SM by resource; limit_any_setting is the limit by shared memory in its largest configuration."""
     # shared memory per block, the reserved part included, rounded up to the allocation unit
-    asked = pl.sum_horizontal("static_shared_bytes", "dynamic_shared_bytes", "shared_reserved_bytes")
-    shared = _rounded_up(asked, pl.col("shared_unit_bytes"))
+    shared_bytes = pl.sum_horizontal("static_shared_bytes", "dynamic_shared_bytes", "shared_reserved_bytes")
+    shared = _rounded_up(shared_bytes, pl.col("shared_unit_bytes"))
     registers = pl.col("registers_per_thread").cast(pl.Int64) * pl.col("threads_per_warp")
     per_warp = _rounded_up(registers, pl.lit(REGISTER_UNIT))
     fits = pl.col("threads") <= pl.col("max_threads_per_block")
@@ -145,8 +147,8 @@ def _limits() -> list[pl.Expr]:
 
 def _unknown() -> pl.Expr:
     """The reason why the occupancy of a launch is unknown; null where it is known."""
-    told = [pl.col("threads") > 0, *(pl.col(name).is_between(0, _LARGEST) for name in _OF_LAUNCH)]
-    launch = ~pl.all_horizontal(part.fill_null(value=False) for part in told)
+    valid = [pl.col("threads") > 0, *(pl.col(name).is_between(0, _LARGEST) for name in _OF_LAUNCH)]
+    launch = ~pl.all_horizontal(part.fill_null(value=False) for part in valid)
     device = pl.any_horizontal(pl.col(name).is_null() for name in _OF_DEVICE)
     capability = pl.any_horizontal(pl.col(name).is_null() for name in _OF_CAPABILITY)
     named = pl.format("how compute capability {} hands out shared memory is not known", "compute_capability")
@@ -288,10 +290,10 @@ def launch_occupancy(report: Report) -> pl.DataFrame:
     shapes = kernel_shapes(report).with_columns(
         pl.col("name").cast(pl.String), pl.when(blocks > 0).then(blocks).alias("blocks"), threads.alias("threads")
     )
-    found = _without_impossible(with_occupancy(shapes.join(sm_limits(report), on="device", how="left")))
+    launches = _without_impossible(with_occupancy(shapes.join(sm_limits(report), on="device", how="left")))
     for added in (_waves(), _costs(), [_low_occupancy()]):
-        found = found.with_columns(added)
-    return _sorted(found, "name", *SHAPE, *RESOURCES)
+        launches = launches.with_columns(added)
+    return _sorted(launches, "name", *SHAPE, *RESOURCES)
 
 
 def _without_impossible(launches: pl.DataFrame) -> pl.DataFrame:
@@ -338,13 +340,13 @@ def _low_occupancy() -> pl.Expr:
 def _summed(launches: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     """Sums `launches` by `keys`; a cost is null where it is known for no launch."""
     share, weight = pl.col("occupancy_share"), pl.col("exclusive_ns")
-    known = weight.filter(share.is_not_null()).sum()
+    known_ns = weight.filter(share.is_not_null()).sum()
     costs = [pl.when(pl.col(cost.name).count() > 0).then(pl.col(cost.name).sum()).alias(cost.name) for cost in _COSTS]
     return launches.group_by(keys).agg(
         pl.len().cast(pl.Int64).alias("shapes"),
         *(pl.col(time.name).sum() for time in _TIMES),
-        known.alias("known_ns"),
-        pl.when(known > 0).then((share * weight).sum() / known).alias("occupancy_share"),
+        known_ns.alias("known_ns"),
+        pl.when(known_ns > 0).then((share * weight).sum() / known_ns).alias("occupancy_share"),
         share.min().alias("least_share"),
         *costs,
     )
