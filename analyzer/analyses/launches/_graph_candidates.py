@@ -145,20 +145,20 @@ def _waits(waits: _Waits, part: pl.DataFrame) -> list[pl.Series]:
 
     An operation that was launched in time waits for something other than its launch.
     """
-    found = [waited_ns(of, part.get_column("row")) for of in waits]
+    waited = [waited_ns(of, part.get_column("row")) for of in waits]
     late = pl.min_horizontal("queued_ns", "apart").alias("queued_ns")
-    known = part.select("first", "apart").with_columns(found).select("first", "launch_ns", late)
-    return known.select(pl.when("first").then(0).otherwise(pl.col(name)).alias(name) for name in _WAITS).get_columns()
+    waiting = part.select("first", "apart").with_columns(waited).select("first", "launch_ns", late)
+    return waiting.select(pl.when("first").then(0).otherwise(pl.col(name)).alias(name) for name in _WAITS).get_columns()
 
 
 def _with_units(line: pl.DataFrame, words: pl.DataFrame) -> pl.DataFrame:
     """The operations with the repetition (`unit`) and sequence that each belongs to; null for none."""
     whole = (pl.col("alike") >= FEWEST) & (pl.col("length") >= SHORTEST)
-    told = words.select(
+    of_stretch = words.select(
         sequence=pl.when(whole).then("word"), unit=pl.when(whole).then(pl.int_range(pl.len()).cast(pl.UInt32))
     )
     stretch = line.get_column("stretch")
-    sequence, unit = (told.get_column(name).gather(stretch) for name in ("sequence", "unit"))
+    sequence, unit = (of_stretch.get_column(name).gather(stretch) for name in ("sequence", "unit"))
     free = sequence.is_null()
     if free.any():
         rest = line.select("series", "stretch", "code").with_row_index("place").filter(free)
@@ -433,8 +433,8 @@ def _passed(line: pl.DataFrame, cuts: dict[tuple[object, ...], pl.Series]) -> pl
         switches = pl.when(one).then(before[1]).when(other).then(before[0]).otherwise(0).cast(pl.UInt32)
         return number + part.select(switches).to_series()
 
-    found = of_parts(line.select(needed), THREAD, pl.UInt32, passed)
-    return line.drop(needed).with_columns(found.alias("passed"))
+    counts = of_parts(line.select(needed), THREAD, pl.UInt32, passed)
+    return line.drop(needed).with_columns(counts.alias("passed"))
 
 
 def _splits_series(name: str) -> bool:

@@ -81,9 +81,9 @@ def launch_costs(report: Report) -> LaunchCosts:
     )
     bound = sums.filter(pl.col("api_ns") > pl.col("kernel_ns"))
     firsts = {
-        device: found
+        device: first_launches
         for device in launched.get_column("device").unique().sort()
-        if (found := _first_launches(report, of_device(launched, device))) is not None
+        if (first_launches := _first_launches(report, of_device(launched, device))) is not None
     }
     return LaunchCosts(bound.sort("device", "launch_ns", "name", descending=[False, True, False]), firsts)
 
@@ -167,10 +167,10 @@ def graph_operations(report: Report) -> pl.DataFrame:
     own = ["process_id", "device", "graph_exec_id"]
     begun = launches.drop_nulls("graph_exec_id").select(*own, "launch", begun="start")
     orphans = nearest(marked.filter(pl.col("correlation_id").is_null()), begun, ("start", "begun"), own).drop("begun")
-    found = pl.concat([known, orphans.with_columns(mark=pl.lit(None, dtype=pl.Int64))])
-    graphs = found.group_by(_GRAPH).agg(pl.col("start").min(), pl.col("row").min()).sort("start", "row")
+    work = pl.concat([known, orphans.with_columns(mark=pl.lit(None, dtype=pl.Int64))])
+    graphs = work.group_by(_GRAPH).agg(pl.col("start").min(), pl.col("row").min()).sort("start", "row")
     graphs = graphs.with_row_index("graph", offset=1).select("graph", *_GRAPH)
-    numbered = found.join(graphs, on=_GRAPH, how="left", nulls_equal=True).sort("row")
+    numbered = work.join(graphs, on=_GRAPH, how="left", nulls_equal=True).sort("row")
     return numbered.drop("correlation_id", "mark")
 
 
@@ -250,7 +250,7 @@ def steady_parts(report: Report) -> dict[int, Steady]:
     first to its last operation in the window, the one with most busy time; only if that is most of the device's busy
     time, and it holds several operations. A process that was running before the recording has no such costs.
     """
-    found = {}
+    steady = {}
     for device, busy, parts in _between_one_time_costs(report):
         times = intervals.overlap(parts.get_column("start"), parts.get_column("end"), busy)
         most = times.arg_max()
@@ -259,8 +259,8 @@ def steady_parts(report: Report) -> dict[int, Steady]:
         start, end = parts.row(most)
         starts = of_device(operations(report).select("device", "start"), device).get_column("start")
         if starts.is_between(start, end, closed="left").sum() >= _FEWEST:
-            found[device] = Steady(start, end, times[most])
-    return found
+            steady[device] = Steady(start, end, times[most])
+    return steady
 
 
 @once_per_report
@@ -274,8 +274,8 @@ def least_worth_saying(report: Report) -> dict[int, float]:
     lengths = {device: intervals.length(parts) for device, _, parts in _between_one_time_costs(report)}
     lengths |= {device: steady.ns for device, steady in steady_parts(report).items()}
     whole = {device: WORTH_SAYING * (end - start) for device, start, end in windows(report).iter_rows()}
-    found = {device: max(WORTH_SAYING * ns, _LEAST_NS) for device, ns in lengths.items()}
-    return {device: min(least, found.get(device, least)) for device, least in whole.items()}
+    worth_ns = {device: max(WORTH_SAYING * ns, _LEAST_NS) for device, ns in lengths.items()}
+    return {device: min(least, worth_ns.get(device, least)) for device, least in whole.items()}
 
 
 def worth_saying(report: Report, ns: int) -> bool:
@@ -293,7 +293,7 @@ def _between_one_time_costs(report: Report) -> list[tuple[int, pl.DataFrame, pl.
     parts += [cold.with_columns(start="call_start", end=returned) for cold in launches]
     every = pl.concat([part.select("process_id", "start", "end") for part in parts])
     # of processes that began during the recording
-    costs, found = every.join(begun_before(report), on="process_id", how="anti", nulls_equal=True), []
+    costs, between = every.join(begun_before(report), on="process_id", how="anti", nulls_equal=True), []
     for device, low, high in windows(report).iter_rows():
         own = used_devices(report).filter(pl.col("device") == device).select("process_id")
         mine = costs.join(own, on="process_id", how="semi", nulls_equal=True)
@@ -301,5 +301,5 @@ def _between_one_time_costs(report: Report) -> list[tuple[int, pl.DataFrame, pl.
         busy = intervals.clip(busy_spans(report)[device], low, high)
         if once.height and busy.height:
             whole = busy.select(pl.col("start").min(), pl.col("end").max())
-            found.append((device, busy, intervals.subtract(whole, intervals.union(once))))
-    return found
+            between.append((device, busy, intervals.subtract(whole, intervals.union(once))))
+    return between

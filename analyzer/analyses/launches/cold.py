@@ -59,16 +59,16 @@ def costs(frame: pl.DataFrame, **columns: pl.Expr | str) -> pl.DataFrame:
 
 def context_costs(report: Report) -> pl.DataFrame:
     """Context creation, in recorded calls or outside of them."""
-    calls, made = report.kind("api"), context_calls(report)
-    named = made.select("process_id", "name").unique()
-    others = calls.join(named, on=["process_id", "name"], how="semi").join(made, on="event_id", how="anti")
+    calls, contexts = report.kind("api"), context_calls(report)
+    named = contexts.select("process_id", "name").unique()
+    others = calls.join(named, on=["process_id", "name"], how="semi").join(contexts, on="event_id", how="anti")
     warm = others.group_by("process_id", "name").agg(warm_ns=pl.col("dur_ns").median(), calls=pl.len())
-    known = made.join(warm, on=["process_id", "name"], how="left", nulls_equal=True)
+    compared = contexts.join(warm, on=["process_id", "name"], how="left", nulls_equal=True)
     others_say = pl.format("makes a context; other calls of this name: {}", "calls")
     usual = pl.when(pl.col("made_ns") == pl.col("end_ns")).then(pl.col("warm_ns")).fill_null(0)
     making = pl.col("made_ns") - pl.col("start_ns")
-    told = costs(
-        known,
+    inside = costs(
+        compared,
         category=pl.lit("context"),
         what=shown(pl.col("name")),
         start="start_ns",
@@ -84,7 +84,7 @@ def context_costs(report: Report) -> pl.DataFrame:
         start="end",
         evidence=pl.lit("the profiler saw a context made outside of all calls that it records"),
     )
-    return pl.concat([told, costs(outside)])
+    return pl.concat([inside, costs(outside)])
 
 
 def loading_costs(report: Report) -> pl.DataFrame:
@@ -115,10 +115,10 @@ def graph_costs(report: Report) -> pl.DataFrame:
     steps = graph_steps(report).filter(pl.col("step").is_in(["instantiate", "upload"]))
     spans = captures(report).with_columns(step=pl.lit("capture"))
     kept = ("process_id", "name", "start", "end", "step")
-    made = pl.concat([steps.select(kept), spans.select(kept)]).with_columns(dur_ns=pl.col("end") - pl.col("start"))
+    parts = pl.concat([steps.select(kept), spans.select(kept)]).with_columns(dur_ns=pl.col("end") - pl.col("start"))
     what = pl.when(pl.col("step") == "capture").then(pl.lit("stream capture")).otherwise(shown(pl.col("name")))
     why = "part of making a graph that is launched as often as wanted"
-    making = costs(made, what=what, category=pl.lit("graph"), extra_ns="dur_ns", evidence=pl.lit(why))
+    making = costs(parts, what=what, category=pl.lit("graph"), extra_ns="dur_ns", evidence=pl.lit(why))
     launches = graph_launches(report).filter("charged").sort("call_start", "launch")
     launches = launches.with_columns(start="call_start", dur_ns="call_ns")
     name = pl.col("graph_exec_id").cast(pl.String).fill_null("?")
@@ -131,13 +131,13 @@ def graph_costs(report: Report) -> pl.DataFrame:
     return pl.concat([making, first])
 
 
-def _first_slow(calls: pl.DataFrame, keys: Sequence[str], *told: str) -> pl.DataFrame:
+def _first_slow(calls: pl.DataFrame, keys: Sequence[str], *kept: str) -> pl.DataFrame:
     """The first of the sorted `calls` (start, dur_ns) with each of the `keys`, where later ones were much faster.
 
-    Columns: `keys`, `told`, start, dur_ns, warm_ns (the later ones' median), extra_ns and later (how many they are).
+    Columns: `keys`, `kept`, start, dur_ns, warm_ns (the later ones' median), extra_ns and later (how many they are).
     """
     sums = calls.group_by(keys, maintain_order=True).agg(
-        pl.col(*told, "start", "dur_ns").first(),
+        pl.col(*kept, "start", "dur_ns").first(),
         warm_ns=pl.col("dur_ns").slice(1).median(),
         later=pl.len() - 1,
     )
@@ -151,12 +151,15 @@ def first_call_costs(report: Report) -> pl.DataFrame:
     Excludes calls that launch, were captured, block, load or build graphs: their duration has other causes.
     """
     own = pl.concat([_of_bucket(report, bucket).with_columns(bucket=pl.lit(bucket)) for bucket in _FIRST])
-    launching, made = report.kind("api").get_column("event_id").gather(launching_rows(report)), context_calls(report)
+    launching, contexts = (
+        report.kind("api").get_column("event_id").gather(launching_rows(report)),
+        context_calls(report),
+    )
     left_out = pl.concat([launching, graph_steps(report).get_column("event_id")])
     names = own.get_column("name").unique()
     launch = names.filter(pl.Series([is_launch_name(name) for name in names.cast(pl.String)], dtype=pl.Boolean))
     reasons = pl.col("event_id").is_in(left_out.implode()) | pl.col("name").is_in(launch.implode())
-    calls = own.filter(~reasons).join(made.select("event_id", "made_ns", "end_ns"), on="event_id", how="left")
+    calls = own.filter(~reasons).join(contexts.select("event_id", "made_ns", "end_ns"), on="event_id", how="left")
     # a call that created a context counts only for the time after that
     calls = calls.with_columns(
         pl.coalesce("made_ns", "start_ns").alias("start"),
@@ -290,11 +293,11 @@ def _by_cost(report: Report) -> pl.DataFrame:
         category=pl.when(earlier).then(pl.lit("first in recording")).otherwise("category"),
         evidence=pl.when(earlier).then(evidence).otherwise("evidence"),
     )
-    found = pl.concat([known, _first_launches(report)])
+    rows = pl.concat([known, _first_launches(report)])
     # with the device, for processes that used only one
     used = used_devices(report.whole).select("process_id", only="device")
     single = used.filter(pl.len().over("process_id") == 1)
-    both = found.join(single, on="process_id", how="left", nulls_equal=True)
+    both = rows.join(single, on="process_id", how="left", nulls_equal=True)
     placed = both.with_columns(pl.col("device").fill_null(pl.col("only")))
     if report.scope.device is not None:
         own = used_devices(report).select("process_id").unique()
@@ -312,19 +315,19 @@ def _by_cost(report: Report) -> pl.DataFrame:
 
 def _first_launches(report: Report) -> pl.DataFrame:
     """Cold first launches of kernels, as the rule `first-launch` defines them."""
-    found = [
+    launches = [
         own.with_columns(device=pl.lit(device, dtype=pl.Int64), unsure=pl.lit(unsure))
         for device, first in launch_costs(report).first.items()
         for unsure, own in ((False, first.cold), (True, first.unsure))
     ]
-    if not found:
+    if not launches:
         return costs(pl.DataFrame())
     warm = kernel_starts(report).select(*KERNEL, "warm_api_ns", "later")
-    known = pl.concat(found).join(warm, on=KERNEL, how="left", nulls_equal=True)
+    compared = pl.concat(launches).join(warm, on=KERNEL, how="left", nulls_equal=True)
     cold = pl.format("the process's first launch of this kernel; later ones: {}", "later")
     unsure = pl.format(f"the recording's first launch of this kernel; later ones: {{}}{_EARLIER}", "later")
     return costs(
-        known,
+        compared,
         category=pl.when("unsure").then(pl.lit("first in recording")).otherwise(pl.lit("first launch")),
         what=pl.col("name").cast(pl.String),
         start="call_start",
@@ -338,9 +341,9 @@ def _first_launches(report: Report) -> pl.DataFrame:
 def first_touch_costs(report: Report) -> pl.DataFrame:
     """Kernel runs during which blocks of unified memory migrated to the device for the first time."""
     copies = device_operations(report).filter(pl.col("detail").cast(pl.String) == "Unified Host-to-Device")
-    known = with_facts(report, copies, "address", "size_bytes", "migration_cause").drop_nulls("address")
-    asked = pl.col("migration_cause").cast(pl.String).str.starts_with("User").fill_null(value=False)
-    moved = known.filter(~asked).select(*_RUN, "address", "size_bytes", at="start")
+    moves = with_facts(report, copies, "address", "size_bytes", "migration_cause").drop_nulls("address")
+    by_user = pl.col("migration_cause").cast(pl.String).str.starts_with("User").fill_null(value=False)
+    moved = moves.filter(~by_user).select(*_RUN, "address", "size_bytes", at="start")
     if moved.is_empty():
         return costs(pl.DataFrame())
     runs = device_operations(report).filter(pl.col("kind") == "kernel")

@@ -169,19 +169,21 @@ def making_costs(report: Report) -> pl.DataFrame:
     pairs = graphs.with_columns(place, graphs=size).join(calls, on=["process_id", "place"])
     apart = (pl.col("start") >= pl.col("last_end")).fill_null(value=True)
     possible = apart & (pl.col("end") <= pl.col("first")) & (pl.col("calls") == pl.col("graphs"))
-    made = pairs.filter(possible.fill_null(value=False).all().over("process_id"))
-    made = made.select(*ids, "thread_id", "start", "end", instantiate_ns=length)
+    instantiated = pairs.filter(possible.fill_null(value=False).all().over("process_id"))
+    instantiated = instantiated.select(*ids, "thread_id", "start", "end", instantiate_ns=length)
     # the last capture on its thread before it, unless another graph was made in between
     others = steps.filter(pl.col("step") != "upload").select(*THREAD, "step", "event_id", last="start")
-    last = nearest(made, others, ("start", "last"), THREAD, "strictly before")
+    last = nearest(instantiated, others, ("start", "last"), THREAD, "strictly before")
     lengths = captures(report).select("event_id", capture_ns=length)
-    made = last.join(lengths, on="event_id", how="left", maintain_order="left").select(*made.columns, "capture_ns")
+    instantiated = last.join(lengths, on="event_id", how="left", maintain_order="left").select(
+        *instantiated.columns, "capture_ns"
+    )
     # the upload that followed it if each graph has one; all uploads for an only graph
     uploads = steps.filter(pl.col("step") == "upload")
     times = uploads.select("process_id", "start", ns=length)
-    followed = nearest(times, made.select(*ids, made="start"), ("start", "made"), ["process_id"])
+    followed = nearest(times, instantiated.select(*ids, made="start"), ("start", "made"), ["process_id"])
     sums = followed.group_by(ids).agg(pl.col("ns").sum(), uploads=pl.len())
-    both = made.join(sums, on=ids, how="left", maintain_order="left")
+    both = instantiated.join(sums, on=ids, how="left", maintain_order="left")
     each = (pl.col("uploads") == 1).fill_null(value=False).all().over("process_id")
     one = pl.len().over("process_id") == 1
     none = ~pl.col("process_id").is_in(uploads.get_column("process_id").unique().implode())
