@@ -115,9 +115,9 @@ def _promise(view: Report, steady: SteadyPart, best: Finding) -> str:
     if not (best.replayed_low_ns and whole_ns) or gain_ns < _PROMISED * whole_ns:
         return ""
     how = "with" if _REMEDY.search(best.headline) else "without"
-    told = instead((whole_ns - gain_ns) / steady.number, whole_ns / steady.number)
+    times = instead((whole_ns - gain_ns) / steady.number, whole_ns / steady.number)
     slower = view.meta.slower is None and whole_ns < (1 - _PROMISED) * steady.ns
-    return f"; {how} that about {told}{f' without {view.meta.tool}' if slower else ''}"
+    return f"; {how} that about {times}{f' without {view.meta.tool}' if slower else ''}"
 
 
 def _busy_part(view: Report, finding: Finding) -> bool | None:

@@ -24,7 +24,7 @@ from kanalyze.units import plural, size, time
 def changed(  # noqa: PLR0913 - what is changed, and how that is told
     report: Report,
     changes: Changes,
-    told: Sequence[str],
+    words: Sequence[str],
     *,
     each: bool,
     measured_ns: float | None,
@@ -40,7 +40,7 @@ def changed(  # noqa: PLR0913 - what is changed, and how that is told
     if batch is not None and alone and (engine_steps(report).get_column("kind") == DECODE).any():
         return at_batch(report, batch, length, measured_ns)
     whole_ns = measured_ns and measured_ns * ((window.count if window else None) or 1)
-    return whatif_of(report, changes, told, each=each, measured_ns=whole_ns, configuration=configuration)
+    return whatif_of(report, changes, words, each=each, measured_ns=whole_ns, configuration=configuration)
 
 
 #: What a decode step's time is of, by the laws.
@@ -83,8 +83,8 @@ def at_batch(report: Report, batch: Size, length: Size | None = None, measured_n
         now[-1], then[-1] = (max(side[-1] + more, 0.0) for side in (now, then))
     beyond, recorded_sizes = _beyond(of_gpu, graphs[1])
     about = (sum(then[:2]) * near[0] + then[2] * near[1]) * (2 * beyond - 1)
-    told = [Critical(part, "", int(one), int(other)) for part, one, other in zip(_PARTS, now, then, strict=True)]
-    now_ns, then_ns = sum(one.now_ns for one in told), sum(one.then_ns for one in told)
+    critical = [Critical(part, "", int(one), int(other)) for part, one, other in zip(_PARTS, now, then, strict=True)]
+    now_ns, then_ns = sum(one.now_ns for one in critical), sum(one.then_ns for one in critical)
     remarks = (
         _rates(plural(batch.then, "request"), batch.then, then_ns, each[1], graphs[1]),
         _rates(f"Now, with {sizes[0]:,.{0 if batch.now else 1}f}", sizes[0], now_ns),
@@ -102,7 +102,7 @@ def at_batch(report: Report, batch: Size, length: Size | None = None, measured_n
         low_ns=max(int(then_ns - about), 0),
         high_ns=math.ceil(then_ns + about),
         amdahl_ns=then_ns,
-        critical=tuple(one for one in told if one.now_ns or one.then_ns),
+        critical=tuple(one for one in critical if one.now_ns or one.then_ns),
         measured_ns=measured_ns,
         host_kept=kept,
         host_kept_low=kept,

@@ -64,8 +64,8 @@ def copy_points(report: Report) -> CopyPoints | None:
     fastest = large.with_columns(bandwidth_bytes_per_s=rate(pl.col("size_bytes"), pl.col("dur_ns")))
     keys = [*named, "size_bytes"]
     sums = copies.group_by(keys).agg(count=pl.len().cast(pl.Int64), total_ns=pl.col("dur_ns").sum())
-    told = sums.with_columns(bandwidth_bytes_per_s=rate(pl.col("size_bytes") * pl.col("count"), pl.col("total_ns")))
-    points = told.sort("total_ns", *keys, descending=[True, *[False] * 4]).head(400)
+    sums = sums.with_columns(bandwidth_bytes_per_s=rate(pl.col("size_bytes") * pl.col("count"), pl.col("total_ns")))
+    points = sums.sort("total_ns", *keys, descending=[True, *[False] * 4]).head(400)
     order = fastest.sort("bandwidth_bytes_per_s", "size_bytes", descending=True)
     links = order.group_by("direction", maintain_order=True).first()
     return CopyPoints(
@@ -150,8 +150,8 @@ class FilePage:
 
     def measuring(self, reports: Sequence[Report]) -> FilePage:
         """The same with what ncu measured in the reports of the program, if anything."""
-        found = measured(reports)
-        return self if found is None else replace(self, measured=found, tables=[*self.tables, *found.tables])
+        counted = measured(reports)
+        return self if counted is None else replace(self, measured=counted, tables=[*self.tables, *counted.tables])
 
 
 def file_pages(*reports: Report, most: int, **where: Unpack[Where]) -> list[FilePage]:
@@ -168,14 +168,14 @@ def file_pages(*reports: Report, most: int, **where: Unpack[Where]) -> list[File
     if len(reports) == 1:
         report = reports[0].narrow(**where)
         return [_timed(report, report, [], most)]
-    found = together("timeline", reports, where)
+    groups = together("timeline", reports, where)
     pages = overviews_together(*reports, **where)
-    made = []
-    for page, each in zip(pages, found, strict=False):
+    timed_pages = []
+    for page, each in zip(pages, groups, strict=False):
         called = each.operators if where.get("window") is None else None  # a window is of the base's clock
         timed = _timed(each.base, called or each.base, [one.meta for one in each.given[1:]], most, page)
-        made.append(timed.measuring(each.given) if each.ncu is not None else timed)
-    return made
+        timed_pages.append(timed.measuring(each.given) if each.ncu is not None else timed)
+    return timed_pages
 
 
 def _timed(report: Report, called: Report, others: Sequence[Meta], most: int, page: Summary | None = None) -> FilePage:
@@ -214,25 +214,25 @@ def _timed(report: Report, called: Report, others: Sequence[Meta], most: int, pa
 
 def _waits(report: Report) -> dict[str, pl.DataFrame]:
     """Host time while a device waited by stack; of a report without samples that of the run that has them beside it."""
-    found = {f"GPU {device}": rows for device, rows in waiting_trees(report, _TREE_SHARE).items()}
-    other = report.sampled() if not found and report.whole is report else None
+    trees = {f"GPU {device}": rows for device, rows in waiting_trees(report, _TREE_SHARE).items()}
+    other = report.sampled() if not trees and report.whole is report else None
     with suppress(KanalyzeError):  # which is noted
         if other is not None:
             return {f"GPU {device}, samples": rows for device, rows in waiting_trees(other, _TREE_SHARE).items()}
-    return found
+    return trees
 
 
 def _iterations(report: Report) -> pl.DataFrame:
     """The iterations in scope with their ledgers, of the name with most device time."""
     try:
-        found = iteration_ledgers(report)
+        ledgers = iteration_ledgers(report)
     except CannotTellError:
         return pl.DataFrame()
-    found = intervals.overlapping(found, report.scope.sides, "start_ns", pl.col("start_ns") + pl.col("dur_ns"))
+    ledgers = intervals.overlapping(ledgers, report.scope.sides, "start_ns", pl.col("start_ns") + pl.col("dur_ns"))
     keys = ("process_id", "name")
-    sums = found.group_by(*keys, maintain_order=True).agg(pl.col("device_ns").sum())
+    sums = ledgers.group_by(*keys, maintain_order=True).agg(pl.col("device_ns").sum())
     most = sums.sort("device_ns", descending=True, maintain_order=True).head(1)
-    return found.join(most.select(keys), on=keys, how="semi", nulls_equal=True)
+    return ledgers.join(most.select(keys), on=keys, how="semi", nulls_equal=True)
 
 
 def durations(report: Report) -> pl.DataFrame:
@@ -269,19 +269,19 @@ def evidence(recorded: Report, rule: str) -> list[Summary]:
     report = unprofiled_page(recorded)
     steady = None if report.scope.window is not None else known_steady_part(report)
     views = [report] if steady is None else [report.narrow(window=steady.window), report]
-    known: set[str] = set()
+    rules: set[str] = set()
     for view in views:
         every = by_gain(view, MOST_REPLAYED)
         if own := [one for one in every if one.rule == rule]:
             return [_of(view, one) for one in own]
-        known |= {one.rule for one in every}
+        rules |= {one.rule for one in every}
     # what counters of ncu prove is told on the page of both
     ncu = recorded.whole.counted()
     proven = [one for page in overviews_together(recorded, ncu) for one in page.findings] if ncu is not None else []
     if own := [one for one in proven if one.rule == rule]:
         return [_of(views[0], one) for one in own]
-    known |= {one.rule for one in proven}
-    raise UnknownNameError.of(f"finding of {recorded.meta.path.name} called", rule, sorted(known))
+    rules |= {one.rule for one in proven}
+    raise UnknownNameError.of(f"finding of {recorded.meta.path.name} called", rule, sorted(rules))
 
 
 def _of(view: Report, finding: Finding) -> Summary:

@@ -169,8 +169,8 @@ class Summary:
     @property
     def waits_for_others(self) -> bool:
         """Whether the ledger tells of a GPU that it waits for another one."""
-        told = pl.col("detail").cast(pl.String).str.starts_with(WAITING)
-        return "ledger" in self.tables and not self.tables["ledger"].filter(told).is_empty()
+        waiting = pl.col("detail").cast(pl.String).str.starts_with(WAITING)
+        return "ledger" in self.tables and not self.tables["ledger"].filter(waiting).is_empty()
 
     @property
     def starts(self) -> bool:
@@ -293,17 +293,17 @@ def _worth_doing(
     What gains less than a hundredth of the time is left out: modules and contexts are apart from it.
     """
     rows = tables.get("ledger", pl.DataFrame(schema={"device": pl.Int64, "bucket": pl.String, "ns": pl.Int64}))
-    told_of = part.view if part.steady is None else part.of_device  # every GPU where nothing repeats
-    main, found = part.device, ranked_with_samples(told_of) if rows.height else []
-    found = [one for one in found if one.device == main and one.rule not in ONE_TIME]
+    view = part.view if part.steady is None else part.of_device  # every GPU where nothing repeats
+    main, findings = part.device, ranked_with_samples(view) if rows.height else []
+    findings = [one for one in findings if one.device == main and one.rule not in ONE_TIME]
     times = dict(rows.filter(pl.col("bucket") != "loading").group_by("device").agg(pl.col("ns").sum()).iter_rows())
     if beside is not None and main is not None and main in times and "hot_kernels" in tables:
-        named = {name for one in found if one.rule not in EXPECTED for name in one.names}
-        runs = exclusive_operations(told_of).filter((pl.col("kind") == "kernel") & (pl.col("device") == main))
+        named = {name for one in findings if one.rule not in EXPECTED for name in one.names}
+        runs = exclusive_operations(view).filter((pl.col("kind") == "kernel") & (pl.col("device") == main))
         runs = runs.select("row", "start", "end", pl.col("name").cast(pl.String), "dur_ns", "exclusive_ns")
         proven = beside(PageKernels(tables["hot_kernels"], main, times[main], named, runs))
-        found += in_words(told_of, [_placed(told_of, one, runs) for one in proven])
-    replayed = with_replays(part.view, found, MOST_REPLAYED)
+        findings += in_words(view, [_placed(view, one, runs) for one in proven])
+    replayed = with_replays(part.view, findings, MOST_REPLAYED)
     worth = [one for one in replayed if one.gain_ns >= _WORTH_DOING * times.get(one.device, 0)]
     return ordered(part.view, [one for one in worth if not (one.rule in EXPECTED and _is_proven_otherwise(one, worth))])
 
@@ -342,8 +342,8 @@ def _without_profiler(part: _Part, bare: Bare | None) -> str:
     if steady is None or report.scope.window or (bare is not None and bare.iteration is not None):
         return measured
     estimate = _unprofiled.estimated(part.of_device, steady)
-    told = "" if estimate is None else _unprofiled.estimated_sentence(estimate, steady.ns / steady.number, tool)
-    return " ".join(filter(None, (told, measured)))
+    by_estimate = "" if estimate is None else _unprofiled.estimated_sentence(estimate, steady.ns / steady.number, tool)
+    return " ".join(filter(None, (by_estimate, measured)))
 
 
 def _makers(recorded: Report, of_device: Report, steady: SteadyPart | None) -> dict[str, Maker]:
@@ -376,9 +376,9 @@ def made(report: Report, makers: Mapping[str, Maker]) -> tuple[dict[str, pl.Data
         except CannotTellError as reason:
             return str(reason)
 
-    found = side_by_side(report, [partial(table_or_reason, make=make) for make in makers.values()])
-    tables = {name: table for name, table in zip(makers, found, strict=True) if not isinstance(table, str)}
-    return tables, {name: reason for name, reason in zip(makers, found, strict=True) if isinstance(reason, str)}
+    results = side_by_side(report, [partial(table_or_reason, make=make) for make in makers.values()])
+    tables = {name: table for name, table in zip(makers, results, strict=True) if not isinstance(table, str)}
+    return tables, {name: reason for name, reason in zip(makers, results, strict=True) if isinstance(reason, str)}
 
 
 def windows_of(report: Report) -> pl.DataFrame:

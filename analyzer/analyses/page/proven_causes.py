@@ -37,40 +37,42 @@ def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[F
     """
     took = pl.col("exclusive_ns").alias("took_ns")
     much = page.hot.filter(pl.col("exclusive_ns") >= max(0.1 * page.whole_ns, 1)).select("name", took)
-    known = much.join(_roofs(joined), on="name", maintain_order="left").drop_nulls("roof_share")
-    known = _of_alike(known, page.runs, ncu)
-    rows = [row for row in known.iter_rows() if page.whole_ns and row[0] not in page.told]
+    kernels = much.join(_roofs(joined), on="name", maintain_order="left").drop_nulls("roof_share")
+    kernels = _of_alike(kernels, page.runs, ncu)
+    rows = [row for row in kernels.iter_rows() if page.whole_ns and row[0] not in page.told]
     if not rows:
         return []
     of_code = {row["event_id"]: row for row in _of_instructions(ncu).to_dicts()}
     facts = {row["event_id"]: row for row in advice.kernel_facts(ncu).to_dicts()}
-    found = []
+    findings = []
     for name, took_ns, event_id, roof in rows:
         counted = {column: value for column, value in of_code.get(event_id, {}).items() if value is not None}
         of_kernel = {"atomics_share": 0.0, "needed": None} | facts[event_id] | counted
         of_kernel["asked"] = min((of_kernel["needed"] or math.inf) / (of_kernel["dram_bytes"] or 1), 1.0)
-        wanted = of_kernel["asked"] if of_kernel["asked"] < _FEW_ASKED else 1
-        near = max(roof * wanted, of_kernel["compute_share"] or 0) >= advice.LOW
+        asked_share = of_kernel["asked"] if of_kernel["asked"] < _FEW_ASKED else 1
+        near = max(roof * asked_share, of_kernel["compute_share"] or 0) >= advice.LOW
         possible = (cause for cause in _CAUSES if cause.whatever_roof or not near)
         causes = (cause for cause in possible if cause.share(of_kernel) >= cause.least)
         cause = None if decode(str(name)).library is not None else next(causes, None)  # of the program's own kernels
         if cause is not None:
-            found.append(_finding(page, str(name), took_ns, roof, of_kernel, cause))
-    found.sort(key=lambda one: -one.at_stake_ns)
-    return [_together([one for one in found if one.rule == rule]) for rule in dict.fromkeys(one.rule for one in found)]
+            findings.append(_finding(page, str(name), took_ns, roof, of_kernel, cause))
+    findings.sort(key=lambda one: -one.at_stake_ns)
+    return [
+        _together([one for one in findings if one.rule == rule]) for rule in dict.fromkeys(one.rule for one in findings)
+    ]
 
 
-def _together(found: list[Finding]) -> Finding:
+def _together(findings: list[Finding]) -> Finding:
     """Findings of one cause as one: what that with most at stake says, with the kernels and times of all."""
-    first, *others = found
+    first, *others = findings
     if not others:
         return first
     names = [f"{{{place}}} ({time(one.at_stake_ns)})" for place, one in enumerate(others, 1)]
     return first._replace(
-        names=tuple(name for one in found for name in one.names),
-        at_stake_ns=sum(one.at_stake_ns for one in found),
-        replayed_low_ns=sum(one.replayed_low_ns or 0 for one in found),
-        replayed_high_ns=sum(one.replayed_high_ns or 0 for one in found),
+        names=tuple(name for one in findings for name in one.names),
+        at_stake_ns=sum(one.at_stake_ns for one in findings),
+        replayed_low_ns=sum(one.replayed_low_ns or 0 for one in findings),
+        replayed_high_ns=sum(one.replayed_high_ns or 0 for one in findings),
         text=f"{first.text} The same holds of {', '.join(names)}.",
         headline=f"{first.headline}, and of {'{1}' if len(others) == 1 else f'{len(others)} more'}",
     )
@@ -103,18 +105,18 @@ def _of_instructions(ncu: Report) -> pl.DataFrame:
     )
 
 
-def _of_alike(known: pl.DataFrame, runs: pl.DataFrame, ncu: Report) -> pl.DataFrame:
-    """`known` with took_ns of the launches alone that took about as long as the measured one, or come nearest to it.
+def _of_alike(kernels: pl.DataFrame, runs: pl.DataFrame, ncu: Report) -> pl.DataFrame:
+    """`kernels` with took_ns of the launches alone that took about as long as the measured one, or come nearest to it.
 
     One kernel along the lines of an array and across them has one shape, and its counters tell of one of the two.
     """
     measured = ncu.kind("kernel").select("event_id", measured="dur_ns")
-    every = runs.join(known.select("name", "event_id").join(measured, on="event_id"), on="name")
+    every = runs.join(kernels.select("name", "event_id").join(measured, on="event_id"), on="name")
     took = pl.col("dur_ns")
     near = pl.col("measured").clip(took.min().over("name"), took.max().over("name"))
     alike = every.filter(took.is_between(near / _ALIKE, near * _ALIKE))
     sums = alike.group_by("name").agg(took_ns=pl.col("exclusive_ns").sum())
-    return known.drop("took_ns").join(sums, on="name", maintain_order="left").select(known.columns)
+    return kernels.drop("took_ns").join(sums, on="name", maintain_order="left").select(kernels.columns)
 
 
 def _roofs(joined: pl.DataFrame) -> pl.DataFrame:
@@ -143,7 +145,7 @@ def _roofs(joined: pl.DataFrame) -> pl.DataFrame:
 def _finding(  # noqa: PLR0913 - a kernel's time, roof, counters and cause
     page: PageKernels, name: str, took_ns: int, roof_share: float, facts: dict[str, Any], cause: _Cause
 ) -> Finding:
-    told = (
+    text = (
         f"{{0}} takes {time(took_ns)}, {percent(took_ns / page.whole_ns)} of the time, and runs at "
         f"{percent(roof_share)} of its roof. {literal(advice.paragraph(facts))}"
     )
@@ -157,7 +159,7 @@ def _finding(  # noqa: PLR0913 - a kernel's time, roof, counters and cause
         cause.rule,
         page.device,
         int(took_ns * spared),
-        f"{told} {cause.text.format(percent(share))}",
+        f"{text} {cause.text.format(percent(share))}",
         remedy=cause.remedy,
         table="gains",
         names=(name,),
@@ -185,13 +187,13 @@ def _uneven(facts: Mapping[str, Any]) -> float:
 
 def _kept_out(facts: Mapping[str, Any]) -> float:
     """The part of a kernel's time that more warps can hide, where its whole grid is resident as few of them."""
-    known = [facts[f"{one}_share"] for one in ("occupancy", "compute", "memory")]
-    if None in known or known[0] > _FEW_WARPS or not _WHOLE[0] <= (facts["waves"] or 0) <= _WHOLE[1]:
+    shares = [facts[f"{one}_share"] for one in ("occupancy", "compute", "memory")]
+    if None in shares or shares[0] > _FEW_WARPS or not _WHOLE[0] <= (facts["waves"] or 0) <= _WHOLE[1]:
         return 0.0
     threads = math.prod(facts[f"block_{axis}"] or 1 for axis in "xyz")
     if "shared memory" not in (facts["limiter"] or "") or threads > _FEW_THREADS:
         return 0.0
-    return float(max(1 - max(known[1:]) / _REACHED, 0.0))
+    return float(max(1 - max(shares[1:]) / _REACHED, 0.0))
 
 
 class _Cause(NamedTuple):

@@ -151,7 +151,7 @@ def summarize_counters(report: Report) -> Summary:
     facts = advice.kernel_facts(report)
     rows = facts.to_dicts()
     texts = {"verdict": [advice.bound(row) for row in rows], "conclusion": [advice.paragraph(row) for row in rows]}
-    kernels = facts.with_columns(pl.Series(name, told, dtype=pl.String) for name, told in texts.items())
+    kernels = facts.with_columns(pl.Series(name, lines, dtype=pl.String) for name, lines in texts.items())
     order = kernels.sort("dur_ns", "event_id", descending=[True, False], nulls_last=True)
     shape = [f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"]
     groups = order.group_by("name", "device", *shape, maintain_order=True).agg(
@@ -185,13 +185,15 @@ def _answer(kernels: pl.DataFrame, groups: pl.DataFrame) -> str:
     sums = kernels.group_by("verdict").agg(ns.sum(), timed=ns.count(), count=pl.len())
     sums = sums.sort("dur_ns", "verdict", descending=[True, False])
     timed = sums.get_column("timed").sum()
-    told = [f"{verdict} {count}{f' ({time(ns)})' if known else ''}" for verdict, ns, known, count in sums.iter_rows()]
+    verdicts = [
+        f"{verdict} {count}{f' ({time(ns)})' if known else ''}" for verdict, ns, known, count in sums.iter_rows()
+    ]
     shapes = f", {groups.height} different" if groups.height < kernels.height else ""
     of = "" if timed == kernels.height else f" (of {timed} whose duration was collected)"
     length = f"{time(int(sums.get_column('dur_ns').sum()))} in all{of}" if timed else "of unknown duration"
     return (
         f"{plural(kernels.height, 'kernel')}{shapes}, {length}, each measured alone. "
-        f"By what holds them back: {', '.join(told)}."
+        f"By what holds them back: {', '.join(verdicts)}."
     )
 
 
@@ -210,16 +212,16 @@ def summarize_together(*reports: Report, **where: Unpack[Where]) -> list[Summary
     return _pages_of(reports, where, _joint, summarize)
 
 
-def _joint(found: Together) -> Summary:
-    page, rows = summarize(found.base), joined_of(found)
+def _joint(group: Together) -> Summary:
+    page, rows = summarize(group.base), joined_of(group)
     return replace(
         page,
         kind="joint",
-        tables=with_late(page.tables, found.base, found.given[1:]),
-        others=[one.meta for one in found.given[1:]],
+        tables=with_late(page.tables, group.base, group.given[1:]),
+        others=[one.meta for one in group.given[1:]],
         joined=rows,
-        gains=gains_among(rows, found.ncu) if found.ncu is not None else None,
-        outside={other.meta.tool: _outside(found.base, other) for other in found.reports[1:]},
+        gains=gains_among(rows, group.ncu) if group.ncu is not None else None,
+        outside={other.meta.tool: _outside(group.base, other) for other in group.reports[1:]},
     )
 
 
@@ -238,11 +240,11 @@ def overviews_together(
     return _pages_of(reports, where, partial(_overview, first_page), first_page)
 
 
-def _overview(first_page: Callable[..., Summary], found: Together) -> Summary:
-    ncu, rows = found.ncu, cache(partial(joined_of, found))
-    page = first_page(found.base, beside=ncu and (lambda kernels: proven_causes.slow_kernels(rows(), ncu, kernels)))
-    others, joined = [one.meta for one in found.given[1:]], rows() if page.steady is None else None
-    return replace(page, others=others, joined=joined, tables=with_late(page.tables, found.base, found.given[1:]))
+def _overview(first_page: Callable[..., Summary], group: Together) -> Summary:
+    ncu, rows = group.ncu, cache(partial(joined_of, group))
+    page = first_page(group.base, beside=ncu and (lambda kernels: proven_causes.slow_kernels(rows(), ncu, kernels)))
+    others, joined = [one.meta for one in group.given[1:]], rows() if page.steady is None else None
+    return replace(page, others=others, joined=joined, tables=with_late(page.tables, group.base, group.given[1:]))
 
 
 def _pages_of(
@@ -252,16 +254,16 @@ def _pages_of(
 
     Reports of other programs, which share no kernel with any, are joined to none.
     """
-    found = together("joined", reports, where)
-    beside = dict.fromkeys(one for each in found for one in each.given[1:])
-    others = [one for one in beside if not any(_may_be_one_program(each.base.whole, one) for each in found)]
+    groups = together("joined", reports, where)
+    beside = dict.fromkeys(one for each in groups for one in each.given[1:])
+    others = [one for one in beside if not any(_may_be_one_program(each.base.whole, one) for each in groups)]
     if others:
-        found = together("joined", [one for one in reports if one not in others], where)
-    joining = [len(each.reports) > 1 and "kernel" in each.base.kinds for each in found]
-    joined = {one for each, joins in zip(found, joining, strict=True) if joins for one in each.given}
-    alone = [one for each in found for one in each.given[1:] if one not in joined]
+        groups = together("joined", [one for one in reports if one not in others], where)
+    joining = [len(each.reports) > 1 and "kernel" in each.base.kinds for each in groups]
+    joined = {one for each, joins in zip(groups, joining, strict=True) if joins for one in each.given}
+    alone = [one for each in groups for one in each.given[1:] if one not in joined]
     alone += [one if one.meta.timeless else one.narrow(**where) for one in others]
-    pages = [joint(each) if joins else page(each.base) for each, joins in zip(found, joining, strict=True)]
+    pages = [joint(each) if joins else page(each.base) for each, joins in zip(groups, joining, strict=True)]
     return pages + [summarize_counters(one) if one.meta.timeless else page(one) for one in dict.fromkeys(alone)]
 
 
