@@ -278,14 +278,16 @@ def _inputs_then(report: Report, asked: Configuration, calls: pl.DataFrame) -> p
 
 def _calls_then(report: Report, asked: Configuration, calls: pl.DataFrame) -> pl.DataFrame:
     """The calls with the work that they would have, type_now, and most of :data:`_THEN`."""
-    told, keys = _inputs_then(report, asked, calls), ["name", "input_shapes", "input_types"]
-    other = calls.join(told, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    inputs, keys = _inputs_then(report, asked, calls), ["name", "input_shapes", "input_types"]
+    other = calls.join(inputs, on=keys, how="left", nulls_equal=True, maintain_order="left")
     now = {"type_now": pl.col("type").cast(pl.String), "roof_ns_now": pl.col("roof_ns")}
     other = other.with_columns(input_shapes="shapes", input_types="types", **now)
-    known = with_models(other.drop(*WORK))
+    modelled = with_models(other.drop(*WORK))
     in_full = pl.lit(asked.dtype == "fp32") & (pl.col("group") == "attention")  # runs on tensor cores, too
     kind = pl.when(in_full).then(pl.lit("tf32")).otherwise(pl.lit(asked.dtype, dtype=pl.String))
-    return known.with_columns(type=pl.when((pl.col("flop") > 0) & pl.col("retyped")).then(kind).otherwise("type_now"))
+    return modelled.with_columns(
+        type=pl.when((pl.col("flop") > 0) & pl.col("retyped")).then(kind).otherwise("type_now")
+    )
 
 
 #: What a kernel takes whatever its work (ns): its launch on the device, and its last wave.
@@ -337,9 +339,9 @@ def factors(report: Report, asked: Configuration) -> pl.DataFrame:
     ]
     reached = pl.when(pl.col("group") == "attention").then(reaches[0] / reaches[1]).fill_null(1.0)
     apart = pl.when(now_type.ne_missing(then_type)).then(_TYPES_APART).otherwise(1.0)
-    told = then.select("device", "call", "most", "roof_ns_now", reached=reached, apart=apart, took_ns="dur_ns")
+    of_calls = then.select("device", "call", "most", "roof_ns_now", reached=reached, apart=apart, took_ns="dur_ns")
     each = work.join(
-        pl.concat([told, *roofs], how="horizontal"), on=["device", "call"], how="left", maintain_order="left"
+        pl.concat([of_calls, *roofs], how="horizontal"), on=["device", "call"], how="left", maintain_order="left"
     )
     return _between(each, fixed_ns=0 if asked == Configuration(asked.gpu) else _FIXED_NS)
 

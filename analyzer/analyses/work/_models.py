@@ -245,9 +245,9 @@ def _convolution(call: Call) -> Work | None:
     wanted = re.findall("True|False", call.value(places.mask or 0))[:2].count("True")
     times = 1 if gradient is None else max(wanted, 1)
     single = gradient is None and not turned and weight.shape[1] == data.shape[1]
-    known = MODEL if call.values or call.result else BOUND
+    certainty = MODEL if call.values or call.result else BOUND
     moved = _bytes(result) + times * _bytes(data, weight)
-    return Work(times * product.flop, moved, product if single else None, known)
+    return Work(times * product.flop, moved, product if single else None, certainty)
 
 
 def _result(call: Call, places: _Convolution, data: Tensor, weight: Tensor, *, turned: bool) -> Tensor | None:
@@ -343,8 +343,8 @@ def _attention(call: Call) -> Work | None:
     out = math.prod(query.shape[:-1]) * value.shape[-1] * query.element_bytes
     wrote = 0 if places.backward and call.name.startswith("flash_attn") else out  # it is given what it writes
     wrote = _bytes(query, key, value) if places.backward and wrote else wrote
-    known = BOUND if unknown or causal is None else MODEL
-    return Work(kept * flop_of_pair, _read(call) + wrote, None if known == BOUND else pairs, known)
+    certainty = BOUND if unknown or causal is None else MODEL
+    return Work(kept * flop_of_pair, _read(call) + wrote, None if certainty == BOUND else pairs, certainty)
 
 
 # What reads and writes tensors of known shapes, and computes little with each element.
@@ -483,21 +483,21 @@ _MODELS: Final[dict[str, _Model]] = {
 
 
 @lru_cache(maxsize=4096)
-def work_of(name: str, inputs: tuple[str | None, ...], said: KernelName, element_bytes: int | None) -> Work | None:
+def work_of(name: str, inputs: tuple[str | None, ...], kernel: KernelName, element_bytes: int | None) -> Work | None:
     """The work of one call of an operator.
 
     Args:
         name: Such as ``aten::mm``.
         inputs: Shapes, types, strides and values of its inputs, JSON lists as recorded; what made each, as ranges of
             nsys say where one tensor is two inputs; the shape of the result. None for what was not recorded.
-        said: The name of the longest of its kernels.
+        kernel: The name of the longest of its kernels.
         element_bytes: Bytes of an element where types do not tell.
 
     Returns:
         None for an operator without a model, or without what its model needs.
     """
-    model = _MODELS.get(name, _elementwise if is_elementwise(said) or name in _WRITES_ALONE else None)
-    if model is None and said.library == "inductor" and said.kind != "template":
+    model = _MODELS.get(name, _elementwise if is_elementwise(kernel) or name in _WRITES_ALONE else None)
+    if model is None and kernel.library == "inductor" and kernel.kind != "template":
         model = _compiled
     shapes, types, strides, values, made_by, result = (*inputs, None, None)[:6]
     tensors = [] if model is None else inputs_of(shapes, types, strides, element_bytes)
@@ -508,36 +508,38 @@ def work_of(name: str, inputs: tuple[str | None, ...], said: KernelName, element
         if maker in makers[:at] and not maker.startswith("(0,"):  # read with the first one
             tensors[at] = [one._replace(stored=0) for one in tensors[at]]
     texts = [one if isinstance(one, str) else json.dumps(one) for one in parsed(values)]
-    work = model(Call(name, tensors, texts, said.causal, tuple(parsed(result))))
+    work = model(Call(name, tensors, texts, kernel.causal, tuple(parsed(result))))
     return work if work is None or max(work.flop, work.bytes) <= LARGEST else None
 
 
-def executed_flop(tiled: Product | Pairs, said: KernelName) -> int | None:
+def executed_flop(tiled: Product | Pairs, kernel: KernelName) -> int | None:
     """The FLOPs of a product or of attention whose tiles are filled up; None where the kernel's name tells no tile.
 
     Blocks of a cluster work together, so that their number is a multiple of the cluster's.
     """
-    if len(said.tile) < 2:  # noqa: PLR2004
+    if len(kernel.tile) < 2:  # noqa: PLR2004
         return None
     if isinstance(
         tiled, Pairs
     ):  # queries and keys that one block sees begin and end with a multiple of the larger side
-        side = 2 * said.tile[0] if said.library == "cudnn" else max(said.tile[:2])  # two warpgroups, a tile each
+        side = 2 * kernel.tile[0] if kernel.library == "cudnn" else max(kernel.tile[:2])  # two warpgroups, a tile each
         queries, keys = (_filled(one, side) for one in (tiled.queries, tiled.keys))
         blocks = queries // side
         pairs = sum(min(keys, (block + 1) * side) * side for block in range(blocks)) if tiled.causal else queries * keys
         return pairs * tiled.flop
-    across, down = (*said.cluster, 1, 1)[:2]
-    m, n = _filled(tiled.m, said.tile[0] * across), _filled(tiled.n, said.tile[1] * down)
-    k = _filled(tiled.k, said.tile[2]) if len(said.tile) > 2 else tiled.k  # noqa: PLR2004
+    across, down = (*kernel.cluster, 1, 1)[:2]
+    m, n = _filled(tiled.m, kernel.tile[0] * across), _filled(tiled.n, kernel.tile[1] * down)
+    k = _filled(tiled.k, kernel.tile[2]) if len(kernel.tile) > 2 else tiled.k  # noqa: PLR2004
     return Product(m, n, k, tiled.batch).flop
 
 
-def tiles_of(product: Product, said: KernelName) -> int | None:
+def tiles_of(product: Product, kernel: KernelName) -> int | None:
     """How many tiles the results of a product have; None where the kernel's name tells no tile."""
-    if len(said.tile) < 2:  # noqa: PLR2004
+    if len(kernel.tile) < 2:  # noqa: PLR2004
         return None
-    tiles = math.prod(-(-length // tile) for length, tile in zip(product[:2], said.tile, strict=False)) * product.batch
+    tiles = (
+        math.prod(-(-length // tile) for length, tile in zip(product[:2], kernel.tile, strict=False)) * product.batch
+    )
     return tiles if tiles <= LARGEST else None
 
 

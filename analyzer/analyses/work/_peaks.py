@@ -23,13 +23,13 @@ def gpu_called(name: str) -> str:
     Raises:
         UnknownNameError: No GPU whose peaks are known is called so.
     """
-    every = gpus_with_peaks()
+    gpus = gpus_with_peaks()
     part = re.compile(rf"(?i)\b{re.escape(name)}\b")
-    words = [one for one in every if re.search(r"\d", name) and part.search(one)]
-    found = [one for one in every if one.casefold() == name.casefold()] + words
-    if not found:
-        raise UnknownNameError.of("GPU with known peaks", name, every)
-    return found[0]
+    words = [one for one in gpus if re.search(r"\d", name) and part.search(one)]
+    matches = [one for one in gpus if one.casefold() == name.casefold()] + words
+    if not matches:
+        raise UnknownNameError.of("GPU with known peaks", name, gpus)
+    return matches[0]
 
 
 def peaks(devices: pl.DataFrame) -> pl.DataFrame:

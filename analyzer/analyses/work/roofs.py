@@ -90,7 +90,7 @@ def roofs(report: Report) -> pl.DataFrame:
     )
     seconds, modelled = pl.col("exclusive_ns").clip(lower_bound=1) / 1e9, pl.col("known").is_not_null()
     timed = modelled & pl.col("bound").is_not_null()
-    found = sums.with_columns(
+    rows = sums.with_columns(
         flop_per_s=pl.when(modelled).then(pl.col("flop") / seconds),
         bytes_per_s=pl.when(modelled).then(pl.col("bytes") / seconds),
         dram_bytes_per_s=pl.when(pl.col("moved_ns") > 0).then(pl.col("moved") * 1e9 / pl.col("moved_ns")),
@@ -101,7 +101,7 @@ def roofs(report: Report) -> pl.DataFrame:
         distance_ns=pl.when(timed).then("distance_ns"),
     )
     order = ["distance_ns", "exclusive_ns", *_KEYS]
-    return TABLE.select(_with_reached(report, found)).sort(
+    return TABLE.select(_with_reached(report, rows)).sort(
         order, descending=[True, True, *(False for _ in _KEYS)], nulls_last=True
     )
 
@@ -213,18 +213,18 @@ def mfu(report: Report) -> pl.DataFrame:
         pl.when(named).then(one).fill_null(0) * part for one in (pl.col("flop"), pl.coalesce("executed_flop", "flop"))
     )
     at_peak, peak = flop * 1e9 / pl.col("flop_per_s"), pl.col("flop_per_s").is_not_null()
-    known, whole = pl.col("exclusive_ns").filter(pl.col("known").is_not_null()).sum(), pl.col("exclusive_ns").sum()
+    known_ns, whole = pl.col("exclusive_ns").filter(pl.col("known").is_not_null()).sum(), pl.col("exclusive_ns").sum()
     sums = peaked.group_by("device").agg(
         flop=flop.sum().cast(pl.Int64, strict=False),
         executed_flop=executed.sum().cast(pl.Int64, strict=False),
         at_peak_ns=pl.when(flop.filter(peak).sum() >= _NEARLY_ALL * flop.sum()).then(at_peak.sum()),
         once=1 - at_peak.filter("again").sum() / at_peak.sum().clip(lower_bound=1),
-        known_share=pl.when(whole > 0).then(known / whole),
+        known_share=pl.when(whole > 0).then(known_ns / whole),
     )
     spans = windows(report).select("device", window_ns=pl.col("end") - pl.col("start"))
-    found = spans.join(sums, on="device", how="left")
+    devices = spans.join(sums, on="device", how="left")
     window = pl.col("window_ns").clip(lower_bound=1)
-    timed = found.with_columns(flop_per_s=pl.col("flop") * 1e9 / window, flop_share=pl.col("at_peak_ns") / window)
+    timed = devices.with_columns(flop_per_s=pl.col("flop") * 1e9 / window, flop_share=pl.col("at_peak_ns") / window)
     timed = timed.with_columns(model_flop_share=pl.col("flop_share") * pl.col("once"))
     return MFU.select(timed).sort("device")
 

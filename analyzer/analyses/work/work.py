@@ -137,8 +137,8 @@ def work(report: Report) -> pl.DataFrame:
     calls = required_calls(report, TABLE)
     unknown = calls.filter((pl.col("group") == "products") & pl.col("flop").is_null())
     bounds = most_elements(report, unknown)
-    told = calls.join(bounds, on="event_id", how="left", maintain_order="left", validate="1:1")
-    return TABLE.select(told).sort("start_ns", "event_id")
+    calls = calls.join(bounds, on="event_id", how="left", maintain_order="left", validate="1:1")
+    return TABLE.select(calls).sort("start_ns", "event_id")
 
 
 #: GPUs before those whose kernels of products may each compute several tiles.
@@ -151,9 +151,9 @@ def most_elements(report: Report, products: pl.DataFrame) -> pl.DataFrame:
     A block computes a tile, but of persistent kernels, whose grid says nothing of their tiles.
     """
     names = products.get_column("kernel").unique()
-    said = [(name, decode(name)) for name in names.drop_nulls()]
+    decoded_names = [(name, decode(name)) for name in names.drop_nulls()]
     tiles = pl.DataFrame(
-        [(name, *(one.tile[:2] if len(one.tile) > 1 else (None, None)), one.arch) for name, one in said],
+        [(name, *(one.tile[:2] if len(one.tile) > 1 else (None, None)), one.arch) for name, one in decoded_names],
         schema={"kernel": pl.String, "tile_m": pl.Int64, "tile_n": pl.Int64, "arch": pl.String},
         orient="row",
     )
@@ -196,15 +196,15 @@ def calls_with_work(report: Report) -> pl.DataFrame:
 def _as_measured(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     """Calls with what was measured of them, in the place of work that no model tells."""
     kernels = operations_by_call(report).filter(pl.col("bucket") == "kernel") if _is_measured(report) else None
-    found = _with_measured(report, calls, kernels)
+    calls = _with_measured(report, calls, kernels)
     counted = pl.col("measured").is_in([EXACT, ALIKE])
     whole = pl.col("dram_bytes", "counted_flop").cast(pl.Int64, strict=False)
-    found = found.with_columns(whole, pl.col("type", "measured").cast(pl.String))
+    calls = calls.with_columns(whole, pl.col("type", "measured").cast(pl.String))
     memory = (pl.col("group") == "memory").fill_null(value=True)  # that no name says is more
     alone = pl.col("known").is_null() & pl.col("dram_bytes").is_not_null()
     chosen = (pl.col("known") == BOUND) & memory & counted
     flop = pl.coalesce("counted_flop", pl.when(memory & ~counted).then(0))
-    return found.with_columns(
+    return calls.with_columns(
         flop=pl.when(alone).then(flop).otherwise("flop"),
         executed_flop=pl.coalesce(pl.when(~memory & counted).then("counted_flop"), "executed_flop",
                                   pl.when(~memory).then("counted_flop")),
@@ -219,8 +219,8 @@ def with_roofs(calls: pl.DataFrame, devices: pl.DataFrame, *, clocked: bool = Fa
 
     With `clocked` at the recorded clock of the SMs (clock_hz), where there is one.
     """
-    known = calls.drop("roof_ns", "bound", "compute_ns", "dram_ns", strict=False)
-    of_type = known.with_columns(pl.col("type").cast(pl.String)).join(
+    calls = calls.drop("roof_ns", "bound", "compute_ns", "dram_ns", strict=False)
+    of_type = calls.with_columns(pl.col("type").cast(pl.String)).join(
         peaks(devices), on=["device", "type"], how="left", maintain_order="left"
     )
     if clocked:
@@ -233,9 +233,9 @@ def with_roofs(calls: pl.DataFrame, devices: pl.DataFrame, *, clocked: bool = Fa
     both = pl.col("compute_ns").is_not_null() & pl.col("memory_ns").is_not_null()
     roof = pl.when(both).then(pl.max_horizontal("compute_ns", "memory_ns").ceil()).cast(pl.Int64, strict=False)
     longer = pl.when(pl.col("compute_ns") > pl.col("memory_ns")).then(pl.lit("compute")).otherwise(pl.lit("memory"))
-    found = timed.with_columns(roof_ns=roof, bound=pl.when(both).then(longer))
+    bounded = timed.with_columns(roof_ns=roof, bound=pl.when(both).then(longer))
     dram_ns = pl.col("bytes") * 1e9 / pl.col("bytes_per_s")
-    return found.with_columns(dram_ns=dram_ns).drop("flop_per_s", "bytes_per_s", "cache_bytes", "memory_ns")
+    return bounded.with_columns(dram_ns=dram_ns).drop("flop_per_s", "bytes_per_s", "cache_bytes", "memory_ns")
 
 
 @once_per_report
@@ -292,8 +292,8 @@ def operations_by_call(report: Report) -> pl.DataFrame:
     numbers = inside.select(
         "row", captured="operator", number=first - pl.struct("operator", launch).rank("dense").cast(pl.Int64)
     )
-    known = ran.join(numbers, on="row", how="left", maintain_order="left")
-    return known.with_columns(
+    numbered = ran.join(numbers, on="row", how="left", maintain_order="left")
+    return numbered.with_columns(
         operator=pl.coalesce("captured", "operator"),
         call=pl.coalesce("number", "call"),
         told=pl.when(pl.col("captured").is_not_null()).then(_CAPTURE).otherwise("told"),
@@ -315,7 +315,7 @@ def _calls(report: Report) -> pl.DataFrame:
         pl.col("dur_ns", "exclusive_ns", "inside_ns").sum(),
     )
     sources = {_SELF: report, _CAPTURE: capture_source(report), _BESIDE: shapes_beside(report)}
-    parts = [(source, calls.filter(told=told)) for told, source in sources.items() if source is not None]
+    parts = [(source, calls.filter(told=where)) for where, source in sources.items() if source is not None]
     return pl.concat([_described(part, source) for source, part in parts if len(part) or source is report])
 
 
@@ -339,8 +339,8 @@ def _described(calls: pl.DataFrame, source: Report) -> pl.DataFrame:
         op_id=pl.col("name").str.extract(_OP_ID).cast(pl.Int64, strict=False),
     )
     convolves = pl.col("name").str.contains("convolution") & pl.col("input_values").is_null()
-    asked = by_range.select(pl.when(convolves).then("op_id").alias("op_id")).to_series()
-    return by_range.with_columns(result=_results(source, asked)).drop("op_id")
+    op_ids = by_range.select(pl.when(convolves).then("op_id").alias("op_id")).to_series()
+    return by_range.with_columns(result=_results(source, op_ids)).drop("op_id")
 
 
 def _results(source: Report, made_by: pl.Series) -> pl.Series:
@@ -351,8 +351,8 @@ def _results(source: Report, made_by: pl.Series) -> pl.Series:
     users = names.select(pl.col("name").str.extract_groups(_FIRST_INPUT)).unnest("name").drop_nulls()
     users = users.with_columns(pl.col("op_id").cast(pl.Int64, strict=False)).unique("op_id", maintain_order=True)
     levels = [made_by.to_frame("op_id").select(pl.col("op_id") - level) for level in range(_LEVELS)]
-    found = [level.join(users, on="op_id", how="left", maintain_order="left")["result"] for level in levels]
-    return pl.select(pl.coalesce(found)).to_series()
+    results = [level.join(users, on="op_id", how="left", maintain_order="left")["result"] for level in levels]
+    return pl.select(pl.coalesce(results)).to_series()
 
 
 WORK: Final[dict[str, pl.DataType | type[pl.DataType]]] = {
@@ -373,28 +373,28 @@ def with_models(calls: pl.DataFrame) -> pl.DataFrame:
     keys = ["name", "kernel", *inputs]
     calls = calls.with_columns(alike=mixed(keys))
     distinct = calls.select("alike", *keys).unique("alike", keep="first", maintain_order=True)
-    told = distinct.drop("alike").iter_rows()
-    rows = [_modelled(name or "", kernel or "", tuple(inputs)) for name, kernel, *inputs in told]
+    entries = distinct.drop("alike").iter_rows()
+    rows = [_modelled(name or "", kernel or "", tuple(inputs)) for name, kernel, *inputs in entries]
     modelled = distinct.select("alike").hstack(pl.DataFrame(rows, schema=WORK, orient="row"))
     return calls.join(modelled, on="alike", how="left", maintain_order="left").drop("alike")
 
 
 def _modelled(name: str, kernel: str, inputs: tuple[str | None, ...]) -> tuple[object, ...]:
     """The columns :data:`WORK` of one kind of call."""
-    said = decode(kernel)
+    kernel_name = decode(kernel)
     opaque = _OPAQUE.search(kernel)
-    in_name = (*said.input_types, said.output_type or ("f16" if _CUDNN_HALF.search(kernel) else ""))[0]
-    work = work_of(name, inputs, said, int(opaque[1]) if opaque else ELEMENT_BYTES.get(in_name))
+    in_name = (*kernel_name.input_types, kernel_name.output_type or ("f16" if _CUDNN_HALF.search(kernel) else ""))[0]
+    work = work_of(name, inputs, kernel_name, int(opaque[1]) if opaque else ELEMENT_BYTES.get(in_name))
     # a complex product is four real ones, of a type that no peak is of
-    kind = _type_of(in_name, inputs[1], tensor_core=bool(said.tensor_core))
-    sparse = said.library == "cusparse"  # the shapes are of the whole matrices
+    kind = _type_of(in_name, inputs[1], tensor_core=bool(kernel_name.tensor_core))
+    sparse = kernel_name.library == "cusparse"  # the shapes are of the whole matrices
     if work is None or sparse or (work.flop and "complex" in (inputs[1] or "")):
-        return (kind, _OF_FAMILY.get(said.family), *(None,) * (len(WORK) - 2))
-    executed = None if work.tiled is None else executed_flop(work.tiled, said)
+        return (kind, _OF_FAMILY.get(kernel_name.family), *(None,) * (len(WORK) - 2))
+    executed = None if work.tiled is None else executed_flop(work.tiled, kernel_name)
     executed = None if executed is None or executed > LARGEST else executed
     product = work.tiled if isinstance(work.tiled, Product) else None
     sides = None if product is None or max(product) > LARGEST else [*product]
-    tiles = None if sides is None or product is None else tiles_of(product, said)
+    tiles = None if sides is None or product is None else tiles_of(product, kernel_name)
     group = next((group for word, group in _GROUP_WORDS if word in name), "products") if work.flop else "memory"
     return (kind, group, work.flop, executed, work.bytes, work.known, sides, tiles)
 
@@ -445,12 +445,12 @@ def _with_measured(report: Report, calls: pl.DataFrame, kernels: pl.DataFrame | 
         return pl.when(pl.col(name).count() == pl.len()).then(value)
 
     of_each = launched.join(figures, on="event_id", how="left", maintain_order="left").group_by(_CALL)
-    known = of_each.agg(
+    sums = of_each.agg(
         *(of_all(name, pl.col(name).sum()) for name in ("counted_flop", "dram_bytes")),
         pl.col("counted_type", "clock_hz").get(pl.col("dur_ns").arg_max()),
         of_all("measured", pl.col("measured").max()),
     ).filter(pl.any_horizontal(pl.col("counted_flop", "dram_bytes").is_not_null()))
-    return calls.join(known, on=_CALL, how="left", maintain_order="left")
+    return calls.join(sums, on=_CALL, how="left", maintain_order="left")
 
 
 def _counted(report: Report, launched: pl.DataFrame) -> Iterator[pl.DataFrame]:
@@ -485,11 +485,11 @@ def _counted(report: Report, launched: pl.DataFrame) -> Iterator[pl.DataFrame]:
     sure = pairs.filter(pl.col("match").is_in(["exact", "shape"])).join(alike, left_on="right", right_on="group")
     times = kernel_groups(base).select("group", "count", steady=pl.col("high") <= _SAME_NS * pl.col("low"))
     own = grouped_kernels(base).select("event_id", left="group").join(launched, on="event_id")
-    told = own.join(sure, on="left").join(times, left_on="left", right_on="group")
+    launches = own.join(sure, on="left").join(times, left_on="left", right_on="group")
     known = pl.col("shapes").is_not_null().all() & (pl.struct("op", "shapes").n_unique() == 1)
     same = known.over("left") | (pl.col("seen") == pl.col("count"))
     how = pl.when(same).then(pl.lit(EXACT)).when("steady").then(pl.lit(ALIKE))
-    others = told.select("event_id", "counted_flop", "dram_bytes", "counted_type", measured=how)
+    others = launches.select("event_id", "counted_flop", "dram_bytes", "counted_type", measured=how)
     yield others.drop_nulls("measured")
 
 
