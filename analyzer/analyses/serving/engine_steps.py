@@ -303,14 +303,14 @@ def timed_steps(report: Report) -> pl.DataFrame:
     Columns: those of the table engine_steps, and gpu_ns: of the time of the step and the gap before it, the GPU's own.
     """
     marks = engine_marks(report).with_columns(index=pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over("process_id"))
-    found = _with_gaps(_on_devices(report, marks.with_row_index("mark"))).with_row_index("step")
-    pieces = step_pieces(report, found) if found.height else pl.DataFrame(schema=_PIECE)
+    steps = _with_gaps(_on_devices(report, marks.with_row_index("mark"))).with_row_index("step")
+    pieces = step_pieces(report, steps) if steps.height else pl.DataFrame(schema=_PIECE)
     of_gpu = pl.sum_horizontal(f"{bucket}_ns" for bucket in _OF_GPU)
     sums = _ledgers(pieces).select("step", "busy_ns", "gap_busy_ns", gpu_ns=of_gpu)
-    told = found.join(sums, on="step", how="left", maintain_order="left")
-    told = told.join(_causes(pieces), on="step", how="left", maintain_order="left")
+    timed = steps.join(sums, on="step", how="left", maintain_order="left")
+    timed = timed.join(_causes(pieces), on="step", how="left", maintain_order="left")
     spent, before = pl.col("gap_ns").fill_null(0) + pl.col("dur_ns"), pl.col("gap_ns").is_not_null()
-    return told.with_columns(
+    return timed.with_columns(
         pl.col("busy_ns", "gpu_ns").fill_null(0),
         gap_busy_ns=pl.when(before).then(pl.col("gap_busy_ns").fill_null(0)),
         tokens_per_s=rate(pl.col("tokens"), spent),
@@ -331,8 +331,8 @@ def _on_devices(report: Report, marks: pl.DataFrame) -> pl.DataFrame:
     replayed = graph_call(report, inside.get_column("call_name"))
     by_row = pl.col("name").cast(pl.String).str.contains(_BLOCK_PER_ROW)
     ran = pl.col("end") - pl.col("start")
-    told = inside.with_columns(names.alias("of_capture"), ran=ran, inside=ran * replayed)
-    sums = told.group_by("mark", "device").agg(
+    timed = inside.with_columns(names.alias("of_capture"), ran=ran, inside=ran * replayed)
+    sums = timed.group_by("mark", "device").agg(
         low=pl.col("start").min(),
         high=pl.col("end").max(),
         part=pl.col("inside").sum() / pl.col("ran").sum().clip(1),
@@ -361,9 +361,9 @@ def _padded(report: Report, steps: pl.DataFrame) -> pl.DataFrame:
     rows = pl.when(counts, pl.col("rows") >= requests, pl.col("tokens") == requests)
     one_size = pl.col("graph").is_not_null() & (pl.col("above").n_unique().over(*keys, "graph") == 1)
     one_graph = pl.col("graph").drop_nulls().n_unique().over(*keys, "above") == 1
-    told = pl.coalesce(rows.then("rows"), pl.when(one_size & one_graph).then("above"))
+    batch = pl.coalesce(rows.then("rows"), pl.when(one_size & one_graph).then("above"))
     return steps.with_columns(above).with_columns(
-        padded=pl.coalesce("padded", "of_capture", pl.when(replays).then(told))
+        padded=pl.coalesce("padded", "of_capture", pl.when(replays).then(batch))
     )
 
 

@@ -92,8 +92,8 @@ def _steps(steps: pl.DataFrame) -> pl.DataFrame:
         pl.col("label", "kind", "context_tokens").first(), start=pl.col("start_ns").min(), end=ended.max()
     )
     # ranks of one engine take the same steps: of these the first is read
-    said = spans.sort("index").group_by("process_id").agg(pl.coalesce("label", "kind").str.join("\n").alias("steps"))
-    first = said.sort("process_id").unique("steps", keep="first")
+    texts = spans.sort("index").group_by("process_id").agg(pl.coalesce("label", "kind").str.join("\n").alias("steps"))
+    first = texts.sort("process_id").unique("steps", keep="first")
     spans = spans.join(first, on="process_id", how="semi", nulls_equal=True)
     spans = spans.sort("start", "end").with_columns(end=pl.min_horizontal("end", pl.col("start").shift(-1)))
     reads = pl.when(pl.col("kind") == PREFILL).then(pl.coalesce("context_tokens", 1)).otherwise("context_tokens")
@@ -127,13 +127,13 @@ def _with_begin(log: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     if readers.is_empty():
         low = starts.search_sorted(own.get_column("arrival_ns")).clip(upper_bound=len(starts) - 1)
         return own.with_columns(low.alias("low"), starts.gather(low).alias("begin"))
-    told = (readers.get_column("start").search_sorted(own.get_column("first")).cast(pl.Int64) - 1).clip(lower_bound=0)
+    at = (readers.get_column("start").search_sorted(own.get_column("first")).cast(pl.Int64) - 1).clip(lower_bound=0)
     read, prompts = readers.get_column("reads").cum_sum(), own.get_column("prompt_tokens").cum_sum()
     if not prompts.has_nulls() and len(prompts):
         whole = read.search_sorted(prompts).clip(upper_bound=len(read) - 1)  # where its last part is read
         part = read.search_sorted(prompts - own.get_column("prompt_tokens") + 1).clip(upper_bound=len(read) - 1)
-        told = pl.select(pl.when(whole == told).then(part).otherwise(told)).to_series()
-    low = readers.get_column("place").gather(told)
+        at = pl.select(pl.when(whole == at).then(part).otherwise(at)).to_series()
+    low = readers.get_column("place").gather(at)
     return own.with_columns(low.alias("low"), starts.gather(low).alias("begin"))
 
 

@@ -33,8 +33,8 @@ def by_kind(report: Report, operators: pl.DataFrame) -> pl.DataFrame:
     if not rows.get_column("of_kind").count():
         return operators
     sums = rows.with_columns(name=pl.coalesce("of_kind", "name")).group_by("name", maintain_order=True)
-    told = sums.agg(cs.numeric().sum(), (~cs.numeric()).first()).select(operators.columns)
-    return told.sort("exclusive_device_ns", descending=True, maintain_order=True)
+    summed = sums.agg(cs.numeric().sum(), (~cs.numeric()).first()).select(operators.columns)
+    return summed.sort("exclusive_device_ns", descending=True, maintain_order=True)
 
 
 class Served(NamedTuple):
@@ -65,8 +65,8 @@ def served(report: Report, device: int | None = None) -> Served | None:
     if layers is not None:
         sentence += f" In it launches repeat {layers.number} times, {time(layers.ns / layers.number)} each."
     first = _first_to_do(steps.filter(kind=DECODE), idle, graphs, int(kinds.get_column("ns").sum()))
-    told = ". ".join(filter(None, (first, in_words(laws(report.narrow(device=device))))))
-    return Served(tables, sentence, {"engine_steps": told} if told else {})
+    remark = ". ".join(filter(None, (first, in_words(laws(report.narrow(device=device))))))
+    return Served(tables, sentence, {"engine_steps": remark} if remark else {})
 
 
 def _sentence(steps: pl.DataFrame, kinds: pl.DataFrame, idle: pl.DataFrame) -> str:
@@ -78,11 +78,11 @@ def _sentence(steps: pl.DataFrame, kinds: pl.DataFrame, idle: pl.DataFrame) -> s
         )
         for (device,), own in kinds.partition_by("device", as_dict=True, maintain_order=True).items()
     }
-    told = each.values() if len(each) == 1 else [f"GPU {device} {text}" for device, text in sorted(each.items())]
+    parts = each.values() if len(each) == 1 else [f"GPU {device} {text}" for device, text in sorted(each.items())]
     number = steps.drop_nulls("device").select("process_id", "index").n_unique()  # those on several GPUs are one
     whole = max(int(kinds.get_column("ns").sum()), 1)
     engines = ", ".join(steps.get_column("engine").unique(maintain_order=True))
-    text = f"{plural(number, 'step')} of {engines}: {'; '.join(told)}"
+    text = f"{plural(number, 'step')} of {engines}: {'; '.join(parts)}"
     if waited := int(idle.get_column("ns").sum()):
         bucket, culprit = _largest(idle)
         text += f"; between steps the GPU waits {percent(waited / whole)} of their time, most for {MEANINGS[bucket]}"
@@ -130,10 +130,10 @@ def size_to_capture(steps: pl.DataFrame, sizes: pl.DataFrame) -> tuple[int, floa
     rows = steps.filter(pl.col("mode") == GRAPH).join(
         sizes.select("device", "kind", "padded", "per_request_ns"), on=["device", "kind", "padded"]
     )
-    asked = rows.filter(pl.col("requests") < pl.col("padded")).select("kind", "padded", "requests", "per_request_ns")
-    other = asked.select("kind", "padded", size="requests").unique()
+    padded = rows.filter(pl.col("requests") < pl.col("padded")).select("kind", "padded", "requests", "per_request_ns")
+    other = padded.select("kind", "padded", size="requests").unique()
     saved = (pl.col("padded") - pl.col("size")) * pl.col("per_request_ns")
-    tried = asked.join(other, on=["kind", "padded"]).filter(pl.col("requests") <= pl.col("size"))
+    tried = padded.join(other, on=["kind", "padded"]).filter(pl.col("requests") <= pl.col("size"))
     gains = tried.group_by("size").agg(saved.sum().alias("ns")).filter(pl.col("ns") > 0)
     best = gains.sort("ns", "size", descending=[True, False]).head(1)
     return None if best.is_empty() else (best.item(0, "size"), best.item(0, "ns"))

@@ -98,18 +98,18 @@ def step_laws(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report records no device operations.
     """
-    found = laws(report)
-    if found.is_empty():
+    rows = laws(report)
+    if rows.is_empty():
         return TABLE.empty()
-    found = found.join(read_bytes(report), on=_KEYS[:3], how="left", maintain_order="left")
-    found = found.join(memory_roofs(report.devices), on="device", how="left", maintain_order="left")
+    rows = rows.join(read_bytes(report), on=_KEYS[:3], how="left", maintain_order="left")
+    rows = rows.join(memory_roofs(report.devices), on="device", how="left", maintain_order="left")
     of_gpu, per_ns = pl.col("part") == GPU, pl.col("bytes_per_s") / 1e9
-    found = found.with_columns(
+    rows = rows.with_columns(
         reads_bytes=pl.when(of_gpu).then(pl.col("fixed_ns") * per_ns),
         kv_bytes=pl.when(of_gpu).then(pl.col("per_kv_token_ns") * per_ns),
         floor_ns=pl.when(of_gpu).then(memory_ns()),
     )
-    return TABLE.select(found)
+    return TABLE.select(rows)
 
 
 def laws(report: Report) -> pl.DataFrame:
@@ -162,13 +162,13 @@ def timed_parts(report: Report) -> pl.DataFrame:
     n = pl.when(known).then(pl.coalesce("padded", "tokens")).when(counted).then("tokens").otherwise("requests")
     none = pl.lit(None, dtype=pl.Int64)
     on_gpu = steps.with_columns(part=pl.lit(GPU), tokens_are=of, ns="gpu_ns", n=n, kv="kv_tokens")
-    told = {
+    of_host = {
         "part": pl.lit(HOST),
         "tokens_are": pl.lit("requests"),
         "ns": spent - pl.col("gpu_ns"),
         "n": pl.col("requests"),
     }
-    on_host = steps.drop_nulls("gap_ns").with_columns(**told, kv=none)
+    on_host = steps.drop_nulls("gap_ns").with_columns(**of_host, kv=none)
     every = pl.concat([on_gpu, on_host]).sort("device", "kind", "mode", "part", "index")
     return every.select(*_KEYS, "index", "label", "ns", "n", "kv")
 
@@ -236,9 +236,9 @@ def _with_law(steps: pl.DataFrame) -> pl.DataFrame:
     apart = pl.col("ns") - pl.col("law_ns")
     usual = _FAR * _NORMAL * (apart / pl.col("ns")).abs().median()
     slow = (pl.col("ns") > _SLOW * pl.col("law_ns")) & (apart / pl.col("ns") > usual)
-    known = {name: pl.lit(law.get(name), pl.Float64) for name in _COEFFICIENTS}
-    told = pl.concat([timed, steps.filter(ns=0)], how="diagonal")
-    return told.with_columns(slow=slow.fill_null(value=False), **known)
+    coefficients = {name: pl.lit(law.get(name), pl.Float64) for name in _COEFFICIENTS}
+    steps = pl.concat([timed, steps.filter(ns=0)], how="diagonal")
+    return steps.with_columns(slow=slow.fill_null(value=False), **coefficients)
 
 
 def time_at(steps: pl.DataFrame, tokens: float, kv: float) -> float:
@@ -248,9 +248,9 @@ def time_at(steps: pl.DataFrame, tokens: float, kv: float) -> float:
     """
     fixed, slope, of_kv = (steps.item(0, name) or 0.0 for name in _COEFFICIENTS)
     at_sizes = steps.select("n", ns=pl.col("law_ns") - of_kv * pl.col("kv").fill_null(0)).drop_nulls().unique("n")
-    known = at_sizes.sort("n").rows() if steps.item(0, "tokens_are") == PADDED else [(0, fixed)]
-    below = max((one for one in known if one[0] <= tokens), default=known[0])
-    above = min((one for one in known if one[0] >= tokens), default=known[-1])
+    points = at_sizes.sort("n").rows() if steps.item(0, "tokens_are") == PADDED else [(0, fixed)]
+    below = max((one for one in points if one[0] <= tokens), default=points[0])
+    above = min((one for one in points if one[0] >= tokens), default=points[-1])
     if below[0] < above[0]:
         slope = (above[1] - below[1]) / (above[0] - below[0])
     return float(max(below[1] + slope * (tokens - below[0]), 0.0) + of_kv * kv)
@@ -267,12 +267,12 @@ def _coefficients(target: Numbers, times: Numbers, columns: dict[Any, Numbers]) 
     while True:
         scaled = np.stack([column / column.max() for column in chosen.values()], axis=1)
         apart = np.linalg.matrix_rank(scaled, tol=_APART * np.sqrt(len(times))) == len(chosen)
-        found, sureness = _robust(target / times, chosen)
+        coefficients, sureness = _robust(target / times, chosen)
         weak = [name for name in ("kv", "n") if name in chosen and (sureness[name] < _SURE or not apart)]
-        if not weak and min(found.values()) < 0 and len(chosen) > 1:
+        if not weak and min(coefficients.values()) < 0 and len(chosen) > 1:
             weak = [""] if "" in chosen else ["kv"]  # time goes with what is in a step, down to none
         if not weak:
-            return found
+            return coefficients
         chosen.pop(min(weak, key=lambda name: sureness[name]) if apart else weak[0])
         chosen = chosen or {"": columns[""] / times}  # of what is in a step nothing is told
 
@@ -283,25 +283,25 @@ def _robust(target: Numbers, columns: dict[Any, Numbers]) -> tuple[dict[Any, flo
 
     scale = np.array([max(column.max(), 1e-300) for column in columns.values()])
     rows, weights = np.stack([*columns.values()], axis=1) / scale, np.ones(len(target))
-    found, inverse, spread = np.zeros(len(scale)), np.eye(len(scale)), 0.0
+    coefficients, inverse, spread = np.zeros(len(scale)), np.eye(len(scale)), 0.0
     for _ in range(_ROUNDS):
         inverse = np.linalg.pinv(rows.T @ (rows * weights[:, None]))
-        found = inverse @ (rows.T @ (weights * target))
-        apart = np.abs(target - rows @ found)
+        coefficients = inverse @ (rows.T @ (weights * target))
+        apart = np.abs(target - rows @ coefficients)
         spread = max(_NORMAL * float(np.median(apart)), 1e-9)
         weights = np.minimum(1.0, _HUBER * spread / np.maximum(apart, 1e-12))
     errors = np.sqrt(np.maximum(np.diag(inverse), 1e-30)) * spread
     names = [*columns]
-    return dict(zip(names, map(float, found / scale), strict=True)), dict(
-        zip(names, map(float, found / errors), strict=True)
+    return dict(zip(names, map(float, coefficients / scale), strict=True)), dict(
+        zip(names, map(float, coefficients / errors), strict=True)
     )
 
 
 def in_words(laws: pl.DataFrame) -> str:
     """What a decode step, or else a step of the kind with most, takes of the GPU by its law; empty without any."""
-    told = pl.col("per_token_ns").is_not_null() | pl.col("per_kv_token_ns").is_not_null()
-    known = laws.filter(pl.col("part") == GPU, told)
-    first = known.sort("device", pl.col("kind") != DECODE, "count", descending=[False, False, True]).head(1)
+    has_slope = pl.col("per_token_ns").is_not_null() | pl.col("per_kv_token_ns").is_not_null()
+    of_gpu = laws.filter(pl.col("part") == GPU, has_slope)
+    first = of_gpu.sort("device", pl.col("kind") != DECODE, "count", descending=[False, False, True]).head(1)
     return "".join(map(_sentence, first.to_dicts()))
 
 
