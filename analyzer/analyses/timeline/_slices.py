@@ -58,7 +58,7 @@ def lanes(slices: pl.DataFrame) -> pl.Series:
 
 def _placed(slices: pl.DataFrame) -> list[int]:
     """Lanes of slices one by one, each with the ends of what is open in it; only tracks that need it come here."""
-    found: list[int] = []
+    lane_numbers: list[int] = []
     current, open_lanes = None, list[list[int]]()
     for track, start, end in slices.select("track", "start", "end").iter_rows():
         if track != current:
@@ -68,12 +68,12 @@ def _placed(slices: pl.DataFrame) -> list[int]:
                 ends.pop()
             if not ends or ends[-1] >= end:
                 ends.append(end)
-                found.append(number)
+                lane_numbers.append(number)
                 break
         else:
-            found.append(len(open_lanes))
+            lane_numbers.append(len(open_lanes))
             open_lanes.append([end])
-    return found
+    return lane_numbers
 
 
 #: What a track is of, as its events have it.
@@ -174,9 +174,9 @@ def slices(report: Report) -> Slices:
     tracks = [
         Track(row["process_id"], row["thread_id"], row["device"], row["stream"], row["of"], row["lane"]) for row in rows
     ]
-    known = report.processes.select("process_id", "name").drop_nulls().unique("process_id", keep="first")
+    processes = report.processes.select("process_id", "name").drop_nulls().unique("process_id", keep="first")
     return Slices(
-        {(None, process): name for process, name in known.iter_rows()},
+        {(None, process): name for process, name in processes.iter_rows()},
         tracks,
         launched.select("track", "start", "end", "name", "kind", "event_id", "launch", "open"),
         [Counter(process, device, label, "bytes", points) for device, process, label, points in in_use(report)],
@@ -241,17 +241,17 @@ def named_iterations(report: Report) -> pl.DataFrame:
     """The iterations, named and numbered: process_id, start, end, name and kind; none where the report cannot tell."""
     end = pl.col("start_ns") + pl.col("dur_ns")
     try:
-        found = iterations(report)
+        rows = iterations(report)
     except CannotTellError:
-        found = ITERATIONS_TABLE.empty()
-    return found.select("process_id", start="start_ns", end=end, name=pl.format("{} {}", "name", "index"), kind="kind")
+        rows = ITERATIONS_TABLE.empty()
+    return rows.select("process_id", start="start_ns", end=end, name=pl.format("{} {}", "name", "index"), kind="kind")
 
 
-def _beside(found: pl.DataFrame, of: str) -> pl.DataFrame:
+def _beside(rows: pl.DataFrame, of: str) -> pl.DataFrame:
     """Slices that are no events, on tracks of their own: the columns of :func:`_events`."""
     given = {"name": pl.String, "start": pl.Int64, "end": pl.Int64}
     ids = dict.fromkeys(("event_id", "process_id", "thread_id", "device", "stream"), pl.Int64)
-    missing = [pl.lit(None, dtype=kind).alias(name) for name, kind in ids.items() if name not in found.columns]
-    told = [pl.lit(of, dtype=_KIND).alias("kind"), pl.lit(value=False).alias("open"), pl.lit(of).alias("of")]
+    missing = [pl.lit(None, dtype=kind).alias(name) for name, kind in ids.items() if name not in rows.columns]
+    constants = [pl.lit(of, dtype=_KIND).alias("kind"), pl.lit(value=False).alias("open"), pl.lit(of).alias("of")]
     order = ("event_id", "kind", *given, "open", "process_id", "thread_id", "device", "stream", "of")
-    return found.with_columns(*missing, *told).select(order)
+    return rows.with_columns(*missing, *constants).select(order)

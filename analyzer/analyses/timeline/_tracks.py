@@ -168,13 +168,13 @@ class Track(NamedTuple):
 class _Line(NamedTuple):
     """The events of a track: start, end and tone of each in `spans`.
 
-    `told` gives columns of :data:`_TOLD`, those that there are, of some events by their rows in `spans`. It is asked
-    for what is drawn: of a large report a part of the events.
+    `facts_of` gives columns of :data:`_TOLD`, those that there are, of some events by their rows in `spans`. It is
+    asked for what is drawn: of a large report a part of the events.
     """
 
     track: Track
     spans: pl.DataFrame
-    told: Callable[[pl.Series], pl.DataFrame]
+    facts_of: Callable[[pl.Series], pl.DataFrame]
 
 
 @dataclass(frozen=True)
@@ -258,15 +258,15 @@ def _placed(events: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
 
 def _told(events: pl.DataFrame, lines: list[_Line]) -> pl.DataFrame:
     """The events, sorted by track, with name, note, and the row of the launching call in this frame, or null."""
-    found, rows, begin = [pl.DataFrame(schema=_TOLD)], events.get_column("row"), 0
+    frames, rows, begin = [pl.DataFrame(schema=_TOLD)], events.get_column("row"), 0
     for length, track in events.get_column("track").rle().struct.unnest().iter_rows():
-        told = lines[track].told(rows.slice(begin, length))
+        facts = lines[track].facts_of(rows.slice(begin, length))
         begin += length
-        missing = {name: pl.lit(None) for name in _TOLD if name not in told.columns}
-        found.append(told.with_columns(**missing).select(pl.col(name).cast(kind) for name, kind in _TOLD.items()))
-    told = pl.concat(found)
-    launch = positions(told.get_column("event_id"), told.get_column("launch_id")).cast(pl.Int64).alias("launch")
-    return events.drop("row").hstack(told.drop("event_id", "launch_id")).with_columns(launch)
+        missing = {name: pl.lit(None) for name in _TOLD if name not in facts.columns}
+        frames.append(facts.with_columns(**missing).select(pl.col(name).cast(kind) for name, kind in _TOLD.items()))
+    facts = pl.concat(frames)
+    launch = positions(facts.get_column("event_id"), facts.get_column("launch_id")).cast(pl.Int64).alias("launch")
+    return events.drop("row").hstack(facts.drop("event_id", "launch_id")).with_columns(launch)
 
 
 def _lines(report: Report) -> Iterator[_Line]:
@@ -294,10 +294,10 @@ def _lines(report: Report) -> Iterator[_Line]:
     yield from _host(report, several=several)
 
 
-def _line(track: Track, events: pl.DataFrame, told: Callable[[pl.Series], pl.DataFrame] | None = None) -> _Line:
-    """A track of `events`, which have the columns of :data:`_TOLD` themselves unless there is `told`."""
+def _line(track: Track, events: pl.DataFrame, facts_of: Callable[[pl.Series], pl.DataFrame] | None = None) -> _Line:
+    """A track of `events`, which have the columns of :data:`_TOLD` themselves unless there is `facts_of`."""
     spans = events.select("start", pl.max_horizontal("start", "end").alias("end"), pl.col("tone").cast(_TONE))
-    return _Line(track, spans, told or events.__getitem__)
+    return _Line(track, spans, facts_of or events.__getitem__)
 
 
 def _toned(kinds: pl.Series, tones: Sequence[str]) -> pl.Series:
@@ -322,12 +322,12 @@ def _streams(report: Report) -> dict[int, list[tuple[int | None, int | None, pl.
     work = device_operations(report, "stream")
     tone = _toned(work.get_column("bucket"), BUSY_BUCKETS)
     spans = work.select("device", "process_id", "stream", "start", "end", tone=tone).with_row_index("at")
-    found: dict[int, list[tuple[int | None, int | None, pl.DataFrame]]] = {}
+    streams: dict[int, list[tuple[int | None, int | None, pl.DataFrame]]] = {}
     parts = parts_by(spans, ("device", "process_id", "stream"))
     for device, process, number in sorted(parts, key=lambda key: [(one is not None, one) for one in key]):
         own = parts[device, process, number]
-        found.setdefault(device, []).append((process, number, in_order(own, "start")))
-    return found
+        streams.setdefault(device, []).append((process, number, in_order(own, "start")))
+    return streams
 
 
 def _of_operations(report: Report, at: pl.Series, rows: pl.Series) -> pl.DataFrame:
@@ -362,7 +362,7 @@ _HOST: Final = (
 
 def _host(report: Report, *, several: bool) -> Iterator[_Line]:
     """The tracks of the host threads, those of one thread together, the busiest in CUDA calls first."""
-    found: dict[ThreadKey, list[_Line]] = {}
+    lines: dict[ThreadKey, list[_Line]] = {}
     weight: dict[ThreadKey, int] = {}
     for kind, label, tone in _HOST:
         if kind not in report.kinds:
@@ -381,17 +381,17 @@ def _host(report: Report, *, several: bool) -> Iterator[_Line]:
         for process, thread in sorted(parts, key=lambda key: parts[key].item(0, "at")):
             own = parts[process, thread]
             group = f"thread {'?' if thread is None else thread}" + (f" of process {process}" if several else "")
-            told = partial(_of_host, report, kind, own.get_column("at"))
-            found.setdefault((process, thread), []).append(_line(Track(group, label, kind), own, told))
+            facts_of = partial(_of_host, report, kind, own.get_column("at"))
+            lines.setdefault((process, thread), []).append(_line(Track(group, label, kind), own, facts_of))
             weight[process, thread] = weight.get((process, thread), 0) + (own.height if kind == "api" else 1)
-    for key in sorted(found, key=lambda one: -weight[one]):
-        yield from found[key]
+    for key in sorted(lines, key=lambda one: -weight[one]):
+        yield from lines[key]
 
 
 def _of_host(report: Report, kind: str, at: pl.Series, rows: pl.Series) -> pl.DataFrame:
     """Names of events of a host thread; `at` are their rows in all of their kind."""
-    told = report.kind(kind).select("event_id", "name")[at.gather(rows)]
-    return told if kind != "api" else told.with_columns(shown_calls(report, told.get_column("name")).alias("name"))
+    names = report.kind(kind).select("event_id", "name")[at.gather(rows)]
+    return names if kind != "api" else names.with_columns(shown_calls(report, names.get_column("name")).alias("name"))
 
 
 def lanes_of_events(start: pl.Series, end: pl.Series) -> pl.Series:
@@ -404,16 +404,16 @@ def lanes_of_events(start: pl.Series, end: pl.Series) -> pl.Series:
         start: Starts, sorted; of equal ones the longest event first.
         end: Ends.
     """
-    found = pl.Series("lane", [None], dtype=pl.UInt16).new_from_index(0, len(start))
+    lanes = pl.Series("lane", [None], dtype=pl.UInt16).new_from_index(0, len(start))
     rest = pl.DataFrame([start.alias("start"), end.alias("end")]).with_row_index("at")
     free = pl.col("start") >= pl.col("end").cum_max().shift(1)
     for lane in range(MOST_LANES):
         if rest.is_empty():
             break
         own = rest.select(free.fill_null(value=True)).to_series()
-        found = found.scatter(rest.get_column("at").filter(own), lane)
+        lanes = lanes.scatter(rest.get_column("at").filter(own), lane)
         rest = rest.filter(~own)
-    return found
+    return lanes
 
 
 def on_one_clock(timelines: Sequence[tuple[str, int, Timeline]]) -> Timeline:

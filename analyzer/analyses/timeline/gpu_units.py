@@ -59,9 +59,9 @@ TABLE: Final = Table(
 
 
 def _grouped(by: str, doc: str, *keys: Column) -> Table:
-    told, when = (_DEVICE, *keys, *_MEANS), f"--by {by}"
+    all_columns, when = (_DEVICE, *keys, *_MEANS), f"--by {by}"
     telling = (*(key.name for key in keys), *TABLE.telling)
-    return Table("gpu_units", doc, told, when=when, telling=telling)
+    return Table("gpu_units", doc, all_columns, when=when, telling=telling)
 
 
 #: The tables that the groupings give.
@@ -110,15 +110,15 @@ def gpu_units(report: Report, by: str | None = None, **where: Unpack[Where]) -> 
     """
     report = part_of(report, where, TABLE, by, *DEVICE_KINDS)
     form = _FORMS[by] if by else TABLE
-    known = grids(report)
-    if not known:
+    sampled = grids(report)
+    if not sampled:
         raise CannotTellError.without(TABLE.name, report.meta.path, ["gpu_metrics"], report.meta.tool)
     keys = [column.name for column in form.columns[1:] if column not in _MEANS]
     spans = _spans(report, by)
     parts = (
         _of_device(report, form, keys, int(device), own)
         for (device,), own in spans.partition_by("device", as_dict=True).items()
-        if device in known
+        if device in sampled
     )
     return pl.concat([form.empty(), *parts]).sort(
         "device", "total_ns", *keys, descending=[False, True, *(False for _ in keys)]
@@ -132,11 +132,11 @@ def _of_device(report: Report, form: Table, keys: list[str], device: int, spans:
     numbered = spans.join(groups, on=keys, nulls_equal=True, maintain_order="left")
     clipped = numbered.with_columns(pl.col("start", "end").clip(low, high)).filter(pl.col("end") > pl.col("start"))
     sums = means(grids(report)[device], clipped.select("key", "start", "end"))
-    told = sums.join(groups, on="key", maintain_order="left").with_columns(device=pl.lit(device, dtype=pl.Int64))
+    rows = sums.join(groups, on="key", maintain_order="left").with_columns(device=pl.lit(device, dtype=pl.Int64))
     bandwidth = dict(report.devices.select("device", "memory_bandwidth_bytes_per_s").iter_rows()).get(device)
     per_second = pl.lit(bandwidth, dtype=pl.Float64) * pl.col("total_ns") / 1e9
     return form.select(
-        told.with_columns(
+        rows.with_columns(
             dram_read_bytes=_bytes("dram_read_share", per_second),
             dram_write_bytes=_bytes("dram_write_share", per_second),
         )
