@@ -46,15 +46,15 @@ def waited_for(report: Report, device: int, rows: pl.Series) -> pl.Series:
     """
     behind, event = _behind(report, device, rows)
     own, before = facts_of(report, rows, *STREAM), facts_of(report, behind, "name", "device", *STREAM)
-    told = before.select("name", "stream", there="device", process="process_id").with_columns(
+    facts = before.select("name", "stream", there="device", process="process_id").with_columns(
         event.alias("event"),
         own=before.get_column("process_id").eq_missing(own.get_column("process_id")),
         same=before.get_column("context_id").eq_missing(own.get_column("context_id"))
         & (before.get_column("stream") == own.get_column("stream")).fill_null(value=False),
     )
-    texts = told.unique().with_columns(_text(device).cast(pl.Categorical).alias("culprit"))
-    found = told.join(texts, on=told.columns, how="left", nulls_equal=True, maintain_order="left")
-    return found.get_column("culprit")
+    texts = facts.unique().with_columns(_text(device).cast(pl.Categorical).alias("culprit"))
+    named = facts.join(texts, on=facts.columns, how="left", nulls_equal=True, maintain_order="left")
+    return named.get_column("culprit")
 
 
 def _behind(report: Report, device: int, rows: pl.Series) -> tuple[pl.Series, pl.Series]:
@@ -103,12 +103,14 @@ def event_waits(report: Report) -> pl.DataFrame:
     if report.table("event_records").is_empty() or not names_that(report, _STREAM_WAITS.match):
         return nothing
     synced = report.kind("sync").select("event_id", *STREAM, "correlation_id")
-    known = synced.join(report.table("sync_detail").select("event_id", "record_id").drop_nulls(), on="event_id")
+    recorded = synced.join(report.table("sync_detail").select("event_id", "record_id").drop_nulls(), on="event_id")
     asking = _first_of_each(calls_that(report, _STREAM_WAITS.match, *_CALL, at="start_ns"))
-    waiting = known.join(asking, on=list(_CALL)).join(recorded_work(report), on=["process_id", "record_id"])
+    waiting = recorded.join(asking, on=list(_CALL)).join(recorded_work(report), on=["process_id", "record_id"])
     ends = operations(report).get_column("end").gather(waiting.get_column("behind"))
-    given = _submitted(report, waiting).sort("at", "start", "row").select(*STREAM, "row", given="at")
-    held = nearest(waiting.with_columns(ends.alias("ended")), given, ("at", "given"), STREAM, "after").drop_nulls("row")
+    submitted = _submitted(report, waiting).sort("at", "start", "row").select(*STREAM, "row", given="at")
+    held = nearest(waiting.with_columns(ends.alias("ended")), submitted, ("at", "given"), STREAM, "after").drop_nulls(
+        "row"
+    )
     last = held.sort("row", "ended", "behind").unique("row", keep="last", maintain_order=True)
     return pl.concat([nothing, last.select("row", "behind")])
 
@@ -126,19 +128,19 @@ def recorded_work(report: Report) -> pl.DataFrame:
         return nothing
     calls = report.kind("api").select(*_CALL, at="start_ns")
     recording = _first_of_each(calls.join(records.select(_CALL).unique(), on=list(_CALL), how="semi"))
-    made = records.join(recording, on=list(_CALL)).unique(
+    recorded = records.join(recording, on=list(_CALL)).unique(
         ["process_id", "record_id"], keep="first", maintain_order=True
     )
-    given = _submitted(report, made).sort("at", "end", "row").select(*STREAM, given="at", behind="row")
-    found = nearest(made, given, ("at", "given"), STREAM, "strictly before")
-    return found.select("process_id", "record_id", "behind").drop_nulls()
+    submitted = _submitted(report, recorded).sort("at", "end", "row").select(*STREAM, given="at", behind="row")
+    behind = nearest(recorded, submitted, ("at", "given"), STREAM, "strictly before")
+    return behind.select("process_id", "record_id", "behind").drop_nulls()
 
 
 def _submitted(report: Report, used: pl.DataFrame) -> pl.DataFrame:
     """Operations submitted to the streams in `used`: the stream, row, start, end, and at (start of the launch call)."""
     work = operations(report, *STREAM).select(*STREAM, "row", "start", "end")
-    known = work.join(used.select(STREAM).unique(), on=list(STREAM), how="semi", maintain_order="left")
-    return with_facts(report, known, "call_start").rename({"call_start": "at"}).drop_nulls("at")
+    on_streams = work.join(used.select(STREAM).unique(), on=list(STREAM), how="semi", maintain_order="left")
+    return with_facts(report, on_streams, "call_start").rename({"call_start": "at"}).drop_nulls("at")
 
 
 def _first_of_each(calls: pl.DataFrame) -> pl.DataFrame:
@@ -160,11 +162,11 @@ def used_streams(report: Report) -> pl.DataFrame:
     Columns: those keys, number (row index), group (one per device, process and context), type, priority and name (null
     where not recorded). Operations without a stream, such as unified-memory copies, count as a stream that is null.
     """
-    found = distinct(device_operations(report, "context_id", "stream").select(STREAM_KEYS))
-    known = report.table(STREAMS.name)
+    streams = distinct(device_operations(report, "context_id", "stream").select(STREAM_KEYS))
+    recorded = report.table(STREAMS.name)
     group = pl.struct(_CONTEXT).rank("dense").cast(pl.UInt32).alias("group")
-    numbered = found.sort(STREAM_KEYS).with_row_index("number").with_columns(group)
-    return numbered.join(known, on=STREAM_KEYS[1:], how="left", maintain_order="left")
+    numbered = streams.sort(STREAM_KEYS).with_row_index("number").with_columns(group)
+    return numbered.join(recorded, on=STREAM_KEYS[1:], how="left", maintain_order="left")
 
 
 def streamed_operations(report: Report, *facts: str) -> pl.DataFrame:
@@ -245,13 +247,13 @@ def stream_waits(report: Report) -> pl.DataFrame:
         waiting = work.filter(pl.col("ready") < pl.col("start")).drop("end")
         parts.append(nearest(waiting, ended, ("start", "end")).drop_nulls("behind_row"))
     # an operation released by that end begins soon after it; others waited for something else
-    found = pl.concat(parts).filter(pl.col("start") - pl.col("end") < pl.col("end") - pl.col("ready"))
+    waits = pl.concat(parts).filter(pl.col("start") - pl.col("end") < pl.col("end") - pl.col("ready"))
     # both could have run concurrently on the hardware
     kernel, behind_kernel = pl.col("rank") <= _KERNELS, pl.col("behind") <= _KERNELS
-    both = found.filter(kernel & behind_kernel)
+    both = waits.filter(kernel & behind_kernel)
     roomy = both.filter(leaves_room(report, both.get_column("behind_row")))
-    found = pl.concat([found.filter(kernel != behind_kernel), roomy])
-    held = found.with_columns(pl.max_horizontal("ready", "behind_start").alias("start"), ordered(report, found))
+    waits = pl.concat([waits.filter(kernel != behind_kernel), roomy])
+    held = waits.with_columns(pl.max_horizontal("ready", "behind_start").alias("start"), ordered(report, waits))
     return held.select(pl.col(name).cast(dtype) for name, dtype in _WAITS.items()).sort("row")
 
 
@@ -267,8 +269,8 @@ def _ready_operations(report: Report) -> pl.DataFrame:
         return pl.DataFrame()
     work = streamed_operations(report, "call_row", "call_start", "call_end")
     # several operations of one call are nodes of a graph, which has dependencies of its own
-    told = pl.col("call_row").is_not_null() & ~pl.col("call_row").is_duplicated()
-    given = pl.when(told).then(pl.col("call_end") + LATENCY_NS).alias("given")
+    alone = pl.col("call_row").is_not_null() & ~pl.col("call_row").is_duplicated()
+    given = pl.when(alone).then(pl.col("call_end") + LATENCY_NS).alias("given")
     work = work.select("row", "rank", "start", "end", "number", "group", "call_start", given)
     line = work.filter(pl.col("number").is_in(several.implode()) & (pl.col("end") > pl.col("start")))
     before = pl.col("end").cum_max().shift(1).over("number")
@@ -308,28 +310,28 @@ def ordering_calls(report: Report) -> pl.DataFrame:
     return calls_that(report, _ORDERING.search, "process_id", "correlation_id", at="start_ns")
 
 
-def ordered(report: Report, found: pl.DataFrame) -> pl.Series:
+def ordered(report: Report, work: pl.DataFrame) -> pl.Series:
     """Whether one of the :func:`ordering_calls` concerns the stream of each row between `earlier` and `call_start`.
 
     Where `earlier` is null, at any time before `call_start`.
     """
-    asked, line = _with_streams(report, ordering_calls(report)), _on_streams(report, found)
+    calls, line = _with_streams(report, ordering_calls(report)), _on_streams(report, work)
     # a call without a recorded stream may concern any stream of its process
     by_stream = {True: ("process_id", "stream"), False: ("process_id",)}
     last = pl.max_horizontal(
         gathered(own.get_column("at"), as_of(line.select(*by, "at"), own.select(*by, "at")))
         for known, by in by_stream.items()
-        for own in [asked.filter(pl.col("stream").is_not_null() == known)]
+        for own in [calls.filter(pl.col("stream").is_not_null() == known)]
     )
     asked_for = (last >= pl.col("earlier")) | (last.is_not_null() & pl.col("earlier").is_null())
     return line.select(ordered=asked_for.fill_null(value=False)).to_series()
 
 
-def waits_for_events(report: Report, found: pl.DataFrame) -> pl.Series:
+def waits_for_events(report: Report, work: pl.DataFrame) -> pl.Series:
     """Whether the stream of each row is known to wait for an event, asked for between `earlier` and `call_start`."""
     calls = calls_that(report, _STREAM_WAITS.match, *_CALL, at="start_ns").drop_nulls()
-    asked = _with_streams(report, calls).drop_nulls().select("process_id", "stream", "at", asked="at")
-    last = nearest(_on_streams(report, found), asked, ("at", "at"), ["process_id", "stream"])
+    waits = _with_streams(report, calls).drop_nulls().select("process_id", "stream", "at", asked="at")
+    last = nearest(_on_streams(report, work), waits, ("at", "at"), ["process_id", "stream"])
     return last.select(waits=(pl.col("asked") > pl.col("earlier")).fill_null(value=False)).to_series()
 
 
@@ -339,10 +341,10 @@ def _with_streams(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     return calls.join(waits, on=_CALL, how="left").sort("at")
 
 
-def _on_streams(report: Report, found: pl.DataFrame) -> pl.DataFrame:
+def _on_streams(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     """The calls of operations: earlier, at (its start), process_id and stream (of the stream's `number`)."""
-    streams = used_streams(report).select(pl.col("process_id", "stream").gather(found.get_column("number")))
-    return pl.concat([found.select("earlier", at="call_start"), streams], how="horizontal")
+    streams = used_streams(report).select(pl.col("process_id", "stream").gather(work.get_column("number")))
+    return pl.concat([work.select("earlier", at="call_start"), streams], how="horizontal")
 
 
 # Overlap of each stream with all others, or of pairs of streams of one context: overlap, alternation and waits.
