@@ -51,18 +51,18 @@ def _steps(report: Report) -> pl.DataFrame:
     line = line.with_columns(held=(same & ~free.shift(1)).fill_null(value=False))
     inherited = pl.col("device", "memory", "size_bytes", "pool")
     replaced = pl.when(~free & pl.col("held"), alike["device"], alike["memory"]).then(size.shift(1)).otherwise(0)
-    known = line.with_columns(
+    line = line.with_columns(
         pl.when(free & pl.col("held")).then(inherited.shift(1)).otherwise(inherited), replaced=replaced
     )
     matched = free == pl.col("held")
     delta = pl.when(~free).then(size - pl.col("replaced")).when(matched).then(-size).otherwise(0)
     # an allocator of a framework has no pool of CUDA, and says what it has in use with every event
-    told = (pl.col("pool").is_null() & used.is_not_null()).all().over(_KEYS)
-    found = known.with_columns(matched=matched, delta_bytes=delta, told=told).sort("t_ns", "event_id")
+    reported = (pl.col("pool").is_null() & used.is_not_null()).all().over(_KEYS)
+    steps = line.with_columns(matched=matched, delta_bytes=delta, told=reported).sort("t_ns", "event_id")
     change = (used - used.shift(1)).over(_KEYS).fill_null(pl.when("free").then(-size).otherwise(size))
-    found = found.with_columns(delta_bytes=pl.when("told").then(change).otherwise("delta_bytes"))
+    steps = steps.with_columns(delta_bytes=pl.when("told").then(change).otherwise("delta_bytes"))
     first = (pl.int_range(pl.len()).over(_KEYS) == 0) & pl.col("told")
-    return found.drop("held", "replaced").with_columns(
+    return steps.drop("held", "replaced").with_columns(
         before_bytes=pl.when(first).then(used - pl.col("delta_bytes")).otherwise(0),
         on_device=pl.col("memory").cast(pl.String).is_in(ON_DEVICE).fill_null(value=False),
     )
@@ -102,9 +102,9 @@ def allocating_calls(report: Report) -> pl.DataFrame:
     since one allocation is necessary. Memory that is never freed is in no loop.
     """
     events = report.kind("api").with_row_index("row")
-    wanted = names_that(report, lambda name: bucket_of(name) == "allocation")
+    names = names_that(report, lambda name: bucket_of(name) == "allocation")
     text = pl.col("name").cast(pl.String)
-    calls = events.filter(pl.col("name").is_in(wanted)).select(
+    calls = events.filter(pl.col("name").is_in(names)).select(
         *("row", "event_id", "process_id", "thread_id", "correlation_id", "name"),
         text.str.contains(_GIVES).alias("gives"),
         start="start_ns",
@@ -299,14 +299,14 @@ def _totals(report: Report, line: pl.DataFrame, keys: tuple[str, ...]) -> pl.Dat
 
 def _sums() -> list[pl.Expr]:
     inside, frees, matched = pl.col("inside"), pl.col("free"), pl.col("matched")
-    taken, given = inside & ~frees, inside & frees
-    loop, known = taken & pl.col("loop"), pl.col("loop").is_not_null().any()
+    allocated, freed = inside & ~frees, inside & frees
+    loop, known = allocated & pl.col("loop"), pl.col("loop").is_not_null().any()
     size, whole = pl.col("size_bytes"), pl.col("before_bytes").sum() == 0
     sums = {
-        "allocations": taken.sum(),
-        "frees": given.sum(),
-        "allocated_bytes": size.filter(taken).sum(),
-        "freed_bytes": size.filter(given).sum(),
+        "allocations": allocated.sum(),
+        "frees": freed.sum(),
+        "allocated_bytes": size.filter(allocated).sum(),
+        "freed_bytes": size.filter(freed).sum(),
         "held_bytes": pl.col("in_use").last(),
         "held": pl.when(whole).then((matched & ~frees).sum().cast(pl.Int64) - (matched & frees).sum()),
         "loop_allocations": pl.when(known).then(loop.sum()),

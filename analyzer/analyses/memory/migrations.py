@@ -105,24 +105,24 @@ def faults_seen(report: Report) -> pl.DataFrame:
     device = report.scope.device
     if device is not None:
         events = of_used_processes(report, events).filter(pl.col("device").is_null() | (pl.col("device") == device))
-    told = ("side", "address", "faults", "access", "function", "module", "source_file", "source_line")
+    details = ("side", "address", "faults", "access", "function", "module", "source_file", "source_line")
     texts = ("module", "source_file")  # an empty text means unknown
-    known = beside(events, report.table("fault_detail"), *told)
-    known = known.with_columns(pl.when(pl.col(name) != "").then(pl.col(name)).alias(name) for name in texts)
-    return known.select("event_id", "side", "process_id", "device", *told[1:], **intervals.OF_EVENTS)
+    events = beside(events, report.table("fault_detail"), *details)
+    events = events.with_columns(pl.when(pl.col(name) != "").then(pl.col(name)).alias(name) for name in texts)
+    return events.select("event_id", "side", "process_id", "device", *details[1:], **intervals.OF_EVENTS)
 
 
 @once_per_report
 def faulting_host(report: Report) -> dict[int, pl.DataFrame]:
     """Page faults of the CPU while each device waits for the program's own code, with the piece of such time."""
-    found = {}
+    faults_of_device = {}
     faults = faults_seen(report).filter(pl.col("side") == "CPU") if "fault" in report.kinds else pl.DataFrame()
     for device, pieces in host_pieces(report).items() if faults.height else ():
         users = used_devices(report).filter(pl.col("device") == device)
         own = faults.join(users, on="process_id", how="semi").select("faults", "function", at="start")
         inside = nearest(own, pieces.select("start", "end"), ("at", "start"))
-        found[device] = inside.filter(pl.col("at") < pl.col("end"))
-    return found
+        faults_of_device[device] = inside.filter(pl.col("at") < pl.col("end"))
+    return faults_of_device
 
 
 #: Sums of size_bytes by direction, and by the causes that a program can avoid.
@@ -223,9 +223,9 @@ def _cut(moved: pl.DataFrame) -> list[pl.DataFrame]:
 
 def _runs(parts: pl.DataFrame) -> pl.DataFrame:
     """`parts` without moves to the current place, with `returned`: whether the piece had been there before."""
-    known = parts.with_columns(new=(pl.col("start") != pl.col("start").shift(1)).fill_null(value=True))
+    marked = parts.with_columns(new=(pl.col("start") != pl.col("start").shift(1)).fill_null(value=True))
     stays = ~pl.col("new") & (pl.col("place") == pl.col("place").shift(1))
-    runs = known.with_columns(stays=stays).filter(~pl.col("stays"))
+    runs = marked.with_columns(stays=stays).filter(~pl.col("stays"))
     two_back = pl.when(pl.col("new").shift(1)).then(pl.col("origin").shift(1)).otherwise(pl.col("place").shift(2))
     return runs.with_columns(returned=(~pl.col("new") & (pl.col("place") == two_back)).fill_null(value=False))
 
@@ -408,8 +408,8 @@ def migration_totals(report: Report) -> pl.DataFrame:
         "round_trips": traffic.pieces.get_column("round_trips").max() or 0,
     }
     sums = moved.select(*sums_of_bytes(), pl.col("exclusive_ns").sum())
-    told = [pl.lit(value, dtype=pl.Int64).alias(name) for name, value in figures.items()]
-    return TOTALS.select(sums.with_columns(bandwidth(), *told))
+    constants = [pl.lit(value, dtype=pl.Int64).alias(name) for name, value in figures.items()]
+    return TOTALS.select(sums.with_columns(bandwidth(), *constants))
 
 
 FAULTS: Final = Table(
@@ -457,9 +457,9 @@ def faults(report: Report) -> pl.DataFrame:
     # groups of faults of the GPUs, with the kernel running when each began, and the bytes moved meanwhile
     groups = seen.filter(on_gpu).with_columns(total_ns=pl.col("end") - pl.col("start")).sort("start", "event_id")
     groups = groups.with_row_index("group").with_columns(pl.lit(None, dtype=pl.Categorical).alias("function"))
-    wanted = pl.col("cause").is_in(list(FAULT_CAUSES)) & (pl.col("way") == "to device")
+    to_device = pl.col("cause").is_in(list(FAULT_CAUSES)) & (pl.col("way") == "to device")
     place = ["process_id", "device"]
-    moved = moves(report).filter(wanted).select(*place, "size_bytes", at="start")
+    moved = moves(report).filter(to_device).select(*place, "size_bytes", at="start")
     held = nearest(moved, groups.select(*place, "group", "start", "end"), ("at", "start"), place)
     carried = held.filter(pl.col("at") < pl.col("end")).group_by("group").agg(moved_bytes=pl.col("size_bytes").sum())
     with_kernels = [_with_kernels(report, part, *key) for key, part in groups.partition_by(place, as_dict=True).items()]
@@ -488,7 +488,7 @@ def _with_kernels(report: Report, groups: pl.DataFrame, process: object, device:
     )
     line = intervals.first_come(own.sort("start", "event_id"))
     line = line.filter(pl.col("own_end") > pl.col("own_start"))
-    known = line.select("own_start", "own_end", function="name")
-    found = nearest(groups.drop("function"), known, ("start", "own_start"))
+    kernels = line.select("own_start", "own_end", function="name")
+    placed = nearest(groups.drop("function"), kernels, ("start", "own_start"))
     ran = pl.col("own_end") > pl.col("start")
-    return found.with_columns(function=pl.when(ran).then("function")).select(groups.columns)
+    return placed.with_columns(function=pl.when(ran).then("function")).select(groups.columns)
