@@ -51,16 +51,16 @@ class Grid(NamedTuple):
 @once_per_process
 def grids(report: Report) -> dict[int, Grid]:
     """The sampled counters of each device that has any."""
-    known = report.table("gpu_metrics")
+    metrics = report.table("gpu_metrics")
     text, percent = pl.col("metric").cast(pl.String), pl.col("unit").cast(pl.String).str.contains("%")
     # none for others, and for other units of the same counter
     column = pl.coalesce(
         pl.when(text.str.contains(metric) & (percent.fill_null(value=True) | pl.lit(name == _CLOCK))).then(pl.lit(name))
         for name, metric in COUNTERS.items()
     )
-    names = known.select("metric", "unit").unique().with_columns(column=column).drop_nulls("column")
-    told = known.join(names, on=["metric", "unit"], nulls_equal=True)
-    return {int(device): _grid(own) for (device,), own in told.partition_by("device", as_dict=True).items()}
+    names = metrics.select("metric", "unit").unique().with_columns(column=column).drop_nulls("column")
+    samples = metrics.join(names, on=["metric", "unit"], nulls_equal=True)
+    return {int(device): _grid(own) for (device,), own in samples.partition_by("device", as_dict=True).items()}
 
 
 def _grid(runs: pl.DataFrame) -> Grid:

@@ -414,7 +414,7 @@ def kernel_facts(report: Report) -> pl.DataFrame:
 
 def _ours(report: Report) -> pl.DataFrame:
     """The findings of our own rules on each kernel."""
-    told = [
+    rows = [
         (
             *(row["event_id"], rule.name, filled(rule.sentence, row), rule.remedy, rule.evidence(row), rule.scope),
             rule.estimate(row),
@@ -426,7 +426,7 @@ def _ours(report: Report) -> pl.DataFrame:
     texts = dict.fromkeys(("rule", "sentence", "remedy", "evidence", "scope"), pl.String)
     schema = {"event_id": pl.Int64, **texts, "speedup_share": pl.Float64}
     estimated = pl.when(pl.col("speedup_share").is_not_null())
-    return pl.DataFrame(told, schema=schema, orient="row").with_columns(
+    return pl.DataFrame(rows, schema=schema, orient="row").with_columns(
         estimated.then("scope").alias("scope"),
         estimated.then(pl.lit("optimization")).otherwise(pl.lit("information")).alias("kind"),
     )

@@ -42,10 +42,10 @@ def measured_kernels(report: Report, table: Table, metrics: Iterable[str]) -> pl
 
 def metric_columns(report: Report, metrics: Iterable[str]) -> pl.DataFrame:
     """One column per metric, a row per kernel that has any; with event_id."""
-    wanted = list(dict.fromkeys(metrics))
-    rows = report.table("metrics").filter(pl.col("metric").is_in(wanted)).select("event_id", "metric", "value")
-    wide = rows.pivot(on="metric", on_columns=wanted, index="event_id", values="value", aggregate_function="first")
-    return wide.select("event_id", *wanted)
+    names = list(dict.fromkeys(metrics))
+    rows = report.table("metrics").filter(pl.col("metric").is_in(names)).select("event_id", "metric", "value")
+    wide = rows.pivot(on="metric", on_columns=names, index="event_id", values="value", aggregate_function="first")
+    return wide.select("event_id", *names)
 
 
 def ratio(part: str | pl.Expr, whole: str | pl.Expr) -> pl.Expr:
@@ -183,7 +183,7 @@ _COLUMNS: Final = (
 )
 
 _PLAIN: Final = {
-    one.name: (found[1], one.dtype) for one in _COLUMNS if (found := re.search(r" (\w+__[\w.]+)\.$", one.doc))
+    one.name: (match[1], one.dtype) for one in _COLUMNS if (match := re.search(r" (\w+__[\w.]+)\.$", one.doc))
 }
 
 _METRICS: Final = (
@@ -282,14 +282,14 @@ def stalls(report: Report) -> pl.DataFrame:
     metrics = {stall_metric(reason): reason for reason in REASONS}
     wide = measured_kernels(report, STALLS, [*metrics, LATENCY])
     long = wide.unpivot(list(metrics), index=["event_id", "name", LATENCY], variable_name="metric", value_name="cycles")
-    told = long.filter(pl.col("cycles") > 0)
+    long = long.filter(pl.col("cycles") > 0)
     reason = pl.col("metric").replace_strict(metrics, return_dtype=pl.String)
     meaning = reason.replace_strict({name: text for name, (text, _) in REASONS.items()}, return_dtype=pl.String)
-    found = told.with_columns(
+    rows = long.with_columns(
         reason=reason, meaning=meaning, share=ratio("cycles", LATENCY), cycles_per_instruction="cycles"
     )
     order = ["event_id", "cycles_per_instruction", "reason"]
-    return STALLS.select(found.sort(order, descending=[False, True, False]))
+    return STALLS.select(rows.sort(order, descending=[False, True, False]))
 
 
 #: The columns summed over the instructions of a line.

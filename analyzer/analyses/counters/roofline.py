@@ -142,8 +142,8 @@ def _longest(paths: Sequence[_Path]) -> dict[str, pl.Expr]:
         names.append(longest.then(name + pl.when(sparse).then(pl.lit(" sparse")).otherwise(pl.lit(""))))
         ops.append(longest.then(pl.lit(path.op, dtype=pl.String)))
         peaks.append(longest.then(path.column("peak")))
-    found = {"tensor_precision": names, "tensor_instruction": ops, "tensor_peak": peaks}
-    return {name: pl.coalesce(values) for name, values in found.items()}
+    choices = {"tensor_precision": names, "tensor_instruction": ops, "tensor_peak": peaks}
+    return {name: pl.coalesce(values) for name, values in choices.items()}
 
 
 #: Per cycle, over all SMs: `smsp__sass_thread_inst_executed_op_fadd_pred_on.sum.per_cycle_elapsed` and the like.
@@ -266,7 +266,7 @@ def _bounds(worked: pl.DataFrame) -> pl.DataFrame:
         f"{name}_s": pl.when(pl.col(f"{name}_flop") == 0).then(0.0).otherwise(ratio(f"{name}_flop", f"{name}_peak"))
         for name in _CORES
     }
-    found = worked.with_columns(**times, memory_s=ratio("dram_bytes", "peak_dram_bytes_per_s")).with_columns(
+    timed = worked.with_columns(**times, memory_s=ratio("dram_bytes", "peak_dram_bytes_per_s")).with_columns(
         flop=pl.sum_horizontal((f"{name}_flop" for name in _KINDS), ignore_nulls=False),
         compute_s=pl.max_horizontal(f"{name}_s" for name in _KINDS),
     )
@@ -275,7 +275,7 @@ def _bounds(worked: pl.DataFrame) -> pl.DataFrame:
     named = [nearest[name].then(pl.lit(name)) for name in _CORES]
     least = pl.max_horizontal("memory_s", "compute_s")
     known = pl.when(pl.all_horizontal(pl.col(f"{name}_s").is_not_null() for name in (*_KINDS, "memory")))
-    return found.with_columns(
+    return timed.with_columns(
         precision=pl.coalesce(*named, nearest["tensor"].then(pl.coalesce("tensor_precision", pl.lit("tensor")))),
         instruction=nearest["tensor"].then("tensor_instruction"),
         peak_flop_per_s=pl.coalesce(nearest[name].then(f"{name}_peak") for name in _KINDS),
