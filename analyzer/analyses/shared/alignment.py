@@ -79,7 +79,7 @@ def _longest(one: _Integers, other: _Integers) -> _Pairs:
     if len(one) * len(other) > _WHOLE and len(other) > 1:
         return _at_anchors(one, other) or _in_halves(one, other)
     rows = [*_rows(one, other)]
-    found: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     column = len(one)
     for row_number in range(len(other), 0, -1):
         grown = ~rows[row_number] & ((1 << column) - 1)
@@ -88,8 +88,8 @@ def _longest(one: _Integers, other: _Integers) -> _Pairs:
             break
         if rows[row_number - 1] >> (column - 1) & 1:
             column -= 1
-            found.append((column, row_number - 1))
-    both = np.array(found[::-1], dtype=np.int64).reshape(-1, 2)
+            pairs.append((column, row_number - 1))
+    both = np.array(pairs[::-1], dtype=np.int64).reshape(-1, 2)
     return both[:, 0], both[:, 1]
 
 
@@ -142,8 +142,8 @@ def _at_anchors(one: _Integers, other: _Integers) -> _Pairs | None:
     anchors = [np.unique(np.arange(len(at)) + at) for at in least]
     if sum(map(len, anchors)) > (len(one) + len(other)) / 2:
         return None
-    found = _pairs(*(side[at].view(np.int64) for side, at in zip(hashes, anchors, strict=True)))
-    at_one, at_other = ([0, *at[own].tolist()] for at, own in zip(anchors, found, strict=True))
+    matches = _pairs(*(side[at].view(np.int64) for side, at in zip(hashes, anchors, strict=True)))
+    at_one, at_other = ([0, *at[own].tolist()] for at, own in zip(anchors, matches, strict=True))
     parts = []
     for (a, b), (c, d) in zip(pairwise([*at_one, len(one)]), pairwise([*at_other, len(other)]), strict=True):
         own, theirs = _pairs(one[a:b], other[c:d])

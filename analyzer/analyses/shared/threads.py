@@ -114,9 +114,9 @@ def _tree(stop: pl.Series, durations: pl.Series) -> pl.DataFrame:
     firsts = first.gather(order).arg_true()
     parents = order.gather(firsts) - 1
     above = places.clear(count).scatter(firsts, parents).forward_fill()
-    taken = durations.gather(order).cum_sum()
-    before = taken.gather(firsts) - durations.gather(order.gather(firsts))
-    inner = before.shift(-1, fill_value=int(taken[-1]) if count else 0) - before
+    elapsed_ns = durations.gather(order).cum_sum()
+    before = elapsed_ns.gather(firsts) - durations.gather(order.gather(firsts))
+    inner = before.shift(-1, fill_value=int(elapsed_ns[-1]) if count else 0) - before
     return pl.DataFrame(
         {
             "parent": places.clear(count).scatter(order, above),
@@ -148,14 +148,14 @@ def next_greater(values: pl.Series, rows: pl.Series, above: pl.Series | None = N
         looking = looking.with_columns(at + (odd & ~greater).cast(_PLACE) * (1 << height)).filter(~(odd & greater))
         if looking.is_empty():
             break
-    found = looking
+    queries = looking
     for height in reversed(range(len(stopped))):
         if height + 1 < len(stopped):
-            at = found.get_column("at")
-            smaller = levels[height].gather(at // (1 << height)) <= found.get_column("value")
-            found = found.with_columns(at + smaller.cast(_PLACE) * (1 << height))
-        found = pl.concat([found, stopped[height]])
-    return found.sort("query").get_column("at")
+            at = queries.get_column("at")
+            smaller = levels[height].gather(at // (1 << height)) <= queries.get_column("value")
+            queries = queries.with_columns(at + smaller.cast(_PLACE) * (1 << height))
+        queries = pl.concat([queries, stopped[height]])
+    return queries.sort("query").get_column("at")
 
 
 def innermost_lines(events: pl.DataFrame) -> dict[ThreadKey, pl.DataFrame]:
