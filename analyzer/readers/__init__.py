@@ -54,7 +54,7 @@ def read(path: str | os.PathLike[str], progress: Progress | None = None, *, cach
         ExportError: It is in NVIDIA's own format, and cannot be exported here.
     """
     given = Path(path)
-    said = progress or (lambda *_: None)
+    report_progress = progress or (lambda *_: None)
     head = _first_bytes(given)
     path = unpacked(given)
     head = head if path == given else _first_bytes(path)
@@ -63,7 +63,7 @@ def read(path: str | os.PathLike[str], progress: Progress | None = None, *, cach
             _refuse_other_programs(path)
         name = _reader(path, head)
         if name is not None:
-            report: Report = import_module(name).open_report(path, said, cache=cache and path == given)
+            report: Report = import_module(name).open_report(path, report_progress, cache=cache and path == given)
             return report if path == given else replace(report, meta=replace(report.meta, path=given))
     raise _unknown_format(path, head)
 
@@ -85,10 +85,10 @@ def room_at(path: Path) -> str | None:
 
 def _reader(path: Path, head: bytes) -> str | None:
     """The reader module of the file or folder at `path`, which begins with `head`; that of its suffix comes first."""
-    found = [(room, name, module) for room, name, module in modules(__name__, __path__) if name.startswith("read_")]
+    readers = [(room, name, module) for room, name, module in modules(__name__, __path__) if name.startswith("read_")]
     ending = {*path.suffix.removeprefix(".").split("-")} - {""}
-    found.sort(key=lambda one: (not ending.issubset({one[0], *one[1].split("_")[1:]}), one))
-    return next((module for *_, module in found if import_module(module).accepts(path, head)), None)
+    readers.sort(key=lambda reader: (not ending.issubset({reader[0], *reader[1].split("_")[1:]}), reader))
+    return next((module for *_, module in readers if import_module(module).accepts(path, head)), None)
 
 
 def _first_bytes(path: Path) -> bytes:
@@ -238,10 +238,10 @@ def _written(path: Path, magic: bytes, folder: Path) -> Path:
                     held = f"an archive that holds more than {most:,} bytes or {_MOST_FILES:,} files"
                     raise UnknownFormatError.of(path, held, _REMEDY)
                 file.write(part)
-    found = [*folder.iterdir()] if folder.exists() else []
-    if not found:
+    entries = [*folder.iterdir()] if folder.exists() else []
+    if not entries:
         raise UnknownFormatError.of(path, "an archive without a file in it", _REMEDY)
-    return found[0] if len(found) == 1 else folder
+    return entries[0] if len(entries) == 1 else folder
 
 
 def _files(path: Path, magic: bytes) -> Iterator[tuple[str, IO[bytes] | None]]:

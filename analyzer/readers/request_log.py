@@ -65,8 +65,8 @@ def read_requests(path: str | PathLike[str]) -> pl.DataFrame:
         rows = _of_json(text) if text.lstrip()[:1] in ("{", "[") else _of_csv(text)
     except (ValueError, TypeError, RecursionError, pl.exceptions.PolarsError) as error:
         raise DamagedReportError.at(file, "its rows", f"no log of requests ({error})") from error
-    found = pl.DataFrame({name: [_first(row, names) for row in rows] for name, names in _FIELDS.items()}, strict=False)
-    numbers = found.with_columns(pl.exclude("request").cast(pl.Float64, strict=False))
+    frame = pl.DataFrame({name: [_first(row, names) for row in rows] for name, names in _FIELDS.items()}, strict=False)
+    numbers = frame.with_columns(pl.exclude("request").cast(pl.Float64, strict=False))
     numbers = numbers.with_columns(pl.when(pl.exclude("request").is_finite()).then(pl.exclude("request")))
     known = numbers.with_columns(pl.coalesce("first", pl.col("arrival") + pl.col("ttft")))
     known = known.with_columns(pl.coalesce("end", pl.col("arrival") + pl.col("latency"))).with_row_index("place", 1)
@@ -77,10 +77,10 @@ def read_requests(path: str | PathLike[str]) -> pl.DataFrame:
     times = [_whole(pl.col(name) * to_ns).alias(f"{name}_ns") for name in ("arrival", "first", "end")]
     lengths = [_whole(pl.col(name)).alias(f"{name}_tokens") for name in ("prompt", "output")]
     names = pl.coalesce(pl.col("request").cast(pl.String), pl.col("place").cast(pl.String)).alias("request")
-    own = known.select(names, *times, *lengths).filter(pl.col("end_ns") >= pl.col("arrival_ns"))
-    if own.is_empty():
+    requests = known.select(names, *times, *lengths).filter(pl.col("end_ns") >= pl.col("arrival_ns"))
+    if requests.is_empty():
         raise DamagedReportError.at(file, "its rows", "no request with times of arrival and end")
-    return REQUEST_LOG.select(own.sort("arrival_ns", maintain_order=True))
+    return REQUEST_LOG.select(requests.sort("arrival_ns", maintain_order=True))
 
 
 def _whole(number: pl.Expr) -> pl.Expr:
@@ -100,10 +100,10 @@ def _of_csv(text: str) -> list[dict[str, Any]]:
 def _of_json(text: str) -> list[dict[str, Any]]:
     """Objects of a list or of lines; those with lists are of vLLM's or SGLang's benchmark, and the last one counts."""
     try:
-        told = json.loads(text)
+        parsed = json.loads(text)
     except ValueError:
-        told = [json.loads(line) for line in text.splitlines() if line.strip()]
-    rows = [row for row in (told if isinstance(told, list) else [told]) if isinstance(row, dict)]
+        parsed = [json.loads(line) for line in text.splitlines() if line.strip()]
+    rows = [row for row in (parsed if isinstance(parsed, list) else [parsed]) if isinstance(row, dict)]
     runs = [row for row in rows if isinstance(row.get("ttfts"), list)]
     if not runs:
         return rows

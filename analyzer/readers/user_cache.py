@@ -38,8 +38,8 @@ _SCRATCH: Final = ".exporting-"
 
 def name_of(path: Path) -> str:
     """The cache key of a file in its current state; its first part depends on the path only."""
-    found, place = path.stat(), os.fsencode(path.resolve())
-    state = f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns} {found.st_ino}".encode()
+    status, place = path.stat(), os.fsencode(path.resolve())
+    state = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}".encode()
     return f"{digest(place)}-{digest(state)}"
 
 
@@ -49,11 +49,11 @@ class UntrustedCacheError(OSError):
 
 def trusted(place: Path) -> bool:
     """Whether `place`, in a trusted folder, can only have been written by the user; OSError if there is nothing."""
-    found = place.lstat()
-    if stat.S_ISLNK(found.st_mode):
+    status = place.lstat()
+    if stat.S_ISLNK(status.st_mode):
         return False
-    own = not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
-    return own and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    own = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
+    return own and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _make(cache: Path) -> None:
@@ -89,13 +89,13 @@ def alone(cache: Path) -> Iterator[None]:
 
 def entries(cache: Path) -> list[tuple[int, Path, int]]:
     """When each entry was last used (ns), its place and its bytes; also of what is written at the moment."""
-    found = list[tuple[int, Path, int]]()
+    rows = list[tuple[int, Path, int]]()
     for place in cache.iterdir() if cache.is_dir() else ():
         if place.name.startswith(_SCRATCH) or _OURS.search(place.name):
             with suppress(OSError):
                 files = place.rglob("*") if place.is_dir() and not place.is_symlink() else [place]
-                found.append((place.lstat().st_mtime_ns, place, sum(file.lstat().st_size for file in files)))
-    return found
+                rows.append((place.lstat().st_mtime_ns, place, sum(file.lstat().st_size for file in files)))
+    return rows
 
 
 def make_room(cache: Path, replaced: str, most: int = MOST_BYTES) -> bool:

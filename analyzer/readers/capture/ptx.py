@@ -37,11 +37,11 @@ def told_by(ptx: str) -> dict[str, str | int | float]:
 def _products(ptx: str) -> dict[str, str | int]:
     """The column on products of a kernel whose multiply-adds are nearly all of such lines, without tensor cores."""
     counts, place, loads = Counter[str](), "", 0
-    for found in _MULTIPLIES.finditer(ptx):
-        if found["tensor"]:
+    for match in _MULTIPLIES.finditer(ptx):
+        if match["tensor"]:
             return {}
-        place, loads = found["place"] or place, loads + bool(found["load"])
-        counts[place] += bool(found["adds"])
+        place, loads = match["place"] or place, loads + bool(match["load"])
+        counts[place] += bool(match["adds"])
     lines = [(line, count) for line, count in counts.most_common() if line and count >= _OF_BLOCKS]
     enough = loads >= _LOADS and sum(count for _, count in lines) >= _HARDLY_OTHERS * counts.total()
     return {"float32_products": lines[0][0]} if lines and enough else {}
@@ -54,16 +54,16 @@ def _atomics(ptx: str) -> dict[str, str | int]:
     threads of a program add, such as the first one, is left out.
     """
     place, labels, few, lines, bytes_of = "", set[str](), set[str](), dict[str, None](), {"add": 0, "others": 0}
-    for found in _PTX.finditer(ptx):
-        if found["tensor"] or found["to"] in labels:
+    for match in _PTX.finditer(ptx):
+        if match["tensor"] or match["to"] in labels:
             return {}
-        place = found["place"] or place
-        labels.add(found["label"] or "")
-        if found["one"] or few.intersection(found.group("left", "right")):
-            few.add(found["one"] or found["both"])
-        adds = ".add" in (found["how"] or "")
-        if found["access"] and not (adds and found["guard"] in few):
-            width = int(found["bits"]) // 8 * int(found["many"] or 1) * (2 if found["two"] else 1)
+        place = match["place"] or place
+        labels.add(match["label"] or "")
+        if match["one"] or few.intersection(match.group("left", "right")):
+            few.add(match["one"] or match["both"])
+        adds = ".add" in (match["how"] or "")
+        if match["access"] and not (adds and match["guard"] in few):
+            width = int(match["bits"]) // 8 * int(match["many"] or 1) * (2 if match["two"] else 1)
             bytes_of["add" if adds else "others"] += width
             lines |= {place: None} if adds and place else {}
     much = lines and bytes_of["add"] >= _MUCH * sum(bytes_of.values())
@@ -83,9 +83,9 @@ _PLACES: Final = 4
 def _doubles(ptx: str) -> dict[str, float]:
     """The column on float64 of a kernel: the part of the lines with arithmetic in which some of it is."""
     place, lines = "", dict[str, set[str]]()
-    for found in _ARITHMETIC.finditer(ptx):
-        place = found["place"] or place
-        if found["bits"]:
-            lines.setdefault(place, set()).add(found["bits"])
+    for match in _ARITHMETIC.finditer(ptx):
+        place = match["place"] or place
+        if match["bits"]:
+            lines.setdefault(place, set()).add(match["bits"])
     doubles = sum("64" in bits for bits in lines.values())
     return {"float64_share": doubles / len(lines)} if doubles >= _PLACES else {}

@@ -115,9 +115,9 @@ def counters_of(folder: Path, runs: Sequence[Run], progress: Progress | None) ->
     Raises ExportError if one is in ncu's own format, which nothing here can read; UnknownFormatError if one has no
     kernels; DamagedReportError if the pages of one are not of one run, or are invalid.
     """
-    told = commands(folder)
-    report = report_of_ncu(folder, runs, progress or (lambda *_: None), selections(told))
-    return replace(report, meta=replace(report.meta, selective=selective(told, [run.name for run in runs])))
+    command_lines = commands(folder)
+    report = report_of_ncu(folder, runs, progress or (lambda *_: None), selections(command_lines))
+    return replace(report, meta=replace(report.meta, selective=selective(command_lines, [run.name for run in runs])))
 
 
 def traces_in(folder: Path) -> list[Path]:
@@ -220,13 +220,13 @@ def _compiled(folder: Path) -> pl.DataFrame:
     try:
         rows = json.loads(content.decode())["kernels"]
         # backend and architecture become one text
-        parts = ([str(row[one]) for one in ("backend", "arch") if row.get(one) is not None] for row in rows)
-        found = [
+        parts = ([str(row[key]) for key in ("backend", "arch") if row.get(key) is not None] for row in rows)
+        kernels = [
             {name: row.get(name) for name in COMPILED_KERNELS.schema}
             | {"arch": ":".join(part) or None, **_told_by_code(folder, row.get("ptx"))}
             for row, part in zip(rows, parts, strict=True)
         ]
-        return COMPILED_KERNELS.check(pl.DataFrame(found, schema=COMPILED_KERNELS.schema))
+        return COMPILED_KERNELS.check(pl.DataFrame(kernels, schema=COMPILED_KERNELS.schema))
     except (*MISSHAPEN, pl.exceptions.PolarsError) as error:
         raise DamagedReportError.at(path, "the rows of kernels", "not what the collector writes") from error
 
@@ -280,8 +280,8 @@ def _reached(folder: Path) -> ReachedRates:
 def _marked(folder: Path) -> Iterator[BareRun]:
     """The runs of which there are marks, in order."""
     with readable(folder):
-        named = [(found, path) for path in folder.iterdir() if (found := _FILE.fullmatch(path.name))]
-    for number, rank, path in sorted((int(found[1] or 1), int(found[2] or -1), path) for found, path in named):
+        named = [(match, path) for path in folder.iterdir() if (match := _FILE.fullmatch(path.name))]
+    for number, rank, path in sorted((int(match[1] or 1), int(match[2] or -1), path) for match, path in named):
         yield BareRun(number, None if rank < 0 else rank, _starts(path))
 
 
@@ -369,7 +369,7 @@ def _tables(content: dict[str, Any], origin_unix_ns: int) -> dict[str, pl.DataFr
     passes = _times(content, "loops", origin_unix_ns).filter(~pl.col("place").is_in(generated.implode()))
     passes = passes.join(places, on="place", maintain_order="left")
     return {
-        table.name: table.check(table.select(told)) for table, told in ((SOURCE_LINES, rows), (LOOP_PASSES, passes))
+        table.name: table.check(table.select(frame)) for table, frame in ((SOURCE_LINES, rows), (LOOP_PASSES, passes))
     }
 
 
@@ -379,7 +379,7 @@ def _times(content: dict[str, Any], part: str, origin_unix_ns: int) -> pl.DataFr
     if not (0 <= began_ns <= ended_ns < _LATEST_NS and 0 <= began_unix_ns <= ended_unix_ns < _LATEST_NS):
         raise ValueError
     drift = ((ended_unix_ns - ended_ns) - (began_unix_ns - began_ns)) / max(ended_ns - began_ns, 1)
-    found = [pl.DataFrame(schema=dict.fromkeys(("process_id", "thread_id", "time_ns", "place"), pl.Int64))]
+    frames = [pl.DataFrame(schema=dict.fromkeys(("process_id", "thread_id", "time_ns", "place"), pl.Int64))]
     for thread in content["threads"]:
         times = pl.Series("time_ns", thread[part]["times"], dtype=pl.Int64).cum_sum()
         if not times.is_between(0, _LATEST_NS).all() or not times.is_sorted():
@@ -388,8 +388,8 @@ def _times(content: dict[str, Any], part: str, origin_unix_ns: int) -> pl.DataFr
         own = pl.DataFrame([moved, pl.Series("place", thread[part]["places"], dtype=pl.Int64)])
         keys = {"process_id": content["process"], "thread_id": thread["id"]}
         numbers = (pl.lit(value, dtype=pl.Int64).alias(name) for name, value in keys.items())
-        found.append(own.select(*numbers, "time_ns", "place"))
-    return pl.concat(found).sort("thread_id", "time_ns", maintain_order=True)  # two may have one number
+        frames.append(own.select(*numbers, "time_ns", "place"))
+    return pl.concat(frames).sort("thread_id", "time_ns", maintain_order=True)  # two may have one number
 
 
 # The commands of a capture's passes, read from its manifest.
@@ -408,30 +408,30 @@ def commands(folder: Path) -> dict[str, list[str]]:
     Empty if the manifest is missing or lacks commands, which only makes matches less certain.
     """
 
-    def found(passes: Any) -> dict[str, list[str]]:  # noqa: ANN401 - as above
+    def of_passes(passes: Any) -> dict[str, list[str]]:  # noqa: ANN401 - as above
         steps = [step for done in passes for step in done["steps"] if step["exit_status"] == 0]
         return {step["name"]: [*map(str, step["command"])] for step in steps if isinstance(step["name"], str)}
 
-    return from_manifest(folder, "passes", found, {})
+    return from_manifest(folder, "passes", of_passes, {})
 
 
-def recorded_all(told: Commands) -> bool:
+def recorded_all(command_lines: Commands) -> bool:
     """Whether the nsys pass recorded the whole program run, judged by its command line."""
-    command = told.get("nsys", [])
+    command = command_lines.get("nsys", [])
     flags = takewhile(lambda word: word.startswith("-"), command[2:])
     return counts_from_call(command) is False and not any(flag.startswith("--duration") for flag in flags)
 
 
-def selections(told: Commands) -> dict[str, Selection]:
+def selections(command_lines: Commands) -> dict[str, Selection]:
     """The launch selection of each ncu run, keyed by the stem of its files, where the command line determines it.
 
     The launch numbers are those of the capture's nsys pass, which has to have recorded from the same moment on.
     """
-    from_call = counts_from_call(told.get("nsys", []))
-    asked = {name: selection(command) for name, command in told.items() if name.startswith("ncu")}
+    from_call = counts_from_call(command_lines.get("nsys", []))
+    asked = {name: selection(command) for name, command in command_lines.items() if name.startswith("ncu")}
     return {name: one for name, one in asked.items() if one is not None and one.from_call is from_call}
 
 
-def selective(told: Commands, names: Iterable[str]) -> bool | None:
+def selective(command_lines: Commands, names: Iterable[str]) -> bool | None:
     """Whether these ncu runs profiled only a subset of the launches; None where the commands do not say."""
-    return measured_some([chooses(told.get(name, [])) for name in names])
+    return measured_some([chooses(command_lines.get(name, [])) for name in names])

@@ -86,11 +86,11 @@ def ways(folder: Path, progress: Progress | None = None, *, cache: bool = True, 
         *(("torch", trace, partial(trace_of, folder, trace, progress, cache=cache)) for trace in traces_in(folder)),
         *(("ncu", run.file, partial(counters_of, folder, counters, progress)) for run in counters[:1]),
     ]
-    found = [Run(tool, file, opened, folder / (file.stem if tool == "nsys" else tool)) for tool, file, opened in rows]
+    reports = [Run(tool, file, opened, folder / (file.stem if tool == "nsys" else tool)) for tool, file, opened in rows]
     if folder == given:
-        return found
+        return reports
     # of an unpacked archive, by whose path it is asked again
-    return [one._replace(opened=partial(_with_meta, one.opened, path=given)) for one in found]
+    return [one._replace(opened=partial(_with_meta, one.opened, path=given)) for one in reports]
 
 
 def _with_meta(opened: Callable[[], Report], **meta: object) -> Report:
@@ -138,8 +138,8 @@ def every_report(
     """
     opened = partial(_every_report, progress=progress, cache=cache, runs=runs, left_out=left_out)
     if inside := reports_in_folder(path):  # of which none is looked into again: a link may lead back here
-        found = _opened([partial(opened, one) for one in inside], left_out, any_first=True)
-        return [one for some in found for one in some]
+        report_lists = _opened([partial(opened, one) for one in inside], left_out, any_first=True)
+        return [one for some in report_lists for one in some]
     return opened(path)
 
 
@@ -163,15 +163,15 @@ def _every_report(
             missing[run.name] = error
             raise
 
-    found = [run for run in ways(path, progress, cache=cache, runs=runs) if run.tool != SAMPLES]
-    reading = [partial(opened, run) for run in found] or [partial(read, path, progress, cache=cache)]
+    tool_runs = [run for run in ways(path, progress, cache=cache, runs=runs) if run.tool != SAMPLES]
+    reading = [partial(opened, run) for run in tool_runs] or [partial(read, path, progress, cache=cache)]
     reports = _opened(reading, left_out)  # the last one says what is missing
     for file, error in missing.items():
         reports[0].go_without(file, error)
-    traces = [one for one in reports if one.meta.recorder.ranked]
-    counters = [one for one in reports if one.meta.recorder.counts]
-    for one in reports:
-        for beside, others in ((one.beside, traces), (one.counted, counters)):
+    traces = [report for report in reports if report.meta.recorder.ranked]
+    counters = [report for report in reports if report.meta.recorder.counts]
+    for report in reports:
+        for beside, others in ((report.beside, traces), (report.counted, counters)):
             if len(others) == 1 and isinstance(beside, Beside):
                 beside.use(others[0])
     return reports
@@ -181,19 +181,19 @@ def _opened(
     ways: Sequence[Callable[[], T]], left_out: Callable[[KanalyzeError], object] | None, *, any_first: bool = False
 ) -> list[T]:
     """Results of the `ways`; those that fail are left out, but not the first of all, or with `any_first` not all."""
-    found: list[T] = []
+    results: list[T] = []
     failed: list[KanalyzeError] = []
     for way in ways:
         try:
-            found.append(way())
+            results.append(way())
         except KanalyzeError as error:
-            if left_out is None or not (found or any_first):
+            if left_out is None or not (results or any_first):
                 raise
             left_out(error)
             failed.append(error)
-    if failed and not found:
+    if failed and not results:
         raise failed[0]
-    return found
+    return results
 
 
 def counters_at(path: Path, progress: Progress | None = None, *, cache: bool = True) -> Report:
@@ -218,10 +218,10 @@ def runs_of(path: Path, progress: Progress | None = None, *, cache: bool = True)
     Of a capture these are the repetitions of each tool's pass, of a folder of reports all reports in it, of any other
     path that report alone. None is opened: what is missing or damaged is an error of :attr:`Run.opened`.
     """
-    found = [one for report in reports_in_folder(path) or [path] for one in _runs_at(report, progress, cache=cache)]
+    unsorted = [one for report in reports_in_folder(path) or [path] for one in _runs_at(report, progress, cache=cache)]
     numbers: dict[str, dict[Path, int]] = {tool: {} for tool in _TOOLS}
     runs = []
-    for run in sorted(found, key=lambda one: _TOOLS.index(one.tool)):
+    for run in sorted(unsorted, key=lambda one: _TOOLS.index(one.tool)):
         number = numbers[run.tool].setdefault(run.common, len(numbers[run.tool]) + 1)
         runs.append(run._replace(number=number, opened=partial(_with_meta, run.opened, turn=run.turn)))
     return runs
@@ -235,25 +235,25 @@ def sides_in(path: Path) -> tuple[Path, Path] | None:
 
 def _runs_at(path: Path, progress: Progress | None, *, cache: bool) -> list[Run]:
     """The reports at a path that is no folder of reports; of a capture also those of repetitions of the torch pass."""
-    folder, room, found = unpacked(path), room_at(path), list[Run]()
+    folder, room, runs = unpacked(path), room_at(path), list[Run]()
     if room == "capture":
-        found = [one for one in ways(folder, progress, cache=cache, runs=True) if one.tool != SAMPLES]
+        runs = [run for run in ways(folder, progress, cache=cache, runs=True) if run.tool != SAMPLES]
         named = {int(name[1]): inside for inside in folder.iterdir() if (name := _REPEATED.fullmatch(inside.name))}
         opened = partial(trace_of, folder, progress=progress, cache=cache)
         for repeated in (inside for _, inside in sorted(named.items()) if inside.is_dir()):
-            found += [Run("torch", trace, partial(opened, trace), repeated) for trace in traces_in(repeated)]
+            runs += [Run("torch", trace, partial(opened, trace), repeated) for trace in traces_in(repeated)]
         turns = _turns(folder)
-        found = [one._replace(turn=turns.get(one.common.name)) for one in found]
-    return found or [Run(room if room in _TOOLS else "", folder, partial(read, folder, progress, cache=cache), folder)]
+        runs = [run._replace(turn=turns.get(run.common.name)) for run in runs]
+    return runs or [Run(room if room in _TOOLS else "", folder, partial(read, folder, progress, cache=cache), folder)]
 
 
 def _turns(folder: Path) -> dict[str, Turn]:
     """The turn of each run of a capture, by the name of its files; empty where it was not interleaved with another."""
 
-    def turns(told: Any) -> dict[str, Turn]:  # noqa: ANN401 - whatever is in a manifest
-        collection, side = told["collection"], told["side"]
+    def turns(against: Any) -> dict[str, Turn]:  # noqa: ANN401 - whatever is in a manifest
+        collection, side = against["collection"], against["side"]
         known = side in SIDES and isinstance(collection, str)
-        numbers = told["turns"].items() if known else ()
+        numbers = against["turns"].items() if known else ()
         return {name: Turn(collection, side, number) for name, number in numbers if type(number) is int}
 
     return from_manifest(folder, "against", turns, {})

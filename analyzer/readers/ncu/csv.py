@@ -108,14 +108,14 @@ def pages_in(path: Path, text: bytes | None = None) -> PagesFile:
     DamagedReportError if a page is no CSV; UnreadableReportError if the operating system refuses to read it.
     """
     text = content(path) if text is None else text
-    found, cut = list[Page](), False
+    pages, cut = list[Page](), False
     for records in _records_of_pages(text):
         endless = records.count(b'"') % 2 == 1  # the last record has no end
-        found += _page(path, records[: records.rfind(b'\n"') + 1] if endless else records)
+        pages += _page(path, records[: records.rfind(b'\n"') + 1] if endless else records)
         cut |= endless
-    if not any(page.rows.height for page in found):
+    if not any(page.rows.height for page in pages):
         raise _without_kernels(path, text)
-    return PagesFile(path, found, _said(_WARNING, text), cut, _said(_ERROR, text))
+    return PagesFile(path, pages, _said(_WARNING, text), cut, _said(_ERROR, text))
 
 
 def _said(pattern: re.Pattern[bytes], text: bytes) -> tuple[str, ...]:
@@ -165,15 +165,15 @@ def _read(path: Path, records: bytes) -> pl.DataFrame:
 def _without_kernels(path: Path, text: bytes) -> UnknownFormatError:
     """The error for a file without kernels, with the reason."""
     if NO_PERMISSION.encode() in text:
-        found = "a log of ncu, which was not allowed to read the GPU's performance counters (ERR_NVGPUCTRPERM)"
-        return UnknownFormatError.of(path, found, PERMISSION)
+        what = "a log of ncu, which was not allowed to read the GPU's performance counters (ERR_NVGPUCTRPERM)"
+        return UnknownFormatError.of(path, what, PERMISSION)
     if b"No kernels were profiled" in text or any(_starts_line(text, beginning) for beginning in _BEGINNINGS):
         return UnknownFormatError.of(path, "a log of ncu, which profiled no kernel", _NOTHING)
     errors = _said(_ERROR, text)
     if errors:
-        said = "; ".join(line.rstrip(".") for line in errors[:2])  # the first errors are the cause
+        causes = "; ".join(line.rstrip(".") for line in errors[:2])  # the first errors are the cause
         remedy = "Do what it says, and run ncu again."
-        return UnknownFormatError.of(path, f"a log of ncu, which failed ({said})", remedy)
+        return UnknownFormatError.of(path, f"a log of ncu, which failed ({causes})", remedy)
     if _OWN.search(text):
         remedy = "Give the page that `ncu --import REPORT --csv --page details` prints, or the .ncu-rep file."
         return UnknownFormatError.of(path, "a log of ncu without a page in CSV", remedy)
@@ -215,11 +215,11 @@ def measured(details: PagesFile | None, raw: PagesFile | None) -> Measured:
             unit=pl.col("Metric Unit").fill_null(""),
             section=pl.col("Section Name").replace(SECTIONS),
         )
-        found = _metrics(details.path, "the details page", detailed)
-        if unknown := found.select(pl.col("metric").filter(~pl.col("known")).n_unique()).item():
+        metrics = _metrics(details.path, "the details page", detailed)
+        if unknown := metrics.select(pl.col("metric").filter(~pl.col("known")).n_unique()).item():
             effect = "they have their label for a name, and no table but metrics shows them"
             notes.append(("metrics of unknown label", unknown, None, effect))
-        values.append(found)
+        values.append(metrics)
         rules = _rules(details.path, rows)
     if raw is None:
         remedy = "print the raw page, too: ncu --import … --csv --page raw"
@@ -245,10 +245,10 @@ def _file_notes(file: PagesFile) -> Iterator[Note]:
 
 def _of_kind(file: PagesFile, kind: str) -> list[Page]:
     """The pages of one kind in a file that is named as that kind, or contains one."""
-    found = file.of(kind)
-    if not found:
+    pages = file.of(kind)
+    if not pages:
         raise damaged(file.path, "its headings", f"no {kind} page is in it")
-    return found
+    return pages
 
 
 def _numbered(file: PagesFile, rows: pl.DataFrame) -> pl.DataFrame:
@@ -301,13 +301,13 @@ _LAUNCH: Final = {
 
 def _launches(rows: pl.DataFrame) -> pl.DataFrame:
     """One row per launch, :data:`kanalyze.readers.ncu.tables.LAUNCHES`, and its key."""
-    told = partial(_column, rows)
+    column = partial(_column, rows)
     sizes = {
-        f"{what}_{axis}": told(f"{what.title()} Size").str.extract_all(r"\d+").list.get(place, null_on_oob=True)
+        f"{what}_{axis}": column(f"{what.title()} Size").str.extract_all(r"\d+").list.get(place, null_on_oob=True)
         for what in ("grid", "block")
         for place, axis in enumerate("xyz")
     }
-    named = {"event_id": pl.col("event_id"), **sizes, **{name: told(heading) for name, heading in _LAUNCH.items()}}
+    named = {"event_id": pl.col("event_id"), **sizes, **{name: column(heading) for name, heading in _LAUNCH.items()}}
     columns = [named[name].cast(dtype, strict=False).alias(name) for name, dtype in LAUNCHES.items()]
     return rows.filter(pl.col("event_id").is_first_distinct()).select(*columns, "key")
 
@@ -382,24 +382,24 @@ def _rules(path: Path, rows: pl.DataFrame) -> pl.DataFrame:
     """Rule results of the details page, as :data:`kanalyze.counter_model.RULE_RESULTS`."""
     if "Rule Name" not in rows.columns:
         return RULE_RESULTS.empty()
-    told = partial(_column, rows)
+    column = partial(_column, rows)
     # ncu writes estimates with a point, or with its locale's sign, and never with thousands
-    share = told("Estimated Speedup").str.replace(",", ".", literal=True).cast(pl.Float64, strict=False) / 100
+    share = column("Estimated Speedup").str.replace(",", ".", literal=True).cast(pl.Float64, strict=False) / 100
     held = rows.filter(pl.col("Rule Name") != "").select(
         "event_id",
         section=pl.col("Section Name").replace(SECTIONS),
         rule="Rule Name",
-        kind=told("Rule Type").replace(_RULE_KINDS),
-        message=told("Rule Description").fill_null("").str.strip_chars(),
-        scope=pl.when(told("Estimated Speedup Type") != "").then(told("Estimated Speedup Type")),
+        kind=column("Rule Type").replace(_RULE_KINDS),
+        message=column("Rule Description").fill_null("").str.strip_chars(),
+        scope=pl.when(column("Estimated Speedup Type") != "").then(column("Estimated Speedup Type")),
         speedup_share=share,
     )
     # in the same order as in every reader
-    found = held.sort(("event_id", "section", "rule", "message"))
-    strange = [kind for kind in found.get_column("kind").unique() if kind not in _RULE_KINDS.values()]
+    results = held.sort(("event_id", "section", "rule", "message"))
+    strange = [kind for kind in results.get_column("kind").unique() if kind not in _RULE_KINDS.values()]
     if strange:
         raise damaged(path, "the details page", f"a rule of type {strange[0] or ''!r}")
-    return RULE_RESULTS.select(found)
+    return RULE_RESULTS.select(results)
 
 
 def product(size: str | None) -> int:
@@ -468,9 +468,9 @@ def separators(texts: pl.Series, known: Iterable[tuple[str, int]] = ()) -> tuple
     for way in (POINT, COMMA):
         if printed.select((numbers("text", way) == pl.col("size")).any()).item():
             return way
-    found = point_groups.sort()[0]
+    example = point_groups.sort()[0]
     other = f", and {comma_groups.sort()[0]!r} occurs, too" if len(comma_groups) else ""
-    raise AmbiguousError(f"{found!r} can be a number of thousands or one with decimals{other}")
+    raise AmbiguousError(f"{example!r} can be a number of thousands or one with decimals{other}")
 
 
 def numbers(column: str, way: tuple[str, str]) -> pl.Expr:
@@ -507,7 +507,7 @@ def base_unit(unit: str) -> tuple[float, str]:
         factor, unit = _PER[rate[1]], unit[: rate.start()] + "/s"
     elif (time := _SCALED.fullmatch(unit)) is not None and time[1] is None:
         return _SECONDS[time[3]], "ns"
-    found = _SCALED.search(unit)
-    if found is None or found[1] is None:
+    match = _SCALED.search(unit)
+    if match is None or match[1] is None:
         return factor, unit
-    return factor * _STEPS[found[1]], unit[: found.start()] + unit[found.start() + 1 :]
+    return factor * _STEPS[match[1]], unit[: match.start()] + unit[match.start() + 1 :]

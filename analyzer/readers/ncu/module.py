@@ -59,8 +59,8 @@ _OF_LAUNCH: Final = {
 def module() -> ModuleType | None:
     """The module ncu_report, if installed, loadable and recent enough (2026.3) to describe sections."""
     with suppress(ImportError, OSError):
-        found = import_module("ncu_report")  # optional, and it loads libraries of 50 MB
-        return found if hasattr(getattr(found, "IAction", None), "sections") else None
+        library = import_module("ncu_report")  # optional, and it loads libraries of 50 MB
+        return library if hasattr(getattr(library, "IAction", None), "sections") else None
     return None
 
 
@@ -82,7 +82,7 @@ def measured(path: Path, library: ModuleType, opened: Sequence[Any], *, cut: boo
         damage.tried(partial(_learn_sections, action, sections), None)
         launches.append({"event_id": event_id, **_launch(action, library, damage)})
         rules += [(event_id, *row) for row in _rules(action, damage)]
-    found = pl.DataFrame(metrics, schema=_METRICS, orient="row")
+    frame = pl.DataFrame(metrics, schema=_METRICS, orient="row")
     section_of = {metric: section for section, names in reversed(sections.items()) for metric in reversed(names)}
     results = RULE_RESULTS.check(pl.DataFrame(rules, schema=RULE_RESULTS.schema, orient="row"))
     lost = f"{path.name} was not written or copied whole: {len(opened)} of its kernels can be read, and others are lost"
@@ -90,7 +90,7 @@ def measured(path: Path, library: ModuleType, opened: Sequence[Any], *, cut: boo
     return Measured(
         pl.DataFrame(launches, schema=LAUNCHES, orient="row"),
         metrics_frame(
-            found.with_columns(
+            frame.with_columns(
                 section=pl.col("metric").replace_strict(section_of, default=None, return_dtype=pl.String)
             )
         ),
@@ -117,13 +117,13 @@ def actions(path: Path, library: ModuleType) -> tuple[list[Any], bool]:
     try:
         report = library.load_report(str(path))
         ranges = [report.range_by_idx(number) for number in range(report.num_ranges())]
-        found = [part.action_by_idx(number) for part in ranges for number in range(part.num_actions())]
-        whole = [action for action in found if action.metric_names()]
+        results = [part.action_by_idx(number) for part in ranges for number in range(part.num_actions())]
+        whole = [action for action in results if action.metric_names()]
     except DAMAGE as error:
         raise unreadable(path, name, [text(error)]) from error
     if not whole:  # the module says nothing of that
-        raise unreadable(path, name, ["it is cut off" if found or cut else "no kernel is in it"])
-    return whole, len(whole) < len(found) or cut
+        raise unreadable(path, name, ["it is cut off" if results or cut else "no kernel is in it"])
+    return whole, len(whole) < len(results) or cut
 
 
 #: Columns of metrics as the module gives them.
@@ -151,15 +151,15 @@ class Damage:
 
     def text(self, given: object) -> str:
         """Valid text, as :func:`text` gives it; counted as one damaged part if it had to be repaired."""
-        found = text(given)
-        self.count += found != str(given)
-        return found
+        valid = text(given)
+        self.count += valid != str(given)
+        return valid
 
 
 def text(given: object) -> str:
     """Text from the module with invalid bytes replaced."""
-    found = str(given)
-    return found if found.isascii() else found.encode(errors="replace").decode()
+    string = str(given)
+    return string if string.isascii() else string.encode(errors="replace").decode()
 
 
 def count(value: int) -> int | None:
@@ -197,8 +197,8 @@ def _metric(name: str, action: Action, known: dict[str, tuple[int, str]], damage
     if kind in (0, 1):  # it may be of another kind than in the first kernel
         kind = int(metric.kind())
     if kind == _TEXT:
-        told = damage.text(metric.as_string())
-        return (name, None, told, unit) if told else None
+        string = damage.text(metric.as_string())
+        return (name, None, string, unit) if string else None
     value = metric.as_double()
     # what has no value has the number 0
     return (name, value, None, unit) if math.isfinite(value) and (value or metric.has_value()) else None
@@ -226,26 +226,26 @@ def _rule(rule: Rule, marks: dict[str, list[str]], damage: Damage) -> tuple[obje
     """A rule result; of one without a message, which ncu's pages leave out, the instructions that it marks."""
     section, name = damage.text(rule.section_identifier()), damage.text(rule.rule_identifier())
     if not rule.has_rule_message():
-        own, marked = text(rule.name()), marks.get(name, [])
-        told = f"{own}: a table of the source without a message."
+        title, marked = text(rule.name()), marks.get(name, [])
+        sentence = f"{title}: a table of the source without a message."
         if marked:
-            told = f"{own}: {plural(len(marked), 'instruction')} marked, the first: {marked[0]}"
-        return section, name, "information", told, None, None
-    said = rule.rule_message()
+            sentence = f"{title}: {plural(len(marked), 'instruction')} marked, the first: {marked[0]}"
+        return section, name, "information", sentence, None, None
+    message = rule.rule_message()
     scope, share = None, None
     if rule.has_speedup_estimation():
         estimate = rule.speedup_estimation()
         scope, share = {1: "local", 2: "global"}.get(int(estimate["type"])), float(estimate["speedup"]) / 100
-    kind = _RULE_KINDS.get(int(said["type"]), "information")
-    return section, name, kind, plain(damage.text(said["message"])).strip(), scope, share
+    kind = _RULE_KINDS.get(int(message["type"]), "information")
+    return section, name, kind, plain(damage.text(message["message"])).strip(), scope, share
 
 
 def _marks(action: Action) -> dict[str, list[str]]:
     """The source markers (per instruction) of each rule; empty where the module has none."""
-    found: dict[str, list[str]] = {}
+    messages: dict[str, list[str]] = {}
     for mark in getattr(action, "source_markers", list)():
-        found.setdefault(text(mark["rule_identifier"]), []).append(text(mark["message"]).strip())
-    return found
+        messages.setdefault(text(mark["rule_identifier"]), []).append(text(mark["message"]).strip())
+    return messages
 
 
 def plain(message: str) -> str:
@@ -418,12 +418,12 @@ def _pass_block(file: BinaryIO, length: int) -> bytes | None:
     head = _head(file, length)
     if head is None:
         return None
-    told = [field for field in fields(head, 0, len(head)) if field.key == _PAYLOAD]
-    if len(told) != 1 or told[0].sized:
+    payloads = [field for field in fields(head, 0, len(head)) if field.key == _PAYLOAD]
+    if len(payloads) != 1 or payloads[0].sized:
         raise ValueError
-    if told[0].number > _LARGEST:
+    if payloads[0].number > _LARGEST:
         raise _BlockError
-    end = file.tell() + told[0].number
+    end = file.tell() + payloads[0].number
     while file.tell() + _SIZE <= min(end, length):
         size = int.from_bytes(file.read(_SIZE), "little")
         if file.tell() + size > end:

@@ -90,14 +90,14 @@ class Run(NamedTuple):
 
 def runs_in(folder: Path, beginning: str = "") -> list[Run]:
     """The runs with files in `folder` whose stems begin with `beginning`, sorted by name."""
-    found: dict[str, dict[str, Path]] = {}
+    files_of_run: dict[str, dict[str, Path]] = {}
     for path in sorted(folder.glob(f"{beginning}*")):
         for ending in (REPORT, *_PAGES.values()):
             if path.name.endswith(ending):
-                found.setdefault(path.name.removesuffix(ending), {})[ending] = path
+                files_of_run.setdefault(path.name.removesuffix(ending), {})[ending] = path
     return [
         Run(files.get(REPORT), {kind: files[ending] for kind, ending in _PAGES.items() if ending in files}, name)
-        for name, files in sorted(found.items(), key=lambda item: (len(item[0]), item[0]))
+        for name, files in sorted(files_of_run.items(), key=lambda item: (len(item[0]), item[0]))
     ]
 
 
@@ -111,18 +111,18 @@ def report_of(
     Raises ExportError if one is in ncu's own format, which nothing here can read; UnknownFormatError if one has no
     kernels; DamagedReportError if the pages of one are not of one run, or are invalid.
     """
-    found = [with_numbers(_measured(run, progress), (asked or {}).get(run.name)) for run in runs]
-    return Report(Meta(path, "ncu", capture=path if asked is not None else None), NcuTables(path, _joined(found)))
+    measured = [with_numbers(_measured(run, progress), (asked or {}).get(run.name)) for run in runs]
+    return Report(Meta(path, "ncu", capture=path if asked is not None else None), NcuTables(path, _joined(measured)))
 
 
-def with_numbers(found: Measured, asked: Selection | None) -> Measured:
+def with_numbers(measured: Measured, asked: Selection | None) -> Measured:
     """Adds the program's launch numbers to the kernels of a run."""
-    if asked is None or found.launches.get_column("process_id").n_unique() > 1:
-        return found
-    numbers = asked.numbers_of(found.launches.get_column("name").to_list())
-    numbered = found.launches.select("event_id", number=pl.Series(numbers, dtype=pl.Int64)).drop_nulls()
+    if asked is None or measured.launches.get_column("process_id").n_unique() > 1:
+        return measured
+    numbers = asked.numbers_of(measured.launches.get_column("name").to_list())
+    numbered = measured.launches.select("event_id", number=pl.Series(numbers, dtype=pl.Int64)).drop_nulls()
     symbols = pl.lit(list(asked.symbols), dtype=pl.List(pl.String))
-    return replace(found, numbers=LAUNCH_NUMBERS.select(numbered.with_columns(symbols=symbols)))
+    return replace(measured, numbers=LAUNCH_NUMBERS.select(numbered.with_columns(symbols=symbols)))
 
 
 def _measured(run: Run, progress: Progress) -> Measured:
@@ -138,8 +138,10 @@ def _measured(run: Run, progress: Progress) -> Measured:
         except ExportError as error:
             if not run.pages:
                 raise
-            found = _of_pages(run.pages)
-            return replace(found, notes=[*found.notes, ("report left out", 1, None, f"its pages are read: {error}")])
+            measured = _of_pages(run.pages)
+            return replace(
+                measured, notes=[*measured.notes, ("report left out", 1, None, f"its pages are read: {error}")]
+            )
     if run.pages or not run.report:
         return _of_pages(run.pages)
     return through_program(run.report, progress)
@@ -171,52 +173,54 @@ def _report_of_page(path: Path) -> Report:
         page = next(iter(beside.values()))
         report = _report_of_page(page)
         return replace(report, meta=replace(report.meta, path=path, read_from=page))
-    given = None if path.name.endswith(_SOURCE) else pages_in(path)
-    files = {kind: given for kind in _PAGES if given and given.of(kind)}
+    pages = None if path.name.endswith(_SOURCE) else pages_in(path)
+    files = {kind: pages for kind in _PAGES if pages and pages.of(kind)}
     if not files:
         remedy = "Give the details page or the raw page with it: `ncu --import REPORT --csv --page details`."
         raise UnknownFormatError.of(path, "ncu's page of sources, which tells no counters of kernels", remedy)
     others = {kind: page for kind, page in beside.items() if kind not in files}
     try:
         more = {kind: pages_in(page) for kind, page in others.items()}
-        found = ncu_csv.measured(**{**dict.fromkeys(_PAGES), **files, **more})
+        measured = ncu_csv.measured(**{**dict.fromkeys(_PAGES), **files, **more})
     except DamagedReportError as error:
         if not others:
             raise
-        found = ncu_csv.measured(**{**dict.fromkeys(_PAGES), **files})
-        found = replace(found, notes=[*found.notes, ("page beside it left out", len(others), None, str(error))])
-    return Report(Meta(path, "ncu"), NcuTables(path, _named(found, stem)))
+        measured = ncu_csv.measured(**{**dict.fromkeys(_PAGES), **files})
+        measured = replace(
+            measured, notes=[*measured.notes, ("page beside it left out", len(others), None, str(error))]
+        )
+    return Report(Meta(path, "ncu"), NcuTables(path, _named(measured, stem)))
 
 
-def _named(found: Measured, stem: Path | None) -> Measured:
+def _named(measured: Measured, stem: Path | None) -> Measured:
     """Adds full names and instructions from the source page, where it has them."""
     source = stem.with_name(stem.name + _SOURCE) if stem else None
     if source is None or not source.is_file():
-        return found
-    launches = with_whole_names(found.launches, names_of_sources(content(source)))
+        return measured
+    launches = with_whole_names(measured.launches, names_of_sources(content(source)))
     names = launches.get_column("name").to_list()
-    return replace(found, launches=launches, instructions=partial(instructions_of_page, source, names))
+    return replace(measured, launches=launches, instructions=partial(instructions_of_page, source, names))
 
 
-def _joined(found: Sequence[Measured]) -> Measured:
+def _joined(runs: Sequence[Measured]) -> Measured:
     """Concatenates runs, renumbering the kernels of later ones."""
-    if len(found) == 1:
-        return found[0]
-    firsts = [*accumulate((one.launches.height for one in found[:-1]), initial=0)]
+    if len(runs) == 1:
+        return runs[0]
+    firsts = [*accumulate((run.launches.height for run in runs[:-1]), initial=0)]
 
     def together(part: Callable[[Measured], pl.DataFrame]) -> pl.DataFrame:
         """A table of all runs, of which the later ones' kernels have further numbers."""
         moved = (pl.col("event_id") + first for first in firsts)
-        return pl.concat([part(one).with_columns(column) for one, column in zip(found, moved, strict=True)])
+        return pl.concat([part(run).with_columns(column) for run, column in zip(runs, moved, strict=True)])
 
     return Measured(
-        together(lambda one: one.launches),
-        together(lambda one: one.metrics),
-        together(lambda one: one.rules),
-        list(dict.fromkeys(note for one in found for note in one.notes)),
-        instructions=lambda: together(lambda one: one.instructions()),
-        files=lambda: pl.concat([one.files() for one in found]).unique("file", keep="first", maintain_order=True),
-        numbers=together(lambda one: one.numbers),
+        together(lambda run: run.launches),
+        together(lambda run: run.metrics),
+        together(lambda run: run.rules),
+        list(dict.fromkeys(note for run in runs for note in run.notes)),
+        instructions=lambda: together(lambda run: run.instructions()),
+        files=lambda: pl.concat([run.files() for run in runs]).unique("file", keep="first", maintain_order=True),
+        numbers=together(lambda run: run.numbers),
     )
 
 
@@ -320,14 +324,14 @@ class Selection(NamedTuple):
     def numbers_of(self, names: Sequence[str | None]) -> list[int | None]:
         """The launch number (from 1, per function) of each profiled kernel; None where the report contradicts this."""
         seen: Counter[str | None] = Counter()
-        counts, found = Counter(names), list[int | None]()
+        counts, launch_numbers = Counter(names), list[int | None]()
         for name in names:
             seen[name] += 1
             if name is None or (self.numbers is not None and counts[name] != len(self.numbers)):
-                found.append(None)
+                launch_numbers.append(None)
             else:
-                found.append(self.skip + seen[name] if self.numbers is None else self.numbers[seen[name] - 1])
-        return found if not self.skip or len(counts) == 1 else [None] * len(found)
+                launch_numbers.append(self.skip + seen[name] if self.numbers is None else self.numbers[seen[name] - 1])
+        return launch_numbers if not self.skip or len(counts) == 1 else [None] * len(launch_numbers)
 
 
 def selection(command: Sequence[str]) -> Selection | None:
@@ -378,17 +382,17 @@ def _flags(command: Sequence[str]) -> dict[str, str] | None:
     """The flags that select launches, with values; None if any flag is unknown or repeated."""
     if not command or not PurePath(command[0]).name.startswith("ncu"):
         return None
-    found: dict[str, str] = {}
+    flags: dict[str, str] = {}
     words = iter(command[1:])
     for word in words:
         if not word.startswith("-"):
-            return found
+            return flags
         flag, equals, value = word.partition("=")
         if flag in ("--csv", "--force-overwrite", "-f", "--nvtx") and not equals:
             continue
         value, flag = value if equals else next(words, ""), _SHORT.get(flag, flag)
-        if flag in _CHOOSING and flag not in found:
-            found[flag] = value
+        if flag in _CHOOSING and flag not in flags:
+            flags[flag] = value
         elif flag not in _HARMLESS:
             return None
     return None  # there is no program
@@ -419,10 +423,10 @@ def instructions_of_page(path: Path, names: list[str | None]) -> pl.DataFrame:
     """
     page = content(path)
     blocks = pages_in(path, page).of("source")
-    found = places(names, names_of_sources(page))
-    if found is None:
+    indices = places(names, names_of_sources(page))
+    if indices is None:
         return INSTRUCTIONS.empty()
-    parts = [_of_block(path, event_id, blocks[place]) for event_id, place in enumerate(found)]
+    parts = [_of_block(path, event_id, blocks[place]) for event_id, place in enumerate(indices)]
     return pl.concat([INSTRUCTIONS.empty(), *parts])
 
 
@@ -470,10 +474,10 @@ def names_of_sources(text: bytes) -> list[str]:
 
 def with_whole_names(launches: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     """`launches` with full names from `names`, matched in order; unchanged unless every launch has a match."""
-    found = places(launches.get_column("name").to_list(), names)
-    if found is None:
+    indices = places(launches.get_column("name").to_list(), names)
+    if indices is None:
         return launches
-    return launches.with_columns(pl.Series("name", [names[place] for place in found], dtype=pl.String))
+    return launches.with_columns(pl.Series("name", [names[place] for place in indices], dtype=pl.String))
 
 
 def places(short: Sequence[str | None], whole: Sequence[str]) -> list[int] | None:
@@ -486,8 +490,8 @@ def places(short: Sequence[str | None], whole: Sequence[str]) -> list[int] | Non
         return [*range(len(short))] if all(name and _shortened(name, one) for name, one in pairs) else None
     numbered = enumerate(whole)
     every = (next((place for place, one in numbered if name and _shortened(name, one)), None) for name in short)
-    found = [place for place in every if place is not None]
-    return found if len(found) == len(short) else None
+    indices = [place for place in every if place is not None]
+    return indices if len(indices) == len(short) else None
 
 
 def _shortened(name: str, whole: str) -> bool:

@@ -117,9 +117,9 @@ class NcuTables:
         if kind not in self.kinds:
             return EVENTS.empty()
         duration = (pl.col(_DURATION) + 0.5).floor().cast(pl.Int64, strict=False)
-        found = self._launches.with_columns(dur_ns=duration, kind=pl.lit("kernel"))
+        kernels = self._launches.with_columns(dur_ns=duration, kind=pl.lit("kernel"))
         ends = pl.col("dur_ns").fill_null(0).cum_sum()
-        return EVENTS.select(EVENTS.completed(found.with_columns(start_ns=ends - pl.col("dur_ns").fill_null(0))))
+        return EVENTS.select(EVENTS.completed(kernels.with_columns(start_ns=ends - pl.col("dur_ns").fill_null(0))))
 
     def table(self, name: str) -> pl.DataFrame:
         """One of the other tables of :data:`kanalyze.model.READER_TABLES`."""
@@ -147,8 +147,8 @@ class NcuTables:
     @cached_property
     def _launches(self) -> pl.DataFrame:
         """The kernels, with a column for each metric that tables need; null where it was not collected."""
-        found = self._measured.metrics.filter(pl.col("metric").is_in(_OF_KERNELS)).group_by("event_id")
-        wide = found.agg(pl.col("value").filter(pl.col("metric") == name).first().alias(name) for name in _OF_KERNELS)
+        groups = self._measured.metrics.filter(pl.col("metric").is_in(_OF_KERNELS)).group_by("event_id")
+        wide = groups.agg(pl.col("value").filter(pl.col("metric") == name).first().alias(name) for name in _OF_KERNELS)
         return self._measured.launches.join(wide, on="event_id", how="left", maintain_order="left")
 
     def _kernel_config(self) -> pl.DataFrame:
@@ -163,9 +163,9 @@ class NcuTables:
         """The GPUs that ran kernels, each described by its first kernel."""
         attribute = pl.col("metric").str.strip_prefix(_ATTRIBUTE)
         of_kernels = self._measured.metrics.filter(pl.col("metric").str.starts_with(_ATTRIBUTE))
-        told = of_kernels.join(self._measured.launches.select("event_id", "device"), on="event_id")
-        found = (
-            told.with_columns(attribute)
+        values = of_kernels.join(self._measured.launches.select("event_id", "device"), on="event_id")
+        described = (
+            values.with_columns(attribute)
             .group_by("device")
             .agg(
                 *(pl.col("value").filter(pl.col("metric") == name).first().alias(name) for name in _ATTRIBUTES),
@@ -182,7 +182,7 @@ class NcuTables:
             "clock_hz": pl.col("max_gpu_frequency_khz") * _KILO,
         }
         return (
-            ran.join(found, on="device", how="left")
+            ran.join(described, on="device", how="left")
             .sort("device")
             .select(
                 "device",
@@ -197,12 +197,12 @@ class NcuTables:
 
     def notes_of_read(self) -> pl.DataFrame:
         """All notes, since everything is read at once."""
-        notes, every = [*self._measured.notes], self._measured.launches.height
+        notes, kernel_count = [*self._measured.notes], self._measured.launches.height
         for section, (metric, effect) in _BASIC.items():
-            if lacking := every - self._measured.metrics.filter(metric=metric).get_column("event_id").n_unique():
-                told = f"{metric} was not collected of {lacking:,} of {every:,} kernels: {effect}"
+            if lacking := kernel_count - self._measured.metrics.filter(metric=metric).get_column("event_id").n_unique():
+                sentence = f"{metric} was not collected of {lacking:,} of {kernel_count:,} kernels: {effect}"
                 remedy = f"record them with `ncu --section {section}`"
-                notes.append((f"kernels without {section}", lacking, None, f"{told}; {remedy}"))
+                notes.append((f"kernels without {section}", lacking, None, f"{sentence}; {remedy}"))
         return pl.DataFrame(notes, schema=NOTES.schema, orient="row")
 
 
@@ -214,13 +214,13 @@ def damaged(path: Path, where: str, what: str) -> DamagedReportError:
     )
 
 
-def metrics_frame(found: pl.DataFrame) -> pl.DataFrame:
+def metrics_frame(rows: pl.DataFrame) -> pl.DataFrame:
     """Builds :data:`kanalyze.counter_model.METRICS` from columns event_id, metric, section, value, text, unit.
 
     Sorted by kernel and metric, of which the first value counts; our table of sections precedes a given section.
     """
     known = pl.col("metric").replace_strict(SECTION_OF, default=None, return_dtype=pl.String)
-    every = found.with_columns(section=pl.coalesce(known, "section"), unit=pl.when(pl.col("unit") != "").then("unit"))
+    every = rows.with_columns(section=pl.coalesce(known, "section"), unit=pl.when(pl.col("unit") != "").then("unit"))
     return METRICS.select(every.unique(["event_id", "metric"], keep="first").sort("event_id", "metric"))
 
 
@@ -251,15 +251,15 @@ _SIZES: Final = tuple(f"{what}_{axis}" for what in ("grid", "block") for axis in
 _THREADS: Final = 1024
 
 
-def _sound(found: Measured) -> Measured:
+def _sound(measured: Measured) -> Measured:
     """Replaces what cannot be by null, with notes for health."""
     size, share = pl.col(_SIZES), pl.col("speedup_share")
     threads = pl.col("block_x").cast(pl.Float64) * pl.col("block_y") * pl.col("block_z")
     of_launches = "a grid or block of 0, or a block of more threads than a GPU takes: they are left out, as if unknown"
     of_rules = "no part of a duration: they are left out"
-    launches, odd_launches = _without(found.launches, size, pl.any_horizontal(size < 1) | (threads > _THREADS))
-    rules, odd_rules = _without(found.rules, share, ~share.is_between(0, 1))
-    metrics, odd_metrics = _sound_metrics(found.metrics)
+    launches, odd_launches = _without(measured.launches, size, pl.any_horizontal(size < 1) | (threads > _THREADS))
+    rules, odd_rules = _without(measured.rules, share, ~share.is_between(0, 1))
+    metrics, odd_metrics = _sound_metrics(measured.metrics)
     names = (_DURATION, _CYCLES, _CLOCK)
     held = metrics.filter(pl.col("metric").is_in(names)).select("event_id", "metric", "value")
     wide = held.pivot(on="metric", on_columns=list(names), index="event_id", values="value", aggregate_function="first")
@@ -272,8 +272,8 @@ def _sound(found: Measured) -> Measured:
         ("durations that contradict cycles and clock", contradicting, None, of_durations),
         ("estimates that cannot be", odd_rules, None, of_rules),
     ]
-    notes = [*found.notes, *(note for note in odd if note[1])]
-    return replace(found, launches=launches, metrics=metrics, rules=rules, notes=notes)
+    notes = [*measured.notes, *(note for note in odd if note[1])]
+    return replace(measured, launches=launches, metrics=metrics, rules=rules, notes=notes)
 
 
 def _without(frame: pl.DataFrame, columns: pl.Expr, wrong: pl.Expr) -> tuple[pl.DataFrame, int]:
@@ -296,8 +296,8 @@ def _sound_metrics(metrics: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
     absurd = metrics.filter(wrong).sort("event_id", "metric")
     if absurd.is_empty():
         return metrics, []
-    first, name, told = absurd.select("event_id", "metric", "value").row(0)
-    effect = f"they are left out, as if not collected: the first is {name} = {told:g} of kernel {first}"
+    first, name, example = absurd.select("event_id", "metric", "value").row(0)
+    effect = f"they are left out, as if not collected: the first is {name} = {example:g} of kernel {first}"
     left = metrics.with_columns(
         value=pl.when(~wrong).then("value"), text=pl.when(wrong).then(value.cast(pl.String)).otherwise("text")
     )

@@ -64,25 +64,25 @@ def exported(path: Path, progress: Progress, *, cache: bool = True) -> SqliteFil
         ExportError: There is no nsys, it cannot export the report, or the export cannot be written.
         UnreadableReportError: The report changes while it is exported.
     """
-    folder, program, name, known = cache_folder(), find(), name_of(path), "*"
+    folder, program, name, key = cache_folder(), find(), name_of(path), "*"
     if program is not None:  # its version is told without running it
         file = program.stat()
-        known = digest(os.fsencode(program.resolve()) + f" {file.st_size} {file.st_mtime_ns}".encode())
-    known = f"{name}-{known}"
+        key = digest(os.fsencode(program.resolve()) + f" {file.st_size} {file.st_mtime_ns}".encode())
+    key = f"{name}-{key}"
     if cache:
-        found = (_beside(path), *map(_kept, sorted(folder.glob(f"{known}.*.sqlite"))))
-        if (usable := next(filter(None, found), None)) is not None:
+        exports = (_beside(path), *map(_kept, sorted(folder.glob(f"{key}.*.sqlite"))))
+        if (usable := next(filter(None, exports), None)) is not None:
             return usable
     if program is None:
         older = path.with_suffix(".sqlite")
         raise ExportError.without_nsys(path, older if older != path and _opened(older) else None)
     try:
-        made = _export(path, known, program, progress)
+        export = _export(path, key, program, progress)
     except OSError as error:
         raise ExportError.unwritable(path, folder, error.strerror or str(error)) from error
     if name_of(path) != name:
         raise UnreadableReportError.because(path, "it changed while it was exported")
-    return SqliteFile(made)
+    return SqliteFile(export)
 
 
 def _beside(path: Path) -> SqliteFile | None:
@@ -117,25 +117,25 @@ def _export(path: Path, name: str, program: Path, progress: Progress) -> Path:
     """Export the report at `path` under `name`, and remove cached exports of earlier states of the report."""
     cache = cache_folder()
     with scratch(cache) as folder:
-        made = folder / "export.sqlite"
+        export = folder / "export.sqlite"
         what = f"exporting {path.name} with {program}"
         progress(what, 0.0)
-        flags = ("--type=sqlite", "--include-blobs=true", f"--output={made}")
+        flags = ("--type=sqlite", "--include-blobs=true", f"--output={export}")
         command = [str(program), "export", *flags, str(path.absolute())]
         log = folder / "said"
         try:
-            status, said = run(command, log, lambda share: progress(what, share))
+            status, output = run(command, log, lambda share: progress(what, share))
         except OSError as error:
             if error.filename == str(log):
                 raise
             raise ExportError.failed(path, str(program), 0, [error.strerror or str(error)]) from error
-        if status or _opened(made) is None:
-            raise ExportError.failed(path, f"nsys {version(program)}".strip(), status, said)
-        made.chmod(0o600)
-        target = cache / f"{name}.{checksum(made)}.sqlite"
+        if status or _opened(export) is None:
+            raise ExportError.failed(path, f"nsys {version(program)}".strip(), status, output)
+        export.chmod(0o600)
+        target = cache / f"{name}.{checksum(export)}.sqlite"
         with alone(cache):
             make_room(cache, name.partition("-")[0])
-            made.replace(target)
+            export.replace(target)
     progress(what, 1.0)
     return target
 
@@ -170,20 +170,20 @@ def installed(name: str, usual: Sequence[str]) -> Path | None:
     on_path = shutil.which(name)
     if on_path:
         return Path(on_path)
-    found = [path for pattern in usual for path in glob(pattern) if shutil.which(path)]  # noqa: PTH207 - absolute
-    return Path(max(found, key=lambda path: [*map(int, re.findall(r"\d+", path))])) if found else None
+    programs = [path for pattern in usual for path in glob(pattern) if shutil.which(path)]  # noqa: PTH207 - absolute
+    return Path(max(programs, key=lambda path: [*map(int, re.findall(r"\d+", path))])) if programs else None
 
 
 def version(program: Path) -> str:
     """The version printed by the program, such as ``2025.3.2.474``; empty if it prints none."""
     try:
-        said = subprocess.run(  # noqa: S603 - nsys, with a fixed argument
+        completed = subprocess.run(  # noqa: S603 - nsys, with a fixed argument
             [program, "--version"], capture_output=True, check=False, stdin=subprocess.DEVNULL, timeout=_VERSION_LIMIT_S
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    found = re.search(rb"version (\d[\d.]*)", said.stdout + said.stderr)
-    return found.group(1).decode() if found else ""
+    match = re.search(rb"version (\d[\d.]*)", completed.stdout + completed.stderr)
+    return match.group(1).decode() if match else ""
 
 
 def run(command: Sequence[str], log: Path, share_done: Callable[[float], object]) -> tuple[int, list[str]]:
@@ -199,11 +199,11 @@ def run(command: Sequence[str], log: Path, share_done: Callable[[float], object]
         OSError: It cannot be started.
     """
     last = 0
-    with log.open("wb") as said, _stoppable(), ExitStack() as early:
+    with log.open("wb") as output, _stoppable(), ExitStack() as early:
         process = subprocess.Popen(  # noqa: S603 - nsys, with two paths and no shell
             command,
             stdin=subprocess.DEVNULL,
-            stdout=said,
+            stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             preexec_fn=ending_with(os.getpid()),  # noqa: PLW1509 - calls the system alone
@@ -220,10 +220,10 @@ def run(command: Sequence[str], log: Path, share_done: Callable[[float], object]
 
 def _tell(log: Path, last: int, share_done: Callable[[float], object]) -> int:
     """Report progress from `log` to `share_done` if above `last` per cent; returns the current per cent."""
-    with log.open("rb") as said:
-        said.seek(max(log.stat().st_size - 400, 0))  # more than two progress lines
-        found = [int(number) for number in _PERCENT.findall(said.read())]
-    now = max((percent for percent in found if percent <= _ALL), default=0)
+    with log.open("rb") as file:
+        file.seek(max(log.stat().st_size - 400, 0))  # more than two progress lines
+        percents = [int(number) for number in _PERCENT.findall(file.read())]
+    now = max((percent for percent in percents if percent <= _ALL), default=0)
     if now > last:
         share_done(now / _ALL)
     return max(now, last)

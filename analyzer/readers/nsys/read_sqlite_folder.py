@@ -72,11 +72,11 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
             some = ", ".join(sorted(database.tables)[:5]) or "none"
             raise UnknownFormatError.of(path, f"an SQLite database that nsys did not write (tables: {some})")
     folder = path if path.is_dir() else path.parent
-    found = {form: tables_in(folder, form) for form in FORMS}
-    for form, tables in found.items():
+    tables_of_form = {form: tables_in(folder, form) for form in FORMS}
+    for form, tables in tables_of_form.items():
         if shows_nsys(tables):
             return report_of(TableFolder(folder, form))
-    some = ", ".join(next(tables for tables in found.values() if tables)[:5])
+    some = ", ".join(next(tables for tables in tables_of_form.values() if tables)[:5])
     raise UnknownFormatError.of(path, f"tables that nsys did not write ({some})")
 
 
@@ -110,10 +110,10 @@ def _meta(database: TableFile) -> Meta:
     )
 
 
-def _driver(told: str | None) -> str | None:
+def _driver(version: str | None) -> str | None:
     """The driver version; nsys of 2022 wrote 530.30.02 as 5303002, and all versions write 0 without a GPU."""
-    run_together = re.fullmatch(r"(\d{3})(\d\d)(\d\d)", told or "")
-    return ".".join(run_together.groups()) if run_together else told if told != "0" else None
+    run_together = re.fullmatch(r"(\d{3})(\d\d)(\d\d)", version or "")
+    return ".".join(run_together.groups()) if run_together else version if version != "0" else None
 
 
 class NsysTables:
@@ -140,12 +140,12 @@ class NsysTables:
         without rows means "none" if the trace was on (what META_DATA_CAPTURE says, or rows of the same trace), and
         "not recorded" otherwise.
         """
-        found = {spec.kind for spec in nsys.EVENT_TABLES if self._database.last_row(spec.table)}
+        recorded = {spec.kind for spec in nsys.EVENT_TABLES if self._database.last_row(spec.table)}
         settings = dict(self._database.frame("META_DATA_CAPTURE", {"name": pl.String, "value": pl.String}).iter_rows())
         for trace, kinds in nsys.TRACES.items():
-            if found.intersection(kinds) or settings.get(f"PROCESS_0:{trace}") == "true":
-                found.update(kinds)
-        return tuple(kind for kind in model.KINDS if kind in found)
+            if recorded.intersection(kinds) or settings.get(f"PROCESS_0:{trace}") == "true":
+                recorded.update(kinds)
+        return tuple(kind for kind in model.KINDS if kind in recorded)
 
     def events(self, kind: str) -> pl.DataFrame:
         """The events of one kind, as :data:`kanalyze.model.EVENTS`."""
@@ -261,7 +261,7 @@ class NsysTables:
         return self._numbered(model.EVENTS, spec.table, frame.with_columns(_kind(spec.kind)))
 
     def _ranges(self) -> pl.DataFrame:
-        made = self._range_rows.select(
+        ranges = self._range_rows.select(
             "event_id",
             pl.col("name").cast(pl.Categorical),
             "process_id",
@@ -269,7 +269,7 @@ class NsysTables:
             dur_ns=pl.col("end") - pl.col("start"),
             thread_id=nsys.thread_of("globalTid"),
         )
-        return self._as_declared(model.EVENTS, nsys.RANGES, made.with_columns(_kind("range")))
+        return self._as_declared(model.EVENTS, nsys.RANGES, ranges.with_columns(_kind("range")))
 
     @cached_property
     def _range_rows(self) -> pl.DataFrame:
@@ -311,7 +311,7 @@ class NsysTables:
         source = nsys.EVENT_RECORDS
         if source not in self._database.tables:
             return model.EVENT_RECORDS.empty()
-        made = self._database.integers(source, nsys.EVENT_RECORD_COLUMNS, self._machine.to_gpu).select(
+        records = self._database.integers(source, nsys.EVENT_RECORD_COLUMNS, self._machine.to_gpu).select(
             "device",
             process_id=nsys.process_of("globalPid"),
             context_id=nsys.absent_as_null("contextId"),
@@ -320,7 +320,7 @@ class NsysTables:
             cuda_event_id="eventId",
             record_id=nsys.known_id("eventSyncId"),
         )
-        return self._as_declared(model.EVENT_RECORDS, source, made)
+        return self._as_declared(model.EVENT_RECORDS, source, records)
 
     def _graph_nodes(self) -> pl.DataFrame:
         """Nodes of graphs, those of executable ones joined with the nodes that they were instantiated from."""
@@ -328,8 +328,8 @@ class NsysTables:
         if source is None:
             return model.GRAPH_NODES.empty()
         raw = self._database.integers(source, nsys.OF_GRAPH_NODES, lambda part: part).drop_nulls("graphNodeId")
-        found = graph_nodes(raw.drop_nulls("start").sort("start", maintain_order=True))
-        return self._as_declared(model.GRAPH_NODES, source, found)
+        nodes = graph_nodes(raw.drop_nulls("start").sort("start", maintain_order=True))
+        return self._as_declared(model.GRAPH_NODES, source, nodes)
 
     def _symbols(self) -> pl.DataFrame:
         """Kernel functions by symbol name."""
@@ -343,7 +343,7 @@ class NsysTables:
         return SYMBOLS.select(named.drop_nulls().unique()).sort(*SYMBOLS.schema)
 
     def _side_table(self, table: Table) -> pl.DataFrame:
-        found = [table.empty()]
+        frames = [table.empty()]
         for part in (part for part in DETAILS[table.name] if part.source in self._database.tables):
             labels = {name: self._labels.namer(named) for name, named in part.labels.items()}
             made = [made.cast(table.schema[name]).alias(name) for name, made in part.columns.items()]
@@ -351,8 +351,8 @@ class NsysTables:
                 frame = self._database.integers(part.source, part.wanted, partial(_detailed, made=made, labels=labels))
             except pl.exceptions.PolarsError as error:
                 raise self._database.damaged(part.source, "a number is out of all bounds") from error
-            found.append(self._numbered(table, part.source, frame))
-        return pl.concat(found)
+            frames.append(self._numbered(table, part.source, frame))
+        return pl.concat(frames)
 
 
 def _detailed(raw: pl.DataFrame, made: Sequence[pl.Expr], labels: Mapping[str, nsys.Namer]) -> pl.DataFrame:
@@ -394,9 +394,9 @@ def communicator_calls(database: TableFile, first_id: int, undecoded: dict[str, 
     if not schemas or "binaryData" not in database.columns(nsys.RANGES):
         return model.COMMUNICATOR_CALLS.empty()
     blobs = database.frame(nsys.RANGES, {"binaryData": pl.Object}).get_column("binaryData").to_list()
-    made = [{} if blob is None else _fields(blob, schemas) for blob in blobs]
-    rows = [{"event_id": first_id + at, **found} for at, found in enumerate(made) if found]
-    undecoded["payloads of ranges that cannot be decoded"] = made.count(None)
+    calls = [{} if blob is None else _fields(blob, schemas) for blob in blobs]
+    rows = [{"event_id": first_id + at, **call} for at, call in enumerate(calls) if call]
+    undecoded["payloads of ranges that cannot be decoded"] = calls.count(None)
     return pl.DataFrame(rows, schema=model.COMMUNICATOR_CALLS.schema)
 
 
@@ -405,13 +405,13 @@ def _fields(blob: object, schemas: dict[int, dict[str, tuple[str, int]]]) -> dic
     payload = Payload.of(blob)
     if payload is None or payload.number == 0:
         return None
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for column, (packed, offset) in schemas.get(payload.schema, {}).items():
         if offset < 0 or offset + struct.calcsize(packed) > len(payload.data):
             return None
         value = struct.unpack_from(packed, payload.data, offset)[0]
-        found[column] = f"{value:016x}" if column == "communicator" else value if value < 1 << 63 else None
-    return found
+        fields[column] = f"{value:016x}" if column == "communicator" else value if value < 1 << 63 else None
+    return fields
 
 
 # Nodes of CUDA graphs from nsys' rows of their creation: what each was made of, and when and where that was captured.
@@ -488,9 +488,9 @@ def _of_children(copies: pl.DataFrame) -> pl.DataFrame:
     inside = inside.join(made, on=key).join(graphs.select(key[0], "own", outer="graph"), on=["process_id", "outer"])
     inside = inside.sort("process_id", "outer", "graph", "node")
     place = pl.int_range(pl.len()).over("process_id", "outer") + pl.col("own")
-    found = inside.with_columns(origin="node", graph="outer", node=nsys.first_node(pl.col("outer")) + place)
+    nodes = inside.with_columns(origin="node", graph="outer", node=nsys.first_node(pl.col("outer")) + place)
     # rows of the next nodes, where there are some, say how many there are
     further = copies.join(made, on=["process_id", "node"], how="anti").group_by(key).agg(pl.col("node").min())
-    counts = found.group_by(key).agg(pl.col("node").max() + 1)
+    counts = nodes.group_by(key).agg(pl.col("node").max() + 1)
     other = further.join(counts, on=key, suffix="_after").filter(pl.col("node") != pl.col("node_after"))
-    return found.join(other, on=key, how="anti").select(copies.columns)
+    return nodes.join(other, on=key, how="anti").select(copies.columns)

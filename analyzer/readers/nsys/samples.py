@@ -76,17 +76,17 @@ class Samples:
 
     def call_stacks(self, first_ids: dict[str, int]) -> pl.DataFrame:
         """The stacks of calls, as :data:`kanalyze.counter_model.CALL_STACKS`; `first_ids` by nsys' table of calls."""
-        found = [model.CALL_STACKS.empty()]
+        stacks = [model.CALL_STACKS.empty()]
         for table, chains in _CALLS.items():
             if "callchainId" in self._database.columns(table) and self._database.last_row(chains):
                 raw = self._database.integers(table, ("callchainId", "eventClass"), lambda part: part)
                 if "OSRT" in table:  # the rows that are calls, as events count them
                     raw = raw.filter((pl.col("eventClass") == _TRACED).fill_null(value=True))
                 calls = raw.select(event_id=pl.int_range(pl.len(), dtype=pl.Int64) + first_ids[table], id="callchainId")
-                found.append(
+                stacks.append(
                     model.CALL_STACKS.select(calls.join(self._stacks(chains)[0], on="id", maintain_order="left"))
                 )
-        return pl.concat(found).sort("event_id")
+        return pl.concat(stacks).sort("event_id")
 
     def scheduling(self) -> pl.DataFrame:
         """When threads came onto processors and left them, as :data:`kanalyze.counter_model.SCHEDULING`."""
@@ -106,8 +106,8 @@ class Samples:
             "blocked_by": pl.col("threadBlock").replace_strict(blocks, default=None, return_dtype=pl.Categorical),
         }
         wanted = ("start", "globalTid", "cpu", "isSchedIn", "threadState", "threadBlock")
-        found = self._database.integers(_SCHEDULE, wanted, lambda raw: raw.select(**columns))
-        return model.SCHEDULING.select(found.sort("time_ns", maintain_order=True))
+        switches = self._database.integers(_SCHEDULE, wanted, lambda raw: raw.select(**columns))
+        return model.SCHEDULING.select(switches.sort("time_ns", maintain_order=True))
 
     def _stacks(self, table: str) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Stack id by the table's own id of a stack, and the functions of each distinct stack of call chains."""
@@ -268,13 +268,13 @@ def _lasting(runs: pl.DataFrame) -> pl.DataFrame:
 
 def _named(runs: pl.DataFrame, names: pl.DataFrame) -> pl.DataFrame:
     """Names of the counters instead of their ids; one without a name is left out."""
-    told = names.select(
+    metrics = names.select(
         *_KEYS,
         pl.col("metricName").str.extract(_NAME, 1).cast(pl.Categorical).alias("metric"),
         pl.col("metricName").str.extract(_NAME, 2).cast(pl.Categorical).alias("unit"),
     )
     value = pl.when((pl.col("value") < 0) & (pl.col("value") >= -_BYTE // 2)).then(pl.col("value") + _BYTE)
-    made = runs.join(told, on=_KEYS, maintain_order="left").select(
+    made = runs.join(metrics, on=_KEYS, maintain_order="left").select(
         "metric",
         "unit",
         "start_ns",
@@ -293,11 +293,11 @@ def _of_generic_events(database: TableFile, undecoded: dict[str, int]) -> tuple[
     rows, lost = [], 0
     for time, kind, text in database.frame(_GENERIC, columns).drop_nulls().iter_rows():
         try:
-            told = json.loads(text)
+            counters = json.loads(text)
         except ValueError:
             lost += 1
             continue
-        for name, value in told.items() if isinstance(told, dict) else ():
+        for name, value in counters.items() if isinstance(counters, dict) else ():
             whole = isinstance(value, str) and value.removeprefix("-").isdecimal()  # texts of whole numbers are such
             if (whole or type(value) is int) and name.lower() not in ("timestamp", "rawtimestamp"):
                 rows.append((time, kind, numbers.setdefault(name, len(numbers)), int(value)))
@@ -323,14 +323,14 @@ def network_metrics(database: TableFile) -> pl.DataFrame:
         "globalId", adapter="name"
     )
     adapters = adapters.unique("globalId", keep="first", maintain_order=True)
-    found = [model.NETWORK_METRICS.empty()]
+    frames = [model.NETWORK_METRICS.empty()]
     for table, source in _NETWORK.items():
         if database.last_row(table):
             columns = dict.fromkeys(("start", "end", "globalId", "portId", *keys), pl.Int64)
             raw = database.frame(table, {**columns, "value": pl.Float64}).drop_nulls(["start", "value"])
-            told = raw.join(names, on=keys, how="left", maintain_order="left")
-            told = told.join(adapters, on="globalId", how="left", maintain_order="left")
-            made = told.select(
+            samples = raw.join(names, on=keys, how="left", maintain_order="left")
+            samples = samples.join(adapters, on="globalId", how="left", maintain_order="left")
+            made = samples.select(
                 "value",
                 "unit",
                 source=pl.lit(source),
@@ -340,5 +340,5 @@ def network_metrics(database: TableFile) -> pl.DataFrame:
                 start_ns="start",
                 dur_ns=pl.col("end") - pl.col("start"),
             )
-            found.append(model.NETWORK_METRICS.select(made))
-    return pl.concat(found)
+            frames.append(model.NETWORK_METRICS.select(made))
+    return pl.concat(frames)

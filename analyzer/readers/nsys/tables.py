@@ -157,8 +157,8 @@ def known_id(column: str) -> pl.Expr:
 
 def graph_of_node(column: str) -> pl.Expr:
     """The graph id in a graph node id; null if there is none."""
-    found = pl.col(column) // _NODES_OF_A_GRAPH
-    return pl.when(found != 0).then(found)
+    graph = pl.col(column) // _NODES_OF_A_GRAPH
+    return pl.when(graph != 0).then(graph)
 
 
 def first_node(graph: pl.Expr) -> pl.Expr:
@@ -193,8 +193,8 @@ def _details(sources: dict[str, dict[str, str]]) -> Iterator[Details]:
     """The mappings of a side table, as maps.toml declares them."""
     for names, columns in sources.items():
         made, labels = dict[str, pl.Expr](), dict[str, Named]()
-        for name, told in columns.items():
-            how, _, column = told.rpartition(" ")
+        for name, mapping in columns.items():
+            how, _, column = mapping.rpartition(" ")
             if how.endswith(" of"):
                 labels[name] = Named(how.removesuffix(" of"), column)
             elif how == "=":
@@ -277,11 +277,11 @@ class Machine:
 
     def devices(self) -> pl.DataFrame:
         """The GPUs, as :data:`kanalyze.model.DEVICES`; one only named by events has null limits."""
-        types = {found: DEVICES.schema[name] for name, found in DEVICE_COLUMNS.items()}
+        types = {column: DEVICES.schema[name] for name, column in DEVICE_COLUMNS.items()}
         types |= {"computeMajor": pl.Int64, "computeMinor": pl.Int64}
         rows = self._database.frame("TARGET_INFO_GPU", types).drop_nulls(DEVICE_COLUMNS["device"])
         capability = pl.format("{}.{}", "computeMajor", "computeMinor").alias("compute_capability")
-        known = rows.select(capability, **{name: pl.col(found) for name, found in DEVICE_COLUMNS.items()})
+        known = rows.select(capability, **{name: pl.col(column) for name, column in DEVICE_COLUMNS.items()})
         # in files that describe no GPU, the ordinals used
         used = set(self.gpus.values()) or self._distinct("deviceId", "kernel", "graph", "memcpy", "memset")
         named = pl.DataFrame({"device": sorted(used - set(known.get_column("device")))}, schema={"device": pl.Int64})
@@ -380,7 +380,7 @@ def notes(database: TableFile, seen: Seen, *, of_read: bool = False) -> pl.DataF
     """
     large = {spec.table for spec in EVENT_TABLES if of_read and database.last_row(spec.table) > _FEW_ROWS}
     looked_at = [spec for spec in EVENT_TABLES if spec.table in seen.endless or spec.table not in large]
-    found = [
+    entries = [
         *_lost_rows(database, seen.endless, looked_at),
         *_failed_launches(database, seen.failed),
         *_missing(database, {spec.table for spec in looked_at}),
@@ -389,15 +389,15 @@ def notes(database: TableFile, seen: Seen, *, of_read: bool = False) -> pl.DataF
     named = {DEVICE_COLUMNS[name]: name for name in DEVICES.schema if DEVICE_COLUMNS.get(name) in have}
     limits = database.frame(_GPU, {column: DEVICES.schema[name] for column, name in named.items()}).rename(named)
     if odd := device_limits.impossible(limits):
-        found.append((device_limits.IMPOSSIBLE, odd, None, device_limits.EFFECT))
+        entries.append((device_limits.IMPOSSIBLE, odd, None, device_limits.EFFECT))
     if RANGES not in large and (count := database.count_missing(RANGES, "end", "eventType", RANGE_STYLES)):
-        found.append(("ranges never closed", count, None, "their end is not known"))
+        entries.append(("ranges never closed", count, None, "their end is not known"))
     rows = database.frame("DIAGNOSTIC_EVENT", {"severity": pl.Int64, "text": pl.String}).drop_nulls()
     texts = [text for severity, text in rows.iter_rows() if severity >= _WARNING and re.search(_LOSS, text)]
     effect = "nsys says that records are missing"
-    found += [(f"nsys: {text.strip()}", texts.count(text), None, effect) for text in dict.fromkeys(texts)]
-    found += [(what, count, None, "what they hold is left out") for what, count in seen.undecoded.items() if count]
-    return pl.DataFrame(found, schema=NOTES.schema, orient="row")
+    entries += [(f"nsys: {text.strip()}", texts.count(text), None, effect) for text in dict.fromkeys(texts)]
+    entries += [(what, count, None, "what they hold is left out") for what, count in seen.undecoded.items() if count]
+    return pl.DataFrame(entries, schema=NOTES.schema, orient="row")
 
 
 def _lost_rows(database: TableFile, endless: Mapping[str, int], looked_at: Sequence[EventTable]) -> Iterator[Note]:
@@ -432,8 +432,8 @@ def _missing(database: TableFile, looked_at: AbstractSet[str]) -> Iterator[Note]
         for column, effect in effects.items() if database.last_row(table) else ():
             if column not in database.columns(table):
                 yield f"column {table}.{column} missing", 1, None, effect
-    told = _SYNC not in looked_at or "eventSyncId" in database.columns(_SYNC)
-    if not told and database.distinct(_SYNC, "eventId") - {NO_ID}:
+    has_sync_ids = _SYNC not in looked_at or "eventSyncId" in database.columns(_SYNC)
+    if not has_sync_ids and database.distinct(_SYNC, "eventId") - {NO_ID}:
         effect = "what a wait on a CUDA event waited for cannot be told"
         yield f"column {_SYNC}.eventSyncId missing", 1, None, effect
     if database.last_row(_KERNEL) and not database.last_row(_GPU):

@@ -201,14 +201,14 @@ def decode(pages: Pages, layout: Layout, columns: Sequence[str]) -> Block:
     lacking = [index for index in wanted if index in layout.filled and index >= complete]
     if lacking:
         raise NotDecodableError(f"rows from before column {wanted[lacking[0]]} was added take its default")
-    found: dict[str, Column] = {}
+    decoded: dict[str, Column] = {}
     if layout.alias is not None:
         cells.refuse(types[layout.alias] != 0, "an INTEGER PRIMARY KEY not stored as NULL")
-        found[layout.columns[layout.alias]] = Column(rowids, None)
+        decoded[layout.columns[layout.alias]] = Column(rowids, None)
         wanted.pop(layout.alias, None)
     for group, fields in _groups(at + headers, types, widths, wanted):
-        found |= _decode_group(pages.data, group, fields)
-    return Block(rowids, {name: found[name] for name in columns})
+        decoded |= _decode_group(pages.data, group, fields)
+    return Block(rowids, {name: decoded[name] for name in columns})
 
 
 def _check_payloads(cells: Cells, payloads: Ints, prefixes: Ints) -> None:
@@ -304,11 +304,11 @@ def _decode_group(data: Bytes, at: Ints, fields: Sequence[_Field]) -> dict[str, 
     start = fields[0].distance
     end = max(field.distance + size for field, size in zip(fields, sizes, strict=True))
     rows = np.ndarray(len(data) - end, f"V{end - start}", data, start, (1,))[at]
-    found = {}
+    columns = {}
     for field, size in zip(fields, sizes, strict=True):
         raw = np.ndarray(len(rows), f">i{size}", rows, field.distance - start, (end - start,))
-        found[field.name] = _decode_field(field.serial, raw.astype(np.int64), size)
-    return found
+        columns[field.name] = _decode_field(field.serial, raw.astype(np.int64), size)
+    return columns
 
 
 def _bytes_to_read(field: _Field) -> int:

@@ -83,8 +83,8 @@ class SqliteFile:
     def _connect(self) -> sqlite3.Connection:
         """Open the file, unless it was replaced since it was last open."""
         with readable(self.path):
-            found = regular(self.path).stat()
-        seen = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+            status = regular(self.path).stat()
+        seen = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         if self._seen not in {None, seen}:
             raise UnreadableReportError.because(self.path, "it changed since it was first read")
         self._seen = seen
@@ -106,8 +106,8 @@ class SqliteFile:
     def columns(self, table: str) -> tuple[str, ...]:
         """Column names of the table; empty if there is no such table."""
         if table not in self._columns:
-            found = self.query(f"PRAGMA table_info({quoted(table)})", where=f"table {table}")
-            self._columns[table] = tuple(str(row[1]) for row in found)
+            rows = self.query(f"PRAGMA table_info({quoted(table)})", where=f"table {table}")
+            self._columns[table] = tuple(str(row[1]) for row in rows)
         return self._columns[table]
 
     def last_row(self, table: str) -> int:
@@ -155,8 +155,8 @@ class SqliteFile:
         """
         if table in self._checked:
             return
-        said = self.query(f"PRAGMA quick_check({quoted(table)})", where=f"table {table}")
-        wrong = [line for (text,) in said for line in str(text).splitlines() if not line.startswith("***")]
+        rows = self.query(f"PRAGMA quick_check({quoted(table)})", where=f"table {table}")
+        wrong = [line for (text,) in rows for line in str(text).splitlines() if not line.startswith("***")]
         if wrong not in ([], ["ok"]):
             raise self.damaged(table, wrong[0])
         self._checked.add(table)
@@ -196,11 +196,11 @@ class SqliteFile:
     @cached_property
     def _largest_rows(self) -> int:
         """The highest row id of any table; a table without row ids has none, and a damaged one says so when read."""
-        found = [0]
+        last_rows = [0]
         for table in self.tables:
             with suppress(DamagedReportError):
-                found.append(self.last_row(table))
-        return max(found)
+                last_rows.append(self.last_row(table))
+        return max(last_rows)
 
     def texts(self, table: str, column: str) -> pl.Series:
         """A text column as String, in row order; null for a missing value or column."""
@@ -330,8 +330,8 @@ class TableFolder:
         self, table: str, schema: Mapping[str, DataType | DataTypeClass], only: tuple[str, int] | None = None
     ) -> pl.DataFrame:
         """Columns of a table with the types of `schema`; `only` the rows in which one of them has a value."""
-        found = self._read(table, self._scan(table, schema), schema, range(self.last_row(table)))
-        return found if only is None else found.filter(pl.col(only[0]) == only[1])
+        rows = self._read(table, self._scan(table, schema), schema, range(self.last_row(table)))
+        return rows if only is None else rows.filter(pl.col(only[0]) == only[1])
 
     def distinct(self, table: str, column: str) -> set[int]:
         """Distinct values of an integer column; empty if the column is missing."""
@@ -357,11 +357,11 @@ class TableFolder:
     ) -> pl.DataFrame:
         """The given `rows` of a `scan` of `table`, cast to `schema`."""
         with self._reading(table):
-            found = scan.slice(rows.start, len(rows)).collect()
-        if found.width and found.height != len(rows):
+            frame = scan.slice(rows.start, len(rows)).collect()
+        if frame.width and frame.height != len(rows):
             raise self.damaged(table, "its rows cannot be counted")
         try:
-            columns = {name: _converted(found.get_column(name), schema[name]) for name in found.columns}
+            columns = {name: _converted(frame.get_column(name), schema[name]) for name in frame.columns}
         except pl.exceptions.PolarsError as error:
             raise self.damaged(table, "a value is not of its column's type") from error
         nulls = (pl.Series(name, [None], dtype=of).new_from_index(0, len(rows)) for name, of in schema.items())
@@ -401,8 +401,8 @@ class TableFolder:
         try:
             yield
         except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-            if isinstance(error, OSError) and (found := _OF_SYSTEM.match(str(error))):
-                refused = OSError(int(found["code"]), found["reason"])
+            if isinstance(error, OSError) and (match := _OF_SYSTEM.match(str(error))):
+                refused = OSError(int(match["code"]), match["reason"])
                 raise UnreadableReportError.of(self._file(table), refused) from error
             # the first line where it is prose; some messages dump internal state
             first = _PREFIX.sub("", str(error).partition("\n")[0]).rstrip(".")

@@ -152,8 +152,8 @@ class Decoder:
 
     def _of_any(self, entries: Sequence[Any], counts: Counter[str]) -> Columns:
         """Columns of entries of which some may be no event, or of a category of their own."""
-        found = Columns(counts=counts)
-        return self._filled([_as_kind(entry, found) for entry in entries], lambda: entries, found)
+        columns = Columns(counts=counts)
+        return self._filled([_as_kind(entry, columns) for entry in entries], lambda: entries, columns)
 
     def _filled(
         self, events: Sequence[Any], entries: Callable[[], Sequence[Any]], into: Columns | None = None
@@ -162,8 +162,8 @@ class Decoder:
 
         Raises _InexactError for times to be decoded as text.
         """
-        found = into or Columns()
-        found.counts["entries"] += len(events)
+        filled = into or Columns()
+        filled.counts["entries"] += len(events)
         kinds = _by_kind(events)
         flows = kinds.pop(of.FLOW, [])
         if edges := [one for one in flows if type(one.id) is int and one.id >= of.EDGES]:
@@ -174,19 +174,19 @@ class Decoder:
             columns = _values(kind, some)
             marks = columns.pop(of.MARKER, ())
             collective |= marks.count(of.MISSING) < len(marks)
-            found.blocks[kind] = {name: self._column(name, values) for name, values in columns.items()}
+            filled.blocks[kind] = {name: self._column(name, values) for name, values in columns.items()}
         if collective:
-            found.collectives += _collectives(entries(), events)
+            filled.collectives += _collectives(entries(), events)
         if flows:
-            found.counts["flow"] += len(flows)
+            filled.counts["flow"] += len(flows)
             linked = ("Call", "Kernel", "Copy", "Memset")
-            ids = [found.blocks[kind]["correlation"] for kind in linked if kind in found.blocks]
+            ids = [filled.blocks[kind]["correlation"] for kind in linked if kind in filled.blocks]
             if not ids or any(min(some) <= 0 for some in ids):
-                found.arrows += (
+                filled.arrows += (
                     (str(one.ph), of.number(one.id), of.number(one.pid), of.number(one.tid), of.in_ns(one.ts))
                     for one in flows
                 )
-        return found
+        return filled
 
     def _column(self, name: str, values: Sequence[Any]) -> array[Any]:
         if name in {"ts", "dur"}:
@@ -261,32 +261,32 @@ _COUNTERS: Final = re.compile(r"GPU (\d{1,9}) Counters")
 _WITHOUT_CATEGORY: Final = {"CPU functions": "cpu_op", "CUDA functions": "kernel"}
 
 
-def _as_kind(entry: Any, found: Columns) -> Any:  # noqa: ANN401 - types that are made at run time
-    """An entry of the list as an event of its kind; None for what is none, which is counted in what is `found`."""
+def _as_kind(entry: Any, columns: Columns) -> Any:  # noqa: ANN401 - types that are made at run time
+    """An entry of the list as an event of its kind; None for what is none, which is counted in `columns`."""
     if type(entry) is not of.AnyEvent:
-        found.counts["no object"] += 1
+        columns.counts["no object"] += 1
         return None
     kind = of.KIND_OF.get(entry.cat) if isinstance(entry.cat, str) else None
-    kind = kind or _odd_kind(entry, found)
+    kind = kind or _odd_kind(entry, columns)
     if kind is not None and kind != of.FLOW and of.in_ns(entry.ts) is None:
-        found.counts["no time"] += 1
+        columns.counts["no time"] += 1
         kind = None
     if kind is None:
         return None
-    made = of.TYPE_OF[kind]
-    fields = {name: getattr(entry, name) for name in made.__struct_fields__}
+    event_type = of.TYPE_OF[kind]
+    fields = {name: getattr(entry, name) for name in event_type.__struct_fields__}
     if kind in of.ARGS:
-        given = entry.args if type(entry.args) is of.AnyArgs else of.NO_ARGS_OF_ANY
+        args = entry.args if type(entry.args) is of.AnyArgs else of.NO_ARGS_OF_ANY
         keys = of.ARGS[kind].__struct_encode_fields__
-        fields["args"] = of.ARGS[kind](*(getattr(given, of.attribute(key)) for key in keys))
-    return made(**fields)
+        fields["args"] = of.ARGS[kind](*(getattr(args, of.attribute(key)) for key in keys))
+    return event_type(**fields)
 
 
-def _odd_kind(event: Any, found: Columns) -> str | None:  # noqa: ANN401 - the type is made at run time
+def _odd_kind(event: Any, columns: Columns) -> str | None:  # noqa: ANN401 - the type is made at run time
     """The kind of an event of another category, which is made like others; names and what is none are noted."""
     args = event.args if type(event.args) is of.AnyArgs else of.NO_ARGS_OF_ANY
     if event.ph == "M":
-        found.counts["name"] += 1
+        columns.counts["name"] += 1
         pid, tid = of.number(event.pid), of.number(event.tid)
         whole = event.name == "process_name"
         name = None
@@ -297,10 +297,10 @@ def _odd_kind(event: Any, found: Columns) -> str | None:  # noqa: ANN401 - the t
             and pid != of.MISSING
             and (whole or (event.name == "thread_name" and tid != of.MISSING))
         ):
-            found.names.append((pid, None if whole else tid, name))
+            columns.names.append((pid, None if whole else tid, name))
         return None
     if isinstance(event.cat, str):
-        return _old_kind(event, args, found.counts)
+        return _old_kind(event, args, columns.counts)
     if event.ph == "X" and isinstance(event.pid, str) and (category := _WITHOUT_CATEGORY.get(event.pid)):
         kind = of.KIND_OF[category]
         if kind == "Kernel":  # the thread is the device there
@@ -309,12 +309,12 @@ def _odd_kind(event: Any, found: Columns) -> str | None:  # noqa: ANN401 - the t
     if event.ph in ("i", "I"):
         if event.name == "[memory]":  # torch 1.9 and 1.10 write no category for allocations
             return "Memory"
-        found.counts["mark"] += 1
+        columns.counts["mark"] += 1
     elif event.ph == "C" and (device := _COUNTERS.fullmatch(str(event.pid))) and type(args.nameless) in (int, float):
         event.args = of.AnyArgs(device=int(device[1]), nameless=args.nameless)
         return "Counter"
     else:
-        found.counts["no category" if isinstance(event.ph, str) else "no event"] += 1
+        columns.counts["no category" if isinstance(event.ph, str) else "no event"] += 1
     return None
 
 
@@ -417,8 +417,8 @@ def repaired(text: bytes) -> tuple[bytes, int]:
     ):
         if _is_json(text):
             break
-        text, found = mend(text)
-        count += found
+        text, replacements = mend(text)
+        count += replacements
     return text, count
 
 
@@ -452,8 +452,8 @@ def whole_objects(text: bytes) -> Iterator[bytes | Counter[str]]:
     """Recovers events from damaged `text`; yields events, and counters of what was lost between them."""
     chars = _Chars(text.decode("utf-8", "replace"))
     at, behind, budget = 0, 0, _AGAIN * len(chars) + _AGAIN_AT_LEAST
-    while (found := _BEGIN.search(chars, at)) is not None:
-        begin = found.start()
+    while (match := _BEGIN.search(chars, at)) is not None:
+        begin = match.start()
         try:
             value, end = _SCANNER.raw_decode(chars, begin)
         except json.JSONDecodeError as error:
@@ -488,12 +488,12 @@ def main() -> None:
     """Decode pieces on standard input, until its end, into new texts and pickled columns on standard output."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent interrupts this worker by closing its input
     gc.disable()  # garbage collection is useless: columns hold no cycles
-    decoder, told = Decoder(), 0
+    decoder, sent_count = Decoder(), 0
     with suppress(BrokenPipeError, EOFError, pickle.UnpicklingError):
         while True:
             columns = decoder.columns(pickle.load(sys.stdin.buffer))  # noqa: S301 - the parent wrote it
-            texts = decoder.texts.known[told:]
-            told += len(texts)
+            texts = decoder.texts.known[sent_count:]
+            sent_count += len(texts)
             send(sys.stdout.buffer, (texts, pickle.dumps(columns, protocol=pickle.HIGHEST_PROTOCOL)))
     os._exit(0)  # nothing to clean up at exit, and the parent waits for it
 

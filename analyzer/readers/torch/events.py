@@ -233,8 +233,8 @@ _WHOLE: Final = re.compile(rf"(?:stream )?\s*(-?\d{{1,{_DIGITS}}}|0[xX][0-9a-fA-
 def number(value: object) -> int:
     """An int64 from a number or numeric text; the sentinel if absent or invalid."""
     if isinstance(value, str):
-        found = _WHOLE.fullmatch(value)
-        value = int(found[1], 16 if found[1][:2] in {"0x", "0X"} else 10) if found else None
+        match = _WHOLE.fullmatch(value)
+        value = int(match[1], 16 if match[1][:2] in {"0x", "0X"} else 10) if match else None
     elif isinstance(value, float) and value.is_integer():
         value = int(value)
     return value if type(value) is int and abs(value) < -MISSING else MISSING

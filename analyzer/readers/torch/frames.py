@@ -90,11 +90,11 @@ def frames_of(parts: list[Part]) -> Frames:
     begins = dict(zip(texts, accumulate(map(len, texts.values()), initial=0), strict=False))
     words = pl.Series([text or None for some in texts.values() for text in some], dtype=pl.Categorical)
     pieces = [(part.columns, begins[id(part.texts)]) for part in parts if part.columns is not None]
-    found, counts = Frames(), Counter[str]()
+    frames, counts = Frames(), Counter[str]()
     for columns, _ in pieces:
         counts.update(columns.counts)
-    found.counts = {word: count for word, count in counts.items() if count}
-    found.names = list(dict.fromkeys(name for columns, _ in pieces for name in columns.names))
+    frames.counts = {word: count for word, count in counts.items() if count}
+    frames.names = list(dict.fromkeys(name for columns, _ in pieces for name in columns.names))
     # the rows are those in the pieces, until the frames are sorted
     collectives = _collectives([columns for columns, _ in pieces])
     for kind in dict.fromkeys(kind for columns, _ in pieces for kind in columns.blocks):
@@ -106,13 +106,13 @@ def frames_of(parts: list[Part]) -> Frames:
             moved = collectives.join(order, on=["kind", "row"], how="left", maintain_order="left")
             now = pl.coalesce(pl.col("now").cast(pl.Int64), "row").alias("row")
             collectives, frame = moved.select(*(name for name in _COLLECTIVE if name != "row"), now), frame.drop("row")
-        found.events[kind] = frame.select(*SCHEMAS[kind])  # in one order, as where there are none
-    found.collectives = collectives.select(*_COLLECTIVE).sort("kind", "row")
+        frames.events[kind] = frame.select(*SCHEMAS[kind])  # in one order, as where there are none
+    frames.collectives = collectives.select(*_COLLECTIVE).sort("kind", "row")
     if arrows := [arrow for columns, _ in pieces for arrow in columns.arrows]:
-        _correlate(found.events, arrows)
+        _correlate(frames.events, arrows)
     if len(parts) > _MANY_PARTS:  # what decoding took: of a trace of 330 MB the page takes 570 MB, not 760
         give_back()
-    return found
+    return frames
 
 
 def _columns(blocks: list[dict[str, array[Any]]], offsets: Sequence[int], words: pl.Series) -> Iterator[pl.Series]:
@@ -163,9 +163,9 @@ def _correlate(events: dict[str, pl.DataFrame], arrows: list[Arrow]) -> None:
         ends = own.filter(pl.col("ph") == phase).unique(PLACE, keep="first")
         for kind in (one for one in kinds if one in events):
             frame = events[kind]
-            told = frame.select(PLACE).join(ends, on=PLACE, how="left", maintain_order="left").get_column("id")
-            told = told.set(~frame.select(pl.struct(PLACE).is_last_distinct()).to_series(), None)
-            events[kind] = frame.with_columns(pl.when(pl.col("correlation") > 0).then("correlation").otherwise(told))
+            ids = frame.select(PLACE).join(ends, on=PLACE, how="left", maintain_order="left").get_column("id")
+            ids = ids.set(~frame.select(pl.struct(PLACE).is_last_distinct()).to_series(), None)
+            events[kind] = frame.with_columns(pl.when(pl.col("correlation") > 0).then("correlation").otherwise(ids))
 
 
 def _collectives(pieces: Sequence[Columns]) -> pl.DataFrame:
@@ -248,17 +248,17 @@ def devices(frames: Frames, used: pl.DataFrame) -> pl.DataFrame:
 
 def _properties(frames: Frames) -> list[dict[str, Any]]:
     """The properties of GPUs that the trace lists."""
-    told = frames.properties.get("deviceProperties")
-    return [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
+    gpus = frames.properties.get("deviceProperties")
+    return [gpu for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
 
 
-def _device(told: dict[str, Any]) -> dict[str, Any]:
-    row: dict[str, Any] = {name: _positive(told.get(key)) for name, key in _LIMITS.items()}
-    name = told["name"] if isinstance(told.get("name"), str) else None
-    major, minor = whole(told.get("computeMajor")), whole(told.get("computeMinor"))
-    threads, warp = _positive(told.get("maxThreadsPerMultiprocessor")), row["threads_per_warp"]
+def _device(properties: dict[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = {name: _positive(properties.get(key)) for name, key in _LIMITS.items()}
+    name = properties["name"] if isinstance(properties.get("name"), str) else None
+    major, minor = whole(properties.get("computeMajor")), whole(properties.get("computeMinor"))
+    threads, warp = _positive(properties.get("maxThreadsPerMultiprocessor")), row["threads_per_warp"]
     row |= {
-        "device": whole(told.get("id")),
+        "device": whole(properties.get("id")),
         "name": name,
         "memory_bandwidth_bytes_per_s": memory_bandwidth_bytes_per_s(name),
     }
@@ -273,13 +273,13 @@ def whole(value: object) -> int | None:
     """An int64 from a property, also if written as text or with decimals; None if it is not one."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    found = MISSING if isinstance(value, bool) else number(value)
-    return None if found == MISSING else found
+    integer = MISSING if isinstance(value, bool) else number(value)
+    return None if integer == MISSING else integer
 
 
 def _positive(value: object) -> int | None:
-    found = whole(value)
-    return found if found is not None and found > 0 else None
+    integer = whole(value)
+    return integer if integer is not None and integer > 0 else None
 
 
 def processes(frames: Frames, used: pl.DataFrame) -> pl.DataFrame:
@@ -287,7 +287,7 @@ def processes(frames: Frames, used: pl.DataFrame) -> pl.DataFrame:
 
     `used` has the pairs of both: process_id and device.
     """
-    found = used.drop_nulls().unique().select("process_id", cuda_ordinal="device", device="device")
+    gpus = used.drop_nulls().unique().select("process_id", cuda_ordinal="device", device="device")
     named = pl.DataFrame(
         [(pid, name) for pid, thread, name in frames.names if thread is None],
         schema={"process_id": pl.Int64, "name": pl.String},
@@ -295,7 +295,7 @@ def processes(frames: Frames, used: pl.DataFrame) -> pl.DataFrame:
     ).unique("process_id", keep="last")
     hosts = [frames.frame(name).select(process_id="pid") for name in ("Call", "Op", "Annotation")]
     every = pl.concat([used.select("process_id"), *hosts]).unique().drop_nulls()
-    rows = every.join(found, on="process_id", how="left").join(named, on="process_id", how="left")
+    rows = every.join(gpus, on="process_id", how="left").join(named, on="process_id", how="left")
     return PROCESSES.select(rows.sort("process_id", "device"))
 
 
@@ -307,7 +307,7 @@ def gpu_metrics(samples: pl.DataFrame) -> pl.DataFrame:
     """The sampled counters of GPUs, as :data:`kanalyze.counter_model.GPU_METRICS`; each holds until the next sample."""
     name = pl.col("name").cast(pl.String)
     unit = name.str.extract(_METRIC, 2)
-    told = samples.with_columns(
+    metrics = samples.with_columns(
         metric=name.str.extract(_METRIC, 1).cast(pl.Categorical),
         unit=unit.fill_null("").cast(pl.Categorical),
         value=pl.when(unit == "MHz").then(pl.col("value") * 1e6).otherwise("value"),
@@ -316,7 +316,7 @@ def gpu_metrics(samples: pl.DataFrame) -> pl.DataFrame:
     follows = (pl.col("start_ns").shift(-1) - pl.col("start_ns")).over("device", "metric")
     usual = follows.filter(follows > 0).median().over("device", "metric").fill_null(1).cast(pl.Int64)
     lasting = pl.when(follows <= 2 * usual).then(follows).otherwise(usual)  # what is longer is a hole in the recording
-    return GPU_METRICS.select(told.with_columns(dur_ns=lasting).filter(pl.col("value").is_finite()))
+    return GPU_METRICS.select(metrics.with_columns(dur_ns=lasting).filter(pl.col("value").is_finite()))
 
 
 # Health notes: missing data, and a count of every event that no table holds.
@@ -349,7 +349,7 @@ _HELD_ASIDE: Final = {
 
 def notes(frames: Frames) -> pl.DataFrame:
     """One note per thing missing from the trace or ignored in it, as :data:`kanalyze.model.NOTES`."""
-    found = [
+    entries = [
         *_aside(frames),
         *((sentence, 1, None, "what stood there is lost") for sentence in frames.damage),
         *(
@@ -363,13 +363,13 @@ def notes(frames: Frames) -> pl.DataFrame:
     # operators have an id each, of which calls tell their operator
     ids = frames.frame("Op").filter(pl.col("external_id") != 0).select("external_id", "pid")
     if shared := ids.height - sum(own.get_column("external_id").n_unique() for own in parts_by(ids, ["pid"]).values()):
-        found.append(("operators with the id of another one", shared, None, "which operator launched what is wrong"))
+        entries.append(("operators with the id of another one", shared, None, "which operator launched what is wrong"))
     # each limit by itself: not every version writes all of them
     given = [(name, one[key]) for one in _properties(frames) for name, key in _LIMITS.items() if key in one]
     limits = (pl.DataFrame({name: [whole(value)]}, schema={name: pl.Int64}) for name, value in given)
     if count := sum(map(device_limits.impossible, limits)):
-        found.append((device_limits.IMPOSSIBLE, count, None, device_limits.EFFECT))
-    return NOTES.select(pl.DataFrame(found, schema=NOTES.schema, orient="row"))
+        entries.append((device_limits.IMPOSSIBLE, count, None, device_limits.EFFECT))
+    return NOTES.select(pl.DataFrame(entries, schema=NOTES.schema, orient="row"))
 
 
 def _aside(frames: Frames) -> Iterable[Note]:
@@ -377,8 +377,8 @@ def _aside(frames: Frames) -> Iterable[Note]:
     counts = frames.counts
     if entries := counts.get("entries"):
         held = {kind: frames.frame(name).height for name, kind in FRAME_KINDS.items()}
-        told = ", ".join(f"{count:,} {kind}" for kind, count in sorted(held.items(), key=lambda one: -one[1]) if count)
-        yield "events in the trace", entries, None, f"{sum(held.values()):,} are in the tables: {told or 'none'}"
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(held.items(), key=lambda one: -one[1]) if count)
+        yield "events in the trace", entries, None, f"{sum(held.values()):,} are in the tables: {kinds or 'none'}"
     if arrows := counts.get("flow", 0) + sum(frames.frame(name).height for name in LINKS):
         yield "arrows between events", arrows, None, "ids join the same events; backward operators are joined by them"
     for name, (check, effect) in _HELD_ASIDE.items():
@@ -393,13 +393,13 @@ def _aside(frames: Frames) -> Iterable[Note]:
 def _categories(frames: Frames) -> Iterable[Note]:
     """Events of unknown categories, most frequent first, and of known ones that no table holds."""
     effect = "no table holds them"
-    found = [(count, word) for word, count in frames.counts.items() if word.startswith(_CATEGORY) and count]
-    found.sort(key=lambda one: (-one[0], one[1]))
-    for count, word in found[:_TOLD]:
+    categories = [(count, word) for word, count in frames.counts.items() if word.startswith(_CATEGORY) and count]
+    categories.sort(key=lambda one: (-one[0], one[1]))
+    for count, word in categories[:_TOLD]:
         name = word.removeprefix(_CATEGORY)
         shown = name if len(name) <= _WIDE else name[: _WIDE - 1] + "…"
         yield f"events of the category {shown}", count, None, effect
-    if rest := found[_TOLD:]:
+    if rest := categories[_TOLD:]:
         yield f"events of {len(rest)} more categories", sum(count for count, _ in rest), None, effect
     unread = frames.frame("Unread")
     if unread.height:

@@ -74,16 +74,16 @@ def _properties(inside: bytes) -> dict[str, Any] | None:
     )
     for mend in mends:
         with suppress(ValueError, RecursionError):
-            found: dict[str, Any] = _LENIENT.decode(mend(text).decode("utf-8", "replace"))
-            return found
+            properties: dict[str, Any] = _LENIENT.decode(mend(text).decode("utf-8", "replace"))
+            return properties
     return None
 
 
 def _value(text: str, name: str) -> object:
     """The value of one property in a text that is not valid JSON as a whole; None if absent."""
-    found = re.search(f'"{name}"\\s*:\\s*', text)
+    match = re.search(f'"{name}"\\s*:\\s*', text)
     with suppress(ValueError, RecursionError):
-        return _LENIENT.raw_decode(text, found.end())[0] if found else None
+        return _LENIENT.raw_decode(text, match.end())[0] if match else None
     return None
 
 
@@ -149,12 +149,12 @@ class TraceText:
     def add(self, text: bytes, where: str) -> None:
         """Parse the properties before or after the events."""
         inside = _inside(text) if where == "after" else text.removeprefix(MARK).lstrip().removeprefix(b"{")
-        found = _properties(inside)
-        if found is None:
+        properties = _properties(inside)
+        if properties is None:
             read = inside.decode("utf-8", "replace")
-            found = {name: value for name in _NEEDED if (value := _value(read, name)) is not None}
+            properties = {name: value for name in _NEEDED if (value := _value(read, name)) is not None}
             self.damage.append(f"unreadable properties {where} the events")
-        self.properties |= found
+        self.properties |= properties
 
     def _begin(self) -> int:
         """The offset of the first event; parses the properties before it."""
@@ -167,24 +167,24 @@ class TraceText:
             self.bare = True
             return bare.end()
         at = 0
-        while (found := _EVENTS.search(text, at)) is None:
+        while (match := _EVENTS.search(text, at)) is None:
             # the key may straddle the end of the window
             at, size = max(0, len(text) - _AGAIN_BYTES), len(text)
             text = self._look(0, min(4 * size, LONGEST_BYTES))
             if len(text) == size:
                 raise UnknownFormatError.no_trace(self.path)
-        self.add(text[: found.start()], "before")
-        return found.end()
+        self.add(text[: match.start()], "before")
+        return match.end()
 
     def _cut(self, at: int, pattern: re.Pattern[bytes]) -> int | None:
         """The end of the piece that starts at `at`; None if it is the last one."""
         begin = at + PIECE_BYTES
-        for known, far in ((pattern, begin + 4 * PIECE_BYTES), (_BETWEEN, at + LONGEST_BYTES)):
+        for boundary, far in ((pattern, begin + 4 * PIECE_BYTES), (_BETWEEN, at + LONGEST_BYTES)):
             for place in range(begin, far, _LOOK_BYTES):
                 text = self._look(place, _LOOK_BYTES + _AGAIN_BYTES)
-                found = known.search(text)
-                if found is not None:
-                    return place + found.end()
+                match = boundary.search(text)
+                if match is not None:
+                    return place + match.end()
                 if len(text) < _LOOK_BYTES + _AGAIN_BYTES:
                     break
         return at + LONGEST_BYTES if self._look(at + LONGEST_BYTES, 1) else None
@@ -358,8 +358,8 @@ def _whole(decoder: Decoder, run: Sequence[bytes], *, cut: bool = False) -> Iter
 def list_ends(text: bytes) -> Iterator[int]:
     """Where brackets close that none opened in the text of a list; the first ones, and the first behind all events."""
     depth, number, last, before = 0, 0, text.rfind(b'"ph"'), 0
-    for found in _TOKEN.finditer(text):
-        at, token = found.start(), found[0]
+    for match in _TOKEN.finditer(text):
+        at, token = match.start(), match[0]
         if token[0] in b"[{":
             depth += len(token)
         elif token[0] in b"]}":

@@ -84,9 +84,11 @@ def _kept(name: str) -> Frames | None:
     from kanalyze.readers.torch.frames import SCHEMAS, Frames  # noqa: PLC0415 - imports polars
 
     try:
-        told, _, text = (place / _REST).read_bytes().partition(b"\n")
+        stored, _, text = (place / _REST).read_bytes().partition(b"\n")
         rest: dict[str, Any] = json.loads(text)
-        if told != digest(text).encode() or any(checksum(place / file) != sum_ for file, sum_ in rest["sums"].items()):
+        if stored != digest(text).encode() or any(
+            checksum(place / file) != sum_ for file, sum_ in rest["sums"].items()
+        ):
             return None
         frames = Frames(
             events={kind: pl.read_ipc(place / f"{kind}{_FRAME}") for kind in rest["events"]},
@@ -108,24 +110,24 @@ def _keep(name: str, frames: Frames) -> None:
     """Cache `frames` under that name, unless there is no room."""
     cache = cache_folder()
     with suppress(OSError), scratch(cache) as folder:
-        made = folder / "trace"
-        made.mkdir(mode=0o700)
+        entry = folder / "trace"
+        entry.mkdir(mode=0o700)
         for kind, frame in frames.events.items():
-            frame.write_ipc(made / f"{kind}{_FRAME}", compression="uncompressed")
-        frames.collectives.write_ipc(made / _COLLECTIVES, compression="uncompressed")
+            frame.write_ipc(entry / f"{kind}{_FRAME}", compression="uncompressed")
+        frames.collectives.write_ipc(entry / _COLLECTIVES, compression="uncompressed")
         rest = {
             "properties": frames.properties,
             "names": frames.names,
             "counts": frames.counts,
             "damage": frames.damage,
             "events": list(frames.events),
-            "sums": {file.name: checksum(file) for file in made.iterdir()},
+            "sums": {file.name: checksum(file) for file in entry.iterdir()},
         }
         text = json.dumps(rest).encode()
-        (made / _REST).write_bytes(digest(text).encode() + b"\n" + text)
+        (entry / _REST).write_bytes(digest(text).encode() + b"\n" + text)
         with alone(cache):
             if make_room(cache, name.partition("-")[0]):
-                made.rename(cache / f"{name}{_SUFFIX}")
+                entry.rename(cache / f"{name}{_SUFFIX}")
 
 
 # Chrome traces of other programs are refused: browsers, compilers, converters and other frameworks write them, too.
@@ -152,20 +154,20 @@ _NAMED, _WIDE = 4, 40
 def _refuse_others(path: Path, frames: Frames) -> None:
     """Raise :class:`UnknownFormatError` if the events of a trace at `path` are not of torch's profilers."""
     counts = {word: count for word, count in frames.counts.items() if count and word.startswith(_OTHER_EVENTS)}
-    found = sorted((word for word in counts if word.startswith(_CATEGORY)), key=lambda word: (-counts[word], word))
-    categories = [word.removeprefix(_CATEGORY) for word in found]
+    words = sorted((word for word in counts if word.startswith(_CATEGORY)), key=lambda word: (-counts[word], word))
+    categories = [word.removeprefix(_CATEGORY) for word in words]
     single = {part for name in categories for part in name.split(",")}  # an event may be counted under several
     of_torch = not _KINDS_OF_ANY.issuperset(frames.events) or not _PROPERTIES.isdisjoint(frames.properties)
     processes = [name for _, thread, name in frames.names if thread is None]
     for program in other_programs("traces"):
-        told = any(
+        recognised = any(
             (
                 not single.isdisjoint(program.get("categories", ())),
                 not frames.properties.keys().isdisjoint(program.get("properties", ())),
                 any(name.startswith(tuple(program.get("processes", ()))) for name in processes),
             )
         )
-        if told and (program.get("surely") or not of_torch):
+        if recognised and (program.get("surely") or not of_torch):
             raise UnknownFormatError.of(path, program["what"], program["remedy"])
     if counts and not of_torch:
         some = ", ".join(f"'{line(name[:_WIDE])}'" for name in categories[:_NAMED])

@@ -44,14 +44,14 @@ def report_of(path: Path, frames: of_trace.Frames) -> Report:
 
 
 def _meta(path: Path, frames: of_trace.Frames) -> Meta:
-    told = frames.properties
-    schema, ranks = told.get("schemaVersion"), told.get("distributedInfo")
+    properties = frames.properties
+    schema, ranks = properties.get("schemaVersion"), properties.get("distributedInfo")
     ranks = ranks if isinstance(ranks, dict) else {}
     return Meta(
         path=path,
         tool="torch.profiler",
         schema_version=None if schema is None else str(schema),
-        origin_unix_ns=of_trace.whole(told.get("baseTimeNanoseconds")),
+        origin_unix_ns=of_trace.whole(properties.get("baseTimeNanoseconds")),
         # with several profilers the longest recording
         duration_ns=frames.frame("Span").select(pl.col("dur_ns").max()).item(),
         rank=of_trace.whole(ranks.get("rank")),
@@ -85,11 +85,11 @@ class TorchTables:
     @cached_property
     def kinds(self) -> tuple[str, ...]:
         """The kinds that were recorded: those that occur, and those always recorded with them."""
-        found = {kind for frame, kind in of_trace.FRAME_KINDS.items() if frame in self._frames.events}
+        recorded = {kind for frame, kind in of_trace.FRAME_KINDS.items() if frame in self._frames.events}
         for kinds in _TOGETHER:
-            if found.intersection(kinds):
-                found.update(kinds)
-        return tuple(kind for kind in model.KINDS if kind in found)
+            if recorded.intersection(kinds):
+                recorded.update(kinds)
+        return tuple(kind for kind in model.KINDS if kind in recorded)
 
     def events(self, kind: str) -> pl.DataFrame:
         """The events of one kind, as :data:`kanalyze.model.EVENTS`."""
@@ -97,19 +97,19 @@ class TorchTables:
         with self._lock:
             if name not in self._frames.events:
                 return model.EVENTS.empty()
-            made = self._placed(name)
-            own: dict[str, pl.Expr | pl.Series] = {
+            placed = self._placed(name)
+            columns: dict[str, pl.Expr | pl.Series] = {
                 "event_id": self._ids(name),
                 "kind": pl.lit(kind),
                 "name": self._names(name),
                 "dur_ns": pl.col("dur_ns").fill_null(0),
                 "parent_id": self._parents(name),
             }
-            if "correlation" in made.columns:
-                own["correlation_id"] = pl.when(pl.col("correlation") > 0).then("correlation")
-            if "context" in made.columns:
-                own["context_id"] = pl.col("context")
-            return model.EVENTS.select(model.EVENTS.completed(made.with_columns(**own)))
+            if "correlation" in placed.columns:
+                columns["correlation_id"] = pl.when(pl.col("correlation") > 0).then("correlation")
+            if "context" in placed.columns:
+                columns["context_id"] = pl.col("context")
+            return model.EVENTS.select(model.EVENTS.completed(placed.with_columns(**columns)))
 
     def table(self, name: str) -> pl.DataFrame:
         """One of the other tables of :data:`kanalyze.model.READER_TABLES`."""
@@ -209,8 +209,8 @@ class TorchTables:
     def _of_graphs(self, name: str, frame: pl.DataFrame) -> pl.DataFrame:
         """Rows of a frame of device events with event_id, and what is known of them as nodes of CUDA graphs."""
         marks = [_marks(frame.get_column(column)) for column in ("mark", "mark_name", "mark_list")]
-        found = frame.with_columns(event_id=self._ids(name), mark=pl.coalesce(marks), **_OF_GRAPH)
-        return found.join(self._edges, on="event_id", how="left", maintain_order="left")
+        nodes = frame.with_columns(event_id=self._ids(name), mark=pl.coalesce(marks), **_OF_GRAPH)
+        return nodes.join(self._edges, on="event_id", how="left", maintain_order="left")
 
     @cached_property
     def _edges(self) -> pl.DataFrame:
@@ -341,22 +341,22 @@ class TorchTables:
         says nothing. Later versions leave it out where there was no operator; there the two are the same by chance,
         but for synchronisations, of which it still is the event's own.
         """
-        told = pl.col("external_id") != pl.col("correlation").fill_null(-1)
+        has_maker = pl.col("external_id") != pl.col("correlation").fill_null(-1)
         ids = (self._frames.frame(of).get_column("external_id") for of in ("Call", "Kernel", "Copy", "Memset"))
-        told = told | pl.lit(name != "Sync" and any(some.has_nulls() for some in ids))
+        has_maker = has_maker | pl.lit(name != "Sync" and any(some.has_nulls() for some in ids))
         pid = self._processes(frame) if name in of_trace.ON_DEVICE else frame.get_column("pid")
-        asked = frame.select(pl.when(told).then("external_id").alias("external_id"), pid.alias("pid"))
+        keys = frame.select(pl.when(has_maker).then("external_id").alias("external_id"), pid.alias("pid"))
         parts = (
             self._frames.frame(of).select("external_id", "pid", event_id=self._ids(of)) for of in ("Op", "Annotation")
         )
-        known = pl.concat(parts).filter(pl.col("external_id") != 0)
+        makers = pl.concat(parts).filter(pl.col("external_id") != 0)
 
         def of_process(key: tuple[int | None, ...], some: pl.DataFrame) -> pl.Series:
-            own = known.filter(pl.col("pid") == pl.lit(key[0], pl.Int64))
+            own = makers.filter(pl.col("pid") == pl.lit(key[0], pl.Int64))
             at = positions(own.get_column("external_id"), some.get_column("external_id"))
             return gathered(own.get_column("event_id"), at)
 
-        return of_parts(asked, ["pid"], pl.Int64, of_process).alias("event_id")
+        return of_parts(keys, ["pid"], pl.Int64, of_process).alias("event_id")
 
     def _launching(self, kernels: pl.DataFrame) -> pl.Series:
         """The operator of each kernel in traces of the first profilers, which link operators to kernels by flows.
@@ -371,8 +371,10 @@ class TorchTables:
         ops = telling(ops.unique([*at, "name"], keep="last", maintain_order=True), at)
         known = linked.join(ops, on=at).unique(["tid", "start_ns", "name"], keep="last")
         keys = ["tid", "start_ns", "name"]
-        found = kernels.select(keys).join(known.select(*keys, "event_id"), on=keys, how="left", maintain_order="left")
-        return found.get_column("event_id")
+        operators = kernels.select(keys).join(
+            known.select(*keys, "event_id"), on=keys, how="left", maintain_order="left"
+        )
+        return operators.get_column("event_id")
 
     def _forwards(self) -> pl.Series:
         """The forward operator of each operator, by flow events; null if none."""
@@ -412,14 +414,14 @@ def _elected(votes: pl.DataFrame) -> pl.DataFrame:
     able: dict[tuple[int | None, ...], list[int]] = {}
     for *group, process in line.select(*_GROUP, "process").iter_rows():
         able.setdefault(tuple(group), []).append(process)
-    found: dict[tuple[int | None, ...], int] = {}
+    elected: dict[tuple[int | None, ...], int] = {}
     while able:
-        taken = set(found.values())
+        taken = set(elected.values())
         free = {group: [one for one in some if one not in taken] or some for group, some in able.items()}
         surest = min(free, key=lambda group: len(free[group]))
-        found[surest] = free[surest][0]
+        elected[surest] = free[surest][0]
         del able[surest]
-    rows = [(*group, process) for group, process in found.items()]
+    rows = [(*group, process) for group, process in elected.items()]
     return pl.DataFrame(rows, schema={**dict.fromkeys(_GROUP, pl.Int64), "process": pl.Int64}, orient="row")
 
 
@@ -436,14 +438,14 @@ _OF_GRAPH: Final = {
 
 def _marks(texts: pl.Series) -> pl.Series:
     """The marks in JSON values: a text, or what a list of names tells as its last one; null for any other."""
-    found = {text: _marked(text) for text in texts.unique().cast(pl.String).drop_nulls()}
-    return texts.cast(pl.String).replace_strict(found, default=None, return_dtype=pl.String)
+    marks = {text: _marked(text) for text in texts.unique().cast(pl.String).drop_nulls()}
+    return texts.cast(pl.String).replace_strict(marks, default=None, return_dtype=pl.String)
 
 
 def _marked(text: str) -> str | None:
     with suppress(ValueError, RecursionError):
-        told = json.loads(text)
-        listed = json.loads(told) if isinstance(told, str) and told.startswith("[{") else [{"name": told}]
+        value = json.loads(text)
+        listed = json.loads(value) if isinstance(value, str) and value.startswith("[{") else [{"name": value}]
         names = [one.get("name", one.get("str")) for one in listed if isinstance(one, dict)]
         return next((name for name in reversed(names) if isinstance(name, str)), None)
     return None
@@ -459,8 +461,8 @@ def copies_told(copies: pl.DataFrame, *, memset: bool) -> pl.DataFrame:
         ways = (pl.col(f"{what}_kind").cast(pl.String).str.strip_chars('"') for what in ("copy", "source", "target"))
         way, *memory = ways
         source, target = (one.str.replace_all("_", " ").str.to_titlecase() for one in memory)
-        told = pl.coalesce(pl.format("Memcpy {} ({} -> {})", way, source, target), pl.col("name").cast(pl.String))
-        names = copies.select(told.cast(names.dtype)).to_series()
+        full_name = pl.coalesce(pl.format("Memcpy {} ({} -> {})", way, source, target), pl.col("name").cast(pl.String))
+        names = copies.select(full_name.cast(names.dtype)).to_series()
     text, nothing = pl.col("text"), pl.lit(None, dtype=pl.String)
     if memset:
         shown, direction, source, target = pl.lit("[CUDA memset]"), nothing, nothing, text.str.extract(r"\((.+)\)")
