@@ -57,9 +57,9 @@ def _ticks(ends: Place, text: Callable[[float], str]) -> list[tuple[float, str]]
     return ticks
 
 
-def roofline_chart(found: RoofPoints) -> dict[str, Any]:
+def roofline_chart(points: RoofPoints) -> dict[str, Any]:
     """The kernels under their roofs: FLOP/s by FLOP for each byte of DRAM traffic."""
-    rows = found.points.to_dicts()
+    rows = points.points.to_dicts()
     speed, peaks, ridges = roofs(rows)
     axes = _Axes(
         [row["intensity_flop_per_byte"] for row in rows] + ridges,
@@ -74,7 +74,7 @@ def roofline_chart(found: RoofPoints) -> dict[str, Any]:
         text = f"{outlets.short(name)}: {units.percent(row['time_ns'] / whole)} of the time, {flops}{share}"
         place = row["intensity_flop_per_byte"], row["achieved_flop_per_s"]
         dots.append((place, row["time_ns"], row["bound"] or "unbound", text))
-    left = f"; without {units.plural(found.left_out, 'kernel')} that did no such work" if found.left_out else ""
+    left = f"; without {units.plural(points.left_out, 'kernel')} that did no such work" if points.left_out else ""
     kernels = units.plural(len(rows), "kernel")
     # the memory's roof up to the highest peak, and that of each precision from there on
     lines: list[Line] = []
@@ -89,7 +89,7 @@ def roofline_chart(found: RoofPoints) -> dict[str, Any]:
         lines.append(((right_end, peak), (min(start, right_end), peak), label))
     return {
         **_scatter(axes, dots, lines, partial(text_of, "flop_per_s"), "{:g}".format, listed=6),
-        "remark": f"{kernels}{left}; area: time by {found.time_from}; at the clocks of ncu's runs",
+        "remark": f"{kernels}{left}; area: time by {points.time_from}; at the clocks of ncu's runs",
         "across": "FLOP for each byte of DRAM traffic",
         "up": "FLOP/s",
         "title": "Roofline",
@@ -97,9 +97,9 @@ def roofline_chart(found: RoofPoints) -> dict[str, Any]:
     }
 
 
-def copies_chart(found: CopyPoints) -> dict[str, Any]:
+def copies_chart(copies: CopyPoints) -> dict[str, Any]:
     """Copies by size and bandwidth, under the most of each direction."""
-    rows, links = found.points.to_dicts(), found.links.to_dicts()
+    rows, links = copies.points.to_dicts(), copies.links.to_dicts()
     axes = _Axes([row["size_bytes"] for row in rows], [row["bandwidth_bytes_per_s"] for row in (*rows, *links)])
     dots = []
     for row in rows:
@@ -116,7 +116,7 @@ def copies_chart(found: CopyPoints) -> dict[str, Any]:
         lines.append(
             ((most, rate), (least, rate), outlets.short(f"{row['direction'] or 'copies'}: {units.rate(rate)}"))
         )
-    left = f"; without {units.plural(found.left_out, 'copy')} of further sizes" if found.left_out else ""
+    left = f"; without {units.plural(copies.left_out, 'copy')} of further sizes" if copies.left_out else ""
     reached = "lines: the most that a copy of 1 MiB or more reached here, as far as there was one"
     shown = {kind for _, _, kind, _ in dots}
     kinds = {kind: name for name, kind in _DIRECTIONS.items()} | {"other-way": "other"}
@@ -169,14 +169,16 @@ def _scatter(  # noqa: PLR0913 - what is in the picture
     }
 
 
-def measured_kernels(found: Measured) -> list[dict[str, Any]]:
+def measured_kernels(measured: Measured) -> list[dict[str, Any]]:
     """The measured kernels with most time: what their warps wait for, and the lines that they are at."""
-    rows = found.kernels.to_dicts()
+    rows = measured.kernels.to_dicts()
     names = shorten([row["name"] or "(no name)" for row in rows], CHART_NAME)
-    made = []
+    kernels = []
     for row, name in zip(rows, names, strict=True):
-        time = f"{units.time(row['time_ns'])} by {found.time_from}" if row["time_ns"] is not None else ""
-        reasons, lines = (part.filter(event_id=row["event_id"]).to_dicts() for part in (found.reasons, found.lines))
+        time = f"{units.time(row['time_ns'])} by {measured.time_from}" if row["time_ns"] is not None else ""
+        reasons, lines = (
+            part.filter(event_id=row["event_id"]).to_dicts() for part in (measured.reasons, measured.lines)
+        )
         if reasons or lines:
-            made.append({"name": name, "time": time, "reasons": reasons, "lines": lines})
-    return made
+            kernels.append({"name": name, "time": time, "reasons": reasons, "lines": lines})
+    return kernels

@@ -79,18 +79,18 @@ _FOLDED: Final = ("ledger", "exposure", "health", "launch_summary", "steps")
 _ITERATIONS: Final = 400
 
 
-def document(found: FilePage) -> str:
+def document(file_page: FilePage) -> str:
     """The HTML report as text: one file, which needs nothing else, and is under 5 MB."""
     for rows in _ROWS:
-        parts = _parts(found, rows)
+        parts = _parts(file_page, rows)
         text = _rendered(parts)
         size = len(text.encode())
         if size <= 2_500_000:  # noqa: PLR2004 - bytes that are not the timeline's
             break
-    if found.timeline is None:
+    if file_page.timeline is None:
         return text
-    timeline, data = fitted(found.timeline, 4_900_000 - size)
-    return _rendered(parts | {"timeline": _timeline(timeline, data, found.ranks_left_out)})
+    timeline, data = fitted(file_page.timeline, 4_900_000 - size)
+    return _rendered(parts | {"timeline": _timeline(timeline, data, file_page.ranks_left_out)})
 
 
 def cell(timeline: Timeline, title: str) -> str:
@@ -98,18 +98,18 @@ def cell(timeline: Timeline, title: str) -> str:
 
     The frame may run its script and nothing else: it is of another origin than the notebook.
     """
-    told = outlets.short(title)
+    heading = outlets.short(title)
     drawn, data = fitted(timeline, 1_500_000)
-    parts = {"page": Page([told], "", [], ""), "timeline": _timeline(drawn, data, 0)}
+    parts = {"page": Page([heading], "", [], ""), "timeline": _timeline(drawn, data, 0)}
     page = _rendered(dict.fromkeys(_SECTIONS, ()) | parts)
-    frame = f'<iframe sandbox="allow-scripts" title="{outlets.html(told)}" width="100%" height="640" '
+    frame = f'<iframe sandbox="allow-scripts" title="{outlets.html(heading)}" width="100%" height="640" '
     return f'{frame}frameborder="0" srcdoc="{escape(page)}"></iframe>'
 
 
 def page(shown: Shown, top: int | None) -> str:
     """Renders a page as one ``<div>``: no script, no external resources, any colour scheme."""
-    found = page_of_any(shown, top)
-    return _fragment(page=found, names=short_names(found, _CELL_NAME))
+    content = page_of_any(shown, top)
+    return _fragment(page=content, names=short_names(content, _CELL_NAME))
 
 
 def table(frame: pl.DataFrame) -> str:
@@ -159,10 +159,10 @@ def _hash(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode('ascii')}'"
 
 
-def _parts(found: FilePage, rows: int) -> dict[str, Any]:
+def _parts(file_page: FilePage, rows: int) -> dict[str, Any]:
     """Arguments of the template, without the data of the timeline."""
-    page = page_of_any(found.shown, None)
-    timeline, reason = found.timeline, found.reasons.get("timeline")
+    page = page_of_any(file_page.shown, None)
+    timeline, reason = file_page.timeline, file_page.reasons.get("timeline")
     drawn = set[str]() if timeline is None else {*timeline.events.get_column("name").unique().cast(pl.String)}
     names = [next(iter(point.finding.names), "") for point in page.points]
     shares = [share.bucket for ledger in page.ledgers for share in ledger.shares]
@@ -176,23 +176,25 @@ def _parts(found: FilePage, rows: int) -> dict[str, Any]:
         ],
         "meanings": [(word, outlets.line(words()[word])) for word in dict.fromkeys(shares) if word in words()],
         "cannot_tell": [*page.cannot_tell, *([] if reason is None else [outlets.short(reason)])],
-        "timeline": _timeline(timeline, "", found.ranks_left_out) if timeline else None,
+        "timeline": _timeline(timeline, "", file_page.ranks_left_out) if timeline else None,
         "window": f"{low}..{high}" if low >= 0 else "",  # a steady iteration, as times of the timeline
-        "iterations": _iterations(found.iterations),
-        "calls": {f"{by} time": _tree(tree, f"{by}_ns") for by, tree in found.trees.items()},
+        "iterations": _iterations(file_page.iterations),
+        "calls": {f"{by} time": _tree(tree, f"{by}_ns") for by, tree in file_page.trees.items()},
         "waits": {
             f"{gpu}: {units.time(tree.select(roots).item())}": _tree(tree, "ns")
-            for gpu, tree in found.waiting_trees.items()
+            for gpu, tree in file_page.waiting_trees.items()
         },
-        "waiting": _waiting(found.rank_steps),
-        "roofline": roofline_chart(found.measured.roofs) if found.measured and found.measured.roofs else None,
-        "measured": measured_kernels(found.measured) if found.measured else [],
-        "copies": copies_chart(found.copies) if found.copies else None,
+        "waiting": _waiting(file_page.rank_steps),
+        "roofline": roofline_chart(file_page.measured.roofs)
+        if file_page.measured and file_page.measured.roofs
+        else None,
+        "measured": measured_kernels(file_page.measured) if file_page.measured else [],
+        "copies": copies_chart(file_page.copies) if file_page.copies else None,
         # of the first page those whose rows no table below has
-        "sections": [one for one in page.sections if found.shown.kind != "overview" or one.title in TITLES],
+        "sections": [one for one in page.sections if file_page.shown.kind != "overview" or one.title in TITLES],
         "names": short_names(page, 90),
-        "tables": [*_tables(found, rows)],
-        "recorded": found.metas,
+        "tables": [*_tables(file_page, rows)],
+        "recorded": file_page.metas,
     }
 
 
@@ -247,20 +249,20 @@ def _keys(text: str) -> Markup:
 def _timeline(timeline: Timeline, data: str, ranks_left_out: int) -> dict[str, Any]:
     tones = timeline.events.get_column("tone").unique().to_list()
     # tracks that hold no events of the report
-    made = [at for at, track in enumerate(timeline.tracks) if track.kind in ("ledger", "iteration", "path")]
-    recorded = timeline.events.filter(~pl.col("track").is_in(made))
+    derived = [at for at, track in enumerate(timeline.tracks) if track.kind in ("ledger", "iteration", "path")]
+    recorded = timeline.events.filter(~pl.col("track").is_in(derived))
     sums = recorded.filter("several").height
-    told = f"{units.count(int(recorded.get_column('count').sum()) + timeline.left_out)} events"
+    remark = f"{units.count(int(recorded.get_column('count').sum()) + timeline.left_out)} events"
     if sums:
         alone = units.count(recorded.height - sums)
-        told += f", {alone} of them one by one, the shorter ones in {units.count(sums)} sums"
+        remark += f", {alone} of them one by one, the shorter ones in {units.count(sums)} sums"
     if timeline.left_out:
-        told += f"; {units.count(timeline.left_out)} are nested too deeply to be drawn"
+        remark += f"; {units.count(timeline.left_out)} are nested too deeply to be drawn"
     if timeline.tracks_left_out:
-        told += f"; without {units.count(timeline.tracks_left_out)} tracks of threads with few CUDA calls"
+        remark += f"; without {units.count(timeline.tracks_left_out)} tracks of threads with few CUDA calls"
     if ranks_left_out:
-        told += f"; without {units.count(ranks_left_out)} ranks"
-    return {"remark": told, "data": data, "legend": [(name, MEANINGS[name]) for name in BUCKETS if name in tones]}
+        remark += f"; without {units.count(ranks_left_out)} ranks"
+    return {"remark": remark, "data": data, "legend": [(name, MEANINGS[name]) for name in BUCKETS if name in tones]}
 
 
 def _iterations(rows: pl.DataFrame) -> dict[str, Any] | None:
@@ -271,9 +273,9 @@ def _iterations(rows: pl.DataFrame) -> dict[str, Any] | None:
     longest, usual = (max([*these.get_column("dur_ns"), 1]) for these in (rows, steady if steady.height else rows))
     high = usual + usual // 4 if 0 < steady.height < rows.height else usual
     first = f"the first {units.count(_ITERATIONS)} of " if rows.height > _ITERATIONS else ""
-    told = f"{first}{units.count(rows.height)} × {outlets.short(str(rows.item(0, 'name')))}"
+    iterations = f"{first}{units.count(rows.height)} × {outlets.short(str(rows.item(0, 'name')))}"
     cut = "; what is longer is cut" if longest > high else ""
-    remark = f"{told}; the picture is {units.time(high)} high{cut}; pale: not steady"
+    remark = f"{iterations}; the picture is {units.time(high)} high{cut}; pale: not steady"
     width = min(max(rows.height, 20), _ITERATIONS) * 10
     return {"remark": remark, "rows": rows.head(_ITERATIONS).to_dicts(), "longest": high, "width": width}
 
@@ -316,15 +318,17 @@ def _waiting(steps: pl.DataFrame) -> dict[str, Any] | None:
     return {"cells": cells.to_dicts(), **size, "remark": remark, "ranks": ranks}
 
 
-def _tables(found: FilePage, most: int) -> Iterator[dict[str, Any]]:
+def _tables(file_page: FilePage, most: int) -> Iterator[dict[str, Any]]:
     """The tables that have rows, those with a title first, in the order of titles."""
     order = [*_TITLES]
-    for table, frame in sorted(found.tables, key=lambda one: order.index(one[0].name) if one[0].name in order else 99):
+    for table, frame in sorted(
+        file_page.tables, key=lambda one: order.index(one[0].name) if one[0].name in order else 99
+    ):
         if frame.height:
             by = {"culprits": "ns", "hot_lines": "samples"}.get(table.name)
             rows = frame.sort(by, descending=True, maintain_order=True, nulls_last=True) if by else frame
-            durations = found.durations if table.name == "hot_kernels" else pl.DataFrame()
-            opened = found.shown.kind == "overview" and table.name not in _FOLDED
+            durations = file_page.durations if table.name == "hot_kernels" else pl.DataFrame()
+            opened = file_page.shown.kind == "overview" and table.name not in _FOLDED
             yield _listed(table, rows, most, durations) | {"open": opened}
 
 
@@ -532,16 +536,16 @@ def _packed(head: dict[str, Any], columns: dict[str, pl.Series], texts: _Texts) 
     """Header and columns, deflated."""
     import numpy as np  # noqa: PLC0415 - notebooks load this module, too
 
-    blocks, told = [], []
+    blocks, layouts = [], []
     for name, column in columns.items():
         values = column.cast(pl.Int64).to_numpy()
         high = values >> 32
         low = (values & 0xFFFFFFFF).astype("<u4")
         width = max((int(low.max()).bit_length() + 7) // 8, 1) if low.size else 1
         far = [[int(at), int(high[at])] for at in np.flatnonzero(high)]
-        told.append({"name": name, "count": int(low.size), "width": width, "beyond": far})
+        layouts.append({"name": name, "count": int(low.size), "width": width, "beyond": far})
         blocks.append(low.view(np.uint8).reshape(-1, 4)[:, :width].T.tobytes())
-    head |= {"texts": [*texts.all], "columns": told}
+    head |= {"texts": [*texts.all], "columns": layouts}
     header = json.dumps(head, ensure_ascii=True, separators=(",", ":")).encode()
     data = b"".join([len(header).to_bytes(4, "little"), header, *blocks])
     return b64encode(zlib.compress(data, 6)).decode("ascii")

@@ -62,21 +62,21 @@ def write_perfetto(trace: Slices, file: BinaryIO) -> None:
     tracks = _Tracks(trace)
     file.writelines(_packet(_OURS + sized(_TRACK, descriptor)) for descriptor in tracks.descriptors)
     names, kinds = (trace.slices.get_column(name).cast(pl.String) for name in ("name", "kind"))
-    known, categories = names.unique(maintain_order=True), kinds.unique(maintain_order=True)
+    distinct_names, categories = names.unique(maintain_order=True), kinds.unique(maintain_order=True)
     # texts that others name by their numbers, from 1
     first = [sized(1, number(1, at) + sized(2, text)) for at, text in enumerate(categories, 1)]
     annotation = sized(3, number(1, _EVENT_ID) + sized(2, "event_id"))
     file.write(_packet(_OURS + number(_FLAGS, 1) + sized(_INTERNED, b"".join(first) + annotation)))
-    for at in range(0, len(known), _NAMES):
-        texts = enumerate(known.slice(at, _NAMES), at + 1)
-        found = b"".join(sized(2, number(1, key) + sized(2, text)) for key, text in texts)
-        file.write(_packet(_OURS + _NEEDS + sized(_INTERNED, found)))
+    for at in range(0, len(distinct_names), _NAMES):
+        texts = enumerate(distinct_names.slice(at, _NAMES), at + 1)
+        interned = b"".join(sized(2, number(1, key) + sized(2, text)) for key, text in texts)
+        file.write(_packet(_OURS + _NEEDS + sized(_INTERNED, interned)))
 
     def numbered(values: pl.Series, every: pl.Series) -> pl.Series:
         numbers = pl.int_range(1, len(every) + 1, dtype=pl.UInt64, eager=True)
         return values.replace_strict(every, numbers, return_dtype=pl.UInt64)
 
-    file.writelines(_packets(trace, numbered(names, known), numbered(kinds, categories), _line(trace, tracks)))
+    file.writelines(_packets(trace, numbered(names, distinct_names), numbered(kinds, categories), _line(trace, tracks)))
 
 
 def _packet(body: bytes) -> bytes:
@@ -150,8 +150,8 @@ def _of_rank(rank: int | None) -> str:
 def _line(trace: Slices, tracks: _Tracks) -> pl.DataFrame:
     """All packets in order of time: t, slice (null for counters), begins, uuid and value (null for slices)."""
     uuids = pl.Series("uuid", tracks.of_slices, dtype=pl.UInt64)
-    found = edges(trace.slices)
-    parts = [found.select("t", "slice", "begins", uuid=uuids.gather(found.get_column("track")))]
+    slice_edges = edges(trace.slices)
+    parts = [slice_edges.select("t", "slice", "begins", uuid=uuids.gather(slice_edges.get_column("track")))]
     for uuid, counter in zip(tracks.of_counters, trace.counters, strict=True):
         value = pl.col("value").cast(pl.Int64)
         parts.append(counter.points.select(t="t_ns", begins=False, uuid=pl.lit(uuid, dtype=pl.UInt64), value=value))
@@ -188,7 +188,7 @@ def _packets(trace: Slices, names: pl.Series, kinds: pl.Series, line: pl.DataFra
         nth = np.arange(len(flowing)) - np.searchsorted(flowing, flowing)
         flow = flows[first_flow[rows[flowing]] + nth]
         points, value = np.flatnonzero(counts), part.get_column("value").drop_nulls().to_numpy()
-        told = [
+        fields = [
             _Field(every, _tag(_TYPE), _padded(kind)),
             _Field(every, _tag(_UUID), _padded(part.get_column("uuid").to_numpy())),
             _Field(begun, _tag(_NAME), _padded(name[rows[begun]])),
@@ -197,12 +197,12 @@ def _packets(trace: Slices, names: pl.Series, kinds: pl.Series, line: pl.DataFra
             _Field(noted, sized(_ANNOTATIONS, note + bytes(event.shape[1]))[: -event.shape[1]], event),
             _Field(points, _tag(_VALUE), _padded(value.astype(np.int64).view(np.uint64))),
         ]
-        size = _sizes(told, len(rows))
+        size = _sizes(fields, len(rows))
         packet = [
             _Field(every, _tag(_TIMESTAMP), _padded(part.get_column("t").to_numpy().astype(np.uint64))),
             _Field(begun, _OURS + _NEEDS + _tag(_EVENT, 2), _padded(size[begun])),
             _Field(others, _OURS + _tag(_EVENT, 2), _padded(size[others])),
-            *told,
+            *fields,
         ]
         yield _joined([_Field(every, _tag(_PACKET, 2), _padded(_sizes(packet, len(rows)))), *packet], len(rows))
 
@@ -367,9 +367,9 @@ class PartWriter:
         from pyarrow import ipc, parquet  # noqa: PLC0415 - as above
 
         rows = pl.DataFrame(part).to_arrow(compat_level=pl.CompatLevel.oldest())
-        told, fields = self._table._replace(frame=part).described(), []
+        descriptions, fields = self._table._replace(frame=part).described(), []
         for field in rows.schema:
-            unit, meaning = told[field.name]
+            unit, meaning = descriptions[field.name]
             words: dict[bytes | str, bytes | str] = {"description": meaning}
             fields.append(field.with_metadata(words | {"unit": unit} if unit else words))
         about: dict[bytes | str, bytes | str] = {"table": self._table.name, "description": self._table.forms[0].doc}
@@ -400,5 +400,5 @@ def entry(table: Exported, file: str, rows: int) -> dict[str, object]:
 
 def contents(reports: Sequence[str], tables: Mapping[str, object], missing: Mapping[str, str]) -> bytes:
     """What is in a folder of tables, as JSON: the entry of each by name, and why others are missing."""
-    found = {"version": 1, "reports": reports, "tables": tables, "cannot_tell": missing}
-    return json.dumps(found, indent=1).encode() + b"\n"
+    content = {"version": 1, "reports": reports, "tables": tables, "cannot_tell": missing}
+    return json.dumps(content, indent=1).encode() + b"\n"

@@ -56,14 +56,14 @@ SCHEMA_VERSION: Final = 2
 
 def render(shown: Sequence[Shown]) -> str:
     """Renders reports as one JSON object; each table is a list of objects with the columns of `kanalyze show`."""
-    found = [content(one) for one in shown]
-    return outlets.json(found[0] if len(found) == 1 else {"schema_version": SCHEMA_VERSION, "reports": found})
+    reports = [content(one) for one in shown]
+    return outlets.json(reports[0] if len(reports) == 1 else {"schema_version": SCHEMA_VERSION, "reports": reports})
 
 
 def content(shown: Shown) -> Object:
     """The JSON object of one report."""
-    made = _CONTENTS[shown.kind](shown)
-    return made if shown.kind == "noise" else {"schema_version": SCHEMA_VERSION, **made}
+    report = _CONTENTS[shown.kind](shown)
+    return report if shown.kind == "noise" else {"schema_version": SCHEMA_VERSION, **report}
 
 
 def _rows(tables: dict[str, pl.DataFrame]) -> Object:
@@ -111,11 +111,11 @@ def _evidence(shown: Summary) -> Object:
     return {"report": _meta(shown.meta), "window": window, "finding": _finding(shown.findings[0])} | _rows(shown.tables)
 
 
-def _whatif(found: WhatIf) -> Object:
+def _whatif(whatif: WhatIf) -> Object:
     """Result of a change: times of the whole window, in ns."""
-    lists = {name: [one._asdict() for one in getattr(found, name)] for name in ("critical", "single")}
-    told = {name: value for name, value in asdict(found).items() if name != "meta"}
-    return {"report": _meta(found.meta), **told, "gain_ns": found.gain_ns, **lists}
+    lists = {name: [one._asdict() for one in getattr(whatif, name)] for name in ("critical", "single")}
+    values = {name: value for name, value in asdict(whatif).items() if name != "meta"}
+    return {"report": _meta(whatif.meta), **values, "gain_ns": whatif.gain_ns, **lists}
 
 
 def _job(job: Job) -> Object:
@@ -134,35 +134,35 @@ def _job(job: Job) -> Object:
 
 def _meta(meta: Meta) -> Object:
     """Metadata of a report, without what only comparisons of runs (turn) and the answer (wsl) use."""
-    told = {name: _path(value) if isinstance(value, Path) else value for name, value in asdict(meta).items()}
-    return {name: value for name, value in told.items() if name not in ("turn", "wsl")}
+    values = {name: _path(value) if isinstance(value, Path) else value for name, value in asdict(meta).items()}
+    return {name: value for name, value in values.items() if name not in ("turn", "wsl")}
 
 
 def _path(path: Path) -> str:
     return outlets.line(str(path))
 
 
-def _overview(found: Summary) -> Object:
+def _overview(summary: Summary) -> Object:
     """The first page: the largest rows of each table, with names cut, so that it stays small."""
-    shown = {name: found.tables[name].head(most) for name, most in _OVERVIEW.items() if name in found.tables}
-    doubts = found.tables["health"].filter("doubt").select("check", "count") if "health" in found.tables else None
-    iteration = found.bare and found.bare.iteration
+    shown = {name: summary.tables[name].head(most) for name, most in _OVERVIEW.items() if name in summary.tables}
+    doubts = summary.tables["health"].filter("doubt").select("check", "count") if "health" in summary.tables else None
+    iteration = summary.bare and summary.bare.iteration
     bare = iteration and iteration._asdict() | {"mark": _cut(iteration.mark)}
-    more = {"without_profiler": {"programs_ns": found.bare.programs_ns, "iteration": bare}} if found.bare else {}
+    more = {"without_profiler": {"programs_ns": summary.bare.programs_ns, "iteration": bare}} if summary.bare else {}
     return _of_time(
-        found,
+        summary,
         {
-            "iterations": None if found.steady is None else _iterations(found.steady),
-            "windows": found.windows.to_dicts(),
+            "iterations": None if summary.steady is None else _iterations(summary.steady),
+            "windows": summary.windows.to_dicts(),
             **{name: _short_rows(rows) for name, rows in shown.items()},
             "findings": [
                 {name: _cut(value) for name, value in _finding(one.brief).items() if name not in _IN_FULL}
-                for one in found.findings[:_FINDINGS]
+                for one in summary.findings[:_FINDINGS]
             ],
             "health": [] if doubts is None else _short_rows(doubts.head(_FINDINGS)),
-            "cannot_tell": _reasons(found.cannot_tell),
+            "cannot_tell": _reasons(summary.cannot_tell),
             **more,
-            **({"joined_with": [_path(meta.path) for meta in found.others]} if found.others else {}),
+            **({"joined_with": [_path(meta.path) for meta in summary.others]} if summary.others else {}),
         },
     )
 
@@ -170,8 +170,8 @@ def _overview(found: Summary) -> Object:
 def _reasons(cannot_tell: dict[str, str]) -> dict[str, str]:
     """The reason for each missing table, and for findings without a ledger: that there are none says nothing then."""
     reason = cannot_tell.get("ledger")
-    told = {} if reason is None else {"findings": reason.replace("cannot tell ledger", "cannot tell findings", 1)}
-    return cannot_tell | told
+    reasons = {} if reason is None else {"findings": reason.replace("cannot tell ledger", "cannot tell findings", 1)}
+    return cannot_tell | reasons
 
 
 def _iterations(steady: SteadyPart) -> Object:
@@ -204,18 +204,18 @@ def _cut(value: Any) -> Any:  # noqa: ANN401 - what is no text stays
     return f"{value[: _LONGEST - 1]}…"
 
 
-def _finding(found: Finding) -> Object:
+def _finding(finding: Finding) -> Object:
     numbers = ("rule", "device", "at_stake_ns", "at_most", "replayed_ns", "replayed_low_ns", "replayed_high_ns")
     return {
-        **{name: getattr(found, name) for name in numbers},
-        "headline": found.headline.format(*found.names),
-        "action": found.action,
-        "where": found.place.format() or None,
-        "sentence": found.text.format(*found.names),
-        "kernels": list(found.names),
-        "remedy": found.remedy,
-        "table": found.table,
-        "definition": found.definition,
+        **{name: getattr(finding, name) for name in numbers},
+        "headline": finding.headline.format(*finding.names),
+        "action": finding.action,
+        "where": finding.place.format() or None,
+        "sentence": finding.text.format(*finding.names),
+        "kernels": list(finding.names),
+        "remedy": finding.remedy,
+        "table": finding.table,
+        "definition": finding.definition,
     }
 
 
@@ -224,26 +224,26 @@ def _verdict(verdict: Verdict) -> Object:
     return {"verdict": verdict.word, "ratio": verdict.ratio, **ends}
 
 
-def _comparison(found: Comparison) -> Object:
-    about, gate, cost = found.base.about, found.gate, found.profiled
-    sides = {"base": found.base, "new": found.new}
-    buckets = found.table("compare").select("bucket", "detail", "base_ns", "new_ns", "delta_ns")
+def _comparison(compared: Comparison) -> Object:
+    about, gate, cost = compared.base.about, compared.gate, compared.profiled
+    sides = {"base": compared.base, "new": compared.new}
+    buckets = compared.table("compare").select("bucket", "detail", "base_ns", "new_ns", "delta_ns")
     return {
-        **_verdict(found.verdict),
+        **_verdict(compared.verdict),
         "scope": {
             "of": about.scope,
             "each": about.each or None,
             "without_profiler": about.unprofiled,
             "profiled": None if cost is None else cost._asdict() | {"explains_ns": cost.explains_ns},
             **{f"{name}_iterations": [one.about.iterations for one in side.digests] for name, side in sides.items()},
-            "reason": found.reason or None,
-            "note": found.note or None,
-            "ranks": len(found.pairs),
+            "reason": compared.reason or None,
+            "note": compared.note or None,
+            "ranks": len(compared.pairs),
             "rank": about.rank,
         },
-        "basis": found.verdict.basis or None,
-        "quick": None if found.quick is None else _verdict(found.quick),
-        "repeats_needed": found.verdict.repeats,
+        "basis": compared.verdict.basis or None,
+        "quick": None if compared.quick is None else _verdict(compared.quick),
+        "repeats_needed": compared.verdict.repeats,
         "gate": None if gate is None else gate._asdict() | {"sentence": outlets.line(gate.sentence)},
         "runs": {
             name: {
@@ -252,19 +252,19 @@ def _comparison(found: Comparison) -> Object:
             }
             for name, side in sides.items()
         },
-        "differs": [{"kind": one.kind, "text": outlets.line(one.text)} for one in found.doubts],
+        "differs": [{"kind": one.kind, "text": outlets.line(one.text)} for one in compared.doubts],
         "buckets": buckets.to_dicts(),
-        **_rows({name: frame for name, frame in found.tables.items() if name != "compare"}),
+        **_rows({name: frame for name, frame in compared.tables.items() if name != "compare"}),
     }
 
 
 #: What the object of a kind of page has beside the version.
 _CONTENTS: Final[dict[str, Callable[[Any], Object]]] = {
     "comparison": _comparison,
-    "counters": lambda found: _of_time(found, _rows(found.tables)),
+    "counters": lambda summary: _of_time(summary, _rows(summary.tables)),
     "evidence": _evidence,
-    "instances": lambda found: _of_time(
-        found, {"range": found.name, **_rows({"instances": found.instances, "spread": found.spread})}
+    "instances": lambda instances: _of_time(
+        instances, {"range": instances.name, **_rows({"instances": instances.instances, "spread": instances.spread})}
     ),
     "job": _job,
     "joint": _summary,
@@ -278,18 +278,18 @@ _CONTENTS: Final[dict[str, Callable[[Any], Object]]] = {
 _STATES: Final = {"faster": "held", "same": "held", "slower": "failed", "cannot tell": "cannot judge"}
 
 
-def junit(found: Mapping[str | None, Comparison]) -> str:
+def junit(comparisons: Mapping[str | None, Comparison]) -> str:
     """Renders comparisons, of several windows by name, as one test suite with a test case each.
 
     A case failed where new is slower, or as the gate says.
     """
     suite = ET.Element("testsuite", {"name": "kanalyze compare"})
-    counts = {"tests": len(found), "failures": 0, "skipped": 0, "errors": 0}
-    for window, one in found.items():
-        text = answer = outlets.line(comparison.answer(one))
-        state, metric = _STATES[one.verdict.word], one.each
-        if one.gate is not None:
-            state, metric, text = one.gate.state, one.gate.metric, outlets.line(one.gate.sentence)
+    counts = {"tests": len(comparisons), "failures": 0, "skipped": 0, "errors": 0}
+    for window, compared in comparisons.items():
+        text = answer = outlets.line(comparison.answer(compared))
+        state, metric = _STATES[compared.verdict.word], compared.each
+        if compared.gate is not None:
+            state, metric, text = compared.gate.state, compared.gate.metric, outlets.line(compared.gate.sentence)
         name = outlets.line(metric if window is None or window in metric else f"{metric} in {window}")
         case = ET.SubElement(suite, "testcase", classname="kanalyze.compare", name=name)
         failed, skipped = state == "failed", state == "cannot judge"

@@ -26,8 +26,8 @@ def _short(shown: Shown) -> str:
         if text.count("\n") <= _MOST_LINES:
             return text
     for kept in range(len(page.sections) - 1, -1, -1):
-        told = ", ".join(f"{one.plain_title.lower()} ({one.remark})" for one in page.sections[kept:])
-        text = _page(page._replace(sections=page.sections[:kept], blocks=[*page.blocks, Block("ALSO", f"{told}.")]))
+        left_out = ", ".join(f"{one.plain_title.lower()} ({one.remark})" for one in page.sections[kept:])
+        text = _page(page._replace(sections=page.sections[:kept], blocks=[*page.blocks, Block("ALSO", f"{left_out}.")]))
         if text.count("\n") <= _MOST_LINES:
             break
     return text
@@ -97,8 +97,10 @@ def _points(page: Page, names: dict[str, str]) -> list[str]:
         first, *others = (f"**{part.worth}** {part.said(names, markdown)}" for part in one.together())
         first = first.replace("** ", f"** (→ {one.saved}) ", 1) if one.saved else first
         action, (table, _, rest) = markdown(one.action), one.more.partition(", ")
-        told = f": {action} ({code(f'kanalyze {one.more}')})" if page.overview else f" {action} ({code(table)}, {rest})"
-        lines.append(f"- {'; '.join([first, *others])}{told}")
+        advice = (
+            f": {action} ({code(f'kanalyze {one.more}')})" if page.overview else f" {action} ({code(table)}, {rest})"
+        )
+        lines.append(f"- {'; '.join([first, *others])}{advice}")
     return lines
 
 

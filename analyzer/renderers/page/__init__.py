@@ -189,12 +189,12 @@ def numbers(*, missing: str = "", **columns: str) -> list[Column]:
 
     Whole numbers without a unit are counts.
     """
-    told = {title.replace("_", " "): text.partition(" ") for title, text in columns.items()}
-    every = [
+    parts = {title.replace("_", " "): text.partition(" ") for title, text in columns.items()}
+    quantities = [
         Column(title, name, None if unit_of(name) else units.count, wide=room == "wide", spare=room == "spare")
-        for title, (name, _, room) in told.items()
+        for title, (name, _, room) in parts.items()
     ]
-    return [one._replace(missing=missing) for one in every]
+    return [column._replace(missing=missing) for column in quantities]
 
 
 def section(  # noqa: PLR0913 - as many as a section has parts
@@ -424,8 +424,8 @@ def short_names(page: Page, width: int) -> dict[str, str]:
     Two kernels that differ never have the same short form.
     """
     tables = [name for section in page.sections for name in section.grid.names()]
-    told = [name for point in page.points for one in point.together() for name in one.finding.names]
-    return short_forms([*tables, *told, *(chapter.name for chapter in page.chapters)], width)
+    findings = [name for point in page.points for one in point.together() for name in one.finding.names]
+    return short_forms([*tables, *findings, *(chapter.name for chapter in page.chapters)], width)
 
 
 #: Rows in each table of a page, unless told; of one that is read first, or pasted.
@@ -572,15 +572,15 @@ def ledger(
         parts.setdefault(bucket, []).append((part, ns))
     shares = []
     for (bucket, ns), each, text in zip(sums.iter_rows(), each_ns, units.adding_up(each_ns, shown_ns), strict=True):
-        told = ""
+        made_of = ""
         if bucket == "communication":  # by whom it waited for and what it transferred, where the report tells
             worth = [
                 (name, part) for name, part in parts[bucket] if name is not None and part >= WORTH_NAMING * max(ns, 1)
             ]
             # waiting first, where there is no room for all: the rest of it is what is transferred
             by_wait = sorted(sorted(worth, key=lambda part: -part[1])[:3], key=lambda part: part[0] == "transfer")
-            told = shares_of(by_wait, ns)
-        told = told or detail(bucket, parts[bucket])
+            made_of = shares_of(by_wait, ns)
+        made_of = made_of or detail(bucket, parts[bucket])
         plain = worded(_NO_DETAIL.get(bucket, ""), interface)
-        shares.append(Share(bucket, ns, each, text, units.percent(ns / max(length, 1)), told, plain))
+        shares.append(Share(bucket, ns, each, text, units.percent(ns / max(length, 1)), made_of, plain))
     return Ledger(heading, length, shares, units.adding_up([shown_ns], shown_ns)[0], [])

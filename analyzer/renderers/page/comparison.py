@@ -50,76 +50,78 @@ _COUNTED: Final[dict[str, tuple[str, Callable[[float], str]]]] = {
 }
 
 
-def comparison_page(found: Comparison, top: int) -> Page:
+def comparison_page(comparison: Comparison, top: int) -> Page:
     """Builds the page of a comparison, at most `top` rows per table.
 
     Sections have fewer rows each than the usual number where all together would be too long.
     """
-    about, (base, new) = found.base.about, found.paths
-    tool = about.tool if len(found.tools) == 1 else " and ".join(found.tools)
-    parts = [f"base {found.names[0]}", f"new {found.names[1]}", tool, *([about.gpu] if about.gpu else [])]
-    parts += [f"times {found.times}"] if found.times else []
-    parts += [f"rank {about.rank} of {len(found.pairs)}"] if len(found.pairs) > 1 else []
+    about, (base, new) = comparison.base.about, comparison.paths
+    tool = about.tool if len(comparison.tools) == 1 else " and ".join(comparison.tools)
+    parts = [f"base {comparison.names[0]}", f"new {comparison.names[1]}", tool, *([about.gpu] if about.gpu else [])]
+    parts += [f"times {comparison.times}"] if comparison.times else []
+    parts += [f"rank {about.rank} of {len(comparison.pairs)}"] if len(comparison.pairs) > 1 else []
     single = len(base) == len(new) == 1
     sides = [*base, *new] if single else [*(word for path in base for word in ("--base", path)), *new]
-    table = "compare_kernels" if len(found.tools) == 1 else "compare_families"
+    table = "compare_kernels" if len(comparison.tools) == 1 else "compare_families"
     more = [command("kanalyze", "show", table, *sides)] if single else []
     for rows in range(top, 0, -1):
-        sections = [one for one in (_waterfall(found, rows), *_tables(found, rows)) if one.grid.rows]
+        sections = [one for one in (_waterfall(comparison, rows), *_tables(comparison, rows)) if one.grid.rows]
         if top > ROWS or sum(len(one.grid.rows) + _AROUND for one in sections) <= _LINES:
             break
     else:
-        sections = [_waterfall(found, top)]
+        sections = [_waterfall(comparison, top)]
     return Page(
         heading=["kanalyze compare", *parts],
-        answer=answer(found),
+        answer=answer(comparison),
         sections=sections,
         more="\n".join([*more, command("kanalyze", "compare", *sides, "--format", "markdown")]),
-        blocks=[] if found.gate is None else [Block("GATE", found.gate.sentence)],
+        blocks=[] if comparison.gate is None else [Block("GATE", comparison.gate.sentence)],
     )
 
 
 # The sentences.
 
 
-def answer(found: Comparison) -> str:
+def answer(comparison: Comparison) -> str:
     """The verdict in a sentence with its interval, and where the difference went."""
-    each, verdict = found.base.about.each, found.verdict
-    told = [
-        f"Not the same on both sides: {'; '.join(one.text for one in found.doubts)}." if found.doubts else "",
-        f"The whole recordings are compared, since {found.reason}." if found.reason else "",
-        f"{found.note[0].upper()}{found.note[1:]}." if found.note else "",
-        f"{_verdict(found)}{_where(found)}.",
+    each, verdict = comparison.base.about.each, comparison.verdict
+    sentences = [
+        f"Not the same on both sides: {'; '.join(one.text for one in comparison.doubts)}." if comparison.doubts else "",
+        f"The whole recordings are compared, since {comparison.reason}." if comparison.reason else "",
+        f"{comparison.note[0].upper()}{comparison.note[1:]}." if comparison.note else "",
+        f"{_verdict(comparison)}{_where(comparison)}.",
     ]
     if verdict.basis == "steps":
-        told.append("One run a side does not show how much runs vary: repeat both to be sure.")
+        sentences.append("One run a side does not show how much runs vary: repeat both to be sure.")
     elif verdict.low is None:
-        told.append(f"{_no_interval(found.timed.base, found.timed.new)}: repeat both.")
+        sentences.append(f"{_no_interval(comparison.timed.base, comparison.timed.new)}: repeat both.")
     else:
-        if varying := found.varying:
-            told.append(f"Runs of {varying[0]} differ among themselves by {units.percent(varying[1])}.")
+        if varying := comparison.varying:
+            sentences.append(f"Runs of {varying[0]} differ among themselves by {units.percent(varying[1])}.")
         if verdict.repeats:
-            told.append(f"{units.plural(verdict.repeats, 'run')} of each side would tell.")
-    if found.quick is not None:
+            sentences.append(f"{units.plural(verdict.repeats, 'run')} of each side would tell.")
+    if comparison.quick is not None:
         those = units.plural_of(each) if each in WORDS else f"of each {each!r}"
-        quick = _judged(found, found.quick, "are", "take")
-        told.append(f"The quicker {those} (the lower quartile of each run) {quick}.")
+        quick = _judged(comparison, comparison.quick, "are", "take")
+        sentences.append(f"The quicker {those} (the lower quartile of each run) {quick}.")
     differs = verdict.word != "same" and not (verdict.low or 0) <= 1 <= (verdict.high or 0)
-    if found.profiled is not None and (differs or len(found.tools) > 1):
-        told.append(_profiled(found, found.profiled))
-    if found.apart:
-        told.append("No kernel is on both sides: these are different programs, or one whose kernels were all replaced.")
-    return " ".join(filter(None, told))
+    if comparison.profiled is not None and (differs or len(comparison.tools) > 1):
+        sentences.append(_profiled(comparison, comparison.profiled))
+    if comparison.apart:
+        sentences.append(
+            "No kernel is on both sides: these are different programs, or one whose kernels were all replaced."
+        )
+    return " ".join(filter(None, sentences))
 
 
-def _profiled(found: Comparison, cost: Profiled) -> str:
+def _profiled(comparison: Comparison, cost: Profiled) -> str:
     """What of the difference as recorded the profilers' cost would explain: at most so much, by estimate."""
     base_ns, new_ns = cost.recorded_ns
-    tool, costs = (found.tools[0], "costs") if len(found.tools) == 1 else ("the profilers", "cost")
+    tool, costs = (comparison.tools[0], "costs") if len(comparison.tools) == 1 else ("the profilers", "cost")
     (least_ns, most_ns), apart = cost.explains_ns, abs(new_ns - base_ns)
     of = "all" if most_ns >= apart else units.time(most_ns)
     if not cost.estimated:
-        notable = most_ns >= found.pair.limits.least_effect * max(base_ns, new_ns)
+        notable = most_ns >= comparison.pair.limits.least_effect * max(base_ns, new_ns)
         return f"Up to {of} of the difference may be what {tool} {costs}." if notable else ""
     base, new = (" to ".join(map(units.time, one)) for one in (cost.base_ns, cost.new_ns))
     explains = f"explains at most {of} of the difference" if most_ns > 0 else "explains nothing of the difference"
@@ -130,18 +132,18 @@ def _profiled(found: Comparison, cost: Profiled) -> str:
     return f"Without {tool} it takes {base} in base and {new} in new, by estimate: what {tool} {costs} {explains}."
 
 
-def _verdict(found: Comparison) -> str:
+def _verdict(comparison: Comparison) -> str:
     """``A step is 1.61 × faster (1.58 to 1.64, 4 against 4 runs): 12.4 ms less``."""
-    verdict, about, each = found.verdict, found.base.about, found.base.about.each
+    verdict, about, each = comparison.verdict, comparison.base.about, comparison.base.about.each
     if about.scope == "kernels":
         what = "The sum of all kernels"
     elif not each:
         what = f"The {'whole recording' if about.scope == 'whole' else about.scope}"
     else:
         what = f"A {each}" if each in WORDS else f"Each {each!r}"
-    if len(found.pairs) > 1:
-        what += f" of {f'rank {about.rank}' if found.job is None else f'{len(found.pairs):,} ranks'}"
-    base, new = (side.digests for side in (found.timed.base, found.timed.new))
+    if len(comparison.pairs) > 1:
+        what += f" of {f'rank {about.rank}' if comparison.job is None else f'{len(comparison.pairs):,} ranks'}"
+    base, new = (side.digests for side in (comparison.timed.base, comparison.timed.new))
     if verdict.basis == "steps":
         runs = f"1 run a side, by {base[0].steps.height:,} and {new[0].steps.height:,} of it"
     elif len(base) == len(new) == 1:
@@ -154,22 +156,22 @@ def _verdict(found: Comparison) -> str:
     if verdict.low is None or verdict.high is None:
         return f"{what} takes {units.time(verdict.new_ns)} in new and {units.time(verdict.base_ns)} in base ({runs})"
     if verdict or verdict.word == "same":
-        return f"{what} {_judged(found, verdict, 'is', 'takes', runs)}"
+        return f"{what} {_judged(comparison, verdict, 'is', 'takes', runs)}"
     inner = f"{what[0].lower()}{what[1:]}"
     if verdict.basis == "steps" and not verdict.low <= 1 <= verdict.high:
         return f"These two runs differ, {inner} by {units.change(verdict.ratio)} ({_ends(verdict, runs)})"
     return f"Cannot tell whether {inner} is faster or slower ({_ends(verdict, runs)})"
 
 
-def _judged(found: Comparison, verdict: Verdict, be: str, take: str, *more: str) -> str:
+def _judged(comparison: Comparison, verdict: Verdict, be: str, take: str, *more: str) -> str:
     """``is 1.61 × faster (1.58 to 1.64, 4 runs)``, or ``takes the same time: within 2 % (−0.3 % to +0.4 %)``."""
     if not verdict:
-        within = units.percent(found.pair.limits.least_effect)
+        within = units.percent(comparison.pair.limits.least_effect)
         return f"{take} the same time: within {within} ({_ends(verdict, *more)})"
     ends = (verdict.ratio or 1, verdict.low or 1, verdict.high or 1)
     ratio, *between = (1 / end for end in ends) if verdict.word == "faster" else ends
-    told = " to ".join(map(_factor, sorted(between)))
-    return f"{be} {_factor(ratio)} × {verdict.word} ({', '.join([told, *more])})"
+    interval = " to ".join(map(_factor, sorted(between)))
+    return f"{be} {_factor(ratio)} × {verdict.word} ({', '.join([interval, *more])})"
 
 
 def _ends(verdict: Verdict, *more: str) -> str:
@@ -182,16 +184,16 @@ def _factor(ratio: float) -> str:
     return f"{ratio:,.3f}" if ratio < _CLOSE else f"{ratio:,.2f}" if ratio < _LARGE else f"{ratio:,.0f}"
 
 
-def _where(found: Comparison) -> str:
+def _where(comparison: Comparison) -> str:
     """``: 12.4 ms less: launch −9.1 ms, kernel −1.8 ms``."""
-    verdict = found.verdict
+    verdict = comparison.verdict
     delta = verdict.new_ns - verdict.base_ns
     if verdict.word == "same" or not delta:
         return ""
-    sums = _buckets(found).select("bucket", "delta_ns").sort(pl.col("delta_ns").abs(), descending=True).rows()
+    sums = _buckets(comparison).select("bucket", "delta_ns").sort(pl.col("delta_ns").abs(), descending=True).rows()
     least = 0.05 * max((abs(ns) for _, ns in sums), default=0)
     named = [f"{bucket} {signed(ns)}" for bucket, ns in sums if abs(ns) >= max(least, 1)]
-    rank = f" in rank {found.base.about.rank}" if found.job is not None else ""
+    rank = f" in rank {comparison.base.about.rank}" if comparison.job is not None else ""
     return f": {units.time(abs(delta))} {'less' if delta < 0 else 'more'}{rank}: {', '.join(named[:3])}"
 
 
@@ -208,8 +210,8 @@ def _no_interval(base: Side, new: Side) -> str:
         return f"Iterations ({each}) within one run a side vary too much to say anything"
     if not any(steps) or not each:
         return "One run a side without iterations says nothing of how much runs vary"
-    told = f"{steps[0]:,} in base and {steps[1]:,} in new"
-    return f"One run a side with too few iterations ({each}: {told}) says nothing of how much they vary"
+    counts = f"{steps[0]:,} in base and {steps[1]:,} in new"
+    return f"One run a side with too few iterations ({each}: {counts}) says nothing of how much they vary"
 
 
 # The tables.
@@ -220,18 +222,18 @@ def signed(ns: float) -> str:
     return f"{'−' if ns < 0 else '+' if ns else ''}{units.time(abs(ns))}"
 
 
-def _buckets(found: Comparison) -> pl.DataFrame:
-    sums = found.table("compare").group_by("bucket", maintain_order=True)
+def _buckets(comparison: Comparison) -> pl.DataFrame:
+    sums = comparison.table("compare").group_by("bucket", maintain_order=True)
     return sums.agg(pl.col("base_ns", "new_ns", "delta_ns").sum())
 
 
-def _waterfall(found: Comparison, top: int) -> Section:
+def _waterfall(comparison: Comparison, top: int) -> Section:
     """The buckets in the order of their difference, with a bar each, and the sum."""
-    rows = _buckets(found).filter((pl.col("base_ns") > 0) | (pl.col("new_ns") > 0))
+    rows = _buckets(comparison).filter((pl.col("base_ns") > 0) | (pl.col("new_ns") > 0))
     rows = rows.sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True)
     rest = rows.slice(top + 2).select(pl.lit("rest").alias("bucket"), pl.exclude("bucket").sum())
     largest = max(1, *map(abs, rows.get_column("delta_ns").to_list()))
-    base_ns, new_ns = found.verdict.base_ns, found.verdict.new_ns
+    base_ns, new_ns = comparison.verdict.base_ns, comparison.verdict.new_ns
     together = {"bucket": "together", "base_ns": base_ns, "new_ns": new_ns, "delta_ns": new_ns - base_ns}
     lines = [*rows.head(top + 2).to_dicts(), *(rest.to_dicts() if rows.height > top + 2 else []), together]
 
@@ -247,33 +249,33 @@ def _waterfall(found: Comparison, top: int) -> Section:
         Column("difference", "delta_ns", signed),
         Column("", bar, left=True),
     )
-    runs = f"{units.plural(len(found.base.digests), 'run')} and {len(found.new.digests)}"
-    remark = f"per {found.each}, mean of {runs}" if found.base.about.each else ""
+    runs = f"{units.plural(len(comparison.base.digests), 'run')} and {len(comparison.new.digests)}"
+    remark = f"per {comparison.each}, mean of {runs}" if comparison.base.about.each else ""
     # tables in which nothing changed; the others have a section
     tables = {"kernels and copies": "compare_kernels", "operators": "compare_ops", "ranges": "compare_ranges"}
-    same = {title: found.table(name) for title, name in tables.items()}
-    same["calls that wait"] = found.table("compare_calls").filter("blocking")
-    told = [f"{title} ({one.height:,})" for title, one in same.items() if one.height and not one["changed"].any()]
-    foot = f"Within noise: {', '.join(told)}." if told else ""
+    same = {title: comparison.table(name) for title, name in tables.items()}
+    same["calls that wait"] = comparison.table("compare_calls").filter("blocking")
+    unchanged = [f"{title} ({one.height:,})" for title, one in same.items() if one.height and not one["changed"].any()]
+    foot = f"Within noise: {', '.join(unchanged)}." if unchanged else ""
     return section("WHERE THE DIFFERENCE WENT", lines, columns, remark=remark, foot=foot)
 
 
-def _tables(found: Comparison, top: int) -> Iterator[Section]:
+def _tables(comparison: Comparison, top: int) -> Iterator[Section]:
     """What changed in each table, in the order of the page; without rows where nothing did."""
     changes = partial(_changes, top)
     # other GPUs and tools may give other names to the same kernels
-    if found.base.about.gpu != found.new.about.gpu or len(found.tools) > 1:
-        yield changes("FAMILIES OF KERNELS", found.table("compare_families"), "family", "family")
-    kernels = found.table("compare_kernels")
+    if comparison.base.about.gpu != comparison.new.about.gpu or len(comparison.tools) > 1:
+        yield changes("FAMILIES OF KERNELS", comparison.table("compare_families"), "family", "family")
+    kernels = comparison.table("compare_kernels")
     names = _short_names(kernels.filter("changed").head(top))
     yield changes("KERNELS AND COPIES", kernels, "kernel", partial(_kernel, names))
-    yield changes("ENGINE STEPS", found.table("compare_steps"), "step", _step)
-    yield changes("OPERATORS", found.table("compare_ops"), "operator", _operator)
-    yield _counters(found, top + 1)
-    yield changes("RANGES", found.table("compare_ranges"), "range", "range")
-    calls = found.table("compare_calls").filter("blocking")
+    yield changes("ENGINE STEPS", comparison.table("compare_steps"), "step", _step)
+    yield changes("OPERATORS", comparison.table("compare_ops"), "operator", _operator)
+    yield _counters(comparison, top + 1)
+    yield changes("RANGES", comparison.table("compare_ranges"), "range", "range")
+    calls = comparison.table("compare_calls").filter("blocking")
     yield changes("CALLS THAT WAIT", calls, "call", lambda row: unversioned(row["name"] or "(no name)"))
-    findings = found.table("compare_findings").filter("changed", pl.col("change").cast(pl.String) != "stays")
+    findings = comparison.table("compare_findings").filter("changed", pl.col("change").cast(pl.String) != "stays")
     kinds = findings.get_column("change").cast(pl.String).to_list()
     columns: tuple[Column, ...] = (
         Column("", "change", left=True),
@@ -287,9 +289,9 @@ def _tables(found: Comparison, top: int) -> Iterator[Section]:
         Column("allocations", partial(_became, "allocations", number)),
         words("memory", "memory", missing="(not told)"),
     )
-    yield section("MEMORY", found.table("compare_memory").filter("changed"), columns, top)
-    ranks = found.table("compare_ranks")
-    if len(found.pairs) > 1 and ranks.get_column("changed").any():
+    yield section("MEMORY", comparison.table("compare_memory").filter("changed"), columns, top)
+    ranks = comparison.table("compare_ranks")
+    if len(comparison.pairs) > 1 and ranks.get_column("changed").any():
         order = ranks.sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True)
         columns = (
             Column("rank", "rank"),
@@ -300,7 +302,7 @@ def _tables(found: Comparison, top: int) -> Iterator[Section]:
         yield section("RANKS", order, columns, top)
 
 
-def _changes(top: int, title: str, table: pl.DataFrame, plain: str, told: str | Callable[[Row], str]) -> Section:
+def _changes(top: int, title: str, table: pl.DataFrame, plain: str, value: str | Callable[[Row], str]) -> Section:
     """The rows of a table that changed, the others counted."""
     changed = table.filter("changed")
     columns = (
@@ -308,7 +310,7 @@ def _changes(top: int, title: str, table: pl.DataFrame, plain: str, told: str | 
         *([Column("", "change", left=True)] if "change" in table.columns else []),
         Column("count", lambda row: "" if row["base_count"] is None else _became("count", number, row)),
         Column("time", partial(_became, "ns", units.time), spare=True),
-        Column(plain, told, left=True),
+        Column(plain, value, left=True),
     )
     remark = f"{units.plural(changed.height, 'change')}, {table.height - changed.height:,} within noise"
     return section(title, changed.head(top), columns, remark=remark, cut=True, broken=plain == "kernel")
@@ -325,11 +327,11 @@ def _short_names(rows: pl.DataFrame) -> dict[str, str]:
 
 def _kernel(names: dict[str, str], row: Row) -> str:
     """The kernels of a row, before and after, and the range that launched them."""
-    told = []
+    kernels = []
     for name, several in ((row[f"{side}_kernel"], row[f"{side}_names"]) for side in ("base", "new")):
         if several:
-            told.append((names[name] if name else "(no name)") + (f" and {several - 1} more" if several > 1 else ""))
-    text = ARROW.join(dict.fromkeys(told))
+            kernels.append((names[name] if name else "(no name)") + (f" and {several - 1} more" if several > 1 else ""))
+    text = ARROW.join(dict.fromkeys(kernels))
     return f"{text} in {row['range']}" if row.get("range") else text
 
 
@@ -349,18 +351,18 @@ def _operator(row: Row) -> str:
     names = (row["path"] or "").split(ARROW)
     if row["change"] == "same":
         return ARROW.join(names[-2:])
-    told = ARROW.join(one for one in (row["base_ops"], row["new_ops"]) if one)
-    return f"under {names[-1]}: {told}" if row["path"] else told
+    ops = ARROW.join(one for one in (row["base_ops"], row["new_ops"]) if one)
+    return f"under {names[-1]}: {ops}" if row["path"] else ops
 
 
-def _counters(found: Comparison, top: int) -> Section:
+def _counters(comparison: Comparison, top: int) -> Section:
     """The counters that changed, of the kernels with the most time first."""
-    told = pl.col("ratio").is_not_null() | pl.col("counter").str.ends_with("_share")
+    comparable = pl.col("ratio").is_not_null() | pl.col("counter").str.ends_with("_share")
     order = pl.col("counter").replace_strict({name: at for at, name in enumerate(_COUNTED)}, default=None)
-    both = found.table("compare_counters").filter(~pl.col("change").cast(pl.String).is_in(["new", "gone"]))
+    both = comparison.table("compare_counters").filter(~pl.col("change").cast(pl.String).is_in(["new", "gone"]))
     kernels = both.with_columns(at=pl.struct("change", "base_kernel", "new_kernel").rank("dense"))
     kernels = kernels.with_columns(first=pl.int_range(pl.len()).min().over("at"), order=order)
-    changed = kernels.filter("changed", told, pl.col("order").is_not_null()).sort("first", "order")
+    changed = kernels.filter("changed", comparable, pl.col("order").is_not_null()).sort("first", "order")
 
     def change(row: Row) -> str:
         """A difference of shares, else a ratio."""
@@ -378,18 +380,18 @@ def _counters(found: Comparison, top: int) -> Section:
     return section("COUNTERS", changed.drop("range", strict=False), columns, top, "by ncu", cut=True)
 
 
-def noise_page(found: Noise, top: int) -> Page:
+def noise_page(noise: Noise, top: int) -> Page:
     """Builds the page of a noise floor, at most `top` rows per table."""
 
     def repeats(number: int | None) -> str:
         return "more than 1,000" if number is None else str(number)
 
-    step = found.step
+    step = noise.step
     needed = ", ".join(f"{effect:.0%}: {repeats(runs)}".replace("%", " %") for effect, runs in step.repeats.items())
     answer = (
-        f"Between {units.plural(step.runs, 'run')} an iteration ({found.each}) of {units.time(found.mean_ns)} varies "
+        f"Between {units.plural(step.runs, 'run')} an iteration ({noise.each}) of {units.time(noise.mean_ns)} varies "
         f"by {units.percent(step.spread)} (standard deviation; at most {units.percent(step.spread_high)} in 95 of 100 "
-        f"cases). Two single runs lie within {units.percent(found.floor)} of each other. Runs of each side that show "
+        f"cases). Two single runs lie within {units.percent(noise.floor)} of each other. Runs of each side that show "
         f"a change nine times in ten: {needed}."
     )
     columns = (
@@ -399,25 +401,25 @@ def noise_page(found: Noise, top: int) -> Page:
         Column("2 % needs", lambda row: repeats(row[1][1].repeats.get(0.02)), spare=True),
     )
     sections = []
-    for title, what, rows in (("BUCKETS", "bucket", found.buckets), ("KERNELS AND COPIES", "kernel", found.kernels)):
+    for title, what, rows in (("BUCKETS", "bucket", noise.buckets), ("KERNELS AND COPIES", "kernel", noise.kernels)):
         if rows:
             named = (*columns, Column(what, lambda row: row[0], left=True))
             sections.append(section(title, [*rows.items()], named, top, "between runs", named=what == "kernel"))
     more = "kanalyze compare --noise RUN… -o floor.json\nkanalyze compare BASE NEW --floor floor.json"
-    return Page([f"noise of {found.name}"], answer, sections, more)
+    return Page([f"noise of {noise.name}"], answer, sections, more)
 
 
-def whatif_page(found: WhatIf, top: int) -> Page:
+def whatif_page(whatif: WhatIf, top: int) -> Page:
     """Builds the page of a replayed change: time now and then with bounds, what is critical then, single changes."""
-    per = PerIteration(found.iterations, found.each)
+    per = PerIteration(whatif.iterations, whatif.each)
 
     def gain(then_ns: float) -> str:
-        return per.mean_time(found.now_ns - then_ns)
+        return per.mean_time(whatif.now_ns - then_ns)
 
     critical = (
         Column("now", lambda one: per.mean_time(one.now_ns)),
         Column("then", lambda one: per.mean_time(one.then_ns)),
-        Column("of then", lambda one: units.percent(one.then_ns / found.then_ns) if found.then_ns else ""),
+        Column("of then", lambda one: units.percent(one.then_ns / whatif.then_ns) if whatif.then_ns else ""),
         Column("", lambda one: one.name or one.cause, left=True),
     )
     single = (
@@ -429,38 +431,38 @@ def whatif_page(found: WhatIf, top: int) -> Page:
         Column("change", lambda one: one.change, left=True),
     )
     sections = []
-    if found.changes or not found.single:
+    if whatif.changes or not whatif.single:
         title, remark = "CRITICAL PATH", "what the end waits for, adding up to all of it"
-        if found.remark:
-            title, remark = found.each.upper(), "what it takes by its law (kanalyze show step_laws)"
-        sections.append(section(title, found.critical, critical, top, remark, named=True))
-    if found.single:
-        sections.append(section("CHANGES", found.single, single, top, "each alone", cut=True))
-    heading = ["kanalyze whatif", found.meta.path.name, found.meta.tool, *found.changes]
-    more = command("kanalyze", "whatif", found.meta.path, *(["--faster", "NAME=2"] if found.single else ["--each"]))
-    return Page(heading, " ".join(filter(None, (_replayed(found, per), found.remark))), sections, more)
+        if whatif.remark:
+            title, remark = whatif.each.upper(), "what it takes by its law (kanalyze show step_laws)"
+        sections.append(section(title, whatif.critical, critical, top, remark, named=True))
+    if whatif.single:
+        sections.append(section("CHANGES", whatif.single, single, top, "each alone", cut=True))
+    heading = ["kanalyze whatif", whatif.meta.path.name, whatif.meta.tool, *whatif.changes]
+    more = command("kanalyze", "whatif", whatif.meta.path, *(["--faster", "NAME=2"] if whatif.single else ["--each"]))
+    return Page(heading, " ".join(filter(None, (_replayed(whatif, per), whatif.remark))), sections, more)
 
 
-def _replayed(found: WhatIf, per: PerIteration) -> str:
+def _replayed(whatif: WhatIf, per: PerIteration) -> str:
     """Time now and then, the bounds, what Amdahl's law would have promised, and what was measured."""
     measured = ""
-    if found.measured_ns is not None:  # how much of the host's time is left without the profiler, how well known
-        low, usual, high = map(units.percent, (found.host_kept_low, found.host_kept, found.host_kept_high))
+    if whatif.measured_ns is not None:  # how much of the host's time is left without the profiler, how well known
+        low, usual, high = map(units.percent, (whatif.host_kept_low, whatif.host_kept, whatif.host_kept_high))
         measured = " No shorter time of the host explains the measured time."
-        if found.host_kept < 1:
+        if whatif.host_kept < 1:
             measured = f" Without the profiler {usual} ({low} to {high}) of the host's time is taken to be left."
-        elif found.host_kept_low < 1:
+        elif whatif.host_kept_low < 1:
             untold = "How much shorter the host's time is without the profiler cannot be told from the measured time"
             measured = f" {untold}: the bounds take {low} to {high} of it."
-    if not found.changes:
-        return f"The recording takes {per.time(found.now_ns)}.{measured}"
-    then, low, high = map(per.mean_time, (found.then_ns, found.low_ns, found.high_ns))
-    gained, gain = "nothing is gained", abs(found.gain_ns)
-    if found.now_ns and gain * 1000 >= found.now_ns:
-        less = "less" if found.gain_ns > 0 else "more"
-        gained = f"{per.mean_time(gain)} {less}, {units.percent(gain / found.now_ns)}"
-    promised = found.now_ns - found.amdahl_ns
-    apart = abs(promised - found.gain_ns) > _NOTABLE * max(abs(promised), abs(found.gain_ns), 1)
+    if not whatif.changes:
+        return f"The recording takes {per.time(whatif.now_ns)}.{measured}"
+    then, low, high = map(per.mean_time, (whatif.then_ns, whatif.low_ns, whatif.high_ns))
+    gained, gain = "nothing is gained", abs(whatif.gain_ns)
+    if whatif.now_ns and gain * 1000 >= whatif.now_ns:
+        less = "less" if whatif.gain_ns > 0 else "more"
+        gained = f"{per.mean_time(gain)} {less}, {units.percent(gain / whatif.now_ns)}"
+    promised = whatif.now_ns - whatif.amdahl_ns
+    apart = abs(promised - whatif.gain_ns) > _NOTABLE * max(abs(promised), abs(whatif.gain_ns), 1)
     less = "less" if promised >= 0 else "more"
     amdahl = f" By Amdahl's law it would be {per.mean_time(abs(promised))} {less}." if apart else ""
-    return f"Now {per.time(found.now_ns)}, then {then} ({low} to {high}): {gained}.{amdahl}{measured}"
+    return f"Now {per.time(whatif.now_ns)}, then {then} ({low} to {high}): {gained}.{amdahl}{measured}"

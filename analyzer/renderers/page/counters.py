@@ -42,11 +42,13 @@ _MEANINGS: Final = {
 }
 
 
-def counters_page(found: Summary, top: int) -> Page:
+def counters_page(summary: Summary, top: int) -> Page:
     """Builds the page of an ncu report, with at most `top` kernels."""
-    kernels, health = found.tables["kernels"], found.tables["health"]
-    rows = found.tables["groups"].join(kernels, left_on="first", right_on="event_id", how="left", maintain_order="left")
-    devices = found.tables["devices"].select("name", "compute_capability", "sm_count")
+    kernels, health = summary.tables["kernels"], summary.tables["health"]
+    rows = summary.tables["groups"].join(
+        kernels, left_on="first", right_on="event_id", how="left", maintain_order="left"
+    )
+    devices = summary.tables["devices"].select("name", "compute_capability", "sm_count")
     checks = health.group_by("check", "doubt", maintain_order=True).agg(pl.col("count").sum())
     several = kernels.height > 1  # of a single one, the conclusion is the page's answer
     limit = pl.col("verdict").str.strip_suffix("-bound").replace("too few blocks", "grid")
@@ -58,12 +60,13 @@ def counters_page(found: Summary, top: int) -> Page:
     )
     remark = "of the peaks; time of the longest"
     return Page(
-        heading=[found.meta.path.name, found.meta.recorded_by, *(gpu(*one) for one in devices.iter_rows())],
+        heading=[summary.meta.path.name, summary.meta.recorded_by, *(gpu(*one) for one in devices.iter_rows())],
         health=page.health_line(checks),
-        answer=found.answer,
+        answer=summary.answer,
         sections=[section("KERNELS", rows.with_columns(limit), columns, top, remark, named=True)] if several else [],
-        more=f"counters, or stalls, roofline, advice, metrics: {show('counters', found.meta.path, scope=found.scope)}",
-        chapters=[_chapter(row, found.tables, several=several) for row in rows.head(top).iter_rows(named=True)],
+        more="counters, or stalls, roofline, advice, metrics: "
+        f"{show('counters', summary.meta.path, scope=summary.scope)}",
+        chapters=[_chapter(row, summary.tables, several=several) for row in rows.head(top).iter_rows(named=True)],
     )
 
 
@@ -105,7 +108,7 @@ def _told(row: Row, *parts: str) -> str:
 
     What is in brackets is left out alone.
     """
-    return _joined(*(_filled(row, re.sub(r"\[(.*?)\]", lambda found: _filled(row, found[1]), one)) for one in parts))
+    return _joined(*(_filled(row, re.sub(r"\[(.*?)\]", lambda match: _filled(row, match[1]), part)) for part in parts))
 
 
 def _filled(row: Row, template: str) -> str:
@@ -182,14 +185,14 @@ def _advice(rows: pl.DataFrame) -> tuple[list[page.Advice], str]:
     worth = pl.coalesce("possible_share", "speedup_share").fill_null(1.0) >= _WORTH
     theirs = others.filter((pl.col("kind") != "information") & worth)
     order = ["scope", "possible_share", "speedup_share"]
-    told = theirs.sort(order, descending=[False, True, True], nulls_last=True, maintain_order=True).head(_MOST)
+    rules = theirs.sort(order, descending=[False, True, True], nulls_last=True, maintain_order=True).head(_MOST)
     shown = [
         _advised(row, "possible_share", row["sentence"], row["remedy"] or "") for row in rows.filter(ours).to_dicts()
     ]
     shown += [
-        _advised(row, "possible_share", f"{_key(row['sentence'])} (ncu: {row['rule']})") for row in told.to_dicts()
+        _advised(row, "possible_share", f"{_key(row['sentence'])} (ncu: {row['rule']})") for row in rules.to_dicts()
     ]
-    hidden = others.height - told.height
+    hidden = others.height - rules.height
     return shown, f"{units.plural(hidden, 'further result')} of ncu's rules, in the table advice" if hidden > 0 else ""
 
 
@@ -208,38 +211,38 @@ def _key(text: str) -> str:
     return next((sentence for sentence in sentences if re.search(r"\d", sentence)), sentences[0])
 
 
-def joint_page(found: Summary, top: int) -> Page:
+def joint_page(summary: Summary, top: int) -> Page:
     """Builds the page of the timeline report, with counters and operators of the other tools."""
-    timed, joined = page_of(found, top), found.joined
+    timed, joined = page_of(summary, top), summary.joined
     assert joined is not None, "the page of several"  # noqa: S101 - for type checkers
-    kernels = joined_kernels(found, joined, top)
+    kernels = joined_kernels(summary, joined, top)
     # reports in a capture's folder are that folder
-    given = dict.fromkeys(one.path for one in (found.meta, *found.others) if one.path.parent != found.meta.path)
+    paths = dict.fromkeys(one.path for one in (summary.meta, *summary.others) if one.path.parent != summary.meta.path)
     return timed._replace(
-        heading=[*timed.heading, *joined_with(found)],
+        heading=[*timed.heading, *joined_with(summary)],
         sections=[kernels if one.title == "KERNELS" else one for one in timed.sections],
-        chapters=_chapters_of_gains(found, joined, top),
-        more=f"joined, or gains: {show('joined', *given, scope=found.scope)}\n{timed.more}",
+        chapters=_chapters_of_gains(summary, joined, top),
+        more=f"joined, or gains: {show('joined', *paths, scope=summary.scope)}\n{timed.more}",
     )
 
 
-def joined_with(found: Summary) -> list[str]:
+def joined_with(summary: Summary) -> list[str]:
     """The other reports, those of each tool that has some."""
-    told = []
-    by_tool = ([meta for meta in found.others if meta.tool == tool] for tool in found.tools[1:])
+    texts = []
+    by_tool = ([meta for meta in summary.others if meta.tool == tool] for tool in summary.tools[1:])
     for first, *more in filter(None, by_tool):
-        captured = first.path == first.capture == found.meta.capture
+        captured = first.path == first.capture == summary.meta.capture
         alone = first.tool if captured else f"{first.path.name} ({first.tool})"
-        told.append(f"with {units.plural(1 + len(more), 'report')} of {first.tool}" if more else f"with {alone}")
-    return told
+        texts.append(f"with {units.plural(1 + len(more), 'report')} of {first.tool}" if more else f"with {alone}")
+    return texts
 
 
-def joined_kernels(found: Summary, joined: pl.DataFrame, top: int) -> Section:
+def joined_kernels(summary: Summary, joined: pl.DataFrame, top: int) -> Section:
     """Section of the heaviest kernels by launch shape, with counters and operators where known.
 
     On a page of all tables a line below says what is left over, and that no advice saves much where that is so.
     """
-    measured = any(tool_of(name).counts for name in found.tools)
+    measured = any(tool_of(name).counts for name in summary.tools)
     traced = joined.get_column("operator").null_count() < joined.height
     timed = joined.drop_nulls("count")
     axes = [f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"]
@@ -258,44 +261,44 @@ def joined_kernels(found: Summary, joined: pl.DataFrame, top: int) -> Section:
         words("kernel", "name"),
     )
     remark = "by launch shape; counters are ncu's" if measured else "by launch shape"
-    foot = "; ".join(filter(None, (_left_over(found, joined), _little(found)))) if found.kind == "joint" else ""
+    foot = "; ".join(filter(None, (_left_over(summary, joined), _little(summary)))) if summary.kind == "joint" else ""
     return section("KERNELS", timed, columns, top, remark, foot, named=True)
 
 
-def _little(found: Summary) -> str:
+def _little(summary: Summary) -> str:
     """The largest potential gain, if too small for a chapter."""
-    most = None if found.gains is None else found.gains.get_column("gain_share").max()
+    most = None if summary.gains is None else summary.gains.get_column("gain_share").max()
     if not isinstance(most, float) or most >= _WORTH:
         return ""
-    told = units.percent(most)
-    least = f"even {told.removeprefix('<')}" if told.startswith("<") else f"more than {told}"
+    gain = units.percent(most)
+    least = f"even {gain.removeprefix('<')}" if gain.startswith("<") else f"more than {gain}"
     return f"no advice about a kernel saves {least} of the window (table gains)"
 
 
-def _left_over(found: Summary, rows: pl.DataFrame) -> str:
+def _left_over(summary: Summary, rows: pl.DataFrame) -> str:
     """Lists what only one tool recorded."""
     texts, timed = [], pl.col("count").is_not_null()
     for tool in reversed(TOOLS):
         match = f"{tool.short}_match"
         if match not in rows.columns or rows.get_column(match).null_count() == rows.height:
             continue
-        outside = found.outside[tool.name]
+        outside = summary.outside[tool.name]
         unmatched, only = timed & (pl.col(match) == "none"), ~timed & pl.col(f"{tool.short}_count").is_not_null()
         counts = {
             f"that {tool.short} did not {'measure' if tool.counts else 'see'}": rows.filter(unmatched).height,
             f"that only {tool.short} saw": rows.filter(only).height - outside,
             f"of {tool.short} outside of the window": outside,
         }
-        texts += [f"{units.plural(number, 'row')} {told}" for told, number in counts.items() if number]
+        texts += [f"{units.plural(number, 'row')} {clause}" for clause, number in counts.items() if number]
     return f"left over: {'; '.join(texts)}" if texts else ""
 
 
-def _chapters_of_gains(found: Summary, joined: pl.DataFrame, top: int) -> list[page.Chapter]:
+def _chapters_of_gains(summary: Summary, joined: pl.DataFrame, top: int) -> list[page.Chapter]:
     """Chapters of the kernels with the largest potential gain, descending."""
-    if found.gains is None or found.gains.is_empty():
+    if summary.gains is None or summary.gains.is_empty():
         return []
     kernels = {row["event_id"]: row for row in joined.to_dicts() if row["event_id"] is not None}
-    worth = found.gains.filter(pl.col("gain_share").max().over("event_id") >= _WORTH)
+    worth = summary.gains.filter(pl.col("gain_share").max().over("event_id") >= _WORTH)
     parts = worth.partition_by("event_id", maintain_order=True, as_dict=True)
     return [_joint_chapter(kernels[number], rows.to_dicts()) for (number,), rows in [*parts.items()][:top]]
 
@@ -311,13 +314,13 @@ def _joint_chapter(row: Row, advice: Sequence[Row]) -> page.Chapter:
         "match": _match(row),
     }
     more = len(advice) - len(shown)
-    told = [f"{_key(one['sentence'])} ({one['source']}: {one['rule']})" for one in shown]
+    texts = [f"{_key(one['sentence'])} ({one['source']}: {one['rule']})" for one in shown]
     return page.Chapter(
         row["name"] or "(no name)",
         _joined(took, launch_shape(row, "grid {} × block {}")),
         "",
         [(label, text) for label, text in facts.items() if text],
-        [_advised(one, "gain_share", text, one["remedy"] or "") for one, text in zip(shown, told, strict=True)],
+        [_advised(one, "gain_share", text, one["remedy"] or "") for one, text in zip(shown, texts, strict=True)],
         f"{units.plural(more, 'further result')}, in the table gains" if more > 0 else "",
         "at most this part of the window; in brackets: of one unit of the GPU",
     )

@@ -72,15 +72,15 @@ def answer(job: Job) -> str:
         f"{units.plural(ranks.height, 'rank')} ({units.plural(len(slowest), 'step')}{unsteady}{left}), "
         f"and a rank waits for others in {units.percent(waiting / max(whole, 1))} of it"
     )
-    one = next((one for one in late_ranks(job) if one.named), None)
-    if one is None:
+    late = next((late for late in late_ranks(job) if late.named), None)
+    if late is None:
         paired = any(check == SENDS for check, *_ in job.doubts)
         beside = " but for sends and receives, of which that is not told" if paired else ""
         return f"{first}: none is late for long{beside}."
-    cost = units.time(one.cost_ns / one.steps / max(ranks.height - 1, 1))  # the mean in each of these steps
-    steps = "step" if one.steps == 1 else "steps"
-    told = f"Rank {one.rank} is {units.time(one.late_ns)} late in {steps} {_steps_of(one)}: {_causes(one)}"
-    return f"{first}. {told}; another rank waits {cost} for it.{_recorder(job, one)}"
+    cost = units.time(late.cost_ns / late.steps / max(ranks.height - 1, 1))  # the mean in each of these steps
+    steps = "step" if late.steps == 1 else "steps"
+    sentence = f"Rank {late.rank} is {units.time(late.late_ns)} late in {steps} {_steps_of(late)}: {_causes(late)}"
+    return f"{first}. {sentence}; another rank waits {cost} for it.{_recorder(job, late)}"
 
 
 def _recorder(job: Job, one: Late) -> str:
@@ -208,10 +208,10 @@ def timeline(rows: pl.DataFrame, width: int) -> str:
     widths = [max(map(len, texts)) for texts in zip(*labels, strict=True)]
     room = max(20, width - sum(widths) - 8)
     first = rows.row(0, named=True)
-    told = f" of {units.size(first['bytes'])}" if isinstance(first["bytes"], int) else ""
+    size = f" of {units.size(first['bytes'])}" if isinstance(first["bytes"], int) else ""
     group = f" in {first['group']}" if first["group"] else ""
     lines = [
-        f"collective {first['id']}: {first['kind']}{told}{group}, {first['class']}",
+        f"collective {first['id']}: {first['kind']}{size}{group}, {first['class']}",
         f"{'':{sum(widths) + 8}}{'0':<{room - len(units.time(whole))}}{units.time(whole)}",
     ]
     for (rank, late, wait), row in zip(labels, order, strict=True):

@@ -240,9 +240,9 @@ def _parse(name: str) -> _Node:
 
 def _weigh_kernel(kernel: _Node) -> None:
     """Assign weights to the words of a kernel's name."""
-    if kernel.name in _SHELLS and (told := [arg for arg in kernel.args if arg.tells]):
+    if kernel.name in _SHELLS and (informative := [arg for arg in kernel.args if arg.tells]):
         _weigh_alike(kernel, _SHELL)
-        _weigh_kernel(told[0])
+        _weigh_kernel(informative[0])
         return
     kernel.words = _weigh_words(kernel.name, _HEAD, 0, noisy=not kernel.plain)
     telling, launches = _TELLING, any(name in kernel.name for name in _LAUNCHERS)
@@ -260,17 +260,17 @@ def _weigh_argument(node: _Node, order: int, telling: int, plain: int) -> int:
         _weigh_alike(node, plain if node.plain and not node.suffix else _BOILERPLATE)
         return _BOILERPLATE
     shell = node.name in _SHELLS
-    told = (shell or (node.acts and not node.lambdas)) and any(arg.tells for arg in node.args)
+    args_tell = (shell or (node.acts and not node.lambdas)) and any(arg.tells for arg in node.args)
     if shell or not node.acts:
         rank = _SHELL if shell or node.name.endswith("raits") else _CLASS
         node.words = [_Word(node.name, rank + order)]
     else:
-        rank = _OUTER if told or ("Op" in node.name and node.name.endswith("Functor")) else telling
+        rank = _OUTER if args_tell or ("Op" in node.name and node.name.endswith("Functor")) else telling
         node.words = _weigh_words(node.name, rank, order)
     for place, arg in enumerate(node.args):
-        if told or not arg.tells:
+        if args_tell or not arg.tells:
             arg.acts |= node.acts
-            inner = _BOILERPLATE if shell else _NESTED if told else _INNER + (not node.acts) * (_MOST - place)
+            inner = _BOILERPLATE if shell else _NESTED if args_tell else _INNER + (not node.acts) * (_MOST - place)
             rank = max(rank, _weigh_argument(arg, order, telling, inner))
         else:
             _weigh_alike(arg, _BOILERPLATE)
@@ -354,12 +354,12 @@ def _differences(kernels: Sequence[_Node], rivals: Sequence[_Node], width: int) 
     rows = [[word for word in node.all_words() if len(word.text) < width - 4] for node in (*kernels, *rivals)]
     if len({len(row) for row in rows}) == 1:
         columns = [words for words in zip(*rows, strict=True) if len({word.text for word in words}) > 1]
-        found = max(columns, key=lambda words: max(word.weight for word in words), default=())[: len(kernels)]
+        heaviest = max(columns, key=lambda words: max(word.weight for word in words), default=())[: len(kernels)]
     else:
         shared = set[str].intersection(*({word.text for word in row} for row in rows))
         own = ([word for word in row if word.text not in shared] for row in rows[: len(kernels)])
-        found = tuple(max(words, key=lambda word: word.weight) for words in own if words)
-    return [word for word in found if word.weight < _DIFFERENCE]
+        heaviest = tuple(max(words, key=lambda word: word.weight) for words in own if words)
+    return [word for word in heaviest if word.weight < _DIFFERENCE]
 
 
 def _settle(kernels: dict[str, _Node], width: int, owners: dict[str, str]) -> None:

@@ -52,39 +52,39 @@ _LEAST_SHARE: Final = 0.005
 _OF_LINE: Final = {"host": "host_ns", "GPU work": "work_ns", "launch": "launch_ns", "wait": "wait_ns"}
 
 
-def overview_page(found: Summary, top: int) -> Page:
+def overview_page(summary: Summary, top: int) -> Page:
     """Builds the first page of a report, at most `top` rows per table.
 
     0 is for fewer findings, -1 for no table but that of lines, -2 for none.
     """
-    per, rows = _per(found.window, 24), top if top > 0 else _FEW_ROWS
-    main = pl.col("device").eq_missing(pl.lit(found.device, dtype=pl.Int64))
-    own, others = (found.windows.filter(these).sort("device").to_dicts() for these in (main, ~main))
-    code, blocks = _code(found, per, rows + 1), _blocks(found)
-    made = {name: make(found.tables, rows) for name, make in ENGINE.items() if len(found.tables.get(name, ()))}
-    engine = [one._replace(foot=found.remarks.get(name, "")) for name, one in made.items()][: max(top + 2, 1)]
-    tables = [*engine, *[code, _kernels(found, per, rows)][: max(top + 2, 0)]]
+    per, rows = _per(summary.window, 24), top if top > 0 else _FEW_ROWS
+    main = pl.col("device").eq_missing(pl.lit(summary.device, dtype=pl.Int64))
+    own, others = (summary.windows.filter(these).sort("device").to_dicts() for these in (main, ~main))
+    code, blocks = _code(summary, per, rows + 1), _blocks(summary)
+    sections = {name: make(summary.tables, rows) for name, make in ENGINE.items() if len(summary.tables.get(name, ()))}
+    engine = [one._replace(foot=summary.remarks.get(name, "")) for name, one in sections.items()][: max(top + 2, 1)]
+    tables = [*engine, *[code, _kernels(summary, per, rows)][: max(top + 2, 0)]]
     if top > _FEW_ROWS or (code is None and top >= 0):  # lines tell more than ranges and operators
-        tables.append(_ranges(found, per, rows + 1) or _operators(found, per, rows))
-    inside = found.tables.get("captured", pl.DataFrame({"place": []}))
+        tables.append(_ranges(summary, per, rows + 1) or _operators(summary, per, rows))
+    inside = summary.tables.get("captured", pl.DataFrame({"place": []}))
     if inside.height and not inside.get_column("place").count():
         blocks = [*blocks, page.Block("INSIDE GRAPHS", nameless(inside))]
     elif inside.height and top >= 0:
         times = _each(per, time="exclusive_ns", share="share", count="count")
         tables.append(captured_section(inside, times, rows + 1))
-    to_do = _to_do(found.findings)[: 3 if top > 0 else 2]
-    findings = [(one, None) for one in found.findings[:top]] if top > page.ROWS else to_do
+    to_do = _to_do(summary.findings)[: 3 if top > 0 else 2]
+    findings = [(one, None) for one in summary.findings[:top]] if top > page.ROWS else to_do
     points = [_point(one, per, beside) for one, beside in findings]
     busy = ", ".join(
         f"GPU {row['device']} {units.percent(row['busy_ns'] / max(row['window_ns'], 1))}" for row in others
     )
-    more = [command("kanalyze", "summarize", found.meta.path, *page.options(found.scope), "--full")]
+    more = [command("kanalyze", "summarize", summary.meta.path, *page.options(summary.scope), "--full")]
     return Page(
-        heading=_heading(found),
-        answer=found.answer,
-        ledgers=[_ledger(found, per, row, min(page.ROWS, max(top, 0) + 4)) for row in own],
+        heading=_heading(summary),
+        answer=summary.answer,
+        ledgers=[_ledger(summary, per, row, min(page.ROWS, max(top, 0) + 4)) for row in own],
         sections=[table for table in tables if table is not None],
-        more="\n".join([*more, *(command("kanalyze", "explain", one.rule) for one in found.findings[:1])]),
+        more="\n".join([*more, *(command("kanalyze", "explain", one.rule) for one in summary.findings[:1])]),
         points=points,
         points_remark=_points_remark(per, points),
         blocks=[*([page.Block("OTHER GPUS", f"busy {busy}; --device N shows one")] if busy else []), *blocks],
@@ -107,49 +107,49 @@ def _each(per: PerIteration, **columns: str) -> list[Column]:
     return [one._replace(say=says.get(unit_of(str(one.value)))) for one in numbers(**columns)]
 
 
-def _heading(found: Summary) -> list[str]:
-    models = found.windows.group_by("name", maintain_order=True).len()
+def _heading(summary: Summary) -> list[str]:
+    models = summary.windows.group_by("name", maintain_order=True).len()
     parts = [f"{count} × {name or 'GPU'}" if count > 1 else name or "GPU" for name, count in models.iter_rows()]
-    parts += [units.plural(found.process_count, "process")] if found.process_count > 1 else []
-    if found.others:
-        parts += counters.joined_with(found)
-    parts += page.rank_of(found.meta)
-    if found.steady is not None:
-        number = found.steady.rows.filter(pl.col("name") == found.steady.each).height
-        parts.append(f"{units.count(number)} × {found.steady.each}")
-    elif found.scope.window is not None:
-        parts.append(f"window {found.scope.window}")
-    parts += [page.health_line(found.tables["health"])] if "health" in found.tables else []
-    return [found.meta.path.name, found.meta.recorded_by, *parts, *([found.named] if found.named else [])]
+    parts += [units.plural(summary.process_count, "process")] if summary.process_count > 1 else []
+    if summary.others:
+        parts += counters.joined_with(summary)
+    parts += page.rank_of(summary.meta)
+    if summary.steady is not None:
+        number = summary.steady.rows.filter(pl.col("name") == summary.steady.each).height
+        parts.append(f"{units.count(number)} × {summary.steady.each}")
+    elif summary.scope.window is not None:
+        parts.append(f"window {summary.scope.window}")
+    parts += [page.health_line(summary.tables["health"])] if "health" in summary.tables else []
+    return [summary.meta.path.name, summary.meta.recorded_by, *parts, *([summary.named] if summary.named else [])]
 
 
-def _ledger(found: Summary, per: PerIteration, window: dict[str, Any], most: int) -> page.Ledger:
+def _ledger(summary: Summary, per: PerIteration, window: dict[str, Any], most: int) -> page.Ledger:
     """The ledger of a device, of at most so many buckets; the others become one."""
-    rows = found.tables["ledger"].filter(pl.col("device") == window["device"])
-    if found.window is None:
+    rows = summary.tables["ledger"].filter(pl.col("device") == window["device"])
+    if summary.window is None:
         rows = rows.filter(pl.col("bucket") != "loading")
-    iterations, table, spread = per.iterations or 1, found.tables.get("spread"), {}
+    iterations, table, spread = per.iterations or 1, summary.tables.get("spread"), {}
     if iterations > 1 and table is not None:
         shown_ns = round(rows.get_column("ns").sum() / iterations)
         spread = {name: units.least_to_most(least, most, shown_ns) for name, least, most in table.iter_rows()}
     if per.iterations:
-        some = found.steady is not None and per.iterations < found.steady.usual.height
-        told = f"one {per.each}" if iterations == 1 else f"average of {per.all}{' in a row' if some else ''}"
-        told += "; least to most" if spread else ""
+        some = summary.steady is not None and per.iterations < summary.steady.usual.height
+        span = f"one {per.each}" if iterations == 1 else f"average of {per.all}{' in a row' if some else ''}"
+        span += "; least to most" if spread else ""
     else:
-        told = " to ".join(units.instant(window[side], found.zero_ns) for side in ("start_ns", "end_ns"))
-        told += ", loading apart" if found.window is None and _once(found) else ""
+        span = " to ".join(units.instant(window[side], summary.zero_ns) for side in ("start_ns", "end_ns"))
+        span += ", loading apart" if summary.window is None and _once(summary) else ""
 
     def detail(bucket: str, parts: list[Part]) -> str:
         """Largest parts of a bucket: kernel families, ranges, or what held the device up."""
         if bucket == "kernel":
-            return _families(found.tables.get("hot_kernels"))
-        named = _by_range(found, bucket, window["device"]) or _by_culprit(found, bucket, window["device"], parts)
+            return _families(summary.tables.get("hot_kernels"))
+        named = _by_range(summary, bucket, window["device"]) or _by_culprit(summary, bucket, window["device"], parts)
         least_ns = page.WORTH_NAMING * sum(ns for _, ns in parts)
         worth = [(name, ns) for name, ns in named if ns >= least_ns][:3]
         return ", ".join(f"{page.unversioned(name)} {per.mean_time(ns)}" for name, ns in worth)
 
-    whole = page.ledger(rows, f"GPU {window['device']}, {told}", detail, found.interface, iterations)
+    whole = page.ledger(rows, f"GPU {window['device']}, {span}", detail, summary.interface, iterations)
     title = f"WHERE A {per.each.upper()} GOES" if per.each == "step" else "WHERE THE TIME WENT"
     shares = [one._replace(spread=spread.get(one.bucket, "")) for one in whole.shares]
     return whole._replace(shares=_with_rest(shares, whole.window_ns, most), title=title)
@@ -181,7 +181,7 @@ def _families(table: pl.DataFrame | None) -> str:
     return page.shares_of(largest.iter_rows(), whole)
 
 
-def _by_range(found: Summary, bucket: str, device: int) -> list[tuple[str, int]]:
+def _by_range(summary: Summary, bucket: str, device: int) -> list[tuple[str, int]]:
     """A bucket by ranges of iterations of the main device; of one mostly inside another, that and the rest are told."""
 
     def within(name: str) -> str:
@@ -190,13 +190,13 @@ def _by_range(found: Summary, bucket: str, device: int) -> list[tuple[str, int]]
             return name.strip("()")
         return f"in {name if len(name) <= _LONGEST_IN else f'{name[: _LONGEST_IN - 1]}…'}"
 
-    parts = found.tables.get("parts")
-    if parts is None or parts.is_empty() or found.steady is None or device != found.steady.device:
+    parts = summary.tables.get("parts")
+    if parts is None or parts.is_empty() or summary.steady is None or device != summary.steady.device:
         return []
     rows = parts.select("range", f"{bucket}_ns").sort(f"{bucket}_ns", descending=True, maintain_order=True).rows()
     if rows[0][0].startswith("("):  # most of it lies in none of them
         return []
-    inner = {name: rest for name, *rest in found.tables["inner"].filter(bucket=bucket).drop("bucket").iter_rows()}
+    inner = {name: rest for name, *rest in summary.tables["inner"].filter(bucket=bucket).drop("bucket").iter_rows()}
     named = []
     for name, whole_ns in rows:
         innermost, ns = inner.get(name, (name, whole_ns))
@@ -204,24 +204,24 @@ def _by_range(found: Summary, bucket: str, device: int) -> list[tuple[str, int]]
     return sorted((part for part in named if part[1]), key=lambda part: -part[1])
 
 
-def _by_culprit(found: Summary, bucket: str, device: int, parts: list[Part]) -> list[tuple[str, int]]:
+def _by_culprit(summary: Summary, bucket: str, device: int, parts: list[Part]) -> list[tuple[str, int]]:
     """A bucket by what held the device up: host time by culprit, others by the ledger's own details."""
     sums: dict[str | None, int] = {}
-    if bucket == "host" and "culprits" in found.tables:
-        each = found.steady.each if found.steady else ""
-        for name, ns in page.culprits_of(bucket, found.tables["culprits"].filter(pl.col("device") == device)):
+    if bucket == "host" and "culprits" in summary.tables:
+        each = summary.steady.each if summary.steady else ""
+        for name, ns in page.culprits_of(bucket, summary.tables["culprits"].filter(pl.col("device") == device)):
             culprit = name and of_iteration(name, each)
             sums[culprit] = sums.get(culprit, 0) + ns
     named = sorted(sums.items() or parts, key=lambda part: -part[1])
     return [(page.UNNAMED.get(name, name), ns) for name, ns in named if name is not None]
 
 
-def _code(found: Summary, per: PerIteration, top: int) -> Section | None:
+def _code(summary: Summary, per: PerIteration, top: int) -> Section | None:
     """The lines of the program with most of the time, and all else as one row, so that they sum to it."""
-    table = found.tables.get("code")
-    if table is None or found.device is None:
+    table = summary.tables.get("code")
+    if table is None or summary.device is None:
         return None
-    of_device = table.filter(pl.col("device") == found.device).with_columns(ns=pl.sum_horizontal(*_OF_LINE.values()))
+    of_device = table.filter(pl.col("device") == summary.device).with_columns(ns=pl.sum_horizontal(*_OF_LINE.values()))
     of_device, inside = by_either(of_device, "ns", "captured_ns")
     lines = of_device.drop_nulls("place").with_columns(pl.col("text").fill_null(pl.col("function")).cast(pl.String))
     whole_ns = max(of_device.get_column("ns").sum(), 1)
@@ -284,10 +284,10 @@ def _largest(  # noqa: PLR0913 - of the table, and of the section
     return section(title, table, columns, rows, remark, named=named, cut=not named)
 
 
-def _kernels(found: Summary, per: PerIteration, top: int) -> Section | None:
-    table = found.tables.get("hot_kernels")
-    if found.joined is not None and table is not None and table.height and top:
-        return counters.joined_kernels(found, found.joined, top)
+def _kernels(summary: Summary, per: PerIteration, top: int) -> Section | None:
+    table = summary.tables.get("hot_kernels")
+    if summary.joined is not None and table is not None and table.height and top:
+        return counters.joined_kernels(summary, summary.joined, top)
     columns = (
         *_each(per, time="exclusive_ns", of_GPU="busy_share", count="count"),
         *numbers(average="avg_ns spare"),
@@ -297,9 +297,9 @@ def _kernels(found: Summary, per: PerIteration, top: int) -> Section | None:
     return _largest("KERNELS", table, columns, "busy_share", top, remark, named=True)
 
 
-def _ranges(found: Summary, per: PerIteration, top: int) -> Section | None:
+def _ranges(summary: Summary, per: PerIteration, top: int) -> Section | None:
     """The parts of an iteration by the program's ranges, which add up to it."""
-    parts = found.tables.get("parts")
+    parts = summary.tables.get("parts")
     if parts is None or parts.height < 2:  # noqa: PLR2004 - a single one tells nothing
         return None
     ns = pl.col("ns")
@@ -314,8 +314,8 @@ def _ranges(found: Summary, per: PerIteration, top: int) -> Section | None:
     return _largest("RANGES", parts, columns, "share", top, f"per {per.each}; what the host was in")
 
 
-def _operators(found: Summary, per: PerIteration, top: int) -> Section | None:
-    table = found.tables.get("ops")
+def _operators(summary: Summary, per: PerIteration, top: int) -> Section | None:
+    table = summary.tables.get("ops")
     if table is None or not table.get_column("exclusive_device_ns").sum():
         return None
     table, inside = by_either(table, "exclusive_device_ns", "captured_device_ns")
@@ -337,12 +337,12 @@ def _to_do(findings: Sequence[Finding]) -> list[tuple[Finding, Finding | None]]:
     by_action: dict[str, list[Finding]] = {}
     for one in findings:
         by_action.setdefault(one.brief.action, []).append(one)
-    found = []
+    pairs = []
     for first, *others in by_action.values():
         # host time is none of the time that another one is about
         beside = (one for one in others if (one.rule == "host-computes") != (first.rule == "host-computes"))
-        found.append((first, next(beside, None)))
-    return found
+        pairs.append((first, next(beside, None)))
+    return pairs
 
 
 def _point(finding: Finding, per: PerIteration, beside: Finding | None = None) -> page.Point:
@@ -363,15 +363,15 @@ def _point(finding: Finding, per: PerIteration, beside: Finding | None = None) -
 def _points_remark(per: PerIteration, points: Sequence[page.Point]) -> str:
     """Remark on the times of findings, as long as there is room for at 80 columns."""
     takes = "GPU time that it takes"
-    told = [f"GPU time {per.of} that it takes", f"GPU time {per.of}"] if per.iterations else []
+    remarks = [f"GPU time {per.of} that it takes", f"GPU time {per.of}"] if per.iterations else []
     saved = "; → saved in all, by replay" if any(one.saved for one in points) else ""
-    return next((text for one in told if len(text := f"{one}{saved}") <= _REMARK), f"{takes}{saved}")
+    return next((text for one in remarks if len(text := f"{one}{saved}") <= _REMARK), f"{takes}{saved}")
 
 
-def _once(found: Summary) -> str:
+def _once(summary: Summary) -> str:
     """Contexts and loading of the main device, the largest first; empty without any."""
-    main = pl.col("device").eq_missing(pl.lit(found.device, dtype=pl.Int64))
-    rows = found.tables["ledger"].filter(main, bucket="loading").sort("ns", "detail", descending=[True, False])
+    main = pl.col("device").eq_missing(pl.lit(summary.device, dtype=pl.Int64))
+    rows = summary.tables["ledger"].filter(main, bucket="loading").sort("ns", "detail", descending=[True, False])
     whole = int(rows.get_column("ns").sum())
     least = min(page.WORTH_NAMING * whole, rows.get_column("ns").max() or 0)
     worth = rows.head(5).filter(pl.col("ns") >= least).select("detail", "ns").iter_rows()
@@ -379,12 +379,12 @@ def _once(found: Summary) -> str:
     return f"{units.time(whole)}: {named}" if whole else ""
 
 
-def _blocks(found: Summary) -> list[page.Block]:
+def _blocks(summary: Summary) -> list[page.Block]:
     """Time outside of the ledger: before, between and after the steady part, or what was paid once."""
-    table = found.tables.get("phases")
-    if found.window is None and "ledger" in found.tables and (once := _once(found)):
+    table = summary.tables.get("phases")
+    if summary.window is None and "ledger" in summary.tables and (once := _once(summary)):
         return [page.Block("PAID ONCE", once)]
-    if table is None or table.is_empty() or found.steady is None:
+    if table is None or table.is_empty() or summary.steady is None:
         return []
     whole_ns = int(table.get_column("ns").sum())
     texts = {}
@@ -395,12 +395,12 @@ def _blocks(found: Summary) -> list[page.Block]:
             of_all = f" of {units.time(whole_ns)} recorded" if phase == "before" else ""
             largest = rows.filter(pl.col("ns") >= page.WORTH_NAMING * ns).head(most).select("part", "count", "ns")
             parts = [
-                f"{_part(part, count, found.steady.each)} {units.time(own)}" for part, count, own in largest.rows()
+                f"{_part(part, count, summary.steady.each)} {units.time(own)}" for part, count, own in largest.rows()
             ]
             texts[phase] = f"{units.time(ns)}{of_all}: {', '.join(parts)}"
     before = texts.pop("before", "")
     rest = "; ".join(f"{phase} {text}" for phase, text in texts.items())
-    named = {"START-UP" if found.starts else "BEFORE": before, "BESIDE": rest}
+    named = {"START-UP" if summary.starts else "BEFORE": before, "BESIDE": rest}
     return [page.Block(title, text) for title, text in named.items() if text]
 
 
@@ -418,9 +418,9 @@ def _part(name: str, count: int, each: str) -> str:
     return f"{units.count(count)} {first} {units.plural_of(other) if count > 1 else other}"
 
 
-def evidence_page(found: Summary, top: int) -> Page:
+def evidence_page(summary: Summary, top: int) -> Page:
     """Builds the page of a finding: what it says, where, what its remedy gains, and what its time is made of."""
-    (finding,), per = found.findings, _per(found.window)
+    (finding,), per = summary.findings, _per(summary.window)
     each, time = f"; per {per.each}" if per.each else "", _each(per, time="ns")
     culprit = words("culprit", "culprit", lambda name: page.UNNAMED.get(name, name), missing="")
     place = Column("line", "place", left=True, missing="elsewhere")
@@ -434,7 +434,7 @@ def evidence_page(found: Summary, top: int) -> Page:
     }
     sections = []
     for name, (columns, remark) in made_of.items():
-        named, rows = name == "kernels", found.tables[name]
+        named, rows = name == "kernels", summary.tables[name]
         sections.append(section(name.upper(), rows, columns, top, f"{remark}{each}", named=named, cut=not named))
     # the finding's sentence, its place, what it takes and what its remedy gains
     text = finding.text.format(*map(short_forms(finding.names, 60).__getitem__, finding.names))
@@ -444,9 +444,9 @@ def evidence_page(found: Summary, top: int) -> Page:
     if usual is not None:
         between = "" if low == high else f" ({' to '.join(per.mean_time(ns or 0) for ns in (low, high))})"
         gain = f"; by a replay the remedy saves {per.mean_time(usual)}{between}"
-    heading = [finding.rule, found.meta.path.name, *([f"GPU {finding.device}"] if finding.device else [])]
+    heading = [finding.rule, summary.meta.path.name, *([f"GPU {finding.device}"] if finding.device else [])]
     more = [command("kanalyze", "explain", finding.rule)]
-    more.append(command("kanalyze", "show", *finding.table.split(), found.meta.path))
+    more.append(command("kanalyze", "show", *finding.table.split(), summary.meta.path))
     return Page(
         heading=[*heading, *([per.all] if per.iterations else [])],
         answer=f"{text}{where}{took}{gain}. {finding.remedy}",
@@ -464,11 +464,11 @@ def by_either(table: pl.DataFrame, own: str, inside: str) -> tuple[pl.DataFrame,
 
 def captured_section(table: pl.DataFrame, times: Sequence[Column], top: int) -> Section:
     """Section of what ran inside CUDA graphs by the places that captured it; what has no name is told below."""
-    known = table.drop_nulls("place")
+    named = table.drop_nulls("place")
     operators = [words("operators", "operators", missing="")._replace(wide=True)]
-    columns = (*times, *operators * (known.get_column("operators").count() > 0), words("captured in", "place"))
+    columns = (*times, *operators * (named.get_column("operators").count() > 0), words("captured in", "place"))
     remark = "times of replays, names of captures"
-    return section("INSIDE CUDA GRAPHS", known, columns, top, remark, nameless(table), cut=True)
+    return section("INSIDE CUDA GRAPHS", named, columns, top, remark, nameless(table), cut=True)
 
 
 #: Why operations of CUDA graphs have no names, or names that are not sure, by how they were captured.
@@ -483,11 +483,11 @@ def nameless(table: pl.DataFrame) -> str:
     """What is said of the time of CUDA graphs without sure names; empty where all of it has some."""
     how = pl.col("how").cast(pl.String)
     rows = table.filter(pl.col("place").is_null() | how.is_in(_NAMELESS)).group_by(how).agg(pl.col("share").sum())
-    told = [
+    sentences = [
         f"{units.percent(share)} of the graphs' time: {_NAMELESS.get(how, _NAMELESS[''])}"
         for how, share in rows.sort("how").iter_rows()
     ]
-    return "; ".join(told)
+    return "; ".join(sentences)
 
 
 def section_of(

@@ -30,9 +30,9 @@ _FOOT: Final = 78
 
 def _whose(table: pl.DataFrame, names: Sequence[str], columns: Iterable[str]) -> list[Column]:
     """Those of `columns` that tell apart rows of equal `names`."""
-    told = {"device": "GPU", "graph_exec_id": "executable"}
+    titles = {"device": "GPU", "graph_exec_id": "executable"}
     return [
-        Column(told.get(name, name.removesuffix("_id")), name) for name in page.telling_apart(table, names, columns)
+        Column(titles.get(name, name.removesuffix("_id")), name) for name in page.telling_apart(table, names, columns)
     ]
 
 
@@ -88,22 +88,22 @@ def _families(table: pl.DataFrame) -> str:
         return ""
     shares = {name: ns / whole for name, ns in sums.sort("exclusive_ns", "family", descending=True).iter_rows()}
     other = f"other {units.percent(shares.pop('other', 0.0))}"
-    told = [f"{family} {units.percent(share)}" for family, share in shares.items()]
-    for named in range(len(told), -1, -1):
+    texts = [f"{family} {units.percent(share)}" for family, share in shares.items()]
+    for named in range(len(texts), -1, -1):
         rest = [*shares.values()][named:]
         more = [f"{len(rest)} more {units.percent(sum(rest))}"] if rest else []
-        text = f"families: {', '.join([*told[:named], *more, other])}"
+        text = f"families: {', '.join([*texts[:named], *more, other])}"
         if len(text) <= _FOOT:
             break
     return text
 
 
-def launch_shape(row: Row, told: str = "{} × {}") -> str:
-    """Grid and block of a row, as in `told`, without trailing ones: 4096, or 32,1,8; empty where not known."""
+def launch_shape(row: Row, template: str = "{} × {}") -> str:
+    """Grid and block of a row, as in `template`, without trailing ones: 4096, or 32,1,8; empty where not known."""
     if row["grid_x"] is None:
         return ""
     sizes = (",".join(str(row[f"{what}_{axis}"]) for axis in "xyz") for what in ("grid", "block"))
-    return told.format(*(re.sub(r"(,1){1,2}$", "", text) for text in sizes))
+    return template.format(*(re.sub(r"(,1){1,2}$", "", text) for text in sizes))
 
 
 def launches(tables: Tables, top: int) -> Section:
@@ -400,36 +400,40 @@ def _ledger(summary: Summary, window: dict[str, int]) -> page.Ledger:
         named = [(page.UNNAMED.get(name, name), ns) for name, ns in every if name is not None]
         if len(named) == len(every) == 1:
             return page.unversioned(every[0][0] or "")
-        told = [f"{page.unversioned(name)} {units.time(ns)}" for name, ns in named[:2]]
-        return ", ".join([*told, *([f"{len(named) - 2} more"] if len(named) > 2 else [])])  # noqa: PLR2004 - as above
+        texts = [f"{page.unversioned(name)} {units.time(ns)}" for name, ns in named[:2]]
+        return ", ".join([*texts, *([f"{len(named) - 2} more"] if len(named) > 2 else [])])  # noqa: PLR2004 - as above
 
     start, end = (units.instant(window[side], summary.zero_ns) for side in ("start_ns", "end_ns"))
     made = page.ledger(rows, f"GPU {window['device']}, {start} to {end}", detail, summary.interface)
     return made._replace(busy=busy.get_column("busy_share").to_list(), span=(start, end))
 
 
-def instances_page(found: Instances, top: int) -> Page:
+def instances_page(instances: Instances, top: int) -> Page:
     """Builds the page of a range's instances: time breakdown, outliers and slowest ones."""
     sections = []
-    keys = found.spread.select("process_id", "device").unique(maintain_order=True)
+    keys = instances.spread.select("process_id", "device").unique(maintain_order=True)
     many = keys.get_column("process_id").n_unique() > 1
     for process, device in keys.iter_rows():
         here = pl.col("process_id").eq_missing(process) & (pl.col("device") == device)
-        rows = found.instances.filter(here)
+        rows = instances.instances.filter(here)
         usual = rows.filter(~pl.col("warm_up"), ~pl.col("odd"))  # those in medians and shares
         which = units.plural(usual.height, "instance")
         which = which if usual.height == rows.height else f"{usual.height} usual instances"
         whose = f", process {process}" if many else ""
         remark = f"GPU {device}{whose}, {which}"
-        sections += [section("WHERE THE TIME WENT", found.spread.filter(here), _SPREAD, remark=remark)]
-        sections += [_slowest(rows, usual, top, found.zero_ns)]
-    first = found.instances.item(0, "window") if found.instances.height else ""
-    scope, window = replace(found.scope, window=Window(name=first)), found.scope.window
+        sections += [section("WHERE THE TIME WENT", instances.spread.filter(here), _SPREAD, remark=remark)]
+        sections += [_slowest(rows, usual, top, instances.zero_ns)]
+    first = instances.instances.item(0, "window") if instances.instances.height else ""
+    scope, window = replace(instances.scope, window=Window(name=first)), instances.scope.window
     return Page(
-        heading=[found.meta.path.name, found.meta.recorded_by, f"window {window.name if window else found.name}"],
-        answer=found.answer,
+        heading=[
+            instances.meta.path.name,
+            instances.meta.recorded_by,
+            f"window {window.name if window else instances.name}",
+        ],
+        answer=instances.answer,
         sections=sections,
-        more=outlets.command("kanalyze", "summarize", found.meta.path, *page.options(scope)),
+        more=outlets.command("kanalyze", "summarize", instances.meta.path, *page.options(scope)),
     )
 
 

@@ -121,9 +121,9 @@ def _json(tables: Sequence[Described]) -> str:
     """Renders the declarations as a JSON list."""
 
     def columns(table: Table) -> list[dict[str, object]]:
-        told = ("unit", "doc", "nullable")
+        attributes = ("unit", "doc", "nullable")
         return [
-            {"name": one.name, "type": _type(one)} | {name: getattr(one, name) for name in told}
+            {"name": one.name, "type": _type(one)} | {name: getattr(one, name) for name in attributes}
             for one in table.columns
         ]
 

@@ -33,14 +33,14 @@ def joined(parts: Mapping[str | None, pl.DataFrame], column: str = "instance") -
     """Concatenates the tables of several windows or reports with a leading `column`; a single unnamed one stays."""
     if None in parts:
         return parts[None]
-    made = []
+    frames = []
     several = any("instance" in frame.columns for frame in parts.values())
     for name, frame in parts.items():
         keys = {column: name and outlets.name(name)}
         if several and "instance" not in frame.columns:  # others have the windows that they are of
             keys["instance"] = None
-        made.append(frame.select(*(pl.lit(text, dtype=pl.String).alias(key) for key, text in keys.items()), pl.all()))
-    return pl.concat(made)
+        frames.append(frame.select(*(pl.lit(text, dtype=pl.String).alias(key) for key, text in keys.items()), pl.all()))
+    return pl.concat(frames)
 
 
 def of_reports(tables: Sequence[tuple[str, pl.DataFrame]]) -> pl.DataFrame:
@@ -168,19 +168,19 @@ def terminal(frame: pl.DataFrame, width: int, choice: Choice) -> str:
     """
     every = choice.every or choice.given
     wanted = [name for name in frame.columns if every or _BRIEF.get(name) not in frame.columns]
-    told = [name for name in wanted if name in PROSE]
-    names = [name for name in wanted if name not in told]
+    prose = [name for name in wanted if name in PROSE]
+    names = [name for name in wanted if name not in prose]
     fitting = _Fitting(frame, width, last_of(names))
     if not every:
         names = fitting.chosen(names, [*(_REPORT, "instance"), *choice.first])
     if not choice.given:
         names.sort(key=lambda name: name == fitting.last)
-    lines = _lines(fitting.widest(names), [fitting.cells(name, outlets.LONGEST) for name in told], width)
-    hidden = [name for name in frame.columns if name not in {*names, *told}]
+    lines = _lines(fitting.widest(names), [fitting.cells(name, outlets.LONGEST) for name in prose], width)
+    hidden = [name for name in frame.columns if name not in {*names, *prose}]
     if hidden:  # how many, how to see them, and as many of their names as fit
-        said = f"{units.plural(len(hidden), 'column')} hidden{choice.how and f' ({choice.how})'}"
+        remark = f"{units.plural(len(hidden), 'column')} hidden{choice.how and f' ({choice.how})'}"
         named = (", ".join([*hidden[:count], *["…"] * (count < len(hidden))]) for count in range(len(hidden), 0, -1))
-        lines.append(next((line for text in named if len(line := f"{said}: {text}") <= width), said))
+        lines.append(next((line for text in named if len(line := f"{remark}: {text}") <= width), remark))
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -204,17 +204,17 @@ class _Fitting:
             rank[name] = first.index(name) if known else len(first) + (not different)
         if self.last in rank:
             rank[self.last] = -1
-        taken: dict[str, int] = {}
+        widths: dict[str, int] = {}
         full = False
         for name in sorted(names, key=rank.__getitem__):
             if full and rank[name] >= len(first):
                 break  # a narrow one further on would tell less
             width = self._least(self.cells(name, self._narrow))
-            if taken and sum(taken.values()) + _GAP * len(taken) + width > self._width:
+            if widths and sum(widths.values()) + _GAP * len(widths) + width > self._width:
                 full = True
             else:
-                taken[name] = width
-        return [name for name in names if name in taken]
+                widths[name] = width
+        return [name for name in names if name in widths]
 
     def widest(self, names: Sequence[str]) -> list[_Cells]:
         """These columns, texts as long as the width allows, and names as long as the other columns leave room for.

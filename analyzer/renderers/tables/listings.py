@@ -95,8 +95,8 @@ def tree_json(trees: dict[str | None, pl.DataFrame]) -> str:
         nodes: dict[int | None, list[Row]] = {None: []}
         for row in tree.iter_rows(named=True):
             children = nodes[row["node"]] = []
-            made = {key: value for key, value in row.items() if key not in ("parent", "depth")}
-            nodes[row["parent"]].append(made | {"children": children})
+            node = {key: value for key, value in row.items() if key not in ("parent", "depth")}
+            nodes[row["parent"]].append(node | {"children": children})
         nested[name] = nodes[None]
     return outlets.json(nested.get(None, nested))
 
@@ -141,7 +141,7 @@ def instructions(kernel: str, rows: pl.DataFrame, column: str, look: Look) -> st
         return pl.when(pl.col(whole) != 0).then(pl.col(part).fill_null(0) / pl.col(whole))
 
     samples, head = max(int(rows.get_column("samples").sum()), 1), _frame(rows)
-    told = rows.select(
+    annotated = rows.select(
         column,
         "instructions",
         "live_registers",
@@ -151,7 +151,7 @@ def instructions(kernel: str, rows: pl.DataFrame, column: str, look: Look) -> st
     )
     lines = [
         _line(row, f"  {outlets.line((row[column] or '').expandtabs(1))}", head, look)
-        for row in told.iter_rows(named=True)
+        for row in annotated.iter_rows(named=True)
     ]
     return _page(kernel, [look.paint(f"{head}  {column}", _DIM), *lines], head, look)
 
@@ -188,7 +188,7 @@ def agreement(rows: pl.DataFrame, shown: pl.DataFrame, width: int) -> str:
     """Renders counts of all `rows` by verdict, the rows in `shown`, and the meaning of the reasons."""
     verdicts = rows.get_column("verdict").to_list()
     counted = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in VERDICTS)
-    told = [f"{units.plural(rows.height, 'figure')}: {counted}"]
+    listing = [f"{units.plural(rows.height, 'figure')}: {counted}"]
     report = Column("report", lambda row: PurePath(row["report"]).name, left=True)
     columns = [
         *([report] if "report" in shown.columns else []),
@@ -206,10 +206,10 @@ def agreement(rows: pl.DataFrame, shown: pl.DataFrame, width: int) -> str:
     if shown.height:
         grid = section("", shown, columns, named=True).grid
         head, lines = grid.lines(width, short_forms(grid.names(), max(grid.room_for_names(width), LEAST_NAME)))
-        told += ["", head, *lines]
+        listing += ["", head, *lines]
     used = shown.get_column("reason").unique(maintain_order=True).drop_nulls().to_list()
-    told += [""] * bool(used) + [f"{reason}: {REASONS[reason]}" for reason in used]
-    return "\n".join(told) + "\n"
+    listing += [""] * bool(used) + [f"{reason}: {REASONS[reason]}" for reason in used]
+    return "\n".join(listing) + "\n"
 
 
 def _value(name: str, row: Row) -> str:

@@ -222,48 +222,48 @@ _TONES: Final = COLOURS | {"iteration": "#5f8fc7", "odd": "#c07d55", "call": "#b
 _BY_NAME: Final = ("#a6cee3", "#b2df8a", "#fdbf6f", "#cab2d6", "#fb9a99", "#e3d18a", "#b3e2cd", "#d9d9d9")
 
 
-def timeline(found: Timeline, form: str) -> bytes:
+def timeline(recording: Timeline, form: str) -> bytes:
     """Timeline: a row for each track and lane; a box of several short events is as high as they cover of it."""
     # label and events of each row: the tracks in order, each with its outermost lanes
-    parts = found.events.filter(pl.col("lane") < _LANES).partition_by("track", "lane", as_dict=True)
+    parts = recording.events.filter(pl.col("lane") < _LANES).partition_by("track", "lane", as_dict=True)
     rows = []
     for (number, lane), events in sorted(parts.items(), key=lambda one: one[0]):
-        track = found.tracks[int(number)]
+        track = recording.tracks[int(number)]
         label = track.label if track.kind in ("iteration", "path") else f"{track.group}, {track.label}"
         rows.append((label if lane == 0 else "", events))
     shown, left = rows[:_ROWS], max(len(rows) - _ROWS, 0)
-    counters = [one for one in found.counters if one.points.height][: max(_ROWS - len(shown), 4)]
+    counters = [one for one in recording.counters if one.points.height][: max(_ROWS - len(shown), 4)]
     labels = [label for label, _ in shown] + [f"{counter.group}, {counter.label}" for counter in counters]
-    length = found.end_ns - found.start_ns
+    length = recording.end_ns - recording.start_ns
     with _picture(form, _REST + _ROW * len(labels)) as (axes, out):
         place = axes.get_yaxis_transform()  # x is a part of the width, y a row
         for at, label in enumerate(labels):
             if at < len(shown):
-                _boxes(axes, at, shown[at][1], found)
+                _boxes(axes, at, shown[at][1], recording)
             else:
-                _level(axes, at, counters[at - len(shown)], found)
+                _level(axes, at, counters[at - len(shown)], recording)
             axes.text(-0.008, at, outlets.picture(label), ha="right", va="center", fontsize=7, transform=place)
         axes.set_ylim(len(labels) - 0.4, -0.6)
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
         axes.set_xlim(0, length / _MS)
         further = f", {units.plural(left, 'row')} left out" if left else ""
-        began = units.instant(found.start_ns, found.zero_ns)
+        began = units.instant(recording.start_ns, recording.zero_ns)
         axes.set(xlabel=f"ms since {began}", title=f"Timeline of {units.time(length)}{further}")
         tones = {str(tone) for _, events in shown for tone in events.get_column("tone").unique()}
         _legend(axes, (bucket for bucket in BUCKETS if bucket in tones), 1.07)
     return out.getvalue()
 
 
-def _boxes(axes: Axes, at: int, events: pl.DataFrame, found: Timeline) -> None:
+def _boxes(axes: Axes, at: int, events: pl.DataFrame, recording: Timeline) -> None:
     """Boxes of a row, with names in those that are wide."""
     from matplotlib.collections import PolyCollection  # noqa: PLC0415 - an extra
 
     boxes, colours = [], []
-    length, floor = found.end_ns - found.start_ns, at + _HALF
+    length, floor = recording.end_ns - recording.start_ns, at + _HALF
     texts = pl.col("tone", "name").cast(pl.String)
     for start, end, covered, tone, name in events.select("start", "end", "covered_ns", texts).iter_rows():
-        left, right = ((ns - found.start_ns) / _MS for ns in (start, end))
+        left, right = ((ns - recording.start_ns) / _MS for ns in (start, end))
         top = floor - 2 * _HALF * (covered / (end - start) if end > start else 1.0)
         boxes.append([(left, floor), (right, floor), (right, top), (left, top)])
         colours.append(_TONES.get(tone) or _BY_NAME[sum(map(ord, (name or "")[:99])) % len(_BY_NAME)])
@@ -277,18 +277,18 @@ def _boxes(axes: Axes, at: int, events: pl.DataFrame, found: Timeline) -> None:
     axes.add_collection(drawn)
 
 
-def _level(axes: Axes, at: int, counter: Counter, found: Timeline) -> None:
+def _level(axes: Axes, at: int, counter: Counter, recording: Timeline) -> None:
     """A counter as a filled line; the highest value beside it."""
-    times = [(t - found.start_ns) / _MS for t in counter.points.get_column("t_ns")]
+    times = [(t - recording.start_ns) / _MS for t in counter.points.get_column("t_ns")]
     values = counter.points.get_column("value").to_list()
     most = 1.0 if counter.unit == "share" else max(*values, 0.0) or 1.0
     floor = at + _HALF
     heights = [floor - 2 * _HALF * max(value, 0) / most for value in values]
     colour = COLOURS["kernel" if counter.unit == "share" else "memcpy"]
     axes.fill_between(times, [floor] * len(times), heights, step="post", color=colour, linewidth=0)
-    told = {"share": units.percent, "B/s": units.rate}.get(counter.unit, units.size)(most)
+    label = {"share": units.percent, "B/s": units.rate}.get(counter.unit, units.size)(most)
     style = {"ha": "left", "va": "center", "fontsize": 6, "color": "#666666"}
-    axes.text(1.006, at, told, transform=axes.get_yaxis_transform(), **style)
+    axes.text(1.006, at, label, transform=axes.get_yaxis_transform(), **style)
 
 
 def ranks(rows: pl.DataFrame, form: str) -> bytes:
@@ -318,26 +318,26 @@ _LISTED: Final = 12
 _MARGIN: Final = 4.0
 
 
-def roofline(found: RoofPoints, form: str) -> bytes:
+def roofline(points: RoofPoints, form: str) -> bytes:
     """The kernels under their roofs, in one of :data:`ROOFLINE_FORMATS`; OutputError if matplotlib is not installed."""
-    rows = found.points.to_dicts()
+    rows = points.points.to_dicts()
     with _picture("svg" if form == "html" else form, 6.2, 11.0) as (axes, out):
         axes.set(xscale="log", yscale="log", xlabel="FLOP for each byte of DRAM traffic", ylabel="FLOP/s")
-        axes.set_title(outlets.picture(f"Roofline of {found.title}"))
+        axes.set_title(outlets.picture(f"Roofline of {points.title}"))
         axes.grid(visible=True, which="major", color="#dddddd", linewidth=0.6)
         if rows:
             _draw_roofs(axes, rows)
             _draw_points(axes, rows)
         else:
             axes.text(0.5, 0.5, "no kernel did floating-point work", transform=axes.transAxes, ha="center")
-        left = f"; {units.plural(found.left_out, 'kernel')} without FLOP left out" if found.left_out else ""
-        remark = outlets.picture(f"area: time by {found.time_from}; blue: memory-bound, red: compute-bound{left}")
+        left = f"; {units.plural(points.left_out, 'kernel')} without FLOP left out" if points.left_out else ""
+        remark = outlets.picture(f"area: time by {points.time_from}; blue: memory-bound, red: compute-bound{left}")
         axes.set_title(remark, loc="right", fontsize=8, fontweight="normal", color="#666666")
     drawn = out.getvalue()
     if form != "html":
         return drawn
     svg = drawn[drawn.index(b"<svg") :].decode()  # without its XML prolog
-    title = outlets.html(f"Roofline of {found.title}")
+    title = outlets.html(f"Roofline of {points.title}")
     # the picture's own styles, no script, and nothing from elsewhere
     allowed = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
     policy = f'<meta http-equiv="Content-Security-Policy" content="{allowed}">'
