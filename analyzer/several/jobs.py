@@ -40,7 +40,7 @@ _AT_ONCE: Final = 64
 _TOOLS: Final = sorted((one for one in TOOLS if one.timed), key=lambda one: not one.ranked)
 
 
-def job(given: Sequence[Report | Path], asked: Asked) -> Job:
+def job(sources: Sequence[Report | Path], asked: Asked) -> Job:
     """The job whose ranks are in reports, folders of them, captures, or what ``kanalyze reduce`` left.
 
     Raises:
@@ -56,17 +56,17 @@ def job(given: Sequence[Report | Path], asked: Asked) -> Job:
         asked.left_out(error)
 
     numbers: dict[Path, list[int | None]] = {}
-    places = {folder.name: folder for one in given if isinstance(one, Path) for folder in reductions_at(one)}
+    places = {folder.name: folder for source in sources if isinstance(source, Path) for folder in reductions_at(source)}
     for folder in places.values():
         try:
             numbers[folder] = checked(folder)
         except BadReductionError as error:
             leave_out(error)
     # in the order of their ranks, so that rows need no sort; those without a number are numbered in the order given
-    folders = sorted(numbers, key=lambda folder: next((one for one in numbers[folder] if one is not None), -1))
-    made = [one for one in _made(given, asked, {folder.name for folder in folders}, leave_out) if one]
-    opened = [together(made)] if made else []
-    made.clear()  # which `opened` holds as one
+    folders = sorted(numbers, key=lambda folder: next((number for number in numbers[folder] if number is not None), -1))
+    reductions = [part for part in _made(sources, asked, {folder.name for folder in folders}, leave_out) if part]
+    opened = [together(reductions)] if reductions else []
+    reductions.clear()  # which `opened` holds as one
 
     def read(names: Collection[str]) -> Iterator[Reduction]:
         yield from (load(folders[at : at + _AT_ONCE], names) for at in range(0, len(folders), _AT_ONCE))
@@ -76,8 +76,8 @@ def job(given: Sequence[Report | Path], asked: Asked) -> Job:
         put_together = job_of(read, one_host=asked.one_host)
     except NoJobError:
         raise (failed[0] if failed else NoJobError.empty()) from None
-    names = tuple(str(one.meta.path if isinstance(one, Report) else one) for one in given)
-    beside = sum(_beside(one, asked) for one in given if not isinstance(one, Report))
+    names = tuple(str(source.meta.path if isinstance(source, Report) else source) for source in sources)
+    beside = sum(_beside(source, asked) for source in sources if not isinstance(source, Report))
     doubts = (("reports of another tool", beside, _BESIDE),) if beside else ()
     return replace(put_together, paths=names, doubts=put_together.doubts + doubts)
 
@@ -86,23 +86,23 @@ _BESIDE: Final = "they are left out: of a job the reports of the tool with most 
 
 
 def _made(
-    given: Sequence[Report | Path], asked: Asked, stored: set[str], leave_out: Callable[[KanalyzeError], object]
+    sources: Sequence[Report | Path], asked: Asked, stored: set[str], leave_out: Callable[[KanalyzeError], object]
 ) -> Iterator[Reduction]:
     """The reduction of each report, closed before the next; of those alone that are not `stored` in a folder."""
-    for one in given:
-        for run in (runs := [one] if isinstance(one, Report) else runs_at(one, asked)):
+    for source in sources:
+        for run in (runs := [source] if isinstance(source, Report) else runs_at(source, asked)):
             try:
                 if not isinstance(run, Report) and stored and origin_of(run.file).folder in stored:
                     continue
                 with nullcontext(run) if isinstance(run, Report) else run.opened() as report:
-                    found = reduced(report)
+                    reduction = reduced(report)
                     # how ranks wait for each other without the recorder, one report of them all alone tells
-                    alone = len(given) == len(runs) == 1 and found and found["ranks"].height > 1
+                    alone = len(sources) == len(runs) == 1 and reduction and reduction["ranks"].height > 1
                     if new := corrected(report) if alone else None:
-                        found = reduced(new)
+                        reduction = reduced(new)
                     if asked.done is not None:
                         asked.done(report)
-                yield found
+                yield reduction
             except KanalyzeError as error:
                 leave_out(error)
 
@@ -110,10 +110,10 @@ def _made(
 def of_ranks(opened: Sequence[Report]) -> bool:
     """Whether open reports of nsys, which number no ranks, are of one job."""
     times = []
-    for one in opened:
-        work = device_operations(one).filter(pl.col("bucket") == "communication")
-        origin = one.meta.origin_unix_ns
-        if origin is None or one.meta.recorder.ranked:
+    for report in opened:
+        work = device_operations(report).filter(pl.col("bucket") == "communication")
+        origin = report.meta.origin_unix_ns
+        if origin is None or report.meta.recorder.ranked:
             return False
         times.append(work.select(pl.col("start").min() + origin, pl.col("end").max() + origin))
     return len(times) > 1 and _communicate_at_once(pl.concat(times))
@@ -128,37 +128,37 @@ def _communicate_at_once(times: pl.DataFrame) -> bool:
 def reports_of_one_tool(opened: Sequence[Report]) -> list[Report]:
     """Those of open reports that can be of ranks, of the tool that wrote most of them."""
     by_tool: dict[str, list[Report]] = {}
-    for one in opened:
-        tool = one.meta.recorder
-        if one.meta.rank is not None or (tool.timed and not tool.ranked):
-            by_tool.setdefault(tool.name, []).append(one)
+    for report in opened:
+        tool = report.meta.recorder
+        if report.meta.rank is not None or (tool.timed and not tool.ranked):
+            by_tool.setdefault(tool.name, []).append(report)
     return max(by_tool.values(), key=lambda ones: (len(ones), ones[0].meta.recorder.ranked), default=[])
 
 
-def path_of_ranks(given: Sequence[Path], asked: Asked) -> pl.DataFrame:
+def path_of_ranks(paths: Sequence[Path], asked: Asked) -> pl.DataFrame:
     """The part of each rank of the critical path over the ranks of a job: ``critical_path --by rank``.
 
     Raises NoJobError if no report has a rank; KanalyzeError if a report cannot be read; with `left_out` none of them,
     and the first reason.
     """
-    found = job(given, asked)
-    return rank_path(found, reports_of_ranks(given, asked, found, {*found.ranks.get_column("rank")}))
+    whole_job = job(paths, asked)
+    return rank_path(whole_job, reports_of_ranks(paths, asked, whole_job, {*whole_job.ranks.get_column("rank")}))
 
 
-def shifts_ns(found: Job) -> dict[int, int]:
+def shifts_ns(whole_job: Job) -> dict[int, int]:
     """By how much the times of each rank are moved to be on the clock of the job."""
-    rows = found.offsets.iter_rows(named=True)
-    return {row["rank"]: row["origin_ns"] - row["offset_ns"] - found.origin_ns for row in rows}
+    rows = whole_job.offsets.iter_rows(named=True)
+    return {row["rank"]: row["origin_ns"] - row["offset_ns"] - whole_job.origin_ns for row in rows}
 
 
-def ranks_by_report(found: Job) -> dict[str, int]:
+def ranks_by_report(whole_job: Job) -> dict[str, int]:
     """The rank of each report of a job that is of one alone, by its path.
 
     Reports of nsys, which number no ranks, count where all of them communicate, and at one time, as far as the windows
     of their ranks tell.
     """
-    alone = found.ranks.filter(pl.col("rank").n_unique().over("report") == 1)
-    numbered = ~pl.col("tool").is_in([one.name for one in _TOOLS if not one.ranked])
+    alone = whole_job.ranks.filter(pl.col("rank").n_unique().over("report") == 1)
+    numbered = ~pl.col("tool").is_in([tool.name for tool in _TOOLS if not tool.ranked])
     communicates = pl.when(pl.col("communication_ns") > 0)
     times = alone.filter(~numbered).select(start=communicates.then("start_ns"), end=communicates.then("end_ns"))
     if not _communicate_at_once(times):
@@ -167,23 +167,23 @@ def ranks_by_report(found: Job) -> dict[str, int]:
 
 
 def reports_of_ranks(
-    given: Sequence[Report | Path], asked: Asked, found: Job, wanted: set[int]
+    sources: Sequence[Report | Path], asked: Asked, whole_job: Job, ranks: set[int]
 ) -> Iterator[tuple[int, Report]]:
     """Each of the wanted ranks with its report; one that is opened for that is open until the next.
 
     Without the ranks that share a report with others.
     """
-    missing, known = {*wanted}, ranks_by_report(found)
-    for one in given:
-        if isinstance(one, Report) and (rank := known.get(outlets.name(one.meta.path))) in missing:
+    missing, rank_of = {*ranks}, ranks_by_report(whole_job)
+    for source in sources:
+        if isinstance(source, Report) and (rank := rank_of.get(outlets.name(source.meta.path))) in missing:
             missing.remove(rank)
-            yield rank, one
-    for run in (run for path in given if not isinstance(path, Report) for run in runs_at(path, asked)):
+            yield rank, source
+    for run in (run for path in sources if not isinstance(path, Report) for run in runs_at(path, asked)):
         if not missing:
             break
         # what cannot be read was told when the job was put together
         with suppress(KanalyzeError), run.opened() as report:
-            rank = known.get(outlets.name(report.meta.path))
+            rank = rank_of.get(outlets.name(report.meta.path))
             if rank is not None and rank in missing:
                 missing.remove(rank)
                 yield rank, report
@@ -211,8 +211,8 @@ def _beside(path: Path, asked: Asked) -> int:
     if reductions_at(path):
         return 0
     runs = _first_runs(path, None, cache=asked.cache)
-    every, kept = ({run.file for run in some if tool_of(run.tool) in _TOOLS} for some in (runs, _of_one_tool(runs)))
-    return len(every - kept)
+    files, kept = ({run.file for run in some if tool_of(run.tool) in _TOOLS} for some in (runs, _of_one_tool(runs)))
+    return len(files - kept)
 
 
 def _of_one_tool(runs: Sequence[Run]) -> list[Run]:
@@ -223,8 +223,8 @@ def _of_one_tool(runs: Sequence[Run]) -> list[Run]:
     by_tool = [[run for run in runs if run.tool == tool.short] for tool in _TOOLS]
     traces, others = by_tool[0], by_tool[1:]
     foreign = [run for run in traces if any(others) and not _is_trace(run.file)]
-    known = max([run for run in traces if run not in foreign], *others, key=len)  # the first of the longest
-    return [*known, *foreign] or [*runs]
+    longest = max([run for run in traces if run not in foreign], *others, key=len)  # the first of the longest
+    return [*longest, *foreign] or [*runs]
 
 
 def _is_trace(file: Path) -> bool:
@@ -240,7 +240,7 @@ def _is_trace(file: Path) -> bool:
 _MOST_DRAWN: Final = 16
 
 
-def file_page_of_job(given: Sequence[Report], asked: Asked, most: int) -> file_page.FilePage:
+def file_page_of_job(reports: Sequence[Report], asked: Asked, most: int) -> file_page.FilePage:
     """The content of an HTML report of a job: its page, its tables, and a timeline with the ranks on one clock.
 
     The timeline has about `most` events, of which each rank has its part.
@@ -249,40 +249,40 @@ def file_page_of_job(given: Sequence[Report], asked: Asked, most: int) -> file_p
         NoJobError: No report has a rank.
         KanalyzeError: As :func:`job`.
     """
-    found = job(given, asked)
-    shifts, drawn_ranks = shifts_ns(found), _drawn_ranks(found)
+    whole_job = job(reports, asked)
+    shifts, drawn_ranks = shifts_ns(whole_job), _drawn_ranks(whole_job)
     drawn: dict[int, tuple[Meta, _tracks.Timeline]] = {}
-    for rank, report in reports_of_ranks(given, asked, found, drawn_ranks):
+    for rank, report in reports_of_ranks(reports, asked, whole_job, drawn_ranks):
         with suppress(CannotTellError):  # nothing happens in it
-            drawn[rank] = report.meta, _tracks.timeline(report, most // min(len(given), _MOST_DRAWN))
+            drawn[rank] = report.meta, _tracks.timeline(report, most // min(len(reports), _MOST_DRAWN))
     shown = [(rank, *drawn[rank]) for rank in sorted(drawn)]
-    together = [(f"rank {rank}", shifts[rank], one) for rank, _, one in shown]
+    together = [(f"rank {rank}", shifts[rank], timeline) for rank, _, timeline in shown]
     return file_page.FilePage(
-        found,
+        whole_job,
         [meta for _, meta, _ in shown],
-        [(declarations(module)[name], found.table(name)) for name, module in homes_of_jobs().items()],
+        [(declarations(module)[name], whole_job.table(name)) for name, module in homes_of_jobs().items()],
         _tracks.on_one_clock(together) if together else None,
-        rank_steps=found.table("rank_steps"),
-        ranks_left_out=found.ranks.get_column("rank").n_unique() - len(shown),
+        rank_steps=whole_job.table("rank_steps"),
+        ranks_left_out=whole_job.ranks.get_column("rank").n_unique() - len(shown),
     )
 
 
-def _drawn_ranks(found: Job) -> set[int]:
+def _drawn_ranks(whole_job: Job) -> set[int]:
     """The ranks that a timeline has room for: all, or the late ones and others at equal distances."""
-    every = found.ranks.get_column("rank").unique().sort().to_list()
-    late = [one.rank for one in late_ranks(found)][: _MOST_DRAWN // 2]
-    step = -(-len(every) // (_MOST_DRAWN // 2))
-    return {*every} if len(every) <= _MOST_DRAWN else {*late, *every[::step]}
+    ranks = whole_job.ranks.get_column("rank").unique().sort().to_list()
+    late = [one.rank for one in late_ranks(whole_job)][: _MOST_DRAWN // 2]
+    step = -(-len(ranks) // (_MOST_DRAWN // 2))
+    return {*ranks} if len(ranks) <= _MOST_DRAWN else {*late, *ranks[::step]}
 
 
-def slices_of_job(given: Sequence[Path], asked: Asked) -> _slices.Slices | None:
+def slices_of_job(paths: Sequence[Path], asked: Asked) -> _slices.Slices | None:
     """The events of all ranks of a job as slices, on the clock of the job; None where no report names its rank.
 
     Raises:
         NoJobError: No report has a rank.
         KanalyzeError: As :func:`job`.
     """
-    found = job(given, asked)
-    shifts = shifts_ns(found)
-    made = {rank: _slices.slices(report) for rank, report in reports_of_ranks(given, asked, found, {*shifts})}
-    return _slices.of_ranks([(rank, shifts[rank], made[rank]) for rank in sorted(made)]) if made else None
+    whole_job = job(paths, asked)
+    shifts = shifts_ns(whole_job)
+    by_rank = {rank: _slices.slices(report) for rank, report in reports_of_ranks(paths, asked, whole_job, {*shifts})}
+    return _slices.of_ranks([(rank, shifts[rank], by_rank[rank]) for rank in sorted(by_rank)]) if by_rank else None

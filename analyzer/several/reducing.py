@@ -78,7 +78,7 @@ class Reduced:
 
 
 def reduce_reports(  # noqa: PLR0913 - what is reduced, how, and who is told of it
-    given: Iterable[str | Path],
+    sources: Iterable[str | Path],
     out: Path,
     engine: Engine,
     *,
@@ -95,36 +95,36 @@ def reduce_reports(  # noqa: PLR0913 - what is reduced, how, and who is told of 
         OutputError: `out` cannot be written.
         KanalyzeError: Nothing could be reduced; the first reason.
     """
-    found = Reduced(out)
+    result = Reduced(out)
 
     def leave_out(error: KanalyzeError) -> None:
-        found.left_out.append(error)
+        result.left_out.append(error)
         left_out(error)
 
     tables.clear_forgotten(out)
-    tasks = {task.origin.folder: task for one in given for task in _tasks(one, leave_out, cache=cache)}
+    tasks = {task.origin.folder: task for source in sources for task in _tasks(source, leave_out, cache=cache)}
     whole = {folder for folder in tasks if tables.is_whole(out / folder)}
-    found.there.extend(out / folder for folder in tasks if folder in whole)
+    result.there.extend(out / folder for folder in tasks if folder in whole)
     missing = [task for folder, task in tasks.items() if folder not in whole]
     progress(len(whole), len(tasks))
     for done, (_, outcome) in enumerate(engine(missing) if missing else (), len(whole) + 1):
         if isinstance(outcome, KanalyzeError):
             leave_out(outcome)
         else:
-            found.made.append(tables.write(outcome, out))
+            result.made.append(tables.write(outcome, out))
         progress(done, len(tasks))
-    if not found.made and not found.there:
-        raise found.left_out[0] if found.left_out else errors.NoJobError.empty()
-    return found
+    if not result.made and not result.there:
+        raise result.left_out[0] if result.left_out else errors.NoJobError.empty()
+    return result
 
 
-def _tasks(one: str | Path, leave_out: Callable[[KanalyzeError], object], *, cache: bool) -> Iterator[Task]:
+def _tasks(source: str | Path, leave_out: Callable[[KanalyzeError], object], *, cache: bool) -> Iterator[Task]:
     """The reports at a path or an address."""
     try:
-        if isinstance(one, str) and is_address(one):
-            yield from (Task(origin.path, origin, None) for origin in _reports_at(one))
+        if isinstance(source, str) and is_address(source):
+            yield from (Task(origin.path, origin, None) for origin in _reports_at(source))
             return
-        for run in runs_of_ranks(Path(one), None, cache=cache):
+        for run in runs_of_ranks(Path(source), None, cache=cache):
             try:
                 yield Task(str(run.file), tables.origin_of(run.file), run)
             except KanalyzeError as error:
@@ -176,7 +176,7 @@ def by_executor(executor: Executor) -> Engine:
                 try:
                     futures[executor.submit(work_on, task)] = task
                 except RuntimeError as error:  # it is broken, or was shut down
-                    yield from ((one, _lost(one, error)) for one in tasks[number:])
+                    yield from ((left, _lost(left, error)) for left in tasks[number:])
                     break
             for future in as_completed(futures):
                 try:
@@ -224,8 +224,8 @@ def _pool(number: int) -> Iterator[ProcessPoolExecutor]:
     """A pool of processes that share the machine's processors; they end when it is left, whatever they do."""
     before = {*multiprocessing.active_children()}
     threads = str(max(1, (os.cpu_count() or 1) // number))
-    told = os.environ.get(_THREADS)
-    os.environ[_THREADS] = told or threads
+    setting = os.environ.get(_THREADS)
+    os.environ[_THREADS] = setting or threads
     pool = ProcessPoolExecutor(number, multiprocessing.get_context("spawn"), _begin)
     try:
         yield pool
@@ -235,7 +235,7 @@ def _pool(number: int) -> Iterator[ProcessPoolExecutor]:
         raise
     finally:
         pool.shutdown(cancel_futures=True)  # its own thread waits for its processes: a second waiter would miss them
-        if told is None:
+        if setting is None:
             del os.environ[_THREADS]
 
 
@@ -251,8 +251,8 @@ def _begin() -> None:
 
 
 def _lost(task: Task, error: BaseException) -> LostReportError:
-    said = " ".join(str(error).split())
-    lost = LostReportError.of(task.name, f"{type(error).__name__}: {said}" if said else type(error).__name__)
+    message = " ".join(str(error).split())
+    lost = LostReportError.of(task.name, f"{type(error).__name__}: {message}" if message else type(error).__name__)
     lost.__cause__ = error
     return lost
 
@@ -290,15 +290,15 @@ def _reports_at(address: str) -> list[Origin]:
             paths = [one for one in store.ls(path, detail=False) if one.endswith(_REPORTS)]
         else:
             paths = [path]
-        found = []
+        origins = []
         for one in sorted(paths):
             info: dict[str, Any] = store.info(one)
             tag = next((str(info[name]) for name in _TAGS if info.get(name)), "")
             changed = next((info[name] for name in _CHANGED if name in info), None)
             seconds = changed.timestamp() if isinstance(changed, datetime) else changed
             mtime_ns = int(seconds * 1_000_000) * 1000 if isinstance(seconds, int | float) else 0  # 0: not told
-            found.append(tables.origin_of_address(str(store.unstrip_protocol(one)), int(info["size"]), mtime_ns, tag))
-        return found
+            origins.append(tables.origin_of_address(str(store.unstrip_protocol(one)), int(info["size"]), mtime_ns, tag))
+        return origins
 
 
 @contextmanager
@@ -321,6 +321,6 @@ def _told(address: str) -> Iterator[None]:
         missing = "fsspec is not installed" if error.name and error.name.startswith("fsspec") else str(error)
         raise errors.UnreadableReportError.because(address, missing, _REMEDY) from error
     except Exception as error:
-        said = " ".join(str(error).split()) or type(error).__name__
-        reason = "no such file" if isinstance(error, FileNotFoundError) else said
+        message = " ".join(str(error).split()) or type(error).__name__
+        reason = "no such file" if isinstance(error, FileNotFoundError) else message
         raise errors.UnreadableReportError.because(address, reason, _REMEDY) from error

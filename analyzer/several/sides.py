@@ -67,7 +67,7 @@ def comparisons(
     windows: list[str | None] = [] if several else [None]
     before, after = (_by_window(side, asked, STEADY, windows) for side in (base, new))
     paths = (_paths(base), _paths(new))
-    found = {}
+    by_window = {}
     for window in before:
         sides = before[window], after.get(window, {})
         for name, side in zip(("base", "new"), sides, strict=True):
@@ -78,8 +78,8 @@ def comparisons(
             runs = _alike(*(side[tool] for side, tool in zip(sides, both, strict=True)))
             first, second = (_Runs(*one, asked) for one in zip(runs, (base, new), both, strict=True))
             tools.append((both[0], _of_tool(first, second, (_called(paths[0]), _called(paths[1])))))
-        found[window] = replace(tools[0][1], paths=paths, others=dict(tools[1:]))
-    return found
+        by_window[window] = replace(tools[0][1], paths=paths, others=dict(tools[1:]))
+    return by_window
 
 
 def _in_common(*sides: dict[str, list[Digest]]) -> list[tuple[str, ...]]:
@@ -87,10 +87,10 @@ def _in_common(*sides: dict[str, list[Digest]]) -> list[tuple[str, ...]]:
 
     Raises IncomparableError if one side has none that does.
     """
-    common = [one.name for one in TOOLS if all(side.get(one.name) for side in sides)]
+    common = [tool.name for tool in TOOLS if all(side.get(tool.name) for side in sides)]
     if common:
         return [(name,) * len(sides) for name in common]
-    first = [next((one.name for one in TOOLS if one.timed and side.get(one.name)), None) for side in sides]
+    first = [next((tool.name for tool in TOOLS if tool.timed and side.get(tool.name)), None) for side in sides]
     timed = tuple(name for name in first if name)
     if len(timed) < len(sides):
         raise IncomparableError.tools(*([*side] for side in sides))
@@ -101,13 +101,13 @@ def _alike(*sides: Sequence[Digest]) -> list[list[Digest]]:
     """The runs of some sides without the profiler, where all are told so; else each as recorded, where it is."""
 
     def names(runs: Sequence[Digest]) -> Counter[tuple[str, int]]:
-        return Counter((one.about.name, one.about.rank) for one in runs)
+        return Counter((run.about.name, run.about.rank) for run in runs)
 
-    plain, recorded = ([[one for one in side if one.about.unprofiled is so] for side in sides] for so in (True, False))
+    plain, recorded = ([[run for run in side if run.about.unprofiled is so] for side in sides] for so in (True, False))
     if not any(names(some) - names(without) for some, without in zip(recorded, plain, strict=True)):
         return plain
     return [
-        some + [one for one in without if (one.about.name, one.about.rank) not in names(some)]
+        some + [run for run in without if (run.about.name, run.about.rank) not in names(some)]
         for some, without in zip(recorded, plain, strict=True)
     ]
 
@@ -116,7 +116,7 @@ class _Runs(NamedTuple):
     """The runs of a side by one tool, and what they are of."""
 
     digests: list[Digest]
-    given: Sequence[Report | Path]
+    sources: Sequence[Report | Path]
     tool: str
     asked: Asked
 
@@ -124,9 +124,9 @@ class _Runs(NamedTuple):
         """As wholes, or with the iterations that launches tell; empty where that needs the reports of a baseline."""
         if all(part in (one.about.scope, one.about.found_by) for one in self.digests):
             return self.digests
-        if any(isinstance(path, Path) and path.suffix == SUFFIX for path in self.given):
+        if any(isinstance(path, Path) and path.suffix == SUFFIX for path in self.sources):
             return []
-        return digests(self.given, self.asked, part)[self.tool]
+        return digests(self.sources, self.asked, part)[self.tool]
 
 
 def _of_tool(base: _Runs, new: _Runs, names: tuple[str, str]) -> Comparison:
@@ -161,51 +161,51 @@ def _found_alike(base: _Runs, new: _Runs) -> tuple[list[Digest], list[Digest], s
 
 def _same_rank(base: list[Digest], new: list[Digest], asked: Asked) -> tuple[list[Digest], str]:
     """The runs of base, and a note where their one rank takes the number of the other one of new."""
-    ranks = [sorted({one.about.rank for one in side}) for side in (base, new)]
+    ranks = [sorted({run.about.rank for run in side}) for side in (base, new)]
     if {*ranks[0]} & {*ranks[1]}:
         return base, ""
     if not asked.other_ranks or max(map(len, ranks)) > 1:
         raise IncomparableError.ranks(*ranks)
     (before,), (after,) = ranks
-    as_new = [replace(one, about=replace(one.about, rank=after)) for one in base]
+    as_new = [replace(run, about=replace(run.about, rank=after)) for run in base]
     return as_new, f"rank {before} of base is compared with rank {after} of new"
 
 
-def digests(given: Sequence[Report | Path], asked: Asked, part: Part = STEADY) -> dict[str, list[Digest]]:
+def digests(sources: Sequence[Report | Path], asked: Asked, part: Part = STEADY) -> dict[str, list[Digest]]:
     """The runs of a side by tool, all ranks of each; a report is closed before the next one is opened.
 
     Raises:
         IncomparableError: A path is given twice: one run that counts as two makes any difference look sure, or none.
     """
-    return _by_window(given, asked, part, [None])[None]
+    return _by_window(sources, asked, part, [None])[None]
 
 
 def _by_window(
-    given: Sequence[Report | Path], asked: Asked, part: Part, names: list[str | None]
+    sources: Sequence[Report | Path], asked: Asked, part: Part, names: list[str | None]
 ) -> dict[str | None, dict[str, list[Digest]]]:
     """The same by the windows `names`; an empty list of them becomes those of the first report that are asked for."""
     seen = set()
-    for path in (one for one in given if isinstance(one, Path)):
+    for path in (source for source in sources if isinstance(source, Path)):
         if (place := os.path.realpath(path)) in seen:  # which raises nothing of a link to itself
             raise IncomparableError(f"{path} is given twice.", "Give each run of a side once.")
         seen.add(place)
-    found: dict[str | None, dict[str, list[Digest]]] = {}
-    for one in given:
-        if not isinstance(one, Path) and len(given) > 1:  # by the same run without a profiler they would not vary
-            one = replace(one, bare=BareRuns)  # noqa: PLW2901
-        for name, digest in _runs_of(one, asked, part, names):
-            found.setdefault(name, {}).setdefault(digest.about.tool.partition(" ")[0], []).append(digest)
-    return found or {None: {}}
+    by_window: dict[str | None, dict[str, list[Digest]]] = {}
+    for source in sources:
+        if not isinstance(source, Path) and len(sources) > 1:  # by the same run without a profiler they would not vary
+            source = replace(source, bare=BareRuns)  # noqa: PLW2901
+        for name, digest in _runs_of(source, asked, part, names):
+            by_window.setdefault(name, {}).setdefault(digest.about.tool.partition(" ")[0], []).append(digest)
+    return by_window or {None: {}}
 
 
 def _runs_of(
-    one: Report | Path, asked: Asked, part: Part, names: list[str | None]
+    source: Report | Path, asked: Asked, part: Part, names: list[str | None]
 ) -> Iterator[tuple[str | None, Digest]]:
     """The runs of one report or baseline, with the windows that they are of."""
-    if isinstance(one, Path) and one.suffix == SUFFIX:
-        yield from product(names or [None], _stored(one, asked.where.get("window")))
+    if isinstance(source, Path) and source.suffix == SUFFIX:
+        yield from product(names or [None], _stored(source, asked.where.get("window")))
         return
-    for report in opened_of(one, asked):
+    for report in opened_of(source, asked):
         if not (names or report.meta.timeless):
             windows = report.narrow(**(asked.where | {"window": None})).windows(str(asked.where.get("window")))
             names += [str(at) for at in windows] if len(windows) > 1 else [None]
@@ -217,22 +217,22 @@ def _runs_of(
 def _stored(path: Path, window: object) -> list[Digest]:
     """The runs in a baseline, which has to be of the window if one is asked for."""
     with readable(path), open_regular(path) as file:
-        every = loaded(file.read(), path)
-    if window is not None and str(window) != STEADY and any(run.about.scope in (STEADY, WHOLE) for run in every):
+        runs = loaded(file.read(), path)
+    if window is not None and str(window) != STEADY and any(run.about.scope in (STEADY, WHOLE) for run in runs):
         raise IncomparableError.steps(f"{path} was made without --window {str(window)!r}")
-    return every
+    return runs
 
 
-def runs_of_one_tool(given: Sequence[Report | Path], asked: Asked) -> list[Digest]:
+def runs_of_one_tool(sources: Sequence[Report | Path], asked: Asked) -> list[Digest]:
     """The runs of one program by the first tool that tells their time; as wholes unless all have steady iterations."""
-    found = digests(given, asked)
-    tool = next((one.name for one in TOOLS if found.get(one.name)), None)
+    by_tool = digests(sources, asked)
+    tool = next((one.name for one in TOOLS if by_tool.get(one.name)), None)
     if tool is None:
         raise IncomparableError.empty("base")
-    (every,) = _alike(found[tool])
-    runs = [one for one in every if one.about.rank == every[0].about.rank]
-    if len({one.about.scope for one in runs}) > 1:
-        runs = digests(given, asked, WHOLE)[tool]
+    (alike,) = _alike(by_tool[tool])
+    runs = [run for run in alike if run.about.rank == alike[0].about.rank]
+    if len({run.about.scope for run in runs}) > 1:
+        runs = digests(sources, asked, WHOLE)[tool]
     return runs
 
 
@@ -241,10 +241,10 @@ def _of_report(report: Report, asked: Asked, part: Part) -> list[Digest]:
     where = asked.where
     if report.meta.timeless:
         return _digesting.digests_of(report.narrow(device=where.get("device"), process=where.get("process")))
-    own = report.narrow(**where)
-    whole = part == STEADY and own.scope.window is None
-    recorded = _digesting.digests_of(own, part) if report.meta.slower is None or not whole else []
-    return [*recorded, *(_digesting.unprofiled_digests(own) if whole else [])]
+    view = report.narrow(**where)
+    whole = part == STEADY and view.scope.window is None
+    recorded = _digesting.digests_of(view, part) if report.meta.slower is None or not whole else []
+    return [*recorded, *(_digesting.unprofiled_digests(view) if whole else [])]
 
 
 def _of_run(bare: Callable[[], BareRuns], number: int) -> BareRuns:
@@ -253,12 +253,12 @@ def _of_run(bare: Callable[[], BareRuns], number: int) -> BareRuns:
     return runs._replace(marked=tuple(one for one in runs.marked if one.number == number))
 
 
-def opened_of(one: Report | Path, asked: Asked) -> Iterator[Report]:
+def opened_of(source: Report | Path, asked: Asked) -> Iterator[Report]:
     """Each report of a side; those that are opened here are closed when the next one is asked for."""
-    if not isinstance(one, Path):
-        yield one
+    if not isinstance(source, Path):
+        yield source
         return
-    runs = captures.runs_of(one, asked.progress, cache=asked.cache)
+    runs = captures.runs_of(source, asked.progress, cache=asked.cache)
     timed = any(tool_of(run.tool).timed for run in runs)
     for run in runs:
         try:
@@ -280,8 +280,8 @@ def _called(paths: tuple[str, ...]) -> str:
     return f"{paths[0]} and {len(paths) - 1} more" if len(paths) > 1 else paths[0]
 
 
-def _paths(given: Sequence[Report | Path]) -> tuple[str, ...]:
-    return tuple(str(one if isinstance(one, Path) else one.meta.path) for one in given)
+def _paths(sources: Sequence[Report | Path]) -> tuple[str, ...]:
+    return tuple(str(source if isinstance(source, Path) else source.meta.path) for source in sources)
 
 
 # What a file is of.
@@ -296,13 +296,13 @@ def file_page_of_sides(base: Sequence[Path], new: Sequence[Path], asked: Asked, 
     Raises:
         IncomparableError: As :func:`comparison`.
     """
-    found = comparison(base, new, asked)
+    result = comparison(base, new, asked)
     drawn = [(name, *one) for name, side in (("base", base), ("new", new)) for one in _first_drawn(side, asked, most)]
-    places = [(name, drawn[0][1] - anchor_ns, own) for name, anchor_ns, own, _ in drawn]
+    places = [(name, drawn[0][1] - anchor_ns, timeline) for name, anchor_ns, timeline, _ in drawn]
     return file_page.FilePage(
-        found,
+        result,
         [meta for *_, meta in drawn],
-        [(declarations(module)[name], found.table(name)) for name, module in homes_of_sides().items()],
+        [(declarations(module)[name], result.table(name)) for name, module in homes_of_sides().items()],
         _tracks.on_one_clock(places) if places else None,
     )
 
