@@ -80,25 +80,25 @@ def _others(name: Spelled) -> Fields | None:
     text, word = name.text, name.word
     if of_library := looked_up("libraries of communication", text):
         return of_library
-    if found := re.search(_EXPERTS, name.function):
+    if match := re.search(_EXPERTS, name.function):
         apart = re.search(r"^get_|^clean|^query|^mask|layout|metadata|workspace|epilogue", word)
         moves = r"(?:^|_)(?:(?P<operation>dispatch|combine|notify|barrier)(?:_|$)|pp_(?:send|recv)_|engram_fetch_)"
         move = None if apart else re.search(moves, word)
-        return {"library": found[1] or "deep_ep", **({"family": "communication"} if move else {}), **in_groups(move)}
+        return {"library": match[1] or "deep_ep", **({"family": "communication"} if move else {}), **in_groups(move)}
     engine = looked_up("engines with collectives", name.function)
     if of_experts := looked_up("experts", name.function):
         return of_experts | engine
-    known = looked_up("parallel decoding", name.function) or looked_up("shots", word)
-    return known or looked_up("symmetric memory", text) or _collective(name, engine)
+    fields = looked_up("parallel decoding", name.function) or looked_up("shots", word)
+    return fields or looked_up("symmetric memory", text) or _collective(name, engine)
 
 
 def _collective(name: Spelled, engine: Fields) -> Fields | None:
     """Decodes engines' own collectives, such as ``vllm::cross_device_reduce_1stage``."""
     function = snake(name.word)
-    found, between = re.search(_COLLECTIVE, function), engine or looked_up("words between devices", function)
-    if not (found and between) or looked_up("words within a device", function[: found.end()]):
+    match, between = re.search(_COLLECTIVE, function), engine or looked_up("words between devices", function)
+    if not (match and between) or looked_up("words within a device", function[: match.end()]):
         return None
-    (operation,) = exact("collectives").get(found[1].replace("_", ""), ("allreduce",))
+    (operation,) = exact("collectives").get(match[1].replace("_", ""), ("allreduce",))
     return {**between, "operation": operation}
 
 
@@ -120,16 +120,16 @@ def miopen(name: Spelled) -> Fields | None:
 
 def ck(name: Spelled) -> Fields | None:
     """Decodes CK kernels: ``ck::tensor_operation::device::kernel_grouped_conv_fwd_…``, ``ck_tile::kentry<…>``."""
-    found = re.match(r"(ck(?:_tile)?)::", name.function)
-    if not found:
+    match = re.match(r"(ck(?:_tile)?)::", name.function)
+    if not match:
         return None
-    word = name.word if found[1] == "ck" and name.word.startswith("kernel_") else ""
+    word = name.word if match[1] == "ck" and name.word.startswith("kernel_") else ""
     fields = looked_up("ck", word) or looked_up("ck", name.text)
     if fields.get("family") == "conv":
         fields |= looked_up("convolutions", name.text)
     elif fields.get("family") in _DIRECTED:
         fields["direction"] = direction(name.text)
-    return {"library": found[1], **fields}
+    return {"library": match[1], **fields}
 
 
 def of_aiter(name: Spelled) -> Fields | None:
@@ -177,18 +177,18 @@ _FFT_TYPES: Final = {"s": "f32", "d": "f64", "h": "f16"}
 
 def fft(name: Spelled) -> Fields | None:
     """Decodes cuFFT kernels."""
-    own = looked_up("fft", name.function) or looked_up("arguments of fft", name.text)
-    given = (type_of(name.arg(at)) for at in range(len(name.args)))
-    short = next((short for short in given if short in _FFT_TYPES.values()), None)
+    fields = looked_up("fft", name.function) or looked_up("arguments of fft", name.text)
+    types = (type_of(name.arg(at)) for at in range(len(name.args)))
+    short = next((short for short in types if short in _FFT_TYPES.values()), None)
     if re.match(r"[sdh]p[RV]", name.function):
         short = _FFT_TYPES[name.function[0]]
-    return {**own, "accumulator_type": short} if own else None
+    return {**fields, "accumulator_type": short} if fields else None
 
 
 def sparse(name: Spelled) -> Fields | None:
     """Decodes cuSPARSE kernels."""
-    known = "cusparse" in name.function
-    return {"library": "cusparse", **looked_up("sparse products", name.function.lower())} if known else None
+    is_cusparse = "cusparse" in name.function
+    return {"library": "cusparse", **looked_up("sparse products", name.function.lower())} if is_cusparse else None
 
 
 def fbgemm(name: Spelled) -> Fields | None:
@@ -212,8 +212,8 @@ def xla(name: Spelled) -> Fields | None:
 def cupy(name: Spelled) -> Fields | None:
     """Decodes CuPy's own kernels: an operation, and the types that it is computed of: ``cupy_add__float64_float64``."""
     fields = looked_up("names of cupy", name.word)
-    known = tables.by_name("cupy").get(fields.get("operation", ""))
-    return {**fields, **({"family": known} if known else {})} or None
+    family = tables.by_name("cupy").get(fields.get("operation", ""))
+    return {**fields, **({"family": family} if family else {})} or None
 
 
 # Engines and libraries around a framework: vLLM, SGLang, TensorRT-LLM, Transformer Engine, Apex, Mamba, Liger, FLA.
@@ -232,16 +232,16 @@ def engine(name: Spelled) -> Fields | None:
     """Decodes a kernel of a known engine, by namespace or by its function name."""
     scope = re.match(r"\w+(?=::)", name.function)
     library = tables.by_name("libraries by namespace").get(scope[0]) if scope else None
-    known = exact("functions of engines").get(name.word)
-    if library is None and known is None:
+    head = exact("functions of engines").get(name.word)
+    if library is None and head is None:
         return None
     way = direction(name.word.lower())
-    if known:
-        return {**tables.headed(known), **({"library": library} if library else {}), "direction": way}
-    found = looked_up("parts of names in engines", snake(name.word))
-    short = type_of(name.arg(0)) if found else None
+    if head:
+        return {**tables.headed(head), **({"library": library} if library else {}), "direction": way}
+    fields = looked_up("parts of names in engines", snake(name.word))
+    short = type_of(name.arg(0)) if fields else None
     types = (short,) if short in {"f32", "f16", "bf16", "f64"} else ()
-    return {"library": library, "direction": way, "input_types": types, **found}
+    return {"library": library, "direction": way, "input_types": types, **fields}
 
 
 def term(name: Spelled) -> Fields | None:
@@ -249,8 +249,8 @@ def term(name: Spelled) -> Fields | None:
     if not name.word or len(name.word) > _LONGEST_TERM:
         return None
     parts = (part for part in re.split(r"_+", snake(name.word)) if part)
-    known = exact("terms").get("_".join(part for part in parts if part not in _PLAIN))
-    return {**tables.headed(known), "direction": direction(name.word)} if known else None
+    head = exact("terms").get("_".join(part for part in parts if part not in _PLAIN))
+    return {**tables.headed(head), "direction": direction(name.word)} if head else None
 
 
 #: Words of kernels that only prepare or inspect what the other words name.
@@ -272,12 +272,12 @@ def trtllm_gen(name: Spelled) -> Fields | None:
 
 def cute(name: Spelled) -> Fields | None:
     """Decodes CuTe DSL (CUTLASS 4) kernels: ``kernel_cutlass_kernel_flash_attncuteflash_fwd_sm100FlashAttention…``."""
-    found = re.match(_CUTE, name.word) if name.word.startswith("kernel_cutlass_") else None
-    if not found:
+    match = re.match(_CUTE, name.word) if name.word.startswith("kernel_cutlass_") else None
+    if not match:
         return None
-    own = found["name"] or name.word
-    arch = in_groups(re.search(r"(?i)sm_?(?P<arch>\d{2,3})", own))
-    return {"library": "cute_dsl", **looked_up("cute dsl", own), **arch}
+    text = match["name"] or name.word
+    arch = in_groups(re.search(r"(?i)sm_?(?P<arch>\d{2,3})", text))
+    return {"library": "cute_dsl", **looked_up("cute dsl", text), **arch}
 
 
 def words(name: Spelled) -> Fields | None:
@@ -327,8 +327,8 @@ def flash(name: Spelled) -> Fields | None:
     text, word = name.text, name.word
     if "FlashAtt" in text or "flash_attncute" in text:
         return _flash3(text)
-    own = re.match(r"flash_[fb]wd_|fmha_(fwd|bwd|fprop|dgrad)_|compute_attn_ws$", word)
-    if not own and not name.function.startswith(("flash::", "pytorch_flash::")):
+    match = re.match(r"flash_[fb]wd_|fmha_(fwd|bwd|fprop|dgrad)_|compute_attn_ws$", word)
+    if not match and not name.function.startswith(("flash::", "pytorch_flash::")):
         return None
     way = direction(word.replace("fprop", "_fwd_").replace("dgrad", "_bwd_"))
     fields: Fields = {**_ATTENTION, "library": "flash_attention", "direction": way}
@@ -342,14 +342,14 @@ def flash(name: Spelled) -> Fields | None:
 
 def _flash3(text: str) -> Fields:
     """Decodes FlashAttention 3: ``cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<…>>>``."""
-    own = re.search(r"FlashAtt(?:n|ention)(\w+?)(?:Sm(?P<arch>\d{1,6}))?(?![A-Za-z0-9])", text)
-    called = own[1] if own else ""
-    fields: Fields = {**_ATTENTION, "library": "flash_attention", **in_groups(own), "direction": direction(called)}
+    match = re.search(r"FlashAtt(?:n|ention)(\w+?)(?:Sm(?P<arch>\d{1,6}))?(?![A-Za-z0-9])", text)
+    called = match[1] if match else ""
+    fields: Fields = {**_ATTENTION, "library": "flash_attention", **in_groups(match), "direction": direction(called)}
     if "Combine" in called:
         fields["operation"] = "combine"
-    if found := re.search(_MAINLOOP, text):
-        fields |= {**in_groups(found), "tensor_core": True}
-        if "Fwd" in found[0] and (causal := found[found.re.groups]):
+    if mainloop := re.search(_MAINLOOP, text):
+        fields |= {**in_groups(mainloop), "tensor_core": True}
+        if "Fwd" in mainloop[0] and (causal := mainloop[mainloop.re.groups]):
             fields["causal"] = causal == "true"
     return fields
 
@@ -390,8 +390,8 @@ def decode(name: str) -> tables.KernelName:
     Accepts any text, in nsys', torch's or ncu's spelling or mangled; unrecognised names have the family ``other``.
     """
     apart = tables.spelled(name)
-    found = next((fields for decoder in _DECODERS if (fields := decoder(apart))), {})
-    vague = bool(found) and found.get("family", OTHER) == OTHER and found.get("library") not in _EXACT
+    decoded = next((fields for decoder in _DECODERS if (fields := decoder(apart))), {})
+    vague = bool(decoded) and decoded.get("family", OTHER) == OTHER and decoded.get("library") not in _EXACT
     if vague and (more := words(apart)):
-        found = {**more, **{field: value for field, value in found.items() if field != "family" and value}}
-    return tables.KernelName(function=apart.function, **{"family": OTHER, **found})
+        decoded = {**more, **{field: value for field, value in decoded.items() if field != "family" and value}}
+    return tables.KernelName(function=apart.function, **{"family": OTHER, **decoded})

@@ -43,8 +43,8 @@ class Spelled(NamedTuple):
 
     def number(self, at: int) -> int | None:
         """Template argument as an integer: 4, 4u, 4ul, -1."""
-        found = re.fullmatch(r"(-?[0-9]{1,18})[uUlL]{0,3}", self.arg(at))
-        return int(found[1]) if found else None
+        match = re.fullmatch(r"(-?[0-9]{1,18})[uUlL]{0,3}", self.arg(at))
+        return int(match[1]) if match else None
 
     def flag(self, at: int) -> bool | None:
         """Template argument as a boolean."""
@@ -57,7 +57,7 @@ def spelled(name: str) -> Spelled:
     if text.startswith("_Z"):
         return _demangled(text)
     if "unnamed>" in text or "anonymous" in text or "_GLOBAL__N__" in text:
-        text = re.sub(_UNNAMED, lambda found: f"{found[1]}<" if found[1] else "", text)
+        text = re.sub(_UNNAMED, lambda match: f"{match[1]}<" if match[1] else "", text)
     if "(bool)" in text:
         text = text.replace("(bool)1", "true").replace("(bool)0", "false")
     return taken_apart(re.sub(_CAST, "", text))
@@ -67,19 +67,19 @@ def taken_apart(text: str) -> Spelled:
     """Parses a name or template argument of normalised spelling."""
     function, args, start = "", tuple[str, ...](), True
     opener, depth, edges = "", 0, list[int]()
-    for found in re.finditer(_PIECE, text):
-        piece = found[0]
+    for match in re.finditer(_PIECE, text):
+        piece = match[0]
         if piece == "(" and function and not depth:
             break
         if piece in ("<", "(", "[", "{"):
-            opener, edges = (opener, edges) if depth else (piece, [found.start()])
+            opener, edges = (opener, edges) if depth else (piece, [match.start()])
             depth += 1
         elif depth:
             if piece in _CLOSERS:
                 depth -= 1
-                args = args if depth or opener != "<" else _between(text, [*edges, found.start()])
+                args = args if depth or opener != "<" else _between(text, [*edges, match.start()])
             elif piece == "," and depth == 1:
-                edges.append(found.start())
+                edges.append(match.start())
         elif piece.isspace() or piece in (",", "->", "-", *_CLOSERS):
             start = True
         else:
@@ -102,11 +102,11 @@ def snake(word: str) -> str:
 
 def unmangled(name: str) -> str:
     """Demangles a name as far as supported: function and words of its arguments; other names stay."""
-    found = _demangled(name[:_LONGEST]) if name.startswith("_Z") else None
-    if found is None or not found.function:
+    parsed = _demangled(name[:_LONGEST]) if name.startswith("_Z") else None
+    if parsed is None or not parsed.function:
         return name
-    args = ", ".join(filter(None, found.args))
-    return f"{found.function}<{args}>" if args else found.function
+    args = ", ".join(filter(None, parsed.args))
+    return f"{parsed.function}<{args}>" if args else parsed.function
 
 
 def _demangled(text: str) -> Spelled:
@@ -114,18 +114,18 @@ def _demangled(text: str) -> Spelled:
     words: list[str] = []
     path, at, nested = 0, 2, text[2:3] == "N"
     pattern = re.compile(_MANGLED, re.ASCII | re.DOTALL)
-    while found := pattern.match(text, at):
-        at = found.end()
-        if found[1]:
-            words.append(found[1])
-        elif found[2]:
-            size = int(found[2])
+    while match := pattern.match(text, at):
+        at = match.end()
+        if match[1]:
+            words.append(match[1])
+        elif match[2]:
+            size = int(match[2])
             word, at = text[at : at + size], at + size
             if not word.startswith("_GLOBAL__N_"):
                 words.append(word)
             if not nested:
                 path = path or len(words)
-        elif nested and words and found[0] in {"I", "E"}:
+        elif nested and words and match[0] in {"I", "E"}:
             path = path or len(words)
     path = path or len(words)
     function = "::".join(words[:path])
@@ -144,17 +144,17 @@ TENSOR_TYPES: Final = ("f16", "bf16", "tf32", "e4m3", "e5m2", "e2m1", "i8", "u8"
 def type_of(text: str) -> str | None:
     """The short name of a C++ or library type; None if it is not an element type."""
     lowered = text.lower()
-    known = by_name("types").get(lowered)
-    if known or not text or len(text) > _LONGEST_TYPE:
-        return known
+    short = by_name("types").get(lowered)
+    if short or not text or len(text) > _LONGEST_TYPE:
+        return short
     bare = re.sub(r"\b(?:const|volatile)\b|[*&]|__restrict__|\w+::", "", lowered)
     return by_name("types").get("_".join(bare.split()).replace("_>", ">"))
 
 
 def types_of(texts: Iterable[str]) -> tuple[str, ...]:
     """The short names of several types; empty if any is unknown."""
-    found = [type_of(text) for text in texts]
-    return tuple(short for short in found if short) if all(found) else ()
+    types = [type_of(text) for text in texts]
+    return tuple(short for short in types if short) if all(types) else ()
 
 
 # The fields of a decoded name, and the tables.
@@ -235,9 +235,9 @@ _VALUES: Final[dict[str, Callable[[str], Any]]] = {
 _OPERANDS: Final = {"a": 1, "b": 1, "ab": 2, "qkv": 3}
 
 
-def in_groups(found: re.Match[str] | None) -> Fields:
+def in_groups(match: re.Match[str] | None) -> Fields:
     """The fields that the named groups of a match hold, by the names of the groups; none of groups without text."""
-    texts = {name: text for name, text in found.groupdict().items() if text} if found else {}
+    texts = {name: text for name, text in match.groupdict().items() if text} if match else {}
     fields = {name: _VALUES.get(name, str)(text) for name, text in texts.items() if name not in _OPERANDS}
     operands = [text for name, text in texts.items() for _ in range(_OPERANDS.get(name, 0))]
     return {**fields, "input_types": types_of(operands)} if operands else fields
@@ -293,8 +293,8 @@ def _rows(table: str, text: str) -> Iterator[Fields]:
     for parts, pattern, head in _patterns(table):
         if any(part in text for part in parts):
             yield headed(head)
-        elif pattern and (found := re.search(pattern, text)):
-            yield headed(head) | in_groups(found)
+        elif pattern and (match := re.search(pattern, text)):
+            yield headed(head) | in_groups(match)
 
 
 def looked_up(table: str, text: str) -> Fields:
@@ -402,8 +402,8 @@ def _read(text: str) -> list[list[_Node]] | None:
     """Parses the text into nested groups; None if brackets do not match."""
     outer = _Group("", [[]])
     stack = [outer]
-    for found in re.finditer(_TOKEN, text):
-        piece = found[0]
+    for match in re.finditer(_TOKEN, text):
+        piece = match[0]
         if piece.startswith("operator") and piece != "operator" and not piece[8:9].isalnum() and piece[8:9] != "_":
             stack[-1].items[-1].append(piece.replace(" ", ""))
         elif piece in _CLOSER_OF:
@@ -426,21 +426,21 @@ def _read(text: str) -> list[list[_Node]] | None:
 def _item(nodes: list[_Node], types: tuple[str, ...], *, parameters: bool) -> str:
     """Normalises one type, value or function; `types` resolves T1, T2…."""
     nodes = _without_cast(_const_last(_without_result(nodes)))
-    text, word, own = "", False, tuple[str, ...]()
+    text, word, arguments = "", False, tuple[str, ...]()
     for number, node in enumerate(nodes):
         if isinstance(node, _Group):
             word = False
             if node.opener == "<":
-                own = tuple(_item(item, types, parameters=parameters) for item in node.items if item)
-                text += f"<{','.join(own)}>"
+                arguments = tuple(_item(item, types, parameters=parameters) for item in node.items if item)
+                text += f"<{','.join(arguments)}>"
             elif _names_function(nodes, number):
-                text += f"({_listed(node, own or types) if parameters else ''})"
+                text += f"({_listed(node, arguments or types) if parameters else ''})"
             else:
                 text += _bracket(node, types)
             continue
         piece = _piece(node, types)
-        if not piece.startswith("::") and own and not text.endswith("::"):
-            own = ()
+        if not piece.startswith("::") and arguments and not text.endswith("::"):
+            arguments = ()
         starts = bool(re.match(r"[\w@$]", piece))
         text += (" " if starts and (word or text.endswith((">", ")", "}", "*", "&"))) else "") + piece
         word = bool(re.search(r"[\w@$>]$", piece))
@@ -451,10 +451,10 @@ def _listed(group: _Group, types: tuple[str, ...]) -> str:
     """Normalises a parameter list; ``T3...`` stands for all template arguments from the third on."""
     texts: list[str] = []
     for item in filter(None, group.items):
-        pack = [int(found[1]) for node in item if isinstance(node, str) and (found := re.fullmatch(_PARAMETER, node))]
+        pack = [int(match[1]) for node in item if isinstance(node, str) and (match := re.fullmatch(_PARAMETER, node))]
         if item[-1] == "..." and len(pack) == 1:
-            each = ((*types[: pack[0] - 1], one) for one in types[pack[0] - 1 :])
-            texts += [_item(item[:-1], own, parameters=True) for own in each]
+            each = ((*types[: pack[0] - 1], last) for last in types[pack[0] - 1 :])
+            texts += [_item(item[:-1], arguments, parameters=True) for arguments in each]
         else:
             texts.append(_item(item, types, parameters=True))
     return "" if texts == ["void"] else ",".join(texts)
@@ -463,8 +463,8 @@ def _listed(group: _Group, types: tuple[str, ...]) -> str:
 def _piece(word: str, types: tuple[str, ...]) -> str:
     if number := re.fullmatch(r"(-?\d+)[uUlL]{1,3}", word):
         return number[1]
-    found = re.fullmatch(_PARAMETER, word)
-    return types[int(found[1]) - 1] + found[2] if found and 0 < int(found[1]) <= len(types) else word
+    match = re.fullmatch(_PARAMETER, word)
+    return types[int(match[1]) - 1] + match[2] if match and 0 < int(match[1]) <= len(types) else word
 
 
 def _bracket(group: _Group, types: tuple[str, ...]) -> str:

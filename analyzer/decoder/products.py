@@ -64,11 +64,11 @@ def _work(operation: str) -> Fields:
 
 def xmma(name: Spelled) -> Fields | None:
     """Decodes xmma names: ``sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x16_stage3_warpsize2x2x1_…``."""
-    found = re.search(_XMMA, name.text) if "_xmma_" in name.text else None
-    if not found:
+    match = re.search(_XMMA, name.text) if "_xmma_" in name.text else None
+    if not match:
         return None
-    types = in_groups(re.search(_XMMA_TYPES, found[0]))
-    fields: Fields = {**every("xmma", found[0]), "fused": _fused(found[0].split("_")), **types}
+    types = in_groups(re.search(_XMMA_TYPES, match[0]))
+    fields: Fields = {**every("xmma", match[0]), "fused": _fused(match[0].split("_")), **types}
     if name.text.startswith("trt_"):
         fields["library"] = "tensorrt"
     # the type of B is the multiplied one: tf32 of f32, f32 of complex
@@ -79,18 +79,18 @@ def xmma(name: Spelled) -> Fields | None:
         fields["input_types"] = types["input_types"][:1] * 2
     if fields.get("instruction") or fields.get("warpgroups"):
         fields["tensor_core"] = True
-    elif re.search(r"_[fdh]fma_", found[0]) or inputs == {"f32"}:
+    elif re.search(r"_[fdh]fma_", match[0]) or inputs == {"f32"}:
         fields["tensor_core"] = False
     return fields
 
 
-def _of_blas(found: re.Match[str]) -> Fields:
+def _of_blas(match: re.Match[str]) -> Fields:
     """What names of CUTLASS 2 and of cuBLAS before xmma tell alike.
 
     Types are those of BLAS' letter (accumulator), of the type before it (output) and after it (A).
     """
-    letter, shape, math = found["letter"], found["shape"], found["math"]
-    words = [word for word in found["rest"].split("_") if word]
+    letter, shape, math = match["letter"], match["shape"], match["math"]
+    words = [word for word in match["rest"].split("_") if word]
     sizes = [dims(word) for word in words if re.fullmatch(r"\d{1,6}x\d{1,6}", word)]
     tile, loop = (*sizes, (0, 0), (0, 0))[:2]
     layouts = [word for word in words if re.fullmatch(r"[nt]{2}|n[cdhw]{3,4}", word)]
@@ -98,12 +98,12 @@ def _of_blas(found: re.Match[str]) -> Fields:
     behind = next((short for word in words if word != "8x8" and (short := type_of(word))), None)
     a = math or behind or ("tf32" if shape and letter == "s" else accumulator)
     return {
-        **_work(found["operation"]),
-        **every("options of products", found["rest"]),
-        "arch": in_groups(found).get("arch"),
+        **_work(match["operation"]),
+        **every("options of products", match["rest"]),
+        "arch": in_groups(match).get("arch"),
         "instruction": _shape(shape),
         "accumulator_type": accumulator,
-        "output_type": type_of(found["first"] or "") or accumulator,
+        "output_type": type_of(match["first"] or "") or accumulator,
         "input_types": (a, a) if a and (math or behind or letter != "i") else (),
         "tile": (*tile, *loop[:1])[: 2 + bool(loop[0])] if sizes else (),
         "stages": loop[1] or None,
@@ -114,41 +114,41 @@ def _of_blas(found: re.Match[str]) -> Fields:
 
 def _shape(text: str | None) -> tuple[int, ...]:
     """The shape of an instruction: 16x8x16, also written as 16816."""
-    found = re.fullmatch(r"(16|8)(16|8)(4|8|16|32|64|128|256)", text or "")
-    return tuple(map(int, found.groups())) if found else dims(text) if text and "x" in text else ()
+    match = re.fullmatch(r"(16|8)(16|8)(4|8|16|32|64|128|256)", text or "")
+    return tuple(map(int, match.groups())) if match else dims(text) if text and "x" in text else ()
 
 
 def cutlass2(name: Spelled) -> Fields | None:
     """Decodes CUTLASS 2 profiler names, also inside Kernel2<…>: ``cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_…``."""
-    found = re.search(_CUTLASS, name.text) if "cutlass_" in name.text else None
+    match = re.search(_CUTLASS, name.text) if "cutlass_" in name.text else None
     library = "cudnn" if "cudnn" in name.function else "cutlass"
-    return {**_of_blas(found), "tensor_core": found["unit"] != "simt", "library": library} if found else None
+    return {**_of_blas(match), "tensor_core": match["unit"] != "simt", "library": library} if match else None
 
 
 def named(name: Spelled) -> Fields | None:
     """Decodes names that begin with an architecture: ``ampere_sgemm_128x64_tn``, ``maxwell_scudnn_winograd_…``."""
-    found = re.search(_NAMED, name.text) if any(arch in name.text for arch in _ARCHS) else None
-    if not found:
+    match = re.search(_NAMED, name.text) if any(arch in name.text for arch in _ARCHS) else None
+    if not match:
         return None
-    fields = {**_of_blas(found), "tensor_core": bool(found["shape"]), "library": "cublas"}
-    if found["operation"] == "cudnn":
+    fields = {**_of_blas(match), "tensor_core": bool(match["shape"]), "library": "cublas"}
+    if match["operation"] == "cudnn":
         fields |= {"library": "cudnn", "operation": "conv"}
     return fields | ({"library": "tensorrt"} if name.text.startswith("trt_") else {})
 
 
 def cutlass3(name: Spelled) -> Fields | None:
     """Decodes CUTLASS 3 profiler names: ``cutlass3x_sm90_tensorop_s64x128x16gemm_bf16_bf16_f32_void_bf16_…``."""
-    found = re.search(_CUTLASS3, name.text) if "cutlass3x_" in name.text else None
-    if not found:
+    match = re.search(_CUTLASS3, name.text) if "cutlass3x_" in name.text else None
+    if not match:
         return None
-    arch, unit, shape, operation, rest = found.groups()
-    told = re.split(r"\W", rest, maxsplit=1)[0]
-    words = told.split("_")
+    arch, unit, shape, operation, rest = match.groups()
+    text = re.split(r"\W", rest, maxsplit=1)[0]
+    words = text.split("_")
     shapes = [dims(word) for word in words if re.fullmatch(r"\d{1,6}x\d{1,6}x\d{1,6}", word)]
     counts = [int(word) for word in words if re.fullmatch(r"\d{1,3}", word)]
     fields: Fields = {
         **_work(operation),
-        **every("cutlass 3", told),
+        **every("cutlass 3", text),
         "library": "cutlass",
         "arch": arch,
         "instruction": _shape(shape),
@@ -171,10 +171,10 @@ def nvjet(name: Spelled) -> Fields | None:
     Three letters are the types of A and B, of the accumulator, and of the output; five those of A, B, C, accumulator
     and output. The third letter of the layout is not taken for that of the output: no source says so.
     """
-    found = re.search(_NVJET, name.text) if "nvjet_" in name.text else None
-    if not found:
+    match = re.search(_NVJET, name.text) if "nvjet_" in name.text else None
+    if not match:
         return None
-    arch, letters, rest = found.groups()
+    arch, letters, rest = match.groups()
     words = rest.split("_")
     types = [_JET_LETTERS.get(letter) for letter in letters]
     a, b = types[0], types[0] if len(types) == len("ABC") else types[1]
@@ -238,8 +238,8 @@ def cublas(name: Spelled) -> Fields | None:
         return {**headed(exact("cublas")[word]), "input_types": types_of([name.arg(0)])}
     if word == "splitKreduce_kernel":
         return {"family": "gemm", "operation": "split_k_reduce", "library": "cublas", "split_k": True}
-    if found := re.match(_OLD_GEMM, word):
-        short = _LETTERS.get(found[1] or "")
+    if match := re.match(_OLD_GEMM, word):
+        short = _LETTERS.get(match[1] or "")
         types = {"input_types": (short, short), "output_type": short} if short else {}
         return {**_work("gemm"), "library": "cublas", **types}
     return looked_up("solvers of cublas", word) or looked_up("cublaslt", name.function) or None
@@ -281,8 +281,8 @@ def cutlass(name: Spelled) -> Fields | None:
 def _cutlass3(text: str) -> Fields:
     """Decodes CUTLASS 3: arch, stages and cluster of the main loop; tile and type after it; instruction."""
     fields: Fields = {}
-    if found := re.search(_MAINLOOP, text):
-        fields = {**in_groups(found), **in_groups(re.compile(_TILE).search(text, found.end()))}
+    if match := re.search(_MAINLOOP, text):
+        fields = {**in_groups(match), **in_groups(re.compile(_TILE).search(text, match.end()))}
     if atom := in_groups(re.search(_ATOM, text)):
         return {**atom, **fields, "input_types": atom["input_types"], "tensor_core": True}
     return fields | ({"tensor_core": True} if re.search(r"\bSM1\d\d_MMA_", text) else {})
@@ -292,11 +292,11 @@ def quantised(name: Spelled) -> Fields | None:
     """Decodes quantised GEMMs: Marlin, AWQ, DeepGEMM, Machete, bitsandbytes, Triton's MoE kernel."""
     function = name.function
     products = exact("quantised products")
-    if known := next((key for key in (function, name.word) if key in products), None):
-        fields = headed(products[known])
-        if "moe" in known:
+    if product := next((key for key in (function, name.word) if key in products), None):
+        fields = headed(products[product])
+        if "moe" in product:
             fields["operation"] = "grouped_gemm"
-        if "arlin" in known or "m16n8k16" in known:
+        if "arlin" in product or "m16n8k16" in product:
             fields |= {"tensor_core": True, "instruction": (16, 8, 16)}
         return fields
     if name.word.startswith("gemm_forward_4bit_cuda_m"):

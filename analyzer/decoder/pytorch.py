@@ -49,26 +49,26 @@ def operation_of(word: str) -> str:
 
 def functor(text: str) -> Functor | None:
     """Decodes the functor in a template argument; None if it is not one."""
-    given: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
     inner = tables.taken_apart(text)
     for _ in range(6):
         at = _WRAPPERS.get(inner.word)
         if at is None or at >= len(inner.args):
             break
-        if not given:  # the types in the wrapper's arguments, result last, without that of a scalar operand
-            given = tables.types_of(inner.args[:at]) if at > 1 else ()
-            given = {"AUnaryFunctor": given[1:], "BUnaryFunctor": (*given[:1], *given[2:])}.get(inner.word, given)
+        if not types:  # the types in the wrapper's arguments, result last, without that of a scalar operand
+            types = tables.types_of(inner.args[:at]) if at > 1 else ()
+            types = {"AUnaryFunctor": types[1:], "BUnaryFunctor": (*types[:1], *types[2:])}.get(inner.word, types)
         inner = tables.taken_apart(inner.args[at])
     if tables.type_of(inner.word) or not re.match(r"[A-Za-z_]", inner.word):
         return None
-    *takes, gives = given or (None,)
+    *takes, gives = types or (None,)
     return Functor(inner.word, tuple(takes) or _lambda(inner) or tables.types_of(inner.args[:1]), gives)
 
 
 def _lambda(inner: Spelled) -> tuple[str, ...]:
     """The parameter types of the innermost lambda: ``{lambda(float)#1}`` or ``[lambda(float) (instance 1)]``."""
-    _, found, behind = inner.text.rpartition("lambda(")
-    takes = behind.partition(")")[0] if found else ""
+    _, opener, behind = inner.text.rpartition("lambda(")
+    takes = behind.partition(")")[0] if opener else ""
     return tables.types_of(part.strip() for part in takes.split(",")) if takes else ()
 
 
@@ -76,8 +76,8 @@ def named_functor(words: tuple[str, ...]) -> Functor | None:
     """Finds the functor among the words of a mangled name, which contain no types."""
     plain = (word for word in words if word not in _WRAPPERS and word != "Functor")
     named = (word for word in plain if re.search(r"Functor|_kernel|Kernel|Ops$|functor|^launch_", word))
-    found = next((word for word in named if not word.startswith(("gpu_kernel", "TensorIterator"))), None)
-    return Functor(found) if found else None
+    functor_word = next((word for word in named if not word.startswith(("gpu_kernel", "TensorIterator"))), None)
+    return Functor(functor_word) if functor_word else None
 
 
 #: Kernels whose functor takes the elements, and not an index of one.
@@ -107,8 +107,8 @@ def aten(name: Spelled) -> Fields | None:
     if word == "multi_tensor_apply_kernel":
         return _multi_tensor(name)
     if word.startswith("distribution_"):
-        found = re.search(_RANDOM, name.text)
-        fields = {"family": "random", "operation": found[1] if found else None, "library": "aten"}
+        match = re.search(_RANDOM, name.text)
+        fields = {"family": "random", "operation": match[1] if match else None, "library": "aten"}
         return {**fields, "vector": name.number(1), "accumulator_type": tables.type_of(name.arg(0))}
     return _own(name, inside=inside)
 
@@ -190,13 +190,13 @@ def _last_scope(text: str) -> str:
 
 def _own(name: Spelled, *, inside: bool) -> Fields | None:
     """Decodes a kernel with a name of its own; an unknown one gets library and operation only."""
-    known = ("sort", "topk", "aten") if "::mbtopk::" in name.function else tables.exact("aten functions").get(name.word)
-    if known is None:
+    head = ("sort", "topk", "aten") if "::mbtopk::" in name.function else tables.exact("aten functions").get(name.word)
+    if head is None:
         if not inside and not re.match(r"(?:c10d?|at_cuda_detail)::(?!cub|thrust)", name.function):
             return None
-        told = operation_of(name.word)
-        return {"library": "aten", "operation": told or None, **tables.in_groups(re.search(tables.WAY, told))}
-    fields = tables.headed(known)
+        operation = operation_of(name.word)
+        return {"library": "aten", "operation": operation or None, **tables.in_groups(re.search(tables.WAY, operation))}
+    fields = tables.headed(head)
     if fields["family"] in {"softmax", "normalization", "loss", "pooling", "resample", "conv", "scan"}:
         fields["input_types"] = tables.types_of(name.args[:1]) if not name.mangled else ()
     if fields.get("operation") == "layer_norm" and name.flag(_RMS_NORM.get(name.word, len(name.args))):
@@ -232,26 +232,26 @@ _TELLING: Final = {
 
 def operators(text: str, known: Collection[str]) -> tuple[str, ...]:
     """Splits underscore-joined operator names, longest `known` name first; unknown words stay joined."""
-    parts, found, at, begin = text.split("_"), list[str](), 0, 0
+    parts, names, at, begin = text.split("_"), list[str](), 0, 0
     while at < len(parts):
         ends = range(min(at + 9, len(parts)), at, -1)  # no name has more than seven underscores
         end = next((end for end in ends if "_".join(parts[at:end]) in known), None)
         if end is not None:
-            found += ["_".join(parts[begin:at]), "_".join(parts[at:end])]
+            names += ["_".join(parts[begin:at]), "_".join(parts[at:end])]
             begin = end
         at = end or at + 1
-    return tuple(one for one in (*found, "_".join(parts[begin:])) if one.strip("_"))
+    return tuple(name for name in (*names, "_".join(parts[begin:])) if name.strip("_"))
 
 
 def inductor(name: Spelled) -> Fields | None:
     """Decodes Triton kernels generated by inductor."""
     if "triton_" not in name.text or not re.fullmatch(r"\w+", name.text):
         return None
-    found = re.match(_NAME, name.text)
-    if not found:
+    match = re.match(_NAME, name.text)
+    if not match:
         template = tables.looked_up("inductor templates", name.text)
         return {**template, "kind": "template"} if "family" in template else template or None
-    kind, text, ordinal = found.groups()
+    kind, text, ordinal = match.groups()
     fused = operators(text, tables.listed("aten operators")) if text else ()
     family, operation = _family(kind, fused)
     return {
@@ -274,13 +274,13 @@ def _family(kind: str, fused: Sequence[str]) -> tuple[str, str | None]:
     if kind == "poi":
         views = tables.by_name("views")
         telling = {operator: family for operator, family in families.items() if operator not in views} or families
-        wanted: Collection[str] = ("copy", "index", "embedding", "fill", "random", "pooling", "resample")
+        deciding: Collection[str] = ("copy", "index", "embedding", "fill", "random", "pooling", "resample")
         default = "elementwise"
     elif kind in _TELLING:
-        wanted, default = _TELLING[kind]
-        telling = {operator: family for operator, family in families.items() if family in wanted}
+        deciding, default = _TELLING[kind]
+        telling = {operator: family for operator, family in families.items() if family in deciding}
     else:
         return tables.OTHER, None
     kinds = {*telling.values()}
     family = next(iter(kinds)) if len(kinds) == 1 else default
-    return family if family in wanted else default, next(iter(telling)) if len(telling) == 1 else None
+    return family if family in deciding else default, next(iter(telling)) if len(telling) == 1 else None
