@@ -117,24 +117,24 @@ def redact(
         return removed
     try:
         with unfinished(target.absolute(), folder=True) as place:
-            made = place if is_folder else place / target.name
-            copy(made, texts)
-            _settle(made, target)
+            draft = place if is_folder else place / target.name
+            copy(draft, texts)
+            _settle(draft, target)
     except OSError as error:
         raise OutputError.because(target, error.strerror or str(error)) from error
     return removed
 
 
-def _settle(made: Path, target: Path) -> None:
+def _settle(draft: Path, target: Path) -> None:
     """Move what is finished to its final name, a file by a hard link where possible: that never overwrites."""
     try:
-        os.link(made, target)
+        os.link(draft, target)
     except FileExistsError as error:
         raise OutputError.exists(target) from error
     except OSError:  # of a folder, or a file system without hard links
         if os.path.lexists(target):
             raise OutputError.exists(target) from None
-        made.rename(target)
+        draft.rename(target)
 
 
 # One file
@@ -275,11 +275,11 @@ def _copy_manifest(folder: Path, path: Path, target: Path, texts: Texts) -> None
     if isinstance(content, dict) and "files" in content:
         have = sorted(file for file in copied.rglob("*") if file.is_file())
         content["files"] = {str(file.relative_to(copied)): file.stat().st_size for file in have}
-    made = documents.document(content, texts)
-    if isinstance(made, dict):
+    manifest = documents.document(content, texts)
+    if isinstance(manifest, dict):
         inside = path.parent.relative_to(folder)
         before = f"{texts.free(str(inside))}{os.sep}" if inside.parts else ""
         ours = {name: why for name, why in texts.removed.left_out.items() if name.startswith(before)}
         left_out = {name.removeprefix(before): why for name, why in ours.items()}
-        made["redacted"] = {"removed": dict(texts.removed.counts), "left_out": left_out}
-    documents.write(made, copied / _MANIFEST)
+        manifest["redacted"] = {"removed": dict(texts.removed.counts), "left_out": left_out}
+    documents.write(manifest, copied / _MANIFEST)

@@ -93,7 +93,7 @@ def copy_text(path: Path, target: Path, texts: Texts) -> None:
         for block in _blocks(path):
             # a private key goes from all its lines at once, before each is redacted on its own
             for line in _LINE.findall(texts.free(block) if "\n" in block[:-1] else block):
-                made = line
+                result = line
                 if path.suffix.lower() == ".csv" and '"' in line and _ROW.fullmatch(line):
                     cells = [*_CELL.finditer(line)]
                     header = [cell[1] for cell in cells]
@@ -101,11 +101,11 @@ def copy_text(path: Path, target: Path, texts: Texts) -> None:
                         host = header.index(_HOST_COLUMN)
                     elif 0 <= host < len(cells) and cells[host][1] not in _NO_HOST:
                         texts.removed.add("host names")
-                        made = f'{line[: cells[host].start()]}"[host]"{line[cells[host].end() :]}'
-                    made = _CELL.sub(redacted, made)
+                        result = f'{line[: cells[host].start()]}"[host]"{line[cells[host].end() :]}'
+                    result = _CELL.sub(redacted, result)
                 else:
-                    made = texts.free(line)
-                sink.write(_raw(made))
+                    result = texts.free(line)
+                sink.write(_raw(result))
 
 
 def _blocks(path: Path) -> Iterator[str]:
@@ -206,21 +206,21 @@ class Trace:
 
     def more(self, piece: bytes, *, last: bool = False) -> bytes:
         """Consume `piece`; returns the output that is complete, with `last` all of it."""
-        text, made, at = self._waiting + piece, [], 0
+        text, parts, at = self._waiting + piece, [], 0
         while at < len(text):
             end = self._passed(text, at)
-            made.append(text[at:end])
-            found = _TEXT.match(text, end)
-            if found is None or (not found[3] and not last and found.end() == len(text)):
+            parts.append(text[at:end])
+            match = _TEXT.match(text, end)
+            if match is None or (not match[3] and not last and match.end() == len(text)):
                 at = end
                 break
-            at, string = self._string(found, text)
-            made.append(string)
+            at, string = self._string(match, text)
+            parts.append(string)
         self._waiting = text[at:]
         if last and self._waiting:  # the end of a trace truncated within a string
-            made.append(b'"' if self._gone else b'"' + _raw(self._texts.free(_text(self._waiting[1:]))))
+            parts.append(b'"' if self._gone else b'"' + _raw(self._texts.free(_text(self._waiting[1:]))))
         self._before = (self._before + text[:at])[-_LOOK_BACK:]
-        done = b"".join(made)
+        done = b"".join(parts)
         low = done.lower()
         return _TEXT.sub(self._without_names, done) if any(start in low for start in self._starts) else done
 
@@ -239,18 +239,18 @@ class Trace:
         run = _HARMLESS.match(text, at)
         return run.end() if run else at
 
-    def _string(self, found: re.Match[bytes], text: bytes) -> tuple[int, bytes]:
+    def _string(self, match: re.Match[bytes], text: bytes) -> tuple[int, bytes]:
         """Redacts a key or a text: its end, and what it becomes. Texts of the value of an unknown key are removed."""
-        if found[3] == b":" and (self._depth or not self._gone):
-            if found[1] not in _KNOWN and not self._gone:
-                self._gone = GONE.get(_decoded(found[1]), _UNKNOWN)
-            return found.end(), _quoted(self._texts.free, found[1]) + found[2] + b":"
-        after = found.end() - len(found[3])
+        if match[3] == b":" and (self._depth or not self._gone):
+            if match[1] not in _KNOWN and not self._gone:
+                self._gone = GONE.get(_decoded(match[1]), _UNKNOWN)
+            return match.end(), _quoted(self._texts.free, match[1]) + match[2] + b":"
+        after = match.end() - len(match[3])
         if not self._gone:
-            return after, _quoted(self._rule(text, found.start()), found[1]) + found[2]
-        self._texts.removed.add(self._gone, bool(found[1]))
+            return after, _quoted(self._rule(text, match.start()), match[1]) + match[2]
+        self._texts.removed.add(self._gone, bool(match[1]))
         self._gone = self._gone if self._depth else ""
-        return after, b'""' + found[2]
+        return after, b'""' + match[2]
 
     def _rule(self, text: bytes, at: int) -> Callable[[str], str]:
         """The redaction rule for the text at `at`, by its key."""
@@ -260,18 +260,18 @@ class Trace:
             return self._texts.path
         return self._texts.name if name in NAMES else self._texts.free
 
-    def _without_names(self, found: re.Match[bytes]) -> bytes:
+    def _without_names(self, match: re.Match[bytes]) -> bytes:
         """A string of what is done without names and tokens that contain no suspicious character."""
-        if found[3] == b":" and found[1] in _KNOWN:
-            return found[0]
-        return _quoted(self._texts.names_and_secrets, found[1]) + found[2] + found[3]
+        if match[3] == b":" and match[1] in _KNOWN:
+            return match[0]
+        return _quoted(self._texts.names_and_secrets, match[1]) + match[2] + match[3]
 
 
 def _quoted(rule: Callable[[str], str], raw: bytes) -> bytes:
     """Redacts a string literal; returned byte for byte if unchanged."""
     text = _decoded(raw)
-    made = rule(text)
-    return b'"' + raw + b'"' if made == text else _raw(json.dumps(made, ensure_ascii=False))
+    redacted = rule(text)
+    return b'"' + raw + b'"' if redacted == text else _raw(json.dumps(redacted, ensure_ascii=False))
 
 
 def _decoded(raw: bytes) -> str:
@@ -438,8 +438,8 @@ def _lines(path: Path) -> dict[str, Any]:
             "files": [*map(str, content["files"])],
             "places": [(int(file), int(line), str(name), str(text)) for file, line, name, text in content["places"]],
             "threads": [
-                {"id": int(one["id"]), "lines": numbers(one["lines"]), "loops": numbers(one["loops"])}
-                for one in content["threads"]
+                {"id": int(thread["id"]), "lines": numbers(thread["lines"]), "loops": numbers(thread["loops"])}
+                for thread in content["threads"]
             ],
         }
     except _WRONG as error:

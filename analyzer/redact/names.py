@@ -262,13 +262,13 @@ def values(text: str, *, prose: bool = True) -> list[tuple[int, int]]:
     """
     if _HINT.search(text) is None:
         return []
-    spans = [found.span() for found in _PEM.finditer(text)]
-    spans += [found.span("value") for found in _ELEMENT.finditer(text) if is_secret(found["name"])]
+    spans = [match.span() for match in _PEM.finditer(text)]
+    spans += [match.span("value") for match in _ELEMENT.finditer(text) if is_secret(match["name"])]
     if "-u" in text or "-U" in text:
-        spans += [found.span("value") for found in _USER.finditer(text)]
+        spans += [match.span("value") for match in _USER.finditer(text)]
     at = 0
-    while found := _NAME.search(text, at):
-        span, at = _value_after(text, found, prose=prose), found.end()
+    while match := _NAME.search(text, at):
+        span, at = _value_after(text, match, prose=prose), match.end()
         if span is not None:
             spans.append(span)
             at = max(span[1], at)
@@ -316,11 +316,11 @@ def _header(text: str, name: re.Match[str], at: int) -> tuple[int, int] | None:
     if quote in ("'", '"') and name.end() < len(text) and text[name.end()] in "\"'\\":  # "Authorization": "…"
         quoted = _VALUE.match(text, at)
         return _bare(quoted) if quoted else None
-    found = _HEADER_VALUE.match(text, at, end if end >= 0 else len(text))
-    if found is None:
+    match = _HEADER_VALUE.match(text, at, end if end >= 0 else len(text))
+    if match is None:
         return None
-    begin = found.start("value") if found["scheme"] else at
-    return begin, max(begin, begin + len(text[begin : found.end()].rstrip("\\\"'")))
+    begin = match.start("value") if match["scheme"] else at
+    return begin, max(begin, begin + len(text[begin : match.end()].rstrip("\\\"'")))
 
 
 def _bare(value: re.Match[str]) -> tuple[int, int]:

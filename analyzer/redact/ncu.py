@@ -64,18 +64,18 @@ def learn(path: Path, names: Names) -> None:
             names.host(text)
         elif place in _FIELDS["folders"]:
             names.folder(re.split(r"[\\/](?!.*[\\/])", text)[0])
-    for found in _PATH_ANYWHERE.findall(data):
-        names.text(found.decode(errors="replace"))
+    for raw in _PATH_ANYWHERE.findall(data):
+        names.text(raw.decode(errors="replace"))
 
 
 def copy(path: Path, target: Path, texts: Texts) -> None:
     """Write the redacted copy of the report at `path`, of its length, to `target`."""
     data = path.read_bytes()
-    made = bytearray(data)
+    masked = bytearray(data)
     mask = _Mask(texts)
     for place, begin, end in _followed(path, data):
-        made[begin:end] = mask.leaf(place, data[begin:end])
-    target.write_bytes(mask.over(mask.anywhere, bytes(made)))
+        masked[begin:end] = mask.leaf(place, data[begin:end])
+    target.write_bytes(mask.over(mask.anywhere, bytes(masked)))
 
 
 class _Mask:
@@ -96,26 +96,26 @@ class _Mask:
             return self._filled("host names and addresses", value)
         if _text_of(value) is None:
             return value
-        made = bytearray(value)
+        masked = bytearray(value)
         for begin, end in values(value.decode("latin-1")):
-            made[begin:end] = self._filled("secrets", value[begin:end])
-        return self.over(self._rules, bytes(made))
+            masked[begin:end] = self._filled("secrets", value[begin:end])
+        return self.over(self._rules, bytes(masked))
 
     def over(self, rules: list[tuple[str, re.Pattern[bytes]]], data: bytes) -> bytes:
         """Overwrites what the rules find: of a path its folders."""
         for what, pattern in rules:
-            made = bytearray(data)
-            for found in pattern.finditer(data):
-                begin, end = found.span("folders" if "folders" in pattern.groupindex else 0)
-                made[begin:end] = self._filled(what, data[begin:end])
-            data = bytes(made)
+            masked = bytearray(data)
+            for match in pattern.finditer(data):
+                begin, end = match.span("folders" if "folders" in pattern.groupindex else 0)
+                masked[begin:end] = self._filled(what, data[begin:end])
+            data = bytes(masked)
         return data
 
     def _filled(self, what: str, value: bytes) -> bytes:
         """A filler of the same length; folder separators and line ends stay."""
-        made = re.sub(rb"[^/\\\n]", b"_", value)
-        self._removed.add(what, made != value)
-        return made
+        filler = re.sub(rb"[^/\\\n]", b"_", value)
+        self._removed.add(what, filler != value)
+        return filler
 
 
 def _of_bytes(rules: Iterable[Rule]) -> list[tuple[str, re.Pattern[bytes]]]:
@@ -132,9 +132,9 @@ def _followed(path: Path, data: bytes) -> Iterator[tuple[tuple[int, ...], int, i
                     raise ValueError  # noqa: TRY301 - it would be overwritten as a text, and may be a message
                 yield place, at, after
     except (ValueError, IndexError) as error:
-        found = "an Nsight Compute report that is not built as those known here"
+        problem = "an Nsight Compute report that is not built as those known here"
         remedy = "Share its pages instead: `ncu --import REPORT --csv --page raw`."
-        raise RedactError.of(path, found, remedy) from error
+        raise RedactError.of(path, problem, remedy) from error
 
 
 def _parts(data: bytes) -> Iterator[tuple[int, int, int]]:

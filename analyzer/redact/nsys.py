@@ -166,11 +166,11 @@ class _Copy:
 
         Unknown columns are counted as removed.
         """
-        known = _COLUMNS | _TEXTS.get(name, {}).keys()
+        names = _COLUMNS | _TEXTS.get(name, {}).keys()
         for column in self.columns[name]:
-            if column.name not in known:
+            if column.name not in names:
                 self._texts.removed.add(f"column {name}.{self._texts.free(column.name)}, which is not known")
-        columns = [column for column in self.columns[name] if column.name in known]
+        columns = [column for column in self.columns[name] if column.name in names]
         keys = sorted((column for column in columns if column.key), key=lambda column: column.key)
         parts = [column.declared for column in columns]
         if len(keys) > 1:
@@ -179,9 +179,9 @@ class _Copy:
         return columns
 
     def _insert(self, name: str, rows: Rows, columns: list[Column]) -> None:
-        made = {quoted(column.name): self._expression(name, column) for column in columns}
+        expressions = {quoted(column.name): self._expression(name, column) for column in columns}
         if rows == "all" and not any(column.is_row_id for column in columns):  # a gap in row ids is a row lost by nsys
-            made = {"rowid": "rowid", **made}
+            expressions = {"rowid": "rowid", **expressions}
         source, where = f"source.{quoted(name)}", "TRUE"
         if rows == "profiled":
             where = self._profiled(columns)
@@ -194,10 +194,10 @@ class _Copy:
             if column.name in _IDENTIFIERS:
                 kept = self._stack_expression(name, column.name) or "NULL"
                 what = "payloads of ranges" if column.name == "binaryData" else "ids and addresses of GPUs"
-                is_told = f"coalesce({quoted(column.name)}, '') NOT IN ('', 0)"
-                self._texts.removed.add(what, self._number(f"{source} WHERE {is_told} AND ({kept}) IS NULL"))
+                is_set = f"coalesce({quoted(column.name)}, '') NOT IN ('', 0)"
+                self._texts.removed.add(what, self._number(f"{source} WHERE {is_set} AND ({kept}) IS NULL"))
         self._database.execute(
-            f"INSERT INTO main.{quoted(name)} ({', '.join(made)}) SELECT {', '.join(made.values())} "
+            f"INSERT INTO main.{quoted(name)} ({', '.join(expressions)}) SELECT {', '.join(expressions.values())} "
             f"FROM {source} WHERE {where} ORDER BY rowid"
         )
 
@@ -245,14 +245,14 @@ class _Copy:
     def _redacted(self, how: How, value: bytes | None) -> bytes | None:
         if value is None:
             return None
-        made: str = getattr(self._texts, how)(value.decode("utf-8", "surrogateescape"))
-        return made.encode("utf-8", "surrogateescape")
+        text: str = getattr(self._texts, how)(value.decode("utf-8", "surrogateescape"))
+        return text.encode("utf-8", "surrogateescape")
 
     def _copy_settings(self, table: str, columns: list[Column]) -> None:
         """Copy the allowlisted rows of a table of settings."""
         removed, option, is_message = self._texts.removed, "", table == "DIAGNOSTIC_EVENT"
         listed = ", ".join(quoted(column.name) for column in columns)
-        marks = ", ".join("CAST(? AS TEXT)" if one.name in _TEXTS[table] else "?" for one in columns)
+        marks = ", ".join("CAST(? AS TEXT)" if column.name in _TEXTS[table] else "?" for column in columns)
         insert = f"INSERT INTO main.{quoted(table)} ({listed}) VALUES ({marks})"
         for row in self._database.execute(f"SELECT {listed} FROM source.{quoted(table)} ORDER BY rowid").fetchall():
             values = {column.name: value for column, value in zip(columns, row, strict=True)}
@@ -314,8 +314,8 @@ def _learn_table(database: sqlite3.Connection, table: str, names: Names) -> None
     """Collect identifying names into `names`: of a _SPEAKING table from all texts, of another from those that stay."""
     have = {column.name for column in _columns_of(database, table)}
     stay = _TEXTS.get(table, {}) if table in _ROWS else {}
-    wanted = _SPOKEN if table in _SPEAKING else [name for name, how in stay.items() if how not in ("blank", "counters")]
-    columns, option = [name for name in wanted if name in have], ""
+    fields = _SPOKEN if table in _SPEAKING else [name for name, how in stay.items() if how not in ("blank", "counters")]
+    columns, option = [name for name in fields if name in have], ""
     sql = f"SELECT {', '.join(map(quoted, columns))} FROM source.{quoted(table)}"
     for row in database.execute(sql) if columns else ():
         texts = [str(value or "") for value in row]

@@ -152,16 +152,16 @@ def _remembered(rule: Callable[[Texts, str], str]) -> Callable[[Texts, str], str
 
     @functools.wraps(rule)
     def redacted(texts: Texts, text: str) -> str:
-        made = texts.remembered.get((rule, text))
-        if made is None:
+        result = texts.remembered.get((rule, text))
+        if result is None:
             texts.counts = Counter()
-            made = text if text in texts.names.keep else rule(texts, text), texts.counts
+            result = text if text in texts.names.keep else rule(texts, text), texts.counts
             if len(texts.remembered) >= _REMEMBERED:
                 texts.remembered.clear()
-            texts.remembered[rule, text] = made
-        if made[1]:
-            texts.removed.counts.update(made[1])
-        return made[0]
+            texts.remembered[rule, text] = result
+        if result[1]:
+            texts.removed.counts.update(result[1])
+        return result[0]
 
     return redacted
 
@@ -177,7 +177,7 @@ class Texts:
         self._roots = ROOTS | {folder.split("/")[1] for folder in names.folders if folder.startswith("/")}
         odd = (folder for folder in names.folders if not _PLAIN_FOLDER.fullmatch(folder))
         self._folders = rule_of(
-            "paths", odd, (_NOT_IN_PATH, _FURTHER_FOLDERS), lambda found: "" if found[0][-1:] in "\\/" else "[folder]"
+            "paths", odd, (_NOT_IN_PATH, _FURTHER_FOLDERS), lambda match: "" if match[0][-1:] in "\\/" else "[folder]"
         )
         self._named = rules_of(names)
 
@@ -202,8 +202,8 @@ class Texts:
 
         That it is of the system, of CUDA, or of an installed package tells whose code it is; of torch the file stays.
         """
-        found = next(filter(None, (kind.search(text) for kind in _KINDS_OF_FOLDERS)), None)
-        return self._shortened(text, found["kind"] if found and text not in self.names.folders else "")
+        match = next(filter(None, (kind.search(text) for kind in _KINDS_OF_FOLDERS)), None)
+        return self._shortened(text, match["kind"] if match and text not in self.names.folders else "")
 
     def counters(self, text: str) -> str:
         """Reduces the JSON text of a generic event to the sampled counters of a GPU, whole numbers by their names."""
@@ -251,14 +251,14 @@ class Texts:
         """Redacts a path to its last component, below a `kind` of folder if any."""
         text = text if kind else self._without_secrets(text, prose=False)
         parts = [part for part in _SEPARATORS.split(text) if part]
-        made = parts[-1] if parts and _SEPARATORS.search(text) else text
+        short = parts[-1] if parts and _SEPARATORS.search(text) else text
         if kind:
-            made = f"{kind}/{_SEPARATORS.split(text)[-1]}"
+            short = f"{kind}/{_SEPARATORS.split(text)[-1]}"
         elif text in self.names.folders:
-            made = "[folder]"
-        if made != text:
+            short = "[folder]"
+        if short != text:
             self.counts["paths"] += 1
-        return self._identified(made)
+        return self._identified(short)
 
     def _identified(self, text: str) -> str:
         return self._subs((*ADDRESSES, *self._named) if _ADDRESS_HINT.search(text) else self._named, text)
@@ -267,34 +267,34 @@ class Texts:
         """Replaces what each rule finds, one after the other, and counts it."""
         for what, pattern, instead in rules:
 
-            def replaced(found: re.Match[str], what: str = what, instead: _Instead = instead) -> str:
-                made = found.expand(instead) if isinstance(instead, str) else instead(found)
-                if made != found[0]:
+            def replaced(match: re.Match[str], what: str = what, instead: _Instead = instead) -> str:
+                replacement = match.expand(instead) if isinstance(instead, str) else instead(match)
+                if replacement != match[0]:
                     self.counts[what] += 1
-                return made
+                return replacement
 
             text = pattern.sub(replaced, text)
         return text
 
-    def _url(self, found: re.Match[str]) -> str:
-        whole = found[0]
+    def _url(self, match: re.Match[str]) -> str:
+        whole = match[0]
         if whole.lower().startswith("file:"):
             return re.sub(r"^file://[^/]*", "", whole, flags=re.IGNORECASE)
         return whole if _PUBLIC_URL.match(whole) and "@" not in whole else "[url]"
 
-    def _any_path(self, found: re.Match[str]) -> str:
-        return self._last(found) if found["lead"] or found["folders"] else found[0]
+    def _any_path(self, match: re.Match[str]) -> str:
+        return self._last(match) if match["lead"] or match["folders"] else match[0]
 
-    def _certain_path(self, found: re.Match[str]) -> str:
-        root = found["folders"].partition("/")[0]
-        certain = found["lead"] or root in self._roots or (found["folders"] and _FILE_NAME.search(found["last"] or ""))
-        return self._last(found) if certain else found[0]
+    def _certain_path(self, match: re.Match[str]) -> str:
+        root = match["folders"].partition("/")[0]
+        certain = match["lead"] or root in self._roots or (match["folders"] and _FILE_NAME.search(match["last"] or ""))
+        return self._last(match) if certain else match[0]
 
-    def _last(self, found: re.Match[str]) -> str:
-        if found[0].rstrip("\\/") in self.names.folders:
+    def _last(self, match: re.Match[str]) -> str:
+        if match[0].rstrip("\\/") in self.names.folders:
             return "[folder]"
-        parts = [part for part in _SEPARATORS.split(found["folders"] or "") if part]
-        return found["last"] or (parts[-1] if parts else found[0][-1:])
+        parts = [part for part in _SEPARATORS.split(match["folders"] or "") if part]
+        return match["last"] or (parts[-1] if parts else match[0][-1:])
 
 
 def rules_of(names: Names, *, at_least: int = 0) -> list[Rule]:
