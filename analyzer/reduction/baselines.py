@@ -178,20 +178,20 @@ class Digest:
 
 def dumped(digests: Sequence[Digest]) -> bytes:
     """The file of a baseline: a zip archive of a JSON head and a Parquet file for each table of all digests."""
-    head = {"baseline": VERSION, "runs": [asdict(one.about) for one in digests]}
+    head = {"baseline": VERSION, "runs": [asdict(run.about) for run in digests]}
     files = {_HEAD: json.dumps(head, indent=1, ensure_ascii=False).encode(errors="backslashreplace")}
     for name, table in _STORED.items():
-        parts = [getattr(one, name).with_columns(run=pl.lit(at, dtype=pl.Int32)) for at, one in enumerate(digests)]
+        parts = [getattr(run, name).with_columns(run=pl.lit(at, dtype=pl.Int32)) for at, run in enumerate(digests)]
         frame = pl.concat([table.empty(), *parts])
         if frame.height:
             content = io.BytesIO()
             frame.write_parquet(content, compression="zstd", compression_level=19, statistics=False)
             files[f"{name}.parquet"] = content.getvalue()
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, file in files.items():  # without a time, so that equal runs make equal bytes
             archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), file)
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 def loaded(content: bytes, path: Path) -> list[Digest]:
@@ -215,13 +215,13 @@ def loaded(content: bytes, path: Path) -> list[Digest]:
         if isinstance(why, BadBaselineError):
             raise
         raise BadBaselineError.damaged(path, str(why).partition("\n")[0]) from None
-    found = [
+    digests = [
         Digest(about, **{name: frame.filter(pl.col("run") == number).drop("run") for name, frame in frames.items()})
         for number, about in enumerate(runs)
     ]
-    if not found or not all(map(_adds_up, found)):
+    if not digests or not all(map(_adds_up, digests)):
         raise BadBaselineError.damaged(path, "its buckets do not add up to the time of its runs")
-    return found
+    return digests
 
 
 def _adds_up(digest: Digest) -> bool:
@@ -230,16 +230,16 @@ def _adds_up(digest: Digest) -> bool:
     return digest.buckets["ns"].sum() == digest.about.ns and all(ns == digest.ns_in(bucket) for bucket, ns in busy)
 
 
-def _about(told: dict[str, object]) -> About:
+def _about(values: dict[str, object]) -> About:
     """The description of a run, each of its attributes of its type and in range."""
     types = get_type_hints(About)
-    wrong = {name for name in told.keys() | types.keys() if type(told.get(name)) is not types.get(name)}
+    wrong = {name for name in values.keys() | types.keys() if type(values.get(name)) is not types.get(name)}
     if wrong:
         raise ValueError(f"a run has no {', '.join(sorted(wrong))} of that type")
-    far = [name for name, value in told.items() if isinstance(value, int) and not 0 <= value <= _MOST]
+    far = [name for name, value in values.items() if isinstance(value, int) and not 0 <= value <= _MOST]
     if far:
         raise ValueError(f"the {far[0]} of a run is out of range")
-    about = About(**told)  # type: ignore[arg-type]  # checked above
+    about = About(**values)  # type: ignore[arg-type]  # checked above
     if about.turn and about.side not in SIDES:
         raise ValueError(f"a run has a turn of {about.side!r}")
     if about.iterations < 1:

@@ -135,8 +135,8 @@ def together(parts: Sequence[Reduction]) -> Reduction:
     shifted: dict[str, list[pl.DataFrame]] = {}
     for at, (begin, part) in enumerate(zip(begins, parts, strict=False)):
         for name, table in part.items():
-            own = {"reduction": pl.lit(at)} if name == "ranks" else {"member": pl.col("member") + begin}
-            shifted.setdefault(name, []).append(table.with_columns(**own))
+            columns = {"reduction": pl.lit(at)} if name == "ranks" else {"member": pl.col("member") + begin}
+            shifted.setdefault(name, []).append(table.with_columns(**columns))
     return {name: pl.concat(tables) for name, tables in shifted.items()}
 
 
@@ -171,23 +171,23 @@ def origin_of(path: Path) -> Origin:
     """
     try:
         place = Path(os.path.realpath(path))
-        files = sorted(one for one in place.rglob("*") if one.is_file()) if place.is_dir() else [place]
-        found = [(str(one.relative_to(place)), one.stat(), _ends(one)) for one in files]
+        files = sorted(file for file in place.rglob("*") if file.is_file()) if place.is_dir() else [place]
+        entries = [(str(file.relative_to(place)), file.stat(), _ends(file)) for file in files]
     except FileNotFoundError:
         raise ReportNotFoundError.at(path) from None
     except OSError as error:
         raise UnreadableReportError.of(path, error) from None
-    size = sum(stat.st_size for _, stat, _ in found)
-    changed = max((stat.st_mtime_ns for _, stat, _ in found), default=0)
-    told = [place.name, *(f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\0{ends}" for name, stat, ends in found)]
-    state = digest("\n".join([str(VERSION), *told]).encode("utf-8", "surrogateescape"))
+    size = sum(stat.st_size for _, stat, _ in entries)
+    changed = max((stat.st_mtime_ns for _, stat, _ in entries), default=0)
+    lines = [place.name, *(f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\0{ends}" for name, stat, ends in entries)]
+    state = digest("\n".join([str(VERSION), *lines]).encode("utf-8", "surrogateescape"))
     return Origin(str(place), socket.gethostname(), size, changed, state)
 
 
 def origin_of_address(address: str, size_bytes: int, mtime_ns: int, tag: str) -> Origin:
     """The state of a file on an object store, with the store's own `tag` of its content, where it has one."""
-    told = f"{VERSION}\n{address}\n{size_bytes}\n{mtime_ns}\n{tag}"
-    return Origin(address, "", size_bytes, mtime_ns, digest(told.encode()))
+    text = f"{VERSION}\n{address}\n{size_bytes}\n{mtime_ns}\n{tag}"
+    return Origin(address, "", size_bytes, mtime_ns, digest(text.encode()))
 
 
 def _ends(file: Path) -> str:
@@ -200,22 +200,22 @@ def _ends(file: Path) -> str:
 def packed(reduction: Reduction, origin: Origin) -> Packed:
     """The files of a reduction; tables without rows have none."""
     files: dict[str, bytes] = {}
-    told: dict[str, dict[str, int | str]] = {}
+    tables: dict[str, dict[str, int | str]] = {}
     for name, table in reduction.items():
         if table.is_empty():
             continue
-        made = io.BytesIO()
-        table.write_parquet(made, compression="zstd", statistics=False)
-        content = made.getvalue()
+        buffer = io.BytesIO()
+        table.write_parquet(buffer, compression="zstd", statistics=False)
+        content = buffer.getvalue()
         files[f"{name}.parquet"] = content
-        told[name] = {"rows": table.height, "bytes": len(content), "checksum": digest(content)}
+        tables[name] = {"rows": table.height, "bytes": len(content), "checksum": digest(content)}
     ranks = tuple(reduction["ranks"].get_column("rank"))
-    head = {"reduction": VERSION, "source": origin._asdict(), "ranks": ranks, "tables": told}
+    head = {"reduction": VERSION, "source": origin._asdict(), "ranks": ranks, "tables": tables}
     files[MANIFEST] = json.dumps(head, indent=1).encode()
     return Packed(origin, ranks, files)
 
 
-def write(made: Packed, out: Path) -> Path:
+def write(reduction: Packed, out: Path) -> Path:
     """Writes a reduction into a folder of its own in `out`, whole or not at all; removes what it supersedes.
 
     Raises OutputError if the system refuses it.
@@ -223,8 +223,8 @@ def write(made: Packed, out: Path) -> Path:
     try:
         out.mkdir(parents=True, exist_ok=True)
         with unfinished(out / _UNFINISHED, folder=True) as scratch:
-            place = _placed(made, scratch, out / made.origin.folder)
-        for old in _superseded(made, out):  # so that no reader sees half of it; another process may be quicker
+            place = _placed(reduction, scratch, out / reduction.origin.folder)
+        for old in _superseded(reduction, out):  # so that no reader sees half of it; another process may be quicker
             with unfinished(out / _UNFINISHED, folder=True) as gone, suppress(OSError):
                 old.rename(gone / "old")
     except OSError as error:
@@ -232,11 +232,11 @@ def write(made: Packed, out: Path) -> Path:
     return place
 
 
-def _placed(made: Packed, scratch: Path, target: Path) -> Path:
+def _placed(reduction: Packed, scratch: Path, target: Path) -> Path:
     """The `target` after the files were written beside it and moved there; a whole one of the same file stays."""
     new = scratch / "new"
     new.mkdir()
-    for name, content in made.files.items():
+    for name, content in reduction.files.items():
         (new / name).write_bytes(content)
     if os.path.lexists(target) and not is_whole(target):
         target.rename(scratch / "damaged")
@@ -248,19 +248,19 @@ def _placed(made: Packed, scratch: Path, target: Path) -> Path:
     return target
 
 
-def _superseded(made: Packed, out: Path) -> Iterator[Path]:
+def _superseded(new: Packed, out: Path) -> Iterator[Path]:
     """The reductions of earlier states of the same file.
 
     Files of one path on several machines are several files, unless their ranks are the same.
     """
-    place = made.origin.folder.removesuffix(SUFFIX).rpartition("-")[0].rpartition("-")[2]
+    place = new.origin.folder.removesuffix(SUFFIX).rpartition("-")[0].rpartition("-")[2]
     for folder in out.glob(f"*-{place}-*{SUFFIX}"):
-        if folder.name == made.origin.folder:
+        if folder.name == new.origin.folder:
             continue
         with suppress(BadReductionError, OSError, KeyError, TypeError):
             head = json.loads(_bytes(folder, MANIFEST, _LARGEST_MANIFEST_BYTES))
-            same = made.ranks == tuple(head["ranks"]) and None not in made.ranks
-            if head["source"]["path"] == made.origin.path and (same or head["source"]["host"] == made.origin.host):
+            same = new.ranks == tuple(head["ranks"]) and None not in new.ranks
+            if head["source"]["path"] == new.origin.path and (same or head["source"]["host"] == new.origin.host):
                 yield folder
 
 
@@ -279,7 +279,7 @@ def reductions_at(path: Path) -> list[Path]:
     if not os.path.isdir(path):  # noqa: PTH112 - never raises
         return []
     try:
-        return sorted(one for one in path.iterdir() if not one.name.startswith(".") and is_reduction(one))
+        return sorted(folder for folder in path.iterdir() if not folder.name.startswith(".") and is_reduction(folder))
     except OSError as error:
         raise UnreadableReportError.of(path, error) from None
 
