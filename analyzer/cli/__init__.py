@@ -151,13 +151,13 @@ def _completer(choices: Callable[[click.Context, str], Choices]) -> Completer:
         from click.shell_completion import CompletionItem  # noqa: PLC0415 - only where a shell asks
 
         try:
-            found = [(value, about) for value, about in choices(ctx, incomplete) if value.startswith(incomplete)]
+            matches = [(value, about) for value, about in choices(ctx, incomplete) if value.startswith(incomplete)]
         except Exception:  # noqa: BLE001 - a traceback in the middle of a line that is being typed helps nobody
             return []
         # bash inserts a value as it is, the other shells quote it themselves
         if os.environ.get("_KANALYZE_COMPLETE", "").startswith("bash"):
-            found = [(shlex.quote(value) if re.search(r"\s", value) else value, about) for value, about in found]
-        return [CompletionItem(value, help=about or None) for value, about in found]
+            matches = [(shlex.quote(value) if re.search(r"\s", value) else value, about) for value, about in matches]
+        return [CompletionItem(value, help=about or None) for value, about in matches]
 
     return complete
 
@@ -320,13 +320,13 @@ class _Argument(click.Argument):
     def consume_value(self, ctx: click.Context, opts: Any) -> Any:  # noqa: ANN401 - click's
         """The value on the command line, once the report is where the command has it."""
         names = [param.name or "" for param in ctx.command.params if isinstance(param, click.Argument)]
-        given = [opts.get(name) for name in names]
-        words = [word for one in given for word in (one if isinstance(one, tuple) else (one,)) if isinstance(word, str)]
+        args = [opts.get(name) for name in names]
+        words = [word for one in args for word in (one if isinstance(one, tuple) else (one,)) if isinstance(word, str)]
         if len(words) > 1 < len(names) and not {"report", "reports"}.isdisjoint(names):
             meant, other = (-1, 0) if names[0].startswith("report") else (0, -1)
             if _is_path(words[meant], names[meant]) and not _is_path(words[other], names[meant]):
                 opts[names[meant]] = words.pop(other)
-                opts[names[other]] = tuple(words) if isinstance(given[other], tuple) else words[0]
+                opts[names[other]] = tuple(words) if isinstance(args[other], tuple) else words[0]
         return super().consume_value(ctx, opts)
 
 
@@ -360,8 +360,8 @@ def top(text: str = "Rows in each table of the page.") -> click.Option:
 def answering(name: str, text: str, answer: Callable[[], str]) -> click.Option:
     """An option in place of all others: it prints its answer, and that is all."""
 
-    def print_answer(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001 - click's signature
-        if wanted and not ctx.resilient_parsing:
+    def print_answer(ctx: click.Context, _: click.Parameter, is_on: bool) -> None:  # noqa: FBT001 - click's signature
+        if is_on and not ctx.resilient_parsing:
             emit(answer())
             ctx.exit()
 
@@ -412,8 +412,8 @@ def command(*params: click.Parameter, small: bool = True) -> Callable[[Callable[
         @wraps(run)
         def work(**options: Any) -> object:  # noqa: ANN401 - each has its own type
             for name, kind in (("where", Where), ("to", Out)):
-                if given := {field: options.pop(field) for field in kind._fields if field in options}:
-                    options[name] = kind(**given)
+                if values := {field: options.pop(field) for field in kind._fields if field in options}:
+                    options[name] = kind(**values)
             reports = options.get("reports", [options["report"]] if "report" in options else None)
             return run(**options) if reports is None or not small else _worked_on(reports, lambda: run(**options))
 
@@ -472,18 +472,18 @@ def main() -> None:
         _print_error(error)
         sys.exit(error.exit_status)
     except click.ClickException as error:
-        said = io.StringIO()
-        error.show(said)
-        print_message(outlets.lines(said.getvalue().rstrip("\n").expandtabs(2)))
+        buffer = io.StringIO()
+        error.show(buffer)
+        print_message(outlets.lines(buffer.getvalue().rstrip("\n").expandtabs(2)))
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         print_message("Aborted!")
         sys.exit(130)  # as of any program that Ctrl-C ends
     except BaseException as error:
-        if not (told := OutOfMemoryError.anywhere() if _process.refused(error) else _process.unwritten(error)):
+        if not (our_error := OutOfMemoryError.anywhere() if _process.refused(error) else _process.unwritten(error)):
             raise
-        _print_error(told)
-        sys.exit(told.exit_status)
+        _print_error(our_error)
+        sys.exit(our_error.exit_status)
 
 
 def _print_error(error: KanalyzeError) -> None:

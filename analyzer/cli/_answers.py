@@ -108,7 +108,7 @@ def opened_parts(report: Path, where: Where, *, counters: bool = False) -> dict[
 
 def per_window(reports: Sequence[Report], where: Where, make: Callable[[Where], T]) -> dict[str | None, T]:
     """Results of `make` for each window that the user asked for, of what is of several reports; as :func:`parts_of`."""
-    timed = next((one for one in reports if not one.meta.timeless), None)
+    timed = next((report for report in reports if not report.meta.timeless), None)
     if where.window is None or timed is None or not where.several:
         return {None: make(where)}
     windows = timed.narrow(**(where.part | {"window": None})).windows(where.window)
@@ -164,24 +164,24 @@ def opened_together(reports: Sequence[Path], where: Where, *, runs: bool = True)
     With `runs` of a nsys pass that ran several times each of its runs.
     """
     how: dict[str, Any] = {"cache": not where.no_cache, "runs": runs, "left_out": print_left_out}
-    every = captures.every_report
-    found = [closed_at_end(one) for path in different(reports) for one in every(path, progress_shown(), **how)]
+    read = captures.every_report
+    opened = [closed_at_end(report) for path in different(reports) for report in read(path, progress_shown(), **how)]
     if where.capture is None:
-        return found
-    timed = [one for one in found if not one.meta.timeless]
+        return opened
+    timed = [report for report in opened if not report.meta.timeless]
     if len(timed) == 1:
         timed = [_captures.with_captures(timed[0], _capture_of(where, where.capture))]
     else:
-        timed = [_named(one, where) for one in timed]
-    return [*timed, *(one for one in found if one.meta.timeless)]
+        timed = [_named(report, where) for report in timed]
+    return [*timed, *(report for report in opened if report.meta.timeless)]
 
 
 def without_captures(reports: Sequence[Report]) -> Sequence[Report]:
     """Of two reports of which one has the captures of the other's CUDA graphs, that other one with them; else all."""
-    for one, other in permutations(reports) if len(reports) == _TWO else ():
-        if one.meta.rank == other.meta.rank and _captures.lacks_captures(one):
+    for report, other in permutations(reports) if len(reports) == _TWO else ():
+        if report.meta.rank == other.meta.rank and _captures.lacks_captures(report):
             with suppress(KanalyzeError):
-                return [_captures.with_captures(one, other)]
+                return [_captures.with_captures(report, other)]
     return reports
 
 
@@ -243,12 +243,12 @@ def print_doubts(*, everything: bool | None = None) -> None:
     With `everything`, which is usual for small reports, checks the whole report; else what the command read of it,
     since reading the rest may take long.
     """
-    told = session()
-    everything = told.everything if everything is None else everything
-    while told.undoubted:
-        report = told.undoubted.pop(0)
+    current = session()
+    everything = current.everything if everything is None else everything
+    while current.undoubted:
+        report = current.undoubted.pop(0)
         file = _file(report)
-        if file in told.doubted:
+        if file in current.doubted:
             continue
         try:
             line = doubt_line(file, _doubts.doubts(report, everything=everything))
@@ -256,7 +256,7 @@ def print_doubts(*, everything: bool | None = None) -> None:
             line = f"not all of it can be read: {error} See `{command(file)}`"
         if line:
             print_message(f"kanalyze: {outlets.line(line)}")
-        told.doubted.add(file)
+        current.doubted.add(file)
 
 
 def _file(report: Report) -> str:
@@ -264,8 +264,8 @@ def _file(report: Report) -> str:
     path = report.meta.path
     if not report.meta.timeless or not os.path.isdir(path):  # noqa: PTH112 - never raises
         return str(path)
-    found = captures.ways(path) if read_capture.accepts(path, b"") else []
-    return str(next((way.file for way in found if way.recorder.counts), path))
+    ways = captures.ways(path) if read_capture.accepts(path, b"") else []
+    return str(next((way.file for way in ways if way.recorder.counts), path))
 
 
 def doubt_line(file: str, doubts: pl.DataFrame) -> str:
@@ -326,7 +326,7 @@ def of_each(
     Paths that were found in a folder are left out with a word where they fail, others where the error is `tolerated`;
     with `lacking` that is told of these in place of the word.
     """
-    found_in_folder, failed = session().found, session().failed
+    in_folders, failed = session().found, session().failed
     results: list[T] = []
     missing: dict[Path, KanalyzeError] = {}
     for path in paths:
@@ -336,7 +336,7 @@ def of_each(
             results.append(work(path))
         except KanalyzeError as error:
             bearable = len(paths) > 1 and isinstance(error, tolerated)
-            if path not in found_in_folder and not bearable:
+            if path not in in_folders and not bearable:
                 raise
             (missing if bearable else failed)[path] = error  # what lacks one table may give the next
             if bearable and lacking:
@@ -445,20 +445,20 @@ def rows_of(
         raise click.UsageError(f"--without-profiler is for tables of one report, and {table} is of several.")
     if declared.sides:
         asked = request(where)._replace(left_out=None)
-        found = sides.comparisons(*sides.given(reports), asked, several=where.several)
-        return frame.joined({name: one.table(table) for name, one in found.items()})
+        comparisons = sides.comparisons(*sides.given(reports), asked, several=where.several)
+        return frame.joined({name: comparison.table(table) for name, comparison in comparisons.items()})
     if declared.job:
         return jobs.job(reports, request(where)).table(table)
     if of_ranks:
         return jobs.path_of_ranks(reports, request(where))
     if declared.together:
-        every = _held().once(("together",), lambda: opened_together(reports, where))
-        base, *others = every
+        opened = _held().once(("together",), lambda: opened_together(reports, where))
+        base, *others = opened
 
         def of_window(at: Where) -> pl.DataFrame:
             return catalog.make(base, table, *others, **keywords, **at.part)
 
-        return frame.joined(per_window(every, where, of_window))
+        return frame.joined(per_window(opened, where, of_window))
 
     def make(report: Report) -> pl.DataFrame:
         if first is not None:

@@ -240,8 +240,8 @@ def _refuse_file_of(inputs: Sequence[Path | str], output: Path | str) -> None:
 def _identity(path: Path | str) -> tuple[int, int] | None:
     """What all names of a file or folder have in common; None where there is none, or it cannot be looked at."""
     with suppress(OSError, ValueError):
-        found = os.stat(path)  # noqa: PTH116 - Path.stat of some versions raises what is no OSError
-        return found.st_dev, found.st_ino
+        status = os.stat(path)  # noqa: PTH116 - Path.stat of some versions raises what is no OSError
+        return status.st_dev, status.st_ino
     return None
 
 
@@ -289,9 +289,9 @@ def emit_folder(output: Path) -> Iterator[Path]:
         if output.exists() and not (output.is_dir() and not any(output.iterdir())):
             raise OutputError.exists(output)
         target = Path(os.path.realpath(output))
-        with unfinished(target, folder=True) as made:
-            yield made
-            made.replace(target)
+        with unfinished(target, folder=True) as folder:
+            yield folder
+            folder.replace(target)
     except OSError as error:
         raise OutputError.because(output, error.strerror or str(error)) from error
 
@@ -411,8 +411,8 @@ def _estimates(argument: str) -> list[int]:
 def _free_bytes() -> Iterable[int]:
     """Free memory of the machine and of each control group around this process, in bytes."""
     with suppress(OSError, ValueError, IndexError):
-        told = dict(line.split(":") for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
-        yield sum(int(told[name].split()[0]) << 10 for name in ("MemAvailable", "SwapFree") if name in told)
+        meminfo = dict(line.split(":") for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
+        yield sum(int(meminfo[name].split()[0]) << 10 for name in ("MemAvailable", "SwapFree") if name in meminfo)
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
             _, kinds, path = line.split(":", 2)
@@ -440,13 +440,13 @@ def in_own_process(work: Callable[[], int], print_error: Callable[[KanalyzeError
     """The exit status of `work`, done in a child of this process; 2, and a printed error, if it gets no memory."""
     import tempfile  # noqa: PLC0415 - imports as much as the rest of the command line, where memory is tight only
 
-    with tempfile.TemporaryFile() as said, mmap(-1, _NOTES_BYTES) as notes:
+    with tempfile.TemporaryFile() as log, mmap(-1, _NOTES_BYTES) as notes:
         parent, child = os.getpid(), os.fork()
         if not child:
             end_with(parent)
             _notes.append(notes)
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # it interrupts the process that gets no thread
-            _redirect_stderr(said.fileno())
+            _redirect_stderr(log.fileno())
             limited = bool(limits_of_process())
             if limited:  # what a thread, or cleaning up, lacks memory for is no news
                 threading.excepthook = lambda _: None
@@ -460,8 +460,8 @@ def in_own_process(work: Callable[[], int], print_error: Callable[[KanalyzeError
             notes[: len(_BY_ITSELF)] = _BY_ITSELF
             os._exit(status)
         status = _awaited(child)
-        said.seek(0)
-        words = said.read(1 << 20)
+        log.seek(0)
+        words = log.read(1 << 20)
         reasons = json.loads(notes[:].rstrip(b"\0") or b"{}")
     if status >= 0 and reasons is None:
         if status != OutOfMemoryError.exit_status or not any(
@@ -495,13 +495,13 @@ def apart() -> bool:
     return bool(_notes)
 
 
-def _redirect_stderr(said: int) -> None:
+def _redirect_stderr(descriptor: int) -> None:
     """Redirects what libraries write to standard error into a file; Python still writes to standard error."""
     if sys.stderr is not None:
         sys.stderr.flush()
         stderr = os.dup(2)
         sys.stderr = os.fdopen(stderr, "w", encoding=sys.stderr.encoding, errors="backslashreplace", buffering=1)
-    os.dup2(said, 2)
+    os.dup2(descriptor, 2)
 
 
 def _pass_on(words: bytes) -> None:
@@ -546,8 +546,8 @@ def _all_wait(process: int) -> bool:
 
 def _is_full(process: int, limits: Mapping[str, int]) -> bool:
     """Whether a process has no room left for Python's next request; False if unknown."""
-    taken = taken_bytes(process)
-    return any(limits[name] - taken[name] < _ARENA_BYTES for name in limits.keys() & taken.keys())
+    used_bytes = taken_bytes(process)
+    return any(limits[name] - used_bytes[name] < _ARENA_BYTES for name in limits.keys() & used_bytes.keys())
 
 
 def taken_bytes(process: int | str = "self") -> dict[str, int]:

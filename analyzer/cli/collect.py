@@ -52,10 +52,10 @@ _TYPES: Final[dict[str, Any]] = {"SECONDS": float, "N": int, "K": int, "DIR": _P
 
 def _option(option: Field[Any]) -> click.Option:
     """The option of the command line that fills an attribute of kanalyze.collectors.Options."""
-    told, metavar, default = option.metadata, option.metadata["metavar"], option.default
+    metadata, metavar, default = option.metadata, option.metadata["metavar"], option.default
     return cli.option(
-        f"{told['names']} {option.name}",
-        told["text"],
+        f"{metadata['names']} {option.name}",
+        metadata["text"],
         metavar,
         default=default,
         type=click.Choice(["base", "none"]) if option.name == "clock_control" else _TYPES.get(metavar),
@@ -91,7 +91,7 @@ class _Collect(click.Command):
 
     def _all_ours(self, ctx: click.Context, words: list[str]) -> bool:
         """Whether the words are options of this command, with their values, and nothing else."""
-        options = click.Command(self.name, params=[one for one in self.params if isinstance(one, click.Option)])
+        options = click.Command(self.name, params=[param for param in self.params if isinstance(param, click.Option)])
         try:
             return not options.make_parser(ctx).parse_args(list(words))[1]
         except click.UsageError:
@@ -123,7 +123,7 @@ def collect(  # noqa: PLR0913 - a click command has a parameter per option
     module: bool,
     against: str | None,
     dry_run: bool,
-    **given: Any,  # noqa: ANN401 - each has its own type
+    **values: Any,  # noqa: ANN401 - each has its own type
 ) -> None:
     """Profile WORKLOAD, a .cu file, Python script, executable or name from `kanalyze collect --list`.
 
@@ -138,7 +138,7 @@ def collect(  # noqa: PLR0913 - a click command has a parameter per option
     if module:
         workload, args = shipped.MODULE, (workload, *args)
 
-    options = _options(given)
+    options = _options(values)
     if dry_run:
         run_dry = collectors.dry_run if against is None else partial(collectors.dry_run_against, other=against)
         emit("".join(f"{line}\n" for line in run_dry(workload, args=args, options=options)))
@@ -165,15 +165,15 @@ def _note_ours(ctx: click.Context, workload: str, args: Sequence[str]) -> None:
         print_message(f"Note: {passed}. Options of kanalyze stand before the program.")
 
 
-def _options(given: dict[str, Any]) -> Options:
+def _options(raw: dict[str, Any]) -> Options:
     """The options of the command line as those of the library."""
-    passes = given.pop("passes")
-    given["passes"] = tuple(name.strip() for name in passes.split(",")) if passes is not None else None
+    passes = raw.pop("passes")
+    raw["passes"] = tuple(name.strip() for name in passes.split(",")) if passes is not None else None
     try:
-        given["nvcc_flags"] = tuple(word for text in given["nvcc_flags"] for word in shlex.split(text))
+        raw["nvcc_flags"] = tuple(word for text in raw["nvcc_flags"] for word in shlex.split(text))
     except ValueError as error:
-        raise declared.BadOptionError.of("--nvcc", " ".join(given["nvcc_flags"]), "flags with closed quotes") from error
-    return collectors.Options(**given)
+        raise declared.BadOptionError.of("--nvcc", " ".join(raw["nvcc_flags"]), "flags with closed quotes") from error
+    return collectors.Options(**raw)
 
 
 def _draw_event(event: Event) -> None:
@@ -253,24 +253,24 @@ def _filled(head: str, rows: Sequence[str], margin: int) -> str:
     """Rows behind a head and a margin, each filled to the width of the terminal."""
     heads = (head, *("" for _ in rows))
     filled = (
-        textwrap.fill(outlets.line(row), width(), initial_indent=one.ljust(margin), subsequent_indent=" " * margin)
-        for one, row in zip(heads, rows, strict=False)
+        textwrap.fill(outlets.line(row), width(), initial_indent=start.ljust(margin), subsequent_indent=" " * margin)
+        for start, row in zip(heads, rows, strict=False)
     )
-    return "".join(f"{one}\n" for one in filled)
+    return "".join(f"{text}\n" for text in filled)
 
 
 def _list_references(name: str | None) -> None:
     """The reference workloads, each with what it teaches and its variants; of one its file and its description."""
     references = shipped.references()
     if name is None:
-        margin = max((len(one.name) for one in references), default=0) + 2
-        for one in references:
-            variants = [f"--variant {', '.join(one.variants)}"] if one.variants else []
-            emit(_filled(one.name, [one.teaches, *variants], margin))
+        margin = max((len(workload.name) for workload in references), default=0) + 2
+        for workload in references:
+            variants = [f"--variant {', '.join(workload.variants)}"] if workload.variants else []
+            emit(_filled(workload.name, [workload.teaches, *variants], margin))
         return
     reference = shipped.reference(name)
     if reference is None:
-        raise UnknownNameError.of("workload", name, [one.name for one in references])
+        raise UnknownNameError.of("workload", name, [workload.name for workload in references])
     emit(f"{reference.path}\n\n{reference.doc}\n")
 
 

@@ -87,10 +87,10 @@ def _write_tables(reports: Sequence[Path], where: Where, form: str, named: str |
                 (folder / file).unlink(missing_ok=True)
                 missing[table.name] = str(error)
                 continue
-            made = exports.Exported([table, *catalog.forms(table.name)], frame, opened.origins.get(table.name, ""))
+            exported = exports.Exported([table, *catalog.forms(table.name)], frame, opened.origins.get(table.name, ""))
             if rows is None:
-                exports.write_table(form, made, folder / file)
-            written[table.name] = exports.entry(made, file, frame.height if rows is None else rows)
+                exports.write_table(form, exported, folder / file)
+            written[table.name] = exports.entry(exported, file, frame.height if rows is None else rows)
         (folder / exports.CONTENTS).write_bytes(exports.contents([*map(str, reports)], written, missing))
     lines = [f"not of the first report: {', '.join(opened.origins)}."] if opened.origins else []
     if missing:
@@ -102,32 +102,32 @@ def _write_tables(reports: Sequence[Path], where: Where, form: str, named: str |
 
 def _write_trace(reports: Sequence[Path], where: Where, form: str, output: Path) -> None:
     """Writes all events of a report, or of the ranks of a job, as slices on tracks."""
-    found = _slices(reports, where)
+    trace = _slices(reports, where)
     if form == "perfetto":
-        _process.emit_file(lambda file: exports.write_perfetto(found, file), output)
+        _process.emit_file(lambda file: exports.write_perfetto(trace, file), output)
     else:
         name = Path(os.path.realpath(reports[0])).name
-        _process.emit_file(lambda file: exports.write_speedscope(found, file, name), output)
-    further = sum(track.lane > 0 for track in found.tracks)
+        _process.emit_file(lambda file: exports.write_speedscope(trace, file, name), output)
+    further = sum(track.lane > 0 for track in trace.tracks)
     overlaps = f", {further} of them for what overlaps" if further else ""
-    events = found.slices.height - found.slices.get_column("event_id").null_count()
-    written = f"{plural(events, 'event')} on {plural(len(found.tracks), 'track')}{overlaps}, in {output}."
+    events = trace.slices.height - trace.slices.get_column("event_id").null_count()
+    written = f"{plural(events, 'event')} on {plural(len(trace.tracks), 'track')}{overlaps}, in {output}."
     _process.print_message(outlets.line(f"kanalyze: {written}"))
 
 
 def _slices(reports: Sequence[Path], where: Where) -> slices.Slices:
-    if (given := len(_answers.expanded(reports))) == 1:
+    if (count := len(_answers.expanded(reports))) == 1:
         parts = _answers.opened_parts(reports[0], where)
         _refuse_several(parts, "a trace")
         return slices.slices(next(iter(parts.values())))
     where.refuse_part("the ranks of a job are written whole; give one of their reports for a part of it.")
-    found = jobs.slices_of_job(reports, _answers.request(where))
-    if found is None:
+    trace = jobs.slices_of_job(reports, _answers.request(where))
+    if trace is None:
         raise click.UsageError("no report names its rank: give one report, or those of the ranks of one job.")
-    if given > (ranks := len({track.rank for track in found.tracks})):
-        written = f"of {plural(given, 'report')} those of {plural(ranks, 'rank')}, the first of each"
+    if count > (ranks := len({track.rank for track in trace.tracks})):
+        written = f"of {plural(count, 'report')} those of {plural(ranks, 'rank')}, the first of each"
         _process.print_message(f"kanalyze: {written}; the others are left out.")
-    return found
+    return trace
 
 
 @cli.command(
@@ -147,10 +147,10 @@ def html(reports: Sequence[Path], base: Sequence[Path], where: Where, to: Out, *
     target = to.output or Path(f"{Path(os.path.realpath(reports[0])).name.split('.')[0]}.html")
     _process.refuse_overwriting(target)
     if base or (len(reports) == 1 and captures.sides_in(reports[0]) is not None):
-        asked, given = _answers.request(where, done=_answers.doubted), sides.given(reports, base)
+        asked, pair = _answers.request(where, done=_answers.doubted), sides.given(reports, base)
         if where.several:
-            _refuse_several(_answers.opened_parts(given[0][0], where), "an HTML page")
-        page: file_page.FilePage = sides.file_page_of_sides(*given, asked, _EVENTS)
+            _refuse_several(_answers.opened_parts(pair[0][0], where), "an HTML page")
+        page: file_page.FilePage = sides.file_page_of_sides(*pair, asked, _EVENTS)
     else:
         page = _file_page(reports, where)
     _process.emit(document.document(page).encode(), target)
@@ -173,8 +173,8 @@ def _file_page(reports: Sequence[Path], where: Where) -> file_page.FilePage:
         _answers.different(_answers.expanded(reports)),
         lambda report: _answers.opened_together([report], where, runs=False),
     )
-    opened = [one for some in each for one in some]
-    if _answers.several_ranks(one.meta for one in opened) or (len(opened) > 1 and jobs.of_ranks(opened)):
+    opened = [report for some in each for report in some]
+    if _answers.several_ranks(report.meta for report in opened) or (len(opened) > 1 and jobs.of_ranks(opened)):
         where.refuse_part("the ranks of a job are shown whole; give one of their reports for a part of it.")
         return jobs.file_page_of_job(jobs.reports_of_one_tool(opened), _answers.request(where), _EVENTS)
     opened = [*_answers.without_captures(opened)]

@@ -57,11 +57,11 @@ _INSTRUCTIONS: Final = (
 )
 
 
-def _options(**given: object) -> list[str]:
+def _options(**values: object) -> list[str]:
     """The options of a command that are given: values, flags, and lists of an option that is given several times."""
-    every = [(name, one) for name, value in given.items() for one in (value if isinstance(value, list) else [value])]
-    told = [(name, one) for name, one in every if not (one is None or one is False or one == "")]  # a device may be 0
-    return [f"--{name}" if one is True else f"--{name}={one}" for name, one in told]
+    pairs = [(name, one) for name, value in values.items() for one in (value if isinstance(value, list) else [value])]
+    used = [(name, one) for name, one in pairs if not (one is None or one is False or one == "")]  # a device may be 0
+    return [f"--{name}" if one is True else f"--{name}={one}" for name, one in used]
 
 
 class Desk:
@@ -76,8 +76,8 @@ class Desk:
 
     async def reports(self) -> str:
         """The reports and captures that there are, with their bytes."""
-        found = {str(path): size for root in self._roots for path, size in captures.reports_below(root, _MOST_ENTRIES)}
-        return bounded([{"report": path, "bytes": size} for path, size in sorted(found.items())], "", self._limit)
+        sizes = {str(path): size for root in self._roots for path, size in captures.reports_below(root, _MOST_ENTRIES)}
+        return bounded([{"report": path, "bytes": size} for path, size in sorted(sizes.items())], "", self._limit)
 
     async def summarize(
         self, report: str, window: str = "", device: int | None = None, process: int | None = None
@@ -154,23 +154,23 @@ class Desk:
     def _within(self, text: str) -> str:
         """The path that is meant, without links; a ToolError unless it and what belongs to it lie within the roots."""
         self._refuse_words([text])
-        given = Path(text)
+        place = Path(text)
         try:
-            candidates = [(root / given).resolve() for root in self._roots]  # an absolute path stays what it is
+            candidates = [(root / place).resolve() for root in self._roots]  # an absolute path stays what it is
             inside = [path for path in candidates if self._holds(path)]
-            found = next((path for path in inside if path.exists()), None)
+            target = next((path for path in inside if path.exists()), None)
         except (OSError, ValueError, RuntimeError):
-            inside, found = [given], None
+            inside, target = [place], None
         if not inside:
             roots = ", ".join(map(str, self._roots))
             raise self._failed(f"{text!r} is not within the roots of this server.\nGive a path in one of: {roots}.")
-        if found is None:
+        if target is None:
             raise self._failed(f"{text!r}: there is no such file or folder within the roots.\nLook at its spelling.")
-        if (outside := self._leaving(found)) is not None:
+        if (outside := self._leaving(target)) is not None:
             raise self._failed(
                 f"{outside}: a link out of the roots of this server, or to a folder.\nGive what it leads to."
             )
-        return str(found)
+        return str(target)
 
     def _holds(self, path: Path) -> bool:
         return any(path.is_relative_to(root) for root in self._roots)
@@ -178,7 +178,7 @@ class Desk:
     def _leaving(self, path: Path) -> Path | None:
         """The first link out of the roots in a folder, or among the files whose names begin as that of the report."""
         stem = path.name.split(".")[0]
-        beside = (one for one in path.parent.iterdir() if one.name.startswith(stem))
+        beside = (file for file in path.parent.iterdir() if file.name.startswith(stem))
         for number, entry in enumerate(path.rglob("*") if path.is_dir() else beside):
             if entry.is_symlink() and (not self._holds(entry.resolve()) or entry.is_dir()):
                 return entry
@@ -211,15 +211,15 @@ class Desk:
             ran = await import_module("anyio").run_process(
                 command, check=False, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment
             )
-        said = ran.stderr.decode("utf-8", "replace").strip()
+        stderr = ran.stderr.decode("utf-8", "replace").strip()
         if ran.returncode:
             room = self._limit - _AROUND_BYTES - len(_NAMES) - 1
-            told = _cut_text(outlets.lines(said), room) or f"ended with status {ran.returncode}."
-            raise self._failed(f"{told}\n{_NAMES}")
+            message = _cut_text(outlets.lines(stderr), room) or f"ended with status {ran.returncode}."
+            raise self._failed(f"{message}\n{_NAMES}")
         data: Any = ran.stdout.decode("utf-8", "replace")
         with suppress(ValueError):  # a page
             data = json.loads(data)
-        return bounded(data, said, self._limit, notice)
+        return bounded(data, stderr, self._limit, notice)
 
 
 def bounded(data: Any, said: str, limit: int, notice: str = _DATA) -> str:  # noqa: ANN401 - any JSON

@@ -105,17 +105,17 @@ def _pages(
     opened = _answers.of_each(
         _answers.different(reports), lambda report: _answers.opened_together([report], where, runs=False)
     )
-    given = [one for some in opened for one in some]
+    opened_reports = [one for some in opened for one in some]
     opened.clear()
-    if len({one.meta.tool for one in given}) == 1 or all(one.meta.timeless for one in given):
-        open_at = {one.meta.path: one for one in given}
+    if len({one.meta.tool for one in opened_reports}) == 1 or all(one.meta.timeless for one in opened_reports):
+        open_at = {one.meta.path: one for one in opened_reports}
         session().undoubted.clear()  # as long as none is held for that
-        given.clear()  # each goes when its page is made
+        opened_reports.clear()  # each goes when its page is made
         return _answers.of_each(reports, lambda report: _page(report, where, make, open_at.pop(report, None)))
     if full:
-        pages = time_page.summarize_together(*given, **where.part)
+        pages = time_page.summarize_together(*opened_reports, **where.part)
     else:
-        pages = time_page.overviews_together(*given, whole=whole, as_recorded=recorded, **where.part)
+        pages = time_page.overviews_together(*opened_reports, whole=whole, as_recorded=recorded, **where.part)
     return [_apart(page, page.meta.path, where, make) for page in pages]
 
 
@@ -225,7 +225,7 @@ def whatif(  # noqa: PLR0913 - a click command has a parameter per option
 ) -> None:
     """Replay REPORT with a change: its operations and calls start anew as soon as what they wait for allows."""
     without = [*dict.fromkeys((*without, *(["startup"] if without_startup else [])))]
-    factors = tuple(_faster(one) for one in faster)
+    factors = tuple(_faster(text) for text in faster)
     rate = None if copies is None else parse_rate(copies)
     if copies is not None and rate is None:
         raise click.BadParameter(f"{copies!r} is not a bandwidth, such as 50GB/s.", param_hint="--copies")
@@ -234,13 +234,13 @@ def whatif(  # noqa: PLR0913 - a click command has a parameter per option
         raise click.BadParameter(f"{measured!r} is not a time with a unit, such as 1.9ms.", param_hint="--measured")
     changes = _changes.Changes(factors, tuple(without), graph, rate)
     try:
-        asked = _configuration.Configuration.of(gpu, batch, length, dtype)
+        config = _configuration.Configuration.of(gpu, batch, length, dtype)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--batch, --length") from error
     pages = []
     for name, part in _answers.opened_parts(report, where).items():
-        told = [*changes.options(copies), *([f"--window {name}"] if name else [])]
-        pages.append(batch_page.changed(part, changes, told, each=each, measured_ns=took_ns, configuration=asked))
+        options = [*changes.options(copies), *([f"--window {name}"] if name else [])]
+        pages.append(batch_page.changed(part, changes, options, each=each, measured_ns=took_ns, configuration=config))
     to.emit_pages(pages)
 
 
@@ -285,7 +285,7 @@ def explain(name: str | None, reports: Sequence[Path], where: Where, to: Out) ->
         to.emit_as(descriptions.NAMES, [(name, kernel)], descriptions.decoded)
     elif name:
         to.emit_as(
-            descriptions.FINDINGS, [_explanation(name)], lambda found, wide: descriptions.explained(found[0], wide)
+            descriptions.FINDINGS, [_explanation(name)], lambda texts, wide: descriptions.explained(texts[0], wide)
         )
     else:
         to.emit_as(descriptions.FINDINGS, [*map(_explanation, descriptions.names())], descriptions.headlines)
@@ -357,23 +357,23 @@ def compare(  # noqa: PLR0913 - a click command has a parameter per option
     if noise:
         _store_noise([*base, *reports], to, asked)
         return
-    given = sides.given(reports, base if baseline is None else [*base, baseline])
-    found = sides.comparisons(*given, asked, several=where.several)
+    pair = sides.given(reports, base if baseline is None else [*base, baseline])
+    comparisons = sides.comparisons(*pair, asked, several=where.several)
     if fail_above is not None:
         limit = parse_percent(fail_above)
         if limit is None or not isfinite(limit):
             raise errors.BadThresholdError.of(fail_above, "a share, 0 % or more", "3%", "--fail-above")
-        found = {
-            name: replace(one, gate=_comparison.gate_of(one, limit, metric, limits["allow"]))
-            for name, one in found.items()
+        comparisons = {
+            name: replace(comparison, gate=_comparison.gate_of(comparison, limit, metric, limits["allow"]))
+            for name, comparison in comparisons.items()
         }
     if to.form == "csv":
-        to.emit_rows(frame.joined({name: one.table("compare") for name, one in found.items()}))
+        to.emit_rows(frame.joined({name: comparison.table("compare") for name, comparison in comparisons.items()}))
     elif to.form == "junit":
-        to.emit(json.junit(found).encode())
+        to.emit(json.junit(comparisons).encode())
     else:
-        to.emit_pages([*found.values()])
-    states = {one.gate.state for one in found.values() if one.gate is not None}
+        to.emit_pages([*comparisons.values()])
+    states = {comparison.gate.state for comparison in comparisons.values() if comparison.gate is not None}
     if worst := next((state for state in ("failed", "cannot judge") if state in states), None):
         raise click.exceptions.Exit(_STATUS[worst])  # which leaves the reports open until their doubts are told
 
@@ -403,7 +403,7 @@ def _asked(where: Where, least: str = _LEAST, floor: Path | None = None, allow: 
 def _save(reports: Sequence[Path], output: Path, asked: Asked) -> None:
     if output.suffix != baselines.SUFFIX:
         raise errors.OutputError.because(output, f"the name of a baseline ends in {baselines.SUFFIX}")
-    runs = [one for some in sides.digests(reports, asked).values() for one in some]
+    runs = [run for some in sides.digests(reports, asked).values() for run in some]
     if not runs:
         raise errors.IncomparableError.empty("base")
     emit(baselines.dumped(runs), output)

@@ -157,18 +157,18 @@ def _emit_one(rows: pl.DataFrame, one: int, to: Out) -> None:
 
 def _keywords(options: dict[str, Any], text: str | None, accepted: Sequence[str]) -> dict[str, object]:
     """What the table's function takes: the options that are given, and the threshold by the keyword that it accepts."""
-    given = {name: options[name] for name in _KEYWORDS if options[name] is not None}
-    if (log := given.get("log")) is not None:
-        given["log"] = request_log.read_requests(log)
+    keywords = {name: options[name] for name in _KEYWORDS if options[name] is not None}
+    if (log := keywords.get("log")) is not None:
+        keywords["log"] = request_log.read_requests(log)
     if text is None:
-        return given
+        return keywords
     if "threshold_share" in accepted:
         keyword, value, what, example = "threshold_share", parse_percent(text), "a share", "50%"
     else:
         keyword, value, what, example = "threshold_ns", parse_time_ns(text), "a time", "10us"
     if value is None and keyword in accepted:
         raise BadThresholdError.of(text, what, example)
-    return given | {keyword: value}
+    return keywords | {keyword: value}
 
 
 @cli.command(cli.REPORTS, cli.argument("statement"), *cli.SCOPE, cli.formats(*FORMATS), cli.NO_FORMULAS, cli.OUTPUT)
@@ -247,10 +247,10 @@ def _describe(table: str | None, to: Out) -> None:
         listed = {subject: [catalog.table(name) for name in names] for subject, names in catalog.subjects().items()}
         to.emit(descriptions.listing(listed, width()))
         return
-    wanted = [(catalog.table(name), catalog.forms(name)) for name in ([table] if table else catalog.every_name())]
+    described = [(catalog.table(name), catalog.forms(name)) for name in ([table] if table else catalog.every_name())]
     if to.form not in ("terminal", *descriptions.TABLES):
         raise click.UsageError(f"--format {to.form} is of rows: give a report.")
-    to.emit_as(descriptions.TABLES, wanted, descriptions.terminal)
+    to.emit_as(descriptions.TABLES, described, descriptions.terminal)
 
 
 @cli.command(cli.argument("names", nargs=-1, required=True, metavar="KERNEL..."), cli.formats("json"), cli.OUTPUT)
@@ -260,9 +260,9 @@ def name(names: tuple[str, ...], to: Out) -> None:
     Names are taken as nsys, ncu or torch.profiler prints them. A `-` stands for names read from standard input, one per
     line.
     """
-    said = sys.stdin.buffer.read().decode("utf-8", "replace").splitlines() if "-" in names else []
-    given = [line.strip() for one in names for line in (said if one == "-" else [one]) if one != "-" or line.strip()]
-    to.emit_as(descriptions.NAMES, [(one, decode.decode(one)) for one in given], descriptions.decoded)
+    lines = sys.stdin.buffer.read().decode("utf-8", "replace").splitlines() if "-" in names else []
+    kernels = [line.strip() for one in names for line in (lines if one == "-" else [one]) if one != "-" or line.strip()]
+    to.emit_as(descriptions.NAMES, [(kernel, decode.decode(kernel)) for kernel in kernels], descriptions.decoded)
 
 
 @cli.command(
