@@ -128,10 +128,10 @@ def checked(options: Options) -> Options:
         if name not in names:
             raise UnknownNameError.of(what, name, names)
     for option in fields(options):
-        value, wanted = getattr(options, option.name), option.metadata["wanted"]
-        for one in (value if isinstance(value, tuple) else (value,)) if wanted else ():
-            if one is not None and not _HOLDS[wanted](one):
-                raise BadOptionError.of(option.metadata["names"], str(one), wanted)
+        value, condition = getattr(options, option.name), option.metadata["wanted"]
+        for item in (value if isinstance(value, tuple) else (value,)) if condition else ():
+            if item is not None and not _HOLDS[condition](item):
+                raise BadOptionError.of(option.metadata["names"], str(item), condition)
     if options.range_name is not None and options.cuda_profiler_api:
         raise BadOptionError("--range and --cuda-profiler-api exclude each other.", "Give one of them.")
     return options

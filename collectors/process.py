@@ -51,15 +51,15 @@ class Program(NamedTuple):
         return str(self.path) if self.path else self.name
 
 
-def find(name: str, option: str, asked: str | os.PathLike[str] | None, folders: Sequence[str], remedy: str) -> Program:
+def find(name: str, option: str, value: str | os.PathLike[str] | None, folders: Sequence[str], remedy: str) -> Program:
     """Finds the tool `name`.
 
-    That is the one `asked` for with an option, else the one on PATH, else one in the usual installation `folders`:
+    That is the `value` of an option, else the one on PATH, else one in the usual installation `folders`:
     patterns below ``/``, best first, and among versions the newest first.
     """
     on_path = shutil.which(name)
-    if asked is not None:
-        candidates = [runnable(option, asked)]
+    if value is not None:
+        candidates = [runnable(option, value)]
     else:
         candidates = [Path(on_path)] if on_path else installed(name, folders)
     if not candidates:
@@ -73,12 +73,12 @@ def find(name: str, option: str, asked: str | os.PathLike[str] | None, folders: 
     return Program(name, path, version.group(1) if version else None, remedy=remedy)
 
 
-def runnable(option: str, asked: str | os.PathLike[str]) -> Path:
+def runnable(option: str, value: str | os.PathLike[str]) -> Path:
     """Resolves the program given with `option`: a file, or a name on PATH; raises BadOptionError."""
-    path = Path(asked)
+    path = Path(value)
     place = shutil.which(path.absolute() if path.parent != Path() or path.exists() else path)
     if place is None:
-        raise BadOptionError.of(option, str(asked), "a program that can be run")
+        raise BadOptionError.of(option, str(value), "a program that can be run")
     return Path(place)
 
 
@@ -89,7 +89,7 @@ def installed(name: str, folders: Sequence[str]) -> list[Path]:
         return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]
 
     patterns = (Path("/").glob(pattern.lstrip("/")) for pattern in folders)
-    places = (place / name for every in patterns for place in sorted(every, key=by_version, reverse=True))
+    places = (place / name for matches in patterns for place in sorted(matches, key=by_version, reverse=True))
     return [place for place in places if os.access(place, os.X_OK) and place.is_file()]
 
 
@@ -239,10 +239,10 @@ def _end_all(process: subprocess.Popen[bytes], mark: str) -> None:
     """Terminate all processes of a step; kill those left after a grace period, or at a second Ctrl-C."""
     try:
         deadline = time.monotonic() + _GRACE_S
-        asked: set[int] = set()
+        signalled: set[int] = set()
         while (alive := _alive(process, mark)) and time.monotonic() < deadline:
-            _signal(alive - asked, signal.SIGTERM)
-            asked |= alive
+            _signal(alive - signalled, signal.SIGTERM)
+            signalled |= alive
             time.sleep(_POLL_S)
     finally:
         while alive := _alive(process, mark):
@@ -358,12 +358,12 @@ def scratch(final: Path, sides: Iterable[str] = ("",)) -> Path:
         free = shutil.disk_usage(parent).free
         if free < _LEAST_BYTES:
             raise OutputError.because(final, f"{size(free)} are free there")
-        made = parent / f".collecting-{final.name}-{uuid.uuid4().hex[:8]}"
+        folder = parent / f".collecting-{final.name}-{uuid.uuid4().hex[:8]}"
         for side in sides:
-            (made / side / "logs").mkdir(parents=True)
+            (folder / side / "logs").mkdir(parents=True)
     except OSError as error:
         raise OutputError.because(final, error.strerror or str(error)) from error
-    return made
+    return folder
 
 
 def scarce(folder: Path) -> str:

@@ -103,10 +103,10 @@ class Timing:
 
     def __repr__(self) -> str:
         """One line: median, spread, and how it was measured."""
-        told, calls = self._texts(), units.plural(len(self.times_ns), "call")
+        texts, calls = self._texts(), units.plural(len(self.times_ns), "call")
         return (
-            f"Timing: median {told['median']} (quartiles {told['quartiles']}, {told['all']} in all) of {calls} "
-            f"on {told['device']} by {told['clock']}; first call {told['first call']}"
+            f"Timing: median {texts['median']} (quartiles {texts['quartiles']}, {texts['all']} in all) of {calls} "
+            f"on {texts['device']} by {texts['clock']}; first call {texts['first call']}"
         )
 
     def _repr_html_(self) -> str:
@@ -165,9 +165,9 @@ def time_cuda(  # noqa: PLR0913 - each is one thing that a user may want, and al
         return _on_gpu(torch, function, warmup, repeats, budget_s, flush_l2=flush_l2)
 
 
-def _repeats(asked: int | None, budget_s: float, one_ns: float) -> int:
+def _repeats(repeats: int | None, budget_s: float, one_ns: float) -> int:
     """The number of calls that fit the budget, given the duration of one call with overhead."""
-    return asked or max(10, min(10_000, int(budget_s * 1e9 / max(one_ns, 1))))
+    return repeats or max(10, min(10_000, int(budget_s * 1e9 / max(one_ns, 1))))
 
 
 def _host_ns(function: Callable[[], object]) -> int:

@@ -102,7 +102,7 @@ def _described(file: Path) -> Reference:
 
 def reference(text: str) -> Reference | None:
     """The reference workload `text`, with or without file suffix; None if there is none."""
-    return next((one for one in references() if text in (one.name, one.path.name)), None)
+    return next((workload for workload in references() if text in (workload.name, workload.path.name)), None)
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def _refuse(path: Path) -> None:
         raise WorkloadError.not_runnable(path)
     beside = [entry.name for entry in path.parent.iterdir() if entry.is_file()] if path.parent.is_dir() else []
     near = nearest(path.name, beside)
-    hint = path.parent / near if near else nearest(path.name, [one.name for one in references()])
+    hint = path.parent / near if near else nearest(path.name, [workload.name for workload in references()])
     raise WorkloadError.missing(path, remedy=f"Did you mean {hint}?" if hint else "")
 
 
@@ -199,18 +199,18 @@ def _of_file(path: Path, args: tuple[str, ...]) -> Workload:
         return _of_script(Behind((), (str(absolute),), args))
     if not os.access(absolute, os.X_OK):
         raise WorkloadError.not_runnable(path)
-    found, first_line = behind(str(absolute), args), head.partition(b"\n")[0]
-    if found is None and absolute.name not in LAUNCHERS and re.match(rb"#!.*python[\d.]*\s*$", first_line):
+    parts, first_line = behind(str(absolute), args), head.partition(b"\n")[0]
+    if parts is None and absolute.name not in LAUNCHERS and re.match(rb"#!.*python[\d.]*\s*$", first_line):
         interpreter = first_line[2:].decode(errors="replace").split()[-1]  # for env, the one on PATH
-        found = Behind((shutil.which(interpreter) or interpreter,), (str(absolute),), args)
-    if found is not None:
-        return _of_script(found)
+        parts = Behind((shutil.which(interpreter) or interpreter,), (str(absolute),), args)
+    if parts is not None:
+        return _of_script(parts)
     hidden = starts_python(str(absolute), args, head)
     return Workload(_name(absolute.name), "executable", absolute, args, starts_python=hidden)
 
 
-def _of_script(found: Behind) -> Workload:
-    launcher, target, args = found
+def _of_script(parts: Behind) -> Workload:
+    launcher, target, args = parts
     if target[0] == MODULE:
         return Workload(_name(target[1].rpartition(".")[2]), "python", None, args, launcher, target)
     script = Path(os.path.abspath(target[0]))  # noqa: PTH100 - as above

@@ -93,9 +93,9 @@ def node_lines(graph: str, root: str) -> dict[str, str]:
     """The line of the program that each node of a graph is of, as torch prints it; files from the folder `root` on."""
     lines, line = dict[str, str](), ""
     for text in re.sub(r"\x1b\[[\d;]*m", "", graph).splitlines():
-        if found := _LINE.match(text):
-            inside = (found[1] or "").startswith(root + os.sep)
-            line = f"{found[1][len(root) + 1 :] if inside else found[1]}:{found[2]}" if found[1] else ""
+        if match := _LINE.match(text):
+            inside = (match[1] or "").startswith(root + os.sep)
+            line = f"{match[1][len(root) + 1 :] if inside else match[1]}:{match[2]}" if match[1] else ""
         elif (node := _NODE.match(text)) and line:
             lines[node[1]] = line
     return lines
@@ -103,14 +103,14 @@ def node_lines(graph: str, root: str) -> dict[str, str]:
 
 def origins(code: str, lines: Mapping[str, str]) -> dict[str, dict[str, str | None]]:
     """Columns that say what each kernel in inductor's code is of, by the name of its file, given each node's line."""
-    made = {}
+    columns = {}
     for path, comments in _KERNEL.findall(code):
-        told = _OPERATORS.search(comments)
-        operators = [] if told is None else [name.replace(".", "::", 1) for name in told[1].split(", ") if name]
+        match = _OPERATORS.search(comments)
+        operators = [] if match is None else [name.replace(".", "::", 1) for name in match[1].split(", ") if name]
         places = (lines[node] for node in _OF_KERNEL.findall(comments) if node in lines)
         of = {"operators": operators, "lines": dict.fromkeys(places)}
-        made[Path(path).name] = {column: ", ".join(parts) or None for column, parts in of.items()}
-    return made
+        columns[Path(path).name] = {column: ", ".join(parts) or None for column, parts in of.items()}
+    return columns
 
 
 def caches(environ: Mapping[str, str]) -> list[Path]:
@@ -128,7 +128,7 @@ def entries(folders: Iterable[Path]) -> list[Entry]:
     """All kernels in these caches; invalid and incomplete entries are skipped."""
     files = (path for folder in folders for path in sorted(folder.glob("*/*.json")))
     kernels = (Entry(path, _read(path)) for path in files if not path.name.startswith("__grp__"))
-    return [one for one in kernels if isinstance(one.metadata.get("hash"), str) and "target" in one.metadata]
+    return [entry for entry in kernels if isinstance(entry.metadata.get("hash"), str) and "target" in entry.metadata]
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def rows(
-    found: Iterable[Entry],
+    cached: Iterable[Entry],
     *,
     before: frozenset[str] = frozenset(),
     heard: Mapping[str, int | None] | None = None,
@@ -150,18 +150,18 @@ def rows(
     Given are the hashes that were there before, the times of compilations that Triton reports by hash (None of a hit),
     and what :func:`origins` tells.
     """
-    made, times = {}, heard or {}
-    for entry in found:
+    by_hash, times = {}, heard or {}
+    for entry in cached:
         key = entry.metadata["hash"]
         if key in times or key not in before:
             file = _file(entry)
-            made[key] = _row(entry, file, times.get(key), new=key not in before)
-            made[key].update((made_of or {}).get(file) or {"operators": None, "lines": None})
-    return _ordered(made)
+            by_hash[key] = _row(entry, file, times.get(key), new=key not in before)
+            by_hash[key].update((made_of or {}).get(file) or {"operators": None, "lines": None})
+    return _ordered(by_hash)
 
 
-def _ordered(made: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(made.values(), key=lambda row: (row["name"], row["num_warps"] or 0, row["hash"]))
+def _ordered(by_hash: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(by_hash.values(), key=lambda row: (row["name"], row["num_warps"] or 0, row["hash"]))
 
 
 def _row(entry: Entry, file: str, compile_ns: int | None, *, new: bool) -> dict[str, Any]:
@@ -204,11 +204,11 @@ def _file(entry: Entry) -> str:
     return ""
 
 
-def keep(folder: Path, found: Iterable[Entry], made: list[dict[str, Any]], *, suffix: str = "") -> list[Path]:
+def keep(folder: Path, cached: Iterable[Entry], kernels: list[dict[str, Any]], *, suffix: str = "") -> list[Path]:
     """Write ``compiled.json`` and each kernel's PTX into `folder`; nothing if there are no rows."""
-    by_hash = {entry.metadata["hash"]: entry for entry in found}
+    by_hash = {entry.metadata["hash"]: entry for entry in cached}
     written = []
-    for row in made:
+    for row in kernels:
         source = by_hash[row["hash"]].beside(".ptx")
         if source.is_file():
             # A name may have the maximum length of a file name: shortened, so that the hash fits.
@@ -218,7 +218,7 @@ def keep(folder: Path, found: Iterable[Entry], made: list[dict[str, Any]], *, su
                 shutil.copyfile(source, part)
             row["ptx"] = str(target.relative_to(folder))
             written.append(target)
-    return [_write(folder / f"compiled{suffix}.json", made), *written] if made else []
+    return [_write(folder / f"compiled{suffix}.json", kernels), *written] if kernels else []
 
 
 def merge_ranks(folder: Path) -> Path | None:
@@ -236,8 +236,8 @@ def merge_ranks(folder: Path) -> Path | None:
     return _write(folder / FILE, _ordered(merged)) if merged else None
 
 
-def _write(path: Path, made: list[dict[str, Any]]) -> Path:
-    return write_json(path, {"schema": SCHEMA, "kernels": made})
+def _write(path: Path, kernels: list[dict[str, Any]]) -> Path:
+    return write_json(path, {"schema": SCHEMA, "kernels": kernels})
 
 
 def resources(binary: bytes, function: str) -> tuple[int | None, int | None] | None:
@@ -258,8 +258,10 @@ def resources(binary: bytes, function: str) -> tuple[int | None, int | None] | N
         symbols = range(table[4], table[4] + table[5], _SYMBOL.size)
         names = [_text(binary, headers[table[6]][4] + _SYMBOL.unpack_from(binary, at)[0]) for at in symbols]
         record = _RECORD % re.escape(struct.pack("<I", names.index(function)))
-        info = (one for one in headers if _text(binary, headers[names_at][4] + one[0]) == ".nv.info")
-        rows = [row for one in info for row in re.findall(record, binary[one[4] : one[4] + one[5]], re.DOTALL)]
+        info = (header for header in headers if _text(binary, headers[names_at][4] + header[0]) == ".nv.info")
+        rows = [
+            row for header in info for row in re.findall(record, binary[header[4] : header[4] + header[5]], re.DOTALL)
+        ]
     except (struct.error, IndexError, OverflowError, ValueError, StopIteration):
         return None
     values = {attribute: int.from_bytes(value, "little") for attribute, value in rows}
@@ -342,7 +344,7 @@ class Caches:
             os.environ[INDUCTOR_CACHE] = str(self.own / "inductor")
             # Registered before torch is imported: runs after inductor's exit handler, which recreates folders.
             atexit.register(self._remove, os.getpid())
-        self.before = frozenset(one.metadata["hash"] for one in entries(caches(os.environ)))
+        self.before = frozenset(entry.metadata["hash"] for entry in entries(caches(os.environ)))
         when_imported("triton.knobs", self.listen)
         self.output_code.listen()
 
@@ -365,11 +367,11 @@ class Caches:
 
     def finish(self) -> tuple[list[Path], list[dict[str, Any]]]:
         """Save results and remove our own caches; returns the files and the rows of ``compiled.json``."""
-        found = entries(caches(os.environ))
-        made = rows(found, before=self.before, heard=self.heard, made_of=self.output_code.origins)
-        files = [*keep(self.folder, found, made, suffix=self.suffix), *self.output_code.finish()]
+        cached = entries(caches(os.environ))
+        kernels = rows(cached, before=self.before, heard=self.heard, made_of=self.output_code.origins)
+        files = [*keep(self.folder, cached, kernels, suffix=self.suffix), *self.output_code.finish()]
         self._remove(os.getpid() if self.fresh else 0)
-        return files, made
+        return files, kernels
 
     def _remove(self, owner: int) -> None:
         """Remove our own caches; a forked process leaves them to its parent."""

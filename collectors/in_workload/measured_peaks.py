@@ -51,18 +51,18 @@ def product(dtype: Any, side: int = SIDE) -> float:  # noqa: ANN401 - torch's ow
 
 def rates() -> dict[str, float]:
     """FLOP/s by type, and bytes/s of a copy within the device, read and written."""
-    found: dict[str, float] = {}
+    rate_of: dict[str, float] = {}
     types = {"bf16": torch().bfloat16, "fp32": torch().float32, "fp64": torch().float64, "fp8": torch().float8_e4m3fn}
     for name, dtype in types.items():
         with suppress(RuntimeError, NotImplementedError):
-            found[name] = product(dtype, SIDE // 2 if name in {"fp32", "fp64"} else SIDE)
+            rate_of[name] = product(dtype, SIDE // 2 if name in {"fp32", "fp64"} else SIDE)
     with suppress(RuntimeError):
         torch().backends.cuda.matmul.allow_tf32 = True
-        found["tf32"] = product(torch().float32)
+        rate_of["tf32"] = product(torch().float32)
     source = torch().empty(COPIED_BYTES, dtype=torch().uint8, device="cuda")
     target = torch().empty_like(source)
-    found["copy"] = 2 * COPIED_BYTES / seconds(lambda: target.copy_(source))
-    return found
+    rate_of["copy"] = 2 * COPIED_BYTES / seconds(lambda: target.copy_(source))
+    return rate_of
 
 
 if __name__ == "__main__":

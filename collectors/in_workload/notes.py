@@ -163,7 +163,7 @@ class Places:
     def loops(self, folder: str) -> dict[str, list[int]]:
         """When the passes of each loop began, by file and line."""
         starts: dict[str, list[int]] = {}
-        for rows in [own[:] for own in [*self.passes.values()]]:  # copies, since other threads may go on
+        for rows in [passes[:] for passes in [*self.passes.values()]]:  # copies, since other threads may go on
             for at, place in zip(rows[0::2], rows[1::2]):
                 code, line = self._line_of(place)
                 starts.setdefault(f"{_shown(code.co_filename, folder)}:{line}", []).append(at)
@@ -301,12 +301,12 @@ class Samples:
         self._stopped = True
 
     def _look(self) -> None:
-        own = threading.get_ident()
+        this_thread = threading.get_ident()
         while not self._stopped:
             time.sleep(0.001)
             at = time.perf_counter_ns()
             for thread, frame in sys._current_frames().items():  # noqa: SLF001 - the only way
-                place = NOWHERE if thread == own else self._places.of_frame(frame)
+                place = NOWHERE if thread == this_thread else self._places.of_frame(frame)
                 if place != NOWHERE or thread in self._places.rows:
                     rows = self._places.of_thread(thread)
                     if rows[-1:].tolist() != [place] and len(rows) < 2 * MOST:

@@ -42,29 +42,29 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Setti
     words = [*argv]
     at = words.index("--") if "--" in words else len(words)
     options, workload = words[:at], words[at + 1 :]
-    given = parser.parse_args(options)
+    arguments = parser.parse_args(options)
     if not workload or workload == ["-m"]:
         parser.error("no workload: give SCRIPT or -m MODULE after --")
     if workload[0] != "-m" and not Path(workload[0]).exists():
         parser.error(f"{workload[0]}: no such script")
     names = (*recipes.SWITCHES, *recipes.CYCLE)
-    changes = {name: value for name, value in vars(given).items() if name in names and value is not None}
+    changes = {name: value for name, value in vars(arguments).items() if name in names and value is not None}
     try:
-        recipe = recipes.RECIPES[given.recipe].with_changes(changes)
+        recipe = recipes.RECIPES[arguments.recipe].with_changes(changes)
     except ValueError as error:
         parser.error(str(error))
-    if recipe.leaves_out is None and given.left_out:
+    if recipe.leaves_out is None and arguments.left_out:
         parser.error(f"recipe {recipe.name} leaves nothing out: choose a toggle recipe")
     return Settings(
-        out=given.out,
+        out=arguments.out,
         recipe=recipe,
         workload=tuple(workload),
-        activities=given.activities,
-        step=given.step or AUTO,
-        left_out=given.left_out or OPTIMIZER,
-        fresh=given.caches == "fresh",
-        key_averages=given.key_averages,
-        lines=given.lines,
+        activities=arguments.activities,
+        step=arguments.step or AUTO,
+        left_out=arguments.left_out or OPTIMIZER,
+        fresh=arguments.caches == "fresh",
+        key_averages=arguments.key_averages,
+        lines=arguments.lines,
         rank=rank(environ),
         given=tuple(options),
     )
@@ -145,7 +145,7 @@ class Run:
         self._prepare()
         began_ns = time.perf_counter_ns()
         try:
-            given = body()
+            result = body()
         except BaseException as error:  # any exception is the workload's, and propagates
             self._ended("exception", 1, began_ns, error)
             raise
@@ -154,7 +154,7 @@ class Run:
         finally:
             self._finish()
             self._report()
-        return given
+        return result
 
     def _prepare(self) -> bool:
         """Import torch and start the recipe; False on failure."""
@@ -344,12 +344,12 @@ def follow(settings: Settings) -> None:
 
     @functools.wraps(original)
     def start_processes(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        given = inspect.signature(original).bind(*args, **kwargs)
-        given.apply_defaults()
+        bound = inspect.signature(original).bind(*args, **kwargs)
+        bound.apply_defaults()
         # A forked process inherits our profiler's state, which torch cannot use.
-        if given.arguments.get("start_method") != "fork" and settings.rank is None:
-            given.arguments["fn"] = Child(given.arguments["fn"], settings)
-        return original(*given.args, **given.kwargs)
+        if bound.arguments.get("start_method") != "fork" and settings.rank is None:
+            bound.arguments["fn"] = Child(bound.arguments["fn"], settings)
+        return original(*bound.args, **bound.kwargs)
 
     spawn.start_processes = start_processes
     package.start_processes = start_processes

@@ -95,8 +95,8 @@ def hide_runner() -> None:
     hook = sys.excepthook
 
     def shown(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        own = own_traceback(traceback)
-        hook(kind, error.with_traceback(own), own)
+        own_frames = own_traceback(traceback)
+        hook(kind, error.with_traceback(own_frames), own_frames)
 
     sys.excepthook = shown
 

@@ -217,10 +217,10 @@ class Session:
 
     def choose_activities(self) -> None:
         """Take the requested activities that this machine supports; notes the others."""
-        asked = self.settings.activities
+        activities = self.settings.activities
         has_gpu = import_module("torch").cuda.is_available()
-        self.activities = (asked or ("cpu", "cuda")) if has_gpu else ("cpu",)
-        if not has_gpu and asked != ("cpu",):
+        self.activities = (activities or ("cpu", "cuda")) if has_gpu else ("cpu",)
+        if not has_gpu and activities != ("cpu",):
             self.notes.append("torch finds no GPU here: only CPU activities are recorded")
 
     def path(self, name: str, ending: str) -> Path:

@@ -253,13 +253,13 @@ class Recording(Passes):
         """Look which passes can run; the others are reported and recorded with their reason; raises CollectError."""
         plan = self.plan
         self.content |= beginning(plan)
-        missing, wanted = obstacles(plan.workload, plan.options, plan.tools), plan.wanted
-        if {*wanted} <= {*missing, BARE}:
+        missing, passes = obstacles(plan.workload, plan.options, plan.tools), plan.wanted
+        if {*passes} <= {*missing, BARE}:
             reasons = {plan.with_side(name): why for name, (why, _) in missing.items()}
             raise CollectError.impossible(reasons, [*dict.fromkeys(remedy for _, remedy in missing.values())])
         for name, obstacle in missing.items():
             self._skip(name, *obstacle)
-        self._possible = [name for name in wanted if name not in missing]
+        self._possible = [name for name in passes if name not in missing]
 
     def roofs(self) -> dict[str, Any]:
         """Time what the GPU reaches; empty where that cannot be."""
@@ -340,7 +340,7 @@ class Recording(Passes):
         self.content |= {
             "status": status,
             "duration_ns": int(seconds * 1e9),
-            "checks": [{"step": step, **one._asdict()} for step, every in self.checks.items() for one in every],
+            "checks": [{"step": step, **check._asdict()} for step, checks in self.checks.items() for check in checks],
             "passes": [vars(record) for record in self.records],
             "files": {str(path.relative_to(folder)): path.stat().st_size for path in paths},
         }
@@ -362,7 +362,7 @@ class Recording(Passes):
 
     def problems(self) -> list[str]:
         """Failed passes and failed checks."""
-        wrong = [check.line for found in self.checks.values() for check in found if not check.passed]
+        wrong = [check.line for checks in self.checks.values() for check in checks if not check.passed]
         return [*self.failures, *(f"the program says that its result is wrong: {line}" for line in wrong)]
 
     # Parts of the stages
@@ -409,17 +409,17 @@ def _recorded(plans: Sequence[Plan], final: Path, progress: Progress, starter: S
         def with_side(event: Event) -> None:
             progress(replace(event, step=f"{plan.side} {event.step}".strip()))
 
-        return Recording(replace(plan, folder=made / plan.side), with_side, starter)
+        return Recording(replace(plan, folder=scratch / plan.side), with_side, starter)
 
-    made = process.scratch(final, [plan.side for plan in plans])
+    scratch = process.scratch(final, [plan.side for plan in plans])
     try:
-        if scarce := process.scarce(made):
+        if scarce := process.scarce(scratch):
             progress(Event("note", "disk", scarce))
-        return _Turns([recording(plan) for plan in plans], made, final).whole()
+        return _Turns([recording(plan) for plan in plans], scratch, final).whole()
     except OSError as error:
         raise OutputError.because(final, error.strerror or str(error)) from error
     finally:
-        process.discard({made})
+        process.discard({scratch})
 
 
 @dataclass
@@ -427,7 +427,7 @@ class _Turns:
     """The runs of one program, or of two in turns, so that drift of the machine is the same for both."""
 
     sides: Sequence[Recording]
-    made: Path
+    scratch: Path
     final: Path
     current: str = "compiling"
     turns: int = 0
@@ -468,9 +468,9 @@ class _Turns:
         for side in sides:
             side.content["roofs"] = roofs
 
-    def _come_to(self, name: str, one: Recording) -> None:
+    def _come_to(self, name: str, recording: Recording) -> None:
         """Note which pass or stage is run, and of which side."""
-        self.current = f"{name} of {one.plan.side}" if one.plan.side else name
+        self.current = f"{name} of {recording.plan.side}" if recording.plan.side else name
 
     def _pass(self, name: str) -> None:
         """Run a pass as often as requested, until a run fails; the other program has its turn then nevertheless."""
@@ -503,7 +503,7 @@ class _Turns:
                     side.content["against"] = {"collection": collection, "side": name, "turns": side.turns}
                 ended = status or ("partial" if side.problems() else "complete")
                 captures.append(side.write(ended, seconds, self.final / name))
-            self.made.rename(self.final)
+            self.scratch.rename(self.final)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return captures
@@ -525,17 +525,17 @@ def keep_compiled(folder: Path, before: frozenset[Path], launched: Iterable[str]
     """
     if (folder / compiled.FILE).exists():
         return []
-    found = compiled.entries(compiled.caches(os.environ))
-    old = frozenset(entry.metadata["hash"] for entry in found if entry.path in before)
-    made = compiled.rows(found, before=old)
-    compiled.keep(folder, found, made)
-    cached_names = {str(entry.metadata.get("name") or entry.path.stem) for entry in found}
-    names = sorted((set(launched) & cached_names) - {row["name"] for row in made})
+    cached = compiled.entries(compiled.caches(os.environ))
+    old = frozenset(entry.metadata["hash"] for entry in cached if entry.path in before)
+    kernels = compiled.rows(cached, before=old)
+    compiled.keep(folder, cached, kernels)
+    cached_names = {str(entry.metadata.get("name") or entry.path.stem) for entry in cached}
+    names = sorted((set(launched) & cached_names) - {row["name"] for row in kernels})
     if not names:
         return []
     named = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
-    told = f"{plural(len(names), 'kernel')} ({named}) came from Triton's cache, so that compiled.json does not have "
-    return [f"{told}{'it' if len(names) == 1 else 'them'}; the torch pass compiles everything afresh"]
+    text = f"{plural(len(names), 'kernel')} ({named}) came from Triton's cache, so that compiled.json does not have "
+    return [f"{text}{'it' if len(names) == 1 else 'them'}; the torch pass compiles everything afresh"]
 
 
 def extensions_folder() -> Path:

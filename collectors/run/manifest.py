@@ -24,9 +24,9 @@ _SCHEMA: Final = 1
 def beginning(plan: Plan) -> dict[str, object]:
     """What the manifest says before the first pass."""
     workload, tools = plan.workload, plan.tools
-    own, digest, path = None, None, workload.path
+    our_version, digest, path = None, None, workload.path
     with suppress(PackageNotFoundError):
-        own = version("kanalyze")
+        our_version = version("kanalyze")
     if path:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -34,7 +34,7 @@ def beginning(plan: Plan) -> dict[str, object]:
     return {
         "schema": _SCHEMA,
         "kind": "kanalyze capture",
-        "kanalyze": own,
+        "kanalyze": our_version,
         "status": "complete",
         "began": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "duration_ns": 0,

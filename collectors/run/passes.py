@@ -173,8 +173,8 @@ class Passes:
         elif status == 0 or (step.runs_workload and is_stopped):
             pass
         elif status == FAILED and step.has_runner:  # which says why itself
-            own = [line for line in last_words(step) if line.startswith(_RUNNER_SAYS)]
-            why = own[-1].removeprefix(_RUNNER_SAYS) if own else "the script could not be profiled"
+            lines = [line for line in last_words(step) if line.startswith(_RUNNER_SAYS)]
+            why = lines[-1].removeprefix(_RUNNER_SAYS) if lines else "the script could not be profiled"
         elif not step.runs_workload or status < 0:
             why = tool_how
         elif all(check.passed for check in checks(step.log)):  # else it reports a wrong result, but was recorded

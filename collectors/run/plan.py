@@ -229,9 +229,9 @@ def _ncu_lines(plan: Plan) -> list[str]:
     if NSYS not in plan.wanted:
         return [step.shell for step in plan.ncu(1, unselected(plan.options))]
     listing, options = plan.launches(), plan.options
-    wanted = ["--kernels", str(options.kernels), "--launches", str(options.launches)]
-    wanted += ["--part"] if options.partial else []
-    choose = shlex.join([OWN_PYTHON, "-m", "kanalyze.collectors.tools.choose", str(listing.stdout), *wanted])
+    flags = ["--kernels", str(options.kernels), "--launches", str(options.launches)]
+    flags += ["--part"] if options.partial else []
+    choose = shlex.join([OWN_PYTHON, "-m", "kanalyze.collectors.tools.choose", str(listing.stdout), *flags])
     first, *pages = plan.ncu(1, Selection((), filter_flags(_CHOSEN, options.kernels, options)))
     command = first.shell.replace(shlex.quote(_CHOSEN), f'"$({choose})"')
     return [listing.shell, command, *(step.shell for step in pages)]
@@ -250,7 +250,7 @@ def portable_script(plans: Sequence[Plan]) -> list[str]:
         )
     }
     for (word, variable), plan in zip(_WORKLOADS.items(), plans, strict=False):
-        shipped = next((one.name for one in references() if one.path == plan.workload.path), "")
+        shipped = next((reference.name for reference in references() if reference.path == plan.workload.path), "")
         values[word] = variable, f"{shlex.join([OWN_PYTHON, '-m', 'kanalyze', 'workloads', shipped])} | head -n 1"
     used = {word: value for word, value in values.items() if any(word in line for line in lines)}
     for word, (name, _) in used.items():
@@ -274,7 +274,7 @@ def _portable(plan: Plan, others: Sequence[Plan]) -> Plan:
     )
     paths = [other.workload.path for other in others]
     variable = [*_WORKLOADS][paths.index(work.path) if work.path in paths else len(paths)]
-    shipped = {str(one.path) for one in references()}
+    shipped = {str(reference.path) for reference in references()}
 
     def named(word: str) -> str:
         return word if word == work.given else variable if word in shipped else _relative(word)
@@ -286,8 +286,8 @@ def _portable(plan: Plan, others: Sequence[Plan]) -> Plan:
     return replace(plan, tools=tools, workload=work, binary=binary, runner=Path(_RUNNER))
 
 
-def _named(program: Program, asked: object) -> Program:
-    on_path = asked is None and program.path is not None and shutil.which(program.name) == str(program.path)
+def _named(program: Program, option: object) -> Program:
+    on_path = option is None and program.path is not None and shutil.which(program.name) == str(program.path)
     return program._replace(path=Path(program.name)) if on_path else program
 
 

@@ -21,9 +21,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kernels", type=int, default=Options.kernels)
     parser.add_argument("--launches", type=int, default=Options.launches)
     parser.add_argument("--part", action="store_true")
-    given = parser.parse_args(arguments)
-    options = Options(kernels=given.kernels, launches=given.launches, cuda_profiler_api=given.part)
-    chosen = select(parse(given.listing.read_text(encoding="utf-8", errors="replace")), options)
+    values = parser.parse_args(arguments)
+    options = Options(kernels=values.kernels, launches=values.launches, cuda_profiler_api=values.part)
+    chosen = select(parse(values.listing.read_text(encoding="utf-8", errors="replace")), options)
     sys.stdout.write(f"{chosen[0].expression}\n" if chosen else "")
     return 0 if chosen else 1
 

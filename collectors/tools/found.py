@@ -128,8 +128,8 @@ def makes_ranges(workload: Workload, options: Options) -> bool:
 
 def wants_torch(workload: Workload, options: Options) -> bool:
     """Whether the run uses torch: in its own pass, or for ranges in the nsys pass."""
-    wanted = not {TORCH, NAMING}.isdisjoint(wanted_passes(workload, options))
-    return workload.kind == "python" and (wanted or makes_ranges(workload, options))
+    has_pass = not {TORCH, NAMING}.isdisjoint(wanted_passes(workload, options))
+    return workload.kind == "python" and (has_pass or makes_ranges(workload, options))
 
 
 def wanted_passes(workload: Workload, options: Options) -> tuple[str, ...]:
@@ -138,11 +138,11 @@ def wanted_passes(workload: Workload, options: Options) -> tuple[str, ...]:
     Without a profiler nothing ends a program of which nsys records a given time, so that such a run is not made.
     """
     usual = {NSYS, NCU} | ({TORCH} if workload.kind == "python" or workload.starts_python else set())
-    wanted = usual if options.passes is None else {*options.passes}
-    wanted |= {SAMPLES} if options.samples or options.metrics else set()
-    wanted |= {NAMING} if options.names else set()
-    wanted |= {BARE} if options.bare and options.duration_s is None else set()
-    return tuple(name for name in PASSES if name in wanted)
+    names = usual if options.passes is None else {*options.passes}
+    names |= {SAMPLES} if options.samples or options.metrics else set()
+    names |= {NAMING} if options.names else set()
+    names |= {BARE} if options.bare and options.duration_s is None else set()
+    return tuple(name for name in PASSES if name in names)
 
 
 def obstacles(workload: Workload, options: Options, tools: Tools) -> dict[str, tuple[str, str]]:
@@ -173,8 +173,8 @@ def obstacles(workload: Workload, options: Options, tools: Tools) -> dict[str, t
         TORCH: not_torch or missing(tools.torch),
         NCU: no_gpu or missing(tools.ncu) or denied,
     }
-    wanted = wanted_passes(workload, options)
-    return {name: obstacle for name, obstacle in of_passes.items() if obstacle is not None and name in wanted}
+    passes = wanted_passes(workload, options)
+    return {name: obstacle for name, obstacle in of_passes.items() if obstacle is not None and name in passes}
 
 
 # Everything that a full capture needs
@@ -235,8 +235,8 @@ def doctor(options: Options | None = None, folder: Path | None = None) -> list[E
     """Examines all prerequisites of a capture into `folder` (default: the current one)."""
     tools, cpu = find_tools(options or Options()), machine.cpu_samples()
     answers = {
-        one.name: Permission(one.usable, one.problem or f"{_version(one)} ({one.path})", one.remedy)
-        for one in (tools.nvcc, tools.nsys, tools.ncu, tools.torch)
+        tool.name: Permission(tool.usable, tool.problem or f"{_version(tool)} ({tool.path})", tool.remedy)
+        for tool in (tools.nvcc, tools.nsys, tools.ncu, tools.torch)
     }
     answers |= {"GPU": _gpu(tools.gpus), "CPU samples": cpu, "disk": _disk(folder or Path())}
     if tools.torch.usable:
@@ -252,9 +252,9 @@ def doctor(options: Options | None = None, folder: Path | None = None) -> list[E
         answers["OS symbols"] = names
     if tools.nsys.usable:
         has = nsys.has_option(nsys.options_of(tools.nsys), "--python-sampling")
-        taken = "nsys takes them inside the process, without CPU samples too"
-        found = taken if has else f"nsys {_version(tools.nsys)} does not take them"
-        answers["Python samples"] = Permission(has, found, "install a newer Nsight Systems")
+        support = "nsys takes them inside the process, without CPU samples too"
+        finding = support if has else f"nsys {_version(tools.nsys)} does not take them"
+        answers["Python samples"] = Permission(has, finding, "install a newer Nsight Systems")
     if tools.nsys.usable and tools.gpus.present:  # whether nsys samples their counters, as it says itself
         answers["GPU metrics"] = nsys.metrics_of(tools.nsys)
     return [
@@ -269,10 +269,10 @@ def extras() -> list[Examined]:
     """Which extras of kanalyze are installed; no capture needs any."""
     lines = []
     for name, (distribution, means) in _EXTRAS.items():
-        found, remedy = f"no {distribution}", f"pip install 'kanalyze[{name}]', or all extras: 'kanalyze[all]'"
+        finding, remedy = f"no {distribution}", f"pip install 'kanalyze[{name}]', or all extras: 'kanalyze[all]'"
         with suppress(PackageNotFoundError):
-            found, remedy = f"{distribution} {version(distribution)}", ""
-        lines.append(Examined(f"extra {name}", not remedy, found, means, remedy, optional=True))
+            finding, remedy = f"{distribution} {version(distribution)}", ""
+        lines.append(Examined(f"extra {name}", not remedy, finding, means, remedy, optional=True))
     return lines
 
 
@@ -291,13 +291,13 @@ def _gpu(gpus: machine.Gpus) -> Permission:
     return Permission(bool(gpus.rows), names or none, NO_GPU)
 
 
-def _architecture(compiler: Program, wanted: Sequence[str]) -> Permission:
-    supported, numbers = nvcc.supported(compiler), {text: text.replace(".", "") for text in wanted}
+def _architecture(compiler: Program, capabilities: Sequence[str]) -> Permission:
+    supported, numbers = nvcc.supported(compiler), {text: text.replace(".", "") for text in capabilities}
     unknown = [text for text, number in numbers.items() if supported and number not in supported]
-    found = ", ".join(f"sm_{number}" for number in numbers.values())
+    finding = ", ".join(f"sm_{number}" for number in numbers.values())
     if unknown:
-        found = f"nvcc {compiler.version} does not compile for {', '.join(unknown)}"
-    return Permission(not unknown, found, "install a CUDA toolkit that knows this GPU")
+        finding = f"nvcc {compiler.version} does not compile for {', '.join(unknown)}"
+    return Permission(not unknown, finding, "install a CUDA toolkit that knows this GPU")
 
 
 def _disk(folder: Path) -> Permission:
@@ -328,22 +328,22 @@ def rates(options: Options, workload: Workload | None = None) -> tuple[dict[str,
     none.
     """
     program = Path(__file__).parents[1] / "in_workload" / "measured_peaks.py"
-    told, _, last = _printed(r'^(\{"name": .*\})$', *python_of(workload, options), program)
-    return told, "" if told else last or "no answer"
+    gpu, _, last = _printed(r'^(\{"name": .*\})$', *python_of(workload, options), program)
+    return gpu, "" if gpu else last or "no answer"
 
 
 def measured(options: Options | None = None) -> list[Examined]:
     """The :func:`rates` of this machine's first GPU, beside those of its datasheet; one line where there are none."""
-    told, why = rates(options or Options())
+    gpu, why = rates(options or Options())
     if why:
         remedy = "name a Python that has torch for CUDA: --python"
         return [Examined("roofs", ok=False, found=why, means="what the GPU reaches", remedy=remedy, optional=True)]
-    peaks = device_limits.peaks_of(told["name"])
-    bandwidth = device_limits.memory_bandwidth_bytes_per_s(told["name"])
+    peaks = device_limits.peaks_of(gpu["name"])
+    bandwidth = device_limits.memory_bandwidth_bytes_per_s(gpu["name"])
     lines = []
     for name, (scale, unit, means) in _MEASURED.items():
-        if name in told["rates"]:
-            rate = told["rates"][name] / scale
+        if name in gpu["rates"]:
+            rate = gpu["rates"][name] / scale
             stated = (bandwidth or 0) / scale if name == "copy" else getattr(peaks, name, 0)
             share = f", {rate / stated:.0%} of {stated:.4g} by the datasheet" if stated else ""
             lines.append(Examined(f"{name} roof", True, f"{rate:.4g} {unit}{share}", means, "", optional=True))  # noqa: FBT003

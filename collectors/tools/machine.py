@@ -126,17 +126,17 @@ def state(smi: Program) -> list[Row]:
 
 def _query(smi: Program, fields: dict[str, str]) -> list[Row]:
     """Queries fields per GPU; retries without a field that this nvidia-smi does not know."""
-    wanted = dict(fields)
-    while smi.path is not None and wanted:
-        status, text = answer(smi.path, f"--query-gpu={','.join(wanted.values())}", "--format=csv,noheader,nounits")
+    tried = dict(fields)
+    while smi.path is not None and tried:
+        status, text = answer(smi.path, f"--query-gpu={','.join(tried.values())}", "--format=csv,noheader,nounits")
         if status == 0:
             lines = [line.split(", ") for line in text.splitlines() if line.strip()]
-            rows = [dict(zip(wanted, map(_value, cells), strict=True)) for cells in lines if len(cells) == len(wanted)]
+            rows = [dict(zip(tried, map(_value, cells), strict=True)) for cells in lines if len(cells) == len(tried)]
             return [{name: row.get(name) for name in fields} for row in rows]
-        known = {name: field for name, field in wanted.items() if f'"{field}"' not in text}
-        if len(known) == len(wanted):
+        known = {name: field for name, field in tried.items() if f'"{field}"' not in text}
+        if len(known) == len(tried):
             return []
-        wanted = known
+        tried = known
     return []
 
 

@@ -102,13 +102,13 @@ def sampling(
     # system calls say what a thread is blocked on; frame pointers are the cheapest way through a stack
     host, scope = options.samples, "process-tree" if options.samples and cpu else "none"
     counters = f"{METRICS[0]}=cuda-visible" if has(METRICS[0]) else f"{METRICS[-1]}=all"
-    wanted = [
+    flags = [
         *(f"--trace=cuda,nvtx{',osrt' if host else ''}", "--cuda-graph-trace=node"),
         *(f"--sample={scope}", f"--cpuctxsw={scope}", *(["--backtrace=fp"] if host and cpu else [])),
         *(["--python-sampling=true", "--python-sampling-frequency=1000"] if host and python else []),
         *([counters] if options.metrics and metrics else []),
     ]
-    return [flag for flag in wanted if has(flag)], [flag.partition("=")[0] for flag in wanted if not has(flag)]
+    return [flag for flag in flags if has(flag)], [flag.partition("=")[0] for flag in flags if not has(flag)]
 
 
 def profile(
@@ -176,8 +176,8 @@ def metrics_of(nsys: Program) -> Permission:
     remedy = "it takes a GPU from Turing on, its counters (above), and no other profiler that holds them"
     flag = next((name for name in METRICS if has_option(options, name)), None)
     if flag is None:
-        found = f"nsys {nsys.version or 'of unknown version'} does not sample them"
-        return Permission(ok=False, found=found, remedy=remedy)
+        finding = f"nsys {nsys.version or 'of unknown version'} does not sample them"
+        return Permission(ok=False, found=finding, remedy=remedy)
     _, text = answer(nsys.command, "profile", f"{flag}=help")
     printed = text or "it does not say for which GPUs it samples them"
     gpus = re.findall(r"^\s*\d+: *(.+?)(?: PCI\[.*)?$", printed, re.MULTILINE)

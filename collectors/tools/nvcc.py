@@ -106,9 +106,9 @@ def build(
     key = hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
     binary = folder() / key / source.stem
     words, is_cached = command(compiler.command, source, binary, arch, flags), _serves(binary)
-    made = {"command": [*words], "binary": str(binary), "key": key, "cached": is_cached, "duration_ns": 0}
+    record = {"command": [*words], "binary": str(binary), "key": key, "cached": is_cached, "duration_ns": 0}
     if is_cached:
-        return binary, made
+        return binary, record
     for place in (folder().parent, folder()):  # intermediate parents would get another mode
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".building-", dir=folder()) as made_in:
@@ -119,7 +119,7 @@ def build(
         listed = dependencies(depends.read_text(encoding="utf-8", errors="replace"))
         (scratch / _HEADERS).write_text(json.dumps({file: _digest_of(Path(file)) for file in listed}), encoding="utf-8")
         _keep(scratch, binary.parent)
-    return binary, made | {"duration_ns": spent_ns}
+    return binary, record | {"duration_ns": spent_ns}
 
 
 def _keep(scratch: Path, place: Path) -> None:
