@@ -29,7 +29,7 @@ def part_kernel(
     length = tl.load(lengths + pair // HEADS)
     first = (tl.load(slots + pair // HEADS) * context * HEADS + pair % HEADS) * WIDTH
     columns, rows = tl.arange(0, WIDTH), tl.arange(0, BLOCK)
-    asked = tl.load(query + pair * WIDTH + columns).to(tl.float32) * scale
+    scaled = tl.load(query + pair * WIDTH + columns).to(tl.float32) * scale
     share = tl.cdiv(length, PARTS * BLOCK) * BLOCK
     top, total = tl.full([], float("-inf"), tl.float32), tl.full([], 0.0, tl.float32)
     value = tl.zeros([WIDTH], tl.float32)
@@ -39,7 +39,7 @@ def part_kernel(
         at = first + (start + rows)[:, None] * (HEADS * WIDTH) + columns[None, :]
         key = tl.load(keys + at, mask=inside[:, None], other=0.0).to(tl.float32)
         loaded = tl.load(values + at, mask=inside[:, None], other=0.0).to(tl.float32)
-        score = tl.where(inside, tl.sum(key * asked[None, :], 1), float("-inf"))
+        score = tl.where(inside, tl.sum(key * scaled[None, :], 1), float("-inf"))
         higher = tl.maximum(top, tl.max(score, 0))
         weight, rest = tl.exp(score - higher), tl.exp(top - higher)
         value = value * rest + tl.sum(loaded * weight[:, None], 0)

@@ -54,8 +54,8 @@ class Batch(NamedTuple):
 
     def sums(self, *, decodes: bool) -> list[int]:
         """Of the queries, the keys, the squared queries and the products of both, as detailed labels give them."""
-        parts = [(one, 1) for one in self.decodes] if decodes else self.prefills
-        sums = ((n, one.read + n, n * n, n * (one.read + n)) for one, n in parts)
+        parts = [(request, 1) for request in self.decodes] if decodes else self.prefills
+        sums = ((n, request.read + n, n * n, n * (request.read + n)) for request, n in parts)
         return [sum(column) for column in zip((0, 0, 0, 0), *sums, strict=True)]
 
 

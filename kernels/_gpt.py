@@ -64,13 +64,13 @@ class Model:
         return functional.layer_norm(x, size)
 
     def picked(
-        self, given: torch.Tensor, chunks: Sequence[tuple[int, int, int]], last: torch.Tensor | slice
+        self, inputs: torch.Tensor, chunks: Sequence[tuple[int, int, int]], last: torch.Tensor | slice
     ) -> torch.Tensor:
-        """The next token after each `last` row, and its score; rows of `given` are tokens, places and slots.
+        """The next token after each `last` row, and its score; rows of `inputs` are tokens, places and slots.
 
         Chunks are (slot, begin, end) of the prompts' parts that come first; a token of one request each comes after.
         """
-        tokens, places, slots = given
+        tokens, places, slots = inputs
         begin = sum(end - begin for _, begin, end in chunks)
 
         def attention(layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

@@ -91,11 +91,11 @@ class Engine:
 
     def _capture(self, size: int) -> tuple[torch.Tensor, Callable[[], torch.Tensor]]:
         """Where a decode step of this batch takes what it reads, and the function that runs it."""
-        given = torch.zeros(3, size, dtype=torch.long, device=self.model.device)
-        given[2] = self.model.shape.slots
-        run = partial(self.model.picked, given, (), slice(None))
+        inputs = torch.zeros(3, size, dtype=torch.long, device=self.model.device)
+        inputs[2] = self.model.shape.slots
+        run = partial(self.model.picked, inputs, (), slice(None))
         if self.model.device.type == "cpu":
-            return given, run
+            return inputs, run
         aside = torch.cuda.Stream()
         with torch.cuda.stream(aside):
             for _ in range(2):
@@ -110,7 +110,7 @@ class Engine:
             graph.replay()
             return result
 
-        return given, replay
+        return inputs, replay
 
     def part(self, name: str) -> AbstractContextManager[object]:
         """A range for a part of a step or of what is between steps, with `--scopes`."""
@@ -141,16 +141,16 @@ class Engine:
         rows = [(one, at) for one, n in batch.prefills for at in range(one.read, one.read + n)]
         rows += [(one, one.read) for one in batch.decodes]
         with self.part("preprocess"):
-            given = torch.tensor([(one.tokens[at], at, one.slot) for one, at in rows]).T.contiguous()
+            inputs = torch.tensor([(one.tokens[at], at, one.slot) for one, at in rows]).T.contiguous()
             if batch.kind == "decode" and padded in self.graphs:
                 held, run = self.graphs[padded]
                 rest = torch.tensor([[0], [0], [self.model.shape.slots]]).expand(3, padded - len(rows))
-                held.copy_(torch.cat((given, rest), 1))
+                held.copy_(torch.cat((inputs, rest), 1))
             else:
                 ends = [number for number, (one, at) in enumerate(rows) if at + 1 >= one.prompt]
                 chunks = [(one.slot, one.read, one.read + n) for one, n in batch.prefills]
                 last = torch.tensor(ends, dtype=torch.long).to(self.model.device)
-                run = partial(self.model.picked, given.to(self.model.device), chunks, last)
+                run = partial(self.model.picked, inputs.to(self.model.device), chunks, last)
         events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if torch.cuda.is_available() else []
         with self.part("forward"):
             for event in events[:1]:
@@ -264,8 +264,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             engine = Engine(model, args)
             size = min(args.chunk, shape.context - 1)
             for begin in (0, 1):
-                given = torch.zeros(3, size, dtype=torch.long, device=device)
-                model.picked(given, [(0, begin, begin + size)], slice(-1, None)).tolist()
+                inputs = torch.zeros(3, size, dtype=torch.long, device=device)
+                model.picked(inputs, [(0, begin, begin + size)], slice(-1, None)).tolist()
         requests = make_requests(args, shape.vocabulary, shape.context)
         with phase("serve"):
             engine.serve(requests)
