@@ -121,17 +121,17 @@ def __getattr__(name: str) -> object:
     """A public name, imported when it is first used; tables show their units in notebooks."""
     if name == "__all__":
         return [*_public()]
-    own = Path(__file__).parent
-    if name.startswith("_") or (own / f"{name}.py").exists() or (own / name / "__init__.py").exists():
+    folder = Path(__file__).parent
+    if name.startswith("_") or (folder / f"{name}.py").exists() or (folder / name / "__init__.py").exists():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")  # a module, which is yet to be imported
     home = _public().get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(home), name)
+    value: object = getattr(import_module(home), name)
     if name not in _TYPES and name not in _FUNCTIONS:
-        found = import_module("kanalyze.notebook").shown(found)
-    globals()[name] = found
-    return found
+        value = import_module("kanalyze.notebook").shown(value)
+    globals()[name] = value
+    return value
 
 
 class _Package(ModuleType):

@@ -72,24 +72,24 @@ def every_name() -> list[str]:
 
 def _home(name: str) -> str:
     """The module of the table `name`; the rooms that are imported to be searched come last."""
-    found = homes().get(name) or homes_of_sides().get(name) or homes_of_jobs().get(name)
-    if found is None:
+    home = homes().get(name) or homes_of_sides().get(name) or homes_of_jobs().get(name)
+    if home is None:
         raise UnknownNameError.of("table", name, every_name())
-    return found
+    return home
 
 
 def subjects() -> dict[str, list[str]]:
     """Names of all tables by subject, in the order of the command line; a room that is not placed is a subject."""
     headings = {room: heading for heading, rooms in _SUBJECTS.items() for room in rooms}
-    found: dict[str, list[str]] = {heading: [] for heading in _SUBJECTS}
+    tables: dict[str, list[str]] = {heading: [] for heading in _SUBJECTS}
     for name, home in (homes() | homes_of_sides() | homes_of_jobs()).items():
         package, room, _ = home.rsplit(".", 2)
         heading = headings.get(room) or (import_module(f"{package}.{room}").__doc__ or room).partition(".")[0]
-        found.setdefault(heading, []).append(name)
+        tables.setdefault(heading, []).append(name)
     for name, declared in _READER_TABLES.items():
-        found.setdefault(_COUNTED if declared.counted else _RAW, []).append(name)
-    found[_RAW] = found.pop(_RAW)  # last
-    return {heading: listed for heading, listed in found.items() if listed}
+        tables.setdefault(_COUNTED if declared.counted else _RAW, []).append(name)
+    tables[_RAW] = tables.pop(_RAW)  # last
+    return {heading: listed for heading, listed in tables.items() if listed}
 
 
 def table(name: str) -> Table:
@@ -103,15 +103,15 @@ def forms(name: str) -> list[Table]:
     """Declarations of the variants of table `name`, such as grouped ones."""
     if name in _READER_TABLES:
         return []
-    every = vars(import_module(_home(name))).values()
-    declared = (value for value in every if isinstance(value, Table) and value.name == name)
+    values = vars(import_module(_home(name))).values()
+    declared = (value for value in values if isinstance(value, Table) and value.name == name)
     return list({form.when: form for form in declared if form.when}.values())  # a module may bind one under two names
 
 
 def telling(name: str, columns: Sequence[str]) -> tuple[str, ...]:
     """The most telling columns of the form of table `name` that has these `columns`; else of the table itself."""
-    found = (form.telling for form in forms(name) if form.telling and {*form.schema} == {*columns} - {INSTANCE})
-    return next(found, table(name).telling)
+    matches = (form.telling for form in forms(name) if form.telling and {*form.schema} == {*columns} - {INSTANCE})
+    return next(matches, table(name).telling)
 
 
 def first(report: Report, name: str, count: int, **options: object) -> pl.DataFrame:
@@ -159,7 +159,7 @@ def sql(report: Report | Sequence[Report], statement: str, **where: Unpack[Where
     def rows(name: str) -> pl.DataFrame:
         if table(name).together:
             return make(reports[0], name, *reports[1:], **where)
-        each = [(str(one.meta.path), _rows(one, name, where)) for one in reports]
+        each = [(str(source.meta.path), _rows(source, name, where)) for source in reports]
         return each[0][1] if len(each) == 1 else of_reports(each)
 
     return answer(statement, rows)
@@ -169,14 +169,14 @@ def _rows(report: Report, name: str, where: Where) -> pl.DataFrame:
     """A table of a report; of a capture that of its run with samples where only samples tell it."""
     other = None
     try:
-        found = make(report.narrow(**where), name)
-        if found.is_empty() and any(name == one.name for one in SAMPLE_TABLES):
+        rows = make(report.narrow(**where), name)
+        if rows.is_empty() and any(name == one.name for one in SAMPLE_TABLES):
             other = report.sampled()
     except CannotTellError:
         other = report.sampled()
         if other is None:
             raise
-    return found if other is None else make(other.narrow(**where), name)
+    return rows if other is None else make(other.narrow(**where), name)
 
 
 def answer(
@@ -194,23 +194,23 @@ def answer(
     """
     if statement.strip().rstrip(";").casefold().split() == ["show", "tables"]:
         return pl.DataFrame({"name": every_name()})
-    made: dict[str, pl.DataFrame] = {}
+    tables: dict[str, pl.DataFrame] = {}
     pl.DataFrame().lazy().collect()  # begins what polars holds open
     while True:
         try:
             with bounded():
-                _refuse_functions(statement, made)
-                return pl.SQLContext(made).execute(statement).collect()
+                _refuse_functions(statement, tables)
+                return pl.SQLContext(tables).execute(statement).collect()
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
             missing = _UNKNOWN.fullmatch(str(error).partition("\n\nResolved plan")[0])
-            if missing is None or missing[1] in made:
+            if missing is None or missing[1] in tables:
                 raise refused(error) from error
             name = missing[1]
         table(name)  # raises where there is none
-        made[name] = _plain(rows_of(name))
+        tables[name] = _plain(rows_of(name))
 
 
-def _refuse_functions(statement: str, made: Mapping[str, pl.DataFrame]) -> None:
+def _refuse_functions(statement: str, tables: Mapping[str, pl.DataFrame]) -> None:
     """Raise SqlError for functions that open files, however they are spelt.
 
     Polars plans the statement with their names misspelt, and says which of them it does not have; no file is opened.
@@ -218,15 +218,15 @@ def _refuse_functions(statement: str, made: Mapping[str, pl.DataFrame]) -> None:
     if not _OPENS.search(statement):
         return
     try:
-        pl.SQLContext(made).execute(_OPENS.sub(r"\1q_", statement)).explain()  # plans all of it
+        pl.SQLContext(tables).execute(_OPENS.sub(r"\1q_", statement)).explain()  # plans all of it
     except pl.exceptions.PolarsError as error:
-        said = re.sub(r"(rea)q_", r"\1d_", str(error), flags=re.IGNORECASE)
-        if function := _NO_FUNCTION.search(said):
+        message = re.sub(r"(rea)q_", r"\1d_", str(error), flags=re.IGNORECASE)
+        if function := _NO_FUNCTION.search(message):
             raise SqlError.of(
                 f"{function[1]} opens a file or an address, and a statement sees the tables of the reports alone",
                 "Take a table of the reports; `SHOW TABLES` lists them.",
             ) from error
-        raise type(error)(said) from error
+        raise type(error)(message) from error
 
 
 def refused(error: BaseException) -> SqlError:

@@ -144,26 +144,26 @@ _GPUS: Final[dict[str, tuple[int | None, Peaks | None]]] = {
 
 def memory_bandwidth_bytes_per_s(name: str | None) -> int | None:
     """Peak memory bandwidth of the GPU `name` in bytes/s; None if unknown."""
-    known = _longest_of({one: bandwidth for one, (bandwidth, _) in _GPUS.items()}, name)
-    return None if known is None else known * 1_000_000_000
+    gb_per_s = _longest_of({gpu: bandwidth for gpu, (bandwidth, _) in _GPUS.items()}, name)
+    return None if gb_per_s is None else gb_per_s * 1_000_000_000
 
 
 def peaks_of(name: str | None) -> Peaks | None:
     """The peaks of a GPU by the name that its driver gives; None if unknown."""
-    return _longest_of({one: peaks for one, (_, peaks) in _GPUS.items()}, name)
+    return _longest_of({gpu: peaks for gpu, (_, peaks) in _GPUS.items()}, name)
 
 
 def _longest_of(facts: dict[str, T | None], name: str | None) -> T | None:
     """The fact by the longest name that a GPU's begins with; None also for parts of a GPU, and for those of laptops."""
     if name is None or "Laptop" in name or "MIG" in name:
         return None
-    fits = (one for one in facts if facts[one] is not None and (name == one or name.startswith((f"{one} ", f"{one}-"))))
+    fits = (gpu for gpu in facts if facts[gpu] is not None and (name == gpu or name.startswith((f"{gpu} ", f"{gpu}-"))))
     return facts.get(max(fits, key=len, default=""))
 
 
 def gpus_with_peaks() -> list[str]:
     """Driver names of the GPUs whose peaks and bandwidth are known."""
-    return [one for one, (bandwidth, _) in _GPUS.items() if bandwidth is not None and peaks_of(one) is not None]
+    return [gpu for gpu, (bandwidth, _) in _GPUS.items() if bandwidth is not None and peaks_of(gpu) is not None]
 
 
 #: Upper bounds with room for future GPUs; larger values are damaged or in another unit.
@@ -189,14 +189,14 @@ EFFECT: Final = "what is judged by them cannot be told"
 
 def plausible(devices: pl.DataFrame) -> pl.DataFrame:
     """`devices`, a frame like :data:`kanalyze.model.DEVICES`, with implausible limits replaced by null."""
-    known = [name for name in _MOST if name in devices.columns]
-    return devices.with_columns(pl.when(_can_be(name)).then(name).alias(name) for name in known)
+    limits = [name for name in _MOST if name in devices.columns]
+    return devices.with_columns(pl.when(_can_be(name)).then(name).alias(name) for name in limits)
 
 
 def impossible(devices: pl.DataFrame) -> int:
     """The number of missing or implausible limits in `devices`, a frame with some columns of that table."""
-    known = [name for name in _MOST if name in devices.columns]
-    lost = [(~_can_be(name)).fill_null(value=True).sum() for name in known]
+    limits = [name for name in _MOST if name in devices.columns]
+    lost = [(~_can_be(name)).fill_null(value=True).sum() for name in limits]
     return int(devices.select(pl.sum_horizontal(pl.lit(0), *lost)).item()) if devices.height else 0
 
 

@@ -100,9 +100,9 @@ class _Words(Formatter):
         return (spec or ", ").join(map(str, value)) if several else format(value, spec)
 
 
-def last_words(said: Iterable[str], beginning: str = "") -> str:
+def last_words(output: Iterable[str], beginning: str = "") -> str:
     """The last lines that another program printed, on one line: those that begin so, if there are such."""
-    lines = [" ".join(line.split()).rstrip(".") for line in said if line.strip()]
+    lines = [" ".join(line.split()).rstrip(".") for line in output if line.strip()]
     words = ([line for line in lines if line.startswith(beginning)] or lines)[-_LINES:]
     return "; ".join(word if len(word) <= _WIDE else word[: _WIDE - 1] + "…" for word in words)
 
@@ -205,10 +205,10 @@ class ExportError(KanalyzeError, slug="export-failed"):
         return cls._alone(path, f" Or give {older}, which is older than the report." if older else "")
 
     @classmethod
-    def failed(cls, path: Path, program: str, status: int, said: Iterable[str]) -> ExportError:
-        """Error: `program` exited with `status`, or without a complete export, and printed `said`."""
+    def failed(cls, path: Path, program: str, status: int, output: Iterable[str]) -> ExportError:
+        """Error: `program` exited with `status`, or without a complete export, and printed `output`."""
         ended = f"it ended with status {status}" if status else "it left no whole export"
-        return cls._refused(path, program, last_words(said, "Exportation error") or ended)
+        return cls._refused(path, program, last_words(output, "Exportation error") or ended)
 
 
 class BadBaselineError(KanalyzeError, slug="bad-baseline"):
@@ -316,8 +316,8 @@ class BadWindowError(KanalyzeError, slug="bad-window"):
     @classmethod
     def several(cls, text: str, name: str, windows: Sequence[str], path: Path) -> BadWindowError:
         """Error: `text` names several `windows` of the report at `path`, instances of `name`, where one is required."""
-        every = outlets.command("kanalyze", "summarize", path, "--window", f"{name}#*")
-        remedy = f"Choose one of them, {windows[0]} to {windows[-1]}; `{every}` compares all."
+        command = outlets.command("kanalyze", "summarize", path, "--window", f"{name}#*")
+        remedy = f"Choose one of them, {windows[0]} to {windows[-1]}; `{command}` compares all."
         return cls.of(text, f"{len(windows):,} ranges have that name", remedy)
 
     @classmethod
@@ -352,7 +352,7 @@ class UnknownNameError(KanalyzeError, slug="unknown-name"):
         """Error: there is no `what` called `name`; suggests the nearest of the `known` ones, and lists all, or some."""
         choices = [*map(str, known)]
         hint = nearest(str(name), choices)
-        choices = [f"{one[: _LONG - 20]}…{one[-19:]}" if len(one) > _LONG else one for one in choices]
+        choices = [f"{choice[: _LONG - 20]}…{choice[-19:]}" if len(choice) > _LONG else choice for choice in choices]
         listed = "There are: " + (", ".join(choices) or "none")
         if len(choices) > _ALL:
             listed = f"Nearest: {', '.join(_similar(str(name), choices))}"
@@ -465,19 +465,19 @@ class CollectError(KanalyzeError, slug="nothing-collected"):
     impossible = Case("nothing can be collected here ({reasons:; }).", "To get it: {remedies:; or: }.")
 
     @classmethod
-    def program_failed(cls, name: str, status: int, said: Iterable[str]) -> CollectError:
-        """Error: the program `name` exited with `status`; `said` is the end of its output."""
-        lines = list(said)
+    def program_failed(cls, name: str, status: int, tail: Iterable[str]) -> CollectError:
+        """Error: the program `name` exited with `status`; `tail` is the end of its output."""
+        lines = list(tail)
         ended = f"was killed by signal {-status}" if status < 0 else f"ended with exit status {status}"
         last = f": {' '.join(lines[-1].split())[:_WIDE].rstrip('.')}" if lines else ""
         tried = "Run it without a profiler first; nothing of it was kept."
         return cls(f"{name}: the program {ended}{last}.", tried, lines)
 
     @classmethod
-    def every_pass_failed(cls, reasons: Iterable[str], said: Iterable[str]) -> CollectError:
-        """Error: every pass failed, for these `reasons`; `said` is the end of the last one's output."""
+    def every_pass_failed(cls, reasons: Iterable[str], tail: Iterable[str]) -> CollectError:
+        """Error: every pass failed, for these `reasons`; `tail` is the end of the last one's output."""
         none = f"nothing was collected: {'; '.join(reasons)}."
-        return cls(none, "Nothing was kept. `kanalyze doctor` looks at the tools.", said)
+        return cls(none, "Nothing was kept. `kanalyze doctor` looks at the tools.", tail)
 
 
 class OutOfMemoryError(KanalyzeError, slug="out-of-memory"):
@@ -497,17 +497,17 @@ def _similar(name: str, choices: Sequence[str]) -> list[str]:
     """The choices that are most like a name, those that hold it first; long ones shortened."""
     import difflib  # noqa: PLC0415 - for mistakes only
 
-    asked = name.casefold()[:_WIDE]
+    word = name.casefold()[:_WIDE]
     like = {
-        one: (asked in one.casefold(), difflib.SequenceMatcher(None, asked, one.casefold()).ratio())
-        for one in choices[:_COMPARED]
+        choice: (word in choice.casefold(), difflib.SequenceMatcher(None, word, choice.casefold()).ratio())
+        for choice in choices[:_COMPARED]
     }
-    return sorted(like, key=lambda one: like[one], reverse=True)[:_NEAREST]
+    return sorted(like, key=lambda choice: like[choice], reverse=True)[:_NEAREST]
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
     """The most similar of `choices`, or None if none is close."""
     import difflib  # noqa: PLC0415 - for mistakes only
 
-    found = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
-    return found[0] if found else None
+    matches = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
+    return matches[0] if matches else None

@@ -23,8 +23,8 @@ def regular(path: Path) -> Path:
     with readable(path):
         mode = os.stat(path).st_mode  # noqa: PTH116 - Path.stat of some versions raises what is no OSError
     if not stat.S_ISREG(mode):
-        found = "it is a folder" if stat.S_ISDIR(mode) else "it is a pipe or a device"
-        raise UnreadableReportError.because(path, found)
+        reason = "it is a folder" if stat.S_ISDIR(mode) else "it is a pipe or a device"
+        raise UnreadableReportError.because(path, reason)
     return path
 
 
@@ -163,11 +163,11 @@ def sized(key: int, value: bytes | str) -> bytes:
 
 
 def _varint_of(value: int) -> bytes:
-    found = bytearray()
+    encoded = bytearray()
     while value >= _MORE:
-        found.append(value & ~_MORE & 0xFF | _MORE)
+        encoded.append(value & ~_MORE & 0xFF | _MORE)
         value >>= 7
-    return bytes([*found, value])
+    return bytes([*encoded, value])
 
 
 # Payloads of NVTX, of which nsys' stacks of Python, as marks of domains of its own. Facts: docs/formats.md.
@@ -232,5 +232,5 @@ class PythonStack(NamedTuple):
         """Its payload and nothing else: fillers, which hold memory of the program, are 0."""
         size = _STACK.size + len(self.frames) * _FRAME.size
         head = _HEADER.pack(self.payloads, self.schema, size, _HEADER.size)
-        own = _STACK.pack(0, self.state, len(self.frames))
-        return head + own + b"".join(_FRAME.pack(*frame) for frame in self.frames)
+        stack = _STACK.pack(0, self.state, len(self.frames))
+        return head + stack + b"".join(_FRAME.pack(*frame) for frame in self.frames)

@@ -127,9 +127,9 @@ def exclusive(intervals: pl.DataFrame) -> pl.Series:
     parts, above = [line.select("row", exclusive_ns="end").clear()], pl.DataFrame(schema=SPANS)
     for rank in sorted(line.get_column("rank").unique().to_list()):
         level = line.filter(pl.col("rank") == rank).sort("began", "event_id")
-        own = first_come(level)
-        hidden = overlap(own.get_column("own_start"), own.get_column("own_end"), above)
-        parts.append(own.select("row", exclusive_ns=pl.col("own_end") - pl.col("own_start") - hidden))
+        uncovered = first_come(level)
+        hidden = overlap(uncovered.get_column("own_start"), uncovered.get_column("own_end"), above)
+        parts.append(uncovered.select("row", exclusive_ns=pl.col("own_end") - pl.col("own_start") - hidden))
         above = union(pl.concat([above, level.select("start", "end")]))
     return pl.concat(parts).sort("row").get_column("exclusive_ns")
 
@@ -140,9 +140,9 @@ def first_come(intervals: pl.DataFrame) -> pl.DataFrame:
     The rows must be sorted by start: what earlier rows cover of a row is then a piece at its beginning.
     """
     end = pl.max_horizontal("start", "end")
-    taken = end.cum_max().shift(1)
+    covered_until = end.cum_max().shift(1)
     return intervals.with_columns(
-        pl.min_horizontal(pl.max_horizontal("start", taken), end).alias("own_start"), end.alias("own_end")
+        pl.min_horizontal(pl.max_horizontal("start", covered_until), end).alias("own_start"), end.alias("own_end")
     )
 
 

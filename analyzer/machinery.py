@@ -215,8 +215,8 @@ class _Finder:
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The usual spec of a module, but for its loader."""
-        wanted = any(fullname == name or fullname.startswith(f"{name}.") for name in self._names)
-        spec = PathFinder.find_spec(fullname, path, target) if wanted else None
+        is_late = any(fullname == name or fullname.startswith(f"{name}.") for name in self._names)
+        spec = PathFinder.find_spec(fullname, path, target) if is_late else None
         if spec is None or spec.loader is None:
             return None
         spec.loader = _LateLoader(spec.loader, self._within)
@@ -288,9 +288,9 @@ def sparing_memory() -> Iterator[None]:
         with one_blas_thread():
             yield
         return
-    own = {"_RJEM_MALLOC_CONF": _SPARING, "POLARS_MAX_THREADS": str(workers()), _BLAS_THREADS: "1"}
+    variables = {"_RJEM_MALLOC_CONF": _SPARING, "POLARS_MAX_THREADS": str(workers()), _BLAS_THREADS: "1"}
     # polars imports importlib.metadata to look for a plugin of Iceberg tables: 8 ms of the 430 of a small page
-    with _in_environment(**own), loading_late("importlib.metadata"):
+    with _in_environment(**variables), loading_late("importlib.metadata"):
         yield
         if polars := sys.modules.get("polars"):
             polars.thread_pool_size()

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 Given: TypeAlias = Report | str | PathLike[str] | Iterable[Report | str | PathLike[str]]
 
 
-def _page_html(found: overview_page.Summary | _comparison.Comparison | _whatif.WhatIf) -> str:
+def _page_html(content: overview_page.Summary | _comparison.Comparison | _whatif.WhatIf) -> str:
     """A page as it displays itself in notebooks."""
-    return document.page(found, 8 if found.kind in ("time", "joint", "counters", "whatif") else None)
+    return document.page(content, 8 if content.kind in ("time", "joint", "counters", "whatif") else None)
 
 
 _kind: Any
@@ -62,11 +62,11 @@ class NotebookTable(pl.DataFrame):
 
         Polars makes floats and objects of those; here they have pandas' nullable types, unless keywords say how.
         """
-        found = super().to_pandas(use_pyarrow_extension_array=use_pyarrow_extension_array, **kwargs)
+        frame = super().to_pandas(use_pyarrow_extension_array=use_pyarrow_extension_array, **kwargs)
         for column in self.iter_columns():
-            if column.null_count() and str(found.dtypes[column.name]) == _LOST.get(column.dtype.base_type()):
-                found[column.name] = _nullable(column)
-        return found
+            if column.null_count() and str(frame.dtypes[column.name]) == _LOST.get(column.dtype.base_type()):
+                frame[column.name] = _nullable(column)
+        return frame
 
     def _repr_html_(self, *, _from_series: bool = False) -> str:
         return document.table(self)
@@ -83,14 +83,14 @@ def _nullable(column: pl.Series) -> pd.api.extensions.ExtensionArray:
     """Converts an integer or boolean column with nulls to a nullable pandas array."""
     from pandas import arrays  # noqa: PLC0415 - only who has pandas asks for it
 
-    made = arrays.BooleanArray if column.dtype == pl.Boolean else arrays.IntegerArray
+    array_type = arrays.BooleanArray if column.dtype == pl.Boolean else arrays.IntegerArray
     values = column.fill_null(value=False if column.dtype == pl.Boolean else 0)
-    return made(values.to_numpy(writable=True), column.is_null().to_numpy(writable=True))
+    return array_type(values.to_numpy(writable=True), column.is_null().to_numpy(writable=True))
 
 
 def _table(name: str, doc: str) -> property:
     """A table of a comparison, or of a job, as an attribute of it."""
-    return property(lambda found: found.table(name), doc=f"{doc}: table `{name}`.")
+    return property(lambda result: result.table(name), doc=f"{doc}: table `{name}`.")
 
 
 class NotebookComparison(_comparison.Comparison):
@@ -132,9 +132,9 @@ class NotebookJob:
 
     def table(self, name: str) -> pl.DataFrame:
         """A table of the job, such as ``collectives``; `kanalyze show` lists them."""
-        known = homes_of_jobs()
-        if name not in known:
-            raise UnknownNameError.of("table of a job", name, known)
+        homes = homes_of_jobs()
+        if name not in homes:
+            raise UnknownNameError.of("table of a job", name, homes)
         return NotebookTable(self.job.table(name))
 
     @property
@@ -183,10 +183,10 @@ class NotebookReport(Report):
         missing: list[KanalyzeError] = []
         with ExitStack() as opened:
             try:
-                every: list[Report] = []
+                reports: list[Report] = []
                 if self.meta.capture == self.meta.path and capture_reports.several_tools(self.meta.path):
-                    every = capture_reports.every_report(self.meta.path, left_out=missing.append)
-                if others := [opened.enter_context(one) for one in every if one.meta.tool != self.meta.tool]:
+                    reports = capture_reports.every_report(self.meta.path, left_out=missing.append)
+                if others := [opened.enter_context(report) for report in reports if report.meta.tool != self.meta.tool]:
                     page = time_page.overviews_together(self, *others)[0]
                 elif self.meta.timeless:
                     page = time_page.summarize_counters(self)
@@ -213,13 +213,13 @@ def read_all(
 
     See :func:`kanalyze.readers.capture.reports.every_report`.
     """
-    found = (capture_reports.every_report(Path(path), progress, cache=cache, runs=runs) for path in paths)
-    return [_shown_well(report) for some in found for report in some]
+    groups = (capture_reports.every_report(Path(path), progress, cache=cache, runs=runs) for path in paths)
+    return [_shown_well(report) for some in groups for report in some]
 
 
-def _shown_well(found: Report) -> Report:
-    same = (field.name for field in fields(found) if field.init and field.name != "_whole")  # which are of its own kind
-    return NotebookReport(**{name: getattr(found, name) for name in same})
+def _shown_well(plain: Report) -> Report:
+    same = (field.name for field in fields(plain) if field.init and field.name != "_whole")  # which are of its own kind
+    return NotebookReport(**{name: getattr(plain, name) for name in same})
 
 
 def without_profiler(report: Report) -> Report:
@@ -310,9 +310,9 @@ def whatif(  # noqa: PLR0913 - the options of the command
         raise ValueError("copies is a bandwidth such as '50GB/s', measured a time such as '1.9ms'")
     part = report.narrow(**where)
     changes = _changes.Changes(tuple(factors.items()), left_out, graph, rate)
-    asked = Configuration.of(gpu, batch, length, dtype)
-    told = changes.options(copies)
-    return batch_page.changed(part, changes, told, each=each, measured_ns=took, configuration=asked)
+    configuration = Configuration.of(gpu, batch, length, dtype)
+    options = changes.options(copies)
+    return batch_page.changed(part, changes, options, each=each, measured_ns=took, configuration=configuration)
 
 
 class NotebookTimeline:
@@ -400,33 +400,33 @@ def compare(  # noqa: PLR0913 - the options of the command
         raise ValueError(f"floor is a part of the time, such as 0.01, not {floor!r}")
     where: Where = {"window": window, "device": device, "process": process}
     asked = Asked(where, limits=_pair.Limits(least_effect=least_effect, floor=floor), other_ranks=other_ranks)
-    found = sides.comparison(_side("base", base), _side("new", new), asked)
-    others: dict[str, _comparison.Comparison] = {tool: _compared_well(one) for tool, one in found.others.items()}
-    return _compared_well(replace(found, others=others))
+    comparison = sides.comparison(_side("base", base), _side("new", new), asked)
+    others: dict[str, _comparison.Comparison] = {tool: _compared_well(one) for tool, one in comparison.others.items()}
+    return _compared_well(replace(comparison, others=others))
 
 
-def _compared_well(found: _comparison.Comparison) -> NotebookComparison:
-    return NotebookComparison(**{one.name: getattr(found, one.name) for one in fields(found)})
+def _compared_well(comparison: _comparison.Comparison) -> NotebookComparison:
+    return NotebookComparison(**{field.name: getattr(comparison, field.name) for field in fields(comparison)})
 
 
-def _side(name: str, given: Given) -> list[Report | Path]:
+def _side(name: str, side: Given) -> list[Report | Path]:
     """The reports and paths of one side.
 
     Raises:
         TypeError: It is something else, or has something else in it.
     """
-    several = [given] if isinstance(given, Report | str | os.PathLike) or not isinstance(given, Iterable) else [*given]
+    several = [side] if isinstance(side, Report | str | os.PathLike) or not isinstance(side, Iterable) else [*side]
     return _reports_or_paths(several, f"kanalyze.compare takes reports and paths; {name} has a")
 
 
-def _reports_or_paths(given: Iterable[object], refusal: str) -> list[Report | Path]:
+def _reports_or_paths(arguments: Iterable[object], refusal: str) -> list[Report | Path]:
     """The reports as they are, and the others as paths; a TypeError where one is neither."""
-    found: list[Report | Path] = []
-    for one in given:
-        if not isinstance(one, Report | str | os.PathLike):
-            raise TypeError(f"{refusal} {type(one).__name__}")
-        found.append(one if isinstance(one, Report) else Path(one))
-    return found
+    sources: list[Report | Path] = []
+    for argument in arguments:
+        if not isinstance(argument, Report | str | os.PathLike):
+            raise TypeError(f"{refusal} {type(argument).__name__}")
+        sources.append(argument if isinstance(argument, Report) else Path(argument))
+    return sources
 
 
 def ranks(*reports: Report | str | PathLike[str], one_host: bool = False, cache: bool = True) -> NotebookJob:
@@ -444,10 +444,10 @@ def ranks(*reports: Report | str | PathLike[str], one_host: bool = False, cache:
         KanalyzeError: None of them can be read; the first reason.
         TypeError: An argument is neither a report nor a path.
     """
-    given = _reports_or_paths(reports, "kanalyze.ranks takes reports and paths, not")
+    sources = _reports_or_paths(reports, "kanalyze.ranks takes reports and paths, not")
     left_out: list[KanalyzeError] = []
-    found = jobs.job(given, Asked(one_host=one_host, cache=cache, left_out=left_out.append))
-    return NotebookJob(found, left_out)
+    job = jobs.job(sources, Asked(one_host=one_host, cache=cache, left_out=left_out.append))
+    return NotebookJob(job, left_out)
 
 
 def reduce(
@@ -477,9 +477,9 @@ def reduce(
         ValueError: The executor forks processes, in which polars would wait for ever.
     """
     several = [paths] if isinstance(paths, str | os.PathLike) else [*paths]
-    given = [one if isinstance(one, str) else Path(one) for one in several]
+    sources = [path if isinstance(path, str) else Path(path) for path in several]
     engine = reducing.one_by_one if executor is None else reducing.by_executor(executor)
-    return reducing.reduce_reports(given, Path(out), engine, progress=(progress or (lambda *_: None)), cache=cache)
+    return reducing.reduce_reports(sources, Path(out), engine, progress=(progress or (lambda *_: None)), cache=cache)
 
 
 def shown(analysis: Callable[..., pl.DataFrame]) -> Callable[..., pl.DataFrame]:
@@ -492,23 +492,23 @@ def shown(analysis: Callable[..., pl.DataFrame]) -> Callable[..., pl.DataFrame]:
         _refuse_others(name, args if several else args[:1], several=several)
         return NotebookTable(analysis(*args, **keys))
 
-    told = "\n\n".join(form.told() for form in (catalog.table(name), *catalog.forms(name)))
-    table.__doc__ = f"{inspect.cleandoc(analysis.__doc__ or '')}\n\n{told}\n"
+    columns = "\n\n".join(form.told() for form in (catalog.table(name), *catalog.forms(name)))
+    table.__doc__ = f"{inspect.cleandoc(analysis.__doc__ or '')}\n\n{columns}\n"
     return table
 
 
-def _refuse_others(name: str, given: Iterable[object], *, several: bool) -> None:
+def _refuse_others(name: str, arguments: Iterable[object], *, several: bool) -> None:
     """Raise unless every argument is a report; `several` says that the table takes more than one.
 
     Raises:
         TypeError: It says what to pass.
     """
-    for one in given:
-        if isinstance(one, Report):
+    for argument in arguments:
+        if isinstance(argument, Report):
             continue
         takes = f"kanalyze.{name} takes {'reports' if several else 'a report'}"
-        if isinstance(one, str | os.PathLike):
-            raise TypeError(f"{takes}, not a path: kanalyze.{name}(kanalyze.read({os.fspath(one)!r}))")
-        if isinstance(one, list | tuple) and several:
-            raise TypeError(f"{takes} one by one, not a {type(one).__name__} of them: kanalyze.{name}(*reports)")
-        raise TypeError(f"{takes}, which kanalyze.read(path) gives, not {type(one).__name__}")
+        if isinstance(argument, str | os.PathLike):
+            raise TypeError(f"{takes}, not a path: kanalyze.{name}(kanalyze.read({os.fspath(argument)!r}))")
+        if isinstance(argument, list | tuple) and several:
+            raise TypeError(f"{takes} one by one, not a {type(argument).__name__} of them: kanalyze.{name}(*reports)")
+        raise TypeError(f"{takes}, which kanalyze.read(path) gives, not {type(argument).__name__}")

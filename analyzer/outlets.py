@@ -62,12 +62,12 @@ def line(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return _ODD.sub(lambda found: _shown(found[0]), text)
+    return _ODD.sub(lambda match: _shown(match[0]), text)
 
 
 def lines(text: str) -> str:
     """`text` with non-printable characters replaced, except for line ends and our own ANSI colours."""
-    return _COLOUR_OR_ODD.sub(lambda found: found[0] if len(found[0]) > 1 else _shown(found[0]), text)
+    return _COLOUR_OR_ODD.sub(lambda match: match[0] if len(match[0]) > 1 else _shown(match[0]), text)
 
 
 def _shown(character: str) -> str:
@@ -94,7 +94,7 @@ def _shell_word(text: str) -> str:
     if line(text) == text:
         return quote(text)
     escaped = text.translate({ord("\\"): "\\\\", ord("'"): "\\'"})
-    return f"$'{_ODD.sub(lambda found: _octets(found[0]), escaped)}'"
+    return f"$'{_ODD.sub(lambda match: _octets(match[0]), escaped)}'"
 
 
 def _octets(character: str) -> str:
@@ -110,7 +110,7 @@ def code(text: str) -> str:
     if not plain.strip():
         return "(no name)"
     if "|" in plain:  # escaped, since it would end a table cell; outside of tables the escape is visible
-        return f"<code>{re.sub('[^A-Za-z0-9 ]', lambda found: f'&#{ord(found[0])};', plain)}</code>"
+        return f"<code>{re.sub('[^A-Za-z0-9 ]', lambda match: f'&#{ord(match[0])};', plain)}</code>"
     if "`" not in plain:
         return f"`{plain}`"
     fence = "`" * (max(map(len, re.findall("`+", plain))) + 1)
@@ -120,22 +120,22 @@ def code(text: str) -> str:
 def markdown(text: str) -> str:
     """`text` escaped inline in Markdown: active words become code spans; our own code spans stay."""
     plain, parts, at = line(text), [], 0
-    for found in re.finditer(_CODE, plain):
-        parts += [_words(plain[at : found.start()]), code(found[1])]
-        at = found.end()
+    for match in re.finditer(_CODE, plain):
+        parts += [_words(plain[at : match.start()]), code(match[1])]
+        at = match.end()
     return "".join([*parts, _words(plain[at:])]).strip()
 
 
 def paragraph(text: str) -> str:
     """`text` escaped as a Markdown paragraph: like :func:`markdown`, and neither list nor rule."""
-    return re.sub(_BLOCK, lambda found: f"{found[1]}\\{found[2]}", markdown(text), count=1)
+    return re.sub(_BLOCK, lambda match: f"{match[1]}\\{match[2]}", markdown(text), count=1)
 
 
 def _words(text: str) -> str:
     """Wraps each word that would be active in a code span."""
 
-    def word(found: re.Match[str]) -> str:
-        text = found[0]
+    def word(match: re.Match[str]) -> str:
+        text = match[0]
         if re.search(_ACTIVE, text) is None:
             return text
         bare = text.strip(_AROUND)
@@ -161,10 +161,10 @@ def json(value: object, indent: int | None = 2) -> str:
 def escaped_json(document: str) -> str:
     """Escapes every non-printable character in a JSON document."""
 
-    def escape(found: re.Match[str]) -> str:
-        units = found[0].encode("utf-16-be", "surrogatepass")  # pairs of surrogates beyond the first plane
+    def escape(match: re.Match[str]) -> str:
+        units = match[0].encode("utf-16-be", "surrogatepass")  # pairs of surrogates beyond the first plane
         escaped = "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
-        return found[0] if found[0].isprintable() else escaped
+        return match[0] if match[0].isprintable() else escaped
 
     return document if document.isascii() and document.isprintable() else re.sub(r"[^ -~\n]", escape, document)
 

@@ -316,10 +316,10 @@ class Report:
         labels = tuple(where.get("steps") or self.labels)
         if window is None and device is None and process is None and labels == self.labels:
             return self
-        if device is not None and device not in (known := self.devices.get_column("device").to_list()):
+        if device is not None and device not in (devices := self.devices.get_column("device").to_list()):
             used = self.of_kinds(DEVICE_KINDS, "device").to_series().fill_null(0)  # of a damaged report
             if device not in used:
-                raise UnknownNameError.of("device", device, sorted({*known, *used}))
+                raise UnknownNameError.of("device", device, sorted({*devices, *used}))
         if process is not None and process not in (processes := self.processes.get_column("process_id").unique()):
             raise UnknownNameError.of("process", process, processes.sort().to_list())
         scope = Scope(
@@ -328,11 +328,11 @@ class Report:
             process=self.scope.process if process is None else process,
         )
         self._whole.setdefault((self.scope.process, *self.labels), self.whole)
-        found = replace(self, scope=scope, labels=labels)
-        wanted = found.window(window) if isinstance(window, str) else window
-        found = found if wanted is None else replace(found, scope=replace(scope, window=wanted))
-        _ = found.whole  # keeps the whole from now on, so that all views share it
-        return found
+        view = replace(self, scope=scope, labels=labels)
+        resolved = view.window(window) if isinstance(window, str) else window
+        view = view if resolved is None else replace(view, scope=replace(scope, window=resolved))
+        _ = view.whole  # keeps the whole from now on, so that all views share it
+        return view
 
     @property
     def whole(self) -> Report:
@@ -357,11 +357,11 @@ class Report:
             BadWindowError: The syntax is invalid, or names several instances, or one without duration.
             UnknownNameError: The report has ranges, but none of that name.
         """
-        found = self.instances(text)
-        if len(found) > 1:
-            names = [str(one.name) for one in found]
+        windows = self.instances(text)
+        if len(windows) > 1:
+            names = [str(window.name) for window in windows]
             raise BadWindowError.several(text, named_ranges.parsed(text)[0], names, self.meta.path)
-        return lasting(text, found)[0]
+        return lasting(text, windows)[0]
 
     def windows(self, text: str) -> list[Window]:
         """The :meth:`instances` of `text`, without those of zero duration.
@@ -386,27 +386,27 @@ class Report:
             times = Window.parse(text, self.first_ns if any(map(relative, text.split(".."))) else 0)
         except BadWindowError:
             ranges = self._of_device(named_ranges.named(self.kind("range"), self.table("range_detail")))
-            if named_ranges.instances(ranges, text).is_empty() and (found_windows := self._of_iterations(text, ranges)):
-                return found_windows
+            if named_ranges.instances(ranges, text).is_empty() and (of_iterations := self._of_iterations(text, ranges)):
+                return of_iterations
             if (steps := named_ranges.steps_asked(text, ranges, self.steps)) is not None:
                 return steps
             if ranges.is_empty() or not text:  # unnamed ranges cannot be selected by name
                 raise
             name, which = (text, "") if named_ranges.instances(ranges, text).height else named_ranges.parsed(text)
-            found = named_ranges.instances(ranges, name)
-            if found.is_empty() and ".." in text:
+            matches = named_ranges.instances(ranges, name)
+            if matches.is_empty() and ".." in text:
                 raise
         else:
             if not self.meta.timeless:
                 times.refuse_outside(text, self.meta.path, self._spans(), self.zero_ns)
             return [times]
-        if found.is_empty():
-            each = [window for one in named_ranges.like(ranges, text) for window in self.instances(one)]
+        if matches.is_empty():
+            each = [window for alike in named_ranges.like(ranges, text) for window in self.instances(alike)]
             if each:
-                return sorted((replace(one, group=text) for one in each), key=lambda one: one.start_ns or 0)
+                return sorted((replace(window, group=text) for window in each), key=lambda window: window.start_ns or 0)
             raise UnknownNameError.of("range", name, named_ranges.names(ranges))
-        every, many = which in ("", EVERY), found.height > 1
-        sides = found.select("start", "end", "process_id").iter_rows()
+        every, many = which in ("", EVERY), matches.height > 1
+        sides = matches.select("start", "end", "process_id").iter_rows()
         windows = [
             Window(start, end, (f"{name}#{number}" if many else name) if every else text, None, process)
             for number, (start, end, process) in enumerate(sides, 1)
@@ -420,19 +420,19 @@ class Report:
             return None
         if self.meta.timeless or not (text == STEADY or "#" in text or ".." in text):
             return None
-        found: list[Window] | None = import_module(_ITERATIONS).windows_named(self, text)
-        return found
+        windows: list[Window] | None = import_module(_ITERATIONS).windows_named(self, text)
+        return windows
 
     def _spans(self) -> Iterator[tuple[int, int]]:
         """First and last instant of the recording, from metadata, then of each kind; a clock of its own starts at 0."""
         if self.meta.end_ns is not None:
             yield 0, max(self.meta.end_ns, 0)
-        own = not self.meta.recorder.other_clock
+        own_clock = not self.meta.recorder.other_clock
         for kind in self.kinds:
             end = (pl.col("start_ns") + pl.col("dur_ns").fill_null(0)).max()
             first, last = self._events(kind).select(pl.col("start_ns").min(), end.alias("end")).row(0)
             if first is not None:
-                yield min(first, 0) if own else first, max(first, last)
+                yield min(first, 0) if own_clock else first, max(first, last)
 
     @property
     def recorded(self) -> tuple[int, int]:
@@ -454,8 +454,8 @@ class Report:
         if device is None or ranges.is_empty():
             return ranges
         used = [self.kind(kind).filter(pl.col("device") == device).get_column("process_id") for kind in DEVICE_KINDS]
-        own = ranges.filter(pl.col("process_id").is_in(pl.concat(used).unique().implode()))
-        return own if own.height else ranges
+        on_device = ranges.filter(pl.col("process_id").is_in(pl.concat(used).unique().implode()))
+        return on_device if on_device.height else ranges
 
     @property
     def first_ns(self) -> int:

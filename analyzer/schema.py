@@ -128,10 +128,10 @@ class Table:
             TypeError: A column is missing, superfluous or of another type, or a required value is null. This is
                 a defect of the function that made the frame, never of the user's input.
         """
-        found, expected = dict(frame.schema), self.schema
-        if list(found.items()) != list(expected.items()):
-            wrong = [name for name in {*found, *expected} if found.get(name) != expected.get(name)]
-            details = ", ".join(f"{name}: {found.get(name)} is not {expected.get(name)}" for name in sorted(wrong))
+        types, expected = dict(frame.schema), self.schema
+        if list(types.items()) != list(expected.items()):
+            wrong = [name for name in {*types, *expected} if types.get(name) != expected.get(name)]
+            details = ", ".join(f"{name}: {types.get(name)} is not {expected.get(name)}" for name in sorted(wrong))
             raise TypeError(f"table {self.name}: {details or 'columns are in another order'}")
         nulls = frame.null_count()  # a column of one value, got as a series, would take memory from then on
         for column in self.columns:
@@ -181,7 +181,7 @@ def columns(text: str) -> tuple[Column, ...]:
     are indented more deeply than the first one.
     """
     edge = text[: -len(text.lstrip())] or "\n"
-    declared = (" ".join(one.split()).split(" ", 2) for one in re.split(rf"{edge}(?=\S)", text.strip()))
+    declared = (" ".join(entry.split()).split(" ", 2) for entry in re.split(rf"{edge}(?=\S)", text.strip()))
     return tuple(
         Column(name, _TYPES[kind.rstrip("?:")], meaning, nullable=kind.endswith("?:"))
         for name, kind, meaning in declared
@@ -293,6 +293,6 @@ def _stack(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """The rows of several frames; columns of one integer, or null, as literals."""
     stack = pl.concat([part for part in parts if part.height] or parts[:1], rechunk=True)
     integers = (values for values in stack.clone() if values.dtype.is_integer() and len(values))
-    alike = [one.name for one in integers if one.null_count() == len(one) or constant(one)]
+    alike = [values.name for values in integers if values.null_count() == len(values) or constant(values)]
     first = stack.head(1)
     return stack.with_columns(pl.lit(first.item(0, name), dtype=stack.schema[name]).alias(name) for name in alike)

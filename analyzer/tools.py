@@ -107,8 +107,8 @@ _TORCH: Final = "torch.profiler"
 
 def again(kinds: Sequence[str], tool: str = "") -> str:
     """Sentence on recording a report of `tool` with `kinds`."""
-    if tool == _TORCH and (wanted := _torch(kinds)):
-        return f"Record it again with them on: `torch.profiler.profile({wanted})`."
+    if tool == _TORCH and (keywords := _torch(kinds)):
+        return f"Record it again with them on: `torch.profiler.profile({keywords})`."
     option = next((_NSYS[kind] for kind in reversed(kinds) if kind in _NSYS), _TRACE)
     if tool == _TORCH:
         if "gpu_metrics" in kinds:
@@ -182,8 +182,8 @@ def is_amd(name: str | None, threads_per_warp: int | None = None) -> bool:
 
 def amd_target(name: str | None, major: int | None, minor: int | None) -> str | None:
     """AMD's processor name of a GPU, such as gfx90a; None if unknown."""
-    known = next((target for part, target in _AMD_TARGETS.items() if re.search(part, name or "")), None)
-    return known or _AMD_VERSIONS.get((major or 0, minor or 0))
+    of_name = next((target for part, target in _AMD_TARGETS.items() if re.search(part, name or "")), None)
+    return of_name or _AMD_VERSIONS.get((major or 0, minor or 0))
 
 
 def processor(name: str | None, capability: str | None, count: int | None) -> str:
@@ -222,8 +222,8 @@ def pairs(base: Sequence[Turn | None], new: Sequence[Turn | None]) -> list[tuple
     """
     counts = Counter((*base, *new))
     beside = {(turn.side, turn.pair): at for at, turn in enumerate(new) if turn and counts[turn] == 1}
-    asked = [(at, (_OTHER[turn.side], turn.pair)) for at, turn in enumerate(base) if turn and counts[turn] == 1]
-    return [(at, beside[key]) for at, key in asked if key in beside]
+    counterparts = [(at, (_OTHER[turn.side], turn.pair)) for at, turn in enumerate(base) if turn and counts[turn] == 1]
+    return [(at, beside[key]) for at, key in counterparts if key in beside]
 
 
 def interleaved(base: Sequence[Turn | None], new: Sequence[Turn | None]) -> bool:

@@ -182,13 +182,13 @@ class Scope:
 def _side_ns(text: str, side: str, first_ns: int) -> int | None:
     if not side.strip():
         return None
-    found = parse_time_ns(side)
-    if found is None:
+    time_ns = parse_time_ns(side)
+    if time_ns is None:
         raise BadWindowError.of(text, f"{side.strip()!r} is not a time with a unit (ns, us, ms or s)")
-    found += first_ns if relative(side) else 0
-    if abs(found) > _LATEST_NS:
+    time_ns += first_ns if relative(side) else 0
+    if abs(time_ns) > _LATEST_NS:
         raise BadWindowError.of(text, f"{side.strip()!r} is later than any time of a report")
-    return found
+    return time_ns
 
 
 def _side_text(side_ns: int | None) -> str:
@@ -206,10 +206,10 @@ def relative(side: str) -> bool:
 
 def lasting(text: str, windows: list[Window]) -> list[Window]:
     """Those of the `windows` named by `text` with a duration; BadWindowError if none has one."""
-    found = [window for window in windows if not window.empty]
-    if not found:
+    nonempty = [window for window in windows if not window.empty]
+    if not nonempty:
         raise BadWindowError.empty(text, len(windows))
-    return found
+    return nonempty
 
 
 #: Separators of domain and name, and of name and instance number.
@@ -254,12 +254,12 @@ def named(events: pl.DataFrame, details: pl.DataFrame) -> pl.DataFrame:
     any NVTX event), open (whether it was never closed), process_id, thread_id (that started it), end_thread_id (that
     ended it, where that is another one).
     """
-    known = events.select("event_id", "name", "start_ns", "dur_ns", "process_id", "thread_id").join(
+    joined = events.select("event_id", "name", "start_ns", "dur_ns", "process_id", "thread_id").join(
         details.select("event_id", "style", "domain", "end_thread_id", "open_until_ns"), on="event_id", how="left"
     )
     text, domain = pl.col("name").cast(pl.String), pl.col("domain").cast(pl.String)
     until = pl.max_horizontal("open_until_ns", "start_ns")
-    frame = known.sort("start_ns", "event_id").with_row_index("row")
+    frame = joined.sort("start_ns", "event_id").with_row_index("row")
     return frame.select(
         "row",
         "event_id",
@@ -296,8 +296,8 @@ def chosen(instances: Sequence[Window], which: str, what: str) -> list[Window]:
 
 def place(number: int, count: int) -> int | None:
     """Place of the instance with this number among `count`, from 0 on; negative numbers count from the end."""
-    found = number - 1 if number > 0 else count + number
-    return found if number and 0 <= found < count else None
+    index = number - 1 if number > 0 else count + number
+    return index if number and 0 <= index < count else None
 
 
 def steps(events: pl.DataFrame) -> pl.DataFrame:
@@ -307,11 +307,11 @@ def steps(events: pl.DataFrame) -> pl.DataFrame:
     """
     names = events.get_column("name").unique().cast(pl.String).drop_nulls()
     numbers = names.str.extract(_STEP).cast(pl.Int64).alias("step")
-    known = pl.DataFrame([names.cast(pl.Categorical), numbers]).drop_nulls("step")
-    if known.is_empty():
+    numbered = pl.DataFrame([names.cast(pl.Categorical), numbers]).drop_nulls("step")
+    if numbered.is_empty():
         return pl.DataFrame(schema=_STEP_SCHEMA)
-    found = events.filter(pl.col("name").is_in(known.get_column("name").implode()))
-    rows = found.join(known, on="name", how="left").select(
+    step_events = events.filter(pl.col("name").is_in(numbered.get_column("name").implode()))
+    rows = step_events.join(numbered, on="name", how="left").select(
         "step",
         "event_id",
         pl.col("start_ns").alias("start"),
@@ -327,8 +327,8 @@ def step_name(number: int) -> str:
     return f"step:{number}"
 
 
-def steps_asked(text: str, ranges: pl.DataFrame, known: Callable[[], pl.DataFrame]) -> list[Window] | None:
-    """The profiler steps in `known` (as :func:`steps`) that `text` names.
+def steps_asked(text: str, ranges: pl.DataFrame, read_steps: Callable[[], pl.DataFrame]) -> list[Window] | None:
+    """The profiler steps of `read_steps` (as :func:`steps`) that `text` names.
 
     None if it names no steps, if one of `ranges` (as :func:`named`) has that very name, or if there are no steps.
 
@@ -339,16 +339,16 @@ def steps_asked(text: str, ranges: pl.DataFrame, known: Callable[[], pl.DataFram
     match = re.fullmatch(_STEP_ASKED, name)
     if match is None or instances(ranges, text).height or instances(ranges, name).height:
         return None
-    every = known()
-    if every.is_empty():
+    all_steps = read_steps()
+    if all_steps.is_empty():
         return None
     # steps of several processes or recordings may share a number
     ordinal = pl.when(pl.len().over("step") > 1).then(pl.int_range(1, pl.len() + 1).over("step"))
-    numbered = every.select("start", "end", "step", "process_id", ordinal=ordinal)
+    numbered = all_steps.select("start", "end", "step", "process_id", ordinal=ordinal)
     if match[1]:
         numbered = numbered.filter(pl.col("step") == int(match[1]))
     if numbered.is_empty():
-        raise UnknownNameError.of("step", int(match[1]), every.get_column("step").unique(maintain_order=True))
+        raise UnknownNameError.of("step", int(match[1]), all_steps.get_column("step").unique(maintain_order=True))
     group = STEPS if name == STEPS else None
     windows = [
         Window(start, end, step_name(step) + (f"{_NUMBER}{ordinal}" if ordinal else ""), group, process)
@@ -362,19 +362,19 @@ def instances(ranges: pl.DataFrame, name: str) -> pl.DataFrame:
 
     If no range has the exact name, names are compared without the ids of emit_nvtx.
     """
-    known, alone = without_ids(pl.col("range")), without_ids(pl.col("name"))
+    qualified, alone = without_ids(pl.col("range")), without_ids(pl.col("name"))
     exact = (pl.col("range") == name, pl.col("range") == _DOMAIN + name, pl.col("name") == name)
-    for meant in (*exact, known == name, known == _DOMAIN + name, alone == name):
-        found = ranges.filter(meant)
-        if found.height:
+    for meant in (*exact, qualified == name, qualified == _DOMAIN + name, alone == name):
+        rows = ranges.filter(meant)
+        if rows.height:
             break
-    return found
+    return rows
 
 
 def like(ranges: pl.DataFrame, pattern: str) -> list[str]:
     """Names of ranges that a pattern with ``*`` stands for, such as ``decode_*``, in the order of their first start."""
-    every = map(plain, ranges.get_column("range").drop_nulls().unique(maintain_order=True))
-    return [name for name in every if EVERY in pattern and fnmatchcase(name, pattern)]
+    choices = map(plain, ranges.get_column("range").drop_nulls().unique(maintain_order=True))
+    return [name for name in choices if EVERY in pattern and fnmatchcase(name, pattern)]
 
 
 #: Ranges of XLA about a module: ``TSL:XlaModule:#prefix=args[0],hlo_module=jit_step,program_id=0#``.
@@ -383,8 +383,8 @@ _OF_MODULE: Final = r"TSL:(\w+):#(?:[^#]*,)?(?:hlo_)?module=([^,#]+)[^#]*#"
 
 def of_module(name: str) -> tuple[str, str] | None:
     """What a range of XLA tells of a module, and the module; None of any other range."""
-    found = re.fullmatch(_OF_MODULE, name)
-    return None if found is None else (found[1], found[2])
+    match = re.fullmatch(_OF_MODULE, name)
+    return None if match is None else (match[1], match[2])
 
 
 #: Ranges of XLA about one operation: ``TSL:Thunk:#name=jit(step)/dot_general,hlo_op=gemm_fusion.3,…#``; and names of
@@ -421,8 +421,8 @@ def located(culprit: str, range_name: str | None) -> str:
 
 def of_iteration(where: str, each: str) -> str:
     """``in step`` for ``in step 103``, a range that numbers the iteration called ``step``; else `where`."""
-    own = f"in {each}"
-    return own if each and NUMBER.sub("#", where).rstrip(BEFORE_NUMBER) == own else where
+    in_each = f"in {each}"
+    return in_each if each and NUMBER.sub("#", where).rstrip(BEFORE_NUMBER) == in_each else where
 
 
 def names(ranges: pl.DataFrame) -> Iterable[str]:
