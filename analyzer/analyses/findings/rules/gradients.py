@@ -95,9 +95,13 @@ _BEGINS: Final = "aten::ones_like"  # the gradient of a loss, with which each ba
 
 @Rule
 def unused_gradients(report: Report) -> Findings:
-    """At most one finding per device, where the trace has shapes and the optimizer updates lists of tensors."""
+    """At most one finding per device, where the trace has shapes and the optimizer updates lists of tensors.
+
+    Of several GPUs each may update a part.
+    """
     spans = _after_updated(report)
-    if spans.height:
+    shared = any(device.launches(FAMILY == "communication") for device in on_gpu.kernel_sums(report))
+    if spans.height and not shared:
         updated, every = spans.select("updated", "every").row(0)
         words = words_of("unused-gradients").of(updated=updated, every=every)
         yield from on_host.on_time(report, words, on_host.within(report, spans), f"{words.what}: ")
@@ -107,7 +111,8 @@ def unused_gradients(report: Report) -> Findings:
 def _after_updated(report: Report) -> pl.DataFrame:
     """Backward from where it has all gradients that are updated: SPAN, how many are `updated` of `every` one.
 
-    Empty where these are not the first of each pass, as those of the last layers are, or are most of all.
+    Empty where these are not the first of each pass, as those of the last layers are, or are most of all, and where
+    passes or steps of the optimizer differ, as of several models.
     """
     trace, every = on_host.traced(report), on_host.operators(report)
     begins = every.filter(pl.col("name") == _BEGINS).select(begun="start").sort("begun")
@@ -122,17 +127,19 @@ def _after_updated(report: Report) -> pl.DataFrame:
     nodes = every.filter(pl.col("name").str.starts_with(NODE)).select("start", until="end")
     ends = nearest(nodes, begins, ("start", "begun")).group_by("begun").agg(pl.col("until").max())
     updated = _chunks_of_a_step(trace, begins.height) if trace is not None else 0
-    last = passes.filter(few, pl.col("chunks") == updated)
+    last = passes.filter(few, pl.col("chunks") == updated, pl.col("every").n_unique() == 1)
     return last.join(ends, on="begun").select(*THREAD, "updated", "every", start="end", end="until")
 
 
 def _chunks_of_a_step(trace: Report, passes: int) -> int:
-    """How many blocks update the parameters once, if each of so many passes of backward has a step; or else 0."""
-    steps = on_host.spans_named(_STEP, trace.kind("op"), trace.kind("range"))
+    """How many blocks update the parameters once, if each of so many passes of backward has such a step; or else 0."""
+    steps = on_host.spans_named(_STEP, trace.kind("op"), trace.kind("range")).select(SPAN).sort(*THREAD, "start")
     kernels = operations(trace, "call_start", "thread_id", *SHAPE).filter(pl.col("kind") == "kernel")
-    own = kernels.filter(on_gpu.is_inside(kernels.select(*THREAD, at="call_start"), steps.drop("name")))
-    lists = on_gpu.decoded_as(own, _UPDATES)
-    if steps.height != passes or not passes or total(own.filter(~lists), "dur_ns") > total(own.filter(lists), "dur_ns"):
+    step = on_gpu.span_of(kernels.select(*THREAD, at="call_start"), steps)
+    inside = kernels.with_columns(step.alias("step")).drop_nulls("step")
+    lists = on_gpu.decoded_as(inside, _UPDATES)
+    if total(inside.filter(~lists), "dur_ns") > total(inside.filter(lists), "dur_ns"):
         return 0
-    blocks = own.filter(lists).group_by("name").agg(pl.col("grid_x").cast(pl.Int64).sum()).get_column("grid_x").max()
-    return int(blocks) // passes if isinstance(blocks, int) and blocks % passes == 0 else 0
+    sums = inside.filter(lists).group_by("step", "name").agg(blocks=pl.col("grid_x").cast(pl.Int64).sum())
+    blocks = sums.group_by("step").agg(pl.col("blocks").max()).get_column("blocks")
+    return int(blocks[0]) if steps.height == len(blocks) == passes > 0 and blocks.n_unique() == 1 else 0

@@ -65,7 +65,7 @@ def test_rows_without_an_index_are_neither_filled_nor_updated(of, stake):
     assert not stake or measures(found[0], of)[1:] == (0, stake, 0)
 
 
-def training(*, updates=3, gradients=20, steps=5, singly=False):
+def training(*, updates=(3,) * 5, gradients=20, steps=5, singly=False, of="k"):
     """Steps whose backward has gradients of a last layer and of others, of which the optimizer updates some blocks."""
     events = []
     for at in range(0, 5 * STEP, STEP):
@@ -76,12 +76,12 @@ def training(*, updates=3, gradients=20, steps=5, singly=False):
             name = "torch::autograd::AccumulateGrad" if number else "first"
             events.append(host("op", f"{NODE}: AddmmBackward0", begin, begin + 12_000, thread=2))
             events.append(host("op", name, begin + 10_000, begin + 11_000, thread=2))
-            made = kernel(begin + 3000, begin + 18_000)
+            made = kernel(begin + 3000, begin + 18_000, name=of)
             events += launched(begin + 1000, begin + 2000, made, LAUNCH, thread=2)
         if at < steps * STEP:
             events.append(host("op", "Optimizer.step#AdamW.step", at + 700_000, at + 730_000))
-            of = "void at::native::vectorized_elementwise_kernel<4, X>(int)" if singly else ADAM
-            events += run("aten::_fused_adamw_", at + 701_000, of=of, blocks=updates)
+            update = "void at::native::vectorized_elementwise_kernel<4, X>(int)" if singly else ADAM
+            events += run("aten::_fused_adamw_", at + 701_000, of=update, blocks=updates[at // STEP])
     return [
         one if one.name != "first" else host("op", "torch::autograd::AccumulateGrad", one.start, one.end, thread=2)
         for one in events
@@ -92,12 +92,14 @@ def training(*, updates=3, gradients=20, steps=5, singly=False):
     ("how", "rest"),
     [
         ({}, 18),
-        ({"updates": 11}, 10),
-        ({"updates": 12}, 0),  # most are updated
-        ({"updates": 21}, 0),
+        ({"updates": (11,) * 5}, 10),
+        ({"updates": (12,) * 5}, 0),  # most are updated
+        ({"updates": (21,) * 5}, 0),
         ({"gradients": 9}, 0),
         ({"steps": 4}, 0),  # gradients are summed up over passes
         ({"singly": True}, 0),
+        ({"updates": (11, 1, 1, 1, 1)}, 0),  # of two models
+        ({"of": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(X)"}, 0),  # each GPU updates a part
     ],
 )
 def test_backward_goes_on_after_what_is_updated(how, rest):
