@@ -320,8 +320,15 @@ _FIRST: Final = (
     *("rnn-cells", "host-grid-loop", "repeated-work", "loop-indexing", "unfused-optimizer", "zero-grad-fills"),
     *("no-kv-cache", "growing-copies", "repeated-coalescing", "allocation-in-loop"),
     # kernels that another type, layout or operator spares
-    *("unused-gradients", "dense-gradients"),
-    *("float64", "recomputation", "large-logits", "unfused-attention", "layout-copies", "layout-conversions"),
+    *(
+        "dense-gradients",
+        "float64",
+        "recomputation",
+        "large-logits",
+        "unfused-attention",
+        "layout-copies",
+        "layout-conversions",
+    ),
     *("scatter-atomics", "gathers", "full-sort", "bias-before-batchnorm", "recurring-casts", "no-donation"),
     # waits and copies
     *("small-copies", "blocking-read", "unneeded-sync", "pageable-copy", "serial-copy", "pageable-copy-once"),

@@ -229,7 +229,7 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
     kind = (
         pl.when(computing)
         .then(pl.lit("cpu-operators"))
-        .when(uploads & (pl.col("top_ns") >= _LONG_NS) & pl.col("top").str.contains(_COMPUTES))
+        .when(uploads & (pl.col("top_ns") >= _LONG_NS) & pl.col("top").str.contains(_COMPUTES) & ~pl.col("created"))
         .then(pl.lit("cpu-operators"))
         .when(uploads & (pl.col("bytes") >= LARGE_BYTES) & (pl.col("widened_bytes") >= _MOSTLY * pl.col("bytes")))
         .then(pl.lit("large-upload"))

@@ -245,7 +245,7 @@ def _repeated(line: pl.DataFrame) -> pl.DataFrame:
 
 
 def _without_pauses(line: pl.DataFrame, stretches: pl.DataFrame) -> pl.DataFrame:
-    """The longest part of each stretch that has no pause in it, in which the program does something else: passes, too.
+    """The parts of each stretch that have no pause in them, in which the program does something else: passes, too.
 
     A pause is a gap between two operators that is far longer than a pass.
     """
@@ -260,9 +260,8 @@ def _without_pauses(line: pl.DataFrame, stretches: pl.DataFrame) -> pl.DataFrame
         begin=pl.col("at").min(), stop=pl.col("at").max() + 1
     )
     passes = (pl.col("stop") - pl.col("begin")) // pl.col("period")
-    parts = parts.with_columns(passes=passes).sort("passes", "part", descending=[True, False])
-    longest = parts.unique("stretch", keep="first").filter(pl.col("passes") >= _PASSES)
-    return longest.select("begin", "stop", "period", "passes").sort("begin")
+    long = parts.with_columns(passes=passes).filter(pl.col("passes") >= _PASSES)
+    return long.select("begin", "stop", "period", "passes").sort("begin")
 
 
 def _stretches(line: pl.DataFrame) -> pl.DataFrame:

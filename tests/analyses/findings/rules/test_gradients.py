@@ -1,9 +1,8 @@
-"""Gradients of rows that no index takes, and of weights that no optimizer updates."""
+"""Gradients of rows that no index takes."""
 
 import pytest
 
-from kanalyze.analyses.findings.on_host import NODE
-from kanalyze.analyses.findings.rules.gradients import dense_gradients, unused_gradients
+from kanalyze.analyses.findings.rules.gradients import dense_gradients
 from kanalyze.window import Window
 from support.build import host, kernel, launched, report
 from support.measures import assert_told, measures
@@ -15,100 +14,67 @@ ADAM = (
     "at::native::FusedAdamMathFunctor<float, 4, (at::native::ADAM_MODE)0, false>, float*>(X)"
 )
 STEP = 1_000_000
+DENSE = "aten::embedding_dense_backward"
+SUM = "torch::autograd::AccumulateGrad"
 
 
-def run(name, at, *, took=20_000, of="k", blocks=1):
+def run(name, at, *, took=20_000, of="k"):
     """A kernel launched within an operator."""
-    made = kernel(at + 10_000, at + 10_000 + took, name=of, grid=(blocks, 1, 1))
+    made = kernel(at + 10_000, at + 10_000 + took, name=of)
     return [host("op", name, at, at + 9000), *launched(at + 1000, at + 8000, made, LAUNCH)]
 
 
-def with_shapes(events, shapes, steps=5):
-    details = [
-        {"event_id": at, "input_shapes": shapes[one.name]} for at, one in enumerate(events) if one.name in shapes
-    ]
-    window = Window(0, steps * STEP, count=steps, each="step")
-    return report(events, op_detail=details).narrow(window=window)
+def looked_up(at, rows, indices, took):
+    """Backward of an embedding, and the shapes of its operators."""
+    events = [host("op", "aten::embedding_backward", at, at + 20_000), host("op", DENSE, at + 500, at + 19_000)]
+    events += run("aten::zero_", at + 1000, of=FILL, took=took)
+    return events, [None, f"[[2, {indices // 2}, 16], [2, {indices // 2}], [], [], []]", f"[[{rows}, 16]]", None, None]
 
 
-def embedding(rows=1000, indices=10, *, tied=False, took=100_000):
-    """Steps whose backward fills a table, and whose optimizer updates it and as much again."""
-    events = []
+def training(*tables, product="[[8, 16], [16, 16], []]", sums=((1000, 16), (500, 32)), steps=5):
+    """Five passes that look up tables (rows, indices, ns of the fill); the optimizer's steps follow the first ones."""
+    events, shapes = [], []
+
+    def add(more, *told):
+        events.extend(more)
+        shapes.extend([*told, *[None] * (len(more) - len(told))])
+
     for at in range(0, 5 * STEP, STEP):
-        events += run("aten::linear", at, took=50_000)
-        events.append(host("op", "aten::embedding_dense_backward", at + 100_000, at + 120_000))
-        events += run("aten::zero_", at + 101_000, of=FILL, took=took)
-        events.append(host("op", "torch::autograd::AccumulateGrad", at + 130_000, at + 140_000))
-        events.append(host("op", "AccumulateGrad", at + 141_000, at + 142_000))
-        events += run("aten::_fused_adam_", at + 300_000, of=ADAM, took=200_000)
-    shapes = {
-        "aten::linear": f"[[8, 16], [{rows}, 16], []]" if tied else "[[8, 16], [16, 16], []]",
-        "aten::embedding_dense_backward": f"[[2, {indices // 2}, 16], [2, {indices // 2}], [], [], []]",
-        "aten::zero_": f"[[{rows}, 16]]",
-        "torch::autograd::AccumulateGrad": f"[[{2 * rows}, 16]]",
-    }
-    return with_shapes(events, shapes)
+        add(run("aten::linear", at, took=50_000), product)
+        for number, table in enumerate(tables):
+            more, told = looked_up(at + 100_000 + 120_000 * number, *table)
+            add(more, *told)
+        for number, shape in enumerate(sums):
+            begin = at + 500_000 + 10_000 * number
+            add([host("op", SUM, begin, begin + 5000)], str([list(shape)]) if shape else None)
+        if at < steps * STEP:
+            add([host("op", "Optimizer.step#Adam.step", at + 600_000, at + 640_000)])
+            add(run("aten::_fused_adam_", at + 601_000, of=ADAM, took=200_000))
+    details = [{"event_id": at, "input_shapes": text} for at, text in enumerate(shapes) if text]
+    return report(events, op_detail=details).narrow(window=Window(0, 5 * STEP, count=5, each="step"))
+
+
+TABLE = (1000, 10, 100_000)
 
 
 @pytest.mark.parametrize(
     ("of", "stake"),
     [
-        (embedding(), 5 * (99_000 + 99_000)),
-        (embedding(100, 10), 5 * (90_000 + 90_000)),
-        (embedding(70, 10), 0),  # many rows are looked up
-        (embedding(tied=True), 0),  # a layer's weights, of which all have gradients
+        (training(TABLE), 5 * (99_000 + 99_000)),
+        (training((1000, 100, 100_000)), 5 * (90_000 + 90_000)),
+        (training((1000, 130, 100_000)), 0),  # many rows are looked up
+        (training(TABLE, steps=1), 5 * 95_000 + 95_000),  # five passes a step
+        (training((1000, 30, 100_000), steps=1), 0),  # of which each looks up others
+        (training(TABLE, TABLE), 5 * (98_000 + 98_000 + 98_000)),  # one table that is looked up twice
+        (training(TABLE, (70, 10, 7_000), sums=[(1000, 16), (70, 16)]), 5 * (92_523 + 6_476 + 185_046)),  # of elements
+        (training(TABLE, product="[[8, 16], [1000, 16], []]"), 0),  # a layer's weights, of which all have gradients
+        (training(TABLE, product="[[8, 16], [16, 1000]]"), 0),
+        (training(TABLE, product="[[8], [8, 16], [16, 1000]]"), 0),
+        (training(TABLE, sums=[None, None]), 0),
+        (training(TABLE, steps=0), 0),
     ],
 )
 def test_rows_without_an_index_are_neither_filled_nor_updated(of, stake):
     found = dense_gradients(of)
     assert_told(found, [stake] * bool(stake), *(["Gradients of embeddings are dense"] * bool(stake)))
     assert not stake or measures(found[0], of)[1:] == (0, stake, 0)
-
-
-def training(*, updates=(3,) * 5, gradients=20, steps=5, singly=False, of="k"):
-    """Steps whose backward has gradients of a last layer and of others, of which the optimizer updates some blocks."""
-    events = []
-    for at in range(0, 5 * STEP, STEP):
-        events += run("aten::linear", at, took=15_000)
-        events += run("aten::ones_like", at + 20_000)
-        for number in range(gradients):
-            begin = at + 50_000 + 20_000 * number
-            name = "torch::autograd::AccumulateGrad" if number else "first"
-            events.append(host("op", f"{NODE}: AddmmBackward0", begin, begin + 12_000, thread=2))
-            events.append(host("op", name, begin + 10_000, begin + 11_000, thread=2))
-            made = kernel(begin + 3000, begin + 18_000, name=of)
-            events += launched(begin + 1000, begin + 2000, made, LAUNCH, thread=2)
-        if at < steps * STEP:
-            events.append(host("op", "Optimizer.step#AdamW.step", at + 700_000, at + 730_000))
-            update = "void at::native::vectorized_elementwise_kernel<4, X>(int)" if singly else ADAM
-            events += run("aten::_fused_adamw_", at + 701_000, of=update, blocks=updates[at // STEP])
-    return [
-        one if one.name != "first" else host("op", "torch::autograd::AccumulateGrad", one.start, one.end, thread=2)
-        for one in events
-    ]
-
-
-@pytest.mark.parametrize(
-    ("how", "rest"),
-    [
-        ({}, 18),
-        ({"updates": (11,) * 5}, 10),
-        ({"updates": (12,) * 5}, 0),  # most are updated
-        ({"updates": (21,) * 5}, 0),
-        ({"gradients": 9}, 0),
-        ({"steps": 4}, 0),  # gradients are summed up over passes
-        ({"singly": True}, 0),
-        ({"updates": (11, 1, 1, 1, 1)}, 0),  # of two models
-        ({"of": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(X)"}, 0),  # each GPU updates a part
-    ],
-)
-def test_backward_goes_on_after_what_is_updated(how, rest):
-    events, details, last = training(**how), [], -STEP
-    for at, one in enumerate(events):
-        if one.name == "torch::autograd::AccumulateGrad":
-            details.append({"event_id": at, "input_shapes": "[[70000]]" if one.start - last > 300_000 else "[[1]]"})
-            last = one.start
-    of = report(events, op_detail=details).narrow(window=Window(0, 5 * STEP, count=5, each="step"))
-    found = unused_gradients(of)
-    assert [one.rule for one in found] == ["unused-gradients"] * bool(rest)
-    assert not rest or measures(found[0], of)[1] == 5 * rest
