@@ -377,7 +377,6 @@ def test_a_loop_ends_where_the_program_does_something_else_for_long(first, secon
 
 
 def test_passes_of_several_steps_may_be_all_that_a_program_does():
-    """Steps that are nothing but a loop, with a pause between."""
     events = [one for at in range(0, 6 * STEP, STEP) for one in line(["select", "mul", "add_"] * 12, at)]
     (found,) = python_loops(in_steps(events, 6, STEP))
     assert found.rule == "repeated-work"

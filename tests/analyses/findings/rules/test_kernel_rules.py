@@ -126,6 +126,10 @@ def images(*operators):
     return launched((THERE, 10, operators[0]), *((WORK, 10, operator) for operator in operators[1:]))
 
 
+RULED = within(
+    "aten::index_select_backward",
+    *(("void at::native::indexing_backward_kernel<float, 1>(X)", 30_000, "aten::_index_put_impl_"), (MUL, 5_000, "f")),
+)
 BY_TRANSFORMS = within(
     "aten::convolution_backward", (IMAGES, 100, "aten::f"), (FFT2D, 100, "aten::f"), (COMPLEX_GEMM, 100, "aten::f")
 )
@@ -247,6 +251,7 @@ def coalesced(operator, many=4):
         (scatter_atomics, SUMS, 300, (0, 280), ["Atomics into few rows (sums): 89.6 %"]),
         (scatter_atomics, BINS, 300, (0, 290), ["Atomics into few rows (sums): 96.8 %"]),
         (scatter_atomics, PUTS, 300, (0, 290), ["Atomics into few rows (put_): 96.8 %"]),
+        (scatter_atomics, RULED, 30_000, (0, 25_000), ["Deterministic algorithms sort what index_select_back"]),
         (gathers, GATHERS, 8 * 22, (15, 10 - 8 * 4), ["8 gathers of rows, one by one: 38.8 %"]),
         (gathers, line(*[GATHER] * 8, (GEMM, 30)), 80, (0, 8 * 6), ["8 gathers copy tensors by an index: 72.7 %"]),
         (gathers, along(), 400, (0, 8 * 30), ["8 gathers copy tensors by an index: 50.0 %"]),
@@ -494,22 +499,6 @@ def test_sums_are_held_against_their_bytes_where_shapes_tell_these(rows, values,
     saved_ns = [one.change(of).shorter.get_column("saved_ns").to_list() for one in scatter_atomics(of)]
     assert saved_ns == [[pytest.approx(took_ns - least_ns, abs=2)]] * told
     assert scatter_atomics(report(events, kinds=(*DEVICE_KINDS, "api", "op"), limits=limits)) == []
-
-
-SORTED_SUMS = "void at::native::indexing_backward_kernel<float, 1>(X)"
-
-
-@pytest.mark.parametrize(
-    ("operator", "headline"),
-    [
-        ("aten::index_select_backward", "Deterministic algorithms sort what index_select_backward sums"),
-        ("aten::_index_put_impl_", "Atomics into few rows (indexing with a tensor)"),
-    ],
-)
-def test_sums_that_are_sorted_for_the_sake_of_determinism(operator, headline):
-    sums = within(operator, (SORTED_SUMS, 30_000, "aten::_index_put_impl_"), (MUL, 5_000, "aten::mul"))
-    (found,) = scatter_atomics(report(sums, kinds=(*DEVICE_KINDS, "api", "op")))
-    assert found.headline.startswith(headline)
 
 
 def test_formulas_that_others_tell_of_are_left_out():
