@@ -58,10 +58,7 @@ def at_batch(report: Report, batch: Size, length: Size | None = None, measured_n
     Raises:
         CannotTellError: There is no law of decode steps.
     """
-    steps = usual_steps(steps_by_law(report).filter(kind=DECODE))
-    of_gpu, of_host = (steps.filter(part=part) for part in (GPU, HOST))
-    if not of_gpu.get_column("law_ns").count() or not of_host.get_column("law_ns").count():
-        raise CannotTellError.without_law(report.meta.path, f"it has {plural(of_gpu.height, 'decode step')} alone")
+    of_gpu, of_host = _decode_steps(report)
     usual, cached = (steps.select(pl.col(name).mean()).item() for steps, name in ((of_host, "n"), (of_gpu, "kv")))
     if not usual:
         raise CannotTellError.without_law(report.meta.path, "nothing says how many requests are in a step")
@@ -124,6 +121,15 @@ def _padded(report: Report, steps: pl.DataFrame, batch: float) -> float:
         return batch
     ran = engine_steps(report).filter(mode=GRAPH).get_column("padded").drop_nulls()
     return min((size for size in (*ran, *captured_sizes(report)) if size >= batch), default=batch)
+
+
+def _decode_steps(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The usual decode steps by what they take of the GPU and of the host, with their laws; raises CannotTellError."""
+    steps = usual_steps(steps_by_law(report).filter(kind=DECODE))
+    of_gpu, of_host = (steps.filter(part=part) for part in (GPU, HOST))
+    if not of_gpu.get_column("law_ns").count() or not of_host.get_column("law_ns").count():
+        raise CannotTellError.without_law(report.meta.path, f"it has {plural(of_gpu.height, 'decode step')} alone")
+    return of_gpu, of_host
 
 
 def _floor(report: Report, steps: pl.DataFrame) -> str:
