@@ -330,12 +330,13 @@ _FIRST: Final = (
         "layout-conversions",
     ),
     *("scatter-atomics", "gathers", "full-sort", "bias-before-batchnorm", "recurring-casts", "no-donation"),
+    "decompositions",
     # waits and copies
     *("small-copies", "blocking-read", "unneeded-sync", "pageable-copy", "serial-copy", "pageable-copy-once"),
     *("unified-memory-thrash", "unified-memory-prefetch", "cpu-page-faults", "default-stream", "exposed-communication"),
     # kernels by how they run
     *("unaligned-gemm", "no-tf32", "no-tensor-cores", "uncoalesced", "few-sms", "old-architecture-gemm"),
-    *("idle-tensor-cores", "padded-products", "skinny-products", "memory-floor"),
+    *("idle-tensor-cores", "padded-products", "skinny-products", "memory-floor", "bank-conflicts", "local-memory"),
 )
 _LAST: Final = (
     *("small-batches", "small-grid", "tail", "low-occupancy", "dram-bound", "busy-pcie", "clock-drop"),

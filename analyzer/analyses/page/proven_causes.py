@@ -47,7 +47,7 @@ def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[F
     findings = []
     for name, took_ns, event_id, roof in rows:
         counted = {column: value for column, value in of_code.get(event_id, {}).items() if value is not None}
-        of_kernel = {"atomics_share": 0.0, "needed": None} | facts[event_id] | counted
+        of_kernel = {"atomics_share": 0.0, "local_share": 0.0, "needed": None} | facts[event_id] | counted
         of_kernel["asked"] = min((of_kernel["needed"] or math.inf) / (of_kernel["dram_bytes"] or 1), 1.0)
         asked_share = of_kernel["asked"] if of_kernel["asked"] < _FEW_ASKED else 1
         near = max(roof * asked_share, of_kernel["compute_share"] or 0) >= advice.LOW
@@ -87,7 +87,8 @@ def _of_instructions(ncu: Report) -> pl.DataFrame:
     each cause the program's line with the instruction that has most of it, null without lines.
     """
     sass, times = pl.col("sass").cast(pl.String), pl.col("thread_instructions").fill_null(0)
-    adds, accesses, doubles = (times * sass.str.contains(names) for names in (_ADDS, _ACCESSES, _DOUBLES))
+    kinds = (_ADDS, _ACCESSES, _DOUBLES, _SHARED, _LOCAL)
+    adds, accesses, doubles, shared, local = (times * sass.str.contains(names) for names in kinds)
     ideal = pl.col("ideal_sectors") * pl.when(sass.str.contains("LDGSTS", literal=True)).then(_COUNTED).otherwise(1.0)
     beyond = (pl.col("sectors") - ideal).fill_null(0).clip(lower_bound=0)
     spare = pl.when(beyond > pl.col("instructions")).then(beyond).otherwise(0)
@@ -95,10 +96,12 @@ def _of_instructions(ncu: Report) -> pl.DataFrame:
     line = pl.format("{}:{}", file.str.extract(r"([^/\\]+)$"), "line")
     own = line.is_not_null() & ~file.str.contains(_OF_CUDA)
     causes = {"uncoalesced": spare, "scatter-atomics": adds, "float64": doubles}
+    causes |= {"bank-conflicts": shared, "local-memory": local}
     places = {rule: (own & (count > 0), count) for rule, count in causes.items()}
     each = ncu.table("instructions").group_by("event_id")
     return each.agg(
         atomics_share=(adds.sum() / accesses.sum()).fill_nan(0.0),
+        local_share=(local.sum() / (local.sum() + accesses.sum())).fill_nan(0.0),
         needed=pl.col("ideal_sectors").sum() * _SECTOR_BYTES,
         uncoalesced_share=(spare.sum() / pl.col("sectors").sum()).fill_nan(None),
         **{rule: line.filter(of).sort_by(count.filter(of)).last() for rule, (of, count) in places.items()},
@@ -177,6 +180,11 @@ def _costly(facts: Mapping[str, Any]) -> bool:
     return (facts["memory_share"] or 0.0) >= advice.LOW or facts["asked"] < _FEW_ASKED
 
 
+def _crowded(facts: Mapping[str, Any]) -> bool:
+    """Whether the memory on the SM holds a kernel up: it is busy, or warps wait for its queue or its answers."""
+    return (facts["l1_share"] or 0.0) >= advice.LOW or facts["top_stall"] in _OF_SHARED
+
+
 def _uneven(facts: Mapping[str, Any]) -> float:
     """The part of a kernel in which SMs wait for long blocks, not for its start, nor for a last wave of even ones."""
     if facts["sm_active_share"] is None or (facts["waves"] or 0) < 1:
@@ -219,6 +227,9 @@ _FAR: Final = 0.3
 _ADDS: Final = r"\b(?:REDG?|ATOMG?)\.E\.(?:\w+\.)*(?:ADD|INC)"
 _ACCESSES: Final = r"\b(?:LDG|STG|LD|ST|REDG?|ATOMG?)\.E"
 _DOUBLES: Final = r"\bD(?:ADD|MUL|FMA)\b"
+_SHARED: Final = r"\b(?:LDS|STS)\b"
+_LOCAL: Final = r"\b(?:LDL|STL)\b"
+_OF_SHARED: Final = ("short_scoreboard", "mio_throttle")  # what warps wait for where shared memory is the limit
 
 _FEW_ASKED: Final = 0.5  # from which part of the bytes that DRAM moves on threads ask for most of them
 _STARTING_NS: Final = 10_000  # in so much of a kernel, at most, the first blocks have not begun or the last ones end
@@ -248,6 +259,26 @@ _CAUSES: Final = (
         "threads side by side on elements side by side: x[row * n + lane]",
         "Let neighbouring threads access neighbouring elements: a warp for each row, another order of indices, or a "
         "detour through shared memory. `kanalyze show source REPORT KERNEL` shows the lines.",
+    ),
+    _Cause(
+        "bank-conflicts",
+        lambda facts: _crowded(facts) * min(facts["bank_conflict_share"] or 0.0, 1.0),
+        0.3,
+        "Threads of a warp access shared memory in the same bank: {} of what it does is to serve them again.",
+        "{} of a kernel's work in shared memory is bank conflicts: {{0}}",
+        "pad the rows of the tile by one element: tile[32][32 + 1]",
+        "Pad the rows of the array in shared memory by one element, or swizzle its columns, so that threads side by "
+        "side access different banks.",
+    ),
+    _Cause(
+        "local-memory",
+        lambda facts: ((facts["memory_share"] or 0.0) >= advice.LOW) * facts["local_share"],
+        0.3,
+        "{} of its accesses are to local memory: arrays with indices known at run time only, or spilled registers.",
+        "{} of a kernel's accesses are to local memory: {{0}}",
+        "loops with #pragma unroll, so that indices are constants; more registers",
+        "Index arrays of a thread by constants alone (loops unrolled by `#pragma unroll`, no sorting by variable "
+        "indices), so that they stay in registers; of spilled ones allow more (`__launch_bounds__`, smaller tiles).",
     ),
     _Cause(
         "low-occupancy",

@@ -116,7 +116,8 @@ def mended(report: Report, network: Network, state: Changed, mending: Mending) -
     if len(mending.gone):
         kept = NO_ROWS if mending.shorter is None else mending.shorter.get_column("row")
         state = _without_operations(network, state, mending.gone, kept)
-    return as_graphs(report, network, state) if mending.graph else state
+    repeats = mending.graph and repetitive(report).repetitions.height > 0
+    return as_graphs(report, network, state) if repeats else state
 
 
 def _with_shorter(network: Network, state: Changed, shorter: pl.DataFrame) -> Changed:

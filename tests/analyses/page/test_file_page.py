@@ -269,7 +269,7 @@ def test_what_counters_prove_is_explained_in_the_report(tmp_path):
 PLAIN = {"uncoalesced_share": None, "fp64_flop": None, "flop": None, "roof_share": 0.01, "bound": "memory"}
 PLAIN |= {"dram_bytes": None, "dram_share": None, "compute_share": None, "memory_share": 0.9}
 PLAIN |= {**dict.fromkeys(("sm_active_share", "tail_share", "waves", "occupancy_share", "limiter")), "dur_ns": 100_000}
-PLAIN |= {"block_x": 128, "block_y": 1, "block_z": 1}
+PLAIN |= {"block_x": 128, "block_y": 1, "block_z": 1, "bank_conflict_share": 0.9, "l1_share": 0.5, "top_stall": "wait"}
 COUNTED = ("event_id", "sass", "instructions", "thread_instructions", "sectors", "ideal_sectors", "file", "line")
 
 
@@ -328,6 +328,11 @@ FEW = {"limiter": "shared memory", "waves": 1.0, "occupancy_share": 0.0625, "com
         ({**FEW, "memory_share": None}, []),
         ({"uncoalesced_share": 0.6, "memory_share": 0.3, "dram_bytes": 400}, []),  # caches serve what is not asked for
         ({"uncoalesced_share": 0.6, "memory_share": 0.6, "dram_bytes": 400}, [("uncoalesced", 240)]),
+        ({"l1_share": 0.6}, [("bank-conflicts", 360)]),  # what shared memory does takes the time
+        ({"top_stall": "short_scoreboard", "compute_share": 0.4}, [("bank-conflicts", 240)]),
+        ({"l1_share": 0.6, "bank_conflict_share": 0.2}, []),
+        ({"l1_share": 0.6, "compute_share": 0.7}, []),  # beside busy arithmetic
+        ({"l1_share": None, "top_stall": None}, []),
     ],
 )
 def test_what_counters_prove_of_blocks_warps_and_sectors(counters, launch_id, known, monkeypatch, said, told):  # noqa: PLR0913
@@ -357,6 +362,19 @@ def test_atomics_of_each_thread_hold_a_kernel_up(counters, launch_id, known, mon
     monkeypatch.setattr(type(counters), "table", lambda *_: rows)
     found = slow_kernels(joined([("own", launch_id, "exact", 400, 0.01)]), counters, page(("own", 400)))
     assert [(one.rule, one.where) for one in found] == rules
+
+
+@pytest.mark.parametrize(("memory", "spared"), [(0.9, 0.75), (0.4, None)])
+def test_arrays_with_variable_indices_are_local_memory(counters, launch_id, known, monkeypatch, memory, spared):  # noqa: PLR0913
+    """Three of four accesses of the kernel are to local memory, and some memory is busy."""
+    known(memory_share=memory)
+    sass = [("LDG.E R0", 100), ("STL [R1]", 100), ("LDL.LU R2, [R1]", 200)]
+    code = [(launch_id, name, 0, n, 0, 0, "src/a.cu", line) for line, (name, n) in enumerate(sass, 7)]
+    rows = pl.DataFrame([dict(zip(COUNTED, of, strict=True)) for of in code])
+    monkeypatch.setattr(type(counters), "table", lambda *_: rows)
+    found = slow_kernels(joined([("own", launch_id, "exact", 400, 0.1)]), counters, page(("own", 400)))
+    told = [("local-memory", "a.cu:9", int(400 * spared))] if spared else []
+    assert [(one.rule, one.where, one.at_stake_ns) for one in found] == told
 
 
 @pytest.mark.parametrize(

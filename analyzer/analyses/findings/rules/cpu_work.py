@@ -96,7 +96,7 @@ def _told(report: Report, rule: str, runs: pl.DataFrame) -> Findings:
     along = (starts.select(say.all_along(pl.col("start"), *sides)).item() for _, *sides in windows(report).iter_rows())
     if not (per.iterations or any(along)):
         return
-    top = say.most(runs, "top", "top_ns")
+    top = say.most(runs.with_columns(ns=pl.col("end") - pl.col("start")), "top", "ns")
     moved = int(runs.select(pl.col("bytes").median().fill_null(0)).item())
     copied = f", {size(moved)} copied to the GPU each time" if moved else ""
     words = words_of("cpu-tensors: of Python" if rule == "cpu-tensors" and not top else rule, report)
@@ -176,7 +176,9 @@ def _runs(report: Report) -> pl.DataFrame:
     slow = pl.col("after_start") - since > _SLOW_NS_PER_BYTE * pl.col("bytes")
     converted_ns = pl.max_horizontal(_COMPUTED_NS_PER_BYTE * pl.col("bytes"), _LONG_NS)
     computed = pl.col("after_start") - pl.col("before_end") > converted_ns
-    begun = pl.when(lifted & (~small | computed)).then(since).otherwise("before_end")
+    # nor a line of Python that goes on for longer, which was sampled before the next one began
+    nearby = pl.max_horizontal(since, pl.col("after_start") - converted_ns.cast(pl.Int64))
+    begun = pl.when(lifted & (~small | computed)).then(nearby).otherwise("before_end")
     return _of_kinds(runs.with_columns(lifted=lifted & (small | slow), before_end=begun))
 
 

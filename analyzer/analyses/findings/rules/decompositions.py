@@ -1,0 +1,54 @@
+"""Decompositions of matrices of which a program needs less: inverses that are multiplied at once, long SVDs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.findings import on_gpu, on_host
+from kanalyze.analyses.findings.on_gpu import Work
+from kanalyze.analyses.findings.rules import Findings, Rule, literal
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.report import Report
+
+_INVERTS: Final = r"^aten::(?:linalg_pinv|linalg_inv|linalg_inv_ex|inverse|pinverse)$"
+_SPLITS: Final = r"^aten::(?:linalg_svd|svd)$"
+_PRODUCTS: Final = r"^aten::(?:matmul|mm|mv|bmm|addmm|addmv|einsum|linear|dot)$"
+_WORTH: Final = 0.2  # of the kernel time
+_LEAST: Final = 64  # the least side of a matrix: small ones are solved in no less time
+_LONG: Final = 8  # a matrix has so many times as many rows as columns, or columns as rows
+
+
+@Rule
+def decompositions(report: Report) -> Findings:
+    """At most one finding per device on inverses whose product follows, and one on SVDs of long matrices."""
+    every = on_host.outermost(report).filter(pl.col("launches") > 0).sort(*THREAD, "start")
+    height, width = (on_host.sides(pl.col("input_shapes")).list.get(at, null_on_oob=True) for at in (-2, -1))
+    shorter, longer = pl.min_horizontal(height, width), pl.max_horizontal(height, width)
+    every = every.with_columns(after=pl.col("name").shift(-1).over(THREAD), shorter=shorter, longer=longer)
+    large = every.filter(pl.col("shorter") >= _LEAST)
+    multiplied = large.filter(pl.col("name").str.contains(_INVERTS) & pl.col("after").str.contains(_PRODUCTS))
+    long = large.filter(pl.col("name").str.contains(_SPLITS) & (pl.col("longer") >= _LONG * pl.col("shorter")))
+    for words, which in (("decompositions: inverse", multiplied), ("decompositions: long", long)):
+        yield from _told(report, words, which) if which.height else ()
+
+
+def _told(report: Report, words: str, which: pl.DataFrame) -> Findings:
+    """The kernels of operators of these names, if they take a good part of the kernel time."""
+    named = pl.col("outer").is_in(which.get_column("name").unique().implode())
+    name, height, width = which.select("name", "longer", "shorter").row(0)
+    for device in on_gpu.kernel_sums(report):
+        every = exclusive_operations(report).filter((pl.col("kind") == "kernel") & (pl.col("device") == device.device))
+        work = Work(report, device, on_gpu.with_operators(report, every).filter(named))
+        operator = literal(name.removeprefix("aten::"))
+        yield work.finding(
+            words,
+            f"`{operator}` of matrices of {height:.0f} × {width:.0f} takes {work.took} (most {{0}}).",
+            work.most,
+            left=None,
+            least=_WORTH,
+            at_most=True,
+            shortens=True,
+        ) if work.rows.height else None
