@@ -43,12 +43,13 @@ def _told(report: Report, words: str, which: pl.DataFrame) -> Findings:
         every = exclusive_operations(report).filter((pl.col("kind") == "kernel") & (pl.col("device") == device.device))
         work = Work(report, device, on_gpu.with_operators(report, every).filter(named))
         operator = literal(name.removeprefix("aten::"))
-        yield work.finding(
-            words,
-            f"`{operator}` of matrices of {height:.0f} × {width:.0f} takes {work.took} (most {{0}}).",
-            work.most,
-            left=None,
-            least=_WORTH,
-            at_most=True,
-            shortens=True,
-        ) if work.rows.height else None
+        if work.rows.height:
+            yield work.finding(
+                words,
+                f"`{operator}` of matrices of {height:.0f} × {width:.0f} takes {work.took} (most {{0}}).",
+                work.most,
+                left=None,
+                least=_WORTH,
+                at_most=True,
+                shortens=True,
+            )
