@@ -225,29 +225,20 @@ class Recording(Passes):
 
     def compile(self) -> None:
         """Compile a CUDA source; raises CompileError."""
-        plan, compiler = self.plan, self.plan.tools.nvcc
-        if plan.workload.kind != "cuda" or plan.workload.path is None:
-            return
-        source = plan.workload.path
-        if not compiler.usable:
-            remedy = f"{compiler.remedy[0].upper()}{compiler.remedy[1:]}."
-            raise CompileError(f"{source}: cannot be compiled: nvcc: {compiler.problem}.", remedy)
-
-        def compile_with(command: Sequence[str]) -> int:
-            record, step = PassRecord("compile"), plan.step("compile", command)
+        compiler, record = self.plan.tools.nvcc, PassRecord("compile")
+        for step in self.plan.compile():
+            source = Path(step.argv[-1])
+            if not compiler.usable:
+                remedy = f"{compiler.remedy[0].upper()}{compiler.remedy[1:]}."
+                raise CompileError(f"{source}: cannot be compiled: nvcc: {compiler.problem}.", remedy)
+            step.outputs[0].parent.mkdir()
             try:
                 self.step(record, step)
             except StepFailedError as error:
                 printed = step.log.read_text(encoding="utf-8", errors="replace").splitlines()
                 stopped = [f"nvcc {error.why}"] if error.status is None else []
                 raise CompileError.of(source, stopped or nvcc.errors(printed), printed) from error
-            return record.duration_ns
-
-        binary, build = nvcc.build(compiler, source, plan.arch, plan.options.nvcc_flags, compile_with)
-        if build["cached"]:
-            self.progress(Event("note", "compile", "compiled before"))
-        self.content["build"] = build
-        self.plan = replace(plan, binary=binary)
+            self.content["build"] = record.steps[0]
 
     def begin(self) -> None:
         """Look which passes can run; the others are reported and recorded with their reason; raises CollectError."""

@@ -89,11 +89,6 @@ def test_architectures_become_flags_of_nvcc(arch, flags):
     assert list(nvcc.arch_flags(arch)) == flags
 
 
-def test_the_files_of_a_dependency_file():
-    text = "/b/x : /w/a\\ b.cu \\\n    /usr/include/stdio.h /w/c$$d.h \\\n /w/last.h\n"
-    assert nvcc.dependencies(text) == ["/w/a b.cu", "/usr/include/stdio.h", "/w/c$d.h", "/w/last.h"]
-
-
 def test_errors_of_nvcc_host_compiler_and_linker_are_told_from_the_rest():
     said = [
         "a.cu(3): warning #177-D: variable was declared but never referenced",

@@ -10,7 +10,6 @@ import pytest
 from kanalyze.collectors import collect
 from kanalyze.collectors.options import CompileError
 from kanalyze.collectors.run import collect as recording
-from kanalyze.collectors.tools import nvcc
 from kanalyze.errors import CollectError
 from support.stand_ins import PROGRAM
 
@@ -122,8 +121,7 @@ with_nvcc = pytest.mark.skipif(NVCC is None, reason="there is no nvcc here")
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """A folder with a source and its header, and a cache of its own."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    """A folder with a source and its header."""
     home = tmp_path / "a home"
     home.mkdir()
     (home / "value.h").write_text("#define VALUE 1\n")
@@ -134,27 +132,15 @@ def home(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @with_nvcc
-def test_a_source_is_compiled_for_the_gpu_present_once_and_again_when_anything_changes(home, stand_ins, monkeypatch):
+def test_a_source_is_compiled_for_the_gpu_present_into_the_capture(home, stand_ins):
     """The compiled program runs, too: it needs no GPU."""
-
-    def collected(name, *flags):
-        captured = collect(home / "-x y.cu", output=Path(name), nvcc=NVCC, nvcc_flags=('-DTEXT="a b"', *flags))
-        return captured.manifest["build"], captured.checks
-
-    built, checks = collected("cap")
-    found = (built["cached"], checks, built["command"][1:3])
-    assert found == (False, ["Max error: 1 a b"], ["-lineinfo", "-arch=sm_90"])
-    assert collected("again")[0] == built | {"cached": True, "duration_ns": 0}
-    other, _ = collected("flags", "-O1")
-    assert (other["cached"], other["key"] == built["key"]) == (False, False)
-    monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DX")
-    assert not collected("environment")[0]["cached"]
-    monkeypatch.delenv("NVCC_APPEND_FLAGS")
-    (home / "value.h").write_text("#define VALUE 2\n")
-    changed, checks = collected("header")
-    assert (changed["cached"], changed["key"], checks) == (False, built["key"], ["Max error: 2 a b"])
-    assert [entry.name for entry in nvcc.folder().glob(".*")] == []
-    assert len(stand_ins.called("nsys")) == 15
+    captured = collect(home / "-x y.cu", output=Path("cap"), nvcc=NVCC, nvcc_flags=('-DTEXT="a b"', "-O1"))
+    build = captured.manifest["build"]
+    found = (build["exit_status"], captured.checks, build["command"][1:3])
+    assert found == (0, ["Max error: 1 a b"], ["-lineinfo", "-arch=sm_90"])
+    binary = Path("cap", "build", "x_y").absolute()
+    assert (build["command"][-2:], os.access(binary, os.X_OK)) == ([str(binary), str(home / "-x y.cu")], True)
+    assert len(stand_ins.called("nsys")) == 3
 
 
 @with_nvcc
@@ -170,7 +156,6 @@ def test_what_does_not_compile_leaves_nothing_and_the_first_error_is_on_top(home
     with pytest.raises(CollectError, match="no GPU that can be used"):
         collect("bad.cu", arch=("90",))
     assert {entry.name for entry in home.iterdir()} == {"value.h", "-x y.cu", "bad.cu"}
-    assert list(nvcc.folder().glob(".*")) == []
 
 
 @pytest.mark.skipif(NVCC is not None, reason="nvcc is where every system has its programs")
