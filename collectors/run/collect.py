@@ -8,17 +8,15 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from kanalyze.collectors import process
-from kanalyze.collectors.in_workload import compiled
 from kanalyze.collectors.options import (
     BARE,
-    NAMING,
     NCU,
     NSYS,
     PASSES,
@@ -36,10 +34,6 @@ from kanalyze.collectors.tools.found import Tools, find_tools, obstacles, python
 from kanalyze.collectors.workload import resolve, resolve_other
 from kanalyze.errors import CollectError, OutputError
 from kanalyze.tools import SIDES
-from kanalyze.units import plural
-
-#: Most kernels named in a note.
-_NAMED: Final = 3
 
 
 @dataclass(frozen=True)
@@ -217,7 +211,6 @@ class Recording(Passes):
     content: dict[str, object] = field(default_factory=dict)
     _possible: list[str] = field(default_factory=list)
     _begun: PassRecord | None = None
-    _compiled: frozenset[Path] = frozenset()
     last_words: list[str] = field(default_factory=list)
     _began_unix_s: float = field(default_factory=time.time)
 
@@ -262,8 +255,7 @@ class Recording(Passes):
         """Run the program without a profiler first; if it fails there, it fails in every pass; raises CollectError."""
         plan, record = self.plan, PassRecord("prepare")
         try:
-            with self._compiling():
-                self.step(record, plan.step("prepare", plan.command, program=True))
+            self.step(record, plan.step("prepare", plan.command, program=True))
         except StepFailedError as error:
             self._note_locks(record, error)
             if error.of_program:
@@ -286,8 +278,7 @@ class Recording(Passes):
     def run(self, record: PassRecord, number: int, turn: int) -> bool:
         """Run a begun pass for the `number`-th time; `turn` is the place among all runs. False if it failed."""
         try:
-            with self._compiling():
-                getattr(self, record.name)(record, number)
+            getattr(self, record.name)(record, number)
         except StepFailedError as error:
             self.last_words = error.last_words
             record.status, record.why = "failed", error.reason(record.name)
@@ -322,10 +313,6 @@ class Recording(Passes):
     def write(self, status: str, seconds: float, final: Path) -> Capture:
         """Write the manifest, with paths as they will be in the folder `final`; the capture that will be there."""
         folder = self.plan.folder
-        recorded = [record for record in self.records if record.name in self.recorded]
-        if self.plan.workload.kind != "cuda" and not any(record.torch for record in recorded if record.name != NAMING):
-            launched = {launch.kernel for launch in self.launches or ()}
-            recorded[0].notes += keep_compiled(folder, cached_kernels() - self._compiled, launched)
         self.records.sort(key=lambda record: PASSES.index(record.name))
         paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
         self.content |= {
@@ -367,15 +354,6 @@ class Recording(Passes):
         self.records.append(PassRecord(name, "skipped", why, remedy))
         more = f". To get it: {remedy}" if remedy else ""
         self.progress(Event("note", name, f"skipped: {why}{more}"))
-
-    @contextmanager
-    def _compiling(self) -> Iterator[None]:
-        """Note what comes new into Triton's caches meanwhile; another program may fill them between two runs."""
-        before = cached_kernels()
-        try:
-            yield
-        finally:
-            self._compiled |= cached_kernels() - before
 
     def _note_locks(self, record: PassRecord, error: StepFailedError | None = None) -> None:
         """Note lock files of torch extension builds that were stopped with the program."""
@@ -498,35 +476,6 @@ class _Turns:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return captures
-
-
-def cached_kernels() -> frozenset[Path]:
-    """The kernels in the user's caches, unread."""
-    return frozenset(path for cache in compiled.caches(os.environ) for path in cache.glob("*/*.json"))
-
-
-def keep_compiled(folder: Path, before: frozenset[Path], launched: Iterable[str]) -> list[str]:
-    """Write ``compiled.json`` and the PTX of cache entries that were not there before, unless the torch pass did.
-
-    A run without the torch pass uses the user's own caches, as without a profiler. New entries were compiled in the
-    run; for older entries it is unknown whether the run used them.
-
-    Returns:
-        Notes: which of the `launched` kernels came from the caches and are not among them.
-    """
-    if (folder / compiled.FILE).exists():
-        return []
-    cached = compiled.entries(compiled.caches(os.environ))
-    old = frozenset(entry.metadata["hash"] for entry in cached if entry.path in before)
-    kernels = compiled.rows(cached, before=old)
-    compiled.keep(folder, cached, kernels)
-    cached_names = {str(entry.metadata.get("name") or entry.path.stem) for entry in cached}
-    names = sorted((set(launched) & cached_names) - {row["name"] for row in kernels})
-    if not names:
-        return []
-    named = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
-    text = f"{plural(len(names), 'kernel')} ({named}) came from Triton's cache, so that compiled.json does not have "
-    return [f"{text}{'it' if len(names) == 1 else 'them'}; the torch pass compiles everything afresh"]
 
 
 def extensions_folder() -> Path:

@@ -1,4 +1,4 @@
-"""What a recording does around its passes: compiling, `--prepare`, and what Triton compiled without the torch pass."""
+"""What a recording does around its passes: compiling, and locks of builds that were stopped."""
 
 import json
 import os
@@ -48,65 +48,6 @@ def test_locks_of_builds_that_were_stopped_are_told(stand_ins, monkeypatch):
     )
     assert json.loads(Path("cap/manifest.json").read_text())["passes"][1]["status"] == "failed"
     assert collect(stand_ins.write("fine", PROGRAM), output=Path("well")).notes == ()
-
-
-KERNEL = {"target": {"backend": "cuda", "arch": 90, "warp_size": 32}, "num_warps": 4, "num_stages": 3, "shared": 0}
-
-
-@pytest.fixture
-def cache(monkeypatch, tmp_path):
-    folder = tmp_path / "triton-cache"
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
-    return folder
-
-
-def put(cache, key, name):
-    folder = cache / key
-    folder.mkdir(parents=True)
-    (folder / f"{name}.json").write_text(json.dumps({**KERNEL, "hash": key * 32, "name": name}))
-    (folder / f"{name}.ptx").write_text(f"// {name}")
-
-
-def rows(folder):
-    return [
-        (row["name"], row["cache_hit"], row["ptx"])
-        for row in json.loads((folder / "compiled.json").read_text())["kernels"]
-    ]
-
-
-@pytest.mark.parametrize(
-    ("old", "told"),
-    [
-        ("", None),
-        ("a", "1 kernel (a) came from Triton's cache, so that compiled.json does not have it; "),
-        ("abc", "3 kernels (a, b, c) came from Triton's cache, so that compiled.json does not have them; "),
-        ("abcd", "4 kernels (a, b, c, …) came from Triton's cache, so that compiled.json does not have them; "),
-    ],
-)
-def test_what_is_new_is_kept_and_what_came_from_the_cache_is_said(cache, tmp_path, old, told):
-    for name in (*old, "of_another_program"):
-        put(cache, name[:2] * 2, name)
-    before = recording.cached_kernels()
-    put(cache, "cc1", "new_kernel")
-    notes = recording.keep_compiled(tmp_path, before, {*old, "new_kernel", "_Z3addiPfS_"})
-    assert notes == ([f"{told}the torch pass compiles everything afresh"] if told else [])
-    assert rows(tmp_path) == [("new_kernel", False, "triton/new_kernel-cc1cc1cc.ptx")]
-    assert (tmp_path / "triton/new_kernel-cc1cc1cc.ptx").read_text() == "// new_kernel"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["", "runner fails"])
-def test_where_the_torch_pass_is_done_its_word_counts_else_the_cache_is_looked_at(stand_ins, cache, mode):
-    """A script lets Triton compile a kernel, and a Python has torch."""
-    path = Path("train.py").absolute()
-    metadata = json.dumps({**KERNEL, "hash": "dd" * 32, "name": "mine"})
-    path.write_text(f"mkdir -p {cache}/dd; echo '{metadata}' > {cache}/dd/mine.json; echo 'check: ok'\n")
-    python = stand_ins.make("python3")
-    stand_ins.mode("python3", mode)
-    collect(path, output=Path("cap"), python=python)
-    assert Path("cap/compiled.json").exists() == bool(mode)
-    assert not mode or rows(Path("cap")) == [("mine", False, None)]
-    assert not [*Path("cap").glob(".caches*")]
 
 
 SOURCE = """#include "value.h"
