@@ -152,27 +152,21 @@ def dry_run(
     workload: str | os.PathLike[str],
     args: Sequence[str] = (),
     options: Options | None = None,
+    *,
+    against: str | os.PathLike[str] | None = None,
     **changes: Any,  # noqa: ANN401 - of Options
 ) -> list[str]:
     """The commands of a run as shell lines for any machine; starts nothing but the tools' ``--version``.
+
+    They are those of :func:`collect`, or with another program `against` it those of :func:`collect_against`.
 
     Raises:
         WorkloadError: There is no such program.
         BadOptionError: An option is invalid.
         OutputError: The folder exists.
     """
-    return portable_script(_planned([workload], args, options, changes, dry=True)[0])
-
-
-def dry_run_against(
-    workload: str | os.PathLike[str],
-    other: str | os.PathLike[str],
-    args: Sequence[str] = (),
-    options: Options | None = None,
-    **changes: Any,  # noqa: ANN401 - of Options
-) -> list[str]:
-    """The commands of :func:`collect_against` as shell lines, as :func:`dry_run` gives and raises."""
-    return portable_script(_planned([workload, other], args, options, changes, dry=True)[0])
+    programs = [workload] if against is None else [workload, against]
+    return portable_script(_planned(programs, args, options, changes, dry=True)[0])
 
 
 def _planned(
@@ -250,19 +244,6 @@ class Recording(Passes):
         measured, why = rates(self.plan.options, self.plan.workload)
         self.progress(Event("note", "roofs", f"not measured: {why}" if why else "measured"))
         return measured
-
-    def prepare(self) -> None:
-        """Run the program without a profiler first; if it fails there, it fails in every pass; raises CollectError."""
-        plan, record = self.plan, PassRecord("prepare")
-        try:
-            self.step(record, plan.step("prepare", plan.command, program=True))
-        except StepFailedError as error:
-            self._note_locks(record, error)
-            if error.of_program:
-                raise self._refused(error) from error
-            reason = plan.with_side(f"without a profiler it {error.why}")
-            raise CollectError.every_pass_failed([reason], error.last_words) from error
-        self.content["prepare"] = record.steps[0]
 
     def begin_pass(self, name: str) -> PassRecord | None:
         """Begin a pass; None if it cannot run."""
@@ -424,9 +405,6 @@ class _Turns:
         for side in self.sides:
             side.begin()
         self._measure_roofs()
-        for side in (side for side in self.sides if side.plan.options.prepare):
-            self._come_to("prepare", side)
-            side.prepare()
         for name in PASSES:
             self._pass(name)
 

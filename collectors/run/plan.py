@@ -206,8 +206,6 @@ def script(*plans: Plan) -> list[str]:
         for step in plan.compile():
             folder = shlex.quote(str(step.outputs[0].parent))
             lines += _titled(plan, step.name, [f"mkdir -p {folder}", step.shell])
-    for plan in plans:
-        lines += _titled(plan, "to build what it needs", [shlex.join(plan.command)]) if plan.options.prepare else []
     for name in PASSES:
         taking_part = [
             plan for plan in plans if name in plan.wanted and (name != TORCH or plan.workload.kind == "python")

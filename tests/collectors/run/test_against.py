@@ -33,7 +33,7 @@ NSYS = {"passes": ("nsys",)}
 CASES = {
     "in turns": ("program", "other -x 'a b'", {"args": ["-n", "1"], "repeat": 4, **NSYS}),
     "every tool": ("program", "--fused", {}),
-    "compiled and prepared": ("one.cu", "two.cu", {"prepare": True, **NSYS}),
+    "compiled": ("one.cu", "two.cu", NSYS),
     "traces too": ("train.py", "--fused", {"repeat": 3, "passes": ("nsys", "torch")}),
     **{
         f"fails at run {number}": ("program", "program new", {"repeat": 4, "fails": number, **NSYS})
