@@ -5,6 +5,7 @@ The dry run prints them, and the passes take their steps from the same functions
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -231,9 +232,9 @@ def _ncu_lines(plan: Plan) -> list[str]:
     if NSYS not in plan.wanted:
         return [step.shell for step in plan.ncu(1, unselected(plan.options))]
     listing, options = plan.launches(), plan.options
-    flags = ["--kernels", str(options.kernels), "--launches", str(options.launches)]
-    flags += ["--part"] if options.partial else []
-    choose = shlex.join([OWN_PYTHON, "-m", "kanalyze.collectors.tools.choose", str(listing.stdout), *flags])
+    arguments = f"{json.dumps(str(listing.stdout))}, {options.kernels}, {options.launches}, part={options.partial}"
+    program = f"from kanalyze.collectors.tools.ncu import first_filter; print(first_filter({arguments}))"
+    choose = shlex.join([OWN_PYTHON, "-c", program])
     first, *pages = plan.ncu(1, Selection((), filter_flags(_CHOSEN, options.kernels, options)))
     command = first.shell.replace(shlex.quote(_CHOSEN), f'"$({choose})"')
     return [listing.shell, command, *(step.shell for step in pages)]

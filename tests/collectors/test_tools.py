@@ -17,10 +17,9 @@ from kanalyze.collectors.process import find
 from kanalyze.collectors.run.passes import masked
 from kanalyze.collectors.tools import found as found_tools
 from kanalyze.collectors.tools import machine
-from kanalyze.collectors.tools.choose import main
 from kanalyze.collectors.tools.found import complete, doctor, extras, find_tools
 from kanalyze.collectors.tools.machine import Permission, counters, cpu_samples, kernel_names
-from kanalyze.collectors.tools.ncu import Launch, parse, select
+from kanalyze.collectors.tools.ncu import Launch, first_filter, parse, select
 from support.stand_ins import GPU, LAUNCHES
 
 PYTHON = Path(sys.executable)
@@ -314,11 +313,10 @@ def test_every_filter_matches_what_it_says(rows, kernels, wanted):
             assert all(1 <= int(number) <= most for number in numbers.split("|"))
 
 
-def test_the_dry_run_s_helper_prints_the_filter(tmp_path, capsys):
+def test_the_dry_run_s_helper_gives_the_filter(tmp_path):
     listing = tmp_path / "launches.csv"
     listing.write_text(LAUNCHES)
-    assert main([str(listing), "--kernels", "1"]) == 0
-    assert main([str(listing), "--part"]) == 0
-    assert capsys.readouterr().out == "::regex:^(_Z3addiPfS_)$:2\nregex:^(_Z3addiPfS_)$\n"
+    assert first_filter(str(listing), 1, 1, part=False) == "::regex:^(_Z3addiPfS_)$:2"
+    assert first_filter(str(listing), 5, 1, part=True) == "regex:^(_Z3addiPfS_)$"
     listing.write_text("")
-    assert main([str(listing)]) == 1
+    assert first_filter(str(listing), 5, 1, part=False) == ""
