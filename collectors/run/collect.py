@@ -415,10 +415,6 @@ class _Turns:
         for side in sides:
             side.content["roofs"] = roofs
 
-    def _come_to(self, name: str, recording: Recording) -> None:
-        """Note which pass or stage is run, and of which side."""
-        self.current = f"{name} of {recording.plan.side}" if recording.plan.side else name
-
     def _pass(self, name: str) -> None:
         """Run a pass as often as requested, until a run fails; the other program has its turn then nevertheless."""
         self.current = name
@@ -427,7 +423,7 @@ class _Turns:
         for number in range(1, count + 1):
             finished = []
             for turn, (side, begun) in enumerate(in_order(taking_part, number), self.turns + 1):
-                self._come_to(name, side)
+                self.current = f"{name} of {side.plan.side}" if side.plan.side else name
                 if side.run(begun, number, turn):
                     finished.append((side, begun))
             self.turns += len(SIDES)  # also where one takes part, so that a pair of turns is a pair of runs
