@@ -17,7 +17,7 @@ from kanalyze.collectors.process import find
 from kanalyze.collectors.run.passes import masked
 from kanalyze.collectors.tools import found as found_tools
 from kanalyze.collectors.tools import machine
-from kanalyze.collectors.tools.found import complete, doctor, extras, find_tools
+from kanalyze.collectors.tools.found import complete, doctor, extras
 from kanalyze.collectors.tools.machine import Permission, counters, cpu_samples, kernel_names
 from kanalyze.collectors.tools.ncu import Launch, first_filter, parse, select
 from support.stand_ins import GPU, LAUNCHES
@@ -169,18 +169,6 @@ def test_what_settings_and_capabilities_permit(tmp_path, gold):
 
 def test_this_machine_answers_the_call_itself():
     assert cpu_samples().found
-
-
-def test_nsys_of_nsight_compute_s_folder_is_told_when_it_cannot_write_reports(whole):
-    folder = whole.folder / "nsight-compute" / "host" / "target-linux-x64"
-    folder.mkdir(parents=True)
-    (whole.folder / "nsys").rename(folder / "nsys")
-    (whole.folder / "nsys").symlink_to(folder / "nsys")
-    assert "lacks its importer" in find_tools(Options(nsys=folder / "nsys"), torch=False).nsys.problem
-    importer = folder.parent / "host-linux-x64" / "QdstrmImporter"
-    importer.parent.mkdir()
-    importer.touch()
-    assert find_tools(Options(nsys=folder / "nsys"), torch=False).nsys.usable
 
 
 def test_a_tool_is_taken_from_where_the_user_says_and_from_nowhere_else(stand_ins):
