@@ -265,7 +265,9 @@ class Recording(Passes):
             record.status, record.why = "failed", error.reason(record.name)
             # without a profiler it may be the marks that a program does not bear: the other passes tell
             if error.of_program and not self.recorded and record.name != BARE:
-                raise self._refused(error) from error
+                side, name = self.plan.side, self.plan.workload.name
+                called = f"{side} ({name})" if side else name
+                raise CollectError.program_failed(called, error.status or 0, error.last_words) from error
             self.progress(Event("note", record.name, f"failed: {record.why}"))
             self._note_locks(record, error)
             return False
@@ -325,11 +327,6 @@ class Recording(Passes):
         return [*self.failures, *(f"the program says that its result is wrong: {line}" for line in wrong)]
 
     # Parts of the stages
-
-    def _refused(self, error: StepFailedError) -> CollectError:
-        """The error of a program that ends with one whatever runs it."""
-        side, name = self.plan.side, self.plan.workload.name
-        return CollectError.program_failed(f"{side} ({name})" if side else name, error.status or 0, error.last_words)
 
     def _skip(self, name: str, why: str, remedy: str = "") -> None:
         self.records.append(PassRecord(name, "skipped", why, remedy))
