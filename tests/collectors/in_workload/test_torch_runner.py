@@ -245,11 +245,6 @@ def test_a_traceback_begins_in_the_workload(tmp_path, monkeypatch):
     assert (frame.tb_frame.f_code.co_filename, frame.tb_lineno) == (str(script), 3)
 
 
-def test_each_recipe_is_called_by_its_name_and_has_one_line():
-    assert all(recipe.name == name for name, recipe in RECIPES.items())
-    assert all("\n" not in recipe.answers and recipe.answers.endswith(".") for recipe in RECIPES.values())
-
-
 @example({"wait": 0, "warmup": 0, "active": 1, "repeat": 0, "skip_first": 0})  # the least of each
 @given(st.fixed_dictionaries({name: st.integers(-2, 3) for name in CYCLE}))
 def test_a_cycle_has_an_active_step_and_no_negative_count(counts):
