@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from kanalyze.collectors.options import Options
 from kanalyze.collectors.process import Event
-from kanalyze.collectors.run.collect import Capture, Captures, collect, collect_against, dry_run, dry_run_against
+from kanalyze.collectors.run.collect import Capture, Captures, collect, collect_against, dry_run
 from kanalyze.collectors.time_cuda import Timing, time_cuda
 from kanalyze.collectors.tools.found import Examined, doctor
 from kanalyze.collectors.torch_profile import TorchCapture, torch_profile
@@ -34,7 +34,6 @@ __all__ = [
     "collect_against",
     "doctor",
     "dry_run",
-    "dry_run_against",
     "redact",
     "references",
     "time_cuda",

@@ -80,7 +80,6 @@ class Options:
     measure: bool = _option(
         "--measure/--no-measure", "Time large products and a copy first: roofs that the GPU reaches; on.", default=True
     )
-    prepare: bool = _flag("--prepare", "Run it once without a profiler first, so that what it builds is there.")
     repeat: int = _option("--repeat", "Run it bare, under nsys and under torch K times each.", "K", _COUNT, default=1)
     timeout_s: float = _option("--timeout", "Longest time of a pass.", "SECONDS", _TIME, default=3600.0)
     arch: tuple[str, ...] = _option(

@@ -48,22 +48,7 @@ class Timing:
     @property
     def median_ns(self) -> float:
         """The median."""
-        return statistics.median(self.times_ns)
-
-    @property
-    def mean_ns(self) -> float:
-        """The mean, sensitive to a few slow calls."""
-        return statistics.fmean(self.times_ns)
-
-    @property
-    def min_ns(self) -> int:
-        """The minimum."""
-        return min(self.times_ns)
-
-    @property
-    def max_ns(self) -> int:
-        """The maximum."""
-        return max(self.times_ns)
+        return self.quantile_ns(0.5)
 
     @property
     def quartiles_ns(self) -> tuple[float, float]:
@@ -77,24 +62,19 @@ class Timing:
         return (high - low) / self.median_ns if self.median_ns else 0.0
 
     def quantile_ns(self, share: float) -> float:
-        """The quantile at `share` (0 to 1), interpolated as numpy does.
+        """The quantile at `share` (0 to 1), by numpy.
 
         Raises:
             ValueError: `share` is not between 0 and 1.
         """
-        if not 0 <= share <= 1:
-            raise ValueError(f"a share of {share} is not between 0 and 1")
-        ordered = sorted(self.times_ns)
-        low, rest = divmod(share * (len(ordered) - 1), 1)
-        before, after = ordered[int(low)], ordered[min(int(low) + 1, len(ordered) - 1)]
-        return before + (after - before) * rest
+        return float(import_module("numpy").quantile(self.times_ns, share))
 
     def _texts(self) -> dict[str, str]:
         low, high = map(units.time, self.quartiles_ns)
         return {
             "median": units.time(self.median_ns),
             "quartiles": f"{low} to {high}",
-            "all": f"{units.time(self.min_ns)} to {units.time(self.max_ns)}",
+            "all": f"{units.time(min(self.times_ns))} to {units.time(max(self.times_ns))}",
             "first call": units.time(self.first_ns),
             "calls": units.count(len(self.times_ns)),
             "clock": f"{self.clock}{', L2 flushed' if self.flushed_bytes else ''}",
@@ -112,10 +92,8 @@ class Timing:
     def _repr_html_(self) -> str:
         """A table with a histogram."""
         rows = (f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in self._texts().items())
-        low, span, heights = self.min_ns, self.max_ns - self.min_ns, [0] * _BARS
-        for each in self.times_ns:
-            heights[min((each - low) * _BARS // span, _BARS - 1) if span else 0] += 1
-        scaled = [60 * height / max(heights) for height in heights]
+        counts, _ = import_module("numpy").histogram(self.times_ns, _BARS)
+        scaled = 60 * counts / counts.max()
         bars = "".join(
             f'<rect x="{at * 10}" y="{60 - height:.1f}" width="9" height="{height:.1f}"/>'
             for at, height in enumerate(scaled)

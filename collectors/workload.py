@@ -24,11 +24,11 @@ from kanalyze.errors import nearest
 MODULE: Final = "-m"
 _MODULES: Final = frozenset((MODULE, "--module"))
 
-#: Options that take no word after them (of torchrun, also spelled with underscores), or the only ones that do (of
-#: Python); and options of commands that start no script, or none that can be told.
-_TORCHRUN_FLAGS: Final = frozenset(("--standalone", "--no-python", "--run-path", "--help", "-h"))
-_PYTHON_VALUES: Final = frozenset(("-X", "-W", "--check-hash-based-pycs"))
+#: Options of commands that start no script, or none that can be told.
 _NO_SCRIPT: Final = frozenset(("-c", "-", "--no-python"))
+
+#: The name of a module.
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_][\w.]*")
 
 #: Launchers that are Python scripts themselves, and their modules, as in ``python -m``.
 LAUNCHERS: Final = frozenset(("torchrun", "accelerate", "deepspeed"))
@@ -240,12 +240,10 @@ def is_python(word: str) -> bool:
 def behind(program: str, args: Sequence[str]) -> Behind | None:
     """The script started by ``program args…``; None if it cannot be determined."""
     name, words = Path(program).name, list(args)
-    if is_python(program):
-        return _first_word((program,), words, of_python=True)
     if name == "accelerate":
-        return _launched((program, *words[:1]), name, words[1:]) if words[:1] == ["launch"] else None
-    if name in LAUNCHERS:
-        return _launched((program,), name, words)
+        return _started((program, *words[:1]), name, words[1:]) if words[:1] == ["launch"] else None
+    if is_python(program) or name in LAUNCHERS:
+        return _started((program,), name, words)
     if name in _WRAPPERS | SPREADERS:  # what they run starts at the first word that is Python, a launcher or a wrapper
         for at, word in enumerate(words):
             if is_python(word) or Path(word).name in LAUNCHERS | _WRAPPERS:
@@ -254,38 +252,24 @@ def behind(program: str, args: Sequence[str]) -> Behind | None:
     return None
 
 
-def _launched(launcher: tuple[str, ...], name: str, words: list[str]) -> Behind | None:
-    """The script that the launcher `name` of Python starts."""
-    if name == "torchrun":
-        return _first_word(launcher, words, of_python=False)
-    for at, word in enumerate(words):  # only the launcher knows which of its options take a value
-        if word in (*_MODULES, "--no_python", "--no-python"):
-            return None
-        if word.endswith(".py") and Path(word).is_file():
-            return Behind((*launcher, *words[:at]), (word,), tuple(words[at + 1 :]))
-    return None
+def _started(launcher: tuple[str, ...], name: str, words: list[str]) -> Behind | None:
+    """The script or module that Python, or the launcher `name` of it, starts: only they know which options take values.
 
-
-def _first_word(launcher: tuple[str, ...], words: list[str], *, of_python: bool) -> Behind | None:
-    """The first word that is no option of Python or of torchrun, or of a launcher that is Python's module."""
-    at, before, is_module = 0, list(launcher), False
-    while at < len(words):
-        option = words[at].replace("_", "-") if words[at].startswith("--") else words[at]
-        if option in _NO_SCRIPT:
+    A script is the first word that ends as one does; of Python and torchrun, whose options name no files, any file.
+    """
+    may_be_any = is_python(name) or name == "torchrun"
+    for at, word in enumerate(words):
+        option, rest = word.replace("_", "-"), words[at + 1 :]
+        if option in _NO_SCRIPT or (option in _MODULES and not may_be_any):
             return None
-        if not option.startswith("-"):
-            rest = words[at + 1 :]
-            if of_python and is_module and words[at] in _LAUNCHER_MODULES:
-                return _launched((*before, MODULE, words[at]), _LAUNCHER_MODULES[words[at]], rest)
-            return Behind(tuple(before), (MODULE, words[at]) if is_module else (words[at],), tuple(rest))
         if option in _MODULES:
-            is_module, width = True, 0
-        elif of_python:
-            width = 2 if option in _PYTHON_VALUES else 1
-        else:
-            width = 1 if option in _TORCHRUN_FLAGS or "=" in option else 2
-        before += words[at : at + width]
-        at += width or 1
+            number = next((number for number, one in enumerate(rest) if _IDENTIFIER.fullmatch(one)), len(rest))
+            before, module, args = rest[:number], rest[number : number + 1], rest[number + 1 :]
+            if is_python(name) and (inner := _LAUNCHER_MODULES.get("".join(module))):
+                return _started((*launcher, *words[:at], word, *before, *module), inner, args)
+            return Behind((*launcher, *words[:at], *before), (MODULE, *module), tuple(args)) if module else None
+        if word.endswith(".py") or (may_be_any and Path(word).is_file()):
+            return Behind((*launcher, *words[:at]), (word,), tuple(rest))
     return None
 
 

@@ -140,8 +140,8 @@ def collect(  # noqa: PLR0913 - a click command has a parameter per option
 
     options = _options(values)
     if dry_run:
-        run_dry = collectors.dry_run if against is None else partial(collectors.dry_run_against, other=against)
-        emit("".join(f"{line}\n" for line in run_dry(workload, args=args, options=options)))
+        lines = collectors.dry_run(workload, args, options, against=against)
+        emit("".join(f"{line}\n" for line in lines))
         return
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # end as Ctrl-C does
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup asks for that

@@ -8,8 +8,9 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Final, Literal, TypeAlias, get_type_hints
+from typing import Annotated, Final, Literal, TypeAlias
 
+import msgspec
 import polars as pl
 import polars.selectors as cs
 
@@ -18,9 +19,8 @@ from kanalyze.reduction import declared
 from kanalyze.schema import Column
 from kanalyze.tools import SIDES, tool_of
 
-#: The layout of a baseline, and what each added to the description of a run, with what that is in earlier ones.
+#: The layout of a baseline; what one added to the description of a run has its default in earlier ones.
 VERSION: Final = 3
-_ADDED: Final[dict[int, dict[str, object]]] = {2: {"unprofiled": False}, 3: {"least_ns": 0, "most_ns": 0}}
 
 #: The scope of a run whose steady iterations are compared, and of one that is compared as a whole.
 STEADY: Final = "steady"
@@ -39,6 +39,7 @@ _HEAD: Final = "kanalyze-baseline.json"
 
 #: No time, size or number is larger, nor below 0; as many as a baseline holds can be summed.
 _MOST: Final = 1 << 53
+_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
 
 #: What reading a damaged archive, or what is in it, ends with: zipfile, JSON and polars raise a dozen kinds.
 _DAMAGE: Final = (Exception, pl.exceptions.PanicException)
@@ -117,22 +118,22 @@ class About:
     scope: str  # ``steady``, ``whole``, or the window that was asked for
     each: str = ""  # what an iteration is called; empty where there is none
     found_by: str = ""  # how the iterations were found
-    iterations: int = 1  # number of iterations that the times are of, 1 where there is none
+    iterations: Annotated[int, msgspec.Meta(ge=1, le=_MOST)] = 1  # that the times are of, 1 where there is none
     #: Number of iterations of that name in the recording, of any kind; 0 where there is none.
-    recorded_iterations: int = 0
-    ns: int = 0  # length of the window of the device
+    recorded_iterations: _Count = 0
+    ns: _Count = 0  # length of the window of the device
     gpu: str = ""  # model of the GPU
     driver: str = ""  # version of the driver
-    clock_hz: int = 0  # highest clock of the GPU
+    clock_hz: _Count = 0  # highest clock of the GPU
     program: str = ""  # name of the process
     recorded: str = ""  # kinds of events that were recorded
-    rank: int = 0  # rank of the process among those of the run
-    turn: int = 0  # place of the run among those of an interleaved collection, from 1; 0 where it was not interleaved
+    rank: _Count = 0  # rank of the process among those of the run
+    turn: _Count = 0  # place of the run in an interleaved collection, from 1; 0 where it was not interleaved
     collection: str = ""  # identifies that collection
     side: str = ""  # the side of that collection
     unprofiled: bool = False  # whether times are those without the profiler, as a run without it tells them
-    least_ns: int = 0  # what an iteration takes without the profiler, by estimate; 0 where that is not told
-    most_ns: int = 0  # the upper end of that range
+    least_ns: _Count = 0  # what an iteration takes without the profiler, by estimate; 0 where that is not told
+    most_ns: _Count = 0  # the upper end of that range
 
     @property
     def tools_name(self) -> str:
@@ -208,8 +209,7 @@ def loaded(content: bytes, path: Path) -> list[Digest]:
             head = json.loads(archive.read(_HEAD))
             if (version := head.get("baseline")) not in range(1, VERSION + 1):
                 raise BadBaselineError.version(path, version, VERSION)
-            untold = {name: value for at, added in _ADDED.items() if at > version for name, value in added.items()}
-            runs = [_about(run | untold) for run in head["runs"]]
+            runs = [_possible(run) for run in msgspec.convert(head["runs"], list[About])]
             frames = {name: _frame(archive, name, len(runs)) for name in TABLES}
     except _DAMAGE as why:
         if isinstance(why, BadBaselineError):
@@ -230,23 +230,13 @@ def _adds_up(digest: Digest) -> bool:
     return digest.buckets["ns"].sum() == digest.about.ns and all(ns == digest.ns_in(bucket) for bucket, ns in busy)
 
 
-def _about(values: dict[str, object]) -> About:
-    """The description of a run, each of its attributes of its type and in range."""
-    types = get_type_hints(About)
-    wrong = {name for name in values.keys() | types.keys() if type(values.get(name)) is not types.get(name)}
-    if wrong:
-        raise ValueError(f"a run has no {', '.join(sorted(wrong))} of that type")
-    far = [name for name, value in values.items() if isinstance(value, int) and not 0 <= value <= _MOST]
-    if far:
-        raise ValueError(f"the {far[0]} of a run is out of range")
-    about = About(**values)  # type: ignore[arg-type]  # checked above
-    if about.turn and about.side not in SIDES:
-        raise ValueError(f"a run has a turn of {about.side!r}")
-    if about.iterations < 1:
-        raise ValueError("a run has no iterations")
-    if about.least_ns > about.most_ns:
+def _possible(run: About) -> About:
+    """The description of a run, unless it says what cannot be."""
+    if run.turn and run.side not in SIDES:
+        raise ValueError(f"a run has a turn of {run.side!r}")
+    if run.least_ns > run.most_ns:
         raise ValueError("a run takes more at least than at most")
-    return about
+    return run
 
 
 def _frame(archive: zipfile.ZipFile, name: str, runs: int) -> pl.DataFrame:

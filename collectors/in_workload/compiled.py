@@ -24,7 +24,6 @@ its logger.
 
 from __future__ import annotations
 
-import atexit
 import json
 import logging
 import os
@@ -342,8 +341,6 @@ class Caches:
         if self.fresh:
             os.environ[TRITON_CACHE] = str(self.own / "triton")
             os.environ[INDUCTOR_CACHE] = str(self.own / "inductor")
-            # Registered before torch is imported: runs after inductor's exit handler, which recreates folders.
-            atexit.register(self._remove, os.getpid())
         self.before = frozenset(entry.metadata["hash"] for entry in entries(caches(os.environ)))
         when_imported("triton.knobs", self.listen)
         self.output_code.listen()
@@ -370,10 +367,6 @@ class Caches:
         cached = entries(caches(os.environ))
         kernels = rows(cached, before=self.before, heard=self.heard, made_of=self.output_code.origins)
         files = [*keep(self.folder, cached, kernels, suffix=self.suffix), *self.output_code.finish()]
-        self._remove(os.getpid() if self.fresh else 0)
-        return files, kernels
-
-    def _remove(self, owner: int) -> None:
-        """Remove our own caches; a forked process leaves them to its parent."""
-        if os.getpid() == owner:
+        if self.fresh:
             shutil.rmtree(self.own, ignore_errors=True)
+        return files, kernels

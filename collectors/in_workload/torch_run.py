@@ -9,7 +9,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -125,36 +126,43 @@ class Run:
         self.workload: dict[str, Any] = {"argv": list(settings.workload), "ended": "unknown", **untold}
 
     def run(self) -> None:
-        """Run the workload and exit with its status."""
-        self.settings.out.mkdir(parents=True, exist_ok=True)
-        is_ready = self._prepare()
-        self._report()
-        if not is_ready:
+        """Run the script and exit with its status, or with our own if that is 0 and profiling failed."""
+        settings, running, status = self.settings, self.session, None
+        settings.out.mkdir(parents=True, exist_ok=True)
+        if not self._begin():
             sys.exit(recipes.FAILED)
-        end = self._workload()
-        self._finish()
-        self._report()
-        end()
+        noted: AbstractContextManager[None] = nullcontext()
+        if settings.lines and settings.recipe.makes in (recipes.TRACE, recipes.RANGES):
+            noted = lines_noted(settings.lines_file, settings.workload[0])
+        try:
+            self._call(self._script, noted)
+        except SystemExit as error:
+            status = error.code
+        if running.failures and status in (None, 0):
+            sys.stderr.write("".join(f"kanalyze: {failure}\n" for failure in running.failures))
+            status = recipes.FAILED
+        sys.exit(status)
 
     def call(self, body: Callable[[], Any]) -> Any:  # noqa: ANN401
-        """Profile a call in a process that the workload spawned; exceptions propagate.
+        """Profile a call in a process that the workload spawned; it is made where it cannot be profiled, too."""
+        self._begin()
+        return self._call(body, nullcontext())
 
-        The call is made where it cannot be profiled, too.
-        """
+    def _begin(self) -> bool:
+        """Start the recipe, and say that it has no end yet; False on failure."""
         _end_on_sigterm()
-        self._prepare()
-        began_ns = time.perf_counter_ns()
+        is_ready = self._prepare()
+        self._report()
+        return is_ready
+
+    def _call(self, body: Callable[[], Any], noted: AbstractContextManager[None]) -> Any:  # noqa: ANN401
+        """Call the workload and write the results; its exceptions propagate."""
         try:
-            result = body()
-        except BaseException as error:  # any exception is the workload's, and propagates
-            self._ended("exception", 1, began_ns, error)
-            raise
-        else:
-            self._ended("return", 0, began_ns)
+            with noted, self._ending():
+                return body()
         finally:
             self._finish()
             self._report()
-        return result
 
     def _prepare(self) -> bool:
         """Import torch and start the recipe; False on failure."""
@@ -191,47 +199,31 @@ class Run:
             )
             self.session.notes.insert(0, f"{note}; recipe own leaves the profiler to the workload")
 
-    def _workload(self) -> Callable[[], None]:
-        """Run the workload; returns a function that exits as the workload did."""
-        _end_on_sigterm()
+    def _script(self) -> None:
+        """Run the script, with its own functions wrapped that are parts."""
         wrappers = {}
         for watched in (self.stepping, self.leaving_out):
             if watched is not None and watched.part.name.startswith("__main__:"):
                 wrappers[watched.part.name.partition(":")[2]] = partial(hooks.wrap, watched=watched)
-        workload = [*self.settings.workload]
-        if not self.settings.lines or self.settings.recipe.makes not in (recipes.TRACE, recipes.RANGES):
-            return self._run_to_end(workload, wrappers)
-        with lines_noted(self.settings.lines_file, workload[0]):
-            return self._run_to_end(workload, wrappers)
+        torch_script.run([*self.settings.workload], wrappers)
 
-    def _run_to_end(self, workload: list[str], wrappers: Mapping[str, Callable[[Any], Any]]) -> Callable[[], None]:
-        began_ns = time.perf_counter_ns()
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        """Note how the workload ends and what it took."""
+        began_ns, how, status, text = time.perf_counter_ns(), "return", 0, None
         try:
-            torch_script.run(workload, wrappers)
+            yield
         except SystemExit as error:
             code = error.code
-            self._ended("exit", 0 if code is None else code & 0xFF if isinstance(code, int) else 1, began_ns)
-            return partial(self._exit, code)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is the workload's, and is shown as such
-            interrupted = isinstance(error, KeyboardInterrupt)
-            self._ended("interrupt" if interrupted else "exception", 130 if interrupted else 1, began_ns, error)
-            shown = error.with_traceback(torch_script.own_traceback(error.__traceback__))
-            sys.excepthook(type(shown), shown, shown.__traceback__)
-            return _interrupt if interrupted else partial(sys.exit, 1)
-        self._ended("return", 0, began_ns)
-        return partial(self._exit, None)
-
-    def _ended(self, how: str, status: int, began_ns: int, error: BaseException | None = None) -> None:
-        text = None if error is None else f"{type(error).__name__}: {error}".rstrip(": ")
-        spent_ns = time.perf_counter_ns() - began_ns
-        self.workload.update(ended=how, status=status, exception=text, duration_ns=spent_ns)
-
-    def _exit(self, code: object) -> None:
-        """Exit with the workload's status, or with our own if that is 0 and profiling failed."""
-        if self.session.failures and code in (None, 0):
-            sys.stderr.write("".join(f"kanalyze: {failure}\n" for failure in self.session.failures))
-            sys.exit(recipes.FAILED)
-        sys.exit(code)  # type: ignore[arg-type]
+            how, status = "exit", 0 if code is None else code & 0xFF if isinstance(code, int) else 1
+            raise
+        except BaseException as error:  # whatever it is, it is the workload's
+            how, status = ("interrupt", 130) if isinstance(error, KeyboardInterrupt) else ("exception", 1)
+            text = f"{type(error).__name__}: {error}".rstrip(": ")
+            raise
+        finally:
+            spent_ns = time.perf_counter_ns() - began_ns
+            self.workload.update(ended=how, status=status, exception=text, duration_ns=spent_ns)
 
     def _finish(self) -> None:
         """Stop recording and write the remaining files."""
@@ -305,12 +297,6 @@ def _end_on_sigterm() -> None:
         sys.exit(128 + number)  # as a shell says it
 
     signal.signal(signal.SIGTERM, terminate)
-
-
-def _interrupt() -> None:
-    """Terminate by SIGINT, as Python does after an uncaught KeyboardInterrupt."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGINT)
 
 
 # Processes started with ``torch.multiprocessing.spawn`` are fresh Pythons that know nothing of the runner. The function

@@ -55,10 +55,11 @@ def main() -> None:
     """Run the command line."""
     if sys.path and sys.path[0] and Path(sys.path[0]).resolve() == _HERE:
         del sys.path[0]
+    script = _sibling("torch_script")
+    script.hide_runner()
     if sys.argv[1:2] in (["--bare"], ["--lines"]):
         file, _, *workload = sys.argv[2:]
-        notes, script = _sibling("notes"), _sibling("torch_script")
-        script.hide_runner()
+        notes = _sibling("notes")
         noted = notes.parts_noted if sys.argv[1] == "--bare" else notes.lines_noted
         with noted(script.of_rank(Path(file)), workload[0]):
             script.run(workload, {})

@@ -92,24 +92,17 @@ def of_rank(file: Path) -> Path:
 
 def hide_runner() -> None:
     """Shows an error of the workload without the frames of the runner."""
-    hook = sys.excepthook
+    hook, here = sys.excepthook, Path(__file__).resolve().parent
 
     def shown(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        own_frames = own_traceback(traceback)
-        hook(kind, error.with_traceback(own_frames), own_frames)
+        while traceback is not None:
+            file = traceback.tb_frame.f_code.co_filename
+            if file not in (runpy.__file__, "<frozen runpy>") and Path(file).resolve().parent != here:
+                break
+            traceback = traceback.tb_next
+        hook(kind, error.with_traceback(traceback), traceback)
 
     sys.excepthook = shown
-
-
-def own_traceback(traceback: TracebackType | None) -> TracebackType | None:
-    """The traceback without the frames of the runner."""
-    here = Path(__file__).resolve().parent
-    while traceback is not None:
-        file = traceback.tb_frame.f_code.co_filename
-        if file not in (runpy.__file__, "<frozen runpy>") and Path(file).resolve().parent != here:
-            break
-        traceback = traceback.tb_next
-    return traceback
 
 
 @contextmanager

@@ -36,14 +36,13 @@ SWITCHES = dict.fromkeys(("record_shapes", "profile_memory", "with_stack", "with
 
 
 class Recipe(NamedTuple):
-    """A recipe: what it answers, in one line, and what it makes (TRACE …).
+    """A recipe, and what it makes (TRACE …).
 
     It has a cycle of steps, or None where the whole program is recorded at once, and may leave activities ('cpu',
     'cuda') out in a part of each iteration.
     """
 
     name: str
-    answers: str
     makes: str = TRACE
     cycle: dict[str, int] | None = None
     switches: dict[str, bool] = SWITCHES
@@ -62,41 +61,25 @@ class Recipe(NamedTuple):
 
 
 _SHAPES = {**SWITCHES, "record_shapes": True}
-_TOGGLE = "What an iteration costs without one of its parts: the part is left out of {}"
 
-_ALL = (
-    Recipe("plain", "Everything from the first line to the last: short programs.", switches=_SHAPES),
-    Recipe(
-        "schedule",
-        "A few warm iterations of a long program: skips one, warms up in one, records seven.",
-        cycle=CYCLE,
-        switches=_SHAPES,
-    ),
-    Recipe("toggle", _TOGGLE.format("the trace (as toggle-both-off)."), leaves_out=("cpu", "cuda")),
-    Recipe("toggle-none", _TOGGLE.format("nothing: the control for the other three."), leaves_out=()),
-    Recipe("toggle-cpu-off", _TOGGLE.format("the operators; its kernels are kept."), leaves_out=("cpu",)),
-    Recipe("toggle-cuda-off", _TOGGLE.format("the GPU's side; its operators are kept."), leaves_out=("cuda",)),
-    Recipe("toggle-both-off", _TOGGLE.format("the trace."), leaves_out=("cpu", "cuda")),
-    Recipe(
-        "events",
-        "How long each step takes, by CUDA events after a warm-up, with no profiler on.",
-        makes=TIMES,
-        cycle={**CYCLE, "wait": 0, "warmup": 5, "active": 100},
-    ),
-    Recipe("nvtx", "Every operator as an NVTX range, for a run under nsys.", makes=RANGES),
-    Recipe(
-        "tensorboard",
-        "As schedule, laid out for `tensorboard --logdir`.",
-        makes=TENSORBOARD,
-        cycle=CYCLE,
-        switches=_SHAPES,
-    ),
-    Recipe("output-code", "The code that inductor wrote, by TORCH_LOGS=output_code; no profiler on.", makes=CODE),
-    Recipe("own", "The program starts torch.profiler itself; only what is compiled is kept.", makes=NOTHING),
-)
-
-#: Recipes by name, in listing order.
-RECIPES = {recipe.name: recipe for recipe in _ALL}
+#: Recipes by name, in listing order; docs/recipes.md says what each is good for.
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe("plain", switches=_SHAPES),
+        Recipe("schedule", cycle=CYCLE, switches=_SHAPES),
+        Recipe("toggle", leaves_out=("cpu", "cuda")),  # as toggle-both-off
+        Recipe("toggle-none", leaves_out=()),
+        Recipe("toggle-cpu-off", leaves_out=("cpu",)),
+        Recipe("toggle-cuda-off", leaves_out=("cuda",)),
+        Recipe("toggle-both-off", leaves_out=("cpu", "cuda")),
+        Recipe("events", TIMES, cycle={**CYCLE, "wait": 0, "warmup": 5, "active": 100}),
+        Recipe("nvtx", RANGES),
+        Recipe("tensorboard", TENSORBOARD, cycle=CYCLE, switches=_SHAPES),
+        Recipe("output-code", CODE),
+        Recipe("own", NOTHING),
+    )
+}
 
 #: Schema version of torch-run.json.
 SCHEMA = 1

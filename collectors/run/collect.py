@@ -8,17 +8,15 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from kanalyze.collectors import process
-from kanalyze.collectors.in_workload import compiled
 from kanalyze.collectors.options import (
     BARE,
-    NAMING,
     NCU,
     NSYS,
     PASSES,
@@ -36,10 +34,6 @@ from kanalyze.collectors.tools.found import Tools, find_tools, obstacles, python
 from kanalyze.collectors.workload import resolve, resolve_other
 from kanalyze.errors import CollectError, OutputError
 from kanalyze.tools import SIDES
-from kanalyze.units import plural
-
-#: Most kernels named in a note.
-_NAMED: Final = 3
 
 
 @dataclass(frozen=True)
@@ -158,27 +152,21 @@ def dry_run(
     workload: str | os.PathLike[str],
     args: Sequence[str] = (),
     options: Options | None = None,
+    *,
+    against: str | os.PathLike[str] | None = None,
     **changes: Any,  # noqa: ANN401 - of Options
 ) -> list[str]:
     """The commands of a run as shell lines for any machine; starts nothing but the tools' ``--version``.
+
+    They are those of :func:`collect`, or with another program `against` it those of :func:`collect_against`.
 
     Raises:
         WorkloadError: There is no such program.
         BadOptionError: An option is invalid.
         OutputError: The folder exists.
     """
-    return portable_script(_planned([workload], args, options, changes, dry=True)[0])
-
-
-def dry_run_against(
-    workload: str | os.PathLike[str],
-    other: str | os.PathLike[str],
-    args: Sequence[str] = (),
-    options: Options | None = None,
-    **changes: Any,  # noqa: ANN401 - of Options
-) -> list[str]:
-    """The commands of :func:`collect_against` as shell lines, as :func:`dry_run` gives and raises."""
-    return portable_script(_planned([workload, other], args, options, changes, dry=True)[0])
+    programs = [workload] if against is None else [workload, against]
+    return portable_script(_planned(programs, args, options, changes, dry=True)[0])
 
 
 def _planned(
@@ -217,7 +205,6 @@ class Recording(Passes):
     content: dict[str, object] = field(default_factory=dict)
     _possible: list[str] = field(default_factory=list)
     _begun: PassRecord | None = None
-    _compiled: frozenset[Path] = frozenset()
     last_words: list[str] = field(default_factory=list)
     _began_unix_s: float = field(default_factory=time.time)
 
@@ -225,29 +212,20 @@ class Recording(Passes):
 
     def compile(self) -> None:
         """Compile a CUDA source; raises CompileError."""
-        plan, compiler = self.plan, self.plan.tools.nvcc
-        if plan.workload.kind != "cuda" or plan.workload.path is None:
-            return
-        source = plan.workload.path
-        if not compiler.usable:
-            remedy = f"{compiler.remedy[0].upper()}{compiler.remedy[1:]}."
-            raise CompileError(f"{source}: cannot be compiled: nvcc: {compiler.problem}.", remedy)
-
-        def compile_with(command: Sequence[str]) -> int:
-            record, step = PassRecord("compile"), plan.step("compile", command)
+        compiler, record = self.plan.tools.nvcc, PassRecord("compile")
+        for step in self.plan.compile():
+            source = Path(step.argv[-1])
+            if not compiler.usable:
+                remedy = f"{compiler.remedy[0].upper()}{compiler.remedy[1:]}."
+                raise CompileError(f"{source}: cannot be compiled: nvcc: {compiler.problem}.", remedy)
+            step.outputs[0].parent.mkdir()
             try:
                 self.step(record, step)
             except StepFailedError as error:
                 printed = step.log.read_text(encoding="utf-8", errors="replace").splitlines()
                 stopped = [f"nvcc {error.why}"] if error.status is None else []
                 raise CompileError.of(source, stopped or nvcc.errors(printed), printed) from error
-            return record.duration_ns
-
-        binary, build = nvcc.build(compiler, source, plan.arch, plan.options.nvcc_flags, compile_with)
-        if build["cached"]:
-            self.progress(Event("note", "compile", "compiled before"))
-        self.content["build"] = build
-        self.plan = replace(plan, binary=binary)
+            self.content["build"] = record.steps[0]
 
     def begin(self) -> None:
         """Look which passes can run; the others are reported and recorded with their reason; raises CollectError."""
@@ -267,20 +245,6 @@ class Recording(Passes):
         self.progress(Event("note", "roofs", f"not measured: {why}" if why else "measured"))
         return measured
 
-    def prepare(self) -> None:
-        """Run the program without a profiler first; if it fails there, it fails in every pass; raises CollectError."""
-        plan, record = self.plan, PassRecord("prepare")
-        try:
-            with self._compiling():
-                self.step(record, plan.step("prepare", plan.command, program=True))
-        except StepFailedError as error:
-            self._note_locks(record, error)
-            if error.of_program:
-                raise self._refused(error) from error
-            reason = plan.with_side(f"without a profiler it {error.why}")
-            raise CollectError.every_pass_failed([reason], error.last_words) from error
-        self.content["prepare"] = record.steps[0]
-
     def begin_pass(self, name: str) -> PassRecord | None:
         """Begin a pass; None if it cannot run."""
         if name not in self._possible:
@@ -295,14 +259,15 @@ class Recording(Passes):
     def run(self, record: PassRecord, number: int, turn: int) -> bool:
         """Run a begun pass for the `number`-th time; `turn` is the place among all runs. False if it failed."""
         try:
-            with self._compiling():
-                getattr(self, record.name)(record, number)
+            getattr(self, record.name)(record, number)
         except StepFailedError as error:
             self.last_words = error.last_words
             record.status, record.why = "failed", error.reason(record.name)
             # without a profiler it may be the marks that a program does not bear: the other passes tell
             if error.of_program and not self.recorded and record.name != BARE:
-                raise self._refused(error) from error
+                side, name = self.plan.side, self.plan.workload.name
+                called = f"{side} ({name})" if side else name
+                raise CollectError.program_failed(called, error.status or 0, error.last_words) from error
             self.progress(Event("note", record.name, f"failed: {record.why}"))
             self._note_locks(record, error)
             return False
@@ -331,10 +296,6 @@ class Recording(Passes):
     def write(self, status: str, seconds: float, final: Path) -> Capture:
         """Write the manifest, with paths as they will be in the folder `final`; the capture that will be there."""
         folder = self.plan.folder
-        recorded = [record for record in self.records if record.name in self.recorded]
-        if self.plan.workload.kind != "cuda" and not any(record.torch for record in recorded if record.name != NAMING):
-            launched = {launch.kernel for launch in self.launches or ()}
-            recorded[0].notes += keep_compiled(folder, cached_kernels() - self._compiled, launched)
         self.records.sort(key=lambda record: PASSES.index(record.name))
         paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
         self.content |= {
@@ -367,24 +328,10 @@ class Recording(Passes):
 
     # Parts of the stages
 
-    def _refused(self, error: StepFailedError) -> CollectError:
-        """The error of a program that ends with one whatever runs it."""
-        side, name = self.plan.side, self.plan.workload.name
-        return CollectError.program_failed(f"{side} ({name})" if side else name, error.status or 0, error.last_words)
-
     def _skip(self, name: str, why: str, remedy: str = "") -> None:
         self.records.append(PassRecord(name, "skipped", why, remedy))
         more = f". To get it: {remedy}" if remedy else ""
         self.progress(Event("note", name, f"skipped: {why}{more}"))
-
-    @contextmanager
-    def _compiling(self) -> Iterator[None]:
-        """Note what comes new into Triton's caches meanwhile; another program may fill them between two runs."""
-        before = cached_kernels()
-        try:
-            yield
-        finally:
-            self._compiled |= cached_kernels() - before
 
     def _note_locks(self, record: PassRecord, error: StepFailedError | None = None) -> None:
         """Note lock files of torch extension builds that were stopped with the program."""
@@ -455,9 +402,6 @@ class _Turns:
         for side in self.sides:
             side.begin()
         self._measure_roofs()
-        for side in (side for side in self.sides if side.plan.options.prepare):
-            self._come_to("prepare", side)
-            side.prepare()
         for name in PASSES:
             self._pass(name)
 
@@ -468,10 +412,6 @@ class _Turns:
         for side in sides:
             side.content["roofs"] = roofs
 
-    def _come_to(self, name: str, recording: Recording) -> None:
-        """Note which pass or stage is run, and of which side."""
-        self.current = f"{name} of {recording.plan.side}" if recording.plan.side else name
-
     def _pass(self, name: str) -> None:
         """Run a pass as often as requested, until a run fails; the other program has its turn then nevertheless."""
         self.current = name
@@ -480,7 +420,7 @@ class _Turns:
         for number in range(1, count + 1):
             finished = []
             for turn, (side, begun) in enumerate(in_order(taking_part, number), self.turns + 1):
-                self._come_to(name, side)
+                self.current = f"{name} of {side.plan.side}" if side.plan.side else name
                 if side.run(begun, number, turn):
                     finished.append((side, begun))
             self.turns += len(SIDES)  # also where one takes part, so that a pair of turns is a pair of runs
@@ -507,35 +447,6 @@ class _Turns:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return captures
-
-
-def cached_kernels() -> frozenset[Path]:
-    """The kernels in the user's caches, unread."""
-    return frozenset(path for cache in compiled.caches(os.environ) for path in cache.glob("*/*.json"))
-
-
-def keep_compiled(folder: Path, before: frozenset[Path], launched: Iterable[str]) -> list[str]:
-    """Write ``compiled.json`` and the PTX of cache entries that were not there before, unless the torch pass did.
-
-    A run without the torch pass uses the user's own caches, as without a profiler. New entries were compiled in the
-    run; for older entries it is unknown whether the run used them.
-
-    Returns:
-        Notes: which of the `launched` kernels came from the caches and are not among them.
-    """
-    if (folder / compiled.FILE).exists():
-        return []
-    cached = compiled.entries(compiled.caches(os.environ))
-    old = frozenset(entry.metadata["hash"] for entry in cached if entry.path in before)
-    kernels = compiled.rows(cached, before=old)
-    compiled.keep(folder, cached, kernels)
-    cached_names = {str(entry.metadata.get("name") or entry.path.stem) for entry in cached}
-    names = sorted((set(launched) & cached_names) - {row["name"] for row in kernels})
-    if not names:
-        return []
-    named = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
-    text = f"{plural(len(names), 'kernel')} ({named}) came from Triton's cache, so that compiled.json does not have "
-    return [f"{text}{'it' if len(names) == 1 else 'them'}; the torch pass compiles everything afresh"]
 
 
 def extensions_folder() -> Path:

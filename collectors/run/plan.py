@@ -5,6 +5,7 @@ The dry run prints them, and the passes take their steps from the same functions
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -49,7 +50,6 @@ class Plan:
 
     Attributes:
         folder: That of the capture.
-        binary: The compiled workload, where it is a CUDA source.
         runner: The script that runs in the workload's Python.
         side: ``base`` or ``new`` where two programs are recorded in turns, else empty.
     """
@@ -58,7 +58,6 @@ class Plan:
     options: Options
     tools: Tools
     folder: Path
-    binary: Path | None = None
     runner: Path = RUNNER
     side: str = ""
 
@@ -67,16 +66,24 @@ class Plan:
         return f"{self.side}: {text}" if self.side else text
 
     @property
-    def arch(self) -> tuple[str, ...]:
-        """The architectures to compile for."""
-        return self.options.arch or self.tools.gpus.compute_capabilities
+    def binary(self) -> Path | None:
+        """The program itself: of a CUDA source what is compiled, into the capture; None of a Python module."""
+        work = self.workload
+        return self.folder / "build" / work.name if work.kind == "cuda" else work.path
+
+    def compile(self) -> list[Step]:
+        """The step that compiles a CUDA source, for the GPUs that are here unless told; none of any other workload."""
+        source, binary, options = self.workload.path, self.binary, self.options
+        if self.workload.kind != "cuda" or not source or not binary:
+            return []
+        arch = options.arch or self.tools.gpus.compute_capabilities
+        command = nvcc.command(self.tools.nvcc.command, source, binary, arch, options.nvcc_flags)
+        return [self.step("compile", command, str(binary.relative_to(self.folder)))]
 
     @property
     def command(self) -> tuple[str, ...]:
         """The workload's own command line."""
-        if self.workload.kind == "python":
-            return self._script()
-        return (str(self.binary or self.workload.path), *self.workload.args)
+        return self._script() if self.workload.kind == "python" else (str(self.binary), *self.workload.args)
 
     def _script(self, *runner: str) -> tuple[str, ...]:
         """The command line of a script, behind what starts it and the runner."""
@@ -197,13 +204,9 @@ def script(*plans: Plan) -> list[str]:
     lines: list[str] = []
     for plan in plans:
         lines.append(f"mkdir -p {shlex.quote(str(plan.folder / 'logs'))}")
-        if plan.binary is not None and plan.workload.path is not None:
-            compiler, flags = plan.tools.nvcc.command, plan.options.nvcc_flags
-            compiled = nvcc.command(compiler, plan.workload.path, plan.binary, plan.arch, flags)
-            folder = shlex.quote(str(plan.binary.parent))
-            lines += _titled(plan, "compile", [f"mkdir -p {folder}", shlex.join(compiled)])
-    for plan in plans:
-        lines += _titled(plan, "to build what it needs", [shlex.join(plan.command)]) if plan.options.prepare else []
+        for step in plan.compile():
+            folder = shlex.quote(str(step.outputs[0].parent))
+            lines += _titled(plan, step.name, [f"mkdir -p {folder}", step.shell])
     for name in PASSES:
         taking_part = [
             plan for plan in plans if name in plan.wanted and (name != TORCH or plan.workload.kind == "python")
@@ -229,9 +232,9 @@ def _ncu_lines(plan: Plan) -> list[str]:
     if NSYS not in plan.wanted:
         return [step.shell for step in plan.ncu(1, unselected(plan.options))]
     listing, options = plan.launches(), plan.options
-    flags = ["--kernels", str(options.kernels), "--launches", str(options.launches)]
-    flags += ["--part"] if options.partial else []
-    choose = shlex.join([OWN_PYTHON, "-m", "kanalyze.collectors.tools.choose", str(listing.stdout), *flags])
+    arguments = f"{json.dumps(str(listing.stdout))}, {options.kernels}, {options.launches}, part={options.partial}"
+    program = f"from kanalyze.collectors.tools.ncu import first_filter; print(first_filter({arguments}))"
+    choose = shlex.join([OWN_PYTHON, "-c", program])
     first, *pages = plan.ncu(1, Selection((), filter_flags(_CHOSEN, options.kernels, options)))
     command = first.shell.replace(shlex.quote(_CHOSEN), f'"$({choose})"')
     return [listing.shell, command, *(step.shell for step in pages)]
@@ -281,9 +284,8 @@ def _portable(plan: Plan, others: Sequence[Plan]) -> Plan:
 
     path = work.path and Path(named(str(work.path)))
     target, launcher = tuple(map(named, work.target)), tuple(map(named, work.launcher))
-    binary = plan.folder / "build" / work.path.stem if work.kind == "cuda" and work.path else None
     work = replace(work, path=path, target=target, launcher=launcher)
-    return replace(plan, tools=tools, workload=work, binary=binary, runner=Path(_RUNNER))
+    return replace(plan, tools=tools, workload=work, runner=Path(_RUNNER))
 
 
 def _named(program: Program, option: object) -> Program:

@@ -70,7 +70,7 @@ def find_tools(options: Options, workload: Workload | None = None, *, torch: boo
     program, facts = _find_torch(command) if torch else (_NOT_ASKED, {})
     profilers = (
         find("nvcc", "--nvcc-path", options.nvcc, nvcc.FOLDERS, nvcc.REMEDY),
-        nsys.find_nsys(options),
+        find("nsys", "--nsys", options.nsys, nsys.FOLDERS, nsys.REMEDY),
         find("ncu", "--ncu", options.ncu, ncu.FOLDERS, ncu.REMEDY),
     )
     version = version_of(*command) if workload and workload.kind == "python" else None

@@ -165,6 +165,13 @@ def select(launches: Sequence[Launch], options: Options) -> list[Selection]:
     return [_selection(part, numbers, options) for numbers, names in groups.items() for part in _parts(names)]
 
 
+def first_filter(listing: str, kernels: int, launches: int, *, part: bool) -> str:
+    """The name filter of the first run for the kernels in a file that nsys wrote; commands of a dry run ask for it."""
+    text = Path(listing).read_text(encoding="utf-8", errors="replace")
+    chosen = select(parse(text), Options(kernels=kernels, launches=launches, cuda_profiler_api=part))
+    return chosen[0].expression if chosen else ""
+
+
 def _selection(names: Sequence[str], numbers: Iterable[int], options: Options) -> Selection:
     which = "|".join(map(str, numbers))
     # mangled names consist of letters, digits, `_`, `$` and `.`

@@ -1,4 +1,4 @@
-"""nsys: finds it, builds its commands, interprets its messages."""
+"""nsys: where it lies, its commands, and what its messages mean."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Final
 
 from kanalyze.collectors.options import Options
-from kanalyze.collectors.process import NO_SPACE, Program, answer, find
+from kanalyze.collectors.process import NO_SPACE, Program, answer
 from kanalyze.collectors.tools.machine import Permission
 
-_FOLDERS: Final = (
+#: Where installers put it; the copy in Nsight Compute's folder records, but mostly cannot make a report.
+FOLDERS: Final = (
     "/usr/local/cuda/bin",
     "/usr/local/cuda-*/bin",
     "/opt/nvidia/nsight-systems-cli/*/target-linux-x64",
@@ -22,12 +23,11 @@ _FOLDERS: Final = (
     "/opt/nvidia/nsight-systems/*/target-linux-sbsa-armv8",
     "/opt/nvidia/nsight-systems*/*/bin",
     "/opt/nvidia/hpc_sdk/*/*/profilers/Nsight_Systems/bin",
-    "/opt/nvidia/nsight-compute/*/host/target-linux-x64",
     "/usr/local/cuda*/nsight-systems-*/target-linux-x64",
     "/usr/lib/nsight-systems/target-linux-x64",
 )
 
-_REMEDY: Final = (
+REMEDY: Final = (
     "install Nsight Systems (https://developer.nvidia.com/nsight-systems, or the package nsight-systems-cli) and put "
     "its nsys on PATH, or say where it is with --nsys"
 )
@@ -71,20 +71,6 @@ OWN_LINE: Final = re.compile(
     r"|Processing (\d+ )?events|Capture range (started|ended)|The target application (terminated|returned|exited)"
     r"|Waiting for termination|Use the `--wait` option)"
 )
-
-
-def find_nsys(options: Options) -> Program:
-    """Finds nsys: the user's choice, else on PATH, else in an installation folder.
-
-    The one in Nsight Compute's folder records, but most copies of it cannot make a report of the recording.
-    """
-    nsys = find("nsys", "--nsys", options.nsys, _FOLDERS, _REMEDY)
-    if nsys.path is None or "nsight-compute" not in str(nsys.path):
-        return nsys
-    real = nsys.path.resolve()
-    if any(real.parent.parent.glob("host-*/QdstrmImporter")) or any(real.parent.glob("QdstrmImporter")):
-        return nsys
-    return nsys._replace(problem=f"{nsys.path} lacks its importer, so that it records and cannot write a report")
 
 
 def sampling(

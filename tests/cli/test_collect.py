@@ -225,7 +225,7 @@ def test_every_line_of_a_dry_run_of_a_reference_workload_can_be_pasted(machine, 
     machine.write("python3", OWN_PYTHON)
     Path("add.cu").write_text("int main() {}\n")
     machine.write("program", "#!/bin/sh\necho 'Max error: 0'\n")
-    ran = run("collect", "--dry-run", "-o", "pasted it", "--prepare", "--python", python, workload)
+    ran = run("collect", "--dry-run", "-o", "pasted it", "--python", python, workload)
     Path("lines.sh").write_text(ran.text)
     done = ended(["/bin/bash", "-eu", "lines.sh"])
     assert (done.returncode, done.stderr) == (0, "")

@@ -17,10 +17,9 @@ from kanalyze.collectors.process import find
 from kanalyze.collectors.run.passes import masked
 from kanalyze.collectors.tools import found as found_tools
 from kanalyze.collectors.tools import machine
-from kanalyze.collectors.tools.choose import main
-from kanalyze.collectors.tools.found import complete, doctor, extras, find_tools
+from kanalyze.collectors.tools.found import complete, doctor, extras
 from kanalyze.collectors.tools.machine import Permission, counters, cpu_samples, kernel_names
-from kanalyze.collectors.tools.ncu import Launch, parse, select
+from kanalyze.collectors.tools.ncu import Launch, first_filter, parse, select
 from support.stand_ins import GPU, LAUNCHES
 
 PYTHON = Path(sys.executable)
@@ -172,18 +171,6 @@ def test_this_machine_answers_the_call_itself():
     assert cpu_samples().found
 
 
-def test_nsys_of_nsight_compute_s_folder_is_told_when_it_cannot_write_reports(whole):
-    folder = whole.folder / "nsight-compute" / "host" / "target-linux-x64"
-    folder.mkdir(parents=True)
-    (whole.folder / "nsys").rename(folder / "nsys")
-    (whole.folder / "nsys").symlink_to(folder / "nsys")
-    assert "lacks its importer" in find_tools(Options(nsys=folder / "nsys"), torch=False).nsys.problem
-    importer = folder.parent / "host-linux-x64" / "QdstrmImporter"
-    importer.parent.mkdir()
-    importer.touch()
-    assert find_tools(Options(nsys=folder / "nsys"), torch=False).nsys.usable
-
-
 def test_a_tool_is_taken_from_where_the_user_says_and_from_nowhere_else(stand_ins):
     del stand_ins
     for asked in (Path("nowhere/nsys"), Path("nowhere")):
@@ -314,11 +301,10 @@ def test_every_filter_matches_what_it_says(rows, kernels, wanted):
             assert all(1 <= int(number) <= most for number in numbers.split("|"))
 
 
-def test_the_dry_run_s_helper_prints_the_filter(tmp_path, capsys):
+def test_the_dry_run_s_helper_gives_the_filter(tmp_path):
     listing = tmp_path / "launches.csv"
     listing.write_text(LAUNCHES)
-    assert main([str(listing), "--kernels", "1"]) == 0
-    assert main([str(listing), "--part"]) == 0
-    assert capsys.readouterr().out == "::regex:^(_Z3addiPfS_)$:2\nregex:^(_Z3addiPfS_)$\n"
+    assert first_filter(str(listing), 1, 1, part=False) == "::regex:^(_Z3addiPfS_)$:2"
+    assert first_filter(str(listing), 5, 1, part=True) == "regex:^(_Z3addiPfS_)$"
     listing.write_text("")
-    assert main([str(listing)]) == 1
+    assert first_filter(str(listing), 5, 1, part=False) == ""

@@ -86,11 +86,11 @@ def test_a_name_that_is_damaged_is_no_table_less():
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda head: head["runs"][1].pop("turn"), "a run has no turn of that type"),
-        (lambda head: head["runs"][1].update(ns=10**400), "the ns of a run is out of range"),
-        (lambda head: head["runs"][1].update(rank=-1), "the rank of a run is out of range"),
-        (lambda head: head["runs"][1].update(iterations=0), "a run has no iterations"),
-        (lambda head: head["runs"][1].update(iterations=True), "a run has no iterations of that type"),
+        (lambda head: head["runs"][1].pop("tool"), "Object missing required field `tool` - at `$[1]`"),
+        (lambda head: head["runs"][1].update(ns=10**400), f"Expected `int` <= {2**53} - at `$[1].ns`"),
+        (lambda head: head["runs"][1].update(rank=-1), "Expected `int` >= 0 - at `$[1].rank`"),
+        (lambda head: head["runs"][1].update(iterations=0), "Expected `int` >= 1 - at `$[1].iterations`"),
+        (lambda head: head["runs"][1].update(iterations=True), "Expected `int`, got `bool` - at `$[1].iterations`"),
         (lambda head: head["runs"][1].update(turn=1), "a run has a turn of ''"),
         (lambda head: head["runs"].pop(), "buckets has rows of no run"),
         (lambda head: head["runs"].reverse(), "its buckets do not add up to the time of its runs"),

@@ -117,8 +117,6 @@ misbehave()
 binary = words[words.index("-o") + 1]
 written(binary, open(here + "program", "rb").read())
 os.chmod(binary, 0o755)
-if "-MF" in words:
-    written(words[words.index("-MF") + 1], f"{binary} : {words[-1]}\\n".encode())
 """
 
 _SMI = """

@@ -33,7 +33,7 @@ NSYS = {"passes": ("nsys",)}
 CASES = {
     "in turns": ("program", "other -x 'a b'", {"args": ["-n", "1"], "repeat": 4, **NSYS}),
     "every tool": ("program", "--fused", {}),
-    "compiled and prepared": ("one.cu", "two.cu", {"prepare": True, **NSYS}),
+    "compiled": ("one.cu", "two.cu", NSYS),
     "traces too": ("train.py", "--fused", {"repeat": 3, "passes": ("nsys", "torch")}),
     **{
         f"fails at run {number}": ("program", "program new", {"repeat": 4, "fails": number, **NSYS})
@@ -117,20 +117,3 @@ def test_each_side_is_a_capture_as_of_one_program(stand_ins, program):
     base, new = map(runs_of, sides_in(Path("cap")))
     assert interleaved([run.turn for run in base], [run.turn for run in new])
     assert str(Path.cwd() / "cap" / "new" / "nsys-2") in Path("cap/new/manifest.json").read_text()
-
-
-@pytest.mark.slow
-def test_what_each_program_compiled_is_told_apart(script, monkeypatch, tmp_path):
-    """Neither has a torch pass, both fill one cache."""
-    path, python = script
-    cache = tmp_path / "triton-cache"
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(cache))
-    metadata = {"target": {"backend": "cuda", "arch": 90}, "num_warps": 4, "num_stages": 3, "shared": 0}
-    lines = ["for last; do :; done"]
-    for name, key in (("base", "bb"), ("new", "cc")):
-        text = json.dumps({**metadata, "hash": key * 32, "name": name})
-        lines.append(f"[ $last = {name} ] && mkdir -p {cache}/{key} && echo '{text}' > {cache}/{key}/{name}.json")
-    path.write_text("\n".join([*lines, "echo 'check: ok'"]))
-    collect_against(path, f"{path} new", ["base"], output=Path("cap"), python=python, passes=("nsys",), repeat=2)
-    found = [json.loads(Path("cap", side, "compiled.json").read_text())["kernels"] for side in ("base", "new")]
-    assert [[row["name"] for row in rows] for rows in found] == [["base"], ["new"]]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kanalyze.collectors import dry_run, dry_run_against
+from kanalyze.collectors import dry_run
 from kanalyze.collectors.options import BadOptionError, Options, checked
 from kanalyze.collectors.process import Step
 from kanalyze.collectors.run import plan
@@ -18,9 +18,9 @@ RUNS = {
     "a script behind a launcher, without its lines": (["torchrun", "--nnodes", "1", "train.py"], {"lines": False}),
     "a module": (["-m", "package.train", "x"], {"passes": ("nsys", "torch"), "recipe": "schedule"}),
     "a reference workload": (["matmul"], {"passes": ("torch",), "recipe_flags": ("--wait=2",)}),
-    "a CUDA source, prepared and repeated": (
+    "a CUDA source, repeated": (
         ["a b.cu", "a b", "it's", "$HOME"],
-        {"prepare": True, "repeat": 2, "kernels": 3, "arch": ("90",), "nvcc_flags": ("-O3", "-DA=a b")},
+        {"repeat": 2, "kernels": 3, "arch": ("90",), "nvcc_flags": ("-O3", "-DA=a b")},
     ),
     "further flags in place of ours": (
         ["./program"],
@@ -65,7 +65,7 @@ def test_dry_runs_are_what_was_asked_for(gold):
         lines += [f"### {title}", *dry_run(program, args, output="cap", **options), ""]
     lines += [
         "### two programs in turns",
-        *dry_run_against("train.py", "other.py -x", ["1"], output="cap", repeat=2),
+        *dry_run("train.py", ["1"], against="other.py -x", output="cap", repeat=2),
         "",
     ]
     gold("\n".join(lines), "dry_runs.txt")
@@ -87,11 +87,6 @@ def test_dry_runs_are_what_was_asked_for(gold):
 )
 def test_architectures_become_flags_of_nvcc(arch, flags):
     assert list(nvcc.arch_flags(arch)) == flags
-
-
-def test_the_files_of_a_dependency_file():
-    text = "/b/x : /w/a\\ b.cu \\\n    /usr/include/stdio.h /w/c$$d.h \\\n /w/last.h\n"
-    assert nvcc.dependencies(text) == ["/w/a b.cu", "/usr/include/stdio.h", "/w/c$d.h", "/w/last.h"]
 
 
 def test_errors_of_nvcc_host_compiler_and_linker_are_told_from_the_rest():

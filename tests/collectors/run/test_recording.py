@@ -1,4 +1,4 @@
-"""What a recording does around its passes: compiling, `--prepare`, and what Triton compiled without the torch pass."""
+"""What a recording does around its passes: compiling, and locks of builds that were stopped."""
 
 import json
 import os
@@ -10,7 +10,6 @@ import pytest
 from kanalyze.collectors import collect
 from kanalyze.collectors.options import CompileError
 from kanalyze.collectors.run import collect as recording
-from kanalyze.collectors.tools import nvcc
 from kanalyze.errors import CollectError
 from support.stand_ins import PROGRAM
 
@@ -51,65 +50,6 @@ def test_locks_of_builds_that_were_stopped_are_told(stand_ins, monkeypatch):
     assert collect(stand_ins.write("fine", PROGRAM), output=Path("well")).notes == ()
 
 
-KERNEL = {"target": {"backend": "cuda", "arch": 90, "warp_size": 32}, "num_warps": 4, "num_stages": 3, "shared": 0}
-
-
-@pytest.fixture
-def cache(monkeypatch, tmp_path):
-    folder = tmp_path / "triton-cache"
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
-    return folder
-
-
-def put(cache, key, name):
-    folder = cache / key
-    folder.mkdir(parents=True)
-    (folder / f"{name}.json").write_text(json.dumps({**KERNEL, "hash": key * 32, "name": name}))
-    (folder / f"{name}.ptx").write_text(f"// {name}")
-
-
-def rows(folder):
-    return [
-        (row["name"], row["cache_hit"], row["ptx"])
-        for row in json.loads((folder / "compiled.json").read_text())["kernels"]
-    ]
-
-
-@pytest.mark.parametrize(
-    ("old", "told"),
-    [
-        ("", None),
-        ("a", "1 kernel (a) came from Triton's cache, so that compiled.json does not have it; "),
-        ("abc", "3 kernels (a, b, c) came from Triton's cache, so that compiled.json does not have them; "),
-        ("abcd", "4 kernels (a, b, c, …) came from Triton's cache, so that compiled.json does not have them; "),
-    ],
-)
-def test_what_is_new_is_kept_and_what_came_from_the_cache_is_said(cache, tmp_path, old, told):
-    for name in (*old, "of_another_program"):
-        put(cache, name[:2] * 2, name)
-    before = recording.cached_kernels()
-    put(cache, "cc1", "new_kernel")
-    notes = recording.keep_compiled(tmp_path, before, {*old, "new_kernel", "_Z3addiPfS_"})
-    assert notes == ([f"{told}the torch pass compiles everything afresh"] if told else [])
-    assert rows(tmp_path) == [("new_kernel", False, "triton/new_kernel-cc1cc1cc.ptx")]
-    assert (tmp_path / "triton/new_kernel-cc1cc1cc.ptx").read_text() == "// new_kernel"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["", "runner fails"])
-def test_where_the_torch_pass_is_done_its_word_counts_else_the_cache_is_looked_at(stand_ins, cache, mode):
-    """A script lets Triton compile a kernel, and a Python has torch."""
-    path = Path("train.py").absolute()
-    metadata = json.dumps({**KERNEL, "hash": "dd" * 32, "name": "mine"})
-    path.write_text(f"mkdir -p {cache}/dd; echo '{metadata}' > {cache}/dd/mine.json; echo 'check: ok'\n")
-    python = stand_ins.make("python3")
-    stand_ins.mode("python3", mode)
-    collect(path, output=Path("cap"), python=python)
-    assert Path("cap/compiled.json").exists() == bool(mode)
-    assert not mode or rows(Path("cap")) == [("mine", False, None)]
-    assert not [*Path("cap").glob(".caches*")]
-
-
 SOURCE = """#include "value.h"
 #include <cstdio>
 __global__ void kernel(int *x) { *x = VALUE; }
@@ -122,8 +62,7 @@ with_nvcc = pytest.mark.skipif(NVCC is None, reason="there is no nvcc here")
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """A folder with a source and its header, and a cache of its own."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    """A folder with a source and its header."""
     home = tmp_path / "a home"
     home.mkdir()
     (home / "value.h").write_text("#define VALUE 1\n")
@@ -134,27 +73,15 @@ def home(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @with_nvcc
-def test_a_source_is_compiled_for_the_gpu_present_once_and_again_when_anything_changes(home, stand_ins, monkeypatch):
+def test_a_source_is_compiled_for_the_gpu_present_into_the_capture(home, stand_ins):
     """The compiled program runs, too: it needs no GPU."""
-
-    def collected(name, *flags):
-        captured = collect(home / "-x y.cu", output=Path(name), nvcc=NVCC, nvcc_flags=('-DTEXT="a b"', *flags))
-        return captured.manifest["build"], captured.checks
-
-    built, checks = collected("cap")
-    found = (built["cached"], checks, built["command"][1:3])
-    assert found == (False, ["Max error: 1 a b"], ["-lineinfo", "-arch=sm_90"])
-    assert collected("again")[0] == built | {"cached": True, "duration_ns": 0}
-    other, _ = collected("flags", "-O1")
-    assert (other["cached"], other["key"] == built["key"]) == (False, False)
-    monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DX")
-    assert not collected("environment")[0]["cached"]
-    monkeypatch.delenv("NVCC_APPEND_FLAGS")
-    (home / "value.h").write_text("#define VALUE 2\n")
-    changed, checks = collected("header")
-    assert (changed["cached"], changed["key"], checks) == (False, built["key"], ["Max error: 2 a b"])
-    assert [entry.name for entry in nvcc.folder().glob(".*")] == []
-    assert len(stand_ins.called("nsys")) == 15
+    captured = collect(home / "-x y.cu", output=Path("cap"), nvcc=NVCC, nvcc_flags=('-DTEXT="a b"', "-O1"))
+    build = captured.manifest["build"]
+    found = (build["exit_status"], captured.checks, build["command"][1:3])
+    assert found == (0, ["Max error: 1 a b"], ["-lineinfo", "-arch=sm_90"])
+    binary = Path("cap", "build", "x_y").absolute()
+    assert (build["command"][-2:], os.access(binary, os.X_OK)) == ([str(binary), str(home / "-x y.cu")], True)
+    assert len(stand_ins.called("nsys")) == 3
 
 
 @with_nvcc
@@ -170,7 +97,6 @@ def test_what_does_not_compile_leaves_nothing_and_the_first_error_is_on_top(home
     with pytest.raises(CollectError, match="no GPU that can be used"):
         collect("bad.cu", arch=("90",))
     assert {entry.name for entry in home.iterdir()} == {"value.h", "-x y.cu", "bad.cu"}
-    assert list(nvcc.folder().glob(".*")) == []
 
 
 @pytest.mark.skipif(NVCC is not None, reason="nvcc is where every system has its programs")

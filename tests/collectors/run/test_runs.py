@@ -78,7 +78,7 @@ def test_every_key_of_the_manifest_is_documented_and_no_other(program):
         for name, text in zip(parts[1::2], parts[2::2], strict=True)
     }
     manifest = collect(program, output=Path("cap"), passes=("nsys",)).manifest
-    assert sorted(documented["Manifest"]) == sorted([*manifest, "build", "prepare", "against"])
+    assert sorted(documented["Manifest"]) == sorted([*manifest, "build", "against"])
     assert documented["Passes"] == list(manifest["passes"][0])
 
 
@@ -112,9 +112,8 @@ CASES = {
     "without a profiler first, unless asked": ({"bare": "wanted"}, {"bare": False, **NSYS}),
     "without a profiler first, but for a time": ({"bare": "wanted"}, {"duration_s": 2.0, **NSYS}),
     "fails without a profiler": ({"bare": "wanted", "program": ONCE}, NSYS),
-    "prepared": ({}, {"args": ["a b"], "prepare": True}),
-    "prepared, but fails": ({"program": "#!/bin/sh\necho no luck\nexit 3\n"}, {"prepare": True}),
-    "prepared, but slow": ({"program": SLOW}, {"prepare": True, **LIMIT}),
+    "fails": ({"program": "#!/bin/sh\necho no luck\nexit 3\n"}, {}),
+    "slow": ({"program": SLOW}, LIMIT),
     "compiled, but slow": ({"nvcc": "hangs"}, LIMIT),
     "no ncu": ({"ncu": ""}, {"passes": ("nsys", "torch", "ncu")}),
     "no nsys": ({"nsys": ""}, {"kernels": 2, "launches": 3}),
