@@ -10,6 +10,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import device_operations, exclusive_operations, of_used_processes
 from kanalyze.analyses.host._captures import capture_source
 from kanalyze.analyses.host._range_lines import named_ranges
+from kanalyze.analyses.operators._host_tree import path_texts
 from kanalyze.analyses.ranges._projection import (
     MOST_PAIRS,
     captured_in,
@@ -210,13 +211,8 @@ def _capturing(report: Report, kinds: tuple[str, ...]) -> pl.DataFrame:
 def _stacks(report: Report) -> pl.DataFrame:
     """The enclosing ranges of each range, as text of event ids: columns row, stack."""
     tree, ids = range_tree(report), named_ranges(report).get_column("event_id")
-    label = ":" + ids.gather(tree.get_column("row")).cast(pl.String)
-    levels = tree.select("row", "parent", "level", label.alias("stack")).sort("level").partition_by("level")
-    stacks = [tree.select("row", pl.lit("").alias("stack")).clear()]
-    for level in levels:
-        joined = level.join(stacks[-1].rename({"row": "parent", "stack": "outer"}), on="parent", how="left")
-        stacks.append(joined.select("row", (pl.col("outer").fill_null("") + pl.col("stack")).alias("stack")))
-    return pl.concat(stacks)
+    nodes = tree.select(path="row", outer="parent", label=ids.gather(tree.get_column("row")))
+    return path_texts(nodes, ":").select(row="path", stack=":" + pl.col("text"))
 
 
 # Kernels by the NVTX range that launched them.
