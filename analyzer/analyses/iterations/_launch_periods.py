@@ -116,7 +116,10 @@ def launch_periods(report: Report) -> pl.DataFrame:
     Definition: docs/definitions.md, section 4, "Iterations without marks".
     """
     periods, cuts = [pl.DataFrame(schema=_PERIODS)], _Cuts()
-    lines = {key: _by_program(report, key, line) for key, line in launch_lines(report).items()}
+    lines = {}
+    for key, line in launch_lines(report).items():
+        placed = line.with_columns(process_id=pl.lit(key, dtype=pl.Int64), at="since")
+        lines[key] = without_trials(report, placed).drop("process_id", "at")
     timed = timed_runs(report)  # a program may do so in each iteration
     best = {key: _of_process((_untimed(line, timed, key), line), cuts) for key, line in lines.items()}
     units = {candidate.unit for candidate in best.values() if candidate and candidate.share >= HALF}
@@ -125,12 +128,6 @@ def launch_periods(report: Report) -> pl.DataFrame:
             rows = _timed(candidate).with_columns(process_id=pl.lit(process, pl.Int64), found_by=pl.lit(BY_LAUNCHES))
             periods.append(rows.select([*_PERIODS]))
     return pl.concat(periods).sort("process_id", "start")
-
-
-def _by_program(report: Report, process: int | None, line: pl.DataFrame) -> pl.DataFrame:
-    """The launches of a process without those of threads that compile."""
-    placed = line.with_columns(process_id=pl.lit(process, dtype=pl.Int64), at="since")
-    return without_trials(report, placed).drop("process_id", "at")
 
 
 def _untimed(launches: pl.DataFrame, runs: pl.DataFrame, process: int | None) -> pl.DataFrame:
@@ -176,8 +173,14 @@ def _of_line(launches: pl.DataFrame, cuts: _Cuts) -> _Candidate | None:
     weight = pl.col("ns") / pl.col("ns").sum().clip(lower_bound=1) + 1 / pl.len()
     weight = (weight * _WHOLE).ceil().cast(pl.Int64)
     line = with_begins(launches).with_columns(weight=weight, barrier=pl.lit(value=False))
-    candidates = [_between_updates(line), _near_ones(line), _of_units(line, cuts)]
-    return max((one for one in candidates if one), key=lambda one: one.worth, default=None)
+    candidates, trains = list[_Candidate](), line.get_column("optimizer").any()
+    if trains and (updates := between_updates(line)) is not None:
+        candidates.append(_candidate(line, updates[1], ("updates", updates[0])))
+    if not trains and (near := near_unit(line)) is not None:
+        candidates.append(_candidate(line, repetitions(line, near, _edges(line, near, near.at, 0)), near.key))
+    if (repeated := _of_units(line, cuts)) is not None:
+        candidates.append(repeated)
+    return max(candidates, key=lambda one: one.worth, default=None)
 
 
 def _of_units(line: pl.DataFrame, cuts: _Cuts) -> _Candidate | None:
@@ -207,20 +210,6 @@ def _of_units(line: pl.DataFrame, cuts: _Cuts) -> _Candidate | None:
     if candidate.rows.select(held(line, "optimizer").sum()).item() < HALF * int(line.get_column("optimizer").sum()):
         worth = HALF
     return candidate._replace(worth=worth)
-
-
-def _near_ones(line: pl.DataFrame) -> _Candidate | None:
-    """Repetitions that launch nearly the same, in a line without an optimizer's kernels; None where there are few."""
-    unit = None if line.get_column("optimizer").any() else near_unit(line)
-    if unit is None:
-        return None
-    return _candidate(line, repetitions(line, unit, _edges(line, unit, unit.at, 0)), unit.key)
-
-
-def _between_updates(line: pl.DataFrame) -> _Candidate | None:
-    """Repetitions from update to update of a line with an optimizer's kernels; None where there are few."""
-    updates = between_updates(line) if line.get_column("optimizer").any() else None
-    return None if updates is None else _candidate(line, updates[1], ("updates", updates[0]))
 
 
 def _candidate(line: pl.DataFrame, rows: pl.DataFrame, unit: tuple[object, ...]) -> _Candidate:
