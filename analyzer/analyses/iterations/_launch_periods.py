@@ -118,8 +118,12 @@ def launch_periods(report: Report) -> pl.DataFrame:
     periods, cuts = [pl.DataFrame(schema=_PERIODS)], _Cuts()
     lines = {}
     for key, line in launch_lines(report).items():
+        if line.get_column("loose").unique_counts().max() in (None, 1, 2):  # nothing repeats
+            continue
         placed = line.with_columns(process_id=pl.lit(key, dtype=pl.Int64), at="since")
         lines[key] = without_trials(report, placed).drop("process_id", "at")
+    if not lines:
+        return periods[0]
     timed = timed_runs(report)  # a program may do so in each iteration
     best = {key: _of_process((_untimed(line, timed, key), line), cuts) for key, line in lines.items()}
     units = {candidate.unit for candidate in best.values() if candidate and candidate.share >= HALF}
@@ -165,9 +169,7 @@ def _of_most_work(launches: pl.DataFrame, column: str) -> pl.Series:
 
 
 def _of_line(launches: pl.DataFrame, cuts: _Cuts) -> _Candidate | None:
-    """The candidate of most worth of one line; None where nothing repeats, as where no launch occurs three times."""
-    if launches["loose"].unique_counts().max() in (None, 1, 2):
-        return None
+    """The candidate of most worth of one line; None where nothing repeats."""
     # half by its time on the device, half as one of all launches: one long copy of a checkpoint is not most of a
     # program, nor are its many short kernels
     weight = pl.col("ns") / pl.col("ns").sum().clip(lower_bound=1) + 1 / pl.len()
