@@ -28,11 +28,11 @@ def positions(keys: pl.Series, values: pl.Series) -> pl.Series:
     if isinstance(low, int) and isinstance(high, int) and high - low < _SPARSE * len(keys):
         table = pl.Series([None], dtype=pl.UInt32).new_from_index(0, high - low + 1)
         for first in reversed(range(0, len(keys), _SLICE)):  # of equal keys the first is written last
-            part = pl.DataFrame([keys.slice(first, _SLICE).alias("key")]).with_row_index("row", first)
-            part = part.drop_nulls().reverse()
+            numbered = pl.LazyFrame([keys.slice(first, _SLICE).alias("key")]).with_row_index("row", first)
+            part = numbered.drop_nulls().reverse().collect(engine="in-memory")
             table = table.scatter(_offsets(part.get_column("key"), low, high), part.get_column("row"))
         parts = (values.slice(first, _SLICE) for first in range(0, max(len(values), 1), _SLICE))
-        return pl.concat([table.gather(_offsets(part, low, high)) for part in parts], rechunk=True).alias(values.name)
+        return pl.concat([table[_offsets(part, low, high)] for part in parts], rechunk=True).alias(values.name)
     rows = pl.DataFrame([keys.alias("key")]).with_row_index("row")
     rows = rows.unique("key", keep="first").drop_nulls()
     joined = values.alias("key").to_frame().join(rows, on="key", how="left", maintain_order="left")
@@ -105,7 +105,7 @@ def gathered(values: pl.Series, at: pl.Series) -> pl.Series:
 
 def marked(size: int, rows: pl.Series) -> pl.Series:
     """Whether each of so many rows is one of `rows`."""
-    nothing = pl.repeat(value=False, n=size, dtype=pl.Boolean, eager=True)
+    nothing = pl.Series([False]).new_from_index(0, size)
     return nothing.scatter(rows, True) if len(rows) else nothing  # noqa: FBT003 - polars has no name for it
 
 
@@ -128,8 +128,8 @@ def sure(mask: pl.Series) -> pl.Series:
 
 def having(names: pl.Series, pattern: str) -> pl.Series:
     """Whether names have a pattern, and are not null; each different one is read once."""
-    different = names.unique().drop_nulls()
-    return sure(names.is_in(different.filter(different.cast(pl.String).str.contains(pattern)).implode()))
+    fits = pl.col("name").filter(pl.col("name").cast(pl.String).str.contains(pattern)).implode()
+    return sure(names.is_in(names.unique().alias("name").to_frame().select(fits).to_series()))
 
 
 def told_of(values: pl.Series, tell: Callable[[Any], str | None], dtype: PolarsDataType = pl.String) -> pl.Series:
@@ -168,10 +168,14 @@ def nearest(
     at the same time. Other columns of `right` that `left` has, too, end in ``_right``.
     """
     left, right = in_order(left, on[0]), right.drop_nulls(on[1])
-    points, times = left.select(*by, at=on[0]), right.select(*by, at=on[1])
-    added = right.drop(by).rename(lambda name: f"{name}_right" if name in left.columns else name)
+    points, times = (
+        pl.DataFrame([*(frame.get_column(key) for key in by), frame.get_column(time).alias("at")])
+        for frame, time in zip((left, right), on, strict=True)
+    )
+    added = [f"{name}_right" if name in left.columns else name for name in right.columns]
     rows = as_of(points, times, later=side == "after", equal=side != "strictly before")
-    return left.hstack(rows_at(added, rows))
+    found = rows_at(pl.DataFrame(dict(zip(added, right, strict=True))), rows)
+    return left.hstack([values for name, values in zip(right.columns, found, strict=True) if name not in by])
 
 
 #: Bound of times (ns), sizes (bytes) and column sums: 146 years, or 4.6 exabytes.
@@ -192,11 +196,12 @@ def rows_by(frame: pl.DataFrame, keys: Sequence[str]) -> dict[tuple[Any, ...], p
     differing = [key for key in keys if not constant(of_keys.get_column(key))]
     if not differing:
         rows = pl.int_range(0, frame.height, dtype=pl.UInt32, eager=True)
-        return {of_keys[0].select(keys).row(0) if keys else (): rows}
+        return {of_keys.row(0) if keys else (): rows}
     alike = [pl.col(key).first() for key in keys if key not in differing]
     # by fewer keys: rows of several are encoded as bytes
-    parts = of_keys.with_row_index("_row").group_by(differing).agg("_row", *alike).sort(differing)
-    return dict(zip(parts.select(keys).iter_rows(), parts.get_column("_row"), strict=True))
+    parts = of_keys.lazy().with_row_index("_row").group_by(differing).agg("_row", *alike).sort(differing)
+    *columns, rows = parts.select(*keys, "_row").collect(engine="in-memory")
+    return dict(zip(zip(*columns, strict=True), rows, strict=True))
 
 
 def constant(values: pl.Series) -> bool:

@@ -81,14 +81,13 @@ def cut(intervals: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     begins, ends = spans.get_column("start"), spans.get_column("end")
     first = ends.search_sorted(intervals.get_column("start"), side="right")
     last = begins.search_sorted(intervals.get_column("end"), side="left")
-    at = pl.select(pl.int_ranges(first, pl.max_horizontal(first, last))).to_series().alias("at")
-    parts = intervals.with_columns(at).explode("at").drop_nulls("at")
-    at = parts.get_column("at").cast(pl.UInt32)
+    at = pl.int_ranges(first, pl.max_horizontal(first, last), dtype=pl.UInt32).alias("at")
+    parts = intervals.lazy().with_columns(at).explode("at").drop_nulls("at")
     inside = parts.with_columns(
-        pl.max_horizontal("start", begins.gather(at).alias("begin")).alias("start"),
-        pl.min_horizontal("end", ends.gather(at).alias("stop")).alias("end"),
+        pl.max_horizontal("start", pl.lit(begins).gather("at")).alias("start"),
+        pl.min_horizontal("end", pl.lit(ends).gather("at")).alias("end"),
     )
-    return inside.drop("at").filter(pl.col("end") > pl.col("start"))
+    return inside.drop("at").filter(pl.col("end") > pl.col("start")).collect(engine="in-memory")
 
 
 def gaps(spans: pl.DataFrame, start: int, end: int) -> pl.DataFrame:

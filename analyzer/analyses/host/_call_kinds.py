@@ -25,8 +25,8 @@ from kanalyze.analyses.device._operations import (
     with_facts,
 )
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
-from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import distinct, having, nearest, rows_at, sure, told_of
+from kanalyze.analyses.shared.threads import THREAD, outermost
+from kanalyze.columns import as_of, distinct, having, nearest, rows_at, sure, told_of
 from kanalyze.intervals import OF_EVENTS
 from kanalyze.report import Report
 from kanalyze.tools import CUDA, HIP, RUNTIME, is_amd
@@ -299,14 +299,11 @@ def context_calls(report: Report) -> pl.DataFrame:
     :data:`CONTEXT_FROM_NS` before any operation ran and no other evidence rules it out (definitions.md, section 5).
     """
     calls, records = _with_end(report, "api").with_row_index("row"), _context_records(report)
-    creations = [
-        _enclosing_calls(event, calls).head(1).with_columns(made_ns=pl.lit(event["start_ns"], dtype=pl.Int64))
-        for event in records.iter_rows(named=True)
-    ]
+    made = rows_at(calls, calls_around(report, records.rename({"start_ns": "at", "end_ns": "until"})))
+    creations = [made.with_columns(made_ns=records.get_column("start_ns")).drop_nulls("row")]
     recorded = records.get_column("process_id").unique()
     silent = calls if recorded.is_empty() else calls.filter(~pl.col("process_id").is_in(recorded.implode()))
     creations += [_inferred(report, silent)] if silent.height else []
-    creations.append(calls.clear().with_columns(made_ns="end_ns"))
     return pl.concat(creations).sort("made_ns").unique("event_id", keep="last", maintain_order=True)
 
 
@@ -360,42 +357,32 @@ def unrecorded_contexts(report: Report) -> pl.DataFrame:
     opening of a library), end (start of the record of the profiler), and before and after (names of the adjacent calls
     as shown; null at the edge of the recording).
     """
-    calls, rows = _with_end(report, "api"), []
-    for event in _context_records(report).iter_rows(named=True):
-        if not _enclosing_calls(event, calls).is_empty():
-            continue
-        own, at = _same_thread(event), event["start_ns"]
-        ended, begun = own & (pl.col("end_ns") <= at), own & (pl.col("start_ns") >= event["end_ns"])
-        start, before = _nearest(calls, ended, pl.col("end_ns"), pl.col("end_ns").filter(ended).max())
-        _, after = _nearest(calls, begun, pl.col("start_ns"), pl.col("start_ns").filter(begun).min())
-        start = at if start is None else max(start, _last_activity(report, event, start))
-        rows.append((event["process_id"], event["thread_id"], start, at, before, after))
-    schema = dict.fromkeys((*THREAD, "start", "end"), pl.Int64) | dict.fromkeys(("before", "after"), pl.String)
-    return pl.DataFrame(rows, schema=schema, orient="row").sort("end")
-
-
-def _last_activity(report: Report, event: dict[str, Any], since: int) -> int:
-    """Time of the last activity of the program on the thread before `event`, at least `since`."""
-    last_ns, name, at = since, pl.col("name").cast(pl.String), event["start_ns"]
-    for kind in {"range", "op", "overhead"}.intersection(report.kinds):
-        own = _same_thread(event) & (pl.col("start_ns") < at)
+    records = _context_records(report)
+    around = calls_around(report, records.rename({"start_ns": "at", "end_ns": "until"}))
+    records, calls = records.filter(around.is_null()), _with_end(report, "api")
+    name, times = shown(pl.col("name")), ("start_ns", "end_ns")
+    moments = [calls.select(*THREAD, moment="end_ns").clear()]
+    for kind in {"range", "op", "overhead"}.intersection(report.kinds) if records.height else ():
+        events = _with_end(report, kind).join(records, on=THREAD, how="semi")
         if kind == "overhead":
             # but libraries that the driver itself opens, also while it makes a context
-            own &= name.str.starts_with("dlopen(") & ~name.str.contains(r"lib(?:cuda|cupti|nvidia)")
-        events = _with_end(report, kind).filter(own)
-        times = pl.concat([events.get_column(side) for side in ("start_ns", "end_ns")])
-        last_ns = max([last_ns, *times.filter((times > last_ns) & (times < at)).sort(descending=True).head(1)])
-    return last_ns
+            opened = name.str.starts_with("dlopen(") & ~name.str.contains(r"lib(?:cuda|cupti|nvidia)")
+            events = events.filter(opened)
+        moments += [events.select(*THREAD, moment=side) for side in times]
+    rows = nearest(records, pl.concat(moments), ("start_ns", "moment"), THREAD, "strictly before")
+    rows = nearest(rows, calls.select(*THREAD, ended="end_ns", before=name), ("start_ns", "ended"), THREAD)
+    rows = nearest(rows, calls.select(*THREAD, begun="start_ns", after=name), ("end_ns", "begun"), THREAD, "after")
+    start = pl.when(pl.col("ended").is_null()).then("start_ns").otherwise(pl.max_horizontal("ended", "moment"))
+    return rows.select(*THREAD, "before", "after", start=start, end="start_ns").sort("end")
 
 
-def _nearest(calls: pl.DataFrame, these: pl.Expr, time: pl.Expr, edge: pl.Expr) -> tuple[int | None, str | None]:
-    """The `edge` among the times of the calls selected by `these`, and the name of the first call there; else None.
-
-    An aggregation and then a filter, without a sort: `these` can select nearly all calls of a large report.
-    """
-    at = calls.select(edge).item()
-    names = calls.filter(these & (time == at)).select(shown(pl.col("name"))).to_series() if at is not None else [None]
-    return at, names[0]
+def calls_around(report: Report, points: pl.DataFrame) -> pl.Series:
+    """Row of the outermost call around each of `points` (:data:`THREAD`, at, until), as driver calls lie in others."""
+    low, high = (pl.lit(at, dtype=pl.Int64) for at in points.select(pl.min("until"), pl.max("at")).row(0))
+    calls = report.kind("api").select(*THREAD, **OF_EVENTS).with_row_index("call_row")
+    calls = outermost(calls.filter(pl.col("end") >= low, pl.col("start") <= high))
+    around = rows_at(calls, as_of(points.select(*THREAD, "at"), calls.select(*THREAD, at="start")))
+    return around.get_column("call_row").set(~sure(around.get_column("end") >= points.get_column("until")), None)
 
 
 def _with_end(report: Report, kind: str) -> pl.DataFrame:
@@ -408,17 +395,6 @@ def _with_end(report: Report, kind: str) -> pl.DataFrame:
 def _context_records(report: Report) -> pl.DataFrame:
     named = pl.col("name").cast(pl.String).str.contains("context created", literal=True)
     return _with_end(report, "overhead").filter(named).drop_nulls(["process_id", "thread_id"])
-
-
-def _same_thread(event: dict[str, Any]) -> pl.Expr:
-    return pl.col("process_id").eq(event["process_id"]) & pl.col("thread_id").eq(event["thread_id"])
-
-
-def _enclosing_calls(event: dict[str, Any], calls: pl.DataFrame) -> pl.DataFrame:
-    """The calls of the event's thread that enclose it, the outermost first."""
-    encloses = (pl.col("start_ns") <= event["start_ns"]) & (pl.col("end_ns") >= event["end_ns"])
-    inside = calls.filter(_same_thread(event) & encloses)
-    return inside.sort("start_ns", "end_ns", "event_id", descending=[False, True, False])
 
 
 # Detects processes that were running before the recording began, and their waits for unrecorded work.

@@ -16,11 +16,11 @@ from typing import Final
 import polars as pl
 
 from kanalyze.analyses.device._operations import SHAPE, facts_of, launching_rows, operations, with_facts
-from kanalyze.analyses.host._call_kinds import calls_that, cuda_name
+from kanalyze.analyses.host._call_kinds import calls_around, calls_that, cuda_name
 from kanalyze.analyses.host._call_kinds import captures as capture_spans
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD, outermost
-from kanalyze.columns import as_of, gathered, last_of, mixed, rows_at, scattered, sure
+from kanalyze.columns import as_of, gathered, last_of, mixed, rows_at, scattered
 from kanalyze.errors import OtherCaptureError
 from kanalyze.intervals import OF_EVENTS
 from kanalyze.model import GRAPH_NODES
@@ -125,7 +125,9 @@ def captures(report: Report) -> pl.DataFrame:
     calls = capture_source(report).kind("api")
     spans = calls.select(*THREAD, since="start_ns", until=pl.col("start_ns") + pl.col("dur_ns"))
     listed = other is None and len(_nodes(report))
-    around = _numbered_calls(report) if listed else _by_order(report).get_column("call_row")
+    # a node was made in the outermost call around that
+    points = _nodes(report).select("process_id", thread_id="captured_thread_id", at="captured_ns", until="captured_ns")
+    around = calls_around(report, points) if listed else _by_order(report).get_column("call_row")
     adds = gathered(calls.get_column("name"), around).cast(pl.String).str.contains(_ADDS)
     how = pl.when(adds.is_null()).then(pl.lit(OLDER)).when(adds).then(pl.lit(ADDED)).otherwise(pl.lit(CAPTURED))
     rows = rows_at(spans, around).with_columns(around.alias("call_row"), how=how.cast(HOW))
@@ -143,17 +145,6 @@ def _by_order(report: Report) -> pl.DataFrame:
 def _calls_of_other(report: Report) -> pl.DataFrame:
     """The same by the calls of another report, which is given."""
     return captured_by_order(report, report.captured_in() or report).sort("row")
-
-
-def _numbered_calls(report: Report) -> pl.Series:
-    """Row of the outermost call around the making of each listed node: a driver's call is inside a runtime's."""
-    points = _nodes(report).select("process_id", thread_id="captured_thread_id", at="captured_ns")
-    least, most = (pl.lit(at, dtype=pl.Int64) for at in points.select(low=pl.min("at"), high=pl.max("at")).row(0))
-    calls = report.kind("api").select(*THREAD, **OF_EVENTS).with_row_index("call_row")
-    calls = outermost(calls.filter(pl.col("end") >= least, pl.col("start") <= most))
-    around = rows_at(calls, as_of(points, calls.select(*THREAD, at="start")))
-    inside = sure(around.get_column("end") >= points.get_column("at"))
-    return around.get_column("call_row").set(~inside, None)
 
 
 def capture_rows(report: Report) -> pl.Series:

@@ -291,12 +291,11 @@ def told_causes(report: Report) -> pl.DataFrame:
 
 def _done(report: Report, waits: pl.DataFrame) -> pl.DataFrame:
     """What was done in most of each wait by the thread waited for: wait, function, module, state, doing, told_share."""
-    by = ("by_process_id", "by_thread_id")
     waiting = waits.drop_nulls("by_thread_id").filter(pl.col("at") > pl.col("start")).sort("start")
     number, nothing = pl.col("wait").cast(pl.Int64), pl.lit(None, pl.String)
-    spans = waiting.select(*THREAD, *by, "start", end="at", device=number, waits_for=nothing)
-    pairs = parts_by(spans, (*THREAD, *by)).items()
-    parts = told_parts(report, (((key[2], key[3]), part.drop(*THREAD, *by)) for key, part in pairs))
+    spans = waiting.select(*THREAD, *_BY_NAMES, "start", end="at", device=number, waits_for=nothing)
+    pairs = parts_by(spans, (*THREAD, *_BY_NAMES)).items()
+    parts = told_parts(report, (((key[2], key[3]), part.drop(*THREAD, *_BY_NAMES)) for key, part in pairs))
     named = parts.join(stack_names(report), on="stack_id", how="left", maintain_order="left")
     sums = named.group_by("device", "state", "function", "module", doing="call", maintain_order=True).agg(
         pl.col("ns").sum()

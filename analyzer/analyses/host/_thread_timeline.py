@@ -169,7 +169,7 @@ def _without_overlaps(calls: pl.DataFrame, ranks: pl.Series) -> pl.DataFrame:
     start, end = cuts.slice(0, len(cuts) - 1).alias("start"), cuts.slice(1).alias("end")
     calls = calls.with_columns(rank=ranks.gather(calls.get_column("label")))
     winner = pl.Series("label", [None], dtype=pl.UInt32).new_from_index(0, len(start))
-    for rank in range(len(CALL_BUCKETS)):
+    for rank in calls.get_column("rank").unique().sort():
         of_rank = intervals.first_come(calls.filter(pl.col("rank") == rank))
         of_rank = of_rank.filter(pl.col("own_end") > pl.col("own_start"))
         label = on_line(of_rank.select(start="own_start", end="own_end", row="label"), start)

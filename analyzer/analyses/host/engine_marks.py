@@ -153,8 +153,9 @@ def engine_labels(report: Report) -> pl.DataFrame:
     for pattern, grammar in zip(report.labels, grammars, strict=True):
         if not labels.get_column("label").str.contains(grammar.label).any():
             raise UnknownNameError.of("range", pattern, names(ranges))
-    parsed = [_parsed(labels, grammar, rank) for rank, grammar in enumerate((*grammars, *GRAMMARS))]
-    return _completed(pl.concat(parsed).unique("range", keep="first", maintain_order=True))
+    parsed = [_parsed(labels.lazy(), grammar, rank) for rank, grammar in enumerate((*grammars, *GRAMMARS))]
+    first = pl.concat(parsed).unique("range", keep="first", maintain_order=True)
+    return _completed(first).collect(engine="in-memory")
 
 
 @once_per_process
@@ -185,7 +186,7 @@ def engine_marks(report: Report) -> pl.DataFrame:
     return steps.drop("step").sort("process_id", "start")
 
 
-def _parsed(labels: pl.DataFrame, grammar: Grammar, rank: int) -> pl.DataFrame:
+def _parsed(labels: pl.LazyFrame, grammar: Grammar, rank: int) -> pl.LazyFrame:
     """The labels of an engine with their fields: range, label, engine, rank, kind, verifies and :data:`_COUNTS`."""
     matches = labels.filter(pl.col("label").str.contains(grammar.label))
     fields = {name: pl.col("label").str.extract(pattern) for name, pattern in grammar.fields.items()}
@@ -198,7 +199,7 @@ def _parsed(labels: pl.DataFrame, grammar: Grammar, rank: int) -> pl.DataFrame:
     return matches.select("range", "label", *counts, kind, verifies, engine=pl.lit(grammar.engine), rank=pl.lit(rank))
 
 
-def _completed(marks: pl.DataFrame) -> pl.DataFrame:
+def _completed(marks: pl.LazyFrame) -> pl.LazyFrame:
     """Adds what follows from the fields: kinds from the requests, sums over prompts and generation, one token each."""
     requests, tokens, kind = pl.col("requests"), pl.col("tokens"), pl.col("kind")
     decodes, prefills, prompts, others = kind == DECODE, kind == PREFILL, pl.col("c_requests"), pl.col("g_requests")

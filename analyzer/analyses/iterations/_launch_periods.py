@@ -116,23 +116,22 @@ def launch_periods(report: Report) -> pl.DataFrame:
     Definition: docs/definitions.md, section 4, "Iterations without marks".
     """
     periods, cuts = [pl.DataFrame(schema=_PERIODS)], _Cuts()
-    lines = {key: _by_program(report, key, line) for key, line in launch_lines(report).items()}
+    lines = {}
+    for key, line in launch_lines(report).items():
+        if line.get_column("loose").unique_counts().max() in (None, 1, 2):  # nothing repeats
+            continue
+        placed = line.with_columns(process_id=pl.lit(key, dtype=pl.Int64), at="since")
+        lines[key] = without_trials(report, placed).drop("process_id", "at")
+    if not lines:
+        return periods[0]
     timed = timed_runs(report)  # a program may do so in each iteration
-    best = {
-        key: _of_process(_untimed(line, timed, key), cuts) or _of_process(line, cuts) for key, line in lines.items()
-    }
+    best = {key: _of_process((_untimed(line, timed, key), line), cuts) for key, line in lines.items()}
     units = {candidate.unit for candidate in best.values() if candidate and candidate.share >= HALF}
     for process, candidate in best.items():
         if candidate and candidate.share >= (_LIKE_ANOTHER if candidate.unit in units else HALF):
             rows = _timed(candidate).with_columns(process_id=pl.lit(process, pl.Int64), found_by=pl.lit(BY_LAUNCHES))
             periods.append(rows.select([*_PERIODS]))
     return pl.concat(periods).sort("process_id", "start")
-
-
-def _by_program(report: Report, process: int | None, line: pl.DataFrame) -> pl.DataFrame:
-    """The launches of a process without those of threads that compile."""
-    placed = line.with_columns(process_id=pl.lit(process, dtype=pl.Int64), at="since")
-    return without_trials(report, placed).drop("process_id", "at")
 
 
 def _untimed(launches: pl.DataFrame, runs: pl.DataFrame, process: int | None) -> pl.DataFrame:
@@ -143,21 +142,22 @@ def _untimed(launches: pl.DataFrame, runs: pl.DataFrame, process: int | None) ->
     return launches.filter(~(clears | timed)) if begun.any() else launches
 
 
-def _of_process(launches: pl.DataFrame, cuts: _Cuts) -> _Candidate | None:
-    """The repetitions of the first view of the launches in which at least half repeats.
+def _of_process(lines: tuple[pl.DataFrame, pl.DataFrame], cuts: _Cuts) -> _Candidate | None:
+    """The repetitions of the first view of the first of the `lines` of launches in which at least half repeats.
 
     Views are the device that is kept busy longest (the others may do the same each time, so that the process turns to
     it for each of them), all launches, and the thread that launched most work: threads may not wait for each other.
     """
-    device, thread = (_of_most_work(launches, column) for column in ("device", "thread_id"))
-    turns = int((device & ~device.shift(1, fill_value=False)).sum())
-    for chosen, most in ((device, turns), (None, launches.height), (thread, launches.height)):
-        line = launches if chosen is None else launches.filter(chosen)
-        if chosen is None or not chosen.all():
-            candidate = _of_line(line, cuts)
-            part = int(line["ns"].sum()) / max(int(launches["ns"].sum()), 1) if chosen is thread else 1.0
-            if candidate and candidate.rows.height <= most and candidate.share * part >= _LIKE_ANOTHER:
-                return candidate._replace(share=candidate.share * part)
+    for launches in lines if lines[0] is not lines[1] else lines[:1]:
+        device, thread = (_of_most_work(launches, column) for column in ("device", "thread_id"))
+        turns = int((device & ~device.shift(1, fill_value=False)).sum())
+        for chosen, most in ((device, turns), (None, launches.height), (thread, launches.height)):
+            line = launches if chosen is None else launches.filter(chosen)
+            if chosen is None or not chosen.all():
+                candidate = _of_line(line, cuts)
+                part = int(line["ns"].sum()) / max(int(launches["ns"].sum()), 1) if chosen is thread else 1.0
+                if candidate and candidate.rows.height <= most and candidate.share * part >= _LIKE_ANOTHER:
+                    return candidate._replace(share=candidate.share * part)
     return None
 
 
@@ -175,8 +175,14 @@ def _of_line(launches: pl.DataFrame, cuts: _Cuts) -> _Candidate | None:
     weight = pl.col("ns") / pl.col("ns").sum().clip(lower_bound=1) + 1 / pl.len()
     weight = (weight * _WHOLE).ceil().cast(pl.Int64)
     line = with_begins(launches).with_columns(weight=weight, barrier=pl.lit(value=False))
-    candidates = [_between_updates(line), _near_ones(line), _of_units(line, cuts)]
-    return max((one for one in candidates if one), key=lambda one: one.worth, default=None)
+    candidates, trains = list[_Candidate](), line.get_column("optimizer").any()
+    if trains and (updates := between_updates(line)) is not None:
+        candidates.append(_candidate(line, updates[1], ("updates", updates[0])))
+    if not trains and (near := near_unit(line)) is not None:
+        candidates.append(_candidate(line, repetitions(line, near, _edges(line, near, near.at, 0)), near.key))
+    if (repeated := _of_units(line, cuts)) is not None:
+        candidates.append(repeated)
+    return max(candidates, key=lambda one: one.worth, default=None)
 
 
 def _of_units(line: pl.DataFrame, cuts: _Cuts) -> _Candidate | None:
@@ -203,31 +209,19 @@ def _of_units(line: pl.DataFrame, cuts: _Cuts) -> _Candidate | None:
     candidate = _candidate(line, pl.concat(loops).sort("first"), key)
     usual = int(candidate.rows.get_column("usual").sum()) >= MANY * candidate.rows.height
     worth = candidate.share / MANY if usual else candidate.share * _AS_MUCH
-    if int(held(line, candidate.rows, "optimizer").sum()) < HALF * int(line.get_column("optimizer").sum()):
+    if candidate.rows.select(held(line, "optimizer").sum()).item() < HALF * int(line.get_column("optimizer").sum()):
         worth = HALF
     return candidate._replace(worth=worth)
-
-
-def _near_ones(line: pl.DataFrame) -> _Candidate | None:
-    """Repetitions that launch nearly the same, in a line without an optimizer's kernels; None where there are few."""
-    unit = None if line.get_column("optimizer").any() else near_unit(line)
-    if unit is None:
-        return None
-    return _candidate(line, repetitions(line, unit, _edges(line, unit, unit.at, 0)), unit.key)
-
-
-def _between_updates(line: pl.DataFrame) -> _Candidate | None:
-    """Repetitions from update to update of a line with an optimizer's kernels; None where there are few."""
-    updates = between_updates(line) if line.get_column("optimizer").any() else None
-    return None if updates is None else _candidate(line, updates[1], ("updates", updates[0]))
 
 
 def _candidate(line: pl.DataFrame, rows: pl.DataFrame, unit: tuple[object, ...]) -> _Candidate:
     """Repetitions with the share that is theirs, be it of the time of all operations or of kernels and graphs."""
     if "loop" not in rows.columns:
         rows = with_phases(line, rows).with_columns(loop=pl.lit(0, dtype=pl.UInt32))
-    parts = {name: (int(held(line, rows, name).sum()), int(line.get_column(name).sum())) for name in _MEASURES}
-    covered, *times = [part / every for part, every in parts.values() if every]
+    parts = rows.select(held(line, name).sum() for name in _MEASURES).row(0)
+    covered, *times = [
+        part / every for part, every in zip(parts, line.select(_MEASURES).sum().row(0), strict=True) if every
+    ]
     share = min(covered, max(times, default=1.0))
     return _Candidate(rows, line, share, unit, worth=share)
 
@@ -239,7 +233,7 @@ def _timed(candidate: _Candidate) -> pl.DataFrame:
     start, last = (gathered(since, place) for place in (rows.get_column("first"), rows.get_column("stop") - 1))
     end = gathered(until, rows.get_column("stop") - 1)
     rows = rows.with_columns(
-        held(line, rows, "work_ns"),
+        held(line, "work_ns"),
         start=start,
         end=end.zip_with(end > last, last + 1),
         launches=pl.col("stop") - pl.col("first"),
@@ -260,7 +254,7 @@ def _loop(line: pl.DataFrame, unit: Unit, total: float, cuts: _Cuts) -> pl.DataF
     column, code, before = cuts[key]
     at = unit.at if code is None else (line.get_column(column) == code).arg_true()
     rows = with_phases(line, repetitions(line, unit, _edges(line, unit, at, before)))
-    rows = rows.with_columns(held(line, rows, "weight"))
+    rows = rows.with_columns(held(line, "weight"))
     if unit.length == 1:
         # many programs launch a kernel several times in a row: only one long loop counts, or one that the host waits in
         waited = only_computes(line, unit) and waited_for(line, unit)
@@ -291,7 +285,7 @@ def _cut_of(line: pl.DataFrame, unit: Unit) -> tuple[str, int | None, int]:
     """
     spans = line.with_row_index("first").select("first", "gap", *_SPEAK, stop=pl.col("first") + unit.length)
     places = spans.head(line.height - unit.length + 1)
-    places = places.filter(held(line, places, unit.column) == unit.word)
+    places = places.filter(held(line, unit.column) == unit.word)
     following = gathered(unit.at, nearest_place(unit.at, places.get_column("first"), later=True))
     places = places.with_columns(before=following.cast(pl.Int64) - pl.col("first"))
     usual = (pl.col("gap").median(), *((pl.col(name).mean() > HALF).cast(pl.Int64) for name in _SPEAK))
@@ -318,12 +312,12 @@ def repetitions(line: pl.DataFrame, unit: Unit, edges: pl.DataFrame) -> pl.DataF
     """
     rows = pl.concat([edges, apart(edges)]).sort("first")
     own = unit.codes(line, "alike").unique()
-    shared = held(line.select(known=pl.col("alike").is_in(own.implode())), rows, "known")
-    usual = held(line, rows, unit.column) == unit.word
+    shared = held(line.select(known=pl.col("alike").is_in(own.implode())), "known")
+    usual = held(line, unit.column) == unit.word
     if unit.near:
-        usual = rows.select((sizes() - unit.length).abs() <= NEAR * unit.length).to_series()
+        usual = (sizes() - unit.length).abs() <= NEAR * unit.length
     fits = sizes().is_between(unit.length * SMALLEST, unit.length * LARGEST) & (shared >= MOSTLY * sizes())
-    whole = held(line, rows, "barrier") == 0
+    whole = held(line, "barrier") == 0
     rows = rows.with_columns(usual.alias("usual")).filter((fits | pl.col("usual")) & whole)
     return rows.with_columns(stretches()).filter(pl.col("usual").any().over("stretch"))
 
@@ -337,7 +331,7 @@ def _edges(line: pl.DataFrame, unit: Unit, at: pl.Series, before: int) -> pl.Dat
     height, length = line.height, unit.length
     rows = at.cast(pl.Int64).alias("at").to_frame().with_columns(first=pl.col("at") - before)
     alone = rows.select(pl.col("first").clip(0), stop=pl.min_horizontal(pl.col("first") + length, height))
-    whole = (held(line, alone.cast(pl.UInt32), unit.column) == unit.word).alias("whole")
+    whole = alone.select(held(line, unit.column) == unit.word).to_series()
     rows = rows.with_columns(whole=pl.lit(whole) & (pl.col("first") >= 0), first=pl.col("first").clip(0))
     after = pl.when(pl.col("whole").shift(1)).then(pl.min_horizontal(pl.col("first").shift(1) + length, "at"))
     rows = rows.with_columns(first=pl.max_horizontal("first", after))
@@ -420,10 +414,9 @@ def with_phases(line: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     none = rows.with_columns(phase=pl.lit(None, dtype=pl.String))
     if line.get_column("optimizer").any():
         return none
-    gaps = apart(rows)
-    gaps = gaps.filter(held(line, gaps, "barrier") == 0)
+    gaps = apart(rows).filter(held(line, "barrier") == 0)
     spans = pl.concat([rows.with_columns(gap=False), gaps.with_columns(gap=True, usual=False)]).sort("first")
-    spans = spans.with_columns(held(line, spans, name) for name in ("blocks", "work_ns"))
+    spans = spans.with_columns(held(line, name) for name in ("blocks", "work_ns"))
     usual = [LARGE * median_of(spans.filter("usual"), name) for name in ("blocks", "work_ns")]
     spans = spans.with_columns(large=(pl.col("blocks") > usual[0]) & (pl.col("work_ns") >= usual[1]))
     some = spans.filter(~pl.col("large") & ~pl.col("gap"))
@@ -431,7 +424,7 @@ def with_phases(line: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     at = some.select(pl.int_ranges("first", "stop", dtype=pl.UInt32).alias("at").explode()).to_series()
     codes = {name: gathered(line.get_column(name), at).unique() for name in ("loose", "exact")}
     known = line.select(pl.col(name).is_in(own.implode()) for name, own in codes.items())
-    spans = spans.with_columns(held(known, spans, name) for name in codes)
+    spans = spans.with_columns(held(known, name) for name in codes)
     shared = (pl.col("loose") >= HALF * sizes()) & (pl.col("exact") <= HALF * sizes())
     many = spans.select(pl.col("large").sum()).item()
     kept = spans.with_columns(pl.col("large") & shared).filter(pl.col("large") | ~pl.col("gap"))

@@ -227,30 +227,30 @@ def units(line: pl.DataFrame) -> list[Unit]:
                 codes, before = (codes.shift(before) * _MULTIPLIER + codes).fill_null(0), before // 2
             for code, word in _best_anchors(sums, codes, column):
                 if (column, word) not in by_word:
-                    at = (codes == code).arg_true()
-                    unit = Unit(column, 0, word, code, at, pl.Series(), 0.0)
-                    alike = between(sums[column], unit.segments) == word
-                    own = unit.segments.filter(alike)
-                    share = int(between(sums["weight"], own).sum()) / int(sums["weight"].item(-1))
-                    length = int(own.select(sizes()).item(0, 0))
-                    by_word[column, word] = unit._replace(length=length, alike=alike, share=share)
+                    unit = Unit(column, 0, word, code, (codes == code).arg_true(), pl.Series(), 0.0)
+                    alike, weight = between(sums[column]) == word, between(sums["weight"])
+                    rows = unit.segments.select(alike.alias("alike"), weight.alias("weight"), length=sizes())
+                    own = rows.filter("alike")
+                    share = int(own.get_column("weight").sum()) / int(sums["weight"].item(-1))
+                    unit = unit._replace(length=own.item(0, "length"), alike=rows.get_column("alike"), share=share)
+                    by_word[column, word] = unit
     return sorted(by_word.values(), key=lambda unit: (unit.length, COLUMNS.index(unit.column)))
 
 
-def held(line: pl.DataFrame, rows: pl.DataFrame, column: str) -> pl.Series:
-    """The sum of a column of `line` over each of `rows` (first, stop); null where these are."""
-    return between(running(line.get_column(column)), rows).alias(column)
+def held(line: pl.DataFrame, column: str) -> pl.Expr:
+    """The sum of a column of `line` over each row (first, stop); null where these are."""
+    return between(running(line.get_column(column))).alias(column)
 
 
 def running(values: pl.Series) -> pl.Series:
     """Sums of what lies before each place, from 0 before the first one to the sum of all."""
     sums = values.cum_sum()
-    return pl.concat([pl.zeros(1, dtype=sums.dtype, eager=True), sums], rechunk=True)
+    return pl.Series([0], dtype=sums.dtype).extend(sums)
 
 
-def between(sums: pl.Series, rows: pl.DataFrame) -> pl.Series:
-    """The sum over each of `rows` (first, stop), from running sums."""
-    return gathered(sums, rows.get_column("stop")) - gathered(sums, rows.get_column("first"))
+def between(sums: pl.Series) -> pl.Expr:
+    """The sum over each row (first, stop), from running sums."""
+    return pl.lit(sums).gather(pl.col("stop")) - pl.lit(sums).gather(pl.col("first"))
 
 
 def apart(rows: pl.DataFrame) -> pl.DataFrame:
@@ -272,8 +272,7 @@ def sizes() -> pl.Expr:
 
 def _best_anchors(sums: dict[str, pl.Series], codes: pl.Series, column: str) -> list[tuple[int, int]]:
     """The best anchors for one way to tell them, by `codes`: the code of each, and the sum of codes of its unit."""
-    segments = _segments(sums["weight"], codes)
-    segments = segments.with_columns(between(sums[column], segments).alias("word"), length=sizes())
+    segments = _segments(sums["weight"], codes).with_columns(between(sums[column]).alias("word"), length=sizes())
     place = pl.col("code", "word", "length", "segments", "place").first()
     # by one number for both, which takes half the time of two columns
     same = segments.group_by(mixed(("code", "word")).alias("same"))
@@ -287,15 +286,16 @@ def _best_anchors(sums: dict[str, pl.Series], codes: pl.Series, column: str) -> 
     best = alike.sort("count", "segments", "place", descending=[True, True, False])
     best = best.unique("word", keep="first", maintain_order=True)
     best = best.sort("weight", "place", descending=[True, False]).head(_EXAMINED)
-    return list(best.select("code", "word").iter_rows())
+    return best.select("code", "word").collect(engine="in-memory").rows()
 
 
-def _segments(weights: pl.Series, codes: pl.Series) -> pl.DataFrame:
+def _segments(weights: pl.Series, codes: pl.Series) -> pl.LazyFrame:
     """Segments between occurrences of each code (of many, those in the middle).
 
     Columns: code, place (its first one), segments (how many it has here), first, stop and weight.
     """
-    places = codes.alias("code").to_frame().with_row_index("first").group_by("code", maintain_order=True).agg("first")
+    line = pl.LazyFrame([codes.alias("code")]).with_row_index("first")
+    places = line.group_by("code", maintain_order=True).agg("first")
     often, begin = pl.col("first").list.len(), pl.col("first").list.len().cast(pl.Int64) - _SAMPLED
     places = places.with_columns(
         pl.col("first").list.slice(begin.clip(lower_bound=0) // 2, _SAMPLED),
@@ -304,8 +304,7 @@ def _segments(weights: pl.Series, codes: pl.Series) -> pl.DataFrame:
     )
     places = places.explode("first").with_columns(stop=pl.col("first").shift(-1))
     inside = (pl.col("code") == pl.col("code").shift(-1)).fill_null(value=False)
-    places = places.filter(inside)
-    return places.with_columns(between(weights, places).alias("weight"))
+    return places.filter(inside).with_columns(between(weights).alias("weight"))
 
 
 def near_unit(line: pl.DataFrame) -> Unit | None:
@@ -314,13 +313,13 @@ def near_unit(line: pl.DataFrame) -> Unit | None:
     In each the host copies from the device or waits for it. Of such names those with the fewest launches between them
     that cover most, and of these the one before which the host pauses longest.
     """
-    segments = _segments(running(line.get_column("weight")), line.get_column("alike"))
-    segments = segments.filter(pl.col("segments") >= SHORT)
+    every = _segments(running(line.get_column("weight")), line.get_column("alike"))
+    segments = every.filter(pl.col("segments") >= SHORT).collect(engine="in-memory")
     results = line.select(returned=(pl.col("copies") & ~pl.col("input")).cast(pl.UInt32))
     length = pl.col("size").median().over("code")
     waited = gathered(line.get_column("waited"), segments.get_column("stop"))
     before, gap = (gathered(line.get_column(name), segments.get_column("first")) for name in ("waited", "gap"))
-    host = (waited > before) | (held(results, segments, "returned") > 0)
+    host = pl.lit(waited > before) | (held(results, "returned") > 0)
     segments = segments.with_columns(sizes().alias("size"), gap=gap, host=host)
     segments = segments.with_columns(length=length, near=(pl.col("size") - length).abs() <= NEAR * length)
     each = segments.group_by("code").agg(
@@ -486,5 +485,5 @@ def _usual_enough(line: pl.DataFrame, rows: pl.DataFrame) -> bool:
     """Whether nearly all repetitions are usual, and these are no parts of what the others are."""
     usual = rows.filter("usual")
     most = int(usual.get_column("size").sum()) >= MANY * int(rows.get_column("size").sum())
-    copying = int((held(line, usual, "copies") > 0).sum()) >= MANY * usual.height
+    copying = int(usual.select((held(line, "copies") > 0).sum()).item()) >= MANY * usual.height
     return usual.height >= MANY * rows.height and (most or copying)

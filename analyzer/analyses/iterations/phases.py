@@ -26,7 +26,7 @@ from kanalyze.analyses.iterations.iterations import CUT, ODD, STEADY, WARM_UP, i
 from kanalyze.analyses.ranges.instances import compile_spans
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
 from kanalyze.analyses.shared.statistics import BUCKETS, median_of
-from kanalyze.analyses.shared.threads import THREAD, outermost
+from kanalyze.analyses.shared.threads import THREAD, outermost, touched
 from kanalyze.errors import BadWindowError, CannotTellError, UnknownNameError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
@@ -489,10 +489,10 @@ def _parts(
     for part, spans in (*causes, *(_outermost_ranges(ranges, left) if left.height else ()), *imports):
         if left.is_empty():
             return
-        touched = intervals.overlap(spans.get_column("start"), spans.get_column("end"), left) > 0
-        if touched.any():
-            taken = intervals.intersect(left, intervals.union(spans.filter(touched)))
-            yield part, intervals.length(taken), int(touched.sum()), int(taken.item(0, "start"))
+        own = spans.filter(touched(spans, left) & (spans.get_column("end") > spans.get_column("start")))
+        if own.height:
+            taken = intervals.intersect(left, intervals.union(own))
+            yield part, intervals.length(taken), own.height, int(taken.item(0, "start"))
             left = intervals.subtract(left, taken)
     if left.height:
         yield PROGRAM, intervals.length(left), left.height, int(left.item(0, "start"))

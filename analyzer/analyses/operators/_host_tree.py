@@ -354,14 +354,12 @@ def path_texts(nodes: pl.DataFrame, separator: str = ARROW) -> pl.DataFrame:
 
     `outer` is the number of the parent path; a number that is not among the paths ends the way to the root.
     """
-    levels = [nodes.select("path", text=pl.col("label").cast(pl.String)).clear()]
-    below = nodes.join(nodes.select(outer="path"), on="outer", how="semi").get_column("path")
-    level = nodes.filter(~pl.col("path").is_in(below.implode())).select("path", text=pl.col("label").cast(pl.String))
-    while level.height:
-        levels.append(level)
-        inner = nodes.join(level.rename({"path": "outer", "text": "above"}), on="outer")
-        level = inner.select("path", text=pl.col("above") + pl.lit(separator) + pl.col("label").cast(pl.String))
-    return pl.concat(levels)
+    text, up = nodes.get_column("label").cast(pl.String), positions(nodes.get_column("path"), nodes.get_column("outer"))
+    while up.is_not_null().any():
+        above = gathered(text, up)
+        text = (above + separator + text).zip_with(above.is_not_null(), text)
+        up = gathered(up, up)
+    return nodes.select("path").with_columns(text.alias("text"))
 
 
 def path_nodes(rows: pl.DataFrame, numbers: pl.Series, included: pl.Series, labels: pl.Series) -> pl.DataFrame:

@@ -241,7 +241,8 @@ def inputs_of(
     """The tensors of each input; empty for inputs that are no tensors. No inputs where they are unknown."""
     dims, steps = parsed(shapes), parsed(strides)
     # ranges of nsys have no types: all of one that the kernel's name tells
-    names = parsed(types) if types else [LISTED if _nested(dim) else None for dim in dims]
+    of_lists = [isinstance(dim, list) and bool(dim) and isinstance(dim[0], list) for dim in dims]
+    names = parsed(types) if types else [LISTED if several else None for several in of_lists]
     if len(dims) != len(names):
         return []
     inputs: list[list[Tensor]] = []
@@ -254,10 +255,6 @@ def inputs_of(
         # a number, a list of numbers, nothing
         inputs.append([] if size is None else [*_tensors(dims_of, steps_of, size)])
     return inputs
-
-
-def _nested(dim: object) -> bool:
-    return isinstance(dim, list) and bool(dim) and isinstance(dim[0], list)
 
 
 def _tensors(dims: list[Any], steps: Any, size: int) -> Iterator[Tensor]:  # noqa: ANN401 - what a file says

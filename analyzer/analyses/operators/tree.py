@@ -13,6 +13,7 @@ from kanalyze.analyses.operators._host_tree import (
     host_tree,
     in_subtrees,
     path_numbers,
+    path_texts,
     plain_names,
     sums_by,
 )
@@ -228,20 +229,8 @@ def _with_rests(rows: pl.DataFrame, time: str, limit: float) -> pl.DataFrame:
 def _in_order(rows: pl.DataFrame, time: str) -> pl.DataFrame:
     """Sorts the nodes in preorder with `node` and `parent`, siblings by descending time, merged ones last."""
     keys = {time: True, "host_ns": True, "device_ns": True, "name": False, "path": False}
-    order = rows.sort(pl.col("kind") == "rest", *keys, descending=[False, *keys.values()])
-    levels = [part for _, part in sorted(order.partition_by("depth", as_dict=True).items())]
-    inner = pl.DataFrame(schema={"path": pl.UInt64, "inside": pl.Int64})
-    sized = []
-    for level in reversed(levels):
-        size = level.join(inner, on="path", how="left", maintain_order="left")
-        sized.append(size.with_columns(size=pl.col("inside").fill_null(0) + 1))
-        inner = sized[-1].group_by(path="outer").agg(inside=pl.col("size").sum())
-    above = pl.DataFrame({"outer": [0], "parent": [-1]}, schema={"outer": pl.UInt64, "parent": pl.Int64})
-    placed = [rows.clear().with_columns(node=pl.lit(0, dtype=pl.Int64), parent=pl.lit(None, dtype=pl.Int64))]
-    for size in reversed(sized):
-        before = pl.col("size").cum_sum().over("outer") - pl.col("size")
-        level = size.join(above, on="outer", how="left", maintain_order="left")
-        level = level.with_columns(node=pl.col("parent") + 1 + before)
-        above = level.select(outer="path", parent="node")
-        placed.append(level.select(placed[0].columns))
-    return pl.concat(placed).sort("node").with_columns(parent=pl.when(pl.col("parent") >= 0).then("parent"))
+    order = rows.sort(pl.col("kind") == "rest", *keys, descending=[False, *keys.values()]).with_row_index("rank")
+    rank = pl.col("rank").cast(pl.String).str.zfill(len(str(rows.height)))
+    ranks = path_texts(order.select("path", "outer", label=rank), "")  # of a node and of all around it, outermost first
+    placed = order.join(ranks, on="path").sort("text").with_columns(node=pl.int_range(pl.len(), dtype=pl.Int64))
+    return placed.join(placed.select(outer="path", parent="node"), on="outer", how="left", maintain_order="left")

@@ -23,7 +23,7 @@ from kanalyze.analyses.host._captures import (
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.operators._host_tree import ARROW, MODULE, host_tree
 from kanalyze.analyses.operators._work import SHELL, said_by_kernels
-from kanalyze.analyses.ranges._projection import thread_ranges
+from kanalyze.analyses.ranges._projection import pairs, thread_ranges
 from kanalyze.analyses.shared.analysis import once_per_process, part_of
 from kanalyze.analyses.shared.statistics import exclusive_sums
 from kanalyze.analyses.shared.threads import THREAD
@@ -197,8 +197,8 @@ def names_around(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     numbered = calls.with_row_index("call").drop_nulls(THREAD).select("call", *THREAD, "since", "until")
     for thread, part in parts_by(numbered, THREAD).items():
         if thread in thread_ranges(report):
-            pairs = thread_ranges(report)[thread].pairs(part.drop(THREAD))
-            inside += [batch.select("call", "range_row") for batch in pairs]
+            batches = pairs(thread_ranges(report)[thread], part.drop(THREAD))
+            inside += [batch.select("call", "range_row") for batch in batches]
     around = pl.concat(inside)
     ranges = named_ranges(report).select("start", "end", text="range")  # by row
     around = around.hstack(rows_at(ranges, around.get_column("range_row")))

@@ -236,14 +236,11 @@ def _compilations(report: Report) -> pl.DataFrame:
     Those of XLA are of all threads of the process: what compiles waits for them, and tries kernels with several. Where
     nsys lost the name of one, the modules that it tries tell: they are called after an instruction.
     """
-    parts = [pl.DataFrame(schema=dict.fromkeys((*THREAD, "start", "end"), pl.Int64))]
+    events = pl.concat([report.kind(kind).select(*THREAD, "name", "start_ns", "dur_ns") for kind in ("op", "range")])
+    names = events.get_column("name")
+    own = events.filter(having(names, _COMPILES) & ~having(names, _JITTED))
     of_thread = pl.when(~pl.col("name").cast(pl.String).str.contains("XlaCompile:")).then("thread_id")
-    for kind in ("op", "range"):
-        events = report.kind(kind)
-        names = events.get_column("name")
-        own = events.filter(having(names, _COMPILES) & ~having(names, _JITTED))
-        parts.append(own.select("process_id", of_thread.alias("thread_id"), **intervals.OF_EVENTS))
-    return pl.concat(parts)
+    return own.select("process_id", of_thread.alias("thread_id"), **intervals.OF_EVENTS)
 
 
 def compile_spans(report: Report) -> pl.DataFrame:

@@ -10,11 +10,13 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import device_operations, exclusive_operations, of_used_processes
 from kanalyze.analyses.host._captures import capture_source
 from kanalyze.analyses.host._range_lines import named_ranges
+from kanalyze.analyses.operators._host_tree import path_texts
 from kanalyze.analyses.ranges._projection import (
-    ThreadRanges,
+    MOST_PAIRS,
     captured_in,
     captured_work,
     launched,
+    pairs,
     process_work,
     projection,
     range_tree,
@@ -23,7 +25,7 @@ from kanalyze.analyses.ranges._projection import (
 from kanalyze.analyses.shared.analysis import analysis, part_of, require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, known_sum, share_of_total, spread
 from kanalyze.analyses.shared.threads import key_columns
-from kanalyze.columns import rows_at
+from kanalyze.columns import count_up_to, rows_at
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
@@ -209,13 +211,8 @@ def _capturing(report: Report, kinds: tuple[str, ...]) -> pl.DataFrame:
 def _stacks(report: Report) -> pl.DataFrame:
     """The enclosing ranges of each range, as text of event ids: columns row, stack."""
     tree, ids = range_tree(report), named_ranges(report).get_column("event_id")
-    label = ":" + ids.gather(tree.get_column("row")).cast(pl.String)
-    levels = tree.select("row", "parent", "level", label.alias("stack")).sort("level").partition_by("level")
-    stacks = [tree.select("row", pl.lit("").alias("stack")).clear()]
-    for level in levels:
-        joined = level.join(stacks[-1].rename({"row": "parent", "stack": "outer"}), on="parent", how="left")
-        stacks.append(joined.select("row", (pl.col("outer").fill_null("") + pl.col("stack")).alias("stack")))
-    return pl.concat(stacks)
+    nodes = tree.select(path="row", outer="parent", label=ids.gather(tree.get_column("row")))
+    return path_texts(nodes, ":").select(row="path", stack=":" + pl.col("text"))
 
 
 # Kernels by the NVTX range that launched them.
@@ -247,9 +244,6 @@ RANGE_KERNELS: Final = Table(
     equals="nsys stats nvtx_kern_sum, where via is launch",
 )
 
-#: Batch size in pairs of kernel and range; about 500 MB.
-_MOST_PAIRS: Final = 8_000_000
-
 
 @analysis
 def range_kernels(report: Report) -> pl.DataFrame:
@@ -267,37 +261,38 @@ def range_kernels(report: Report) -> pl.DataFrame:
         require(report, RANGE_KERNELS, needed)
     work = exclusive_operations(report).filter(pl.col("kind") == "kernel")
     work = work.select("row", "process_id", "dur_ns", start="began", kernel="name")
-    sums, source = [RANGE_KERNELS.empty()], capture_source(report)
+    sums, source, spans = [RANGE_KERNELS.empty()], capture_source(report), ("row", "start", "end")
     sides = (("launch", report, launched(report, work)), ("capture", source, captured_work(report, work)))
     for via, of, threads in sides:
         names = named_ranges(of).select(pl.col("range").cast(pl.Categorical), "style")
         for thread, kernels in threads.items():
-            ranges = thread_ranges(of).get(thread, ThreadRanges.none())
-            tables = (_sums(names, _in_ranges(ranges, part)) for part in _parts(kernels, ranges.deepest))
+            ranges = thread_ranges(of).get(thread, named_ranges(of).head(0)).select(spans)
+            tables = (_sums(names, _in_ranges(ranges, part)) for part in _parts(ranges, kernels))
             keys = {**key_columns(thread), "via": pl.lit(via)}
             sums += [RANGE_KERNELS.select(rows.with_columns(**keys)) for rows in tables]
     by = ["range", "process_id", "thread_id", "total_ns", "style", "kernel", "via"]
     return pl.concat(sums).sort(by, descending=[name == "total_ns" for name in by])
 
 
-def _parts(kernels: pl.DataFrame, around: int) -> list[pl.DataFrame]:
-    """Splits the kernels of one thread into batches by name, so that `around` copies of a batch fit into memory."""
-    if kernels.height * around <= _MOST_PAIRS:
-        return [kernels]
-    names = kernels.group_by("kernel").len().sort("len", "kernel")
-    part = pl.col("len").cast(pl.Int64).cum_sum() * around // _MOST_PAIRS
-    numbered = names.select("kernel", part.alias("part"))
+def _parts(ranges: pl.DataFrame, kernels: pl.DataFrame) -> list[pl.DataFrame]:
+    """Splits the kernels of one thread into batches by name, so that a batch fits into memory once for each range."""
+    begun = count_up_to(ranges.get_column("start").sort(), kernels.get_column("since").fill_null(0), equal=True)
+    over = count_up_to(ranges.get_column("end").sort(), kernels.get_column("until").fill_null(0), equal=False)
+    around = (begun.cast(pl.Int64) - over).clip(1).alias("around")
+    names = kernels.select("kernel", around).group_by("kernel").agg(pl.col("around").sum())
+    part = pl.col("around").cum_sum() // MOST_PAIRS
+    numbered = names.sort("around", "kernel").select("kernel", part=part)
     joined = kernels.join(numbered, on="kernel", nulls_equal=True, maintain_order="left")
     return joined.partition_by("part", include_key=False)
 
 
-def _in_ranges(ranges: ThreadRanges, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Joins kernels of one thread with all ranges around their launch (or null): row, kernel, dur_ns, range_row."""
-    kernels = kernels.select("row", "kernel", "dur_ns", "since", "until")
-    parts = [part.drop("since", "until") for part in ranges.pairs(kernels)]
-    placed = pl.concat([part.get_column("row") for part in parts] or [kernels.get_column("row").clear()])
-    outside = kernels.drop("since", "until").filter(~pl.col("row").is_in(placed.implode()))
-    return pl.concat([*parts, outside.with_columns(range_row=pl.lit(None, pl.UInt32))])
+def _in_ranges(ranges: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Kernels of one thread with each range around their launch (or null), by start: row, kernel, dur_ns, range_row."""
+    kernels = kernels.select("row", "kernel", "dur_ns", "start", "since", "until")
+    placed = [kernels.clear().with_columns(range_row=pl.lit(None, pl.UInt32)), *pairs(ranges, kernels)]
+    joined = pl.concat(placed)
+    outside = kernels.join(joined, on="row", how="anti")
+    return pl.concat([joined, outside], how="diagonal").sort("start", maintain_order=True)
 
 
 def _sums(names: pl.DataFrame, ran: pl.DataFrame) -> pl.DataFrame:

@@ -126,8 +126,8 @@ def _tree(stop: pl.Series, durations: pl.Series) -> pl.DataFrame:
     )
 
 
-def next_greater(values: pl.Series, rows: pl.Series, above: pl.Series | None = None) -> pl.Series:
-    """Index of the next value after each of `rows` that is greater, or greater than `above`; their number for none.
+def next_greater(values: pl.Series, rows: pl.Series) -> pl.Series:
+    """Index of the next value after each of `rows` that is greater; their number for none.
 
     Vectorised search, up and down, in a segment tree of maxima of blocks of 1, 2, 4… values.
     """
@@ -137,8 +137,7 @@ def next_greater(values: pl.Series, rows: pl.Series, above: pl.Series | None = N
     while len(levels[-1]) > 1:
         left, right = levels[-1].gather_every(2), levels[-1].gather_every(2, 1)
         levels.append(left.zip_with(left > right, right))
-    least = values.gather(rows) if above is None else above
-    looking = pl.DataFrame({"value": least, "at": rows + 1}).with_row_index("query")
+    looking = pl.DataFrame({"value": values.gather(rows), "at": rows + 1}).with_row_index("query")
     stopped: list[pl.DataFrame] = []
     for height, level in enumerate(levels):
         at = looking.get_column("at")

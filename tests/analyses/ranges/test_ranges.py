@@ -14,7 +14,7 @@ from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.analyses.ranges import _projection
-from kanalyze.analyses.ranges._projection import nest, outermost_first, pairs, parents
+from kanalyze.analyses.ranges._projection import outermost_first, pairs, parents
 from kanalyze.analyses.ranges.ranges import range_gpu, range_kernels, ranges
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS
@@ -261,48 +261,52 @@ def framed(ranges):
     return outermost_first(frame)
 
 
-def deep():
-    """Lets any ranges count as deep."""
-    return patch.object(_projection, "DEEP", 0)
-
-
-@given(RANGES, st.lists(SPAN, max_size=8))
-def test_the_ranges_around_an_interval_are_those_that_hold_it_however_deep(ranges, stretches):
+@given(RANGES, st.lists(SPAN, max_size=8), st.sampled_from([1, 8]))
+def test_the_ranges_around_an_interval_are_those_that_hold_it(ranges, stretches, most):
     line = framed(ranges)
     schema = {"since": pl.Int64, "until": pl.Int64}
     asked = pl.DataFrame(stretches, schema=schema, orient="row").with_row_index("row")
     expected = [
         (row, at)
         for row, (since, until) in enumerate(stretches)
-        for at, (start, end) in enumerate(line.select("start", "end").iter_rows())
+        for at, start, end in line.select("row", "start", "end").iter_rows()
         if start <= since and until <= end
     ]
-    layers = nest(line)
-    with deep():
-        tree = nest(line)
-    for nested in (layers, tree):
-        found = [inside.select("row").with_columns(place.alias("at")) for inside, place in pairs(nested, asked)]
-        assert sorted(row for frame in found for row in frame.rows()) == expected
-    assert parents(tree, line).equals(parents(layers, line))
+    with patch.object(_projection, "MOST_PAIRS", most):
+        batches = [batch.select("row", "range_row").rows() for batch in pairs(line, asked)]
+    assert sorted(row for batch in batches for row in batch) == sorted(expected)
+    assert sum(len({at for _, at in batch}) for batch in batches) == len({at for _, at in expected})
 
 
-@given(reports(), st.sampled_from([0, 64]))
-def test_sums_and_kernels_are_the_same_however_deep(made, pieces):
+@given(RANGES)
+def test_the_parent_is_the_shortest_range_around_one(ranges):
+    line = framed(ranges)
+    spans = list(enumerate(line.select("start", "end").iter_rows()))
+    outer = [
+        min(
+            ((around, end - start) for around, (start, end) in spans[:at] if start <= since and end >= until),
+            key=lambda one: (one[1], -one[0]),
+            default=(None, 0),
+        )[0]
+        for at, (since, until) in spans
+    ]
+    levels = []
+    for one in outer:
+        levels.append(0 if one is None else 1 + levels[one])
+    assert parents(line).select("parent", "level").rows() == list(zip(outer, levels, strict=True))
+
+
+@given(reports(), st.sampled_from([1, 4]))
+def test_sums_and_kernels_are_the_same_in_batches(made, most):
     if {"range", "api", "kernel"} <= {event.kind for event in made}:
         expected = range_gpu(report(made), graphs=True), range_kernels(report(made))
-        with deep(), patch.object(_projection, "_MOST_PIECES", pieces):
+        with patch.object(_projection, "MOST_PAIRS", most):
             assert range_gpu(report(made), graphs=True).equals(expected[0])
             assert range_kernels(report(made)).equals(expected[1])
 
 
-@pytest.mark.parametrize("ranges", [[(0, 3), (2, 5)], [(0, 3), (3, 5), (3, 3)], [(0, 3), (2, 1)]])
-def test_crossing_ranges_are_layers(ranges):
-    with deep():
-        assert not nest(framed([*ranges, (0, 9)])).trees
-
-
 def test_thousands_deep():
-    """Range by range this takes minutes, more than tests may: 12 million pairs, and as many layers as ranges."""
+    """Range by range this takes minutes, more than tests may: 12 million pairs."""
     depth, events = 5000, []
     for number in range(depth):  # a function that calls itself, and launches a kernel on each way in
         at, ran = 10 * number, {"correlation": number, "stream": 7 + number % 2}
@@ -315,7 +319,7 @@ def test_thousands_deep():
 
 
 def test_thousands_that_were_never_closed():
-    """Range by range this takes minutes, more than tests may: 16 million pairs, and as many layers as ranges."""
+    """Range by range this takes minutes, more than tests may: 8 million pairs."""
     count, events = 4000, [nvtx("last", 39_999, 40_000)]
     for number in range(count):  # a thread that opens a range and launches a kernel in it, and closes none
         at = 10 * number
@@ -388,5 +392,5 @@ def test_many_kernels_are_joined_name_by_name_and_those_without_a_name_as_well(m
     events = [nvtx("outer", 0, 90), nvtx("inner", 0, 25), *launches]
     whole = range_kernels(report(events))
     assert whole.get_column("kernel").null_count() == 2
-    monkeypatch.setattr("kanalyze.analyses.ranges.ranges._MOST_PAIRS", 3)
+    monkeypatch.setattr("kanalyze.analyses.ranges.ranges.MOST_PAIRS", 3)
     assert range_kernels(report(events)).equals(whole)
