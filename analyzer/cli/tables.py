@@ -117,9 +117,6 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     if depth is not None or min_share is not None:
         raise click.UsageError("--depth and --min-share are for `show tree` as a tree.")
     keywords = _keywords(options, threshold, declared.options)
-    plain = not any((keywords, columns, sort, to.top, one is not None, to.no_formulas, where.without_profiler))
-    if plain and _answers.emitted_in_parts(reports, declared, where, to):
-        return
     rows = _answers.rows_of(reports, declared, where, keywords, first=None if sort or one is not None else to.top)
     if rows.is_empty() and declared.no_rows:
         print_message(f"kanalyze: {table} has no rows: {declared.no_rows}.")
