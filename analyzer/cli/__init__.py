@@ -76,16 +76,10 @@ _GROUPS: Final = {
     },
 }
 
-#: Former commands, for one release: `explain` and `show` do what they did.
-_FORMER: Final = dict.fromkeys(("name", "source", "tree"), "tables")
-_COMMANDS: Final = {name: module for group in _GROUPS.values() for name, (module, _) in group.items()} | _FORMER
-
-#: Words that stand for others: former commands, and the view of `show` that has a command of its own.
-_MEANT: Final = {
-    ("roofline",): ["show", "roofline"],
-    ("show", "source"): ["source"],
-    ("tables",): ["show"],
-    ("workloads",): ["collect", "--list"],
+#: The view of `show` that is a command of its own, as it takes no table, and in no list.
+_SOURCE: Final = "source"
+_COMMANDS: Final = {name: module for group in _GROUPS.values() for name, (module, _) in group.items()} | {
+    _SOURCE: "tables"
 }
 
 #: What can be drawn.
@@ -96,9 +90,9 @@ class _Commands(click.Group):
     """The commands, each imported when it is called: the start of one does not wait for the others."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Every command's name, but for the former ones."""
+        """Every command's name, but for the view of `show`."""
         del ctx
-        return [name for name in _COMMANDS if name not in _FORMER]
+        return [name for name in _COMMANDS if name != _SOURCE]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes a line for each command, by what they are for."""
@@ -109,13 +103,9 @@ class _Commands(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:  # noqa: ANN401 - click's
         """The command that is meant: of a path alone its page."""
-        if args[0] == "roofline" and any(word.startswith("--plot") for word in args):
-            args = ["plot", "roofline", *(word.replace("--plot", "--output", 1) for word in args[1:])]
-        for words, meant in _MEANT.items():
-            if tuple(args[: len(words)]) == words:
-                args = [*meant, *args[len(words) :]]
-                break
-        word = args[0]
+        word, *further = args
+        if word == "show" and further[:1] == [_SOURCE]:
+            return super().resolve_command(ctx, further)
         if word not in _COMMANDS and (os.path.lexists(word) or os.sep in word or Path(word).suffix):
             args = ["summarize", *args]
         return super().resolve_command(ctx, args)

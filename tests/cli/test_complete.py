@@ -35,7 +35,7 @@ def test_columns_of_the_table_and_of_its_forms():
 
 
 def test_windows_are_those_of_the_report_on_the_line():
-    for words in (["show", "kernels", NVTX], ["summarize", NVTX], ["tree", TRACE]):
+    for words in (["show", "kernels", NVTX], ["summarize", NVTX], ["whatif", TRACE]):
         assert completed(*words, "--window", "ste")[0] == "steady"
     assert completed("show", "kernels", NVTX, "--window", "step") == ["step", "step#*"]
     assert completed("show", "kernels", NVTX, "--window", "step#")[:4] == ["step#*", "step#-1", "step#1", "step#2"]

@@ -11,8 +11,8 @@ from kanalyze.cli._process import InputPath, OutputPath
 from support.command import ADD, SAMPLES, refused, run
 
 WRITE = (
-    *(("html",), ("html", "--base", SAMPLES / "loop_base.kz"), ("summarize",), ("verify",), ("ranks",), ("tree",)),
-    *(("whatif",), ("compare", SAMPLES / "loop_base.kz"), ("reduce",), ("show", "kernels")),
+    *(("html",), ("html", "--base", SAMPLES / "loop_base.kz"), ("summarize",), ("verify",), ("ranks",)),
+    *(("whatif",), ("compare", SAMPLES / "loop_base.kz"), ("reduce",), ("show", "kernels"), ("show", "tree")),
     *(("export", "--to", "perfetto"), ("export", "--to", "csv")),
 )
 
@@ -33,7 +33,7 @@ def test_a_file_of_a_folder_is_not_written_over(capture, command):
 @pytest.mark.parametrize(
     "line",
     [
-        *("plot {0} ledger -o {1}.svg", "roofline {0} --plot {1}.svg", "source {0} add -o {1}"),
+        *("plot {0} ledger -o {1}.svg", "plot roofline {0} -o {1}.svg", "show source {0} add -o {1}"),
         *("sql {0} SELECT -o {1}", "compare {0} --save {1}.kz", "compare --save {1}.kz {0}", "html -o {1} {0}"),
     ],
 )

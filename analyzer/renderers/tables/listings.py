@@ -88,19 +88,6 @@ def _name(row: Row, width: int) -> str:
     return f"…{text[len(text) - width + 1 :]}" if row["kind"] == "python" else f"{text[: width - 1]}…"
 
 
-def tree_json(trees: dict[str | None, pl.DataFrame]) -> str:
-    """Renders the tree as nested JSON objects, of one window or of several by name."""
-    nested = {}
-    for name, tree in trees.items():
-        nodes: dict[int | None, list[Row]] = {None: []}
-        for row in tree.iter_rows(named=True):
-            children = nodes[row["node"]] = []
-            node = {key: value for key, value in row.items() if key not in ("parent", "depth")}
-            nodes[row["parent"]].append(node | {"children": children})
-        nested[name] = nodes[None]
-    return outlets.json(nested.get(None, nested))
-
-
 # A kernel's source or assembly.
 
 #: Metric columns: share of samples, warp executions, active threads, ideal share of sectors; where the report has it,

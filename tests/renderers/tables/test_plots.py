@@ -69,7 +69,7 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch):
 def test_pictures(tmp_path):
     for form, begin in (("svg", b"<?xml"), ("png", b"\x89PNG"), ("html", b"<!doctype html>")):
         path = tmp_path / f"roof.{form}"
-        ran = run("roofline", CDIST, "--plot", path)
+        ran = run("plot", "roofline", CDIST, "-o", path)
         assert (ran.status, ran.error) == (0, "")
         assert path.read_bytes().startswith(begin)
     policy = re.search(r'Content-Security-Policy" content="(.*?)"', (tmp_path / "roof.html").read_text())[1]
