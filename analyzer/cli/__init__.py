@@ -32,7 +32,7 @@ from kanalyze.machinery import PARENT, end_with, late, remove_at_signals
 from kanalyze.tools import NAMES
 
 with late():
-    from kanalyze import catalog, readers
+    from kanalyze import catalog, readers, window
     from kanalyze.analyses.shared import analysis as one_thread
     from kanalyze.collectors import workload as shipped
     from kanalyze.renderers.tables import descriptions
@@ -126,12 +126,8 @@ class _Commands(click.Group):
 #: Largest reports of which ranges are read, in bytes: 0.2 s besides the start.
 _MOST_BYTES: Final = {".sqlite": 128 << 20, ".json": 8 << 20, ".gz": 1 << 20}
 
-#: Most ranges, and instances of one, that are offered.
+#: Most ranges that are offered.
 _MOST_RANGES: Final = 60
-_MOST_INSTANCES: Final = 30
-
-#: The name of the ranges that are steps of a profiler.
-_STEP: Final = "ProfilerStep#"
 
 
 def _completer(choices: Callable[[click.Context, str], Choices]) -> Completer:
@@ -186,32 +182,18 @@ def _columns(ctx: click.Context, incomplete: str) -> Choices:
 
 
 @_completer
-def _windows(ctx: click.Context, incomplete: str) -> Choices:
-    """The steady part and ranges of the report on the line; of the range that is being typed its instances."""
+def _windows(ctx: click.Context, _: str) -> Choices:
+    """The steady part, and ranges of the report on the line, all of a name together and each; steps of a profiler."""
     counts = _ranges(ctx)
-    name, mark, which = incomplete.partition("#")
-    if not mark:
-        return _named(counts)
-    count = counts.get(name, 0)
-    numbers = range(1, count + 1)
-    first, dots, _ = which.partition("..")
-    if first.isdigit() and (dots or count >= int(first)):
-        after = [number for number in numbers if number > int(first)]
-        spans = [(f"{name}#{first}..{name}#{number}", "") for number in (after if dots else after[-1:])]
-        return [*([] if dots else [(incomplete, "")]), *spans[:_MOST_INSTANCES]]
-    ends = [(f"{name}#*", f"each of {count}"), (f"{name}#-1", "the last one")] if count else []
-    return [*ends, *((f"{name}#{number}", "") for number in numbers[:_MOST_INSTANCES])]
-
-
-def _named(counts: dict[str, int]) -> Choices:
-    """Windows by name: steady, ranges, steps of a profiler."""
-    steps = sorted(int(number) for name in counts if (number := name.removeprefix(_STEP)) != name and number.isdigit())
-    counts = {name: count for name, count in counts.items() if not name.startswith(_STEP)}
-    yield "steady", "the steady iterations"
-    yield from ((name, f"{count} times") for name, count in counts.items())
-    yield from ((f"{name}#*", f"each of {count}") for name, count in counts.items() if count > 1)
-    yield from [("steps", f"each of {len(steps)} steps")] * bool(steps)
-    yield from ((f"step:{number}", "") for number in steps[:_MOST_INSTANCES])
+    named = {name: count for name, count in counts.items() if not name.startswith(window.STEP_PREFIX)}
+    steps = [("steps", f"each of {len(counts) - len(named)} steps")] * (len(counts) > len(named))
+    each = ((f"{name}#*", f"each of {count}") for name, count in named.items() if count > 1)
+    return [
+        ("steady", "the steady iterations"),
+        *((name, f"{one} times") for name, one in named.items()),
+        *each,
+        *steps,
+    ]
 
 
 def _ranges(ctx: click.Context) -> dict[str, int]:
