@@ -134,7 +134,7 @@ def _refuse_terminal(to: Out) -> None:
 
 
 def _emit_one(rows: pl.DataFrame, one: int, to: Out) -> None:
-    """Prints a collective as a timeline of its ranks."""
+    """Prints the ranks of a collective."""
     if "last_rank" not in rows.columns:
         raise UnknownNameError.of("option", "--one", ["kanalyze show collectives REPORT… --one ID"])
     ids = rows.get_column("id")
@@ -142,7 +142,7 @@ def _emit_one(rows: pl.DataFrame, one: int, to: Out) -> None:
     if chosen.is_empty():
         numbers = ids.drop_nulls().unique().sort().to_list()
         raise UnknownNameError.of("collective", one, [f"{numbers[0]} to {numbers[-1]}"] if numbers else [])
-    to.emit(job.timeline(chosen, width()).encode())
+    to.emit(job.collective(chosen, width()))
 
 
 def _keywords(options: dict[str, Any], text: str | None, accepted: Sequence[str]) -> dict[str, object]:

@@ -13,7 +13,7 @@ from kanalyze.analyses.page.overview_page import overview
 from kanalyze.renderers.formats import json, markdown, terminal
 from kanalyze.renderers.page import Look, health_line, page_of_any
 from kanalyze.renderers.page.comparison import noise_page
-from kanalyze.renderers.page.job import _BAR, _bar, timeline
+from kanalyze.renderers.page.job import _BAR, _bar, collective
 from kanalyze.renderers.page.overview import _families, _part, _per, _points_remark, _to_do
 from kanalyze.window import PerIteration, Window
 from support.build import call, kernel, nvtx, report
@@ -90,13 +90,12 @@ def test_bars_are_on_a_scale_from_the_first_arrival_to_the_last_end():
     """Whenever the collective began."""
     ranks = pl.DataFrame({"rank": [0, 1], "start_ns": [5_000, 5_600], "dur_ns": [1_000, 400], "wait_ns": [600, None]})
     rows = ranks.with_columns(last_rank=1, **{name: pl.lit(value) for name, value in COLLECTIVE.items()})
-    title, scale, first, second, legend = timeline(rows, 60).splitlines()
+    title, head, first, second, legend = collective(rows, 80).splitlines()
     assert title == "collective 3: all_reduce of 4.000 kB in 0, exposed"
-    assert scale.split() == ["0", "1.000", "µs"]
-    assert first.split() == ["rank", "0", "+0", "ns", "600", "ns", "░" * 20 + "▓" * 13]
-    assert second.split() == ["rank", "1", "+600", "ns", "0", "ns", "▓" * 13]
-    assert second.index("▓") == first.index("▓")
-    assert legend.endswith("; rank 1 came last, by 600 ns")
+    assert head.split() == ["rank", "came", "waited"]
+    assert first.split() == ["0", "+0", "ns", "600", "ns", "░" * 24 + "▓" * 16]
+    assert second.split() == ["1", "+600", "ns", "0", "ns", "·" * 24 + "▓" * 16]
+    assert legend == "· not there ░ waiting ▓ transfer, in 1.000 µs; rank 1 came last, by 600 ns"
 
 
 def test_a_bar_is_as_wide_as_its_rank_s_step_and_each_part_ends_where_the_sum_does():
