@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from itertools import zip_longest
 from math import ceil
@@ -21,8 +20,6 @@ _STAKE: Final = 11
 _LINES: Final = 45
 _ROWS: Final = (5, 4, 3, 2, 1, 0, -1, -2)
 
-#: A word of a command line, quoted as :func:`kanalyze.outlets.command` does.
-_SHELL_WORD: Final = re.compile(r"""(?:\$'(?:\\.|[^'\\])*'|'[^']*'|"[^"]*"|[^\s'"]|['"])+""")
 _MORE: Final = "More: "
 
 #: Shortest prefix of a name that is still informative, in characters.
@@ -77,26 +74,10 @@ def _page(page: pages.Page, look: Look) -> str:
         *(line for chapter in page.chapters for line in _chapter(chapter, look, names[chapter.name])),
         *(line for reason in page.cannot_tell for line in ("", *wrapped(reason, look.width))),
         "",
-        *(look.paint(line, _DIM) for line in _commands(page.more, look.width)),
+        # commands are never broken, so that they can be pasted
+        *(look.paint(line, _DIM) for line in f"{_MORE}{page.more}".replace("\n", f"\n{' ' * len(_MORE)}").split("\n")),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _commands(more: str, width: int) -> list[str]:
-    """Lines with a command each; a long one goes on behind a backslash, so that it can be pasted."""
-    lines: list[str] = []
-    rest = " " * len(_MORE)
-    for text in more.split("\n"):
-        begin = line = rest if lines else _MORE
-        for word in _SHELL_WORD.findall(text):
-            space = " " * (line is not begin)
-            if space and len(line + word) + len(" \\ ") > width:
-                lines.append(f"{line} \\")
-                begin = line = f"{rest}  "
-                space = ""
-            line += space + word
-        lines.append(line)
-    return lines
 
 
 def _title(title: str, right: str, look: Look, rows: Sequence[str] | None = None) -> str:
