@@ -143,7 +143,7 @@ def _ledger(summary: Summary, per: PerIteration, window: dict[str, Any], most: i
     def detail(bucket: str, parts: list[Part]) -> str:
         """Largest parts of a bucket: kernel families, ranges, or what held the device up."""
         if bucket == "kernel":
-            return _families(summary.tables.get("hot_kernels"))
+            return families(summary.tables["hot_kernels"]) if "hot_kernels" in summary.tables else ""
         named = _by_range(summary, bucket, window["device"]) or _by_culprit(summary, bucket, window["device"], parts)
         least_ns = page.WORTH_NAMING * sum(ns for _, ns in parts)
         worth = [(name, ns) for name, ns in named if ns >= least_ns][:3]
@@ -170,10 +170,8 @@ def _with_rest(shares: list[page.Share], length: int, most: int) -> list[page.Sh
     return [*named, page.Share("rest", ns, each_ns, last, units.percent(ns / max(length, 1)), names, names)]
 
 
-def _families(table: pl.DataFrame | None) -> str:
+def families(table: pl.DataFrame) -> str:
     """The kernel families with most time, and whole graphs, as shares of kernel time without communication."""
-    if table is None or table.is_empty():
-        return ""
     named = pl.col("family").fill_null("CUDA graphs")  # of which the whole alone was recorded
     sums = table.group_by(named).agg(pl.col("exclusive_ns").sum()).filter(pl.col("family") != "communication")
     whole = int(sums.get_column("exclusive_ns").sum())

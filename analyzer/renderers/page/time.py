@@ -18,14 +18,12 @@ from kanalyze.analyses.ranges.instances import Instances
 from kanalyze.renderers import page
 from kanalyze.renderers.page import Column, Page, Part, Row, Section, numbers, section, words
 from kanalyze.renderers.page.kernel_names import short_forms
-from kanalyze.renderers.page.overview import ENGINE, Make, Tables, by_either, captured_section, section_of
+from kanalyze.renderers.page.overview import ENGINE, Make, Tables, by_either, captured_section, families, section_of
 from kanalyze.tools import processor, worded
 from kanalyze.window import ALL_STEPS, STEP_PREFIX, Scope, Window, located, plain
 
 #: Most rows of sections of secondary interest.
 _FEWER: Final = 5
-#: Width of a line below a table, in characters, on the narrowest usual page.
-_FOOT: Final = 78
 
 
 def _whose(table: pl.DataFrame, names: Sequence[str], columns: Iterable[str]) -> list[Column]:
@@ -77,25 +75,9 @@ def kernels(tables: Tables, top: int) -> Section:
         Column("grid × block", shape, left=True, spare=True),
         words("kernel", "name"),
     )
-    return section("KERNELS", table, columns, top, "share of window and of busy time", _families(table), named=True)
-
-
-def _families(table: pl.DataFrame) -> str:
-    """Kernel families as shares of kernel time, always including kernels of unknown family."""
-    sums = table.drop_nulls("family").group_by("family").agg(pl.col("exclusive_ns").sum())
-    whole = sums.get_column("exclusive_ns").sum()
-    if not whole:
-        return ""
-    shares = {name: ns / whole for name, ns in sums.sort("exclusive_ns", "family", descending=True).iter_rows()}
-    other = f"other {units.percent(shares.pop('other', 0.0))}"
-    texts = [f"{family} {units.percent(share)}" for family, share in shares.items()]
-    for named in range(len(texts), -1, -1):
-        rest = [*shares.values()][named:]
-        more = [f"{len(rest)} more {units.percent(sum(rest))}"] if rest else []
-        text = f"families: {', '.join([*texts[:named], *more, other])}"
-        if len(text) <= _FOOT:
-            break
-    return text
+    named = families(table)
+    foot = f"families: {named}" if named else ""
+    return section("KERNELS", table, columns, top, "share of window and of busy time", foot, named=True)
 
 
 def launch_shape(row: Row, template: str = "{} × {}") -> str:

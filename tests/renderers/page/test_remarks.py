@@ -14,7 +14,7 @@ from kanalyze.renderers.formats import json, markdown, terminal
 from kanalyze.renderers.page import Look, health_line, page_of_any
 from kanalyze.renderers.page.comparison import noise_page
 from kanalyze.renderers.page.job import _BAR, _bar, collective
-from kanalyze.renderers.page.overview import _families, _part, _per, _points_remark, _to_do
+from kanalyze.renderers.page.overview import _part, _per, _points_remark, _to_do, families
 from kanalyze.window import PerIteration, Window
 from support.build import call, kernel, nvtx, report
 
@@ -80,7 +80,7 @@ def test_of_what_a_tool_says_the_health_line_has_the_first_sentence():
 def test_whole_graphs_are_a_part_of_the_kernels_time():
     times = {"gemm": 3, "communication": 9, None: 1}
     table = pl.DataFrame({"family": [*times], "exclusive_ns": [*times.values()]})
-    assert _families(table) == "gemm 75 %, CUDA graphs 25 %"
+    assert families(table) == "gemm 75 %, CUDA graphs 25 %"
 
 
 COLLECTIVE = {"id": 3, "kind": "all_reduce", "bytes": 4_000, "group": "0", "class": "exposed", "lateness_ns": 600}

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import polars as pl
 import pytest
 
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
@@ -261,25 +260,3 @@ def test_graphs_of_two_processes_are_two_and_numbered_alike_in_both_sections():
     _, rows = section(events, "CUDA GRAPHS")
     shown = sorted((row["graph"], row["process"]) for row in rows)
     assert shown == [("graph 3", "1"), ("graph 3", "2"), ("graph 8", "1")]
-
-
-# The line below the kernels: what they do by their names, with the share of those that do not say
-
-
-@pytest.mark.parametrize(
-    ("ns", "told"),
-    [
-        ({"gemm": 3, "other": 1}, "families: gemm 75.0 %, other 25.0 %"),
-        ({"gemm": 1, None: 9}, "families: gemm 100.0 %, other 0.0 %"),  # whole graphs have none
-        ({None: 5}, ""),
-        ({"gemm": 0}, ""),
-        ({"sort": 1, "scan": 2, "fill": 1}, "families: scan 50.0 %, sort 25.0 %, fill 25.0 %, other 0.0 %"),
-        (
-            {"communication": 60, "normalization": 20, "elementwise": 10, "optimizer": 6, "other": 4},
-            "families: communication 60.0 %, 3 more 36.0 %, other 4.0 %",
-        ),
-    ],
-)
-def test_the_heaviest_come_first_and_other_always_last(ns, told):
-    families = pl.DataFrame({"family": [*ns], "exclusive_ns": [*ns.values()]})
-    assert sections._families(families) == told  # noqa: SLF001
