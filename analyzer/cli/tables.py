@@ -248,7 +248,7 @@ def _describe(table: str | None, to: Out) -> None:
     cli.argument("picture", type=click.Choice(cli.PICTURES)),
     *cli.SCOPE,
     cli.option("--kernel", "durations: of the longest kernel with this in its name.", "TEXT"),
-    cli.output("A file that ends in .svg, .png or .pdf; of a roofline also .html.", required=True),
+    cli.output("A file that ends in .svg, .png or .pdf.", required=True),
 )
 def plot(reports: Sequence[Path], picture: str, kernel: str | None, where: Where, to: Out) -> None:
     """Draw a PICTURE of REPORTS.
@@ -258,10 +258,9 @@ def plot(reports: Sequence[Path], picture: str, kernel: str | None, where: Where
     roofline: kernels that ncu measured under their roofs. ranks: the steps of a job's ranks, and who was late. compare:
     from the first report to the second, bucket by bucket.
     """
-    accepted = plots.ROOFLINE_FORMATS if picture == "roofline" else plots.FORMATS
     form = to.output.suffix.removeprefix(".") if to.output else ""
-    if form not in accepted:
-        raise UnknownNameError.of("kind of picture", form, accepted)
+    if form not in plots.FORMATS:
+        raise UnknownNameError.of("kind of picture", form, plots.FORMATS)
     if picture in ("timeline", "steps", "durations", "laws") and len(reports) > 1:
         raise click.UsageError(f"{picture} is of one report.")
     if draw := {"ledger": plots.ledger, "compare": plots.waterfall, "ranks": plots.ranks}.get(picture):
