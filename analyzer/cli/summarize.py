@@ -172,7 +172,6 @@ def ranks(reports: Sequence[Path], where: Where, to: Out, *, one_host: bool) -> 
     cli.option(
         "--without", "Leave out what takes time.", multiple=True, type=click.Choice(("launch-gaps", "sync", "startup"))
     ),
-    cli.flag("--without-startup", "Leave out one-time costs: as --without startup."),
     cli.flag("--graph", "Launch each sequence that repeats as one CUDA graph."),
     cli.option("--copies", "Bandwidth of copies between host and device, such as 50GB/s.", "RATE"),
     cli.option("--gpu", "Another GPU, such as H200, by what its peaks and bandwidth bring each operator.", "NAME"),
@@ -203,7 +202,6 @@ def whatif(  # noqa: PLR0913 - a click command has a parameter per option
     *,
     faster: Sequence[str],
     without: Sequence[str],
-    without_startup: bool,
     graph: bool,
     copies: str | None,
     gpu: str | None,
@@ -214,7 +212,6 @@ def whatif(  # noqa: PLR0913 - a click command has a parameter per option
     measured: str | None,
 ) -> None:
     """Replay REPORT with a change: its operations and calls start anew as soon as what they wait for allows."""
-    without = [*dict.fromkeys((*without, *(["startup"] if without_startup else [])))]
     factors = tuple(_faster(text) for text in faster)
     rate = None if copies is None else parse_rate(copies)
     if copies is not None and rate is None:
@@ -222,7 +219,7 @@ def whatif(  # noqa: PLR0913 - a click command has a parameter per option
     took_ns = None if measured is None else parse_time_ns(measured)
     if measured is not None and (not took_ns or took_ns < 0):
         raise click.BadParameter(f"{measured!r} is not a time with a unit, such as 1.9ms.", param_hint="--measured")
-    changes = _changes.Changes(factors, tuple(without), graph, rate)
+    changes = _changes.Changes(factors, tuple(dict.fromkeys(without)), graph, rate)
     try:
         config = _configuration.Configuration.of(gpu, batch, length, dtype)
     except ValueError as error:
