@@ -221,7 +221,6 @@ def test_a_page_of_nothing_but_hostile_texts(shift, monkeypatch):
     )
     made = whole._replace(
         heading=spoilt(whole.heading),
-        health=spoilt("health"),
         answer=spoilt("answer"),
         ledgers=[_spoilt_ledger(one, spoilt) for one in whole.ledgers],
         sections=[_spoilt_section(one, spoilt) for one in whole.sections],

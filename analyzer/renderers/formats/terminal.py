@@ -43,7 +43,7 @@ def render(shown: Sequence[pages.Shown], look: Look, top: int | None) -> str:
     for one in shown:
         page = page_of_any(one, top)
         text = _page(page, look)
-        for rows in _ROWS if page.overview and not top else ():
+        for rows in _ROWS if one.kind == "overview" and not top else ():
             if text.count("\n") <= _LINES:
                 break
             text = _page(page_of_any(one, rows), look)
@@ -59,17 +59,16 @@ def _page(page: pages.Page, look: Look) -> str:
     for part in parts:
         joined = f"{heading[-1]}   {part}"
         heading[-1:] = [joined] if len(joined) <= look.width else [heading[-1], part]
-    first, *rest = [*heading, page.health] if page.health else heading
+    first, *rest = heading
     points = _points(page, look, names) if page.ledgers else []
-    sections = [line for section in page.sections for line in _section(section, look, names)]
-    body = [*points, *sections] if page.overview else [*sections, *points]
     lines = [
         first.replace(name, look.paint(name, _BOLD), 1),
         *(line for text in rest for line in wrapped(text, look.width)),
         "",
         *wrapped(page.answer, look.width),
         *(line for ledger in page.ledgers for line in _ledger(ledger, look)),
-        *body,
+        *points,
+        *(line for section in page.sections for line in _section(section, look, names)),
         *_blocks(page, look),
         *(line for chapter in page.chapters for line in _chapter(chapter, look, names[chapter.name])),
         *(line for reason in page.cannot_tell for line in ("", *wrapped(reason, look.width))),
@@ -138,33 +137,20 @@ def _section(section: Section, look: Look, names: dict[str, str]) -> list[str]:
 
 
 def _points(page: pages.Page, look: Look, names: dict[str, str]) -> list[str]:
-    """Findings: the time, what is wrong, what to do, and where to read on."""
-    lines = ["", _title("WHAT TO DO FIRST" if page.overview else "FINDINGS", page.points_remark, look, [])]
+    """One action for each finding, below all that it is for: their times, and what is wrong."""
+    lines = ["", _title("WHAT TO DO FIRST", page.points_remark, look, [])]
     if not page.points:
-        return [*lines, *wrapped(page.nothing, look.width, _INDENT)]
-    if page.overview:
-        return [*lines, *_to_do(page.points, look, names)]
-    space = look.width - _STAKE - len(_INDENT)
-    for point in page.points:
-        remedy = wrapped(f"{point.action} → {point.more}", space)
-        body = [*wrapped(point.said(names), space), *(look.paint(text, _DIM) for text in remedy)]
-        saved = f"→ {point.saved}" if point.saved else ""
-        lines += _beside([look.paint(point.worth.rjust(_STAKE), _BOLD), saved.rjust(_STAKE)], body, _STAKE)
-    return lines
-
-
-def _to_do(points: Sequence[pages.Point], look: Look, names: dict[str, str]) -> list[str]:
-    """One action for each point, below all findings that it is for."""
-    lines: list[str] = []
-    longest = max(len(text) for one in points for text in (*(part.worth for part in one.together()), one.saved))
+        return [*lines, f"{_INDENT}Nothing that gains a hundredth of it."]
+    longest = max(len(text) for one in page.points for text in (*(part.worth for part in one.together()), one.saved))
     wide = longest + len(_INDENT)
     space = look.width - wide - len(_INDENT)
-    for one in points:
+    for one in page.points:
         for part in one.together():
             worth = f"{_INDENT}{look.paint(part.worth.rjust(longest), _BOLD)}"
             lines += _beside([worth], wrapped(part.said(names), space), wide)
-        room = min(space, max(_WIDE - wide - len(_INDENT), len(one.action) + 4 + len(one.more))) - len(one.action)
-        texts = [one.action, one.more] if len(one.more) + 2 > room else [f"{one.action}{one.more.rjust(room)}"]
+        more = f"explain {one.finding.rule}"
+        room = min(space, max(_WIDE - wide - len(_INDENT), len(one.action) + 4 + len(more))) - len(one.action)
+        texts = [one.action, more] if len(more) + 2 > room else [f"{one.action}{more.rjust(room)}"]
         body = [line for text in texts for line in (wrapped(text, space) if len(text) > space else [text])]
         saved = f"→ {one.saved}" if one.saved else ""
         lines += _beside([saved.rjust(wide)], [look.paint(line, _DIM) for line in body], wide)

@@ -287,7 +287,7 @@ class Chapter(NamedTuple):
     conclusion: str
     facts: list[tuple[str, str]]
     advice: list[Advice]
-    more: str = ""
+    more: str
     legend: str = "at most this part of the duration; in brackets: of one unit of the GPU"
 
 
@@ -358,7 +358,7 @@ class Ledger(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A finding on the page: the time that it takes, what is wrong, what to do, and where to read on.
+    """A finding on the page: the time that it takes, what is wrong, and what to do.
 
     `headline` has places for kernel names. `saved` is what a replay says that it saves; empty where none was made.
     `beside` is one about other time with the same action.
@@ -368,7 +368,6 @@ class Point(NamedTuple):
     finding: Finding
     headline: str
     action: str
-    more: str
     saved: str = ""
     beside: Point | None = None
 
@@ -393,29 +392,23 @@ class Block(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A page: heading, answer, ledgers, tables, findings, closing line, chapters per kernel.
-
-    An overview has its findings before the tables, others behind them. `nothing` is told where there is no finding.
-    """
+    """A page: heading, answer, tables, closing line, ledgers, findings, chapters per kernel."""
 
     heading: list[str]
     answer: str
     sections: Sequence[Section]
     more: str
-    health: str = ""
     ledgers: Sequence[Ledger] = ()
     points: Sequence[Point] = ()
     points_remark: str = ""
     cannot_tell: Sequence[str] = ()
     chapters: Sequence[Chapter] = ()
     blocks: Sequence[Block] = ()
-    overview: bool = False
-    nothing: str = "Nothing worth a sentence."
 
     @property
     def beside(self) -> str:
-        """The heading behind the name, with the health of the report."""
-        return " · ".join([*self.heading[1:], *([self.health] if self.health else [])])
+        """The heading behind the name."""
+        return " · ".join(self.heading[1:])
 
 
 def short_names(page: Page, width: int) -> dict[str, str]:

@@ -30,6 +30,7 @@ def job_page(job: Job, top: int) -> Page:
     hosts, tools, gpus = (job.ranks.get_column(name).drop_nulls().unique().sort() for name in ("host", "tool", "gpu"))
     number = units.plural(read, "rank") if read == size else f"{read:,} of {units.plural(size, 'rank')}"
     named = ", ".join(map(str, missing[:_FEW])) + (", …" if len(missing) > _FEW else "")
+    lacking = [f"missing: {'rank' if len(missing) == 1 else 'ranks'} {named}"] if missing else []
     hosts_told = [units.plural(len(hosts), "host")] if len(hosts) else []
     corrected = job.ranks.get_column("corrected").unique()
     times = [f"times {'without the profiler' if corrected.all() else 'as recorded'}"] if len(corrected) == 1 else []
@@ -37,8 +38,7 @@ def job_page(job: Job, top: int) -> Page:
     blocks = [Block(units.time(one.at_stake_ns), f"{one.text} {one.action}") for one in findings[:top]]
     more = [["show", name, *job.paths] for name in ("collectives", "rank_steps")]
     return Page(
-        heading=["kanalyze ranks", number, *hosts_told, *tools, *gpus, *times],
-        health=f"missing: {'rank' if len(missing) == 1 else 'ranks'} {named}" if missing else "",
+        heading=["kanalyze ranks", number, *hosts_told, *tools, *gpus, *times, *lacking],
         answer=answer(job),
         sections=[one for one in _sections(job, top) if one.grid.rows],
         cannot_tell=[f"{check}: {count:,}; {effect}" for check, count, effect in job.doubts],

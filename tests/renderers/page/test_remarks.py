@@ -14,7 +14,7 @@ from kanalyze.renderers.formats import json, markdown, terminal
 from kanalyze.renderers.page import Look, health_line, page_of_any
 from kanalyze.renderers.page.comparison import noise_page
 from kanalyze.renderers.page.job import _BAR, _bar, collective
-from kanalyze.renderers.page.overview import _part, _per, _points_remark, _to_do, families
+from kanalyze.renderers.page.overview import _part, _per, families, points_remark, to_do
 from kanalyze.window import PerIteration, Window
 from support.build import call, kernel, nvtx, report
 
@@ -28,7 +28,7 @@ from support.build import call, kernel, nvtx, report
     ],
 )
 def test_times_of_findings_are_told_in_the_room_that_there_is(each, told):
-    remark = _points_remark(PerIteration(7, each), [SimpleNamespace(saved=saved) for saved in ("", "5 ns")])
+    remark = points_remark(PerIteration(7, each), [SimpleNamespace(saved=saved) for saved in ("", "5 ns")])
     assert remark == told
     assert len(f"WHAT TO DO FIRST  {remark}") <= 80
 
@@ -45,9 +45,9 @@ def test_times_of_findings_are_told_in_the_room_that_there_is(each, told):
          [("host-computes", "launch-bound")]),
     ],
 )  # fmt: skip
-def test_of_findings_with_the_same_remedy_the_first_is_a_thing_to_do(remedies, told):
+def test_of_findings_with_the_same_remedy_the_first_is_a_thingto_do(remedies, told):
     found = [Finding(rule, 0, 5, "text", "remedy", "table", action=action) for rule, action in remedies.items()]
-    assert [(one.rule, other and other.rule) for one, other in _to_do(found)] == told
+    assert [(one.rule, other and other.rule) for one, other in to_do(found)] == told
 
 
 @pytest.mark.parametrize(
