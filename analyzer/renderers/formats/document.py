@@ -18,7 +18,7 @@ from kanalyze import outlets, units
 from kanalyze.analyses.iterations.iterations import STEADY
 from kanalyze.analyses.shared.statistics import BUCKETS, MEANINGS
 from kanalyze.analyses.timeline._tracks import TONES, Counter, Timeline, fewer
-from kanalyze.renderers.formats.charts import CHART_NAME, copies_chart, measured_kernels, roofline_chart
+from kanalyze.renderers.formats.charts import CHART_NAME, copies_chart, roofline_chart
 from kanalyze.renderers.page import COLOURS, PARTS, Page, Shown, page_of_any, short_names, text_of
 from kanalyze.renderers.page.kernel_names import short_forms
 from kanalyze.renderers.page.overview import TITLES
@@ -130,7 +130,7 @@ def _fragment(**parts: Any) -> str:  # noqa: ANN401 - whatever a page consists o
 
 #: Sections for the template, each of which may be empty.
 _SECTIONS: Final = (
-    "first", "meanings", "cannot_tell", "iterations", "calls", "waits", "waiting", "roofline", "measured", "copies",
+    "first", "meanings", "cannot_tell", "iterations", "calls", "waits", "waiting", "roofline", "copies",
     "sections", "tables", "recorded",
 )  # fmt: skip
 
@@ -184,10 +184,7 @@ def _parts(file_page: FilePage, rows: int) -> dict[str, Any]:
             for gpu, tree in file_page.waiting_trees.items()
         },
         "waiting": _waiting(file_page.rank_steps),
-        "roofline": roofline_chart(file_page.measured.roofs)
-        if file_page.measured and file_page.measured.roofs
-        else None,
-        "measured": measured_kernels(file_page.measured) if file_page.measured else [],
+        "roofline": roofline_chart(file_page.roofs) if file_page.roofs else None,
         "copies": copies_chart(file_page.copies) if file_page.copies else None,
         # of the first page those whose rows no table below has
         "sections": [one for one in page.sections if file_page.shown.kind != "overview" or one.title in TITLES],
