@@ -102,10 +102,7 @@ def _points(page: Page, names: dict[str, str]) -> list[str]:
 
 def _chapter(chapter: Chapter, names: dict[str, str]) -> list[str]:
     facts = [_row(map(markdown, fact)) for fact in chapter.facts]
-    advice = [
-        f"- {f'**{markdown(one.worth)}** ' if one.worth else ''}{markdown(f'{one.sentence} {one.remedy}')}"
-        for one in chapter.advice
-    ]
+    advice = [f"- {f'**{markdown(one.title)}** ' if one.title else ''}{markdown(one.text)}" for one in chapter.advice]
     return [
         "",
         f"#### {names[chapter.name]} ({markdown(chapter.launch)})",

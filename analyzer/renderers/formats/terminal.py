@@ -14,7 +14,6 @@ from kanalyze.renderers.page import CODES, LEAST_NAME, Look, Section, page_of_an
 _GLYPHS: Final = "█▓▒░╬≡∷"
 _LEVELS: Final = " ▁▂▃▄▅▆▇█"
 _INDENT: Final = "  "
-_STAKE: Final = 11
 
 #: Most lines of the first page, and the rows per table that are tried for it: 0 for fewer findings, then fewer tables.
 _LINES: Final = 45
@@ -69,7 +68,8 @@ def _page(page: pages.Page, look: Look) -> str:
         *(line for ledger in page.ledgers for line in _ledger(ledger, look)),
         *points,
         *(line for section in page.sections for line in _section(section, look, names)),
-        *_blocks(page, look),
+        *([""] if page.blocks else []),
+        *_blocks(page.blocks, look),
         *(line for chapter in page.chapters for line in _chapter(chapter, look, names[chapter.name])),
         *(line for reason in page.cannot_tell for line in ("", *wrapped(reason, look.width))),
         "",
@@ -162,32 +162,25 @@ def _beside(left: Sequence[str], body: Sequence[str], wide: int) -> list[str]:
     return [f"{at}{_INDENT}{line}" for at, line in zip_longest(left, body or [""], fillvalue=" " * wide)]
 
 
-def _blocks(page: pages.Page, look: Look) -> list[str]:
+def _blocks(blocks: Sequence[pages.Block], look: Look, indent: str = "") -> list[str]:
     """Titles with their texts beside them."""
-    wide = max((len(one.title) for one in page.blocks), default=0)
-    lines = [""] if page.blocks else []
-    for one in page.blocks:
-        title = look.paint(one.title, _BOLD) + " " * (wide - len(one.title))
-        lines += _beside([title], wrapped(one.text, look.width - wide - len(_INDENT)), wide)
+    wide = max((len(one.title) for one in blocks), default=0)
+    lines = []
+    for one in blocks:
+        title = indent + look.paint(one.title, _BOLD) + " " * (wide - len(one.title))
+        text = wrapped(one.text, look.width - len(indent) - wide - len(_INDENT))
+        lines += _beside([title], text, len(indent) + wide)
     return lines
 
 
 def _chapter(chapter: pages.Chapter, look: Look, name: str) -> list[str]:
-    """Renders the chapter of one kernel: labels on the left, each advice with its estimated gain."""
-    wide = max((len(label) for label, _ in chapter.facts), default=0)
+    """The chapter of one kernel: facts, and advice with its estimated gain."""
     beside = len(name) + 2 + len(chapter.launch) <= look.width
     lines = ["", _title(name, chapter.launch if beside else "", look)]
     lines += wrapped("" if beside else chapter.launch, look.width, _INDENT)
     lines += wrapped(chapter.conclusion, look.width, _INDENT)
-    lines += [""] * bool(chapter.facts and chapter.conclusion)
-    for label, text in chapter.facts:
-        body = wrapped(text, look.width - wide - 2 * len(_INDENT))
-        lines += _beside([f"{_INDENT}{look.paint(label.ljust(wide), _DIM)}"], body, wide + len(_INDENT))
+    lines += [""] * bool(chapter.facts and chapter.conclusion) + _blocks(chapter.facts, look, _INDENT)
     if chapter.advice:
         lines += ["", _INDENT + _title("ADVICE", chapter.legend, look._replace(width=look.width - len(_INDENT)))]
-    space = look.width - _STAKE - len(_INDENT)
-    for advice in chapter.advice:
-        remedy = (look.paint(line, _DIM) for line in wrapped(advice.remedy, space))
-        worth = look.paint(advice.worth.rjust(_STAKE), _BOLD)
-        lines += _beside([worth], [*wrapped(advice.sentence, space), *remedy], _STAKE)
-    return [*lines, *(look.paint(line, _DIM) for line in wrapped(chapter.more, look.width, " " * (_STAKE + 2)))]
+    more = (look.paint(line, _DIM) for line in wrapped(chapter.more, look.width, _INDENT))
+    return [*lines, *_blocks(chapter.advice, look, _INDENT), *more]

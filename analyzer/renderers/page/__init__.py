@@ -271,22 +271,21 @@ def _broken(row: list[str], room: int) -> list[list[str]]:
 # Chapters of a page: one kernel each, as texts without layout.
 
 
-class Advice(NamedTuple):
-    """One advice: estimated gain, observation and its source, action."""
+class Block(NamedTuple):
+    """A title and a text beside it."""
 
-    worth: str
-    sentence: str
-    remedy: str
+    title: str
+    text: str
 
 
 class Chapter(NamedTuple):
-    """The chapter of one kernel: name, launch line, conclusion, labelled facts, advice."""
+    """The chapter of one kernel: name, launch line, conclusion, labelled facts, advice by estimated gain."""
 
     name: str
     launch: str
     conclusion: str
-    facts: list[tuple[str, str]]
-    advice: list[Advice]
+    facts: list[Block]
+    advice: list[Block]
     more: str
     legend: str = "at most this part of the duration; in brackets: of one unit of the GPU"
 
@@ -382,13 +381,6 @@ class Point(NamedTuple):
     def sentence(self, names: Mapping[str, str]) -> str:
         """The whole finding, with kernel names shortened by `names`."""
         return self.finding.text.format(*(names[name] for name in self.finding.names))
-
-
-class Block(NamedTuple):
-    """A title and a text beside it."""
-
-    title: str
-    text: str
 
 
 class Page(NamedTuple):

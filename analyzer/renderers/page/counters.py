@@ -84,7 +84,7 @@ def _chapter(row: Row, tables: Mapping[str, pl.DataFrame], *, several: bool) -> 
         row["name"] or "(no name)",
         f"{_joined(_told(row, '{dur_ns}'), launch_shape(row, 'grid {} × block {}'))}{times}",
         row["conclusion"] if several else "",
-        [(label, text) for label, text in facts.items() if text],
+        [page.Block(label, text) for label, text in facts.items() if text],
         *_advice(advice),
     )
 
@@ -169,7 +169,7 @@ def _accesses(row: Row) -> str:
     return _joined(*parts, conflicts, f"{units.plural(local, 'access')} to local memory" if local else "")
 
 
-def _advice(rows: pl.DataFrame) -> tuple[list[page.Advice], str]:
+def _advice(rows: pl.DataFrame) -> tuple[list[page.Block], str]:
     """Our advice, then the most specific ncu rules; and the number of those left out."""
     ours = pl.col("source") == "kanalyze"
     others = rows.filter(~ours)
@@ -183,13 +183,13 @@ def _advice(rows: pl.DataFrame) -> tuple[list[page.Advice], str]:
     return shown, f"{units.plural(hidden, 'further result')} of ncu's rules, in the table advice" if hidden > 0 else ""
 
 
-def _advised(row: Row, sentence: str, remedy: str = "") -> page.Advice:
+def _advised(row: Row, sentence: str, remedy: str = "") -> page.Block:
     """One advice with its gain, of the whole or, in brackets, of one unit; a roof below the estimate is told."""
     estimate, possible, capped = row["speedup_share"], row["possible_share"], ""
     if estimate is not None and possible is not None and row["possible_from"] == "roof":
         capped = f" The estimate is {units.percent(estimate)} of the kernel, its roof leaves {units.percent(possible)}."
     gained = _told(row, "{possible_share}") or _told(row, "({speedup_share})")
-    return page.Advice(gained, f"{sentence}{capped}", remedy)
+    return page.Block(gained, f"{sentence}{capped} {remedy}".rstrip())
 
 
 def _key(text: str) -> str:
