@@ -142,7 +142,8 @@ def ledger_of(summary: Summary, per: PerIteration, window: dict[str, Any], most:
     def detail(bucket: str, parts: list[Part]) -> str:
         """Largest parts of a bucket: kernel families, ranges, or what held the device up."""
         if bucket == "kernel":
-            return families(summary.tables["hot_kernels"]) if "hot_kernels" in summary.tables else ""
+            of_device = summary.device == window["device"] or summary.windows.height == 1  # not of all together
+            return families(summary.tables["hot_kernels"]) if of_device and "hot_kernels" in summary.tables else ""
         named = _by_range(summary, bucket, window["device"]) or _by_culprit(summary, bucket, window["device"], parts)
         least_ns = page.WORTH_NAMING * sum(ns for _, ns in parts)
         worth = [(name, ns) for name, ns in named if ns >= least_ns][:3]

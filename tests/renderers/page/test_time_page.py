@@ -84,6 +84,16 @@ def test_the_same_culprit_on_several_gpus_is_one_row_and_a_part_of_all_windows()
     assert (launch["culprit"], launch["time"], launch["share"]) == ("gemm", "30 ns", "25.0 %")
 
 
+@pytest.mark.parametrize("devices", [1, 2])
+def test_families_of_kernels_are_told_of_a_gpu_that_is_alone(devices):
+    """The table of kernels is of all GPUs together."""
+    events = [kernel(10 * at, 10 * at + 5, correlation=at, device=at % devices) for at in (1, 2)]
+    calls = [call("cudaLaunchKernel", at, at + 1, correlation=at) for at in (1, 2)]
+    ledgers = page_of(summarize(report([*calls, *events])), 8).ledgers
+    details = [share.detail for ledger in ledgers for share in ledger.shares if share.bucket == "kernel"]
+    assert details == (["other 100 %"] if devices == 1 else ["", ""])
+
+
 def test_ranges_without_gpu_work_have_a_section_too():
     found = summarize(report([nvtx("load", 0, 10)], kinds=["range", "api"]))
     tables = {name: frame for name, frame in found.tables.items() if name != "range_gpu"}
