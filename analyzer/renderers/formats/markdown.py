@@ -96,7 +96,7 @@ def _points(page: Page, names: dict[str, str]) -> list[str]:
         first, *others = (f"**{part.worth}** {part.said(names, markdown)}" for part in one.together())
         first = first.replace("** ", f"** (→ {one.saved}) ", 1) if one.saved else first
         advice = f"{markdown(one.action)} ({code(f'kanalyze explain {one.finding.rule}')})"
-        lines.append(f"- {'; '.join([first, *others])}: {advice}")
+        lines.append(f"- {'; '.join([first, *others])} → {advice}")  # a colon would make :100: an emoji
     return lines
 
 
