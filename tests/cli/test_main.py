@@ -128,9 +128,10 @@ SQUARE = SAMPLES / "square"
 @pytest.mark.parametrize(
     "arguments",
     [
-        *(("roofline", SQUARE), ("show", "kernels", ADD), ("show", "joined", SQUARE), ("source", SQUARE, "0")),
+        *(("show", "roofline", SQUARE), ("show", "kernels", ADD), ("show", "joined", SQUARE)),
+        ("show", "source", SQUARE, "0"),
         *(("summarize", ADD), ("summarize", ADD, ADD_UM), ("summarize", SQUARE)),
-        *(("tree", SQUARE / "torch.json.gz"), ("verify", SQUARE)),
+        *(("show", "tree", SQUARE / "torch.json.gz"), ("verify", SQUARE)),
     ],
 )
 @pytest.mark.one_in(4)

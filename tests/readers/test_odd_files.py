@@ -53,8 +53,8 @@ def capture(folder, *names):
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        *(("nsys.sqlite", line) for line in ("summarize", "show kernels", "tree", "verify")),
-        *(("torch.json.gz", line) for line in ("summarize", "show kernels", "tree")),
+        *(("nsys.sqlite", line) for line in ("summarize", "show kernels", "show tree", "verify")),
+        *(("torch.json.gz", line) for line in ("summarize", "show kernels", "show tree")),
         *(("ncu.details.csv", "show counters"), ("compiled.json", "show compiled")),
     ],
 )
@@ -174,5 +174,5 @@ def test_arguments_that_stand_twice_are_the_last(tmp_path, first):
     path.write_text(f'{{"traceEvents":[{event}]}}')
     detail = kanalyze.read(path).table("op_detail")
     assert detail.select("external_id", "sequence_number", "input_shapes").rows() == [(1, 3, "[[1]]")]
-    for command in ("summarize", "tree"):
-        assert run(command, path).status == 0
+    for command in (("summarize",), ("show", "tree")):
+        assert run(*command, path).status == 0
