@@ -63,7 +63,7 @@ def test_nor_a_baseline_a_floor_and_a_journal(tmp_path):
 def test_every_path_is_told_apart_as_read_or_written():
     context = click.Context(kanalyze)
     commands = {name: kanalyze.get_command(context, name) for name in kanalyze.list_commands(context)}
-    for name in commands.keys() - {"collect", "doctor", "mcp", "workloads"}:
+    for name in commands.keys() - {"collect", "doctor", "mcp"}:
         for param in commands[name].params:
             if isinstance(param.type, click.Path) and (name, param.name) != ("redact", "output"):  # never overwrites
                 assert isinstance(param.type, InputPath | OutputPath), (name, param.name)

@@ -104,10 +104,10 @@ def large(tmp_path_factory):
 
 
 LINES = (
-    *("summarize {0}", "html {0} -o {1}/page.html", "show kernels {0}", "tree {3}", "compare {2} {2}"),
+    *("summarize {0}", "html {0} -o {1}/page.html", "show kernels {0}", "show tree {3}", "compare {2} {2}"),
     *("compare --noise {0} {0}", "compare {0} --save {1}/x.kz", "ranks {0} {3}", "reduce {0} {2} -o {1}/reduced"),
     *("export {0} --to csv -o {1}/tables", "export {0} --to perfetto -o {1}/trace.json", "sql {0} SELECT"),
-    *("plot {0} ledger -o {1}/p.svg", "whatif {0}", "verify {2}", "roofline {2}", "redact {0} -o {1}/copy.sqlite"),
+    *("plot {0} ledger -o {1}/p.svg", "whatif {0}", "verify {2}", "show roofline {2}", "redact {0} -o {1}/copy.sqlite"),
     *("show", "explain gemm", "explain launch-bound"),
 )
 SLUGS = (b"[out-of-memory]", b"[cannot-tell]", b"[bad-sql]", b"[not-comparable]", b"[unknown-name]", b"[no-job]")
