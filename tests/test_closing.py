@@ -155,7 +155,7 @@ def test_another_file_under_the_same_name_is_not_read_on_in(export, monkeypatch)
     "line",
     [
         *("summarize {0}", "summarize {0} {1}", "show kernels {0}", "show kernels {0} --window step#*"),
-        *("show joined {0} {1}", "verify {0} {1}", "roofline {0}", "tree {0}", "source {0} 1"),
+        *("show joined {0} {1}", "verify {0} {1}", "show roofline {0}", "show tree {0}", "show source {0} 1"),
     ],
 )
 def test_a_command_closes_what_it_opens(export, line, monkeypatch):

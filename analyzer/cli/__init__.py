@@ -32,7 +32,7 @@ from kanalyze.machinery import PARENT, end_with, late, remove_at_signals
 from kanalyze.tools import NAMES
 
 with late():
-    from kanalyze import catalog, readers
+    from kanalyze import catalog, readers, window
     from kanalyze.analyses.shared import analysis as one_thread
     from kanalyze.collectors import workload as shipped
     from kanalyze.renderers.tables import descriptions
@@ -76,16 +76,10 @@ _GROUPS: Final = {
     },
 }
 
-#: Former commands, for one release: `explain` and `show` do what they did.
-_FORMER: Final = dict.fromkeys(("name", "source", "tree"), "tables")
-_COMMANDS: Final = {name: module for group in _GROUPS.values() for name, (module, _) in group.items()} | _FORMER
-
-#: Words that stand for others: former commands, and the view of `show` that has a command of its own.
-_MEANT: Final = {
-    ("roofline",): ["show", "roofline"],
-    ("show", "source"): ["source"],
-    ("tables",): ["show"],
-    ("workloads",): ["collect", "--list"],
+#: The view of `show` that is a command of its own, as it takes no table, and in no list.
+_SOURCE: Final = "source"
+_COMMANDS: Final = {name: module for group in _GROUPS.values() for name, (module, _) in group.items()} | {
+    _SOURCE: "tables"
 }
 
 #: What can be drawn.
@@ -96,9 +90,9 @@ class _Commands(click.Group):
     """The commands, each imported when it is called: the start of one does not wait for the others."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Every command's name, but for the former ones."""
+        """Every command's name, but for the view of `show`."""
         del ctx
-        return [name for name in _COMMANDS if name not in _FORMER]
+        return [name for name in _COMMANDS if name != _SOURCE]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes a line for each command, by what they are for."""
@@ -109,13 +103,9 @@ class _Commands(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:  # noqa: ANN401 - click's
         """The command that is meant: of a path alone its page."""
-        if args[0] == "roofline" and any(word.startswith("--plot") for word in args):
-            args = ["plot", "roofline", *(word.replace("--plot", "--output", 1) for word in args[1:])]
-        for words, meant in _MEANT.items():
-            if tuple(args[: len(words)]) == words:
-                args = [*meant, *args[len(words) :]]
-                break
-        word = args[0]
+        word, *further = args
+        if word == "show" and further[:1] == [_SOURCE]:
+            return super().resolve_command(ctx, further)
         if word not in _COMMANDS and (os.path.lexists(word) or os.sep in word or Path(word).suffix):
             args = ["summarize", *args]
         return super().resolve_command(ctx, args)
@@ -136,12 +126,8 @@ class _Commands(click.Group):
 #: Largest reports of which ranges are read, in bytes: 0.2 s besides the start.
 _MOST_BYTES: Final = {".sqlite": 128 << 20, ".json": 8 << 20, ".gz": 1 << 20}
 
-#: Most ranges, and instances of one, that are offered.
+#: Most ranges that are offered.
 _MOST_RANGES: Final = 60
-_MOST_INSTANCES: Final = 30
-
-#: The name of the ranges that are steps of a profiler.
-_STEP: Final = "ProfilerStep#"
 
 
 def _completer(choices: Callable[[click.Context, str], Choices]) -> Completer:
@@ -196,32 +182,18 @@ def _columns(ctx: click.Context, incomplete: str) -> Choices:
 
 
 @_completer
-def _windows(ctx: click.Context, incomplete: str) -> Choices:
-    """The steady part and ranges of the report on the line; of the range that is being typed its instances."""
+def _windows(ctx: click.Context, _: str) -> Choices:
+    """The steady part, and ranges of the report on the line, all of a name together and each; steps of a profiler."""
     counts = _ranges(ctx)
-    name, mark, which = incomplete.partition("#")
-    if not mark:
-        return _named(counts)
-    count = counts.get(name, 0)
-    numbers = range(1, count + 1)
-    first, dots, _ = which.partition("..")
-    if first.isdigit() and (dots or count >= int(first)):
-        after = [number for number in numbers if number > int(first)]
-        spans = [(f"{name}#{first}..{name}#{number}", "") for number in (after if dots else after[-1:])]
-        return [*([] if dots else [(incomplete, "")]), *spans[:_MOST_INSTANCES]]
-    ends = [(f"{name}#*", f"each of {count}"), (f"{name}#-1", "the last one")] if count else []
-    return [*ends, *((f"{name}#{number}", "") for number in numbers[:_MOST_INSTANCES])]
-
-
-def _named(counts: dict[str, int]) -> Choices:
-    """Windows by name: steady, ranges, steps of a profiler."""
-    steps = sorted(int(number) for name in counts if (number := name.removeprefix(_STEP)) != name and number.isdigit())
-    counts = {name: count for name, count in counts.items() if not name.startswith(_STEP)}
-    yield "steady", "the steady iterations"
-    yield from ((name, f"{count} times") for name, count in counts.items())
-    yield from ((f"{name}#*", f"each of {count}") for name, count in counts.items() if count > 1)
-    yield from [("steps", f"each of {len(steps)} steps")] * bool(steps)
-    yield from ((f"step:{number}", "") for number in steps[:_MOST_INSTANCES])
+    named = {name: count for name, count in counts.items() if not name.startswith(window.STEP_PREFIX)}
+    steps = [("steps", f"each of {len(counts) - len(named)} steps")] * (len(counts) > len(named))
+    each = ((f"{name}#*", f"each of {count}") for name, count in named.items() if count > 1)
+    return [
+        ("steady", "the steady iterations"),
+        *((name, f"{one} times") for name, one in named.items()),
+        *each,
+        *steps,
+    ]
 
 
 def _ranges(ctx: click.Context) -> dict[str, int]:

@@ -1,8 +1,6 @@
 """Reports that answer a command: how they are opened, which of several answers, and what is in doubt about them.
 
-Of a folder all answer, of a capture the first with what a table needs. Large tables as files are written part by part:
-not more than a part of them is in memory. Parts are sorted by time and have to follow each other, as nsys writes them.
-Where they do not, the table is made whole.
+Of a folder all answer, of a capture the first with what a table needs.
 """
 
 from __future__ import annotations
@@ -13,13 +11,13 @@ from contextlib import suppress
 from functools import partial
 from itertools import permutations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from weakref import ref
 
 import click
 
 from kanalyze import outlets, units
-from kanalyze.cli._process import Out, Session, emit_file, print_message, session, stderr_is_terminal
+from kanalyze.cli._process import Session, print_message, session, stderr_is_terminal
 from kanalyze.errors import CannotTellError, KanalyzeError, OtherCaptureError
 from kanalyze.machinery import late
 
@@ -31,7 +29,6 @@ with late():
     from kanalyze.analyses.replay import _unprofiled
     from kanalyze.readers.capture import read_capture
     from kanalyze.readers.capture import reports as captures
-    from kanalyze.renderers.formats import exports
     from kanalyze.renderers.tables import frame
     from kanalyze.several import jobs, sides
 
@@ -46,10 +43,6 @@ T = TypeVar("T")
 
 #: The table that says what is in doubt.
 _SAYS_ITSELF: Final = "health"
-
-#: The tables of which a report may have a hundred million rows, by time.
-_LARGE: Final = ("cpu_samples",)
-_TIME: Final = "time_ns"
 
 #: A trace and that of the captures of its CUDA graphs; how files of traces end.
 _TWO: Final = 2
@@ -293,10 +286,6 @@ def doubted(report: Report) -> None:
 # Answers.
 
 
-class NotInOrderError(Exception):
-    """A part of a large table is of an earlier time than the one before."""
-
-
 def folder_at(path: Path) -> Path | None:
     """The folder at a path, or what an archive there holds; None where that is no folder."""
     folder = readers.unpacked(path)
@@ -487,47 +476,3 @@ def _of_every_report(
 
     each = of_each(paths, rows, tolerated=(CannotTellError,), lacking=lacking if held.quiet else None)
     return each[0][1] if len(paths) == 1 else frame.of_reports(each)
-
-
-def large(reports: Sequence[Path], table: Table, where: Where) -> bool:
-    """Whether a table may be large, and is asked for as the report has it."""
-    return table.name in _LARGE and where.window is None and len(different(expanded(reports))) == 1
-
-
-def write_in_parts(reports: Sequence[Path], table: Table, where: Where, form: str, file: BinaryIO) -> int:
-    """Writes a :func:`large` table of one report to `file`; its rows.
-
-    Raises:
-        NotInOrderError: It has to be made whole; what was written until then is to be thrown away.
-        KanalyzeError: As of :func:`rows_of`.
-    """
-    writer = exports.PartWriter(exports.Exported([table], table.empty()), form, file)
-    rows, ends = 0, list[int]()
-
-    def add(part: pl.DataFrame) -> pl.DataFrame:
-        nonlocal rows
-        part = part.sort(_TIME, maintain_order=True)
-        if part.height:
-            if ends and part.item(0, _TIME) < ends[-1]:
-                raise NotInOrderError
-            ends[:] = [part.item(-1, _TIME)]
-        writer.add(part)
-        rows += part.height
-        return part.head(1)
-
-    _of_every_report(reports, table, where, lambda report: report.mapped(table.name, add))
-    writer.close()
-    return rows
-
-
-def emitted_in_parts(reports: Sequence[Path], table: Table, where: Where, to: Out) -> bool:
-    """Whether a table was written to a file in parts; nothing is written where it has to be made whole."""
-    if to.output is None or to.form not in ("csv", "parquet") or not large(reports, table, where):
-        return False
-    if os.path.lexists(to.output) and not os.path.isfile(to.output):  # noqa: PTH113 - a pipe would keep what was written
-        return False
-    try:
-        emit_file(lambda file: write_in_parts(reports, table, where, to.form, file), to.output)
-    except NotInOrderError:
-        return False
-    return True

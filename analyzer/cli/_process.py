@@ -315,7 +315,7 @@ def width() -> int:
 
 
 #: Commands that read no report.
-_OTHERS: Final = frozenset(("cache", "doctor", "name", "tables", "workloads"))
+_OTHERS: Final = frozenset(("cache", "doctor"))
 
 #: What the parent is to say of the child's end by a signal, as JSON; it is shared with the child, where there is one.
 _notes: list[mmap] = []

@@ -1,4 +1,4 @@
-"""``kanalyze collect``, ``doctor`` and ``workloads``: profile a program with every tool that is here, and how to."""
+"""``kanalyze collect``, ``doctor`` and ``cache``: profile a program with every tool that is here, and how to."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence, Sized
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -75,22 +75,17 @@ def _write_tables(reports: Sequence[Path], where: Where, form: str, named: str |
     chosen = [catalog.table(name) for name in dict.fromkeys(names)]
     with _process.emit_folder(output) as folder:
         for table in chosen:
-            file, rows = f"{table.name}.{form}", None
+            file = f"{table.name}.{form}"
             try:
-                if _answers.large(reports, table, where):
-                    with suppress(_answers.NotInOrderError), (folder / file).open("wb") as parts:
-                        rows = _answers.write_in_parts(reports, table, where, form, parts)
-                frame = _answers.rows_of(reports, table, where) if rows is None else table.empty()
+                frame = _answers.rows_of(reports, table, where)
             except CannotTellError as error:
                 if named is not None:
                     raise
-                (folder / file).unlink(missing_ok=True)
                 missing[table.name] = str(error)
                 continue
             exported = exports.Exported([table, *catalog.forms(table.name)], frame, opened.origins.get(table.name, ""))
-            if rows is None:
-                exports.write_table(form, exported, folder / file)
-            written[table.name] = exports.entry(exported, file, frame.height if rows is None else rows)
+            exports.write_table(form, exported, folder / file)
+            written[table.name] = exports.entry(exported, file)
         (folder / exports.CONTENTS).write_bytes(exports.contents([*map(str, reports)], written, missing))
     lines = [f"not of the first report: {', '.join(opened.origins)}."] if opened.origins else []
     if missing:

@@ -116,33 +116,23 @@ def _pages(
         pages = time_page.summarize_together(*opened_reports, **where.part)
     else:
         pages = time_page.overviews_together(*opened_reports, whole=whole, as_recorded=recorded, **where.part)
-    return [_apart(page, page.meta.path, where, make) for page in pages]
+    return [_first_of_runs(page, page.meta.path) for page in pages]
 
 
-def _apart(page: Summary, report: Path, where: Where, make: Callable[[Report], Summary]) -> Summary:
-    """The page of a report that may have been recorded several times; it then says how far the runs are apart.
-
-    A run that cannot be read, or lacks that part, is left out with a word.
-    """
+def _first_of_runs(page: Summary, report: Path) -> Summary:
+    """The page of a report; where it is the first of several runs, it says so, and what compares them."""
     folder = _answers.folder_at(report)
-    if page.kind == "counters" or folder is None or page.meta.slower is not None:
-        return page  # other runs are as they were recorded
-    others = read_capture.reports_in(folder)[1:] if read_capture.accepts(folder, b"") else []
-    runs = [page]
-    for run in others:
-        try:
-            parts = _answers.opened_parts(run, where)
-            runs += [make(parts[None])] if None in parts else []
-        except errors.KanalyzeError as error:
-            _answers.print_left_out(error)
-    return time_page.repeated(runs) if others else page
+    if page.kind == "counters" or folder is None or not read_capture.accepts(folder, b""):
+        return page
+    runs = len(read_capture.reports_in(folder))
+    first = f" This is the first of {runs} runs; `kanalyze compare --noise` says how far they are apart."
+    return page if runs == 1 else replace(page, answer=f"{page.answer}{first}")
 
 
 def _page(report: Path, where: Where, make: Callable[[Report], Summary], whole: Report | None = None) -> Shown:
     """The page of a report, of counters or of time, or the comparison of instances where the window names several.
 
-    Of a report that was recorded several times, the page says how far the runs are apart. `whole` is the report where
-    it is open.
+    `whole` is the report where it is open.
     """
     if whole is not None:
         session().undoubted.append(whole)
@@ -153,7 +143,7 @@ def _page(report: Path, where: Where, make: Callable[[Report], Summary], whole: 
     elif parts[None].meta.timeless:
         page = time_page.summarize_counters(parts[None])
     else:
-        page = _apart(make(parts[None]), report, where, make)
+        page = _first_of_runs(make(parts[None]), report)
     _answers.print_doubts(everything=True)  # the page looked at all of it
     return page
 
@@ -182,7 +172,6 @@ def ranks(reports: Sequence[Path], where: Where, to: Out, *, one_host: bool) -> 
     cli.option(
         "--without", "Leave out what takes time.", multiple=True, type=click.Choice(("launch-gaps", "sync", "startup"))
     ),
-    cli.flag("--without-startup", "Leave out one-time costs: as --without startup."),
     cli.flag("--graph", "Launch each sequence that repeats as one CUDA graph."),
     cli.option("--copies", "Bandwidth of copies between host and device, such as 50GB/s.", "RATE"),
     cli.option("--gpu", "Another GPU, such as H200, by what its peaks and bandwidth bring each operator.", "NAME"),
@@ -213,7 +202,6 @@ def whatif(  # noqa: PLR0913 - a click command has a parameter per option
     *,
     faster: Sequence[str],
     without: Sequence[str],
-    without_startup: bool,
     graph: bool,
     copies: str | None,
     gpu: str | None,
@@ -224,7 +212,6 @@ def whatif(  # noqa: PLR0913 - a click command has a parameter per option
     measured: str | None,
 ) -> None:
     """Replay REPORT with a change: its operations and calls start anew as soon as what they wait for allows."""
-    without = [*dict.fromkeys((*without, *(["startup"] if without_startup else [])))]
     factors = tuple(_faster(text) for text in faster)
     rate = None if copies is None else parse_rate(copies)
     if copies is not None and rate is None:
@@ -232,7 +219,7 @@ def whatif(  # noqa: PLR0913 - a click command has a parameter per option
     took_ns = None if measured is None else parse_time_ns(measured)
     if measured is not None and (not took_ns or took_ns < 0):
         raise click.BadParameter(f"{measured!r} is not a time with a unit, such as 1.9ms.", param_hint="--measured")
-    changes = _changes.Changes(factors, tuple(without), graph, rate)
+    changes = _changes.Changes(factors, tuple(dict.fromkeys(without)), graph, rate)
     try:
         config = _configuration.Configuration.of(gpu, batch, length, dtype)
     except ValueError as error:
@@ -282,7 +269,7 @@ def explain(name: str | None, reports: Sequence[Path], where: Where, to: Out) ->
     if words:
         to.emit_as(descriptions.WORDS, words, descriptions.meant)
     elif name and not is_finding and not reports and (kernel := decode.decode(name)).family != OTHER:
-        to.emit_as(descriptions.NAMES, [(name, kernel)], descriptions.decoded)
+        to.emit_as(descriptions.NAMES, (name, kernel), descriptions.decoded)
     elif name:
         to.emit_as(
             descriptions.FINDINGS, [_explanation(name)], lambda texts, wide: descriptions.explained(texts[0], wide)

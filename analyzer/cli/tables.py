@@ -1,10 +1,9 @@
-"""Commands on single tables and kernels: ``kanalyze show``, ``sql``, ``tables``, ``plot``, ``source`` and the like."""
+"""Commands on single tables and kernels: ``kanalyze show``, ``sql``, ``plot``, and the source of a kernel."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -29,7 +28,6 @@ with late():
     from kanalyze.analyses.operators import tree as trees_of
     from kanalyze.analyses.serving import step_laws
     from kanalyze.analyses.timeline import _tracks
-    from kanalyze.decoder import decode
     from kanalyze.readers import request_log
     from kanalyze.readers.capture import reports as captures
     from kanalyze.renderers.page import job
@@ -55,12 +53,6 @@ _GIB: Final = ("KANALYZE_SQL_GIB", 4)
 #: Kernels of one part of a name that are named.
 _MATCHES: Final = 8
 
-#: How much of a call tree is drawn.
-_PRUNED: Final = (
-    cli.option("--depth", "Of the tree: at most so many nodes below each other.", "N", type=cli.COUNT),
-    cli.option("--min-share", "Of the tree: leave out what takes less; 1% unless told.", "SHARE"),
-)
-
 
 @cli.command(
     cli.TABLE,
@@ -79,7 +71,8 @@ _PRUNED: Final = (
     cli.option("--columns", "These columns, in this order; all: also those that do not fit.", "A,B|all"),
     cli.option("--sort", "Sort by a column; -COLUMN is descending. Missing values come last.", "COLUMN"),
     cli.option("--one", "A collective as a timeline of its ranks.", "ID", type=click.IntRange(0, (1 << 63) - 1)),
-    *_PRUNED,
+    cli.option("--depth", "Of the tree: at most so many nodes below each other.", "N", type=cli.COUNT),
+    cli.option("--min-share", "Of the tree: leave out what takes less; 1% unless told.", "SHARE"),
     cli.WITHOUT_PROFILER,
     cli.top("Only the first N rows: of each report, or with --sort of all."),
     cli.formats(*FORMATS),
@@ -117,9 +110,6 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     if depth is not None or min_share is not None:
         raise click.UsageError("--depth and --min-share are for `show tree` as a tree.")
     keywords = _keywords(options, threshold, declared.options)
-    plain = not any((keywords, columns, sort, to.top, one is not None, to.no_formulas, where.without_profiler))
-    if plain and _answers.emitted_in_parts(reports, declared, where, to):
-        return
     rows = _answers.rows_of(reports, declared, where, keywords, first=None if sort or one is not None else to.top)
     if rows.is_empty() and declared.no_rows:
         print_message(f"kanalyze: {table} has no rows: {declared.no_rows}.")
@@ -144,7 +134,7 @@ def _refuse_terminal(to: Out) -> None:
 
 
 def _emit_one(rows: pl.DataFrame, one: int, to: Out) -> None:
-    """Prints a collective as a timeline of its ranks."""
+    """Prints the ranks of a collective."""
     if "last_rank" not in rows.columns:
         raise UnknownNameError.of("option", "--one", ["kanalyze show collectives REPORT… --one ID"])
     ids = rows.get_column("id")
@@ -152,7 +142,7 @@ def _emit_one(rows: pl.DataFrame, one: int, to: Out) -> None:
     if chosen.is_empty():
         numbers = ids.drop_nulls().unique().sort().to_list()
         raise UnknownNameError.of("collective", one, [f"{numbers[0]} to {numbers[-1]}"] if numbers else [])
-    to.emit(job.timeline(chosen, width()).encode())
+    to.emit(job.collective(chosen, width()))
 
 
 def _keywords(options: dict[str, Any], text: str | None, accepted: Sequence[str]) -> dict[str, object]:
@@ -253,24 +243,12 @@ def _describe(table: str | None, to: Out) -> None:
     to.emit_as(descriptions.TABLES, described, descriptions.terminal)
 
 
-@cli.command(cli.argument("names", nargs=-1, required=True, metavar="KERNEL..."), cli.formats("json"), cli.OUTPUT)
-def name(names: tuple[str, ...], to: Out) -> None:
-    """Decode the name KERNEL: family, library, operation, types, layout, tile and more.
-
-    Names are taken as nsys, ncu or torch.profiler prints them. A `-` stands for names read from standard input, one per
-    line.
-    """
-    lines = sys.stdin.buffer.read().decode("utf-8", "replace").splitlines() if "-" in names else []
-    kernels = [line.strip() for one in names for line in (lines if one == "-" else [one]) if one != "-" or line.strip()]
-    to.emit_as(descriptions.NAMES, [(kernel, decode.decode(kernel)) for kernel in kernels], descriptions.decoded)
-
-
 @cli.command(
     cli.REPORTS,
     cli.argument("picture", type=click.Choice(cli.PICTURES)),
     *cli.SCOPE,
     cli.option("--kernel", "durations: of the longest kernel with this in its name.", "TEXT"),
-    cli.output("A file that ends in .svg, .png or .pdf; of a roofline also .html.", required=True),
+    cli.output("A file that ends in .svg, .png or .pdf.", required=True),
 )
 def plot(reports: Sequence[Path], picture: str, kernel: str | None, where: Where, to: Out) -> None:
     """Draw a PICTURE of REPORTS.
@@ -280,10 +258,9 @@ def plot(reports: Sequence[Path], picture: str, kernel: str | None, where: Where
     roofline: kernels that ncu measured under their roofs. ranks: the steps of a job's ranks, and who was late. compare:
     from the first report to the second, bucket by bucket.
     """
-    accepted = plots.ROOFLINE_FORMATS if picture == "roofline" else plots.FORMATS
     form = to.output.suffix.removeprefix(".") if to.output else ""
-    if form not in accepted:
-        raise UnknownNameError.of("kind of picture", form, accepted)
+    if form not in plots.FORMATS:
+        raise UnknownNameError.of("kind of picture", form, plots.FORMATS)
     if picture in ("timeline", "steps", "durations", "laws") and len(reports) > 1:
         raise click.UsageError(f"{picture} is of one report.")
     if draw := {"ledger": plots.ledger, "compare": plots.waterfall, "ranks": plots.ranks}.get(picture):
@@ -346,23 +323,10 @@ _REMEDY: Final = (
 )
 
 
-@cli.command(
-    cli.REPORT,
-    *cli.SCOPE,
-    cli.option("--by", "Whose time matters; the device's where there is any.", type=click.Choice(["device", "host"])),
-    *_PRUNED,
-    cli.formats("json"),
-    cli.OUTPUT,
-)
-def tree(report: Path, where: Where, to: Out, **pruned: Any) -> None:  # noqa: ANN401 - as below
-    """Show the calls of REPORT, a trace of torch.profiler or a capture, the kernels they led to, and their time."""
-    _print_trees([report], where, to, **pruned)
-
-
 def _print_trees(  # noqa: PLR0913 - as of the command
     reports: Sequence[Path], where: Where, to: Out, by: str | None, depth: int | None, min_share: str | None
 ) -> None:
-    """Draws the call tree of each report and window, or prints it as nested objects."""
+    """Draws the call tree of each report and window."""
     share = trees_of.MIN_SHARE if min_share is None else parse_percent(min_share)
     if share is None:
         raise click.BadParameter(f"{min_share!r} is not a share, such as 1%.", param_hint="--min-share")
@@ -374,9 +338,6 @@ def _print_trees(  # noqa: PLR0913 - as of the command
     for path, each in _answers.of_each(paths, lambda at: (at, _answers.answered(at, trees_of.TABLE, where, made))):
         for name, one in each.items():
             trees[name if len(paths) == 1 else " ".join(filter(None, (str(path), name)))] = one
-    if to.form == "json":
-        to.emit(listings.tree_json({name: nodes for name, (nodes, _) in trees.items()}))
-        return
     texts = [listings.call_tree(nodes, by or order, to.look(), name or "") for name, (nodes, order) in trees.items()]
     to.emit("\n".join(texts))
 

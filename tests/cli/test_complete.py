@@ -35,28 +35,21 @@ def test_columns_of_the_table_and_of_its_forms():
 
 
 def test_windows_are_those_of_the_report_on_the_line():
-    for words in (["show", "kernels", NVTX], ["summarize", NVTX], ["tree", TRACE]):
+    for words in (["show", "kernels", NVTX], ["summarize", NVTX], ["whatif", TRACE]):
         assert completed(*words, "--window", "ste")[0] == "steady"
     assert completed("show", "kernels", NVTX, "--window", "step") == ["step", "step#*"]
-    assert completed("show", "kernels", NVTX, "--window", "step#")[:4] == ["step#*", "step#-1", "step#1", "step#2"]
-    assert completed("show", "kernels", NVTX, "--window", "step#18") == ["step#18", "step#18..step#20"]
-    assert completed("show", "kernels", NVTX, "--window", "step#18..") == ["step#18..step#19", "step#18..step#20"]
-    assert completed("show", "kernels", NVTX, "--window", "step#18..step#2") == ["step#18..step#20"]
     assert completed("summarize", SAMPLES / "mlp_train", "--window", "nai") == ["naive"]
 
 
-def test_steps_of_a_profiler_have_their_own_names():
-    found = completed("summarize", TRACE, "--window", "step")
-    assert [word for word in found if word.startswith("steps") or ":" in word][:2] == ["steps", "step:2"]
+def test_steps_of_a_profiler_have_a_name_of_their_own():
+    assert completed("summarize", TRACE, "--window", "steps") == ["steps"]
 
 
-@pytest.mark.parametrize("window", ["step", "step#2", "naive"])
-def test_what_is_completed_is_a_window(window):
+def test_what_is_completed_is_a_window():
     report = kanalyze.read(SAMPLES / "mlp_train")
-    assert window in completed(
-        "summarize", SAMPLES / "mlp_train", "--window", window[:3] if "#" not in window else window
-    )
-    assert report.windows(window)
+    windows = completed("summarize", SAMPLES / "mlp_train", "--window", "")
+    assert {"step", "step#*", "naive"} <= {*windows}
+    assert all(report.windows(window) for window in windows)
 
 
 def test_a_large_report_is_not_read(monkeypatch):

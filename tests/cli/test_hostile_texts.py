@@ -23,7 +23,7 @@ from kanalyze.errors import CannotTellError
 from kanalyze.renderers import page as pages
 from kanalyze.renderers.formats import document as html
 from kanalyze.renderers.formats import markdown, terminal
-from kanalyze.renderers.page import Advice, Chapter
+from kanalyze.renderers.page import Block, Chapter
 from kanalyze.renderers.tables import frame as frames
 from kanalyze.renderers.tables.rows import FORMATS
 from support.command import ADD, REPORTS, run
@@ -216,19 +216,16 @@ def test_a_page_of_nothing_but_hostile_texts(shift, monkeypatch):
     spoilt = _Spoilt()
     for _ in range(shift):
         next(spoilt.texts)
-    chapter = Chapter(
-        "kernel", "launch", "conclusion", [("label", "text")], [Advice("worth", "sentence", "remedy")], "more"
-    )
+    chapter = Chapter("kernel", "launch", "conclusion", [Block("label", "text")], [Block("worth", "sentence")], "more")
     made = whole._replace(
         heading=spoilt(whole.heading),
-        health=spoilt("health"),
         answer=spoilt("answer"),
         ledgers=[_spoilt_ledger(one, spoilt) for one in whole.ledgers],
         sections=[_spoilt_section(one, spoilt) for one in whole.sections],
         points=[_spoilt_point(one, spoilt) for one in whole.points],
         cannot_tell=spoilt(["one", "two"]),
         more=spoilt("more"),
-        chapters=[spoilt(chapter)._replace(facts=[("label", spoilt("text"))])],
+        chapters=[spoilt(chapter)._replace(facts=[Block("label", spoilt("text"))])],
     )
     monkeypatch.setattr(pages, "import_module", lambda _: SimpleNamespace(page_of=lambda *_: made))
     page(shown)

@@ -53,13 +53,13 @@ def test_reports_of_every_kind(name, tmp_path):
     assert "<h2>How it was recorded</h2>" in text
 
 
-SECTIONS = ("roofline-picture", "measured", "copies-picture", "roofline", "stalls", "hot_lines")
+SECTIONS = ("roofline-picture", "copies-picture", "roofline", "stalls", "hot_lines")
 
 
 @pytest.mark.slow
 def test_a_section_of_what_ncu_measured_and_none_where_it_measured_nothing(mlp, tmp_path):
     assert [name for name in SECTIONS if f'id="{name}"' in mlp] == [
-        "roofline-picture", "measured", "copies-picture", "roofline", "stalls"]  # fmt: skip
+        "roofline-picture", "copies-picture", "roofline", "stalls"]  # fmt: skip
     for section in ("roofline-picture", "copies-picture"):
         assert re.search(rf'id="{section}".*?<circle class="point', mlp, re.DOTALL)
     text = html_of(tmp_path, REPORTS / "nvtx.sqlite")

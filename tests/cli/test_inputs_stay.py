@@ -11,8 +11,8 @@ from kanalyze.cli._process import InputPath, OutputPath
 from support.command import ADD, SAMPLES, refused, run
 
 WRITE = (
-    *(("html",), ("html", "--base", SAMPLES / "loop_base.kz"), ("summarize",), ("verify",), ("ranks",), ("tree",)),
-    *(("whatif",), ("compare", SAMPLES / "loop_base.kz"), ("reduce",), ("show", "kernels")),
+    *(("html",), ("html", "--base", SAMPLES / "loop_base.kz"), ("summarize",), ("verify",), ("ranks",)),
+    *(("whatif",), ("compare", SAMPLES / "loop_base.kz"), ("reduce",), ("show", "kernels"), ("show", "tree")),
     *(("export", "--to", "perfetto"), ("export", "--to", "csv")),
 )
 
@@ -33,7 +33,7 @@ def test_a_file_of_a_folder_is_not_written_over(capture, command):
 @pytest.mark.parametrize(
     "line",
     [
-        *("plot {0} ledger -o {1}.svg", "roofline {0} --plot {1}.svg", "source {0} add -o {1}"),
+        *("plot {0} ledger -o {1}.svg", "plot roofline {0} -o {1}.svg", "show source {0} add -o {1}"),
         *("sql {0} SELECT -o {1}", "compare {0} --save {1}.kz", "compare --save {1}.kz {0}", "html -o {1} {0}"),
     ],
 )
@@ -63,7 +63,7 @@ def test_nor_a_baseline_a_floor_and_a_journal(tmp_path):
 def test_every_path_is_told_apart_as_read_or_written():
     context = click.Context(kanalyze)
     commands = {name: kanalyze.get_command(context, name) for name in kanalyze.list_commands(context)}
-    for name in commands.keys() - {"collect", "doctor", "mcp", "workloads"}:
+    for name in commands.keys() - {"collect", "doctor", "mcp"}:
         for param in commands[name].params:
             if isinstance(param.type, click.Path) and (name, param.name) != ("redact", "output"):  # never overwrites
                 assert isinstance(param.type, InputPath | OutputPath), (name, param.name)

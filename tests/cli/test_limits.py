@@ -19,7 +19,8 @@ from support.command import ADD, SAMPLES, TORCH, command_line, ended, started
 
 COMMANDS = (
     *(("summarize", ADD), ("summarize", ADD, "--format", "json"), ("show", "kernels", ADD)),
-    *(("show", "kernels", ADD, "--format", "csv"), ("tree", ADD), ("tables",), ("name", "k<int>(float*)")),
+    *(("show", "kernels", ADD, "--format", "csv"), ("show", "tree", ADD), ("show",)),
+    ("explain", "k<int>(float*)"),
     *(("--help",), ("--version",), ("summarize", "nowhere.sqlite")),
 )
 
@@ -103,11 +104,11 @@ def large(tmp_path_factory):
 
 
 LINES = (
-    *("summarize {0}", "html {0} -o {1}/page.html", "show kernels {0}", "tree {3}", "compare {2} {2}"),
+    *("summarize {0}", "html {0} -o {1}/page.html", "show kernels {0}", "show tree {3}", "compare {2} {2}"),
     *("compare --noise {0} {0}", "compare {0} --save {1}/x.kz", "ranks {0} {3}", "reduce {0} {2} -o {1}/reduced"),
     *("export {0} --to csv -o {1}/tables", "export {0} --to perfetto -o {1}/trace.json", "sql {0} SELECT"),
-    *("plot {0} ledger -o {1}/p.svg", "whatif {0}", "verify {2}", "roofline {2}", "redact {0} -o {1}/copy.sqlite"),
-    *("tables", "name gemm", "explain launch-bound"),
+    *("plot {0} ledger -o {1}/p.svg", "whatif {0}", "verify {2}", "show roofline {2}", "redact {0} -o {1}/copy.sqlite"),
+    *("show", "explain gemm", "explain launch-bound"),
 )
 SLUGS = (b"[out-of-memory]", b"[cannot-tell]", b"[bad-sql]", b"[not-comparable]", b"[unknown-name]", b"[no-job]")
 
@@ -151,7 +152,7 @@ def test_a_report_that_may_not_fit_is_read_in_a_child(tmp_path):
     report.write_bytes(b"x" * 1000)
     with patch.object(_process, "limits_of_process", dict), patch.object(_process, "_free_bytes", lambda: [100_000]):
         assert _process.tight(["summarize", str(report)])
-        assert not _process.tight(["tables", str(report)])
+        assert not _process.tight(["cache", str(report)])
     with patch.object(_process, "limits_of_process", dict), patch.object(_process, "_free_bytes", lambda: [1_000_000]):
         assert not _process.tight(["summarize", str(report)])
 

@@ -49,7 +49,7 @@ HUGE = "1" + 30 * "0"
         f"whatif {{}} --copies 0.{HUGE}GB/s".replace("0.1", "0.0"),
         f"whatif {{}} --copies {400 * '9'}GB/s",
         f"whatif {{}} --measured {HUGE}s",
-        *(f"tree {{}} --min-share={share}" for share in ("1", "much", "-1%")),
+        *(f"show tree {{}} --min-share={share}" for share in ("1", "much", "-1%")),
     ],
     ids=lambda line: line[:30],
 )

@@ -1,4 +1,4 @@
-"""`kanalyze source`: figures beside lines where the module can read the report, beside SASS of any page."""
+"""`kanalyze show source`: figures beside lines where the module can read the report, beside SASS of any page."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ needs_module = pytest.mark.skipif(ncu_module.module() is None, reason="ncu-repor
 
 
 def test_sass_has_its_figures_beside_it():
-    ran = run("source", PAGE, "add", "--sass")
+    ran = run("show", "source", PAGE, "add", "--sass")
     assert (ran.status, ran.error) == (0, "")
     assert ran.lines[:4] == [
         "add(int, float *, float *)",
@@ -40,7 +40,7 @@ def test_registers_in_use_are_shown_where_the_page_has_them(tmp_path):
     found = kanalyze.read(tmp_path / "add.details.csv")
     assert found.table("instructions").get_column("live_registers").to_list() == list(range(96))
     assert kanalyze.hot_lines(found).get_column("live_registers").to_list() == [95]
-    ran = run("source", tmp_path / "add.details.csv", "add", "--sass")
+    ran = run("show", "source", tmp_path / "add.details.csv", "add", "--sass")
     assert ran.lines[1:4] == [
         " samples  executed thr.   coal. live  sass",
         "   3.6 %    32.8 k 32.0            0  LDC R1, c[0x0][0x28]",
@@ -56,19 +56,19 @@ def test_of_several_kernels_the_longest_is_shown_and_a_number_is_that_of_one():
     by_time = kanalyze.counters(kanalyze.read(page)).sort("dur_ns")
     shortest, longest = by_time.row(0, named=True), by_time.row(-1, named=True)
     for kernel, expected in (("a", longest), (shortest["event_id"], shortest)):
-        told = json.loads(run("source", page, kernel, "--sass", "--format", "json").text)
+        told = json.loads(run("show", "source", page, kernel, "--sass", "--format", "json").text)
         assert told["kernel"] == expected["name"]
 
 
 @pytest.mark.slow
 @needs_module
 def test_lines_have_their_figures_beside_them():
-    ran = run("source", REPORT, "add", columns=100)
+    ran = run("show", "source", REPORT, "add", columns=100)
     assert (ran.status, ran.error) == (0, "")
     (line,) = [line for line in ran.lines if line.endswith("y[i] = x[i] + y[i];")]
     assert line.split()[:2] == ["51.3", "%"]
     assert "100.0 %" in line
-    assert "mov.u32" in run("source", REPORT, "add", "--ptx").text
+    assert "mov.u32" in run("show", "source", REPORT, "add", "--ptx").text
 
 
 @needs_module

@@ -43,7 +43,7 @@ _PAGES = """
     show tree {} --by device --depth 3 --window steps
     show tree {} --format json
     show roofline {}
-    plot roofline {} -o out/roof.html
+    plot roofline {} -o out/roof.svg
     show source {} 0|nosuchkernel
     redact {} --check
 """

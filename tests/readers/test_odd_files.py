@@ -53,8 +53,8 @@ def capture(folder, *names):
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        *(("nsys.sqlite", line) for line in ("summarize", "show kernels", "tree", "verify")),
-        *(("torch.json.gz", line) for line in ("summarize", "show kernels", "tree")),
+        *(("nsys.sqlite", line) for line in ("summarize", "show kernels", "show tree", "verify")),
+        *(("torch.json.gz", line) for line in ("summarize", "show kernels", "show tree")),
         *(("ncu.details.csv", "show counters"), ("compiled.json", "show compiled")),
     ],
 )
@@ -92,17 +92,21 @@ def test_a_table_of_a_folder_that_is_no_file_is_not_as_good_as_absent(tmp_path, 
 
 @odd
 @pytest.mark.parametrize("name", ["r.sqlite", "r.json", "r.json.gz", "r.ncu-rep", "r.nsys-rep", "r.csv", "r.parquet"])
-@pytest.mark.parametrize("command", [("summarize",), ("show", "kernels"), ("verify",), ("source",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [("summarize",), ("show", "kernels"), ("verify",), ("show", "source")], ids=" ".join
+)
 def test_no_report_at_all(tmp_path, command, name, make, found):
     del found
     make(tmp_path / name)
-    more = ("1",) if command == ("source",) else ()
+    more = ("1",) if command == ("show", "source") else ()
     message, remedy = refused(run(*command, tmp_path / name, *more))
     assert message.startswith(str(tmp_path / name))
     assert remedy.endswith(("[unknown-format]", "[report-not-found]", "[report-unreadable]"))
 
 
-@pytest.mark.parametrize("command", [("summarize",), ("show", "kernels"), ("tree",), ("verify",), ("roofline",)])
+@pytest.mark.parametrize(
+    "command", [("summarize",), ("show", "kernels"), ("show", "tree"), ("verify",), ("show", "roofline")]
+)
 @pytest.mark.parametrize("name", ["x" * 300, "y/" * 3000, "caf\udce9.sqlite"], ids=["long", "deep", "no UTF-8"])
 def test_a_name_that_no_file_can_have(tmp_path, command, name):
     message, remedy = refused(run(*command, f"{tmp_path}/{name}"))
@@ -170,5 +174,5 @@ def test_arguments_that_stand_twice_are_the_last(tmp_path, first):
     path.write_text(f'{{"traceEvents":[{event}]}}')
     detail = kanalyze.read(path).table("op_detail")
     assert detail.select("external_id", "sequence_number", "input_shapes").rows() == [(1, 3, "[[1]]")]
-    for command in ("summarize", "tree"):
-        assert run(command, path).status == 0
+    for command in (("summarize",), ("show", "tree")):
+        assert run(*command, path).status == 0

@@ -113,7 +113,7 @@ def written(tmp_path, request):
 @pytest.mark.parametrize(("events", "properties", "what", "remedy"), OTHERS.values(), ids=OTHERS)
 def test_another_program_s_trace_is_refused_with_what_it_is(written, events, properties, what, remedy):
     path = written(events, properties)
-    for command in (("summarize",), ("show", "kernels"), ("show", "health"), ("tree",)):
+    for command in (("summarize",), ("show", "kernels"), ("show", "health"), ("show", "tree")):
         told, advice = refused(run(*command, path))
         assert told.startswith(f"{path}: ")
         assert what in told

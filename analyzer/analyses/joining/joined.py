@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Unpack
+from typing import Any, Final, Unpack
 
 import polars as pl
 
@@ -207,47 +207,29 @@ def counted_of(reports: Sequence[Report]) -> Report:
     return counted
 
 
-class Timed(NamedTuple):
-    """Measured kernels and launch shapes with their time."""
-
-    rows: pl.DataFrame  # event_id, name, time_ns
-    ncu: Report  # with the counters
-    title: str  # its name, and where the time is from if that is ambiguous
-    time_from: str  # the tool that provides the time
-
-
-def timed_groups(reports: Sequence[Report]) -> Timed:
-    """The measured kernels with the time of the first other report that provides one, else of the measured runs alone.
+def roof_points(reports: Sequence[Report]) -> RoofPoints:
+    """The points of the reports with counters, by the time of the first other one with a time, else of measured runs.
 
     Raises:
         CannotTellError: No report has counters.
     """
     ncu = counted_of(reports)
+    timed, title = ncu, ncu.meta.path.name
     if all(report.meta.timeless for report in reports):
         rows = measured_groups(ncu).select("event_id", "name", time_ns=pl.col("ncu_dur_ns") * pl.col("ncu_count"))
-        return Timed(rows, ncu, ncu.meta.path.name, ncu.meta.tool)
-    first, *more = (report_set for report_set in together("roofline", reports, {}) if report_set.ncu is not None)
-    own = first.ncu or ncu
-    rows = joined_of(first).drop_nulls("event_id").select("event_id", "name", time_ns="exclusive_ns")
-    title = own.meta.path.name + (f", time of {first.base.meta.path.name}" if more else "")
-    return Timed(rows, own, title, first.base.meta.tool)
-
-
-def roof_points(reports: Sequence[Report]) -> RoofPoints:
-    """The points of the reports with counters, sized by the time of the first other report that provides it.
-
-    Raises:
-        CannotTellError: No report has counters.
-    """
-    timed = timed_groups(reports)
-    kernels = timed.rows.join(roofline(timed.ncu).select("event_id", *_ROOF), on="event_id")
+    else:
+        first, *more = (report_set for report_set in together("roofline", reports, {}) if report_set.ncu is not None)
+        ncu, timed = first.ncu or ncu, first.base
+        rows = joined_of(first).drop_nulls("event_id").select("event_id", "name", time_ns="exclusive_ns")
+        title = ncu.meta.path.name + (f", time of {timed.meta.path.name}" if more else "")
+    kernels = rows.join(roofline(ncu).select("event_id", *_ROOF), on="event_id")
     placed = (pl.col("intensity_flop_per_byte") > 0) & (pl.col("achieved_flop_per_s") > 0)
     points = kernels.filter(placed.fill_null(value=False)).with_columns(pl.col("time_ns").fill_null(0))
     return RoofPoints(
-        timed.title,
+        title,
         points.select("name", "time_ns", *_ROOF).sort("time_ns", "name", descending=[True, False]),
         kernels.height - points.height,
-        timed.time_from,
+        timed.meta.tool,
     )
 
 

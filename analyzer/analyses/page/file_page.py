@@ -23,7 +23,7 @@ from kanalyze.analyses.idle.culprits import waiting_trees
 from kanalyze.analyses.iterations.iterations import iteration_ledgers
 from kanalyze.analyses.iterations.phases import known_steady_part
 from kanalyze.analyses.joining._report_set import together
-from kanalyze.analyses.joining.joined import RoofPoints, counted_of, roof_points, timed_groups
+from kanalyze.analyses.joining.joined import RoofPoints, counted_of, roof_points
 from kanalyze.analyses.operators.tree import tree
 from kanalyze.analyses.page.overview_page import Summary, overview, unprofiled_page
 from kanalyze.analyses.page.time_page import TABLES, overviews_together, summarize_counters, tables_of
@@ -75,47 +75,6 @@ def copy_points(report: Report) -> CopyPoints | None:
     )
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Kernels of a program that ncu measured."""
-
-    roofs: RoofPoints | None  # points of the roofline plot; None where no kernel has work and bytes
-    kernels: pl.DataFrame  # the kernels and launch shapes with most time: event_id, name, time_ns
-    time_from: str  # the tool that gives that time
-    reasons: pl.DataFrame  # rows of `stalls` of these kernels, the longest of each
-    lines: pl.DataFrame  # rows of `hot_lines` of these kernels, those with most samples of each
-    tables: list[tuple[Table, pl.DataFrame]]  # the tables of all kernels, with their declarations; those that have rows
-
-
-def measured(reports: Sequence[Report]) -> Measured | None:
-    """Measurements by ncu in the reports of one program; None where they have no counters.
-
-    Args:
-        reports: The reports, whole; the first with a timeline gives the time of the kernels.
-    """
-    try:
-        ncu = counted_of(reports)
-        timed = timed_groups(reports)
-        roofs = roof_points(reports)
-    except CannotTellError:
-        return None
-    kernels = timed.rows.sort("time_ns", "event_id", descending=[True, False], nulls_last=True).head(8)
-    waits, lines = stalls(ncu), hot_lines(ncu).filter(pl.col("line").is_not_null() & (pl.col("samples") > 0))
-    tables = [(ROOFLINE, roofline(ncu)), (STALLS, waits), (HOT_LINES, lines)]
-    shown = []
-    for table, rows in tables:
-        # there is more in its rows than which kernels there are
-        telling = [rows.get_column(name) for name in table.telling if name != "dur_ns"]
-        if rows.height and not (telling and all(values.is_null().all() for values in telling)):
-            shown.append((table, rows))
-    first = ((waits, 6), (lines, 8))
-    reasons, most = (
-        rows.join(kernels.select("event_id"), on="event_id", how="semi").group_by("event_id").head(number)
-        for rows, number in first
-    )
-    return Measured(roofs if roofs.points.height else None, kernels, timed.time_from, reasons, most, shown)
-
-
 #: Nodes of the call tree from this share of the time on.
 _TREE_SHARE: Final = 0.002
 
@@ -145,13 +104,23 @@ class FilePage:
     #: The steps of each rank of a job, as the table of that name; empty without a job.
     rank_steps: pl.DataFrame = field(default_factory=pl.DataFrame)
     ranks_left_out: int = 0  # how many ranks of a job the timeline does not have
-    measured: Measured | None = None  # what ncu measured of the kernels; None where it measured none
+    roofs: RoofPoints | None = None  # kernels that ncu measured under their roofs; None where none has work and bytes
     copies: CopyPoints | None = None  # copies by size and bandwidth; None without any
 
     def measuring(self, reports: Sequence[Report]) -> FilePage:
         """The same with what ncu measured in the reports of the program, if anything."""
-        counted = measured(reports)
-        return self if counted is None else replace(self, measured=counted, tables=[*self.tables, *counted.tables])
+        try:
+            ncu, roofs = counted_of(reports), roof_points(reports)
+        except CannotTellError:
+            return self
+        lines = hot_lines(ncu).filter(pl.col("line").is_not_null() & (pl.col("samples") > 0))
+        shown = []
+        for table, rows in ((ROOFLINE, roofline(ncu)), (STALLS, stalls(ncu)), (HOT_LINES, lines)):
+            # there is more in its rows than which kernels there are
+            telling = [rows.get_column(name) for name in table.telling if name != "dur_ns"]
+            if rows.height and not (telling and all(values.is_null().all() for values in telling)):
+                shown.append((table, rows))
+        return replace(self, roofs=roofs if roofs.points.height else None, tables=[*self.tables, *shown])
 
 
 def file_pages(*reports: Report, most: int, **where: Unpack[Where]) -> list[FilePage]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
-from statistics import median
 from typing import Any, Final, Unpack
 
 import polars as pl
@@ -37,7 +36,7 @@ from kanalyze.machinery import late
 from kanalyze.report import Report, Where
 from kanalyze.schema import Table
 from kanalyze.tools import worded
-from kanalyze.units import percent, plural, time
+from kanalyze.units import plural, time
 
 with late():  # of programs that ncu measured
     from kanalyze.analyses.page import proven_causes
@@ -115,24 +114,6 @@ def tables_of(report: Report) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
     first, reason = made(report, {"culprits": makers.pop("culprits")})
     tables, reasons = made(report, dict(sorted(makers.items(), key=lambda one: one[0] in _ALWAYS)))
     return first | tables, reason | reasons
-
-
-def repeated(runs: Sequence[Summary]) -> Summary:
-    """The page of the first of several runs, with the variation of all runs added to its headline."""
-
-    def spread(column: str) -> str:
-        values = [int(run.windows.get_column(column).sum()) for run in runs]
-        middle = median(values)
-        apart = f", {percent((max(values) - min(values)) / middle)} apart" if middle else ""
-        return f"{time(min(values))} to {time(max(values))} (median {time(middle)}{apart})"
-
-    first = runs[0]
-    if len(runs) == 1:
-        return first
-    text = f": their windows are {spread('window_ns')}, and their busy times {spread('busy_ns')}."
-    if idle := sum(not run.windows.get_column("window_ns").sum() for run in runs):
-        text = f"; in {idle:,} of them nothing that a GPU did was recorded."
-    return replace(first, answer=f"{first.answer} This is the first of {plural(len(runs), 'run')}{text}")
 
 
 # What ncu measured, of its own report.

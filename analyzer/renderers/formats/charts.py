@@ -14,7 +14,7 @@ from kanalyze.renderers.tables.plots import roofs
 
 if TYPE_CHECKING:
     from kanalyze.analyses.joining.joined import RoofPoints
-    from kanalyze.analyses.page.file_page import CopyPoints, Measured
+    from kanalyze.analyses.page.file_page import CopyPoints
 
     Place = tuple[float, float]
 
@@ -167,18 +167,3 @@ def _scatter(  # noqa: PLR0913 - what is in the picture
         "listed": [(point["number"], point["text"]) for point in points[:listed]],
         "lines": labelled,
     }
-
-
-def measured_kernels(measured: Measured) -> list[dict[str, Any]]:
-    """The measured kernels with most time: what their warps wait for, and the lines that they are at."""
-    rows = measured.kernels.to_dicts()
-    names = shorten([row["name"] or "(no name)" for row in rows], CHART_NAME)
-    kernels = []
-    for row, name in zip(rows, names, strict=True):
-        time = f"{units.time(row['time_ns'])} by {measured.time_from}" if row["time_ns"] is not None else ""
-        reasons, lines = (
-            part.filter(event_id=row["event_id"]).to_dicts() for part in (measured.reasons, measured.lines)
-        )
-        if reasons or lines:
-            kernels.append({"name": name, "time": time, "reasons": reasons, "lines": lines})
-    return kernels

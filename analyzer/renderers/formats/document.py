@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -19,7 +18,7 @@ from kanalyze import outlets, units
 from kanalyze.analyses.iterations.iterations import STEADY
 from kanalyze.analyses.shared.statistics import BUCKETS, MEANINGS
 from kanalyze.analyses.timeline._tracks import TONES, Counter, Timeline, fewer
-from kanalyze.renderers.formats.charts import CHART_NAME, copies_chart, measured_kernels, roofline_chart
+from kanalyze.renderers.formats.charts import CHART_NAME, copies_chart, roofline_chart
 from kanalyze.renderers.page import COLOURS, PARTS, Page, Shown, page_of_any, short_names, text_of
 from kanalyze.renderers.page.kernel_names import short_forms
 from kanalyze.renderers.page.overview import TITLES
@@ -131,7 +130,7 @@ def _fragment(**parts: Any) -> str:  # noqa: ANN401 - whatever a page consists o
 
 #: Sections for the template, each of which may be empty.
 _SECTIONS: Final = (
-    "first", "meanings", "cannot_tell", "iterations", "calls", "waits", "waiting", "roofline", "measured", "copies",
+    "first", "meanings", "cannot_tell", "iterations", "calls", "waits", "waiting", "roofline", "copies",
     "sections", "tables", "recorded",
 )  # fmt: skip
 
@@ -185,10 +184,7 @@ def _parts(file_page: FilePage, rows: int) -> dict[str, Any]:
             for gpu, tree in file_page.waiting_trees.items()
         },
         "waiting": _waiting(file_page.rank_steps),
-        "roofline": roofline_chart(file_page.measured.roofs)
-        if file_page.measured and file_page.measured.roofs
-        else None,
-        "measured": measured_kernels(file_page.measured) if file_page.measured else [],
+        "roofline": roofline_chart(file_page.roofs) if file_page.roofs else None,
         "copies": copies_chart(file_page.copies) if file_page.copies else None,
         # of the first page those whose rows no table below has
         "sections": [one for one in page.sections if file_page.shown.kind != "overview" or one.title in TITLES],
@@ -212,38 +208,20 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"percent": units.percent, "short": outlets.short, "time": units.time}
+    made.filters |= {"keyed": _keyed, "percent": units.percent, "short": outlets.short, "time": units.time}
     made.filters["cell"] = lambda value, column: outlets.short(text_of(column, value))
-    made.filters |= {"drawn_bar": _drawn_bar, "keys": _keys}
     # what `kanalyze explain` says of a rule, without its name
     made.filters["explained"] = lambda rule: Markup(escape(explained(explanation(rule), 110).partition("\n")[2]))  # noqa: S704 - escaped
     return made
 
 
-#: What the glyphs of bars stand for, as classes: parts of a rank's step, and the middle between less and more.
-_GLYPHS: Final = {glyph: f"part-{part}" for part, glyph in PARTS.items()} | {"|": "middle", " ": ""}
+#: The glyphs of a rank's step as boxes of their colours.
+_KEYS: Final = {ord(glyph): Markup('<span class="key part-{}"></span>').format(part) for part, glyph in PARTS.items()}
 
 
-def _drawn_bar(text: str) -> str:
-    """A bar of glyphs as boxes of their widths, beside a middle less on the left and more on the right."""
-    if not text.strip() or set(text) - _GLYPHS.keys():
-        return text
-    before, middle, _ = text.partition("|")
-    side = ("less" if before.strip() else "more") if middle else "part"
-    boxes, at = [], 0
-    for glyph, run in groupby(text):
-        width = len([*run])
-        if kind := _GLYPHS[glyph]:
-            boxes.append(f'<rect x="{at}" width="{0.1 if glyph == "|" else width}" height="1" class="{kind} {side}"/>')
-        at += width
-    view = f'viewBox="0 0 {at} 1" width="{at * 8}" preserveAspectRatio="none"'
-    return Markup(f'<svg class="boxes" {view} aria-hidden="true">{"".join(boxes)}</svg>')  # noqa: S704 - numbers
-
-
-def _keys(text: str) -> Markup:
-    """A legend of glyphs as one of colours."""
-    keys = {ord(glyph): Markup('<span class="key {}"></span>').format(_GLYPHS[glyph]) for glyph in PARTS.values()}
-    return Markup(str(escape(outlets.line(text))).translate(keys))  # noqa: S704 - escaped
+def _keyed(text: str) -> Markup:
+    """A bar of glyphs, or their legend, in colours."""
+    return Markup(str(escape(outlets.line(text))).translate(_KEYS))  # noqa: S704 - escaped
 
 
 def _timeline(timeline: Timeline, data: str, ranks_left_out: int) -> dict[str, Any]:

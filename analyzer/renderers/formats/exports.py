@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -23,11 +23,7 @@ from kanalyze.files import number, sized
 from kanalyze.schema import Table, unit_of
 
 if TYPE_CHECKING:
-    from io import IOBase
-
-    import pyarrow as pa
     from numpy.typing import NDArray
-    from pyarrow.parquet import ParquetWriter
 
     Bytes = NDArray[np.uint8]
 
@@ -337,65 +333,39 @@ class Exported(NamedTuple):
 
 
 def write_table(form: str, table: Exported, path: Path) -> None:
-    """Writes a whole table, in the format that is the ending of such files: parquet, arrow or csv."""
-    with path.open("wb") as file:
-        writer = PartWriter(table, form, file)
-        for part in [*table.frame.iter_slices(1 << 16)] if form == "arrow" and table.frame.height else [table.frame]:
-            writer.add(part)
-        writer.close()
-
-
-class PartWriter:
-    """A table's file that is written part by part: Parquet, Arrow IPC (Feather) or CSV.
+    """Writes a table, in the format that is the ending of such files: parquet, arrow (Feather) or csv.
 
     The Arrow schema of the first two has the fields' metadata. CSV has numbers and texts unformatted, nulls empty.
     """
+    if form == "csv":
+        table.frame.write_csv(path)
+        return
+    import pyarrow as pa  # noqa: PLC0415 - takes long to import
+    from pyarrow import feather, parquet  # noqa: PLC0415 - as above
 
-    def __init__(self, table: Exported, form: str, file: BinaryIO) -> None:
-        """Nothing is written yet; of `table` the frame is not used."""
-        self._table, self._form, self._file = table, form, file
-        self._writer: ParquetWriter | pa.RecordBatchFileWriter | None = None
-        self._begun = False
-
-    def add(self, part: pl.DataFrame) -> None:
-        """Writes further rows; the first ones, none perhaps, give the columns."""
-        if self._form == "csv":
-            part.write_csv(self._file, include_header=not self._begun)
-            self._begun = True
-            return
-        import pyarrow as pa  # noqa: PLC0415 - takes long to import
-        from pyarrow import ipc, parquet  # noqa: PLC0415 - as above
-
-        rows = pl.DataFrame(part).to_arrow(compat_level=pl.CompatLevel.oldest())
-        descriptions, fields = self._table._replace(frame=part).described(), []
-        for field in rows.schema:
-            unit, meaning = descriptions[field.name]
-            words: dict[bytes | str, bytes | str] = {"description": meaning}
-            fields.append(field.with_metadata(words | {"unit": unit} if unit else words))
-        about: dict[bytes | str, bytes | str] = {"table": self._table.name, "description": self._table.forms[0].doc}
-        rows = rows.cast(pa.schema(fields, metadata=about))
-        if self._writer is None and self._form == "parquet":
-            self._writer = parquet.ParquetWriter(self._file, rows.schema, compression="zstd")
-        elif self._writer is None:
-            options = ipc.IpcWriteOptions(compression="zstd")
-            self._writer = ipc.new_file(cast("IOBase", self._file), rows.schema, options=options)
-        self._writer.write_table(rows)
-
-    def close(self) -> None:
-        """Writes the end of the file."""
-        if self._writer is not None:
-            self._writer.close()
+    rows = table.frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+    descriptions, fields = table.described(), []
+    for field in rows.schema:
+        unit, meaning = descriptions[field.name]
+        words: dict[bytes | str, bytes | str] = {"description": meaning}
+        fields.append(field.with_metadata(words | {"unit": unit} if unit else words))
+    about: dict[bytes | str, bytes | str] = {"table": table.name, "description": table.forms[0].doc}
+    rows = rows.cast(pa.schema(fields, metadata=about))
+    if form == "parquet":
+        parquet.write_table(rows, path, compression="zstd")
+    else:
+        feather.write_feather(rows, path, compression="zstd")
 
 
-def entry(table: Exported, file: str, rows: int) -> dict[str, object]:
-    """What :func:`contents` says of a table with so many rows, which was written to `file`."""
+def entry(table: Exported, file: str) -> dict[str, object]:
+    """What :func:`contents` says of a table that was written to `file`."""
     types = {name: str(kind).partition("(")[0] for name, kind in table.frame.schema.items()}
     columns = [
         {"name": name, "type": types[name], "unit": unit or None, "description": meaning}
         for name, (unit, meaning) in table.described().items()
     ]
     about = {"description": table.forms[0].doc, "origin": table.origin or None}
-    return {"file": file, "rows": rows, **about, "columns": columns}
+    return {"file": file, "rows": table.frame.height, **about, "columns": columns}
 
 
 def contents(reports: Sequence[str], tables: Mapping[str, object], missing: Mapping[str, str]) -> bytes:

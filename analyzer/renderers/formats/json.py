@@ -62,8 +62,7 @@ def render(shown: Sequence[Shown]) -> str:
 
 def content(shown: Shown) -> Object:
     """The JSON object of one report."""
-    report = _CONTENTS[shown.kind](shown)
-    return report if shown.kind == "noise" else {"schema_version": SCHEMA_VERSION, **report}
+    return {"schema_version": SCHEMA_VERSION, **_CONTENTS[shown.kind](shown)}
 
 
 def _rows(tables: dict[str, pl.DataFrame]) -> Object:
@@ -268,7 +267,6 @@ _CONTENTS: Final[dict[str, Callable[[Any], Object]]] = {
     ),
     "job": _job,
     "joint": _summary,
-    "noise": asdict,
     "overview": _overview,
     "time": _summary,
     "whatif": _whatif,

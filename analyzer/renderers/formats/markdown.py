@@ -47,10 +47,9 @@ def _page(page: Page) -> str:
         "",
         f"**{markdown(page.answer)}**",
         *(line for ledger in page.ledgers for line in _ledger(ledger)),
-        *(points if page.overview else []),
+        *points,
         *sections,
         *blocks,
-        *([] if page.overview else points),
         *(line for chapter in page.chapters for line in _chapter(chapter, names)),
         *(line for reason in page.cannot_tell for line in ("", paragraph(reason))),
     ]
@@ -92,24 +91,18 @@ def _section(section: Section, names: dict[str, str]) -> list[str]:
 
 def _points(page: Page, names: dict[str, str]) -> list[str]:
     """Findings as a list: all that one action is for, and where to read on."""
-    lines = ["", f"#### {'What to do first' if page.overview else 'Findings'}: {markdown(page.points_remark)}", ""]
+    lines = ["", f"#### What to do first: {markdown(page.points_remark)}", ""]
     for one in page.points:
         first, *others = (f"**{part.worth}** {part.said(names, markdown)}" for part in one.together())
         first = first.replace("** ", f"** (→ {one.saved}) ", 1) if one.saved else first
-        action, (table, _, rest) = markdown(one.action), one.more.partition(", ")
-        advice = (
-            f": {action} ({code(f'kanalyze {one.more}')})" if page.overview else f" {action} ({code(table)}, {rest})"
-        )
-        lines.append(f"- {'; '.join([first, *others])}{advice}")
+        advice = f"{markdown(one.action)} ({code(f'kanalyze explain {one.finding.rule}')})"
+        lines.append(f"- {'; '.join([first, *others])} → {advice}")  # a colon would make :100: an emoji
     return lines
 
 
 def _chapter(chapter: Chapter, names: dict[str, str]) -> list[str]:
     facts = [_row(map(markdown, fact)) for fact in chapter.facts]
-    advice = [
-        f"- {f'**{markdown(one.worth)}** ' if one.worth else ''}{markdown(f'{one.sentence} {one.remedy}')}"
-        for one in chapter.advice
-    ]
+    advice = [f"- {f'**{markdown(one.title)}** ' if one.title else ''}{markdown(one.text)}" for one in chapter.advice]
     return [
         "",
         f"#### {names[chapter.name]} ({markdown(chapter.launch)})",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from itertools import zip_longest
 from math import ceil
@@ -15,14 +14,11 @@ from kanalyze.renderers.page import CODES, LEAST_NAME, Look, Section, page_of_an
 _GLYPHS: Final = "█▓▒░╬≡∷"
 _LEVELS: Final = " ▁▂▃▄▅▆▇█"
 _INDENT: Final = "  "
-_STAKE: Final = 11
 
 #: Most lines of the first page, and the rows per table that are tried for it: 0 for fewer findings, then fewer tables.
 _LINES: Final = 45
 _ROWS: Final = (5, 4, 3, 2, 1, 0, -1, -2)
 
-#: A word of a command line, quoted as :func:`kanalyze.outlets.command` does.
-_SHELL_WORD: Final = re.compile(r"""(?:\$'(?:\\.|[^'\\])*'|'[^']*'|"[^"]*"|[^\s'"]|['"])+""")
 _MORE: Final = "More: "
 
 #: Shortest prefix of a name that is still informative, in characters.
@@ -46,7 +42,7 @@ def render(shown: Sequence[pages.Shown], look: Look, top: int | None) -> str:
     for one in shown:
         page = page_of_any(one, top)
         text = _page(page, look)
-        for rows in _ROWS if page.overview and not top else ():
+        for rows in _ROWS if one.kind == "overview" and not top else ():
             if text.count("\n") <= _LINES:
                 break
             text = _page(page_of_any(one, rows), look)
@@ -62,41 +58,25 @@ def _page(page: pages.Page, look: Look) -> str:
     for part in parts:
         joined = f"{heading[-1]}   {part}"
         heading[-1:] = [joined] if len(joined) <= look.width else [heading[-1], part]
-    first, *rest = [*heading, page.health] if page.health else heading
+    first, *rest = heading
     points = _points(page, look, names) if page.ledgers else []
-    sections = [line for section in page.sections for line in _section(section, look, names)]
-    body = [*points, *sections] if page.overview else [*sections, *points]
     lines = [
         first.replace(name, look.paint(name, _BOLD), 1),
         *(line for text in rest for line in wrapped(text, look.width)),
         "",
         *wrapped(page.answer, look.width),
         *(line for ledger in page.ledgers for line in _ledger(ledger, look)),
-        *body,
-        *_blocks(page, look),
+        *points,
+        *(line for section in page.sections for line in _section(section, look, names)),
+        *([""] if page.blocks else []),
+        *_blocks(page.blocks, look),
         *(line for chapter in page.chapters for line in _chapter(chapter, look, names[chapter.name])),
         *(line for reason in page.cannot_tell for line in ("", *wrapped(reason, look.width))),
         "",
-        *(look.paint(line, _DIM) for line in _commands(page.more, look.width)),
+        # commands are never broken, so that they can be pasted
+        *(look.paint(line, _DIM) for line in f"{_MORE}{page.more}".replace("\n", f"\n{' ' * len(_MORE)}").split("\n")),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _commands(more: str, width: int) -> list[str]:
-    """Lines with a command each; a long one goes on behind a backslash, so that it can be pasted."""
-    lines: list[str] = []
-    rest = " " * len(_MORE)
-    for text in more.split("\n"):
-        begin = line = rest if lines else _MORE
-        for word in _SHELL_WORD.findall(text):
-            space = " " * (line is not begin)
-            if space and len(line + word) + len(" \\ ") > width:
-                lines.append(f"{line} \\")
-                begin = line = f"{rest}  "
-                space = ""
-            line += space + word
-        lines.append(line)
-    return lines
 
 
 def _title(title: str, right: str, look: Look, rows: Sequence[str] | None = None) -> str:
@@ -157,33 +137,20 @@ def _section(section: Section, look: Look, names: dict[str, str]) -> list[str]:
 
 
 def _points(page: pages.Page, look: Look, names: dict[str, str]) -> list[str]:
-    """Findings: the time, what is wrong, what to do, and where to read on."""
-    lines = ["", _title("WHAT TO DO FIRST" if page.overview else "FINDINGS", page.points_remark, look, [])]
+    """One action for each finding, below all that it is for: their times, and what is wrong."""
+    lines = ["", _title("WHAT TO DO FIRST", page.points_remark, look, [])]
     if not page.points:
-        return [*lines, *wrapped(page.nothing, look.width, _INDENT)]
-    if page.overview:
-        return [*lines, *_to_do(page.points, look, names)]
-    space = look.width - _STAKE - len(_INDENT)
-    for point in page.points:
-        remedy = wrapped(f"{point.action} → {point.more}", space)
-        body = [*wrapped(point.said(names), space), *(look.paint(text, _DIM) for text in remedy)]
-        saved = f"→ {point.saved}" if point.saved else ""
-        lines += _beside([look.paint(point.worth.rjust(_STAKE), _BOLD), saved.rjust(_STAKE)], body, _STAKE)
-    return lines
-
-
-def _to_do(points: Sequence[pages.Point], look: Look, names: dict[str, str]) -> list[str]:
-    """One action for each point, below all findings that it is for."""
-    lines: list[str] = []
-    longest = max(len(text) for one in points for text in (*(part.worth for part in one.together()), one.saved))
+        return [*lines, f"{_INDENT}Nothing that gains a hundredth of it."]
+    longest = max(len(text) for one in page.points for text in (*(part.worth for part in one.together()), one.saved))
     wide = longest + len(_INDENT)
     space = look.width - wide - len(_INDENT)
-    for one in points:
+    for one in page.points:
         for part in one.together():
             worth = f"{_INDENT}{look.paint(part.worth.rjust(longest), _BOLD)}"
             lines += _beside([worth], wrapped(part.said(names), space), wide)
-        room = min(space, max(_WIDE - wide - len(_INDENT), len(one.action) + 4 + len(one.more))) - len(one.action)
-        texts = [one.action, one.more] if len(one.more) + 2 > room else [f"{one.action}{one.more.rjust(room)}"]
+        more = f"explain {one.finding.rule}"
+        room = min(space, max(_WIDE - wide - len(_INDENT), len(one.action) + 4 + len(more))) - len(one.action)
+        texts = [one.action, more] if len(more) + 2 > room else [f"{one.action}{more.rjust(room)}"]
         body = [line for text in texts for line in (wrapped(text, space) if len(text) > space else [text])]
         saved = f"→ {one.saved}" if one.saved else ""
         lines += _beside([saved.rjust(wide)], [look.paint(line, _DIM) for line in body], wide)
@@ -195,32 +162,25 @@ def _beside(left: Sequence[str], body: Sequence[str], wide: int) -> list[str]:
     return [f"{at}{_INDENT}{line}" for at, line in zip_longest(left, body or [""], fillvalue=" " * wide)]
 
 
-def _blocks(page: pages.Page, look: Look) -> list[str]:
+def _blocks(blocks: Sequence[pages.Block], look: Look, indent: str = "") -> list[str]:
     """Titles with their texts beside them."""
-    wide = max((len(one.title) for one in page.blocks), default=0)
-    lines = [""] if page.blocks else []
-    for one in page.blocks:
-        title = look.paint(one.title, _BOLD) + " " * (wide - len(one.title))
-        lines += _beside([title], wrapped(one.text, look.width - wide - len(_INDENT)), wide)
+    wide = max((len(one.title) for one in blocks), default=0)
+    lines = []
+    for one in blocks:
+        title = indent + look.paint(one.title, _BOLD) + " " * (wide - len(one.title))
+        text = wrapped(one.text, look.width - len(indent) - wide - len(_INDENT))
+        lines += _beside([title], text, len(indent) + wide)
     return lines
 
 
 def _chapter(chapter: pages.Chapter, look: Look, name: str) -> list[str]:
-    """Renders the chapter of one kernel: labels on the left, each advice with its estimated gain."""
-    wide = max((len(label) for label, _ in chapter.facts), default=0)
+    """The chapter of one kernel: facts, and advice with its estimated gain."""
     beside = len(name) + 2 + len(chapter.launch) <= look.width
     lines = ["", _title(name, chapter.launch if beside else "", look)]
     lines += wrapped("" if beside else chapter.launch, look.width, _INDENT)
     lines += wrapped(chapter.conclusion, look.width, _INDENT)
-    lines += [""] * bool(chapter.facts and chapter.conclusion)
-    for label, text in chapter.facts:
-        body = wrapped(text, look.width - wide - 2 * len(_INDENT))
-        lines += _beside([f"{_INDENT}{look.paint(label.ljust(wide), _DIM)}"], body, wide + len(_INDENT))
+    lines += [""] * bool(chapter.facts and chapter.conclusion) + _blocks(chapter.facts, look, _INDENT)
     if chapter.advice:
         lines += ["", _INDENT + _title("ADVICE", chapter.legend, look._replace(width=look.width - len(_INDENT)))]
-    space = look.width - _STAKE - len(_INDENT)
-    for advice in chapter.advice:
-        remedy = (look.paint(line, _DIM) for line in wrapped(advice.remedy, space))
-        worth = look.paint(advice.worth.rjust(_STAKE), _BOLD)
-        lines += _beside([worth], [*wrapped(advice.sentence, space), *remedy], _STAKE)
-    return [*lines, *(look.paint(line, _DIM) for line in wrapped(chapter.more, look.width, " " * (_STAKE + 2)))]
+    more = (look.paint(line, _DIM) for line in wrapped(chapter.more, look.width, _INDENT))
+    return [*lines, *_blocks(chapter.advice, look, _INDENT), *more]

@@ -271,23 +271,22 @@ def _broken(row: list[str], room: int) -> list[list[str]]:
 # Chapters of a page: one kernel each, as texts without layout.
 
 
-class Advice(NamedTuple):
-    """One advice: estimated gain, observation and its source, action."""
+class Block(NamedTuple):
+    """A title and a text beside it."""
 
-    worth: str
-    sentence: str
-    remedy: str
+    title: str
+    text: str
 
 
 class Chapter(NamedTuple):
-    """The chapter of one kernel: name, launch line, conclusion, labelled facts, advice."""
+    """The chapter of one kernel: name, launch line, conclusion, labelled facts, advice by estimated gain."""
 
     name: str
     launch: str
     conclusion: str
-    facts: list[tuple[str, str]]
-    advice: list[Advice]
-    more: str = ""
+    facts: list[Block]
+    advice: list[Block]
+    more: str
     legend: str = "at most this part of the duration; in brackets: of one unit of the GPU"
 
 
@@ -358,7 +357,7 @@ class Ledger(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A finding on the page: the time that it takes, what is wrong, what to do, and where to read on.
+    """A finding on the page: the time that it takes, what is wrong, and what to do.
 
     `headline` has places for kernel names. `saved` is what a replay says that it saves; empty where none was made.
     `beside` is one about other time with the same action.
@@ -368,7 +367,6 @@ class Point(NamedTuple):
     finding: Finding
     headline: str
     action: str
-    more: str
     saved: str = ""
     beside: Point | None = None
 
@@ -385,37 +383,24 @@ class Point(NamedTuple):
         return self.finding.text.format(*(names[name] for name in self.finding.names))
 
 
-class Block(NamedTuple):
-    """A title and a text beside it."""
-
-    title: str
-    text: str
-
-
 class Page(NamedTuple):
-    """A page: heading, answer, ledgers, tables, findings, closing line, chapters per kernel.
-
-    An overview has its findings before the tables, others behind them. `nothing` is told where there is no finding.
-    """
+    """A page: heading, answer, tables, closing line, ledgers, findings, chapters per kernel."""
 
     heading: list[str]
     answer: str
     sections: Sequence[Section]
     more: str
-    health: str = ""
     ledgers: Sequence[Ledger] = ()
     points: Sequence[Point] = ()
     points_remark: str = ""
     cannot_tell: Sequence[str] = ()
     chapters: Sequence[Chapter] = ()
     blocks: Sequence[Block] = ()
-    overview: bool = False
-    nothing: str = "Nothing worth a sentence."
 
     @property
     def beside(self) -> str:
-        """The heading behind the name, with the health of the report."""
-        return " · ".join([*self.heading[1:], *([self.health] if self.health else [])])
+        """The heading behind the name."""
+        return " · ".join(self.heading[1:])
 
 
 def short_names(page: Page, width: int) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -23,23 +23,14 @@ _MOST: Final = 4
 _MANY_WAVES: Final = 100
 _MANY: Final = 1000
 
-#: Estimates of ncu rules below this share are shown only in the table, and kernels that gain less get no chapter.
+#: Estimates of ncu rules, and gains, below this share are shown only in the table.
 _WORTH: Final = 0.01
 
 #: Share of the duration from which tensor pipe activity above its useful work is mentioned.
 _BUSIER: Final = 0.05
 
-#: Facts of a kernel that are its columns, each part as far as its columns are known (:func:`_told`).
-_LIGHT: Final = ("compute {compute_share}", "memory {memory_share}")
-
 #: Columns of quantities, with a dash for what is not known.
 _or_dash: Final = partial(numbers, missing="-")
-
-#: Explanations of uncertain matches.
-_MEANINGS: Final = {
-    "shape": "same name and launch shape; which of the launches was measured is not known",
-    "name": "the name alone fits: another launch shape, or a name that ncu cut short",
-}
 
 
 def counters_page(summary: Summary, top: int) -> Page:
@@ -49,6 +40,7 @@ def counters_page(summary: Summary, top: int) -> Page:
         kernels, left_on="first", right_on="event_id", how="left", maintain_order="left"
     )
     devices = summary.tables["devices"].select("name", "compute_capability", "sm_count")
+    gpus = [gpu(*one) for one in devices.iter_rows()]
     checks = health.group_by("check", "doubt", maintain_order=True).agg(pl.col("count").sum())
     several = kernels.height > 1  # of a single one, the conclusion is the page's answer
     limit = pl.col("verdict").str.strip_suffix("-bound").replace("too few blocks", "grid")
@@ -60,8 +52,7 @@ def counters_page(summary: Summary, top: int) -> Page:
     )
     remark = "of the peaks; time of the longest"
     return Page(
-        heading=[summary.meta.path.name, summary.meta.recorded_by, *(gpu(*one) for one in devices.iter_rows())],
-        health=page.health_line(checks),
+        heading=[summary.meta.path.name, summary.meta.recorded_by, *gpus, page.health_line(checks)],
         answer=summary.answer,
         sections=[section("KERNELS", rows.with_columns(limit), columns, top, remark, named=True)] if several else [],
         more="counters, or stalls, roofline, advice, metrics: "
@@ -75,7 +66,7 @@ def _chapter(row: Row, tables: Mapping[str, pl.DataFrame], *, several: bool) -> 
     waits = ~pl.col("reason").is_in(["selected", "not_selected"]) & pl.col("share").is_not_null()
     most = stalls.filter(waits).head(_MOST).select("reason", "share")
     facts = {
-        "speed of light": _told(row, *_LIGHT),
+        "speed of light": _told(row, "compute {compute_share}", "memory {memory_share}"),
         "memory": _told(
             row,
             "DRAM {dram_share}[ ({dram_bytes_per_s})]",
@@ -93,7 +84,7 @@ def _chapter(row: Row, tables: Mapping[str, pl.DataFrame], *, several: bool) -> 
         row["name"] or "(no name)",
         f"{_joined(_told(row, '{dur_ns}'), launch_shape(row, 'grid {} × block {}'))}{times}",
         row["conclusion"] if several else "",
-        [(label, text) for label, text in facts.items() if text],
+        [page.Block(label, text) for label, text in facts.items() if text],
         *_advice(advice),
     )
 
@@ -178,7 +169,7 @@ def _accesses(row: Row) -> str:
     return _joined(*parts, conflicts, f"{units.plural(local, 'access')} to local memory" if local else "")
 
 
-def _advice(rows: pl.DataFrame) -> tuple[list[page.Advice], str]:
+def _advice(rows: pl.DataFrame) -> tuple[list[page.Block], str]:
     """Our advice, then the most specific ncu rules; and the number of those left out."""
     ours = pl.col("source") == "kanalyze"
     others = rows.filter(~ours)
@@ -186,23 +177,19 @@ def _advice(rows: pl.DataFrame) -> tuple[list[page.Advice], str]:
     theirs = others.filter((pl.col("kind") != "information") & worth)
     order = ["scope", "possible_share", "speedup_share"]
     rules = theirs.sort(order, descending=[False, True, True], nulls_last=True, maintain_order=True).head(_MOST)
-    shown = [
-        _advised(row, "possible_share", row["sentence"], row["remedy"] or "") for row in rows.filter(ours).to_dicts()
-    ]
-    shown += [
-        _advised(row, "possible_share", f"{_key(row['sentence'])} (ncu: {row['rule']})") for row in rules.to_dicts()
-    ]
+    shown = [_advised(row, row["sentence"], row["remedy"] or "") for row in rows.filter(ours).to_dicts()]
+    shown += [_advised(row, f"{_key(row['sentence'])} (ncu: {row['rule']})") for row in rules.to_dicts()]
     hidden = others.height - rules.height
     return shown, f"{units.plural(hidden, 'further result')} of ncu's rules, in the table advice" if hidden > 0 else ""
 
 
-def _advised(row: Row, gain: str, sentence: str, remedy: str = "") -> page.Advice:
+def _advised(row: Row, sentence: str, remedy: str = "") -> page.Block:
     """One advice with its gain, of the whole or, in brackets, of one unit; a roof below the estimate is told."""
     estimate, possible, capped = row["speedup_share"], row["possible_share"], ""
     if estimate is not None and possible is not None and row["possible_from"] == "roof":
         capped = f" The estimate is {units.percent(estimate)} of the kernel, its roof leaves {units.percent(possible)}."
-    gained = _told(row, f"{{{gain}}}") or _told(row, "({speedup_share})")
-    return page.Advice(gained, f"{sentence}{capped}", remedy)
+    gained = _told(row, "{possible_share}") or _told(row, "({speedup_share})")
+    return page.Block(gained, f"{sentence}{capped} {remedy}".rstrip())
 
 
 def _key(text: str) -> str:
@@ -216,12 +203,12 @@ def joint_page(summary: Summary, top: int) -> Page:
     timed, joined = page_of(summary, top), summary.joined
     assert joined is not None, "the page of several"  # noqa: S101 - for type checkers
     kernels = joined_kernels(summary, joined, top)
+    advice = [one for one in ([] if summary.gains is None else [_gains(summary.gains, top)]) if one.grid.rows]
     # reports in a capture's folder are that folder
     paths = dict.fromkeys(one.path for one in (summary.meta, *summary.others) if one.path.parent != summary.meta.path)
     return timed._replace(
         heading=[*timed.heading, *joined_with(summary)],
-        sections=[kernels if one.title == "KERNELS" else one for one in timed.sections],
-        chapters=_chapters_of_gains(summary, joined, top),
+        sections=[*(kernels if one.title == "KERNELS" else one for one in timed.sections), *advice],
         more=f"joined, or gains: {show('joined', *paths, scope=summary.scope)}\n{timed.more}",
     )
 
@@ -293,44 +280,13 @@ def _left_over(summary: Summary, rows: pl.DataFrame) -> str:
     return f"left over: {'; '.join(texts)}" if texts else ""
 
 
-def _chapters_of_gains(summary: Summary, joined: pl.DataFrame, top: int) -> list[page.Chapter]:
-    """Chapters of the kernels with the largest potential gain, descending."""
-    if summary.gains is None or summary.gains.is_empty():
-        return []
-    kernels = {row["event_id"]: row for row in joined.to_dicts() if row["event_id"] is not None}
-    worth = summary.gains.filter(pl.col("gain_share").max().over("event_id") >= _WORTH)
-    parts = worth.partition_by("event_id", maintain_order=True, as_dict=True)
-    return [_joint_chapter(kernels[number], rows.to_dicts()) for (number,), rows in [*parts.items()][:top]]
-
-
-def _joint_chapter(row: Row, advice: Sequence[Row]) -> page.Chapter:
-    parts = ("{ncu_dur_ns} alone under ncu", *_LIGHT, "{roof_share} of the {bound} roof", "waits for {top_stall}")
-    telling = [one for one in advice if one["gain_share"] is not None or one["source"] == "kanalyze"]
-    shown = (telling or [*advice])[:3]
-    took = _told(row, "{exclusive_ns}, {window_share} of the window") if row["count"] else "no time known"
-    facts = {
-        "launched by": _joined(row["module"] or "", row["path"] or row["operator"] or ""),
-        "counters": _told(row, *parts),
-        "match": _match(row),
-    }
-    more = len(advice) - len(shown)
-    texts = [f"{_key(one['sentence'])} ({one['source']}: {one['rule']})" for one in shown]
-    return page.Chapter(
-        row["name"] or "(no name)",
-        _joined(took, launch_shape(row, "grid {} × block {}")),
-        "",
-        [(label, text) for label, text in facts.items() if text],
-        [_advised(one, "gain_share", text, one["remedy"] or "") for one, text in zip(shown, texts, strict=True)],
-        f"{units.plural(more, 'further result')}, in the table gains" if more > 0 else "",
-        "at most this part of the window; in brackets: of one unit of the GPU",
+def _gains(gains: pl.DataFrame, top: int) -> Section:
+    """Section of what advice about kernels saves of the window, as far as that is worth it."""
+    columns = (
+        *_or_dash(gain="gain_ns", window="gain_share"),
+        Column("rule", "rule", left=True),
+        Column("by", "source", left=True, spare=True),
+        words("kernel", "name"),
     )
-
-
-def _match(row: Row) -> str:
-    """Describes how certain the match of counters to this kernel is."""
-    number = None if row["launch_number"] is None else f"its function's launch {units.count(row['launch_number'])}"
-    if number and row["launch_ns"] is None:
-        return f"{row['ncu_match']}: {number} was measured, which is none of these"
-    if row["ncu_match"] in _MEANINGS:
-        return f"{row['ncu_match']}: {_MEANINGS[row['ncu_match']]}"
-    return f"exact: {number}, {units.time(row['launch_ns'])} in the run" if number and row["count"] != 1 else ""
+    worth = gains.filter(pl.col("gain_share") >= _WORTH)
+    return section("ADVICE", worth, columns, top, "saved at most, by what ncu measured", named=True)

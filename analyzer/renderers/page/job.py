@@ -30,6 +30,7 @@ def job_page(job: Job, top: int) -> Page:
     hosts, tools, gpus = (job.ranks.get_column(name).drop_nulls().unique().sort() for name in ("host", "tool", "gpu"))
     number = units.plural(read, "rank") if read == size else f"{read:,} of {units.plural(size, 'rank')}"
     named = ", ".join(map(str, missing[:_FEW])) + (", …" if len(missing) > _FEW else "")
+    lacking = [f"missing: {'rank' if len(missing) == 1 else 'ranks'} {named}"] if missing else []
     hosts_told = [units.plural(len(hosts), "host")] if len(hosts) else []
     corrected = job.ranks.get_column("corrected").unique()
     times = [f"times {'without the profiler' if corrected.all() else 'as recorded'}"] if len(corrected) == 1 else []
@@ -37,8 +38,7 @@ def job_page(job: Job, top: int) -> Page:
     blocks = [Block(units.time(one.at_stake_ns), f"{one.text} {one.action}") for one in findings[:top]]
     more = [["show", name, *job.paths] for name in ("collectives", "rank_steps")]
     return Page(
-        heading=["kanalyze ranks", number, *hosts_told, *tools, *gpus, *times],
-        health=f"missing: {'rank' if len(missing) == 1 else 'ranks'} {named}" if missing else "",
+        heading=["kanalyze ranks", number, *hosts_told, *tools, *gpus, *times, *lacking],
         answer=answer(job),
         sections=[one for one in _sections(job, top) if one.grid.rows],
         cannot_tell=[f"{check}: {count:,}; {effect}" for check, count, effect in job.doubts],
@@ -180,48 +180,33 @@ def _ranks(table: pl.DataFrame, most: int) -> Section:
     return section("RANKS, A STEP OF EACH", shown, columns, remark=remark, foot=legend.format(**PARTS))
 
 
-def _bar(parts: dict[str, int], whole: int) -> str:
+def _bar(parts: dict[str, int], whole: int, cells: int = _BAR) -> str:
     """A bar of the parts; each ends where their sum so far does."""
     text, total = "", 0
     for name, ns in parts.items():
         total += ns
-        text += PARTS[name] * (round(total / max(whole, 1) * _BAR) - len(text))
+        text += PARTS[name] * (round(total / max(whole, 1) * cells) - len(text))
     return text
 
 
-def timeline(rows: pl.DataFrame, width: int) -> str:
-    """The rows of one collective of the table `collectives`, each with a bar on a common scale.
-
-    Args:
-        rows: One row per rank.
-        width: Columns of the terminal.
-
-    Returns:
-        Lines of text: the collective, the scale, a line per rank by arrival, and who came last.
-    """
-    order = rows.sort("start_ns", "rank").with_columns(pl.col("wait_ns").fill_null(0)).to_dicts()
-    low = order[0]["start_ns"]
-    whole = max(*(row["start_ns"] + row["dur_ns"] - low for row in order), 1)
-    labels = [
-        (f"rank {row['rank']}", f"+{units.time(row['start_ns'] - low)}", units.time(row["wait_ns"])) for row in order
-    ]
-    widths = [max(map(len, texts)) for texts in zip(*labels, strict=True)]
-    room = max(20, width - sum(widths) - 8)
+def collective(rows: pl.DataFrame, width: int) -> str:
+    """The ranks of one collective of the table `collectives` by arrival, with bars on a common scale, as text."""
+    came, waited = pl.col("start_ns") - pl.col("start_ns").min(), pl.col("wait_ns").fill_null(0)
+    shown = rows.with_columns(rest=came, waiting=waited, transfer=pl.col("dur_ns") - waited).sort("rest", "rank")
+    whole = int(shown.select((pl.col("rest") + pl.col("dur_ns")).max()).item())
+    parts = ("rest", "waiting", "transfer")
+    columns = (
+        Column("rank", "rank"),
+        Column("came", "rest", lambda ns: f"+{units.time(ns)}"),
+        Column("waited", "waiting", units.time),
+        Column("", lambda row: _bar({name: row[name] for name in parts}, whole, 2 * _BAR), left=True),
+    )
+    head, lines = section("", shown, columns).grid.lines(width)
     first = rows.row(0, named=True)
     size = f" of {units.size(first['bytes'])}" if isinstance(first["bytes"], int) else ""
     group = f" in {first['group']}" if first["group"] else ""
-    lines = [
-        f"collective {first['id']}: {first['kind']}{size}{group}, {first['class']}",
-        f"{'':{sum(widths) + 8}}{'0':<{room - len(units.time(whole))}}{units.time(whole)}",
-    ]
-    for (rank, late, wait), row in zip(labels, order, strict=True):
-        begin = row["start_ns"] - low
-        cells = [round(one / whole * room) for one in (begin, begin + row["wait_ns"], begin + row["dur_ns"])]
-        moved = max(cells[2] - cells[1], int(row["dur_ns"] > row["wait_ns"]))  # seen, however short
-        begin, until = min(cells[0], room - moved), min(cells[1], room - moved)
-        bar = " " * begin + PARTS["waiting"] * (until - begin) + PARTS["transfer"] * moved
-        lines.append(f"  {rank:<{widths[0]}}  {late:>{widths[1]}}  {wait:>{widths[2]}}  {bar}".rstrip())
     late, last = first["lateness_ns"], first["last_rank"]
     came_last = f"; rank {last} came last, by {units.time(late)}" if isinstance(late, int) else ""
-    lines.append(f"  came, waited; {PARTS['waiting']} waiting {PARTS['transfer']} transfer{came_last}")
-    return "\n".join(map(outlets.line, lines)) + "\n"
+    title = f"collective {first['id']}: {first['kind']}{size}{group}, {first['class']}"
+    legend = "{rest} not there {waiting} waiting {transfer} transfer".format(**PARTS)
+    return "\n".join(map(outlets.line, [title, head, *lines, f"{legend}, in {units.time(whole)}{came_last}"])) + "\n"

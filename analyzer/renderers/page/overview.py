@@ -72,9 +72,9 @@ def overview_page(summary: Summary, top: int) -> Page:
     elif inside.height and top >= 0:
         times = _each(per, time="exclusive_ns", share="share", count="count")
         tables.append(captured_section(inside, times, rows + 1))
-    to_do = _to_do(summary.findings)[: 3 if top > 0 else 2]
-    findings = [(one, None) for one in summary.findings[:top]] if top > page.ROWS else to_do
-    points = [_point(one, per, beside) for one, beside in findings]
+    actions = to_do(summary.findings)[: 3 if top > 0 else 2]
+    findings = [(one, None) for one in summary.findings[:top]] if top > page.ROWS else actions
+    points = [point(one, per, beside) for one, beside in findings]
     busy = ", ".join(
         f"GPU {row['device']} {units.percent(row['busy_ns'] / max(row['window_ns'], 1))}" for row in others
     )
@@ -82,14 +82,12 @@ def overview_page(summary: Summary, top: int) -> Page:
     return Page(
         heading=_heading(summary),
         answer=summary.answer,
-        ledgers=[_ledger(summary, per, row, min(page.ROWS, max(top, 0) + 4)) for row in own],
+        ledgers=[ledger_of(summary, per, row, min(page.ROWS, max(top, 0) + 4)) for row in own],
         sections=[table for table in tables if table is not None],
         more="\n".join([*more, *(command("kanalyze", "explain", one.rule) for one in summary.findings[:1])]),
         points=points,
-        points_remark=_points_remark(per, points),
+        points_remark=points_remark(per, points),
         blocks=[*([page.Block("OTHER GPUS", f"busy {busy}; --device N shows one")] if busy else []), *blocks],
-        overview=True,
-        nothing="Nothing that gains a hundredth of it.",
     )
 
 
@@ -123,10 +121,11 @@ def _heading(summary: Summary) -> list[str]:
     return [summary.meta.path.name, summary.meta.recorded_by, *parts, *([summary.named] if summary.named else [])]
 
 
-def _ledger(summary: Summary, per: PerIteration, window: dict[str, Any], most: int) -> page.Ledger:
-    """The ledger of a device, of at most so many buckets; the others become one."""
+def ledger_of(summary: Summary, per: PerIteration, window: dict[str, Any], most: int | None = None) -> page.Ledger:
+    """The ledger of a device; or at most so many buckets, the others as one, of a whole recording without loading."""
     rows = summary.tables["ledger"].filter(pl.col("device") == window["device"])
-    if summary.window is None:
+    apart = most is not None and summary.window is None
+    if apart:
         rows = rows.filter(pl.col("bucket") != "loading")
     iterations, table, spread = per.iterations or 1, summary.tables.get("spread"), {}
     if iterations > 1 and table is not None:
@@ -138,12 +137,13 @@ def _ledger(summary: Summary, per: PerIteration, window: dict[str, Any], most: i
         span += "; least to most" if spread else ""
     else:
         span = " to ".join(units.instant(window[side], summary.zero_ns) for side in ("start_ns", "end_ns"))
-        span += ", loading apart" if summary.window is None and _once(summary) else ""
+        span += ", loading apart" if apart and _once(summary) else ""
 
     def detail(bucket: str, parts: list[Part]) -> str:
         """Largest parts of a bucket: kernel families, ranges, or what held the device up."""
         if bucket == "kernel":
-            return _families(summary.tables.get("hot_kernels"))
+            of_device = summary.device == window["device"] or summary.windows.height == 1  # not of all together
+            return families(summary.tables["hot_kernels"]) if of_device and "hot_kernels" in summary.tables else ""
         named = _by_range(summary, bucket, window["device"]) or _by_culprit(summary, bucket, window["device"], parts)
         least_ns = page.WORTH_NAMING * sum(ns for _, ns in parts)
         worth = [(name, ns) for name, ns in named if ns >= least_ns][:3]
@@ -152,7 +152,8 @@ def _ledger(summary: Summary, per: PerIteration, window: dict[str, Any], most: i
     whole = page.ledger(rows, f"GPU {window['device']}, {span}", detail, summary.interface, iterations)
     title = f"WHERE A {per.each.upper()} GOES" if per.each == "step" else "WHERE THE TIME WENT"
     shares = [one._replace(spread=spread.get(one.bucket, "")) for one in whole.shares]
-    return whole._replace(shares=_with_rest(shares, whole.window_ns, most), title=title)
+    shares = shares if most is None else _with_rest(shares, whole.window_ns, most)
+    return whole._replace(shares=shares, title=title)
 
 
 def _with_rest(shares: list[page.Share], length: int, most: int) -> list[page.Share]:
@@ -170,10 +171,8 @@ def _with_rest(shares: list[page.Share], length: int, most: int) -> list[page.Sh
     return [*named, page.Share("rest", ns, each_ns, last, units.percent(ns / max(length, 1)), names, names)]
 
 
-def _families(table: pl.DataFrame | None) -> str:
+def families(table: pl.DataFrame) -> str:
     """The kernel families with most time, and whole graphs, as shares of kernel time without communication."""
-    if table is None or table.is_empty():
-        return ""
     named = pl.col("family").fill_null("CUDA graphs")  # of which the whole alone was recorded
     sums = table.group_by(named).agg(pl.col("exclusive_ns").sum()).filter(pl.col("family") != "communication")
     whole = int(sums.get_column("exclusive_ns").sum())
@@ -332,7 +331,7 @@ def _operators(summary: Summary, per: PerIteration, top: int) -> Section | None:
     return _largest("OPERATORS", table, columns, "worth", top, remark)
 
 
-def _to_do(findings: Sequence[Finding]) -> list[tuple[Finding, Finding | None]]:
+def to_do(findings: Sequence[Finding]) -> list[tuple[Finding, Finding | None]]:
     """The first finding of each action, what gains most before others, and one on other time with the same action."""
     by_action: dict[str, list[Finding]] = {}
     for one in findings:
@@ -345,7 +344,8 @@ def _to_do(findings: Sequence[Finding]) -> list[tuple[Finding, Finding | None]]:
     return pairs
 
 
-def _point(finding: Finding, per: PerIteration, beside: Finding | None = None) -> page.Point:
+def point(finding: Finding, per: PerIteration, beside: Finding | None = None) -> page.Point:
+    """A finding as a page has it, with one `beside` it, of the same action."""
     brief = finding.brief
     where = brief.line if brief.headline.endswith(f" in {brief.where}") else brief.place
     replayed_ns = beside.replayed_ns if beside is not None and finding.replayed_ns is None else finding.replayed_ns
@@ -354,13 +354,12 @@ def _point(finding: Finding, per: PerIteration, beside: Finding | None = None) -
         brief,
         f"{brief.headline}{f', in {where}' if where else ''}",
         brief.action,
-        f"explain {finding.rule}",
         "" if replayed_ns is None else per.mean_time(replayed_ns),
-        None if beside is None else _point(beside, per),
+        None if beside is None else point(beside, per),
     )
 
 
-def _points_remark(per: PerIteration, points: Sequence[page.Point]) -> str:
+def points_remark(per: PerIteration, points: Sequence[page.Point]) -> str:
     """Remark on the times of findings, as long as there is room for at 80 columns."""
     takes = "GPU time that it takes"
     remarks = [f"GPU time {per.of} that it takes", f"GPU time {per.of}"] if per.iterations else []

@@ -12,20 +12,17 @@ from typing import Final
 import polars as pl
 
 from kanalyze import outlets, units
-from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.page.overview_page import Summary
 from kanalyze.analyses.ranges.instances import Instances
 from kanalyze.renderers import page
-from kanalyze.renderers.page import Column, Page, Part, Row, Section, numbers, section, words
+from kanalyze.renderers.page import Column, Page, Row, Section, numbers, overview, section, words
 from kanalyze.renderers.page.kernel_names import short_forms
 from kanalyze.renderers.page.overview import ENGINE, Make, Tables, by_either, captured_section, section_of
 from kanalyze.tools import processor, worded
-from kanalyze.window import ALL_STEPS, STEP_PREFIX, Scope, Window, located, plain
+from kanalyze.window import ALL_STEPS, STEP_PREFIX, PerIteration, Scope, Window, located, plain
 
 #: Most rows of sections of secondary interest.
 _FEWER: Final = 5
-#: Width of a line below a table, in characters, on the narrowest usual page.
-_FOOT: Final = 78
 
 
 def _whose(table: pl.DataFrame, names: Sequence[str], columns: Iterable[str]) -> list[Column]:
@@ -77,25 +74,7 @@ def kernels(tables: Tables, top: int) -> Section:
         Column("grid × block", shape, left=True, spare=True),
         words("kernel", "name"),
     )
-    return section("KERNELS", table, columns, top, "share of window and of busy time", _families(table), named=True)
-
-
-def _families(table: pl.DataFrame) -> str:
-    """Kernel families as shares of kernel time, always including kernels of unknown family."""
-    sums = table.drop_nulls("family").group_by("family").agg(pl.col("exclusive_ns").sum())
-    whole = sums.get_column("exclusive_ns").sum()
-    if not whole:
-        return ""
-    shares = {name: ns / whole for name, ns in sums.sort("exclusive_ns", "family", descending=True).iter_rows()}
-    other = f"other {units.percent(shares.pop('other', 0.0))}"
-    texts = [f"{family} {units.percent(share)}" for family, share in shares.items()]
-    for named in range(len(texts), -1, -1):
-        rest = [*shares.values()][named:]
-        more = [f"{len(rest)} more {units.percent(sum(rest))}"] if rest else []
-        text = f"families: {', '.join([*texts[:named], *more, other])}"
-        if len(text) <= _FOOT:
-            break
-    return text
+    return section("KERNELS", table, columns, top, "share of window and of busy time", named=True)
 
 
 def launch_shape(row: Row, template: str = "{} × {}") -> str:
@@ -334,15 +313,15 @@ def page_of(summary: Summary, top: int) -> Page:
     heading += [f"driver {meta.driver_version}"] if meta.driver_version else []
     heading += [units.plural(summary.process_count, "process"), *page.rank_of(meta)]
     heading += [f"window {window.name}"] if window is not None and window.name else []
+    heading += [page.health_line(tables["health"])]
     makers = _SECTIONS | {"memory": partial(memory, zero_ns=summary.zero_ns)}
     shown = []
     for name, made in ((name, make(tables, top)) for name, make in makers.items() if len(tables.get(name, ()))):
         title = worded(made.title if meta.recorder.nvtx else made.title.removeprefix("NVTX "), summary.interface)
         shown.append(made._replace(title=title, foot=summary.remarks.get(name, made.foot)))
-    points = _points(summary.findings)
-    saved = "; → saved, by replay" if any(one.saved for one in points[:top]) else ""
-    rest = units.plural(len(points) - top, "further kind")
-    further = [f"{rest} of findings: {show('findings', meta.path, scope=summary.scope)}"] if len(points) > top else []
+    per = PerIteration(None, "")
+    points = [overview.point(one, per, beside) for one, beside in overview.to_do(summary.findings)[:top]]
+    told = [f"findings in sentences: {show('findings', meta.path, scope=summary.scope)}"] if points else []
     table = show("ledger" if "ledger" in tables else "health", meta.path, scope=summary.scope)
     missing = list(summary.cannot_tell.values())
     if "ledger" in summary.cannot_tell:  # a single sentence for all tables of GPU activity
@@ -351,14 +330,13 @@ def page_of(summary: Summary, top: int) -> Page:
         missing = [f"Without what the GPU did there is no table {', '.join(names)} or {last}.", *others]
     return Page(
         heading=heading,
-        health=page.health_line(tables["health"]),
         answer=summary.answer,
         ledgers=[_ledger(summary, row) for row in summary.windows.iter_rows(named=True)],
         sections=shown,
-        points=points[:top],
-        points_remark=f"time at stake: the GPU's time that each takes{saved}",
+        points=points,
+        points_remark=overview.points_remark(per, points),
         cannot_tell=missing,
-        more="\n".join([*further, f"any table, such as: {table}", "all tables: kanalyze show"]),
+        more="\n".join([*told, f"any table, such as: {table}", "all tables: kanalyze show"]),
     )
 
 
@@ -373,39 +351,11 @@ def gpu(name: str | None, capability: str | None, sms: int | None) -> str:
     return (name or "GPU") + (f", {known}" if known else "")
 
 
-def _points(findings: list[Finding]) -> list[page.Point]:
-    """Groups findings by rule, costliest first; other devices become a clause."""
-    by_rule: dict[str, list[Finding]] = {}
-    for finding in findings:
-        by_rule.setdefault(finding.rule, []).append(finding)
-    points = []
-    for first, *others in by_rule.values():
-        places = ", ".join(f"GPU {other.device} {units.time(other.at_stake_ns)}" for other in others)
-        also = f" (On GPU {first.device}; also on {places}.)" if others else ""
-        saved = "" if first.replayed_ns is None else units.time(first.replayed_ns)
-        more = f"{first.table}, {first.definition}"
-        points.append(
-            page.Point(units.time(first.at_stake_ns), first, f"{first.text}{also}", first.remedy, more, saved)
-        )
-    return points
-
-
 def _ledger(summary: Summary, window: dict[str, int]) -> page.Ledger:
-    of_device = pl.col("device") == window["device"]
-    rows, reasons, busy = (summary.tables[name].filter(of_device) for name in ("ledger", "culprits", "utilisation"))
-
-    def detail(bucket: str, parts: list[Part]) -> str:
-        """The parts of a bucket, longest first: those of host time are in the table of culprits."""
-        every = page.culprits_of(bucket, reasons) if bucket == "host" else parts
-        named = [(page.UNNAMED.get(name, name), ns) for name, ns in every if name is not None]
-        if len(named) == len(every) == 1:
-            return page.unversioned(every[0][0] or "")
-        texts = [f"{page.unversioned(name)} {units.time(ns)}" for name, ns in named[:2]]
-        return ", ".join([*texts, *([f"{len(named) - 2} more"] if len(named) > 2 else [])])  # noqa: PLR2004 - as above
-
+    """The ledger of a device, with its busy share over time."""
     start, end = (units.instant(window[side], summary.zero_ns) for side in ("start_ns", "end_ns"))
-    made = page.ledger(rows, f"GPU {window['device']}, {start} to {end}", detail, summary.interface)
-    return made._replace(busy=busy.get_column("busy_share").to_list(), span=(start, end))
+    busy = summary.tables["utilisation"].filter(device=window["device"]).get_column("busy_share").to_list()
+    return overview.ledger_of(summary, PerIteration(None, ""), window)._replace(busy=busy, span=(start, end))
 
 
 def instances_page(instances: Instances, top: int) -> Page:

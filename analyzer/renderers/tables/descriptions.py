@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kanalyze import outlets
-from kanalyze.decoder.fields import OTHER, KernelName
+from kanalyze.decoder.fields import KernelName
 from kanalyze.errors import UnknownNameError
 
 if TYPE_CHECKING:
@@ -221,20 +221,18 @@ def _plain(text: str) -> str:
 _SIZES: Final = ("tile", "warps", "warpgroups", "cluster", "instruction")
 
 
-def decoded(names: Sequence[tuple[str, KernelName]], width: int) -> str:
-    """Renders each name in full with its known fields below."""
-    parts = []
-    for name, said in names:
-        lines = textwrap.wrap(outlets.line(name), width, break_on_hyphens=False) or ["(no name)"]
-        fields = {field: _text(field, value) for field, value in said._asdict().items() if value not in (None, ())}
-        if fields["function"] in {"", name}:
-            del fields["function"]
-        column = max(map(len, fields)) + 2
-        for field, text in fields.items():
-            start = f"  {field.replace('_', ' '):<{column}}"
-            lines += _wrapped(text, max(width, 20 + len(start)), start, break_on_hyphens=False) or [start]
-        parts.append(_ended(lines))
-    return "\n".join(parts)
+def decoded(decoded_name: tuple[str, KernelName], width: int) -> str:
+    """Renders a name in full with its known fields below."""
+    name, said = decoded_name
+    lines = textwrap.wrap(outlets.line(name), width, break_on_hyphens=False)
+    fields = {field: _text(field, value) for field, value in said._asdict().items() if value not in (None, ())}
+    if fields["function"] in {"", name}:
+        del fields["function"]
+    column = max(map(len, fields)) + 2
+    for field, text in fields.items():
+        start = f"  {field.replace('_', ' '):<{column}}"
+        lines += _wrapped(text, max(width, 20 + len(start)), start, break_on_hyphens=False) or [start]
+    return _ended(lines)
 
 
 def _text(field: str, value: object) -> str:
@@ -242,11 +240,11 @@ def _text(field: str, value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, tuple):
         return (" × " if field in _SIZES else ", ").join(outlets.line(str(part)) for part in value)
-    return f"{value} (the name does not say)" if (field, value) == ("family", OTHER) else outlets.line(str(value))
+    return outlets.line(str(value))
 
 
-#: What renders each of these for programs: declarations of tables, explanations, words with meanings, and decoded
-#: names, an object each, with null or empty lists for fields that are not known.
+#: What renders each of these for programs: declarations of tables, explanations, words with meanings, and a
+#: decoded name, with null or empty lists for fields that are not known.
 TABLES: Final = {"markdown": _markdown, "json": _json}
 FINDINGS: Final = {
     "markdown": lambda every: "\n".join(f"## {one.name}\n\n{one.headline}\n\n{one.text}" for one in every),
@@ -257,7 +255,5 @@ WORDS: Final = {
     "json": lambda meanings: outlets.json([{"word": word, "meaning": text} for word, text in meanings]),
 }
 NAMES: Final = {
-    "json": lambda names: outlets.json(
-        [{"name": name.encode("utf-8", "replace").decode(), **said._asdict()} for name, said in names]
-    )
+    "json": lambda one: outlets.json([{"name": one[0].encode("utf-8", "replace").decode(), **one[1]._asdict()}])
 }

@@ -11,7 +11,7 @@ import polars as pl
 
 from kanalyze import outlets, units
 from kanalyze.analyses.joining.agreement import REASONS, VERDICTS
-from kanalyze.renderers.page import LEAST_NAME, Column, Look, Row, section, words
+from kanalyze.renderers.page import LEAST_NAME, Column, Grid, Look, Row, section, words
 from kanalyze.renderers.page.kernel_names import NARROWEST, short_forms, shorten
 
 _BOLD, _DIM = "1", "2"
@@ -31,11 +31,11 @@ def call_tree(tree: pl.DataFrame, by: str, look: Look, heading: str = "") -> str
         if side == "host" or any(row["device_ns"] for row in rows):
             heads |= {f"{side}_ns": side} | ({f"{side}_share": ""} if side == by else {})
     heads["count"] = "count"
-    cells = [[_number(row, name) for name in heads] for row in rows]
-    widths = [max(map(len, texts)) for texts in zip(heads.values(), *cells, strict=True)]
-    room = look.width - sum(widths) - len(_GAP) * len(widths)
-    titles = [*(text.rjust(width) for text, width in zip(heads.values(), widths, strict=True)), "called"]
-    lines = [look.paint(f"CALL TREE{f'  {heading}' if heading else ''}", _BOLD), look.paint(_GAP.join(titles), _DIM)]
+    cells = [tuple(_number(row, name) for name in heads) for row in rows]
+    titles, figures = Grid((*map(Column, heads.values()),), cells).lines(look.width)
+    room = look.width - len(titles) - len(_GAP)
+    lines = [look.paint(f"CALL TREE{f'  {heading}' if heading else ''}", _BOLD)]
+    lines.append(look.paint(f"{titles}{_GAP}called", _DIM))
     guides = _guides(rows)
     texts: dict[
         int, str
@@ -46,10 +46,9 @@ def call_tree(tree: pl.DataFrame, by: str, look: Look, heading: str = "") -> str
         kernels = [at for at in places if rows[at]["kind"] in _DEVICE]
         texts |= {at: _name(rows[at], width) for at in places}
         texts |= zip(kernels, shorten([rows[at]["name"] or "(no name)" for at in kernels], width), strict=True)
-    for at, (row, numbers) in enumerate(zip(rows, cells, strict=True)):
-        left = _GAP.join(text.rjust(width) for text, width in zip(numbers, widths, strict=True))
+    for at, (row, left) in enumerate(zip(rows, figures, strict=True)):
         name = look.paint(texts[at], _COLOURS.get(row["kind"], ""))
-        lines.append(f"{left}{_GAP}{look.paint(guides[at], _DIM)}{name}".rstrip())
+        lines.append(f"{left.ljust(len(titles))}{_GAP}{look.paint(guides[at], _DIM)}{name}".rstrip())
     return "\n".join(lines) + "\n"
 
 
@@ -86,19 +85,6 @@ def _name(row: Row, width: int) -> str:
         return text
     # the end of a path and the function are more informative than its beginning
     return f"…{text[len(text) - width + 1 :]}" if row["kind"] == "python" else f"{text[: width - 1]}…"
-
-
-def tree_json(trees: dict[str | None, pl.DataFrame]) -> str:
-    """Renders the tree as nested JSON objects, of one window or of several by name."""
-    nested = {}
-    for name, tree in trees.items():
-        nodes: dict[int | None, list[Row]] = {None: []}
-        for row in tree.iter_rows(named=True):
-            children = nodes[row["node"]] = []
-            node = {key: value for key, value in row.items() if key not in ("parent", "depth")}
-            nodes[row["parent"]].append(node | {"children": children})
-        nested[name] = nodes[None]
-    return outlets.json(nested.get(None, nested))
 
 
 # A kernel's source or assembly.

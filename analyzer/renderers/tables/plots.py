@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     Rows = Sequence[Mapping[str, Any]]
 
 FORMATS: Final = ("svg", "png", "pdf")
-ROOFLINE_FORMATS: Final = (*FORMATS, "html")
 
 #: A waterfall has so many steps beside the rest.
 _STEPS: Final = 9
@@ -319,9 +318,9 @@ _MARGIN: Final = 4.0
 
 
 def roofline(points: RoofPoints, form: str) -> bytes:
-    """The kernels under their roofs, in one of :data:`ROOFLINE_FORMATS`; OutputError if matplotlib is not installed."""
+    """The kernels under their roofs."""
     rows = points.points.to_dicts()
-    with _picture("svg" if form == "html" else form, 6.2, 11.0) as (axes, out):
+    with _picture(form, 6.2, 11.0) as (axes, out):
         axes.set(xscale="log", yscale="log", xlabel="FLOP for each byte of DRAM traffic", ylabel="FLOP/s")
         axes.set_title(outlets.picture(f"Roofline of {points.title}"))
         axes.grid(visible=True, which="major", color="#dddddd", linewidth=0.6)
@@ -333,15 +332,7 @@ def roofline(points: RoofPoints, form: str) -> bytes:
         left = f"; {units.plural(points.left_out, 'kernel')} without FLOP left out" if points.left_out else ""
         remark = outlets.picture(f"area: time by {points.time_from}; blue: memory-bound, red: compute-bound{left}")
         axes.set_title(remark, loc="right", fontsize=8, fontweight="normal", color="#666666")
-    drawn = out.getvalue()
-    if form != "html":
-        return drawn
-    svg = drawn[drawn.index(b"<svg") :].decode()  # without its XML prolog
-    title = outlets.html(f"Roofline of {points.title}")
-    # the picture's own styles, no script, and nothing from elsewhere
-    allowed = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-    policy = f'<meta http-equiv="Content-Security-Policy" content="{allowed}">'
-    return f'<!doctype html>\n<meta charset="utf-8">\n{policy}\n<title>{title}</title>\n{svg}\n'.encode()
+    return out.getvalue()
 
 
 def roofs(rows: Rows) -> tuple[float, dict[str, float], list[float]]:

@@ -159,9 +159,9 @@ def test_no_estimate_is_more_than_the_roof_leaves(metrics, share, scope, possibl
 def test_the_page_says_that_the_roof_speaks():
     report = measured(ROOF, names=["k"], rules=[estimate(0.662)])
     (chapter,) = counters_page(summarize_counters(report), 5).chapters
-    (one,) = [one for one in chapter.advice if "(ncu: R)" in one.sentence]
-    assert one.worth == "25.6 %"
-    assert "The estimate is 66.2 % of the kernel, its roof leaves 25.6 %." in one.sentence
+    (one,) = [one for one in chapter.advice if "(ncu: R)" in one.text]
+    assert one.title == "25.6 %"
+    assert "The estimate is 66.2 % of the kernel, its roof leaves 25.6 %." in one.text
 
 
 #: Where each rule begins to apply.

@@ -11,7 +11,7 @@ from kanalyze.analyses.counters import advice
 from kanalyze.analyses.counters.counters import hot_lines, stalls
 from kanalyze.analyses.counters.roofline import roofline
 from kanalyze.analyses.findings.rules import Finding
-from kanalyze.analyses.page.file_page import LARGE_BYTES, _of, copy_points, durations, evidence, file_pages, measured
+from kanalyze.analyses.page.file_page import LARGE_BYTES, FilePage, _of, copy_points, durations, evidence, file_pages
 from kanalyze.analyses.page.overview_page import PageKernels
 from kanalyze.analyses.page.proven_causes import slow_kernels
 from kanalyze.errors import UnknownNameError
@@ -23,41 +23,35 @@ from support.real_reports import real_report
 
 
 @pytest.mark.slow
-def test_of_a_capture_the_tables_and_the_kernels_with_most_time_of_the_program():
+def test_of_a_capture_the_tables_and_the_roofs_of_the_program():
     reports = kanalyze.read_all(SAMPLES / "mlp_train")
     (page,) = file_pages(*reports, most=1000)
     ncu = next(one for one in reports if one.meta.tool == "ncu")
-    found = page.measured
-    names = [table.name for table, _ in found.tables]
-    assert names == ["roofline", "stalls"]  # its pages have no lines
-    assert found.tables[0][1].equals(roofline(ncu))
-    assert found.tables[1][1].equals(stalls(ncu))
-    times = found.kernels.get_column("time_ns").to_list()
-    assert times == sorted(times, reverse=True)
-    assert found.time_from == "nsys"
-    first = found.kernels.row(0, named=True)
-    exclusive = kanalyze.kernels(reports[0]).filter(pl.col("name") == first["name"])
-    assert first["time_ns"] <= exclusive.get_column("total_ns").sum()
-    for event_id in found.kernels.get_column("event_id"):
-        own = stalls(ncu).filter(pl.col("event_id") == event_id)
-        assert found.reasons.filter(pl.col("event_id") == event_id).equals(own.head(6))
+    tables = {table.name: rows for table, rows in page.tables}
+    assert tables["roofline"].equals(roofline(ncu))
+    assert tables["stalls"].equals(stalls(ncu))
+    assert "hot_lines" not in tables  # its pages have no lines
+    assert page.roofs is not None
+    assert page.roofs.time_from == "nsys"
 
 
 @pytest.mark.slow
 def test_lines_of_a_report_in_ncu_s_own_format():
     pytest.importorskip("ncu_report", reason="the module ncu_report is not installed (extra ncu)")
-    found = measured(kanalyze.read_all(SAMPLES / "add_parallel_explicit"))
-    ncu = next(one for one in kanalyze.read_all(SAMPLES / "add_parallel_explicit") if one.meta.tool == "ncu")
+    reports = kanalyze.read_all(SAMPLES / "add_parallel_explicit")
+    ncu = next(one for one in reports if one.meta.tool == "ncu")
     lines = hot_lines(ncu).filter(pl.col("line").is_not_null() & (pl.col("samples") > 0))
     assert lines.height
-    assert found.lines.equals(lines.head(8))
+    found = {table.name: rows for table, rows in FilePage(None, [], []).measuring(reports).tables}
+    assert found["hot_lines"].equals(lines)
 
 
 @pytest.mark.slow
 def test_nothing_where_nothing_was_measured_or_no_copy_is_large():
     found = real_report(REPORTS / "torch.sqlite")
-    assert measured([found]) is None
-    assert file_pages(found, most=1000)[0].measured is None
+    alone = FilePage(None, [], [])
+    assert alone.measuring([found]) is alone
+    assert file_pages(found, most=1000)[0].roofs is None
     assert copy_points(report([kernel(0, 10)])) is None
     assert copy_points(real_report(REPORTS / "emit_nvtx.sqlite")) is None
 

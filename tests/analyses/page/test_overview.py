@@ -1,7 +1,6 @@
 """What comes first on the first page, and what several runs of one program say together."""
 
 from dataclasses import replace
-from functools import cache
 
 import polars as pl
 import pytest
@@ -11,7 +10,6 @@ from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules.launches import launch_bound
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.page.overview_page import overview
-from kanalyze.analyses.page.time_page import repeated, summarize
 from kanalyze.readers import read
 from kanalyze.renderers.page.overview import overview_page
 from support.build import call, kernel, nvtx, report
@@ -183,33 +181,6 @@ def test_where_nothing_repeats_every_gpu_is_told_of():
     assert "GPU 0 was busy" in found.answer
     assert "GPU 1 was busy" in found.answer
     assert found.tables["ledger"].get_column("device").unique().sort().to_list() == [0, 1]
-
-
-LAUNCH = call("cudaLaunchKernel", 0, 10, correlation=1)
-
-
-@cache
-def runs():
-    return [summarize(report([LAUNCH, kernel(20, dur, correlation=1)])) for dur in (100, 130, 110)]
-
-
-@pytest.mark.slow
-def test_several_are_the_first_with_how_far_they_are_apart():
-    assert repeated(runs()[:1]) is runs()[0]
-    found = repeated(runs())
-    assert found.windows.equals(runs()[0].windows)
-    assert found.answer == (
-        f"{runs()[0].answer} This is the first of 3 runs: their windows are 100 ns to 130 ns (median 110 ns, "
-        "27.3 % apart), and their busy times 80 ns to 110 ns (median 90 ns, 33.3 % apart)."
-    )
-
-
-def test_a_run_without_gpu_work_is_told():
-    nothing = summarize(report([LAUNCH]))
-    assert repeated([runs()[0], nothing]).answer.endswith(
-        "first of 2 runs; in 1 of them nothing that a GPU did was recorded."
-    )
-    assert ", in 2 of them nothing" in repeated([runs()[0], nothing, nothing]).answer.replace(";", ",")
 
 
 BLOCK = {"registers_per_thread": 32, "static_shared_bytes": 0, "dynamic_shared_bytes": 0}

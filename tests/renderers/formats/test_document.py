@@ -15,9 +15,8 @@ from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.renderers.formats import charts
 from kanalyze.renderers.formats.document import (
     _SECTIONS,
-    _drawn_bar,
     _iterations,
-    _keys,
+    _keyed,
     _rendered,
     _timeline,
     _waiting,
@@ -131,20 +130,11 @@ def test_every_column_of_every_table_has_a_heading_of_its_own():
         assert not [text for text in texts.values() if text.endswith("_ns")]
 
 
-def test_glyphs_of_bars_are_drawn_as_wide_as_they_are():
-    assert re.findall(r'x="(\d+)" width="([\d.]+)" height="1" class="([\w-]+) (\w+)"', _drawn_bar("██░▓▓▓··")) == [
-        ("0", "2", "part-kernel", "part"),
-        ("2", "1", "part-waiting", "part"),
-        ("3", "3", "part-transfer", "part"),
-        ("6", "2", "part-rest", "part"),
-    ]
-    assert re.findall(r'class="([\w-]+ \w+)"', _drawn_bar("  ██|")) == ["part-kernel less", "middle less"]
-    assert re.findall(r'class="([\w-]+ \w+)"', _drawn_bar("    |██")) == ["middle more", "part-kernel more"]
-    assert [_drawn_bar(text) for text in ("", "  ", "█ kernel")] == ["", "  ", "█ kernel"]
-
-
-def test_a_legend_of_glyphs_has_colours_and_escapes_texts():
-    assert _keys("█ kernels <b>") == '<span class="key part-kernel"></span> kernels &lt;b&gt;'
+def test_glyphs_of_bars_and_of_legends_have_colours_and_texts_are_escaped():
+    box = '<span class="key part-{}"></span>'
+    assert _keyed("█░▓·") == "".join(map(box.format, ("kernel", "waiting", "transfer", "rest")))
+    assert _keyed("  █|") == f"  {box.format('kernel')}|"
+    assert _keyed("█ kernels <b>") == f"{box.format('kernel')} kernels &lt;b&gt;"
 
 
 SCHEMA = ["name", "time_ns", "intensity_flop_per_byte", "achieved_flop_per_s", "precision", "peak_flop_per_s",

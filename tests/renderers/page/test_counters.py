@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import kanalyze
-from kanalyze import units
+from kanalyze import outlets, units
 from kanalyze.analyses.page.time_page import summarize_counters, summarize_together
 from kanalyze.renderers.formats import json as summary_json
 from kanalyze.renderers.formats import markdown
@@ -161,21 +161,18 @@ def test_figures_on_the_page_are_those_of_the_json(name, page):
         assert [cell["operator"] for cell in cells] == [row["operator"] or "-" for row in timed]
 
 
-def test_a_kernel_has_a_chapter_for_its_best_advice():
+def test_advice_is_shown_as_far_as_it_gains():
     found = joint("cdist")
     assert found.gains is not None
-    first = found.gains.item(0, "event_id")
-    own = found.gains.filter(event_id=first).head(1)
+    own = found.gains.head(1)
     for best, told in ((0.01, 1), (0.0099, 0)):
         gains = pl.concat([own.with_columns(gain_share=pl.lit(share)) for share in (best, 0.001)])
-        assert len(page_of_any(replace(found, gains=gains), TOP).chapters) == told
+        sections = page_of_any(replace(found, gains=gains), TOP).sections
+        assert [len(one.grid.rows) for one in sections if one.title == "ADVICE"] == [1] * told
 
 
 def test_markdown_says_all_that_the_page_says(name, page):
     words = squeezed(markdown.render([joint(name)], TOP))
-    texts = [*page.heading, page.health, page.answer, *(point.action for point in page.points)]
+    texts = [*page.heading, page.answer, *(outlets.markdown(point.action) for point in page.points)]
     texts += [text for one in page.sections for text in (one.foot, one.plain_title)]
-    for chapter in page.chapters:
-        texts += [chapter.launch, chapter.conclusion, chapter.more]
-        texts += [text for one in chapter.advice for text in (one.worth, one.sentence, one.remedy)]
     assert [text for text in texts if squeezed(text).strip() not in words] == []

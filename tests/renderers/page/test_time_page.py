@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import polars as pl
 import pytest
 
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
@@ -83,6 +82,16 @@ def test_the_same_culprit_on_several_gpus_is_one_row_and_a_part_of_all_windows()
     assert tables["culprits"].filter(bucket="launch").height == 2
     (launch,) = (row for row in table(sections.culprits(tables, 8)) if row["bucket"] == "launch")
     assert (launch["culprit"], launch["time"], launch["share"]) == ("gemm", "30 ns", "25.0 %")
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_families_of_kernels_are_told_of_a_gpu_that_is_alone(devices):
+    """The table of kernels is of all GPUs together."""
+    events = [kernel(10 * at, 10 * at + 5, correlation=at, device=at % devices) for at in (1, 2)]
+    calls = [call("cudaLaunchKernel", at, at + 1, correlation=at) for at in (1, 2)]
+    ledgers = page_of(summarize(report([*calls, *events])), 8).ledgers
+    details = [share.detail for ledger in ledgers for share in ledger.shares if share.bucket == "kernel"]
+    assert details == (["other 100 %"] if devices == 1 else ["", ""])
 
 
 def test_ranges_without_gpu_work_have_a_section_too():
@@ -261,25 +270,3 @@ def test_graphs_of_two_processes_are_two_and_numbered_alike_in_both_sections():
     _, rows = section(events, "CUDA GRAPHS")
     shown = sorted((row["graph"], row["process"]) for row in rows)
     assert shown == [("graph 3", "1"), ("graph 3", "2"), ("graph 8", "1")]
-
-
-# The line below the kernels: what they do by their names, with the share of those that do not say
-
-
-@pytest.mark.parametrize(
-    ("ns", "told"),
-    [
-        ({"gemm": 3, "other": 1}, "families: gemm 75.0 %, other 25.0 %"),
-        ({"gemm": 1, None: 9}, "families: gemm 100.0 %, other 0.0 %"),  # whole graphs have none
-        ({None: 5}, ""),
-        ({"gemm": 0}, ""),
-        ({"sort": 1, "scan": 2, "fill": 1}, "families: scan 50.0 %, sort 25.0 %, fill 25.0 %, other 0.0 %"),
-        (
-            {"communication": 60, "normalization": 20, "elementwise": 10, "optimizer": 6, "other": 4},
-            "families: communication 60.0 %, 3 more 36.0 %, other 4.0 %",
-        ),
-    ],
-)
-def test_the_heaviest_come_first_and_other_always_last(ns, told):
-    families = pl.DataFrame({"family": [*ns], "exclusive_ns": [*ns.values()]})
-    assert sections._families(families) == told  # noqa: SLF001

@@ -1,6 +1,4 @@
-"""The call tree as a terminal and JSON have it."""
-
-import json
+"""The call tree as a terminal has it."""
 
 from kanalyze.analyses.operators.tree import tree
 from kanalyze.renderers.page import Look
@@ -54,16 +52,3 @@ def test_by_host_time_without_any_device():
         "100 ns  100.0 %      1  aten::linear",
         " 80 ns   80.0 %      1  └ …ning/loop.py(1234): run",
     ]
-
-
-def test_json_holds_nodes_in_nodes():
-    root, rest = json.loads(listings.tree_json({None: training()}))
-    assert (rest["kind"], rest["nodes"], rest["children"]) == ("rest", 2, [])
-    assert (root["kind"], root["name"], root["device_ns"]) == ("range", "ProfilerStep*", 2_505_000)
-    square, backward = root["children"][:2]
-    assert [square["name"], backward["name"]] == ["aten::square", "autograd::engine::evaluate_function: PowBackward0"]
-    (power,) = square["children"]
-    (leaf,) = power["children"]
-    assert (leaf["name"], leaf["children"]) == (POW, [])
-    several = json.loads(listings.tree_json({"step#1": training(), "step#2": training()}))
-    assert list(several) == ["step#1", "step#2"]
