@@ -82,6 +82,15 @@ _COMMANDS: Final = {name: module for group in _GROUPS.values() for name, (module
     _SOURCE: "tables"
 }
 
+#: What former commands were called, for one release.
+_FORMER: Final = {
+    "name": ("explain",),
+    "roofline": ("show", "roofline"),
+    "tables": ("show",),
+    "tree": ("show", "tree"),
+    "workloads": ("collect", "--list"),
+}
+
 #: What can be drawn.
 PICTURES: Final = ("ledger", "timeline", "steps", "durations", "laws", "roofline", "ranks", "compare")
 
@@ -103,6 +112,7 @@ class _Commands(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:  # noqa: ANN401 - click's
         """The command that is meant: of a path alone its page."""
+        args = [*_FORMER.get(args[0], args[:1]), *args[1:]]
         word, *further = args
         if word == "show" and further[:1] == [_SOURCE]:
             return super().resolve_command(ctx, further)

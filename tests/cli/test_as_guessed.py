@@ -11,6 +11,7 @@ from support.command import REPORTS, SAMPLES, refused, run
 pytestmark = pytest.mark.slow
 
 SQUARE, MLP, NVTX = SAMPLES / "square", SAMPLES / "mlp_train", REPORTS / "nvtx.sqlite"
+GEMM = "cutlass_80_simt_sgemm_256x128_8x4_tn_align1"
 ADD, TRACE = SAMPLES / "add" / "nsys.sqlite", SQUARE / "torch.json.gz"
 
 
@@ -30,7 +31,10 @@ def printed(*arguments, **keys):
         ),
         (["sql", ADD, "show  tables;"], ["sql", ADD, "SHOW TABLES"]),
         (["explain", MLP / "nsys.sqlite", "no-tf32"], ["explain", "no-tf32", MLP / "nsys.sqlite"]),
-        (["show", "source", "MUL", SQUARE, "--sass"], ["show", "source", SQUARE, "Mul", "--sass"]),
+        (["show", "source", "MUL", SQUARE, "--sass"], ["source", SQUARE, "Mul", "--sass"]),
+        (["show", "tree", TRACE, "--depth", "2"], ["tree", TRACE, "--depth", "2"]),
+        *((["show"], ["tables"]), (["show", "ledger"], ["tables", "ledger"]), (["explain", GEMM], ["name", GEMM])),
+        *((["show", "roofline", SQUARE], ["roofline", SQUARE]), (["collect", "--list"], ["workloads"])),
     ],
     ids=lambda words: " ".join(getattr(word, "stem", word) for word in words),
 )
