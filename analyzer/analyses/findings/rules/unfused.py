@@ -164,16 +164,42 @@ def _formulas(runs: Work, compiled: Mending) -> Finding | None:
     names = sums.sort("exclusive_ns", "name", descending=[True, False]).get_column("name")
     operations = [*dict.fromkeys(one for one in (decode(name).operation for name in names) if one)][:_NAMED]
     what = literal(", ".join(operations))
+    words = _words(runs)
+    limit = f"torch.compile gave up; formulas run operator by operator: {percent(runs.share)}"
     return runs.finding(
-        "fusion: formulas",
+        words,
         f"Formulas are written out in {runs.many('elementwise kernel')} and sums ({what}), in "
         f"{per.plural(groups.height, 'run')} without anything else between: {runs.took}. Each passes its result "
         f"through memory; fused they would take {per.time(saved)} less.",
-        headline=f"Formulas kernel by kernel ({what}): {percent(runs.share)}",
+        headline=limit if words == _GAVE_UP else f"Formulas kernel by kernel ({what}): {percent(runs.share)}",
         at_stake_ns=saved,
         mending=compiled,
         retold=of_left,
     )
+
+
+#: What torch.compile records of what it compiled, by function and version; it makes no more versions of one function.
+_REGIONS: Final = r"^Torch-Compiled Region: \d+/\d+"
+_VERSIONS: Final = 8
+_GAVE_UP: Final = "recompilation: limit"
+
+#: A difference of all pairs of rows, whose sum is their distance: one side is repeated along each dimension.
+_PAIRS: Final = r"^\[\[(?:\d+, )*(?:\d+, 1, (\d+)\], \[(?:\d+, )*1, \d+|1, \d+, (\d+)\], \[(?:\d+, )*\d+, 1), \d+\]"
+
+
+def _words(runs: Work) -> str:
+    """Which words tell what formulas need, by what the trace shows: distances of pairs, a compiler that gave up."""
+    trace = on_host.traced(runs.report)
+    regions = on_host.spans_named(_REGIONS, trace.kind("op")).get_column("name") if trace is not None else None
+    if regions is not None and len(regions):
+        function = regions.cast(pl.String).unique().str.extract(r"(\d+)/")
+        if (function.unique_counts() >= _VERSIONS).any():
+            return _GAVE_UP
+        if not runs.device.launches(COMPILED_KERNELS):
+            return "fusion: backend"
+    pairs = (pl.col("name") == "aten::sub") & pl.col("input_shapes").cast(pl.String).str.contains(_PAIRS)
+    pairs &= pl.col("name").shift(-1).str.contains(r"^aten::(?:pow|square|abs|mul|norm)")
+    return "fusion: distances" if on_host.outermost(runs.report).filter(pairs).height else "fusion: formulas"
 
 
 # Optimizers that run kernel by kernel.
