@@ -24,7 +24,7 @@ from kanalyze.analyses.iterations._launch_periods import timed_runs
 from kanalyze.analyses.iterations._marks import BY_ENGINE, SOME, called, of_process
 from kanalyze.analyses.iterations.iterations import CUT, ODD, STEADY, WARM_UP, iterations_by_launches, judged_iterations
 from kanalyze.analyses.ranges.instances import compile_spans
-from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
+from kanalyze.analyses.shared.analysis import analysis, once_per_report, require, source_lines
 from kanalyze.analyses.shared.statistics import BUCKETS, median_of
 from kanalyze.analyses.shared.threads import THREAD, outermost, touched
 from kanalyze.errors import BadWindowError, CannotTellError, UnknownNameError
@@ -398,8 +398,9 @@ _TOLD: Final = {WARM_UP: "first", STEADY: OTHERS, ODD: "odd", CUT: "cut"}
 #: A session so many times as long as the events of a process that ran before them is not what the report shows.
 _FAR_LONGER: Final = 2
 
-#: Most ranges that are parts of their own in a phase.
+#: Most ranges, and most lines, that are parts of their own in a phase.
 _RANGES: Final = 4
+_LINES: Final = 3
 
 
 @analysis
@@ -430,7 +431,7 @@ def phases(report: Report) -> pl.DataFrame:
     events = report.kind("api").select("process_id", at="start_ns"), operations(report).select("process_id", at="start")
     first = pl.concat([frame.filter(of_process(steady.process_id)).select(pl.col("at").min()) for frame in events])
     begun: int | None = first.select(pl.col("at").min()).item()
-    sources = [*_causes(report, steady)], ranges.filter(~pl.col("name").is_in(steps)), begun
+    sources = [*_causes(report, steady)], ranges.filter(~pl.col("name").is_in(steps)), begun, _lines(report, steady)
     # before the first steady iteration, after the last, and between them outside of the steady part
     spans = {BEFORE: _span(start, since), BETWEEN: _span(since, until), AFTER: _span(until, end)}
     left = {phase: intervals.subtract(span, own) for phase, span in spans.items()}
@@ -479,14 +480,21 @@ def _span(start: int, end: int) -> pl.DataFrame:
 
 
 def _parts(
-    causes: Sequence[tuple[str, pl.DataFrame]], ranges: pl.DataFrame, first: int | None, left: pl.DataFrame
+    causes: Sequence[tuple[str, pl.DataFrame]],
+    ranges: pl.DataFrame,
+    first: int | None,
+    lines: pl.DataFrame,
+    left: pl.DataFrame,
 ) -> Iterator[tuple[str, int, int, int]]:
     """The parts of a phase: what, ns, how many, start of the first. At each instant the first that applies has it.
 
-    The `causes` take precedence over the program's own `ranges`, and these over the time before its `first` call.
+    The `causes` take precedence over the program's own `ranges`, these over the time before its `first` call, and that
+    over the program's `lines`.
     """
     imports = [] if first is None else [(IMPORTS, _span(intervals.BEFORE_ALL, first))]
-    for part, spans in (*causes, *(_outermost_ranges(ranges, left) if left.height else ()), *imports):
+    after = _span(first or intervals.BEFORE_ALL, intervals.AFTER_ALL)
+    named = _most(lines, intervals.intersect(left, after), _LINES) if lines.height and left.height else ()
+    for part, spans in (*causes, *(_outermost_ranges(ranges, left) if left.height else ()), *imports, *named):
         if left.is_empty():
             return
         own = spans.filter(touched(spans, left) & (spans.get_column("end") > spans.get_column("start")))
@@ -517,9 +525,23 @@ def _causes(report: Report, steady: SteadyPart) -> Iterator[tuple[str, pl.DataFr
 
 def _outermost_ranges(own: pl.DataFrame, free: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
     """The outermost of the ranges `own` that overlap `free`, by name, those of most time first."""
-    lost = intervals.overlap(own.get_column("start"), own.get_column("end"), free)
-    inside = own.with_columns(lost.alias("ns")).filter(pl.col("ns") > 0)
-    outer = outermost(inside)
-    sums = outer.group_by("name").agg(pl.col("ns").sum()).sort("ns", "name", descending=[True, False])
-    for name in sums.head(_RANGES).get_column("name"):
-        yield f"in {plain(name) or name}", outer.filter(outer.get_column("name") == name)
+    outer = outermost(own.filter(touched(own, free)))
+    yield from ((f"in {plain(name) or name}", spans) for name, spans in _most(outer, free, _RANGES))
+
+
+def _most(spans: pl.DataFrame, free: pl.DataFrame, most: int) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Those `spans` (name, start, end) that overlap `free`, by name, at most so many names of most time first."""
+    lost = intervals.overlap(spans.get_column("start"), spans.get_column("end"), free)
+    inside = spans.with_columns(lost.alias("ns")).filter(pl.col("ns") > 0)
+    sums = inside.group_by("name").agg(pl.col("ns").sum()).sort("ns", "name", descending=[True, False])
+    for name in sums.head(most).get_column("name"):
+        yield name, inside.filter(inside.get_column("name") == name)
+
+
+def _lines(report: Report, steady: SteadyPart) -> pl.DataFrame:
+    """When the thread of most time was in each line of the program: name, start, end."""
+    rows = source_lines(report).filter(of_process(steady.process_id))
+    thread = rows.group_by("thread_id").agg(pl.col("dur_ns").sum()).sort("dur_ns", "thread_id").tail(1)
+    line = pl.format("at {}:{}", "file", "line")
+    own = rows.join(thread.select("thread_id"), on="thread_id", nulls_equal=True)
+    return own.select(name=line, start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))

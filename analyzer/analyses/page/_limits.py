@@ -13,9 +13,11 @@ from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.analyses.device._windows import busy_spans
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.iterations._marks import BY_LOOPS
-from kanalyze.analyses.iterations.phases import SteadyPart
+from kanalyze.analyses.iterations.iterations import STEADY
+from kanalyze.analyses.iterations.phases import BETWEEN, PROGRAM, SteadyPart
+from kanalyze.analyses.shared.statistics import total
 from kanalyze.report import Report
-from kanalyze.units import instead, time
+from kanalyze.units import instead, percent, plural_of, time
 from kanalyze.window import WORDS, with_article
 
 #: What holds an iteration up, by bucket of the ledger and by cause on its critical path.
@@ -144,3 +146,26 @@ def length_of(steady: SteadyPart, profiled: str) -> str:
         return f"{text}."
     some = " in a row" if steady.number < steady.usual.height else ""
     return f"{text} (mean of {steady.number:,}{some}; median {middle}, {time(lengths[0])} to {time(lengths[-1])})."
+
+
+#: Pauses between rows of iterations that take this part of the time from the first iteration to the last are told.
+_PAUSES: Final = 0.25
+
+
+def pauses(steady: SteadyPart, phases: pl.DataFrame) -> str:
+    """The sentence on what the program does between rows of iterations, if it is no iteration and takes long.
+
+    `phases` is the table of that name; ranges of the program are no pauses.
+    """
+    ns, between = pl.col("ns"), pl.col("phase") == BETWEEN
+    own = pl.col("part") == PROGRAM
+    paused = phases.filter(between & (own | pl.col("part").str.starts_with("at ")))
+    paused_ns = total(paused, "ns")
+    whole_ns = phases.filter(between | (pl.col("phase") == STEADY)).select(ns.sum()).item()
+    if paused_ns < max(_PAUSES * whole_ns, 1):
+        return ""
+    line = paused.filter(~own).sort("ns").tail(1).rows(named=True)
+    place = f", most of it {line[0]['part']}" if line and 2 * line[0]["ns"] >= paused_ns else ""
+    each = plural_of(steady.each) if steady.each in WORDS else f"iterations {steady.each!r}"
+    of_all = f"{percent(paused_ns / whole_ns)} of the time from the first to the last"
+    return f"Between rows of {each} the program pauses for {time(paused_ns)}, {of_all}{place}."

@@ -279,7 +279,8 @@ def _sentences(
     else:
         first = _limits.first_sentence(part.view, part.steady, tables, findings)
         length = _limits.length_of(part.steady, part.view.meta.profiled)
-        sentences = [first, length, unprofiled, phases.part_of_session(recorded, part.steady)]
+        paused = _limits.pauses(part.steady, tables["phases"]) if part.steady.adjoining and "phases" in tables else ""
+        sentences = [first, length, unprofiled, paused, phases.part_of_session(recorded, part.steady)]
     if part.spans.height and not {"op", "range"}.isdisjoint(part.report.kinds) and has_shapes(part.of_device):
         sentences.append(roofs.against_roofs(part.of_device))
     return sentences

@@ -244,3 +244,27 @@ def test_with_what_the_gpu_was_busy(events, begins):
     assert said.startswith(begins)
     assert ("Record it again" in said) == ("but no device activity" in begins)
     assert "but no device activity" not in begins or answer(*events, kinds=("api",)) == said
+
+
+def rows_of_passes(pause, *lines):
+    """Two rows of six passes of 10 ms, and what stands there of the lines of the thread in the pause between them."""
+    starts = [10 * at * MS for at in range(6)] + [(50 + pause + 10 * at) * MS for at in range(1, 7)]
+    events = ranged(starts, MS - 9, (9, 10_009), (15_009, 110_009))
+    own = {"process_id": 1, "thread_id": 1, "file": "a.py", "function": "main", "text": "wait()"}
+    table = [own | {"start_ns": start * MS, "dur_ns": ns * MS, "line": line} for line, start, ns in lines]
+    return report(events, source_lines=table)
+
+
+@pytest.mark.parametrize(
+    ("pause", "lines", "told"),
+    [
+        (300, [], "Between rows of steps the program pauses for"),
+        (300, [(7, 70, 200)], "of the time from the first to the last, most of it at a.py:7."),
+        (300, [(7, 70, 100), (8, 200, 100)], "of the time from the first to the last."),
+        (11, [(7, 60, 10)], None),
+    ],
+)
+def test_pauses_between_rows_of_steps_are_told(pause, lines, told):
+    answer = overview(rows_of_passes(pause, *lines)).answer
+    assert ("Between rows" in answer) == bool(told)
+    assert not told or told in answer
