@@ -77,6 +77,9 @@ _SLOW_NS_PER_BYTE: Final = 2
 #: No list of numbers takes so long to become a tensor: what takes longer is computed, in the lines before.
 _COMPUTED_NS_PER_BYTE: Final = 50
 
+#: A run counts as so many times the usual one at most: what is made once at the start takes far longer.
+_OF_USUAL: Final = 10
+
 _SPARED_OF_COPIES: Final = 0.75  # of a copy of float32 in place of bytes so much is spared
 
 
@@ -96,7 +99,8 @@ def _told(report: Report, rule: str, runs: pl.DataFrame) -> Findings:
     along = (starts.select(say.all_along(pl.col("start"), *sides)).item() for _, *sides in windows(report).iter_rows())
     if not (per.iterations or any(along)):
         return
-    top = say.most(runs.with_columns(ns=pl.col("end") - pl.col("start")), "top", "ns")
+    ns = pl.col("end") - pl.col("start")
+    top = say.most(runs.with_columns(ns=ns.clip(upper_bound=_OF_USUAL * ns.median())), "top", "ns")
     moved = int(runs.select(pl.col("bytes").median().fill_null(0)).item())
     copied = f", {size(moved)} copied to the GPU each time" if moved else ""
     words = words_of("cpu-tensors: of Python" if rule == "cpu-tensors" and not top else rule, report)
