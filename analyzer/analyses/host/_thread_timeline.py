@@ -18,7 +18,6 @@ from kanalyze.analyses.host._call_kinds import (
     BEGINS,
     CALL_BUCKETS,
     bucket_of,
-    call_names,
     context_calls,
     shown,
     unseen_syncs,
@@ -38,56 +37,48 @@ from kanalyze.analyses.shared.threads import (
 from kanalyze.columns import gathered, in_order, nearest, parts_by, positions, rows_at
 from kanalyze.report import Report
 
+#: Kinds of events whose names are labels.
+_LABELLED: Final = ("api", "overhead")
+
 #: Bucket and detail of the labels that are no name of a call or an overhead: the last rows of :func:`labels`.
 _EXTRA_LABELS: Final = (("loading", "context"), ("unknown", BEGINS))
 
 
 @once_per_process
 def labels(report: Report) -> pl.DataFrame:
-    """Labels of the intervals of a timeline: name, bucket, detail and rank (in CALL_BUCKETS).
+    """Labels of the intervals of a timeline: kind, name, bucket, detail, rank (in CALL_BUCKETS), wins.
 
-    One row per name of a call, then one per name of an overhead, and last one for context creation and one for a
-    blocking call that waits for work from before the recording.
+    One row per name of a call, then one per name of an overhead, null included, and last one for context creation and
+    one for a blocking call that waits for work from before the recording. One that `wins` takes precedence over a
+    launch call.
     """
-    calls = call_names(report)
-    overheads = _overheads(report)
-    buckets = [bucket_of(name) for name in calls.cast(pl.String).to_list()]
-    shown_calls = calls.to_frame().select(shown(pl.col("name"))).to_series()
-    details = [*shown_calls, *overheads.cast(pl.String), *(detail for _, detail in _EXTRA_LABELS)]
-    buckets += ["profiler"] * len(overheads) + [bucket for bucket, _ in _EXTRA_LABELS]
-    names = pl.concat([calls, overheads, calls.clear(len(_EXTRA_LABELS))])
-    table = pl.DataFrame({"name": names, "bucket": buckets, "detail": pl.Series(details, dtype=pl.String)})
+    calls, over = (report.kind(kind).select(pl.lit(kind).alias("kind"), pl.col("name").unique()) for kind in _LABELLED)
+    buckets = pl.Series("bucket", map(bucket_of, calls.get_column("name").cast(pl.String)), dtype=pl.String)
+    rows = [
+        calls.with_columns(buckets, detail=shown(pl.col("name"))),
+        over.with_columns(bucket=pl.lit("profiler"), detail=pl.col("name").cast(pl.String)),
+        pl.DataFrame(_EXTRA_LABELS, ["bucket", "detail"], orient="row"),
+    ]
     ranks = {bucket: rank for rank, bucket in enumerate(CALL_BUCKETS)}
     ranks["unknown"] = ranks["sync"]
-    return table.with_columns(pl.col("bucket").replace_strict(ranks, return_dtype=pl.UInt32).alias("rank"))
+    return pl.concat(rows, how="diagonal").with_columns(
+        rank=pl.col("bucket").replace_strict(ranks, return_dtype=pl.UInt32),
+        wins=pl.col("bucket").is_in(("profiler", "loading", "allocation")),
+    )
 
 
-def _label_of(kind: pl.Series, names: pl.Series) -> pl.Series:
-    """The place of each of `names` among the distinct ones of its kind, null included."""
-    return positions(kind.to_physical(), names.to_physical()).fill_null(kind.is_null().arg_max() or 0)
-
-
-def call_labels(report: Report, names: pl.Series) -> pl.Series:
-    """Rows of :func:`labels` of calls by their names."""
-    return _label_of(call_names(report), names)
+def labels_of(report: Report, kind: str, names: pl.Series) -> pl.Series:
+    """Rows of :func:`labels` of calls (api) or overheads by their names, null included."""
+    own = labels(report).with_row_index("label").filter(pl.col("kind") == kind)
+    named = own.get_column("name")
+    places = positions(named.to_physical(), names.to_physical()).fill_null(named.is_null().arg_max() or 0)
+    return gathered(own.get_column("label"), places)
 
 
 def shown_calls(report: Report, names: pl.Series) -> pl.Series:
     """Display names of calls; null for null."""
     details = labels(report).get_column("detail").cast(pl.Categorical)
-    return details[call_labels(report, names)].set(names.is_null(), None)
-
-
-@once_per_process
-def _overheads(report: Report) -> pl.Series:
-    """Distinct names of the profiler's overheads (Categorical), null included."""
-    return report.kind("overhead").get_column("name").unique()
-
-
-@once_per_process
-def winning(report: Report) -> pl.Series:
-    """Whether each row of :func:`labels` takes precedence over a launch call."""
-    return labels(report).select(pl.col("bucket").is_in(("profiler", "loading", "allocation"))).to_series()
+    return details[labels_of(report, "api", names)].set(names.is_null(), None)
 
 
 class Thread(NamedTuple):
@@ -110,7 +101,7 @@ def activity(report: Report, key: ThreadKey, sides: tuple[int, int], pieces: pl.
     disjoint).
     """
     events = _labelled_events(report, threads(report)[key], *sides)
-    needed = events.filter(touched(events, pieces) | winning(report)[events.get_column("label")])
+    needed = events.filter(touched(events, pieces) | labels(report).get_column("wins")[events.get_column("label")])
     return timeline(needed, labels(report).get_column("rank"))
 
 
@@ -120,7 +111,7 @@ def _labelled_events(report: Report, thread: Thread, low: int, high: int) -> pl.
     stop = max(bisect_left(thread.rows, high, key=thread.starts.item), first)
     rows = thread.rows.slice(first, stop - first)
     calls = report.kind("api").select("name", "start_ns", "dur_ns")[rows].select("name", **intervals.OF_EVENTS)
-    done = calls.select("start", "end", label=call_labels(report, calls.get_column("name")))
+    done = calls.select("start", "end", label=labels_of(report, "api", calls.get_column("name")))
     unseen = unseen_syncs(report)
     if len(unseen) and (these := rows.is_in(unseen.implode())).any():
         waits = pl.lit(labels(report).height - 1, dtype=pl.UInt32)
@@ -135,8 +126,8 @@ def _labelled_events(report: Report, thread: Thread, low: int, high: int) -> pl.
 def threads(report: Report) -> dict[ThreadKey, Thread]:
     """Host threads with CUDA calls, by process id and thread id."""
     over, making = report.kind("overhead"), context_calls(report)
-    label = _label_of(_overheads(report), over.get_column("name")) + len(call_names(report))
-    over = over.select(*THREAD, **intervals.OF_EVENTS, label=label.cast(pl.UInt32))
+    label = labels_of(report, "overhead", over.get_column("name"))
+    over = over.select(*THREAD, **intervals.OF_EVENTS, label=label)
     until = pl.min_horizontal("made_ns", "end_ns")
     of_contexts = pl.lit(labels(report).height - 2, dtype=pl.UInt32)
     making = making.select(*THREAD, start="start_ns", end=until, label=of_contexts)

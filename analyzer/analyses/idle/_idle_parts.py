@@ -23,7 +23,7 @@ from kanalyze.analyses.host._range_lines import (
     named_ranges,
     range_lines,
 )
-from kanalyze.analyses.host._thread_timeline import activity, labels, records_waits, threads, winning
+from kanalyze.analyses.host._thread_timeline import activity, labels, records_waits, threads
 from kanalyze.analyses.host.engine_marks import engine_labels
 from kanalyze.analyses.operators._host_names import host_names
 from kanalyze.analyses.shared.analysis import Remembered, at_once, once_per_process
@@ -46,7 +46,7 @@ MOST: Final = 32
 #: Cached answers that every batch looks up: computed beforehand, since batches would otherwise block on them one after
 #: the other; and what names of pieces are made of.
 _NEEDED: Final[tuple[Remembered[Any], ...]] = (
-    *(threads, unrecorded_contexts, context_calls, winning, device_activity, launch_rows),
+    *(threads, unrecorded_contexts, context_calls, labels, device_activity, launch_rows),
     *(unseen_starts, unseen_syncs),
 )
 _NAMES: Final[tuple[Remembered[Any], ...]] = (range_lines, host_names, ended_last, event_waits)
@@ -218,7 +218,7 @@ def _split(report: Report, key: ThreadKey, idle: pl.DataFrame) -> pl.DataFrame:
     before = overlaid(before, spans.rename({"row": "range"}), "range")
     idle = idle.with_columns(on_line(spans, idle.get_column("call_start")).alias("range"))
     launched = idle.filter(pl.col("end") > pl.col("begun"))
-    above = line.filter(winning(report)[line.get_column("label")])
+    above = line.filter(labels(report).get_column("wins")[line.get_column("label")])
     held = touched(launched.select("end", start="begun"), above)
     whole = pl.when(pl.col("late") == reasons(report).launch).then("end").otherwise("returned")
     pieces = _from_launches(report, launched.filter(held), pl.col("returned")).sort("start")
@@ -234,7 +234,7 @@ def _split(report: Report, key: ThreadKey, idle: pl.DataFrame) -> pl.DataFrame:
 def _before_launches(report: Report, before: pl.DataFrame) -> pl.DataFrame:
     """Rows of the time before launch calls, by label; that of work launched before the recording is `unseen`."""
     label, codes = pl.col("label"), reasons(report)
-    wins = label.is_in(winning(report).arg_true().implode()).fill_null(value=False)
+    wins = label.is_in(labels(report).get_column("wins").arg_true().implode()).fill_null(value=False)
     unseen = pl.when(pl.col("lost") & ~wins).then(_code(codes.unseen))
     return _rows(before, reason=unseen.otherwise(label.fill_null(_code(codes.host))))
 

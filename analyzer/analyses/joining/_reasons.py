@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 import polars as pl
-from polars._typing import PolarsDataType
 
 from kanalyze import intervals
 from kanalyze.analyses.counters._sampled_means import grids, means
@@ -50,94 +48,80 @@ _SEEN_SHARE: Final = 0.08
 _SEEN_NS: Final = 370.0
 
 
-@dataclass(frozen=True)
-class Spread:
-    """The usual spread of the launches of one kernel, the median over kernels: as a part of the mean, and in ns."""
+def with_spread(groups: pl.DataFrame, reports: Sequence[Report]) -> pl.DataFrame:
+    """`groups` with the least (low) and the greatest (high) duration to expect: nine in ten seen, and half the spread.
 
-    share: float
-    ns: float
-
-    @classmethod
-    def of(cls, reports: Sequence[Report]) -> Spread:
-        """The spread over all kernels that these reports launched several times."""
-        groups = pl.concat(kernel_groups(one).select("count", "duration", "low", "high") for one in reports)
-        apart = pl.col("high") - pl.col("low")
-        several = groups.filter((pl.col("count") > 1) & (pl.col("duration") > 0))
-        share, ns = several.select((apart / pl.col("duration")).median(), apart.median().alias("ns")).row(0)
-        return cls(_SEEN_SHARE, _SEEN_NS) if share is None else cls(share, ns)
-
-    def around(self, row: Row, suffix: str = "") -> tuple[float, float]:
-        """The least and the greatest duration to expect of a launch: nine in ten of those seen, and half the spread.
-
-        Two runs of one program differ by more than launches within one run do: a kernel launched once shows no spread,
-        and buffers lie at other addresses.
-        """
-        low, high = row[f"low{suffix}"], row[f"high{suffix}"]
-        half = max(self.share * high, self.ns) / 2
-        return max(low - half, 0.0), high + half
+    That is the usual one of the launches of a kernel, the median over all kernels that these reports launched several
+    times, as a part of the duration and in ns. Two runs of one program differ by more than launches within one run do:
+    a kernel launched once shows no spread, and buffers lie at other addresses.
+    """
+    seen = pl.concat(kernel_groups(one).select("count", "duration", "low", "high") for one in reports)
+    seen = seen.filter((pl.col("count") > 1) & (pl.col("duration") > 0))
+    apart = pl.col("high") - pl.col("low")
+    share, ns = seen.select((apart / pl.col("duration")).median(), apart.median().alias("ns")).row(0)
+    share, ns = (_SEEN_SHARE, _SEEN_NS) if share is None else (share, ns)
+    half = pl.max_horizontal(share * pl.col("high"), pl.lit(ns)) / 2
+    return groups.with_columns(low=(pl.col("low") - half).clip(0), high=pl.col("high") + half)
 
 
-@dataclass(frozen=True)
-class Reasons:
-    """Explains differences between two tools that record every launch."""
+def of_recordings(base: Report, other: Report, shared: Shared) -> Callable[[Row], Explained | None]:
+    """Explains differences between two tools that record every launch; `shared` are the steps that both have."""
+    tools, autotuned = (base.meta.tool, other.meta.tool), tuned(base)
+    numbers = other.steps().sort("start").get_column("step").unique(maintain_order=True).to_list()
 
-    tools: tuple[str, str]
-    spread: Spread  # of launches of one kernel
-    tuned: list[str]  # kernels that Triton's autotuner tried variants of
-    steps: list[int]  # that the second report was recorded in; empty for none
-    shared: tuple[Steps, Steps] | None  # the steps of each report that both have
-
-    @classmethod
-    def between(cls, base: Report, other: Report, shared: tuple[Steps, Steps] | None) -> Reasons:
-        """Collects what explains differences between the two reports; `shared` are the steps that both have."""
-        steps = other.steps().sort("start").get_column("step").unique(maintain_order=True).to_list()
-        return cls((base.meta.tool, other.meta.tool), Spread.of([base, other]), tuned(base), steps, shared)
-
-    def of(self, row: Row) -> Explained | None:
-        """The reason why this row's figures differ; None if unknown."""
-        if row["figure"] != "duration":
-            return self._count(row) if row["figure"] in COUNTED else None
-        (low, high), (low_other, high_other) = self.spread.around(row), self.spread.around(row, "_other")
-        if low > high_other or low_other > high:
+    def explained(row: Row) -> Explained | None:
+        if row["figure"] == "duration":
+            return _within_spread(row, tools)
+        if row["figure"] not in COUNTED:
             return None
-        ranges = (f"{time(start)} to {time(end)}" for start, end in ((low, high), (low_other, high_other)))
-        return "spread", f"{next(ranges)} by {self.tools[0]}, {next(ranges)} by {self.tools[1]}"
-
-    def _count(self, row: Row) -> Explained | None:
-        first, second = row["first"] or 0, row["second"] or 0
-        for reason, kinds in (("compile", ["compiling"]), ("autotuner", ["compiling", "trial"])):
-            some = [max(row[kind] or 0 for kind in kinds), max(row[f"{kind}_other"] or 0 for kind in kinds)]
-            if any(some) and first - some[0] == second - some[1]:
-                each = zip(some, (first, second), self.tools, strict=True)
-                counts = [f"{part:,.0f} of {whole:,.0f} by {tool}" for part, whole, tool in each if part]
-                of = f", of {', '.join(self.tuned)}" if reason == "autotuner" else ""
-                return reason, f"{' and '.join(counts)}{of}; the rest is equal"
-        if self.shared is not None:
-            return self._by_step(row, *self.shared)
-        if self.steps and second < first:
-            return "steps", f"{plural(len(self.steps), 'step')}, from {self.steps[0]} on"
+        if (tried := _by_trials(row, tools, autotuned)) is not None:
+            return tried
+        if shared is not None:
+            return _by_step(row, shared, tools)
+        if numbers and (row["second"] or 0) < (row["first"] or 0):
+            return "steps", f"{plural(len(numbers), 'step')}, from {numbers[0]} on"
         return None
 
-    def _by_step(self, row: Row, first: Steps, second: Steps) -> Explained | None:
-        """The reason `steps`: both reports have the same number per step, but recorded different numbers of steps."""
-        ours, theirs = (
-            {name: (None if row[side] is None else row[f"{name}{suffix}"]) or NOTHING[name] for name in COUNTS}
-            for side, suffix in (("first", ""), ("second", "_other"))
-        )
-        numbers = first.spans.height, second.spans.height
-        if not alike(ours, theirs, numbers):
-            return None
-        few = ours if numbers[0] <= numbers[1] else theirs
-        low, high = min(few["in"]), max(few["in"])
-        each = count(low) if low == high else f"{count(low)} to {count(high)}"
-        recorded = " and ".join(
-            f"{count(number)} ({name}) by {tool}"
-            for number, name, tool in zip(numbers, (first.name, second.name), self.tools, strict=True)
-        )
-        return (
-            "steps",
-            f"{each} a step in both, of {recorded}; beside them {count(ours['beside'])} and {count(theirs['beside'])}",
-        )
+    return explained
+
+
+def _within_spread(row: Row, tools: tuple[str, str]) -> Explained | None:
+    """The reason `spread`: the durations to expect by both overlap."""
+    if row["low"] > row["high_other"] or row["low_other"] > row["high"]:
+        return None
+    first, second = (f"{time(row[f'low{side}'])} to {time(row[f'high{side}'])}" for side in ("", "_other"))
+    return "spread", f"{first} by {tools[0]}, {second} by {tools[1]}"
+
+
+def _by_trials(row: Row, tools: tuple[str, str], autotuned: Sequence[str]) -> Explained | None:
+    """The reasons `compile` and `autotuner`: without what was launched meanwhile both count the same."""
+    counts = row["first"] or 0, row["second"] or 0
+    for reason, kinds, of in (("compile", TRIALS[:1], ""), ("autotuner", TRIALS, f", of {', '.join(autotuned)}")):
+        some = [max(row[f"{kind}{side}"] or 0 for kind in kinds) for side in ("", "_other")]
+        if any(some) and counts[0] - some[0] == counts[1] - some[1]:
+            each = zip(some, counts, tools, strict=True)
+            parts = [f"{part:,.0f} of {whole:,.0f} by {tool}" for part, whole, tool in each if part]
+            return reason, f"{' and '.join(parts)}{of}; the rest is equal"
+    return None
+
+
+def _by_step(row: Row, shared: tuple[pl.DataFrame, pl.DataFrame], tools: tuple[str, str]) -> Explained | None:
+    """The reason `steps`: both reports have the same number per step, but recorded different numbers of steps."""
+    ours, theirs = (
+        {name: (None if row[side] is None else row[f"{name}{suffix}"]) or nothing for name, nothing in NOTHING.items()}
+        for side, suffix in (("first", ""), ("second", "_other"))
+    )
+    numbers = shared[0].height, shared[1].height
+    if not alike(ours, theirs, numbers):
+        return None
+    few = ours if numbers[0] <= numbers[1] else theirs
+    low, high = min(few["in"]), max(few["in"])
+    each = count(low) if low == high else f"{count(low)} to {count(high)}"
+    recorded = " and ".join(
+        f"{count(steps.height)} ({steps.item(0, 'name')}) by {tool}" for steps, tool in zip(shared, tools, strict=True)
+    )
+    beside_steps = f"beside them {count(ours['beside'])} and {count(theirs['beside'])}"
+    return "steps", f"{each} a step in both, of {recorded}; {beside_steps}"
 
 
 #: Figures that are counts or sums of bytes.
@@ -149,27 +133,21 @@ COUNTED: Final = ("launches", "copies", "bytes copied")
 #: The name of the profiler's own steps, where steps are otherwise user ranges.
 PROFILER_STEPS: Final = "ProfilerStep"
 
-#: Where an operation was launched: in a step, between two steps, or outside: before the first or after the last.
-_PLACES: Final = ("in", "between", "beside")
+#: Where an operation was launched: in a step, between two steps, or outside: before the first or after the last; of
+#: each the value of what does not occur: the distinct counts per step and between two steps, and the sum outside.
+NOTHING: Final[dict[str, Any]] = {"in": [0], "between": [0], "beside": 0}
+
+#: What was launched while torch.compile compiled, or benchmarked what it had compiled; and in trials of the autotuner.
+TRIALS: Final = ("compiling", "trial")
 
 _SPANS: Final = {"process_id": pl.Int64, "start": pl.Int64, "end": pl.Int64, "name": pl.String}
 
-#: The columns of a count: its distinct values per step, its distinct values between two steps, and its sum outside.
-COUNTS: Final[dict[str, PolarsDataType]] = {"in": pl.List(pl.Int64), "between": pl.List(pl.Int64), "beside": pl.Int64}
-
-#: The values for something that does not occur.
-NOTHING: Final[dict[str, Any]] = {"in": [0], "between": [0], "beside": 0}
+#: The steps of two reports that both have: name, process_id, start, end, until (start of the next one, null for the
+#: last), sorted by start; None without any.
+Shared: TypeAlias = tuple[pl.DataFrame, pl.DataFrame] | None
 
 
-@dataclass(frozen=True)
-class Steps:
-    """The steps of a recording that another recording has, too."""
-
-    name: str
-    spans: pl.DataFrame  # process_id, start, end, until (start of the next step, null for the last); sorted by start
-
-
-def shared_steps(base: Report, other: Report) -> tuple[Steps, Steps] | None:
+def shared_steps(base: Report, other: Report) -> Shared:
     """The steps that both reports have: ranges of the common name that takes most time in `other`; None without any.
 
     Without a common name, the most frequent iterations of each, such as a profiler's steps here and ranges there. Only
@@ -211,64 +189,76 @@ def _named(report: Report) -> pl.DataFrame:
     return _inside(report, spans).select(list(_SPANS))
 
 
-def _steps(name: str, spans: pl.DataFrame) -> Steps:
+def _steps(name: str, spans: pl.DataFrame) -> pl.DataFrame:
     """The outermost spans with this name, as steps."""
-    outer = outermost(spans.filter(pl.col("name") == name), "process_id")
-    until = pl.col("start").shift(-1).over("process_id")
-    return Steps(name, outer.select("process_id", "start", "end", until=until).sort("start"))
+    outer = outermost(spans.filter(pl.col("name") == name), "process_id").with_columns(pl.col("name").cast(pl.String))
+    return outer.select(*_SPANS, until=pl.col("start").shift(-1).over("process_id")).sort("start")
 
 
-def per_step(report: Report, steps: Steps) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Counts per step of the operations in scope: kernels by group, copies and memsets by name.
+def counted(report: Report, tried: list[str], steps: pl.DataFrame | None) -> pl.DataFrame:
+    """Counts of the operations in scope, with what may explain other ones in another report.
 
-    Further columns: :data:`COUNTS`; for copies and memsets also in bytes, with the suffix ``_bytes``.
+    Columns: figure (one of :data:`COUNTED`), unit, group (of kernels; null for copies and memsets), name, amount, of
+    that :data:`TRIALS` (as kernels of the names `tried`, or right before one: Triton's autotuner flushes the cache
+    before each trial), and by the `steps` the columns of :data:`NOTHING`.
     """
-    work = exclusive_operations(report, "call_start", "size_bytes")
+    work = exclusive_operations(report, "call_start", "stream", "size_bytes").sort("start", "event_id")
+    work = work.with_columns(pl.col("name").cast(pl.String))
+    calls = work.get_column("call_start")
+    meanwhile = intervals.overlap(calls.fill_null(0), calls.fill_null(0) + 1, compile_spans(report)) > 0
+    own = pl.col("name").is_in(tried).fill_null(value=False)
     # where no launch was recorded, the operation's own start decides
-    at = "call_start" if work.get_column("call_start").count() else "start"
-    work = work.select("event_id", "kind", "name", "process_id", pl.col("size_bytes").fill_null(0), at=at)
-    placed = _placed(work, steps)
-    own = placed.select("event_id", "step", "place")
-    kernels = grouped_kernels(report).select("event_id", "group").join(own, on="event_id")
-    rest = placed.filter(pl.col("kind").is_in(["memcpy", "memset"])).with_columns(pl.col("name").cast(pl.String))
-    number, one = steps.spans.height, pl.lit(1, dtype=pl.Int64)
-    moved = _sums(rest, ("name",), pl.col("size_bytes"), number)
-    named = moved.rename({count: f"{count}_bytes" for count in COUNTS})
-    return _sums(kernels, ("group",), one, number), _sums(rest, ("name",), one, number).join(named, on="name")
-
-
-def _placed(work: pl.DataFrame, steps: Steps) -> pl.DataFrame:
-    """`work` (process_id, at) with the step that each operation was launched in, and its place (:data:`_PLACES`)."""
-    numbered = steps.spans.with_row_index("step").rename({"start": "since"})
-    line = work.sort("at")
-    joined = line.join_asof(numbered, left_on="at", right_on="since", by="process_id", check_sortedness=False)
-    inside, between, beside = map(pl.lit, _PLACES)
-    place = pl.when(pl.col("at") < pl.col("end")).then(inside).when(pl.col("at") < pl.col("until")).then(between)
-    return joined.with_columns(place=place.otherwise(beside))
-
-
-def _sums(work: pl.DataFrame, keys: Sequence[str], amount: pl.Expr, steps: int) -> pl.DataFrame:
-    """:data:`COUNTS` by `keys`; steps without such an operation count as 0."""
-    each = work.with_columns(amount=amount).group_by(*keys, "place", "step").agg(pl.col("amount").sum())
-    inside, between, beside = (pl.col("amount").filter(pl.col("place") == place) for place in _PLACES)
-    numbers = {"in": (inside, steps), "between": (between, max(steps - 1, 1))}
-    sums = each.group_by(keys).agg(
-        beside.sum().alias("beside"),
-        *(amounts.unique().sort().alias(place) for place, (amounts, _) in numbers.items()),
-        *((amounts.len() < number).alias(f"lacks_{place}") for place, (amounts, number) in numbers.items()),
+    placed = work.with_columns(
+        compiling=meanwhile & calls.is_not_null(),
+        trial=own | own.shift(-1).over("stream").fill_null(value=False),
+        at="call_start" if calls.count() else "start",
     )
-    zero = {place: pl.when(f"lacks_{place}").then(pl.concat_list(place, pl.lit(0))) for place in numbers}
-    return sums.select(*keys, *(with_zero.otherwise(place).alias(place) for place, with_zero in zero.items()), "beside")
+    numbered = pl.DataFrame(schema=_SPANS | {"until": pl.Int64}) if steps is None else steps
+    spans = numbered.drop("name").rename({"start": "since"}).with_row_index("step").sort("since")
+    placed = placed.sort("at").join_asof(spans, left_on="at", right_on="since", by="process_id", check_sortedness=False)
+    inside, between, beside = map(pl.lit, NOTHING)
+    place = pl.when(pl.col("at") < pl.col("end_right")).then(inside).when(pl.col("at") < pl.col("until")).then(between)
+    placed = placed.with_columns(place=place.otherwise(beside)).join(
+        grouped_kernels(report).select("event_id", "group"), on="event_id", how="left"
+    )
+    one, moved = pl.lit(1, dtype=pl.Int64), pl.col("kind").is_in(["memcpy", "memset"])
+    return pl.concat(
+        _amounts(placed.filter(of).with_columns(amount=amount).drop_nulls("amount"), figure, numbered.height)
+        for figure, of, amount in (
+            ("launches", pl.col("group").is_not_null(), one),
+            ("copies", moved, one),
+            ("bytes copied", moved, pl.col("size_bytes")),
+        )
+    )
+
+
+def _amounts(work: pl.DataFrame, figure: str, steps: int) -> pl.DataFrame:
+    """:func:`counted` of one figure; steps without such an operation count as 0."""
+    amount, keys = pl.col("amount"), ["group", "name"]
+    sums = amount.sum(), *(amount.filter(trial).sum().alias(trial) for trial in TRIALS)
+    each = work.group_by(*keys, "place", "step").agg(sums)
+    rows = each.group_by(keys).agg(
+        pl.col("amount", *TRIALS).sum(), *(amount.filter(pl.col("place") == place).alias(place) for place in NOTHING)
+    )
+    numbers = {"in": steps, "between": max(steps - 1, 1)}
+    zero = {name: pl.when(pl.col(name).list.len() < number).then([0]).otherwise([]) for name, number in numbers.items()}
+    return rows.select(
+        pl.lit(figure).alias("figure"),
+        pl.lit("bytes" if figure == "bytes copied" else "").alias("unit"),
+        *(*keys, "amount", *TRIALS),
+        *(pl.concat_list(name, filled).list.unique() for name, filled in zero.items()),
+        pl.col("beside").list.sum(),
+    )
 
 
 def alike(first: Mapping[str, Any], second: Mapping[str, Any], numbers: tuple[int, int]) -> bool:
-    """Whether two recordings (:data:`COUNTS`) with `numbers` of steps agree on the counts per step.
+    """Whether two recordings (:data:`NOTHING`) with `numbers` of steps agree on the counts per step.
 
     Every value of the one with fewer steps, in and between steps, must occur in the other one. Its sum outside of steps
     may be no larger than that of the other, plus the largest values between and in steps (for a step that was cut).
     """
     few, many = (first, second) if (numbers[0], first["beside"]) <= (numbers[1], second["beside"]) else (second, first)
-    inside = all(set(few[place]) <= set(many[place]) for place in _PLACES[:2])
+    inside = all(set(few[place]) <= set(many[place]) for place in ("in", "between"))
     same = numbers[0] != numbers[1] or set(few["in"]) == set(many["in"])
     return inside and same and few["beside"] <= many["beside"] + max(many["between"]) + max(many["in"])
 
@@ -280,45 +270,6 @@ def tuned(report: Report) -> list[str]:
     return several.get_column("name").unique().sort().to_list()
 
 
-@once_per_report
-def compiled_meanwhile(report: Report) -> pl.DataFrame:
-    """Every operation in scope: columns event_id, kind, name, stream, start, size_bytes and compiling.
-
-    `compiling`: it was launched while torch.compile compiled, or benchmarked what it had compiled.
-    """
-    work = exclusive_operations(report, "call_start", "stream", "size_bytes")
-    calls = work.get_column("call_start")
-    inside = intervals.overlap(calls.fill_null(0), calls.fill_null(0) + 1, compile_spans(report)) > 0
-    compiling = (inside & calls.is_not_null()).alias("compiling")
-    return work.select("event_id", "kind", pl.col("name").cast(pl.String), "stream", "start", "size_bytes", compiling)
-
-
-def tried(report: Report, names: list[str], kinds: Sequence[str]) -> pl.DataFrame:
-    """:func:`compiled_meanwhile` of some kinds, with `trial`: a launch of one of `names`, or what is right before one.
-
-    Triton's autotuner flushes the cache before each trial.
-    """
-    work = compiled_meanwhile(report).sort("start", "event_id")
-    own = pl.col("name").is_in(names).fill_null(value=False)
-    every = work.with_columns(trial=own | own.shift(-1).over("stream").fill_null(value=False))
-    return every.filter(pl.col("kind").is_in(kinds))
-
-
-def trials_of_kernels(report: Report, names: list[str]) -> pl.DataFrame:
-    """Counts of trial launches by kernel group: group, compiling, trial."""
-    own = tried(report, names, ["kernel"]).select("event_id", "compiling", "trial")
-    kernels = grouped_kernels(report).join(own, on="event_id")
-    return kernels.group_by("group").agg(pl.col("compiling", "trial").sum().cast(pl.Float64))
-
-
-def trials_of_copies(report: Report, names: list[str]) -> pl.DataFrame:
-    """Counts and bytes of trial copies and memsets: columns name, compiling, trial, compiling_bytes, trial_bytes."""
-    own = tried(report, names, ["memcpy", "memset"])
-    count = pl.col("compiling", "trial").sum().cast(pl.Float64)
-    size = (pl.col("compiling", "trial").cast(pl.Float64) * pl.col("size_bytes")).sum().name.suffix("_bytes")
-    return own.group_by("name").agg(count, size)
-
-
 # Differences of what ncu measures: by its conditions, and from what nsys sampled of the GPU's counters meanwhile.
 #
 # ncu fixes clocks, empties caches and runs kernels one by one. Definitions: docs/counters.md, One kernel, three tools.
@@ -326,74 +277,66 @@ def trials_of_copies(report: Report, names: list[str]) -> pl.DataFrame:
 #: Stall reasons that grow when caches are cold: data, instructions, constants.
 _COLD: Final = ("long_scoreboard", "no_instruction", "imc_miss")
 
+#: What a GPU may reach: the clock of its SMs, the size of its L2, what its memory moves.
+_LIMITS: Final = ("clock_hz", "l2_bytes", "memory_bandwidth_bytes_per_s")
 
-@dataclass(frozen=True)
-class UnderNcu:
-    """Explains why a duration measured by ncu differs from the one recorded by a tracing tool."""
 
-    tool: str  # the tracing tool
-    spread: Spread  # of launches of one kernel in its recording
-    clock_hz: int | None  # the GPU's maximum
-    l2_bytes: int | None  # the size of the L2 cache
-    dram_bytes_per_s: int | None
-    selective: bool | None  # whether ncu was told to measure only some launches; None if its command is unknown
+def under_ncu(base: Report, ncu: Report) -> Callable[[Row], Explained | None]:
+    """Explains why what ncu measured differs from what a tracing tool recorded."""
+    limits = (pl.concat([one.devices.select(_LIMITS).max() for one in (base, ncu)])).select(
+        pl.all().drop_nulls().first()
+    )
+    facts = limits.row(0, named=True) | {"tool": base.meta.tool}
 
-    @classmethod
-    def between(cls, base: Report, ncu: Report, spread: Spread) -> UnderNcu:
-        """Collects it from two reports of one program."""
-
-        def most(name: str) -> Any:  # noqa: ANN401 - a number, or None where neither report has one
-            greatest = base.devices.get_column(name).max()
-            return ncu.devices.get_column(name).max() if greatest is None else greatest
-
-        names = ("clock_hz", "l2_bytes", "memory_bandwidth_bytes_per_s")
-        clock_hz, l2_bytes, dram_bytes_per_s = (most(name) for name in names)
-        return cls(base.meta.tool, spread, clock_hz, l2_bytes, dram_bytes_per_s, ncu.meta.selective)
-
-    def of(self, row: Row) -> Explained | None:
-        """The reason why this row's figures differ; None if unknown."""
+    def explained(row: Row) -> Explained | None:
         if row["figure"] == "duration":
-            return self.duration(row)
+            return measured_otherwise(row | facts)
         fewer = row["figure"] in COUNTED and row["first"] is not None and row["second"] <= row["first"]
-        if not fewer or self.selective is False:  # it was told to measure all
+        if not fewer or ncu.meta.selective is False:  # it was told to measure all
             return None
-        unknown = "; its command is not known" if self.selective is None else ""
+        unknown = "; its command is not known" if ncu.meta.selective is None else ""
         return "filter", f"{row['second']:,.0f} of {row['first']:,.0f}{unknown}"
 
-    def duration(self, row: Row) -> Explained | None:
-        """The reason why the durations of a row differ; None if unknown."""
-        low, high = self.spread.around(row)
-        second = row["second"]
-        if low <= second <= high:
-            return "spread", f"{time(low)} to {time(high)} by {self.tool}"
-        return self._longer(row, high) if second > high else self._shorter(row, low)
+    return explained
 
-    def _longer(self, row: Row, high: float) -> Explained | None:
-        clock, waiting = row["sm_clock_hz"], row["cold_share"]
-        if clock is None or waiting is None or self.clock_hz is None:
-            return "replay", "ncu's report has no clocks, or not what warps waited for"
-        slower = max(self.clock_hz / clock, 1.0)
-        clocks = f"{frequency(clock)} under ncu, up to {frequency(self.clock_hz)} without"
-        if slower == 1:
-            clocks = f"{frequency(clock)} under ncu, no less than the GPU's {frequency(self.clock_hz)}"
-        if row["second"] <= high * slower:
-            return "clocks", f"{clocks}: up to {time(high * slower)}"
-        cold = waiting * row["second"]
-        if row["second"] > high * slower + cold:
-            return None
-        waits = f"{percent(waiting)} of its {time(row['second'])} waiting for memory, instructions and constants"
-        return "caches", f"{waits}; {clocks}: up to {time(high * slower + cold)}"
 
-    def _shorter(self, row: Row, low: float) -> Explained | None:
-        if row["faulted"]:
-            return "page faults", "managed memory moved while it ran"
-        if row["crowded"]:
-            return "beside others", "other operations ran on the GPU at the same time"
-        moved = min(row["dram_bytes"] or 0, self.l2_bytes or 0)
-        if self.dram_bytes_per_s and low - row["second"] <= 1e9 * moved / self.dram_bytes_per_s:
-            written = f"up to {size(moved)} that others left in L2 need not be written back"
-            return "caches", f"{written}, at {rate(self.dram_bytes_per_s)}"
+def measured_otherwise(row: Row) -> Explained | None:
+    """The reason why the duration under ncu is another one; None if unknown.
+
+    Besides what :func:`measuring` and :func:`disturbed` tell of the kernel, the row has the tracing tool and the limits
+    of the GPU, null where neither report has them.
+    """
+    low, high, second = row["low"], row["high"], row["second"]
+    if second < low:
+        return _shorter(row, low)
+    if second <= high:
+        return "spread", f"{time(low)} to {time(high)} by {row['tool']}"
+    clock, waiting, most = row["sm_clock_hz"], row["cold_share"], row["clock_hz"]
+    if clock is None or waiting is None or most is None:
+        return "replay", "ncu's report has no clocks, or not what warps waited for"
+    slower = max(most / clock, 1.0)
+    clocks = f"{frequency(clock)} under ncu, up to {frequency(most)} without"
+    if slower == 1:
+        clocks = f"{frequency(clock)} under ncu, no less than the GPU's {frequency(most)}"
+    if second <= high * slower:
+        return "clocks", f"{clocks}: up to {time(high * slower)}"
+    cold = waiting * second
+    if second > high * slower + cold:
         return None
+    waits = f"{percent(waiting)} of its {time(second)} waiting for memory, instructions and constants"
+    return "caches", f"{waits}; {clocks}: up to {time(high * slower + cold)}"
+
+
+def _shorter(row: Row, low: float) -> Explained | None:
+    """The reason why a kernel took less than `low` under ncu; None if unknown."""
+    if row["faulted"]:
+        return "page faults", "managed memory moved while it ran"
+    if row["crowded"]:
+        return "beside others", "other operations ran on the GPU at the same time"
+    moved, bandwidth = min(row["dram_bytes"] or 0, row["l2_bytes"] or 0), row["memory_bandwidth_bytes_per_s"]
+    if bandwidth and low - row["second"] <= 1e9 * moved / bandwidth:
+        return "caches", f"up to {size(moved)} that others left in L2 need not be written back, at {rate(bandwidth)}"
+    return None
 
 
 @once_per_report

@@ -5,33 +5,30 @@ Definitions: docs/definitions.md, section 9.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Unpack
 
 import polars as pl
-from polars._typing import PolarsDataType
 
 from kanalyze.analyses.device._operations import SHAPE, SHAPE_COLUMNS
-from kanalyze.analyses.device.kernels import copies
 from kanalyze.analyses.joining._reasons import (
-    COUNTS,
     EXPLANATIONS,
+    NOTHING,
+    TRIALS,
     Explained,
-    Reasons,
     Row,
-    Steps,
-    UnderNcu,
+    counted,
     disturbed,
     measuring,
-    per_step,
+    of_recordings,
     sampled_rows,
     shared_steps,
-    trials_of_copies,
-    trials_of_kernels,
     tuned,
+    under_ncu,
     why_apart,
+    with_spread,
 )
 from kanalyze.analyses.joining._reasons import FIGURES as SAMPLED
 from kanalyze.analyses.joining._report_set import Together, of_each, several, together
@@ -84,16 +81,6 @@ TABLE: Final = Table(
 
 SEVERAL: Final = several(TABLE)
 
-#: Columns that explain different counts: see :func:`kanalyze.analyses.joining._reasons.tried`.
-_TRIALS: Final = ("compiling", "trial")
-
-#: Columns added as null where no row has them: those of the other tool, and those of kernels.
-_MAY_LACK: Final[dict[str, PolarsDataType]] = {
-    **dict.fromkeys(("first", "second"), pl.Float64),
-    **{f"{name}{side}": pl.Float64 for name in _TRIALS for side in ("", "_other")},
-    **{f"{name}{side}": dtype for name, dtype in COUNTS.items() for side in ("", "_other")},
-}
-
 
 def agreement(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
     """Compares every figure that two of the reports have; unexplained differences first.
@@ -122,17 +109,24 @@ def _agreement_of(report_set: Together) -> pl.DataFrame:
         rows = _with_whole_base(rows, _compared(replace(report_set, base=whole)))
     order = pl.col("verdict").replace_strict(VERDICTS, range(len(VERDICTS)), return_dtype=pl.Int64)
     frame = rows.with_columns(difference=pl.col("second") - pl.col("first"))
-    keys = ["figure", "name", *SHAPE, "second_tool"]
+    keys = ["figure", "name", *SHAPE, "second_tool", "right"]
     return TABLE.select(frame.sort(order, *keys, descending=[True, *(False for _ in keys)]))
 
 
 def _compared(report_set: Together) -> pl.DataFrame:
     """Every figure with its verdict; `right` is the number of the kernel group in the second report."""
-    base, ncu = report_set.base, report_set.ncu
-    parts = [_kernels(base, other) for other in report_set.reports[1:]]
-    if report_set.torch is not None:
-        parts.append(_copied(base, report_set.torch))
+    base, ncu, parts = report_set.base, report_set.ncu, []
+    if (other := report_set.torch) is not None:
+        for report in (base, other):
+            require(report, "copies", "memcpy", "memset")
+        steps = shared_steps(base, other)
+        each = zip((base, other), (None, None) if steps is None else steps, strict=True)
+        counts = [counted(report, tuned(base), own) for report, own in each]
+        explain = of_recordings(base, other, steps)
+        rows = [_copied(*counts), _kernels(base, other, *counts)]
+        parts.append(_judged(pl.concat(rows, how="diagonal_relaxed"), explain, base, other))
     if ncu is not None:
+        parts.append(_judged(_kernels(base, ncu), under_ncu(base, ncu), base, ncu))
         with suppress(DamagedReportError):  # which is noted
             # sampled counters of the GPU, of the base or beside it in its capture, with those that ncu counted
             reports = (report for report in (base, base.whole.sampled()) if report is not None)
@@ -163,10 +157,12 @@ def _with_whole_base(rows: pl.DataFrame, whole: pl.DataFrame) -> pl.DataFrame:
     return compared.with_columns(pl.when(by_window).then(to).otherwise(name).alias(name) for name, to in values.items())
 
 
-def _kernels(base: Report, other: Report) -> pl.DataFrame:
-    steps = None if other.meta.timeless else shared_steps(base, other)
-    each = (None, None) if steps is None else steps
-    ours, theirs = (_figures(report, tuned(base), of) for report, of in zip((base, other), each, strict=True))
+def _kernels(base: Report, other: Report, *counts: pl.DataFrame) -> pl.DataFrame:
+    """Compares kernels, explained by `counts` of both reports unless ncu measured them."""
+    ours, theirs = (_figures(report, (base, other)) for report in (base, other))
+    if counts:
+        explaining = [one.select("group", *TRIALS, *NOTHING).drop_nulls("group") for one in counts]
+        ours, theirs = (side.join(one, on="group") for side, one in zip((ours, theirs), explaining, strict=True))
     pairs = same_kernels(base, other)
     both = pairs.join(ours, left_on="left", right_on="group").join(
         theirs, left_on="right", right_on="group", suffix="_other"
@@ -184,26 +180,17 @@ def _kernels(base: Report, other: Report) -> pl.DataFrame:
     as_there = [pl.col(f"{name}_other").alias(name) for name in ("launches", *SHAPE)]
     rows.append(_of_one_tool(elsewhere.with_columns(as_there), "second"))
     single = theirs.join(pairs, left_on="group", right_on="right", how="anti")
-    explaining = (*_TRIALS, *(COUNTS if steps else ()))
-    rows.append(
-        _of_one_tool(single.rename({"group": "right"} | {name: f"{name}_other" for name in explaining}), "second")
-    )
+    renamed = {name: f"{name}_other" for name in (*TRIALS, *NOTHING) if name in single.columns}
+    rows.append(_of_one_tool(single.rename({"group": "right"} | renamed), "second"))
     if not other.meta.timeless:  # ncu is told which kernels to measure
         rows.append(_of_one_tool(ours.join(pairs, left_on="group", right_on="left", how="anti"), "first"))
-    return _with_verdicts(pl.concat(rows, how="diagonal_relaxed"), base, other, steps)
+    return pl.concat(rows, how="diagonal_relaxed")
 
 
-def _figures(report: Report, names: list[str], steps: Steps | None) -> pl.DataFrame:
-    """The kernel groups with the figures to compare, and the columns that may explain a difference."""
+def _figures(report: Report, both: Sequence[Report]) -> pl.DataFrame:
+    """The kernel groups with the figures to compare, and the durations to expect."""
     groups = kernel_groups(report).rename({"shared": "shared memory"}).with_columns(launches="count")
-    if report.meta.timeless:
-        figures = groups.with_columns(pl.lit(None, dtype=pl.Float64).alias(name) for name in _TRIALS)
-    else:
-        figures = groups.join(trials_of_kernels(report, names), on="group", how="left")
-    if steps is not None:
-        figures = figures.join(per_step(report, steps)[0], on="group", how="left")
-    explaining = (name for name in (*_TRIALS, *COUNTS) if name in figures.columns)
-    return figures.select("group", *GROUP_KEYS, "low", "high", *explaining, pl.col(*_FIGURES).cast(pl.Float64))
+    return with_spread(groups, both).select("group", *GROUP_KEYS, "low", "high", pl.col(*_FIGURES).cast(pl.Float64))
 
 
 def _of_launches(both: pl.DataFrame, base: Report, ncu: Report) -> pl.DataFrame:
@@ -227,16 +214,6 @@ def _of_one_tool(groups: pl.DataFrame, side: str) -> pl.DataFrame:
     return groups.with_columns(figure=pl.lit("launches"), unit=pl.lit(""), **{side: pl.col("launches")})
 
 
-def _with_verdicts(
-    frame: pl.DataFrame, base: Report, other: Report, steps: tuple[Steps, Steps] | None = None
-) -> pl.DataFrame:
-    """Adds verdict, reason and why."""
-    new = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in _MAY_LACK.items() if name not in frame.columns]
-    reasons = Reasons.between(base, other, steps)
-    explain = UnderNcu.between(base, other, reasons.spread).of if other.meta.timeless else reasons.of
-    return _judged(frame.with_columns(new), explain, base, other)
-
-
 def _judged(
     rows: pl.DataFrame, explain: Callable[[Row], Explained | None], base: Report, other: Report
 ) -> pl.DataFrame:
@@ -254,30 +231,10 @@ def _judged(
     )
 
 
-def _copied(base: Report, other: Report) -> pl.DataFrame:
-    """Compares copies and memsets: their number, and their bytes."""
-    columns = {"copies": ("count", "", ""), "bytes copied": ("total_bytes", "bytes", "_bytes")}
-    sums = [
-        copies(report)
-        .select(name="operation", **{key: pl.col(name).cast(pl.Float64) for key, (name, _, _) in columns.items()})
-        .join(trials_of_copies(report, tuned(base)), on="name", how="left")
-        for report in (base, other)
-    ]
-    steps = shared_steps(base, other)
-    if steps is not None:
-        each = zip(sums, (base, other), steps, strict=True)
-        sums = [frame.join(per_step(report, of)[1], on="name", how="left") for frame, report, of in each]
-    explaining = (*_TRIALS, *(COUNTS if steps else ()))
-    both = sums[0].join(sums[1], on="name", how="full", coalesce=True, suffix="_other")
-    rows = [
-        both.select(
-            "name",
-            *(pl.col(f"{name}{ending}{side}").alias(f"{name}{side}") for name in explaining for side in ("", "_other")),
-            figure=pl.lit(figure),
-            unit=pl.lit(unit),
-            first=figure,
-            second=f"{figure}_other",
-        )
-        for figure, (_, unit, ending) in columns.items()
-    ]
-    return _with_verdicts(pl.concat(rows), base, other, steps)
+def _copied(ours: pl.DataFrame, theirs: pl.DataFrame) -> pl.DataFrame:
+    """Compares copies and memsets by counts of both reports: their number, and their bytes."""
+    sides = [counts.filter(pl.col("group").is_null()).drop("group") for counts in (ours, theirs)]
+    keys = ["figure", "unit", "name"]
+    both = sides[0].join(sides[1], on=keys, how="full", coalesce=True, nulls_equal=True, suffix="_other")
+    amounts = {"first": "amount", "second": "amount_other"}
+    return both.with_columns(pl.col(name).cast(pl.Float64).alias(side) for side, name in amounts.items())

@@ -23,7 +23,7 @@ from kanalyze.analyses.device._operations import (
 )
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host._captures import has_captures
-from kanalyze.analyses.host._thread_timeline import call_labels, labels, shown_calls
+from kanalyze.analyses.host._thread_timeline import labels, labels_of, shown_calls
 from kanalyze.analyses.idle._attribution import ledger_pieces
 from kanalyze.analyses.idle.ledger import utilisation
 from kanalyze.analyses.iterations.phases import known_steady_part
@@ -371,7 +371,7 @@ def _host(report: Report, *, several: bool) -> Iterator[_Line]:
         tones = pl.lit(tone)
         if not tone:  # the bucket of each call; `launch` for those that launch
             buckets = labels(report).get_column("bucket").cast(_TONE)
-            rows = call_labels(report, events.get_column("name"))
+            rows = labels_of(report, "api", events.get_column("name"))
             tones = pl.lit(gathered(buckets, rows).scatter(launching_rows(report), "launch"))
         # a range that was never closed ends where the recording does; what ends before it starts covers no time
         closed = pl.max_horizontal("start_ns", report.recorded[1])

@@ -17,8 +17,6 @@ import polars as pl
 from kanalyze import outlets, units
 from kanalyze.renderers.page.kernel_names import distinct, short_forms
 from kanalyze.schema import unit_of
-from kanalyze.tools import worded
-from kanalyze.window import located
 
 if TYPE_CHECKING:
     from kanalyze.analyses.comparing._comparison import Comparison, Noise
@@ -33,8 +31,7 @@ if TYPE_CHECKING:
 #: What a page is made of.
 Shown: TypeAlias = "Summary | Instances | Comparison | Noise | Job | WhatIf"
 
-#: Description of a part of a bucket, and its duration; and a row of a table.
-Part: TypeAlias = tuple[str | None, int]
+#: A row of a table.
 Row: TypeAlias = dict[str, Any]
 
 
@@ -482,13 +479,6 @@ UNNAMED: Final = {"Unknown": "unnamed"}
 #: A part of a bucket is named from this share of it on.
 WORTH_NAMING: Final = 0.02
 
-#: Self-explanatory bucket names, for buckets without a more specific detail.
-_NO_DETAIL: Final = {
-    "host": "program code outside CUDA",
-    "unknown": "no launch tells which thread",
-    "queued": "submitted, waited on the device",
-}
-
 #: Folders in the file of a Python function, such as ``train/steps.py(31): step``; and an enclosing such function.
 #: Anchored at word starts, since trying every letter of a long word is quadratic.
 _FOLDERS: Final = re.compile(r"(?<![^\s<>])[^\s<>]*/(?=[^\s/<>]+\.py\(\d+\): )")
@@ -508,15 +498,6 @@ def without_folders(culprit: str) -> str:
 def without_function(culprit: str) -> str:
     """Strips the enclosing Python function from a culprit, unless nothing else is left."""
     return without_folders(_AROUND.sub("", culprit))
-
-
-def culprits_of(bucket: str, reasons: pl.DataFrame) -> list[Part]:
-    """Breaks a bucket down by culprit, longest first."""
-    sums: dict[str | None, int] = {}
-    for culprit, where, ns in reasons.filter(bucket=bucket).select("culprit", "range", "ns").iter_rows():
-        name = culprit and located(without_function(culprit), where)
-        sums[name] = sums.get(name, 0) + ns
-    return sorted(sums.items(), key=lambda part: (-part[1], part[0] or ""))
 
 
 def options(scope: Scope) -> list[str]:
@@ -541,31 +522,3 @@ def health_line(health: pl.DataFrame) -> str:
 def shares_of(parts: Iterable[tuple[str, float]], whole: float) -> str:
     """Parts of a whole by name, in whole percents: ``gemm 61 %, softmax 20 %``."""
     return ", ".join(f"{name} {part / max(whole, 1):.0%}".replace("%", " %") for name, part in parts)
-
-
-def ledger(
-    rows: pl.DataFrame, heading: str, detail: Callable[[str, list[Part]], str], interface: str, iterations: int = 1
-) -> Ledger:
-    """The ledger of a device, per iteration where it is of several: `detail` tells of a bucket with its parts."""
-    sums = rows.group_by("bucket").agg(pl.col("ns").sum()).sort("ns", "bucket", descending=[True, False])
-    times_ns = sums.get_column("ns").to_list()
-    length = sum(times_ns)
-    shown_ns = round(length / iterations)
-    each_ns = units.apportioned(times_ns, shown_ns)
-    parts: dict[str, list[Part]] = {}
-    for bucket, part, ns in rows.select("bucket", "detail", "ns").iter_rows():
-        parts.setdefault(bucket, []).append((part, ns))
-    shares = []
-    for (bucket, ns), each, text in zip(sums.iter_rows(), each_ns, units.adding_up(each_ns, shown_ns), strict=True):
-        made_of = ""
-        if bucket == "communication":  # by whom it waited for and what it transferred, where the report tells
-            worth = [
-                (name, part) for name, part in parts[bucket] if name is not None and part >= WORTH_NAMING * max(ns, 1)
-            ]
-            # waiting first, where there is no room for all: the rest of it is what is transferred
-            by_wait = sorted(sorted(worth, key=lambda part: -part[1])[:3], key=lambda part: part[0] == "transfer")
-            made_of = shares_of(by_wait, ns)
-        made_of = made_of or detail(bucket, parts[bucket])
-        plain = worded(_NO_DETAIL.get(bucket, ""), interface)
-        shares.append(Share(bucket, ns, each, text, units.percent(ns / max(length, 1)), made_of, plain))
-    return Ledger(heading, length, shares, units.adding_up([shown_ns], shown_ns)[0], [])

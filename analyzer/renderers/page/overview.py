@@ -16,10 +16,11 @@ from kanalyze.analyses.page.overview_page import Summary
 from kanalyze.machinery import late
 from kanalyze.outlets import command
 from kanalyze.renderers import page
-from kanalyze.renderers.page import Column, Page, Part, Section, numbers, section, without_folders, words
+from kanalyze.renderers.page import Column, Page, Section, numbers, section, without_folders, words
 from kanalyze.renderers.page.kernel_names import short_forms
 from kanalyze.schema import unit_of
-from kanalyze.window import WORDS, PerIteration, Window, of_iteration
+from kanalyze.tools import worded
+from kanalyze.window import WORDS, PerIteration, Window, located, of_iteration
 
 with late():  # most pages are of one report
     from kanalyze.renderers.page import counters
@@ -47,6 +48,13 @@ _LEAST_INSIDE: Final = 0.1
 
 #: Rows with less than this share of the whole are folded.
 _LEAST_SHARE: Final = 0.005
+
+#: Self-explanatory bucket names, for buckets without a more specific detail.
+_NO_DETAIL: Final = {
+    "host": "program code outside CUDA",
+    "unknown": "no launch tells which thread",
+    "queued": "submitted, waited on the device",
+}
 
 #: The parts of a line's time by their headings.
 _OF_LINE: Final = {"host": "host_ns", "GPU work": "work_ns", "launch": "launch_ns", "wait": "wait_ns"}
@@ -127,9 +135,10 @@ def ledger_of(summary: Summary, per: PerIteration, window: dict[str, Any], most:
     apart = most is not None and summary.window is None
     if apart:
         rows = rows.filter(pl.col("bucket") != "loading")
-    iterations, table, spread = per.iterations or 1, summary.tables.get("spread"), {}
+    iterations, length = per.iterations or 1, int(rows.get_column("ns").sum())
+    shown_ns = round(length / iterations)
+    table, spread = summary.tables.get("spread"), {}
     if iterations > 1 and table is not None:
-        shown_ns = round(rows.get_column("ns").sum() / iterations)
         spread = {name: units.least_to_most(least, most, shown_ns) for name, least, most in table.iter_rows()}
     if per.iterations:
         some = summary.steady is not None and per.iterations < summary.steady.usual.height
@@ -139,21 +148,39 @@ def ledger_of(summary: Summary, per: PerIteration, window: dict[str, Any], most:
         span = " to ".join(units.instant(window[side], summary.zero_ns) for side in ("start_ns", "end_ns"))
         span += ", loading apart" if apart and _once(summary) else ""
 
-    def detail(bucket: str, parts: list[Part]) -> str:
-        """Largest parts of a bucket: kernel families, ranges, or what held the device up."""
-        if bucket == "kernel":
-            of_device = summary.device == window["device"] or summary.windows.height == 1  # not of all together
-            return families(summary.tables["hot_kernels"]) if of_device and "hot_kernels" in summary.tables else ""
-        named = _by_range(summary, bucket, window["device"]) or _by_culprit(summary, bucket, window["device"], parts)
-        least_ns = page.WORTH_NAMING * sum(ns for _, ns in parts)
-        worth = [(name, ns) for name, ns in named if ns >= least_ns][:3]
-        return ", ".join(f"{page.unversioned(name)} {per.mean_time(ns)}" for name, ns in worth)
+    sums = rows.group_by("bucket").agg(pl.col("ns").sum()).sort("ns", "bucket", descending=[True, False])
+    each_ns = units.apportioned(sums.get_column("ns").to_list(), shown_ns)
+    shares = []
+    for (bucket, ns), each, text in zip(sums.iter_rows(), each_ns, units.adding_up(each_ns, shown_ns), strict=True):
+        detail = _detail(
+            summary, per, bucket, window["device"], rows.filter(bucket=bucket).select("detail", "ns").rows()
+        )
+        plain, share = worded(_NO_DETAIL.get(bucket, ""), summary.interface), units.percent(ns / max(length, 1))
+        shares.append(page.Share(bucket, ns, each, text, share, detail, plain, spread.get(bucket, "")))
+    return page.Ledger(
+        f"GPU {window['device']}, {span}",
+        length,
+        shares if most is None else _with_rest(shares, length, most),
+        units.adding_up([shown_ns], shown_ns)[0],
+        [],
+        f"WHERE A {per.each.upper()} GOES" if per.each == "step" else "WHERE THE TIME WENT",
+    )
 
-    whole = page.ledger(rows, f"GPU {window['device']}, {span}", detail, summary.interface, iterations)
-    title = f"WHERE A {per.each.upper()} GOES" if per.each == "step" else "WHERE THE TIME WENT"
-    shares = [one._replace(spread=spread.get(one.bucket, "")) for one in whole.shares]
-    shares = shares if most is None else _with_rest(shares, whole.window_ns, most)
-    return whole._replace(shares=shares, title=title)
+
+def _detail(summary: Summary, per: PerIteration, bucket: str, device: int, parts: list[tuple[str | None, int]]) -> str:
+    """Largest parts of a bucket: waits and transfers, kernel families, ranges, or what held the device up."""
+    ns = sum(part for _, part in parts)
+    worth = [(name, part) for name, part in parts if name is not None and part >= page.WORTH_NAMING * max(ns, 1)]
+    if bucket == "communication" and worth:  # by whom it waited for and what it transferred, where the report tells
+        # waiting first, where there is no room for all: the rest of it is what is transferred
+        largest = sorted(worth, key=lambda part: -part[1])[:3]
+        return page.shares_of(sorted(largest, key=lambda part: part[0] == "transfer"), ns)
+    if bucket == "kernel":
+        of_device = summary.device == device or summary.windows.height == 1  # not of all together
+        return families(summary.tables["hot_kernels"]) if of_device and "hot_kernels" in summary.tables else ""
+    named = _by_range(summary, bucket, device) or _by_culprit(summary, bucket, device, parts)
+    largest = [(name, part) for name, part in named if part >= page.WORTH_NAMING * ns][:3]
+    return ", ".join(f"{page.unversioned(name)} {per.mean_time(part)}" for name, part in largest)
 
 
 def _with_rest(shares: list[page.Share], length: int, most: int) -> list[page.Share]:
@@ -203,15 +230,18 @@ def _by_range(summary: Summary, bucket: str, device: int) -> list[tuple[str, int
     return sorted((part for part in named if part[1]), key=lambda part: -part[1])
 
 
-def _by_culprit(summary: Summary, bucket: str, device: int, parts: list[Part]) -> list[tuple[str, int]]:
+def _by_culprit(
+    summary: Summary, bucket: str, device: int, parts: list[tuple[str | None, int]]
+) -> list[tuple[str, int]]:
     """A bucket by what held the device up: host time by culprit, others by the ledger's own details."""
     sums: dict[str | None, int] = {}
     if bucket == "host" and "culprits" in summary.tables:
         each = summary.steady.each if summary.steady else ""
-        for name, ns in page.culprits_of(bucket, summary.tables["culprits"].filter(pl.col("device") == device)):
-            culprit = name and of_iteration(name, each)
-            sums[culprit] = sums.get(culprit, 0) + ns
-    named = sorted(sums.items() or parts, key=lambda part: -part[1])
+        reasons = summary.tables["culprits"].filter(bucket=bucket, device=device)
+        for culprit, where, ns in reasons.select("culprit", "range", "ns").iter_rows():
+            name = culprit and of_iteration(located(page.without_function(culprit), where), each)
+            sums[name] = sums.get(name, 0) + ns
+    named = sorted(sums.items() or parts, key=lambda part: (-part[1], part[0] or ""))
     return [(page.UNNAMED.get(name, name), ns) for name, ns in named if name is not None]
 
 

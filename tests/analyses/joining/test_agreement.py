@@ -73,6 +73,12 @@ def test_what_nothing_explains(other, expected):
     assert told(nsys(k(0, 1000)), torch(*other))[expected] == ("unexplained", "")
 
 
+def test_of_bytes_that_neither_tool_knows_there_is_no_figure():
+    copied = k(0, 1000), memcpy(2000, 2100, size_bytes=None)
+    assert ("copies", 1, 1) in told(nsys(*copied), torch(*copied))
+    assert not [figure for figure, _, _ in told(nsys(*copied), torch(*copied)) if figure == "bytes copied"]
+
+
 @pytest.mark.parametrize(
     ("events", "under", "figure", "expected"),
     [

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses.joining._reasons import COUNTED, Spread, UnderNcu, per_step, shared_steps
-from kanalyze.analyses.operators._kernel_groups import kernel_groups
+from kanalyze.analyses.joining._reasons import COUNTED, counted, measured_otherwise, shared_steps
 from support.build import call, kernel, memcpy, nvtx, report
 from support.strategies import FEWER
 
@@ -112,13 +111,13 @@ def test_amounts_of_steps_are_those_of_the_slow_model(steps, before):
     made = recording("nsys", steps, before=before)
     shared = shared_steps(made, made)
     assert shared is not None
-    launches, copies = per_step(made, shared[0])
-    for row in launches.join(kernel_groups(made), on="group").to_dicts():
-        counted = {Counter(step)[row["name"]] for step in steps}
-        assert (set(row["in"]), row["beside"]) == (counted, Counter(before)[row["name"]])
-    for row in copies.to_dicts():
+    counts = counted(made, [], shared[0])
+    for row in counts.filter(figure="launches").to_dicts():
+        expected = {Counter(step)[row["name"]] for step in steps}
+        assert (set(row["in"]), row["beside"]) == (expected, Counter(before)[row["name"]])
+    for row in counts.filter(figure="bytes copied").to_dicts():
         moved = {sum(one for one in step if isinstance(one, int)) for step in steps}
-        assert (set(row["in_bytes"]), row["beside_bytes"]) == (moved, sum(x for x in before if isinstance(x, int)))
+        assert (set(row["in"]), row["beside"]) == (moved, sum(x for x in before if isinstance(x, int)))
 
 
 @pytest.mark.slow
@@ -138,8 +137,7 @@ def test_a_part_of_the_steps_is_always_explained(steps, before, data):
     ("clock", "said"), [(1_500_000_000, "up to 1,980 MHz without"), (1_980_000_000, "no less than")]
 )
 def test_what_is_said_of_clocks_is_what_was_measured(clock, said):
-    under = UnderNcu("nsys", Spread(0.0, 0.0), 1_980_000_000, 50 << 20, 4_800_000_000_000, selective=False)
     row = {"low": 900, "high": 1000, "second": 1200.0, "sm_clock_hz": clock, "cold_share": 0.5}
-    reason, why = under.duration(row)
+    reason, why = measured_otherwise(row | {"tool": "nsys", "clock_hz": 1_980_000_000})
     assert said in why
     assert reason == ("clocks" if clock < 1_980_000_000 else "caches")
