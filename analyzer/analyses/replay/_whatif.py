@@ -21,7 +21,6 @@ from kanalyze.analyses.replay._changes import (
     CALLS,
     COPIES,
     HOST,
-    NO_ROWS,
     WITHOUT,
     Changes,
     Mending,
@@ -54,9 +53,9 @@ if TYPE_CHECKING:
 
 def mended(report: Report, network: Network, state: Changed, mending: Mending) -> Changed:
     """The values and lags of a network's `state` with what `mending` changes."""
-    if mending.host is not None:
+    if mending.host.height:
         state = host_less(network, state, by_process(network, mending.host), 1.0)
-    if mending.shorter is not None:
+    if mending.shorter.height:
         state = _with_shorter(network, state, mending.shorter)
     if len(mending.calls) or len(mending.unwaited):
         places = (gathered(network.line.places, rows).drop_nulls() for rows in (mending.calls, mending.unwaited))
@@ -64,8 +63,7 @@ def mended(report: Report, network: Network, state: Changed, mending: Mending) -
     if len(mending.unwaited):
         state = _launched_at_once(network, state, mending.unwaited)
     if len(mending.gone):
-        kept = NO_ROWS if mending.shorter is None else mending.shorter.get_column("row")
-        state = _without_operations(network, state, mending.gone, kept)
+        state = _without_operations(network, state, mending.gone, mending.shorter.get_column("row"))
     repeats = mending.graph and repetitive(report).repetitions.height > 0
     return as_graphs(report, network, state) if repeats else state
 
