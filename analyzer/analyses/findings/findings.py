@@ -44,7 +44,7 @@ from kanalyze.tools import worded
 from kanalyze.units import percent
 
 with late():  # of reports with shapes of operators, and whose remedies are replayed
-    from kanalyze.analyses.replay import _host_time, _unprofiled, _whatif
+    from kanalyze.analyses.replay import _host_time, _network, _unprofiled, _whatif
     from kanalyze.analyses.work import work
 
 TABLE: Final = Table(
@@ -284,7 +284,7 @@ def within_distance(report: Report, finding: Finding) -> Finding:
 
     def bounded(whole: Report) -> Mending | None:
         change = finding.change(whole)
-        if change is None or change.shorter is None:
+        if change is None or change.shorter.is_empty():
             return change
         most = least.select("row", most=(pl.col("dur_ns") - pl.col("least_ns")).clip(lower_bound=0))
         saved = change.shorter.with_columns(pl.col("row").cast(least.schema["row"]))
@@ -495,14 +495,12 @@ def _replayed(report: Report, device: int, change: Mending) -> _Gains:
     once = total(bucket_sums(report).filter(device=device, bucket="loading"), "ns")
     # kernels that fill the device run in turn on any streams: what the change leaves of their time
     filling = _filling(report, device).filter(~pl.col("row").is_in(change.gone.implode()))
-    saved_ns = 0
-    if change.shorter is not None:
-        saved_ns = total(change.shorter.join(filling, on="row", how="semi"), "saved_ns")
+    saved_ns = total(change.shorter.join(filling, on="row", how="semi"), "saved_ns")
     sides, least_ns = _unprofiled.sides(report)[device], intervals.length(intervals.union(filling)) - saved_ns
     network, gains = sides[0].network, []
-    mended = [_whatif.mended(report, network, side.state, change) for side in sides]
-    for side, replay in zip(sides, _whatif.replays(network, mended), strict=True):
-        then = max(replay.end, network.start + least_ns)
+    for side in sides:
+        replay = _network.replayed(network, _whatif.mended(report, network, side.state, change))
+        then = max(replay[-1], network.start + least_ns)
         gains.append((max(side.end - then, 0), int(_host_time.NEAR * max(then - network.start - once, 0))))
     return gains
 

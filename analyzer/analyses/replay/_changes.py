@@ -33,20 +33,22 @@ from kanalyze.report import Report
 with late():  # of changes to ranges
     from kanalyze.analyses.ranges import captured
 
-#: Rows of no operation, and of no call.
-NO_ROWS: Final = pl.Series("row", [], dtype=pl.UInt32)
+#: Rows of no operation, and of no call; no times that are saved, and none of a host.
+_NO_ROWS: Final = pl.Series("row", [], dtype=pl.UInt32)
+_NO_TIMES: Final = pl.DataFrame(schema={"row": pl.UInt32, "saved_ns": pl.Int64})
+_NO_SPANS: Final = pl.DataFrame(schema=dict.fromkeys(("process_id", "start", "end"), pl.Int64))
 
 
 class Mending(NamedTuple):
     """Changes that a remedy makes."""
 
     #: Operations that take less: row (of the operations), saved_ns; below 0 those that take longer.
-    shorter: pl.DataFrame | None = None
+    shorter: pl.DataFrame = _NO_TIMES
     #: Rows of operations that nothing launches any more: their calls go with them, and the host's work for each.
-    gone: pl.Series = NO_ROWS
-    calls: pl.Series = NO_ROWS  # rows (of the api events) of calls that are not made any more
-    unwaited: pl.Series = NO_ROWS  # rows of calls that launch, and no longer wait for what they launched
-    host: pl.DataFrame | None = None  # host time that is spared: process_id, start, end
+    gone: pl.Series = _NO_ROWS
+    calls: pl.Series = _NO_ROWS  # rows (of the api events) of calls that are not made any more
+    unwaited: pl.Series = _NO_ROWS  # rows of calls that launch, and no longer wait for what they launched
+    host: pl.DataFrame = _NO_SPANS  # host time that is spared: process_id, start, end
     graph: bool = False  # whether each repeated sequence of launches becomes one
 
     def with_all_of(self, other: Mending) -> Mending:
@@ -55,19 +57,14 @@ class Mending(NamedTuple):
         What both spare of the host is spared once.
         """
         gone = pl.concat([self.gone, other.gone]).unique()
-        parts = [
-            rows.group_by("row").agg(pl.col("saved_ns").sum())
-            for rows in (self.shorter, other.shorter)
-            if rows is not None
-        ]
-        shorter = pl.concat(parts).group_by("row").agg(pl.col("saved_ns").max()) if parts else None
-        spans = [rows.select("process_id", "start", "end") for rows in (self.host, other.host) if rows is not None]
+        parts = (rows.group_by("row").agg(pl.col("saved_ns").sum()) for rows in (self.shorter, other.shorter))
+        shorter = pl.concat(parts, how="vertical_relaxed").group_by("row").agg(pl.col("saved_ns").max())
         return Mending(
-            shorter=shorter.filter(~pl.col("row").is_in(gone.implode())) if shorter is not None else None,
+            shorter=shorter.filter(~pl.col("row").is_in(gone.implode())),
             gone=gone,
             calls=pl.concat([self.calls, other.calls]).unique(),
             unwaited=pl.concat([self.unwaited, other.unwaited]).unique(),
-            host=pl.concat(spans) if spans else None,
+            host=pl.concat((one.host.select(_NO_SPANS.columns) for one in (self, other)), how="vertical_relaxed"),
             graph=self.graph or other.graph,
         )
 

@@ -233,9 +233,6 @@ class Network(NamedTuple):
         graph: The dependencies.
         start: Start of the window.
         end: End of the window.
-        rows: One per step of a replay: source (a step) and edge of the first and of the second; equal, if there is one
-            alone. An edge past the last has no lag.
-        steps: Step of each node.
     """
 
     nodes: pl.DataFrame
@@ -245,8 +242,6 @@ class Network(NamedTuple):
     graph: Dependencies
     start: int
     end: int
-    rows: pl.DataFrame
-    steps: pl.Series
 
 
 class Values(NamedTuple):
@@ -297,6 +292,30 @@ def point_values(line: HostLine, values: Values) -> pl.Series:
     return pl.concat([part.alias("value") for part in parts], rechunk=True)
 
 
+#: Edges that are numbers of Python at a time.
+SLICE: Final = 1 << 18
+
+
+def replayed(net: Network, state: Changed) -> pl.Series:
+    """The time of every node (ns) with other values and lags of edges; the last is the end of the window."""
+    lags = gathered(point_values(net.line, state.values), net.edges.get_column("point")) + state.lags
+    times = [0, *[-LATEST] * (net.nodes.height - 1)]
+    for part in net.edges.select("source", "target", lags).iter_slices(SLICE):
+        for source, target, lag in zip(*(column.to_list() for column in part), strict=True):
+            time = times[source] + lag
+            if time > times[target]:  # noqa: PLR1730 - max() takes twice as long
+                times[target] = time
+    return pl.Series("at", times, dtype=pl.Int64)
+
+
+def call_times(net: Network, at: pl.Series, points: pl.Series) -> pl.DataFrame:
+    """When calls begin and return (start, end), by place: of nodes at such times, and points of such values."""
+    calls, size = net.line.calls, net.graph.operations.height
+    bases, ends = (gathered(at, nodes) for nodes in (net.numbers.bases, net.numbers.ends))
+    begins, returns = (bases + points.slice(size + first, calls.height) for first in (0, calls.height))
+    return pl.DataFrame({"start": begins, "end": returns.zip_with(~calls.get_column("blocks"), ends)})
+
+
 def network(report: Report, start: int, end: int) -> Network:
     """The network of a report for a window."""
     graph = dependencies(report)
@@ -305,27 +324,7 @@ def network(report: Report, start: int, end: int) -> Network:
     nodes = _nodes(line, graph, collectives, end)
     numbers = _numbers(line, graph, nodes)
     edges = _edges(line, graph, nodes, numbers, collectives)
-    return Network(nodes.select("at", "what", "row"), edges, numbers, line, graph, start, end, *_planned(edges))
-
-
-def _planned(edges: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
-    """The rows and steps of a network: a node with more than two edges is the last of several steps."""
-    first = pl.col("target") != pl.col("target").shift(1, fill_value=0)
-    second = ~pl.col("first") & pl.col("first").shift(1, fill_value=False)  # goes with the first one
-    line = edges.with_row_index("edge").select("edge", "source", first=first)
-    line = line.with_columns(second=second).with_columns(step=(~pl.col("second")).cast(pl.UInt32).cum_sum())
-    last = line.get_column("step").filter(line.get_column("first").shift(-1, fill_value=True))
-    steps = pl.concat([pl.Series("step", [0], dtype=pl.UInt32), last])  # step 0 is the origin
-    line = line.with_columns(gathered(steps, line.get_column("source")).alias("from"))
-    none, twofold = pl.lit(line.height, pl.UInt32), pl.col("second").shift(-1, fill_value=False)
-    rows = line.select(
-        "second",
-        a=pl.when("first").then("from").otherwise(pl.col("step") - 1),
-        a_edge=pl.when("first").then("edge").otherwise(none),
-        b=pl.when(twofold).then(pl.col("from").shift(-1)).otherwise("from"),
-        b_edge=pl.col("edge") + twofold.cast(pl.UInt32),
-    )
-    return rows.filter(~pl.col("second")).drop("second"), steps
+    return Network(nodes.select("at", "what", "row"), edges, numbers, line, graph, start, end)
 
 
 def _nodes(line: HostLine, graph: Dependencies, collectives: pl.DataFrame, end: int) -> pl.DataFrame:

@@ -19,7 +19,15 @@ from kanalyze.analyses.host._range_lines import named_events, neighbours, on_lin
 from kanalyze.analyses.host._thread_timeline import shown_calls
 from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.replay._graph import dependencies
-from kanalyze.analyses.replay._network import LATEST, Network, network, point_values, recorded_values
+from kanalyze.analyses.replay._network import (
+    LATEST,
+    Changed,
+    Network,
+    call_times,
+    network,
+    point_values,
+    recorded_values,
+)
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey, by_thread, innermost_lines, line_of, overlaid, touched
 from kanalyze.columns import gathered, in_order, rows_at
@@ -43,6 +51,9 @@ CAUSES: Final = (
 )
 
 _CAUSE: Final = pl.Enum(CAUSES)
+
+#: Causes in which a device runs the operation.
+RUNNING: Final = pl.col("cause").is_in([*BUSY_BUCKETS, "transfer"])
 
 #: Causes of the time between what an edge leads from and its node, by kind; other kinds are of an operation or a call.
 _LAGS: Final = {
@@ -101,18 +112,23 @@ class Way(NamedTuple):
     operations: pl.DataFrame  # by row: call, cause while it runs, and when its call returned (ns)
 
 
-def way_of(report: Report, last: Ending) -> Way:
-    """What walks from the end of a window lead along."""
+def way_of(report: Report, last: Ending, state: Changed | None = None, at: pl.Series | None = None) -> Way:
+    """What walks from the end of a window lead along: as recorded, or in a replay of `state` with nodes `at` times."""
     net, graph, row = last.network, dependencies(report), last.row
-    at, calls = net.nodes.get_column("at"), net.line.calls
-    values = point_values(net.line, recorded_values(net.line, graph))
-    edges = net.edges.filter("binds").select("source", "kind", "point", "place")
-    edges = pl.concat([edges.clear(1), edges])
+    values = point_values(net.line, recorded_values(net.line, graph) if state is None else state.values)
+    edges, nodes = net.edges, net.nodes if at is None else net.nodes.with_columns(at.alias("at"))
+    at = nodes.get_column("at")
     begun = gathered(at, edges.get_column("source")).alias("begun")
-    over = (begun + gathered(values, edges.get_column("point"))).alias("over")
-    links = edges.hstack([begun, over, *net.nodes])
+    edges = edges.with_columns(begun, (begun + gathered(values, edges.get_column("point"))).alias("over"))
+    if state is not None:  # what comes last in the replay, as recorded where several do
+        comes = edges.get_column("over") + state.lags == gathered(at, edges.get_column("target"))
+        edges = edges.filter(comes).with_columns(
+            binds=pl.int_range(pl.len()).over("target", order_by=~pl.col("binds")) == 0
+        )
+    edges = edges.filter("binds").select("source", "kind", "point", "place", "begun", "over")
+    links = pl.concat([edges.clear(1), edges]).hstack(nodes)
     if row is not None:
-        start, finish = (nodes.item(row) for nodes in (net.numbers.starts, net.numbers.finishes))
+        start, finish = (places.item(row) for places in (net.numbers.starts, net.numbers.finishes))
         source, point = (start, row) if finish is None else (finish, len(values) - 1)
         end = (source, "cut", point, row, at.item(source), last.at, last.at, "window", 0)
         links = pl.concat([links, pl.DataFrame([end], schema=links.schema, orient="row")])
@@ -121,8 +137,11 @@ def way_of(report: Report, last: Ending) -> Way:
     running = running.scatter(sized, "transfer") if len(sized) else running
     unseen = pl.col("row").is_in(unseen_syncs(report).implode())
     doing = pl.when(unseen).then(pl.lit("unknown")).when(pl.col("kind") == "launch").then(pl.lit("launch"))
+    times = call_times(net, at, values)
+    gaps = recorded_values(net.line, graph).gaps if state is None else state.values.gaps
+    calls = net.line.calls.with_columns(times.get_column("start"), gaps.alias("gap"))
     calls = calls.with_columns(cause=doing.otherwise(pl.lit("call")).cast(_CAUSE))
-    returned = gathered(graph.calls.get_column("end"), graph.operations.get_column("call"))
+    returned = gathered(times.get_column("end"), gathered(net.line.places, graph.operations.get_column("call")))
     return Way(links, calls, graph.operations.select("call", cause=running, returned=returned))
 
 

@@ -31,8 +31,8 @@ from kanalyze.analyses.replay._host_time import (
     Unslowed,
     fitted,
 )
-from kanalyze.analyses.replay._network import Changed, Network, as_recorded, network, point_values
-from kanalyze.analyses.replay._whatif import replayed, replays, window_without
+from kanalyze.analyses.replay._network import Changed, Network, as_recorded, call_times, network, point_values, replayed
+from kanalyze.analyses.replay._whatif import window_without
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey, by_thread
 from kanalyze.columns import gathered, of_parts
@@ -404,11 +404,10 @@ def unprofiled(report: Report, host: Unslowed, window: Window | None = None) -> 
     if window is not None and (host.usual.reach_ns == inf or host.usual.far < 1):
         net = net._replace(start=window.start_ns or 0)
     state = without_profiler(everything, net, as_recorded(net), host.usual)
-    steps_ns = replayed(net, state).times
-    times = gathered(pl.Series(steps_ns, dtype=pl.Int64), net.steps)
+    times = replayed(net, state)
     starts_by_id = _starts(everything, net, times)
     moved = Moved(everything, starts_by_id, _clocks(net, times, point_values(net.line, state.values)), host)
-    meta = replace(report.meta, end_ns=None if report.meta.end_ns is None else steps_ns[-1])
+    meta = replace(report.meta, end_ns=None if report.meta.end_ns is None else times[-1])
     beside = ("beside", "sampled", "counted", "bare", "captured_in", "labels")
     return Report(meta, moved, **{name: getattr(report, name) for name in beside})
 
@@ -431,7 +430,7 @@ def earliest_starts(report: Report) -> pl.DataFrame:
         return pl.DataFrame(schema=dict.fromkeys(("event_id", _MOVED, _UNTIL), pl.Int64))
     net = network(report, *report.recorded)
     state = without_profiler(report, net, as_recorded(net, "low"), COSTLIEST)
-    return _starts(report, net, gathered(pl.Series(replayed(net, state).times, dtype=pl.Int64), net.steps))
+    return _starts(report, net, replayed(net, state))
 
 
 _Clocks = dict[ThreadKey, Clock]
@@ -439,12 +438,8 @@ _Clocks = dict[ThreadKey, Clock]
 
 def _clocks(net: Network, times: pl.Series, points: pl.Series) -> _Clocks:
     """The clock of each thread with calls, by the begins and ends of its outermost calls."""
-    calls, size = net.line.calls, net.graph.operations.height
-    bases, ends = (gathered(times, nodes) for nodes in (net.numbers.bases, net.numbers.ends))
-    begins = bases + points.slice(size, calls.height)
-    returns = bases + points.slice(size + calls.height, calls.height)
-    returned = returns.zip_with(~calls.get_column("blocks"), ends)
-    sides = [calls.select(*THREAD, recorded=side, new=new) for side, new in (("start", begins), ("end", returned))]
+    calls, new = net.line.calls, call_times(net, times, points)
+    sides = [calls.select(*THREAD, recorded=side, new=new.get_column(side)) for side in new.columns]
     line = pl.concat(sides).drop_nulls(["recorded", "new"]).sort(*THREAD, "recorded", "new")
     # calls that overlap on one thread, of a damaged report, stay in order
     line = line.with_columns(pl.col("new").cum_max().over(THREAD))
@@ -549,8 +544,7 @@ def sides(report: Report) -> dict[int, list[Side]]:
             without_profiler(report.whole, net, as_recorded(net, lags), host)
             for host, lags in zip(hosts_of(report), ("lag", "low", "high"), strict=True)
         ]
-        ends = [replay.end for replay in replays(net, states)]
-        by_span[span] = [Side(net, state, end) for state, end in zip(states, ends, strict=True)]
+        by_span[span] = [Side(net, state, replayed(net, state)[-1]) for state in states]
     return {device: by_span[span] for device, span in spans.items()}
 
 

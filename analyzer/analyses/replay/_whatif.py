@@ -1,14 +1,12 @@
 """The recording computed anew: times of a network, the change of a remedy, and what a change of a program gains.
 
-A replay is sequential by nature: each time depends on earlier ones. The loop is therefore over plain lists, of nodes
-with two edges each; a node with more of them is the last of several. What lies before the window is as it was recorded.
+What lies before the window is as it was recorded.
 Definitions: docs/whatif.md.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,14 +14,13 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import families, operations
+from kanalyze.analyses.device._operations import facts_of, families, operations
 from kanalyze.analyses.device._windows import span
 from kanalyze.analyses.launches._graph_candidates import repetitive
 from kanalyze.analyses.replay._changes import (
     CALLS,
     COPIES,
     HOST,
-    NO_ROWS,
     WITHOUT,
     Changes,
     Mending,
@@ -38,7 +35,8 @@ from kanalyze.analyses.replay._changes import (
     without_waits,
 )
 from kanalyze.analyses.replay._host_time import BY_TOOL, NEAR, UNCHANGED, HostTime, Unslowed, fitted
-from kanalyze.analyses.replay._network import Changed, Network, network, point_values
+from kanalyze.analyses.replay._network import Changed, Network, network, replayed
+from kanalyze.analyses.replay._path import RUNNING, Ending, walk, way_of
 from kanalyze.analyses.shared.analysis import once_per_report, require
 from kanalyze.columns import gathered, marked, sure
 from kanalyze.errors import KanalyzeError
@@ -52,61 +50,12 @@ with late():  # of another GPU, batch, length or type
 if TYPE_CHECKING:
     from kanalyze.analyses.work._configuration import Configuration
 
-#: Rows of which numbers are lists at a time, and their columns that are edges.
-_SLICE: Final = 1 << 18
-_EDGES: Final = ("a_edge", "b_edge")
-
-
-class Replayed(NamedTuple):
-    """The times of a replay."""
-
-    times: list[int]  # of each step, ns
-    lags: pl.Series  # of each edge, with the value of its point, ns
-
-    @property
-    def end(self) -> int:
-        """The end of the window."""
-        return self.times[-1]
-
-
-def replayed(network: Network, state: Changed) -> Replayed:
-    """Every time of the network with other values and lags of its edges (ns)."""
-    return replays(network, [state])[0]
-
-
-def replays(network: Network, states: Sequence[Changed]) -> list[Replayed]:
-    """The same for each of `states`: lists of the sources, the same for all, are made once."""
-    point = network.edges.get_column("point")
-    runs = [Replayed([0], gathered(point_values(network.line, state.values), point) + state.lags) for state in states]
-    with_none = [pl.concat([run.lags.alias("lag"), pl.Series("lag", [0], dtype=pl.Int64)]) for run in runs]
-    for part in network.rows.iter_slices(_SLICE):
-        sources = [part.get_column(name).to_list() for name in ("a", "b")]
-        for (times, _), lags in zip(runs, with_none, strict=True):
-            delays, append = [gathered(lags, part.get_column(name)).to_list() for name in _EDGES], times.append
-            for a, lag, b, other in zip(sources[0], delays[0], sources[1], delays[1], strict=True):
-                left, right = times[a] + lag, times[b] + other
-                append(left if left > right else right)  # noqa: FURB136 - max() takes twice as long
-    return runs
-
-
-def path(network: Network, replay: Replayed) -> list[int]:
-    """The edges that the end of the window waited for one after the other, the last first."""
-    lags, times = replay.lags, replay.times
-    step, edges, none = len(times) - 1, list[int](), len(lags)
-    while step and times[step] > network.start:
-        a, a_edge, b, b_edge = network.rows.row(step - 1)
-        lag = 0 if a_edge == none else lags[a_edge]
-        step, edge = (a, a_edge) if times[a] + lag == times[step] else (b, b_edge)
-        if edge != none:
-            edges.append(edge)
-    return edges
-
 
 def mended(report: Report, network: Network, state: Changed, mending: Mending) -> Changed:
     """The values and lags of a network's `state` with what `mending` changes."""
-    if mending.host is not None:
+    if mending.host.height:
         state = host_less(network, state, by_process(network, mending.host), 1.0)
-    if mending.shorter is not None:
+    if mending.shorter.height:
         state = _with_shorter(network, state, mending.shorter)
     if len(mending.calls) or len(mending.unwaited):
         places = (gathered(network.line.places, rows).drop_nulls() for rows in (mending.calls, mending.unwaited))
@@ -114,8 +63,7 @@ def mended(report: Report, network: Network, state: Changed, mending: Mending) -
     if len(mending.unwaited):
         state = _launched_at_once(network, state, mending.unwaited)
     if len(mending.gone):
-        kept = NO_ROWS if mending.shorter is None else mending.shorter.get_column("row")
-        state = _without_operations(network, state, mending.gone, kept)
+        state = _without_operations(network, state, mending.gone, mending.shorter.get_column("row"))
     repeats = mending.graph and repetitive(report).repetitions.height > 0
     return as_graphs(report, network, state) if repeats else state
 
@@ -213,29 +161,6 @@ TWICE: Final = 2.0
 #: Kernels and ranges in the table of single changes.
 _MOST_NAMES: Final = 24
 
-#: What an edge of the path is, by its kind, for its lag.
-_CAUSES: Final = {
-    "stream": "stream order",
-    "graph": "order in a graph",
-    "event": "wait for an event",
-    "launch": "launch latency",
-    "early launch": "launch latency",
-    "overlap": "stream order",
-    "staged": "stream order",
-    "return": "return of a wait",
-    "own": "CUDA calls",
-    "thread": "host code",
-    "handover": "host code",
-    "tail": "host code",
-    "held": "CUDA calls",
-    "window": "host code",
-    "recorded": "before the first event",
-}
-
-
-#: Kinds of edges that are a part of an operation.
-_NAMED: Final = ("cut", "transfer")
-
 
 class Critical(NamedTuple):
     """A part of the critical path: a cause (kernel, copy, host code, …), its name, and its time now and then (ns)."""
@@ -326,7 +251,7 @@ def window_without(report: Report, *, device: bool = True) -> Callable[[HostTime
         state = changed(report, net, Changes(host=host))
         if gone is not None:
             state = with_durations(net, state, state.values.durations.set(gone, 0))
-        return replayed(net, state).end - net.start
+        return int(replayed(net, state)[-1]) - net.start
 
     return took
 
@@ -353,14 +278,14 @@ def whatif_of(  # noqa: PLR0913 - what a change is made of
     now = _replayed(report, net, Changes(host=hosts.usual))
     then, state = _replayed(report, net, _on_side(changes, kernels, "usual")._replace(host=hosts.usual))
     low, high = _bounds(report, net, changes, hosts, kernels)
-    window, now_ns = report.scope.window, now[0].end - net.start
+    window, now_ns = report.scope.window, now[0][-1] - net.start
     return WhatIf(
         meta=report.meta,
         changes=(*(resolved.options() if resolved else ()), *options),
         iterations=window.count if window else None,
         each=(window.each if window else None) or "",
         now_ns=now_ns,
-        then_ns=then.end - net.start,
+        then_ns=then[-1] - net.start,
         low_ns=low,
         high_ns=high,
         amdahl_ns=max(now_ns - state.amdahl_ns, 0),
@@ -373,7 +298,7 @@ def whatif_of(  # noqa: PLR0913 - what a change is made of
     )
 
 
-def _replayed(report: Report, net: Network, changes: Changes, lags: str = "lag") -> tuple[Replayed, Changed]:
+def _replayed(report: Report, net: Network, changes: Changes, lags: str = "lag") -> tuple[pl.Series, Changed]:
     state = changed(report, net, changes, lags)
     return replayed(net, state), state
 
@@ -388,7 +313,7 @@ def _bounds(
 ) -> tuple[int, int]:
     """The least and the most that the window takes: no replay tells it closer than two runs of a program agree."""
     ends = (
-        _replayed(report, net, _on_side(changes, kernels, side)._replace(host=host), side)[0].end
+        _replayed(report, net, _on_side(changes, kernels, side)._replace(host=host), side)[0][-1]
         for host, side in ((hosts.least, "low"), (hosts.most, "high"))
     )
     low, high = (end - net.start for end in ends)
@@ -396,42 +321,22 @@ def _bounds(
 
 
 def _critical(
-    report: Report, net: Network, now: tuple[Replayed, Changed], then: tuple[Replayed, Changed]
+    report: Report, net: Network, now: tuple[pl.Series, Changed], then: tuple[pl.Series, Changed]
 ) -> list[Critical]:
     """The causes on the critical path, the longest then first."""
     sides = [_parts(report, net, *replay) for replay in (now, then)]
-    causes = [Critical(*key, sides[0][key], sides[1][key]) for key in {**sides[0], **sides[1]}]
+    causes = [Critical(*key, *(side.get(key, 0) for side in sides)) for key in {**sides[0], **sides[1]}]
     return sorted(causes, key=lambda row: (-row.then_ns, -row.now_ns, row.cause, row.name))
 
 
-def _parts(report: Report, net: Network, replay: Replayed, state: Changed) -> Counter[tuple[str, str]]:
-    """Time on the critical path by cause and name; the sum is the window."""
-    edges = path(net, replay)
-    size, calls = net.graph.operations.height, net.line.calls.height
-    rows = net.edges.select("kind", "point", "place")[edges]
-    values = point_values(net.line, state.values)
-    without_gaps = point_values(net.line, state.values._replace(gaps=state.values.gaps * 0))
-    work = operations(report.whole).select("kind", pl.col("name").cast(pl.String).fill_null(""))
-    parts: Counter[tuple[str, str]] = Counter()
-    left, early = replay.end - net.start, 0  # early: what begins before the end of what it follows, as a negative time
-    for edge, (kind, point, place) in zip(edges, rows.iter_rows(), strict=True):
-        value, lag = values[point], state.lags[edge]
-        if point < size:
-            first = [((str(work.item(point, "kind")), work.item(point, "name")), value)]
-        elif point < size + 2 * calls:
-            own = min(without_gaps[point], value)  # less where the thread's calls overlap
-            first = [(("CUDA calls", ""), own), (("host code", ""), value - own)]
-        else:
-            first = []
-        named = (kind, work.item(place, "name")) if kind in _NAMED else (_CAUSES.get(kind, kind), "")
-        for key, ns in [(named, lag), *first]:
-            part_ns = min(max(ns + early, 0), left)
-            early = min(ns + early, 0)
-            parts[key] += part_ns
-            left -= part_ns
-    if left:  # of the time before the first node of the path
-        parts["before the first event", ""] += left
-    return +parts
+def _parts(report: Report, net: Network, at: pl.Series, state: Changed) -> dict[tuple[str, str], int]:
+    """Time on the critical path of a replay by cause, and name of what runs; the sum is the window."""
+    way = way_of(report.whole, Ending(net, None, net.end), state, at)
+    pieces = walk([way], way.links.with_columns(way=pl.lit(0)), (net.start, at[-1]))
+    names = facts_of(report.whole, pieces.get_column("row"), "name").to_series().cast(pl.String)
+    named = pieces.with_columns(name=pl.when(RUNNING).then(names).fill_null(""), ns=pl.col("end") - pl.col("start"))
+    sums = named.group_by(pl.col("cause").cast(pl.String), "name").agg(pl.col("ns").sum())
+    return {(cause, name): ns for cause, name, ns in sums.iter_rows()}
 
 
 def _each(report: Report, net: Network, hosts: Unslowed, now_ns: int) -> list[Single]:
@@ -443,7 +348,7 @@ def _each(report: Report, net: Network, hosts: Unslowed, now_ns: int) -> list[Si
         except KanalyzeError:  # there is nothing of that kind
             continue
         low, high = _bounds(report, net, change, hosts)
-        singles.append(Single(option, then.end - net.start, low, high, max(now_ns - state.amdahl_ns, 0)))
+        singles.append(Single(option, then[-1] - net.start, low, high, max(now_ns - state.amdahl_ns, 0)))
     return sorted(singles, key=lambda row: (row.then_ns, row.amdahl_ns, row.change))
 
 

@@ -12,13 +12,14 @@ from typing import Final, Unpack
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, facts_of, with_facts
+from kanalyze.analyses.device._operations import exclusive_operations, facts_of, with_facts
 from kanalyze.analyses.device._windows import span
 from kanalyze.analyses.replay._graph import dependencies
-from kanalyze.analyses.replay._network import LATEST
+from kanalyze.analyses.replay._network import LATEST, SLICE
 from kanalyze.analyses.replay._path import (
     CAUSES,
     ON_HOST,
+    RUNNING,
     by_operator,
     by_range,
     ending,
@@ -31,9 +32,6 @@ from kanalyze.columns import gathered, slices
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
-
-#: Edges that are numbers of Python at a time.
-_SLICE: Final = 1 << 18
 
 
 @once_per_report
@@ -53,7 +51,7 @@ def slack(report: Report) -> pl.Series:
     may = until.select(pl.when(ahead).then(LATEST).otherwise((last.at - pl.col("until")).clip(0))).to_series().to_list()
     if last.row is not None:  # what the path ends with
         may[starts.item(last.row)] = 0
-    for part in net.edges.select("source", "target", pl.col("slack") - pl.col("lag")).reverse().iter_slices(_SLICE):
+    for part in net.edges.select("source", "target", pl.col("slack") - pl.col("lag")).reverse().iter_slices(SLICE):
         for source, target, room in zip(*(column.to_list() for column in part), strict=True):
             least = may[target] + room
             if least < may[source]:  # noqa: PLR1730 - min() takes twice as long
@@ -155,9 +153,6 @@ BY_RANK: Final = Table(
 )
 
 _NS: Final = pl.col("end") - pl.col("start")
-
-#: Causes in which a device runs the operation.
-RUNNING: Final = pl.col("cause").is_in([*BUSY_BUCKETS, "transfer"])
 
 
 def critical_path(

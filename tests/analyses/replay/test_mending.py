@@ -9,8 +9,8 @@ from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls
 from kanalyze.analyses.replay._changes import Changes, Mending, without_profiler
 from kanalyze.analyses.replay._host_time import HostTime
-from kanalyze.analyses.replay._network import as_recorded, network
-from kanalyze.analyses.replay._whatif import mended, prepared, replayed, whatif_of
+from kanalyze.analyses.replay._network import as_recorded, network, replayed
+from kanalyze.analyses.replay._whatif import mended, prepared, whatif_of
 from support.build import call, kernel, memcpy, report
 from support.slow_replay import TURNS, simulated
 from support.strategies import FEWER
@@ -35,7 +35,7 @@ def less(**saved_ns):
 def ends(found, mending, window=None):
     """When the last thing of the window ends."""
     net = prepared(found) if window is None else network(found, *window)
-    return replayed(net, mended(found, net, as_recorded(net), mending)).end
+    return replayed(net, mended(found, net, as_recorded(net), mending))[-1]
 
 
 def busy():

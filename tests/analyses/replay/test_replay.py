@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.replay._changes import Changes, changed, matching
 from kanalyze.analyses.replay._host_time import HostTime
-from kanalyze.analyses.replay._network import as_recorded, network
-from kanalyze.analyses.replay._whatif import prepared, replayed, whatif_of, window_without
+from kanalyze.analyses.replay._network import as_recorded, network, replayed
+from kanalyze.analyses.replay._whatif import prepared, whatif_of, window_without
 from kanalyze.analyses.replay.critical_path import critical_path
 from kanalyze.errors import KanalyzeError, UnknownNameError
 from kanalyze.readers import read
@@ -30,8 +30,8 @@ def _whatif(found, *, each=False, measured_ns=None, **changes):
 def _same(found):
     net = prepared(found)
     for lags in ("lag", "low", "high"):
-        times = replayed(net, as_recorded(net, lags)).times
-        assert [times[step] for step in net.steps] == net.nodes["at"].to_list(), lags
+        times = replayed(net, as_recorded(net, lags))
+        assert times.to_list() == net.nodes["at"].to_list(), lags
 
 
 @pytest.mark.parametrize("path", REPORTS, ids=lambda path: "-".join(path.parts[1:]))
@@ -121,7 +121,7 @@ def test_what_a_change_saves(of, changes, now_ns, saved_ns, amdahl_ns):
 
 def test_a_host_that_no_call_holds_is_in_its_own_code_at_the_end_of_a_window():
     found = _whatif(report(HELD_BY_NONE).narrow(window=Window(0, 70)), faster=(("gemm", 4),))
-    assert {one.cause: one.then_ns for one in found.critical} == {"host code": 65, "CUDA calls": 5}
+    assert {one.cause: one.then_ns for one in found.critical} == {"host": 65, "launch": 5}
 
 
 def test_without_the_device_the_host_s_time_is_left():
@@ -285,7 +285,7 @@ def test_the_end_of_a_window_does_not_wait_for_a_host_that_waits():
 
 def test_a_network_ends_at_the_window():
     net = network(_host_bound(), 100, 480)
-    assert replayed(net, changed(_host_bound(), net, Changes())).end == net.end == 480
+    assert replayed(net, changed(_host_bound(), net, Changes()))[-1] == net.end == 480
 
 
 ANY = st.sampled_from(
@@ -322,11 +322,11 @@ def test_of_odd_recordings_every_change_has_an_answer(events, change, sides):
 @pytest.mark.parametrize(
     ("text", "causes"),
     [
-        ("0-2 cudaLaunchKernel #1; 0-0 kernel #1; 1-3 cudaLaunchKernel", {"CUDA calls": 3}),  # that overlap
+        ("0-2 cudaLaunchKernel #1; 0-0 kernel #1; 1-3 cudaLaunchKernel", {"launch": 1, "call": 2}),  # that overlap
         # a kernel that begins before its launch
         (
             "0-0 cudaLaunchKernel #1; 0-0 kernel #1; 15-15 cudaLaunchKernel #2; 13-16 kernel:gemm #2",
-            {"host code": 13, "kernel": 3},
+            {"host": 13, "kernel": 3},
         ),
     ],
 )
@@ -334,6 +334,18 @@ def test_the_critical_path_adds_up_in_odd_recordings(text, causes):
     found = _whatif(report(timeline(text)))
     assert {one.cause: one.now_ns for one in found.critical} == causes
     assert found.now_ns == sum(causes.values())
+
+
+@given(EVENTS)
+@FEWER
+def test_what_is_critical_now_is_the_critical_path(events):
+    made = report(events)
+    path = critical_path(made)
+    if path.is_empty():
+        return
+    now = pl.DataFrame(_whatif(made).critical, schema={"cause": pl.String, "name": pl.String, "now": int, "then": int})
+    sums = now.filter(pl.col("now") > 0).group_by("cause").agg(pl.col("now").sum())
+    assert sorted(sums.rows()) == sorted(path.select(pl.col("cause").cast(pl.String), "ns").rows())
 
 
 @pytest.mark.slow
@@ -344,7 +356,7 @@ def test_the_bounds_have_what_each_part_of_the_host_s_time_tells(events, change,
     ends = []
     for kept in (1.0, 0.7, 0.2):
         net = prepared(made)
-        ends.append(replayed(net, changed(made, net, Changes(host=HostTime(kept)))).end)
+        ends.append(replayed(net, changed(made, net, Changes(host=HostTime(kept))))[-1])
     assert ends == sorted(ends, reverse=True)
     try:
         found = _whatif(made, measured_ns=measured_ns, **change)
