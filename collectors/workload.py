@@ -268,7 +268,8 @@ def _started(launcher: tuple[str, ...], name: str, words: list[str]) -> Behind |
             if is_python(name) and (inner := _LAUNCHER_MODULES.get("".join(module))):
                 return _started((*launcher, *words[:at], word, *before, *module), inner, args)
             return Behind((*launcher, *words[:at], *before), (MODULE, *module), tuple(args)) if module else None
-        if word.endswith(".py") or (may_be_any and Path(word).is_file()):
+        # Python runs a folder or an archive with __main__.py, too
+        if word.endswith(".py") or (may_be_any and (Path(word).exists() if is_python(name) else Path(word).is_file())):
             return Behind((*launcher, *words[:at]), (word,), tuple(rest))
     return None
 

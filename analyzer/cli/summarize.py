@@ -268,7 +268,12 @@ def explain(name: str | None, reports: Sequence[Path], where: Where, to: Out) ->
     words = descriptions.meanings(" ".join(map(str, (name, *reports)))) if name and not is_finding else []
     if words:
         to.emit_as(descriptions.WORDS, words, descriptions.meant)
-    elif name and not is_finding and not reports and (kernel := decode.decode(name)).family != OTHER:
+    elif (
+        name
+        and not is_finding
+        and not reports
+        and ((kernel := decode.decode(name)).family != OTHER or any(sign in name for sign in "(<"))
+    ):
         to.emit_as(descriptions.NAMES, (name, kernel), descriptions.decoded)
     elif name:
         to.emit_as(

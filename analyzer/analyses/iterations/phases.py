@@ -8,7 +8,7 @@ parts by the program's own ranges, and what came before, between and after. Defi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -492,18 +492,25 @@ def _parts(
     over the program's `lines`.
     """
     imports = [] if first is None else [(IMPORTS, _span(intervals.BEFORE_ALL, first))]
-    after = _span(first or intervals.BEFORE_ALL, intervals.AFTER_ALL)
-    named = _most(lines, intervals.intersect(left, after), _LINES) if lines.height and left.height else ()
-    for part, spans in (*causes, *(_outermost_ranges(ranges, left) if left.height else ()), *imports, *named):
-        if left.is_empty():
-            return
+    left = yield from _taken(causes, left)
+    left = yield from _taken(_outermost_ranges(ranges, left), left)
+    left = yield from _taken(imports, left)
+    left = yield from _taken(_most(lines, left, _LINES), left)
+    if left.height:
+        yield PROGRAM, intervals.length(left), left.height, int(left.item(0, "start"))
+
+
+def _taken(
+    parts: Iterable[tuple[str, pl.DataFrame]], left: pl.DataFrame
+) -> Generator[tuple[str, int, int, int], None, pl.DataFrame]:
+    """What each of some parts, spans by name, takes of `left`, in turn; returns what none of them takes."""
+    for part, spans in parts:
         own = spans.filter(touched(spans, left) & (spans.get_column("end") > spans.get_column("start")))
-        if own.height:
+        if own.height and left.height:
             taken = intervals.intersect(left, intervals.union(own))
             yield part, intervals.length(taken), own.height, int(taken.item(0, "start"))
             left = intervals.subtract(left, taken)
-    if left.height:
-        yield PROGRAM, intervals.length(left), left.height, int(left.item(0, "start"))
+    return left
 
 
 def _causes(report: Report, steady: SteadyPart) -> Iterator[tuple[str, pl.DataFrame]]:
@@ -539,9 +546,11 @@ def _most(spans: pl.DataFrame, free: pl.DataFrame, most: int) -> Iterator[tuple[
 
 
 def _lines(report: Report, steady: SteadyPart) -> pl.DataFrame:
-    """When the thread of most time was in each line of the program: name, start, end."""
+    """When the thread of most calls, or else of most time, was in each line of the program: name, start, end."""
     rows = source_lines(report).filter(of_process(steady.process_id))
-    thread = rows.group_by("thread_id").agg(pl.col("dur_ns").sum()).sort("dur_ns", "thread_id").tail(1)
+    calls = report.kind("api").filter(of_process(steady.process_id)).group_by("thread_id").agg(calls=pl.len())
+    sums = rows.group_by("thread_id").agg(pl.col("dur_ns").sum()).join(calls, on="thread_id", how="left")
+    thread = sums.sort("calls", "dur_ns", "thread_id", nulls_last=False).tail(1)
     line = pl.format("at {}:{}", "file", "line")
     own = rows.join(thread.select("thread_id"), on="thread_id", nulls_equal=True)
     return own.select(name=line, start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))

@@ -148,24 +148,27 @@ def length_of(steady: SteadyPart, profiled: str) -> str:
     return f"{text} (mean of {steady.number:,}{some}; median {middle}, {time(lengths[0])} to {time(lengths[-1])})."
 
 
-#: Pauses between rows of iterations that take this part of the time from the first iteration to the last are told.
+#: What else the program does between rows of iterations is told if it takes this part of the time from the first to the
+#: last of them, and so many gaps have each a tenth of it.
 _PAUSES: Final = 0.25
+_GAPS: Final = 2
+_OF_GAPS: Final = 0.1
 
 
 def pauses(steady: SteadyPart, phases: pl.DataFrame) -> str:
-    """The sentence on what the program does between rows of iterations, if it is no iteration and takes long.
+    """The sentence on what the program does between rows of iterations, again and again, if that takes long.
 
-    `phases` is the table of that name; ranges of the program are no pauses.
+    `phases` is the table of that name; other iterations and ranges of the program are told elsewhere.
     """
-    ns, between = pl.col("ns"), pl.col("phase") == BETWEEN
-    own = pl.col("part") == PROGRAM
-    paused = phases.filter(between & (own | pl.col("part").str.starts_with("at ")))
-    paused_ns = total(paused, "ns")
-    whole_ns = phases.filter(between | (pl.col("phase") == STEADY)).select(ns.sum()).item()
-    if paused_ns < max(_PAUSES * whole_ns, 1):
+    between, own = pl.col("phase") == BETWEEN, pl.col("part") == PROGRAM
+    other = phases.filter(between & (own | pl.col("part").str.starts_with("at ")))
+    other_ns, whole_ns = total(other, "ns"), total(phases.filter(between | (pl.col("phase") == STEADY)), "ns")
+    gaps_ns = (pl.col("start_ns") - (pl.col("start_ns") + pl.col("dur_ns")).shift(1)).fill_null(0)
+    gaps = steady.usual.sort("start_ns").select((gaps_ns >= max(_OF_GAPS * other_ns, 1)).sum()).item()
+    if other_ns < max(_PAUSES * whole_ns, 1) or gaps < _GAPS:
         return ""
-    line = paused.filter(~own).sort("ns").tail(1).rows(named=True)
-    place = f", most of it {line[0]['part']}" if line and 2 * line[0]["ns"] >= paused_ns else ""
+    line = other.filter(~own).sort("ns").tail(1).rows(named=True)
+    place = f", most of it {line[0]['part']}" if line and 2 * line[0]["ns"] >= other_ns else ""
     each = plural_of(steady.each) if steady.each in WORDS else f"iterations {steady.each!r}"
-    of_all = f"{percent(paused_ns / whole_ns)} of the time from the first to the last"
-    return f"Between rows of {each} the program pauses for {time(paused_ns)}, {of_all}{place}."
+    of_all = f"{percent(other_ns / whole_ns)} of the time from the first to the last"
+    return f"Between rows of {each} the program does something else for {time(other_ns)}, {of_all}{place}."

@@ -47,7 +47,9 @@ def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[F
     findings = []
     for name, took_ns, event_id, roof in rows:
         counted = {column: value for column, value in of_code.get(event_id, {}).items() if value is not None}
-        of_kernel = {"atomics_share": 0.0, "local_share": 0.0, "needed": None} | facts[event_id] | counted
+        of_kernel = (
+            {"atomics_share": 0.0, "local_share": 0.0, "shared_share": 0.0, "needed": None} | facts[event_id] | counted
+        )
         of_kernel["asked"] = min((of_kernel["needed"] or math.inf) / (of_kernel["dram_bytes"] or 1), 1.0)
         asked_share = of_kernel["asked"] if of_kernel["asked"] < _FEW_ASKED else 1
         near = max(roof * asked_share, of_kernel["compute_share"] or 0) >= advice.LOW
@@ -87,8 +89,9 @@ def _of_instructions(ncu: Report) -> pl.DataFrame:
     each cause the program's line with the instruction that has most of it, null without lines.
     """
     sass, times = pl.col("sass").cast(pl.String), pl.col("thread_instructions").fill_null(0)
-    kinds = (_ADDS, _ACCESSES, _DOUBLES, _SHARED, _LOCAL)
-    adds, accesses, doubles, shared, local = (times * sass.str.contains(names) for names in kinds)
+    kinds = (_ADDS, _ACCESSES, _DOUBLES, _SHARED, _LOCAL, _ANSWERED)
+    adds, accesses, doubles, shared, local, answered = (times * sass.str.contains(names) for names in kinds)
+    every = answered.sum().clip(lower_bound=1)
     ideal = pl.col("ideal_sectors") * pl.when(sass.str.contains("LDGSTS", literal=True)).then(_COUNTED).otherwise(1.0)
     beyond = (pl.col("sectors") - ideal).fill_null(0).clip(lower_bound=0)
     spare = pl.when(beyond > pl.col("instructions")).then(beyond).otherwise(0)
@@ -101,7 +104,8 @@ def _of_instructions(ncu: Report) -> pl.DataFrame:
     each = ncu.table("instructions").group_by("event_id")
     return each.agg(
         atomics_share=(adds.sum() / accesses.sum()).fill_nan(0.0),
-        local_share=(local.sum() / (local.sum() + accesses.sum())).fill_nan(0.0),
+        local_share=local.sum() / every,
+        shared_share=shared.sum() / every,
         needed=pl.col("ideal_sectors").sum() * _SECTOR_BYTES,
         uncoalesced_share=(spare.sum() / pl.col("sectors").sum()).fill_nan(None),
         **{rule: line.filter(of).sort_by(count.filter(of)).last() for rule, (of, count) in places.items()},
@@ -227,8 +231,9 @@ _FAR: Final = 0.3
 _ADDS: Final = r"\b(?:REDG?|ATOMG?)\.E\.(?:\w+\.)*(?:ADD|INC)"
 _ACCESSES: Final = r"\b(?:LDG|STG|LD|ST|REDG?|ATOMG?)\.E"
 _DOUBLES: Final = r"\bD(?:ADD|MUL|FMA)\b"
-_SHARED: Final = r"\b(?:LDS|STS)\b"
+_SHARED: Final = r"\b(?:LDSM?|STSM?|ATOMS)\b"
 _LOCAL: Final = r"\b(?:LDL|STL)\b"
+_ANSWERED: Final = r"\b(?:LD|ST|LD[GSL]|ST[GSL]|LDSM|STSM|LDGSTS|REDG?|ATOM[GS]?|UTMA\w+|TEX|TLD4?|SULD|SUST|MUFU)\b"
 _OF_SHARED: Final = ("short_scoreboard", "mio_throttle")  # what warps wait for where shared memory is the limit
 
 _FEW_ASKED: Final = 0.5  # from which part of the bytes that DRAM moves on threads ask for most of them
@@ -262,23 +267,13 @@ _CAUSES: Final = (
     ),
     _Cause(
         "bank-conflicts",
-        lambda facts: _crowded(facts) * min(facts["bank_conflict_share"] or 0.0, 1.0),
-        0.3,
-        "Threads of a warp access shared memory in the same bank: {} of what it does is to serve them again.",
-        "{} of a kernel's work in shared memory is bank conflicts: {{0}}",
+        lambda facts: _crowded(facts) * min(facts["bank_conflict_share"] or 0.0, 1.0) * facts["shared_share"],
+        0.2,
+        "Threads of a warp access shared memory in the same bank, which serves them one after the other.",
+        "Bank conflicts in shared memory hold a kernel up: {{0}}",
         "pad the rows of the tile by one element: tile[32][32 + 1]",
         "Pad the rows of the array in shared memory by one element, or swizzle its columns, so that threads side by "
         "side access different banks.",
-    ),
-    _Cause(
-        "local-memory",
-        lambda facts: ((facts["memory_share"] or 0.0) >= advice.LOW) * facts["local_share"],
-        0.3,
-        "{} of its accesses are to local memory: arrays with indices known at run time only, or spilled registers.",
-        "{} of a kernel's accesses are to local memory: {{0}}",
-        "loops with #pragma unroll, so that indices are constants; more registers",
-        "Index arrays of a thread by constants alone (loops unrolled by `#pragma unroll`, no sorting by variable "
-        "indices), so that they stay in registers; of spilled ones allow more (`__launch_bounds__`, smaller tiles).",
     ),
     _Cause(
         "low-occupancy",
@@ -307,5 +302,15 @@ _CAUSES: Final = (
         "float literals and functions: 0.5f, expf(x), powf(x, y)",
         "Where float was meant: a literal without f, or exp, pow and sqrt of math.h, compute in double.",
         whatever_roof=True,
+    ),
+    _Cause(
+        "local-memory",
+        lambda facts: ((facts["memory_share"] or 0.0) >= advice.LOW) * facts["local_share"],
+        0.3,
+        "{} of its accesses are to local memory: arrays with indices known at run time only, or spilled registers.",
+        "{} of a kernel's accesses are to local memory: {{0}}",
+        "loops with #pragma unroll, so that indices are constants; more registers",
+        "Index arrays of a thread by constants alone (loops unrolled by `#pragma unroll`, no sorting by variable "
+        "indices), so that they stay in registers; of spilled ones allow more (`__launch_bounds__`, smaller tiles).",
     ),
 )

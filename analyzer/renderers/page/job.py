@@ -199,14 +199,20 @@ def collective(rows: pl.DataFrame, width: int) -> str:
         Column("rank", "rank"),
         Column("came", "rest", lambda ns: f"+{units.time(ns)}"),
         Column("waited", "waiting", units.time),
-        Column("", lambda row: _bar({name: row[name] for name in parts}, whole, 2 * _BAR), left=True),
+        Column("", lambda row: _ended({name: row[name] for name in parts}, whole), left=True),
     )
     head, lines = section("", shown, columns).grid.lines(width)
     first = rows.row(0, named=True)
     size = f" of {units.size(first['bytes'])}" if isinstance(first["bytes"], int) else ""
     group = f" in {first['group']}" if first["group"] else ""
     late, last = first["lateness_ns"], first["last_rank"]
-    came_last = f"; rank {last} came last, by {units.time(late)}" if isinstance(late, int) else ""
+    came_last = [f"rank {last} came last, by {units.time(late)}"] if isinstance(late, int) else []
     title = f"collective {first['id']}: {first['kind']}{size}{group}, {first['class']}"
     legend = "{rest} not there {waiting} waiting {transfer} transfer".format(**PARTS)
-    return "\n".join(map(outlets.line, [title, head, *lines, f"{legend}, in {units.time(whole)}{came_last}"])) + "\n"
+    return "\n".join(map(outlets.line, [title, head, *lines, f"{legend}, in {units.time(whole)}", *came_last])) + "\n"
+
+
+def _ended(parts: dict[str, int], whole: int) -> str:
+    """A bar whose last part is seen, however short."""
+    last, text = PARTS[[*parts][-1]], _bar(parts, whole, 2 * _BAR)
+    return text if text.endswith(last) or not [*parts.values()][-1] else f"{text[: 2 * _BAR - 1]}{last}"

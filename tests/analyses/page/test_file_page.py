@@ -322,11 +322,6 @@ FEW = {"limiter": "shared memory", "waves": 1.0, "occupancy_share": 0.0625, "com
         ({**FEW, "memory_share": None}, []),
         ({"uncoalesced_share": 0.6, "memory_share": 0.3, "dram_bytes": 400}, []),  # caches serve what is not asked for
         ({"uncoalesced_share": 0.6, "memory_share": 0.6, "dram_bytes": 400}, [("uncoalesced", 240)]),
-        ({"l1_share": 0.6}, [("bank-conflicts", 360)]),  # what shared memory does takes the time
-        ({"top_stall": "short_scoreboard", "compute_share": 0.4}, [("bank-conflicts", 240)]),
-        ({"l1_share": 0.6, "bank_conflict_share": 0.2}, []),
-        ({"l1_share": 0.6, "compute_share": 0.7}, []),  # beside busy arithmetic
-        ({"l1_share": None, "top_stall": None}, []),
     ],
 )
 def test_what_counters_prove_of_blocks_warps_and_sectors(counters, launch_id, known, monkeypatch, said, told):  # noqa: PLR0913
@@ -358,16 +353,43 @@ def test_atomics_of_each_thread_hold_a_kernel_up(counters, launch_id, known, mon
     assert [(one.rule, one.where) for one in found] == rules
 
 
+@pytest.mark.parametrize(
+    ("said", "accesses", "stake"),
+    [
+        ({"l1_share": 0.6}, 100, 180),  # half of the accesses, of which nine tenths wait
+        ({"top_stall": "short_scoreboard"}, 100, 180),
+        ({"l1_share": 0.6, "roof_share": 0.59}, 10, 164),  # no more than the roof leaves
+        ({"l1_share": 0.6, "bank_conflict_share": 0.2}, 100, None),
+        ({"l1_share": 0.6, "compute_share": 0.7}, 100, None),  # beside busy arithmetic
+        ({"l1_share": None, "top_stall": None}, 100, None),
+        ({"l1_share": 0.6}, 1000, None),  # a sum of each block
+        ({}, 100, None),
+    ],
+)
+def test_bank_conflicts_hold_a_kernel_up_that_mostly_uses_shared_memory(  # noqa: PLR0913
+    counters, launch_id, known, monkeypatch, said, accesses, stake
+):
+    known(**said)
+    sass = [("LDG.E R0", accesses), ("LDS R1, [R2]", 60), ("STS [R2], R1", 40)]
+    code = [(launch_id, name, 0, n, 0, 0, "src/a.cu", line) for line, (name, n) in enumerate(sass, 7)]
+    rows = pl.DataFrame([dict(zip(COUNTED, of, strict=True)) for of in code])
+    monkeypatch.setattr(type(counters), "table", lambda *_: rows)
+    roof = said.get("roof_share", 0.1)
+    found = slow_kernels(joined([("own", launch_id, "exact", 400, roof)]), counters, page(("own", 400)))
+    told = [("bank-conflicts", "a.cu:8", stake)] if stake else []
+    assert [(one.rule, one.where, one.at_stake_ns) for one in found] == told
+
+
 @pytest.mark.parametrize(("memory", "spared"), [(0.9, 0.75), (0.4, None)])
 def test_arrays_with_variable_indices_are_local_memory(counters, launch_id, known, monkeypatch, memory, spared):  # noqa: PLR0913
     """Three of four accesses of the kernel are to local memory, and some memory is busy."""
     known(memory_share=memory)
-    sass = [("LDG.E R0", 100), ("STL [R1]", 100), ("LDL.LU R2, [R1]", 200)]
+    sass = [("LDG.E R0", 50), ("LDS R3", 50), ("STL [R1]", 100), ("LDL.LU R2, [R1]", 200)]
     code = [(launch_id, name, 0, n, 0, 0, "src/a.cu", line) for line, (name, n) in enumerate(sass, 7)]
     rows = pl.DataFrame([dict(zip(COUNTED, of, strict=True)) for of in code])
     monkeypatch.setattr(type(counters), "table", lambda *_: rows)
     found = slow_kernels(joined([("own", launch_id, "exact", 400, 0.1)]), counters, page(("own", 400)))
-    told = [("local-memory", "a.cu:9", int(400 * spared))] if spared else []
+    told = [("local-memory", "a.cu:10", int(400 * spared))] if spared else []
     assert [(one.rule, one.where, one.at_stake_ns) for one in found] == told
 
 

@@ -246,25 +246,30 @@ def test_with_what_the_gpu_was_busy(events, begins):
     assert "but no device activity" not in begins or answer(*events, kinds=("api",)) == said
 
 
-def rows_of_passes(pause, *lines):
-    """Two rows of six passes of 10 ms, and what stands there of the lines of the thread in the pause between them."""
-    starts = [10 * at * MS for at in range(6)] + [(50 + pause + 10 * at) * MS for at in range(1, 7)]
+def rows_of_passes(pause, *lines, rows=3):
+    """Rows of six passes of 10 ms with a pause between, and the lines that the thread was in."""
+    starts = [((60 + pause) * row + 10 * at) * MS for row in range(rows) for at in range(6)]
     events = ranged(starts, MS - 9, (9, 10_009), (15_009, 110_009))
     own = {"process_id": 1, "thread_id": 1, "file": "a.py", "function": "main", "text": "wait()"}
     table = [own | {"start_ns": start * MS, "dur_ns": ns * MS, "line": line} for line, start, ns in lines]
+    table += [own | {"start_ns": 0, "dur_ns": 1_000 * MS, "line": 1, "thread_id": 9}]  # a heart that beats
     return report(events, source_lines=table)
 
 
+SOMETHING = "Between rows of steps the program does something else for"
+
+
 @pytest.mark.parametrize(
-    ("pause", "lines", "told"),
+    ("pause", "lines", "rows", "told"),
     [
-        (300, [], "Between rows of steps the program pauses for"),
-        (300, [(7, 70, 200)], "of the time from the first to the last, most of it at a.py:7."),
-        (300, [(7, 70, 100), (8, 200, 100)], "of the time from the first to the last."),
-        (11, [(7, 60, 10)], None),
+        (300, [], 3, SOMETHING),
+        (300, [(7, 70, 250), (7, 430, 250)], 3, "of the time from the first to the last, most of it at a.py:7."),
+        (300, [(7, 70, 100), (8, 200, 100)], 3, "of the time from the first to the last."),
+        (300, [], 2, None),  # once
+        (11, [(7, 60, 10)], 3, None),
     ],
 )
-def test_pauses_between_rows_of_steps_are_told(pause, lines, told):
-    answer = overview(rows_of_passes(pause, *lines)).answer
+def test_what_else_is_done_between_rows_of_steps_is_told(pause, lines, rows, told):
+    answer = overview(rows_of_passes(pause, *lines, rows=rows)).answer
     assert ("Between rows" in answer) == bool(told)
     assert not told or told in answer

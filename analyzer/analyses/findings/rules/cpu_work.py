@@ -80,6 +80,9 @@ _COMPUTED_NS_PER_BYTE: Final = 50
 #: A run counts as so many times the usual one at most: what is made once at the start takes far longer.
 _OF_USUAL: Final = 10
 
+#: A list of small types, or of arrays, takes no longer than this for a byte.
+_SLOWEST_NS_PER_BYTE: Final = 600
+
 _SPARED_OF_COPIES: Final = 0.75  # of a copy of float32 in place of bytes so much is spared
 
 
@@ -99,7 +102,7 @@ def _told(report: Report, rule: str, runs: pl.DataFrame) -> Findings:
     along = (starts.select(say.all_along(pl.col("start"), *sides)).item() for _, *sides in windows(report).iter_rows())
     if not (per.iterations or any(along)):
         return
-    ns = pl.col("end") - pl.col("start")
+    ns = pl.coalesce(pl.when(pl.col("top").is_not_null()).then("top_ns"), pl.col("end") - pl.col("start"))
     top = say.most(runs.with_columns(ns=ns.clip(upper_bound=_OF_USUAL * ns.median())), "top", "ns")
     moved = int(runs.select(pl.col("bytes").median().fill_null(0)).item())
     copied = f", {size(moved)} copied to the GPU each time" if moved else ""
@@ -181,7 +184,8 @@ def _runs(report: Report) -> pl.DataFrame:
     converted_ns = pl.max_horizontal(_COMPUTED_NS_PER_BYTE * pl.col("bytes"), _LONG_NS)
     computed = pl.col("after_start") - pl.col("before_end") > converted_ns
     # nor a line of Python that goes on for longer, which was sampled before the next one began
-    nearby = pl.max_horizontal(since, pl.col("after_start") - converted_ns.cast(pl.Int64))
+    longest_ns = pl.max_horizontal(_SLOWEST_NS_PER_BYTE * pl.col("bytes"), _LONG_NS).cast(pl.Int64)
+    nearby = pl.max_horizontal(since, pl.col("after_start") - longest_ns)
     begun = pl.when(lifted & (~small | computed)).then(nearby).otherwise("before_end")
     return _of_kinds(runs.with_columns(lifted=lifted & (small | slow), before_end=begun))
 

@@ -25,25 +25,38 @@ _LONG: Final = 8  # a matrix has so many times as many rows as columns, or colum
 def decompositions(report: Report) -> Findings:
     """At most one finding per device on inverses whose product follows, and one on SVDs of long matrices."""
     every = on_host.outermost(report).filter(pl.col("launches") > 0).sort(*THREAD, "start")
-    height, width = (on_host.sides(pl.col("input_shapes")).list.get(at, null_on_oob=True) for at in (-2, -1))
+    height, width = _last(0)
     shorter, longer = pl.min_horizontal(height, width), pl.max_horizontal(height, width)
     every = every.with_columns(after=pl.col("name").shift(-1).over(THREAD), shorter=shorter, longer=longer)
-    large = every.filter(pl.col("shorter") >= _LEAST)
-    multiplied = large.filter(pl.col("name").str.contains(_INVERTS) & pl.col("after").str.contains(_PRODUCTS))
-    long = large.filter(pl.col("name").str.contains(_SPLITS) & (pl.col("longer") >= _LONG * pl.col("shorter")))
-    for words, which in (("decompositions: inverse", multiplied), ("decompositions: long", long)):
+    large = pl.col("shorter") >= _LEAST
+    square = large & (pl.col("shorter") == pl.col("longer"))
+    factors = [
+        pl.all_horizontal(side.shift(-1).over(THREAD) == pl.col("longer") for side in _last(at)) for at in range(3)
+    ]
+    follows = pl.col("after").str.contains(_PRODUCTS) & pl.any_horizontal(factors)
+    multiplied = every.filter(square & follows & pl.col("name").str.contains(_INVERTS))
+    long = large & (pl.col("longer") >= _LONG * pl.col("shorter"))
+    split = every.filter(long & pl.col("name").str.contains(_SPLITS))
+    for words, which in (("decompositions: inverse", multiplied), ("decompositions: long", split)):
         yield from _told(report, words, which) if which.height else ()
 
 
+def _last(which: int) -> tuple[pl.Expr, pl.Expr]:
+    """Rows and columns of the matrices that are one of an operator's inputs."""
+    sides = on_host.sides(pl.col("input_shapes"), which)
+    return sides.list.get(-2, null_on_oob=True), sides.list.get(-1, null_on_oob=True)
+
+
 def _told(report: Report, words: str, which: pl.DataFrame) -> Findings:
-    """The kernels of operators of these names, if they take a good part of the kernel time."""
-    named = pl.col("outer").is_in(which.get_column("name").unique().implode())
+    """The kernels of some operators, if they take a good part of the kernel time."""
+    launched = on_host.within(report, which).mending.gone
     name, height, width = which.select("name", "longer", "shorter").row(0)
+    operator = literal(name.removeprefix("aten::"))
     for device in on_gpu.kernel_sums(report):
-        every = exclusive_operations(report).filter((pl.col("kind") == "kernel") & (pl.col("device") == device.device))
-        work = Work(report, device, on_gpu.with_operators(report, every).filter(named))
-        operator = literal(name.removeprefix("aten::"))
-        if work.rows.height:
+        own = (pl.col("kind") == "kernel") & (pl.col("device") == device.device)
+        rows = exclusive_operations(report).filter(own & pl.col("row").is_in(launched.implode()))
+        work = Work(report, device, rows)
+        if rows.height:
             yield work.finding(
                 words,
                 f"`{operator}` of matrices of {height:.0f} × {width:.0f} takes {work.took} (most {{0}}).",

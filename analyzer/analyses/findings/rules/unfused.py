@@ -178,28 +178,55 @@ def _formulas(runs: Work, compiled: Mending) -> Finding | None:
     )
 
 
-#: What torch.compile records of what it compiled, by function and version; it makes no more versions of one function.
-_REGIONS: Final = r"^Torch-Compiled Region: \d+/\d+"
+#: What torch.compile records: regions that it compiled, by function and version, of which it makes no more of one
+#: function; and each call of a function that it was asked to compile, of which some have no region where it gave up.
+_REGION: Final = r"^Torch-Compiled Region: \d+/\d+$"
+_LOOKUP: Final = "^TorchDynamo Cache Lookup$"
 _VERSIONS: Final = 8
-_GAVE_UP: Final = "recompilation: limit"
+_WITHOUT: Final = 1.25
+_GAVE_UP: Final = "fusion: limit"
 
-#: A difference of all pairs of rows, whose sum is their distance: one side is repeated along each dimension.
-_PAIRS: Final = r"^\[\[(?:\d+, )*(?:\d+, 1, (\d+)\], \[(?:\d+, )*1, \d+|1, \d+, (\d+)\], \[(?:\d+, )*\d+, 1), \d+\]"
+#: Operators that a compiler fuses; and those of a distance, after the difference.
+_FUSIBLE: Final = (
+    r"^aten::(?:add|sub|rsub|mul|div|pow|square|exp|log|tanh|sigmoid|sqrt|rsqrt|abs|neg|sum|mean|where)_?$"
+)
+_OF_DISTANCES: Final = r"^aten::(?:sub|pow|square|abs|norm|linalg_vector_norm|sum|mean|sqrt|neg|exp)$"
+_RAISED: Final = r"^aten::(?:pow|square|abs|norm|linalg_vector_norm)$"
 
 
 def _words(runs: Work) -> str:
     """Which words tell what formulas need, by what the trace shows: distances of pairs, a compiler that gave up."""
-    trace = on_host.traced(runs.report)
-    regions = on_host.spans_named(_REGIONS, trace.kind("op")).get_column("name") if trace is not None else None
-    if regions is not None and len(regions):
-        function = regions.cast(pl.String).unique().str.extract(r"(\d+)/")
-        if (function.unique_counts() >= _VERSIONS).any():
+    report, trace = runs.report, on_host.traced(runs.report)
+    top = on_host.outermost(report).filter(pl.col("launches") > 0).sort(*THREAD, "start")
+    regions = on_host.spans_named(_REGION, trace.kind("op")) if trace is not None else top.clear()
+    if trace is not None and regions.height:
+        function = regions.get_column("name").cast(pl.String).unique().str.extract(r"(\d+)/")
+        calls = on_host.spans_named(_LOOKUP, trace.kind("op")).height
+        if (function.unique_counts() >= _VERSIONS).any() and calls >= _WITHOUT * regions.height:
             return _GAVE_UP
-        if not runs.device.launches(COMPILED_KERNELS):
+        inside = top.filter(on_gpu.is_inside(top.select(*THREAD, at="start"), regions.select(on_host.SPAN)))
+        fusible = inside.get_column("name").str.contains(_FUSIBLE).sum()
+        if 2 * fusible > inside.height and not runs.device.launches(COMPILED_KERNELS):
             return "fusion: backend"
-    pairs = (pl.col("name") == "aten::sub") & pl.col("input_shapes").cast(pl.String).str.contains(_PAIRS)
-    pairs &= pl.col("name").shift(-1).str.contains(r"^aten::(?:pow|square|abs|mul|norm)")
-    return "fusion: distances" if on_host.outermost(runs.report).filter(pairs).height else "fusion: formulas"
+    pairs = top.filter(_pairs() & pl.col("name").shift(-1).over(THREAD).str.contains(_RAISED))
+    work = on_gpu.with_operators(report, runs.rows.select("row", "exclusive_ns")) if pairs.height else None
+    if work is None or 2 * total(work.filter(pl.col("outer").str.contains(_OF_DISTANCES)), "exclusive_ns") < runs.ns:
+        return "fusion: formulas"
+    return "fusion: distances"
+
+
+def _pairs() -> pl.Expr:
+    """Whether operators take differences of all pairs of rows: each side is repeated along a dimension of the other."""
+    one, other = (on_host.sides(pl.col("input_shapes"), at) for at in range(2))
+    side = {
+        (name, at): of.list.get(at, null_on_oob=True) for name, of in (("a", one), ("b", other)) for at in (-3, -2, -1)
+    }
+    along = [
+        (side[first, -2] == 1) & (side[second, -3] == 1) & (side[first, -3] > 1) & (side[second, -2] > 1)
+        for first, second in (("a", "b"), ("b", "a"))
+    ]
+    alike = (side["a", -1] == side["b", -1]) & (side["a", -1] > 1)
+    return (pl.col("name") == "aten::sub") & alike & pl.any_horizontal(along)
 
 
 # Optimizers that run kernel by kernel.

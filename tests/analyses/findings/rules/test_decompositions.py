@@ -38,6 +38,9 @@ SUM = ("aten::sum", "[[4, 512]]", 20_000)
         ((("aten::linalg_pinv", *INVERSE[1:]), PRODUCT), 5 * 30_000, "`linalg_pinv` of matrices of 512 × 512"),
         ((INVERSE, SUM, PRODUCT), 0, None),  # it may be wanted itself
         ((INVERSE, SUM), 0, None),
+        ((INVERSE, ("aten::mm", "[[64, 1000], [1000, 10]]", 20_000)), 0, None),  # of other matrices
+        ((("aten::linalg_pinv", "[[4096, 512]]", 30_000), PRODUCT), 0, None),  # least squares
+        ((INVERSE, PRODUCT, ("aten::linalg_inv", "[[9000, 4, 4]]", 9_000)), 5 * 30_000, "50.8 %"),
         ((("aten::linalg_inv", "[[4096, 4, 4]]", 30_000), PRODUCT), 0, None),  # cameras
         ((("aten::linalg_inv", "[]", 30_000), PRODUCT), 0, None),  # no shapes
         ((INVERSE, ("aten::mm", PRODUCT[1], 80_000), ("aten::mm", PRODUCT[1], 80_000)), 0, None),  # others take more

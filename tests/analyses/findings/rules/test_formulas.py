@@ -2,6 +2,7 @@
 
 import pytest
 
+from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.findings.on_gpu import Work, kernel_sums
 from kanalyze.analyses.findings.rules.unfused import _words
 from support.build import host, kernel, launched, report
@@ -11,49 +12,75 @@ OF_COMPILER = "triton_poi_fused_mul_0"
 
 
 def words(*operators, name=MUL):
-    """Those of a trace of operators (name, shapes of inputs or None) of which each launches a kernel."""
+    """Those of a trace of operators (name, shapes of inputs or None) of which each launches a kernel but regions.
+
+    A region is around the operator that follows it.
+    """
     events, details = [], []
     for number, (operator, shapes) in enumerate(operators):
         at = 1000 * number
         details += [{"event_id": len(events), "input_shapes": shapes}] if shapes else []
+        if operator.startswith("Torch"):
+            events.append(host("op", operator, at, at + (1500 if "Region" in operator else 500)))
+            continue
         ran = launched(at + 10, at + 80, kernel(at + 100, at + 200, name=name), "cudaLaunchKernel")
         events += [host("op", operator, at, at + 90), *ran]
     of = report(events, op_detail=details)
-    return _words(Work(of, kernel_sums(of)[0], of.kind("kernel")))
+    return _words(Work(of, kernel_sums(of)[0], exclusive_operations(of)))
 
 
-def regions(*versions):
-    return [(f"Torch-Compiled Region: {version}", None) for version in versions]
+def regions(*versions, inside="aten::mm", eager=0):
+    """Calls of a compiled function, of which each version has one operator, and of which some have none."""
+    compiled = [
+        step
+        for version in versions
+        for step in ((LOOKUP, None), (f"Torch-Compiled Region: {version}", None), (inside, None))
+    ]
+    return [*compiled, *[(LOOKUP, None)] * eager]
 
 
+LOOKUP = "TorchDynamo Cache Lookup"
 POW = ("aten::pow", None)
+EIGHT = [f"0/{version}" for version in range(8)]
 
 
 @pytest.mark.parametrize(
     ("shapes", "after", "told"),
     [
-        ("[[4096, 1, 128], [1, 1024, 128], []]", POW, "fusion: distances"),
-        ("[[1, 1024, 128], [4096, 1, 128], []]", POW, "fusion: distances"),
-        ("[[8, 4096, 1, 128], [8, 1, 1024, 128], []]", ("aten::abs", None), "fusion: distances"),
-        ("[[4096, 1, 128], [1, 1024, 128], []]", ("aten::exp", None), "fusion: formulas"),
-        ("[[4096, 1024, 128], [1, 1024, 128], []]", POW, "fusion: formulas"),  # the mean of all rows
-        ("[[4096, 128], [128], []]", POW, "fusion: formulas"),
-        ("[[4096, 1, 128], [4096, 1, 128], []]", POW, "fusion: formulas"),
-        (None, POW, "fusion: formulas"),
+        ("[[4096, 1, 128], [1, 1024, 128], []]", POW, "distances"),
+        ("[[1, 1024, 128], [4096, 1, 128], []]", POW, "distances"),
+        ("[[8, 4096, 1, 128], [8, 1, 1024, 128], []]", ("aten::abs", None), "distances"),
+        ("[[4096, 1, 128], [1, 1024, 128], []]", ("aten::exp", None), "formulas"),
+        ("[[4096, 1, 128], [1, 1024, 128], []]", ("aten::mul", None), "formulas"),  # a gate
+        ("[[4096, 1024, 128], [1, 1024, 128], []]", POW, "formulas"),  # the mean of all rows
+        ("[[4096, 128], [128], []]", POW, "formulas"),
+        ("[[4096, 1, 128], [4096, 1, 128], []]", POW, "formulas"),
+        ("[[1, 1, 4096], [1, 1, 1], []]", POW, "formulas"),  # norms of one token, and of pictures
+        ("[[1, 512, 768], [1, 1, 768], []]", POW, "formulas"),
+        ("[[32, 1, 64], [1, 1, 64], []]", POW, "formulas"),
+        ("[[8, 1, 512, 512], [8, 1, 1, 1], []]", POW, "formulas"),
+        (None, POW, "formulas"),
     ],
 )
 def test_differences_of_all_pairs_are_a_product(shapes, after, told):
-    assert words(("aten::sub", shapes), after) == told
+    assert words(("aten::sub", shapes), after) == f"fusion: {told}"
+
+
+def test_distances_beside_more_of_other_formulas_are_no_words():
+    pairs = [("aten::sub", "[[8, 1, 3], [1, 8, 3], []]"), POW]
+    assert words(*pairs, *[("aten::tanh", None)] * 5) == "fusion: formulas"
 
 
 @pytest.mark.parametrize(
-    ("versions", "name", "told"),
+    ("calls", "name", "told"),
     [
-        ([f"0/{version}" for version in range(8)], OF_COMPILER, "recompilation: limit"),
-        ([f"0/{version}" for version in range(7)], OF_COMPILER, "fusion: formulas"),
-        ([f"{function}/0" for function in range(9)], OF_COMPILER, "fusion: formulas"),  # functions of their own
-        (["0/0"], MUL, "fusion: backend"),
+        (regions(*EIGHT, eager=16), OF_COMPILER, "limit"),
+        (regions(*EIGHT), OF_COMPILER, "formulas"),  # as many as there are shapes
+        (regions(*EIGHT[1:], eager=16), OF_COMPILER, "formulas"),
+        (regions(*(f"{function}/0" for function in range(9)), eager=9), OF_COMPILER, "formulas"),
+        (regions("0/0", inside="aten::mul"), MUL, "backend"),
+        (regions("0/0"), MUL, "formulas"),  # products have no kernel of the compiler, graphs no operator
     ],
 )
-def test_a_compiler_that_gave_up_or_fuses_nothing(versions, name, told):
-    assert words(*regions(*versions), POW, name=name) == told
+def test_a_compiler_that_gave_up_or_fuses_nothing(calls, name, told):
+    assert words(*calls, POW, name=name) == f"fusion: {told}"
