@@ -77,9 +77,6 @@ _SLOW_NS_PER_BYTE: Final = 2
 #: No list of numbers takes so long to become a tensor: what takes longer is computed, in the lines before.
 _COMPUTED_NS_PER_BYTE: Final = 50
 
-#: A run counts as so many times the usual one at most: what is made once at the start takes far longer.
-_OF_USUAL: Final = 10
-
 #: A list of small types, or of arrays, takes no longer than this for a byte.
 _SLOWEST_NS_PER_BYTE: Final = 600
 
@@ -104,7 +101,7 @@ def _told(report: Report, rule: str, runs: pl.DataFrame) -> Findings:
         return
     lists_ns = pl.col("end") - pl.col("start") if rule == "cpu-tensors" else 0  # of Python, without an operator's name
     ns = pl.when(pl.col("top").is_not_null()).then("top_ns").otherwise(lists_ns)
-    top = say.most(runs.with_columns(ns=ns.clip(upper_bound=_OF_USUAL * ns.median())), "top", "ns")
+    top = say.most(runs.with_columns(ns=ns), "top", "ns")
     moved = int(runs.select(pl.col("bytes").median().fill_null(0)).item())
     copied = f", {size(moved)} copied to the GPU each time" if moved else ""
     words = words_of("cpu-tensors: of Python" if rule == "cpu-tensors" and not top else rule, report)
