@@ -119,12 +119,22 @@ def redact(
         with unfinished(target.absolute(), folder=True) as place:
             draft = place if is_folder else place / target.name
             copy(draft, texts)
-            if os.path.lexists(target):  # by now
-                raise OutputError.exists(target)
-            draft.rename(target)
+            _settle(draft, target)
     except OSError as error:
         raise OutputError.because(target, error.strerror or str(error)) from error
     return removed
+
+
+def _settle(draft: Path, target: Path) -> None:
+    """Move what is finished to its final name, a file by a hard link where possible: that never overwrites."""
+    try:
+        os.link(draft, target)
+    except FileExistsError as error:
+        raise OutputError.exists(target) from error
+    except OSError:  # of a folder, or a file system without hard links
+        if os.path.lexists(target):
+            raise OutputError.exists(target) from None
+        draft.rename(target)
 
 
 # One file
