@@ -86,6 +86,11 @@ def sides(shapes: pl.Expr, which: int = 0) -> pl.Expr:
     return texts.list.get(which, null_on_oob=True).str.extract_all(r"\d+").cast(pl.List(pl.Float64))
 
 
+def side(which: int, at: int) -> pl.Expr:
+    """One side of the shape of one of the inputs of operators (input_shapes); null for none."""
+    return sides(pl.col("input_shapes"), which).list.get(at, null_on_oob=True)
+
+
 def elements(which: int = 0) -> pl.Expr:
     """How many elements one of the inputs of operators (input_shapes) has."""
     return sides(pl.col("input_shapes"), which).list.eval(pl.element().product()).list.first()
@@ -196,6 +201,12 @@ def outermost(report: Report) -> pl.DataFrame:
     top = top.join(sums, on="row", how="left").with_columns(pl.col(_LAUNCHED).fill_null(0).cast(pl.Int64)).sort("row")
     around = spans_named(_AROUND, other.kind("range"), other.kind("op"))
     return top.with_columns(aside=on_gpu.is_inside(top.select(*THREAD, at="start"), around))
+
+
+@once_per_process
+def working(report: Report) -> pl.DataFrame:
+    """Those of the :func:`outermost` operators that launch something, by thread and time."""
+    return outermost(report).filter(pl.col("launches") > 0).sort(*THREAD, "start")
 
 
 #: Operators of convolutions; of normalizations whose kernels for GPUs take images in NCHW alone; and of others.

@@ -98,8 +98,13 @@ def _of_instructions(ncu: Report) -> pl.DataFrame:
     file = pl.col("file").cast(pl.String)
     line = pl.format("{}:{}", file.str.extract(r"([^/\\]+)$"), "line")
     own = line.is_not_null() & ~file.str.contains(_OF_CUDA)
-    causes = {"uncoalesced": spare, "scatter-atomics": adds, "float64": doubles}
-    causes |= {"bank-conflicts": shared, "local-memory": local}
+    causes = {
+        "uncoalesced": spare,
+        "scatter-atomics": adds,
+        "float64": doubles,
+        "bank-conflicts": shared,
+        "local-memory": local,
+    }
     places = {rule: (own & (count > 0), count) for rule, count in causes.items()}
     each = ncu.table("instructions").group_by("event_id")
     return each.agg(

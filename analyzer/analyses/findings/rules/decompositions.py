@@ -18,20 +18,23 @@ _SPLITS: Final = r"^aten::(?:linalg_svd|svd)$"
 _PRODUCTS: Final = r"^aten::(?:matmul|mm|mv|bmm|addmm|addmv|einsum|linear|dot)$"
 _WORTH: Final = 0.2  # of the kernel time
 _LEAST: Final = 64  # the least side of a matrix: small ones are solved in no less time
+_MATRIX: Final = (-2, -1)  # the sides of a matrix; others are of a batch
 _LONG: Final = 8  # a matrix has so many times as many rows as columns, or columns as rows
 
 
 @Rule
 def decompositions(report: Report) -> Findings:
     """At most one finding per device on inverses whose product follows, and one on SVDs of long matrices."""
-    every = on_host.outermost(report).filter(pl.col("launches") > 0).sort(*THREAD, "start")
-    height, width = _last(0)
+    height, width = (on_host.side(0, at) for at in _MATRIX)
     shorter, longer = pl.min_horizontal(height, width), pl.max_horizontal(height, width)
-    every = every.with_columns(after=pl.col("name").shift(-1).over(THREAD), shorter=shorter, longer=longer)
+    every = on_host.working(report).with_columns(
+        after=pl.col("name").shift(-1).over(THREAD), shorter=shorter, longer=longer
+    )
     large = pl.col("shorter") >= _LEAST
     square = large & (pl.col("shorter") == pl.col("longer"))
     factors = [
-        pl.all_horizontal(side.shift(-1).over(THREAD) == pl.col("longer") for side in _last(at)) for at in range(3)
+        pl.all_horizontal(on_host.side(which, at).shift(-1).over(THREAD) == pl.col("longer") for at in _MATRIX)
+        for which in range(3)
     ]
     follows = pl.col("after").str.contains(_PRODUCTS) & pl.any_horizontal(factors)
     multiplied = every.filter(square & follows & pl.col("name").str.contains(_INVERTS))
@@ -39,12 +42,6 @@ def decompositions(report: Report) -> Findings:
     split = every.filter(long & pl.col("name").str.contains(_SPLITS))
     for words, which in (("decompositions: inverse", multiplied), ("decompositions: long", split)):
         yield from _told(report, words, which) if which.height else ()
-
-
-def _last(which: int) -> tuple[pl.Expr, pl.Expr]:
-    """Rows and columns of the matrices that are one of an operator's inputs."""
-    sides = on_host.sides(pl.col("input_shapes"), which)
-    return sides.list.get(-2, null_on_oob=True), sides.list.get(-1, null_on_oob=True)
 
 
 def _told(report: Report, words: str, which: pl.DataFrame) -> Findings:
@@ -64,5 +61,4 @@ def _told(report: Report, words: str, which: pl.DataFrame) -> Findings:
                 left=None,
                 least=_WORTH,
                 at_most=True,
-                shortens=True,
             )

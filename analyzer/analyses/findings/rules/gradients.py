@@ -55,8 +55,7 @@ def dense_gradients(report: Report) -> Findings:
             headline=f"Gradients of embeddings are dense: {percent(saved_ns / device.kernel_ns)} of kernel time",
             at_stake_ns=saved_ns,
             at_most=True,  # an optimizer of sparse gradients sorts and sums their rows, table by table
-            mending=None,
-            shortens=True,
+            left=None,
         )
 
 

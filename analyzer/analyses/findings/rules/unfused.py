@@ -196,10 +196,10 @@ _RAISED: Final = r"^aten::(?:pow|square|abs|norm|linalg_vector_norm)$"
 
 def _words(runs: Work) -> str:
     """Which words tell what formulas need, by what the trace shows: distances of pairs, a compiler that gave up."""
-    report, trace = runs.report, on_host.traced(runs.report)
-    top = on_host.outermost(report).filter(pl.col("launches") > 0).sort(*THREAD, "start")
-    regions = on_host.spans_named(_REGION, trace.kind("op")) if trace is not None else top.clear()
-    if trace is not None and regions.height:
+    if (trace := on_host.traced(runs.report)) is None:
+        return "fusion: formulas"
+    top, regions = on_host.working(runs.report), on_host.spans_named(_REGION, trace.kind("op"))
+    if regions.height:
         function = regions.get_column("name").cast(pl.String).unique().str.extract(r"(\d+)/")
         calls = on_host.spans_named(_LOOKUP, trace.kind("op")).height
         if (function.unique_counts() >= _VERSIONS).any() and calls >= _WITHOUT * regions.height:
@@ -209,23 +209,21 @@ def _words(runs: Work) -> str:
         if 2 * fusible > inside.height and not runs.device.launches(COMPILED_KERNELS):
             return "fusion: backend"
     pairs = top.filter(_pairs() & pl.col("name").shift(-1).over(THREAD).str.contains(_RAISED))
-    work = on_gpu.with_operators(report, runs.rows.select("row", "exclusive_ns")) if pairs.height else None
-    if work is None or 2 * total(work.filter(pl.col("outer").str.contains(_OF_DISTANCES)), "exclusive_ns") < runs.ns:
+    if pairs.is_empty():
         return "fusion: formulas"
-    return "fusion: distances"
+    work = on_gpu.with_operators(runs.report, runs.rows.select("row", "exclusive_ns"))
+    of_distances = work.filter(pl.col("outer").str.contains(_OF_DISTANCES))
+    return "fusion: formulas" if 2 * total(of_distances, "exclusive_ns") < runs.ns else "fusion: distances"
 
 
 def _pairs() -> pl.Expr:
     """Whether operators take differences of all pairs of rows: each side is repeated along a dimension of the other."""
-    one, other = (on_host.sides(pl.col("input_shapes"), at) for at in range(2))
-    side = {
-        (name, at): of.list.get(at, null_on_oob=True) for name, of in (("a", one), ("b", other)) for at in (-3, -2, -1)
-    }
+    side = on_host.side
     along = [
-        (side[first, -2] == 1) & (side[second, -3] == 1) & (side[first, -3] > 1) & (side[second, -2] > 1)
-        for first, second in (("a", "b"), ("b", "a"))
+        (side(first, -2) == 1) & (side(second, -3) == 1) & (side(first, -3) > 1) & (side(second, -2) > 1)
+        for first, second in ((0, 1), (1, 0))
     ]
-    alike = (side["a", -1] == side["b", -1]) & (side["a", -1] > 1)
+    alike = (side(0, -1) == side(1, -1)) & (side(0, -1) > 1)
     return (pl.col("name") == "aten::sub") & alike & pl.any_horizontal(along)
 
 
