@@ -174,8 +174,8 @@ def nearest(
     )
     added = [f"{name}_right" if name in left.columns else name for name in right.columns]
     rows = as_of(points, times, later=side == "after", equal=side != "strictly before")
-    found = rows_at(pl.DataFrame(dict(zip(added, right, strict=True))), rows)
-    return left.hstack([values for name, values in zip(right.columns, found, strict=True) if name not in by])
+    matches = rows_at(pl.DataFrame(dict(zip(added, right, strict=True))), rows)
+    return left.hstack([values for name, values in zip(right.columns, matches, strict=True) if name not in by])
 
 
 #: Bound of times (ns), sizes (bytes) and column sums: 146 years, or 4.6 exabytes.

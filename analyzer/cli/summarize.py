@@ -268,19 +268,19 @@ def explain(name: str | None, reports: Sequence[Path], where: Where, to: Out) ->
     words = descriptions.meanings(" ".join(map(str, (name, *reports)))) if name and not is_finding else []
     if words:
         to.emit_as(descriptions.WORDS, words, descriptions.meant)
-    elif (
-        name
-        and not is_finding
-        and not reports
-        and ((kernel := decode.decode(name)).family != OTHER or any(sign in name for sign in "(<"))
-    ):
-        to.emit_as(descriptions.NAMES, (name, kernel), descriptions.decoded)
+    elif name and not is_finding and not reports and _names_kernel(name):
+        to.emit_as(descriptions.NAMES, (name, decode.decode(name)), descriptions.decoded)
     elif name:
         to.emit_as(
             descriptions.FINDINGS, [_explanation(name)], lambda texts, wide: descriptions.explained(texts[0], wide)
         )
     else:
         to.emit_as(descriptions.FINDINGS, [*map(_explanation, descriptions.names())], descriptions.headlines)
+
+
+def _names_kernel(name: str) -> bool:
+    """Whether a text is a kernel's name: it tells what the kernel does, or is written as those of C++ are."""
+    return decode.decode(name).family != OTHER or any(sign in name for sign in "(<")
 
 
 def _explanation(name: str) -> descriptions.Explanation:

@@ -214,5 +214,5 @@ def collective(rows: pl.DataFrame, width: int) -> str:
 
 def _ended(parts: dict[str, int], whole: int) -> str:
     """A bar whose last part is seen, however short."""
-    last, text = PARTS[[*parts][-1]], _bar(parts, whole, 2 * _BAR)
-    return text if text.endswith(last) or not [*parts.values()][-1] else f"{text[: 2 * _BAR - 1]}{last}"
+    text, (name, ns) = _bar(parts, whole, 2 * _BAR), [*parts.items()][-1]
+    return f"{text[: 2 * _BAR - 1]}{PARTS[name]}" if ns and not text.endswith(PARTS[name]) else text
