@@ -25,7 +25,7 @@ from kanalyze.analyses.device._operations import (
     with_facts,
 )
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
-from kanalyze.analyses.shared.threads import THREAD, outermost
+from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import as_of, distinct, having, nearest, rows_at, sure, told_of
 from kanalyze.intervals import OF_EVENTS
 from kanalyze.report import Report
@@ -378,11 +378,15 @@ def unrecorded_contexts(report: Report) -> pl.DataFrame:
 
 def calls_around(report: Report, points: pl.DataFrame) -> pl.Series:
     """Row of the outermost call around each of `points` (:data:`THREAD`, at, until), as driver calls lie in others."""
-    low, high = (pl.lit(at, dtype=pl.Int64) for at in points.select(pl.min("until"), pl.max("at")).row(0))
     calls = report.kind("api").select(*THREAD, **OF_EVENTS).with_row_index("call_row")
-    calls = outermost(calls.filter(pl.col("end") >= low, pl.col("start") <= high))
-    around = rows_at(calls, as_of(points.select(*THREAD, "at"), calls.select(*THREAD, at="start")))
-    return around.get_column("call_row").set(~sure(around.get_column("end") >= points.get_column("until")), None)
+    low, high = (pl.lit(at, dtype=pl.Int64) for at in points.select(pl.min("until"), pl.max("at")).row(0))
+    calls = calls.filter(pl.col("end") >= low, pl.col("start") <= high)
+    line = calls.sort(*THREAD, "start", "end", "call_row", descending=[*(False for _ in THREAD), False, True, False])
+    # calls in no other one, which may overlap, end in the order of their begins
+    line = line.filter((pl.col("end") > pl.col("end").cum_max().shift(1).over(THREAD)).fill_null(value=True))
+    ending = as_of(points.select(*THREAD, at="until"), line.select(*THREAD, at="end"), later=True)
+    around = rows_at(line, ending)
+    return around.get_column("call_row").set(~sure(around.get_column("start") <= points.get_column("at")), None)
 
 
 def _with_end(report: Report, kind: str) -> pl.DataFrame:

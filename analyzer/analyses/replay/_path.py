@@ -89,7 +89,8 @@ def ending_at(report: Report, low: int, high: int) -> Ending:
         chosen &= pl.col("device") == scope.device
     if scope.window is not None and scope.window.process is not None:
         chosen &= pl.col("process_id") == scope.window.process
-    work = dependencies(report).operations.with_row_index("row").filter(chosen)
+    forward = operations(report).select(pl.col("end") >= pl.col("start")).to_series()  # others never ran
+    work = dependencies(report).operations.with_row_index("row").filter(chosen, forward)
     first = work.sort(pl.col("start").clip(lower_bound=high - 1), "row").head(1)  # all that run then come first
     row, start, end = first.select("row", "start", "end").row(0) if first.height else (None, high, high)
     return Ending(network(report.whole, low, max(high, end)), row, max(high, start))

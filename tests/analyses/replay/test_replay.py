@@ -328,11 +328,15 @@ def test_of_odd_recordings_every_change_has_an_answer(events, change, sides):
             "0-0 cudaLaunchKernel #1; 0-0 kernel #1; 15-15 cudaLaunchKernel #2; 13-16 kernel:gemm #2",
             {"host": 13, "kernel": 3},
         ),
+        # a kernel that ends before it begins, after all else: nothing ran at the end
+        ("0-0 cudaLaunchKernel; 26-26 cudaLaunchKernel #1; 43-42 kernel:gemm #1", {"host": 42}),
     ],
 )
 def test_the_critical_path_adds_up_in_odd_recordings(text, causes):
     found = _whatif(report(timeline(text)))
     assert {one.cause: one.now_ns for one in found.critical} == causes
+    path = critical_path(report(timeline(text))).select(pl.col("cause").cast(pl.String), "ns")
+    assert dict(path.iter_rows()) == causes
     assert found.now_ns == sum(causes.values())
 
 
