@@ -65,18 +65,18 @@ def operators(report: Report) -> pl.DataFrame:
     before = pl.concat([pl.Series([0]), tree.select((pl.col("kind") == "api").cast(pl.Int64).cum_sum()).to_series()])
     calls = before.gather(tree.get_column("stop")) - before.gather(tree.get_column("row"))
     every = tree.with_columns(called=calls > 0).filter(pl.col("kind") == "op")
-    every = beside(every, other.table("op_detail"), "sequence_number", "input_types", "input_shapes")
+    every = beside(every, other.table("op_detail"), "sequence_number", *_INPUTS)
     return every.with_columns(pl.col("name").cast(pl.String)).select(*_SCHEMA)
 
 
+_INPUTS: Final = ("input_types", "input_shapes", "input_strides")
 _SCHEMA: Final = {
     **dict.fromkeys(("row", "parent", "stop"), pl.Int64),
     "name": pl.String,
     **dict.fromkeys(("start", "end", "self_ns", *THREAD), pl.Int64),
     "called": pl.Boolean,
     "sequence_number": pl.Int64,
-    "input_types": pl.Categorical,
-    "input_shapes": pl.Categorical,
+    **dict.fromkeys(_INPUTS, pl.Categorical),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -10,7 +11,7 @@ import polars as pl
 
 from kanalyze.analyses.counters import advice
 from kanalyze.analyses.findings.findings import OF_REMEDIES
-from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.findings.rules import Finding, literal, words_of
 from kanalyze.analyses.page.overview_page import PageKernels
 from kanalyze.decoder.decode import decode
 from kanalyze.report import Report
@@ -53,15 +54,20 @@ def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[F
         of_kernel["asked"] = min((of_kernel["needed"] or math.inf) / (of_kernel["dram_bytes"] or 1), 1.0)
         asked_share = of_kernel["asked"] if of_kernel["asked"] < _FEW_ASKED else 1
         near = max(roof * asked_share, of_kernel["compute_share"] or 0) >= advice.LOW
-        possible = (cause for cause in _CAUSES if cause.whatever_roof or not near)
-        causes = (cause for cause in possible if cause.share(of_kernel) >= cause.least)
-        cause = None if decode(str(name)).library is not None else next(causes, None)  # of the program's own kernels
+        own = decode(str(name)).library is None
+        possible = (cause for cause in _CAUSES if cause.whatever_roof or not near) if own else _sums(str(name))
+        cause = next((cause for cause in possible if cause.share(of_kernel) >= cause.least), None)
         if cause is not None:
             findings.append(_finding(page, str(name), took_ns, roof, of_kernel, cause))
     findings.sort(key=lambda one: -one.at_stake_ns)
     return [
         _together([one for one in findings if one.rule == rule]) for rule in dict.fromkeys(one.rule for one in findings)
     ]
+
+
+def _sums(name: str) -> tuple[_Cause, ...]:
+    """What can be wrong with a library's kernel that adds up what it is given."""
+    return (_OVERLAPS,) if re.search(_ADDING, name) else ()
 
 
 def _together(findings: list[Finding]) -> Finding:
@@ -165,7 +171,9 @@ def _finding(  # noqa: PLR0913 - a kernel's time, roof, counters and cause
     # of the bytes that it moves those are left that its threads ask for, and all instructions that it executes
     floor = max(roof_share * (facts["asked"] if facts["bound"] == "memory" else 1), facts["compute_share"] or 0)
     spared = min(share, 1 - floor)
-    if cause.whatever_roof:
+    if cause is _OVERLAPS:  # a running sum reads and writes what there is a few times
+        spared = max(1 - _PASSES * max(facts["dram_share"] or 0.0, 1 - share), 0.0)
+    elif cause.whatever_roof:
         spared = share * (1 - (_HALF + min(facts["dram_share"] or 0.0, _HALF)) / 2)
     return Finding(
         cause.rule,
@@ -187,6 +195,11 @@ def _finding(  # noqa: PLR0913 - a kernel's time, roof, counters and cause
 def _costly(facts: Mapping[str, Any]) -> bool:
     """Whether sectors that nobody asks for cost time: some memory is busy, or DRAM moves mostly such."""
     return (facts["memory_share"] or 0.0) >= advice.LOW or facts["asked"] < _FEW_ASKED
+
+
+def _read_again(facts: Mapping[str, Any]) -> float:
+    """The part of what a kernel reads that it, by the bytes that DRAM moves at all, has read before."""
+    return float(1 - (facts["dram_bytes"] or math.inf) / facts["needed"]) if facts["needed"] else 0.0
 
 
 def _crowded(facts: Mapping[str, Any]) -> bool:
@@ -318,4 +331,21 @@ _CAUSES: Final = (
         "Index arrays of a thread by constants alone (loops unrolled by `#pragma unroll`, no sorting by variable "
         "indices), so that they stay in registers; of spilled ones allow more (`__launch_bounds__`, smaller tiles).",
     ),
+)
+
+#: Kernels of PyTorch and CuPy that add up along axes.
+_ADDING: Final = (
+    r"at::native::reduce_kernel<.*(?:sum_functor|MeanOps|WelfordOps)|^cupy_(?:nan)?(?:sum|mean|var|std)(?:_|$)"
+)
+_PASSES: Final = 4  # over memory, of a running sum and its differences
+_WORDS: Final = words_of("overlapping-windows")
+_OVERLAPS: Final = _Cause(
+    "overlapping-windows",
+    _read_again,
+    0.9,
+    "{} of what it reads it has read before: it adds up windows that overlap, or a view of elements repeated.",
+    "A sum reads the same elements again and again: {{0}}",
+    _WORDS.action,
+    _WORDS.remedy,
+    whatever_roof=True,
 )

@@ -429,3 +429,26 @@ def test_copies_to_shared_memory_that_touch_all_that_they_need_are_no_cause(coun
     monkeypatch.setattr(type(counters), "table", lambda *_: frame)
     found = slow_kernels(joined([("own", launch_id, "exact", 400, 0.1)]), counters, page(("own", 400)))
     assert [(one.rule, one.where) for one in found] == [("float64", "")]
+
+
+@pytest.mark.parametrize(
+    ("name", "sectors", "dram_share", "stake"),
+    [
+        ("cupy_mean", 3200, 0.005, int(400 * 0.96)),  # of 100 bytes that it reads it has read 99 before
+        ("cupy_var_core_float32", 3200, 0.1, int(400 * 0.6)),  # some passes over memory are left
+        ("void at::native::reduce_kernel<512, 1, ReduceOp<float, MeanOps<float>>>", 3200, 0.005, int(400 * 0.96)),
+        ("void at::native::reduce_kernel<512, 1, ReduceOp<float, MaxOps<float>>>", 3200, 0.005, None),
+        ("cupy_mean", 200, 0.005, None),  # a variance reads twice
+        ("void at::native::sbtopk::gatherTopK<float>", 3200, 0.005, None),
+    ],
+)
+def test_sums_of_libraries_read_elements_again(  # noqa: PLR0913
+    counters, launch_id, known, monkeypatch, name, sectors, dram_share, stake
+):
+    known(dram_share=dram_share, dram_bytes=1024, compute_share=0.9)
+    rows = pl.DataFrame(
+        [dict(zip(COUNTED, (launch_id, "LDG.E R0", 0, 100, sectors, sectors, None, None), strict=True))]
+    )
+    monkeypatch.setattr(type(counters), "table", lambda *_: rows)
+    found = slow_kernels(joined([(name, launch_id, "exact", 400, 0.01)]), counters, page((name, 400)))
+    assert [(one.rule, one.at_stake_ns) for one in found] == ([("overlapping-windows", stake)] if stake else [])
