@@ -452,6 +452,7 @@ def _whole(own: Work, lines: pl.DataFrame) -> Finding:
 
 _LONGER: Final = 3.0  # so many times as long as what works on the same tensors is too long for the bytes of a sum
 _FREE: Final = 2  # sums that do not wait take so many times what their bytes take at the memory's bandwidth
+_ATOMICS: Final = 8  # so many times as long take atomics into many rows (a graph's messages on an H200), half at most
 _NEAR: Final = 4  # kernels so near on their stream work on the same tensors
 
 #: Operators that write by an index, and those that sum with them where deterministic algorithms are asked for.
@@ -491,7 +492,9 @@ def scatter_atomics(sums: Work) -> Finding | None:
     written = _WRITTEN.get(inner or "", "sums")
     # each run of kernels takes as long as one that reads and writes the same tensors
     share = pl.col("exclusive_ns") / pl.col("exclusive_ns").sum().over("run")
+    sorts = inner in _BY_INDEX and _DETERMINISTIC.search(outer) is not None
     left = (share * pl.col("usual_ns").fill_null(0)).ceil().cast(pl.Int64)
+    left = pl.min_horizontal(left * _ATOMICS, pl.col("exclusive_ns") // 2) if sorts else left
     finding = slow.finding(
         "scatter-atomics",
         f"Sums into rows by an index ({written}; most {{0}}) take {slow.took}, {_LONGER:g} times as long as kernels on "
@@ -501,7 +504,7 @@ def scatter_atomics(sums: Work) -> Finding | None:
         headline=f"Atomics into few rows ({written.partition(',')[0]}): {percent(slow.share)} of kernel time",
         mending=Mending(slow.rows.select("row", saved_ns=pl.col("exclusive_ns") - left)),
     )
-    if inner not in _BY_INDEX or not _DETERMINISTIC.search(outer):
+    if not sorts:
         return finding
     words = words_of("scatter-atomics: sorted").of(outer.removeprefix("aten::"), percent(slow.share))
     return finding._replace(
