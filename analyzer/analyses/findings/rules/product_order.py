@@ -1,0 +1,123 @@
+"""Products of three matrices in the order that costs more: a large matrix between two long and narrow ones."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.findings import on_gpu, on_host
+from kanalyze.analyses.findings.on_gpu import Work
+from kanalyze.analyses.findings.on_host import NODE, SPAN
+from kanalyze.analyses.findings.rules import Findings, Rule
+from kanalyze.analyses.shared.threads import THREAD, outermost
+from kanalyze.report import Report
+
+_PRODUCTS: Final = ("aten::mm", "aten::bmm", "aten::addmm", "aten::mv")
+#: Operators that give each row or column of a matrix another factor or order, or only look at it.
+_LINEAR: Final = (
+    r"^aten::(?:einsum|linear|matmul|sum|copy_|clone|contiguous|to|_to_copy|t|transpose|permute|view|_unsafe_view|reshape"
+    r"|expand|as_strided|unsqueeze|squeeze|detach|alias|empty\w*|slice|select|resolve_conj|_reshape_alias)$"
+)
+_SCALES: Final = r"^aten::(?:mul|div)_?$"
+_CHEAPER: Final = 4  # so many times the arithmetic of the other order
+_LEAST: Final = 256  # the least side of the matrix in the middle
+_WORTH: Final = 0.2  # of the kernel time
+
+
+@Rule
+def product_order(report: Report) -> Findings:
+    """At most one finding per device on pairs of products whose other order takes a quarter of the arithmetic."""
+    pairs = _pairs(on_host.operators(report))
+    if pairs.is_empty():
+        return
+    shape, times = pairs.select("m", "n").row(0), float(pairs.select(pl.col("times").min()).item())
+    spans = pl.concat([pairs.select(SPAN), _nodes(on_host.operators(report), pairs)])
+    launched = on_host.within(report, outermost(spans)).mending.gone
+    for device in on_gpu.kernel_sums(report):
+        own = (pl.col("kind") == "kernel") & (pl.col("device") == device.device)
+        work = Work(report, device, exclusive_operations(report).filter(own & pl.col("row").is_in(launched.implode())))
+        if work.rows.height:
+            yield work.finding(
+                "product-order",
+                f"Products make matrices of {shape[0]:,.0f} × {shape[1]:,.0f} that are multiplied by far narrower "
+                f"ones, {work.took} with their gradients (most {{0}}); the other order has {times:,.0f} times less "
+                "arithmetic, and never makes them.",
+                work.most,
+                left=1 / times,
+                least=_WORTH,
+                at_most=True,
+            )
+
+
+def _pairs(every: pl.DataFrame) -> pl.DataFrame:
+    """Products with that after them: :data:`SPAN`, m and n (sides of the matrix between), times, low and high.
+
+    `low` and `high` are the numbers by which autograd knows the two.
+    """
+    shapes, name, added = pl.col("input_shapes"), pl.col("name"), pl.col("name") == "aten::addmm"
+    left, right = (
+        pl.when(added).then(on_host.sides(shapes, at + 1)).otherwise(on_host.sides(shapes, at)) for at in (0, 1)
+    )
+    every = every.sort(*THREAD, "row").with_columns(product=name.is_in(_PRODUCTS), left=left, right=right)
+    m, k = (pl.col("left").list.get(at, null_on_oob=True) for at in (-2, -1))
+    n = pl.when(name == "aten::mv").then(1.0).otherwise(pl.col("right").list.get(-1, null_on_oob=True))
+    batch = pl.when(name == "aten::bmm").then(pl.col("left").list.first()).otherwise(1.0)
+    products = every.filter("product").with_columns(m=m, k=k, n=n, batch=batch)
+    products = products.with_columns(made=pl.col("batch") * pl.col("m") * pl.col("n"))
+    products = _unbroken(every, products)
+    after = {
+        f"next_{one}": pl.col(one).shift(-1).over(THREAD) for one in ("m", "k", "n", "batch", "end", "sequence_number")
+    }
+    products = products.with_columns(**after)
+    sides = (pl.min_horizontal("m", "n"), pl.max_horizontal("m", "n"))
+    by_left, by_right = (
+        (pl.min_horizontal(*of) == sides[0]) & (pl.max_horizontal(*of) == sides[1])
+        for of in (("next_m", "next_k"), ("next_k", "next_n"))
+    )
+    other = pl.when(by_left).then("next_n").when(by_right).then("next_m")
+    pairs = products.with_columns(other=other).filter(
+        pl.col("other").is_not_null() & (pl.col("batch") == pl.col("next_batch")) & (sides[0] >= _LEAST)
+    )
+    now = pl.col("m") * pl.col("n") * (pl.col("k") + pl.col("other"))
+    then = (pl.col("m") + pl.col("n")) * pl.col("k") * pl.col("other")
+    pairs = pairs.with_columns(times=now / then).filter(pl.col("times") >= _CHEAPER, "linear")
+    return _used_once(products, pairs).select(
+        *THREAD, "start", "m", "n", "times", end="next_end", low="sequence_number", high="next_sequence_number"
+    )
+
+
+def _unbroken(every: pl.DataFrame, products: pl.DataFrame) -> pl.DataFrame:
+    """Adds `linear` to products: whether all that is done to their result before the next one may come after it."""
+    line = every.with_columns(which=pl.col("product").cum_sum().over(THREAD), inputs=on_host.elements())
+    line = line.filter(~pl.col("product") & (pl.col("which") > 0))
+    products = products.with_columns(which=pl.int_range(1, pl.len() + 1).over(THREAD))
+    line = line.join(products.select(*THREAD, "which", "made"), on=[*THREAD, "which"])
+    scales = pl.col("name").str.contains(_SCALES) & (on_host.elements(1).fill_null(1) < pl.col("inputs"))
+    breaks = (pl.col("inputs") >= pl.col("made")) & ~pl.col("name").str.contains(_LINEAR) & ~scales
+    broken = line.filter(breaks.fill_null(value=False)).select(*THREAD, "which").unique()
+    return products.join(broken.with_columns(linear=False), on=[*THREAD, "which"], how="left").with_columns(
+        pl.col("linear").fill_null(value=True)
+    )
+
+
+def _used_once(products: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    """Pairs whose matrices no further product of the thread takes: as many take such ones as there are pairs."""
+    sides = [
+        (pl.min_horizontal(*of).alias("short"), pl.max_horizontal(*of).alias("long")) for of in (("m", "k"), ("k", "n"))
+    ]
+    taken = pl.concat(products.select("row", *THREAD, *of) for of in sides).unique()
+    counts = taken.group_by(*THREAD, "short", "long").agg(taking=pl.len())
+    keys = [*THREAD, "short", "long"]
+    pairs = pairs.with_columns(short=pl.min_horizontal("m", "n"), long=pl.max_horizontal("m", "n"))
+    pairs = pairs.join(counts, on=keys, how="left", maintain_order="left")
+    return pairs.filter(pl.len().over(keys) == pl.col("taking"))
+
+
+def _nodes(every: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    """The nodes of autograd of what ran from the first to the second product of each pair: :data:`SPAN`."""
+    nodes = every.filter(pl.col("name").str.starts_with(NODE)).drop_nulls("sequence_number").sort("sequence_number")
+    forward = pairs.select("low", "high").drop_nulls().sort("low")
+    nodes = nodes.join_asof(forward, left_on="sequence_number", right_on="low")
+    return nodes.filter(pl.col("sequence_number") <= pl.col("high")).select(SPAN)
