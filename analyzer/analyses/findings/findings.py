@@ -337,9 +337,10 @@ _FIRST: Final = (
     # kernels by how they run
     *("unaligned-gemm", "no-tf32", "no-tensor-cores", "uncoalesced", "few-sms", "old-architecture-gemm"),
     *("idle-tensor-cores", "padded-products", "skinny-products", "memory-floor", "bank-conflicts", "local-memory"),
+    "divergence",
 )
 _LAST: Final = (
-    *("small-batches", "small-grid", "tail", "low-occupancy", "dram-bound", "busy-pcie", "clock-drop"),
+    *("small-batches", "thin-blocks", "small-grid", "tail", "low-occupancy", "dram-bound", "busy-pcie", "clock-drop"),
     "own-code",
     # help whatever the cause, or name none
     *("fusion", "graph-candidate", "launch-bound", "host-blocks", "host-computes", "far-from-roof"),

@@ -24,6 +24,7 @@ _MEASURED: Final = 0.5
 _ALIKE: Final = 1.5
 
 _SECTOR_BYTES: Final = 32
+_WARP: Final = 32
 _HALF: Final = 0.5
 
 
@@ -49,7 +50,10 @@ def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[F
     for name, took_ns, event_id, roof in rows:
         counted = {column: value for column, value in of_code.get(event_id, {}).items() if value is not None}
         of_kernel = (
-            {"atomics_share": 0.0, "local_share": 0.0, "shared_share": 0.0, "needed": None} | facts[event_id] | counted
+            dict.fromkeys(("atomics_share", "local_share", "shared_share", "idle_lanes"), 0.0)
+            | {"needed": None}
+            | facts[event_id]
+            | counted
         )
         of_kernel["asked"] = min((of_kernel["needed"] or math.inf) / (of_kernel["dram_bytes"] or 1), 1.0)
         asked_share = of_kernel["asked"] if of_kernel["asked"] < _FEW_ASKED else 1
@@ -89,7 +93,8 @@ def _together(findings: list[Finding]) -> Finding:
 def _of_instructions(ncu: Report) -> pl.DataFrame:
     """What the code of each kernel with its counts tells of its global accesses, a row for each that has it.
 
-    Columns: event_id, atomics_share (those that add by atomics, of its threads' accesses), needed (bytes that they ask
+    Columns: event_id, atomics_share (those that add by atomics, of its threads' accesses), idle_lanes (the part of its
+    warps' threads that instructions leave out), needed (bytes that they ask
     for) and uncoalesced_share, without the half that ncu adds to sectors that copies to shared memory touch and without
     instructions whose warps touch one more than needed, as threads side by side may begin anywhere; and by the name of
     each cause the program's line with the instruction that has most of it, null without lines.
@@ -101,6 +106,7 @@ def _of_instructions(ncu: Report) -> pl.DataFrame:
     ideal = pl.col("ideal_sectors") * pl.when(sass.str.contains("LDGSTS", literal=True)).then(_COUNTED).otherwise(1.0)
     beyond = (pl.col("sectors") - ideal).fill_null(0).clip(lower_bound=0)
     spare = pl.when(beyond > pl.col("instructions")).then(beyond).otherwise(0)
+    idle = (_WARP * pl.col("instructions") - pl.col("thread_instructions")).fill_null(0)
     file = pl.col("file").cast(pl.String)
     line = pl.format("{}:{}", file.str.extract(r"([^/\\]+)$"), "line")
     own = line.is_not_null() & ~file.str.contains(_OF_CUDA)
@@ -110,12 +116,14 @@ def _of_instructions(ncu: Report) -> pl.DataFrame:
         "float64": doubles,
         "bank-conflicts": shared,
         "local-memory": local,
+        "divergence": idle,
     }
     places = {rule: (own & (count > 0), count) for rule, count in causes.items()}
     each = ncu.table("instructions").group_by("event_id")
     return each.agg(
         atomics_share=(adds.sum() / accesses.sum()).fill_nan(0.0),
         local_share=local.sum() / every,
+        idle_lanes=idle.sum() / (_WARP * pl.col("instructions").sum()).clip(lower_bound=1),
         shared_share=shared.sum() / every,
         needed=pl.col("ideal_sectors").sum() * _SECTOR_BYTES,
         uncoalesced_share=(spare.sum() / pl.col("sectors").sum()).fill_nan(None),
@@ -215,6 +223,15 @@ def _uneven(facts: Mapping[str, Any]) -> float:
     return float(max(1 - facts["sm_active_share"] - even, 0.0))
 
 
+def _diverging(facts: Mapping[str, Any]) -> float:
+    """The part of the threads of a kernel's warps that are not where their warp is, of blocks of whole warps.
+
+    None where some memory is busy, which does as much for fewer warps.
+    """
+    whole = math.prod(facts[f"block_{axis}"] or 1 for axis in "xyz") % _WARP == 0
+    return float(facts["idle_lanes"]) if whole and (facts["memory_share"] or 0.0) < advice.LOW else 0.0
+
+
 def _kept_out(facts: Mapping[str, Any]) -> float:
     """The part of a kernel's time that more warps can hide, where its whole grid is resident as few of them."""
     shares = [facts[f"{one}_share"] for one in ("occupancy", "compute", "memory")]
@@ -262,7 +279,20 @@ _WHOLE: Final = (0.9, 1.01)  # the grid, by the blocks that run at once, where i
 _REACHED: Final = 0.8  # the part of their peak that the busiest units of well-made kernels work at
 _COUNTED: Final = 1.5  # ncu counts 24 sectors where a copy to shared memory (LDGSTS) touches 16 side by side
 _OF_CUDA: Final = r"[/\\](?:cuda|nvidia|CUDA)[^/\\]*[/\\](?:.*[/\\])?include[/\\]"  # headers of the toolkit
+_SOME_IDLE: Final = 0.4  # of the threads of warps
+_DIVERGES: Final = _Cause(
+    "divergence",
+    _diverging,
+    0.6,
+    "{} of its threads wait, while others of their warp are in another branch or do more turns of a loop.",
+    "Threads of a warp go different ways, {} of them idle: {{0}}",
+    "threads of a warp alike: a warp for each long row, or work sorted by length",
+    "Let threads of a warp take the same branches and as many turns of a loop: sort or group the work by what it "
+    "takes, give a long piece to a whole warp, or decide by blockIdx or warp, not by threadIdx.",
+    whatever_roof=True,
+)
 _CAUSES: Final = (
+    _DIVERGES,  # which makes blocks uneven, and accesses apart
     _Cause(
         "tail",
         _uneven,
@@ -331,6 +361,7 @@ _CAUSES: Final = (
         "Index arrays of a thread by constants alone (loops unrolled by `#pragma unroll`, no sorting by variable "
         "indices), so that they stay in registers; of spilled ones allow more (`__launch_bounds__`, smaller tiles).",
     ),
+    _DIVERGES._replace(least=_SOME_IDLE),
 )
 
 #: Kernels of PyTorch and CuPy that add up along axes.

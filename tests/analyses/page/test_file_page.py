@@ -452,3 +452,25 @@ def test_sums_of_libraries_read_elements_again(  # noqa: PLR0913
     monkeypatch.setattr(type(counters), "table", lambda *_: rows)
     found = slow_kernels(joined([(name, launch_id, "exact", 400, 0.01)]), counters, page((name, 400)))
     assert [(one.rule, one.at_stake_ns) for one in found] == ([("overlapping-windows", stake)] if stake else [])
+
+
+@pytest.mark.parametrize(
+    ("active", "block", "said", "rule"),
+    [
+        (8, 128, {}, "divergence"),  # three of four threads of each warp wait
+        (16, 128, {}, "divergence"),
+        (16, 128, {"compute_share": 0.9}, "divergence"),  # what a busy SM executes is partly nothing
+        (24, 128, {}, None),
+        (8, 1, {}, None),  # a block that has no more
+        (8, 128, {"memory_share": 0.7}, None),
+    ],
+)
+def test_threads_of_a_warp_that_go_different_ways(  # noqa: PLR0913
+    counters, launch_id, known, monkeypatch, active, block, said, rule
+):
+    known(**{"memory_share": 0.1, "block_x": block, "block_y": 1, "block_z": 1, **said})
+    code = (launch_id, "FFMA R0, R1", 100, 100 * active, 0, 0, "src/a.cu", 7)
+    rows = pl.DataFrame([dict(zip(COUNTED, code, strict=True))])
+    monkeypatch.setattr(type(counters), "table", lambda *_: rows)
+    found = slow_kernels(joined([("own", launch_id, "exact", 400, 0.01)]), counters, page(("own", 400)))
+    assert [(one.rule, one.where) for one in found] == ([(rule, "a.cu:7")] if rule else [])

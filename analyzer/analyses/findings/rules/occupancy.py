@@ -381,6 +381,29 @@ def tail(report: Report) -> Findings:
         )
 
 
+@Rule
+def thin_blocks(report: Report) -> Findings:
+    """One finding per device: the launch shape whose blocks are smaller than a warp, and the sum over all."""
+    part = pl.col("threads") / pl.col("threads_per_warp")
+    # where there are SMs without a block, that is told
+    full = (part < 1) & (pl.col("blocks") >= pl.col("sm_count")) & (pl.col("bucket") == "kernel")
+    launches = launch_occupancy(report).filter(full).with_columns(thin_ns=on_gpu.part("alone_ns", 1 - part))
+    long = pl.col("alone_ns") >= _FLAG_NS * pl.col("count")
+    for rows in _costliest(_changeable(report, launches.filter(long)), "thin_ns", *SHAPE):
+        top = rows.row(0, named=True)
+        threads = plural(top["threads"], "thread")
+        yield _told(
+            report,
+            rows,
+            "thin_ns",
+            words_of("thin-blocks").of(threads=threads),
+            f"{{0}} has {plural(top['blocks'], 'block')} of {threads}, for "
+            f"{say.per_iteration(report).time(top['alone_ns'])}: a warp runs {top['threads_per_warp']} at once, the "
+            f"others do nothing.{_also(other_shapes(rows), 'other launch shape', 'of such blocks')}",
+            at_most=True,
+        )
+
+
 # Kernels that take far longer than reading and writing all that is there, with a long piece of it for each thread.
 
 #: A kernel at the memory's limit takes so many times what its bytes do at the peak bandwidth, and one whose accesses

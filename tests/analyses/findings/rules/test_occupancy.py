@@ -11,7 +11,7 @@ import kanalyze
 from kanalyze.analyses.device.occupancy import occupancy
 from kanalyze.analyses.findings.findings import findings
 from kanalyze.analyses.findings.rules import CHANNELS_LAST
-from kanalyze.analyses.findings.rules.occupancy import SAMPLED, far_apart, low_occupancy, small_grid, tail
+from kanalyze.analyses.findings.rules.occupancy import SAMPLED, far_apart, low_occupancy, small_grid, tail, thin_blocks
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
 from support.build import call, graph, kernel, memset, report
@@ -218,6 +218,24 @@ def test_more_warps_are_worth_what_is_enough_of_them(event):
 @pytest.mark.parametrize(("threads", "took", "told"), [(1, 3000, 0), (1, 30_000, 1), (64, 3000, 1)])
 def test_a_flag_that_one_thread_sets_is_no_small_grid(threads, took, told):
     assert len(small_grid(report([launch(0, took, 1, threads=threads)], limits=SMALL))) == told
+
+
+@pytest.mark.parametrize(
+    ("change", "stake"),
+    [
+        ({}, 31_000),
+        ({"threads": 8}, 24_000),
+        ({"threads": 32}, None),
+        ({"blocks": 3}, None),  # SMs without a block are told of
+        ({"end": 9_000}, None),  # too short to have much to do
+        ({"name": "void at::native::index_kernel(float *)"}, None),
+    ],
+)
+def test_blocks_smaller_than_a_warp(change, stake):
+    of = {"start": 0, "end": 32_000, "blocks": 4096, "threads": 1, "name": "rows(float *)"} | change
+    rows = found(thin_blocks, launch(**of))
+    assert [ns for _, ns, _ in rows] == ([stake] if stake else [])
+    assert all(f"4,096 blocks of {of['threads']} thread" in text for *_, text in rows)
 
 
 def test_quicker_launches_of_more_blocks_and_a_window():
