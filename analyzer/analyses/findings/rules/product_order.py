@@ -60,7 +60,10 @@ def _pairs(every: pl.DataFrame) -> pl.DataFrame:
     left, right = (
         pl.when(added).then(on_host.sides(shapes, at + 1)).otherwise(on_host.sides(shapes, at)) for at in (0, 1)
     )
-    every = every.sort(*THREAD, "row").with_columns(product=name.is_in(_PRODUCTS), left=left, right=right)
+    # products of a node of autograd have sides in common, and are no chain
+    within = pl.when(name.str.starts_with(NODE)).then("stop").otherwise(0).cum_max().over(THREAD)
+    every = every.sort(*THREAD, "row").filter(within <= pl.col("row"))
+    every = every.with_columns(product=name.is_in(_PRODUCTS), left=left, right=right)
     m, k = (pl.col("left").list.get(at, null_on_oob=True) for at in (-2, -1))
     n = pl.when(name == "aten::mv").then(1.0).otherwise(pl.col("right").list.get(-1, null_on_oob=True))
     batch = pl.when(name == "aten::bmm").then(pl.col("left").list.first()).otherwise(1.0)

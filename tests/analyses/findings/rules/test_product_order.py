@@ -33,6 +33,22 @@ GRAM = ("aten::mm", "[[512, 9000], [9000, 512]]")
 VECTOR = ("aten::mv", "[[512, 512], [512]]")
 
 
+def test_the_products_of_a_layers_gradients_are_no_chain():
+    """The gradient of a layer's input has the shape of that input, of which the next product makes its weight's."""
+    shapes = ["[]", "[[512, 20], [20, 512]]", "[[20, 512], [512, 512]]"]
+    events = []
+    for name, start, end in ((f"{NODE}MmBackward0", 0, 90_000), ("aten::mm", 1000, 9000), ("aten::mm", 20_000, 29_000)):
+        events.append(host("op", name, start, end))
+    for begin in (1000, 20_000):
+        made = kernel(begin + 2000, begin + 9000)
+        events += launched(begin + 100, begin + 900, made, LAUNCH)
+    details = [{"event_id": number, "input_shapes": text} for number, text in enumerate(shapes)]
+    assert_told(product_order(report(events, op_detail=details)), [])
+    assert product_order(
+        report(events[1:], op_detail=[{"event_id": 0, "input_shapes": shapes[1]}, details[2] | {"event_id": 1}])
+    )
+
+
 @pytest.mark.parametrize(
     ("operators", "stake", "words"),
     [
