@@ -10,7 +10,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, launch_rows, with_facts
-from kanalyze.analyses.findings.rules import WORDS, Finding, Findings, Rule, phrases
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, phrases, row_of
 from kanalyze.analyses.findings.say import per_iteration, place_of, told
 from kanalyze.analyses.host._call_kinds import PYTORCH, spoken, world
 from kanalyze.analyses.launches._launch_costs import graph_operations, has_graphs
@@ -360,7 +360,7 @@ class Work(NamedTuple):
             **others,
         }
         claims, at_stake_ns = values.pop("claims"), values.pop("at_stake_ns")
-        at_stake_ns *= at_stake_ns >= WORDS["findings"][name].get("least", 0) * self.device.kernel_ns
+        at_stake_ns *= at_stake_ns >= row_of(name).get("least", 0) * self.device.kernel_ns
         return told(self.report, name, self.device.device, claims, at_stake_ns, names=names, **values)
 
 

@@ -12,7 +12,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import compiled_kernels, exclusive_operations, facts_of, nearest_launches
 from kanalyze.analyses.device._windows import idle_spans, windows
-from kanalyze.analyses.findings.rules import WORDS, Finding, Findings, literal, one_line
+from kanalyze.analyses.findings.rules import WORDS, Finding, Findings, literal, one_line, row_of
 from kanalyze.analyses.host._call_kinds import JAX, PYTORCH, bucket_of, cuda_name, is_launch_name, world
 from kanalyze.analyses.host._range_lines import ranges_at, roles
 from kanalyze.analyses.host._thread_timeline import WAIT
@@ -126,7 +126,7 @@ def words_of(name: str, report: Report, /, **figures: object) -> dict[str, str]:
     has others.
     """
     in_torch = WORDS["in PyTorch"].get(name, {}) if world(report) == PYTORCH else {}
-    words, fill = {**_NO_WORDS, **WORDS["findings"][name], **in_torch}, Figures(report)
+    words, fill = {**_NO_WORDS, **row_of(name), **in_torch}, Figures(report)
     filled = {
         key: fill.format(text, **figures) for key, text in one_line({key: words[key] for key in _NO_WORDS}).items()
     }

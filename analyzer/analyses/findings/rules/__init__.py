@@ -125,6 +125,11 @@ class Rule:
         return [one for one in self._find(report) if one is not None and one.at_stake_ns > 0]
 
 
+def row_of(name: str) -> dict[str, Any]:
+    """A row of findings in words.toml; what it does not have is as in the row of its rule."""
+    return {**WORDS["findings"].get(name.partition(":")[0], {}), **WORDS["findings"][name]}
+
+
 def phrases(name: str) -> dict[str, Any]:
     """One of the tables of phrases in words.toml, each one text or several; empty where there is none of that name."""
     return one_line(WORDS["phrases"].get(name, {}))

@@ -463,7 +463,7 @@ def _jitted(report: Report, spans: pl.DataFrame, device: int) -> Mending:
 
 def _fusible(report: Report, device: int) -> pl.DataFrame:
     """Kernels that XLA could fuse: rows for :func:`merged`, by the product that they follow."""
-    work = exclusive_operations(report).filter((pl.col("kind") == "kernel") & (pl.col("device") == device))
+    work = exclusive_operations(report).filter(kind="kernel", device=device)
     line = on_gpu.with_decoded(
         work.sort("start").select("row", "name", "start", "dur_ns"),
         products=FAMILY.is_in(["gemm", "conv", "attention", "sort", "fft"]),

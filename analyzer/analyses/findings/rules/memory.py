@@ -254,7 +254,7 @@ def cpu_page_faults(report: Report) -> Findings:
         each = inside.unique("start", keep="first").group_by(pl.col("function").cast(pl.String)).agg(ns=ns).drop_nulls()
         functions = each.sort("ns", "function", descending=[True, False])
         named = ", ".join(f"{literal(name)} {per.mean_time(ns)}" for name, ns in functions.head(3).iter_rows())
-        kernels = operations(report).filter((pl.col("kind") == "kernel") & (pl.col("device") == device))
+        kernels = operations(report).filter(kind="kernel", device=device)
         after = intervals.length(claims.filter(pl.col("start") >= longest(kernels, "end")))
         behind = f" {time(after)} of that is after the last kernel." if after else ""
         name, most_ns = functions.row(0) if functions.height else ("", 0)

@@ -56,10 +56,9 @@ def _told(report: Report, words: str, which: pl.DataFrame) -> Findings:
     launched = on_host.within(report, which).mending.gone
     name, height, width = which.select("name", "longer", "shorter").row(0)
     for device in on_gpu.kernel_sums(report):
-        own = (pl.col("kind") == "kernel") & (pl.col("device") == device.device)
-        rows = exclusive_operations(report).filter(own & pl.col("row").is_in(launched.implode()))
-        work = Work(report, device, rows)
-        if rows.height:
+        rows = exclusive_operations(report).filter(kind="kernel", device=device.device)
+        work = Work(report, device, rows.filter(pl.col("row").is_in(launched.implode())))
+        if work.rows.height:
             sides = {"operator": name.removeprefix("aten::"), "height": height, "width": width}
             yield work.finding(words, work.most, left=None, at_most=True, **sides)
 

@@ -46,7 +46,7 @@ def _told(report: Report, name: str, kernels: pl.DataFrame, stake: str, **others
     """The finding on kernels of a device, the costliest first; each shape takes less by `stake`, or `usual_ns`."""
     device, top = int(kernels.item(0, "device")), kernels.row(0, named=True)
     shape = SHAPE if "grid_x" in kernels.columns else ()
-    work = exclusive_operations(report).filter((pl.col("kind") == "kernel") & (pl.col("device") == device))
+    work = exclusive_operations(report).filter(kind="kernel", device=device)
     work = with_facts(report, work.select("row", "name", "start", "end", "dur_ns"), *shape)
     usual = "usual_ns" if "usual_ns" in kernels.columns else stake
     stakes = kernels.group_by(pl.col("name").cast(pl.Categorical), *shape).agg(stake_ns=pl.col(usual).sum())
@@ -186,7 +186,7 @@ def clock_drop(report: Report) -> Findings:
             continue
         highest = float(loaded.select(clock.quantile(_HIGHEST)).item())
         since = loaded.filter(clock >= _REACHED * highest).get_column("start").min()
-        work = exclusive_operations(report).filter((pl.col("device") == device) & (pl.col("kind") == "kernel"))
+        work = exclusive_operations(report).filter(kind="kernel", device=device)
         cells = cells_within(grid, intervals.union(work.select("start", "end"))).drop_nulls("sm_clock_hz")
         cells = cells.filter(pl.col("start") >= since).with_columns(clock.clip(None, highest))
         lost = int(cells.select((pl.col("ns") * (1 - clock / highest)).sum()).item())
@@ -285,8 +285,7 @@ def _small(report: Report, shapes: pl.DataFrame) -> Finding:
 def _with_more_blocks(report: Report, top: dict[str, Any]) -> str:
     """The sentence on launches of the same kernel with a block for each SM that took less, anywhere in the report."""
     blocks = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z")
-    own = (pl.col("device") == top["device"]) & (pl.col("kind") == "kernel") & (pl.col("name") == top["name"])
-    every = exclusive_operations(report.whole, *SHAPE).filter(own)
+    every = exclusive_operations(report.whole, *SHAPE).filter(kind="kernel", device=top["device"], name=top["name"])
     sums = every.group_by(blocks=blocks).agg(pl.col("dur_ns").mean()).sort("dur_ns", "blocks")
     here = sums.filter(blocks=top["blocks"])
     quicker = sums.filter((pl.col("blocks") >= top["sm_count"]) & (pl.col("dur_ns") < here.get_column("dur_ns").min()))
@@ -335,8 +334,7 @@ def far_apart(report: Report) -> Findings:
     for device, name, launches, ns, threads, bytes_there, least_ns in _slow(report).iter_rows():
         stake = ns - int(launches * least_ns * _USUAL)
         figures = {"launch": ns / launches, "there": bytes_there, "least": least_ns, "threads": threads}
-        own = (pl.col("device") == device) & (pl.col("kind") == "kernel") & (pl.col("name").cast(pl.String) == name)
-        work = exclusive_operations(report).filter(own)
+        work = exclusive_operations(report).filter(kind="kernel", device=device, name=name)
         yield say.told(
             report,
             "uncoalesced",

@@ -386,12 +386,9 @@ def _ranges(report: Report, method: str) -> pl.DataFrame:
 
 def _recorded_ranges(report: Report, method: str) -> pl.DataFrame:
     """The ranges of one method of torch's optimizers: process_id, thread_id, start, end, optimizer (its class)."""
-    events = report.kind("range")
-    names = events.select("name").unique().drop_nulls()
-    optimizer = pl.col("name").cast(pl.String).str.extract(rf"^Optimizer\.{method}#(\w+)\.")
-    own = events.join(names.with_columns(optimizer=optimizer).drop_nulls(), on="name", maintain_order="left")
-    end = pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
-    return own.select(*THREAD, start="start_ns", end=end, optimizer="optimizer").drop_nulls()
+    pattern = rf"^Optimizer\.{method}#(\w+)\."
+    optimizer = pl.col("name").cast(pl.String).str.extract(pattern)
+    return on_host.spans_named(pattern, report.kind("range")).select(*on_host.SPAN, optimizer=optimizer).drop_nulls()
 
 
 def _by_launches(report: Report) -> list[_Steps]:
