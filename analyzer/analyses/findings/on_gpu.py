@@ -10,9 +10,9 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, launch_rows, with_facts
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, phrases, words_of
-from kanalyze.analyses.findings.say import per_iteration, place_of
-from kanalyze.analyses.host._call_kinds import PYTORCH, spoken
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, phrases, row_of
+from kanalyze.analyses.findings.say import per_iteration, place_of, told
+from kanalyze.analyses.host._call_kinds import PYTORCH, spoken, world
 from kanalyze.analyses.launches._launch_costs import graph_operations, has_graphs
 from kanalyze.analyses.operators._host_names import operators_beside
 from kanalyze.analyses.operators._host_tree import host_tree, recomputed
@@ -134,12 +134,16 @@ def kernels_that(report: Report, wanted: Wanted, least: float) -> Iterator[Work]
             yield Work(report, device, exclusive_operations(report).filter(device.are(chosen)))
 
 
-def choosing(wanted: Wanted, least: float) -> Callable[[Callable[[Work], Finding | None]], Rule]:
-    """Makes a rule of what finds something, or nothing, on the kernels of a device of :func:`kernels_that`."""
+def choosing(wanted: Wanted, least: float, *worlds: str) -> Callable[[Callable[[Work], Finding | None]], Rule]:
+    """Makes a rule of what finds something, or nothing, on the kernels of a device of :func:`kernels_that`.
+
+    In programs of some `worlds`, if any are given.
+    """
 
     def rule_of(tell: Callable[[Work], Finding | None]) -> Rule:
         def find(report: Report) -> Findings:
-            yield from map(tell, kernels_that(report, wanted, least))
+            if not worlds or world(report) in worlds:
+                yield from map(tell, kernels_that(report, wanted, least))
 
         return Rule(update_wrapper(find, tell))
 
@@ -326,10 +330,6 @@ class Work(NamedTuple):
         """Their time: ``25 ns a step, 25.0 % of kernel time``."""
         return f"{per_iteration(self.report).time(self.ns)}, {percent(self.share)} of kernel time"
 
-    def many(self, noun: str, more: str = "") -> str:
-        """Their number: ``24 kernels a step``."""
-        return per_iteration(self.report).plural(self.rows.height, noun, more)
-
     @property
     def most(self) -> str:
         """The name of those that take most time together."""
@@ -337,17 +337,15 @@ class Work(NamedTuple):
 
     def finding(
         self,
-        name: str | Told,
-        text: str,
+        name: str,
         *names: str,
         left: float | None = 0,
-        least: float = 0,
         **others: Any,  # noqa: ANN401 - of any field
     ) -> Finding:
-        """The finding that has them at stake, in these words, or those of this name; `others` as :class:`Finding`.
+        """The finding of this name that has them at stake; `others` as :func:`told`, with `took`, `share`, and `many`.
 
         `left` is what is left of each by the remedy, a share of its time, or None if that is not known. Nothing is at
-        stake where they are less than a part of `least` of all kernel time.
+        stake where that is less than is worth a finding of the name.
         """
         change = Mending(shorter=self.rows.select("row", saved_ns=part("dur_ns", 1 - left))) if left else None
         values = {
@@ -356,12 +354,14 @@ class Work(NamedTuple):
             "where": place_of(self.report, self.rows.get_column("row")),
             "mending": without(self.rows) if left == 0 else change,
             "shortens": left != 0,
+            "many": self.rows.height,
+            "took": self.took,
+            "share": percent(self.share),
             **others,
         }
-        if self.share < least:
-            values["at_stake_ns"] = 0
-        words = words_of(name, self.report).of(share=percent(self.share)) if isinstance(name, str) else name
-        return words.finding(self.device.device, text, names=names, **values)
+        claims, at_stake_ns = values.pop("claims"), values.pop("at_stake_ns")
+        at_stake_ns *= at_stake_ns >= row_of(name).get("least", 0) * self.device.kernel_ns
+        return told(self.report, name, self.device.device, claims, at_stake_ns, names=names, **values)
 
 
 def in_a_loop(gathers: Work) -> bool:

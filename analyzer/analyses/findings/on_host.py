@@ -1,13 +1,13 @@
 """Host time chosen by operators, what of the report lies in it, and findings on that; copies of the program.
 
 A rule on host time chooses operators, calls or functions, asks what lies :func:`within` their time, and gives a row of
-words (``Told``) to :func:`on_time`. Intervals of the trace beside a report are placed between launches that both have.
+words to :func:`on_time`. Intervals of the trace beside a report are placed between launches that both have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
 
 import polars as pl
 
@@ -24,11 +24,10 @@ from kanalyze.analyses.device._operations import (
 )
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import on_gpu
-from kanalyze.analyses.findings.rules import Findings, Told
-from kanalyze.analyses.findings.say import fewest_in, per_iteration
+from kanalyze.analyses.findings.rules import Findings
+from kanalyze.analyses.findings.say import fewest_in, per_iteration, told, words_of
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.idle._attribution import idle_within
-from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.operators._host_names import ThreadPair, host_names, placed, surroundings
 from kanalyze.analyses.operators._host_tree import operator_tree
 from kanalyze.analyses.replay._changes import Mending
@@ -110,6 +109,15 @@ def within(report: Report, spans: pl.DataFrame) -> Within:
     """
     known = traced(report) in (report.whole, None)
     return own_within(report, spans if known else _placed(report, spans.select(SPAN)))
+
+
+def works_within(report: Report, spans: pl.DataFrame) -> Iterator[on_gpu.Work]:
+    """The kernels that are launched :func:`within` some spans, by device; nothing of a device without any."""
+    launched = within(report, spans).mending.gone if spans.height else pl.Series(dtype=pl.UInt32)
+    for device in on_gpu.kernel_sums(report) if len(launched) else ():
+        rows = exclusive_operations(report).filter(kind="kernel", device=device.device)
+        if (rows := rows.filter(pl.col("row").is_in(launched.implode()))).height:
+            yield on_gpu.Work(report, device, rows)
 
 
 def own_within(report: Report, spans: pl.DataFrame) -> Within:
@@ -263,17 +271,19 @@ _FILLS: Final = 0.5  # the part of a window that work of the host fills, of whic
 
 def on_time(
     report: Report,
-    words: Told,
+    name: str,
     inside: Within,
-    text: str,
     mending: Mending | Callable[[Report], Mending | None] | None = None,
+    /,
+    **others: Any,  # noqa: ANN401 - as `told`
 ) -> Findings:
     """At most one finding per device on some time of the host, and what lies in it; by default, all of it is gone.
 
     In a window of iterations there are as many spans of it as half of these at least, or they fill half of the window.
-    At stake is the time in which the device idles in them, or works for them, with which `text` goes on.
+    At stake is the time in which the device idles in them, or works for them, with which the sentence goes on.
     """
-    least, number = least_worth_saying(report), inside.host.height
+    text = words_of(name, report, **others)["text"]
+    number = inside.host.height
     work = exclusive_operations(report).filter(pl.col("row").is_in(inside.mending.gone.implode()))
     idle = idle_within(report, inside.host)
     for device, low, high in windows(report).iter_rows():
@@ -282,10 +292,10 @@ def on_time(
             continue
         parts = (idle[device], work.filter(device=device))
         claims = intervals.union(pl.concat(part.select("start", "end") for part in parts))
-        if (stake := intervals.length(claims)) < max(least[device], 1):
-            continue
+        stake = intervals.length(claims)
         idles = f"GPU {device} idles, or works for it, for {per_iteration(report).time(stake)}."
-        yield words.finding(device, f"{text}{idles}", claims, stake, mending=mending or inside.mending)
+        whole = {"text": f"{text}: {idles}", "mending": mending or inside.mending}
+        yield told(report, name, device, claims, stake, **whole, **others)
 
 
 #: Kernels of a pass whose result is the next one's input, and those of a training, which a larger batch changes.

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from string import Formatter
+from typing import Any, Final
 
 import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import compiled_kernels, exclusive_operations, facts_of, nearest_launches
 from kanalyze.analyses.device._windows import idle_spans, windows
-from kanalyze.analyses.findings.rules import Finding, Findings, Told, literal
+from kanalyze.analyses.findings.rules import WORDS, Finding, Findings, literal, one_line, row_of
 from kanalyze.analyses.host._call_kinds import JAX, PYTORCH, bucket_of, cuda_name, is_launch_name, world
 from kanalyze.analyses.host._range_lines import ranges_at, roles
 from kanalyze.analyses.host._thread_timeline import WAIT
-from kanalyze.analyses.idle._attribution import idle_within
 from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.idle.code import function_around, has_lines, place_at, placed_pieces, placed_with_text
 from kanalyze.analyses.iterations._marks import LIBRARIES
-from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.operators._host_names import launches_beside
 from kanalyze.analyses.operators._host_tree import host_tree
 from kanalyze.analyses.operators._work import launched_work
@@ -30,7 +29,7 @@ from kanalyze.columns import gathered, having
 from kanalyze.decoder.decode import decode
 from kanalyze.errors import KanalyzeError
 from kanalyze.report import Report
-from kanalyze.units import percent, shortened
+from kanalyze.units import frequency, percent, plural, rate, shortened, size, time
 from kanalyze.window import ALL_STEPS, PerIteration
 
 _LONGEST: Final = 40  # maximum length of the name of an iteration in a sentence
@@ -67,8 +66,72 @@ def per_iteration(report: Report) -> PerIteration:
     return PerIteration(window.count, literal(shortened(window.each or "iteration", _LONGEST)))
 
 
-#: Why mending what the host does may gain more than the idle time that is seen.
-AHEAD: Final = "More may follow: the host could run ahead."
+_NO_WORDS: Final = {**dict.fromkeys(("headline", "action", "remedy", "text"), ""), "table": "tree"}
+
+
+class Figures(Formatter):
+    """Fills figures into words, each in the unit that stands behind its name and a colon.
+
+    ``ns`` and ``each`` are times, the latter per iteration; ``*copy`` is a number of copies per iteration,
+    ``*copy|of arrays`` of copies of arrays, ``!copy|run`` of copies with their verb, and ``+copy`` one in all.
+    """
+
+    def __init__(self, report: Report) -> None:
+        """For words on a report's window."""
+        per = per_iteration(report)
+        self._units: dict[str, Callable[[Any], str]] = {
+            "ns": time,
+            "each": per.time,
+            "share": percent,
+            "size": size,
+            "rate": rate,
+            "hz": frequency,
+            "name": literal,
+        }
+        self._numbers: dict[str, Callable[..., str]] = {"*": per.plural, "!": per.clause, "+": plural}
+
+    def format_field(self, value: Any, format_spec: str) -> str:  # noqa: ANN401 - of any type
+        """One figure in its unit."""
+        if format_spec[:1] in self._numbers:
+            return self._numbers[format_spec[0]](value, *format_spec[1:].split("|"))
+        unit = self._units.get(format_spec)
+        return unit(value) if unit else format(value, format_spec)
+
+
+def told(
+    report: Report,
+    name: str,
+    device: int,
+    claims: pl.DataFrame | None = None,
+    at_stake_ns: int | None = None,
+    /,
+    **others: Any,  # noqa: ANN401 - of any field, and any figures
+) -> Finding:
+    """The finding on some time of a device (columns start, end), all of which is at stake unless told.
+
+    Its `name` says which :func:`words_of` tell it; `others` are fields of :class:`Finding`, also in place of those, and
+    the :class:`Figures` in them. The device and the time at stake are such, too.
+    """
+    spans = None if claims is None else claims.select("start", "end")
+    stake = intervals.length(spans) if at_stake_ns is None and spans is not None else at_stake_ns or 0
+    own = {name: others.pop(name) for name in Finding._fields if name in others}
+    filled = words_of(name, report, **{"device": device, "stake": stake, **others})
+    return Finding(filled.pop("rule"), device, stake, **{**filled, "claims": spans, **own})
+
+
+def words_of(name: str, report: Report, /, **figures: object) -> dict[str, str]:
+    """Words of a finding in words.toml, by its rule, perhaps with what tells it from others of that: ``rule: what``.
+
+    As :class:`Finding` calls them. On a report of a program of PyTorch they are those for such programs, as far as it
+    has others.
+    """
+    in_torch = WORDS["in PyTorch"].get(name, {}) if world(report) == PYTORCH else {}
+    words, fill = {**_NO_WORDS, **row_of(name), **in_torch}, Figures(report)
+    filled = {
+        key: fill.format(text, **figures) for key, text in one_line({key: words[key] for key in _NO_WORDS}).items()
+    }
+    return {"rule": name.partition(":")[0], **filled}
+
 
 #: A few events between phases are normal; from so many on, or in this part of a window's iterations, they are a loop's.
 FEWEST: Final = 3
@@ -96,25 +159,16 @@ def fewest_in(report: Report) -> float:
     return max(OFTEN * window.count, 1) if window is not None and window.count else FEWEST
 
 
-def idle_worth_saying(report: Report, within: pl.DataFrame, counts: pl.Expr | None = None) -> dict[int, pl.DataFrame]:
-    """The :func:`idle_within` of each device, where what `counts` of it is enough for a finding."""
-    least, idle_of_device = least_worth_saying(report), {}
-    for device, idle in idle_within(report, within).items():
-        pieces = idle if counts is None else idle.filter(counts)
-        if intervals.length(pieces) >= max(least[device], 1):
-            idle_of_device[device] = pieces
-    return idle_of_device
-
-
 def on_idle(
-    report: Report, idle: dict[int, pl.DataFrame], words: Told, mending: Callable[[int], Mending], *names: str
+    report: Report,
+    name: str,
+    idle: dict[int, pl.DataFrame],
+    mending: Callable[[int], Mending],
+    **others: Any,  # noqa: ANN401 - as `told`
 ) -> Findings:
-    """A finding per device with its `idle` time at stake, which is told in place of ``IDLES`` in the sentence."""
+    """A finding of this name per device with its `idle` time at stake."""
     for device, spans in idle.items():
-        claims = intervals.union(spans)
-        idles = f"GPU {device} idles for {per_iteration(report).time(intervals.length(claims))}"
-        finding = words.finding(device, words.what.replace("IDLES", idles), claims)
-        yield finding._replace(names=names, mending=mending(device))
+        yield told(report, name, device, intervals.union(spans), mending=mending(device), **others)
 
 
 def changes(keys: Iterable[str]) -> pl.Expr:

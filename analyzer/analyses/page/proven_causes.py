@@ -11,7 +11,7 @@ import polars as pl
 
 from kanalyze.analyses.counters import advice
 from kanalyze.analyses.findings.findings import OF_REMEDIES
-from kanalyze.analyses.findings.rules import Finding, literal, words_of
+from kanalyze.analyses.findings.rules import Finding, literal, one_line, row_of
 from kanalyze.analyses.page.overview_page import PageKernels
 from kanalyze.decoder.decode import decode
 from kanalyze.report import Report
@@ -369,14 +369,14 @@ _ADDING: Final = (
     r"at::native::reduce_kernel<.*(?:sum_functor|MeanOps|WelfordOps)|^cupy_(?:nan)?(?:sum|mean|var|std)(?:_|$)"
 )
 _PASSES: Final = 4  # over memory, of a running sum and its differences
-_WORDS: Final = words_of("overlapping-windows")
+_WORDS: Final = one_line({key: row_of("overlapping-windows")[key] for key in ("action", "remedy")})
 _OVERLAPS: Final = _Cause(
     "overlapping-windows",
     _read_again,
     0.9,
     "{} of what it reads it has read before: it adds up windows that overlap, or a view of elements repeated.",
     "A sum reads the same elements again and again: {{0}}",
-    _WORDS.action,
-    _WORDS.remedy,
+    _WORDS["action"],
+    _WORDS["remedy"],
     whatever_roof=True,
 )

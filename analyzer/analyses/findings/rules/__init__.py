@@ -11,8 +11,6 @@ from typing import Any, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze import intervals
-from kanalyze.analyses.host._call_kinds import PYTORCH, world
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.report import Report
 
@@ -127,58 +125,22 @@ class Rule:
         return [one for one in self._find(report) if one is not None and one.at_stake_ns > 0]
 
 
-class Told(NamedTuple):
-    """Words of a finding: its rule, and others as in :class:`Finding`. `what` is of the sentence."""
-
-    rule: str
-    headline: str = ""
-    action: str = ""
-    remedy: str = ""
-    table: str = "tree"
-    what: str = ""
-
-    def of(self, *values: object, **named: object) -> Told:
-        """The words with values in their places; ``{{0}}`` stands for the name of a kernel."""
-        return Told(*(part.format(*values, **named) for part in self))
-
-    def finding(
-        self,
-        device: int,
-        text: str,
-        claims: pl.DataFrame | None = None,
-        at_stake_ns: int | None = None,
-        **others: Any,  # noqa: ANN401 - of any field
-    ) -> Finding:
-        """The finding on some time of a device (columns start, end), all of which is at stake unless told.
-
-        `others` as :class:`Finding`.
-        """
-        spans = None if claims is None else claims.select("start", "end")
-        stake = intervals.length(spans) if at_stake_ns is None and spans is not None else at_stake_ns or 0
-        words = {"remedy": self.remedy, "table": self.table, "headline": self.headline, "action": self.action}
-        return Finding(self.rule, device, stake, text, **{**words, "claims": spans, **others})
-
-
-def words_of(name: str, report: Report | None = None) -> Told:
-    """Words of a finding in words.toml, by its rule, perhaps with what tells it from others of that: ``rule: what``.
-
-    On a `report` of a program of PyTorch they are those for such programs, as far as it has others.
-    """
-    in_torch = WORDS["in PyTorch"].get(name, {}) if report is not None and world(report) == PYTORCH else {}
-    return Told(name.partition(":")[0], **_one_line({**WORDS["findings"][name], **in_torch}))
+def row_of(name: str) -> dict[str, Any]:
+    """A row of findings in words.toml; what it does not have is as in the row of its rule."""
+    return {**WORDS["findings"].get(name.partition(":")[0], {}), **WORDS["findings"][name]}
 
 
 def phrases(name: str) -> dict[str, Any]:
     """One of the tables of phrases in words.toml, each one text or several; empty where there is none of that name."""
-    return _one_line(WORDS["phrases"].get(name, {}))
+    return one_line(WORDS["phrases"].get(name, {}))
 
 
 def in_other_worlds(rule: str) -> dict[str, tuple[str, ...]]:
     """Action and remedy of a rule by world, as far as words.toml has others than the rule's own."""
-    return _one_line(WORDS["worlds"].get(rule, {}))
+    return one_line(WORDS["worlds"].get(rule, {}))
 
 
-def _one_line(words: dict[str, Any]) -> dict[str, Any]:
+def one_line(words: dict[str, Any]) -> dict[str, Any]:
     """The words without the line breaks of the file."""
     return {
         name: " ".join(value.split()) if isinstance(value, str) else tuple(" ".join(text.split()) for text in value)

@@ -14,7 +14,7 @@ from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_gpu import FAMILY, LIBRARY, OPERATION, SHORTEST_NS
 from kanalyze.analyses.findings.on_host import LARGE_BYTES, TO_DEVICE, TO_HOST
-from kanalyze.analyses.findings.rules import Findings, Rule, Told, literal, phrases, words_of
+from kanalyze.analyses.findings.rules import Findings, Rule, literal, phrases
 from kanalyze.analyses.host._call_kinds import (
     CUPY,
     JAX,
@@ -39,7 +39,7 @@ from kanalyze.columns import gathered, nearest
 from kanalyze.decoder.decode import decode
 from kanalyze.report import Report
 from kanalyze.tools import CUDA
-from kanalyze.units import count, percent, plural, size, time
+from kanalyze.units import count, plural, size
 from kanalyze.window import of_module
 
 _WITHIN: Final = pl.col("detail") == "Device-to-Device"  # copies within a device, such as ``x[i] = y`` of arrays
@@ -75,23 +75,26 @@ def host_grid_loop(report: Report) -> Findings:
         name, blocks = str(most[0]), plural(int(most[2]), "block")
         upto = "up to " * (own.filter(name=name).get_column("blocks").n_unique() > 1)
         usual = int(own.group_by("period").len().sort("len", "period").item(-1, "period"))
-        what = "One kernel is" if usual == 1 else f"{count(usual)} kernels are"
-        launches = say.per_iteration(report).plural(own.height, "launch")
         library = _of_library(report, name)
         arrays, one_launch = library and world(report) in _ARRAYS, phrases("turns")
-        words = words_of("repeated-work: arrays" if arrays else "host-grid-loop")
+        action = {}
         if not arrays and not (library and world(report) == CUDA):
-            words = words._replace(action=spoken(report, one_launch, one_launch[PYTHON]))
+            action = {"action": spoken(report, one_launch, one_launch[PYTHON])}
         # each kernel of a loop is launched once, and the host does nothing else in it
         change = on_gpu.merged(_joined(own))._replace(host=on_gpu.host_of(own, "run"))
-        yield words.of(launches=launches, upto=upto, blocks=blocks, kernels=plural(usual, "kernel")).finding(
+        figures = {"launches": own.height, "upto": upto, "blocks": blocks, "kernels": plural(usual, "kernel")}
+        figures |= {"what": "One kernel is" if usual == 1 else f"{count(usual)} kernels are", "loops": len(turns)}
+        yield say.told(
+            report,
+            "repeated-work: arrays" if arrays else "host-grid-loop",
             device,
-            f"{what} launched over and over with nothing else between: {launches} in {plural(len(turns), 'loop')} of "
-            f"up to {count(int(str(turns.max())))} turns, most {{0}} with {upto}{blocks}. GPU {device} works in them "
-            f"for {time(intervals.length(intervals.union(own)))} and idles between for the rest; in one launch each, "
-            f"where no turn needs the one before, they would take about {time(merged_ns)}.",
             spans,
             intervals.length(intervals.union(spans)) - merged_ns,
+            **action,
+            **figures,
+            turns=turns.max(),
+            worked=intervals.length(intervals.union(own)),
+            merged=merged_ns,
             names=(name,),
             where=say.place_of(report, own.get_column("row")),
             mending=change,
@@ -229,22 +232,23 @@ _WORTH: Final = 0.03  # a smaller part of the kernel time is left out
 @Rule
 def array_chains(report: Report) -> Findings:
     """One finding per device on elementwise operations that follow each other on arrays of one size."""
-    per = say.per_iteration(report)
     for device, chains in say.by_device(_chains(report)) if world(report) in (CUPY, CUDA) else ():
         groups, took = chains.unique("group"), total(chains, "dur_ns")
-        merged_ns, kernels = total(groups, "merged_ns"), per.plural(chains.height, "elementwise kernel")
+        merged_ns = total(groups, "merged_ns")
         if took - merged_ns < _WORTH * total(exclusive_operations(report), "exclusive_ns"):
             continue
         way = say.most(chains, "way", "dur_ns")
-        fused = phrases("fused")[way]
-        remedy = f"Do all that is done to an element at once: {fused}."
-        yield Told("fusion", f"{kernels} could be one kernel each chain", fused, remedy, "kernels").finding(
+        figures = {"kernels": chains.height, "chains": groups.height, "merged": merged_ns, "took": took, "way": way}
+        yield say.told(
+            report,
+            "fusion: arrays",
             device,
-            f"{kernels} of {way} pass their results through memory, in {per.plural(groups.height, 'chain')} of up to "
-            f"{longest(groups, 'many')} on arrays of one size: {per.time(took)}. One kernel each"
-            f"{', where functors read no neighbours,' * (way == 'Thrust')} would take about {per.time(merged_ns)}.",
             chains.select("start", "end"),
             took - merged_ns,
+            **figures,
+            longest=longest(groups, "many"),
+            fused=phrases("fused")[way],
+            neighbours=", where functors read no neighbours," * (way == "Thrust"),
             where=say.place_of(report, chains.get_column("row")),
             mending=on_gpu.merged(chains),
             general=True,
@@ -292,14 +296,7 @@ def double_arrays(report: Report) -> Findings:
         function = pl.col("function")
         doubles = function.is_in([*_on_wide_arrays(report)]) | function.str.contains(_DOUBLE)
         for work in on_gpu.kernels_that(report, doubles, _WORTH):
-            yield work.finding(
-                "float64: arrays",
-                f"{work.many('kernel')} of CuPy compute in float64 (most {{0}}): {work.took}. NumPy's arrays and "
-                "Python's numbers are float64 unless told otherwise; float32 moves half of the bytes.",
-                work.most,
-                left=None,
-                mending=Mending(_in_single(report, work)),
-            )
+            yield work.finding("float64: arrays", work.most, left=None, mending=Mending(_in_single(report, work)))
 
 
 #: An operation on arrays reads two and writes one.
@@ -425,20 +422,11 @@ def called_in_turn(report: Report) -> Findings:
     change = on_gpu.merged(groups)._replace(
         calls=calls.filter(~launching), host=spared.select("process_id", "start", "end")
     )
-    many = say.per_iteration(report).plural(own.height, "time")
-    module = literal(say.most(own, "module"))
-    words = words_of("repeated-work: JAX").of(module=module, many=many)
+    module = say.most(own, "module")
     for device, idle in _idle_in(report, own).items():
         busy = inside.filter(device=device).select("start", "end")
         claims = intervals.union(pl.concat([idle.select("start", "end"), busy]))
-        yield words.finding(
-            device,
-            f"{module} is called {many}, each for a part that is taken right before, and the results are put together: "
-            f"GPU {device} idles or works for that for {say.per_iteration(report).time(intervals.length(claims))}. At "
-            "once they are one call, whose kernels fill the GPU.",
-            claims,
-            mending=change,
-        )
+        yield say.told(report, "repeated-work: JAX", device, claims, mending=change, module=module, many=own.height)
 
 
 @Rule
@@ -448,12 +436,11 @@ def not_jitted(report: Report) -> Findings:
     single = single.filter(~on_gpu.is_inside(single.select(*THREAD, at="start"), _in_turn(report)))
     if single.height < say.fewest_in(report) or single.get_column("module").n_unique() < _DIFFERENT:
         return
-    many = say.per_iteration(report).plural(single.height, "operation")
     spans = single.select(*THREAD, start="since", end="end")
     often = single.group_by("module").len().sort("len", "module", descending=[True, False])
     named = ", ".join(literal(name) for name in often.get_column("module").head(_DIFFERENT))
-    words = words_of("not-jitted").of(many=many, named=named)
-    yield from say.on_idle(report, _idle_in(report, spans), words, partial(_jitted, report, spans))
+    jitted, figures = partial(_jitted, report, spans), {"many": single.height, "named": named}
+    yield from say.on_idle(report, "not-jitted", _idle_in(report, spans), jitted, **figures)
 
 
 _CONSTANT_BYTES: Final = 64  # numbers of the program, which are part of a compiled module
@@ -476,7 +463,7 @@ def _jitted(report: Report, spans: pl.DataFrame, device: int) -> Mending:
 
 def _fusible(report: Report, device: int) -> pl.DataFrame:
     """Kernels that XLA could fuse: rows for :func:`merged`, by the product that they follow."""
-    work = exclusive_operations(report).filter((pl.col("kind") == "kernel") & (pl.col("device") == device))
+    work = exclusive_operations(report).filter(kind="kernel", device=device)
     line = on_gpu.with_decoded(
         work.sort("start").select("row", "name", "start", "dur_ns"),
         products=FAMILY.is_in(["gemm", "conv", "attention", "sort", "fft"]),
@@ -496,8 +483,7 @@ def recompilation(report: Report) -> Findings:
     again = intervals.overlapping(order.filter(pl.col("number") > 0), report.scope.sides)
     if again.height < (2 if say.per_iteration(report).iterations else say.FEWEST):
         return  # of iterations those that compile are odd, but for two or more
-    most = literal(say.most(again, "module"))
-    words = words_of("recompilation: JAX").of(most=most, times=say.per_iteration(report).plural(again.height, "time"))
+    figures = {"most": say.most(again, "module"), "times": again.height}
     # from the launch before on any thread to the next one of its own
     launches = operations(report, "call_start", "thread_id").drop_nulls("call_start")
     since = pl.coalesce(say.launch_before(report, again.select("process_id", at="start")), "start")
@@ -505,7 +491,7 @@ def recompilation(report: Report) -> Findings:
     sides = nearest(sides, launches.select(*THREAD, until="call_start"), ("end", "until"), THREAD, "after")
     spans = sides.select(*THREAD, start="since", end=pl.coalesce("until", "end"))
     change = on_gpu.nothing_within(report, spans.unique())
-    yield from say.on_idle(report, _idle_in(report, spans), words, lambda _: change)
+    yield from say.on_idle(report, "recompilation: JAX", _idle_in(report, spans), lambda _: change, **figures)
 
 
 _FULL: Final = 0.9  # a device that works so much of the time is spared all of theirs; a replay keeps waits of streams
@@ -517,7 +503,6 @@ def no_donation(report: Report) -> Findings:
     """One finding per device on which modules copy large arrays within its memory before they update them."""
     if world(report) != JAX:
         return
-    per = say.per_iteration(report)
     work = exclusive_operations(report, "size_bytes", "graph_node_id", "call_start", "thread_id")
     # of large arrays, those that a run of a module makes once; a loop in it copies what is its own
     large = (pl.col("detail") == "Device-to-Device") & (pl.col("size_bytes") >= LARGE_BYTES)
@@ -534,15 +519,11 @@ def no_donation(report: Report) -> Findings:
         stake, busy, moved = total(copies, "exclusive_ns"), total(own, "exclusive_ns"), total(copies, "size_bytes")
         if copies.height < say.fewest_in(report) or stake < max(_WORTH * busy, 1):
             continue
-        words = words_of("no-donation").of(
-            many=per.plural(copies.height, "copy"),
-            moved=f", {size(moved)} in all" if moved else "",
-            time=per.time(stake),
-            share=percent(stake / max(busy, 1)),
-        )
+        in_all = f", {size(moved)} in all" if moved else ""
+        figures = {"many": copies.height, "part": stake / max(busy, 1), "moved": in_all}
         change = on_gpu.without(copies) if busy < _FULL * (end - start) else None
         claims = copies.select("start", "end")
-        yield words.finding(device, words.what, claims, stake, shortens=True, mending=change)
+        yield say.told(report, "no-donation", device, claims, stake, shortens=True, mending=change, **figures)
 
 
 _NUMBERS_BYTES: Final = 1 << 12  # larger copies to the host are of more than numbers
@@ -560,8 +541,5 @@ def numbers_read(report: Report) -> Findings:
     own = intervals.overlapping(copies, report.scope.sides)
     if own.height < say.fewest_in(report):
         return
-    per, change = say.per_iteration(report), on_gpu.without(own)._replace(host=own.select("process_id", "start", "end"))
-    words = words_of("blocking-read: JAX").of(
-        values=per.plural(own.height, "value"), numbers=per.plural(own.height, "number")
-    )
-    yield from say.on_idle(report, _idle_in(report, own), words, lambda _: change)
+    change = on_gpu.without(own)._replace(host=own.select("process_id", "start", "end"))
+    yield from say.on_idle(report, "blocking-read: JAX", _idle_in(report, own), lambda _: change, numbers=own.height)

@@ -12,7 +12,7 @@ from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, la
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_gpu import FAMILY, LIBRARY
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal, phrases, words_of
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, phrases
 from kanalyze.analyses.host._call_kinds import (
     CUPY,
     NUMBA,
@@ -26,7 +26,7 @@ from kanalyze.analyses.host._call_kinds import (
     unrecorded_contexts,
     world,
 )
-from kanalyze.analyses.idle._attribution import host_time, reasoned_pieces
+from kanalyze.analyses.idle._attribution import host_time, idle_within, reasoned_pieces
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.iterations._launch_periods import timed_runs
 from kanalyze.analyses.launches._launch_costs import launch_costs
@@ -37,7 +37,7 @@ from kanalyze.columns import in_order, nearest
 from kanalyze.decoder.decode import decode
 from kanalyze.report import Report
 from kanalyze.tools import CUDA
-from kanalyze.units import count, moment, plural, time
+from kanalyze.units import count, moment, time
 
 #: The rules on one-time costs: those of :func:`cold_start`, and the pinning of memory.
 ONE_TIME: Final = ("context-creation", "unrecorded-context", "module-loading", "first-launch", "pinned-allocation")
@@ -67,12 +67,8 @@ def _context(report: Report, device: int, pieces: pl.DataFrame) -> Finding | Non
     warm = f"; later calls of it take {time(median_of(later, 'dur_ns'))}" if later.height else ""
     ns, whole_ns = contexts.sort("ns", "event_id").select("ns", "dur_ns").row(-1)
     whole = f" of {time(whole_ns)}" if ns < whole_ns else ""
-    return words_of("context-creation").finding(
-        device,
-        f"Context creation, once per process and device, inside {literal(names)} ({time(ns)}{whole}{warm}).",
-        pieces,
-        at_most=True,
-    )
+    figures = {"calls": names, "ns": ns, "whole": whole, "warm": warm}
+    return say.told(report, "context-creation", device, pieces, at_most=True, **figures)
 
 
 def _unrecorded_context(report: Report, device: int) -> Finding:
@@ -86,13 +82,8 @@ def _unrecorded_context(report: Report, device: int) -> Finding:
         for end, before, after in contexts.head(_NAMED).select("end", "before", "after").iter_rows()
     ]
     which += [f"and {count(contexts.height - _NAMED)} more"] * (contexts.height > _NAMED)
-    return words_of("unrecorded-context").finding(
-        device,
-        f"{plural(contexts.height, 'CUDA context')} {'was' if contexts.height == 1 else 'were'} made outside of all "
-        f"recorded calls ({'; '.join(which)}). Up to {time(intervals.length(making))} of what counts as host is this.",
-        making,
-        at_most=True,
-    )
+    figures = {"contexts": contexts.height, "were": "was" if contexts.height == 1 else "were"}
+    return say.told(report, "unrecorded-context", device, making, at_most=True, which="; ".join(which), **figures)
 
 
 def _loading(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
@@ -106,14 +97,10 @@ def _loading(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
         pl.col("dur_ns") - pl.col("made_ns").fill_null(0)
     )
     loads = loads.filter(pl.col("made_ns").is_null() | (pl.col("dur_ns") > 0))
-    per = say.per_iteration(report)
-    words = words_of("module-loading").of(per.time(intervals.length(pieces)))
-    if per.iterations:  # what runs in turn is warm: new kernels come with new shapes
-        anew = words_of("recurring-loading").action
-        words = words._replace(action=anew, remedy=f"It goes on in the steady part: {anew}.")
-    what, slowest = per.plural(loads.height, "call"), time(longest(loads, "dur_ns"))
-    text = f"Loading modules and libraries: {what}, the longest {slowest} (most in {literal(most)})."
-    return words.finding(device, text, pieces, at_most=True)
+    # what runs in turn is warm: new kernels come with new shapes
+    kind = ": steady" if say.per_iteration(report).iterations else ""
+    figures = {"calls": loads.height, "longest": longest(loads, "dur_ns"), "most": most}
+    return say.told(report, f"module-loading{kind}", device, pieces, at_most=True, **figures)
 
 
 def _first_launches(report: Report, device: int) -> Finding | None:
@@ -123,17 +110,10 @@ def _first_launches(report: Report, device: int) -> Finding | None:
         return None
     cold, worst = first.cold, first.cold.row(0, named=True)
     waits = reasoned_pieces(report, device).filter(pl.col("row").is_in(cold.get_column("row").implode()))
-    words = words_of("first-launch").of(plural(cold.height, "kernel"))
-    return words.finding(
-        device,
-        f"First launches: {count(cold.height)} of {plural(first.kernels, 'kernel')} took "
-        f"{time(median_of(cold, 'api_ns'))} (median) to launch the first time against {time(first.usual_ns)} once "
-        f"warm; the longest {time(worst['api_ns'])}, {{0}}.",
-        waits.filter(bucket="launch"),
-        first.stake_ns,
-        at_most=True,
-        names=(str(worst["name"]),),
-    )
+    figures = {"cold": cold.height, "kernels": first.kernels, "median": median_of(cold, "api_ns")}
+    figures |= {"usual": first.usual_ns, "longest": worst["api_ns"]}
+    others = {"at_most": True, "names": (str(worst["name"]),), **figures}
+    return say.told(report, "first-launch", device, waits.filter(bucket="launch"), first.stake_ns, **others)
 
 
 def _of_processes(report: Report, device: int, events: pl.DataFrame) -> pl.DataFrame:
@@ -157,9 +137,9 @@ _SOON: Final = 4  # so many kernels may run between a plan and its transform, su
 def recurring_loading(report: Report) -> Findings:
     """At most one finding per device, in a window of iterations most of which load kernels, on idle time around it."""
     loads, of_launches = _loads(report), pl.col("bucket").is_in(("launch", "queued"))
-    for device, pieces in say.idle_worth_saying(report, _around(report, loads), ~of_launches).items():
+    for device, pieces in idle_within(report, _around(report, loads)).items():
         if _iterations_of(report, _of_processes(report, device, loads)):
-            yield _anew(report, device, pieces)
+            yield _anew(report, device, pieces.filter(~of_launches))
 
 
 def _parts(report: Report) -> tuple[int, int, int] | None:
@@ -195,12 +175,9 @@ def _around(report: Report, loads: pl.DataFrame) -> pl.DataFrame:
 
 
 def _anew(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
-    per, loads = say.per_iteration(report), _loads(report)
+    per, loads, more = say.per_iteration(report), _loads(report), ""
     many = f"{count(_iterations_of(report, loads))} of {per.all}"
-    words, why = (
-        words_of("recurring-loading").of(many),
-        "as libraries do that plan anew for each shape, which load nothing for one that recurs",
-    )
+    own, why = {}, "as libraries do that plan anew for each shape, which load nothing for one that recurs"
     # whether most come soon before kernels of Fourier transforms, the same and as many again and again
     launches = operations(report, "call_start", "thread_id", *SHAPE).filter(pl.col("kind") == "kernel")
     launches = launches.select(*THREAD, "name", *SHAPE, at="call_start").drop_nulls(["name", "at"])
@@ -213,7 +190,7 @@ def _anew(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
     if again.height >= say.OFTEN * loads.height:
         plans = phrases("plans")
         remedy = "Make each plan once, or let a cache have room for all; plans may share a work area."
-        words = words._replace(action=spoken(report, plans, plans[CUDA]), remedy=remedy)
+        own = {"action": spoken(report, plans, plans[CUDA]), "remedy": remedy}
         why = "most for equal Fourier transforms, whose plans are not kept"
     elif say.in_pytorch(report):
         of_cudnn = (FAMILY == "attention") & (LIBRARY == "cudnn")
@@ -222,16 +199,19 @@ def _anew(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
         flash = (
             f" cuDNN's attention plans anew for each length; FlashAttention does not: torch.nn.attention.{kernel}."
         ) * cudnn
-        words = words._replace(
-            action=f"pad to a few lengths{f'; {kernel}' * cudnn}",
-            remedy=f"{words.remedy}{flash} Code compiled by torch.compile takes changing sizes with dynamic=True.",
-        )
-    return words.finding(
+        own = {"action": f"pad to a few lengths{f'; {kernel}' * cudnn}"}
+        more = f"{flash} Code compiled by torch.compile takes changing sizes with dynamic=True."
+    return say.told(
+        report,
+        "recurring-loading",
         device,
-        f"Kernels are loaded in {many}, {per.plural(loads.height, 'time')}, {why}: GPU {device} idles for "
-        f"{per.time(intervals.length(pieces))} from the launch before to the one after, of which the calls that load "
-        f"take {per.time(intervals.length(intervals.union(loads)))}. {say.AHEAD}",
         pieces,
+        iterations=many,
+        times=loads.height,
+        why=why,
+        calls=intervals.length(intervals.union(loads)),
+        more=more,
+        **own,
         where=say.main_site(report, loads.select(*THREAD, at="start")),
         mending=on_gpu.nothing_within(report, _around(report, loads).unique()),
     )
@@ -264,15 +244,14 @@ def recompilation(report: Report) -> Findings:
     trying = on_host.outermost(report).filter(pl.col("name").str.contains("conv") & (pl.col("launches") >= _TRIES))
     waits = calls_that(other, _WAITS.match, *THREAD, at="start_ns")
     trying = nearest(trying, waits, ("start", "at"), THREAD, "after").filter(pl.col("at") < pl.col("end"))
-    for words, spans in ((words_of("recompilation"), compiling), (words_of("recompilation: convolutions"), trying)):
+    for name, spans in (("recompilation", compiling), ("recompilation: convolutions", trying)):
         inside = on_host.within(report, spans)
         for _, low, high in windows(report).iter_rows():
             begun = intervals.overlapping(inside.host, (low, high))
             parts = begun.select(say.part_of(pl.col("start"), low, high)).to_series()
             if parts.n_unique() < _RECURS or not (parts >= say.PARTS // 2).any():
                 continue
-            times = say.per_iteration(report).plural(inside.host.height, "time")
-            yield from on_host.on_time(report, words, inside, f"{words.what} {times}, not only at its start: ")
+            yield from on_host.on_time(report, name, inside, times=inside.host.height)
             return
 
 
@@ -299,16 +278,11 @@ def recompiled_kernels(report: Report) -> Findings:
         return  # neither in most iterations, nor all along the time in which devices work
     most = say.most(again, "name")
     action, remedy = _HOW.get(say.written_with(report, most), _HOW[CUDA])
-    times, spans = say.per_iteration(report).plural(again.height, "time"), again.select(*THREAD, "start", "end")
-    text = (
-        f"{{0}} and others like it are compiled and loaded {times} more, though they have run before: IDLES from the "
-        "launch before to the one after. A compiler makes a kernel anew for each new value of a constant, type or kind "
-        "of size."
-    )
-    words = Told("recompilation", f"Compiled anew {times}: {{0}}", action, remedy, "api", text)
-    idle, site = say.idle_worth_saying(report, spans), say.main_site(report, again.select(*THREAD, at="loaded"))
-    for finding in say.on_idle(report, idle, words, lambda _: on_gpu.nothing_within(report, spans.unique()), most):
-        yield finding and finding._replace(where=site)
+    spans = again.select(*THREAD, "start", "end")
+    others = {"action": action, "remedy": remedy, "names": (most,), "times": again.height}
+    others["where"] = say.main_site(report, again.select(*THREAD, at="loaded"))
+    idle, change = idle_within(report, spans), on_gpu.nothing_within(report, spans.unique())
+    yield from say.on_idle(report, "recompilation: kernels", idle, lambda _: change, **others)
 
 
 @once_per_process
@@ -355,21 +329,21 @@ def tuned_again(report: Report) -> Findings:
     own = work.with_columns(fill=pl.col("name").is_in(fills.implode()), part=say.part_of(at, *parts))
     first, last = (side.over("device", "part") for side in (at.filter("fill").min(), at.filter("fill").max()))
     for device, timed in say.by_device(own.filter((at >= first) & (at <= last))):
-        per = say.per_iteration(report)
         name = say.most(timed.filter(~pl.col("fill")), "name", "exclusive_ns")
         action, remedy = _HOW[say.COMPILED if say.written_with(report, name) == say.COMPILED else "tuned"]
         claims = intervals.union(timed.group_by("part").agg(pl.col("start").min(), pl.col("end").max()))
-        words = Told("recompilation", f"Autotuned again in {many:,} of {per.all}: {{0}}", action, remedy, "kernels")
         # what is timed is not launched, and the host does nothing for it
         change = on_gpu.without(timed)._replace(host=on_gpu.host_of(timed, "part"))
-        yield words.finding(
+        yield say.told(
+            report,
+            "recompilation: tuned",
             device,
-            f"In {many:,} of {per.all} kernels are timed, each run after a fill of the cache, as an autotuner does "
-            f"that begins anew: {per.plural(timed.height, 'launch')}, most of {{0}}, "
-            f"{per.time(intervals.length(claims))} of GPU {device}. What was chosen is kept for each shape, type and "
-            "constant.",
             claims,
             names=(name,),
+            action=action,
+            remedy=remedy,
+            iterations=f"{many:,} of {say.per_iteration(report).all}",
+            launches=timed.height,
             where=say.place_of(report, timed.get_column("row")),
             mending=change,
         )

@@ -12,7 +12,7 @@ from kanalyze.analyses.device._operations import facts_of
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_host import LARGE_BYTES, NODE, SCALAR_BYTES, SPAN, TO_DEVICE, TO_HOST
-from kanalyze.analyses.findings.rules import Findings, Rule, literal, words_of
+from kanalyze.analyses.findings.rules import Findings, Rule, literal
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process, source_lines
 from kanalyze.analyses.shared.threads import THREAD, of_thread
@@ -104,12 +104,11 @@ def _told(report: Report, rule: str, runs: pl.DataFrame) -> Findings:
     top = say.most(runs.with_columns(ns=ns), "top", "ns")
     moved = int(runs.select(pl.col("bytes").median().fill_null(0)).item())
     copied = f", {size(moved)} copied to the GPU each time" if moved else ""
-    words = words_of("cpu-tensors: of Python" if rule == "cpu-tensors" and not top else rule, report)
-    words = words._replace(headline=f"{words.headline}: {literal(top)}") if top else words
+    name = "cpu-tensors: of Python" if rule == "cpu-tensors" and not top else rule
     by_host = "what the host does between a copy to it and one back" if rule == "cpu-operators" else "Python and NumPy"
-    what = words.what.format(literal(top) if top else by_host)
-    text = f"{what}, {per.plural(inside.host.height, 'time')}{copied}: "
-    yield from on_host.on_time(report, words, inside, text, partial(_spared, runs=runs, rule=rule))
+    figures = {"top": literal(top) or by_host, "named": f": {literal(top)}" if top else "", "copied": copied}
+    spared, times = partial(_spared, runs=runs, rule=rule), inside.host.height
+    yield from on_host.on_time(report, name, inside, spared, times=times, **figures)
 
 
 def _spared(report: Report, runs: pl.DataFrame, rule: str) -> Mending:
@@ -316,8 +315,7 @@ def anomaly_detection(report: Report) -> Findings:
     checks, saves = _checks(report)
     if checks.height:
         inside, many = on_host.within(report, pl.concat([checks, saves])), on_host.within(report, checks).host.height
-        words = words_of("anomaly-detection").of(say.per_iteration(report).plural(many, "check"))
-        yield from on_host.on_time(report, words, inside, f"{words.what}: ")
+        yield from on_host.on_time(report, "anomaly-detection", inside, checks=many)
 
 
 _NO_SPANS: Final = pl.DataFrame(schema=dict.fromkeys(SPAN, pl.Int64))

@@ -14,11 +14,11 @@ from kanalyze.analyses.device._operations import nearest_launches, used_devices
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_host import LARGE_BYTES, SPAN, TO_DEVICE
-from kanalyze.analyses.findings.rules import HEADLINE_LONGEST, Finding, Findings, Rule, Told, literal, phrases, words_of
+from kanalyze.analyses.findings.rules import HEADLINE_LONGEST, Finding, Findings, Rule, literal, phrases
 from kanalyze.analyses.host._call_kinds import captures, loading_seen, spoken
 from kanalyze.analyses.host._thread_timeline import WAIT
 from kanalyze.analyses.idle._attribution import SHORT_NS, host_by_name, host_pieces, idle_within
-from kanalyze.analyses.idle.code import PLACE, has_lines, place_at, placed_pieces, placed_with_text
+from kanalyze.analyses.idle.code import PLACE, place_at, placed_pieces, placed_with_text
 from kanalyze.analyses.idle.culprits import culprits, own_samples
 from kanalyze.analyses.memory.migrations import faults_seen
 from kanalyze.analyses.operators._host_names import host_names, placed
@@ -28,7 +28,7 @@ from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import nearest, parts_by
 from kanalyze.report import Report
-from kanalyze.units import moment, plural, size, time
+from kanalyze.units import moment, plural, time
 from kanalyze.window import located, of_iteration
 
 #: What DataLoader calls the range (in old versions the operator) in which it gets a batch, with the kind of loader.
@@ -50,21 +50,16 @@ _NOTABLE: Final = 0.1  # what is named next in a sentence takes so large a part 
 @Rule
 def data_loading(report: Report) -> Findings:
     """At most one finding per device on loaders without workers, and one on loaders with workers."""
-    every, per = getting_batches(report), say.per_iteration(report)
+    every = getting_batches(report)
     beside = ", by the trace of the same program" if _recorded(report).is_empty() else ""
-    for words, workers in ((words_of("data-loading: no workers"), False), (words_of("data-loading: workers"), True)):
+    for name, workers in (("data-loading: no workers", False), ("data-loading: workers", True)):
         batches = every.filter(pl.col("end") - pl.col("start") >= _HANDOVER_NS[workers], workers=workers)
-        for device, pieces in (say.idle_worth_saying(report, batches) if batches.height else {}).items():
+        for device, pieces in (idle_within(report, batches) if batches.height else {}).items():
             took = batches.select(ns=pl.col("end") - pl.col("start"))
+            figures = {"batches": took.height, "median": median_of(took, "ns"), "longest": longest(took, "ns")}
             most = _most_in_loader(report, device, workers=workers)
-            median = f"{time(median_of(took, 'ns'))} in the median, the longest {time(longest(took, 'ns'))}"
-            yield words.finding(
-                device,
-                f"GPU {device} idles for {per.time(intervals.length(pieces))} while the loop that launches its work "
-                f"{words.what} ({per.plural(took.height, 'batch')}, {median}{beside}){most}.",
-                pieces,
-                mending=Mending(host=batches.select("process_id", "start", "end")),
-            )
+            change = Mending(host=batches.select("process_id", "start", "end"))
+            yield say.told(report, name, device, pieces, mending=change, beside=beside, most=most, **figures)
 
 
 def getting_batches(report: Report) -> pl.DataFrame:
@@ -163,11 +158,12 @@ def idle_before_data(report: Report, device: int) -> pl.DataFrame:
 
 def _prepares(report: Report, device: int, data: pl.DataFrame) -> Finding:
     """The finding on host time right before data is copied to the device."""
-    return words_of("host-computes: data", report).finding(
+    return say.told(
+        report,
+        "host-computes: data",
         device,
-        f"GPU {device} idle while the program runs its own code, in no CUDA call, right before it copies data to the "
-        f"GPU: {say.of_window(report, device, intervals.length(data))}. {say.AHEAD}",
         data,
+        part=say.of_window(report, device, intervals.length(data)),
         where=_where(_mostly(_phases(report, device, data))),
         retold=partial(_prepares, report, device),
     )
@@ -187,18 +183,19 @@ def _computes(report: Report, device: int, spans: pl.DataFrame) -> Finding:
     lengths = spans.select("start", ns=pl.col("end") - pl.col("start"))
     start, longest_ns = lengths.sort("ns", "start", descending=[True, False]).row(0)
     most = f" Most {'; '.join(parts)}." if parts else ""
-    words = _advice(report, device, _mostly(phases), spans)
-    unclear = words.headline != words_of("host-computes: new kernels").headline
-    return words.finding(
+    name, advice = _advice(report, device, _mostly(phases), spans)
+    figures = {"part": say.of_window(report, device, stake), "others": others, "most": most, "longest": longest_ns}
+    figures |= {"since": moment(start, report.zero_ns), "faults": _faulting(report, device)}
+    return say.told(
+        report,
+        name,
         device,
-        f"GPU {device} idle while the program runs its own code, in no CUDA call: "
-        f"{say.of_window(report, device, stake)}{others}.{most} The longest stretch is {time(longest_ns)}, from "
-        f"{moment(start, report.zero_ns)} on."
-        f"{_faulting(report, device)} {say.AHEAD}",
         spans,
+        **figures,
+        **advice,
         where=_where(_mostly(phases)),
-        vague=unclear,
-        general=unclear,
+        vague=name == "host-computes",
+        general=name == "host-computes",
         retold=partial(_computes, report, device),
     )
 
@@ -221,27 +218,24 @@ def _short_stretches(report: Report, spans: pl.DataFrame) -> int:
     return len(short) if many and 2 * short.sum() > lengths.sum() else 0
 
 
-def _advice(report: Report, device: int, top: str, spans: pl.DataFrame) -> Told:
+def _advice(report: Report, device: int, top: str, spans: pl.DataFrame) -> tuple[str, dict[str, str]]:
     """The words on host time with most of it in the phase `top`: on short stretches, or on where long ones are."""
-    words = words_of("host-computes")
     if many := _short_stretches(report, spans):
         less = on_gpu.launch_less(report, device)
-        return words._replace(
-            headline=f"The GPU waits for the program in {say.per_iteration(report).plural(many, 'short stretch')}",
-            action=less.ahead_action or less.action,
-            remedy=less.ahead,
-        )
+        headline = f"The GPU waits for the program in {say.per_iteration(report).plural(many, 'short stretch')}"
+        action = less.ahead_action or less.action
+        return "host-computes", {"headline": headline, "action": action, "remedy": less.ahead, "how": ""}
     low, high = say.sides_of(report, device)
     loading = loading_seen(report).filter(pl.col("start").is_between(low, high, closed="left"))
     recurs = say.per_iteration(report).iterations or loading.select(say.all_along(pl.col("start"), low, high)).item()
     if top == say.LOADS_NEXT and recurs:
-        return words_of("host-computes: new kernels")
+        return "host-computes: new kernels", {}
     how = "kanalyze show culprits --by function"
     if not own_samples(report):
         how = f"nsys profile {'--python-sampling=true' if say.in_pytorch(report) else '--sample=process-tree'}"
     where = f"The GPU waits for the program {literal(top)}"
     fits = top.startswith("in ") or (top and len(where) <= HEADLINE_LONGEST)
-    return words._replace(headline=where if fits else words.headline, action=words.action.format(how))
+    return "host-computes", {"how": how, **({"headline": where} if fits else {})}
 
 
 def _phases(report: Report, device: int, spans: pl.DataFrame) -> pl.DataFrame:
@@ -287,7 +281,7 @@ _SPARED: Final = 0.75  # of a copy of float32 in place of bytes
 def converted_arrays(report: Report) -> Findings:
     """At most one finding per device on lines that convert what is copied to it in most iterations."""
     per = say.per_iteration(report)
-    if not per.iterations or not source_lines(report).height or not has_lines(report):
+    if not per.iterations or source_lines(report).is_empty():
         return
     conversions = phrases("conversions")
     for device, runs in say.by_device(_converted(report)):
@@ -295,18 +289,19 @@ def converted_arrays(report: Report) -> Findings:
             continue
         idle = say.idle_in(report, device, runs.select("start", end="at"))
         claims = pl.concat([idle.select("start", "end"), on_gpu.times_of(report, runs.get_column("row"))])
-        moved = size(int(runs.select(pl.col("size_bytes").median()).item()))
         shorter = runs.select("row", saved_ns=on_gpu.part("dur_ns", pl.col("spared")))
         aside = pl.min_horizontal(pl.col("at") - pl.col("end"), pl.col("size_bytes") * _ASIDE_NS_PER_BYTE)
         spared = runs.select("process_id", "start", end=pl.col("end") + (aside * pl.col("spared")).cast(pl.Int64))
-        words = words_of("large-upload: arrays").of(spoken(report, conversions, conversions["others"]))
-        yield words.finding(
+        yield say.told(
+            report,
+            "large-upload: arrays",
             device,
-            f"Lines of the program convert arrays on the CPU, {per.plural(runs.height, 'time')}, of which {moved} "
-            f"are copied to the GPU next each time: it idles for {per.time(intervals.length(idle))} until that "
-            "copy, which has four bytes or more for what may be stored in one.",
             claims,
+            action=spoken(report, conversions, conversions["others"]),
+            idle=intervals.length(idle),
             mending=Mending(shorter=shorter, host=spared),
+            times=runs.height,
+            bytes=int(runs.select(pl.col("size_bytes").median()).item()),
         )
 
 
@@ -344,7 +339,7 @@ _NO_CODE: Final = re.compile(r"""'[^']*'|"[^"]*"|#.*""")
 @Rule
 def own_code(report: Report) -> Findings:
     """At most one finding per device in a window of iterations: idle time in lines that neither launch nor wait."""
-    if not say.per_iteration(report).iterations or not source_lines(report).height or not has_lines(report):
+    if not say.per_iteration(report).iterations or source_lines(report).is_empty():
         return
     # places from which anything is launched in the window, on whatever device
     calls = on_host.launched(report).select(*THREAD, at="call_start", start="call_start", end="call_end")
@@ -357,13 +352,14 @@ def own_code(report: Report) -> Findings:
         sums = quiet.group_by("place").agg(pl.col("ns").sum()).sort("ns", "place", descending=[True, False])
         place, line = placed_with_text(report, sums.head(1)).select("place", pl.col("text").cast(pl.String)).row(0)
         call = next((call for call in _CALL.findall(_NO_CODE.sub("", line or "")) if not iskeyword(call)), "")
-        words = words_of("own-code")
-        words = words._replace(headline=f"{words.headline}: {literal(call)}()") if call else words
-        yield words.finding(
+        yield say.told(
+            report,
+            "own-code",
             device,
-            f"GPU {device} idle while the program runs lines of its own that launch nothing: "
-            f"{say.of_window(report, device, intervals.length(claims))}, most in {literal(place)}.",
             claims,
+            part=say.of_window(report, device, intervals.length(claims)),
+            most=place,
+            call=f": {literal(call)}()" if call else "",
             mending=partial(_without, places=sums.get_column("place")),
         )
 

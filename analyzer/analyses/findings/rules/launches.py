@@ -20,7 +20,7 @@ from kanalyze.analyses.device._operations import (
 from kanalyze.analyses.device._windows import overlapping, shared_devices, windows
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_host import PINNED, TO_DEVICE, TO_HOST
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, words_of
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
 from kanalyze.analyses.host._call_kinds import names_that
 from kanalyze.analyses.idle._attribution import reasoned_pieces
 from kanalyze.analyses.idle.ledger import bucket_sums, ledger
@@ -44,7 +44,7 @@ from kanalyze.analyses.streams.concurrency import (
 from kanalyze.columns import beside, nearest
 from kanalyze.model import STREAMS
 from kanalyze.report import Report
-from kanalyze.units import count, percent, plural, size, time
+from kanalyze.units import plural, time
 
 
 @Rule
@@ -52,19 +52,19 @@ def launch_bound(report: Report) -> Findings:
     """One finding per device with launch-bound kernels for which it waited."""
     per, graphed = say.per_iteration(report), _graphed(report)
     for device, own in say.by_device(launch_costs(report).bound.filter(pl.col("launch_ns") > 0)):
-        top, launches, stake = own.row(0, named=True), total(own, "count"), total(own, "launch_ns")
+        top, stake = own.row(0, named=True), total(own, "launch_ns")
         less = on_gpu.launch_less(report, device)
-        waited = f"{per.time(stake)} " if per.iterations else ""
         names = exclusive_operations(report).join(own, on=["device", "name"], how="semi")
-        yield words_of("launch-bound").finding(
+        yield say.told(
+            report,
+            "launch-bound",
             device,
-            f"Launch-bound: {plural(own.height, 'kernel')} in {per.plural(launches, 'warm launch')} run shorter "
-            f"than their launch takes, and the GPU waited {waited}for it (most for {{0}}: {time(top['api_ns'])} to "
-            f"launch, {time(top['kernel_ns'])} to run). More may follow: the host is spared what it does between "
-            "launches, too.",
             _waits_for(report, device, names.get_column("row"), "launch"),
             stake,
-            headline=f"{per.clause(launches, 'kernel', 'take')} longer to launch than to run",
+            kernels=own.height,
+            launches=total(own, "count"),
+            waited=f"{per.time(stake)} " if per.iterations else "",
+            top=top,
             action=less.action,
             remedy=less.remedy,
             names=(str(top["name"]),),
@@ -109,28 +109,25 @@ def graph_candidate(report: Report) -> Findings:
 
 def _graph_candidate(report: Report, device: int, own: pl.DataFrame, most: int) -> Finding:
     top, stake = own.row(0, named=True), min(total(own, "saved_ns"), most)
-    per, launches, less = say.per_iteration(report), total(own, "launches"), on_gpu.launch_less(report, device)
+    less = on_gpu.launch_less(report, device)
     cut = total(repetitive(report).cuts.filter(pl.col("device") == device), "launches")
     basis = "the median of those in this report" if top["measured"] else "the median of these calls, for want of one"
-    text = (
-        f"{plural(own.height, 'sequence')} of launches repeat{'' if own.height > 1 else 's'}: "
-        f"{per.plural(launches, 'launch')} for which GPU {device} waited "
-        f"{per.time(total(own, 'launch_ns') + total(own, 'queued_ns'))}, most for "
-        f"{plural(top['operations'], 'operation')} launched {count(top['repetitions'])} times, beginning with {{0}}. "
-        f"As CUDA graphs they would save at most {per.time(stake)} of that, if launching one takes "
-        f"{time(top['graph_launch_ns'])} ({basis}), and the program's own time between them besides."
-    )
-    if cut:
-        text += f" Not counted: {plural(cut, 'launch')} that repeat with a call between them that no capture allows."
+    cuts = f" Not counted: {plural(cut, 'launch')} that repeat with a call between them that no capture allows."
     default = report.table(STREAMS.name).filter(pl.col("type") == "null")
     on_default = own.join(default, on=["process_id", "stream"], how="semi", nulls_equal=True).height > 0
     own_stream = " (on a stream of its own: the default stream cannot be captured)" if on_default else ""
-    return words_of("graph-candidate").finding(
+    return say.told(
+        report,
+        "graph-candidate",
         device,
-        text,
         _waits_for(report, device, repetitive(report).repetitions.get_column("row"), *_LAUNCHING),
         stake,
-        headline=f"{per.plural(launches, 'launch')} could be replayed as a graph",
+        launches=total(own, "launches"),
+        sequences=f"{plural(own.height, 'sequence')} of launches repeat{'' if own.height > 1 else 's'}",
+        waited=total(own, "launch_ns") + total(own, "queued_ns"),
+        top=top,
+        basis=basis,
+        cuts=cuts if cut else "",
         action=less.action,
         remedy=less.capture
         or (
@@ -159,7 +156,6 @@ def _cut_all_over(report: Report) -> bool:
 @Rule
 def timed_kernels(report: Report) -> Findings:
     """One finding per device with kernels that are timed after a fill of the cache, on all of them together."""
-    per = say.per_iteration(report)
     work = exclusive_operations(report, "call_start").drop_nulls("call_start")
     begun = timed_runs(report).select("process_id", run="start", until="end")
     line = nearest(work, begun, ("call_start", "run"), ["process_id"]).filter(pl.col("call_start") < pl.col("until"))
@@ -169,18 +165,19 @@ def timed_kernels(report: Report) -> Findings:
         if fills.is_empty() or timed.is_empty():
             continue
         name = say.most(timed, "name", "exclusive_ns")
-        fill, took = (per.time(total(part, "exclusive_ns")) for part in (fills, timed))
-        yield words_of("timed-kernels").finding(
+        yield say.told(
+            report,
+            "timed-kernels",
             device,
-            f"{per.plural(own.get_column('run').n_unique(), 'run')} of kernels, most of {{0}}, are timed: a fill "
-            f"clears the cache before each ({fill}), and events are around what follows ({took}), as "
-            "triton.testing.do_bench and autotuners do.",
             on_gpu.times_of(report, own.get_column("row")),
             total(own, "exclusive_ns"),
             action="record a second run: torch.compile keeps on disk what it chose"
             if say.written_with(report, name) == say.COMPILED
             else "if an autotuner's: @triton.autotune(…, cache_results=True)",
             names=(name,),
+            runs=own.get_column("run").n_unique(),
+            fills=total(fills, "exclusive_ns"),
+            timed=total(timed, "exclusive_ns"),
         )
 
 
@@ -198,18 +195,18 @@ def serial_copy(report: Report) -> Findings:
     """One finding per device with such copies."""
     if not any(worth_saying(report, ns) for ns in bucket_sums(report).filter(bucket="memcpy").get_column("ns")):
         return
-    per = say.per_iteration(report)
     for device, copies in say.by_device(_serial_copies(report)):
         numbers = used_streams(report).filter(pl.col("number").is_in(copies.get_column("number").implode()))
-        yield words_of("serial-copy", report).finding(
+        yield say.told(
+            report,
+            "serial-copy",
             device,
-            f"{per.plural(copies.height, 'copy', 'of pinned memory')}, {size(total(copies, 'size_bytes'))}, ran "
-            f"alone for {per.time(total(copies, 'exclusive_ns'))} between kernels of stream "
-            f"{_listed(numbers, 'stream')}; the host had submitted both by then, and only the order of a stream, or "
-            "an event, kept them apart.",
             copies,
             _hidden_at_most(report, copies),
-            headline=f"{per.clause(copies.height, 'copy', 'run')} between kernels, not beside",
+            many=copies.height,
+            bytes=total(copies, "size_bytes"),
+            alone=total(copies, "exclusive_ns"),
+            streams=_listed(numbers, "stream"),
             at_most=bool(copies.get_column("alone").all()),
         )
 
@@ -352,7 +349,6 @@ def default_stream(report: Report) -> Findings:
     types = used_streams(report).filter(pl.col("type").is_in(["null", "blocking"])).group_by("group")
     if not (types.agg(pl.col("type").n_unique()).get_column("type") > 1).any():  # cheap, and false for most programs
         return
-    per = say.per_iteration(report)
     for device, held in say.by_device(_serialised(report)):
         # what held one may have been held by the same rule itself, as may what its stream ran before
         beside = _beside(report, held)
@@ -363,14 +359,16 @@ def default_stream(report: Report) -> Findings:
         involved = pl.concat([frame.select("number", "row", "ns") for frame in (waits, beside)]).unique("row")
         by_stream = involved.group_by("number").agg(pl.col("ns").sum())
         hidden = int(waits.select(pl.min_horizontal("held_ns", "ns").sum()).item())
-        yield words_of("default-stream").finding(
+        yield say.told(
+            report,
+            "default-stream",
             device,
-            f"The default stream ({_listed(waits, 'null')}) and blocking streams ({_listed(waits, 'blocking')}) never "
-            f"run side by side: {per.plural(waits.height, 'operation')} of one were ready for "
-            f"{per.time(total(waits, 'held_ns'))} while the other ran, and nothing but the default stream's rule is "
-            "known to have held them. More may follow where the host waits for them.",
             None,
             min(hidden, total(by_stream, "ns") - longest(by_stream, "ns")),
+            null=_listed(waits, "null"),
+            blocking=_listed(waits, "blocking"),
+            operations=waits.height,
+            held=total(waits, "held_ns"),
         )
 
 
@@ -425,14 +423,18 @@ def shared_gpu(report: Report) -> Findings:
         if slowed is not None:
             longest_ns, alone_ns = time(slowed.longest_ns), time(slowed.alone_ns)
             took = f" {{0}} of process {slowed.process} takes up to {longest_ns} then, {alone_ns} else (median)."
-        yield words_of("shared-gpu").finding(
+        yield say.told(
+            report,
+            "shared-gpu",
             shared.device,
-            f"Processes {', '.join(others)} and {last} share GPU {shared.device}: {held}, and the next was "
-            f"another's {plural(shared.turns, 'time')}.{took} Without MPS or MIG they run in turn, in time slices, "
-            "and a kernel's duration holds the other's slices.",
             None,
             intervals.length(spans) * (many - 1) // many,
-            headline=f"{plural(many, 'process')} {'take turns on' if waited_ns else 'share'} GPU {shared.device}",
+            many=many,
+            processes=f"{', '.join(others)} and {last}",
+            held=held,
+            took=took,
+            turns=shared.turns,
+            how="take turns on" if waited_ns else "share",
             names=() if slowed is None else (slowed.name,),
         )
 
@@ -498,14 +500,8 @@ def _of_rank(report: Report, rank: dict[str, Any], ranks: pl.DataFrame, worth: f
         for kind, count, took in sums.head(_NAMED).iter_rows()
     ]
     more = f", and {plural(sums.height - _NAMED, 'other kind')}" if sums.height > _NAMED else ""
-    exposed = words_of("exposed-communication", report).finding(
-        device,
-        f"GPU {device} does nothing but communicate for {per.time(ns)}, {percent(ns / whole)} of the time of its "
-        f"collectives: {', '.join(named)}{more}.",
-        None,
-        ns,
-        headline=f"The GPU does nothing beside {literal(sums.item(0, 'kind')[:_LONGEST])}",
-    )
+    figures = {"most": sums.item(0, "kind")[:_LONGEST], "kinds": f"{', '.join(named)}{more}"}
+    exposed = say.told(report, "exposed-communication", device, None, ns, part=ns / whole, **figures)
     if not rank["waited_ns"] + rank["transfer_ns"]:
         # of the devices that run as many, as ranks of one program do, the least exposed one tells what can be gained
         as_many = (pl.col("collectives") - rank["collectives"]).abs() <= _ALIKE * rank["collectives"]
@@ -523,17 +519,8 @@ def _of_rank(report: Report, rank: dict[str, Any], ranks: pl.DataFrame, worth: f
     sentences = f" {waited} of that is waiting, mostly for {partner}." if partner else ""
     if rest := moved - rank["transfer_ns"]:
         sentences += f" Of {per.time(rest)} it is not told whether it waits for ranks elsewhere."
-    waiting = exposed._replace(
-        at_stake_ns=rank["waited_ns"],
-        text=f"GPU {device} waits {waited} in collectives with nothing else to do, mostly for {partner}, which comes "
-        f"later; that is {percent(rank['waited_ns'] / ns)} of the time in which it does nothing but communicate.",
-        remedy="Balance the work of the ranks, or look at what holds up the one that comes last: its ledger before the "
-        "collective says so (`kanalyze ranks` compares them). Overlap does not end such waits.",
-        table="ledger",
-        headline=f"The GPU waits for {partner}, which is late to collectives",
-        action=f"Balance the work of ranks: {partner} comes last",
-        where=literal(sums.item(0, "kind")),
-    )
+    figures = {"partner": partner, "part": rank["waited_ns"] / ns, "where": literal(sums.item(0, "kind"))}
+    waiting = say.told(report, "exposed-communication: waits", device, None, rank["waited_ns"], **figures)
     return [exposed._replace(at_stake_ns=moved, text=f"{exposed.text}{sentences}"), waiting]
 
 

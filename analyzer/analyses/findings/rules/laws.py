@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
@@ -11,17 +11,17 @@ from kanalyze import intervals
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import on_gpu, say
 from kanalyze.analyses.findings.on_gpu import REACHED, SHORTEST_NS, Work
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal, phrases, words_of
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, phrases
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.serving.step_laws import HOST, steps_by_law
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.work.work import operations_with_roofs
 from kanalyze.report import Report
-from kanalyze.units import count, percent, plural, time
+from kanalyze.units import percent, plural
 
-#: Causes of distance, the first that holds; the part of kernel time that is worth a finding.
+#: Causes of distance, the first that holds.
 _PADDED, _SKINNY, _FLOOR, _FAR = "padded-products", "skinny-products", "memory-floor", "far-from-roof"
-_WORTH: Final = {_PADDED: 0.02, _SKINNY: 0.02, _FLOOR: 0.1, _FAR: 0.15}
+_CAUSES: Final = (_PADDED, _SKINNY, _FLOOR, _FAR)
 
 #: What kernels of torch.compile reach of the bandwidth for norms: 52 and 71 % for layer norms of 768 and 1,024 values
 #: in bfloat16 on an H200.
@@ -92,63 +92,60 @@ def _caused(report: Report) -> pl.DataFrame:
 def below_roofs(report: Report) -> Findings:
     """At most one finding per device and cause."""
     for device in on_gpu.kernel_sums(report):
-        for cause in _WORTH:
+        for cause in _CAUSES:
             rows = _caused(report).filter(device=device.device, cause=cause)
-            yield _finding(Work(report, device, rows), words_of(cause))
+            yield _finding(Work(report, device, rows), cause)
 
 
-def _finding(work: Work, words: Told) -> Finding | None:
+def _finding(work: Work, cause: str) -> Finding | None:
     """The finding on kernels of one cause, where that is worth one."""
-    floor, kept = words.rule == _FLOOR, pl.col("left")
+    floor, kept = cause == _FLOOR, pl.col("left")
     lost = int(work.rows.select((pl.col("exclusive_ns") * (1 - kept)).sum()).item())
     stake_ns = work.ns if floor else lost
-    if not work.ns or stake_ns < _WORTH[words.rule] * work.device.kernel_ns:
+    if not work.ns:
         return None
-    filled, name = _in_figures(work, words, stake_ns)
 
     def of_left(left: pl.DataFrame) -> Finding | None:
         """The finding on the kernels of which nothing is told by others."""
         rows = work.rows
         whole = intervals.overlap(rows.get_column("start"), rows.get_column("end"), left) == rows["end"] - rows["start"]
-        return _finding(work._replace(rows=rows.filter(whole)), words)
+        return _finding(work._replace(rows=rows.filter(whole)), cause)
 
+    top = _costliest(work)
+    nearer = dict(zip(("action", "remedy"), _NEARER[top.pop("group")], strict=True)) if cause == _FAR else {}
     return work.finding(
-        filled,
-        filled.what,
-        name,
+        cause,
+        top.pop("name"),
         left=None,
         at_stake_ns=stake_ns,
         mending=None if floor else Mending(work.rows.select("row", saved_ns=on_gpu.part("dur_ns", 1 - kept))),
         vague=floor,
-        general=words.rule == _FAR,
+        general=cause == _FAR,
         retold=of_left,
+        **top,
+        **nearer,
     )
 
 
-def _in_figures(work: Work, words: Told, stake_ns: int) -> tuple[Told, str]:
-    """What is told, with the figures of the call that most time is lost of, and its kernel."""
+def _costliest(work: Work) -> dict[str, Any]:
+    """The figures of the call that most time is lost of, with the name of its kernel."""
     lost = pl.col("exclusive_ns") * (1 - pl.col("left") + 1e-6)
     calls = work.rows.with_columns(lost=lost.sum().over("op", "input_shapes", "name"))
     top = calls.sort("lost", "row").row(-1, named=True)
     n, m, k, batch = top["sides"] or (0, 0, 0, 0)
     each = f"{batch}, " if batch > 1 else ""
-    action, remedy = _NEARER[top["group"]]
-    values = {
-        "many": work.many("kernel" if words.rule == _FAR else "product"),
-        "took": work.took,
-        "operator": literal(top["op"]),
+    return {
+        "name": str(top["name"]),
+        "group": top["group"],
+        "operator": top["op"],
         "product": f"[{each}{m}, {k}] × [{each}{k}, {n}]",
-        "shapes": literal(", ".join(dict.fromkeys(re.findall(r"\[[\d, ]+\]", top["input_shapes"] or "")))),
+        "shapes": ", ".join(dict.fromkeys(re.findall(r"\[[\d, ]+\]", top["input_shapes"] or ""))),
         "share": percent(top["share"]),
-        "times": f"{(top['executed_flop'] or 0) / max(top['flop'], 1):.3g}",
-        "tiles": count(top["tiles"] or 0),
-        "sms": count(top["sm_count"] or 0),
-        "rows": count(min(n, m)),
-        "less": say.per_iteration(work.report).time(stake_ns),
-        "action": action,
-        "remedy": remedy,
+        "times": (top["executed_flop"] or 0) / max(top["flop"], 1),
+        "tiles": top["tiles"] or 0,
+        "sms": top["sm_count"] or 0,
+        "rows": min(n, m),
     }
-    return words.of(**values), str(top["name"])
 
 
 @Rule
@@ -161,17 +158,8 @@ def slow_engine_steps(report: Report) -> Findings:
     order = {"all_ns": True, **dict.fromkeys(keys, False), "more_ns": True, "index": False}
     worst = slow.sort(list(order), descending=list(order.values())).unique("device", keep="first", maintain_order=True)
     for row in worst.iter_rows(named=True):
-        steps = plural(row["count"], f"{row['kind']} step")
         of = "the host" if row["part"] == HOST else "the GPU"
         longer = " Tokens in the cache, of which no label tells, may be why." * (of == "the GPU" and row["kv"] is None)
-        yield words_of("slow-steps").finding(
-            row["device"],
-            f"{steps} took {time(row['all_ns'])} of {of} more than others of that kind with as many tokens, most in "
-            f"step {row['index']}, {literal(row['label'])}: {time(row['ns'])}, by law {time(row['law_ns'])}.{longer}",
-            None,
-            min(int(row["all_ns"]), lengths.get(row["device"], 0)),
-            headline=f"{steps} take longer than others with as many tokens",
-            action=f"look into step {row['index']}; warm up with the lengths that will come",
-            vague=True,
-            general=True,
-        )
+        figures = {"of": of, "longer": longer, "steps": plural(row["count"], f"{row['kind']} step"), "step": row}
+        stake = min(int(row["all_ns"]), lengths.get(row["device"], 0))
+        yield say.told(report, "slow-steps", row["device"], None, stake, vague=True, general=True, **figures)

@@ -14,7 +14,7 @@ from kanalyze.analyses.device._operations import SHAPE, exclusive_operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_host import LARGE_BYTES, NODE, SPAN
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, words_of
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule
 from kanalyze.analyses.idle._attribution import host_time, idle_within
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.replay._changes import Mending
@@ -23,7 +23,6 @@ from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import gathered, mixed, nearest, rows_at
 from kanalyze.report import Report
-from kanalyze.units import percent
 
 _RECURRENT: Final = "rnn-cells"
 _SENT: Final = "small-copies: tensors"
@@ -93,17 +92,15 @@ _MARKS: Final = {
 def python_loops(report: Report) -> Findings:
     """At most one finding per device on each kind of loop of Python."""
     for loops in _loops(report).partition_by("rule", maintain_order=True):
-        words = words_of(loops.item(0, "rule"))
         if loops.item(0, "rule") == _SENT and not say.per_iteration(report).iterations:  # a model is moved
             continue
         top = loops.sort("passes", "start", descending=[True, False]).row(0, named=True)
         inside = on_host.within(report, loops)
         if loops.item(0, "rule") == _INDEXING and 2 * len(inside.mending.gone) >= top["passes"]:
             continue  # they launch what no operator of the trace does
-        launches = say.per_iteration(report).plural(len(inside.mending.gone), "launch")
-        text = f"{words.what}, {top['passes']:,} times in a row, in {launches} ({literal(top['operators'])}): "
         idle, mending = idle_within(report, inside.host), partial(_at_once, loops=loops)
-        for one in on_host.on_time(report, words.of(**top), inside, text, mending):
+        figures = {"passes": top["passes"], "operators": top["operators"], "launches": len(inside.mending.gone)}
+        for one in on_host.on_time(report, loops.item(0, "rule"), inside, mending, **figures):
             yield one if one and intervals.length(idle[one.device]) >= _IDLES * one.at_stake_ns else None
 
 
@@ -451,16 +448,9 @@ def _splits(report: Report, passes: int, *, joins: bool) -> bool:
 
 def _few_samples(report: Report, device: int, line: pl.DataFrame) -> Finding:
     """The finding on launches of passes, `passed` their number."""
-    per, number = say.per_iteration(report), int(line.get_column("passed").n_unique())
     begun = line.group_by("passed", *THREAD, maintain_order=True).agg(start=pl.col("call_start").min())
     spans = begun.with_columns(end=pl.col("start").shift(-1)).drop_nulls("end").filter(pl.col("end") > pl.col("start"))
     idle = idle_within(report, on_host.own_within(report, spans).host)[device].select("start", "end")
-    part, stake = percent(_filled(line)), intervals.length(idle)
-    text = (
-        f"The model is run {per.plural(number, 'time')}, for few samples each time: its kernels fill {part} of the "
-        f"GPU, which idles for {per.time(stake)} while the next ones are launched. A batch {_LARGER} times as large is "
-        f"launched once for {_LARGER} of these."
-    )
     claims = intervals.union(pl.concat([idle, line.select("start", "end")]))
     # so many passes are launched as one, whose kernels take as long as all of them would that filled the GPU
     one, place = pl.col("dur_ns"), pl.int_range(pl.len()).over("passed", "token")
@@ -470,7 +460,8 @@ def _few_samples(report: Report, device: int, line: pl.DataFrame) -> Finding:
     spared = spans.filter(pl.col("passed") % _LARGER != 0)
     calls, host = on_gpu.calls_within(report, spared), spared.select("process_id", "start", "end")
     change = on_gpu.merged(groups)._replace(host=host, calls=calls)
-    return words_of("small-batches").of(part).finding(device, text, claims, stake, mending=change)
+    figures = {"times": line.get_column("passed").n_unique(), "part": _filled(line), "larger": _LARGER}
+    return say.told(report, "small-batches", device, claims, intervals.length(idle), mending=change, **figures)
 
 
 def _filled(line: pl.DataFrame) -> float:

@@ -20,7 +20,7 @@ from kanalyze.analyses.device._operations import (
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings import on_host, say
 from kanalyze.analyses.findings.on_host import LARGE_BYTES, PAGEABLE, PINNED, TO_DEVICE, TO_HOST
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, phrases, words_of
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, phrases
 from kanalyze.analyses.host._call_kinds import names_that, shown
 from kanalyze.analyses.idle._attribution import idle_within, reasoned_pieces
 from kanalyze.analyses.idle.ledger import bucket_sums
@@ -76,28 +76,23 @@ def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.Data
     launches = plural(total(rounds, "launches"), "launch")
     between = f" in {plural(rounds.height, 'round')} with {launches}" if rounds.height else ""
     host_ns = int(calls.select((pl.col("end") - pl.col("start")).sum()).item())
-    short = (
-        f" In {plural(retries, 'case')} one to allocate was followed at once by some to free and another to "
-        "allocate: PyTorch's allocator does so where memory is short."
-    )
-    given_back = (
-        f" Of that {per.time(released_ns)} are ends of waits, in which the pool gives back to the GPU what "
-        "cudaFreeAsync left it: it does so at each wait unless told to keep it."
-    )
+    words = phrases("allocations")
+    more = f" {words['short'].format(plural(retries, 'case'))}" if retries else ""
+    more += f" {words['given back'].format(per.time(released_ns))}" if released_ns else ""
     pieces = reasoned_pieces(report, device).filter(pl.col("bucket") == "allocation")
     pieces = pieces.filter(pl.col("detail").is_in(held.get_column("call").implode())).select("start", "end")
     # PyTorch keeps what is freed until it is told to give it back, or memory is short
     gives, took = calls.filter("gives"), pl.col("end") - pl.col("start")
     telling = say.in_pytorch(report) or 2 * int(gives.select(took.sum()).item()) > host_ns
     kind = ": retries" if retries else ": pools" if released_ns else ""
-    return words_of(f"allocation-in-loop{kind}", report).finding(
+    figures = {"calls": calls.height, "named": named, "between": between, "host": host_ns, "more": more}
+    return say.told(
+        report,
+        f"allocation-in-loop{kind}",
         device,
-        f"{literal(named)} are called over and over between launches: {per.plural(calls.height, 'call')}"
-        f"{between}, {per.time(host_ns)} of host time. The device waited {per.time(stake)} for them."
-        f"{short if retries else ''}{given_back if released_ns else ''} More may follow: the host is spared the calls.",
         pl.concat([pieces, released]),
         stake,
-        headline=f"{per.plural(calls.height, 'call')} to allocate or free GPU memory",
+        **figures,
         where=say.main_site(report, gives.select(*THREAD, at="start")) if telling else "",
         mending=Mending(calls=calls.get_column("row"), host=releases),
     )
@@ -135,9 +130,7 @@ def _retries(report: Report, calls: pl.DataFrame) -> int:
     return alone.filter(pl.col("gives"), *same, *around).height
 
 
-#: Of kernels meanwhile, and why mending may gain more than what is seen.
 _STALLED: Final = " For {} kernels ran while page faults of the GPU were handled."
-_FAULTS: Final = " More may follow where the host waits for page faults of its own."
 
 #: One round trip is normal use on both sides; from so many on, memory thrashes.
 _ROUND_TRIPS: Final = 2
@@ -171,17 +164,20 @@ def _thrash(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
     # when the device waits for what the CPU does as it faults
     host = faulting_host(report).get(device, pl.DataFrame(schema=intervals.SPANS)).select("start", "end").unique()
     waits, per = intervals.length(host), say.per_iteration(report)
-    return words_of("unified-memory-thrash").finding(
+    stalls = (_STALLED.format(per.time(stalled)) if stalled else "") + (
+        f" The device had no room for {size(evicted)}." if evicted else ""
+    )
+    return say.told(
+        report,
+        "unified-memory-thrash",
         device,
-        f"Page faults moved {size(total(unasked, 'size_bytes'))} of managed memory, {size(again)} of it to where it "
-        f"had been before; the busiest page went there and back {plural(trips, 'time')}."
-        + (_STALLED.format(per.time(stalled)) if stalled else "")
-        + (f" The device had no room for {size(evicted)}." if evicted else "")
-        + _FAULTS
-        + (f" For {per.time(waits)} the device waits while the CPU faults them back, and works." if waits else ""),
         pl.concat([unasked.select("start", end=_END), host]),
         int(unasked.select(of_kernels.sum()).item()) + stalled + waits,
-        headline=f"{size(again)} of managed memory moved back and forth",
+        moved=total(unasked, "size_bytes"),
+        again=again,
+        trips=trips,
+        stalls=stalls,
+        waits=f" For {per.time(waits)} the device waits while the CPU faults them back, and works." if waits else "",
     )
 
 
@@ -193,16 +189,20 @@ def _prefetch(report: Report, device: int, moved: pl.DataFrame) -> Finding | Non
     stalled = _stalled(report, device)
     prefetched = moved.filter((pl.col("cause") == "User prefetch") & (pl.col("size_bytes") >= LARGE_BYTES))
     against = f", prefetched memory at {rate(on_host.bandwidth(prefetched))}" if prefetched.height else ""
-    per, bytes_moved = say.per_iteration(report), total(faulted, "size_bytes")
-    many, in_all = per.plural(faulted.height, "copy"), " in all," if per.iterations else ""
-    return words_of("unified-memory-prefetch").finding(
+    per = say.per_iteration(report)
+    return say.told(
+        report,
+        "unified-memory-prefetch",
         device,
-        f"Page faults moved {size(bytes_moved)} of managed memory{in_all} in {many} of "
-        f"{size(bytes_moved / faulted.height)} on average, at {rate(on_host.bandwidth(faulted))}{against}."
-        f"{_STALLED.format(per.time(stalled)) if stalled else ''}{_FAULTS}",
         faulted.select("start", end=_END),
         total(faulted, "exclusive_ns") + stalled,
-        headline=f"Managed memory moves in {many} by page faults",
+        many=faulted.height,
+        moved=total(faulted, "size_bytes"),
+        in_all=" in all," if per.iterations else "",
+        each=faulted.get_column("size_bytes").mean(),
+        rate=on_host.bandwidth(faulted),
+        against=against,
+        stalls=_STALLED.format(per.time(stalled)) if stalled else "",
     )
 
 
@@ -236,12 +236,7 @@ def pinned_allocation(report: Report) -> Findings:
     named = ", ".join(calls.select(name=shown(pl.col("name"))).to_series().unique().sort())
     for device, waits in idle.items():
         pieces = waits.filter(pinning)
-        stake = intervals.length(pieces)
-        text = (
-            f"GPU {device} waits {time(stake)} for {plural(calls.height, 'call')} to pin memory of the host, not "
-            f"in a loop ({literal(named)}). It takes time for each page."
-        )
-        yield words_of("pinned-allocation", report).of(time(stake)).finding(device, text, pieces, at_most=True)
+        yield say.told(report, "pinned-allocation", device, pieces, at_most=True, calls=calls.height, named=named)
 
 
 _FEWEST_FAULTS: Final = 8  # fewer page faults are of what every program touches
@@ -259,17 +254,13 @@ def cpu_page_faults(report: Report) -> Findings:
         each = inside.unique("start", keep="first").group_by(pl.col("function").cast(pl.String)).agg(ns=ns).drop_nulls()
         functions = each.sort("ns", "function", descending=[True, False])
         named = ", ".join(f"{literal(name)} {per.mean_time(ns)}" for name, ns in functions.head(3).iter_rows())
-        kernels = operations(report).filter((pl.col("kind") == "kernel") & (pl.col("device") == device))
+        kernels = operations(report).filter(kind="kernel", device=device)
         after = intervals.length(claims.filter(pl.col("start") >= longest(kernels, "end")))
         behind = f" {time(after)} of that is after the last kernel." if after else ""
         name, most_ns = functions.row(0) if functions.height else ("", 0)
-        stake = intervals.length(claims)
-        text = (
-            f"The CPU works on managed memory for {per.time(stake)} while GPU {device} waits, and faults in "
-            f"{plural(total(inside, 'faults'), 'page')} as it goes{f': {named}' if named else ''}.{behind}"
-        )
-        where = literal(name) if most_ns >= _MOST * stake else ""
-        yield words_of("cpu-page-faults").finding(device, text, claims, where=where)
+        figures = {"pages": total(inside, "faults"), "most": f": {named}" if named else "", "behind": behind}
+        where = literal(name) if most_ns >= _MOST * intervals.length(claims) else ""
+        yield say.told(report, "cpu-page-faults", device, claims, where=where, **figures)
 
 
 # Copies of pageable memory, which hold up the host.
@@ -404,29 +395,33 @@ def pageable_copy(report: Report) -> Findings:
 
 
 def _pageable_finding(report: Report, copies: pl.DataFrame, when: str) -> Finding:
-    per, device = say.per_iteration(report), int(copies.item(0, "device"))
+    device = int(copies.item(0, "device"))
     rows, spans = copies.get_column("row"), copies.select(start="spared", end="until")
     stake = _gained_at_most(report, device, rows, spans)
     moved, back = (total(part, "size_bytes") for part in (copies, copies.filter(pl.col("detail") == TO_HOST)))
     pinned = _comparable(report, copies)
     against = f", pinned ones {rate(on_host.bandwidth(pinned))}" if pinned.height else ""
     what = "copy" if copies.get_column("synchronous").any() else "asynchronous copy"
-    text = (
-        f"{per.plural(copies.height, what, 'of pageable memory')}, {size(moved)} at {rate(on_host.bandwidth(copies))}"
-        f"{against}: {_how_often(report, copies, when, stake)}."
-    )
+    figures = {
+        "many": copies.height,
+        "copies": say.per_iteration(report).plural(copies.height, what, "of pageable memory"),
+        "bytes": moved,
+        "rate": on_host.bandwidth(copies),
+        "against": against,
+        "often": _how_often(report, copies, when, stake),
+    }
     claims = pl.concat([copies.select("start", "end"), say.idle_in(report, device, spans)])
     way = "to the host" if 2 * back > moved else "to the GPU"
     if when in {"once", "few"}:
         needed = copies.select(_NEEDED.any()).item()  # the host may do without what it waits for
-        words = words_of("pageable-copy-once").of(size(moved))
-        return words.finding(device, text, claims, stake, at_most=not needed, vague=True)
-    return words_of("pageable-copy", report).finding(
+        return say.told(report, "pageable-copy-once", device, claims, stake, at_most=not needed, vague=True, **figures)
+    return say.told(
+        report,
+        "pageable-copy",
         device,
-        text,
         claims,
         stake,
-        headline=f"{per.clause(copies.height, 'copy', 'block', 'of pageable memory')} the host",
+        **figures,
         action=phrases("pinned copies")[way + " in PyTorch" * say.in_pytorch(report)],
         where=say.place_of(report, rows),
         mending=_pinned(report, copies),

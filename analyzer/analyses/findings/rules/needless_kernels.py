@@ -12,7 +12,7 @@ from kanalyze.analyses.device._windows import idle_spans
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_gpu import FAMILY, INPUTS, LIBRARY, OPERATION, OUTPUT, Work
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, literal, phrases
-from kanalyze.analyses.host._call_kinds import spoken
+from kanalyze.analyses.host._call_kinds import PYTORCH, spoken
 from kanalyze.analyses.idle.code import line_that_reads
 from kanalyze.analyses.operators._host_tree import forward_rows, host_tree, inherited
 from kanalyze.analyses.operators._work import launched_work
@@ -23,7 +23,7 @@ from kanalyze.analyses.work.work import operations_with_roofs
 from kanalyze.columns import beside, gathered, marked
 from kanalyze.report import Report
 from kanalyze.tools import CUDA
-from kanalyze.units import mean, percent, size
+from kanalyze.units import mean, size
 
 _FEWEST_SOFTMAXES: Final = 2  # one such softmax may be something else
 _FARTHEST: Final = 9  # maximum distance of a softmax from either product, in operations: scale, mask, casts, dropout
@@ -117,11 +117,10 @@ def _attention(chain: Work) -> Finding:
     left = _FLOAT32_LEFT.get(chain.device.capability, left) if in_full else left
     one = chain.finding(
         "unfused-attention",
-        "Attention runs as product, softmax and product: "
-        f"{say.per_iteration(report).plural(softmaxes.height, 'softmax pass')} over scores (most {{0}}) in chains of "
-        f"{mean(chain.rows.height, softmaxes.height)} kernels, {chain.took}. A fused kernel keeps the scores on the "
-        f"chip, and takes a small part of that.{why * ('aten::_scaled_dot_product_attention_math' in names)}",
         str(softmaxes.sort("exclusive_ns", "name").item(-1, "name")),
+        passes=softmaxes.height,
+        length=mean(chain.rows.height, softmaxes.height),
+        why=why * ("aten::_scaled_dot_product_attention_math" in names),
         mending=Mending(
             products.select("row", saved_ns=on_gpu.part("exclusive_ns", 1 - left)),
             chain.rows.filter(~pl.col("product")).get_column("row"),
@@ -151,8 +150,6 @@ def layout_conversions(work: Work) -> Finding | None:
     norms = exclusive_operations(work.report).filter(work.device.are(pl.col("name").str.contains(_BY_CHANNEL)))
     one = work.finding(
         "layout-conversions",
-        f"{work.many('conversion')} of images between NCHW and NHWC by cuDNN (most {{0}}): {work.took}. More may be "
-        "gained without: convolutions, normalizations and what is between them run other kernels on images in NHWC.",
         work.most,
         mending=Mending(
             norms.select("row", saved_ns=on_gpu.part("dur_ns", 1 - _NORMS_LEFT)), work.rows.get_column("row")
@@ -212,17 +209,15 @@ def recurring_casts(work: Work) -> Finding | None:
     )
     return work.finding(
         "recurring-casts",
-        f"{work.many('cast')} between types, most to {target}{f' from {source}' if source else ''} ({{0}}): {work.took}"
-        f"{f', most in {around}' if around else ''}; the GPU idled {per.time(waited)} until they were launched. "
-        "autocast casts weights of float32 in each forward pass and their gradients back, in any program that uses it: "
-        "the larger the batch, the smaller their share.",
         work.most,
-        headline=work.many("cast", between),
-        action=f"keep weights in {'half precision' if half else 'bfloat16'}, or "
-        f"{'cast them once' if compiled else 'torch.compile(model)'}",
-        remedy="Keep weights in the type that they are used in "
-        f"({'model.half(), or bfloat16 for training' if half else 'model.to(torch.bfloat16), for training'} with "
-        f"an optimizer that keeps float32 copies), or cast once and reuse; {fused}",
+        to=f"{target} from {source}" if source else target,
+        around=f", most in {around}" if around else "",
+        waited=waited,
+        headline=say.per_iteration(work.report).plural(work.rows.height, "cast", between),
+        kept="half precision" if half else "bfloat16",
+        once="cast them once" if compiled else "torch.compile(model)",
+        how="model.half(), or bfloat16 for training" if half else "model.to(torch.bfloat16), for training",
+        fused=fused,
         at_stake_ns=work.ns + waited,
     )
 
@@ -242,11 +237,7 @@ def bias_before_batchnorm(report: Report) -> Findings:
     kernels = _of_biases(report)
     for device in on_gpu.kernel_sums(report):
         work = Work(report, device, kernels.filter(pl.col("device") == device.device))
-        yield work.finding(
-            "bias-before-batchnorm",
-            f"{work.many('kernel')} add biases of convolutions, or sum their gradients, before a batch normalization, "
-            f"which takes off the mean and the bias with it: {work.took}.",
-        )
+        yield work.finding("bias-before-batchnorm")
 
 
 def _of_biases(report: Report) -> pl.DataFrame:
@@ -272,7 +263,6 @@ def _of_biases(report: Report) -> pl.DataFrame:
 
 # Losses by hand over large logits.
 
-_WORTH_LOGITS: Final = 0.08  # less of the kernel time is left out
 _FULL: Final = 0.15  # a kernel that takes this part of the softmax's time, or more, works on tensors of its size
 _FEWEST_PASSES: Final = 2  # so many over the logits besides softmax, copies, casts and fills are a loss by hand
 _FAMILIES: Final = ("elementwise", "copy", "fill", "reduce", "softmax", "loss", "index")  # between products in a loss
@@ -291,27 +281,21 @@ _LONG_SOFTMAX: Final = _BY_HAND | (
 )
 
 
-@on_gpu.choosing(_LONG_SOFTMAX, _WORTH_LOGITS * _FULL)
-def large_logits(work: Work) -> Finding | None:
+@on_gpu.choosing(_LONG_SOFTMAX, 0.012, PYTORCH)  # one pass of several
+def large_logits(work: Work) -> Finding:
     """One finding per device with losses of several passes over tensors as large as a softmax's."""
-    if not say.in_pytorch(work.report):
-        return None
     passes = work._replace(rows=_losses(work.report, on_gpu.stream_lines(work.report, work.device.device)))
     wide = "" if passes.rows.get_column("short").all() else " in float32"
     # F.kl_div of two models' words has no fused kernel
     diverges = on_gpu.decoded_as(passes.rows, OPERATION == "xlogy").any()
     return passes.finding(
         "large-logits",
-        f"A loss by hand works on large tensors of logits: {passes.many('pass', 'over them')} around a softmax{wide} "
-        f"(most {{0}}), {passes.took}. One fused cross entropy takes the logits as they are, and reads them once "
-        "forward and once backward.",
         passes.longest,
-        headline=f"Large logits{wide}, the loss by hand: {percent(passes.share)}",
+        wide=wide,
         action="torch.compile of the loss with F.kl_div, of logits without .float()"
         if diverges
         else "F.cross_entropy(logits, targets), without .float() and one_hot",
         mending=_fused_loss(passes.rows),
-        least=_WORTH_LOGITS,
     )
 
 
@@ -369,8 +353,6 @@ def _fused_loss(passes: pl.DataFrame) -> Mending:
 #: Code that calls torch.utils.checkpoint, in no comment or text.
 _CHECKPOINTS: Final = r"""^[^#'"]*(?:^|[^.\w]|\bcheckpoint\.)checkpoint(?:_sequential|_wrapper)?\("""
 
-_WORTH_AGAIN: Final = 0.05  # less of the kernel time is left out
-
 
 @Rule
 def recomputation(report: Report) -> Findings:
@@ -388,9 +370,7 @@ def recomputation(report: Report) -> Findings:
         holds = f" The GPU has {size(int(memory.item(0)))}." if len(memory) else ""
         yield work.finding(
             "recomputation",
-            f"Layers run forward again within backward: {work.many('operation')}, {work.took}, as under activation "
-            f"checkpointing, which saves memory.{holds} Where that is not short, they run for nothing.",
-            least=_WORTH_AGAIN,
+            holds=holds,
             where=literal(line_that_reads(report, _CHECKPOINTS, say.per_iteration(report).iterations or 1)),
             # and what the host does from the first of them to the last
             mending=on_gpu.without(work.rows)._replace(host=on_gpu.host_of(called, "run", end="call_end")),
@@ -437,20 +417,12 @@ def layout_copies(strided: Work) -> Finding | None:
     if not work.rows.height or own_ns < (_WORTH_COPIES if known else _WORTH_UNNAMED) * work.device.kernel_ns:
         return None
     top = say.most(work.rows, "outer", "exclusive_ns")
-    by = f", most by {_WRITTEN[top]}" if top in _WRITTEN else ""
-    return work.finding(
-        "layout-copies",
-        f"{work.many('kernel')} (most {{0}}) copy tensors into another order{by}: {work.took}. Layers, matrix products "
-        "and attention take transposed tensors as they are, and elementwise operators keep their order; what joins "
-        "transposed dimensions, as heads after an attention by hand, has to copy.",
-        strided.most,
-    )
+    return work.finding("layout-copies", strided.most, by=f", most by {_WRITTEN[top]}" if top in _WRITTEN else "")
 
 
 #: Kernels of sorts, not of topk.
 _SORTS: Final = (FAMILY == "sort") & (OPERATION == "sort")
 _TOPK: Final = (FAMILY == "sort") & (OPERATION == "topk")
-_WORTH_SORTS: Final = 0.1  # less of the kernel time is left out
 _SORTING: Final = ("aten::sort", "aten::argsort", "aten::msort", "aten::quantile", "aten::nanquantile")
 
 
@@ -477,7 +449,7 @@ _SELECTED_IN_ROWS: Final = 0.45
 _IN_ROWS: Final = "SortKVInPlace"
 
 
-@on_gpu.choosing(_SORTS, _WORTH_SORTS)
+@on_gpu.choosing(_SORTS, 0.1)
 def full_sort(work: Work) -> Finding | None:
     """One finding per device whose kernels sort whole arrays of which the first entries may do.
 
@@ -488,8 +460,6 @@ def full_sort(work: Work) -> Finding | None:
     if torch and work.device.launches(_TOPK) >= work.rows.height:
         return None
     work = work._replace(rows=_little_read(work, torch=torch))
-    if work.ns < _WORTH_SORTS * work.device.kernel_ns:
-        return None
     others = on_gpu.with_operators(report, work.rows).filter(~pl.col("outer").is_in(_SORTING))
     if 2 * total(others, "exclusive_ns") > work.ns:
         return None
@@ -497,10 +467,9 @@ def full_sort(work: Work) -> Finding | None:
     seen = "" if torch else " What runs next on the stream is too short to read all that was sorted."
     return work.finding(
         "full-sort",
-        f"{work.many('kernel')} (most {{0}}) sort whole rows or arrays: {work.took}.{seen} Where the first entries "
-        "will do, as of sampling or nearest neighbours, a selection finds them in a pass or two.",
         work.most,
-        headline=f"Whole {'rows' if torch else 'arrays'} are sorted: {percent(work.share)} of kernel time",
+        seen=seen,
+        what="rows" if torch else "arrays",
         action=spoken(report, phrases("selections"), phrases("selections")[CUDA]),
         left=left,
         at_most=not torch,
@@ -546,7 +515,7 @@ _COALESCING: Final = ("aten::coalesce", "aten::_coalesce")
 _FEWEST_COALESCED: Final = 2  # a tensor that is new is put in order once
 
 
-@on_gpu.choosing(_SORTS, _WORTH_SORTS)
+@on_gpu.choosing(_SORTS, 0.1)
 def repeated_coalescing(sorting: Work) -> Finding | None:
     """One finding per device whose products sort the entries of the sparse tensors that they are given."""
     rows = on_gpu.with_operators(sorting.report, exclusive_operations(sorting.report))
@@ -554,13 +523,7 @@ def repeated_coalescing(sorting: Work) -> Finding | None:
     # a program that calls coalesce() itself may have to: gradients of embeddings are not in order
     work = sorting._replace(rows=rows.filter(~pl.col("outer").is_in(_COALESCING)))
     sorts = work.rows.join(sorting.rows, on="row", how="semi").height
-    if sorts < _FEWEST_COALESCED or work.ns < _WORTH_SORTS * work.device.kernel_ns:
+    if sorts < _FEWEST_COALESCED:
         return None
     operator = work.rows.select(pl.col("outer").mode().sort().first()).item()
-    return work.finding(
-        "repeated-coalescing",
-        f"{work.many('kernel')} (most {{0}}) sort entries of sparse tensors by index, in {operator}: {work.took}. An "
-        "operator that takes a sparse tensor puts it in order for itself, and leaves it as it was.",
-        work.most,
-        headline=f"Sparse tensors are sorted by each {operator}: {percent(work.share)} of kernel time",
-    )
+    return work.finding("repeated-coalescing", work.most, operator=operator)

@@ -29,24 +29,24 @@ from kanalyze.analyses.device.occupancy import (
 )
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_gpu import FAMILY, TENSOR_TYPED
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, phrases, words_of
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, phrases
 from kanalyze.analyses.host._call_kinds import spoken, world
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.columns import in_order, product
 from kanalyze.report import Report
-from kanalyze.units import count, frequency, percent, plural, size, time
+from kanalyze.units import count, percent, plural, size, time
 
 _NOTHING_NS: Final = 2000  # what a kernel takes that reads and writes little, about: no remedy makes one shorter
 _FLAG_NS: Final = 10_000  # a warp that is done sooner reads and writes some numbers alone
 
 
-def _told(report: Report, kernels: pl.DataFrame, stake: str, words: Told, text: str, **others: bool) -> Finding:
+def _told(report: Report, name: str, kernels: pl.DataFrame, stake: str, **others: Any) -> Finding:  # noqa: ANN401
     """The finding on kernels of a device, the costliest first; each shape takes less by `stake`, or `usual_ns`."""
-    device, name = int(kernels.item(0, "device")), str(kernels.item(0, "name"))
+    device, top = int(kernels.item(0, "device")), kernels.row(0, named=True)
     shape = SHAPE if "grid_x" in kernels.columns else ()
-    work = exclusive_operations(report).filter((pl.col("kind") == "kernel") & (pl.col("device") == device))
+    work = exclusive_operations(report).filter(kind="kernel", device=device)
     work = with_facts(report, work.select("row", "name", "start", "end", "dur_ns"), *shape)
     usual = "usual_ns" if "usual_ns" in kernels.columns else stake
     stakes = kernels.group_by(pl.col("name").cast(pl.Categorical), *shape).agg(stake_ns=pl.col(usual).sum())
@@ -54,16 +54,10 @@ def _told(report: Report, kernels: pl.DataFrame, stake: str, words: Told, text: 
     share = (pl.col("stake_ns") / pl.col("dur_ns").sum().over("name", *shape)).clip(upper_bound=1.0)
     most = (pl.col("dur_ns") - _NOTHING_NS).clip(lower_bound=0)
     saved = ran.select("row", saved_ns=pl.min_horizontal(on_gpu.part("dur_ns", share), most))
-    return words.finding(
-        device,
-        text,
-        ran.select("start", "end"),
-        total(kernels, stake),
-        names=(name,),
-        where=say.place_of(report, work.filter(pl.col("name") == name).get_column("row")),
-        mending=Mending(saved) if shape else None,
-        **{"shortens": True, **others},
-    )
+    where = say.place_of(report, work.filter(pl.col("name") == str(top["name"])).get_column("row"))
+    own = {"names": (str(top["name"]),), "where": where, "shortens": True, "top": top, **others}
+    change = Mending(saved) if shape else None
+    return say.told(report, name, device, ran.select("start", "end"), total(kernels, stake), mending=change, **own)
 
 
 def _costliest(kernels: pl.DataFrame, stake: str, *shape: str) -> list[pl.DataFrame]:
@@ -116,14 +110,12 @@ def _kernels(report: Report) -> pl.DataFrame:
     return pl.concat(parts).with_columns(dram=dram)
 
 
-def _idle_units(report: Report, kernels: pl.DataFrame, unit: str, words: Told, others: str) -> Findings:
+def _idle_units(report: Report, kernels: pl.DataFrame, unit: str, name: str, others: str) -> Findings:
     """One finding per device: the kernel whose idle units cost most, and the sum over all."""
     idle = pl.col("exclusive_ns") * (1 - pl.col(unit))
     for rows in _costliest(kernels.with_columns(stake_ns=idle.cast(pl.Int64)), "stake_ns"):
-        top = rows.row(0, named=True)
-        ran, samples = say.per_iteration(report).time(top["exclusive_ns"]), plural(top["samples"], "sample")
-        filled = words.of(share=percent(top[unit]), samples=samples, time=ran)
-        yield _told(report, rows, "stake_ns", filled, filled.what + _also(rows.height - 1, "other kernel", others))
+        also = _also(rows.height - 1, "other kernel", others)
+        yield _told(report, name, rows, "stake_ns", share=percent(rows.item(0, unit)), also=also)
 
 
 def _few_sms(report: Report) -> pl.DataFrame:
@@ -135,7 +127,7 @@ def _few_sms(report: Report) -> pl.DataFrame:
 @Rule
 def few_sms(report: Report) -> Findings:
     """One finding per device with kernels that keep few SMs active."""
-    return _idle_units(report, _few_sms(report), "sms_active_share", words_of("few-sms"), "with few SMs active")
+    return _idle_units(report, _few_sms(report), "sms_active_share", "few-sms", "with few SMs active")
 
 
 @Rule
@@ -145,32 +137,20 @@ def idle_tensor_cores(report: Report) -> Findings:
     slow = _kernels(report).filter((pl.col("tensor_active_share") <= _IDLE_TENSOR) & busy)
     for_tensor_cores = FAMILY.is_in(["gemm", "conv"]) & pl.col("tensor_core") & TENSOR_TYPED
     products = slow.filter(on_gpu.decoded_as(slow, for_tensor_cores))
-    return _idle_units(report, products, "tensor_active_share", words_of("idle-tensor-cores"), "of the kind")
+    return _idle_units(report, products, "tensor_active_share", "idle-tensor-cores", "of the kind")
 
 
 @Rule
 def dram_bound(report: Report) -> Findings:
     """One finding per device whose kernels at the limit of its memory take a good part of kernel time."""
-    per = say.per_iteration(report)
     work = exclusive_operations(report).filter(pl.col("kind") == "kernel")
     for rows in _costliest(_kernels(report).filter(pl.col("dram") >= _DRAM_LIMIT), "exclusive_ns"):
-        top, ns = rows.row(0, named=True), total(rows, "exclusive_ns")
-        share = ns / max(total(work.filter(pl.col("device") == top["device"]), "exclusive_ns"), 1)
+        whole_ns = total(work.filter(device=rows.item(0, "device")), "exclusive_ns")
+        share = total(rows, "exclusive_ns") / max(whole_ns, 1)
         if share < _WORTH_SAMPLED:
             continue
-        yield _told(
-            report,
-            rows,
-            "exclusive_ns",
-            words_of("dram-bound", report).of(percent(share)),
-            f"{per.plural(total(rows, 'launches'), 'kernel')} at the limit of the GPU's memory: {per.time(ns)}, "
-            f"{percent(share)} of kernel time; most {{0}} ({percent(top['dram_read_share'])} read, "
-            f"{percent(top['dram_write_share'])} written of the bandwidth, mean of "
-            f"{plural(top['samples'], 'sample')}).",
-            at_most=True,
-            vague=True,
-            shortens=False,
-        )
+        others = {"at_most": True, "vague": True, "shortens": False, "part": share}
+        yield _told(report, "dram-bound", rows, "exclusive_ns", launches=total(rows, "launches"), **others)
 
 
 @Rule
@@ -190,21 +170,14 @@ def busy_pcie(report: Report) -> Findings:
         known_ns, ns, samples = total(cells, "ns"), total(busy, "ns"), total(busy, "samples")
         if samples < _SAMPLES or known_ns < _COVERED * intervals.length(idle) or ns < _WORTH_SAMPLED * known_ns:
             continue
-        share = percent(busy.select((pl.col("link") * pl.col("ns")).sum() / pl.col("ns").sum()).item())
-        yield words_of("busy-pcie").finding(
-            device,
-            "While no operation of this report ran on the GPU, PCIe was busy for "
-            f"{say.per_iteration(report).time(ns)}, at {share} of its bandwidth (mean of {plural(samples, 'sample')}).",
-            None,
-            ns,
-            headline=f"PCIe is busy at {share} while the GPU is idle",
-        )
+        share = busy.select((pl.col("link") * pl.col("ns")).sum() / pl.col("ns").sum()).item()
+        yield say.told(report, "busy-pcie", device, None, ns, part=share, samples=samples)
 
 
 @Rule
 def clock_drop(report: Report) -> Findings:
     """One finding per device whose clock fell under load from what it had been under load before."""
-    per, clock = say.per_iteration(report), pl.col("sm_clock_hz")
+    clock = pl.col("sm_clock_hz")
     for device, grid in grids(report).items():
         if not {"sm_clock_hz", "sms_active_share"} <= {*grid.cells.columns}:
             continue
@@ -213,7 +186,7 @@ def clock_drop(report: Report) -> Findings:
             continue
         highest = float(loaded.select(clock.quantile(_HIGHEST)).item())
         since = loaded.filter(clock >= _REACHED * highest).get_column("start").min()
-        work = exclusive_operations(report).filter((pl.col("device") == device) & (pl.col("kind") == "kernel"))
+        work = exclusive_operations(report).filter(kind="kernel", device=device)
         cells = cells_within(grid, intervals.union(work.select("start", "end"))).drop_nulls("sm_clock_hz")
         cells = cells.filter(pl.col("start") >= since).with_columns(clock.clip(None, highest))
         lost = int(cells.select((pl.col("ns") * (1 - clock / highest)).sum()).item())
@@ -221,16 +194,8 @@ def clock_drop(report: Report) -> Findings:
         if samples < _SAMPLES or ns < _COVERED * total(work, "exclusive_ns") or lost < _WORTH_CLOCK * ns:
             continue
         mean, least = cells.select((clock * pl.col("ns")).sum() / ns, least=clock.min()).row(0)
-        yield words_of("clock-drop").finding(
-            device,
-            f"While kernels ran, the clock of the SMs fell from {frequency(highest)} to {frequency(mean)} on average, "
-            f"{frequency(least)} at least ({plural(samples, 'sample')}). A clock that stays saves at most "
-            f"{per.time(lost)} of {per.time(ns)}.",
-            None,
-            lost,
-            headline=f"The SM clock falls to {percent(mean / highest)} of {frequency(highest)}",
-            at_most=True,
-        )
+        figures = {"highest": highest, "mean": mean, "least": least, "part": mean / highest, "samples": samples}
+        yield say.told(report, "clock-drop", device, None, lost, at_most=True, ran=ns, **figures)
 
 
 SAMPLED: Final = (few_sms, idle_tensor_cores, dram_bound, busy_pcie, clock_drop)
@@ -261,24 +226,15 @@ def low_occupancy(report: Report) -> Findings:
         top = rows.row(0, named=True)
         way = say.TRITON if say.written_with(report, str(top["name"])) == say.TRITON else world(report)
         remedy = (phrases("limiters") | phrases(f"limiters in {way}"))[top["limiter"].split(", ")[0]]
-        headline = f"{count(top['warps_per_sm'])} of {count(top['max_warps_per_sm'])} warps fit on an SM: {{0}}"
         used = (top["static_shared_bytes"] or 0) + (top["dynamic_shared_bytes"] or 0)
         sizes = {name: size(top[name] or 0) for name in ("shared", "shared_config_bytes", "shared_per_sm_bytes")}
         blocks = {"blocks": plural(top["blocks_per_sm"], "block"), "threads": plural(top["threads"], "thread")}
         # the limiting resource, and from which amount on one more block would fit
         limit = phrases("limits").get(top["limiter"], " and ".join(top["limiter"].rsplit(", ", 1)))
         limit = limit.format(**{**top, **sizes, **blocks, "used": size(used)})
-        helps = f"{remedy}. It helps where the kernel waits for latency, not where it waits for bandwidth."
-        yield _told(
-            report,
-            rows,
-            "low_occupancy_ns",
-            Told("low-occupancy", headline, remedy, helps, "occupancy"),
-            f"{{0}} gets at most {count(top['warps_per_sm'])} of {plural(top['max_warps_per_sm'], 'warp')} on an SM "
-            f"({percent(top['occupancy_share'])} occupancy), for {say.per_iteration(report).time(top['alone_ns'])}; "
-            f"the limit is {limit}.{_also(other_shapes(rows), 'other launch shape', 'of low occupancy')}",
-            at_most=True,
-        )
+        also = _also(other_shapes(rows), "other launch shape", "of low occupancy")
+        figures = {"at_most": True, "limit": limit, "helps": remedy, "also": also}
+        yield _told(report, "low-occupancy", rows, "low_occupancy_ns", **figures)
 
 
 def _changeable(report: Report, launches: pl.DataFrame) -> pl.DataFrame:
@@ -316,32 +272,20 @@ def _small(report: Report, shapes: pl.DataFrame) -> Finding:
     fit = top["sm_count"] * (top["max_threads_per_sm"] or 0)
     threads = plural(top["blocks"] * top["threads"], "thread")
     of_fit = f", {threads} of the {count(fit)} that fit" if fit else ""
-    headline = f"{plural(top['blocks'], 'block')} for {count(top['sm_count'])} SMs: {{0}}"
-    name = str(top["name"])
-    if _runs_per_channel(report, name):
-        words = words_of("small-grid: per channel")
-        action, remedy = words.action, words.remedy
-    else:
+    name, words = str(top["name"]), {}
+    if not _runs_per_channel(report, name):
         own, blocks = say.written_with(report, name) == say.CUDA, phrases("blocks")
         others = blocks | (phrases("one block") if top["blocks"] == 1 else {}) if own else {}
-        action, remedy = spoken(report, others, blocks["others"])
-    return _told(
-        report,
-        shapes,
-        "idle_sm_ns",
-        Told("small-grid", headline, action, remedy, "occupancy"),
-        f"{{0}} uses {plural(top['blocks'], 'block')} of {plural(top['threads'], 'thread')} on "
-        f"{count(top['sm_count'])} SMs{of_fit}, for {say.per_iteration(report).time(top['alone_ns'])}."
-        f"{_also(other_shapes(shapes), 'other launch shape', 'with fewer blocks than SMs')} A block for every SM gains "
-        f"at most the time at stake; more may follow with several.{_with_more_blocks(report, top)}",
-    )
+        words = dict(zip(("action", "remedy"), spoken(report, others, blocks["others"]), strict=True))
+    also = _also(other_shapes(shapes), "other launch shape", "with fewer blocks than SMs")
+    figures = {"fit": of_fit, "also": also, "more": _with_more_blocks(report, top)}
+    return _told(report, "small-grid", shapes, "idle_sm_ns", **figures, **words)
 
 
 def _with_more_blocks(report: Report, top: dict[str, Any]) -> str:
     """The sentence on launches of the same kernel with a block for each SM that took less, anywhere in the report."""
     blocks = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z")
-    own = (pl.col("device") == top["device"]) & (pl.col("kind") == "kernel") & (pl.col("name") == top["name"])
-    every = exclusive_operations(report.whole, *SHAPE).filter(own)
+    every = exclusive_operations(report.whole, *SHAPE).filter(kind="kernel", device=top["device"], name=top["name"])
     sums = every.group_by(blocks=blocks).agg(pl.col("dur_ns").mean()).sort("dur_ns", "blocks")
     here = sums.filter(blocks=top["blocks"])
     quicker = sums.filter((pl.col("blocks") >= top["sm_count"]) & (pl.col("dur_ns") < here.get_column("dur_ns").min()))
@@ -369,16 +313,8 @@ def tail(report: Report) -> Findings:
     for rows in _costliest(shapes, "tail_ns", *SHAPE):
         top = rows.row(0, named=True)
         room = top["blocks_per_sm"] * top["sm_count"]
-        yield _told(
-            report,
-            rows,
-            "tail_ns",
-            words_of("tail").of(idle=percent(top["tail_share"]), room=count(room)),
-            f"{{0}} has {plural(top['blocks'], 'block')} where {count(room)} run at once, for "
-            f"{say.per_iteration(report).time(top['alone_ns'])}: its last wave holds {count(top['blocks'] % room)}, "
-            f"and leaves {percent(top['tail_share'])} of that idle if all blocks take as long."
-            f"{_also(other_shapes(rows), 'other launch shape', 'with such a tail')}",
-        )
+        also = _also(other_shapes(rows), "other launch shape", "with such a tail")
+        yield _told(report, "tail", rows, "tail_ns", room=room, left=top["blocks"] % room, also=also)
 
 
 @Rule
@@ -390,18 +326,8 @@ def thin_blocks(report: Report) -> Findings:
     launches = launch_occupancy(report).filter(full).with_columns(thin_ns=on_gpu.part("alone_ns", 1 - part))
     long = pl.col("alone_ns") >= _FLAG_NS * pl.col("count")
     for rows in _costliest(_changeable(report, launches.filter(long)), "thin_ns", *SHAPE):
-        top = rows.row(0, named=True)
-        threads = plural(top["threads"], "thread")
-        yield _told(
-            report,
-            rows,
-            "thin_ns",
-            words_of("thin-blocks").of(threads=threads),
-            f"{{0}} has {plural(top['blocks'], 'block')} of {threads}, for "
-            f"{say.per_iteration(report).time(top['alone_ns'])}: a warp runs {top['threads_per_warp']} at once, the "
-            f"others do nothing.{_also(other_shapes(rows), 'other launch shape', 'of such blocks')}",
-            at_most=True,
-        )
+        also = _also(other_shapes(rows), "other launch shape", "of such blocks")
+        yield _told(report, "thin-blocks", rows, "thin_ns", also=also, at_most=True)
 
 
 # Kernels that take far longer than reading and writing all that is there, with a long piece of it for each thread.
@@ -419,18 +345,17 @@ _LEAST_NS: Final = 20_000  # shorter kernels are launched rather than run
 def far_apart(report: Report) -> Findings:
     """One finding per device on the kernels that alone worked on what was copied or set before."""
     for device, name, launches, ns, threads, bytes_there, least_ns in _slow(report).iter_rows():
-        stake, each = ns - int(launches * least_ns * _USUAL), size(bytes_there / threads)
-        own = (pl.col("device") == device) & (pl.col("kind") == "kernel") & (pl.col("name").cast(pl.String) == name)
-        work = exclusive_operations(report).filter(own)
-        yield words_of("uncoalesced").finding(
+        stake = ns - int(launches * least_ns * _USUAL)
+        figures = {"launch": ns / launches, "there": bytes_there, "least": least_ns, "threads": threads}
+        work = exclusive_operations(report).filter(kind="kernel", device=device, name=name)
+        yield say.told(
+            report,
+            "uncoalesced",
             device,
-            f"{{0}} takes {time(ns / launches)} where all that was copied or set before it ran, {size(bytes_there)}, "
-            f"is read in {time(least_ns)} at the GPU's bandwidth. Each of its {count(threads)} threads has {each} of "
-            "it: where that is a row, neighbours read a row apart, and each reads a whole sector of 32 bytes for 4. "
-            "Counters of ncu prove it (`kanalyze collect --with nsys,ncu`).",
             work.select("start", "end"),
             stake,
-            headline=f"A thread for {each}, perhaps a row apart: {{0}}",
+            **figures,
+            each=bytes_there / threads,
             names=(name,),
             where=say.place_of(report, work.get_column("row")),
             mending=Mending(work.select("row", saved_ns=on_gpu.part("dur_ns", stake / ns))),

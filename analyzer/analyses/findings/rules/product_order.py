@@ -6,9 +6,7 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import exclusive_operations
-from kanalyze.analyses.findings import on_gpu, on_host
-from kanalyze.analyses.findings.on_gpu import Work
+from kanalyze.analyses.findings import on_host
 from kanalyze.analyses.findings.on_host import NODE, SPAN
 from kanalyze.analyses.findings.rules import Findings, Rule
 from kanalyze.analyses.shared.threads import THREAD, outermost
@@ -23,32 +21,16 @@ _LINEAR: Final = (
 _SCALES: Final = r"^aten::(?:mul|div)_?$"
 _CHEAPER: Final = 4  # so many times the arithmetic of the other order
 _LEAST: Final = 256  # the least side of the matrix in the middle
-_WORTH: Final = 0.2  # of the kernel time
 
 
 @Rule
 def product_order(report: Report) -> Findings:
     """At most one finding per device on pairs of products whose other order takes a quarter of the arithmetic."""
-    pairs = _pairs(on_host.operators(report))
-    if pairs.is_empty():
-        return
-    shape, times = pairs.select("m", "n").row(0), float(pairs.select(pl.col("times").min()).item())
-    spans = pl.concat([pairs.select(SPAN), _nodes(on_host.operators(report), pairs)])
-    launched = on_host.within(report, outermost(spans)).mending.gone
-    for device in on_gpu.kernel_sums(report):
-        own = (pl.col("kind") == "kernel") & (pl.col("device") == device.device)
-        work = Work(report, device, exclusive_operations(report).filter(own & pl.col("row").is_in(launched.implode())))
-        if work.rows.height:
-            yield work.finding(
-                "product-order",
-                f"Products make matrices of {shape[0]:,.0f} × {shape[1]:,.0f} that are multiplied by far narrower "
-                f"ones, {work.took} with their gradients (most {{0}}); the other order has {times:,.0f} times less "
-                "arithmetic, and never makes them.",
-                work.most,
-                left=1 / times,
-                least=_WORTH,
-                at_most=True,
-            )
+    every = on_host.operators(report)
+    pairs = _pairs(every)
+    m, n, times = pairs.select("m", "n", "times").sort("times").head(1).row(0) if pairs.height else (0, 0, 1)
+    for work in on_host.works_within(report, outermost(pl.concat([pairs.select(SPAN), _nodes(every, pairs)]))):
+        yield work.finding("product-order", work.most, left=1 / times, at_most=True, m=m, n=n, times=times)
 
 
 def _pairs(every: pl.DataFrame) -> pl.DataFrame:

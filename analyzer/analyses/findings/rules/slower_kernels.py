@@ -13,8 +13,8 @@ from kanalyze.analyses.device._operations import exclusive_operations, launch_ro
 from kanalyze.analyses.device.occupancy import launch_occupancy
 from kanalyze.analyses.findings import on_gpu, say
 from kanalyze.analyses.findings.on_gpu import FAMILY, INPUTS, LIBRARY, OPERATION, OUTPUT, REACHED, Work
-from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, literal, words_of
-from kanalyze.analyses.host._call_kinds import JAX, PYTORCH, world
+from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, literal
+from kanalyze.analyses.host._call_kinds import JAX, PYTORCH
 from kanalyze.analyses.host._range_lines import has_shapes
 from kanalyze.analyses.operators.fusion import parsed
 from kanalyze.analyses.replay._changes import Mending
@@ -68,9 +68,9 @@ def unaligned_gemm(work: Work) -> Finding:
         left = single * left + (1 - single) * _ALIGNED_LEFT_ELSEWHERE
     return work.finding(
         "unaligned-gemm",
-        f"{work.many('matrix product')} by kernels for unaligned data (align{least}, most "
-        f"{{0}}): {work.took}.{shapes} What works on the same rows may gain, too.",
         work.most,
+        aligned=least,
+        shapes=shapes,
         action=CHANNELS_LAST if images else pad,
         remedy="Keep images in channels_last: on others cuDNN runs convolutions as products of rows of pixels."
         if images
@@ -187,12 +187,14 @@ def old_architecture_gemm(work: Work) -> Finding | None:
     libraries = "PyTorch for a newer CUDA" if say.in_pytorch(work.report) else "newer cuBLAS and cuDNN"
     return work.finding(
         "old-architecture-gemm",
-        f"{work.many(what)} by kernels made for {made_for}'s tensor cores ({arch}, {types}; most {{0}}) on {gpu}: "
-        f"{work.took}. Small ones may be right so; large ones may take half as long by kernels made for this GPU.",
         work.most,
-        headline=f"Kernels made for {made_for} are {percent(work.share)} of kernel time",
-        action=f"{libraries}; dimensions in multiples of {_PAD}",
-        remedy=f"Use {libraries}, dimensions that are multiples of {_PAD}{layout}.",
+        products=say.per_iteration(work.report).plural(work.rows.height, what),
+        made_for=made_for,
+        made_of=f"{arch}, {types}",
+        gpu=gpu,
+        libraries=libraries,
+        pad=_PAD,
+        layout=layout,
         at_stake_ns=work.ns // _OLDER,
         left=1 / _OLDER,
     )
@@ -208,7 +210,7 @@ _TENSOR_LEFT: Final = {(8, 0): 78 / 312, (9, 0): 133.8 / 989.4}
 
 #: Kernels of products and convolutions in full float32; by family what these are, and the words of the finding on them.
 _FLOAT32: Final = ~pl.col("tensor_core") & INPUTS.str.contains(r"^f32(?:/f32)*$")
-_NO_TF32: Final = {"gemm": ("matrix product", "no-tf32"), "conv": ("convolution kernel", "no-tf32: convolutions")}
+_NO_TF32: Final = {"gemm": "no-tf32", "conv": "no-tf32: convolutions"}
 
 #: What convolutions by transforms have besides: transforms, products of complex numbers, and cuDNN's between these.
 _TRANSFORMS: Final = (
@@ -225,19 +227,14 @@ def no_tf32(report: Report) -> Findings:
     if not any(device.launches(_FLOAT32) for device in on_gpu.kernel_sums(report)):
         return
     inside = _in_convolutions(report)
-    for family, (noun, name) in _NO_TF32.items():
+    for family, name in _NO_TF32.items():
         for work in on_gpu.kernels_that(report, partial(_in_full, family=family, inside=inside), on_gpu.WORTH_PRODUCTS):
             # cuDNN takes TF32 unless told otherwise: where any convolution runs so, it has no such kernel for others
             allowed = family == "conv" and work.device.launches((family == FAMILY) & INPUTS.str.contains("tf32"))
             if work.device.capability < _TF32 or allowed:
                 continue
             left = on_gpu.TF32_LEFT.get(work.device.capability)
-            one = work.finding(
-                name,
-                f"{work.many(noun)} in full float32, not on tensor cores, most {{0}}: {work.took}{words_of(name).what}",
-                work.most,
-                left=left,
-            )
+            one = work.finding(name, work.most, left=left)
             if left is not None and work.names.select(_TRANSFORMS.any()).item():
                 one = one._replace(mending=_as_one(work, left))
             yield one
@@ -296,10 +293,8 @@ def no_tensor_cores(work: Work) -> Finding:
     types = "/".join(dict.fromkeys(work.names.item(0, "inputs").split("/")))
     return work.finding(
         "no-tensor-cores",
-        f"{work.many('product')} of {types} by kernels that do not use tensor cores, most {{0}}: {work.took}, which is "
-        "the most that such as do can save.",
         work.most,
-        headline=f"{types} products without tensor cores: {percent(work.share)} of kernels",
+        types=types,
         at_most=True,
         left=_TENSOR_LEFT.get(work.device.capability),
     )
@@ -326,11 +321,9 @@ _DOUBLES: Final = INPUTS.str.contains(r"\b(?:f64|c128)\b") | (
 _CASTS: Final = (LIBRARY == "aten") & (OPERATION == "copy") & (INPUTS == "") & ~OUTPUT.is_in(_DOUBLE)
 
 
-@on_gpu.choosing(_DOUBLES, 0.03)  # sums for accuracy are in well-made programs, too
-def float64(work: Work) -> Finding | None:
-    """One finding per device whose kernels compute on float64 tensors in a program of PyTorch or JAX."""
-    if world(work.report) not in (PYTORCH, JAX):
-        return None
+@on_gpu.choosing(_DOUBLES, 0.03, PYTORCH, JAX)  # sums for accuracy are in well-made programs, too
+def float64(work: Work) -> Finding:
+    """One finding per device whose kernels compute on float64 tensors."""
     lines = on_gpu.stream_lines(work.report, work.device.device)
     doubles = lines.get_column("row").is_in(work.rows.get_column("row").implode())
     # a cast right after is from float64, and none is left
@@ -341,13 +334,10 @@ def float64(work: Work) -> Finding | None:
         pl.col("exclusive_ns") * pl.when(products).then(left).otherwise(on_gpu.HALF_LEFT), _SHORTEST_NS
     )
     saved = (pl.col("exclusive_ns") - after).floor().cast(pl.Int64).clip(lower_bound=0)
-    in_products = say.per_iteration(work.report).time(total(work.rows.filter(products), "exclusive_ns"))
     return work.finding(
         "float64",
-        f"{work.many('kernel')} (most {{0}}) compute on tensors of float64: {work.took}, {in_products} of it in matrix "
-        f"products. {words_of('float64', work.report).what} In float32 every tensor is half as large, and products run "
-        "on tensor cores (TF32).",
         work.most,
+        in_products=total(work.rows.filter(products), "exclusive_ns"),
         left=None,
         mending=Mending(work.rows.select("row", saved_ns=saved), casts.get_column("row")),
         claims=pl.concat([work.rows.select("start", "end"), casts.select("start", "end")]),
@@ -366,12 +356,10 @@ _OF_A_SORT: Final = 4
 _BY_VALUE: Final = OPERATION == "scatter_gather"
 
 
-@on_gpu.choosing(on_gpu.GATHERS | _BY_VALUE, _WORTH_GATHERS / 2)  # their operators launch others, too
+@on_gpu.choosing(on_gpu.GATHERS | _BY_VALUE, _WORTH_GATHERS / 2, PYTORCH)  # their operators launch others, too
 def gathers(own: Work) -> Finding | None:
     """One finding per device that gathers matrices for products of many, or rows in a loop, each read by a kernel."""
     report, device = own.report, own.device
-    if not say.in_pytorch(report):
-        return None
     lines = on_gpu.with_operators(report, on_gpu.stream_lines(report, device.device))
     lines = lines.with_columns(gathers=on_gpu.decoded_as(lines, on_gpu.GATHERS))
     # both matrices of a product may be gathered
@@ -382,13 +370,7 @@ def gathers(own: Work) -> Finding | None:
     weights = lines.filter(pl.col("gathers") & ~embeds & following.is_in(on_gpu.BATCHED).fill_null(value=False))
     if total(weights, "exclusive_ns") >= _WORTH_GATHERS * device.kernel_ns:
         work = own._replace(rows=weights)
-        return work.finding(
-            "gathers: of weights",
-            f"{work.many('gather')} (most {{0}}) copy matrices by an index for products of many matrices (bmm): "
-            f"{work.took}. Where they are weights of experts for each token, a product for each expert, with its "
-            "tokens, reads its weights where they are.",
-            work.longest,
-        )
+        return work.finding("gathers: of weights", work.longest)
     by_value = (pl.col("inner") == "aten::gather").fill_null(value=False) & on_gpu.decoded_as(lines, _BY_VALUE)
     own, every = (own._replace(rows=lines.filter(which)) for which in ("gathers", pl.col("gathers") | by_value))
     if not on_gpu.in_a_loop(every):
@@ -407,11 +389,10 @@ def gathers(own: Work) -> Finding | None:
     saved = grouped.select("row", saved_ns=pl.col("exclusive_ns") - pl.col("read_ns").sum().over("group"))
     return pairs.finding(
         "gathers",
-        f"{own.many('gather')} (most {{0}}) copy rows by an index, {percent(own.share)} of kernel time; with the "
-        f"kernels that read each copy, {say.per_iteration(report).time(pairs.ns)}. One kernel that gathers and sums "
-        "reads the rows and writes the result.",
         own.longest,
-        headline=f"{own.many('gather')} of rows, one by one: {percent(own.share)}",
+        many=own.rows.height,
+        share=percent(own.share),
+        pairs=pairs.ns,
         mending=Mending(saved.filter(stays), grouped.filter(~stays).get_column("row")),
         at_stake_ns=pairs.ns if own.share >= _WORTH_GATHERS else 0,
     )
@@ -428,23 +409,20 @@ def _whole(own: Work, lines: pl.DataFrame) -> Finding:
     per, rounds = say.per_iteration(own.report), lines.filter(chosen | ~wraps).select(followed.sum()).item()
     again = rounds * _OF_A_SORT >= own.rows.height
     work = own._replace(rows=lines.filter(chosen | wraps | (sorts & again)))
-    what = f"{own.many('gather')} (most {{0}}) copy tensors by an index"
     if again:
         once = on_gpu.part("exclusive_ns", 1 - (per.iterations or 1) / rounds)
         return work.finding(
             "gathers: sorted",
-            f"{what}, and {per.plural(rounds, 'sort')} order rows: {work.took}.",
             own.longest,
+            many=own.rows.height,
+            sorts=rounds,
             mending=Mending(work.rows.select("row", saved_ns=once)),
-            least=_WORTH_GATHERS,
         )
     return work.finding(
         "gathers: read later",
-        f"{what}, {work.took}, for what reads them later: each row is read twice, and written.",
         own.longest,
-        headline=f"{own.many('gather')} copy tensors by an index: {percent(work.share)}",
+        many=own.rows.height,
         mending=Mending(work.rows.select("row", saved_ns=on_gpu.part("exclusive_ns", 1 - on_gpu.READS))),
-        least=_WORTH_GATHERS,
     )
 
 
@@ -495,20 +473,14 @@ def scatter_atomics(sums: Work) -> Finding | None:
     sorts = inner in _BY_INDEX and _DETERMINISTIC.search(outer) is not None
     left = (share * pl.col("usual_ns").fill_null(0)).ceil().cast(pl.Int64)
     left = pl.min_horizontal(left * _ATOMICS, pl.col("exclusive_ns") // 2) if sorts else left
-    finding = slow.finding(
-        "scatter-atomics",
-        f"Sums into rows by an index ({written}; most {{0}}) take {slow.took}, {_LONGER:g} times as long as kernels on "
-        "tensors beside them or as their bytes, or longer. Where many values meet in few rows, atomics on one address "
-        "wait for one another.",
+    return slow.finding(
+        f"scatter-atomics{': sorted' * sorts}",
         slow.longest,
-        headline=f"Atomics into few rows ({written.partition(',')[0]}): {percent(slow.share)} of kernel time",
+        written=written,
+        first=written.partition(",")[0],
+        longer=_LONGER,
+        sums=outer.removeprefix("aten::"),
         mending=Mending(slow.rows.select("row", saved_ns=pl.col("exclusive_ns") - left)),
-    )
-    if not sorts:
-        return finding
-    words = words_of("scatter-atomics: sorted").of(outer.removeprefix("aten::"), percent(slow.share))
-    return finding._replace(
-        headline=words.headline, action=words.action, remedy=words.remedy, text=f"{words.what}{finding.text}"
     )
 
 

@@ -14,7 +14,7 @@ from kanalyze.analyses.device._windows import idle_spans
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_gpu import FAMILY, LIBRARY, OPERATION
 from kanalyze.analyses.findings.on_host import LARGE_BYTES, TO_HOST
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal, words_of
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
 from kanalyze.analyses.host._call_kinds import calls_that, context_calls, shown
 from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
 from kanalyze.analyses.idle.code import place_at, placed_with_text
@@ -27,7 +27,7 @@ from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import ordering_calls
 from kanalyze.columns import having, mixed, nearest, rate_of
 from kanalyze.report import Report
-from kanalyze.units import percent, plural, rate, size
+from kanalyze.units import plural, rate, size
 from kanalyze.window import ALL_STEPS, STEP_PREFIX, plain, without_ids
 
 _STEP: Final = rf"^:?{STEP_PREFIX}\d+$"  # a profiler step's range, as `named_ranges` names it
@@ -72,21 +72,22 @@ def _between(report: Report, device: int, direction: str, copies: pl.DataFrame) 
     moved_ns, called_ns = runs.select(moving=moving, calling=calling).row(0)
     waits = (pl.col("device") == device) & pl.col("bucket").is_in(("launch", "queued", "sync", "api"))
     called_ns = min(called_ns, total(bucket_sums(report).filter(waits), "ns"))
-    per, number, bytes_moved = say.per_iteration(report), copies.height, total(copies, "size_bytes")
     several = f" in {plural(runs.height, 'run')}" if runs.height > 1 else ""
     against = f", {size(LARGE_BYTES)} and more at {rate(rate_of(speed, 1))}" if speed else ""
+    figures = {"many": copies.height, "direction": direction, "bytes": copies.get_column("size_bytes").mean()}
+    figures |= {"rate": on_host.bandwidth(copies), "several": several, "against": against}
+    figures |= {"moved": moved_ns, "called": called_ns}
     one = runs.select(group="run", kept=pl.lit(1), merged_ns=joined.cast(pl.Int64))
     idle = say.idle_in(report, device, copies.select(start="call_start", end="call_end"))
-    return words_of("small-copies", report).finding(
+    return say.told(
+        report,
+        "small-copies",
         device,
-        f"{per.plural(number, 'copy')} {literal(direction)} of {size(bytes_moved / number)} on average, one after the "
-        f"other{several}, at {rate(rate_of(bytes_moved, total(copies, 'dur_ns')))}{against}"
-        f"{_caller(report, copies)}. They cost {per.time(moved_ns)} of copying and {per.time(called_ns)} in which the "
-        f"device waited for their calls, more than one copy {'per run' if several else 'of all'} would. More may "
-        "follow: the host is spared the calls.",
         pl.concat([on_gpu.times_of(report, copies.get_column("row")), idle]),
         moved_ns + called_ns,
-        headline=f"{per.plural(number, 'small copy')}, one after another",
+        **figures,
+        caller=_caller(report, copies),
+        one="per run" if several else "of all",
         where=say.main_site(report, copies.select("process_id", "thread_id", at="call_start")),
         mending=on_gpu.merged(copies.select("row", "dur_ns", group="run").join(one, on="group")),
     )
@@ -196,12 +197,12 @@ def growing_concatenations(report: Report) -> Findings:
             texts = lines.get_column("text").cast(pl.String)
             joins = pl.Series([bool(_JOINS.search(text or "")) for text in texts], dtype=pl.Boolean)
             if grows or 2 * total(lines.filter(joins), "exclusive_ns") > total(cats, "exclusive_ns"):
-                words = words_of("growing-copies" if grows else "growing-copies: kept")
-                yield _copied(report, device.device, cats, whole_ns, words)
+                name = "growing-copies" if grows else "growing-copies: kept"
+                yield _copied(report, device.device, cats, whole_ns, name)
         copies = every.filter(device.are(aten & ((OPERATION == "copy") | (FAMILY == "index"))))
         work = copies.filter(pl.col("outer").is_in(_REPEATS.keys()))
         if total(work, "exclusive_ns") >= max(_MUCH * device.kernel_ns, 1):
-            yield _copied(report, device.device, work, device.kernel_ns, words_of("growing-copies: repeated"))
+            yield _copied(report, device.device, work, device.kernel_ns, "growing-copies: repeated")
 
 
 @Rule
@@ -215,8 +216,8 @@ def growing_copies(report: Report) -> Findings:
     for device, copies in say.by_device(within.filter(grows | again)):
         whole_ns = total(every.filter(pl.col("device") == device), "exclusive_ns")
         if copies.height >= _FEWEST and total(copies, "exclusive_ns") >= _MUCH * whole_ns:
-            words = words_of("growing-copies: arrays", report)
-            yield _copied(report, device, copies, whole_ns, words)._replace(names=(), mending=on_gpu.without(copies))
+            one = _copied(report, device, copies, whole_ns, "growing-copies: arrays")
+            yield one._replace(names=(), mending=on_gpu.without(copies))
 
 
 #: Kernels with a block for each row of a text; a pass of so many rows as the one before and a few more, at most this
@@ -258,29 +259,25 @@ def no_kv_cache(report: Report) -> Findings:
         own = on_gpu.Work(report, device, work)
         yield own.finding(
             "no-kv-cache",
-            f"{per.plural(many, 'pass', 'of a model')} work on as many rows as the one before and the same few "
-            f"more, up to {longest(work, 'rows'):,}: {per.time(own.ns)}. Where these are one text that grows, not "
-            "longer and longer ones, keys and values that are kept let each work on the new rows alone, and write "
-            "theirs; where the host is the limit then, a larger batch or a graph is the next step.",
+            passes=many,
+            rows=longest(work, "rows"),
             left=None,
-            least=_MUCH,
             mending=Mending(shorter=work.select("row", saved_ns=saved)),
         )
 
 
-def _copied(report: Report, device: int, work: pl.DataFrame, whole_ns: int, words: Told) -> Finding:
+def _copied(report: Report, device: int, work: pl.DataFrame, whole_ns: int, name: str) -> Finding:
     """The finding on operations that copy, of which only the new piece would have to be."""
-    per, ns = say.per_iteration(report), total(work, "exclusive_ns")
-    values = {noun: per.plural(work.height, noun) for noun in ("concatenation", "kernel", "copy")}
-    values |= {"ns": per.time(ns), "share": percent(ns / max(whole_ns, 1)), "device": f"{device}"}
-    if "outer" in work.columns:
-        values["written"] = _REPEATS.get(say.most(work, "outer", "exclusive_ns"), "")
-    words = words.of(**values)
-    return words.finding(
+    ns, outer = total(work, "exclusive_ns"), "outer" if "outer" in work.columns else "name"
+    return say.told(
+        report,
+        name,
         device,
-        words.what,
         work.select("start", "end"),
         ns,
+        many=work.height,
+        share=ns / max(whole_ns, 1),
+        written=_REPEATS.get(say.most(work, outer, "exclusive_ns"), ""),
         names=(str(work.sort("exclusive_ns").item(-1, "name")),),
         where=say.place_of(report, work.get_column("row")),
         mending=Mending(shorter=work.select("row", saved_ns=(pl.col("dur_ns") - _LEFT_NS).clip(lower_bound=0))),

@@ -11,7 +11,8 @@ from kanalyze.analyses.device._operations import exclusive_operations, with_fact
 from kanalyze.analyses.device._windows import idle_spans
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_gpu import COMPILED_KERNELS, FAMILY, LIBRARY, MOVES, OPERATION, Work
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, words_of
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
+from kanalyze.analyses.host._call_kinds import PYTORCH
 from kanalyze.analyses.operators._host_tree import ARROW
 from kanalyze.analyses.operators.fusion import chains, fusion, occurrences
 from kanalyze.analyses.replay._changes import Mending
@@ -20,7 +21,7 @@ from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import nearest
 from kanalyze.decoder.decode import decode
 from kanalyze.report import Report
-from kanalyze.units import percent, plural, size, time
+from kanalyze.units import plural, size, time
 
 _ENDS: Final = 2  # of longer chains, this many operators are named at either end
 
@@ -30,7 +31,6 @@ def fusible(report: Report) -> Findings:
     """One finding per device with chains of operators whose fusion would save time."""
     if not {"op", "kernel"}.issubset(report.kinds):
         return
-    per = say.per_iteration(report)
     # of each chain as many kernels are left as its largest operator has
     fused = occurrences(report).filter(pl.col("fused_ns") < pl.col("total_ns"))
     groups = fused.select(group="number", kept="parts", merged_ns="fused_ns")
@@ -39,23 +39,21 @@ def fusible(report: Report) -> Findings:
         top, chained = rows.row(0, named=True), chains(report).filter(device=device).rename({"chain": "group"})
         work = chained.join(groups, on="group", maintain_order="left")
         stake = min(total(rows, "saved_ns"), total(chained, "exclusive_ns"))
-        kernels, known = per.plural(total(rows, "launches"), "elementwise kernel"), device in compiled
+        known = device in compiled
         how = "what runs them is not compiled, as other kernels are; or write" if known else "torch.compile does, or"
-        remedy = f"Fuse them: {how} one Triton or CUDA kernel."
-        if top["chain"].startswith("aten::_foreach_"):
-            remedy += " PyTorch's optimizers take fused=True."
-        yield words_of("fusion: chains").finding(
+        yield say.told(
+            report,
+            "fusion: chains",
             device,
-            f"{kernels} in {per.plural(total(rows, 'count'), 'chain')} pass their results through memory: "
-            f"{per.time(total(rows, 'total_ns'))}. Most: {literal(_longest_chain(top))}. More may follow, where the "
-            "GPU waits for their launches.",
             on_gpu.times_of(report, work.get_column("row")),
             stake,
-            headline=f"{kernels} could be fused",
-            action=f"torch.compile{' them, too' * known}, or one kernel in Triton or CUDA",
-            remedy=remedy,
             general=True,
             mending=on_gpu.merged(work),
+            **{name: total(rows, name) for name in ("launches", "count", "total_ns")},
+            longest=_longest_chain(top),
+            too=" them, too" * known,
+            how=how,
+            fused=" PyTorch's optimizers take fused=True." * top["chain"].startswith("aten::_foreach_"),
         )
 
 
@@ -148,7 +146,7 @@ def _runs(lines: pl.DataFrame) -> pl.DataFrame:
 
 def _formulas(runs: Work, compiled: Mending) -> Finding | None:
     """The finding on formulas; torch.compile, its remedy, fuses what else it can in the program as well."""
-    rows, per = runs.rows, say.per_iteration(runs.report)
+    rows = runs.rows
     groups = rows.unique("group")
     saved = runs.ns - total(groups, "merged_ns")
     if saved < _WORTH * runs.device.kernel_ns:
@@ -164,14 +162,10 @@ def _formulas(runs: Work, compiled: Mending) -> Finding | None:
     names = sums.sort("exclusive_ns", "name", descending=[True, False]).get_column("name")
     operations = [*dict.fromkeys(one for one in (decode(name).operation for name in names) if one)][:_NAMED]
     what = literal(", ".join(operations))
-    words = _words(runs)
-    limit = f"torch.compile gave up; formulas run operator by operator: {percent(runs.share)}"
     return runs.finding(
-        words,
-        f"Formulas are written out in {runs.many('elementwise kernel')} and sums ({what}), in "
-        f"{per.plural(groups.height, 'run')} without anything else between: {runs.took}. Each passes its result "
-        f"through memory; fused they would take {per.time(saved)} less.",
-        headline=limit if words == _GAVE_UP else f"Formulas kernel by kernel ({what}): {percent(runs.share)}",
+        _words(runs),
+        runs=groups.height,
+        operations=what,
         at_stake_ns=saved,
         mending=compiled,
         retold=of_left,
@@ -304,7 +298,7 @@ def unfused_optimizer(report: Report) -> Findings:
 
 
 def _unfused(report: Report, steps: _Steps) -> Finding | None:
-    per, ran = say.per_iteration(report), total(steps.kernels, "exclusive_ns")
+    ran = total(steps.kernels, "exclusive_ns")
     sums = steps.kernels.group_by("name").agg(pl.len().alias("launches"), pl.col("exclusive_ns").sum())
     lists, has_fused = on_gpu.decoded_as(steps.kernels, _LISTS).any(), steps.optimizer in _PASSES
     # one operator is as many launches as it takes for all tensors; a step of one operator is fused as it is
@@ -313,22 +307,23 @@ def _unfused(report: Report, steps: _Steps) -> Finding | None:
     # what the shortest of the operators takes to read and write its tensors, a fused kernel takes in any case
     kernels, waited = ran - sums.get_column("exclusive_ns").sort().item(0), steps.waited(report)
     way = "on lists of tensors (foreach)" if lists else "tensor by tensor"
-    who, each = literal(steps.optimizer) or "An optimizer of Adam's kind", plural(steps.each, "kernel")
+    who = literal(steps.optimizer) or "An optimizer of Adam's kind"
     how = "fused=True" if has_fused else "foreach=True"
     host = total(steps.spans.select(ns=pl.col("end") - pl.col("start")), "ns")
     call = f"{literal(steps.optimizer[:40])}(…, {how})"
+    figures = {"who": who, "way": way, "each": steps.each, "steps": steps.number}
     option = f"{how}: {call}" if steps.optimizer else f"{how}, which Adam and AdamW have"
-    return words_of("unfused-optimizer").finding(
+    return say.told(
+        report,
+        "unfused-optimizer",
         steps.device,
-        f"{who} works {way}, operation by operation: {each} in each of {plural(steps.number, 'step')}, "
-        f"{per.time(ran)}; the host was in it for {per.time(host)}. One pass over the tensors saves at most "
-        f"{per.time(kernels)} of kernels, and {per.time(waited)} of the GPU's idle time.",
         steps.claims(report),
         kernels + waited,
         table="ops --by phase" if "op" in report.kinds else "kernels --by family",
-        headline=f"{literal(steps.optimizer[:20]) or 'The optimizer'} runs {each} a step",
-        action=call if steps.optimizer else f"{how} in Adam or AdamW",
-        remedy=f"Give the optimizer {option}. torch.compile of its step fuses any.",
+        **{**figures, "ran": ran, "host": host, "kernels": kernels, "waited": waited},
+        optimizer=literal(steps.optimizer[:20]) or "The optimizer",
+        call=call if steps.optimizer else f"{how} in Adam or AdamW",
+        option=option,
         at_most=True,
         where=say.place_of(report, steps.kernels.get_column("row")),
         mending=_in_one_pass(steps),
@@ -391,12 +386,9 @@ def _ranges(report: Report, method: str) -> pl.DataFrame:
 
 def _recorded_ranges(report: Report, method: str) -> pl.DataFrame:
     """The ranges of one method of torch's optimizers: process_id, thread_id, start, end, optimizer (its class)."""
-    events = report.kind("range")
-    names = events.select("name").unique().drop_nulls()
-    optimizer = pl.col("name").cast(pl.String).str.extract(rf"^Optimizer\.{method}#(\w+)\.")
-    own = events.join(names.with_columns(optimizer=optimizer).drop_nulls(), on="name", maintain_order="left")
-    end = pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
-    return own.select(*THREAD, start="start_ns", end=end, optimizer="optimizer").drop_nulls()
+    pattern = rf"^Optimizer\.{method}#(\w+)\."
+    optimizer = pl.col("name").cast(pl.String).str.extract(pattern)
+    return on_host.spans_named(pattern, report.kind("range")).select(*on_host.SPAN, optimizer=optimizer).drop_nulls()
 
 
 def _by_launches(report: Report) -> list[_Steps]:
@@ -502,18 +494,19 @@ def _added(report: Report, steps: _Steps) -> pl.DataFrame:
 
 
 def _zeroed(report: Report, steps: _Steps) -> Finding:
-    per, sums, fills = say.per_iteration(report), _added(report, steps), plural(steps.each, "fill")
+    per, sums = say.per_iteration(report), _added(report, steps)
     ran, added, waited = total(steps.kernels, "exclusive_ns"), total(sums, "exclusive_ns"), steps.waited(report)
     by = f"{plural(sums.height, 'kernel')} ({per.time(added)})" if sums.height else "more kernels"
     who = f"{literal(steps.optimizer)}.zero_grad" if steps.optimizer else "What looks like zero_grad"
-    return words_of("zero-grad-fills").finding(
+    figures = {"who": who, "fills": steps.each, "steps": steps.number, "ran": ran, "waited": waited}
+    return say.told(
+        report,
+        "zero-grad-fills",
         steps.device,
-        f"{who} fills gradients with zeros: {fills} in each of {plural(steps.number, 'step')}, {per.time(ran)} of the "
-        f"GPU, which idled for up to {per.time(waited)} meanwhile. Backward then adds to the zeros, by {by}, where it "
-        "could keep what it computes.",
         pl.concat([steps.claims(report), sums.select("start", "end")]),
         ran + added + waited,
-        headline=f"zero_grad fills memory: {fills} a step",
+        **figures,
+        by=by,
         where=say.place_of(report, steps.kernels.get_column("row")),
         mending=on_gpu.without(pl.concat([steps.kernels.select("row"), sums.select("row")])),
     )
@@ -521,15 +514,14 @@ def _zeroed(report: Report, steps: _Steps) -> Finding:
 
 # Rows that are gathered to be summed, as a bag of embeddings by hand; many in a loop are another rule's.
 
-_WORTH_BAGS: Final = 0.1  # less of the kernel time is left out
 _READS_ALL: Final = 0.25  # what takes this part of a gather's time, or more, works on all that it wrote
 
 
-@on_gpu.choosing(on_gpu.GATHERS, _WORTH_BAGS)
+@on_gpu.choosing(on_gpu.GATHERS, 0.1, PYTORCH)
 def bags_by_hand(own: Work) -> Finding | None:
     """One finding per device on gathers whose rows are summed right after, weighted or not."""
     report, device = own.report, own.device
-    if not say.in_pytorch(report) or on_gpu.in_a_loop(own):
+    if on_gpu.in_a_loop(own):
         return None
     line = on_gpu.stream_lines(report, device.device)
     marked = on_gpu.with_decoded(line, gathers=on_gpu.GATHERS, weighs=OPERATION == "mul", sums=on_gpu.SUMS)
@@ -545,20 +537,16 @@ def bags_by_hand(own: Work) -> Finding | None:
     gathers = work.rows.filter("gathers")
     return work.finding(
         "gathers: bags",
-        f"{own.many('gather')} (most {{0}}) write rows that are read by an index, to be summed by the next kernels: "
-        f"{work.took} in all. One kernel that gathers and sums reads the rows and writes the result.",
         own.longest,
+        many=own.rows.height,
         mending=Mending(
             gathers.select("row", saved_ns=on_gpu.part("exclusive_ns", 1 - on_gpu.READS)),
             work.rows.filter(~pl.col("gathers")).get_column("row"),
         ),
-        least=_WORTH_BAGS,
     )
 
 
 # Products with matrices of zeros and ones, which only take rows of the other matrix.
-
-_WORTH_ONE_HOT: Final = 0.1  # less of the kernel time is left out
 
 
 @on_gpu.choosing(OPERATION == "scatter_fill", 0)
@@ -578,9 +566,7 @@ def one_hot_products(own: Work) -> Finding | None:
     makers, products = work.rows.filter(~pl.col("multiplies")), work.rows.filter("multiplies")
     return work.finding(
         "gathers: one-hot",
-        f"{work._replace(rows=products).many('product')} (most {{0}}) multiply one-hot matrices, which are made for "
-        f"that: {work.took} in all. Such a product takes rows of the other matrix, as an index does.",
         work._replace(rows=products).longest,
+        many=products.height,
         mending=on_gpu.without(makers),
-        least=_WORTH_ONE_HOT,
     )

@@ -28,10 +28,10 @@ from kanalyze.analyses.findings.on_host import (
     TO_DEVICE,
     TO_HOST,
 )
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, phrases, words_of
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, phrases
 from kanalyze.analyses.host._call_kinds import CUPY, begun_before, calls_that, shown, world
 from kanalyze.analyses.host._range_lines import ranges_at
-from kanalyze.analyses.idle._attribution import launch_waits, reasoned_pieces, waited_ns
+from kanalyze.analyses.idle._attribution import idle_within, launch_waits, reasoned_pieces, waited_ns
 from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls, in_scope
@@ -65,13 +65,9 @@ def _blocks(report: Report, device: int, pieces: pl.DataFrame, left: pl.DataFram
     sums = parts.group_by("detail").agg(pl.col("ns").sum()).sort("ns", "detail", descending=[True, False])
     calls = ", ".join(f"{literal(name)} {per.mean_time(ns)}" for name, ns in sums.head(_NAMED).iter_rows())
     others = f", besides {per.mean_time(every - stake)} of which other findings tell" if stake < every else ""
-    return words_of("host-blocks").finding(
-        device,
-        f"GPU {device} idle while the host is blocked in a synchronizing call: {say.of_window(report, device, stake)} "
-        f"({calls}){others}. {say.AHEAD}",
-        left,
-        retold=partial(_blocks, report, device, pieces),
-    )
+    figures = {"part": say.of_window(report, device, stake), "calls": calls, "others": others}
+    again = partial(_blocks, report, device, pieces)
+    return say.told(report, "host-blocks", device, left, retold=again, **figures)
 
 
 # Blocking calls after which the host launched more work without having received any data that the report can see.
@@ -96,7 +92,6 @@ def unneeded_sync(report: Report) -> Findings:
         if calls.height < say.FEWEST:
             continue
         stake = min(total(calls, "gain_ns"), held.get(device, 0))
-        per, blocked = say.per_iteration(report), intervals.length(calls)
         # the name and range of most of them
         ranges = gathered(range_names(report), ranges_at(report, calls.select(*THREAD, at="start"))).cast(pl.String)
         named = calls.select(shown(pl.col("name")).alias("api")).with_columns(ranges.alias("range"))
@@ -104,17 +99,17 @@ def unneeded_sync(report: Report) -> Findings:
         name, span, times = top.row(0)
         share = "" if times == calls.height else f"{percent(times / calls.height)} of them "
         most = f"{share}{literal(str(name))}{f' in {literal(span)}' if span else ''}"
-        words = words_of("unneeded-sync", report).of(per.plural(calls.height, "wait"))
-        yield words.finding(
+        yield say.told(
+            report,
+            "unneeded-sync",
             device,
-            f"{per.plural(calls.height, 'blocking call')} ({most}), {per.time(blocked)} of host time, after which "
-            f"the host launched more work, with no copy to the host pending: GPU {device} idled {per.time(stake)} "
-            "until they had returned and the next launch was through. That is unneeded unless the host or another "
-            f"process reads what kernels wrote without a copy. {say.AHEAD}",
             say.idle_in(report, device, calls.select(start="since", end="until")),
             stake,
             where=say.main_site(report, calls.select(*THREAD, at="start")),
             mending=Mending(calls=calls.get_column("call_row")),
+            many=calls.height,
+            most=most,
+            blocked=intervals.length(calls),
         )
 
 
@@ -222,13 +217,12 @@ def blocking_read(report: Report) -> Findings:
 
 
 def idle_after_reads(report: Report) -> dict[int, pl.DataFrame]:
-    """The idle time that follows from reads, by device, where it is worth a finding: columns of `idle_within`."""
-    looped_reads, idle_of_device = _of_loops(report, reads(report)), dict[int, pl.DataFrame]()
-    for device, device_reads in say.by_device(looped_reads):
-        if device_reads.height >= say.fewest_in(report):
-            idle = say.idle_worth_saying(report, device_reads.select(*THREAD, start="since", end="until"))
-            idle_of_device |= {device: idle[device]} if device in idle else {}
-    return idle_of_device
+    """The idle time that follows from reads, by device, where these are a loop's: columns of `idle_within`."""
+    return {
+        device: idle_within(report, own.select(*THREAD, start="since", end="until"))[device]
+        for device, own in say.by_device(_of_loops(report, reads(report)))
+        if own.height >= say.fewest_in(report)
+    }
 
 
 def _of_loops(report: Report, all_reads: pl.DataFrame) -> pl.DataFrame:
@@ -275,26 +269,19 @@ def reads(report: Report) -> pl.DataFrame:
 
 
 def _read(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
-    per, torch = say.per_iteration(report), say.in_pytorch(report)
+    torch = say.in_pytorch(report)
     own = _of_loops(report, reads(report)).filter(pl.col("device") == device)
     places, where = _places(report, own)
     sizes = own.drop_nulls("size_bytes")
     each = f", {size(median_of(sizes, 'size_bytes'))} each in the median" if sizes.height else ""
-    words = words_of("blocking-read")
+    words = {}
     if torch:
         operator = where.split(" ", maxsplit=1)[0]
         small = sizes.height and longest(sizes, "size_bytes") <= SCALAR_BYTES
         # by the operator that reads, or reads a number; of others by what is read
         texts = phrases("reads")
         others = texts.get(f"number by {operator}", texts["value"]) if small else texts["tensors"]
-        headline, action = texts.get(operator, others)
-        words = words._replace(
-            headline=headline,
-            action=action,
-            remedy="Keep results on the GPU and read them every so many steps, or copy them with "
-            "non_blocking=True into pinned memory and read them a step later. Shapes that depend on data "
-            "(nonzero, boolean masks) are waited for, too: torch.where has none.",
-        )
+        words = dict(zip(("headline", "action"), texts.get(operator, others), strict=True))
     # the host no longer waits in these reads: waits and reads of numbers are gone, copies do not block
     calls = on_gpu.calls_within(report, own.select(SPAN).with_columns(pl.max_horizontal("end", pl.col("start") + 1)))
     waits = blocking_calls(report).filter(pl.col("call_row").is_in(calls.implode()))
@@ -302,15 +289,9 @@ def _read(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
     pure, copying = (waits.filter(one).get_column("call_row") for one in (only, ~only))
     numbers = own.filter(pl.col("size_bytes") <= SCALAR_BYTES).get_column("call")
     work = operations(report, "call_row").filter(pl.col("call_row").is_in(numbers.implode()))
-    return words.finding(
-        device,
-        f"The host waits for results of GPU {device}: {places}{each}. "
-        f"It is blocked for {per.time(intervals.length(own))}, in which the GPU may be at work; of the GPU's idle time "
-        f"from then until the host has launched more, {per.time(intervals.length(pieces))} come of the wait.",
-        pieces,
-        where=where,
-        mending=Mending(calls=pure, unwaited=copying, gone=work.get_column("row")),
-    )
+    change = Mending(calls=pure, unwaited=copying, gone=work.get_column("row"))
+    figures = {"places": f"{places}{each}", "blocked": intervals.length(own)}
+    return say.told(report, "blocking-read", device, pieces, where=where, mending=change, **figures, **words)
 
 
 def _places(report: Report, own: pl.DataFrame) -> tuple[str, str]:
@@ -359,7 +340,6 @@ def boolean_masks(report: Report) -> Findings:
     end = pl.min_horizontal(until.alias("until"), 2 * pl.col("end") - pl.col("start"))
     waited = spans.select(*THREAD, "start", end=pl.coalesce(end, "end")).sort(*THREAD, "start")
     inside = on_host.within(report, waited)
-    many = say.per_iteration(report).plural(inside.host.height, "time")
     # nothing is asked for, but what takes its place is launched
     # of arrays an operation takes its place, where()
     apart = on_host.launched(report).select(pl.col("call_start").diff().over(THREAD).median()).item() or 0
@@ -374,13 +354,8 @@ def boolean_masks(report: Report) -> Findings:
         every = pl.concat([spans, parts.select(SPAN)]).sort(SPAN[:3])
     whole, left = (on_host.within(report, part) for part in (every, every.with_columns(start=kept)))
     change = whole.mending._replace(host=left.host) if torch else left.mending
-    yield from on_host.on_time(
-        report,
-        words_of(f"boolean-masks{': CuPy' * (not torch)}"),
-        inside,
-        f"Indices of a mask's true elements are asked for {many}, for whose number the host waits: ",
-        change,
-    )
+    name = f"boolean-masks{': CuPy' * (not torch)}"
+    yield from on_host.on_time(report, name, inside, change, times=inside.host.height)
 
 
 def _kernels(report: Report) -> pl.DataFrame:
@@ -422,10 +397,6 @@ def downloads(report: Report) -> Findings:
     copies = copies.with_columns(end=pl.coalesce(end, "call_end"))
     seen = copies.join(exclusive_operations(report).select("row"), on="row", how="semi")
     if (moved := total(seen, "bytes")) >= LARGE_BYTES * iterations:
-        many = say.per_iteration(report).plural(seen.height, "copy", "to the host")
-        yield from on_host.on_time(
-            report,
-            words_of("downloads", report),
-            on_host.own_within(report, copies.select(*THREAD, "end", start="call_start")),
-            f"{many}, {size(moved // iterations)} {'in each' if iterations > 1 else 'in all'}: ",
-        )
+        inside = on_host.own_within(report, copies.select(*THREAD, "end", start="call_start"))
+        figures = {"many": seen.height, "bytes": moved // iterations, "each": "in each" if iterations > 1 else "in all"}
+        yield from on_host.on_time(report, "downloads", inside, **figures)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kanalyze.analyses.findings.rules.decompositions import decompositions
+from kanalyze.analyses.findings.rules.needless_work import decompositions
 from kanalyze.window import Window
 from support.build import host, kernel, launched, report
 from support.measures import assert_told

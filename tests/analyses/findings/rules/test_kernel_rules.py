@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from kanalyze.analyses.findings.findings import ranked
-from kanalyze.analyses.findings.rules.in_code import atomics_in_code, float32_in_code, float64_in_code
 from kanalyze.analyses.findings.rules.needless_kernels import (
     bias_before_batchnorm,
     full_sort,
@@ -18,6 +17,7 @@ from kanalyze.analyses.findings.rules.needless_kernels import (
     repeated_coalescing,
     unfused_attention,
 )
+from kanalyze.analyses.findings.rules.needless_work import atomics_in_code, float32_in_code, float64_in_code
 from kanalyze.analyses.findings.rules.slower_kernels import (
     float64,
     gathers,

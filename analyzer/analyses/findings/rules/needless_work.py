@@ -1,0 +1,194 @@
+"""Work of which a program needs less, by shapes of operators and code of kernels: decompositions, gradients, types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import SHAPE, compiled_kernels, exclusive_operations, with_facts
+from kanalyze.analyses.findings import on_gpu, on_host
+from kanalyze.analyses.findings.on_gpu import FAMILY, Work
+from kanalyze.analyses.findings.on_host import elements, sides
+from kanalyze.analyses.findings.rules import Findings, Rule, literal
+from kanalyze.analyses.shared.analysis import once_per_process
+from kanalyze.analyses.shared.statistics import total
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import nearest
+from kanalyze.errors import KanalyzeError
+from kanalyze.report import Report
+
+# Decompositions of matrices of which a program needs less: inverses that are multiplied at once, long SVDs.
+
+_INVERTS: Final = r"^aten::(?:linalg_pinv|linalg_inv|linalg_inv_ex|inverse|pinverse)$"
+_SPLITS: Final = r"^aten::(?:linalg_svd|svd)$"
+_FACTORS: Final = r"^aten::(?:matmul|mm|mv|bmm|addmm|addmv|einsum|linear|dot)$"
+_LEAST: Final = 64  # the least side of a matrix: small ones are solved in no less time
+_MATRIX: Final = (-2, -1)  # the sides of a matrix; others are of a batch
+_LONG: Final = 8  # a matrix has so many times as many rows as columns, or columns as rows
+
+
+@Rule
+def decompositions(report: Report) -> Findings:
+    """At most one finding per device on inverses whose product follows, and one on SVDs of long matrices."""
+    height, width = (on_host.side(0, at) for at in _MATRIX)
+    shorter, longer = pl.min_horizontal(height, width), pl.max_horizontal(height, width)
+    every = on_host.working(report).with_columns(
+        after=pl.col("name").shift(-1).over(THREAD), shorter=shorter, longer=longer
+    )
+    large = pl.col("shorter") >= _LEAST
+    square = large & (pl.col("shorter") == pl.col("longer"))
+    factors = [
+        pl.all_horizontal(on_host.side(which, at).shift(-1).over(THREAD) == pl.col("longer") for at in _MATRIX)
+        for which in range(3)
+    ]
+    follows = pl.col("after").str.contains(_FACTORS) & pl.any_horizontal(factors)
+    multiplied = every.filter(square & follows & pl.col("name").str.contains(_INVERTS))
+    long = large & (pl.col("longer") >= _LONG * pl.col("shorter"))
+    split = every.filter(long & pl.col("name").str.contains(_SPLITS))
+    for words, which in (("decompositions: inverse", multiplied), ("decompositions: long", split)):
+        for work in on_host.works_within(report, which):
+            name, height, width = which.select("name", "longer", "shorter").row(0)
+            sides = {"operator": name.removeprefix("aten::"), "height": height, "width": width}
+            yield work.finding(words, work.most, left=None, at_most=True, **sides)
+
+
+# Gradients of embeddings that have all rows of a table, few of which are looked up.
+
+#: Backward of embeddings whose gradients have all rows of the table, which they fill with zeros, and what calls it.
+_DENSE: Final = r"^aten::(?:embedding_dense_backward|_embedding_bag_dense_backward)$"
+_AROUND: Final = r"^aten::(?:embedding|_embedding_bag)(?:_dense)?_backward$"
+_PRODUCTS: Final = (
+    r"^aten::(?:linear|addmm|mm|matmul|bmm|baddbmm|einsum)$"  # with a table that is a layer's weights, too
+)
+_ACCUMULATES: Final = "torch::autograd::AccumulateGrad"  # a gradient is complete: its first input
+_STEP: Final = r"^Optimizer\.step#"
+_SPARSE: Final = 8  # a table has so many times as many rows as a step of the optimizer has indices
+
+
+@Rule
+def dense_gradients(report: Report) -> Findings:
+    """One finding per device with embeddings of many rows, few of which a step looks up, by a trace with shapes."""
+    tables = _tables(report)
+    filled, summed = (max(tables.get_column(name).sum(), 1.0) for name in ("filled", "summed"))
+    unused = tables.filter(pl.col("taken") <= 1 / _SPARSE)
+    unfilled, unsummed = unused.select((pl.col("filled", "summed") * (1 - pl.col("taken"))).sum()).row(0)
+    for device in on_gpu.kernel_sums(report) if unfilled and unsummed else ():
+        every = on_gpu.with_operators(report, exclusive_operations(report)).filter(device=device.device)
+        updates, fills = on_gpu.decoded_as(every, FAMILY == "optimizer"), on_gpu.decoded_as(every, FAMILY == "fill")
+        fills &= every.get_column("outer").str.contains(_AROUND).fill_null(value=False)
+        spared = pl.when(fills).then(unfilled / filled).when(updates).then(unsummed / summed)
+        rows = every.with_columns(spared=spared).drop_nulls("spared")
+        rows = rows.with_columns(saved_ns=on_gpu.part("dur_ns", pl.col("spared")))
+        saved_ns, most = total(rows, "saved_ns"), float(unused.get_column("taken").max())  # type: ignore[arg-type]
+        work = Work(report, device, rows)
+        yield work.finding(
+            "dense-gradients",
+            work.most,
+            taken=most,
+            spared=saved_ns / device.kernel_ns,
+            at_stake_ns=saved_ns,
+            at_most=True,  # an optimizer of sparse gradients sorts and sums their rows, table by table
+            left=None,
+        )
+
+
+@once_per_process
+def _tables(report: Report) -> pl.DataFrame:
+    """Shapes of gradients: filled (elements that backward of embeddings fills), summed (elements of all), taken.
+
+    `taken` is the part of the rows that have an index in a step of the optimizer, at most: null for what is no table of
+    embeddings, or is the weight of a layer as well.
+    """
+    every = on_host.operators(report).with_columns(sides=sides(pl.col("input_shapes")), values=elements())
+    name, trace = pl.col("name"), on_host.traced(report)
+    steps = on_host.spans_named(_STEP, trace.kind("op"), trace.kind("range")).height if trace is not None else 0
+    backward = every.filter(name.str.contains(_DENSE)).select(since="row", until="stop", indices=elements(1))
+    fills = nearest(every.filter(name == "aten::zero_"), backward, ("row", "since")).filter(
+        pl.col("row") < pl.col("until")
+    )
+    fills = fills.group_by("sides").agg(filled=pl.col("values").sum(), indices=pl.col("indices").sum())
+    sums = every.filter(name == _ACCUMULATES).group_by("sides").agg(summed=pl.col("values").sum())
+    shapes = sums.drop_nulls().join(fills.drop_nulls(), on="sides", how="full", coalesce=True)
+    products = every.filter(name.str.contains(_PRODUCTS))
+    factors = pl.concat(products.select(sides=sides(pl.col("input_shapes"), at)) for at in range(3))
+    both = factors.select(pl.concat([pl.col("sides"), pl.col("sides").list.reverse()])).drop_nulls().unique()
+    free = ~pl.col("sides").is_in(both.get_column("sides").implode())
+    taken = pl.when(free, pl.lit(steps) > 0).then(pl.col("indices") / max(steps, 1) / pl.col("sides").list.first())
+    return shapes.select(pl.col("filled", "summed").fill_null(0), taken=taken)
+
+
+# Kernels that Triton compiled whose code tells why they are slow: their arithmetic, and their atomics.
+
+
+def _in_code(
+    report: Report, tells: pl.Expr, least: float, sources: tuple[str, ...] = ("triton",)
+) -> Iterator[tuple[Work, dict[str, Any]]]:
+    """The compiled kernel of most time of each device of whose code a row of compiled kernels `tells`, and that row.
+
+    All that was compiled under its name has to.
+    """
+    try:
+        compiled = compiled_kernels(report)
+    except KanalyzeError as damage:
+        report.go_without("of the code of compiled kernels", damage)
+        return
+    telling = compiled.filter(pl.col("source").is_in(sources), tells.fill_null(value=False).all().over("name"))
+    telling = telling.unique("name", keep="first")
+    named = pl.col("name").is_in(telling.get_column("name").implode())
+    for every in on_gpu.kernels_that(report, named, least) if telling.height else ():
+        work = every._replace(rows=every.rows.filter(pl.col("name") == every.most))
+        if work.share >= least:
+            yield work, telling.row(by_predicate=pl.col("name") == work.most, named=True)
+
+
+@Rule
+def float32_in_code(report: Report) -> Findings:
+    """One finding per device on Triton kernels of the program whose code multiplies blocks in full float32."""
+    for work, code in _in_code(report, pl.col("float32_products").is_not_null(), on_gpu.WORTH_PRODUCTS):
+        left = on_gpu.TF32_LEFT.get(work.device.capability)
+        if left is not None:
+            yield work.finding(
+                "no-tf32: code",
+                work.most,
+                left=min(left / on_gpu.OF_PEAK, 1.0),
+                where=literal(code["float32_products"]),
+                place=code["float32_products"],
+            )
+
+
+_IN_DOUBLE: Final = pl.col("float64_share") >= 0.5  # noqa: PLR2004 - of the lines of a kernel that is in float64
+_WORTH_DOUBLES: Final = 0.03  # of the kernel time; sums for accuracy are in well-made programs, too
+
+
+@Rule
+def float64_in_code(report: Report) -> Findings:
+    """One finding per device on kernels of Triton or torch.compile whose code computes in float64."""
+    for work, code in _in_code(report, _IN_DOUBLE, _WORTH_DOUBLES, ("triton", "inductor")):
+        yield work.finding("float64: code", work.most, left=on_gpu.HALF_LEFT, doubles=code["float64_share"])
+
+
+#: Additions that do not wait for each other read and write values at so large a part of the memory's bandwidth.
+_AT_MEMORY: Final = 0.4
+
+
+@Rule
+def atomics_in_code(report: Report) -> Findings:
+    """One finding per device on Triton kernels of the program whose code adds by atomics, slower than the memory."""
+    for work, code in _in_code(report, pl.col("atomics").is_not_null(), on_gpu.WORTH_SUMS):
+        rows = with_facts(report, work.rows, *SHAPE).join(report.devices, on="device", how="left")
+        threads = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z") * pl.col("block_x")
+        rate = threads * 2 * code["atomic_bytes"] / pl.col("dur_ns") * 1e9
+        slow = (rate < _AT_MEMORY * pl.col("memory_bandwidth_bytes_per_s")) & (pl.col("dur_ns") >= on_gpu.SHORTEST_NS)
+        if not rows.select(slow.all()).item():
+            continue
+        lines = str(code["atomics"])
+        yield work.finding(
+            "scatter-atomics: code",
+            work.most,
+            left=None,
+            at_most=True,
+            where=literal(lines.partition(", ")[0]),
+            places=lines,
+        )
