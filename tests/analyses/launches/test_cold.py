@@ -314,6 +314,7 @@ MID_RUN = [
 LOADING = [call("cuLibraryLoadData", (198 + number * 10) * MS, (199 + number * 10) * MS) for number in (1, 2)]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("events", "where", "worth"),
     [
