@@ -338,6 +338,7 @@ def test_the_critical_path_adds_up_in_odd_recordings(text, causes):
     assert found.now_ns == sum(causes.values())
 
 
+@pytest.mark.slow
 @given(EVENTS)
 @FEWER
 def test_what_is_critical_now_is_the_critical_path(events):
