@@ -6,6 +6,7 @@ few, and .ci/run draws `more` of them once, with the slow tests, and none where 
 `pytest --update-gold` writes tests/gold anew instead of comparing with it; look at the difference before you commit it.
 """
 
+import gc
 import re
 from collections import Counter
 from pathlib import Path
@@ -43,6 +44,11 @@ def pytest_collection_modifyitems(items):
             if seen[of_test] % marker.args[0]:
                 item.add_marker(pytest.mark.slow)
             seen[of_test] += 1
+
+
+def pytest_collection_finish():
+    """Keeps thousands of tests, which stay, out of what Python looks through for garbage again and again."""
+    gc.freeze()
 
 
 def without_commands(page):

@@ -22,10 +22,6 @@ SAMPLES |= {"ncu": REPORTS / "ncu" / "add.details.csv"}
 COLUMNS = ("event_id", "name", "start_ns", "dur_ns")
 
 
-def slow(name):
-    return pytest.param(name, marks=pytest.mark.slow)
-
-
 def opened(name):
     return read(SAMPLES[name], cache=False)
 
@@ -52,28 +48,32 @@ def alone(name):
     return {one: asked(opened(name), one) for one in questions}
 
 
-@pytest.fixture(params=[False, True], ids=["small", "as-if-large"])
-def _size(request, monkeypatch):
-    if request.param:
+def opened_as(name, large, monkeypatch):
+    """A report, of which further answers are told as of a large one or not."""
+    if large:
         monkeypatch.setattr(analysis, "_MANY", 0)
         monkeypatch.setattr(analysis, "_MANY_ON_HOST", 0)
+    return opened(name)
+
+
+#: Reports, and whether each is taken for a large one; after its page it is taken for the other.
+SIZES = [(name, number % 2 == 1) for number, name in enumerate(SAMPLES)]
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_size")
-@pytest.mark.parametrize("name", SAMPLES)
-def test_every_table_twice_in_any_order(name, request):
-    expected, report = alone(name), opened(name)
-    number = sum(map(ord, request.node.name))  # another one for each report and size
-    order = pl.Series([*expected, *expected]).shuffle(seed=number).to_list()
+@pytest.mark.parametrize(("name", "large"), SIZES)
+def test_every_table_twice_in_any_order(name, large, monkeypatch):
+    expected = alone(name)
+    report = opened_as(name, large, monkeypatch)
+    order = pl.Series([*expected, *expected]).shuffle(seed=sum(map(ord, name))).to_list()  # another one for each
     assert [one for one in order if asked(report, one) != expected[one]] == []
 
 
-@pytest.mark.usefixtures("_size")
-@pytest.mark.parametrize("name", ["add_um", *(slow(name) for name in SAMPLES if name not in {"add_um", "ncu"})])
-@pytest.mark.one_in(4)
-def test_every_table_after_the_page(name):
-    expected, report = alone(name), opened(name)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "large"), [(name, not large) for name, large in SIZES if name != "ncu"])
+def test_every_table_after_the_page(name, large, monkeypatch):
+    expected = alone(name)
+    report = opened_as(name, large, monkeypatch)
     assert page(report) == expected["page"]
     assert [one for one in reversed(expected) if asked(report, one) != expected[one]] == []
 

@@ -24,6 +24,7 @@ NUMBERS = (
 ANSWERS = ROWS | st.dictionaries(st.text(max_size=5), ROWS | VALUES, max_size=5) | st.text(max_size=4000)
 
 
+@pytest.mark.slow
 @given(ANSWERS, st.text(max_size=3000), st.integers(2000, 6000))
 def test_an_answer_is_json_within_its_limit(data, said, limit):
     text = bounded(data, said, limit)

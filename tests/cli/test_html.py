@@ -80,6 +80,7 @@ def test_a_rank_that_cannot_be_drawn_is_said_to_be_left_out(tmp_path, monkeypatc
     assert "Rank 1 is 29.23 ms late in step 11" in text
 
 
+@pytest.mark.slow
 def test_findings_name_their_kernels_and_lead_to_them(mlp):
     first = re.search(r'<section id="first".*?</section>', mlp, re.DOTALL)[0]
     assert not re.search(r"\{\d*\}", first)

@@ -99,8 +99,13 @@ def test_a_pipe_is_no_report(tmp_path, line, name):
     assert run(*words).status in (1, 2)
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "nsys.sqlite", "ncu.raw.csv", "torch.json.gz"])
-@pytest.mark.parametrize("command", ["summarize", "ranks", "verify", "compare", "reduce", "plot", "redact"])
+#: Each command with two of the files of a capture, and each file with commands of every kind.
+FILES = ("manifest.json", "nsys.sqlite", "ncu.raw.csv", "torch.json.gz")
+READING = ("summarize", "ranks", "verify", "compare", "reduce", "plot", "redact")
+PIPES = [(command, FILES[(place + more) % 4]) for place, command in enumerate(READING) for more in (0, 1)]
+
+
+@pytest.mark.parametrize(("command", "name"), PIPES)
 @pytest.mark.slow
 def test_nor_is_one_in_a_folder(capture, command, name):
     pipe(capture / name)

@@ -2,9 +2,11 @@
 
 import json
 import re
+from unittest.mock import patch
 
 import pytest
 
+from kanalyze.cli._process import PAGES, Out
 from support.command import ADD, REPORTS, SAMPLES, TORCH, html_of, printed, run
 from support.page_schema import mistakes
 
@@ -62,11 +64,24 @@ def near(text, ns):
     return abs(float(number) - ns / scale) <= 0.51 * 10 ** -len(number.partition(".")[2])
 
 
+def in_every_form(path):
+    """The first page of a report as the command prints it, and the same page in the forms for programs."""
+    found, usual = {}, Out.emit_pages
+
+    def emit(to, pages):
+        found.update({form: render(pages, None) for form, render in PAGES.items()})
+        usual(to, pages)
+
+    with patch.object(Out, "emit_pages", emit):
+        return run("summarize", path).text, found
+
+
 @pytest.mark.one_in(18)
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
 def test_page_is_short_and_its_headline_is_the_sum_of_the_ledger_in_every_format(path, tmp_path):
     """At most 45 lines of 80 columns, and 20 kB of JSON by its schema."""
-    text, packed = (run("summarize", path, *form).text for form in ((), ("--format", "json")))
+    text, forms = in_every_form(path)
+    packed = forms["json"]
     lines = text.splitlines()
     assert len(lines) <= 45
     assert max(map(len, text.partition("\nMore: ")[0].splitlines())) <= 80  # below it stand paths of any length
@@ -84,7 +99,7 @@ def test_page_is_short_and_its_headline_is_the_sum_of_the_ledger_in_every_format
     assert told["min_ns"] <= told["median_ns"] <= told["max_ns"]
     if "next pass" not in found["answer"]:  # else there is time between iterations
         assert told["min_ns"] <= each <= told["max_ns"]
-    pages = [(text, TERMINAL), (run("summarize", path, "--format", "markdown").text, MARKDOWN)]
+    pages = [(text, TERMINAL), (forms["markdown"], MARKDOWN)]
     if path.stem in DRAWN:
         pages.append((html_of(tmp_path, path), HTML))
     for page_of, total in pages:

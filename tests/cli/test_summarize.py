@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kanalyze.renderers.formats.terminal import render
-from kanalyze.renderers.page import Look
 from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH, printed, refused, run
-from support.real_reports import real_summary
 from support.stand_ins import left
 
 
@@ -28,17 +25,6 @@ def test_page_looks_as_it_should(gold, name, columns):
 
 def test_markdown_looks_as_it_should(gold):
     gold(page(ADD_UM, "--format", "markdown"), "summarize_add_um.md")
-
-
-@pytest.mark.one_in(6)
-@pytest.mark.parametrize("path", sorted(REPORTS.glob("*.sqlite")), ids=lambda path: path.stem)
-def test_no_line_is_wider_than_the_terminal_but_commands(path):
-    """Commands below a page are to be pasted."""
-    for columns in (60, 80, 130):
-        lines = render([real_summary(path)], Look(columns), 8).splitlines()
-        wide = [line for line in lines if len(line) > columns and " " in line.strip()]
-        assert [line for line in wide if ": kanalyze show " not in line] == []
-        assert [line for line in lines if line != line.rstrip()] == []
 
 
 def test_output_replaces_what_was_there_and_has_the_usual_permissions(tmp_path):

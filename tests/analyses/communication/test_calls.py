@@ -70,6 +70,7 @@ GROUPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(GROUPS)
 def test_each_gpu_of_a_group_has_its_own_calls(groups):
     """A model apart: in each group the GPUs call the same sizes one GPU after the other, and each runs one kernel."""

@@ -82,12 +82,12 @@ def test_single_runs_of_one_program_are_never_faster_or_slower(name, number):
     assert {*words} <= {"same", "cannot tell"}
 
 
-REPORTS = sorted(
-    path
-    for folder in ("tests/reports", "sample_reports/*")
-    for path in ROOT.glob(f"{folder}/*.sqlite")
-    if path.stem != "empty"  # nothing ran
-)
+#: Each kind of report, as far as something ran.
+REPORTS = [
+    *sorted(path for path in (ROOT / "tests" / "reports").glob("*.sqlite") if path.stem != "empty"),
+    *(SAMPLES / name / "nsys.sqlite" for name in ("launch_bound_graph", "mlp_train")),
+    *(SAMPLES / "sampled" / "crowded.sqlite", SAMPLES / "serving" / "vllm.sqlite"),
+]
 
 
 @pytest.mark.slow

@@ -129,6 +129,7 @@ STEPS = st.lists(st.floats(1, 100), min_size=5, max_size=9)
 RUNS = st.lists(STEPS, min_size=2, max_size=5)
 
 
+@pytest.mark.slow
 @given(RUNS, RUNS)
 def test_exchanging_the_sides_exchanges_the_verdict(base, new):
     sides = [slower(side, 1) for side in (base, new)]

@@ -29,6 +29,7 @@ def agrees(found, expected):
     assert found.p_value == pytest.approx(expected.pvalue, rel=1e-6, abs=1e-12)
 
 
+@pytest.mark.slow
 @given(SIDES, SIDES)
 def test_ratio_is_welch_s_t_on_logarithms(base, new):
     assume(min(np.ptp(np.log(base)), np.ptp(np.log(new))) > 1e-3)  # what the rounding of times explains: below

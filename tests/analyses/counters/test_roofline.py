@@ -241,6 +241,7 @@ works = st.just(0) | st.integers(1, 500)
 of_type = st.tuples(works, works, works, works).filter(any)
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(st.sampled_from(["bf16_dst_fp32", "tf32_dst_fp32", "fp8", "int8"]), of_type, min_size=1),
     st.booleans(),

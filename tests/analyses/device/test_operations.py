@@ -80,6 +80,7 @@ def test_facts_are_those_of_a_walk_through_the_events(listed, large):
     assert found.filter(pl.col("kind") != "kernel").get_column("shape").null_count() == len(own) - kernels.height
 
 
+@pytest.mark.slow
 @given(varied(), WINDOWS, st.booleans(), st.data())
 def test_facts_of_some_rows_are_those_of_the_table(events, window, large, data):
     made = report(events)
@@ -109,6 +110,7 @@ def test_exclusive_time_equals_the_model_and_is_listed_for_what_the_window_shows
     assert sorted(event_id for event_id, _ in rows) == sorted(seen)
 
 
+@pytest.mark.slow
 @FEWER
 @given(EVENTS, WINDOWS)
 def test_tables_of_operations_sum_to_the_ledger(events, window):

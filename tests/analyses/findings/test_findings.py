@@ -36,9 +36,10 @@ from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.iterations.phases import known_steady_part
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.errors import CannotTellError, KanalyzeError
-from kanalyze.readers import read
 from kanalyze.window import Window
 from support.build import call, kernel, nvtx, report
+from support.command import ROOT, SAMPLES
+from support.real_reports import real_report
 
 LAUNCH = "cudaLaunchKernel_v7000"
 
@@ -242,20 +243,19 @@ def test_no_rule_imports_another(module):
     assert others.isdisjoint(imported)
 
 
-SAMPLES = Path("sample_reports")
 STORED = "sample_reports/*/*.sqlite", "sample_reports/*/*.json.gz", "tests/reports/**/*.sqlite", "tests/reports/**/*.gz"
-REPORTS = sorted(path for pattern in STORED for path in Path().glob(pattern))
+REPORTS = sorted(path for pattern in STORED for path in ROOT.glob(pattern))
 
 
 def by_rule(path, window="steady"):
-    return {row["rule"]: row for row in findings(read(path, cache=False), window=window).to_dicts()}
+    return {row["rule"]: row for row in findings(real_report(path), window=window).to_dicts()}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", REPORTS, ids=lambda path: "-".join(path.parts[1:]))
+@pytest.mark.parametrize("path", REPORTS, ids=lambda path: "-".join(path.relative_to(ROOT).parts[1:]))
 def test_no_replay_gains_more_than_can_be_gained(path):
     try:
-        rows = findings(read(path, cache=False)).to_dicts()
+        rows = findings(real_report(path)).to_dicts()
     except KanalyzeError:
         return
     for row in rows:
@@ -280,14 +280,14 @@ def test_shorter_kernels_gain_nothing_where_the_host_is_the_limit():
 
 @pytest.mark.slow
 def test_what_gains_most_by_a_replay_comes_first():
-    rows = findings(read(SAMPLES / "mlp_train" / "nsys.sqlite", cache=False), window="steady").to_dicts()
+    rows = findings(real_report(SAMPLES / "mlp_train" / "nsys.sqlite"), window="steady").to_dicts()
     gains = [row["replayed_ns"] for row in rows if row["replayed_ns"] is not None]
     assert gains == sorted(gains, reverse=True)
 
 
 @pytest.mark.slow
 def test_of_more_operations_and_calls_than_may_be_nothing_is_replayed():
-    found = read(SAMPLES / "mlp_train" / "nsys.sqlite", cache=False)
+    found = real_report(SAMPLES / "mlp_train" / "nsys.sqlite")
     told = with_replays(found, ranked(found), most=1000)
     assert {one.rule for one in ranked(found)} - {one.rule for one in told} <= {"small-grid", "low-occupancy", "tail"}
     assert all(one.replayed_ns is None for one in told)
@@ -312,7 +312,7 @@ def test_findings_of_one_cause_are_one_and_what_their_remedy_changes_adds_up():
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", ["mlp_train", "launch_bound_plain"])
 def test_gains_add_up_to_no_more_than_all_remedies_gain_together(name):
-    of = read(SAMPLES / name / "nsys.sqlite", cache=False)
+    of = real_report(SAMPLES / name / "nsys.sqlite")
     of = of.narrow(window=known_steady_part(of).window)
     found = ranked(of)
     changes = [change for one in found if (change := one.change(of)) is not None]
@@ -371,7 +371,7 @@ def test_kernels_that_fill_the_gpu_run_in_turn_on_any_streams(blocks, gain):
 
 
 def test_what_is_paid_once_makes_no_replay_less_sure():
-    of = read(SAMPLES / "add" / "nsys.sqlite", cache=False)
+    of = real_report(SAMPLES / "add" / "nsys.sqlite")
     (one,) = (found for found in ranked(of) if found.rule == "small-grid")
     (gain, apart), *_ = _replayed(of, 0, one.change(of))
     once = bucket_sums(of).filter(bucket="loading").get_column("ns").sum()

@@ -60,6 +60,7 @@ def test_every_check_is_told_where_all_is_in_order():
     assert "" not in found.get_column("effect")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("events", "told"),
     [
@@ -188,6 +189,7 @@ def test_without_devices_only_events_are_looked_at_and_of_counters_only_names():
 MEMSET = "cudaMemsetAsync"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("some", "name", "ns", "process", "lost"),
     [
@@ -223,6 +225,7 @@ OF_EVENT = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("waits", "ended", "told"),
     [
@@ -335,6 +338,7 @@ def test_ranges_start_before_the_recording_ends_and_are_recorded_once():
 MLP = Path(__file__).parents[3] / "sample_reports" / "mlp_train" / "nsys.sqlite"
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("statement", "check", "count"),
     [

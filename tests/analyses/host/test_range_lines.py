@@ -155,6 +155,7 @@ def test_a_pause_to_collect_garbage_is_found_in_the_function_that_it_stopped():
     assert culprit.startswith("Python GC in ")
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "path", [*SAMPLES, REPORTS / "with_modules.json.gz"], ids=lambda path: f"{path.parent.name}-{path.stem}"
 )

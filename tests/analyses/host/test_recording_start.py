@@ -135,6 +135,7 @@ def test_the_made_up_reports_hold_what_these_rules_are_about():
     assert all(seen[name] >= 4 for name in ("begins", "unseen", "earlier", "began", "rest", "guessed")), seen
 
 
+@pytest.mark.slow
 def test_real_recordings_that_begin_in_mid_run():
     for name in ("emit_nvtx.sqlite", "findings_clean.sqlite", "torch/ddp.json.gz", "torch/with_modules.json.gz"):
         found = cold(real_report(REPORTS / name)).get_column("category").to_list()
@@ -166,6 +167,7 @@ LATE_SYNC = [("sync", "cudaDeviceSynchronize", MS), ("unknown", "recording begin
 LATE_LAUNCH = [("launch", "call", 15), ("launch", "latency", LATE - 24), ("unknown", "recording begins", LATE - 25)]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("events", "buckets", "expected"),
     [
@@ -184,6 +186,7 @@ def test_what_was_waited_for_first(events, buckets, expected):
     assert sorted(rows(events, *buckets)) == expected
 
 
+@pytest.mark.slow
 def test_tables_the_page_and_health_say_that_the_recording_begins_there():
     for events, unknown in ((CUT, LATE - 5 * US), (TWO_WAITS, 100 * US + LATE - 155 * US)):
         found = culprits(report(events)).filter(pl.col("bucket") == "unknown")

@@ -17,6 +17,7 @@ from support.slow_gaps import gap_reports
 from support.strategies import EVENTS, FEWER, WINDOWS
 
 
+@pytest.mark.slow
 @FEWER
 @given(EVENTS, WINDOWS, WINDOWS, st.sampled_from([1, 1 << 13]), st.booleans())
 def test_pieces_are_the_same_whatever_was_attributed_before(events, window, before, batch, whole):
@@ -65,6 +66,7 @@ def unknown_by_ledger(of):
     return [tuple(sums.get((device, begins), 0) for begins in (False, True)) for device in windows(of)["device"]]
 
 
+@pytest.mark.slow
 @FEWER
 @given(EVENTS, st.booleans())
 # it began before the recording
@@ -83,6 +85,7 @@ def spans(*rows):
     return pl.DataFrame(list(rows), schema=INTERVALS, orient="row")
 
 
+@pytest.mark.slow
 @cases(0.3)
 @FEWER
 @given(gap_reports(), WINDOWS, st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=4))

@@ -136,6 +136,7 @@ class Places(SlowModel):
         return found
 
 
+@pytest.mark.slow
 @FEWER
 @given(EVENTS, WINDOWS, stretches())
 @example(LOOP, (None, None), [line(0, 300, 10)])

@@ -66,6 +66,7 @@ def named(of):
     ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("block", CULPRITS.strip().split("\n\n"), ids=lambda block: block.partition("\n")[0])
 def test_each_bucket_by_its_name(block):
     events, _, expected = block.partition("\n")[2].partition("\n    = ")
@@ -75,6 +76,7 @@ def test_each_bucket_by_its_name(block):
     assert sorted(rows) == sorted(re.split(r"; |;?\n\s+", expected))
 
 
+@pytest.mark.slow
 @given(gap_reports(), WINDOWS, st.sampled_from([1, 2, 3, 1_000]))
 def test_culprits_equal_the_model(made, window, batch):
     events, records = made
@@ -181,6 +183,7 @@ CALLS = st.lists(
 SAMPLE_TIMES = st.lists(st.tuples(st.integers(0, 140), st.integers(1, 3)), max_size=12, unique_by=lambda one: one[0])
 
 
+@pytest.mark.slow
 @cases(0.1)
 @FEWER
 @given(MOMENTS, CALLS, SAMPLE_TIMES, st.booleans())
@@ -289,6 +292,7 @@ SAMPLED = st.lists(st.tuples(st.integers(0, 140), st.integers(1, 4)), max_size=1
 STACKED_CALLS = st.lists(st.tuples(st.integers(0, 130), st.integers(1, 30), st.integers(0, 4)), max_size=4)
 
 
+@pytest.mark.slow
 @cases(0.2)
 @FEWER
 @given(STACKS, SAMPLED, STACKED_CALLS)
@@ -334,6 +338,7 @@ def nested(draw, low=0, high=140, depth=0):
     return found
 
 
+@pytest.mark.slow
 @cases(0.2)
 @FEWER
 @given(nested())

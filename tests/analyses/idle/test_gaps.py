@@ -95,6 +95,7 @@ def test_copies_behind_kernels_are_hidden():
     assert found == [(None, 60, 40, 20, 0.5), ("Host-to-Device", 40, 40, 20, 0.5), ("Device-to-Host", 20, 20, 0, 1.0)]
 
 
+@pytest.mark.slow
 @cases(0.02)
 @given(EVENTS, WINDOWS)
 def test_the_hidden_share_of_launches_is_that_of_a_loop_over_every_instant(events, window):

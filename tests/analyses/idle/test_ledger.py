@@ -169,6 +169,7 @@ def test_ledger_equals_the_model(events, window, context_from_ns, prompt_ns, bat
     assert sums == {device: length for device, length in lengths.items() if length > 0}
 
 
+@pytest.mark.slow
 @FEWER
 @given(EVENTS, WINDOWS, st.sampled_from([1, 2, 3, 1_000]))
 def test_the_parts_add_up_to_the_ledger(events, window, batch):
@@ -196,6 +197,7 @@ def runs(instants):
     return list(zip(starts, ends, strict=True))
 
 
+@pytest.mark.slow
 @given(EVENTS, PROCESSES)
 def test_one_process_is_read_as_if_it_had_been_alone(events, process):
     whole = report([*events, call("cudaGetDevice", 0, 1, process=process)])

@@ -57,6 +57,7 @@ def test_by_api_sums_calls_of_one_range():
     ]
 
 
+@pytest.mark.slow
 @given(sync_reports())
 def test_syncs_equal_the_model(made):
     events, records = made

@@ -40,6 +40,7 @@ def odd_ones(rows):
 ONE_LONG = [100] * 20 + [180] + [100] * 19
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("works", "lengths", "odd"),
     [
@@ -68,6 +69,7 @@ def test_few_with_other_work_are_odd_however_long_they_take(works, lengths, odd)
     assert all(reason.startswith(odd[index]) for index, reason in rows.iter_rows())
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", ["XlaCompile:#module=jit_step#", "compile_inner (dynamo_timed)"])
 @pytest.mark.parametrize(
     ("compiled_ns", "others", "odd"),
@@ -100,6 +102,7 @@ def test_a_collective_that_waits_for_another_rank_is_no_work():
     assert odd_ones(kanalyze.iterations(report(in_turn([1_000] * 14, inside)))) == []
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("number", "others", "odd"),
     [
@@ -149,6 +152,7 @@ def several(launches, apart):
     return in_turn([apart * max(many, 10) for many in launches], inside)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("few", "launches", "cut"), [(0, 3, [1]), (7, 3, [8]), (3, 3, []), (0, 9, []), (7, 9, []), (0, 8, [1]), (7, 8, [8])]
 )
@@ -174,6 +178,7 @@ def test_ranges_in_varying_number_inside_others_are_the_loop(counts, name):
     assert kanalyze.iterations(report(events)).get_column("name").unique().to_list() == [name]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("name", "outers", "inners", "ns", "told"),
     [
@@ -198,6 +203,7 @@ def test_ranges_inside_others_are_the_loop_if_they_launched_enough(name, outers,
     assert rows.height == outers * (inners if told == "token" else 1)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("seconds", "ns", "told"),
     [
@@ -236,6 +242,7 @@ def tried(name):
     return [nvtx(name, 0, 300, thread=2), *launched(10, 12, kernel(20, 20_000), thread=2), *LATE]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("events", "names"),
     [
@@ -267,6 +274,7 @@ def test_which_ranges_are_iterations(events, names):
     assert kanalyze.phases(of).is_empty() == (not names)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("name", "domain"),
     [
@@ -287,6 +295,7 @@ def test_ranges_of_libraries_are_no_iterations(name, domain):
     assert rows.get_column("name").unique().to_list() == ["forward"]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("name", "found"),
     [
@@ -391,6 +400,7 @@ def test_products_of_another_shape_are_the_same_kernel():
     assert kanalyze.iterations(programs(*[[(tile, 100)] for tile in tiles])).height == 4
 
 
+@pytest.mark.slow
 @FEWER
 @given(st.lists(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 50)), min_size=1), min_size=3, max_size=7))
 def test_iterations_run_the_same_kernels(steps):

@@ -147,6 +147,7 @@ REPEATED = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("program", REPEATED.values(), ids=REPEATED)
 def test_repetitions_begin_where_they_were_planned(program):
     rows = frame(program)
@@ -205,6 +206,7 @@ def test_what_nothing_puts_together_is_told_as_it_repeats(program, times):
 TEN = [Launch("first", pause=50_000), *(Launch(f"part {part}") for part in range(9))]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("odd", "number"),
     [
@@ -276,6 +278,7 @@ NO_RUNS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.integers(45, 50), st.lists(st.sampled_from([*RUNS, *NO_RUNS]), max_size=8))
 @example(49, ["once"])
 @example(49, ["nothing"])

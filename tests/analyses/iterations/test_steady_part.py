@@ -80,6 +80,7 @@ def walked(steps, ranges, loads, first, sides):
     return rows
 
 
+@pytest.mark.slow
 @given(SPANS, st.lists(st.tuples(st.integers(10, 900), st.integers(1, 80)), max_size=2))
 def test_phases_are_those_of_a_walk(spans, loads):
     """Each name is that of two ranges, which may overlap each other in any way."""
@@ -242,6 +243,7 @@ def test_parts_are_of_the_thread_that_has_most_of_them():
 WHOLE = loop([1_000], name="whole")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("plain", "sampled", "told"),
     [

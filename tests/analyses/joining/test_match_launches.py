@@ -87,6 +87,7 @@ def test_launches_by_number_are_the_true_ones_and_none_is_missed(launches, names
     assert found == expected
 
 
+@pytest.mark.slow
 @cases(0.3)
 @given(programs, filters, st.integers(0, 3), st.integers(1, 5), st.data())
 def test_first_launches_are_the_true_ones(launches, names, skip, count, data):
@@ -101,6 +102,7 @@ def test_first_launches_are_the_true_ones(launches, names, skip, count, data):
 two_ways = programs.flatmap(lambda one: st.tuples(st.just(one), st.permutations(one) | programs))
 
 
+@pytest.mark.slow
 @cases(0.1)
 @given(two_ways, filters, numbers)
 def test_where_the_run_under_ncu_went_another_way_shapes_tell(both, names, asked):
@@ -116,6 +118,7 @@ def test_where_the_run_under_ncu_went_another_way_shapes_tell(both, names, asked
     assert not doubtful & {launches[left][0] for left in found.values()}
 
 
+@pytest.mark.slow
 @cases(0.05)
 @given(programs, filters, numbers, st.data())
 def test_what_one_call_launched_is_counted_and_not_told_apart(launches, names, asked, data):
@@ -129,6 +132,7 @@ def test_what_one_call_launched_is_counted_and_not_told_apart(launches, names, a
     assert all(made.count(made[left]) == 1 for left in found.values())
 
 
+@pytest.mark.slow
 @cases(0.05)
 @given(programs, filters, numbers, st.data())
 def test_two_threads_have_no_order(launches, names, asked, data):
@@ -153,6 +157,7 @@ def test_the_match_is_exact_and_the_launch_is_told():
     assert [row[name] for name in names] == ["exact", 2, 2, 1, 1]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "base",
     [
@@ -218,6 +223,7 @@ def test_a_name_that_ncu_cut_short_is_that_of_the_function_that_was_asked_for(as
         assert (rows["name"][0], rows["launch_event_id"][0]) == (LONG[0], 3)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("name", "exact", "every"),
     [

@@ -61,6 +61,7 @@ def test_annotations_and_ranges_of_one_name_are_held_against_each_other():
     assert why == "2 a step in both, of 6 (step) by nsys and 3 (step) by torch.profiler; beside them 1 and 0"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("steps", "other", "expected"),
     [
@@ -106,6 +107,7 @@ def test_a_window_of_some_steps_counts_those():
 WORK = st.lists(st.sampled_from(["a", "b", 7, 9]), max_size=4)
 
 
+@pytest.mark.slow
 @given(st.lists(WORK, min_size=2, max_size=6), WORK)
 def test_amounts_of_steps_are_those_of_the_slow_model(steps, before):
     made = recording("nsys", steps, before=before)

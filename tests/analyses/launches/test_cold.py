@@ -214,6 +214,7 @@ def test_first_runs_and_launches(events, where, row):
     assert cold(report(events), by="kernel", **where).select(columns).rows() == [row]
 
 
+@pytest.mark.slow
 @FEWER
 @given(EVENTS, WINDOWS)
 def test_each_kernel_is_what_a_loop_over_its_runs_says(events, window):
@@ -239,6 +240,7 @@ def test_each_kernel_is_what_a_loop_over_its_runs_says(events, window):
     assert {row[:3]: row[3:] for row in found.select(columns).iter_rows()} == expected
 
 
+@pytest.mark.slow
 @FEWER
 @given(EVENTS, WINDOWS)
 def test_costs_have_their_call_and_the_first_launches_are_those_that_are_counted(events, window):
@@ -254,6 +256,7 @@ def test_costs_have_their_call_and_the_first_launches_are_those_that_are_counted
     assert first.height <= sum(one.cold.height for one in launch_costs(of).first.values())
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("path", sorted(REPORTS.glob("*.sqlite")), ids=lambda path: path.stem)
 def test_costs_of_real_reports(path):
     of = real_report(path)
@@ -311,6 +314,7 @@ MID_RUN = [
 LOADING = [call("cuLibraryLoadData", (198 + number * 10) * MS, (199 + number * 10) * MS) for number in (1, 2)]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("events", "where", "worth"),
     [

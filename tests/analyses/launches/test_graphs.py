@@ -116,6 +116,7 @@ CAPTURE = [(BEGIN, 0, 2), (END, 8, 10)]
 UNKNOWN = [(None, None, None)] * 2
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("calls", "costs"),
     [
@@ -235,6 +236,7 @@ def test_launches_are_what_the_model_says(events):
     assert {first: tuple(rest) for first, *rest in got.iter_rows()} == rows
 
 
+@pytest.mark.slow
 @FEWER
 @given(GROUPS, WINDOWS)
 def test_what_adds_up(events, window):

@@ -64,6 +64,7 @@ def test_bytes_and_rates_of_copies_are_those_of_whole_numbers(events):
     assert not expected
 
 
+@pytest.mark.slow
 @given(moved())
 def test_bytes_and_rates_of_unified_memory_are_those_of_whole_numbers(events):
     unified = [one for one in events if one.side]
@@ -83,6 +84,7 @@ def test_bytes_and_rates_of_unified_memory_are_those_of_whole_numbers(events):
     assert (whole["h2d_bytes"] or 0) + (whole["d2h_bytes"] or 0) == sum(one.size_bytes for one in unified)
 
 
+@pytest.mark.slow
 @given(moved())
 def test_what_moved_again_is_at_stake_and_no_more(events):
     found = report(events, kinds=("memcpy", "api", "fault"))
@@ -132,6 +134,7 @@ def test_no_table_has_less_than_nothing_of_anything(events, bits):
     assert looked or not events
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("other", [2, 1 + (1 << 24), 1 + (1 << 40), 1 << 61])
 @pytest.mark.parametrize("process", [1, 0])
 def test_a_kernel_is_first_in_each_process_whatever_their_ids(process, other):

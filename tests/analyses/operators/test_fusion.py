@@ -117,6 +117,7 @@ ADAMW = ("mul_", "lerp_", "mul_", "addcmul_", "sqrt", "div_", "add_", "addcdiv_"
 RMSPROP = ("mul_", "addcmul_", "sqrt", "add_", "addcdiv_")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize(("names", "moved"), [(ADAMW, 7), (RMSPROP, 5), (("mul_", "sqrt", "div_"), 2)])
 def test_a_fused_optimizer_moves_all_that_it_keeps(names, moved, parts):

@@ -224,6 +224,7 @@ USUAL = [op("aten::randn", at + 11_000, at + 99_000) for at in range(0, 600_000,
 ODD = [*USUAL[:2], op("aten::save", 411_000, 499_000)]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("made", "named", "unnamed"),
     [

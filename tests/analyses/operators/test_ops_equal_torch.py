@@ -29,6 +29,7 @@ def trace(path):
     return real_report(path)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("folder", PRINTED, ids=lambda folder: folder.name)
 def test_every_row_that_torch_printed(folder):
     printed = parsed(folder / "torch.key_averages.txt")
@@ -40,6 +41,7 @@ def test_every_row_that_torch_printed(folder):
         ours.remove(found)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("folder", PRINTED, ids=lambda folder: folder.name)
 def test_the_default_rows_are_among_them_and_sum_to_the_busy_time(folder):
     report = trace(folder / "torch.json.gz")
@@ -60,6 +62,7 @@ def trace_of(table):
     return trace(table.with_name(table.name.replace(".key_averages.json", ".json.gz")))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("table", EXACT, ids=lambda table: table.name.partition(".")[0])
 def test_every_row_to_the_last_digit(table):
     """Of traces with what is hard to count: stacks, collectives, annotations that overlap, pauses of the collector…"""

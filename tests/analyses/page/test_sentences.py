@@ -259,6 +259,7 @@ def rows_of_passes(pause, *lines, rows=3):
 SOMETHING = "Between rows of steps the program does something else for"
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("pause", "lines", "rows", "told"),
     [

@@ -193,6 +193,7 @@ def program(steps):
 _STEP = st.tuples(st.integers(1, 2), st.integers(1, 3), st.booleans(), st.integers(0, 3), st.integers(0, 3))
 
 
+@pytest.mark.slow
 @given(st.lists(_STEP, min_size=1, max_size=7))
 @example([(1, 2, False, 0, 0), (1, 2, True, 0, 0)])
 @example([(1, 2, False, 0, 0), (1, 2, False, 0, 0), (1, 2, True, 1, 0)])
@@ -496,6 +497,7 @@ def of_graphs(captures, launched, *, numbers):
 _GRAPH = st.lists(st.integers(0, 11), min_size=1, max_size=3)
 
 
+@pytest.mark.slow
 @given(st.lists(_GRAPH, min_size=1, max_size=4), st.lists(_GRAPH, max_size=2), st.data(), st.booleans())
 def test_names_by_order_are_those_of_the_capture_or_not_sure(captures, older, data, numbers):
     graphs_of = [*enumerate([*older, *captures], 2)]
@@ -556,6 +558,7 @@ def test_all_rows_sum_to_the_time_of_the_graphs(path):
         assert rows.is_sorted(descending=True)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(0, 40), st.integers(0, 90)), max_size=8))
 def test_captures_against_a_model_that_looks_at_every_row(made):
     """Nodes made at any time: a kernel has the last one made by its launch, if its capture is in a call."""

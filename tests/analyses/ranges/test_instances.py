@@ -137,6 +137,7 @@ def rows(of, *columns, **where):
 WORK_COLUMNS = ("operations", "gpu_busy_ns")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("events", "columns", "where", "expected"),
     [

@@ -183,6 +183,7 @@ def reports(tmp_path):
     return lambda *, loads=True, gloo=False: [rank_of(tmp_path, rank, loads=loads, gloo=gloo) for rank in range(2)]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("loads", [False, True])
 def test_what_is_told_apart_is_a_part_of_its_bucket(reports, loads):
     report = reports(loads=loads)[1]
@@ -279,6 +280,7 @@ def test_the_step_in_which_a_rank_sleeps_counts_whatever_it_is_called(kinds):
     assert [text[:8] for text in stragglers] == ["Rank 2 i"]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("loads", "detail", "at"), [(True, IN_LOADER, " in DataLoader.__next__"), (False, None, "")])
 def test_a_rank_is_late_for_its_loader_if_that_took_longer_than_on_the_rank_before_it(reports, loads, detail, at):
     job = job_of([reduced(one) for one in reports(loads=loads)], one_host=True)
@@ -365,6 +367,7 @@ FINDINGS = {
 }
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", FINDINGS)
 def test_each_finding_on_jobs_with_the_fault_and_without(name):
     faulty, sound = FINDINGS[name]

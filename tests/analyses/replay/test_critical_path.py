@@ -84,6 +84,7 @@ def _same(made, rows):
     assert [one[:4] for one in found] == [one[:4] for one in expected]
 
 
+@pytest.mark.slow
 @given(EVENTS, WINDOWS)
 def test_pieces_cover_the_window_and_operations_are_on_it_while_they_run(events, window):
     made = report(events).narrow(window=Window(*window))
@@ -99,6 +100,7 @@ def test_pieces_cover_the_window_and_operations_are_on_it_while_they_run(events,
         assert work["start"][row] <= start < end <= work["end"][row]
 
 
+@pytest.mark.slow
 @given(TURNS, WINDOWS)
 def test_pieces_of_programs_are_those_of_the_slow_walk(turns, window):
     whole = simulated(turns).report
@@ -115,6 +117,7 @@ def test_pieces_of_real_reports(name):
     _same(made, path(made))
 
 
+@pytest.mark.slow
 @given(TURNS)
 def test_each_operation_leads_to_what_released_it(turns):
     _, made, released = simulated(turns, lags=(1, 1, 1))
@@ -164,6 +167,7 @@ def test_the_slack_of_a_kernel_is_the_least_of_its_launches_and_their_median():
     assert critical_path(made, by="kernel").select("count", "slack_ns", "median_slack_ns").rows() == [(3, 0, 8)]
 
 
+@pytest.mark.slow
 @given(TURNS)
 def test_one_more_moves_the_end(turns):
     made = simulated(turns).report

@@ -49,6 +49,7 @@ def lazy():
     return report([event for n in range(4) for event in launched(n, 30 * n, 30 * n + 12, 30 * n + 17)])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("mending", "end"),
     [
@@ -65,6 +66,7 @@ def test_operations_of_a_busy_device(mending, end):
     assert ends(busy(), mending) == end
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("mending", "end"),
     [

@@ -1,7 +1,5 @@
 """The recording computed anew: exact without a change, never later with a faster one, right of simulated programs."""
 
-from pathlib import Path
-
 import polars as pl
 import pytest
 from hypothesis import given
@@ -13,13 +11,13 @@ from kanalyze.analyses.replay._network import as_recorded, network, replayed
 from kanalyze.analyses.replay._whatif import prepared, whatif_of, window_without
 from kanalyze.analyses.replay.critical_path import critical_path
 from kanalyze.errors import KanalyzeError, UnknownNameError
-from kanalyze.readers import read
 from kanalyze.window import Window
 from support.build import call, kernel, launched, memcpy, nvtx, report, timeline
+from support.command import SAMPLES
+from support.real_reports import real_report
 from support.slow_replay import TURNS, simulated
 from support.strategies import EVENTS, FEWER
 
-SAMPLES = Path("sample_reports")
 REPORTS = sorted([*SAMPLES.glob("*/nsys.sqlite"), *SAMPLES.glob("*/*.json.gz")])
 
 
@@ -34,10 +32,10 @@ def _same(found):
         assert times.to_list() == net.nodes["at"].to_list(), lags
 
 
-@pytest.mark.parametrize("path", REPORTS, ids=lambda path: "-".join(path.parts[1:]))
+@pytest.mark.parametrize("path", REPORTS, ids=lambda path: "-".join(path.parts[-2:]))
 @pytest.mark.one_in(4)
 def test_without_a_change_every_time_is_as_recorded(path):
-    _same(read(path, cache=False))
+    _same(real_report(path))
 
 
 @pytest.mark.slow
@@ -340,6 +338,7 @@ def test_the_critical_path_adds_up_in_odd_recordings(text, causes):
     assert found.now_ns == sum(causes.values())
 
 
+@pytest.mark.slow
 @given(EVENTS)
 @FEWER
 def test_what_is_critical_now_is_the_critical_path(events):

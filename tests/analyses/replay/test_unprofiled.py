@@ -6,7 +6,6 @@ import re
 import shutil
 from dataclasses import replace
 from itertools import accumulate
-from pathlib import Path
 from types import SimpleNamespace
 
 import polars as pl
@@ -26,7 +25,8 @@ from kanalyze.errors import CannotTellError
 from kanalyze.readers import read
 from kanalyze.readers.capture.read_capture import bare_runs
 from support.build import call, host, kernel, launched, nvtx, overhead, report
-from support.command import ROOT, run
+from support.command import ROOT, SAMPLES, run
+from support.real_reports import real_report
 from support.slow_replay import TURNS, simulated
 
 pytestmark = pytest.mark.slow
@@ -210,7 +210,6 @@ def test_what_is_said_of_the_recorded_one(recorded_ns, by_device, end):
     assert _unprofiled.bare_sentence(_unprofiled.Bare((1,), iteration), "nsys").endswith(f"){end}")
 
 
-SAMPLES = Path("sample_reports")
 REPORTS = sorted([*SAMPLES.glob("*/nsys.sqlite"), *SAMPLES.glob("*/*.json.gz")])
 TIMES = ["event_id", "start_ns", "dur_ns"]
 
@@ -292,9 +291,9 @@ def test_the_less_is_left_of_the_host_the_earlier_all_is(turns, some, more):
     assert ends[0] <= ends[1] <= ends[2]
 
 
-@pytest.mark.parametrize("path", REPORTS, ids=lambda path: "-".join(path.parts[1:]))
+@pytest.mark.parametrize("path", REPORTS, ids=lambda path: "-".join(path.parts[-2:]))
 def test_where_all_is_left_reports_are_as_recorded(path):
-    whole = read(path, cache=False)
+    whole = real_report(path)
     if whole.kind("overhead").height:
         pytest.skip("what the profiler reports as its own work is gone")
     same = _unprofiled.unprofiled(whole, UNCHANGED)
@@ -411,9 +410,9 @@ def test_without_a_run_that_tells_it_there_is_no_report_without_the_profiler(tmp
         assert _unprofiled.corrected(found) is None  # it took no longer while recorded
 
 
-@pytest.mark.parametrize("path", REPORTS, ids=lambda path: "-".join(path.parts[1:]))
+@pytest.mark.parametrize("path", REPORTS, ids=lambda path: "-".join(path.parts[-2:]))
 def test_an_estimate_lies_between_what_the_gpu_does_and_what_was_recorded(path):
-    whole = read(path)
+    whole = real_report(path)
     steady = steady_part(whole)
     if steady is None:
         pytest.skip("nothing repeats")
@@ -433,7 +432,7 @@ def test_another_run_differs_by_what_hosts_do_and_at_least_by_what_gpus_do(told,
 
 @pytest.mark.parametrize("name", ["decoder.sqlite", "native.sqlite"])
 def test_what_runs_in_graphs_keeps_the_names_of_its_captures(name):
-    whole = read(SAMPLES / "inside_graphs" / name, cache=False)
+    whole = real_report(SAMPLES / "inside_graphs" / name)
     columns = ["path", "call", "how", "launched_in", "kernel", "count"]
     found, before = (captured(one).select(columns).sort(columns) for one in (without(whole, 0.5), whole))
     assert found.equals(before)

@@ -84,6 +84,7 @@ class Engine:
 ASKED = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 40), st.integers(1, 6)), min_size=1, max_size=8)
 
 
+@pytest.mark.slow
 @given(ASKED, st.integers(5, 30), st.booleans())
 def test_a_latency_is_what_a_walk_over_the_steps_says(asked, chunk, mixed):
     engine = Engine(asked, chunk, mixed=mixed)
@@ -98,6 +99,7 @@ def test_a_latency_is_what_a_walk_over_the_steps_says(asked, chunk, mixed):
         assert row["gap_ns"] == end - arrival - rest >= 0
 
 
+@pytest.mark.slow
 @given(ASKED, st.booleans())
 def test_without_lengths_of_prompts_a_request_begins_in_the_step_of_its_first_token(asked, mixed):
     engine = Engine(asked, 100, mixed=mixed)

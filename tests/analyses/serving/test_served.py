@@ -47,6 +47,7 @@ def test_shares_are_of_the_window_and_sizes_in_order():
     assert graph_sizes(pl.DataFrame(rows, columns, orient="row"))["median_ns"].to_list() == [10, 30]
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=30))
 def test_padding_takes_what_the_engine_was_made_to_take(requests):
     of = report(events_of([(0, number) for number in requests], label=atom))

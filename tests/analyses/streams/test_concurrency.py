@@ -175,6 +175,7 @@ def test_streams_equal_the_model(events, sides):
     assert not expected
 
 
+@pytest.mark.slow
 @given(EVENTS, WINDOWS)
 def test_pairs_equal_the_model(events, sides):
     slow = SlowStreams(events, sides)
@@ -229,6 +230,7 @@ def rows_of_work(draw):
     return events
 
 
+@pytest.mark.slow
 @FEWER
 @given(rows_of_work(), st.just((None, None)) | WINDOWS)
 def test_findings_hold_no_more_than_the_ledger(events, sides):

@@ -87,6 +87,7 @@ SHAPES = st.sampled_from([None, [[64, 64], [64, 64]], [[4096, 4096], [4096, 4096
 CALLS = st.lists(st.tuples(SHAPES, st.sampled_from([GEMM, OTHER]), st.integers(1, 300_000)), min_size=1, max_size=6)
 
 
+@pytest.mark.slow
 @given(CALLS)
 def test_the_budget_is_the_window_and_roofs_are_its_kernels(calls):
     made = program(calls)
@@ -204,6 +205,7 @@ def test_roofs_that_were_measured_stand_beside_those_of_the_datasheet():
 BIG, SMALL = [[4096, 4096], [4096, 4096]], [[1, 16384], [16384, 16384]]
 
 
+@pytest.mark.slow
 @given(CALLS)
 def test_on_the_same_gpu_nothing_changes(calls):
     sides = factors(program(calls, l2_bytes=None), Configuration("NVIDIA H100 80GB HBM3"))
@@ -211,6 +213,7 @@ def test_on_the_same_gpu_nothing_changes(calls):
     assert sides.select(pl.col("usual", "low", "high").is_between(1 - 1e-9, 1 + 1e-9).all()).row(0) == (True,) * 3
 
 
+@pytest.mark.slow
 @given(CALLS, st.sampled_from(["NVIDIA B200", "NVIDIA L4", "NVIDIA H200"]))
 def test_what_another_gpu_takes_is_between_its_bounds(calls, gpu):
     sides = factors(program(calls), Configuration(gpu))

@@ -302,6 +302,7 @@ def assert_same(report, text):
         assert found.equals(expected), (kind, found, expected)
 
 
+@pytest.mark.slow
 @given(text=traces(), piece=st.sampled_from([1, 60, 400, 1 << 20]), compressed=st.booleans())
 def test_the_slow_reader_reads_the_same(folder, text, piece, compressed):
     with pytest.MonkeyPatch.context() as patch:

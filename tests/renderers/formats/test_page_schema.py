@@ -9,6 +9,7 @@ import json
 import pytest
 from jsonschema import Draft202012Validator
 
+from kanalyze.renderers.formats import terminal
 from kanalyze.renderers.formats.json import SCHEMA, render
 from support import page_schema
 from support.command import REPORTS, SAMPLES, run
@@ -33,10 +34,16 @@ def test_what_is_shipped_is_made_of_the_page_and_the_tables():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.name)
-def test_every_full_page_fits_the_schema(path):
+def test_every_full_page_fits_the_schema_and_the_terminal(path):
+    """No line is wider than the terminal but commands, which are to be pasted."""
     full = page(path, "--full") if path.is_dir() else json.loads(render([real_summary(path)]))
     assert mistakes(full, "full") == []
     Draft202012Validator(SCHEMA_NOW).validate(full)
+    for columns in () if path.is_dir() else (60, 80, 130) if path.suffix == ".sqlite" else (80, 130):
+        lines = terminal.render([real_summary(path)], terminal.Look(columns), 8).splitlines()
+        wide = [line for line in lines if len(line) > columns and " " in line.strip()]
+        assert [line for line in wide if ": kanalyze show " not in line] == []
+        assert [line for line in lines if line != line.rstrip()] == []
 
 
 def test_pages_of_counters_of_instances_and_of_several_reports_fit():

@@ -138,6 +138,7 @@ LISTS = st.lists(NAMES, max_size=10)
 WIDTHS = st.integers(-1, 90)
 
 
+@pytest.mark.slow
 @given(LISTS, WIDTHS)
 def test_no_text_is_wider_than_the_column_and_all_can_be_printed(names, width):
     texts = shorten(names, width)

@@ -102,6 +102,7 @@ ALONE = (
 )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("events", "window", "stakes", "words"),
     [

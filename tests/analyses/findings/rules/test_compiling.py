@@ -426,6 +426,7 @@ def test_the_context_is_said_with_the_calls_around_it(of, rule, stakes, words):
 MS = 1_000_000
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("seen", "since"),
     [

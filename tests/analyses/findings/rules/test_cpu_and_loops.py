@@ -98,6 +98,7 @@ AND_BACK = "between a copy to it and one back, 1 time a step"
 PREPARED = program("aten::to", "aten::div", **LARGE)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("of", "rule", "words", "figures"),
     [
@@ -172,6 +173,7 @@ def by_another_thread(*, name="aten::mm", node=True):
     return in_steps(events)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("of", "rules", "words"),
     [
@@ -297,6 +299,7 @@ READS_OF_20 = (READS, "20 values are read one by one in a Python loop")
 GATED = ["unbind", *["linear", "chunk", "sigmoid", "tanh", "mul", "add"] * 12, "mm"]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("names", "rule", "words", "figures"),
     [
@@ -433,6 +436,7 @@ def test_a_loop_over_tensors_of_various_shapes_is_over_parameters(shapes, passes
 SHAPES = ["[[64,64]]", "[[64,64]]", "[[64,64]]", "[[64,64]]", "[[64]]"]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("names", "shapes", "backward", "rule"),
     [

@@ -31,6 +31,7 @@ PRODUCT = ("aten::matmul", "[[4, 512, 512], [4, 512, 8]]", 20_000)
 SUM = ("aten::sum", "[[4, 512]]", 20_000)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("operators", "stake", "words"),
     [

@@ -57,6 +57,7 @@ def training(*tables, product="[[8, 16], [16, 16], []]", sums=((1000, 16), (500,
 TABLE = (1000, 10, 100_000)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("of", "stake"),
     [

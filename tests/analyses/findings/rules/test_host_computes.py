@@ -141,6 +141,7 @@ WAITED = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("of", "stakes", "words"),
     [
@@ -201,6 +202,7 @@ def own_time(of):
     return [one for one in ranked(of) if one.rule == "host-computes"]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("events", "window", "told", "vague"),
     [
@@ -284,6 +286,7 @@ IN_STEP = (
 )
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("events", "window", "stakes", "words"),
     [
@@ -347,6 +350,7 @@ ASIDE = launched(11_000, 12_000, kernel(13_000, 15_000, stream=8))
 AROUND = [line(0, 10_000, 3, "y = model(x)"), line(110_000, 200_000, 5, "y = model(y)")]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("lines", "more", "headline"),
     [
@@ -467,6 +471,7 @@ UNKNOWN = ("The GPU waits for the program", "see what it does there")
 NEW = ("The GPU waits while the host prepares new kernels", "keep to a few shapes")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("events", "window", "words"),
     [

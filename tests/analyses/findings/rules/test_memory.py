@@ -91,6 +91,7 @@ PER_STEP = (
 )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("of", "stakes", "words"),
     [
@@ -291,6 +292,7 @@ def faults(draw):
 SEEN = st.one_of(st.just((None, None)), st.just((None, None)), WINDOWS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "module", "limit", "rule", "buckets"),
     [

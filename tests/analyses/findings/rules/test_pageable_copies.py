@@ -45,6 +45,7 @@ def mended(tasks, take):
     return machine.run([one.mended(take(), take()) if one.kind in OF_PAGEABLE else one for one in tasks])[1]
 
 
+@pytest.mark.slow
 @cases(0.25)
 @given(PROGRAMS, st.data())
 def test_no_way_to_mend_them_gains_more_than_is_at_stake(tasks, data):
@@ -53,6 +54,7 @@ def test_no_way_to_mend_them_gains_more_than_is_at_stake(tasks, data):
     assert before - mended(tasks, lambda: data.draw(TIMES)) <= sum(stakes(events).values())
 
 
+@pytest.mark.slow
 @given(PROGRAMS)
 def test_the_stake_leaves_the_other_work_of_the_busiest_stream(tasks):
     events, window = machine.run(tasks)
@@ -219,6 +221,7 @@ OF_STEPS = (
 )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("events", "window", "rule", "stake", "words"),
     [
@@ -268,6 +271,7 @@ TAKEN_BEFORE = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("events", "window", "told", "many"),
     [

@@ -149,6 +149,7 @@ SHAPES = [event for size in range(1, 61) for event in ({"grid": (size, 1, 1)}, {
 TWO_STREAMS = repeated(10, "abc", {"stream": 8}, {"stream": 8}, {"stream": 8}, SYNC)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("program", "sequences", "cut"),
     [
@@ -192,6 +193,7 @@ def test_what_a_graph_launch_takes_is_measured_where_there_is_one():
     assert found.rows() == [(7, True, 30 * 2)]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("streams", "context", "cuts"),
     [((7, 8), 1, True), ((8, 7), 1, True), ((7, 8), 2, False)]
@@ -230,6 +232,7 @@ REPEATS = (
 OWN_STREAM = "(on a stream of its own: the default stream cannot be captured)"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("of", "stakes", "words"),
     [
@@ -312,6 +315,7 @@ def test_savings_are_never_more_than_the_ledger_holds(events, window, after, unt
     holds(claims)
 
 
+@pytest.mark.slow
 @cases(0.2)
 @FEWER
 @given(programs())

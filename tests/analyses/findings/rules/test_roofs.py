@@ -81,6 +81,7 @@ def test_weights_that_are_read_at_the_bandwidth_are_at_their_floor_and_no_findin
     assert not {"small-grid", "low-occupancy", "tail", "padded-products", "far-from-roof"} & told.keys()
 
 
+@pytest.mark.slow
 def test_a_sum_over_many_rows_reads_no_weights():
     """Gradients of small weights: both matrices are as long."""
     length = 1 << 19
@@ -97,10 +98,12 @@ def test_what_is_far_from_its_roof_is_named_with_its_shapes():
     assert one.at_stake_ns == pytest.approx(4 * (500_000 - floor / 0.8), rel=2e-3)
 
 
+@pytest.mark.slow
 def test_what_chooses_values_passes_over_them_more_than_once():
     assert "far-from-roof" not in found(program([([[8192, 8192], []], SOFTMAX, 500_000)] * 4, op="aten::topk"))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("op", "told"), [("aten::native_layer_norm", True), ("aten::native_layer_norm_backward", False)]
 )

@@ -110,6 +110,7 @@ THREE = (
 )
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("events", "window", "stakes", "words"),
     [
@@ -191,6 +192,7 @@ BEGUN = overhead("Lazy Function Loading", -9, -8)
 READING = waiting_programs(reads=(True,))
 
 
+@pytest.mark.slow
 @cases(0.3)
 @FEWER
 @given(st.one_of(sync_reports(), READING, READING), st.one_of(WINDOWS, st.just((None, None))))
@@ -245,6 +247,7 @@ def nccl(start, end, **keys):
     return [nvtx("ncclGroupEnd", start, end, domain="NCCL", **keys), *waited()]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("events", "window", "stakes", "words"),
     [
@@ -328,6 +331,7 @@ def test_of_streams_that_are_not_known_each_may_be_another():
     assert avoidable(report(events)).is_empty()
 
 
+@pytest.mark.slow
 @cases(0.15)
 @FEWER
 @given(st.one_of(sync_reports(), waiting_programs(), waiting_programs()), st.one_of(WINDOWS, st.just((None, None))))
