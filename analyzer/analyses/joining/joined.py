@@ -17,6 +17,7 @@ from kanalyze.analyses.device._operations import SHAPE, SHAPE_COLUMNS, decoded
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.joining._report_set import Together, different, of_each, pooled, several, together
 from kanalyze.analyses.operators._kernel_groups import (
+    FACTS,
     GROUP_KEYS,
     MEASURED,
     QUALITIES,
@@ -310,17 +311,10 @@ def gains_among(rows: pl.DataFrame, ncu: Report) -> pl.DataFrame:
 # Implementations are identified by the program's own ranges: ranges of different names that each contain a range of one
 # name, such as ``timed`` in ``torch``, ``cuda`` and ``triton``.
 
-#: ncu's columns about the heaviest kernel: name and meaning.
+#: What ncu measured of the heaviest kernel, besides its duration.
 _COUNTERS: Final = (
-    ("ncu_dur_ns", pl.Int64, "Its duration alone, under replay."),
-    ("occupancy_share", pl.Float64, "Theoretical Occupancy."),
-    ("achieved_occupancy_share", pl.Float64, "Achieved Occupancy."),
-    ("limiter", pl.String, "What limits its resident blocks."),
-    ("compute_share", pl.Float64, "Compute (SM) Throughput of its peak."),
-    ("memory_share", pl.Float64, "Memory Throughput of its peak."),
-    ("dram_bytes_per_s", pl.Float64, "Achieved bandwidth."),
-    ("bound", pl.String, "What takes longer at its peak: memory or compute."),
-    ("roof_share", pl.Float64, "The least time by the duration: 1 is on the roof."),
+    *("occupancy_share", "achieved_occupancy_share", "limiter", "compute_share", "memory_share", "dram_bytes_per_s"),
+    *("bound", "roof_share"),
 )
 
 VARIANTS: Final = Table(
@@ -341,7 +335,8 @@ VARIANTS: Final = Table(
         Column("registers", pl.Int64, "Registers of a thread.", nullable=True),
         Column("shared_bytes", pl.Int64, "Shared memory of a block.", nullable=True),
         Column("ncu_match", pl.String, "How sure it is that ncu saw the same kernel, as in `joined`.", nullable=True),
-        *(Column(name, dtype, doc, nullable=True) for name, dtype, doc in _COUNTERS),
+        Column("ncu_dur_ns", pl.Int64, "Its duration alone, under replay.", nullable=True),
+        *(column for name in _COUNTERS for column in FACTS if column.name == name),
     ),
     purpose="implementations of one operation, side by side",
     no_rows="no range of the program stands in several others; mark each implementation by a range of its own around "
@@ -407,7 +402,7 @@ def _measured(base: Report, ncu: Report | None) -> pl.DataFrame | None:
     if ncu is None:
         return None
     pairs = same_kernels(base, ncu).rename({"match": "ncu_match"})
-    counters = measured_groups(ncu).select("group", *(name for name, _, _ in _COUNTERS))
+    counters = measured_groups(ncu).select("group", "ncu_dur_ns", *_COUNTERS)
     both = pairs.join(counters, left_on="right", right_on="group").drop("right")
     groups = kernel_groups(base).select("group", *GROUP_KEYS)
     return groups.join(both, left_on="group", right_on="left").drop("group")
@@ -432,7 +427,7 @@ def _row(report: Report, instance: dict[str, Any], measured: pl.DataFrame | None
     if measured is not None:
         measured_ns = total_of(groups.filter(pl.col("ncu_match").is_not_null()), "exclusive_ns")
         row |= {"measured_share": measured_ns / total, "ncu_match": first["ncu_match"] or "none"}
-        row |= {name: first[name] for name, _, _ in _COUNTERS}
+        row |= {name: first[name] for name in ("ncu_dur_ns", *_COUNTERS)}
     return row | {
         "kernel": first["name"],
         "kernel_share": first["exclusive_ns"] / total,

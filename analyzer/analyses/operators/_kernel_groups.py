@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import polars as pl
@@ -133,30 +134,30 @@ def makers_of_groups(report: Report) -> pl.DataFrame:
 
 
 #: Columns of the tables `counters` and `roofline` that are shown beside the time.
-_FACTS: Final = (
-    ("registers_per_thread", pl.Int32, "Registers that a thread uses."),
-    ("static_shared_bytes", pl.Int64, "Static shared memory of a block."),
-    ("dynamic_shared_bytes", pl.Int64, "Dynamic shared memory of a block."),
-    ("compute_share", pl.Float64, "Compute (SM) Throughput of its peak."),
-    ("memory_share", pl.Float64, "Memory Throughput of its peak."),
-    ("dram_share", pl.Float64, "DRAM Throughput of its peak."),
-    ("dram_bytes_per_s", pl.Float64, "Achieved bandwidth."),
-    ("occupancy_share", pl.Float64, "Theoretical Occupancy."),
-    ("achieved_occupancy_share", pl.Float64, "Achieved Occupancy."),
-    ("limiter", pl.String, "What limits the resident blocks."),
-    ("waves", pl.Float64, "Waves Per SM."),
-    ("top_stall", pl.String, "What warps wait for longest."),
-    ("achieved_flop_per_s", pl.Float64, "Work by the duration."),
-    ("bound", pl.String, "What takes longer at its peak: memory or compute."),
-    ("roof_share", pl.Float64, "The least time by the duration: 1 is on the roof."),
-)
+FACTS: Final = columns("""
+    registers_per_thread int32?: Registers that a thread uses.
+    static_shared_bytes int?: Static shared memory of a block.
+    dynamic_shared_bytes int?: Dynamic shared memory of a block.
+    compute_share float?: Compute (SM) Throughput of its peak.
+    memory_share float?: Memory Throughput of its peak.
+    dram_share float?: DRAM Throughput of its peak.
+    dram_bytes_per_s float?: Achieved bandwidth.
+    occupancy_share float?: Theoretical Occupancy.
+    achieved_occupancy_share float?: Achieved Occupancy.
+    limiter text?: What limits the resident blocks.
+    waves float?: Waves Per SM.
+    top_stall text?: What warps wait for longest.
+    achieved_flop_per_s float?: Work by the duration.
+    bound text?: What takes longer at its peak: memory or compute.
+    roof_share float?: The least time by the duration: 1 is on the roof.
+""")
 
 MEASURED: Final = (
     Column("event_id", pl.Int64, "Its longest launch that ncu measured, in the tables of that report.", nullable=True),
     Column("ncu_count", pl.Int64, "Launches that ncu measured.", nullable=True),
     Column("ncu_dur_ns", pl.Int64, "The longest of them, alone and under replay.", nullable=True),
-    *(Column(name, dtype, f"{doc} Of that launch.", nullable=True) for name, dtype, doc in _FACTS),
-)  # fmt: skip
+    *(replace(column, doc=f"{column.doc} Of that launch.") for column in FACTS),
+)
 
 RULES: Final = columns("""
     best_rule text?: The rule that can save most of the whole duration.
@@ -178,7 +179,7 @@ def measured_groups(report: Report) -> pl.DataFrame:
         pl.col("event_id").first(), ncu_dur_ns=pl.col("dur_ns").first(), ncu_count=pl.len().cast(pl.Int64)
     )
     numbers = kernel_groups(report).select("group", *GROUP_KEYS)
-    facts = kernel_facts(report).select("event_id", *(name for name, _, _ in _FACTS))
+    facts = kernel_facts(report).select("event_id", *(column.name for column in FACTS))
     best = (
         advice(report)
         .filter(pl.col("possible_share").is_not_null())
