@@ -388,33 +388,21 @@ def blocks(path: Path) -> tuple[bool, bool]:
 
     On an impossible block size the module would abort the whole process.
     """
+    length, known = path.stat().st_size, False
     try:
-        return True, _is_cut(path)
-    except _BlockError:
-        return False, False
-    except (IndexError, ValueError):
-        return True, False
-
-
-def _is_cut(path: Path) -> bool:
-    """Whether the file ends within a block; raises _BlockError for damage behind the first one, else ValueError."""
-    length = path.stat().st_size
-    with path.open("rb") as file:
-        if file.read(len(MAGIC)) != MAGIC:
-            return False
-        head = _head(file, length)
-        if head is not None and file.tell() < length:
-            head = _pass_block(file, length)
-        try:
+        with path.open("rb") as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                return True, False
+            head = _head(file, length)
             while head is not None and file.tell() < length:
-                head = _pass_block(file, length)
-        except (IndexError, ValueError) as error:
-            raise _BlockError from error
-        return head is None or file.tell() > length
+                head, known = _pass_block(file, length), True
+            return True, head is None or file.tell() > length
+    except (IndexError, ValueError) as error:  # behind a block that is valid it is damage
+        return not (known or isinstance(error, _BlockError)), False
 
 
 def _pass_block(file: BinaryIO, length: int) -> bytes | None:
-    """Skip a block; returns its head, None if the file ends within that. Errors as in :func:`_is_cut`."""
+    """Skip a block; returns its head, None if the file ends within that. Raises ValueError if it is none."""
     head = _head(file, length)
     if head is None:
         return None
