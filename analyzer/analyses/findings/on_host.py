@@ -68,6 +68,12 @@ def operators(report: Report) -> pl.DataFrame:
     return every.with_columns(pl.col("name").cast(pl.String)).select(*_SCHEMA)
 
 
+def forward(report: Report) -> pl.DataFrame:
+    """The :func:`operators` that no node of autograd is around, by thread, in preorder."""
+    within = pl.when(pl.col("name").str.starts_with(NODE)).then("stop").otherwise(0).cum_max().over(THREAD)
+    return operators(report).sort(*THREAD, "row").filter(within <= pl.col("row"))
+
+
 _INPUTS: Final = ("input_types", "input_shapes", "input_strides")
 _SCHEMA: Final = {
     **dict.fromkeys(("row", "parent", "stop"), pl.Int64),

@@ -51,7 +51,7 @@ def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[F
         counted = {column: value for column, value in of_code.get(event_id, {}).items() if value is not None}
         of_kernel = (
             dict.fromkeys(("atomics_share", "local_share", "shared_share", "idle_lanes"), 0.0)
-            | {"needed": None}
+            | {"needed": None, "one_for_all": False}
             | facts[event_id]
             | counted
         )
@@ -86,7 +86,7 @@ def _together(findings: list[Finding]) -> Finding:
         replayed_low_ns=sum(one.replayed_low_ns or 0 for one in findings),
         replayed_high_ns=sum(one.replayed_high_ns or 0 for one in findings),
         text=f"{first.text} The same holds of {', '.join(names)}.",
-        headline=f"{first.headline}, and of {'{1}' if len(others) == 1 else f'{len(others)} more'}",
+        headline=f"{first.headline}, and {'{1}' if len(others) == 1 else f'{len(others)} more'}",
     )
 
 
@@ -94,10 +94,11 @@ def _of_instructions(ncu: Report) -> pl.DataFrame:
     """What the code of each kernel with its counts tells of its global accesses, a row for each that has it.
 
     Columns: event_id, atomics_share (those that add by atomics, of its threads' accesses), idle_lanes (the part of its
-    warps' threads that instructions leave out), needed (bytes that they ask
-    for) and uncoalesced_share, without the half that ncu adds to sectors that copies to shared memory touch and without
-    instructions whose warps touch one more than needed, as threads side by side may begin anywhere; and by the name of
-    each cause the program's line with the instruction that has most of it, null without lines.
+    warps' threads that instructions without a predicate leave out), one_for_all (whether by some instructions one
+    thread waits or works for its warp or block), needed (bytes that they ask for) and uncoalesced_share, without the
+    half that ncu adds to sectors that copies to shared memory touch and without instructions whose warps touch one more
+    than needed, as threads side by side may begin anywhere; and by the name of each cause the program's line with the
+    instruction that has most of it, null without lines.
     """
     sass, times = pl.col("sass").cast(pl.String), pl.col("thread_instructions").fill_null(0)
     kinds = (_ADDS, _ACCESSES, _DOUBLES, _SHARED, _LOCAL, _ANSWERED)
@@ -106,7 +107,9 @@ def _of_instructions(ncu: Report) -> pl.DataFrame:
     ideal = pl.col("ideal_sectors") * pl.when(sass.str.contains("LDGSTS", literal=True)).then(_COUNTED).otherwise(1.0)
     beyond = (pl.col("sectors") - ideal).fill_null(0).clip(lower_bound=0)
     spare = pl.when(beyond > pl.col("instructions")).then(beyond).otherwise(0)
-    idle = (_WARP * pl.col("instructions") - pl.col("thread_instructions")).fill_null(0)
+    # what a predicate turns off is no other branch
+    alone = pl.col("thread_instructions").is_not_null() & ~sass.str.starts_with("@")
+    idle = pl.when(alone).then(_WARP * pl.col("instructions") - pl.col("thread_instructions")).fill_null(0)
     file = pl.col("file").cast(pl.String)
     line = pl.format("{}:{}", file.str.extract(r"([^/\\]+)$"), "line")
     own = line.is_not_null() & ~file.str.contains(_OF_CUDA)
@@ -123,7 +126,8 @@ def _of_instructions(ncu: Report) -> pl.DataFrame:
     return each.agg(
         atomics_share=(adds.sum() / accesses.sum()).fill_nan(0.0),
         local_share=local.sum() / every,
-        idle_lanes=idle.sum() / (_WARP * pl.col("instructions").sum()).clip(lower_bound=1),
+        idle_lanes=idle.sum() / (_WARP * pl.col("instructions").filter(alone).sum()).clip(lower_bound=1),
+        one_for_all=sass.str.contains(_ONE_FOR_ALL).any(),
         shared_share=shared.sum() / every,
         needed=pl.col("ideal_sectors").sum() * _SECTOR_BYTES,
         uncoalesced_share=(spare.sum() / pl.col("sectors").sum()).fill_nan(None),
@@ -207,7 +211,9 @@ def _costly(facts: Mapping[str, Any]) -> bool:
 
 def _read_again(facts: Mapping[str, Any]) -> float:
     """The part of what a kernel reads that it, by the bytes that DRAM moves at all, has read before."""
-    return float(1 - (facts["dram_bytes"] or math.inf) / facts["needed"]) if facts["needed"] else 0.0
+    if (facts["needed"] or 0) < _CACHED:
+        return 0.0
+    return float(1 - (facts["dram_bytes"] or math.inf) / facts["needed"])
 
 
 def _crowded(facts: Mapping[str, Any]) -> bool:
@@ -226,10 +232,11 @@ def _uneven(facts: Mapping[str, Any]) -> float:
 def _diverging(facts: Mapping[str, Any]) -> float:
     """The part of the threads of a kernel's warps that are not where their warp is, of blocks of whole warps.
 
-    None where some memory is busy, which does as much for fewer warps.
+    None where some memory is busy, which does as much for fewer warps, and where one thread waits, or does, for all.
     """
     whole = math.prod(facts[f"block_{axis}"] or 1 for axis in "xyz") % _WARP == 0
-    return float(facts["idle_lanes"]) if whole and (facts["memory_share"] or 0.0) < advice.LOW else 0.0
+    busy = (facts["memory_share"] or 0.0) >= advice.LOW
+    return 0.0 if busy or facts["one_for_all"] or not whole else float(facts["idle_lanes"])
 
 
 def _kept_out(facts: Mapping[str, Any]) -> float:
@@ -279,6 +286,8 @@ _WHOLE: Final = (0.9, 1.01)  # the grid, by the blocks that run at once, where i
 _REACHED: Final = 0.8  # the part of their peak that the busiest units of well-made kernels work at
 _COUNTED: Final = 1.5  # ncu counts 24 sectors where a copy to shared memory (LDGSTS) touches 16 side by side
 _OF_CUDA: Final = r"[/\\](?:cuda|nvidia|CUDA)[^/\\]*[/\\](?:.*[/\\])?include[/\\]"  # headers of the toolkit
+#: Barriers and flags that one thread polls, copies that one thread begins, and products that a warp makes as one.
+_ONE_FOR_ALL: Final = r"NANOSLEEP|SYNCS|UTMA|UBLKCP|\bLDG?\.E\S*\.STRONG|\w*MMA\b"
 _SOME_IDLE: Final = 0.4  # of the threads of warps
 _DIVERGES: Final = _Cause(
     "divergence",
@@ -368,6 +377,7 @@ _CAUSES: Final = (
 _ADDING: Final = (
     r"at::native::reduce_kernel<.*(?:sum_functor|MeanOps|WelfordOps)|^cupy_(?:nan)?(?:sum|mean|var|std)(?:_|$)"
 )
+_CACHED: Final = 1 << 27  # bytes, so many of which no L2 has held before: less may have been there, read once
 _PASSES: Final = 4  # over memory, of a running sum and its differences
 _WORDS: Final = one_line({key: row_of("overlapping-windows")[key] for key in ("action", "remedy")})
 _OVERLAPS: Final = _Cause(

@@ -246,10 +246,10 @@ def test_kernels_of_one_cause_are_one_finding(counters, launch_id):
     each = [slow_kernels(rows, counters, page((name, ns)))[0].at_stake_ns for name, ns in names.items()]
     (one,) = slow_kernels(rows, counters, page(*names.items()))
     assert (one.names, one.at_stake_ns) == (tuple(names), sum(each))
-    assert one.headline == "61.4 % of a kernel's accesses are uncoalesced: {0}, and of 2 more"
+    assert one.headline == "61.4 % of a kernel's accesses are uncoalesced: {0}, and 2 more"
     assert "The same holds of {1} (" in one.text
     (two,) = slow_kernels(rows, counters, page(*[*names.items()][:2]))
-    assert two.headline.endswith(": {0}, and of {1}")
+    assert two.headline.endswith(": {0}, and {1}")
 
 
 def test_what_counters_prove_is_explained_in_the_report(tmp_path):
@@ -434,18 +434,18 @@ def test_copies_to_shared_memory_that_touch_all_that_they_need_are_no_cause(coun
 @pytest.mark.parametrize(
     ("name", "sectors", "dram_share", "stake"),
     [
-        ("cupy_mean", 3200, 0.005, int(400 * 0.96)),  # of 100 bytes that it reads it has read 99 before
-        ("cupy_var_core_float32", 3200, 0.1, int(400 * 0.6)),  # some passes over memory are left
-        ("void at::native::reduce_kernel<512, 1, ReduceOp<float, MeanOps<float>>>", 3200, 0.005, int(400 * 0.96)),
-        ("void at::native::reduce_kernel<512, 1, ReduceOp<float, MaxOps<float>>>", 3200, 0.005, None),
-        ("cupy_mean", 200, 0.005, None),  # a variance reads twice
-        ("void at::native::sbtopk::gatherTopK<float>", 3200, 0.005, None),
+        ("cupy_mean", 3200 << 20, 0.005, int(400 * 0.96)),  # of 100 bytes that it reads it has read 99 before
+        ("cupy_var_core_float32", 3200 << 20, 0.1, int(400 * 0.6)),  # some passes over memory are left
+        ("void at::native::reduce_kernel<512, 1, ReduceOp<float, MeanOps<float>>>", 3200 << 20, 0.005, int(400 * 0.96)),
+        ("void at::native::reduce_kernel<512, 1, ReduceOp<float, MaxOps<float>>>", 3200 << 20, 0.005, None),
+        ("cupy_mean", 200 << 20, 0.005, None),  # a variance reads twice
+        ("void at::native::sbtopk::gatherTopK<float>", 3200 << 20, 0.005, None),
     ],
 )
 def test_sums_of_libraries_read_elements_again(  # noqa: PLR0913
     counters, launch_id, known, monkeypatch, name, sectors, dram_share, stake
 ):
-    known(dram_share=dram_share, dram_bytes=1024, compute_share=0.9)
+    known(dram_share=dram_share, dram_bytes=1 << 30, compute_share=0.9)
     rows = pl.DataFrame(
         [dict(zip(COUNTED, (launch_id, "LDG.E R0", 0, 100, sectors, sectors, None, None), strict=True))]
     )
@@ -463,13 +463,16 @@ def test_sums_of_libraries_read_elements_again(  # noqa: PLR0913
         (24, 128, {}, None),
         (8, 1, {}, None),  # a block that has no more
         (8, 128, {"memory_share": 0.7}, None),
+        (8, 128, {"sass": "@P0 FFMA R0, R1"}, None),  # turned off by a predicate
+        (8, 128, {"sass": "LDG.E.STRONG.GPU R0, desc[UR4][R2.64]"}, None),  # one thread waits for all
+        (8, 128, {"sass": "HGMMA.64x128x16.F32.BF16 R24, gdesc[UR8]"}, None),
     ],
 )
 def test_threads_of_a_warp_that_go_different_ways(  # noqa: PLR0913
     counters, launch_id, known, monkeypatch, active, block, said, rule
 ):
     known(**{"memory_share": 0.1, "block_x": block, "block_y": 1, "block_z": 1, **said})
-    code = (launch_id, "FFMA R0, R1", 100, 100 * active, 0, 0, "src/a.cu", 7)
+    code = (launch_id, said.get("sass", "FFMA R0, R1"), 100, 100 * active, 0, 0, "src/a.cu", 7)
     rows = pl.DataFrame([dict(zip(COUNTED, code, strict=True))])
     monkeypatch.setattr(type(counters), "table", lambda *_: rows)
     found = slow_kernels(joined([("own", launch_id, "exact", 400, 0.01)]), counters, page(("own", 400)))

@@ -39,6 +39,7 @@ from kanalyze.report import Report
 from kanalyze.units import count, percent, plural, size, time
 
 _NOTHING_NS: Final = 2000  # what a kernel takes that reads and writes little, about: no remedy makes one shorter
+_THIN: Final = 0.5  # so many of a warp's threads are there in blocks that leave much of it idle
 _FLAG_NS: Final = 10_000  # a warp that is done sooner reads and writes some numbers alone
 
 
@@ -322,7 +323,7 @@ def thin_blocks(report: Report) -> Findings:
     """One finding per device: the launch shape whose blocks are smaller than a warp, and the sum over all."""
     part = pl.col("threads") / pl.col("threads_per_warp")
     # where there are SMs without a block, that is told
-    full = (part < 1) & (pl.col("blocks") >= pl.col("sm_count")) & (pl.col("bucket") == "kernel")
+    full = (part <= _THIN) & (pl.col("blocks") >= pl.col("sm_count")) & (pl.col("bucket") == "kernel")
     launches = launch_occupancy(report).filter(full).with_columns(thin_ns=on_gpu.part("alone_ns", 1 - part))
     long = pl.col("alone_ns") >= _FLAG_NS * pl.col("count")
     for rows in _costliest(_changeable(report, launches.filter(long)), "thin_ns", *SHAPE):

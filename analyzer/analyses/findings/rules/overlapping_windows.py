@@ -20,7 +20,9 @@ _PASSES: Final = 10
 def overlapping_windows(report: Report) -> Findings:
     """At most one finding per device on sums that read each element many times."""
     sizes, steps = on_host.sides(pl.col("input_shapes")), on_host.sides(pl.col("input_strides"))
+    # what a sum's gradient expands is nobody's to change
     sums = on_host.working(report).filter(pl.col("name").str.contains(_ADDS))
+    sums = sums.join(on_host.forward(report), on="row", how="semi")
     sums = sums.with_columns(sizes=sizes, steps=steps)
     sums = sums.filter(pl.col("sizes").list.len() == pl.col("steps").list.len(), pl.col("sizes").list.min() > 0)
     stored = ((pl.col("sizes") - 1) * pl.col("steps")).list.sum() + 1

@@ -22,7 +22,8 @@ def steps(*operators):
             launch = launched(begin + 1000, begin + 8000, made, LAUNCH, thread=thread)
             details.append({"event_id": len(events), "input_shapes": inputs, "sequence_number": at // STEP * 9})
             details[-1]["sequence_number"] += number if thread == 1 else operators[number].count("[[9]]")
-            events += [host("op", name, begin, begin + 9000, thread=thread), *launch]
+            inside = [host("op", "aten::bmm", begin + 500, begin + 8500, thread=thread)] * (thread == 2)
+            events += [host("op", name, begin, begin + 9000, thread=thread), *inside, *launch]
     return report(events, op_detail=details).narrow(window=Window(0, 5 * STEP, count=5, each="step"))
 
 
@@ -62,7 +63,25 @@ def test_the_products_of_a_layers_gradients_are_no_chain():
         ((("aten::mm", "[[9000, 64], [64, 512]]"), ("aten::addmm", "[[8], [9000, 512], [512, 8]]")), 20_000, "512"),
         ((FIRST, ("aten::_softmax", "[[16, 4096, 4096], [], []]"), SECOND), 0, None),
         ((FIRST, ("aten::relu", "[[16, 4096, 4096]]"), SECOND), 0, None),
-        ((FIRST, ("aten::mul", "[[16, 4096, 4096], [16, 4096, 4096]]"), SECOND), 0, None),  # a mask
+        *(
+            ((FIRST, between, SECOND), 0, None)
+            for between in [
+                ("aten::mul", "[[16, 4096, 4096], [16, 4096, 4096]]"),  # masks, decay
+                ("aten::mul", "[[16, 4096, 4096], [4096, 4096]]"),
+                ("aten::mul", "[[4096, 4096], [16, 4096, 4096]]"),
+                ("aten::where", "[[4096, 4096], [16, 4096, 4096], []]"),
+                ("aten::add", "[[4096, 4096], [16, 4096, 4096], []]"),
+                ("aten::_softmax", "[[4, 4096, 4096], [], []]"),  # head by head
+                ("mylib::softmax", "[]"),
+                ("mylib::softmax", "[[], [16, 4096, 4096]]"),
+                ("python", "[]"),  # a kernel of no operator
+            ]
+        ),
+        ((FIRST, ("aten::mul", "[[16, 4096, 4096], []]"), SECOND), 30_000, "100.0 %"),
+        ((FIRST, ("aten::zeros", "[[], [], []]"), SECOND), 30_000, "100.0 %"),
+        # what is added to has no other order
+        ((("aten::addmm", "[[512, 512], [512, 16], [16, 512]]"), ("aten::mm", "[[16, 512], [512, 512]]")), 0, None),
+        ((("aten::addmm", "[[512], [512, 16], [16, 512]]"), ("aten::mm", "[[16, 512], [512, 512]]")), 20_000, "512"),
         ((GRAM, VECTOR, VECTOR), 0, None),  # the matrix is used again
         (
             (("aten::mm", "[[512, 200], [200, 512]]"), ("aten::mm", "[[512, 512], [512, 512]]")),
