@@ -164,11 +164,7 @@ def _refuse_several(windows: Sized, what: str) -> None:
 
 def _file_page(reports: Sequence[Path], where: Where) -> file_page.FilePage:
     """The content: of the ranks of one job together, else of the report that gives the time."""
-    each = _answers.of_each(
-        _answers.different(_answers.expanded(reports)),
-        lambda report: _answers.opened_together([report], where, runs=False),
-    )
-    opened = [report for some in each for report in some]
+    opened = _answers.opened_each(_answers.expanded(reports), where)
     if _answers.several_ranks(report.meta for report in opened) or (len(opened) > 1 and jobs.of_ranks(opened)):
         where.refuse_part("the ranks of a job are shown whole; give one of their reports for a part of it.")
         return jobs.file_page_of_job(jobs.reports_of_one_tool(opened), _answers.request(where), _EVENTS)
