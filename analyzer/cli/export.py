@@ -75,7 +75,6 @@ def _write_tables(reports: Sequence[Path], where: Where, form: str, named: str |
     chosen = [catalog.table(name) for name in dict.fromkeys(names)]
     with _process.emit_folder(output) as folder:
         for table in chosen:
-            file = f"{table.name}.{form}"
             try:
                 frame = _answers.rows_of(reports, table, where)
             except CannotTellError as error:
@@ -83,9 +82,9 @@ def _write_tables(reports: Sequence[Path], where: Where, form: str, named: str |
                     raise
                 missing[table.name] = str(error)
                 continue
-            exported = exports.Exported([table, *catalog.forms(table.name)], frame, opened.origins.get(table.name, ""))
-            exports.write_table(form, exported, folder / file)
-            written[table.name] = exports.entry(exported, file)
+            forms, origin = [table, *catalog.forms(table.name)], opened.origins.get(table.name, "")
+            path = folder / f"{table.name}.{form}"
+            written[table.name] = exports.write_table(form, forms, frame, path, origin)
         (folder / exports.CONTENTS).write_bytes(exports.contents([*map(str, reports)], written, missing))
     lines = [f"not of the first report: {', '.join(opened.origins)}."] if opened.origins else []
     if missing:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import polars as pl
@@ -270,58 +270,50 @@ _KEYS: Final = {
 }
 
 
-class Exported(NamedTuple):
-    """A table to be written: its declaration with those of its other forms, its rows, and a word on its origin."""
-
-    forms: Sequence[Table]
-    frame: pl.DataFrame
-    origin: str = ""
-
-    @property
-    def name(self) -> str:
-        """The table's name."""
-        return self.forms[0].name
-
-    def described(self) -> dict[str, tuple[str, str]]:
-        """Unit and meaning of each column."""
-        known = _KEYS | {column.name: column.doc for form in reversed(self.forms) for column in form.columns}
-        return {name: (unit_of(name), known.get(name, "")) for name in self.frame.columns}
-
-
-def write_table(form: str, table: Exported, path: Path) -> None:
+def write_table(form: str, forms: Sequence[Table], frame: pl.DataFrame, path: Path, origin: str) -> dict[str, object]:
     """Writes a table, in the format that is the ending of such files: parquet, arrow (Feather) or csv.
 
     The Arrow schema of the first two has the fields' metadata. CSV has numbers and texts unformatted, nulls empty.
+
+    Args:
+        form: The format.
+        forms: The table's declaration, and those of its other forms.
+        frame: Its rows.
+        path: The file.
+        origin: A word on where it is from; empty without one.
+
+    Returns:
+        What :func:`contents` says of it.
     """
+    table, known = forms[0], _KEYS | {column.name: column.doc for form in reversed(forms) for column in form.columns}
+    columns: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "type": str(kind).partition("(")[0],
+            "unit": unit_of(name) or None,
+            "description": known.get(name, ""),
+        }
+        for name, kind in frame.schema.items()
+    ]
+    said = {"file": path.name, "rows": frame.height, "description": table.doc, "origin": origin or None}
     if form == "csv":
-        table.frame.write_csv(path)
-        return
+        frame.write_csv(path)
+        return said | {"columns": columns}
     import pyarrow as pa  # noqa: PLC0415 - takes long to import
     from pyarrow import feather, parquet  # noqa: PLC0415 - as above
 
-    rows = table.frame.to_arrow(compat_level=pl.CompatLevel.oldest())
-    descriptions, fields = table.described(), []
-    for field in rows.schema:
-        unit, meaning = descriptions[field.name]
-        words: dict[bytes | str, bytes | str] = {"description": meaning}
-        fields.append(field.with_metadata(words | {"unit": unit} if unit else words))
-    about: dict[bytes | str, bytes | str] = {"table": table.name, "description": table.forms[0].doc}
+    rows = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+    said_of: list[dict[bytes | str, bytes | str]] = [
+        {name: one[name] for name in ("description", "unit") if one[name] is not None} for one in columns
+    ]
+    fields = [field.with_metadata(words) for field, words in zip(rows.schema, said_of, strict=True)]
+    about: dict[bytes | str, bytes | str] = {"table": table.name, "description": table.doc}
     rows = rows.cast(pa.schema(fields, metadata=about))
     if form == "parquet":
         parquet.write_table(rows, path, compression="zstd")
     else:
         feather.write_feather(rows, path, compression="zstd")
-
-
-def entry(table: Exported, file: str) -> dict[str, object]:
-    """What :func:`contents` says of a table that was written to `file`."""
-    types = {name: str(kind).partition("(")[0] for name, kind in table.frame.schema.items()}
-    columns = [
-        {"name": name, "type": types[name], "unit": unit or None, "description": meaning}
-        for name, (unit, meaning) in table.described().items()
-    ]
-    about = {"description": table.forms[0].doc, "origin": table.origin or None}
-    return {"file": file, "rows": table.frame.height, **about, "columns": columns}
+    return said | {"columns": columns}
 
 
 def contents(reports: Sequence[str], tables: Mapping[str, object], missing: Mapping[str, str]) -> bytes:
