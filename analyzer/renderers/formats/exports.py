@@ -51,27 +51,25 @@ _UNITS: Final = {"bytes": 3}
 def write_perfetto(trace: Slices, file: BinaryIO) -> None:
     """Writes a trace; times before 0 are not in the format, so with such ones the first becomes 0."""
     tracks = _Tracks(trace)
-    file.writelines(_packet(_OURS + sized(_TRACK, descriptor)) for descriptor in tracks.descriptors)
-    names, kinds = (trace.slices.get_column(name).cast(pl.String) for name in ("name", "kind"))
-    distinct_names, categories = names.unique(maintain_order=True), kinds.unique(maintain_order=True)
+    file.writelines(sized(_PACKET, _OURS + sized(_TRACK, descriptor)) for descriptor in tracks.descriptors)
     # texts that others name by their numbers, from 1
+    (distinct_names, names), (categories, kinds) = (_numbered(trace, name, 1) for name in ("name", "kind"))
     first = [sized(1, number(1, at) + sized(2, text)) for at, text in enumerate(categories, 1)]
     annotation = sized(3, number(1, _EVENT_ID) + sized(2, "event_id"))
-    file.write(_packet(_OURS + number(_FLAGS, 1) + sized(_INTERNED, b"".join(first) + annotation)))
+    file.write(sized(_PACKET, _OURS + number(_FLAGS, 1) + sized(_INTERNED, b"".join(first) + annotation)))
     for at in range(0, len(distinct_names), _NAMES):
         texts = enumerate(distinct_names.slice(at, _NAMES), at + 1)
         interned = b"".join(sized(2, number(1, key) + sized(2, text)) for key, text in texts)
-        file.write(_packet(_OURS + _NEEDS + sized(_INTERNED, interned)))
-
-    def numbered(values: pl.Series, every: pl.Series) -> pl.Series:
-        numbers = pl.int_range(1, len(every) + 1, dtype=pl.UInt64, eager=True)
-        return values.replace_strict(every, numbers, return_dtype=pl.UInt64)
-
-    file.writelines(_packets(trace, numbered(names, distinct_names), numbered(kinds, categories), _line(trace, tracks)))
+        file.write(sized(_PACKET, _OURS + _NEEDS + sized(_INTERNED, interned)))
+    file.writelines(_packets(trace, names, kinds, _line(trace, tracks)))
 
 
-def _packet(body: bytes) -> bytes:
-    return sized(_PACKET, body)
+def _numbered(trace: Slices, column: str, first: int) -> tuple[pl.Series, pl.Series]:
+    """The different texts of slices, and the number of that of each slice, from `first` on."""
+    texts = trace.slices.get_column(column).cast(pl.String)
+    different = texts.unique(maintain_order=True)
+    numbers = pl.int_range(first, first + len(different), dtype=pl.UInt32, eager=True)
+    return different, texts.replace_strict(different, numbers, return_dtype=pl.UInt32)
 
 
 class _Tracks:
@@ -220,9 +218,7 @@ def write_speedscope(trace: Slices, file: BinaryIO, name: str) -> None:
     Format: https://www.speedscope.app/file-format-schema.json. Times are whole nanoseconds from the first slice on,
     since programs in JavaScript know no larger whole numbers than 2**53.
     """
-    names = trace.slices.get_column("name").cast(pl.String)
-    frames = names.unique(maintain_order=True)
-    numbers = names.replace_strict(frames, pl.Series(range(len(frames)), dtype=pl.UInt32), return_dtype=pl.UInt32)
+    frames, numbers = _numbered(trace, "name", 0)
     first = trace.slices.get_column("start").min() if trace.slices.height else 0
     line = edges(trace.slices).with_columns(pl.col("t") - first)
     line = line.with_columns(frame=numbers.gather(line.get_column("slice")))
@@ -252,9 +248,10 @@ def _write_profile(file: BinaryIO, title: str, line: pl.DataFrame) -> None:
     file.write(json.dumps(head).removesuffix("}").encode() + b', "events": [')
     kind = pl.when("begins").then(pl.lit("O")).otherwise(pl.lit("C"))
     text = pl.format('{{"type":"{}","frame":{},"at":{}}}', kind, "frame", "t")
-    for at in range(0, line.height, _EVENTS):
-        texts = line.slice(at, _EVENTS).select(text).to_series()
-        file.write((b"," if at else b"") + ",".join(texts.to_list()).encode())
+    file.writelines(
+        (b"," if at else b"") + ",".join(part.select(text).to_series()).encode()
+        for at, part in enumerate(line.iter_slices(_EVENTS))
+    )
     file.write(b"]}")
 
 
