@@ -41,9 +41,8 @@ _FLOW: Final = b"\xf9\x02"
 #: Packets that are made at one time, and names in one packet.
 _NAMES: Final = 1 << 12
 
-#: Numbers of processes and of threads that Perfetto can hold.
+#: Numbers of processes that Perfetto can hold; of threads it can all.
 _MOST_PID: Final = 1 << 31
-_MOST_TID: Final = 1 << 63
 
 _UNITS: Final = {"bytes": 3}
 
@@ -80,10 +79,8 @@ class _Tracks:
         self.descriptors: list[bytes] = []
         self._uuids: dict[object, int] = {}
         self._names = trace.processes
-        ranks = {track.rank for track in trace.tracks}
-        self._several = any(
-            len({one.process for one in trace.tracks if one.rank == rank} - {None}) > 1 for rank in ranks
-        )
+        processes = {(track.rank, track.process) for track in trace.tracks if track.process is not None}
+        self._several = len(processes) > len({rank for rank, _ in processes})
         self.of_slices = [self._of_track(track, rank) for rank, track in enumerate(trace.tracks)]
         self.of_counters = [self._of_counter(counter) for counter in trace.counters]
 
@@ -121,7 +118,7 @@ class _Tracks:
         parent, pid, tid = self._process(track.process, track.rank), track.process, track.thread
         if track.lane:
             return self._new(track, sized(2, track.label), self._uuids[track._replace(lane=0)])
-        if pid is None or tid is None or track.rank is not None or not (0 <= pid < _MOST_PID and 0 <= tid < _MOST_TID):
+        if pid is None or tid is None or track.rank is not None or not (0 <= pid < _MOST_PID and tid >= 0):
             return self._new(track, sized(2, track.label), parent)
         return self._new(track, sized(4, number(1, pid) + number(2, tid) + sized(5, track.label)))
 
