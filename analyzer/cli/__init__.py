@@ -329,9 +329,11 @@ def output(text: str, metavar: str = "FILE", **attributes: Any) -> click.Option:
     return option("-o --output", text, metavar, **{"type": WRITTEN, **attributes})
 
 
-def formats(*names: str) -> click.Option:
-    """The option ``--format``; without it a command prints for the terminal."""
-    return click.Option(["--format", "form"], type=click.Choice(["terminal", *names]), default="terminal")
+def formats(*names: str) -> list[click.Option]:
+    """How a command prints and where: the option ``--format``, without it for the terminal, and those beside it."""
+    form = click.Option(["--format", "form"], type=click.Choice(["terminal", *names]), default="terminal")
+    formulas = flag("--no-formulas", "In CSV put an apostrophe before texts that a spreadsheet would run.")
+    return [form, *[formulas] * ("csv" in names), output("Write to FILE, all of it or nothing.")]
 
 
 def top(text: str = "Rows in each table of the page.") -> click.Option:
@@ -379,8 +381,6 @@ CAPTURE: Final = option(
 WITHOUT_PROFILER: Final = flag(
     "--without-profiler", "Times as without the profiler, by the run without one of a capture."
 )
-OUTPUT: Final = output("Write to FILE, all of it or nothing.")
-NO_FORMULAS: Final = flag("--no-formulas", "In CSV put an apostrophe before texts that a spreadsheet would run.")
 
 
 def command(*params: click.Parameter, small: bool = True) -> Callable[[Callable[..., object]], click.Command]:

@@ -337,6 +337,12 @@ def of_each(
     return results
 
 
+def opened_each(reports: Sequence[Path], where: Where) -> list[Report]:
+    """The reports of :func:`opened_together`, of a nsys pass the first run alone; those that fail as of `of_each`."""
+    each = of_each(different(reports), lambda report: opened_together([report], where, runs=False))
+    return [report for some in each for report in some]
+
+
 def answered(path: Path, table: Table, where: Where, make: Callable[[Report], T]) -> dict[str | None, T]:
     """Results of `make` for each part of a report that was asked for, by its name.
 

@@ -75,7 +75,6 @@ def _write_tables(reports: Sequence[Path], where: Where, form: str, named: str |
     chosen = [catalog.table(name) for name in dict.fromkeys(names)]
     with _process.emit_folder(output) as folder:
         for table in chosen:
-            file = f"{table.name}.{form}"
             try:
                 frame = _answers.rows_of(reports, table, where)
             except CannotTellError as error:
@@ -83,9 +82,9 @@ def _write_tables(reports: Sequence[Path], where: Where, form: str, named: str |
                     raise
                 missing[table.name] = str(error)
                 continue
-            exported = exports.Exported([table, *catalog.forms(table.name)], frame, opened.origins.get(table.name, ""))
-            exports.write_table(form, exported, folder / file)
-            written[table.name] = exports.entry(exported, file)
+            forms, origin = [table, *catalog.forms(table.name)], opened.origins.get(table.name, "")
+            path = folder / f"{table.name}.{form}"
+            written[table.name] = exports.write_table(form, forms, frame, path, origin)
         (folder / exports.CONTENTS).write_bytes(exports.contents([*map(str, reports)], written, missing))
     lines = [f"not of the first report: {', '.join(opened.origins)}."] if opened.origins else []
     if missing:
@@ -164,11 +163,7 @@ def _refuse_several(windows: Sized, what: str) -> None:
 
 def _file_page(reports: Sequence[Path], where: Where) -> file_page.FilePage:
     """The content: of the ranks of one job together, else of the report that gives the time."""
-    each = _answers.of_each(
-        _answers.different(_answers.expanded(reports)),
-        lambda report: _answers.opened_together([report], where, runs=False),
-    )
-    opened = [report for some in each for report in some]
+    opened = _answers.opened_each(_answers.expanded(reports), where)
     if _answers.several_ranks(report.meta for report in opened) or (len(opened) > 1 and jobs.of_ranks(opened)):
         where.refuse_part("the ranks of a job are shown whole; give one of their reports for a part of it.")
         return jobs.file_page_of_job(jobs.reports_of_one_tool(opened), _answers.request(where), _EVENTS)

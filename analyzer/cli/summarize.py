@@ -51,11 +51,10 @@ if TYPE_CHECKING:
     cli.flag("--full", "All sections, of the whole recording or the window."),
     cli.flag("--whole", "The page of the whole recording, not of what the program repeats."),
     cli.flag("--recorded", "Times as recorded, where a run without the profiler tells others."),
-    cli.formats(*PAGES),
     cli.answering(
         "--schema", "Print the JSON Schema of --format json, and stop.", lambda: json.SCHEMA.read_text(encoding="utf-8")
     ),
-    cli.OUTPUT,
+    *cli.formats(*PAGES),
 )
 def summarize(reports: Sequence[Path], where: Where, to: Out, **form: bool) -> None:
     """Show one page that says where the time of each REPORT went, or each report in a folder of them."""
@@ -102,11 +101,7 @@ def _pages(
     several = len(reports) > 1 or (_answers.folder_at(reports[0]) is not None and captures.several_tools(reports[0]))
     if where.several or not several:
         return _answers.of_each(reports, lambda report: _page(report, where, make))
-    opened = _answers.of_each(
-        _answers.different(reports), lambda report: _answers.opened_together([report], where, runs=False)
-    )
-    opened_reports = [one for some in opened for one in some]
-    opened.clear()
+    opened_reports = _answers.opened_each(reports, where)
     if len({one.meta.tool for one in opened_reports}) == 1 or all(one.meta.timeless for one in opened_reports):
         open_at = {one.meta.path: one for one in opened_reports}
         session().undoubted.clear()  # as long as none is held for that
@@ -153,8 +148,7 @@ def _page(report: Path, where: Where, make: Callable[[Report], Summary], whole: 
     cli.flag("--one-host", "All ranks ran on one host: their clocks are one."),
     cli.NO_CACHE,
     cli.top(),
-    cli.formats(*PAGES),
-    cli.OUTPUT,
+    *cli.formats(*PAGES),
 )
 def ranks(reports: Sequence[Path], where: Where, to: Out, *, one_host: bool) -> None:
     """Show one page on the ranks of a job, from their traces, from nsys reports, folders of them, or a capture."""
@@ -192,8 +186,7 @@ def ranks(reports: Sequence[Path], where: Where, to: Out, *, one_host: bool) -> 
     *cli.SCOPE,
     cli.CAPTURE,
     cli.top(),
-    cli.formats(*PAGES),
-    cli.OUTPUT,
+    *cli.formats(*PAGES),
 )
 def whatif(  # noqa: PLR0913 - a click command has a parameter per option
     report: Path,
@@ -204,12 +197,9 @@ def whatif(  # noqa: PLR0913 - a click command has a parameter per option
     without: Sequence[str],
     graph: bool,
     copies: str | None,
-    gpu: str | None,
-    batch: str | None,
-    length: str | None,
-    dtype: str | None,
     each: bool,
     measured: str | None,
+    **configured: str | None,
 ) -> None:
     """Replay REPORT with a change: its operations and calls start anew as soon as what they wait for allows."""
     factors = tuple(_faster(text) for text in faster)
@@ -221,7 +211,7 @@ def whatif(  # noqa: PLR0913 - a click command has a parameter per option
         raise click.BadParameter(f"{measured!r} is not a time with a unit, such as 1.9ms.", param_hint="--measured")
     changes = _changes.Changes(factors, tuple(dict.fromkeys(without)), graph, rate)
     try:
-        config = _configuration.Configuration.of(gpu, batch, length, dtype)
+        config = _configuration.Configuration.of(**configured)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--batch, --length") from error
     pages = []
@@ -248,8 +238,7 @@ def _faster(text: str) -> tuple[str, float]:
     cli.argument("reports", nargs=-1, type=cli.READ, metavar="[REPORT]..."),
     *cli.SCOPE,
     cli.top("Rows in each table of the page of a REPORT."),
-    cli.formats(*PAGES),
-    cli.OUTPUT,
+    *cli.formats(*PAGES),
 )
 def explain(name: str | None, reports: Sequence[Path], where: Where, to: Out) -> None:
     """Explain the finding NAME, a word of a page, or a kernel's name; of a REPORT show what the finding is made of.
@@ -318,9 +307,7 @@ _FILE: Final = InputPath(path_type=Path, dir_okay=False)
         "--metric", "What the gate measures.", "step|quick|busy|bucket:NAME|kernel:NAME|token:KIND", default="step"
     ),
     cli.option("--allow", "Judge even so: runs, cold, gpu, driver, clocks, tool, …", "KIND", multiple=True),
-    cli.formats(*PAGES, "csv", "junit"),
-    cli.NO_FORMULAS,
-    cli.OUTPUT,
+    *cli.formats(*PAGES, "csv", "junit"),
 )
 def compare(  # noqa: PLR0913 - a click command has a parameter per option
     reports: Sequence[Path],
@@ -414,9 +401,7 @@ def _store_noise(reports: Sequence[Path], to: Out, asked: Asked) -> None:
     cli.REPORTS,
     *cli.SCOPE,
     cli.flag("--all every", "Also what is equal."),
-    cli.formats("csv", "json"),
-    cli.NO_FORMULAS,
-    cli.OUTPUT,
+    *cli.formats("csv", "json"),
 )
 def verify(reports: Sequence[Path], where: Where, to: Out, *, every: bool) -> None:
     """Hold REPORTS of one program by different tools, or a capture's folder, against each other.

@@ -75,9 +75,7 @@ _MATCHES: Final = 8
     cli.option("--min-share", "Of the tree: leave out what takes less; 1% unless told.", "SHARE"),
     cli.WITHOUT_PROFILER,
     cli.top("Only the first N rows: of each report, or with --sort of all."),
-    cli.formats(*FORMATS),
-    cli.NO_FORMULAS,
-    cli.OUTPUT,
+    *cli.formats(*FORMATS),
 )
 def show(  # noqa: PLR0913 - a click command has a parameter per option
     table: str | None,
@@ -161,7 +159,7 @@ def _keywords(options: dict[str, Any], text: str | None, accepted: Sequence[str]
     return keywords | {keyword: value}
 
 
-@cli.command(cli.REPORTS, cli.argument("statement"), *cli.SCOPE, cli.formats(*FORMATS), cli.NO_FORMULAS, cli.OUTPUT)
+@cli.command(cli.REPORTS, cli.argument("statement"), *cli.SCOPE, *cli.formats(*FORMATS))
 def sql(reports: Sequence[Path], statement: str, where: Where, to: Out) -> None:
     """Answer STATEMENT, in SQL, over the tables of REPORTS.
 
@@ -347,8 +345,7 @@ def _print_trees(  # noqa: PLR0913 - as of the command
     cli.argument("kernel"),
     cli.option("--sass view", "The GPU's assembly.", flag_value="sass"),
     cli.option("--ptx view", "The PTX that each instruction was made of.", flag_value="ptx"),
-    cli.formats("json"),
-    cli.OUTPUT,
+    *cli.formats("json"),
 )
 def source(report: Path, kernel: str, view: str | None, to: Out) -> None:
     """Show the source of KERNEL in REPORT, a report of ncu, with samples, instructions and coalescing by line.

@@ -4,8 +4,8 @@ A trace of Perfetto is protocol buffers with track events.
 
 Format: https://perfetto.dev/docs/reference/trace-packet-proto and https://perfetto.dev/docs/reference/synthetic-track-event.
 
-Packets of slices and counters are made in columns: each is a row of bytes, in which a number has the width of the
-largest one. Numbers that are padded so are within the format: a byte says that another follows, and that one is 0.
+Packets of slices and counters are made in columns of bytes, in which a number has the width of the largest one. Numbers
+that are padded so are within the format: a byte says that another follows, and that one is 0.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import polars as pl
@@ -22,15 +22,10 @@ from kanalyze.analyses.timeline._slices import Counter, Slices, Track, edges
 from kanalyze.files import number, sized
 from kanalyze.schema import Table, unit_of
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Bytes = NDArray[np.uint8]
-
 #: Fields of Trace, TracePacket, TrackEvent, TrackDescriptor and of what is in them.
 _PACKET: Final = 1
 _TIMESTAMP, _SEQUENCE, _EVENT, _INTERNED, _FLAGS, _TRACK = 8, 10, 11, 12, 13, 60
-_CATEGORIES, _ANNOTATIONS, _TYPE, _NAME, _UUID, _VALUE, _FLOWS = 3, 4, 9, 10, 11, 30, 47
+_CATEGORIES, _ANNOTATIONS, _TYPE, _NAME, _UUID, _VALUE = 3, 4, 9, 10, 11, 30
 _BEGIN, _END, _COUNTER = 1, 2, 4
 
 #: The sequence of all packets; that a packet needs its interned names.
@@ -40,15 +35,14 @@ _NEEDS: Final = number(_FLAGS, 2)
 #: The interned name of the annotation that has an event's id.
 _EVENT_ID: Final = 1
 
-#: The id of what is no event of the report; those of events are numbered from 0 on.
-_NONE: Final = (1 << 40) - 1
+#: The tag before a flow, field 47, which has 64 bits.
+_FLOW: Final = b"\xf9\x02"
 
 #: Packets that are made at one time, and names in one packet.
 _NAMES: Final = 1 << 12
 
-#: Numbers of processes and of threads that Perfetto can hold.
+#: Numbers of processes that Perfetto can hold; of threads it can all.
 _MOST_PID: Final = 1 << 31
-_MOST_TID: Final = 1 << 63
 
 _UNITS: Final = {"bytes": 3}
 
@@ -56,27 +50,25 @@ _UNITS: Final = {"bytes": 3}
 def write_perfetto(trace: Slices, file: BinaryIO) -> None:
     """Writes a trace; times before 0 are not in the format, so with such ones the first becomes 0."""
     tracks = _Tracks(trace)
-    file.writelines(_packet(_OURS + sized(_TRACK, descriptor)) for descriptor in tracks.descriptors)
-    names, kinds = (trace.slices.get_column(name).cast(pl.String) for name in ("name", "kind"))
-    distinct_names, categories = names.unique(maintain_order=True), kinds.unique(maintain_order=True)
+    file.writelines(sized(_PACKET, _OURS + sized(_TRACK, descriptor)) for descriptor in tracks.descriptors)
     # texts that others name by their numbers, from 1
+    (distinct_names, names), (categories, kinds) = (_numbered(trace, name, 1) for name in ("name", "kind"))
     first = [sized(1, number(1, at) + sized(2, text)) for at, text in enumerate(categories, 1)]
     annotation = sized(3, number(1, _EVENT_ID) + sized(2, "event_id"))
-    file.write(_packet(_OURS + number(_FLAGS, 1) + sized(_INTERNED, b"".join(first) + annotation)))
+    file.write(sized(_PACKET, _OURS + number(_FLAGS, 1) + sized(_INTERNED, b"".join(first) + annotation)))
     for at in range(0, len(distinct_names), _NAMES):
         texts = enumerate(distinct_names.slice(at, _NAMES), at + 1)
         interned = b"".join(sized(2, number(1, key) + sized(2, text)) for key, text in texts)
-        file.write(_packet(_OURS + _NEEDS + sized(_INTERNED, interned)))
-
-    def numbered(values: pl.Series, every: pl.Series) -> pl.Series:
-        numbers = pl.int_range(1, len(every) + 1, dtype=pl.UInt64, eager=True)
-        return values.replace_strict(every, numbers, return_dtype=pl.UInt64)
-
-    file.writelines(_packets(trace, numbered(names, distinct_names), numbered(kinds, categories), _line(trace, tracks)))
+        file.write(sized(_PACKET, _OURS + _NEEDS + sized(_INTERNED, interned)))
+    file.writelines(_packets(trace, names, kinds, _line(trace, tracks)))
 
 
-def _packet(body: bytes) -> bytes:
-    return sized(_PACKET, body)
+def _numbered(trace: Slices, column: str, first: int) -> tuple[pl.Series, pl.Series]:
+    """The different texts of slices, and the number of that of each slice, from `first` on."""
+    texts = trace.slices.get_column(column).cast(pl.String)
+    different = texts.unique(maintain_order=True)
+    numbers = pl.int_range(first, first + len(different), dtype=pl.UInt32, eager=True)
+    return different, texts.replace_strict(different, numbers, return_dtype=pl.UInt32)
 
 
 class _Tracks:
@@ -87,10 +79,8 @@ class _Tracks:
         self.descriptors: list[bytes] = []
         self._uuids: dict[object, int] = {}
         self._names = trace.processes
-        ranks = {track.rank for track in trace.tracks}
-        self._several = any(
-            len({one.process for one in trace.tracks if one.rank == rank} - {None}) > 1 for rank in ranks
-        )
+        processes = {(track.rank, track.process) for track in trace.tracks if track.process is not None}
+        self._several = len(processes) > len({rank for rank, _ in processes})
         self.of_slices = [self._of_track(track, rank) for rank, track in enumerate(trace.tracks)]
         self.of_counters = [self._of_counter(counter) for counter in trace.counters]
 
@@ -128,7 +118,7 @@ class _Tracks:
         parent, pid, tid = self._process(track.process, track.rank), track.process, track.thread
         if track.lane:
             return self._new(track, sized(2, track.label), self._uuids[track._replace(lane=0)])
-        if pid is None or tid is None or track.rank is not None or not (0 <= pid < _MOST_PID and 0 <= tid < _MOST_TID):
+        if pid is None or tid is None or track.rank is not None or not (0 <= pid < _MOST_PID and tid >= 0):
             return self._new(track, sized(2, track.label), parent)
         return self._new(track, sized(4, number(1, pid) + number(2, tid) + sized(5, track.label)))
 
@@ -144,13 +134,14 @@ def _of_rank(rank: int | None) -> str:
 
 
 def _line(trace: Slices, tracks: _Tracks) -> pl.DataFrame:
-    """All packets in order of time: t, slice (null for counters), begins, uuid and value (null for slices)."""
+    """All packets in order of time: t, slice (null where none begins), uuid and value (null for slices)."""
     uuids = pl.Series("uuid", tracks.of_slices, dtype=pl.UInt64)
     slice_edges = edges(trace.slices)
-    parts = [slice_edges.select("t", "slice", "begins", uuid=uuids.gather(slice_edges.get_column("track")))]
+    begun = pl.when("begins").then("slice").alias("slice")
+    parts = [slice_edges.select("t", begun, uuid=uuids.gather(slice_edges.get_column("track")))]
     for uuid, counter in zip(tracks.of_counters, trace.counters, strict=True):
         value = pl.col("value").cast(pl.Int64)
-        parts.append(counter.points.select(t="t_ns", begins=False, uuid=pl.lit(uuid, dtype=pl.UInt64), value=value))
+        parts.append(counter.points.select(t="t_ns", uuid=pl.lit(uuid, dtype=pl.UInt64), value=value))
     parts.append(pl.DataFrame(schema={"value": pl.Int64}))
     line = pl.concat(parts, how="diagonal").sort("t", maintain_order=True)
     first = line.item(0, "t") if line.height else 0
@@ -160,96 +151,56 @@ def _line(trace: Slices, tracks: _Tracks) -> pl.DataFrame:
 def _packets(trace: Slices, names: pl.Series, kinds: pl.Series, line: pl.DataFrame) -> Iterator[bytes]:
     """The packets of the rows of :func:`_line`; a slice has the numbers of its name and of its kind.
 
-    Flows go from calls to what they launched: each has the row of an operation as number, from 1 on. Points of
-    counters, which are of no slice, have a row behind those of all slices.
+    Flows go from calls to what they launched: each has the row of an operation as number, from 1 on.
     """
     row = pl.int_range(pl.len(), dtype=pl.UInt64)
     calls = trace.slices.select(slice="launch", flow=row + 1).drop_nulls()
     operations = calls.with_columns(slice=(pl.col("flow") - 1).cast(pl.UInt32))
     launched = pl.concat([calls, operations]).sort("slice", "flow")
-    flows = launched.get_column("flow").to_numpy()  # of each slice there are so many, from a place
-    flow_count = np.bincount(launched.get_column("slice").to_numpy(), minlength=len(names) + 1)
-    first_flow = np.cumsum(flow_count) - flow_count
-    ids = trace.slices.get_column("event_id").fill_null(_NONE).to_numpy().astype(np.uint64)
-    name, category, event_id = (np.append(one, np.uint64(0)) for one in (names.to_numpy(), kinds.to_numpy(), ids))
-    note = number(1, _EVENT_ID) + _tag(4)
+    fixed = pl.Series(launched.get_column("flow").to_numpy().astype("<u8").view("V8").tolist(), dtype=pl.Binary)
+    # those of a slice as one, which polars does for texts alone
+    flow = (pl.lit(_FLOW) + fixed).bin.encode("hex").alias("flow")
+    by_slice = launched.with_columns(flow).group_by("slice", maintain_order=True).agg(pl.col("flow").str.join(""))
+    at = pl.DataFrame({"slice": pl.int_range(len(names), dtype=pl.UInt32, eager=True)})
+    flows = at.join(by_slice, on="slice", how="left", maintain_order="left").get_column("flow").str.decode("hex")
+    ids = _numbers(4, trace.slices.get_column("event_id"), number(1, _EVENT_ID) + number(4, 0)[:-1])
+    note = _sized(_ANNOTATIONS, ids)
+    begin = _numbers(_NAME, names) + _numbers(_CATEGORIES, kinds) + flows.fill_null(b"") + note.fill_null(b"")
+    begins, counts = (pl.col(name).is_not_null() for name in ("slice", "value"))
+    kind = {what: pl.lit(number(_TYPE, what)) for what in (_BEGIN, _COUNTER, _END)}
+    types = pl.when(begins).then(kind[_BEGIN]).when(counts).then(kind[_COUNTER]).otherwise(kind[_END])
+    heads = pl.when(begins).then(pl.lit(_OURS + _NEEDS)).otherwise(pl.lit(_OURS))
     for part in line.iter_slices(1 << 16):
-        rows = part.get_column("slice").fill_null(len(names)).to_numpy()
-        begins, counts = part.get_column("begins").to_numpy(), part.get_column("value").is_not_null().to_numpy()
-        every, begun, others = np.arange(len(rows)), np.flatnonzero(begins), np.flatnonzero(~begins)
-        kind = np.where(begins, _BEGIN, np.where(counts, _COUNTER, _END)).astype(np.uint64)
-        noted = begun[event_id[rows[begun]] != _NONE]
-        event = _padded(event_id[rows[noted]])
-        flowing = np.repeat(begun, flow_count[rows[begun]])
-        nth = np.arange(len(flowing)) - np.searchsorted(flowing, flowing)
-        flow = flows[first_flow[rows[flowing]] + nth]
-        points, value = np.flatnonzero(counts), part.get_column("value").drop_nulls().to_numpy()
-        fields = [
-            _Field(every, _tag(_TYPE), _padded(kind)),
-            _Field(every, _tag(_UUID), _padded(part.get_column("uuid").to_numpy())),
-            _Field(begun, _tag(_NAME), _padded(name[rows[begun]])),
-            _Field(begun, _tag(_CATEGORIES), _padded(category[rows[begun]])),
-            _Field(flowing, _tag(_FLOWS, 1), flow.astype("<u8").view(np.uint8).reshape(-1, 8)),
-            _Field(noted, sized(_ANNOTATIONS, note + bytes(event.shape[1]))[: -event.shape[1]], event),
-            _Field(points, _tag(_VALUE), _padded(value.astype(np.int64).view(np.uint64))),
-        ]
-        size = _sizes(fields, len(rows))
-        packet = [
-            _Field(every, _tag(_TIMESTAMP), _padded(part.get_column("t").to_numpy().astype(np.uint64))),
-            _Field(begun, _OURS + _NEEDS + _tag(_EVENT, 2), _padded(size[begun])),
-            _Field(others, _OURS + _tag(_EVENT, 2), _padded(size[others])),
-            *fields,
-        ]
-        yield _joined([_Field(every, _tag(_PACKET, 2), _padded(_sizes(packet, len(rows)))), *packet], len(rows))
+        of_type, head = part.select(types, head=heads).get_columns()
+        t, slice_, uuid, value = part.select("t", "slice", "uuid", "value").get_columns()
+        event = (
+            of_type
+            + _numbers(_UUID, uuid)
+            + begin.gather(slice_).fill_null(b"")
+            + _numbers(_VALUE, value).fill_null(b"")
+        )
+        packet = _numbers(_TIMESTAMP, t) + head + _sized(_EVENT, event)
+        yield b"".join(_sized(_PACKET, packet).to_list())
 
 
-class _Field(NamedTuple):
-    """A field of packets: those that have it, in order, constant bytes before it, and its own bytes, a row for each."""
-
-    rows: NDArray[np.int64]
-    before: bytes
-    values: Bytes
-
-    @property
-    def size(self) -> int:
-        """How many bytes it takes."""
-        return len(self.before) + int(self.values.shape[1])
+def _sized(key: int, messages: pl.Series) -> pl.Series:
+    """The field with each of these messages; null for null."""
+    return _numbers(key, messages.bin.size(), sized(key, b"")[:-1]) + messages
 
 
-def _sizes(fields: Sequence[_Field], packets: int) -> NDArray[np.uint64]:
-    """How many bytes these fields take in each packet."""
-    sizes = np.zeros(packets, dtype=np.uint64)
-    for one in fields:
-        sizes += np.bincount(one.rows, minlength=packets).astype(np.uint64) * np.uint64(one.size)
-    return sizes
+def _numbers(key: int, values: pl.Series, before: bytes | None = None) -> pl.Series:
+    """The field with each number, or what is `before` it instead of the field's tag; null for null.
 
-
-def _joined(fields: Sequence[_Field], packets: int) -> bytes:
-    """The packets one after another, each with its fields in this order."""
-    sizes = _sizes(fields, packets).astype(np.int64)
-    at = np.cumsum(sizes) - sizes  # where the next field of each packet begins
-    data = np.empty(sizes.sum(), dtype=np.uint8)
-    for one in fields:
-        nth = np.arange(len(one.rows)) - np.searchsorted(one.rows, one.rows)
-        places = (at[one.rows] + nth * one.size)[:, None]
-        data[places + np.arange(len(one.before))] = np.frombuffer(one.before, dtype=np.uint8)
-        data[places + np.arange(len(one.before), one.size)] = one.values
-        at += np.bincount(one.rows, minlength=packets) * one.size
-    return data.tobytes()
-
-
-def _tag(key: int, kind: int = 0) -> bytes:
-    """Tag before a field's value: a number (0), 64 bits (1), or bytes with a length (2)."""
-    tag = key << 3 | kind
-    return bytes([tag]) if tag < 0x80 else bytes([tag & 0x7F | 0x80, tag >> 7])  # noqa: PLR2004 - 7 bits in a byte
-
-
-def _padded(values: NDArray[np.uint64]) -> Bytes:
-    """Numbers of the width of the largest: 7 bits in a byte, the lowest first, with a mark in all but the last."""
-    width = max(-(-int(values.max(initial=0)).bit_length() // 7), 1)
-    parts = [(values >> np.uint64(7 * at)).astype(np.uint8) & 0x7F | 0x80 for at in range(width)]
+    All have the width of the largest: 7 bits in a byte, the lowest first, with a mark in all but the last.
+    """
+    numbers = values.cast(pl.Int64).fill_null(0).to_numpy().view(np.uint64)
+    width = max(-(-int(numbers.max(initial=0)).bit_length() // 7), 1)
+    parts = [(numbers >> np.uint64(7 * at)).astype(np.uint8) & 0x7F | 0x80 for at in range(width)]
     parts[-1] &= 0x7F
-    return np.stack(parts, axis=1)
+    tag = [np.full(len(numbers), byte, dtype=np.uint8) for byte in before or number(key, 0)[:-1]]
+    rows = np.stack([*tag, *parts], axis=1)
+    fields = pl.Series(rows.view(f"V{rows.shape[1]}").ravel().tolist(), dtype=pl.Binary)
+    return fields.zip_with(values.is_not_null(), pl.Series([None], dtype=pl.Binary))
 
 
 # Speedscope.
@@ -264,9 +215,7 @@ def write_speedscope(trace: Slices, file: BinaryIO, name: str) -> None:
     Format: https://www.speedscope.app/file-format-schema.json. Times are whole nanoseconds from the first slice on,
     since programs in JavaScript know no larger whole numbers than 2**53.
     """
-    names = trace.slices.get_column("name").cast(pl.String)
-    frames = names.unique(maintain_order=True)
-    numbers = names.replace_strict(frames, pl.Series(range(len(frames)), dtype=pl.UInt32), return_dtype=pl.UInt32)
+    frames, numbers = _numbered(trace, "name", 0)
     first = trace.slices.get_column("start").min() if trace.slices.height else 0
     line = edges(trace.slices).with_columns(pl.col("t") - first)
     line = line.with_columns(frame=numbers.gather(line.get_column("slice")))
@@ -296,9 +245,10 @@ def _write_profile(file: BinaryIO, title: str, line: pl.DataFrame) -> None:
     file.write(json.dumps(head).removesuffix("}").encode() + b', "events": [')
     kind = pl.when("begins").then(pl.lit("O")).otherwise(pl.lit("C"))
     text = pl.format('{{"type":"{}","frame":{},"at":{}}}', kind, "frame", "t")
-    for at in range(0, line.height, _EVENTS):
-        texts = line.slice(at, _EVENTS).select(text).to_series()
-        file.write((b"," if at else b"") + ",".join(texts.to_list()).encode())
+    file.writelines(
+        (b"," if at else b"") + ",".join(part.select(text).to_series()).encode()
+        for at, part in enumerate(line.iter_slices(_EVENTS))
+    )
     file.write(b"]}")
 
 
@@ -314,58 +264,50 @@ _KEYS: Final = {
 }
 
 
-class Exported(NamedTuple):
-    """A table to be written: its declaration with those of its other forms, its rows, and a word on its origin."""
-
-    forms: Sequence[Table]
-    frame: pl.DataFrame
-    origin: str = ""
-
-    @property
-    def name(self) -> str:
-        """The table's name."""
-        return self.forms[0].name
-
-    def described(self) -> dict[str, tuple[str, str]]:
-        """Unit and meaning of each column."""
-        known = _KEYS | {column.name: column.doc for form in reversed(self.forms) for column in form.columns}
-        return {name: (unit_of(name), known.get(name, "")) for name in self.frame.columns}
-
-
-def write_table(form: str, table: Exported, path: Path) -> None:
+def write_table(form: str, forms: Sequence[Table], frame: pl.DataFrame, path: Path, origin: str) -> dict[str, object]:
     """Writes a table, in the format that is the ending of such files: parquet, arrow (Feather) or csv.
 
     The Arrow schema of the first two has the fields' metadata. CSV has numbers and texts unformatted, nulls empty.
+
+    Args:
+        form: The format.
+        forms: The table's declaration, and those of its other forms.
+        frame: Its rows.
+        path: The file.
+        origin: A word on where it is from; empty without one.
+
+    Returns:
+        What :func:`contents` says of it.
     """
+    table, known = forms[0], _KEYS | {column.name: column.doc for form in reversed(forms) for column in form.columns}
+    columns: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "type": str(kind).partition("(")[0],
+            "unit": unit_of(name) or None,
+            "description": known.get(name, ""),
+        }
+        for name, kind in frame.schema.items()
+    ]
+    said = {"file": path.name, "rows": frame.height, "description": table.doc, "origin": origin or None}
     if form == "csv":
-        table.frame.write_csv(path)
-        return
+        frame.write_csv(path)
+        return said | {"columns": columns}
     import pyarrow as pa  # noqa: PLC0415 - takes long to import
     from pyarrow import feather, parquet  # noqa: PLC0415 - as above
 
-    rows = table.frame.to_arrow(compat_level=pl.CompatLevel.oldest())
-    descriptions, fields = table.described(), []
-    for field in rows.schema:
-        unit, meaning = descriptions[field.name]
-        words: dict[bytes | str, bytes | str] = {"description": meaning}
-        fields.append(field.with_metadata(words | {"unit": unit} if unit else words))
-    about: dict[bytes | str, bytes | str] = {"table": table.name, "description": table.forms[0].doc}
+    rows = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+    said_of: list[dict[bytes | str, bytes | str]] = [
+        {name: one[name] for name in ("description", "unit") if one[name] is not None} for one in columns
+    ]
+    fields = [field.with_metadata(words) for field, words in zip(rows.schema, said_of, strict=True)]
+    about: dict[bytes | str, bytes | str] = {"table": table.name, "description": table.doc}
     rows = rows.cast(pa.schema(fields, metadata=about))
     if form == "parquet":
         parquet.write_table(rows, path, compression="zstd")
     else:
         feather.write_feather(rows, path, compression="zstd")
-
-
-def entry(table: Exported, file: str) -> dict[str, object]:
-    """What :func:`contents` says of a table that was written to `file`."""
-    types = {name: str(kind).partition("(")[0] for name, kind in table.frame.schema.items()}
-    columns = [
-        {"name": name, "type": types[name], "unit": unit or None, "description": meaning}
-        for name, (unit, meaning) in table.described().items()
-    ]
-    about = {"description": table.forms[0].doc, "origin": table.origin or None}
-    return {"file": file, "rows": table.frame.height, **about, "columns": columns}
+    return said | {"columns": columns}
 
 
 def contents(reports: Sequence[str], tables: Mapping[str, object], missing: Mapping[str, str]) -> bytes:
