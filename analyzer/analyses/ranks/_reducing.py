@@ -27,7 +27,7 @@ from kanalyze.analyses.idle._attribution import idle_within, window_ledgers
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.iterations._marks import launched_work
 from kanalyze.analyses.iterations.iterations import done_before
-from kanalyze.analyses.iterations.phases import SteadyPart, known_steady_part
+from kanalyze.analyses.iterations.phases import SteadyPart, steady_part
 from kanalyze.analyses.replay._unprofiled import earliest_starts
 from kanalyze.analyses.shared.analysis import recorded_kinds
 from kanalyze.analyses.shared.statistics import BUCKETS
@@ -110,7 +110,7 @@ def _ranks_on_cpu(report: Report) -> list[dict[str, pl.DataFrame]]:
 
 def _of_rank(report: Report) -> dict[str, pl.DataFrame]:
     """The tables of a rank, a report narrowed to its process and GPU, in the report's time and without the member."""
-    steady, collectives = known_steady_part(report), _collectives(report)
+    steady, collectives = steady_part(report), _collectives(report)
     steps = _steps(report, steady)
     spans = steps.rename({"start_ns": "start", "end_ns": "end"})
     return {
