@@ -33,7 +33,6 @@ from kanalyze.analyses.shared.analysis import recorded_kinds
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.analyses.shared.threads import overlaid
 from kanalyze.errors import BadReductionError, NoJobError
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.reduction.tables import COLLECTIVES, IN_LOADER, LATER, RANKS, STEPS, TABLES, Reduction
 from kanalyze.report import Report
 
@@ -58,8 +57,6 @@ def reduced(report: Report) -> Reduction:
 
 def _ranks_on_gpus(report: Report) -> list[Report]:
     """The report narrowed to each of its ranks: processes that use a GPU, of several those that communicate on it."""
-    if not {*DEVICE_KINDS}.intersection(report.kinds) or operations(report).is_empty():
-        return []
     used = operations(report).group_by("process_id", "device").agg(
         talks=(pl.col("bucket") == "communication").any(), ns=pl.col("dur_ns").sum()
     )  # fmt: skip
