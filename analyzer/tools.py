@@ -2,14 +2,16 @@
 
 A tool's name stands here and in the tool's reader. What others ask is a property of a :class:`Tool`, or which tools
 record a kind of events; how each records what a report lacks is told here, too, and so are the words of CUDA and HIP,
-and the turns in which a tool ran two programs.
+the turns in which a tool ran two programs, and where installers put nsys and ncu.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
 
@@ -229,3 +231,39 @@ def pairs(base: Sequence[Turn | None], new: Sequence[Turn | None]) -> list[tuple
 def interleaved(base: Sequence[Turn | None], new: Sequence[Turn | None]) -> bool:
     """Whether every run of one side has its neighbour on the other, so that they can be compared pair by pair."""
     return len(base) == len(new) == len(pairs(base, new)) and bool(base)
+
+
+# Programs of these tools.
+
+#: Where installers put nsys, best first; the copy in Nsight Compute's folder records, but mostly cannot make a report.
+NSYS_FOLDERS: Final = (
+    "/usr/local/cuda/bin",
+    "/usr/local/cuda-*/bin",
+    "/opt/nvidia/nsight-systems-cli/*/target-linux-x64",
+    "/opt/nvidia/nsight-systems-cli/*/target-linux-sbsa-armv8",
+    "/opt/nvidia/nsight-systems/*/target-linux-x64",
+    "/opt/nvidia/nsight-systems/*/target-linux-sbsa-armv8",
+    "/opt/nvidia/nsight-systems*/*/bin",
+    "/opt/nvidia/hpc_sdk/*/*/profilers/Nsight_Systems/bin",
+    "/usr/local/cuda*/nsight-systems-*/target-linux-x64",
+    "/usr/lib/nsight-systems/target-linux-x64",
+)
+NCU_FOLDERS: Final = (
+    "/usr/local/cuda/bin",
+    "/usr/local/cuda-*/bin",
+    "/opt/nvidia/nsight-compute/*",
+    "/opt/nvidia/hpc_sdk/*/*/profilers/Nsight_Compute",
+    "/usr/local/cuda*/nsight-compute-*",
+    "/usr/lib/nsight-compute",
+)
+
+
+def installed(name: str, folders: Sequence[str]) -> list[Path]:
+    """All programs `name` in `folders` (patterns below ``/``), in that order, newest version first."""
+
+    def by_version(path: Path) -> list[tuple[int, str]]:
+        return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]
+
+    patterns = (Path("/").glob(pattern.lstrip("/")) for pattern in folders)
+    places = (place / name for matches in patterns for place in sorted(matches, key=by_version, reverse=True))
+    return [place for place in places if os.access(place, os.X_OK) and place.is_file()]

@@ -25,6 +25,7 @@ from typing import IO, Final, Literal, NamedTuple
 
 from kanalyze.collectors.options import BadOptionError
 from kanalyze.errors import OutputError
+from kanalyze.tools import installed
 from kanalyze.units import size
 
 #: A version number in the output of ``--version``: ``2025.3.1.90-253135822v0``, ``release 13.0, V13.0.88``.
@@ -80,17 +81,6 @@ def runnable(option: str, value: str | os.PathLike[str]) -> Path:
     if place is None:
         raise BadOptionError.of(option, str(value), "a program that can be run")
     return Path(place)
-
-
-def installed(name: str, folders: Sequence[str]) -> list[Path]:
-    """All programs `name` in `folders` (patterns below ``/``), in that order, newest version first."""
-
-    def by_version(path: Path) -> list[tuple[int, str]]:
-        return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]
-
-    patterns = (Path("/").glob(pattern.lstrip("/")) for pattern in folders)
-    places = (place / name for matches in patterns for place in sorted(matches, key=by_version, reverse=True))
-    return [place for place in places if os.access(place, os.X_OK) and place.is_file()]
 
 
 def version_of(*command: str) -> str | None:

@@ -147,8 +147,7 @@ def path_of_ranks(paths: Sequence[Path], asked: Asked) -> pl.DataFrame:
 
 def shifts_ns(whole_job: Job) -> dict[int, int]:
     """By how much the times of each rank are moved to be on the clock of the job."""
-    rows = whole_job.offsets.iter_rows(named=True)
-    return {row["rank"]: row["origin_ns"] - row["offset_ns"] - whole_job.origin_ns for row in rows}
+    return dict(whole_job.offsets.select("rank", "shift_ns").iter_rows())
 
 
 def ranks_by_report(whole_job: Job) -> dict[str, int]:

@@ -313,7 +313,7 @@ def _first_drawn(side: Sequence[Path], asked: Asked, most: int) -> list[tuple[in
         if opened.meta.timeless:
             continue
         report = opened.narrow(**asked.where)
-        steady, drawn = phases.known_steady_part(report), _tracks.timeline(report, most // 2)
+        steady, drawn = phases.steady_part(report), _tracks.timeline(report, most // 2)
         begins = drawn.start_ns if steady is None else steady.window.start_ns
         return [(drawn.start_ns if begins is None else begins, drawn, report.meta)]
     return []

@@ -23,6 +23,7 @@ from kanalyze.collectors.tools import machine, ncu, nsys, nvcc
 from kanalyze.collectors.tools.machine import Permission
 from kanalyze.collectors.workload import LAUNCHERS, SPREADERS, Workload, is_python
 from kanalyze.machinery import late
+from kanalyze.tools import NCU_FOLDERS, NSYS_FOLDERS
 from kanalyze.units import size
 
 with late():  # imports polars
@@ -70,8 +71,8 @@ def find_tools(options: Options, workload: Workload | None = None, *, torch: boo
     program, facts = _find_torch(command) if torch else (_NOT_ASKED, {})
     profilers = (
         find("nvcc", "--nvcc-path", options.nvcc, nvcc.FOLDERS, nvcc.REMEDY),
-        find("nsys", "--nsys", options.nsys, nsys.FOLDERS, nsys.REMEDY),
-        find("ncu", "--ncu", options.ncu, ncu.FOLDERS, ncu.REMEDY),
+        find("nsys", "--nsys", options.nsys, NSYS_FOLDERS, nsys.REMEDY),
+        find("ncu", "--ncu", options.ncu, NCU_FOLDERS, ncu.REMEDY),
     )
     version = version_of(*command) if workload and workload.kind == "python" else None
     return Tools(machine.gpus(), *profilers, Path(command[-1]), program, facts, version)

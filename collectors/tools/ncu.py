@@ -21,15 +21,6 @@ from kanalyze.collectors.process import NO_SPACE
 from kanalyze.collectors.tools.machine import COUNTERS
 from kanalyze.collectors.tools.nsys import with_flags
 
-FOLDERS: Final = (
-    "/usr/local/cuda/bin",
-    "/usr/local/cuda-*/bin",
-    "/opt/nvidia/nsight-compute/*",
-    "/opt/nvidia/hpc_sdk/*/*/profilers/Nsight_Compute",
-    "/usr/local/cuda*/nsight-compute-*",
-    "/usr/lib/nsight-compute",
-)
-
 REMEDY: Final = (
     "install Nsight Compute (https://developer.nvidia.com/nsight-compute; the CUDA toolkit has it) and put its ncu on "
     "PATH, or say where it is with --ncu"

@@ -13,20 +13,6 @@ from kanalyze.collectors.options import Options
 from kanalyze.collectors.process import NO_SPACE, Program, answer
 from kanalyze.collectors.tools.machine import Permission
 
-#: Where installers put it; the copy in Nsight Compute's folder records, but mostly cannot make a report.
-FOLDERS: Final = (
-    "/usr/local/cuda/bin",
-    "/usr/local/cuda-*/bin",
-    "/opt/nvidia/nsight-systems-cli/*/target-linux-x64",
-    "/opt/nvidia/nsight-systems-cli/*/target-linux-sbsa-armv8",
-    "/opt/nvidia/nsight-systems/*/target-linux-x64",
-    "/opt/nvidia/nsight-systems/*/target-linux-sbsa-armv8",
-    "/opt/nvidia/nsight-systems*/*/bin",
-    "/opt/nvidia/hpc_sdk/*/*/profilers/Nsight_Systems/bin",
-    "/usr/local/cuda*/nsight-systems-*/target-linux-x64",
-    "/usr/lib/nsight-systems/target-linux-x64",
-)
-
 REMEDY: Final = (
     "install Nsight Systems (https://developer.nvidia.com/nsight-systems, or the package nsight-systems-cli) and put "
     "its nsys on PATH, or say where it is with --nsys"

@@ -22,9 +22,9 @@ from kanalyze.analyses.iterations._marks import of_process
 from kanalyze.analyses.iterations.iterations import judged_iterations
 from kanalyze.analyses.iterations.phases import (
     SteadyPart,
-    known_steady_part,
     lengths_ns,
     parts_of_step,
+    steady_part,
     steady_part_by_launches,
 )
 from kanalyze.analyses.memory.memory import memory
@@ -103,7 +103,7 @@ def _view(report: Report, device: int, part: Part) -> _View:
     """The steady part of a process on its main device, the window in scope, or all of it."""
     window, steady = report.scope.window, None
     if part != WHOLE and (window is None or window.name == STEADY):
-        steady = steady_part_by_launches(report) if part == LAUNCHES else known_steady_part(report)
+        steady = steady_part_by_launches(report) if part == LAUNCHES else steady_part(report)
     if steady is None:
         own = report.narrow(device=device)
         return _View(own, own, None)

@@ -431,8 +431,6 @@ def _named(own: pl.Expr) -> pl.Expr:
 def compare_kernels(pair: Pair) -> pl.DataFrame:
     """The operations of both sides, matched in the order of launch; times sum to the busy buckets of `compare`."""
     rows = pair.operations
-    if rows.is_empty():
-        return COMPARE_KERNELS.empty()
     places = rows.group_by("block", "side", range=pl.coalesce("range", "op")).agg(pl.col("ns").sum())
     places = places.sort("side", "ns", "range", descending=[False, True, True], nulls_last=True)
     heads = _kernels(rows.group_by("block", "change", "side", "name").agg(weight=pl.col("ns").sum()))

@@ -29,7 +29,7 @@ from kanalyze.analyses.host._range_lines import has_shapes
 from kanalyze.analyses.host.engine_marks import engine_marks
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.ledger import bucket_sums
-from kanalyze.analyses.iterations.phases import known_steady_part
+from kanalyze.analyses.iterations.phases import steady_part
 from kanalyze.analyses.launches._launch_costs import WORTH_SAYING, least_worth_saying
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, require, side_by_side
@@ -218,7 +218,7 @@ def _sampled_run(report: Report) -> Report | None:
     if other is None or other.table("gpu_metrics").is_empty():
         return None
     if report.scope.window is not None:
-        own, theirs = known_steady_part(report.whole), known_steady_part(other)
+        own, theirs = steady_part(report.whole), steady_part(other)
         if own is None or theirs is None or own.window != report.scope.window:
             return None
         window = theirs.window

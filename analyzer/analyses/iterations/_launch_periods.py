@@ -122,8 +122,6 @@ def launch_periods(report: Report) -> pl.DataFrame:
             continue
         placed = line.with_columns(process_id=pl.lit(key, dtype=pl.Int64), at="since")
         lines[key] = without_trials(report, placed).drop("process_id", "at")
-    if not lines:
-        return periods[0]
     timed = timed_runs(report)  # a program may do so in each iteration
     best = {key: _of_process((_untimed(line, timed, key), line), cuts) for key, line in lines.items()}
     units = {candidate.unit for candidate in best.values() if candidate and candidate.share >= HALF}

@@ -109,7 +109,7 @@ _COMPUTES: Final = pl.col("bucket").is_in(["kernel", "communication"])
 
 #: Durations of :func:`launched_work`: of all, of kernels and whole graphs, and of all but communication.
 _TIMES: Final = {
-    "ns": pl.col("ns"),
+    "device_ns": pl.col("ns"),
     "kernels_ns": pl.col("ns") * _COMPUTES,
     "work_ns": pl.col("ns") * (pl.col("bucket") != "communication"),
 }
@@ -168,18 +168,17 @@ def work_of(work: pl.DataFrame, process: object) -> pl.DataFrame:
     return work if work.select(own.all()).item() else work.filter(own)
 
 
-def work_in(spans: pl.DataFrame, work: pl.DataFrame, *further: str) -> pl.DataFrame:
-    """The operations launched in each of `spans` (start, end): columns operations, device_ns and kernels_ns.
+def work_in(spans: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
+    """The operations launched in each of `spans` (start, end): columns operations, device_ns, kernels_ns and work_ns.
 
-    `work` are rows of :func:`launched_work` of the spans' process; of `further` ones of :data:`_TIMES` the sums, too.
+    `work` are rows of :func:`launched_work` of the spans' process.
     """
-    columns = ["ns", "kernels_ns", *further]
-    zero = pl.DataFrame({name: [0] for name in columns}, schema=dict.fromkeys(columns, pl.Int64))
-    sums = pl.concat([zero, work.select(_TIMES[name].cum_sum().alias(name) for name in columns)])
+    zero = pl.DataFrame({name: [0] for name in _TIMES}, schema=dict.fromkeys(_TIMES, pl.Int64))
+    sums = pl.concat([zero, work.select(ns.cum_sum().alias(name) for name, ns in _TIMES.items())])
     at = work.get_column("at")
     first, last = (at.search_sorted(spans.get_column(side), side="left") for side in ("start", "end"))
     last = last.zip_with(last > first, first)
-    lengths = sums.select(pl.col(columns).gather(last) - pl.col(columns).gather(first)).rename({"ns": "device_ns"})
+    lengths = sums.select(pl.all().gather(last) - pl.all().gather(first))
     number = (last.cast(pl.Int64) - first.cast(pl.Int64)).alias("operations")
     return lengths.select(number, pl.all())
 

@@ -234,7 +234,7 @@ def _with_work(report: Report, spans: pl.DataFrame, work: pl.DataFrame) -> pl.Da
         own = work_of(work, process)
         inside = work_in(part.select("start", end="own_end"), own).get_column("operations").alias("own_operations")
         until = pl.when("follows").then("end").otherwise("own_end")
-        parts.append(part.with_columns(*work_in(part.select("start", end=until), own, "work_ns"), inside))
+        parts.append(part.with_columns(*work_in(part.select("start", end=until), own), inside))
     took = (pl.col("end") - pl.col("start")).sum().alias("ns")
     sums = device_operations(report.whole).group_by("process_id", "device").agg(took)
     main = sums.sort("ns", "device", descending=[True, False]).unique("process_id", keep="first", maintain_order=True)

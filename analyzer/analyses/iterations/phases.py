@@ -27,7 +27,7 @@ from kanalyze.analyses.ranges.instances import compile_spans
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, require, source_lines
 from kanalyze.analyses.shared.statistics import BUCKETS, median_of
 from kanalyze.analyses.shared.threads import THREAD, outermost, touched
-from kanalyze.errors import BadWindowError, CannotTellError, UnknownNameError
+from kanalyze.errors import BadWindowError, UnknownNameError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
 from kanalyze.schema import Table, columns
@@ -139,14 +139,6 @@ def _steady_part_of(report: Report, rows: pl.DataFrame) -> SteadyPart | None:
     return SteadyPart(window, host, process, first["device"], first["found_by"], run, every, adjoining)
 
 
-def known_steady_part(report: Report) -> SteadyPart | None:
-    """The :func:`steady_part`; None also where the report cannot tell."""
-    try:
-        return steady_part(report)
-    except CannotTellError:
-        return None
-
-
 def spread_of(report: Report, steady: SteadyPart) -> pl.DataFrame:
     """Least and most of each bucket over the iterations of the steady part: columns bucket, min_ns and max_ns.
 
@@ -201,7 +193,7 @@ def windows_named(report: Report, text: str) -> list[Window] | None:
         UnknownNameError: There are iterations of that name, but not so many.
     """
     if text == STEADY:
-        steady = steady_part(report) if {*DEVICE_KINDS}.intersection(report.kinds) else None
+        steady = steady_part(report)
         if steady is None:
             raise BadWindowError.of(text, "nothing in this report repeats, so it has no steady part")
         return [steady.window]
@@ -260,7 +252,7 @@ def sampling_cost(plain: Report, sampled: Report) -> str:
     Without iterations that are the same work (of one name, and as many operations), the time from the first operation
     to the last, if both have as many; else that it cannot be told.
     """
-    one, other = known_steady_part(plain), known_steady_part(sampled)
+    one, other = steady_part(plain), steady_part(sampled)
     if one and other and one.each == other.each:
         counts = [float(median_of(part.usual, "operations")) for part in (one, other)]
         if abs(counts[0] - counts[1]) <= _SAME * max(counts):

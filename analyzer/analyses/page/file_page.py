@@ -21,7 +21,7 @@ from kanalyze.analyses.idle._attribution import bucket_of, idle_pieces
 from kanalyze.analyses.idle.code import has_lines, placed_with_text
 from kanalyze.analyses.idle.culprits import waiting_trees
 from kanalyze.analyses.iterations.iterations import iteration_ledgers
-from kanalyze.analyses.iterations.phases import known_steady_part
+from kanalyze.analyses.iterations.phases import steady_part
 from kanalyze.analyses.joining._report_set import together
 from kanalyze.analyses.joining.joined import RoofPoints, counted_of, roof_points
 from kanalyze.analyses.operators.tree import tree
@@ -193,11 +193,9 @@ def _waits(report: Report) -> dict[str, pl.DataFrame]:
 
 def _iterations(report: Report) -> pl.DataFrame:
     """The iterations in scope with their ledgers, of the name with most device time."""
-    try:
-        ledgers = iteration_ledgers(report)
-    except CannotTellError:
-        return pl.DataFrame()
-    ledgers = intervals.overlapping(ledgers, report.scope.sides, "start_ns", pl.col("start_ns") + pl.col("dur_ns"))
+    ledgers = intervals.overlapping(
+        iteration_ledgers(report), report.scope.sides, "start_ns", pl.col("start_ns") + pl.col("dur_ns")
+    )
     keys = ("process_id", "name")
     sums = ledgers.group_by(*keys, maintain_order=True).agg(pl.col("device_ns").sum())
     most = sums.sort("device_ns", descending=True, maintain_order=True).head(1)
@@ -236,7 +234,7 @@ def evidence(recorded: Report, rule: str) -> list[Summary]:
         UnknownNameError: It has no such finding.
     """
     report = unprofiled_page(recorded)
-    steady = None if report.scope.window is not None else known_steady_part(report)
+    steady = None if report.scope.window is not None else steady_part(report)
     views = [report] if steady is None else [report.narrow(window=steady.window), report]
     rules: set[str] = set()
     for view in views:

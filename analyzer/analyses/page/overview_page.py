@@ -36,7 +36,7 @@ from kanalyze.analyses.idle.code import code, has_lines
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.iterations import phases
 from kanalyze.analyses.iterations._marks import BY_ENGINE
-from kanalyze.analyses.iterations.phases import SteadyPart, known_steady_part
+from kanalyze.analyses.iterations.phases import SteadyPart, steady_part
 from kanalyze.analyses.launches._launch_costs import steady_parts
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
 from kanalyze.analyses.operators._host_names import told_briefly
@@ -261,7 +261,7 @@ class _Part(NamedTuple):
 
 def _part_of(report: Report, *, whole: bool) -> _Part:
     """What repeats in the report, else the window asked for, or all; on the GPU of that, else on the busiest."""
-    steady = None if whole or report.scope.window is not None else known_steady_part(report)
+    steady = None if whole or report.scope.window is not None else steady_part(report)
     view = report if steady is None else report.narrow(window=steady.window)
     spans = windows_of(view)
     busiest = spans.sort("busy_ns", "device", descending=[True, False]).get_column("device").to_list()
@@ -467,7 +467,7 @@ def sampled_beside(report: Report, view: Report) -> str:
     try:
         if other is None:
             return _most_waited_for(view, "By samples").strip() if culprits.own_samples(report) else ""
-        steady = known_steady_part(other)
+        steady = steady_part(other)
         part = other if steady is None else other.narrow(window=steady.window)
         return f"{_most_waited_for(part, 'In a run with samples')}{phases.sampling_cost(report, other)}"
     except KanalyzeError:  # which is noted

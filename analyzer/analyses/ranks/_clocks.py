@@ -163,9 +163,9 @@ class _Run(NamedTuple):
         for one in self.matching.slices(cuts):
             rows, part = self._of_slice(one)
             slack = (DRIFT * np.abs(rows.start - self.middle[part])).astype(np.int64) + STAMP_ERROR_NS
-            by_clock = _by_clock(rows._replace(start=rows.start - slack, end=rows.end + slack))
+            loose = rows._replace(start=rows.start - slack, end=rows.end + slack)
             parts = int(part[-1] - part[0]) + 1
-            sides.append(_bounds(by_clock, origins[:parts], parts * self.number))
+            sides.append(_bounds(loose, origins[:parts], parts * self.number))
         low, high = zip(*sides, strict=True)
         return np.concatenate(low), np.concatenate(high)
 
@@ -183,22 +183,6 @@ class _Run(NamedTuple):
             sides.append(_estimates(rows, together, origins[:parts], low[nodes], high[nodes]))
         offset, spread, error = (np.concatenate(one) for one in zip(*sides, strict=True))
         return offset, spread, error
-
-
-def _by_clock(rows: _Rows) -> _Rows:
-    """The rows, those of one clock that follow each other in a collective as one: the last to enter, the first out."""
-    new = np.r_[True, (rows.node[1:] != rows.node[:-1]) | (rows.match[1:] != rows.match[:-1])]
-    first = np.flatnonzero(new)
-    match = rows.match[first]
-    return _Rows(
-        match,
-        np.flatnonzero(np.diff(match, prepend=-1)),
-        rows.node[first],
-        np.maximum.reduceat(np.where(rows.enters, rows.start, -_FAR), first),
-        np.minimum.reduceat(np.where(rows.leaves, rows.end, _FAR), first),
-        np.logical_or.reduceat(rows.enters, first),
-        np.logical_or.reduceat(rows.leaves, first),
-    )
 
 
 def _bounds(rows: _Rows, origins: Ints, nodes: int) -> tuple[Ints, Ints]:

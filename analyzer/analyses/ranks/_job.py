@@ -115,9 +115,10 @@ class Job:
 
     @cached_property
     def offsets(self) -> pl.DataFrame:
-        """The ranks with the mean offset of their clock."""
+        """The ranks with the mean offset of their clock, and what moves times of their report to the job's."""
         means = self.clocks.table.group_by("clock").agg(offset_ns=pl.col("offset_ns").mean().cast(pl.Int64))
-        return self.ranks.join(means, on="clock", how="left").with_columns(pl.col("offset_ns").fill_null(0))
+        ranks = self.ranks.join(means, on="clock", how="left").with_columns(pl.col("offset_ns").fill_null(0))
+        return ranks.with_columns(shift_ns=pl.col("origin_ns") - pl.col("offset_ns") - self.origin_ns)
 
     @property
     def world_size(self) -> int:

@@ -27,13 +27,12 @@ from kanalyze.analyses.idle._attribution import idle_within, window_ledgers
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.iterations._marks import launched_work
 from kanalyze.analyses.iterations.iterations import done_before
-from kanalyze.analyses.iterations.phases import SteadyPart, known_steady_part
+from kanalyze.analyses.iterations.phases import SteadyPart, steady_part
 from kanalyze.analyses.replay._unprofiled import earliest_starts
 from kanalyze.analyses.shared.analysis import recorded_kinds
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.analyses.shared.threads import overlaid
 from kanalyze.errors import BadReductionError, NoJobError
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.reduction.tables import COLLECTIVES, IN_LOADER, LATER, RANKS, STEPS, TABLES, Reduction
 from kanalyze.report import Report
 
@@ -58,8 +57,6 @@ def reduced(report: Report) -> Reduction:
 
 def _ranks_on_gpus(report: Report) -> list[Report]:
     """The report narrowed to each of its ranks: processes that use a GPU, of several those that communicate on it."""
-    if not {*DEVICE_KINDS}.intersection(report.kinds) or operations(report).is_empty():
-        return []
     used = operations(report).group_by("process_id", "device").agg(
         talks=(pl.col("bucket") == "communication").any(), ns=pl.col("dur_ns").sum()
     )  # fmt: skip
@@ -110,7 +107,7 @@ def _ranks_on_cpu(report: Report) -> list[dict[str, pl.DataFrame]]:
 
 def _of_rank(report: Report) -> dict[str, pl.DataFrame]:
     """The tables of a rank, a report narrowed to its process and GPU, in the report's time and without the member."""
-    steady, collectives = known_steady_part(report), _collectives(report)
+    steady, collectives = steady_part(report), _collectives(report)
     steps = _steps(report, steady)
     spans = steps.rename({"start_ns": "start", "end_ns": "end"})
     return {

@@ -320,7 +320,7 @@ def _common(job: Job) -> pl.DataFrame:
 
 def _part(job: Job, report: Report, row: dict[str, Any], steps: dict[int, tuple[int, int]]) -> _Part:
     """What walks lead along in the report of a rank, a `row` of the job's, up to the end of its `steps`."""
-    member, shift = row["member"], row["origin_ns"] - row["offset_ns"] - job.origin_ns
+    member, shift = row["member"], row["shift_ns"]
     own = report.narrow(process=row["process_id"], device=row["device"])
     recorded = windows(own).select(pl.col("start").min() + shift, pl.col("end").max() + shift).row(0)
     low, high = steps.get(member, recorded)

@@ -17,7 +17,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import exclusive_operations, operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.iterations._marks import BY_LOOPS
-from kanalyze.analyses.iterations.phases import SteadyPart, known_steady_part
+from kanalyze.analyses.iterations.phases import SteadyPart, steady_part
 from kanalyze.analyses.replay._changes import IS_LOADING, without_profiler
 from kanalyze.analyses.replay._host_time import (
     AS_RECORDED,
@@ -254,7 +254,7 @@ SAME: Final = 0.02
 @once_per_process
 def bare_of(report: Report) -> Bare | None:
     """The runs without a profiler in the report's capture, with an iteration of its steady part; None without any."""
-    steady = known_steady_part(report) if report.bare().programs_ns else None
+    steady = steady_part(report) if report.bare().programs_ns else None
     return runs_without(report, steady, 0.0 if steady is None else busy_ns(report, steady))
 
 
@@ -265,7 +265,7 @@ def _measured(report: Report) -> Unslowed | None:
     Nor does one that took longer than the recording by more than hosts differ, or longer than it would if the host took
     so much longer, as where the device limits the program: something else held it up.
     """
-    bare, steady = bare_of(report), known_steady_part(report)
+    bare, steady = bare_of(report), steady_part(report)
     if bare is None or bare.iteration is None or steady is None or not replayable(report, _MOST):
         return None
     iteration, view = bare.iteration, report.narrow(window=steady.window)
@@ -303,7 +303,7 @@ def corrected(report: Report) -> Report | None:
     None where its capture has no run without one that tells iterations, where the recording took hardly longer, of
     reports of more than 262,144 operations and calls, and of one that is without its profiler.
     """
-    bare, steady = bare_of(report), known_steady_part(report)
+    bare, steady = bare_of(report), steady_part(report)
     iteration = None if bare is None or report.meta.slower is not None else bare.iteration
     if steady is None or iteration is None or iteration.recorded_ns <= iteration.ns * (1 + SAME):
         return None
@@ -312,7 +312,7 @@ def corrected(report: Report) -> Report | None:
         return None
 
     new = unprofiled(report, host, steady.window)
-    part = known_steady_part(new)
+    part = steady_part(new)
     ns = iteration.ns if part is None else part.ns / part.number
     return replace(new, meta=replace(new.meta, slower=iteration.recorded_ns / max(ns, 1)))
 

@@ -26,7 +26,7 @@ from kanalyze.analyses.host._captures import has_captures
 from kanalyze.analyses.host._thread_timeline import labels, labels_of, shown_calls
 from kanalyze.analyses.idle._attribution import ledger_pieces
 from kanalyze.analyses.idle.ledger import utilisation
-from kanalyze.analyses.iterations.phases import known_steady_part
+from kanalyze.analyses.iterations.phases import steady_part
 from kanalyze.analyses.memory.memory import in_use
 from kanalyze.analyses.ranges.captured import captured_as
 from kanalyze.analyses.replay._path import CAUSES, path, with_names
@@ -232,7 +232,7 @@ def timeline(report: Report, most: int) -> Timeline:
         )
         for number, line in enumerate(lines)
     )
-    placed, whole, steady = events.drop_nulls("lane"), None, known_steady_part(report)
+    placed, whole, steady = events.drop_nulls("lane"), None, steady_part(report)
     if steady is not None and steady.usual.height:  # the first iteration of the steady part
         start, length = steady.usual.select("start_ns", "dur_ns").row(0)
         whole = start, start + length

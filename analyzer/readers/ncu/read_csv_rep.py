@@ -32,8 +32,9 @@ from kanalyze.readers.ncu import csv as ncu_csv
 from kanalyze.readers.ncu import module as ncu_module
 from kanalyze.readers.ncu.csv import POINT, Page, content, looks_like_ncu, numbers, pages_in
 from kanalyze.readers.ncu.tables import COUNTED, Measured, NcuTables, damaged
-from kanalyze.readers.nsys.read_rep import installed
+from kanalyze.readers.nsys.read_rep import newest
 from kanalyze.report import Meta, Report
+from kanalyze.tools import NCU_FOLDERS
 
 Runner = Callable[[Sequence[str]], subprocess.CompletedProcess[bytes]]
 
@@ -224,19 +225,9 @@ def _joined(runs: Sequence[Measured]) -> Measured:
     )
 
 
-#: Where ncu is when it is not on PATH.
-_USUAL: Final = (
-    "/opt/nvidia/nsight-compute/*/ncu",
-    "/usr/local/cuda*/bin/ncu",
-    "/usr/local/cuda*/nsight-compute-*/ncu",
-    "/opt/nvidia/hpc_sdk/*/*/profilers/Nsight_Compute/ncu",
-    "/usr/lib/nsight-compute/ncu",
-)
-
-
 def find() -> Path | None:
-    """The ncu on PATH, else the newest in the usual folders; None if there is none."""
-    return installed("ncu", _USUAL)
+    """The ncu on PATH, else the newest where installers put it; None if there is none."""
+    return newest("ncu", NCU_FOLDERS)
 
 
 def run_program(command: Sequence[str]) -> subprocess.CompletedProcess[bytes]:

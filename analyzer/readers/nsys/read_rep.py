@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from glob import glob
 from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
@@ -31,6 +30,7 @@ from kanalyze.readers.nsys.read_sqlite_folder import report_of, shows_nsys
 from kanalyze.readers.storage.table_files import SqliteFile
 from kanalyze.readers.user_cache import alone, checksum, kept, make_room, name_of, scratch
 from kanalyze.report import Report
+from kanalyze.tools import NSYS_FOLDERS, installed
 
 _MAGIC: Final = b"NVIDIA Tegra Profiler Report"
 
@@ -142,16 +142,6 @@ def _export(path: Path, name: str, program: Path, progress: Progress) -> Path:
 
 # The installed nsys: its path, its version, and a run of it.
 
-#: Usual places of nsys when it is not on PATH.
-_USUAL: Final = (
-    "/opt/nvidia/nsight-systems/*/bin/nsys",
-    "/opt/nvidia/nsight-systems/*/target-linux-*/nsys",
-    "/opt/nvidia/nsight-systems-cli/*/bin/nsys",
-    "/opt/nvidia/nsight-systems-cli/*/target-linux-*/nsys",
-    "/usr/local/cuda*/bin/nsys",
-    "/opt/nvidia/hpc_sdk/*/*/profilers/Nsight_Systems/bin/nsys",
-)
-
 #: A progress line: ``Processing 1145 events: [=====42%        ]``.
 _PERCENT: Final = re.compile(rb"\[[= ]*(\d{1,3})%")
 
@@ -161,17 +151,15 @@ _ALL: Final = 100  # per cent
 
 
 def find() -> Path | None:
-    """The nsys on PATH, else the newest in the usual folders; None if there is none."""
-    return installed("nsys", _USUAL)
+    """The nsys on PATH, else the newest where installers put it; None if there is none."""
+    return newest("nsys", NSYS_FOLDERS)
 
 
-def installed(name: str, usual: Sequence[str]) -> Path | None:
-    """The program of this `name` on PATH, else the newest in the `usual` places; None if there is none."""
+def newest(name: str, folders: Sequence[str]) -> Path | None:
+    """The program of this `name` on PATH, else the newest in `folders`; None if there is none."""
     on_path = shutil.which(name)
-    if on_path:
-        return Path(on_path)
-    programs = [path for pattern in usual for path in glob(pattern) if shutil.which(path)]  # noqa: PTH207 - absolute
-    return Path(max(programs, key=lambda path: [*map(int, re.findall(r"\d+", path))])) if programs else None
+    programs = [Path(on_path)] if on_path else installed(name, folders)
+    return max(programs, key=lambda path: [*map(int, re.findall(r"\d+", str(path)))], default=None)
 
 
 def version(program: Path) -> str:

@@ -33,7 +33,7 @@ from kanalyze.analyses.findings.findings import (
 )
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding
 from kanalyze.analyses.idle.ledger import bucket_sums
-from kanalyze.analyses.iterations.phases import known_steady_part
+from kanalyze.analyses.iterations.phases import steady_part
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.errors import CannotTellError, KanalyzeError
 from kanalyze.window import Window
@@ -154,7 +154,7 @@ def test_counters_of_another_run_are_of_the_same_part(monkeypatch, own, theirs, 
     other = SimpleNamespace(table=lambda _: pl.DataFrame({"value": [1]}), narrow=lambda **where: where)
     whole = SimpleNamespace(sampled=lambda: other)
     parts = {id(whole): own and SimpleNamespace(window=own), id(other): theirs and SimpleNamespace(window=theirs)}
-    monkeypatch.setattr("kanalyze.analyses.findings.findings.known_steady_part", lambda of: parts[id(of)])
+    monkeypatch.setattr("kanalyze.analyses.findings.findings.steady_part", lambda of: parts[id(of)])
     scope = SimpleNamespace(process=None, device=0, window="steady")
     of = SimpleNamespace(scope=scope, table=lambda _: pl.DataFrame(), whole=whole)
     assert _sampled_run(of) == ({"window": theirs, "device": 0} if found else None)
@@ -313,7 +313,7 @@ def test_findings_of_one_cause_are_one_and_what_their_remedy_changes_adds_up():
 @pytest.mark.parametrize("name", ["mlp_train", "launch_bound_plain"])
 def test_gains_add_up_to_no_more_than_all_remedies_gain_together(name):
     of = real_report(SAMPLES / name / "nsys.sqlite")
-    of = of.narrow(window=known_steady_part(of).window)
+    of = of.narrow(window=steady_part(of).window)
     found = ranked(of)
     changes = [change for one in found if (change := one.change(of)) is not None]
     together, *_ = _replayed(of, 0, reduce(Mending.with_all_of, changes))

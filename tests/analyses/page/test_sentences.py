@@ -7,7 +7,7 @@ import pytest
 
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.host._call_kinds import context_calls
-from kanalyze.analyses.iterations.phases import known_steady_part, phases
+from kanalyze.analyses.iterations.phases import phases, steady_part
 from kanalyze.analyses.page._limits import first_sentence
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.analyses.page.time_page import summarize
@@ -84,7 +84,7 @@ def answer(*events, **options):
 #: Ten steps of 10 µs with a kernel of 2 µs each.
 STEP_NS = 10_000
 LOOP = report(ranged(range(0, 10 * STEP_NS, STEP_NS), STEP_NS - 10, (100, 200), (300, 2_300)))
-STEADY = known_steady_part(LOOP)
+STEADY = steady_part(LOOP)
 VIEW = LOOP.narrow(window=STEADY.window)
 BUSY, IDLE = [(at, at + 2_000) for at in range(300, 90_000, STEP_NS)], [(3_000, 9_000)]
 

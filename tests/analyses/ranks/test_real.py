@@ -9,7 +9,7 @@ import pytest
 from kanalyze import read
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.idle.ledger import exposure, ledger
-from kanalyze.analyses.iterations.phases import known_steady_part
+from kanalyze.analyses.iterations.phases import steady_part
 from kanalyze.analyses.ranks._job import job_of
 from kanalyze.analyses.ranks._job_findings import job_findings, late_ranks
 from kanalyze.analyses.ranks._reducing import reduced
@@ -59,7 +59,7 @@ def test_what_the_recorder_may_cost_is_no_more_than_the_gpu_idles_before_the_col
 def test_one_report_of_all_ranks_is_told_without_its_recorder(tmp_path):
     """Steps take as long as the run without it says, collectives end with the last rank, and no lateness is left."""
     with read(REPORT) as found:
-        steady = known_steady_part(found)
+        steady = steady_part(found)
         number, each_ns = steady.rows.filter(name=steady.each).height, steady.ns / steady.number
     folder = tmp_path / "capture"
     folder.mkdir()

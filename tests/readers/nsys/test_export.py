@@ -73,7 +73,7 @@ def _nothing_of_this_machine(cache, tmp_path, monkeypatch):
     assert not cache.exists()
     (tmp_path / "nothing").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    monkeypatch.setattr(read_rep, "_USUAL", ())
+    monkeypatch.setattr(read_rep, "NSYS_FOLDERS", ())
 
 
 @pytest.fixture
@@ -277,7 +277,7 @@ def test_nsys_on_the_path_comes_first_then_the_newest_installed(tmp_path, monkey
         folder.mkdir(parents=True)
         shutil.copyfile(sys.executable, folder / "nsys")
         (folder / "nsys").chmod(0o755 if version != "2025.10.1" else 0o644)
-    monkeypatch.setattr(read_rep, "_USUAL", (str(tmp_path / "nsight-systems" / "*" / "bin" / "nsys"),))
+    monkeypatch.setattr(read_rep, "NSYS_FOLDERS", (str(tmp_path / "nsight-systems" / "*" / "bin"),))
     assert read_rep.find() == tmp_path / "nsight-systems" / "2025.3.2" / "bin" / "nsys"
     monkeypatch.setenv("PATH", str(tmp_path / "nsight-systems" / "2023.4.4" / "bin"))
     assert read_rep.find() == tmp_path / "nsight-systems" / "2023.4.4" / "bin" / "nsys"
