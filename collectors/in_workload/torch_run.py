@@ -23,16 +23,8 @@ from . import torch_sessions as recipes
 from .compiled import Caches
 from .hooks import AUTO, OPTIMIZER, Foreign, Part, Watched
 from .notes import lines_noted
-from .torch_script import write_json
+from .torch_script import rank, write_json
 from .torch_sessions import NO_STEP, SCHEMA, ProfilerBusyError, Settings, session
-
-#: Environment variables of launchers for rank and world size.
-_RANKS = (
-    ("RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
-)
 
 _RUNNER = str(Path(__file__).with_name("torch_runner.py"))
 
@@ -69,15 +61,6 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Setti
         rank=rank(environ),
         given=tuple(options),
     )
-
-
-def rank(environ: Mapping[str, str]) -> int | None:
-    """The rank set by a launcher (torchrun, mpirun, srun); None without a launcher."""
-    for name, count in _RANKS:
-        number, size = environ.get(name, ""), environ.get(count, "")
-        if number.isdecimal() and size.isdecimal():
-            return int(number) if name == "RANK" or int(size) > 1 else None
-    return None
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -83,11 +83,29 @@ def _decorate(node: ast.AST, names: Mapping[str, str], within: str = "") -> None
             _decorate(inner, names, within)
 
 
+#: Environment variables of launchers for rank and world size.
+_RANKS = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
+
+
+def rank(environ: Mapping[str, str]) -> int | None:
+    """The rank set by a launcher (torchrun, mpirun, srun); None without a launcher."""
+    for name, count in _RANKS:
+        number, size = environ.get(name, ""), environ.get(count, "")
+        if number.isdecimal() and size.isdecimal():
+            return int(number) if name == "RANK" or int(size) > 1 else None
+    return None
+
+
 def of_rank(file: Path) -> Path:
-    """The name of a file of this process: with -rankN before its ending where RANK is a number."""
+    """The name of a file of this process: with -rankN before its ending where a launcher has set its rank."""
     name, dot, ending = file.name.partition(".")
-    rank = os.environ.get("RANK", "")
-    return file.with_name(f"{name}-rank{rank}{dot}{ending}") if rank.isdecimal() else file
+    own = rank(os.environ)
+    return file if own is None else file.with_name(f"{name}-rank{own}{dot}{ending}")
 
 
 def hide_runner() -> None:

@@ -198,7 +198,7 @@ def test_a_child_of_the_process_writes_nothing_and_is_not_noted(tmp_path):
 
 
 def test_each_rank_has_a_file_of_its_own(tmp_path):
-    noted(tmp_path, "x = 1\n", RANK="3")
+    noted(tmp_path, "x = 1\n", OMPI_COMM_WORLD_RANK="3", OMPI_COMM_WORLD_SIZE="4")
     assert [path.name for path in tmp_path.glob("lines-*")] == ["lines-nsys-rank3.json.gz"]
 
 
@@ -270,7 +270,7 @@ def test_ranges_of_nvtx_are_marked_by_name_in_order(tmp_path):
             nvtx.pop_range()
         nvtx.pop_range()
     """
-    name, told = marked(tmp_path, source, nvtx=True, RANK="1")
+    name, told = marked(tmp_path, source, nvtx=True, RANK="1", WORLD_SIZE="2")
     assert name == "bare-rank1.json"
     outer, inner = told["starts_ns"]["outer"], told["starts_ns"]["inner"]
     # from Python 3.12 on passes of the loop are marked, too

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from kanalyze.collectors.in_workload import torch_runner, torch_script
 from kanalyze.collectors.in_workload.hooks import Part
-from kanalyze.collectors.in_workload.torch_run import parse, rank
+from kanalyze.collectors.in_workload.torch_run import parse
+from kanalyze.collectors.in_workload.torch_script import rank
 from kanalyze.collectors.in_workload.torch_sessions import CYCLE, RECIPES, Settings
 
 RUNNER = Path(torch_runner.__file__).resolve()
