@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from typing import Final
+from weakref import WeakValueDictionary
 
 import polars as pl
 
@@ -51,7 +52,8 @@ def with_captures(report: Report, other: Report) -> Report:
     Raises:
         OtherCaptureError: None of its graphs is in that.
     """
-    linked = replace(report, captured_in=lambda: other.whole)
+    # with a whole of its own: that of a report that was looked at before has no such captures
+    linked = replace(report, captured_in=lambda: other.whole, _whole=WeakValueDictionary())
     if _other(linked) is None:
         raise OtherCaptureError.of(report.meta.path, other.meta.path)
     return linked
