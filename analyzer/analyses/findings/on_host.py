@@ -68,6 +68,7 @@ def operators(report: Report) -> pl.DataFrame:
     return every.with_columns(pl.col("name").cast(pl.String)).select(*_SCHEMA)
 
 
+@once_per_process
 def forward(report: Report) -> pl.DataFrame:
     """The :func:`operators` that no node of autograd is around, by thread, in preorder."""
     within = pl.when(pl.col("name").str.starts_with(NODE)).then("stop").otherwise(0).cum_max().over(THREAD)

@@ -53,8 +53,8 @@ def _pairs(every: pl.DataFrame) -> pl.DataFrame:
     m, k = (pl.col("left").list.get(at, null_on_oob=True) for at in (-2, -1))
     n = pl.when(name == "aten::mv").then(1.0).otherwise(pl.col("right").list.get(-1, null_on_oob=True))
     batch = pl.when(name == "aten::bmm").then(pl.col("left").list.first()).otherwise(1.0)
-    every = every.with_columns(product=name.is_in(_PRODUCTS), left=left, right=right)
-    products = every.filter("product").with_columns(m=m, k=k, n=n, batch=batch)
+    every = every.with_columns(product=name.is_in(_PRODUCTS))
+    products = every.filter("product").with_columns(left=left, right=right).with_columns(m=m, k=k, n=n, batch=batch)
     # what a matrix is added to has no other order
     plain = ~added | (on_host.elements() < pl.col("m") * pl.col("n"))
     products = _unbroken(every, products).with_columns(linear=pl.col("linear") & plain)
@@ -84,14 +84,15 @@ def _unbroken(every: pl.DataFrame, products: pl.DataFrame) -> pl.DataFrame:
 
     What has inputs smaller than one matrix of the result does nothing to it; of what has no shapes that is not known.
     """
-    line = every.with_columns(which=pl.col("product").cum_sum().over(THREAD)).filter(~pl.col("product"))
+    line = every.with_columns(which=pl.col("product").cum_sum().over(THREAD))
+    line = line.filter(~pl.col("product") & ~pl.col("name").str.contains(_LINEAR))
     products = products.with_columns(which=pl.int_range(1, pl.len() + 1).over(THREAD))
     line = line.join(products.select(*THREAD, "which", made=pl.col("m") * pl.col("n")), on=[*THREAD, "which"])
     shapes = line.get_column("input_shapes").cast(pl.String)
     line = line.with_columns(
         told_of(shapes, _largest, pl.Float64).alias("largest"), told_of(shapes, _factor).alias("factor")
     )
-    may = pl.col("name").str.contains(_LINEAR) | (pl.col("name").str.contains(_SCALES) & (pl.col("factor") == "yes"))
+    may = pl.col("name").str.contains(_SCALES) & (pl.col("factor") == "yes")
     breaks = ~may.fill_null(value=False) & (pl.col("largest").is_null() | (pl.col("largest") >= pl.col("made")))
     broken = line.filter(breaks.fill_null(value=True)).select(*THREAD, "which").unique()
     products = products.join(broken.with_columns(linear=False), on=[*THREAD, "which"], how="left")
