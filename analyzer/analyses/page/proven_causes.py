@@ -183,8 +183,8 @@ def _finding(  # noqa: PLR0913 - a kernel's time, roof, counters and cause
     # of the bytes that it moves those are left that its threads ask for, and all instructions that it executes
     floor = max(roof_share * (facts["asked"] if facts["bound"] == "memory" else 1), facts["compute_share"] or 0)
     spared = min(share, 1 - floor)
-    if cause is _OVERLAPS:  # a running sum reads and writes what there is a few times
-        spared = max(1 - _PASSES * max(facts["dram_share"] or 0.0, 1 - share), 0.0)
+    if cause.passes:
+        spared = max(1 - cause.passes * max(facts["dram_share"] or 0.0, 1 - share), 0.0)
     elif cause.whatever_roof:
         spared = share * (1 - (_HALF + min(facts["dram_share"] or 0.0, _HALF)) / 2)
     return Finding(
@@ -263,6 +263,7 @@ class _Cause(NamedTuple):
     #: Whether it is one also near the roof, which is that of the arithmetic it does: in half the width that takes half
     #: of the time at most, and functions a part of that; no less than the memory does. In the middle is what is told.
     whatever_roof: bool = False
+    passes: int = 0  # times that what takes its place reads and writes memory, where that is all that is left; else 0
 
 
 #: Atomics are so much of the accesses at least, and the kernel so far from its roof, where they hold it up.
@@ -378,7 +379,6 @@ _ADDING: Final = (
     r"at::native::reduce_kernel<.*(?:sum_functor|MeanOps|WelfordOps)|^cupy_(?:nan)?(?:sum|mean|var|std)(?:_|$)"
 )
 _CACHED: Final = 1 << 27  # bytes, so many of which no L2 has held before: less may have been there, read once
-_PASSES: Final = 4  # over memory, of a running sum and its differences
 _WORDS: Final = one_line({key: row_of("overlapping-windows")[key] for key in ("action", "remedy")})
 _OVERLAPS: Final = _Cause(
     "overlapping-windows",
@@ -389,4 +389,5 @@ _OVERLAPS: Final = _Cause(
     _WORDS["action"],
     _WORDS["remedy"],
     whatever_roof=True,
+    passes=4,  # a running sum and its differences
 )
