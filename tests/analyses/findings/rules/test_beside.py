@@ -1,6 +1,5 @@
 """What runs one after the other: copies and streams, processes that share a GPU, communication that nothing hides."""
 
-from collections import Counter
 from dataclasses import replace
 
 import polars as pl
@@ -17,6 +16,7 @@ from support.build import call, graph, host, kernel, memcpy, report
 from support.command import REPORTS
 from support.measures import assert_told
 from support.real_reports import real_report
+from support.shares import cases, holds
 
 US = 1000
 PINNED, PAGEABLE = {"source_memory": "Pinned"}, {"source_memory": "Pageable"}
@@ -282,28 +282,22 @@ def test_health_counts_those_that_only_took_turns_too():
 KERNELS = st.tuples(st.integers(1, 3), st.sampled_from([0, 0, 1]), st.integers(0, 30), st.integers(0, 20))
 
 
-def test_the_time_is_that_of_a_loop_over_every_instant():
-    seen = Counter()
-
-    @given(st.lists(KERNELS, min_size=4, max_size=10))
-    def holds(rows):
-        events = [kernel(at, at + took, process=process, device=device) for process, device, at, took in rows]
-        found = {shared.device: shared for shared in shared_devices(report(events)) if shared.together_ns}
-        for device in (0, 1):
-            running = [
-                {process for process, where, at, took in rows if where == device and at <= instant < at + took}
-                for instant in range(60)
-            ]
-            together = [processes for processes in running if len(processes) > 1]
-            seen.update(all=1, shared=bool(together))
-            if together:
-                assert found[device].together_ns == len(together)
-                assert found[device].processes == sorted(set().union(*together))
-            else:
-                assert device not in found
-
-    holds()
-    assert seen["shared"] > 0.1 * seen["all"]
+@cases(0.1)
+@given(st.lists(KERNELS, min_size=4, max_size=10))
+def test_the_time_is_that_of_a_loop_over_every_instant(rows):
+    events = [kernel(at, at + took, process=process, device=device) for process, device, at, took in rows]
+    shared_of = {shared.device: shared for shared in shared_devices(report(events)) if shared.together_ns}
+    for device in (0, 1):
+        running = [
+            {process for process, where, at, took in rows if where == device and at <= instant < at + took}
+            for instant in range(60)
+        ]
+        together = [processes for processes in running if len(processes) > 1]
+        if holds(together):
+            assert shared_of[device].together_ns == len(together)
+            assert shared_of[device].processes == sorted(set().union(*together))
+        else:
+            assert device not in shared_of
 
 
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
