@@ -43,6 +43,10 @@ _SAME: Final = 0.01
 #: Fewest iterations of a run that adjoin each other, for a run to be one of these.
 _FEWEST: Final = 3
 
+#: So many such runs, one after the other, are the steady part with the time between them if that is this share of it.
+_FEWEST_ROWS: Final = 3
+_APART: Final = 0.5
+
 
 class SteadyPart(NamedTuple):
     """The steady part of a report, and the iterations that it is one of.
@@ -126,8 +130,11 @@ def _steady_part_of(report: Report, rows: pl.DataFrame) -> SteadyPart | None:
     process, name = sums.sort(by, descending=down, maintain_order=True).select("process_id", "name").row(0)
     every = rows.filter(of_process(process))
     run = _longest_run(every, name, adjoining=True)
+    rows_apart = _rows_apart(every, name)
     if run.height < _FEWEST:
         run = _longest_run(every, name, adjoining=False)
+    elif rows_apart is not None:
+        run = rows_apart
     last = run.row(-1, named=True)
     until, host_until = last["until_ns"], last["end"]
     adjoining = run.get_column("dur_ns").sum() == host_until - run.item(0, "start_ns")
@@ -183,6 +190,24 @@ def _longest_run(rows: pl.DataFrame, name: str, *, adjoining: bool) -> pl.DataFr
     sums = runs.group_by("run", maintain_order=True).agg(pl.len(), pl.col("dur_ns").sum())
     best = sums.sort("len", "dur_ns", descending=True, maintain_order=True).item(0, "run")
     return runs.filter(pl.col("run") == best)
+
+
+def _rows_apart(every: pl.DataFrame, name: str) -> pl.DataFrame | None:
+    """The iterations of rows between which most of the time passes, up to the first one of the last row.
+
+    A row are iterations of one name of which each begins where the one before ended, as those of an epoch; None where
+    rows are few, or what lies between them takes less time than they do.
+    """
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    own = every.with_columns(end=end, pause=(pl.col("start_ns") - end.shift(1)).fill_null(0)).filter(name=name)
+    own = own.with_columns(row=(pl.col("start_ns") != pl.col("end").shift(1)).fill_null(value=True).cum_sum())
+    usual = own.filter(kind=STEADY).group_by("row", maintain_order=True).len().filter(pl.col("len") >= _FEWEST)
+    if usual.height < _FEWEST_ROWS:
+        return None
+    first, last = own.filter(row=usual.item(0, "row")), own.filter(row=usual.item(-1, "row"))
+    run = own.filter(pl.col("start_ns").is_between(first.item(0, "start_ns"), last.item(0, "start_ns")))
+    whole_ns = run.item(-1, "start_ns") - run.item(0, "start_ns")
+    return run if run.get_column("pause").tail(-1).sum() >= _APART * whole_ns else None
 
 
 def windows_named(report: Report, text: str) -> list[Window] | None:

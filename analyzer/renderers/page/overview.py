@@ -141,8 +141,10 @@ def ledger_of(summary: Summary, per: PerIteration, window: dict[str, Any], most:
     if iterations > 1 and table is not None:
         spread = {name: units.least_to_most(least, most, shown_ns) for name, least, most in table.iter_rows()}
     if per.iterations:
-        some = summary.steady is not None and per.iterations < summary.steady.usual.height
-        span = f"one {per.each}" if iterations == 1 else f"average of {per.all}{' in a row' if some else ''}"
+        some = ""
+        if summary.steady is not None and per.iterations < summary.steady.usual.height:
+            some = " in a row" if summary.steady.adjoining else " with what lies between"
+        span = f"one {per.each}" if iterations == 1 else f"average of {per.all}{some}"
         span += "; least to most" if spread else ""
     else:
         span = " to ".join(units.instant(window[side], summary.zero_ns) for side in ("start_ns", "end_ns"))

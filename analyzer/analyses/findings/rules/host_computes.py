@@ -25,7 +25,7 @@ from kanalyze.analyses.operators._host_names import host_names, placed
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process, source_lines
 from kanalyze.analyses.shared.statistics import longest, median_of, total
-from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.analyses.shared.threads import THREAD, outermost
 from kanalyze.columns import nearest, parts_by
 from kanalyze.report import Report
 from kanalyze.units import moment, plural, time
@@ -43,23 +43,66 @@ _NEARLY_ALL: Final = 0.9  # the least part of the time in a line that gets batch
 #: Getting a batch takes so long at least where it counts: workers that keep up need some time to hand one over, too.
 _HANDOVER_NS: Final = {False: 250_000, True: 1_000_000}
 
+#: Starting workers counts from so long on, and after so many starts of a loader.
+_START_NS: Final = 10_000_000
+_STARTS: Final = 2
+
 _NAMED_CULPRITS: Final = 2  # maximum number of culprits named in the sentence
 _NOTABLE: Final = 0.1  # what is named next in a sentence takes so large a part of the time at least
 
 
 @Rule
 def data_loading(report: Report) -> Findings:
-    """At most one finding per device on loaders without workers, and one on loaders with workers."""
-    every = getting_batches(report)
+    """At most one finding per device on loaders without workers, one on waits for workers, one on starting them."""
+    every, starts = getting_batches(report), starting_workers(report)
     beside = ", by the trace of the same program" if _recorded(report).is_empty() else ""
     for name, workers in (("data-loading: no workers", False), ("data-loading: workers", True)):
         batches = every.filter(pl.col("end") - pl.col("start") >= _HANDOVER_NS[workers], workers=workers)
-        for device, pieces in (idle_within(report, batches) if batches.height else {}).items():
-            took = batches.select(ns=pl.col("end") - pl.col("start"))
-            figures = {"batches": took.height, "median": median_of(took, "ns"), "longest": longest(took, "ns")}
-            most = _most_in_loader(report, device, workers=workers)
-            change = Mending(host=batches.select("process_id", "start", "end"))
-            yield say.told(report, name, device, pieces, mending=change, beside=beside, most=most, **figures)
+        yield from _loading(report, name, batches, beside, workers=workers)
+    yield from _loading(report, "data-loading: workers anew", starts, beside, workers=True)
+
+
+def _loading(report: Report, name: str, spans: pl.DataFrame, beside: str, *, workers: bool) -> Findings:
+    """A finding on each device that idles in such intervals of its loader."""
+    for device, pieces in (idle_within(report, spans) if spans.height else {}).items():
+        took = spans.select(ns=pl.col("end") - pl.col("start"))
+        figures = {"times": took.height, "median": median_of(took, "ns"), "longest": longest(took, "ns")}
+        most = _most_in_loader(report, device, workers=workers)
+        change = Mending(host=spans.select("process_id", "start", "end"))
+        yield say.told(report, name, device, pieces, mending=change, beside=beside, most=most, **figures)
+
+
+def starting_workers(report: Report) -> pl.DataFrame:
+    """The intervals in scope in which a loader starts its workers again: SPAN; by the report's own or its trace's."""
+    trace = report.beside()
+    if trace is None or _recorded(report).height:
+        starts = _starts(report.whole)
+    else:
+        starts = placed(report, _starts(trace.whole))
+    return intervals.overlapping(starts, report.scope.sides)
+
+
+@once_per_process
+def _starts(report: Report) -> pl.DataFrame:
+    """The intervals in which a loader that had workers before starts them, :data:`SPAN`, where that is seen often.
+
+    For a new iterator PyTorch draws the seed of its workers, starts them, and asks for the first batch.
+    """
+    batches = _recorded(report).filter("workers")
+    if batches.height < _STARTS:
+        return batches.select(*SPAN).clear()
+    kinds = {
+        "seed": outermost(on_host.spans_named(r"^aten::random_$", report.seen("op"))),
+        "next": batches,
+        "launch": on_host.launched(report).select(*THREAD, start="call_start", end="call_end"),
+    }
+    line = pl.concat(part.select(*SPAN, kind=pl.lit(kind)) for kind, part in kinds.items()).sort(*THREAD, "start")
+    line = line.filter((pl.col("kind") != "seed") | pl.col("kind").shift(1).over(THREAD).ne_missing("seed"))
+    after = pl.col("kind", "start").shift(-1).over(THREAD).name.prefix("next_")
+    starts = line.with_columns(after).filter(kind="seed", next_kind="next").select(*THREAD, "start", end="next_start")
+    place = place_at(report, starts.select(*THREAD, at="start"))
+    again = starts.filter(~place.is_first_distinct() & (pl.col("end") - pl.col("start") >= _START_NS))
+    return again if again.height >= _STARTS else again.clear()
 
 
 def getting_batches(report: Report) -> pl.DataFrame:

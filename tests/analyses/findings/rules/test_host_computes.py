@@ -28,7 +28,7 @@ from support.real_reports import real_report
 LAUNCH = "cudaLaunchKernel_v7000"
 ALONE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 WORKERS = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
-MS = 1_000_000
+US, MS = 1_000, 1_000_000
 
 
 def step(number, *, name=ALONE, get=3, mark=nvtx, thread=1):
@@ -173,6 +173,42 @@ WAITED = [
 )
 def test_what_gets_batches(of, stakes, words):
     assert_told(data_loading(of), stakes, *words)
+
+
+def epochs(number=4, *, starts=40, name=WORKERS, seed="aten::random_", evaluated=False):
+    """Of 100 ms each: a seed, workers that take so many ms to start, the sampler's seed, and two batches."""
+    events = []
+    for at in range(0, 100 * MS * number, 100 * MS):
+        first = at + starts * MS
+        events += [op(seed, at, at + US), op("aten::random_", first - 2 * US, first - US)]
+        for begin in (first, first + 10 * MS):
+            events += [nvtx(name, begin, begin + MS // 2), call(LAUNCH, begin + MS, begin + 2 * MS, correlation=begin)]
+            events.append(kernel(begin + 2 * MS, begin + 8 * MS, correlation=begin))
+        if evaluated:
+            events += launched(at + 20 * MS, at + 20 * MS + US, kernel(at + 21 * MS, at + 22 * MS, correlation=at + 1))
+    return events
+
+
+LINES = [{**in_lines(4)[0], "start_ns": 100 * MS * line, "dur_ns": 90 * MS, "line": line} for line in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("of", "starts"),
+    [
+        (report(epochs()), 3),
+        (report(epochs(), source_lines=[{**row, "line": 7} for row in LINES]), 3),
+        (report(epochs(), source_lines=LINES), 0),  # loaders of their own
+        (report(epochs(3)), 2),
+        (report(epochs(2)), 0),
+        (report(epochs(starts=9)), 0),
+        (report(epochs(name=ALONE)), 0),
+        (report(epochs(seed="aten::randperm")), 0),  # workers that live: the sampler's seed alone
+        (report(epochs(evaluated=True)), 0),
+    ],
+)
+def test_workers_that_start_for_each_epoch(of, starts):
+    anew = [one for one in data_loading(of) if "anew" in one.headline]
+    assert_told(anew, [40 * MS * starts] * (starts > 0))
 
 
 COPY = "cudaMemcpyAsync_v3020"
