@@ -199,7 +199,8 @@ def _rows_apart(every: pl.DataFrame, name: str) -> pl.DataFrame | None:
     rows are few, or what lies between them takes less time than they do.
     """
     end = pl.col("start_ns") + pl.col("dur_ns")
-    own = every.with_columns(end=end, pause=(pl.col("start_ns") - end.shift(1)).fill_null(0)).filter(name=name)
+    own = every.with_columns(end=end, pause=(pl.col("start_ns") - end.shift(1)).fill_null(0))
+    own = own.filter((pl.col("name") == name) & (pl.col("found_by") != BY_ENGINE))  # an engine waits for requests
     own = own.with_columns(row=(pl.col("start_ns") != pl.col("end").shift(1)).fill_null(value=True).cum_sum())
     usual = own.filter(kind=STEADY).group_by("row", maintain_order=True).len().filter(pl.col("len") >= _FEWEST)
     if usual.height < _FEWEST_ROWS:
