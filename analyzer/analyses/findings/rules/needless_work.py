@@ -13,8 +13,9 @@ from kanalyze.analyses.findings.on_gpu import FAMILY, Work
 from kanalyze.analyses.findings.on_host import elements, sides
 from kanalyze.analyses.findings.rules import Findings, Rule, literal
 from kanalyze.analyses.shared.analysis import once_per_process
-from kanalyze.analyses.shared.statistics import total
+from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.analyses.work._peaks import memory_ns, memory_roofs
 from kanalyze.columns import nearest
 from kanalyze.errors import KanalyzeError
 from kanalyze.report import Report
@@ -26,6 +27,7 @@ _SPLITS: Final = r"^aten::(?:linalg_svd|svd)$"
 _FACTORS: Final = r"^aten::(?:matmul|mm|mv|bmm|addmm|addmv|einsum|linear|dot)$"
 _LEAST: Final = 64  # the least side of a matrix: small ones are solved in no less time
 _MATRIX: Final = (-2, -1)  # the sides of a matrix; others are of a batch
+_SMALLEST: Final = 4  # bytes of an element, at the least
 _LONG: Final = 8  # a matrix has so many times as many rows as columns, or columns as rows
 
 
@@ -52,6 +54,21 @@ def decompositions(report: Report) -> Findings:
             name, height, width = which.select("name", "longer", "shorter").row(0)
             sides = {"operator": name.removeprefix("aten::"), "height": height, "width": width}
             yield work.finding(words, work.most, left=None, at_most=True, **sides)
+
+
+@Rule
+def factored_again(report: Report) -> Findings:
+    """At most one finding per device on solves of matrices that nothing between two of them can have written."""
+    solves = on_host.working(report).filter(pl.col("name") == "aten::linalg_solve", elements() >= _LEAST**2)
+    if solves.height <= 1 or solves.select(elements().n_unique()).item() > 1:
+        return
+    least = memory_roofs(report.devices).with_columns(bytes=solves.select(_SMALLEST * elements()).item(0, 0))
+    for work in on_host.works_within(report, solves):
+        others = exclusive_operations(report).filter(device=work.device.device).join(work.rows, on="row", how="anti")
+        writes_ns = least.filter(device=work.device.device).select(memory_ns()).item()
+        if writes_ns and (longest(others, "dur_ns") or 0) < writes_ns:
+            height = solves.select(on_host.side(0, -1)).item(0, 0)
+            yield work.finding("decompositions: again", work.most, left=None, at_most=True, height=height)
 
 
 # Gradients of embeddings that have all rows of a table, few of which are looked up.

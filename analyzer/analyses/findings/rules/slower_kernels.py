@@ -511,3 +511,23 @@ def _slow_sums(work: Work) -> pl.DataFrame:
     usual = usual.with_columns(usual_ns=pl.min_horizontal(pl.col("near").max().over("run"), by_bytes.over("run")))
     took = pl.col("exclusive_ns").sum().over("run")
     return usual.filter(pl.col("sums").any().over("run") & (took >= _LONGER * pl.col("usual_ns").fill_null(0)))
+
+
+# Transforms (FFT) of lengths with large prime factors.
+
+_FFT: Final = FAMILY == "fft"
+_BLUESTEIN: Final = pl.col("function").str.contains("bluestein")
+
+#: What is left of such a transform, which is two of a length at least twice as long, and passes between them.
+_SMOOTH_LEFT: Final = 0.35
+
+
+@on_gpu.choosing(_FFT, 0.1)
+def transform_length(work: Work) -> Finding | None:
+    """One finding per device on transforms by Bluestein's algorithm, of which other kernels may be the most."""
+    lines = on_gpu.stream_lines(work.report, work.device.device)
+    lines = on_gpu.with_decoded(lines, transforms=_FFT, odd=_BLUESTEIN)
+    lines = lines.with_columns(run=pl.struct("line", "transforms").rle_id())
+    of_odd = lines.filter(pl.col("odd").any().over("run"))
+    rows = work.rows.join(of_odd, on="row", how="semi")
+    return work._replace(rows=rows).finding("transform-length", work.most, left=_SMOOTH_LEFT) if rows.height else None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kanalyze.analyses.findings.rules.needless_work import decompositions
+from kanalyze.analyses.findings.rules.needless_work import decompositions, factored_again
 from kanalyze.window import Window
 from support.build import host, kernel, launched, report
 from support.measures import assert_told
@@ -11,7 +11,7 @@ LAUNCH = "cudaLaunchKernel_v7000"
 STEP = 1_000_000
 
 
-def steps(*operators):
+def steps(*operators, **known):
     """Five passes of operators (name, shapes of the inputs, ns of their kernel)."""
     events, shapes = [], []
     for at in range(0, 5 * STEP, STEP):
@@ -22,7 +22,7 @@ def steps(*operators):
             shapes += [(len(events), inputs)]
             events += more
     details = [{"event_id": at, "input_shapes": text} for at, text in shapes]
-    return report(events, op_detail=details).narrow(window=Window(0, 5 * STEP, count=5, each="step"))
+    return report(events, op_detail=details, **known).narrow(window=Window(0, 5 * STEP, count=5, each="step"))
 
 
 INVERSE = ("aten::linalg_inv", "[[4, 512, 512]]", 30_000)
@@ -53,3 +53,23 @@ SUM = ("aten::sum", "[[4, 512]]", 20_000)
 )
 def test_less_than_an_inverse_or_a_long_svd_would_do(operators, stake, words):
     assert_told(decompositions(steps(*operators)), [stake] * bool(stake), *filter(None, [words]))
+
+
+SOLVE = ("aten::linalg_solve", "[[4096, 4096], [4096, 1], []]", 60_000)
+SHORT, LONG = ("aten::mul", "[[4096, 1], []]", 2_000), ("aten::add_", "[[4096, 4096], []]", 30_000)
+H100 = {"memory_bandwidth_bytes_per_s": 3_350_000_000_000, "l2_bytes": 50 << 20}
+
+
+@pytest.mark.parametrize(
+    ("operators", "device", "stake"),
+    [
+        ((SOLVE, SHORT), H100, 5 * 60_000),
+        ((SOLVE, LONG), H100, 0),  # long enough to write the matrix
+        ((SOLVE, SHORT), {}, 0),  # nobody knows how long that takes
+        ((SOLVE, SHORT, (SOLVE[0], "[[2048, 2048], [2048]]", 30_000)), H100, 0),
+        ((SOLVE, *[SHORT] * 8), H100, 5 * 60_000),
+        (((SOLVE[0], "[[32, 32], [32]]", 60_000), SHORT), H100, 0),
+    ],
+)
+def test_solves_of_a_matrix_that_nothing_can_have_written(operators, device, stake):
+    assert_told(factored_again(steps(*operators, limits=device)), [stake] * bool(stake))

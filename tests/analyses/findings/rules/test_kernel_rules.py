@@ -25,6 +25,7 @@ from kanalyze.analyses.findings.rules.slower_kernels import (
     no_tf32,
     old_architecture_gemm,
     scatter_atomics,
+    transform_length,
     unaligned_gemm,
 )
 from kanalyze.analyses.findings.rules.small_copies import growing_concatenations, growing_copies, no_kv_cache
@@ -65,6 +66,7 @@ ONES = (
 GATHER = "void at::native::vectorized_gather_kernel<16, long>(char*, char*, long*, int, long, long, long, long, bool)"
 CAT = "void at::native::CatArrayBatchedCopy<at::native::OpaqueType<2u>, unsigned int, 4, 64, 64>(X)"
 FFT = "void regular_fft<512u, EPT<8u>, 8u, 2u, (padding_t)6, unsigned int, double>(kernel_arguments_t<double>)"
+ODD_FFT = FFT.replace("regular_fft", "regular_bluestein_fft")
 COMPLEX = ONE.format("CUDAFunctor_add<c10::complex<double>>")
 ALIGN1 = "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1>(T1::Params)"
 ALIGN8 = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_128x128_32x3_nn_align8>(T1::Params)"
@@ -317,6 +319,14 @@ def coalesced(operator, many=4):
         (recurring_casts, casts(DOWN, (COMPILED, 1)), 320, (32, 0), ["keep weights in bfloat16, or cast them once"]),
         (recurring_casts, casts(HALVES), 320, (32, 0), ["keep weights in half precision, or torch.compile(model)"]),
         (recurring_casts, casts(HALVES, (OPTIMIZER, 1)), 320, (32, 0), ["keep weights in bfloat16, or torch.compile("]),
+        # with what runs before and behind it, and not with another transform
+        (
+            transform_length,
+            line((FFT, 20), (ODD_FFT, 40), (FFT, 20), (WORK, 20), (FFT, 40)),
+            80,
+            (0, 13 + 26 + 13),
+            ["Transforms of a length with a large prime factor: 57.1 %"],
+        ),
         (unfused_attention, ATTENTION, 2 * 70, (10, 4 * 4), [SOFTMAXES, "F.scaled_dot_product_attention(q, k, v)"]),
         (unfused_attention, NVJET, 2 * 300, (4, 4 * 70), ["F.scaled_dot_product_attention(q, k, v) in bfloat16"]),
         (unfused_attention, IN_TF32, 2 * 300, (4, 4 * 70), ["F.scaled_dot_product_attention(q, k, v) in bfloat16"]),
@@ -407,6 +417,8 @@ def test_what_is_told(rule, events, stake, change, words):
         (layout_conversions, images("aten::conv3d", "aten::instance_norm"), "9.0"),  # which takes NCHW alone
         (layout_conversions, images("aten::conv2d", "aten::group_norm"), "9.0"),
         *((recurring_casts, events, "9.0") for events in (casts(STRIDED), casts(UP, many=31), casts(UP, rest=20_000))),
+        (transform_length, line((FFT, 90), (WORK, 10)), "9.0"),
+        (transform_length, line((ODD_FFT, 9), (WORK, 991)), "9.0"),
         (unfused_attention, line(*[GEMM, SOFTMAX, GEMM] * 2), "9.0"),  # a network that ends with it, called again
         (unfused_attention, line(*[GEMM, ADD, LOG_SOFTMAX, GEMM] * 2), "9.0"),
         (unfused_attention, line(GEMM, ADD, SOFTMAX, GEMM), "9.0"),  # one is not enough
