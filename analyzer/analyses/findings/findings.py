@@ -326,6 +326,7 @@ _FIRST: Final = (
         "recomputation",
         "large-logits",
         "unfused-attention",
+        "attention-mask",
         "layout-copies",
         "layout-conversions",
     ),

@@ -71,6 +71,39 @@ def factored_again(report: Report) -> Findings:
             yield work.finding("decompositions: again", work.most, left=None, at_most=True, height=height)
 
 
+# Attention with a mask of all pairs, which no kernel that skips what is masked takes.
+
+#: Which input of an operator is the mask.
+_MASKS: Final = {
+    "aten::scaled_dot_product_attention": 3,
+    "aten::_scaled_dot_product_efficient_attention": 3,
+    "aten::_scaled_dot_product_efficient_attention_backward": 4,
+    "aten::_scaled_dot_product_cudnn_attention": 3,
+    "aten::_scaled_dot_product_cudnn_attention_backward": 8,
+}
+_PAIRS: Final = 1024  # the least side of such a mask
+
+#: What is left of kernels that read a causal mask by those that skip it, of 16 bits and of float32.
+_CAUSAL_LEFT: Final = (0.35, 0.6)
+
+
+@Rule
+def attention_masks(report: Report) -> Findings:
+    """At most one finding per device on attention to which a mask of as many rows as columns is given."""
+    every = on_host.working(report)
+    masked = [
+        (pl.col("name") == name)
+        & (on_host.side(which, -1) >= _PAIRS)
+        & (on_host.side(which, -1) == on_host.side(which, -2))
+        for name, which in _MASKS.items()
+    ]
+    calls = every.filter(pl.any_horizontal(masked).fill_null(value=False))
+    for work in on_host.works_within(report, calls):
+        wide = work.names.select(on_gpu.INPUTS.str.contains("f32").any()).item()
+        height = calls.select(on_host.side(0, -2)).item(0, 0)
+        yield work.finding("attention-mask", work.most, left=_CAUSAL_LEFT[wide], at_most=True, height=height)
+
+
 # Gradients of embeddings that have all rows of a table, few of which are looked up.
 
 #: Backward of embeddings whose gradients have all rows of the table, which they fill with zeros, and what calls it.

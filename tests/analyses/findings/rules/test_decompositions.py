@@ -1,8 +1,8 @@
-"""Inverses whose product follows, and SVDs of long matrices."""
+"""Inverses whose product follows, SVDs of long matrices, factors of the same matrix; masks of attention."""
 
 import pytest
 
-from kanalyze.analyses.findings.rules.needless_work import decompositions, factored_again
+from kanalyze.analyses.findings.rules.needless_work import attention_masks, decompositions, factored_again
 from kanalyze.window import Window
 from support.build import host, kernel, launched, report
 from support.measures import assert_told
@@ -73,3 +73,34 @@ H100 = {"memory_bandwidth_bytes_per_s": 3_350_000_000_000, "l2_bytes": 50 << 20}
 )
 def test_solves_of_a_matrix_that_nothing_can_have_written(operators, device, stake):
     assert_told(factored_again(steps(*operators, limits=device)), [stake] * bool(stake))
+
+
+HEADS = "[2, 8, 2048, 64]"
+QKV = ", ".join([HEADS] * 3)
+SDPA = "aten::scaled_dot_product_attention"
+BACKWARD = "aten::_scaled_dot_product_efficient_attention_backward"
+
+
+@pytest.mark.parametrize(
+    ("operators", "stake"),
+    [
+        (((SDPA, f"[{QKV}, [2048, 2048], [], []]", 30_000), SHORT), 5 * 30_000),
+        (((SDPA, f"[{QKV}, [2, 1, 2048, 2048], [], []]", 30_000), SHORT), 5 * 30_000),
+        (((BACKWARD, f"[{HEADS}, {QKV}, [2048, 2048], [], []]", 60_000), SHORT), 5 * 60_000),
+        (((SDPA, f"[{QKV}, [], [], []]", 30_000), SHORT), 0),
+        (((SDPA, f"[{QKV}, [2, 1, 1, 2048], [], []]", 30_000), SHORT), 0),  # of padding
+        (((SDPA, f"[{QKV}, [49, 49], [], []]", 30_000), SHORT), 0),
+        (
+            (
+                (SDPA, f"[{QKV}, [2048, 2048], [], []]", 30_000),
+                ("aten::mm", "[]", 80_000),
+                ("aten::mm", "[]", 80_000),
+                ("aten::mm", "[]", 80_000),
+                ("aten::mm", "[]", 80_000),
+            ),
+            0,
+        ),
+    ],
+)
+def test_masks_of_all_pairs(operators, stake):
+    assert_told(attention_masks(steps(*operators)), [stake] * bool(stake))
