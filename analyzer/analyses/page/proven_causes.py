@@ -288,7 +288,7 @@ _REACHED: Final = 0.8  # the part of their peak that the busiest units of well-m
 _COUNTED: Final = 1.5  # ncu counts 24 sectors where a copy to shared memory (LDGSTS) touches 16 side by side
 _OF_CUDA: Final = r"[/\\](?:cuda|nvidia|CUDA)[^/\\]*[/\\](?:.*[/\\])?include[/\\]"  # headers of the toolkit
 #: Barriers and flags that one thread polls, copies that one thread begins, and products that a warp makes as one.
-_ONE_FOR_ALL: Final = r"NANOSLEEP|SYNCS|UTMA|UBLKCP|\bLDG?\.E\S*\.STRONG|\w*MMA\b"
+_ONE_FOR_ALL: Final = r"NANOSLEEP|SYNCS|UTMA|UBLKCP|\bLDG?\.E\S*\.STRONG|(?:^|\s)[A-Z]{1,5}MMA\b"
 _SOME_IDLE: Final = 0.4  # of the threads of warps
 _DIVERGES: Final = _Cause(
     "divergence",

@@ -387,6 +387,8 @@ _JOINS: Final = r"^aten::(?:cat|stack|hstack|vstack)$"
 
 #: The operator that makes the gradient of a loss, with which each backward pass begins.
 _BEGINS_BACKWARD: Final = "aten::ones_like"
+_ACCUMULATES: Final = "torch::autograd::AccumulateGrad"
+_UPDATES: Final = r"^Optimizer\.step#"
 
 
 @Rule
@@ -412,6 +414,7 @@ def small_batches(report: Report) -> Findings:
         names = counts.get_column("name").cast(pl.String)
         trains = bool(names.str.contains(on_host.UPDATES).any())
         taken = _takes_samples(report, fewest / line.height) or _splits(report, fewest, joins=not trains)
+        taken = taken or (trains and _accumulates(report))
         several = each >= _PASSES // 2 and taken
         chooses = fewest < _PASSES or names.str.contains(on_host.CHOOSES).any()
         if _filled(line.filter("layer")) >= _FULL or chooses:
@@ -444,6 +447,19 @@ def _splits(report: Report, passes: int, *, joins: bool) -> bool:
         once = once.filter(pl.col("count") * (_PASSES // 2) <= many)
     patterns = (_SPLITS, _JOINS) if joins else (_SPLITS,)
     return all(once.get_column("name").str.contains(pattern).any() for pattern in patterns)
+
+
+def _accumulates(report: Report) -> bool:
+    """Whether the trace adds most gradients to earlier ones, and runs backward several times for each update."""
+    every = on_host.operators(report)
+    if every.is_empty():
+        return False
+    around = every.select("name", parent="row").filter(name=_ACCUMULATES)
+    adds = every.filter(name="aten::add_").join(around, on="parent", how="semi").height
+    trace = on_host.traced(report) or report
+    updates = on_host.spans_named(_UPDATES, trace.kind("range"), trace.kind("op")).height
+    begun = every.filter(name=_BEGINS_BACKWARD).height
+    return adds >= _MOST * max(around.height, 1) and begun >= _PASSES // 2 * updates > 0
 
 
 def _few_samples(report: Report, device: int, line: pl.DataFrame) -> Finding:

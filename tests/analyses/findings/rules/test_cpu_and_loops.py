@@ -8,7 +8,7 @@ from kanalyze.analyses.findings.on_host import NODE
 from kanalyze.analyses.findings.rules.cpu_work import anomaly_detection, cpu_work
 from kanalyze.analyses.findings.rules.loops import python_loops, small_batches
 from kanalyze.window import Window
-from support.build import call, host, kernel, launched, memcpy, memset, report
+from support.build import call, host, kernel, launched, memcpy, memset, nvtx, report
 from support.measures import assert_told, measures
 
 LAUNCH = "cudaLaunchKernel_v7000"
@@ -487,10 +487,21 @@ def inside(*names, every=1):
     ]
 
 
+def gradients(added):
+    """A gradient in each of 20 passes, in so many of which it is added to an earlier one."""
+    events = []
+    for at in range(910_000, 20 * PASS, PASS):
+        events.append(host("op", "torch::autograd::AccumulateGrad", at, at + 10))
+        events += [host("op", "aten::add_", at + 1, at + 9)] * (at < added * PASS)
+    return events
+
+
+UPDATES = [nvtx("Optimizer.step#AdamW.step", at + 980_000, at + 981_000) for at in range(4 * PASS, 20 * PASS, 5 * PASS)]
 SLICES = (("embedding", 0, 8000), ("linear", 190_000, 8000), ("slice", 960_000, 10))
 SPLIT = (("split", 10, 10), ("cat", 970_000, 10))
 FIRST, BACKWARD = host("op", "aten::linear", 100, 8000), inside(("ones_like", 900_000, 10))
 SPLITS = [FIRST, *inside(*SPLIT[:1], every=5)]
+ADDS = [*inside(("ones_like", 900_000, 10)), *gradients(added=16)]
 NORM_BACK = ("void at::native::layer_norm_backward_kernel<float>()",)
 
 
@@ -515,6 +526,10 @@ NORM_BACK = ("void at::native::layer_norm_backward_kernel<float>()",)
         ({"each": 5, "more": [FIRST, *inside(*SPLIT)]}, []),  # layers do that, too
         # samples that are trained on one by one are split and not joined
         ({"each": 5, "more": [*SPLITS, *BACKWARD], "last": NORM_BACK}, [False]),
+        # gradients of passes are added up, and there is an update for several of them
+        ({"each": 5, "more": [FIRST, *ADDS, *UPDATES], "last": NORM_BACK}, [False]),
+        ({"each": 5, "more": [FIRST, *ADDS, *UPDATES * 2], "last": NORM_BACK}, []),
+        ({"each": 5, "more": [FIRST, *BACKWARD, *gradients(added=11), *UPDATES], "last": NORM_BACK}, []),
         ({"each": 5, "more": SPLITS, "last": NORM_BACK}, []),  # one backward of all passes: steps of time
         ({"each": 5, "more": [*SPLITS, *BACKWARD]}, []),  # what is only run is joined again
     ],
