@@ -322,6 +322,7 @@ _FIRST: Final = (
     # kernels that another type, layout or operator spares
     *(
         "dense-gradients",
+        "decompositions",
         "float64",
         "recomputation",
         "large-logits",
@@ -331,14 +332,14 @@ _FIRST: Final = (
         "layout-conversions",
     ),
     *("scatter-atomics", "gathers", "full-sort", "bias-before-batchnorm", "recurring-casts", "no-donation"),
-    *("decompositions", "transform-length", "overlapping-windows", "product-order"),
+    *("transform-length", "overlapping-windows", "product-order"),
     # waits and copies
     *("small-copies", "blocking-read", "unneeded-sync", "pageable-copy", "serial-copy", "pageable-copy-once"),
     *("unified-memory-thrash", "unified-memory-prefetch", "cpu-page-faults", "default-stream", "exposed-communication"),
     # kernels by how they run
     *("unaligned-gemm", "no-tf32", "no-tensor-cores", "uncoalesced", "few-sms", "old-architecture-gemm"),
     *("idle-tensor-cores", "padded-products", "skinny-products", "memory-floor", "bank-conflicts", "local-memory"),
-    "divergence",
+    *("divergence", "small-tiles"),
 )
 _LAST: Final = (
     *("small-batches", "thin-blocks", "small-grid", "tail", "low-occupancy", "dram-bound", "busy-pcie", "clock-drop"),

@@ -239,6 +239,18 @@ def _diverging(facts: Mapping[str, Any]) -> float:
     return 0.0 if busy or facts["one_for_all"] or not whole else float(facts["idle_lanes"])
 
 
+def _small_tiles(facts: Mapping[str, Any]) -> float:
+    """The part of the bytes that a product's threads ask for, of which larger tiles would ask once.
+
+    0 where it is no product on tensor cores far from their roof, or where larger tiles would be too few.
+    """
+    work, asked = facts["tensor_flop"] or 0.0, facts["needed"] or 0.0
+    whole = facts["bound"] == "compute" and work >= _OF_PRODUCTS * max(facts["flop"] or 0.0, 1.0)
+    if not (whole and asked) or facts["roof_share"] >= _FAR or (facts["waves"] or 0) < _MANY_WAVES:
+        return 0.0
+    return float(max(1 - work / asked / _FLOP_PER_BYTE, 0.0))
+
+
 def _kept_out(facts: Mapping[str, Any]) -> float:
     """The part of a kernel's time that more warps can hide, where its whole grid is resident as few of them."""
     shares = [facts[f"{one}_share"] for one in ("occupancy", "compute", "memory")]
@@ -290,6 +302,9 @@ _OF_CUDA: Final = r"[/\\](?:cuda|nvidia|CUDA)[^/\\]*[/\\](?:.*[/\\])?include[/\\
 #: Barriers and flags that one thread polls, copies that one thread begins, and products that a warp makes as one.
 _ONE_FOR_ALL: Final = r"NANOSLEEP|SYNCS|UTMA|UBLKCP|\bLDG?\.E\S*\.STRONG|(?:^|\s)[A-Z]{1,5}MMA\b"
 _SOME_IDLE: Final = 0.4  # of the threads of warps
+_OF_PRODUCTS: Final = 0.9  # of a kernel's arithmetic, on tensor cores
+_FLOP_PER_BYTE: Final = 64  # of tiles of 128 × 128 of 16 bits, for each byte that their threads ask for
+_MANY_WAVES: Final = 4  # so many that larger tiles still fill the GPU
 _DIVERGES: Final = _Cause(
     "divergence",
     _diverging,
@@ -372,6 +387,17 @@ _CAUSES: Final = (
         "indices), so that they stay in registers; of spilled ones allow more (`__launch_bounds__`, smaller tiles).",
     ),
     _DIVERGES._replace(least=_SOME_IDLE),
+    _Cause(
+        "small-tiles",
+        _small_tiles,
+        0.65,
+        "Its blocks compute tiles so small that {} of what they read would be read once by tiles of 128 × 128.",
+        "A product of small tiles reads its matrices again and again: {{0}}",
+        "BLOCK_M, BLOCK_N, BLOCK_K = 128, 128, 64 with num_warps=8, or autotune",
+        "Let a block compute a larger tile, of 128 × 128 (64 at least), in steps of 32 to 64, with 4 or 8 warps: each "
+        "value that it loads is then used as often. Sizes can be tuned: @triton.autotune.",
+        whatever_roof=True,
+    ),
 )
 
 #: Kernels of PyTorch and CuPy that add up along axes.

@@ -260,7 +260,14 @@ def test_what_counters_prove_is_explained_in_the_report(tmp_path):
         assert shown.findings[0].names == tuple(shown.tables["kernels"].get_column("name"))
 
 
-PLAIN = {"uncoalesced_share": None, "fp64_flop": None, "flop": None, "roof_share": 0.01, "bound": "memory"}
+PLAIN = {
+    "uncoalesced_share": None,
+    "fp64_flop": None,
+    "flop": None,
+    "tensor_flop": None,
+    "roof_share": 0.01,
+    "bound": "memory",
+}
 PLAIN |= {"dram_bytes": None, "dram_share": None, "compute_share": None, "memory_share": 0.9}
 PLAIN |= {**dict.fromkeys(("sm_active_share", "tail_share", "waves", "occupancy_share", "limiter")), "dur_ns": 100_000}
 PLAIN |= {"block_x": 128, "block_y": 1, "block_z": 1, "bank_conflict_share": 0.9, "l1_share": 0.5, "top_stall": "wait"}
@@ -340,6 +347,26 @@ def test_near_its_roof_by_bytes_that_few_threads_ask_for_a_kernel_is_uncoalesced
     monkeypatch.setattr(type(counters), "table", lambda *_: rows)
     found = slow_kernels(joined([("own", launch_id, "exact", 400, 0.7)]), counters, page(("own", 400)))
     assert [one.rule for one in found] == ["uncoalesced"] * told
+
+
+@pytest.mark.parametrize(
+    ("said", "asked", "told"),
+    [
+        ({}, 1 << 30, True),  # 16 FLOP for each byte
+        ({}, 1 << 29, False),
+        ({"bound": "memory"}, 1 << 30, False),  # few rows, whose matrices are read once
+        ({"roof_share": 0.3}, 1 << 30, False),
+        ({"waves": 2.0}, 1 << 30, False),
+        ({"flop": 1 << 35}, 1 << 30, False),  # most of its arithmetic is no product
+    ],
+)
+def test_products_of_small_tiles(counters, launch_id, known, monkeypatch, said, asked, told):  # noqa: PLR0913
+    work = float(1 << 34)
+    known(**{"tensor_flop": work, "flop": work, "bound": "compute", "roof_share": 0.1, "waves": 8.0, **said})
+    code = (launch_id, "HMMA.16816.F32 R0, R1", 100, 3200, asked // 32, asked // 32, "src/a.cu", 7)
+    monkeypatch.setattr(type(counters), "table", lambda *_: pl.DataFrame([dict(zip(COUNTED, code, strict=True))]))
+    found = slow_kernels(joined([("own", launch_id, "exact", 400, 0.1)]), counters, page(("own", 400)))
+    assert [one.rule for one in found] == ["small-tiles"] * told
 
 
 @pytest.mark.parametrize(("adds", "rules"), [(1.0, [("scatter-atomics", "a.cu:8")]), (0.004, [])])
@@ -466,6 +493,7 @@ def test_sums_of_libraries_read_elements_again(  # noqa: PLR0913
         (8, 128, {"sass": "@P0 FFMA R0, R1"}, None),  # turned off by a predicate
         (8, 128, {"sass": "LDG.E.STRONG.GPU R0, desc[UR4][R2.64]"}, None),  # one thread waits for all
         (8, 128, {"sass": "HGMMA.64x128x16.F32.BF16 R24, gdesc[UR8]"}, None),
+        (8, 128, {"sass": "HFMA2.MMA.BF16_V2 R4, -RZ, RZ, 0, 0"}, "divergence"),  # which loads a constant
     ],
 )
 def test_threads_of_a_warp_that_go_different_ways(  # noqa: PLR0913

@@ -12,6 +12,7 @@ from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, la
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_gpu import FAMILY, LIBRARY
+from kanalyze.analyses.findings.on_host import SPAN
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, phrases
 from kanalyze.analyses.host._call_kinds import (
     CUPY,
@@ -19,7 +20,9 @@ from kanalyze.analyses.host._call_kinds import (
     PYTHON,
     bucket_of,
     calls_that,
+    captures,
     context_calls,
+    graph_steps,
     names_that,
     shown,
     spoken,
@@ -237,15 +240,16 @@ _WAITS: Final = re.compile(r"(?:cuda|cu)(?:Event|Device|Stream|Ctx)Synchronize")
 @Rule
 def recompilation(report: Report) -> Findings:
     """At most one finding per device on code that is compiled again, or on cuDNN that tries algorithms again."""
-    if (other := on_host.traced(report)) is None:
-        return
-    compiling = on_host.spans_named(_COMPILES, *(other.kind(kind) for kind in ("range", "op", "python")))
-    compiling = intervals.union_by(compiling.drop_nulls(THREAD), THREAD)
-    trying = on_host.outermost(report).filter(pl.col("name").str.contains("conv") & (pl.col("launches") >= _TRIES))
-    waits = calls_that(other, _WAITS.match, *THREAD, at="start_ns")
-    trying = nearest(trying, waits, ("start", "at"), THREAD, "after").filter(pl.col("at") < pl.col("end"))
-    for name, spans in (("recompilation", compiling), ("recompilation: convolutions", trying)):
-        inside = on_host.within(report, spans)
+    within = {"recompilation: graphs": on_host.own_within(report, _recording(report))}
+    if (other := on_host.traced(report)) is not None:
+        compiling = on_host.spans_named(_COMPILES, *(other.kind(kind) for kind in ("range", "op", "python")))
+        compiling = intervals.union_by(compiling.drop_nulls(THREAD), THREAD)
+        trying = on_host.outermost(report).filter(pl.col("name").str.contains("conv") & (pl.col("launches") >= _TRIES))
+        waits = calls_that(other, _WAITS.match, *THREAD, at="start_ns")
+        trying = nearest(trying, waits, ("start", "at"), THREAD, "after").filter(pl.col("at") < pl.col("end"))
+        within |= {"recompilation": on_host.within(report, compiling)}
+        within |= {"recompilation: convolutions": on_host.within(report, trying)}
+    for name, inside in within.items():
         for _, low, high in windows(report).iter_rows():
             begun = intervals.overlapping(inside.host, (low, high))
             parts = begun.select(say.part_of(pl.col("start"), low, high)).to_series()
@@ -253,6 +257,13 @@ def recompilation(report: Report) -> Findings:
                 continue
             yield from on_host.on_time(report, name, inside, times=inside.host.height)
             return
+
+
+def _recording(report: Report) -> pl.DataFrame:
+    """When threads record graphs, up to the end of the call that instantiates each: :data:`SPAN`."""
+    made = graph_steps(report).filter(step="instantiate").select(*THREAD, made="end")
+    line = nearest(captures(report).select(*SPAN), made, ("end", "made"), THREAD, "after").drop_nulls("made")
+    return line.select(*THREAD, "start", end="made").unique([*THREAD, "end"], keep="last", maintain_order=True)
 
 
 # Kernels of Triton, torch.compile and array libraries that are compiled, or tuned, again.

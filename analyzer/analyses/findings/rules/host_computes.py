@@ -43,6 +43,9 @@ _NEARLY_ALL: Final = 0.9  # the least part of the time in a line that gets batch
 #: Getting a batch takes so long at least where it counts: workers that keep up need some time to hand one over, too.
 _HANDOVER_NS: Final = {False: 250_000, True: 1_000_000}
 
+#: A loader that copies so many pieces to the GPU for a batch copies its samples one by one.
+_PIECES: Final = 10
+
 #: Starting workers counts from so long on, and after so many starts of a loader.
 _START_NS: Final = 10_000_000
 _STARTS: Final = 2
@@ -58,7 +61,8 @@ def data_loading(report: Report) -> Findings:
     beside = ", by the trace of the same program" if _recorded(report).is_empty() else ""
     for name, workers in (("data-loading: no workers", False), ("data-loading: workers", True)):
         batches = every.filter(pl.col("end") - pl.col("start") >= _HANDOVER_NS[workers], workers=workers)
-        yield from _loading(report, name, batches, beside, workers=workers)
+        words = "data-loading: samples" if not workers and _copies_samples(report, batches) else name
+        yield from _loading(report, words, batches, beside, workers=workers)
     yield from _loading(report, "data-loading: workers anew", starts, beside, workers=True)
 
 
@@ -70,6 +74,13 @@ def _loading(report: Report, name: str, spans: pl.DataFrame, beside: str, *, wor
         most = _most_in_loader(report, device, workers=workers)
         change = Mending(host=spans.select("process_id", "start", "end"))
         yield say.told(report, name, device, pieces, mending=change, beside=beside, most=most, **figures)
+
+
+def _copies_samples(report: Report, batches: pl.DataFrame) -> bool:
+    """Whether the thread that gets most of some batches copies many pieces to the device in each."""
+    copies = on_host.device_copies(report).filter(detail=TO_DEVICE).drop_nulls(["call_start", "thread_id"])
+    batch = on_gpu.span_of(copies.select(*THREAD, at="call_start"), batches.select(*SPAN)).drop_nulls()
+    return 0 < batches.height <= 2 * (batch.value_counts().get_column("count") >= _PIECES).sum()
 
 
 def starting_workers(report: Report) -> pl.DataFrame:

@@ -138,7 +138,9 @@ _LAYOUTS_LAST: Final = {
 
 #: Normalizations of images in NCHW, channel by channel, and what is left of them in channels_last: less than half of a
 #: ResNet's on an H100.
-_BY_CHANNEL: Final = r"batch_norm_(?:collect_statistics|backward)_kernel\b|\bbn_(?:fw|bw)_\w*NCHW"
+_BY_CHANNEL: Final = (
+    r"batch_norm_(?:collect_statistics|backward)_kernel\b|\bbn_(?:fw|bw)_\w*(?:NCHW|1C11_(?:kernel_new|singleread))"
+)
 _NORMS_LEFT: Final = 0.5
 
 

@@ -16,6 +16,7 @@ from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.work._peaks import memory_ns, memory_roofs
+from kanalyze.analyses.work.work import operations_with_roofs
 from kanalyze.columns import nearest
 from kanalyze.errors import KanalyzeError
 from kanalyze.report import Report
@@ -27,7 +28,8 @@ _SPLITS: Final = r"^aten::(?:linalg_svd|svd)$"
 _FACTORS: Final = r"^aten::(?:matmul|mm|mv|bmm|addmm|addmv|einsum|linear|dot)$"
 _LEAST: Final = 64  # the least side of a matrix: small ones are solved in no less time
 _MATRIX: Final = (-2, -1)  # the sides of a matrix; others are of a batch
-_SMALLEST: Final = 4  # bytes of an element, at the least
+_ELEMENT_BYTES: Final = (4, 8)  # of an element, at the least, and of float64
+_RESULT: Final = pl.col("sides").list.get(0) * pl.col("sides").list.get(1) * pl.col("sides").list.get(3)  # of a product
 _LONG: Final = 8  # a matrix has so many times as many rows as columns, or columns as rows
 
 
@@ -62,11 +64,16 @@ def factored_again(report: Report) -> Findings:
     solves = on_host.working(report).filter(pl.col("name") == "aten::linalg_solve", elements() >= _LEAST**2)
     if solves.height <= 1 or solves.select(elements().n_unique()).item() > 1:
         return
-    least = memory_roofs(report.devices).with_columns(bytes=solves.select(_SMALLEST * elements()).item(0, 0))
+    count = solves.select(elements()).item(0, 0)
+    wide = solves.get_column("input_types").cast(pl.String).str.contains("double|complex").all()
+    least = memory_roofs(report.devices).with_columns(bytes=pl.lit(_ELEMENT_BYTES[wide] * count))
     for work in on_host.works_within(report, solves):
         others = exclusive_operations(report).filter(device=work.device.device).join(work.rows, on="row", how="anti")
+        others = others.join(operations_with_roofs(report).select("row", "sides"), on="row", how="left")
+        # but for products, what runs as long as that may have written one
+        others = others.filter((count <= _RESULT).fill_null(value=True))
         writes_ns = least.filter(device=work.device.device).select(memory_ns()).item()
-        if writes_ns and (longest(others, "dur_ns") or 0) < writes_ns:
+        if writes_ns and longest(others, "dur_ns") < writes_ns:
             height = solves.select(on_host.side(0, -1)).item(0, 0)
             yield work.finding("decompositions: again", work.most, left=None, at_most=True, height=height)
 

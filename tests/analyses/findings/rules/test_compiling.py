@@ -161,6 +161,12 @@ def tries(at):
     return [*transforms(at), call("cudaEventSynchronize", at + 240_000, at + 245_000)]
 
 
+def records(at):
+    """A graph that is captured and instantiated, and one that is launched."""
+    sides = (("cudaStreamBeginCapture", 0, 100), ("cudaStreamEndCapture", 500, 600), ("cudaGraphInstantiate", 700, 900))
+    return [*(call(name, at + low * 1000, at + high * 1000) for name, low, high in sides), *launch(at + 950_000)]
+
+
 def parts_of_steps(part, every):
     parts = [(launch, part)[number % every == 0](number * LONG + 100) for number in range(8)]
     torch = [host("op", "aten::mm", 0, 1), *launch(10, "void at::native::k()")]
@@ -172,6 +178,7 @@ def parts_of_steps(part, every):
     ("part", "said"),
     [
         (compiles, "The program compiles 1 time a step, not only at its start: GPU 0 idles"),
+        (records, "The program records and instantiates CUDA graphs 1 time a step, not only at its start"),
         (tries, "The program runs a convolution with many algorithms 1 time a step"),
     ],
 )

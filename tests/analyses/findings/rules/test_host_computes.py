@@ -102,6 +102,29 @@ def test_a_trace_of_two_steps_tells_of_a_loader_in_all_of_them():
     assert "(1 batch a step, 700.0 µs in the median" in one.text
 
 
+def samples(*, copies=12, direction="Host-to-Device"):
+    """Steps that copy so many pieces as they get a batch."""
+    events = []
+    for begin in range(0, 40 * MS, 10 * MS):
+        for at in range(begin, begin + 100 * US * copies, 100 * US):
+            made = memcpy(at + 20 * US, at + 22 * US, direction=direction, size_bytes=4096, correlation=at + 1)
+            events += [call("cudaMemcpyAsync_v3020", at, at + 30 * US, correlation=at + 1), made]
+    return events
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (samples(), "copies many small pieces"),
+        (samples(copies=9), "no workers"),
+        (samples(direction="Device-to-Host"), "no workers"),
+    ],
+)
+def test_a_loader_that_copies_each_sample_to_the_gpu(more, words):
+    (one,) = data_loading(report([*steps(), *more]))
+    assert words in one.text
+
+
 def in_lines(get):
     """Stretches of the main thread: `get` ms in the line of the loop, and then in the next one."""
     place = {"process_id": 1, "thread_id": 1, "file": "train.py", "function": "main", "text": ""}
