@@ -129,19 +129,17 @@ def judged_iterations(report: Report) -> pl.DataFrame:
 
 @once_per_process
 def iteration_spans(report: Report) -> pl.DataFrame:
-    """The iterations of all processes, at any time: process_id, start, end, name, many (how many are called so)."""
-    end, many = pl.col("start_ns") + pl.col("dur_ns"), pl.len().over(_KEYS)
-    return judged_iterations(report).select("process_id", "name", start="start_ns", end=end, many=many)
+    """The iterations of all processes, at any time: process_id, start, end, name."""
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    return judged_iterations(report).select("process_id", "name", start="start_ns", end=end)
 
 
 def iterations_at(report: Report, points: pl.DataFrame) -> pl.DataFrame:
-    """The iteration around each of `points` (process_id, at): its place, each (name) and many; else nulls."""
+    """The iteration around each of `points` (process_id, at): its place and each (name); else nulls."""
     spans = iteration_spans(report)
     rows = as_of(points.select("process_id", "at"), spans.select("process_id", at="start"))
-    around = rows_at(spans.with_row_index("iteration"), rows)
-    inside = (points.get_column("at") < around.get_column("end")).fill_null(value=False)
-    sources = {"iteration": "iteration", "each": "name", "many": "many"}
-    return around.select(pl.when(inside).then(of).alias(name) for name, of in sources.items())
+    around = rows_at(spans.select("end", each="name").with_row_index("iteration"), rows)
+    return around.select(pl.when(points.get_column("at") < pl.col("end")).then(pl.col("iteration", "each")))
 
 
 @once_per_process

@@ -25,18 +25,17 @@ from kanalyze.analyses.host._call_kinds import names_that, shown
 from kanalyze.analyses.idle._attribution import idle_within, reasoned_pieces
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls, scope_of
-from kanalyze.analyses.iterations.iterations import iterations_at, judged_iterations
+from kanalyze.analyses.iterations.iterations import iterations_at
 from kanalyze.analyses.memory.memory import allocating_calls
 from kanalyze.analyses.memory.migrations import FAULT_CAUSES, UNASKED, faulting_host, faults_seen, moves, pages
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
-from kanalyze.analyses.shared.statistics import longest, median_of, total
+from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import placed_operations, spans_by_stream, streamed_operations
 from kanalyze.columns import as_of, gathered, nearest, part
 from kanalyze.report import Report
-from kanalyze.units import count, plural, rate, size, time
-from kanalyze.window import WORDS
+from kanalyze.units import plural, rate, size, time
 
 _NAMED: Final = 3  # maximum number of calls named in the sentence
 _RELEASE_NS: Final = 50_000  # a wait returns sooner after the work that it was for, unless it does work of its own
@@ -269,13 +268,9 @@ def cpu_page_faults(report: Report) -> Findings:
 #: execution between host and device").
 _STAGED_BYTES: Final = 1 << 16
 
-#: Where no marks tell iterations, synchronous calls may recur if a process makes so many of one size and direction, or
-#: of one direction.
-_ALIKE: Final = 5
-_MANY_COPIES: Final = 32
-
 _RECURS: Final = 2  # copies in at least so many instances of a range recur
-_ODD: Final = 3  # copies of one instance that take more than this factor times the median are not all recurring
+_ODD: Final = 3  # but for those that take more than this factor times the longest of an instance, in the median
+_ALIKE: Final = 5  # elsewhere copies of one size recur where so many have other work between them
 _WAY: Final = ("process_id", "device", "detail")  # copies of one way
 
 #: Whether the host waits for what a synchronous call copies to it.
@@ -325,8 +320,8 @@ def _pageable(report: Report) -> pl.DataFrame:
 
 
 def pageable_copies(report: Report) -> pl.DataFrame:
-    """The pageable copies in scope, with the columns of :func:`_pageable` and :func:`_by_iteration` (when, each, …)."""
-    return _pageable(report).join(_by_iteration(report.whole), on="row", how="left", maintain_order="left")
+    """The pageable copies in scope, with the columns of :func:`_pageable`, and whether each `recurs` in the report."""
+    return _pageable(report).join(_recurring(report.whole), on="row", how="left", maintain_order="left")
 
 
 def _took() -> pl.Expr:
@@ -336,51 +331,24 @@ def _took() -> pl.Expr:
 
 
 @once_per_process
-def _by_iteration(report: Report) -> pl.DataFrame:
-    """Classifies the pageable copies of a whole report: columns row, when, and those of `iterations_at`.
+def _recurring(report: Report) -> pl.DataFrame:
+    """Which pageable copies of a whole report recur: row, recurs.
 
-    `when` says whether a copy ``recurs`` with the iterations, occurs ``once``, its process has none (``unknown``), or
-    it is one of ``few`` synchronous ones without such: who copies his input to the GPU and its results back gains
-    nothing by pinning memory. A copy occurs once if its call was in no iteration, or the only one of
-    its name with such a copy. Where the copies and calls of an iteration take more than :data:`_ODD` times the median
-    of those of its name, the longest copies that exceed it occur once.
+    Those whose calls are in iterations of which another one has such a copy, but for those that take far longer than
+    the longest ones of an iteration usually do, as an upload in the first one does; and those of one size between which
+    the device does something else again and again.
     """
-    copies, way = _pageable(report), [*_WAY, "synchronous"]
-    alike, every = (pl.col("call_start").n_unique().over(*way, *more) for more in (("size_bytes",), ()))
-    few = pl.col("synchronous") & (alike < _ALIKE) & (every < _MANY_COPIES)
+    copies, runs = _pageable(report), device_operations(report).filter(pl.col("kind") != "memcpy")
+    runs = runs.select(*_WAY[:2], at="start")
     inside = iterations_at(report, copies.select("process_id", at="call_start"))
-    line = copies.with_columns(inside.get_columns(), few=few, took=_took()).sort("took", "row")
-    whole = line.drop_nulls("iteration").group_by("each", "iteration").agg(whole=pl.col("took").sum())
-    usual = whole.group_by("each").agg(usual=pl.col("whole").median(), with_copies=pl.len())
-    line = line.join(usual, on="each", how="left", maintain_order="left")
-    recurs = (pl.col("with_copies") >= _RECURS) & (pl.col("took").cum_sum().over("iteration") <= _ODD * pl.col("usual"))
-    repeating = judged_iterations(report).get_column("process_id").unique()
-    when = (
-        pl.when(~pl.col("process_id").is_in(repeating.implode(), nulls_equal=True))
-        .then(pl.when("few").then(pl.lit("few")).otherwise(pl.lit("unknown")))
-        .when(recurs.fill_null(value=False))
-        .then(pl.lit("recurs"))
-        .otherwise(pl.lit("once"))
-    )
-    classified = _without_repeated(report, line.with_columns(when=when))
-    return classified.select("row", "iteration", "each", "many", "when")
+    before = gathered(runs.get_column("at"), as_of(copies.select(*_WAY[:2], at="start"), runs))
+    line = copies.with_columns(inside.get_columns(), before=before, took=_took())
+    line = line.with_columns(longest=pl.col("took").max().over("iteration"))
+    usual = pl.col("took") <= _ODD * pl.col("longest").median().over("each")
+    again = (pl.col("iteration").n_unique().over("each") >= _RECURS) & usual
+    turns = pl.col("before").n_unique().over(*_WAY, "size_bytes", "each") >= _ALIKE
+    return line.select("row", recurs=pl.when(pl.col("each").is_null()).then(turns).otherwise(again))
 
-
-def _without_repeated(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
-    """`copies` with as once only what the report shows to be.
-
-    Outside of iterations copies of one size recur if :data:`_ALIKE` of them have kernels between them; without any
-    iterations none tells it of two of them.
-    """
-    runs = device_operations(report).filter(pl.col("kind") != "memcpy").select("process_id", "device", at="start")
-    line = copies.filter(pl.col("when").is_in(["once", "few"]) & pl.col("iteration").is_null())
-    line = line.with_columns(gathered(runs.get_column("at"), as_of(line.select(*_WAY[:2], at="start"), runs)))
-    bursts = pl.col("at").n_unique().over(*_WAY, "size_bytes")
-    when = pl.when(bursts >= _ALIKE).then(pl.lit("often")).when((pl.col("when") == "few") & (bursts >= _RECURS))
-    return copies.update(line.select("row", when=when.then(pl.lit("unknown")).otherwise("when")), on="row")
-
-
-_LONGEST: Final = 60  # maximum length of a range's name in the sentence
 
 #: What copies of pinned memory reach at least, by compute capability (bytes per second): over 16 lanes of PCIe's fifth
 #: generation 49 to 55 GB/s, measured on H200; over those of the fourth half of that.
@@ -390,12 +358,12 @@ _PINNED_RATES: Final = {"8.0": 20e9, "8.9": 20e9, "9.0": 45e9, "10.0": 45e9}
 @Rule
 def pageable_copy(report: Report) -> Findings:
     """Findings per device: one on recurring copies, and one on those that happen once."""
-    parts = pageable_copies(report).partition_by("device", "when", as_dict=True, maintain_order=True)
-    yield from (_pageable_finding(report, part, str(when)) for (_, when), part in parts.items())
+    for copies in pageable_copies(report).partition_by("device", "recurs", maintain_order=True):
+        yield _pageable_finding(report, copies)
 
 
-def _pageable_finding(report: Report, copies: pl.DataFrame, when: str) -> Finding:
-    device = int(copies.item(0, "device"))
+def _pageable_finding(report: Report, copies: pl.DataFrame) -> Finding:
+    device, recurs = copies.select("device", "recurs").row(0)
     rows, spans = copies.get_column("row"), copies.select(start="spared", end="until")
     stake = _gained_at_most(report, device, rows, spans)
     moved, back = (total(part, "size_bytes") for part in (copies, copies.filter(pl.col("detail") == TO_HOST)))
@@ -408,11 +376,11 @@ def _pageable_finding(report: Report, copies: pl.DataFrame, when: str) -> Findin
         "bytes": moved,
         "rate": on_host.bandwidth(copies),
         "against": against,
-        "often": _how_often(report, copies, when, stake),
+        "blocked": intervals.length(intervals.union(copies.select(start="call_start", end="call_end"))),
     }
     claims = pl.concat([copies.select("start", "end"), say.idle_in(report, device, spans)])
     way = "to the host" if 2 * back > moved else "to the GPU"
-    if when in {"once", "few"}:
+    if not recurs:
         needed = copies.select(_NEEDED.any()).item()  # the host may do without what it waits for
         return say.told(report, "pageable-copy-once", device, claims, stake, at_most=not needed, vague=True, **figures)
     return say.told(
@@ -446,39 +414,6 @@ def _comparable(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     """Large pinned copies of the device and direction of `copies`."""
     pinned = copies_by_calls(report).filter((pl.col("memory") == PINNED) & (pl.col("size_bytes") >= LARGE_BYTES))
     return pinned.join(copies, on=_WAY[1:], how="semi")
-
-
-def _recurring(report: Report, copies: pl.DataFrame, stake: int) -> str:
-    """The recurring copies, per step: of the range name with most of them, in the median instance."""
-    names = copies.group_by("each").agg(_took().sum().alias("took"), pl.col("many").first())
-    top = names.sort("took", "each", descending=[True, False]).row(0, named=True)
-    of_name = copies.filter(pl.col("each") == top["each"])
-    blocked = pl.col("call_end") - pl.col("call_start")
-    each = of_name.group_by("iteration").agg(copies=pl.len(), blocked=blocked.sum(), covered=_took().sum())
-    gained = min(median_of(each, "covered"), stake / each.height)
-    others = f", and in {plural(names.height - 1, 'other range')}" if names.height > 1 else ""
-    name = top["each"] if len(top["each"]) <= _LONGEST else f"{top['each'][:_LONGEST]}…"
-    every = plural(top["many"], name) if name in WORDS else f"{count(top['many'])} iterations of {literal(name)}"
-    # iterations are counted in the whole report, copies in the window
-    here, of = ("", "") if report.scope.window is None else ("here ", "the report's ")
-    per = say.per_iteration(report)
-    most = per.time(stake) if per.iterations else f"{time(gained)} in each"
-    return (
-        f"they recur, {here}in {count(each.height)} of {of}{every}{others}; in the median "
-        f"{median_of(each, 'copies'):.3g} in each, whose calls block the host for {time(median_of(each, 'blocked'))}: "
-        f"at most {most} can be gained by pinning it"
-    )
-
-
-def _how_often(report: Report, copies: pl.DataFrame, when: str, stake: int) -> str:
-    """Whether the copies recur, and how long their calls block the host."""
-    if when == "recurs":
-        return _recurring(report, copies, stake)
-    per = say.per_iteration(report)
-    blocked_ns = intervals.length(intervals.union(copies.select(start="call_start", end="call_end")))
-    if per.iterations and when not in {"once", "few"}:
-        return f"their calls block the host for {per.time(blocked_ns)}"
-    return str(phrases("pageable copies")[when]).format(time(blocked_ns))
 
 
 def _gained_at_most(report: Report, device: int, rows: pl.Series, calls: pl.DataFrame) -> int:

@@ -229,7 +229,7 @@ def _of_loops(report: Report, all_reads: pl.DataFrame) -> pl.DataFrame:
     """The reads without those of iterations most of which do without them; in a window of these their number tells."""
     if all_reads.is_empty() or (report.scope.window is not None and report.scope.window.count):
         return all_reads
-    inside = iterations_at(report, all_reads.select("process_id", at="start")).drop("many")
+    inside = iterations_at(report, all_reads.select("process_id", at="start"))
     spans = intervals.overlapping(iteration_spans(report), report.scope.sides)
     counted = spans.group_by(each="name").len("many")
     line = all_reads.with_columns(inside.get_columns()).join(counted, on="each", how="left", maintain_order="left")
