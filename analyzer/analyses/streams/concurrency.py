@@ -237,7 +237,7 @@ def stream_waits(report: Report) -> pl.DataFrame:
         lowest event_id), ready (since when it was), start and end (time in which it was ready and the other one ran),
         and ordered (whether an event, a callback or a graph may have asked for that order).
     """
-    ready = _ready_operations(report)
+    ready = ready_operations(report)
     if ready.is_empty():
         return pl.DataFrame(schema=_WAITS)
     parts = []
@@ -257,7 +257,7 @@ def stream_waits(report: Report) -> pl.DataFrame:
     return held.select(pl.col(name).cast(dtype) for name, dtype in _WAITS.items()).sort("row")
 
 
-def _ready_operations(report: Report) -> pl.DataFrame:
+def ready_operations(report: Report) -> pl.DataFrame:
     """Operations of contexts with several streams, sorted by stream and start.
 
     Columns: row, number, group, rank, start, end, ready (null if not known), call_start, and earlier (start of the

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from collections.abc import Iterator
+from typing import Any, Final
 
 import polars as pl
 
@@ -15,7 +16,6 @@ from kanalyze.analyses.device._operations import (
     exclusive_operations,
     facts_of,
     of_device,
-    with_facts,
 )
 from kanalyze.analyses.device._windows import overlapping, shared_devices, windows
 from kanalyze.analyses.findings import on_gpu, on_host, say
@@ -35,6 +35,7 @@ from kanalyze.analyses.streams.concurrency import (
     leaves_room,
     ordered,
     placed_operations,
+    ready_operations,
     stream_pairs,
     stream_waits,
     streamed_operations,
@@ -218,91 +219,64 @@ def _listed(rows: pl.DataFrame, column: str) -> str:
 def _serial_copies(report: Report) -> pl.DataFrame:
     """The serial copies on the devices in scope with any exclusive time in the window, outside CUDA graphs.
 
-    Columns: device, number (of the stream), size_bytes, start, end, exclusive_ns, low and high (the time between the
-    copy and the kernel that it could overlap, both included), to_host, alone (whether all of its time is exclusive).
+    Columns: device, number (of the kernel's stream), size_bytes, start, end, exclusive_ns, low and high (the time
+    between the copy and the kernel that it could overlap, both included), to_host, alone (whether all of its time is
+    exclusive).
     """
-    detail, pinned = pl.col("detail"), pl.any_horizontal(pl.col("source_memory", "target_memory") == PINNED)
+    pinned = pl.any_horizontal(pl.col("source_memory", "target_memory") == PINNED)
     asynchronous = pl.col("call_name").is_in(names_that(report, lambda name: "Async" in name))
-    alone = pl.col("exclusive_ns") == pl.col("end") - pl.col("start")
-    copies = on_host.device_copies(report).with_columns(detail.cast(pl.String), alone=alone)
-    copies = copies.filter((pl.col("exclusive_ns") > 0) & asynchronous & pinned & detail.is_in([TO_DEVICE, TO_HOST]))
+    copies = on_host.device_copies(report).with_columns(
+        pl.col("detail").cast(pl.String), alone=pl.col("exclusive_ns") == pl.col("end") - pl.col("start")
+    )
+    copies = copies.filter((pl.col("exclusive_ns") > 0) & asynchronous & pinned)
     if copies.is_empty():
         return copies
-    columns = ("row", "device", "detail", "size_bytes", "exclusive_ns", "alone", "call_start", "call_end")
-    line = copies.select(columns).join(_neighbours(report, copies.get_column("row")), on="row", maintain_order="left")
-    to_device = line.filter(
-        (detail == TO_DEVICE) & (pl.col("before_end") > pl.col("call_end") + LATENCY_NS)
-    ).with_columns(low="before_start", high="end", earlier="before_call", to_host=pl.lit(value=False))
-    to_host = line.filter((detail == TO_HOST) & (pl.col("after_ready") < pl.col("end"))).with_columns(
-        low="start", high="after_end", earlier="call_start", call_start="after_call", to_host=pl.lit(value=True)
+    work = streamed_operations(report, "call_start", "call_end")
+    work = work.with_columns(ready=pl.col("call_end") + LATENCY_NS)
+    columns = ("row", "device", "detail", "size_bytes", "exclusive_ns", "alone", "call_start")
+    copies = copies.select(columns).join(work.select("row", "start", "end", "number", "group", "ready"), on="row")
+    kernels = work.filter((pl.col("rank") <= _KERNELS) & (pl.col("end") > pl.col("start")))
+    kernels = kernels.select(
+        "number", kernel="row", at="start", low="start", high="end", submitted="ready", called="call_start"
     )
-    both = pl.concat([to_device, to_host])
-    held = _held_by_events(report, copies.select(columns))
-    both = both.filter(~ordered(report, both)).select(_KEPT)
-    return pl.concat([both, held]).sort("device")
+    back, there = copies.filter(detail=TO_HOST), copies.filter(detail=TO_DEVICE)
+    before = nearest(there, kernels, ("start", "at"), ["number"]).filter(pl.col("high") > pl.col("ready"))
+    after = nearest(back, kernels, ("start", "at"), ["number"], "after").filter(pl.col("submitted") < pl.col("end"))
+    both = pl.concat([
+        before.with_columns(high="end", earlier="called"),
+        after.with_columns(low="start", earlier="call_start", call_start="called"),
+    ])  # fmt: skip
+    both = both.filter(~ordered(report, both))
+    found = pl.concat(one.select(_KEPT) for one in (both, *_held_by_events(report, back, there, kernels)))
+    return found.with_columns(to_host=pl.col("detail") == TO_HOST).sort("device")
 
 
-_KEPT: Final = ("device", "number", "size_bytes", "start", "end", "exclusive_ns", "low", "high", "to_host", "alone")
+_KEPT: Final = ("device", "number", "size_bytes", "start", "end", "exclusive_ns", "low", "high", "alone", "detail")
 
 
-def _held_by_events(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
-    """Copies on streams without kernels that took turns with kernels by events; `number` is the stream of the kernel.
-
-    Of one buffer: a copy to the device waits until the kernels of the last data are through, and kernels until a copy
-    to the host has their last results, and perhaps such a one to the device beside it has new data.
-    """
-    work = streamed_operations(report).select("row", "rank", "start", "end", "number", "group").sort("start")
-    work = work.with_columns(free=pl.col("end").cum_max().shift(1).over("number"))
-    lanes = work.filter((pl.col("rank") <= _KERNELS).any().over("number"))
-    lanes = with_facts(report, lanes, "call_start", "call_end")
-    aside = work.drop("rank").join(lanes.select("number").unique(), on="number", how="anti")
-    alone = 2 * pl.col("exclusive_ns") >= pl.col("end") - pl.col("start")
-    beside = copies.join(aside, on="row").filter(alone)
-    held = _behind_kernels(report, beside.filter(detail=TO_DEVICE), lanes.filter(pl.col("rank") <= _KERNELS))
-    holding = _before_kernels(report, beside.filter(detail=TO_HOST), lanes, held)
-    return pl.concat([_without_data_of_the_device(report, held).select(_KEPT), holding.select(_KEPT)])
-
-
-def _behind_kernels(report: Report, copies: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Copies to the device that began when a kernel ended, for which they waited by an event: with its lane."""
-    before = kernels.select("group", lane="number", at="end", low="start", before_end="end", earlier="call_start")
-    line = nearest(copies, before.sort("at"), ("start", "at"), ["group"]).drop_nulls(["low", "earlier"])
-    late = pl.col("before_end") > pl.max_horizontal(pl.col("call_end") + LATENCY_NS, "free")
-    line = line.filter((pl.col("start") - pl.col("before_end") < LATENCY_NS) & late)
-    line = line.filter(waits_for_events(report, line))
-    return line.with_columns(number="lane", high="end", to_host=pl.lit(value=False))
-
-
-def _without_data_of_the_device(report: Report, held: pl.DataFrame) -> pl.DataFrame:
-    """Copies to the device but for those that one of at least their size to the host came before meanwhile."""
-    back = on_host.device_copies(report).filter(pl.col("detail") == TO_HOST)
-    back = back.join(held.select(least=pl.col("size_bytes").min()), how="cross")
-    back = back.filter(pl.col("size_bytes") >= pl.col("least"))  # less is not its data
-    ends = streamed_operations(report).select("row", "group", back_end="end")
-    back = back.select("row").join(ends, on="row").sort("back_end")
-    line = nearest(held, back.select("group", "back_end", at="back_end"), ("start", "at"), ["group"])
-    return line.filter((pl.col("back_end") <= pl.col("earlier")).fill_null(value=True))
-
-
-def _before_kernels(report: Report, copies: pl.DataFrame, lanes: pl.DataFrame, held: pl.DataFrame) -> pl.DataFrame:
-    """Copies to the host at whose end, or that of a `held` one beside, what waited by an event began in a lane."""
-    after = lanes.select(
-        "group",
-        lane="number",
-        at="start",
-        began="start",
-        high="end",
-        idle_since="free",
-        earlier=pl.col("call_start").shift(1).over("number"),
-        asked="call_start",
-        returned="call_end",
-    )
-    line = nearest(copies, after.sort("at"), ("end", "at"), ["group"], "after").drop_nulls("earlier")
-    line = nearest(line, held.select("lane", held_end="end", at="end"), ("began", "at"), ["lane"])
-    late = pl.col("end") > pl.max_horizontal(pl.col("returned") + LATENCY_NS, "idle_since")
-    line = line.filter((pl.col("began") - pl.max_horizontal("end", "held_end") < LATENCY_NS) & late)
-    line = line.with_columns(number="lane", call_start="asked", low="start", to_host=pl.lit(value=True))
-    return line.filter(waits_for_events(report, line))
+def _held_by_events(
+    report: Report, back: pl.DataFrame, there: pl.DataFrame, kernels: pl.DataFrame
+) -> Iterator[pl.DataFrame]:
+    """Copies to the device that waited for a kernel by an event, and those to the host for which one waited so."""
+    if (work := ready_operations(report)).is_empty():
+        return
+    waits = stream_waits(report).select("row", "behind_row", behind="behind_number")
+    lanes = work.filter(pl.col("number").is_in(kernels.get_column("number").unique().implode()))
+    kernels = kernels.select("kernel", "low", earlier="called")
+    kept = there.join(waits, on="row").join(kernels, left_on="behind_row", right_on="kernel").with_columns(high="end")
+    # what came back from the device since may be what is copied there; less is not
+    large = on_host.device_copies(report).filter(pl.col("detail") == TO_HOST)
+    large = large.filter(pl.col("size_bytes") >= (kept.get_column("size_bytes").min() or 0))
+    kept = nearest(kept, large.select("device", at="end", came="end"), ("start", "at"), ["device"])
+    kept = kept.filter((pl.col("came") <= pl.col("earlier")).fill_null(value=True))
+    yield kept.filter(waits_for_events(report, kept)).with_columns(number="behind")
+    # what began as soon as all was done that ended last, also a copy to the device beside it
+    lanes = lanes.select("group", "number", "call_start", "earlier", "ready", began="start", high="end")
+    held = nearest(lanes, work.select("group", last="end", at="end"), ("began", "at"), ["group"]).drop("at")
+    copied = back.drop("number", "call_start", "ready").with_columns(low="start", at="end")
+    held = nearest(held.filter(pl.col("began") - pl.col("last") < LATENCY_NS), copied, ("began", "at"), ["group"])
+    held = held.filter(pl.col("at") > pl.col("ready"))
+    yield held.filter(waits_for_events(report, held))
 
 
 def _hidden_at_most(report: Report, copies: pl.DataFrame) -> int:
@@ -322,25 +296,6 @@ def _hidden_at_most(report: Report, copies: pl.DataFrame) -> int:
     parts = (pl.col("exclusive_ns") - pl.col("back_ns"), pl.col("back_ns"), pl.col("kernel_ns"))
     hidden = sums.join(ran, on="number").select(ns=pl.sum_horizontal(parts) - pl.max_horizontal(parts))
     return total(hidden, "ns")
-
-
-def _neighbours(report: Report, copies: pl.Series) -> pl.DataFrame:
-    """The nearest kernels around each of some copies (rows) in its stream; ready: when it was certainly submitted."""
-    work = streamed_operations(report).select("row", "rank", "start", "end", "number")
-    line = work.filter(pl.col("row").is_in(copies.implode())).drop("rank")
-    here = pl.col("number").is_in(line.get_column("number").unique().implode()) & (pl.col("rank") <= _KERNELS)
-    kernels = with_facts(report, work.filter(here & (pl.col("end") > pl.col("start"))), "call_start", "call_end")
-    called = kernels.drop_nulls("call_start")
-    ready = pl.col("call_end") + LATENCY_NS
-    sides: tuple[tuple[Literal["before", "after"], pl.DataFrame], ...] = (
-        ("before", kernels.select("number", at="start", before_start="start", before_end="end")),
-        ("before", called.select("number", at="start", before_call="call_start")),
-        ("after", kernels.select("number", at="start", after_end="end")),
-        ("after", called.select("number", at="start", after_ready=ready, after_call="call_start")),
-    )
-    for side, near in sides:
-        line = nearest(line, near, ("start", "at"), ["number"], side).drop("at")
-    return line
 
 
 @Rule

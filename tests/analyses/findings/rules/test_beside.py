@@ -53,6 +53,11 @@ def kept(*, at=5 * US, waits=4 * US, began=131 * US):
     ]
 
 
+def beside(end):
+    """A copy of new data to the device on a third stream."""
+    return launched(9, memcpy(101 * US, end, correlation=9, stream=14), at=3 * US)
+
+
 def streams(**types):
     """The rows of `streams` for streams s7, s13…"""
     rows = [(int(name[1:]), kind) for name, kind in types.items()]
@@ -131,6 +136,12 @@ ALONE = (
         (kept(at=135 * US), None, [], ()),  # submitted when the copy was done, whose data it may read
         (kept(waits=-5 * US), None, [], ()),
         (kept(began=171 * US), None, [], ()),  # something else kept it
+        (
+            [*kept(began=151 * US), *beside(150 * US)],
+            None,
+            [30 * US],
+            (),
+        ),  # a copy to the device beside it, which took longer
         ([*kept(), memcpy(115 * US, 130 * US, stream=7, correlation=9)], None, [], ()),  # its stream was busy
         ([*to_device(), kernel(90 * US, 140 * US, stream=13)], None, [], ()),  # hidden
         ([*to_device(), call("cudaStreamWaitEvent", 4 * US, 5 * US)], None, [], ()),
