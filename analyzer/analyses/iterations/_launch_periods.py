@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import launch_calls, operations, with_facts
+from kanalyze.analyses.device._operations import operations, with_facts
 from kanalyze.analyses.host._call_kinds import names_that
 from kanalyze.analyses.iterations._marks import (
     BY_LAUNCHES,
@@ -47,7 +47,7 @@ from kanalyze.analyses.iterations._units import (
 )
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import median_of
-from kanalyze.columns import count_up_to, gathered, nearest_place, parts_by
+from kanalyze.columns import count_up_to, gathered, nearest_place
 from kanalyze.intervals import AFTER_ALL
 from kanalyze.report import Report
 
@@ -478,13 +478,7 @@ def timed_runs(report: Report) -> pl.DataFrame:
     records, others = (
         calls.filter(pl.col("name").is_in(own)) for own in (recording, names_that(report, _OTHERS.match))
     )
-    recorded = 0  # after so many fills their process records an event before it launches more
-    begun = launch_calls(report, "call_start", "thread_id").drop_nulls().sort("call_start")
-    for (process,), launches in parts_by(begun, ["process_id"]).items():
-        own = fills.filter(of_process(process)).get_column("call_start")
-        at = records.filter(of_process(process)).get_column("at").sort()
-        recorded += int((_next(at, own) < _next(launches.get_column("call_start"), own)).sum())
-    for process, launches in launch_lines(report).items() if recorded >= FEWEST_TIMED else ():
+    for process, launches in launch_lines(report).items():
         own = fills.filter(of_process(process)).get_column("call_start")
         clears = pl.col("since").is_in(own.implode()) & (pl.col("blocks") * _BLOCK >= _VALUES)
         line = launches.with_columns(clears=clears)
