@@ -30,6 +30,7 @@ with late():
     from kanalyze.analyses.timeline import _tracks
     from kanalyze.readers import request_log
     from kanalyze.readers.capture import reports as captures
+    from kanalyze.renderers.formats import charts
     from kanalyze.renderers.page import job
     from kanalyze.renderers.page.kernel_names import short_forms
     from kanalyze.renderers.tables import descriptions, listings, plots
@@ -268,7 +269,9 @@ def plot(reports: Sequence[Path], picture: str, kernel: str | None, where: Where
     elif picture == "steps":
         drawn = plots.steps(_iterations(reports[0], where), form)
     elif picture == "roofline":
-        drawn = plots.roofline(joined.roof_points(_answers.opened_together(_answers.expanded(reports), where)), form)
+        points = joined.roof_points(_answers.opened_together(_answers.expanded(reports), where))
+        chart = charts.roofline_chart(points, listed=12)
+        drawn = plots.roofline(chart | {"title": f"Roofline of {points.title}"}, form)
     else:
         parts = _answers.opened_parts(reports[0], where)
         if len(parts) > 1:

@@ -1,4 +1,4 @@
-"""Pictures of measured kernels and of copies in the HTML report: where each point, line and bar stands."""
+"""Pictures of measured kernels and of copies: where each point and line stands, in the HTML report and in print."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 from kanalyze import outlets, units
 from kanalyze.renderers.page import text_of
 from kanalyze.renderers.page.kernel_names import shorten
-from kanalyze.renderers.tables.plots import roofs
 
 if TYPE_CHECKING:
     from kanalyze.analyses.joining.joined import RoofPoints
@@ -36,7 +35,7 @@ class _Axes:
     left, right, top, bottom = 92, 880, 22, 354
 
     def __init__(self, across: Sequence[float], up: Sequence[float]) -> None:
-        self.across, self.up = ((min(values) / 2, max(values) * 2) for values in (across, up))
+        self.across, self.up = ((min(values, default=1.0) / 2, max(values, default=1.0) * 2) for values in (across, up))
 
     def at(self, x: float, y: float) -> Place:
         """Where a point stands."""
@@ -57,12 +56,17 @@ def _ticks(ends: Place, text: Callable[[float], str]) -> list[tuple[float, str]]
     return ticks
 
 
-def roofline_chart(points: RoofPoints) -> dict[str, Any]:
-    """The kernels under their roofs: FLOP/s by FLOP for each byte of DRAM traffic."""
+def roofline_chart(points: RoofPoints, listed: int = 6) -> dict[str, Any]:
+    """The kernels under their roofs, the first ones listed: FLOP/s by FLOP for each byte of DRAM traffic."""
     rows = points.points.to_dicts()
-    speed, peaks, ridges = roofs(rows)
+    # bandwidth of the memory (0 if unknown), and FLOP/s of each precision that limits a kernel
+    speed = max((row["peak_dram_bytes_per_s"] or 0 for row in rows), default=0)
+    peaks: dict[str, float] = {}
+    for row in rows:
+        if row["precision"] and row["peak_flop_per_s"]:
+            peaks[row["precision"]] = max(peaks.get(row["precision"], 0), row["peak_flop_per_s"])
     axes = _Axes(
-        [row["intensity_flop_per_byte"] for row in rows] + ridges,
+        [row["intensity_flop_per_byte"] for row in rows] + [peak / speed for peak in peaks.values() if speed],
         [row["achieved_flop_per_s"] for row in rows] + [*peaks.values()],
     )
     whole = sum(row["time_ns"] for row in rows) or 1
@@ -88,7 +92,7 @@ def roofline_chart(points: RoofPoints) -> dict[str, Any]:
         label = outlets.short(f"{precision} {units.flop(peak, units.operations(precision))}/s")
         lines.append(((right_end, peak), (min(start, right_end), peak), label))
     return {
-        **_scatter(axes, dots, lines, partial(text_of, "flop_per_s"), "{:g}".format, listed=6),
+        **_scatter(axes, dots, lines, partial(text_of, "flop_per_s"), "{:g}".format, listed),
         "remark": f"{kernels}{left}; area: time by {points.time_from}; at the clocks of ncu's runs",
         "across": "FLOP for each byte of DRAM traffic",
         "up": "FLOP/s",
@@ -142,7 +146,7 @@ def _scatter(  # noqa: PLR0913 - what is in the picture
 
     The text of a level line is at its right end, that of another in its middle. The first points are numbered.
     """
-    longest = max(ns for _, ns, _, _ in dots) or 1
+    longest = max((ns for _, ns, _, _ in dots), default=0) or 1
     points: list[dict[str, Any]] = []
     for number, (place, ns, kind, text) in enumerate(dots, 1):
         x, y = axes.at(*place)

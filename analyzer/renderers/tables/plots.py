@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
-from math import sqrt
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -15,15 +14,13 @@ import polars as pl
 from kanalyze import outlets, units
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.errors import OutputError
-from kanalyze.renderers.page import COLOURS, DARK
+from kanalyze.renderers.page import COLOURS, DARK, wrapped
 from kanalyze.renderers.page.kernel_names import shorten
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.joining.joined import RoofPoints
     from kanalyze.analyses.timeline._tracks import Counter, Timeline
 
     Axes = Any  # matplotlib's, which is not installed everywhere
-    Rows = Sequence[Mapping[str, Any]]
 
 FORMATS: Final = ("svg", "png", "pdf")
 
@@ -34,6 +31,9 @@ _STEPS: Final = 9
 _SIZES: Final = 10
 
 _MS: Final = 1_000_000
+
+#: Colours of kernels by what bounds them.
+_BOUNDS: Final = {"memory": "#2a6fbb", "compute": "#c8553d"}
 
 #: Colours of what ranks exchange.
 _EXCHANGE: Final = {"wait": "#c51b8a", "transfer": "#e08cc2", "unmatched": "#d9d9d9"}
@@ -312,73 +312,31 @@ def ranks(rows: pl.DataFrame, form: str) -> bytes:
 
 # The roofline: every kernel under its GPU's roofs, marker area by total time.
 
-#: Kernels that are numbered and listed; room around all, as a factor.
-_LISTED: Final = 12
-_MARGIN: Final = 4.0
 
-
-def roofline(points: RoofPoints, form: str) -> bytes:
-    """The kernels under their roofs."""
-    rows = points.points.to_dicts()
+def roofline(chart: Mapping[str, Any], form: str) -> bytes:
+    """The kernels under their roofs, where the HTML report draws them, too."""
+    place = chart["axes"]
     with _picture(form, 6.2, 11.0) as (axes, out):
-        axes.set(xscale="log", yscale="log", xlabel="FLOP for each byte of DRAM traffic", ylabel="FLOP/s")
-        axes.set_title(outlets.picture(f"Roofline of {points.title}"))
+        axes.set(xlim=(place.left, place.right), ylim=(place.bottom, place.top))
+        remark = outlets.picture(f"{chart['remark']}; blue: memory-bound, red: compute-bound")
+        axes.set(xlabel=f"{chart['across']}\n{remark}", ylabel=chart["up"], title=outlets.picture(chart["title"]))
         axes.grid(visible=True, which="major", color="#dddddd", linewidth=0.6)
-        if rows:
-            _draw_roofs(axes, rows)
-            _draw_points(axes, rows)
+        for ticks, put in ((chart["columns"], axes.set_xticks), (chart["rows"], axes.set_yticks)):
+            put([at for at, _ in ticks], [text for _, text in ticks])
+        for line, x, y in chart["lines"]:
+            axes.plot(*zip(*line["points"], strict=True), color="#333333", linewidth=1.4)
+            axes.text(x, y, outlets.picture(line["text"]), ha="right", color="#333333")
+        for point in chart["points"]:  # the longest at the back, numbered and listed
+            at, number = (point["x"], point["y"]), point["number"]
+            label = "\n    ".join(wrapped(outlets.picture(f"{number}  {point['text']}"), 44)) if number else None
+            look = {"color": _BOUNDS.get(point["kind"], "#888888"), "alpha": 0.55, "edgecolors": "white"}
+            axes.scatter(*at, s=6 * point["size"] ** 2, label=label, linewidths=0.8, **look)
+            if number:
+                _note(axes, str(number), at, (point["size"] + 4, -3), fontsize=8, fontweight="bold")
+        if chart["points"]:
+            legend = axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=8)
+            for handle in legend.legend_handles:
+                handle.set_sizes([40])
         else:
             axes.text(0.5, 0.5, "no kernel did floating-point work", transform=axes.transAxes, ha="center")
-        left = f"; {units.plural(points.left_out, 'kernel')} without FLOP left out" if points.left_out else ""
-        remark = outlets.picture(f"area: time by {points.time_from}; blue: memory-bound, red: compute-bound{left}")
-        axes.set_title(remark, loc="right", fontsize=8, fontweight="normal", color="#666666")
     return out.getvalue()
-
-
-def roofs(rows: Rows) -> tuple[float, dict[str, float], list[float]]:
-    """Bandwidth of the memory (0 if unknown), FLOP/s of each precision that limits a kernel, intensities of ridges."""
-    speed = max((row["peak_dram_bytes_per_s"] or 0 for row in rows), default=0)
-    peaks: dict[str, float] = {}
-    for row in rows:
-        if row["precision"] and row["peak_flop_per_s"]:
-            peaks[row["precision"]] = max(peaks.get(row["precision"], 0), row["peak_flop_per_s"])
-    return speed, peaks, [peak / speed for peak in peaks.values()] if speed else []
-
-
-def _draw_roofs(axes: Axes, rows: Rows) -> None:
-    """Draws the memory roof, and the roof of each precision that limits a kernel."""
-    speed, peaks, ridges = roofs(rows)
-    across = [row["intensity_flop_per_byte"] for row in rows] + ridges
-    low, high = min(across) / _MARGIN, max(across) * _MARGIN
-    top = max(peaks.values(), default=speed * high)
-    if speed:
-        end = min(high, top / speed)
-        axes.plot([low, end], [low * speed, end * speed], color="#333333", linewidth=1.4)
-        middle = sqrt(low * end)
-        _note(axes, f"DRAM {units.rate(speed)}", (middle, middle * speed), (-8, 4), ha="right", color="#333333")
-    for precision, peak in peaks.items():
-        axes.plot([(max(low, peak / speed) if speed else low), high], [peak, peak], color="#333333", linewidth=1.4)
-        text = outlets.picture(f"{precision} {units.flop(peak, units.operations(precision))}/s")
-        _note(axes, text, (high, peak), (-4, 4), ha="right")
-    axes.set(xlim=(low, high), ylim=(min(row["achieved_flop_per_s"] for row in rows) / _MARGIN, top * 2.5))
-
-
-def _draw_points(axes: Axes, rows: Rows) -> None:
-    """Draws the kernels, longest at the back; the longest ones are numbered and listed."""
-    longest = max(row["time_ns"] for row in rows) or 1
-    names = shorten([row["name"] or "(no name)" for row in rows], 34)
-    whole = sum(row["time_ns"] for row in rows) or 1
-    for number, (row, name) in enumerate(zip(rows, names, strict=True), 1):
-        at = (row["intensity_flop_per_byte"], row["achieved_flop_per_s"])
-        size = max(1600.0 * row["time_ns"] / longest, 30.0)
-        roof = f", {units.percent(row['roof_share'])} of the roof" if row["roof_share"] is not None else ""
-        share = f"{units.percent(row['time_ns'] / whole)} of the time{roof}"
-        label = f"{number}  {outlets.picture(name)}\n    {share}" if number <= _LISTED else None
-        colour = {"memory": "#2a6fbb", "compute": "#c8553d"}.get(row["bound"], "#888888")
-        axes.scatter(*at, s=size, color=colour, alpha=0.55, edgecolors="white", linewidths=0.8, label=label)
-        if label:
-            _note(axes, str(number), at, (sqrt(size) / 2 + 2, -3), fontsize=8, fontweight="bold")
-    handles, labels = axes.get_legend_handles_labels()
-    legend = axes.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=8)
-    for handle in legend.legend_handles:
-        handle.set_sizes([40])

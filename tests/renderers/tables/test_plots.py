@@ -9,6 +9,7 @@ import pytest
 import kanalyze
 from kanalyze.analyses.joining.joined import roof_points
 from kanalyze.errors import OutputError
+from kanalyze.renderers.formats.charts import roofline_chart
 from kanalyze.renderers.tables import plots
 from support.command import SAMPLES, run
 from support.counters import measured
@@ -61,7 +62,7 @@ def test_the_time_is_that_of_the_report_that_the_counters_belong_to():
 def test_without_matplotlib_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(OutputError, match="needs matplotlib") as raised:
-        plots.roofline(roof_points(real_capture(CDIST)), "svg")
+        plots.roofline(roofline_chart(roof_points(real_capture(CDIST))), "svg")
     assert "kanalyze[plot]" in raised.value.remedy
 
 
@@ -75,12 +76,12 @@ def test_pictures(tmp_path):
     text = (tmp_path / "roof.svg").read_text()
     assert 'width="792pt" height="446.4pt" viewBox="0 0 792 446.4"' in text  # in inches 11 by 6.2
     assert "fp32 50.68 TFLOP/s" in text
-    assert "2 kernels without FLOP left out" in text
+    assert "without 2 kernels that did no such work" in text
     assert len(re.findall(r'<g id="PathCollection_\d+">', text)) == 3 + 3  # points, and their list
 
 
 @pytest.mark.slow
 def test_a_picture_is_the_same_each_time_and_may_be_empty():
-    found = roof_points(real_capture(CDIST))
+    found = roofline_chart(roof_points(real_capture(CDIST)))
     assert plots.roofline(found, "svg") == plots.roofline(found, "svg")
-    assert b"no kernel did floating-point work" in plots.roofline(roof_points([measured({})]), "svg")
+    assert b"no kernel did floating-point work" in plots.roofline(roofline_chart(roof_points([measured({})])), "svg")
