@@ -212,15 +212,9 @@ class ExportError(KanalyzeError, slug="export-failed"):
 
 
 class BadBaselineError(KanalyzeError, slug="bad-baseline"):
-    """A file is no baseline that can be compared with, or not `what` the option `made`."""
+    """A file is no baseline that can be compared with."""
 
-    damaged = Case(
-        "{path}: no {what} ({reason}).",
-        "Make it again with `kanalyze compare {made} REPORT…`.",
-        names="path reason what made",
-        what="baseline",
-        made="--save FILE",
-    )
+    damaged = Case("{path}: no baseline ({reason}).", "Make it again with `kanalyze compare --save FILE REPORT…`.")
     version = Case(
         "{path}: a baseline of version {found!s}; this kanalyze reads version {readable}.",
         "Make it again from its reports with `kanalyze compare --save FILE REPORT…`.",

@@ -17,7 +17,6 @@ from kanalyze.cli import _answers
 from kanalyze.cli._answers import Where
 from kanalyze.cli._process import PAGES, InputPath, Out, emit, print_message, session, width
 from kanalyze.decoder.fields import OTHER
-from kanalyze.files import open_regular, readable
 from kanalyze.machinery import late
 from kanalyze.units import SLOWEST, parse_percent, parse_rate, parse_time_ns
 
@@ -288,20 +287,21 @@ _STATUS: Final = {"failed": 1, "cannot judge": 3}
 #: The least change that counts, unless told.
 _LEAST: Final = "2%"
 
-_FILE: Final = InputPath(path_type=Path, dir_okay=False)
+#: What an option of runs is like.
+_RUNS: Final[dict[str, Any]] = {"multiple": True, "type": cli.READ}
 
 
 @cli.command(
     cli.argument("reports", nargs=-1, type=cli.READ),
-    cli.option("--base", "A run of base.", "RUN", multiple=True, type=cli.READ),
-    cli.option("--baseline", "What --save wrote, as base.", "FILE", type=_FILE),
+    cli.option("--base", "A run of base.", "RUN", **_RUNS),
+    cli.option("--baseline", "What --save wrote, as base.", "FILE", type=InputPath(path_type=Path, dir_okay=False)),
     *cli.SCOPE,
     cli.CAPTURE,
     cli.top(),
     cli.option("--least", "The least change that counts.", "SHARE", default=_LEAST, show_default=True),
-    cli.option("--floor", "The noise floor that --noise stored, for one run a side.", "FILE", type=_FILE),
+    cli.option("--floor", "A run of one program: several tell how much one run a side varies.", "RUN", **_RUNS),
     cli.option("--save", "Reduce REPORTS, runs of base, to a baseline of 0.1 MB.", "FILE.kz", type=cli.WRITTEN),
-    cli.flag("--noise", "How much REPORTS, runs of one program, differ; -o FILE.json stores it."),
+    cli.flag("--noise", "How much REPORTS, runs of one program, differ."),
     cli.option("--fail-above", "End with 1 if new takes more than that longer, 3 if unsure.", "SHARE"),
     cli.option(
         "--metric", "What the gate measures.", "step|quick|busy|bucket:NAME|kernel:NAME|token:KIND", default="step"
@@ -334,7 +334,7 @@ def compare(  # noqa: PLR0913 - a click command has a parameter per option
         _save([*base, *reports], save, asked)
         return
     if noise:
-        _store_noise([*base, *reports], to, asked)
+        to.emit_pages([_noise([*base, *reports], asked)])
         return
     pair = sides.given(reports, base if baseline is None else [*base, baseline])
     comparisons = sides.comparisons(*pair, asked, several=where.several)
@@ -362,21 +362,18 @@ def shown_compared(base: Path, new: Path) -> None:
     Out().emit_pages([sides.comparison([base], [new], _asked(Where()))])
 
 
-def _asked(where: Where, least: str = _LEAST, floor: Path | None = None, allow: Sequence[str] = ()) -> Asked:
+def _asked(where: Where, least: str = _LEAST, floor: Sequence[Path] = (), allow: Sequence[str] = ()) -> Asked:
     """How the sides are read and compared."""
     effect = parse_percent(least)
-    measured: tuple[float, ...] = ()
     if effect is None or not 0 < effect < 1:
         raise errors.BadThresholdError.of(least, "a share between 0 and 100 %", _LEAST, "--least")
-    if floor is not None:
-        with readable(floor), open_regular(floor) as file:
-            measured = _comparison.read_floor(file.read(), floor)
     for kind in allow:
         if kind not in _comparison.KINDS:
             raise errors.UnknownNameError.of("kind of doubt", kind, _comparison.KINDS)
-    return _answers.request(
-        where, done=_answers.doubted, limits=_pair.Limits(effect, *measured), other_ranks="ranks" in allow
-    )
+    asked = _answers.request(where, done=_answers.doubted, other_ranks="ranks" in allow)
+    noise = _noise(floor, asked) if floor else None
+    limits = _pair.Limits(effect, *((noise.floor, noise.rows) if noise else ()))
+    return asked._replace(limits=limits)
 
 
 def _save(reports: Sequence[Path], output: Path, asked: Asked) -> None:
@@ -388,13 +385,9 @@ def _save(reports: Sequence[Path], output: Path, asked: Asked) -> None:
     emit(baselines.dumped(runs), output)
 
 
-def _store_noise(reports: Sequence[Path], to: Out, asked: Asked) -> None:
-    """Prints the noise floor of the runs of one program, or stores it."""
-    noise = _comparison.noise_of(sides.runs_of_one_tool(reports, asked))
-    if to.form == "json" or (to.form == "terminal" and to.output is not None):
-        to.emit(_comparison.stored(noise))
-    if to.form != "json":
-        Out("markdown" if to.form == "markdown" else "terminal", top=to.top).emit_pages([noise])
+def _noise(reports: Sequence[Path], asked: Asked) -> _comparison.Noise:
+    """How much runs of one program differ."""
+    return _comparison.noise_of(sides.runs_of_one_tool(reports, asked))
 
 
 @cli.command(

@@ -1,5 +1,6 @@
 """The workflow in docs/comparing.md: its steps do what they say, as GitHub runs them, with reports of the samples."""
 
+import json
 import re
 import shutil
 import sys
@@ -64,3 +65,12 @@ def test_the_steps_end_with_the_gate_and_leave_its_page(machine, base, new, stat
     assert page[0] == "### `kanalyze compare`"
     assert len(page) < 40
     assert any(line.startswith(f"**Gate** {gate}") for line in page), page
+
+
+def test_one_run_a_side_is_judged_by_what_runs_of_one_program_differ():
+    two = ("compare", SAMPLES / "launch_bound_plain", SAMPLES / "launch_bound_graph")
+    assert "These two runs differ" in run(*two).text
+    judged = " ".join(run(*two, "--floor", SAMPLES / "loop_base.kz").text.split())
+    assert "A step is 8.13 × faster (7.70 to 8.58, 1 run a side, by 5 and 4 of it)" in judged
+    noise = json.loads(run("compare", "--noise", SAMPLES / "loop_base.kz", "--format", "json").text)
+    assert (noise["runs"], round(noise["step"], 5), noise["repeats"]["2%"]) == (4, 0.01985, 3)

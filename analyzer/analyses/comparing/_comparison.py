@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
-from pathlib import Path
 from statistics import mean
 from typing import ClassVar, Final, Literal, NamedTuple
 
@@ -32,7 +30,7 @@ from kanalyze.analyses.comparing._pair import (
 )
 from kanalyze.analyses.comparing.steps import alike, token_ns
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
-from kanalyze.errors import BadBaselineError, IncomparableError, UnknownNameError
+from kanalyze.errors import IncomparableError, UnknownNameError
 from kanalyze.reduction.baselines import STEPS, Digest
 from kanalyze.tools import TOOLS
 from kanalyze.units import change, nearest, percent
@@ -494,12 +492,6 @@ def _values(pair: Pair, metric: str) -> tuple[list[float], list[float]]:
 
 # The noise floor.
 
-#: The layout of a stored floor.
-VERSION: Final = 1
-
-#: What a stored floor is called, and the option that makes one.
-_MADE: Final = ("noise floor", "--noise -o FILE.json")
-
 #: The part of all kernels whose noise is below that of the floor for single kernels.
 _MOST: Final = 0.95
 
@@ -556,34 +548,3 @@ def _floors(
     long = sorted((one for one in means if one[0] >= least_ns), key=lambda one: (-one[0], one[1]))
     floors = {name: (mean_ns, statistics.noise_floor(runs)) for mean_ns, name, runs in long}
     return {name: (mean_ns, floor) for name, (mean_ns, floor) in floors.items() if floor is not None}
-
-
-def stored(noise: Noise) -> bytes:
-    """The floor as a file for ``compare --floor``."""
-    record = {
-        "floor": VERSION,
-        "name": noise.name,
-        "runs": noise.step.runs,
-        "step": noise.floor,
-        "rows": noise.rows,
-        "repeats": {f"{effect:.0%}": number for effect, number in noise.step.repeats.items()},
-    }
-    return (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
-
-
-def read_floor(content: bytes, path: Path) -> tuple[float, float]:
-    """The floors of an iteration and of single rows.
-
-    Raises:
-        BadBaselineError: `content` is no stored floor.
-    """
-    try:
-        record = json.loads(content)
-        if record["floor"] != VERSION:
-            raise BadBaselineError.damaged(path, f"of version {record['floor']}, not {VERSION}", *_MADE)
-        step, rows = float(record["step"]), float(record["rows"])
-    except (ValueError, TypeError, KeyError) as why:
-        raise BadBaselineError.damaged(path, str(why), *_MADE) from None
-    if not (0 <= step < np.inf and 0 <= rows < np.inf):
-        raise BadBaselineError.damaged(path, "its floors are no shares", *_MADE)
-    return step, rows

@@ -17,7 +17,7 @@ from kanalyze.renderers.page import job as job_pages
 from kanalyze.report import Meta
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.comparing._comparison import Comparison, Verdict
+    from kanalyze.analyses.comparing._comparison import Comparison, Noise, Verdict
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.iterations.phases import SteadyPart
     from kanalyze.analyses.page.overview_page import Summary
@@ -257,6 +257,13 @@ def _comparison(compared: Comparison) -> Object:
     }
 
 
+def _noise(noise: Noise) -> Object:
+    """How much runs of one program differ: two single runs by these parts of an iteration, and of single kernels."""
+    repeats = {f"{effect:.0%}": number for effect, number in noise.step.repeats.items()}
+    parts = {"step": noise.floor, "rows": noise.rows, "repeats": repeats}
+    return {"name": outlets.line(noise.name), "runs": noise.step.runs, **parts}
+
+
 #: What the object of a kind of page has beside the version.
 _CONTENTS: Final[dict[str, Callable[[Any], Object]]] = {
     "comparison": _comparison,
@@ -267,6 +274,7 @@ _CONTENTS: Final[dict[str, Callable[[Any], Object]]] = {
     ),
     "job": _job,
     "joint": _summary,
+    "noise": _noise,
     "overview": _overview,
     "time": _summary,
     "whatif": _whatif,

@@ -405,7 +405,7 @@ def noise_page(noise: Noise, top: int) -> Page:
         if rows:
             named = (*columns, Column(what, lambda row: row[0], left=True))
             sections.append(section(title, [*rows.items()], named, top, "between runs", named=what == "kernel"))
-    more = "kanalyze compare --noise RUN… -o floor.json\nkanalyze compare BASE NEW --floor floor.json"
+    more = "kanalyze compare RUN… --save runs.kz\nkanalyze compare BASE NEW --floor runs.kz"
     return Page([f"noise of {noise.name}"], answer, sections, more)
 
 

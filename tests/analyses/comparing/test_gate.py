@@ -1,12 +1,11 @@
 """A gate, the noise floor, and runs that cannot be judged, on digests made by hand."""
 
-from pathlib import Path
 
 import pytest
 
 from analyses.comparing.test_matching import digest, plain, slots
-from kanalyze.analyses.comparing._comparison import compared, gate_of, noise_of, read_floor, stored
-from kanalyze.errors import BadBaselineError, IncomparableError, UnknownNameError
+from kanalyze.analyses.comparing._comparison import compared, gate_of, noise_of
+from kanalyze.errors import IncomparableError, UnknownNameError
 
 
 def side(values, **about):
@@ -59,18 +58,9 @@ def test_a_metric_that_there_is_not_is_an_error(metric):
         gate(side(BASE), side(BASE), metric=metric)
 
 
-def test_the_noise_floor_is_stored_and_read():
+def test_the_noise_floor_is_that_of_several_runs():
     noise = noise_of(side(BASE))
     assert 0 < noise.floor < 0.01
     assert {*noise.kernels} == {"a", "b"}
-    assert read_floor(stored(noise), Path("floor.json")) == (noise.floor, noise.rows)
     with pytest.raises(IncomparableError, match="1 run with a time"):
         noise_of(side(BASE[:1]))
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"{}", b'{"floor": 2, "step": 1, "rows": 1}', b'{"floor": 1, "step": "x", "rows": 1}']
-)
-def test_what_is_no_floor_is_an_error(content):
-    with pytest.raises(BadBaselineError, match=r"floor\.json: no noise floor \("):
-        read_floor(content, Path("floor.json"))
