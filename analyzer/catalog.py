@@ -114,13 +114,6 @@ def telling(name: str, columns: Sequence[str]) -> tuple[str, ...]:
     return next(matches, table(name).telling)
 
 
-def first(report: Report, name: str, count: int, **options: object) -> pl.DataFrame:
-    """The first rows of the table `name`; raises as :func:`make`, without which a large table of a reader is."""
-    if name in _READER_TABLES and not options:
-        return report.first(name, count)
-    return make(report, name, **options).head(count)
-
-
 def make(report: Report, name: str, *others: Report, **options: object) -> pl.DataFrame:
     """Computes the table `name` of a report; `options` are keywords of its function, ``by`` among them.
 

@@ -269,16 +269,6 @@ class Report:
                 return self.source.mapped(name, transform)
         return transform(self.table(name))
 
-    def first(self, name: str, count: int) -> pl.DataFrame:
-        """The first rows of a table; of a large one with times not more than a part is in memory."""
-        if "time_ns" not in READER_TABLES[name].schema:
-            return self.table(name).head(count)
-
-        def earliest(rows: pl.DataFrame) -> pl.DataFrame:
-            return rows.sort("time_ns", maintain_order=True).head(count)
-
-        return earliest(self.mapped(name, earliest))
-
     @property
     def events(self) -> pl.DataFrame:
         """Every event in scope; see :data:`kanalyze.model.EVENTS`."""

@@ -423,12 +423,8 @@ def rows_of(
     declared: Table,
     where: Where,
     keywords: dict[str, Any] | None = None,
-    first: int | None = None,
 ) -> pl.DataFrame:
-    """The table of one report or each of several, of all together, of two sides, or of a job.
-
-    With `first`, of each report no more than so many rows are needed.
-    """
+    """The table of one report or each of several, of all together, of two sides, or of a job."""
     table, keywords = declared.name, keywords or {}
     form = f"--by {keywords.get('by')}"
     of_ranks = (
@@ -455,12 +451,7 @@ def rows_of(
 
         return frame.joined(per_window(opened, where, of_window))
 
-    def make(report: Report) -> pl.DataFrame:
-        if first is not None:
-            return catalog.first(report, table, first, **keywords)
-        return catalog.make(report, table, **keywords)
-
-    return _of_every_report(reports, declared, where, make)
+    return _of_every_report(reports, declared, where, lambda report: catalog.make(report, table, **keywords))
 
 
 def _of_every_report(

@@ -109,7 +109,7 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     if depth is not None or min_share is not None:
         raise click.UsageError("--depth and --min-share are for `show tree` as a tree.")
     keywords = _keywords(options, threshold, declared.options)
-    rows = _answers.rows_of(reports, declared, where, keywords, first=None if sort or one is not None else to.top)
+    rows = _answers.rows_of(reports, declared, where, keywords)
     if rows.is_empty() and declared.no_rows:
         print_message(f"kanalyze: {table} has no rows: {declared.no_rows}.")
     if one is not None:

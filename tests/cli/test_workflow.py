@@ -67,6 +67,7 @@ def test_the_steps_end_with_the_gate_and_leave_its_page(machine, base, new, stat
     assert any(line.startswith(f"**Gate** {gate}") for line in page), page
 
 
+@pytest.mark.slow
 def test_one_run_a_side_is_judged_by_what_runs_of_one_program_differ():
     two = ("compare", SAMPLES / "launch_bound_plain", SAMPLES / "launch_bound_graph")
     assert "These two runs differ" in run(*two).text

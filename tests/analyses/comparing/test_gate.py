@@ -1,6 +1,5 @@
 """A gate, the noise floor, and runs that cannot be judged, on digests made by hand."""
 
-
 import pytest
 
 from analyses.comparing.test_matching import digest, plain, slots
