@@ -11,8 +11,8 @@ import os
 import re
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from functools import cached_property, partial
+from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 from threading import RLock
@@ -28,8 +28,6 @@ from kanalyze.machinery import one_blas_thread
 
 #: Larger tables are decoded by pages; below, importing numpy costs more than it saves (docs/dev/reading-sqlite.md).
 PAGES_FROM_ROWS: Final = 40_000
-#: The same where numpy is imported anyway, for a larger table: decoding by pages begins to save time here.
-PAGES_ANYWAY_FROM_ROWS: Final = 2_000
 
 #: Most files open at once: a notebook may hold a hundred reports, a process have few files. Reopening takes 0.1 ms.
 MOST_OPEN: Final = 8
@@ -181,8 +179,7 @@ class SqliteFile:
             return transform(raw.with_columns(missing))
 
         frame = None
-        rows = self.last_row(table)
-        if rows > min(PAGES_ANYWAY_FROM_ROWS, PAGES_FROM_ROWS) and self._largest_rows > PAGES_FROM_ROWS:
+        if self.last_row(table) > PAGES_FROM_ROWS:
             with one_blas_thread():
                 from kanalyze.readers.storage.table_scan import read_blocks  # noqa: PLC0415 - imports numpy, for large files only
 
@@ -192,15 +189,6 @@ class SqliteFile:
             frame = completed(self.frame(table, dict.fromkeys(columns, pl.Int64)))
         self.rows_read[table] = sum(heights)
         return frame
-
-    @cached_property
-    def _largest_rows(self) -> int:
-        """The highest row id of any table; a table without row ids has none, and a damaged one says so when read."""
-        last_rows = [0]
-        for table in self.tables:
-            with suppress(DamagedReportError):
-                last_rows.append(self.last_row(table))
-        return max(last_rows)
 
     def texts(self, table: str, column: str) -> pl.Series:
         """A text column as String, in row order; null for a missing value or column."""
