@@ -236,11 +236,7 @@ class Report:
 
     def of_kinds(self, kinds: Sequence[str], *columns: str) -> pl.DataFrame:
         """Columns of all events of several kinds, concatenated, in the processes in scope."""
-        if self.scope.process is not None:
-            return pl.concat((self.kind(kind).select(columns) for kind in kinds), rechunk=True)
-        for kind in kinds:
-            self._events(kind)
-        return self._kept.stacked([_EVENTS_OF.format(kind) for kind in kinds], columns)
+        return pl.concat(self.kind(kind).select(columns) for kind in kinds)
 
     def seen(self, kind: str) -> pl.DataFrame:
         """Events of one kind in scope: filtered by process and device, overlapping the window, not clipped."""

@@ -7,8 +7,8 @@ analysis' own file. ``kanalyze show``, the docs page and the run-time check all 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
@@ -18,7 +18,6 @@ from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 import polars as pl
 from polars.datatypes import DataType, DataTypeClass
 
-from kanalyze.columns import constant
 from kanalyze.errors import ClosedReportError, DamagedReportError, UnreadableReportError
 from kanalyze.tools import NAMES, TOOLS, recorders
 
@@ -225,7 +224,6 @@ class Kept:
     def __init__(self) -> None:
         """Start empty."""
         self._values: dict[str, Any] = {}
-        self._stacks: dict[tuple[str, ...], pl.DataFrame] = {}
         self._reading: dict[str, RLock] = {}
         self.closed = False
         self.damaged: dict[str, str] = {}
@@ -266,33 +264,3 @@ class Kept:
         except DamagedReportError as error:
             self.damaged[f"table {name}"] = str(error)
             raise
-
-    def stacked(self, names: Sequence[str], columns: Sequence[str]) -> pl.DataFrame:
-        """Concatenates columns of cached frames, each once.
-
-        Cached frames then point into the concatenation, so that both take the memory of one; columns of one value take
-        none.
-        """
-        key = tuple(names)
-        with ExitStack() as locks:
-            for name in sorted(names):
-                locks.enter_context(self._reading.setdefault(name, RLock()))
-            cached = self._stacks.get(key, pl.DataFrame())
-            if missing := [column for column in columns if column not in cached.columns]:
-                stack, at = _stack([self._values[name].select(missing) for name in names]), 0
-                for name in names:
-                    frame = self._values[name]
-                    parts = [frame.drop(missing), stack.slice(at, frame.height)]
-                    self._values[name] = pl.concat(parts, how="horizontal")[frame.columns]
-                    at += frame.height
-                self._stacks[key] = pl.concat([cached, stack], how="horizontal") if cached.width else stack
-            return self._stacks[key].select(columns)
-
-
-def _stack(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """The rows of several frames; columns of one integer, or null, as literals."""
-    stack = pl.concat([part for part in parts if part.height] or parts[:1], rechunk=True)
-    integers = (values for values in stack.clone() if values.dtype.is_integer() and len(values))
-    alike = [values.name for values in integers if values.null_count() == len(values) or constant(values)]
-    first = stack.head(1)
-    return stack.with_columns(pl.lit(first.item(0, name), dtype=stack.schema[name]).alias(name) for name in alike)
