@@ -260,10 +260,17 @@ def recompilation(report: Report) -> Findings:
 
 
 def _recording(report: Report) -> pl.DataFrame:
-    """When threads record graphs, up to the end of the call that instantiates each: :data:`SPAN`."""
+    """When threads record graphs that they launch before the next one, with what instantiates each: :data:`SPAN`.
+
+    An engine records graphs for all sizes at its start, and launches them later.
+    """
     made = graph_steps(report).filter(step="instantiate").select(*THREAD, made="end")
     line = nearest(captures(report).select(*SPAN), made, ("end", "made"), THREAD, "after").drop_nulls("made")
-    return line.select(*THREAD, "start", end="made").unique([*THREAD, "end"], keep="last", maintain_order=True)
+    line = line.sort(*THREAD, "start").unique([*THREAD, "made"], keep="last", maintain_order=True)
+    launches = calls_that(report, lambda name: "GraphLaunch" in name, *THREAD, launched="start_ns")
+    line = nearest(line, launches, ("made", "launched"), THREAD, "after").drop_nulls("launched")
+    following = pl.col("start").shift(-1).over(THREAD).fill_null(pl.col("launched") + 1)
+    return line.filter(pl.col("launched") < following).select(*THREAD, "start", end="made")
 
 
 # Kernels of Triton, torch.compile and array libraries that are compiled, or tuned, again.

@@ -161,10 +161,13 @@ def tries(at):
     return [*transforms(at), call("cudaEventSynchronize", at + 240_000, at + 245_000)]
 
 
-def records(at):
-    """A graph that is captured and instantiated, and one that is launched."""
-    sides = (("cudaStreamBeginCapture", 0, 100), ("cudaStreamEndCapture", 500, 600), ("cudaGraphInstantiate", 700, 900))
-    return [*(call(name, at + low * 1000, at + high * 1000) for name, low, high in sides), *launch(at + 950_000)]
+RECORDS = (("cudaStreamBeginCapture", 0, 100), ("cudaStreamEndCapture", 500, 600), ("cudaGraphInstantiate", 700, 900))
+
+
+def records(at, *more):
+    """A graph that is captured, instantiated and launched."""
+    calls = (*RECORDS, *(more or (("cudaGraphLaunch", 910, 920),)))
+    return [*(call(name, at + low * 1000, at + high * 1000) for name, low, high in calls), *launch(at + 950_000)]
 
 
 def parts_of_steps(part, every):
@@ -186,6 +189,7 @@ def test_compiled_all_along_and_not_once(part, said):
     (one,) = parts_of_steps(part, 1)
     assert (one.rule, one.text.startswith(said)) == ("recompilation", True)
     assert parts_of_steps(part, 8) == parts_of_steps(transforms, 1) == []
+    assert parts_of_steps(lambda at: records(at, ("cudaGraphUpload", 910, 920)), 1) == []  # launched later
 
 
 #: Of a layer: what JAX calls its operations.
