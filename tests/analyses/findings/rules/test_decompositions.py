@@ -3,27 +3,8 @@
 import pytest
 
 from kanalyze.analyses.findings.rules.needless_work import decompositions
-from kanalyze.window import Window
-from support.build import host, kernel, launched, report
 from support.measures import assert_told
-
-LAUNCH = "cudaLaunchKernel_v7000"
-STEP = 1_000_000
-
-
-def steps(*operators):
-    """Five passes of operators (name, shapes of the inputs, ns of their kernel)."""
-    events, shapes = [], []
-    for at in range(0, 5 * STEP, STEP):
-        for number, (name, inputs, took) in enumerate(operators):
-            begin = at + 100_000 * number
-            made = kernel(begin + 10_000, begin + 10_000 + took, name=f"kernel of {number}")
-            more = [host("op", name, begin, begin + 9000), *launched(begin + 1000, begin + 8000, made, LAUNCH)]
-            shapes += [(len(events), inputs)]
-            events += more
-    details = [{"event_id": at, "input_shapes": text} for at, text in shapes]
-    return report(events, op_detail=details).narrow(window=Window(0, 5 * STEP, count=5, each="step"))
-
+from support.steps import operators
 
 INVERSE = ("aten::linalg_inv", "[[4, 512, 512]]", 30_000)
 SVD = ("aten::linalg_svd", "[[4096, 256], [], []]", 30_000)
@@ -33,7 +14,7 @@ SUM = ("aten::sum", "[[4, 512]]", 20_000)
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
-    ("operators", "stake", "words"),
+    ("each", "stake", "words"),
     [
         ((INVERSE, PRODUCT), 5 * 30_000, "Inverses of matrices that are multiplied at once: 60.0 %"),
         ((("aten::linalg_pinv", *INVERSE[1:]), PRODUCT), 5 * 30_000, "`linalg_pinv` of matrices of 512 × 512"),
@@ -51,5 +32,6 @@ SUM = ("aten::sum", "[[4, 512]]", 20_000)
         ((("aten::linalg_svd", "[[4096, 6], [], []]", 30_000), SUM), 0, None),  # of the first few, by svd_lowrank
     ],
 )
-def test_less_than_an_inverse_or_a_long_svd_would_do(operators, stake, words):
-    assert_told(decompositions(steps(*operators)), [stake] * bool(stake), *filter(None, [words]))
+def test_less_than_an_inverse_or_a_long_svd_would_do(each, stake, words):
+    made = operators(*((name, {"input_shapes": shapes}, took) for name, shapes, took in each))
+    assert_told(decompositions(made), [stake] * bool(stake), *filter(None, [words]))

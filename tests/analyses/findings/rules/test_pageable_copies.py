@@ -20,6 +20,7 @@ from support.machine import Task
 from support.measures import assert_told
 from support.real_reports import real_report
 from support.shares import cases, holds
+from support.steps import in_steps
 
 KINDS = ("kernel", "memcpy", "memset", "api", "range")
 TIMES = st.integers(0, 40)
@@ -345,7 +346,7 @@ MASKS = "Indices of a mask's true elements are asked for 3 times a step, for who
 )
 def test_data_that_the_host_asks_for(rule, make, words):
     events = [event for number in range(4) for event in make(number * STEP)]
-    found = rule(report(events).narrow(window=Window(0, 4 * STEP, count=4, each="step")))
+    found = rule(in_steps(events, 4))
     assert [words in f"{one.text} {one.action}" for one in found] == [True] * (words is not None)
 
 
@@ -357,7 +358,7 @@ def test_pageable_copies_that_the_host_does_not_read_at_once_are_no_downloads(me
     for at in range(0, 24 * STEP, 3 * STEP):
         made = memcpy(at + 5000, at + 80_000, direction="Device-to-Host", **of)
         events += [*launched(at, at + 90_000, made, "cudaMemcpyAsync"), *launch_at(at + 100_000 + looks, "jacobi")]
-    made = report(events).narrow(window=Window(0, 24 * STEP, count=8, each="step"))
+    made = in_steps(events, 8, 3 * STEP)
     assert len(list(downloads(made))) == told
     assert told or memory == "Pinned" or reads(made).is_empty()
 
@@ -370,10 +371,8 @@ def test_many_masks_are_sorted_once_with_what_they_gather(many, spared):
         gather = launch_at(at + 110_000, "void at::native::index_kernel()")
         return [*masked(at), host("op", "aten::index", at + 105_000, at + 125_000), *gather]
 
-    events = [
-        event for number in range(4) for part in range(many) for event in expert(4 * number * STEP + 150_000 * part)
-    ]
-    of = report(events).narrow(window=Window(0, 16 * STEP, count=4, each="step"))
+    starts = [4 * number * STEP + 150_000 * part for number in range(4) for part in range(many)]
+    of = in_steps([event for at in starts for event in expert(at)], 4, 4 * STEP)
     (found,) = boolean_masks(of)
     gone = operations(of).get_column("name").cast(pl.String).gather(found.change(of).gone)
     assert gone.str.contains("index_kernel").sum() == 4 * spared
