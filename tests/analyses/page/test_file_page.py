@@ -2,6 +2,7 @@
 
 import json
 import tarfile
+from itertools import accumulate
 
 import polars as pl
 import pytest
@@ -79,11 +80,8 @@ def test_copies_by_size_are_all_copies_and_the_line_is_the_fastest_large_one():
 
 def one_after_the_other(*launches):
     """A report of kernels, each a name and how long it ran."""
-    events, at = [], 0
-    for name, ns in launches:
-        events.append(kernel(at, at + ns, name=name))
-        at += ns
-    return report(events)
+    ends = accumulate(ns for _, ns in launches)
+    return report([kernel(end - ns, end, name=name) for (name, ns), end in zip(launches, ends, strict=True)])
 
 
 def test_the_kernels_with_most_time_have_one():
