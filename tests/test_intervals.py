@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze import intervals
+from support.slow_model import runs
 
 TIMES = st.integers(-8, 30)
 ANY_INTERVALS = st.lists(st.tuples(TIMES, TIMES), max_size=8)
@@ -26,9 +27,7 @@ def instants(spans):
 
 def span_set(covered):
     """The one span set of a set of instants: sorted, apart, and as long as can be."""
-    starts = sorted(instant for instant in covered if instant - 1 not in covered)
-    ends = sorted(instant + 1 for instant in covered if instant + 1 not in covered)
-    return frame(list(zip(starts, ends, strict=True)))
+    return frame(runs(covered))
 
 
 @given(ANY_INTERVALS)

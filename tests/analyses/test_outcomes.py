@@ -5,10 +5,10 @@ import pytest
 import kanalyze
 from kanalyze.catalog import forms, table
 from kanalyze.errors import CannotTellError, UnknownNameError
-from support.build import call, graph, kernel, memcpy, nvtx, report
+from support.build import call, graph, host, kernel, memcpy, nvtx, report
 
 CALL, KERNEL, COPY, RANGE = call("cudaMalloc", 0, 10), kernel(0, 10), memcpy(0, 10), nvtx("a", 0, 10)
-EVERY_KIND = {"api", "kernel", "memcpy", "memset", "graph", "range", "osrt", "memory"}
+EVERY_KIND = {"api", "kernel", "memcpy", "memset", "graph", "range", "osrt", "memory", "fault", "op"}
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,9 @@ EVERY_KIND = {"api", "kernel", "memcpy", "memset", "graph", "range", "osrt", "me
         ("critical_path", [CALL], {}),
         *(("migrations", [COPY], {"by": by}) for by in (None, "cause")),
         ("migration_totals", [COPY], {}),
+        *((name, [COPY], {}) for name in ("findings", "faults")),
+        *((name, [], {}) for name in ("ops", "op_kernels", "tree")),
+        ("ops", [], {"as_torch": True}),
         *(("memory", [], how) for how in ({}, {"trace": True}, {"by": "device"}, {"by": "call"})),
         *(("occupancy", [], {"by": by}) for by in (None, "kernel", "device")),
     ],
@@ -61,15 +64,14 @@ ACTIVITIES = {"range", "api", "kernel"}
     ("name", "kinds", "lacking"),
     [
         *[(name, {"api"}, "") for name in ("ledger", "culprits", "gaps", "code", "graphs", "gpu", "occupancy")],
+        *(("findings", {"api"}, ""), ("migration_totals", {"range"}, "")),
         *[(name, {"kernel"}, "api") for name in ("syncs", "api", "launches", "launch_summary", "cold")],
-        *[
-            (name, {"range"}, "")
-            for name in (*("utilisation", "concurrency", "critical_path"), *("migrations", "migration_totals"))
-        ],
+        *[(name, {"range"}, "") for name in ("utilisation", "concurrency", "critical_path", "migrations")],
         *[(name, {"api"}, "kernel") for name in ("launches", "launch_summary")],
         *[(name, {"memcpy"}, "kernel") for name in ("kernels", "hot_kernels")],
         ("copies", {"kernel"}, ""),
-        *[(name, {"kernel"}, lacking) for name, lacking in (("fusion", "op"), ("roofs", "op"), ("memory", "memory"))],
+        *[(name, {"kernel"}, "op") for name in ("fusion", "roofs", "ops", "tree")],
+        *(("memory", {"kernel"}, "memory"), ("faults", {"kernel"}, "fault"), ("op_kernels", {"op"}, "kernel")),
         ("libraries", {"kernel"}, ""),
         *[(name, {"api", "kernel"}, "range") for name in ("ranges", "steps")],
         *[(name, ACTIVITIES - {lacking}, "") for name in ("range_gpu", "range_kernels") for lacking in ACTIVITIES],
@@ -81,11 +83,12 @@ def test_where_nothing_was_recorded_a_table_cannot_tell(name, kinds, lacking):
 
 
 GROUPED = (
-    "gaps syncs concurrency cold graphs ranges range_gpu occupancy memory kernels critical_path migrations culprits"
+    "gaps syncs concurrency cold graphs ranges range_gpu occupancy memory kernels critical_path migrations culprits "
+    "ops tree"
 )
 
 
 @pytest.mark.parametrize("name", GROUPED.split())
 def test_an_unknown_grouping_is_said(name):
-    with pytest.raises(UnknownNameError, match=f"grouping of {name}.*colour"):
-        getattr(kanalyze, name)(report([KERNEL, CALL, RANGE]), by="colour")
+    with pytest.raises(UnknownNameError, match=f"(grouping|order) of {name}.*colour"):
+        getattr(kanalyze, name)(report([KERNEL, CALL, RANGE, host("op", "a", 0, 5)]), by="colour")

@@ -1,9 +1,5 @@
 """A table reads what it uses, when it uses it, and the report keeps that."""
 
-import sqlite3
-from contextlib import closing
-from shutil import copyfile
-
 import pytest
 
 from kanalyze import catalog
@@ -12,6 +8,7 @@ from kanalyze.readers import read
 from support.build import kernel
 from support.build import report as made
 from support.command import REPORTS
+from support.exports import altered
 
 
 @pytest.mark.parametrize(
@@ -24,11 +21,7 @@ def test_a_table_reads_the_kinds_that_it_uses(name, kinds):
 
 
 def test_damage_does_not_hinder_tables_that_do_not_use_what_is_damaged(tmp_path):
-    path = tmp_path / "damaged.sqlite"
-    copyfile(REPORTS / "nvtx.sqlite", path)
-    with closing(sqlite3.connect(path)) as database, database:
-        database.execute("UPDATE NVTX_EVENTS SET start = 'soon'")
-    report = read(path, cache=False)
+    report = read(altered(tmp_path, REPORTS / "nvtx.sqlite", "UPDATE NVTX_EVENTS SET start = 'soon'"), cache=False)
     assert catalog.make(report, "ledger").height
     with pytest.raises(DamagedReportError):
         catalog.make(report, "ranges")

@@ -27,6 +27,7 @@ from kanalyze.renderers.page import Block, Chapter
 from kanalyze.renderers.tables import frame as frames
 from kanalyze.renderers.tables.rows import FORMATS
 from support.command import ADD, REPORTS, run
+from support.exports import altered
 from support.hostile import ALL, WHOLE, Tags, active_in_markdown, obeyed_by_terminal
 from support.real_reports import real_report
 
@@ -248,15 +249,12 @@ def test_an_error_says_what_it_says_and_no_more(tmp_path):
 
 
 def test_a_spreadsheet_is_asked_for(tmp_path):
-    path = tmp_path / "nvtx.sqlite"
-    shutil.copyfile(REPORTS / path.name, path)
-    with closing(sqlite3.connect(path)) as database:
-        database.execute("UPDATE NVTX_EVENTS SET text = '=1+1' WHERE text IS NOT NULL")
-        database.execute("UPDATE StringIds SET value = '=1+1' WHERE id IN (SELECT textId FROM NVTX_EVENTS)")
-        database.execute(
-            "UPDATE StringIds SET value = '=cmd' WHERE id IN (SELECT demangledName FROM CUPTI_ACTIVITY_KIND_KERNEL)"
-        )
-        database.commit()
+    changed = (
+        "UPDATE NVTX_EVENTS SET text = '=1+1' WHERE text IS NOT NULL",
+        "UPDATE StringIds SET value = '=1+1' WHERE id IN (SELECT textId FROM NVTX_EVENTS)",
+        "UPDATE StringIds SET value = '=cmd' WHERE id IN (SELECT demangledName FROM CUPTI_ACTIVITY_KIND_KERNEL)",
+    )
+    path = altered(tmp_path, REPORTS / "nvtx.sqlite", *changed)
     exact = run("show", "kernels", path, "--format", "csv").text
     assert "\n=cmd," in exact or ",=cmd," in exact
     tame = run("show", "kernels", path, "--format", "csv", "--no-formulas").text

@@ -452,23 +452,23 @@ def damage_baseline(rng, data, kind, how):
     """The file damaged in one of the ways of :data:`BASELINE`."""
     if kind == "git":
         return ENDS[how](rng, data)
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(io.BytesIO(data)) as file:
+        members = {name: file.read(name) for name in file.namelist()}
     if kind == "member":
-        return _archive(damage_members(rng, [*members.items()], how))
+        return archive(damage_members(rng, [*members.items()], how))
     if kind == "head":
         members[_HEAD] = damage_json(rng, members[_HEAD], how)
     else:
         name, made = rng.choice(sorted({*members} - {_HEAD})), io.BytesIO()
         FRAMES[how](rng, pl.read_parquet(members[name])).write_parquet(made)
         members[name] = made.getvalue()
-    return _archive([*members.items()])
+    return archive([*members.items()])
 
 
-def _archive(members):
+def archive(members):
     made = io.BytesIO()
-    with warnings.catch_warnings(), zipfile.ZipFile(made, "w") as archive:
+    with warnings.catch_warnings(), zipfile.ZipFile(made, "w") as file:
         warnings.simplefilter("ignore")  # that a name stands twice is meant
         for name, content in members:
-            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content)
+            file.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content)
     return made.getvalue()

@@ -163,11 +163,8 @@ def test_a_redacted_report_stays_as_it_is(tmp_path):
 
 @pytest.mark.parametrize("page_bytes", [512, 4096, 65536])
 def test_pages_keep_their_size_and_rows_their_ids(page_bytes, tmp_path):
-    source = altered(tmp_path, ADD)
-    with closing(sqlite3.connect(source, isolation_level=None)) as database:
-        database.execute(f"PRAGMA page_size = {page_bytes}")
-        database.execute("VACUUM")
-        database.execute("DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE rowid = 3")
+    lost = "DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE rowid = 3"
+    source = altered(tmp_path, ADD, f"PRAGMA page_size = {page_bytes}", "VACUUM", lost)
     redact(source, tmp_path / "out.sqlite")
     with closing(sqlite3.connect(tmp_path / "out.sqlite")) as database:
         assert database.execute("PRAGMA page_size").fetchone() == (page_bytes,)

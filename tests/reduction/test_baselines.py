@@ -2,13 +2,13 @@
 
 import io
 import json
-import warnings
 import zipfile
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+from fuzz.damage import archive
 from kanalyze.analyses.comparing._comparison import compared
 from kanalyze.errors import BadBaselineError
 from kanalyze.reduction.baselines import VERSION, dumped, loaded
@@ -24,27 +24,18 @@ def members(data=WHOLE):
         return [(name, archive.read(name)) for name in archive.namelist()]
 
 
-def archive(*files):
-    made = io.BytesIO()
-    with warnings.catch_warnings(), zipfile.ZipFile(made, "w") as target:
-        warnings.simplefilter("ignore")  # a name that stands twice is meant
-        for name, content in files:
-            target.writestr(name, content)
-    return made.getvalue()
-
-
 def with_head(change):
     """The baseline with another head."""
     head = json.loads(dict(members())[HEAD])
     change(head)
-    return archive(*((name, json.dumps(head) if name == HEAD else content) for name, content in members()))
+    return archive((name, json.dumps(head) if name == HEAD else content) for name, content in members())
 
 
 def with_table(name, *columns):
     """The baseline with other columns in a table."""
     made = io.BytesIO()
     pl.read_parquet(dict(members())[name]).with_columns(*columns).write_parquet(made)
-    return archive(*((of, made.getvalue() if of == name else content) for of, content in members()))
+    return archive((of, made.getvalue() if of == name else content) for of, content in members())
 
 
 def why(data):
@@ -55,7 +46,7 @@ def why(data):
 
 def test_it_is_read_as_it_was_written():
     runs = loaded(WHOLE, PATH)
-    assert (len(runs), loaded(archive(*members()), PATH)[0].about) == (4, runs[0].about)
+    assert (len(runs), loaded(archive(members()), PATH)[0].about) == (4, runs[0].about)
     assert loaded(dumped(runs), PATH)[0].about == runs[0].about
     assert dumped(loaded(dumped(runs), PATH)) == dumped(runs)
 
@@ -80,7 +71,7 @@ def test_a_name_that_is_damaged_is_no_table_less():
     data = WHOLE[:-400] + WHOLE[-400:].replace(b"steps.parquet", b"stepz.parquet")
     assert data != WHOLE
     assert why(data) == "it holds 'stepz.parquet'"
-    assert why(archive(*members(), members()[1])) == "it holds a table twice"
+    assert why(archive([*members(), members()[1]])) == "it holds a table twice"
 
 
 @pytest.mark.parametrize(
@@ -102,7 +93,7 @@ def test_a_head_that_says_what_cannot_be_is_refused(change, told):
 
 def test_times_that_do_not_add_up_are_refused():
     told = "its buckets do not add up to the time of its runs"
-    assert why(archive(*((name, content) for name, content in members() if name != "buckets.parquet"))) == told
+    assert why(archive((name, content) for name, content in members() if name != "buckets.parquet")) == told
     assert why(with_table("buckets.parquet", pl.col("ns") + 1)) == told
     assert why(with_table("slots.parquet", pl.col("exclusive_ns") + 1)) == told
 

@@ -110,3 +110,14 @@ def training_step(layers=6, *, data=True, optimizer="update"):
 
 def random_launches(random, names, weights, number):
     return [Launch(name) for name in random.choices(names, weights, k=number)]
+
+
+def launches(names, *, apart=100_000, thread=1, first=0, process=1):
+    """A launch of each of `names`, `apart` from one another, 10 µs each; each kernel runs at once for 1 µs."""
+    found = []
+    for number, name in enumerate(names):
+        at = first + number * apart
+        ids = {"correlation": 1_000 * thread + number, "process": process}
+        found += [call("cudaLaunchKernel", at, at + 10_000, thread=thread, **ids)]
+        found += [kernel(at + 10_000, at + 11_000, name=name, **ids)]
+    return found

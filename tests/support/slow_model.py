@@ -320,3 +320,10 @@ def detail_of_operation(event):
 def rank(event):
     """Which operation wins: kernel, communication, memcpy, memset."""
     return BUSY.index(bucket_of_operation(event))
+
+
+def runs(instants):
+    """The intervals that a set of instants is made of: sorted, apart, and as long as can be."""
+    starts = sorted(instant for instant in instants if instant - 1 not in instants)
+    ends = sorted(instant + 1 for instant in instants if instant + 1 not in instants)
+    return list(zip(starts, ends, strict=True))

@@ -1,6 +1,7 @@
 """Programs made of steps: ranges one after the other, and what each launches."""
 
-from support.build import kernel, launched, nvtx
+from kanalyze.window import Window
+from support.build import host, kernel, launched, nvtx, report
 
 
 def ran(at, begin, end):
@@ -36,3 +37,24 @@ def in_phases(steps):
         for name, begin, end in phases
         for event in step(name, (start + begin, start + end), (start + begin + 4, start + end - 1))
     ]
+
+
+def in_steps(events, count=10, step_ns=1_000_000, **tables):
+    """The report of so many steps."""
+    return report(events, **tables).narrow(window=Window(0, count * step_ns, count=count, each="step"))
+
+
+def operator(name, at, *, took=20_000, of="k"):
+    """One of 9 µs, and the kernel that it launches, which runs from 10 µs after its start."""
+    made = kernel(at + 10_000, at + 10_000 + took, name=of)
+    return [host("op", name, at, at + 9000), *launched(at + 1000, at + 8000, made)]
+
+
+def operators(*each, **known):
+    """The report of five steps of operators (name, columns of op_detail, ns of the kernel), 100 µs apart."""
+    events, details = [], []
+    for begin in range(0, 5_000_000, 1_000_000):
+        for number, (name, columns, took) in enumerate(each):
+            details.append({"event_id": len(events), **columns})
+            events += operator(name, begin + 100_000 * number, took=took, of=f"kernel of {number}")
+    return in_steps(events, 5, op_detail=details, **known)

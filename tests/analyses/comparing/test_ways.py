@@ -1,8 +1,6 @@
 """Sides whose iterations were found in different ways, and sides that were recorded with different slowdowns."""
 
 import shutil
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -21,6 +19,7 @@ from kanalyze.renderers.page.comparison import answer, comparison_page
 from kanalyze.several import Asked, sides
 from kanalyze.several.sides import _alike, comparison, digests
 from support.command import REPORTS, SAMPLES, refused, run
+from support.exports import altered
 
 MARKED = REPORTS / "findings_clean.sqlite"
 
@@ -28,11 +27,7 @@ MARKED = REPORTS / "findings_clean.sqlite"
 @pytest.fixture(scope="module")
 def unmarked(tmp_path_factory):
     """The same recording without its ranges."""
-    copy = tmp_path_factory.mktemp("ways") / "unmarked.sqlite"
-    shutil.copy(MARKED, copy)
-    with closing(sqlite3.connect(copy)) as database, database:
-        database.execute("DELETE FROM NVTX_EVENTS")
-    return copy
+    return altered(tmp_path_factory.mktemp("unmarked"), MARKED, "DELETE FROM NVTX_EVENTS")
 
 
 @pytest.mark.slow

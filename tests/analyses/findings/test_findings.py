@@ -35,9 +35,9 @@ from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.iterations.phases import steady_part
 from kanalyze.analyses.replay._changes import Mending
-from kanalyze.errors import CannotTellError, KanalyzeError
+from kanalyze.errors import KanalyzeError
 from kanalyze.window import Window
-from support.build import call, kernel, nvtx, report
+from support.build import call, kernel, report
 from support.command import ROOT, SAMPLES
 from support.real_reports import real_report
 
@@ -121,12 +121,6 @@ OTHERS += [launch(0, 80, 32, device=2), launch(20, 100, 32, device=2, process=2)
 )
 def test_which_findings_are_worth_a_row(events, window, told):
     assert rows(*events, window=window, columns=[*COLUMNS, "per_iteration_ns"]) == told
-
-
-def test_nothing_to_say_is_an_empty_table_and_no_record_of_the_devices_is_an_error():
-    assert rows(launch(0, 100, 32)) == rows() == []
-    with pytest.raises(CannotTellError, match="cannot tell findings, because the report records no events of kind"):
-        findings(report([nvtx("step", 0, 10)], kinds=("range",)))
 
 
 def test_every_rule_of_a_module_is_asked():

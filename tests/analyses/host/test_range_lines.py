@@ -1,23 +1,17 @@
-"""Which range a thread was in, whose its Python functions are, and names of host time: by hand, then against models."""
+"""Which range a thread was in, whose its Python functions are, and names of host time: by hand."""
 
 import re
 from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kanalyze.analyses.host._range_lines import roles
 from kanalyze.analyses.idle._idle_parts import IDLE
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.window import Window
 from support.build import call, host, kernel, nvtx, report, timeline
-from support.large import in_batches
 from support.real_reports import real_report
-from support.slow_frames import SlowFrames, frame_reports
-from support.strategies import WINDOWS
 
 
 def role_of(name):
@@ -128,20 +122,6 @@ def test_of_things_that_last_as_long_an_annotation_is_at_the_side_then_the_first
     assert ("between aten::to and aten::op0", None, 10) in found
     found = host_time(waiting(op("aten::to", 10, 50), *together, nvtx("forward", 60, 70)))
     assert ("between aten::to and forward", None, 10) in found
-
-
-@pytest.mark.slow
-@given(frame_reports(), WINDOWS, st.sampled_from([1, 2, 3, 1_000]))
-def test_culprits_equal_the_model(made, window, batch):
-    events, records = made
-    narrowed = report(events, event_records=records).narrow(window=Window(*window))
-    with pytest.MonkeyPatch.context() as patch:
-        in_batches(patch, batch)
-        found = culprits(narrowed)
-    keys = ("device", "bucket", "culprit", "range")
-    got = {row[:4]: row[4:] for row in found.select(*keys, "ns", "gaps", "longest_ns").iter_rows()}
-    assert len(got) == found.height
-    assert got == SlowFrames(events, window, records).culprits()
 
 
 def sums(rows):

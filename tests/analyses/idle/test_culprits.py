@@ -17,6 +17,7 @@ from support.command import REPORTS
 from support.large import in_batches
 from support.real_reports import real_report
 from support.shares import cases, holds
+from support.slow_frames import SlowFrames, frame_reports
 from support.slow_gaps import SlowGaps, gap_reports
 from support.strategies import FEWER, WINDOWS
 
@@ -77,9 +78,12 @@ def test_each_bucket_by_its_name(block):
 
 
 @pytest.mark.slow
-@given(gap_reports(), WINDOWS, st.sampled_from([1, 2, 3, 1_000]))
+@given(
+    st.tuples(st.just(SlowGaps), gap_reports()) | st.tuples(st.just(SlowFrames), frame_reports()),
+    *(WINDOWS, st.sampled_from([1, 2, 3, 1_000])),
+)
 def test_culprits_equal_the_model(made, window, batch):
-    events, records = made
+    model, (events, records) = made
     narrowed = report(events, event_records=records).narrow(window=Window(*window))
     with pytest.MonkeyPatch.context() as patch:
         in_batches(patch, batch)
@@ -87,7 +91,7 @@ def test_culprits_equal_the_model(made, window, batch):
     keys = ("device", "bucket", "culprit", "range")
     got = {row[:4]: row[4:] for row in found.select(*keys, "ns", "gaps", "longest_ns").iter_rows()}
     assert len(got) == found.height
-    assert got == SlowGaps(events, window, records).culprits()
+    assert got == model(events, window, records).culprits()
 
 
 LAUNCH = "cudaLaunchKernel_v7000"

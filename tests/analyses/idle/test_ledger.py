@@ -20,7 +20,7 @@ from support.build import call, kernel, launched, nvtx, report, timeline
 from support.command import REPORTS, SAMPLES
 from support.large import in_batches
 from support.real_reports import real_report
-from support.slow_model import BUSY, SlowModel
+from support.slow_model import BUSY, SlowModel, runs
 from support.strategies import EVENTS, FEWER, PROCESSES, WINDOWS
 
 
@@ -188,13 +188,6 @@ def test_the_parts_add_up_to_the_ledger(events, window, batch):
         assert longest[1] == max((end - start for start, end in runs(idle)), default=0)
         assert not longest[1] or (longest[0], sum(longest)) in runs(idle)
         assert short == (len(idle), len(runs(idle)))  # all are shorter than 300 µs
-
-
-def runs(instants):
-    """The intervals that a set of instants is made of."""
-    starts = sorted(instant for instant in instants if instant - 1 not in instants)
-    ends = sorted(instant + 1 for instant in instants if instant + 1 not in instants)
-    return list(zip(starts, ends, strict=True))
 
 
 @pytest.mark.slow

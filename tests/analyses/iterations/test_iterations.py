@@ -3,8 +3,6 @@
 import gzip
 import json
 import shutil
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from unittest.mock import patch
@@ -23,6 +21,7 @@ from kanalyze.model import LOOP_PASSES
 from kanalyze.readers import read
 from support.build import kernel, launched, nvtx, report
 from support.command import ROOT, SAMPLES
+from support.exports import altered
 from support.real_reports import real_report
 from support.steps import in_phases, in_turn, loop, ran
 from support.strategies import FEWER
@@ -492,8 +491,7 @@ def unmarked(tmp_path):
     """A capture without the program's ranges."""
     folder = tmp_path / "capture"
     shutil.copytree(CAPTURE, folder)
-    with closing(sqlite3.connect(folder / "nsys.sqlite")) as database, database:
-        database.execute("DELETE FROM NVTX_EVENTS")
+    altered(folder, CAPTURE / "nsys.sqlite", "DELETE FROM NVTX_EVENTS")
     return folder
 
 

@@ -377,7 +377,7 @@ def brute(work, loads):
 
 @pytest.mark.slow
 @cases(0.1)
-@settings(max_examples=4 * settings.default.max_examples, database=None)
+@settings(max_examples=2 * settings.default.max_examples, database=None)
 @given(WORK, SPANS, st.sampled_from(["none", "more", "alone", "alone"]))
 def test_the_steady_part_is_the_one_of_a_loop_over_every_instant(work, loads, begins):
     first = [(min(start for start, _ in work), 2)]

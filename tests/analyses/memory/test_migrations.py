@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.rules.memory import unified_memory
 from kanalyze.analyses.memory.migrations import faults, migration_totals, migrations, pages
-from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
 from support.build import call, graph, host, kernel, memcpy, report
 from support.nsys_csv import agrees, report_of, reports_with, rows_of
@@ -278,13 +277,6 @@ def test_by_cause_the_profilers_words_are_one_word_each_and_own_time_is_what_no_
         ("Eviction", "to device", 1, 8, 1), ("User prefetch", "to device", 1, 4, 1),
         ("Speculative prefetch", "to device", 1, 2, 0), ("Page fault", "to device", 1, 1, 0),
     ]  # fmt: skip
-
-
-def test_no_migration_or_fault_is_an_empty_table_and_no_record_is_an_error():
-    assert migration_totals(report([move((0, 5), 4096, 1)]), window=Window(5, 9)).is_empty()
-    assert faults(report([kernel(0, 1)], kinds=("kernel", "fault"))).is_empty()
-    with pytest.raises(CannotTellError, match="cannot tell faults, because the report records no"):
-        faults(report([], kinds=("kernel", "api")))
 
 
 @pytest.mark.parametrize("name", reports_with("um_cpu_page_faults_sum"))

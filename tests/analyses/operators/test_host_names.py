@@ -16,18 +16,8 @@ from kanalyze.analyses.page.overview_page import overview
 from kanalyze.errors import ClosedReportError
 from support.build import call, host, kernel, memcpy, nvtx, report
 from support.command import SAMPLES
+from support.launches import launches
 from support.strategies import FEWER
-
-
-def launches(names, *, apart=100_000, thread=1, first=0, process=1):
-    """A launch of each of `names`, `apart` from one another, 10 µs each; each kernel runs at once for 1 µs."""
-    found = []
-    for number, name in enumerate(names):
-        at = first + number * apart
-        ids = {"correlation": 1_000 * thread + number, "process": process}
-        found += [call("cudaLaunchKernel", at, at + 10_000, thread=thread, **ids)]
-        found += [kernel(at + 10_000, at + 11_000, name=name, **ids)]
-    return found
 
 
 def beside(base, trace):

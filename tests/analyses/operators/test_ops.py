@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.operators.ops import AS_TORCH, OP_KERNELS, TABLE, op_kernels, ops
+from kanalyze.analyses.operators.ops import op_kernels, ops
 from kanalyze.errors import CannotTellError, UnknownNameError
-from support.build import call, host, kernel, report, timeline
+from support.build import call, host, kernel, timeline
 from support.slow_ops import host_nodes, key_averages, trace_report, traces
 from support.strategies import FEWER
 
@@ -132,22 +132,12 @@ def test_modules_with_what_their_backward_operators_launched_and_stacks():
     ]
 
 
-def test_what_cannot_be_told():
-    with pytest.raises(CannotTellError, match="kind op"):
-        ops(report([kernel(0, 5)]))
+def test_modules_cannot_be_told_without_functions_and_an_unknown_grouping_names_those_that_there_are():
     with pytest.raises(CannotTellError, match="kind python"):
         ops(training(), by="module")
     with pytest.raises(UnknownNameError) as refused:
         ops(training(), by="name")
     assert "shape, module, phase, stack" in refused.value.remedy
-    empty = report([], kinds=("op", "kernel", "api"))
-    assert ops(empty).equals(TABLE.empty())
-    assert ops(empty, as_torch=True).equals(AS_TORCH.empty())
-    operators = trace_report([host("op", "a", 0, 5)], {0: 1})
-    assert op_kernels(operators).equals(OP_KERNELS.empty())
-    operators.source.kinds = ("op",)
-    with pytest.raises(CannotTellError, match="kernel"):
-        op_kernels(kanalyze.Report(operators.meta, operators.source))
 
 
 def test_a_call_whose_number_is_an_operators_by_chance_and_rows_of_equal_times():

@@ -8,9 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.device._operations import exclusive_operations
-from kanalyze.analyses.operators.tree import TABLE as TREE
 from kanalyze.analyses.operators.tree import tree
-from kanalyze.errors import CannotTellError, UnknownNameError
 from support.build import call, host, kernel, memcpy, timeline
 from support.slow_ops import host_nodes, trace_report, traces
 from support.strategies import FEWER
@@ -86,17 +84,6 @@ def test_whatever_is_left_out_the_nodes_own_times_sum_to_all(trace, min_share, b
         assert (above is None) == (row["depth"] == 0)
         assert above is None or (above < row["node"] and found["depth"][above] == row["depth"] - 1)
     assert found.get_column("node").to_list() == list(range(found.height))
-
-
-def test_of_which_reports_there_is_no_tree():
-    with pytest.raises(UnknownNameError):
-        tree(squares(), by="name")
-    empty = trace_report([], {})
-    assert tree(empty).equals(TREE.empty())
-    source = empty.source
-    source.kinds = ("kernel", "api")
-    with pytest.raises(CannotTellError, match="op, python"):
-        tree(type(empty)(empty.meta, source))
 
 
 def test_nodes_of_small_operators_of_threads_and_of_functions_that_only_pass_on():

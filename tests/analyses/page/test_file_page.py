@@ -2,6 +2,7 @@
 
 import json
 import tarfile
+from itertools import accumulate
 
 import polars as pl
 import pytest
@@ -79,11 +80,8 @@ def test_copies_by_size_are_all_copies_and_the_line_is_the_fastest_large_one():
 
 def one_after_the_other(*launches):
     """A report of kernels, each a name and how long it ran."""
-    events, at = [], 0
-    for name, ns in launches:
-        events.append(kernel(at, at + ns, name=name))
-        at += ns
-    return report(events)
+    ends = accumulate(ns for _, ns in launches)
+    return report([kernel(end - ns, end, name=name) for (name, ns), end in zip(launches, ends, strict=True)])
 
 
 def test_the_kernels_with_most_time_have_one():
@@ -275,233 +273,155 @@ COUNTED = ("event_id", "sass", "instructions", "thread_instructions", "sectors",
 
 
 @pytest.fixture
-def known(launch_id, monkeypatch):
-    """Sets what the counters of the kernel say."""
+def proven(counters, launch_id, monkeypatch):
+    """What is found of a kernel of 400 ns by what its counters say, and by its code: rows of COUNTED without the id."""
 
-    def facts(**said):
-        rows = pl.DataFrame([{"event_id": launch_id, **PLAIN, **said}])
-        for name, told in (("kernel_facts", rows), ("bound", "unknown"), ("paragraph", "")):
-            monkeypatch.setattr(f"kanalyze.analyses.counters.advice.{name}", lambda _, told=told: told)
+    def found(said, code=(), *, roof=0.1, name="own"):
+        facts = pl.DataFrame([{"event_id": launch_id, **PLAIN, **said}])
+        for what, told in (("kernel_facts", facts), ("bound", "unknown"), ("paragraph", "")):
+            monkeypatch.setattr(f"kanalyze.analyses.counters.advice.{what}", lambda _, told=told: told)
+        rows = pl.DataFrame([(launch_id, *one) for one in code], schema=COUNTED, orient="row")
+        monkeypatch.setattr(type(counters), "table", lambda *_: rows)
+        return slow_kernels(joined([(name, launch_id, "exact", 400, roof)]), counters, page((name, 400)))
 
-    return facts
+    return found
 
 
-def test_double_precision_is_told_near_its_roof_too(counters, launch_id, known):
+def test_double_precision_is_told_near_its_roof_too(proven):
     """What is left lies between half of the time and what memory takes of it."""
-    known(fp64_flop=8.0, flop=10.0, roof_share=0.9, dram_share=0.1)
-    (one,) = slow_kernels(joined([("own", launch_id, "exact", 400, 0.9)]), counters, page(("own", 400)))
+    (one,) = proven({"fp64_flop": 8.0, "flop": 10.0, "roof_share": 0.9, "dram_share": 0.1}, roof=0.9)
     assert (one.rule, one.at_stake_ns, one.replayed) == ("float64", 223, (None, 167, 280))
 
 
-@pytest.mark.parametrize(
-    ("bound", "sectors", "spared"), [("memory", 4, 0.84), ("compute", 4, 0.5), ("memory", None, 0.5)]
-)
-def test_of_the_bytes_that_a_kernel_moves_those_stay_that_its_threads_ask_for(  # noqa: PLR0913
-    counters, launch_id, known, monkeypatch, bound, sectors, spared
-):
-    """128 bytes of 400: half of the time is that of the memory."""
-    known(uncoalesced_share=0.875, bound=bound, dram_bytes=400)
-    of_load = (launch_id, "LDG.E R0", 1, 32, sectors and 8 * sectors, sectors, None, None)
-    rows = pl.DataFrame([dict(zip(COUNTED, of_load, strict=True))])
-    monkeypatch.setattr(type(counters), "table", lambda *_: rows)
-    (one,) = slow_kernels(joined([("own", launch_id, "exact", 400, 0.5)]), counters, page(("own", 400)))
-    assert (one.rule, one.at_stake_ns) == ("uncoalesced", int(400 * spared))
+def by_threads(*sass):
+    """Instructions, one a line, each with how many threads ran it."""
+    return [(name, 0, ran, 0, 0, "src/a.cu", line) for line, (name, ran) in enumerate(sass, 7)]
 
 
+def loads(name, sectors, ideal, times=1):
+    """An instruction of a warp that touches so many sectors, of 32 bytes, and needs fewer."""
+    return [(name, times, 32 * times, sectors, ideal, "a.cu", 3)]
+
+
+def atomics(adds):
+    return by_threads(("LDG.E.U8 R5, desc[UR4][R4.64]", 1000.0), ("REDG.E.ADD.STRONG.GPU desc[UR4][R2.64], R7", adds))
+
+
+def shared(accesses):
+    return by_threads(("LDG.E R0", accesses), ("LDS R1, [R2]", 60), ("STS [R2], R1", 40))
+
+
+def diverging(active, sass="FFMA R0, R1"):
+    return [(sass, 100, 100 * active, 0, 0, "src/a.cu", 7)]
+
+
+def products(asked_bytes):
+    return [("HMMA.16816.F32 R0, R1", 100, 3200, asked_bytes // 32, asked_bytes // 32, "src/a.cu", 7)]
+
+
+TILES = {"bound": "compute", "roof_share": 0.1, "waves": 8.0, "tensor_flop": 2.0**34, "flop": 2.0**34}
 FEW = {"limiter": "shared memory", "waves": 1.0, "occupancy_share": 0.0625, "compute_share": 0.2, "memory_share": 0.3}
+LOCAL = by_threads(("LDG.E R0", 50), ("LDS R3", 50), ("STL [R1]", 100), ("LDL.LU R2, [R1]", 200))
+#: 24 sectors for 16 of a copy to shared memory, as ncu counts them; a header of CUDA is no line of the program.
+ASIDE = [("LDGSTS.E.BYPASS.128 [R0]", 0, 32, 24, 16, "/src/a.cu", 3)]
+ASIDE += [("DFMA R0", 0, 32, 0, 0, "/usr/local/cuda-13/include/math.hpp", 3)]
+#: 128 bytes of 400.
+OF_ALL = {"uncoalesced_share": 0.875, "dram_bytes": 400}
+SPARE, BANKS, LANES = {"uncoalesced_share": 0.8}, {"l1_share": 0.6}, {"memory_share": 0.1, "block_x": 128}
+NEAR = {"uncoalesced_share": 0.6, "dram_bytes": 400, "roof_share": 0.7}
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("said", "code", "roof", "told"),
     [
-        ({"sm_active_share": 0.475, "waves": 3.9}, [("tail", 170)]),  # but for a tenth in which it begins and ends
-        ({"sm_active_share": 0.475, "waves": 1.05, "tail_share": 0.475}, []),  # even blocks do so
-        ({"sm_active_share": 0.475, "waves": 3.9, "tail_share": 0.025}, [("tail", 170)]),
-        ({"sm_active_share": 0.475, "waves": 3.9, "dur_ns": 10_000}, []),  # it hardly began
-        ({"sm_active_share": 0.475, "waves": 0.9}, []),  # too few blocks, evenly
-        ({"sm_active_share": 0.9, "waves": 3.9}, []),
-        (FEW, [("low-occupancy", 250)]),
-        ({**FEW, "memory_share": 0.45}, []),
-        ({**FEW, "waves": 3.0}, []),  # more blocks wait: their grid tells
-        ({**FEW, "occupancy_share": 0.5}, []),
-        ({**FEW, "limiter": "registers"}, []),
-        ({**FEW, "block_y": 4}, []),
-        ({**FEW, "memory_share": None}, []),
-        ({"uncoalesced_share": 0.6, "memory_share": 0.3, "dram_bytes": 400}, []),  # caches serve what is not asked for
-        ({"uncoalesced_share": 0.6, "memory_share": 0.6, "dram_bytes": 400}, [("uncoalesced", 240)]),
+        # of the bytes that a kernel moves those stay that its threads ask for, where half of its time is the memory's
+        (OF_ALL | {"bound": "memory"}, loads("LDG.E R0", 32, 4), 0.5, ("uncoalesced", "a.cu:3", 336)),
+        (OF_ALL | {"bound": "compute"}, loads("LDG.E R0", 32, 4), 0.5, ("uncoalesced", "a.cu:3", 200)),
+        (OF_ALL | {"bound": "memory"}, loads("LDG.E R0", None, None), 0.5, ("uncoalesced", "", 200)),
+        # near its roof by bytes that few threads ask for
+        (NEAR, loads("LDG.E R0", 40, 3), 0.7, ("uncoalesced", "a.cu:3", 332)),
+        (NEAR, loads("LDG.E R0", 40, 7), 0.7, None),
+        # caches serve what is not asked for
+        ({"uncoalesced_share": 0.6, "memory_share": 0.3, "dram_bytes": 400}, (), 0.01, None),
+        ({"uncoalesced_share": 0.6, "memory_share": 0.6, "dram_bytes": 400}, (), 0.01, ("uncoalesced", "", 240)),
+        # of copies to shared memory ncu counts half as many that are none, and arithmetic goes on meanwhile
+        (SPARE | {"compute_share": 0.3}, loads("LDG.E R0", 33, 8), 0.1, ("uncoalesced", "a.cu:3", 280)),
+        (SPARE | {"compute_share": 0.3}, loads("LDGSTS.E.128 [R0]", 33, 8), 0.1, ("uncoalesced", "a.cu:3", 254)),
+        (SPARE | {"compute_share": 0.7}, loads("LDG.E", 33, 8), 0.1, None),
+        ({"uncoalesced_share": 0.33, "fp64_flop": 9.0, "flop": 10.0, "compute_share": 0.8}, ASIDE, 0.1,
+         ("float64", "", 270)),
+        # bytes side by side that begin anywhere touch a sector more; one of three channels of bytes is a cause
+        *(({"uncoalesced_share": 0.46}, loads("LDG.E.S8 R0", sectors, 100, 100), 0.1, None) for sectors in (186, 200)),
+        ({"uncoalesced_share": 0.46}, loads("LDG.E.S8 R0", 300, 100, 100), 0.1, ("uncoalesced", "a.cu:3", 266)),
+        # of blocks: but for a tenth in which it begins and ends, and even blocks do so
+        ({"sm_active_share": 0.475, "waves": 3.9}, (), 0.01, ("tail", "", 170)),
+        ({"sm_active_share": 0.475, "waves": 1.05, "tail_share": 0.475}, (), 0.01, None),
+        ({"sm_active_share": 0.475, "waves": 3.9, "tail_share": 0.025}, (), 0.01, ("tail", "", 170)),
+        ({"sm_active_share": 0.475, "waves": 3.9, "dur_ns": 10_000}, (), 0.01, None),  # it hardly began
+        ({"sm_active_share": 0.475, "waves": 0.9}, (), 0.01, None),  # too few blocks, evenly
+        ({"sm_active_share": 0.9, "waves": 3.9}, (), 0.01, None),
+        (FEW, (), 0.01, ("low-occupancy", "", 250)),
+        # more blocks wait (their grid tells), or something else limits them
+        *((FEW | more, (), 0.01, None) for more in (
+            {"memory_share": 0.45}, {"waves": 3.0}, {"occupancy_share": 0.5}, {"limiter": "registers"}, {"block_y": 4},
+            {"memory_share": None},
+        )),
+        # atomics of each thread
+        ({}, atomics(1000.0), 0.01, ("scatter-atomics", "a.cu:8", 396)),
+        ({}, atomics(4.0), 0.01, None),
+        # half of the accesses are to shared memory, of which nine tenths wait; no more is gained than the roof leaves
+        (BANKS, shared(100), 0.1, ("bank-conflicts", "a.cu:8", 180)),
+        ({"top_stall": "short_scoreboard"}, shared(100), 0.1, ("bank-conflicts", "a.cu:8", 180)),
+        (BANKS | {"roof_share": 0.59}, shared(10), 0.59, ("bank-conflicts", "a.cu:8", 164)),
+        (BANKS | {"bank_conflict_share": 0.2}, shared(100), 0.1, None),
+        (BANKS | {"compute_share": 0.7}, shared(100), 0.1, None),  # beside busy arithmetic
+        ({"l1_share": None, "top_stall": None}, shared(100), 0.1, None),
+        (BANKS, shared(1000), 0.1, None),  # a sum of each block
+        ({}, shared(100), 0.1, None),
+        # three of four accesses are to local memory, as of arrays with variable indices
+        ({"memory_share": 0.9}, LOCAL, 0.1, ("local-memory", "a.cu:10", 300)),
+        ({"memory_share": 0.4}, LOCAL, 0.1, None),
+        # three of four threads of each warp wait, or every other one; what a busy SM executes is partly nothing
+        (LANES, diverging(8), 0.01, ("divergence", "a.cu:7", 225)),
+        (LANES, diverging(16), 0.01, ("divergence", "a.cu:7", 150)),
+        (LANES | {"compute_share": 0.9}, diverging(16), 0.01, ("divergence", "a.cu:7", 150)),
+        (LANES, diverging(24), 0.01, None),
+        (LANES | {"block_x": 1}, diverging(8), 0.01, None),  # a block that has no more
+        (LANES | {"memory_share": 0.7}, diverging(8), 0.01, None),
+        # a product of which each byte is used for 16 FLOP; not where larger tiles would be too few, or rows are
+        (TILES, products(1 << 30), 0.1, ("small-tiles", "", 225)),
+        (TILES, products(1 << 29), 0.1, None),
+        *((TILES | more, products(1 << 30), 0.1, None) for more in (
+            {"bound": "memory"}, {"roof_share": 0.3}, {"waves": 2.0}, {"flop": 2.0**35},
+        )),
+        # a constant that is loaded is no product
+        (LANES, diverging(8, "HFMA2.MMA.BF16_V2 R4, -RZ, RZ, 0, 0"), 0.01, ("divergence", "a.cu:7", 225)),
+        # turned off by a predicate, one thread waits for all, and products of whole warps
+        *((LANES, diverging(8, sass), 0.01, None) for sass in (
+            "@P0 FFMA R0, R1", "LDG.E.STRONG.GPU R0, desc[UR4][R2.64]", "HGMMA.64x128x16.F32.BF16 R24, gdesc[UR8]",
+        )),
     ],
-)
-def test_what_counters_prove_of_blocks_warps_and_sectors(counters, launch_id, known, monkeypatch, said, told):  # noqa: PLR0913
-    known(**said)
-    monkeypatch.setattr(type(counters), "table", lambda *_: pl.DataFrame(schema=dict.fromkeys(COUNTED, pl.Int64)))
-    found = slow_kernels(joined([("own", launch_id, "exact", 400, 0.01)]), counters, page(("own", 400)))
-    assert [(one.rule, one.at_stake_ns) for one in found] == told
+)  # fmt: skip
+def test_what_counters_prove_of_a_kernel(proven, said, code, roof, told):
+    found = [(one.rule, one.where, one.at_stake_ns) for one in proven(said, code, roof=roof)]
+    assert found == ([told] if told else [])
 
 
-@pytest.mark.parametrize(("asked", "told"), [(3, True), (7, False)])  # sectors, of 32 bytes
-def test_near_its_roof_by_bytes_that_few_threads_ask_for_a_kernel_is_uncoalesced(  # noqa: PLR0913
-    counters, launch_id, known, monkeypatch, asked, told
-):
-    known(uncoalesced_share=0.6, dram_bytes=400, roof_share=0.7)
-    rows = pl.DataFrame([dict(zip(COUNTED, (launch_id, "LDG.E R0", 1, 32, 40, asked, None, None), strict=True))])
-    monkeypatch.setattr(type(counters), "table", lambda *_: rows)
-    found = slow_kernels(joined([("own", launch_id, "exact", 400, 0.7)]), counters, page(("own", 400)))
-    assert [one.rule for one in found] == ["uncoalesced"] * told
-
-
-@pytest.mark.parametrize(
-    ("said", "asked", "told"),
-    [
-        ({}, 1 << 30, True),  # 16 FLOP for each byte
-        ({}, 1 << 29, False),
-        ({"bound": "memory"}, 1 << 30, False),  # few rows, whose matrices are read once
-        ({"roof_share": 0.3}, 1 << 30, False),
-        ({"waves": 2.0}, 1 << 30, False),
-        ({"flop": 1 << 35}, 1 << 30, False),  # most of its arithmetic is no product
-    ],
-)
-def test_products_of_small_tiles(counters, launch_id, known, monkeypatch, said, asked, told):  # noqa: PLR0913
-    work = float(1 << 34)
-    known(**{"tensor_flop": work, "flop": work, "bound": "compute", "roof_share": 0.1, "waves": 8.0, **said})
-    code = (launch_id, "HMMA.16816.F32 R0, R1", 100, 3200, asked // 32, asked // 32, "src/a.cu", 7)
-    monkeypatch.setattr(type(counters), "table", lambda *_: pl.DataFrame([dict(zip(COUNTED, code, strict=True))]))
-    found = slow_kernels(joined([("own", launch_id, "exact", 400, 0.1)]), counters, page(("own", 400)))
-    assert [one.rule for one in found] == ["small-tiles"] * told
-
-
-@pytest.mark.parametrize(("adds", "rules"), [(1.0, [("scatter-atomics", "a.cu:8")]), (0.004, [])])
-def test_atomics_of_each_thread_hold_a_kernel_up(counters, launch_id, known, monkeypatch, adds, rules):  # noqa: PLR0913
-    known()
-    sass = [("LDG.E.U8 R5, desc[UR4][R4.64]", 1000.0), ("REDG.E.ADD.STRONG.GPU desc[UR4][R2.64], R7", 1000 * adds)]
-    code = [(launch_id, name, 0, n, 0, 0, "src/a.cu", line) for line, (name, n) in enumerate(sass, 7)]
-    rows = pl.DataFrame([dict(zip(COUNTED, of, strict=True)) for of in code])
-    monkeypatch.setattr(type(counters), "table", lambda *_: rows)
-    found = slow_kernels(joined([("own", launch_id, "exact", 400, 0.01)]), counters, page(("own", 400)))
-    assert [(one.rule, one.where) for one in found] == rules
-
-
-@pytest.mark.parametrize(
-    ("said", "accesses", "stake"),
-    [
-        ({"l1_share": 0.6}, 100, 180),  # half of the accesses, of which nine tenths wait
-        ({"top_stall": "short_scoreboard"}, 100, 180),
-        ({"l1_share": 0.6, "roof_share": 0.59}, 10, 164),  # no more than the roof leaves
-        ({"l1_share": 0.6, "bank_conflict_share": 0.2}, 100, None),
-        ({"l1_share": 0.6, "compute_share": 0.7}, 100, None),  # beside busy arithmetic
-        ({"l1_share": None, "top_stall": None}, 100, None),
-        ({"l1_share": 0.6}, 1000, None),  # a sum of each block
-        ({}, 100, None),
-    ],
-)
-def test_bank_conflicts_hold_a_kernel_up_that_mostly_uses_shared_memory(  # noqa: PLR0913
-    counters, launch_id, known, monkeypatch, said, accesses, stake
-):
-    known(**said)
-    sass = [("LDG.E R0", accesses), ("LDS R1, [R2]", 60), ("STS [R2], R1", 40)]
-    code = [(launch_id, name, 0, n, 0, 0, "src/a.cu", line) for line, (name, n) in enumerate(sass, 7)]
-    rows = pl.DataFrame([dict(zip(COUNTED, of, strict=True)) for of in code])
-    monkeypatch.setattr(type(counters), "table", lambda *_: rows)
-    roof = said.get("roof_share", 0.1)
-    found = slow_kernels(joined([("own", launch_id, "exact", 400, roof)]), counters, page(("own", 400)))
-    told = [("bank-conflicts", "a.cu:8", stake)] if stake else []
-    assert [(one.rule, one.where, one.at_stake_ns) for one in found] == told
-
-
-@pytest.mark.parametrize(("memory", "spared"), [(0.9, 0.75), (0.4, None)])
-def test_arrays_with_variable_indices_are_local_memory(counters, launch_id, known, monkeypatch, memory, spared):  # noqa: PLR0913
-    """Three of four accesses of the kernel are to local memory, and some memory is busy."""
-    known(memory_share=memory)
-    sass = [("LDG.E R0", 50), ("LDS R3", 50), ("STL [R1]", 100), ("LDL.LU R2, [R1]", 200)]
-    code = [(launch_id, name, 0, n, 0, 0, "src/a.cu", line) for line, (name, n) in enumerate(sass, 7)]
-    rows = pl.DataFrame([dict(zip(COUNTED, of, strict=True)) for of in code])
-    monkeypatch.setattr(type(counters), "table", lambda *_: rows)
-    found = slow_kernels(joined([("own", launch_id, "exact", 400, 0.1)]), counters, page(("own", 400)))
-    told = [("local-memory", "a.cu:10", int(400 * spared))] if spared else []
-    assert [(one.rule, one.where, one.at_stake_ns) for one in found] == told
-
-
-@pytest.mark.parametrize(
-    ("sass", "compute", "spared"), [("LDG.E R0", 0.3, 0.7), ("LDGSTS.E.128 [R0]", 0.3, 21 / 33), ("LDG.E", 0.7, None)]
-)
-def test_spare_sectors_are_told_where_they_hold_a_kernel_up(  # noqa: PLR0913
-    counters, launch_id, known, monkeypatch, sass, compute, spared
-):
-    """Of copies to shared memory ncu counts half as many that are none, and arithmetic goes on meanwhile."""
-    known(uncoalesced_share=0.8, compute_share=compute)
-    rows = pl.DataFrame([dict(zip(COUNTED, (launch_id, sass, 1, 32, 33, 8, "a.cu", 3), strict=True))])
-    monkeypatch.setattr(type(counters), "table", lambda *_: rows)
-    found = slow_kernels(joined([("own", launch_id, "exact", 400, 0.1)]), counters, page(("own", 400)))
-    assert [(one.where, one.at_stake_ns) for one in found] == ([("a.cu:3", int(400 * spared))] if spared else [])
-
-
-@pytest.mark.parametrize(("sectors", "told"), [(186, False), (200, False), (300, True)])
-def test_bytes_side_by_side_that_begin_anywhere_touch_a_sector_more_and_are_no_cause(  # noqa: PLR0913
-    counters, launch_id, known, monkeypatch, sectors, told
-):
-    """One of three channels of bytes is."""
-    known(uncoalesced_share=0.46)
-    of_load = (launch_id, "LDG.E.S8 R0", 100, 3200, sectors, 100, "a.cu", 3)
-    rows = pl.DataFrame([dict(zip(COUNTED, of_load, strict=True))])
-    monkeypatch.setattr(type(counters), "table", lambda *_: rows)
-    found = slow_kernels(joined([("own", launch_id, "exact", 400, 0.1)]), counters, page(("own", 400)))
-    assert [one.rule for one in found] == ["uncoalesced"] * told
-
-
-def test_copies_to_shared_memory_that_touch_all_that_they_need_are_no_cause(counters, launch_id, known, monkeypatch):
-    """ncu counts 24 sectors for 16, and a header of CUDA is no line of the program."""
-    known(uncoalesced_share=0.33, fp64_flop=9.0, flop=10.0, compute_share=0.8)
-    code = [("LDGSTS.E.BYPASS.128 [R0]", 24, 16, "/src/a.cu"), ("DFMA R0", 0, 0, "/usr/local/cuda-13/include/math.hpp")]
-    rows = [(launch_id, sass, 0, 32, touched, ideal, file, 3) for sass, touched, ideal, file in code]
-    frame = pl.DataFrame([dict(zip(COUNTED, row, strict=True)) for row in rows])
-    monkeypatch.setattr(type(counters), "table", lambda *_: frame)
-    found = slow_kernels(joined([("own", launch_id, "exact", 400, 0.1)]), counters, page(("own", 400)))
-    assert [(one.rule, one.where) for one in found] == [("float64", "")]
+MEAN, MOST = (f"void at::native::reduce_kernel<512, 1, ReduceOp<float, {of}Ops<float>>>" for of in ("Mean", "Max"))
 
 
 @pytest.mark.parametrize(
     ("name", "sectors", "dram_share", "stake"),
     [
-        ("cupy_mean", 3200 << 20, 0.005, int(400 * 0.96)),  # of 100 bytes that it reads it has read 99 before
-        ("cupy_var_core_float32", 3200 << 20, 0.1, int(400 * 0.6)),  # some passes over memory are left
-        ("void at::native::reduce_kernel<512, 1, ReduceOp<float, MeanOps<float>>>", 3200 << 20, 0.005, int(400 * 0.96)),
-        ("void at::native::reduce_kernel<512, 1, ReduceOp<float, MaxOps<float>>>", 3200 << 20, 0.005, None),
+        ("cupy_mean", 3200 << 20, 0.005, 384),  # of 100 bytes that it reads it has read 99 before
+        ("cupy_var_core_float32", 3200 << 20, 0.1, 240),  # some passes over memory are left
+        (MEAN, 3200 << 20, 0.005, 384),
+        (MOST, 3200 << 20, 0.005, None),
         ("cupy_mean", 200 << 20, 0.005, None),  # a variance reads twice
         ("void at::native::sbtopk::gatherTopK<float>", 3200 << 20, 0.005, None),
     ],
 )
-def test_sums_of_libraries_read_elements_again(  # noqa: PLR0913
-    counters, launch_id, known, monkeypatch, name, sectors, dram_share, stake
-):
-    known(dram_share=dram_share, dram_bytes=1 << 30, compute_share=0.9)
-    rows = pl.DataFrame(
-        [dict(zip(COUNTED, (launch_id, "LDG.E R0", 0, 100, sectors, sectors, None, None), strict=True))]
-    )
-    monkeypatch.setattr(type(counters), "table", lambda *_: rows)
-    found = slow_kernels(joined([(name, launch_id, "exact", 400, 0.01)]), counters, page((name, 400)))
-    assert [(one.rule, one.at_stake_ns) for one in found] == ([("overlapping-windows", stake)] if stake else [])
-
-
-@pytest.mark.parametrize(
-    ("active", "block", "said", "rule"),
-    [
-        (8, 128, {}, "divergence"),  # three of four threads of each warp wait
-        (16, 128, {}, "divergence"),
-        (16, 128, {"compute_share": 0.9}, "divergence"),  # what a busy SM executes is partly nothing
-        (24, 128, {}, None),
-        (8, 1, {}, None),  # a block that has no more
-        (8, 128, {"memory_share": 0.7}, None),
-        (8, 128, {"sass": "@P0 FFMA R0, R1"}, None),  # turned off by a predicate
-        (8, 128, {"sass": "LDG.E.STRONG.GPU R0, desc[UR4][R2.64]"}, None),  # one thread waits for all
-        (8, 128, {"sass": "HGMMA.64x128x16.F32.BF16 R24, gdesc[UR8]"}, None),
-        (8, 128, {"sass": "HFMA2.MMA.BF16_V2 R4, -RZ, RZ, 0, 0"}, "divergence"),  # which loads a constant
-    ],
-)
-def test_threads_of_a_warp_that_go_different_ways(  # noqa: PLR0913
-    counters, launch_id, known, monkeypatch, active, block, said, rule
-):
-    known(**{"memory_share": 0.1, "block_x": block, "block_y": 1, "block_z": 1, **said})
-    code = (launch_id, said.get("sass", "FFMA R0, R1"), 100, 100 * active, 0, 0, "src/a.cu", 7)
-    rows = pl.DataFrame([dict(zip(COUNTED, code, strict=True))])
-    monkeypatch.setattr(type(counters), "table", lambda *_: rows)
-    found = slow_kernels(joined([("own", launch_id, "exact", 400, 0.01)]), counters, page(("own", 400)))
-    assert [(one.rule, one.where) for one in found] == ([(rule, "a.cu:7")] if rule else [])
+def test_sums_of_libraries_read_elements_again(proven, name, sectors, dram_share, stake):
+    said = {"dram_share": dram_share, "dram_bytes": 1 << 30, "compute_share": 0.9}
+    found = proven(said, [("LDG.E R0", 0, 100, sectors, sectors, None, None)], roof=0.01, name=name)
+    assert [(one.rule, one.at_stake_ns) for one in found] == [("overlapping-windows", stake)] * bool(stake)

@@ -13,6 +13,7 @@ from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.renderers.page.time import instances_page
 from kanalyze.window import Window
 from support.build import call, host, kernel, launched, nvtx, report
+from support.steps import in_turn
 from support.strategies import EVENTS, FEWER
 
 
@@ -23,11 +24,8 @@ def compared(events, window="step", **where):
 
 def one_after_the_other(*lengths):
     """Steps of 10 ns of kernel and the rest host, one after the other, launched before all of them."""
-    events, at = [call("cudaLaunchKernel", 0, 1, correlation=1)], 10
-    for length in lengths:
-        events += [nvtx("step", at, at + length), kernel(at, at + 10, correlation=1)]
-        at += length
-    return events
+    ranges = in_turn(lengths, lambda at, *_: [kernel(at, at + 10, correlation=1)], start=10)
+    return [call("cudaLaunchKernel", 0, 1, correlation=1), *ranges]
 
 
 def test_each_instance_has_its_own_ledger():

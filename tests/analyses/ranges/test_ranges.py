@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import kanalyze
@@ -14,7 +14,6 @@ from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.analyses.ranges import _projection
-from kanalyze.analyses.ranges._projection import outermost_first, pairs, parents
 from kanalyze.analyses.ranges.ranges import range_gpu, range_kernels, ranges
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS
@@ -205,12 +204,7 @@ def test_sums_by_name_are_those_of_the_rows_of_nsys():
 TRACED_KINDS = tuple(kind for kind in DEVICE_KINDS if kind != "graph")
 
 
-def launch_range_gpu(at, start, end, *, correlation, make=kernel, **keys):
-    """A call from `at` on, 2 ns long, and what it launched."""
-    thread = keys.pop("thread", 1)
-    return launched(at, at + 2, make(start, end, correlation=correlation, **keys), thread=thread)
-
-
+@example([nvtx("a", 0, 10), nvtx("b", 10, 10), *launched(10, 10, kernel(20, 30))], 0, (None, None), None)
 @given(reports(), st.booleans(), WINDOWS, st.sampled_from([None, None, 0, 1]))
 def test_every_instance_against_the_model(events, graphs, window, device):
     low, high = window
@@ -252,55 +246,11 @@ def test_sums_are_those_of_the_instances(events):
         })  # fmt: skip
 
 
-SPAN = st.tuples(st.integers(0, 12), st.integers(0, 12)).map(sorted)
-RANGES = st.lists(SPAN, min_size=1, max_size=12)
-
-
-def framed(ranges):
-    frame = pl.DataFrame(ranges, schema={"start": pl.Int64, "end": pl.Int64}, orient="row").with_row_index("row")
-    return outermost_first(frame)
-
-
-@given(RANGES, st.lists(SPAN, max_size=8), st.sampled_from([1, 8]))
-def test_the_ranges_around_an_interval_are_those_that_hold_it(ranges, stretches, most):
-    line = framed(ranges)
-    schema = {"since": pl.Int64, "until": pl.Int64}
-    asked = pl.DataFrame(stretches, schema=schema, orient="row").with_row_index("row")
-    expected = [
-        (row, at)
-        for row, (since, until) in enumerate(stretches)
-        for at, start, end in line.select("row", "start", "end").iter_rows()
-        if start <= since and until <= end
-    ]
-    with patch.object(_projection, "MOST_PAIRS", most):
-        batches = [batch.select("row", "range_row").rows() for batch in pairs(line, asked)]
-    assert sorted(row for batch in batches for row in batch) == sorted(expected)
-    assert sum(len({at for _, at in batch}) for batch in batches) == len({at for _, at in expected})
-
-
-@given(RANGES)
-def test_the_parent_is_the_shortest_range_around_one(ranges):
-    line = framed(ranges)
-    spans = list(enumerate(line.select("start", "end").iter_rows()))
-    outer = [
-        min(
-            ((around, end - start) for around, (start, end) in spans[:at] if start <= since and end >= until),
-            key=lambda one: (one[1], -one[0]),
-            default=(None, 0),
-        )[0]
-        for at, (since, until) in spans
-    ]
-    levels = []
-    for one in outer:
-        levels.append(0 if one is None else 1 + levels[one])
-    assert parents(line).select("parent", "level").rows() == list(zip(outer, levels, strict=True))
-
-
 @given(reports(), st.sampled_from([1, 4]))
 def test_sums_and_kernels_are_the_same_in_batches(made, most):
     if {"range", "api", "kernel"} <= {event.kind for event in made}:
         expected = range_gpu(report(made), graphs=True), range_kernels(report(made))
-        with patch.object(_projection, "MOST_PAIRS", most):
+        with patch.object(_projection, "MOST_PAIRS", most), patch("kanalyze.analyses.ranges.ranges.MOST_PAIRS", most):
             assert range_gpu(report(made), graphs=True).equals(expected[0])
             assert range_kernels(report(made)).equals(expected[1])
 
@@ -336,7 +286,7 @@ def test_thousands_that_were_never_closed():
 
 @st.composite
 def forgetful(draw):
-    """Up to eight ranges, most of them left open, in threads that launch_range_gpu kernels which overlap."""
+    """Up to eight ranges, most of them left open, in threads that launch kernels which overlap."""
     times, events = st.integers(0, 40), []
     for number in range(draw(st.integers(1, 8))):
         start, closed = draw(times), draw(st.sampled_from([False, False, True]))
@@ -370,11 +320,6 @@ def test_what_was_never_closed_against_the_model(events):
 # Kernels by the NVTX range that launched them: by hand, then against a model that joins everything with everything.
 
 
-def ran(at, dur, *, thread=1, **keys):
-    """A call from `at` on, 2 ns long, and the kernel that it launched, 100 ns later."""
-    return launch_range_gpu(at, at + 100, at + 100 + dur, thread=thread, **keys)
-
-
 @given(reports())
 def test_kernels_against_the_model(events):
     keys = ("range", "style", "process_id", "thread_id", "kernel")
@@ -384,13 +329,3 @@ def test_kernels_against_the_model(events):
     assert found.keys() == expected.keys()
     for key, row in expected.items():
         assert found[key] == pytest.approx(row)
-
-
-def test_many_kernels_are_joined_name_by_name_and_those_without_a_name_as_well(monkeypatch):
-    names = ["a", None, "b", None, "a", "c"]
-    launches = [one for at, name in enumerate(names) for one in ran(10 * at + 1, 5 + at, correlation=at, name=name)]
-    events = [nvtx("outer", 0, 90), nvtx("inner", 0, 25), *launches]
-    whole = range_kernels(report(events))
-    assert whole.get_column("kernel").null_count() == 2
-    monkeypatch.setattr("kanalyze.analyses.ranges.ranges.MOST_PAIRS", 3)
-    assert range_kernels(report(events)).equals(whole)

@@ -202,8 +202,3 @@ def test_steps_in_thirteen_configurations_are_told_from_one():
         assert least < ms < most, (batch, length, dtype, gpu)
     assert max(apart) < 0.08
     assert median(apart) < 0.04
-
-
-def test_a_configuration_is_told_as_options():
-    told = kanalyze.whatif(real_report(GPT).narrow(window="steady"), batch=2, dtype="fp16", gpu="h200")
-    assert told.changes == ("--gpu 'NVIDIA H200'", "--batch 8=2", "--dtype fp16")

@@ -12,7 +12,8 @@ import kanalyze
 from kanalyze.model import KINDS, READER_TABLES
 from kanalyze.readers.storage import table_files, table_scan
 from kanalyze.readers.storage.table_files import SqliteFile, TableFolder
-from support.command import REPORTS, refused, run
+from readers.nsys.test_bad_input import message
+from support.command import REPORTS
 from support.exports import tables_of
 
 SQLITE, PARQUET = REPORTS / "nvtx.sqlite", REPORTS / "nvtx.parquetdir"
@@ -61,13 +62,6 @@ def from_sqlite(folder, source):
             rows = connection.execute(f'SELECT * FROM "{name}" ORDER BY rowid').fetchall()
             pl.DataFrame(rows, schema=types, orient="row").write_parquet(folder / f"{name}.parquet")
     return folder
-
-
-def message(path, *, slug, told_of=None):
-    told, remedy = refused(run("summarize", path))
-    assert remedy.endswith(f"[{slug}]")
-    assert told.startswith(str(told_of or path))
-    return told.removeprefix(str(told_of or path))
 
 
 def changed(folder, table, **columns):
@@ -172,7 +166,7 @@ def test_numbers_beyond_the_signed_ones_are_those_of_sqlite(tmp_path):
 
 
 def test_an_empty_folder_is_refused(tmp_path):
-    assert message(tmp_path, slug="unknown-format") == ": a folder without tables, not a report that kanalyze reads."
+    assert message(tmp_path, slug="unknown-format")[0] == ": a folder without tables, not a report that kanalyze reads."
 
 
 @pytest.mark.parametrize("ending", ["parquet", "arrow"])
@@ -182,8 +176,8 @@ def test_a_folder_of_other_tables_is_refused(tmp_path, ending):
         file = tmp_path / f"{name}.{ending}"
         frame.write_parquet(file) if ending == "parquet" else frame.write_ipc_stream(file)
     expected = ": tables that nsys did not write (logs, users), not a report that kanalyze reads."
-    assert message(tmp_path, slug="unknown-format") == expected
-    assert message(tmp_path / f"users.{ending}", slug="unknown-format") == expected
+    assert message(tmp_path, slug="unknown-format")[0] == expected
+    assert message(tmp_path / f"users.{ending}", slug="unknown-format")[0] == expected
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"Where did the time go?"])
@@ -197,7 +191,7 @@ def test_a_file_that_the_system_does_not_give_is_unreadable(tmp_path, monkeypatc
         raise PermissionError("Permission denied (os error 13): /a/path")
 
     monkeypatch.setattr(pl, "scan_parquet", fail)
-    told = message(copied(tmp_path), slug="report-unreadable")
+    told = message(copied(tmp_path), slug="report-unreadable")[0]
     assert told.endswith(".parquet: cannot be read (Permission denied).")
 
 
@@ -209,7 +203,7 @@ def test_a_file_that_is_cut_is_refused(tmp_path, form):
     size = len(content)
     for length in (0, 1, 4, 7, 8, 9, 11, 12, 100, *range(200, size, size // 11), size - 9, size - 8, size - 1):
         file.write_bytes(content[:length])
-        assert message(path, slug="report-damaged").startswith(f": damaged at table {KERNEL}: "), length
+        assert message(path, slug="report-damaged")[0].startswith(f": damaged at table {KERNEL}: "), length
 
 
 @pytest.mark.parametrize(
@@ -222,4 +216,4 @@ def test_a_file_that_is_cut_is_refused(tmp_path, form):
 )
 def test_a_column_that_makes_no_sense_is_told(tmp_path, column, values):
     path = changed(tmp_path, KERNEL, **{column: values})
-    assert message(path, slug="report-damaged").startswith(f": damaged at table {KERNEL}: ")
+    assert message(path, slug="report-damaged")[0].startswith(f": damaged at table {KERNEL}: ")

@@ -10,6 +10,7 @@ from kanalyze.analyses.findings.rules.loops import python_loops, small_batches
 from kanalyze.window import Window
 from support.build import call, host, kernel, launched, memcpy, memset, nvtx, report
 from support.measures import assert_told, measures
+from support.steps import in_steps
 
 LAUNCH = "cudaLaunchKernel_v7000"
 COPY = "cudaMemcpyAsync_v3020"
@@ -31,11 +32,6 @@ def step(at, names, *, down=4096, up=512, took=150_000):
         copy = memcpy(start + 6000, start + 7000, size_bytes=up)
         events += [host("op", "aten::to", start, start + 30_000), *launched(start + 1000, start + 9000, copy, COPY)]
     return events
-
-
-def in_steps(events, count=10, step_ns=STEP, **tables):
-    """The report of so many steps."""
-    return report(events, **tables).narrow(window=Window(0, count * step_ns, count=count, each="step"))
 
 
 def program(*names, **keys):

@@ -3,26 +3,13 @@
 import pytest
 
 from kanalyze.analyses.findings.rules.needless_work import attention_masks, decompositions, factored_again
-from kanalyze.window import Window
-from support.build import host, kernel, launched, report
 from support.measures import assert_told
-
-LAUNCH = "cudaLaunchKernel_v7000"
-STEP = 1_000_000
+from support.steps import operators
 
 
-def steps(*operators, **known):
-    """Five passes of operators (name, shapes of the inputs, ns of their kernel)."""
-    events, shapes = [], []
-    for at in range(0, 5 * STEP, STEP):
-        for number, (name, inputs, took) in enumerate(operators):
-            begin = at + 100_000 * number
-            made = kernel(begin + 10_000, begin + 10_000 + took, name=f"kernel of {number}")
-            more = [host("op", name, begin, begin + 9000), *launched(begin + 1000, begin + 8000, made, LAUNCH)]
-            shapes += [(len(events), inputs)]
-            events += more
-    details = [{"event_id": at, "input_shapes": text} for at, text in shapes]
-    return report(events, op_detail=details, **known).narrow(window=Window(0, 5 * STEP, count=5, each="step"))
+def of_shapes(*each, **known):
+    """Five steps of operators (name, shapes of the inputs, ns of their kernel)."""
+    return operators(*((name, {"input_shapes": shapes}, took) for name, shapes, took in each), **known)
 
 
 INVERSE = ("aten::linalg_inv", "[[4, 512, 512]]", 30_000)
@@ -33,7 +20,7 @@ SUM = ("aten::sum", "[[4, 512]]", 20_000)
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
-    ("operators", "stake", "words"),
+    ("each", "stake", "words"),
     [
         ((INVERSE, PRODUCT), 5 * 30_000, "Inverses of matrices that are multiplied at once: 60.0 %"),
         ((("aten::linalg_pinv", *INVERSE[1:]), PRODUCT), 5 * 30_000, "`linalg_pinv` of matrices of 512 × 512"),
@@ -51,8 +38,8 @@ SUM = ("aten::sum", "[[4, 512]]", 20_000)
         ((("aten::linalg_svd", "[[4096, 6], [], []]", 30_000), SUM), 0, None),  # of the first few, by svd_lowrank
     ],
 )
-def test_less_than_an_inverse_or_a_long_svd_would_do(operators, stake, words):
-    assert_told(decompositions(steps(*operators)), [stake] * bool(stake), *filter(None, [words]))
+def test_less_than_an_inverse_or_a_long_svd_would_do(each, stake, words):
+    assert_told(decompositions(of_shapes(*each)), [stake] * bool(stake), *filter(None, [words]))
 
 
 SOLVE = ("aten::linalg_solve", "[[4096, 4096], [4096, 1], []]", 60_000)
@@ -61,7 +48,7 @@ H100 = {"memory_bandwidth_bytes_per_s": 3_350_000_000_000, "l2_bytes": 50 << 20}
 
 
 @pytest.mark.parametrize(
-    ("operators", "device", "stake"),
+    ("each", "device", "stake"),
     [
         ((SOLVE, SHORT), H100, 5 * 60_000),
         ((SOLVE, LONG), H100, 0),  # long enough to write the matrix
@@ -71,8 +58,8 @@ H100 = {"memory_bandwidth_bytes_per_s": 3_350_000_000_000, "l2_bytes": 50 << 20}
         (((SOLVE[0], "[[32, 32], [32]]", 60_000), SHORT), H100, 0),
     ],
 )
-def test_solves_of_a_matrix_that_nothing_can_have_written(operators, device, stake):
-    assert_told(factored_again(steps(*operators, limits=device)), [stake] * bool(stake))
+def test_solves_of_a_matrix_that_nothing_can_have_written(each, device, stake):
+    assert_told(factored_again(of_shapes(*each, limits=device)), [stake] * bool(stake))
 
 
 HEADS = "[2, 8, 2048, 64]"
@@ -82,7 +69,7 @@ BACKWARD = "aten::_scaled_dot_product_efficient_attention_backward"
 
 
 @pytest.mark.parametrize(
-    ("operators", "stake"),
+    ("each", "stake"),
     [
         (((SDPA, f"[{QKV}, [2048, 2048], [], []]", 30_000), SHORT), 5 * 30_000),
         (((SDPA, f"[{QKV}, [2, 1, 2048, 2048], [], []]", 30_000), SHORT), 5 * 30_000),
@@ -102,5 +89,5 @@ BACKWARD = "aten::_scaled_dot_product_efficient_attention_backward"
         ),
     ],
 )
-def test_masks_of_all_pairs(operators, stake):
-    assert_told(attention_masks(steps(*operators)), [stake] * bool(stake))
+def test_masks_of_all_pairs(each, stake):
+    assert_told(attention_masks(of_shapes(*each)), [stake] * bool(stake))

@@ -3,11 +3,10 @@
 import pytest
 
 from kanalyze.analyses.findings.rules.needless_work import dense_gradients
-from kanalyze.window import Window
-from support.build import host, kernel, launched, report
+from support.build import host
 from support.measures import assert_told
+from support.steps import in_steps, operator
 
-LAUNCH = "cudaLaunchKernel_v7000"
 FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, X>(int)"
 ADAM = (
     "void at::native::multi_tensor_apply_kernel<at::native::FusedOptimizerTensorListMetadata<4>, "
@@ -18,16 +17,10 @@ DENSE = "aten::embedding_dense_backward"
 SUM = "torch::autograd::AccumulateGrad"
 
 
-def run(name, at, *, took=20_000, of="k"):
-    """A kernel launched within an operator."""
-    made = kernel(at + 10_000, at + 10_000 + took, name=of)
-    return [host("op", name, at, at + 9000), *launched(at + 1000, at + 8000, made, LAUNCH)]
-
-
 def looked_up(at, rows, indices, took):
     """Backward of an embedding, and the shapes of its operators."""
     events = [host("op", "aten::embedding_backward", at, at + 20_000), host("op", DENSE, at + 500, at + 19_000)]
-    events += run("aten::zero_", at + 1000, of=FILL, took=took)
+    events += operator("aten::zero_", at + 1000, of=FILL, took=took)
     return events, [None, f"[[2, {indices // 2}, 16], [2, {indices // 2}], [], [], []]", f"[[{rows}, 16]]", None, None]
 
 
@@ -40,7 +33,7 @@ def training(*tables, product="[[8, 16], [16, 16], []]", sums=((1000, 16), (500,
         shapes.extend([*told, *[None] * (len(more) - len(told))])
 
     for at in range(0, 5 * STEP, STEP):
-        add(run("aten::linear", at, took=50_000), product)
+        add(operator("aten::linear", at, took=50_000), product)
         for number, table in enumerate(tables):
             more, told = looked_up(at + 100_000 + 120_000 * number, *table)
             add(more, *told)
@@ -49,9 +42,9 @@ def training(*tables, product="[[8, 16], [16, 16], []]", sums=((1000, 16), (500,
             add([host("op", SUM, begin, begin + 5000)], str([list(shape)]) if shape else None)
         if at < steps * STEP:
             add([host("op", "Optimizer.step#Adam.step", at + 600_000, at + 640_000)])
-            add(run("aten::_fused_adam_", at + 601_000, of=ADAM, took=200_000))
+            add(operator("aten::_fused_adam_", at + 601_000, of=ADAM, took=200_000))
     details = [{"event_id": at, "input_shapes": text} for at, text in enumerate(shapes) if text]
-    return report(events, op_detail=details).narrow(window=Window(0, 5 * STEP, count=5, each="step"))
+    return in_steps(events, 5, op_detail=details)
 
 
 TABLE = (1000, 10, 100_000)

@@ -1,9 +1,5 @@
 """Kernels that leave parts of the GPU idle: by launch shapes, by sampled counters, by their bytes."""
 
-import shutil
-import sqlite3
-from contextlib import closing
-
 import polars as pl
 import pytest
 
@@ -16,7 +12,7 @@ from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
 from support.build import call, graph, kernel, memset, report
 from support.command import REPORTS
-from support.command import REPORTS as SAMPLED_REPORTS
+from support.exports import altered
 from support.measures import assert_told
 from support.real_reports import real_report
 
@@ -249,13 +245,7 @@ RULES = ("few-sms", "idle-tensor-cores", "dram-bound", "busy-pcie", "clock-drop"
 
 def changed(tmp_path, name, *statements):
     """A copy of a report with changes."""
-    path = tmp_path / f"{name}.sqlite"
-    shutil.copyfile(SAMPLED_REPORTS / path.name, path)
-    with closing(sqlite3.connect(path)) as connection:
-        for statement in statements:
-            connection.execute(statement)
-        connection.commit()
-    return kanalyze.read(path)
+    return kanalyze.read(altered(tmp_path, REPORTS / f"{name}.sqlite", *statements))
 
 
 def values(metric, change):

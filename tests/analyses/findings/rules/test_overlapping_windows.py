@@ -3,26 +3,14 @@
 import pytest
 
 from kanalyze.analyses.findings.rules.overlapping_windows import overlapping_windows
-from kanalyze.window import Window
-from support.build import host, kernel, launched, report
 from support.measures import assert_told
-
-LAUNCH = "cudaLaunchKernel_v7000"
-STEP = 1_000_000
+from support.steps import operators
 
 
 def steps(name, shapes, strides, other_ns=0):
-    """Five passes of a sum whose kernel takes 30 µs, beside another operator."""
-    events, details = [], []
-    for at in range(0, 5 * STEP, STEP):
-        for begin, operator, took in ((at, name, 30_000), (at + 200_000, "aten::mm", other_ns)):
-            made = kernel(begin + 10_000, begin + 10_000 + took, name=f"kernel of {operator}")
-            details.append({"event_id": len(events), "input_shapes": shapes, "input_strides": strides})
-            events += [
-                host("op", operator, begin, begin + 9000),
-                *launched(begin + 1000, begin + 8000, made, LAUNCH),
-            ]
-    return report(events, op_detail=details).narrow(window=Window(0, 5 * STEP, count=5, each="step"))
+    """A sum whose kernel takes 30 µs, beside another operator."""
+    columns = {"input_shapes": shapes, "input_strides": strides}
+    return operators((name, columns, 30_000), ("aten::mm", columns, other_ns))
 
 
 @pytest.mark.parametrize(

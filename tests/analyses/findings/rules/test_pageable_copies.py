@@ -1,6 +1,7 @@
 """Copies that hold up the work: pageable ones, data that go to the host, and those by which NCCL sets up."""
 
 from dataclasses import replace
+from functools import partial
 
 import polars as pl
 import pytest
@@ -20,6 +21,7 @@ from support.machine import Task
 from support.measures import assert_told
 from support.real_reports import real_report
 from support.shares import cases, holds
+from support.steps import in_steps
 
 KINDS = ("kernel", "memcpy", "memset", "api", "range")
 TIMES = st.integers(0, 40)
@@ -62,10 +64,15 @@ def test_the_stake_leaves_the_other_work_of_the_busiest_stream(tasks):
     assert max(stakes(events).values(), default=0) <= max(window - max(others), 0)
 
 
-def a_copy(at, ns, number, *, size=1 << 20):
-    side = {"source_memory": "Pageable", "target_memory": "Device"}
-    copy = memcpy(at + 1, at + 1 + ns, correlation=number, size_bytes=size, side=side)
-    return [call("cudaMemcpyAsync", at, at + ns + 2, correlation=number), copy]
+def a_copy(at, ns, number, *, to_host=False, name="cudaMemcpyAsync", **keys):
+    ends = ("Pageable", "Device")[:: -1 if to_host else 1]
+    side = dict(zip(("source_memory", "target_memory"), ends, strict=True))
+    way = "Device-to-Host" if to_host else "Host-to-Device"
+    copy = memcpy(at + 1, at + 1 + ns, correlation=number, side=side, direction=way, **{"size_bytes": 1 << 20, **keys})
+    return launched(at, at + ns + 2, copy, name)
+
+
+synchronous = partial(a_copy, name="cudaMemcpy")
 
 
 def a_step(at, number, name="step"):
@@ -91,17 +98,9 @@ def test_a_wait_behind_a_copy_to_the_host_is_not_to_be_gained():
     assert stakes(events)["pageable-copy-once"] > 900
 
 
-def synchronous(at, ns, number, *, size=1 << 20, to_host=False):
-    ends = ("Pageable", "Device")[:: -1 if to_host else 1]
-    side = dict(zip(("source_memory", "target_memory"), ends, strict=True))
-    way = "Device-to-Host" if to_host else "Host-to-Device"
-    copy = memcpy(at + 1, at + 1 + ns, correlation=number, size_bytes=size, side=side, direction=way)
-    return [call("cudaMemcpy", at, at + ns + 2, correlation=number), copy]
-
-
-def several(count, *, first=0, size=1 << 20, every=1_000, **keys):
+def several(count, *, first=0, every=1_000, **keys):
     """Synchronous copies of 900 ns."""
-    parts = (synchronous(first + every * one, 900, first + one + 1, size=size, **keys) for one in range(count))
+    parts = (synchronous(first + every * one, 900, first + one + 1, **keys) for one in range(count))
     return [event for part in parts for event in part]
 
 
@@ -150,7 +149,7 @@ def stepwise(*sizes, ranges=False, to_host=False):
     events = [nvtx(name, at, at + 5) for at in range(0, 9_000, 3_000) for name in "ab"] if ranges else []
     for number, size in enumerate(sizes, 1):
         at = 10_000 * number
-        events += synchronous(at, 900, number, size=size, to_host=to_host)
+        events += synchronous(at, 900, number, size_bytes=size, to_host=to_host)
         events += launched(at + 1_000, at + 1_005, kernel(at + 1_010, at + 5_000))
     return events
 
@@ -170,7 +169,7 @@ def launched_steps():
     """Seven steps that launches tell, with copies of seven sizes, so that nothing else tells that they recur."""
     events = []
     for step in range(7):
-        events += synchronous(100_000 * step, 900, step + 1, size=(1 << 20) + step)
+        events += synchronous(100_000 * step, 900, step + 1, size_bytes=(1 << 20) + step)
         for number in range(10):
             at = 100_000 * step + 2_000 + 100 * number
             events += launched(at, at + 5, kernel(at + 10, at + 90, name=f"k{number % 6}"))
@@ -211,7 +210,8 @@ HOST_TO_HOST = [
     for at in range(0, 6_000, 1_000)
     for event in launched(at, at + 900, memcpy(at + 1, at + 800, size_bytes=1 << 20, **ON_HOST), "cudaMemcpy")
 ]
-STAGED = [event for one in range(4) for event in synchronous(1_000 * one, 900, one + 1, size=1 << 15)]  # with the call
+# with the call
+STAGED = [event for one in range(4) for event in synchronous(1_000 * one, 900, one + 1, size_bytes=1 << 15)]
 ONCE = "nothing shows that they recur"
 OFTEN, AT_START = "pageable-copy", "pageable-copy-once"
 SYNCHRONOUS = machine.run([Task("kernel", 2, 1000), Task("synchronous", 5, 10, blocks=True, to_host=True)])[0]
@@ -339,7 +339,7 @@ MASKS = "Indices of a mask's true elements are asked for 3 times a step, for who
 )
 def test_data_that_the_host_asks_for(rule, make, words):
     events = [event for number in range(4) for event in make(number * STEP)]
-    found = rule(report(events).narrow(window=Window(0, 4 * STEP, count=4, each="step")))
+    found = rule(in_steps(events, 4))
     assert [words in f"{one.text} {one.action}" for one in found] == [True] * (words is not None)
 
 
@@ -351,7 +351,7 @@ def test_pageable_copies_that_the_host_does_not_read_at_once_are_no_downloads(me
     for at in range(0, 24 * STEP, 3 * STEP):
         made = memcpy(at + 5000, at + 80_000, direction="Device-to-Host", **of)
         events += [*launched(at, at + 90_000, made, "cudaMemcpyAsync"), *launch_at(at + 100_000 + looks, "jacobi")]
-    made = report(events).narrow(window=Window(0, 24 * STEP, count=8, each="step"))
+    made = in_steps(events, 8, 3 * STEP)
     assert len(list(downloads(made))) == told
     assert told or memory == "Pinned" or reads(made).is_empty()
 
@@ -364,10 +364,8 @@ def test_many_masks_are_sorted_once_with_what_they_gather(many, spared):
         gather = launch_at(at + 110_000, "void at::native::index_kernel()")
         return [*masked(at), host("op", "aten::index", at + 105_000, at + 125_000), *gather]
 
-    events = [
-        event for number in range(4) for part in range(many) for event in expert(4 * number * STEP + 150_000 * part)
-    ]
-    of = report(events).narrow(window=Window(0, 16 * STEP, count=4, each="step"))
+    starts = [4 * number * STEP + 150_000 * part for number in range(4) for part in range(many)]
+    of = in_steps([event for at in starts for event in expert(at)], 4, 4 * STEP)
     (found,) = boolean_masks(of)
     gone = operations(of).get_column("name").cast(pl.String).gather(found.change(of).gone)
     assert gone.str.contains("index_kernel").sum() == 4 * spared

@@ -3,9 +3,9 @@
 import pytest
 
 from kanalyze.analyses.findings.rules.product_order import product_order
-from kanalyze.window import Window
 from support.build import host, kernel, launched, report
 from support.measures import assert_told
+from support.steps import in_steps
 
 LAUNCH = "cudaLaunchKernel_v7000"
 STEP = 2_000_000
@@ -24,7 +24,7 @@ def steps(*operators):
             details[-1]["sequence_number"] += number if thread == 1 else operators[number].count("[[9]]")
             inside = [host("op", "aten::bmm", begin + 500, begin + 8500, thread=thread)] * (thread == 2)
             events += [host("op", name, begin, begin + 9000, thread=thread), *inside, *launch]
-    return report(events, op_detail=details).narrow(window=Window(0, 5 * STEP, count=5, each="step"))
+    return in_steps(events, 5, STEP, op_detail=details)
 
 
 FIRST = ("aten::bmm", "[[16, 4096, 32], [16, 32, 4096]]")

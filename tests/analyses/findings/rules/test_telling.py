@@ -18,6 +18,7 @@ from kanalyze.analyses.findings.say import LOADS_NEXT, per_iteration, phase, wit
 from kanalyze.window import PerIteration, Window
 from support.build import call, graph, host, kernel, nvtx, report, timeline
 from support.command import REPORTS
+from support.launches import launches
 from support.real_reports import real_report
 
 STEPS = PerIteration(60, "step")
@@ -298,16 +299,6 @@ def test_each_gpu_has_a_share_of_its_own_and_one_without_graphs_has_none():
 def test_what_is_told_depends_on_the_share_of_graphs(graph_ns, name, action, ahead, whole):
     less = launch_less(report(program(graph_ns, 100, whole=whole, name=name)), 0)
     assert (less.action, less.ahead_action) == (action, ahead)
-
-
-def launches(names, *, apart, thread=1):
-    """A launch of each of `names`, of 10 µs each; each kernel runs at once for 1 µs."""
-    found = []
-    for number, name in enumerate(names):
-        at = number * apart
-        found.append(call("cudaLaunchKernel", at, at + 10_000, thread=thread, correlation=number))
-        found.append(kernel(at + 10_000, at + 11_000, name=name, correlation=number))
-    return found
 
 
 def captured(*events, names="abcdef"):
