@@ -438,7 +438,7 @@ MOST_REPLAYED: Final = 1 << 18  # a page replays remedies of reports with at mos
 #: Findings that many sound programs have, and that are told only where their remedy gains a hundredth: so many times
 #: what is worth saying of any.
 _COMMON: Final = ("small-grid", "tail", "low-occupancy")
-EXPECTED: Final = ("tail", "low-occupancy")  # by what a grid and registers let expect, where counters may know better
+EXPECTED: Final = ("tail", "low-occupancy", "uncoalesced")  # by times, grids and registers; counters may know better
 _HUNDREDTH: Final = 10
 
 #: What a remedy gains differs by so large a part from what an exact replay says, at most, and what it leaves takes so
