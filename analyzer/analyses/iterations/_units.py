@@ -40,7 +40,7 @@ _SUMMED: Final = ("ns", "work_ns", "exact", "alike", "loose", "blocks")
 
 #: Names of kernels with which a training step ends, and those of others among them: of lists of tensors that are
 #: copied, cleared, scaled or measured.
-_OPTIMIZER: Final = r"(?i)adam|sgd|lamb_|adagrad|rmsprop|optimizer|multi_tensor_apply"
+OPTIMIZER: Final = r"(?i)adam|sgd|lamb_|adagrad|rmsprop|optimizer|multi_tensor_apply"
 _NO_OPTIMIZER: Final = r"(?i)hadamard|multi_tensor_apply.*(?:copy|zero|norm|unscale|non_?finite)"
 
 
@@ -104,7 +104,7 @@ def _attributes(names: pl.Series) -> pl.DataFrame:
     attributes = different.select(
         named.rank("dense").cast(pl.UInt32).alias("named"),
         named.str.replace_all(r"\d+", "#").rank("dense").cast(pl.UInt32).alias("masked"),
-        (name.str.contains(_OPTIMIZER) & ~name.str.contains(_NO_OPTIMIZER)).alias("optimizer"),
+        (name.str.contains(OPTIMIZER) & ~name.str.contains(_NO_OPTIMIZER)).alias("optimizer"),
         *(name.str.contains(like).alias(key) for key, like in patterns.items()),
     )
     at = positions(different.get_column("name").to_physical(), names.to_physical())

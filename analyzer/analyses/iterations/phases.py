@@ -22,11 +22,13 @@ from kanalyze.analyses.host.engine_marks import engine_labels
 from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.iterations._launch_periods import timed_runs
 from kanalyze.analyses.iterations._marks import BY_ENGINE, SOME, called, of_process
+from kanalyze.analyses.iterations._units import OPTIMIZER
 from kanalyze.analyses.iterations.iterations import CUT, ODD, STEADY, WARM_UP, iterations_by_launches, judged_iterations
 from kanalyze.analyses.ranges.instances import compile_spans
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, require, source_lines
 from kanalyze.analyses.shared.statistics import BUCKETS, median_of
 from kanalyze.analyses.shared.threads import THREAD, outermost, touched
+from kanalyze.columns import having
 from kanalyze.errors import BadWindowError, UnknownNameError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
@@ -130,7 +132,8 @@ def _steady_part_of(report: Report, rows: pl.DataFrame) -> SteadyPart | None:
     process, name = sums.sort(by, descending=down, maintain_order=True).select("process_id", "name").row(0)
     every = rows.filter(of_process(process))
     run = _longest_run(every, name, adjoining=True)
-    rows_apart = _rows_apart(every, name)
+    names = device_operations(report).filter(of_process(process)).get_column("name")
+    rows_apart = _rows_apart(every, name) if having(names, OPTIMIZER).any() else None  # else it may wait to be asked
     if run.height < _FEWEST:
         run = _longest_run(every, name, adjoining=False)
     elif rows_apart is not None:
@@ -196,19 +199,21 @@ def _rows_apart(every: pl.DataFrame, name: str) -> pl.DataFrame | None:
     """The iterations of rows between which most of the time passes, up to the first one of the last row.
 
     A row are iterations of one name of which each begins where the one before ended, as those of an epoch; None where
-    rows are few, or what lies between them takes less time than they do.
+    rows are few, most iterations are in none of them, or what usually lies between them takes less time than they do.
     """
     end = pl.col("start_ns") + pl.col("dur_ns")
-    own = every.with_columns(end=end, pause=(pl.col("start_ns") - end.shift(1)).fill_null(0))
-    own = own.filter((pl.col("name") == name) & (pl.col("found_by") != BY_ENGINE))  # an engine waits for requests
+    own = every.with_columns(end=end, pause=(pl.col("start_ns") - end.shift(1)).fill_null(0)).filter(name=name)
     own = own.with_columns(row=(pl.col("start_ns") != pl.col("end").shift(1)).fill_null(value=True).cum_sum())
-    usual = own.filter(kind=STEADY).group_by("row", maintain_order=True).len().filter(pl.col("len") >= _FEWEST)
-    if usual.height < _FEWEST_ROWS:
+    usual = own.filter(kind=STEADY).with_columns(many=pl.len().over("row"))
+    sides = usual.filter(pl.col("many") >= _FEWEST).group_by("row", maintain_order=True).first()
+    if sides.height < _FEWEST_ROWS:
         return None
-    first, last = own.filter(row=usual.item(0, "row")), own.filter(row=usual.item(-1, "row"))
-    run = own.filter(pl.col("start_ns").is_between(first.item(0, "start_ns"), last.item(0, "start_ns")))
+    run = own.filter(pl.col("start_ns").is_between(sides.item(0, "start_ns"), sides.item(-1, "start_ns")))
+    pauses = run.get_column("pause").tail(-1)
+    pauses = pauses.filter(pauses > 0)
+    between_ns = len(pauses) * (pauses.quantile(0.5, interpolation="lower") or 0)
     whole_ns = run.item(-1, "start_ns") - run.item(0, "start_ns")
-    return run if run.get_column("pause").tail(-1).sum() >= _APART * whole_ns else None
+    return run if between_ns >= _APART * whole_ns and 2 * run.height > usual.height else None
 
 
 def windows_named(report: Report, text: str) -> list[Window] | None:

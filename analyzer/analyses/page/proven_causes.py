@@ -51,7 +51,7 @@ def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[F
         counted = {column: value for column, value in of_code.get(event_id, {}).items() if value is not None}
         of_kernel = (
             dict.fromkeys(("atomics_share", "local_share", "shared_share", "idle_lanes"), 0.0)
-            | {"needed": None, "one_for_all": False}
+            | {"needed": None, "one_for_all": False, "of_halves": False}
             | facts[event_id]
             | counted
         )
@@ -93,12 +93,13 @@ def _together(findings: list[Finding]) -> Finding:
 def _of_instructions(ncu: Report) -> pl.DataFrame:
     """What the code of each kernel with its counts tells of its global accesses, a row for each that has it.
 
-    Columns: event_id, atomics_share (those that add by atomics, of its threads' accesses), idle_lanes (the part of its
-    warps' threads that instructions without a predicate leave out), one_for_all (whether by some instructions one
-    thread waits or works for its warp or block), needed (bytes that they ask for) and uncoalesced_share, without the
-    half that ncu adds to sectors that copies to shared memory touch and without instructions whose warps touch one more
-    than needed, as threads side by side may begin anywhere; and by the name of each cause the program's line with the
-    instruction that has most of it, null without lines.
+    Columns: event_id, atomics_share (those that add by atomics, of its threads' accesses), idle_lanes (the part of
+    its warps' threads that instructions without a predicate leave out), one_for_all (whether by some instructions
+    one thread waits or works for its warp or block), of_halves (whether some multiply matrices of 16 bits), needed
+    (bytes that they ask for) and uncoalesced_share, without the half that ncu adds to sectors that copies to shared
+    memory touch and without instructions whose warps touch one more than needed, as threads side by side may begin
+    anywhere; and by the name of each cause the program's line with the instruction that has most of it, null
+    without lines.
     """
     sass, times = pl.col("sass").cast(pl.String), pl.col("thread_instructions").fill_null(0)
     kinds = (_ADDS, _ACCESSES, _DOUBLES, _SHARED, _LOCAL, _ANSWERED)
@@ -128,6 +129,7 @@ def _of_instructions(ncu: Report) -> pl.DataFrame:
         local_share=local.sum() / every,
         idle_lanes=idle.sum() / (_WARP * pl.col("instructions").filter(alone).sum()).clip(lower_bound=1),
         one_for_all=sass.str.contains(_ONE_FOR_ALL).any(),
+        of_halves=sass.str.contains(_OF_HALVES).any(),
         shared_share=shared.sum() / every,
         needed=pl.col("ideal_sectors").sum() * _SECTOR_BYTES,
         uncoalesced_share=(spare.sum() / pl.col("sectors").sum()).fill_nan(None),
@@ -246,7 +248,11 @@ def _small_tiles(facts: Mapping[str, Any]) -> float:
     """
     work, asked = facts["tensor_flop"] or 0.0, facts["needed"] or 0.0
     whole = facts["bound"] == "compute" and work >= _OF_PRODUCTS * max(facts["flop"] or 0.0, 1.0)
-    if not (whole and asked) or facts["roof_share"] >= _FAR or (facts["waves"] or 0) < _MANY_WAVES:
+    if (
+        not (whole and asked and facts["of_halves"])
+        or facts["roof_share"] >= _FAR
+        or (facts["waves"] or 0) < _MANY_WAVES
+    ):
         return 0.0
     return float(max(1 - work / asked / _FLOP_PER_BYTE, 0.0))
 
@@ -301,6 +307,7 @@ _COUNTED: Final = 1.5  # ncu counts 24 sectors where a copy to shared memory (LD
 _OF_CUDA: Final = r"[/\\](?:cuda|nvidia|CUDA)[^/\\]*[/\\](?:.*[/\\])?include[/\\]"  # headers of the toolkit
 #: Barriers and flags that one thread polls, copies that one thread begins, and products that a warp makes as one.
 _ONE_FOR_ALL: Final = r"NANOSLEEP|SYNCS|UTMA|UBLKCP|\bLDG?\.E\S*\.STRONG|(?:^|\s)[A-Z]{1,5}MMA\b"
+_OF_HALVES: Final = r"\bHMMA\.16816\.|\bHGMMA\.\d+x\d+x16\."  # products of 16-bit values
 _SOME_IDLE: Final = 0.4  # of the threads of warps
 _OF_PRODUCTS: Final = 0.9  # of a kernel's arithmetic, on tensor cores
 _FLOP_PER_BYTE: Final = 64  # of tiles of 128 × 128 of 16 bits, for each byte that their threads ask for

@@ -263,10 +263,9 @@ SOMETHING = "Between rows of steps the program does something else for"
 @pytest.mark.parametrize(
     ("pause", "lines", "rows", "told"),
     [
-        (40, [], 3, SOMETHING),
-        (40, [(7, 62, 36), (7, 162, 36)], 3, "of the time from the first to the last, most of it at a.py:7."),
-        (40, [(7, 62, 15), (8, 80, 15)], 3, "of the time from the first to the last."),
-        (300, [], 3, None),  # most of the time: the page is of that, too
+        (300, [], 3, SOMETHING),
+        (300, [(7, 70, 250), (7, 430, 250)], 3, "of the time from the first to the last, most of it at a.py:7."),
+        (300, [(7, 70, 100), (8, 200, 100)], 3, "of the time from the first to the last."),
         (300, [], 2, None),  # once
         (11, [(7, 60, 10)], 3, None),
     ],

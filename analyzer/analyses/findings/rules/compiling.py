@@ -228,6 +228,8 @@ _COMPILES: Final = (
     r"|CachingAutotuner\.precompile|async_compile|triton\S*compile"
 )
 
+_SELDOM: Final = 2  # launches of a graph for which recording it does not pay
+
 #: It recurs in so many of the equal parts of the window, and in its second half.
 _RECURS: Final = 3
 
@@ -240,15 +242,16 @@ _WAITS: Final = re.compile(r"(?:cuda|cu)(?:Event|Device|Stream|Ctx)Synchronize")
 @Rule
 def recompilation(report: Report) -> Findings:
     """At most one finding per device on code that is compiled again, or on cuDNN that tries algorithms again."""
-    within = {"recompilation: graphs": on_host.own_within(report, _recording(report))}
+    within = {}
     if (other := on_host.traced(report)) is not None:
         compiling = on_host.spans_named(_COMPILES, *(other.kind(kind) for kind in ("range", "op", "python")))
         compiling = intervals.union_by(compiling.drop_nulls(THREAD), THREAD)
         trying = on_host.outermost(report).filter(pl.col("name").str.contains("conv") & (pl.col("launches") >= _TRIES))
         waits = calls_that(other, _WAITS.match, *THREAD, at="start_ns")
         trying = nearest(trying, waits, ("start", "at"), THREAD, "after").filter(pl.col("at") < pl.col("end"))
-        within |= {"recompilation": on_host.within(report, compiling)}
-        within |= {"recompilation: convolutions": on_host.within(report, trying)}
+        within["recompilation"] = on_host.within(report, compiling)
+        within["recompilation: convolutions"] = on_host.within(report, trying)
+    within["recompilation: graphs"] = on_host.own_within(report, _recording(report))
     for name, inside in within.items():
         for _, low, high in windows(report).iter_rows():
             begun = intervals.overlapping(inside.host, (low, high))
@@ -260,17 +263,21 @@ def recompilation(report: Report) -> Findings:
 
 
 def _recording(report: Report) -> pl.DataFrame:
-    """When threads record graphs that they launch before the next one, with what instantiates each: :data:`SPAN`.
+    """When threads record graphs, with what instantiates each, in a window of iterations: :data:`SPAN`.
 
-    An engine records graphs for all sizes at its start, and launches them later.
+    Of those that they launch before the next one, and so seldom that recording does not pay; none where these are few.
+    An engine records graphs for all sizes at its start, and launches them later and often.
     """
     made = graph_steps(report).filter(step="instantiate").select(*THREAD, made="end")
     line = nearest(captures(report).select(*SPAN), made, ("end", "made"), THREAD, "after").drop_nulls("made")
     line = line.sort(*THREAD, "start").unique([*THREAD, "made"], keep="last", maintain_order=True)
-    launches = calls_that(report, lambda name: "GraphLaunch" in name, *THREAD, launched="start_ns")
-    line = nearest(line, launches, ("made", "launched"), THREAD, "after").drop_nulls("launched")
-    following = pl.col("start").shift(-1).over(THREAD).fill_null(pl.col("launched") + 1)
-    return line.filter(pl.col("launched") < following).select(*THREAD, "start", end="made")
+    if line.is_empty() or not say.per_iteration(report).iterations:
+        return line.select(SPAN).clear()
+    launches = calls_that(report, lambda name: "GraphLaunch" in name, *THREAD, at="start_ns")
+    launches = nearest(launches, line.select(*THREAD, made="made"), ("at", "made"), THREAD).drop_nulls("made")
+    times = launches.group_by(*THREAD, "made").len()
+    seldom = line.join(times.filter(pl.col("len") <= _SELDOM), on=[*THREAD, "made"], how="semi", nulls_equal=True)
+    return (seldom if 2 * seldom.height > line.height else seldom.clear()).select(*THREAD, "start", end="made")
 
 
 # Kernels of Triton, torch.compile and array libraries that are compiled, or tuned, again.

@@ -25,7 +25,7 @@ from kanalyze.analyses.operators._host_names import host_names, placed
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process, source_lines
 from kanalyze.analyses.shared.statistics import longest, median_of, total
-from kanalyze.analyses.shared.threads import THREAD, outermost
+from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import nearest, parts_by
 from kanalyze.report import Report
 from kanalyze.units import moment, plural, time
@@ -43,8 +43,11 @@ _NEARLY_ALL: Final = 0.9  # the least part of the time in a line that gets batch
 #: Getting a batch takes so long at least where it counts: workers that keep up need some time to hand one over, too.
 _HANDOVER_NS: Final = {False: 250_000, True: 1_000_000}
 
-#: A loader that copies so many pieces to the GPU for a batch copies its samples one by one.
-_PIECES: Final = 10
+#: So many copies to the GPU for a batch are of its parts.
+_PIECES: Final = 32
+
+#: What draws numbers for a sampler.
+_DRAWS: Final = r"^aten::(?:randperm|randint|multinomial)$"
 
 #: Starting workers counts from so long on, and after so many starts of a loader.
 _START_NS: Final = 10_000_000
@@ -97,22 +100,33 @@ def starting_workers(report: Report) -> pl.DataFrame:
 def _starts(report: Report) -> pl.DataFrame:
     """The intervals in which a loader that had workers before starts them, :data:`SPAN`, where that is seen often.
 
-    For a new iterator PyTorch draws the seed of its workers, starts them, and asks for the first batch.
+    For a new iterator PyTorch draws the seed of its workers, starts them, and asks for the first batch, before which a
+    sampler may draw its own.
     """
     batches = _recorded(report).filter("workers")
     if batches.height < _STARTS:
         return batches.select(*SPAN).clear()
+    every, name = on_host.outermost(report), pl.col("name")
     kinds = {
-        "seed": outermost(on_host.spans_named(r"^aten::random_$", report.seen("op"))),
+        "seed": every.filter(name == "aten::random_"),
+        "drawn": every.filter(name.str.contains(_DRAWS)),
         "next": batches,
         "launch": on_host.launched(report).select(*THREAD, start="call_start", end="call_end"),
     }
     line = pl.concat(part.select(*SPAN, kind=pl.lit(kind)) for kind, part in kinds.items()).sort(*THREAD, "start")
-    line = line.filter((pl.col("kind") != "seed") | pl.col("kind").shift(1).over(THREAD).ne_missing("seed"))
-    after = pl.col("kind", "start").shift(-1).over(THREAD).name.prefix("next_")
-    starts = line.with_columns(after).filter(kind="seed", next_kind="next").select(*THREAD, "start", end="next_start")
+    kind, at = pl.col("kind"), pl.col("start")
+    line = line.with_columns(turn=kind.is_in(["next", "launch"]).cum_sum().over(THREAD))
+    first, last = at.filter(kind == "seed").first(), at.filter(kind == "seed").last()
+    drawn, begun = at.filter(kind == "drawn").first(), at.first()
+    turns = line.group_by(*THREAD, "turn", maintain_order=True).agg(
+        kind.first(), begun=begun, start=first, last=last, drawn=drawn
+    )
+    then = pl.coalesce("drawn", pl.col("begun").shift(-1).over(THREAD))
+    end = pl.when(pl.col("last") > pl.col("start")).then("last").otherwise(then)
+    before = turns.with_columns(end=end).filter(kind.shift(-1).over(THREAD) == "next", pl.col("start").is_not_null())
+    starts = before.filter(pl.col("end") - pl.col("start") >= _START_NS).select(SPAN)
     place = place_at(report, starts.select(*THREAD, at="start"))
-    again = starts.filter(~place.is_first_distinct() & (pl.col("end") - pl.col("start") >= _START_NS))
+    again = starts.filter(~place.is_first_distinct())
     return again if again.height >= _STARTS else again.clear()
 
 

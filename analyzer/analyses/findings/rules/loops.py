@@ -458,8 +458,12 @@ def _accumulates(report: Report) -> bool:
     adds = every.filter(name="aten::add_").join(around, on="parent", how="semi").height
     trace = on_host.traced(report) or report
     updates = on_host.spans_named(_UPDATES, trace.kind("range"), trace.kind("op")).height
-    begun = every.filter(name=_BEGINS_BACKWARD).height
-    return adds >= _MOST * max(around.height, 1) and begun >= _PASSES // 2 * updates > 0
+    # after which a thread of autograd goes on, and this one waits
+    line = on_host.forward(report).with_columns(following=pl.col("start").shift(-1).over(THREAD))
+    nodes = every.filter(pl.col("name").str.starts_with(NODE)).select("process_id", node="start")
+    begun = nearest(line.filter(name=_BEGINS_BACKWARD), nodes, ("end", "node"), ["process_id"], "after")
+    begun = begun.filter((pl.col("node") < pl.col("following")).fill_null(pl.col("node").is_not_null()))
+    return adds >= _MOST * max(around.height, 1) and begun.height >= _PASSES // 2 * updates > 0
 
 
 def _few_samples(report: Report, device: int, line: pl.DataFrame) -> Finding:

@@ -28,6 +28,7 @@ _SPLITS: Final = r"^aten::(?:linalg_svd|svd)$"
 _FACTORS: Final = r"^aten::(?:matmul|mm|mv|bmm|addmm|addmv|einsum|linear|dot)$"
 _LEAST: Final = 64  # the least side of a matrix: small ones are solved in no less time
 _MATRIX: Final = (-2, -1)  # the sides of a matrix; others are of a batch
+_OF_MATRIX: Final = 8  # what may have changed an eighth of a matrix, by its time or result, may have changed it
 _ELEMENT_BYTES: Final = (4, 8)  # of an element, at the least, and of float64
 _RESULT: Final = pl.col("sides").list.get(0) * pl.col("sides").list.get(1) * pl.col("sides").list.get(3)  # of a product
 _LONG: Final = 8  # a matrix has so many times as many rows as columns, or columns as rows
@@ -61,17 +62,17 @@ def decompositions(report: Report) -> Findings:
 @Rule
 def factored_again(report: Report) -> Findings:
     """At most one finding per device on solves of matrices that nothing between two of them can have written."""
-    solves = on_host.working(report).filter(pl.col("name") == "aten::linalg_solve", elements() >= _LEAST**2)
+    solves = on_host.working(report).filter(name="aten::linalg_solve").filter(elements() >= _LEAST**2)
     if solves.height <= 1 or solves.select(elements().n_unique()).item() > 1:
         return
-    count = solves.select(elements()).item(0, 0)
-    wide = solves.get_column("input_types").cast(pl.String).str.contains("double|complex").all()
-    least = memory_roofs(report.devices).with_columns(bytes=pl.lit(_ELEMENT_BYTES[wide] * count))
+    part = solves.select(elements()).item(0, 0) / _OF_MATRIX
+    wide = solves.get_column("input_types").cast(pl.String).str.contains("double|complex").fill_null(value=False).all()
+    least = memory_roofs(report.devices).with_columns(bytes=pl.lit(_ELEMENT_BYTES[wide] * part))
     for work in on_host.works_within(report, solves):
         others = exclusive_operations(report).filter(device=work.device.device).join(work.rows, on="row", how="anti")
         others = others.join(operations_with_roofs(report).select("row", "sides"), on="row", how="left")
-        # but for products, what runs as long as that may have written one
-        others = others.filter((count <= _RESULT).fill_null(value=True))
+        # but for products, what runs as long as that may have written a part
+        others = others.filter((part <= _RESULT).fill_null(value=True))
         writes_ns = least.filter(device=work.device.device).select(memory_ns()).item()
         if writes_ns and longest(others, "dur_ns") < writes_ns:
             height = solves.select(on_host.side(0, -1)).item(0, 0)
@@ -96,19 +97,20 @@ _CAUSAL_LEFT: Final = (0.35, 0.6)
 
 @Rule
 def attention_masks(report: Report) -> Findings:
-    """At most one finding per device on attention to which a mask of as many rows as columns is given."""
-    every = on_host.working(report)
+    """At most two findings per device on attention with a mask, or a bias, of as many rows as columns."""
+    every = on_host.working(report).filter(pl.col("name").is_in([*_MASKS]))
     masked = [
-        (pl.col("name") == name)
-        & (on_host.side(which, -1) >= _PAIRS)
-        & (on_host.side(which, -1) == on_host.side(which, -2))
-        for name, which in _MASKS.items()
+        (pl.col("name") == name) & (on_host.side(at, -1) >= _PAIRS) & (on_host.side(at, -1) == on_host.side(at, -2))
+        for name, at in _MASKS.items()
     ]
     calls = every.filter(pl.any_horizontal(masked).fill_null(value=False))
-    for work in on_host.works_within(report, calls):
-        wide = work.names.select(on_gpu.INPUTS.str.contains("f32").any()).item()
-        height = calls.select(on_host.side(0, -2)).item(0, 0)
-        yield work.finding("attention-mask", work.most, left=_CAUSAL_LEFT[wide], at_most=True, height=height)
+    hides = pl.col("input_types").cast(pl.String).str.contains("bool").fill_null(value=False)
+    for words, own in (("attention-mask", calls.filter(hides)), ("attention-mask: bias", calls.filter(~hides))):
+        for work in on_host.works_within(report, own):
+            wide = work.names.select(on_gpu.INPUTS.str.contains("f32").any()).item()
+            left = None if words.endswith("bias") else _CAUSAL_LEFT[wide]
+            height = own.select(on_host.side(0, -2)).item(0, 0)
+            yield work.finding(words, work.most, left=left, at_most=True, height=height)
 
 
 # Gradients of embeddings that have all rows of a table, few of which are looked up.

@@ -173,7 +173,7 @@ def _older(device: on_gpu.DeviceKernels) -> pl.Expr:
 def old_architecture_gemm(work: Work) -> Finding | None:
     """One finding per device whose products and convolutions are made for tensor cores older than its own."""
     device, names = work.device, work.names
-    if device.launches(on_gpu.LAYOUTS) and names.item(0, "family") == "conv":
+    if 2 * device.launches(on_gpu.LAYOUTS) >= total(names, "count") and names.item(0, "family") == "conv":
         return None  # for images in another layout cuDNN has other kernels
     shapes = launch_occupancy(work.report).filter(pl.col("device") == device.device)
     own = shapes.filter(pl.col("name").cast(pl.String).is_in(names.get_column("name").implode()))
@@ -529,7 +529,6 @@ def transform_length(work: Work) -> Finding | None:
     """One finding per device on transforms by Bluestein's algorithm, of which other kernels may be the most."""
     lines = on_gpu.stream_lines(work.report, work.device.device)
     lines = on_gpu.with_decoded(lines, transforms=_FFT, odd=_BLUESTEIN)
-    lines = lines.with_columns(run=pl.struct("line", "transforms").rle_id())
-    of_odd = lines.filter(pl.col("odd").any().over("run"))
-    rows = work.rows.join(of_odd, on="row", how="semi")
+    near = pl.any_horizontal(pl.col("odd").shift(places).over("line") for places in (-1, 0, 1))
+    rows = work.rows.join(lines.filter(pl.col("transforms") & near), on="row", how="semi")
     return work._replace(rows=rows).finding("transform-length", work.most, left=_SMOOTH_LEFT) if rows.height else None

@@ -497,7 +497,9 @@ SLICES = (("embedding", 0, 8000), ("linear", 190_000, 8000), ("slice", 960_000, 
 SPLIT = (("split", 10, 10), ("cat", 970_000, 10))
 FIRST, BACKWARD = host("op", "aten::linear", 100, 8000), inside(("ones_like", 900_000, 10))
 SPLITS = [FIRST, *inside(*SPLIT[:1], every=5)]
-ADDS = [*inside(("ones_like", 900_000, 10)), *gradients(added=16)]
+NODES = [host("op", f"{NODE}: LossBackward0", at + 900_020, at + 900_030, thread=2) for at in range(0, 20 * PASS, PASS)]
+OF_MASKS = [FIRST, *BACKWARD, *NODES[4::5], *gradients(added=16)]
+ADDS = [*inside(("ones_like", 900_000, 10)), *NODES, *gradients(added=16)]
 NORM_BACK = ("void at::native::layer_norm_backward_kernel<float>()",)
 
 
@@ -524,6 +526,10 @@ NORM_BACK = ("void at::native::layer_norm_backward_kernel<float>()",)
         ({"each": 5, "more": [*SPLITS, *BACKWARD], "last": NORM_BACK}, [False]),
         # gradients of passes are added up, and there is an update for several of them
         ({"each": 5, "more": [FIRST, *ADDS, *UPDATES], "last": NORM_BACK}, [False]),
+        (
+            {"each": 5, "more": [FIRST, *BACKWARD, *NODES[4::5], *gradients(added=16), *UPDATES], "last": NORM_BACK},
+            [],
+        ),  # masks
         ({"each": 5, "more": [FIRST, *ADDS, *UPDATES * 2], "last": NORM_BACK}, []),
         ({"each": 5, "more": [FIRST, *BACKWARD, *gradients(added=11), *UPDATES], "last": NORM_BACK}, []),
         ({"each": 5, "more": SPLITS, "last": NORM_BACK}, []),  # one backward of all passes: steps of time

@@ -7,9 +7,10 @@ from support.measures import assert_told
 from support.steps import operators
 
 
-def of_shapes(*each, **known):
+def of_shapes(*each, types='["float", "float"]', **known):
     """Five steps of operators (name, shapes of the inputs, ns of their kernel)."""
-    return operators(*((name, {"input_shapes": shapes}, took) for name, shapes, took in each), **known)
+    columns = [{"input_shapes": shapes, "input_types": types} for _, shapes, _ in each]
+    return operators(*((name, of, took) for (name, _, took), of in zip(each, columns, strict=True)), **known)
 
 
 INVERSE = ("aten::linalg_inv", "[[4, 512, 512]]", 30_000)
@@ -43,7 +44,7 @@ def test_less_than_an_inverse_or_a_long_svd_would_do(each, stake, words):
 
 
 SOLVE = ("aten::linalg_solve", "[[4096, 4096], [4096, 1], []]", 60_000)
-SHORT, LONG = ("aten::mul", "[[4096, 1], []]", 2_000), ("aten::add_", "[[4096, 4096], []]", 30_000)
+SHORT, LONG = ("aten::mul", "[[4096, 1], []]", 500), ("aten::add_", "[[4096, 4096], []]", 30_000)
 H100 = {"memory_bandwidth_bytes_per_s": 3_350_000_000_000, "l2_bytes": 50 << 20}
 
 
@@ -51,7 +52,9 @@ H100 = {"memory_bandwidth_bytes_per_s": 3_350_000_000_000, "l2_bytes": 50 << 20}
     ("each", "device", "stake"),
     [
         ((SOLVE, SHORT), H100, 5 * 60_000),
-        ((SOLVE, LONG), H100, 0),  # long enough to write the matrix
+        ((SOLVE, LONG), H100, 0),  # long enough to write the matrix, or a part of it
+        ((SOLVE, ("aten::index_put_", "[[4096, 4096], [], [], []]", 3_000)), H100, 0),
+        ((SOLVE, ("aten::mv", "[[4096, 4096], [4096]]", 30_000)), H100, 5 * 60_000),  # whose result is a vector
         ((SOLVE, SHORT), {}, 0),  # nobody knows how long that takes
         ((SOLVE, SHORT, (SOLVE[0], "[[2048, 2048], [2048]]", 30_000)), H100, 0),
         ((SOLVE, *[SHORT] * 8), H100, 5 * 60_000),
@@ -90,4 +93,7 @@ BACKWARD = "aten::_scaled_dot_product_efficient_attention_backward"
     ],
 )
 def test_masks_of_all_pairs(each, stake):
-    assert_told(attention_masks(of_shapes(*each)), [stake] * bool(stake))
+    for types in ('["float", "bool"]', '["float", "float"]'):  # a mask, and a bias, which hides nothing
+        told = attention_masks(of_shapes(*each, types=types))
+        assert_told(told, [stake] * bool(stake))
+        assert [one.mending is not None for one in told] == ["bool" in types] * bool(stake)

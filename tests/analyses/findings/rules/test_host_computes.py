@@ -102,11 +102,11 @@ def test_a_trace_of_two_steps_tells_of_a_loader_in_all_of_them():
     assert "(1 batch a step, 700.0 µs in the median" in one.text
 
 
-def samples(*, copies=12, direction="Host-to-Device"):
+def samples(*, copies=33, direction="Host-to-Device"):
     """Steps that copy so many pieces as they get a batch."""
     events = []
     for begin in range(0, 40 * MS, 10 * MS):
-        for at in range(begin, begin + 100 * US * copies, 100 * US):
+        for at in range(begin, begin + 80 * US * copies, 80 * US):
             made = memcpy(at + 20 * US, at + 22 * US, direction=direction, size_bytes=4096, correlation=at + 1)
             events += [call("cudaMemcpyAsync_v3020", at, at + 30 * US, correlation=at + 1), made]
     return events
@@ -115,8 +115,8 @@ def samples(*, copies=12, direction="Host-to-Device"):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (samples(), "copies many small pieces"),
-        (samples(copies=9), "no workers"),
+        (samples(), "copies many pieces"),
+        (samples(copies=31), "no workers"),
         (samples(direction="Device-to-Host"), "no workers"),
     ],
 )
@@ -198,12 +198,17 @@ def test_what_gets_batches(of, stakes, words):
     assert_told(data_loading(of), stakes, *words)
 
 
-def epochs(number=4, *, starts=40, name=WORKERS, seed="aten::random_", evaluated=False):
+def drawn(*, at):
+    """Numbers that a sampler draws in each epoch."""
+    return [op("aten::randperm", begin + at * MS, begin + at * MS + US) for begin in range(0, 400 * MS, 100 * MS)]
+
+
+def epochs(number=4, *, starts=40, name=WORKERS, seeds=("aten::random_",) * 2, evaluated=False):
     """Of 100 ms each: a seed, workers that take so many ms to start, the sampler's seed, and two batches."""
     events = []
     for at in range(0, 100 * MS * number, 100 * MS):
         first = at + starts * MS
-        events += [op(seed, at, at + US), op("aten::random_", first - 2 * US, first - US)]
+        events += [op(seeds[0], at, at + US), op(seeds[1], first - 2 * US, first - US)]
         for begin in (first, first + 10 * MS):
             events += [nvtx(name, begin, begin + MS // 2), call(LAUNCH, begin + MS, begin + 2 * MS, correlation=begin)]
             events.append(kernel(begin + 2 * MS, begin + 8 * MS, correlation=begin))
@@ -215,23 +220,29 @@ def epochs(number=4, *, starts=40, name=WORKERS, seed="aten::random_", evaluated
 LINES = [{**in_lines(4)[0], "start_ns": 100 * MS * line, "dur_ns": 90 * MS, "line": line} for line in range(4)]
 
 
+STARTING = 40 * MS - 2 * US
+
+
 @pytest.mark.parametrize(
-    ("of", "starts"),
+    ("of", "stake"),
     [
-        (report(epochs()), 3),
-        (report(epochs(), source_lines=[{**row, "line": 7} for row in LINES]), 3),
+        (report(epochs()), 3 * STARTING),
+        (report(epochs(), source_lines=[{**row, "line": 7} for row in LINES]), 3 * STARTING),
         (report(epochs(), source_lines=LINES), 0),  # loaders of their own
-        (report(epochs(3)), 2),
+        (report(epochs(3)), 2 * STARTING),
         (report(epochs(2)), 0),
         (report(epochs(starts=9)), 0),
         (report(epochs(name=ALONE)), 0),
-        (report(epochs(seed="aten::randperm")), 0),  # workers that live: the sampler's seed alone
+        (report(epochs(seeds=("aten::randperm", "aten::random_"))), 0),  # workers that live: the sampler's seed alone
+        (report([*epochs(seeds=("aten::empty", "aten::random_")), *drawn(at=38)]), 0),
+        (report([*epochs(seeds=("aten::empty", "aten::random_")), *drawn(at=1)]), 0),  # numbers that it needs long for
+        (report([*epochs(seeds=("aten::random_", "aten::empty")), *drawn(at=30)]), 3 * 30 * MS),  # of a sampler without
         (report(epochs(evaluated=True)), 0),
     ],
 )
-def test_workers_that_start_for_each_epoch(of, starts):
+def test_workers_that_start_for_each_epoch(of, stake):
     anew = [one for one in data_loading(of) if "anew" in one.headline]
-    assert_told(anew, [40 * MS * starts] * (starts > 0))
+    assert_told(anew, [stake] * (stake > 0))
 
 
 COPY = "cudaMemcpyAsync_v3020"
