@@ -291,16 +291,9 @@ def test_what_cannot_be_matched_is_a_doubt(plan, doubt):
     job = job_of([*made.reductions()])
     assert_only_true_matches(made, job)
     assert doubt in [None, *(check for check, _, _ in job.doubts)]
-    alike = job.rows_at(job.found.order).filter(pl.col("kind") == "all_reduce").get_column("match")
-    assert doubt or alike.null_count() == 0
-    assert (
-        doubt
-        or job.rows_at(job.found.order)
-        .filter(pl.col("kind") != "all_reduce")
-        .get_column("match")
-        .drop_nulls()
-        .is_empty()
-    )
+    rows, alike = job.rows_at(job.found.order), pl.col("kind") == "all_reduce"
+    assert doubt or rows.filter(alike)["match"].null_count() == 0
+    assert doubt or rows.filter(~alike)["match"].drop_nulls().is_empty()
 
 
 def test_waits_of_expert_parallel_kernels_are_those_that_are_true():
