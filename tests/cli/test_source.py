@@ -7,12 +7,11 @@ import polars as pl
 import pytest
 
 import kanalyze
-from kanalyze.readers.ncu import module as ncu_module
 from support.command import REPORTS, SAMPLES, run
+from support.counters import needs_module
 
 PAGE = REPORTS / "ncu" / "add.details.csv"
 REPORT = SAMPLES / "add_parallel" / "ncu.ncu-rep"
-needs_module = pytest.mark.skipif(ncu_module.module() is None, reason="ncu-report is not installed (extra ncu)")
 
 
 def test_sass_has_its_figures_beside_it():

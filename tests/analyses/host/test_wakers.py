@@ -1,13 +1,11 @@
-"""Who ended a wait: by hand, and against a model that goes wait by wait."""
-
-from math import sqrt
+"""Who ended a wait, by hand, and what holds of any calls."""
 
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.host._causes import causes, ended, waits
+from kanalyze.analyses.host._causes import causes, waits
 from support import build
 from support.build import call, host
 from support.strategies import FEWER
@@ -130,63 +128,6 @@ CALLS = st.lists(
         osrt(name, start * 20, (start + dur) * 20, process=key[0], thread=key[1]) for start, dur, name, key in rows
     ]
 )
-WAKES = {"read": "write", "pthread_cond_wait": "pthread_cond_signal"}
-
-
-def model(events):
-    """Who ended each wait by a call, wait by wait: (thread, start) to (thread, start of its call), or None."""
-    outer, reached = [], {}
-    for event in sorted(events, key=lambda event: (event.process, event.thread, event.start)):
-        key = event.process, event.thread
-        if event.start >= reached.get(key, 0):
-            outer.append(event)
-        reached[key] = max(reached.get(key, 0), event.end)
-    waiting = [one for one in outer if one.name in WAKES and one.end - one.start >= 20 * US]
-    near = {}
-    for one in waiting:
-        wakes = [
-            event
-            for event in events
-            if event.name == WAKES[one.name]
-            and max(one.start, one.end - 5_000 * US) <= event.start <= one.end
-            and event.thread != one.thread
-            and (one.name == "read" or event.process == one.process)
-        ]
-        if wakes:
-            window = 2 * (one.end - max(event.start for event in wakes)) + 100 * US
-            near[one] = (
-                window,
-                {e.thread: e.start for e in sorted(wakes, key=lambda e: e.start) if one.end - e.start <= window},
-            )
-    found = {}
-    for one in waiting:
-        channel = [other for other in waiting if (other.thread, other.name) == (one.thread, one.name)]
-        fits = {}
-        for thread in near[one][1] if one in near else ():
-            windows = [near[other][0] for other in channel if other in near and thread in near[other][1]]
-            span = max(event.end for event in events) - min(event.start for event in events)
-            rate = sum(event.thread == thread and event.name == WAKES[one.name] for event in events) / span
-            chance = sum(min(rate * window, 1.0) for window in windows) / len(windows)
-            more = len(windows) - len(channel) * chance
-            sure = more >= 2 * sqrt(max(len(channel) * chance * (1 - chance), 0.2))
-            fits[thread] = max(more / len(channel), 0), sure
-        best = sorted(fits, key=fits.get, reverse=True)
-        clear = best and fits[best[0]][1] and (len(best) == 1 or fits[best[0]][0] > 1.5 * fits[best[1]][0])
-        found[one.thread, one.start] = (best[0], near[one][1][best[0]]) if clear else None
-    return found
-
-
-@FEWER
-@given(CALLS)
-def test_who_ended_a_wait_is_as_in_a_model_that_goes_wait_by_wait(events):
-    threads = pl.DataFrame({"process_id": [1, 1, 2], "thread_id": [1, 2, 3]})
-    rows = ended(report(events), threads).filter(pl.col("name").is_in([*WAKES]))
-    by = pl.when(pl.col("by_thread_id").is_not_null()).then(pl.col("at"))
-    found = {
-        row[:2]: row[2:] if row[2] else None
-        for row in rows.select("thread_id", "start", "by_thread_id", by).iter_rows()
-    }
-    assert found == model(events)
 
 
 @FEWER

@@ -1,12 +1,8 @@
 """CUDA graphs: what belongs to a launch and what that costs; captured launches; periods."""
 
-from collections import defaultdict
-from random import Random
-from unittest.mock import patch
-
 import polars as pl
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
@@ -91,6 +87,11 @@ def test_a_graph_on_two_devices_charges_its_call_where_it_begins():
     assert picked(report(events), *columns, device=0) == [(0, 1, 0, 10.0, 10)]
 
 
+def test_of_nodes_of_two_graphs_by_one_call_the_lower_id_is_that_of_the_launch():
+    events = [launch(0, 5, 1), node(5, 9, 1, exec_id=4), node(9, 12, 1, node=1, exec_id=2)]
+    assert picked(report(events), "graph_exec_id", "launches") == [(2, 1)]
+
+
 def test_a_window_keeps_whole_launches_and_cuts_exclusive_time():
     found = row(report(TWICE), window=Window(35, 66))
     assert (found["launches"], found["span_total_ns"], found["exclusive_ns"]) == (2, 68, 5 + 4)
@@ -172,70 +173,6 @@ def group(draw):
 GROUPS = st.lists(group(), max_size=7).map(lambda groups: [event for one in groups for event in one])
 
 
-def slow_launches(events):
-    """The operations of graphs by launch, and those of no known launch, from the text of the module."""
-    model = SlowModel(events)
-    items = {item.event_id: item for item in model.operations}
-
-    def of_graph(item):
-        caller = model.launch_of(item)
-        by_call = caller is not None and "GraphLaunch" in (caller.event.name or "")
-        return by_call or item.event.side["graph_exec_id"] is not None or item.event.kind == "graph"
-
-    mine = [item for item in items.values() if of_graph(item)]
-    told, execs = defaultdict(list), defaultdict(list)
-    for item in mine:
-        event = item.event
-        if event.correlation is not None:
-            told[event.process, event.correlation, event.device].append(item)
-            execs[event.process, event.correlation].append(event.side["graph_exec_id"])
-    exec_of = {key: min((one for one in ids if one is not None), default=None) for key, ids in execs.items()}
-    begun = sorted((min(item.start for item in own), key) for key, own in told.items())
-    left = []
-    for item in (item for item in mine if item.event.correlation is None):
-        event, exec_id = item.event, item.event.side["graph_exec_id"]
-        same = [
-            key
-            for start, key in begun
-            if exec_id is not None
-            and (key[0], key[2]) == (event.process, event.device)
-            and exec_of[key[:2]] == exec_id
-            and start <= item.start
-        ]
-        if same:
-            told[same[-1]].append(item)
-        else:
-            left.append(item)
-    return told, left, exec_of
-
-
-@given(GROUPS)
-@pytest.mark.slow
-def test_launches_are_what_the_model_says(events):
-    of = report(events)
-    told, left, exec_of = slow_launches(events)
-    found = graph_operations(of)
-    by_launch = found.drop_nulls("launch").group_by("launch").agg(pl.col("event_id").sort())
-    assert sorted(map(tuple, by_launch.get_column("event_id"))) == sorted(
-        tuple(sorted(item.event_id for item in own)) for own in told.values()
-    )
-    assert sorted(found.filter(pl.col("launch").is_null()).get_column("event_id")) == sorted(i.event_id for i in left)
-    model, rows = SlowModel(events), {}
-    for (process, correlation, device), own in told.items():
-        instants = {instant for item in own for instant in range(item.start, item.end)}
-        span = range(min(item.start for item in own), max(item.end for item in own))
-        idle = sum(model.owner(device, instant) is None for instant in span)
-        kinds = [item.event.kind for item in own]
-        counts = tuple(kinds.count(kind) for kind in ("kernel", "memcpy", "memset"))
-        exec_id = exec_of[process, correlation]
-        rows[min(item.event_id for item in own)] = (process, device, exec_id, len(span), len(instants), idle, *counts)
-    launches = graph_launches(of).join(found.group_by("launch").agg(pl.col("event_id").min()), on="launch")
-    span = pl.col("end") - pl.col("start")
-    counts = ("busy_ns", "idle_ns", "kernels", "copies", "memsets")
-    got = launches.select("event_id", "process_id", "device", "graph_exec_id", span, *counts)
-    assert {first: tuple(rest) for first, *rest in got.iter_rows()} == rows
-
-
 @pytest.mark.slow
 @FEWER
 @given(GROUPS, WINDOWS)
@@ -300,75 +237,11 @@ def test_a_series_of_twice_the_nodes_is_long_enough(operations, found):
     assert periodic(line([0, 1] * (operations // 2)), fewest=2, nodes=4).height == found
 
 
-CODES = st.integers(0, 3)
-
-
-@given(
-    st.lists(st.integers(0, 9), max_size=12),
-    st.lists(st.integers(0, 9), min_size=1, max_size=12),
-    st.integers(24, 40),
-    st.lists(st.integers(0, 9), max_size=12),
-)
-def test_what_is_planted_is_found(before, word, times, after):
-    fewest, nodes = 5, 4
-    planted = len(word) * times
-    unit = len(word) * -(-nodes // len(word))
-    found = periodic(line([*before, *word * times, *after]), fewest=fewest, nodes=nodes)
-    inside = found.filter(pl.col("place").is_between(len(before), len(before) + planted, closed="left"))
-    # what does not fill a unit is left at both ends
-    assert inside.height >= planted - 2 * unit
-
-
-@given(st.lists(st.lists(CODES, max_size=80), max_size=4), st.integers(2, 5), st.integers(1, 6))
-@example([[0, 1] * 30], 3, 5)
-def test_what_is_found_repeats(stretches, fewest, nodes):
-    frame = line(*stretches)
-    found = periodic(frame, fewest=fewest, nodes=nodes)
-    assert found.get_column("place").is_unique().all()
-    codes, of_stretch = frame.get_column("code").to_list(), frame.get_column("stretch").to_list()
-    words = defaultdict(list)
-    for (sequence, unit), part in found.group_by("sequence", "unit"):
-        places = sorted(part.get_column("place"))
-        assert places == list(range(unit, unit + len(places)))
-        assert len({of_stretch[place] for place in places}) == 1
-        assert len(places) >= nodes
-        words[sequence].append([codes[place] for place in places])
-    for same in words.values():
-        assert len(same) >= fewest
-        assert len({tuple(sorted(word)) for word in same}) == 1  # the same operations, in whatever turn
-
-
-@given(st.integers(0, 10_000), st.integers(1, 2_000))
-def test_nothing_is_found_in_noise(seed, size):
-    noise = Random(seed).choices(range(50), k=size)  # noqa: S311 - no secret depends on it
-    assert periodic(line(noise), fewest=5, nodes=32).is_empty()
-
-
 def test_a_long_series_is_looked_at_in_slices(monkeypatch):
     monkeypatch.setattr(_graph_candidates, "_SLICE", 64)
     noise = [1_000 + place for place in range(500)]
     found = periodic(line([*noise, *[1, 2, 3, 4, 5] * 200, *noise]), fewest=5, nodes=4)
     assert found.height == 1_000
-
-
-@given(
-    st.lists(st.lists(st.lists(CODES, max_size=40), min_size=1, max_size=3), min_size=2, max_size=4),
-    st.sampled_from([8, 1 << 16]),
-)
-@example([[[0, 1] * 15], [[0, 1] * 20, [1, 0] * 20]], 8)
-def test_each_of_several_series_has_what_it_has_alone(each, size):
-    frames, first = [], 0
-    for number, stretches in enumerate(each):
-        own = line(*stretches, series=7 * number)
-        frames.append(own.with_columns(pl.col("stretch") + first))
-        first += len(stretches)
-    every = pl.concat(frames).drop("place").with_row_index("place")
-    with patch.object(_graph_candidates, "_SLICE", size):
-        together = periodic(every, fewest=3, nodes=4)
-        alone = [
-            periodic(every.filter(pl.col("series") == 7 * number), fewest=3, nodes=4) for number in range(len(each))
-        ]
-    assert together.select("place", "unit").sort("place").equals(pl.concat(alone).select("place", "unit").sort("place"))
 
 
 @pytest.mark.parametrize("name", ["torch", "graph_node", "graph_graph", "two_gpus", "two_processes", "add_um"])

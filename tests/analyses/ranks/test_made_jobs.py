@@ -8,7 +8,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.ranks._clocks import _bounds, _Rows
 from kanalyze.analyses.ranks._job import causes, job_of, lateness
 from kanalyze.analyses.ranks._job_findings import job_findings, late_ranks
 from kanalyze.errors import BadReductionError
@@ -240,13 +239,6 @@ def test_rows_of_a_reduction_may_have_any_order():
         assert one.table(name).equals(other.table(name)), name
 
 
-def in_a_row(hosts, last_end=10):
-    """A collective of 10 ns of each host with the next one, all begun at once; the last one ends otherwise."""
-    every, both = np.arange(2 * (hosts - 1)), np.ones(2 * (hosts - 1), dtype=bool)
-    end = np.where(every == every[-1], last_end, 10)
-    return _Rows(every // 2, every[::2], (every + 1) // 2, np.zeros(len(every), dtype=np.int64), end, both, both)
-
-
 @pytest.mark.slow
 @given(damaged())
 def test_waits_equal_those_of_a_plain_loop(plan):
@@ -299,16 +291,9 @@ def test_what_cannot_be_matched_is_a_doubt(plan, doubt):
     job = job_of([*made.reductions()])
     assert_only_true_matches(made, job)
     assert doubt in [None, *(check for check, _, _ in job.doubts)]
-    alike = job.rows_at(job.found.order).filter(pl.col("kind") == "all_reduce").get_column("match")
-    assert doubt or alike.null_count() == 0
-    assert (
-        doubt
-        or job.rows_at(job.found.order)
-        .filter(pl.col("kind") != "all_reduce")
-        .get_column("match")
-        .drop_nulls()
-        .is_empty()
-    )
+    rows, alike = job.rows_at(job.found.order), pl.col("kind") == "all_reduce"
+    assert doubt or rows.filter(alike)["match"].null_count() == 0
+    assert doubt or rows.filter(~alike)["match"].drop_nulls().is_empty()
 
 
 def test_waits_of_expert_parallel_kernels_are_those_that_are_true():
@@ -326,16 +311,6 @@ def test_waits_of_expert_parallel_kernels_are_those_that_are_true():
     ).item()
     late = rows.filter(pl.col("late_ns") > 1_000_000).get_column("last_rank").unique()
     assert late.to_list() == [5]
-
-
-def test_bounds_come_to_the_last_of_many_hosts_and_what_cannot_be_true_is_found():
-    low, high = _bounds(in_a_row(200), np.array([0]), 200)
-    assert low.tolist() == [-10 * host for host in range(200)]
-    assert high.tolist() == [10 * host for host in range(200)]
-    # the last host leaves 1 ns before it has entered, so that the path through it grows by 1 ns each time
-    for rows in (in_a_row(4, -1), in_a_row(4, -1)._replace(end=np.array([1_000_000] * 5 + [-1]))):
-        low, high = _bounds(rows, np.array([0]), 4)
-        assert (low > high).any()
 
 
 RING = ("all_reduce", "all_gather", "reduce_scatter")

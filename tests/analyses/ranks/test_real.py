@@ -16,7 +16,7 @@ from kanalyze.analyses.ranks._reducing import reduced
 from kanalyze.analyses.ranks.tables import rank_path
 from kanalyze.analyses.replay.critical_path import critical_path
 from kanalyze.readers.nsys.read_sqlite_folder import communicator_calls
-from kanalyze.renderers.page.job import answer, collective
+from kanalyze.renderers.page.job import answer
 from kanalyze.several import Asked
 from kanalyze.several.jobs import job, path_of_ranks
 from kanalyze.window import Window
@@ -80,16 +80,6 @@ def test_one_report_of_all_ranks_is_told_without_its_recorder(tmp_path):
     collectives = corrected.table("collectives").with_columns(end=pl.col("start_ns") + pl.col("dur_ns"))
     ends = collectives.group_by("id").agg(pl.col("end").max() - pl.col("start_ns").max())
     assert (ends.get_column("end") > 0).all()
-
-
-@pytest.mark.parametrize("width", [70, 80, 200])
-def test_a_timeline_has_a_bar_per_rank_within_the_width(late, width):
-    lines = collective(late.table("collectives").filter(pl.col("id") == 14), width).splitlines()
-    assert len(lines) == 6
-    assert max(map(len, lines)) <= width
-    assert lines[2].endswith("░▓")
-    assert lines[3].endswith("·▓")
-    assert lines[5] == "rank 1 came last, by 29.23 ms"
 
 
 def test_findings_are_of_the_mean_step_and_name_the_rank_that_the_answer_names(late):

@@ -17,6 +17,7 @@ from kanalyze.renderers.formats import terminal
 from kanalyze.renderers.tables import frame as frames
 from support import exports
 from support.command import REPORTS, run
+from support.made_traces import counted
 from support.real_reports import real_report
 
 OLD = REPORTS / "old"
@@ -39,11 +40,7 @@ WITHOUT_ORDINALS = "table TARGET_INFO_CUDA_DEVICE missing"
 
 
 def noted(path):
-    return notes_of(kanalyze.read(path))
-
-
-def notes_of(report):
-    return dict(report.table("notes").select("check", "count").iter_rows())
+    return counted(kanalyze.read(path))
 
 
 def without_ids(frame, *columns):
@@ -69,13 +66,13 @@ def test_other_versions_give_the_same_tables_but_for_what_they_lack_and_say_so(t
         assert without_ids(other.table(name), *columns).equals(without_ids(whole.table(name), *columns)), name
         assert all(other.table(name)[column].is_null().all() for column in columns), name
     waits, gpus = whole.table("sync_detail")["cuda_event_id"].count(), whole.devices.height
-    wanted = notes_of(whole)
+    wanted = counted(whole)
     if version in BEFORE_2025:
         wanted |= {WITHOUT_LINKS: 1} if waits else {}
         wanted |= {WITHOUT_ORDINALS: 1} if gpus > 1 else {}
     if "DIAGNOSTIC_EVENT" in exports.VERSIONS[version].lacks_tables:
         wanted = {check: count for check, count in wanted.items() if not check.startswith("nsys: ")}
-    assert notes_of(other) == wanted
+    assert counted(other) == wanted
 
 
 @pytest.mark.parametrize("version", ["2022.4", "2023.4"])
@@ -173,7 +170,7 @@ def test_rows_without_an_end_are_a_doubt(tmp_path, table):
     assert noted(some) == {f"rows of {table} without an end": lost}
     report = kanalyze.read(some)
     assert report.kind(kind).filter(dur_ns=0).height == lost
-    assert dict(report.table("notes").select("check", "count").rows()) == noted(some)
+    assert counted(report) == noted(some)
     assert run("summarize", some).status == 0
     none = exports.without_column(tmp_path, source, table, "end")
     assert noted(none)[f"rows of {table} without an end"] == events.height

@@ -97,6 +97,7 @@ def test_bars_are_on_a_scale_from_the_first_arrival_to_the_last_end():
     assert second.split() == ["1", "+600", "ns", "0", "ns", "·" * 24 + "▓" * 16]
     assert legend == "· not there ░ waiting ▓ transfer, in 1.000 µs"
     assert last == "rank 1 came last, by 600 ns"
+    assert all(max(map(len, collective(rows, width).splitlines())) <= width for width in (70, 200))
 
 
 def test_a_bar_is_as_wide_as_its_rank_s_step_and_each_part_ends_where_the_sum_does():

@@ -67,21 +67,16 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch):
 
 
 @pytest.mark.slow
-def test_pictures(tmp_path):
-    for form, begin in (("svg", b"<?xml"), ("png", b"\x89PNG")):
-        path = tmp_path / f"roof.{form}"
-        ran = run("plot", "roofline", CDIST, "-o", path)
-        assert (ran.status, ran.error) == (0, "")
-        assert path.read_bytes().startswith(begin)
-    text = (tmp_path / "roof.svg").read_text()
+def test_a_picture_says_what_it_leaves_out(tmp_path):
+    path = tmp_path / "roof.svg"
+    ran = run("plot", "roofline", CDIST, "-o", path)
+    assert (ran.status, ran.error) == (0, "")
+    text = path.read_text()
     assert 'width="792pt" height="446.4pt" viewBox="0 0 792 446.4"' in text  # in inches 11 by 6.2
     assert "fp32 50.68 TFLOP/s" in text
     assert "without 2 kernels that did no such work" in text
     assert len(re.findall(r'<g id="PathCollection_\d+">', text)) == 3 + 3  # points, and their list
 
 
-@pytest.mark.slow
-def test_a_picture_is_the_same_each_time_and_may_be_empty():
-    found = roofline_chart(roof_points(real_capture(CDIST)))
-    assert plots.roofline(found, "svg") == plots.roofline(found, "svg")
+def test_a_picture_may_be_empty():
     assert b"no kernel did floating-point work" in plots.roofline(roofline_chart(roof_points([measured({})])), "svg")
