@@ -68,6 +68,16 @@ def operators(report: Report) -> pl.DataFrame:
     return every.with_columns(pl.col("name").cast(pl.String)).select(*_SCHEMA)
 
 
+#: The operator to which autograd gives the gradient of a parameter, once it is complete: its first input.
+ACCUMULATES: Final = "torch::autograd::AccumulateGrad"
+
+
+def updates(report: Report) -> int:
+    """How often an optimizer updated parameters, by the ranges of PyTorch in the :func:`traced` report."""
+    trace = traced(report)
+    return spans_named(r"^Optimizer\.step#", trace.kind("op"), trace.kind("range")).height if trace is not None else 0
+
+
 @once_per_process
 def forward(report: Report) -> pl.DataFrame:
     """The :func:`operators` that no node of autograd is around, by thread, in preorder."""

@@ -40,8 +40,13 @@ _SUMMED: Final = ("ns", "work_ns", "exact", "alike", "loose", "blocks")
 
 #: Names of kernels with which a training step ends, and those of others among them: of lists of tensors that are
 #: copied, cleared, scaled or measured.
-OPTIMIZER: Final = r"(?i)adam|sgd|lamb_|adagrad|rmsprop|optimizer|multi_tensor_apply"
+_OPTIMIZER: Final = r"(?i)adam|sgd|lamb_|adagrad|rmsprop|optimizer|multi_tensor_apply"
 _NO_OPTIMIZER: Final = r"(?i)hadamard|multi_tensor_apply.*(?:copy|zero|norm|unscale|non_?finite)"
+
+
+def updates_parameters(name: pl.Expr) -> pl.Expr:
+    """Whether names of kernels, as text, are an optimizer's."""
+    return name.str.contains(_OPTIMIZER) & ~name.str.contains(_NO_OPTIMIZER)
 
 
 def launch_lines(report: Report) -> dict[int | None, pl.DataFrame]:
@@ -104,7 +109,7 @@ def _attributes(names: pl.Series) -> pl.DataFrame:
     attributes = different.select(
         named.rank("dense").cast(pl.UInt32).alias("named"),
         named.str.replace_all(r"\d+", "#").rank("dense").cast(pl.UInt32).alias("masked"),
-        (name.str.contains(OPTIMIZER) & ~name.str.contains(_NO_OPTIMIZER)).alias("optimizer"),
+        updates_parameters(name).alias("optimizer"),
         *(name.str.contains(like).alias(key) for key, like in patterns.items()),
     )
     at = positions(different.get_column("name").to_physical(), names.to_physical())

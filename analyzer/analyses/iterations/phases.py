@@ -22,13 +22,12 @@ from kanalyze.analyses.host.engine_marks import engine_labels
 from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.iterations._launch_periods import timed_runs
 from kanalyze.analyses.iterations._marks import BY_ENGINE, SOME, called, of_process
-from kanalyze.analyses.iterations._units import OPTIMIZER
+from kanalyze.analyses.iterations._units import updates_parameters
 from kanalyze.analyses.iterations.iterations import CUT, ODD, STEADY, WARM_UP, iterations_by_launches, judged_iterations
 from kanalyze.analyses.ranges.instances import compile_spans
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, require, source_lines
 from kanalyze.analyses.shared.statistics import BUCKETS, median_of
 from kanalyze.analyses.shared.threads import THREAD, outermost, touched
-from kanalyze.columns import having
 from kanalyze.errors import BadWindowError, UnknownNameError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
@@ -132,12 +131,10 @@ def _steady_part_of(report: Report, rows: pl.DataFrame) -> SteadyPart | None:
     process, name = sums.sort(by, descending=down, maintain_order=True).select("process_id", "name").row(0)
     every = rows.filter(of_process(process))
     run = _longest_run(every, name, adjoining=True)
-    names = device_operations(report).filter(of_process(process)).get_column("name")
-    rows_apart = _rows_apart(every, name) if having(names, OPTIMIZER).any() else None  # else it may wait to be asked
     if run.height < _FEWEST:
         run = _longest_run(every, name, adjoining=False)
-    elif rows_apart is not None:
-        run = rows_apart
+    elif (rows_apart := _rows_apart(every, name)) is not None and _trains(report, process):
+        run = rows_apart  # of a program that does not train: it may wait to be asked
     last = run.row(-1, named=True)
     until, host_until = last["until_ns"], last["end"]
     adjoining = run.get_column("dur_ns").sum() == host_until - run.item(0, "start_ns")
@@ -193,6 +190,12 @@ def _longest_run(rows: pl.DataFrame, name: str, *, adjoining: bool) -> pl.DataFr
     sums = runs.group_by("run", maintain_order=True).agg(pl.len(), pl.col("dur_ns").sum())
     best = sums.sort("len", "dur_ns", descending=True, maintain_order=True).item(0, "run")
     return runs.filter(pl.col("run") == best)
+
+
+def _trains(report: Report, process: int | None) -> bool:
+    """Whether a process ran a kernel that updates parameters."""
+    names = device_operations(report).filter(of_process(process)).select(pl.col("name").unique().cast(pl.String))
+    return bool(names.select(updates_parameters(pl.col("name")).any()).item())
 
 
 def _rows_apart(every: pl.DataFrame, name: str) -> pl.DataFrame | None:

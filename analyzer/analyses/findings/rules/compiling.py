@@ -241,7 +241,7 @@ _WAITS: Final = re.compile(r"(?:cuda|cu)(?:Event|Device|Stream|Ctx)Synchronize")
 
 @Rule
 def recompilation(report: Report) -> Findings:
-    """At most one finding per device on code that is compiled again, or on cuDNN that tries algorithms again."""
+    """At most one finding per device on code that is compiled, algorithms that are tried, or graphs recorded again."""
     within = {}
     if (other := on_host.traced(report)) is not None:
         compiling = on_host.spans_named(_COMPILES, *(other.kind(kind) for kind in ("range", "op", "python")))
@@ -274,7 +274,7 @@ def _recording(report: Report) -> pl.DataFrame:
     if line.is_empty() or not say.per_iteration(report).iterations:
         return line.select(SPAN).clear()
     launches = calls_that(report, lambda name: "GraphLaunch" in name, *THREAD, at="start_ns")
-    launches = nearest(launches, line.select(*THREAD, made="made"), ("at", "made"), THREAD).drop_nulls("made")
+    launches = nearest(launches, line.select(*THREAD, "made"), ("at", "made"), THREAD).drop_nulls("made")
     times = launches.group_by(*THREAD, "made").len()
     seldom = line.join(times.filter(pl.col("len") <= _SELDOM), on=[*THREAD, "made"], how="semi", nulls_equal=True)
     return (seldom if 2 * seldom.height > line.height else seldom.clear()).select(*THREAD, "start", end="made")

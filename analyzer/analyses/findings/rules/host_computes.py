@@ -23,7 +23,7 @@ from kanalyze.analyses.idle.culprits import culprits, own_samples
 from kanalyze.analyses.memory.migrations import faults_seen
 from kanalyze.analyses.operators._host_names import host_names, placed
 from kanalyze.analyses.replay._changes import Mending
-from kanalyze.analyses.shared.analysis import once_per_process, source_lines
+from kanalyze.analyses.shared.analysis import once_per_process, once_per_report, source_lines
 from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import nearest, parts_by
@@ -89,10 +89,7 @@ def _copies_samples(report: Report, batches: pl.DataFrame) -> bool:
 def starting_workers(report: Report) -> pl.DataFrame:
     """The intervals in scope in which a loader starts its workers again: SPAN; by the report's own or its trace's."""
     trace = report.beside()
-    if trace is None or _recorded(report).height:
-        starts = _starts(report.whole)
-    else:
-        starts = placed(report, _starts(trace.whole))
+    starts = _starts(report) if trace is None or _recorded(report).height else placed(report, _starts(trace))
     return intervals.overlapping(starts, report.scope.sides)
 
 
@@ -161,6 +158,7 @@ def _lines_with_batches(trace: Report) -> pl.DataFrame:
     return by_line.filter(pl.col("ns") >= _NEARLY_ALL * pl.col("dur_ns")).select(*PLACE, "workers")
 
 
+@once_per_report
 def _recorded(report: Report) -> pl.DataFrame:
     named = on_host.spans_named(_NEXT, report.seen("range"), report.seen("op"))
     workers = pl.col("name").cast(pl.String).str.extract(_NEXT) == "MultiProcessing"

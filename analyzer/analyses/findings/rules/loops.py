@@ -387,8 +387,6 @@ _JOINS: Final = r"^aten::(?:cat|stack|hstack|vstack)$"
 
 #: The operator that makes the gradient of a loss, with which each backward pass begins.
 _BEGINS_BACKWARD: Final = "aten::ones_like"
-_ACCUMULATES: Final = "torch::autograd::AccumulateGrad"
-_UPDATES: Final = r"^Optimizer\.step#"
 
 
 @Rule
@@ -454,16 +452,14 @@ def _accumulates(report: Report) -> bool:
     every = on_host.operators(report)
     if every.is_empty():
         return False
-    around = every.select("name", parent="row").filter(name=_ACCUMULATES)
+    around = every.select("name", parent="row").filter(name=on_host.ACCUMULATES)
     adds = every.filter(name="aten::add_").join(around, on="parent", how="semi").height
-    trace = on_host.traced(report) or report
-    updates = on_host.spans_named(_UPDATES, trace.kind("range"), trace.kind("op")).height
     # after which a thread of autograd goes on, and this one waits
     line = on_host.forward(report).with_columns(following=pl.col("start").shift(-1).over(THREAD))
     nodes = every.filter(pl.col("name").str.starts_with(NODE)).select("process_id", node="start")
     begun = nearest(line.filter(name=_BEGINS_BACKWARD), nodes, ("end", "node"), ["process_id"], "after")
     begun = begun.filter((pl.col("node") < pl.col("following")).fill_null(pl.col("node").is_not_null()))
-    return adds >= _MOST * max(around.height, 1) and begun.height >= _PASSES // 2 * updates > 0
+    return adds >= _MOST * max(around.height, 1) and begun.height >= _PASSES // 2 * on_host.updates(report) > 0
 
 
 def _few_samples(report: Report, device: int, line: pl.DataFrame) -> Finding:

@@ -121,8 +121,6 @@ _AROUND: Final = r"^aten::(?:embedding|_embedding_bag)(?:_dense)?_backward$"
 _PRODUCTS: Final = (
     r"^aten::(?:linear|addmm|mm|matmul|bmm|baddbmm|einsum)$"  # with a table that is a layer's weights, too
 )
-_ACCUMULATES: Final = "torch::autograd::AccumulateGrad"  # a gradient is complete: its first input
-_STEP: Final = r"^Optimizer\.step#"
 _SPARSE: Final = 8  # a table has so many times as many rows as a step of the optimizer has indices
 
 
@@ -161,14 +159,13 @@ def _tables(report: Report) -> pl.DataFrame:
     embeddings, or is the weight of a layer as well.
     """
     every = on_host.operators(report).with_columns(sides=sides(pl.col("input_shapes")), values=elements())
-    name, trace = pl.col("name"), on_host.traced(report)
-    steps = on_host.spans_named(_STEP, trace.kind("op"), trace.kind("range")).height if trace is not None else 0
+    name, steps = pl.col("name"), on_host.updates(report)
     backward = every.filter(name.str.contains(_DENSE)).select(since="row", until="stop", indices=elements(1))
     fills = nearest(every.filter(name == "aten::zero_"), backward, ("row", "since")).filter(
         pl.col("row") < pl.col("until")
     )
     fills = fills.group_by("sides").agg(filled=pl.col("values").sum(), indices=pl.col("indices").sum())
-    sums = every.filter(name == _ACCUMULATES).group_by("sides").agg(summed=pl.col("values").sum())
+    sums = every.filter(name == on_host.ACCUMULATES).group_by("sides").agg(summed=pl.col("values").sum())
     shapes = sums.drop_nulls().join(fills.drop_nulls(), on="sides", how="full", coalesce=True)
     products = every.filter(name.str.contains(_PRODUCTS))
     factors = pl.concat(products.select(sides=sides(pl.col("input_shapes"), at)) for at in range(3))

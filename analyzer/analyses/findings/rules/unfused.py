@@ -488,9 +488,7 @@ def _added(report: Report, steps: _Steps) -> pl.DataFrame:
     marked = marked.with_columns(period=(fills & ~fills.shift(1, fill_value=False)).cum_sum(), backward=backward)
     marked = marked.with_columns(turn=pl.struct("period", "backward").rle_id()).filter("backward")
     first = (pl.col("turn") == pl.col("turn").min().over("period")) & (pl.col("period") > 0)
-    return marked.filter(
-        first & (pl.col("node") == "torch::autograd::AccumulateGrad") & (pl.col("inner") == "aten::add_")
-    )
+    return marked.filter(first & (pl.col("node") == on_host.ACCUMULATES) & (pl.col("inner") == "aten::add_"))
 
 
 def _zeroed(report: Report, steps: _Steps) -> Finding:
