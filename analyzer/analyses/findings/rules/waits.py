@@ -70,6 +70,28 @@ def _blocks(report: Report, device: int, pieces: pl.DataFrame, left: pl.DataFram
     return say.told(report, "host-blocks", device, left, retold=again, **figures)
 
 
+# Launches that wait for what they launch: CUDA_LAUNCH_BLOCKING=1, and tools that look at one kernel after the other.
+
+_ALL: Final = 0.99  # of kernels; without it hardly any ends while the call that launches it still runs
+_FEWEST_KERNELS: Final = 50
+
+
+@Rule
+def blocking_launches(report: Report) -> Findings:
+    """One finding per device all of whose kernels end within the calls that launch them."""
+    kernels = exclusive_operations(report, "call_start", "call_end").filter(pl.col("kind") == "kernel")
+    for device, own in say.by_device(kernels.drop_nulls("call_end").sort("device")):
+        many = own.height >= _FEWEST_KERNELS
+        if not many or own.select((pl.col("end") <= pl.col("call_end")).mean()).item() < _ALL:
+            continue
+        idle = reasoned_pieces(report, device).filter(pl.col("bucket").is_in(("launch", "api", "host")))
+        waited = own.select((pl.col("call_end") - pl.max_horizontal("call_start", "start")).sum()).item()
+        # what the host does for the next launches goes on beside kernels then: the shorter of the two is hidden
+        stake = min(waited, intervals.length(idle))
+        figures = {"many": own.height, "ran": total(own, "exclusive_ns"), "waited": waited}
+        yield say.told(report, "blocking-launches", device, idle, stake, **figures)
+
+
 # Blocking calls after which the host launched more work without having received any data that the report can see.
 #
 # Without the call the host would have launched ahead, and the device would not have waited for it to wake up and

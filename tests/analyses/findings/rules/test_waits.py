@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.device._windows import idle_spans
 from kanalyze.analyses.findings.findings import ranked
-from kanalyze.analyses.findings.rules.waits import avoidable, blocking_read, idle_after_reads, reads, unneeded_sync
+from kanalyze.analyses.findings.rules.waits import (
+    avoidable,
+    blocking_launches,
+    blocking_read,
+    idle_after_reads,
+    reads,
+    unneeded_sync,
+)
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
 from support.build import call, graph, host, kernel, launched, memcpy, nvtx, overhead, report
@@ -353,3 +360,24 @@ def test_the_real_program_that_waits_after_every_kernel_raises_it():
     calls = avoidable(real_report(REPORTS / "findings.sqlite"))
     assert calls.height == 331
     assert one.at_stake_ns == calls.get_column("gain_ns").sum()
+
+
+def blocked(*, of_100=100):
+    """100 launches, of which some return 5 after their kernels have ended and the others before these begin."""
+    rows = []
+    for number in range(100):
+        start, blocks = 100 * number, number < of_100
+        rows.append(call(LAUNCH, start, start + (60 if blocks else 5), correlation=number))
+        rows.append(kernel(start + 15, start + 55, correlation=number))
+    return report(rows)
+
+
+def test_launches_that_end_after_their_kernels_are_told():
+    [finding] = blocking_launches(blocked())
+    assert finding.at_stake_ns == 100 * 45
+    assert "100 kernels, 4.000 µs" in finding.text
+
+
+@pytest.mark.parametrize("of_100", [0, 50, 98])
+def test_some_launches_that_end_after_their_kernels_are_no_blocking_launches(of_100):
+    assert list(blocking_launches(blocked(of_100=of_100))) == []
