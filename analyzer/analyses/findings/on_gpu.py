@@ -391,6 +391,7 @@ _MOSTLY_GRAPHS: Final = {
 #: Shares of a device's kernel time from which graphs are some of it, and most of it.
 _SOME: Final = 0.05
 _MOST: Final = 0.5
+_COMPILED: Final = 0.25  # of launches; beside them compiled code launches products, attention and convolutions
 
 
 def launch_less(report: Report, device: int) -> LaunchLess:
@@ -398,7 +399,11 @@ def launch_less(report: Report, device: int) -> LaunchLess:
     # by world, of others that of CUDA, and `beside` where some kernels are replayed as graphs already
     share, words = share_of_graphs(report).get(device, 0.0), phrases("launches")
     if share < _SOME:
-        return LaunchLess(*spoken(report, words, words["others"]))
+        launches = {
+            own.device: own.launches(COMPILED_KERNELS) / total(own.rows, "count") for own in kernel_sums(report)
+        }
+        compiled = {PYTORCH: words[f"compiled {PYTORCH}"]} if launches.get(device, 0.0) >= _COMPILED else {}
+        return LaunchLess(*spoken(report, words | compiled, words["others"]))
     beside = LaunchLess(*spoken(report, words | {PYTORCH: words[f"beside {PYTORCH}"]}, words["beside"]))
     return beside._replace(**_MOSTLY_GRAPHS) if share > _MOST else beside
 

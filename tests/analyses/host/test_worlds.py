@@ -14,6 +14,7 @@ KERNELS = {
     "void at::native::vectorized_elementwise_kernel<4>(int)": PYTORCH, "triton_poi_fused_add_0": PYTORCH,
     "loop_multiply_fusion": JAX, "input_reduce_fusion_1": JAX, "wrapped_tanh": JAX,
     "cupy_multiply__float32_float32_float32": CUPY,
+    "cupyx_scipy_ndimage_correlate_2d_nearest_w1_49": CUPY,
     "_ZN6cudapy8__main__3addB2v1B92cw51cXTLSUwv1sCUt9Uw11Ew0NRRQPKzLTg9gaTkAdUEii": NUMBA,
     "__omp_offloading_10302_3c0aa4_main_l21": OPENMP, "nvkernel_main_F1L21_2": OPENMP, "main_21_gpu": OPENACC,
     "main_21_gpu__red": OPENACC, "add(int, float *, float *)": CUDA, "wrap(float *)": CUDA, "sum_on_gpu": CUDA,

@@ -61,6 +61,7 @@ _FILLED: Final = 0.25
 
 _OTHER_SIZE: Final = 0.25  # by so much of the usual time a turn differs from the one before where their sizes do
 _THREADS: Final = 1024  # an SM has room for so many threads of such kernels at least
+_LITTLE_BYTES: Final = 4096
 _ARRAYS: Final = (CUPY, PYTHON)  # worlds in which operations on arrays are kernels
 
 
@@ -122,13 +123,15 @@ _OF_LOOPS: Final = (*_STREAM, "row", "name", "start", "end", "dur_ns", "call_sta
 def _loops(report: Report) -> pl.DataFrame:
     """Kernels in such loops, with the copies between arrays in them, and run, place (in the turn) and period."""
     arrays = world(report) in _ARRAYS
-    work = exclusive_operations(report, "stream", "call_row", "call_start", "shape", *SHAPE)
+    work = exclusive_operations(report, "stream", "call_row", "call_start", "shape", "size_bytes", *SHAPE)
     alone = pl.col("call_row").is_not_null() & (pl.len().over("call_row") == 1)  # not those of a graph
     blocks, threads = (
         (pl.col(f"{of}_x") * pl.col(f"{of}_y") * pl.col(f"{of}_z")).cast(pl.Int64).fill_null(1)
         for of in ("grid", "block")
     )
-    kernel = ((pl.col("kind") == "kernel") & alone) | (_WITHIN.fill_null(value=False) & arrays)
+    # values that an operation on arrays is given with each call, such as weights of a filter
+    little = (pl.col("detail") == TO_DEVICE) & (pl.col("size_bytes") <= _LITTLE_BYTES)
+    kernel = ((pl.col("kind") == "kernel") & alone) | ((_WITHIN | little).fill_null(value=False) & arrays)
     line = work.select(*_OF_LOOPS, *SHAPE[:3], blocks=blocks, threads=threads, kernel=kernel)
     line = line.join(report.devices.select("device", sms="sm_count").drop_nulls(), on="device").sort(*_STREAM, "start")
     loops, rest, alike = list[pl.DataFrame](), line, ("name", "shape")

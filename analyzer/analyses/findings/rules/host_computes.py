@@ -20,6 +20,7 @@ from kanalyze.analyses.host._thread_timeline import WAIT
 from kanalyze.analyses.idle._attribution import SHORT_NS, host_by_name, host_pieces, idle_within
 from kanalyze.analyses.idle.code import PLACE, place_at, placed_pieces, placed_with_text
 from kanalyze.analyses.idle.culprits import culprits, own_samples
+from kanalyze.analyses.iterations._marks import LIBRARIES
 from kanalyze.analyses.memory.migrations import faults_seen
 from kanalyze.analyses.operators._host_names import host_names, placed
 from kanalyze.analyses.replay._changes import Mending
@@ -267,8 +268,9 @@ def _computes(report: Report, device: int, spans: pl.DataFrame) -> Finding:
 
 
 def _where(phase_of_most: str) -> str:
-    """The range or operator of at least half of the time, escaped; empty if none has."""
-    return literal(phase_of_most.removeprefix("in ")) if phase_of_most.startswith("in ") else ""
+    """The range or operator of at least half of the time, escaped; empty if none has, or a library's range has."""
+    place = phase_of_most.removeprefix("in ")
+    return literal(place) if place != phase_of_most and not LIBRARIES.match(place) else ""
 
 
 def _mostly(phases: pl.DataFrame) -> str:

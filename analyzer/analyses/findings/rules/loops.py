@@ -21,7 +21,7 @@ from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import gathered, mixed, nearest, rows_at
+from kanalyze.columns import count_up_to, gathered, mixed, nearest, rows_at
 from kanalyze.report import Report
 
 _RECURRENT: Final = "rnn-cells"
@@ -149,7 +149,22 @@ def _loops(report: Report) -> pl.DataFrame:
     # a number that attention, sampling and putting together in between change
     depends = (pl.col("depends") | pl.col("together")).cast(pl.Int64).cum_sum()
     cells = line.with_columns(depends, operators="name").filter("cells")
-    return _with_backward(every, pl.concat([_cell_loops(cells, "depends"), _stretches(line)]))
+    loops = pl.concat([_cell_loops(cells, "depends"), _stretches(line)])
+    return _with_backward(every, loops.filter(~_unrolled(report, loops)))
+
+
+#: What compiled code leaves in a trace: its kernels, which it launches as operators, and where the program calls it.
+_OF_COMPILED: Final = (r"^triton_\w+_fused_", "^Torch-Compiled Region")
+
+
+def _unrolled(report: Report, loops: pl.DataFrame) -> pl.Series:
+    """Which loops are none of Python: torch.compile has a kernel in each pass, and no pass calls compiled code."""
+    trace, passes, inside = on_host.traced(report) or report, loops.get_column("passes"), list[pl.Series]()
+    for pattern in _OF_COMPILED:
+        begun = on_host.spans_named(pattern, trace.kind("op")).get_column("start").sort()
+        upto = (count_up_to(begun, loops.get_column(side), equal=side == "end") for side in ("end", "start"))
+        inside.append(next(upto).cast(pl.Int64) - next(upto).cast(pl.Int64))
+    return (inside[0] >= passes) & (inside[1] < passes)
 
 
 def _cell_loops(cells: pl.DataFrame, *keys: str) -> pl.DataFrame:

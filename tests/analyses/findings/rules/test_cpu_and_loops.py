@@ -363,6 +363,19 @@ def test_a_loop_is_told_by_what_its_passes_do(names, rule, words, figures):
     assert figures is None or measures(found[0], of)[:3] == figures
 
 
+@pytest.mark.parametrize(("kernels", "regions", "told"), [(9, 0, 0), (9, 2, 0), (9, 9, 1), (2, 0, 1)])
+def test_passes_of_compiled_code_are_no_loop_of_python(kernels, regions, told):
+    loop = line(["unbind", *["mm", "relu"] * 9, "cat"], 0) + line(["unbind", *["mm", "relu"] * 9, "cat"], LOOP_STEP)
+    inside = [event for event in loop if event.kind == "op" and event.name == "aten::relu"]
+    compiled = [
+        replace(at, name=name, end=at.start + 1)
+        for name, many in (("triton_poi_fused_relu_0", kernels), ("Torch-Compiled Region: 0/0", regions))
+        for at in (*inside[:many], *inside[9:][:many])
+    ]
+    found = list(python_loops(in_steps([*loop, *compiled], 2, LOOP_STEP)))
+    assert len(found) == told
+
+
 @pytest.mark.parametrize(("first", "second", "passes"), [(12, 8, 12), (8, 12, 12), (7, 7, 0), (10, 10, 10)])
 def test_a_loop_ends_where_the_program_does_something_else_for_long(first, second, passes):
     names, later = ["norm", "item"], 1_200_000  # a compilation between two reads

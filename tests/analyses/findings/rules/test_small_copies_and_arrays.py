@@ -172,6 +172,19 @@ WITH_COPIES = [
 ]
 
 
+@pytest.mark.parametrize(("size", "told"), [(392, 1), (4096, 1), (65_536, 0)])
+def test_little_that_an_operation_on_arrays_is_given_is_of_its_turn(size, told):
+    turns = [
+        event
+        for at in range(0, 400_000, 10_000)
+        for event in (
+            *launched(at, at + 500, memcpy(at + 600, at + 1_000, size_bytes=size), "cudaMemcpyAsync"),
+            *launched(at + 1_500, at + 2_000, kernel(at + 3_000, at + 5_000, name="cupyx_scipy_ndimage_correlate")),
+        )
+    ]
+    assert len(list(host_grid_loop(report(turns, limits=LIMITS)))) == told
+
+
 @pytest.mark.parametrize(
     "of",
     [
