@@ -208,7 +208,7 @@ PYTHON: Final = "Python"
 _KERNELS: Final = {
     PYTORCH: r"\bat::(?:native|cuda)::|^triton_(?:poi|red|per|tem)_",
     JAX: r"^(?:loop|input)(?:_\w+)?_fusion(?:_\d+)?$|^wrapped_\w+$|stream_executor::|xla_fp_comparison",
-    CUPY: r"^cupy_",
+    CUPY: r"^cupyx?_",
     NUMBA: r"cudapy::|^_ZN6cudapy",
     OPENMP: r"^__omp_offloading_|^nvkernel_\w*_F\d+L\d+_\d+|\$_omp_fn\$",
     OPENACC: r"_\d+_gpu(?:__red)?$|\$_oacc_|^acc_\w+_L\d+",
