@@ -45,11 +45,6 @@ def test_shared_values_occur_more_than_once(values):
     assert columns.shared(int64(values)).to_list() == [None if one is None else values.count(one) > 1 for one in values]
 
 
-@given(st.lists(st.tuples(st.none() | st.integers(0, 1), st.none() | st.integers(0, 1), st.just(7)), max_size=8))
-def test_distinct_rows_are_those_of_a_set(rows):
-    assert sorted(columns.distinct(frame_of(rows, "a", "b", "c")).rows(), key=str) == sorted(set(rows), key=str)
-
-
 @given(st.lists(NUMBERS, max_size=30), st.lists(NUMBERS, max_size=30), st.booleans())
 def test_counts_are_those_of_a_list(keys, points, equal):
     expected = [sum(key < point or (equal and key == point) for key in keys) for point in points]

@@ -18,7 +18,6 @@ from kanalyze import intervals
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.columns import (
     as_of,
-    distinct,
     gathered,
     in_order,
     marked,
@@ -380,7 +379,7 @@ def of_used_processes(report: Report, events: pl.DataFrame) -> pl.DataFrame:
 
 @once_per_process
 def _used_devices(report: Report) -> pl.DataFrame:
-    return distinct(operations(report)[["device", "process_id"]])
+    return operations(report).select("device", "process_id").unique()
 
 
 def by_device(work: pl.DataFrame) -> list[pl.DataFrame]:

@@ -23,7 +23,7 @@ from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import STREAM, recorded_work
-from kanalyze.columns import as_of, distinct, gathered, in_order_of, marked, positions, shared
+from kanalyze.columns import as_of, gathered, in_order_of, marked, positions, shared
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
 from kanalyze.schema import Table, columns
@@ -230,7 +230,7 @@ def waited_operations(report: Report) -> list[Count]:
     calls, work = blocking_calls(report), operations(report, "context_id", "stream", "call_end", "call_name")
     graph = pl.col("call_name").is_in(names_that(report, lambda name: "Graph" in name)).alias("graph")
     ended = work.select("row", *STREAM, "dur_ns", graph, at="call_end", ended=pl.col("began") + pl.col("dur_ns"))
-    contexts = distinct(ended.filter(pl.col("at").is_not_null()).select(STREAM[:2]))
+    contexts = ended.filter(pl.col("at").is_not_null()).select(STREAM[:2]).unique()
     alone = contexts.filter(pl.len().over("process_id") == 1).rename({"context_id": "only"})
     waits = calls.join(alone, on="process_id", how="left").with_columns(pl.coalesce("context_id", "only"))
     to_host = facts_of(report, waits.get_column("copied"), "detail").to_series().cast(pl.String) == "Device-to-Host"

@@ -26,7 +26,7 @@ from kanalyze.analyses.device._operations import (
 )
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import as_of, distinct, having, nearest, rows_at, sure, told_of
+from kanalyze.columns import as_of, having, nearest, rows_at, sure, told_of
 from kanalyze.intervals import OF_EVENTS
 from kanalyze.report import Report
 from kanalyze.tools import CUDA, HIP, RUNTIME, is_amd
@@ -449,7 +449,7 @@ def begun_before(report: Report) -> pl.DataFrame:
     """
     ran = _first_operations(report)
     seen = loading_seen(report).group_by("process_id").agg(cold=pl.col("start").min())
-    called = distinct(report.kind("api")[["process_id"]])
+    called = report.kind("api").select("process_id").unique()
     processes = ran.join(seen, on="process_id", how="left", nulls_equal=True)
     warm = processes.filter(pl.col("cold").is_null() | (pl.col("cold") > pl.col("first")))
     return warm.join(called, on="process_id", how="semi", nulls_equal=True).select("process_id", "first")

@@ -22,7 +22,7 @@ from kanalyze.analyses.device._operations import (
 )
 from kanalyze.analyses.host._call_kinds import calls_that, names_that
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report, part_of
-from kanalyze.columns import as_of, count_up_to, distinct, gathered, in_order, nearest, parts_by, positions
+from kanalyze.columns import as_of, count_up_to, gathered, in_order, nearest, parts_by, positions
 from kanalyze.model import DEVICE_KINDS, STREAM_TYPES, STREAMS
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
@@ -162,7 +162,7 @@ def used_streams(report: Report) -> pl.DataFrame:
     Columns: those keys, number (row index), group (one per device, process and context), type, priority and name (null
     where not recorded). Operations without a stream, such as unified-memory copies, count as a stream that is null.
     """
-    streams = distinct(device_operations(report, "context_id", "stream").select(STREAM_KEYS))
+    streams = device_operations(report, "context_id", "stream").select(STREAM_KEYS).unique()
     recorded = report.table(STREAMS.name)
     group = pl.struct(_CONTEXT).rank("dense").cast(pl.UInt32).alias("group")
     numbered = streams.sort(STREAM_KEYS).with_row_index("number").with_columns(group)
