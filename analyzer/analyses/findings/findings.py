@@ -32,7 +32,7 @@ from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.iterations.phases import steady_part
 from kanalyze.analyses.launches._launch_costs import WORTH_SAYING, least_worth_saying
 from kanalyze.analyses.replay._changes import Mending
-from kanalyze.analyses.shared.analysis import analysis, once_per_report, require, side_by_side
+from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.streams.concurrency import leaves_room
 from kanalyze.errors import KanalyzeError
@@ -134,7 +134,7 @@ _NEEDS: Final[dict[str, Callable[[Report], bool]]] = {
 
 def _worth_saying(report: Report, every: Sequence[Rule]) -> list[Finding]:
     """The findings of some rules with enough time at stake, the costliest first, in the terms of the program."""
-    candidates = [within_distance(report, finding) for some in side_by_side(report, every) for finding in some]
+    candidates = [within_distance(report, finding) for rule in every for finding in rule(report)]
     least, once = least_worth_saying(report), {device: WORTH_SAYING * ns for device, ns in _lengths(report).items()}
     enough = {
         (one.rule, one.device): max((once if one.rule in ONE_TIME else least)[one.device], 1) for one in candidates

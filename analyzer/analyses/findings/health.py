@@ -18,7 +18,7 @@ from kanalyze.analyses.host._thread_timeline import NEEDED
 from kanalyze.analyses.idle._attribution import unknown_times
 from kanalyze.analyses.idle.culprits import own_samples
 from kanalyze.analyses.launches._launch_costs import worth_saying
-from kanalyze.analyses.shared.analysis import analysis, side_by_side
+from kanalyze.analyses.shared.analysis import analysis
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.errors import DamagedReportError, KanalyzeError
 from kanalyze.model import DEVICE_KINDS
@@ -40,8 +40,7 @@ def health(report: Report) -> pl.DataFrame:
     """
     if report.meta.timeless:
         return check_table(names(report), report.table("notes"))
-    makers: list[Callable[[Report], list[Check]]] = [pairing, _attribution, _shapes]
-    paired, unknown, shapes = side_by_side(report, makers)
+    paired, unknown, shapes = pairing(report), _attribution(report), _shapes(report)
     checks = paired + [row for _, check in CHECKS[1:] for row in check(report)]
     (hidden,) = [ns or 0 for name, _, ns, _ in unknown if name == _MID_RUN] or [0]
     usual = () if hidden and worth_saying(report, hidden) else (_MID_RUN,)

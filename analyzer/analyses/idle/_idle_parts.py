@@ -7,7 +7,7 @@ Definitions: definitions.md, section 5, rules 5 to 13.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import polars as pl
@@ -26,7 +26,7 @@ from kanalyze.analyses.host._range_lines import (
 from kanalyze.analyses.host._thread_timeline import activity, labels, records_waits, threads
 from kanalyze.analyses.host.engine_marks import engine_labels
 from kanalyze.analyses.operators._host_names import host_names
-from kanalyze.analyses.shared.analysis import Remembered, at_once, once_per_process
+from kanalyze.analyses.shared.analysis import Remembered, once_per_process
 from kanalyze.analyses.shared.threads import ThreadKey, by_thread, line_of, on_line, overlaid, touched
 from kanalyze.analyses.streams.concurrency import ended_last, event_waits, waited_for
 from kanalyze.columns import gathered, in_order, sure
@@ -53,9 +53,9 @@ _NAMES: Final[tuple[Remembered[Any], ...]] = (range_lines, host_names, ended_las
 
 
 def prepare(report: Report) -> None:
-    """Computes what all batches look up; what needs little memory at the same time as all else."""
-    makers: list[Callable[[Report], object]] = [lambda report: [answer(report) for answer in _NEEDED], unnamed]
-    at_once(report, makers)
+    """Computes what all batches look up."""
+    for answer in (*_NEEDED, unnamed):
+        answer(report)
 
 
 @once_per_process

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Unpack
@@ -27,8 +27,6 @@ from kanalyze.analyses.joining.joined import RoofPoints, counted_of, roof_points
 from kanalyze.analyses.operators.tree import tree
 from kanalyze.analyses.page.overview_page import Summary, overview, unprofiled_page
 from kanalyze.analyses.page.time_page import TABLES, overviews_together, summarize_counters, tables_of
-from kanalyze.analyses.replay._path import path
-from kanalyze.analyses.shared.analysis import side_by_side
 from kanalyze.analyses.timeline._tracks import Timeline, timeline
 from kanalyze.columns import rate
 from kanalyze.errors import CannotTellError, KanalyzeError, UnknownNameError
@@ -154,17 +152,11 @@ def _timed(report: Report, called: Report, others: Sequence[Meta], most: int, pa
     """
     plain = unprofiled_page(report)
     called, report = plain if called is report else called, plain
-
-    def drawn(report: Report) -> tuple[Timeline | None, dict[str, str]]:
-        try:
-            return timeline(report, most), {}
-        except CannotTellError as reason:
-            return None, {"timeline": str(reason)}
-
-    # the critical path is half of the timeline's work, and made beside the rest of it
-    makers: list[Callable[[Report], Any]] = [lambda report: page or overview(report), path, drawn, tables_of]
-    shown, _, (picture, reason), (tables, reasons) = side_by_side(report, makers)
-    trees = {}
+    shown, picture, (tables, reasons), trees = page or overview(report), None, tables_of(report), {}
+    try:
+        picture = timeline(report, most)
+    except CannotTellError as reason:
+        reasons |= {"timeline": str(reason)}
     with suppress(CannotTellError):
         trees = {by: tree(called, by, min_share=_TREE_SHARE) for by in ("device", "host")}
     return FilePage(
@@ -174,7 +166,7 @@ def _timed(report: Report, called: Report, others: Sequence[Meta], most: int, pa
         picture,
         _iterations(report),
         durations(report) if picture else pl.DataFrame(),
-        reasons | reason,
+        reasons,
         {by: rows for by, rows in trees.items() if rows.get_column(f"{by}_ns").sum()},
         _waits(report) if picture else {},
         copies=copy_points(report) if picture else None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import polars as pl
@@ -42,7 +41,6 @@ from kanalyze.analyses.launches.hot_kernels import hot_kernels
 from kanalyze.analyses.operators._host_names import told_briefly
 from kanalyze.analyses.replay import _unprofiled
 from kanalyze.analyses.replay._unprofiled import Bare
-from kanalyze.analyses.shared.analysis import side_by_side
 from kanalyze.analyses.shared.statistics import MEANINGS
 from kanalyze.errors import CannotTellError, KanalyzeError
 from kanalyze.machinery import late
@@ -370,16 +368,13 @@ def _makers(recorded: Report, of_device: Report, steady: SteadyPart | None) -> d
 
 def made(report: Report, makers: Mapping[str, Maker]) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
     """The tables that `makers` make of a report by name, and the reason why for each that it cannot give."""
-
-    def table_or_reason(report: Report, make: Maker) -> pl.DataFrame | str:
+    tables, reasons = dict[str, pl.DataFrame](), dict[str, str]()
+    for name, make in makers.items():
         try:
-            return make(report)
+            tables[name] = make(report)
         except CannotTellError as reason:
-            return str(reason)
-
-    results = side_by_side(report, [partial(table_or_reason, make=make) for make in makers.values()])
-    tables = {name: table for name, table in zip(makers, results, strict=True) if not isinstance(table, str)}
-    return tables, {name: reason for name, reason in zip(makers, results, strict=True) if isinstance(reason, str)}
+            reasons[name] = str(reason)
+    return tables, reasons
 
 
 def windows_of(report: Report) -> pl.DataFrame:

@@ -185,29 +185,3 @@ def in_one_thread(work: Callable[[], T]) -> T:
     if errors:
         raise errors.pop()  # held by nothing but what catches it
     return results[0] if results else work()
-
-
-#: Thresholds in events: from so many calls or kernels on, tables are made in parallel: below, threads wait for Python's
-#: lock (benchmarks/). With more than so many kernels, or so many calls, operators and Python functions, one after the
-#: other, to save memory.
-_WORTH_WHILE: Final = 1 << 19
-_MANY: Final = 1 << 20
-_MANY_ON_HOST: Final = 1 << 22
-
-
-def _count(report: Report, *kinds: str) -> int:
-    return sum(report.kind(kind).height for kind in kinds if kind in report.kinds)
-
-
-def side_by_side(report: Report, makers: Sequence[Callable[[Report], T]]) -> list[T]:
-    """Results of `makers` for a report; in parallel, unless it is so large that memory matters more than time."""
-    on_host = _count(report, "api", "op", "python") if "op" in report.kinds else 0
-    large = _count(report, "kernel") > _MANY or on_host > _MANY_ON_HOST
-    return [make(report) for make in makers] if large else at_once(report, makers)
-
-
-def at_once(report: Report, makers: Sequence[Callable[[Report], T]]) -> list[T]:
-    """As :func:`side_by_side`, for makers with small intermediate tables: in parallel for large reports, too."""
-    if not any(_count(report, kind) >= _WORTH_WHILE for kind in ("api", "kernel")):
-        return [make(report) for make in makers]
-    return list(in_threads(lambda make: make(report), makers))
