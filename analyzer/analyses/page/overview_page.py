@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import polars as pl
@@ -59,7 +60,7 @@ with late():  # of reports with iterations, operators, captured graphs or steps 
     from kanalyze.analyses.serving import served
     from kanalyze.analyses.work import roofs
 
-Maker: TypeAlias = Callable[[Report], pl.DataFrame]
+Maker: TypeAlias = Callable[[], pl.DataFrame]
 
 WINDOWS: Final = Table(
     "windows",
@@ -209,10 +210,9 @@ def overview(
     report, steady, of_device = part.report, part.steady, part.of_device
     # the answer tells of every GPU where nothing repeats, and what GPUs of one job wait for is told of all of them
     of_answer = part.view if steady is None or has_partners(part.view) else of_device
-    tables, reasons = made(of_answer, {"culprits": culprits.culprits})  # attributes with names, for all others
-    more, further = made(report, {"ledger": lambda _: ledger(of_answer)} | _makers(recorded, of_device, steady))
+    tables, reasons = made(_makers(recorded, part, of_answer))
     engine = served.served(report, part.device) if engine_marks(report).height else None
-    tables, reasons = tables | more | (engine.tables if engine else {}), reasons | further
+    tables |= engine.tables if engine else {}
     findings = _worth_doing(part, tables, beside)
     kernels = device_operations(of_device).filter(pl.col("kind").is_in(["kernel", "graph"])).height
     alone = steady is None and 0 < kernels <= _ONE  # the host's time around it is that of starting up and checking
@@ -345,33 +345,39 @@ def _without_profiler(part: _Part, bare: Bare | None) -> str:
     return " ".join(filter(None, (by_estimate, measured)))
 
 
-def _makers(recorded: Report, of_device: Report, steady: SteadyPart | None) -> dict[str, Maker]:
+def _makers(recorded: Report, part: _Part, of_answer: Report) -> dict[str, Maker]:
     """Functions that make the tables of the main device, and of the report; phases and doubts are of the recording."""
-    makers: dict[str, Maker] = {"hot_kernels": lambda _: hot_kernels(of_device), "health": lambda _: health(recorded)}
+    report, steady, of_device = part.report, part.steady, part.of_device
+    makers: dict[str, Maker] = {
+        "culprits": partial(culprits.culprits, of_answer),  # first, as it attributes with names for all others
+        "ledger": partial(ledger, of_answer),
+        "hot_kernels": partial(hot_kernels, of_device),
+        "health": partial(health, recorded),
+    }
     if steady is not None:
         makers |= {
-            "parts": lambda report: phases.parts_of_step(report, steady),
-            "inner": lambda report: phases.inner_parts(report, steady),
-            "phases": lambda _: phases.phases(recorded),
-            "spread": lambda report: phases.spread_of(report, steady),
+            "parts": partial(phases.parts_of_step, report, steady),
+            "inner": partial(phases.inner_parts, report, steady),
+            "phases": partial(phases.phases, recorded),
+            "spread": partial(phases.spread_of, report, steady),
         }
         if device_operations(of_device).height + of_device.kind("api").height <= _MOST_ON_PATH:
-            makers["critical_path"] = lambda report: critical_path.critical_path(report, window=steady.window)
+            makers["critical_path"] = partial(critical_path.critical_path, report, window=steady.window)
     if "op" in recorded.kinds:
-        makers["ops"] = lambda _: served.by_kind(of_device, ops.ops(of_device))
+        makers["ops"] = lambda: served.by_kind(of_device, ops.ops(of_device))
     if has_captures(of_device):
-        makers["captured"] = lambda _: captured.captured(of_device, by="place")
+        makers["captured"] = partial(captured.captured, of_device, by="place")
     if has_lines(of_device):
-        makers["code"] = lambda _: code(of_device)
+        makers["code"] = partial(code, of_device)
     return makers
 
 
-def made(report: Report, makers: Mapping[str, Maker]) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
-    """The tables that `makers` make of a report by name, and the reason why for each that it cannot give."""
+def made(makers: Mapping[str, Maker]) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
+    """The tables that `makers` make, by name, and the reason why for each that the report cannot give."""
     tables, reasons = dict[str, pl.DataFrame](), dict[str, str]()
     for name, make in makers.items():
         try:
-            tables[name] = make(report)
+            tables[name] = make()
         except CannotTellError as reason:
             reasons[name] = str(reason)
     return tables, reasons

@@ -107,13 +107,14 @@ def summarize(report: Report) -> Summary:
 def tables_of(report: Report) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
     """The tables of the page that the report allows by name, and the reason why for each other one."""
     names = (*_ALWAYS, *_OPTIONAL)
-    makers = {name: partial(getattr(import_module(homes()[name]), name), **_ASKED.get(name, {})) for name in names}
+    makers = {
+        name: partial(getattr(import_module(homes()[name]), name), report, **_ASKED.get(name, {})) for name in names
+    }
     if code.has_lines(report):
-        makers["code"] = partial(code.code)
+        makers["code"] = partial(code.code, report)
     # idle time is attributed with names first, which serves the other tables, too
-    first, reason = made(report, {"culprits": makers.pop("culprits")})
-    tables, reasons = made(report, dict(sorted(makers.items(), key=lambda one: one[0] in _ALWAYS)))
-    return first | tables, reason | reasons
+    order = sorted(makers, key=lambda name: (name != "culprits", name in _ALWAYS))
+    return made({name: makers[name] for name in order})
 
 
 # What ncu measured, of its own report.

@@ -301,7 +301,7 @@ def rank_path(job: Job, reports: Iterable[tuple[int, Report]]) -> pl.DataFrame:
     last = max(parts, key=lambda part: part.span[1])
     parts = [*(part for part in parts if part is not last), last]  # the walk begins with the last link
     sides = min(part.span[0] for part in parts), last.span[1]
-    pieces = walk(*_together(job, parts), sides, [part.shift for part in parts])
+    pieces = walk([part.way for part in parts], _together(job, parts), sides, [part.shift for part in parts])
     members = pl.Series([part.member for part in parts])[pieces.get_column("way")]
     processes = pl.Series("process_id", [part.process for part in parts], dtype=pl.Int64)[pieces.get_column("way")]
     ranks = job.ranks.get_column("rank")[members].alias("rank")
@@ -336,8 +336,8 @@ def _part(job: Job, report: Report, row: dict[str, Any], steps: dict[int, tuple[
     return _Part(member, row["process_id"], (low, high), shift, way._replace(links=links), talks)
 
 
-def _together(job: Job, parts: Sequence[_Part]) -> tuple[list[Way], pl.DataFrame]:
-    """The ways of all ranks, and their links: a collective of which all are there leads to the rank that came last."""
+def _together(job: Job, parts: Sequence[_Part]) -> pl.DataFrame:
+    """The links of all ranks' ways: a collective of which all are there leads to the rank that came last."""
     bases = accumulate((part.way.links.height for part in parts), initial=0)
     placed = [
         [
@@ -353,14 +353,6 @@ def _together(job: Job, parts: Sequence[_Part]) -> tuple[list[Way], pl.DataFrame
     talks = talks.with_columns(match, begun=gathered(links.get_column("at"), talks.get_column("node"))).filter(~alone)
     last = pl.col("begun", "node").sort_by("begun", maintain_order=True).last().over("match")
     talks = talks.select("way", last.name.prefix("last_"), point="row")
-    links = links.join(talks, on=["way", "point"], how="left", maintain_order="left")
-    links = links.with_columns(
-        pl.coalesce(f"last_{name}", of).alias(of) for name, of in (("begun", "begun"), ("node", "source"))
-    )
-    ways = []
-    for at, part in enumerate(parts):
-        own = part.way.operations
-        rows = talks.filter(way=at).get_column("point")
-        moving = own.get_column("cause").scatter(rows, "transfer") if len(rows) else own.get_column("cause")
-        ways.append(part.way._replace(operations=own.with_columns(moving)))
-    return ways, links
+    joined: pl.DataFrame = links.join(talks, on=["way", "point"], how="left", maintain_order="left")
+    latest = [pl.coalesce(f"last_{name}", of).alias(of) for name, of in (("begun", "begun"), ("node", "source"))]
+    return joined.with_columns(*latest, moves=pl.col("last_node").is_not_null())

@@ -108,6 +108,7 @@ class Way(NamedTuple):
 
     #: One row per node: source, kind, point and place of the edge that binds, begun, over and at (when its source was,
     #: its point, and the node, ns), what the node is and its row; null of the origin. The last is the window's end.
+    #: Of several ways the number of each, and whether what its point runs `moves` data between ranks.
     links: pl.DataFrame
     calls: pl.DataFrame  # by place, with cause
     operations: pl.DataFrame  # by row: call, cause while it runs, and when its call returned (ns)
@@ -143,6 +144,7 @@ def way_of(report: Report, last: Ending, state: Changed | None = None, at: pl.Se
     calls = net.line.calls.with_columns(times.get_column("start"), gaps.alias("gap"))
     calls = calls.with_columns(cause=doing.otherwise(pl.lit("call")).cast(_CAUSE))
     returned = gathered(times.get_column("end"), gathered(net.line.places, graph.operations.get_column("call")))
+    links = links.with_columns(way=pl.lit(0), moves=pl.lit(value=False))
     return Way(links, calls, graph.operations.select("call", cause=running, returned=returned))
 
 
@@ -180,7 +182,9 @@ def walk(
 def _pieces(way: Way, passed: pl.DataFrame, shift: int) -> pl.DataFrame:
     """The pieces of links, each until the next begins: by order of the link, and by step in it."""
     work, calls, size, kind, what = way.operations, way.calls, way.operations.height, pl.col("kind"), pl.col("what")
-    ran = passed.filter(pl.col("point") < size).select("order", start="begun", step=-1, row="point")
+    ran = passed.filter(pl.col("point") < size).select(
+        "order", start="begun", step=-1, row="point", cause=pl.when("moves").then(pl.lit("transfer", _CAUSE))
+    )
     # and what lies between the point and the node
     held = pl.when(kind == "held").then(pl.col("point") - size)
     place = pl.coalesce(pl.when(what.is_in(["begin", "end"])).then("row").when(kind == "tail").then("place"), held)
@@ -251,7 +255,7 @@ def path(report: Report) -> pl.DataFrame:
     if sides is None or last is None:
         return pl.DataFrame(schema=PATH)
     way = way_of(report, last)
-    pieces = walk([way], way.links.with_columns(way=pl.lit(0)), sides)
+    pieces = walk([way], way.links, sides)
     call, row = pieces.get_column("call"), pieces.get_column("row")
     process, thread, at = (gathered(dependencies(report).calls.get_column(name), call) for name in (*THREAD, "start"))
     if process.has_nulls():

@@ -332,7 +332,7 @@ def _critical(
 def _parts(report: Report, net: Network, at: pl.Series, state: Changed) -> dict[tuple[str, str], int]:
     """Time on the critical path of a replay by cause, and name of what runs; the sum is the window."""
     way = way_of(report.whole, Ending(net, None, net.end), state, at)
-    pieces = walk([way], way.links.with_columns(way=pl.lit(0)), (net.start, at[-1]))
+    pieces = walk([way], way.links, (net.start, at[-1]))
     names = facts_of(report.whole, pieces.get_column("row"), "name").to_series().cast(pl.String)
     named = pieces.with_columns(name=pl.when(RUNNING).then(names).fill_null(""), ns=pl.col("end") - pl.col("start"))
     sums = named.group_by(pl.col("cause").cast(pl.String), "name").agg(pl.col("ns").sum())
