@@ -184,10 +184,9 @@ class Run:
 
     def _script(self) -> None:
         """Run the script, with its own functions wrapped that are parts."""
-        wrappers = {}
-        for watched in (self.stepping, self.leaving_out):
-            if watched is not None and watched.part.name.startswith("__main__:"):
-                wrappers[watched.part.name.partition(":")[2]] = partial(hooks.wrap, watched=watched)
+        parts = {one.part.name: one for one in (self.stepping, self.leaving_out) if one is not None}
+        own = {name.partition(":")[2]: one for name, one in parts.items() if name.startswith("__main__:")}
+        wrappers = {name: partial(hooks.wrap, watched=one) for name, one in own.items()}
         torch_script.run([*self.settings.workload], wrappers)
 
     @contextmanager

@@ -172,9 +172,7 @@ def _learn_sections(action: Action, sections: dict[str, list[str]]) -> None:
     for section in sorted(action.sections(), key=lambda section: int(section.order())):
         identifier = text(section.identifier())
         if identifier not in sections:
-            sections[identifier] = names = list[str]()
-            for metric in filter(None, section.header_metrics()):
-                names.append(text(metric.name()))
+            sections[identifier] = [text(metric.name()) for metric in section.header_metrics() if metric]
 
 
 def _metrics(action: Action, known: dict[str, tuple[int, str]], damage: Damage) -> Iterator[Metric]:

@@ -10,6 +10,7 @@ import re
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
@@ -191,11 +192,8 @@ class NsysTables:
     @cached_property
     def _first_ids(self) -> dict[str, int]:
         """The first event id of each table; ids run through the tables in the order of EVENT_TABLES."""
-        first, ids = 0, {}
-        for spec in nsys.EVENT_TABLES:
-            ids[spec.table] = first
-            first += self._database.last_row(spec.table)
-        return ids
+        tables = [spec.table for spec in nsys.EVENT_TABLES]
+        return dict(zip(tables, accumulate(map(self._database.last_row, tables), initial=0), strict=False))
 
     def _numbered(self, table: Table, source: str, frame: pl.DataFrame) -> pl.DataFrame:
         """Adds event ids to `frame`, all rows of `source` in order."""

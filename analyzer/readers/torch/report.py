@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from threading import RLock
 from typing import Final
@@ -309,11 +310,8 @@ class TorchTables:
     @cached_property
     def _first_ids(self) -> dict[str, int]:
         """The event id of the first row of each frame."""
-        first, ids = 0, {}
-        for name in of_trace.FRAME_KINDS:
-            ids[name] = first
-            first += self._frames.frame(name).height
-        return ids
+        heights = (self._frames.frame(name).height for name in of_trace.FRAME_KINDS)
+        return dict(zip(of_trace.FRAME_KINDS, accumulate(heights, initial=0), strict=False))
 
     def _ids(self, name: str) -> pl.Expr:
         """The event ids of a frame's rows, as an expression."""
