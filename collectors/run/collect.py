@@ -289,9 +289,8 @@ class Recording(Passes):
             self._note_locks(record)
             self.end_pass(record)
         reached = {record.name for record in self.records}
-        for rest in self.plan.wanted:
-            if rest not in reached:
-                self.records.append(PassRecord(rest, "interrupted", "stopped by the user before it began"))
+        rest = [name for name in self.plan.wanted if name not in reached]
+        self.records += [PassRecord(name, "interrupted", "stopped by the user before it began") for name in rest]
 
     def write(self, status: str, seconds: float, final: Path) -> Capture:
         """Write the manifest, with paths as they will be in the folder `final`; the capture that will be there."""

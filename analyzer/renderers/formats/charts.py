@@ -114,12 +114,8 @@ def copies_chart(copies: CopyPoints) -> dict[str, Any]:
         kind = _DIRECTIONS.get(row["direction"] or "", "other-way")
         dots.append(((row["size_bytes"], row["bandwidth_bytes_per_s"]), row["total_ns"], kind, outlets.short(text)))
     least, most = axes.across
-    lines: list[Line] = []
-    for row in links:
-        rate = row["bandwidth_bytes_per_s"]
-        lines.append(
-            ((most, rate), (least, rate), outlets.short(f"{row['direction'] or 'copies'}: {units.rate(rate)}"))
-        )
+    rates = [(row["direction"] or "copies", row["bandwidth_bytes_per_s"]) for row in links]
+    lines = [((most, at), (least, at), outlets.short(f"{way}: {units.rate(at)}")) for way, at in rates]
     left = f"; without {units.plural(copies.left_out, 'copy')} of further sizes" if copies.left_out else ""
     reached = "lines: the most that a copy of 1 MiB or more reached here, as far as there was one"
     shown = {kind for _, _, kind, _ in dots}

@@ -138,12 +138,13 @@ def _line(trace: Slices, tracks: _Tracks) -> pl.DataFrame:
     uuids = pl.Series("uuid", tracks.of_slices, dtype=pl.UInt64)
     slice_edges = edges(trace.slices)
     begun = pl.when("begins").then("slice").alias("slice")
-    parts = [slice_edges.select("t", begun, uuid=uuids.gather(slice_edges.get_column("track")))]
-    for uuid, counter in zip(tracks.of_counters, trace.counters, strict=True):
-        value = pl.col("value").cast(pl.Int64)
-        parts.append(counter.points.select(t="t_ns", uuid=pl.lit(uuid, dtype=pl.UInt64), value=value))
-    parts.append(pl.DataFrame(schema={"value": pl.Int64}))
-    line = pl.concat(parts, how="diagonal").sort("t", maintain_order=True)
+    sliced = slice_edges.select("t", begun, uuid=uuids.gather(slice_edges.get_column("track")))
+    counted = (
+        one.points.select(t="t_ns", uuid=pl.lit(uuid, dtype=pl.UInt64), value=pl.col("value").cast(pl.Int64))
+        for uuid, one in zip(tracks.of_counters, trace.counters, strict=True)
+    )
+    no_value = pl.DataFrame(schema={"value": pl.Int64})
+    line = pl.concat([sliced, *counted, no_value], how="diagonal").sort("t", maintain_order=True)
     first = line.item(0, "t") if line.height else 0
     return line.with_columns(pl.col("t") - first) if first < 0 else line
 
