@@ -74,6 +74,7 @@ def _blocks(report: Report, device: int, pieces: pl.DataFrame, left: pl.DataFram
 
 _ALL: Final = 0.99  # of kernels; without it hardly any ends while the call that launches it still runs
 _FEWEST_KERNELS: Final = 50
+_LONG_NS: Final = 20_000  # the shortest kernels may end while the profiler still notes the call
 
 
 @Rule
@@ -81,8 +82,8 @@ def blocking_launches(report: Report) -> Findings:
     """One finding per device all of whose kernels end within the calls that launch them."""
     kernels = exclusive_operations(report, "call_start", "call_end").filter(pl.col("kind") == "kernel")
     for device, own in say.by_device(kernels.drop_nulls("call_end").sort("device")):
-        many = own.height >= _FEWEST_KERNELS
-        if not many or own.select((pl.col("end") <= pl.col("call_end")).mean()).item() < _ALL:
+        told = own.height >= _FEWEST_KERNELS and longest(own, "dur_ns") >= _LONG_NS
+        if not told or own.select((pl.col("end") <= pl.col("call_end")).mean()).item() < _ALL:
             continue
         idle = reasoned_pieces(report, device).filter(pl.col("bucket").is_in(("launch", "api", "host")))
         waited = own.select((pl.col("call_end") - pl.max_horizontal("call_start", "start")).sum()).item()
