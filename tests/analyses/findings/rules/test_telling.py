@@ -164,6 +164,7 @@ def of_other_thread(own_ns):
         # with what a rule tells, unless that is a line
         ([(200, 600)], of_lines(), "aten::item", "aten::item in a.py:1"),
         ([(200, 600)], of_lines(), "train.py:31", "train.py:31"),
+        ([(200, 600)], of_lines(), "train.py:31-33", "train.py:31-33"),
         ([(200, 600)], of_lines(), "aten::item in train.py(31): step", "aten::item in train.py(31): step"),
         ([(200, 600)], report(EVENTS), "", ""),
         ([(200, 600)], of_lines([(0, 5_000, "{0}.py", 1)]), "", "{0}.py:1"),
