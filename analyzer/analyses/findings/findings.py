@@ -313,7 +313,15 @@ _FIRST: Final = (
     # once
     *("unrecorded-context", "context-creation", "pinned-allocation"),
     # what the program has turned on, or computes where it should not
-    *("anomaly-detection", "not-jitted", "recompilation", "recurring-loading", "module-loading", "first-launch"),
+    *(
+        "anomaly-detection",
+        "cudnn-off",
+        "not-jitted",
+        "recompilation",
+        "recurring-loading",
+        "module-loading",
+        "first-launch",
+    ),
     "timed-kernels",
     *("data-loading", "cpu-operators", "large-upload", "cpu-tensors", "boolean-masks", "downloads"),
     # loops in which the program launches
