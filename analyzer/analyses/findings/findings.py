@@ -340,7 +340,7 @@ _FIRST: Final = (
         "layout-conversions",
     ),
     *("scatter-atomics", "gathers", "full-sort", "bias-before-batchnorm", "recurring-casts", "no-donation"),
-    *("transform-length", "overlapping-windows", "product-order"),
+    *("long-convolution", "transform-length", "overlapping-windows", "product-order"),
     # waits and copies
     *("small-copies", "blocking-read", "unneeded-sync", "pageable-copy", "serial-copy", "pageable-copy-once"),
     *("unified-memory-thrash", "unified-memory-prefetch", "cpu-page-faults", "default-stream", "exposed-communication"),
