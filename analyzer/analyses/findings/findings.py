@@ -347,7 +347,7 @@ _FIRST: Final = (
     # kernels by how they run
     *("unaligned-gemm", "no-tf32", "no-tensor-cores", "uncoalesced", "few-sms", "old-architecture-gemm"),
     *("idle-tensor-cores", "padded-products", "skinny-products", "memory-floor", "bank-conflicts", "local-memory"),
-    *("divergence", "small-tiles"),
+    *("divergence", "small-tiles", "unpipelined-loads"),
 )
 _LAST: Final = (
     *("small-batches", "thin-blocks", "small-grid", "tail", "low-occupancy", "dram-bound", "busy-pcie", "clock-drop"),

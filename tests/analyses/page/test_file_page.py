@@ -319,7 +319,13 @@ def products(asked_bytes):
     return [("HMMA.16816.F32 R0, R1", 100, 3200, asked_bytes // 32, asked_bytes // 32, "src/a.cu", 7)]
 
 
+def in_turns(load="LDG.E.128 R0, desc[UR4][R2.64]", turns=32, sass="HGMMA.64x128x16.F32.BF16 R24, gdesc[UR8]"):
+    code = [("S2R R0, SR_TID.X", 8), (load, 8 * turns), (sass, 8 * turns)]
+    return [(name, ran, 32 * ran, 0, 0, "src/a.py", line) for line, (name, ran) in enumerate(code, 3)]
+
+
 TILES = {"bound": "compute", "roof_share": 0.1, "waves": 8.0, "tensor_flop": 2.0**34, "flop": 2.0**34}
+WAITS = TILES | {"roof_share": 0.3, "top_stall": "long_scoreboard"}
 FEW = {"limiter": "shared memory", "waves": 1.0, "occupancy_share": 0.0625, "compute_share": 0.2, "memory_share": 0.3}
 LOCAL = by_threads(("LDG.E R0", 50), ("LDS R3", 50), ("STL [R1]", 100), ("LDL.LU R2, [R1]", 200))
 #: 24 sectors for 16 of a copy to shared memory, as ncu counts them; a header of CUDA is no line of the program.
@@ -394,6 +400,15 @@ NEAR = {"uncoalesced_share": 0.6, "dram_bytes": 400, "roof_share": 0.7}
         *((TILES | more, products(1 << 30), 0.1, None) for more in (
             {"bound": "memory"}, {"roof_share": 0.3}, {"waves": 2.0}, {"flop": 2.0**35},
         )),
+        # a product that loads in each turn what it multiplies, and waits for it
+        (WAITS, in_turns(), 0.3, ("unpipelined-loads", "a.py:4", 200)),
+        (WAITS | {"roof_share": 0.5}, in_turns(), 0.5, None),  # as near as others are
+        (WAITS | {"top_stall": "barrier"}, in_turns(), 0.3, None),
+        (WAITS | {"tensor_flop": 2.0**33}, in_turns(), 0.3, None),
+        (WAITS, in_turns("LDGSTS.E.BYPASS.128 [R0], desc[UR4][R2.64]"), 0.3, None),  # which go on meanwhile
+        (WAITS, [*in_turns(), *by_threads(("UTMALDG.2D [UR8], [UR4]", 9))], 0.3, None),
+        (WAITS, in_turns(turns=2), 0.3, None),  # no loop
+        (WAITS, in_turns(sass="HFMA2.MMA R4, -RZ, RZ, 0, 0"), 0.3, None),
         # a constant that is loaded is no product
         (LANES, diverging(8, "HFMA2.MMA.BF16_V2 R4, -RZ, RZ, 0, 0"), 0.01, ("divergence", "a.cu:7", 225)),
         # turned off by a predicate, one thread waits for all, and products of whole warps
