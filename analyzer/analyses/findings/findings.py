@@ -316,6 +316,7 @@ _FIRST: Final = (
     *(
         "blocking-launches",
         "anomaly-detection",
+        "cudnn-off",
         "not-jitted",
         "recompilation",
         "recurring-loading",
@@ -340,14 +341,14 @@ _FIRST: Final = (
         "layout-conversions",
     ),
     *("scatter-atomics", "gathers", "full-sort", "bias-before-batchnorm", "recurring-casts", "no-donation"),
-    *("transform-length", "overlapping-windows", "product-order"),
+    *("long-convolution", "transform-length", "overlapping-windows", "product-order"),
     # waits and copies
     *("small-copies", "blocking-read", "unneeded-sync", "pageable-copy", "serial-copy", "pageable-copy-once"),
     *("unified-memory-thrash", "unified-memory-prefetch", "cpu-page-faults", "default-stream", "exposed-communication"),
     # kernels by how they run
     *("unaligned-gemm", "no-tf32", "no-tensor-cores", "uncoalesced", "few-sms", "old-architecture-gemm"),
     *("idle-tensor-cores", "padded-products", "skinny-products", "memory-floor", "bank-conflicts", "local-memory"),
-    *("divergence", "small-tiles"),
+    *("divergence", "small-tiles", "unpipelined-loads"),
 )
 _LAST: Final = (
     *("small-batches", "thin-blocks", "small-grid", "tail", "low-occupancy", "dram-bound", "busy-pcie", "clock-drop"),

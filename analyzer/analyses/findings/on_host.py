@@ -85,6 +85,25 @@ def forward(report: Report) -> pl.DataFrame:
     return operators(report).sort(*THREAD, "row").filter(within <= pl.col("row"))
 
 
+def with_backward(every: pl.DataFrame, loops: pl.DataFrame) -> pl.DataFrame:
+    """Loops of forward (row, stop, passes, :data:`SPAN` and others), and for each the time of its nodes of autograd.
+
+    These are the nodes of what ran in the loop. `every` are the :func:`operators`.
+    """
+    numbered = every.select("row", "sequence_number").drop_nulls()
+    forward = nearest(loops, numbered.rename({"row": "first", "sequence_number": "low"}), ("row", "first"), (), "after")
+    last = numbered.rename({"row": "last", "sequence_number": "high"})
+    forward = nearest(forward, last, ("stop", "last"), (), "strictly before").filter(pl.col("first") < pl.col("stop"))
+    # operators that record nothing for backward have the number of the next one that does
+    forward = forward.filter(pl.col("high") - pl.col("low") >= pl.col("passes") - 1).drop(SPAN)
+    nodes = every.filter(pl.col("name").str.starts_with(NODE)).drop_nulls("sequence_number")
+    inside = nearest(nodes.select(*SPAN, "sequence_number"), forward, ("sequence_number", "low"))
+    inside = inside.filter(pl.col("sequence_number") <= pl.col("high"))
+    others = [name for name in loops.columns if name not in SPAN]
+    spans = inside.group_by(*THREAD, *others).agg(pl.col("start").min(), pl.col("end").max())
+    return pl.concat([loops, spans.select(loops.columns)])
+
+
 _INPUTS: Final = ("input_types", "input_shapes", "input_strides")
 _SCHEMA: Final = {
     **dict.fromkeys(("row", "parent", "stop"), pl.Int64),

@@ -51,7 +51,8 @@ def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[F
         counted = {column: value for column, value in of_code.get(event_id, {}).items() if value is not None}
         of_kernel = (
             dict.fromkeys(("atomics_share", "local_share", "shared_share", "idle_lanes"), 0.0)
-            | {"needed": None, "one_for_all": False, "of_halves": False}
+            | {"needed": None, "one_for_all": False, "of_halves": False, "in_turns": False}
+            | {"listed": None, "calls_in_pairs": False}
             | facts[event_id]
             | counted
         )
@@ -95,8 +96,10 @@ def _of_instructions(ncu: Report) -> pl.DataFrame:
 
     Columns: event_id, atomics_share (those that add by atomics, of its threads' accesses), idle_lanes (the part of
     its warps' threads that instructions without a predicate leave out), one_for_all (whether by some instructions
-    one thread waits or works for its warp or block), of_halves (whether some multiply matrices of 16 bits), needed
-    (bytes that they ask for) and uncoalesced_share, without the half that ncu adds to sectors that copies to shared
+    one thread waits or works for its warp or block), of_halves (whether some multiply matrices of 16 bits), in_turns
+    (whether a loop loads what is multiplied as matrices, without any copies that go on meanwhile), listed (how often
+    warps ran one of it), calls_in_pairs (whether it calls functions of CUDA at two places equally often), needed (bytes
+    that they ask for) and uncoalesced_share, without the half that ncu adds to sectors that copies to shared
     memory touch and without instructions whose warps touch one more than needed, as threads side by side may begin
     anywhere; and by the name of each cause the program's line with the instruction that has most of it, null
     without lines.
@@ -111,6 +114,9 @@ def _of_instructions(ncu: Report) -> pl.DataFrame:
     # what a predicate turns off is no other branch
     alone = pl.col("thread_instructions").is_not_null() & ~sass.str.starts_with("@")
     idle = pl.when(alone).then(_WARP * pl.col("instructions") - pl.col("thread_instructions")).fill_null(0)
+    loads, ran = sass.str.contains(_LOADS), pl.col("instructions")  # the first instruction runs once for each warp
+    turns = ran.filter(loads).max() >= _TURNS * ran.filter(ran > 0).first()
+    calls, linked = (ran.filter(sass.str.contains(names) & (ran > 0)) for names in (_CALLS, _LINKED))
     file = pl.col("file").cast(pl.String)
     line = pl.format("{}:{}", file.str.extract(r"([^/\\]+)$"), "line")
     own = line.is_not_null() & ~file.str.contains(_OF_CUDA)
@@ -121,6 +127,8 @@ def _of_instructions(ncu: Report) -> pl.DataFrame:
         "bank-conflicts": shared,
         "local-memory": local,
         "divergence": idle,
+        "allocation-in-loop": pl.when(sass.str.contains(_CALLS)).then("instructions").otherwise(0),
+        "unpipelined-loads": pl.when(loads).then("instructions").otherwise(0),
     }
     places = {rule: (own & (count > 0), count) for rule, count in causes.items()}
     each = ncu.table("instructions").group_by("event_id")
@@ -130,6 +138,9 @@ def _of_instructions(ncu: Report) -> pl.DataFrame:
         idle_lanes=idle.sum() / (_WARP * pl.col("instructions").filter(alone).sum()).clip(lower_bound=1),
         one_for_all=sass.str.contains(_ONE_FOR_ALL).any(),
         of_halves=sass.str.contains(_OF_HALVES).any(),
+        listed=ran.sum(),
+        calls_in_pairs=(calls.n_unique() < calls.len()) & (calls.len() <= linked.len()),
+        in_turns=turns & sass.str.contains(_MULTIPLIES).any() & ~sass.str.contains(_AHEAD).any(),
         shared_share=shared.sum() / every,
         needed=pl.col("ideal_sectors").sum() * _SECTOR_BYTES,
         uncoalesced_share=(spare.sum() / pl.col("sectors").sum()).fill_nan(None),
@@ -257,6 +268,20 @@ def _small_tiles(facts: Mapping[str, Any]) -> float:
     return float(max(1 - work / asked / _FLOP_PER_BYTE, 0.0))
 
 
+def _in_calls(facts: Mapping[str, Any]) -> float:
+    """The part of a kernel's instructions in functions that it calls in pairs, as it takes memory and gives it back."""
+    if not facts["calls_in_pairs"] or not facts["instructions"]:
+        return 0.0
+    return float(max(1 - facts["listed"] / facts["instructions"], 0.0))
+
+
+def _waits_in_turns(facts: Mapping[str, Any]) -> float:
+    """The part of a product's time that loads of the next tile, while this one is multiplied, can hide."""
+    whole = (facts["tensor_flop"] or 0.0) >= _OF_PRODUCTS * max(facts["flop"] or 0.0, 1.0)
+    waits = facts["bound"] == "compute" and facts["top_stall"] == "long_scoreboard" and facts["in_turns"]
+    return max(1 - facts["roof_share"] / _OF_TILES, 0.0) if whole and waits else 0.0
+
+
 def _kept_out(facts: Mapping[str, Any]) -> float:
     """The part of a kernel's time that more warps can hide, where its whole grid is resident as few of them."""
     shares = [facts[f"{one}_share"] for one in ("occupancy", "compute", "memory")]
@@ -305,12 +330,20 @@ _WHOLE: Final = (0.9, 1.01)  # the grid, by the blocks that run at once, where i
 _REACHED: Final = 0.8  # the part of their peak that the busiest units of well-made kernels work at
 _COUNTED: Final = 1.5  # ncu counts 24 sectors where a copy to shared memory (LDGSTS) touches 16 side by side
 _OF_CUDA: Final = r"[/\\](?:cuda|nvidia|CUDA)[^/\\]*[/\\](?:.*[/\\])?include[/\\]"  # headers of the toolkit
+_MULTIPLIES: Final = r"(?:^|\s)[A-Z]{1,5}MMA\b"
 #: Barriers and flags that one thread polls, copies that one thread begins, and products that a warp makes as one.
-_ONE_FOR_ALL: Final = r"NANOSLEEP|SYNCS|UTMA|UBLKCP|\bLDG?\.E\S*\.STRONG|(?:^|\s)[A-Z]{1,5}MMA\b"
+_ONE_FOR_ALL: Final = rf"NANOSLEEP|SYNCS|UTMA|UBLKCP|\bLDG?\.E\S*\.STRONG|{_MULTIPLIES}"
+_LOADS: Final = r"\bLDG?\.E"
+_AHEAD: Final = r"\b(?:LDGSTS|UTMALDG|UBLKCP)\b"  # copies to shared memory that no thread waits for at once
+#: Calls, and addresses of what CUDA links to a kernel: malloc, free, vprintf. Those of virtual functions are data.
+_CALLS: Final = r"\bCALL\.ABS\S* R\d+"
+_LINKED: Final = r"\bLDC\.64 R\d+, c\[0x4\]\[R\d+\]"
+_TURNS: Final = 4  # of a loop that has a next tile to load
 _OF_HALVES: Final = r"\bHMMA\.16816\.|\bHGMMA\.\d+x\d+x16\."  # products of 16-bit values
 _SOME_IDLE: Final = 0.4  # of the threads of warps
 _OF_PRODUCTS: Final = 0.9  # of a kernel's arithmetic, on tensor cores
 _FLOP_PER_BYTE: Final = 64  # of tiles of 128 × 128 of 16 bits, for each byte that their threads ask for
+_OF_TILES: Final = 0.6  # of the roof of tensor cores, that products in tiles reach whose loads go ahead
 _MANY_WAVES: Final = 4  # so many that larger tiles still fill the GPU
 _DIVERGES: Final = _Cause(
     "divergence",
@@ -324,6 +357,18 @@ _DIVERGES: Final = _Cause(
     whatever_roof=True,
 )
 _CAUSES: Final = (
+    _Cause(
+        "allocation-in-loop",
+        _in_calls,
+        0.5,
+        "{} of its instructions are not in its own code but in functions of CUDA that it calls, in pairs as of new and "
+        "delete, or of malloc and free (or in printf): there threads wait for each other.",
+        "Calls of new, malloc or printf, {} of a kernel's work: {{0}}",
+        "an array of fixed size, float w[48]; or memory allocated before the launch",
+        "Leave new, delete, malloc, free and printf out of kernels: a thread's array of fixed size lies in registers "
+        "or local memory, one that a block shares in shared memory, a larger one in memory that is allocated before "
+        "the launch, a part for each thread.",
+    ),
     _DIVERGES,  # which makes blocks uneven, and accesses apart
     _Cause(
         "tail",
@@ -404,6 +449,18 @@ _CAUSES: Final = (
         "Let a block compute a larger tile, of 128 × 128 (64 at least), in steps of 32 to 64, with 4 or 8 warps: each "
         "value that it loads is then used as often. Sizes can be tuned: @triton.autotune.",
         whatever_roof=True,
+    ),
+    _Cause(
+        "unpipelined-loads",
+        _waits_in_turns,
+        0.2,
+        "In each turn of a loop it loads a tile by way of registers, with no asynchronous copy, and its warps mostly "
+        "wait for that: loads that go ahead would hide {} of its time.",
+        "A product waits for its loads in each turn: {{0}}",
+        "num_stages=3 or 4 (Triton); copies a tile ahead by cp.async or TMA (CUDA)",
+        "Let tiles be loaded while those before are multiplied: num_stages=3 or 4 of a Triton kernel (if it has more "
+        "stages already, strides and pointers that are multiples of 16 bytes); cuda::memcpy_async, cp.async or TMA "
+        "into two buffers or more in CUDA.",
     ),
 )
 

@@ -269,6 +269,7 @@ PLAIN = {
 PLAIN |= {"dram_bytes": None, "dram_share": None, "compute_share": None, "memory_share": 0.9}
 PLAIN |= {**dict.fromkeys(("sm_active_share", "tail_share", "waves", "occupancy_share", "limiter")), "dur_ns": 100_000}
 PLAIN |= {"block_x": 128, "block_y": 1, "block_z": 1, "bank_conflict_share": 0.9, "l1_share": 0.5, "top_stall": "wait"}
+PLAIN |= {"instructions": 1000}
 COUNTED = ("event_id", "sass", "instructions", "thread_instructions", "sectors", "ideal_sectors", "file", "line")
 
 
@@ -319,7 +320,19 @@ def products(asked_bytes):
     return [("HMMA.16816.F32 R0, R1", 100, 3200, asked_bytes // 32, asked_bytes // 32, "src/a.cu", 7)]
 
 
+def in_turns(load="LDG.E.128 R0, desc[UR4][R2.64]", turns=32, sass="HGMMA.64x128x16.F32.BF16 R24, gdesc[UR8]"):
+    code = [("S2R R0, SR_TID.X", 8), (load, 8 * turns), (sass, 8 * turns)]
+    return [(name, ran, 32 * ran, 0, 0, "src/a.py", line) for line, (name, ran) in enumerate(code, 3)]
+
+
+def called(*times, address="LDC.64 R6, c[0x4][R0]"):
+    code = [line for ran in times for line in ((address, ran), ("CALL.ABS.NOINC R6", ran))]
+    return [(name, ran, 32 * ran, 0, 0, "src/a.cu", line) for line, (name, ran) in enumerate(code, 6)]
+
+
 TILES = {"bound": "compute", "roof_share": 0.1, "waves": 8.0, "tensor_flop": 2.0**34, "flop": 2.0**34}
+CALLS = {"instructions": 10_000, "memory_share": 0.1}
+WAITS = TILES | {"roof_share": 0.3, "top_stall": "long_scoreboard"}
 FEW = {"limiter": "shared memory", "waves": 1.0, "occupancy_share": 0.0625, "compute_share": 0.2, "memory_share": 0.3}
 LOCAL = by_threads(("LDG.E R0", 50), ("LDS R3", 50), ("STL [R1]", 100), ("LDL.LU R2, [R1]", 200))
 #: 24 sectors for 16 of a copy to shared memory, as ncu counts them; a header of CUDA is no line of the program.
@@ -394,6 +407,22 @@ NEAR = {"uncoalesced_share": 0.6, "dram_bytes": 400, "roof_share": 0.7}
         *((TILES | more, products(1 << 30), 0.1, None) for more in (
             {"bound": "memory"}, {"roof_share": 0.3}, {"waves": 2.0}, {"flop": 2.0**35},
         )),
+        # what runs is elsewhere, in functions of CUDA that are called in pairs
+        (CALLS, called(8, 8), 0.01, ("allocation-in-loop", "a.cu:9", 396)),
+        (CALLS | {"instructions": 60}, called(8, 8), 0.01, None),
+        (CALLS | {"instructions": None}, called(8, 8), 0.01, None),
+        (CALLS, called(8, 4), 0.01, None),
+        (CALLS, called(8, 0), 0.01, None),  # an assertion
+        (CALLS, called(8, 8, address="LDG.E.64 R6, desc[UR4][R2.64]"), 0.01, None),  # virtual functions
+        # a product that loads in each turn what it multiplies, and waits for it
+        (WAITS, in_turns(), 0.3, ("unpipelined-loads", "a.py:4", 200)),
+        (WAITS | {"roof_share": 0.5}, in_turns(), 0.5, None),  # as near as others are
+        (WAITS | {"top_stall": "barrier"}, in_turns(), 0.3, None),
+        (WAITS | {"tensor_flop": 2.0**33}, in_turns(), 0.3, None),
+        (WAITS, in_turns("LDGSTS.E.BYPASS.128 [R0], desc[UR4][R2.64]"), 0.3, None),  # which go on meanwhile
+        (WAITS, [*in_turns(), *by_threads(("UTMALDG.2D [UR8], [UR4]", 9))], 0.3, None),
+        (WAITS, in_turns(turns=2), 0.3, None),  # no loop
+        (WAITS, in_turns(sass="HFMA2.MMA R4, -RZ, RZ, 0, 0"), 0.3, None),
         # a constant that is loaded is no product
         (LANES, diverging(8, "HFMA2.MMA.BF16_V2 R4, -RZ, RZ, 0, 0"), 0.01, ("divergence", "a.cu:7", 225)),
         # turned off by a predicate, one thread waits for all, and products of whole warps
