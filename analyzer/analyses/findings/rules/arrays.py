@@ -13,7 +13,7 @@ from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, op
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_gpu import FAMILY, LIBRARY, OPERATION, SHORTEST_NS
-from kanalyze.analyses.findings.on_host import LARGE_BYTES, TO_DEVICE, TO_HOST
+from kanalyze.analyses.findings.on_host import LARGE_BYTES, PINNED, TO_DEVICE, TO_HOST
 from kanalyze.analyses.findings.rules import Findings, Rule, literal, phrases
 from kanalyze.analyses.host._call_kinds import (
     CUPY,
@@ -546,3 +546,28 @@ def numbers_read(report: Report) -> Findings:
         return
     change = on_gpu.without(own)._replace(host=own.select("process_id", "start", "end"))
     yield from say.on_idle(report, "blocking-read: JAX", _idle_in(report, own), lambda _: change, numbers=own.height)
+
+
+_FILLED_NS_PER_BYTE: Final = 0.1  # a thread of the host fills memory at about 10 GB/s
+
+
+@Rule
+def staged_arrays(report: Report) -> Findings:
+    """At most one finding per device on large arrays of the host that JAX copies by way of pinned memory of its own."""
+    if world(report) != JAX:
+        return
+    large = (pl.col("detail") == TO_DEVICE) & (pl.col("size_bytes") >= LARGE_BYTES)
+    copies = on_host.device_copies(report).filter(large & (pl.col("source_memory") == PINNED)).drop_nulls("call_start")
+    # by threads of a pool, which launch nothing else
+    launching = on_host.launched(report).filter(pl.col("kind") != "memcpy").select(THREAD).unique()
+    copies = copies.join(launching, on=THREAD, how="anti")
+    if copies.height < say.fewest_in(report):
+        return
+    filled = (pl.col("size_bytes") * _FILLED_NS_PER_BYTE).cast(pl.Int64)
+    spans = copies.select("process_id", "device", start=pl.col("call_start") - filled, end="start")
+    for device, own in say.by_device(copies):
+        idle = say.idle_in(report, device, spans.filter(device=device))
+        change = on_gpu.without(own)._replace(host=spans.filter(device=device).drop("device"))
+        claims = pl.concat([idle.select("start", "end"), own.select("start", "end")])
+        figures = {"many": own.height, "bytes": total(own, "size_bytes"), "idle": intervals.length(idle)}
+        yield say.told(report, "pageable-copy: JAX", device, claims, mending=change, **figures)

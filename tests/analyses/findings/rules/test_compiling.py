@@ -7,7 +7,14 @@ import pytest
 from kanalyze import intervals
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.rules import compiling
-from kanalyze.analyses.findings.rules.arrays import called_in_turn, no_donation, not_jitted, numbers_read, recompilation
+from kanalyze.analyses.findings.rules.arrays import (
+    called_in_turn,
+    no_donation,
+    not_jitted,
+    numbers_read,
+    recompilation,
+    staged_arrays,
+)
 from kanalyze.analyses.findings.rules.compiling import cold_start, recompiled_kernels, recurring_loading, tuned_again
 from kanalyze.analyses.findings.rules.waits import idle_after_reads
 from kanalyze.analyses.idle._attribution import host_time
@@ -320,6 +327,30 @@ def test_numbers_that_the_host_reads_one_by_one():
     assert (finding.rule, finding.headline) == ("blocking-read", "5 values read by the host (float(x), .item())")
     assert finding.at_stake_ns == 5 * (70_000 - 2_000)
     assert len(finding.change(of).gone) == 5
+
+
+def staged(thread=9, memory="Pinned", bytes_moved=40_000_000):
+    """Modules of 5 ms, in which a thread copies an array after 4.5 ms, for 0.2 ms."""
+    events, keys = [], {"size_bytes": bytes_moved, "side": {"source_memory": memory}}
+    for at in range(0, 50_000_000, 5_000_000):
+        events += module(at, "jit_update", "loop_add_fusion")
+        copy = memcpy(at + 4_500_000, at + 4_700_000, **keys)
+        events += launched(at + 4_400_000, at + 4_410_000, copy, "cuMemcpyHtoDAsync_v2", thread=thread)
+    return report(events).narrow(window=Window(0, 50_000_000, count=10, each="step"))
+
+
+def test_arrays_of_the_host_that_jax_puts_into_pinned_memory_first():
+    """To fill 40 MB takes 4 ms, from 0.4 ms on, when the GPU has nothing to do."""
+    (finding,) = staged_arrays(staged())
+    assert (finding.rule, finding.at_stake_ns) == ("pageable-copy", 10 * (4_100_000 + 200_000))
+    assert "1 large copy a step to the GPU, 400.0 MB in all" in finding.text
+    assert len(finding.change(staged()).gone) == 10
+
+
+@pytest.mark.parametrize("how", [{"thread": 1}, {"memory": "Pageable"}, {"bytes_moved": 4_000}], ids=str)
+def test_copies_of_jax_that_are_not_such(how):
+    """On the thread that launches; of memory that CUDA itself puts aside, which `pageable_copy` tells; small ones."""
+    assert staged_arrays(staged(**how)) == []
 
 
 OF_TORCH = kernel(0, 10, name="void at::native::fill(int)")
