@@ -85,6 +85,25 @@ def forward(report: Report) -> pl.DataFrame:
     return operators(report).sort(*THREAD, "row").filter(within <= pl.col("row"))
 
 
+def nodes_between(report: Report, numbers: pl.DataFrame) -> pl.DataFrame:
+    """The nodes of autograd whose numbers are from `low` to `high` of a row of `numbers`: :data:`SPAN`."""
+    nodes = operators(report).filter(pl.col("name").str.starts_with(NODE))
+    forward = numbers.select("low", "high").drop_nulls().sort("low")
+    nodes = nodes.drop_nulls("sequence_number").sort("sequence_number")
+    nodes = nodes.join_asof(forward, left_on="sequence_number", right_on="low")
+    return nodes.filter(pl.col("sequence_number") <= pl.col("high")).select(SPAN)
+
+
+def gradients(report: Report, chosen: pl.DataFrame) -> pl.DataFrame:
+    """The nodes of autograd of `chosen` :func:`operators` (row, stop; none in another one): :data:`SPAN`."""
+    around = chosen.select(since="row", until="stop").sort("since")
+    # what makes no node has the number of the next one
+    makes = pl.col("row") == pl.col("row").max().over(*THREAD, "sequence_number")
+    numbers = nearest(forward(report).drop_nulls("sequence_number").filter(makes), around, ("row", "since"))
+    numbers, number = numbers.filter(pl.col("row") < pl.col("until")), pl.col("sequence_number")
+    return nodes_between(report, numbers.group_by("since").agg(low=number.min(), high=number.max()))
+
+
 _INPUTS: Final = ("input_types", "input_shapes", "input_strides")
 _SCHEMA: Final = {
     **dict.fromkeys(("row", "parent", "stop"), pl.Int64),

@@ -1,0 +1,87 @@
+"""Products of which a program needs less."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from kanalyze.analyses.findings import on_gpu, on_host
+from kanalyze.analyses.findings.on_gpu import FAMILY, OPERATION, Work
+from kanalyze.analyses.findings.rules import Finding
+from kanalyze.analyses.replay._changes import Mending
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.analyses.work.work import operations_with_roofs
+
+_PRODUCTS: Final = ("aten::linear", "aten::matmul", "aten::mm", "aten::bmm", "aten::einsum")
+_RESULT: Final = pl.col("sides").list.get(0) * pl.col("sides").list.get(1) * pl.col("sides").list.get(3)  # of a product
+_ROW_BYTES: Final = 8  # to read and to write an element of float32
+_SHORTEST_NS: Final = 2000  # what no kernel falls below
+
+
+def _spared(products: Work, own: pl.DataFrame, times: float) -> Mending:
+    """What products save by kernels that move the elements of the largest result of some, their `own` ones.
+
+    They take so many `times` as long as reading and writing these at the memory's bandwidth, and half of each at most;
+    where shapes or bandwidth are not known, as long as they do.
+    """
+    shapes = operations_with_roofs(products.report).select("row", "sides")
+    values = own.select("row").join(shapes, on="row").select(_RESULT.max()).item()
+    device = products.report.devices.filter(device=products.device.device)
+    rate = device.get_column("memory_bandwidth_bytes_per_s").item() if device.height else None
+    if not values or not rate:
+        return Mending()
+    left = max(times * _ROW_BYTES * values / rate * 1e9, _SHORTEST_NS)
+    saved = pl.max_horizontal(pl.col("exclusive_ns") - left, pl.col("exclusive_ns") / 2)
+    return Mending(products.rows.select("row", saved_ns=saved.cast(pl.Int64)))
+
+
+# Matrices of zeros and ones, which only take rows of the other matrix.
+
+_LARGE_NS: Final = 100_000  # fills and casts of too many elements for indices of 32 bits are kernels so long, in turn
+_MARKS: Final = ("aten::one_hot", "aten::scatter", "aten::scatter_")
+_SORTED: Final = 8  # so many times as long as reading and writing values takes summing them by an index
+
+
+@on_gpu.choosing(OPERATION == "scatter_fill", 0)
+def one_hot_products(own: Work) -> Finding | None:
+    """One finding per device on zeros into which ones are scattered, cast or not, for a product right after."""
+    line = on_gpu.stream_lines(own.report, own.device.device)
+    kinds = {"fills": FAMILY == "fill", "casts": FAMILY == "copy", "multiplies": FAMILY == "gemm"}
+    marked = on_gpu.with_decoded(line, marks=OPERATION == "scatter_fill", **kinds)
+    same = pl.all_horizontal((pl.col(key) == pl.col(key).shift(1)).fill_null(value=False) for key in ("line", "name"))
+    large = pl.min_horizontal("exclusive_ns", pl.col("exclusive_ns").shift(1)) >= _LARGE_NS
+    again = same & (pl.col("marks") | (large & ~pl.col("multiplies")))
+    marked = marked.with_columns(part=(~again).cum_sum())
+    parts = marked.unique("part", keep="first", maintain_order=True)
+
+    def beside(what: str, by: int) -> pl.Expr:
+        return pl.col(what).shift(-by).over("line").fill_null(value=False)
+
+    length = pl.when(beside("multiplies", 1)).then(1).when(beside("casts", 1) & beside("multiplies", 2)).then(2)
+    parts = parts.with_columns(hot=pl.when(pl.col("marks") & beside("fills", -1)).then(length).fill_null(0))
+    inside = (pl.col("hot").shift(by).over("line") >= least for by, least in ((-1, 1), (0, 1), (1, 1), (2, 2)))
+    rows = marked.join(parts.filter(pl.any_horizontal(inside)), on="part", how="semi")
+    makers, first = rows.filter(~pl.col("multiplies")), rows.filter("multiplies")
+    if first.is_empty():
+        return None
+    columns = ["row", "name", "start", "end", "exclusive_ns"]
+    products = own._replace(rows=pl.concat([first.select(columns), _of_gradients(own).select(columns)]).unique("row"))
+    return own._replace(rows=pl.concat([makers.select(columns), products.rows])).finding(
+        "gathers: one-hot",
+        own._replace(rows=first).longest,
+        many=products.rows.height,
+        mending=on_gpu.without(makers).with_all_of(_spared(products, first, _SORTED)),
+    )
+
+
+def _of_gradients(own: Work) -> pl.DataFrame:
+    """The products that backward of products with one-hot matrices takes, by the operators."""
+    name = pl.col("name")
+    before, second = (name.shift(by).over(THREAD) for by in (1, 2))
+    made = before.is_in(_MARKS) | ((before == "aten::to") & second.is_in(_MARKS))
+    products = on_host.working(own.report).filter(name.is_in(_PRODUCTS), made)
+    works = on_host.works_within(own.report, on_host.gradients(own.report, products))
+    rows = [one.rows for one in works if one.device.device == own.device.device]
+    every = pl.concat(rows) if rows else own.rows.clear()
+    return every.filter(on_gpu.decoded_as(every, FAMILY == "gemm"))

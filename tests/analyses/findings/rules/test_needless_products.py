@@ -1,0 +1,62 @@
+"""Products of which a program needs less."""
+
+import pytest
+
+from kanalyze.analyses.findings.rules.needless_products import one_hot_products
+from support.build import host, kernel, launched
+from support.kernel_names import GEMM, UP
+from support.measures import assert_told
+from support.steps import in_steps
+
+STEP = 2_000_000
+NODE = "autograd::engine::evaluate_function: "
+FILL = "void at::native::vectorized_elementwise_kernel<2, at::native::FillFunctor<long>, std::array<char*, 1ul> >(int)"
+ONES = (
+    "void at::native::_scatter_gather_elementwise_kernel<128, 8, at::native::_cuda_scatter_fill_internal_kernel<"
+    "at::native::OpaqueType<8>>::operator()<at::native::TensorAssign>(at::TensorIterator&)::{lambda(int)#1}>(int)"
+)
+H100 = {"memory_bandwidth_bytes_per_s": 3_350_000_000_000}
+
+
+def passes(*operators, limits=None):
+    """Five passes of operators: name, shapes of the inputs, kernels (name, ns).
+
+    Each has its place as number; of nodes, which run on thread 2, the name ends with that of their operator.
+    """
+    events, details = [], []
+    for at in range(0, 5 * STEP, STEP):
+        begin = at
+        for number, (text, inputs, kernels) in enumerate(operators):
+            name, _, of = text.partition("#")
+            thread = 2 if name.startswith(NODE) else 1
+            numbered = at // STEP * 50 + int(of or number)
+            details.append({"event_id": len(events), "input_shapes": inputs, "sequence_number": numbered})
+            events.append(host("op", name, begin, begin + 90_000, thread=thread))
+            events += [host("op", "aten::mm", begin + 500, begin + 89_000, thread=thread)] * (thread == 2)
+            for place, (made, ns) in enumerate(kernels):
+                start = begin + 20_000 * place
+                launch = kernel(start + 10_000, start + 10_000 + ns, name=made)
+                events += launched(start + 1000, start + 8000, launch, thread=thread)
+            begin += 100_000
+    return in_steps(events, 5, STEP, op_detail=details, limits=limits)
+
+
+WORK = (GEMM, 16_000)
+OTHER = ("aten::mm", "[[16, 16], [16, 16]]", [WORK])
+HOT = ("aten::one_hot", "[[128, 32], []]", [(FILL, 9_000), (ONES, 1_000)])
+CAST = ("aten::to", "[[128, 32, 4096], [], [], [], []]", [(UP, 8_000)])
+LOOKED_UP = ("aten::linear", "[[128, 32, 4096], [64, 4096], []]", [WORK])
+
+
+@pytest.mark.parametrize(
+    ("operators", "stake", "gone"),
+    [
+        ((HOT, CAST, LOOKED_UP), 34_000, 3),
+        ((HOT, CAST, LOOKED_UP, (f"{NODE}MmBackward0#2", "[]", [WORK])), 50_000, 3),
+        ((HOT, CAST, LOOKED_UP, OTHER, (f"{NODE}MmBackward0#3", "[]", [WORK])), 34_000, 3),  # another one's gradients
+    ],
+)
+def test_products_with_one_hot_matrices(operators, stake, gone):
+    told = one_hot_products(passes(*operators, limits=H100))
+    assert_told(told, [5 * stake] * bool(stake), "One-hot matrices are multiplied")
+    assert len(told[0].mending.gone) == 5 * gone
