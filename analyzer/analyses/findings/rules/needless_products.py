@@ -7,11 +7,13 @@ from typing import Final
 import polars as pl
 
 from kanalyze.analyses.findings import on_gpu, on_host
-from kanalyze.analyses.findings.on_gpu import FAMILY, OPERATION, Work
-from kanalyze.analyses.findings.rules import Finding
+from kanalyze.analyses.findings.on_gpu import FAMILY, OPERATION, REACHED, Work
+from kanalyze.analyses.findings.on_host import SPAN, side, sides
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule
 from kanalyze.analyses.replay._changes import Mending
-from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.analyses.shared.threads import THREAD, outermost
 from kanalyze.analyses.work.work import operations_with_roofs
+from kanalyze.report import Report
 
 _PRODUCTS: Final = ("aten::linear", "aten::matmul", "aten::mm", "aten::bmm", "aten::einsum")
 _RESULT: Final = pl.col("sides").list.get(0) * pl.col("sides").list.get(1) * pl.col("sides").list.get(3)  # of a product
@@ -34,6 +36,11 @@ def _spared(products: Work, own: pl.DataFrame, times: float) -> Mending:
     left = max(times * _ROW_BYTES * values / rate * 1e9, _SHORTEST_NS)
     saved = pl.max_horizontal(pl.col("exclusive_ns") - left, pl.col("exclusive_ns") / 2)
     return Mending(products.rows.select("row", saved_ns=saved.cast(pl.Int64)))
+
+
+def _forward(report: Report) -> pl.DataFrame:
+    """The operators that launch something, by thread and time, but those that autograd runs."""
+    return on_host.working(report).join(on_host.forward(report).select("row"), on="row", how="semi")
 
 
 # Matrices of zeros and ones, which only take rows of the other matrix.
@@ -85,3 +92,38 @@ def _of_gradients(own: Work) -> pl.DataFrame:
     rows = [one.rows for one in works if one.device.device == own.device.device]
     every = pl.concat(rows) if rows else own.rows.clear()
     return every.filter(on_gpu.decoded_as(every, FAMILY == "gemm"))
+
+
+# Diagonals that are written into matrices of zeros to be multiplied.
+
+_LEAST: Final = 64  # the least side of a matrix
+
+
+@Rule
+def diagonal_products(report: Report) -> Findings:
+    """One finding per device on matrices with a vector as diagonal, made for a product right after."""
+    name, length = pl.col("name"), side(0, -1)
+    # the sides of square matrices among the inputs
+    squares = [pl.when(side(which, -2) == side(which, -1)).then(side(which, -1)) for which in range(3)]
+    every = _forward(report).with_columns(length=length, squares=pl.concat_list(squares))
+    makes = (name == "aten::diag_embed") | ((name == "aten::diag") & (sides(pl.col("input_shapes")).list.len() == 1))
+    follows = name.is_in(_PRODUCTS) & pl.col("squares").list.contains(pl.col("length").shift(1).over(THREAD))
+    made = (makes & (length >= _LEAST) & follows.shift(-1).over(THREAD)).fill_null(value=False)
+    every = every.with_columns(made=made, multiplied=made.shift(1).over(THREAD).fill_null(value=False))
+    # what takes another matrix of its sides may take it
+    others = every.filter(~pl.col("made") & ~pl.col("multiplied")).get_column("squares").explode().drop_nulls()
+    chosen = every.filter(pl.col("made") | pl.col("multiplied"))
+    if not chosen.height or chosen.filter("made", pl.col("length").is_in(others.implode())).height:
+        return
+    spans = pl.concat([chosen.select(SPAN), on_host.gradients(report, chosen)])
+    forward = {work.device.device: work.rows for work in on_host.works_within(report, chosen.filter("multiplied"))}
+    for work in on_host.works_within(report, outermost(spans)):
+        products = on_gpu.decoded_as(work.rows, FAMILY == "gemm")
+        own = forward.get(work.device.device, work.rows.clear())
+        change = _spared(work._replace(rows=work.rows.filter(products)), own, 1 / REACHED["memory"])
+        yield work.finding(
+            "product-order: diagonal",
+            work.most,
+            height=chosen.filter("made").item(0, "length"),
+            mending=on_gpu.without(work.rows.filter(~products)).with_all_of(change),
+        )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kanalyze.analyses.findings.rules.needless_products import one_hot_products
+from kanalyze.analyses.findings.rules.needless_products import diagonal_products, one_hot_products
 from support.build import host, kernel, launched
 from support.kernel_names import GEMM, UP
 from support.measures import assert_told
@@ -42,7 +42,37 @@ def passes(*operators, limits=None):
 
 
 WORK = (GEMM, 16_000)
+DIAG = ("aten::diag", "[[8192], []]", [(FILL, 9_000)])
+SCALED = ("aten::matmul", "[[512, 8192], [8192, 8192]]", [WORK])
 OTHER = ("aten::mm", "[[16, 16], [16, 16]]", [WORK])
+
+
+@pytest.mark.parametrize(
+    ("operators", "stake", "gone"),
+    [
+        ((DIAG, SCALED), 25_000, 5),
+        ((DIAG, ("aten::mm", "[[8192, 8192], [8192, 512]]", [WORK])), 25_000, 5),
+        (
+            (("aten::diag_embed", "[[4, 512], []]", DIAG[2]), ("aten::bmm", "[[4, 9, 512], [4, 512, 512]]", [WORK])),
+            25_000,
+            5,
+        ),
+        ((DIAG, SCALED, (f"{NODE}MmBackward0#1", "[]", [WORK, (UP, 2_000)])), 43_000, 10),
+        ((DIAG, SCALED, OTHER, (f"{NODE}MmBackward0#2", "[]", [WORK])), 25_000, 5),  # another one's gradients
+        ((("aten::diag", "[[8192, 8192], []]", DIAG[2]), SCALED), 0, 0),  # the diagonal of a matrix
+        ((("aten::diag", "[[32], []]", DIAG[2]), ("aten::mm", "[[9, 32], [32, 32]]", [WORK])), 0, 0),
+        ((DIAG, ("aten::add", "[[8192, 8192], [8192, 8192]]", [WORK]), SCALED), 0, 0),  # it is added
+        ((DIAG, OTHER, SCALED), 0, 0),
+        ((DIAG, SCALED, ("aten::add", "[[8192, 8192], [8192, 8192]]", [WORK])), 0, 0),  # the product is of another one
+        ((DIAG, SCALED, *[OTHER] * 15), 0, 0),
+    ],
+)
+def test_products_with_diagonals(operators, stake, gone):
+    told = diagonal_products(passes(*operators))
+    assert_told(told, [5 * stake] * bool(stake), *["multiplied by diagonal ones"] * bool(stake))
+    assert [len(one.mending.gone) for one in told] == [gone] * bool(stake)
+
+
 HOT = ("aten::one_hot", "[[128, 32], []]", [(FILL, 9_000), (ONES, 1_000)])
 CAST = ("aten::to", "[[128, 32, 4096], [], [], [], []]", [(UP, 8_000)])
 LOOKED_UP = ("aten::linear", "[[128, 32, 4096], [64, 4096], []]", [WORK])
