@@ -1,4 +1,4 @@
-"""Products of which a program needs less."""
+"""Products of which a program needs less: with one-hot and diagonal matrices, and of rows that were gathered before."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import polars as pl
 
 from kanalyze.analyses.findings import on_gpu, on_host
 from kanalyze.analyses.findings.on_gpu import FAMILY, OPERATION, REACHED, Work
-from kanalyze.analyses.findings.on_host import SPAN, side, sides
+from kanalyze.analyses.findings.on_host import SPAN, elements, side, sides
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.threads import THREAD, outermost
@@ -127,3 +127,50 @@ def diagonal_products(report: Report) -> Findings:
             height=chosen.filter("made").item(0, "length"),
             mending=on_gpu.without(work.rows.filter(~products)).with_all_of(change),
         )
+
+
+# Layers of rows that were gathered before, of each row several times.
+
+_GATHERS: Final = ("aten::index_select", "aten::index", "aten::embedding")
+_LAYERS: Final = ("aten::linear", "aten::matmul", "aten::mm")
+#: Operators of layers that treat each row by itself, with all of it that they read in their first input.
+_BY_ROW: Final = (
+    *_LAYERS,
+    *("aten::relu", "aten::relu_", "aten::gelu", "aten::silu", "aten::silu_", "aten::leaky_relu", "aten::elu"),
+    *("aten::tanh", "aten::sigmoid", "aten::softplus", "aten::mish", "aten::hardswish", "aten::layer_norm"),
+)
+_FEWER: Final = 4  # so many times as many rows are gathered as there are, or more
+
+
+@Rule
+def gathered_layers(report: Report) -> Findings:
+    """One finding per device on layers right after a gather of far more rows than there are to gather from."""
+    layers = _of_gathered(report)
+    spans = pl.concat([layers.select(SPAN), on_host.gradients(report, layers)])
+    for work in on_host.works_within(report, outermost(spans)):
+        most = layers.select((pl.col("there") / pl.col("rows")).max()).item()
+        there, rows = layers.filter(pl.col("there") / pl.col("rows") == most).select("there", "rows").row(0)
+        yield work.finding("gathers: layers", work.most, left=most, there=there, rows=rows, times=rows / there)
+
+
+def _of_gathered(report: Report) -> pl.DataFrame:
+    """Operators of layers on rows gathered right before: with rows, there (how many are before the gather)."""
+    name, shape = pl.col("name"), sides(pl.col("input_shapes"))
+    index = pl.when(name == "aten::index_select").then(elements(2)).otherwise(elements(1))
+    plain = name.is_in(_GATHERS) & (shape.list.len() == len(("rows", "width")))
+    far = (plain & (index >= _FEWER * shape.list.first())).fill_null(value=False)
+    every = _forward(report).with_columns(far=far, there=shape.list.first(), index=index, width=shape.list.last())
+    after = [*THREAD, "after"]
+    every = every.with_columns(after=pl.col("far").cum_sum().over(THREAD), rows=elements() / pl.col("width"))
+    gathers = every.filter("far").select(*after, "index", "there", wide="width")
+    every = every.filter(~pl.col("far")).drop("index", "there").join(gathers, on=after, maintain_order="left")
+    same = name.is_in(_BY_ROW) & (pl.col("rows") == pl.col("index"))
+    every = every.with_columns(inside=same.fill_null(value=False).cast(pl.Int8).cum_min().over(after) > 0)
+    first = pl.col("input_shapes").cast(pl.String).str.extract(r"^\[(\[[\d, ]*\])").first().over(after)
+    made = pl.when(name == "aten::linear").then(side(1, 0)).otherwise(side(1, -1))
+    last = pl.when(pl.col("inside") & name.is_in(_LAYERS)).then(made).drop_nulls().last().over(after)
+    # what takes such rows later may take those that were gathered
+    takes = pl.col("input_shapes").cast(pl.String).str.count_matches(first, literal=True)
+    others = pl.when(~pl.col("inside")).then(takes).max().over(after).fill_null(0)
+    right = (pl.col("width").first().over(after) == pl.col("wide")) & (last <= pl.col("wide"))
+    return every.filter(right & (others <= (last == pl.col("wide")).cast(pl.UInt32))).filter("inside")

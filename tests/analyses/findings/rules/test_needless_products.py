@@ -1,8 +1,8 @@
-"""Products of which a program needs less."""
+"""Products with one-hot and diagonal matrices, and layers of rows that were gathered before."""
 
 import pytest
 
-from kanalyze.analyses.findings.rules.needless_products import diagonal_products, one_hot_products
+from kanalyze.analyses.findings.rules.needless_products import diagonal_products, gathered_layers, one_hot_products
 from support.build import host, kernel, launched
 from support.kernel_names import GEMM, UP
 from support.measures import assert_told
@@ -71,6 +71,35 @@ def test_products_with_diagonals(operators, stake, gone):
     told = diagonal_products(passes(*operators))
     assert_told(told, [5 * stake] * bool(stake), *["multiplied by diagonal ones"] * bool(stake))
     assert [len(one.mending.gone) for one in told] == [gone] * bool(stake)
+
+
+GATHER = ("aten::index_select", "[[100, 64], [], [4000]]", [("gather", 5_000)])
+LINEAR = ("aten::linear", "[[4000, 64], [64, 64], [64]]", [WORK])
+RELU = ("aten::relu", "[[4000, 64]]", [("relu", 8_000)])
+
+
+@pytest.mark.parametrize(
+    ("operators", "stake"),
+    [
+        ((GATHER, LINEAR), 16_000),
+        ((GATHER, LINEAR, RELU, LINEAR), 40_000),
+        ((("aten::embedding", "[[100, 64], [40, 100]]", [("gather", 5_000)]), LINEAR), 16_000),
+        ((("aten::index", "[[100, 64], [[4000]]]", [("gather", 5_000)]), LINEAR), 16_000),
+        ((GATHER, LINEAR, (f"{NODE}AddmmBackward0#1", "[]", [WORK])), 32_000),
+        ((GATHER, LINEAR, ("aten::dropout", "[[4000, 64]]", [WORK]), LINEAR), 16_000),  # of each row another one
+        ((("aten::index_select", "[[2000, 64], [], [4000]]", GATHER[2]), LINEAR), 0),  # not far fewer
+        ((("aten::index_select", "[[100, 64], [], [500]]", GATHER[2]), LINEAR), 0),  # rows of something else
+        ((GATHER, ("aten::linear", "[[4000, 64], [256, 64], [256]]", [WORK])), 0),  # wider than what was gathered
+        ((GATHER, ("aten::linear", "[[8000, 32], [32, 32], [32]]", [WORK])), 0),
+        ((GATHER, ("aten::cat", "[[[4000, 64], [4000, 64]], []]", [WORK]), LINEAR), 0),
+        ((GATHER, RELU), 0),
+        ((GATHER, LINEAR, ("aten::mul", "[[4000, 1], [4000, 64]]", [WORK])), 16_000),
+        ((GATHER, LINEAR, OTHER, ("aten::add", "[[4000, 64], [4000, 64], []]", [WORK])), 0),  # of what was gathered
+    ],
+)
+def test_layers_on_gathered_rows(operators, stake):
+    told = gathered_layers(passes(*operators))
+    assert_told(told, [5 * stake] * bool(stake), *["40 times for each", "100 rows, not 4,000"] * bool(stake))
 
 
 HOT = ("aten::one_hot", "[[128, 32], []]", [(FILL, 9_000), (ONES, 1_000)])
