@@ -50,11 +50,15 @@ def operator(name, at, *, took=20_000, of="k"):
     return [host("op", name, at, at + 9000), *launched(at + 1000, at + 8000, made)]
 
 
-def operators(*each, **known):
-    """The report of five steps of operators (name, columns of op_detail, ns of the kernel), 100 µs apart."""
+def operators(*each, kernels=(), **known):
+    """The report of five steps of operators (name, columns of op_detail, ns of the kernel), 100 µs apart.
+
+    `kernels` are their kernels' names, as far as these matter.
+    """
+    names = dict(enumerate(kernels))
     events, details = [], []
     for begin in range(0, 5_000_000, 1_000_000):
         for number, (name, columns, took) in enumerate(each):
             details.append({"event_id": len(events), **columns})
-            events += operator(name, begin + 100_000 * number, took=took, of=f"kernel of {number}")
+            events += operator(name, begin + 100_000 * number, took=took, of=names.get(number, f"kernel of {number}"))
     return in_steps(events, 5, op_detail=details, **known)

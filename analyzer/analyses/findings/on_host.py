@@ -85,23 +85,23 @@ def forward(report: Report) -> pl.DataFrame:
     return operators(report).sort(*THREAD, "row").filter(within <= pl.col("row"))
 
 
-def with_backward(every: pl.DataFrame, loops: pl.DataFrame) -> pl.DataFrame:
-    """Loops of forward (row, stop, passes, :data:`SPAN` and others), and for each the time of its nodes of autograd.
+def nodes_between(report: Report, numbers: pl.DataFrame) -> pl.DataFrame:
+    """The nodes of autograd whose numbers are from `low` to `high` of a row of `numbers`: :data:`SPAN`."""
+    nodes = operators(report).filter(pl.col("name").str.starts_with(NODE))
+    forward = numbers.select("low", "high").drop_nulls().sort("low")
+    nodes = nodes.drop_nulls("sequence_number").sort("sequence_number")
+    nodes = nodes.join_asof(forward, left_on="sequence_number", right_on="low")
+    return nodes.filter(pl.col("sequence_number") <= pl.col("high")).select(SPAN)
 
-    These are the nodes of what ran in the loop. `every` are the :func:`operators`.
-    """
-    numbered = every.select("row", "sequence_number").drop_nulls()
-    forward = nearest(loops, numbered.rename({"row": "first", "sequence_number": "low"}), ("row", "first"), (), "after")
-    last = numbered.rename({"row": "last", "sequence_number": "high"})
-    forward = nearest(forward, last, ("stop", "last"), (), "strictly before").filter(pl.col("first") < pl.col("stop"))
-    # operators that record nothing for backward have the number of the next one that does
-    forward = forward.filter(pl.col("high") - pl.col("low") >= pl.col("passes") - 1).drop(SPAN)
-    nodes = every.filter(pl.col("name").str.starts_with(NODE)).drop_nulls("sequence_number")
-    inside = nearest(nodes.select(*SPAN, "sequence_number"), forward, ("sequence_number", "low"))
-    inside = inside.filter(pl.col("sequence_number") <= pl.col("high"))
-    others = [name for name in loops.columns if name not in SPAN]
-    spans = inside.group_by(*THREAD, *others).agg(pl.col("start").min(), pl.col("end").max())
-    return pl.concat([loops, spans.select(loops.columns)])
+
+def gradients(report: Report, chosen: pl.DataFrame) -> pl.DataFrame:
+    """The nodes of autograd of `chosen` :func:`operators` (row, stop; none in another one): :data:`SPAN`."""
+    around = chosen.select(since="row", until="stop").sort("since")
+    # what makes no node has the number of the next one
+    makes = pl.col("row") == pl.col("row").max().over(*THREAD, "sequence_number")
+    numbers = nearest(forward(report).drop_nulls("sequence_number").filter(makes), around, ("row", "since"))
+    numbers, number = numbers.filter(pl.col("row") < pl.col("until")), pl.col("sequence_number")
+    return nodes_between(report, numbers.group_by("since").agg(low=number.min(), high=number.max()))
 
 
 _INPUTS: Final = ("input_types", "input_shapes", "input_strides")

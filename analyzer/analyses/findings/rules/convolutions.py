@@ -40,8 +40,7 @@ def cudnn_off(report: Report) -> Findings:
     if layers.is_empty():
         return
     which = " and ".join(sorted(layers.get_column("name").str.strip_prefix("aten::").unique()))
-    spans = layers.with_columns(passes=pl.lit(1)).select("row", "stop", "passes", *on_host.SPAN).sort("row")
-    inside = on_host.within(report, on_host.with_backward(every, spans))
+    inside = on_host.within(report, pl.concat([layers.select(on_host.SPAN), on_host.gradients(report, layers)]))
     figures = {"which": which, "launches": len(inside.mending.gone)}
     yield from on_host.on_time(report, "cudnn-off", inside, partial(_by_cudnn, inside=inside), **figures)
 

@@ -150,7 +150,7 @@ def _loops(report: Report) -> pl.DataFrame:
     depends = (pl.col("depends") | pl.col("together")).cast(pl.Int64).cum_sum()
     cells = line.with_columns(depends, operators="name").filter("cells")
     loops = pl.concat([_cell_loops(cells, "depends"), _stretches(line)])
-    return on_host.with_backward(every, loops.filter(~_unrolled(report, loops)))
+    return _with_backward(every, loops.filter(~_unrolled(report, loops)))
 
 
 #: What compiled code leaves in a trace: its kernels, which it launches as operators, and where the program calls it.
@@ -363,6 +363,21 @@ def _rule() -> pl.Expr:
         .when(slices)
         .then(pl.when("recurrent").then(pl.lit(_RECURRENT)).otherwise(pl.lit("repeated-work")))
     )
+
+
+def _with_backward(every: pl.DataFrame, loops: pl.DataFrame) -> pl.DataFrame:
+    """The loops, and for each the time of the nodes of autograd that its operators are the forward ones of."""
+    numbered = every.select("row", "sequence_number").drop_nulls()
+    forward = nearest(loops, numbered.rename({"row": "first", "sequence_number": "low"}), ("row", "first"), (), "after")
+    last = numbered.rename({"row": "last", "sequence_number": "high"})
+    forward = nearest(forward, last, ("stop", "last"), (), "strictly before").filter(pl.col("first") < pl.col("stop"))
+    # operators that record nothing for backward have the number of the next one that does
+    forward = forward.filter(pl.col("high") - pl.col("low") >= pl.col("passes") - 1).drop(SPAN)
+    nodes = every.filter(pl.col("name").str.starts_with(NODE)).drop_nulls("sequence_number")
+    inside = nearest(nodes.select(*SPAN, "sequence_number"), forward, ("sequence_number", "low"))
+    inside = inside.filter(pl.col("sequence_number") <= pl.col("high"))
+    spans = inside.group_by(*THREAD, *_LOOP[:5]).agg(pl.col("start").min(), pl.col("end").max())
+    return pl.concat([loops, spans.select(_LOOP)])
 
 
 # A model that is run for a few samples at a time, with kernels that leave most of the GPU empty.

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any, Final
 
 import polars as pl
 
 from kanalyze.analyses.device._operations import SHAPE, compiled_kernels, exclusive_operations, with_facts
 from kanalyze.analyses.findings import on_gpu, on_host
-from kanalyze.analyses.findings.on_gpu import FAMILY, Work
+from kanalyze.analyses.findings.on_gpu import FAMILY, LIBRARY, OPERATION, Work
 from kanalyze.analyses.findings.on_host import elements, sides
 from kanalyze.analyses.findings.rules import Findings, Rule, literal
 from kanalyze.analyses.shared.analysis import once_per_process
@@ -17,7 +20,7 @@ from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.work._peaks import memory_ns, memory_roofs
 from kanalyze.analyses.work.work import operations_with_roofs
-from kanalyze.columns import nearest
+from kanalyze.columns import nearest, told_of
 from kanalyze.errors import KanalyzeError
 from kanalyze.report import Report
 
@@ -68,15 +71,38 @@ def factored_again(report: Report) -> Findings:
     part = solves.select(elements()).item(0, 0) / _OF_MATRIX
     wide = solves.get_column("input_types").cast(pl.String).str.contains("double|complex").fill_null(value=False).all()
     least = memory_roofs(report.devices).with_columns(bytes=pl.lit(_ELEMENT_BYTES[wide] * part))
+    others = _writing(report, on_host.within(report, solves).mending.gone, part, _ELEMENT_BYTES[wide])
     for work in on_host.works_within(report, solves):
-        others = exclusive_operations(report).filter(device=work.device.device).join(work.rows, on="row", how="anti")
-        others = others.join(operations_with_roofs(report).select("row", "sides"), on="row", how="left")
-        # but for products, what runs as long as that may have written a part
-        others = others.filter((part <= _RESULT).fill_null(value=True))
-        writes_ns = least.filter(device=work.device.device).select(memory_ns()).item()
-        if writes_ns and longest(others, "dur_ns") < writes_ns:
+        device = pl.col("device") == work.device.device
+        writes_ns = least.filter(device).select(memory_ns()).item()
+        if writes_ns and longest(others.filter(device), "dur_ns") < writes_ns:
             height = solves.select(on_host.side(0, -1)).item(0, 0)
-            yield work.finding("decompositions: again", work.most, left=None, at_most=True, height=height)
+            # what solves by the factors stays
+            factors = on_gpu.with_operators(report, work.rows).filter(inner="aten::linalg_lu_factor_ex")
+            own = work._replace(rows=factors) if factors.height else work
+            change = {"mending": on_gpu.without(factors)} if factors.height else {"at_most": True}
+            yield own.finding("decompositions: again", own.most, left=None, height=height, **change)
+
+
+def _writing(report: Report, solving: pl.Series, part: float, each_bytes: int) -> pl.DataFrame:
+    """Operations but those of `solving` (rows) of which nothing tells that they write fewer than `part` elements."""
+    others = exclusive_operations(report).filter(~pl.col("row").is_in(solving.implode()))
+    others = with_facts(report, others, "size_bytes")
+    shapes = operations_with_roofs(report).select("row", "sides", "input_shapes")
+    others = others.join(shapes, on="row", how="left", maintain_order="left")
+    whole = told_of(others.get_column("input_shapes").cast(pl.String), _together, pl.Float64)
+    by_element = FAMILY.is_in(["elementwise", "reduce"]) | OPERATION.is_in(["copy", "fill"])
+    others = on_gpu.with_decoded(others, by_element=(LIBRARY == "aten") & by_element)
+    moved = pl.when(pl.col("kind") != "kernel").then(pl.col("size_bytes") / each_bytes)
+    written = pl.coalesce(moved, _RESULT, pl.when("by_element").then(whole))
+    return others.filter((part <= written).fill_null(value=True))
+
+
+def _together(shapes: str) -> str | None:
+    """How many elements the tensors among an operator's inputs have, expanded to one shape; None without shapes."""
+    tensors = [[*map(int, re.findall(r"\d+", one))][::-1] for one in re.findall(r"\[[\d, ]*\]", shapes)]
+    sides = map(max, zip_longest(*tensors, fillvalue=1))
+    return None if shapes == "[]" else str(math.prod(sides))
 
 
 # Attention with a mask of all pairs, which no kernel that skips what is masked takes.

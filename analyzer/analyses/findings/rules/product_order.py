@@ -9,7 +9,7 @@ from typing import Final
 import polars as pl
 
 from kanalyze.analyses.findings import on_gpu, on_host
-from kanalyze.analyses.findings.on_host import NODE, SPAN
+from kanalyze.analyses.findings.on_host import SPAN
 from kanalyze.analyses.findings.rules import Findings, Rule
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD, outermost
@@ -33,7 +33,7 @@ def product_order(report: Report) -> Findings:
     """At most one finding per device on pairs of products whose other order takes a quarter of the arithmetic."""
     pairs = _pairs(on_host.forward(report))
     m, n, times = pairs.select("m", "n", "times").sort("times").head(1).row(0) if pairs.height else (0, 0, 1)
-    nodes = _nodes(on_host.operators(report), pairs)
+    nodes = on_host.nodes_between(report, pairs)
     for work in on_host.works_within(report, outermost(pl.concat([pairs.select(SPAN), nodes]))):
         inner = on_gpu.with_operators(report, work.rows).get_column("inner")
         others = work.rows.filter(~inner.str.starts_with("aten::").fill_null(value=False))
@@ -126,11 +126,3 @@ def _used_once(products: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
     pairs = pairs.with_columns(short=pl.min_horizontal("m", "n"), long=pl.max_horizontal("m", "n"))
     pairs = pairs.join(counts, on=keys, how="left", maintain_order="left")
     return pairs.filter(pl.len().over(keys) == pl.col("taking"))
-
-
-def _nodes(every: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
-    """The nodes of autograd of what ran from the first to the second product of each pair: :data:`SPAN`."""
-    nodes = every.filter(pl.col("name").str.starts_with(NODE)).drop_nulls("sequence_number").sort("sequence_number")
-    forward = pairs.select("low", "high").drop_nulls().sort("low")
-    nodes = nodes.join_asof(forward, left_on="sequence_number", right_on="low")
-    return nodes.filter(pl.col("sequence_number") <= pl.col("high")).select(SPAN)

@@ -542,29 +542,3 @@ def bags_by_hand(own: Work) -> Finding | None:
             work.rows.filter(~pl.col("gathers")).get_column("row"),
         ),
     )
-
-
-# Products with matrices of zeros and ones, which only take rows of the other matrix.
-
-
-@on_gpu.choosing(OPERATION == "scatter_fill", 0)
-def one_hot_products(own: Work) -> Finding | None:
-    """One finding per device on zeros into which ones are scattered, cast or not, for a product right after."""
-    line = on_gpu.stream_lines(own.report, own.device.device)
-    kinds = {"fills": FAMILY == "fill", "casts": FAMILY == "copy", "multiplies": FAMILY == "gemm"}
-    marked = on_gpu.with_decoded(line, marks=OPERATION == "scatter_fill", **kinds)
-
-    def beside(what: str, by: int) -> pl.Expr:
-        return pl.col(what).shift(-by).over("line").fill_null(value=False)
-
-    length = pl.when(beside("multiplies", 1)).then(1).when(beside("casts", 1) & beside("multiplies", 2)).then(2)
-    marked = marked.with_columns(hot=pl.when(pl.col("marks") & beside("fills", -1)).then(length).fill_null(0))
-    inside = (pl.col("hot").shift(by).over("line") >= least for by, least in ((-1, 1), (0, 1), (1, 1), (2, 2)))
-    work = own._replace(rows=marked.filter(pl.any_horizontal(inside)))
-    makers, products = work.rows.filter(~pl.col("multiplies")), work.rows.filter("multiplies")
-    return work.finding(
-        "gathers: one-hot",
-        work._replace(rows=products).longest,
-        many=products.height,
-        mending=on_gpu.without(makers),
-    )

@@ -3,8 +3,9 @@
 import pytest
 
 from kanalyze.analyses.findings.rules.needless_work import attention_masks, decompositions, factored_again
+from support.build import host
 from support.measures import assert_told
-from support.steps import operators
+from support.steps import in_steps, operator, operators
 
 
 def of_shapes(*each, types='["float", "float"]', **known):
@@ -63,6 +64,37 @@ H100 = {"memory_bandwidth_bytes_per_s": 3_350_000_000_000, "l2_bytes": 50 << 20}
 )
 def test_solves_of_a_matrix_that_nothing_can_have_written(each, device, stake):
     assert_told(factored_again(of_shapes(*each, limits=device)), [stake] * bool(stake))
+
+
+ADDS = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3>>(int)"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "stake"),
+    [
+        (ADDS, "[[4096, 1], [1, 128]]", 5 * 60_000),  # too small a result for a part of the matrix
+        (ADDS, "[[4096, 1], [1, 4096]]", 0),
+        (ADDS, "[]", 0),
+        ("add_kernel", "[[4096, 1], [1, 128]]", 0),  # which may write anything
+    ],
+)
+def test_what_writes_less_than_a_part_of_the_matrix_may_take_as_long(name, shapes, stake):
+    made = of_shapes(SOLVE, ("aten::add", shapes, 5_000), limits=H100, kernels=["getrf", name])
+    assert_told(factored_again(made), [stake] * bool(stake))
+
+
+def test_solving_by_the_factors_stays():
+    events, details = [], []
+    for at in range(0, 5_000_000, 1_000_000):
+        details.append({"event_id": len(events), "input_shapes": SOLVE[1], "input_types": '["float"]'})
+        events.append(host("op", SOLVE[0], at, at + 90_000))
+        for name, begin in (("aten::linalg_lu_factor_ex", 1_000), ("aten::linalg_lu_solve", 40_000)):
+            events += operator(name, at + begin)
+    told = factored_again(in_steps(events, 5, op_detail=details, limits=H100))
+    assert_told(told, [5 * 20_000])
+    assert len(told[0].mending.gone) == 5
 
 
 HEADS = "[2, 8, 2048, 64]"

@@ -17,6 +17,7 @@ from kanalyze.analyses.findings.rules.needless_kernels import (
     repeated_coalescing,
     unfused_attention,
 )
+from kanalyze.analyses.findings.rules.needless_products import one_hot_products
 from kanalyze.analyses.findings.rules.needless_work import atomics_in_code, float32_in_code, float64_in_code
 from kanalyze.analyses.findings.rules.slower_kernels import (
     float64,
@@ -29,7 +30,7 @@ from kanalyze.analyses.findings.rules.slower_kernels import (
     unaligned_gemm,
 )
 from kanalyze.analyses.findings.rules.small_copies import growing_concatenations, growing_copies, no_kv_cache
-from kanalyze.analyses.findings.rules.unfused import bags_by_hand, by_hand, fusible, one_hot_products
+from kanalyze.analyses.findings.rules.unfused import bags_by_hand, by_hand, fusible
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, memset, nvtx, report
@@ -63,6 +64,7 @@ ONES = (
     "void at::native::_scatter_gather_elementwise_kernel<128, 8, "
     "at::native::_cuda_scatter_fill_internal_kernel<at::native::OpaqueType<8>, long>::operator()(X)>(int)"
 )
+IN_PARTS = ((FILL, 200_000), (FILL, 200_000), ONES, ONES, (UP, 300_000), (UP, 300_000))
 GATHER = "void at::native::vectorized_gather_kernel<16, long>(char*, char*, long*, int, long, long, long, long, bool)"
 CAT = "void at::native::CatArrayBatchedCopy<at::native::OpaqueType<2u>, unsigned int, 4, 64, 64>(X)"
 FFT = "void regular_fft<512u, EPT<8u>, 8u, 2u, (padding_t)6, unsigned int, double>(kernel_arguments_t<double>)"
@@ -265,6 +267,8 @@ def coalesced(operator, many=4):
         (bags_by_hand, line((GATHER, 40), (SUM, 20), (SUM, 20), (GEMM, 50)), 60, (1, 24), ['mode="sum"']),
         (one_hot_products, line(FILL, ONES, UP, GEMM, (GEMM, 50)), 40, (3, 0), ["are multiplied: 44.4 %"]),
         (one_hot_products, line(FILL, ONES, GEMM, (ADD, 50)), 30, (2, 0), ["are multiplied: 37.5 %"]),
+        # of matrices that are too large for one kernel
+        (one_hot_products, line(*IN_PARTS, (GEMM, 400_000), (GEMM, 100_000)), 1_400_020, (6, 0), ["plied: 93.3 %"]),
         (gathers, WEIGHTS, 60, (1, 0), ["Matrices are gathered for each product: 60.0 %"]),
         (recomputation, launched(*AGAIN, node="B0"), 50, (3, 0), ["again in backward: 62.5 %", "GPU has 80.00 GB."]),
         # with what is no operator of PyTorch's own
@@ -370,6 +374,7 @@ def test_what_is_told(rule, events, stake, change, words):
         (bags_by_hand, line((GATHER, 40), (NORM, 40), (GEMM, 50)), "9.0"),
         (one_hot_products, line(FILL, ONES, UP, MUL, GEMM), "9.0"),  # of a loss
         (one_hot_products, line(FILL, ADD, ONES, GEMM), "9.0"),
+        (one_hot_products, line(FILL, ONES, UP, UP, GEMM), "9.0"),
         (one_hot_products, line(FILL, ONES, GEMM, (ADD, 500)), "9.0"),
         (bags_by_hand, line(*[(GATHER, 40), (SUM, 20)] * 8), "9.0"),  # many in a loop
         (gathers, line(*[(GATHER, 1), (ADD, 2)] * 8, (GEMM, 30)), "9.0"),

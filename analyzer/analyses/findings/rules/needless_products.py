@@ -1,0 +1,176 @@
+"""Products of which a program needs less: with one-hot and diagonal matrices, and of rows that were gathered before."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from kanalyze.analyses.findings import on_gpu, on_host
+from kanalyze.analyses.findings.on_gpu import FAMILY, OPERATION, REACHED, Work
+from kanalyze.analyses.findings.on_host import SPAN, elements, side, sides
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule
+from kanalyze.analyses.replay._changes import Mending
+from kanalyze.analyses.shared.threads import THREAD, outermost
+from kanalyze.analyses.work.work import operations_with_roofs
+from kanalyze.report import Report
+
+_PRODUCTS: Final = ("aten::linear", "aten::matmul", "aten::mm", "aten::bmm", "aten::einsum")
+_RESULT: Final = pl.col("sides").list.get(0) * pl.col("sides").list.get(1) * pl.col("sides").list.get(3)  # of a product
+_ROW_BYTES: Final = 8  # to read and to write an element of float32
+_SHORTEST_NS: Final = 2000  # what no kernel falls below
+
+
+def _spared(products: Work, own: pl.DataFrame, times: float) -> Mending:
+    """What products save by kernels that move the elements of the largest result of some, their `own` ones.
+
+    They take so many `times` as long as reading and writing these at the memory's bandwidth, and half of each at most;
+    where shapes or bandwidth are not known, as long as they do.
+    """
+    shapes = operations_with_roofs(products.report).select("row", "sides")
+    values = own.select("row").join(shapes, on="row").select(_RESULT.max()).item()
+    device = products.report.devices.filter(device=products.device.device)
+    rate = device.get_column("memory_bandwidth_bytes_per_s").item() if device.height else None
+    if not values or not rate:
+        return Mending()
+    left = max(times * _ROW_BYTES * values / rate * 1e9, _SHORTEST_NS)
+    saved = pl.max_horizontal(pl.col("exclusive_ns") - left, pl.col("exclusive_ns") / 2)
+    return Mending(products.rows.select("row", saved_ns=saved.cast(pl.Int64)))
+
+
+def _forward(report: Report) -> pl.DataFrame:
+    """The operators that launch something, by thread and time, but those that autograd runs."""
+    return on_host.working(report).join(on_host.forward(report).select("row"), on="row", how="semi")
+
+
+# Matrices of zeros and ones, which only take rows of the other matrix.
+
+_LARGE_NS: Final = 100_000  # fills and casts of too many elements for indices of 32 bits are kernels so long, in turn
+_MARKS: Final = ("aten::one_hot", "aten::scatter", "aten::scatter_")
+_SORTED: Final = 8  # so many times as long as reading and writing values takes summing them by an index
+
+
+@on_gpu.choosing(OPERATION == "scatter_fill", 0)
+def one_hot_products(own: Work) -> Finding | None:
+    """One finding per device on zeros into which ones are scattered, cast or not, for a product right after."""
+    line = on_gpu.stream_lines(own.report, own.device.device)
+    kinds = {"fills": FAMILY == "fill", "casts": FAMILY == "copy", "multiplies": FAMILY == "gemm"}
+    marked = on_gpu.with_decoded(line, marks=OPERATION == "scatter_fill", **kinds)
+    same = pl.all_horizontal((pl.col(key) == pl.col(key).shift(1)).fill_null(value=False) for key in ("line", "name"))
+    large = pl.min_horizontal("exclusive_ns", pl.col("exclusive_ns").shift(1)) >= _LARGE_NS
+    again = same & (pl.col("marks") | (large & ~pl.col("multiplies")))
+    marked = marked.with_columns(part=(~again).cum_sum())
+    parts = marked.unique("part", keep="first", maintain_order=True)
+
+    def beside(what: str, by: int) -> pl.Expr:
+        return pl.col(what).shift(-by).over("line").fill_null(value=False)
+
+    length = pl.when(beside("multiplies", 1)).then(1).when(beside("casts", 1) & beside("multiplies", 2)).then(2)
+    parts = parts.with_columns(hot=pl.when(pl.col("marks") & beside("fills", -1)).then(length).fill_null(0))
+    inside = (pl.col("hot").shift(by).over("line") >= least for by, least in ((-1, 1), (0, 1), (1, 1), (2, 2)))
+    rows = marked.join(parts.filter(pl.any_horizontal(inside)), on="part", how="semi")
+    makers, first = rows.filter(~pl.col("multiplies")), rows.filter("multiplies")
+    if first.is_empty():
+        return None
+    columns = ["row", "name", "start", "end", "exclusive_ns"]
+    products = own._replace(rows=pl.concat([first.select(columns), _of_gradients(own).select(columns)]).unique("row"))
+    return own._replace(rows=pl.concat([makers.select(columns), products.rows])).finding(
+        "gathers: one-hot",
+        own._replace(rows=first).longest,
+        many=products.rows.height,
+        mending=on_gpu.without(makers).with_all_of(_spared(products, first, _SORTED)),
+    )
+
+
+def _of_gradients(own: Work) -> pl.DataFrame:
+    """The products that backward of products with one-hot matrices takes, by the operators."""
+    name = pl.col("name")
+    before, second = (name.shift(by).over(THREAD) for by in (1, 2))
+    made = before.is_in(_MARKS) | ((before == "aten::to") & second.is_in(_MARKS))
+    products = on_host.working(own.report).filter(name.is_in(_PRODUCTS), made)
+    works = on_host.works_within(own.report, on_host.gradients(own.report, products))
+    rows = [one.rows for one in works if one.device.device == own.device.device]
+    every = pl.concat(rows) if rows else own.rows.clear()
+    return every.filter(on_gpu.decoded_as(every, FAMILY == "gemm"))
+
+
+# Diagonals that are written into matrices of zeros to be multiplied.
+
+_LEAST: Final = 64  # the least side of a matrix
+
+
+@Rule
+def diagonal_products(report: Report) -> Findings:
+    """One finding per device on matrices with a vector as diagonal, made for a product right after."""
+    name, length = pl.col("name"), side(0, -1)
+    # the sides of square matrices among the inputs
+    squares = [pl.when(side(which, -2) == side(which, -1)).then(side(which, -1)) for which in range(3)]
+    every = _forward(report).with_columns(length=length, squares=pl.concat_list(squares))
+    makes = (name == "aten::diag_embed") | ((name == "aten::diag") & (sides(pl.col("input_shapes")).list.len() == 1))
+    follows = name.is_in(_PRODUCTS) & pl.col("squares").list.contains(pl.col("length").shift(1).over(THREAD))
+    made = (makes & (length >= _LEAST) & follows.shift(-1).over(THREAD)).fill_null(value=False)
+    every = every.with_columns(made=made, multiplied=made.shift(1).over(THREAD).fill_null(value=False))
+    # what takes another matrix of its sides may take it
+    others = every.filter(~pl.col("made") & ~pl.col("multiplied")).get_column("squares").explode().drop_nulls()
+    chosen = every.filter(pl.col("made") | pl.col("multiplied"))
+    if not chosen.height or chosen.filter("made", pl.col("length").is_in(others.implode())).height:
+        return
+    spans = pl.concat([chosen.select(SPAN), on_host.gradients(report, chosen)])
+    forward = {work.device.device: work.rows for work in on_host.works_within(report, chosen.filter("multiplied"))}
+    for work in on_host.works_within(report, outermost(spans)):
+        products = on_gpu.decoded_as(work.rows, FAMILY == "gemm")
+        own = forward.get(work.device.device, work.rows.clear())
+        change = _spared(work._replace(rows=work.rows.filter(products)), own, 1 / REACHED["memory"])
+        yield work.finding(
+            "product-order: diagonal",
+            work.most,
+            height=chosen.filter("made").item(0, "length"),
+            mending=on_gpu.without(work.rows.filter(~products)).with_all_of(change),
+        )
+
+
+# Layers of rows that were gathered before, of each row several times.
+
+_GATHERS: Final = ("aten::index_select", "aten::index", "aten::embedding")
+_LAYERS: Final = ("aten::linear", "aten::matmul", "aten::mm")
+#: Operators of layers that treat each row by itself, with all of it that they read in their first input.
+_BY_ROW: Final = (
+    *_LAYERS,
+    *("aten::relu", "aten::relu_", "aten::gelu", "aten::silu", "aten::silu_", "aten::leaky_relu", "aten::elu"),
+    *("aten::tanh", "aten::sigmoid", "aten::softplus", "aten::mish", "aten::hardswish", "aten::layer_norm"),
+)
+_FEWER: Final = 4  # so many times as many rows are gathered as there are, or more
+
+
+@Rule
+def gathered_layers(report: Report) -> Findings:
+    """One finding per device on layers right after a gather of far more rows than there are to gather from."""
+    layers = _of_gathered(report)
+    spans = pl.concat([layers.select(SPAN), on_host.gradients(report, layers)])
+    for work in on_host.works_within(report, outermost(spans)):
+        most = layers.select((pl.col("there") / pl.col("rows")).max()).item()
+        there, rows = layers.filter(pl.col("there") / pl.col("rows") == most).select("there", "rows").row(0)
+        yield work.finding("gathers: layers", work.most, left=most, there=there, rows=rows, times=rows / there)
+
+
+def _of_gathered(report: Report) -> pl.DataFrame:
+    """Operators of layers on rows gathered right before: with rows, there (how many are before the gather)."""
+    name, shape = pl.col("name"), sides(pl.col("input_shapes"))
+    index = pl.when(name == "aten::index_select").then(elements(2)).otherwise(elements(1))
+    plain = name.is_in(_GATHERS) & (shape.list.len() == len(("rows", "width")))
+    far = (plain & (index >= _FEWER * shape.list.first())).fill_null(value=False)
+    every = _forward(report).with_columns(far=far, there=shape.list.first(), index=index, width=shape.list.last())
+    after = [*THREAD, "after"]
+    every = every.with_columns(after=pl.col("far").cum_sum().over(THREAD), rows=elements() / pl.col("width"))
+    gathers = every.filter("far").select(*after, "index", "there", wide="width")
+    every = every.filter(~pl.col("far")).drop("index", "there").join(gathers, on=after, maintain_order="left")
+    same = name.is_in(_BY_ROW) & (pl.col("rows") == pl.col("index"))
+    every = every.with_columns(inside=same.fill_null(value=False).cast(pl.Int8).cum_min().over(after) > 0)
+    first = pl.col("input_shapes").cast(pl.String).str.extract(r"^\[(\[[\d, ]*\])").first().over(after)
+    made = pl.when(name == "aten::linear").then(side(1, 0)).otherwise(side(1, -1))
+    last = pl.when(pl.col("inside") & name.is_in(_LAYERS)).then(made).drop_nulls().last().over(after)
+    # what takes such rows later may take those that were gathered
+    takes = pl.col("input_shapes").cast(pl.String).str.count_matches(first, literal=True)
+    others = pl.when(~pl.col("inside")).then(takes).max().over(after).fill_null(0)
+    right = (pl.col("width").first().over(after) == pl.col("wide")) & (last <= pl.col("wide"))
+    return every.filter(right & (others <= (last == pl.col("wide")).cast(pl.UInt32))).filter("inside")

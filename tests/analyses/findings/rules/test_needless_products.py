@@ -1,0 +1,121 @@
+"""Products with one-hot and diagonal matrices, and layers of rows that were gathered before."""
+
+import pytest
+
+from kanalyze.analyses.findings.rules.needless_products import diagonal_products, gathered_layers, one_hot_products
+from support.build import host, kernel, launched
+from support.kernel_names import GEMM, UP
+from support.measures import assert_told
+from support.steps import in_steps
+
+STEP = 2_000_000
+NODE = "autograd::engine::evaluate_function: "
+FILL = "void at::native::vectorized_elementwise_kernel<2, at::native::FillFunctor<long>, std::array<char*, 1ul> >(int)"
+ONES = (
+    "void at::native::_scatter_gather_elementwise_kernel<128, 8, at::native::_cuda_scatter_fill_internal_kernel<"
+    "at::native::OpaqueType<8>>::operator()<at::native::TensorAssign>(at::TensorIterator&)::{lambda(int)#1}>(int)"
+)
+H100 = {"memory_bandwidth_bytes_per_s": 3_350_000_000_000}
+
+
+def passes(*operators, limits=None):
+    """Five passes of operators: name, shapes of the inputs, kernels (name, ns).
+
+    Each has its place as number; of nodes, which run on thread 2, the name ends with that of their operator.
+    """
+    events, details = [], []
+    for at in range(0, 5 * STEP, STEP):
+        begin = at
+        for number, (text, inputs, kernels) in enumerate(operators):
+            name, _, of = text.partition("#")
+            thread = 2 if name.startswith(NODE) else 1
+            numbered = at // STEP * 50 + int(of or number)
+            details.append({"event_id": len(events), "input_shapes": inputs, "sequence_number": numbered})
+            events.append(host("op", name, begin, begin + 90_000, thread=thread))
+            events += [host("op", "aten::mm", begin + 500, begin + 89_000, thread=thread)] * (thread == 2)
+            for place, (made, ns) in enumerate(kernels):
+                start = begin + 20_000 * place
+                launch = kernel(start + 10_000, start + 10_000 + ns, name=made)
+                events += launched(start + 1000, start + 8000, launch, thread=thread)
+            begin += 100_000
+    return in_steps(events, 5, STEP, op_detail=details, limits=limits)
+
+
+WORK = (GEMM, 16_000)
+DIAG = ("aten::diag", "[[8192], []]", [(FILL, 9_000)])
+SCALED = ("aten::matmul", "[[512, 8192], [8192, 8192]]", [WORK])
+OTHER = ("aten::mm", "[[16, 16], [16, 16]]", [WORK])
+
+
+@pytest.mark.parametrize(
+    ("operators", "stake", "gone"),
+    [
+        ((DIAG, SCALED), 25_000, 5),
+        ((DIAG, ("aten::mm", "[[8192, 8192], [8192, 512]]", [WORK])), 25_000, 5),
+        (
+            (("aten::diag_embed", "[[4, 512], []]", DIAG[2]), ("aten::bmm", "[[4, 9, 512], [4, 512, 512]]", [WORK])),
+            25_000,
+            5,
+        ),
+        ((DIAG, SCALED, (f"{NODE}MmBackward0#1", "[]", [WORK, (UP, 2_000)])), 43_000, 10),
+        ((DIAG, SCALED, OTHER, (f"{NODE}MmBackward0#2", "[]", [WORK])), 25_000, 5),  # another one's gradients
+        ((("aten::diag", "[[8192, 8192], []]", DIAG[2]), SCALED), 0, 0),  # the diagonal of a matrix
+        ((("aten::diag", "[[32], []]", DIAG[2]), ("aten::mm", "[[9, 32], [32, 32]]", [WORK])), 0, 0),
+        ((DIAG, ("aten::add", "[[8192, 8192], [8192, 8192]]", [WORK]), SCALED), 0, 0),  # it is added
+        ((DIAG, OTHER, SCALED), 0, 0),
+        ((DIAG, SCALED, ("aten::add", "[[8192, 8192], [8192, 8192]]", [WORK])), 0, 0),  # the product is of another one
+        ((DIAG, SCALED, *[OTHER] * 15), 0, 0),
+    ],
+)
+def test_products_with_diagonals(operators, stake, gone):
+    told = diagonal_products(passes(*operators))
+    assert_told(told, [5 * stake] * bool(stake), *["multiplied by diagonal ones"] * bool(stake))
+    assert [len(one.mending.gone) for one in told] == [gone] * bool(stake)
+
+
+GATHER = ("aten::index_select", "[[100, 64], [], [4000]]", [("gather", 5_000)])
+LINEAR = ("aten::linear", "[[4000, 64], [64, 64], [64]]", [WORK])
+RELU = ("aten::relu", "[[4000, 64]]", [("relu", 8_000)])
+
+
+@pytest.mark.parametrize(
+    ("operators", "stake"),
+    [
+        ((GATHER, LINEAR), 16_000),
+        ((GATHER, LINEAR, RELU, LINEAR), 40_000),
+        ((("aten::embedding", "[[100, 64], [40, 100]]", [("gather", 5_000)]), LINEAR), 16_000),
+        ((("aten::index", "[[100, 64], [[4000]]]", [("gather", 5_000)]), LINEAR), 16_000),
+        ((GATHER, LINEAR, (f"{NODE}AddmmBackward0#1", "[]", [WORK])), 32_000),
+        ((GATHER, LINEAR, ("aten::dropout", "[[4000, 64]]", [WORK]), LINEAR), 16_000),  # of each row another one
+        ((("aten::index_select", "[[2000, 64], [], [4000]]", GATHER[2]), LINEAR), 0),  # not far fewer
+        ((("aten::index_select", "[[100, 64], [], [500]]", GATHER[2]), LINEAR), 0),  # rows of something else
+        ((GATHER, ("aten::linear", "[[4000, 64], [256, 64], [256]]", [WORK])), 0),  # wider than what was gathered
+        ((GATHER, ("aten::linear", "[[8000, 32], [32, 32], [32]]", [WORK])), 0),
+        ((GATHER, ("aten::cat", "[[[4000, 64], [4000, 64]], []]", [WORK]), LINEAR), 0),
+        ((GATHER, RELU), 0),
+        ((GATHER, LINEAR, ("aten::mul", "[[4000, 1], [4000, 64]]", [WORK])), 16_000),
+        ((GATHER, LINEAR, OTHER, ("aten::add", "[[4000, 64], [4000, 64], []]", [WORK])), 0),  # of what was gathered
+    ],
+)
+def test_layers_on_gathered_rows(operators, stake):
+    told = gathered_layers(passes(*operators))
+    assert_told(told, [5 * stake] * bool(stake), *["40 times for each", "100 rows, not 4,000"] * bool(stake))
+
+
+HOT = ("aten::one_hot", "[[128, 32], []]", [(FILL, 9_000), (ONES, 1_000)])
+CAST = ("aten::to", "[[128, 32, 4096], [], [], [], []]", [(UP, 8_000)])
+LOOKED_UP = ("aten::linear", "[[128, 32, 4096], [64, 4096], []]", [WORK])
+
+
+@pytest.mark.parametrize(
+    ("operators", "stake", "gone"),
+    [
+        ((HOT, CAST, LOOKED_UP), 34_000, 3),
+        ((HOT, CAST, LOOKED_UP, (f"{NODE}MmBackward0#2", "[]", [WORK])), 50_000, 3),
+        ((HOT, CAST, LOOKED_UP, OTHER, (f"{NODE}MmBackward0#3", "[]", [WORK])), 34_000, 3),  # another one's gradients
+    ],
+)
+def test_products_with_one_hot_matrices(operators, stake, gone):
+    told = one_hot_products(passes(*operators, limits=H100))
+    assert_told(told, [5 * stake] * bool(stake), "One-hot matrices are multiplied")
+    assert len(told[0].mending.gone) == 5 * gone
