@@ -19,7 +19,7 @@ from kanalyze.report import Report
 
 #: What PyTorch runs in place of cuDNN: products of copied rows of pixels, image by image, and networks step by step.
 _IN_ITS_PLACE: Final = r"^aten::(?:_slow_conv2d_forward|slow_conv_dilated2d|lstm|gru|rnn_tanh|rnn_relu)$"
-_TYPES: Final = r'^\["(?:float|double|c10::Half)"'  # that cuDNN takes on any GPU
+_TYPES: Final = r'^\["(?:float|c10::Half)"'  # that cuDNN takes, and is quick with, on any GPU
 _OF_CUDNN: Final = r"^aten::(?:_?cudnn_(?:convolution|batch_norm|rnn)|_?miopen_)"
 _STEPS: Final = 8  # operations of a layer that cuDNN does in a few
 
@@ -84,8 +84,8 @@ def long_convolution(report: Report) -> Findings:
         single=weights.get(1, null_on_oob=True) == 1,
         padded=_BYTES * rows * sides[0] * sides[1],
     )
-    # by a stride they are not fewer
-    left = _PASSES * pl.col("padded") * pl.col("dram_ns") / pl.col("bytes") + _LEAST_NS
+    # by a stride they are not fewer; backward they are twice as many
+    left = _PASSES * (1 + later.cast(pl.Int64)) * pl.col("padded") * pl.col("dram_ns") / pl.col("bytes") + _LEAST_NS
     own = own.with_columns(left=left / pl.col("took_ns"))
     own = own.filter(pl.col("single") & (pl.col("taps") >= _TAPS) & (pl.col("left") <= _WORTH))
     for device in on_gpu.kernel_sums(report) if own.height else ():

@@ -38,8 +38,9 @@ def layers(outer, inner=SLOW, types=FLOAT, launches=10, beside=None):
     ("outer", "known", "told"),
     [
         ("aten::conv2d", {}, "(conv2d) image by image"),
-        ("aten::lstm", {"inner": "aten::lstm", "types": '["double", "TensorList"]'}, "(lstm) image by image"),
+        ("aten::lstm", {"inner": "aten::lstm", "types": '["c10::Half", "TensorList"]'}, "(lstm) image by image"),
         ("aten::lstm", {"inner": "aten::lstm", "types": '["c10::BFloat16", "TensorList"]'}, None),  # not everywhere
+        ("aten::conv2d", {"types": '["double", "double", "double"]'}, None),  # of which cuDNN has no quick ones
         ("aten::lstm", {"inner": "aten::_cudnn_rnn"}, None),
         ("aten::conv2d", {"inner": "aten::cudnn_convolution"}, None),
         ("aten::conv2d", {"beside": "aten::cudnn_convolution"}, None),  # off for some alone
