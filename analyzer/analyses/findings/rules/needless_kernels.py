@@ -20,7 +20,7 @@ from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD, touched
 from kanalyze.analyses.work.work import operations_with_roofs
-from kanalyze.columns import beside, gathered, marked
+from kanalyze.columns import beside, gathered, marked, nearest
 from kanalyze.report import Report
 from kanalyze.tools import CUDA
 from kanalyze.units import mean, size
@@ -515,6 +515,7 @@ def _with_values(report: Report, work: pl.DataFrame) -> pl.DataFrame:
 #: Operators that sort the entries of sparse tensors by index, and add those of one index together.
 _COALESCING: Final = ("aten::coalesce", "aten::_coalesce")
 _FEWEST_COALESCED: Final = 2  # a tensor that is new is put in order once
+_MATTERS: Final = 0.02  # a kernel that takes less of their time may not run in each
 
 
 @on_gpu.choosing(_SORTS, 0.1)
@@ -529,3 +530,34 @@ def repeated_coalescing(sorting: Work) -> Finding | None:
         return None
     operator = work.rows.select(pl.col("outer").mode().sort().first()).item()
     return work.finding("repeated-coalescing", work.most, operator=operator)
+
+
+@Rule
+def coalesced_again(report: Report) -> Findings:
+    """One finding per device on square sparse tensors of one size that the program puts in order again in a pass."""
+    passes, square = say.per_iteration(report).iterations or 0, on_host.side(0, 0) == on_host.side(0, 1)
+    calls = on_host.working(report).filter(pl.col("name").is_in(_COALESCING), square)
+    if not passes or calls.height < _FEWEST_COALESCED * passes:
+        return
+    # of as many entries before and after: by the shapes of all that the operators within take
+    inner = nearest(on_host.operators(report), calls.select(call="row", until="stop").sort("call"), ("row", "call"))
+    inner = inner.filter(pl.col("row") < pl.col("until")).sort("row")
+    shapes = inner.group_by(row="call").agg(shapes=pl.col("input_shapes").cast(pl.String).str.join(" "))
+    alike = calls.join(shapes, on="row", maintain_order="left").filter(
+        pl.col("shapes") == pl.col("shapes").mode().sort().first()
+    )
+    for work in on_host.works_within(report, alike):
+        # of the kernels that matter some run once in a call
+        kernels = work.rows.group_by("name").agg(pl.len(), ns=pl.col("exclusive_ns").sum())
+        once = kernels.filter(pl.col("ns") >= _MATTERS * work.ns).select(pl.col("len").min()).item()
+        times = round((once or 0) / passes)
+        # nearest neighbours of other points are as many
+        if times >= _FEWEST_COALESCED and not work.device.launches(_TOPK):
+            yield work.finding(
+                "repeated-coalescing: same",
+                work.most,
+                at_stake_ns=work.ns * (times - 1) // times,
+                mending=on_host.within(report, alike.filter(pl.int_range(pl.len()) % times > 0)).mending,
+                height=alike.select(on_host.side(0, 0)).item(0, 0),
+                times=times,
+            )

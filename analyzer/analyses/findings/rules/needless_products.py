@@ -24,8 +24,8 @@ _SHORTEST_NS: Final = 2000  # what no kernel falls below
 def _spared(products: Work, own: pl.DataFrame, times: float) -> Mending:
     """What products save by kernels that move the elements of the largest result of some, their `own` ones.
 
-    They take so many `times` as long as reading and writing these at the memory's bandwidth, and half of each at most;
-    where shapes or bandwidth are not known, as long as they do.
+    They take so many `times` as long as reading and writing these at the memory's bandwidth, and no longer than now;
+    where shapes or bandwidth are not known, as long as now.
     """
     shapes = operations_with_roofs(products.report).select("row", "sides")
     values = own.select("row").join(shapes, on="row").select(_RESULT.max()).item()
@@ -34,13 +34,13 @@ def _spared(products: Work, own: pl.DataFrame, times: float) -> Mending:
     if not values or not rate:
         return Mending()
     left = max(times * _ROW_BYTES * values / rate * 1e9, _SHORTEST_NS)
-    saved = pl.max_horizontal(pl.col("exclusive_ns") - left, pl.col("exclusive_ns") / 2)
-    return Mending(products.rows.select("row", saved_ns=saved.cast(pl.Int64)))
+    saved = (pl.col("exclusive_ns") - left).clip(lower_bound=0).cast(pl.Int64)
+    return Mending(products.rows.select("row", saved_ns=saved))
 
 
 def _forward(report: Report) -> pl.DataFrame:
     """The operators that launch something, by thread and time, but those that autograd runs."""
-    return on_host.working(report).join(on_host.forward(report).select("row"), on="row", how="semi")
+    return on_host.working(report).filter(pl.col("row").is_in(on_host.forward(report).get_column("row").implode()))
 
 
 # Matrices of zeros and ones, which only take rows of the other matrix.
@@ -96,6 +96,7 @@ def _of_gradients(own: Work) -> pl.DataFrame:
 
 # Diagonals that are written into matrices of zeros to be multiplied.
 
+_DIAGONALS: Final = ("aten::diag", "aten::diag_embed")
 _LEAST: Final = 64  # the least side of a matrix
 
 
@@ -103,12 +104,16 @@ _LEAST: Final = 64  # the least side of a matrix
 def diagonal_products(report: Report) -> Findings:
     """One finding per device on matrices with a vector as diagonal, made for a product right after."""
     name, length = pl.col("name"), side(0, -1)
+    if _forward(report).filter(name.is_in(_DIAGONALS)).is_empty():
+        return
     # the sides of square matrices among the inputs
     squares = [pl.when(side(which, -2) == side(which, -1)).then(side(which, -1)) for which in range(3)]
     every = _forward(report).with_columns(length=length, squares=pl.concat_list(squares))
-    makes = (name == "aten::diag_embed") | ((name == "aten::diag") & (sides(pl.col("input_shapes")).list.len() == 1))
+    vector = (name == "aten::diag_embed") | (sides(pl.col("input_shapes")).list.len() == 1)
     follows = name.is_in(_PRODUCTS) & pl.col("squares").list.contains(pl.col("length").shift(1).over(THREAD))
-    made = (makes & (length >= _LEAST) & follows.shift(-1).over(THREAD)).fill_null(value=False)
+    made = (name.is_in(_DIAGONALS) & vector & (length >= _LEAST) & follows.shift(-1).over(THREAD)).fill_null(
+        value=False
+    )
     every = every.with_columns(made=made, multiplied=made.shift(1).over(THREAD).fill_null(value=False))
     # what takes another matrix of its sides may take it
     others = every.filter(~pl.col("made") & ~pl.col("multiplied")).get_column("squares").explode().drop_nulls()
@@ -146,6 +151,8 @@ _FEWER: Final = 4  # so many times as many rows are gathered as there are, or mo
 def gathered_layers(report: Report) -> Findings:
     """One finding per device on layers right after a gather of far more rows than there are to gather from."""
     layers = _of_gathered(report)
+    if layers.is_empty():
+        return
     spans = pl.concat([layers.select(SPAN), on_host.gradients(report, layers)])
     for work in on_host.works_within(report, outermost(spans)):
         most = layers.select((pl.col("there") / pl.col("rows")).max()).item()
@@ -159,7 +166,10 @@ def _of_gathered(report: Report) -> pl.DataFrame:
     index = pl.when(name == "aten::index_select").then(elements(2)).otherwise(elements(1))
     plain = name.is_in(_GATHERS) & (shape.list.len() == len(("rows", "width")))
     far = (plain & (index >= _FEWER * shape.list.first())).fill_null(value=False)
-    every = _forward(report).with_columns(far=far, there=shape.list.first(), index=index, width=shape.list.last())
+    every = _forward(report)
+    if every.filter(name.is_in(_GATHERS)).filter(far).is_empty():
+        return every.clear()
+    every = every.with_columns(far=far, there=shape.list.first(), index=index, width=shape.list.last())
     after = [*THREAD, "after"]
     every = every.with_columns(after=pl.col("far").cum_sum().over(THREAD), rows=elements() / pl.col("width"))
     gathers = every.filter("far").select(*after, "index", "there", wide="width")

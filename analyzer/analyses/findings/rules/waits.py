@@ -111,7 +111,7 @@ def unneeded_sync(report: Report) -> Findings:
     held = dict(rows.group_by("device").agg(pl.col("ns").sum()).iter_rows())
     if not any(worth_saying(report, ns) for ns in held.values()):
         return
-    for device, calls in say.by_device(avoidable(report)):
+    for device, calls in say.by_device(_of_program(report, avoidable(report))):
         if calls.height < say.FEWEST:
             continue
         stake = min(total(calls, "gain_ns"), held.get(device, 0))
@@ -134,6 +134,28 @@ def unneeded_sync(report: Report) -> Findings:
             most=most,
             blocked=intervals.length(calls),
         )
+
+
+#: Operators of PyTorch that wait for a copy, which pinned memory spares; others need a count, or an answer.
+_WAITS_FOR_COPIES: Final = r"^aten::(?:to|_to_copy|copy_)$"
+
+
+def _of_program(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
+    """The calls but those for a stream by operators of PyTorch other than copies, which the program does not make."""
+    trace = on_host.traced(report)
+    if trace is None or calls.is_empty():
+        return calls
+    waits = blocking_calls(trace).filter(pl.col("scope").is_in(WAITING))
+    operator = say.sites(trace, waits.select(*THREAD, at="start")).get_column("operator").str.extract(r"^(\S+)")
+    waiting = operator.drop_nulls().unique()
+    waiting = waiting.filter(~waiting.str.contains(_WAITS_FOR_COPIES))
+    # those of the launches before and after it whose operators are known
+    launched = on_gpu.with_operators(report, on_host.launched(report)).drop_nulls("outer")
+    launched = launched.select(*THREAD, "call_start", inside=pl.col("outer").is_in(waiting.implode()))
+    near = calls.with_row_index("place").filter(pl.col("scope") == "stream").select("place", "start", *THREAD)
+    sides = (nearest(near, launched, ("start", "call_start"), THREAD, side) for side in ("before", "after"))
+    own = pl.concat(side.filter("inside").select("place") for side in sides).to_series()
+    return calls.filter(~pl.int_range(pl.len()).is_in(own.implode()))
 
 
 @once_per_report

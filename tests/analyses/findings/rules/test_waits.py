@@ -254,6 +254,18 @@ def nccl(start, end, **keys):
     return [nvtx("ncclGroupEnd", start, end, domain="NCCL", **keys), *waited()]
 
 
+def inside(operator, sync="cudaStreamSynchronize"):
+    """Each step in an operator of PyTorch."""
+    return [*waited(sync=sync), *(host("op", operator, 100 * number - 2, 100 * number + 97) for number in range(1, 6))]
+
+
+def test_a_wait_of_an_operator_is_not_the_programs():
+    """Which sorts need, for a count; but for copies of pageable memory."""
+    assert_told(unneeded_sync(report(inside("aten::_coalesce"))), [])
+    assert_told(unneeded_sync(report(inside("aten::to"))), [80])
+    assert_told(unneeded_sync(report(inside("aten::_coalesce", DEVICE_SYNC))), [80])
+
+
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("events", "window", "stakes", "words"),
