@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses.findings.rules.laws import slow_engine_steps
+from kanalyze.analyses.findings import rules
+from kanalyze.analyses.findings.rules.laws import slow_engine_steps, steps_by_law
 from kanalyze.analyses.page.batch_page import at_batch
 from kanalyze.analyses.serving.step_laws import fitted, in_words, law_points, laws, time_at
 from kanalyze.analyses.work._configuration import Size
@@ -191,6 +192,15 @@ def test_steps_far_above_their_law_are_a_finding_and_others_are_none():
     longer = [(8, 8, 0, 900_000 if at == 20 else 400_000 + at) for at in range(24)]
     (one,) = slow_engine_steps(engine_of(longer, told="execute_context_0(0)_generation_{0}({0})".format))
     assert one.text.endswith("Tokens in the cache, of which no label tells, may be why.")
+
+
+def test_steps_without_labels_are_told_by_their_number(monkeypatch):
+    """As of an engine that is known by what runs."""
+    rows = [(n, size_of(n), kv, 9_000_000 if n == 9 else 400_000 + 900 * size_of(n) + 13 * kv) for n, kv in BATCHES]
+    steps = steps_by_law(engine_of(rows)).with_columns(label=pl.lit(None, dtype=pl.String))
+    monkeypatch.setattr(rules.laws, "steps_by_law", lambda _: steps)
+    (one,) = slow_engine_steps(engine_of(rows))
+    assert "most in step 5: 9.000 ms, by law" in one.text
 
 
 def test_a_law_needs_steps_and_says_of_them_what_it_says_of_the_table():

@@ -11,7 +11,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import on_gpu, say
 from kanalyze.analyses.findings.on_gpu import REACHED, SHORTEST_NS, Work
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, phrases
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, phrases
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.serving.step_laws import HOST, steps_by_law
 from kanalyze.analyses.shared.analysis import once_per_report
@@ -161,5 +161,6 @@ def slow_engine_steps(report: Report) -> Findings:
         of = "the host" if row["part"] == HOST else "the GPU"
         longer = " Tokens in the cache, of which no label tells, may be why." * (of == "the GPU" and row["kv"] is None)
         figures = {"of": of, "longer": longer, "steps": plural(row["count"], f"{row['kind']} step"), "step": row}
+        figures["labelled"] = f", {literal(row['label'])}" if row["label"] else ""  # of steps by what runs, none
         stake = min(int(row["all_ns"]), lengths.get(row["device"], 0))
         yield say.told(report, "slow-steps", row["device"], None, stake, vague=True, general=True, **figures)

@@ -86,6 +86,8 @@ RELU = ("aten::relu", "[[4000, 64]]", [("relu", 8_000)])
         ((("aten::embedding", "[[100, 64], [40, 100]]", [("gather", 5_000)]), LINEAR), 16_000),
         ((("aten::index", "[[100, 64], [[4000]]]", [("gather", 5_000)]), LINEAR), 16_000),
         ((GATHER, LINEAR, (f"{NODE}AddmmBackward0#1", "[]", [WORK])), 32_000),
+        # what makes no node has the number of the next one that does
+        ((GATHER, LINEAR, ("aten::relu#3", *RELU[1:]), OTHER, (f"{NODE}MmBackward0#3", "[]", [WORK])), 24_000),
         ((GATHER, LINEAR, ("aten::dropout", "[[4000, 64]]", [WORK]), LINEAR), 16_000),  # of each row another one
         ((("aten::index_select", "[[2000, 64], [], [4000]]", GATHER[2]), LINEAR), 0),  # not far fewer
         ((("aten::index_select", "[[100, 64], [], [500]]", GATHER[2]), LINEAR), 0),  # rows of something else
