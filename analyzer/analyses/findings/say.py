@@ -407,7 +407,7 @@ _OWN: Final = 0.1
 _TOGETHER: Final = 10  # lines of one function are told together where they are no further apart
 
 #: What a rule says where a call stack or a trace told it the line: ``train.py:31``, ``train.py(31): step``.
-_HAS_LINE: Final = re.compile(r":\d+(?:-\d+)?$|\(\d+\)")
+_HAS_LINE: Final = re.compile(r"\.\w+:\d+(?:-\d+)?$|\(\d+\)")
 
 
 def with_lines(report: Report, findings: Sequence[Finding]) -> list[Finding]:

@@ -116,7 +116,8 @@ def _of_instructions(ncu: Report) -> pl.DataFrame:
     idle = pl.when(alone).then(_WARP * pl.col("instructions") - pl.col("thread_instructions")).fill_null(0)
     loads, ran = sass.str.contains(_LOADS), pl.col("instructions")  # the first instruction runs once for each warp
     turns = ran.filter(loads).max() >= _TURNS * ran.filter(ran > 0).first()
-    calls, linked = (ran.filter(sass.str.contains(names) & (ran > 0)) for names in (_CALLS, _LINKED))
+    calls, within = (ran.filter(sass.str.contains(names) & (ran > 0)) for names in (_CALLS, _CALLS_OWN))
+    called, linked = (sass.str.extract(names).filter(ran > 0).drop_nulls().unique() for names in (_CALLS, _LINKED))
     file = pl.col("file").cast(pl.String)
     line = pl.format("{}:{}", file.str.extract(r"([^/\\]+)$"), "line")
     own = line.is_not_null() & ~file.str.contains(_OF_CUDA)
@@ -132,20 +133,24 @@ def _of_instructions(ncu: Report) -> pl.DataFrame:
     }
     places = {rule: (own & (count > 0), count) for rule, count in causes.items()}
     each = ncu.table("instructions").group_by("event_id")
-    return each.agg(
+    counted = each.agg(
         atomics_share=(adds.sum() / accesses.sum()).fill_nan(0.0),
         local_share=local.sum() / every,
         idle_lanes=idle.sum() / (_WARP * pl.col("instructions").filter(alone).sum()).clip(lower_bound=1),
         one_for_all=sass.str.contains(_ONE_FOR_ALL).any(),
         of_halves=sass.str.contains(_OF_HALVES).any(),
         listed=ran.sum(),
-        calls_in_pairs=(calls.n_unique() < calls.len()) & (calls.len() <= linked.len()),
+        calls_in_pairs=(calls.n_unique() < calls.len()) & (within.sum() <= calls.sum()),
+        called=called,
+        linked=linked,
         in_turns=turns & sass.str.contains(_MULTIPLIES).any() & ~sass.str.contains(_AHEAD).any(),
         shared_share=shared.sum() / every,
         needed=pl.col("ideal_sectors").sum() * _SECTOR_BYTES,
         uncoalesced_share=(spare.sum() / pl.col("sectors").sum()).fill_nan(None),
         **{rule: line.filter(of).sort_by(count.filter(of)).last() for rule, (of, count) in places.items()},
     )
+    known = pl.col("called").list.set_difference("linked").list.len() == 0
+    return counted.with_columns(pl.col("calls_in_pairs") & known).drop("called", "linked")
 
 
 def _of_alike(kernels: pl.DataFrame, runs: pl.DataFrame, ncu: Report) -> pl.DataFrame:
@@ -336,8 +341,9 @@ _ONE_FOR_ALL: Final = rf"NANOSLEEP|SYNCS|UTMA|UBLKCP|\bLDG?\.E\S*\.STRONG|{_MULT
 _LOADS: Final = r"\bLDG?\.E"
 _AHEAD: Final = r"\b(?:LDGSTS|UTMALDG|UBLKCP)\b"  # copies to shared memory that no thread waits for at once
 #: Calls, and addresses of what CUDA links to a kernel: malloc, free, vprintf. Those of virtual functions are data.
-_CALLS: Final = r"\bCALL\.ABS\S* R\d+"
-_LINKED: Final = r"\bLDC\.64 R\d+, c\[0x4\]\[R\d+\]"
+_CALLS: Final = r"\bCALL\.ABS\S* (R\d+)"
+_CALLS_OWN: Final = r"\bCALL\.REL"
+_LINKED: Final = r"\bLDC\.64 (R\d+), c\[0x4\]\[R\d+\]"
 _TURNS: Final = 4  # of a loop that has a next tile to load
 _OF_HALVES: Final = r"\bHMMA\.16816\.|\bHGMMA\.\d+x\d+x16\."  # products of 16-bit values
 _SOME_IDLE: Final = 0.4  # of the threads of warps
@@ -455,7 +461,7 @@ _CAUSES: Final = (
         _waits_in_turns,
         0.2,
         "In each turn of a loop it loads a tile by way of registers, with no asynchronous copy, and its warps mostly "
-        "wait for that: loads that go ahead would hide {} of its time.",
+        "wait for loads: copies further ahead would hide up to {} of its time.",
         "A product waits for its loads in each turn: {{0}}",
         "num_stages=3 or 4 (Triton); copies a tile ahead by cp.async or TMA (CUDA)",
         "Let tiles be loaded while those before are multiplied: num_stages=3 or 4 of a Triton kernel (if it has more "

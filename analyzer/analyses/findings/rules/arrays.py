@@ -563,11 +563,14 @@ def staged_arrays(report: Report) -> Findings:
     copies = copies.join(launching, on=THREAD, how="anti")
     if copies.height < say.fewest_in(report):
         return
+    kernels = exclusive_operations(report).filter(pl.col("kind") == "kernel")
     filled = (pl.col("size_bytes") * _FILLED_NS_PER_BYTE).cast(pl.Int64)
     spans = copies.select("process_id", "device", start=pl.col("call_start") - filled, end="start")
     for device, own in say.by_device(copies):
         idle = say.idle_in(report, device, spans.filter(device=device))
         change = on_gpu.without(own)._replace(host=spans.filter(device=device).drop("device"))
-        claims = pl.concat([idle.select("start", "end"), own.select("start", "end")])
+        # of copies what no kernel hides
+        alone = intervals.subtract(intervals.union(own), intervals.union(kernels.filter(device=device)))
+        claims = pl.concat([idle.select("start", "end"), alone])
         figures = {"many": own.height, "bytes": total(own, "size_bytes"), "idle": intervals.length(idle)}
         yield say.told(report, "pageable-copy: JAX", device, claims, mending=change, **figures)

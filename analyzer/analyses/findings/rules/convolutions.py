@@ -18,7 +18,7 @@ from kanalyze.columns import nearest
 from kanalyze.report import Report
 
 #: What PyTorch runs in place of cuDNN: products of copied rows of pixels, image by image, and networks step by step.
-_IN_ITS_PLACE: Final = r"^aten::(?:_slow_conv2d_forward|slow_conv_dilated2d|lstm|gru|rnn_tanh|rnn_relu)$"
+_IN_ITS_PLACE: Final = r"^aten::(?:_slow_conv2d_forward|lstm|gru|rnn_tanh|rnn_relu)$"
 _TYPES: Final = r'^\["(?:float|c10::Half)"'  # that cuDNN takes, and is quick with, on any GPU
 _OF_CUDNN: Final = r"^aten::(?:_?cudnn_(?:convolution|batch_norm|rnn)|_?miopen_)"
 _STEPS: Final = 8  # operations of a layer that cuDNN does in a few
@@ -70,8 +70,9 @@ _BYTES: Final = 4  # of a value
 
 @Rule
 def long_convolution(report: Report) -> Findings:
-    """At most one finding per device on convolutions by channel whose kernels have very many taps."""
-    every = operations_with_roofs(report).filter((pl.col("group") == "convolutions").fill_null(value=False))
+    """At most one finding per device on convolutions by channel whose kernels have very many taps in one dimension."""
+    group = (pl.col("group") == "convolutions").fill_null(value=False)
+    every = operations_with_roofs(report).filter(group, ~pl.col("op").str.contains("transpose"))
     later, shapes = pl.col("op").str.ends_with("_backward"), pl.col("input_shapes")  # which is given the gradient first
     images, weights = (
         pl.when(later).then(on_host.sides(shapes, at + 1)).otherwise(on_host.sides(shapes, at)).list for at in (0, 1)
@@ -80,14 +81,15 @@ def long_convolution(report: Report) -> Findings:
     batch, channels, results = (of.get(at, null_on_oob=True) for of, at in ((images, 0), (images, 1), (weights, 0)))
     rows = batch * channels + results + batch * results
     own = every.with_columns(
-        taps=weights.slice(2).list.eval(pl.element().product()).list.first(),
+        taps=weights.slice(2).list.max(),
+        line=weights.slice(2).list.eval(pl.element().product()).list.first() == weights.slice(2).list.max(),
         single=weights.get(1, null_on_oob=True) == 1,
         padded=_BYTES * rows * sides[0] * sides[1],
     )
     # by a stride they are not fewer; backward they are twice as many
     left = _PASSES * (1 + later.cast(pl.Int64)) * pl.col("padded") * pl.col("dram_ns") / pl.col("bytes") + _LEAST_NS
     own = own.with_columns(left=left / pl.col("took_ns"))
-    own = own.filter(pl.col("single") & (pl.col("taps") >= _TAPS) & (pl.col("left") <= _WORTH))
+    own = own.filter(pl.col("single") & pl.col("line") & (pl.col("taps") >= _TAPS) & (pl.col("left") <= _WORTH))
     for device in on_gpu.kernel_sums(report) if own.height else ():
         work = Work(report, device, own.filter(device=device.device))
         if work.rows.height:

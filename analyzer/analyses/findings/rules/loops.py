@@ -21,7 +21,7 @@ from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import count_up_to, gathered, mixed, nearest, rows_at
+from kanalyze.columns import gathered, mixed, nearest, rows_at
 from kanalyze.report import Report
 
 _RECURRENT: Final = "rnn-cells"
@@ -161,9 +161,10 @@ def _unrolled(report: Report, loops: pl.DataFrame) -> pl.Series:
     """Which loops are none of Python: torch.compile has a kernel in each pass, and no pass calls compiled code."""
     trace, passes, inside = on_host.traced(report) or report, loops.get_column("passes"), list[pl.Series]()
     for pattern in _OF_COMPILED:
-        begun = on_host.spans_named(pattern, trace.kind("op")).get_column("start").sort()
-        upto = (count_up_to(begun, loops.get_column(side), equal=side == "end") for side in ("end", "start"))
-        inside.append(next(upto).cast(pl.Int64) - next(upto).cast(pl.Int64))
+        begun = on_host.spans_named(pattern, trace.kind("op")).select(*THREAD, at="start")
+        times = on_gpu.span_of(begun, loops.select(SPAN)).alias("at").drop_nulls().value_counts(name="times")
+        places = loops.select(at=pl.int_range(pl.len(), dtype=pl.UInt32))
+        inside.append(places.join(times, on="at", how="left", maintain_order="left").get_column("times").fill_null(0))
     return (inside[0] >= passes) & (inside[1] < passes)
 
 

@@ -74,19 +74,21 @@ def _blocks(report: Report, device: int, pieces: pl.DataFrame, left: pl.DataFram
 
 _ALL: Final = 0.99  # of kernels; without it hardly any ends while the call that launches it still runs
 _FEWEST_KERNELS: Final = 50
-_LONG_NS: Final = 20_000  # the shortest kernels may end while the profiler still notes the call
+_LONG_NS: Final = 20_000  # shorter ones may end while the profiler still notes the call
 
 
 @Rule
 def blocking_launches(report: Report) -> Findings:
-    """One finding per device all of whose kernels end within the calls that launch them."""
+    """One finding per device all of whose kernels that are not short end within the calls that launch them."""
     kernels = exclusive_operations(report, "call_start", "call_end").filter(pl.col("kind") == "kernel")
+    inside = pl.col("start").is_between("call_start", "call_end") & (pl.col("end") <= pl.col("call_end"))
     for device, own in say.by_device(kernels.drop_nulls("call_end").sort("device")):
-        told = own.height >= _FEWEST_KERNELS and longest(own, "dur_ns") >= _LONG_NS
-        if not told or own.select((pl.col("end") <= pl.col("call_end")).mean()).item() < _ALL:
+        long = own.filter(pl.col("dur_ns") >= _LONG_NS)
+        blocked = 0 if long.is_empty() else long.select(inside.mean()).item()
+        if own.height < _FEWEST_KERNELS or blocked < _ALL:
             continue
         idle = reasoned_pieces(report, device).filter(pl.col("bucket").is_in(("launch", "api", "host")))
-        waited = own.select((pl.col("call_end") - pl.max_horizontal("call_start", "start")).sum()).item()
+        waited = own.filter(inside).select((pl.col("call_end") - pl.col("start")).sum()).item()
         # what the host does for the next launches goes on beside kernels then: the shorter of the two is hidden
         stake = min(waited, intervals.length(idle))
         figures = {"many": own.height, "ran": total(own, "exclusive_ns"), "waited": waited}

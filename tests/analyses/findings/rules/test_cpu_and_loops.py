@@ -363,12 +363,14 @@ def test_a_loop_is_told_by_what_its_passes_do(names, rule, words, figures):
     assert figures is None or measures(found[0], of)[:3] == figures
 
 
-@pytest.mark.parametrize(("kernels", "regions", "told"), [(9, 0, 0), (9, 2, 0), (9, 9, 1), (2, 0, 1)])
-def test_passes_of_compiled_code_are_no_loop_of_python(kernels, regions, told):
+@pytest.mark.parametrize(
+    ("kernels", "regions", "thread", "told"), [(9, 0, 1, 0), (9, 2, 1, 0), (9, 9, 1, 1), (2, 0, 1, 1), (9, 0, 5, 1)]
+)
+def test_passes_of_compiled_code_are_no_loop_of_python(kernels, regions, thread, told):
     loop = line(["unbind", *["mm", "relu"] * 9, "cat"], 0) + line(["unbind", *["mm", "relu"] * 9, "cat"], LOOP_STEP)
     inside = [event for event in loop if event.kind == "op" and event.name == "aten::relu"]
     compiled = [
-        replace(at, name=name, end=at.start + 1)
+        replace(at, name=name, end=at.start + 1, thread=thread)
         for name, many in (("triton_poi_fused_relu_0", kernels), ("Torch-Compiled Region: 0/0", regions))
         for at in (*inside[:many], *inside[9:][:many])
     ]
