@@ -550,7 +550,7 @@ def coalesced_again(report: Report) -> Findings:
         # of the kernels that matter some run once in a call
         kernels = work.rows.group_by("name").agg(pl.len(), ns=pl.col("exclusive_ns").sum())
         once = kernels.filter(pl.col("ns") >= _MATTERS * work.ns).select(pl.col("len").min()).item()
-        times = round((once or 0) / passes)
+        times = (2 * (once or 0) + passes) // (2 * passes)
         # nearest neighbours of other points are as many
         if times >= _FEWEST_COALESCED and not work.device.launches(_TOPK):
             yield work.finding(
