@@ -10,7 +10,6 @@ from kanalyze.analyses.idle import _attribution
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.page.time_page import summarize
-from kanalyze.analyses.shared import analysis
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.readers import read
@@ -49,32 +48,20 @@ def alone(name):
     return {one: asked(reports[number % 5], one) for number, one in enumerate(questions)}
 
 
-def opened_as(name, large, monkeypatch):
-    """A report, of which further answers are told as of a large one or not."""
-    if large:
-        monkeypatch.setattr(analysis, "_MANY", 0)
-        monkeypatch.setattr(analysis, "_MANY_ON_HOST", 0)
-    return opened(name)
-
-
-#: Reports, and whether each is taken for a large one; after its page it is taken for the other.
-SIZES = [(name, number % 2 == 1) for number, name in enumerate(SAMPLES)]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "large"), SIZES)
-def test_every_table_twice_in_any_order(name, large, monkeypatch):
+@pytest.mark.parametrize("name", SAMPLES)
+def test_every_table_twice_in_any_order(name):
     expected = alone(name)
-    report = opened_as(name, large, monkeypatch)
+    report = opened(name)
     order = pl.Series([*expected, *expected]).shuffle(seed=sum(map(ord, name))).to_list()  # another one for each
     assert [one for one in order if asked(report, one) != expected[one]] == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "large"), [(name, not large) for name, large in SIZES if name != "ncu"])
-def test_every_table_after_the_page(name, large, monkeypatch):
+@pytest.mark.parametrize("name", [name for name in SAMPLES if name != "ncu"])
+def test_every_table_after_the_page(name):
     expected = alone(name)
-    report = opened_as(name, large, monkeypatch)
+    report = opened(name)
     assert page(report) == expected["page"]
     assert [one for one in reversed(expected) if asked(report, one) != expected[one]] == []
 
