@@ -18,21 +18,26 @@ ONES = (
 H100 = {"memory_bandwidth_bytes_per_s": 3_350_000_000_000}
 
 
-def passes(*operators, limits=None):
+def passes(*operators, limits=None, threads=()):
     """Five passes of operators: name, shapes of the inputs, kernels (name, ns).
 
-    Each has its place as number; of nodes, which run on thread 2, the name ends with that of their operator.
+    Each has its place as number; of nodes, which run on thread 2, the name ends with that of their operator. `threads`
+    are those of others by name.
     """
     events, details = [], []
     for at in range(0, 5 * STEP, STEP):
         begin = at
         for number, (text, inputs, kernels) in enumerate(operators):
             name, _, of = text.partition("#")
-            thread = 2 if name.startswith(NODE) else 1
-            numbered = at // STEP * 50 + int(of or number)
-            details.append({"event_id": len(events), "input_shapes": inputs, "sequence_number": numbered})
+            node = name.startswith(NODE)
+            thread = dict(threads).get(name, 2 if node else 1)
+            known = {"sequence_number": at // STEP * 50 + int(of or number), "forward_thread_id": int(node)}
+            details.append({"event_id": len(events), "input_shapes": inputs, **known})
             events.append(host("op", name, begin, begin + 90_000, thread=thread))
-            events += [host("op", "aten::mm", begin + 500, begin + 89_000, thread=thread)] * (thread == 2)
+            if node:
+                details.append({"event_id": len(events), "input_shapes": "[]", **known})
+                events.append(host("op", "MmBackward0", begin + 500, begin + 89_000, thread=thread))
+                events.append(host("op", "aten::mm", begin + 1000, begin + 88_000, thread=thread))
             for place, (made, ns) in enumerate(kernels):
                 start = begin + 20_000 * place
                 launch = kernel(start + 10_000, start + 10_000 + ns, name=made)
@@ -102,6 +107,15 @@ RELU = ("aten::relu", "[[4000, 64]]", [("relu", 8_000)])
 def test_layers_on_gathered_rows(operators, stake):
     told = gathered_layers(passes(*operators))
     assert_told(told, [5 * stake] * bool(stake), *["40 times for each", "100 rows, not 4,000"] * bool(stake))
+
+
+def test_each_thread_numbers_what_it_runs_for_itself():
+    images = "[[8, 3, 64, 64], [8, 3, 3, 3], []]"
+    node, other = (f"{NODE}AddmmBackward0#1", "[]", [WORK]), ("aten::conv2d#{}", images, [("conv", 15_000)])
+    for number, stake in ((2, 32_000), (1, 16_000)):
+        beside = (other[0].format(number), *other[1:])
+        made = passes(GATHER, LINEAR, beside, node, threads={"aten::conv2d": 3})
+        assert_told(gathered_layers(made), [5 * stake])
 
 
 HOT = ("aten::one_hot", "[[128, 32], []]", [(FILL, 9_000), (ONES, 1_000)])
