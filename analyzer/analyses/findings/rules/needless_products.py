@@ -136,13 +136,12 @@ def diagonal_products(report: Report) -> Findings:
 
 # Layers of rows that were gathered before, of each row several times.
 
-_GATHERS: Final = ("aten::index_select", "aten::index", "aten::embedding")
+_GATHERS: Final = ("aten::index_select", "aten::embedding")  # whose index has a shape in the trace
 _LAYERS: Final = ("aten::linear", "aten::matmul", "aten::mm")
-#: Operators of layers that treat each row by itself, with all of it that they read in their first input.
+#: Operators of activations, that treat each element by itself.
 _BY_ROW: Final = (
-    *_LAYERS,
     *("aten::relu", "aten::relu_", "aten::gelu", "aten::silu", "aten::silu_", "aten::leaky_relu", "aten::elu"),
-    *("aten::tanh", "aten::sigmoid", "aten::softplus", "aten::mish", "aten::hardswish", "aten::layer_norm"),
+    *("aten::tanh", "aten::sigmoid", "aten::softplus", "aten::mish", "aten::hardswish"),
 )
 _FEWER: Final = 4  # so many times as many rows are gathered as there are, or more
 
@@ -164,7 +163,7 @@ def _of_gathered(report: Report) -> pl.DataFrame:
     """Operators of layers on rows gathered right before: with rows, there (how many are before the gather)."""
     name, shape = pl.col("name"), sides(pl.col("input_shapes"))
     index = pl.when(name == "aten::index_select").then(elements(2)).otherwise(elements(1))
-    plain = name.is_in(_GATHERS) & (shape.list.len() == len(("rows", "width")))
+    plain = name.is_in(_GATHERS) & (shape.list.len() == len(("rows", "width"))) & (shape.list.first() > 0)
     far = (plain & (index >= _FEWER * shape.list.first())).fill_null(value=False)
     every = _forward(report)
     if every.filter(name.is_in(_GATHERS)).filter(far).is_empty():
@@ -173,14 +172,32 @@ def _of_gathered(report: Report) -> pl.DataFrame:
     after = [*THREAD, "after"]
     every = every.with_columns(after=pl.col("far").cum_sum().over(THREAD), rows=elements() / pl.col("width"))
     gathers = every.filter("far").select(*after, "index", "there", wide="width")
-    every = every.filter(~pl.col("far")).drop("index", "there").join(gathers, on=after, maintain_order="left")
-    same = name.is_in(_BY_ROW) & (pl.col("rows") == pl.col("index"))
-    every = every.with_columns(inside=same.fill_null(value=False).cast(pl.Int8).cum_min().over(after) > 0)
-    first = pl.col("input_shapes").cast(pl.String).str.extract(r"^\[(\[[\d, ]*\])").first().over(after)
+    line = every.filter(~pl.col("far")).drop("index", "there").join(gathers, on=after, maintain_order="left")
+    same = _by_row() & (pl.col("rows") == pl.col("index"))
+    line = line.with_columns(inside=same.fill_null(value=False).cast(pl.Int8).cum_min().over(after) > 0)
     made = pl.when(name == "aten::linear").then(side(1, 0)).otherwise(side(1, -1))
     last = pl.when(pl.col("inside") & name.is_in(_LAYERS)).then(made).drop_nulls().last().over(after)
-    # what takes such rows later may take those that were gathered
-    takes = pl.col("input_shapes").cast(pl.String).str.count_matches(first, literal=True)
-    others = pl.when(~pl.col("inside")).then(takes).max().over(after).fill_null(0)
     right = (pl.col("width").first().over(after) == pl.col("wide")) & (last <= pl.col("wide"))
-    return every.filter(right & (others <= (last == pl.col("wide")).cast(pl.UInt32))).filter("inside")
+    own = line.with_columns(last=last, size=pl.col("index") * pl.col("wide")).filter(right & pl.col("inside"))
+    own = own.join(_taken(every.join(own, on="row", how="anti")), on=[*THREAD, "size"], how="left")
+    return own.filter(pl.col("taken").fill_null(0) <= (pl.col("last") == pl.col("wide")).cast(pl.UInt32))
+
+
+def _by_row() -> pl.Expr:
+    """Whether operators treat each row by itself."""
+    name = pl.col("name")
+    normalizes = (name == "aten::layer_norm") & (sides(pl.col("input_shapes"), 2).list.len() == 1)
+    multiplies = name.is_in(_LAYERS) & (sides(pl.col("input_shapes"), 1).list.len() == len(("inputs", "outputs")))
+    return name.is_in(_BY_ROW) | normalizes | multiplies
+
+
+def _taken(others: pl.DataFrame) -> pl.DataFrame:
+    """Of what size how many inputs at most one of some operators has, by thread: size, taken.
+
+    What takes tensors of the size of gathered rows, in whatever shape, may take these.
+    """
+    texts = pl.col("input_shapes").cast(pl.String).str.extract_all(r"\[[\d, ]*\]")
+    inputs = others.select("row", *THREAD, text=texts).explode("text")
+    length = pl.col("text").str.extract_all(r"\d+").cast(pl.List(pl.Float64)).list.eval(pl.element().product())
+    counts = inputs.with_columns(size=length.list.first()).group_by("row", *THREAD, "size").agg(taken=pl.len())
+    return counts.group_by(*THREAD, "size").agg(pl.col("taken").max())

@@ -81,6 +81,10 @@ def test_products_with_diagonals(operators, stake, gone):
 GATHER = ("aten::index_select", "[[100, 64], [], [4000]]", [("gather", 5_000)])
 LINEAR = ("aten::linear", "[[4000, 64], [64, 64], [64]]", [WORK])
 RELU = ("aten::relu", "[[4000, 64]]", [("relu", 8_000)])
+FURTHER = ("aten::index_select", "[[16, 64], [], [4000]]", GATHER[2])
+CANDIDATES = ("aten::embedding", "[[100, 64], [40, 100]]", GATHER[2])
+PLACES = "[[40, 100, 64], [], [100, 64], [100, 64], [], []]"
+ROWS = "[[40, 100, 64], [64, 64], [64]]"
 
 
 @pytest.mark.parametrize(
@@ -88,8 +92,10 @@ RELU = ("aten::relu", "[[4000, 64]]", [("relu", 8_000)])
     [
         ((GATHER, LINEAR), 16_000),
         ((GATHER, LINEAR, RELU, LINEAR), 40_000),
-        ((("aten::embedding", "[[100, 64], [40, 100]]", [("gather", 5_000)]), LINEAR), 16_000),
-        ((("aten::index", "[[100, 64], [[4000]]]", [("gather", 5_000)]), LINEAR), 16_000),
+        ((CANDIDATES, LINEAR), 16_000),
+        ((("aten::index", "[[100, 64], []]", [("gather", 5_000)]), LINEAR), 0),  # nobody knows by how many
+        ((("aten::index_select", "[[0, 64], [], [4000]]", GATHER[2]), LINEAR), 0),
+        ((GATHER, LINEAR, ("aten::layer_norm", "[[4000, 64], [], [64], [64], [], []]", [WORK])), 32_000),
         ((GATHER, LINEAR, (f"{NODE}AddmmBackward0#1", "[]", [WORK])), 32_000),
         # what makes no node has the number of the next one that does
         ((GATHER, LINEAR, ("aten::relu#3", *RELU[1:]), OTHER, (f"{NODE}MmBackward0#3", "[]", [WORK])), 24_000),
@@ -102,6 +108,11 @@ RELU = ("aten::relu", "[[4000, 64]]", [("relu", 8_000)])
         ((GATHER, RELU), 0),
         ((GATHER, LINEAR, ("aten::mul", "[[4000, 1], [4000, 64]]", [WORK])), 16_000),
         ((GATHER, LINEAR, OTHER, ("aten::add", "[[4000, 64], [4000, 64], []]", [WORK])), 0),  # of what was gathered
+        ((GATHER, LINEAR, ("aten::mul", "[[4000, 8, 8], [4000, 8, 8]]", [WORK])), 0),  # in another shape
+        ((GATHER, LINEAR, FURTHER, OTHER, ("aten::add", "[[4000, 64], [4000, 64], []]", [WORK])), 0),
+        ((CANDIDATES, ("aten::matmul", "[[40, 100, 64], [40, 64, 1]]", [WORK])), 0),  # a matrix for each sample
+        ((GATHER, ("aten::matmul", "[[16, 250, 64], [16, 64, 64]]", [WORK])), 0),  # for each expert
+        ((CANDIDATES, ("aten::layer_norm", PLACES, [WORK]), ("aten::linear", ROWS, [WORK])), 0),  # by place, too
     ],
 )
 def test_layers_on_gathered_rows(operators, stake):
