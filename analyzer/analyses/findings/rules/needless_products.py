@@ -46,7 +46,7 @@ def _forward(report: Report) -> pl.DataFrame:
 # Matrices of zeros and ones, which only take rows of the other matrix.
 
 _LARGE_NS: Final = 100_000  # fills and casts of too many elements for indices of 32 bits are kernels so long, in turn
-_MARKS: Final = ("aten::one_hot", "aten::scatter", "aten::scatter_")
+_SCATTERS: Final = ("aten::scatter", "aten::scatter_")
 _SORTED: Final = 8  # so many times as long as reading and writing values takes summing them by an index
 
 
@@ -56,6 +56,9 @@ def one_hot_products(own: Work) -> Finding | None:
     line = on_gpu.stream_lines(own.report, own.device.device)
     kinds = {"fills": FAMILY == "fill", "casts": FAMILY == "copy", "multiplies": FAMILY == "gemm"}
     marked = on_gpu.with_decoded(line, marks=OPERATION == "scatter_fill", **kinds)
+    if (taking := _taking_scattered(own.report)) is not None:
+        forward = _rows_within(own, taking).get_column("row").implode()
+        marked = marked.with_columns(multiplies=pl.col("multiplies") & pl.col("row").is_in(forward))
     same = pl.all_horizontal((pl.col(key) == pl.col(key).shift(1)).fill_null(value=False) for key in ("line", "name"))
     large = pl.min_horizontal("exclusive_ns", pl.col("exclusive_ns").shift(1)) >= _LARGE_NS
     again = same & (pl.col("marks") | (large & ~pl.col("multiplies")))
@@ -73,7 +76,8 @@ def one_hot_products(own: Work) -> Finding | None:
     if first.is_empty():
         return None
     columns = ["row", "name", "start", "end", "exclusive_ns"]
-    products = own._replace(rows=pl.concat([first.select(columns), _of_gradients(own).select(columns)]).unique("row"))
+    later = _rows_within(own, on_host.gradients(own.report, taking)) if taking is not None else first.clear()
+    products = own._replace(rows=pl.concat([first.select(columns), later.select(columns)]).unique("row"))
     return own._replace(rows=pl.concat([makers.select(columns), products.rows])).finding(
         "gathers: one-hot",
         own._replace(rows=first).longest,
@@ -82,13 +86,26 @@ def one_hot_products(own: Work) -> Finding | None:
     )
 
 
-def _of_gradients(own: Work) -> pl.DataFrame:
-    """The products that backward of products with one-hot matrices takes, by the operators."""
-    name = pl.col("name")
-    before, second = (name.shift(by).over(THREAD) for by in (1, 2))
-    made = before.is_in(_MARKS) | ((before == "aten::to") & second.is_in(_MARKS))
-    products = on_host.working(own.report).filter(name.is_in(_PRODUCTS), made)
-    works = on_host.works_within(own.report, on_host.gradients(own.report, products))
+def _taking_scattered(report: Report) -> pl.DataFrame | None:
+    """The operators of products that take, by their shapes, what was scattered right before, cast or not.
+
+    None where no product has shapes.
+    """
+    name, every = pl.col("name"), on_host.working(report)
+    products = name.is_in(_PRODUCTS) & (sides(pl.col("input_shapes")).list.len() > 0)
+    if every.filter(products).is_empty():
+        return None
+    cast = (name == "aten::to") & name.shift(1).over(THREAD).is_in([*_SCATTERS, "aten::one_hot"])
+    matrix = {"size": elements(), "wide": side(0, -1)}
+    every = every.with_columns(pl.when(name.is_in(_SCATTERS) | cast).then(of).alias(key) for key, of in matrix.items())
+    size, wide = (pl.col(key).shift(1).over(THREAD) for key in matrix)
+    takes = ((elements(at) == size) & ((side(at, -1) == wide) | (side(at, -2) == wide)) for at in range(3))
+    return every.filter(products & pl.any_horizontal(*takes))
+
+
+def _rows_within(own: Work, spans: pl.DataFrame) -> pl.DataFrame:
+    """The products on the device of `own` that are launched within spans of operators."""
+    works = on_host.works_within(own.report, spans)
     rows = [one.rows for one in works if one.device.device == own.device.device]
     every = pl.concat(rows) if rows else own.rows.clear()
     return every.filter(on_gpu.decoded_as(every, FAMILY == "gemm"))

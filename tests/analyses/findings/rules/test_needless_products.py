@@ -5,7 +5,7 @@ import pytest
 from kanalyze.analyses.findings.rules.needless_products import diagonal_products, gathered_layers, one_hot_products
 from support.build import host, kernel, launched
 from support.kernel_names import GEMM, UP
-from support.measures import assert_told
+from support.measures import assert_told, measures
 from support.steps import in_steps
 
 STEP = 2_000_000
@@ -132,6 +132,9 @@ def test_each_thread_numbers_what_it_runs_for_itself():
 HOT = ("aten::one_hot", "[[128, 32], []]", [(FILL, 9_000), (ONES, 1_000)])
 CAST = ("aten::to", "[[128, 32, 4096], [], [], [], []]", [(UP, 8_000)])
 LOOKED_UP = ("aten::linear", "[[128, 32, 4096], [64, 4096], []]", [WORK])
+SMOOTHED = ("aten::scatter_", "[[8192, 1000], [], [8192, 1], []]", [(FILL, 9_000), (ONES, 1_000)])
+LAYER = ("aten::linear", "[[8192, 784], [512, 784], [512]]", [WORK])
+CLASSES = ("aten::mm", "[[1000, 8192], [8192, 64]]", [WORK])
 
 
 @pytest.mark.parametrize(
@@ -140,9 +143,32 @@ LOOKED_UP = ("aten::linear", "[[128, 32, 4096], [64, 4096], []]", [WORK])
         ((HOT, CAST, LOOKED_UP), 34_000, 3),
         ((HOT, CAST, LOOKED_UP, (f"{NODE}MmBackward0#2", "[]", [WORK])), 50_000, 3),
         ((HOT, CAST, LOOKED_UP, OTHER, (f"{NODE}MmBackward0#3", "[]", [WORK])), 34_000, 3),  # another one's gradients
+        ((SMOOTHED, CLASSES), 26_000, 2),  # it sums by class
+        ((SMOOTHED, LAYER, (f"{NODE}AddmmBackward0#1", "[]", [WORK])), 0, 0),  # of something else: targets were made
+        ((HOT, LAYER), 0, 0),  # as are actions
     ],
 )
 def test_products_with_one_hot_matrices(operators, stake, gone):
     told = one_hot_products(passes(*operators, limits=H100))
-    assert_told(told, [5 * stake] * bool(stake), "One-hot matrices are multiplied")
-    assert len(told[0].mending.gone) == 5 * gone
+    assert_told(told, [5 * stake] * bool(stake), *["One-hot matrices are multiplied"] * bool(stake))
+    assert [len(one.mending.gone) for one in told] == [5 * gone] * bool(stake)
+
+
+def test_without_shapes_products_with_one_hot_matrices_take_as_long_as_now():
+    node = (f"{NODE}MmBackward0#2", "[]", [WORK])
+    made = passes(*[(name, "[]", kernels) for name, _, kernels in (HOT, CAST, LOOKED_UP, node)], limits=H100)
+    told = one_hot_products(made)
+    assert_told(told, [5 * 34_000])
+    assert_mends(told, made, 15, 0)
+
+
+def test_no_product_takes_longer_for_a_larger_result():
+    large = ("aten::linear", "[[100000, 10], [512, 10], []]", [(GEMM, 70_000)])  # of which to write it takes 60 µs
+    cast = ("aten::to", "[[100000, 10], [], [], [], []]", [(UP, 3_000)])
+    made = passes(("aten::one_hot", "[[100000], []]", HOT[2]), cast, large, limits=H100)
+    assert_mends(one_hot_products(made), made, 15, 0)
+
+
+def assert_mends(told, made, gone, saved_ns):
+    """How many operations are gone, and what others save."""
+    assert [measures(one, made)[1:3] for one in told] == [(gone, saved_ns)]
