@@ -123,9 +123,11 @@ def diagonal_products(report: Report) -> Findings:
     name, length = pl.col("name"), side(0, -1)
     if _forward(report).filter(name.is_in(_DIAGONALS)).is_empty():
         return
-    # the sides of square matrices among the inputs
-    squares = [pl.when(side(which, -2) == side(which, -1)).then(side(which, -1)) for which in range(3)]
-    every = _forward(report).with_columns(length=length, squares=pl.concat_list(squares))
+    # the sides of square matrices among the inputs, in lists of these, too
+    last = pl.col("input_shapes").cast(pl.String).str.extract_all(r"\d+, \d+\]")
+    height, width = (pl.element().str.extract_all(r"\d+").list.get(at).cast(pl.Float64) for at in range(2))
+    squares = last.list.eval(pl.when(height == width).then(width))
+    every = _forward(report).with_columns(length=length, squares=squares)
     vector = (name == "aten::diag_embed") | (sides(pl.col("input_shapes")).list.len() == 1)
     follows = name.is_in(_PRODUCTS) & pl.col("squares").list.contains(pl.col("length").shift(1).over(THREAD))
     made = (name.is_in(_DIAGONALS) & vector & (length >= _LEAST) & follows.shift(-1).over(THREAD)).fill_null(

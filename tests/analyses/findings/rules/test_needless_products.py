@@ -50,6 +50,7 @@ WORK = (GEMM, 16_000)
 DIAG = ("aten::diag", "[[8192], []]", [(FILL, 9_000)])
 SCALED = ("aten::matmul", "[[512, 8192], [8192, 8192]]", [WORK])
 OTHER = ("aten::mm", "[[16, 16], [16, 16]]", [WORK])
+JOINED = "[5, 8192], [9, 8192], [7, 8192]"
 
 
 @pytest.mark.parametrize(
@@ -69,6 +70,8 @@ OTHER = ("aten::mm", "[[16, 16], [16, 16]]", [WORK])
         ((DIAG, ("aten::add", "[[8192, 8192], [8192, 8192]]", [WORK]), SCALED), 0, 0),  # it is added
         ((DIAG, OTHER, SCALED), 0, 0),
         ((DIAG, SCALED, ("aten::add", "[[8192, 8192], [8192, 8192]]", [WORK])), 0, 0),  # the product is of another one
+        ((DIAG, SCALED, ("aten::cat", f"[[{JOINED}, [8192, 8192]], []]", [WORK])), 0, 0),
+        ((DIAG, SCALED, ("aten::einsum", f"[[], [{JOINED}, [8192, 8192]], []]", [WORK])), 0, 0),
         ((DIAG, SCALED, *[OTHER] * 15), 0, 0),
     ],
 )
