@@ -64,7 +64,7 @@ def operators(report: Report) -> pl.DataFrame:
     before = pl.concat([pl.Series([0]), tree.select((pl.col("kind") == "api").cast(pl.Int64).cum_sum()).to_series()])
     calls = before.gather(tree.get_column("stop")) - before.gather(tree.get_column("row"))
     every = tree.with_columns(called=calls > 0).filter(pl.col("kind") == "op")
-    every = beside(every, other.table("op_detail"), "sequence_number", *_INPUTS)
+    every = beside(every, other.table("op_detail"), *_NUMBERS, *_INPUTS)
     return every.with_columns(pl.col("name").cast(pl.String)).select(*_SCHEMA)
 
 
@@ -85,32 +85,30 @@ def forward(report: Report) -> pl.DataFrame:
     return operators(report).sort(*THREAD, "row").filter(within <= pl.col("row"))
 
 
-def nodes_between(report: Report, numbers: pl.DataFrame) -> pl.DataFrame:
-    """The nodes of autograd whose numbers are from `low` to `high` of a row of `numbers`: :data:`SPAN`."""
-    nodes = operators(report).filter(pl.col("name").str.starts_with(NODE))
-    forward = numbers.select("low", "high").drop_nulls().sort("low")
-    nodes = nodes.drop_nulls("sequence_number").sort("sequence_number")
-    nodes = nodes.join_asof(forward, left_on="sequence_number", right_on="low")
-    return nodes.filter(pl.col("sequence_number") <= pl.col("high")).select(SPAN)
+def gradients(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
+    """The nodes of autograd of the :func:`operators` that begin in `spans` (of :data:`SPAN`): :data:`SPAN`.
 
-
-def gradients(report: Report, chosen: pl.DataFrame) -> pl.DataFrame:
-    """The nodes of autograd of `chosen` :func:`operators` (row, stop; none in another one): :data:`SPAN`."""
-    around = chosen.select(since="row", until="stop").sort("since")
+    Each thread counts for itself: nodes whose number operators of several threads have are left out.
+    """
+    node, keys = pl.col("name").str.starts_with(NODE), ["process_id", "sequence_number"]
+    every = operators(report).drop_nulls("sequence_number")
+    numbered = every.filter(~node & (pl.col("forward_thread_id").fill_null(0) <= 0))
     # what makes no node has the number of the next one
-    makes = pl.col("row") == pl.col("row").max().over(*THREAD, "sequence_number")
-    numbers = nearest(forward(report).drop_nulls("sequence_number").filter(makes), around, ("row", "since"))
-    numbers, number = numbers.filter(pl.col("row") < pl.col("until")), pl.col("sequence_number")
-    return nodes_between(report, numbers.group_by("since").agg(low=number.min(), high=number.max()))
+    last = numbered.filter(pl.col("row") == pl.col("row").max().over(*THREAD, "sequence_number"))
+    own = last.filter(
+        on_gpu.is_inside(last.select(*THREAD, at="start"), spans.select(SPAN)) & (pl.len().over(keys) == 1)
+    )
+    return every.filter(node).join(own.select(keys), on=keys, how="semi", maintain_order="left").select(SPAN)
 
 
 _INPUTS: Final = ("input_types", "input_shapes", "input_strides")
+_NUMBERS: Final = ("sequence_number", "forward_thread_id")
 _SCHEMA: Final = {
     **dict.fromkeys(("row", "parent", "stop"), pl.Int64),
     "name": pl.String,
     **dict.fromkeys(("start", "end", "self_ns", *THREAD), pl.Int64),
     "called": pl.Boolean,
-    "sequence_number": pl.Int64,
+    **dict.fromkeys(_NUMBERS, pl.Int64),
     **dict.fromkeys(_INPUTS, pl.Categorical),
 }
 

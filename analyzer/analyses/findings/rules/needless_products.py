@@ -46,7 +46,7 @@ def _forward(report: Report) -> pl.DataFrame:
 # Matrices of zeros and ones, which only take rows of the other matrix.
 
 _LARGE_NS: Final = 100_000  # fills and casts of too many elements for indices of 32 bits are kernels so long, in turn
-_MARKS: Final = ("aten::one_hot", "aten::scatter", "aten::scatter_")
+_SCATTERS: Final = ("aten::scatter", "aten::scatter_")
 _SORTED: Final = 8  # so many times as long as reading and writing values takes summing them by an index
 
 
@@ -56,6 +56,9 @@ def one_hot_products(own: Work) -> Finding | None:
     line = on_gpu.stream_lines(own.report, own.device.device)
     kinds = {"fills": FAMILY == "fill", "casts": FAMILY == "copy", "multiplies": FAMILY == "gemm"}
     marked = on_gpu.with_decoded(line, marks=OPERATION == "scatter_fill", **kinds)
+    if (taking := _taking_scattered(own.report)) is not None:
+        forward = _rows_within(own, taking).get_column("row").implode()
+        marked = marked.with_columns(multiplies=pl.col("multiplies") & pl.col("row").is_in(forward))
     same = pl.all_horizontal((pl.col(key) == pl.col(key).shift(1)).fill_null(value=False) for key in ("line", "name"))
     large = pl.min_horizontal("exclusive_ns", pl.col("exclusive_ns").shift(1)) >= _LARGE_NS
     again = same & (pl.col("marks") | (large & ~pl.col("multiplies")))
@@ -73,7 +76,8 @@ def one_hot_products(own: Work) -> Finding | None:
     if first.is_empty():
         return None
     columns = ["row", "name", "start", "end", "exclusive_ns"]
-    products = own._replace(rows=pl.concat([first.select(columns), _of_gradients(own).select(columns)]).unique("row"))
+    later = _rows_within(own, on_host.gradients(own.report, taking)) if taking is not None else first.clear()
+    products = own._replace(rows=pl.concat([first.select(columns), later.select(columns)]).unique("row"))
     return own._replace(rows=pl.concat([makers.select(columns), products.rows])).finding(
         "gathers: one-hot",
         own._replace(rows=first).longest,
@@ -82,13 +86,26 @@ def one_hot_products(own: Work) -> Finding | None:
     )
 
 
-def _of_gradients(own: Work) -> pl.DataFrame:
-    """The products that backward of products with one-hot matrices takes, by the operators."""
-    name = pl.col("name")
-    before, second = (name.shift(by).over(THREAD) for by in (1, 2))
-    made = before.is_in(_MARKS) | ((before == "aten::to") & second.is_in(_MARKS))
-    products = on_host.working(own.report).filter(name.is_in(_PRODUCTS), made)
-    works = on_host.works_within(own.report, on_host.gradients(own.report, products))
+def _taking_scattered(report: Report) -> pl.DataFrame | None:
+    """The operators of products that take, by their shapes, what was scattered right before, cast or not.
+
+    None where no product has shapes.
+    """
+    name, every = pl.col("name"), on_host.working(report)
+    products = name.is_in(_PRODUCTS) & (sides(pl.col("input_shapes")).list.len() > 0)
+    if every.filter(products).is_empty():
+        return None
+    cast = (name == "aten::to") & name.shift(1).over(THREAD).is_in([*_SCATTERS, "aten::one_hot"])
+    matrix = {"size": elements(), "wide": side(0, -1)}
+    every = every.with_columns(pl.when(name.is_in(_SCATTERS) | cast).then(of).alias(key) for key, of in matrix.items())
+    size, wide = (pl.col(key).shift(1).over(THREAD) for key in matrix)
+    takes = ((elements(at) == size) & ((side(at, -1) == wide) | (side(at, -2) == wide)) for at in range(3))
+    return every.filter(products & pl.any_horizontal(*takes))
+
+
+def _rows_within(own: Work, spans: pl.DataFrame) -> pl.DataFrame:
+    """The products on the device of `own` that are launched within spans of operators."""
+    works = on_host.works_within(own.report, spans)
     rows = [one.rows for one in works if one.device.device == own.device.device]
     every = pl.concat(rows) if rows else own.rows.clear()
     return every.filter(on_gpu.decoded_as(every, FAMILY == "gemm"))
@@ -106,9 +123,11 @@ def diagonal_products(report: Report) -> Findings:
     name, length = pl.col("name"), side(0, -1)
     if _forward(report).filter(name.is_in(_DIAGONALS)).is_empty():
         return
-    # the sides of square matrices among the inputs
-    squares = [pl.when(side(which, -2) == side(which, -1)).then(side(which, -1)) for which in range(3)]
-    every = _forward(report).with_columns(length=length, squares=pl.concat_list(squares))
+    # the sides of square matrices among the inputs, in lists of these, too
+    last = pl.col("input_shapes").cast(pl.String).str.extract_all(r"\d+, \d+\]")
+    height, width = (pl.element().str.extract_all(r"\d+").list.get(at).cast(pl.Float64) for at in range(2))
+    squares = last.list.eval(pl.when(height == width).then(width))
+    every = _forward(report).with_columns(length=length, squares=squares)
     vector = (name == "aten::diag_embed") | (sides(pl.col("input_shapes")).list.len() == 1)
     follows = name.is_in(_PRODUCTS) & pl.col("squares").list.contains(pl.col("length").shift(1).over(THREAD))
     made = (name.is_in(_DIAGONALS) & vector & (length >= _LEAST) & follows.shift(-1).over(THREAD)).fill_null(
@@ -136,13 +155,12 @@ def diagonal_products(report: Report) -> Findings:
 
 # Layers of rows that were gathered before, of each row several times.
 
-_GATHERS: Final = ("aten::index_select", "aten::index", "aten::embedding")
+_GATHERS: Final = ("aten::index_select", "aten::embedding")  # whose index has a shape in the trace
 _LAYERS: Final = ("aten::linear", "aten::matmul", "aten::mm")
-#: Operators of layers that treat each row by itself, with all of it that they read in their first input.
+#: Operators of activations, that treat each element by itself.
 _BY_ROW: Final = (
-    *_LAYERS,
     *("aten::relu", "aten::relu_", "aten::gelu", "aten::silu", "aten::silu_", "aten::leaky_relu", "aten::elu"),
-    *("aten::tanh", "aten::sigmoid", "aten::softplus", "aten::mish", "aten::hardswish", "aten::layer_norm"),
+    *("aten::tanh", "aten::sigmoid", "aten::softplus", "aten::mish", "aten::hardswish"),
 )
 _FEWER: Final = 4  # so many times as many rows are gathered as there are, or more
 
@@ -164,7 +182,7 @@ def _of_gathered(report: Report) -> pl.DataFrame:
     """Operators of layers on rows gathered right before: with rows, there (how many are before the gather)."""
     name, shape = pl.col("name"), sides(pl.col("input_shapes"))
     index = pl.when(name == "aten::index_select").then(elements(2)).otherwise(elements(1))
-    plain = name.is_in(_GATHERS) & (shape.list.len() == len(("rows", "width")))
+    plain = name.is_in(_GATHERS) & (shape.list.len() == len(("rows", "width"))) & (shape.list.first() > 0)
     far = (plain & (index >= _FEWER * shape.list.first())).fill_null(value=False)
     every = _forward(report)
     if every.filter(name.is_in(_GATHERS)).filter(far).is_empty():
@@ -173,14 +191,32 @@ def _of_gathered(report: Report) -> pl.DataFrame:
     after = [*THREAD, "after"]
     every = every.with_columns(after=pl.col("far").cum_sum().over(THREAD), rows=elements() / pl.col("width"))
     gathers = every.filter("far").select(*after, "index", "there", wide="width")
-    every = every.filter(~pl.col("far")).drop("index", "there").join(gathers, on=after, maintain_order="left")
-    same = name.is_in(_BY_ROW) & (pl.col("rows") == pl.col("index"))
-    every = every.with_columns(inside=same.fill_null(value=False).cast(pl.Int8).cum_min().over(after) > 0)
-    first = pl.col("input_shapes").cast(pl.String).str.extract(r"^\[(\[[\d, ]*\])").first().over(after)
+    line = every.filter(~pl.col("far")).drop("index", "there").join(gathers, on=after, maintain_order="left")
+    same = _by_row() & (pl.col("rows") == pl.col("index"))
+    line = line.with_columns(inside=same.fill_null(value=False).cast(pl.Int8).cum_min().over(after) > 0)
     made = pl.when(name == "aten::linear").then(side(1, 0)).otherwise(side(1, -1))
     last = pl.when(pl.col("inside") & name.is_in(_LAYERS)).then(made).drop_nulls().last().over(after)
-    # what takes such rows later may take those that were gathered
-    takes = pl.col("input_shapes").cast(pl.String).str.count_matches(first, literal=True)
-    others = pl.when(~pl.col("inside")).then(takes).max().over(after).fill_null(0)
     right = (pl.col("width").first().over(after) == pl.col("wide")) & (last <= pl.col("wide"))
-    return every.filter(right & (others <= (last == pl.col("wide")).cast(pl.UInt32))).filter("inside")
+    own = line.with_columns(last=last, size=pl.col("index") * pl.col("wide")).filter(right & pl.col("inside"))
+    own = own.join(_taken(every.join(own, on="row", how="anti")), on=[*THREAD, "size"], how="left")
+    return own.filter(pl.col("taken").fill_null(0) <= (pl.col("last") == pl.col("wide")).cast(pl.UInt32))
+
+
+def _by_row() -> pl.Expr:
+    """Whether operators treat each row by itself."""
+    name = pl.col("name")
+    normalizes = (name == "aten::layer_norm") & (sides(pl.col("input_shapes"), 2).list.len() == 1)
+    multiplies = name.is_in(_LAYERS) & (sides(pl.col("input_shapes"), 1).list.len() == len(("inputs", "outputs")))
+    return name.is_in(_BY_ROW) | normalizes | multiplies
+
+
+def _taken(others: pl.DataFrame) -> pl.DataFrame:
+    """Of what size how many inputs at most one of some operators has, by thread: size, taken.
+
+    What takes tensors of the size of gathered rows, in whatever shape, may take these.
+    """
+    texts = pl.col("input_shapes").cast(pl.String).str.extract_all(r"\[[\d, ]*\]")
+    inputs = others.select("row", *THREAD, text=texts).explode("text")
+    length = pl.col("text").str.extract_all(r"\d+").cast(pl.List(pl.Float64)).list.eval(pl.element().product())
+    counts = inputs.with_columns(size=length.list.first()).group_by("row", *THREAD, "size").agg(taken=pl.len())
+    return counts.group_by(*THREAD, "size").agg(pl.col("taken").max())

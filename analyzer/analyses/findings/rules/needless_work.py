@@ -16,7 +16,7 @@ from kanalyze.analyses.findings.on_gpu import FAMILY, LIBRARY, OPERATION, Work
 from kanalyze.analyses.findings.on_host import elements, sides
 from kanalyze.analyses.findings.rules import Findings, Rule, literal
 from kanalyze.analyses.shared.analysis import once_per_process
-from kanalyze.analyses.shared.statistics import longest, total
+from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.work._peaks import memory_ns, memory_roofs
 from kanalyze.analyses.work.work import operations_with_roofs
@@ -64,18 +64,24 @@ def decompositions(report: Report) -> Findings:
 
 @Rule
 def factored_again(report: Report) -> Findings:
-    """At most one finding per device on solves of matrices that nothing between two of them can have written."""
+    """At most one finding per device on solves of matrices that what is between two of them cannot have written."""
     solves = on_host.working(report).filter(name="aten::linalg_solve").filter(elements() >= _LEAST**2)
     if solves.height <= 1 or solves.select(elements().n_unique()).item() > 1:
         return
     part = solves.select(elements()).item(0, 0) / _OF_MATRIX
     wide = solves.get_column("input_types").cast(pl.String).str.contains("double|complex").fill_null(value=False).all()
     least = memory_roofs(report.devices).with_columns(bytes=pl.lit(_ELEMENT_BYTES[wide] * part))
-    others = _writing(report, on_host.within(report, solves).mending.gone, part, _ELEMENT_BYTES[wide])
+    others = _between(report, on_host.within(report, solves), _ELEMENT_BYTES[wide])
     for work in on_host.works_within(report, solves):
         device = pl.col("device") == work.device.device
         writes_ns = least.filter(device).select(memory_ns()).item()
-        if writes_ns and longest(others.filter(device), "dur_ns") < writes_ns:
+        if not writes_ns:
+            continue
+        # what makes tensors of its own, each too small, writes no pieces of a matrix, as others do together
+        share = pl.min_horizontal(pl.col("written") / part, pl.col("dur_ns") / writes_ns)
+        pieces = share.filter(~pl.col("apart")).sum()
+        sums = others.filter(device).group_by("after").agg(share=pl.max_horizontal(share.max(), pieces))
+        if sums.filter(pl.col("share") >= 1).is_empty():
             height = solves.select(on_host.side(0, -1)).item(0, 0)
             # what solves by the factors stays
             factors = on_gpu.with_operators(report, work.rows).filter(inner="aten::linalg_lu_factor_ex")
@@ -84,18 +90,25 @@ def factored_again(report: Report) -> Findings:
             yield own.finding("decompositions: again", own.most, left=None, height=height, **change)
 
 
-def _writing(report: Report, solving: pl.Series, part: float, each_bytes: int) -> pl.DataFrame:
-    """Operations but those of `solving` (rows) of which nothing tells that they write fewer than `part` elements."""
-    others = exclusive_operations(report).filter(~pl.col("row").is_in(solving.implode()))
-    others = with_facts(report, others, "size_bytes")
-    shapes = operations_with_roofs(report).select("row", "sides", "input_shapes")
+def _between(report: Report, solving: on_host.Within, each_bytes: int) -> pl.DataFrame:
+    """Operations launched between two solves: with the place of the one before (after), and elements written at most.
+
+    These are null where nothing tells them. `apart` are those of which it is told, and that make tensors of their own.
+    """
+    others = exclusive_operations(report).filter(~pl.col("row").is_in(solving.mending.gone.implode()))
+    others = with_facts(report, others, "size_bytes", "call_start")
+    begun = solving.host.get_column("start").sort()
+    others = others.with_columns(after=begun.search_sorted(others.get_column("call_start").fill_null(0), "right"))
+    others = others.filter(pl.col("after").is_between(1, len(begun) - 1) | pl.col("call_start").is_null())
+    shapes = operations_with_roofs(report).select("row", "sides", "input_shapes", "op")
     others = others.join(shapes, on="row", how="left", maintain_order="left")
     whole = told_of(others.get_column("input_shapes").cast(pl.String), _together, pl.Float64)
     by_element = FAMILY.is_in(["elementwise", "reduce"]) | OPERATION.is_in(["copy", "fill"])
     others = on_gpu.with_decoded(others, by_element=(LIBRARY == "aten") & by_element)
     moved = pl.when(pl.col("kind") != "kernel").then(pl.col("size_bytes") / each_bytes)
-    written = pl.coalesce(moved, _RESULT, pl.when("by_element").then(whole))
-    return others.filter((part <= written).fill_null(value=True))
+    others = others.with_columns(written=pl.coalesce(moved, _RESULT, pl.when("by_element").then(whole)))
+    apart = pl.col("op").str.contains(r"^aten::\w*[^_\W]$") & pl.col("written").is_not_null()
+    return others.with_columns(apart=apart.fill_null(value=False))
 
 
 def _together(shapes: str) -> str | None:

@@ -33,7 +33,7 @@ def product_order(report: Report) -> Findings:
     """At most one finding per device on pairs of products whose other order takes a quarter of the arithmetic."""
     pairs = _pairs(on_host.forward(report))
     m, n, times = pairs.select("m", "n", "times").sort("times").head(1).row(0) if pairs.height else (0, 0, 1)
-    nodes = on_host.nodes_between(report, pairs)
+    nodes = on_host.gradients(report, pairs)
     for work in on_host.works_within(report, outermost(pl.concat([pairs.select(SPAN), nodes]))):
         inner = on_gpu.with_operators(report, work.rows).get_column("inner")
         others = work.rows.filter(~inner.str.starts_with("aten::").fill_null(value=False))
@@ -42,10 +42,7 @@ def product_order(report: Report) -> Findings:
 
 
 def _pairs(every: pl.DataFrame) -> pl.DataFrame:
-    """Products with that after them: :data:`SPAN`, m and n (sides of the matrix between), times, low and high.
-
-    `low` and `high` are the numbers by which autograd knows the two.
-    """
+    """Products with that after them: :data:`SPAN`, m and n (sides of the matrix between), times."""
     shapes, name, added = pl.col("input_shapes"), pl.col("name"), pl.col("name") == "aten::addmm"
     left, right = (
         pl.when(added).then(on_host.sides(shapes, at + 1)).otherwise(on_host.sides(shapes, at)) for at in (0, 1)
@@ -58,9 +55,7 @@ def _pairs(every: pl.DataFrame) -> pl.DataFrame:
     # what a matrix is added to has no other order
     plain = ~added | (on_host.elements() < pl.col("m") * pl.col("n"))
     products = _unbroken(every, products).with_columns(linear=pl.col("linear") & plain)
-    after = {
-        f"next_{one}": pl.col(one).shift(-1).over(THREAD) for one in ("m", "k", "n", "batch", "end", "sequence_number")
-    }
+    after = {f"next_{one}": pl.col(one).shift(-1).over(THREAD) for one in ("m", "k", "n", "batch", "end")}
     products = products.with_columns(**after)
     sides = (pl.min_horizontal("m", "n"), pl.max_horizontal("m", "n"))
     by_left, by_right = (
@@ -74,9 +69,7 @@ def _pairs(every: pl.DataFrame) -> pl.DataFrame:
     now = pl.col("m") * pl.col("n") * (pl.col("k") + pl.col("other"))
     then = (pl.col("m") + pl.col("n")) * pl.col("k") * pl.col("other")
     pairs = pairs.with_columns(times=now / then).filter(pl.col("times") >= _CHEAPER, "linear")
-    return _used_once(products, pairs).select(
-        *THREAD, "start", "m", "n", "times", end="next_end", low="sequence_number", high="next_sequence_number"
-    )
+    return _used_once(products, pairs).select(*THREAD, "start", "m", "n", "times", end="next_end")
 
 
 def _unbroken(every: pl.DataFrame, products: pl.DataFrame) -> pl.DataFrame:

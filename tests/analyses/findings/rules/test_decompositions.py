@@ -58,7 +58,7 @@ H100 = {"memory_bandwidth_bytes_per_s": 3_350_000_000_000, "l2_bytes": 50 << 20}
         ((SOLVE, ("aten::mv", "[[4096, 4096], [4096]]", 30_000)), H100, 5 * 60_000),  # whose result is a vector
         ((SOLVE, SHORT), {}, 0),  # nobody knows how long that takes
         ((SOLVE, SHORT, (SOLVE[0], "[[2048, 2048], [2048]]", 30_000)), H100, 0),
-        ((SOLVE, *[SHORT] * 8), H100, 5 * 60_000),
+        ((SOLVE, *[SHORT] * 8), H100, 0),  # which together may write it in pieces
         (((SOLVE[0], "[[32, 32], [32]]", 60_000), SHORT), H100, 0),
     ],
 )
@@ -82,6 +82,22 @@ ADDS = (
 )
 def test_what_writes_less_than_a_part_of_the_matrix_may_take_as_long(name, shapes, stake):
     made = of_shapes(SOLVE, ("aten::add", shapes, 5_000), limits=H100, kernels=["getrf", name])
+    assert_told(factored_again(made), [stake] * bool(stake))
+
+
+COPIES = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::"
+    "{lambda()#3}::operator()() const::{lambda(float)#1}, std::array<char*, 2>>(int)"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "stake"),
+    [("aten::copy_", 4, 5 * 60_000), ("aten::copy_", 140, 0), ("aten::clone", 140, 5 * 60_000)],
+)
+def test_pieces_that_are_written_into_a_matrix_count_together(name, rows, stake):
+    pieces = [(name, f"[[{rows}, 4096], [{rows}, 4096], []]", 2_000)] * 4
+    made = of_shapes(SOLVE, *pieces, limits=H100, kernels=["getrf", *[COPIES] * 4])
     assert_told(factored_again(made), [stake] * bool(stake))
 
 
