@@ -182,6 +182,7 @@ NOT_REPEATED = {
     "no launch": Program(),
     "a start": started(),
     "three starts": started(*BOOT * 2),
+    "what a library timed": Program().then(TIMED),
 }
 
 
@@ -252,10 +253,6 @@ def test_repetitions_that_launch_less_or_more_are_not_usual(program, odd):
 def test_operations_without_any_calls():
     line = [kernel(100 * at, 100 * at + 50, name=name) for at, name in enumerate("abcdefgh" * 30)]
     assert launch_periods(report(line)).get_column("start").to_list() == list(range(0, 24_000, 800))
-
-
-def test_what_a_library_timed_is_no_repetition():
-    assert frame(Program().then(TIMED)).is_empty()
 
 
 @pytest.mark.parametrize(("blocks", "filled", "runs"), [(1, 2_048, 480), (12_800, 12_800, 480), (1, 2_047, 0)])

@@ -187,27 +187,20 @@ def test_of_a_report_that_is_in_no_capture_there_is_nothing():
     assert "without_profiler" not in json.loads(run("summarize", CAPTURE / "nsys.sqlite", "--format", "json").text)
 
 
-def test_a_mark_s_name_is_cut_and_quoted():
-    iteration = _unprofiled.BareIteration(
-        100.0, 200.0, (100.0,), 90.0, 110.0, "my \x1b[31mmark" + "x" * 100, by_device=False
-    )
-    text = _unprofiled.bare_sentence(_unprofiled.Bare((1,), iteration), "nsys")
-    assert "\x1b" not in text
-    assert len(text) < 160
-    assert text.endswith("): recorded, 2.00 × as long.")
-
-
 @pytest.mark.parametrize(
-    ("recorded_ns", "by_device", "end"),
+    ("mark", "recorded_ns", "by_device", "end"),
     [
-        (200.0, False, ": recorded, 2.00 × as long."),
-        (200.0, True, ": recorded, up to 2.00 × as long."),
-        (105.0, False, ", about as long."),
+        ("step", 200.0, False, ": recorded, 2.00 × as long."),
+        ("step", 200.0, True, ": recorded, up to 2.00 × as long."),
+        ("step", 105.0, False, ", about as long."),
+        ("my \x1b[31mmark" + "x" * 100, 200.0, False, ": recorded, 2.00 × as long."),  # is cut and quoted
     ],
 )
-def test_what_is_said_of_the_recorded_one(recorded_ns, by_device, end):
-    iteration = _unprofiled.BareIteration(100.0, recorded_ns, (100.0,), 95.0, 110.0, "step", by_device=by_device)
-    assert _unprofiled.bare_sentence(_unprofiled.Bare((1,), iteration), "nsys").endswith(f"){end}")
+def test_what_is_said_of_the_recorded_one(mark, recorded_ns, by_device, end):
+    iteration = _unprofiled.BareIteration(100.0, recorded_ns, (100.0,), 95.0, 110.0, mark, by_device=by_device)
+    text = _unprofiled.bare_sentence(_unprofiled.Bare((1,), iteration), "nsys")
+    assert ("\x1b" in text, len(text) < 160) == (False, True)
+    assert text.endswith(f"){end}")
 
 
 REPORTS = sorted([*SAMPLES.glob("*/nsys.sqlite"), *SAMPLES.glob("*/*.json.gz")])
