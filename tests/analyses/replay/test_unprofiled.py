@@ -260,14 +260,6 @@ def test_all_of_a_call_that_loads_code_is_near_and_of_others_what_is_within_reac
     assert spans(without(report(events), 0.5, 100_000), "api").row(0)[1:] == (0, left_ns)
 
 
-@given(TURNS)
-def test_of_simulated_programs_nothing_changes_where_all_is_left(turns):
-    whole = simulated(turns).report
-    same = _unprofiled.unprofiled(whole, UNCHANGED)
-    for kind in ("api", "kernel", "range"):
-        assert spans(same, kind).equals(spans(whole, kind)), kind
-
-
 @given(TURNS, st.floats(0.1, 1), st.floats(0.1, 1))
 def test_the_less_is_left_of_the_host_the_earlier_all_is(turns, some, more):
     """Operations last as long as they did, start after their launch began, and no program ends later."""
