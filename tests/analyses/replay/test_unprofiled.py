@@ -49,22 +49,17 @@ def test_of_marks_that_are_as_many_the_lengths_are_those_from_one_to_the_next(le
 
 
 @pytest.mark.parametrize(
-    ("marks", "surest"),
+    ("marks", "count", "first", "last", "surest"),
     [
-        (["other", "Optimizer.step#SGD.step", "step"], "step"),
-        (["the outermost module's call", "Optimizer.step#SGD.step"], "Optimizer.step#SGD.step"),
-        (["other", "the outermost module's call"], "the outermost module's call"),
+        (["other", "Optimizer.step#SGD.step", "step"], 10, 0, 9, "step"),
+        (["the outermost module's call", "Optimizer.step#SGD.step"], 10, 0, 9, "Optimizer.step#SGD.step"),
+        (["other", "the outermost module's call"], 10, 0, 9, "the outermost module's call"),
+        *((["step"], *few, None) for few in ((4, 0, 3), (6, 2, 2))),
     ],
 )
-def test_the_surest_mark_counts(marks, surest):
-    found = _unprofiled.lengths_of({name: list(range(10)) for name in marks}, "step", 10, 0, 9)
-    assert found is not None
-    assert found[0] == surest
-
-
-@pytest.mark.parametrize(("count", "first", "last"), [(4, 0, 3), (6, 2, 2)])
-def test_few_iterations_tell_nothing(count, first, last):
-    assert _unprofiled.lengths_of({"step": list(range(count))}, "step", count, first, last) is None
+def test_the_surest_mark_counts_and_few_iterations_tell_nothing(marks, count, first, last, surest):
+    found = _unprofiled.lengths_of({name: list(range(count)) for name in marks}, "step", count, first, last)
+    assert (found and found[0]) == surest
 
 
 def capture(folder, **runs):
@@ -161,17 +156,16 @@ def test_a_damaged_file_is_a_doubt_and_the_page_goes_on(tmp_path, content):
     assert any("runs without a profiler" in one["check"] for one in page["health"])
 
 
-@pytest.mark.parametrize("duration", ["1e999", "-5", "1e30", '"x"', "null"])
-def test_durations_that_are_none_tell_nothing(tmp_path, duration):
+@pytest.mark.parametrize(
+    ("duration", "marks"),
+    [*((none, {}) for none in ("1e999", "-5", "1e30", '"x"', "null")), (10**9, {"the program's own profiler": [1]})],
+)
+def test_durations_that_are_none_and_a_program_that_profiles_itself_tell_nothing(tmp_path, duration, marks):
     folder = capture(tmp_path / "cap")
     text = (folder / "manifest.json").read_text()
     (folder / "manifest.json").write_text(text.replace('"duration_ns": 1000000000}', f'"duration_ns": {duration}}}', 1))
-    assert "without_profiler" not in json.loads(run("summarize", folder, "--format", "json").text)
-
-
-def test_a_program_that_profiles_itself_tells_nothing(tmp_path):
-    folder = capture(tmp_path / "cap")
-    (folder / "bare.json").write_text(json.dumps({"starts_ns": {"the program's own profiler": [1]}}))
+    if marks:
+        (folder / "bare.json").write_text(json.dumps({"starts_ns": marks}))
     assert "without_profiler" not in json.loads(run("summarize", folder, "--format", "json").text)
 
 
