@@ -66,21 +66,19 @@ def test_narrowing_adds_to_what_was_asked_for_before():
 
 
 @pytest.mark.parametrize(
-    ("window", "kernels"),
+    ("window", "kernels", "copies"),
     [
-        *(("..", [1, 2]), ("19ns..20ns", [1]), ("20ns..21ns", [2]), ("0ns..5ns", []), ("..6ns", [1])),
-        *(("29ns..", [2]), ("30ns..", []), ("10ns..12ns", [1])),
+        *(("..", [1, 2], [3]), ("19ns..20ns", [1], []), ("20ns..21ns", [2], []), ("0ns..5ns", [], [])),
+        *(("..6ns", [1], []), ("10ns..12ns", [1], [])),
+        # an instant is seen where it is
+        *(("29ns..", [2], [3]), ("30ns..", [], [3]), ("30ns..31ns", [], [3]), ("29ns..30ns", [2], [])),
+        ("29ns..31ns", [2], [3]),
     ],
 )
-def test_an_event_is_seen_if_it_overlaps_the_window(window, kernels):
+def test_an_event_is_seen_if_it_overlaps_the_window(window, kernels, copies):
     part = report(EVENTS).narrow(window=window)
-    assert ids(part, "kernel") == kernels
+    assert (ids(part, "kernel"), ids(part, "memcpy")) == (kernels, copies)
     assert part.seen("kernel").get_column("dur_ns").to_list() == [15 if number == 1 else 10 for number in kernels]
-
-
-@pytest.mark.parametrize(("window", "copies"), [("30ns..31ns", [3]), ("29ns..30ns", []), ("29ns..31ns", [3])])
-def test_an_instant_is_seen_where_it_is(window, copies):
-    assert ids(report(EVENTS).narrow(window=window), "memcpy") == copies
 
 
 @pytest.mark.parametrize(("where", "seen"), [({"device": 1}, [[0], [2], [], []]), ({"process": 2}, [[], [2], [], [4]])])
@@ -274,9 +272,12 @@ def test_a_plus_sign_counts_from_the_first_event_of_the_report():
         ("TSL:XlaCompileGpuAsm:#module=jit_step#", "XlaCompileGpuAsm jit_step"),
         ("TSL:GpuMetrics", "TSL:GpuMetrics"),
         ("a:module=b#", "a:module=b#"),
+        # as engines call layers
+        (":{'Module': 'model.layers.3.mlp', 'TrainableParams': {}, 'Inputs': [[4, 64]]}", "model.layers.3.mlp"),
+        (":{'Module': 3}", "{'Module': 3}"),
     ],
 )
-def test_ranges_of_xla_are_called_by_what_they_do_and_the_module(name, told):
+def test_ranges_of_xla_and_of_engines_are_called_by_what_they_do_and_the_module(name, told):
     assert plain(name) == told
 
 

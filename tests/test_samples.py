@@ -84,12 +84,16 @@ def test_nothing_is_left_to_redact(folder):
     assert not [(path.name, place) for path, data in held.items() for place in PLACES if place in data]
 
 
+AUGMENTS, LOCKS = "main > augment_images(long)", "pthread_mutex_lock"
+WRITES = "main > write_statistics(long) > work_for(long)"
+
+
 @pytest.mark.parametrize(
     ("name", "keys", "share"),
     [
-        ("functions", {"function": "augment_images(long)", "state": "running"}, 0.6),
-        ("functions", {"function": "work_for(long)", "state": "running"}, 0.4),
-        ("lock", {"function": "update_table()", "waits_on": "lock"}, 0.985),
+        ("functions", {"function": "augment_images(long)", "state": "running", "chain": AUGMENTS}, 0.6),
+        ("functions", {"function": "work_for(long)", "state": "running", "chain": WRITES}, 0.4),
+        ("lock", {"function": "update_table()", "waits_on": "lock", "state": "blocked", "call": LOCKS}, 0.985),
         ("python", {"function": "tokenize"}, 0.6),
         ("python", {"function": "build_prompt"}, 0.4),
         ("loader", {"waits_on": "DataLoader worker"}, 0.87),

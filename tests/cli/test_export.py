@@ -36,17 +36,6 @@ def test_every_table_is_written_or_its_reason(exported):
     assert f"{len(contents['tables'])} tables in {folder}" in said
 
 
-def test_tables_are_those_of_the_report(exported):
-    folder, _ = exported
-    report = kanalyze.read(ADD_UM)
-    for name in ("ledger", "kernels", "events", "gaps"):
-        expected = catalog.make(report, name).with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
-        found = pl.read_parquet(folder / f"{name}.parquet").with_columns(
-            pl.col(pl.Categorical, pl.Enum).cast(pl.String)
-        )
-        assert found.equals(expected), name
-
-
 def test_fields_say_unit_and_meaning(exported):
     folder, _ = exported
     for file in folder.glob("*.parquet"):
@@ -122,13 +111,17 @@ def test_traces_are_files_and_say_what_is_in_them(tmp_path):
 READ = {"csv": pl.read_csv, "parquet": pl.read_parquet, "arrow": lambda path: pl.from_arrow(feather.read_table(path))}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("form", READ)
-def test_an_export_has_the_rows_of_the_table(tmp_path, form):
+@pytest.mark.parametrize("table", ["cpu_samples", "ledger", "kernels", "events", "gaps"])
+def test_an_export_has_the_rows_of_the_table(tmp_path, form, table):
     report = REPORTS / "sampled_host.sqlite"
-    assert run("export", report, "--to", form, "--tables", "cpu_samples", "-o", tmp_path / "out").status == 0
-    found = READ[form](tmp_path / "out" / f"cpu_samples.{form}")
-    assert_frame_equal(found, kanalyze.read(report).table("cpu_samples"), check_dtypes=False)
-    told = json.loads((tmp_path / "out" / "tables.json").read_text())["tables"]["cpu_samples"]
+    assert run("export", report, "--to", form, "--tables", table, "-o", tmp_path / "out").status == 0
+    found = READ[form](tmp_path / "out" / f"{table}.{form}")
+    texts = pl.col(pl.Categorical, pl.Enum).cast(pl.String)
+    made = catalog.make(kanalyze.read(report), table)
+    assert_frame_equal(found.with_columns(texts), made.with_columns(texts), check_dtypes=form != "csv")
+    told = json.loads((tmp_path / "out" / "tables.json").read_text())["tables"][table]
     assert (told["rows"], [column["name"] for column in told["columns"]]) == (found.height, found.columns)
 
 

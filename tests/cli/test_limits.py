@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -179,46 +180,41 @@ def test_an_end_for_want_of_process_is_told(number):
     assert _process.in_own_process(lambda: 3, told.append) == 3
 
 
-@pytest.mark.parametrize("error", [MemoryError, SystemError, KeyError])
-def test_a_child_that_lacks_process_to_say_so_is_told(error, capfd, monkeypatch):
-    def lack():
-        raise error
+def lacks(error):
+    raise error
 
-    monkeypatch.setattr(_process, "limits_of_process", lambda: {"RLIMIT_AS": 1 << 40})
+
+def waits():
+    """Threads wait for ever."""
+    lock = threading.Lock()
+    lock.acquire()
+    threading.Thread(target=lock.acquire).start()
+    threading.Thread(target=select.epoll().poll).start()  # as an idle thread of polars
+    return int(lock.acquire())
+
+
+def spins():
+    """It tries for ever, as Python 3.11 does where it has no memory for the place of an exception in a `with`."""
+    while True:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("work", "at_limit"),
+    [
+        *((partial(lacks, error), False) for error in (MemoryError, SystemError, KeyError)),
+        (waits, False),
+        (spins, True),
+    ],
+)
+def test_a_child_that_lacks_memory_and_cannot_say_so_is_told(work, at_limit, capfd, monkeypatch):
+    used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    monkeypatch.setattr(_process, "limits_of_process", lambda: {"RLIMIT_AS": used_bytes if at_limit else 1 << 40})
+    monkeypatch.setattr(_process, "_STUCK_S", 0.05)
     told = []
-    assert _process.in_own_process(lack, told.append) == 2
+    assert _process.in_own_process(work, told.append) == 2
     assert [one.slug for one in told] == ["out-of-memory"]
     assert capfd.readouterr().err == ""
-
-
-def test_a_child_whose_threads_wait_for_ever_lacked_process(monkeypatch):
-    def wait():
-        lock = threading.Lock()
-        lock.acquire()
-        threading.Thread(target=lock.acquire).start()
-        threading.Thread(target=select.epoll().poll).start()  # as an idle thread of polars
-        return int(lock.acquire())
-
-    monkeypatch.setattr(_process, "limits_of_process", lambda: {"RLIMIT_AS": 1 << 40})
-    monkeypatch.setattr(_process, "_STUCK_S", 0.05)
-    told = []
-    assert _process.in_own_process(wait, told.append) == 2
-    assert [error.slug for error in told] == ["out-of-memory"]
-
-
-def test_a_child_that_tries_for_ever_at_its_limit_lacked_process(monkeypatch):
-    """As Python 3.11 does where it has no memory for the place of an exception in a `with`."""
-
-    def spin():
-        while True:
-            pass
-
-    size_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    monkeypatch.setattr(_process, "limits_of_process", lambda: {"RLIMIT_AS": size_bytes})
-    monkeypatch.setattr(_process, "_STUCK_S", 0.05)
-    told = []
-    assert _process.in_own_process(spin, told.append) == 2
-    assert [error.slug for error in told] == ["out-of-memory"]
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,6 @@ def test_so_it_is_of_a_capture(tmp_path):
 
 def test_instances_look_as_they_should(gold):
     gold(page(NVTX, "--window", "step"), "summarize_nvtx_step_80.txt")
-
-
-def test_instances_as_markdown_look_as_they_should(gold):
     gold(page(NVTX, "--window", "step", "--top", "3", "--format", "markdown"), "summarize_nvtx_step.md")
 
 

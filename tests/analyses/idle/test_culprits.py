@@ -15,7 +15,6 @@ from kanalyze.window import Window
 from support.build import host, kernel, launched, report, timeline
 from support.command import REPORTS
 from support.large import in_batches
-from support.real_reports import real_report
 from support.shares import cases, holds
 from support.slow_frames import SlowFrames, frame_reports
 from support.slow_gaps import SlowGaps, gap_reports
@@ -208,31 +207,6 @@ def test_the_parts_sum_to_the_bucket(moments, calls, samples, python):
     told = found.filter(pl.col("function").is_not_null())
     assert not told.height or rows
     holds(told.height > 0)
-
-
-@pytest.mark.parametrize(
-    ("name", "columns", "shares"),
-    [
-        (
-            "sampled_host",
-            ("function", "chain", "state"),
-            {
-                ("augment_images(long)", "main > augment_images(long)", "running"): 0.6,
-                ("work_for(long)", "main > write_statistics(long) > work_for(long)", "running"): 0.4,
-            },
-        ),
-        (
-            "sampled_lock",
-            ("function", "state", "waits_on", "call"),
-            {("update_table()", "blocked", "lock", "pthread_mutex_lock"): 0.985},
-        ),
-        ("sampled_python", ("function",), {("tokenize",): 0.6, ("build_prompt",): 0.4}),
-    ],
-)
-def test_functions_have_the_shares_that_the_program_was_made_for(name, columns, shares):
-    found = culprits(real_report(REPORTS / f"{name}.sqlite"), by="function")
-    sums = {row[:-1]: row[-1] for row in found.group_by(columns).agg(pl.col("host_share").sum()).rows()}
-    assert {key: sums[key] for key in shares} == pytest.approx(shares, abs=0.02)
 
 
 def test_a_trace_tells_functions_by_its_python_frames():

@@ -37,36 +37,25 @@ def repeated(*steps, **how):
     return Program(**how).then(BOOT).iterations(*steps)
 
 
+def waiting(*rounds):
+    """A program that waits after each of these rounds of iterations."""
+    program = Program().then(BOOT)
+    for each in rounds:
+        program.iterations(*each).waits()
+    return program
+
+
+UNIT = [Launch("product"), Launch("relu")]
+
+
 def between_waits(*numbers):
     """A program that launches a short unit so often, and then waits."""
-    program = Program().then(BOOT)
-    for number in numbers:
-        program.iterations([Launch("product"), Launch("relu")] * number).waits()
-    return program
+    return waiting(*([UNIT * number] for number in numbers))
 
 
 def chunks(size):
     """A program that launches a unit of that size five times, and then waits."""
-    program = Program().then(BOOT)
-    for _ in range(12):
-        program.iterations([Launch(f"part {part}") for part in range(size)] * 5).waits()
-    return program
-
-
-def waiting_late():
-    """A host that runs ahead: of some iterations it waits after each third alone."""
-    program = between_waits(20)
-    for _ in range(5):
-        program.iterations(*[[Launch("product"), Launch("relu")] * 20] * 3).waits()
-        program.iterations([Launch("product"), Launch("relu")] * 20).waits()
-    return program
-
-
-def every_tenth_waits():
-    program = Program().then(BOOT)
-    for _ in range(6):
-        program.iterations(*[training_step(layers=1, data=False)] * 10).waits()
-    return program
+    return waiting(*[[[Launch(f"part {part}") for part in range(size)] * 5]] * 12)
 
 
 def of_layers(number, layers, pause):
@@ -139,8 +128,9 @@ REPEATED = {
     "fewer and more of it": between_waits(10, *[20] * 15, 25, *[20] * 15),
     "eight launches between waits": chunks(8),
     "one kernel often": started().iterations(*[[Launch("kernel")]] * 64),
-    "a host that waits late": waiting_late(),
-    "steps of which every tenth waits": every_tenth_waits(),
+    # it runs ahead: of some iterations it waits after each third alone
+    "a host that waits late": waiting([UNIT * 20], *[[UNIT * 20] * 3, [UNIT * 20]] * 5),
+    "steps of which every tenth waits": waiting(*[[training_step(layers=1, data=False)] * 10] * 6),
     **{f"{layers} layers between pauses": of_layers(20, layers, pause=9_000) for layers in (5, 12)},
     **{f"layers that pause before kernel {first}": of_turned_layers(first) for first in (0, 1, 2)},
     **{f"threads that swap launches {seed}": threads_that_swap(seed) for seed in (0, 3)},
@@ -182,6 +172,7 @@ NOT_REPEATED = {
     "no launch": Program(),
     "a start": started(),
     "three starts": started(*BOOT * 2),
+    "what a library timed": Program().then(TIMED),
 }
 
 
@@ -254,10 +245,6 @@ def test_operations_without_any_calls():
     assert launch_periods(report(line)).get_column("start").to_list() == list(range(0, 24_000, 800))
 
 
-def test_what_a_library_timed_is_no_repetition():
-    assert frame(Program().then(TIMED)).is_empty()
-
-
 @pytest.mark.parametrize(("blocks", "filled", "runs"), [(1, 2_048, 480), (12_800, 12_800, 480), (1, 2_047, 0)])
 def test_kernels_are_timed_after_fills_that_clear_a_cache(blocks, filled, runs):
     sizes = {True: filled, False: blocks}
@@ -311,9 +298,7 @@ def test_repetitions_adjoin_and_the_last_one_ends_with_its_work(pause):
 
 @pytest.mark.parametrize(("call", "together"), [("cudaMemcpyAsync", 10), ("cudaMemcpy", 1)])
 def test_chunks_are_parts_of_what_the_host_waits_for_unless_each_copy_waits(call, together):
-    program, chunk = Program().then(BOOT), [copy_in(), Launch("product"), copy_out()]
-    for _ in range(6):
-        program.iterations(*[chunk] * 10).waits()
+    program = waiting(*[[[copy_in(), Launch("product"), copy_out()]] * 10] * 6)
     events = [replace(event, name=call) if event.name == "cudaMemcpyAsync" else event for event in program.events]
     rows = launch_periods(report(events))
     assert rows.get_column("start").to_list() == program.begun[::together]

@@ -10,10 +10,8 @@ from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules.launches import launch_bound
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.page.overview_page import overview
-from kanalyze.readers import read
 from kanalyze.renderers.page.overview import overview_page
 from support.build import call, kernel, nvtx, report
-from support.command import SAMPLES
 
 # What comes first on the first page.
 
@@ -91,21 +89,6 @@ def test_shorter_kernels_count_little_while_the_gpu_waits_for_the_host():
     )
     assert (weighed_ns(shorter, 0.25), weighed_ns(other, 0.25)) == (25, 100)
     assert weighed_ns(shorter._replace(replayed_ns=80), 0.25) == 80
-
-
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("functions", "By samples, augment_images(long) is 59.4 % of the time in which the GPU waits"),
-        (
-            "lock",
-            "By samples, update_table() is 98.7 % of the time in which the GPU waits for the program's own code (most",
-        ),
-    ],
-)
-@pytest.mark.one_in(2)
-def test_the_page_of_a_report_with_samples_names_the_function_that_the_gpu_waits_for(name, told):
-    assert told in overview(read(SAMPLES / "sampled" / f"{name}.sqlite", cache=False)).answer
 
 
 def test_a_page_without_rows_has_two_things_to_do():

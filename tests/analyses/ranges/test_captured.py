@@ -22,7 +22,7 @@ from kanalyze.analyses.timeline._tracks import timeline as tracks
 from kanalyze.columns import gathered
 from kanalyze.errors import OtherCaptureError, UnknownNameError
 from kanalyze.readers.nsys.read_sqlite_folder import graph_nodes
-from kanalyze.window import operator_of, plain
+from kanalyze.window import operator_of
 from support.build import call, host, kernel, nvtx, report, timeline
 from support.command import REPORTS, SAMPLES
 from support.real_reports import real_report
@@ -535,18 +535,6 @@ def test_a_compilers_own_operator_is_no_answer_where_kernels_say_more():
     assert busy.filter(name="gelu, gelu_backward, sum")["operations"].to_list() == [6]
     assert table["exclusive_device_ns"].sum() == exclusive_operations(of)["exclusive_ns"].sum()
     assert captured(of, by="place").filter(place="gemm")["count"].to_list() == [102]
-
-
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [
-        (":{'Module': 'model.layers.3.mlp', 'TrainableParams': {}, 'Inputs': [[4, 64]]}", "model.layers.3.mlp"),
-        (":{'Module': 3}", "{'Module': 3}"),
-        (":step", "step"),
-    ],
-)
-def test_ranges_that_engines_make_of_layers(name, shown):
-    assert plain(name) == shown
 
 
 @pytest.mark.parametrize("path", [DECODER, NATIVE])

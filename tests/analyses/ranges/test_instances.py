@@ -13,6 +13,7 @@ from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.renderers.page.time import instances_page
 from kanalyze.window import Window
 from support.build import call, host, kernel, launched, nvtx, report
+from support.slow_model import SlowModel
 from support.steps import in_turn
 from support.strategies import EVENTS, FEWER
 
@@ -288,21 +289,9 @@ def test_a_step_equals_the_ledger_of_its_window_and_what_was_launched_in_it(even
 
 def of_step(events, row):
     """The operations on the step's device that its process launched in it."""
-    found = []
-    for event in events:
-        if event.kind not in ("kernel", "memcpy", "memset", "graph") or event.device != row["device"]:
-            continue
-        calls = [
-            (own.start, place)
-            for place, own in enumerate(events)
-            if own.kind == "api"
-            and event.correlation is not None
-            and (own.process, own.correlation) == (event.process, event.correlation)
-        ]
-        if (
-            event.process == row["process_id"]
-            and calls
-            and row["start_ns"] <= min(calls)[0] < row["start_ns"] + row["dur_ns"]
-        ):
-            found.append(event)
-    return found
+    model, until = SlowModel(events), row["start_ns"] + row["dur_ns"]
+    own = [
+        one for one in model.operations if (one.event.device, one.event.process) == (row["device"], row["process_id"])
+    ]
+    launches = [(one.event, model.launch_of(one)) for one in own]
+    return [event for event, launch in launches if launch is not None and row["start_ns"] <= launch.start < until]

@@ -15,13 +15,13 @@ from kanalyze.analyses.ranks._job_findings import job_findings, late_ranks
 from kanalyze.analyses.ranks._reducing import reduced
 from kanalyze.analyses.ranks.tables import rank_path
 from kanalyze.analyses.replay.critical_path import critical_path
-from kanalyze.readers.nsys.read_sqlite_folder import communicator_calls
 from kanalyze.renderers.page.job import answer
 from kanalyze.several import Asked
 from kanalyze.several.jobs import job, path_of_ranks
 from kanalyze.window import Window
 from support.build import call, kernel, report
 from support.command import REPORTS, SAMPLES
+from support.exports import altered
 
 pytestmark = pytest.mark.slow
 
@@ -220,52 +220,29 @@ def test_communicators_on_two_streams_are_two_groups(rows):
     assert groups.get_column("group").explode().n_unique() == 2
 
 
-class Table:
-    """An export with one call of NCCL, whose payload is `blob`."""
-
-    def __init__(self, blob):
-        self.blob = blob
-
-    def columns(self, table):
-        return ("binaryData",) if table == "NVTX_EVENTS" else ()
-
-    def frame(self, table, schema):
-        if table == "NVTX_EVENTS":
-            return pl.DataFrame({"binaryData": pl.Series([self.blob], dtype=pl.Object)})
-        rows = [(7, 18, "NCCL communicator ID", None), (7, 22, "Message size [bytes]", 8)]
-        return pl.DataFrame(rows, schema=schema, orient="row")
-
-
-def payload(schema, data, size=None):
-    header = (1).to_bytes(8, "little") + schema.to_bytes(8, "little")
-    return header + (len(data) if size is None else size).to_bytes(8, "little") + (32).to_bytes(8, "little") + data
-
-
-def test_a_payload_is_read_by_its_schema():
-    found = communicator_calls(Table(payload(7, bytes([5]) + bytes(7) + bytes([0, 1]) + bytes(6))), 40, {})
-    assert found.row(0, named=True) == {
-        "event_id": 40, "communicator": f"{5:016x}", "message_bytes": 256, "peer_rank": None, "root_rank": None,
-        "size": None, "rank": None,
-    }  # fmt: skip
+FIRST = "WHERE rowid = (SELECT min(rowid) FROM NVTX_EVENTS WHERE binaryData IS NOT NULL)"
 
 
 @pytest.mark.parametrize(
     ("blob", "undecoded"),
     [
-        (None, 0),
-        (payload(8, bytes(16)), 0),
-        (b"", 1),
-        (b"short", 1),
-        (payload(7, bytes(12)), 1),
-        (payload(7, bytes(16), 400), 1),
-        (3, 1),
+        ("NULL", None),
+        ("CAST(substr(binaryData, 1, 8) || x'0800000000000000' || substr(binaryData, 17) AS BLOB)", None),
+        ("x''", 1),
+        ("CAST('short' AS BLOB)", 1),
+        ("substr(binaryData, 1, 44)", 1),
+        ("CAST(substr(binaryData, 1, 16) || x'9001000000000000' || substr(binaryData, 25) AS BLOB)", 1),
+        ("3", 1),
     ],
     ids=["none", "another schema", "empty", "short", "shorter than its schema", "cut", "a number"],
 )
-def test_what_is_no_payload_of_nccl_is_no_call(blob, undecoded):
-    counts = {}
-    assert communicator_calls(Table(blob), 0, counts).is_empty()
-    assert counts == {"payloads of ranges that cannot be decoded": undecoded}
+def test_what_is_no_payload_of_nccl_is_no_call(tmp_path, blob, undecoded):
+    export = REPORTS / "communicators.sqlite"
+    with read(altered(tmp_path, export, f"UPDATE NVTX_EVENTS SET binaryData = {blob} {FIRST}")) as changed:
+        calls = changed.table("communicator_calls")
+        notes = dict(changed.table("notes").select("check", "count").iter_rows())
+    assert calls.height == read(export).table("communicator_calls").height - 1
+    assert notes.get("payloads of ranges that cannot be decoded") == undecoded
 
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"

@@ -49,22 +49,17 @@ def test_of_marks_that_are_as_many_the_lengths_are_those_from_one_to_the_next(le
 
 
 @pytest.mark.parametrize(
-    ("marks", "surest"),
+    ("marks", "count", "first", "last", "surest"),
     [
-        (["other", "Optimizer.step#SGD.step", "step"], "step"),
-        (["the outermost module's call", "Optimizer.step#SGD.step"], "Optimizer.step#SGD.step"),
-        (["other", "the outermost module's call"], "the outermost module's call"),
+        (["other", "Optimizer.step#SGD.step", "step"], 10, 0, 9, "step"),
+        (["the outermost module's call", "Optimizer.step#SGD.step"], 10, 0, 9, "Optimizer.step#SGD.step"),
+        (["other", "the outermost module's call"], 10, 0, 9, "the outermost module's call"),
+        *((["step"], *few, None) for few in ((4, 0, 3), (6, 2, 2))),
     ],
 )
-def test_the_surest_mark_counts(marks, surest):
-    found = _unprofiled.lengths_of({name: list(range(10)) for name in marks}, "step", 10, 0, 9)
-    assert found is not None
-    assert found[0] == surest
-
-
-@pytest.mark.parametrize(("count", "first", "last"), [(4, 0, 3), (6, 2, 2)])
-def test_few_iterations_tell_nothing(count, first, last):
-    assert _unprofiled.lengths_of({"step": list(range(count))}, "step", count, first, last) is None
+def test_the_surest_mark_counts_and_few_iterations_tell_nothing(marks, count, first, last, surest):
+    found = _unprofiled.lengths_of({name: list(range(count)) for name in marks}, "step", count, first, last)
+    assert (found and found[0]) == surest
 
 
 def capture(folder, **runs):
@@ -161,17 +156,16 @@ def test_a_damaged_file_is_a_doubt_and_the_page_goes_on(tmp_path, content):
     assert any("runs without a profiler" in one["check"] for one in page["health"])
 
 
-@pytest.mark.parametrize("duration", ["1e999", "-5", "1e30", '"x"', "null"])
-def test_durations_that_are_none_tell_nothing(tmp_path, duration):
+@pytest.mark.parametrize(
+    ("duration", "marks"),
+    [*((none, {}) for none in ("1e999", "-5", "1e30", '"x"', "null")), (10**9, {"the program's own profiler": [1]})],
+)
+def test_durations_that_are_none_and_a_program_that_profiles_itself_tell_nothing(tmp_path, duration, marks):
     folder = capture(tmp_path / "cap")
     text = (folder / "manifest.json").read_text()
     (folder / "manifest.json").write_text(text.replace('"duration_ns": 1000000000}', f'"duration_ns": {duration}}}', 1))
-    assert "without_profiler" not in json.loads(run("summarize", folder, "--format", "json").text)
-
-
-def test_a_program_that_profiles_itself_tells_nothing(tmp_path):
-    folder = capture(tmp_path / "cap")
-    (folder / "bare.json").write_text(json.dumps({"starts_ns": {"the program's own profiler": [1]}}))
+    if marks:
+        (folder / "bare.json").write_text(json.dumps({"starts_ns": marks}))
     assert "without_profiler" not in json.loads(run("summarize", folder, "--format", "json").text)
 
 
@@ -187,27 +181,20 @@ def test_of_a_report_that_is_in_no_capture_there_is_nothing():
     assert "without_profiler" not in json.loads(run("summarize", CAPTURE / "nsys.sqlite", "--format", "json").text)
 
 
-def test_a_mark_s_name_is_cut_and_quoted():
-    iteration = _unprofiled.BareIteration(
-        100.0, 200.0, (100.0,), 90.0, 110.0, "my \x1b[31mmark" + "x" * 100, by_device=False
-    )
-    text = _unprofiled.bare_sentence(_unprofiled.Bare((1,), iteration), "nsys")
-    assert "\x1b" not in text
-    assert len(text) < 160
-    assert text.endswith("): recorded, 2.00 × as long.")
-
-
 @pytest.mark.parametrize(
-    ("recorded_ns", "by_device", "end"),
+    ("mark", "recorded_ns", "by_device", "end"),
     [
-        (200.0, False, ": recorded, 2.00 × as long."),
-        (200.0, True, ": recorded, up to 2.00 × as long."),
-        (105.0, False, ", about as long."),
+        ("step", 200.0, False, ": recorded, 2.00 × as long."),
+        ("step", 200.0, True, ": recorded, up to 2.00 × as long."),
+        ("step", 105.0, False, ", about as long."),
+        ("my \x1b[31mmark" + "x" * 100, 200.0, False, ": recorded, 2.00 × as long."),  # is cut and quoted
     ],
 )
-def test_what_is_said_of_the_recorded_one(recorded_ns, by_device, end):
-    iteration = _unprofiled.BareIteration(100.0, recorded_ns, (100.0,), 95.0, 110.0, "step", by_device=by_device)
-    assert _unprofiled.bare_sentence(_unprofiled.Bare((1,), iteration), "nsys").endswith(f"){end}")
+def test_what_is_said_of_the_recorded_one(mark, recorded_ns, by_device, end):
+    iteration = _unprofiled.BareIteration(100.0, recorded_ns, (100.0,), 95.0, 110.0, mark, by_device=by_device)
+    text = _unprofiled.bare_sentence(_unprofiled.Bare((1,), iteration), "nsys")
+    assert ("\x1b" in text, len(text) < 160) == (False, True)
+    assert text.endswith(f"){end}")
 
 
 REPORTS = sorted([*SAMPLES.glob("*/nsys.sqlite"), *SAMPLES.glob("*/*.json.gz")])
@@ -265,14 +252,6 @@ def test_all_of_a_call_that_loads_code_is_near_and_of_others_what_is_within_reac
     """Calls of a millisecond, half of which is left within 100 µs."""
     events = [call(name, 0, 1_000_000), *launched(1_000_000, 1_000_010, kernel(1_000_020, 1_000_030))]
     assert spans(without(report(events), 0.5, 100_000), "api").row(0)[1:] == (0, left_ns)
-
-
-@given(TURNS)
-def test_of_simulated_programs_nothing_changes_where_all_is_left(turns):
-    whole = simulated(turns).report
-    same = _unprofiled.unprofiled(whole, UNCHANGED)
-    for kind in ("api", "kernel", "range"):
-        assert spans(same, kind).equals(spans(whole, kind)), kind
 
 
 @given(TURNS, st.floats(0.1, 1), st.floats(0.1, 1))

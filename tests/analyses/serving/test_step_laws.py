@@ -203,17 +203,6 @@ def test_steps_without_labels_are_told_by_their_number(monkeypatch):
     assert "most in step 5: 9.000 ms, by law" in one.text
 
 
-def test_a_law_needs_steps_and_says_of_them_what_it_says_of_the_table():
-    steps = pl.DataFrame(
-        {"ns": [100, 200] * 4, "n": [1, 2] * 4, "kv": [None] * 8, "tokens_are": ["tokens"] * 8},
-        schema_overrides={"kv": pl.Int64},
-    )
-    law, told = fitted(steps)
-    assert law["per_token_ns"] == pytest.approx(100)
-    assert told.tolist() == pytest.approx(steps["ns"].to_list())
-    assert fitted(steps.head(7)) is None
-
-
 def test_of_drafts_that_are_verified_the_law_tells_requests():
     events, at = [], 0
     for number, requests in enumerate([1, 2, 3, 5, 8] * 4):

@@ -101,17 +101,6 @@ def sorted_slices(drawn):
 
 
 @given(slices_nested_lanes)
-def test_in_a_lane_slices_nest_or_are_apart(drawn):
-    line = sorted_slices(drawn)
-    placed = line.with_columns(lanes(line)).rows(named=True)
-    for at, one in enumerate(placed):
-        for other in placed[:at]:
-            if (one["track"], one["lane"]) == (other["track"], other["lane"]):
-                (a, b), (c, d) = ((each["start"], each["end"]) for each in (one, other))
-                assert b <= c or d <= a or (a <= c and d <= b) or (c <= a and b <= d)
-
-
-@given(slices_nested_lanes)
 def test_lanes_are_those_of_going_slice_by_slice(drawn):
     line = sorted_slices(drawn)
     assert lanes(line).to_list() == _placed(line)  # the model of the other

@@ -311,9 +311,7 @@ def test_each_function_has_its_own():
     assert resources(file, "add_kernel") == (22, 0)
     assert resources(file, "_Z3mulPf") == (255, 26_608)
     assert resources(file, "add") is resources(b"", "add") is resources(b"#!/bin/sh\n", "add") is None
-
-
-def test_records_of_other_forms_are_stepped_over():
+    # records of other forms are stepped over
     others = struct.pack("<BBH", 3, 0x1B, 0xFF) + struct.pack("<BBHIII", 4, 0x0A, 12, 1, 2, 3)
     assert resources(cubin([("add_kernel", 40, 16)], others), "add_kernel") == (40, 16)
 

@@ -93,38 +93,6 @@ LOADS = "\tld.global.v4.b32 {%r1, %r2, %r3, %r4}, [%rd1];\n"
 ADDED = ATOMIC.format(7, 7, "atom", ".v4.f32") + ATOMIC.format(9, 9, "red", ".f32")
 
 
-@pytest.mark.parametrize(
-    ("ptx", "told"),
-    [
-        (LOADS * 2 + ADDED, ("other.py:3", 20)),  # the line of the kernel, not of what it calls
-        (LOADS * 2 + ADDED.replace(" @[ other.py:3:4 ]", ""), ("sums.py:7, sums.py:9", 20)),
-        (LOADS * 9 + ADDED, (None, None)),  # less than a fifth of 164 bytes
-        (LOADS + ADDED.replace(".add", ".max"), (None, None)),
-        (f"$L__BB0_1:\n{ADDED}\tbra.uni \t$L__BB0_1;\n", (None, None)),  # a loop
-        (f"\tbra.uni \t$L__BB0_1;\n{ADDED}$L__BB0_1:\n", ("other.py:3", 20)),
-        (f"\twgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16\n{ADDED}", (None, None)),
-        # the first thread of a program adds for all of them
-        (f"\tsetp.eq.b32 \t%p4, %r2, 0;\n{ADDED}", (None, None)),
-        (f"\tsetp.lt.u32 \t%p2, %r2, 4;\n\tand.pred \t%p4, %p1, %p2;\n{ADDED}", (None, None)),
-        (f"\tsetp.lt.s32 \t%p4, %r2, %r3;\n{ADDED}", ("other.py:3", 20)),  # a mask
-        (ADDED[ADDED.index("@%p4") : ADDED.index(".loc\t1 9")], (None, None)),  # of no line
-        ("", (None, None)),
-    ],
-)
-def test_what_adds_by_atomics_is_read_from_the_code_of_a_kernel(capture, ptx, told):
-    assert code_of(capture, ptx, "atomics", "atomic_bytes") == told
-
-
-def code_of(capture, ptx, *columns):
-    """What is read from the code of a Triton kernel."""
-    (capture / "triton").mkdir()
-    (capture / "triton" / "sums-1.ptx").write_text(ptx)
-    row = {"name": "sums", "source": "triton", "hash": "1", "ptx": "../triton/sums-1.ptx"}
-    (capture / "compiled.json").write_text(json.dumps({"schema": 1, "kernels": [row]}))
-    with kanalyze.read(capture) as report:
-        return report.table("compiled_kernels").select(columns).row(0)
-
-
 SHARED = "\tld.shared.v4.b32 {%r1, %r2, %r3, %r4}, [%r5];\n" * 64
 
 
@@ -133,40 +101,54 @@ def multiplied(line, times):
     return f"\t.loc\t1 {line} 8      // dots.py:{line}:8\n" + "\tfma.rn.f32 \t%r1, %r2, %r3, %r1;\n" * times
 
 
-@pytest.mark.parametrize(
-    ("ptx", "line"),
-    [
-        (".entry gemma_mlp\n" + SHARED + multiplied(40, 512) + multiplied(45, 50), "dots.py:40"),
-        (SHARED + multiplied(40, 512) + multiplied(45, 2048), "dots.py:45"),  # two products, as of attention
-        (SHARED + multiplied(40, 512) + multiplied(45, 64), None),  # a formula multiplies in several lines
-        (SHARED + multiplied(40, 255), None),
-        (SHARED[:400] + multiplied(40, 512), None),  # from registers alone, as polynomials
-        (SHARED + multiplied(40, 512) + "\twgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32\n", None),
-        (SHARED + multiplied(40, 512).partition("\n")[2], None),  # of no line
-        (SHARED + multiplied(40, 512).replace("f32 \t", "f64 \t"), None),
-    ],
-)
-def test_products_of_blocks_in_float32_are_read_from_the_code_of_a_kernel(capture, ptx, line):
-    assert code_of(capture, ptx, "float32_products") == (line,)
-
-
 def placed(bits, *lines):
     """An addition of so many bits in each of these lines."""
     return "".join(f"\t.loc\t1 {line} 8      // sums.py:{line}:8\n\tadd.f{bits} \t%r1, %r2, %r3;\n" for line in lines)
 
 
+ATOMICS, PRODUCTS, DOUBLES = ("atomics", "atomic_bytes"), ("float32_products",), ("float64_share",)
+
+
 @pytest.mark.parametrize(
-    ("ptx", "share"),
+    ("columns", "ptx", "told"),
     [
-        (placed(64, 1, 2, 3, 4) + placed(32, 5), 0.8),
-        (placed(64, 1, 2, 3, 4) + placed(32, 1, 2), 1.0),
-        (placed(64, 1, 2, 3) * 9, None),  # as of a step's powers
-        (placed(32, 1, 2, 3, 4), None),
-        (placed(64, 1, 2, 3, 4) + placed(16, 5, 6).replace("f16", "bf16x2"), 4 / 6),
+        (ATOMICS, LOADS * 2 + ADDED, ("other.py:3", 20)),  # the line of the kernel, not of what it calls
+        (ATOMICS, LOADS * 2 + ADDED.replace(" @[ other.py:3:4 ]", ""), ("sums.py:7, sums.py:9", 20)),
+        (ATOMICS, LOADS * 9 + ADDED, (None, None)),  # less than a fifth of 164 bytes
+        (ATOMICS, LOADS + ADDED.replace(".add", ".max"), (None, None)),
+        (ATOMICS, f"$L__BB0_1:\n{ADDED}\tbra.uni \t$L__BB0_1;\n", (None, None)),  # a loop
+        (ATOMICS, f"\tbra.uni \t$L__BB0_1;\n{ADDED}$L__BB0_1:\n", ("other.py:3", 20)),
+        (ATOMICS, f"\twgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16\n{ADDED}", (None, None)),
+        # the first thread of a program adds for all of them
+        (ATOMICS, f"\tsetp.eq.b32 \t%p4, %r2, 0;\n{ADDED}", (None, None)),
+        (ATOMICS, f"\tsetp.lt.u32 \t%p2, %r2, 4;\n\tand.pred \t%p4, %p1, %p2;\n{ADDED}", (None, None)),
+        (ATOMICS, f"\tsetp.lt.s32 \t%p4, %r2, %r3;\n{ADDED}", ("other.py:3", 20)),  # a mask
+        (ATOMICS, ADDED[ADDED.index("@%p4") : ADDED.index(".loc\t1 9")], (None, None)),  # of no line
+        (ATOMICS, "", (None, None)),
+        # products of blocks in float32
+        (PRODUCTS, ".entry gemma_mlp\n" + SHARED + multiplied(40, 512) + multiplied(45, 50), ("dots.py:40",)),
+        (PRODUCTS, SHARED + multiplied(40, 512) + multiplied(45, 2048), ("dots.py:45",)),  # two, as of attention
+        (PRODUCTS, SHARED + multiplied(40, 512) + multiplied(45, 64), (None,)),  # a formula, in several lines
+        (PRODUCTS, SHARED + multiplied(40, 255), (None,)),
+        (PRODUCTS, SHARED[:400] + multiplied(40, 512), (None,)),  # from registers alone, as polynomials
+        (PRODUCTS, SHARED + multiplied(40, 512) + "\twgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32\n", (None,)),
+        (PRODUCTS, SHARED + multiplied(40, 512).partition("\n")[2], (None,)),  # of no line
+        (PRODUCTS, SHARED + multiplied(40, 512).replace("f32 \t", "f64 \t"), (None,)),
+        # lines with float64
+        (DOUBLES, placed(64, 1, 2, 3, 4) + placed(32, 5), (0.8,)),
+        (DOUBLES, placed(64, 1, 2, 3, 4) + placed(32, 1, 2), (1.0,)),
+        (DOUBLES, placed(64, 1, 2, 3) * 9, (None,)),  # as of a step's powers
+        (DOUBLES, placed(32, 1, 2, 3, 4), (None,)),
+        (DOUBLES, placed(64, 1, 2, 3, 4) + placed(16, 5, 6).replace("f16", "bf16x2"), (4 / 6,)),
     ],
 )
-def test_the_lines_of_a_kernel_with_float64_are_read_from_its_code(capture, ptx, share):
-    assert code_of(capture, ptx, "float64_share") == (share,)
+def test_what_is_read_from_the_code_of_a_kernel(capture, columns, ptx, told):
+    (capture / "triton").mkdir()
+    (capture / "triton" / "sums-1.ptx").write_text(ptx)
+    row = {"name": "sums", "source": "triton", "hash": "1", "ptx": "../triton/sums-1.ptx"}
+    (capture / "compiled.json").write_text(json.dumps({"schema": 1, "kernels": [row]}))
+    with kanalyze.read(capture) as report:
+        assert report.table("compiled_kernels").select(columns).row(0) == told
 
 
 def test_without_a_torch_pass_nobody_knows_what_was_compiled(capture):
@@ -299,17 +281,17 @@ def test_findings_on_the_gpus_units_are_of_the_run_with_samples(sampled):
     assert (ran.status, f"gpu_units is from {sampled / 'samples.sqlite'}" in ran.error) == (0, True)
 
 
-def test_a_kernel_that_the_plain_run_finds_too_small_is_not_told_again(sampled):
-    without_metrics(sampled, "metrics_phases")
-    rules = kanalyze.findings(kanalyze.read(sampled)).get_column("rule").to_list()
-    assert rules.count("small-grid") == 1
-    assert "few-sms" not in rules
-
-
-def test_metrics_of_another_run_are_no_findings_of_a_part(sampled):
-    without_metrics(sampled, "gpu_metrics")
-    part = kanalyze.findings(kanalyze.read(sampled), window="+0ms..+900ms")
-    assert "dram-bound" not in part.get_column("rule").to_list()
+@pytest.mark.parametrize(
+    ("name", "window", "small", "left_out"),
+    [
+        ("metrics_phases", None, 1, "few-sms"),  # one that the plain run finds too small is not told again
+        ("gpu_metrics", "+0ms..+900ms", 0, "dram-bound"),  # metrics of another run are no findings of a part
+    ],
+)
+def test_what_metrics_of_the_run_with_samples_do_not_tell(sampled, name, window, small, left_out):
+    without_metrics(sampled, name)
+    rules = kanalyze.findings(kanalyze.read(sampled), window=window).get_column("rule").to_list()
+    assert (rules.count("small-grid"), left_out in rules) == (small, False)
 
 
 @pytest.mark.parametrize(

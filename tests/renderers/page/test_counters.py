@@ -22,21 +22,13 @@ from support.real_reports import real_report
 ADD = REPORTS / "ncu" / "add.details.csv"
 
 
-def printed(path, width=80, top=8):
-    return render([summarize_counters(real_report(path))], Look(width), top)
-
-
-def test_the_page_of_one_kernel(gold):
-    gold(printed(ADD), "summarize_ncu_add_80.txt")
-
-
-def test_the_page_of_several_kernels(gold):
-    gold(printed(SAMPLES / "cdist" / "ncu.details.csv", top=2), "summarize_ncu_cdist_80.txt")
-
-
-def test_the_page_for_issues(gold):
-    found = summarize_counters(real_report(ADD))
-    gold(markdown.render([found], 8), "summarize_ncu_add.md")
+@pytest.mark.parametrize(("path", "top"), [(ADD, 8), (SAMPLES / "cdist" / "ncu.details.csv", 2)])
+def test_pages_look_as_they_should(gold, path, top):
+    found = [summarize_counters(real_report(path))]
+    name = "add" if path == ADD else "cdist"
+    gold(render(found, Look(80), top), f"summarize_ncu_{name}_80.txt")
+    if path == ADD:
+        gold(markdown.render(found, top), "summarize_ncu_add.md")
 
 
 def test_json_holds_every_table():

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 import kanalyze
 from kanalyze.analyses.findings.rules.launches import graph_candidate, timed_kernels
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.iterations._launch_periods import timed_runs
 from kanalyze.analyses.launches._graph_candidates import repetitive
 from kanalyze.analyses.launches.graphs import BY_CANDIDATE, graphs
 from kanalyze.window import Window
@@ -417,15 +416,6 @@ TOLD = ("60 runs of kernels, most of mine, are timed", "(1.200 ms)", "cache_resu
 )
 def test_a_benchmark_is_told_as_one(of, stakes, words):
     assert_told(timed_kernels(of), stakes, *words)
-
-
-def test_a_pause_is_no_part_of_a_run():
-    program = timed(60)
-    program.now += 10_000_000
-    program.then([CLEARS, RECORD, Launch("mine", 64, 20_000, NS), RECORD] * 60)
-    lengths = timed_runs(report_of(program)).select(pl.col("end") - pl.col("start")).to_series()
-    assert len(lengths) == 120
-    assert lengths.max() < 100_000
 
 
 def test_what_an_autotuner_took_is_a_part_of_the_start():

@@ -81,14 +81,6 @@ def test_weights_that_are_read_at_the_bandwidth_are_at_their_floor_and_no_findin
     assert not {"small-grid", "low-occupancy", "tail", "padded-products", "far-from-roof"} & told.keys()
 
 
-@pytest.mark.slow
-def test_a_sum_over_many_rows_reads_no_weights():
-    """Gradients of small weights: both matrices are as long."""
-    length = 1 << 19
-    took = int(2 * 2 * 64 * length / BANDWIDTH * 1e9 / 0.8)
-    assert "memory-floor" not in found(program([([[64, length], [length, 64]], SMALL, took)] * 6))
-
-
 def test_what_is_far_from_its_roof_is_named_with_its_shapes():
     made = program([([[8192, 8192], []], SOFTMAX, 500_000)] * 4, op="aten::_softmax")
     one = found(made)["far-from-roof"]
@@ -98,33 +90,35 @@ def test_what_is_far_from_its_roof_is_named_with_its_shapes():
     assert one.at_stake_ns == pytest.approx(4 * (500_000 - floor / 0.8), rel=2e-3)
 
 
-@pytest.mark.slow
-def test_what_chooses_values_passes_over_them_more_than_once():
-    assert "far-from-roof" not in found(program([([[8192, 8192], []], SOFTMAX, 500_000)] * 4, op="aten::topk"))
+NORM = "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float>(int, float)"
+NORMED = [[65536, 1024], [], [1024], [1024], []]
+LONG = [[64, 1 << 19], [1 << 19, 64]]
+QUICK = [([[4096, 4096], [4096, 4096]], TILE.format(128, 128), 180_000), ([[64, 64], [64, 64]], SMALL, 4000)]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
-    ("op", "told"), [("aten::native_layer_norm", True), ("aten::native_layer_norm_backward", False)]
+    ("calls", "of", "rules"),
+    [
+        ([(NORMED, NORM, 2_000_000)], {"op": "aten::native_layer_norm", "kind": "float"}, {"far-from-roof"}),
+        # of gradients of norms nobody knows what others reach
+        ([([NORMED[0], *NORMED], NORM, 2_000_000)], {"op": "aten::native_layer_norm_backward", "kind": "float"}, set()),
+        # what chooses values passes over them more than once
+        ([([[8192, 8192], []], SOFTMAX, 500_000)], {"op": "aten::topk"}, set()),
+        # a sum over many rows reads no weights: of gradients of small ones both matrices are as long
+        ([(LONG, SMALL, int(2 * 2 * 64 * (1 << 19) / BANDWIDTH * 1e9 / 0.8))], {}, set()),
+        (QUICK, {}, set()),  # short ones, and those near their roof
+    ],
 )
-def test_of_gradients_of_norms_nobody_knows_what_others_reach(op, told):
-    norm = "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float>(int, float)"
-    rows = [[65536, 1024]] * (2 if op.endswith("backward") else 1)
-    made = program([([*rows, [], [1024], [1024], []], norm, 2_000_000)] * 4, op=op, kind="float")
-    assert ("far-from-roof" in found(made)) == told
+def test_which_kernels_are_far_from_their_roof(calls, of, rules):
+    told = found(program(calls * 4, **of)).keys()
+    assert told & {"padded-products", "skinny-products", "memory-floor", "far-from-roof"} == rules
 
 
 def test_products_of_an_operator_without_a_model_have_all_of_their_time_at_stake():
     """Beside others, of which the roof of TF32 bounds what it saves."""
     (other,) = found(program([([[4096, 4096]], FLOAT, 900_000)], op="mine::mm", kind="float")).values()
     assert (other.rule, other.at_stake_ns) == ("no-tf32", 900_000)
-
-
-def test_short_kernels_and_those_near_their_roof_are_no_finding():
-    quick = [([[4096, 4096], [4096, 4096]], TILE.format(128, 128), 180_000), ([[64, 64], [64, 64]], SMALL, 4000)]
-    assert (
-        not {"padded-products", "skinny-products", "memory-floor", "far-from-roof"} & found(program(quick * 4)).keys()
-    )
 
 
 SIDE = st.sampled_from([1, 8, 100, 1024, 4097])
