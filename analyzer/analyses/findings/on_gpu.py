@@ -45,6 +45,9 @@ OF_PEAK: Final = 2 / 3
 #: What kernels of each kind reach of their roof where nothing is wrong with them: benchmarks on an H100.
 REACHED: Final = {"products": 0.75, "memory": 0.8}
 
+#: Elements of a product's result, by its `sides` (:func:`kanalyze.analyses.work.work.operations_with_roofs`).
+RESULT_ELEMENTS: Final = pl.col("sides").list.get(0) * pl.col("sides").list.get(1) * pl.col("sides").list.get(3)
+
 SHORTEST_NS: Final = 5000  # shorter kernels wait for latencies rather than for arithmetic or memory
 
 #: What decoded names of kernels say (:class:`kanalyze.decoder.fields.KernelName`), in expressions that choose kernels:

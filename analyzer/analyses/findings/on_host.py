@@ -160,6 +160,14 @@ def own_within(report: Report, spans: pl.DataFrame) -> Within:
     return Within(host, on_gpu.nothing_within(report, host))
 
 
+def by_span(report: Report, inside: Within, *facts: str) -> pl.DataFrame:
+    """The operations that leaving some time out takes away, with `facts` and the span (its place) of their launch."""
+    work = exclusive_operations(report, *facts, "call_start", "thread_id")
+    work = work.filter(pl.col("row").is_in(inside.mending.gone.implode())).drop_nulls("call_start")
+    begun = inside.host.with_row_index("span").select(*THREAD, "span", since="start")
+    return nearest(work, begun, ("call_start", "since"), THREAD).drop_nulls("span")
+
+
 def _placed(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     """The `spans` of the trace beside the report as time of the report, joined by thread.
 

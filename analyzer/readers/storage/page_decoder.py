@@ -11,7 +11,6 @@ page, record headers and record lengths must all agree, for every row and every 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -192,7 +191,9 @@ def decode(pages: Pages, layout: Layout, columns: Sequence[str]) -> Block:
     cells.refuse((headers < 1) | (headers > payloads), "a record header is longer than its record")
     types, complete = _serial_types(cells, first, at + headers, len(layout.columns))
     widths = [_column_widths(cells, serial) for serial in types]
-    lengths = reduce(np.add, widths, headers)
+    lengths = headers.copy()
+    for width in widths:  # in place: one array, not one for each column
+        lengths += width
     cells.refuse(lengths != payloads, "a record's columns do not fill it")
     if len(types) > len(layout.columns):
         raise NotDecodableError("a row has more columns than its table")

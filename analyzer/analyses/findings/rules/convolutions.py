@@ -7,12 +7,10 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.findings import on_gpu, on_host
 from kanalyze.analyses.findings.on_gpu import Work
 from kanalyze.analyses.findings.rules import Findings, Rule
 from kanalyze.analyses.replay._changes import Mending
-from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.work.work import operations_with_roofs
 from kanalyze.columns import nearest
 from kanalyze.report import Report
@@ -47,12 +45,9 @@ def cudnn_off(report: Report) -> Findings:
 
 def _by_cudnn(report: Report, inside: on_host.Within) -> Mending:
     """Each layer is one launch, forward and backward, which takes a part of the time of its kernels."""
-    work = exclusive_operations(report, "call_start", "thread_id")
-    work = work.filter(pl.col("row").is_in(inside.mending.gone.implode())).drop_nulls("call_start")
-    begun = inside.host.with_row_index("layer").select(*THREAD, "layer", since="start")
-    line = nearest(work, begun, ("call_start", "since"), THREAD).drop_nulls("layer")
-    left = on_gpu.part("dur_ns", _LEFT).sum().over("layer")
-    groups = line.select("row", "dur_ns", group="layer", kept=pl.lit(1), merged_ns=left)
+    line = on_host.by_span(report, inside)
+    left = on_gpu.part("dur_ns", _LEFT).sum().over("span")
+    groups = line.select("row", "dur_ns", group="span", kept=pl.lit(1), merged_ns=left)
     return on_gpu.merged(groups.sort("group"))._replace(calls=inside.mending.calls, host=inside.mending.host)
 
 

@@ -110,15 +110,12 @@ def _at_once(report: Report, loops: pl.DataFrame) -> Mending:
     Where passes do not need each other's results, as long as these would that filled the GPU, and no less than one.
     """
     inside = on_host.within(report, loops)
-    work = exclusive_operations(report, *SHAPE, "call_start", "thread_id")
-    work = work.filter(pl.col("row").is_in(inside.mending.gone.implode())).drop_nulls("call_start")
-    begun = inside.host.with_row_index("loop").select(*THREAD, "loop", since="start")
-    line = nearest(on_host.filling(report, work), begun, ("call_start", "since"), THREAD).drop_nulls("loop")
+    line = on_host.filling(report, on_host.by_span(report, inside, *SHAPE))
     passes, took = float(loops.select(pl.col("passes").median()).item()), pl.col("dur_ns")
-    kept = pl.max_horizontal((pl.len().over("loop") / passes).cast(pl.Int64), pl.lit(1))
-    whole, filled = took.sum().over("loop"), (took * pl.col("part")).sum().over("loop")
+    kept = pl.max_horizontal((pl.len().over("span") / passes).cast(pl.Int64), pl.lit(1))
+    whole, filled = took.sum().over("span"), (took * pl.col("part")).sum().over("span")
     each = whole if loops.item(0, "rule") == _RECURRENT else pl.max_horizontal(filled, whole / passes).cast(pl.Int64)
-    groups = line.sort("loop", "call_start").select("row", "dur_ns", group="loop", kept=kept, merged_ns=each)
+    groups = line.sort("span", "call_start").select("row", "dur_ns", group="span", kept=kept, merged_ns=each)
     return on_gpu.merged(groups)._replace(calls=inside.mending.calls, host=inside.mending.host)
 
 

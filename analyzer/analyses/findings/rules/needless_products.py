@@ -7,7 +7,7 @@ from typing import Final
 import polars as pl
 
 from kanalyze.analyses.findings import on_gpu, on_host
-from kanalyze.analyses.findings.on_gpu import FAMILY, OPERATION, REACHED, Work
+from kanalyze.analyses.findings.on_gpu import FAMILY, OPERATION, REACHED, RESULT_ELEMENTS, Work
 from kanalyze.analyses.findings.on_host import SPAN, elements, side, sides
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule
 from kanalyze.analyses.replay._changes import Mending
@@ -16,7 +16,6 @@ from kanalyze.analyses.work.work import operations_with_roofs
 from kanalyze.report import Report
 
 _PRODUCTS: Final = ("aten::linear", "aten::matmul", "aten::mm", "aten::bmm", "aten::einsum")
-_RESULT: Final = pl.col("sides").list.get(0) * pl.col("sides").list.get(1) * pl.col("sides").list.get(3)  # of a product
 _ROW_BYTES: Final = 8  # to read and to write an element of float32
 _SHORTEST_NS: Final = 2000  # what no kernel falls below
 
@@ -28,7 +27,7 @@ def _spared(products: Work, own: pl.DataFrame, times: float) -> Mending:
     where shapes or bandwidth are not known, as long as now.
     """
     shapes = operations_with_roofs(products.report).select("row", "sides")
-    values = own.select("row").join(shapes, on="row").select(_RESULT.max()).item()
+    values = own.select("row").join(shapes, on="row").select(RESULT_ELEMENTS.max()).item()
     device = products.report.devices.filter(device=products.device.device)
     rate = device.get_column("memory_bandwidth_bytes_per_s").item() if device.height else None
     if not values or not rate:

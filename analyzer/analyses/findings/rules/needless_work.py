@@ -12,7 +12,7 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import SHAPE, compiled_kernels, exclusive_operations, with_facts
 from kanalyze.analyses.findings import on_gpu, on_host
-from kanalyze.analyses.findings.on_gpu import FAMILY, LIBRARY, OPERATION, Work
+from kanalyze.analyses.findings.on_gpu import FAMILY, LIBRARY, OPERATION, RESULT_ELEMENTS, Work
 from kanalyze.analyses.findings.on_host import elements, sides
 from kanalyze.analyses.findings.rules import Findings, Rule, literal
 from kanalyze.analyses.shared.analysis import once_per_process
@@ -33,7 +33,6 @@ _LEAST: Final = 64  # the least side of a matrix: small ones are solved in no le
 _MATRIX: Final = (-2, -1)  # the sides of a matrix; others are of a batch
 _OF_MATRIX: Final = 8  # what may have changed an eighth of a matrix, by its time or result, may have changed it
 _ELEMENT_BYTES: Final = (4, 8)  # of an element, at the least, and of float64
-_RESULT: Final = pl.col("sides").list.get(0) * pl.col("sides").list.get(1) * pl.col("sides").list.get(3)  # of a product
 _LONG: Final = 8  # a matrix has so many times as many rows as columns, or columns as rows
 
 
@@ -106,7 +105,7 @@ def _between(report: Report, solving: on_host.Within, each_bytes: int) -> pl.Dat
     by_element = FAMILY.is_in(["elementwise", "reduce"]) | OPERATION.is_in(["copy", "fill"])
     others = on_gpu.with_decoded(others, by_element=(LIBRARY == "aten") & by_element)
     moved = pl.when(pl.col("kind") != "kernel").then(pl.col("size_bytes") / each_bytes)
-    others = others.with_columns(written=pl.coalesce(moved, _RESULT, pl.when("by_element").then(whole)))
+    others = others.with_columns(written=pl.coalesce(moved, RESULT_ELEMENTS, pl.when("by_element").then(whole)))
     apart = pl.col("op").str.contains(r"^aten::\w*[^_\W]$") & pl.col("written").is_not_null()
     return others.with_columns(apart=apart.fill_null(value=False))
 
