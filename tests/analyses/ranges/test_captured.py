@@ -1,7 +1,5 @@
 """Names for what runs inside CUDA graphs: by hand, and against the eager twins of recorded programs."""
 
-import gzip
-import json
 from dataclasses import replace
 
 import polars as pl
@@ -27,7 +25,7 @@ from support.build import call, host, kernel, nvtx, report, timeline
 from support.command import REPORTS, SAMPLES
 from support.real_reports import real_report
 
-FOLDER = SAMPLES / "inside_graphs"
+FOLDER, GRAPHS = SAMPLES / "inside_graphs", REPORTS / "graphs"
 DECODER, NATIVE = FOLDER / "decoder.sqlite", FOLDER / "native.sqlite"
 CAPTURE, DECODE = FOLDER / "capture.json.gz", FOLDER / "decode.json.gz"
 
@@ -262,7 +260,7 @@ def test_a_copy_goes_back_to_what_was_captured_also_through_a_child():
 
 
 def test_nodes_of_several_and_nested_children_have_the_names_of_their_captures():
-    found = captured(real_report(REPORTS / "graphs" / "nested.sqlite")).filter(kind="kernel")
+    found = captured(real_report(GRAPHS / "nested.sqlite")).filter(kind="kernel")
     numbers = found["kernel"].cast(pl.String).str.extract(r"w<\(int\)(\d+)>")
     assert (found["range"] == "w" + numbers).all()
     assert ({*numbers.cast(pl.Int64)}, found["count"].sum()) == ({*range(46)}, 100)
@@ -568,14 +566,14 @@ def test_captures_against_a_model_that_looks_at_every_row(made):
         assert found[str(number)] in expected
 
 
-def test_kernels_that_the_program_marked_have_their_marks(tmp_path):
-    """As torch.cuda._annotate_cuda_graph_trace of PyTorch 2.13 writes them into a trace."""
-    trace = json.loads(gzip.decompress(DECODE.read_bytes()))
-    marked = [event for event in trace["traceEvents"] if event.get("cat") == "kernel"][::2]
-    for event in marked:
-        event["args"]["str"] = "phase_A"
-    path = tmp_path / "marked.json"
-    path.write_text(json.dumps(trace))
-    table = captured(kanalyze.read(path))
-    assert table.filter(range="phase_A", how=MARKED)["count"].sum() == len(marked)
-    assert captured(kanalyze.read(path), by="place").filter(place="phase_A")["count"].sum() == len(marked)
+def test_kernels_that_the_program_marked_have_the_modules_of_their_eager_twins():
+    """A decoder's steps in two graphs by PyTorch 2.12, its modules in mark_kernels, and the same without graphs."""
+    table = captured(kanalyze.read(GRAPHS / "marked.json.gz")).filter(kind="kernel")
+    assert table.filter(how=MARKED)["count"].sum() == 2 * 258
+    assert table.filter(pl.col("range").is_null())["kernel"].str.contains("ArgMax").all()  # which is in no module
+    eager = range_kernels(kanalyze.read(GRAPHS / "marked_eager.json.gz")).select("range", "kernel", "count")
+    for name, kernel_name, count in eager.filter(~pl.col("range").str.contains("decode")).iter_rows():
+        module = pl.col("range").str.contains(rf"^{name.removeprefix(':')}(?:\.|$)")
+        assert table.filter(module, kernel=kernel_name)["count"].sum() == 2 * count  # six passes against three
+    places = captured(kanalyze.read(GRAPHS / "marked.json.gz"), by="place")
+    assert places.filter(place="layers.#.qkv")["count"].sum() == 2 * 4 * 6
