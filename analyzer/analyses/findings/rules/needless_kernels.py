@@ -272,9 +272,9 @@ _SHORT: Final = r"\bb?f16\b"  # types of half the size of float32, in which logi
 _LEFT: Final = {"softmax": 2, "fill": 1}  # how many of these passes a fused loss has, forward and backward
 _HALF: Final = 0.5  # what is left of a pass over float32 in such a type
 
-#: What entropies have, and neither dice losses nor formulas of exponentials.
-_LOGS: Final = ("log_softmax", "log", "log2", "log10", "log1p", "logsumexp", "xlogy")
-_FUSED_LOG: Final = r"^triton_\w*?_log(?:_softmax|2|10|1p|sumexp)?(?:_|$)"  # in a kernel of torch.compile
+#: What entropies have, and neither dice losses nor formulas of exponentials, such as log1p(exp(x)).
+_LOGS: Final = ("log_softmax", "log", "log2", "log10", "logsumexp", "xlogy")
+_FUSED_LOG: Final = r"^triton_\w*?_log(?:_softmax|2|10|sumexp)?(?:_|$)"  # in a kernel of torch.compile
 
 #: Softmaxes of long rows, or their exponential by hand: those of warps have up to 1024 or 2048 values, as attention's.
 _BY_HAND: Final = (LIBRARY == "aten") & (FAMILY == "elementwise") & (OPERATION == "exp")

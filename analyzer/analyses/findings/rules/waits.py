@@ -359,6 +359,9 @@ def _places(report: Report, own: pl.DataFrame) -> tuple[str, str]:
 
 _FINDING: Final = r"NonZeroOp|nonzero|DeviceSelectSweep|DeviceCompactInit|write_indices|cupy_(?:scan|bsum|getitem_mask)"
 
+#: What takes the elements of CuPy's masks, and what counts them before.
+_GETS, _SCANS = "cupy_getitem_mask", "cupy_(?:scan|bsum|copy__bool_bool)"
+
 _TURNS: Final = 8  # so many masks of an iteration are a loop's
 
 #: The size of a count, which the host reads.
@@ -412,8 +415,9 @@ def _kernels(report: Report) -> pl.DataFrame:
     if not finds.any():
         return line.clear().select(*THREAD, start="call_start", end="call_end")
     reads = (pl.col("way") == TO_HOST) & (pl.col("bytes") <= _COUNT_BYTES)
-    if world(report) == CUPY:  # whose scans are for sums, too
-        reads &= on_host.kernels_named(line, "cupy_getitem_mask").shift(-1)
+    if world(report) == CUPY:  # whose scans are for sums, too, and which goes over the mask of a matrix once more
+        gets, scans = (on_host.kernels_named(line, pattern) for pattern in (_GETS, _SCANS))
+        reads &= pl.when(~scans).then(gets).backward_fill().shift(-1).over(THREAD)
     marked = line.with_columns(finds=finds, reads=reads.fill_null(value=False))
     following = pl.col("call_start").shift(-1).over(THREAD)
     marked = marked.with_columns(until=pl.when("reads").then(following).otherwise(None).fill_null(pl.col("call_end")))

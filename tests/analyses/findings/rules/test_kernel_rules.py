@@ -155,7 +155,8 @@ def saved(found, made):
 
 LOSS = [(GEMM, 50), (UP, 40), (LOG, 40), (MUL, 30), (MUL, 30), (ADD, 2), (LOG_BACK, 60), (DOWN, 20), (GEMM, 50)]
 LOSS = [(name, 1000 * us) for name, us in LOSS]
-SMALL_LOG = EXP.replace("exp", "log")
+SMALL_LOG, SMALL_LOG1P = (EXP.replace("exp", other) for other in ("log", "log1p"))
+MISH = [EXP, SMALL_LOG1P, EXP.replace("exp", "tanh"), MUL]
 HALVED = [(GEMM, 50), (UP, 40), *[(EXP, 40)] * 2, (SMALL_LOG, 2), *[(MUL, 30)] * 2, *[(EXP, 40)] * 2, (DOWN, 20)]
 HALVED = [*HALVED, (GEMM, 50)]
 HALVED = [(name, 1000 * us) for name, us in HALVED]
@@ -393,6 +394,7 @@ def test_what_is_told(rule, events, stake, change, words):
         (large_logits, line((GEMM, 50_000), (MUL, 30_000), (MUL, 30_000), (ADD, 30_000), (GEMM, 50_000)), "9.0"),
         (large_logits, line(*LOSS, (GEMM, 3_000_000)), "9.0"),
         (large_logits, line(*(one for one in HALVED if one[0] != SMALL_LOG)), "9.0"),  # exponentials alone
+        (large_logits, line((GEMM, 50_000), *((one, 40_000) for one in MISH), (GEMM, 50_000)), "9.0"),
         (large_logits, launched(*AUTOCAST), "9.0"),
         (large_logits, line(*((name, ns // 20) for name, ns in LOSS)), "9.0"),  # of small tensors, as a policy's
         (large_logits, launched((GEMM, 50_000, "aten::mm"), *ROWS, ROWS[0], (GEMM, 50_000, "aten::mm")), "9.0"),

@@ -312,9 +312,11 @@ def step(at):
     return [event for place in range(3) for event in masked(at + 150_000 * place)] + own
 
 
-def of_cupy(at):
+def of_cupy(at, *before, takes="cupy_getitem_mask"):
     chosen = [*launch_at(at + 10_000, "cupy_scan_naive"), *copy(at + 30_000, 8)]
-    chosen += launch_at(at + 70_000, "cupy_getitem_mask")
+    chosen += [
+        one for place, name in enumerate([*before, takes]) for one in launch_at(at + 70_000 + 9000 * place, name)
+    ]
     other = launch_at(at + 150_000, "cupy_minimum__float32")
     return [*launch_at(at, "cupy_greater__float32_float_bool"), *chosen, *other]
 
@@ -328,6 +330,8 @@ MASKS = "Indices of a mask's true elements are asked for 3 times a step, for who
         (boolean_masks, step, MASKS),
         (boolean_masks, lambda at: [event for event in step(at) if event.kind != "op"], MASKS),
         (boolean_masks, of_cupy, "cupy.where(mask, x, 0) in place of x[mask]"),
+        (boolean_masks, lambda at: of_cupy(at, "cupy_copy__bool_bool", "cupy_bsum_shfl"), "cupy.where(mask, x, 0)"),
+        (boolean_masks, lambda at: of_cupy(at, "cupy_scan_naive", takes="cupy_divide"), None),  # a sum's number
         (boolean_masks, lambda at: [*launch_at(at, "void at::native::k()"), *copy(at + 100_000, 4)], None),
         (
             *(downloads, lambda at: [one for n in range(5) for one in copy(at + 100_000 * n, 2 * MIB, took=80_000)]),
