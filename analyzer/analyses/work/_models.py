@@ -123,16 +123,20 @@ def _read(call: Call) -> int:
     return _bytes(*(tensor for one in call.inputs for tensor in one))
 
 
+def _aten(names: str) -> frozenset[str]:
+    return frozenset(f"aten::{name}" for name in names.split())
+
+
+#: A place that no operator has.
+_NOWHERE: Final = 99
+
 # Products of matrices. Sources: the definitions of aten's native_functions.yaml.
 
 #: Where the two factors stand among the inputs, by operator.
 PRODUCTS: Final = {
-    **dict.fromkeys(("aten::mm", "aten::bmm", "aten::matmul", "aten::_int_mm", "aten::_scaled_mm"), (0, 1)),
-    **dict.fromkeys(("aten::_scaled_mm_v2", "aten::_scaled_grouped_mm_v2"), (0, 1)),
-    **dict.fromkeys(("aten::addmm", "aten::addmm_", "aten::baddbmm", "aten::baddbmm_", "aten::addbmm"), (1, 2)),
-    **dict.fromkeys(("aten::mv", "aten::dot", "aten::vdot"), (0, 1)),
-    **dict.fromkeys(("aten::addmv", "aten::addmv_", "aten::_addmm_activation"), (1, 2)),
-    **dict.fromkeys(("aten::linear", "aten::_grouped_mm", "aten::_scaled_grouped_mm"), (0, 1)),
+    **dict.fromkeys(_aten("mm bmm matmul linear mv dot vdot _int_mm _scaled_mm _scaled_mm_v2"), (0, 1)),
+    **dict.fromkeys(_aten("_grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2"), (0, 1)),
+    **dict.fromkeys(_aten("addmm addmm_ baddbmm baddbmm_ addbmm addmv addmv_ _addmm_activation"), (1, 2)),
 }
 
 #: Bytes of each element of the result where it has another type than the factors: aten's out_dtype, by its number.
@@ -158,7 +162,7 @@ def _product(call: Call) -> Work | None:
         return None
     added = _bytes(call.tensor(0)) if PRODUCTS[call.name] == (1, 2) and call.value(3) in {"0", "0."} else 0
     product = Product(n, m, k, batch) if len(b) > 1 else Product(m, n, k, batch)
-    out = m * n * max(first.element_bytes, _OUT_BYTES.get(call.values[6] if len(call.values) > 6 else "", 0))  # noqa: PLR2004
+    out = m * n * max(first.element_bytes, _OUT_BYTES.get(call.value(6), 0))
     out *= 1 if call.name == "aten::addbmm" else batch  # which sums its products
     return Work(product.flop, _read(call) - added + out, product)
 
@@ -184,50 +188,41 @@ def _grouped(call: Call, first: Tensor, second: Tensor) -> Work | None:
 # Convolutions, as products of N·P·Q × (C/groups)·R·S and (C/groups)·R·S × K. Source: Chetlur et al., cuDNN, 2014.
 
 
-class _Convolution(NamedTuple):
-    """Places of a convolution's inputs; gradient is that of the result, where it is backward."""
-
-    data: int
-    weight: int
-    padding: int
-    stride: int
-    dilation: int
-    groups: int | None
-    gradient: int | None = None
-    mask: int | None = None
-    transposed: int | bool = False
-
-
+#: Where padding, stride and dilation stand among the inputs, and whether it is transposed, by operator. Data and
+#: weights stand first; backward after the gradient of the result.
 _CONVOLUTIONS: Final = {
-    "aten::cudnn_convolution": _Convolution(0, 1, 2, 3, 4, 5),
-    "aten::cudnn_convolution_relu": _Convolution(0, 1, 4, 3, 5, 6),
-    "aten::cudnn_convolution_add_relu": _Convolution(0, 1, 6, 5, 7, 8),
-    "aten::cudnn_convolution_transpose": _Convolution(0, 1, 2, 4, 5, 6, transposed=True),
-    "aten::miopen_convolution": _Convolution(0, 1, 3, 4, 5, 6),
-    "aten::miopen_depthwise_convolution": _Convolution(0, 1, 3, 4, 5, 6),
-    "aten::_conv_depthwise2d": _Convolution(0, 1, 5, 4, 6, None),
-    "aten::conv_depthwise3d": _Convolution(0, 1, 5, 4, 6, None),
-    "aten::_slow_conv2d_forward": _Convolution(0, 1, 5, 4, 99, None),
-    "aten::slow_conv3d_forward": _Convolution(0, 1, 5, 4, 99, None),
-    "aten::slow_conv_dilated2d": _Convolution(0, 1, 5, 4, 6, None),
-    "aten::convolution": _Convolution(0, 1, 4, 3, 5, 8, transposed=6),
-    "aten::_convolution": _Convolution(0, 1, 4, 3, 5, 8, transposed=6),
-    "aten::convolution_backward": _Convolution(1, 2, 5, 4, 6, 9, gradient=0, mask=10, transposed=7),
+    "aten::cudnn_convolution": (2, 3, 4, _NOWHERE),
+    "aten::cudnn_convolution_relu": (4, 3, 5, _NOWHERE),
+    "aten::cudnn_convolution_add_relu": (6, 5, 7, _NOWHERE),
+    "aten::cudnn_convolution_transpose": (2, 4, 5, _NOWHERE),
+    **dict.fromkeys(_aten("miopen_convolution miopen_depthwise_convolution"), (3, 4, 5, _NOWHERE)),
+    **dict.fromkeys(_aten("_conv_depthwise2d conv_depthwise3d slow_conv_dilated2d"), (5, 4, 6, _NOWHERE)),
+    **dict.fromkeys(_aten("_slow_conv2d_forward slow_conv3d_forward"), (5, 4, _NOWHERE, _NOWHERE)),
+    **dict.fromkeys(_aten("convolution _convolution"), (4, 3, 5, 6)),
+    "aten::convolution_backward": (5, 4, 6, 7),
 }
+
+#: Where it is told which gradients are wanted.
+_WANTED: Final = 10
 
 
 def weight_place(name: str) -> int | None:
     """Where the weights of a convolution stand among its inputs; None for other operators."""
-    return _CONVOLUTIONS[name].weight if name in _CONVOLUTIONS else None
+    return 1 + _is_backward(name) if name in _CONVOLUTIONS else None
+
+
+def _is_backward(name: str) -> bool:
+    return "_backward" in name
 
 
 def _convolution(call: Call) -> Work | None:
-    places = _CONVOLUTIONS[call.name]
-    data, weight = call.tensor(places.data), call.tensor(places.weight)
+    *places, transposed = _CONVOLUTIONS[call.name]
+    backward = _is_backward(call.name)
+    data, weight = (call.tensor(backward + place) for place in range(2))
     if data is None or weight is None or len(data.shape) != len(weight.shape) or len(data.shape) < 3:  # noqa: PLR2004
         return None
-    turned = places.transposed if isinstance(places.transposed, bool) else call.true(places.transposed)
-    gradient = None if places.gradient is None else call.tensor(places.gradient)
+    turned = call.name.endswith("_transpose") or call.true(transposed)
+    gradient = call.tensor(0) if backward else None
     if gradient is not None and len(gradient.shape) != len(data.shape):
         return None
     fits = len(call.result) == len(data.shape) and call.result[:2] == (data.shape[0], weight.shape[0])
@@ -242,7 +237,7 @@ def _convolution(call: Call) -> Work | None:
     product = Product(over.shape[0] * spatial, weight.shape[0], weight.shape[1] * filters)
     # backward as many multiplications for each gradient that is wanted: the data's takes the weights and is as large as
     # the data, the weights' the other way round
-    wanted = re.findall("True|False", call.value(places.mask or 0))[:2].count("True")
+    wanted = re.findall("True|False", call.value(_WANTED))[:2].count("True")
     times = 1 if gradient is None else max(wanted, 1)
     single = gradient is None and not turned and weight.shape[1] == data.shape[1]
     certainty = MODEL if call.values or call.result else BOUND
@@ -250,14 +245,13 @@ def _convolution(call: Call) -> Work | None:
     return Work(times * product.flop, moved, product if single else None, certainty)
 
 
-def _result(call: Call, places: _Convolution, data: Tensor, weight: Tensor, *, turned: bool) -> Tensor | None:
+def _result(call: Call, places: list[int], data: Tensor, weight: Tensor, *, turned: bool) -> Tensor | None:
     """The result of a forward convolution; of a transposed one without what its output padding adds."""
     if not call.values:
         return Tensor(call.result, math.prod(call.result), data.element_bytes)
     dims = len(data.shape) - 2
     padding, stride, dilation = (
-        call.numbers(place) or [default] * dims
-        for place, default in ((places.padding, 0), (places.stride, 1), (places.dilation, 1))
+        call.numbers(place) or [default] * dims for place, default in zip(places, (0, 1, 1), strict=True)
     )
     if not dims or not len(padding) == len(stride) == len(dilation) == dims or min(stride) < 1:
         return None
@@ -273,46 +267,28 @@ def _result(call: Call, places: _Convolution, data: Tensor, weight: Tensor, *, t
     return Tensor(shape, math.prod(shape), data.element_bytes) if min(spatial) > 0 else None
 
 
-#: A place that no operator has.
-_NOWHERE: Final = 99
-
 # Attention: two products forward, five backward (Dao, FlashAttention-2, 2023, section 3); of a causal mask the pairs
 # that it keeps alone count.
 
-
-class _Attention(NamedTuple):
-    """Place of the queries (keys and values follow), whether heads come before positions, place of the causal flag.
-
-    What of a call makes it another one, of unknown pairs: places of tensors of lengths, and of the sides of a window.
-    """
-
-    query: int
-    heads_first: bool
-    causal: int
-    backward: bool = False
-    lengths: int = _NOWHERE
-    window: int = _NOWHERE
-    at_end: bool = False
-
-
+#: Where the causal flag stands among the inputs, by operator, and what makes it another one, of unknown pairs: tensors
+#: of lengths, and the sides of a window. Queries, keys and values stand first; backward after the result's gradient.
 _ATTENTIONS: Final = {
-    "aten::_flash_attention_forward": _Attention(0, heads_first=False, causal=8, lengths=3, window=11),
-    "aten::_flash_attention_backward": _Attention(1, False, 11, True, lengths=6, window=15),  # noqa: FBT003
-    "aten::_efficient_attention_forward": _Attention(0, heads_first=False, causal=9, lengths=4),
-    "aten::_efficient_attention_backward": _Attention(1, False, 14, True, lengths=6),  # noqa: FBT003
-    "aten::_cudnn_attention_forward": _Attention(0, heads_first=True, causal=10),
-    "aten::_cudnn_attention_backward": _Attention(1, heads_first=True, causal=14, backward=True),
-    "aten::_scaled_dot_product_flash_attention": _Attention(0, heads_first=True, causal=4),
-    "aten::_scaled_dot_product_flash_attention_backward": _Attention(1, heads_first=True, causal=11, backward=True),
-    "aten::_scaled_dot_product_efficient_attention": _Attention(0, heads_first=True, causal=6),
-    "aten::_scaled_dot_product_cudnn_attention": _Attention(0, heads_first=True, causal=6),
-    "aten::_scaled_dot_product_cudnn_attention_backward": _Attention(1, heads_first=True, causal=14, backward=True),
-    "flash_attn::_flash_attn_forward": _Attention(0, heads_first=False, causal=5, window=6, at_end=True),
-    "flash_attn::_flash_attn_backward": _Attention(1, False, 11, True, window=12, at_end=True),  # noqa: FBT003
-    "flash_attn::_flash_attn_varlen_forward": _Attention(0, heads_first=False, causal=9, lengths=3),
-    "flash_attn::_flash_attn_varlen_backward": _Attention(1, False, 15, True, lengths=9),  # noqa: FBT003
+    "aten::_flash_attention_forward": (8, 3, 11),
+    "aten::_flash_attention_backward": (11, 6, 15),
+    "aten::_efficient_attention_forward": (9, 4, _NOWHERE),
+    "aten::_efficient_attention_backward": (14, 6, _NOWHERE),
+    "aten::_cudnn_attention_forward": (10, _NOWHERE, _NOWHERE),
+    "aten::_cudnn_attention_backward": (14, _NOWHERE, _NOWHERE),
+    "aten::_scaled_dot_product_flash_attention": (4, _NOWHERE, _NOWHERE),
+    "aten::_scaled_dot_product_flash_attention_backward": (11, _NOWHERE, _NOWHERE),
+    "aten::_scaled_dot_product_efficient_attention": (6, _NOWHERE, _NOWHERE),
+    "aten::_scaled_dot_product_cudnn_attention": (6, _NOWHERE, _NOWHERE),
+    "aten::_scaled_dot_product_cudnn_attention_backward": (14, _NOWHERE, _NOWHERE),
+    "flash_attn::_flash_attn_forward": (5, _NOWHERE, 6),
+    "flash_attn::_flash_attn_backward": (11, _NOWHERE, 12),
+    "flash_attn::_flash_attn_varlen_forward": (9, 3, _NOWHERE),
+    "flash_attn::_flash_attn_varlen_backward": (15, 9, _NOWHERE),
 }
-
 
 #: The kind of a mask that is aligned at its end, of efficient attention.
 _LOWER_RIGHT: Final = "2"
@@ -323,36 +299,34 @@ def _attention(call: Call) -> Work | None:
 
     Packed sequences have fewest pairs where all are equally long; each query has at least one key.
     """
-    places = _ATTENTIONS[call.name]
-    query, key, value = (call.tensor(places.query + step) or Tensor((), 0, 0) for step in range(3))
-    if len({one.shape[:-3] for one in (query, key, value)}) > 1 or min(len(query.shape), len(value.shape)) < 3:  # noqa: PLR2004
+    causal_at, lengths_at, window_at = _ATTENTIONS[call.name]
+    backward, by_position = _is_backward(call.name), "scaled_dot" not in call.name and "cudnn" not in call.name
+    tensors = [call.tensor(backward + step) or Tensor((), 0, 0) for step in range(3)]
+    query, key, value = tensors
+    if len({one.shape[:-3] for one in tensors}) > 1 or min(len(one.shape) for one in tensors) < 3:  # noqa: PLR2004
         return None
-    queries, heads = query.shape[-3:-1][:: -1 if places.heads_first else 1]
-    keys, lengths = key.shape[-2 if places.heads_first else -3], call.tensor(places.lengths)
-    unknown = lengths is not None or bool({call.value(places.window + step) for step in range(2)} - {"", "-1", "None"})
+    queries, heads = query.shape[-3:-1] if by_position else query.shape[-2:-4:-1]
+    keys, lengths = key.shape[-3 if by_position else -2], call.tensor(lengths_at)
+    unknown = lengths is not None or bool({call.value(window_at + step) for step in range(2)} - {"", "-1", "None"})
     if queries != keys if unknown else len(query.shape) != 4:  # noqa: PLR2004 - a cache, or packed in unknown lengths
         return None
-    of_keys, of_values = (3, 2) if places.backward else (1, 1)
+    of_keys, of_values = (3, 2) if backward else (1, 1)
     depth = of_keys * query.shape[-1] + of_values * value.shape[-1]
-    causal = call.true(places.causal) if call.values else call.causal
-    at_end = places.at_end or ("efficient" in call.name and call.value(places.causal) == _LOWER_RIGHT)
+    causal = call.true(causal_at) if call.values else call.causal
+    of_library = call.name.startswith("flash_attn")
+    at_end = of_library or ("efficient" in call.name and call.value(causal_at) == _LOWER_RIGHT)
     flop_of_pair = 2 * math.prod(query.shape[:-3]) * heads * depth
     pairs = Pairs(queries, keys, flop_of_pair, causal is not False, at_end)
     sequences = max(lengths.shape[0] - 1, 1) if lengths is not None and lengths.shape else queries
     kept = max(queries, queries * queries // (2 * sequences)) if unknown else pairs.kept  # half, as of a causal mask
     out = math.prod(query.shape[:-1]) * value.shape[-1] * query.element_bytes
-    wrote = 0 if places.backward and call.name.startswith("flash_attn") else out  # it is given what it writes
-    wrote = _bytes(query, key, value) if places.backward and wrote else wrote
+    gradients = 0 if of_library else _bytes(*tensors)  # which it is given
     certainty = BOUND if unknown or causal is None else MODEL
-    return Work(kept * flop_of_pair, _read(call) + wrote, None if certainty == BOUND else pairs, certainty)
+    moved = _read(call) + (gradients if backward else out)
+    return Work(kept * flop_of_pair, moved, None if certainty == BOUND else pairs, certainty)
 
 
 # What reads and writes tensors of known shapes, and computes little with each element.
-
-
-def _aten(names: str) -> frozenset[str]:
-    return frozenset(f"aten::{name}" for name in names.split())
-
 
 #: What reads its input and writes as much: a row of the result depends on a row, a channel or all of the input.
 _WRITES_ONCE: Final = _aten("""
@@ -364,10 +338,11 @@ _WRITES_ONCE: Final = _aten("""
     cat cumsum cumprod flip roll sort tril triu
 """)
 
-#: What reads its input and writes little.
-_REDUCES: Final = _aten("""
+#: What reads its input and writes little, or fills it with random numbers and reads nothing.
+_PASSES_ONCE: Final = _aten("""
     sum mean max min amax amin argmax argmin prod all any norm var std var_mean linalg_vector_norm logsumexp
     _foreach_norm batch_norm_stats topk bincount histc
+    normal_ uniform_ random_ exponential_ bernoulli_ log_normal_ geometric_
 """)
 
 
@@ -383,13 +358,13 @@ def _rows(call: Call) -> Work | None:
 
 def _gather(call: Call) -> Work | None:
     """Reads an index and writes what it chooses."""
-    index = call.tensor(2) if call.name != "aten::embedding" else call.tensor(1)
-    table = call.tensor(0)
+    embedding = call.name == "aten::embedding"
+    table, index = call.tensor(0), call.tensor(1 if embedding else 2)
     if index is None or table is None:
         return None
     chosen = math.prod(index.shape)
-    if call.name in {"aten::embedding", "aten::index_select"}:
-        across = call.numbers(1) if call.name == "aten::index_select" else [0]
+    if call.name != "aten::gather":
+        across = [0] if embedding else call.numbers(1)
         if not table.shape or not across or not -len(table.shape) <= across[0] < len(table.shape):
             return None
         chosen *= math.prod(table.shape) // max(table.shape[across[0]], 1)
@@ -422,11 +397,9 @@ def _embedding_backward(call: Call) -> Work | None:
 
 
 def _fused_optimizer(call: Call) -> Work | None:
-    """Reads weights, gradients and what it keeps of them; writes weights and what it keeps."""
-    lists = [one for one in call.inputs[:5] if one]
-    gradients = 1  # the second list
-    written = [one for place, one in enumerate(lists) if place != gradients]
-    return Work(0, sum(_bytes(*one) for one in lists + written)) if len(lists) > 1 else None
+    """Reads and writes weights, and what it keeps of gradients; reads these, the second list."""
+    lists = [_bytes(*one) for one in call.inputs[:5] if one]
+    return Work(0, 2 * sum(lists) - lists[1]) if len(lists) > 1 else None
 
 
 def _elementwise(call: Call) -> Work | None:
@@ -436,8 +409,6 @@ def _elementwise(call: Call) -> Work | None:
         inputs = inputs[:2] + inputs[3:]
     if call.name == "aten::ne" and inputs[:1] == inputs[1:2]:  # one tensor with itself, mostly: isnan
         inputs = inputs[:1]
-    if call.name in _WRITES_ALONE:
-        return Work(0, _bytes(*inputs[0])) if inputs and inputs[0] else None
     sizes = sizes_of(call.name, inputs)
     if sizes is None:
         return None
@@ -459,9 +430,6 @@ def _compiled(call: Call) -> Work | None:
     return Work(0, _read(call), None, BOUND)
 
 
-#: Operators that fill their first input with numbers.
-_WRITES_ALONE: Final = _aten("normal_ uniform_ random_ exponential_ bernoulli_ log_normal_ geometric_")
-
 #: Operators whose result is one byte of truth each.
 _COMPARISONS: Final = _aten("""
     gt lt ge le eq ne isnan isinf isfinite isposinf isneginf logical_not logical_and logical_or logical_xor
@@ -474,7 +442,7 @@ _MODELS: Final[dict[str, _Model]] = {
     **dict.fromkeys(PRODUCTS, _product),
     **dict.fromkeys(_CONVOLUTIONS, _convolution),
     **dict.fromkeys(_ATTENTIONS, _attention),
-    **dict.fromkeys(_WRITES_ONCE | _REDUCES, _rows),
+    **dict.fromkeys(_WRITES_ONCE | _PASSES_ONCE, _rows),
     **dict.fromkeys(("aten::gather", "aten::index_select", "aten::embedding"), _gather),
     **dict.fromkeys(_INTO_ROWS, _into_rows),
     "aten::embedding_dense_backward": _embedding_backward,
@@ -496,7 +464,7 @@ def work_of(name: str, inputs: tuple[str | None, ...], kernel: KernelName, eleme
     Returns:
         None for an operator without a model, or without what its model needs.
     """
-    model = _MODELS.get(name, _elementwise if is_elementwise(kernel) or name in _WRITES_ALONE else None)
+    model = _MODELS.get(name, _elementwise if is_elementwise(kernel) else None)
     if model is None and kernel.library == "inductor" and kernel.kind != "template":
         model = _compiled
     shapes, types, strides, values, made_by, result = (*inputs, None, None)[:6]
@@ -509,7 +477,7 @@ def work_of(name: str, inputs: tuple[str | None, ...], kernel: KernelName, eleme
             tensors[at] = [one._replace(stored=0) for one in tensors[at]]
     texts = [one if isinstance(one, str) else json.dumps(one) for one in parsed(values)]
     work = model(Call(name, tensors, texts, kernel.causal, tuple(parsed(result))))
-    return work if work is None or max(work.flop, work.bytes) <= LARGEST else None
+    return work if work is None or max(work.flop, work.bytes, *(work.tiled or ())) <= LARGEST else None
 
 
 def executed_flop(tiled: Product | Pairs, kernel: KernelName) -> int | None:
@@ -519,29 +487,19 @@ def executed_flop(tiled: Product | Pairs, kernel: KernelName) -> int | None:
     """
     if len(kernel.tile) < 2:  # noqa: PLR2004
         return None
-    if isinstance(
-        tiled, Pairs
-    ):  # queries and keys that one block sees begin and end with a multiple of the larger side
+    if isinstance(tiled, Pairs):
+        # queries and keys that one block sees begin and end with a multiple of the larger side
         side = 2 * kernel.tile[0] if kernel.library == "cudnn" else max(kernel.tile[:2])  # two warpgroups, a tile each
-        queries, keys = (_filled(one, side) for one in (tiled.queries, tiled.keys))
-        blocks = queries // side
-        pairs = sum(min(keys, (block + 1) * side) * side for block in range(blocks)) if tiled.causal else queries * keys
-        return pairs * tiled.flop
-    across, down = (*kernel.cluster, 1, 1)[:2]
-    m, n = _filled(tiled.m, kernel.tile[0] * across), _filled(tiled.n, kernel.tile[1] * down)
-    k = _filled(tiled.k, kernel.tile[2]) if len(kernel.tile) > 2 else tiled.k  # noqa: PLR2004
-    return Product(m, n, k, tiled.batch).flop
+        blocks = tiled._replace(queries=-(-tiled.queries // side), keys=-(-tiled.keys // side))
+        flop = blocks.kept * side**2 * tiled.flop
+    else:
+        units = map(math.prod, zip((*kernel.tile, 1)[:3], (*kernel.cluster[:2], 1, 1, 1), strict=False))
+        sides = (-(-side // unit) * unit for side, unit in zip(tiled, units, strict=False))
+        flop = 2 * math.prod(sides) * tiled.batch
+    return flop if flop <= LARGEST else None
 
 
 def tiles_of(product: Product, kernel: KernelName) -> int | None:
     """How many tiles the results of a product have; None where the kernel's name tells no tile."""
-    if len(kernel.tile) < 2:  # noqa: PLR2004
-        return None
-    tiles = (
-        math.prod(-(-length // tile) for length, tile in zip(product[:2], kernel.tile, strict=False)) * product.batch
-    )
-    return tiles if tiles <= LARGEST else None
-
-
-def _filled(length: int, tile: int) -> int:
-    return -(-length // tile) * tile
+    tiles = [-(-side // tile) for side, tile in zip(product[:2], kernel.tile, strict=False)]
+    return math.prod(tiles) * product.batch if len(tiles) == len(product[:2]) else None

@@ -23,7 +23,7 @@ from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.work._models import BOUND, MODEL, Product, executed_flop, tiles_of, work_of
 from kanalyze.analyses.work._peaks import TYPES, memory_ns, memory_roofs, peaks, per_cycle
-from kanalyze.columns import LARGEST, beside, gathered, mixed, product
+from kanalyze.columns import beside, gathered, mixed, product
 from kanalyze.decoder.decode import decode
 from kanalyze.decoder.fields import ELEMENT_BYTES
 from kanalyze.errors import KanalyzeError
@@ -390,13 +390,11 @@ def _modelled(name: str, kernel: str, inputs: tuple[str | None, ...]) -> tuple[o
     sparse = kernel_name.library == "cusparse"  # the shapes are of the whole matrices
     if work is None or sparse or (work.flop and "complex" in (inputs[1] or "")):
         return (kind, _OF_FAMILY.get(kernel_name.family), *(None,) * (len(WORK) - 2))
-    executed = None if work.tiled is None else executed_flop(work.tiled, kernel_name)
-    executed = None if executed is None or executed > LARGEST else executed
+    executed = work.tiled and executed_flop(work.tiled, kernel_name)
     product = work.tiled if isinstance(work.tiled, Product) else None
-    sides = None if product is None or max(product) > LARGEST else [*product]
-    tiles = None if sides is None or product is None else tiles_of(product, kernel_name)
+    tiles = tiles_of(product, kernel_name) if product and work.flop else None
     group = next((group for word, group in _GROUP_WORDS if word in name), "products") if work.flop else "memory"
-    return (kind, group, work.flop, executed, work.bytes, work.known, sides, tiles)
+    return (kind, group, work.flop, executed, work.bytes, work.known, product and [*product], tiles)
 
 
 def _type_of(in_name: str, types: str | None, *, tensor_core: bool) -> str | None:

@@ -106,6 +106,7 @@ def test_an_operator_has_the_work_of_its_definition(name, shapes, types, values,
         ("aten::convolution", [[2, 4, 6, 6], [8, 4, 3, 3]], None),
         ("aten::convolution", [[2, 4, 6, 6], [8, 4, 9, 9]], ["", "", "", "[2, 2]", "[0, 0]", "[1, 1]", "False"]),
         ("aten::_flash_attention_forward", [[4, 2, 8]] * 3, None),
+        ("aten::_flash_attention_forward", [[4, 2, 8], [8], [4, 2, 8]], None),
         ("aten::_flash_attention_forward", [[1, 4, 2, 8]] + [[1, 5, 2, 8]] * 2 + [[]] * 9, [""] * 11 + ["2", "0"]),
         ("flash_attn::_flash_attn_varlen_forward", [[4, 2, 8]] + [[9, 16, 2, 8]] * 2 + [[3], [3]], [""] * 5),
         ("triton_poi_fused_embedding_0", [[9, 4], [3]], ["", ""]),
@@ -119,6 +120,7 @@ def test_an_operator_has_the_work_of_its_definition(name, shapes, types, values,
             "no strides",
             "no room",
             "packed",
+            "keys of another rank",
             "keys of a window",
             "pages of a cache",
         ),
@@ -177,6 +179,7 @@ def test_blocks_of_a_causal_mask_are_whole():
     said = PLAIN._replace(tile=(128, 64))
     assert executed_flop(Pairs(256, 256, 1, causal=True), said) == 128 * 128 + 128 * 256
     assert executed_flop(Pairs(1, 300, 1, causal=False), said) == 128 * 384
+    assert executed_flop(Pairs(1, 300, 1, causal=True, at_end=True), said) == 128 * 384
 
 
 @pytest.fixture(scope="module")
