@@ -45,8 +45,12 @@ OF_PEAK: Final = 2 / 3
 #: What kernels of each kind reach of their roof where nothing is wrong with them: benchmarks on an H100.
 REACHED: Final = {"products": 0.75, "memory": 0.8}
 
-#: Elements of a product's result, by its `sides` (:func:`kanalyze.analyses.work.work.operations_with_roofs`).
-RESULT_ELEMENTS: Final = pl.col("sides").list.get(0) * pl.col("sides").list.get(1) * pl.col("sides").list.get(3)
+#: The `sides` of a product (:func:`kanalyze.analyses.work.work.operations_with_roofs`): of row-major tensors M are the
+#: rows. Elements of its result, and the product in words: ``[8192, 768] × [768, 50257]``.
+N, M, K, BATCH = (pl.col("sides").list.get(at) for at in range(4))
+RESULT_ELEMENTS: Final = N * M * BATCH
+_EACH: Final = pl.when(BATCH > 1).then(pl.format("{}, ", BATCH)).otherwise(pl.lit(""))
+PRODUCT: Final = pl.format("[{}{}, {}] × [{}{}, {}]", _EACH, M, K, _EACH, K, N)
 
 SHORTEST_NS: Final = 5000  # shorter kernels wait for latencies rather than for arithmetic or memory
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 
 import polars as pl
 
@@ -11,7 +11,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import on_gpu, say
 from kanalyze.analyses.findings.on_gpu import REACHED, SHORTEST_NS, Work
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, phrases
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.serving.step_laws import HOST, steps_by_law
 from kanalyze.analyses.shared.analysis import once_per_report
@@ -42,9 +42,6 @@ _FAR_SHARE: Final = 0.5
 #: attention: that they are far from the roof is no proof that others come nearer.
 _CHOOSES: Final = r"topk|sort|kthvalue|median|mode|quantile|multinomial|unique|nonzero"
 
-#: Action and remedy of kernels far from their roof, by kind.
-_NEARER: Final = phrases("roofs")
-
 
 @once_per_report
 def _caused(report: Report) -> pl.DataFrame:
@@ -65,8 +62,7 @@ def _caused(report: Report) -> pl.DataFrame:
     op = pl.col("op").cast(pl.String)
     known &= (pl.col("group") == "memory") & ~op.str.contains(f"{_UNKNOWN}|{_CHOOSES}").fill_null(value=False)
     long, memory = took >= SHORTEST_NS, pl.col("bound") == "memory"
-    usual = pl.col("group").cast(pl.String).replace_strict(REACHED, default=None, return_dtype=pl.Float64)
-    usual = pl.when(op.str.contains(_NORMS)).then(_NORMS_REACHED).otherwise(usual)
+    usual = pl.when(op.str.contains(_NORMS)).then(_NORMS_REACHED).otherwise(REACHED["memory"])
     left = {
         _PADDED: (
             product & (padded >= _PADDING * least) & (padded >= _ITS_TIME * took),
@@ -74,7 +70,7 @@ def _caused(report: Report) -> pl.DataFrame:
         ),
         _SKINNY: (
             product & (idle <= _FEW_TILES) & (least < _FAR_SHARE * took) & long,
-            pl.max_horizontal(idle, least / took / usual),
+            pl.max_horizontal(idle, least / took / REACHED["products"]),
         ),
         _FLOOR: (product & memory & few & (least >= _AT_FLOOR * took), pl.lit(1.0)),
         # of what is known to need at least so much, and of what was not recorded, the distance could be less
@@ -84,6 +80,9 @@ def _caused(report: Report) -> pl.DataFrame:
         cause=pl.coalesce(pl.when(holds).then(pl.lit(name)) for name, (holds, _) in left.items()),
         left=pl.coalesce(pl.when(holds).then(stays) for holds, stays in left.values()).clip(upper_bound=1.0),
         share=(least / took).clip(upper_bound=1.0),
+        product=on_gpu.PRODUCT,
+        rows=both.list.min(),
+        times=pl.col("executed_flop") / pl.col("flop"),
     )
     return caused.drop_nulls("cause")
 
@@ -101,7 +100,6 @@ def _finding(work: Work, cause: str) -> Finding | None:
     """The finding on kernels of one cause, where that is worth one."""
     floor, kept = cause == _FLOOR, pl.col("left")
     lost = int(work.rows.select((pl.col("exclusive_ns") * (1 - kept)).sum()).item())
-    stake_ns = work.ns if floor else lost
     if not work.ns:
         return None
 
@@ -111,41 +109,21 @@ def _finding(work: Work, cause: str) -> Finding | None:
         whole = intervals.overlap(rows.get_column("start"), rows.get_column("end"), left) == rows["end"] - rows["start"]
         return _finding(work._replace(rows=rows.filter(whole)), cause)
 
-    top = _costliest(work)
-    nearer = dict(zip(("action", "remedy"), _NEARER[top.pop("group")], strict=True)) if cause == _FAR else {}
+    of_call = (pl.col("exclusive_ns") * (1 - kept + 1e-6)).sum().over("op", "input_shapes", "name")
+    top = work.rows.with_columns(lost=of_call).sort("lost", "row").row(-1, named=True)  # most time is lost of its call
     return work.finding(
         cause,
-        top.pop("name"),
+        str(top["name"]),
         left=None,
-        at_stake_ns=stake_ns,
+        at_stake_ns=work.ns if floor else lost,
         mending=None if floor else Mending(work.rows.select("row", saved_ns=on_gpu.part("dur_ns", 1 - kept))),
         vague=floor,
         general=cause == _FAR,
         retold=of_left,
-        **top,
-        **nearer,
+        top=top,
+        shapes=", ".join(dict.fromkeys(re.findall(r"\[[\d, ]+\]", top["input_shapes"] or ""))),
+        share=percent(top["share"]),
     )
-
-
-def _costliest(work: Work) -> dict[str, Any]:
-    """The figures of the call that most time is lost of, with the name of its kernel."""
-    lost = pl.col("exclusive_ns") * (1 - pl.col("left") + 1e-6)
-    calls = work.rows.with_columns(lost=lost.sum().over("op", "input_shapes", "name"))
-    top = calls.sort("lost", "row").row(-1, named=True)
-    n, m, k, batch = top["sides"] or (0, 0, 0, 0)
-    each = f"{batch}, " if batch > 1 else ""
-    return {
-        "name": str(top["name"]),
-        "group": top["group"],
-        "operator": top["op"],
-        "product": f"[{each}{m}, {k}] × [{each}{k}, {n}]",
-        "shapes": ", ".join(dict.fromkeys(re.findall(r"\[[\d, ]+\]", top["input_shapes"] or ""))),
-        "share": percent(top["share"]),
-        "times": (top["executed_flop"] or 0) / max(top["flop"], 1),
-        "tiles": top["tiles"] or 0,
-        "sms": top["sm_count"] or 0,
-        "rows": min(n, m),
-    }
 
 
 @Rule

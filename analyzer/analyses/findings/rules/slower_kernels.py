@@ -15,7 +15,6 @@ from kanalyze.analyses.findings import on_gpu, say
 from kanalyze.analyses.findings.on_gpu import FAMILY, INPUTS, LIBRARY, OPERATION, OUTPUT, REACHED, Work
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, literal
 from kanalyze.analyses.host._call_kinds import JAX, PYTORCH
-from kanalyze.analyses.host._range_lines import has_shapes
 from kanalyze.analyses.operators.fusion import parsed
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
@@ -87,10 +86,8 @@ def _shapes(work: Work) -> tuple[list[int], int, str]:
     rate of the report's aligned ones, without any as near to their roof as others come (ns; 0 if not known); and both
     in sentences, after a space.
     """
-    report, device = work.report, work.device.device
-    if not has_shapes(report):
-        return [], 0, ""
-    every = _products(report).filter(pl.col("device") == device)
+    report = work.report
+    every = _products(report).filter(device=work.device.device)
     own = every.filter(pl.col("name").is_in(work.names.get_column("name").implode()))
     if own.is_empty():
         return [], 0, ""
@@ -106,8 +103,7 @@ def _shapes(work: Work) -> tuple[list[int], int, str]:
     rates = (
         "At the best rate of the aligned products here" if rate else "As near to their roof as aligned products come,"
     )
-    text += f" {rates} they would take {say.per_iteration(report).time(aligned)}."
-    return odd, aligned, text
+    return odd, aligned, f"{text} {rates} they would take {say.per_iteration(report).time(aligned)}."
 
 
 @once_per_report
@@ -117,7 +113,7 @@ def _products(report: Report) -> pl.DataFrame:
     Those with most time first: ns and flop of all occurrences, dram_ns (their bytes at the bandwidth), least_ns (that
     or the arithmetic at its peak; null where that is unknown), aligned
     (whether the kernel is for aligned data on tensor cores), multiple (elements that a thread loads at once of aligned
-    data), odd (the dimension that is none of these), and text (``[8192, 768] × [768, 50257]``).
+    data), odd (the dimension that is none of these), and text.
     """
     calls = calls_with_work(report).filter(pl.col("sides").is_not_null() & (pl.col("group") == "products"))
     keys = ["device", "name", "sides"]
@@ -128,18 +124,16 @@ def _products(report: Report) -> pl.DataFrame:
     sums = sums.sort("ns", *keys, descending=[True, False, False, False])
     sums = sums.with_columns(on_gpu.decoded_names(sums.get_column("name")))
     each_bytes = _FIRST_INPUT.replace_strict(ELEMENT_BYTES, default=1, return_dtype=pl.Int64)
-    n, m, k, batch = (pl.col("sides").list.get(at) for at in range(4))  # of row-major tensors, m are the rows
-    times = pl.when(batch > 1).then(pl.format("{}, ", batch)).otherwise(pl.lit(""))
     multiple = _VECTOR_BYTES // each_bytes
-    # rows of the result begin at multiples of n elements, those of the first matrix at multiples of k, or of m if it is
+    # rows of the result begin at multiples of N elements, those of the first matrix at multiples of K, or of M if it is
     # transposed
-    odd = pl.coalesce(pl.when(side % multiple != 0).then(side) for side in (n, k, m))
+    odd = pl.coalesce(pl.when(side % multiple != 0).then(side) for side in (on_gpu.N, on_gpu.K, on_gpu.M))
     return sums.select(
         *("device", "name", "ns", "flop", "dram_ns", "least_ns"),
         aligned=_ON_TENSOR_CORES & (FAMILY == "gemm") & ~_UNALIGNED,
         multiple=multiple,
         odd=odd,
-        text=pl.format("[{}{}, {}] × [{}{}, {}]", times, m, k, times, k, n),
+        text=on_gpu.PRODUCT,
     )
 
 

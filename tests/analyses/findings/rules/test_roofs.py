@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 import kanalyze
 from kanalyze import intervals
 from kanalyze.analyses.findings.findings import _SAME_WORK, by_gain, ranked
-from kanalyze.analyses.findings.rules.laws import _NEARER, below_roofs
+from kanalyze.analyses.findings.rules import row_of
+from kanalyze.analyses.findings.rules.laws import below_roofs
 from kanalyze.analyses.work.work import least_times
 from support.build import call, host, kernel, report
 from support.command import REPORTS
@@ -61,7 +62,7 @@ def test_a_product_whose_columns_hardly_fill_a_tile_is_padded():
 
 
 def test_the_layout_of_images_is_told_by_the_rule_on_it_alone():
-    assert "channels_last" not in str(_NEARER)
+    assert "channels_last" not in str(row_of("far-from-roof"))
 
 
 def test_a_long_product_with_two_tiles_is_skinny():
