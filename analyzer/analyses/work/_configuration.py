@@ -280,8 +280,7 @@ def _calls_then(report: Report, asked: Configuration, calls: pl.DataFrame) -> pl
     """The calls with the work that they would have, type_now, and most of :data:`_THEN`."""
     inputs, keys = _inputs_then(report, asked, calls), ["name", "input_shapes", "input_types"]
     other = calls.join(inputs, on=keys, how="left", nulls_equal=True, maintain_order="left")
-    now = {"type_now": pl.col("type").cast(pl.String), "roof_ns_now": pl.col("roof_ns")}
-    other = other.with_columns(input_shapes="shapes", input_types="types", **now)
+    other = other.with_columns(input_shapes="shapes", input_types="types", type_now="type", roof_ns_now="roof_ns")
     modelled = with_models(other.drop(*WORK))
     in_full = pl.lit(asked.dtype == "fp32") & (pl.col("group") == "attention")  # runs on tensor cores, too
     kind = pl.when(in_full).then(pl.lit("tf32")).otherwise(pl.lit(asked.dtype, dtype=pl.String))

@@ -39,7 +39,8 @@ def peaks(devices: pl.DataFrame) -> pl.DataFrame:
         devices: The report's :data:`kanalyze.model.DEVICES`.
 
     Returns:
-        Columns device; type, of :data:`TYPES`; flop_per_s, null where unknown or 0 on this device.
+        Columns device; type, of :data:`TYPES`; flop_per_s, null where unknown or 0 on this device; flop_per_cycle, of
+        all SMs: one does a power of two in a cycle, which tells them whatever clock the datasheet's peak is for.
     """
     rows = [
         (device, kind, (getattr(one, kind) * 1e12 or None) if one else None)
@@ -47,18 +48,12 @@ def peaks(devices: pl.DataFrame) -> pl.DataFrame:
         for one in [peaks_of(name)]
         for kind in TYPES
     ]
-    return pl.DataFrame(rows, schema={"device": pl.Int64, "type": pl.String, "flop_per_s": pl.Float64}, orient="row")
-
-
-def per_cycle(devices: pl.DataFrame) -> pl.DataFrame:
-    """FLOPs of a device in a cycle of its SMs: columns device, type and flop_per_cycle.
-
-    An SM does a power of two, which tells them whatever clock the datasheet's peak is for.
-    """
+    rates = pl.DataFrame(rows, {"device": pl.Int64, "type": pl.String, "flop_per_s": pl.Float64}, orient="row")
     of_each = pl.col("flop_per_s") / pl.col("sm_count") / pl.col("clock_hz")
-    rates = peaks(devices).join(devices.select("device", "sm_count", "clock_hz"), on="device", maintain_order="left")
-    rate = pl.lit(2.0).pow((of_each.log(2) + 1 / 2).floor()) * pl.col("sm_count")
-    return rates.select("device", "type", flop_per_cycle=rate)
+    in_cycle = pl.lit(2.0).pow((of_each.log(2) + 1 / 2).floor()) * pl.col("sm_count")
+    limits = devices.select("device", "sm_count", "clock_hz")
+    rates = rates.join(limits, on="device", maintain_order="left")
+    return rates.select("device", "type", "flop_per_s", flop_per_cycle=in_cycle)
 
 
 def memory_roofs(devices: pl.DataFrame) -> pl.DataFrame:

@@ -116,11 +116,11 @@ def _with_reached(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     rates = pl.DataFrame(
         {"kind": [*reached.per_s], "rate": [*reached.per_s.values()]}, {"kind": pl.String, "rate": pl.Float64}
     )
-    products = peaks(devices).rename({"type": "kind", "flop_per_s": "roof"})
+    products = peaks(devices).select("device", kind="type", roof="flop_per_s")
     copies = memory_roofs(devices).select("device", kind=pl.lit("copy"), roof="bytes_per_s")
     same = devices.filter(name=reached.gpu).select("device")
     shares = pl.concat([products, copies], how="vertical_relaxed").join(rates, on="kind").join(same, on="device")
-    kind = pl.when(pl.col("bound") == "memory").then(pl.lit("copy")).otherwise(pl.col("type").cast(pl.String))
+    kind = pl.when(pl.col("bound") == "memory").then(pl.lit("copy")).otherwise("type")
     share = pl.col("rate") / pl.col("roof")
     shares = shares.filter(share <= _MOST_REACHED).select("device", "kind", reached_share=share)
     return rows.with_columns(kind=kind).join(shares, on=["device", "kind"], how="left").drop("kind")
@@ -156,14 +156,14 @@ def budget(report: Report) -> pl.DataFrame:
         CannotTellError: The report has no operators and no ranges, or no kernels.
     """
     every = required_calls(report, BUDGET)
-    group, calls = pl.col("group").cast(pl.String), every.filter(~pl.col("again"))
-    again = every.filter("again").select("device", part=pl.lit(AGAIN), detail=group, ns="exclusive_ns")
+    calls = every.filter(~pl.col("again"))
+    again = every.filter("again").select("device", part=pl.lit(AGAIN), detail="group", ns="exclusive_ns")
     parts = [again] + [
-        calls.filter(pl.col("bound").is_not_null()).select("device", part=pl.lit(part), detail=group, ns=column)
+        calls.filter(pl.col("bound").is_not_null()).select("device", part=pl.lit(part), detail="group", ns=column)
         for part, column in ((AT_ROOF, "at_roof_ns"), (DISTANCE, "distance_ns"))
     ]
     unknown = calls.filter(pl.col("bound").is_null())
-    parts.append(unknown.select("device", part=pl.lit(UNKNOWN), detail=group, ns="exclusive_ns"))
+    parts.append(unknown.select("device", part=pl.lit(UNKNOWN), detail="group", ns="exclusive_ns"))
     rest = ledger(report).filter(pl.col("bucket") != "kernel")
     parts.append(rest.select("device", part=pl.col("bucket").cast(pl.String), detail="detail", ns="ns"))
     sums = pl.concat(parts).group_by("device", "part", "detail", maintain_order=True).agg(pl.col("ns").sum())
@@ -205,8 +205,7 @@ def mfu(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report has no operators and no ranges, or no kernels.
     """
-    calls = required_calls(report, MFU).with_columns(pl.col("type").cast(pl.String))
-    peaked = calls.join(peaks(report.devices), on=["device", "type"], how="left")
+    peaked = required_calls(report, MFU).join(peaks(report.devices), on=["device", "type"], how="left")
     part = pl.col("inside_ns") / pl.col("dur_ns").clip(lower_bound=1)  # of what overlaps the window
     named = (pl.col("group") != "memory").fill_null(value=False)  # what ncu counted of others is no FLOP of a model
     flop, executed = (

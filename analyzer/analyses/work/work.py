@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -22,7 +23,7 @@ from kanalyze.analyses.operators._work import captured_work, launched_work
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.work._models import BOUND, MODEL, Product, executed_flop, tiles_of, work_of
-from kanalyze.analyses.work._peaks import TYPES, memory_ns, memory_roofs, peaks, per_cycle
+from kanalyze.analyses.work._peaks import TYPES, memory_ns, memory_roofs, peaks
 from kanalyze.columns import beside, gathered, mixed, product
 from kanalyze.decoder.decode import decode
 from kanalyze.decoder.fields import ELEMENT_BYTES
@@ -141,28 +142,12 @@ def work(report: Report) -> pl.DataFrame:
     return TABLE.select(calls).sort("start_ns", "event_id")
 
 
-#: GPUs before those whose kernels of products may each compute several tiles.
-_BLOCK_FOR_A_TILE: Final = r"^(?:sm_?[5-8]\d|maxwell|pascal|volta|turing|ampere)$"
-
-
 def most_elements(report: Report, products: pl.DataFrame) -> pl.DataFrame:
-    """The most elements of the result of calls of products with one kernel: event_id, result_elements; null: unknown.
-
-    A block computes a tile, but of persistent kernels, whose grid says nothing of their tiles.
-    """
-    names = products.get_column("kernel").unique()
-    decoded_names = [(name, decode(name)) for name in names.drop_nulls()]
-    tiles = pl.DataFrame(
-        [(name, *(one.tile[:2] if len(one.tile) > 1 else (None, None)), one.arch) for name, one in decoded_names],
-        schema={"kernel": pl.String, "tile_m": pl.Int64, "tile_n": pl.Int64, "arch": pl.String},
-        orient="row",
-    )
-    alone = products.filter(pl.col("kernels") == 1).select("event_id", "kernel")
+    """The most elements of the result of products with one kernel: event_id, result_elements (null: unknown)."""
+    alone = products.filter(pl.col("kernels") == 1).select("event_id", "block_elements")
     launches = operations(report, *SHAPE[:3]).select("event_id", blocks=product(*map(pl.col, SHAPE[:3])))
-    rows = alone.join(launches, on="event_id").join(tiles, on="kernel")
-    single = pl.col("arch").str.contains(_BLOCK_FOR_A_TILE) & ~pl.col("kernel").str.contains("(?i)stream_?k")
-    most = product(pl.col("blocks"), pl.col("tile_m"), pl.col("tile_n"))
-    return rows.select("event_id", result_elements=pl.when(single).then(most))
+    most = product(pl.col("blocks"), pl.col("block_elements"))
+    return alone.join(launches, on="event_id").select("event_id", result_elements=most)
 
 
 def required_calls(report: Report, table: Table) -> pl.DataFrame:
@@ -199,7 +184,7 @@ def _as_measured(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     calls = _with_measured(report, calls, kernels)
     counted = pl.col("measured").is_in([EXACT, ALIKE])
     whole = pl.col("dram_bytes", "counted_flop").cast(pl.Int64, strict=False)
-    calls = calls.with_columns(whole, pl.col("type", "measured").cast(pl.String))
+    calls = calls.with_columns(whole, pl.col("measured").cast(pl.String))
     memory = (pl.col("group") == "memory").fill_null(value=True)  # that no name says is more
     alone = pl.col("known").is_null() & pl.col("dram_bytes").is_not_null()
     chosen = (pl.col("known") == BOUND) & memory & counted
@@ -219,46 +204,41 @@ def with_roofs(calls: pl.DataFrame, devices: pl.DataFrame, *, clocked: bool = Fa
 
     With `clocked` at the recorded clock of the SMs (clock_hz), where there is one.
     """
-    calls = calls.drop("roof_ns", "bound", "compute_ns", "dram_ns", strict=False)
-    of_type = calls.with_columns(pl.col("type").cast(pl.String)).join(
-        peaks(devices), on=["device", "type"], how="left", maintain_order="left"
-    )
-    if clocked:
-        of_type = of_type.join(per_cycle(devices), on=["device", "type"], how="left", maintain_order="left")
-        at_clock = pl.coalesce(pl.col("flop_per_cycle") * pl.col("clock_hz"), "flop_per_s")
-        of_type = of_type.with_columns(flop_per_s=at_clock).drop("flop_per_cycle")
+    of_type = calls.join(peaks(devices), on=["device", "type"], how="left", maintain_order="left")
     limited = of_type.join(memory_roofs(devices), on="device", how="left", maintain_order="left")
-    compute = pl.when(pl.col("flop") == 0).then(0.0).otherwise(pl.col("flop") * 1e9 / pl.col("flop_per_s"))
+    peak = pl.col("flop_per_s")
+    peak = pl.coalesce(pl.col("flop_per_cycle") * pl.col("clock_hz"), peak) if clocked else peak
+    compute = pl.when(pl.col("flop") == 0).then(0.0).otherwise(pl.col("flop") * 1e9 / peak)
     timed = limited.with_columns(compute_ns=compute, memory_ns=memory_ns())
     both = pl.col("compute_ns").is_not_null() & pl.col("memory_ns").is_not_null()
     roof = pl.when(both).then(pl.max_horizontal("compute_ns", "memory_ns").ceil()).cast(pl.Int64, strict=False)
     longer = pl.when(pl.col("compute_ns") > pl.col("memory_ns")).then(pl.lit("compute")).otherwise(pl.lit("memory"))
-    bounded = timed.with_columns(roof_ns=roof, bound=pl.when(both).then(longer))
     dram_ns = pl.col("bytes") * 1e9 / pl.col("bytes_per_s")
-    return bounded.with_columns(dram_ns=dram_ns).drop("flop_per_s", "bytes_per_s", "cache_bytes", "memory_ns")
+    bounded = timed.with_columns(roof_ns=roof, bound=pl.when(both).then(longer), dram_ns=dram_ns)
+    return bounded.drop("flop_per_s", "flop_per_cycle", "bytes_per_s", "cache_bytes", "memory_ns")
 
 
 @once_per_report
 def operations_with_roofs(report: Report) -> pl.DataFrame:
     """The kernels in scope: the columns of :func:`operations_by_call`, and those of their calls, these with took_ns."""
-    calls = calls_with_work(report).rename({"dur_ns": "took_ns", "exclusive_ns": "took_alone_ns", "name": "op"})
-    kept = ("call", "took_ns", "op", "input_shapes", "known", "group", "bound", "roof_ns", "compute_ns", "dram_ns")
+    of_calls = calls_with_work(report).select(
+        *("device", "call", "input_shapes", "known", "group", "type", "bound", "roof_ns", "compute_ns", "dram_ns"),
+        *("flop", "executed_flop", "bytes", "sides", "tiles"),
+        took_ns="dur_ns",
+        op="name",
+    )
     kernels = operations_by_call(report).filter(pl.col("bucket") == "kernel")
-    of_calls = calls.select("device", *kept, "flop", "executed_flop", "bytes", "sides", "tiles", "type")
     return kernels.join(of_calls, on=["device", "call"], how="left", maintain_order="left")
 
 
 def least_times(report: Report, kind: str = "") -> pl.DataFrame:
     """The kernels with the least time for what they need (least_ns; null: unknown), in another type if told."""
-    calls = calls_with_work(report)
+    kernels = operations_with_roofs(report)
     if kind:
-        other = pl.when(pl.col("flop") > 0).then(pl.lit(kind)).otherwise(pl.col("type").cast(pl.String))
-        calls = with_roofs(calls.with_columns(type=other), report.devices)
-    needed = pl.when(pl.col("known").is_in([MODEL, BOUND])).then("roof_ns")
-    roofs = calls.select("device", "call", share=needed / pl.col("dur_ns").clip(lower_bound=1))
-    kernels = operations_by_call(report).filter(pl.col("bucket") == "kernel")
-    parts = kernels.join(roofs, on=["device", "call"], how="left", maintain_order="left")
-    return parts.with_columns(least_ns=(pl.col("dur_ns") * pl.col("share")).floor().cast(pl.Int64))
+        other = pl.when(pl.col("flop") > 0).then(pl.lit(kind)).otherwise("type")
+        kernels = with_roofs(kernels.with_columns(type=other), report.devices)
+    needed = pl.when(pl.col("known").is_in([MODEL, BOUND])).then("roof_ns") / pl.col("took_ns").clip(lower_bound=1)
+    return kernels.with_columns(least_ns=(pl.col("dur_ns") * needed).floor().cast(pl.Int64))
 
 
 #: Where the operator of an operation stands: the report itself, the capture of its CUDA graph, the trace beside.
@@ -356,15 +336,20 @@ def _results(source: Report, made_by: pl.Series) -> pl.Series:
 
 
 WORK: Final[dict[str, pl.DataType | type[pl.DataType]]] = {
-    "type": pl.Enum(TYPES),
-    "group": pl.Enum(GROUPS),
+    "type": pl.String,
+    "group": pl.String,
     "flop": pl.Int64,
     "executed_flop": pl.Int64,
     "bytes": pl.Int64,
     "known": pl.String,
     "sides": pl.List(pl.Int64),  # m, n, k and batch of a product, as its kernel has them
     "tiles": pl.Int64,  # of its result
+    "block_elements": pl.Int64,  # of a result, of a block of a kernel that is not persistent
 }
+
+#: GPUs before those whose kernels of products may be persistent, and kernels that are on any.
+_BLOCK_FOR_A_TILE: Final = re.compile("sm_?[5-8][0-9]|maxwell|pascal|volta|turing|ampere")
+_STREAM_K: Final = re.compile("(?i)stream_?k")
 
 
 def with_models(calls: pl.DataFrame) -> pl.DataFrame:
@@ -388,13 +373,15 @@ def _modelled(name: str, kernel: str, inputs: tuple[str | None, ...]) -> tuple[o
     # a complex product is four real ones, of a type that no peak is of
     kind = _type_of(in_name, inputs[1], tensor_core=bool(kernel_name.tensor_core))
     sparse = kernel_name.library == "cusparse"  # the shapes are of the whole matrices
+    tile, one_each = kernel_name.tile[:2], _BLOCK_FOR_A_TILE.fullmatch(kernel_name.arch or "")
+    block = math.prod(tile) if one_each and len(tile) > 1 and not _STREAM_K.search(kernel) else None
     if work is None or sparse or (work.flop and "complex" in (inputs[1] or "")):
-        return (kind, _OF_FAMILY.get(kernel_name.family), *(None,) * (len(WORK) - 2))
+        return (kind, _OF_FAMILY.get(kernel_name.family), *(None,) * (len(WORK) - 3), block)
     executed = work.tiled and executed_flop(work.tiled, kernel_name)
     product = work.tiled if isinstance(work.tiled, Product) else None
     tiles = tiles_of(product, kernel_name) if product and work.flop else None
     group = next((group for word, group in _GROUP_WORDS if word in name), "products") if work.flop else "memory"
-    return (kind, group, work.flop, executed, work.bytes, work.known, product and [*product], tiles)
+    return (kind, group, work.flop, executed, work.bytes, work.known, product and [*product], tiles, block)
 
 
 def _type_of(in_name: str, types: str | None, *, tensor_core: bool) -> str | None:
@@ -434,7 +421,7 @@ def _with_measured(report: Report, calls: pl.DataFrame, kernels: pl.DataFrame | 
     """Adds :data:`_FIGURES` to calls, null where not all of a call's `kernels` were measured; None for no kernels."""
     if kernels is None:
         return calls.with_columns(pl.lit(None, dtype=dtype).alias(name) for name, dtype in _FIGURES.items())
-    kinds = calls.select(*_CALL, pl.col("type").cast(pl.String), op="name", shapes="input_shapes")
+    kinds = calls.select(*_CALL, "type", op="name", shapes="input_shapes")
     launched = kernels.join(kinds, on=_CALL, maintain_order="left")
     every = pl.concat([_LAUNCHES, *_counted(report, launched), *_sampled(report, launched)], how="diagonal_relaxed")
     figures = every.cast(_LAUNCHES.schema).unique("event_id", keep="first", maintain_order=True)
@@ -498,12 +485,11 @@ def _sampled(report: Report, launched: pl.DataFrame) -> Iterator[pl.DataFrame]:
     older instructions than the GPU's own keep them active longer.
     """
     kinds = launched.with_columns(key=pl.struct("name", "op", "shapes").rank("dense").cast(pl.Int64))
-    rates_of = per_cycle(report.devices)
     for device, grid in grids(report).items():
         long = pl.col("dur_ns") >= _SAMPLES * grid.period_ns
         own = kinds.filter(long & (pl.col("exclusive_ns") == pl.col("dur_ns")), device=device)
         rates = means(grid, own.select("key", "start", "end")).filter(pl.col("samples") >= _SAMPLES)
-        timed = own.join(rates, on="key").join(rates_of, on=["device", "type"], how="left")
+        timed = own.join(rates, on="key").join(peaks(report.devices), on=["device", "type"], how="left")
         bandwidth = report.devices.filter(device=device).get_column("memory_bandwidth_bytes_per_s").first()
         seconds, moved = pl.col("dur_ns") / 1e9, pl.col("dram_read_share") + pl.col("dram_write_share")
         active, rate = pl.col("tensor_active_share"), pl.col("flop_per_cycle") * pl.col("sm_clock_hz")
