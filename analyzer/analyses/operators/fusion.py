@@ -248,7 +248,7 @@ def inputs_of(
     inputs: list[list[Tensor]] = []
     for dim, name, step in zip_longest(dims, names, steps[: len(dims)]):
         several = name == LISTED
-        size = element_bytes if several or not types else _bytes_of(name)
+        size = element_bytes if several or not types else bytes_of(name)
         if several and (size is None or not isinstance(dim, list)):
             return []
         dims_of, steps_of = (dim, step) if several else ([dim], [step])
@@ -268,7 +268,8 @@ def _tensors(dims: list[Any], steps: Any, size: int) -> Iterator[Tensor]:  # noq
         yield Tensor(tuple(dim), math.prod(once), size)
 
 
-def _bytes_of(name: object) -> int | None:
+def bytes_of(name: object) -> int | None:
+    """Bytes of an element of a type that a trace names; None if that is none."""
     if not isinstance(name, str):
         return None
     return 1 if name.startswith("c10::Float8") else _ELEMENT_BYTES.get(name)

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import polars as pl
 
 from kanalyze.analyses.device._operations import WITH_HOST
-from kanalyze.analyses.operators.fusion import LISTED, parsed
+from kanalyze.analyses.operators.fusion import LISTED, bytes_of, parsed
 from kanalyze.analyses.work._models import PRODUCTS, weight_place
 from kanalyze.analyses.work._peaks import gpu_called
 from kanalyze.analyses.work.work import WORK, calls_with_work, operations_by_call, with_models, with_roofs
@@ -30,7 +30,6 @@ DTYPES: Final = {
     "fp16": "c10::Half",
     "fp8": "c10::Float8_e4m3fn",
 }
-_BYTES: Final = {"double": 8, "float": 4, "c10::BFloat16": 2, "c10::Half": 2, "c10::Float8_e4m3fn": 1}
 _SIZE: Final = re.compile(r"(?:([1-9]\d{0,11})=)?([1-9]\d{0,11})")
 
 
@@ -242,7 +241,7 @@ def _main_type(calls: pl.DataFrame) -> str:
     """The type of tensors that products are of, by time; empty where no types were recorded."""
     votes: Counter[str] = Counter()
     for types, ns in calls.filter(pl.col("flop") > 0).select("input_types", "exclusive_ns").iter_rows():
-        votes.update(dict.fromkeys({*map(str, parsed(types))} & _BYTES.keys(), ns))
+        votes.update(dict.fromkeys({*map(str, parsed(types))} & {*DTYPES.values()}, ns))
     return votes.most_common(1)[0][0] if votes else ""
 
 
@@ -259,7 +258,7 @@ def _inputs_then(report: Report, asked: Configuration, calls: pl.DataFrame) -> p
     keys = ["name", "input_shapes", "input_types"]
     sizes = _Sizes.of(_weighted_calls(report), asked.batch, asked.length) if asked.batch else None
     main, dtype, rows = _main_type(calls), DTYPES.get(asked.dtype or "", ""), []
-    wider = _BYTES.get(dtype, 1) / _BYTES.get(main, 1) if dtype and main else 1.0
+    wider = (bytes_of(dtype) or 1) / (bytes_of(main) or 1) if dtype and main else 1.0
     larger = math.prod(one.ratio for one in (asked.batch, asked.length) if one)
     distinct = calls.select(keys).unique(maintain_order=True)
     for name, shapes, types in distinct.iter_rows():
@@ -268,7 +267,7 @@ def _inputs_then(report: Report, asked: Configuration, calls: pl.DataFrame) -> p
         everything = asked.dtype != "fp8"
         applies = bool(dtype) and main in kinds and (everything or name in PRODUCTS)
         retyped = [dtype if applies and one == main else one for one in kinds]
-        before, after = (len({*map(str, one)} & _BYTES.keys()) for one in (kinds, retyped))
+        before, after = (len({*map(str, one)} & {*DTYPES.values()}) for one in (kinds, retyped))
         most = larger if shapes is None or resized != inputs else 1.0
         most *= wider if applies or (everything and (not kinds or LISTED in kinds)) else 1.0
         most = 0.0 if name in _CASTS and after < before else most

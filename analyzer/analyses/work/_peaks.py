@@ -25,11 +25,10 @@ def gpu_called(name: str) -> str:
     """
     gpus = gpus_with_peaks()
     part = re.compile(rf"(?i)\b{re.escape(name)}\b")
-    words = [one for one in gpus if re.search(r"\d", name) and part.search(one)]
-    matches = [one for one in gpus if one.casefold() == name.casefold()] + words
+    matches = [one for one in gpus if re.search(r"\d", name) and part.search(one)]
     if not matches:
         raise UnknownNameError.of("GPU with known peaks", name, gpus)
-    return matches[0]
+    return min(matches, key=lambda one: one.casefold() != name.casefold())
 
 
 def peaks(devices: pl.DataFrame) -> pl.DataFrame:

@@ -112,14 +112,12 @@ _MOST_REACHED: Final = 1.1
 
 def _with_reached(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     """Adds reached_share to rows (device, type, bound), of the GPU that was measured."""
-    reached, devices = report.reached(), report.devices
-    rates = pl.DataFrame(
-        {"kind": [*reached.per_s], "rate": [*reached.per_s.values()]}, {"kind": pl.String, "rate": pl.Float64}
-    )
+    reached = report.reached()
+    devices = report.devices.filter(name=reached.gpu)
+    rates = pl.DataFrame([*reached.per_s.items()], {"kind": pl.String, "rate": pl.Float64}, orient="row")
     products = peaks(devices).select("device", kind="type", roof="flop_per_s")
     copies = memory_roofs(devices).select("device", kind=pl.lit("copy"), roof="bytes_per_s")
-    same = devices.filter(name=reached.gpu).select("device")
-    shares = pl.concat([products, copies], how="vertical_relaxed").join(rates, on="kind").join(same, on="device")
+    shares = pl.concat([products, copies], how="vertical_relaxed").join(rates, on="kind")
     kind = pl.when(pl.col("bound") == "memory").then(pl.lit("copy")).otherwise("type")
     share = pl.col("rate") / pl.col("roof")
     shares = shares.filter(share <= _MOST_REACHED).select("device", "kind", reached_share=share)
@@ -260,12 +258,9 @@ def against_roofs(report: Report) -> str:
     spans = windows(report)
     if kernels < _WORTH_TELLING * (total(spans, "end") - total(spans, "start")):
         return ""
-    rows = {row["group"]: row for row in sums.iter_rows(named=True)}
-    shares = {
-        group: percent(row["at_roof_ns"] / row["exclusive_ns"])
-        for group, row in rows.items()
-        if row["exclusive_ns"] >= _WORTH_NAMING * kernels
-    }
+    named = sums.filter(pl.col("exclusive_ns") >= _WORTH_NAMING * kernels)
+    near = named.select("group", pl.col("at_roof_ns") / pl.col("exclusive_ns"))
+    shares = {group: percent(share) for group, share in near.iter_rows()}
     at_roof = ", ".join(f"{group} at {shares[group]}" for group in GROUPS if group in shares and group != "memory")
     large = _large_products(report, calls)
     parts = [f"{at_roof} of their roof{large}"] if at_roof else []

@@ -180,8 +180,7 @@ def calls_with_work(report: Report) -> pl.DataFrame:
 
 def _as_measured(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     """Calls with what was measured of them, in the place of work that no model tells."""
-    kernels = operations_by_call(report).filter(pl.col("bucket") == "kernel") if _is_measured(report) else None
-    calls = _with_measured(report, calls, kernels)
+    calls = _with_measured(report, calls)
     counted = pl.col("measured").is_in([EXACT, ALIKE])
     whole = pl.col("dram_bytes", "counted_flop").cast(pl.Int64, strict=False)
     calls = calls.with_columns(whole, pl.col("measured").cast(pl.String))
@@ -417,11 +416,12 @@ def _is_measured(report: Report) -> bool:
     return report.whole.counted() is not None or bool(grids(report))
 
 
-def _with_measured(report: Report, calls: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFrame:
-    """Adds :data:`_FIGURES` to calls, null where not all of a call's `kernels` were measured; None for no kernels."""
-    if kernels is None:
+def _with_measured(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
+    """Adds :data:`_FIGURES` to calls, null where not all of a call's kernels were measured."""
+    if not _is_measured(report):
         return calls.with_columns(pl.lit(None, dtype=dtype).alias(name) for name, dtype in _FIGURES.items())
     kinds = calls.select(*_CALL, "type", op="name", shapes="input_shapes")
+    kernels = operations_by_call(report).filter(pl.col("bucket") == "kernel")
     launched = kernels.join(kinds, on=_CALL, maintain_order="left")
     every = pl.concat([_LAUNCHES, *_counted(report, launched), *_sampled(report, launched)], how="diagonal_relaxed")
     figures = every.cast(_LAUNCHES.schema).unique("event_id", keep="first", maintain_order=True)
