@@ -152,13 +152,12 @@ def _product(call: Call) -> Work | None:
     if not second.shape:
         return None
     b = second.shape[::-1] if call.name == "aten::linear" else second.shape
-    k = first.shape[-1]
-    m = first.shape[-2] if len(first.shape) > 1 else 1
-    n = b[-1] if len(b) > 1 else 1
+    m, k = (1, *first.shape)[-2:]
+    rows, n = b[-2:] if len(b) > 1 else (*b, 1)
     batch = math.prod(first.shape[:-2])
     if len(b) == 2 and batch > 1:  # noqa: PLR2004 - a matrix, which all products share
         m, batch = m * batch, 1
-    if (b[-2] if len(b) > 1 else b[0]) != k:
+    if rows != k:
         return None
     added = _bytes(call.tensor(0)) if PRODUCTS[call.name] == (1, 2) and call.value(3) in {"0", "0."} else 0
     product = Product(n, m, k, batch) if len(b) > 1 else Product(m, n, k, batch)
