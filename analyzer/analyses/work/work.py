@@ -253,30 +253,18 @@ def operations_by_call(report: Report) -> pl.DataFrame:
     own.
     """
     alone, own = -1 - pl.col("row").cast(pl.Int64), pl.col("operator").cast(pl.Int64)
-    ran = launched_work(report).with_columns(call=pl.coalesce(own, alone), told=pl.lit(_SELF))
+    ran = launched_work(report).with_columns(operator=own, call=pl.coalesce(own, alone), told=pl.lit(_SELF))
     if (trace := shapes_beside(report)) is not None:
         launches = facts_of(report, ran.get_column("row"), *THREAD, "call_start").rename({"call_start": "at"})
-        there = operators_beside(report, trace, launches).cast(pl.Int64).alias("there")
-        ran = ran.with_columns(there).with_columns(
-            operator=pl.coalesce("there", own),
-            call=pl.coalesce(pl.col("there") + host_tree(report).rows.height, "call"),
-            told=pl.when(pl.col("there").is_not_null()).then(_BESIDE).otherwise("told"),
-        )
-        ran = ran.drop("there")
-    if not has_captures(report):
-        return ran
-    inside = captured_work(report).drop_nulls("operator").select("row", "operator")
-    launch = facts_of(report, inside.get_column("row"), "call_id").get_column("call_id")
-    first = -1 - operations(report).height
-    numbers = inside.select(
-        "row", captured="operator", number=first - pl.struct("operator", launch).rank("dense").cast(pl.Int64)
-    )
-    numbered = ran.join(numbers, on="row", how="left", maintain_order="left")
-    return numbered.with_columns(
-        operator=pl.coalesce("captured", "operator"),
-        call=pl.coalesce("number", "call"),
-        told=pl.when(pl.col("captured").is_not_null()).then(_CAPTURE).otherwise("told"),
-    ).drop("captured", "number")
+        there = ran.select("row", operators_beside(report, trace, launches).cast(pl.Int64).alias("operator"))
+        number = own + host_tree(report).rows.height
+        ran = ran.update(there.drop_nulls().with_columns(call=number, told=pl.lit(_BESIDE)), on="row")
+    if has_captures(report):
+        inside = captured_work(report).drop_nulls("operator").select("row", own)
+        launch = facts_of(report, inside.get_column("row"), "call_id").get_column("call_id")
+        number = -1 - operations(report).height - pl.struct("operator", launch).rank("dense").cast(pl.Int64)
+        ran = ran.update(inside.with_columns(call=number, told=pl.lit(_CAPTURE)), on="row")
+    return ran
 
 
 def _calls(report: Report) -> pl.DataFrame:
