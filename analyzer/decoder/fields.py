@@ -344,6 +344,7 @@ _DEEPEST: Final = 60
 
 _NO_NAME: Final = "@anonymous"
 _ANONYMOUS: Final = r"(?<!\w)<unnamed>::|\(anonymous namespace\)::|\{anonymous\}::|\b_GLOBAL__N__\w*::"
+_OF_ITS_FILE: Final = r"\b_INTERNAL_[0-9a-f]+_\d+_\w+?_cu_[0-9a-f]+(?:_\d+)?::"  # what torch prints of a lambda in one
 _OPERATOR: Final = r"operator *(?:\( *\)|\[ *\]|<=>|->\*?|(?:<<|>>|[-+*/%^&|=!<>])=?|&&|\|\||\+\+|--|[~,])"
 _TOKEN: Final = rf"{_OPERATOR}(?=\s*[(<])|[\w$@.#:]*[\w$@#]|::|->|\.\.\.|-\d[\w.]*|\S"
 
@@ -385,7 +386,8 @@ def normalised(name: str, *, parameters: bool = True) -> str:
     text = name.strip().replace("\\", "/")
     if len(text) > _LONGEST:
         return text
-    text = re.sub(_ANONYMOUS, f"{_NO_NAME}::", re.sub(r"(\w)<unnamed>::", rf"\1<{_NO_NAME}::", text))
+    text = re.sub(_OF_ITS_FILE, "", re.sub(r"(\w)<unnamed>::", rf"\1<{_NO_NAME}::", text))
+    text = re.sub(_ANONYMOUS, f"{_NO_NAME}::", text)
     items = _read(text)
     if items is None:
         return text

@@ -101,7 +101,7 @@ def gradients(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     return every.filter(node).join(own.select(keys), on=keys, how="semi", maintain_order="left").select(SPAN)
 
 
-_INPUTS: Final = ("input_types", "input_shapes", "input_strides")
+_INPUTS: Final = ("input_types", "input_shapes", "input_strides", "input_values")
 _NUMBERS: Final = ("sequence_number", "forward_thread_id")
 _SCHEMA: Final = {
     **dict.fromkeys(("row", "parent", "stop"), pl.Int64),

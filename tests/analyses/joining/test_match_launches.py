@@ -244,6 +244,12 @@ def test_samples(name, exact, every):
     assert (own["dur_ns"] == own["launch_ns"]).all()
 
 
+def test_a_lambda_of_one_file_has_one_name():
+    nsys = "s<std::pair<int, int> n::<unnamed>::u<long>(const A &)::[lambda(long) (instance 1)]>(T1)"
+    torch = "_INTERNAL_69efeb29_9_Unique_cu_285fecc2::n::(anonymous namespace)::u<long>(A const&)::{lambda(long)#1}"
+    assert normalised(nsys) == normalised(f"s<{torch}>({torch})")
+
+
 NSYS = ["void n::k<(int)1>(T1)", "void n::k<(int)2>(T1)", "j(const int *)", "j(float)", "m<(bool)1>(T9)", "m"]
 TORCH = ["void n::k<1>(T1)", "void n::k<2>(T1)", "j(int const*)", "j(float)", "m<true>(int)", "m", "void k<1>(T1)"]
 

@@ -61,6 +61,31 @@ def decompositions(report: Report) -> Findings:
             yield work.finding(words, work.most, left=None, at_most=True, **sides)
 
 
+#: Rows of so few integers go into one number, and sorting such takes this part of the time of comparing rows.
+_COLUMNS: Final = (2, 8)
+_AS_ONE_NUMBER: Final = 0.2
+_DIFFERENT_ROWS: Final = "aten::unique_dim"
+
+
+@Rule
+def different_rows(report: Report) -> Findings:
+    """One finding per device on rows of few integers that are compared to find those that differ."""
+    shape, columns = sides(pl.col("input_shapes")), on_host.side(0, 1)
+    calls = on_host.working(report).filter(
+        (shape.list.len() == len(_MATRIX)) & columns.is_between(*_COLUMNS),
+        pl.col("input_types").cast(pl.String).str.contains(r'^\["(?:long|int)'),
+        pl.col("input_values").cast(pl.String).str.contains(r'^\["", *"0"'),
+        name=_DIFFERENT_ROWS,
+    )
+    for device in on_gpu.kernel_sums(report) if calls.height else ():
+        kernels = exclusive_operations(report).filter(kind="kernel", device=device.device)
+        rows = on_gpu.with_operators(report, kernels).filter(outer=_DIFFERENT_ROWS)
+        number = int(calls.select(columns).item(0, 0))
+        if rows.height:
+            work = Work(report, device, rows)
+            yield work.finding("full-sort: different", work.most, left=_AS_ONE_NUMBER, columns=number)
+
+
 @Rule
 def factored_again(report: Report) -> Findings:
     """At most one finding per device on solves of matrices that what is between two of them cannot have written."""

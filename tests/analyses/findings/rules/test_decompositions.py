@@ -1,8 +1,13 @@
-"""Inverses whose product follows, SVDs of long matrices, factors of the same matrix; masks of attention."""
+"""Inverses whose product follows, SVDs of long matrices, factors of the same matrix; masks of attention, rows."""
 
 import pytest
 
-from kanalyze.analyses.findings.rules.needless_work import attention_masks, decompositions, factored_again
+from kanalyze.analyses.findings.rules.needless_work import (
+    attention_masks,
+    decompositions,
+    different_rows,
+    factored_again,
+)
 from support.build import host
 from support.measures import assert_told
 from support.steps import in_steps, operator, operators
@@ -42,6 +47,18 @@ SUM = ("aten::sum", "[[4, 512]]", 20_000)
 )
 def test_less_than_an_inverse_or_a_long_svd_would_do(each, stake, words):
     assert_told(decompositions(of_shapes(*each)), [stake] * bool(stake), *filter(None, [words]))
+
+
+def test_different_rows_of_few_integers_could_be_found_by_one_number_each():
+    def told(shape, kind="long int", dimension="0", name="aten::unique_dim"):
+        known = {"input_types": f'["{kind}", "Scalar"]', "input_values": f'["", "{dimension}", "True"]'}
+        columns = {"input_shapes": f"[{shape}, []]", **known}
+        return [*different_rows(operators((name, columns, 30_000), ("aten::sum", {}, 20_000)))]
+
+    (one,) = told("[90000, 4]")
+    assert (one.at_stake_ns, one.headline) == (5 * 30_000, "Rows of 4 integers are compared to sort them: 60.0 %")
+    others = told("[90000, 4]", kind="float"), told("[90000, 300]"), told("[90000]"), told("[90000, 4]", dimension="1")
+    assert others == ([], [], [], [])
 
 
 SOLVE = ("aten::linalg_solve", "[[4096, 4096], [4096, 1], []]", 60_000)
