@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import Final
 
@@ -106,7 +107,9 @@ def _told(report: Report, rule: str, runs: pl.DataFrame) -> Findings:
     copied = f", {size(moved)} copied to the GPU each time" if moved else ""
     name = "cpu-tensors: of Python" if rule == "cpu-tensors" and not top else rule
     by_host = "what the host does between a copy to it and one back" if rule == "cpu-operators" else "Python and NumPy"
+    maker = re.fullmatch(r"aten::(arange|eye|linspace|ones|rand\w*|zeros)", top or "")
     figures = {"top": literal(top) or by_host, "named": f": {literal(top)}" if top else "", "copied": copied}
+    figures["maker"] = maker[1] if maker else "full"
     spared, times = partial(_spared, runs=runs, rule=rule), inside.host.height
     yield from on_host.on_time(report, name, inside, spared, times=times, **figures)
 
