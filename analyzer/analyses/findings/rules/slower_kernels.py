@@ -433,6 +433,9 @@ _NEAR: Final = 4  # kernels so near on their stream work on the same tensors
 _BY_INDEX: Final = ("aten::_index_put_impl_", "aten::index_put_")
 _DETERMINISTIC: Final = re.compile(r"^aten::(?:index_add|index_select_backward|scatter_add|gather_backward)")
 
+#: What counts the values of each row once more, of a mean.
+_COUNTING: Final = "ScatterReduceBackward"
+
 #: Operators that sum into rows by an index, by what users write.
 _WRITTEN: Final = {
     **{f"aten::{name}": name.rstrip("_") for name in ("index_add", "index_add_", "scatter_add", "scatter_add_")},
@@ -492,6 +495,7 @@ def _slow_sums(work: Work) -> pl.DataFrame:
     lines = on_gpu.stream_lines(work.report, work.device.device)
     sums = pl.col("row").is_in(work.rows.get_column("row").implode())
     own = (sums | pl.col("inner").is_in(_WRITTEN.keys())) & (pl.col("kind") == "kernel")
+    own |= pl.col("node").str.starts_with(_COUNTING)
     marked = on_gpu.with_operators(work.report, lines).with_columns(
         own=own.fill_null(value=False), sums=sums, streams=on_gpu.decoded_as(lines, FAMILY.is_in(_STREAMING))
     )

@@ -197,6 +197,8 @@ KEPT = sum(2 * (8_000 + 30_000 - 30_000 * 300 // rows) for rows in range(3060, 3
 CHOSEN = "void at::native::reduce_kernel<512, 1, ReduceOp<float, ArgMaxOps<float>>>(X)"
 NORM = "void at::native::vectorized_layer_norm_kernel<c10::BFloat16, float, false>(X)"
 CASTS = "32 casts between types, most {} ({}): 320 ns, 24.2 % of kernel time; the GPU"
+COUNTING = [(INDEX_ADD, 300, "aten::scatter_add"), (BY_VALUE, 20, "aten::gather"), (MUL, 10, "aten::div")]
+COUNTING = [*line((MUL, 10), at=400), *launched(*COUNTING, node="ScatterReduceBackward0")]
 BINS = line(("cupy_multiply__float_float_float", 10), ("cupy_bincount_with_weight_kernel", 300))
 SOFTMAXES = f"2 softmax passes over scores (most {SOFTMAX}) in chains of 7 kernels, 140 ns, 77.8 % of kernel time."
 FROM32 = "to bfloat16 from float32"
@@ -289,6 +291,7 @@ def test_matrices_that_are_put_in_order_again(each, left):
         # of tensors for which each operator launches two kernels; an exponential reads and writes as a softmax of half
         (large_logits, line(*HALVED), 280_000, (4, 0), ["Large logits in float32, the loss by hand: 73.3 %"]),
         (scatter_atomics, SUMS, 300, (0, 280), ["Atomics into few rows (sums): 89.6 %"]),
+        (scatter_atomics, COUNTING, 330, (0, 318), ["Atomics into few rows (scatter_add): 97.1 %"]),  # of a mean
         (scatter_atomics, BINS, 300, (0, 290), ["Atomics into few rows (sums): 96.8 %"]),
         (scatter_atomics, PUTS, 300, (0, 290), ["Atomics into few rows (put_): 96.8 %"]),
         (scatter_atomics, RULED, 30_000, (0, 15_000), ["Deterministic algorithms sort what index_select_back"]),
