@@ -224,7 +224,7 @@ def sums(rows, ns):
 
 
 @pytest.mark.parametrize("path", REAL, ids=str)
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(7)
 def test_pieces_gaps_culprits_and_utilisation_of_real_reports_sum_to_the_ledger(path):
     of = real_report(path)
     if not {"kernel", "memcpy"} & {*of.kinds}:

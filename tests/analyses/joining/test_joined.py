@@ -146,6 +146,7 @@ def test_traces_of_ranks_are_added_up_beside_one_report_of_nsys():
     assert rows.rows() == [("k", "exact", 2, 30), ("j", "exact", 1, 5)]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "flags", [["--delay=1"], ["--duration=1"], ["--capture-range=cudaProfilerApi"], ["--some-flag-of-the-future"]]
 )
@@ -260,6 +261,7 @@ def test_a_kernel_that_only_ncu_saw_or_that_is_not_in_the_window_has_no_time_to_
     ]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", CAPTURES)
 def test_gains_of_captures_stay_within_the_roofs(name):
     reports = real_capture(SAMPLES / name)

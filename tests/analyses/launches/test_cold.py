@@ -257,7 +257,7 @@ def test_costs_have_their_call_and_the_first_launches_are_those_that_are_counted
     assert first.height <= sum(one.cold.height for one in launch_costs(of).first.values())
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("path", sorted(REPORTS.glob("*.sqlite")), ids=lambda path: path.stem)
 def test_costs_of_real_reports(path):
     of = real_report(path)

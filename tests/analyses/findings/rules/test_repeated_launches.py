@@ -352,7 +352,7 @@ def test_launches_one_by_one_and_as_a_graph_in_one_report():
 
 
 @pytest.mark.parametrize("path", sorted(REPORTS.glob("*.sqlite")), ids=lambda path: path.stem)
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(9)
 def test_claims_on_real_reports(path):
     assert_not_more_than_the_ledger(real_report(path))
 
