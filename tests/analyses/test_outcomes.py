@@ -1,5 +1,7 @@
 """What a table is where nothing happened, and what it says where nothing was recorded or nobody knows a grouping."""
 
+from functools import cache
+
 import pytest
 
 import kanalyze
@@ -8,7 +10,13 @@ from kanalyze.errors import CannotTellError, UnknownNameError
 from support.build import call, graph, host, kernel, memcpy, nvtx, report
 
 CALL, KERNEL, COPY, RANGE = call("cudaMalloc", 0, 10), kernel(0, 10), memcpy(0, 10), nvtx("a", 0, 10)
-EVERY_KIND = {"api", "kernel", "memcpy", "memset", "graph", "range", "osrt", "memory", "fault", "op"}
+EVERY_KIND = frozenset({"api", "kernel", "memcpy", "memset", "graph", "range", "osrt", "memory", "fault", "op"})
+
+
+@cache
+def made(*events, kinds=EVERY_KIND):
+    """The same report for all tables of the same events."""
+    return report(events, kinds=kinds)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +60,7 @@ EVERY_KIND = {"api", "kernel", "memcpy", "memset", "graph", "range", "osrt", "me
     ],
 )
 def test_where_nothing_happened_a_table_is_empty(name, events, options):
-    found = getattr(kanalyze, name)(report(events, kinds=EVERY_KIND), **options)
+    found = getattr(kanalyze, name)(made(*events), **options)
     assert found.is_empty()
     assert any({*form.schema} <= {*found.schema} for form in [table(name), *forms(name)])
 
@@ -79,7 +87,7 @@ ACTIVITIES = {"range", "api", "kernel"}
 )
 def test_where_nothing_was_recorded_a_table_cannot_tell(name, kinds, lacking):
     with pytest.raises(CannotTellError, match=f"cannot tell {name}.*{lacking}"):
-        getattr(kanalyze, name)(report([], kinds=kinds))
+        getattr(kanalyze, name)(made(kinds=frozenset(kinds)))
 
 
 GROUPED = (
@@ -91,4 +99,4 @@ GROUPED = (
 @pytest.mark.parametrize("name", GROUPED.split())
 def test_an_unknown_grouping_is_said(name):
     with pytest.raises(UnknownNameError, match=f"(grouping|order) of {name}.*colour"):
-        getattr(kanalyze, name)(report([KERNEL, CALL, RANGE, host("op", "a", 0, 5)]), by="colour")
+        getattr(kanalyze, name)(made(KERNEL, CALL, RANGE, host("op", "a", 0, 5)), by="colour")

@@ -1,5 +1,7 @@
 """Calls by name, launches, their sums and libraries: worked out by hand, and what nsys' own CSV has of libraries."""
 
+from functools import cache
+
 import polars as pl
 import pytest
 
@@ -146,6 +148,7 @@ def test_a_device_has_the_number_that_its_process_gives_it_and_a_launch_its_shap
     assert of.select(shape).unique().rows() == [(2, 3, 4, 5, 6, 7)]
 
 
+@cache
 def same_id(calls, kernels):
     events = [call("cudaLaunchKernel", 10 * at, 10 * at + 5, correlation=1, thread=1) for at in range(calls)]
     return report([*events, *(kernel(1000 + 10 * at, 1005 + 10 * at, correlation=1) for at in range(kernels))])

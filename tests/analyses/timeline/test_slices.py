@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import kanalyze
 from kanalyze.analyses.timeline._slices import _placed, edges, lanes, slices
 from support.command import REPORTS, SAMPLES
+from support.real_reports import real_report
 
 READ = {
     "nsys": REPORTS / "add_um.sqlite",
@@ -17,9 +18,9 @@ READ = {
 }
 
 
-@pytest.fixture(params=READ)
+@pytest.fixture(scope="module", params=READ)
 def report(request):
-    return kanalyze.read(READ[request.param])
+    return real_report(READ[request.param])
 
 
 @pytest.mark.one_in(4)
@@ -33,6 +34,7 @@ def test_every_event_is_a_slice_with_its_times(report):
     assert found["open"].sum() == events["dur_ns"].null_count()
 
 
+@pytest.mark.one_in(3)
 def test_tracks_are_threads_and_streams(report):
     made, events = slices(report), report.events
     threads = {(track.process, track.thread) for track in made.tracks if track.of == "thread"}
@@ -44,6 +46,7 @@ def test_tracks_are_threads_and_streams(report):
     assert len({(track, track.label) for track in made.tracks}) == len(made.tracks)
 
 
+@pytest.mark.one_in(3)
 def test_launches_are_calls_of_one_correlation(report):
     known = {row["event_id"]: row for row in report.events.iter_rows(named=True)}
     found = slices(report).slices
@@ -55,7 +58,7 @@ def test_launches_are_calls_of_one_correlation(report):
 
 
 def test_a_part_has_what_overlaps_it_and_may_be_empty():
-    report = kanalyze.read(SAMPLES / "mlp_train" / "nsys.sqlite")
+    report = real_report(SAMPLES / "mlp_train" / "nsys.sqlite")
     part = report.narrow(window="step#3")
     window = part.scope.window
     found = slices(part).slices
@@ -77,7 +80,7 @@ def test_the_ledger_is_a_track_of_its_own(report):
 
 
 def test_iterations_are_a_track_of_their_own():
-    report = kanalyze.read(SAMPLES / "mlp_train" / "nsys.sqlite")
+    report = real_report(SAMPLES / "mlp_train" / "nsys.sqlite")
     made = slices(report).slices.filter(pl.col("kind") == "iterations")
     expected = kanalyze.iterations(report).sort("start_ns")
     assert made["start"].sort().to_list() == expected["start_ns"].to_list()
@@ -85,7 +88,7 @@ def test_iterations_are_a_track_of_their_own():
 
 
 def test_counters_are_the_memory_in_use():
-    (counter,) = slices(kanalyze.read(REPORTS / "add_um.sqlite")).counters
+    (counter,) = slices(real_report(REPORTS / "add_um.sqlite")).counters
     assert (counter.label, counter.unit) == ("Managed in use", "bytes")
     assert counter.points["value"].to_list()[-1] == 0
     assert counter.points["value"].max() == 8_388_608
