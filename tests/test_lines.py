@@ -14,6 +14,7 @@ def nodes(file):
     return [*ast.walk(ast.parse(file.read_text()))]
 
 
+@cache
 def functions():
     """Lines of every function, decorators and docstring included, by file and name."""
     found = {}

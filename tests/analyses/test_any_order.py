@@ -93,6 +93,11 @@ def test_columns_stacked_one_after_the_other_leave_the_events_as_they_are():
         assert all(report.kind(kind).equals(events) for kind, events in zip(DEVICE_KINDS, kept, strict=True))
 
 
+@cache
+def by_itself(table):
+    return table(opened("torch"))
+
+
 @pytest.mark.parametrize("order", [(ledger, culprits), (culprits, ledger)])
 def test_one_pass_serves_ledger_and_culprits_in_any_order(order, monkeypatch):
     passes, find = [], _attribution.idle_intervals
@@ -101,4 +106,4 @@ def test_one_pass_serves_ledger_and_culprits_in_any_order(order, monkeypatch):
     tables = {table: table(report) for table in order}
     assert len(passes) == 1
     for table, found in tables.items():
-        assert found.equals(table(opened("torch")))
+        assert found.equals(by_itself(table))

@@ -72,13 +72,14 @@ def slow_first(*more, thread=1):
 
 
 def test_a_first_launch_is_called_so_only_where_the_process_began_in_the_recording():
-    (row,) = cold(report(slow_first())).to_dicts()
+    made = report(slow_first())
+    (row,) = cold(made).to_dicts()
     assert row["category"] == "first in recording"
     assert row["evidence"] == (
         "the recording's first launch of this kernel; later ones: 4; "
         "what the process did before the recording is not known"
     )
-    assert [one.rule for one in ranked(report(slow_first())) if one.table == "cold"] == []
+    assert [one.rule for one in ranked(made) if one.table == "cold"] == []
     shown = report(slow_first(call("cuLibraryLoadData", 1, 2)))
     assert cold(shown).filter(category="first launch").height == 1
     assert "first-launch" in {one.rule for one in ranked(shown)}

@@ -206,11 +206,12 @@ def test_the_limit_and_its_cause(known, found, text):
 def test_a_program_that_begins_in_the_recording_has_a_start_up(before, said, session):
     events = ranged([(15_540 + at) * MS for at in range(1, 40)], MS - 9, (9, 10_009), (15_009, 110_009))
     of = of_tool([*before, *events], tool="nsys", end_ns=(33_090 if session else 16_000) * MS)
-    text = terminal.render([overview(of)], Look(), None)
+    page = overview(of)
+    text = terminal.render([page], Look(), None)
     assert ("START-UP" in text) == bool(said)
     assert not said or f"START-UP  {said}" in text
-    assert overview(of).answer.endswith(session)
-    assert ("of the session" in overview(of).answer) == bool(session)
+    assert page.answer.endswith(session)
+    assert ("of the session" in page.answer) == bool(session)
     assert not session or 0 < phases(of).get_column("ns").sum() < 100 * MS
 
 

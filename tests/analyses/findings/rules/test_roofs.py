@@ -172,10 +172,11 @@ def test_no_gain_in_a_real_report_exceeds_the_distance_to_the_roof(name):
 
 def test_what_others_tell_of_is_left_out():
     slow = [([[8192, 8192], []], SOFTMAX, 500_000), ([[4096, 8192], []], SOFTMAX, 600_000)]
-    one = found(program(slow * 2, op="aten::_softmax"))["far-from-roof"]
+    made = program(slow * 2, op="aten::_softmax")
+    one = found(made)["far-from-roof"]
     assert "[4096, 8192]" in one.text  # of which most is lost
     rows = one.claims.sort("start")
-    whole = next(each for each in below_roofs(program(slow * 2, op="aten::_softmax")))
+    whole = next(each for each in below_roofs(made))
     left = whole.retold(rows.gather([0, 2]))
     assert "[8192, 8192]" in left.text
     assert left.at_stake_ns < one.at_stake_ns / 2
