@@ -61,7 +61,7 @@ def test_the_readme_has_the_command_that_made_it(folder):
     assert f"| `{folder.name}` | `{' '.join(command)}` |" in (SAMPLES / "README.md").read_text()
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(16)
 @EVERY_FOLDER
 def test_the_time_is_that_of_the_folder_and_of_its_report(folder):
     of_folder, of_report = (run("summarize", "--full", path) for path in (folder, folder / "nsys.sqlite"))

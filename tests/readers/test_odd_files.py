@@ -133,7 +133,7 @@ TYPES = {
 }  # fmt: skip
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(10)
 @pytest.mark.parametrize("value", TYPES.values(), ids=TYPES)
 @pytest.mark.parametrize(
     ("table", "column"),

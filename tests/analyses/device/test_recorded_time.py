@@ -97,43 +97,30 @@ def test_the_limit_is_no_earlier_than_half_of_the_starts_and_the_ledger_holds(ev
 LAUNCH, FREE = call("cudaLaunchKernel", 0, 5, correlation=1), call("cudaFree", 0, 5, correlation=1)
 NOWHERE = "operations without a device or stream"
 SIZES, SHAPES = "sizes that are missing or cannot be", "kernels of an impossible shape"
+ENDED, PLACE = ("sync", "osrt", "library", "op"), ("device", "stream")
+COPIED, LARGEST = (None, 0, -1, 1 << 45, 1_000_000_000), memcpy(3000, 5000, size_bytes=100_000_000)
+IMPOSSIBLE = [
+    *({"grid": grid} for grid in ((0, 1, 1), (-3, 1, 1), (1, 1, 1 << 20))),
+    *({"block": block} for block in ((1025, 1, 1), (64, 64, 1), (32, 0, 1), ((1 << 31) - 1, 1 << 30, 1))),
+    *({"side": side} for side in ({"registers_per_thread": -1}, {"dynamic_shared_bytes": 1 << 40})),
+]
 
 
 @pytest.mark.parametrize(
     ("events", "check", "count", "ns"),
     [
         ([LAUNCH, kernel(-3, 20, correlation=1)], "operations that start before their launch", 1, 3),
-        *(
-            ([event], "host events that end before they start", 1, 10)
-            for event in (
-                nvtx("r", 20, 10),
-                overhead("o", 20, 10),
-                *(host(kind, "any", 20, 10) for kind in ("sync", "osrt", "library", "op")),
-            )
+        (
+            [nvtx("r", 20, 10), overhead("o", 20, 10), *(host(kind, "any", 20, 10) for kind in ENDED)],
+            "host events that end before they start",
+            *(6, 60),
         ),
-        *(
-            ([LAUNCH, kernel(10, 20, correlation=1, **{missing: None})], NOWHERE, 1, 10)
-            for missing in ("device", "stream")
-        ),
+        ([LAUNCH, *(kernel(10, 20, correlation=1, **{missing: None}) for missing in PLACE)], NOWHERE, 2, 20),
         ([call("cudaFree", 0, 5, thread=None)], "calls without a thread", 1, 5),
-        *(
-            ([FREE, replace(FREE, correlation=2), *[FREE] * again], "events recorded twice", again, 5 * again)
-            for again in (1, 2)
-        ),
-        *(
-            ([memcpy(0, 2000, size_bytes=size), memcpy(3000, 5000, size_bytes=100_000_000)], SIZES, 1, 2000)
-            for size in (None, 0, -1, 1 << 45, 1_000_000_000)
-        ),
-        *(([host("memory", "Allocation", 0, 0, side={"size_bytes": size})], SIZES, 1, 0) for size in (0, -5, 1 << 50)),
-        *(
-            ([kernel(0, 10, **shape)], SHAPES, 1, 10)
-            for shape in (
-                *({"grid": grid} for grid in ((0, 1, 1), (-3, 1, 1), (1, 1, 1 << 20))),
-                *({"block": block} for block in ((1025, 1, 1), (64, 64, 1), (32, 0, 1), ((1 << 31) - 1, 1 << 30, 1))),
-                {"side": {"registers_per_thread": -1}},
-                {"side": {"dynamic_shared_bytes": 1 << 40}},
-            )
-        ),
+        ([FREE, replace(FREE, correlation=2), FREE, FREE], "events recorded twice", 2, 10),
+        ([*(memcpy(0, 2000, size_bytes=size) for size in COPIED), LARGEST], SIZES, 5, 10_000),
+        ([host("memory", "Allocation", 0, 0, side={"size_bytes": size}) for size in (0, -5, 1 << 50)], SIZES, 3, 0),
+        ([kernel(0, 10, **shape) for shape in IMPOSSIBLE], SHAPES, 9, 90),
     ],
 )
 def test_what_else_cannot_be(events, check, count, ns):

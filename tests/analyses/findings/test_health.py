@@ -260,47 +260,47 @@ def test_three_ranges_of_a_thread_start_one_after_the_other(number, told):
     assert doubts_of(*ranges, tool="torch.profiler") == []
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "told"),
-    [
-        (call("cudaFree", 0, 9_000), nvtx("step", 4_000, 20_000), 1),
-        (call("cudaFree", 0, 9_000), nvtx("step", 4_000, 20_000, thread=2), 0),
-        (call("cudaFree", 0, 9_000), nvtx("step", 4_000, 9_900), 0),
-        (call("cudaFree", 0, 9_000), nvtx("step", 8_500, 20_000), 0),
-        (call("cudaFree", 0, 9_000), nvtx("step", 4_000, 8_000), 0),
-        (call("cudaFree", 0, 9_000), nvtx("step", 4_000, None), 0),
-        (call("cudaFree", 0, 9_000), host("op", "aten::mm", 4_000, 20_000), 1),
-        (host("op", "aten::mm", 0, 9_000), call("cudaFree", 4_000, 20_000), 1),
-        (host("op", "aten::mm", 0, 9_000), host("op", "aten::mm", 4_000, 20_000), 1),
-        (host("op", "aten::mm", 0, 9_000), nvtx("step", 4_000, 20_000), 0),
-        (nvtx("step", 0, 9_000), call("cudaFree", 4_000, 20_000), 0),
-        (nvtx("step", 0, 9_000), nvtx("step", 4_000, 20_000), 0),
-    ],
-)
-def test_what_a_thread_begins_in_a_call_or_operator_ends_in_it(first, second, told):
+FREE, MM = call("cudaFree", 0, 9_000), host("op", "aten::mm", 0, 9_000)
+LATER_MM, LATER_STEP = host("op", "aten::mm", 4_000, 20_000), nvtx("step", 4_000, 20_000)
+CROSSING = [(FREE, LATER_STEP), (FREE, LATER_MM), (MM, call("cudaFree", 4_000, 20_000)), (MM, LATER_MM)]
+APART = [
+    (FREE, replace(LATER_STEP, thread=2)),
+    *((FREE, nvtx("step", *at)) for at in ((4_000, 9_900), (8_500, 20_000), (4_000, 8_000), (4_000, None))),
+    (MM, LATER_STEP),
+    *((nvtx("step", 0, 9_000), later) for later in (call("cudaFree", 4_000, 20_000), LATER_STEP)),
+]
+
+
+@pytest.mark.parametrize(("pairs", "told"), [(CROSSING, 4), (APART, 0)])
+def test_what_a_thread_begins_in_a_call_or_operator_ends_in_it(pairs, told):
     """A microsecond may be due to rounding; a range may be one that another thread ends."""
-    found = [row for row in doubts_of(second, first) if row[0] != "ranges never closed"]
-    assert found == [("host events that cross on a thread", 1)] * told
+    events = [replace(one, thread=one.thread + 10 * at) for at, pair in enumerate(pairs) for one in reversed(pair)]
+    found = [row for row in doubts_of(*events) if row[0] != "ranges never closed"]
+    assert found == [("host events that cross on a thread", told)] * bool(told)
 
 
-@pytest.mark.parametrize(
-    ("start", "told"), [(4_000, 0), (500, 0), (20_500, 0), (30_000, 1)], ids=["inside", "early", "late", "outside"]
-)
-def test_a_launch_lies_in_the_operator_that_made_it(start, told):
-    events = [host("op", "aten::mm", 1_000, 20_000), call(LAUNCH, start, start + 10, correlation=1, parent=0)]
-    events += [kernel(40_000, 50_000, correlation=1, side=SIDE), overhead("Lazy Function Loading", 0, 1)]
-    found = [row for row in doubts_of(*events, tool="torch.profiler") if "operator" in row[0]]
+@pytest.mark.parametrize(("starts", "told"), [((4_000, 500, 20_500), 0), ((30_000,), 1)])
+def test_a_launch_lies_in_the_operator_that_made_it(starts, told):
+    """In it, a little early, a little late, and outside."""
+    events = []
+    for at, start in enumerate(starts):
+        keys = {"thread": at + 1, "correlation": at + 1}
+        events += [host("op", "aten::mm", 1_000, 20_000, thread=at + 1)]
+        events += [call(LAUNCH, start, start + 10, parent=3 * at, **keys)]
+        events += [kernel(40_000, 50_000, correlation=at + 1, side=SIDE, stream=at + 7)]
+    found = [row for row in doubts_of(*events, BEGUN, tool="torch.profiler") if "operator" in row[0]]
     assert found == [("launches outside their operator", 1)] * told
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
-    [(LAUNCH, 1), ("cuLaunchKernelEx", 1), ("cudaGraphLaunch", 0), ("cudaLaunchCooperativeKernelMultiDevice", 0)],
+    ("names", "told"),
+    [((LAUNCH, "cuLaunchKernelEx"), 2), (("cudaGraphLaunch", "cudaLaunchCooperativeKernelMultiDevice"), 0)],
 )
-def test_a_launch_of_one_kernel_launches_one(name, told):
-    events = [BEGUN, call(name, 2, 9, correlation=1)]
-    events += [kernel(start, start + 5, correlation=1, side=SIDE) for start in (10, 20)]
-    assert doubts_of(*events) == [("kernels that share a launch of one kernel", 1)] * told
+def test_a_launch_of_one_kernel_launches_one(names, told):
+    events = [BEGUN, *(call(name, 100 * at + 2, 100 * at + 9, correlation=at) for at, name in enumerate(names, 1))]
+    starts = [(100 * at + start, at) for at in (1, 2) for start in (10, 20)]
+    events += [kernel(start, start + 5, correlation=at, side=SIDE) for start, at in starts]
+    assert doubts_of(*events) == [("kernels that share a launch of one kernel", told)] * bool(told)
 
 
 @pytest.mark.parametrize(

@@ -208,6 +208,7 @@ def test_both_granularities_of_one_program():
     assert numbers("graph_graph", *making) == [(86208, 95558, 30696)]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "name", ["graph_node", "graph_graph", "findings", "findings_clean", "torch_node", "nvtx", "two_processes"]
 )

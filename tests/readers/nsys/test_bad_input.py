@@ -286,7 +286,7 @@ def test_a_write_ahead_log_beside_the_file_is_read_with_it(tmp_path):
     assert column(copy, "total_ns") == [column(ADD, "total_ns")[0] + 1000]
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(7)
 @pytest.mark.usefixtures("_either_way")
 @pytest.mark.parametrize("content", [b"", b"no log", bytes(range(256)) * 100])
 @pytest.mark.parametrize("suffix", ["-wal", "-journal", ""])

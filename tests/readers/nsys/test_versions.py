@@ -48,7 +48,7 @@ def without_ids(frame, *columns):
     return frame.drop("event_id", *columns, strict=False).unique(maintain_order=True)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("version", exports.VERSIONS)
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 def test_other_versions_give_the_same_tables_but_for_what_they_lack_and_say_so(tmp_path, version, source):
@@ -122,7 +122,7 @@ def test_real_exports_of_old_versions_are_read(name, version, schema):
     assert report.table("notes").filter(~pl.col("check").str.starts_with("nsys: ")).is_empty()
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(
     ("name", "table", "column"),
     [
