@@ -103,7 +103,7 @@ def test_the_list_names_files_by_what_is_in_them():
         assert row["expected"] in {NO_FIGURES, REFUSED} or row["expected"].startswith('{"kernel_count":')
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("path", OWN, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_plain_sql_and_json_tell_what_kanalyze_tells(path):
     told = figures(path)

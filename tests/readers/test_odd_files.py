@@ -90,6 +90,7 @@ def test_a_table_of_a_folder_that_is_no_file_is_not_as_good_as_absent(tmp_path, 
     told(run("summarize", path), path / f"{table}.parquet", found)
 
 
+@pytest.mark.one_in(5)
 @odd
 @pytest.mark.parametrize("name", ["r.sqlite", "r.json", "r.json.gz", "r.ncu-rep", "r.nsys-rep", "r.csv", "r.parquet"])
 @pytest.mark.parametrize(

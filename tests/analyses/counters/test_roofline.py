@@ -109,7 +109,7 @@ def test_shares_of_the_peaks_are_those_that_ncu_tells_of(path):
 #: Reports with products of matrices: in each precision, dense and sparse, by libraries and by hand.
 WITH_PRODUCTS = [
     *(REPORTS / "ncu" / f"{name}.raw.csv" for name in ("gemm", "mma", "wmma")),
-    *sorted(SAMPLES.glob("*/ncu*.raw.csv")),
+    *(pytest.param(path, marks=pytest.mark.slow) for path in sorted(SAMPLES.glob("*/ncu*.raw.csv"))),
 ]
 
 

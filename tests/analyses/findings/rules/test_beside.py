@@ -405,6 +405,7 @@ def test_communication_that_nothing_hides(of, stakes, place, words):
     assert_told([*found[place:], *found[:place]], [*stakes[place:], *stakes[:place]], *words)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["nccl.sqlite", "torch/ddp.json.gz", "torch/fsdp.json.gz"])
 def test_real_programs_of_several_ranks_raise_it(name):
     of = real_report(REPORTS / name)
