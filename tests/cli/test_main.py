@@ -157,6 +157,7 @@ def test_a_reader_that_leaves_ends_it_quietly(form):
         assert process.wait(100) in (0, 1)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "arguments", [["summarize", ADD], ["show", "kernels", ADD, "--format", "csv"]], ids=["page", "csv"]
 )
@@ -168,6 +169,7 @@ def test_a_reader_that_never_was_ends_it_quietly(arguments):
     assert (ran.status, ran.error) == (1, "")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 @pytest.mark.parametrize("form", ["terminal", "csv"])
 def test_a_full_disk_behind_standard_output_is_told(form):

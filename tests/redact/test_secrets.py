@@ -287,7 +287,7 @@ def test_nor_in_a_single_file(capture, tmp_path, name):
     assert left(tmp_path / "out", GONE) == []
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize(
     "giver", ["x.py", "manifest.json", "ncu.details.csv", "torch.json", "ncu.ncu-rep", "nsys.sqlite"]
 )

@@ -383,6 +383,7 @@ def chained(random, number):
     return line
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("programs", [4, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("number", [30, 100, 600])
 def test_random_launches_repeat_nothing(number, programs):
