@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import kanalyze
 from kanalyze.analyses.device._operations import recorded_until
 from kanalyze.errors import KanalyzeError
-from support.build import call, host, kernel, memcpy, nvtx, overhead, report
+from support.build import call, host, kernel, launched, memcpy, nvtx, overhead, report
 from support.command import REPORTS
 from support.exports import altered
 from support.real_reports import real_report
@@ -127,15 +127,16 @@ def test_what_else_cannot_be(events, check, count, ns):
     assert doubts(report(events))[check] == (count, ns)
 
 
+LARGE = kernel(20, 30, grid=((1 << 31) - 1, 1, 1), block=(1024, 1, 1))
+OPEN = nvtx("r", 20, None)  # an event without an end does not end before it starts
+SHAPELESS = kernel(0, 10, grid=(0, 0, 0), block=(0, 0, 0))  # no tool told
+
+
 @pytest.mark.parametrize(
     ("events", "usual"),
     [
-        ([call("cudaLaunchKernel", 10, 15, correlation=1), kernel(10, 20, correlation=1)], True),
-        ([nvtx("r", 20, None)], True),  # an event without an end does not end before it starts
-        ([FREE, replace(FREE, correlation=2)], True),
-        ([kernel(0, 10, grid=((1 << 31) - 1, 1, 1), block=(1024, 1, 1))], True),
-        ([kernel(0, 10, grid=(0, 0, 0), block=(0, 0, 0))], False),  # a shape that no tool told
-        ([memcpy(30, 40, direction="Unified Host-to-Device", stream=None)], False),
+        ([*launched(10, 15, kernel(10, 20, correlation=1)), FREE, replace(FREE, correlation=2), LARGE, OPEN], True),
+        ([SHAPELESS, memcpy(30, 40, direction="Unified Host-to-Device", stream=None)], False),
     ],
 )
 def test_what_can_be(events, usual):
