@@ -1,6 +1,7 @@
 """Recordings that begin in mid-run: what was waited for first is unknown, and nothing is called a first launch."""
 
 from collections import Counter
+from functools import cache
 
 import polars as pl
 import pytest
@@ -50,8 +51,13 @@ NONE = {
 }
 
 
+@cache
+def made(*events):
+    return report(events)
+
+
 def rows(events, *buckets):
-    found = ledger(report(events)).select("bucket", "detail", "ns").rows()
+    found = ledger(made(*events)).select("bucket", "detail", "ns").rows()
     return [row for row in found if row[0] in buckets]
 
 
@@ -61,7 +67,7 @@ def test_where_the_process_began_in_the_recording_it_is_latency(shown):
     found = {bucket: ns for bucket, detail, ns in rows([*CUT, shown], "launch") if detail == "latency"}
     assert found["launch"] >= LATE - 66 * US
     assert rows([*CUT, shown], "unknown") == []
-    assert not health(report([*CUT, shown])).filter(check="processes at work before the recording").item(0, "count")
+    assert not health(made(*CUT, shown)).filter(check="processes at work before the recording").item(0, "count")
 
 
 def slow_first(*more, thread=1):
@@ -72,14 +78,14 @@ def slow_first(*more, thread=1):
 
 
 def test_a_first_launch_is_called_so_only_where_the_process_began_in_the_recording():
-    made = report(slow_first())
-    (row,) = cold(made).to_dicts()
+    of = report(slow_first())
+    (row,) = cold(of).to_dicts()
     assert row["category"] == "first in recording"
     assert row["evidence"] == (
         "the recording's first launch of this kernel; later ones: 4; "
         "what the process did before the recording is not known"
     )
-    assert [one.rule for one in ranked(made) if one.table == "cold"] == []
+    assert [one.rule for one in ranked(of) if one.table == "cold"] == []
     shown = report(slow_first(call("cuLibraryLoadData", 1, 2)))
     assert cold(shown).filter(category="first launch").height == 1
     assert "first-launch" in {one.rule for one in ranked(shown)}

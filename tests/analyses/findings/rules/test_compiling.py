@@ -1,6 +1,7 @@
 """What is made, loaded, compiled and tuned: contexts, modules, kernels again and again; operations of JAX."""
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -177,6 +178,11 @@ def records(at, *more):
     return [*(call(name, at + low * 1000, at + high * 1000) for name, low, high in calls), *launch(at + 950_000)]
 
 
+def uploads(at):
+    return records(at, ("cudaGraphUpload", 910, 920))
+
+
+@cache
 def parts_of_steps(part, every):
     parts = [(launch, part)[number % every == 0](number * LONG + 100) for number in range(8)]
     torch = [host("op", "aten::mm", 0, 1), *launch(10, "void at::native::k()")]
@@ -196,7 +202,7 @@ def test_compiled_all_along_and_not_once(part, said):
     (one,) = parts_of_steps(part, 1)
     assert (one.rule, one.text.startswith(said)) == ("recompilation", True)
     assert parts_of_steps(part, 8) == parts_of_steps(transforms, 1) == []
-    assert parts_of_steps(lambda at: records(at, ("cudaGraphUpload", 910, 920)), 1) == []  # launched later
+    assert parts_of_steps(uploads, 1) == []  # launched later
 
 
 #: Of a layer: what JAX calls its operations.
