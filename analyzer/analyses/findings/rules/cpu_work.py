@@ -39,6 +39,9 @@ _CREATES: Final = (
     r"|new_ones|normal|bernoulli|cartesian_prod)$"
 )
 
+#: Those that draw numbers, which nobody wants to be the same each time.
+_DRAWS: Final = r"rand(?:n|int|perm|_like|n_like)?"
+
 #: Operators that change the type, the range or the layout of data.
 _CONVERTS: Final = (
     r"^aten::(?:to|_to_copy|div|div_|mul|mul_|sub|sub_|add|add_|permute|contiguous|clone|float|half|copy_)$"
@@ -107,9 +110,11 @@ def _told(report: Report, rule: str, runs: pl.DataFrame) -> Findings:
     copied = f", {size(moved)} copied to the GPU each time" if moved else ""
     name = "cpu-tensors: of Python" if rule == "cpu-tensors" and not top else rule
     by_host = "what the host does between a copy to it and one back" if rule == "cpu-operators" else "Python and NumPy"
-    maker = re.fullmatch(r"aten::(arange|eye|linspace|ones|rand\w*|zeros)", top or "")
+    maker = re.fullmatch(rf"aten::(?:arange|eye|linspace|ones|zeros|{_DRAWS})", top or "")
+    if rule == "cpu-tensors" and maker and re.search(_DRAWS, top):
+        name = "cpu-tensors: random"
     figures = {"top": literal(top) or by_host, "named": f": {literal(top)}" if top else "", "copied": copied}
-    figures["maker"] = maker[1] if maker else "full"
+    figures["maker"] = maker[0].removeprefix("aten::") if maker else "full"
     spared, times = partial(_spared, runs=runs, rule=rule), inside.host.height
     yield from on_host.on_time(report, name, inside, spared, times=times, **figures)
 

@@ -425,6 +425,7 @@ def layout_copies(strided: Work) -> Finding | None:
 #: Kernels of sorts, not of topk.
 _SORTS: Final = (FAMILY == "sort") & (OPERATION == "sort")
 _TOPK: Final = (FAMILY == "sort") & (OPERATION == "topk")
+_COMPARES: Final = "aten::unique_dim"  # rows, of which something else is told
 _SORTING: Final = ("aten::sort", "aten::argsort", "aten::msort", "aten::quantile", "aten::nanquantile")
 
 
@@ -462,7 +463,8 @@ def full_sort(work: Work) -> Finding | None:
     if torch and work.device.launches(_TOPK) >= work.rows.height:
         return None
     work = work._replace(rows=_little_read(work, torch=torch))
-    others = on_gpu.with_operators(report, work.rows).filter(~pl.col("outer").is_in(_SORTING))
+    work = work._replace(rows=on_gpu.with_operators(report, work.rows).filter(pl.col("outer").ne_missing(_COMPARES)))
+    others = work.rows.filter(~pl.col("outer").is_in(_SORTING))
     if 2 * total(others, "exclusive_ns") > work.ns:
         return None
     left = _SELECTED_IN_ROWS if _IN_ROWS in work.most else None if torch else _SELECTED

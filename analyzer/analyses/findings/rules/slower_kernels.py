@@ -433,7 +433,7 @@ _NEAR: Final = 4  # kernels so near on their stream work on the same tensors
 _BY_INDEX: Final = ("aten::_index_put_impl_", "aten::index_put_")
 _DETERMINISTIC: Final = re.compile(r"^aten::(?:index_add|index_select_backward|scatter_add|gather_backward)")
 
-#: What counts the values of each row once more, of a mean.
+#: What scatter_reduce does backward, which counts the values of each row, of means, or those that are the largest.
 _COUNTING: Final = "ScatterReduceBackward"
 
 #: Operators that sum into rows by an index, by what users write.
@@ -494,22 +494,27 @@ def _slow_sums(work: Work) -> pl.DataFrame:
     """Sums that take too long, with what else their operator runs, inner and usual_ns (of a kernel near them)."""
     lines = on_gpu.stream_lines(work.report, work.device.device)
     sums = pl.col("row").is_in(work.rows.get_column("row").implode())
-    own = (sums | pl.col("inner").is_in(_WRITTEN.keys())) & (pl.col("kind") == "kernel")
-    own |= pl.col("node").str.starts_with(_COUNTING)
+    kernels = pl.col("kind") == "kernel"
+    own = ((sums | pl.col("inner").is_in(_WRITTEN.keys())) & kernels).fill_null(value=False)
+    along = (own | pl.col("node").str.starts_with(_COUNTING)).fill_null(value=False)
     marked = on_gpu.with_operators(work.report, lines).with_columns(
-        own=own.fill_null(value=False), sums=sums, streams=on_gpu.decoded_as(lines, FAMILY.is_in(_STREAMING))
+        own=own, along=along, sums=sums, streams=on_gpu.decoded_as(lines, FAMILY.is_in(_STREAMING))
     )
-    marked = marked.with_columns(run=pl.struct("line", "own").rle_id())
-    others = pl.when(pl.col("streams") & ~pl.col("own")).then("exclusive_ns")
+    marked = marked.with_columns(run=pl.struct("line", "along").rle_id())
+    others = pl.when(pl.col("streams") & ~pl.col("along")).then("exclusive_ns")
     near = pl.max_horizontal(others.shift(step).over("line") for step in range(-_NEAR, _NEAR + 1) if step)
     shapes = operations_with_roofs(work.report).select("row", "dram_ns", "input_shapes")
-    usual = marked.with_columns(near=near).filter("own").join(shapes, on="row", how="left", maintain_order="left")
+    usual = (
+        marked.with_columns(near=near)
+        .filter(kernels & pl.col("along"))
+        .join(shapes, on="row", how="left", maintain_order="left")
+    )
     tables = told_of(usual.get_column("input_shapes"), _with_table, pl.Float64)
     free_ns = (_FREE * tables * pl.col("dram_ns")).cast(pl.Int64).clip(lower_bound=on_gpu.SHORTEST_NS)
     usual = usual.with_columns(free_ns=free_ns)
     by_bytes = pl.when(pl.col("free_ns").is_not_null().all()).then(pl.col("free_ns").sum())
     usual = usual.with_columns(usual_ns=pl.min_horizontal(pl.col("near").max().over("run"), by_bytes.over("run")))
-    took = pl.col("exclusive_ns").sum().over("run")
+    took = pl.when("own").then("exclusive_ns").sum().over("run")  # slow by the sums alone
     return usual.filter(pl.col("sums").any().over("run") & (took >= _LONGER * pl.col("usual_ns").fill_null(0)))
 
 

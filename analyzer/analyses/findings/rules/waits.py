@@ -416,8 +416,8 @@ def _kernels(report: Report) -> pl.DataFrame:
         return line.clear().select(*THREAD, start="call_start", end="call_end")
     reads = (pl.col("way") == TO_HOST) & (pl.col("bytes") <= _COUNT_BYTES)
     if world(report) == CUPY:  # whose scans are for sums, too, and which goes over the mask of a matrix once more
-        gets, scans = (on_host.kernels_named(line, pattern) for pattern in (_GETS, _SCANS))
-        reads &= pl.when(~scans).then(gets).backward_fill().shift(-1).over(THREAD)
+        line = line.with_columns(gets=on_host.kernels_named(line, _GETS), scans=on_host.kernels_named(line, _SCANS))
+        reads &= pl.when(~pl.col("scans")).then("gets").backward_fill().shift(-1).over(THREAD)
     marked = line.with_columns(finds=finds, reads=reads.fill_null(value=False))
     following = pl.col("call_start").shift(-1).over(THREAD)
     marked = marked.with_columns(until=pl.when("reads").then(following).otherwise(None).fill_null(pl.col("call_end")))

@@ -198,6 +198,7 @@ CHOSEN = "void at::native::reduce_kernel<512, 1, ReduceOp<float, ArgMaxOps<float
 NORM = "void at::native::vectorized_layer_norm_kernel<c10::BFloat16, float, false>(X)"
 CASTS = "32 casts between types, most {} ({}): 320 ns, 24.2 % of kernel time; the GPU"
 COUNTING = [(INDEX_ADD, 300, "aten::scatter_add"), (BY_VALUE, 20, "aten::gather"), (MUL, 10, "aten::div")]
+FREE = [(INDEX_ADD, 60, "aten::scatter_add"), *[(BY_VALUE, 40, "aten::gather")] * 6]
 COUNTING = [*line((MUL, 10), at=400), *launched(*COUNTING, node="ScatterReduceBackward0")]
 BINS = line(("cupy_multiply__float_float_float", 10), ("cupy_bincount_with_weight_kernel", 300))
 SOFTMAXES = f"2 softmax passes over scores (most {SOFTMAX}) in chains of 7 kernels, 140 ns, 77.8 % of kernel time."
@@ -332,6 +333,7 @@ def test_matrices_that_are_put_in_order_again(each, left):
         (full_sort, sorts("aten::sort", BITONIC, GEMM), 4000, (0, 4 * 550), ["Whole rows are sorted: 50.0 %"]),
         # one word is gathered; what is left out is scattered back
         (full_sort, launched(SORTED, (INDEX, 9, "aten::gather")), 4000, None, ["Whole rows are sorted"]),
+        (full_sort, launched(SORTED, (RADIX, 2000, "aten::unique_dim")), 4000, None, ["Whole rows are sorted: 66.7 %"]),
         (full_sort, launched(SORTED, (INDEX, 90, "aten::scatter")), 4000, None, ["Whole rows are sorted"]),
         # the second one is followed by what may read all, of the last one nothing is seen
         (full_sort, line(*FIRST_FEW, (ONESWEEP, 1900)), 4000, (0, 2800), ["Whole arrays are sorted: 29.0 %", "TopK"]),
@@ -403,6 +405,7 @@ def test_what_is_told(rule, events, stake, change, words):
         (large_logits, launched((GEMM, 50_000, "aten::mm"), *ROWS, ROWS[0], (GEMM, 50_000, "aten::mm")), "9.0"),
         (large_logits, launched(*CHAIN, (GEMM, 50_000, "aten::bmm")), "9.0"),  # attention
         (scatter_atomics, line((GEMM, 20), (MUL, 101), (INDEX_ADD, 300)), "9.0"),
+        (scatter_atomics, [*line((MUL, 30), at=400), *launched(*FREE, node="ScatterReduceBackward0")], "9.0"),
         (scatter_atomics, line((GEMM, 20), (INDEX_ADD, 100), (GEMM, 10_000)), "9.0"),
         (scatter_atomics, line((MUL, 10), (PUT.replace("int)#1", "int)#2"), 300)), "9.0"),  # which does not accumulate
         (gathers, line(*[(GATHER, 10), (ADD, 12)] * 7), "9.0"),

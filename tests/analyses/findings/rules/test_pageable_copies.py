@@ -321,6 +321,11 @@ def of_cupy(at, *before, takes="cupy_getitem_mask"):
     return [*launch_at(at, "cupy_greater__float32_float_bool"), *chosen, *other]
 
 
+def by_another(at):
+    """A launch of another thread."""
+    return [replace(event, thread=2) if event.thread else event for event in launch_at(at, "cupy_add__float32")]
+
+
 MASKS = "Indices of a mask's true elements are asked for 3 times a step, for whose number the host waits: GPU 0 idles"
 
 
@@ -331,6 +336,7 @@ MASKS = "Indices of a mask's true elements are asked for 3 times a step, for who
         (boolean_masks, lambda at: [event for event in step(at) if event.kind != "op"], MASKS),
         (boolean_masks, of_cupy, "cupy.where(mask, x, 0) in place of x[mask]"),
         (boolean_masks, lambda at: of_cupy(at, "cupy_copy__bool_bool", "cupy_bsum_shfl"), "cupy.where(mask, x, 0)"),
+        (boolean_masks, lambda at: [*of_cupy(at), *by_another(at + 500_000)], "cupy.where(mask, x, 0)"),
         (boolean_masks, lambda at: of_cupy(at, "cupy_scan_naive", takes="cupy_divide"), None),  # a sum's number
         (boolean_masks, lambda at: [*launch_at(at, "void at::native::k()"), *copy(at + 100_000, 4)], None),
         (
