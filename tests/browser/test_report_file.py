@@ -186,8 +186,7 @@ def test_a_selection_has_the_ledger_of_its_window(shown):
         ".map((row) => [row.lastChild.textContent, Number(row.dataset.ns)])"
     )
     low, high = (int(side.removesuffix("ns")) for side in window.split(".."))
-    with real_report(MLP / "nsys.sqlite") as report:
-        found = ledger(report, window=window).group_by("bucket").agg(pl.col("ns").sum())
+    found = ledger(real_report(MLP / "nsys.sqlite"), window=window).group_by("bucket").agg(pl.col("ns").sum())
     expected = {str(bucket): ns for bucket, ns in found.iter_rows() if ns}
     assert dict(told) == expected
     assert sum(expected.values()) == high - low
