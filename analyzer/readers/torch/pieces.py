@@ -12,6 +12,7 @@ import json
 import os
 import pickle
 import re
+import signal
 import subprocess
 import sys
 import zlib
@@ -514,6 +515,8 @@ class _Pool:
             if columns is None:
                 status, answered = worker.process.wait(), worker.answered
                 worker = None
+                if status == -signal.SIGINT:  # Ctrl-C, before the worker could leave that to this process
+                    raise KeyboardInterrupt
                 if answered or status < 0:
                     raise DecoderEndedError.of(self._text.path, status)
                 return piece

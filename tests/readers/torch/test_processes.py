@@ -105,6 +105,19 @@ def test_a_process_that_is_killed_ends_the_reading_with_a_word(tmp_path, monkeyp
 
 
 @pytest.mark.usefixtures("pooled")
+def test_ctrl_c_that_ends_a_process_before_it_is_ready_interrupts_the_reading(tmp_path, monkeypatch):
+    class Interrupted(trace_pool.Worker):
+        def answer(self, _):
+            self.process.kill()
+            self.process.wait()
+            self.process.returncode = -signal.SIGINT
+
+    monkeypatch.setattr(trace_pool, "Worker", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        decoded(TraceText(written_to(tmp_path, trace(EVENTS))), no_progress)
+
+
+@pytest.mark.usefixtures("pooled")
 def test_processes_end_when_the_reading_is_interrupted(tmp_path, monkeypatch):
     monkeypatch.setattr(trace_pool, "_PATIENCE_S", 0)
     before = children()
