@@ -39,8 +39,8 @@ _CREATES: Final = (
     r"|new_ones|normal|bernoulli|cartesian_prod)$"
 )
 
-#: Those that draw numbers, which nobody wants to be the same each time.
-_DRAWS: Final = r"rand(?:n|int|perm|_like|n_like)?"
+#: Those that users call with a device; of them what draws numbers, which nobody wants to be the same each time.
+_MAKES: Final = re.compile(r"aten::(?:arange|eye|linspace|ones|zeros|(?P<draws>rand(?:n|int|perm|_like|n_like)?))")
 
 #: Operators that change the type, the range or the layout of data.
 _CONVERTS: Final = (
@@ -108,11 +108,10 @@ def _told(report: Report, rule: str, runs: pl.DataFrame) -> Findings:
     top = say.most(runs.with_columns(ns=ns), "top", "ns")
     moved = int(runs.select(pl.col("bytes").median().fill_null(0)).item())
     copied = f", {size(moved)} copied to the GPU each time" if moved else ""
-    name = "cpu-tensors: of Python" if rule == "cpu-tensors" and not top else rule
+    maker = _MAKES.fullmatch(top or "")
+    kind = ": of Python" if not top else ": random" if maker and maker["draws"] else ""
+    name = f"{rule}{kind}" if rule == "cpu-tensors" else rule
     by_host = "what the host does between a copy to it and one back" if rule == "cpu-operators" else "Python and NumPy"
-    maker = re.fullmatch(rf"aten::(?:arange|eye|linspace|ones|zeros|{_DRAWS})", top or "")
-    if rule == "cpu-tensors" and maker and re.search(_DRAWS, top):
-        name = "cpu-tensors: random"
     figures = {"top": literal(top) or by_host, "named": f": {literal(top)}" if top else "", "copied": copied}
     figures["maker"] = maker[0].removeprefix("aten::") if maker else "full"
     spared, times = partial(_spared, runs=runs, rule=rule), inside.host.height
