@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator
 from functools import update_wrapper
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -137,7 +138,8 @@ def phrases(name: str) -> dict[str, Any]:
 
 def in_other_worlds(rule: str) -> dict[str, tuple[str, ...]]:
     """Action and remedy of a rule by world, as far as words.toml has others than the rule's own."""
-    return one_line(WORDS["worlds"].get(rule, {}))
+    own = (words.items() for rules, words in WORDS["worlds"].items() if rule in rules.split())
+    return one_line(dict(chain.from_iterable(own)))
 
 
 def one_line(words: dict[str, Any]) -> dict[str, Any]:

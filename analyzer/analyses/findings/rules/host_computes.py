@@ -63,7 +63,7 @@ def data_loading(report: Report) -> Findings:
     """At most one finding per device on loaders without workers, one on waits for workers, one on starting them."""
     every, starts = getting_batches(report), starting_workers(report)
     beside = ", by the trace of the same program" if _recorded(report).is_empty() else ""
-    for name, workers in (("data-loading: no workers", False), ("data-loading: workers", True)):
+    for name, workers in (("data-loading", False), ("data-loading: workers", True)):
         batches = every.filter(pl.col("end") - pl.col("start") >= _HANDOVER_NS[workers], workers=workers)
         words = "data-loading: samples" if not workers and _copies_samples(report, batches) else name
         yield from _loading(report, words, batches, beside, workers=workers)

@@ -54,7 +54,7 @@ def decompositions(report: Report) -> Findings:
     multiplied = every.filter(square & follows & pl.col("name").str.contains(_INVERTS))
     long = large & (pl.col("longer") >= _LONG * pl.col("shorter"))
     split = every.filter(long & pl.col("name").str.contains(_SPLITS))
-    for words, which in (("decompositions: inverse", multiplied), ("decompositions: long", split)):
+    for words, which in (("decompositions", multiplied), ("decompositions: long", split)):
         for work in on_host.works_within(report, which):
             name, height, width = which.select("name", "longer", "shorter").row(0)
             sides = {"operator": name.removeprefix("aten::"), "height": height, "width": width}

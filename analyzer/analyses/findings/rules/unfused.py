@@ -178,7 +178,6 @@ _REGION: Final = r"^Torch-Compiled Region: \d+/\d+$"
 _LOOKUP: Final = "^TorchDynamo Cache Lookup$"
 _VERSIONS: Final = 8
 _WITHOUT: Final = 1.25
-_GAVE_UP: Final = "fusion: limit"
 
 #: Operators that a compiler fuses; and those of a distance, after the difference.
 _FUSIBLE: Final = (
@@ -191,23 +190,23 @@ _RAISED: Final = r"^aten::(?:pow|square|abs|norm|linalg_vector_norm)$"
 def _words(runs: Work) -> str:
     """Which words tell what formulas need, by what the trace shows: distances of pairs, a compiler that gave up."""
     if (trace := on_host.traced(runs.report)) is None:
-        return "fusion: formulas"
+        return "fusion"
     top, regions = on_host.working(runs.report), on_host.spans_named(_REGION, trace.kind("op"))
     if regions.height:
         function = regions.get_column("name").cast(pl.String).unique().str.extract(r"(\d+)/")
         calls = on_host.spans_named(_LOOKUP, trace.kind("op")).height
         if (function.unique_counts() >= _VERSIONS).any() and calls >= _WITHOUT * regions.height:
-            return _GAVE_UP
+            return "fusion: limit"
         inside = top.filter(on_gpu.is_inside(top.select(*THREAD, at="start"), regions.select(on_host.SPAN)))
         fusible = inside.get_column("name").str.contains(_FUSIBLE).sum()
         if 2 * fusible > inside.height and not runs.device.launches(COMPILED_KERNELS):
             return "fusion: backend"
     pairs = top.filter(_pairs() & pl.col("name").shift(-1).over(THREAD).str.contains(_RAISED))
     if pairs.is_empty():
-        return "fusion: formulas"
+        return "fusion"
     work = on_gpu.with_operators(runs.report, runs.rows.select("row", "exclusive_ns"))
     of_distances = work.filter(pl.col("outer").str.contains(_OF_DISTANCES))
-    return "fusion: formulas" if 2 * total(of_distances, "exclusive_ns") < runs.ns else "fusion: distances"
+    return "fusion" if 2 * total(of_distances, "exclusive_ns") < runs.ns else "fusion: distances"
 
 
 def _pairs() -> pl.Expr:
