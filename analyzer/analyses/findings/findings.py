@@ -305,71 +305,13 @@ def in_words_of(report: Report, finding: Finding) -> Finding:
 
 # Whose time it is, and what remedies gain.
 
-#: The rules, the most specific first. A rule comes before those that say less of the same time: one that names what the
-#: program does (an operator, a module, a loop) before one that names a call or a kernel, and what all programs have in
-#: common comes last. Rules that are not named come before :data:`_LAST`.
-_FIRST: Final = (
-    # another program's
-    "shared-gpu",
-    # once
-    *("unrecorded-context", "context-creation", "pinned-allocation"),
-    # what the program has turned on, or computes where it should not
-    *(
-        "blocking-launches",
-        "anomaly-detection",
-        "cudnn-off",
-        "not-jitted",
-        "recompilation",
-        "recurring-loading",
-        "module-loading",
-        "first-launch",
-    ),
-    "timed-kernels",
-    *("data-loading", "cpu-operators", "large-upload", "cpu-tensors", "boolean-masks", "downloads"),
-    # loops in which the program launches
-    *("rnn-cells", "host-grid-loop", "repeated-work", "loop-indexing", "unfused-optimizer", "zero-grad-fills"),
-    *("no-kv-cache", "growing-copies", "repeated-coalescing", "allocation-in-loop"),
-    # kernels that another type, layout or operator spares
-    *(
-        "dense-gradients",
-        "decompositions",
-        "float64",
-        "recomputation",
-        "large-logits",
-        "unfused-attention",
-        "attention-mask",
-        "layout-copies",
-        "layout-conversions",
-    ),
-    *("scatter-atomics", "gathers", "full-sort", "bias-before-batchnorm", "recurring-casts", "no-donation"),
-    *("long-convolution", "transform-length", "overlapping-windows", "product-order"),
-    # waits and copies
-    *("small-copies", "blocking-read", "unneeded-sync", "pageable-copy", "serial-copy", "pageable-copy-once"),
-    *("unified-memory-thrash", "unified-memory-prefetch", "cpu-page-faults", "default-stream", "exposed-communication"),
-    # kernels by how they run
-    *("unaligned-gemm", "no-tf32", "no-tensor-cores", "uncoalesced", "few-sms", "old-architecture-gemm"),
-    *("idle-tensor-cores", "padded-products", "skinny-products", "memory-floor", "bank-conflicts", "local-memory"),
-    *("divergence", "small-tiles", "unpipelined-loads"),
-)
-_LAST: Final = (
-    *("small-batches", "thin-blocks", "small-grid", "tail", "low-occupancy", "dram-bound", "busy-pcie", "clock-drop"),
-    "own-code",
-    # help whatever the cause, or name none
-    *("fusion", "graph-candidate", "launch-bound", "host-blocks", "host-computes", "far-from-roof"),
-)
-ORDER: Final = (*_FIRST, *_LAST)
+#: The rules, the most specific first, as words.toml has them.
+ORDER: Final = tuple(dict.fromkeys(name.partition(":")[0] for name in rules.WORDS["findings"]))
 
 #: Findings that are specific where they are not general come before others': a formula's casts go with the formula.
 _SPECIFIC: Final = {"fusion": "recurring-casts"}
 
 _WORTH_A_WORD: Final = 0.01  # a smaller part of a finding's time that others tell of is nothing
-
-_PLACES: Final = {rule: at for at, rule in enumerate(ORDER)}
-
-
-def place_in_order(rule: str) -> float:
-    """How far back in the order a rule comes; those not named come together, before what is least specific."""
-    return _PLACES.get(rule, len(_FIRST) - 0.5)
 
 
 def shared_out(claimants: Sequence[Finding], least: Mapping[tuple[str, int], float]) -> list[Finding]:
@@ -391,9 +333,8 @@ def shared_out(claimants: Sequence[Finding], least: Mapping[tuple[str, int], flo
 
 
 def _specificity(finding: Finding) -> tuple[float, bool, int]:
-    place = place_in_order(finding.rule)
-    if not finding.general and finding.rule in _SPECIFIC:
-        place = place_in_order(_SPECIFIC[finding.rule]) - 0.5
+    specific = None if finding.general else _SPECIFIC.get(finding.rule)
+    place = ORDER.index(specific or finding.rule) - (0.5 if specific else 0)
     return place, finding.general, -finding.at_stake_ns
 
 
