@@ -128,7 +128,6 @@ _NEEDS: Final[dict[str, Callable[[Report], bool]]] = {
         ("needless_kernels", "needless_products", "slower_kernels", "unfused"),
         lambda report: any(one.launches(LIBRARY != "") for one in kernel_sums(report)) or _recorded(report),
     ),
-    "convolutions": _recorded,
     "laws": lambda report: has_shapes(report) or engine_marks(report).height > 0,
 }
 

@@ -172,13 +172,15 @@ def with_decoded(work: pl.DataFrame, **wanted: pl.Expr) -> pl.DataFrame:
 
 def decoded_names(names: pl.Series) -> pl.DataFrame:
     """What names of kernels say: :data:`_FIELDS`, inputs, elementwise, and tensor_core and alignment or null."""
-    decoded = [decode(name) for name in names]
-    texts = {field: [getattr(kernel, field) or "" for kernel in decoded] for field in _FIELDS}
-    texts["inputs"] = ["/".join(kernel.input_types) for kernel in decoded]
-    others = {"tensor_core": pl.Boolean, "alignment": pl.Int64}
-    numbers = [pl.Series(name, [getattr(kernel, name) for kernel in decoded], dtype=others[name]) for name in others]
-    numbers.append(pl.Series("elementwise", [is_elementwise(kernel) for kernel in decoded], dtype=pl.Boolean))
-    return pl.DataFrame(texts, dict.fromkeys(texts, pl.String)).with_columns(numbers)
+    rows = [
+        (
+            *(getattr(kernel, field) or "" for field in _FIELDS),
+            *("/".join(kernel.input_types), kernel.tensor_core, kernel.alignment, is_elementwise(kernel)),
+        )
+        for kernel in map(decode, names)
+    ]
+    others = {"inputs": pl.String, "tensor_core": pl.Boolean, "alignment": pl.Int64, "elementwise": pl.Boolean}
+    return pl.DataFrame(rows, {**dict.fromkeys(_FIELDS, pl.String), **others}, orient="row")
 
 
 def stream_lines(report: Report, *devices: int) -> pl.DataFrame:
@@ -342,6 +344,12 @@ class Work(NamedTuple):
         """The name of those that take most time together."""
         return str(self.names.get_column("name").first())
 
+    def left_of(self, left: pl.DataFrame, key: str = "row") -> Work:
+        """Those of which others tell nothing: all that has the same `key` is in what is `left` (start, end)."""
+        whole = intervals.overlap(self.rows["start"], self.rows["end"], left) == self.rows["end"] - self.rows["start"]
+        rows = self.rows.with_columns(whole.alias("whole"))
+        return self._replace(rows=rows.filter(pl.col("whole").all().over(key)))
+
     def finding(
         self,
         name: str,
@@ -369,6 +377,13 @@ class Work(NamedTuple):
         claims, at_stake_ns = values.pop("claims"), values.pop("at_stake_ns")
         at_stake_ns *= at_stake_ns >= row_of(name).get("least", 0) * self.device.kernel_ns
         return told(self.report, name, self.device.device, claims, at_stake_ns, names=names, **values)
+
+
+def works(report: Report, rows: pl.DataFrame) -> Iterator[Work]:
+    """Some kernels (rows of ``exclusive_operations``) by device."""
+    for device in kernel_sums(report) if rows.height else ():
+        if (own := rows.filter(device=device.device)).height:
+            yield Work(report, device, own)
 
 
 def in_a_loop(gathers: Work) -> bool:
@@ -406,11 +421,10 @@ def launch_less(report: Report, device: int) -> LaunchLess:
     # by world, of others that of CUDA, and `beside` where some kernels are replayed as graphs already
     share, words = share_of_graphs(report).get(device, 0.0), phrases("launches")
     if share < _SOME:
-        launches = {
-            own.device: own.launches(COMPILED_KERNELS) / total(own.rows, "count") for own in kernel_sums(report)
-        }
-        compiled = {PYTORCH: words[f"compiled {PYTORCH}"]} if launches.get(device, 0.0) >= _COMPILED else {}
-        return LaunchLess(*spoken(report, words | compiled, words["others"]))
+        own = (one for one in kernel_sums(report) if one.device == device)
+        compiled = any(one.launches(COMPILED_KERNELS) >= _COMPILED * total(one.rows, "count") for one in own)
+        more = {PYTORCH: words[f"compiled {PYTORCH}"]} if compiled else {}
+        return LaunchLess(*spoken(report, words | more, words["others"]))
     beside = LaunchLess(*spoken(report, words | {PYTORCH: words[f"beside {PYTORCH}"]}, words["beside"]))
     return beside._replace(**_MOSTLY_GRAPHS) if share > _MOST else beside
 

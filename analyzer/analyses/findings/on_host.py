@@ -6,6 +6,7 @@ words to :func:`on_time`. Intervals of the trace beside a report are placed betw
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
@@ -119,6 +120,11 @@ def sides(shapes: pl.Expr, which: int = 0) -> pl.Expr:
     return texts.list.get(which, null_on_oob=True).str.extract_all(r"\d+").cast(pl.List(pl.Float64))
 
 
+def inputs(shapes: str) -> list[list[int]]:
+    """The shapes of the tensors among an operator's inputs, of lists of tensors too, of a text as :func:`sides`."""
+    return [[*map(int, re.findall(r"\d+", one))] for one in re.findall(r"\[[\d, ]*\]", shapes)]
+
+
 def side(which: int, at: int) -> pl.Expr:
     """One side of the shape of one of the inputs of operators (input_shapes); null for none."""
     return sides(pl.col("input_shapes"), which).list.get(at, null_on_oob=True)
@@ -147,11 +153,9 @@ def within(report: Report, spans: pl.DataFrame) -> Within:
 
 def works_within(report: Report, spans: pl.DataFrame) -> Iterator[on_gpu.Work]:
     """The kernels that are launched :func:`within` some spans, by device; nothing of a device without any."""
-    launched = within(report, spans).mending.gone if spans.height else pl.Series(dtype=pl.UInt32)
-    for device in on_gpu.kernel_sums(report) if len(launched) else ():
-        rows = exclusive_operations(report).filter(kind="kernel", device=device.device)
-        if (rows := rows.filter(pl.col("row").is_in(launched.implode()))).height:
-            yield on_gpu.Work(report, device, rows)
+    if spans.height:
+        launched = pl.col("row").is_in(within(report, spans).mending.gone.implode())
+        yield from on_gpu.works(report, exclusive_operations(report).filter(launched, kind="kernel"))
 
 
 def own_within(report: Report, spans: pl.DataFrame) -> Within:

@@ -7,7 +7,6 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze import intervals
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import on_gpu, say
 from kanalyze.analyses.findings.on_gpu import REACHED, SHORTEST_NS, Work
@@ -90,10 +89,9 @@ def _caused(report: Report) -> pl.DataFrame:
 @Rule
 def below_roofs(report: Report) -> Findings:
     """At most one finding per device and cause."""
-    for device in on_gpu.kernel_sums(report):
+    for work in on_gpu.works(report, _caused(report)):
         for cause in _CAUSES:
-            rows = _caused(report).filter(device=device.device, cause=cause)
-            yield _finding(Work(report, device, rows), cause)
+            yield _finding(work._replace(rows=work.rows.filter(cause=cause)), cause)
 
 
 def _finding(work: Work, cause: str) -> Finding | None:
@@ -102,13 +100,6 @@ def _finding(work: Work, cause: str) -> Finding | None:
     lost = int(work.rows.select((pl.col("exclusive_ns") * (1 - kept)).sum()).item())
     if not work.ns:
         return None
-
-    def of_left(left: pl.DataFrame) -> Finding | None:
-        """The finding on the kernels of which nothing is told by others."""
-        rows = work.rows
-        whole = intervals.overlap(rows.get_column("start"), rows.get_column("end"), left) == rows["end"] - rows["start"]
-        return _finding(work._replace(rows=rows.filter(whole)), cause)
-
     of_call = (pl.col("exclusive_ns") * (1 - kept + 1e-6)).sum().over("op", "input_shapes", "name")
     top = work.rows.with_columns(lost=of_call).sort("lost", "row").row(-1, named=True)  # most time is lost of its call
     return work.finding(
@@ -119,7 +110,7 @@ def _finding(work: Work, cause: str) -> Finding | None:
         mending=None if floor else Mending(work.rows.select("row", saved_ns=on_gpu.part("dur_ns", 1 - kept))),
         vague=floor,
         general=cause == _FAR,
-        retold=of_left,
+        retold=lambda left: _finding(work.left_of(left), cause),
         top=top,
         shapes=", ".join(dict.fromkeys(re.findall(r"\[[\d, ]+\]", top["input_shapes"] or ""))),
         share=percent(top["share"]),

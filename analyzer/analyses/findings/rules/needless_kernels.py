@@ -236,9 +236,7 @@ def bias_before_batchnorm(report: Report) -> Findings:
     """One finding per device that adds biases of convolutions before batch normalizations."""
     if _NORMALIZATION not in report.kind("op").get_column("name").unique().cast(pl.String):
         return
-    kernels = _of_biases(report)
-    for device in on_gpu.kernel_sums(report):
-        work = Work(report, device, kernels.filter(pl.col("device") == device.device))
+    for work in on_gpu.works(report, _of_biases(report)):
         yield work.finding("bias-before-batchnorm")
 
 
@@ -359,16 +357,18 @@ _CHECKPOINTS: Final = r"""^[^#'"]*(?:^|[^.\w]|\bcheckpoint\.)checkpoint(?:_seque
 @Rule
 def recomputation(report: Report) -> Findings:
     """One finding per device that runs layers again within backward, by the operators there."""
-    for device in on_gpu.kernel_sums(report) if say.in_pytorch(report) else ():
-        line = on_gpu.with_operators(report, on_gpu.stream_lines(report, device.device)).with_columns(
-            run=pl.struct("line", "node").rle_id(), place=pl.int_range(pl.len())
-        )
-        # with what a node launches between them without an operator
-        place = pl.col("place").filter("again")
-        inside = pl.col("place").is_between(place.min().over("run"), place.max().over("run"))
-        work = Work(report, device, line.filter(inside))
+    if not say.in_pytorch(report):
+        return
+    line = on_gpu.stream_lines(report, *(device.device for device in on_gpu.kernel_sums(report)))
+    line = on_gpu.with_operators(report, line).with_columns(
+        run=pl.struct("line", "node").rle_id(), place=pl.int_range(pl.len())
+    )
+    # with what a node launches between them without an operator
+    place = pl.col("place").filter("again")
+    inside = pl.col("place").is_between(place.min().over("run"), place.max().over("run"))
+    for work in on_gpu.works(report, line.filter(inside)):
         called = with_facts(report, work.rows, "call_start", "call_end").drop_nulls(("call_start", "call_end"))
-        memory = report.devices.filter(device=device.device).get_column("memory_bytes").drop_nulls()
+        memory = report.devices.filter(device=work.device.device).get_column("memory_bytes").drop_nulls()
         holds = f" The GPU has {size(int(memory.item(0)))}." if len(memory) else ""
         yield work.finding(
             "recomputation",

@@ -1,7 +1,13 @@
-"""Products of which a program needs less: with one-hot and diagonal matrices, and of rows that were gathered before."""
+"""Arithmetic of which a program needs less, or that other kernels do sooner: products, sums and convolutions.
+
+Products with one-hot and diagonal matrices, of rows that were gathered before, and of three matrices; sums over views
+whose elements overlap; convolutions and recurrent layers in whose place those of cuDNN, or transforms, are quicker.
+"""
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from typing import Final
 
 import polars as pl
@@ -11,8 +17,10 @@ from kanalyze.analyses.findings.on_gpu import FAMILY, OPERATION, REACHED, RESULT
 from kanalyze.analyses.findings.on_host import SPAN, elements, side, sides
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule
 from kanalyze.analyses.replay._changes import Mending
+from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD, outermost
 from kanalyze.analyses.work.work import operations_with_roofs
+from kanalyze.columns import nearest, told_of
 from kanalyze.report import Report
 
 _PRODUCTS: Final = ("aten::linear", "aten::matmul", "aten::mm", "aten::bmm", "aten::einsum")
@@ -219,3 +227,205 @@ def _taken(others: pl.DataFrame) -> pl.DataFrame:
     length = pl.col("text").str.extract_all(r"\d+").cast(pl.List(pl.Float64)).list.eval(pl.element().product())
     counts = inputs.with_columns(size=length.list.first()).group_by("row", *THREAD, "size").agg(taken=pl.len())
     return counts.group_by(*THREAD, "size").agg(pl.col("taken").max())
+
+
+# Products of three matrices in the order that costs more: a large matrix between two long and narrow ones.
+
+_MULTIPLIES: Final = ("aten::mm", "aten::bmm", "aten::addmm", "aten::mv")
+#: Operators that give each row or column of a matrix another factor or order, or only look at it.
+_LINEAR: Final = (
+    r"^aten::(?:einsum|linear|matmul|sum|copy_|clone|contiguous|to|_to_copy|t|transpose|permute|view|_unsafe_view|reshape"
+    r"|expand|as_strided|unsqueeze|squeeze|detach|alias|empty\w*|slice|select|resolve_conj|_reshape_alias)$"
+)
+_SCALES: Final = r"^aten::(?:mul|div)_?$"
+_OTHERS: Final = 0.05  # so much of their time may be in kernels that no operator tells of
+_CHEAPER: Final = 4  # so many times the arithmetic of the other order
+_LEAST_BETWEEN: Final = 256  # the least side of the matrix in the middle
+
+
+@Rule
+def product_order(report: Report) -> Findings:
+    """At most one finding per device on pairs of products whose other order takes a quarter of the arithmetic."""
+    pairs = _pairs(on_host.forward(report))
+    m, n, times = pairs.select("m", "n", "times").sort("times").head(1).row(0) if pairs.height else (0, 0, 1)
+    nodes = on_host.gradients(report, pairs)
+    for work in on_host.works_within(report, outermost(pl.concat([pairs.select(SPAN), nodes]))):
+        inner = on_gpu.with_operators(report, work.rows).get_column("inner")
+        others = work.rows.filter(~inner.str.starts_with("aten::").fill_null(value=False))
+        if total(others, "exclusive_ns") <= _OTHERS * work.ns:  # a kernel that no operator tells of may do anything
+            yield work.finding("product-order", work.most, left=1 / times, at_most=True, m=m, n=n, times=times)
+
+
+def _pairs(every: pl.DataFrame) -> pl.DataFrame:
+    """Products with that after them: :data:`SPAN`, m and n (sides of the matrix between), times."""
+    shapes, name, added = pl.col("input_shapes"), pl.col("name"), pl.col("name") == "aten::addmm"
+    left, right = (pl.when(added).then(sides(shapes, at + 1)).otherwise(sides(shapes, at)) for at in (0, 1))
+    m, k = (pl.col("left").list.get(at, null_on_oob=True) for at in (-2, -1))
+    n = pl.when(name == "aten::mv").then(1.0).otherwise(pl.col("right").list.get(-1, null_on_oob=True))
+    batch = pl.when(name == "aten::bmm").then(pl.col("left").list.first()).otherwise(1.0)
+    every = every.with_columns(product=name.is_in(_MULTIPLIES))
+    products = every.filter("product").with_columns(left=left, right=right).with_columns(m=m, k=k, n=n, batch=batch)
+    # what a matrix is added to has no other order
+    plain = ~added | (elements() < pl.col("m") * pl.col("n"))
+    products = _unbroken(every, products).with_columns(linear=pl.col("linear") & plain)
+    after = {f"next_{one}": pl.col(one).shift(-1).over(THREAD) for one in ("m", "k", "n", "batch", "end")}
+    products = products.with_columns(**after)
+    between = (pl.min_horizontal("m", "n"), pl.max_horizontal("m", "n"))
+    by_left, by_right = (
+        (pl.min_horizontal(*of) == between[0]) & (pl.max_horizontal(*of) == between[1])
+        for of in (("next_m", "next_k"), ("next_k", "next_n"))
+    )
+    other = pl.when(by_left).then("next_n").when(by_right).then("next_m")
+    pairs = products.with_columns(other=other).filter(
+        pl.col("other").is_not_null() & (pl.col("batch") == pl.col("next_batch")) & (between[0] >= _LEAST_BETWEEN)
+    )
+    now = pl.col("m") * pl.col("n") * (pl.col("k") + pl.col("other"))
+    then = (pl.col("m") + pl.col("n")) * pl.col("k") * pl.col("other")
+    pairs = pairs.with_columns(times=now / then).filter(pl.col("times") >= _CHEAPER, "linear")
+    return _used_once(products, pairs).select(*THREAD, "start", "m", "n", "times", end="next_end")
+
+
+def _unbroken(every: pl.DataFrame, products: pl.DataFrame) -> pl.DataFrame:
+    """Adds `linear` to products: whether all that is done before the next one may as well be done after it.
+
+    What has inputs smaller than one matrix of the result does nothing to it; of what has no shapes that is not known.
+    """
+    line = every.with_columns(which=pl.col("product").cum_sum().over(THREAD))
+    line = line.filter(~pl.col("product") & ~pl.col("name").str.contains(_LINEAR))
+    products = products.with_columns(which=pl.int_range(1, pl.len() + 1).over(THREAD))
+    line = line.join(products.select(*THREAD, "which", made=pl.col("m") * pl.col("n")), on=[*THREAD, "which"])
+    shapes = line.get_column("input_shapes").cast(pl.String)
+    line = line.with_columns(
+        told_of(shapes, _largest, pl.Float64).alias("largest"), told_of(shapes, _factor).alias("factor")
+    )
+    may = pl.col("name").str.contains(_SCALES) & (pl.col("factor") == "yes")
+    breaks = ~may.fill_null(value=False) & (pl.col("largest").is_null() | (pl.col("largest") >= pl.col("made")))
+    broken = line.filter(breaks.fill_null(value=True)).select(*THREAD, "which").unique()
+    products = products.join(broken.with_columns(linear=False), on=[*THREAD, "which"], how="left")
+    return products.with_columns(pl.col("linear").fill_null(value=True))
+
+
+def _largest(shapes: str) -> str | None:
+    """How many elements the largest input has; None where no shape was recorded."""
+    return None if shapes == "[]" else str(max(map(math.prod, on_host.inputs(shapes)), default=1))
+
+
+def _factor(shapes: str) -> str:
+    """``yes`` where the smaller of two inputs has one value for all of a row, or of a column, or of all."""
+    factor = min(on_host.inputs(shapes)[:2], key=math.prod, default=[2, 2])
+    return "yes" if len(factor) <= 1 or 1 in factor[-2:] else "no"
+
+
+def _used_once(products: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    """Pairs whose matrices no further product of the thread takes: as many take such ones as there are pairs."""
+    sizes = [
+        {"short": pl.min_horizontal(*of), "long": pl.max_horizontal(*of)} for of in (("m", "k"), ("k", "n"), ("m", "n"))
+    ]
+    keys = [*THREAD, *sizes[0]]
+    taken = pl.concat(products.select("row", *THREAD, **of) for of in sizes[:2]).unique()
+    counts = taken.group_by(keys).agg(taking=pl.len())
+    pairs = pairs.with_columns(**sizes[2]).join(counts, on=keys, how="left", maintain_order="left")
+    return pairs.filter(pl.len().over(keys) == pl.col("taking"))
+
+
+# Sums over views whose elements overlap: windows of a signal, or tensors that were expanded.
+
+_ADDS: Final = r"^aten::(?:nan)?(?:sum|mean|var|std|var_mean|std_mean)$"
+_AGAIN: Final = 20  # times that each element is read at least
+#: Times that memory is read and written by a running sum and its differences; reading again from caches is that faster.
+_SUM_PASSES: Final = 10
+
+
+@Rule
+def overlapping_windows(report: Report) -> Findings:
+    """At most one finding per device on sums that read each element many times."""
+    sizes, steps = sides(pl.col("input_shapes")), sides(pl.col("input_strides"))
+    # what a sum's gradient expands is nobody's to change
+    sums = on_host.working(report).filter(pl.col("name").str.contains(_ADDS))
+    sums = sums.join(on_host.forward(report), on="row", how="semi")
+    sums = sums.with_columns(sizes=sizes, steps=steps)
+    sums = sums.filter(pl.col("sizes").list.len() == pl.col("steps").list.len(), pl.col("sizes").list.min() > 0)
+    stored = ((pl.col("sizes") - 1) * pl.col("steps")).list.sum() + 1
+    sums = sums.with_columns(again=pl.col("sizes").list.eval(pl.element().product()).list.first() / stored)
+    sums = sums.filter(pl.col("again") >= _AGAIN)
+    again = min(sums.get_column("again").to_list(), default=1.0)
+    for work in on_host.works_within(report, sums):
+        left = min(_SUM_PASSES / again, 1.0)
+        yield work.finding("overlapping-windows", work.most, left=left, at_most=True, again=again)
+
+
+# Convolutions and recurrent layers in whose place others are quicker: those of cuDNN, and transforms.
+
+#: What PyTorch runs in place of cuDNN: products of copied rows of pixels, image by image, and networks step by step.
+_IN_ITS_PLACE: Final = r"^aten::(?:_slow_conv2d_forward|lstm|gru|rnn_tanh|rnn_relu)$"
+_TYPED: Final = r'^\["(?:float|c10::Half)"'  # that cuDNN takes, and is quick with, on any GPU
+_OF_CUDNN: Final = r"^aten::(?:_?cudnn_(?:convolution|batch_norm|rnn)|_?miopen_)"
+_OF_A_LAYER: Final = 8  # operations of a layer that cuDNN does in a few
+
+#: What is left of the kernels: no rows are copied, products are of all images or steps, float32 ones are in TF32.
+_LEFT_BY_CUDNN: Final = 0.25
+
+
+@Rule
+def cudnn_off(report: Report) -> Findings:
+    """At most one finding per device, where nothing runs by cuDNN, and layers do that it has kernels for."""
+    every, name = on_host.operators(report), pl.col("name")
+    if every.filter(name.str.contains(_OF_CUDNN)).height:
+        return
+    typed = pl.col("input_types").cast(pl.String).str.contains(_TYPED).fill_null(value=False)
+    own = every.filter(name.str.contains(_IN_ITS_PLACE) & typed).select(at="row", inner="name")
+    layers = on_host.working(report).filter((pl.col("launches") >= _OF_A_LAYER) & ~name.str.ends_with("_backward"))
+    layers = nearest(own, layers.sort("row"), ("at", "row")).filter(pl.col("at") < pl.col("stop")).unique("row")
+    if layers.is_empty():
+        return
+    which = " and ".join(sorted(layers.get_column("name").str.strip_prefix("aten::").unique()))
+    inside = on_host.within(report, pl.concat([layers.select(SPAN), on_host.gradients(report, layers)]))
+    figures = {"which": which, "launches": len(inside.mending.gone)}
+    yield from on_host.on_time(report, "cudnn-off", inside, partial(_by_cudnn, inside=inside), **figures)
+
+
+def _by_cudnn(report: Report, inside: on_host.Within) -> Mending:
+    """Each layer is one launch, forward and backward, which takes a part of the time of its kernels."""
+    line = on_host.by_span(report, inside)
+    left = on_gpu.part("dur_ns", _LEFT_BY_CUDNN).sum().over("span")
+    groups = line.select("row", "dur_ns", group="span", kept=pl.lit(1), merged_ns=left)
+    return on_gpu.merged(groups.sort("group"))._replace(calls=inside.mending.calls, host=inside.mending.host)
+
+
+# Convolutions of so many taps that transforms (FFT) do the same with far less arithmetic.
+
+_TAPS: Final = 512  # the least number of taps that is told of
+
+#: Three transforms, and a product of these, read or write so many times what they are given, padded, and take so long
+#: at least (ns), in a dozen kernels. Half of the time is to be won.
+_OF_TRANSFORMS: Final = 16
+_TRANSFORMED_NS: Final = 60_000
+_WON: Final = 0.5
+_BYTES: Final = 4  # of a value
+
+
+@Rule
+def long_convolution(report: Report) -> Findings:
+    """At most one finding per device on convolutions by channel whose kernels have very many taps in one dimension."""
+    group = (pl.col("group") == "convolutions").fill_null(value=False)
+    every = operations_with_roofs(report).filter(group, ~pl.col("op").str.contains("transpose"))
+    later, shapes = pl.col("op").str.ends_with("_backward"), pl.col("input_shapes")  # which is given the gradient first
+    images, weights = (pl.when(later).then(sides(shapes, at + 1)).otherwise(sides(shapes, at)).list for at in (0, 1))
+    padded = [(images.get(at, null_on_oob=True) + weights.get(at, null_on_oob=True) - 1).fill_null(1) for at in (2, 3)]
+    batch, channels, results = (of.get(at, null_on_oob=True) for of, at in ((images, 0), (images, 1), (weights, 0)))
+    rows = batch * channels + results + batch * results
+    own = every.with_columns(
+        taps=weights.slice(2).list.max(),
+        line=weights.slice(2).list.eval(pl.element().product()).list.first() == weights.slice(2).list.max(),
+        single=weights.get(1, null_on_oob=True) == 1,
+        padded=_BYTES * rows * padded[0] * padded[1],
+    )
+    # by a stride they are not fewer; backward they are twice as many
+    passes = _OF_TRANSFORMS * (1 + later.cast(pl.Int64))
+    least_ns = passes * pl.col("padded") * pl.col("dram_ns") / pl.col("bytes") + _TRANSFORMED_NS
+    own = own.with_columns(left=least_ns / pl.col("took_ns"))
+    own = own.filter(pl.col("single") & pl.col("line") & (pl.col("taps") >= _TAPS) & (pl.col("left") <= _WON))
+    for work in on_gpu.works(report, own):
+        saved = work.rows.select("row", saved_ns=on_gpu.part("dur_ns", 1 - pl.col("left")))
+        taps = work.rows.get_column("taps").max()
+        yield work.finding("long-convolution", work.most, taps=taps, left=None, mending=Mending(shorter=saved))

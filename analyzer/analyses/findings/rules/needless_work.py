@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any, Final
@@ -134,8 +133,7 @@ def _between(report: Report, solving: on_host.Within, each_bytes: int) -> pl.Dat
 
 def _together(shapes: str) -> str | None:
     """How many elements the tensors among an operator's inputs have, expanded to one shape; None without shapes."""
-    tensors = [[*map(int, re.findall(r"\d+", one))][::-1] for one in re.findall(r"\[[\d, ]*\]", shapes)]
-    sides = map(max, zip_longest(*tensors, fillvalue=1))
+    sides = map(max, zip_longest(*(one[::-1] for one in on_host.inputs(shapes)), fillvalue=1))
     return None if shapes == "[]" else str(math.prod(sides))
 
 
@@ -191,20 +189,20 @@ def dense_gradients(report: Report) -> Findings:
     filled, summed = (max(tables.get_column(name).sum(), 1.0) for name in ("filled", "summed"))
     unused = tables.filter(pl.col("taken") <= 1 / _SPARSE)
     unfilled, unsummed = unused.select((pl.col("filled", "summed") * (1 - pl.col("taken"))).sum()).row(0)
-    for device in on_gpu.kernel_sums(report) if unfilled and unsummed else ():
-        every = on_gpu.with_operators(report, exclusive_operations(report)).filter(device=device.device)
-        updates, fills = on_gpu.decoded_as(every, FAMILY == "optimizer"), on_gpu.decoded_as(every, FAMILY == "fill")
-        fills &= every.get_column("outer").str.contains(_AROUND).fill_null(value=False)
-        spared = pl.when(fills).then(unfilled / filled).when(updates).then(unsummed / summed)
-        rows = every.with_columns(spared=spared).drop_nulls("spared")
-        rows = rows.with_columns(saved_ns=on_gpu.part("dur_ns", pl.col("spared")))
-        saved_ns, most = total(rows, "saved_ns"), float(unused.get_column("taken").max())  # type: ignore[arg-type]
-        work = Work(report, device, rows)
+    if not (unfilled and unsummed):
+        return
+    every = on_gpu.with_operators(report, exclusive_operations(report))
+    fills, updates = (on_gpu.decoded_as(every, FAMILY.eq(family)) for family in ("fill", "optimizer"))
+    fills &= every.get_column("outer").str.contains(_AROUND).fill_null(value=False)
+    spared = pl.when(fills).then(unfilled / filled).when(updates).then(unsummed / summed)
+    rows = every.with_columns(saved_ns=on_gpu.part("dur_ns", spared)).drop_nulls("saved_ns")
+    for work in on_gpu.works(report, rows):
+        saved_ns = total(work.rows, "saved_ns")
         yield work.finding(
             "dense-gradients",
             work.most,
-            taken=most,
-            spared=saved_ns / device.kernel_ns,
+            taken=unused.get_column("taken").max(),
+            spared=saved_ns / work.device.kernel_ns,
             at_stake_ns=saved_ns,
             at_most=True,  # an optimizer of sparse gradients sorts and sums their rows, table by table
             left=None,

@@ -152,12 +152,6 @@ def _formulas(runs: Work, compiled: Mending) -> Finding | None:
     if saved < _WORTH * runs.device.kernel_ns:
         return None
 
-    def of_left(left: pl.DataFrame) -> Finding | None:
-        """The finding on the runs of which nothing is told by others."""
-        left_ns = intervals.overlap(rows.get_column("start"), rows.get_column("end"), left)
-        whole = (pl.col("left_ns") == pl.col("end") - pl.col("start")).all().over("group")
-        return _formulas(runs._replace(rows=rows.with_columns(left_ns=left_ns).filter(whole)), compiled)
-
     sums = rows.group_by(pl.col("name").cast(pl.String)).agg(pl.col("exclusive_ns").sum())
     names = sums.sort("exclusive_ns", "name", descending=[True, False]).get_column("name")
     operations = [*dict.fromkeys(one for one in (decode(name).operation for name in names) if one)][:_NAMED]
@@ -168,7 +162,7 @@ def _formulas(runs: Work, compiled: Mending) -> Finding | None:
         operations=what,
         at_stake_ns=saved,
         mending=compiled,
-        retold=of_left,
+        retold=lambda left: _formulas(runs.left_of(left, "group"), compiled),
     )
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kanalyze.analyses.findings.rules.convolutions import cudnn_off, long_convolution
+from kanalyze.analyses.findings.rules.needless_products import cudnn_off, long_convolution
 from support.build import host, kernel, launched
 from support.measures import assert_told, measures
 from support.steps import in_steps

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kanalyze.analyses.findings.rules.overlapping_windows import overlapping_windows
+from kanalyze.analyses.findings.rules.needless_products import overlapping_windows
 from support.measures import assert_told
 from support.steps import operators
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kanalyze.analyses.findings.rules.product_order import product_order
+from kanalyze.analyses.findings.rules.needless_products import product_order
 from support.build import host, kernel, launched, report
 from support.measures import assert_told
 from support.steps import in_steps
