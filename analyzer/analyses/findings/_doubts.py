@@ -260,10 +260,9 @@ def unplaced(report: Report) -> list[Count]:
     listed = report.devices.filter(pl.any_horizontal(pl.col("name", "compute_capability").is_not_null()))
     listed = listed if listed.height else report.devices
     placed = report.of_kinds(DEVICE_KINDS, "device", "dur_ns").drop_nulls("device")
-    strange = placed.join(listed, on="device", how="anti")
     return [
         ("operations without a device or stream", *_sum(*lost)),
-        ("operations of a GPU that is not listed", *_sum(strange)),
+        ("operations of a GPU that is not listed", *_sum(placed.join(listed, on="device", how="anti"))),
         ("calls without a thread", *_sum(calls)),
     ]
 
@@ -271,8 +270,7 @@ def unplaced(report: Report) -> list[Count]:
 @_check(*_WORK)
 def repetitions(report: Report) -> list[Count]:
     """Duplicate calls and operations."""
-    again = [_repeated(report, kind) for kind in _WORK]
-    return [("events recorded twice", *_sum(*again))]
+    return [("events recorded twice", *_sum(*[_repeated(report, kind) for kind in _WORK]))]
 
 
 def _repeated(report: Report, kind: str) -> pl.DataFrame:
@@ -372,8 +370,7 @@ def crossings(report: Report) -> list[Count]:
     crossing, last = [], kinds[0].clear()
     for low, high in _turns(kinds):
         events = pl.concat(part.filter(start.is_between(low, high, closed="left")) for part in kinds)
-        line = pl.concat([last, events.drop_nulls("dur_ns")])
-        line = in_order_of(line, (*THREAD, "start_ns"), ["dur_ns"])
+        line = in_order_of(pl.concat([last, events.drop_nulls("dur_ns")]), (*THREAD, "start_ns"), ["dur_ns"])
         crossing.append(line.filter(crossed))
         last = line.unique(THREAD, keep="last", maintain_order=True)
     return [("host events that cross on a thread", *_sum(*crossing))]

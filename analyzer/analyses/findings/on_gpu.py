@@ -347,8 +347,7 @@ class Work(NamedTuple):
     def left_of(self, left: pl.DataFrame, key: str = "row") -> Work:
         """Those of which others tell nothing: all that has the same `key` is in what is `left` (start, end)."""
         whole = intervals.overlap(self.rows["start"], self.rows["end"], left) == self.rows["end"] - self.rows["start"]
-        rows = self.rows.with_columns(whole.alias("whole"))
-        return self._replace(rows=rows.filter(pl.col("whole").all().over(key)))
+        return self._replace(rows=self.rows.with_columns(whole.alias("whole")).filter(pl.col("whole").all().over(key)))
 
     def finding(
         self,
@@ -436,5 +435,4 @@ def share_of_graphs(report: Report) -> dict[int, float]:
         return {}
     ran = exclusive_operations(report).filter(pl.col("kind").is_in(["kernel", "graph"]))
     replayed, ns = pl.col("row").is_in(graph_operations(report).get_column("row").implode()), pl.col("exclusive_ns")
-    shares = ran.group_by("device").agg(share=ns.filter(replayed).sum() / ns.sum().clip(lower_bound=1))
-    return dict(shares.iter_rows())
+    return dict(ran.group_by("device").agg(share=ns.filter(replayed).sum() / ns.sum().clip(lower_bound=1)).iter_rows())

@@ -369,8 +369,7 @@ def place_of(report: Report, rows: pl.Series) -> str:
     work = exclusive_operations(report).select("row", "exclusive_ns").filter(pl.col("row").is_in(rows.implode()))
     work = work.gather_every(work.height // _ENOUGH + 1)
     points = facts_of(report, work.get_column("row"), *THREAD, "call_start").rename({"call_start": "at"})
-    places = _places(report, points)
-    times = work.with_columns(places.select(place=pl.coalesce("function", "range")))
+    times = work.with_columns(_places(report, points).select(place=pl.coalesce("function", "range")))
     return literal(most(times, "place", "exclusive_ns", _MOST_OF_TIME))
 
 

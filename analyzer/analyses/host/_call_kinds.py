@@ -384,8 +384,7 @@ def calls_around(report: Report, points: pl.DataFrame) -> pl.Series:
     line = calls.sort(*THREAD, "start", "end", "call_row", descending=[*(False for _ in THREAD), False, True, False])
     # calls in no other one, which may overlap, end in the order of their begins
     line = line.filter((pl.col("end") > pl.col("end").cum_max().shift(1).over(THREAD)).fill_null(value=True))
-    ending = as_of(points.select(*THREAD, at="until"), line.select(*THREAD, at="end"), later=True)
-    around = rows_at(line, ending)
+    around = rows_at(line, as_of(points.select(*THREAD, at="until"), line.select(*THREAD, at="end"), later=True))
     return around.get_column("call_row").set(~sure(around.get_column("start") <= points.get_column("at")), None)
 
 

@@ -133,8 +133,7 @@ def captures(report: Report) -> pl.DataFrame:
     adds = gathered(calls.get_column("name"), around).cast(pl.String).str.contains(_ADDS)
     how = pl.when(adds.is_null()).then(pl.lit(OLDER)).when(adds).then(pl.lit(ADDED)).otherwise(pl.lit(CAPTURED))
     rows = rows_at(spans, around).with_columns(around.alias("call_row"), how=how.cast(HOW))
-    unknown = rows.clear(1).with_columns(how=pl.lit(OLDER, dtype=HOW))
-    return pl.concat([rows, unknown])
+    return pl.concat([rows, rows.clear(1).with_columns(how=pl.lit(OLDER, dtype=HOW))])
 
 
 @once_per_process
@@ -311,8 +310,7 @@ def captured_by_order(report: Report, source: Report) -> pl.DataFrame:
         return pl.DataFrame(schema=_FOUND)
     made_by = pl.col("by").cast(pl.String).fill_null("").sort_by("place").str.join(",").alias("alike")
     captured = calls.group_by("capture", "process_id", "end").agg(_KINDS, made_by)
-    graphs = launches.unique("graph", keep="first", maintain_order=True)
-    fits = captured.join(graphs, on="kind", suffix="_graph")
+    fits = captured.join(launches.unique("graph", keep="first", maintain_order=True), on="kind", suffix="_graph")
     if report is source:
         fits = fits.filter((pl.col("end") <= pl.col("at")) & (pl.col("process_id") == pl.col("process_id_graph")))
     pairs = fits.unique(["alike", "same"]).select("alike", "same", "capture", "call_row")

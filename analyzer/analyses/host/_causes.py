@@ -153,8 +153,7 @@ def _callers(report: Report, waits: pl.DataFrame) -> pl.DataFrame:
         stop = count_up_to(begun, waiting.get_column("woken"), equal=True)
         near = waiting.select("wait", *THREAD, "woken", at=pl.int_ranges(first, stop, dtype=pl.UInt32))
         near = near.explode("at").drop_nulls("at")
-        rate = pl.len().over(THREAD) / whole
-        callers = wakes.select("by_call", *_BY, at="start", rate=rate)
+        callers = wakes.select("by_call", *_BY, at="start", rate=pl.len().over(THREAD) / whole)
         others = near.drop("at").hstack(rows_at(callers, near.get_column("at"))).filter(_OTHER)
         others = others.filter(elsewhere | (pl.col("process_id") == pl.col("by_process_id")))
         age = pl.col("woken") - pl.col("at")

@@ -376,8 +376,7 @@ def _named(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_timelines(report: Report, table: pl.DataFrame) -> _HostEvents:
-    near = table.with_row_index("row").filter(touched(table, _idle(report)))
-    return _HostEvents(table, innermost_lines(near))
+    return _HostEvents(table, innermost_lines(table.with_row_index("row").filter(touched(table, _idle(report)))))
 
 
 @once_per_process

@@ -126,8 +126,7 @@ def _labelled_events(report: Report, thread: Thread, low: int, high: int) -> pl.
 def threads(report: Report) -> dict[ThreadKey, Thread]:
     """Host threads with CUDA calls, by process id and thread id."""
     over, making = report.kind("overhead"), context_calls(report)
-    label = labels_of(report, "overhead", over.get_column("name"))
-    over = over.select(*THREAD, **intervals.OF_EVENTS, label=label)
+    over = over.select(*THREAD, **intervals.OF_EVENTS, label=labels_of(report, "overhead", over.get_column("name")))
     until = pl.min_horizontal("made_ns", "end_ns")
     of_contexts = pl.lit(labels(report).height - 2, dtype=pl.UInt32)
     making = making.select(*THREAD, start="start_ns", end=until, label=of_contexts)
@@ -219,8 +218,7 @@ def system_calls(report: Report) -> pl.DataFrame:
 @once_per_process
 def call_lines(report: Report) -> dict[ThreadKey, pl.DataFrame]:
     """Timeline of the innermost system call of each thread: start, end, row (of :func:`system_calls`)."""
-    calls = system_calls(report).with_row_index("row")
-    return innermost_lines(calls.select(*THREAD, "start", "end", "row"))
+    return innermost_lines(system_calls(report).with_row_index("row").select(*THREAD, "start", "end", "row"))
 
 
 @once_per_process

@@ -170,8 +170,7 @@ def graph_operations(report: Report) -> pl.DataFrame:
     work = pl.concat([known, orphans.with_columns(mark=pl.lit(None, dtype=pl.Int64))])
     graphs = work.group_by(_GRAPH).agg(pl.col("start").min(), pl.col("row").min()).sort("start", "row")
     graphs = graphs.with_row_index("graph", offset=1).select("graph", *_GRAPH)
-    numbered = work.join(graphs, on=_GRAPH, how="left", nulls_equal=True).sort("row")
-    return numbered.drop("correlation_id", "mark")
+    return work.join(graphs, on=_GRAPH, how="left", nulls_equal=True).sort("row").drop("correlation_id", "mark")
 
 
 @once_per_process

@@ -121,11 +121,10 @@ def graph_costs(report: Report) -> pl.DataFrame:
     making = costs(parts, what=what, category=pl.lit("graph"), extra_ns="dur_ns", evidence=pl.lit(why))
     launches = graph_launches(report).filter("charged").sort("call_start", "launch")
     launches = launches.with_columns(start="call_start", dur_ns="call_ns")
-    name = pl.col("graph_exec_id").cast(pl.String).fill_null("?")
     first = costs(
         _first_slow(launches, ("graph", "process_id"), "graph_exec_id", "device", "launch_ns"),
         category=pl.lit("first launch"),
-        what=pl.format("graph {}", name),
+        what=pl.format("graph {}", pl.col("graph_exec_id").cast(pl.String).fill_null("?")),
         evidence=pl.format("first launch of this CUDA graph; later ones: {}", "later"),
     )
     return pl.concat([making, first])
@@ -295,8 +294,7 @@ def _by_cost(report: Report) -> pl.DataFrame:
     )
     rows = pl.concat([known, _first_launches(report)])
     # with the device, for processes that used only one
-    used = used_devices(report.whole).select("process_id", only="device")
-    single = used.filter(pl.len().over("process_id") == 1)
+    single = used_devices(report.whole).select("process_id", only="device").filter(pl.len().over("process_id") == 1)
     both = rows.join(single, on="process_id", how="left", nulls_equal=True)
     placed = both.with_columns(pl.col("device").fill_null(pl.col("only")))
     if report.scope.device is not None:
@@ -353,9 +351,8 @@ def first_touch_costs(report: Report) -> pl.DataFrame:
     new = during.filter(pl.col("row") == pl.col("row").first().over(block, order_by="at"))
     sums = new.group_by("row").agg(moves=pl.len(), size=pl.col("size_bytes").sum())
     calm = runs.join(during, on="row", how="anti").group_by(*_RUN, "name").agg(warm_ns=pl.col("dur_ns").median())
-    touched = runs.join(sums, on="row").join(calm, on=[*_RUN, "name"], how="left", nulls_equal=True)
     return costs(
-        touched,
+        runs.join(sums, on="row").join(calm, on=[*_RUN, "name"], how="left", nulls_equal=True),
         category=pl.lit("first touch"),
         what=pl.col("name").cast(pl.String),
         extra_ns=pl.col("dur_ns") - pl.col("warm_ns"),

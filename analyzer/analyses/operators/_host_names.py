@@ -323,10 +323,9 @@ def _alike() -> pl.Expr:
 
 def _between(calls: pl.DataFrame, at: pl.Series) -> pl.DataFrame:
     """The times from the calls in rows `at` to the next ones: start, end, before, after (tokens); never reversed."""
-    following = calls[at + 1].select(begin="start", after="token")
     return (
         calls[at]
-        .hstack(following.get_columns())
+        .hstack(calls[at + 1].select(begin="start", after="token").get_columns())
         .select(pl.col("end").alias("start"), pl.max_horizontal("end", "begin").alias("end"), "after", before="token")
     )
 
@@ -336,8 +335,7 @@ def launches_beside(report: Report, points: pl.DataFrame) -> pl.DataFrame:
 
     Columns: process_id, thread_id and at (its start) in the trace; null where that launch has no sure partner.
     """
-    pairs = [pair for pair in host_names(report).threads if pair.complete]
-    return _in_the_trace(pairs, points, nearest_place)
+    return _in_the_trace([pair for pair in host_names(report).threads if pair.complete], points, nearest_place)
 
 
 def operators_beside(report: Report, trace: Report, launches: pl.DataFrame) -> pl.Series:

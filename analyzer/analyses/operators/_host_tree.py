@@ -368,8 +368,7 @@ def path_nodes(rows: pl.DataFrame, numbers: pl.Series, included: pl.Series, labe
     `row` is the first row with this path.
     """
     outer = gathered(numbers, rows.get_column("parent")).fill_null(0)
-    frame = pl.DataFrame({"path": numbers, "outer": outer, "label": labels})
-    frame = frame.with_row_index("row").filter(included)
+    frame = pl.DataFrame({"path": numbers, "outer": outer, "label": labels}).with_row_index("row").filter(included)
     return frame.unique("path", keep="first", maintain_order=True).select("path", "outer", "label", "row")
 
 

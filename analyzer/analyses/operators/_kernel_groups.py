@@ -86,8 +86,7 @@ def kernels_in(report: Report) -> pl.DataFrame:
     nothing = device_operations(report).with_columns(exclusive_ns=0)
     work = nothing if report.meta.timeless else exclusive_operations(report)
     memory = pl.col("static_shared_bytes") + pl.col("dynamic_shared_bytes")
-    kernels = with_facts(report, work.filter(pl.col("kind") == "kernel"), *SHAPE, *RESOURCES)
-    return kernels.select(
+    return with_facts(report, work.filter(pl.col("kind") == "kernel"), *SHAPE, *RESOURCES).select(
         *("event_id", "process_id", *SHAPE, "dur_ns"),
         pl.col("exclusive_ns").cast(pl.Int64),
         pl.col("name").cast(pl.String),
@@ -230,8 +229,7 @@ def same_launches(base: Report, ncu: Report) -> pl.DataFrame:
     missing, by_one_call = pl.col("alone").is_null(), pl.col("alone").eq_missing(other=False)
     fits = pl.all_horizontal(pl.col(name).eq_missing(pl.col(f"{name}_left")) for name in SHAPE)
     in_doubt = (~by_one_call & (missing | ~fits)).any().over("same_name")
-    left = pl.when(~in_doubt).then("event_id_left")
-    named = both.with_columns(left=left, right="event_id").filter(~by_one_call)
+    named = both.with_columns(left=pl.when(~in_doubt).then("event_id_left"), right="event_id").filter(~by_one_call)
     return named.select(pl.col(name).cast(dtype) for name, dtype in _LAUNCHES.items())
 
 

@@ -250,8 +250,7 @@ def captured_work(report: Report) -> pl.DataFrame:
 
     Columns: those of `exclusive_operations`; maker and operator as in :func:`launched_work`, of the capture.
     """
-    source = capture_source(report)
-    tree, work = host_tree(source), exclusive_operations(report)
+    tree, work = host_tree(capture_source(report)), exclusive_operations(report)
     row = gathered(capture_rows(report), work.get_column("row"))
     work, row = work.filter(row.is_not_null()), row.drop_nulls()
     makers = tree.innermost(captures(report).select(*THREAD, at="since"), tree.of_kinds(*FRAMEWORK_KINDS))
@@ -274,6 +273,5 @@ def said_by_kernels(report: Report, names: pl.Series) -> pl.Series:
         name: ", ".join(fused[name]) or (None if kernel.family == OTHER else kernel.family)
         for name, kernel in kernels.items()
     }
-    made_of = compiled_from(report).drop_nulls("made_of")
-    texts |= dict(made_of.select("kernel", "made_of").iter_rows())
+    texts |= dict(compiled_from(report).drop_nulls("made_of").select("kernel", "made_of").iter_rows())
     return names.cast(pl.String).replace_strict(texts, default=None, return_dtype=pl.String)

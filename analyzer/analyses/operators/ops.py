@@ -208,8 +208,7 @@ def _torch_rows(report: Report) -> pl.DataFrame:
     host = operator_work(report).with_columns(
         pl.col("name").cast(pl.String), annotation=pl.col("kind") == "range", self_cpu_ns="self_ns", cpu_ns="dur_ns"
     )
-    spans = in_device_scope(report, device_annotations(report))
-    spans = intervals.overlapping(spans, report.scope.sides).with_columns(
+    spans = intervals.overlapping(in_device_scope(report, device_annotations(report)), report.scope.sides).with_columns(
         pl.col("name").cast(pl.String), dur_ns=pl.col("end") - pl.col("start"), annotation=pl.lit(value=True)
     )
     device = pl.concat([_operations(report), spans.select("name", "dur_ns", "annotation")])
@@ -512,8 +511,7 @@ def op_kernels(report: Report) -> pl.DataFrame:
     keys = [f"{side}{key}" for side in sides for key in ("name", "number")]
     sums = work.group_by("kernel", "kind", *keys).agg(*duration_statistics(), pl.col("exclusive_ns").sum())
     for side in sides:
-        text = texts.rename({"path": f"{side}number", "text": f"{side}path"})
-        sums = sums.join(text, on=f"{side}number", how="left")
+        sums = sums.join(texts.rename({"path": f"{side}number", "text": f"{side}path"}), on=f"{side}number", how="left")
     sums = sums.rename({"forward_name": "forward"})
     order = [True, True, *(False for _ in _OF_KERNELS)]
     table = OP_KERNELS.select(sums.with_columns(share_of_total("exclusive_ns")))

@@ -50,8 +50,7 @@ def peaks(devices: pl.DataFrame) -> pl.DataFrame:
     rates = pl.DataFrame(rows, {"device": pl.Int64, "type": pl.String, "flop_per_s": pl.Float64}, orient="row")
     of_each = pl.col("flop_per_s") / pl.col("sm_count") / pl.col("clock_hz")
     in_cycle = pl.lit(2.0).pow((of_each.log(2) + 1 / 2).floor()) * pl.col("sm_count")
-    limits = devices.select("device", "sm_count", "clock_hz")
-    rates = rates.join(limits, on="device", maintain_order="left")
+    rates = rates.join(devices.select("device", "sm_count", "clock_hz"), on="device", maintain_order="left")
     return rates.select("device", "type", "flop_per_s", flop_per_cycle=in_cycle)
 
 

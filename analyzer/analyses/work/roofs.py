@@ -155,8 +155,7 @@ def budget(report: Report) -> pl.DataFrame:
     """
     every = required_calls(report, BUDGET)
     calls = every.filter(~pl.col("again"))
-    again = every.filter("again").select("device", part=pl.lit(AGAIN), detail="group", ns="exclusive_ns")
-    parts = [again] + [
+    parts = [every.filter("again").select("device", part=pl.lit(AGAIN), detail="group", ns="exclusive_ns")] + [
         calls.filter(pl.col("bound").is_not_null()).select("device", part=pl.lit(part), detail="group", ns=column)
         for part, column in ((AT_ROOF, "at_roof_ns"), (DISTANCE, "distance_ns"))
     ]

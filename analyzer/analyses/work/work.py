@@ -462,8 +462,7 @@ def _counted(report: Report, launched: pl.DataFrame) -> Iterator[pl.DataFrame]:
     known = pl.col("shapes").is_not_null().all() & (pl.struct("op", "shapes").n_unique() == 1)
     same = known.over("left") | (pl.col("seen") == pl.col("count"))
     how = pl.when(same).then(pl.lit(EXACT)).when("steady").then(pl.lit(ALIKE))
-    others = launches.select("event_id", "counted_flop", "dram_bytes", "counted_type", measured=how)
-    yield others.drop_nulls("measured")
+    yield launches.select("event_id", "counted_flop", "dram_bytes", "counted_type", measured=how).drop_nulls("measured")
 
 
 def _sampled(report: Report, launched: pl.DataFrame) -> Iterator[pl.DataFrame]:

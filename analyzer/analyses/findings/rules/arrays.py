@@ -261,8 +261,7 @@ def array_chains(report: Report) -> Findings:
 
 def _chains(report: Report) -> pl.DataFrame:
     """Their kernels, a chain each turn: device, group, way, row, start, end, dur_ns, kept, merged_ns, many."""
-    work = exclusive_operations(report, "stream", *SHAPE).sort(*_STREAM, "start")
-    line = on_gpu.with_decoded(work, **_BY_ELEMENT)
+    line = on_gpu.with_decoded(exclusive_operations(report, "stream", *SHAPE).sort(*_STREAM, "start"), **_BY_ELEMENT)
     names = line.filter(pl.any_horizontal(*_BY_ELEMENT)).get_column("name").unique()
     elsewhere, of_one = (
         pl.col("name").is_in(names.filter(names.cast(pl.String).str.contains(those)).implode())
@@ -454,8 +453,7 @@ def _jitted(report: Report, spans: pl.DataFrame, device: int) -> Mending:
     fused, calls = on_gpu.merged(_fusible(report, device)), on_gpu.calls_within(report, spans)
     names = report.kind("api").get_column("name").gather(calls)
     numbers = (pl.col("kind") == "memcpy") & (pl.col("size_bytes") <= _CONSTANT_BYTES)
-    constants = operations(report, "size_bytes", "call_row")
-    constants = constants.filter(numbers & pl.col("call_row").is_in(calls.implode()))
+    constants = operations(report, "size_bytes", "call_row").filter(numbers & pl.col("call_row").is_in(calls.implode()))
     return fused._replace(
         gone=pl.concat([fused.gone, on_gpu.without(constants).gone]),
         calls=calls.filter(~names.is_in(names_that(report, is_launch_name))),
@@ -539,8 +537,7 @@ def numbers_read(report: Report) -> Findings:
         return
     work = operations(report, "call_start", "call_row", "size_bytes").drop_nulls("call_start").sort("call_start")
     spans = work.with_columns(start="call_start", end=pl.col("call_start").shift(-1).over("process_id"))
-    to_host = pl.col("detail") == TO_HOST
-    copies = spans.filter(to_host & (pl.col("size_bytes") <= _NUMBERS_BYTES)).drop_nulls("end")
+    copies = spans.filter((pl.col("detail") == TO_HOST) & (pl.col("size_bytes") <= _NUMBERS_BYTES)).drop_nulls("end")
     own = intervals.overlapping(copies, report.scope.sides)
     if own.height < say.fewest_in(report):
         return

@@ -231,12 +231,10 @@ def _serial_copies(report: Report) -> pl.DataFrame:
     copies = copies.filter((pl.col("exclusive_ns") > 0) & asynchronous & pinned)
     if copies.is_empty():
         return copies
-    work = streamed_operations(report, "call_start", "call_end")
-    work = work.with_columns(ready=pl.col("call_end") + LATENCY_NS)
+    work = streamed_operations(report, "call_start", "call_end").with_columns(ready=pl.col("call_end") + LATENCY_NS)
     columns = ("row", "device", "detail", "size_bytes", "exclusive_ns", "alone", "call_start")
     copies = copies.select(columns).join(work.select("row", "start", "end", "number", "group", "ready"), on="row")
-    kernels = work.filter((pl.col("rank") <= _KERNELS) & (pl.col("end") > pl.col("start")))
-    kernels = kernels.select(
+    kernels = work.filter((pl.col("rank") <= _KERNELS) & (pl.col("end") > pl.col("start"))).select(
         "number", kernel="row", at="start", low="start", high="end", submitted="ready", called="call_start"
     )
     back, there = copies.filter(detail=TO_HOST), copies.filter(detail=TO_DEVICE)
@@ -294,8 +292,7 @@ def _hidden_at_most(report: Report, copies: pl.DataFrame) -> int:
     both = pl.min_horizontal("end", "high") - pl.max_horizontal("start", "low")
     ran = inside.group_by("number").agg(kernel_ns=both.clip(lower_bound=0).sum())
     parts = (pl.col("exclusive_ns") - pl.col("back_ns"), pl.col("back_ns"), pl.col("kernel_ns"))
-    hidden = sums.join(ran, on="number").select(ns=pl.sum_horizontal(parts) - pl.max_horizontal(parts))
-    return total(hidden, "ns")
+    return total(sums.join(ran, on="number").select(ns=pl.sum_horizontal(parts) - pl.max_horizontal(parts)), "ns")
 
 
 @Rule
@@ -432,8 +429,7 @@ def exposed_communication(report: Report) -> Findings:
         transfer_ns=ns.filter(detail == TRANSFER).sum(),
         partner=detail.filter(waits).sort_by(ns.filter(waits), descending=True).first().str.strip_prefix(WAITING),
     )
-    many = _collectives(report).group_by("device").agg(collectives=pl.len())
-    ranks = exposed.join(many, on="device").sort("device")
+    ranks = exposed.join(_collectives(report).group_by("device").agg(collectives=pl.len()), on="device").sort("device")
     for rank in ranks.iter_rows(named=True):
         least = _NOTABLE * least_worth_saying(report)[rank["device"]]
         yield from (one for one in _of_rank(report, rank, ranks, least) if one.at_stake_ns >= least)

@@ -259,8 +259,7 @@ def _without_pauses(line: pl.DataFrame, stretches: pl.DataFrame) -> pl.DataFrame
 
     A pause is a gap between two operators that is far longer than a pass.
     """
-    numbered = stretches.with_row_index("stretch")
-    turns = numbered.with_columns(at=pl.int_ranges("begin", "stop")).explode("at")
+    turns = stretches.with_row_index("stretch").with_columns(at=pl.int_ranges("begin", "stop")).explode("at")
     gaps = line.select("start", gap=pl.col("start") - pl.col("end").shift(1))
     turns = turns.hstack(gaps[turns.get_column("at")])
     place = pl.col("at") - pl.col("begin")

@@ -341,9 +341,8 @@ def _fused_loss(passes: pl.DataFrame) -> Mending:
     another = (pl.col("name") != pl.col("name").shift(1)).fill_null(value=True).over("run")
     softmax, fill = (pl.col(name) & ((pl.col(name) & another).cum_sum().over("run") <= _LEFT[name]) for name in _LEFT)
     left = passes.with_columns(stays=softmax | fill, halves=pl.col("short").any().over("run") & ~pl.col("by_hand"))
-    shorter = left.filter(pl.col("stays") & pl.col("halves"))
     return Mending(
-        shorter.select("row", saved_ns=on_gpu.part("exclusive_ns", 1 - _HALF)),
+        left.filter(pl.col("stays") & pl.col("halves")).select("row", saved_ns=on_gpu.part("exclusive_ns", 1 - _HALF)),
         left.filter(~pl.col("stays")).get_column("row"),
     )
 
@@ -369,10 +368,9 @@ def recomputation(report: Report) -> Findings:
     for work in on_gpu.works(report, line.filter(inside)):
         called = with_facts(report, work.rows, "call_start", "call_end").drop_nulls(("call_start", "call_end"))
         memory = report.devices.filter(device=work.device.device).get_column("memory_bytes").drop_nulls()
-        holds = f" The GPU has {size(int(memory.item(0)))}." if len(memory) else ""
         yield work.finding(
             "recomputation",
-            holds=holds,
+            holds=f" The GPU has {size(int(memory.item(0)))}." if len(memory) else "",
             where=literal(line_that_reads(report, _CHECKPOINTS, say.per_iteration(report).iterations or 1)),
             # and what the host does from the first of them to the last
             mending=on_gpu.without(work.rows)._replace(host=on_gpu.host_of(called, "run", end="call_end")),
@@ -468,11 +466,10 @@ def full_sort(work: Work) -> Finding | None:
     if 2 * total(others, "exclusive_ns") > work.ns:
         return None
     left = _SELECTED_IN_ROWS if _IN_ROWS in work.most else None if torch else _SELECTED
-    seen = "" if torch else " What runs next on the stream is too short to read all that was sorted."
     return work.finding(
         "full-sort",
         work.most,
-        seen=seen,
+        seen="" if torch else " What runs next on the stream is too short to read all that was sorted.",
         what="rows" if torch else "arrays",
         action=spoken(report, phrases("selections"), phrases("selections")[CUDA]),
         left=left,

@@ -275,8 +275,7 @@ def _pairs(every: pl.DataFrame) -> pl.DataFrame:
         (pl.min_horizontal(*of) == between[0]) & (pl.max_horizontal(*of) == between[1])
         for of in (("next_m", "next_k"), ("next_k", "next_n"))
     )
-    other = pl.when(by_left).then("next_n").when(by_right).then("next_m")
-    pairs = products.with_columns(other=other).filter(
+    pairs = products.with_columns(other=pl.when(by_left).then("next_n").when(by_right).then("next_m")).filter(
         pl.col("other").is_not_null() & (pl.col("batch") == pl.col("next_batch")) & (between[0] >= _LEAST_BETWEEN)
     )
     now = pl.col("m") * pl.col("n") * (pl.col("k") + pl.col("other"))
@@ -342,8 +341,7 @@ def overlapping_windows(report: Report) -> Findings:
     sizes, steps = sides(pl.col("input_shapes")), sides(pl.col("input_strides"))
     # what a sum's gradient expands is nobody's to change
     sums = on_host.working(report).filter(pl.col("name").str.contains(_ADDS))
-    sums = sums.join(on_host.forward(report), on="row", how="semi")
-    sums = sums.with_columns(sizes=sizes, steps=steps)
+    sums = sums.join(on_host.forward(report), on="row", how="semi").with_columns(sizes=sizes, steps=steps)
     sums = sums.filter(pl.col("sizes").list.len() == pl.col("steps").list.len(), pl.col("sizes").list.min() > 0)
     stored = ((pl.col("sizes") - 1) * pl.col("steps")).list.sum() + 1
     sums = sums.with_columns(again=pl.col("sizes").list.eval(pl.element().product()).list.first() / stored)

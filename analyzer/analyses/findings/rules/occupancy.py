@@ -121,8 +121,7 @@ def _idle_units(report: Report, kernels: pl.DataFrame, unit: str, name: str, oth
 
 def _few_sms(report: Report) -> pl.DataFrame:
     """Kernels that keep few SMs active, though not DRAM busy: rows of :func:`_kernels`."""
-    few = (pl.col("sms_active_share") <= _FEW) & (pl.col("dram").fill_null(0) < _DRAM_BUSY)
-    return _kernels(report).filter(few)
+    return _kernels(report).filter((pl.col("sms_active_share") <= _FEW) & (pl.col("dram").fill_null(0) < _DRAM_BUSY))
 
 
 @Rule

@@ -123,8 +123,7 @@ def _products(report: Report) -> pl.DataFrame:
     sums = each.group_by(keys).agg(pl.col("flop").cast(pl.Float64).sum(), pl.col("ns", "dram_ns").sum(), least_sum_ns)
     sums = sums.sort("ns", *keys, descending=[True, False, False, False])
     sums = sums.with_columns(on_gpu.decoded_names(sums.get_column("name")))
-    each_bytes = _FIRST_INPUT.replace_strict(ELEMENT_BYTES, default=1, return_dtype=pl.Int64)
-    multiple = _VECTOR_BYTES // each_bytes
+    multiple = _VECTOR_BYTES // _FIRST_INPUT.replace_strict(ELEMENT_BYTES, default=1, return_dtype=pl.Int64)
     # rows of the result begin at multiples of N elements, those of the first matrix at multiples of K, or of M if it is
     # transposed
     odd = pl.coalesce(pl.when(side % multiple != 0).then(side) for side in (on_gpu.N, on_gpu.K, on_gpu.M))
@@ -180,7 +179,6 @@ def old_architecture_gemm(work: Work) -> Finding | None:
         ("convolution", ", and convolutions in channels_last") if family == "conv" else ("matrix product", "")
     )
     gpu = literal(device.name) or f"compute capability {'.'.join(map(str, device.capability))}"
-    libraries = "PyTorch for a newer CUDA" if say.in_pytorch(work.report) else "newer cuBLAS and cuDNN"
     return work.finding(
         "old-architecture-gemm",
         work.most,
@@ -188,7 +186,7 @@ def old_architecture_gemm(work: Work) -> Finding | None:
         made_for=made_for,
         made_of=f"{arch}, {types}",
         gpu=gpu,
-        libraries=libraries,
+        libraries="PyTorch for a newer CUDA" if say.in_pytorch(work.report) else "newer cuBLAS and cuDNN",
         pad=_PAD,
         layout=layout,
         at_stake_ns=work.ns // _OLDER,
@@ -286,11 +284,10 @@ def _plain(device: on_gpu.DeviceKernels) -> pl.Expr:
 @on_gpu.choosing(_plain, on_gpu.WORTH_PRODUCTS)
 def no_tensor_cores(work: Work) -> Finding:
     """One finding per device with 16-bit products on kernels that do not use its tensor cores."""
-    types = "/".join(dict.fromkeys(work.names.item(0, "inputs").split("/")))
     return work.finding(
         "no-tensor-cores",
         work.most,
-        types=types,
+        types="/".join(dict.fromkeys(work.names.item(0, "inputs").split("/"))),
         at_most=True,
         left=_TENSOR_LEFT.get(work.device.capability),
     )
@@ -530,8 +527,7 @@ _SMOOTH_LEFT: Final = 0.35
 @on_gpu.choosing(_FFT, 0.1)
 def transform_length(work: Work) -> Finding | None:
     """One finding per device on transforms by Bluestein's algorithm, of which other kernels may be the most."""
-    lines = on_gpu.stream_lines(work.report, work.device.device)
-    lines = on_gpu.with_decoded(lines, transforms=_FFT, odd=_BLUESTEIN)
+    lines = on_gpu.with_decoded(on_gpu.stream_lines(work.report, work.device.device), transforms=_FFT, odd=_BLUESTEIN)
     near = pl.any_horizontal(pl.col("odd").shift(places).over("line") for places in (-1, 0, 1))
     rows = work.rows.join(lines.filter(pl.col("transforms") & near), on="row", how="semi")
     return work._replace(rows=rows).finding("transform-length", work.most, left=_SMOOTH_LEFT) if rows.height else None

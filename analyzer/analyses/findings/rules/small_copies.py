@@ -256,8 +256,7 @@ def no_kv_cache(report: Report) -> Findings:
         least = pl.when(on_gpu.decoded_as(work, FAMILY == "gemm")).then(_LEAST_ROWS).otherwise(0)
         left = (pl.max_horizontal("more", least) / rows).clip(upper_bound=1.0) * pl.col("dur_ns")
         saved = (pl.col("dur_ns") - pl.max_horizontal(left, _LEFT_NS).cast(pl.Int64)).clip(lower_bound=0)
-        own = on_gpu.Work(report, device, work)
-        yield own.finding(
+        yield on_gpu.Work(report, device, work).finding(
             "no-kv-cache",
             passes=many,
             rows=longest(work, "rows"),

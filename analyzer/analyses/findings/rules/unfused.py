@@ -40,7 +40,6 @@ def fusible(report: Report) -> Findings:
         work = chained.join(groups, on="group", maintain_order="left")
         stake = min(total(rows, "saved_ns"), total(chained, "exclusive_ns"))
         known = device in compiled
-        how = "what runs them is not compiled, as other kernels are; or write" if known else "torch.compile does, or"
         yield say.told(
             report,
             "fusion: chains",
@@ -52,7 +51,7 @@ def fusible(report: Report) -> Findings:
             **{name: total(rows, name) for name in ("launches", "count", "total_ns")},
             longest=_longest_chain(top),
             too=" them, too" * known,
-            how=how,
+            how="what runs them is not compiled, as other kernels are; or write" if known else "torch.compile does, or",
             fused=" PyTorch's optimizers take fused=True." * top["chain"].startswith("aten::_foreach_"),
         )
 
@@ -155,11 +154,10 @@ def _formulas(runs: Work, compiled: Mending) -> Finding | None:
     sums = rows.group_by(pl.col("name").cast(pl.String)).agg(pl.col("exclusive_ns").sum())
     names = sums.sort("exclusive_ns", "name", descending=[True, False]).get_column("name")
     operations = [*dict.fromkeys(one for one in (decode(name).operation for name in names) if one)][:_NAMED]
-    what = literal(", ".join(operations))
     return runs.finding(
         _words(runs),
         runs=groups.height,
-        operations=what,
+        operations=literal(", ".join(operations)),
         at_stake_ns=saved,
         mending=compiled,
         retold=lambda left: _formulas(runs.left_of(left, "group"), compiled),
@@ -305,7 +303,6 @@ def _unfused(report: Report, steps: _Steps) -> Finding | None:
     host = total(steps.spans.select(ns=pl.col("end") - pl.col("start")), "ns")
     call = f"{literal(steps.optimizer[:40])}(…, {how})"
     figures = {"who": who, "way": way, "each": steps.each, "steps": steps.number}
-    option = f"{how}: {call}" if steps.optimizer else f"{how}, which Adam and AdamW have"
     return say.told(
         report,
         "unfused-optimizer",
@@ -316,7 +313,7 @@ def _unfused(report: Report, steps: _Steps) -> Finding | None:
         **{**figures, "ran": ran, "host": host, "kernels": kernels, "waited": waited},
         optimizer=literal(steps.optimizer[:20]) or "The optimizer",
         call=call if steps.optimizer else f"{how} in Adam or AdamW",
-        option=option,
+        option=f"{how}: {call}" if steps.optimizer else f"{how}, which Adam and AdamW have",
         at_most=True,
         where=say.place_of(report, steps.kernels.get_column("row")),
         mending=_in_one_pass(steps),
@@ -370,8 +367,7 @@ def _ranges(report: Report, method: str) -> pl.DataFrame:
     """
     own, other = _recorded_ranges(report, method), on_host.traced(report)
     if own.is_empty() and other not in (report.whole, None):
-        there = _recorded_ranges(other, method)
-        by_class = there.partition_by("optimizer", as_dict=True, include_key=False)
+        by_class = _recorded_ranges(other, method).partition_by("optimizer", as_dict=True, include_key=False)
         placed = [(on_host.within(report, rows).host, name) for (name,), rows in sorted(by_class.items())]
         own = pl.concat([own, *(spans.with_columns(pl.lit(name).alias("optimizer")) for spans, name in placed)])
     return own.sort("start").with_row_index("step")

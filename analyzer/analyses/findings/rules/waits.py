@@ -66,8 +66,7 @@ def _blocks(report: Report, device: int, pieces: pl.DataFrame, left: pl.DataFram
     calls = ", ".join(f"{literal(name)} {per.mean_time(ns)}" for name, ns in sums.head(_NAMED).iter_rows())
     others = f", besides {per.mean_time(every - stake)} of which other findings tell" if stake < every else ""
     figures = {"part": say.of_window(report, device, stake), "calls": calls, "others": others}
-    again = partial(_blocks, report, device, pieces)
-    return say.told(report, "host-blocks", device, left, retold=again, **figures)
+    return say.told(report, "host-blocks", device, left, retold=partial(_blocks, report, device, pieces), **figures)
 
 
 # Launches that wait for what they launch: CUDA_LAUNCH_BLOCKING=1, and tools that look at one kernel after the other.
@@ -123,7 +122,6 @@ def unneeded_sync(report: Report) -> Findings:
         top = named.group_by("api", "range").len().sort("len", "api", "range", descending=[True, False, False])
         name, span, times = top.row(0)
         share = "" if times == calls.height else f"{percent(times / calls.height)} of them "
-        most = f"{share}{literal(str(name))}{f' in {literal(span)}' if span else ''}"
         yield say.told(
             report,
             "unneeded-sync",
@@ -133,7 +131,7 @@ def unneeded_sync(report: Report) -> Findings:
             where=say.main_site(report, calls.select(*THREAD, at="start")),
             mending=Mending(calls=calls.get_column("call_row")),
             many=calls.height,
-            most=most,
+            most=f"{share}{literal(str(name))}{f' in {literal(span)}' if span else ''}",
             blocked=intervals.length(calls),
         )
 
@@ -247,8 +245,7 @@ def _set_aside(report: Report) -> pl.DataFrame:
     """Such copies (row) of data in programs of CUDA C++: that pinned memory is quicker, and waits for none, is sure."""
     if world(report) != CUDA:
         return pl.DataFrame(schema={"row": pl.UInt32})
-    large = (pl.col("way") == TO_HOST) & (pl.col("bytes") >= LARGE_BYTES)
-    copies = on_host.with_next(on_host.launched(report), large)
+    copies = on_host.with_next(on_host.launched(report), (pl.col("way") == TO_HOST) & (pl.col("bytes") >= LARGE_BYTES))
     into = on_host.device_copies(report).filter(pl.col("target_memory") == PAGEABLE)
     unread = pl.col("next_call_start") - pl.col("call_end") < pl.col("bytes") / _READ_BYTES_PER_NS
     return copies.filter(unread).join(into, on="row", how="semi").select("row")
@@ -277,8 +274,7 @@ def _of_loops(report: Report, all_reads: pl.DataFrame) -> pl.DataFrame:
     if all_reads.is_empty() or (report.scope.window is not None and report.scope.window.count):
         return all_reads
     inside = iterations_at(report, all_reads.select("process_id", at="start"))
-    spans = intervals.overlapping(iteration_spans(report), report.scope.sides)
-    counted = spans.group_by(each="name").len("many")
+    counted = intervals.overlapping(iteration_spans(report), report.scope.sides).group_by(each="name").len("many")
     line = all_reads.with_columns(inside.get_columns()).join(counted, on="each", how="left", maintain_order="left")
     often = pl.col("iteration").n_unique().over("each") >= say.OFTEN * pl.col("many")
     return line.filter(pl.col("iteration").is_null() | often).select(all_reads.columns)
