@@ -163,13 +163,12 @@ def pairing(report: Report) -> list[Count]:
 @_check(*_WORK)
 def _times(report: Report) -> list[Count]:
     work = operations(report).with_columns(end=pl.col("began") + pl.col("dur_ns"))
-    calls = report.kind("api").filter(pl.col("dur_ns") < 0)
     backwards, instant = work.filter(pl.col("dur_ns") < 0), work.filter(pl.col("dur_ns") == 0)
     end = recorded_until(report) if report.meta.end_ns is None else report.meta.end_ns
     early = pl.lit(value=False) if report.meta.end_ns is None else pl.col("began") < 0
     outside = work.clear() if end is None else work.filter(early | (pl.col("end") > end))
     over, ahead = _overlaps_in_streams(report), pl.col("programmatic")
-    count, ns = _sum(backwards, calls)
+    count, ns = _sum(backwards, report.kind("api").filter(pl.col("dur_ns") < 0))
     return [
         ("negative durations", count, -ns),
         ("operations of zero duration", instant.height, 0),
@@ -256,14 +255,13 @@ def unplaced(report: Report) -> list[Count]:
     unified = pl.col("name").cast(pl.String).str.contains("Unified").fill_null(value=False)
     apart = pl.any_horizontal(pl.col("device", "stream").is_null())
     lost = [report.kind(kind).filter(apart & (~unified if kind == "memcpy" else True)) for kind in DEVICE_KINDS]
-    calls = report.kind("api").filter(pl.any_horizontal(pl.col(*THREAD).is_null()))
     listed = report.devices.filter(pl.any_horizontal(pl.col("name", "compute_capability").is_not_null()))
     listed = listed if listed.height else report.devices
     placed = report.of_kinds(DEVICE_KINDS, "device", "dur_ns").drop_nulls("device")
     return [
         ("operations without a device or stream", *_sum(*lost)),
         ("operations of a GPU that is not listed", *_sum(placed.join(listed, on="device", how="anti"))),
-        ("calls without a thread", *_sum(calls)),
+        ("calls without a thread", *_sum(report.kind("api").filter(pl.any_horizontal(pl.col(*THREAD).is_null())))),
     ]
 
 
@@ -336,7 +334,6 @@ def sizes(report: Report) -> list[Count]:
 @_check("kernel")
 def shapes(report: Report) -> list[Count]:
     """Kernels with an impossible launch shape; an unknown shape does not count as one."""
-    launches = report.kernel_config
     sides = pl.col(*SHAPE)
     known = pl.any_horizontal(sides != 0)
     threads = pl.col("block_x").cast(pl.Int64) * pl.col("block_y") * pl.col("block_z")
@@ -345,7 +342,7 @@ def shapes(report: Report) -> list[Count]:
     wrong |= ~pl.col("registers_per_thread").is_between(0, _MOST_REGISTERS).fill_null(value=True)
     shared_bytes = pl.col("static_shared_bytes", "dynamic_shared_bytes")
     wrong |= pl.any_horizontal(~shared_bytes.is_between(0, _MOST_SHARED_BYTES).fill_null(value=True))
-    odd = launches.filter(known & wrong).select("event_id")
+    odd = report.kernel_config.filter(known & wrong).select("event_id")
     kernels = report.kind("kernel").select("event_id", "dur_ns").join(odd, on="event_id", how="semi")
     return [("kernels of an impossible shape", *_sum(kernels))]
 

@@ -446,10 +446,9 @@ def begun_before(report: Report) -> pl.DataFrame:
 
     Those with calls and operations, and without :func:`loading_seen` before the first operation.
     """
-    ran = _first_operations(report)
     seen = loading_seen(report).group_by("process_id").agg(cold=pl.col("start").min())
     called = report.kind("api").select("process_id").unique()
-    processes = ran.join(seen, on="process_id", how="left", nulls_equal=True)
+    processes = _first_operations(report).join(seen, on="process_id", how="left", nulls_equal=True)
     warm = processes.filter(pl.col("cold").is_null() | (pl.col("cold") > pl.col("first")))
     return warm.join(called, on="process_id", how="semi", nulls_equal=True).select("process_id", "first")
 

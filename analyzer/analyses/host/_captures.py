@@ -214,9 +214,8 @@ def _updates(report: Report) -> pl.DataFrame:
     captured = captured.with_columns(row.alias("update"), until=gathered(updates.get_column("at"), row))
     free = captured.filter((pl.col("copied") > pl.col("until")).fill_null(value=True))
     by = free.group_by("update").agg(pl.col("graph", "nodes", "copied").first(), sources=pl.len())
-    joined = updates.join(by, on="update", how="left", maintain_order="left")
     one = (pl.col("sources") == 1).fill_null(value=False)
-    return joined.select(
+    return updates.join(by, on="update", how="left", maintain_order="left").select(
         *THREAD,
         "at",
         pl.when(one).then("nodes").alias("nodes"),

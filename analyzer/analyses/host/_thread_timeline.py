@@ -127,9 +127,8 @@ def threads(report: Report) -> dict[ThreadKey, Thread]:
     """Host threads with CUDA calls, by process id and thread id."""
     over, making = report.kind("overhead"), context_calls(report)
     over = over.select(*THREAD, **intervals.OF_EVENTS, label=labels_of(report, "overhead", over.get_column("name")))
-    until = pl.min_horizontal("made_ns", "end_ns")
     of_contexts = pl.lit(labels(report).height - 2, dtype=pl.UInt32)
-    making = making.select(*THREAD, start="start_ns", end=until, label=of_contexts)
+    making = making.select(*THREAD, start="start_ns", end=pl.min_horizontal("made_ns", "end_ns"), label=of_contexts)
     parts, starts = parts_by(pl.concat([making, over]).sort("start"), THREAD), report.kind("api").get_column("start_ns")
     by_key, row = {}, pl.int_range(pl.len(), dtype=pl.UInt32)
     for key, calls in by_thread(report.kind("api").select(*THREAD, row=row, **intervals.OF_EVENTS)).items():

@@ -116,11 +116,10 @@ def joined_launches(report: Report) -> pl.DataFrame:
     ran = rows_at(ran, at)
     del kernels, pairs  # as large as the result: frees memory before the next join
     called = report.kind("api").select(*THREAD, api_start_ns="start_ns", api_ns="dur_ns", api="name")
-    joined = pl.concat([ran, rows_at(called, rows)], how="horizontal")
     api_end = pl.col("api_start_ns") + pl.col("api_ns")
     kernel_end = pl.col("kernel_start_ns") + pl.col("kernel_ns")
     queue = pl.col("kernel_start_ns") - api_end
-    return joined.with_columns(
+    return pl.concat([ran, rows_at(called, rows)], how="horizontal").with_columns(
         pl.when(queue >= 0).then(queue).alias("queue_ns"),
         (pl.max_horizontal(api_end, kernel_end) - pl.col("api_start_ns")).alias("total_ns"),
         pl.when(rows.is_first_distinct()).then(pl.col("api_ns")).otherwise(0).alias("charged_api_ns"),
@@ -146,9 +145,8 @@ def launch_pairs(report: Report) -> pl.DataFrame:
     shared = telling(pl.concat(parts), ["process_id", "correlation_id"])
     if shared.is_empty():
         return single
-    keys = ["process_id", "correlation_id"]
     with_ids = with_facts(report, kernels.select("row", "process_id"), "correlation_id")
-    doubled = with_ids.join(shared, on=keys).select("row", "call_row")
+    doubled = with_ids.join(shared, on=["process_id", "correlation_id"]).select("row", "call_row")
     return pl.concat([single.join(doubled, on="row", how="anti"), doubled])
 
 

@@ -369,11 +369,10 @@ def _launched(report: Report) -> tuple[pl.DataFrame, dict[tuple[object, ...], pl
     barred = line.filter("cut").select(*THREAD, start_ns="call_start")
     splits = pl.concat([calls_that(report, _splits_series, *THREAD, "start_ns"), barred]).sort("start_ns")
     parts = splits.partition_by(*THREAD, as_dict=True)
-    cuts = {key: part.get_column("start_ns") for key, part in parts.items()}
     line = _with_apart(report, line).drop("call_end")
     first = pl.col("kernel").is_first_distinct() & pl.col("kernel").is_not_null()
     line = line.with_columns(first=first).drop("kernel").filter(~pl.col("cut")).drop("cut")
-    return in_window_scope(report, line), cuts
+    return in_window_scope(report, line), {key: part.get_column("start_ns") for key, part in parts.items()}
 
 
 def _implicit_order(report: Report) -> list[pl.Series]:

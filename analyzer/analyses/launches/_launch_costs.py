@@ -208,9 +208,8 @@ def graph_launches(report: Report) -> pl.DataFrame:
         whole=(pl.col("kind") == "graph").any(),
         **counts,
     )
-    spans = with_facts(report, sums, "call_row", "thread_id", "call_start", "call_ns")
     idle = sums.get_column("end") - sums.get_column("start") - busy_within(report, sums)
-    return spans.with_columns(
+    return with_facts(report, sums, "call_row", "thread_id", "call_start", "call_ns").with_columns(
         idle.alias("idle_ns"), charged=pl.col("call_row").is_not_null() & pl.col("call_row").is_first_distinct()
     )
 

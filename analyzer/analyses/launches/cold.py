@@ -63,12 +63,11 @@ def context_costs(report: Report) -> pl.DataFrame:
     named = contexts.select("process_id", "name").unique()
     others = calls.join(named, on=["process_id", "name"], how="semi").join(contexts, on="event_id", how="anti")
     warm = others.group_by("process_id", "name").agg(warm_ns=pl.col("dur_ns").median(), calls=pl.len())
-    compared = contexts.join(warm, on=["process_id", "name"], how="left", nulls_equal=True)
     others_say = pl.format("makes a context; other calls of this name: {}", "calls")
     usual = pl.when(pl.col("made_ns") == pl.col("end_ns")).then(pl.col("warm_ns")).fill_null(0)
     making = pl.col("made_ns") - pl.col("start_ns")
     inside = costs(
-        compared,
+        contexts.join(warm, on=["process_id", "name"], how="left", nulls_equal=True),
         category=pl.lit("context"),
         what=shown(pl.col("name")),
         start="start_ns",
@@ -94,11 +93,10 @@ def loading_costs(report: Report) -> pl.DataFrame:
     lookup = text.str.contains("Get", literal=True)
     usual = pl.col("dur_ns").median().over("process_id", "name")
     long = (pl.col("dur_ns") > COLD_FACTOR * usual) & (pl.col("dur_ns") - usual >= _WORTH_A_ROW_NS)
-    category = pl.coalesce(pl.when(text.str.contains(part)).then(pl.lit(name)) for name, part in _LOADING.items())
     count = pl.len().over("process_id", "name")
     judged = calls.with_columns(
         shown(pl.col("name")).alias("what"),
-        category=category,
+        category=pl.coalesce(pl.when(text.str.contains(part)).then(pl.lit(name)) for name, part in _LOADING.items()),
         start="start_ns",
         warm_ns=pl.when(lookup).then(usual),
         extra_ns=pl.col("dur_ns") - pl.when(lookup).then(usual).otherwise(0),
@@ -305,9 +303,8 @@ def _by_cost(report: Report) -> pl.DataFrame:
     # idle during each cost, but for those on the device itself
     length = pl.when(pl.col("category") != "first touch").then(pl.col("dur_ns").clip(lower_bound=0)).alias("idle_ns")
     spans = placed.select("device", "start", end=pl.col("start") + pl.col("dur_ns").fill_null(0))
-    idle = placed.select(length).to_series() - busy_within(report, spans)
     most = pl.col("extra_ns").fill_null(pl.col("dur_ns")).fill_null(0)
-    whole = placed.with_columns(idle, start_ns="start")
+    whole = placed.with_columns(placed.select(length).to_series() - busy_within(report, spans), start_ns="start")
     return TABLE.select(whole.sort(-most, "start_ns", "category", "what", nulls_last=True))
 
 
@@ -321,11 +318,10 @@ def _first_launches(report: Report) -> pl.DataFrame:
     if not launches:
         return costs(pl.DataFrame())
     warm = kernel_starts(report).select(*KERNEL, "warm_api_ns", "later")
-    compared = pl.concat(launches).join(warm, on=KERNEL, how="left", nulls_equal=True)
     cold = pl.format("the process's first launch of this kernel; later ones: {}", "later")
     unsure = pl.format(f"the recording's first launch of this kernel; later ones: {{}}{_EARLIER}", "later")
     return costs(
-        compared,
+        pl.concat(launches).join(warm, on=KERNEL, how="left", nulls_equal=True),
         category=pl.when("unsure").then(pl.lit("first in recording")).otherwise(pl.lit("first launch")),
         what=pl.col("name").cast(pl.String),
         start="call_start",

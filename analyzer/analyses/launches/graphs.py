@@ -182,10 +182,8 @@ def making_costs(report: Report) -> pl.DataFrame:
     times = uploads.select("process_id", "start", ns=length)
     followed = nearest(times, instantiated.select(*ids, made="start"), ("start", "made"), ["process_id"])
     sums = followed.group_by(ids).agg(pl.col("ns").sum(), uploads=pl.len())
-    both = instantiated.join(sums, on=ids, how="left", maintain_order="left")
     each = (pl.col("uploads") == 1).fill_null(value=False).all().over("process_id")
-    one = pl.len().over("process_id") == 1
     none = ~pl.col("process_id").is_in(uploads.get_column("process_id").unique().implode())
-    ns = pl.when(none).then(0).when(each | one).then(pl.col("ns").fill_null(0))
-    costs = both.with_columns(ns.alias("upload_ns"))
+    ns = pl.when(none).then(0).when(each | (pl.len().over("process_id") == 1)).then(pl.col("ns").fill_null(0))
+    costs = instantiated.join(sums, on=ids, how="left", maintain_order="left").with_columns(ns.alias("upload_ns"))
     return costs.select(*ids, *(pl.col(name).cast(pl.Int64) for name in ("instantiate_ns", "capture_ns", "upload_ns")))

@@ -70,7 +70,6 @@ def hot_kernels(report: Report) -> pl.DataFrame:
     commonest = shapes.group_by("name", maintain_order=True)
     shapes = commonest.agg(pl.len().cast(pl.Int64).alias("shapes"), pl.col(SHAPE).first())
     window = windows(report).select((pl.col("end") - pl.col("start")).sum()).item() or 1
-    busy = everything.get_column("exclusive_ns").sum() or 1
     bound = launch_costs(report).bound.select("name").unique().with_columns(launch_bound=pl.lit(value=True))
     joined = sums.join(shapes, on="name", how="left", nulls_equal=True)
     joined = joined.join(bound, on="name", how="left", nulls_equal=True)
@@ -80,7 +79,7 @@ def hot_kernels(report: Report) -> pl.DataFrame:
     named = joined.with_columns(
         whose.otherwise(name).alias("name"),
         (pl.col("exclusive_ns") / window).alias("window_share"),
-        (pl.col("exclusive_ns") / busy).alias("busy_share"),
+        (pl.col("exclusive_ns") / (everything.get_column("exclusive_ns").sum() or 1)).alias("busy_share"),
         pl.col("shapes").fill_null(0),
         pl.col("launch_bound").fill_null(value=False),
         pl.when("is_graph")

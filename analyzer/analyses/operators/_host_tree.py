@@ -88,9 +88,8 @@ class HostTree(NamedTuple):
 def tree_of(*parts: pl.DataFrame) -> HostTree:
     """The call tree of events, frames with the columns of `rows` except parent, stop, self_ns and last_id."""
     columns = ("event_id", "kind", "name", "start", "end", *THREAD, "linked")
-    order = [False, False, False, True]
     events = pl.concat([part.select(columns) for part in parts])
-    events = events.sort(*THREAD, "start", "end", descending=order, maintain_order=True)
+    events = events.sort(*THREAD, "start", "end", descending=[False, False, False, True], maintain_order=True)
     begin, trees = 0, [nested(*events.clear().select("start", "end"))]
     for own in by_thread(events.select(*THREAD, "start", "end")).values():
         tree = nested(own.get_column("start"), own.get_column("end"))
@@ -105,12 +104,11 @@ def tree_of(*parts: pl.DataFrame) -> HostTree:
     places, ids = kept.cast(pl.Int64).cum_sum() - 1, events.get_column("event_id")
     last = kept.arg_true().cast(pl.Int64).shift(-1, fill_value=events.height) - 1
     rows, stops = events.filter(kept), pl.concat([_FIRST, places + 1])
-    inner = events.get_column("inner_ns").gather(last)
     rows = rows.with_columns(
         gathered(places, rows.get_column("parent")).alias("parent"),
         stops.gather(rows.get_column("stop")).alias("stop"),
         ids.gather(last).alias("last_id"),
-        self_ns=pl.col("end") - pl.col("start") - inner,
+        self_ns=pl.col("end") - pl.col("start") - events.get_column("inner_ns").gather(last),
     )
     return HostTree(rows.drop("inner_ns"), ids, places)
 
@@ -497,12 +495,11 @@ def recomputed(report: Report) -> pl.Series:
     nowhere = pl.repeat(value=False, n=tree.rows.height, eager=True)
     if not (nodes := having(names, f"^{_NODE}")).any():  # as in inference
         return nowhere
-    recorded = _numbered(report).filter(forward_thread_id=0).get_column("row").implode()
     every = pl.int_range(tree.rows.height, dtype=pl.Int64, eager=True)
     rows = tree.rows.select("start", "end").with_columns(
         node=tree.nearest(every, nodes),
         layer=having(names, rf"^(?:{'|'.join(_OF_LAYERS)})(?:,|$)"),  # without what ranges of nsys add
-        recorded=every.is_in(recorded),
+        recorded=every.is_in(_numbered(report).filter(forward_thread_id=0).get_column("row").implode()),
     )
     rows = rows.with_columns(pl.col("layer", "recorded") & pl.col("node").is_not_null())
     # formulas of gradients call products, too, which are recorded where gradients of gradients are asked for

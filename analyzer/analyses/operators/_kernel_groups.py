@@ -82,17 +82,15 @@ def kernels_in(report: Report) -> pl.DataFrame:
     """
     devices = report.processes.select("device", "cuda_ordinal").drop_nulls().unique()
     agreed = all(devices.get_column(name).is_unique().all() for name in devices.columns)
-    ordinals = dict(devices.iter_rows()) if agreed else {}
     nothing = device_operations(report).with_columns(exclusive_ns=0)
     work = nothing if report.meta.timeless else exclusive_operations(report)
-    memory = pl.col("static_shared_bytes") + pl.col("dynamic_shared_bytes")
     return with_facts(report, work.filter(pl.col("kind") == "kernel"), *SHAPE, *RESOURCES).select(
         *("event_id", "process_id", *SHAPE, "dur_ns"),
         pl.col("exclusive_ns").cast(pl.Int64),
         pl.col("name").cast(pl.String),
-        pl.col("device").replace(ordinals).cast(pl.Int64),
+        pl.col("device").replace(dict(devices.iter_rows()) if agreed else {}).cast(pl.Int64),
         registers="registers_per_thread",
-        shared=memory,
+        shared=pl.col("static_shared_bytes") + pl.col("dynamic_shared_bytes"),
     )
 
 

@@ -243,9 +243,8 @@ def _memory(report: Report) -> pl.DataFrame:
     events = intervals.overlapping(allocations(report), report.scope.sides, "at", "at")
     host = intervals.union(operator_tree(report).rows.select("start", end=pl.col("end") + 1))
     at, failed = events.get_column("at"), events.get_column("failed")
-    alone = events.filter(failed | (intervals.overlap(at, at + 1, host) == 0))
     device_bytes = pl.when("device").then("bytes").otherwise(0)
-    return alone.select(
+    return events.filter(failed | (intervals.overlap(at, at + 1, host) == 0)).select(
         pl.when("failed").then(pl.lit("[OutOfMemory]")).otherwise(pl.lit("[memory]")).alias("name"),
         annotation=pl.lit(value=False),
         self_device_bytes=device_bytes,
@@ -498,13 +497,12 @@ def op_kernels(report: Report) -> pl.DataFrame:
     operator = ran.get_column("operator")
     made_by = captured_work(report).select("row", "operator")
     captured = ran.select("row").join(made_by, on="row", how="left", maintain_order="left").get_column("operator")
-    cause = gathered(inherited(rows, forward_rows(report)), operator)
     work = ran.select("kind", "dur_ns", "exclusive_ns", kernel="name")
     names, own = captures.get_column("name"), rows.get_column("name")
     sides = {
         "": (operator, own, numbers),
         "captured_": (captured, names, of_captures),
-        "forward_": (cause, own, numbers),
+        "forward_": (gathered(inherited(rows, forward_rows(report)), operator), own, numbers),
     }
     for side, (at, called, paths) in sides.items():
         work = work.with_columns(gathered(called, at).alias(f"{side}name"), gathered(paths, at).alias(f"{side}number"))
@@ -513,6 +511,5 @@ def op_kernels(report: Report) -> pl.DataFrame:
     for side in sides:
         sums = sums.join(texts.rename({"path": f"{side}number", "text": f"{side}path"}), on=f"{side}number", how="left")
     sums = sums.rename({"forward_name": "forward"})
-    order = [True, True, *(False for _ in _OF_KERNELS)]
     table = OP_KERNELS.select(sums.with_columns(share_of_total("exclusive_ns")))
-    return table.sort("exclusive_ns", "total_ns", *_OF_KERNELS, descending=order)
+    return table.sort("exclusive_ns", "total_ns", *_OF_KERNELS, descending=[True, True, *(False for _ in _OF_KERNELS)])

@@ -255,12 +255,11 @@ _THEN: Final = {"shapes": pl.String, "types": pl.String, "retyped": pl.Boolean, 
 
 def _inputs_then(report: Report, asked: Configuration, calls: pl.DataFrame) -> pl.DataFrame:
     """The name, inputs and :data:`_THEN` of each kind of call; most is 0 for casts that there are no more."""
-    keys = ["name", "input_shapes", "input_types"]
     sizes = _Sizes.of(_weighted_calls(report), asked.batch, asked.length) if asked.batch else None
     main, dtype, rows = _main_type(calls), DTYPES.get(asked.dtype or "", ""), []
     wider = (bytes_of(dtype) or 1) / (bytes_of(main) or 1) if dtype and main else 1.0
     larger = math.prod(one.ratio for one in (asked.batch, asked.length) if one)
-    distinct = calls.select(keys).unique(maintain_order=True)
+    distinct = calls.select(["name", "input_shapes", "input_types"]).unique(maintain_order=True)
     for name, shapes, types in distinct.iter_rows():
         inputs, kinds = parsed(shapes), parsed(types)
         resized = sizes.inputs(_Call(name or "", inputs, 0)) if sizes else inputs
@@ -280,10 +279,9 @@ def _calls_then(report: Report, asked: Configuration, calls: pl.DataFrame) -> pl
     inputs, keys = _inputs_then(report, asked, calls), ["name", "input_shapes", "input_types"]
     other = calls.join(inputs, on=keys, how="left", nulls_equal=True, maintain_order="left")
     other = other.with_columns(input_shapes="shapes", input_types="types", type_now="type", roof_ns_now="roof_ns")
-    modelled = with_models(other.drop(*WORK))
     in_full = pl.lit(asked.dtype == "fp32") & (pl.col("group") == "attention")  # runs on tensor cores, too
     kind = pl.when(in_full).then(pl.lit("tf32")).otherwise(pl.lit(asked.dtype, dtype=pl.String))
-    return modelled.with_columns(
+    return with_models(other.drop(*WORK)).with_columns(
         type=pl.when((pl.col("flop") > 0) & pl.col("retyped")).then(kind).otherwise("type_now")
     )
 

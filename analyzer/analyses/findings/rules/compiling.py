@@ -179,7 +179,6 @@ def _around(report: Report, loads: pl.DataFrame) -> pl.DataFrame:
 
 def _anew(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
     per, loads, more = say.per_iteration(report), _loads(report), ""
-    many = f"{count(_iterations_of(report, loads))} of {per.all}"
     own, why = {}, "as libraries do that plan anew for each shape, which load nothing for one that recurs"
     # whether most come soon before kernels of Fourier transforms, the same and as many again and again
     launches = operations(report, "call_start", "thread_id", *SHAPE).filter(pl.col("kind") == "kernel")
@@ -209,7 +208,7 @@ def _anew(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
         "recurring-loading",
         device,
         pieces,
-        iterations=many,
+        iterations=f"{count(_iterations_of(report, loads))} of {per.all}",
         times=loads.height,
         why=why,
         calls=intervals.length(intervals.union(loads)),
@@ -356,14 +355,13 @@ def tuned_again(report: Report) -> Findings:
     for device, timed in say.by_device(own.filter((at >= first) & (at <= last))):
         name = say.most(timed.filter(~pl.col("fill")), "name", "exclusive_ns")
         action, remedy = _HOW[say.COMPILED if say.written_with(report, name) == say.COMPILED else "tuned"]
-        claims = intervals.union(timed.group_by("part").agg(pl.col("start").min(), pl.col("end").max()))
         # what is timed is not launched, and the host does nothing for it
         change = on_gpu.without(timed)._replace(host=on_gpu.host_of(timed, "part"))
         yield say.told(
             report,
             "recompilation: tuned",
             device,
-            claims,
+            intervals.union(timed.group_by("part").agg(pl.col("start").min(), pl.col("end").max())),
             names=(name,),
             action=action,
             remedy=remedy,

@@ -356,18 +356,16 @@ def converted_arrays(report: Report) -> Findings:
         if runs.height < say.OFTEN * per.iterations:
             continue
         idle = say.idle_in(report, device, runs.select("start", end="at"))
-        claims = pl.concat([idle.select("start", "end"), on_gpu.times_of(report, runs.get_column("row"))])
-        shorter = runs.select("row", saved_ns=on_gpu.part("dur_ns", pl.col("spared")))
         aside = pl.min_horizontal(pl.col("at") - pl.col("end"), pl.col("size_bytes") * _ASIDE_NS_PER_BYTE)
         spared = runs.select("process_id", "start", end=pl.col("end") + (aside * pl.col("spared")).cast(pl.Int64))
         yield say.told(
             report,
             "large-upload: arrays",
             device,
-            claims,
+            pl.concat([idle.select("start", "end"), on_gpu.times_of(report, runs.get_column("row"))]),
             action=spoken(report, conversions, conversions["others"]),
             idle=intervals.length(idle),
-            mending=Mending(shorter=shorter, host=spared),
+            mending=Mending(shorter=runs.select("row", saved_ns=on_gpu.part("dur_ns", pl.col("spared"))), host=spared),
             times=runs.height,
             bytes=int(runs.select(pl.col("size_bytes").median()).item()),
         )

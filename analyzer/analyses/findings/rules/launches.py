@@ -112,7 +112,6 @@ def _graph_candidate(report: Report, device: int, own: pl.DataFrame, most: int) 
     top, stake = own.row(0, named=True), min(total(own, "saved_ns"), most)
     less = on_gpu.launch_less(report, device)
     cut = total(repetitive(report).cuts.filter(pl.col("device") == device), "launches")
-    basis = "the median of those in this report" if top["measured"] else "the median of these calls, for want of one"
     cuts = f" Not counted: {plural(cut, 'launch')} that repeat with a call between them that no capture allows."
     default = report.table(STREAMS.name).filter(pl.col("type") == "null")
     on_default = own.join(default, on=["process_id", "stream"], how="semi", nulls_equal=True).height > 0
@@ -127,7 +126,7 @@ def _graph_candidate(report: Report, device: int, own: pl.DataFrame, most: int) 
         sequences=f"{plural(own.height, 'sequence')} of launches repeat{'' if own.height > 1 else 's'}",
         waited=total(own, "launch_ns") + total(own, "queued_ns"),
         top=top,
-        basis=basis,
+        basis="the median of those in this report" if top["measured"] else "the median of these calls, for want of one",
         cuts=cuts if cut else "",
         action=less.action,
         remedy=less.capture
@@ -288,9 +287,8 @@ def _hidden_at_most(report: Report, copies: pl.DataFrame) -> int:
         pl.col("exclusive_ns").sum(), pl.col("low").min(), pl.col("high").max(), back_ns=back
     )
     kernels = placed_operations(report).filter(pl.col("rank") <= _KERNELS).select("number", "start", "end")
-    inside = kernels.join(sums, on="number")
     both = pl.min_horizontal("end", "high") - pl.max_horizontal("start", "low")
-    ran = inside.group_by("number").agg(kernel_ns=both.clip(lower_bound=0).sum())
+    ran = kernels.join(sums, on="number").group_by("number").agg(kernel_ns=both.clip(lower_bound=0).sum())
     parts = (pl.col("exclusive_ns") - pl.col("back_ns"), pl.col("back_ns"), pl.col("kernel_ns"))
     return total(sums.join(ran, on="number").select(ns=pl.sum_horizontal(parts) - pl.max_horizontal(parts)), "ns")
 
@@ -370,7 +368,6 @@ def shared_gpu(report: Report) -> Findings:
             (waited_ns := intervals.length(waits), "what one had submitted waited while kernels of another ran"),
             (shared.together_ns, "kernels of more than one had begun and not ended"),
         )
-        held = ", and ".join(f"for {say.per_iteration(report).time(ns)} {what}" for ns, what in ways if ns)
         took, slowed, (*others, last) = "", shared.slowed, map(str, shared.processes)
         if slowed is not None:
             longest_ns, alone_ns = time(slowed.longest_ns), time(slowed.alone_ns)
@@ -383,7 +380,7 @@ def shared_gpu(report: Report) -> Findings:
             intervals.length(spans) * (many - 1) // many,
             many=many,
             processes=f"{', '.join(others)} and {last}",
-            held=held,
+            held=", and ".join(f"for {say.per_iteration(report).time(ns)} {what}" for ns, what in ways if ns),
             took=took,
             turns=shared.turns,
             how="take turns on" if waited_ns else "share",

@@ -187,7 +187,6 @@ def _prefetch(report: Report, device: int, moved: pl.DataFrame) -> Finding | Non
         return None
     stalled = _stalled(report, device)
     prefetched = moved.filter((pl.col("cause") == "User prefetch") & (pl.col("size_bytes") >= LARGE_BYTES))
-    against = f", prefetched memory at {rate(on_host.bandwidth(prefetched))}" if prefetched.height else ""
     per = say.per_iteration(report)
     return say.told(
         report,
@@ -200,7 +199,7 @@ def _prefetch(report: Report, device: int, moved: pl.DataFrame) -> Finding | Non
         in_all=" in all," if per.iterations else "",
         each=faulted.get_column("size_bytes").mean(),
         rate=on_host.bandwidth(faulted),
-        against=against,
+        against=f", prefetched memory at {rate(on_host.bandwidth(prefetched))}" if prefetched.height else "",
         stalls=_STALLED.format(per.time(stalled)) if stalled else "",
     )
 
@@ -231,9 +230,8 @@ def pinned_allocation(report: Report) -> Findings:
     calls = intervals.overlapping(calls, report.scope.sides)
     details = pl.Series("name", names).to_frame().select(shown(pl.col("name"))).to_series()
     pinning = (pl.col("bucket") == "allocation") & pl.col("detail").is_in(details.implode())
-    idle = idle_within(report, calls.select(*THREAD, "start", "end"))
     named = ", ".join(calls.select(name=shown(pl.col("name"))).to_series().unique().sort())
-    for device, waits in idle.items():
+    for device, waits in idle_within(report, calls.select(*THREAD, "start", "end")).items():
         pieces = waits.filter(pinning)
         yield say.told(report, "pinned-allocation", device, pieces, at_most=True, calls=calls.height, named=named)
 

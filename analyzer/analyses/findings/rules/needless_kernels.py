@@ -285,13 +285,12 @@ _LONG_SOFTMAX: Final = _BY_HAND | (
 def large_logits(work: Work) -> Finding:
     """One finding per device with losses of several passes over tensors as large as a softmax's."""
     passes = work._replace(rows=_losses(work.report, on_gpu.stream_lines(work.report, work.device.device)))
-    wide = "" if passes.rows.get_column("short").all() else " in float32"
     # F.kl_div of two models' words has no fused kernel
     diverges = on_gpu.decoded_as(passes.rows, OPERATION == "xlogy").any()
     return passes.finding(
         "large-logits",
         passes.longest,
-        wide=wide,
+        wide="" if passes.rows.get_column("short").all() else " in float32",
         action="torch.compile of the loss with F.kl_div, of logits without .float()"
         if diverges
         else "F.cross_entropy(logits, targets), without .float() and one_hot",
@@ -465,14 +464,13 @@ def full_sort(work: Work) -> Finding | None:
     others = work.rows.filter(~pl.col("outer").is_in(_SORTING))
     if 2 * total(others, "exclusive_ns") > work.ns:
         return None
-    left = _SELECTED_IN_ROWS if _IN_ROWS in work.most else None if torch else _SELECTED
     return work.finding(
         "full-sort",
         work.most,
         seen="" if torch else " What runs next on the stream is too short to read all that was sorted.",
         what="rows" if torch else "arrays",
         action=spoken(report, phrases("selections"), phrases("selections")[CUDA]),
-        left=left,
+        left=_SELECTED_IN_ROWS if _IN_ROWS in work.most else None if torch else _SELECTED,
         at_most=not torch,
     )
 

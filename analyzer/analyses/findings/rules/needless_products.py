@@ -384,9 +384,8 @@ def cudnn_off(report: Report) -> Findings:
 
 def _by_cudnn(report: Report, inside: on_host.Within) -> Mending:
     """Each layer is one launch, forward and backward, which takes a part of the time of its kernels."""
-    line = on_host.by_span(report, inside)
     left = on_gpu.part("dur_ns", _LEFT_BY_CUDNN).sum().over("span")
-    groups = line.select("row", "dur_ns", group="span", kept=pl.lit(1), merged_ns=left)
+    groups = on_host.by_span(report, inside).select("row", "dur_ns", group="span", kept=pl.lit(1), merged_ns=left)
     return on_gpu.merged(groups.sort("group"))._replace(calls=inside.mending.calls, host=inside.mending.host)
 
 

@@ -53,7 +53,6 @@ _UNALIGNED: Final = (
 def unaligned_gemm(work: Work) -> Finding:
     """One finding per device with matrix products on tensor cores by kernels for unaligned data."""
     odd, aligned_ns, shapes = _shapes(work)
-    least = int(work.names.select(pl.col("alignment").min()).item())
     sides = " and ".join(map(str, odd))
     pad = f"Pad {sides} to a multiple of {_PAD}" if sides else f"Pad dimensions to multiples of {_PAD}"
     images = not odd and work.device.launches(on_gpu.LAYOUTS) > 0
@@ -68,7 +67,7 @@ def unaligned_gemm(work: Work) -> Finding:
     return work.finding(
         "unaligned-gemm",
         work.most,
-        aligned=least,
+        aligned=int(work.names.select(pl.col("alignment").min()).item()),
         shapes=shapes,
         action=CHANNELS_LAST if images else pad,
         remedy="Keep images in channels_last: on others cuDNN runs convolutions as products of rows of pixels."
@@ -178,14 +177,13 @@ def old_architecture_gemm(work: Work) -> Finding | None:
     what, layout = (
         ("convolution", ", and convolutions in channels_last") if family == "conv" else ("matrix product", "")
     )
-    gpu = literal(device.name) or f"compute capability {'.'.join(map(str, device.capability))}"
     return work.finding(
         "old-architecture-gemm",
         work.most,
         products=say.per_iteration(work.report).plural(work.rows.height, what),
         made_for=made_for,
         made_of=f"{arch}, {types}",
-        gpu=gpu,
+        gpu=literal(device.name) or f"compute capability {'.'.join(map(str, device.capability))}",
         libraries="PyTorch for a newer CUDA" if say.in_pytorch(work.report) else "newer cuBLAS and cuDNN",
         pad=_PAD,
         layout=layout,

@@ -38,14 +38,13 @@ def fusible(report: Report) -> Findings:
     for device, rows in say.by_device(fusion(report).filter(pl.col("saved_ns") > 0)):
         top, chained = rows.row(0, named=True), chains(report).filter(device=device).rename({"chain": "group"})
         work = chained.join(groups, on="group", maintain_order="left")
-        stake = min(total(rows, "saved_ns"), total(chained, "exclusive_ns"))
         known = device in compiled
         yield say.told(
             report,
             "fusion: chains",
             device,
             on_gpu.times_of(report, work.get_column("row")),
-            stake,
+            min(total(rows, "saved_ns"), total(chained, "exclusive_ns")),
             general=True,
             mending=on_gpu.merged(work),
             **{name: total(rows, name) for name in ("launches", "count", "total_ns")},
@@ -270,10 +269,9 @@ class _Steps(NamedTuple):
 
         Of each step it is no more than the host was in it, and no more than the device idles from then until the next.
         """
-        idle = idle_spans(report)[self.device]
         low, high = say.sides_of(report, self.device)
         start, end = (self.spans.get_column(name).clip(low, high) for name in ("start", "end"))
-        after = intervals.overlap(start, start.shift(-1, fill_value=high), idle)
+        after = intervals.overlap(start, start.shift(-1, fill_value=high), idle_spans(report)[self.device])
         return int(pl.select(pl.min_horizontal(end - start, after).sum()).item() or 0)
 
 
@@ -328,10 +326,9 @@ def _in_one_pass(steps: _Steps) -> Mending:
     keys = ("step",) if steps.optimizer in _PASSES else ("step", "name")
     sums = steps.kernels.group_by("step", "name").agg(pl.len().alias("launches"), pl.col("exclusive_ns").sum())
     together = 1 if on_gpu.decoded_as(steps.kernels, _LISTS).any() else _AT_ONCE
-    ran = pl.col("exclusive_ns").sum()
     shortest = pl.col("exclusive_ns").min() * _PASSES.get(steps.optimizer, _BOTH) // _BOTH
     kept = (pl.col("launches").min() - 1) // together + 1
-    groups = sums.group_by(keys).agg(kept=kept, merged_ns=pl.min_horizontal(shortest, ran))
+    groups = sums.group_by(keys).agg(kept=kept, merged_ns=pl.min_horizontal(shortest, pl.col("exclusive_ns").sum()))
     work = steps.kernels.select("row", *keys, dur_ns="exclusive_ns").join(groups, on=keys, maintain_order="left")
     return on_gpu.merged(work.with_columns(group=pl.struct(keys)))
 
@@ -483,7 +480,6 @@ def _added(report: Report, steps: _Steps) -> pl.DataFrame:
 def _zeroed(report: Report, steps: _Steps) -> Finding:
     per, sums = say.per_iteration(report), _added(report, steps)
     ran, added, waited = total(steps.kernels, "exclusive_ns"), total(sums, "exclusive_ns"), steps.waited(report)
-    by = f"{plural(sums.height, 'kernel')} ({per.time(added)})" if sums.height else "more kernels"
     who = f"{literal(steps.optimizer)}.zero_grad" if steps.optimizer else "What looks like zero_grad"
     figures = {"who": who, "fills": steps.each, "steps": steps.number, "ran": ran, "waited": waited}
     return say.told(
@@ -493,7 +489,7 @@ def _zeroed(report: Report, steps: _Steps) -> Finding:
         pl.concat([steps.claims(report), sums.select("start", "end")]),
         ran + added + waited,
         **figures,
-        by=by,
+        by=f"{plural(sums.height, 'kernel')} ({per.time(added)})" if sums.height else "more kernels",
         where=say.place_of(report, steps.kernels.get_column("row")),
         mending=on_gpu.without(pl.concat([steps.kernels.select("row"), sums.select("row")])),
     )

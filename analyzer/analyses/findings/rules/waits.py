@@ -115,7 +115,6 @@ def unneeded_sync(report: Report) -> Findings:
     for device, calls in say.by_device(_of_program(report, avoidable(report))):
         if calls.height < say.FEWEST:
             continue
-        stake = min(total(calls, "gain_ns"), held.get(device, 0))
         # the name and range of most of them
         ranges = gathered(range_names(report), ranges_at(report, calls.select(*THREAD, at="start"))).cast(pl.String)
         named = calls.select(shown(pl.col("name")).alias("api")).with_columns(ranges.alias("range"))
@@ -127,7 +126,7 @@ def unneeded_sync(report: Report) -> Findings:
             "unneeded-sync",
             device,
             say.idle_in(report, device, calls.select(start="since", end="until")),
-            stake,
+            min(total(calls, "gain_ns"), held.get(device, 0)),
             where=say.main_site(report, calls.select(*THREAD, at="start")),
             mending=Mending(calls=calls.get_column("call_row")),
             many=calls.height,
@@ -312,13 +311,12 @@ def reads(report: Report) -> pl.DataFrame:
 
 
 def _read(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
-    torch = say.in_pytorch(report)
     own = _of_loops(report, reads(report)).filter(pl.col("device") == device)
     places, where = _places(report, own)
     sizes = own.drop_nulls("size_bytes")
     each = f", {size(median_of(sizes, 'size_bytes'))} each in the median" if sizes.height else ""
     words = {}
-    if torch:
+    if say.in_pytorch(report):
         operator = where.split(" ", maxsplit=1)[0]
         small = sizes.height and longest(sizes, "size_bytes") <= SCALAR_BYTES
         # by the operator that reads, or reads a number; of others by what is read
