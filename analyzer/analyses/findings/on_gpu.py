@@ -15,7 +15,7 @@ from kanalyze.analyses.findings.say import per_iteration, place_of, told
 from kanalyze.analyses.host._call_kinds import PYTORCH, spoken, world
 from kanalyze.analyses.launches._launch_costs import graph_operations, has_graphs
 from kanalyze.analyses.operators._host_names import operators_beside
-from kanalyze.analyses.operators._host_tree import host_tree, recomputed
+from kanalyze.analyses.operators._host_tree import NODE, host_tree, recomputed
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.operators.fusion import is_elementwise
 from kanalyze.analyses.replay._changes import Mending
@@ -53,6 +53,7 @@ _EACH: Final = pl.when(BATCH > 1).then(pl.format("{}, ", BATCH)).otherwise(pl.li
 PRODUCT: Final = pl.format("[{}{}, {}] × [{}{}, {}]", _EACH, M, K, _EACH, K, N)
 
 SHORTEST_NS: Final = 5000  # shorter kernels wait for latencies rather than for arithmetic or memory
+LEAST_NS: Final = 2000  # what a kernel takes that does next to nothing, about: no remedy makes one shorter
 
 #: What decoded names of kernels say (:class:`kanalyze.decoder.fields.KernelName`), in expressions that choose kernels:
 #: texts, empty for what a name does not say; `inputs` has the types of all inputs, such as ``bf16/bf16``.
@@ -229,15 +230,15 @@ def launching_operators(report: Report) -> pl.DataFrame:
 
 def _named(report: Report, work: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
     """What is told of the operators in some rows of the host tree of a report: row (of `work`) and :data:`_TOLD`."""
-    tree, around = host_tree(report), "autograd::engine::evaluate_function: "
+    tree = host_tree(report)
     names = tree.rows.get_column("name")
     own = having(names, "^aten::")
-    inner, node = tree.nearest(rows, own), tree.nearest(rows, having(names, f"^{around}"))
+    inner, node = tree.nearest(rows, own), tree.nearest(rows, having(names, f"^{NODE}"))
     outer = tree.outermost(inner, own)
     operators = [gathered(names, at).cast(pl.String) for at in (inner, outer, node)]
     again = gathered(recomputed(report), rows)
     return work.select("row").with_columns(
-        inner=operators[0], outer=operators[1], node=operators[2].str.strip_prefix(around), again=again
+        inner=operators[0], outer=operators[1], node=operators[2].str.strip_prefix(f"{NODE}: "), again=again
     )
 
 

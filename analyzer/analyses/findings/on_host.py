@@ -30,7 +30,7 @@ from kanalyze.analyses.findings.say import fewest_in, per_iteration, told, words
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.idle._attribution import idle_within
 from kanalyze.analyses.operators._host_names import ThreadPair, host_names, placed, surroundings
-from kanalyze.analyses.operators._host_tree import operator_tree
+from kanalyze.analyses.operators._host_tree import NODE, operator_tree
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import total
@@ -40,7 +40,8 @@ from kanalyze.columns import beside, gathered, having, in_order, nearest, parts_
 from kanalyze.report import Report
 
 SPAN: Final = (*THREAD, "start", "end")  # a span of a thread
-NODE: Final = "autograd::engine::evaluate_function"  # what autograd's engine calls the run of a node
+IS_NODE: Final = pl.col("name").str.starts_with(NODE)  # whether operators are autograd's runs of a node
+SPARED: Final = 0.75  # of a copy of float32 in place of bytes so much is spared
 SCALAR_BYTES: Final = 16  # the size of the largest number that PyTorch reads as one
 
 
@@ -82,7 +83,7 @@ def updates(report: Report) -> int:
 @once_per_process
 def forward(report: Report) -> pl.DataFrame:
     """The :func:`operators` that no node of autograd is around, by thread, in preorder."""
-    within = pl.when(pl.col("name").str.starts_with(NODE)).then("stop").otherwise(0).cum_max().over(THREAD)
+    within = pl.when(IS_NODE).then("stop").otherwise(0).cum_max().over(THREAD)
     return operators(report).sort(*THREAD, "row").filter(within <= pl.col("row"))
 
 
@@ -91,15 +92,15 @@ def gradients(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
 
     Each thread counts for itself: nodes whose number operators of several threads have are left out.
     """
-    node, keys = pl.col("name").str.starts_with(NODE), ["process_id", "sequence_number"]
+    keys = ["process_id", "sequence_number"]
     every = operators(report).drop_nulls("sequence_number")
-    numbered = every.filter(~node & (pl.col("forward_thread_id").fill_null(0) <= 0))
+    numbered = every.filter(~IS_NODE & (pl.col("forward_thread_id").fill_null(0) <= 0))
     # what makes no node has the number of the next one
     last = numbered.filter(pl.col("row") == pl.col("row").max().over(*THREAD, "sequence_number"))
     own = last.filter(
         on_gpu.is_inside(last.select(*THREAD, at="start"), spans.select(SPAN)) & (pl.len().over(keys) == 1)
     )
-    return every.filter(node).join(own.select(keys), on=keys, how="semi", maintain_order="left").select(SPAN)
+    return every.filter(IS_NODE).join(own.select(keys), on=keys, how="semi", maintain_order="left").select(SPAN)
 
 
 _INPUTS: Final = ("input_types", "input_shapes", "input_strides", "input_values")

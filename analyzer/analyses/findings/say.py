@@ -20,7 +20,7 @@ from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.idle.code import function_around, has_lines, place_at, placed_pieces, placed_with_text
 from kanalyze.analyses.iterations._marks import LIBRARIES
 from kanalyze.analyses.operators._host_names import launches_beside
-from kanalyze.analyses.operators._host_tree import host_tree
+from kanalyze.analyses.operators._host_tree import NODE, host_tree
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report, source_lines
@@ -34,6 +34,7 @@ from kanalyze.window import ALL_STEPS, PerIteration
 
 _LONGEST: Final = 40  # maximum length of the name of an iteration in a sentence
 _CALL: Final = re.compile(r"(?:cu|cuda|hip)[A-Z]\w*")  # names of calls of CUDA and HIP
+NAMED: Final = 3  # maximum number of calls, places, operations… that a sentence names
 LOADS_NEXT: Final = "before loading of modules"  # the :func:`phase` before modules are loaded
 
 #: Calls that take CUDA down, as a program does at its end.
@@ -354,7 +355,6 @@ def _functions(report: Report, points: pl.DataFrame) -> pl.DataFrame:
     return around.select(function=text + pl.col("shown").cast(pl.String))
 
 
-_OF_AUTOGRAD: Final = "autograd::engine::evaluate_function: "  # what autograd's engine calls its own operators
 _MOST_OF_TIME: Final = 0.5  # a place is named if it has at least this share of the time
 
 #: Of more operations than these, every second, third… is asked: what has most of the time, has most of theirs.
@@ -388,7 +388,7 @@ def operator_of(report: Report, chosen: pl.Expr) -> str:
     rows = tree.outermost(rows.set(~gathered(operators, rows).fill_null(value=False), None), operators)
     names = gathered(tree.rows.get_column("name"), rows).cast(pl.String).alias("operator")
     times = work.select("exclusive_ns").with_columns(names).drop_nulls()
-    return literal(most(times, "operator", "exclusive_ns").removeprefix(_OF_AUTOGRAD))
+    return literal(most(times, "operator", "exclusive_ns").removeprefix(f"{NODE}: "))
 
 
 def by_device(rows: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:

@@ -427,10 +427,12 @@ def forward_rows(report: Report) -> pl.Series:
 PHASES: Final = ("forward", "backward", "optimizer", "data loading", "other")
 PHASE: Final = pl.Enum(PHASES)
 
+NODE: Final = "autograd::engine::evaluate_function"  # what autograd's engine calls the run of a node
+
 #: What tells the phase of an event, the first match: patterns of names, and the kinds of events that have them. First
 #: torch's own events, then words in annotations of users.
 _TELLING: Final = (
-    ("backward", r"^autograd::engine::evaluate_function", ("op", "range")),
+    ("backward", f"^{NODE}", ("op", "range")),
     ("optimizer", r"^Optimizer\.(?:step|zero_grad)#", ("op", "range")),
     ("data loading", r"^enumerate\(DataLoader\)", ("op", "range")),
     ("backward", r"(?i)(?:^|[^a-z])(?:backward|bwd)(?:$|[^a-z])", ("range",)),
@@ -480,7 +482,6 @@ _OF_LAYERS: Final = tuple(
 )
 _FEWEST_OF_LAYERS: Final = 2
 
-_NODE: Final = "autograd::engine::evaluate_function: "
 _PRODUCT: Final = r"^aten::matmul(?:,|$)"
 
 
@@ -493,7 +494,7 @@ def recomputed(report: Report) -> pl.Series:
     tree = host_tree(report)
     names = tree.rows.get_column("name")
     nowhere = pl.repeat(value=False, n=tree.rows.height, eager=True)
-    if not (nodes := having(names, f"^{_NODE}")).any():  # as in inference
+    if not (nodes := having(names, f"^{NODE}")).any():  # as in inference
         return nowhere
     every = pl.int_range(tree.rows.height, dtype=pl.Int64, eager=True)
     rows = tree.rows.select("start", "end").with_columns(

@@ -45,8 +45,6 @@ from kanalyze.units import count, moment, time
 #: The rules on one-time costs: those of :func:`cold_start`, and the pinning of memory.
 ONE_TIME: Final = ("context-creation", "unrecorded-context", "module-loading", "first-launch", "pinned-allocation")
 
-_NAMED: Final = 3  # maximum number of contexts named in the sentence
-
 
 @Rule
 def cold_start(report: Report) -> Findings:
@@ -82,9 +80,9 @@ def _unrecorded_context(report: Report, device: int) -> Finding:
     contexts = contexts.filter((pl.col("start") < high) & (pl.col("end") > low)).sort("end")
     which = [
         f"at {moment(end, report.zero_ns)}, between {literal(before or 'the start')} and {literal(after or 'the end')}"
-        for end, before, after in contexts.head(_NAMED).select("end", "before", "after").iter_rows()
+        for end, before, after in contexts.head(say.NAMED).select("end", "before", "after").iter_rows()
     ]
-    which += [f"and {count(contexts.height - _NAMED)} more"] * (contexts.height > _NAMED)
+    which += [f"and {count(contexts.height - say.NAMED)} more"] * (contexts.height > say.NAMED)
     figures = {"contexts": contexts.height, "were": "was" if contexts.height == 1 else "were"}
     return say.told(report, "unrecorded-context", device, making, at_most=True, which="; ".join(which), **figures)
 

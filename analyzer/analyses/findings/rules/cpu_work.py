@@ -12,7 +12,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import facts_of
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import on_gpu, on_host, say
-from kanalyze.analyses.findings.on_host import LARGE_BYTES, NODE, SCALAR_BYTES, SPAN, TO_DEVICE, TO_HOST
+from kanalyze.analyses.findings.on_host import IS_NODE, LARGE_BYTES, SCALAR_BYTES, SPAN, TO_DEVICE, TO_HOST
 from kanalyze.analyses.findings.rules import Findings, Rule, literal
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process, source_lines
@@ -84,8 +84,6 @@ _COMPUTED_NS_PER_BYTE: Final = 50
 #: A list of small types, or of arrays, takes no longer than this for a byte.
 _SLOWEST_NS_PER_BYTE: Final = 600
 
-_SPARED_OF_COPIES: Final = 0.75  # of a copy of float32 in place of bytes so much is spared
-
 
 @Rule
 def cpu_work(report: Report) -> Findings:
@@ -130,7 +128,7 @@ def _spared(report: Report, runs: pl.DataFrame, rule: str) -> Mending:
         return left._replace(gone=every.mending.gone)
     facts = facts_of(report, every.mending.gone, "dur_ns", "detail").with_columns(every.mending.gone.alias("row"))
     copies = (pl.col("detail") == TO_DEVICE).fill_null(value=False)
-    shorter = facts.filter(copies).select("row", saved_ns=(pl.col("dur_ns") * _SPARED_OF_COPIES).cast(pl.Int64))
+    shorter = facts.filter(copies).select("row", saved_ns=(pl.col("dur_ns") * on_host.SPARED).cast(pl.Int64))
     return left._replace(gone=facts.filter(~copies).get_column("row"), shorter=shorter)
 
 
@@ -210,7 +208,7 @@ def _handed_on(report: Report, runs: pl.DataFrame, launching: pl.DataFrame) -> p
     Backward's thread of the device copies gradients that the one which called it computes on. Adds goes_on: whether the
     next run computes on, after a copy of a number.
     """
-    nodes = on_host.operators(report).filter(pl.col("name").str.starts_with(NODE)).select(SPAN)
+    nodes = on_host.operators(report).filter(IS_NODE).select(SPAN)
     before = launching.select("process_id", since="start", until="end", handed_bytes="to_host_bytes")
     works = (pl.col("operators") > 0) & (pl.col("top_ns") >= 2 * say.LAUNCH_NS) & ~pl.col("created") & ~pl.col("lifted")
     goes_on = (pl.col("number") & works & works.shift(-1).over(THREAD)).fill_null(value=False)
@@ -333,7 +331,7 @@ def _checks(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The checks of backward, and what operators of forward take to save the stack: :data:`SPAN`; empty for too few."""
     if (every := on_host.operators(report)).is_empty():
         return _by_kernels(report)
-    nodes = every.filter(pl.col("name").str.starts_with(NODE))
+    nodes = every.filter(IS_NODE)
     inside = every.filter(pl.col("parent").is_in(nodes.get_column("row").implode()) & pl.col("called"))
     asks, isnan = inside.filter(pl.col("name").is_in(_ASKS)), pl.col("name") == _ASKS[0]
     checked = asks.filter(isnan).get_column("parent").n_unique()

@@ -342,7 +342,6 @@ _NEAR: Final = 4
 #: the host does from there to the copy, which puts the data aside, no more than this.
 _NS_PER_BYTE: Final = (0.05, 2)
 _ASIDE_NS_PER_BYTE: Final = 0.25
-_SPARED: Final = 0.75  # of a copy of float32 in place of bytes
 
 
 @Rule
@@ -388,7 +387,7 @@ def _converted(report: Report) -> pl.DataFrame:
         pl.col("start").min(),
         pl.col("end").max(),
         ns_per_byte=(pl.col("end") - pl.col("start")).sum() / pl.col("size_bytes").first(),
-        spared=pl.col("scales").any() * _SPARED,
+        spared=pl.col("scales").any() * on_host.SPARED,
     )
     return runs.filter(pl.col("ns_per_byte").is_between(*_NS_PER_BYTE))
 

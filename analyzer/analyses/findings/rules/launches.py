@@ -406,8 +406,7 @@ def _waits_for_others(report: Report, device: int, kernels: pl.DataFrame) -> pl.
 #: How many times as much as of other findings is worth one: the last collective of a step has nothing to hide behind.
 _NOTABLE: Final = 10
 
-#: Maximum number of collectives named, and the maximum length of a name in the headline.
-_NAMED: Final = 3
+#: Maximum length of the name of a collective in the headline.
 _LONGEST: Final = 30
 
 #: Ranks of one program run equally many collectives, but for this part of them at the edges of a window.
@@ -445,9 +444,9 @@ def _of_rank(report: Report, rank: dict[str, Any], ranks: pl.DataFrame, worth: f
     whole = intervals.length(intervals.union(work))
     named = [
         f"{literal(kind)} {per.time(took)} ({per.plural(count, 'kernel')})"
-        for kind, count, took in sums.head(_NAMED).iter_rows()
+        for kind, count, took in sums.head(say.NAMED).iter_rows()
     ]
-    more = f", and {plural(sums.height - _NAMED, 'other kind')}" if sums.height > _NAMED else ""
+    more = f", and {plural(sums.height - say.NAMED, 'other kind')}" if sums.height > say.NAMED else ""
     figures = {"most": sums.item(0, "kind")[:_LONGEST], "kinds": f"{', '.join(named)}{more}"}
     exposed = say.told(report, "exposed-communication", device, None, ns, part=ns / whole, **figures)
     if not rank["waited_ns"] + rank["transfer_ns"]:

@@ -13,7 +13,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import on_gpu, on_host, say
-from kanalyze.analyses.findings.on_host import LARGE_BYTES, NODE, SPAN
+from kanalyze.analyses.findings.on_host import IS_NODE, LARGE_BYTES, SPAN
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule
 from kanalyze.analyses.idle._attribution import host_time, idle_within
 from kanalyze.analyses.idle.ledger import bucket_sums
@@ -136,7 +136,7 @@ def _loops(report: Report) -> pl.DataFrame:
         cells = cells.with_columns(kernel.alias("operators"), start="call_start", end="call_end")
         return _cell_loops(cells.with_columns(row=nothing, stop=nothing))
     every = on_host.operators(report)
-    nodes = intervals.union(every.filter(pl.col("name").str.starts_with(NODE)).select("start", "end"))
+    nodes = intervals.union(every.filter(IS_NODE).select("start", "end"))
     backward = intervals.overlap(line.get_column("start"), line.get_column("end"), nodes) > 0
     line = line.with_columns(backward.alias("backward")).filter(~pl.col("aside")).sort(*THREAD, "start")
     text = pl.col("name").str.strip_prefix("aten::")
@@ -370,7 +370,7 @@ def _with_backward(every: pl.DataFrame, loops: pl.DataFrame) -> pl.DataFrame:
     forward = nearest(forward, last, ("stop", "last"), (), "strictly before").filter(pl.col("first") < pl.col("stop"))
     # operators that record nothing for backward have the number of the next one that does
     forward = forward.filter(pl.col("high") - pl.col("low") >= pl.col("passes") - 1).drop(SPAN)
-    nodes = every.filter(pl.col("name").str.starts_with(NODE)).drop_nulls("sequence_number")
+    nodes = every.filter(IS_NODE).drop_nulls("sequence_number")
     inside = nearest(nodes.select(*SPAN, "sequence_number"), forward, ("sequence_number", "low"))
     inside = inside.filter(pl.col("sequence_number") <= pl.col("high"))
     spans = inside.group_by(*THREAD, *_LOOP[:5]).agg(pl.col("start").min(), pl.col("end").max())
@@ -468,7 +468,7 @@ def _accumulates(report: Report) -> bool:
     adds = every.filter(name="aten::add_").join(around, on="parent", how="semi").height
     # after which a thread of autograd goes on, and this one waits
     line = on_host.forward(report).with_columns(following=pl.col("start").shift(-1).over(THREAD))
-    nodes = every.filter(pl.col("name").str.starts_with(NODE)).select("process_id", node="start")
+    nodes = every.filter(IS_NODE).select("process_id", node="start")
     begun = nearest(line.filter(name=_BEGINS_BACKWARD), nodes, ("end", "node"), ["process_id"], "after")
     begun = begun.filter((pl.col("node") < pl.col("following")).fill_null(pl.col("node").is_not_null()))
     return adds >= _MOST * max(around.height, 1) and begun.height >= _PASSES // 2 * on_host.updates(report) > 0

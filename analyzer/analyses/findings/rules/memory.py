@@ -37,7 +37,6 @@ from kanalyze.columns import as_of, gathered, nearest, part
 from kanalyze.report import Report
 from kanalyze.units import plural, rate, size, time
 
-_NAMED: Final = 3  # maximum number of calls named in the sentence
 _RELEASE_NS: Final = 50_000  # a wait returns sooner after the work that it was for, unless it does work of its own
 
 
@@ -68,7 +67,7 @@ def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.Data
     releases = _releases(report, calls).filter(device=device)
     released = say.idle_in(report, device, releases)
     stake += (released_ns := intervals.length(released))
-    *others, last = sums.get_column("call").head(_NAMED)
+    *others, last = sums.get_column("call").head(say.NAMED)
     named = " and ".join([", ".join(others), last] if others else [last])
     rounds = calls.drop_nulls("round").select("process_id", "round", "launches").unique()
     per, retries = say.per_iteration(report), _retries(report, calls) if say.in_pytorch(report) else 0

@@ -25,7 +25,6 @@ from kanalyze.report import Report
 
 _PRODUCTS: Final = ("aten::linear", "aten::matmul", "aten::mm", "aten::bmm", "aten::einsum")
 _ROW_BYTES: Final = 8  # to read and to write an element of float32
-_SHORTEST_NS: Final = 2000  # what no kernel falls below
 
 
 def _spared(products: Work, own: pl.DataFrame, times: float) -> Mending:
@@ -40,7 +39,7 @@ def _spared(products: Work, own: pl.DataFrame, times: float) -> Mending:
     rate = device.get_column("memory_bandwidth_bytes_per_s").item() if device.height else None
     if not values or not rate:
         return Mending()
-    left = max(times * _ROW_BYTES * values / rate * 1e9, _SHORTEST_NS)
+    left = max(times * _ROW_BYTES * values / rate * 1e9, on_gpu.LEAST_NS)
     saved = (pl.col("exclusive_ns") - left).clip(lower_bound=0).cast(pl.Int64)
     return Mending(products.rows.select("row", saved_ns=saved))
 

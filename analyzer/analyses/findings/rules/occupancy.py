@@ -38,7 +38,6 @@ from kanalyze.columns import in_order, product
 from kanalyze.report import Report
 from kanalyze.units import count, percent, plural, size, time
 
-_NOTHING_NS: Final = 2000  # what a kernel takes that reads and writes little, about: no remedy makes one shorter
 _THIN: Final = 0.5  # so many of a warp's threads are there in blocks that leave much of it idle
 _FLAG_NS: Final = 10_000  # a warp that is done sooner reads and writes some numbers alone
 
@@ -53,7 +52,7 @@ def _told(report: Report, name: str, kernels: pl.DataFrame, stake: str, **others
     stakes = kernels.group_by(pl.col("name").cast(pl.Categorical), *shape).agg(stake_ns=pl.col(usual).sum())
     ran = work.join(stakes, on=["name", *shape], nulls_equal=True, maintain_order="left")
     share = (pl.col("stake_ns") / pl.col("dur_ns").sum().over("name", *shape)).clip(upper_bound=1.0)
-    most = (pl.col("dur_ns") - _NOTHING_NS).clip(lower_bound=0)
+    most = (pl.col("dur_ns") - on_gpu.LEAST_NS).clip(lower_bound=0)
     saved = ran.select("row", saved_ns=pl.min_horizontal(on_gpu.part("dur_ns", share), most))
     where = say.place_of(report, work.filter(pl.col("name") == str(top["name"])).get_column("row"))
     own = {"names": (str(top["name"]),), "where": where, "shortens": True, "top": top, **others}

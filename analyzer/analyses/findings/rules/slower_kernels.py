@@ -298,7 +298,6 @@ def no_tensor_cores(work: Work) -> Finding:
 #: A100 (19.5, 156), H100 SXM (66.9, 494.7) and B200 (37, 1100).
 _FASTER: Final = {(7, 0): 15.7 / 7.8, (8, 0): 156 / 19.5, (9, 0): 494.7 / 66.9, (10, 0): 1100 / 37}
 _LEAST_FASTER: Final = 32.0
-_SHORTEST_NS: Final = 2000  # what no kernel falls below
 
 #: Kernels whose tensors are of float64: types of scalars and of sums are others. An elementwise kernel that casts its
 #: operands computes in the widest of their types.
@@ -322,7 +321,7 @@ def float64(work: Work) -> Finding:
     products = on_gpu.decoded_as(work.rows, FAMILY.is_in(["gemm", "conv"]))
     left = 1 / max(_FASTER.get(work.device.capability, _LEAST_FASTER) * on_gpu.OF_PEAK, 1.0)
     after = pl.max_horizontal(
-        pl.col("exclusive_ns") * pl.when(products).then(left).otherwise(on_gpu.HALF_LEFT), _SHORTEST_NS
+        pl.col("exclusive_ns") * pl.when(products).then(left).otherwise(on_gpu.HALF_LEFT), on_gpu.LEAST_NS
     )
     saved = (pl.col("exclusive_ns") - after).floor().cast(pl.Int64).clip(lower_bound=0)
     return work.finding(

@@ -172,8 +172,6 @@ _JOINS: Final = re.compile(
     r"(?<![\w.\]])(\w+(?:\.\w+|\[[^\[\]]*\])+)\s*=\s*(?:torch\.)?(?:cat|concat)\(\s*[\[(]\s*\1\s*,"
 )
 
-_LEFT_NS: Final = 2000  # what is left of a copy: one of the new piece alone (ns)
-
 #: What users write that repeats a tensor in memory, by the operators.
 _REPEATS: Final = {"aten::repeat": ".repeat()", "aten::repeat_interleave": "repeat_interleave", "aten::tile": "tile"}
 
@@ -255,7 +253,7 @@ def no_kv_cache(report: Report) -> Findings:
             continue
         least = pl.when(on_gpu.decoded_as(work, FAMILY == "gemm")).then(_LEAST_ROWS).otherwise(0)
         left = (pl.max_horizontal("more", least) / rows).clip(upper_bound=1.0) * pl.col("dur_ns")
-        saved = (pl.col("dur_ns") - pl.max_horizontal(left, _LEFT_NS).cast(pl.Int64)).clip(lower_bound=0)
+        saved = (pl.col("dur_ns") - pl.max_horizontal(left, on_gpu.LEAST_NS).cast(pl.Int64)).clip(lower_bound=0)
         yield on_gpu.Work(report, device, work).finding(
             "no-kv-cache",
             passes=many,
@@ -279,7 +277,7 @@ def _copied(report: Report, device: int, work: pl.DataFrame, whole_ns: int, name
         written=_REPEATS.get(say.most(work, outer, "exclusive_ns"), ""),
         names=(str(work.sort("exclusive_ns").item(-1, "name")),),
         where=say.place_of(report, work.get_column("row")),
-        mending=Mending(shorter=work.select("row", saved_ns=(pl.col("dur_ns") - _LEFT_NS).clip(lower_bound=0))),
+        mending=Mending(shorter=work.select("row", saved_ns=(pl.col("dur_ns") - on_gpu.LEAST_NS).clip(lower_bound=0))),
         shortens=True,
     )
 

@@ -78,25 +78,16 @@ _REPEATED: Final = 8
 
 #: Kernels that go over tensors element by element, or sum along a dimension, but for those of optimizers; and what any
 #: layer has around it, such as sums of gradients.
-_PASSING: Final = (
-    (LIBRARY == "aten")
-    & (FAMILY.is_in(["elementwise", "reduce"]) | ((FAMILY == "copy") & (OPERATION == "copy")))
-    & ~OPERATION.is_in(["addcdiv", "addcmul", "lerp"])
-)
+_OTHER: Final = (LIBRARY == "aten") & ~OPERATION.is_in(["addcdiv", "addcmul", "lerp"])
+_PASSING: Final = _OTHER & (FAMILY.is_in(["elementwise", "reduce"]) | ((FAMILY == "copy") & (OPERATION == "copy")))
 _OF_ANY: Final = ("add", "threshold", "copy", "sum", "")
 
 #: What torch.compile fuses besides: also what copies, joins and fills tensors, but for updates of weights.
-_COMPILES: Final = (
-    (LIBRARY == "aten")
-    & FAMILY.is_in(["elementwise", "reduce", "copy", "fill"])
-    & ~OPERATION.is_in(["addcdiv", "addcmul", "lerp"])
-)
+_COMPILES: Final = _OTHER & FAMILY.is_in(["elementwise", "reduce", "copy", "fill"])
 
 _OWN: Final = 2  # so many operations besides those are a formula's
 _LARGE: Final = 0.3  # a kernel that takes this part of the longest works on tensors of its size
-_LONGEST_NS: Final = 5000  # shorter ones wait for their launches rather than for the memory
 _FUSED: Final = 2  # how many of the shortest large kernel, which reads a tensor and writes one, a fused kernel takes
-_NAMED: Final = 3  # operations that are named
 
 
 @Rule
@@ -130,7 +121,7 @@ def _runs(lines: pl.DataFrame) -> pl.DataFrame:
     kernels = _in_runs(lines, _PASSING, computes=~OPERATION.is_in(_OF_ANY))
     ns, name = pl.col("exclusive_ns"), pl.col("name")
     groups = kernels.group_by("group").agg(different=name.n_unique(), many=pl.len(), longest=ns.max(), ns=ns.sum())
-    several = (pl.col("different") >= _FEWEST) & (pl.col("longest") >= _LONGEST_NS)
+    several = (pl.col("different") >= _FEWEST) & (pl.col("longest") >= on_gpu.SHORTEST_NS)
     groups = groups.filter(several, pl.col("many") <= _REPEATED * pl.col("different"))
     inside = kernels.join(groups.select("group", "longest"), on="group", maintain_order="left")
     large = inside.filter(ns >= _LARGE * pl.col("longest"))
@@ -152,7 +143,7 @@ def _formulas(runs: Work, compiled: Mending) -> Finding | None:
 
     sums = rows.group_by(pl.col("name").cast(pl.String)).agg(pl.col("exclusive_ns").sum())
     names = sums.sort("exclusive_ns", "name", descending=[True, False]).get_column("name")
-    operations = [*dict.fromkeys(one for one in (decode(name).operation for name in names) if one)][:_NAMED]
+    operations = [*dict.fromkeys(one for one in (decode(name).operation for name in names) if one)][: say.NAMED]
     return runs.finding(
         _words(runs),
         runs=groups.height,

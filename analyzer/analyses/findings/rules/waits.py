@@ -47,8 +47,6 @@ from kanalyze.report import Report
 from kanalyze.tools import CUDA
 from kanalyze.units import percent, size
 
-_NAMED: Final = 3  # maximum number of calls or places named in the sentence
-
 
 @Rule
 def host_blocks(report: Report) -> Findings:
@@ -63,7 +61,7 @@ def _blocks(report: Report, device: int, pieces: pl.DataFrame, left: pl.DataFram
     per, stake, every = say.per_iteration(report), intervals.length(left), intervals.length(pieces)
     parts = intervals.cut(pieces, left).with_columns(ns=pl.col("end") - pl.col("start"))
     sums = parts.group_by("detail").agg(pl.col("ns").sum()).sort("ns", "detail", descending=[True, False])
-    calls = ", ".join(f"{literal(name)} {per.mean_time(ns)}" for name, ns in sums.head(_NAMED).iter_rows())
+    calls = ", ".join(f"{literal(name)} {per.mean_time(ns)}" for name, ns in sums.head(say.NAMED).iter_rows())
     others = f", besides {per.mean_time(every - stake)} of which other findings tell" if stake < every else ""
     figures = {"part": say.of_window(report, device, stake), "calls": calls, "others": others}
     return say.told(report, "host-blocks", device, left, retold=partial(_blocks, report, device, pieces), **figures)
@@ -342,7 +340,7 @@ def _places(report: Report, own: pl.DataFrame) -> tuple[str, str]:
     named = pl.concat([own, at, calls.select(api=shown(pl.col("name")))], how="horizontal")
     place = pl.coalesce(say.site_text(), "api").fill_null("a call without a name")
     sums = named.group_by(place=place).agg(count=pl.len(), ns=(pl.col("until") - pl.col("since")).sum())
-    top = sums.sort("ns", "place", descending=[True, False]).head(_NAMED)
+    top = sums.sort("ns", "place", descending=[True, False]).head(say.NAMED)
     per = say.per_iteration(report)
     listed = [f"{literal(name)} ({per.plural(int(number), 'time')})" for name, number, _ in top.iter_rows()]
     rest = total(sums, "count") - total(top, "count")

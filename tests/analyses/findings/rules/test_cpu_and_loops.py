@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from kanalyze.analyses.findings.on_host import NODE
 from kanalyze.analyses.findings.rules.cpu_work import anomaly_detection, cpu_work
 from kanalyze.analyses.findings.rules.loops import python_loops, small_batches
+from kanalyze.analyses.operators._host_tree import NODE
 from kanalyze.window import Window
 from support.build import call, host, kernel, launched, memcpy, memset, nvtx, report
 from support.measures import assert_told, measures
