@@ -336,11 +336,6 @@ class Work(NamedTuple):
         return str(self.rows.sort("exclusive_ns").get_column("name").last())
 
     @property
-    def took(self) -> str:
-        """Their time: ``25 ns a step, 25.0 % of kernel time``."""
-        return f"{per_iteration(self.report).time(self.ns)}, {percent(self.share)} of kernel time"
-
-    @property
     def most(self) -> str:
         """The name of those that take most time together."""
         return str(self.names.get_column("name").first())
@@ -353,16 +348,21 @@ class Work(NamedTuple):
     def finding(
         self,
         name: str,
-        *names: str,
+        kernel: str | None = None,
+        *,
         left: float | None = 0,
         **others: Any,  # noqa: ANN401 - of any field
     ) -> Finding:
         """The finding of this name that has them at stake; `others` as :func:`told`, with `took`, `share`, and `many`.
 
+        It names a `kernel`, by default that of most time, or none: an empty text. `took` is their time: ``25 ns a step,
+        25.0 % of kernel time``.
+
         `left` is what is left of each by the remedy, a share of its time, or None if that is not known. Nothing is at
         stake where that is less than is worth a finding of the name.
         """
         change = Mending(shorter=self.rows.select("row", saved_ns=part("dur_ns", 1 - left))) if left else None
+        kernel, share = self.most if kernel is None else kernel, percent(self.share)
         values = {
             "claims": self.rows,
             "at_stake_ns": self.ns,
@@ -370,13 +370,14 @@ class Work(NamedTuple):
             "mending": without(self.rows) if left == 0 else change,
             "shortens": left != 0,
             "many": self.rows.height,
-            "took": self.took,
-            "share": percent(self.share),
+            "took": f"{per_iteration(self.report).time(self.ns)}, {share} of kernel time",
+            "share": share,
+            "names": (kernel,) if kernel else (),
             **others,
         }
         claims, at_stake_ns = values.pop("claims"), values.pop("at_stake_ns")
         at_stake_ns *= at_stake_ns >= row_of(name).get("least", 0) * self.device.kernel_ns
-        return told(self.report, name, self.device.device, claims, at_stake_ns, names=names, **values)
+        return told(self.report, name, self.device.device, claims, at_stake_ns, **values)
 
 
 def works(report: Report, rows: pl.DataFrame) -> Iterator[Work]:

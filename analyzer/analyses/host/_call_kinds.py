@@ -17,13 +17,7 @@ from typing import Any, Final, TypeVar
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import (
-    launch_calls,
-    launching_rows,
-    nearest_launches,
-    operations,
-    with_facts,
-)
+from kanalyze.analyses.device._operations import launch_calls, launching_rows, nearest_launches, operations, with_facts
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import as_of, having, nearest, rows_at, sure, told_of

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 import polars as pl
 
 from kanalyze.analyses.device._operations import SHAPE, facts_of, launching_rows, operations, with_facts
-from kanalyze.analyses.host._call_kinds import calls_around, calls_that, cuda_name
+from kanalyze.analyses.host._call_kinds import calls_around, calls_that, cuda_name, graph_call
 from kanalyze.analyses.host._call_kinds import captures as capture_spans
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD, outermost
@@ -163,8 +163,7 @@ def likely_captures(report: Report) -> pl.DataFrame:
     if other is None and len(nodes):
         rows = _numbered(report, with_facts(report, work.filter(inside), "call_start", "thread_id"))
     elif inside.any() or report.meta.recorder.ranked:  # of a trace
-        launches = facts_of(report, work.get_column("row"), "call_name").to_series().cast(pl.String)
-        inside |= launches.str.contains(LAUNCHES).fill_null(value=False)
+        inside |= graph_call(report, facts_of(report, work.get_column("row"), "call_name").to_series())
         by_order = other is None or _nodes(other).is_empty()
         rows = _by_order(report).with_row_index("capture") if by_order else _replayed(report)
     capture, sure = (scattered(work.height, rows["row"], rows[name]) for name in ("capture", "sure"))
@@ -283,13 +282,12 @@ def has_captures(report: Report) -> bool:
 #
 # Where another report saw the program's graphs run, too, a graph is the one of the same operations in the same order.
 
-#: Calls that make a node in a capture, by the kind of operation that it becomes; calls that launch a graph.
+#: Calls that make a node in a capture, by the kind of operation that it becomes.
 _MAKES: Final = {
     "kernel": r"^cu(?:da)?Launch(?:Kernel|Cooperative)",
     "memcpy": r"Memcpy.*Async",
     "memset": r"Memset.*Async",
 }
-LAUNCHES: Final = "GraphLaunch"
 
 #: A node's number is that of its graph times so many, and its own.
 OF_GRAPH: Final = 1 << 32
@@ -377,16 +375,13 @@ def _operations(report: Report) -> pl.DataFrame:
     Those are process_id, kind, what (a number of name and launch shape), and exec (that of the executable graph).
     """
     work = operations(report, "call_row", "call_name", "call_start", "graph_node_id", *SHAPE).drop_nulls("call_row")
-    work = work.with_columns(pl.col("kind", "name", "call_name").cast(pl.String))
+    launched = graph_call(report, work.get_column("call_name"))
+    work = work.with_columns(pl.col("kind", "name").cast(pl.String), graph=launched)
     work = work.sort("call_row", pl.col("graph_node_id").fill_null(0), "start", "row")
     return work.select(
-        "row",
-        "call_row",
-        "kind",
-        "process_id",
+        *("row", "call_row", "kind", "process_id", "graph"),
         mixed(["kind", "name", *SHAPE]).alias("what"),
         exec=pl.col("graph_node_id") // OF_GRAPH,
-        graph=pl.col("call_name").str.contains(LAUNCHES).fill_null(value=False),
         place=pl.int_range(pl.len()).over("call_row"),
         at="call_start",
     )

@@ -14,14 +14,7 @@ import polars as pl
 from polars.datatypes import DataType, DataTypeClass
 
 from kanalyze import intervals
-from kanalyze.analyses.host._call_kinds import (
-    BEGINS,
-    CALL_BUCKETS,
-    bucket_of,
-    context_calls,
-    shown,
-    unseen_syncs,
-)
+from kanalyze.analyses.host._call_kinds import BEGINS, CALL_BUCKETS, bucket_of, context_calls, shown, unseen_syncs
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import (
     THREAD,
@@ -195,9 +188,6 @@ _ONLY_WAIT: Final = ("sleep", "lock", "condition", "thread or process")
 #: A thread waits for its processor if others had it for at least this part of the time.
 _TAKEN: Final = 0.5
 
-#: Longer than any recording.
-_END: Final = 1 << 62
-
 _ON_PROCESSOR: Final = {**dict.fromkeys(("start", "end"), pl.Int64), **dict.fromkeys(("runs", "waits"), pl.Boolean)}
 
 
@@ -227,7 +217,7 @@ def processor_lines(report: Report) -> dict[ThreadKey, pl.DataFrame]:
     `waits` is set where it was off the processor that it had left, while other threads of the report were on that for
     at least half of the time. Before the first moment that the scheduler recorded of a thread there is no row.
     """
-    until = pl.col("time_ns").shift(-1, fill_value=_END)
+    until = pl.col("time_ns").shift(-1, fill_value=intervals.AFTER_ALL)
     lines = {
         key: moments.select("runs", "cpu", start="time_ns", end=until).filter(pl.col("end") > pl.col("start"))
         for key, moments in parts_by(report.table("scheduling"), THREAD).items()
@@ -296,7 +286,6 @@ _FEWEST: Final = 2
 #: A Python sample tells of at most so many periods before and after it.
 _REACH: Final = 2
 
-_EARLIEST: Final = -(1 << 61)
 _LATEST: Final = 1 << 61
 
 
@@ -430,7 +419,7 @@ def _by_nearest(spans: pl.DataFrame, samples: pl.DataFrame) -> pl.DataFrame:
         end=pl.col("time") + pl.min_horizontal(after - after // 2, reach),
     )
     cells = cells.filter(pl.col("end") > pl.col("start"))
-    cells = cells.with_columns(start=pl.max_horizontal("start", pl.col("end").shift(1).fill_null(_EARLIEST)))
+    cells = cells.with_columns(start=pl.max_horizontal("start", pl.col("end").shift(1).fill_null(intervals.BEFORE_ALL)))
     cut = overlaid(spans.select(*KEYS, "start", "end"), cells.filter(pl.col("end") > pl.col("start")), "stack_id")
     sums = cut.group_by(*KEYS, "stack_id", maintain_order=True).agg(ns=(pl.col("end") - pl.col("start")).sum())
     counts = hits.group_by("stack_id").agg(every=pl.len())

@@ -30,10 +30,7 @@ from kanalyze.tools import recorders
 API: Final = Table(
     "api",
     "One CUDA runtime or driver call; time of calls inside calls counts in both.",
-    (
-        *columns("name text?: The call as nsys shows it: without the four-digit version of its form."),
-        *DURATION_COLUMNS,
-    ),
+    (*columns("name text?: The call as nsys shows it: without the four-digit version of its form."), *DURATION_COLUMNS),
     purpose="CUDA calls by total time",
     equals="nsys stats cuda_api_sum",
 )

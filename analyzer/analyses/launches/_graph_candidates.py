@@ -14,12 +14,7 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import (
-    device_operations,
-    in_window_scope,
-    operations,
-    with_facts,
-)
+from kanalyze.analyses.device._operations import device_operations, in_window_scope, operations, with_facts
 from kanalyze.analyses.host._call_kinds import bucket_of, calls_that, names_that
 from kanalyze.analyses.idle._attribution import launch_waits, queued_waits, waited_ns
 from kanalyze.analyses.launches._launch_costs import KERNEL, graph_launches

@@ -134,9 +134,7 @@ def _first_slow(calls: pl.DataFrame, keys: Sequence[str], *kept: str) -> pl.Data
     Columns: `keys`, `kept`, start, dur_ns, warm_ns (the later ones' median), extra_ns and later (how many they are).
     """
     sums = calls.group_by(keys, maintain_order=True).agg(
-        pl.col(*kept, "start", "dur_ns").first(),
-        warm_ns=pl.col("dur_ns").slice(1).median(),
-        later=pl.len() - 1,
+        pl.col(*kept, "start", "dur_ns").first(), warm_ns=pl.col("dur_ns").slice(1).median(), later=pl.len() - 1
     )
     slow = sums.filter(pl.col("dur_ns") > COLD_FACTOR * pl.col("warm_ns"))
     return slow.with_columns(extra_ns=pl.col("dur_ns") - pl.col("warm_ns"))

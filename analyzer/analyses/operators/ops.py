@@ -74,10 +74,7 @@ def _by_operator(report: Report, further: Callable[[Report], pl.DataFrame] | Non
         (host, tree.row_of(work.get_column("event_id"))),
         (shown, shown.get_column("operator")),
         (hidden.with_columns(pl.col("kind").cast(tree.rows.schema["kind"])), hidden.get_column("operator")),
-        (
-            replayed.select(captured_device_ns="exclusive_ns", captured_operations=one),
-            replayed.get_column("operator"),
-        ),
+        (replayed.select(captured_device_ns="exclusive_ns", captured_operations=one), replayed.get_column("operator")),
     ]
     own, of_captures = (
         host_tree(of).rows.select("name", "kind").hstack([] if further is None else further(of))
@@ -347,11 +344,7 @@ _OF_ALL: Final = columns("""
 BY_PHASE: Final = Table(
     TABLE.name,
     "One phase of training; docs/definitions.md says what tells them.",
-    (
-        Column("phase", PHASE, ", ".join(PHASES) + "."),
-        Column("count", pl.Int64, "Operators called in it."),
-        *_OF_ALL,
-    ),
+    (Column("phase", PHASE, ", ".join(PHASES) + "."), Column("count", pl.Int64, "Operators called in it."), *_OF_ALL),
     when="--by phase",
 )
 

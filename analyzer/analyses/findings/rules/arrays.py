@@ -298,7 +298,7 @@ def double_arrays(report: Report) -> Findings:
         function = pl.col("function")
         doubles = function.is_in([*_on_wide_arrays(report)]) | function.str.contains(_DOUBLE)
         for work in on_gpu.kernels_that(report, doubles, _WORTH):
-            yield work.finding("float64: arrays", work.most, left=None, mending=Mending(_in_single(report, work)))
+            yield work.finding("float64: arrays", left=None, mending=Mending(_in_single(report, work)))
 
 
 #: An operation on arrays reads two and writes one.

@@ -152,7 +152,6 @@ def layout_conversions(work: Work) -> Finding | None:
     norms = exclusive_operations(work.report).filter(work.device.are(pl.col("name").str.contains(_BY_CHANNEL)))
     one = work.finding(
         "layout-conversions",
-        work.most,
         mending=Mending(
             norms.select("row", saved_ns=on_gpu.part("dur_ns", 1 - _NORMS_LEFT)), work.rows.get_column("row")
         ),
@@ -211,7 +210,6 @@ def recurring_casts(work: Work) -> Finding | None:
     )
     return work.finding(
         "recurring-casts",
-        work.most,
         to=f"{target} from {source}" if source else target,
         around=f", most in {around}" if around else "",
         waited=waited,
@@ -237,7 +235,7 @@ def bias_before_batchnorm(report: Report) -> Findings:
     if _NORMALIZATION not in report.kind("op").get_column("name").unique().cast(pl.String):
         return
     for work in on_gpu.works(report, _of_biases(report)):
-        yield work.finding("bias-before-batchnorm")
+        yield work.finding("bias-before-batchnorm", "")
 
 
 def _of_biases(report: Report) -> pl.DataFrame:
@@ -369,6 +367,7 @@ def recomputation(report: Report) -> Findings:
         memory = report.devices.filter(device=work.device.device).get_column("memory_bytes").drop_nulls()
         yield work.finding(
             "recomputation",
+            "",
             holds=f" The GPU has {size(int(memory.item(0)))}." if len(memory) else "",
             where=literal(line_that_reads(report, _CHECKPOINTS, say.per_iteration(report).iterations or 1)),
             # and what the host does from the first of them to the last
@@ -466,7 +465,6 @@ def full_sort(work: Work) -> Finding | None:
         return None
     return work.finding(
         "full-sort",
-        work.most,
         seen="" if torch else " What runs next on the stream is too short to read all that was sorted.",
         what="rows" if torch else "arrays",
         action=spoken(report, phrases("selections"), phrases("selections")[CUDA]),
@@ -526,7 +524,7 @@ def repeated_coalescing(sorting: Work) -> Finding | None:
     if sorts < _FEWEST_COALESCED:
         return None
     operator = work.rows.select(pl.col("outer").mode().sort().first()).item()
-    return work.finding("repeated-coalescing", work.most, operator=operator)
+    return work.finding("repeated-coalescing", operator=operator)
 
 
 @Rule
@@ -552,7 +550,6 @@ def coalesced_again(report: Report) -> Findings:
         if times >= _FEWEST_COALESCED and not work.device.launches(_TOPK):
             yield work.finding(
                 "repeated-coalescing: same",
-                work.most,
                 at_stake_ns=work.ns * (times - 1) // times,
                 mending=on_host.within(report, alike.filter(pl.int_range(pl.len()) % times > 0)).mending,
                 height=alike.select(on_host.side(0, 0)).item(0, 0),

@@ -153,7 +153,6 @@ def diagonal_products(report: Report) -> Findings:
         change = _spared(work._replace(rows=work.rows.filter(products)), own, 1 / REACHED["memory"])
         yield work.finding(
             "product-order: diagonal",
-            work.most,
             height=chosen.filter("made").item(0, "length"),
             mending=on_gpu.without(work.rows.filter(~products)).with_all_of(change),
         )
@@ -181,7 +180,7 @@ def gathered_layers(report: Report) -> Findings:
     for work in on_host.works_within(report, outermost(spans)):
         most = layers.select((pl.col("there") / pl.col("rows")).max()).item()
         there, rows = layers.filter(pl.col("there") / pl.col("rows") == most).select("there", "rows").row(0)
-        yield work.finding("gathers: layers", work.most, left=most, there=there, rows=rows, times=rows / there)
+        yield work.finding("gathers: layers", left=most, there=there, rows=rows, times=rows / there)
 
 
 def _of_gathered(report: Report) -> pl.DataFrame:
@@ -252,7 +251,7 @@ def product_order(report: Report) -> Findings:
         inner = on_gpu.with_operators(report, work.rows).get_column("inner")
         others = work.rows.filter(~inner.str.starts_with("aten::").fill_null(value=False))
         if total(others, "exclusive_ns") <= _OTHERS * work.ns:  # a kernel that no operator tells of may do anything
-            yield work.finding("product-order", work.most, left=1 / times, at_most=True, m=m, n=n, times=times)
+            yield work.finding("product-order", left=1 / times, at_most=True, m=m, n=n, times=times)
 
 
 def _pairs(every: pl.DataFrame) -> pl.DataFrame:
@@ -348,7 +347,7 @@ def overlapping_windows(report: Report) -> Findings:
     again = min(sums.get_column("again").to_list(), default=1.0)
     for work in on_host.works_within(report, sums):
         left = min(_SUM_PASSES / again, 1.0)
-        yield work.finding("overlapping-windows", work.most, left=left, at_most=True, again=again)
+        yield work.finding("overlapping-windows", left=left, at_most=True, again=again)
 
 
 # Convolutions and recurrent layers in whose place others are quicker: those of cuDNN, and transforms.
@@ -424,4 +423,4 @@ def long_convolution(report: Report) -> Findings:
     for work in on_gpu.works(report, own):
         saved = work.rows.select("row", saved_ns=on_gpu.part("dur_ns", 1 - pl.col("left")))
         taps = work.rows.get_column("taps").max()
-        yield work.finding("long-convolution", work.most, taps=taps, left=None, mending=Mending(shorter=saved))
+        yield work.finding("long-convolution", taps=taps, left=None, mending=Mending(shorter=saved))

@@ -57,7 +57,7 @@ def decompositions(report: Report) -> Findings:
         for work in on_host.works_within(report, which):
             name, height, width = which.select("name", "longer", "shorter").row(0)
             sides = {"operator": name.removeprefix("aten::"), "height": height, "width": width}
-            yield work.finding(words, work.most, left=None, at_most=True, **sides)
+            yield work.finding(words, left=None, at_most=True, **sides)
 
 
 #: Rows of so few integers go into one number, and sorting such takes this part of the time of comparing rows.
@@ -79,7 +79,7 @@ def different_rows(report: Report) -> Findings:
     )
     for work in on_host.works_within(report, calls):
         number = int(calls.sort(elements()).select(columns).item(-1, 0))
-        yield work.finding("full-sort: different", work.most, left=_AS_ONE_NUMBER, columns=number)
+        yield work.finding("full-sort: different", left=_AS_ONE_NUMBER, columns=number)
 
 
 @Rule
@@ -107,7 +107,7 @@ def factored_again(report: Report) -> Findings:
             factors = on_gpu.with_operators(report, work.rows).filter(inner="aten::linalg_lu_factor_ex")
             own = work._replace(rows=factors) if factors.height else work
             change = {"mending": on_gpu.without(factors)} if factors.height else {"at_most": True}
-            yield own.finding("decompositions: again", own.most, left=None, height=height, **change)
+            yield own.finding("decompositions: again", left=None, height=height, **change)
 
 
 def _between(report: Report, solving: on_host.Within, each_bytes: int) -> pl.DataFrame:
@@ -168,7 +168,7 @@ def attention_masks(report: Report) -> Findings:
             wide = work.names.select(on_gpu.INPUTS.str.contains("f32").any()).item()
             left = None if words.endswith("bias") else _CAUSAL_LEFT[wide]
             height = own.select(on_host.side(0, -2)).item(0, 0)
-            yield work.finding(words, work.most, left=left, at_most=True, height=height)
+            yield work.finding(words, left=left, at_most=True, height=height)
 
 
 # Gradients of embeddings that have all rows of a table, few of which are looked up.
@@ -200,7 +200,6 @@ def dense_gradients(report: Report) -> Findings:
         saved_ns = total(work.rows, "saved_ns")
         yield work.finding(
             "dense-gradients",
-            work.most,
             taken=unused.get_column("taken").max(),
             spared=saved_ns / work.device.kernel_ns,
             at_stake_ns=saved_ns,
@@ -265,7 +264,6 @@ def float32_in_code(report: Report) -> Findings:
         if left is not None:
             yield work.finding(
                 "no-tf32: code",
-                work.most,
                 left=min(left / on_gpu.OF_PEAK, 1.0),
                 where=literal(code["float32_products"]),
                 place=code["float32_products"],
@@ -280,7 +278,7 @@ _WORTH_DOUBLES: Final = 0.03  # of the kernel time; sums for accuracy are in wel
 def float64_in_code(report: Report) -> Findings:
     """One finding per device on kernels of Triton or torch.compile whose code computes in float64."""
     for work, code in _in_code(report, _IN_DOUBLE, _WORTH_DOUBLES, ("triton", "inductor")):
-        yield work.finding("float64: code", work.most, left=on_gpu.HALF_LEFT, doubles=code["float64_share"])
+        yield work.finding("float64: code", left=on_gpu.HALF_LEFT, doubles=code["float64_share"])
 
 
 #: Additions that do not wait for each other read and write values at so large a part of the memory's bandwidth.
@@ -299,10 +297,5 @@ def atomics_in_code(report: Report) -> Findings:
             continue
         lines = str(code["atomics"])
         yield work.finding(
-            "scatter-atomics: code",
-            work.most,
-            left=None,
-            at_most=True,
-            where=literal(lines.partition(", ")[0]),
-            places=lines,
+            "scatter-atomics: code", left=None, at_most=True, where=literal(lines.partition(", ")[0]), places=lines
         )

@@ -22,11 +22,7 @@ from kanalyze.analyses.device._operations import (
     with_facts,
 )
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.device.occupancy import (
-    launch_occupancy,
-    registers_for_one_more,
-    shared_for_one_more,
-)
+from kanalyze.analyses.device.occupancy import launch_occupancy, registers_for_one_more, shared_for_one_more
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_gpu import FAMILY, TENSOR_TYPED
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, phrases

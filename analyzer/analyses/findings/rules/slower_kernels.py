@@ -66,7 +66,6 @@ def unaligned_gemm(work: Work) -> Finding:
         left = single * left + (1 - single) * _ALIGNED_LEFT_ELSEWHERE
     return work.finding(
         "unaligned-gemm",
-        work.most,
         aligned=int(work.names.select(pl.col("alignment").min()).item()),
         shapes=shapes,
         action=CHANNELS_LAST if images else pad,
@@ -179,7 +178,6 @@ def old_architecture_gemm(work: Work) -> Finding | None:
     )
     return work.finding(
         "old-architecture-gemm",
-        work.most,
         products=say.per_iteration(work.report).plural(work.rows.height, what),
         made_for=made_for,
         made_of=f"{arch}, {types}",
@@ -226,7 +224,7 @@ def no_tf32(report: Report) -> Findings:
             if work.device.capability < _TF32 or allowed:
                 continue
             left = on_gpu.TF32_LEFT.get(work.device.capability)
-            one = work.finding(name, work.most, left=left)
+            one = work.finding(name, left=left)
             if left is not None and work.names.select(_TRANSFORMS.any()).item():
                 one = one._replace(mending=_as_one(work, left))
             yield one
@@ -284,7 +282,6 @@ def no_tensor_cores(work: Work) -> Finding:
     """One finding per device with 16-bit products on kernels that do not use its tensor cores."""
     return work.finding(
         "no-tensor-cores",
-        work.most,
         types="/".join(dict.fromkeys(work.names.item(0, "inputs").split("/"))),
         at_most=True,
         left=_TENSOR_LEFT.get(work.device.capability),
@@ -326,7 +323,6 @@ def float64(work: Work) -> Finding:
     saved = (pl.col("exclusive_ns") - after).floor().cast(pl.Int64).clip(lower_bound=0)
     return work.finding(
         "float64",
-        work.most,
         in_products=total(work.rows.filter(products), "exclusive_ns"),
         left=None,
         mending=Mending(work.rows.select("row", saved_ns=saved), casts.get_column("row")),

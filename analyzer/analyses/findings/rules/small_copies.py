@@ -256,6 +256,7 @@ def no_kv_cache(report: Report) -> Findings:
         saved = (pl.col("dur_ns") - pl.max_horizontal(left, on_gpu.LEAST_NS).cast(pl.Int64)).clip(lower_bound=0)
         yield on_gpu.Work(report, device, work).finding(
             "no-kv-cache",
+            "",
             passes=many,
             rows=longest(work, "rows"),
             left=None,

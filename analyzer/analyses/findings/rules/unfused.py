@@ -146,6 +146,7 @@ def _formulas(runs: Work, compiled: Mending) -> Finding | None:
     operations = [*dict.fromkeys(one for one in (decode(name).operation for name in names) if one)][: say.NAMED]
     return runs.finding(
         _words(runs),
+        "",
         runs=groups.height,
         operations=literal(", ".join(operations)),
         at_stake_ns=saved,

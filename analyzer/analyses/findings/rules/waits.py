@@ -19,15 +19,7 @@ from kanalyze.analyses.device._operations import (
 )
 from kanalyze.analyses.device._windows import busy_spans, windows
 from kanalyze.analyses.findings import on_gpu, on_host, say
-from kanalyze.analyses.findings.on_host import (
-    LARGE_BYTES,
-    PAGEABLE,
-    PINNED,
-    SCALAR_BYTES,
-    SPAN,
-    TO_DEVICE,
-    TO_HOST,
-)
+from kanalyze.analyses.findings.on_host import LARGE_BYTES, PAGEABLE, PINNED, SCALAR_BYTES, SPAN, TO_DEVICE, TO_HOST
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, phrases
 from kanalyze.analyses.host._call_kinds import CUPY, begun_before, calls_that, shown, world
 from kanalyze.analyses.host._range_lines import ranges_at
