@@ -239,8 +239,6 @@ def world(report: Report) -> str:
 
 
 def _of_domains(report: Report) -> str | None:
-    if "range" not in report.kinds:
-        return None
     domains = report.table("range_detail").get_column("domain").unique().cast(pl.String)
     return next((name for domain, name in _DOMAINS.items() if domain in domains), None)
 

@@ -303,8 +303,6 @@ def captured_by_order(report: Report, source: Report) -> pl.DataFrame:
     if capture_spans(source).is_empty():
         return pl.DataFrame(schema=_FOUND)
     calls, (ran, launches) = _captured_calls(source), _launches(report)
-    if calls.is_empty() or ran.is_empty():
-        return pl.DataFrame(schema=_FOUND)
     made_by = pl.col("by").cast(pl.String).fill_null("").sort_by("place").str.join(",").alias("alike")
     captured = calls.group_by("capture", "process_id", "end").agg(_KINDS, made_by)
     fits = captured.join(launches.unique("graph", keep="first", maintain_order=True), on="kind", suffix="_graph")

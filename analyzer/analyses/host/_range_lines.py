@@ -197,8 +197,6 @@ def stack_names(report: Report) -> pl.DataFrame:
     functions from the outermost to it.
     """
     frames = report.table("stack_frames")
-    if frames.is_empty():
-        return pl.DataFrame(schema=NAMES)
     function = pl.col("function").cast(pl.String)
     named_frames = frames.with_columns(_own(frames)).filter(function.is_not_null() & ~function.str.starts_with("["))
     own_frames = named_frames.filter("own").sort("stack_id", "depth", descending=[False, True])
@@ -302,19 +300,14 @@ def named_events(report: Report) -> pl.DataFrame:
     Columns: process_id, thread_id, start, end, name; of events with equal times the last one is the innermost.
     """
     # of events with equal start and end the last one is the innermost: the operator
-    parts = [_named(report.kind("range"))]
-    if "python" in report.kinds:
-        python = _python(report)
-        inner = python.filter((pl.col("role") == "module") | called_by_program(python))
-        parts.append(inner.select(*THREAD, *_EVENT_COLUMNS))
-    return pl.concat([*parts, _named(report.kind("op"))]) if "op" in report.kinds else pl.concat(parts)
+    python = _python(report)
+    inner = python.filter((pl.col("role") == "module") | called_by_program(python)).select(*THREAD, *_EVENT_COLUMNS)
+    return pl.concat([_named(report.kind("range")), inner, _named(report.kind("op"))])
 
 
 @once_per_process
 def program_functions(report: Report) -> pl.DataFrame:
     """Python functions of the program itself, with the columns of :func:`named_events`."""
-    if "python" not in report.kinds:
-        return named_events(report).clear()
     return _python(report).filter(pl.col("role") == "program").select(*THREAD, *_EVENT_COLUMNS)
 
 

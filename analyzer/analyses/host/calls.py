@@ -296,8 +296,6 @@ def _calls(report: Report, kind: str) -> pl.DataFrame:
 
 def _ranges(report: Report) -> pl.DataFrame:
     """Ranges of domains that overlap the window; a range that was never closed ends with the last NVTX event."""
-    if "range" not in report.kinds:
-        return pl.DataFrame(schema=_ROWS)
     ranges = intervals.overlapping(named_ranges(report).filter(pl.col("domain").is_not_null()), report.scope.sides)
     return of_used_processes(report, ranges).select(
         pl.col("domain").cast(pl.String).alias("library"), "name", "start", dur_ns=pl.col("end") - pl.col("start")

@@ -462,8 +462,6 @@ def _splits(report: Report, passes: int, *, joins: bool) -> bool:
 def _accumulates(report: Report) -> bool:
     """Whether the trace adds most gradients to earlier ones, and runs backward several times for each update."""
     every = on_host.operators(report)
-    if every.is_empty():
-        return False
     around = every.select("name", parent="row").filter(name=on_host.ACCUMULATES)
     adds = every.filter(name="aten::add_").join(around, on="parent", how="semi").height
     # after which a thread of autograd goes on, and this one waits

@@ -174,8 +174,6 @@ _FEWER: Final = 4  # so many times as many rows are gathered as there are, or mo
 def gathered_layers(report: Report) -> Findings:
     """One finding per device on layers right after a gather of far more rows than there are to gather from."""
     layers = _of_gathered(report)
-    if layers.is_empty():
-        return
     spans = pl.concat([layers.select(SPAN), on_host.gradients(report, layers)])
     for work in on_host.works_within(report, outermost(spans)):
         most = layers.select((pl.col("there") / pl.col("rows")).max()).item()
