@@ -202,7 +202,7 @@ def host_times(report: Report) -> list[Count]:
     early = pl.lit(value=False) if end is None else pl.col("start_ns") < 0
     late = pl.lit(value=False) if limit is None else pl.col("start_ns") + pl.col("dur_ns").fill_null(0) > limit
     late |= pl.col("start_ns") > pl.lit(stopped, dtype=pl.Int64)
-    times = {kind: report.kind(kind).select("start_ns", "dur_ns") for kind in _HOST_KINDS if kind in report.kinds}
+    times = {kind: report.kind(kind).select("start_ns", "dur_ns") for kind in _HOST_KINDS}
     outside = _sum(*(events.filter(early | late) for events in times.values()))
     # negative durations of calls are counted elsewhere
     mended = _HOST_KINDS if tool.mends_times else ("api",)
@@ -314,11 +314,8 @@ def sizes(report: Report) -> list[Count]:
     """Copies, memsets and allocations whose size is missing or impossible, and copies of memory without a name."""
     odd_sizes = []
     for table, kinds in _SIZED.items():
-        present = [kind for kind in kinds if kind in report.kinds]
-        if not present:
-            continue
         sized = report.table(table).select("event_id", "size_bytes")
-        events = pl.concat([report.kind(kind).select("event_id", "dur_ns") for kind in present])
+        events = pl.concat([report.kind(kind).select("event_id", "dur_ns") for kind in kinds])
         size, took = pl.col("size_bytes"), pl.col("dur_ns").clip(lower_bound=_LEAST_NS)
         wrong = ~size.is_between(1, _LARGEST_BYTES)
         if table == "copy_detail":

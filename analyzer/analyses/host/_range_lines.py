@@ -262,29 +262,24 @@ def named(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:
 
     `pieces` (start, end, and any other columns, which are kept) are sorted and disjoint.
     """
-    things = _host_events(report)
-    parts = things.cut(key, pieces, "what")
-    if "python" in report.kinds:
-        functions = _functions(report)
-        cut = functions.cut(key, parts, "where")
-        lost, inside = (cut.filter(side) for side in (pl.col("where").is_null(), pl.col("where").is_not_null()))
-        what, where = things.at(inside.get_column("what")), functions.at(inside.get_column("where"))
-        # the innermost event in the program's function, or that alone unless the event is inside it
-        name = what.get_column("name").set(~_within(what, where).fill_null(value=False), None)
-        pairs = pl.DataFrame([name.alias("a"), where.get_column("name").alias("b")])
-        alone = pl.when(pl.col("a").is_null()).then(pl.col("b").cast(pl.String))
-        culprit = _texts(pairs, alone.otherwise(pl.format("{} in {}", "a", "b")))
-        inside = inside.with_columns(culprit.alias("culprit"))
-        # outside of the program's functions any other one counts
-        python = _python(report).filter(of_thread(key)).with_row_index("row")
-        others = _HostEvents(python, innermost_lines(python.filter(touched(python, lost))))
-        cut = others.cut(key, lost, "function")
-        what, function = _host_events(report).at(cut.get_column("what")), others.at(cut.get_column("function"))
-        in_function = what.get_column("start").is_null() | _within(function, what).fill_null(value=False)
-        name = what.get_column("name").zip_with(~in_function, function.get_column("name"))
-        parts = pl.concat([inside, cut.drop("function").with_columns(name.alias("culprit"))])
-    else:
-        parts = parts.with_columns(things.at(parts.get_column("what")).get_column("name").alias("culprit"))
+    things, functions = _host_events(report), _functions(report)
+    cut = functions.cut(key, things.cut(key, pieces, "what"), "where")
+    lost, inside = (cut.filter(side) for side in (pl.col("where").is_null(), pl.col("where").is_not_null()))
+    what, where = things.at(inside.get_column("what")), functions.at(inside.get_column("where"))
+    # the innermost event in the program's function, or that alone unless the event is inside it
+    name = what.get_column("name").set(~_within(what, where).fill_null(value=False), None)
+    pairs = pl.DataFrame([name.alias("a"), where.get_column("name").alias("b")])
+    alone = pl.when(pl.col("a").is_null()).then(pl.col("b").cast(pl.String))
+    culprit = _texts(pairs, alone.otherwise(pl.format("{} in {}", "a", "b")))
+    inside = inside.with_columns(culprit.alias("culprit"))
+    # outside of the program's functions any other one counts
+    python = _python(report).filter(of_thread(key)).with_row_index("row")
+    others = _HostEvents(python, innermost_lines(python.filter(touched(python, lost))))
+    cut = others.cut(key, lost, "function")
+    what, function = things.at(cut.get_column("what")), others.at(cut.get_column("function"))
+    in_function = what.get_column("start").is_null() | _within(function, what).fill_null(value=False)
+    name = what.get_column("name").zip_with(~in_function, function.get_column("name"))
+    parts = pl.concat([inside, cut.drop("function").with_columns(name.alias("culprit"))])
     parts = parts.select(*pieces.columns, "culprit")
     nameless = parts.filter(pl.col("culprit").is_null())
     if nameless.is_empty():
