@@ -341,9 +341,8 @@ def told_parts(report: Report, asked_of: Iterable[tuple[ThreadKey, pl.DataFrame]
 def _hits(report: Report, spans_of: Sequence[tuple[ThreadKey, pl.DataFrame]]) -> tuple[pl.DataFrame, pl.DataFrame]:
     """CPU samples in the spans of threads, and how each thread was sampled.
 
-    Returns:
-        asked (place in `spans_of`), the columns :data:`KEYS`, stack_id and samples; and process_id, thread_id, first,
-        last, height and usual, the usual time between two samples.
+    Columns: asked (place in `spans_of`), :data:`KEYS`, stack_id and samples; and process_id, thread_id, first, last,
+    height and usual, the usual time between two samples.
     """
 
     def counted(part: pl.DataFrame) -> pl.DataFrame:

@@ -208,9 +208,7 @@ def periodic(line: pl.DataFrame, *, fewest: int, nodes: int) -> pl.DataFrame:
 
     A period counts if a stretch has at least `fewest` repetitions of it and twice `nodes` operations. One repetition
     (`unit`) is a period, or, if that is shorter than `nodes`, as many periods as reach that length.
-
-    Returns:
-        Columns place, sequence (a number for each series and unit with the same codes) and unit.
+    Columns: place, sequence (a number for each series and unit with the same codes) and unit.
     """
     repeated = [pl.DataFrame(schema={"place": pl.UInt32, "unit": pl.Int64, "length": pl.Int64})]
     parts = [part for part in line.partition_by("series") if part.height >= 2 * nodes]

@@ -32,21 +32,13 @@ _STRETCH: Final = 0.5
 
 
 class ThreadPair(NamedTuple):
-    """A thread of one recording and the same one of another.
+    """A thread of one recording and the same one of another."""
 
-    Attributes:
-        left: Process id and thread id in the first recording.
-        right: Those in the other.
-        calls: Launch calls of the first, by start: start, end, token (of what was launched).
-        others: Those of the other.
-        pairs: Rows of both that are aligned: left and right, both increasing.
-    """
-
-    left: ThreadKey
-    right: ThreadKey
-    calls: pl.DataFrame
-    others: pl.DataFrame
-    pairs: pl.DataFrame
+    left: ThreadKey  # in the first recording
+    right: ThreadKey  # in the other
+    calls: pl.DataFrame  # launch calls of the first, by start: start, end, token (of what was launched)
+    others: pl.DataFrame  # those of the other
+    pairs: pl.DataFrame  # rows of both that are aligned: left and right, both increasing
 
     @property
     def complete(self) -> bool:
@@ -147,17 +139,10 @@ _CALLS: Final = r"^(?:between|after|before) (?:cu|hip)\w+(?: and (?:cu|hip)\w+)?
 
 
 def events_between(report: Report, key: ThreadKey, gaps: pl.DataFrame) -> pl.DataFrame:
-    """Names intervals of a thread by what it did in them outside of CUDA calls.
+    """Names `gaps` (start, end; sorted and disjoint) of a trace's thread by what it did in them outside of CUDA calls.
 
-    Args:
-        report: The trace.
-        key: Process id and thread id.
-        gaps: start and end of the intervals, sorted and disjoint.
-
-    Returns:
-        A row per interval: free_ns (outside of CUDA calls) and name: that of the innermost event that at least half of
-        that was in, in the program's innermost function of which that holds; ``between A and B`` where half of it was
-        in no event; else null.
+    Columns: free_ns (outside of CUDA calls) and name: that of the innermost event that at least half of that was in, in
+    the program's innermost function of which that holds; ``between A and B`` where half of it was in no event; or null.
     """
     gaps = gaps.select("start", "end").with_row_index("gap")
     calls = report.kind("api").filter(of_thread(key)).select(**intervals.OF_EVENTS)
@@ -224,22 +209,15 @@ _PART: Final = ("start", "end", "name", "there", "until")
 
 
 class HostNames(NamedTuple):
-    """Names of host time from the trace of the same program.
+    """Names of host time from the trace of the same program."""
 
-    Attributes:
-        names: Each name once.
-        lines: By process id and thread id, the times between launches that have a name: start, end, row (of `names`),
-            and there and until, the time in the trace that names it; sorted and disjoint.
-        share: Part of the report's launches that are aligned; None without a trace, or where several processes launch.
-        threads: The threads that both have, where enough is aligned.
-        recurring: Whether launches count that the trace makes in the same surroundings, in a step of its few.
-    """
-
-    names: pl.Series
+    names: pl.Series  # each once
+    #: The times between launches that have a name, sorted and disjoint: start, end, row (of `names`), and there and
+    #: until, the time in the trace that names it.
     lines: dict[ThreadKey, pl.DataFrame]
-    share: float | None = None
-    threads: Sequence[ThreadPair] = ()
-    recurring: bool = False
+    share: float | None = None  # part of the launches that are aligned; None without a trace, or for several processes
+    threads: Sequence[ThreadPair] = ()  # those that both have, where enough is aligned
+    recurring: bool = False  # whether launches count that the trace makes in the same surroundings, in one of few steps
 
 
 _NOTHING: Final = HostNames(pl.Series("name", [], dtype=pl.Categorical), {})
@@ -368,16 +346,11 @@ def _in_the_trace(
 
 
 def placed(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
-    """Places intervals of the trace's threads into the report, by the times between launches that they name.
+    """Places `spans` of the threads of the trace beside into the report, by the times between launches that they name.
 
-    Args:
-        report: The report that the trace is beside.
-        spans: Intervals of the trace, disjoint on each thread: process_id, thread_id, start, end and any others.
-
-    Returns:
-        The part of each interval in each time between launches that has its partner in the trace, at the same part of
-        that time: the columns of `spans`, with the report's process and thread. One interval of a trace of few steps
-        is placed in every such step.
+    Those are disjoint on each thread. The part of each in each time between launches that has its partner in the trace
+    is at the same part of that time: with the report's process and thread, and the other columns of `spans`. One of a
+    trace of few steps is placed in every such step.
     """
     naming, parts = host_names(report), [spans.clear()]
     for pair in naming.threads:

@@ -34,19 +34,14 @@ _FIRST: Final = pl.Series([0], dtype=pl.Int64)
 
 
 class HostTree(NamedTuple):
-    """The host events that torch counts, and the event that each removed one is counted as.
+    """The host events that torch counts, and the event that each removed one is counted as."""
 
-    Attributes:
-        rows: The counted events, by thread and start. Columns: event_id, kind, name, start, end, process_id, thread_id,
-            linked, parent (its row; null for none), stop (the first later row that is not inside it), self_ns (its time
-            without its children's; negative if these overlap), last_id (the innermost of the events counted as it).
-        ids: The ids of all events.
-        places: The row that each of them is counted as.
-    """
-
+    #: The counted events, by thread and start: event_id, kind, name, start, end, process_id, thread_id, linked, parent
+    #: (its row; null for none), stop (the first later row that is not inside it), self_ns (its time without its
+    #: children's; negative if these overlap), last_id (the innermost of the events counted as it).
     rows: pl.DataFrame
-    ids: pl.Series
-    places: pl.Series
+    ids: pl.Series  # of all events
+    places: pl.Series  # the row that each of them is counted as
 
     def row_of(self, event_ids: pl.Series) -> pl.Series:
         """The rows that events are counted as; null for ids of no host event."""

@@ -209,11 +209,9 @@ def same_launches(base: Report, ncu: Report) -> pl.DataFrame:
 
     The n-th launch in one run of the program is the n-th in another if one thread makes all launches of a function on
     one GPU, and `base` has every launch as an event of its own.
-
-    Returns:
-        Columns right (event_id in `ncu`), number (the launch's index among those of its function), left (event_id in
-        `base`; null where that launch has another shape or is missing, so that the two runs differ). Kernels in no row
-        could not be identified.
+    Columns: right (event_id in `ncu`), number (the launch's index among those of its function), left (event_id in
+    `base`; null where that launch has another shape or is missing, so that the two runs differ). Kernels in no row
+    could not be identified.
     """
     numbers = ncu.table("launch_numbers")
     if numbers.is_empty() or not _of_one_capture(base, ncu) or not complete(base):
@@ -298,11 +296,9 @@ _COLUMNS: Final = ("group", "name", "same_name", "loose_name", "device", *SHAPE,
 
 @once_per_report
 def same_kernels(left: Report, right: Report) -> pl.DataFrame:
-    """Matches the kernel groups of `left` with those of `right`.
+    """Matches the kernel groups of `left` with those of `right`; those that are in no row have no partner.
 
-    Returns:
-        Columns left and right (numbers of groups, each at most once), match (one of :data:`QUALITIES` except none).
-        Groups that are in no row have no partner.
+    Columns: left and right (numbers of groups, each at most once), match (one of :data:`QUALITIES` except none).
     """
     whole, one_gpu = _has_every_launch(left, right), _has_one_gpu(left) and _has_one_gpu(right)
     if not right.meta.timeless:
@@ -346,12 +342,8 @@ def matched(left: pl.DataFrame, right: pl.DataFrame, *, whole: bool | None, one_
     By name and shape; by name in spite of another shape, where one group of each report is left with that name; by
     shape and name without parameter types, unless the report has several such overloads; and by shape and a name that a
     tool shortened, where only one full name fits.
-
-    Args:
-        left: Groups as of :func:`kernel_groups`.
-        right: The same.
-        whole: Whether `left` has every launch of the program; None if unknown, so that `right` decides.
-        one_gpu: Whether each report has only one GPU, whatever its number.
+    `whole` says whether `left` has every launch of the program (None if unknown, so that `right` decides), `one_gpu`
+    whether each report has only one GPU, whatever its number.
     """
     first, second = left.select(_COLUMNS), right.select(_COLUMNS)
     if one_gpu and first.height:

@@ -191,15 +191,11 @@ class Tensor(NamedTuple):
 
 
 def sizes(operators: pl.DataFrame) -> pl.DataFrame:
-    """The elements and bytes that each of some operators reads and writes.
+    """Of each operator elements (of its result), read_bytes and written_bytes; null for unknown shapes or types.
 
-    Args:
-        operators: Columns name, input_shapes, input_types, input_strides (JSON lists as recorded, null for none), and
-            element_bytes: bytes per element where the types do not say, as for lists of tensors; null if unknown.
-
-    Returns:
-        A row per operator: elements of the result, read_bytes and written_bytes. The result has the inputs' broadcast
-        shape and their widest type. Null where shapes were not recorded, or a type is unknown.
+    `operators` have name, input_shapes, input_types, input_strides (JSON lists as recorded, null for none), and
+    element_bytes: bytes per element where the types do not say, as for lists of tensors; null if unknown. The result
+    has the inputs' broadcast shape and their widest type.
     """
     keys = ["name", "input_shapes", "input_types", "input_strides", "element_bytes"]
     distinct = operators.select(keys).unique()

@@ -305,12 +305,8 @@ def factors(report: Report, asked: Configuration) -> pl.DataFrame:
     changes. A kernel without a model changes as the whole does, or not at all, usually by half of that; one whose
     shapes are known and stay does not. Copies within a device and memsets change with the bandwidth.
 
-    Args:
-        report: The report.
-        asked: The configuration, :func:`resolved`.
-
-    Returns:
-        Columns row (of the table of operations), usual, low, high. Copies between host and device have no row.
+    The configuration is :func:`resolved`. Columns: row (of the table of operations), usual, low, high. Copies between
+    host and device have no row.
 
     Raises:
         CannotTellError: The GPU of the report has no known bandwidth.

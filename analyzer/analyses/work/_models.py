@@ -65,37 +65,22 @@ class Pairs(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What one call of an operator has to do.
+    """What one call of an operator has to do."""
 
-    Attributes:
-        flop: FLOPs of products, convolutions and attention; 0 for operators that their bytes bound.
-        bytes: The least that it reads and writes.
-        tiled: What one kernel computes in tiles, by which more is executed; None for others.
-        known: :data:`MODEL` or :data:`BOUND`.
-    """
-
-    flop: int
-    bytes: int
-    tiled: Product | Pairs | None = None
-    known: str = MODEL
+    flop: int  # of products, convolutions and attention; 0 for operators that their bytes bound
+    bytes: int  # the least that it reads and writes
+    tiled: Product | Pairs | None = None  # what one kernel computes in tiles, by which more is executed
+    known: str = MODEL  # or :data:`BOUND`
 
 
 class Call(NamedTuple):
-    """A call of an operator.
-
-    Attributes:
-        name: The operator.
-        inputs: The tensors of each input.
-        values: The value of each input that is no tensor, as text; empty where they were not recorded, as in nsys.
-        causal: Whether the kernel's name says that the mask is causal; None for names that do not tell.
-        result: The shape of its result, where that is known by what takes it.
-    """
+    """A call of an operator."""
 
     name: str
-    inputs: list[list[Tensor]]
-    values: list[str]
-    causal: bool | None = None
-    result: tuple[int, ...] = ()
+    inputs: list[list[Tensor]]  # the tensors of each
+    values: list[str]  # of each input that is no tensor, as text; empty where they were not recorded, as in nsys
+    causal: bool | None = None  # whether the kernel's name says that the mask is causal; None: it does not tell
+    result: tuple[int, ...] = ()  # its shape, where that is known by what takes it
 
     def tensor(self, place: int) -> Tensor | None:
         """The only tensor of an input; None if it is something else."""
@@ -451,17 +436,11 @@ _MODELS: Final[dict[str, _Model]] = {
 
 @lru_cache(maxsize=4096)
 def work_of(name: str, inputs: tuple[str | None, ...], kernel: KernelName, element_bytes: int | None) -> Work | None:
-    """The work of one call of an operator.
+    """The work of one call of an operator; None without a model, or without what its model needs.
 
-    Args:
-        name: Such as ``aten::mm``.
-        inputs: Shapes, types, strides and values of its inputs, JSON lists as recorded; what made each, as ranges of
-            nsys say where one tensor is two inputs; the shape of the result. None for what was not recorded.
-        kernel: The name of the longest of its kernels.
-        element_bytes: Bytes of an element where types do not tell.
-
-    Returns:
-        None for an operator without a model, or without what its model needs.
+    Its `inputs` are their shapes, types, strides and values, JSON lists as recorded; what made each, as ranges of nsys
+    say where one tensor is two inputs; and the shape of the result: None for what was not recorded. The `kernel` is the
+    longest of its kernels, and an element has so many bytes where types do not tell.
     """
     model = _MODELS.get(name, _elementwise if is_elementwise(kernel) else None)
     if model is None and kernel.library == "inductor" and kernel.kind != "template":

@@ -32,14 +32,10 @@ def gpu_called(name: str) -> str:
 
 
 def peaks(devices: pl.DataFrame) -> pl.DataFrame:
-    """Peaks of the devices of a report, one row per device and type.
+    """Peaks of the `devices` of a report (:data:`kanalyze.model.DEVICES`), one row per device and type.
 
-    Args:
-        devices: The report's :data:`kanalyze.model.DEVICES`.
-
-    Returns:
-        Columns device; type, of :data:`TYPES`; flop_per_s, null where unknown or 0 on this device; flop_per_cycle, of
-        all SMs: one does a power of two in a cycle, which tells them whatever clock the datasheet's peak is for.
+    Columns: device; type, of :data:`TYPES`; flop_per_s, null where unknown or 0 on this device; flop_per_cycle, of all
+    SMs: one does a power of two in a cycle, which tells them whatever clock the datasheet's peak is for.
     """
     rows = [
         (device, kind, (getattr(one, kind) * 1e12 or None) if one else None)
