@@ -73,10 +73,6 @@ TABLE: Final = Table(
     telling=("rule", "at_stake_ns", "replayed_ns", "per_iteration_ns", "share", "where"),
 )
 
-#: Findings on the same kernels, by the shape of the grid and by sampled counters.
-_SMALL_GRID: Final = "small-grid"
-_FEW_SMS: Final = "few-sms"
-
 #: A loop has so many operations.
 _LOOP: Final = 8
 
@@ -172,14 +168,14 @@ def ranked_with_samples(report: Report) -> list[Finding]:
         own, theirs, sampled = _lengths(report), _lengths(other), _worth_saying(other, SAMPLED)
     except KanalyzeError:  # which is noted
         return ranking
-    small = {name for one in ranking if one.rule == _SMALL_GRID for name in one.names}
+    small = {name for one in ranking if one.rule == "small-grid" for name in one.names}
     return ranking + [
         one._replace(
             at_stake_ns=one.at_stake_ns * own[one.device] // max(theirs[one.device], 1),
             text=f"In the run with samples: {one.text}",
         )
         for one in sampled
-        if one.device in own and not (one.rule == _FEW_SMS and small.intersection(one.names))
+        if one.device in own and not (one.rule == "few-sms" and small.intersection(one.names))
     ]
 
 

@@ -193,7 +193,6 @@ LIBRARY: Final = "library"
 COMPILED: Final = "torch.compile"
 TRITON: Final = "Triton"
 CUDA: Final = "CUDA"
-_BY_WORLD: Final = {PYTORCH: TRITON, JAX: LIBRARY}
 
 
 def written_with(report: Report, name: str) -> str:
@@ -201,7 +200,7 @@ def written_with(report: Report, name: str) -> str:
     kernel = decode(name)
     if kernel.library is not None:
         return COMPILED if kernel.library == "inductor" else LIBRARY
-    return _BY_WORLD.get(world(report), CUDA) if re.fullmatch(r"\w+", name) else CUDA
+    return {PYTORCH: TRITON, JAX: LIBRARY}.get(world(report), CUDA) if re.fullmatch(r"\w+", name) else CUDA
 
 
 @once_per_report

@@ -295,13 +295,11 @@ OF_GRAPH: Final = 1 << 32
 #: The kinds of operations in order.
 _KINDS: Final = pl.col("kind").sort_by("place").str.join(",")
 
-_FOUND: Final = {"row": pl.UInt32, "call_row": pl.UInt32, "sure": pl.Boolean}
-
 
 def captured_by_order(report: Report, source: Report) -> pl.DataFrame:
     """The captured call of each operation of a graph that a capture in `source` fits: row, call_row (there), sure."""
     if capture_spans(source).is_empty():
-        return pl.DataFrame(schema=_FOUND)
+        return pl.DataFrame(schema={"row": pl.UInt32, "call_row": pl.UInt32, "sure": pl.Boolean})
     calls, (ran, launches) = _captured_calls(source), _launches(report)
     made_by = pl.col("by").cast(pl.String).fill_null("").sort_by("place").str.join(",").alias("alike")
     captured = calls.group_by("capture", "process_id", "end").agg(_KINDS, made_by)

@@ -477,8 +477,6 @@ _OF_LAYERS: Final = tuple(
 )
 _FEWEST_OF_LAYERS: Final = 2
 
-_PRODUCT: Final = r"^aten::matmul(?:,|$)"
-
 
 @once_per_process
 def recomputed(report: Report) -> pl.Series:
@@ -501,7 +499,7 @@ def recomputed(report: Report) -> pl.Series:
     # formulas of gradients call products, too, which are recorded where gradients of gradients are asked for
     recording, layered = (rows.filter(name).get_column("node") for name in ("recorded", "layer"))
     if recording.is_in(layered.implode()).all():
-        rows = rows.with_columns(layer=pl.col("layer") | (pl.col("recorded") & having(names, _PRODUCT)))
+        rows = rows.with_columns(layer=pl.col("layer") | (pl.col("recorded") & having(names, r"^aten::matmul(?:,|$)")))
     kinds = names.filter(rows.get_column("layer")).cast(pl.String).str.extract(r"^([^,]*)").n_unique()
     if kinds < _FEWEST_OF_LAYERS:
         return nowhere

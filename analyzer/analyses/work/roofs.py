@@ -16,8 +16,6 @@ from kanalyze.report import Report
 from kanalyze.schema import Table, columns
 from kanalyze.units import percent, time
 
-_COUNT: Final = pl.len().cast(pl.Int64)
-
 TABLE: Final = Table(
     "roofs",
     "Calls of one operator with inputs of the same shapes and the same kernel, against what their GPU could do.",
@@ -72,7 +70,7 @@ def roofs(report: Report) -> pl.DataFrame:
         required_calls(report, TABLE)
         .group_by(_KEYS)
         .agg(
-            _COUNT.alias("count"),
+            pl.len().cast(pl.Int64).alias("count"),
             pl.col("exclusive_ns", "at_roof_ns", "distance_ns").sum(),
             pl.col("flop", "bytes").cast(pl.Float64).sum(),
             executed=pl.col("executed_flop").cast(pl.Float64).sum(),

@@ -335,9 +335,8 @@ def _on_wide_arrays(report: Report) -> set[str]:
 
 # Programs of JAX: functions that are not jitted, or called in turn, code compiled again, copies and reads.
 
-#: What XLA calls its ranges about a module that runs, and about one that it compiles.
+#: What XLA calls its ranges about a module that runs.
 _RUNS: Final = "XlaModule"
-_COMPILES: Final = "XlaCompile"
 
 _FEW: Final = 3.0  # maximum number of launches of a module that is one operation, such as a mean or a variance
 _DIFFERENT: Final = 3  # so many different operations are more than what is left beside a compiled step
@@ -479,7 +478,7 @@ def _fusible(report: Report, device: int) -> pl.DataFrame:
 @Rule
 def recompilation(report: Report) -> Findings:
     """At most one finding per device on modules that XLA compiles again and again."""
-    compiled = _modules(report).filter(pl.col("what") == _COMPILES)
+    compiled = _modules(report).filter(pl.col("what") == "XlaCompile")
     order = compiled.sort("start").with_columns(number=pl.int_range(pl.len()).over("process_id", "module"))
     again = intervals.overlapping(order.filter(pl.col("number") > 0), report.scope.sides)
     if again.height < (2 if say.per_iteration(report).iterations else say.FEWEST):

@@ -297,7 +297,6 @@ _ASKS: Final = ("aten::isnan", "aten::_is_any_true", "aten::any", "aten::item", 
 
 #: Names of the kernels of a check: whether a value differs from itself, and whether any does.
 _COMPARES: Final = r"Compare|isnan|ne_kernel"
-_ANY: Final = r"or_kernel"
 
 #: So many nodes that launch something are checked at least, and in a report without operators so many checks have
 #: another launch before them: a loop over parameters that asks each for NaN has none.
@@ -358,7 +357,7 @@ def _by_kernels(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
     line = line.with_columns(
         pl.col("at").cast(pl.Int64),
         compares=compares,
-        any=on_host.kernels_named(line, _ANY),
+        any=on_host.kernels_named(line, r"or_kernel"),
         fills=pl.col("kind") == "memset",
         reads=((pl.col("way") == TO_HOST) & (pl.col("bytes") <= 1)).fill_null(value=False),
     )

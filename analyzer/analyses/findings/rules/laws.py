@@ -20,7 +20,6 @@ from kanalyze.units import percent, plural
 
 #: Causes of distance, the first that holds.
 _PADDED, _SKINNY, _FLOOR, _FAR = "padded-products", "skinny-products", "memory-floor", "far-from-roof"
-_CAUSES: Final = (_PADDED, _SKINNY, _FLOOR, _FAR)
 
 #: What kernels of torch.compile reach of the bandwidth for norms: 52 and 71 % for layer norms of 768 and 1,024 values
 #: in bfloat16 on an H200.
@@ -90,7 +89,7 @@ def _caused(report: Report) -> pl.DataFrame:
 def below_roofs(report: Report) -> Findings:
     """At most one finding per device and cause."""
     for work in on_gpu.works(report, _caused(report)):
-        for cause in _CAUSES:
+        for cause in (_PADDED, _SKINNY, _FLOOR, _FAR):
             yield _finding(work._replace(rows=work.rows.filter(cause=cause)), cause)
 
 

@@ -222,10 +222,8 @@ def recurring_casts(work: Work) -> Finding | None:
     )
 
 
-_CONVOLUTIONS: Final = ("aten::conv1d", "aten::conv2d", "aten::conv3d")
 _NORMALIZATION: Final = "aten::batch_norm"
 _ADDS: Final = "aten::add_"  # adds the bias, forward, within a convolution; aten::sum sums its gradient, backward
-_SUMS: Final = "aten::sum"
 _BIAS: Final = "$[2]"  # its place among a convolution's inputs: image, weight, bias
 
 
@@ -248,14 +246,14 @@ def _of_biases(report: Report) -> pl.DataFrame:
     # the normalization counts its batches before it begins
     counts = (name == _ADDS) & (after == _NORMALIZATION)
     same = pl.all_horizontal(pl.col(key).eq_missing(pl.col(key).shift(-1)) for key in THREAD)
-    follows = name.is_in(_CONVOLUTIONS) & (after == _NORMALIZATION) & same
+    follows = name.is_in(("aten::conv1d", "aten::conv2d", "aten::conv3d")) & (after == _NORMALIZATION) & same
     before = rows.filter(outermost).filter(~counts.fill_null(value=False)).filter(follows)
     types = beside(before, report.table("op_detail"), "input_types").get_column("input_types").cast(pl.String)
     useless = marked(tree.rows.height, before.get_column("row").filter(types.str.json_path_match(_BIAS) != ""))
     cause = gathered(inherited(tree.rows, forward_rows(report)), operator)
     forward, backward = (tree.nearest(inner, useless).is_not_null() for inner in (operator, cause))
     names = gathered(tree.rows.get_column("name"), operator).cast(pl.String)
-    own = work.filter(((names == _ADDS) & forward) | ((names == _SUMS) & backward)).get_column("row")
+    own = work.filter(((names == _ADDS) & forward) | ((names == "aten::sum") & backward)).get_column("row")
     return exclusive_operations(report).filter(pl.col("row").is_in(own.implode()))
 
 

@@ -227,13 +227,11 @@ def _taken(others: pl.DataFrame) -> pl.DataFrame:
 
 # Products of three matrices in the order that costs more: a large matrix between two long and narrow ones.
 
-_MULTIPLIES: Final = ("aten::mm", "aten::bmm", "aten::addmm", "aten::mv")
 #: Operators that give each row or column of a matrix another factor or order, or only look at it.
 _LINEAR: Final = (
     r"^aten::(?:einsum|linear|matmul|sum|copy_|clone|contiguous|to|_to_copy|t|transpose|permute|view|_unsafe_view|reshape"
     r"|expand|as_strided|unsqueeze|squeeze|detach|alias|empty\w*|slice|select|resolve_conj|_reshape_alias)$"
 )
-_SCALES: Final = r"^aten::(?:mul|div)_?$"
 _OTHERS: Final = 0.05  # so much of their time may be in kernels that no operator tells of
 _CHEAPER: Final = 4  # so many times the arithmetic of the other order
 _LEAST_BETWEEN: Final = 256  # the least side of the matrix in the middle
@@ -259,7 +257,7 @@ def _pairs(every: pl.DataFrame) -> pl.DataFrame:
     m, k = (pl.col("left").list.get(at, null_on_oob=True) for at in (-2, -1))
     n = pl.when(name == "aten::mv").then(1.0).otherwise(pl.col("right").list.get(-1, null_on_oob=True))
     batch = pl.when(name == "aten::bmm").then(pl.col("left").list.first()).otherwise(1.0)
-    every = every.with_columns(product=name.is_in(_MULTIPLIES))
+    every = every.with_columns(product=name.is_in(("aten::mm", "aten::bmm", "aten::addmm", "aten::mv")))
     products = every.filter("product").with_columns(left=left, right=right).with_columns(m=m, k=k, n=n, batch=batch)
     # what a matrix is added to has no other order
     plain = ~added | (elements() < pl.col("m") * pl.col("n"))
@@ -293,7 +291,7 @@ def _unbroken(every: pl.DataFrame, products: pl.DataFrame) -> pl.DataFrame:
     line = line.with_columns(
         told_of(shapes, _largest, pl.Float64).alias("largest"), told_of(shapes, _factor).alias("factor")
     )
-    may = pl.col("name").str.contains(_SCALES) & (pl.col("factor") == "yes")
+    may = pl.col("name").str.contains(r"^aten::(?:mul|div)_?$") & (pl.col("factor") == "yes")
     breaks = ~may.fill_null(value=False) & (pl.col("largest").is_null() | (pl.col("largest") >= pl.col("made")))
     broken = line.filter(breaks.fill_null(value=True)).select(*THREAD, "which").unique()
     products = products.join(broken.with_columns(linear=False), on=[*THREAD, "which"], how="left")

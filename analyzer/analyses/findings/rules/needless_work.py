@@ -26,7 +26,6 @@ from kanalyze.report import Report
 # Decompositions of matrices of which a program needs less: inverses that are multiplied at once, long SVDs.
 
 _INVERTS: Final = r"^aten::(?:linalg_pinv|linalg_inv|linalg_inv_ex|inverse|pinverse)$"
-_SPLITS: Final = r"^aten::(?:linalg_svd|svd)$"
 _FACTORS: Final = r"^aten::(?:matmul|mm|mv|bmm|addmm|addmv|einsum|linear|dot)$"
 _LEAST: Final = 64  # the least side of a matrix: small ones are solved in no less time
 _MATRIX: Final = (-2, -1)  # the sides of a matrix; others are of a batch
@@ -52,7 +51,7 @@ def decompositions(report: Report) -> Findings:
     follows = pl.col("after").str.contains(_FACTORS) & pl.any_horizontal(factors)
     multiplied = every.filter(square & follows & pl.col("name").str.contains(_INVERTS))
     long = large & (pl.col("longer") >= _LONG * pl.col("shorter"))
-    split = every.filter(long & pl.col("name").str.contains(_SPLITS))
+    split = every.filter(long & pl.col("name").str.contains(r"^aten::(?:linalg_svd|svd)$"))
     for words, which in (("decompositions", multiplied), ("decompositions: long", split)):
         for work in on_host.works_within(report, which):
             name, height, width = which.select("name", "longer", "shorter").row(0)

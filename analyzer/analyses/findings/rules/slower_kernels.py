@@ -208,7 +208,6 @@ _TRANSFORMS: Final = (
     | ((FAMILY == "gemm") & INPUTS.str.contains(r"^c64(?:/c64)*$"))
     | ((LIBRARY == "cudnn") & pl.col("tensor_core").is_null() & INPUTS.is_in(["", "f32"]) & (OPERATION != "layout"))
 )
-_CONVOLVES: Final = r"^aten::(?:\w+_)?conv(?:\dd|olution)?"
 
 
 @Rule
@@ -262,7 +261,7 @@ def _as_one(work: Work, left: float) -> Mending:
 def _in_convolutions(report: Report) -> pl.Expr:
     """Kernels most of whose launches are those of convolutions, by the operators around them."""
     work = on_gpu.with_operators(report, exclusive_operations(report).filter(pl.col("kind") == "kernel"))
-    inside = pl.col("outer").str.contains(_CONVOLVES).fill_null(value=False)
+    inside = pl.col("outer").str.contains(r"^aten::(?:\w+_)?conv(?:\dd|olution)?").fill_null(value=False)
     most = work.group_by(pl.col("name").cast(pl.String)).agg(inside.mean()).filter(pl.col("outer") > 1 / 2)
     return pl.col("name").is_in(most.get_column("name").implode())
 
