@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
@@ -214,7 +214,9 @@ def sizes_of(name: str, inputs: list[list[Tensor]]) -> tuple[int, int, int] | No
     shaped = [tensor for tensor in tensors if tensor.shape] or tensors
     widest = max(tensor.element_bytes for tensor in shaped)
     longest = max(inputs, key=len)
-    written = [math.prod(tensor.shape) for tensor in longest] if len(longest) > 1 else [_broadcast(tensors)]
+    written = (
+        [math.prod(one.shape) for one in longest] if len(longest) > 1 else [broadcast(one.shape for one in tensors)]
+    )
     if name in OVERWRITES:
         tensors = [tensor for one in inputs[1:] for tensor in one]
         if inputs[0]:
@@ -224,11 +226,9 @@ def sizes_of(name: str, inputs: list[list[Tensor]]) -> tuple[int, int, int] | No
     return totals if max(totals) <= LARGEST else None
 
 
-def _broadcast(tensors: list[Tensor]) -> int:
-    """The elements of the broadcast of these tensors."""
-    rank = max(len(tensor.shape) for tensor in tensors)
-    padded = [(1,) * (rank - len(tensor.shape)) + tensor.shape for tensor in tensors]
-    return math.prod(max(lengths) for lengths in zip(*padded, strict=True))
+def broadcast(shapes: Iterable[Sequence[int]]) -> int:
+    """The elements that tensors of these shapes have in common, expanded to one shape."""
+    return math.prod(map(max, zip_longest(*(shape[::-1] for shape in shapes), fillvalue=1)))
 
 
 def inputs_of(

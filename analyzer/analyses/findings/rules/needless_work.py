@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from itertools import zip_longest
 from typing import Any, Final
 
 import polars as pl
@@ -14,6 +12,7 @@ from kanalyze.analyses.findings import on_gpu, on_host
 from kanalyze.analyses.findings.on_gpu import FAMILY, LIBRARY, OPERATION, RESULT_ELEMENTS, Work
 from kanalyze.analyses.findings.on_host import elements, sides
 from kanalyze.analyses.findings.rules import Findings, Rule, literal
+from kanalyze.analyses.operators.fusion import broadcast
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
@@ -132,8 +131,7 @@ def _between(report: Report, solving: on_host.Within, each_bytes: int) -> pl.Dat
 
 def _together(shapes: str) -> str | None:
     """How many elements the tensors among an operator's inputs have, expanded to one shape; None without shapes."""
-    sides = map(max, zip_longest(*(one[::-1] for one in on_host.inputs(shapes)), fillvalue=1))
-    return None if shapes == "[]" else str(math.prod(sides))
+    return None if shapes == "[]" else str(broadcast(on_host.inputs(shapes)))
 
 
 # Attention with a mask of all pairs, which no kernel that skips what is masked takes.
