@@ -292,11 +292,14 @@ def context_calls(report: Report) -> pl.DataFrame:
     """
     calls, records = _with_end(report, "api").with_row_index("row"), _context_records(report)
     made = rows_at(calls, calls_around(report, records.rename({"start_ns": "at", "end_ns": "until"})))
-    creations = [made.with_columns(made_ns=records.get_column("start_ns")).drop_nulls("row")]
+    made = made.with_columns(made_ns=records.get_column("start_ns")).drop_nulls("row")
     recorded = records.get_column("process_id").unique()
     silent = calls if recorded.is_empty() else calls.filter(~pl.col("process_id").is_in(recorded.implode()))
-    creations += [_inferred(report, silent)] if silent.height else []
-    return pl.concat(creations).sort("made_ns").unique("event_id", keep="last", maintain_order=True)
+    return (
+        pl.concat([made, _inferred(report, silent)])
+        .sort("made_ns")
+        .unique("event_id", keep="last", maintain_order=True)
+    )
 
 
 def _inferred(report: Report, calls: pl.DataFrame) -> pl.DataFrame:

@@ -287,8 +287,8 @@ def _between_one_time_costs(report: Report) -> list[tuple[int, pl.DataFrame, pl.
     launches = [first.cold for first in launch_costs(report).first.values()]
     returned = pl.col("call_start") + pl.col("api_ns")
     making = graph_steps(report).filter(pl.col("step").is_in(["instantiate", "upload"]))
-    parts = [loading_seen(report), making, captures(report)]
-    parts += [cold.with_columns(start="call_start", end=returned) for cold in launches]
+    cold = (one.with_columns(start="call_start", end=returned) for one in launches)
+    parts = (loading_seen(report), making, captures(report), *cold)
     every = pl.concat([part.select("process_id", "start", "end") for part in parts])
     # of processes that began during the recording
     costs, between = every.join(begun_before(report), on="process_id", how="anti", nulls_equal=True), []

@@ -147,14 +147,15 @@ def budget(report: Report) -> pl.DataFrame:
     """
     every = required_calls(report, BUDGET)
     calls = every.filter(~pl.col("again"))
-    parts = [every.filter("again").select("device", part=pl.lit(AGAIN), detail="group", ns="exclusive_ns")] + [
-        calls.filter(pl.col("bound").is_not_null()).select("device", part=pl.lit(part), detail="group", ns=column)
-        for part, column in ((AT_ROOF, "at_roof_ns"), (DISTANCE, "distance_ns"))
-    ]
-    unknown = calls.filter(pl.col("bound").is_null())
-    parts.append(unknown.select("device", part=pl.lit(UNKNOWN), detail="group", ns="exclusive_ns"))
+    known, unknown = (calls.filter(one) for one in (pl.col("bound").is_not_null(), pl.col("bound").is_null()))
     rest = ledger(report).filter(pl.col("bucket") != "kernel")
-    parts.append(rest.select("device", part=pl.col("bucket").cast(pl.String), detail="detail", ns="ns"))
+    parts = [
+        every.filter("again").select("device", part=pl.lit(AGAIN), detail="group", ns="exclusive_ns"),
+        known.select("device", part=pl.lit(AT_ROOF), detail="group", ns="at_roof_ns"),
+        known.select("device", part=pl.lit(DISTANCE), detail="group", ns="distance_ns"),
+        unknown.select("device", part=pl.lit(UNKNOWN), detail="group", ns="exclusive_ns"),
+        rest.select("device", part=pl.col("bucket").cast(pl.String), detail="detail", ns="ns"),
+    ]
     sums = pl.concat(parts).group_by("device", "part", "detail", maintain_order=True).agg(pl.col("ns").sum())
     return BUDGET.select(sums.filter(pl.col("ns") > 0).with_columns(share_of_window(report)))
 

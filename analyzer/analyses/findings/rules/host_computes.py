@@ -241,10 +241,11 @@ def _computes(report: Report, device: int, spans: pl.DataFrame) -> Finding:
     per, stake = say.per_iteration(report), intervals.length(spans)
     phases = _phases(report, device, spans)
     notable = phases.filter((pl.col("ns") > 0) & (pl.col("ns") >= _NOTABLE * pl.col("ns").max())).head(_NAMED_PHASES)
-    parts = []
-    for where, ns, gaps, most_ns in notable.iter_rows():
-        more = f" in {per.plural(gaps, 'gap')}, the longest {time(most_ns)}" if gaps > 1 else ""
-        parts.append(f"{literal(where)}: {per.mean_time(ns)}{more}")
+    parts = [
+        f"{literal(where)}: {per.mean_time(ns)}"
+        + f" in {per.plural(gaps, 'gap')}, the longest {time(most)}" * (gaps > 1)
+        for where, ns, gaps, most in notable.iter_rows()
+    ]
     others_ns = intervals.length(host_pieces(report)[device]) - stake
     others = f", besides {per.mean_time(others_ns)} of which other findings tell" * (others_ns > _TOLD_LEAST * stake)
     lengths = spans.select("start", ns=pl.col("end") - pl.col("start"))

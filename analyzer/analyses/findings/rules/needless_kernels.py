@@ -458,8 +458,7 @@ def full_sort(work: Work) -> Finding | None:
         return None
     work = work._replace(rows=_little_read(work, torch=torch))
     work = work._replace(rows=on_gpu.with_operators(report, work.rows).filter(pl.col("outer").ne_missing(_COMPARES)))
-    others = work.rows.filter(~pl.col("outer").is_in(_SORTING))
-    if 2 * total(others, "exclusive_ns") > work.ns:
+    if 2 * total(work.rows.filter(~pl.col("outer").is_in(_SORTING)), "exclusive_ns") > work.ns:
         return None
     return work.finding(
         "full-sort",
@@ -521,8 +520,7 @@ def repeated_coalescing(sorting: Work) -> Finding | None:
     sorts = work.rows.join(sorting.rows, on="row", how="semi").height
     if sorts < _FEWEST_COALESCED:
         return None
-    operator = work.rows.select(pl.col("outer").mode().sort().first()).item()
-    return work.finding("repeated-coalescing", operator=operator)
+    return work.finding("repeated-coalescing", operator=work.rows.select(pl.col("outer").mode().sort().first()).item())
 
 
 @Rule

@@ -342,8 +342,7 @@ def overlapping_windows(report: Report) -> Findings:
     sums = sums.filter(pl.col("again") >= _AGAIN)
     again = min(sums.get_column("again").to_list(), default=1.0)
     for work in on_host.works_within(report, sums):
-        left = min(_SUM_PASSES / again, 1.0)
-        yield work.finding("overlapping-windows", left=left, at_most=True, again=again)
+        yield work.finding("overlapping-windows", left=min(_SUM_PASSES / again, 1.0), at_most=True, again=again)
 
 
 # Convolutions and recurrent layers in whose place others are quicker: those of cuDNN, and transforms.

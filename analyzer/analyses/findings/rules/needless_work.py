@@ -164,8 +164,7 @@ def attention_masks(report: Report) -> Findings:
         for work in on_host.works_within(report, own):
             wide = work.names.select(on_gpu.INPUTS.str.contains("f32").any()).item()
             left = None if words.endswith("bias") else _CAUSAL_LEFT[wide]
-            height = own.select(on_host.side(0, -2)).item(0, 0)
-            yield work.finding(words, left=left, at_most=True, height=height)
+            yield work.finding(words, left=left, at_most=True, height=own.select(on_host.side(0, -2)).item(0, 0))
 
 
 # Gradients of embeddings that have all rows of a table, few of which are looked up.
