@@ -321,12 +321,6 @@ def pageable_copies(report: Report) -> pl.DataFrame:
     return _pageable(report).join(_recurring(report.whole), on="row", how="left", maintain_order="left")
 
 
-def _took() -> pl.Expr:
-    """The length of the union of a copy and the host interval that pinned memory would save, in ns."""
-    both = pl.min_horizontal("until", "end") - pl.max_horizontal("spared", "start")
-    return (pl.col("until") - pl.col("spared") + pl.col("end") - pl.col("start")) - both.clip(lower_bound=0)
-
-
 @once_per_process
 def _recurring(report: Report) -> pl.DataFrame:
     """Which pageable copies of a whole report recur: row, recurs.
@@ -339,7 +333,10 @@ def _recurring(report: Report) -> pl.DataFrame:
     runs = runs.select(*_WAY[:2], at="start")
     inside = iterations_at(report, copies.select("process_id", at="call_start"))
     before = gathered(runs.get_column("at"), as_of(copies.select(*_WAY[:2], at="start"), runs))
-    line = copies.with_columns(inside.get_columns(), before=before, took=_took())
+    # the union of a copy and the host interval that pinned memory would save
+    both = (pl.min_horizontal("until", "end") - pl.max_horizontal("spared", "start")).clip(lower_bound=0)
+    took = pl.col("until") - pl.col("spared") + pl.col("end") - pl.col("start") - both
+    line = copies.with_columns(inside.get_columns(), before=before, took=took)
     line = line.with_columns(longest=pl.col("took").max().over("iteration"))
     usual = pl.col("took") <= _ODD * pl.col("longest").median().over("each")
     again = (pl.col("iteration").n_unique().over("each") >= _RECURS) & usual

@@ -334,12 +334,10 @@ def overlapping_windows(report: Report) -> Findings:
     """At most one finding per device on sums that read each element many times."""
     sizes, steps = sides(pl.col("input_shapes")), sides(pl.col("input_strides"))
     # what a sum's gradient expands is nobody's to change
-    sums = on_host.working(report).filter(pl.col("name").str.contains(_ADDS))
-    sums = sums.join(on_host.forward(report), on="row", how="semi").with_columns(sizes=sizes, steps=steps)
+    sums = _forward(report).filter(pl.col("name").str.contains(_ADDS)).with_columns(sizes=sizes, steps=steps)
     sums = sums.filter(pl.col("sizes").list.len() == pl.col("steps").list.len(), pl.col("sizes").list.min() > 0)
     stored = ((pl.col("sizes") - 1) * pl.col("steps")).list.sum() + 1
-    sums = sums.with_columns(again=pl.col("sizes").list.eval(pl.element().product()).list.first() / stored)
-    sums = sums.filter(pl.col("again") >= _AGAIN)
+    sums = sums.with_columns(again=elements() / stored).filter(pl.col("again") >= _AGAIN)
     again = min(sums.get_column("again").to_list(), default=1.0)
     for work in on_host.works_within(report, sums):
         yield work.finding("overlapping-windows", left=min(_SUM_PASSES / again, 1.0), at_most=True, again=again)
