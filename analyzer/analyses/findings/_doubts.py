@@ -332,14 +332,13 @@ def sizes(report: Report) -> list[Count]:
 def shapes(report: Report) -> list[Count]:
     """Kernels with an impossible launch shape; an unknown shape does not count as one."""
     sides = pl.col(*SHAPE)
-    known = pl.any_horizontal(sides != 0)
     threads = pl.col("block_x").cast(pl.Int64) * pl.col("block_y") * pl.col("block_z")
     wrong = pl.any_horizontal(sides <= 0) | (threads > _MOST_THREADS)
     wrong |= (pl.col("grid_y") > _MOST_BLOCKS) | (pl.col("grid_z") > _MOST_BLOCKS)
     wrong |= ~pl.col("registers_per_thread").is_between(0, _MOST_REGISTERS).fill_null(value=True)
     shared_bytes = pl.col("static_shared_bytes", "dynamic_shared_bytes")
     wrong |= pl.any_horizontal(~shared_bytes.is_between(0, _MOST_SHARED_BYTES).fill_null(value=True))
-    odd = report.kernel_config.filter(known & wrong).select("event_id")
+    odd = report.kernel_config.filter(pl.any_horizontal(sides != 0) & wrong).select("event_id")
     kernels = report.kind("kernel").select("event_id", "dur_ns").join(odd, on="event_id", how="semi")
     return [("kernels of an impossible shape", *_sum(kernels))]
 

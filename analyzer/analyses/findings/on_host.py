@@ -303,9 +303,8 @@ def with_next(line: pl.DataFrame, chosen: pl.Expr) -> pl.DataFrame:
     """The `chosen` rows of :func:`launched`, with the columns of the next row of the thread as next_row, …; or null."""
     at = line.select(chosen.fill_null(value=False).arg_true()).to_series()
     after = rows_at(line, (at + 1).set(at + 1 == line.height, None)).rename(lambda name: f"next_{name}")
-    both = pl.concat([line[at], after], how="horizontal")
     same = pl.all_horizontal(pl.col(key).eq_missing(pl.col(f"next_{key}")) for key in THREAD)
-    return both.with_columns(pl.when(same).then(pl.col("^next_.*$")))
+    return pl.concat([line[at], after], how="horizontal").with_columns(pl.when(same).then(pl.col("^next_.*$")))
 
 
 def kernels_named(line: pl.DataFrame, pattern: str) -> pl.Series:

@@ -154,8 +154,7 @@ def engine_labels(report: Report) -> pl.DataFrame:
         if not labels.get_column("label").str.contains(grammar.label).any():
             raise UnknownNameError.of("range", pattern, names(ranges))
     parsed = [_parsed(labels.lazy(), grammar, rank) for rank, grammar in enumerate((*grammars, *GRAMMARS))]
-    first = pl.concat(parsed).unique("range", keep="first", maintain_order=True)
-    return _completed(first).collect(engine="in-memory")
+    return _completed(pl.concat(parsed).unique("range", keep="first", maintain_order=True)).collect(engine="in-memory")
 
 
 @once_per_process

@@ -216,8 +216,7 @@ def same_launches(base: Report, ncu: Report) -> pl.DataFrame:
     numbers = ncu.table("launch_numbers")
     if numbers.is_empty() or not _of_one_capture(base, ncu) or not complete(base):
         return pl.DataFrame(schema=_LAUNCHES)
-    whole = pl.col("name").replace(whole_names(base, ncu))
-    named = kernels_in(ncu).join(numbers, on="event_id").with_columns(whole)
+    named = kernels_in(ncu).join(numbers, on="event_id").with_columns(pl.col("name").replace(whole_names(base, ncu)))
     measured = named.join(_unique_names(named.get_column("name")), on="name")
     launches = _numbered(base.whole, measured.get_column("same_name").unique())
     counted = measured.join(launches, on="same_name", how="semi")

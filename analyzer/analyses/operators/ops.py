@@ -421,8 +421,7 @@ def ops(report: Report, by: str | None = None, *, as_torch: bool = False, **wher
     host_ns = pl.lit(operator_work(report).get_column("self_ns").sum())
     wholes = {"self_cpu_share": ("self_cpu_ns", host_ns)}
     if as_torch:
-        ran = (pl.col("side") == "device") & ~pl.col("annotation")
-        device_ns = pl.col("self_device_ns").filter(ran).sum()
+        device_ns = pl.col("self_device_ns").filter((pl.col("side") == "device") & ~pl.col("annotation")).sum()
         wholes |= {"cpu_share": ("cpu_ns", host_ns), "self_device_share": ("self_device_ns", device_ns)}
     else:
         wholes["exclusive_share"] = ("exclusive_device_ns", pl.col("exclusive_device_ns").sum())

@@ -136,8 +136,7 @@ def work(report: Report) -> pl.DataFrame:
         CannotTellError: The report has no operators and no ranges, or no kernels.
     """
     calls = required_calls(report, TABLE)
-    unknown = calls.filter((pl.col("group") == "products") & pl.col("flop").is_null())
-    bounds = most_elements(report, unknown)
+    bounds = most_elements(report, calls.filter((pl.col("group") == "products") & pl.col("flop").is_null()))
     calls = calls.join(bounds, on="event_id", how="left", maintain_order="left", validate="1:1")
     return TABLE.select(calls).sort("start_ns", "event_id")
 

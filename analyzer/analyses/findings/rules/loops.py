@@ -260,8 +260,7 @@ def _without_pauses(line: pl.DataFrame, stretches: pl.DataFrame) -> pl.DataFrame
     A pause is a gap between two operators that is far longer than a pass.
     """
     turns = stretches.with_row_index("stretch").with_columns(at=pl.int_ranges("begin", "stop")).explode("at")
-    gaps = line.select("start", gap=pl.col("start") - pl.col("end").shift(1))
-    turns = turns.hstack(gaps[turns.get_column("at")])
+    turns = turns.hstack(line.select("start", gap=pl.col("start") - pl.col("end").shift(1))[turns.get_column("at")])
     place = pl.col("at") - pl.col("begin")
     usual = pl.col("start").filter(place % pl.col("period") == 0).diff().median().over("stretch")
     pauses = ((pl.col("gap") > _PAUSE * usual) & (place > 0)).fill_null(value=False)

@@ -191,8 +191,7 @@ def dense_gradients(report: Report) -> Findings:
     fills, updates = (on_gpu.decoded_as(every, FAMILY.eq(family)) for family in ("fill", "optimizer"))
     fills &= every.get_column("outer").str.contains(_AROUND).fill_null(value=False)
     spared = pl.when(fills).then(unfilled / filled).when(updates).then(unsummed / summed)
-    rows = every.with_columns(saved_ns=on_gpu.part("dur_ns", spared)).drop_nulls("saved_ns")
-    for work in on_gpu.works(report, rows):
+    for work in on_gpu.works(report, every.with_columns(saved_ns=on_gpu.part("dur_ns", spared)).drop_nulls("saved_ns")):
         saved_ns = total(work.rows, "saved_ns")
         yield work.finding(
             "dense-gradients",

@@ -60,8 +60,7 @@ def unaligned_gemm(work: Work) -> Finding:
     if not aligned_ns:
         # what has no operator may be one of these in PyTorch alone
         batched = pl.col("inner").is_in(on_gpu.BATCHED).fill_null(value=images or say.in_pytorch(work.report))
-        others = on_gpu.with_operators(work.report, work.rows).filter(~batched)
-        single = total(others, "exclusive_ns") / max(work.ns, 1)
+        single = total(on_gpu.with_operators(work.report, work.rows).filter(~batched), "exclusive_ns") / max(work.ns, 1)
         left = _ALIGNED_LEFT.get(work.device.capability, _ALIGNED_LEFT_ELSEWHERE)
         left = single * left + (1 - single) * _ALIGNED_LEFT_ELSEWHERE
     return work.finding(
