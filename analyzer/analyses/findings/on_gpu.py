@@ -405,12 +405,6 @@ class LaunchLess(NamedTuple):
     ahead_action: str = ""  # the same as `ahead` as a phrase; empty where it is `action`
 
 
-#: What to do where graphs run most of the time, and the host launches them too late.
-_MOSTLY_GRAPHS: Final = {
-    "ahead": "The kernels are replayed as CUDA graphs: put more into each, and launch the next before you wait.",
-    "ahead_action": "more work in each CUDA graph; launch the next one before you wait",
-}
-
 #: Shares of a device's kernel time from which graphs are some of it, and most of it.
 _SOME: Final = 0.05
 _MOST: Final = 0.5
@@ -427,7 +421,8 @@ def launch_less(report: Report, device: int) -> LaunchLess:
         more = {PYTORCH: words[f"compiled {PYTORCH}"]} if compiled else {}
         return LaunchLess(*spoken(report, words | more, words["others"]))
     beside = LaunchLess(*spoken(report, words | {PYTORCH: words[f"beside {PYTORCH}"]}, words["beside"]))
-    return beside._replace(**_MOSTLY_GRAPHS) if share > _MOST else beside
+    # graphs that run most of the time are launched too late
+    return beside._replace(**phrases("late graphs")) if share > _MOST else beside
 
 
 @once_per_report
