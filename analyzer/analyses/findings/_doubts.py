@@ -22,7 +22,7 @@ from kanalyze.analyses.idle.syncs import blocking_calls
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.analyses.streams.concurrency import STREAM, recorded_work
+from kanalyze.analyses.streams.concurrency import STREAM, STREAM_KEYS, recorded_work
 from kanalyze.columns import as_of, gathered, in_order_of, marked, positions, shared
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
@@ -180,12 +180,12 @@ def _times(report: Report) -> list[Count]:
 
 def _overlaps_in_streams(report: Report) -> pl.DataFrame:
     """Kernels that start before the previous one in their stream ends: dur_ns (of overlap), programmatic."""
-    kernels = report.kind("kernel").select("process_id", "device", "context_id", "stream", "start_ns", "dur_ns")
+    kernels = report.kind("kernel").select(*STREAM_KEYS, "start_ns", "dur_ns")
     line = kernels if kernels.get_column("start_ns").is_sorted() else kernels.sort("start_ns", maintain_order=True)
     end = pl.col("start_ns") + pl.col("dur_ns")
     if not line.select((pl.col("start_ns") < end.cum_max().shift(1)).any()).item():
         return pl.DataFrame(schema={"dur_ns": pl.Int64, "programmatic": pl.Boolean})
-    before = end.shift(1).over("process_id", "device", "context_id", "stream")
+    before = end.shift(1).over(STREAM_KEYS)
     overlaps = line.drop_nulls("stream").select("device", dur_ns=before - pl.col("start_ns"), after=end >= before)
     major = pl.col("compute_capability").str.extract(r"^(\d+)\.").cast(pl.Int64)
     able = report.devices.filter(major >= _PROGRAMMATIC_FROM).get_column("device")
