@@ -26,9 +26,8 @@ from kanalyze.report import Report
 
 # The call tree of host events, as torch's own profiler builds it.
 #
-# Events of one thread nest by :mod:`kanalyze.analyses.shared.threads`. An only child with its parent's name is
-# removed; its children and launches become the parent's
-# (torch.autograd.profiler_util, EventList._remove_dup_nodes).
+# Events of one thread nest by :mod:`kanalyze.analyses.shared.threads`. An only child with its parent's name is removed;
+# its children and launches become the parent's (torch.autograd.profiler_util, EventList._remove_dup_nodes).
 
 _FIRST: Final = pl.Series([0], dtype=pl.Int64)
 

@@ -208,10 +208,9 @@ def same_launches(base: Report, ncu: Report) -> pl.DataFrame:
     """Matches the kernels that ncu measured with the launches of `base`, as far as ncu's command identifies them.
 
     The n-th launch in one run of the program is the n-th in another if one thread makes all launches of a function on
-    one GPU, and `base` has every launch as an event of its own.
-    Columns: right (event_id in `ncu`), number (the launch's index among those of its function), left (event_id in
-    `base`; null where that launch has another shape or is missing, so that the two runs differ). Kernels in no row
-    could not be identified.
+    one GPU, and `base` has every launch as an event of its own. Columns: right (event_id in `ncu`), number (the
+    launch's index among those of its function), left (event_id in `base`; null where that launch has another shape or
+    is missing, so that the two runs differ). Kernels in no row could not be identified.
     """
     numbers = ncu.table("launch_numbers")
     if numbers.is_empty() or not _of_one_capture(base, ncu) or not complete(base):
@@ -340,9 +339,8 @@ def matched(left: pl.DataFrame, right: pl.DataFrame, *, whole: bool | None, one_
 
     By name and shape; by name in spite of another shape, where one group of each report is left with that name; by
     shape and name without parameter types, unless the report has several such overloads; and by shape and a name that a
-    tool shortened, where only one full name fits.
-    `whole` says whether `left` has every launch of the program (None if unknown, so that `right` decides), `one_gpu`
-    whether each report has only one GPU, whatever its number.
+    tool shortened, where only one full name fits. `whole` says whether `left` has every launch of the program (None if
+    unknown, so that `right` decides), `one_gpu` whether each report has only one GPU, whatever its number.
     """
     first, second = left.select(_COLUMNS), right.select(_COLUMNS)
     if one_gpu and first.height:
