@@ -22,7 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
 from importlib import import_module
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from queue import SimpleQueue
 from subprocess import PIPE
@@ -256,10 +256,12 @@ def _until_error(inflater: zlib._Decompress, data: bytes) -> Iterator[bytes]:
 def split_tail(text: bytes, pattern: re.Pattern[bytes]) -> tuple[bytes, bytes | None]:
     """Splits the end of a trace into events and what follows their list; None if its end is not found.
 
-    The text after the list may contain lists of objects, too, so the last event is parsed to find the list's end.
+    The text after the list may contain lists of objects, too, so the last event is parsed to find the list's end. It
+    may begin with another key than the first event: the names of threads, where a program wrote the trace anew.
     """
-    ends = [match.end() for match in pattern.finditer(text, max(0, len(text) - _LAST_BYTES))]
-    for at in [*reversed(ends[-_LAST:]), 0]:
+    begin = max(0, len(text) - _LAST_BYTES)
+    ends = [[match.end() for match in style.finditer(text, begin)][-_LAST:] for style in (_BETWEEN, pattern)]
+    for at in [*reversed(list(chain.from_iterable(ends))), 0]:
         end = _after_object(text, at)
         if end is not None and _properties(_inside(tail := text[end:].lstrip()[1:])) is not None:
             return text[:end], tail

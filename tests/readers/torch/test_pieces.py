@@ -1,6 +1,7 @@
 """Where the events of a trace begin and end, where they may be cut, and what stands around them."""
 
 import gzip
+import json
 import tracemalloc
 
 import pytest
@@ -46,6 +47,14 @@ def test_properties_stand_before_and_after(tmp_path, head):
     pieces, text = taken(path)
     assert b"".join(pieces).strip() == b""
     assert text.properties == {"a": [{"b": "traceEvents"}], "z": {"y": [{"ph": "X"}, {"x": "]}"}]}}
+
+
+def test_the_last_event_may_begin_with_another_key(tmp_path):
+    event, name = {"ph": "X", "cat": "cpu_op", "name": "a", "ts": 1, "dur": 1}, {"name": "process_name", "ph": "M"}
+    text = json.dumps({"traceEvents": [event, event, name, name], "more": [{"a": [{}, {}]}], "traceName": "t"})
+    pieces, read = taken(written_to(tmp_path, text.encode()))
+    assert json.loads(b"[" + b"".join(pieces) + b"]") == [event, event, name, name]
+    assert read.properties == {"more": [{"a": [{}, {}]}], "traceName": "t"}
 
 
 @pytest.mark.parametrize(
