@@ -227,6 +227,12 @@ def _costly(facts: Mapping[str, Any]) -> bool:
     return (facts["memory_share"] or 0.0) >= advice.LOW or facts["asked"] < _FEW_ASKED
 
 
+def _in_local(facts: Mapping[str, Any]) -> float:
+    """The part of its accesses that are to local memory, where some memory is busy and fewer accesses lie apart."""
+    local = (facts["memory_share"] or 0.0) >= advice.LOW and facts["local_share"]
+    return local if local > (facts["uncoalesced_share"] or 0.0) else 0.0
+
+
 def _read_again(facts: Mapping[str, Any]) -> float:
     """The part of what a kernel reads that it, by the bytes that DRAM moves at all, has read before."""
     if (facts["needed"] or 0) < _CACHED:
@@ -387,6 +393,26 @@ _CAUSES: Final = (
         "an atomic counter.",
     ),
     _Cause(
+        "local-memory",
+        lambda facts: _in_local(facts) * (facts["spill_share"] or 0.0),
+        0.3,
+        "{} of its accesses are to local memory, for registers that it spills.",
+        "Spilled registers are {} of a kernel's accesses: {{0}}",
+        "more registers: no blocks per SM in __launch_bounds__, or smaller tiles",
+        "Let a thread have more registers (`__launch_bounds__` without a number of blocks, no `-maxrregcount`), or "
+        "need fewer at once: smaller tiles, less unrolling, another kernel for a part of the work.",
+    ),
+    _Cause(
+        "local-memory",
+        _in_local,
+        0.3,
+        "{} of its accesses are to local memory: arrays with indices known at run time only, or spilled registers.",
+        "{} of a kernel's accesses are to local memory: {{0}}",
+        "loops with #pragma unroll, so that indices are constants; more registers",
+        "Index arrays of a thread by constants alone (loops unrolled by `#pragma unroll`, no sorting by variable "
+        "indices), so that they stay in registers; of spilled ones allow more (`__launch_bounds__`, smaller tiles).",
+    ),
+    _Cause(
         "uncoalesced",
         lambda facts: _costly(facts) * (facts["uncoalesced_share"] or 0.0),
         0.3,
@@ -433,16 +459,6 @@ _CAUSES: Final = (
         "float literals and functions: 0.5f, expf(x), powf(x, y)",
         "Where float was meant: a literal without f, or exp, pow and sqrt of math.h, compute in double.",
         whatever_roof=True,
-    ),
-    _Cause(
-        "local-memory",
-        lambda facts: ((facts["memory_share"] or 0.0) >= advice.LOW) * facts["local_share"],
-        0.3,
-        "{} of its accesses are to local memory: arrays with indices known at run time only, or spilled registers.",
-        "{} of a kernel's accesses are to local memory: {{0}}",
-        "loops with #pragma unroll, so that indices are constants; more registers",
-        "Index arrays of a thread by constants alone (loops unrolled by `#pragma unroll`, no sorting by variable "
-        "indices), so that they stay in registers; of spilled ones allow more (`__launch_bounds__`, smaller tiles).",
     ),
     _DIVERGES._replace(least=_SOME_IDLE),
     _Cause(

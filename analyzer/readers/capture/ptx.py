@@ -31,7 +31,7 @@ _OF_BLOCKS, _LOADS, _HARDLY_OTHERS = 256, 64, 0.9
 
 def told_by(ptx: str) -> dict[str, str | int | float]:
     """The columns of a kernel that its PTX tells; empty where it tells none."""
-    return {**_atomics(ptx), **_products(ptx), **_doubles(ptx)}
+    return {**_atomics(ptx), **_products(ptx), **_widened(ptx), **_doubles(ptx)}
 
 
 def _products(ptx: str) -> dict[str, str | int]:
@@ -45,6 +45,25 @@ def _products(ptx: str) -> dict[str, str | int]:
     lines = [(line, count) for line, count in counts.most_common() if line and count >= _OF_BLOCKS]
     enough = loads >= _LOADS and sum(count for _, count in lines) >= _HARDLY_OTHERS * counts.total()
     return {"float32_products": lines[0][0]} if lines and enough else {}
+
+
+#: A place in the program, values of 16 bits that become float32, and the type of what tensor cores multiply. So many a
+#: thread converts of a block, before its last product: results are converted behind.
+_WIDENS: Final = re.compile(
+    _LOC + r"|\b(?P<widens>cvt\.f32\.b?f16)\b|\bw?g?mma[._]\S+?\.f32\.(?P<type>\w+)\.\w+", re.MULTILINE
+)
+_OF_BLOCK: Final = 16
+
+
+def _widened(ptx: str) -> dict[str, str]:
+    """The column on products in TF32 of blocks of 16 bits, of a kernel that has no others on tensor cores."""
+    types, place, line, converted, before = set[str](), "", "", 0, 0
+    for match in _WIDENS.finditer(ptx):
+        place, converted = match["place"] or place, converted + bool(match["widens"])
+        if match["type"]:
+            types.add(match["type"])
+            line, before = place, converted
+    return {"widened_products": line} if types == {"tf32"} and line and before >= _OF_BLOCK else {}
 
 
 def _atomics(ptx: str) -> dict[str, str | int]:

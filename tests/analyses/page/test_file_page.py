@@ -269,7 +269,7 @@ PLAIN = {
 PLAIN |= {"dram_bytes": None, "dram_share": None, "compute_share": None, "memory_share": 0.9}
 PLAIN |= {**dict.fromkeys(("sm_active_share", "tail_share", "waves", "occupancy_share", "limiter")), "dur_ns": 100_000}
 PLAIN |= {"block_x": 128, "block_y": 1, "block_z": 1, "bank_conflict_share": 0.9, "l1_share": 0.5, "top_stall": "wait"}
-PLAIN |= {"instructions": 1000}
+PLAIN |= {"instructions": 1000, "spill_share": None}
 COUNTED = ("event_id", "sass", "instructions", "thread_instructions", "sectors", "ideal_sectors", "file", "line")
 
 
@@ -393,6 +393,8 @@ NEAR = {"uncoalesced_share": 0.6, "dram_bytes": 400, "roof_share": 0.7}
         ({}, shared(100), 0.1, None),
         # three of four accesses are to local memory, as of arrays with variable indices
         ({"memory_share": 0.9}, LOCAL, 0.1, ("local-memory", "a.cu:10", 300)),
+        ({"memory_share": 0.9, "uncoalesced_share": 0.7}, LOCAL, 0.1, ("local-memory", "a.cu:10", 300)),
+        ({"memory_share": 0.9, "uncoalesced_share": 0.8}, LOCAL, 0.1, ("uncoalesced", "", 320)),
         ({"memory_share": 0.4}, LOCAL, 0.1, None),
         # three of four threads of each warp wait, or every other one; what a busy SM executes is partly nothing
         (LANES, diverging(8), 0.01, ("divergence", "a.cu:7", 225)),
@@ -434,6 +436,14 @@ NEAR = {"uncoalesced_share": 0.6, "dram_bytes": 400, "roof_share": 0.7}
 def test_what_counters_prove_of_a_kernel(proven, said, code, roof, told):
     found = [(one.rule, one.where, one.at_stake_ns) for one in proven(said, code, roof=roof)]
     assert found == ([told] if told else [])
+
+
+@pytest.mark.parametrize(
+    ("spilled", "headline"), [(1.0, "Spilled registers are 75.0 %"), (0.1, "75.0 % of a kernel's")]
+)
+def test_spilled_registers_are_told_from_arrays(proven, spilled, headline):
+    (told,) = proven({"memory_share": 0.9, "spill_share": spilled}, LOCAL, roof=0.1)
+    assert told.headline.startswith(headline)
 
 
 MEAN, MOST = (f"void at::native::reduce_kernel<512, 1, ReduceOp<float, {of}Ops<float>>>" for of in ("Mean", "Max"))

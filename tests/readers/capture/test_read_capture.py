@@ -106,7 +106,16 @@ def placed(bits, *lines):
     return "".join(f"\t.loc\t1 {line} 8      // sums.py:{line}:8\n\tadd.f{bits} \t%r1, %r2, %r3;\n" for line in lines)
 
 
+def converted(of="bf16", count=16):
+    return f"\tcvt.f32.{of} \t%r1, %rs1;\n" * count
+
+
+def in_type(name, product="wgmma.mma_async.sync.aligned.m64n128k8"):
+    return f"\t.loc\t1 9 24                          // dots.py:9:24\n\t{product}.f32.{name}.{name}.f32 {{%r2}}, 1;\n"
+
+
 ATOMICS, PRODUCTS, DOUBLES = ("atomics", "atomic_bytes"), ("float32_products",), ("float64_share",)
+WIDENED = ("widened_products",)
 
 
 @pytest.mark.parametrize(
@@ -125,6 +134,18 @@ ATOMICS, PRODUCTS, DOUBLES = ("atomics", "atomic_bytes"), ("float32_products",),
         (ATOMICS, f"\tsetp.lt.s32 \t%p4, %r2, %r3;\n{ADDED}", ("other.py:3", 20)),  # a mask
         (ATOMICS, ADDED[ADDED.index("@%p4") : ADDED.index(".loc\t1 9")], (None, None)),  # of no line
         (ATOMICS, "", (None, None)),
+        # blocks of 16 bits that are converted, multiplied in TF32
+        *(
+            (WIDENED, ptx, (line,))
+            for ptx, line in (
+                (converted() + in_type("tf32"), "dots.py:9"),
+                (converted("f16") + in_type("tf32", "mma.sync.aligned.m16n8k8.row.col"), "dots.py:9"),
+                (in_type("tf32") + converted(), None),  # of the result, or what is added to it
+                (converted(count=8) + in_type("tf32"), None),
+                (converted() + in_type("bf16"), None),
+                (converted() + in_type("tf32") + in_type("bf16"), None),
+            )
+        ),
         # products of blocks in float32
         (PRODUCTS, ".entry gemma_mlp\n" + SHARED + multiplied(40, 512) + multiplied(45, 50), ("dots.py:40",)),
         (PRODUCTS, SHARED + multiplied(40, 512) + multiplied(45, 2048), ("dots.py:45",)),  # two, as of attention

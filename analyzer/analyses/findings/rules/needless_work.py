@@ -265,6 +265,14 @@ def float32_in_code(report: Report) -> Findings:
             )
 
 
+@Rule
+def widened_products(report: Report) -> Findings:
+    """One finding per device on Triton kernels of the program whose code multiplies blocks of 16 bits in TF32."""
+    for work, code in _in_code(report, pl.col("widened_products").is_not_null(), on_gpu.WORTH_PRODUCTS):
+        place = code["widened_products"]
+        yield work.finding("widened-products", work.most, left=on_gpu.HALF_LEFT, where=literal(place), place=place)
+
+
 _IN_DOUBLE: Final = pl.col("float64_share") >= 0.5  # noqa: PLR2004 - of the lines of a kernel that is in float64
 _WORTH_DOUBLES: Final = 0.03  # of the kernel time; sums for accuracy are in well-made programs, too
 

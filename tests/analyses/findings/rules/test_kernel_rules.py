@@ -19,7 +19,12 @@ from kanalyze.analyses.findings.rules.needless_kernels import (
     unfused_attention,
 )
 from kanalyze.analyses.findings.rules.needless_products import one_hot_products
-from kanalyze.analyses.findings.rules.needless_work import atomics_in_code, float32_in_code, float64_in_code
+from kanalyze.analyses.findings.rules.needless_work import (
+    atomics_in_code,
+    float32_in_code,
+    float64_in_code,
+    widened_products,
+)
 from kanalyze.analyses.findings.rules.slower_kernels import (
     float64,
     gathers,
@@ -517,6 +522,18 @@ def test_products_in_full_float32_that_the_code_of_a_kernel_shows(row, capabilit
     told = float32_in_code(of)
     assert [(one.rule, one.where, one.at_stake_ns) for one in told] == [("no-tf32", "net.py:41", 50_000)] * len(told)
     assert [one.change(of).shorter.get_column("saved_ns").to_list() for one in told] == [[saved_ns]] * bool(saved_ns)
+
+
+def test_blocks_of_16_bits_that_the_code_of_a_kernel_multiplies_in_tf32():
+    events = [kernel(0, 50_000, name="layer"), kernel(50_000, 60_000, name=GEMM)]
+    code = {"name": "layer", "source": "triton", "hash": "1", "widened_products": "net.py:41"}
+    of = report(events, limits=HOPPER, compiled_kernels=[code])
+    (told,) = widened_products(of)
+    assert (told.rule, told.where, told.at_stake_ns) == ("widened-products", "net.py:41", 50_000)
+    assert told.change(of).shorter.get_column("saved_ns").to_list() == [25_000]
+    assert not list(
+        widened_products(report(events, limits=HOPPER, compiled_kernels=[code | {"widened_products": None}]))
+    )
 
 
 @pytest.mark.parametrize(
