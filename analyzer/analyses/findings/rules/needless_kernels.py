@@ -41,7 +41,9 @@ _IN_FLOAT32: Final = INPUTS.str.contains(r"^t?f32(?:/t?f32)*$").fill_null(value=
 _IN_FULL: Final = _IN_FLOAT32 & ~INPUTS.str.contains("tf32") & (~pl.col("tensor_core")).fill_null(value=False)
 _LONGEST_PASS: Final = 16.0  # what takes more of it does something else, such as sums into few rows
 
-_SOFTMAX: Final = (FAMILY == "softmax") & (OPERATION == "softmax")
+_EXP: Final = (FAMILY == "elementwise") & (OPERATION == "exp")  # of a softmax by hand, with sums of rows around it
+_OF_ROWS: Final = (FAMILY == "reduce") & OPERATION.is_in(["sum", "max", "amax"])
+_SOFTMAX: Final = ((FAMILY == "softmax") & (OPERATION == "softmax")) | _EXP
 _PRODUCT: Final = FAMILY == "gemm"
 
 #: What may stand between a softmax and a product: scale, mask, cast, dropout.
@@ -64,12 +66,15 @@ def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
     """The operations of `lines` that attention takes, with softmax and product (whether it is one).
 
     A chain is a softmax between two products with nothing but elementwise work in between; backward, the next product
-    on either side belongs to it alike. Copies right before and after bring its inputs and outputs into place.
+    on either side belongs to it alike. Copies right before and after bring its inputs and outputs into place. An
+    exponential between batched products, with a sum behind it, is a softmax by hand.
     """
     numbered = lines.with_columns(place=pl.int_range(pl.len()))
     decoded = on_gpu.with_decoded(
         on_gpu.with_operators(report, numbered).with_columns(batched=pl.col("inner").is_in(on_gpu.BATCHED)),
         softmax=_SOFTMAX,
+        by_hand=_EXP,
+        sums=_OF_ROWS,
         product=_PRODUCT,
         in_float32=_IN_FLOAT32,
         in_full=_IN_FULL,
@@ -77,24 +82,28 @@ def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
         copies=FAMILY == "copy",
         changes=FAMILY == "elementwise",
         backward=pl.col("direction") == "backward",
-    ).with_columns(pl.col("changes").cast(pl.Int64).cum_sum())
+    ).with_columns(pl.col("changes", "sums").cum_sum().name.prefix("until_"))
     place = pl.col("place")
     others, works = (pl.when(~(pl.col(name) | on_gpu.MOVES)).then(place) for name in ("passes", "copies"))
+    no_sums = pl.when(~pl.col("sums")).then(others)
     decoded = decoded.with_columns(
-        first=others.forward_fill().shift(1).over("line"),
-        last=others.backward_fill().shift(-1).over("line"),
+        first=pl.when("by_hand").then(_before(no_sums)).otherwise(_before(others)),
+        last=pl.when("by_hand").then(_behind(no_sums)).otherwise(_behind(others)),
         # where copies right before and after a row begin and end
-        since=pl.coalesce(works.forward_fill().shift(1).over("line") + 1, place.min().over("line")),
-        until=pl.coalesce(works.backward_fill().shift(-1).over("line"), place.max().over("line") + 1),
+        since=pl.coalesce(_before(works) + 1, place.min().over("line")),
+        until=pl.coalesce(_behind(works), place.max().over("line") + 1),
     )
     close = pl.max_horizontal(place - pl.col("first"), pl.col("last") - place) <= _FARTHEST
     softmaxes = decoded.filter("softmax").drop_nulls(["first", "last"]).filter(close)
-    product, line, changes, batched = (decoded.get_column(name) for name in ("product", "line", "changes", "batched"))
+    product, line, batched = (decoded.get_column(name) for name in ("product", "line", "batched"))
+    changes, sums = (decoded.get_column(f"until_{name}") for name in ("changes", "sums"))
     first, last = softmaxes.get_column("first"), softmaxes.get_column("last")
     # a network may end with a softmax, after which the next call of it begins with a product: attention is known by the
     # operators of its products, or else by the scale or mask before its softmax
-    scaled = (softmaxes.get_column("changes") > changes.gather(first)) | softmaxes.get_column("backward")
-    sure = (batched.gather(first) & batched.gather(last)).fill_null(scaled)
+    scaled = (softmaxes.get_column("until_changes") > changes.gather(first)) | softmaxes.get_column("backward")
+    by_hand = softmaxes.get_column("by_hand")
+    sure = (batched.gather(first) & batched.gather(last)).fill_null(scaled & ~by_hand)
+    sure &= ~by_hand | (sums.gather(last) > softmaxes.get_column("until_sums"))
     softmaxes = softmaxes.filter(product.gather(first) & product.gather(last) & sure)
     ends = []
     for end, side in (("first", "since"), ("last", "until")):
@@ -105,6 +114,16 @@ def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
         ends.append(decoded.get_column(side).gather(further.zip_with(joins, at)))
     spans = intervals.union(pl.DataFrame(ends, {"start": pl.Int64, "end": pl.Int64}))
     return decoded.filter(touched(decoded.select(start=place, end=place + 1), spans))
+
+
+def _before(places: pl.Expr) -> pl.Expr:
+    """The last of `places`, null in between, before each operation of its line."""
+    return places.forward_fill().shift(1).over("line")
+
+
+def _behind(places: pl.Expr) -> pl.Expr:
+    """The next of `places`, null in between, behind each operation of its line."""
+    return places.backward_fill().shift(-1).over("line")
 
 
 def _attention(chain: Work) -> Finding:
@@ -121,12 +140,18 @@ def _attention(chain: Work) -> Finding:
         passes=softmaxes.height,
         length=mean(chain.rows.height, softmaxes.height),
         why=why * ("aten::_scaled_dot_product_attention_math" in names),
-        mending=Mending(
-            products.select("row", saved_ns=on_gpu.part("exclusive_ns", 1 - left)),
-            chain.rows.filter(~pl.col("product")).get_column("row"),
-        ),
+        mending=_fused(chain.rows, left),
     )
     return one._replace(action=f"{one.action} in bfloat16") if in_float32 and say.in_pytorch(report) else one
+
+
+def _fused(rows: pl.DataFrame, left: float) -> Mending:
+    """One kernel in place of each chain of `rows`, two backward, which take a part of what its products do."""
+    chain = (pl.col("place").diff() != 1).fill_null(value=True).cum_sum()
+    rows = rows.with_columns(group=chain, kept=pl.when(pl.col("backward").any().over(chain)).then(2).otherwise(1))
+    products_ns = pl.col("exclusive_ns").sum().over("group")
+    work = rows.filter("product").with_columns(merged_ns=(left * products_ns).cast(pl.Int64), dur_ns="exclusive_ns")
+    return on_gpu.merged(work).with_all_of(on_gpu.without(rows.filter(~pl.col("product"))))
 
 
 #: What brings channels last by the dimensions of most convolutions: nn.Module.to changes no weights of one.

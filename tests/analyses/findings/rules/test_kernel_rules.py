@@ -194,6 +194,7 @@ WEIGHTS = launched((GATHER, 60, "aten::index"), (GEMM, 40, "aten::bmm"))
 GROWS = line(*(one for at in range(40) for one in ((CAT, 3000 + 30 * at), (GEMM, 500))))
 PIECES = [size for at in range(1, 30) for size in (100 * at, 100)][1:]  # the first array is a piece, too
 REPEATED = launched((STRIDED, 40, "aten::repeat_interleave"), (GEMM, 60, "aten::mm"))
+REDUCE = SUM.replace("MeanOps<float, float>", "func_wrapper_t<float, at::native::sum_functor<float, float, float> >")
 ATTENTION = line(*[SUM, DOWN, GEMM, ADD, SOFTMAX, DOWN, GEMM, DOWN, SUM] * 2)
 TF32 = "sm90_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize64x128x32_warpgroupsize1x1x1_execute_kernel__5x_cublas"
 IN_TF32 = line(*[(TF32, 100), (MUL, 50), (SOFTMAX, 50), (TF32, 100)] * 2)
@@ -377,9 +378,21 @@ def test_matrices_that_are_put_in_order_again(each, left):
             (0, 13 + 26 + 13),
             ["Transforms of a length with a large prime factor: 57.1 %"],
         ),
-        (unfused_attention, ATTENTION, 2 * 70, (10, 4 * 4), [SOFTMAXES, "F.scaled_dot_product_attention(q, k, v)"]),
-        (unfused_attention, NVJET, 2 * 300, (4, 4 * 70), ["F.scaled_dot_product_attention(q, k, v) in bfloat16"]),
-        (unfused_attention, IN_TF32, 2 * 300, (4, 4 * 70), ["F.scaled_dot_product_attention(q, k, v) in bfloat16"]),
+        (
+            unfused_attention,
+            ATTENTION,
+            2 * 70,
+            (12, 4 * 10 - 2 * 22),
+            [SOFTMAXES, "F.scaled_dot_product_attention(q, k, v)"],
+        ),
+        (unfused_attention, NVJET, 2 * 300, (7, 100 - 4 * 30), ["F.scaled_dot_product_attention(q, k, v) in bfloat16"]),
+        (
+            unfused_attention,
+            IN_TF32,
+            2 * 300,
+            (7, 100 - 4 * 30),
+            ["F.scaled_dot_product_attention(q, k, v) in bfloat16"],
+        ),
     ],
 )
 def test_what_is_told(rule, events, stake, change, words):
@@ -728,6 +741,12 @@ def of_operators(product):
     return launched(*parts)
 
 
+def in_parts(*softmax, product="aten::bmm"):
+    """Two softmaxes of several kernels between products by one operator."""
+    parts = [GEMM, *softmax, GEMM, ADD]
+    return launched(*((name, 10, product if name == GEMM else "aten::exp") for name in parts * 2))
+
+
 BETWEEN = [memset(20, 30), memcpy(30, 40, direction="Device-to-Device")]
 AFTER = [*line(GEMM, ADD, at=100), memset(120, 130), *line(SOFTMAX, GEMM, at=130)]
 SCALED = [GEMM, ADD, SOFTMAX, GEMM]
@@ -748,6 +767,11 @@ BACK_AND_FORTH = [*line(SUM, GEMM), memset(20, 30), *line(GEMM, BACKWARD, GEMM, 
         # where operators are known products are batched ones
         (of_operators("aten::bmm"), [2 * 30]),
         (of_operators("aten::addmm"), []),
+        # an exponential with a sum behind it is one by hand, where operators are known
+        (in_parts(REDUCE, ADD, EXP, REDUCE, MUL), [2 * 70]),
+        (in_parts(EXP, REDUCE, MUL, product="aten::mm"), []),
+        (in_parts(REDUCE, EXP, MUL), []),
+        (line(*[GEMM, ADD, EXP, REDUCE, MUL, GEMM] * 2), []),
         # backward two products are on either side, with a memset or a scale between
         (BACK_AND_FORTH, [10 * 14]),
     ],
