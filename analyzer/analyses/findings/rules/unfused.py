@@ -196,7 +196,7 @@ def _pairs() -> pl.Expr:
     """Whether operators take differences of all pairs of rows: each side is repeated along a dimension of the other."""
     side = on_host.side
     along = [
-        (side(first, -2) == 1) & (side(second, -3) == 1) & (side(first, -3) > 1) & (side(second, -2) > 1)
+        (side(first, -2) == 1) & (side(second, -3).fill_null(1) == 1) & (side(first, -3) > 1) & (side(second, -2) > 1)
         for first, second in ((0, 1), (1, 0))
     ]
     alike = (side(0, -1) == side(1, -1)) & (side(0, -1) > 1)
