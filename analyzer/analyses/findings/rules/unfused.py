@@ -209,6 +209,9 @@ def _pairs() -> pl.Expr:
 #: moments both ways, and the gradients.
 _PASSES: Final = {"Adam": 7, "AdamW": 7, "": 7, "Adagrad": 5, "SGD": 5}
 
+#: Further classes of torch.optim, which take foreach=True.
+_FOREACH: Final = ("ASGD", "Adadelta", "Adafactor", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")
+
 _AT_ONCE: Final = 24  # how many tensors one launch of a fused optimizer updates, about
 _BOTH: Final = 2  # a step of this many operators or more could be one; each of them reads a list and writes one
 _FEWEST_UPDATES: Final = 4  # so many updates of weights in a row are an optimizer's: one for each tensor
@@ -291,7 +294,12 @@ def _unfused(report: Report, steps: _Steps) -> Finding | None:
     who = literal(steps.optimizer) or "An optimizer of Adam's kind"
     how = "fused=True" if has_fused else "foreach=True"
     host = total(steps.spans.select(ns=pl.col("end") - pl.col("start")), "ns")
-    call = f"{literal(steps.optimizer[:40])}(…, {how})"
+    call, option = f"{how} in Adam or AdamW", f"{how}, which Adam and AdamW have"
+    if has_fused or steps.optimizer in _FOREACH:
+        call = f"{literal(steps.optimizer[:40])}(…, {how})"
+        option = f"{how}: {call}"
+    elif steps.optimizer:  # a class of the program's own
+        call, option = "torch._foreach_ functions in its step", "torch._foreach_ functions on lists of tensors"
     figures = {"who": who, "way": way, "each": steps.each, "steps": steps.number}
     return say.told(
         report,
@@ -302,8 +310,8 @@ def _unfused(report: Report, steps: _Steps) -> Finding | None:
         table="ops --by phase" if "op" in report.kinds else "kernels --by family",
         **{**figures, "ran": ran, "host": host, "kernels": kernels, "waited": waited},
         optimizer=literal(steps.optimizer[:20]) or "The optimizer",
-        call=call if steps.optimizer else f"{how} in Adam or AdamW",
-        option=f"{how}: {call}" if steps.optimizer else f"{how}, which Adam and AdamW have",
+        call=call,
+        option=option,
         at_most=True,
         where=say.place_of(report, steps.kernels.get_column("row")),
         mending=_in_one_pass(steps),

@@ -71,6 +71,12 @@ LAST_STEP = report(STEPS).narrow(window=Window(1000, 1308, count=1, each="step")
         # of each step no more than the host is in it, and the GPU idles until the next: 50 of 100, and 8 until the end
         (unfused_optimizer, report(SGD), [2 * 100 + 50 + 8], ()),
         (unfused_optimizer, report(step("RMSprop", *launched(ADDCMUL, ADDCDIV))), [108], ("RMSprop(…, foreach=True)",)),
+        (
+            unfused_optimizer,
+            report(step("SignMomentum", *launched(ADDCMUL, ADDCDIV))),
+            [108],
+            ("torch._foreach_ functions in its step",),
+        ),  # its own class
         (unfused_optimizer, LAST_STEP, [200 + 8], ("3 kernels in each of 1 step, 300 ns a step",)),
         *(
             (unfused_optimizer, report(launched(GEMM, *names, GEMM)), [], ())
