@@ -11,7 +11,7 @@ from kanalyze.analyses.device._operations import SHAPE, compiled_kernels, exclus
 from kanalyze.analyses.findings import on_gpu, on_host
 from kanalyze.analyses.findings.on_gpu import FAMILY, LIBRARY, OPERATION, RESULT_ELEMENTS, Work
 from kanalyze.analyses.findings.on_host import elements, sides
-from kanalyze.analyses.findings.rules import Findings, Rule, literal
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
 from kanalyze.analyses.operators.fusion import broadcast
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import total
@@ -225,6 +225,16 @@ def _tables(report: Report) -> pl.DataFrame:
     free = ~pl.col("sides").is_in(both.get_column("sides").implode())
     taken = pl.when(free, pl.lit(steps) > 0).then(pl.col("indices") / max(steps, 1) / pl.col("sides").list.first())
     return shapes.select(pl.col("filled", "summed").fill_null(0), taken=taken)
+
+
+# Weights that are made of others in each pass, though nothing trains them.
+
+
+@on_gpu.choosing(pl.col("name").str.contains("weight_norm_fwd"), 0.01)
+def weight_norm(norms: Work) -> Finding | None:
+    """One finding per device on weights that weight normalization makes anew where it has no backward pass."""
+    trained = norms.device.rows.get_column("name").str.contains("weight_norm_bwd").any()
+    return None if trained else norms.finding("weight-norm", mending=on_gpu.without(norms.rows))
 
 
 # Kernels that Triton compiled whose code tells why they are slow: their arithmetic, and their atomics.

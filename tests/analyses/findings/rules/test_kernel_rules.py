@@ -23,6 +23,7 @@ from kanalyze.analyses.findings.rules.needless_work import (
     atomics_in_code,
     float32_in_code,
     float64_in_code,
+    weight_norm,
     widened_products,
 )
 from kanalyze.analyses.findings.rules.slower_kernels import (
@@ -535,6 +536,14 @@ def test_products_in_full_float32_that_the_code_of_a_kernel_shows(row, capabilit
     told = float32_in_code(of)
     assert [(one.rule, one.where, one.at_stake_ns) for one in told] == [("no-tf32", "net.py:41", 50_000)] * len(told)
     assert [one.change(of).shorter.get_column("saved_ns").to_list() for one in told] == [[saved_ns]] * bool(saved_ns)
+
+
+def test_weights_that_are_normalized_anew():
+    norm = "void at::native::(anonymous namespace)::weight_norm_fwd_first_dim_kernel<float, float>(float*)"
+    (told,) = weight_norm(report(line((norm, 30), (GEMM, 50), (norm, 20))))
+    assert (told.rule, told.at_stake_ns) == ("weight-norm", 50)
+    assert saved(told, report(line((norm, 30), (GEMM, 50), (norm, 20)))) == (2, 0)
+    assert not list(weight_norm(report(line((norm, 30), (norm.replace("fwd", "bwd"), 50)))))  # that is trained
 
 
 def test_blocks_of_16_bits_that_the_code_of_a_kernel_multiplies_in_tf32():
