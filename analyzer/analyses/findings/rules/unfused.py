@@ -295,7 +295,7 @@ def _unfused(report: Report, steps: _Steps) -> Finding | None:
     how = "fused=True" if has_fused else "foreach=True"
     host = total(steps.spans.select(ns=pl.col("end") - pl.col("start")), "ns")
     call, option = f"{how} in Adam or AdamW", f"{how}, which Adam and AdamW have"
-    if has_fused or steps.optimizer in _FOREACH:
+    if steps.optimizer in (*filter(None, _PASSES), *_FOREACH):
         call = f"{literal(steps.optimizer[:40])}(…, {how})"
         option = f"{how}: {call}"
     elif steps.optimizer:  # a class of the program's own
