@@ -19,77 +19,69 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the public names, for type checkers and for the list of tables
-    from kanalyze.analyses.comparing._comparison import Comparison as Comparison
-    from kanalyze.analyses.comparing._comparison import Verdict as Verdict
+    from kanalyze.analyses.comparing._comparison import Comparison as Comparison, Verdict as Verdict
     from kanalyze.analyses.counters.advice import advice as advice
-    from kanalyze.analyses.counters.counters import counters as counters
-    from kanalyze.analyses.counters.counters import hot_lines as hot_lines
-    from kanalyze.analyses.counters.counters import stalls as stalls
+    from kanalyze.analyses.counters.counters import counters as counters, hot_lines as hot_lines, stalls as stalls
     from kanalyze.analyses.counters.roofline import roofline as roofline
-    from kanalyze.analyses.device.kernels import copies as copies
-    from kanalyze.analyses.device.kernels import gpu as gpu
-    from kanalyze.analyses.device.kernels import kernels as kernels
+    from kanalyze.analyses.device.kernels import copies as copies, gpu as gpu, kernels as kernels
     from kanalyze.analyses.device.occupancy import occupancy as occupancy
     from kanalyze.analyses.findings.findings import findings as findings
     from kanalyze.analyses.findings.health import health as health
-    from kanalyze.analyses.host.calls import api as api
-    from kanalyze.analyses.host.calls import launch_summary as launch_summary
-    from kanalyze.analyses.host.calls import launches as launches
-    from kanalyze.analyses.host.calls import libraries as libraries
+    from kanalyze.analyses.host.calls import (
+        api as api,
+        launch_summary as launch_summary,
+        launches as launches,
+        libraries as libraries,
+    )
     from kanalyze.analyses.idle.code import code as code
     from kanalyze.analyses.idle.culprits import culprits as culprits
-    from kanalyze.analyses.idle.ledger import exposure as exposure
-    from kanalyze.analyses.idle.ledger import gaps as gaps
-    from kanalyze.analyses.idle.ledger import ledger as ledger
-    from kanalyze.analyses.idle.ledger import utilisation as utilisation
-    from kanalyze.analyses.idle.syncs import host_waits as host_waits
-    from kanalyze.analyses.idle.syncs import syncs as syncs
+    from kanalyze.analyses.idle.ledger import (
+        exposure as exposure,
+        gaps as gaps,
+        ledger as ledger,
+        utilisation as utilisation,
+    )
+    from kanalyze.analyses.idle.syncs import host_waits as host_waits, syncs as syncs
     from kanalyze.analyses.iterations.iterations import iterations as iterations
     from kanalyze.analyses.iterations.phases import phases as phases
     from kanalyze.analyses.joining.agreement import agreement as agreement
-    from kanalyze.analyses.joining.joined import gains as gains
-    from kanalyze.analyses.joining.joined import joined as joined
-    from kanalyze.analyses.joining.joined import variants as variants
+    from kanalyze.analyses.joining.joined import gains as gains, joined as joined, variants as variants
     from kanalyze.analyses.launches.cold import cold as cold
     from kanalyze.analyses.launches.graphs import graphs as graphs
     from kanalyze.analyses.launches.hot_kernels import hot_kernels as hot_kernels
     from kanalyze.analyses.memory.memory import memory as memory
-    from kanalyze.analyses.memory.migrations import faults as faults
-    from kanalyze.analyses.memory.migrations import migration_totals as migration_totals
-    from kanalyze.analyses.memory.migrations import migrations as migrations
-    from kanalyze.analyses.operators.fusion import compiled as compiled
-    from kanalyze.analyses.operators.fusion import fusion as fusion
-    from kanalyze.analyses.operators.ops import op_kernels as op_kernels
-    from kanalyze.analyses.operators.ops import ops as ops
+    from kanalyze.analyses.memory.migrations import (
+        faults as faults,
+        migration_totals as migration_totals,
+        migrations as migrations,
+    )
+    from kanalyze.analyses.operators.fusion import compiled as compiled, fusion as fusion
+    from kanalyze.analyses.operators.ops import op_kernels as op_kernels, ops as ops
     from kanalyze.analyses.operators.tree import tree as tree
-    from kanalyze.analyses.page.overview_page import Overview as Overview
-    from kanalyze.analyses.page.overview_page import Summary as Summary
-    from kanalyze.analyses.page.overview_page import overview as overview
+    from kanalyze.analyses.page.overview_page import Overview as Overview, Summary as Summary, overview as overview
     from kanalyze.analyses.page.time_page import summarize as summarize
     from kanalyze.analyses.ranges.captured import captured as captured
     from kanalyze.analyses.ranges.instances import steps as steps
-    from kanalyze.analyses.ranges.ranges import range_gpu as range_gpu
-    from kanalyze.analyses.ranges.ranges import range_kernels as range_kernels
-    from kanalyze.analyses.ranges.ranges import ranges as ranges
+    from kanalyze.analyses.ranges.ranges import range_gpu as range_gpu, range_kernels as range_kernels, ranges as ranges
     from kanalyze.analyses.replay.critical_path import critical_path as critical_path
     from kanalyze.analyses.serving.engine_steps import engine_steps as engine_steps
     from kanalyze.analyses.serving.requests import requests as requests
     from kanalyze.analyses.serving.step_laws import step_laws as step_laws
     from kanalyze.analyses.streams.concurrency import concurrency as concurrency
     from kanalyze.analyses.timeline.gpu_units import gpu_units as gpu_units
-    from kanalyze.analyses.work.roofs import budget as budget
-    from kanalyze.analyses.work.roofs import mfu as mfu
-    from kanalyze.analyses.work.roofs import roofs as roofs
+    from kanalyze.analyses.work.roofs import budget as budget, mfu as mfu, roofs as roofs
     from kanalyze.analyses.work.work import work as work
     from kanalyze.errors import KanalyzeError as KanalyzeError
-    from kanalyze.notebook import compare as compare
-    from kanalyze.notebook import ranks as ranks
-    from kanalyze.notebook import read_all as read_all
-    from kanalyze.notebook import reduce as reduce
-    from kanalyze.notebook import sql as sql
-    from kanalyze.notebook import timeline as timeline
-    from kanalyze.notebook import whatif as whatif
-    from kanalyze.notebook import without_profiler as without_profiler
+    from kanalyze.notebook import (
+        compare as compare,
+        ranks as ranks,
+        read_all as read_all,
+        reduce as reduce,
+        sql as sql,
+        timeline as timeline,
+        whatif as whatif,
+        without_profiler as without_profiler,
+    )
     from kanalyze.readers import read as read
     from kanalyze.readers.request_log import read_requests as read_requests
     from kanalyze.report import Report as Report

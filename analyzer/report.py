@@ -12,8 +12,7 @@ from weakref import WeakValueDictionary
 
 import polars as pl
 
-from kanalyze import intervals
-from kanalyze import window as named_ranges
+from kanalyze import intervals, window as named_ranges
 from kanalyze.columns import LARGEST, last_end, too_large
 from kanalyze.errors import BadWindowError, DamagedReportError, KanalyzeError, UnknownNameError
 from kanalyze.model import DEVICE_KINDS, EVENTS, KINDS, NOTES, READER_TABLES

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from functools import partial
-from itertools import chain as joined
-from itertools import repeat
+from itertools import chain as joined, repeat
 from typing import TYPE_CHECKING
 
 import torch

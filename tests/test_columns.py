@@ -5,8 +5,7 @@ from fractions import Fraction
 
 import polars as pl
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 import kanalyze
 from kanalyze import columns

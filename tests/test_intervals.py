@@ -3,8 +3,7 @@
 from collections import Counter
 
 import polars as pl
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kanalyze import intervals
 from support.slow_model import runs

@@ -5,8 +5,7 @@ import runpy
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from support.shares import cases, holds, some
 

@@ -6,8 +6,7 @@ import re
 
 import polars as pl
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from kanalyze import outlets
 from support.hostile import ALL, active_in_markdown, obeyed_by_terminal

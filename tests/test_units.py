@@ -1,8 +1,7 @@
 """Quantities become text in one place, and no text says more than the quantity does."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kanalyze import units
 

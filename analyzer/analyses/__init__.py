@@ -23,15 +23,16 @@ _OF_SIDES: Final = "comparing"
 _OF_JOBS: Final = "ranks"
 _NO_TABLES: Final = ("page", _OF_SIDES, _OF_JOBS)
 
-#: A public name of an analysis, as the package tells type checkers of it: module, room and name.
-_PUBLIC: Final = re.compile(r"^    from (kanalyze\.analyses\.(\w+)\.\w+) import (\w+) as \3$", re.MULTILINE)
+#: Public names of analyses, as the package tells type checkers of them: module, room and names.
+_PUBLIC: Final = re.compile(r"^    from (kanalyze\.analyses\.(\w+)\.\w+) import (\([^)]*\)|.*)$", re.MULTILINE)
 
 
 @cache
 def homes() -> dict[str, str]:
     """The module of each table, by the table's name, in alphabetical order; to know it nothing is imported."""
     listed = _PUBLIC.findall((pkgutil.get_data("kanalyze", "__init__.py") or b"").decode())
-    return dict(sorted((name, module) for module, room, name in listed if room not in _NO_TABLES))
+    of_tables = ((module, names) for module, room, names in listed if room not in _NO_TABLES)
+    return dict(sorted((name, module) for module, names in of_tables for name in re.findall(r"\b(\w+) as \1\b", names)))
 
 
 @cache

@@ -27,16 +27,14 @@ with late():
     from kanalyze.analyses.host import _captures
     from kanalyze.analyses.iterations import phases
     from kanalyze.analyses.replay import _unprofiled
-    from kanalyze.readers.capture import read_capture
-    from kanalyze.readers.capture import reports as captures
+    from kanalyze.readers.capture import read_capture, reports as captures
     from kanalyze.renderers.tables import frame
     from kanalyze.several import jobs, sides
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from kanalyze.report import Meta, Report
-    from kanalyze.report import Where as Part
+    from kanalyze.report import Meta, Report, Where as Part
     from kanalyze.schema import Table
 
 T = TypeVar("T")

@@ -31,8 +31,7 @@ from kanalyze.renderers.tables.rows import FORMATS
 
 with late():
     from kanalyze.renderers import page as pages
-    from kanalyze.renderers.formats import json as json_pages
-    from kanalyze.renderers.formats import markdown, terminal
+    from kanalyze.renderers.formats import json as json_pages, markdown, terminal
 
 if TYPE_CHECKING:
     import polars as pl

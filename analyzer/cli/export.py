@@ -19,8 +19,7 @@ from kanalyze.machinery import late, processors
 from kanalyze.units import plural
 
 with late():
-    from kanalyze import catalog
-    from kanalyze import redact as redaction
+    from kanalyze import catalog, redact as redaction
     from kanalyze.analyses.page import file_page
     from kanalyze.analyses.timeline import _slices as slices
     from kanalyze.readers.capture import reports as captures

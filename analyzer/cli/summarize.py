@@ -28,8 +28,7 @@ with late():
     from kanalyze.analyses.replay import _changes
     from kanalyze.analyses.work import _configuration
     from kanalyze.decoder import decode
-    from kanalyze.readers.capture import read_capture
-    from kanalyze.readers.capture import reports as captures
+    from kanalyze.readers.capture import read_capture, reports as captures
     from kanalyze.reduction import baselines
     from kanalyze.renderers.formats import json
     from kanalyze.renderers.tables import descriptions, frame, listings

@@ -33,8 +33,7 @@ with late():
     from kanalyze.renderers.formats import charts
     from kanalyze.renderers.page import job
     from kanalyze.renderers.page.kernel_names import short_forms
-    from kanalyze.renderers.tables import descriptions, listings, plots
-    from kanalyze.renderers.tables import frame as rendered
+    from kanalyze.renderers.tables import descriptions, frame as rendered, listings, plots
 
 if TYPE_CHECKING:
     import polars as pl

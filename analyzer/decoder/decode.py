@@ -11,8 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
-from kanalyze.decoder import fields as tables
-from kanalyze.decoder import products, pytorch
+from kanalyze.decoder import fields as tables, products, pytorch
 from kanalyze.decoder.fields import (
     OTHER,
     Fields,

@@ -18,8 +18,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from . import hooks, torch_script  # relative: the runner loads these files without their package
-from . import torch_sessions as recipes
+from . import (  # relative: the runner loads these files without their package
+    hooks,
+    torch_script,
+    torch_sessions as recipes,
+)
 from .compiled import Caches
 from .hooks import AUTO, OPTIMIZER, Foreign, Part, Watched
 from .notes import lines_noted

@@ -5,8 +5,7 @@ import pytest
 from kanalyze import catalog
 from kanalyze.errors import CannotTellError, DamagedReportError
 from kanalyze.readers import read
-from support.build import kernel
-from support.build import report as made
+from support.build import kernel, report as made
 from support.command import REPORTS
 from support.exports import altered
 

@@ -7,11 +7,9 @@ import sys
 from subprocess import CompletedProcess
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from kanalyze.cli.mcp import _INSTRUCTIONS as INSTRUCTIONS
-from kanalyze.cli.mcp import Desk, bounded
+from kanalyze.cli.mcp import _INSTRUCTIONS as INSTRUCTIONS, Desk, bounded
 from support.command import ADD, SAMPLES, environment, refused, run
 
 SHOWN = {"table": "kernels", "window": "steady", "columns": "name,count,total_ns", "top": 3}

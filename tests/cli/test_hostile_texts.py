@@ -21,8 +21,7 @@ from kanalyze.analyses.findings.rules import literal
 from kanalyze.analyses.page.time_page import summarize, summarize_counters
 from kanalyze.errors import CannotTellError
 from kanalyze.renderers import page as pages
-from kanalyze.renderers.formats import document as html
-from kanalyze.renderers.formats import markdown, terminal
+from kanalyze.renderers.formats import document as html, markdown, terminal
 from kanalyze.renderers.page import Block, Chapter
 from kanalyze.renderers.tables import frame as frames
 from kanalyze.renderers.tables.rows import FORMATS

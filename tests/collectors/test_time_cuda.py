@@ -6,8 +6,7 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kanalyze.collectors.time_cuda import Timing, time_cuda
 from kanalyze.errors import CollectError

@@ -9,14 +9,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kanalyze.collectors.options import BadOptionError, Options
 from kanalyze.collectors.process import find
 from kanalyze.collectors.run.passes import masked
-from kanalyze.collectors.tools import found as found_tools
-from kanalyze.collectors.tools import machine
+from kanalyze.collectors.tools import found as found_tools, machine
 from kanalyze.collectors.tools.found import complete, doctor, extras
 from kanalyze.collectors.tools.machine import Permission, counters, cpu_samples, kernel_names
 from kanalyze.collectors.tools.ncu import Launch, first_filter, parse, select

@@ -9,8 +9,7 @@ from pathlib import Path
 from time import process_time
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from kanalyze.decoder.decode import HINTS, decode
 from kanalyze.decoder.fields import KernelName, normalised, shortened

@@ -9,8 +9,7 @@ import sqlite3
 from contextlib import closing
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kanalyze.redact import Removed, redact
 from kanalyze.redact.documents import document

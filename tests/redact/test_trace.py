@@ -4,8 +4,7 @@ import gzip
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kanalyze.errors import DamagedReportError, UnknownFormatError
 from kanalyze.redact import Removed, redact

@@ -2,8 +2,7 @@
 
 from itertools import chain
 
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 
 from support.build import call, graph, kernel, memcpy, memset, overhead
 

@@ -21,8 +21,7 @@ from kanalyze.analyses.shared.alignment import aligned
 from kanalyze.decoder.decode import decode
 from kanalyze.reduction.baselines import LAUNCHES, STEADY, About, Digest
 from kanalyze.schema import Column, Table
-from kanalyze.tools import Turn, interleaved
-from kanalyze.tools import pairs as pairs_of
+from kanalyze.tools import Turn, interleaved, pairs as pairs_of
 from kanalyze.units import apportioned, count, nearest, plural, time
 
 Floats = npt.NDArray[np.float64]

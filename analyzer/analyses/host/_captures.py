@@ -17,8 +17,13 @@ from weakref import WeakValueDictionary
 import polars as pl
 
 from kanalyze.analyses.device._operations import SHAPE, facts_of, launching_rows, operations, with_facts
-from kanalyze.analyses.host._call_kinds import calls_around, calls_that, cuda_name, graph_call
-from kanalyze.analyses.host._call_kinds import captures as capture_spans
+from kanalyze.analyses.host._call_kinds import (
+    calls_around,
+    calls_that,
+    captures as capture_spans,
+    cuda_name,
+    graph_call,
+)
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD, outermost
 from kanalyze.columns import as_of, gathered, last_of, mixed, rows_at, scattered

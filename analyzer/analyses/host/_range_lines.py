@@ -38,8 +38,7 @@ from kanalyze.analyses.shared.threads import (
 )
 from kanalyze.columns import gathered, in_order_of, nearest_place, of_parts, positions
 from kanalyze.report import Report
-from kanalyze.window import STEP_PREFIX, UNNAMED
-from kanalyze.window import named as shown_name
+from kanalyze.window import STEP_PREFIX, UNNAMED, named as shown_name
 
 
 @once_per_process

@@ -15,6 +15,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import SHAPE, SHAPE_COLUMNS
 from kanalyze.analyses.joining._reasons import (
     EXPLANATIONS,
+    FIGURES as SAMPLED,
     NOTHING,
     TRIALS,
     Explained,
@@ -30,7 +31,6 @@ from kanalyze.analyses.joining._reasons import (
     why_apart,
     with_spread,
 )
-from kanalyze.analyses.joining._reasons import FIGURES as SAMPLED
 from kanalyze.analyses.joining._report_set import Together, of_each, several, together
 from kanalyze.analyses.operators._kernel_groups import (
     GROUP_KEYS,

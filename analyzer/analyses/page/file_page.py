@@ -11,8 +11,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.counters.counters import HOT_LINES, STALLS, hot_lines, stalls
-from kanalyze.analyses.counters.roofline import TABLE as ROOFLINE
-from kanalyze.analyses.counters.roofline import roofline
+from kanalyze.analyses.counters.roofline import TABLE as ROOFLINE, roofline
 from kanalyze.analyses.device._operations import device_operations, exclusive_operations, with_facts
 from kanalyze.analyses.findings.findings import MOST_REPLAYED, by_gain
 from kanalyze.analyses.findings.rules import Finding

@@ -28,8 +28,16 @@ from kanalyze.files import open_regular, readable, regular
 from kanalyze.model import COMPILED_KERNELS, LOOP_PASSES, READER_TABLES, SOURCE_LINES
 from kanalyze.readers import Progress, read
 from kanalyze.readers.capture import ptx
-from kanalyze.readers.ncu.read_csv_rep import MANIFEST, Run, Selection, chooses, counts_from_call, runs_in, selection
-from kanalyze.readers.ncu.read_csv_rep import report_of as report_of_ncu
+from kanalyze.readers.ncu.read_csv_rep import (
+    MANIFEST,
+    Run,
+    Selection,
+    chooses,
+    counts_from_call,
+    report_of as report_of_ncu,
+    runs_in,
+    selection,
+)
 from kanalyze.readers.nsys.read_sqlite_folder import report_of
 from kanalyze.readers.storage.table_files import SqliteFile
 from kanalyze.report import BareRun, BareRuns, ReachedRates, Report

@@ -28,8 +28,7 @@ from kanalyze.errors import DamagedReportError, ExportError, UnknownFormatError
 from kanalyze.files import regular
 from kanalyze.machinery import ending_with
 from kanalyze.readers import Progress
-from kanalyze.readers.ncu import csv as ncu_csv
-from kanalyze.readers.ncu import module as ncu_module
+from kanalyze.readers.ncu import csv as ncu_csv, module as ncu_module
 from kanalyze.readers.ncu.csv import POINT, Page, content, looks_like_ncu, numbers, pages_in
 from kanalyze.readers.ncu.tables import COUNTED, Measured, NcuTables, damaged
 from kanalyze.readers.nsys.read_rep import newest

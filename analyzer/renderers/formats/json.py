@@ -12,8 +12,7 @@ import polars as pl
 
 from kanalyze import outlets
 from kanalyze.analyses.ranks._job_findings import job_findings, late_ranks
-from kanalyze.renderers.page import Shown, comparison
-from kanalyze.renderers.page import job as job_pages
+from kanalyze.renderers.page import Shown, comparison, job as job_pages
 from kanalyze.report import Meta
 
 if TYPE_CHECKING:

@@ -1,8 +1,7 @@
 """Jobs of several ranks, quicker steps, and one run a side: on digests made by hand and on a real report."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from analyses.comparing.test_matching import digest_of
 from kanalyze.analyses.comparing._comparison import compared, gate_of

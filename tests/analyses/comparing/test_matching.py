@@ -2,8 +2,7 @@
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kanalyze.analyses.comparing._comparison import compared
 from kanalyze.analyses.comparing._pair import matches

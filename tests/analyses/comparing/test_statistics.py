@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import scipy  # imports its parts where they are first used
-from hypothesis import assume, example, given
-from hypothesis import strategies as st
+from hypothesis import assume, example, given, strategies as st
 
 from kanalyze.analyses.comparing import _statistics
 from kanalyze.analyses.comparing._comparison import _judged

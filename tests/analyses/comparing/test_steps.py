@@ -4,8 +4,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kanalyze.analyses.comparing._comparison import compared, gate_of
 from kanalyze.analyses.comparing._digesting import digests_of

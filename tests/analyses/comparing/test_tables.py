@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from analyses.comparing.test_matching import digest, digest_of, slots
 from kanalyze.analyses.comparing._comparison import compared

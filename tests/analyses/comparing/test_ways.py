@@ -6,8 +6,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from analyses.comparing.test_matching import digest, plain, slots
 from analyses.replay.test_unprofiled import slowed

@@ -7,8 +7,7 @@ import re
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import kanalyze
 from support.command import REPORTS, SAMPLES

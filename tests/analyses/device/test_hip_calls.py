@@ -17,8 +17,7 @@ from kanalyze.renderers.page.time import page_of
 from kanalyze.tools import HIP, RUNTIME, amd_target, is_amd, worded
 from support.build import call, kernel, report
 from support.command import SAMPLES
-from support.made_traces import report_of
-from support.made_traces import trace as text_of
+from support.made_traces import report_of, trace as text_of
 from support.real_reports import real_report
 
 #: What HIP calls a CUDA call, where that is not the name with hip for cuda or cu.

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from kanalyze.analyses.device.kernels import kernels
 from kanalyze.analyses.device.occupancy import BY_DEVICE, BY_KERNEL, TABLE, occupancy

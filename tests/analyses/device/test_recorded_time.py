@@ -5,8 +5,7 @@ from functools import cache
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import kanalyze
 from kanalyze.analyses.device._operations import recorded_until

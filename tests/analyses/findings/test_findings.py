@@ -12,8 +12,7 @@ from types import SimpleNamespace
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kanalyze import intervals
 from kanalyze.analyses.device._windows import windows

@@ -5,8 +5,7 @@ from functools import cache
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.health import health

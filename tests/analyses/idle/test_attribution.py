@@ -2,8 +2,7 @@
 
 import polars as pl
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.idle._attribution import idle_pieces, idle_within, ledger_pieces, unknown_times, window_ledgers

@@ -5,8 +5,7 @@ from itertools import pairwise
 
 import polars as pl
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.idle.code import PARTS, code, has_lines

@@ -5,8 +5,7 @@ from collections import Counter
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import kanalyze
 from kanalyze.analyses.idle.culprits import BY_FUNCTION, NODES, culprits, waiting_host, waiting_trees

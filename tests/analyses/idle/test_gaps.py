@@ -5,8 +5,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import kanalyze
 from kanalyze.analyses.device._windows import windows
@@ -15,8 +14,7 @@ from kanalyze.errors import UnknownNameError
 from kanalyze.window import Window
 from support.build import call, kernel, memcpy, memset, report, rows_of, timeline
 from support.large import in_batches
-from support.nsys_csv import report_of, reports_with
-from support.nsys_csv import rows_of as listed_rows
+from support.nsys_csv import report_of, reports_with, rows_of as listed_rows
 from support.real_reports import real_report
 from support.shares import cases, holds
 from support.slow_gaps import SlowGaps, gap_reports

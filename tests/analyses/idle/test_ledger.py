@@ -4,8 +4,7 @@ import re
 
 import polars as pl
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.device._windows import windows

@@ -9,8 +9,7 @@ from unittest.mock import patch
 
 import polars as pl
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
 import kanalyze
 from kanalyze.analyses.iterations._marks import marked_iterations, passes

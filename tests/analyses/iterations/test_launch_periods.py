@@ -6,8 +6,7 @@ from statistics import median
 
 import polars as pl
 import pytest
-from hypothesis import assume, example, given
-from hypothesis import strategies as st
+from hypothesis import assume, example, given, strategies as st
 
 import kanalyze
 from kanalyze.analyses.iterations._launch_periods import launch_periods, timed_runs

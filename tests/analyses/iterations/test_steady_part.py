@@ -6,8 +6,7 @@ from statistics import median
 
 import polars as pl
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 import kanalyze
 from kanalyze.analyses.iterations.phases import (

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import kanalyze
 from kanalyze.analyses.joining._reasons import COUNTED, counted, measured_otherwise, shared_steps

@@ -5,8 +5,7 @@ from statistics import median
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.analyses.findings.findings import ranked

@@ -4,8 +4,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
 import kanalyze
 from kanalyze import catalog

@@ -6,8 +6,7 @@ from collections import defaultdict
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.memory.memory import memory, told

@@ -6,8 +6,7 @@ from itertools import pairwise
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.rules.memory import unified_memory

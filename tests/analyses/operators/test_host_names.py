@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kanalyze import culprits, gaps, read, read_all
 from kanalyze.analyses.findings.say import sites_of_launches

@@ -2,8 +2,7 @@
 
 import polars as pl
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
 import kanalyze
 from kanalyze.analyses.idle.ledger import ledger

@@ -4,8 +4,7 @@ from collections import defaultdict
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.operators.tree import tree

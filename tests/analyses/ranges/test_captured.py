@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 import kanalyze
 from kanalyze.analyses.comparing._digesting import digests_of

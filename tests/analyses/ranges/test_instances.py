@@ -4,8 +4,7 @@ from statistics import median
 
 import polars as pl
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.ranges.instances import STEPS_TABLE, compare, far_from_others, in_words, steps

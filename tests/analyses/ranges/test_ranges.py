@@ -6,8 +6,7 @@ from unittest.mock import patch
 
 import polars as pl
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 import kanalyze
 from kanalyze.analyses.host._range_lines import named_ranges, ranges_at

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kanalyze.analyses.communication._recorded import tensor_bytes
 from kanalyze.analyses.idle.ledger import ledger

@@ -6,8 +6,7 @@ from functools import cache
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
 from kanalyze.analyses.ranks._job import causes, job_of, lateness
 from kanalyze.analyses.ranks._job_findings import job_findings, late_ranks

@@ -2,8 +2,7 @@
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kanalyze.analyses.replay._changes import Changes, changed, matching
 from kanalyze.analyses.replay._host_time import HostTime

@@ -10,8 +10,7 @@ from types import SimpleNamespace
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import kanalyze
 from kanalyze.analyses.device._operations import operations

@@ -4,8 +4,7 @@ import json
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import kanalyze
 from kanalyze.analyses.host.engine_marks import engine_marks

@@ -6,14 +6,12 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import kanalyze
 from kanalyze.analyses.serving.engine_steps import engine_steps, graph_sizes
 from kanalyze.analyses.serving.served import by_kind, served, size_to_capture
-from kanalyze.renderers.formats import json as json_pages
-from kanalyze.renderers.formats import markdown, terminal
+from kanalyze.renderers.formats import json as json_pages, markdown, terminal
 from kanalyze.renderers.page import Look
 from support.build import host, kernel, launched, nvtx, report
 from support.page_schema import mistakes

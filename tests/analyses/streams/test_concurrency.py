@@ -6,8 +6,7 @@ from itertools import chain, combinations, pairwise
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.findings.rules import launches as rules

@@ -4,8 +4,7 @@ from itertools import pairwise
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kanalyze.analyses.device.kernels import copies
 from kanalyze.analyses.idle.ledger import utilisation

@@ -5,12 +5,10 @@ from statistics import median
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import kanalyze
-from analyses.work.test_roofs import GEMM, GPT
-from analyses.work.test_roofs import program as programs
+from analyses.work.test_roofs import GEMM, GPT, program as programs
 from kanalyze.analyses.work._configuration import (
     Configuration,
     Size,

@@ -10,8 +10,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kanalyze.collectors.in_workload import compiled
 from kanalyze.collectors.in_workload.compiled import Caches, OutputCode, resources

@@ -9,8 +9,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from kanalyze.collectors.in_workload import torch_runner, torch_script
 from kanalyze.collectors.in_workload.hooks import Part

@@ -14,8 +14,7 @@ import pytest
 from kanalyze.collectors import collect, process
 from kanalyze.collectors.options import Options
 from kanalyze.collectors.process import Step
-from kanalyze.collectors.run import passes, plan
-from kanalyze.collectors.run import plan as planning
+from kanalyze.collectors.run import passes, plan, plan as planning
 from kanalyze.collectors.run.passes import Passes, PassRecord, StepFailedError, last_words
 from kanalyze.collectors.run.plan import Plan
 from kanalyze.collectors.tools import found, machine

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from kanalyze.collectors.options import Options
-from kanalyze.collectors.tools.ncu import Launch, select
-from kanalyze.collectors.tools.ncu import profile as ncu_profile
+from kanalyze.collectors.tools.ncu import Launch, profile as ncu_profile, select
 from kanalyze.collectors.tools.nsys import profile as nsys_profile
 from kanalyze.readers.capture.read_capture import commands, recorded_all, selections
 from kanalyze.readers.ncu.read_csv_rep import Selection, chooses, counts_from_call, selection

@@ -8,15 +8,13 @@ from types import SimpleNamespace
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from polars.testing import assert_frame_equal
 
 from kanalyze import read_all
 from kanalyze.errors import ExportError
 from kanalyze.readers import read
-from kanalyze.readers.ncu import module as ncu_module
-from kanalyze.readers.ncu import read_csv_rep as ncu_program
+from kanalyze.readers.ncu import module as ncu_module, read_csv_rep as ncu_program
 from support.command import SAMPLES
 from support.counters import needs_module
 

@@ -10,8 +10,7 @@ from contextlib import closing
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 from kanalyze.readers.storage import table_files, table_scan
 from kanalyze.readers.storage.page_decoder import DamagedPageError, NotDecodableError

@@ -9,8 +9,7 @@ from functools import partial
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from kanalyze import model
 from kanalyze.errors import KanalyzeError
@@ -19,8 +18,7 @@ from kanalyze.readers.torch import frames, pieces
 from kanalyze.readers.torch.pieces import TraceText, decoded
 from support.command import refused, run
 from support.made_traces import counted, report_of, trace, traces, written_to, x
-from support.slow_trace import KINDS as SLOW_KINDS
-from support.slow_trace import slow_events
+from support.slow_trace import KINDS as SLOW_KINDS, slow_events
 
 HEAD = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "NVIDIA H200", "numSms": 132}]}
 TAIL = {"traceName": "t", "baseTimeNanoseconds": 5}

@@ -6,8 +6,7 @@ from collections import Counter as Count
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
 import kanalyze

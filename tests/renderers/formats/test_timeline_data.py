@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kanalyze.analyses.timeline._tracks import TONES, Counter, Timeline, Track, timeline
 from kanalyze.renderers.formats import document

@@ -11,8 +11,7 @@ import pytest
 import kanalyze
 from kanalyze import outlets, units
 from kanalyze.analyses.page.time_page import summarize_counters, summarize_together
-from kanalyze.renderers.formats import json as summary_json
-from kanalyze.renderers.formats import markdown
+from kanalyze.renderers.formats import json as summary_json, markdown
 from kanalyze.renderers.formats.terminal import render
 from kanalyze.renderers.page import Look, page_of_any
 from support.command import REPORTS, SAMPLES

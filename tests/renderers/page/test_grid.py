@@ -1,8 +1,7 @@
 """Text tables: aligned, fitted to a width, the last column cut or its names and paths shortened."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kanalyze.outlets import short_paths
 from kanalyze.renderers.page import Column, Grid, distinct, operation

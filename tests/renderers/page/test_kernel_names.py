@@ -1,8 +1,7 @@
 """Short kernel names: what is shown at which width, what tells alike ones apart, and what always holds."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kanalyze.renderers.page.kernel_names import NARROWEST, shorten
 

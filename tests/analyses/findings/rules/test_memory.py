@@ -5,12 +5,10 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kanalyze.analyses.findings.findings import findings, ranked
-from kanalyze.analyses.findings.rules import memory as memory_rules
-from kanalyze.analyses.findings.rules import small_copies
+from kanalyze.analyses.findings.rules import memory as memory_rules, small_copies
 from kanalyze.analyses.findings.rules.memory import (
     allocation_in_loop,
     cpu_page_faults,

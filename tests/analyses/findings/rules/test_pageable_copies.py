@@ -5,8 +5,7 @@ from functools import partial
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.findings.rules.memory import copies_by_calls, pageable_copies, pageable_copy

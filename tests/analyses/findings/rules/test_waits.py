@@ -5,8 +5,7 @@ from itertools import chain
 
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kanalyze.analyses.device._windows import idle_spans
 from kanalyze.analyses.findings.findings import ranked
