@@ -256,9 +256,7 @@ class Trace:
         """The redaction rule for the text at `at`, by its key."""
         key = _KEY_BEFORE.search((self._before + text[max(at - _LOOK_BACK, 0) : at])[-_LOOK_BACK:])
         name = key[1].decode(errors="replace") if key else ""
-        if name in PATHS:
-            return self._texts.path
-        return self._texts.name if name in NAMES else self._texts.free
+        return self._texts.path if name in PATHS else self._texts.name if name in NAMES else self._texts.free
 
     def _without_names(self, match: re.Match[bytes]) -> bytes:
         """A string of what is done without names and tokens that contain no suspicious character."""
@@ -318,9 +316,7 @@ _VALUE: Final = re.compile(rf"(?:(?:{_SWITCH})(?:[,:;=]|$)){{0,64}}")
 def learn_document(path: Path, names: Names) -> None:
     """Collect identifying names from the document at `path` into `names`."""
     content = read(path)
-    parts = (
-        {name: part for name, part in content.items() if isinstance(part, dict)} if isinstance(content, dict) else {}
-    )
+    parts = {key: part for key, part in content.items() if isinstance(part, dict)} if isinstance(content, dict) else {}
     for part, key, learned in _LEARNED:
         learned(names, parts.get(part, {}).get(key))
     for name, value in parts.get("environment", {}).items():
@@ -350,8 +346,7 @@ def copy_document(path: Path, target: Path, texts: Texts) -> None:
 
 def write(content: object, target: Path) -> None:
     """Write a document to `target` as the collectors do."""
-    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-    target.write_bytes(text.encode("utf-8", "surrogatepass"))
+    target.write_bytes((json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass"))
 
 
 def document(value: object, texts: Texts, *, known: bool = True, all_below: bool = False) -> object:

@@ -144,8 +144,7 @@ def _parts(data: bytes) -> Iterator[tuple[int, int, int]]:
         begin, at = at + 4, at + 4 + _length(data, at)
         is_entry = begin - 4 < entries_end
         if not is_entry:
-            sizes = (field.number for field in fields(data, begin, at) if field.key == _ENTRIES_SIZE)
-            entries_end = at + sum(sizes)
+            entries_end = at + sum(field.number for field in fields(data, begin, at) if field.key == _ENTRIES_SIZE)
         yield _ENTRY if is_entry else _HEADER, begin, at
     if at != len(data):
         raise ValueError

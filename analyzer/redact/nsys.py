@@ -51,9 +51,7 @@ _COLUMNS: Final = words(_KNOWN["numbers"]) | _IDENTIFIERS
 
 #: Columns that refer to StringIds, and how those strings are redacted; the rules strictest first, for strings that
 #: several columns refer to.
-_REFERENCES: Final[dict[str, How]] = {
-    name: how for how, names in _KNOWN["references"].items() for name in names.split()
-}
+_REFERENCES: Final[dict[str, How]] = {name: how for how, text in _KNOWN["references"].items() for name in text.split()}
 _STRICTEST: Final[tuple[How, ...]] = ("path", "free", "module", "name")
 
 #: Tables whose rows show which processes were profiled, and the column.
@@ -266,8 +264,7 @@ class _Copy:
                 )
                 removed.add(usual if is_message else next(gone, usual), bool(value))
                 continue
-            is_command = re.fullmatch(r"PROCESS_\d+:COMMAND", name)
-            kept = self._texts.path(value) if is_command else self._texts.free(value)
+            kept = self._texts.path(value) if re.fullmatch(r"PROCESS_\d+:COMMAND", name) else self._texts.free(value)
             if is_argument(option, value):
                 removed.add("secrets")
                 kept = "[secret]"
@@ -370,8 +367,7 @@ def failed(path: Path, where: str) -> Iterator[None]:
         if any(word in message for word in _UNWRITABLE):
             raise OSError(0, message) from error
         what = "text where numbers belong" if "user-defined function" in message else message
-        place = where if where.startswith("its ") else f"table {where}"
-        raise DamagedReportError.at(path, place, what) from error
+        raise DamagedReportError.at(path, where if where.startswith("its ") else f"table {where}", what) from error
 
 
 def _tables_of(database: sqlite3.Connection) -> list[str]:
