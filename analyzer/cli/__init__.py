@@ -78,9 +78,7 @@ _GROUPS: Final = {
 
 #: The view of `show` that is a command of its own, as it takes no table, and in no list.
 _SOURCE: Final = "source"
-_COMMANDS: Final = {name: module for group in _GROUPS.values() for name, (module, _) in group.items()} | {
-    _SOURCE: "tables"
-}
+_COMMANDS: Final = {name: home for group in _GROUPS.values() for name, (home, _) in group.items()} | {_SOURCE: "tables"}
 
 #: What former commands were called, for one release.
 _FORMER: Final = {
@@ -197,11 +195,10 @@ def _windows(ctx: click.Context, _: str) -> Choices:
     counts = _ranges(ctx)
     named = {name: count for name, count in counts.items() if not name.startswith(window.STEP_PREFIX)}
     steps = [("steps", f"each of {len(counts) - len(named)} steps")] * (len(counts) > len(named))
-    each = ((f"{name}#*", f"each of {count}") for name, count in named.items() if count > 1)
     return [
         ("steady", "the steady iterations"),
         *((name, f"{one} times") for name, one in named.items()),
-        *each,
+        *((f"{name}#*", f"each of {count}") for name, count in named.items() if count > 1),
         *steps,
     ]
 
@@ -210,8 +207,8 @@ def _ranges(ctx: click.Context) -> dict[str, int]:
     """The ranges of the first report on the line that is small enough, and how often each occurs."""
     words = _words(ctx)
     for path in map(Path, words[1:] if "table" in {param.name for param in ctx.command.params} else words):
-        inside = (path / name for name in ("nsys.sqlite", "torch.json.gz"))  # of a capture
-        file = next(filter(Path.is_file, inside), path)
+        of_capture = (path / name for name in ("nsys.sqlite", "torch.json.gz"))
+        file = next(filter(Path.is_file, of_capture), path)
         if file.is_file() and file.stat().st_size <= _MOST_BYTES.get(file.suffix, 0):
             with readers.read(file) as report:
                 names = report.kind("range").get_column("name").drop_nulls().cast(str).value_counts(sort=True)
@@ -378,9 +375,7 @@ SCOPE: Final = (
 CAPTURE: Final = option(
     "--capture", "The trace in which CUDA graphs were captured: names for what they run.", "TRACE", type=READ
 )
-WITHOUT_PROFILER: Final = flag(
-    "--without-profiler", "Times as without the profiler, by the run without one of a capture."
-)
+UNPROFILED: Final = flag("--without-profiler", "Times as without the profiler, by the run without one of a capture.")
 
 
 def command(*params: click.Parameter, small: bool = True) -> Callable[[Callable[..., object]], click.Command]:

@@ -104,8 +104,7 @@ class Out(NamedTuple):
 
     def emit_rows(self, rows: pl.DataFrame) -> None:
         """Prints or writes a table for programs."""
-        safe = outlets.spreadsheet(rows) if self.no_formulas and self.form == "csv" else rows
-        self.emit(FORMATS[self.form](safe))
+        self.emit(FORMATS[self.form](outlets.spreadsheet(rows) if self.no_formulas and self.form == "csv" else rows))
 
     def emit_pages(self, pages: Sequence[Shown]) -> None:
         """Prints or writes pages, in one of :data:`PAGES` or for the terminal."""
@@ -218,11 +217,7 @@ class OutputPath(InputPath):
 
 
 def refuse_overwriting(output: Path) -> None:
-    """Refuses an output that is a file of an input of the command, or a link to one.
-
-    Raises:
-        OutputError: It is.
-    """
+    """Refuses, by an OutputError, an output that is a file of an input of the command, or a link to one."""
     if click.get_current_context(silent=True) is not None:
         _refuse_file_of(session().inputs, output)
 
@@ -358,9 +353,7 @@ _UNLIMITED: Final = 1 << 60
 
 def refused(error: BaseException) -> bool:
     """Whether an error says that there was no memory."""
-    if isinstance(error, MemoryError):
-        return True
-    if any(sign in str(error) for sign in _SIGNS):
+    if isinstance(error, MemoryError) or any(sign in str(error) for sign in _SIGNS):
         return True
     if not isinstance(error, Exception) or not limits_of_process():
         return False
@@ -463,9 +456,7 @@ def in_own_process(work: Callable[[], int], print_error: Callable[[KanalyzeError
         words = log.read(1 << 20)
         reasons = json.loads(notes[:].rstrip(b"\0") or b"{}")
     if status >= 0 and reasons is None:
-        if status != OutOfMemoryError.exit_status or not any(
-            sign.encode() in words for sign in (*_SIGNS, "panicked at")
-        ):
+        if status != OutOfMemoryError.exit_status or not any(one.encode() in words for one in (*_SIGNS, "panicked at")):
             _pass_on(words)
         return status
     signalled = signal.SIGSEGV if b"overflowed its stack" in words else -status
@@ -498,8 +489,7 @@ def _redirect_stderr(descriptor: int) -> None:
     """Redirects what libraries write to standard error into a file; Python still writes to standard error."""
     if sys.stderr is not None:
         sys.stderr.flush()
-        stderr = os.dup(2)
-        sys.stderr = os.fdopen(stderr, "w", encoding=sys.stderr.encoding, errors="backslashreplace", buffering=1)
+        sys.stderr = os.fdopen(os.dup(2), "w", encoding=sys.stderr.encoding, errors="backslashreplace", buffering=1)
     os.dup2(descriptor, 2)
 
 

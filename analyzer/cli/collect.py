@@ -140,8 +140,7 @@ def collect(  # noqa: PLR0913 - a click command has a parameter per option
 
     options = _options(values)
     if dry_run:
-        lines = collectors.dry_run(workload, args, options, against=against)
-        emit("".join(f"{line}\n" for line in lines))
+        emit("".join(f"{line}\n" for line in collectors.dry_run(workload, args, options, against=against)))
         return
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # end as Ctrl-C does
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup asks for that
@@ -251,10 +250,9 @@ def _text(line: Examined) -> str:
 
 def _filled(head: str, rows: Sequence[str], margin: int) -> str:
     """Rows behind a head and a margin, each filled to the width of the terminal."""
-    heads = (head, *("" for _ in rows))
     filled = (
         textwrap.fill(outlets.line(row), width(), initial_indent=start.ljust(margin), subsequent_indent=" " * margin)
-        for start, row in zip(heads, rows, strict=False)
+        for start, row in zip((head, *("" for _ in rows)), rows, strict=False)
     )
     return "".join(f"{text}\n" for text in filled)
 

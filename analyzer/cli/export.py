@@ -82,8 +82,8 @@ def _write_tables(reports: Sequence[Path], where: Where, form: str, named: str |
                 missing[table.name] = str(error)
                 continue
             forms, origin = [table, *catalog.forms(table.name)], opened.origins.get(table.name, "")
-            path = folder / f"{table.name}.{form}"
-            written[table.name] = exports.write_table(form, forms, frame, path, origin)
+            file = folder / f"{table.name}.{form}"
+            written[table.name] = exports.write_table(form, forms, frame, file, origin)
         (folder / exports.CONTENTS).write_bytes(exports.contents([*map(str, reports)], written, missing))
     lines = [f"not of the first report: {', '.join(opened.origins)}."] if opened.origins else []
     if missing:
@@ -199,7 +199,7 @@ def reduce(reports: Sequence[str], out: str, jobs: int | None, dask: str | None)
     if reducing.is_address(out):
         raise OutputError.because(Path(out), "an address on an object store; what is in a folder can be copied there")
 
-    def print_progress(done: int, every: int) -> None:
+    def shown(done: int, every: int) -> None:
         if _process.stderr_is_terminal():
             _process.print_message(f"\r{done:,} of {plural(every, 'report')} reduced", newline=done == every)
 
@@ -209,9 +209,7 @@ def reduce(reports: Sequence[str], out: str, jobs: int | None, dask: str | None)
         else:
             most = jobs or min(processors(), _process.most_at_once(reports))
             engine = reducing.by_processes(1 if _process.limits_of_process() else most)
-        ended = reducing.reduce_reports(
-            reports, Path(out), engine, progress=print_progress, left_out=_answers.print_left_out
-        )
+        ended = reducing.reduce_reports(reports, Path(out), engine, progress=shown, left_out=_answers.print_left_out)
     _process.emit(_outcome(ended))
     if ended.left_out:
         raise click.exceptions.Exit(1)
@@ -243,10 +241,8 @@ def redact(  # noqa: PLR0913 - a click command has a parameter per option
     """
     if (to.output is None) is not check:
         raise click.UsageError("Give either -o OUT or --check.")
-    removed = redaction.redact(report, to.output, keep=keep, remove=remove, source=source)
-    _process.emit(
-        _taken_out(removed, f"{report}: would be taken out:" if check else f"{to.output}: written. Taken out:")
-    )
+    gone = redaction.redact(report, to.output, keep=keep, remove=remove, source=source)
+    _process.emit(_taken_out(gone, f"{report}: would be taken out:" if check else f"{to.output}: written. Taken out:"))
 
 
 def _taken_out(removed: redaction.Removed, head: str) -> str:

@@ -199,11 +199,7 @@ class Desk:
             raise self._failed(f"An argument has more than {most}.\nGive fewer or shorter ones.")
 
     async def _answer(self, arguments: list[str], notice: str = _DATA) -> str:
-        """What a command prints, as JSON object with a notice, and what it said beside that.
-
-        Raises:
-            ToolError: The command failed; with its remedy.
-        """
+        """What a command prints, as JSON object with a notice, and what it said beside; a ToolError where it failed."""
         self._refuse_words(arguments)
         command = [sys.executable, "-m", "kanalyze", *arguments]
         environment = {**os.environ, "PYTHONIOENCODING": "utf-8", "NO_COLOR": "1", PARENT: str(os.getpid())}

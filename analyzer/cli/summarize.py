@@ -180,7 +180,7 @@ def ranks(reports: Sequence[Path], where: Where, to: Out, *, one_host: bool) -> 
     ),
     cli.flag("--each", "Try single changes, everything twice as fast, by gain."),
     cli.option("--measured", "What the window (an iteration of it) takes without a profiler, such as 1.9ms.", "TIME"),
-    cli.WITHOUT_PROFILER,
+    cli.UNPROFILED,
     *cli.SCOPE,
     cli.CAPTURE,
     cli.top(),
@@ -258,9 +258,7 @@ def explain(name: str | None, reports: Sequence[Path], where: Where, to: Out) ->
     elif name and not is_finding and not reports and _names_kernel(name):
         to.emit_as(descriptions.NAMES, (name, decode.decode(name)), descriptions.decoded)
     elif name:
-        to.emit_as(
-            descriptions.FINDINGS, [_explanation(name)], lambda texts, wide: descriptions.explained(texts[0], wide)
-        )
+        to.emit_as(descriptions.FINDINGS, [_explanation(name)], lambda one, wide: descriptions.explained(one[0], wide))
     else:
         to.emit_as(descriptions.FINDINGS, [*map(_explanation, descriptions.names())], descriptions.headlines)
 
@@ -371,8 +369,7 @@ def _asked(where: Where, least: str = _LEAST, floor: Sequence[Path] = (), allow:
             raise errors.UnknownNameError.of("kind of doubt", kind, _comparison.KINDS)
     asked = _answers.request(where, done=_answers.doubted, other_ranks="ranks" in allow)
     noise = _noise(floor, asked) if floor else None
-    limits = _pair.Limits(effect, *((noise.floor, noise.rows) if noise else ()))
-    return asked._replace(limits=limits)
+    return asked._replace(limits=_pair.Limits(effect, *((noise.floor, noise.rows) if noise else ())))
 
 
 def _save(reports: Sequence[Path], output: Path, asked: Asked) -> None:

@@ -73,7 +73,7 @@ _MATCHES: Final = 8
     cli.option("--one", "A collective as a timeline of its ranks.", "ID", type=click.IntRange(0, (1 << 63) - 1)),
     cli.option("--depth", "Of the tree: at most so many nodes below each other.", "N", type=cli.COUNT),
     cli.option("--min-share", "Of the tree: leave out what takes less; 1% unless told.", "SHARE"),
-    cli.WITHOUT_PROFILER,
+    cli.UNPROFILED,
     cli.top("Only the first N rows: of each report, or with --sort of all."),
     *cli.formats(*FORMATS),
 )
@@ -107,8 +107,7 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
         return
     if depth is not None or min_share is not None:
         raise click.UsageError("--depth and --min-share are for `show tree` as a tree.")
-    keywords = _keywords(options, threshold, declared.options)
-    rows = _answers.rows_of(reports, declared, where, keywords)
+    rows = _answers.rows_of(reports, declared, where, _keywords(options, threshold, declared.options))
     if rows.is_empty() and declared.no_rows:
         print_message(f"kanalyze: {table} has no rows: {declared.no_rows}.")
     if one is not None:
@@ -286,9 +285,7 @@ def plot(reports: Sequence[Path], picture: str, kernel: str | None, where: Where
 def _iterations(report: Path, where: Where) -> pl.DataFrame:
     import polars as pl  # noqa: PLC0415 - --help need not import polars
 
-    each = pl.concat(
-        _answers.answered(report, catalog.table("iterations"), where, iterations.iteration_ledgers).values()
-    )
+    each = pl.concat(_answers.answered(report, iterations.TABLE, where, iterations.iteration_ledgers).values())
     if each.is_empty():
         raise CannotTellError(
             f"{report}: cannot tell steps, because nothing in it repeats.",
