@@ -113,9 +113,8 @@ def page(shown: Shown, top: int | None) -> str:
 
 def table(frame: pl.DataFrame) -> str:
     """Renders a table with units as one ``<div>``; a long one is truncated, with its row count below."""
-    grid = laid_out(frame.head(_CELL_ROWS))
-    names = short_forms(grid.names(), _CELL_NAME)
-    return _fragment(page=None, grid=grid, names=names, more=frame.height - _CELL_ROWS)
+    grid, more = laid_out(frame.head(_CELL_ROWS)), frame.height - _CELL_ROWS
+    return _fragment(page=None, grid=grid, names=short_forms(grid.names(), _CELL_NAME), more=more)
 
 
 def _fragment(**parts: Any) -> str:  # noqa: ANN401 - whatever a page consists of
@@ -298,10 +297,8 @@ def _waiting(steps: pl.DataFrame) -> dict[str, Any] | None:
 
 def _tables(file_page: FilePage, most: int) -> Iterator[dict[str, Any]]:
     """The tables that have rows, those with a title first, in the order of titles."""
-    order = [*_TITLES]
-    for table, frame in sorted(
-        file_page.tables, key=lambda one: order.index(one[0].name) if one[0].name in order else 99
-    ):
+    order = {name: at for at, name in enumerate(_TITLES)}
+    for table, frame in sorted(file_page.tables, key=lambda one: order.get(one[0].name, 99)):
         if frame.height:
             by = {"culprits": "ns", "hot_lines": "samples"}.get(table.name)
             rows = frame.sort(by, descending=True, maintain_order=True, nulls_last=True) if by else frame
@@ -425,16 +422,14 @@ def encoded(timeline: Timeline) -> str:
     }
     # shown at first are the windows of the devices
     ledgers = [number for number, track in enumerate(timeline.tracks) if track.kind == "ledger"]
-    windows = events.filter(pl.col("track").is_in(ledgers))
-    low, high = windows.select(pl.col("start").min() - timeline.start_ns, pl.col("end").max() - timeline.start_ns).row(
-        0
-    )
+    shown = events.filter(pl.col("track").is_in(ledgers))
+    low, high = shown.select(pl.col("start").min() - timeline.start_ns, pl.col("end").max() - timeline.start_ns).row(0)
     # each lane has its first event and the start of that, and whether its events stand for several
     lanes = events.select("track", "lane", pl.col("several").cast(pl.Int64), at=pl.int_range(pl.len()), start=start)
     head: dict[str, Any] = {
         "length_ns": timeline.end_ns - timeline.start_ns,
         "offset_ns": timeline.start_ns - timeline.zero_ns,
-        "begin": [low, high] if windows.height else [0, timeline.end_ns - timeline.start_ns],
+        "begin": [low, high] if shown.height else [0, timeline.end_ns - timeline.start_ns],
         "window": timeline.one_clock,
         "tones": TONES,
         "tracks": [track._asdict() for track in timeline.tracks],
@@ -501,8 +496,7 @@ class _Texts:
         known = names.unique(maintain_order=True).drop_nulls()
         numbers = []
         for text in map(drawn_name, known.cast(pl.String)):
-            room = text in self.all or self._room >= len(text)
-            shown = text if room else "(name left out of this file)"
+            shown = text if text in self.all or self._room >= len(text) else "(name left out of this file)"
             if shown not in self.all:
                 self._room -= len(shown)
                 self.all[shown] = len(self.all)

@@ -154,8 +154,7 @@ def _packets(trace: Slices, names: pl.Series, kinds: pl.Series, line: pl.DataFra
 
     Flows go from calls to what they launched: each has the row of an operation as number, from 1 on.
     """
-    row = pl.int_range(pl.len(), dtype=pl.UInt64)
-    calls = trace.slices.select(slice="launch", flow=row + 1).drop_nulls()
+    calls = trace.slices.select(slice="launch", flow=pl.int_range(pl.len(), dtype=pl.UInt64) + 1).drop_nulls()
     operations = calls.with_columns(slice=(pl.col("flow") - 1).cast(pl.UInt32))
     launched = pl.concat([calls, operations]).sort("slice", "flow")
     fixed = pl.Series(launched.get_column("flow").to_numpy().astype("<u8").view("V8").tolist(), dtype=pl.Binary)
@@ -174,12 +173,8 @@ def _packets(trace: Slices, names: pl.Series, kinds: pl.Series, line: pl.DataFra
     for part in line.iter_slices(1 << 16):
         of_type, head = part.select(types, head=heads).get_columns()
         t, slice_, uuid, value = part.select("t", "slice", "uuid", "value").get_columns()
-        event = (
-            of_type
-            + _numbers(_UUID, uuid)
-            + begin.gather(slice_).fill_null(b"")
-            + _numbers(_VALUE, value).fill_null(b"")
-        )
+        ours, values = begin.gather(slice_).fill_null(b""), _numbers(_VALUE, value).fill_null(b"")
+        event = of_type + _numbers(_UUID, uuid) + ours + values
         packet = _numbers(_TIMESTAMP, t) + head + _sized(_EVENT, event)
         yield b"".join(_sized(_PACKET, packet).to_list())
 
@@ -302,8 +297,7 @@ def write_table(form: str, forms: Sequence[Table], frame: pl.DataFrame, path: Pa
         {name: one[name] for name in ("description", "unit") if one[name] is not None} for one in columns
     ]
     fields = [field.with_metadata(words) for field, words in zip(rows.schema, said_of, strict=True)]
-    about: dict[bytes | str, bytes | str] = {"table": table.name, "description": table.doc}
-    rows = rows.cast(pa.schema(fields, metadata=about))
+    rows = rows.cast(pa.schema(fields, metadata={"table": table.name, "description": table.doc}))
     if form == "parquet":
         parquet.write_table(rows, path, compression="zstd")
     else:

@@ -197,9 +197,7 @@ def _short_rows(frame: pl.DataFrame) -> list[Object]:
 
 
 def _cut(value: Any) -> Any:  # noqa: ANN401 - what is no text stays
-    if not isinstance(value, str) or len(value) <= _LONGEST:
-        return value
-    return f"{value[: _LONGEST - 1]}…"
+    return f"{value[: _LONGEST - 1]}…" if isinstance(value, str) and len(value) > _LONGEST else value
 
 
 def _finding(finding: Finding) -> Object:
@@ -225,7 +223,6 @@ def _verdict(verdict: Verdict) -> Object:
 def _comparison(compared: Comparison) -> Object:
     about, gate, cost = compared.base.about, compared.gate, compared.profiled
     sides = {"base": compared.base, "new": compared.new}
-    buckets = compared.table("compare").select("bucket", "detail", "base_ns", "new_ns", "delta_ns")
     return {
         **_verdict(compared.verdict),
         "scope": {
@@ -251,7 +248,7 @@ def _comparison(compared: Comparison) -> Object:
             for name, side in sides.items()
         },
         "differs": [{"kind": one.kind, "text": outlets.line(one.text)} for one in compared.doubts],
-        "buckets": buckets.to_dicts(),
+        "buckets": compared.table("compare").select("bucket", "detail", "base_ns", "new_ns", "delta_ns").to_dicts(),
         **_rows({name: frame for name, frame in compared.tables.items() if name != "compare"}),
     }
 

@@ -35,11 +35,7 @@ def _short(shown: Shown) -> str:
 
 def _page(page: Page) -> str:
     names = {name: code(short) for name, short in short_names(page, 60).items()}
-    points = _points(page, names) if page.points else []
-    sections = [line for section in page.sections for line in _section(section, names)]
-    blocks = [
-        line for one in page.blocks for line in ("", f"**{markdown(one.title.capitalize())}** {markdown(one.text)}")
-    ]
+    blocks = [("", f"**{markdown(one.title.capitalize())}** {markdown(one.text)}") for one in page.blocks]
     lines = [
         f"### {code(page.heading[0])}",
         "",
@@ -47,9 +43,9 @@ def _page(page: Page) -> str:
         "",
         f"**{markdown(page.answer)}**",
         *(line for ledger in page.ledgers for line in _ledger(ledger)),
-        *points,
-        *sections,
-        *blocks,
+        *(_points(page, names) if page.points else []),
+        *(line for section in page.sections for line in _section(section, names)),
+        *(line for block in blocks for line in block),
         *(line for chapter in page.chapters for line in _chapter(chapter, names)),
         *(line for reason in page.cannot_tell for line in ("", paragraph(reason))),
     ]
@@ -61,14 +57,13 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def _ledger(ledger: Ledger) -> list[str]:
-    shares = ((markdown(one.bucket), one.time, one.share, markdown(one.description)) for one in ledger.shares)
     return [
         "",
         f"#### {ledger.title.capitalize()}: {markdown(ledger.heading)}",
         "",
         "| bucket | time | share | most of it |",
         "| :-- | --: | --: | :-- |",
-        *map(_row, shares),
+        *(_row((markdown(one.bucket), one.time, one.share, markdown(one.description))) for one in ledger.shares),
         f"| **total** | **{ledger.total}** | **100.0 %** | |",
     ]
 

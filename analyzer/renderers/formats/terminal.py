@@ -40,8 +40,7 @@ def render(shown: Sequence[pages.Shown], look: Look, top: int | None) -> str:
     """
     look, texts = Look(max(60, min(look.width, 160)), look.colour), []
     for one in shown:
-        page = page_of_any(one, top)
-        text = _page(page, look)
+        text = _page(page_of_any(one, top), look)
         for rows in _ROWS if one.kind == "overview" and not top else ():
             if text.count("\n") <= _LINES:
                 break
@@ -59,14 +58,13 @@ def _page(page: pages.Page, look: Look) -> str:
         joined = f"{heading[-1]}   {part}"
         heading[-1:] = [joined] if len(joined) <= look.width else [heading[-1], part]
     first, *rest = heading
-    points = _points(page, look, names) if page.ledgers else []
     lines = [
         first.replace(name, look.paint(name, _BOLD), 1),
         *(line for text in rest for line in wrapped(text, look.width)),
         "",
         *wrapped(page.answer, look.width),
         *(line for ledger in page.ledgers for line in _ledger(ledger, look)),
-        *points,
+        *(_points(page, look, names) if page.ledgers else []),
         *(line for section in page.sections for line in _section(section, look, names)),
         *([""] if page.blocks else []),
         *_blocks(page.blocks, look),
@@ -92,8 +90,7 @@ def _title(title: str, right: str, look: Look, rows: Sequence[str] | None = None
 def _ledger(ledger: pages.Ledger, look: Look) -> list[str]:
     shares = ledger.shares
     glyphs = [_GLYPHS[at] if at < len(_GLYPHS) else "·" for at in range(len(shares))]
-    cells = units.apportioned([share.ns for share in shares], look.width)
-    painted = zip(shares, glyphs, cells, strict=True)
+    painted = zip(shares, glyphs, units.apportioned([share.ns for share in shares], look.width), strict=True)
     bar = "".join(look.paint(glyph * cell, CODES[share.bucket]) for share, glyph, cell in painted)
     names, times = max((len(share.bucket) for share in shares), default=5), len(ledger.total)
     lines = ["", _title(ledger.title, ledger.heading, look), bar]

@@ -35,12 +35,9 @@ _or_dash: Final = partial(numbers, missing="-")
 
 def counters_page(summary: Summary, top: int) -> Page:
     """Builds the page of an ncu report, with at most `top` kernels."""
-    kernels, health = summary.tables["kernels"], summary.tables["health"]
-    rows = summary.tables["groups"].join(
-        kernels, left_on="first", right_on="event_id", how="left", maintain_order="left"
-    )
-    devices = summary.tables["devices"].select("name", "compute_capability", "sm_count")
-    gpus = [gpu(*one) for one in devices.iter_rows()]
+    kernels, health, groups = (summary.tables[name] for name in ("kernels", "health", "groups"))
+    rows = groups.join(kernels, left_on="first", right_on="event_id", how="left", maintain_order="left")
+    gpus = [gpu(*one) for one in summary.tables["devices"].select("name", "compute_capability", "sm_count").rows()]
     checks = health.group_by("check", "doubt", maintain_order=True).agg(pl.col("count").sum())
     several = kernels.height > 1  # of a single one, the conclusion is the page's answer
     limit = pl.col("verdict").str.strip_suffix("-bound").replace("too few blocks", "grid")

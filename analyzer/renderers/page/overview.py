@@ -67,7 +67,7 @@ def overview_page(summary: Summary, top: int) -> Page:
     """
     per, rows = _per(summary.window, 24), top if top > 0 else _FEW_ROWS
     main = pl.col("device").eq_missing(pl.lit(summary.device, dtype=pl.Int64))
-    own, others = (summary.windows.filter(these).sort("device").to_dicts() for these in (main, ~main))
+    own, rest = (summary.windows.filter(these).sort("device").to_dicts() for these in (main, ~main))
     code, blocks = _code(summary, per, rows + 1), _blocks(summary)
     sections = {name: make(summary.tables, rows) for name, make in ENGINE.items() if len(summary.tables.get(name, ()))}
     engine = [one._replace(foot=summary.remarks.get(name, "")) for name, one in sections.items()][: max(top + 2, 1)]
@@ -83,9 +83,7 @@ def overview_page(summary: Summary, top: int) -> Page:
     actions = to_do(summary.findings)[: 3 if top > 0 else 2]
     findings = [(one, None) for one in summary.findings[:top]] if top > page.ROWS else actions
     points = [point(one, per, beside) for one, beside in findings]
-    busy = ", ".join(
-        f"GPU {row['device']} {units.percent(row['busy_ns'] / max(row['window_ns'], 1))}" for row in others
-    )
+    busy = ", ".join(f"GPU {row['device']} {units.percent(row['busy_ns'] / max(row['window_ns'], 1))}" for row in rest)
     more = [command("kanalyze", "summarize", summary.meta.path, *page.options(summary.scope), "--full")]
     return Page(
         heading=_heading(summary),
@@ -263,9 +261,7 @@ def _code(summary: Summary, per: PerIteration, top: int) -> Section | None:
     headings = _OF_LINE | ({"in graphs": "captured_ns"} if inside else {})
     parts = ["ns", *headings.values()]
     left = [pl.col(part).sum() - shown.get_column(part).sum() for part in parts]
-    rest = of_device.select(*left, place=pl.lit("elsewhere"), text=pl.lit(None, dtype=pl.String)).filter(
-        pl.col("ns") > 0
-    )
+    rest = of_device.select(*left, place=pl.lit("elsewhere"), text=pl.lit(None, pl.String)).filter(pl.col("ns") > 0)
     rows = pl.concat([shown.select(*parts, "place", "text"), rest])
     sums, iterations = of_device.select(pl.col(parts).sum()).row(0, named=True), per.iterations or 1
     kept = {title: part for title, part in headings.items() if sums[part] >= _LEAST_SHARE * sums["ns"]}
@@ -350,10 +346,9 @@ def _operators(summary: Summary, per: PerIteration, top: int) -> Section | None:
     if table is None or not table.get_column("exclusive_device_ns").sum():
         return None
     table, inside = by_either(table, "exclusive_device_ns", "captured_device_ns")
-    graphs = _each(per, in_graphs="captured_device_ns") if inside else []
     columns = (
         *_each(per, device="exclusive_device_ns", share="exclusive_share"),
-        *graphs,
+        *(_each(per, in_graphs="captured_device_ns") if inside else []),
         *_each(per, own_host="self_cpu_ns", count="count"),
         words("operator", "name", missing="(no operator)"),
     )
@@ -424,10 +419,8 @@ def _blocks(summary: Summary) -> list[page.Block]:
         ns = int(rows.get_column("ns").sum())
         if ns and ns >= page.WORTH_NAMING * whole_ns:
             of_all = f" of {units.time(whole_ns)} recorded" if phase == "before" else ""
-            largest = rows.filter(pl.col("ns") >= page.WORTH_NAMING * ns).head(most).select("part", "count", "ns")
-            parts = [
-                f"{_part(part, count, summary.steady.each)} {units.time(own)}" for part, count, own in largest.rows()
-            ]
+            worth = rows.filter(pl.col("ns") >= page.WORTH_NAMING * ns).head(most).select("part", "count", "ns")
+            parts = [f"{_part(part, count, summary.steady.each)} {units.time(ns)}" for part, count, ns in worth.rows()]
             texts[phase] = f"{units.time(ns)}{of_all}: {', '.join(parts)}"
     before = texts.pop("before", "")
     rest = "; ".join(f"{phase} {text}" for phase, text in texts.items())

@@ -28,9 +28,7 @@ _FEWER: Final = 5
 def _whose(table: pl.DataFrame, names: Sequence[str], columns: Iterable[str]) -> list[Column]:
     """Those of `columns` that tell apart rows of equal `names`."""
     titles = {"device": "GPU", "graph_exec_id": "executable"}
-    return [
-        Column(titles.get(name, name.removesuffix("_id")), name) for name in page.telling_apart(table, names, columns)
-    ]
+    return [Column(titles.get(one, one.removesuffix("_id")), one) for one in page.telling_apart(table, names, columns)]
 
 
 def _gpu(row: Row) -> str:

@@ -37,9 +37,7 @@ def call_tree(tree: pl.DataFrame, by: str, look: Look, heading: str = "") -> str
     lines = [look.paint(f"CALL TREE{f'  {heading}' if heading else ''}", _BOLD)]
     lines.append(look.paint(f"{titles}{_GAP}called", _DIM))
     guides = _guides(rows)
-    texts: dict[
-        int, str
-    ] = {}  # the names, shortened to the remaining width, those behind guides of one length together
+    texts: dict[int, str] = {}  # the names in what room is left, those behind guides of one length together
     for length in {*map(len, guides)}:
         width = max(room - length, NARROWEST)
         places = [at for at, guide in enumerate(guides) if len(guide) == length]
@@ -184,9 +182,7 @@ def agreement(rows: pl.DataFrame, shown: pl.DataFrame, width: int) -> str:
         Column("second", partial(_value, "second")),
         Column("tool", "second_tool", left=True),
         Column("difference", partial(_value, "difference")),
-        Column(
-            "why", lambda row: row["reason"] or ("?" if row["verdict"] == "unexplained" else ""), left=True, spare=True
-        ),
+        Column("why", lambda row: row["reason"] or "?" * (row["verdict"] == "unexplained"), left=True, spare=True),
         words("kernel or copy", "name"),
     ]
     if shown.height:

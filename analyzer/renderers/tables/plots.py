@@ -154,11 +154,9 @@ def laws(points: pl.DataFrame, form: str) -> bytes:
             axes.scatter(at, ms[0], s=9, color=f"C{number}", alpha=0.5, linewidths=0, label=label)
             if size or not by_size:
                 axes.plot(at, ms[1], color=f"C{number}", linewidth=1.2)
-        kind = " by graph" if points.height and points.item(0, "mode") == "graph" else ""
-        named = outlets.picture(
-            f"Steps: {points.item(0, 'kind')}{kind}" if points.height else "no kind of step has a law"
-        )
-        axes.set(xlabel="tokens in the cache" if by_size else "tokens", ylabel="ms of the GPU", title=named)
+        by = " by graph" if points.height and points.item(0, "mode") == "graph" else ""
+        name = outlets.picture(f"Steps: {points.item(0, 'kind')}{by}" if points.height else "no kind of step has a law")
+        axes.set(xlabel="tokens in the cache" if by_size else "tokens", ylabel="ms of the GPU", title=name)
         axes.set_ylim(bottom=0)
         if few and groups:
             axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=8)
