@@ -120,9 +120,7 @@ _POLL_S: Final = 0.05
 KEPT_BYTES: Final = 8 << 20
 _LEFT_OUT: Final = b"\n[kanalyze: output left out here]\n"
 
-_CHECK_LINE: Final = re.compile(
-    r"^(?:[\w.:-]+\s)?(check: *(ok|FAILED)\b.*|Max error: *(\S+).*)$", re.MULTILINE | re.ASCII
-)
+_CHECK: Final = re.compile(r"^(?:[\w.:-]+\s)?(check: *(ok|FAILED)\b.*|Max error: *(\S+).*)$", re.MULTILINE | re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -305,7 +303,7 @@ class Check(NamedTuple):
 def checks(log: Path) -> list[Check]:
     """The distinct check lines in a log: ``check: ok …``, ``check: FAILED …`` and ``Max error: 0``."""
     text = end_of(log).replace("\r", "\n")  # a check is the last thing a program prints
-    lines = (match.groups() for match in _CHECK_LINE.finditer(text))
+    lines = (match.groups() for match in _CHECK.finditer(text))
     return list(dict.fromkeys(Check(line.strip(), _passed(word, error)) for line, word, error in lines))
 
 
@@ -387,8 +385,6 @@ def incomplete(path: Path) -> str:
     if not head:
         return "is empty"
     page = int.from_bytes(head[16:18], "big")  # of SQLite: its size, and behind it how many there are
-    whole_bytes = (65536 if page == 1 else page) * int.from_bytes(head[28:32], "big")
-    is_whole = path.suffix != ".sqlite" or (
-        head.startswith(b"SQLite format 3\0") and path.stat().st_size == whole_bytes
-    )
+    all_bytes = (65536 if page == 1 else page) * int.from_bytes(head[28:32], "big")
+    is_whole = path.suffix != ".sqlite" or (head.startswith(b"SQLite format 3\0") and path.stat().st_size == all_bytes)
     return "" if is_whole else "was written in part"

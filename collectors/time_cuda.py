@@ -62,11 +62,7 @@ class Timing:
         return (high - low) / self.median_ns if self.median_ns else 0.0
 
     def quantile_ns(self, share: float) -> float:
-        """The quantile at `share` (0 to 1), by numpy.
-
-        Raises:
-            ValueError: `share` is not between 0 and 1.
-        """
+        """The quantile at `share`, by numpy; a ValueError where that is not between 0 and 1."""
         return float(import_module("numpy").quantile(self.times_ns, share))
 
     def _texts(self) -> dict[str, str]:
@@ -93,10 +89,9 @@ class Timing:
         """A table with a histogram."""
         rows = (f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in self._texts().items())
         counts, _ = import_module("numpy").histogram(self.times_ns, _BARS)
-        scaled = 60 * counts / counts.max()
         bars = "".join(
             f'<rect x="{at * 10}" y="{60 - height:.1f}" width="9" height="{height:.1f}"/>'
-            for at, height in enumerate(scaled)
+            for at, height in enumerate(60 * counts / counts.max())
         )
         drawn = f'<svg width="{_BARS * 10}" height="60" fill="currentColor" role="img">{bars}</svg>'
         return f"<table>{''.join(rows)}</table>{drawn}"

@@ -53,11 +53,7 @@ class TorchCapture:
 
     @property
     def trace(self) -> Path:
-        """The trace; the first one of several.
-
-        Raises:
-            CollectError: There is none, because no step was seen or the recipe makes none.
-        """
+        """The trace, the first one of several; a CollectError if no step was seen, or the recipe makes none."""
         if not self.traces:
             recipe = self._session.settings.recipe.name
             why = "; ".join(self.notes) or f"recipe {recipe} makes none, or the region has not ended"
@@ -67,8 +63,7 @@ class TorchCapture:
     def key_averages(self, **options: Any) -> Any:  # noqa: ANN401 - torch's own type
         """``torch.profiler``'s key averages of the last cycle, per operator; takes torch's options.
 
-        Raises:
-            CollectError: Nothing was recorded.
+        Raises CollectError if nothing was recorded.
         """
         if self._session.last is None:
             raise CollectError.no_steps(self.folder, "nothing was recorded")
@@ -95,9 +90,8 @@ class TorchProfile:
     def __enter__(self) -> TorchCapture:
         """Start the recipe.
 
-        Raises:
-            CollectError: There is no torch, or another torch profiler is on.
-            OutputError: The folder exists, or cannot be made.
+        Raises CollectError without torch, or while another torch profiler is on; OutputError if the folder exists, or
+        cannot be made.
         """
         if self._open is not None:
             raise CollectError.profiler_busy("this very region is being profiled")
@@ -129,9 +123,8 @@ class TorchProfile:
     ) -> None:
         """Stop, write the results, and rename the folder.
 
-        Raises:
-            CollectError: Not everything could be written; what could is kept.
-            OutputError: Something else has the folder's name by now.
+        Raises CollectError if not everything could be written, what could is kept; OutputError if something else has
+        the folder's name by now.
         """
         if self._open is None:
             return

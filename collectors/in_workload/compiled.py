@@ -258,9 +258,7 @@ def resources(binary: bytes, function: str) -> tuple[int | None, int | None] | N
         names = [_text(binary, headers[table[6]][4] + _SYMBOL.unpack_from(binary, at)[0]) for at in symbols]
         record = _RECORD % re.escape(struct.pack("<I", names.index(function)))
         info = (header for header in headers if _text(binary, headers[names_at][4] + header[0]) == ".nv.info")
-        rows = [
-            row for header in info for row in re.findall(record, binary[header[4] : header[4] + header[5]], re.DOTALL)
-        ]
+        rows = [row for part in info for row in re.findall(record, binary[part[4] : part[4] + part[5]], re.DOTALL)]
     except (struct.error, IndexError, OverflowError, ValueError, StopIteration):
         return None
     values = {attribute: int.from_bytes(value, "little") for attribute, value in rows}

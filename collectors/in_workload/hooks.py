@@ -192,8 +192,7 @@ def compiling_test() -> Callable[[], bool]:
 
     It is called by its own name, so that torch.compile knows it and sees a constant.
     """
-    torch: Any = import_module("torch")
-    test: Callable[[], bool] = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
+    test: Callable[[], bool] = getattr(getattr(import_module("torch"), "compiler", None), "is_compiling", bool)
     return test
 
 

@@ -77,9 +77,7 @@ NOWHERE = -1
 _NAME = "kanalyze"
 
 #: Where Python's own files lie, the runner's, and those of installed packages.
-_PYTHON = (
-    path for name, path in sysconfig.get_paths().items() if name in {"stdlib", "platstdlib", "purelib", "platlib"}
-)
+_PYTHON = map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))
 _RUNNER = os.path.dirname(os.path.realpath(__file__))  # noqa: PTH120 - of a text
 _PREFIXES = tuple(os.path.realpath(path) + os.sep for path in (*_PYTHON, _RUNNER))
 _INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
@@ -401,5 +399,4 @@ def parts_noted(file: Path, script: str) -> Iterator[None]:
             with suppress(Exception):  # the run itself is what was asked for, and other threads may go on
                 starts = places.loops(folder_of(script))
                 starts.update({name: list(times) for name, times in list(marks.starts.items())})
-                text = json.dumps({"schema": SCHEMA, "starts_ns": starts})
-                torch_script.write_bytes(file, text.encode())
+                torch_script.write_bytes(file, json.dumps({"schema": SCHEMA, "starts_ns": starts}).encode())

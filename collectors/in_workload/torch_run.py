@@ -299,8 +299,7 @@ class Child:
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[str, dict[str, Any]]]:
         """Pickles as the function and the command line for these settings."""
-        values = {"runner": _RUNNER, "function": self.function, "arguments": self.settings.arguments()}
-        return eval, (_CHILD, values)
+        return eval, (_CHILD, {"runner": _RUNNER, "function": self.function, "arguments": self.settings.arguments()})
 
     def __call__(self, number: int, *args: Any) -> Any:  # noqa: ANN401
         """Profile the call as rank `number`, in the spawned process."""

@@ -15,16 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kanalyze.collectors import process
-from kanalyze.collectors.options import (
-    BARE,
-    NCU,
-    NSYS,
-    PASSES,
-    CompileError,
-    InterruptedCaptureError,
-    Options,
-    checked,
-)
+from kanalyze.collectors.options import BARE, NCU, NSYS, PASSES, CompileError, InterruptedCaptureError, Options, checked
 from kanalyze.collectors.process import Event, Progress, Starter
 from kanalyze.collectors.run.manifest import beginning, write_manifest
 from kanalyze.collectors.run.passes import NO_KERNELS, Passes, PassRecord, StepFailedError
@@ -158,12 +149,8 @@ def dry_run(
 ) -> list[str]:
     """The commands of a run as shell lines for any machine; starts nothing but the tools' ``--version``.
 
-    They are those of :func:`collect`, or with another program `against` it those of :func:`collect_against`.
-
-    Raises:
-        WorkloadError: There is no such program.
-        BadOptionError: An option is invalid.
-        OutputError: The folder exists.
+    They are those of :func:`collect`, or with another program `against` it those of :func:`collect_against`. Raises
+    WorkloadError, BadOptionError and OutputError as that does.
     """
     programs = [workload] if against is None else [workload, against]
     return portable_script(_planned(programs, args, options, changes, dry=True)[0])
@@ -425,8 +412,7 @@ class _Turns:
             self.turns += len(SIDES)  # also where one takes part, so that a pair of turns is a pair of runs
             if len(finished) < len(taking_part):
                 for side, begun in finished if number < count else ():
-                    why = f"ended after {number} of {count} runs, as the other program's failed"
-                    side.note(begun, why, show=True)
+                    side.note(begun, f"ended after {number} of {count} runs, as the other program's failed", show=True)
                 break
         for side, begun in taking_part:
             side.end_pass(begun)

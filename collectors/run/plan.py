@@ -115,8 +115,7 @@ class Plan:
         # under nsys, fresh compiler caches would dominate the recording
         caches = ("--caches", "user") if naming or self.makes_ranges else ()
         lines = () if options.lines else ("--no-lines",)
-        flags = ("--out", str(out), "--recipe", recipe, *caches, *more, *lines)
-        return self._script(str(self.runner), *flags, "--")
+        return self._script(str(self.runner), "--out", str(out), "--recipe", recipe, *caches, *more, *lines, "--")
 
     def repetitions(self, name: str) -> int:
         """How often the pass `name` runs the program: those that say when things ran are repeated."""
@@ -208,9 +207,7 @@ def script(*plans: Plan) -> list[str]:
             folder = shlex.quote(str(step.outputs[0].parent))
             lines += _titled(plan, step.name, [f"mkdir -p {folder}", step.shell])
     for name in PASSES:
-        taking_part = [
-            plan for plan in plans if name in plan.wanted and (name != TORCH or plan.workload.kind == "python")
-        ]
+        taking_part = [one for one in plans if name in one.wanted and (name != TORCH or one.workload.kind == "python")]
         for number in range(1, max((plan.repetitions(name) for plan in taking_part), default=0) + 1):
             lines += [line for plan in in_order(taking_part, number) for line in _run_lines(plan, name, number)]
     return lines

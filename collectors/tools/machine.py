@@ -61,7 +61,7 @@ _SYS_ADMIN: Final = 1 << 21
 _PERFMON: Final = 1 << 38
 
 #: Levels of perf_event_paranoid (Linux' Documentation/admin-guide/sysctl/kernel.rst) and what each permits of samples.
-_EVERY_PROCESS: Final = 0
+_ANY_PROCESS: Final = 0
 _KERNEL_TOO: Final = 1
 _OWN_ONLY: Final = 2
 
@@ -144,9 +144,7 @@ def _value(text: str) -> str | int | float | None:
     text = text.strip()
     if text in ("", "[N/A]", "N/A", "[Not Supported]", "[Unknown Error]", "[Insufficient Permissions]"):
         return None
-    if text.isdecimal():
-        return int(text)
-    return float(text) if re.fullmatch(r"\d+\.\d\d+", text) else text
+    return int(text) if text.isdecimal() else float(text) if re.fullmatch(r"\d+\.\d\d+", text) else text
 
 
 def secret(name: str) -> bool:
@@ -215,10 +213,8 @@ def cpu_samples(root: Path = _ROOT, opened: Callable[[], int] | None = None) -> 
     setting, privileged = f"perf_event_paranoid is {level}", bool(_capabilities(root) & (_SYS_ADMIN | _PERFMON))
     if not failed:
         scope = f"your own programs, {'and' if level <= _KERNEL_TOO else 'but not'} the kernel below them"
-        if level <= _EVERY_PROCESS or privileged:
-            scope = (
-                f"every process and the kernel{'' if level <= _EVERY_PROCESS else ', as this process is privileged'}"
-            )
+        if level <= _ANY_PROCESS or privileged:
+            scope = f"every process and the kernel{'' if level <= _ANY_PROCESS else ', as this process is privileged'}"
         return Permission(ok=True, found=f"{scope} ({setting})")
     if level > _OWN_ONLY and not privileged:
         return Permission(ok=False, found=f"{setting}, which denies them to users", remedy=f"{_SAMPLES}; {_CONTAINER}")

@@ -122,8 +122,7 @@ def export(nsys: str, report: Path) -> tuple[str, ...]:
 
 def launches(nsys: str, report: Path) -> tuple[str, ...]:
     """The command that lists kernel launches of ``report.sqlite`` with mangled names, as CSV."""
-    listing = ("--report=cuda_gpu_trace:mangled", "--format=csv", "--output=-")
-    return (nsys, "stats", *listing, f"{report}.sqlite")
+    return (nsys, "stats", "--report=cuda_gpu_trace:mangled", "--format=csv", "--output=-", f"{report}.sqlite")
 
 
 def warnings(log: str) -> list[str]:
