@@ -114,9 +114,8 @@ def __getattr__(name: str) -> object:
     if name == "__all__":
         return [*_public()]
     folder = Path(__file__).parent
-    if name.startswith("_") or (folder / f"{name}.py").exists() or (folder / name / "__init__.py").exists():
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")  # a module, which is yet to be imported
-    home = _public().get(name)
+    is_module = (folder / f"{name}.py").exists() or (folder / name / "__init__.py").exists()  # yet to be imported
+    home = None if name.startswith("_") or is_module else _public().get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(import_module(home), name)

@@ -28,8 +28,7 @@ _WHERE: Final = ("window", "device", "process", "steps")
 
 #: Components of tables such as `health` and `joined`, or of the command `source`; not offered as tables.
 _HIDDEN: Final = (NOTES, COMPILED_KERNELS, RULE_RESULTS, SOURCE_FILES, LAUNCH_NUMBERS, SYMBOLS)
-_PARTS: Final = tuple(table.name for table in _HIDDEN)
-_READER_TABLES: Final = {name: table for name, table in READER_TABLES.items() if name not in _PARTS}
+_READER_TABLES: Final = {name: table for name, table in READER_TABLES.items() if table not in _HIDDEN}
 
 #: The column that says which window a row is of, where a table is made of several.
 INSTANCE: Final = "instance"
@@ -94,9 +93,7 @@ def subjects() -> dict[str, list[str]]:
 
 def table(name: str) -> Table:
     """The declaration of the table `name`; UnknownNameError if there is no such table."""
-    if name in _READER_TABLES:
-        return _READER_TABLES[name]
-    return declarations(_home(name))[name]
+    return _READER_TABLES.get(name) or declarations(_home(name))[name]
 
 
 def forms(name: str) -> list[Table]:
@@ -117,11 +114,8 @@ def telling(name: str, columns: Sequence[str]) -> tuple[str, ...]:
 def make(report: Report, name: str, *others: Report, **options: object) -> pl.DataFrame:
     """Computes the table `name` of a report; `options` are keywords of its function, ``by`` among them.
 
-    With `others`, reports of the same program by other tools, it joins them all; only tables that say so can.
-
-    Raises:
-        UnknownNameError: There is no such table, or it has no such option or grouping.
-        CannotTellError: The report does not hold what the table needs.
+    With `others`, reports of the same program by other tools, it joins them all; only tables that say so can. Raises
+    UnknownNameError if there is no such table, option or grouping; CannotTellError if the report lacks what it needs.
     """
     declared = table(name)
     by = options.get("by")
@@ -140,12 +134,7 @@ def sql(report: Report | Sequence[Report], statement: str, **where: Unpack[Where
     """The answer to an SQL statement over the tables of a report, by the names that ``kanalyze show`` lists.
 
     Of several reports each table has the rows of all, with a first column `report`. Of a capture, tables that only
-    samples tell are of its run with samples, as are their times.
-
-    Raises:
-        UnknownNameError: There is no such table.
-        CannotTellError: A report does not hold what a table needs.
-        SqlError: The statement is no SQL that polars understands.
+    samples tell are of its run with samples, as are their times. Raises what :func:`make` and :func:`answer` do.
     """
     reports = [report] if isinstance(report, Report) else [*report]
 
@@ -180,10 +169,7 @@ def answer(
     """The answer to a statement over tables that `rows_of` gives by name; it is asked for those alone that are named.
 
     Polars works within `bounded`, where it may have less than `rows_of`; it opens no files there for itself either.
-
-    Raises:
-        UnknownNameError: There is no such table.
-        SqlError: The statement is no SQL that polars understands, or opens files.
+    Raises UnknownNameError if there is no such table; SqlError for what polars does not understand, or opens files.
     """
     if statement.strip().rstrip(";").casefold().split() == ["show", "tables"]:
         return pl.DataFrame({"name": every_name()})
@@ -229,6 +215,4 @@ def refused(error: BaseException) -> SqlError:
 
 def _plain(frame: pl.DataFrame) -> pl.DataFrame:
     """The frame with plain texts in place of categories, and integers of which a product does not wrap."""
-    return pl.DataFrame(frame).with_columns(
-        pl.col(pl.Categorical, pl.Enum).cast(pl.String), pl.col(pl.Int32).cast(pl.Int64)
-    )
+    return pl.DataFrame(frame).with_columns(pl.col(pl.Categorical, pl.Enum).cast(str), pl.col(pl.Int32).cast(int))

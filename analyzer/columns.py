@@ -150,9 +150,7 @@ def telling(frame: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
 
     A join with what is left costs what its rows do: a damaged or made-up report may have one id on all of its rows.
     """
-    if frame.height <= _SHARING:
-        return frame
-    return frame.filter(pl.len().over(keys) <= _SHARING)
+    return frame if frame.height <= _SHARING else frame.filter(pl.len().over(keys) <= _SHARING)
 
 
 def nearest(

@@ -410,11 +410,7 @@ def _compared_well(comparison: _comparison.Comparison) -> NotebookComparison:
 
 
 def _side(name: str, side: Given) -> list[Report | Path]:
-    """The reports and paths of one side.
-
-    Raises:
-        TypeError: It is something else, or has something else in it.
-    """
+    """The reports and paths of one side; a TypeError where it is, or has in it, anything else."""
     several = [side] if isinstance(side, Report | str | os.PathLike) or not isinstance(side, Iterable) else [*side]
     return _reports_or_paths(several, f"kanalyze.compare takes reports and paths; {name} has a")
 
@@ -498,11 +494,7 @@ def shown(analysis: Callable[..., pl.DataFrame]) -> Callable[..., pl.DataFrame]:
 
 
 def _refuse_others(name: str, arguments: Iterable[object], *, several: bool) -> None:
-    """Raise unless every argument is a report; `several` says that the table takes more than one.
-
-    Raises:
-        TypeError: It says what to pass.
-    """
+    """Raise a TypeError that says what to pass unless every argument is a report; `several`: the table takes many."""
     for argument in arguments:
         if isinstance(argument, Report):
             continue

@@ -180,13 +180,8 @@ def spreadsheet(frame: pl.DataFrame) -> pl.DataFrame:
 
     # first characters of formulas, half- and full-width
     formula = r"^[\s\x00]*[=+\-@\x{ff1d}\x{ff0b}\x{ff0d}\x{ff20}]|^[\t\r\n]"
-    names = [name for name, kind in frame.schema.items() if kind in (pl.String, pl.Categorical, pl.Enum)]
-    texts = [pl.col(name).cast(pl.String) for name in names]
-
-    return frame.with_columns(
-        pl.when(text.str.contains(formula)).then(pl.concat_str(pl.lit("'"), text)).otherwise(text).alias(name)
-        for text, name in zip(texts, names, strict=True)
-    )
+    texts = pl.col(pl.String, pl.Categorical, pl.Enum).cast(pl.String)
+    return frame.with_columns(texts.str.replace(formula, "'${0}"))
 
 
 def short_paths(paths: Sequence[str]) -> list[str]:

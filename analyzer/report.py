@@ -206,7 +206,7 @@ class Report:
 
     def close(self) -> None:
         """Close the report's file, for all narrowed views too; tables read before stay. Idempotent."""
-        self._kept.close()
+        self._kept.closed = True
         self.source.close()
 
     @property
@@ -292,10 +292,8 @@ class Report:
     def narrow(self, **where: Unpack[Where]) -> Report:
         """A view of the report narrowed to a window, device or process, or with labels of steps; see :class:`Where`.
 
-        Raises:
-            BadWindowError: The window's syntax is invalid, names several instances of a range, or is a time
-                before or after the recording.
-            UnknownNameError: The report knows no such device, process or range.
+        Raises BadWindowError for a window with a wrong syntax, of several instances of a range, or before or after the
+        recording; UnknownNameError if the report knows no such device, process or range.
         """
         window, device, process = where.get("window"), where.get("device"), where.get("process")
         labels = tuple(where.get("steps") or self.labels)
@@ -338,9 +336,8 @@ class Report:
     def window(self, text: str) -> Window:
         """Resolves `text` to one window: two times, or a range of the processes in scope; see :class:`Where`.
 
-        Raises:
-            BadWindowError: The syntax is invalid, or names several instances, or one without duration.
-            UnknownNameError: The report has ranges, but none of that name.
+        Raises BadWindowError for a wrong syntax, several instances, or one without duration; UnknownNameError if the
+        report has ranges, but none of that name.
         """
         windows = self.instances(text)
         if len(windows) > 1:
@@ -351,9 +348,7 @@ class Report:
     def windows(self, text: str) -> list[Window]:
         """The :meth:`instances` of `text`, without those of zero duration.
 
-        Raises:
-            BadWindowError: The syntax is invalid, or nothing that it names has a duration.
-            UnknownNameError: The report has ranges, but none of that name, or not so many.
+        Raises what that does, and BadWindowError if nothing that it names has a duration.
         """
         return lasting(text, self.instances(text))
 
@@ -363,9 +358,8 @@ class Report:
         ``steps`` is every step of the framework's profiler, ``step:5`` the one with that number; a range that is
         really called so comes first. With a device in scope, only ranges of the processes that used it count.
 
-        Raises:
-            BadWindowError: The syntax is invalid.
-            UnknownNameError: The report has ranges or steps, but none of that name, or not so many.
+        Raises BadWindowError for a wrong syntax; UnknownNameError if the report has ranges or steps, but none of that
+        name, or not so many.
         """
         try:
             times = Window.parse(text, self.first_ns if any(map(relative, text.split(".."))) else 0)
@@ -400,10 +394,10 @@ class Report:
 
     def _of_iterations(self, text: str, ranges: pl.DataFrame) -> list[Window] | None:
         """The windows that `text` names by iterations, an analysis above, loaded by name; None: ranges say it."""
-        name = named_ranges.parsed(text)[0]
-        if text != STEADY and ".." not in text and named_ranges.instances(ranges, name).height:
+        named = text != STEADY and ".." not in text
+        if named and named_ranges.instances(ranges, named_ranges.parsed(text)[0]).height:
             return None
-        if self.meta.timeless or not (text == STEADY or "#" in text or ".." in text):
+        if self.meta.timeless or (named and "#" not in text):
             return None
         windows: list[Window] | None = import_module(_ITERATIONS).windows_named(self, text)
         return windows
@@ -459,9 +453,7 @@ class Report:
 
     def notes_of_read(self) -> pl.DataFrame:
         """The table `notes`, as far as known without reading further tables."""
-        if self._kept.has(NOTES.name):
-            return self.table(NOTES.name)
-        return NOTES.check(self.source.notes_of_read())
+        return self.table(NOTES.name) if self._kept.has(NOTES.name) else NOTES.check(self.source.notes_of_read())
 
     @property
     def damaged(self) -> dict[str, str]:

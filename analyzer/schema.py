@@ -123,9 +123,8 @@ class Table:
     def check(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Checks `frame` against the schema and returns it.
 
-        Raises:
-            TypeError: A column is missing, superfluous or of another type, or a required value is null. This is
-                a defect of the function that made the frame, never of the user's input.
+        Raises TypeError if a column is missing, superfluous or of another type, or a required value is null: a defect
+        of the function that made the frame, never of the user's input.
         """
         types, expected = dict(frame.schema), self.schema
         if list(types.items()) != list(expected.items()):
@@ -232,9 +231,8 @@ class Kept:
     def value(self, name: str, read: Callable[[], T], path: Path) -> T:
         """The cached value of `name`, else the result of `read`, which is cached.
 
-        Raises:
-            ClosedReportError: It was not read before the report at `path` was closed.
-            UnreadableReportError: The operating system refuses to read it any more.
+        Raises ClosedReportError if it was not read before the report at `path` was closed; UnreadableReportError if the
+        operating system refuses to read it any more.
         """
         with self._reading.setdefault(name, RLock()):
             if name not in self._values:
@@ -251,10 +249,6 @@ class Kept:
     def has(self, name: str) -> bool:
         """Whether a value is cached."""
         return name in self._values
-
-    def close(self) -> None:
-        """Refuse further reads."""
-        self.closed = True
 
     @contextmanager
     def noted(self, name: str) -> Iterator[None]:

@@ -74,16 +74,14 @@ class Window:
     def parse(cls, text: str, first_ns: int = 0) -> Window:
         """Parses a window: ``120ms..250ms``, ``..1.5s``, ``300us..``, ``+10ms..+20ms``.
 
-        A time with a plus sign is relative to `first_ns`.
-
-        Raises:
-            BadWindowError: No ``..``, a time without unit, or an end that is not after the start.
+        A time with a plus sign is relative to `first_ns`. Raises BadWindowError for no ``..``, a time without unit, or
+        an end that is not after the start.
         """
         start, dots, end = text.partition("..")
         if not dots:
             raise BadWindowError.of(text, "there is no '..' between start and end")
         window = cls(_side_ns(text, start, first_ns), _side_ns(text, end, first_ns))
-        if window.start_ns is not None and window.end_ns is not None and window.end_ns <= window.start_ns:
+        if window.empty:
             raise BadWindowError.of(text, "the end is not after the start")
         return window
 
@@ -331,9 +329,7 @@ def steps_asked(text: str, ranges: pl.DataFrame, read_steps: Callable[[], pl.Dat
     """The profiler steps of `read_steps` (as :func:`steps`) that `text` names.
 
     None if it names no steps, if one of `ranges` (as :func:`named`) has that very name, or if there are no steps.
-
-    Raises:
-        UnknownNameError: There are steps, but none of that number, or not so many.
+    Raises UnknownNameError if there are some, but none of that number, or not so many.
     """
     name, which = parsed(text)
     match = re.fullmatch(_STEP_ASKED, name)

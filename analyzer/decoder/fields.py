@@ -91,8 +91,7 @@ def taken_apart(text: str) -> Spelled:
 
 
 def _between(text: str, edges: list[int]) -> tuple[str, ...]:
-    parts = (text[left + 1 : right].strip() for left, right in pairwise(edges))
-    return tuple(part for part in parts if part)
+    return tuple(part for left, right in pairwise(edges) if (part := text[left + 1 : right].strip()))
 
 
 def snake(word: str) -> str:
@@ -250,9 +249,7 @@ WAY: Final = r"(?:^|_)(?P<direction>forward|backward)(?=_|$)"
 def direction(text: str) -> str | None:
     """``backward`` or ``forward`` where one of the words of a name says so, in snake or camel case."""
     words = {*re.split(r"[^a-z0-9]+", snake(text))}
-    if words & {"bwd", "backward"}:
-        return "backward"
-    return "forward" if words & {"fwd", "forward"} else None
+    return "backward" if words & {"bwd", "backward"} else "forward" if words & {"fwd", "forward"} else None
 
 
 @cache
@@ -389,9 +386,7 @@ def normalised(name: str, *, parameters: bool = True) -> str:
     text = re.sub(_OF_ITS_FILE, "", re.sub(r"(\w)<unnamed>::", rf"\1<{_NO_NAME}::", text))
     text = re.sub(_ANONYMOUS, f"{_NO_NAME}::", text)
     items = _read(text)
-    if items is None:
-        return text
-    return ",".join(_item(item, (), parameters=parameters) for item in items)
+    return text if items is None else ",".join(_item(item, (), parameters=parameters) for item in items)
 
 
 def shortened(short: str, whole: str) -> bool:

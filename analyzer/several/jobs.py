@@ -43,9 +43,8 @@ _TOOLS: Final = sorted((one for one in TOOLS if one.timed), key=lambda one: not 
 def job(sources: Sequence[Report | Path], asked: Asked) -> Job:
     """The job whose ranks are in reports, folders of them, captures, or what ``kanalyze reduce`` left.
 
-    Raises:
-        NoJobError: No report has a rank.
-        KanalyzeError: A report cannot be read; with `left_out` none of them, and the first reason.
+    Raises NoJobError if no report has a rank; KanalyzeError if a report cannot be read; with `left_out` none of them,
+    and the first reason.
     """
     failed: list[KanalyzeError] = []
 
@@ -242,11 +241,7 @@ _MOST_DRAWN: Final = 16
 def file_page_of_job(reports: Sequence[Report], asked: Asked, most: int) -> file_page.FilePage:
     """The content of an HTML report of a job: its page, its tables, and a timeline with the ranks on one clock.
 
-    The timeline has about `most` events, of which each rank has its part.
-
-    Raises:
-        NoJobError: No report has a rank.
-        KanalyzeError: As :func:`job`.
+    The timeline has about `most` events, of which each rank has its part. Raises what :func:`job` does.
     """
     whole_job = job(reports, asked)
     shifts, drawn_ranks = shifts_ns(whole_job), _drawn_ranks(whole_job)
@@ -277,9 +272,7 @@ def _drawn_ranks(whole_job: Job) -> set[int]:
 def slices_of_job(paths: Sequence[Path], asked: Asked) -> _slices.Slices | None:
     """The events of all ranks of a job as slices, on the clock of the job; None where no report names its rank.
 
-    Raises:
-        NoJobError: No report has a rank.
-        KanalyzeError: As :func:`job`.
+    Raises what :func:`job` does.
     """
     whole_job = job(paths, asked)
     shifts = shifts_ns(whole_job)

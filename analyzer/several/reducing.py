@@ -89,11 +89,8 @@ def reduce_reports(  # noqa: PLR0913 - what is reduced, how, and who is told of 
     """Reduces the reports at paths, in folders and captures, that `out` does not have yet.
 
     `progress` is told how many reports are done, of how many; `left_out` of each that cannot be reduced, at once.
-
-    Raises:
-        NoJobError: There is no report.
-        OutputError: `out` cannot be written.
-        KanalyzeError: Nothing could be reduced; the first reason.
+    Raises NoJobError if there is no report; OutputError if `out` cannot be written; KanalyzeError, the first reason, if
+    nothing could be reduced.
     """
     result = Reduced(out)
 

@@ -174,8 +174,7 @@ def _same_rank(base: list[Digest], new: list[Digest], asked: Asked) -> tuple[lis
 def digests(sources: Sequence[Report | Path], asked: Asked, part: Part = STEADY) -> dict[str, list[Digest]]:
     """The runs of a side by tool, all ranks of each; a report is closed before the next one is opened.
 
-    Raises:
-        IncomparableError: A path is given twice: one run that counts as two makes any difference look sure, or none.
+    Raises IncomparableError if a path is given twice: a run that counts as two makes any difference look sure, or none.
     """
     return _by_window(sources, asked, part, [None])[None]
 
@@ -291,10 +290,7 @@ def file_page_of_sides(base: Sequence[Path], new: Sequence[Path], asked: Asked, 
     """The content of an HTML report of two sides: the comparison, its tables, and a timeline of a run of each.
 
     Both begin their first steady iteration at the same place; without such, their first work on a device. The timeline
-    has about `most` events, half of them of each side.
-
-    Raises:
-        IncomparableError: As :func:`comparison`.
+    has about `most` events, half of them of each side. Raises what :func:`comparison` does.
     """
     result = comparison(base, new, asked)
     drawn = [(name, *one) for name, side in (("base", base), ("new", new)) for one in _first_drawn(side, asked, most)]
