@@ -195,11 +195,7 @@ def _table(first, given, table, options):
 
 def of_damaged(form):
     """Reports of a format with each kind of damage that tests/fuzz knows, once."""
-    from fuzz.cases import (  # noqa: PLC0415 - needs polars, which kanalyze is to import first
-        DAMAGE,
-        SEEDS,
-        cases as damaged,
-    )
+    from fuzz.cases import DAMAGE, SEEDS, cases as damaged  # noqa: PLC0415 - needs polars, which kanalyze is to import first
 
     for case in islice(damaged(form), len(DAMAGE[form]) * len(SEEDS[form])):
         folder = Path(f"damaged-{case.number}")

@@ -16,18 +16,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
-from kanalyze.columns import (
-    as_of,
-    gathered,
-    in_order,
-    marked,
-    mixed,
-    of_parts,
-    positions,
-    rows_at,
-    sure,
-    told_of,
-)
+from kanalyze.columns import as_of, gathered, in_order, marked, mixed, of_parts, positions, rows_at, sure, told_of
 from kanalyze.decoder.decode import HINTS, decode
 from kanalyze.decoder.fields import OTHER
 from kanalyze.errors import CannotTellError

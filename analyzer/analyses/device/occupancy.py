@@ -6,12 +6,7 @@ from typing import Final, Unpack
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import (
-    RESOURCES,
-    SHAPE,
-    SHAPE_COLUMNS,
-    kernel_shapes,
-)
+from kanalyze.analyses.device._operations import RESOURCES, SHAPE, SHAPE_COLUMNS, kernel_shapes
 from kanalyze.analyses.shared.analysis import check_grouping, once_per_report, require_kernels
 from kanalyze.columns import part, product, wide
 from kanalyze.device_limits import REGISTER_UNIT, SUB_PARTITIONS, capabilities

@@ -16,13 +16,7 @@ from polars.datatypes import DataType, DataTypeClass
 from kanalyze.analyses.device._operations import facts_of, launch_rows, nearest_launches
 from kanalyze.analyses.device._windows import activity as device_activity
 from kanalyze.analyses.host._call_kinds import context_calls, unrecorded_contexts, unseen_starts, unseen_syncs
-from kanalyze.analyses.host._range_lines import (
-    between_calls,
-    framework_recorded,
-    named,
-    named_ranges,
-    range_lines,
-)
+from kanalyze.analyses.host._range_lines import between_calls, framework_recorded, named, named_ranges, range_lines
 from kanalyze.analyses.host._thread_timeline import activity, labels, records_waits, threads
 from kanalyze.analyses.host.engine_marks import engine_labels
 from kanalyze.analyses.operators._host_names import host_names

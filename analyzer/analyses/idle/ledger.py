@@ -8,13 +8,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.communication._recorded import has_partners, told_communication
-from kanalyze.analyses.device._operations import (
-    BUSY_BUCKETS,
-    exclusive_operations,
-    facts_of,
-    of_device,
-    operations,
-)
+from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, facts_of, of_device, operations
 from kanalyze.analyses.device._windows import busy_layers, share_of_window, windows
 from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.host._thread_timeline import shown_calls
