@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -10,21 +11,26 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from kanalyze.collectors import process
+from kanalyze.collectors.in_workload.torch_script import write_bytes
 from kanalyze.collectors.options import BARE, NCU, NSYS, PASSES, CompileError, InterruptedCaptureError, Options, checked
 from kanalyze.collectors.process import Event, Progress, Starter
-from kanalyze.collectors.run.manifest import beginning, write_manifest
-from kanalyze.collectors.run.passes import NO_KERNELS, Passes, PassRecord, StepFailedError
+from kanalyze.collectors.run.passes import NO_KERNELS, Passes, PassRecord, StepFailedError, masked
 from kanalyze.collectors.run.plan import Plan, in_order, numbered, portable_script
 from kanalyze.collectors.tools import machine, nvcc
 from kanalyze.collectors.tools.found import Tools, find_tools, obstacles, python_of, rates, wants_torch
 from kanalyze.collectors.workload import resolve, resolve_other
 from kanalyze.errors import CollectError, OutputError
 from kanalyze.tools import SIDES
+
+#: Schema version of the manifest; docs/collect.md has its history, and describes every key.
+_SCHEMA: Final = 1
 
 
 @dataclass(frozen=True)
@@ -217,7 +223,7 @@ class Recording(Passes):
     def begin(self) -> None:
         """Look which passes can run; the others are reported and recorded with their reason; raises CollectError."""
         plan = self.plan
-        self.content |= beginning(plan)
+        self.content |= _beginning(plan)
         missing, passes = obstacles(plan.workload, plan.options, plan.tools), plan.wanted
         if {*passes} <= {*missing, BARE}:
             reasons = {plan.with_side(name): why for name, (why, _) in missing.items()}
@@ -292,7 +298,7 @@ class Recording(Passes):
             "files": {str(path.relative_to(folder)): path.stat().st_size for path in paths},
         }
         notes = tuple(f"{record.name}: {note}" for record in self.records for note in record.notes)
-        content = json.loads(write_manifest(folder, self.content, final.absolute()))
+        content = json.loads(_write_manifest(folder, self.content, final.absolute()))
         return Capture(final, content, tuple(self.problems()), notes)
 
     # What came of it
@@ -439,3 +445,57 @@ def extensions_folder() -> Path:
     chosen = os.environ.get("TORCH_EXTENSIONS_DIR")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(chosen) if chosen else Path(base) / "torch_extensions"
+
+
+# The manifest: the program, its machine and tools, the passes, and what they wrote.
+
+
+def _beginning(plan: Plan) -> dict[str, object]:
+    """What the manifest says before the first pass."""
+    workload, tools = plan.workload, plan.tools
+    our_version, digest, path = None, None, workload.path
+    with suppress(PackageNotFoundError):
+        our_version = version("kanalyze")
+    if path:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    chosen = {name: value for name, value in asdict(plan.options).items() if value not in (None, ())}
+    return {
+        "schema": _SCHEMA,
+        "kind": "kanalyze capture",
+        "kanalyze": our_version,
+        "status": "complete",
+        "began": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "duration_ns": 0,
+        "workload": {
+            "name": workload.name,
+            "kind": workload.kind,
+            "path": str(path) if path else None,
+            "sha256": digest,
+            "args": masked(workload.args),
+            "command": masked(plan.command),
+            "cwd": str(Path.cwd()),
+        },
+        "options": {name: str(value) if isinstance(value, os.PathLike) else value for name, value in chosen.items()},
+        "machine": machine.host(),
+        "gpus": [dict(row) for row in tools.gpus.rows],
+        "tools": {
+            **{
+                program.name: {"path": str(program.path) if program.path else None, "version": program.version}
+                for program in (tools.nvcc, tools.nsys, tools.ncu)
+            },
+            "python": {"path": str(tools.python), "version": tools.python_version},
+            "torch": {**tools.torch_facts},
+        },
+        "git": machine.git(path.parent if path else Path.cwd()),
+        "environment": machine.environment(),
+    }
+
+
+def _write_manifest(folder: Path, content: dict[str, object], final: Path) -> str:
+    """Write the manifest atomically into `folder`, with paths as they will be in `final`; what was written."""
+    before, after = (json.dumps(str(path), ensure_ascii=False)[1:-1] for path in (folder, final))
+    text = json.dumps(content, indent=1, ensure_ascii=False).replace(before, after) + "\n"
+    # undecodable bytes in paths or arguments can only be escaped in JSON
+    write_bytes(folder / "manifest.json", data := text.encode(errors="backslashreplace"))
+    return data.decode()

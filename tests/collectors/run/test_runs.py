@@ -216,7 +216,7 @@ def test_when_the_space_ends_while_the_manifest_is_written_nothing_half_written_
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("kanalyze.collectors.run.collect.write_manifest", full)
+    monkeypatch.setattr("kanalyze.collectors.run.collect._write_manifest", full)
     with pytest.raises(OutputError, match="No space left on device"):
         collect(program, output=Path("cap"))
     assert left() == set()
