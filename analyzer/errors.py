@@ -7,7 +7,8 @@ The command line prints them in one place (:mod:`kanalyze.cli`): message, remedy
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from string import Formatter
 from typing import Any, ClassVar, Final, TypeVar
@@ -382,6 +383,15 @@ class OutputError(KanalyzeError, slug="output-failed"):
     without_package = Case(
         "{what} needs {package}, which is not installed.", "Install it: pip install 'kanalyze[{extra}]'."
     )
+
+
+@contextmanager
+def writable(path: Path) -> Iterator[None]:
+    """Convert OSError in the block into OutputError of what is written to `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError.because(path, error.strerror or str(error)) from error
 
 
 class CannotTellError(KanalyzeError, slug="cannot-tell"):

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Final, Literal, NamedTuple
 
 from kanalyze.collectors.options import BadOptionError
-from kanalyze.errors import OutputError
+from kanalyze.errors import OutputError, writable
 from kanalyze.tools import installed
 from kanalyze.units import size
 
@@ -342,15 +342,13 @@ def scratch(final: Path, sides: Iterable[str] = ("",)) -> Path:
     Leftovers of killed runs are found by its name. A signal leaves it, since what was finished is kept.
     """
     parent = final.absolute().parent
-    try:
+    with writable(final):
         free = shutil.disk_usage(parent).free
         if free < _LEAST_BYTES:
             raise OutputError.because(final, f"{size(free)} are free there")
         folder = parent / f".collecting-{final.name}-{uuid.uuid4().hex[:8]}"
         for side in sides:
             (folder / side / "logs").mkdir(parents=True)
-    except OSError as error:
-        raise OutputError.because(final, error.strerror or str(error)) from error
     return folder
 
 

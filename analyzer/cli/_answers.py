@@ -415,10 +415,7 @@ def _origin(table: str, way: captures.Run, ways: Sequence[captures.Run], held: S
 
 
 def rows_of(
-    reports: Sequence[Path],
-    declared: Table,
-    where: Where,
-    keywords: dict[str, Any] | None = None,
+    reports: Sequence[Path], declared: Table, where: Where, keywords: dict[str, Any] | None = None
 ) -> pl.DataFrame:
     """The table of one report or each of several, of all together, of two sides, or of a job."""
     table, keywords = declared.name, keywords or {}

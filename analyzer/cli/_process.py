@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, TextIO, Type
 import click
 
 from kanalyze import outlets
-from kanalyze.errors import KanalyzeError, OutOfMemoryError, OutputError, SqlError
+from kanalyze.errors import KanalyzeError, OutOfMemoryError, OutputError, SqlError, writable
 from kanalyze.machinery import end_with, late, unfinished
 from kanalyze.renderers.tables.rows import FORMATS
 
@@ -256,7 +256,7 @@ def emit_file(write: Callable[[BinaryIO], object], output: Path) -> None:
     Raises OutputError if it cannot be written, or is a file of an input.
     """
     refuse_overwriting(output)
-    try:
+    with writable(output):
         target = Path(os.path.realpath(output))
         if target.is_symlink():  # to itself
             raise OutputError.because(output, os.strerror(errno.ELOOP))
@@ -268,8 +268,6 @@ def emit_file(write: Callable[[BinaryIO], object], output: Path) -> None:
             with temporary.open("wb") as file:
                 write(file)
             temporary.replace(target)
-    except OSError as error:
-        raise OutputError.because(output, error.strerror or str(error)) from error
 
 
 @contextmanager
@@ -279,15 +277,13 @@ def emit_folder(output: Path) -> Iterator[Path]:
     Raises OutputError if there is something, or it cannot be written.
     """
     refuse_overwriting(output)
-    try:
+    with writable(output):
         if output.exists() and not (output.is_dir() and not any(output.iterdir())):
             raise OutputError.exists(output)
         target = Path(os.path.realpath(output))
         with unfinished(target, folder=True) as folder:
             yield folder
             folder.replace(target)
-    except OSError as error:
-        raise OutputError.because(output, error.strerror or str(error)) from error
 
 
 def _encodable(text: str) -> str:

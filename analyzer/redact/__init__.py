@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from kanalyze import errors
-from kanalyze.errors import OutputError, RedactError
+from kanalyze.errors import OutputError, RedactError, writable
 from kanalyze.machinery import unfinished
 from kanalyze.redact import documents, ncu, nsys
 from kanalyze.redact.names import Names, asked
@@ -115,13 +115,10 @@ def redact(
     if target is None:
         copy(_NOWHERE, texts)
         return removed
-    try:
-        with unfinished(target.absolute(), folder=True) as place:
-            draft = place if is_folder else place / target.name
-            copy(draft, texts)
-            _settle(draft, target)
-    except OSError as error:
-        raise OutputError.because(target, error.strerror or str(error)) from error
+    with writable(target), unfinished(target.absolute(), folder=True) as place:
+        draft = place if is_folder else place / target.name
+        copy(draft, texts)
+        _settle(draft, target)
     return removed
 
 

@@ -86,7 +86,7 @@ class _Mask:
         self._rules = _of_bytes([*_OF_FORM, *rules_of(texts.names)])
         folders = rule_of("paths", texts.names.folders, ("", r"(?![\w.-])"), "", _LONG_ENOUGH)
         # code and tables contain paths and names that are no fields
-        named = _of_bytes(rules_of(texts.names, at_least=_LONG_ENOUGH))
+        named = _of_bytes(rules_of(texts.names, least=_LONG_ENOUGH))
         self.anywhere = [*_of_bytes(folders), ("paths", _PATH_ANYWHERE), *named]
 
     def leaf(self, place: tuple[int, ...], value: bytes) -> bytes:

@@ -297,19 +297,17 @@ class Texts:
         return match["last"] or (parts[-1] if parts else match[0][-1:])
 
 
-def rules_of(names: Names, *, at_least: int = 0) -> list[Rule]:
+def rules_of(names: Names, *, least: int = 0) -> list[Rule]:
     """The rules for names that have so many characters, and for texts that were asked for."""
     return [
-        *rule_of("texts that were asked for", names.secrets, ("", ""), "[removed]", at_least),
-        *rule_of("host names", names.hosts, _ALONE, "[host]", at_least),
-        *rule_of("user names", names.users, _ALONE, "[user]", at_least),
+        *rule_of("texts that were asked for", names.secrets, ("", ""), "[removed]", least),
+        *rule_of("host names", names.hosts, _ALONE, "[host]", least),
+        *rule_of("user names", names.users, _ALONE, "[user]", least),
     ]
 
 
-def rule_of(
-    what: str, texts: Iterable[str], around: tuple[str, str], instead: _Instead, at_least: int = 0
-) -> list[Rule]:
+def rule_of(what: str, texts: Iterable[str], around: tuple[str, str], instead: _Instead, least: int = 0) -> list[Rule]:
     """The rule for all `texts` between what is before and after them, longest first; none if there are no texts."""
-    listed = sorted((re.escape(text) for text in texts if len(text) >= at_least), key=len, reverse=True)
+    listed = sorted((re.escape(text) for text in texts if len(text) >= least), key=len, reverse=True)
     before, after = around
     return [(what, re.compile(f"{before}(?:{'|'.join(listed)}){after}", re.IGNORECASE), instead)] if listed else []

@@ -185,8 +185,7 @@ def dumped(digests: Sequence[Digest]) -> bytes:
         parts = [getattr(run, name).with_columns(run=pl.lit(at, dtype=pl.Int32)) for at, run in enumerate(digests)]
         frame = pl.concat([table.empty(), *parts])
         if frame.height:
-            content = io.BytesIO()
-            frame.write_parquet(content, compression="zstd", compression_level=19, statistics=False)
+            frame.write_parquet(content := io.BytesIO(), compression="zstd", compression_level=19, statistics=False)
             files[f"{name}.parquet"] = content.getvalue()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:

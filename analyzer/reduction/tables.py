@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import polars as pl
 
-from kanalyze.errors import BadReductionError, OutputError, ReportNotFoundError, UnreadableReportError
-from kanalyze.files import digest, open_regular
+from kanalyze.errors import BadReductionError, ReportNotFoundError, UnreadableReportError, writable
+from kanalyze.files import digest, open_regular, readable
 from kanalyze.machinery import remove_forgotten, unfinished
 from kanalyze.reduction import MANIFEST, SUFFIX, declared, is_reduction
 
@@ -204,10 +204,8 @@ def packed(reduction: Reduction, origin: Origin) -> Packed:
     for name, table in reduction.items():
         if table.is_empty():
             continue
-        buffer = io.BytesIO()
-        table.write_parquet(buffer, compression="zstd", statistics=False)
-        content = buffer.getvalue()
-        files[f"{name}.parquet"] = content
+        table.write_parquet(buffer := io.BytesIO(), compression="zstd", statistics=False)
+        files[f"{name}.parquet"] = content = buffer.getvalue()
         tables[name] = {"rows": table.height, "bytes": len(content), "checksum": digest(content)}
     ranks = tuple(reduction["ranks"].get_column("rank"))
     head = {"reduction": VERSION, "source": origin._asdict(), "ranks": ranks, "tables": tables}
@@ -220,15 +218,13 @@ def write(reduction: Packed, out: Path) -> Path:
 
     Raises OutputError if the system refuses it.
     """
-    try:
+    with writable(out):
         out.mkdir(parents=True, exist_ok=True)
         with unfinished(out / _UNFINISHED, folder=True) as scratch:
             place = _placed(reduction, scratch, out / reduction.origin.folder)
         for old in _superseded(reduction, out):  # so that no reader sees half of it; another process may be quicker
             with unfinished(out / _UNFINISHED, folder=True) as gone, suppress(OSError):
                 old.rename(gone / "old")
-    except OSError as error:
-        raise OutputError.because(out, error.strerror or str(error)) from error
     return place
 
 
@@ -278,10 +274,8 @@ def reductions_at(path: Path) -> list[Path]:
         return [path]
     if not os.path.isdir(path):  # noqa: PTH112 - never raises
         return []
-    try:
+    with readable(path):
         return sorted(folder for folder in path.iterdir() if not folder.name.startswith(".") and is_reduction(folder))
-    except OSError as error:
-        raise UnreadableReportError.of(path, error) from None
 
 
 def is_whole(folder: Path) -> bool:

@@ -26,7 +26,7 @@ from kanalyze.collectors.run.plan import Plan, in_order, numbered, portable_scri
 from kanalyze.collectors.tools import machine, nvcc
 from kanalyze.collectors.tools.found import Tools, find_tools, obstacles, python_of, rates, wants_torch
 from kanalyze.collectors.workload import resolve, resolve_other
-from kanalyze.errors import CollectError, OutputError
+from kanalyze.errors import CollectError, writable
 from kanalyze.tools import SIDES
 
 #: Schema version of the manifest; docs/collect.md has its history, and describes every key.
@@ -352,11 +352,10 @@ def _recorded(plans: Sequence[Plan], final: Path, progress: Progress, starter: S
 
     scratch = process.scratch(final, [plan.side for plan in plans])
     try:
-        if scarce := process.scarce(scratch):
-            progress(Event("note", "disk", scarce))
-        return _Turns([recording(plan) for plan in plans], scratch, final).whole()
-    except OSError as error:
-        raise OutputError.because(final, error.strerror or str(error)) from error
+        with writable(final):
+            if scarce := process.scarce(scratch):
+                progress(Event("note", "disk", scarce))
+            return _Turns([recording(plan) for plan in plans], scratch, final).whole()
     finally:
         process.discard({scratch})
 
