@@ -82,10 +82,15 @@ def cut(intervals: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     first = ends.search_sorted(intervals.get_column("start"), side="right")
     last = begins.search_sorted(intervals.get_column("end"), side="left")
     at = pl.int_ranges(first, pl.max_horizontal(first, last), dtype=pl.UInt32).alias("at")
-    parts = intervals.lazy().with_columns(at).explode("at").drop_nulls("at")
-    inside = parts.with_columns(
-        pl.max_horizontal("start", pl.lit(begins).gather("at")).alias("start"),
-        pl.min_horizontal("end", pl.lit(ends).gather("at")).alias("end"),
+    inside = (
+        intervals.lazy()
+        .with_columns(at)
+        .explode("at")
+        .drop_nulls("at")
+        .with_columns(
+            pl.max_horizontal("start", pl.lit(begins).gather("at")).alias("start"),
+            pl.min_horizontal("end", pl.lit(ends).gather("at")).alias("end"),
+        )
     )
     return inside.drop("at").filter(pl.col("end") > pl.col("start")).collect(engine="in-memory")
 

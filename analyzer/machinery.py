@@ -305,8 +305,7 @@ def one_blas_thread() -> Iterator[None]:
     a thread for each processor but one, and each looks for work in a loop before it sleeps: on 2 processors for 0.07 s
     of the 1.4 s of CPU time that the page of a report of 23 MB takes.
     """
-    own = "numpy" not in sys.modules and bool(_imported)
-    with _in_environment(**({_BLAS_THREADS: "1"} if own else {})):
+    with _in_environment(**({_BLAS_THREADS: "1"} if _imported and "numpy" not in sys.modules else {})):
         yield
 
 

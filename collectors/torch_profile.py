@@ -97,10 +97,9 @@ class TorchProfile:
             raise CollectError.profiler_busy("this very region is being profiled")
         target = self._target()
         hidden = target.parent / f".{target.name}.{os.getpid()}.partial"
-        settings = Settings(hidden, self._recipe, **self._options)
         try:
             import_module("torch")
-            running = session(settings)
+            running = session(Settings(hidden, self._recipe, **self._options))
             hidden.mkdir(parents=True)
             try:
                 running.start()

@@ -194,12 +194,11 @@ def _windows(ctx: click.Context, _: str) -> Choices:
     """The steady part, and ranges of the report on the line, all of a name together and each; steps of a profiler."""
     counts = _ranges(ctx)
     named = {name: count for name, count in counts.items() if not name.startswith(window.STEP_PREFIX)}
-    steps = [("steps", f"each of {len(counts) - len(named)} steps")] * (len(counts) > len(named))
     return [
         ("steady", "the steady iterations"),
         *((name, f"{one} times") for name, one in named.items()),
         *((f"{name}#*", f"each of {count}") for name, count in named.items() if count > 1),
-        *steps,
+        *[("steps", f"each of {len(counts) - len(named)} steps")] * (len(counts) > len(named)),
     ]
 
 

@@ -106,6 +106,12 @@ def per_window(reports: Sequence[Report], where: Where, make: Callable[[Where], 
     return {window.name: make(where._replace(window=window.name)) for window in windows}
 
 
+def refuse_several(windows: Sized, what: str) -> None:
+    """Refuses a window that is each of several, such as ``step#*``, of what draws one."""
+    if len(windows) > 1:
+        raise click.UsageError(f"{what} is of one window; name one of them, such as step#3.")
+
+
 def parts_of(whole: Report, where: Where) -> dict[str | None, Report]:
     """Parts as of :func:`opened_parts`, of a report that is open."""
     if where.without_profiler:

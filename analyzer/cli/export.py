@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -111,7 +111,7 @@ def _write_trace(reports: Sequence[Path], where: Where, form: str, output: Path)
 def _slices(reports: Sequence[Path], where: Where) -> slices.Slices:
     if (count := len(_answers.expanded(reports))) == 1:
         parts = _answers.opened_parts(reports[0], where)
-        _refuse_several(parts, "a trace")
+        _answers.refuse_several(parts, "a trace")
         return slices.slices(next(iter(parts.values())))
     where.refuse_part("the ranks of a job are written whole; give one of their reports for a part of it.")
     trace = jobs.slices_of_job(reports, _answers.request(where))
@@ -142,7 +142,7 @@ def html(reports: Sequence[Path], base: Sequence[Path], where: Where, to: Out, *
     if base or (len(reports) == 1 and captures.sides_in(reports[0]) is not None):
         asked, pair = _answers.request(where, done=_answers.doubted), sides.given(reports, base)
         if where.several:
-            _refuse_several(_answers.opened_parts(pair[0][0], where), "an HTML page")
+            _answers.refuse_several(_answers.opened_parts(pair[0][0], where), "an HTML page")
         page: file_page.FilePage = sides.file_page_of_sides(*pair, asked, _EVENTS)
     else:
         page = _file_page(reports, where)
@@ -154,12 +154,6 @@ def html(reports: Sequence[Path], base: Sequence[Path], where: Where, to: Out, *
         click.launch(str(target))
 
 
-def _refuse_several(windows: Sized, what: str) -> None:
-    """Refuses a window that is each of several, such as ``step#*``, of what draws one."""
-    if len(windows) > 1:
-        raise click.UsageError(f"{what} is of one window; name one of them, such as step#3.")
-
-
 def _file_page(reports: Sequence[Path], where: Where) -> file_page.FilePage:
     """The content: of the ranks of one job together, else of the report that gives the time."""
     opened = _answers.opened_each(_answers.expanded(reports), where)
@@ -167,7 +161,7 @@ def _file_page(reports: Sequence[Path], where: Where) -> file_page.FilePage:
         where.refuse_part("the ranks of a job are shown whole; give one of their reports for a part of it.")
         return jobs.file_page_of_job(jobs.reports_of_one_tool(opened), _answers.request(where), _EVENTS)
     opened = [*_answers.without_captures(opened)]
-    _refuse_several(_answers.per_window(opened, where, lambda at: at), "an HTML page")
+    _answers.refuse_several(_answers.per_window(opened, where, lambda at: at), "an HTML page")
     pages = file_page.file_pages(*opened, most=_EVENTS, **where.part)
     if len(pages) > 1:
         names = ", ".join(outlets.line(page.metas[0].path.name) for page in pages)

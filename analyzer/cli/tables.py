@@ -272,8 +272,7 @@ def plot(reports: Sequence[Path], picture: str, kernel: str | None, where: Where
         drawn = plots.roofline(chart | {"title": f"Roofline of {points.title}"}, form)
     else:
         parts = _answers.opened_parts(reports[0], where)
-        if len(parts) > 1:
-            raise click.UsageError(f"{picture} is of one window; name one of them, such as step#3.")
+        _answers.refuse_several(parts, picture)
         (part,) = parts.values()
         if picture == "laws":
             drawn = plots.laws(step_laws.law_points(part), form)

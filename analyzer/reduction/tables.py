@@ -177,11 +177,10 @@ def origin_of(path: Path) -> Origin:
         raise ReportNotFoundError.at(path) from None
     except OSError as error:
         raise UnreadableReportError.of(path, error) from None
-    size = sum(stat.st_size for _, stat, _ in entries)
     changed = max((stat.st_mtime_ns for _, stat, _ in entries), default=0)
     lines = [place.name, *(f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\0{ends}" for name, stat, ends in entries)]
     state = digest("\n".join([str(VERSION), *lines]).encode("utf-8", "surrogateescape"))
-    return Origin(str(place), socket.gethostname(), size, changed, state)
+    return Origin(str(place), socket.gethostname(), sum(stat.st_size for _, stat, _ in entries), changed, state)
 
 
 def origin_of_address(address: str, size_bytes: int, mtime_ns: int, tag: str) -> Origin:

@@ -220,9 +220,8 @@ def by_processes(number: int) -> Engine:
 def _pool(number: int) -> Iterator[ProcessPoolExecutor]:
     """A pool of processes that share the machine's processors; they end when it is left, whatever they do."""
     before = {*multiprocessing.active_children()}
-    threads = str(max(1, (os.cpu_count() or 1) // number))
     setting = os.environ.get(_THREADS)
-    os.environ[_THREADS] = setting or threads
+    os.environ[_THREADS] = setting or str(max(1, (os.cpu_count() or 1) // number))
     pool = ProcessPoolExecutor(number, multiprocessing.get_context("spawn"), _begin)
     try:
         yield pool

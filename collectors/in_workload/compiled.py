@@ -170,7 +170,6 @@ def _row(entry: Entry, file: str, compile_ns: int | None, *, new: bool) -> dict[
     target = metadata["target"] if isinstance(metadata["target"], dict) else {}
     binary = entry.beside(".cubin")
     registers, local_bytes = (resources(binary.read_bytes(), name) if binary.is_file() else None) or (None, None)
-    hit = compile_ns is None and not new
     if compile_ns is None and new:  # from the first stage's file to the metadata, which Triton writes last
         first = next((path for path in map(entry.beside, (".source", ".ttir")) if path.is_file()), entry.path)
         spent_ns = entry.path.stat().st_mtime_ns - first.stat().st_mtime_ns
@@ -187,7 +186,7 @@ def _row(entry: Entry, file: str, compile_ns: int | None, *, new: bool) -> dict[
         "spills": local_bytes // 4 if local_bytes is not None else None,
         "shared_memory_bytes": metadata.get("shared"),
         "compile_ns": compile_ns,
-        "cache_hit": hit,
+        "cache_hit": compile_ns is None and not new,
         "ptx": None,
     }
 

@@ -204,8 +204,7 @@ def script(*plans: Plan) -> list[str]:
     for plan in plans:
         lines.append(f"mkdir -p {shlex.quote(str(plan.folder / 'logs'))}")
         for step in plan.compile():
-            folder = shlex.quote(str(step.outputs[0].parent))
-            lines += _titled(plan, step.name, [f"mkdir -p {folder}", step.shell])
+            lines += _titled(plan, step.name, [f"mkdir -p {shlex.quote(str(step.outputs[0].parent))}", step.shell])
     for name in PASSES:
         taking_part = [one for one in plans if name in one.wanted and (name != TORCH or one.workload.kind == "python")]
         for number in range(1, max((plan.repetitions(name) for plan in taking_part), default=0) + 1):
@@ -279,9 +278,8 @@ def _portable(plan: Plan, others: Sequence[Plan]) -> Plan:
     def named(word: str) -> str:
         return word if word == work.given else variable if word in shipped else _relative(word)
 
-    path = work.path and Path(named(str(work.path)))
     target, launcher = tuple(map(named, work.target)), tuple(map(named, work.launcher))
-    work = replace(work, path=path, target=target, launcher=launcher)
+    work = replace(work, path=work.path and Path(named(str(work.path))), target=target, launcher=launcher)
     return replace(plan, tools=tools, workload=work, runner=Path(_RUNNER))
 
 

@@ -261,9 +261,8 @@ def _opened() -> int:
     number = {"x86_64": 298, "aarch64": 241}.get(platform.machine())  # of the system call perf_event_open
     if number is None:
         return errno.ENOSYS
-    call = ctypes.CDLL(None, use_errno=True).syscall
     attributes = ctypes.create_string_buffer(_ATTRIBUTES, len(_ATTRIBUTES))
-    file = call(ctypes.c_long(number), attributes, 0, -1, -1, ctypes.c_ulong(0))
+    file = ctypes.CDLL(None, use_errno=True).syscall(ctypes.c_long(number), attributes, 0, -1, -1, ctypes.c_ulong(0))
     if file < 0:
         return ctypes.get_errno()
     os.close(file)

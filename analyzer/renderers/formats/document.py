@@ -458,10 +458,9 @@ def _counter(counter: Counter, timeline: Timeline, most: int) -> dict[str, Any]:
     points = counter.points.select(t=pl.col("t_ns") - timeline.start_ns, value=pl.col("value"))
     bins = -(-points.height // most)
     if counter.bin_ns:
-        end = points.tail(1)
         rows = points.head(points.height - 1).group_by(pl.int_range(pl.len()) // bins, maintain_order=True)
         means = rows.agg(pl.col("t").first(), pl.col("value").mean().round_sig_figs(4))
-        points = pl.concat([means.select("t", "value"), end])
+        points = pl.concat([means.select("t", "value"), points.tail(1)])
     elif points.height > most:
         width = max((timeline.end_ns - timeline.start_ns) // (most // 2), 1)
         slices = points.group_by(pl.col("t") // width, maintain_order=True)

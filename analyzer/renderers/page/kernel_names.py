@@ -166,8 +166,7 @@ class _Node:
         elif number:
             self.name = ("-" if self.cast.endswith("-") else "") + self.name.rstrip("uUlL")
         stem = self.name.rstrip(_DIGITS)
-        boilerplate = stem in _BOILERPLATE_NAMES or stem.endswith(_BOILERPLATE_ENDS)
-        self.tells = not (self.plain or self.suffix or boilerplate)
+        self.tells = not (self.plain or self.suffix or stem in _BOILERPLATE_NAMES or stem.endswith(_BOILERPLATE_ENDS))
         self.acts |= bool(self.lambdas) or "unctor" in stem or stem in _OPERATIONS
         return self
 

@@ -447,13 +447,11 @@ def evidence_page(summary: Summary, top: int) -> Page:
     (finding,), per = summary.findings, _per(summary.window)
     each, time = f"; per {per.each}" if per.each else "", _each(per, time="ns")
     culprit = words("culprit", "culprit", lambda name: page.UNNAMED.get(name, name), missing="")
-    place = Column("line", "place", left=True, missing="elsewhere")
     waits = (*time, *_each(per, times="count"), Column("bucket", "reason", left=True), culprit)
-    kernels = (*time, *_each(per, count="count"), words("kernel", "name"))
-    lines = (*time, place, words("source", "text", missing=""))
+    lines = (*time, Column("line", "place", left=True, missing="elsewhere"), words("source", "text", missing=""))
     made_of = {
         "lines": (lines, "of its time"),
-        "kernels": (kernels, "that run in its time"),
+        "kernels": ((*time, *_each(per, count="count"), words("kernel", "name")), "that run in its time"),
         "waits": (waits, "idle time in it, by what held the GPU up"),
     }
     sections = []

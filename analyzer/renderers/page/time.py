@@ -66,13 +66,12 @@ def kernels(tables: Tables, top: int) -> Section:
             return ""
         return launch_shape(row) + (f" +{row['shapes'] - 1}" if row["shapes"] > 1 else "")
 
-    table = tables["hot_kernels"]
     columns = (
         *numbers(time="exclusive_ns wide", window="window_share", busy="busy_share", count="count", average="avg_ns"),
         Column("grid × block", shape, left=True, spare=True),
         words("kernel", "name"),
     )
-    return section("KERNELS", table, columns, top, "share of window and of busy time", named=True)
+    return section("KERNELS", tables["hot_kernels"], columns, top, "share of window and of busy time", named=True)
 
 
 def launch_shape(row: Row, template: str = "{} × {}") -> str:
@@ -243,9 +242,8 @@ def steps(tables: Tables, top: int) -> Section:
         Column("", mark, left=True),
     )
     rows = shown.to_dicts()
-    kept = [one for one in columns if any(map(one.text, rows))]
     remark = page.of(shown.height, table.height, "furthest from the median" if shown.height < table.height else "")
-    return section("STEPS", shown, kept, remark=remark)
+    return section("STEPS", shown, [one for one in columns if any(map(one.text, rows))], remark=remark)
 
 
 #: Sections in page order, by the table that each needs; empty ones are omitted.
