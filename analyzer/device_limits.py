@@ -15,14 +15,11 @@ import polars as pl
 T = TypeVar("T")
 
 #: Warp size and largest block, in threads; the same for every capability below.
-THREADS_PER_WARP: Final = 32
-MAX_THREADS_PER_BLOCK: Final = 1024
+THREADS_PER_WARP, MAX_THREADS_PER_BLOCK = 32, 1024
 
 #: 32-bit registers per SM, which is also the limit per block, and per sub-partition (a quarter of an SM).
 #: A warp lives in one sub-partition; its registers are allocated in units of 256, that is 8 per thread.
-REGISTERS_PER_SM: Final = 64 * 1024
-SUB_PARTITIONS: Final = 4
-REGISTER_UNIT: Final = 256
+REGISTERS_PER_SM, SUB_PARTITIONS, REGISTER_UNIT = 64 * 1024, 4, 256
 
 _KIB: Final = 1024
 

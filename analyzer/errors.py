@@ -19,17 +19,13 @@ from kanalyze.tools import TIMED, again
 E = TypeVar("E", bound="KanalyzeError")
 
 #: Longest output of another program quoted in an error, in lines, and their longest length in characters.
-_LINES: Final = 3
-_WIDE: Final = 200
+_LINES, _WIDE = 3, 200
 
 #: Remedy for a shortage of memory.
 _LESS: Final = "Give it more memory, choose a part with --window, --device or --process, or record fewer steps."
 
 #: Most names listed for an unknown one, each so long; of more the nearest, which are looked for among so many.
-_ALL: Final = 12
-_LONG: Final = 80
-_NEAREST: Final = 5
-_COMPARED: Final = 2000
+_ALL, _LONG, _NEAREST, _COMPARED = 12, 80, 5, 2000
 
 
 class KanalyzeError(Exception):

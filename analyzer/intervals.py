@@ -16,8 +16,7 @@ import polars as pl
 from kanalyze.columns import count_up_to, in_order, parts_by
 
 #: Sentinels beyond all times of any trace, and far from overflow in differences.
-BEFORE_ALL: Final = -(1 << 62)
-AFTER_ALL: Final = 1 << 62
+BEFORE_ALL, AFTER_ALL = -(1 << 62), 1 << 62
 
 SPANS: Final = {"start": pl.Int64, "end": pl.Int64}
 

@@ -45,8 +45,7 @@ COLUMNS = "Columns:"
 _COUNTING: Final = tuple(one.short for one in TOOLS if one.counts)
 
 #: How docstrings are laid out.
-_WIDE = 100
-_IN = "    "
+_WIDE, _IN = 100, "    "
 
 
 def unit_of(name: str) -> str:

@@ -134,9 +134,7 @@ def _torch(kinds: Sequence[str]) -> str:
 # Programming interfaces, and AMD's GPUs.
 
 #: Programming interfaces; RUNTIME is any other, such as MTIA's.
-CUDA: Final = "CUDA"
-HIP: Final = "HIP"
-RUNTIME: Final = "runtime"
+CUDA, HIP, RUNTIME = "CUDA", "HIP", "runtime"
 
 #: HIP's terms for CUDA's, as whole phrases, so that names of the user's program stay.
 _IN_HIP: Final = (

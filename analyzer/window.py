@@ -211,8 +211,7 @@ def lasting(text: str, windows: list[Window]) -> list[Window]:
 
 
 #: Separators of domain and name, and of name and instance number.
-_DOMAIN: Final = ":"
-_NUMBER: Final = "#"
+_DOMAIN, _NUMBER = ":", "#"
 
 #: A range of the default domain without a name; it tells nothing of the host.
 UNNAMED: Final = _DOMAIN
@@ -225,8 +224,7 @@ BEFORE_NUMBER: Final = "# _-:./="
 EVERY: Final = "*"
 
 #: Prefix of torch's profiler step ranges, and the name under which they are summed.
-STEP_PREFIX: Final = "ProfilerStep#"
-ALL_STEPS: Final = "ProfilerStep*"
+STEP_PREFIX, ALL_STEPS = "ProfilerStep#", "ProfilerStep*"
 _STEP_SCHEMA: Final = dict.fromkeys(("step", "event_id", "start", "end", "process_id", "thread_id"), pl.Int64)
 _STEP: Final = rf"^{STEP_PREFIX}(\d{{1,18}})$"
 

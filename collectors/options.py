@@ -25,8 +25,7 @@ from kanalyze.units import plural
 #: The passes that `passes` chooses among, one by each tool; those of samples and names, by nsys, too, have own options.
 CHOICES: Final = NAMES
 NSYS, TORCH, NCU = CHOICES
-SAMPLES: Final = "samples"
-NAMING: Final = "names"
+SAMPLES, NAMING = "samples", "names"
 
 #: The pass without a profiler, which tells what the others cost.
 BARE: Final = "bare"

@@ -111,10 +111,8 @@ def answer(*command: str | Path, patience_s: float = 60) -> tuple[int | None, st
 #: Environment variable that marks the processes of a step.
 MARK: Final = "KANALYZE_STEP"
 
-#: Seconds between SIGTERM and SIGKILL, in which tools finish their files.
-_GRACE_S: Final = 5.0
-
-_POLL_S: Final = 0.05
+#: Seconds between SIGTERM and SIGKILL, in which tools finish their files; and between two looks at a step.
+_GRACE_S, _POLL_S = 5.0, 0.05
 
 #: Bytes at the beginning and at the end of a longer log that are kept, and the line between them.
 KEPT_BYTES: Final = 8 << 20
@@ -319,12 +317,9 @@ def _passed(word: str | None, error: str | None) -> bool:
 #: Message for a full disk.
 NO_SPACE: Final = "there is no space left on the disk"
 
-#: Bytes of free space below which a disk counts as full, and below which no capture is started.
-NOTHING_BYTES: Final = 1_000_000
-_LEAST_BYTES: Final = 50_000_000
-
-#: Bytes that a capture of a longer program easily reaches.
-ENOUGH_BYTES: Final = 2_000_000_000
+#: Bytes of free space below which a disk counts as full, and below which no capture is started; bytes that a capture of
+#: a longer program easily reaches.
+NOTHING_BYTES, _LEAST_BYTES, ENOUGH_BYTES = 1_000_000, 50_000_000, 2_000_000_000
 
 
 def target(name: str, output: str | os.PathLike[str] | None) -> Path:

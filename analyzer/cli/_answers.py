@@ -46,8 +46,7 @@ _SAYS_ITSELF: Final = "health"
 _TWO: Final = 2
 
 #: Most doubts listed, and characters of each.
-_NAMED: Final = 6
-_WIDE: Final = 120
+_NAMED, _WIDE = 6, 120
 
 
 class Where(NamedTuple):

@@ -36,14 +36,8 @@ if TYPE_CHECKING:
     from kanalyze.collectors.process import Event
     from kanalyze.collectors.tools.found import Examined
 
-#: What clears the line of a terminal.
-_CLEAR: Final = "\r\x1b[2K"
-
-#: What ends the options.
-_END: Final = "--"
-
-#: The option that may stand behind the program, with others around it.
-_AGAINST: Final = "--against"
+#: What clears the line of a terminal; what ends the options; the option that may stand behind the program, with others.
+_CLEAR, _END, _AGAINST = "\r\x1b[2K", "--", "--against"
 
 #: What options take that are no texts, by their metavars.
 _PATH: Final = click.Path(path_type=Path)

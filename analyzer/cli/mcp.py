@@ -40,8 +40,7 @@ _MOST_ENTRIES: Final = 100_000
 _AROUND_BYTES: Final = 64
 
 #: The longest words that a command is given, each and together, in bytes; systems refuse more than 128 KiB each.
-_LONGEST_BYTES: Final = 4096
-_MOST_BYTES: Final = 65_536
+_LONGEST_BYTES, _MOST_BYTES = 4096, 65_536
 
 #: How rows are printed: with units, or exact.
 _FORMAT: Final = ("--format=markdown", "--format=json")

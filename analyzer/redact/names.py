@@ -27,10 +27,9 @@ def words(text: str) -> frozenset[str]:
 ALLOWED: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("allowed.toml").read_text(encoding="utf-8"))
 
 #: Names that identify nobody, and variables of the environment that name a host, a user or a folder.
-_GENERIC: Final = words(ALLOWED["names"]["generic"])
-_HOST_VARIABLES: Final = words(ALLOWED["names"]["hosts"])
-_USER_VARIABLES: Final = words(ALLOWED["names"]["users"])
-_FOLDER_VARIABLES: Final = words(ALLOWED["names"]["folders"])
+_GENERIC, _HOST_VARIABLES, _USER_VARIABLES, _FOLDER_VARIABLES = (
+    words(ALLOWED["names"][names]) for names in ("generic", "hosts", "users", "folders")
+)
 _SHORTEST: Final = 3
 
 #: Shorter values of secret variables are removed only where they are assigned: elsewhere they may be a word or number.

@@ -4,13 +4,11 @@ import os
 import re
 from pathlib import Path
 from textwrap import dedent
-from typing import Final
 
 from kanalyze.schema import Table, columns
 
 #: How the name of a reduction's folder ends, and its manifest.
-SUFFIX: Final = ".reduced"
-MANIFEST: Final = "kanalyze-reduction.json"
+SUFFIX, MANIFEST = ".reduced", "kanalyze-reduction.json"
 
 
 def is_reduction(path: Path) -> bool:

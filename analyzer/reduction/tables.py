@@ -38,8 +38,7 @@ _UNFINISHED: Final = "reducing"
 _END_BYTES: Final = 1 << 16
 
 #: Longest part of a file's name in a folder's name; no manifest is larger than this.
-_LONGEST_NAME: Final = 80
-_LARGEST_MANIFEST_BYTES: Final = 1 << 20
+_LONGEST_NAME, _LARGEST_MANIFEST_BYTES = 80, 1 << 20
 
 _ODD: Final = re.compile(r"[^A-Za-z0-9._-]+")
 

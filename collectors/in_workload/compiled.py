@@ -43,8 +43,7 @@ SCHEMA = 1
 
 FILE = "compiled.json"
 
-TRITON_CACHE = "TRITON_CACHE_DIR"
-INDUCTOR_CACHE = "TORCHINDUCTOR_CACHE_DIR"
+TRITON_CACHE, INDUCTOR_CACHE = "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"
 
 #: Prefix of the folders in a capture in which compilers work.
 OWN_CACHES = ".caches"

@@ -12,9 +12,7 @@ from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
-SIDE = 8192
-COPIED_BYTES = 1 << 30
-ROUNDS = 10
+SIDE, COPIED_BYTES, ROUNDS = 8192, 1 << 30, 10
 
 
 @cache

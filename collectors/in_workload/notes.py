@@ -52,11 +52,9 @@ from .hooks import FORWARD, Ranges, compiling_test, hook, watch, when_imported
 #: Layout of the files.
 SCHEMA = 1
 
-#: So many changes are kept of a thread; nothing is noted after that.
-MOST = 2_000_000
-
-#: So many passes are kept of a loop, and so many occurrences of a part's name.
-EACH = 20_000
+#: So many changes are kept of a thread, after which nothing is noted; so many passes of a loop, and so many occurrences
+#: of a part's name.
+MOST, EACH = 2_000_000, 20_000
 
 #: Where a thread changes its line more often than this many times in so many ns, lines that are so often among these
 #: changes are noted as one from then on: the first of them that the thread comes to.
@@ -342,8 +340,7 @@ def lines_noted(file: Path, script: str) -> Iterator[None]:
 NAMES = 200
 
 #: Names of parts that are no range.
-CALL = "the outermost module's call"
-OWN = "the program's own profiler"
+CALL, OWN = "the outermost module's call", "the program's own profiler"
 
 
 class Marks:

@@ -18,12 +18,7 @@ from .hooks import AUTO, OPTIMIZER, Part  # relative: the runner loads these fil
 from .torch_script import packed_copy, write_bytes, write_json
 
 #: Products of a recipe.
-TRACE = "trace"
-TENSORBOARD = "tensorboard"
-TIMES = "times"
-RANGES = "ranges"
-CODE = "code"
-NOTHING = "nothing"
+TRACE, TENSORBOARD, TIMES, RANGES, CODE, NOTHING = "trace", "tensorboard", "times", "ranges", "code", "nothing"
 
 #: Exit status of the runner: the workload succeeded, but profiling or writing failed.
 FAILED = 120

@@ -57,13 +57,10 @@ _NAMES: Final = (
 _ROOT: Final = Path("/")
 
 #: Bits of capability sets (linux/capability.h).
-_SYS_ADMIN: Final = 1 << 21
-_PERFMON: Final = 1 << 38
+_SYS_ADMIN, _PERFMON = 1 << 21, 1 << 38
 
 #: Levels of perf_event_paranoid (Linux' Documentation/admin-guide/sysctl/kernel.rst) and what each permits of samples.
-_ANY_PROCESS: Final = 0
-_KERNEL_TOO: Final = 1
-_OWN_ONLY: Final = 2
+_ANY_PROCESS, _KERNEL_TOO, _OWN_ONLY = range(3)
 
 #: perf_event_attr, first version: a timer of the CPU, disabled, of user code only; 64 bytes.
 _ATTRIBUTES: Final = struct.pack("<II5Q2IQ", 1, 64, 0, 0, 0, 0, 1 | 1 << 5 | 1 << 6, 0, 0, 0)

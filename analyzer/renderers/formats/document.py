@@ -34,11 +34,8 @@ if TYPE_CHECKING:
 #: Rows of a table in the file: the first of these numbers with which all but the timeline is small enough.
 _ROWS: Final = (300, 100, 30, 10)
 
-#: Rows of a table in a notebook.
-_CELL_ROWS: Final = 40
-
-#: Width of kernel names in a notebook.
-_CELL_NAME: Final = 72
+#: Rows of a table in a notebook, and the width of kernel names there.
+_CELL_ROWS, _CELL_NAME = 40, 72
 
 #: Tables of the page by name, in its order, with titles that say what they answer.
 _TITLES: Final = {
@@ -384,8 +381,7 @@ def headings(names: Sequence[str]) -> dict[str, str]:
 
 
 #: Longest name in the file, in characters, and all names together.
-_NAME: Final = 1000
-_ALL_NAMES: Final = 1_000_000
+_NAME, _ALL_NAMES = 1000, 1_000_000
 
 #: A timeline with fewer events is not reduced.
 _FEWEST: Final = 1000

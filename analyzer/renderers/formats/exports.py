@@ -29,8 +29,7 @@ _CATEGORIES, _ANNOTATIONS, _TYPE, _NAME, _UUID, _VALUE = 3, 4, 9, 10, 11, 30
 _BEGIN, _END, _COUNTER = 1, 2, 4
 
 #: The sequence of all packets; that a packet needs its interned names.
-_OURS: Final = number(_SEQUENCE, 1)
-_NEEDS: Final = number(_FLAGS, 2)
+_OURS, _NEEDS = number(_SEQUENCE, 1), number(_FLAGS, 2)
 
 #: The interned name of the annotation that has an event's id.
 _EVENT_ID: Final = 1

@@ -49,8 +49,7 @@ class Look(NamedTuple):
 _GAP: Final = "  "
 
 #: Minimum width of a kernel name, and of a text that is truncated.
-LEAST_NAME: Final = 20
-_LEAST_CUT: Final = 12
+LEAST_NAME, _LEAST_CUT = 20, 12
 
 #: Between what was and what became of it, and between an operator and what it called.
 ARROW: Final = " → "
@@ -411,8 +410,7 @@ def short_names(page: Page, width: int) -> dict[str, str]:
 
 
 #: Rows in each table of a page, unless told; of one that is read first, or pasted.
-_USUAL_ROWS: Final = 8
-ROWS: Final = 6
+_USUAL_ROWS, ROWS = 8, 6
 
 #: What builds the page of a kind of summary: the module of this package, its function, and the rows unless told. A
 #: command makes pages of one kind, and does not wait for the modules of the others.

@@ -20,15 +20,13 @@ if TYPE_CHECKING:
     from kanalyze.analyses.replay._whatif import WhatIf
 
 #: Lines of all sections together, and those of a section that are no rows.
-_LINES: Final = 31
-_AROUND: Final = 3
+_LINES, _AROUND = 31, 3
 
 #: Half the width of the bars of the waterfall.
 _BAR: Final = 12
 
 #: Factors below this one have three digits behind the point, those above the other none.
-_CLOSE: Final = 1.2
-_LARGE: Final = 100
+_CLOSE, _LARGE = 1.2, 100
 
 #: Of the gain of a change, what Amdahl's differs by for the page to say so.
 _NOTABLE: Final = 0.1

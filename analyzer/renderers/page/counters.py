@@ -20,14 +20,11 @@ from kanalyze.tools import TOOLS, tool_of
 _MOST: Final = 4
 
 #: Waves from so many on are told without decimals, and a FLOP per byte without a point.
-_MANY_WAVES: Final = 100
-_MANY: Final = 1000
+_MANY_WAVES, _MANY = 100, 1000
 
-#: Estimates of ncu rules, and gains, below this share are shown only in the table.
-_WORTH: Final = 0.01
-
-#: Share of the duration from which tensor pipe activity above its useful work is mentioned.
-_BUSIER: Final = 0.05
+#: Estimates of ncu rules, and gains, below this share are shown only in the table; tensor pipe activity above its
+#: useful work is mentioned from this share of the duration on.
+_WORTH, _BUSIER = 0.01, 0.05
 
 #: Columns of quantities, with a dash for what is not known.
 _or_dash: Final = partial(numbers, missing="-")

@@ -40,14 +40,10 @@ _REMARK: Final = 62
 _ITERATION: Final = "iteration"
 
 #: The longest name of a range in the detail of a bucket; and of a line of the program.
-_LONGEST_IN: Final = 28
-_LONGEST: Final = 32
+_LONGEST_IN, _LONGEST = 28, 32
 
-#: Ranges are told where the host was in them for this part of an iteration.
-_LEAST_INSIDE: Final = 0.1
-
-#: Rows with less than this share of the whole are folded.
-_LEAST_SHARE: Final = 0.005
+#: Ranges are told where the host was in them for this part of an iteration; rows with less than this share are folded.
+_LEAST_INSIDE, _LEAST_SHARE = 0.1, 0.005
 
 #: Self-explanatory bucket names, for buckets without a more specific detail.
 _NO_DETAIL: Final = {

@@ -94,8 +94,7 @@ _LEGEND: Final = "thr.: threads of 32 that take part; coal.: sectors needed of t
 _LIVE: Final = f"{'live':>5}"
 
 #: Share of samples from which a line is highlighted; context lines around annotated ones.
-_HOT: Final = 0.1
-_AROUND: Final = 2
+_HOT, _AROUND = 0.1, 2
 
 
 def source_lines(kernel: str, rows: pl.DataFrame, texts: dict[str, list[str]], look: Look) -> str:

@@ -24,11 +24,8 @@ if TYPE_CHECKING:
 
 FORMATS: Final = ("svg", "png", "pdf")
 
-#: A waterfall has so many steps beside the rest.
-_STEPS: Final = 9
-
-#: Most sizes of graphs with colours of their own.
-_SIZES: Final = 10
+#: Steps of a waterfall beside the rest, and most sizes of graphs with colours of their own.
+_STEPS, _SIZES = 9, 10
 
 _MS: Final = 1_000_000
 
@@ -206,13 +203,10 @@ def waterfall(rows: pl.DataFrame, form: str) -> bytes:
 # What ran when: the timeline of a window, and the steps of a job's ranks.
 
 #: Rows of a picture, and lanes of a track.
-_ROWS: Final = 28
-_LANES: Final = 4
+_ROWS, _LANES = 28, 4
 
 #: Heights in inches: a row, a counter, all but the rows; half that of a box, in rows.
-_ROW: Final = 0.24
-_REST: Final = 1.1
-_HALF: Final = 0.42
+_ROW, _REST, _HALF = 0.24, 1.1, 0.42
 
 #: Colours of what is no bucket; ranges, operators and Python differ by name.
 _TONES: Final = COLOURS | {"iteration": "#5f8fc7", "odd": "#c07d55", "call": "#b08d57"}
