@@ -60,9 +60,7 @@ def line(text: str) -> str:
     Replaced are control characters, which a terminal would obey, characters of direction or zero width, and unpaired
     surrogates.
     """
-    if text.isascii() and text.isprintable():
-        return text
-    return _ODD.sub(lambda match: _shown(match[0]), text)
+    return text if text.isascii() and text.isprintable() else _ODD.sub(lambda match: _shown(match[0]), text)
 
 
 def lines(text: str) -> str:

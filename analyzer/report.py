@@ -394,10 +394,8 @@ class Report:
 
     def _of_iterations(self, text: str, ranges: pl.DataFrame) -> list[Window] | None:
         """The windows that `text` names by iterations, an analysis above, loaded by name; None: ranges say it."""
-        named = text != STEADY and ".." not in text
-        if named and named_ranges.instances(ranges, named_ranges.parsed(text)[0]).height:
-            return None
-        if self.meta.timeless or (named and "#" not in text):
+        named, name = text != STEADY and ".." not in text, named_ranges.parsed(text)[0]
+        if self.meta.timeless or (named and ("#" not in text or named_ranges.instances(ranges, name).height)):
             return None
         windows: list[Window] | None = import_module(_ITERATIONS).windows_named(self, text)
         return windows

@@ -120,9 +120,7 @@ def percent(share: float) -> str:
     """Formats a share as percent with one decimal; only 0 and 1 print as 0 % and 100 %."""
     if 0 < share < _PER_MILLE / 2:
         return "<0.1 %"
-    if 1 - _PER_MILLE / 2 < share < 1:
-        return ">99.9 %"
-    return f"{share * 100:.1f} %"
+    return ">99.9 %" if 1 - _PER_MILLE / 2 < share < 1 else f"{share * 100:.1f} %"
 
 
 def change(ratio: float) -> str:
@@ -145,9 +143,7 @@ def instant(ns: int, zero_ns: int = 0) -> str:
     Relative to another origin, `zero_ns`, it is signed: ``+317.837 ms``.
     """
     sign, ns = ("+" if zero_ns else ""), ns - zero_ns
-    if abs(ns) < _NS_PER_UNIT["s"]:
-        return f"{ns / 10**6:{sign}.3f} ms"
-    return f"{ns / 10**9:{sign}.6f} s"
+    return f"{ns / 10**6:{sign}.3f} ms" if abs(ns) < _NS_PER_UNIT["s"] else f"{ns / 10**9:{sign}.6f} s"
 
 
 def moment(ns: int, zero_ns: int = 0) -> str:
@@ -207,9 +203,7 @@ def short_count(number: int) -> str:
 
 def mean(number: int, of: int) -> str:
     """Formats the mean of a count: ``1,184``, ``12.3``, ``2.5``; decimals tell that it is one, below a hundred."""
-    if number % of == 0 or number >= 100 * of:
-        return count(round(number / of))
-    return f"{number / of:.1f}"
+    return count(round(number / of)) if number % of == 0 or number >= 100 * of else f"{number / of:.1f}"
 
 
 def shortened(text: str, longest: int) -> str:
@@ -225,9 +219,7 @@ def plural(number: int, noun: str) -> str:
 
 def plural_of(noun: str) -> str:
     """The plural of a noun: ``kernels``, ``copies``, ``launches``."""
-    if noun.endswith("y"):
-        return f"{noun[:-1]}ies"
-    return f"{noun}{'es' if noun.endswith(('s', 'ch', 'sh')) else 's'}"
+    return f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}{'es' if noun.endswith(('s', 'ch', 'sh')) else 's'}"
 
 
 def checked(check: str, number: int) -> str:

@@ -364,9 +364,8 @@ def tight(arguments: Sequence[str]) -> bool:
         return False
     if arguments[0] == "sql" or limits_of_process():  # what SQL asks for may break any bound
         return True
-    if arguments[0] in _OTHERS:
-        return False
-    need = sum(sum(_estimates(argument)) for argument in arguments)  # a report may be all that is said
+    # a report may be all that is said
+    need = 0 if arguments[0] in _OTHERS else sum(sum(_estimates(argument)) for argument in arguments)
     return need > 0 and need * 2 > min(_free_bytes(), default=_UNLIMITED)
 
 

@@ -91,9 +91,9 @@ def _pages(
     """
 
     def make(report: Report) -> Summary:
-        if full:
-            return time_page.summarize(report)
-        return overview_page.overview(report, whole=whole, as_recorded=recorded)
+        return (
+            time_page.summarize(report) if full else overview_page.overview(report, whole=whole, as_recorded=recorded)
+        )
 
     reports = _answers.expanded(reports)
     several = len(reports) > 1 or (_answers.folder_at(reports[0]) is not None and captures.several_tools(reports[0]))

@@ -211,9 +211,7 @@ class KernelName(NamedTuple):
     @property
     def dtype(self) -> str | None:
         """The distinct input types; the output or accumulator type if the inputs are unknown."""
-        if self.input_types:
-            return ",".join(dict.fromkeys(self.input_types))
-        return self.output_type or self.accumulator_type
+        return ",".join(dict.fromkeys(self.input_types)) or self.output_type or self.accumulator_type
 
 
 #: The values of fields that are no texts, by the text of a group.
@@ -496,9 +494,7 @@ def _without_result(nodes: list[_Node]) -> list[_Node]:
         while start > 0 and _goes_on(nodes[start], nodes[start - 1]):
             start -= 1
         name = nodes[start] if start >= 0 else ""
-        if isinstance(name, str) and name in (*_BUILTIN, *_QUALIFIERS):
-            return nodes
-        return nodes[max(start, 0) :]
+        return nodes if isinstance(name, str) and name in (*_BUILTIN, *_QUALIFIERS) else nodes[max(start, 0) :]
     return nodes
 
 

@@ -13,9 +13,8 @@ SUFFIX, MANIFEST = ".reduced", "kanalyze-reduction.json"
 
 def is_reduction(path: Path) -> bool:
     """Whether `path` is the folder of a reduction, as its name or its manifest says."""
-    if not os.path.isdir(path):  # noqa: PTH112 - never raises
-        return False
-    return path.name.endswith(SUFFIX) or os.path.isfile(path / MANIFEST)  # noqa: PTH113 - as above
+    is_named = path.name.endswith(SUFFIX)
+    return os.path.isdir(path) and (is_named or os.path.isfile(path / MANIFEST))  # noqa: PTH112, PTH113 - never raise
 
 
 def declared(prefix: str, text: str) -> dict[str, Table]:
