@@ -220,10 +220,8 @@ class Report:
 
         Empty where the report does not record the kind; :attr:`kinds` tells that apart from "there was none".
         """
-        frame = self._events(kind)
-        if self.scope.process is not None:
-            frame = frame.filter(pl.col("process_id") == self.scope.process)
-        return frame
+        frame, process = self._events(kind), self.scope.process
+        return frame if process is None else frame.filter(pl.col("process_id") == process)
 
     def _events(self, kind: str) -> pl.DataFrame:
         """All events of one kind, of all processes; a source is asked for the kinds that it recorded."""

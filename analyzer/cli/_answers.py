@@ -115,10 +115,8 @@ def parts_of(whole: Report, where: Where) -> dict[str | None, Report]:
     """Parts as of :func:`opened_parts`, of a report that is open."""
     if where.without_profiler:
         whole = _unprofiled.without(whole)
-    if where.capture is not None:
-        whole = _captures.with_captures(whole, _capture_of(where, where.capture))
-    else:
-        whole = _with_beside(whole, where)
+    captured = where.capture and _capture_of(where, where.capture)
+    whole = _captures.with_captures(whole, captured) if captured else _with_beside(whole, where)
     whole, text = whole.narrow(**(where.part | {"window": None})), where.window
     windows = [None] if text is None else whole.windows(text)
     if text is not None and (left_out := len(whole.instances(text)) - len(windows)):

@@ -171,8 +171,7 @@ class _Copy:
         columns = [column for column in self.columns[name] if column.name in names]
         keys = sorted((column for column in columns if column.key), key=lambda column: column.key)
         parts = [column.declared for column in columns]
-        if len(keys) > 1:
-            parts.append(f"PRIMARY KEY ({', '.join(quoted(column.name) for column in keys)})")
+        parts += [f"PRIMARY KEY ({', '.join(quoted(column.name) for column in keys)})"] if len(keys) > 1 else []
         self._database.execute(f"CREATE TABLE main.{quoted(name)} ({', '.join(parts)})")
         return columns
 
@@ -218,8 +217,7 @@ class _Copy:
             for table, column in _PROFILED.items()
             if any(column == one.name for one in self.columns.get(table, ()))
         ]
-        if "TARGET_INFO_CUDA_DEVICE" in self.columns:
-            sql.append("SELECT pid FROM source.TARGET_INFO_CUDA_DEVICE")
+        sql += ["SELECT pid FROM source.TARGET_INFO_CUDA_DEVICE"] if "TARGET_INFO_CUDA_DEVICE" in self.columns else []
         pids = {row[0] for part in sql for row in self._database.execute(part)}
         listed = ", ".join(str(pid) for pid in sorted(pid for pid in pids if isinstance(pid, int)))
         has_pid = any(column.name == "pid" for column in columns)

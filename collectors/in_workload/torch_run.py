@@ -213,8 +213,7 @@ class Run:
     def _finish(self) -> None:
         """Stop recording and write the remaining files."""
         ran = self.session
-        if self.settings.lines_file.is_file():
-            ran.files.append(self.settings.lines_file)
+        ran.files += [self.settings.lines_file] if self.settings.lines_file.is_file() else []
         if self.is_recording:
             ran.stop()
         if self.foreign is not None and self.settings.recipe.makes == recipes.NOTHING and not self.foreign.started:

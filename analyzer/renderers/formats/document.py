@@ -230,12 +230,10 @@ def _timeline(timeline: Timeline, data: str, ranks_left_out: int) -> dict[str, A
     if sums:
         alone = units.count(recorded.height - sums)
         remark += f", {alone} of them one by one, the shorter ones in {units.count(sums)} sums"
-    if timeline.left_out:
-        remark += f"; {units.count(timeline.left_out)} are nested too deeply to be drawn"
+    remark += f"; {units.count(timeline.left_out)} are nested too deeply to be drawn" if timeline.left_out else ""
     if timeline.tracks_left_out:
         remark += f"; without {units.count(timeline.tracks_left_out)} tracks of threads with few CUDA calls"
-    if ranks_left_out:
-        remark += f"; without {units.count(ranks_left_out)} ranks"
+    remark += f"; without {units.count(ranks_left_out)} ranks" if ranks_left_out else ""
     return {"remark": remark, "data": data, "legend": [(name, MEANINGS[name]) for name in BUCKETS if name in tones]}
 
 

@@ -96,8 +96,7 @@ def answer(comparison: Comparison) -> str:
     else:
         if varying := comparison.varying:
             sentences.append(f"Runs of {varying[0]} differ among themselves by {units.percent(varying[1])}.")
-        if verdict.repeats:
-            sentences.append(f"{units.plural(verdict.repeats, 'run')} of each side would tell.")
+        sentences += [f"{units.plural(verdict.repeats, 'run')} of each side would tell."] if verdict.repeats else []
     if comparison.quick is not None:
         those = units.plural_of(each) if each in WORDS else f"of each {each!r}"
         quick = _judged(comparison, comparison.quick, "are", "take")
@@ -434,8 +433,7 @@ def whatif_page(whatif: WhatIf, top: int) -> Page:
         if whatif.remark:
             title, remark = whatif.each.upper(), "what it takes by its law (kanalyze show step_laws)"
         sections.append(section(title, whatif.critical, critical, top, remark, named=True))
-    if whatif.single:
-        sections.append(section("CHANGES", whatif.single, single, top, "each alone", cut=True))
+    sections += [section("CHANGES", whatif.single, single, top, "each alone", cut=True)] if whatif.single else []
     heading = ["kanalyze whatif", whatif.meta.path.name, whatif.meta.tool, *whatif.changes]
     more = command("kanalyze", "whatif", whatif.meta.path, *(["--faster", "NAME=2"] if whatif.single else ["--each"]))
     return Page(heading, " ".join(filter(None, (_replayed(whatif, per), whatif.remark))), sections, more)
