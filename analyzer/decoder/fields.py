@@ -488,9 +488,7 @@ def _without_result(nodes: list[_Node]) -> list[_Node]:
     for at in range(1, len(nodes)):
         if not _names_function(nodes, at):
             continue
-        start = at - 1
-        if isinstance(nodes[start], _Group):
-            start -= 1
+        start = at - 2 if isinstance(nodes[at - 1], _Group) else at - 1
         while start > 0 and _goes_on(nodes[start], nodes[start - 1]):
             start -= 1
         name = nodes[start] if start >= 0 else ""

@@ -131,8 +131,7 @@ def named(name: Spelled) -> Fields | None:
     if not match:
         return None
     fields = {**_of_blas(match), "tensor_core": bool(match["shape"]), "library": "cublas"}
-    if match["operation"] == "cudnn":
-        fields |= {"library": "cudnn", "operation": "conv"}
+    fields |= {"library": "cudnn", "operation": "conv"} if match["operation"] == "cudnn" else {}
     return fields | ({"library": "tensorrt"} if name.text.startswith("trt_") else {})
 
 

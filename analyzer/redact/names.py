@@ -263,8 +263,7 @@ def values(text: str, *, prose: bool = True) -> list[tuple[int, int]]:
         return []
     spans = [match.span() for match in _PEM.finditer(text)]
     spans += [match.span("value") for match in _ELEMENT.finditer(text) if is_secret(match["name"])]
-    if "-u" in text or "-U" in text:
-        spans += [match.span("value") for match in _USER.finditer(text)]
+    spans += [match.span("value") for match in _USER.finditer(text)] if "-u" in text or "-U" in text else []
     at = 0
     while match := _NAME.search(text, at):
         span, at = _value_after(text, match, prose=prose), match.end()

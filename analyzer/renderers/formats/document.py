@@ -378,11 +378,8 @@ def headings(names: Sequence[str]) -> dict[str, str]:
     return {name: text if [*texts.values()].count(text) == 1 else name for name, text in texts.items()}
 
 
-#: Longest name in the file, in characters, and all names together.
-_NAME, _ALL_NAMES = 1000, 1_000_000
-
-#: A timeline with fewer events is not reduced.
-_FEWEST: Final = 1000
+#: Longest name in the file, in characters, and all names together; a timeline with fewer events is not reduced.
+_NAME, _ALL_NAMES, _FEWEST = 1000, 1_000_000, 1000
 
 
 def fitted(timeline: Timeline, room: int) -> tuple[Timeline, str]:

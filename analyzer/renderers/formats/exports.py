@@ -37,11 +37,8 @@ _EVENT_ID: Final = 1
 #: The tag before a flow, field 47, which has 64 bits.
 _FLOW: Final = b"\xf9\x02"
 
-#: Packets that are made at one time, and names in one packet.
-_NAMES: Final = 1 << 12
-
-#: Numbers of processes that Perfetto can hold; of threads it can all.
-_MOST_PID: Final = 1 << 31
+#: Names in one packet; numbers of processes that Perfetto can hold, of threads it can all.
+_NAMES, _MOST_PID = 1 << 12, 1 << 31
 
 _UNITS: Final = {"bytes": 3}
 

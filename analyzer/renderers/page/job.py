@@ -16,11 +16,8 @@ from kanalyze.outlets import command
 from kanalyze.renderers.page import PARTS, Block, Column, Page, Row, Section, numbers, of, section, words
 from kanalyze.renderers.page.comparison import signed
 
-#: Width of a rank's bar.
-_BAR: Final = 20
-
-#: Ranks that are shown one by one; of more, the extremes and quartiles by waiting.
-_FEW: Final = 8
+#: Width of a rank's bar; ranks that are shown one by one, of more the extremes and quartiles by waiting.
+_BAR, _FEW = 20, 8
 _QUARTILES: Final = ("least waiting", "a quarter", "half", "three quarters", "most waiting")
 
 

@@ -30,11 +30,8 @@ with late():  # most pages are of one report
 Tables: TypeAlias = Mapping[str, pl.DataFrame]
 Make: TypeAlias = "Callable[[Tables, int], Section]"
 
-#: Rows of the page's tables where it has few lines.
-_FEW_ROWS: Final = 2
-
-#: Room for the remark on the times of findings, beside the title at 80 columns.
-_REMARK: Final = 62
+#: Rows of the page's tables where it has few lines; room for the remark on the times of findings at 80 columns.
+_FEW_ROWS, _REMARK = 2, 62
 
 #: What an iteration is called in titles, where its own name is too long.
 _ITERATION: Final = "iteration"
@@ -111,8 +108,7 @@ def _heading(summary: Summary) -> list[str]:
     models = summary.windows.group_by("name", maintain_order=True).len()
     parts = [f"{count} × {name or 'GPU'}" if count > 1 else name or "GPU" for name, count in models.iter_rows()]
     parts += [units.plural(summary.process_count, "process")] if summary.process_count > 1 else []
-    if summary.others:
-        parts += counters.joined_with(summary)
+    parts += counters.joined_with(summary) if summary.others else []
     parts += page.rank_of(summary.meta)
     if summary.steady is not None:
         number = summary.steady.rows.filter(pl.col("name") == summary.steady.each).height
