@@ -248,10 +248,9 @@ def summarize(*reports: Report) -> overview_page.Summary:
     _refuse_others("summarize", reports, several=True)
     if not reports:
         raise TypeError("kanalyze.summarize takes reports, which kanalyze.read(path) gives")
-    report, *others = reports
-    if others:
+    if len(reports) > 1:
         return time_page.summarize_together(*reports)[0]
-    return time_page.summarize_counters(report) if report.meta.timeless else time_page.summarize(report)
+    return time_page.summarize_counters(*reports) if reports[0].meta.timeless else time_page.summarize(*reports)
 
 
 def overview(report: Report, *, whole: bool = False) -> overview_page.Summary:

@@ -57,8 +57,7 @@ _BLOCK: Final = r"\A(\d{0,9})([-+=.)])(?=[-+=\s]|\Z)"
 def line(text: str) -> str:
     """`text` on one line, with each non-printable character replaced by a question mark.
 
-    Replaced are control characters, which a terminal would obey, characters of direction or zero width, and unpaired
-    surrogates.
+    Replaced are control characters, which a terminal would obey, those of direction or zero width, unpaired surrogates.
     """
     return text if text.isascii() and text.isprintable() else _ODD.sub(lambda match: _shown(match[0]), text)
 

@@ -90,8 +90,7 @@ class TorchProfile:
     def __enter__(self) -> TorchCapture:
         """Start the recipe.
 
-        Raises CollectError without torch, or while another torch profiler is on; OutputError if the folder exists, or
-        cannot be made.
+        Raises CollectError without torch, or beside another torch profiler; OutputError if the folder cannot be made.
         """
         if self._open is not None:
             raise CollectError.profiler_busy("this very region is being profiled")

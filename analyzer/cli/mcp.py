@@ -1,8 +1,7 @@
 """``kanalyze mcp``: serves reports to assistants by the Model Context Protocol.
 
 Read-only, with bounded answers, of paths within roots. Each answer is that of the command of the same name, which runs
-in a process of its own: a report that needs much memory, or a client that cancels, ends that process and not the
-server.
+in a process of its own: a report that needs much memory, or a client that cancels, ends that alone.
 """
 
 from __future__ import annotations

@@ -278,10 +278,8 @@ def _explanation(name: str) -> descriptions.Explanation:
 
 # Two sides of runs, and what several tools tell of one program.
 
-#: The exit status of a gate that does not hold.
+#: The exit status of a gate that does not hold, and the least change that counts, unless told.
 _STATUS: Final = {"failed": 1, "cannot judge": 3}
-
-#: The least change that counts, unless told.
 _LEAST: Final = "2%"
 
 #: What an option of runs is like.

@@ -106,8 +106,7 @@ _REMEMBERED: Final = 100_000
 
 _SEPARATORS: Final = re.compile(r"[\\/]+")
 
-#: Folders of modules that every machine has: of installed packages (of torch with its own folders), Python, the system,
-#: CUDA and ROCm.
+#: Folders of modules that every machine has: packages (of torch with its own folders), Python, the system, CUDA, ROCm.
 _KINDS_OF_FOLDERS: Final = tuple(
     map(
         re.compile,

@@ -18,8 +18,7 @@ Triton keeps each kernel that it compiles in a folder of its cache, named by a h
     operators, lines        what inductor made it of, by its own comments: operators, and lines of the program; null of
                             any other kernel, and where its code came from a cache
 
-Compilations are heard of in the workload's process: Triton is met when the program imports it, and inductor's code by
-its logger.
+Compilations are heard of in the workload's process: Triton is met when the program imports it, inductor by its logger.
 """
 
 from __future__ import annotations

@@ -52,8 +52,7 @@ from .hooks import FORWARD, Ranges, compiling_test, hook, watch, when_imported
 #: Layout of the files.
 SCHEMA = 1
 
-#: So many changes are kept of a thread, after which nothing is noted; so many passes of a loop, and so many occurrences
-#: of a part's name.
+#: So many changes are kept of a thread, then nothing is noted; so many passes of a loop, and occurrences of a name.
 MOST, EACH = 2_000_000, 20_000
 
 #: Where a thread changes its line more often than this many times in so many ns, lines that are so often among these

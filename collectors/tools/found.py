@@ -325,8 +325,7 @@ _MEASURED: Final = {
 def rates(options: Options, workload: Workload | None = None) -> tuple[dict[str, Any], str]:
     """What this machine's first GPU reaches in one large product per type and one large copy, by in_workload's program.
 
-    Takes some seconds of the GPU, and a Python that has torch for CUDA: the GPU's name and rates, else why there are
-    none.
+    Takes some seconds of the GPU, and a Python that has torch for CUDA: its name and rates, else why there are none.
     """
     program = Path(__file__).parents[1] / "in_workload" / "measured_peaks.py"
     gpu, _, last = _printed(r'^(\{"name": .*\})$', *python_of(workload, options), program)

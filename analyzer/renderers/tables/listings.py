@@ -87,8 +87,7 @@ def _name(row: Row, width: int) -> str:
 
 # A kernel's source or assembly.
 
-#: Metric columns: share of samples, warp executions, active threads, ideal share of sectors; where the report has it,
-#: live registers.
+#: Metric columns: share of samples, warp executions, active threads, ideal share of sectors; live registers, if known.
 _HEAD: Final = f"{'samples':>8}{'executed':>10}{'thr.':>5}{'coal.':>8}"
 _LEGEND: Final = "thr.: threads of 32 that take part; coal.: sectors needed of those touched"
 _LIVE: Final = f"{'live':>5}"
