@@ -132,8 +132,7 @@ _SPACE: Final = rb"[ \t\r\n]*+"
 #: Keys whose texts are kept, once redacted, in the order of matching; keys whose value is a path, or names something;
 #: and keys whose value is removed, with the kind it is counted as, as are texts of keys not listed in KEYS.
 KEYS: Final = tuple(ALLOWED["trace"]["keys"])
-PATHS: Final = frozenset(ALLOWED["trace"]["paths"])
-NAMES: Final = frozenset(ALLOWED["trace"]["names"])
+PATHS, NAMES = (frozenset(ALLOWED["trace"][names]) for names in ("paths", "names"))
 GONE: Final = ALLOWED["trace"]["gone"]
 _UNKNOWN: Final = "texts under keys that are not known"
 _KNOWN: Final = frozenset(key.encode() for key in KEYS)
@@ -291,8 +290,7 @@ def _raw(text: str) -> bytes:
 # Documents that kanalyze writes: manifest, compiled kernels, results of the torch pass
 
 #: Keys whose text stays, once redacted, and keys under which all keys do; keys whose value is removed, with its kind.
-_KEYS: Final = words(ALLOWED["documents"]["keys"])
-_OWN: Final = words(ALLOWED["documents"]["own"])
+_KEYS, _OWN = (words(ALLOWED["documents"][names]) for names in ("keys", "own"))
 _GONE: Final = ALLOWED["documents"]["gone"]
 
 #: Which keys of which parts of a manifest hold names.

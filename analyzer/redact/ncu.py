@@ -32,10 +32,8 @@ _FIELDS: Final = {
 _MESSAGES, _TEXTS = _FIELDS["messages"], _FIELDS["texts"]
 
 _HEADER, _ENTRY = 0, 1
-_SESSION: Final = (_HEADER, 3)
-_HOST_NAME: Final = 5
-_OF_PROCESS_HOST: Final = (_HEADER, 6, 2)
-_ENTRIES_SIZE: Final = 5
+_SESSION, _OF_PROCESS_HOST = (_HEADER, 3), (_HEADER, 6, 2)
+_HOST_NAME, _ENTRIES_SIZE = 5, 5
 
 _HERE: Final = (b"127.0.0.1", b"localhost", b"::1")
 

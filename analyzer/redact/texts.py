@@ -20,8 +20,7 @@ from kanalyze.redact.names import ALLOWED, Names, values, words
 _Instead = str | Callable[[re.Match[str]], str]
 Rule = tuple[str, re.Pattern[str], _Instead]
 
-_HEX: Final = "[0-9a-f]"
-_OCTET: Final = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
+_HEX, _OCTET = "[0-9a-f]", r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
 
 _TOKENS: Final = (
     r"gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"

@@ -48,8 +48,7 @@ TRITON_CACHE, INDUCTOR_CACHE = "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"
 OWN_CACHES = ".caches"
 
 #: Logger behind TORCH_LOGS=output_code.
-_OUTPUT_CODE = "torch._inductor.codecache.__output_code"
-_CODE_BEGINS = "Output code: \n"
+_OUTPUT_CODE, _CODE_BEGINS = "torch._inductor.codecache.__output_code", "Output code: \n"
 #: Logger behind TORCH_LOGS=post_grad_graphs, on if any of inductor's is at its level: the graph that code is made of.
 _GRAPHS, _GRAPHS_ON = "torch._inductor.compile_fx.__post_grad_graphs", "post_grad_graphs"
 
@@ -67,9 +66,7 @@ _PLACE = re.compile(r'loc\("([^"]+\.py)":\d')
 
 #: Of a cubin: its first bytes (64 bits, little-endian), structures, the kind of a section, and attributes.
 _ELF = b"\x7fELF\x02\x01"
-_SECTION = struct.Struct("<IIQQQQIIQQ")
-_SYMBOL = struct.Struct("<IBBHQQ")
-_SYMBOLS = 2
+_SECTION, _SYMBOL, _SYMBOLS = struct.Struct("<IIQQQQIIQQ"), struct.Struct("<IBBHQQ"), 2
 _FRAME_SIZE, _REGISTER_COUNT = b"\x11", b"\x2f"
 #: The records of a function: 8 bytes, its symbol's index and a value.
 _RECORD = rb"\x04([\x11\x2f])\x08\x00%b(.{4})"

@@ -11,9 +11,7 @@ from kanalyze import units
 from kanalyze.renderers import page as pages
 from kanalyze.renderers.page import CODES, LEAST_NAME, Look, Section, page_of_any, short_names, wrapped
 
-_GLYPHS: Final = "█▓▒░╬≡∷"
-_LEVELS: Final = " ▁▂▃▄▅▆▇█"
-_INDENT: Final = "  "
+_GLYPHS, _LEVELS, _INDENT = "█▓▒░╬≡∷", " ▁▂▃▄▅▆▇█", "  "
 
 #: Most lines of the first page, and the rows per table that are tried for it: 0 for fewer findings, then fewer tables.
 _LINES: Final = 45
