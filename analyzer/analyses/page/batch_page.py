@@ -66,7 +66,7 @@ def at_batch(report: Report, batch: Size, length: Size | None = None, measured_n
     each = [(length and side) or (cached or 0.0) / usual for side in (length and length.now, length and length.then)]
     graphs = [_padded(report, of_gpu, requests) for requests in sizes]
     by_law = zip(sizes, each, graphs, strict=True)
-    now, then = ([time_at(of_gpu, padded, 0), of_kv * kv * n, time_at(of_host, n, 0)] for n, kv, padded in by_law)
+    now, then = ([time_at(of_gpu, padded), of_kv * kv * n, time_at(of_host, n)] for n, kv, padded in by_law)
     of_cache = of_kv * (cached or 0.0)
     means = [float(side.get_column("law_ns").to_numpy().mean()) for side in (of_gpu, of_host)]
     recorded = [means[0] - of_cache, of_cache, means[1]]

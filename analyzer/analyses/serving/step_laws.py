@@ -241,8 +241,8 @@ def _with_law(steps: pl.DataFrame) -> pl.DataFrame:
     return steps.with_columns(slow=slow.fill_null(value=False), **coefficients)
 
 
-def time_at(steps: pl.DataFrame, tokens: float, kv: float) -> float:
-    """Time of a step (ns) by the law of `steps`, of :func:`steps_by_law` those of one kind and part.
+def time_at(steps: pl.DataFrame, tokens: float) -> float:
+    """Time of a step (ns) with nothing in the cache, by the law of `steps`, of :func:`steps_by_law` one kind and part.
 
     Between two sizes of graphs it is between theirs, beyond them on the line.
     """
@@ -253,7 +253,7 @@ def time_at(steps: pl.DataFrame, tokens: float, kv: float) -> float:
     above = min((one for one in points if one[0] >= tokens), default=points[-1])
     if below[0] < above[0]:
         slope = (above[1] - below[1]) / (above[0] - below[0])
-    return float(max(below[1] + slope * (tokens - below[0]), 0.0) + of_kv * kv)
+    return float(max(below[1] + slope * (tokens - below[0]), 0.0))
 
 
 def _coefficients(target: Numbers, times: Numbers, columns: dict[Any, Numbers]) -> dict[Any, float]:
