@@ -26,7 +26,7 @@ Row = dict[str, Any]
 Explained = tuple[str, str]
 
 #: The reasons for a difference, and what each means.
-EXPLANATIONS: Final = {
+REASONS: Final = {
     "spread": "as far apart as launches of one kernel are in one run",
     "compile": "launched while torch.compile compiled and measured variants, in one of both runs or in both",
     "autotuner": "trials of Triton's autotuner, which tries each variant as often as time allows",

@@ -14,9 +14,9 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import SHAPE, SHAPE_COLUMNS
 from kanalyze.analyses.joining._reasons import (
-    EXPLANATIONS,
     FIGURES as SAMPLED,
     NOTHING,
+    REASONS,
     TRIALS,
     Explained,
     Row,
@@ -44,9 +44,6 @@ from kanalyze.analyses.shared.analysis import require
 from kanalyze.errors import CannotTellError, DamagedReportError
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
-
-#: The reasons for a difference, and what each means.
-REASONS: Final = EXPLANATIONS
 
 #: The possible results of a comparison.
 VERDICTS: Final = ("equal", "explained", "unexplained")

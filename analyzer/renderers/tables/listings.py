@@ -10,7 +10,8 @@ from typing import Final
 import polars as pl
 
 from kanalyze import outlets, units
-from kanalyze.analyses.joining.agreement import REASONS, VERDICTS
+from kanalyze.analyses.joining._reasons import REASONS
+from kanalyze.analyses.joining.agreement import VERDICTS
 from kanalyze.renderers.page import LEAST_NAME, Column, Grid, Look, Row, section, words
 from kanalyze.renderers.page.kernel_names import NARROWEST, short_forms, shorten
 

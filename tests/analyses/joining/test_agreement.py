@@ -12,7 +12,7 @@ import pytest
 
 import kanalyze
 from kanalyze.analyses.counters.counters import LATENCY, stall_metric
-from kanalyze.analyses.joining._reasons import EXPLANATIONS, FIGURES, why_apart
+from kanalyze.analyses.joining._reasons import FIGURES, REASONS, why_apart
 from kanalyze.readers.capture.read_capture import selective
 from kanalyze.readers.capture.reports import every_report
 from kanalyze.readers.ncu.read_csv_rep import chooses
@@ -339,4 +339,4 @@ SHARE = {**ROW, "unit": "share", "first": 0.5, "second": 0.5, "step": 0.01, "clo
 def test_what_explains_a_difference(row, reason):
     found = why_apart(row)
     assert (found[0] if found else None) == reason
-    assert found is None or found[0] in EXPLANATIONS
+    assert found is None or found[0] in REASONS
