@@ -36,7 +36,7 @@ from kanalyze.analyses.idle._idle_parts import (
 from kanalyze.analyses.shared.analysis import in_threads, once_per_report
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey, joined_up, key_columns, touched
-from kanalyze.columns import gathered, in_order, parts_by, positions, rows_at, sure
+from kanalyze.columns import gathered, parts_by, positions, rows_at, sure
 from kanalyze.report import Report
 from kanalyze.window import Window
 
@@ -183,33 +183,23 @@ def reasoned_pieces(report: Report, device: int) -> pl.DataFrame:
 
 @once_per_report
 def launch_waits(report: Report) -> pl.DataFrame:
-    """Idle time spent waiting for the launch of each operation: row (of `operations`), launch_ns.
+    """Idle time spent waiting for each operation: row (of `operations`), launch_ns and queued_ns; sorted by row.
 
-    The launch call and its latency, without the time that goes to loading, allocation and the profiler. Sorted by row;
-    sums to the ledger's `launch` bucket.
+    launch_ns is for its launch call and the latency, without the time that goes to loading, allocation and the
+    profiler; queued_ns after it was submitted. They sum to the ledger's buckets of these names.
     """
-    return _waits(report, reasons(report).launch, "launch_ns")
+    codes = {"launch_ns": reasons(report).launch, "queued_ns": reasons(report).queued}
+    waiting = pl.col("reason").is_in([*codes.values()])
+    parts = [pieces.filter(waiting).select("row", "reason", _NS) for pieces in idle_pieces(report).values()]
+    rows = pl.concat([pl.DataFrame(schema={"row": pl.UInt32, "reason": pl.UInt32, "ns": pl.Int64}), *parts])
+    sums = {name: pl.col("ns").filter(pl.col("reason") == code).sum() for name, code in codes.items()}
+    return rows.group_by("row").agg(**sums).sort("row")
 
 
-@once_per_report
-def queued_waits(report: Report) -> pl.DataFrame:
-    """Idle time spent waiting for each operation that was already submitted: row (of `operations`), queued_ns.
-
-    Sorted by row; sums to the ledger's `queued` bucket.
-    """
-    return _waits(report, reasons(report).queued, "queued_ns")
-
-
-def waited_ns(waits: pl.DataFrame, rows: pl.Series) -> pl.Series:
-    """The time in :func:`launch_waits` or :func:`queued_waits` of each of some operations; 0 for none."""
-    ns = gathered(waits.to_series(1), positions(waits.get_column("row"), rows)).fill_null(0)
-    return ns.alias(waits.columns[1])
-
-
-def _waits(report: Report, reason: int, name: str) -> pl.DataFrame:
-    parts = [pieces.filter(pl.col("reason") == reason).select("row", _NS) for pieces in idle_pieces(report).values()]
-    rows = in_order(pl.concat([pl.DataFrame(schema={"row": pl.UInt32, "ns": pl.Int64}), *parts]), "row")
-    return rows.group_by("row", maintain_order=True).agg(pl.col("ns").sum().alias(name))
+def waited_ns(report: Report, rows: pl.Series, *columns: str) -> pl.DataFrame:
+    """Columns of :func:`launch_waits` of some operations, by row; 0 for none."""
+    waits = launch_waits(report)
+    return rows_at(waits.select(columns), positions(waits.get_column("row"), rows)).fill_null(0)
 
 
 #: So many gaps are grouped at a time.

@@ -16,7 +16,7 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import device_operations, in_window_scope, operations, with_facts
 from kanalyze.analyses.host._call_kinds import bucket_of, calls_that, names_that
-from kanalyze.analyses.idle._attribution import launch_waits, queued_waits, waited_ns
+from kanalyze.analyses.idle._attribution import waited_ns
 from kanalyze.analyses.launches._launch_costs import KERNEL, graph_launches
 from kanalyze.analyses.shared.analysis import in_threads, once_per_report
 from kanalyze.analyses.shared.threads import THREAD
@@ -38,10 +38,7 @@ NODES: Final = 32
 _SPREAD: Final = 2862933555777941757
 _HALF: Final = 1 << 31
 
-#: The waits of operations: for their launches, and for queued work before them.
-_Waits = tuple[pl.DataFrame, pl.DataFrame]
-
-#: The waits that are summed per repetition.
+#: The waits of operations that are summed per repetition: for their launches, and for queued work before them.
 _WAITS: Final = ("launch_ns", "queued_ns")
 
 CANDIDATES: Final = Table(
@@ -101,16 +98,15 @@ def repetitive(report: Report) -> Repetitive:
     units = _with_units(line, words)
     short = (pl.col("length") < SHORTEST) & (pl.col("alike") >= FEWEST)
     cut = line.filter(words.select(short).to_series().gather(line.get_column("stretch")))
-    waits = launch_waits(report), queued_waits(report)
-    of_cut = with_facts(report, cut.with_columns(_waits(waits, cut)), "device").group_by("device")
+    of_cut = with_facts(report, cut.with_columns(_waits(report, cut)), "device").group_by("device")
     sums = of_cut.agg(pl.len().cast(pl.Int64).alias("launches"), pl.col("launch_ns").sum())
     repeated = units.drop_nulls("unit").select("row", "sequence", "unit")
-    return Repetitive(_candidates(report, waits, units), sums, repeated, words.height)
+    return Repetitive(_candidates(report, units), sums, repeated, words.height)
 
 
-def _candidates(report: Report, waits: _Waits, line: pl.DataFrame) -> pl.DataFrame:
+def _candidates(report: Report, line: pl.DataFrame) -> pl.DataFrame:
     line = line.drop_nulls("sequence")
-    work = with_facts(report, line.with_columns(_waits(waits, line)), "kind", "call_start", "call_ns")
+    work = with_facts(report, line.with_columns(_waits(report, line)), "kind", "call_start", "call_ns")
     units = work.group_by("unit", maintain_order=True).agg(
         pl.col("sequence", "row").first(),
         pl.col(*_WAITS).sum(),
@@ -135,14 +131,14 @@ def _candidates(report: Report, waits: _Waits, line: pl.DataFrame) -> pl.DataFra
     return CANDIDATES.select(sums.sort("saved_ns", "start_ns", "device", descending=[True, False, False]))
 
 
-def _waits(waits: _Waits, part: pl.DataFrame) -> list[pl.Series]:
+def _waits(report: Report, part: pl.DataFrame) -> list[pl.Series]:
     """The device's waits for these launches: launch_ns and queued_ns, both 0 for a kernel's first launch.
 
     An operation that was launched in time waits for something other than its launch.
     """
-    waited = [waited_ns(of, part.get_column("row")) for of in waits]
+    waited = waited_ns(report, part.get_column("row"), *_WAITS)
     late = pl.min_horizontal("queued_ns", "apart").alias("queued_ns")
-    waiting = part.select("first", "apart").with_columns(waited).select("first", "launch_ns", late)
+    waiting = part.select("first", "apart").hstack(waited).select("first", "launch_ns", late)
     return waiting.select(pl.when("first").then(0).otherwise(pl.col(name)).alias(name) for name in _WAITS).get_columns()
 
 

@@ -23,7 +23,7 @@ from kanalyze.analyses.device._operations import (
 )
 from kanalyze.analyses.device._windows import busy_spans, busy_within, windows
 from kanalyze.analyses.host._call_kinds import begun_before, captures, graph_call, graph_steps, loading_seen, shown_cold
-from kanalyze.analyses.idle._attribution import launch_waits, waited_ns
+from kanalyze.analyses.idle._attribution import waited_ns
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import median_of
 from kanalyze.columns import in_order, mixed, nearest, shared
@@ -120,7 +120,7 @@ def launched_kernels(report: Report) -> pl.DataFrame:
     work = work.with_columns(first=mixed(KERNEL).is_first_distinct())
     work = work.filter(~shared(work.get_column("call_row"))).drop("call_start")
     launched = with_facts(report, work, "call_ns").rename({"call_ns": "api_ns"}).drop("call_row")
-    return in_window_scope(report, launched.with_columns(waited_ns(launch_waits(report), launched.get_column("row"))))
+    return in_window_scope(report, launched.hstack(waited_ns(report, launched.get_column("row"), "launch_ns")))
 
 
 #: Keys of the launches on one device, and of its graphs (`mark` only where no id is known).
@@ -195,8 +195,8 @@ def graph_launches(report: Report) -> pl.DataFrame:
     call's time is charged here: the device where its first operation ran).
     """
     own = graph_operations(report).drop_nulls("launch").sort("launch", "start", "row")
-    launch_ns = waited_ns(launch_waits(report), own.get_column("row"))
-    own = own.with_columns(pl.max_horizontal("start", "end").alias("end"), launch_ns)
+    own = own.hstack(waited_ns(report, own.get_column("row"), "launch_ns"))
+    own = own.with_columns(pl.max_horizontal("start", "end").alias("end"))
     own = own.with_columns(newly_covered(own, "launch").alias("busy_ns"))
     names = {"kernels": "kernel", "copies": "memcpy", "memsets": "memset"}
     counts = {name: (pl.col("kind") == kind).sum().cast(pl.Int64) for name, kind in names.items()}

@@ -23,7 +23,7 @@ from kanalyze.analyses.findings.on_host import LARGE_BYTES, PAGEABLE, PINNED, SC
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, phrases
 from kanalyze.analyses.host._call_kinds import CUPY, begun_before, calls_that, shown, world
 from kanalyze.analyses.host._range_lines import ranges_at
-from kanalyze.analyses.idle._attribution import idle_within, launch_waits, reasoned_pieces, waited_ns
+from kanalyze.analyses.idle._attribution import idle_within, reasoned_pieces, waited_ns
 from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls, in_scope
@@ -166,11 +166,11 @@ def avoidable(report: Report) -> pl.DataFrame:
     following = nearest(_with_needs(report, waiting), first, ("end", "at"), keys, "after").drop_nulls("row")
     free = on_host.outside_library(report, following.filter(~pl.col("needed").any().over("row")))
     calls = free.join(windows(report).rename({"start": "low", "end": "high"}), on="device", maintain_order="left")
-    calls = _with_idle(report, calls).with_columns(launch=waited_ns(launch_waits(report), calls.get_column("row")))
+    calls = _with_idle(report, calls).hstack(waited_ns(report, calls.get_column("row"), "launch_ns"))
     since = pl.max_horizontal("start", "idle")
     idled = pl.col("end").clip("low", "high") - since.clip("low", "high")
     sync = pl.when(pl.col("idle").is_not_null()).then(idled).clip(lower_bound=0).fill_null(0)
-    one = pl.col("launch") * pl.col("row").is_last_distinct()
+    one = pl.col("launch_ns") * pl.col("row").is_last_distinct()
     gain = pl.min_horizontal(sync + one, pl.col("end") - pl.col("start"))
     return calls.with_columns(sync_ns=sync, gain_ns=gain, since=since, until="begins").filter(pl.col("gain_ns") > 0)
 
