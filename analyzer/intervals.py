@@ -8,12 +8,12 @@ a model that walks instant by instant.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import polars as pl
 
-from kanalyze.columns import count_up_to, in_order, parts_by
+from kanalyze.columns import count_up_to, in_order, of_parts, parts_by
 
 #: Sentinels beyond all times of any trace, and far from overflow in differences.
 BEFORE_ALL, AFTER_ALL = -(1 << 62), 1 << 62
@@ -115,6 +115,16 @@ def covered_before(points: pl.Series, spans: pl.DataFrame) -> pl.Series:
 def overlap(start: pl.Series, end: pl.Series, spans: pl.DataFrame) -> pl.Series:
     """The length of each ``[start, end)`` covered by a span set, in ns; 0 for empty or reversed intervals."""
     return (covered_before(end, spans) - covered_before(start, spans)).clip(0)
+
+
+def overlap_by(rows: pl.DataFrame, key: str, spans: Mapping[Any, pl.DataFrame]) -> pl.Series:
+    """The length of each of `rows` (`key`, start, end) covered by the span set of its key, in ns; 0 without one."""
+
+    def covered(keys: tuple[Any, ...], part: pl.DataFrame) -> pl.Series:
+        own = spans.get(keys[0], pl.DataFrame(schema=SPANS))
+        return overlap(part.get_column("start"), part.get_column("end"), own)
+
+    return of_parts(rows.select(key, "start", "end"), [key], pl.Int64, covered)
 
 
 def exclusive(intervals: pl.DataFrame) -> pl.Series:

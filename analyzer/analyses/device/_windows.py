@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import polars as pl
 
@@ -17,7 +17,6 @@ from kanalyze.analyses.device._operations import (
 )
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import median_of
-from kanalyze.columns import of_parts
 from kanalyze.report import Report
 
 
@@ -97,13 +96,7 @@ def busy_spans(report: Report) -> dict[int, pl.DataFrame]:
 
 def busy_within(report: Report, spans: pl.DataFrame) -> pl.Series:
     """How long its device ran anything in each of `spans` (device, start, end); null without a device."""
-    busy, none = busy_spans(report), pl.DataFrame(schema=intervals.SPANS)
-    spans = spans.select("device", "start", "end")
-
-    def within(key: tuple[Any, ...], own: pl.DataFrame) -> pl.Series:
-        return intervals.overlap(own.get_column("start"), own.get_column("end"), busy.get(key[0], none))
-
-    busy_ns = of_parts(spans, ["device"], pl.Int64, within)
+    busy_ns = intervals.overlap_by(spans, "device", busy_spans(report))
     return busy_ns.set(spans.get_column("device").is_null(), None).alias("busy_ns")
 
 

@@ -104,7 +104,8 @@ def without_profiler(report: Report, network: Network, state: Changed, host: Hos
         since=pl.col("start") - pl.col("gap"),
     )
     between = calls.select("process_id", start="since", end="start")
-    calls = calls.with_columns(events=_events(report, between), profiled=covered(between, _own_work(report)))
+    profiled = intervals.overlap_by(between, "process_id", _own_work(report))
+    calls = calls.with_columns(events=_events(report, between), profiled=profiled)
     inside, whole = pl.col("start") >= network.start, pl.col("since") >= network.start
     code = (pl.col("gap") - pl.col("profiled")).clip(lower_bound=0)
     in_call = pl.when("loads").then(inf).otherwise(1.0)
@@ -197,16 +198,6 @@ def _unions(spans: pl.DataFrame) -> Spans:
     """The union of `spans` (process_id, start, end) by process."""
     parts = spans.filter(pl.col("end") > pl.col("start")).partition_by("process_id", as_dict=True)
     return {process: intervals.union(part.select("start", "end")) for (process,), part in parts.items()}
-
-
-def covered(rows: pl.DataFrame, spans: Spans) -> pl.Series:
-    """How much of each row (process_id, start, end) its process' spans cover."""
-    none = pl.DataFrame(schema=intervals.SPANS)
-
-    def inside(key: tuple[Any, ...], part: pl.DataFrame) -> pl.Series:
-        return intervals.overlap(part.get_column("start"), part.get_column("end"), spans.get(key[0], none))
-
-    return of_parts(rows.select("process_id", "start", "end"), ["process_id"], pl.Int64, inside)
 
 
 #: What is not the name of a kernel in ``--faster``.
@@ -388,11 +379,12 @@ def host_less(network: Network, state: Changed, spans: Spans, share: float) -> C
     """Host code between calls, and in a wait after what it is for, takes less by a share of what lies in `spans`."""
     calls = network.line.calls
     gaps = calls.select("process_id", start=pl.col("start") - pl.col("gap"), end="start")
-    now = calls.select("gap", now=state.values.gaps, inside=covered(gaps, spans))
+    now = calls.select("gap", now=state.values.gaps, inside=intervals.overlap_by(gaps, "process_id", spans))
     left = pl.when(pl.col("now") > 0).then(pl.col("inside") * (pl.col("now") / pl.col("gap"))).otherwise(0)
     less = now.select((left * share).floor().cast(pl.Int64)).to_series()
     host = _host_edges(network, state, (*HOST_EDGES, "return")).filter(pl.col("slack") > 0)
-    part = (covered(host, spans) * (pl.col("lag") / pl.col("slack")) * share).floor().cast(pl.Int64)
+    inside = intervals.overlap_by(host, "process_id", spans)
+    part = (inside * (pl.col("lag") / pl.col("slack")) * share).floor().cast(pl.Int64)
     host = host.with_columns(less=pl.min_horizontal(part, "lag"))
     lags = _with(state.lags, host.get_column("edge"), host.get_column("lag") - host.get_column("less"))
     # where a begin is handed over, that time is the host's, not the time since the last call of its own thread
