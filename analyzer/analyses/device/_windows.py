@@ -87,6 +87,15 @@ def busy_layers(report: Report) -> dict[int, list[pl.DataFrame]]:
     return layers_of_device
 
 
+def busy_by_bucket(report: Report, device: int, start: pl.Series, end: pl.Series) -> pl.DataFrame:
+    """The busy time of a device in each ``[start, end)`` by bucket, ``<bucket>_ns``: what each adds to those before."""
+    sums, before, last = dict[str, pl.Series](), pl.zeros(len(start), dtype=pl.Int64, eager=True), None
+    for bucket, layer in zip(BUSY_BUCKETS, busy_layers(report)[device], strict=True):
+        until = before if layer is last else intervals.overlap(start, end, layer)
+        sums[f"{bucket}_ns"], before, last = until - before, until, layer
+    return pl.DataFrame(sums)
+
+
 @once_per_process
 def busy_spans(report: Report) -> dict[int, pl.DataFrame]:
     """Span set of busy time by device, at any time."""

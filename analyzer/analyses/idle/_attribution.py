@@ -19,7 +19,7 @@ from polars.datatypes import DataType, DataTypeClass
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, facts_of, launch_calls, of_device, operations
-from kanalyze.analyses.device._windows import activity, busy_layers, windows
+from kanalyze.analyses.device._windows import activity, busy_by_bucket, busy_layers, windows
 from kanalyze.analyses.host._call_kinds import unrecorded_contexts, unseen_starts, unseen_syncs
 from kanalyze.analyses.idle._idle_parts import (
     IDLE,
@@ -365,23 +365,14 @@ def window_ledgers(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
         return parts[0]
     part = report.narrow(window=Window(*spans.select(pl.col("start").min(), pl.col("end").max()).row(0)))
     for device, pieces in idle_pieces(part).items():
-        sums = pl.DataFrame(_in_windows(report.whole, device, pieces, spans)).with_row_index("window")
+        start, end, buckets = *spans.select("start", "end"), bucket_of(report.whole, pieces)
+        sums = busy_by_bucket(report.whole, device, start, end).with_row_index("window")
+        for bucket in IDLE:
+            part_ns = intervals.overlap(start, end, pieces.select("start", "end").filter(buckets == bucket))
+            sums = sums.with_columns(part_ns.alias(f"{bucket}_ns"))
         rows = sums.with_columns(ns=pl.sum_horizontal(f"{bucket}_ns" for bucket in BUCKETS), device=device)
-        wrong = rows.filter(rows.get_column("ns") != spans.get_column("end") - spans.get_column("start"))
+        wrong = rows.filter(rows.get_column("ns") != end - start)
         if wrong.height:
             raise AssertionError(f"the ledger of device {device} in a window sums to another time: {wrong.row(0)}")
         parts.append(rows.select(pl.col(name).cast(dtype) for name, dtype in columns.items()))
     return pl.concat(parts)
-
-
-def _in_windows(report: Report, device: int, pieces: pl.DataFrame, spans: pl.DataFrame) -> dict[str, pl.Series]:
-    """The time of a device in each of `spans` by bucket of the ledger."""
-    start, end = spans.get_column("start"), spans.get_column("end")
-    before = until = pl.zeros(spans.height, dtype=pl.Int64, eager=True)
-    sums, last_layer = {}, None
-    for bucket, layer in zip(BUSY_BUCKETS, busy_layers(report)[device], strict=True):
-        until = until if layer is last_layer else intervals.overlap(start, end, layer)
-        sums[f"{bucket}_ns"], before, last_layer = until - before, until, layer
-    buckets = bucket_of(report, pieces)
-    idle = (pieces.select("start", "end").filter(buckets == bucket) for bucket in IDLE)
-    return sums | {f"{bucket}_ns": intervals.overlap(start, end, part) for bucket, part in zip(IDLE, idle, strict=True)}

@@ -9,7 +9,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.communication._recorded import has_partners, told_communication
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, facts_of, of_device, operations
-from kanalyze.analyses.device._windows import busy_layers, share_of_window, windows
+from kanalyze.analyses.device._windows import busy_by_bucket, share_of_window, windows
 from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.host._thread_timeline import shown_calls
 from kanalyze.analyses.host.calls import cuda_ordinal
@@ -404,16 +404,14 @@ def _in_chunks(report: Report, device: int, low: int, high: int, chunks: int) ->
     whole, rest = divmod(high - low, max(chunks, 1))
     number = pl.int_range(chunks + 1, eager=True)
     edges = low + number * whole + number * rest // max(chunks, 1)
-    ns_by_bucket, below = {}, pl.zeros(len(edges) - 1, dtype=pl.Int64, eager=True)
-    for bucket, spans in zip(BUSY_BUCKETS, busy_layers(report)[device], strict=True):
-        # the time of a bucket is what it adds to the union of those that take precedence over it
-        covered = intervals.covered_before(edges, spans).diff().slice(1)
-        ns_by_bucket[bucket], below = covered - below, covered
-    times = pl.DataFrame({f"{bucket}_ns": ns for bucket, ns in ns_by_bucket.items()})
-    length = edges.diff().slice(1)
-    shares = [(pl.col(f"{bucket}_ns") / length).alias(f"{bucket}_share") for bucket in ("busy", *BUSY_BUCKETS)]
-    rows = times.with_columns(device=pl.lit(device), t_ns=edges.slice(0, len(length)), dur_ns=length, busy_ns=below)
-    return rows.with_columns(shares)
+    start, end = edges.slice(0, chunks), edges.slice(1)
+    times = busy_by_bucket(report, device, start, end)
+    rows = times.with_columns(
+        device=pl.lit(device), t_ns=start, dur_ns=end - start, busy_ns=pl.sum_horizontal(times.columns)
+    )
+    return rows.with_columns(
+        (pl.col(f"{bucket}_ns") / pl.col("dur_ns")).alias(f"{bucket}_share") for bucket in ("busy", *BUSY_BUCKETS)
+    )
 
 
 def low_regions(report: Report, chunks: int, threshold_share: float) -> pl.DataFrame:
