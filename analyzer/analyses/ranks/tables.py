@@ -18,8 +18,7 @@ from kanalyze.analyses.communication._waits import CLASSES
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.ranks._job import Job
-from kanalyze.analyses.replay._path import Way, ending_at, walk, way_of
-from kanalyze.analyses.replay.critical_path import BY_RANK, sums_by_rank
+from kanalyze.analyses.replay.critical_path import BY_RANK, Way, ending_at, sums_by_rank, walk, way_of
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.columns import gathered
 from kanalyze.report import Report

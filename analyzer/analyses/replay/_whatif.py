@@ -36,7 +36,7 @@ from kanalyze.analyses.replay._changes import (
 )
 from kanalyze.analyses.replay._host_time import BY_TOOL, NEAR, UNCHANGED, HostTime, Unslowed, fitted
 from kanalyze.analyses.replay._network import Changed, Network, network, replayed
-from kanalyze.analyses.replay._path import RUNNING, Ending, walk, way_of
+from kanalyze.analyses.replay.critical_path import RUNNING, Ending, walk, way_of
 from kanalyze.analyses.shared.analysis import once_per_report, require
 from kanalyze.columns import gathered, marked, sure
 from kanalyze.errors import KanalyzeError
@@ -89,18 +89,13 @@ def _launched_at_once(network: Network, state: Changed, calls: pl.Series) -> Cha
     outer = marked(network.graph.calls.height, gathered(network.graph.calls.get_column("outer"), calls).drop_nulls())
     of_calls = sure(gathered(outer, work.get_column("call"))) & (work.get_column("start") >= network.start)
     launched = marked(network.nodes.height, network.numbers.starts.filter(of_calls).drop_nulls())
-    lags = capped(state.lags, gathered(launched, edges.get_column("target")), _whole(lag))
+    lags = capped(state.lags, gathered(launched, edges.get_column("target")), int(lag or 0))
     inside = line.get_column("start").is_between(network.start, network.end)
     others = (pl.col("end") - pl.col("start")).filter(inside & (pl.col("kind") == "launch") & ~pl.col("blocks"))
-    usual = _whole(line.select(others.median()).item())
+    usual = int(line.select(others.median()).item() or 0)
     chosen = marked(line.height, gathered(network.line.places, calls).drop_nulls()) & inside
     own = capped(state.values.own, chosen, usual) if usual else state.values.own
     return state.less(int((state.values.own - own).sum()), lags, own=own)
-
-
-def _whole(median: object) -> int:
-    """A median of times in ns; 0 for none."""
-    return int(median) if isinstance(median, float) else 0
 
 
 def _units(network: Network, state: Changed) -> tuple[pl.DataFrame, pl.DataFrame, float]:

@@ -11,7 +11,7 @@ from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.idle._attribution import ledger_pieces
 from kanalyze.analyses.iterations.iterations import TABLE as ITERATIONS_TABLE, iterations
 from kanalyze.analyses.memory.memory import in_use
-from kanalyze.analyses.replay._path import path, with_names
+from kanalyze.analyses.replay.critical_path import path, with_names
 from kanalyze.analyses.shared.analysis import require
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS, KINDS

@@ -29,7 +29,7 @@ from kanalyze.analyses.idle.ledger import utilisation
 from kanalyze.analyses.iterations.phases import steady_part
 from kanalyze.analyses.memory.memory import in_use
 from kanalyze.analyses.ranges.captured import captured_as
-from kanalyze.analyses.replay._path import CAUSES, path, with_names
+from kanalyze.analyses.replay.critical_path import CAUSES, path, with_names
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey
 from kanalyze.analyses.timeline._slices import named_iterations

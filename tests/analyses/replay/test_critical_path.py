@@ -7,8 +7,7 @@ from kanalyze import read
 from kanalyze.analyses.replay._changes import with_durations
 from kanalyze.analyses.replay._graph import dependencies
 from kanalyze.analyses.replay._network import as_recorded, host_line, replayed
-from kanalyze.analyses.replay._path import ending, path, span, way_of
-from kanalyze.analyses.replay.critical_path import RUNNING, critical_path, slack
+from kanalyze.analyses.replay.critical_path import RUNNING, critical_path, ending, path, slack, span, way_of
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, report, timeline
