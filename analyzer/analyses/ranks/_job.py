@@ -19,8 +19,7 @@ import polars as pl
 
 from kanalyze.analyses import homes_of_jobs
 from kanalyze.analyses.communication._matching import HOW, POINT_TO_POINT, Ints, Matches, Rows, matched
-from kanalyze.analyses.communication._waits import CANNOT_TELL, Clocks, Exposed, bytes_of, split, waits
-from kanalyze.analyses.ranks._clocks import clocks_of
+from kanalyze.analyses.communication._waits import CANNOT_TELL, Clocks, Exposed, bytes_of, clocks_of, split, waits
 from kanalyze.analyses.ranks._reducing import Turn, later, numbered_ranks, put_together, step_of
 from kanalyze.reduction.tables import TABLES, Reduction, together
 
