@@ -10,7 +10,7 @@ import polars as pl
 
 from kanalyze.analyses.counters.counters import counters
 from kanalyze.analyses.counters.roofline import roofline
-from kanalyze.analyses.device._operations import exclusive_operations, launch_shapes
+from kanalyze.analyses.device._operations import exclusive_operations, launch_shapes, shape_text
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.rules.compiling import ONE_TIME
 from kanalyze.analyses.host._captures import capture_source
@@ -187,7 +187,7 @@ def _counted(report: Report) -> Digest:
     launches = counters(report).with_columns(pl.col("name").cast(pl.String))
     for more in (
         roofline(report).select("event_id", *_ROOF),
-        report.kernel_config.select("event_id", shape=_shape_text()),
+        report.kernel_config.select("event_id", shape=shape_text("{} × {}")),
     ):
         launches = launches.join(more, on="event_id", how="left", maintain_order="left")
     ns = pl.col("dur_ns").fill_null(0)
@@ -237,7 +237,7 @@ def _slots(view: _View) -> pl.DataFrame:
     starts, each = pl.Series([], dtype=pl.Int64), None
     if view.steady is not None:
         starts, each = view.steady.usual.get_column("start_ns").sort(), view.steady.each
-    shapes = launch_shapes(report).select(shape=_shape_text().cast(pl.Categorical)).to_series()
+    shapes = launch_shapes(report).select(shape=shape_text("{} × {}").cast(pl.Categorical)).to_series()
     placed = work.select(
         *("kind", "bucket", "name", "start", "exclusive_ns", "context_id", "stream", "at"),
         # of what a CUDA graph ran those of its capture, which an eager program has, too
@@ -298,12 +298,6 @@ def _path_texts(report: Report, operators: pl.Series) -> pl.Series:
     numbers, texts = operator_paths(host_tree(report).rows)
     paths = gathered(numbers, operators).alias("path").to_frame()
     return paths.join(texts, on="path", how="left", maintain_order="left").get_column("text")
-
-
-def _shape_text() -> pl.Expr:
-    """Grid and block as one text."""
-    sides = (pl.concat_str([f"{side}_{axis}" for axis in "xyz"], separator=",") for side in ("grid", "block"))
-    return pl.format("{} × {}", *sides)
 
 
 def _ops(view: _View) -> pl.DataFrame:

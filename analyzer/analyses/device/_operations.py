@@ -289,6 +289,11 @@ def nearest_launches(
     return pl.DataFrame(_of_calls(report, gathered(calls.get_column("call_row"), at), [*columns]))
 
 
+def shape_text(words: str) -> pl.Expr:
+    """Grid and block of a launch as text, in such words: ``grid {} × block {}``."""
+    return pl.format(words, *(pl.concat_str(f"^{side}_[xyz]$", separator=",") for side in ("grid", "block")))
+
+
 def launch_shapes(report: Report) -> pl.DataFrame:
     """Distinct launch shapes with resources: shape (their number), :data:`SHAPE` and :data:`RESOURCES`."""
     return _shapes(report)[0]

@@ -19,6 +19,7 @@ from kanalyze.analyses.device._operations import (
     device_operations,
     launch_shapes,
     launching_rows,
+    shape_text,
     with_facts,
 )
 from kanalyze.analyses.device._windows import windows
@@ -335,11 +336,7 @@ def _of_operations(report: Report, at: pl.Series, rows: pl.Series) -> pl.DataFra
     work = device_operations(report).select("row", "event_id", "name")[at.gather(rows)]
     line = with_facts(report, work, "call_id", "shape", "size_bytes")
     size_notes = told_of(line.get_column("size_bytes"), units.size, pl.Categorical).alias("size_note")
-    sides = [
-        pl.concat_str([pl.col(f"{what}_{axis}").cast(pl.String) for axis in "xyz"], separator=",")
-        for what in ("grid", "block")
-    ]
-    shapes = launch_shapes(report).select(pl.format("grid {} × block {}", *sides).cast(pl.Categorical)).to_series()
+    shapes = launch_shapes(report).select(shape_text("grid {} × block {}").cast(pl.Categorical)).to_series()
     notes = line.select(pl.coalesce(gathered(shapes, line.get_column("shape")), size_notes).alias("note")).to_series()
     if has_captures(report):
         place = captured_as(report, line.get_column("row"), "path").alias("place")
