@@ -21,7 +21,8 @@ BEFORE_ALL, AFTER_ALL = -(1 << 62), 1 << 62
 SPANS: Final = {"start": pl.Int64, "end": pl.Int64}
 
 #: Start and end of events; one that was never closed ends where it starts.
-OF_EVENTS: Final = {"start": pl.col("start_ns"), "end": pl.col("start_ns") + pl.col("dur_ns").fill_null(0)}
+END: Final = pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
+OF_EVENTS: Final = {"start": pl.col("start_ns"), "end": END}
 
 
 def union(intervals: pl.DataFrame) -> pl.DataFrame:

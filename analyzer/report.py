@@ -240,7 +240,7 @@ class Report:
         frame = self.kind(kind)
         if self.scope.device is not None and kind in DEVICE_KINDS:
             frame = frame.filter(pl.col("device") == self.scope.device)
-        return intervals.overlapping(frame, self.scope.sides, "start_ns", intervals.OF_EVENTS["end"])
+        return intervals.overlapping(frame, self.scope.sides, "start_ns", intervals.END)
 
     def table(self, name: str) -> pl.DataFrame:
         """A table of :data:`kanalyze.model.READER_TABLES`; `events` concatenates all kinds."""
@@ -403,8 +403,7 @@ class Report:
             yield 0, max(self.meta.end_ns, 0)
         own_clock = not self.meta.recorder.other_clock
         for kind in self.kinds:
-            start, end = intervals.OF_EVENTS.values()
-            first, last = self._events(kind).select(first=start.min(), last=end.max()).row(0)
+            first, last = self._events(kind).select(pl.col("start_ns").min(), end=intervals.END.max()).row(0)
             if first is not None:
                 yield min(first, 0) if own_clock else first, max(first, last)
 

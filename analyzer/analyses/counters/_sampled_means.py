@@ -65,7 +65,7 @@ def grids(report: Report) -> dict[int, Grid]:
 
 def _grid(runs: pl.DataFrame) -> Grid:
     """The cells of one device: cut wherever a counter changes, or is not recorded."""
-    runs = runs.with_columns(start=pl.col("start_ns"), end=pl.col("start_ns") + pl.col("dur_ns"))
+    runs = runs.with_columns(**intervals.OF_EVENTS)
     edges = pl.concat([runs.get_column("start"), runs.get_column("end")]).unique().sort()
     cells = pl.DataFrame({"start": edges.slice(0, len(edges) - 1), "end": edges.slice(1)})
     for (name,), parts in runs.partition_by("column", as_dict=True).items():

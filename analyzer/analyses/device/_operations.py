@@ -409,8 +409,6 @@ def _buckets(report: Report, kind: str) -> pl.DataFrame:
 #: In a report without the end of the recording, how long an event may last after the last start of any other.
 _LONGEST_TAIL_NS: Final = 60_000_000_000
 
-_END: Final = pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
-
 
 @once_per_process
 def recorded_until(report: Report) -> int | None:
@@ -435,7 +433,7 @@ def recorded_until(report: Report) -> int | None:
     outliers = [side[2] > limit for side in extents]
     if not any(outliers) or (all(outliers) and len(outliers) > 1):
         return None
-    ends = [of.select(_END.filter(limit >= _END).max()).item() for of in events]
+    ends = [of.select(intervals.END.filter(limit >= intervals.END).max()).item() for of in events]
     return max((one for one in ends if one is not None), default=None)
 
 
@@ -454,7 +452,7 @@ def in_time(report: Report, events: pl.DataFrame) -> pl.DataFrame:
 
 def _extent(report: Report, kinds: tuple[str, ...]) -> tuple[int, int, int] | None:
     """First start, last start and last end of the events of some kinds; None without events."""
-    sides = pl.col("start_ns").min(), pl.col("start_ns").max().alias("last"), _END.max().alias("end")
+    sides = pl.col("start_ns").min(), pl.col("start_ns").max().alias("last"), intervals.END.max().alias("end")
     extents = [report.kind(kind).select(sides).row(0) for kind in kinds if kind in report.kinds]
     with_events = [one for one in extents if one[0] is not None]
     firsts, lasts, ends = zip(*with_events, strict=True) if with_events else ((), (), ())

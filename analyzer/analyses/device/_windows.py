@@ -62,8 +62,7 @@ def span(report: Report) -> tuple[int, int] | None:
 @once_per_process
 def _process_spans(report: Report) -> pl.DataFrame:
     """First start and last end of the CUDA calls and operations of each process."""
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    calls = in_time(report, report.kind("api").select("process_id", start="start_ns", end=end))
+    calls = in_time(report, report.kind("api").select("process_id", **intervals.OF_EVENTS))
     sides = pl.col("start").min(), pl.col("end").max()
     parts = [events.group_by("process_id").agg(sides) for events in (calls, operations(report))]
     return pl.concat(parts).group_by("process_id").agg(sides)

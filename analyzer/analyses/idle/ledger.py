@@ -296,8 +296,7 @@ def _launching(report: Report, device: int, low: int, high: int) -> list[_Expose
     """
     work = of_device(operations(report, "call_row"), device)
     called = work.get_column("call_row").drop_nulls().unique().sort()
-    calls = rows_at(report.kind("api").select("start_ns", "dur_ns"), called)
-    inside = intervals.clip(calls.select(start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")), low, high)
+    inside = intervals.clip(rows_at(report.kind("api").select(**intervals.OF_EVENTS), called), low, high)
     if inside.is_empty():
         return []
     waited = bucket_sums(report).filter((pl.col("device") == device) & (pl.col("bucket") == "launch"))
@@ -419,7 +418,7 @@ def low_regions(report: Report, chunks: int, threshold_share: float) -> pl.DataF
 
     Columns: in_use_share, dur_ns, start_ns, process_id, device (the process's ordinal), context_id, gpu.
     """
-    sides = {"start": pl.col("start_ns"), "end": pl.col("start_ns") + pl.col("dur_ns")}
+    sides = intervals.OF_EVENTS
     work = pl.concat(report.seen(kind).select("process_id", "context_id", gpu="device", **sides) for kind in _KINDS)
     work = work.filter(pl.col("start") > 0)
     names = [name for name in report.kind("overhead").get_column("name").unique().cast(pl.String) if name in _OVERHEADS]

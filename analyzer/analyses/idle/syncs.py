@@ -184,8 +184,7 @@ def waited_for(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
 def _blocking(report: Report) -> pl.DataFrame:
     """The blocking calls, with the row of the last copy that each launched as `copied`."""
     columns = "name", *THREAD, "correlation_id"
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    calls = report.kind("api").select(*columns, start="start_ns", end=end).with_row_index("call_row")
+    calls = report.kind("api").select(*columns, **intervals.OF_EVENTS).with_row_index("call_row")
     names = call_names(report)
     scopes = pl.Series("scope", [scope_of(name) for name in names.cast(pl.String)], dtype=pl.Enum(SCOPES))
     by_name = pl.DataFrame([names, scopes]).drop_nulls()

@@ -103,8 +103,7 @@ def iterations(report: Report) -> pl.DataFrame:
         CannotTellError: The report records no device operations.
     """
     require(report, TABLE, *DEVICE_KINDS)
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    rows = intervals.overlapping(iteration_ledgers(report), report.scope.sides, "start_ns", end)
+    rows = intervals.overlapping(iteration_ledgers(report), report.scope.sides, "start_ns", intervals.END)
     if report.scope.device is not None:
         used = device_operations(report).select(pl.col("process_id").unique()).to_series()
         rows = rows.filter(pl.col("process_id").is_in(used.implode(), nulls_equal=True))
@@ -130,8 +129,7 @@ def judged_iterations(report: Report) -> pl.DataFrame:
 @once_per_process
 def iteration_spans(report: Report) -> pl.DataFrame:
     """The iterations of all processes, at any time: process_id, start, end, name."""
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    return judged_iterations(report).select("process_id", "name", start="start_ns", end=end)
+    return judged_iterations(report).select("process_id", "name", **intervals.OF_EVENTS)
 
 
 def iterations_at(report: Report, points: pl.DataFrame) -> pl.DataFrame:
@@ -205,7 +203,7 @@ def _with_device_spans(rows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
 
 def _with_ledgers(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     """Adds the ledger of each iteration on its device: ``<bucket>_ns``, null where it has none."""
-    ledgers = window_ledgers(report, rows.select(start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")))
+    ledgers = window_ledgers(report, rows.select(**intervals.OF_EVENTS))
     on = ["window_row", "device"]
     ledgers = ledgers.rename({"window": on[0]})
     return rows.with_row_index(on[0]).join(ledgers, on=on, how="left", maintain_order="left").drop(on[0])

@@ -182,8 +182,7 @@ def _longest_run(rows: pl.DataFrame, name: str, *, adjoining: bool) -> pl.DataFr
 
     With `adjoining` each begins where the one before ended; else there may be time between, but no other iteration.
     """
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    own = rows.with_columns(end=end, usual=(pl.col("kind") == STEADY) & (pl.col("name") == name))
+    own = rows.with_columns(end=intervals.END, usual=(pl.col("kind") == STEADY) & (pl.col("name") == name))
     near = pl.col("start_ns") == pl.col("end").shift(1) if adjoining else pl.lit(value=True)
     goes_on = (near & pl.col("usual") & pl.col("usual").shift(1)).fill_null(value=False)
     runs = own.with_columns(run=(~goes_on).cum_sum()).filter("usual")
@@ -204,8 +203,8 @@ def _rows_apart(every: pl.DataFrame, name: str) -> pl.DataFrame | None:
     A row are iterations of one name of which each begins where the one before ended, as those of an epoch; None where
     rows are few, most iterations are in none of them, or what usually lies between them takes less time than they do.
     """
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    own = every.with_columns(end=end, pause=(pl.col("start_ns") - end.shift(1)).fill_null(0)).filter(name=name)
+    pause = (pl.col("start_ns") - intervals.END.shift(1)).fill_null(0)
+    own = every.with_columns(end=intervals.END, pause=pause).filter(name=name)
     own = own.with_columns(row=(pl.col("start_ns") != pl.col("end").shift(1)).fill_null(value=True).cum_sum())
     usual = own.filter(kind=STEADY).with_columns(many=pl.len().over("row"))
     sides = usual.filter(pl.col("many") >= _FEWEST).group_by("row", maintain_order=True).first()
@@ -366,7 +365,7 @@ def _within(report: Report, steady: SteadyPart) -> pl.DataFrame:
     low, high = steady.span
     own = own_ranges(report, steady.process_id).drop("open").filter(pl.col("start") >= low, pl.col("end") <= high)
     usual = steady.usual.sort("start_ns")
-    ends = usual.select((pl.col("start_ns") + pl.col("dur_ns")).append(intervals.AFTER_ALL)).to_series()
+    ends = usual.select(intervals.END.append(intervals.AFTER_ALL)).to_series()
     begun = usual.get_column("start_ns").search_sorted(own.get_column("start"), side="left")
     own = own.filter(ends.gather(begun) > own.get_column("end"))  # no epoch
     names = {name: plain(name) or name for name in own.get_column("name").unique()}
@@ -474,7 +473,7 @@ def phases(report: Report) -> pl.DataFrame:
 
 def _edges(iterations: pl.DataFrame) -> tuple[int, int]:
     """When the first iteration begins and the last one ends."""
-    return iterations.select(pl.col("start_ns").min(), end=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(0)
+    return iterations.select(pl.col("start_ns").min(), end=intervals.END.max()).row(0)
 
 
 def recorded_of(report: Report, process: int | None) -> tuple[int, int]:
@@ -486,8 +485,7 @@ def recorded_of(report: Report, process: int | None) -> tuple[int, int]:
     if begun_before(report).filter(of_process(process)).is_empty():
         return start, end
     kinds = [report.kind(kind).filter(of_process(process)) for kind in _EVENTS if kind in report.kinds]
-    until = pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
-    spans = pl.concat([events.select(first=pl.col("start_ns").min(), last=until.max()) for events in kinds])
+    spans = pl.concat([events.select(first=pl.col("start_ns").min(), last=intervals.END.max()) for events in kinds])
     first, last = spans.select(pl.col("first").min(), pl.col("last").max()).row(0)
     return (max(start, first), min(end, last)) if _FAR_LONGER * (last - first) < end - start else (start, end)
 
@@ -548,7 +546,7 @@ def _causes(report: Report, steady: SteadyPart) -> Iterator[tuple[str, pl.DataFr
     yield COMPILING, compile_spans(report)
     yield TIMING, timed_runs(report).filter(process).select("start", "end")
     yield MODULES, loading_seen(report).filter(process).select("start", "end")
-    spans = steady.rows.select("name", "kind", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
+    spans = steady.rows.select("name", "kind", **intervals.OF_EVENTS)
     by_kind = spans.partition_by("name", "kind", as_dict=True)
     for name in spans.get_column("name").unique(maintain_order=True):
         for kind, word in _TOLD.items():
@@ -577,6 +575,5 @@ def _lines(report: Report, steady: SteadyPart) -> pl.DataFrame:
     calls = report.kind("api").filter(of_process(steady.process_id)).group_by("thread_id").agg(calls=pl.len())
     sums = rows.group_by("thread_id").agg(pl.col("dur_ns").sum()).join(calls, on="thread_id", how="left")
     thread = sums.sort("calls", "dur_ns", "thread_id", nulls_last=False).tail(1)
-    line = pl.format("at {}:{}", "file", "line")
     own = rows.join(thread.select("thread_id"), on="thread_id", nulls_equal=True)
-    return own.select(name=line, start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
+    return own.select(name=pl.format("at {}:{}", "file", "line"), **intervals.OF_EVENTS)

@@ -107,8 +107,7 @@ def allocating_calls(report: Report) -> pl.DataFrame:
     calls = events.filter(pl.col("name").is_in(names)).select(
         *("row", "event_id", "process_id", "thread_id", "correlation_id", "name"),
         text.str.contains(_GIVES).alias("gives"),
-        start="start_ns",
-        end=pl.col("start_ns") + pl.col("dur_ns"),
+        **intervals.OF_EVENTS,
     )
     calls = calls.filter(pl.col("gives") | text.str.contains(_TAKES)).sort("process_id", "start", "row")
     launches = in_order(launch_calls(report, "call_start", "thread_id").drop_nulls(), "call_start")

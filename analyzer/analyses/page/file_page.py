@@ -184,9 +184,7 @@ def _waits(report: Report) -> dict[str, pl.DataFrame]:
 
 def _iterations(report: Report) -> pl.DataFrame:
     """The iterations in scope with their ledgers, of the name with most device time."""
-    ledgers = intervals.overlapping(
-        iteration_ledgers(report), report.scope.sides, "start_ns", pl.col("start_ns") + pl.col("dur_ns")
-    )
+    ledgers = intervals.overlapping(iteration_ledgers(report), report.scope.sides, "start_ns", intervals.END)
     keys = ("process_id", "name")
     sums = ledgers.group_by(*keys, maintain_order=True).agg(pl.col("device_ns").sum())
     most = sums.sort("device_ns", descending=True, maintain_order=True).head(1)

@@ -73,7 +73,7 @@ def _ranks_on_cpu(report: Report) -> list[dict[str, pl.DataFrame]]:
     collectives = collectives_on_cpu(report).sort("start_ns")
     if collectives.is_empty():
         return []
-    span = collectives.select(pl.col("start_ns").first(), end_ns=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(0)
+    span = collectives.select(pl.col("start_ns").first(), end_ns=intervals.END.max()).row(0)
     steps = report.steps().select(
         "step",
         index=pl.int_range(pl.len()),
@@ -85,7 +85,7 @@ def _ranks_on_cpu(report: Report) -> list[dict[str, pl.DataFrame]]:
     )
     none = [pl.lit(None).alias(name) for name in COLLECTIVES.schema if name not in collectives.columns]
     line = collectives.with_columns(*none).with_columns(number=pl.int_range(pl.len()))
-    line = intervals.first_come(line.with_columns(start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")))
+    line = intervals.first_come(line.with_columns(**intervals.OF_EVENTS))
     line = line.with_columns(exposed_ns=pl.col("own_end") - pl.col("own_start"), size=pl.lit(report.meta.world_size))
     own = line.select("number", start="own_start", end="own_end").filter(pl.col("end") > pl.col("start"))
     pieces = _cut_at(own, steps)
@@ -191,7 +191,7 @@ def _before(report: Report, collectives: pl.DataFrame) -> pl.DataFrame:
 
     What the host was in DataLoader of the bucket host is in rows of its own.
     """
-    since = (pl.col("start_ns") + pl.col("dur_ns")).shift(1).over(_GROUP)
+    since = intervals.END.shift(1).over(_GROUP)
     spans = collectives.select("number", start=since, end="start_ns").filter(pl.col("end") > pl.col("start"))
     ledgers = _in_spans(report, spans, "number").with_columns(detail=pl.lit(None, dtype=pl.String))
     batches = getting_batches(report) if spans.height else pl.DataFrame()

@@ -17,6 +17,7 @@ from kanalyze.analyses.ranges._projection import projection
 from kanalyze.analyses.shared.analysis import part_of
 from kanalyze.columns import gathered
 from kanalyze.errors import CannotTellError
+from kanalyze.intervals import OF_EVENTS
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
@@ -165,11 +166,9 @@ def _spans(report: Report, by: str | None) -> pl.DataFrame:
             projected.append(spans.select(pl.lit(device, dtype=pl.Int64).alias("device"), "start", "end", "range"))
         return pl.concat(projected)
     if by == "iteration":
-        rows = iterations(report).drop_nulls("device")
-        return rows.select("device", "window", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
+        return iterations(report).drop_nulls("device").select("device", "window", **OF_EVENTS)
     if by == "gap":
         shortest = min(grid.period_ns for grid in grids(report).values())  # those of two samples and more
         rows = gaps(report, threshold_ns=2 * shortest)
-        texts, end = pl.col("reason", "culprit").cast(pl.String), pl.col("start_ns") + pl.col("dur_ns")
-        return rows.select("device", "start_ns", texts, start="start_ns", end=end)
+        return rows.select("device", "start_ns", pl.col("reason", "culprit").cast(pl.String), **OF_EVENTS)
     return exclusive_operations(report).select(*_SPANS, pl.col("name").cast(pl.String))
