@@ -8,7 +8,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, compiled_from, exclusive_operations, facts_of
-from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.device._windows import share_of_window
 from kanalyze.analyses.host._captures import capture_rows, capture_source, captures
 from kanalyze.analyses.host._range_lines import program_functions
 from kanalyze.analyses.idle._attribution import bucket_of, by_thread, idle_pieces
@@ -71,15 +71,13 @@ def code(report: Report) -> pl.DataFrame:
         CannotTellError: The report records no device operations, or neither lines nor Python functions.
     """
     require(report, TABLE, *DEVICE_KINDS)
-    lengths = windows(report).select("device", window=pl.col("end") - pl.col("start"))
     sums = [pl.col("ns").filter(pl.col("part") == part).sum().alias(f"{part}_ns") for part in PARTS]
     by_place = placed_pieces(report).group_by("device", "place").agg(*sums, ns=pl.col("ns").sum())
     inside = captured_places(report)
     by_place = by_place.join(inside, on=["device", "place"], how="full", coalesce=True, nulls_equal=True)
     by_place = by_place.with_columns(pl.exclude("device", "place").fill_null(0))
     order = by_place.sort("device", "ns", "captured_ns", "place", descending=[False, True, True, False])
-    rows = order.join(lengths, on="device")
-    return TABLE.select(placed_with_text(report, rows).with_columns(share=pl.col("ns") / pl.col("window")))
+    return TABLE.select(placed_with_text(report, order).with_columns(share_of_window(report)))
 
 
 def has_lines(report: Report) -> bool:
