@@ -15,8 +15,8 @@ from kanalyze.analyses.device.occupancy import launch_occupancy
 from kanalyze.analyses.findings._doubts import CHECKS, TABLE, Check, check_table, damaged, names, pairing, with_late
 from kanalyze.analyses.host._call_kinds import begun_before, interface
 from kanalyze.analyses.host._thread_timeline import NEEDED
-from kanalyze.analyses.idle._attribution import unknown_times
 from kanalyze.analyses.idle.culprits import own_samples
+from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._launch_costs import worth_saying
 from kanalyze.analyses.shared.analysis import analysis
 from kanalyze.analyses.shared.statistics import total
@@ -71,15 +71,15 @@ def _read(read: Callable[[str], pl.DataFrame], names: Iterable[str]) -> None:
 def _attribution(report: Report) -> list[Check]:
     if not set(DEVICE_KINDS).intersection(report.kinds):
         return []
-    times = unknown_times(report)
-    unknown = [ns for ns, _ in times if ns]
+    rows = bucket_sums(report).filter(bucket="unknown")
+    unknown, waits = rows.filter(pl.col("detail").is_null()), rows.filter(pl.col("detail").is_not_null())
     effect = worded("no launch tells which thread the device waited for; was the CUDA API traced?", interface(report))
     earlier = (
         "the recording begins there: what they waited for first is unknown, and no launch counts as a kernel's first"
     )
     return [
-        ("idle time of unknown cause", len(unknown), sum(unknown), effect),
-        (_MID_RUN, begun_before(report).height, sum(ns for _, ns in times), earlier),
+        ("idle time of unknown cause", unknown.height, total(unknown, "ns"), effect),
+        (_MID_RUN, begun_before(report).height, total(waits, "ns"), earlier),
     ]
 
 

@@ -18,9 +18,9 @@ import polars as pl
 from polars.datatypes import DataType, DataTypeClass
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import BUSY_BUCKETS, facts_of, launch_calls, of_device, operations
+from kanalyze.analyses.device._operations import BUSY_BUCKETS, facts_of, of_device, operations
 from kanalyze.analyses.device._windows import activity, busy_by_bucket, busy_layers, windows
-from kanalyze.analyses.host._call_kinds import unrecorded_contexts, unseen_starts, unseen_syncs
+from kanalyze.analyses.host._call_kinds import unrecorded_contexts
 from kanalyze.analyses.idle._idle_parts import (
     IDLE,
     PIECE,
@@ -36,7 +36,7 @@ from kanalyze.analyses.idle._idle_parts import (
 from kanalyze.analyses.shared.analysis import in_threads, once_per_report
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey, joined_up, key_columns, touched
-from kanalyze.columns import gathered, parts_by, positions, rows_at, sure
+from kanalyze.columns import gathered, parts_by, positions, rows_at
 from kanalyze.report import Report
 from kanalyze.window import Window
 
@@ -245,28 +245,6 @@ def gaps_of(report: Report, pieces: pl.DataFrame) -> pl.Series:
     """The number of the gap of each of some pieces of a device, from 1 on; 0 for what was not recorded."""
     lost = pl.col("reason") == reasons(report).unrecorded
     return pieces.select(gap=pl.when(lost).then(0).otherwise(pl.col("row").rle_id() + 1)).to_series()
-
-
-def unknown_times(report: Report) -> list[tuple[int, int]]:
-    """Of each device in scope the idle time of unknown cause, and the waits for work from before the recording (ns).
-
-    Where no such work is known, only what no thread is known for is looked at: every thread that launched something is.
-    """
-    if len(unseen_starts(report)) or len(unseen_syncs(report)):
-        codes = reasons(report)
-        unknown = pl.col("reason").is_in([codes.unknown, codes.unrecorded])
-        sums = _NS.filter(unknown).sum(), _NS.filter(pl.col("reason") == codes.unseen).sum().alias("begins")
-        return [pieces.select(sums).row(0) for pieces in idle_pieces(report).values()]
-    times_ns, sides = [], {device: edges for device, *edges in windows(report).iter_rows()}
-    launching = launch_calls(report, "thread_id").drop_nulls().get_column("process_id").unique()
-    for device, idle in _idle_devices(report).items():
-        gaps = pl.concat(idle.batches)
-        thread = facts_of(report, gaps.get_column("row"), "thread_id").to_series()
-        nearby = sure(gaps.get_column("process_id").is_in(launching.implode()))
-        parts = (*idle.edges, gaps.filter(thread.is_null() & ~nearby))
-        lost = pl.concat(part.select("start", "end") for part in parts)
-        times_ns.append((intervals.length(intervals.clip(lost, *sides[device])), 0))
-    return times_ns
 
 
 class HostTime(NamedTuple):

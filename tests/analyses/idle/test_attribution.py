@@ -2,14 +2,13 @@
 
 import polars as pl
 import pytest
-from hypothesis import example, given, strategies as st
+from hypothesis import given, strategies as st
 
-from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.idle._attribution import idle_pieces, idle_within, ledger_pieces, unknown_times, window_ledgers
+from kanalyze.analyses.idle._attribution import idle_pieces, idle_within, ledger_pieces, window_ledgers
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.intervals import AFTER_ALL, BEFORE_ALL
 from kanalyze.window import Window
-from support.build import kernel, launched, report
+from support.build import report
 from support.large import in_batches
 from support.shares import cases, holds
 from support.slow_gaps import gap_reports
@@ -56,25 +55,6 @@ def test_parts_attributed_one_after_the_other_give_the_ledger_of_each_window(eve
             sums = window_ledgers(of, frame).unpivot(index=["window", "device"], value_name="ns")
             found = {(at, device, name.removesuffix("_ns")): ns for at, device, name, ns in sums.iter_rows() if ns}
             assert found == one_by_one(of, sides)
-
-
-def unknown_by_ledger(of):
-    """Idle time of unknown cause by device, and the waits for work from before the recording."""
-    rows = ledger(of).filter(pl.col("bucket") == "unknown").with_columns(begins=pl.col("detail").is_not_null())
-    sums = {(device, begins): ns for device, begins, ns in rows.select("device", "begins", "ns").iter_rows()}
-    return [tuple(sums.get((device, begins), 0) for begins in (False, True)) for device in windows(of)["device"]]
-
-
-@pytest.mark.slow
-@FEWER
-@given(EVENTS, st.booleans())
-# it began before the recording
-@example(events=launched(0, 5_000, kernel(500_000_000, 10**9, correlation=1)), known=False)
-def test_idle_time_of_unknown_cause_is_that_of_the_ledger(events, known):
-    of = report(events)
-    if known:
-        ledger(of)
-    assert unknown_times(of) == unknown_by_ledger(report(events))
 
 
 INTERVALS = dict.fromkeys(("process_id", "thread_id", "start", "end"), pl.Int64)
