@@ -118,14 +118,16 @@ def overlap(start: pl.Series, end: pl.Series, spans: pl.DataFrame) -> pl.Series:
     return (covered_before(end, spans) - covered_before(start, spans)).clip(0)
 
 
-def overlap_by(rows: pl.DataFrame, key: str, spans: Mapping[Any, pl.DataFrame]) -> pl.Series:
+def covered(rows: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
+    """The length of each of `rows` (start, end) covered by the span set `spans`, in ns."""
+    return overlap(rows.get_column("start"), rows.get_column("end"), spans)
+
+
+def covered_by(rows: pl.DataFrame, key: str, spans: Mapping[Any, pl.DataFrame]) -> pl.Series:
     """The length of each of `rows` (`key`, start, end) covered by the span set of its key, in ns; 0 without one."""
-
-    def covered(keys: tuple[Any, ...], part: pl.DataFrame) -> pl.Series:
-        own = spans.get(keys[0], pl.DataFrame(schema=SPANS))
-        return overlap(part.get_column("start"), part.get_column("end"), own)
-
-    return of_parts(rows.select(key, "start", "end"), [key], pl.Int64, covered)
+    none = pl.DataFrame(schema=SPANS)
+    rows = rows.select(key, "start", "end")
+    return of_parts(rows, [key], pl.Int64, lambda keys, part: covered(part, spans.get(keys[0], none)))
 
 
 def exclusive(intervals: pl.DataFrame) -> pl.Series:

@@ -492,4 +492,4 @@ def _alone(work: pl.DataFrame) -> pl.DataFrame:
     if work.select((pl.col("exclusive_ns") == pl.col("end") - pl.col("start")).all()).item():
         return work.with_columns(alone_ns="exclusive_ns")
     single = intervals.alone(work)
-    return work.with_columns(alone_ns=intervals.overlap(work.get_column("start"), work.get_column("end"), single))
+    return work.with_columns(alone_ns=intervals.covered(work, single))

@@ -104,7 +104,7 @@ def busy_spans(report: Report) -> dict[int, pl.DataFrame]:
 
 def busy_within(report: Report, spans: pl.DataFrame) -> pl.Series:
     """How long its device ran anything in each of `spans` (device, start, end); null without a device."""
-    busy_ns = intervals.overlap_by(spans, "device", busy_spans(report))
+    busy_ns = intervals.covered_by(spans, "device", busy_spans(report))
     return busy_ns.set(spans.get_column("device").is_null(), None).alias("busy_ns")
 
 
@@ -187,8 +187,7 @@ def _shared(device: int, work: pl.DataFrame) -> Shared | None:
     line = work.sort("start", "end").get_column("process_id")
     turns = int((line != line.shift(1)).sum())
     if together.height:
-        met = intervals.overlap(work.get_column("start"), work.get_column("end"), together)
-        beside = work.with_columns(shared=met > 0)
+        beside = work.with_columns(shared=intervals.covered(work, together) > 0)
         processes = beside.filter("shared").get_column("process_id")
         slowed = _slowed(beside)
     elif turns >= line.n_unique():  # fewer turns: one process ran after the other

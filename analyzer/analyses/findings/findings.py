@@ -269,8 +269,7 @@ def within_distance(report: Report, finding: Finding) -> Finding:
         least = least.with_columns(least_ns=pl.when(pl.col("least_ns").is_not_null()).then(near))
     claims = finding.claims.select("start", "end")
     if finding.curtailed:  # whose claims are cut, or several kernels in a row
-        inside = intervals.overlap(least.get_column("start"), least.get_column("end"), intervals.union(claims))
-        part = inside / pl.max_horizontal(pl.col("end") - pl.col("start"), 1)
+        part = intervals.covered(least, intervals.union(claims)) / pl.max_horizontal(pl.col("end") - pl.col("start"), 1)
         claimed = least.with_columns(part=part).filter(pl.col("part") > 0)
     else:
         claimed = least.join(claims.unique(), on=["start", "end"], how="semi").with_columns(part=pl.lit(1.0))

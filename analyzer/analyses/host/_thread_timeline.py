@@ -234,8 +234,7 @@ def _with_waits(line: pl.DataFrame, on_each: dict[object, pl.DataFrame]) -> pl.D
     taken_ns = pl.zeros(line.height, dtype=pl.Int64, eager=True)
     for cpu, busy in on_each.items():
         here = (line.get_column("cpu") == cpu) & ~line.get_column("runs")
-        others = intervals.overlap(line.get_column("start"), line.get_column("end"), busy)
-        taken_ns = others.zip_with(here, taken_ns)
+        taken_ns = intervals.covered(line, busy).zip_with(here, taken_ns)
     length = line.get_column("end") - line.get_column("start")
     return line.select("start", "end", "runs", waits=~pl.col("runs") & (taken_ns >= _TAKEN * length))
 

@@ -116,7 +116,7 @@ def function_around(report: Report, spans: pl.DataFrame) -> str:
     if not functions or spans.is_empty():
         return ""
     calls = max(functions, key=len)
-    held = intervals.overlap(calls.get_column("start"), calls.get_column("end"), spans).alias("held")
+    held = intervals.covered(calls, spans).alias("held")
     sums = calls.select(name=pl.col("name").cast(pl.String), whole=pl.col("end") - pl.col("start")).with_columns(held)
     sums = sums.group_by("name").sum().filter(pl.col("held") >= _AROUND * intervals.length(spans))
     places = _places(report).with_columns(name=_AS_RECORDED).join(sums, on="name")

@@ -17,8 +17,8 @@ from kanalyze.analyses.host._call_kinds import BLOCKING_COPY, call_names, cuda_n
 from kanalyze.analyses.host._causes import EVIDENCE, told_causes
 from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.host._thread_timeline import STATES, records_waits, system_calls
-from kanalyze.analyses.idle._attribution import by_thread, host_pieces
 from kanalyze.analyses.idle._idle_parts import range_names
+from kanalyze.analyses.idle.culprits import host_spans
 from kanalyze.analyses.shared.analysis import analysis, once_per_process, part_of, require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, known_sum, share_of_total
 from kanalyze.analyses.shared.threads import THREAD
@@ -315,15 +315,10 @@ def host_waits(report: Report) -> pl.DataFrame:
 def _waits_of_devices(report: Report) -> pl.DataFrame:
     """The waits that idle time of devices in scope lies in: those of :func:`told_causes`, with device and idle_ns."""
     causes = told_causes(report)
-    lines, parts = (
-        parts_by(causes, THREAD),
-        [causes.with_columns(device=pl.lit(0, pl.Int64), idle_ns=pl.lit(0, pl.Int64)).clear()],
-    )
-    for device, pieces in host_pieces(report).items():
-        for key, part in by_thread(report, pieces):
-            if key in lines:
-                idle = intervals.overlap(
-                    lines[key].get_column("start"), lines[key].get_column("end"), intervals.union(part)
-                )
-                parts.append(lines[key].with_columns(device=pl.lit(device, pl.Int64), idle_ns=idle))
+    lines = parts_by(causes, THREAD)
+    parts = [causes.with_columns(device=pl.lit(0, pl.Int64), idle_ns=pl.lit(0, pl.Int64)).clear()]
+    for device, key, part in host_spans(report):
+        if key in lines:
+            idle_ns = intervals.covered(lines[key], intervals.union(part))
+            parts.append(lines[key].with_columns(device=pl.lit(device, pl.Int64), idle_ns=idle_ns))
     return pl.concat(parts).filter(pl.col("idle_ns") > 0)

@@ -562,8 +562,7 @@ def _outermost_ranges(own: pl.DataFrame, free: pl.DataFrame) -> Iterator[tuple[s
 
 def _most(spans: pl.DataFrame, free: pl.DataFrame, most: int) -> Iterator[tuple[str, pl.DataFrame]]:
     """Those `spans` (name, start, end) that overlap `free`, by name, at most so many names of most time first."""
-    lost = intervals.overlap(spans.get_column("start"), spans.get_column("end"), free)
-    inside = spans.with_columns(lost.alias("ns")).filter(pl.col("ns") > 0)
+    inside = spans.with_columns(ns=intervals.covered(spans, free)).filter(pl.col("ns") > 0)
     sums = inside.group_by("name").agg(pl.col("ns").sum()).sort("ns", "name", descending=[True, False])
     for name in sums.head(most).get_column("name"):
         yield name, inside.filter(inside.get_column("name") == name)

@@ -250,7 +250,7 @@ def steady_parts(report: Report) -> dict[int, Steady]:
     """
     steady = {}
     for device, busy, parts in _between_one_time_costs(report):
-        times = intervals.overlap(parts.get_column("start"), parts.get_column("end"), busy)
+        times = intervals.covered(parts, busy)
         most = times.arg_max()
         if most is None or times[most] < _MOST * intervals.length(busy):
             continue

@@ -148,7 +148,7 @@ def events_between(report: Report, key: ThreadKey, gaps: pl.DataFrame) -> pl.Dat
     calls = report.kind("api").filter(of_thread(key)).select(**intervals.OF_EVENTS)
     low, high = gaps.select(pl.col("start").min(), pl.col("end").max()).row(0)
     free = intervals.gaps(intervals.union(calls), low or 0, high or 0)
-    times = gaps.with_columns(free_ns=intervals.overlap(gaps.get_column("start"), gaps.get_column("end"), free))
+    times = gaps.with_columns(free_ns=intervals.covered(gaps, free))
     what, where = (_innermost(events(report), key, times, free) for events in (named_events, program_functions))
     both = times.join(what, on="gap", how="left").join(where, on="gap", how="left", suffix="_around").sort("gap")
     both = both.with_columns(_alone(report, key, times, free).alias("between"))
@@ -164,7 +164,7 @@ def _innermost(events: pl.DataFrame, key: ThreadKey, gaps: pl.DataFrame, free: p
     times = gaps.select("gap", "free_ns", since="start", until="end")
     inside = own.join_where(times, pl.col("start") < pl.col("until"), pl.col("end") > pl.col("since"))
     sides = inside.select(start=pl.max_horizontal("start", "since"), end=pl.min_horizontal("end", "until"))
-    time = intervals.overlap(sides.get_column("start"), sides.get_column("end"), free)
+    time = intervals.covered(sides, free)
     enough = inside.filter((time >= inside.get_column("free_ns") * _MOST) & (time > 0))
     # events of a thread nest: of those that half of the time is in, the shortest is the innermost
     length = pl.col("end") - pl.col("start")

@@ -129,8 +129,7 @@ def _busy_part(view: Report, finding: Finding) -> bool | None:
     claimed, busy = intervals.union(finding.claims.select("start", "end")), busy_spans(view).get(finding.device)
     if busy is None:
         return None
-    inside = intervals.overlap(claimed.get_column("start"), claimed.get_column("end"), busy)
-    return 2 * int(inside.sum()) > intervals.length(claimed)
+    return 2 * int(intervals.covered(claimed, busy).sum()) > intervals.length(claimed)
 
 
 def length_of(steady: SteadyPart, profiled: str) -> str:

@@ -249,8 +249,7 @@ def _of(view: Report, finding: Finding) -> Summary:
         work = work.filter(name.is_in(finding.names)).with_columns(ns="exclusive_ns")
     else:
         spans = intervals.union(claims.select("start", "end"))
-        covered = intervals.overlap(work.get_column("start"), work.get_column("end"), spans)
-        work = work.with_columns(covered.alias("ns")).filter(pl.col("ns") > 0)
+        work = work.with_columns(ns=intervals.covered(work, spans)).filter(pl.col("ns") > 0)
         pieces = intervals.cut(idle_pieces(view)[finding.device], spans)
         named = pieces.select(bucket_of(view, pieces).alias("reason"), "culprit").cast(pl.String)
         waits = named.with_columns(ns=pieces.get_column("end") - pieces.get_column("start"))

@@ -256,7 +256,7 @@ def while_compiling(report: Report, spans: pl.DataFrame) -> pl.Series:
         process, thread = (pl.lit(number, dtype=pl.Int64) for number in key)
         own = pl.col("thread_id").is_null() | (pl.col("thread_id") == thread)
         compiled = intervals.union(compilations.filter((pl.col("process_id") == process) & own))
-        return intervals.overlap(part.get_column("start"), part.get_column("end"), compiled) > 0
+        return intervals.covered(part, compiled) > 0
 
     return of_parts(spans.select(*THREAD, "start", "end"), THREAD, pl.Boolean, meanwhile)
 

@@ -199,8 +199,8 @@ def _before(report: Report, collectives: pl.DataFrame) -> pl.DataFrame:
     if idle is None:
         return ledgers
     waits = intervals.union(idle.filter(pl.col("bucket") == "host").select("start", "end"))
-    inside = intervals.overlap(spans.get_column("start"), spans.get_column("end"), waits)
-    loads = spans.select("number", bucket=pl.lit("host"), inside=inside).filter(pl.col("inside") > 0)
+    loads = spans.select("number", bucket=pl.lit("host"), inside=intervals.covered(spans, waits))
+    loads = loads.filter(pl.col("inside") > 0)
     rest = ledgers.join(loads, on=["number", "bucket"], how="left")
     rest = rest.with_columns(ns=pl.col("ns") - pl.col("inside").fill_null(0)).filter(pl.col("ns") > 0)
     loads = loads.rename({"inside": "ns"}).with_columns(detail=pl.lit(IN_LOADER))

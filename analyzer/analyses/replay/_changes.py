@@ -104,7 +104,7 @@ def without_profiler(report: Report, network: Network, state: Changed, host: Hos
         since=pl.col("start") - pl.col("gap"),
     )
     between = calls.select("process_id", start="since", end="start")
-    profiled = intervals.overlap_by(between, "process_id", _own_work(report))
+    profiled = intervals.covered_by(between, "process_id", _own_work(report))
     calls = calls.with_columns(events=_events(report, between), profiled=profiled)
     inside, whole = pl.col("start") >= network.start, pl.col("since") >= network.start
     code = (pl.col("gap") - pl.col("profiled")).clip(lower_bound=0)
@@ -379,11 +379,11 @@ def host_less(network: Network, state: Changed, spans: Spans, share: float) -> C
     """Host code between calls, and in a wait after what it is for, takes less by a share of what lies in `spans`."""
     calls = network.line.calls
     gaps = calls.select("process_id", start=pl.col("start") - pl.col("gap"), end="start")
-    now = calls.select("gap", now=state.values.gaps, inside=intervals.overlap_by(gaps, "process_id", spans))
+    now = calls.select("gap", now=state.values.gaps, inside=intervals.covered_by(gaps, "process_id", spans))
     left = pl.when(pl.col("now") > 0).then(pl.col("inside") * (pl.col("now") / pl.col("gap"))).otherwise(0)
     less = now.select((left * share).floor().cast(pl.Int64)).to_series()
     host = _host_edges(network, state, (*HOST_EDGES, "return")).filter(pl.col("slack") > 0)
-    inside = intervals.overlap_by(host, "process_id", spans)
+    inside = intervals.covered_by(host, "process_id", spans)
     part = (inside * (pl.col("lag") / pl.col("slack")) * share).floor().cast(pl.Int64)
     host = host.with_columns(less=pl.min_horizontal(part, "lag"))
     lags = _with(state.lags, host.get_column("edge"), host.get_column("lag") - host.get_column("less"))

@@ -386,10 +386,7 @@ def stream_pairs(report: Report) -> pl.DataFrame:
 def _overlaps(spans: dict[int, pl.DataFrame]) -> pl.DataFrame:
     """Overlap of each pair of streams, given as span sets by number: first, second, overlap_ns."""
     pairs = combinations(spans.items(), 2)
-    rows = [
-        (one, other, intervals.overlap(own.get_column("start"), own.get_column("end"), theirs).sum())
-        for (one, own), (other, theirs) in pairs
-    ]
+    rows = [(one, other, intervals.covered(own, theirs).sum()) for (one, own), (other, theirs) in pairs]
     return pl.DataFrame(rows, schema={**_PAIR, "overlap_ns": pl.Int64}, orient="row")
 
 
@@ -547,8 +544,7 @@ def _concatenated(spans: dict[int, pl.DataFrame]) -> pl.DataFrame:
 
 def _covered(spans: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
     """Sets `ns` of each of `spans` to its overlap with a span set."""
-    ns = intervals.overlap(spans.get_column("start"), spans.get_column("end"), others)
-    return spans.with_columns(ns.alias("ns"))
+    return spans.with_columns(ns=intervals.covered(spans, others))
 
 
 def _sums(spans: pl.DataFrame, name: str) -> pl.DataFrame:

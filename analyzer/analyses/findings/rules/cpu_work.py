@@ -341,7 +341,7 @@ def _checks(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
     # the beginning of operators that record themselves for backward, until they go on, as far as it is long
     own = every.filter(pl.col("sequence_number").is_not_null() & pl.col("name").str.starts_with("aten::"))
     backward = intervals.union(nodes.select("start", "end"))
-    forward = own.filter(intervals.overlap(own.get_column("start"), own.get_column("end"), backward) == 0)
+    forward = own.filter(intervals.covered(own, backward) == 0)
     inner = every.group_by(row="parent").agg(goes_on=pl.col("start").min())
     begun = forward.join(inner, on="row", how="left").with_columns(end=pl.coalesce("goes_on", "end"))
     saves = begun.filter(pl.col("end") - pl.col("start") > _USUAL_NS)

@@ -153,8 +153,8 @@ def _lines_with_batches(trace: Report) -> pl.DataFrame:
     for key, batches in parts_by(_recorded(trace), THREAD).items():
         sides = batches.select(low=pl.col("start").min(), high=pl.col("end").max()).row(0)
         line = intervals.overlapping(by_thread.get(key, lines.head(0)), sides)
-        ns = intervals.overlap(line.get_column("start"), line.get_column("end"), intervals.union(batches))
-        inside.append(line.with_columns(ns.alias("ns"), workers=pl.lit(batches.item(0, "workers"))))
+        ns = intervals.covered(line, intervals.union(batches))
+        inside.append(line.with_columns(ns=ns, workers=pl.lit(batches.item(0, "workers"))))
     by_line = pl.concat(inside).group_by(PLACE).agg(pl.col("dur_ns", "ns").sum(), pl.col("workers").first())
     return by_line.filter(pl.col("ns") >= _NEARLY_ALL * pl.col("dur_ns")).select(*PLACE, "workers")
 

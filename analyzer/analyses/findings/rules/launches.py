@@ -329,8 +329,7 @@ def _beside(report: Report, held: pl.DataFrame) -> pl.DataFrame:
     roomy = (pl.col("rank") > _KERNELS) | leaves_room(report, work.get_column("row"))
     work = work.filter(roomy | pl.col("row").is_in(held.get_column("behind_row").implode()))
     spans = intervals.union(held.select(start="ready", end="end"))
-    meanwhile = intervals.overlap(work.get_column("start"), work.get_column("end"), spans) > 0
-    return work.filter(meanwhile).rename({"exclusive_ns": "ns"})
+    return work.filter(intervals.covered(work, spans) > 0).rename({"exclusive_ns": "ns"})
 
 
 def _serialised(report: Report) -> pl.DataFrame:

@@ -137,8 +137,8 @@ def _loops(report: Report) -> pl.DataFrame:
         return _cell_loops(cells.with_columns(row=nothing, stop=nothing))
     every = on_host.operators(report)
     nodes = intervals.union(every.filter(IS_NODE).select("start", "end"))
-    backward = intervals.overlap(line.get_column("start"), line.get_column("end"), nodes) > 0
-    line = line.with_columns(backward.alias("backward")).filter(~pl.col("aside")).sort(*THREAD, "start")
+    line = line.with_columns(backward=intervals.covered(line, nodes) > 0).filter(~pl.col("aside"))
+    line = line.sort(*THREAD, "start")
     text = pl.col("name").str.strip_prefix("aten::")
     marks = [text.str.contains(f"^(?:{pattern})$").alias(key) for key, pattern in _MARKS.items()]
     line = line.join(line.select("name").unique().with_columns(marks), on="name", maintain_order="left")

@@ -57,8 +57,7 @@ def allocation_in_loop(report: Report) -> Findings:
 
 def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.DataFrame) -> Finding | None:
     """The finding on the allocating `calls` of processes that use a device, each as the ledger has it in `idle`."""
-    exposed, ns = intervals.overlap(calls.get_column("start"), calls.get_column("end"), idle), pl.col("exposed").sum()
-    sums = calls.with_columns(exposed.alias("exposed")).group_by("call").agg(ns)
+    sums = calls.with_columns(exposed=intervals.covered(calls, idle)).group_by("call").agg(pl.col("exposed").sum())
     sums = sums.sort("exposed", "call", descending=[True, False])
     waits = (pl.col("device") == device) & (pl.col("bucket") == "allocation")
     held = sums.join(bucket_sums(report).filter(waits).select(call="detail", held="ns"), on="call")
