@@ -182,15 +182,10 @@ def pages(report: Report) -> Pages:
             again.append(parts.select("event_id", again_bytes=pl.when(first).then(0).otherwise(length)))
             runs = _runs(parts)
             # round trips of each piece; then the most of any piece by copies that nobody asked for, by device
-            arrived = pl.when(pl.col("place") != HOST).then("time")
-            of_piece = (
-                runs.with_columns(arrived=arrived)
-                .group_by("start", maintain_order=True)
-                .agg(
-                    pl.col("end").first(),
-                    round_trips=(pl.col("returned").sum().cast(pl.Int64) + 1) // 2,
-                    on_device_ns=pl.col("arrived").min(),
-                )
+            of_piece = runs.group_by("start", maintain_order=True).agg(
+                pl.col("end").first(),
+                round_trips=(pl.col("returned").sum().cast(pl.Int64) + 1) // 2,
+                on_device_ns=pl.col("time").filter(pl.col("place") != HOST).min(),
             )
             pieces.append(of_piece.insert_column(0, pl.lit(process, dtype=pl.Int64).alias("process_id")))
             back = runs.filter(pl.col("returned") & pl.col("unasked")).group_by("device", "start", "place").len("trips")
