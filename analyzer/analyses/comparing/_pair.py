@@ -452,16 +452,13 @@ def with_differences(
     """
     names, sums = pair.per_iteration(rows, keys, values)
     sides = [side.mean(axis=1) for side in sums[values[0]]]
-    spans = map(nearest, (side.tolist() for side in sides)) if whole is None else map(_integers, sides, whole)
+    spans = [nearest(side.tolist()) for side in sides]
+    if whole is not None:  # in proportion to the times
+        spans = [apportioned(nearest((side * _FINE).tolist()), of) for side, of in zip(sides, whole, strict=True)]
     before, after = (pl.Series(one, dtype=pl.Int64) for one in spans)
     times = [before.alias("base_ns"), after.alias("new_ns"), (after - before).alias("delta_ns")]
     others = [column for name in values[1:] for column in means(name, sums[name])]
     return names.with_columns(*times, *pair.certainty(*sums[values[0]]), *others)
-
-
-def _integers(values: Floats, whole: int) -> list[int]:
-    """Times as integers that sum to `whole`, in proportion to themselves."""
-    return apportioned(nearest((values * _FINE).tolist()), whole)
 
 
 def by_size(table: Table, frame: pl.DataFrame, *keys: str) -> pl.DataFrame:
