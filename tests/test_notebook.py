@@ -103,6 +103,7 @@ def ranks():
     return kanalyze.ranks(REPORTS / "nccl.sqlite")
 
 
+@pytest.mark.slow
 def test_a_job_has_frames(ranks):
     for name in ("collectives", "collective_summary", "ranks", "rank_steps", "clocks"):
         assert getattr(ranks, name).equals(ranks.tables[name])
@@ -136,6 +137,7 @@ def test_what_is_no_job_is_refused(tmp_path):
         kanalyze.ranks()
 
 
+@pytest.mark.slow
 def test_a_timeline_is_a_frame_of_its_own_that_may_only_run_its_script():
     found = kanalyze.timeline(kanalyze.read(SAMPLES / "mlp_train" / "nsys.sqlite"), window="step#30")
     shown = found._repr_html_()

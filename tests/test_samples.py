@@ -61,7 +61,7 @@ def test_the_readme_has_the_command_that_made_it(folder):
     assert f"| `{folder.name}` | `{' '.join(command)}` |" in (SAMPLES / "README.md").read_text()
 
 
-@pytest.mark.one_in(16)
+@pytest.mark.slow
 @EVERY_FOLDER
 def test_the_time_is_that_of_the_folder_and_of_its_report(folder):
     of_folder, of_report = (run("summarize", "--full", path) for path in (folder, folder / "nsys.sqlite"))
@@ -124,6 +124,7 @@ def test_sampled_units_tell_what_ran_in_each_range():
     assert told["thin products"]["samples"] >= 20  # though each of the 100 is shorter than a sample
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", BASELINES)
 def test_baselines_are_small_tell_no_place_and_are_named(name):
     held = (SAMPLES / name).read_bytes()

@@ -189,7 +189,7 @@ def test_a_full_disk_behind_standard_output_is_told(form):
         pytest.param("cp1252", ["show"], id="show-cp1252"),
     ],
 )
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 def test_old_terminals_get_what_they_can_print(encoding, arguments):
     plain = run(*arguments)
     ran = spawn(*arguments, PYTHONIOENCODING=encoding, COLUMNS="80")

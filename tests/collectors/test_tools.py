@@ -74,6 +74,7 @@ MACHINES = {
 }
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", MACHINES)
 def test_what_the_doctor_says(whole, monkeypatch, gold, name):
     monkeypatch.setattr(machine, "has_device_files", lambda: True)

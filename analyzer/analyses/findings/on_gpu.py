@@ -342,7 +342,7 @@ class Work(NamedTuple):
 
     def left_of(self, left: pl.DataFrame, key: str = "row") -> Work:
         """Those of which others tell nothing: all that has the same `key` is in what is `left` (start, end)."""
-        whole = intervals.overlap(self.rows["start"], self.rows["end"], left) == self.rows["end"] - self.rows["start"]
+        whole = intervals.covered(self.rows, left) == self.rows["end"] - self.rows["start"]
         return self._replace(rows=self.rows.with_columns(whole.alias("whole")).filter(pl.col("whole").all().over(key)))
 
     def finding(

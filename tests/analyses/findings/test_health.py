@@ -384,7 +384,7 @@ LATE, TRACE = pytest.mark.slow, "torch.json.gz"
 EARLY_END = f"early end of the compressed data ({TRACE})"
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("capture", "name", "damage", "told", "by_itself"),
     [

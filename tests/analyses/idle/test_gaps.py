@@ -73,7 +73,7 @@ def between_operations(report, process, threshold_ns):
     return sorted(inner.select("start_ns", "dur_ns", "cuda_ordinal").rows())
 
 
-@pytest.mark.one_in(15)
+@pytest.mark.slow
 @pytest.mark.parametrize("threshold_ms", [0, 1])
 @pytest.mark.parametrize("name", sorted({*reports_with("gpu_gaps-0")} - WHOLE_GRAPHS))
 def test_gaps_equal_those_of_nsys(name, threshold_ms):

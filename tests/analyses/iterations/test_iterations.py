@@ -165,6 +165,7 @@ def test_many_that_launch_more_are_odd():
     assert odd_ones(kanalyze.iterations(report(events))) == [4, 8]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("counts", "name"), [((3, 3), "request"), ((3, 4), "request"), ((3, 4, 5), "token")])
 def test_ranges_in_varying_number_inside_others_are_the_loop(counts, name):
     """Of two numbers one may be that of an outer range that is cut."""
@@ -201,7 +202,7 @@ def test_ranges_inside_others_are_the_loop_if_they_launched_enough(name, outers,
     assert rows.height == outers * (inners if told == "token" else 1)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seconds", "ns", "told"),
     [
@@ -352,6 +353,7 @@ def test_the_iteration_around_an_instant_is_that_of_a_walk(points, lengths):
     assert iterations_at(found, asked).rows() == [around(*point) for point in points]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", [1, 2, 3])
 def test_work_that_shrinks_step_by_step_is_no_start_up(power):
     lengths = [20 + 10 * (40 - step) ** power for step in range(40)]

@@ -175,6 +175,7 @@ NOT_REPEATED = {
 }
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("program", NOT_REPEATED.values(), ids=NOT_REPEATED)
 def test_what_is_rare_or_takes_little_time_is_no_repetition(program):
     assert frame(program).is_empty()
@@ -339,6 +340,7 @@ def test_a_thread_that_launches_at_a_rate_of_its_own():
     assert rows.get_column("usual").all()
 
 
+@pytest.mark.slow
 def test_a_rank_that_does_other_things_as_well():
     programs = [Program(process=rank).then(BOOT).iterations(*[training_step()] * 20) for rank in range(2)]
     programs[1].then(Launch(f"other {number}", ns=20_000) for number in range(1_500))

@@ -189,7 +189,7 @@ def test_a_range_without_a_name_tells_nothing():
     assert not [name for name in kanalyze.phases(found).get_column("part") if name == "in :"]
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("inside", "told"),
     [
@@ -494,6 +494,7 @@ def test_all_steps_that_pay_once_warm_up_however_many(many):
     assert rows.get_column("kind").to_list() == ["warm-up"] * many + ["steady"] * (400 - many)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "told"), [(1, "START-UP"), (30, "BEFORE")])
 def test_another_loop_before_the_steady_part_is_no_start_up(number, told):
     page = overview(report([*loop([100] * number, name="encode"), *loop([400] * 30, name="decode", start=20_000)]))

@@ -310,6 +310,7 @@ def test_implementations_stand_side_by_side():
     assert found.select("occupancy_share", "measured_share").rows() == [(0.5, 1.0), (None, 0.0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "launches"),
     [

@@ -298,7 +298,7 @@ def busy_share(of, start, end):
 
 @pytest.mark.parametrize("startup_ms", [200, 2_000, 30_000])
 @pytest.mark.parametrize("late_load", [False, True])
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 def test_without_one_time_costs_it_is_as_busy_as_in_a_window_over_the_steps(startup_ms, late_load):
     of = report(program(startup_ms, 40, late_load=late_load))
     steady = steady_parts(of)[0]
@@ -314,7 +314,7 @@ MID_RUN = [
 LOADING = [call("cuLibraryLoadData", (198 + number * 10) * MS, (199 + number * 10) * MS) for number in (1, 2)]
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("events", "where", "worth"),
     [

@@ -123,6 +123,7 @@ LOOPS = {
 }
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", LOOPS)
 def test_loops(name):
     kinds, count = LOOPS[name]
@@ -310,6 +311,7 @@ FULL = {"address": 0, "size_bytes": 900, "pool_used_bytes": 350, "pool_size_byte
 LOOPED = ("call", "count", "loop_calls", "loop_launches")
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("events", "where", "columns", "rows"),
     [

@@ -250,6 +250,7 @@ def test_kernels_of_one_cause_are_one_finding(counters, launch_id):
     assert two.headline.endswith(": {0}, and {1}")
 
 
+@pytest.mark.slow
 def test_what_counters_prove_is_explained_in_the_report(tmp_path):
     with tarfile.open(ROOT / "benchmarks/diagnosis/captures/cuda_row_sums.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")

@@ -120,6 +120,7 @@ def test_kernels_that_take_long_to_launch_are_told_with_a_place_where_most_of_th
     assert one.brief.where == told
 
 
+@pytest.mark.slow
 def test_host_time_in_numbered_steps_is_in_the_step():
     events, steps = loop([200_000] * 8, [20_000] * 8), iter(range(101, 200))
     found = overview(
@@ -159,6 +160,7 @@ def test_of_other_gpus_is_told_only_how_busy_they_were():
     assert found.findings
 
 
+@pytest.mark.slow
 def test_where_nothing_repeats_every_gpu_is_told_of():
     found = overview(gpus(2), whole=True)
     assert "GPU 0 was busy" in found.answer

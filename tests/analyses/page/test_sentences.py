@@ -190,7 +190,7 @@ def test_the_limit_and_its_cause(known, found, text):
     assert not text or said_first.startswith(("The ", "First"))
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "said", "session"),
     [
@@ -222,7 +222,7 @@ COPIED_AND_SET = "The GPU was busy 100.0 % of 1.000 µs under test (30.0 % only 
 COPIES_MOST = [LAUNCH, memcpy(10, 980), kernel(980, 1000)]
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("events", "begins"),
     [
@@ -261,7 +261,7 @@ def rows_of_passes(pause, *lines, rows=3):
 SOMETHING = "Between rows of steps the program does something else for"
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pause", "lines", "rows", "told"),
     [

@@ -204,6 +204,7 @@ def test_an_updated_graph_has_the_names_of_what_updated_it_or_none_that_are_sure
     assert {*found["how"]} <= {CAPTURED, LIKELY}
 
 
+@pytest.mark.slow
 def test_pictures_and_comparisons_have_the_names_of_the_capture():
     of = report(ONCE, graph_nodes=NODES)
     events = tracks(of, 1000).events.filter(pl.col("name").cast(pl.String) == "a")
@@ -439,6 +440,7 @@ def trace(*, warm_up="gemm", shapes=("[[2]]", "[[2]]"), captures=1, end=30):
     return replace(made, meta=replace(made.meta, tool="torch.profiler"))
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("of", "how"),
     [

@@ -76,6 +76,7 @@ PROFILED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("events", "window", "totals", "answer"),
     [

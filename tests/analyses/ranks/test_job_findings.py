@@ -48,6 +48,7 @@ def test_what_another_rank_hardly_waits_for_is_named_in_neither():
     assert [one for one in job_findings(job) if one.finding == "straggler"] == []
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("delay_ns", "says", "acts"),
     [
@@ -279,7 +280,7 @@ def test_the_step_in_which_a_rank_sleeps_counts_whatever_it_is_called(kinds):
     assert [text[:8] for text in stragglers] == ["Rank 2 i"]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(("loads", "detail", "at"), [(True, IN_LOADER, " in DataLoader.__next__"), (False, None, "")])
 def test_a_rank_is_late_for_its_loader_if_that_took_longer_than_on_the_rank_before_it(reports, loads, detail, at):
     job = job_of([reduced(one) for one in reports(loads=loads)], one_host=True)

@@ -48,7 +48,7 @@ def lazy():
     return report([event for n in range(4) for event in launched(n, 30 * n, 30 * n + 12, 30 * n + 17)])
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mending", "end"),
     [
@@ -65,7 +65,7 @@ def test_operations_of_a_busy_device(mending, end):
     assert ends(busy(), mending) == end
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mending", "end"),
     [
@@ -100,6 +100,7 @@ def test_waits_that_are_gone():
     assert ends(found, Mending(calls=rows(1))) == 72 + 2 + 8  # in its stream, a launch latency later: none was seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("process", "end"), [(1, 200 - 50), (2, 200)])
 def test_what_a_wait_does_after_what_it_is_for_is_the_hosts(process, end):
     """A wait for a kernel's end at 72 returns at 175; of the 50 ns from 100 on nothing is left."""

@@ -32,7 +32,7 @@ def _same(found):
 
 
 @pytest.mark.parametrize("path", REPORTS, ids=lambda path: "-".join(path.parts[-2:]))
-@pytest.mark.one_in(9)
+@pytest.mark.slow
 def test_without_a_change_every_time_is_as_recorded(path):
     _same(real_report(path))
 
@@ -122,6 +122,7 @@ def test_without_the_device_the_host_s_time_is_left():
     assert alone(HostTime(0.5)) < 0.6 * alone(HostTime())
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("change", [("gemm", 2), ("host:prepare", 2), ("host", 2), ("calls", 2)])
 def test_a_window_that_ends_in_an_operation(change):
     found = _whatif(_host_bound().narrow(window="100ns..420ns"), faster=(change,))
@@ -165,6 +166,7 @@ def _in_fours(start, step_ns, apart_ns, call_ns, ran, waits):  # noqa: PLR0913 -
     return events
 
 
+@pytest.mark.slow
 def test_launches_as_one_graph_take_less_and_never_longer_than_what_it_replaces():
     found = _whatif(report(_in_fours(0, 200, 20, 10, (14, 16), (80, 85))), graph=True)
     assert found.then_ns < found.now_ns - 6 * 20
@@ -187,7 +189,7 @@ def _uploads(kernel_ns, copy_ns, api, target):
     return report([*events, call("cudaDeviceSynchronize", at, free + 40)])
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.slow
 @pytest.mark.parametrize("api", ["cudaMemcpyAsync", "cudaMemcpy_v3020", "cuMemcpyHtoDAsync_v2", "hipMemcpyAsync"])
 @pytest.mark.parametrize("target", ["Device", "Array", None])
 def test_a_call_that_puts_a_copy_aside_returns_with_the_copy(api, target):
@@ -198,6 +200,7 @@ def test_a_call_that_puts_a_copy_aside_returns_with_the_copy(api, target):
     assert _whatif(made, without=("sync",)).then_ns <= 3 * 1300
 
 
+@pytest.mark.slow
 def test_the_window_is_that_of_the_critical_path():
     of_other = [call("cuInit", 0, 10, process=2), call("cuMemFree", 9_000, 9_900, process=2)]
     events = [call("cudaLaunchKernel", 100, 105, correlation=1), kernel(109, 209, correlation=1), *of_other]
@@ -206,6 +209,7 @@ def test_the_window_is_that_of_the_critical_path():
         assert _whatif(made).now_ns == critical_path(made).get_column("ns").sum()
 
 
+@pytest.mark.slow
 def test_what_matches_nothing_is_an_error_that_says_what_there_is():
     with pytest.raises(UnknownNameError, match="nope") as caught:
         _whatif(_host_bound(), faster=(("nope", 2),))
@@ -216,6 +220,7 @@ def test_what_matches_nothing_is_an_error_that_says_what_there_is():
         _whatif(_host_bound(), faster=(("copies", 2),))
 
 
+@pytest.mark.slow
 def test_single_changes_by_gain():
     found = _whatif(_host_bound(), each=True)
     gains = [found.now_ns - one.then_ns for one in found.single]
@@ -223,6 +228,7 @@ def test_single_changes_by_gain():
     assert {"--faster host:prepare=2", "--faster gemm=2", "--without sync"} <= {one.change for one in found.single}
 
 
+@pytest.mark.slow
 def test_single_changes_have_families_of_kernels_beside_their_names():
     tiles = (f"sm80_xmma_gemm_f32f32_f32f32_f32_{tile}x8" for tile in ("tn_n_tilesize32x32", "nt_n_tilesize64x64"))
     names = dict(zip((0, 10), tiles, strict=True))
@@ -233,6 +239,7 @@ def test_single_changes_have_families_of_kernels_beside_their_names():
     assert {told[f"--faster {name}=2"] for name in names.values()} == {found.now_ns - 3}
 
 
+@pytest.mark.slow
 def test_the_measured_time_tells_what_is_left_of_the_host_s():
     found = _whatif(_host_bound(1000), measured_ns=900_000)
     assert 0.1 < found.host_kept_low < found.host_kept < found.host_kept_high < 1
@@ -240,6 +247,7 @@ def test_the_measured_time_tells_what_is_left_of_the_host_s():
     assert (found.low_ns, found.high_ns) == pytest.approx((0.97 * 873_000, 1.03 * 927_000), rel=0.005)
 
 
+@pytest.mark.slow
 def test_of_a_device_bound_program_the_bounds_have_what_the_host_may_take_without_the_profiler():
     found = _whatif(_device_bound(), faster=(("gemm", 100),), measured_ns=520_000)
     assert (found.host_kept, found.host_kept_high) == (1, 1)
@@ -248,6 +256,7 @@ def test_of_a_device_bound_program_the_bounds_have_what_the_host_may_take_withou
     assert found.low_ns < 0.7 * found.then_ns
 
 
+@pytest.mark.slow
 def test_changes_of_one_thing_multiply():
     made = _host_bound(1000)
     twice, once = (_whatif(made, faster=faster).then_ns for faster in ((("gemm", 2), ("*", 3)), (("gemm", 6),)))
@@ -266,6 +275,7 @@ def _device_bound():
     return report([*events, call("cudaDeviceSynchronize", 62_000, 520_000)])
 
 
+@pytest.mark.slow
 def test_the_end_of_a_window_does_not_wait_for_a_host_that_waits():
     part = _device_bound().narrow(window="55us..513us")  # from the start of the second kernel to the last one's end
     found = _whatif(part, faster=(("gemm", 2),))
@@ -310,6 +320,7 @@ def test_of_odd_recordings_every_change_has_an_answer(events, change, sides):
     assert sum(one.then_ns for one in found.critical) == found.then_ns
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "causes"),
     [

@@ -33,6 +33,7 @@ def steps_of(name):
     return kanalyze.engine_steps(real_report(SERVING / name)).sort("start_ns")
 
 
+@pytest.mark.slow
 @BOTH
 def test_each_step_is_told_with_what_was_in_it(name):
     steps, log = steps_of(name), logged(name)[0]

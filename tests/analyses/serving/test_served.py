@@ -73,6 +73,7 @@ SLOW_HOST = {"host": 60_000, "sizes": (16,), "apart": 900_000}
 PREPARE = "prepare a step while the one before runs: the program's own code outside CUDA, most in schedule"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "said"),
     [
@@ -87,6 +88,7 @@ def test_what_to_do_first_is_what_takes_most(engine, said):
     assert served(of).remarks["engine_steps"].startswith(f"First: {said} (at most ")
 
 
+@pytest.mark.slow
 def test_a_step_that_prepares_long_holds_the_gpu_up_itself():
     events = events_of([(0, number) for number in (3, 5, 6, 9, 12)] * 4, label=atom)
     early = [one for one in events if one.name != "schedule"]
@@ -96,11 +98,13 @@ def test_a_step_that_prepares_long_holds_the_gpu_up_itself():
     assert "most in the decode step itself (at most " in found.remarks["engine_steps"]
 
 
+@pytest.mark.slow
 def test_an_engine_that_wastes_nothing_has_nothing_to_do():
     of = report(events_of([(0, 4)] * 20, label=atom, slower=40))
     assert served(of).remarks == {}
 
 
+@pytest.mark.slow
 def test_a_report_without_an_engine_has_none_of_it():
     of = report(events_of([(0, 4)] * 4, label=lambda *_: "work"))
     assert served(of) is None
@@ -131,6 +135,7 @@ def test_steps_without_labels_are_learned_from_what_they_run(slower):
         assert engine_steps(of).select("engine", "kind").rows() == [("vLLM", kind) for kind in kinds]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("steps", "more"),
     [
@@ -162,6 +167,7 @@ def test_every_format_has_the_sections_and_the_schema_their_tables():
         assert not mistakes(found, kind)
 
 
+@pytest.mark.slow
 def test_one_step_is_a_report_of_one_step_with_what_repeats_in_it():
     of = report(events_of([(500, 3)], layers=40))
     rows = kanalyze.iterations(of)
@@ -172,6 +178,7 @@ def test_one_step_is_a_report_of_one_step_with_what_repeats_in_it():
     assert kanalyze.phases(of).filter(phase="steady")["part"].to_list() == ["mixed step"]
 
 
+@pytest.mark.slow
 def test_labels_of_a_kind_are_one_row_among_the_operators():
     labels = ("step[DECODE bs=2]", "step[DECODE bs=3]", "step[EXTEND bs=1 toks=4]", "aten::mm")
     events = [host("op", name, 100 * number, 100 * number + 90) for number, name in enumerate(labels)]

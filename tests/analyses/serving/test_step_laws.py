@@ -78,6 +78,7 @@ def test_a_law_is_found_in_times_that_it_made_and_slow_steps_do_not_change_it(fi
     assert row["slow_ns"] == pytest.approx(sum(3 * times[at] for at in {*slow}), rel=0.02, abs=10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kv", [lambda tokens: tokens, lambda _: 5000, lambda tokens: tokens**2 % 4096])
 def test_eager_steps_go_by_their_tokens_and_what_is_not_the_gpu_s_is_the_host_s(kv):
     report = engine_of([(tokens, 0, kv(tokens), 300_000 + 700 * tokens) for tokens in range(100, 4000, 170)])
@@ -91,6 +92,7 @@ def test_eager_steps_go_by_their_tokens_and_what_is_not_the_gpu_s_is_the_host_s(
     assert parts["host"]["fixed_ns"] == pytest.approx(idle, rel=0.01)
 
 
+@pytest.mark.slow
 def test_what_steps_do_not_tell_is_null_and_few_steps_have_no_law():
     alike = engine_of([(8, 8, 4000, 500_000 + 1000 * (at % 3)) for at in range(12)])
     row = gpu(alike)
@@ -143,6 +145,7 @@ def test_a_batch_that_is_told_to_be_is_held_against_and_not_the_mean():
     assert longer.now_ns - longer.then_ns < now.now_ns - now.then_ns
 
 
+@pytest.mark.slow
 def test_another_batch_is_padded_to_a_graph_that_was_captured_and_says_what_it_does_not_know():
     found = at_batch(H100, to(24), to(400), measured_ns=700_000)
     assert found.now_ns == pytest.approx(700_000, abs=2)

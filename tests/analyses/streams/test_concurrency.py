@@ -51,6 +51,7 @@ def test_the_window_cuts_waits_and_overlaps():
     assert pairs(of.narrow(window="62us..95us")) == []
 
 
+@pytest.mark.slow
 def test_only_the_busiest_streams_are_compared_as_many_as_bits():
     events = [kernel(number, 1000, stream=number) for number in range(1, 71)]
     found = concurrency(report(events), by="pair")

@@ -147,7 +147,7 @@ def test_the_flops_of_a_training_step_are_those_of_flop_counter():
     assert kanalyze.mfu(real_report(GPT)).get_column("flop").to_list() == [steps * (4_527_432_400_896 - masked)]
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [

@@ -69,7 +69,7 @@ def test_what_the_gpu_reaches_is_measured_once_for_both(stand_ins, script, monke
     assert len(asked) == 1
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("title", CASES)
 def test_what_two_programs_leave(stand_ins, script, gold, title):
     program, other, options = CASES[title]

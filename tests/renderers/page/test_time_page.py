@@ -226,7 +226,7 @@ CONTEXTS = [
 ]
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("title", "events", "told"),
     [

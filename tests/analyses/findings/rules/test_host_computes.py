@@ -272,7 +272,7 @@ def own_time(of):
     return [one for one in ranked(of) if one.rule == "host-computes"]
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("events", "window", "told", "vague"),
     [

@@ -403,6 +403,7 @@ def test_what_is_told(rule, events, stake, change, words):
     assert (saved(found, made), found.at_most) == (change, rule is no_tensor_cores or "TopK" in words)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("rule", "events", "capability"),
     [

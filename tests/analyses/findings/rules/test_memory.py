@@ -244,7 +244,7 @@ def test_pinning_in_a_loop_is_another_finding():
         *((name, set()) for name in ("findings_clean", "torch")),
     ],
 )
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 def test_real_reports_that_have_it_and_that_have_not(name, rules):
     told = {one.rule for one in ranked(report_of(name))}
     assert told & {"allocation-in-loop", THRASH, PREFETCH} == rules

@@ -90,6 +90,7 @@ PLACES = "[[40, 100, 64], [], [100, 64], [100, 64], [], []]"
 ROWS = "[[40, 100, 64], [64, 64], [64]]"
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("operators", "stake"),
     [

@@ -50,6 +50,7 @@ def test_the_products_of_a_layers_gradients_are_no_chain():
     )
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("operators", "stake", "words"),
     [

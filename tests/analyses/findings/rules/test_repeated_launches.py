@@ -86,6 +86,7 @@ def test_a_launch_that_came_too_late_counts_though_it_had_returned():
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("others", "ns", "queued_ns"),
     [
@@ -193,7 +194,7 @@ def test_what_a_graph_launch_takes_is_measured_where_there_is_one():
     assert found.rows() == [(7, True, 30 * 2)]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("streams", "context", "cuts"),
     [((7, 8), 1, True), ((8, 7), 1, True), ((7, 8), 2, False)]
@@ -351,7 +352,7 @@ def test_launches_one_by_one_and_as_a_graph_in_one_report():
 
 
 @pytest.mark.parametrize("path", sorted(REPORTS.glob("*.sqlite")), ids=lambda path: path.stem)
-@pytest.mark.one_in(9)
+@pytest.mark.slow
 def test_claims_on_real_reports(path):
     assert_not_more_than_the_ledger(real_report(path))
 

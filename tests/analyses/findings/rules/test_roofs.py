@@ -50,6 +50,7 @@ def found(made):
     return {one.rule: one for one in ranked(made)}
 
 
+@pytest.mark.slow
 def test_a_product_whose_columns_hardly_fill_a_tile_is_padded():
     """300 columns in tiles of 256 are 512."""
     one = found(program([([[8192, 8192], [8192, 300]], TILE.format(256, 128), 90_000)] * 8))["padded-products"]
@@ -72,6 +73,7 @@ def test_a_long_product_with_two_tiles_is_skinny():
     assert one.at_stake_ns == pytest.approx(4 * (900_000 - floor / 0.75), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_weights_that_are_read_at_the_bandwidth_are_at_their_floor_and_no_finding_on_blocks_is_made():
     weights = 2 * 16384 * 16384
     made = program([([[1, 16384], [16384, 16384]], SMALL, int(weights / BANDWIDTH * 1e9 / 0.8))] * 6)
@@ -81,6 +83,7 @@ def test_weights_that_are_read_at_the_bandwidth_are_at_their_floor_and_no_findin
     assert not {"small-grid", "low-occupancy", "tail", "padded-products", "far-from-roof"} & told.keys()
 
 
+@pytest.mark.slow
 def test_what_is_far_from_its_roof_is_named_with_its_shapes():
     made = program([([[8192, 8192], []], SOFTMAX, 500_000)] * 4, op="aten::_softmax")
     one = found(made)["far-from-roof"]
@@ -96,7 +99,7 @@ LONG = [[64, 1 << 19], [1 << 19, 64]]
 QUICK = [([[4096, 4096], [4096, 4096]], TILE.format(128, 128), 180_000), ([[64, 64], [64, 64]], SMALL, 4000)]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("calls", "of", "rules"),
     [
@@ -115,6 +118,7 @@ def test_which_kernels_are_far_from_their_roof(calls, of, rules):
     assert told & {"padded-products", "skinny-products", "memory-floor", "far-from-roof"} == rules
 
 
+@pytest.mark.slow
 def test_products_of_an_operator_without_a_model_have_all_of_their_time_at_stake():
     """Beside others, of which the roof of TF32 bounds what it saves."""
     (other,) = found(program([([[4096, 4096]], FLOAT, 900_000)], op="mine::mm", kind="float")).values()
@@ -155,7 +159,7 @@ REAL = [
 ]
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
 def test_no_gain_in_a_real_report_exceeds_the_distance_to_the_roof(name):
     made = real_report(REPORTS / name)
@@ -169,6 +173,7 @@ def test_no_gain_in_a_real_report_exceeds_the_distance_to_the_roof(name):
         assert one.gain_ns <= (beyond * part).sum() + kernels.height
 
 
+@pytest.mark.slow
 def test_what_others_tell_of_is_left_out():
     slow = [([[8192, 8192], []], SOFTMAX, 500_000), ([[4096, 8192], []], SOFTMAX, 600_000)]
     made = program(slow * 2, op="aten::_softmax")

@@ -79,6 +79,7 @@ def waits_behind():
     return [*events, kernel(0, 1, device=1, process=3), *other]
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("events", "stakes", "words"),
     [
@@ -136,6 +137,7 @@ def test_a_window_cuts_what_is_at_stake(since, stakes):
     assert_told(many_small_copies(report(row(20)).narrow(window=Window(since, None))), stakes)
 
 
+@pytest.mark.slow
 def test_a_real_report_that_has_it():
     (one,) = [one for one in ranked(report_of("findings")) if one.rule == "small-copies"]
     assert "500 copies Host-to-Device of 4.096 kB" in one.text
@@ -172,6 +174,7 @@ WITH_COPIES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "told"), [(392, 1), (4096, 1), (65_536, 0)])
 def test_little_that_an_operation_on_arrays_is_given_is_of_its_turn(size, told):
     turns = [
@@ -185,6 +188,7 @@ def test_little_that_an_operation_on_arrays_is_given_is_of_its_turn(size, told):
     assert len(list(host_grid_loop(report(turns, limits=LIMITS)))) == told
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     "of",
     [
@@ -215,6 +219,7 @@ UNEVEN = loop("sum(X)", blocks=7, took=lambda at: 8_500 - 3_000 * (at % 2))
 FLAKES = loop("blur", "describe", "norm", blocks=7, after=[(3, 40, 1)])
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("of", "headline", "text", "action", "figures"),
     [
@@ -303,6 +308,7 @@ def test_functions_of_double_take_less_than_half_in_float(bandwidth, saved):
     assert found.change(of).shorter.get_column("saved_ns").to_list() == [pytest.approx(saved, abs=2)]
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("rule", "of", "stakes", "words"),
     [
@@ -364,6 +370,7 @@ def test_what_has_too_many_elements_for_a_kernel_is_joined_by_copies(name, told)
     assert [one.at_stake_ns for one in growing_concatenations(of)] == [20 * 70] * told
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("took", "told"),
     [

@@ -144,6 +144,7 @@ def of_other_thread(own_ns):
     return of_lines([(0, 1_000, "a.py", 1), (1_000, 2_000, "b.py", 2)], events)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("claims", "of", "where", "place"),
     [
@@ -286,6 +287,7 @@ def test_each_gpu_has_a_share_of_its_own_and_one_without_graphs_has_none():
     assert launch_less(report([kernel(0, 5)]), 0).action == "fuse them, or use cudaStreamBeginCapture"
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize(
     ("graph_ns", "name", "action", "ahead"),
@@ -316,6 +318,7 @@ def spans(found):
     return found.host.select("start", "end").rows()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("operator", "window", "places", "names"),
     [
@@ -376,6 +379,7 @@ OF_FOUR = [("aten::mm", "aten::linear", None)] * 3 + [("aten::mul", "aten::mul",
 TRACE = report(launches_of(16, operators=True, at=1000))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("of", "operators"),
     [

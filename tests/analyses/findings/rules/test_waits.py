@@ -116,7 +116,7 @@ THREE = (
 )
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("events", "window", "stakes", "words"),
     [
@@ -154,6 +154,7 @@ def test_reads_that_the_gpu_waits_for(events, window, stakes, words):
     assert_told(blocking_read(report(events).narrow(window=window)), stakes, *words)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("events", "gone"), [(torch(), 3), (torch(size=4_000), 0), (steps(), 3)])
 def test_numbers_that_are_read_one_by_one_are_not_copied_any_more(events, gone):
     of = report(events)
@@ -162,6 +163,7 @@ def test_numbers_that_are_read_one_by_one_are_not_copied_any_more(events, gone):
     assert (len(change.gone), len(change.calls)) == (gone, 3)
 
 
+@pytest.mark.slow
 def test_nothing_is_said_twice():
     of = report(steps())
     pieces = idle_after_reads(of)[0]
@@ -258,6 +260,7 @@ def inside(operator, sync="cudaStreamSynchronize"):
     return [*waited(sync=sync), *(host("op", operator, 100 * number - 2, 100 * number + 97) for number in range(1, 6))]
 
 
+@pytest.mark.slow
 def test_a_wait_of_an_operator_is_not_the_programs():
     """Which sorts need, for a count; but for copies of pageable memory."""
     assert_told(unneeded_sync(report(inside("aten::_coalesce"))), [])
@@ -305,6 +308,7 @@ def test_waits_that_nothing_is_seen_to_need(events, window, stakes, words):
 NEEDED = [*launched(600, 610, kernel(610, 640), LAUNCH), call(SYNC, 612, 660)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("events", "stake", "words"),
     [
