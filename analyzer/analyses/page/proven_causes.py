@@ -65,9 +65,8 @@ def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[F
         if cause is not None:
             findings.append(_finding(page, str(name), took_ns, roof, of_kernel, cause))
     findings.sort(key=lambda one: -one.at_stake_ns)
-    return [
-        _together([one for one in findings if one.rule == rule]) for rule in dict.fromkeys(one.rule for one in findings)
-    ]
+    causes = dict.fromkeys((one.rule, one.action) for one in findings)
+    return [_together([one for one in findings if (one.rule, one.action) == cause]) for cause in causes]
 
 
 def _sums(name: str) -> tuple[_Cause, ...]:
@@ -230,7 +229,13 @@ def _costly(facts: Mapping[str, Any]) -> bool:
 def _in_local(facts: Mapping[str, Any]) -> float:
     """The part of its accesses that are to local memory, where some memory is busy and fewer accesses lie apart."""
     local = (facts["memory_share"] or 0.0) >= advice.LOW and facts["local_share"]
-    return local if local > (facts["uncoalesced_share"] or 0.0) else 0.0
+    doubles = _of_doubles(facts) >= _DOUBLED  # which take two registers each, and may be what spills
+    return local if local > (facts["uncoalesced_share"] or 0.0) and not doubles else 0.0
+
+
+def _of_doubles(facts: Mapping[str, Any]) -> float:
+    """The part of its arithmetic that is in double precision."""
+    return float((facts["fp64_flop"] or 0.0) / max(facts["flop"] or 0.0, 1.0))
 
 
 def _read_again(facts: Mapping[str, Any]) -> float:
@@ -352,6 +357,7 @@ _CALLS_OWN: Final = r"\bCALL\.REL"
 _LINKED: Final = r"\bLDC\.64 (R\d+), c\[0x4\]\[R\d+\]"
 _TURNS: Final = 4  # of a loop that has a next tile to load
 _OF_HALVES: Final = r"\bHMMA\.16816\.|\bHGMMA\.\d+x\d+x16\."  # products of 16-bit values
+_DOUBLED: Final = 0.1  # of a kernel's arithmetic
 _SOME_IDLE: Final = 0.4  # of the threads of warps
 _OF_PRODUCTS: Final = 0.9  # of a kernel's arithmetic, on tensor cores
 _FLOP_PER_BYTE: Final = 64  # of tiles of 128 × 128 of 16 bits, for each byte that their threads ask for
@@ -452,8 +458,8 @@ _CAUSES: Final = (
     ),
     _Cause(
         "float64",
-        lambda facts: (facts["fp64_flop"] or 0.0) / max(facts["flop"] or 0.0, 1.0),
-        0.1,
+        _of_doubles,
+        _DOUBLED,
         "{} of its arithmetic is in double precision.",
         "{} of a kernel's arithmetic is in double precision: {{0}}",
         "float literals and functions: 0.5f, expf(x), powf(x, y)",

@@ -47,23 +47,28 @@ def _products(ptx: str) -> dict[str, str | int]:
     return {"float32_products": lines[0][0]} if lines and enough else {}
 
 
-#: A place in the program, values of 16 bits that become float32, and the type of what tensor cores multiply. So many a
-#: thread converts of a block, before its last product: results are converted behind.
+#: A place in the program, values of 16 bits that become float32, the type of what tensor cores multiply with what they
+#: add to, and what float32 arithmetic reads. So many a thread converts of a block that is multiplied as it was loaded.
 _WIDENS: Final = re.compile(
-    _LOC + r"|\b(?P<widens>cvt\.f32\.b?f16)\b|\bw?g?mma[._]\S+?\.f32\.(?P<type>\w+)\.\w+", re.MULTILINE
+    _LOC + r"|\bcvt\.f32\.b?f16\s+(?P<widened>%\w+)"
+    r"|\bw?g?mma[._]\S+?\.f32\.(?P<type>\w+)\.\w+[^{;]*\{(?P<adds>[^}]*)\}"
+    r"|\b(?:fma|add|sub|mul|div|rcp|sqrt|rsqrt|ex2|lg2|max|min|neg|abs|tanh|setp|selp)\b[.\w]*\.f32\b[^,;]*(?P<reads>[^;]*)",
+    re.MULTILINE,
 )
 _OF_BLOCK: Final = 16
 
 
 def _widened(ptx: str) -> dict[str, str]:
     """The column on products in TF32 of blocks of 16 bits, of a kernel that has no others on tensor cores."""
-    types, place, line, converted, before = set[str](), "", "", 0, 0
+    types, place, line, widened, others = set[str](), "", "", set[str](), set[str]()
     for match in _WIDENS.finditer(ptx):
-        place, converted = match["place"] or place, converted + bool(match["widens"])
+        place = match["place"] or place
+        widened.update(filter(None, [match["widened"]]))
+        others.update(re.findall(r"%\w+", match["adds"] or match["reads"] or ""))
         if match["type"]:
             types.add(match["type"])
-            line, before = place, converted
-    return {"widened_products": line} if types == {"tf32"} and line and before >= _OF_BLOCK else {}
+            line = place
+    return {"widened_products": line} if types == {"tf32"} and line and len(widened - others) >= _OF_BLOCK else {}
 
 
 def _atomics(ptx: str) -> dict[str, str | int]:

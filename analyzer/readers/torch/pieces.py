@@ -273,8 +273,10 @@ def _after_object(text: bytes, at: int) -> int | None:
     rest = text[at:].decode("utf-8", "surrogateescape")
     begin = len(rest) - len(rest.lstrip(_BLANK))
     try:
-        end = begin if rest.startswith("]", begin) else _SHALLOW.raw_decode(rest, begin)[1]
+        last, end = ({"ph": ""}, begin) if rest.startswith("]", begin) else _SHALLOW.raw_decode(rest, begin)
     except (ValueError, RecursionError):
+        return None
+    if not isinstance(last, dict) or "ph" not in last:  # of another list, behind that of events
         return None
     behind = rest[end:].lstrip(_BLANK)
     before = rest[: len(rest) - len(behind)]

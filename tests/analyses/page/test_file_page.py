@@ -396,6 +396,7 @@ NEAR = {"uncoalesced_share": 0.6, "dram_bytes": 400, "roof_share": 0.7}
         ({"memory_share": 0.9}, LOCAL, 0.1, ("local-memory", "a.cu:10", 300)),
         ({"memory_share": 0.9, "uncoalesced_share": 0.7}, LOCAL, 0.1, ("local-memory", "a.cu:10", 300)),
         ({"memory_share": 0.9, "uncoalesced_share": 0.8}, LOCAL, 0.1, ("uncoalesced", "", 320)),
+        ({"memory_share": 0.9, "fp64_flop": 1.0, "flop": 10.0}, LOCAL, 0.1, ("float64", "", 30)),
         ({"memory_share": 0.4}, LOCAL, 0.1, None),
         # three of four threads of each warp wait, or every other one; what a busy SM executes is partly nothing
         (LANES, diverging(8), 0.01, ("divergence", "a.cu:7", 225)),

@@ -107,11 +107,11 @@ def placed(bits, *lines):
 
 
 def converted(of="bf16", count=16):
-    return f"\tcvt.f32.{of} \t%r1, %rs1;\n" * count
+    return "".join(f"\tcvt.f32.{of} \t%r{number}, %rs{number};\n" for number in range(count))
 
 
 def in_type(name, product="wgmma.mma_async.sync.aligned.m64n128k8"):
-    return f"\t.loc\t1 9 24                          // dots.py:9:24\n\t{product}.f32.{name}.{name}.f32 {{%r2}}, 1;\n"
+    return f"\t.loc\t1 9 24                          // dots.py:9:24\n\t{product}.f32.{name}.{name}.f32 {{%r99}}, 1;\n"
 
 
 ATOMICS, PRODUCTS, DOUBLES = ("atomics", "atomic_bytes"), ("float32_products",), ("float64_share",)
@@ -140,7 +140,8 @@ WIDENED = ("widened_products",)
             for ptx, line in (
                 (converted() + in_type("tf32"), "dots.py:9"),
                 (converted("f16") + in_type("tf32", "mma.sync.aligned.m16n8k8.row.col"), "dots.py:9"),
-                (in_type("tf32") + converted(), None),  # of the result, or what is added to it
+                (converted() + in_type("tf32").replace("%r99", ", ".join(f"%r{at}" for at in range(9))), None),  # sums
+                (converted() + in_type("tf32") + "\tadd.f32 \t%r98, %r97, %r1;\n", None),  # of the result
                 (converted(count=8) + in_type("tf32"), None),
                 (converted() + in_type("bf16"), None),
                 (converted() + in_type("tf32") + in_type("bf16"), None),

@@ -43,6 +43,7 @@ _LONGEST_PASS: Final = 16.0  # what takes more of it does something else, such a
 
 _EXP: Final = (FAMILY == "elementwise") & (OPERATION == "exp")  # of a softmax by hand, with sums of rows around it
 _OF_ROWS: Final = (FAMILY == "reduce") & OPERATION.is_in(["sum", "max", "amax"])
+_ADDS_UP: Final = (FAMILY == "reduce") & (OPERATION == "sum")
 _SOFTMAX: Final = ((FAMILY == "softmax") & (OPERATION == "softmax")) | _EXP
 _PRODUCT: Final = FAMILY == "gemm"
 
@@ -74,7 +75,8 @@ def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
         on_gpu.with_operators(report, numbered).with_columns(batched=pl.col("inner").is_in(on_gpu.BATCHED)),
         softmax=_SOFTMAX,
         by_hand=_EXP,
-        sums=_OF_ROWS,
+        of_rows=_OF_ROWS,
+        sums=_ADDS_UP,
         product=_PRODUCT,
         in_float32=_IN_FLOAT32,
         in_full=_IN_FULL,
@@ -85,7 +87,7 @@ def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
     ).with_columns(pl.col("changes", "sums").cum_sum().name.prefix("until_"))
     place = pl.col("place")
     others, works = (pl.when(~(pl.col(name) | on_gpu.MOVES)).then(place) for name in ("passes", "copies"))
-    no_sums = pl.when(~pl.col("sums")).then(others)
+    no_sums = pl.when(~pl.col("of_rows")).then(others)
     decoded = decoded.with_columns(
         first=pl.when("by_hand").then(_before(no_sums)).otherwise(_before(others)),
         last=pl.when("by_hand").then(_behind(no_sums)).otherwise(_behind(others)),
@@ -103,7 +105,10 @@ def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
     scaled = (softmaxes.get_column("until_changes") > changes.gather(first)) | softmaxes.get_column("backward")
     by_hand = softmaxes.get_column("by_hand")
     sure = (batched.gather(first) & batched.gather(last)).fill_null(scaled & ~by_hand)
-    sure &= ~by_hand | (sums.gather(last) > softmaxes.get_column("until_sums"))
+    if by_hand.any():
+        summed = sums.gather(last) > softmaxes.get_column("until_sums")
+        rows = decoded.get_column("row")
+        sure &= ~by_hand | (summed & _share_scores(report, rows.gather(first), rows.gather(last)))
     softmaxes = softmaxes.filter(product.gather(first) & product.gather(last) & sure)
     ends = []
     for end, side in (("first", "since"), ("last", "until")):
@@ -112,8 +117,21 @@ def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
         joins = softmaxes.get_column("backward") & product.gather(further) & (line.gather(further) == line.gather(at))
         joins &= batched.gather(further).fill_null(value=True) & ((further - at).abs() <= _FARTHEST)
         ends.append(decoded.get_column(side).gather(further.zip_with(joins, at)))
-    spans = intervals.union(pl.DataFrame(ends, {"start": pl.Int64, "end": pl.Int64}))
-    return decoded.filter(touched(decoded.select(start=place, end=place + 1), spans))
+    sides = pl.DataFrame(ends, {"start": pl.Int64, "end": pl.Int64})
+    begins = place.is_in(sides.get_column("start").implode()).cum_sum()
+    touching = touched(decoded.select(start=place, end=place + 1), intervals.union(sides))
+    return decoded.with_columns(chain=begins).filter(touching)
+
+
+def _share_scores(report: Report, first: pl.Series, last: pl.Series) -> pl.Series:
+    """Whether a product (`first`, rows) makes scores, more than it reads, that are a side of another one (`last`)."""
+    kernels = operations_with_roofs(report).select("row", "sides")
+    pairs = pl.DataFrame({"row": first, "last": last}).join(kernels, on="row", how="left", maintain_order="left")
+    pairs = pairs.join(kernels.rename({"row": "last"}), on="last", how="left", maintain_order="left", suffix="_last")
+    width, height, inner, batch = (pl.col("sides").list.get(at) for at in range(4))
+    then_height, then_inner, then_batch = (pl.col("sides_last").list.get(at) for at in (1, 2, 3))
+    same = (height == then_height) & (width == then_inner) & (batch == then_batch)
+    return pairs.select((same & (width * height >= inner * (width + height))).fill_null(value=False)).to_series()
 
 
 def _before(places: pl.Expr) -> pl.Expr:
@@ -147,8 +165,8 @@ def _attention(chain: Work) -> Finding:
 
 def _fused(rows: pl.DataFrame, left: float) -> Mending:
     """One kernel in place of each chain of `rows`, two backward, which take a part of what its products do."""
-    chain = (pl.col("place").diff() != 1).fill_null(value=True).cum_sum()
-    rows = rows.with_columns(group=chain, kept=pl.when(pl.col("backward").any().over(chain)).then(2).otherwise(1))
+    two = pl.col("backward").any().over("chain") & (pl.col("product").sum().over("chain") > 1)
+    rows = rows.with_columns(group="chain", kept=pl.when(two).then(2).otherwise(1))
     products_ns = pl.col("exclusive_ns").sum().over("group")
     work = rows.filter("product").with_columns(merged_ns=(left * products_ns).cast(pl.Int64), dur_ns="exclusive_ns")
     return on_gpu.merged(work).with_all_of(on_gpu.without(rows.filter(~pl.col("product"))))

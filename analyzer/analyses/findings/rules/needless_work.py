@@ -233,7 +233,8 @@ def _tables(report: Report) -> pl.DataFrame:
 @on_gpu.choosing(pl.col("name").str.contains("weight_norm_fwd"), 0.01)
 def weight_norm(norms: Work) -> Finding | None:
     """One finding per device on weights that weight normalization makes anew where it has no backward pass."""
-    trained = norms.device.rows.get_column("name").str.contains("weight_norm_bwd").any()
+    whole = on_gpu.kernel_sums(norms.report.whole)
+    trained = any(device.rows.get_column("name").str.contains("weight_norm_bwd").any() for device in whole)
     return None if trained else norms.finding("weight-norm", mending=on_gpu.without(norms.rows))
 
 

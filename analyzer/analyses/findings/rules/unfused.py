@@ -212,6 +212,8 @@ _PASSES: Final = {"Adam": 7, "AdamW": 7, "": 7, "Adagrad": 5, "SGD": 5}
 #: Further classes of torch.optim, which take foreach=True.
 _FOREACH: Final = ("ASGD", "Adadelta", "Adafactor", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")
 
+_NEITHER: Final = ("LBFGS", "Muon", "SparseAdam")  # classes of torch.optim that have no way of working on lists
+
 _AT_ONCE: Final = 24  # how many tensors one launch of a fused optimizer updates, about
 _BOTH: Final = 2  # a step of this many operators or more could be one; each of them reads a list and writes one
 _FEWEST_UPDATES: Final = 4  # so many updates of weights in a row are an optimizer's: one for each tensor
@@ -288,6 +290,8 @@ def _unfused(report: Report, steps: _Steps) -> Finding | None:
     # one operator is as many launches as it takes for all tensors; a step of one operator is fused as it is
     if steps.kernels.height < _BOTH * sums.get_column("launches").sort().item(0) or (lists and not has_fused):
         return None
+    if steps.optimizer in _NEITHER:
+        return None
     # what the shortest of the operators takes to read and write its tensors, a fused kernel takes in any case
     kernels, waited = ran - sums.get_column("exclusive_ns").sort().item(0), steps.waited(report)
     way = "on lists of tensors (foreach)" if lists else "tensor by tensor"
@@ -300,6 +304,7 @@ def _unfused(report: Report, steps: _Steps) -> Finding | None:
         option = f"{how}: {call}"
     elif steps.optimizer:  # a class of the program's own
         call, option = "torch._foreach_ functions in its step", "torch._foreach_ functions on lists of tensors"
+        option += " (or fused=True, if its class derives from one that takes it)"
     figures = {"who": who, "way": way, "each": steps.each, "steps": steps.number}
     return say.told(
         report,

@@ -195,6 +195,7 @@ WEIGHTS = launched((GATHER, 60, "aten::index"), (GEMM, 40, "aten::bmm"))
 GROWS = line(*(one for at in range(40) for one in ((CAT, 3000 + 30 * at), (GEMM, 500))))
 PIECES = [size for at in range(1, 30) for size in (100 * at, 100)][1:]  # the first array is a piece, too
 REPEATED = launched((STRIDED, 40, "aten::repeat_interleave"), (GEMM, 60, "aten::mm"))
+MOST = SUM.replace("MeanOps<float, float>", "func_wrapper_t<float, at::native::MaxNanFunctor<float> >")
 REDUCE = SUM.replace("MeanOps<float, float>", "func_wrapper_t<float, at::native::sum_functor<float, float, float> >")
 ATTENTION = line(*[SUM, DOWN, GEMM, ADD, SOFTMAX, DOWN, GEMM, DOWN, SUM] * 2)
 TF32 = "sm90_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize64x128x32_warpgroupsize1x1x1_execute_kernel__5x_cublas"
@@ -386,12 +387,12 @@ def test_matrices_that_are_put_in_order_again(each, left):
             (12, 4 * 10 - 2 * 22),
             [SOFTMAXES, "F.scaled_dot_product_attention(q, k, v)"],
         ),
-        (unfused_attention, NVJET, 2 * 300, (7, 100 - 4 * 30), ["F.scaled_dot_product_attention(q, k, v) in bfloat16"]),
+        (unfused_attention, NVJET, 2 * 300, (6, 80), ["F.scaled_dot_product_attention(q, k, v) in bfloat16"]),
         (
             unfused_attention,
             IN_TF32,
             2 * 300,
-            (7, 100 - 4 * 30),
+            (6, 80),
             ["F.scaled_dot_product_attention(q, k, v) in bfloat16"],
         ),
     ],
@@ -544,7 +545,8 @@ def test_weights_that_are_normalized_anew():
     (told,) = weight_norm(report(line((norm, 30), (GEMM, 50), (norm, 20))))
     assert (told.rule, told.at_stake_ns) == ("weight-norm", 50)
     assert saved(told, report(line((norm, 30), (GEMM, 50), (norm, 20)))) == (2, 0)
-    assert not list(weight_norm(report(line((norm, 30), (norm.replace("fwd", "bwd"), 50)))))  # that is trained
+    trained = report(line((norm, 30), (GEMM, 50), (norm.replace("fwd", "bwd"), 50)))
+    assert not list(weight_norm(trained.narrow(window=Window(0, 80))))
 
 
 def test_blocks_of_16_bits_that_the_code_of_a_kernel_multiplies_in_tf32():
@@ -751,10 +753,15 @@ def of_operators(product):
     return launched(*parts)
 
 
-def in_parts(*softmax, product="aten::bmm"):
-    """Two softmaxes of several kernels between products by one operator."""
-    parts = [GEMM, *softmax, GEMM, ADD]
-    return launched(*((name, 10, product if name == GEMM else "aten::exp") for name in parts * 2))
+def in_parts(*softmax, first="[[4, 64, 8], [4, 8, 64]]", last="[[4, 64, 64], [4, 64, 8]]", product="aten::bmm"):
+    """Two softmaxes of several kernels between products of these shapes by one operator."""
+    parts, details = [GEMM, *softmax, GEMM, ADD], []
+    events = launched(*((name, 10, product if name == GEMM else "aten::exp") for name in parts * 2))
+    shapes = iter([first, last] * 2)
+    for number, event in enumerate(events):
+        if event.name == product:
+            details.append({"event_id": number, "input_shapes": next(shapes), "input_types": '["float", "float"]'})
+    return report(events, op_detail=details)
 
 
 BETWEEN = [memset(20, 30), memcpy(30, 40, direction="Device-to-Device")]
@@ -777,17 +784,34 @@ BACK_AND_FORTH = [*line(SUM, GEMM), memset(20, 30), *line(GEMM, BACKWARD, GEMM, 
         # where operators are known products are batched ones
         (of_operators("aten::bmm"), [2 * 30]),
         (of_operators("aten::addmm"), []),
-        # an exponential with a sum behind it is one by hand, where operators are known
-        (in_parts(REDUCE, ADD, EXP, REDUCE, MUL), [2 * 70]),
-        (in_parts(EXP, REDUCE, MUL, product="aten::mm"), []),
-        (in_parts(REDUCE, EXP, MUL), []),
-        (line(*[GEMM, ADD, EXP, REDUCE, MUL, GEMM] * 2), []),
         # backward two products are on either side, with a memset or a scale between
         (BACK_AND_FORTH, [10 * 14]),
     ],
 )
 def test_chains_of_attention(events, stake):
     assert_told(unfused_attention(report(events)), stake)
+
+
+@pytest.mark.parametrize(
+    ("made", "stake"),
+    [
+        (in_parts(REDUCE, ADD, EXP, REDUCE, MUL), [2 * 70]),
+        (in_parts(EXP, REDUCE, MUL, product="aten::mm"), []),
+        (in_parts(REDUCE, EXP, MUL), []),  # nothing adds up what stands behind
+        (in_parts(EXP, MOST, MUL), []),
+        (in_parts(EXP, REDUCE, MUL, last="[[4, 64, 8], [4, 8, 64]]"), []),  # other matrices are multiplied
+        (in_parts(EXP, REDUCE, MUL, first="[[4, 1, 64], [4, 64, 64]]", last="[[4, 1, 64], [4, 64, 64]]"), []),  # states
+        (report(line(*[GEMM, ADD, EXP, REDUCE, MUL, GEMM] * 2)), []),
+    ],
+)
+def test_an_exponential_between_products_of_scores_is_a_softmax_by_hand(made, stake):
+    assert_told(unfused_attention(made), stake)
+
+
+def test_chains_that_touch_each_other_are_one_kernel_each():
+    made = report([*line(*SCALED * 2), *line(*SCALED, at=100, stream=8)])
+    (told,) = unfused_attention(made)
+    assert saved(told, made) == (9, 3 * (10 - 12))
 
 
 BIASED, PLAIN = '["float", "float", "float", "ScalarList"]', '["float", "float", "", "ScalarList"]'

@@ -77,6 +77,7 @@ LAST_STEP = report(STEPS).narrow(window=Window(1000, 1308, count=1, each="step")
             [108],
             ("torch._foreach_ functions in its step",),
         ),  # its own class
+        (unfused_optimizer, report(step("LBFGS", *launched(ADDCMUL, ADDCDIV))), [], ()),
         (unfused_optimizer, LAST_STEP, [200 + 8], ("3 kernels in each of 1 step, 300 ns a step",)),
         *(
             (unfused_optimizer, report(launched(GEMM, *names, GEMM)), [], ())
