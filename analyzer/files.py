@@ -202,19 +202,12 @@ class Payload(NamedTuple):
 
 
 class PythonStack(NamedTuple):
-    """A stack of Python functions.
+    """A stack of Python functions."""
 
-    Attributes:
-        payloads: How many payloads there are, as its header says.
-        schema: Id of the payload's schema.
-        state: nsys' number for the thread's state.
-        frames: StringIds of function and file, and the line; innermost first.
-    """
-
-    payloads: int
-    schema: int
-    state: int
-    frames: tuple[Frame, ...]
+    payloads: int  # how many there are, as its header says
+    schema: int  # id of the payload's schema
+    state: int  # nsys' number for the thread's state
+    frames: tuple[Frame, ...]  # StringIds of function and file, and the line; innermost first
 
     @classmethod
     def of(cls, blob: object) -> PythonStack | None:

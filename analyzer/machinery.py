@@ -190,11 +190,8 @@ def loading_late(*names: str, within: Callable[[], AbstractContextManager[object
     """Lets modules that are first imported in here load when first used.
 
     For what is imported as a whole (``import a.b``, ``from a import b``) and most programs never use. As with
-    `importlib.util.LazyLoader`, but that the import of a module leaves the packages around it unloaded, too.
-
-    Args:
-        names: Modules, and packages with all that is in them.
-        within: Makes the context in which each of them loads.
+    `importlib.util.LazyLoader`, but that the import of a module leaves the packages around it unloaded, too. A package
+    is named for all that is in it; `within` makes the context in which each of them loads.
     """
     finder = _Finder(names, within)
     sys.meta_path.insert(0, finder)

@@ -91,15 +91,10 @@ _ONE: Final = ("1", "1.0")
 
 
 class PerIteration(NamedTuple):
-    """Times and counts of a window in words: per iteration, or in all where it is no window of iterations.
+    """Times and counts of a window in words: per iteration, or in all where it is no window of iterations."""
 
-    Attributes:
-        iterations: Their number; None in any other window.
-        each: What one is called, such as ``step``, escaped for a sentence; empty where there are none.
-    """
-
-    iterations: int | None
-    each: str
+    iterations: int | None  # their number; None in any other window
+    each: str  # what one is called, such as ``step``, escaped for a sentence; empty where there are none
 
     def time(self, ns: float) -> str:
         """A time: ``10.93 ms a step``, or ``655.9 ms``."""

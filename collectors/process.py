@@ -122,23 +122,16 @@ _CHECK: Final = re.compile(r"^(?:[\w.:-]+\s)?(check: *(ok|FAILED)\b.*|Max error:
 
 @dataclass(frozen=True)
 class Step:
-    """A command with its environment, log and expected outputs; its log, progress and manifest have its `name`.
-
-    Attributes:
-        outputs: Files that it must produce, complete and not empty.
-        stdout: A separate file for standard output, if that is a result.
-        runs_workload: Whether it runs the workload, so that exit status and check lines are the workload's.
-        has_runner: Whether the torch runner replaces the script on the command line.
-    """
+    """A command with its environment, log and expected outputs; its log, progress and manifest have its `name`."""
 
     name: str
     argv: tuple[str, ...]
     log: Path
     env: Mapping[str, str] = field(default_factory=dict)
-    outputs: tuple[Path, ...] = ()
-    stdout: Path | None = None
-    runs_workload: bool = False
-    has_runner: bool = False
+    outputs: tuple[Path, ...] = ()  # files that it must produce, complete and not empty
+    stdout: Path | None = None  # a separate file for standard output, if that is a result
+    runs_workload: bool = False  # exit status and check lines are then the workload's
+    has_runner: bool = False  # whether the torch runner replaces the script on the command line
 
     @property
     def shell(self) -> str:

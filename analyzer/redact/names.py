@@ -148,23 +148,15 @@ _SHORTEST_VALUE: Final = 6
 
 @dataclass
 class Names:
-    """Identifying texts, collected before anything is written.
-
-    Attributes:
-        hosts: Host names.
-        users: User names.
-        folders: Absolute folders: home, working folder, the report's own.
-        secrets: Texts to remove wherever they occur: values of secret variables, and the user's own list.
-        keep: The user's list of texts to keep, which are none of these.
-        source: Whether what stands in lines of the program stays.
-    """
+    """Identifying texts, collected before anything is written."""
 
     hosts: set[str] = field(default_factory=set)
     users: set[str] = field(default_factory=set)
-    folders: set[str] = field(default_factory=set)
+    folders: set[str] = field(default_factory=set)  # absolute ones: home, working folder, the report's own
+    #: To remove wherever they occur: values of secret variables, and the user's own list.
     secrets: set[str] = field(default_factory=set)
-    keep: frozenset[str] = frozenset()
-    source: bool = False
+    keep: frozenset[str] = frozenset()  # the user's list of texts to keep, which are none of these
+    source: bool = False  # whether what stands in lines of the program stays
 
     def host(self, name: object) -> None:
         """Add a host name; of ``node7.example.org`` also the first label."""

@@ -264,11 +264,7 @@ def _text(binary: bytes, at: int) -> str:
 
 
 class OutputCode(logging.Handler):
-    """Log handler that saves what TORCH_LOGS=output_code prints: inductor's generated code of each graph.
-
-    Attributes:
-        origins: What the kernels in it are of, by the names of their files.
-    """
+    """Log handler that saves what TORCH_LOGS=output_code prints: inductor's generated code of each graph."""
 
     def __init__(self, path: Path) -> None:
         """Write to `path`; the program's own output is unchanged."""
@@ -277,7 +273,7 @@ class OutputCode(logging.Handler):
         self._code: list[str] = []
         self._logger, self._graph_logger = logging.getLogger(_OUTPUT_CODE), logging.getLogger(_GRAPHS)
         self._lines: dict[str, str] = {}
-        self.origins: dict[str, dict[str, str | None]] = {}
+        self.origins: dict[str, dict[str, str | None]] = {}  # what its kernels are of, by the names of their files
 
     def listen(self) -> None:
         """Enable the loggers for this handler only."""
@@ -314,18 +310,14 @@ class OutputCode(logging.Handler):
 
 
 class Caches:
-    """Caches of Triton and inductor during the run, what is saved from them, and compilations that Triton reports.
-
-    Attributes:
-        heard: What Triton says that compiling took (ns) by hash, None of a hit; none where it has no listener.
-    """
+    """Caches of Triton and inductor during the run, what is saved from them, and compilations that Triton reports."""
 
     def __init__(self, folder: Path, suffix: str, *, fresh: bool) -> None:
         """Save into the capture `folder`; with `fresh`, use caches of its own."""
         self.folder, self.suffix, self.fresh = folder, suffix, fresh
         self.own = folder / f"{OWN_CACHES}{suffix}"
         self.before: frozenset[str] = frozenset()
-        self.heard: dict[str, int | None] = {}
+        self.heard: dict[str, int | None] = {}  # what Triton says that compiling took (ns) by hash; None of a hit
         self.output_code = OutputCode(folder / "inductor" / f"output_code{suffix}.py")
 
     def begin(self) -> None:

@@ -26,9 +26,7 @@ from typing import Any
 def run(target: list[str], wrappers: Mapping[str, Callable[[Any], Any]]) -> None:
     """Run ``SCRIPT ARGS…`` or ``-m MODULE ARGS…``; exceptions propagate.
 
-    Args:
-        target: The script or module, and its arguments.
-        wrappers: What functions of the script itself are wrapped in, by name (Class.method for a method).
+    Functions of the script itself are wrapped in `wrappers`, by name (Class.method for a method).
     """
     if target[0] == "-m":
         sys.argv = target[1:]

@@ -89,29 +89,19 @@ class ProfilerBusyError(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """What to profile by which recipe, and how.
+    """What to profile by which recipe, and how."""
 
-    Attributes:
-        out: The folder for the files.
-        recipe: The recipe, with the changes asked for.
-        workload: ``SCRIPT ARGS…`` or ``-m MODULE ARGS…``; empty for a region of a program.
-        activities: 'cpu', 'cuda', or None for what this torch and machine can.
-        key_averages: Whether torch's table is made too, which takes long for traces of millions of events.
-        rank: The number of this process among those of the program, or None.
-        given: The options that say so on the command line of the runner.
-    """
-
-    out: Path
-    recipe: Recipe
-    workload: tuple[str, ...] = ()
-    activities: tuple[str, ...] | None = None
+    out: Path  # the folder for the files
+    recipe: Recipe  # with the changes asked for
+    workload: tuple[str, ...] = ()  # ``SCRIPT ARGS…`` or ``-m MODULE ARGS…``; empty for a region of a program
+    activities: tuple[str, ...] | None = None  # 'cpu', 'cuda', or None for what this torch and machine can
     step: Part = AUTO
     left_out: Part = OPTIMIZER
     fresh: bool = True
-    key_averages: bool = True
+    key_averages: bool = True  # torch's table too, which takes long for traces of millions of events
     lines: bool = True
-    rank: int | None = None
-    given: tuple[str, ...] = field(default=(), compare=False)
+    rank: int | None = None  # of this process among those of the program
+    given: tuple[str, ...] = field(default=(), compare=False)  # the options that say so on the runner's command line
 
     def arguments(self) -> list[str]:
         """The command line for these settings in any folder, without the rank."""

@@ -46,20 +46,14 @@ _WORKLOADS: Final = {"KANALYZE_WORKLOAD": "workload", "KANALYZE_OTHER": "other"}
 
 @dataclass(frozen=True)
 class Plan:
-    """A program's run: inputs from which its commands are built.
-
-    Attributes:
-        folder: That of the capture.
-        runner: The script that runs in the workload's Python.
-        side: ``base`` or ``new`` where two programs are recorded in turns, else empty.
-    """
+    """A program's run: inputs from which its commands are built."""
 
     workload: Workload
     options: Options
     tools: Tools
-    folder: Path
-    runner: Path = RUNNER
-    side: str = ""
+    folder: Path  # of the capture
+    runner: Path = RUNNER  # the script that runs in the workload's Python
+    side: str = ""  # ``base`` or ``new`` where two programs are recorded in turns
 
     def with_side(self, text: str) -> str:
         """A message, with the side that it is about."""

@@ -93,10 +93,8 @@ def matches(rows: pl.DataFrame) -> pl.DataFrame:
 
     Per stream the sequences are aligned by place, name and launch shape, and what is left between two matches by name
     and shape, by name, and by family and type; then block by block, the ranges that both sides launched from apart.
-    What is left of one name and shape in other places has moved.
-
-    Returns:
-        The rows with group, the same of those that are matched or in one block, and change, null of what is matched.
+    What is left of one name and shape in other places has moved. Adds group, the same of
+    those that are matched or in one block, and change, null of what is matched.
     """
     decoded = {name: decode(name) for name in rows.get_column("name").unique().drop_nulls()}
     types = {name: f"{one.family} {one.dtype}" for name, one in decoded.items() if one.family in _DISTINCT}

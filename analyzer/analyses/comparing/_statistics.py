@@ -117,11 +117,7 @@ def ratio_of_runs(base: Sequence[float], new: Sequence[float], *, paired: bool =
 
 
 def ratios_of_runs(base: npt.ArrayLike, new: npt.ArrayLike, *, paired: bool = False) -> Estimates:
-    """Ratios by :func:`ratio_of_runs` of each row of float64[rows, runs]; NaN or 0 where a run is missing.
-
-    Raises:
-        ValueError: Runs are paired, and one side has more of them.
-    """
+    """Ratios by :func:`ratio_of_runs` of each row of float64[rows, runs]; NaN or 0 where a run is missing."""
     return _estimates(_contrast(np.asarray(base, np.float64), np.asarray(new, np.float64), paired=paired))
 
 
@@ -295,10 +291,7 @@ def moderated(base: npt.ArrayLike, new: npt.ArrayLike, *, paired: bool = False) 
     Kernels of one program vary alike, which few runs of one kernel do not show: Smyth, "Linear models and empirical
     Bayes methods for assessing differential expression in microarray experiments" (2004), sections 4 and 6.2. What all
     kernels of a run vary by as one, such as its clock, is kept apart, since many kernels do not make it better known
-    than few runs do. With fewer than ten kernels, Welch's t of each.
-
-    Raises:
-        ValueError: Runs are paired, and one side has more of them.
+    than few runs do. With fewer than ten kernels, Welch's t of each. Paired as of :func:`ratio_of_runs`.
     """
     first, second = (np.asarray(side, np.float64) for side in (base, new))
     if paired and first.shape != second.shape:

@@ -45,14 +45,9 @@ def _as_text(attribute: object) -> str | None:
 
 
 def communicating(events: pl.DataFrame, report: Report) -> pl.Expr | None:
-    """Whether a kernel is a communication kernel: by its name, or because it is recorded as a collective.
+    """Whether one of `events` is a communication kernel: by its name, or because it is recorded as a collective.
 
-    Args:
-        events: Kernels, with the columns event_id and name.
-        report: The report, with its table of collectives.
-
-    Returns:
-        A Boolean expression of those columns; None where there is no such kernel.
+    An expression of event_id and name; None where there is no such kernel.
     """
     names = events.get_column("name").unique().cast(pl.String).drop_nulls()
     hinted = names.filter(names.str.contains_any(list(HINTS), ascii_case_insensitive=True))

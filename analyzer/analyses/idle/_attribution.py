@@ -207,11 +207,7 @@ _GAPS: Final = 1 << 17
 
 
 def named_sums(report: Report) -> pl.DataFrame:
-    """Idle time of the devices in scope by name: :data:`_SUMS`; gaps is in how many, longest_ns the most in one.
-
-    Raises:
-        DamagedReportError: What names are made of is damaged.
-    """
+    """Idle time of the devices in scope by name: :data:`_SUMS`; gaps is in how many, longest_ns the most in one."""
     require_names(report)
     sums = (
         _by_name(report, pieces).select(pl.lit(device, dtype=pl.Int64).alias("device"), *[*_SUMS][1:])
@@ -332,10 +328,7 @@ def ledger_pieces(report: Report) -> pl.DataFrame:
 def window_ledgers(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     """The ledger of each window in `spans` (start, end; longer than 0) on each device that has a ledger.
 
-    Columns: window (row in `spans`), device, and ``<bucket>_ns`` per bucket of the ledger.
-
-    Raises:
-        AssertionError: The buckets of a window do not sum to its length.
+    Columns: window (row in `spans`), device, and ``<bucket>_ns`` per bucket of the ledger, which sum to its length.
     """
     columns = {"window": pl.UInt32, "device": pl.Int64, **{f"{bucket}_ns": pl.Int64 for bucket in BUCKETS}}
     parts = [pl.DataFrame(schema=columns)]

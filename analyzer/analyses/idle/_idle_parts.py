@@ -64,11 +64,7 @@ def unnamed(report: Report) -> DamagedReportError | None:
 
 
 def require_names(report: Report) -> None:
-    """Refuses what needs names of pieces.
-
-    Raises:
-        DamagedReportError: What they are made of is damaged.
-    """
+    """Refuses what needs names of pieces where what they are made of is damaged: a DamagedReportError."""
     if (error := unnamed(report)) is not None:
         raise error
 

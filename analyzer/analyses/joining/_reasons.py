@@ -398,13 +398,11 @@ _STEP: Final = 0.01
 
 
 def sampled_rows(sampled: Report, ncu: Report) -> pl.DataFrame:
-    """The figures that samples and ncu have of the same kernels, with what may explain a difference.
+    """The figures that samples and ncu have of the same kernels that enough samples tell of, and what may explain them.
 
-    Returns:
-        name, those of the launch shape, right (the number of the kernel group of `ncu`), figure, unit, first (of
-        samples), second (of ncu), step (how fine samples are, in the figure's unit), samples, clock_hz and
-        ncu_clock_hz, l2_bytes and crowded (whether other operations ran meanwhile). Only kernels that enough samples
-        tell of.
+    Columns: name, those of the launch shape, right (the number of the kernel group of `ncu`), figure, unit, first (of
+    samples), second (of ncu), step (how fine samples are, in the figure's unit), samples, clock_hz and ncu_clock_hz,
+    l2_bytes and crowded (whether other operations ran meanwhile).
     """
     counted = grouped_kernels(ncu).join(metric_columns(ncu, _METRICS), on="event_id")
     figures = {f"{name}_ncu": of_ncu for name, (_, of_ncu) in _SOURCES.items()} | {"ncu_clock_hz": _CLOCK}

@@ -123,10 +123,7 @@ class FilePage:
 def file_pages(*reports: Report, most: int, **where: Unpack[Where]) -> list[FilePage]:
     """Makes the content of HTML reports of one program's reports: one for each report that gives the time.
 
-    Args:
-        reports: The reports, whole.
-        most: Events of a timeline, about.
-        where: The part to look at.
+    The reports are whole, `where` is the part to look at, and a timeline has about `most` events.
     """
     if all(report.meta.timeless for report in reports):
         parts = [report.narrow(**where) for report in reports]

@@ -67,28 +67,18 @@ SPREAD: Final = Table(
 
 @dataclass(frozen=True)
 class Instances:
-    """All instances of one range, compared: :data:`INSTANCES` and :data:`SPREAD`, with one or two sentences first.
+    """All instances of one range, compared: :data:`INSTANCES` and :data:`SPREAD`, with one or two sentences first."""
 
-    Attributes:
-        kind: The kind of page, so that a renderer need not import the others to distinguish them.
-        meta: Where the report came from.
-        scope: The part of it in scope; its window spans all instances.
-        name: The range, or ``steps``.
-        answer: The sentences.
-        instances: The instances.
-        spread: The largest bucket of each device first, its total last.
-        zero_ns: The origin of the times shown.
-    """
-
+    #: Of page, so that a renderer need not import the others to distinguish them.
     kind: ClassVar[Literal["instances"]] = "instances"
 
     meta: Meta
-    scope: Scope
-    name: str
-    answer: str
+    scope: Scope  # its window spans all instances
+    name: str  # the range, or ``steps``
+    answer: str  # the sentences
     instances: pl.DataFrame
-    spread: pl.DataFrame
-    zero_ns: int = 0
+    spread: pl.DataFrame  # the largest bucket of each device first, its total last
+    zero_ns: int = 0  # the origin of the times shown
 
 
 def compare(parts: Sequence[Report]) -> Instances:

@@ -268,10 +268,7 @@ _HOST: Final = re.compile(r"^(.+)_\d+\.\d+\.pt\.trace\.json(?:\.gz)?$")
 def numbered_ranks(read: Turn, doubts: list[tuple[str, int, str]], *, one_host: bool) -> tuple[pl.DataFrame, Ints]:
     """The ranks of the job, each once, with host, clock and number, sorted by number; `member` is their row.
 
-    And the member of each rank that was read; -1 of those that are left out.
-
-    Raises:
-        NoJobError: There is no rank.
+    And the member of each rank that was read; -1 of those that are left out. Without any rank, a NoJobError.
     """
     batches = enumerate(read(["ranks"]))
     parts = [one["ranks"].with_columns(batch=pl.lit(number)) for number, one in batches if "ranks" in one]
@@ -339,12 +336,9 @@ def _batches(read: Turn, names: Sequence[str], members: Ints) -> Iterator[dict[s
 
 
 def put_together(read: Turn, members: Ints, ranks: pl.DataFrame) -> tuple[Rows, dict[str, pl.DataFrame]]:
-    """The collectives of all ranks, their steps and kernels.
+    """The collectives of all ranks, their steps and kernels; a BadReductionError where they are not numbered through.
 
     Steps have the ledger of each, by bucket with ``_ns``, and hidden_ns, the time of collectives beside kernels.
-
-    Raises:
-        BadReductionError: Collectives or steps of a rank are not numbered through.
     """
     tables: dict[str, list[pl.DataFrame]] = {"steps": [], "kernels": []}
     columns: dict[str, list[npt.NDArray[Any]]] = {}

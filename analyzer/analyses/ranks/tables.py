@@ -245,8 +245,7 @@ def by_step(job: Job) -> pl.DataFrame:
 def ranks(job: Job) -> pl.DataFrame:
     """The ledger of each rank over the steps that all have, communication split into waiting and transfer.
 
-    Returns:
-        :data:`RANKS`, by rank. Where nothing repeats, `steps` is 0 and the times are those of all collectives.
+    By rank; where nothing repeats, `steps` is 0 and the times are those of all collectives.
     """
     rows, times = common_steps(by_step(job)), [name for name in RANKS.schema if name.endswith("ns")]
     sums = rows.group_by("rank").agg(pl.len().alias("steps"), pl.col(times).sum())
@@ -285,10 +284,8 @@ class _Part(NamedTuple):
 def rank_path(job: Job, reports: Iterable[tuple[int, Report]]) -> pl.DataFrame:
     """The part of each rank of the critical path over all of them, of the steady steps where there are any.
 
-    `reports` has the rank of each, and is open until the next.
-
-    Returns:
-        :data:`BY_RANK`, the rank with most of the path first; empty where no report can be opened.
+    `reports` has the rank of each, and is open until the next. The rank with most of the path is first; empty where
+    no report can be opened.
     """
     moved = {row["rank"]: row for row in job.offsets.iter_rows(named=True)}
     common = _common(job)

@@ -38,21 +38,17 @@ _LONG_NS: Final = 1_000_000
 
 
 class HostLine(NamedTuple):
-    """The outermost calls by thread and start.
+    """The outermost calls by thread and start."""
 
-    Attributes:
-        calls: One row per call (its place): row (of the api events), process_id, thread_id, start, end, kind, gap (ns
-            since the call before it on its thread ended; 0 for the first), handover (place of the call of another
-            thread that ended last before it, if no call of its own thread did later; else null), begins (whether its
-            begin is a node: it is the first of its thread, or handed over to), blocks (whether its end is a node: it
-            waits for operations), segment (number of the calls with one base).
-        places: Place of each call, or of the outermost call around it, by row of the api events.
-        waits: What blocking calls may wait for: place, row (of the operations) of what was submitted before; and what
-            launches waited for because the queue of their stream was full.
-    """
-
+    #: One row per call (its place): row (of the api events), process_id, thread_id, start, end, kind, gap (ns since the
+    #: call before it on its thread ended; 0 for the first), handover (place of the call of another thread that ended
+    #: last before it, if no call of its own thread did later; else null), begins (whether its begin is a node: it is
+    #: the first of its thread, or handed over to), blocks (whether its end is a node: it waits for operations), segment
+    #: (number of the calls with one base).
     calls: pl.DataFrame
-    places: pl.Series
+    places: pl.Series  # place of each call, or of the outermost call around it, by row of the api events
+    #: What blocking calls may wait for: place, row (of the operations) of what was submitted before; and what launches
+    #: waited for because the queue of their stream was full.
     waits: pl.DataFrame
 
 
@@ -219,29 +215,20 @@ class Numbers(NamedTuple):
 
 
 class Network(NamedTuple):
-    """The network of a report up to the end of a window.
+    """The network of a report up to the end of a window."""
 
-    Attributes:
-        nodes: One row per node in topological order: at (recorded time), what it is (:data:`_WHAT`), and row (the place
-            of its call, or the row of its operation). Node 0 is the origin, at time 0; the last one is the end of the
-            window.
-        edges: target and source (nodes), point, kind, slack (recorded, ns), place (of the call whose host time it is;
-            for kinds cut, overlap and transfer the row of the operation that runs; else null), binds, lag (ns; that of
-            a replay), low and high (those of its bounds); sorted by target.
-        numbers: The nodes of calls, by place, and of operations, by row; null past the end.
-        line: The calls.
-        graph: The dependencies.
-        start: Start of the window.
-        end: End of the window.
-    """
-
+    #: One row per node in topological order: at (recorded time), what it is (:data:`_WHAT`), and row (the place of its
+    #: call, or the row of its operation). Node 0 is the origin, at time 0; the last one is the end of the window.
     nodes: pl.DataFrame
+    #: Target and source (nodes), point, kind, slack (recorded, ns), place (of the call whose host time it is; for kinds
+    #: cut, overlap and transfer the row of the operation that runs; else null), binds, lag (ns; that of a replay), low
+    #: and high (those of its bounds); sorted by target.
     edges: pl.DataFrame
-    numbers: Numbers
+    numbers: Numbers  # the nodes of calls, by place, and of operations, by row; null past the end
     line: HostLine
     graph: Dependencies
-    start: int
-    end: int
+    start: int  # of the window
+    end: int  # of the window
 
 
 class Values(NamedTuple):

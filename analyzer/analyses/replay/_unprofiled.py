@@ -97,13 +97,7 @@ class Bare(NamedTuple):
 
 
 def runs_without(report: Report, steady: SteadyPart | None, busy_ns: float) -> Bare | None:
-    """The runs without a profiler in the report's capture; None without any.
-
-    Args:
-        report: The report.
-        steady: Its steady part; None where nothing repeats.
-        busy_ns: Time that the GPU is busy in an iteration: none is shorter.
-    """
+    """The runs without a profiler in the report's capture; an iteration of them is no shorter than the GPU is busy."""
     programs_ns, runs, damage = report.whole.bare()
     if damage is not None:
         report.go_without("of runs without a profiler", damage)
@@ -164,17 +158,11 @@ def _mean(lengths: pl.Series, recorded: pl.Series) -> float:
 def lengths_of(
     starts_ns: Mapping[str, Sequence[int]], each: str, count: int, first: int, last: int
 ) -> tuple[str, list[int]] | None:
-    """The mark that tells iterations, and the time from the start of each to that of the next one, ns.
+    """The mark that tells the iterations from `first` to `last`, and the time from the start of each to the next, ns.
 
-    Args:
-        starts_ns: When occurrences of a mark began, by name.
-        each: The name of an iteration, or the loop that it is a pass of.
-        count: The number of iterations of the program.
-        first: The number of the first iteration that counts, from 0.
-        last: That of the last one.
-
-    None where neither the ranges of that name, nor the steps of an optimizer, nor the calls of the outermost module are
-    as many as the iterations.
+    `starts_ns` is when occurrences of a mark began; `each` is what an iteration is called, or the loop that it is a
+    pass of. None where neither the ranges of that name, nor the steps of an optimizer, nor the calls of the outermost
+    module are as many as the iterations.
     """
     if count < _FEWEST or last <= first:
         return None
@@ -393,11 +381,7 @@ def unprofiled(report: Report, host: Unslowed, window: Window | None = None) -> 
 
     Operations keep their durations, but for collectives, which wait for other ranks of the report. What a thread does
     lies between its calls as it did; a thread without calls, and a process without any, go by that with most calls.
-
-    Args:
-        report: A report with times.
-        host: What is left of the host's time.
-        window: The part that it is known of: where that is no matter of recorded events, what comes before stays.
+    `host` is known of the `window`: where that is no matter of recorded events, what comes before stays.
     """
     everything = replace(report, scope=Scope())
     net = network(everything, *everything.recorded)

@@ -178,46 +178,27 @@ class Single(NamedTuple):
 
 @dataclass(frozen=True)
 class WhatIf:
-    """Result of a change.
-
-    Attributes:
-        kind: Kind of page.
-        meta: The report.
-        changes: The changes, as options of the command.
-        iterations: Iterations in the window; None where it is no window of any.
-        each: What one is called.
-        now_ns: The window as recorded; with `measured_ns` less what the profiler is taken to cost.
-        then_ns: The window after the change.
-        low_ns: With lags of 0 where nothing waited for them, and the most that the profiler can have cost; 3 % less.
-        high_ns: With their largest, and the least that it can have; 3 % more.
-        amdahl_ns: `now_ns` less all that the change takes off, as if nothing overlapped.
-        critical: What is on the critical path, the longest then first; `then_ns` of all add up to the window then.
-        single: Single changes by gain; empty unless asked for.
-        measured_ns: What the window takes without a profiler, where given.
-        host_kept: What is left of the host's time near recorded events without the profiler, a part; 1 unless measured.
-        host_kept_low: The least that explains what was measured.
-        host_kept_high: The most.
-        remark: What else is to be said, of a decode step by its law; the parts of `critical` are then those of it.
-    """
+    """Result of a change."""
 
     kind: ClassVar[Literal["whatif"]] = "whatif"
 
     meta: Meta
-    changes: tuple[str, ...]
-    iterations: int | None
-    each: str
-    now_ns: int
-    then_ns: int
-    low_ns: int
-    high_ns: int
-    amdahl_ns: int
+    changes: tuple[str, ...]  # as options of the command
+    iterations: int | None  # in the window; None where it is no window of any
+    each: str  # what one is called
+    now_ns: int  # the window as recorded; with `measured_ns` less what the profiler is taken to cost
+    then_ns: int  # the window after the change
+    low_ns: int  # with lags of 0 where nothing waited for them, and the most that the profiler can have cost; 3 % less
+    high_ns: int  # with their largest, and the least that it can have; 3 % more
+    amdahl_ns: int  # `now_ns` less all that the change takes off, as if nothing overlapped
+    #: The critical path, the longest then first; `then_ns` of all add up to the window then.
     critical: tuple[Critical, ...]
-    single: tuple[Single, ...] = ()
-    measured_ns: float | None = None
-    host_kept: float = 1.0
-    host_kept_low: float = 1.0
-    host_kept_high: float = 1.0
-    remark: str = ""
+    single: tuple[Single, ...] = ()  # single changes by gain; empty unless asked for
+    measured_ns: float | None = None  # what the window takes without a profiler, where given
+    host_kept: float = 1.0  # part of the host's time near recorded events that is left without the profiler
+    host_kept_low: float = 1.0  # the least that explains what was measured
+    host_kept_high: float = 1.0  # the most
+    remark: str = ""  # what else is to be said, of a decode step by its law; `critical` has then the parts of it
 
     @property
     def gain_ns(self) -> int:

@@ -36,14 +36,9 @@ _TOKENS: Final = 1 << 10
 
 
 def aligned(base: _Integers, new: _Integers) -> _Pairs:
-    """Pairs equal tokens of two sequences in order.
+    """Pairs equal tokens (int64 of any values) of two sequences in order.
 
-    Args:
-        base: Tokens, int64 of any values.
-        new: Those of the other sequence.
-
-    Returns:
-        Two int64 arrays of one length, both strictly increasing: places in `base`, and their partners in `new`.
+    Gives int64 arrays of one length, both strictly increasing: places in `base`, and their partners in `new`.
     """
     return _in_few_runs(base, new, _pairs(base, new))
 

@@ -81,9 +81,8 @@ _PLACE: Final = pl.Int64
 def nested(start: pl.Series, end: pl.Series) -> pl.DataFrame:
     """Call tree of the events of a thread, which are sorted by start, then by end, the longest first.
 
-    Returns:
-        parent (index of the innermost enclosing event; null for none), stop (index of the first later event outside of
-        it; all between are its descendants) and inner_ns (summed duration of its children).
+    Columns: parent (index of the innermost enclosing event; null for none), stop (index of the first later event
+    outside of it; all between are its descendants) and inner_ns (summed duration of its children).
     """
     places = pl.int_range(len(start), dtype=_PLACE, eager=True)
     inside = (start.shift(-1) < end).fill_null(value=False).arg_true()

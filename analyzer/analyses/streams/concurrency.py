@@ -231,11 +231,10 @@ _KERNELS: Final = BUSY_BUCKETS.index("communication")
 def stream_waits(report: Report) -> pl.DataFrame:
     """Operations that were ready, and waited for an operation of another stream, at any time.
 
-    Returns:
-        One row per waiting operation, sorted by row: row and number (of its stream, as in `used_streams`), behind_row
-        and behind_number (the same of the operation of its context that ended last before it began; of equals the
-        lowest event_id), ready (since when it was), start and end (time in which it was ready and the other one ran),
-        and ordered (whether an event, a callback or a graph may have asked for that order).
+    Columns, sorted by row: row and number (of its stream, as in `used_streams`), behind_row and behind_number (the same
+    of the operation of its context that ended last before it began; of equals the lowest event_id), ready (since when
+    it was), start and end (time in which it was ready and the other one ran), and ordered (whether an event, a callback
+    or a graph may have asked for that order).
     """
     ready = ready_operations(report)
     if ready.is_empty():

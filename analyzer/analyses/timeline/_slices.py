@@ -24,11 +24,9 @@ EDGES: Final = {"track": pl.UInt32, "t": pl.Int64, "slice": pl.UInt32, "begins":
 def edges(slices: pl.DataFrame) -> pl.DataFrame:
     """The edges of slices that nest in their tracks: :data:`EDGES`, by track and time.
 
-    At one instant those end first that began before, the innermost first; then begin those that last, the outermost
-    first, and then those without a duration, each of which ends before the next begins.
-
-    Args:
-        slices: track, start, end; sorted by track, start and, of equal ones, the latest end.
+    Slices are sorted by track, start and, of equal ones, the latest end. At one instant those end first that began
+    before, the innermost first; then begin those that last, the outermost first, and then those without a duration,
+    each of which ends before the next begins.
     """
     row = pl.int_range(pl.len(), dtype=pl.Int64)
     begin = slices.select("track", t="start", order=2 * row, slice=row.cast(pl.UInt32), begins=pl.lit(value=True))
@@ -39,11 +37,7 @@ def edges(slices: pl.DataFrame) -> pl.DataFrame:
 
 
 def lanes(slices: pl.DataFrame) -> pl.Series:
-    """Lane of each slice of its track, from 0: the first in which it nests in, or is apart from, all before it.
-
-    Args:
-        slices: as of :func:`edges`.
-    """
+    """Lane of each slice of its track, from 0: the first in which it nests in, or is apart from, all before it."""
     # where all nest, the edges of one depth are pairs: the begin of a slice and the end of the same one
     step = pl.when("begins").then(1).otherwise(-1)
     depth = step.cum_sum() + pl.when("begins").then(0).otherwise(1)
@@ -123,31 +117,20 @@ class Counter(NamedTuple):
 
 
 class Slices(NamedTuple):
-    """Events as slices on tracks. Times are nanoseconds in the report's own origin.
+    """Events as slices on tracks. Times are nanoseconds in the report's own origin."""
 
-    Attributes:
-        processes: Names of the processes, by rank (None of one report) and id.
-        tracks: The tracks; of those of one place the first lane comes first.
-        slices: By track, start and, of equal ones, the latest end: track (index), start, end, name, kind, event_id,
-            launch (row of the call that launched it), `open` (whether it was never closed, so that it ends
-            where the recording does). Slices of the ledger, of iterations and of the critical path have no event_id; a
-            slice of the ledger is named for its bucket, and has those of its culprits inside; one of the path for its
-            cause, and has what it is of inside.
-        counters: Quantities over time.
-    """
-
-    processes: dict[tuple[int | None, int], str]
-    tracks: list[Track]
+    processes: dict[tuple[int | None, int], str]  # their names, by rank (None of one report) and id
+    tracks: list[Track]  # of those of one place the first lane comes first
+    #: By track, start and, of equal ones, the latest end: track (index), start, end, name, kind, event_id, launch (row
+    #: of the call that launched it), `open` (whether it was never closed, so that it ends where the recording does).
+    #: Slices of the ledger, of iterations and of the critical path have no event_id; a slice of the ledger is named for
+    #: its bucket, and has those of its culprits inside; one of the path for its cause, and has what it is of inside.
     slices: pl.DataFrame
     counters: list[Counter]
 
 
 def slices(report: Report) -> Slices:
-    """All events of a report, or of its part in scope, as slices; those that overlap the window are whole.
-
-    Raises:
-        CannotTellError: The report has no times, or no events.
-    """
+    """All events of a report, or of its part in scope, as slices; those that overlap the window are whole."""
     require(report, "slices", *KINDS)
     named = named_iterations(report).drop("kind")
     parts = [*(_events(report, kind) for kind in report.kinds), _beside(named, ITERATIONS)]

@@ -117,13 +117,7 @@ def _closed(points: pl.DataFrame, end: int) -> pl.DataFrame:
 def means(moved: pl.DataFrame, low: int, high: int, width: int) -> pl.DataFrame:
     """Bytes per second in bins of `width` ns from `low` to `high`: t_ns and value; the last bin may be shorter.
 
-    A copy moves its bytes evenly from its start to its end; copies side by side add up.
-
-    Args:
-        moved: start, end (ns) and size_bytes of each copy.
-        low: Start of the first bin.
-        high: End of the last one.
-        width: Length of a bin.
+    A copy moves its bytes (size_bytes) evenly from its start to its end; copies side by side add up.
     """
     end = pl.max_horizontal("end", pl.col("start") + 1)
     speed = pl.col("size_bytes") / (end - pl.col("start"))
@@ -180,33 +174,20 @@ class _Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """Data of a picture of the recording. Times are in nanoseconds, in the report's own origin.
+    """Data of a picture of the recording. Times are in nanoseconds, in the report's own origin."""
 
-    Attributes:
-        start_ns: Start of what is shown.
-        end_ns: End of it.
-        zero_ns: Origin of displayed times.
-        tracks: The tracks, in order.
-        events: By track, lane and start: track (index), lane, start, end, name, tone, note, covered_ns (less than the
-            length for events that stand for several), longest_ns, count, several, launch (row of the launching call in
-            this frame).
-        counters: Quantities over time.
-        left_out: How many events of the report are in none of these, since they are nested too deeply.
-        tracks_left_out: How many tracks there are beyond those: of the threads with fewest CUDA calls.
-        whole: The time of a steady iteration, of which all events stay single where there is room; None without one.
-        one_clock: Whether the times are those of all that is shown, and not of the first of several ranks.
-    """
-
-    start_ns: int
-    end_ns: int
-    zero_ns: int
-    tracks: list[Track]
+    start_ns: int  # of what is shown
+    end_ns: int  # of what is shown
+    zero_ns: int  # origin of displayed times
+    tracks: list[Track]  # in order
+    #: By track, lane and start: track (index), lane, start, end, name, tone, note, covered_ns (less than the length for
+    #: events that stand for several), longest_ns, count, several, launch (row of the launching call in this frame).
     events: pl.DataFrame
     counters: list[Counter]
-    left_out: int
-    tracks_left_out: int
-    whole: tuple[int, int] | None = None
-    one_clock: bool = True
+    left_out: int  # events of the report that are in none of these, since they are nested too deeply
+    tracks_left_out: int  # how many more tracks there are: of the threads with fewest CUDA calls
+    whole: tuple[int, int] | None = None  # a steady iteration, all of whose events stay single if there is room
+    one_clock: bool = True  # whether the times are those of all that is shown, and not of the first of several ranks
 
 
 def timeline(report: Report, most: int) -> Timeline:
@@ -394,12 +375,8 @@ def _of_host(report: Report, kind: str, at: pl.Series, rows: pl.Series) -> pl.Da
 def lanes_of_events(start: pl.Series, end: pl.Series) -> pl.Series:
     """Lane of each event of a track, as UInt16; null for what would need more than :data:`MOST_LANES`.
 
-    The first lane has each event that begins when all before it have ended, so the outermost ones where they nest; the
-    next lane the same of the rest, and so on.
-
-    Args:
-        start: Starts, sorted; of equal ones the longest event first.
-        end: Ends.
+    They are sorted by start, of equal ones the longest first. The first lane has each event that begins when all before
+    it have ended, so the outermost ones where they nest; the next lane the same of the rest, and so on.
     """
     lanes = pl.Series("lane", [None], dtype=pl.UInt16).new_from_index(0, len(start))
     rest = pl.DataFrame([start.alias("start"), end.alias("end")]).with_row_index("at")
@@ -414,11 +391,7 @@ def lanes_of_events(start: pl.Series, end: pl.Series) -> pl.Series:
 
 
 def on_one_clock(timelines: Sequence[tuple[str, int, Timeline]]) -> Timeline:
-    """Puts timelines below each other.
-
-    Args:
-        timelines: What each is called, by how much its times are moved (ns), and the timeline; at least one.
-    """
+    """Puts `timelines` (name, by how much its times are moved (ns), timeline; at least one) below each other."""
     tracks: list[Track] = []
     counters: list[Counter] = []
     events: list[pl.DataFrame] = []
@@ -473,17 +446,11 @@ _ALONE: Final = {
 
 
 def reduced(events: pl.DataFrame, length_ns: int, most: int, whole: tuple[int, int] | None = None) -> pl.DataFrame:
-    """Sums short events in bins where there are more than `most`; adds covered_ns and count.
+    """Sums short events in bins where there are more than about `most`; adds covered_ns and count.
 
-    Args:
-        events: track, lane, start, end, name, tone and others, any order; sums, too, where it was reduced before.
-        length_ns: Time that is shown.
-        most: Number of events to keep, about.
-        whole: A time in which all stay single, unless that is most of them.
-
-    Returns:
-        Sorted by track, lane, `several` and start. An event with a count above 1 stands for those of one tone in a bin:
-        from the first start to the last end, covered_ns of it, with the name and longest_ns of the longest.
+    In the time `whole` all stay single, unless that is most of them; `events` may be sums already. Sorted by track,
+    lane, `several` and start. An event with a count above 1 stands for those of one tone in a bin: from the first start
+    to the last end, covered_ns of it, with the name and longest_ns of the longest.
     """
     again = "covered_ns" in events.columns
     of = {name: pl.col(name) for name in _ALONE} if again else _ALONE
