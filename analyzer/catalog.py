@@ -16,7 +16,7 @@ from typing import Final, Unpack
 import polars as pl
 
 from kanalyze.analyses import declarations, homes, homes_of_jobs, homes_of_sides
-from kanalyze.counter_model import LAUNCH_NUMBERS, RULE_RESULTS, SAMPLE_TABLES, SOURCE_FILES, SYMBOLS
+from kanalyze.counter_model import LAUNCH_NUMBERS, RULE_RESULTS, SAMPLED, SOURCE_FILES, SYMBOLS
 from kanalyze.errors import CannotTellError, SqlError, UnknownNameError
 from kanalyze.model import COMPILED_KERNELS, NOTES, READER_TABLES
 from kanalyze.renderers.tables.frame import of_reports
@@ -152,7 +152,7 @@ def _rows(report: Report, name: str, where: Where) -> pl.DataFrame:
     other = None
     try:
         rows = make(report.narrow(**where), name)
-        if rows.is_empty() and any(name == one.name for one in SAMPLE_TABLES):
+        if rows.is_empty() and any(name == one.name for one in SAMPLED):
             other = report.sampled()
     except CannotTellError:
         other = report.sampled()

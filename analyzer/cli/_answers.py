@@ -356,7 +356,7 @@ def answered(path: Path, table: Table, where: Where, make: Callable[[Report], T]
         parts = held.once((path, table.counted), lambda: opened_parts(path, where, counters=table.counted))
         return {name: make(part) for name, part in parts.items()}
     suited = [way for way in ways if way.recorder.short in table.tools] or ways[:1]
-    sampled = any(table.name == one.name for one in counter_model.SAMPLE_TABLES)  # none unless asked for
+    sampled = any(table.name == one.name for one in counter_model.SAMPLED)  # none unless asked for
     failed: CannotTellError | None = None
     for way in suited:
         whole = held.once((path, way), way.opened)

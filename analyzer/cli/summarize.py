@@ -90,10 +90,8 @@ def _pages(
     Where several reports give time, such as those of two captures, each has its page, and the others are on it.
     """
 
-    def make(report: Report) -> Summary:
-        return (
-            time_page.summarize(report) if full else overview_page.overview(report, whole=whole, as_recorded=recorded)
-        )
+    def make(one: Report) -> Summary:
+        return time_page.summarize(one) if full else overview_page.overview(one, whole=whole, as_recorded=recorded)
 
     reports = _answers.expanded(reports)
     several = len(reports) > 1 or (_answers.folder_at(reports[0]) is not None and captures.several_tools(reports[0]))

@@ -180,10 +180,8 @@ class Run:
         """Stop our profiler, since the workload starts its own."""
         if self.is_recording and self.settings.recipe.makes in (recipes.TRACE, recipes.TENSORBOARD):
             self.session.stop()
-            note = (
-                "the workload started a torch profiler of its own, and torch can have only one: recording ended there"
-            )
-            self.session.notes.insert(0, f"{note}; recipe own leaves the profiler to the workload")
+            why = "the workload started a torch profiler of its own, and torch can have only one: recording ended there"
+            self.session.notes.insert(0, f"{why}; recipe own leaves the profiler to the workload")
 
     def _script(self) -> None:
         """Run the script, with its own functions wrapped that are parts."""

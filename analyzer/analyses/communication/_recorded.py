@@ -304,10 +304,8 @@ def _told_by_nccl(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
     unknown = ("ranks", "sequence", "id", "type", "largest_bytes")
     dtypes = reduced.COLLECTIVES.schema
     none = [pl.lit(None, dtype=dtypes[name]).alias(name) for name in unknown]
-    recorded = [name for name in dtypes if name in (*sums.columns, *unknown)]
-    return collectives.with_columns(*none, kind=pl.coalesce("kind_told", "kind")).select(
-        "event_id", "stream", *recorded
-    )
+    told = [name for name in dtypes if name in (*sums.columns, *unknown)]
+    return collectives.with_columns(*none, kind=pl.coalesce("kind_told", "kind")).select("event_id", "stream", *told)
 
 
 def _of_kind(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
@@ -320,11 +318,9 @@ def _sums_of_payloads(report: Report) -> pl.DataFrame:
     """Sums of NCCL's calls that move data by the kernel that they were launched for; see :func:`sums_of_calls`."""
     calls = report.table("communicator_calls")
     ranges = report.kind("range").select("event_id", "name", "start_ns", "process_id", "thread_id")
-    timed = calls.join(ranges, on="event_id", how="inner")
-    groups = timed.drop_nulls(["size", "rank"]).unique(
-        ["process_id", "communicator"], keep="first", maintain_order=True
-    )
-    moved = timed.drop_nulls("message_bytes").drop("size", "rank").join(
+    rows = calls.join(ranges, on="event_id", how="inner")
+    groups = rows.drop_nulls(["size", "rank"]).unique(["process_id", "communicator"], keep="first", maintain_order=True)
+    moved = rows.drop_nulls("message_bytes").drop("size", "rank").join(
         groups.select("process_id", "communicator", "size", "rank"), on=["process_id", "communicator"], how="left"
     )  # fmt: skip
     transfers = _with_kind(moved, pl.col("name").cast(pl.String)).select(

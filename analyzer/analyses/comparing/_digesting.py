@@ -285,11 +285,8 @@ def _operator_paths(report: Report, work: pl.DataFrame) -> pl.Series:
         return pl.repeat(None, work.height, dtype=pl.String, eager=True).alias("op")
     ran, captured = launched_work(report), captured_work(report).select("event_id", captured="operator")
     ran = ran.join(captured, on="event_id", how="left", maintain_order="left")
-    operators = work.select("event_id").join(ran, on="event_id", how="left", maintain_order="left")
-    texts = [
-        _path_texts(source, operators.get_column("captured")),
-        _path_texts(report, operators.get_column("operator")),
-    ]
+    ops = work.select("event_id").join(ran, on="event_id", how="left", maintain_order="left")
+    texts = [_path_texts(source, ops.get_column("captured")), _path_texts(report, ops.get_column("operator"))]
     return pl.select(pl.coalesce(texts).cast(pl.Categorical).alias("op")).to_series()
 
 

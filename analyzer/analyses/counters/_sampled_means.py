@@ -109,10 +109,8 @@ def means(grid: Grid, spans: pl.DataFrame) -> pl.DataFrame:
 
 def cells_within(grid: Grid, spans: pl.DataFrame) -> pl.DataFrame:
     """The cells that lie in disjoint `spans` (start, end) but for their edges: start, ns, samples and the values."""
-    inside = _told(grid, spans.with_columns(key=pl.lit(0)))
-    return inside.with_columns(start=grid.cells.get_column("start").gather(inside.get_column("cell"))).drop(
-        "key", "cell"
-    )
+    cells = _told(grid, spans.with_columns(key=pl.lit(0)))
+    return cells.with_columns(start=grid.cells.get_column("start").gather(cells.get_column("cell"))).drop("key", "cell")
 
 
 def _told(grid: Grid, spans: pl.DataFrame) -> pl.DataFrame:

@@ -283,11 +283,9 @@ def stalls(report: Report) -> pl.DataFrame:
     wide = measured_kernels(report, STALLS, [*metrics, LATENCY])
     long = wide.unpivot(list(metrics), index=["event_id", "name", LATENCY], variable_name="metric", value_name="cycles")
     long = long.filter(pl.col("cycles") > 0)
-    reason = pl.col("metric").replace_strict(metrics, return_dtype=pl.String)
-    meaning = reason.replace_strict({name: text for name, (text, _) in REASONS.items()}, return_dtype=pl.String)
-    rows = long.with_columns(
-        reason=reason, meaning=meaning, share=ratio("cycles", LATENCY), cycles_per_instruction="cycles"
-    )
+    why = pl.col("metric").replace_strict(metrics, return_dtype=pl.String)
+    means = why.replace_strict({name: text for name, (text, _) in REASONS.items()}, return_dtype=pl.String)
+    rows = long.with_columns(reason=why, meaning=means, share=ratio("cycles", LATENCY), cycles_per_instruction="cycles")
     order = ["event_id", "cycles_per_instruction", "reason"]
     return STALLS.select(rows.sort(order, descending=[False, True, False]))
 

@@ -112,17 +112,15 @@ def _with_path(kernels: pl.DataFrame, path: _Path, paths: Sequence[_Path]) -> pl
     rate = pl.col(path.metric + _RATE) * pl.col(_SMSP_CYCLES)
     work = pl.coalesce(pl.col(path.metric + _DONE), rate).fill_null(0.0)
     own = work - pl.sum_horizontal(pl.lit(0.0), *(other.column("own") for other in paths if other.refines(path)))
-    fastest, counted_here = pl.col(path.metric + _PEAK) * pl.col(_SM_CLOCK), path.column("own")
-    halved = (pl.col("capability") >= _SPARSE_SINCE) & (
-        _FASTER * counted_here / fastest <= _IMPOSSIBLE * pl.col("seconds")
-    )
+    fastest, counted = pl.col(path.metric + _PEAK) * pl.col(_SM_CLOCK), path.column("own")
+    halved = (pl.col("capability") >= _SPARSE_SINCE) & (_FASTER * counted / fastest <= _IMPOSSIBLE * pl.col("seconds"))
     dense = halved.fill_null(value=False) if path.mixed else pl.lit(value=False)
-    peak, time = path.column("peak"), pl.when(counted_here == 0).then(0.0)
+    peak, time = path.column("peak"), pl.when(counted == 0).then(0.0)
     values = {
         "own": pl.when(own > _ROUNDING * work).then(own).otherwise(0.0),
         "dense": dense,
         "peak": pl.when(path.column("dense")).then(fastest / _FASTER).otherwise(fastest),
-        "s": time.when(peak > 0).then(counted_here / peak),
+        "s": time.when(peak > 0).then(counted / peak),
     }
     for what, value in values.items():
         kernels = kernels.with_columns(value.alias(f"{path.metric} {what}"))

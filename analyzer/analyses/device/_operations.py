@@ -78,13 +78,11 @@ def decoded(report: Report, kernels: pl.DataFrame, *keys: str) -> pl.DataFrame:
         sources = dict(compiled_kernels(report).select("name", "source").iter_rows())
         compilers = pl.Series([sources.get(name) for name in names.cast(pl.String)], dtype=pl.String)
         attributes = attributes.with_columns(pl.coalesce("library", compilers))
-    joined = kernels.join(attributes, on="name", how="left")
+    rows = kernels.join(attributes, on="name", how="left")
     collectives = communicating(kernels, report) if "family" in keys else None
     if collectives is not None:
-        joined = joined.with_columns(
-            pl.when(collectives).then(pl.lit(_COMMUNICATION)).otherwise("family").alias("family")
-        )
-    return joined.with_columns(pl.col(key).fill_null(OTHER) for key in keys)
+        rows = rows.with_columns(pl.when(collectives).then(pl.lit(_COMMUNICATION)).otherwise("family").alias("family"))
+    return rows.with_columns(pl.col(key).fill_null(OTHER) for key in keys)
 
 
 def compiled_kernels(report: Report) -> pl.DataFrame:
@@ -217,14 +215,12 @@ def _detail_rows(report: Report, table: Table) -> pl.Series:
 
 def _of_calls(report: Report, called: pl.Series, names: list[str]) -> dict[str, pl.Series]:
     """Columns of :data:`_CALL` of the api events in the rows `called`."""
-    calls = report.kind("api")
-    columns = {name: gathered(calls.get_column(_CALL[name]), called) for name in names if _CALL[name]}
+    api = report.kind("api")
+    columns = {name: gathered(api.get_column(_CALL[name]), called) for name in names if _CALL[name]}
     if "call_row" in names:
         columns["call_row"] = called
     if "call_end" in names:
-        columns["call_end"] = gathered(calls.get_column("start_ns"), called) + gathered(
-            calls.get_column("dur_ns"), called
-        )
+        columns["call_end"] = gathered(api.get_column("start_ns"), called) + gathered(api.get_column("dur_ns"), called)
     return columns
 
 
@@ -470,11 +466,9 @@ def kernel_shapes(report: Report) -> pl.DataFrame:
     ran = pl.concat([_alone(part) for part in by_device(work)]).filter(pl.col("kind") == "kernel")
     kernels = with_facts(report, ran.drop("kind", "start", "end"), "shape").drop("row")
     sums = [pl.len().cast(pl.Int64).alias("count"), pl.col("dur_ns").sum().alias("total_ns")]
-    shapes = kernels.group_by("device", "bucket", "name", "shape").agg(*sums, pl.col("exclusive_ns", "alone_ns").sum())
-    shapes = shapes.join(launch_shapes(report), on="shape", how="left")
-    return shapes.select(
-        "device", "bucket", "name", *SHAPE, *RESOURCES, "count", "total_ns", "exclusive_ns", "alone_ns"
-    )
+    rows = kernels.group_by("device", "bucket", "name", "shape").agg(*sums, pl.col("exclusive_ns", "alone_ns").sum())
+    rows = rows.join(launch_shapes(report), on="shape", how="left")
+    return rows.select("device", "bucket", "name", *SHAPE, *RESOURCES, "count", "total_ns", "exclusive_ns", "alone_ns")
 
 
 def other_shapes(shapes: pl.DataFrame) -> int:

@@ -54,13 +54,11 @@ def sm_limits(report: Report) -> pl.DataFrame:
     """
     usual = capabilities()
     devices = report.devices.select("device", "sm_count", "compute_capability", *_OF_DEVICE)
-    joined = devices.join(usual, on="compute_capability", how="left", suffix="_usual", maintain_order="left")
+    rows = devices.join(usual, on="compute_capability", how="left", suffix="_usual", maintain_order="left")
     # a recorded limit of 0 means that the tool did not know: no kernel could have run with it
     recorded = {name: pl.when(pl.col(name).is_between(1, _LARGEST)).then(name) for name in ("sm_count", *_OF_DEVICE)}
     limits = [pl.coalesce(recorded[name], f"{name}_usual").alias(name) for name in _OF_DEVICE]
-    return joined.select(
-        "device", recorded["sm_count"].alias("sm_count"), "compute_capability", *limits, *_OF_CAPABILITY
-    )
+    return rows.select("device", recorded["sm_count"].alias("sm_count"), "compute_capability", *limits, *_OF_CAPABILITY)
 
 
 def with_occupancy(launches: pl.DataFrame) -> pl.DataFrame:

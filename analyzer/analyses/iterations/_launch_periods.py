@@ -475,9 +475,7 @@ def timed_runs(report: Report) -> pl.DataFrame:
     if fills.height < FEWEST_TIMED:
         return timed[0]
     calls = report.kind("api").select("process_id", "name", at="start_ns")
-    records, others = (
-        calls.filter(pl.col("name").is_in(own)) for own in (recording, names_that(report, _OTHERS.match))
-    )
+    records, others = (calls.filter(pl.col("name").is_in(of)) for of in (recording, names_that(report, _OTHERS.match)))
     for process, launches in launch_lines(report).items():
         own = fills.filter(of_process(process)).get_column("call_start")
         clears = pl.col("since").is_in(own.implode()) & (pl.col("blocks") * _BLOCK >= _VALUES)

@@ -205,10 +205,8 @@ def _of_loops(process: object, loops: pl.DataFrame, work: pl.DataFrame) -> pl.Da
     Before that a program may choose kernels by running many of them.
     """
     rare = pl.len().over(*THREAD, "name") < _OFTEN
-    ranges = loops.with_columns(open=pl.lit(value=False), step=pl.lit(value=False), rare=rare, zeros="name").filter(
-        ~rare
-    )
-    iterations = _of_ranges(process, ranges, work)
+    rows = loops.with_columns(open=pl.lit(value=False), step=pl.lit(value=False), rare=rare, zeros="name").filter(~rare)
+    iterations = _of_ranges(process, rows, work)
     heaviest = work_in(iterations, work).select("device_ns").hstack(iterations.select("name", "start"))
     sums = heaviest.group_by("name").agg(pl.col("device_ns").sum(), pl.col("start").min()).sort("device_ns", "name")
     main, begun = sums.select("name", "start").row(-1) if sums.height else ("", 0)

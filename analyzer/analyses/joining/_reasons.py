@@ -283,9 +283,7 @@ _LIMITS: Final = ("clock_hz", "l2_bytes", "memory_bandwidth_bytes_per_s")
 
 def under_ncu(base: Report, ncu: Report) -> Callable[[Row], Explained | None]:
     """Explains why what ncu measured differs from what a tracing tool recorded."""
-    limits = (pl.concat([one.devices.select(_LIMITS).max() for one in (base, ncu)])).select(
-        pl.all().drop_nulls().first()
-    )
+    limits = pl.concat([one.devices.select(_LIMITS).max() for one in (base, ncu)]).select(pl.all().drop_nulls().first())
     facts = limits.row(0, named=True) | {"tool": base.meta.tool}
 
     def explained(row: Row) -> Explained | None:

@@ -48,11 +48,9 @@ def different(reports: Sequence[Report]) -> list[Report]:
     Of reports with the same kernels the one that belongs to a capture is kept.
     """
     files = different_files(reports)
-    larger = sorted(
-        range(len(files)), key=lambda at: (-files[at].kind("kernel").height, files[at].meta.capture is None)
-    )
+    order = sorted(range(len(files)), key=lambda at: (-files[at].kind("kernel").height, files[at].meta.capture is None))
     kept: list[int] = []
-    for at in larger:
+    for at in order:
         if not any(_same_trace(files[at], files[of]) or _part_of(files[at], files[of]) for of in kept):
             kept.append(at)
     return [files[at] for at in sorted(kept)]

@@ -142,16 +142,14 @@ def _with_whole_base(rows: pl.DataFrame, whole: pl.DataFrame) -> pl.DataFrame:
         .group_by(keys)
         .agg(agreed=(pl.col("verdict") != "unexplained").all(), why_whole=pl.col("reason").first().fill_null("equal"))
     )
-    compared = rows.with_columns(told_by=told_by).join(
-        agreed, on=keys, how="left", nulls_equal=True, maintain_order="left"
-    )
+    rows = rows.with_columns(told_by=told_by).join(agreed, on=keys, how="left", nulls_equal=True, maintain_order="left")
     by_window = (pl.col("verdict") == "unexplained") & pl.col("agreed").fill_null(value=False)
     values = {
         "verdict": pl.lit("explained"),
         "reason": pl.lit("window"),
         "why": pl.col("why_whole") + " in the whole report",
     }
-    return compared.with_columns(pl.when(by_window).then(to).otherwise(name).alias(name) for name, to in values.items())
+    return rows.with_columns(pl.when(by_window).then(to).otherwise(name).alias(name) for name, to in values.items())
 
 
 def _kernels(base: Report, other: Report, *counts: pl.DataFrame) -> pl.DataFrame:

@@ -164,12 +164,10 @@ def _with_launch(frame: pl.DataFrame, base: Report, ncu: Report) -> pl.DataFrame
     numbered = same_launches(base, ncu).select(event_id="right", launch_number="number", launch_event_id="left")
     launches = kernels_in(base).select("event_id", "dur_ns", *GROUP_KEYS)
     single = launches.filter(pl.len().over(GROUP_KEYS) == 1).rename({"event_id": "only"}).drop("dur_ns")
-    with_launches = frame.join(numbered, on="event_id", how="left").join(
-        single, on=GROUP_KEYS, how="left", nulls_equal=True
-    )
+    launched = frame.join(numbered, on="event_id", how="left").join(single, on=GROUP_KEYS, how="left", nulls_equal=True)
     only = pl.when(pl.col("ncu_match") == "exact").then("only")
     known = pl.col("launch_event_id").is_not_null()
-    placed = with_launches.with_columns(
+    placed = launched.with_columns(
         launch_number=pl.when(known).then("launch_number"), launch_event_id=pl.coalesce("launch_event_id", only)
     )
     times = launches.select(launch_event_id="event_id", launch_ns="dur_ns")

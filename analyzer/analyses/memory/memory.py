@@ -39,21 +39,17 @@ def _steps(report: Report) -> pl.DataFrame:
     shows that the deallocation of the earlier one is missing: it replaces that one if both are of one device and kind.
     """
     name = pl.col("name").cast(pl.String)
-    events = report.kind("memory").filter(name.is_in(_NAMES))
-    events = events.select(
-        "event_id", "process_id", "device", "correlation_id", free=name == _NAMES[1], t_ns="start_ns"
-    )
+    rows = report.kind("memory").filter(name.is_in(_NAMES))
+    rows = rows.select("event_id", "process_id", "device", "correlation_id", free=name == _NAMES[1], t_ns="start_ns")
     details = ("memory", "address", "size_bytes", "pool", "pool_size_bytes", "pool_used_bytes")
-    line = beside(events, report.table("memory_detail"), *details).sort("process_id", "address", "t_ns", "event_id")
+    line = beside(rows, report.table("memory_detail"), *details).sort("process_id", "address", "t_ns", "event_id")
     free, size, used = (pl.col(column) for column in ("free", "size_bytes", "pool_used_bytes"))
     alike = {column: pl.col(column).eq_missing(pl.col(column).shift(1)) for column in _KEYS}
     same = alike["process_id"] & (pl.col("address") == pl.col("address").shift(1))
     line = line.with_columns(held=(same & ~free.shift(1)).fill_null(value=False))
-    inherited = pl.col("device", "memory", "size_bytes", "pool")
+    taken = pl.col("device", "memory", "size_bytes", "pool")
     replaced = pl.when(~free & pl.col("held"), alike["device"], alike["memory"]).then(size.shift(1)).otherwise(0)
-    line = line.with_columns(
-        pl.when(free & pl.col("held")).then(inherited.shift(1)).otherwise(inherited), replaced=replaced
-    )
+    line = line.with_columns(pl.when(free & pl.col("held")).then(taken.shift(1)).otherwise(taken), replaced=replaced)
     matched = free == pl.col("held")
     delta = pl.when(~free).then(size - pl.col("replaced")).when(matched).then(-size).otherwise(0)
     # an allocator of a framework has no pool of CUDA, and says what it has in use with every event
@@ -75,11 +71,9 @@ def in_use(report: Report) -> Iterator[tuple[int | None, int | None, str, pl.Dat
     """
     if "memory" not in report.kinds:
         return
-    for (device, process, memory), part in in_device_scope(report, _steps(report)).group_by(
-        *_KEYS, maintain_order=True
-    ):
+    for (device, process, memory), own in in_device_scope(report, _steps(report)).group_by(*_KEYS, maintain_order=True):
         used = pl.col("before_bytes").first() + pl.col("delta_bytes").cum_sum()
-        points = intervals.overlapping(part.select("t_ns", value=used), report.scope.sides, "t_ns", "t_ns")
+        points = intervals.overlapping(own.select("t_ns", value=used), report.scope.sides, "t_ns", "t_ns")
         yield device if memory in ON_DEVICE else None, process, f"{memory or 'memory'} in use", points
 
 

@@ -167,9 +167,7 @@ def _answer(kernels: pl.DataFrame, groups: pl.DataFrame) -> str:
     sums = kernels.group_by("verdict").agg(ns.sum(), timed=ns.count(), count=pl.len())
     sums = sums.sort("dur_ns", "verdict", descending=[True, False])
     timed = sums.get_column("timed").sum()
-    verdicts = [
-        f"{verdict} {count}{f' ({time(ns)})' if known else ''}" for verdict, ns, known, count in sums.iter_rows()
-    ]
+    verdicts = [f"{word} {count}{f' ({time(ns)})' if known else ''}" for word, ns, known, count in sums.iter_rows()]
     shapes = f", {groups.height} different" if groups.height < kernels.height else ""
     of = "" if timed == kernels.height else f" (of {timed} whose duration was collected)"
     length = f"{time(int(sums.get_column('dur_ns').sum()))} in all{of}" if timed else "of unknown duration"

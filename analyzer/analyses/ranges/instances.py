@@ -134,12 +134,8 @@ def answer(name: str, rows: pl.DataFrame, *, steps: bool = False) -> str:
     """
     parts = rows.partition_by("process_id", maintain_order=True)
     if len(parts) > 1:
-        answers = [
-            f"Process {part.item(0, 'process_id')}: {answer(name, part, steps=steps)}" for part in parts[:_NAMED]
-        ]
-        return " ".join(answers) + (
-            f" And {plural(len(parts) - _NAMED, 'process')} more." if len(parts) > _NAMED else ""
-        )
+        texts = [f"Process {part.item(0, 'process_id')}: {answer(name, part, steps=steps)}" for part in parts[:_NAMED]]
+        return " ".join(texts) + (f" And {plural(len(parts) - _NAMED, 'process')} more." if len(parts) > _NAMED else "")
     if rows.is_empty():
         return f"{name}: the report holds nothing that a GPU did."
     device = rows.filter(pl.col("device").eq_missing(pl.col("device").first()))

@@ -69,9 +69,7 @@ def host_line(report: Report, graph: Dependencies) -> HostLine:
 
 
 def _segments(calls: pl.DataFrame) -> pl.DataFrame:
-    first = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift(1)) for name in THREAD) | (
-        pl.col("place") == 0
-    )
+    first = pl.any_horizontal(pl.col(key).ne_missing(pl.col(key).shift(1)) for key in THREAD) | (pl.col("place") == 0)
     gap = pl.when("first").then(0).otherwise(pl.col("start") - pl.col("end").shift(1))
     elsewhere = pl.col("first") | (pl.col("handover") != pl.col("place") - 1)
     rows = calls.with_columns(first=first).with_columns(gap=gap, handover=pl.when(elsewhere).then("handover"))

@@ -167,9 +167,7 @@ def lengths_of(
     if count < _FEWEST or last <= first:
         return None
     # of a loop the last pass that begins is none where Python only finds that there is no further one
-    fits = {
-        name: (count, count + 1) if name == each else (count,) for name in starts_ns if _called(name) or name == each
-    }
+    fits = {key: (count, count + 1) if key == each else (count,) for key in starts_ns if _called(key) or key == each}
     alike = [name for name, counts in fits.items() if len(starts_ns[name]) in counts]
     if not alike:
         return None
@@ -213,11 +211,9 @@ def bare_sentence(bare: Bare, tool: str) -> str:
     how = "as long as the GPU works" if iteration.by_device else f"by {mark}"
     spread = iteration.spread_ns / iteration.ns
     varies = f"; its {len(iteration.runs_ns)} runs vary by {percent(spread)}" if spread > _VARIES else ""
-    range_of = (
-        f"{time(iteration.low_ns)} to {time(iteration.high_ns)}, " if iteration.high_ns > iteration.low_ns else ""
-    )
+    limits = f"{time(iteration.low_ns)} to {time(iteration.high_ns)}, " if iteration.high_ns > iteration.low_ns else ""
     least = "at least " if iteration.by_device else ""
-    text = f"Without {tool} it took {least}{time(iteration.ns)} ({range_of}{how}{varies})"
+    text = f"Without {tool} it took {least}{time(iteration.ns)} ({limits}{how}{varies})"
     ratio = iteration.recorded_ns / iteration.ns
     if iteration.low_ns <= iteration.recorded_ns <= iteration.high_ns or abs(ratio - 1) <= SAME:
         return f"{text}, about as long."

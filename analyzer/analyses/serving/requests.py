@@ -144,11 +144,9 @@ def _split(own: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     )
     own = own.with_columns(begin=pl.min_horizontal("begin", "first"))
     points = ("begin", "first", "end_ns")
-    begin, first, end = (
-        intervals.covered_before(own.get_column(point), steps.select("start", "end")) for point in points
-    )
+    begin, first, end = (intervals.covered_before(own.get_column(at), steps.select("start", "end")) for at in points)
     alone = steps.filter("alone").select("start", "end")
-    stalled, before = (intervals.covered_before(own.get_column(point), alone) for point in ("end_ns", "first"))
+    stalled, before = (intervals.covered_before(own.get_column(at), alone) for at in ("end_ns", "first"))
     after_first = pl.col("end_ns") - pl.col("first_ns")
     parts: dict[str, pl.Expr | pl.Series] = {
         "latency_ns": pl.col("end_ns") - pl.col("arrival_ns"),

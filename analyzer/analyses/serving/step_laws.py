@@ -133,15 +133,13 @@ def laws(report: Report) -> pl.DataFrame:
 
 def read_bytes(report: Report) -> pl.DataFrame:
     """Bytes that the operators of a step move at least, where shapes tell: device, kind, mode, bytes (median)."""
-    steps = (
-        engine_steps(report).drop_nulls("device").select("device", "kind", "mode", "gpu_start_ns", "dur_ns", "index")
-    )
+    rows = engine_steps(report).drop_nulls("device").select("device", "kind", "mode", "gpu_start_ns", "dur_ns", "index")
     try:
         calls = work(report).filter(pl.col("bytes") > 0).select("device", "start_ns", "bytes")
     except CannotTellError:
-        return steps.clear().select("device", "kind", "mode", bytes=pl.lit(None, dtype=pl.Float64))
-    near = as_of(calls.select("device", at="start_ns"), steps.select("device", at="gpu_start_ns"))
-    inside = calls.hstack(rows_at(steps.drop("device"), near))
+        return rows.clear().select("device", "kind", "mode", bytes=pl.lit(None, dtype=pl.Float64))
+    near = as_of(calls.select("device", at="start_ns"), rows.select("device", at="gpu_start_ns"))
+    inside = calls.hstack(rows_at(rows.drop("device"), near))
     inside = inside.filter(pl.col("start_ns") < pl.col("gpu_start_ns") + pl.col("dur_ns"))
     sums = inside.group_by("device", "kind", "mode", "index").agg(pl.col("bytes").sum())
     return sums.group_by("device", "kind", "mode").agg(pl.col("bytes").median())

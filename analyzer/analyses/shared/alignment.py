@@ -130,9 +130,7 @@ def _at_anchors(one: _Integers, other: _Integers) -> _Pairs | None:
     """Pairs of very long sequences: those of anchors, and of what lies between; None where these are hardly fewer."""
     if len(one) * len(other) <= _EXACT or len(other) < _STRETCH + len(_FACTORS):
         return None
-    hashes = [
-        (sliding_window_view(side.view(np.uint64), len(_FACTORS)) * _FACTORS).sum(axis=1) for side in (one, other)
-    ]
+    hashes = [(sliding_window_view(own.view(np.uint64), len(_FACTORS)) * _FACTORS).sum(axis=1) for own in (one, other)]
     least = [sliding_window_view(side, _STRETCH).argmin(axis=1) for side in hashes]
     anchors = [np.unique(np.arange(len(at)) + at) for at in least]
     if sum(map(len, anchors)) > (len(one) + len(other)) / 2:

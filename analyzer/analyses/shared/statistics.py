@@ -42,11 +42,7 @@ DURATION_COLUMNS = (
 
 def duration_statistics() -> list[pl.Expr]:
     """Aggregations of dur_ns for :data:`DURATION_COLUMNS`, without `share`, which needs all rows."""
-    return [
-        pl.len().cast(pl.Int64).alias("count"),
-        pl.col("dur_ns").sum().alias("total_ns"),
-        *spread("dur_ns", "", "_ns"),
-    ]
+    return [pl.len().cast(pl.Int64).alias("count"), pl.sum("dur_ns").alias("total_ns"), *spread("dur_ns", "", "_ns")]
 
 
 def spread(column: str, prefix: str, unit: str) -> list[pl.Expr]:

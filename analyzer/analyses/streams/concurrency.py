@@ -127,10 +127,8 @@ def recorded_work(report: Report) -> pl.DataFrame:
     if records.is_empty():
         return nothing
     calls = report.kind("api").select(*_CALL, at="start_ns")
-    recording = _first_of_each(calls.join(records.select(_CALL).unique(), on=list(_CALL), how="semi"))
-    recorded = records.join(recording, on=list(_CALL)).unique(
-        ["process_id", "record_id"], keep="first", maintain_order=True
-    )
+    made = _first_of_each(calls.join(records.select(_CALL).unique(), on=list(_CALL), how="semi"))
+    recorded = records.join(made, on=list(_CALL)).unique(["process_id", "record_id"], keep="first", maintain_order=True)
     submitted = _submitted(report, recorded).sort("at", "end", "row").select(*STREAM, given="at", behind="row")
     behind = nearest(recorded, submitted, ("at", "given"), STREAM, "strictly before")
     return behind.select("process_id", "record_id", "behind").drop_nulls()
@@ -396,10 +394,8 @@ def _turns(report: Report) -> pl.DataFrame:
     line = work.filter(pl.col("number").is_in(streams.implode())).sort("group", "began", "row")
     before = pl.col("number").shift(1)
     turn = (pl.col("group") == pl.col("group").shift(1)) & (pl.col("number") != before)
-    pairs = line.select(
-        first=pl.min_horizontal("number", before), second=pl.max_horizontal("number", before), turn=turn
-    )
-    return pairs.filter("turn").group_by(*_PAIR).agg(turns=pl.len().cast(pl.Int64))
+    rows = line.select(first=pl.min_horizontal("number", before), second=pl.max_horizontal("number", before), turn=turn)
+    return rows.filter("turn").group_by(*_PAIR).agg(turns=pl.len().cast(pl.Int64))
 
 
 def _waits(report: Report) -> pl.DataFrame:

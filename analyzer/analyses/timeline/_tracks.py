@@ -259,9 +259,7 @@ def _lines(report: Report) -> Iterator[_Line]:
     iterations = named_iterations(report).select("start", "end", "name", tone=tone, note="kind")
     yield _line(Track("Iterations", "iterations", "iteration"), iterations)
     critical = with_names(report, path(report))
-    causes = _toned(
-        critical.get_column("cause").cast(pl.Enum(CAUSES)), [_PATH_TONES.get(cause, cause) for cause in CAUSES]
-    )
+    causes = _toned(critical.get_column("cause").cast(pl.Enum(CAUSES)), [_PATH_TONES.get(one, one) for one in CAUSES])
     critical = critical.select("start", "end", "name", tone=causes, note="cause")
     yield _line(Track("Critical path", "critical path", "path"), critical)
     for device in windows(report).get_column("device"):

@@ -158,11 +158,8 @@ def _spans(report: Report, by: str | None) -> pl.DataFrame:
         projected = [pl.DataFrame(schema={**dict.fromkeys(_SPANS, pl.Int64), "range": pl.String})]
         for (device,), work in device_operations(report).partition_by("device", as_dict=True).items():
             part = projection(report, work)
-            end, names_of = (
-                pl.col("projected_start_ns") + pl.col("projected_ns"),
-                gathered(names, part.get_column("row")),
-            )
-            spans = part.select(start="projected_start_ns", end=end, range=names_of.cast(pl.String))
+            end, name = (pl.col("projected_start_ns") + pl.col("projected_ns"), gathered(names, part.get_column("row")))
+            spans = part.select(start="projected_start_ns", end=end, range=name.cast(pl.String))
             projected.append(spans.select(pl.lit(device, dtype=pl.Int64).alias("device"), "start", "end", "range"))
         return pl.concat(projected)
     if by == "iteration":

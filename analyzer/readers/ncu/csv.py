@@ -276,11 +276,9 @@ def _raw(file: PagesFile) -> tuple[pl.DataFrame, pl.DataFrame]:
                 raise damaged(file.path, "the raw page", "two pages have different units")
     rows = _numbered(file, pl.concat([page.rows.slice(1) for page in pages], how="diagonal"))
     launches, keys = rows.filter(pl.col("event_id").is_first_distinct()), ["event_id", "Grid Size", "Block Size"]
-    printed = launches.unpivot([*units], index=keys, variable_name="label", value_name="text")
+    texts = launches.unpivot([*units], index=keys, variable_name="label", value_name="text")
     unit = pl.col("label").replace_strict(units, default="", return_dtype=pl.String)
-    return rows, printed.with_columns(
-        pl.col("label", "text").cast(pl.String), unit=unit, section=pl.lit(None, pl.String)
-    )
+    return rows, texts.with_columns(pl.col("label", "text").cast(pl.String), unit=unit, section=pl.lit(None, pl.String))
 
 
 def _column(rows: pl.DataFrame, name: str) -> pl.Expr:
