@@ -1,12 +1,20 @@
-"""Products with one-hot and diagonal matrices, and layers of rows that were gathered before."""
+"""Products, layers, convolutions and sums whose result takes less arithmetic."""
 
 import pytest
 
-from kanalyze.analyses.findings.rules.needless_products import diagonal_products, gathered_layers, one_hot_products
-from support.build import host, kernel, launched
+from kanalyze.analyses.findings.rules.needless_products import (
+    cudnn_off,
+    diagonal_products,
+    gathered_layers,
+    long_convolution,
+    one_hot_products,
+    overlapping_windows,
+    product_order,
+)
+from support.build import host, kernel, launched, report
 from support.kernel_names import GEMM, UP
 from support.measures import assert_told, measures
-from support.steps import in_steps
+from support.steps import in_steps, operators as operators_of
 
 STEP = 2_000_000
 NODE = "autograd::engine::evaluate_function: "
@@ -15,7 +23,7 @@ ONES = (
     "void at::native::_scatter_gather_elementwise_kernel<128, 8, at::native::_cuda_scatter_fill_internal_kernel<"
     "at::native::OpaqueType<8>>::operator()<at::native::TensorAssign>(at::TensorIterator&)::{lambda(int)#1}>(int)"
 )
-H100 = {"memory_bandwidth_bytes_per_s": 3_350_000_000_000}
+H100 = {"memory_bandwidth_bytes_per_s": 3_350_000_000_000, "name": "NVIDIA H100 80GB HBM3"}
 
 
 def passes(*operators, limits=None, threads=()):
@@ -176,3 +184,196 @@ def test_no_product_takes_longer_for_a_larger_result():
 def assert_mends(told, made, gone, saved_ns):
     """How many operations are gone, and what others save."""
     assert [measures(one, made)[1:3] for one in told] == [(gone, saved_ns)]
+
+
+FIRST = ("aten::bmm", "[[16, 4096, 32], [16, 32, 4096]]")
+SECOND = ("aten::bmm", "[[16, 4096, 4096], [16, 4096, 32]]")
+DIVIDED = ("aten::div", "[[2, 8, 4096, 4096], [2, 8, 4096, 1]]")
+GRAM = ("aten::mm", "[[512, 9000], [9000, 512]]")
+VECTOR = ("aten::mv", "[[512, 512], [512]]")
+
+
+def test_the_products_of_a_layers_gradients_are_no_chain():
+    """The gradient of a layer's input has the shape of that input, of which the next product makes its weight's."""
+    shapes = ["[]", "[[512, 20], [20, 512]]", "[[20, 512], [512, 512]]"]
+    events = []
+    for name, start, end in ((f"{NODE}MmBackward0", 0, 90_000), ("aten::mm", 1000, 9000), ("aten::mm", 20_000, 29_000)):
+        events.append(host("op", name, start, end))
+    for begin in (1000, 20_000):
+        made = kernel(begin + 2000, begin + 9000)
+        events += launched(begin + 100, begin + 900, made)
+    details = [{"event_id": number, "input_shapes": text} for number, text in enumerate(shapes)]
+    assert_told(product_order(report(events, op_detail=details)), [])
+    assert product_order(
+        report(events[1:], op_detail=[{"event_id": 0, "input_shapes": shapes[1]}, details[2] | {"event_id": 1}])
+    )
+
+
+@pytest.mark.one_in(5)
+@pytest.mark.parametrize(
+    ("operators", "stake", "words"),
+    [
+        ((FIRST, SECOND), 20_000, "of 4,096 × 4,096 that are multiplied by far narrower ones"),
+        ((FIRST, ("aten::sum", "[[2, 8, 4096, 4096], []]"), DIVIDED, SECOND), 40_000, "has 128 times less arithmetic"),
+        ((FIRST, ("aten::add", "[[16, 4096, 1], []]"), SECOND), 30_000, "100.0 %"),  # of a smaller tensor
+        ((FIRST, SECOND, (f"{NODE}BmmBackward0#0", "[]")), 30_000, "with their gradients"),
+        ((GRAM, VECTOR), 20_000, "of 512 × 512"),
+        # an update of low rank that is made first: it comes second in the product
+        ((("aten::mm", "[[1024, 8], [8, 1024]]"), ("aten::mm", "[[64, 1024], [1024, 1024]]")), 20_000, "1,024 × 1,024"),
+        ((("aten::mm", "[[9000, 64], [64, 512]]"), ("aten::addmm", "[[8], [9000, 512], [512, 8]]")), 20_000, "512"),
+        ((FIRST, ("aten::_softmax", "[[16, 4096, 4096], [], []]"), SECOND), 0, None),
+        ((FIRST, ("aten::relu", "[[16, 4096, 4096]]"), SECOND), 0, None),
+        *(
+            ((FIRST, between, SECOND), 0, None)
+            for between in [
+                ("aten::mul", "[[16, 4096, 4096], [16, 4096, 4096]]"),  # masks, decay
+                ("aten::mul", "[[16, 4096, 4096], [4096, 4096]]"),
+                ("aten::mul", "[[4096, 4096], [16, 4096, 4096]]"),
+                ("aten::where", "[[4096, 4096], [16, 4096, 4096], []]"),
+                ("aten::add", "[[4096, 4096], [16, 4096, 4096], []]"),
+                ("aten::_softmax", "[[4, 4096, 4096], [], []]"),  # head by head
+                ("mylib::softmax", "[]"),
+                ("mylib::softmax", "[[], [16, 4096, 4096]]"),
+                ("python", "[]"),  # a kernel of no operator
+            ]
+        ),
+        ((FIRST, ("aten::mul", "[[16, 4096, 4096], []]"), SECOND), 30_000, "100.0 %"),
+        ((FIRST, ("aten::zeros", "[[], [], []]"), SECOND), 30_000, "100.0 %"),
+        # what is added to has no other order
+        ((("aten::addmm", "[[512, 512], [512, 16], [16, 512]]"), ("aten::mm", "[[16, 512], [512, 512]]")), 0, None),
+        ((("aten::addmm", "[[512], [512, 16], [16, 512]]"), ("aten::mm", "[[16, 512], [512, 512]]")), 20_000, "512"),
+        ((GRAM, VECTOR, VECTOR), 0, None),  # the matrix is used again
+        (
+            (("aten::mm", "[[512, 200], [200, 512]]"), ("aten::mm", "[[512, 512], [512, 512]]")),
+            0,
+            None,
+        ),  # twice the work
+        ((("aten::mm", "[[99, 5], [5, 99]]"), ("aten::mm", "[[99, 99], [99, 5]]")), 0, None),  # small
+        ((FIRST, ("aten::bmm", "[[8, 4096, 4096], [8, 4096, 32]]")), 0, None),  # of another batch
+        ((FIRST, ("aten::mm", "[[64, 64], [64, 64]]"), SECOND), 0, None),
+        ((("aten::bmm", "[]"), ("aten::bmm", "[]")), 0, None),  # no shapes
+        ((FIRST, SECOND, *[("aten::mm", "[[64, 64], [64, 64]]")] * 10), 0, None),  # others take more
+    ],
+)
+def test_products_whose_other_order_takes_less(operators, stake, words):
+    made = [(*one, [(f"kernel of {number}", 10_000)]) for number, one in enumerate(operators)]
+    assert_told(product_order(passes(*made)), [5 * stake] * bool(stake), *filter(None, [words]))
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "strides", "stake", "words"),
+    [
+        ("aten::mean", "[[16, 9000, 101], [], [], []]", "[[9100, 1, 1], [], [], []]", 150_000, "100 times and more"),
+        ("aten::sum", "[[64, 4096]]", "[[0, 1]]", 150_000, "each element 64 times"),
+        ("aten::sum", "[[16, 9000, 101]]", "[[909000, 101, 1]]", 0, None),
+        ("aten::sum", "[[4096, 9000]]", "[[1, 4096]]", 0, None),  # transposed
+        ("aten::sum", "[[16, 9000, 9]]", "[[9100, 1, 1]]", 0, None),  # short windows
+        ("aten::max", "[[16, 9000, 101]]", "[[9100, 1, 1]]", 0, None),  # no running sum gives it
+        ("aten::sum", "[[16, 0, 101]]", "[[9100, 1, 1]]", 0, None),
+        ("aten::sum", "[[]]", "[[]]", 0, None),
+        ("aten::sum", "[[16, 9000, 101]]", None, 0, None),
+    ],
+)
+def test_sums_read_elements_again(name, shapes, strides, stake, words):
+    made = operators_of((name, {"input_shapes": shapes, "input_strides": strides}, 30_000))
+    assert_told(overlapping_windows(made), [stake] * bool(stake), *filter(None, [words]))
+
+
+def test_what_takes_little_beside_others_is_left_out():
+    columns = {"input_shapes": "[[16, 9000, 101]]", "input_strides": "[[9100, 1, 1]]"}
+    made = operators_of(("aten::mean", columns, 30_000), ("aten::mm", columns, 400_000))
+    assert_told(overlapping_windows(made), [])
+
+
+IMAGES = "[[64, 3, 32, 32], [8, 3, 3, 3], [8]]"
+SLOW, FLOAT = "aten::_slow_conv2d_forward", '["float", "float", "float"]'
+
+
+def layers(outer, inner=SLOW, types=FLOAT, launches=10, beside=None):
+    """Five steps of a layer of 800 µs, and what runs backward for it, each with kernels of 20 µs, 40 µs apart."""
+    events, details = [], []
+
+    def add(name, at, took, **columns):
+        details.append({"event_id": len(events), "input_types": types, "input_shapes": IMAGES, **columns})
+        events.append(host("op", name, at, at + took))
+
+    def run(at):
+        for begin in range(at, at + 40_000 * launches, 40_000):
+            events.extend(launched(begin, begin + 5_000, kernel(begin + 10_000, begin + 30_000)))
+
+    for number, at in enumerate(range(0, 10_000_000, 2_000_000)):
+        add(outer, at, 800_000, sequence_number=number)
+        add(inner, at + 1_000, 790_000)
+        run(at + 2_000)
+        if beside:
+            add(beside, at + 850_000, 20_000)
+        add("autograd::engine::evaluate_function: ConvolutionBackward0", at + 900_000, 500_000, sequence_number=number)
+        run(at + 902_000)
+    return in_steps(events, 5, 2_000_000, op_detail=details)
+
+
+@pytest.mark.parametrize(
+    ("outer", "known", "told"),
+    [
+        ("aten::conv2d", {}, "(conv2d) image by image"),
+        ("aten::lstm", {"inner": "aten::lstm", "types": '["c10::Half", "TensorList"]'}, "(lstm) image by image"),
+        ("aten::lstm", {"inner": "aten::lstm", "types": '["c10::BFloat16", "TensorList"]'}, None),  # not everywhere
+        ("aten::conv2d", {"types": '["double", "double", "double"]'}, None),  # of which cuDNN has no quick ones
+        ("aten::lstm", {"inner": "aten::_cudnn_rnn"}, None),
+        ("aten::conv2d", {"inner": "aten::cudnn_convolution"}, None),
+        ("aten::conv2d", {"beside": "aten::cudnn_convolution"}, None),  # off for some alone
+        ("aten::conv2d", {"inner": "aten::_conv_depthwise2d"}, None),  # which PyTorch takes by itself
+        ("aten::conv2d", {"inner": "aten::slow_conv_dilated2d"}, None),  # as deterministic ones, too
+        ("aten::conv2d", {"launches": 2}, None),
+        ("aten::conv2d", {"launches": 0}, None),  # on the CPU
+    ],
+)
+def test_layers_without_cudnn(outer, known, told):
+    of = layers(outer, **known)
+    found = cudnn_off(of)
+    # all that the GPU does forward and backward, and what it idles in between
+    assert_told(found, [5 * 1_300_000] * bool(told), *([told, "in 20 launches a step"] if told else ()))
+    if told:  # of each layer and its backward pass one kernel is left, of a quarter of the time
+        assert measures(found[0], of)[1:3] == (5 * 18, 5 * 2 * (20_000 - 50_000))
+
+
+def convolved(image, weights, took, stride="[1, 1]", name="aten::_conv_depthwise2d"):
+    """Five steps of a convolution of float32."""
+    events, details = [], []
+    values = f'["", "", "", "", "{stride}", "[0, 0]", "[1, 1]"]'
+    types = '["float", "float", "ScalarList", "", "ScalarList", "ScalarList", "ScalarList"]'
+    shapes = f"[{image}, {weights}, [], [], [], [], []]" if image else "[]"
+    for at in range(0, 100_000_000, 20_000_000):
+        details.append({"event_id": len(events), "input_types": types, "input_shapes": shapes, "input_values": values})
+        made = kernel(at + 10_000, at + 10_000 + took, name="void conv_depthwise2d_forward_kernel<float>(int)")
+        events += [host("op", name, at, at + 9_000), *launched(at + 1_000, at + 8_000, made)]
+    return in_steps(events, 5, 20_000_000, op_detail=details, limits=H100)
+
+
+ROOM, LINE = "[16, 1, 1, 24000]", "[1, 16, 1, 87999]"
+
+
+@pytest.mark.parametrize(
+    ("image", "weights", "took", "left"),
+    [
+        (LINE, ROOM, 17_000_000, (150_000, 180_000)),
+        (LINE, ROOM, 200_000, None),  # as quick as transforms are
+        (LINE, "[16, 1, 1, 31]", 17_000_000, None),  # few taps
+        ("[1, 16, 1, 87999]", "[16, 16, 1, 24000]", 17_000_000, None),  # products of channels
+        ("[8, 64, 56, 56]", "[64, 1, 31, 31]", 2_000_000, None),  # of two dimensions
+        ("[16, 1, 1, 160000]", "[514, 1, 1, 1024]", 9_000_000, None),  # frames, each a step apart
+        ("", "", 17_000_000, None),
+    ],
+)
+def test_convolutions_of_many_taps(image, weights, took, left):
+    of = convolved(image, weights, took, stride="[1, 256]" if "160000" in image else "[1, 1]")
+    found = long_convolution(of)
+    assert_told(found, [5 * took] * bool(left))
+    if left:
+        each = took - measures(found[0], of)[2] // 5
+        assert left[0] <= each <= left[1]
+
+
+def test_transposed_convolutions_have_other_weights():
+    of = convolved("[16, 1026, 1, 1000]", "[1026, 1, 1, 1024]", 9_000_000, name="aten::cudnn_convolution_transpose")
+    assert list(long_convolution(of)) == []
