@@ -163,8 +163,7 @@ def keys(rows):
 @pytest.fixture(scope="module")
 def summaries():
     served = kanalyze.summarize(made(events_of(USUAL)))  # of a serving engine, of which there is no report here
-    pages = [*map(real_summary, REPORTS), served]
-    return [json.loads(json.dumps(content(page))) for page in pages]
+    return [json.loads(json.dumps(content(page))) for page in [*map(real_summary, REPORTS), served]]
 
 
 @pytest.mark.slow

@@ -113,8 +113,7 @@ def test_integers_stay_integers_in_pandas():
 def test_large_integers_and_truth_values_with_nulls():
     pytest.importorskip("pandas", reason="comes with `.[pandas]` only")
     values = {"at": [(1 << 62) + 1, None], "small": [None, 3], "yes": [None, True], "share": [0.5, None]}
-    table = NotebookTable(values, schema_overrides={"small": pl.UInt32})
-    frame = table.to_pandas()
+    frame = NotebookTable(values, schema_overrides={"small": pl.UInt32}).to_pandas()
     assert [str(dtype) for dtype in frame.dtypes] == ["Int64", "UInt32", "boolean", "float64"]
     assert frame["at"][0] == (1 << 62) + 1
     assert frame["at"].isna().tolist() == [False, True]

@@ -43,8 +43,7 @@ def test_length(pairs):
 
 @given(ANY_INTERVALS, EDGES)
 def test_clip(pairs, edges):
-    named = frame(pairs).with_row_index("row")
-    found = intervals.clip(named, *edges)
+    found = intervals.clip(frame(pairs).with_row_index("row"), *edges)
     inside = {row: instants([pair]) & set(range(*edges)) for row, pair in enumerate(pairs)}
     assert {row["row"]: set(range(row["start"], row["end"])) for row in found.iter_rows(named=True)} == {
         row: covered for row, covered in inside.items() if covered
@@ -64,8 +63,7 @@ def test_cut(pairs, covered):
 
 @given(INSTANTS, EDGES)
 def test_gaps(covered, edges):
-    found = intervals.gaps(span_set(covered), *edges)
-    assert found.equals(span_set(set(range(*edges)) - covered))
+    assert intervals.gaps(span_set(covered), *edges).equals(span_set(set(range(*edges)) - covered))
 
 
 @given(INSTANTS, st.lists(TIMES, max_size=6))

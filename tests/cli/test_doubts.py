@@ -58,8 +58,7 @@ def test_of_a_report_without_doubts_nothing_is_said(command):
 
 def test_a_table_that_was_not_needed_and_cannot_be_read_is_no_error(tmp_path):
     statements = ("CREATE TABLE x AS SELECT 'no number' AS start, * FROM NVTX_EVENTS", "DROP TABLE NVTX_EVENTS")
-    rename = "ALTER TABLE x RENAME TO NVTX_EVENTS"
-    path = altered(tmp_path, GRAPH_NODE, *statements, rename)
+    path = altered(tmp_path, GRAPH_NODE, *statements, "ALTER TABLE x RENAME TO NVTX_EVENTS")
     ran = run("show", "kernels", path)
     assert ran.status == 0
     assert ran.raw
@@ -72,8 +71,7 @@ def test_of_a_large_report_only_what_was_read_is_looked_at(tmp_path, monkeypatch
     monkeypatch.setattr(cli, "_SMALL_BYTES", 0)
     statements = f'UPDATE {RUNTIME} SET "end" = start - 7 WHERE rowid = 9', f"DELETE FROM {KERNEL} WHERE rowid = 3"
     path = altered(tmp_path, GRAPH_NODE, *statements)
-    read = the_line(run("show", "launches", path), path)
-    assert "1 negative duration (7 ns)" in read
+    assert "1 negative duration (7 ns)" in the_line(run("show", "launches", path), path)
     of_kernels = the_line(run("show", "kernels", path), path)
     assert "negative duration" not in of_kernels
     assert f"1 row missing from {KERNEL}" in of_kernels

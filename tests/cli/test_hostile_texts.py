@@ -161,8 +161,7 @@ def test_the_page_in_every_format(path):
 
 def page(shown, widths=(60, 100, 160)):
     for width in widths:
-        text = terminal.render([shown], terminal.Look(width), 50)
-        assert obeyed_by_terminal(text) == ""
+        assert obeyed_by_terminal(terminal.render([shown], terminal.Look(width), 50)) == ""
         coloured = terminal.render([shown], terminal.Look(width, colour=True), 9)
         assert obeyed_by_terminal(re.sub("\x1b\\[[0-9;]*m", "", coloured)) == ""
     made = markdown.render([shown], 50)

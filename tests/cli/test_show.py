@@ -120,12 +120,10 @@ def test_sort_is_ascending_with_a_minus_descending_and_missing_values_are_last(t
 @pytest.mark.slow
 def test_a_window_a_device_and_a_process_narrow_every_table():
     whole = kanalyze.read(TWO_GPUS)
-    process = whole.processes["process_id"][0]
-    where = {"window": "1000ms..1002ms", "device": 1, "process": process}
+    where = {"window": "1000ms..1002ms", "device": 1, "process": whole.processes["process_id"][0]}
     options = [text for name, value in where.items() for text in (f"--{name}", value)]
     for name in ("kernels", "ledger", "api", "health"):
-        expected = getattr(kanalyze, name)(whole, **where)
-        assert objects(name, TWO_GPUS, *options) == objects_of(expected)
+        assert objects(name, TWO_GPUS, *options) == objects_of(getattr(kanalyze, name)(whole, **where))
 
 
 GROUPINGS = ", ".join(catalog.table("kernels").groupings)

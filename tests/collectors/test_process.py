@@ -52,8 +52,7 @@ def test_a_command_that_takes_too_long_is_stopped_even_if_it_does_not_want_to(tm
 
 
 def test_no_process_outlives_its_step_whatever_session_it_is_in(tmp_path):
-    ended = run(python(DAEMON, tmp_path / "pid"), tmp_path)
-    assert ended.status == 0
+    assert run(python(DAEMON, tmp_path / "pid"), tmp_path).status == 0
     assert not is_running(int((tmp_path / "pid").read_text()))
 
 

@@ -52,8 +52,7 @@ def test_the_triton_kernels_touch_nothing_beyond_their_rows(function, rows, widt
 @pytest.mark.parametrize("variant", ["manual", "torch", "triton"])
 def test_gelu(variant, rows, columns, seed, scale):
     x = randn(rows, columns, seed=seed, scale=scale)
-    got = gelu.function_of(variant, DEVICE)(x)
-    assert common.max_error(got, gelu.reference(x)) <= gelu.budget(x)
+    assert common.max_error(gelu.function_of(variant, DEVICE)(x), gelu.reference(x)) <= gelu.budget(x)
 
 
 def test_the_reference_of_gelu_is_torch_s():

@@ -235,8 +235,7 @@ def test_counters_in_generic_events_stay_and_nothing_else_of_them(tmp_path):
     removed = redact(path, copied).counts
     assert b"secret" not in copied.read_bytes()
     assert removed["values of generic events that are no counters of a GPU"] == 7
-    found = kanalyze.read(copied).table("gpu_metrics")
-    shown = found.select("metric", "unit", "value").rows()
+    shown = kanalyze.read(copied).table("gpu_metrics").select("metric", "unit", "value").rows()
     assert shown == [("SMs Active", "Throughput %", 5), ("SMs Active", "Throughput %", 9)]
 
 
@@ -277,8 +276,7 @@ def test_python_stacks_stay_with_the_kind_of_folder_of_their_files(tmp_path):
         database.execute(sql, (451_800_000, 34, thread, 77, "own", b"secret payload" * 9))
         database.execute(sql, (451_800_000, 34, thread, 1, "own", b"secret payload" * 9))
         database.commit()
-    removed = redact(path, copied).counts
-    assert removed["payloads of ranges"] == 2
+    assert redact(path, copied).counts["payloads of ranges"] == 2
     with closing(sqlite3.connect(copied)) as database:
         held = [row[0] for row in database.execute("SELECT binaryData FROM NVTX_EVENTS WHERE binaryData NOT NULL")]
     assert held

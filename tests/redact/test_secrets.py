@@ -160,8 +160,7 @@ def test_nothing_but_the_value_goes(form, secret):
      ],
 )  # fmt: skip
 def test_everything_else_stays(text):
-    names = Names(hosts={"node7"}, users={"alice"})
-    made = Texts(names, Removed())
+    made = Texts(Names(hosts={"node7"}, users={"alice"}), Removed())
     assert (made.free(text), made.name(text), made.removed.counts) == (text, text, {})
 
 

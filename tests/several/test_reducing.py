@@ -262,8 +262,7 @@ def test_reports_on_an_object_store_are_fetched_one_by_one(store, ending, tmp_pa
     assert told["path"] == f"{store}/ddp.json.gz"
     assert load(min(found.made))["ranks"].get_column("report").to_list() == [told["path"]]
     assert kanalyze.reduce(f"{store}{ending}", out).there == found.there + sorted(found.made)
-    local = kanalyze.reduce(DDP, tmp_path / "local").made[0]
-    one, other = load(local), load(min(found.made))
+    one, other = load(kanalyze.reduce(DDP, tmp_path / "local").made[0]), load(min(found.made))
     assert all(table.equals(other[name]) for name, table in one.items() if name != "ranks")
 
 
@@ -304,5 +303,4 @@ def test_a_report_on_an_object_store_is_reduced_under_its_own_name(tmp_path, mon
     address = "memory://bucket/run/nccl.sqlite"
     found = reducing.work_on(reducing.Task(address, origin_of(NCCL), None))
     assert isinstance(found, Packed)
-    made = load(write(found, tmp_path))
-    assert made["ranks"].get_column("report").unique().to_list() == [address]
+    assert load(write(found, tmp_path))["ranks"].get_column("report").unique().to_list() == [address]

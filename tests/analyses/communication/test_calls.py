@@ -45,8 +45,7 @@ def test_a_call_is_that_of_the_next_kernel_of_its_thread():
 
 
 def test_calls_that_do_not_share_out_evenly_tell_no_size():
-    calls = [call(0), call(1), call(2)]
-    assert told(calls, [launched(4, 7, device=0), launched(5, 8, device=1)]) == {}
+    assert told([call(0), call(1), call(2)], [launched(4, 7, device=0), launched(5, 8, device=1)]) == {}
 
 
 def send_recv(*calls):

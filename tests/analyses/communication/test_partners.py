@@ -162,8 +162,7 @@ def test_kernels_between_experts_wait_as_long_as_they_say_themselves():
     began = log.with_columns(began=pl.col("began_ns") - ahead).sort("rank", "began_ns")
     waited = began.select(pl.col("began").max().over(call) - pl.col("began")).to_series()
     with read(EXPERTS / "experts.sqlite") as experts:
-        arrivals = last_arrivals(experts)
-        work = operations(experts).join(arrivals, on="row").sort("device", "start")
+        work = operations(experts).join(last_arrivals(experts), on="row").sort("device", "start")
     told = work.select(pl.min_horizontal("end", "arrival") - pl.col("start")).to_series().clip(0)
     assert len(told) == len(waited) == 2 * 8 * 6 * 2
     assert (told - waited).abs().max() < 1_000

@@ -52,8 +52,7 @@ def test_what_is_told_is_what_was_changed(name):
     assert sums.item(0, "bucket") == bucket
     changed = found.table("compare_kernels").filter("changed")
     assert changed.select("change", "base_count", "new_count").rows() == kernels
-    findings = found.table("compare_findings")
-    assert findings.filter(change="gone").get_column("rule").to_list() == gone
+    assert found.table("compare_findings").filter(change="gone").get_column("rule").to_list() == gone
 
 
 def test_traces_tell_the_same_by_operators():
@@ -68,8 +67,7 @@ def test_traces_tell_the_same_by_operators():
 
 def test_time_in_no_range_is_no_number_of_ranges():
     rows = change("optimizer").table("compare_ranges")
-    between = rows.filter(range="(between them)")
-    assert between.select("base_count", "new_count").row(0) == (None, None)
+    assert rows.filter(range="(between them)").select("base_count", "new_count").row(0) == (None, None)
     assert rows.filter(rows["range"] != "(between them)").get_column("base_count").null_count() == 0
 
 
@@ -103,13 +101,11 @@ def test_a_report_compared_with_its_own_baseline_has_no_difference(path):
     for name, table in found.tables.items():
         assert not table.get_column("changed").any(), name
         assert not any((delta != 0).any() for delta in table.select(cs.starts_with("delta_"))), name
-    kernels = found.table("compare_kernels")
-    assert set(kernels.get_column("change")) <= {"same"}
+    assert set(found.table("compare_kernels").get_column("change")) <= {"same"}
 
 
 def test_of_a_page_that_is_too_long_the_last_sections_are_named_alone(monkeypatch):
-    names = ("loop_base", "loop_fuse")
-    found = comparison(*([SAMPLES / f"{name}.kz"] for name in names), Asked({}))
+    found = comparison(*([SAMPLES / f"{name}.kz"] for name in ("loop_base", "loop_fuse")), Asked({}))
     whole = page_of_any(found, None)
     monkeypatch.setattr("kanalyze.renderers.formats.markdown._MOST_LINES", 16)
     text = render([found], None)

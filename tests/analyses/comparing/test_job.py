@@ -38,8 +38,7 @@ def job(*ranks):
 
 def test_a_job_takes_as_long_as_the_slowest_rank_of_each_run():
     base = [job([10, 10], [11, 11]), job([11, 11], [10, 10]), job([11, 11], [11, 11])]
-    new = [job([11, 11], [11, 11]), job([10, 10], [11, 11]), job([11, 11], [9, 9])]
-    found = compare(base, new)
+    found = compare(base, [job([11, 11], [11, 11]), job([10, 10], [11, 11]), job([11, 11], [9, 9])])
     assert found.timed.base.values_ns == found.timed.new.values_ns == [11 * MS] * 3
     assert (found.verdict.word, found.verdict.ratio) == ("same", 1.0)
     assert {row["verdict"] for row in found.table("compare_ranks").iter_rows(named=True)} == {"cannot tell"}

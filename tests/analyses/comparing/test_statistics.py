@@ -310,5 +310,4 @@ def test_runs_of_one_program_that_vary_are_called_different_once_in_a_hundred(ru
     draws = np.exp(np.random.default_rng(5).normal(20, 0.1, (1000, 2, runs)))
     words = Counter(_judged(pair, *draw.tolist()).word for draw in draws)
     assert words["faster"] + words["slower"] <= 15
-    sure = _judged(pair, draws[0, 0].tolist(), (1.5 * draws[0, 0]).tolist())
-    assert sure.word == "slower"
+    assert _judged(pair, draws[0, 0].tolist(), (1.5 * draws[0, 0]).tolist()).word == "slower"

@@ -168,8 +168,7 @@ def test_sides_are_alike_where_all_runs_of_both_are_told():
     assert _alike(both, [other]) == [[one], [other]]
     assert _alike([*both, other], both) == [[one, other], [one]]
     assert _alike(alone, [one]) == [alone, [one]]  # which no page tells in silence
-    told = compared(alone, [one], ("base", "new"))
-    assert [(doubt.kind, doubt.text) for doubt in told.doubts] == [
+    assert [(doubt.kind, doubt.text) for doubt in compared(alone, [one], ("base", "new")).doubts] == [
         ("profiler", f"times: {SAYS} in base, as recorded in new")
     ]
 

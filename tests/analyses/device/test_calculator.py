@@ -94,8 +94,7 @@ def test_nsys_and_ncu_reports_of_a_program_agree():
     nsys = pl.concat([occupancy(read(path)) for path in paths]).with_columns(
         one.alias("block_threads"), all_of.alias("grid"), pl.col("registers_per_thread").cast(pl.Int64)
     )
-    ncu = answers("ncu.csv").drop("kernel").unique()
-    both = nsys.select(keys).unique().join(ncu, on=keys)
+    both = nsys.select(keys).unique().join(answers("ncu.csv").drop("kernel").unique(), on=keys)
     assert both.height == 8
     ours = both.select(keys).join(nsys.unique(keys), on=keys, maintain_order="left")
     assert ours.get_column("shared_config_bytes").to_list() == both.get_column("shared_config_bytes").to_list()

@@ -35,8 +35,7 @@ _MADE = ("operations without a launch", "idle time of unknown cause", "kernels o
 def doubts(of):
     """The doubts of a report by name, but for those of most made by hand: how many, and how much time."""
     found = kanalyze.health(of).filter(pl.col("doubt") & ~pl.col("check").is_in(_MADE))
-    rows = found.select("check", "count", "ns").rows()
-    return {check: (count, ns) for check, count, ns in rows}
+    return {check: (count, ns) for check, count, ns in found.select("check", "count", "ns").rows()}
 
 
 def window(of):

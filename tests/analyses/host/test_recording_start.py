@@ -92,8 +92,7 @@ def test_a_first_launch_is_called_so_only_where_the_process_began_in_the_recordi
 
 def test_in_a_process_at_work_before_a_kernel_that_was_just_loaded_is_launched_first():
     late = [*launched(10 * MS, 11 * MS, kernel(11 * MS, 12 * MS, name="new", correlation=20))]
-    load = call("cuLibraryLoadData", 9 * MS, 10 * MS)
-    found = cold(report(slow_first(*late, load))).filter(
+    found = cold(report(slow_first(*late, call("cuLibraryLoadData", 9 * MS, 10 * MS)))).filter(
         pl.col("category").is_in(["first launch", "first in recording"])
     )
     assert sorted(found.select("what", "category").rows()) == [("k", "first in recording"), ("new", "first launch")]

@@ -130,8 +130,7 @@ def test_each_sample_stands_for_the_time_between_samples():
         frame(1, 2, "main"),
         frame(2, 0, "pack"),
     ]
-    found = functions(scheduling=[moment(0, runs=True)], cpu_samples=samples, stack_frames=frames)
-    assert found == [
+    assert functions(scheduling=[moment(0, runs=True)], cpu_samples=samples, stack_frames=frames) == [
         ("load", "running", "main > load", "cpu samples", 3, 48),
         ("pack", "running", "pack", "cpu samples", 3, 48),
         (None, "running", None, "none", 0, 4),

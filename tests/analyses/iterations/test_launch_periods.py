@@ -300,8 +300,7 @@ def test_repetitions_adjoin_and_the_last_one_ends_with_its_work(pause):
 def test_chunks_are_parts_of_what_the_host_waits_for_unless_each_copy_waits(call, together):
     program = waiting(*[[[copy_in(), Launch("product"), copy_out()]] * 10] * 6)
     events = [replace(event, name=call) if event.name == "cudaMemcpyAsync" else event for event in program.events]
-    rows = launch_periods(report(events))
-    assert rows.get_column("start").to_list() == program.begun[::together]
+    assert launch_periods(report(events)).get_column("start").to_list() == program.begun[::together]
 
 
 @pytest.mark.slow
@@ -344,8 +343,7 @@ def test_a_thread_that_launches_at_a_rate_of_its_own():
 def test_a_rank_that_does_other_things_as_well():
     programs = [Program(process=rank).then(BOOT).iterations(*[training_step()] * 20) for rank in range(2)]
     programs[1].then(Launch(f"other {number}", ns=20_000) for number in range(1_500))
-    rows = frame(*programs)
-    told = rows.group_by("process_id", "name").len().sort("process_id").rows()
+    told = frame(*programs).group_by("process_id", "name").len().sort("process_id").rows()
     assert told == [(0, "repetition", 20), (1, "repetition", 20)]
     assert frame(programs[1]).is_empty()
 
@@ -353,8 +351,7 @@ def test_a_rank_that_does_other_things_as_well():
 def test_a_recording_that_begins_and_ends_within_a_step():
     steps = [training_step()] * 10
     program = Program().iterations(steps[0][50:], *steps, steps[0][:70])
-    rows = frame(program)
-    assert rows.filter("usual").get_column("start").to_list() == program.begun[1:11]
+    assert frame(program).filter("usual").get_column("start").to_list() == program.begun[1:11]
 
 
 def test_epochs_of_training_have_no_phases():

@@ -156,8 +156,7 @@ def test_an_unrelated_process_is_no_reason_to_keep_what_repeats_little():
     for _ in range(300):
         program.then([Launch(f"other {chr(97 + random.randrange(26))}{chr(97 + random.randrange(26))}", ns=70_000)])
     assert frame(program).is_empty()
-    found = launch_periods(report_of(other, program))
-    assert found.get_column("process_id").unique().to_list() == [1]
+    assert launch_periods(report_of(other, program)).get_column("process_id").unique().to_list() == [1]
 
 
 @pytest.mark.parametrize("seed", range(5))

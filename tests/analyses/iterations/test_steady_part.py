@@ -113,8 +113,7 @@ def test_of_a_session_far_longer_than_a_processs_events_these_are_what_the_repor
 @example(1_100, 200)
 @example(1_150, 100)
 def test_iterations_of_a_window_are_those_that_overlap_it(start, length):
-    found = report(loop([100] * 8, gap=0))
-    rows = kanalyze.iterations(found, window=Window(start, start + length))
+    rows = kanalyze.iterations(report(loop([100] * 8, gap=0)), window=Window(start, start + length))
     starts = [at for at in range(1_000, 1_800, 100) if at < start + length and start < at + 100]
     assert rows.get_column("start_ns").to_list() == starts
 
@@ -127,8 +126,7 @@ def test_windows_from_one_iteration_to_another():
     assert window.end_ns >= last.end_ns
     assert found.window("step#-1").start_ns == found.window("step#42").start_ns
     assert found.window("forward#2..optimizer#2").count is None
-    trace = real_report(TRACE)
-    assert trace.window("step:3..step:5").count == 3
+    assert real_report(TRACE).window("step:3..step:5").count == 3
 
 
 def test_windows_that_are_none():

@@ -235,8 +235,7 @@ def test_advice_that_gains_no_known_time_comes_last_by_the_time_of_its_kernel():
     rules = [rule(0, "none", None), rule(0, "local", 0.9, "local"), rule(1, "none", None), rule(0, "some", 0.1)]
     rules.append(rule(1, "most", 0.2))
     ncu = measured({}, {}, names=["small", "large"], rules=rules, block=(32, 1, 1))
-    columns = ("name", "rule", "exclusive_ns", "gain_share", "gain_ns")
-    assert rows(nsys, ncu, columns=columns) == [
+    assert rows(nsys, ncu, columns=("name", "rule", "exclusive_ns", "gain_share", "gain_ns")) == [
         ("large", "most", 90, pytest.approx(0.18), pytest.approx(18)),
         ("small", "some", 10, pytest.approx(0.01), pytest.approx(1)),
         ("large", "none", 90, None, None),
@@ -273,8 +272,7 @@ def test_gains_of_captures_stay_within_the_roofs(name):
 
 
 def test_without_advice_there_are_no_rows_and_without_counters_nothing_can_be_told():
-    ncu = measured({}, block=(32, 1, 1))
-    assert gains(timed(kernel(0, 10)), ncu).is_empty()
+    assert gains(timed(kernel(0, 10)), measured({}, block=(32, 1, 1))).is_empty()
     assert gains(timed(), measured({}, rules=[rule(0, "slow", 0.5)])).get_column("gain_ns").to_list() == [None]
     with pytest.raises(CannotTellError, match="cannot tell gains, because the report has no counters"):
         kanalyze.gains(timed(kernel(0, 10)))

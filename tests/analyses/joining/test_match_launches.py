@@ -41,8 +41,7 @@ def recorded(launches, starts, threads=(), calls=(), **tables):
     ]
     made = dict(zip(calls, threads, strict=True))
     launching = [call("cudaLaunchKernel", n, n + 1, correlation=1 + n, thread=thread) for n, thread in made.items()]
-    found = report([*kernels, *launching], **tables)
-    return replace(found, meta=META)
+    return replace(report([*kernels, *launching], **tables), meta=META)
 
 
 def under_ncu(launches, asked, names, count=None):

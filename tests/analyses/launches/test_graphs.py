@@ -155,8 +155,7 @@ def operation(draw, process, correlation, exec_id):
     keys = {"process": process, "correlation": correlation, "device": draw(st.sampled_from([0, 0, 1]))}
     if kind is kernel:
         keys["name"] = draw(st.sampled_from(["a", "b", None]))
-    side = {"graph_exec_id": exec_id}
-    return kind(start, start + draw(st.integers(-1, 10)), side=side, **keys)
+    return kind(start, start + draw(st.integers(-1, 10)), side={"graph_exec_id": exec_id}, **keys)
 
 
 @st.composite
@@ -240,8 +239,7 @@ def test_a_series_of_twice_the_nodes_is_long_enough(operations, found):
 def test_a_long_series_is_looked_at_in_slices(monkeypatch):
     monkeypatch.setattr(_graph_candidates, "_SLICE", 64)
     noise = [1_000 + place for place in range(500)]
-    found = periodic(line([*noise, *[1, 2, 3, 4, 5] * 200, *noise]), fewest=5, nodes=4)
-    assert found.height == 1_000
+    assert periodic(line([*noise, *[1, 2, 3, 4, 5] * 200, *noise]), fewest=5, nodes=4).height == 1_000
 
 
 @pytest.mark.parametrize("name", ["torch", "graph_node", "graph_graph", "two_gpus", "two_processes", "add_um"])

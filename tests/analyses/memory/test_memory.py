@@ -222,8 +222,7 @@ def test_peaks_and_what_is_held_equal_the_model(events, low, high):
     peaks, held = slowly(events, low, high)
     assert {row[:3]: row[3] for row in rows if row[3]} == peaks
     assert {row[:3]: row[4] for row in rows if row[4]} == held
-    steps = memory(report(events, kinds=("memory",)), trace=True)
-    assert (steps["in_use_bytes"] >= 0).all()
+    assert (memory(report(events, kinds=("memory",)), trace=True)["in_use_bytes"] >= 0).all()
 
 
 def _changes_hands(earlier, event):

@@ -70,8 +70,7 @@ def test_neighbours_on_a_stream_are_a_chain_with_what_they_move():
 def test_another_operation_of_the_stream_between_ends_a_chain():
     events, details = events_of([step(0, "aten::add"), step(1, "aten::mul")])
     between = [call("cudaMemcpyAsync", 80, 85, correlation=7), memcpy(90, 95, correlation=7, stream=7)]
-    broken = report(events + between, kinds=KINDS, op_detail=details)
-    assert kanalyze.fusion(broken).is_empty()
+    assert kanalyze.fusion(report(events + between, kinds=KINDS, op_detail=details)).is_empty()
     elsewhere = report([*events, between[0], memcpy(90, 95, correlation=7, stream=9)], kinds=KINDS, op_detail=details)
     assert kanalyze.fusion(elsewhere).height == 1
 

@@ -29,8 +29,7 @@ def op(name, start, end, **keys):
 
 
 def host_rows(made):
-    rows = culprits(made).filter(pl.col("bucket") == "host")
-    return dict(rows.select("culprit", "ns").iter_rows())
+    return dict(culprits(made).filter(pl.col("bucket") == "host").select("culprit", "ns").iter_rows())
 
 
 def test_time_between_aligned_launches_has_the_name_of_the_trace():
@@ -72,8 +71,7 @@ def test_the_name_of_the_time_between_two_launches(events, free_ns, name):
 
 
 def test_too_few_aligned_launches_name_nothing_and_that_is_said():
-    trace = [*launches("ab"), op("aten::randn", 11_000, 99_000)]
-    made = beside(launches("abcdefgh"), trace)
+    made = beside(launches("abcdefgh"), [*launches("ab"), op("aten::randn", 11_000, 99_000)])
     assert _host_names.host_names(made).share == 2 / 8
     assert "aten::randn" not in host_rows(made)
     assert _host_names.told(made, culprits(made)) == (

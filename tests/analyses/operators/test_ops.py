@@ -122,8 +122,7 @@ def test_modules_with_what_their_backward_operators_launched_and_stacks():
         (None, None, 0, 80, 0, 1, 1, 0),
     ]
     # stacks have no addresses
-    found = ops(modules(), by="stack").select("name", "stack", "count").sort("name").rows()
-    assert found == [
+    assert ops(modules(), by="stack").select("name", "stack", "count").sort("name").rows() == [
         ("AddmmBackward0", None, 1),
         ("aten::add_", "train.py(3): main;<built-in method step of object>", 1),
         ("aten::addmm", "train.py(3): main;nn.Module: Net_0;nn.Module: Linear_0", 1),

@@ -230,8 +230,7 @@ def test_a_kernel_that_was_hardly_measured_is_not_said(counters, launch_id):
 
 def test_counters_prove_causes_of_a_programs_own_kernels(counters, launch_id):
     """61 % of what this launch touches is uncoalesced."""
-    rows = joined([("own", launch_id, "exact", 400, 0.1)])
-    (one,) = slow_kernels(rows, counters, page(("own", 400)))
+    (one,) = slow_kernels(joined([("own", launch_id, "exact", 400, 0.1)]), counters, page(("own", 400)))
     assert (one.rule, one.headline) == ("uncoalesced", "61.4 % of a kernel's accesses are uncoalesced: {0}")
     assert one.at_stake_ns == int(400 * 0.6142433234421365)
     name = "void at::native::cat(int)"

@@ -65,8 +65,7 @@ def loop(lengths, kernels, *, between=10):
 @pytest.mark.slow
 def test_time_and_shares_are_of_the_steps_of_the_ledger():
     """Of variants with other times the ledger is of one, and so is the first sentence."""
-    same = overview(report(loop([10_000] * 8, [9_000] * 8)))
-    assert same.answer.startswith(
+    assert overview(report(loop([10_000] * 8, [9_000] * 8))).answer.startswith(
         "The host limits the step, though the GPU works for most of it. A step takes 10.01 µs under test"
     )
     events = loop([90_000] * 4, [80_000] * 4)
@@ -79,8 +78,7 @@ def test_time_and_shares_are_of_the_steps_of_the_ledger():
 
 
 def test_what_gains_less_than_a_hundredth_of_a_step_is_no_thing_to_do_first():
-    found = overview(report(loop([100_000] * 10, [99_200] * 10, between=10)))
-    assert found.findings == []
+    assert overview(report(loop([100_000] * 10, [99_200] * 10, between=10))).findings == []
 
 
 def test_shorter_kernels_count_little_while_the_gpu_waits_for_the_host():

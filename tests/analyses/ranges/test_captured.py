@@ -214,8 +214,7 @@ def test_pictures_and_comparisons_have_the_names_of_the_capture():
 
 
 def test_what_if_takes_what_was_captured_in_a_range():
-    inside = _in_ranges(report(ONCE, graph_nodes=NODES), "lay*")
-    assert inside.to_list() == [True] * 4
+    assert _in_ranges(report(ONCE, graph_nodes=NODES), "lay*").to_list() == [True] * 4
     with pytest.raises(UnknownNameError, match="nothing"):
         _in_ranges(report(ONCE, graph_nodes=NODES), "nothing")
     assert _in_ranges(report(ONCE, graph_nodes=NODES), "decode").all()
@@ -410,8 +409,7 @@ def test_a_run_for_names_alone_has_the_names_of_the_same_graphs():
 def test_a_run_of_other_graphs_is_refused_and_own_captures_stay(of, names):
     with pytest.raises(OtherCaptureError):
         with_captures(of, names)
-    beside = replace(of, captured_in=lambda: names)
-    assert captured(beside).equals(captured(of))
+    assert captured(replace(of, captured_in=lambda: names)).equals(captured(of))
 
 
 #: A trace: an operator that launches one kernel, a capture of it, and a launch of the graph.

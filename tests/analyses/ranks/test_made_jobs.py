@@ -314,8 +314,7 @@ def test_waits_of_expert_parallel_kernels_are_those_that_are_true():
     assert rows.select(
         ((pl.col("wait_ns") - pl.col("true_wait_ns")).abs() <= 2 * pl.col("doubt_ns") + 1_000).all()
     ).item()
-    late = rows.filter(pl.col("late_ns") > 1_000_000).get_column("last_rank").unique()
-    assert late.to_list() == [5]
+    assert rows.filter(pl.col("late_ns") > 1_000_000).get_column("last_rank").unique().to_list() == [5]
 
 
 RING = ("all_reduce", "all_gather", "reduce_scatter")
@@ -364,8 +363,7 @@ def test_what_ranks_send_each_other_costs_no_collective_its_match(kinds, drops, 
     _, rows = matches(plan, drops, kind=kind, sized=sized)
     ring = rows.filter(pl.col("kind").is_in(RING))
     assert ring.get_column("match").null_count() == 0
-    known = rows.drop_nulls("match")
-    assert known.select((pl.col("true").n_unique().over("match") == 1).all()).item()
+    assert rows.drop_nulls("match").select((pl.col("true").n_unique().over("match") == 1).all()).item()
     assert ring.select((pl.col("match").n_unique().over("true") == 1).all()).item()
 
 
@@ -440,8 +438,7 @@ def test_a_clock_that_is_set_is_no_drift():
     made = [*play(replace(LONG, drifts=(0.0, 0.0))).reductions()]
     set_ns = pl.col("start_ns") + 20_000 * (pl.col("number") > 30)
     later = [one | {"collectives": one["collectives"].with_columns(start_ns=set_ns)} for one in made[2:]]
-    told = job_of([*made[:2], *later]).table("clocks")
-    assert told.get_column("drift_ppm").unique().to_list() == [0]
+    assert job_of([*made[:2], *later]).table("clocks").get_column("drift_ppm").unique().to_list() == [0]
 
 
 @pytest.mark.slow

@@ -39,8 +39,7 @@ def ends(found, mending, window=None):
 
 def busy():
     """Three kernels one right after the other, launched ahead: 30, 50 and 20 ns from 12 on."""
-    events = [*launched(1, 0, 12, 42), *launched(2, 10, 42, 92), *launched(3, 20, 92, 112)]
-    return report(events)
+    return report([*launched(1, 0, 12, 42), *launched(2, 10, 42, 92), *launched(3, 20, 92, 112)])
 
 
 def lazy():

@@ -78,8 +78,7 @@ def steps():
     """Iterations of the sample, their mean as recorded and the time that the GPU is busy in one, ns."""
     with read(CAPTURE) as report:
         steady = steady_part(report)
-        count = steady.rows.filter(name=steady.each).height
-        return count, steady.ns / steady.number
+        return steady.rows.filter(name=steady.each).height, steady.ns / steady.number
 
 
 def told(folder):

@@ -123,8 +123,7 @@ def test_a_step_on_two_gpus_is_one_step_of_the_page():
     for at, number in ((5, 1), (105, 3)):
         events += launched(at, at + 1, kernel(at + 5, at + 65, correlation=number, device=0))
         events += launched(at + 2, at + 3, kernel(at + 10, at + 75, correlation=number + 1, device=1))
-    told = served(report(events)).sentence
-    assert told.startswith(
+    assert served(report(events)).sentence.startswith(
         "2 steps of SGLang: GPU 0 2 decode (80 ns, 26.7 ns a token); GPU 1 2 decode (82.5 ns, 27.5 ns"
     )
 

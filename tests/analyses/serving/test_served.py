@@ -100,8 +100,7 @@ def test_a_step_that_prepares_long_holds_the_gpu_up_itself():
 
 @pytest.mark.slow
 def test_an_engine_that_wastes_nothing_has_nothing_to_do():
-    of = report(events_of([(0, 4)] * 20, label=atom, slower=40))
-    assert served(of).remarks == {}
+    assert served(report(events_of([(0, 4)] * 20, label=atom, slower=40))).remarks == {}
 
 
 @pytest.mark.slow
@@ -187,8 +186,7 @@ def test_labels_of_a_kind_are_one_row_among_the_operators():
         ran = kernel(start + 10, start + 10 + length, correlation=start)
         events += launched(start + 5, start + 8, ran)
     of = report(events)
-    rows = by_kind(of, kanalyze.ops(of))
-    told = rows.select("name", "count", "exclusive_device_ns").rows()
+    told = by_kind(of, kanalyze.ops(of)).select("name", "count", "exclusive_device_ns").rows()
     assert told == [("decode step", 2, 30), ("aten::mm", 1, 25), ("prefill step", 1, 5)]
     assert by_kind(report(events[3:4]), kanalyze.ops(report(events))).equals(kanalyze.ops(report(events)))
 

@@ -94,8 +94,7 @@ def test_eager_steps_go_by_their_tokens_and_what_is_not_the_gpu_s_is_the_host_s(
 
 @pytest.mark.slow
 def test_what_steps_do_not_tell_is_null_and_few_steps_have_no_law():
-    alike = engine_of([(8, 8, 4000, 500_000 + 1000 * (at % 3)) for at in range(12)])
-    row = gpu(alike)
+    row = gpu(engine_of([(8, 8, 4000, 500_000 + 1000 * (at % 3)) for at in range(12)]))
     assert (row["per_token_ns"], row["per_kv_token_ns"], row["why"]) == (None, None, None)
     assert row["fixed_ns"] == pytest.approx(501_000, rel=1e-3)
     few = kanalyze.step_laws(engine_of([(8, 8, 4000, 500_000)] * 5))

@@ -75,8 +75,7 @@ def test_by_bucket_the_times_are_the_ledgers():
 
 
 def test_by_range_what_it_launched_counts_and_by_gap_each_that_is_long_enough():
-    events = (*PROGRAM, nvtx("step", 0, 8), nvtx("step", 85, 99))
-    made = report(events, gpu_metrics=METRICS)
+    made = report((*PROGRAM, nvtx("step", 0, 8), nvtx("step", 85, 99)), gpu_metrics=METRICS)
     found = gpu_units(made, by="range")
     assert dict(found.schema) == BY_RANGE.schema
     assert found.select("range", "total_ns", "samples").rows() == [("step", 70, 7)]

@@ -77,8 +77,7 @@ def test_tracks_in_order_with_launches():
         "critical path", "ledger", "stream 7", "stream 8", "ranges", "CUDA calls",
     ]  # fmt: skip
     own = tracks_of(found)
-    path = own["critical path"]
-    shown = path.select("start", "end", "name", "tone", "note").rows()
+    shown = own["critical path"].select("start", "end", "name", "tone", "note").rows()
     assert shown == [(3, 9, "copying", "unknown", "unknown"), (9, 15, "copying", "kernel", "kernel")]
     assert own["ranges"].select("name", "lane").rows() == [("step", 0), ("inner", 1)]
     launched = own["stream 7"].row(0, named=True)

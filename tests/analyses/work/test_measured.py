@@ -65,8 +65,7 @@ def test_counts_of_others_are_taken_where_inputs_or_times_are_the_same(launches,
             alike = "alike"
     assert set(found.get_column("measured")) == {alike}
     assert set(found.get_column("dram_bytes")) == {counts[0][1] if alike else None}
-    modelled = found.filter(known="model")
-    rows = modelled.select("flop", "bytes").rows()
+    rows = found.filter(known="model").select("flop", "bytes").rows()
     assert rows == kanalyze.work(made).filter(known="model").select("flop", "bytes").rows()
     assert {*found.filter(known=alike or "none").get_column("flop")} <= {counts[0][0]}
 

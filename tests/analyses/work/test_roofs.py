@@ -233,8 +233,7 @@ def test_more_bandwidth_shortens_what_bytes_bound_by_the_part_at_the_roof():
 
 def test_a_step_on_an_h200_is_told_from_an_h100():
     """18.41 and 16.18 ms were measured, without a profiler."""
-    view = real_report(GPT).narrow(window="steady")
-    told = kanalyze.whatif(view, gpu="h200", measured="18.41ms")
+    told = kanalyze.whatif(real_report(GPT).narrow(window="steady"), gpu="h200", measured="18.41ms")
     assert told.changes == ("--gpu 'NVIDIA H200'",)
     least, usual, most = (ns / told.iterations / 1e6 for ns in (told.low_ns, told.then_ns, told.high_ns))
     assert least < 16.18 < most

@@ -41,8 +41,7 @@ def test_locks_of_builds_that_were_stopped_are_told(stand_ins, monkeypatch):
     os.utime(old, (0, 0))
     build = f'#!/bin/sh\necho "Max error: 0"\nif [ -e "$0.ran" ]; then mkdir -p {new.parent}; touch {new}; sleep 900; fi\ntouch "$0.ran"\n'  # noqa: E501
     program = stand_ins.write("program", build)
-    capture = collect(program, output=Path("cap"), timeout_s=2)
-    assert capture.notes == (
+    assert collect(program, output=Path("cap"), timeout_s=2).notes == (
         f"ncu: {old} is older than this run, which may have waited for it: remove it, unless something is built",
         f"ncu: {new} is left of a build that was stopped: remove it, or later runs wait for it for ever",
     )

@@ -350,8 +350,7 @@ def test_of_the_run_for_names_only_names_count(tmp_path):
 
 def test_a_run_for_names_of_another_program_is_left_out_and_told(tmp_path):
     decoder = SAMPLES / "inside_graphs" / "decoder.sqlite"
-    folder = captured(tmp_path / "capture", nsys_sqlite=decoder, names_sqlite=ADD)
-    ran = run("show", "captured", folder)
+    ran = run("show", "captured", captured(tmp_path / "capture", nsys_sqlite=decoder, names_sqlite=ADD))
     assert ran.lines == run("show", "captured", decoder).lines
     assert "1 report names.sqlite not read" in ran.said
 

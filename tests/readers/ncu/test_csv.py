@@ -88,8 +88,7 @@ def test_details_page_gives_kernels_metrics_and_rules(details):
 
 def test_kernels_follow_one_another_and_have_no_place_in_time(details):
     report = details(DURATION, metric("GPU Speed Of Light Throughput", "Duration", "ns", "110", number=1, name="j"))
-    kernels = report.kind("kernel")
-    shown = kernels.select("event_id", "name", "start_ns", "dur_ns").rows()
+    shown = report.kind("kernel").select("event_id", "name", "start_ns", "dur_ns").rows()
     assert shown == [(0, "k(int)", 0, 5890), (1, "j", 5890, 110)]
     assert report.kinds == ("kernel",)
     assert report.kind("api").equals(EVENTS.empty())
@@ -137,8 +136,7 @@ def test_scaled_units_and_separators_of_a_locale_are_undone(tmp_path, swapped):
     )
     rows.write_csv(tmp_path / "add.csv", quote_style="always")
     found = read(tmp_path / "add.csv").table("metrics")
-    exact = read(ADD).table("metrics")
-    both = found.join(exact, on=["event_id", "metric"], suffix="_exact")
+    both = found.join(read(ADD).table("metrics"), on=["event_id", "metric"], suffix="_exact")
     assert both.height == found.height == 86
     assert both.get_column("unit").equals(both.get_column("unit_exact"), null_equal=True)
     assert both.get_column("text").equals(both.get_column("text_exact"), null_equal=True)

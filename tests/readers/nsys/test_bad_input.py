@@ -211,8 +211,7 @@ def test_a_text_of_megabytes_is_cut_and_that_is_said(tmp_path, monkeypatch, wher
     monkeypatch.setattr(events, "_LONGEST", 100)
     path = altered(tmp_path, ADD, f"UPDATE StringIds SET value = value || '{'b' * 200}' WHERE {where}")
     opened = kanalyze.read(path)
-    names = [*kanalyze.kernels(opened)["name"], *kanalyze.api(opened)["name"]]
-    assert max(map(len, names)) == 100
+    assert max(map(len, [*kanalyze.kernels(opened)["name"], *kanalyze.api(opened)["name"]])) == 100
     assert doubts(path)["ends of texts, after 1,048,576 characters"] >= 1
     assert not any("ends of texts" in check for check in doubts(ADD))
 

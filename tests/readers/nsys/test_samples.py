@@ -186,8 +186,7 @@ def test_samples_in_parts_tell_what_they_tell_at_once(monkeypatch, name, rows):
 def test_samples_out_of_order_are_sorted(tmp_path):
     """Of equal times in the report's order; the report has some at each, in no order."""
     mixed = "UPDATE COMPOSITE_EVENTS SET start = (start / 3000000 + id * 7919 % 5) * 3000000"
-    path = altered(tmp_path, REPORTS / "sampled_host.sqlite", mixed)
-    report, parts = kanalyze.read(path), []
+    report, parts = kanalyze.read(altered(tmp_path, REPORTS / "sampled_host.sqlite", mixed)), []
     report.mapped("cpu_samples", lambda part: parts.append(part) or part)
     whole = report.table("cpu_samples")
     assert not pl.concat(parts).get_column("time_ns").is_sorted()

@@ -116,8 +116,7 @@ def test_real_exports_of_old_versions_are_read(name, version, schema):
     ]
     (ender,) = ranges["end_thread_id"].drop_nulls()
     assert ender == ranges.filter(name="worker")["thread_id"].item()
-    calls = report.kind("osrt")
-    assert calls.filter(name="clock_nanosleep")["dur_ns"].sum() == 20396970
+    assert report.kind("osrt").filter(name="clock_nanosleep")["dur_ns"].sum() == 20396970
     assert report.table("processes").is_empty()
     assert report.table("notes").filter(~pl.col("check").str.starts_with("nsys: ")).is_empty()
 

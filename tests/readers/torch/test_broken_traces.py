@@ -243,8 +243,7 @@ def test_a_large_file_of_anything_ends_soon(tmp_path, monkeypatch, filler, close
     monkeypatch.setattr(pieces, "PIECE_BYTES", BIG // 8)
     text = b'{"traceEvents": [' + written(EVENTS[0]).encode() + b", " + filler * (BIG // len(filler)) + closed
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    report = report_of(tmp_path, text)
-    assert report.kind("op").height == 1
+    assert report_of(tmp_path, text).kind("op").height == 1
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20
 
 

@@ -121,8 +121,7 @@ def test_the_machine_and_the_rank_are_read_where_they_are_told():
     untold = kanalyze.read(VERSIONS / "torch-1.8.json")
     assert (untold.meta.rank, untold.meta.world_size) == (None, None)
     assert untold.table("devices").select("device", "name").rows() == [(0, None)]
-    origin = kanalyze.read(VERSIONS / "torch-2.4.json").meta.origin_unix_ns
-    assert origin == 1_719_619_200_000_000_000
+    assert kanalyze.read(VERSIONS / "torch-2.4.json").meta.origin_unix_ns == 1_719_619_200_000_000_000
 
 
 def test_the_first_profilers_say_what_an_operator_ran_by_an_arrow():

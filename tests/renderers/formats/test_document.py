@@ -32,8 +32,7 @@ from support.hostile import ALL, obeyed_by_terminal
 
 def rendered(**parts):
     texts = {"page": Page(["t"], "", [], ""), "timeline": None}
-    meta = Meta(Path("a"), "nsys", "2026.1", rank=2, world_size=8)
-    recorded = {"recorded": [meta]}
+    recorded = {"recorded": [Meta(Path("a"), "nsys", "2026.1", rank=2, world_size=8)]}
     return _rendered(dict.fromkeys(_SECTIONS, ()) | texts | recorded | parts)
 
 

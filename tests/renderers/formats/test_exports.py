@@ -74,8 +74,7 @@ class Played:
 @pytest.mark.parametrize("path", [REPORTS / "graph_node.sqlite", SAMPLES / "gelu" / "torch.json.gz"])
 @pytest.mark.one_in(2)
 def test_a_trace_has_all_events_of_the_report_to_the_nanosecond(path):
-    report = kanalyze.read(path)
-    trace = slices(report)
+    trace = slices(kanalyze.read(path))
     played = Played(decoded(trace))
     columns = ("start", "end", "name", "kind", "event_id")
     expected = trace.slices.select(columns).with_columns(pl.col("name", "kind").cast(pl.String)).rows()

@@ -135,8 +135,7 @@ def test_json_is_the_object_of_the_time_with_the_tables_of_all(name):
 
 @pytest.mark.one_in(2)
 def test_figures_on_the_page_are_those_of_the_json(name, page):
-    rows = told(name)["joined"]
-    timed = [row for row in rows if row["count"] is not None][:TOP]
+    timed = [row for row in told(name)["joined"] if row["count"] is not None][:TOP]
     (section,) = [one for one in page.sections if one.title == "KERNELS"]
     cells = [dict(zip((head.title for head in section.grid.heads), row, strict=True)) for row in section.grid.rows]
     assert [(cell["time"], cell["window"], cell["count"], cell["kernel"]) for cell in cells] == [

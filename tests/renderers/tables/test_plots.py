@@ -30,8 +30,7 @@ def test_a_bucket_of_several_rows_is_their_sum():
 
 
 def test_a_picture_in_pixels_says_how_large_it_is():
-    frame = pl.DataFrame({"device": [0], "bucket": ["kernel"], "ns": [5]})
-    made = plots.ledger(frame, "png")
+    made = plots.ledger(pl.DataFrame({"device": [0], "bucket": ["kernel"], "ns": [5]}), "png")
     density = made.index(b"pHYs") + 4
     assert round(int.from_bytes(made[density : density + 4]) * 0.0254) == 160
     assert int.from_bytes(made[16:20]) == 9 * 160
@@ -43,8 +42,7 @@ CDIST = SAMPLES / "cdist"
 def test_points_are_sized_by_the_time_of_the_program():
     found = roof_points(real_capture(CDIST))
     assert (found.time_from, found.left_out) == ("nsys", 2)
-    rows = kanalyze.joined(*real_capture(CDIST))
-    assert found.points["time_ns"][0] == rows["exclusive_ns"][0]
+    assert found.points["time_ns"][0] == kanalyze.joined(*real_capture(CDIST))["exclusive_ns"][0]
     assert found.points["time_ns"].is_sorted(descending=True)
 
 

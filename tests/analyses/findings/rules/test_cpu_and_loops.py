@@ -374,8 +374,7 @@ def test_passes_of_compiled_code_are_no_loop_of_python(kernels, regions, thread,
         for name, many in (("triton_poi_fused_relu_0", kernels), ("Torch-Compiled Region: 0/0", regions))
         for at in (*inside[:many], *inside[9:][:many])
     ]
-    found = list(python_loops(in_steps([*loop, *compiled], 2, LOOP_STEP)))
-    assert len(found) == told
+    assert len(list(python_loops(in_steps([*loop, *compiled], 2, LOOP_STEP)))) == told
 
 
 @pytest.mark.parametrize(("first", "second", "passes"), [(12, 8, 12), (8, 12, 12), (7, 7, 0), (10, 10, 10)])

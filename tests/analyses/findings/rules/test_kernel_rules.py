@@ -872,8 +872,7 @@ def test_real_programs():
     (found,) = no_tf32(naive)  # all of its 546 products, as `kernels --by arch` sums them
     assert (found.at_stake_ns, found.where) == (8_090_834, "backward")
     assert "546 matrix products in full float32" in found.text
-    gelu = real_report(SAMPLES / "gelu" / "torch.json.gz")
-    (found,) = fusible(gelu)
+    (found,) = fusible(real_report(SAMPLES / "gelu" / "torch.json.gz"))
     # without shapes: of each chain the shortest kernel, which is what one that does all of it really takes there
     assert found.at_stake_ns == 18_285_857 - 2_025_818
     assert "Most: aten::mul → aten::pow → … → aten::add → aten::mul, 8 kernels 21 times, taking 18.29 ms" in found.text

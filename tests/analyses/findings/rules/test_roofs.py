@@ -184,6 +184,5 @@ def test_what_others_tell_of_is_left_out():
     left = whole.retold(rows.gather([0, 2]))
     assert "[8192, 8192]" in left.text
     assert left.at_stake_ns < one.at_stake_ns / 2
-    cut = rows.gather([0, 2]).with_columns(end=pl.col("end") - 1)
-    assert whole.retold(cut) is None
+    assert whole.retold(rows.gather([0, 2]).with_columns(end=pl.col("end") - 1)) is None
     assert whole.retold(rows.head(0)) is None

@@ -66,8 +66,7 @@ def test_times_counts_and_verbs_agree(told, time, number, text, runs):
     ],
 )
 def test_the_window_says_whether_figures_are_per_iteration(window, told):
-    events = [kernel(0, 10)]
-    assert per_iteration(report(events).narrow(window=window)) == told
+    assert per_iteration(report([kernel(0, 10)]).narrow(window=window)) == told
 
 
 @pytest.mark.parametrize(
@@ -347,10 +346,9 @@ def test_a_trace_of_another_program_tells_nothing(names):
 
 
 def test_outermost_operators_have_what_is_launched_in_them():
-    inner = op("aten::empty", 99_500, 99_600)
     made = captured(
         op("aten::lstm", 99_000, 215_000),
-        inner,
+        op("aten::empty", 99_500, 99_600),
         nvtx("Optimizer.step#Adam.step", 300_000, 400_000, thread=7),
         op("aten::add_", 320_000, 330_000),
     )
