@@ -26,8 +26,6 @@ settings.load_profile("quick")
 # Of a property that fails, the simplest example is looked for no longer than this, rather than for five minutes.
 engine.MAX_SHRINKING_SECONDS = 45
 
-GOLD = Path(__file__).parent / "gold"
-
 
 def pytest_addoption(parser):
     parser.addoption("--update-gold", action="store_true", help="write what is rendered to tests/gold")
@@ -61,7 +59,7 @@ def gold(request):
     """A check that a text is that of a file in tests/gold, without its commands, which name the checkout's folder."""
 
     def check(text, name):
-        path, text = GOLD / name, without_commands(text)
+        path, text = Path(__file__).parent / "gold" / name, without_commands(text)
         if request.config.getoption("--update-gold"):
             path.write_text(text, encoding="utf-8", newline="\n")
         assert text == path.read_text(encoding="utf-8")

@@ -14,7 +14,6 @@ from kanalyze.tools import Turn, interleaved, pairs
 from support.build import memcpy, report
 
 NUMBERS = st.one_of(st.integers(-9, 9), st.integers(-400, 400), st.integers(-(1 << 62), 1 << 62))
-PAIRS = st.lists(st.tuples(st.none() | st.integers(0, 2), st.integers(0, 3)), max_size=20)
 
 
 def int64(values):
@@ -84,7 +83,7 @@ def test_the_nearest_row_is_added_in_the_order_of_time(asked, others, case):
     assert found.sort("place").get_column("row").to_list() == expected.to_list()
 
 
-@given(PAIRS)
+@given(st.lists(st.tuples(st.none() | st.integers(0, 2), st.integers(0, 3)), max_size=20))
 def test_parts_keep_the_order_of_the_frame(pairs):
     frame = frame_of(pairs, "a", "b").with_row_index("at")
     found = columns.of_parts(frame, ("a", "b"), pl.UInt32, lambda _, part: part.get_column("at").cum_count() - 1)

@@ -16,8 +16,7 @@ from kanalyze import analyses
 from kanalyze.collectors.workload import references
 from support.command import ROOT, ended
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-SETUP = PROJECT["tool"]["setuptools"]
+SETUP = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 
 #: What takes long to import, or belongs to a user's program and not to ours.
 HEAVY = ("altair", "dask", "numpy", "pandas", "pyarrow", "scipy", "torch", "triton")

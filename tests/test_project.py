@@ -13,10 +13,8 @@ from support.command import ROOT
 from support.shares import some
 
 CI = (ROOT / ".ci/run").read_text()
-CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 WORKFLOWS = ROOT / ".github/workflows"
 WORKFLOW = (WORKFLOWS / "ci.yml").read_text()
-FORM = (ROOT / ".github/ISSUE_TEMPLATE/report.yml").read_text()
 TARGETS = re.search(r"^\.PHONY: help (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
 
 
@@ -50,7 +48,7 @@ def test_slow_tests_draw_more_examples_than_quick_ones():
 def test_a_target_runs_files_that_exist_and_is_described(target):
     for path in re.findall(r"(?<!\S)(?:tests|benchmarks|\.ci)/[\w/.]+", "\n".join(recipe(target))):
         assert (ROOT / path).exists(), path
-    assert f"| `make {target}` |" in CONTRIBUTING
+    assert f"| `make {target}` |" in (ROOT / "CONTRIBUTING.md").read_text()
 
 
 def test_the_workflow_runs_ci_with_pinned_actions_and_every_python_of_the_classifiers():
@@ -66,7 +64,7 @@ def test_the_workflow_runs_ci_with_pinned_actions_and_every_python_of_the_classi
 
 
 def test_the_issue_form_asks_for_doctor_and_a_redacted_report():
-    named = set(re.findall(r"`kanalyze ([a-z]+)", FORM))
+    named = set(re.findall(r"`kanalyze ([a-z]+)", (ROOT / ".github/ISSUE_TEMPLATE/report.yml").read_text()))
     assert {"doctor", "redact"} <= named
     assert named <= set(command_line.list_commands(None))
 

@@ -57,7 +57,6 @@ def test_a_word_nearly_right_is_told_with_the_nearest(word, kind, meant):
     assert remedy.startswith(f"Did you mean {meant}")
 
 
-SOURCES = Path("analyzer/renderers/page")
 LABEL = re.compile(r'(?:Column|words|dashed|_whole|Block|section|Section|Ledger)\(\s*"([^"]+)"')
 #: Functions whose keywords are the headings of columns, with ``_`` for spaces.
 KEYWORDS = ("numbers", "_each", "_or_dash")
@@ -75,7 +74,7 @@ def labels():
     found = {*MEANINGS, "rest", "total", "elsewhere", "WHERE A STEP GOES", "BUSY OVER TIME", "WHAT TO DO FIRST"}
     found |= {"FINDINGS", "START-UP", "BEFORE", "BESIDE", "process", "thread", "context", "executable", "wait"}
     for name in ("overview", "time"):
-        found |= headings((SOURCES / f"{name}.py").read_text(encoding="utf-8"))
+        found |= headings((Path("analyzer/renderers/page") / f"{name}.py").read_text(encoding="utf-8"))
     return sorted(found | {"GPU work"} | headings(inspect.getsource(counters.joined_kernels)))
 
 

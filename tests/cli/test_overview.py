@@ -54,7 +54,6 @@ HEAD = re.compile(r"(?:takes|next pass) ([\d.,]+ (?:ns|µs|ms|s))(?=[ .])")
 TERMINAL = r"^  total +([\d.,]+ (?:ns|µs|ms|s)) "
 MARKDOWN = r"\| \*\*total\*\* \| \*\*([^*]+)\*\*"
 HTML = r"total</\w+>\s*<\w+[^>]*>([^<]+)<"
-DRAWN = ("mlp_train", "streams", "visible_devices")
 
 
 def near(text, ns):
@@ -100,7 +99,7 @@ def test_page_is_short_and_its_headline_is_the_sum_of_the_ledger_in_every_format
     if "next pass" not in found["answer"]:  # else there is time between iterations
         assert told["min_ns"] <= each <= told["max_ns"]
     pages = [(text, TERMINAL), (forms["markdown"], MARKDOWN)]
-    if path.stem in DRAWN:
+    if path.stem in ("mlp_train", "streams", "visible_devices"):
         pages.append((html_of(tmp_path, path), HTML))
     for page_of, total in pages:
         (first, *_), totals = HEAD.findall(" ".join(page_of.split())), re.findall(total, page_of, re.MULTILINE)

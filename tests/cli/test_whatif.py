@@ -9,7 +9,6 @@ from support.command import REPORTS, SAMPLES, run
 
 STREAMS = SAMPLES / "streams" / "nsys.sqlite"
 GPT = REPORTS / "work" / "gpt.json.gz"
-TRAIN = SAMPLES / "mlp_train" / "torch.json.gz"
 
 
 def test_the_json_has_the_names_that_programs_rely_on():
@@ -39,7 +38,7 @@ def test_another_configuration_is_told_with_what_was_recorded():
 
 @pytest.mark.slow
 def test_each_change_alone_by_gain():
-    ran = run("whatif", TRAIN, "--each", "--top", "99")
+    ran = run("whatif", SAMPLES / "mlp_train" / "torch.json.gz", "--each", "--top", "99")
     assert ran.status == 0
     assert "--faster host=2" in ran.text
     assert "--graph" in ran.text

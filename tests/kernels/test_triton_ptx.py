@@ -12,7 +12,6 @@ from support.kernel_files import KERNELS, NEEDS_TORCH, NEEDS_TRITON, load
 pytest.importorskip("torch", reason=NEEDS_TORCH)
 pytest.importorskip("triton", reason=NEEDS_TRITON)
 
-square_triton = load("square_triton")
 
 PTX = """
 .visible .entry square_row_kernel(
@@ -80,7 +79,7 @@ def test_what_is_said_of_a_compiled_kernel():
             num_warps = 4
             shared = 16
 
-    assert square_triton.describe(Compiled).splitlines() == [
+    assert load("square_triton").describe(Compiled).splitlines() == [
         "    4 warps, 32 registers a thread, 0 spills, 16 B shared memory",
         "    PTX: 2 ld.global.v4.b32, 1 st.global.v4.b32, 1 st.global.b32; declares 2 pred, 22 b32, 16 b64",
     ]

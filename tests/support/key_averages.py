@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 _LONGEST = 52  # of a name; what is cut off is "..."
-_NS = {"us": 10**3, "ms": 10**6, "s": 10**9}
 _TIMES = {
     "Self CPU": "self_cpu_ns", "CPU total": "cpu_ns", "CPU time avg": "avg_cpu_ns", "Self CUDA": "self_device_ns",
     "CUDA total": "device_ns", "CUDA time avg": "avg_device_ns",
@@ -34,7 +33,7 @@ def _agrees(text, value):
     if text.endswith("%"):
         return abs(Decimal(text[:-1]) - Decimal(value) * 100) <= Decimal("0.00501")
     number, unit = re.fullmatch(r"(-?[\d.]+)([mu]?s)", text).groups()
-    step = _NS[unit]
+    step = {"us": 10**3, "ms": 10**6, "s": 10**9}[unit]
     # half of the last digit, and what torch's own sums of floating-point microseconds may be off
     return abs(Decimal(number) * step - Decimal(value)) <= Decimal(step) / 2000 + Decimal("0.01")
 

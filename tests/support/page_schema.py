@@ -20,7 +20,6 @@ ROOT = Path(__file__).parents[2]
 FILE = ROOT / "analyzer" / "renderers" / "formats" / "page.schema.json"
 _ROW = re.compile(r"^\| `(\w+)` \| ([^|]+) \| (.+) \|$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
-_TYPES = {"list of objects": "array", "list of strings": "array"}
 _ITEMS = {"list of objects": {"type": "object"}, "list of strings": {"type": "string"}}
 
 #: Tables of the first page; the row of `spread` there has no device.
@@ -109,7 +108,7 @@ def _properties(section):
 
 def _type(kind):
     base = kind.removesuffix(" or null")
-    name = _TYPES.get(base, base)
+    name = {"list of objects": "array", "list of strings": "array"}.get(base, base)
     items = {"items": _ITEMS[base]} if base in _ITEMS else {}
     return {"type": [name, "null"] if base != kind else name} | items
 

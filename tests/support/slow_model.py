@@ -24,7 +24,6 @@ from kanalyze.analyses.host._call_kinds import bucket_of
 
 BUSY = ("kernel", "communication", "memcpy", "memset")
 DEVICE_KINDS = ("kernel", "graph", "memcpy", "memset")
-CALLS_WITHOUT_CONTEXT = ("cuInit", "cudaGetDevice", "cudaGetDeviceCount", "cudaDriverGetVersion")
 CALLS_THAT_TELL = ("cudaMalloc_v3020", "cudaStreamCreate_v3020")
 RECORDING_BEGINS = ("unknown", "recording begins")
 
@@ -287,7 +286,7 @@ class SlowModel:
 
 def needs_context(event):
     """Whether a call could be the one that makes a context; one without a name could."""
-    return event.name not in CALLS_WITHOUT_CONTEXT
+    return event.name not in ("cuInit", "cudaGetDevice", "cudaGetDeviceCount", "cudaDriverGetVersion")
 
 
 def by_driver(item):

@@ -23,13 +23,12 @@ from support.command import REPORTS
 from support.strategies import EVENTS
 
 SIZED, UNSIZED = REPORTS / "communicators.sqlite", REPORTS / "nccl.sqlite"
-ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 
 def reduces(*starts, hidden=(), size=None, devices=None):
     """Ranks that come to one all_reduce at `starts` and leave it at 100, as a report with what is recorded of it."""
     events = [
-        kernel(start, 100, name=ALL_REDUCE, device=device, process=process)
+        kernel(start, 100, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL", device=device, process=process)
         for process, (start, device) in enumerate(zip(starts, devices or range(len(starts)), strict=True), 1)
     ]
     said = {"collective": "allreduce", "group_size": size, "group": None if size is None else "0"}

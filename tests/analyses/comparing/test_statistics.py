@@ -17,7 +17,6 @@ from kanalyze.analyses.comparing._pair import Limits
 
 TIMES = st.floats(1e6, 1e12)
 SIDES = st.lists(TIMES, min_size=2, max_size=8)
-PAIRS = st.lists(st.tuples(TIMES, TIMES), min_size=2, max_size=8)
 
 
 def agrees(found, expected):
@@ -38,7 +37,7 @@ def test_ratio_is_welch_s_t_on_logarithms(base, new):
     assert found.basis == "runs"
 
 
-@given(PAIRS)
+@given(st.lists(st.tuples(TIMES, TIMES), min_size=2, max_size=8))
 def test_ratio_of_pairs_is_the_paired_t_on_logarithms(pairs):
     base, new = tuple(list(side) for side in zip(*pairs, strict=True))
     assume(np.ptp(np.log(new) - np.log(base)) > 1e-3)

@@ -9,8 +9,6 @@ from kanalyze.readers import read
 from support.build import kernel, report
 from support.command import ROOT
 
-H200 = {"compute_capability": "9.0", "sm_count": 132}
-
 #: Columns of ncu and of cuda_occupancy.h, with ours of the same meaning.
 LIMITS = {
     "blocks_by_warps": "limit_warps", "blocks_by_registers": "limit_registers",
@@ -44,7 +42,7 @@ def launched(rows: pl.DataFrame) -> pl.DataFrame:
         )
         for number, row in enumerate(rows.iter_rows(named=True))
     ]
-    return occupancy(report(events, limits=H200)).sort("name")
+    return occupancy(report(events, limits={"compute_capability": "9.0", "sm_count": 132})).sort("name")
 
 
 def assert_as_in_ncu(ours: pl.DataFrame, ncus: pl.DataFrame) -> None:

@@ -62,7 +62,6 @@ APART = """
     0-10 cudaLaunchKernel #5; 10-30 kernel #5 d1; 0-10 cudaLaunchKernel #6 p2; 10-20 kernel #6 p2
     0-10 cudaLaunchKernel #7; 10-70 kernel #7 s8
 """
-BY_ALL = ("kernel", "api", "thread_id", "device", "process_id", "count")
 QUEUES = ("queue_count", "queue_avg_ns", "queue_min_ns", "queue_stddev_ns")
 MEANS = ("kernel", "count", "total_avg_ns")
 IN_PARTS = "0-5 L #1; 10-20 kernel #1; 20-25 L #2; 30-45 kernel #2 d1; 50-55 L #3 p2; 60-70 kernel #3 p2"
@@ -75,7 +74,7 @@ MANY_LAUNCHES = "0-9 L #1; 9-20 kernel:a #1; 0-5 L #2; 5-10 kernel:c #2; 0-5 L #
     [
         # kernel, call, thread, device and process tell rows apart, and the longest mean comes first
         (
-            APART, BY_ALL, {},
+            APART, ("kernel", "api", "thread_id", "device", "process_id", "count"), {},
             [("k", "cudaLaunchKernel", 1, 0, 1, 2), ("j", "cudaLaunchKernel", 1, 0, 1, 1),
              ("k", "cuLaunchKernel", 1, 0, 1, 1), ("k", "cudaLaunchKernel", 2, 0, 1, 1),
              ("k", "cudaLaunchKernel", 1, 1, 1, 1), ("k", "cudaLaunchKernel", 1, 0, 2, 1)],

@@ -57,8 +57,6 @@ def test_gaps_equal_the_model(made, window, threshold, batch):
     assert found.rows() == [gap.row(model) for gap in model.gaps() if len(gap.instants) > threshold]
 
 
-ONE_MS = 1_000_000
-
 #: Reports with graphs that were traced whole.
 WHOLE_GRAPHS = {"graph_graph", "two_processes"}
 
@@ -83,7 +81,7 @@ def test_gaps_equal_those_of_nsys(name, threshold_ms):
     used = {*report.kind("kernel").get_column("process_id"), *(int(row["PID"]) for row in rows)}
     for process in used:
         expected = sorted(tuple(int(row[column]) for column in columns) for row in rows if int(row["PID"]) == process)
-        assert between_operations(report, process, threshold_ms * ONE_MS) == expected
+        assert between_operations(report, process, threshold_ms * 1_000_000) == expected
 
 
 def test_copies_behind_kernels_are_hidden():

@@ -21,8 +21,7 @@ from support.shares import cases, holds
 from support.slow_model import SlowModel
 from support.strategies import EVENTS, FEWER, WINDOWS
 
-TESTS = Path(__file__).parents[2]
-REPORTS = TESTS / "reports"
+REPORTS = Path(__file__).parents[2] / "reports"
 US = 1_000
 
 #: What shows that the process began in the recording, and is no cost by itself.

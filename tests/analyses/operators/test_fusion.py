@@ -213,11 +213,10 @@ def turns(run):
 
 
 a_step = st.tuples(*map(st.sampled_from, (sorted(OPS), [100] * 9 + [200], [7] * 5 + [8], [1] * 9 + [2])))
-some_steps = st.lists(a_step, min_size=1, max_size=24)
 
 
 @cases(0.15)
-@given(some_steps, st.integers(1, 40))
+@given(st.lists(a_step, min_size=1, max_size=24), st.integers(1, 40))
 def test_chains_are_those_of_the_slow_model(chosen, ns):
     steps = [
         step(number, name, elements=elements, stream=stream, thread=thread, ns=ns + number)

@@ -142,12 +142,9 @@ def test_a_report_without_the_finding_says_which_it_has():
         evidence(report(EVENTS), "tail")
 
 
-CDIST = SAMPLES / "cdist"
-
-
 @pytest.fixture(scope="module")
 def counters():
-    return kanalyze.read(CDIST / "ncu.raw.csv")
+    return kanalyze.read(SAMPLES / "cdist" / "ncu.raw.csv")
 
 
 @pytest.fixture(scope="module")

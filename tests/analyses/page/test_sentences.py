@@ -85,7 +85,6 @@ def answer(*events, **options):
 STEP_NS = 10_000
 LOOP = report(ranged(range(0, 10 * STEP_NS, STEP_NS), STEP_NS - 10, (100, 200), (300, 2_300)))
 STEADY = steady_part(LOOP)
-VIEW = LOOP.narrow(window=STEADY.window)
 BUSY, IDLE = [(at, at + 2_000) for at in range(300, 90_000, STEP_NS)], [(3_000, 9_000)]
 
 
@@ -112,7 +111,7 @@ def gaining(part):
 
 
 def said(known, *findings):
-    return first_sentence(VIEW, STEADY, known, list(findings))
+    return first_sentence(LOOP.narrow(window=STEADY.window), STEADY, known, list(findings))
 
 
 @pytest.mark.parametrize(
@@ -216,10 +215,9 @@ def test_a_program_that_begins_in_the_recording_has_a_start_up(before, said, ses
 
 
 NO_CAPTURE = [call("cudaStreamBeginCapture", 0, 5), LAUNCHES[0], call("cudaStreamEndCapture", 50, 60)]
-LAUNCH = call("cudaLaunchKernel", 0, 1, correlation=1)
 NCCL = kernel(0, 500, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL")
 COPIED_AND_SET = "The GPU was busy 100.0 % of 1.000 µs under test (30.0 % only copying, 20.0 % only setting memory)"
-COPIES_MOST = [LAUNCH, memcpy(10, 980), kernel(980, 1000)]
+COPIES_MOST = [call("cudaLaunchKernel", 0, 1, correlation=1), memcpy(10, 980), kernel(980, 1000)]
 
 
 @pytest.mark.slow

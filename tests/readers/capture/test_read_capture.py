@@ -115,7 +115,6 @@ def in_type(name, product="wgmma.mma_async.sync.aligned.m64n128k8"):
 
 
 ATOMICS, PRODUCTS, DOUBLES = ("atomics", "atomic_bytes"), ("float32_products",), ("float64_share",)
-WIDENED = ("widened_products",)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +135,7 @@ WIDENED = ("widened_products",)
         (ATOMICS, "", (None, None)),
         # blocks of 16 bits that are converted, multiplied in TF32
         *(
-            (WIDENED, ptx, (line,))
+            (("widened_products",), ptx, (line,))
             for ptx, line in (
                 (converted() + in_type("tf32"), "dots.py:9"),
                 (converted("f16") + in_type("tf32", "mma.sync.aligned.m16n8k8.row.col"), "dots.py:9"),

@@ -20,7 +20,6 @@ from support.command import REPORTS, run
 from support.made_traces import counted
 from support.real_reports import real_report
 
-OLD = REPORTS / "old"
 SOURCES = [
     REPORTS / f"{name}.sqlite"
     for name in ("findings", "graph_node", "memory", "nvtx", "prefetch", "thrash", "two_gpus", "two_processes")
@@ -101,7 +100,7 @@ def test_tables_without_rows_are_not_taken_for_a_trace(tmp_path):
     [("2022_4", "2022.4.2.1", "3.0.0"), ("2023_4", "2023.4.4.54", "3.7.2"), ("2024_2", "2024.2.3.38", "3.11.1")],
 )
 def test_real_exports_of_old_versions_are_read(name, version, schema):
-    report = kanalyze.read(OLD / f"marks_{name}.sqlite")
+    report = kanalyze.read(REPORTS / "old" / f"marks_{name}.sqlite")
     meta = report.meta
     assert (meta.tool_version, meta.schema_version, meta.driver_version) == (version, schema, None)
     assert report.kinds == ("range", "overhead", "osrt") if name == "2022_4" else {"range", "osrt"} <= {*report.kinds}
@@ -185,7 +184,6 @@ def test_a_driver_whose_version_is_run_together(told, version):
 
 # Streams: types, priorities and names, also where older exports say them elsewhere
 
-TWO_GPUS = REPORTS / "two_gpus.sqlite"
 NULL_STREAMS = [(926, 1, 7, "null", None, None), (926, 2, 19, "null", None, None)]
 FORMER = ("TARGET_INFO_CUDA_CONTEXT_INFO", "TARGET_INFO_NVTX_CUDA_STREAM", "TARGET_INFO_CUDA_STREAM")
 OF_CONTEXTS = "nullStreamId AS streamId, hwId, vmId, processId, deviceId, contextId FROM TARGET_INFO_CUDA_CONTEXT_INFO"
@@ -218,7 +216,7 @@ OF_STREAMS = [(926, 1, 7, "null", 0, None), (926, 1, 14, None, 0, "gpu0 stream0"
     ids=["as they are", "without a list of streams", "in a table of null streams", "of a type that nobody knows"],
 )
 def test_types_priorities_and_names(tmp_path, changes, expected):
-    rows = kanalyze.read(exports.altered(tmp_path, TWO_GPUS, *changes)).table("streams")
+    rows = kanalyze.read(exports.altered(tmp_path, REPORTS / "two_gpus.sqlite", *changes)).table("streams")
     assert rows.schema == STREAMS.schema
     assert rows.filter(pl.col("stream").is_in([row[2] for row in expected])).sort("stream").rows() == expected
     assert rows.height == 2 or expected != NULL_STREAMS

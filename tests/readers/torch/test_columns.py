@@ -24,13 +24,12 @@ def piece(*events) -> str:
     return ", ".join(map(dumps, events))
 
 
-WIDE = decimals(wide=True)
 NEAR_LIMITS = st.builds(
     lambda limit, off: Decimal(limit) + Decimal(off).scaleb(-3),
     st.sampled_from([0, 1 << 42, 1 << 43, -(1 << 43), 1 << 52, 1_700_000_000_000_000]),
     st.integers(-3000, 3000),
 )
-TIMES = WIDE | NEAR_LIMITS
+TIMES = decimals(wide=True) | NEAR_LIMITS
 LENGTHS = st.none() | decimals() | TIMES
 
 

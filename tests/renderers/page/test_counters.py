@@ -84,7 +84,6 @@ def test_no_time_is_told_of_kernels_whose_duration_was_not_collected():
 
 TOP = 8
 LARGER = ("launch_bound_graph", "mlp_train")
-CAPTURES = ("add", "cdist", *(pytest.param(name, marks=pytest.mark.slow) for name in LARGER))
 
 
 @cache
@@ -99,7 +98,7 @@ def joint(name):
     return found
 
 
-@pytest.fixture(params=CAPTURES)
+@pytest.fixture(params=("add", "cdist", *(pytest.param(name, marks=pytest.mark.slow) for name in LARGER)))
 def name(request):
     return request.param
 

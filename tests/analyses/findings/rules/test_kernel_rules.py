@@ -210,7 +210,6 @@ FREE = [(INDEX_ADD, 60, "aten::scatter_add"), *[(BY_VALUE, 40, "aten::gather")] 
 COUNTING = [*line((MUL, 10), at=400), *launched(*COUNTING, node="ScatterReduceBackward0")]
 BINS = line(("cupy_multiply__float_float_float", 10), ("cupy_bincount_with_weight_kernel", 300))
 SOFTMAXES = f"2 softmax passes over scores (most {SOFTMAX}) in chains of 7 kernels, 140 ns, 77.8 % of kernel time."
-FROM32 = "to bfloat16 from float32"
 HALVES = DOWN.replace("bfloat16", "float16")
 
 
@@ -365,7 +364,7 @@ def test_matrices_that_are_put_in_order_again(each, left):
             casts(DOWN),
             320,
             (32, 0),
-            ["casts between bfloat16 and float32", CASTS.format(FROM32, DOWN)],
+            ["casts between bfloat16 and float32", CASTS.format("to bfloat16 from float32", DOWN)],
         ),
         (recurring_casts, casts(UP), 320, (32, 0), ["32 casts from type to type", CASTS.format("to float32", UP)]),
         (recurring_casts, casts(DOWN), 320, (32, 0), ["keep weights in bfloat16, or torch.compile(model)"]),

@@ -146,7 +146,6 @@ CAST = ("aten::to", "[[128, 32, 4096], [], [], [], []]", [(UP, 8_000)])
 LOOKED_UP = ("aten::linear", "[[128, 32, 4096], [64, 4096], []]", [WORK])
 SMOOTHED = ("aten::scatter_", "[[8192, 1000], [], [8192, 1], []]", [(FILL, 9_000), (ONES, 1_000)])
 LAYER = ("aten::linear", "[[8192, 784], [512, 784], [512]]", [WORK])
-CLASSES = ("aten::mm", "[[1000, 8192], [8192, 64]]", [WORK])
 
 
 @pytest.mark.parametrize(
@@ -155,7 +154,7 @@ CLASSES = ("aten::mm", "[[1000, 8192], [8192, 64]]", [WORK])
         ((HOT, CAST, LOOKED_UP), 34_000, 3),
         ((HOT, CAST, LOOKED_UP, (f"{NODE}MmBackward0#2", "[]", [WORK])), 50_000, 3),
         ((HOT, CAST, LOOKED_UP, OTHER, (f"{NODE}MmBackward0#3", "[]", [WORK])), 34_000, 3),  # another one's gradients
-        ((SMOOTHED, CLASSES), 26_000, 2),  # it sums by class
+        ((SMOOTHED, ("aten::mm", "[[1000, 8192], [8192, 64]]", [WORK])), 26_000, 2),  # it sums by class
         ((SMOOTHED, LAYER, (f"{NODE}AddmmBackward0#1", "[]", [WORK])), 0, 0),  # of something else: targets were made
         ((HOT, LAYER), 0, 0),  # as are actions
     ],
