@@ -154,7 +154,6 @@ def programs(tmp_path):
 
 
 def answered(tmp_path, monkeypatch, capsys, **answers):
-    """What the command prints of recorded answers by material and program."""
     for kind, those in answers.items():
         (tmp_path / "answers" / kind).mkdir(parents=True)
         for name, text in those.items():

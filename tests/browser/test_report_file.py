@@ -286,7 +286,6 @@ def test_the_time_that_a_gpu_waited_is_told_by_stacks(opened, html):
 
 
 def trace_of(tmp_path, events, **gpu):
-    """The HTML file of a trace with these events."""
     whole = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": gpu}], "traceEvents": events}
     (tmp_path / "trace.json").write_text(json.dumps(whole))
     html_of(tmp_path, tmp_path / "trace.json")

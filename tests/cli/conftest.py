@@ -7,7 +7,6 @@ from support.stand_ins import PROGRAM, machine_in
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """A machine of stand-ins; the tests run in its home."""
     stand_ins = machine_in(tmp_path, monkeypatch).all()
     stand_ins.write("program", PROGRAM)
     return stand_ins

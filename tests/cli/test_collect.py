@@ -81,7 +81,6 @@ def test_what_follows_the_program_is_the_program_s(machine, words, passed):
 
 
 def profiled(machine):
-    """The programs that nsys ran, each with its arguments."""
     commands = [words for words in machine.called("nsys") if words[0] == "profile"]
     return [words[next(at for at, word in enumerate(words[1:], 1) if not word.startswith("-")) :] for words in commands]
 

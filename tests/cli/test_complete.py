@@ -13,7 +13,6 @@ NVTX, TRACE = REPORTS / "nvtx.sqlite", SAMPLES / "mlp_train" / "torch.json.gz"
 
 
 def completed(*words):
-    """The completions of the last of the words."""
     *before, incomplete = map(str, words)
     shell = ShellComplete(kanalyze.cli.kanalyze, {}, "kanalyze", "_KANALYZE_COMPLETE")
     return [item.value for item in shell.get_completions(before, incomplete)]

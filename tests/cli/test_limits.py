@@ -42,7 +42,6 @@ def shell(redirect, *arguments):
 
 
 def trace_of(folder, count):
-    """A trace of so many operators."""
     event = '{{"ph":"X","cat":"cpu_op","name":"op{0}","pid":1,"tid":1,"ts":{0},"dur":1}}'
     (folder / "trace.json").write_text(f'{{"traceEvents": [{",".join(map(event.format, range(count)))}]}}')
     return folder / "trace.json"
@@ -185,7 +184,6 @@ def lacks(error):
 
 
 def waits():
-    """Threads wait for ever."""
     lock = threading.Lock()
     lock.acquire()
     threading.Thread(target=lock.acquire).start()

@@ -20,7 +20,6 @@ def declared():
 
 
 def listed(**keys):
-    """The lines of tables in the list of all, by name."""
     lines = printed("show", **keys).splitlines()
     return {line.split()[0]: line for line in lines if line.startswith("  ") and line[2] != " "}
 

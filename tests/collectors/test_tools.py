@@ -33,7 +33,6 @@ _FACTS = json.dumps({"version": "2.11.0", "cuda": "13.0", "gpu": True, "triton":
 
 @pytest.fixture
 def whole(stand_ins, monkeypatch):
-    """A machine that has everything."""
     stand_ins.write("nvcc", NVCC)
     python = stand_ins.write("python", f"#!{sys.executable}\nprint('kanalyze:' + {_FACTS!r})\n")
     monkeypatch.setattr(sys.modules[__name__], "PYTHON", python)

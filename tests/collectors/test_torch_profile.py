@@ -14,7 +14,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 
 
 def names(trace):
-    """The names of all operators and ranges in a trace."""
     with gzip.open(trace) as file:
         return [event["name"] for event in json.load(file)["traceEvents"] if event.get("ph") == "X"]
 

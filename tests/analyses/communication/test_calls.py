@@ -31,7 +31,6 @@ def launched(at, event, *, device=0, kind="all_reduce", thread=1):
 
 
 def told(calls, kernels):
-    """What is told of each kernel, by its id."""
     found = sums_of_calls(pl.DataFrame(calls, schema=CALLS), pl.DataFrame(kernels, schema=KERNELS))
     return {row["event_id"]: row for row in found.iter_rows(named=True)}
 

@@ -37,7 +37,6 @@ def reduces(*starts, hidden=(), size=None, devices=None):
 
 
 def details(of, **where):
-    """The rows of communication of each device."""
     rows = ledger(of, **where).filter(pl.col("bucket") == "communication")
     return rows.select("device", "detail", "ns").sort("device", "detail", nulls_last=True).rows()
 

@@ -32,7 +32,6 @@ def compare(base, new):
 
 
 def job(*ranks):
-    """A run whose ranks have these steps."""
     return [process(rank, steps) for rank, steps in enumerate(ranks)]
 
 
@@ -92,7 +91,6 @@ HELD_UP = [[10] * 8, [10] * 4 + [13] * 4, [10] * 6 + [12] * 2]
 
 
 def slower(runs, factor):
-    """The same runs, with steps longer by this factor."""
     return [job([factor * step for step in steps]) for steps in runs]
 
 

@@ -22,7 +22,6 @@ def plain(text, inner=None):
 
 
 def digest_of(about, **tables):
-    """The digest of a run with these rows of its tables."""
     of = {name: pl.DataFrame(rows, schema=TABLES[name].schema, orient="row") for name, rows in tables.items()}
     return Digest(about, **of)
 

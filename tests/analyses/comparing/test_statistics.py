@@ -117,7 +117,6 @@ def test_steps_count_less_the_more_they_follow_one_another(base, new):
 
 
 def two_runs(spread):
-    """Two runs that vary by this much."""
     return [1e9 * math.exp(sign * spread / math.sqrt(2)) for sign in (-1, 1)]
 
 

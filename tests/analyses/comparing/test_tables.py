@@ -18,7 +18,6 @@ LINEAR = "aten::linear"
 
 
 def run(ns=1000, *, iterations=1, rank=0, **tables):
-    """A run of one bucket with the given rows of its tables."""
     about = About("run", "torch.profiler", "whole", iterations=iterations, ns=ns, rank=rank)
     return digest_of(about, **{"buckets": [("kernel", None, ns)], **tables})
 

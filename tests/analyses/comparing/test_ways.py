@@ -25,7 +25,6 @@ MARKED = REPORTS / "findings_clean.sqlite"
 
 @pytest.fixture(scope="module")
 def unmarked(tmp_path_factory):
-    """The same recording without its ranges."""
     return altered(tmp_path_factory.mktemp("unmarked"), MARKED, "DELETE FROM NVTX_EVENTS")
 
 

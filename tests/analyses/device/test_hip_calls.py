@@ -105,7 +105,6 @@ def trace(interface_name, gpu):
 
 
 def read(folder, events, head):
-    """The report of a trace with these events and properties."""
     return report_of(folder, text_of(events, head=head))
 
 

@@ -26,7 +26,6 @@ def launch(start, end, *, blocks=1, threads=256, registers=32, dynamic=0, settin
 
 
 def only(events, limits=None, **where):
-    """The single row of a report's table."""
     return occupancy(report(events, limits=SMALL if limits is None else limits), **where).row(0, named=True)
 
 

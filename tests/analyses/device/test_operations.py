@@ -22,7 +22,6 @@ OWN = ("event_id", "kind", "name", "process_id")
 
 @st.composite
 def varied(draw):
-    """Events whose copies and kernels differ in what their side tables say."""
     sizes, sides = st.integers(0, 3), st.none() | st.integers(1, 3)
     memory = st.sampled_from(["Pageable", "Pinned", None])
     found = []

@@ -35,7 +35,6 @@ def launch(number, start, **keys):
 
 
 def ran(calling, running):
-    """A launch and its kernel at these times."""
     return launched(*calling, kernel(*running, side=SIDE), LAUNCH)
 
 

@@ -19,7 +19,6 @@ PART_OF = {**dict.fromkeys(WORK, "work"), "launch": "launch", "sync": "wait", "q
 
 
 def line(start, end, number, **told):
-    """A stretch of time in a line."""
     usual = {"process_id": 1, "thread_id": 1, "file": "model.py", "function": "forward", "text": "x = x + 1"}
     return {**usual, "start_ns": start, "dur_ns": end - start, "line": number, **told}
 

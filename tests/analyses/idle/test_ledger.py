@@ -24,7 +24,6 @@ from support.strategies import EVENTS, FEWER, PROCESSES, WINDOWS
 
 
 def rows(of):
-    """The whole ledger of the only device."""
     found = ledger(of)
     assert found.get_column("device").n_unique() <= 1
     return found.select("bucket", "detail", "ns").rows()
@@ -147,7 +146,6 @@ def test_shares_are_parts_of_the_devices_window():
 
 
 def assert_same(found: pl.DataFrame, expected):
-    """The same rows, each once, in the declared order."""
     order = {bucket: place for place, bucket in enumerate(BUCKETS)}
     got = [(device, bucket, detail, ns) for device, bucket, detail, ns, _ in found.iter_rows()]
     assert sorted(got, key=repr) == sorted(((*key, ns) for key, ns in expected.items()), key=repr)
@@ -218,7 +216,6 @@ REAL = [
 
 
 def sums(rows, ns):
-    """Time by device and bucket, where there is any."""
     found = rows.group_by("device", pl.col("bucket").cast(pl.String)).agg(ns=ns.sum()).filter(pl.col("ns") > 0)
     return {row[:2]: row[2] for row in found.iter_rows()}
 

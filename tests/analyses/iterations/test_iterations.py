@@ -489,7 +489,6 @@ def test_the_loop_that_launched_most_in_all_is_the_pass():
 
 @pytest.fixture
 def unmarked(tmp_path):
-    """A capture without the program's ranges."""
     folder = tmp_path / "capture"
     shutil.copytree(CAPTURE, folder)
     altered(folder, CAPTURE / "nsys.sqlite", "DELETE FROM NVTX_EVENTS")

@@ -222,7 +222,6 @@ def test_host_time_is_told_by_the_innermost_range_that_holds_most_of_it(inside, 
 
 
 def of_launches(number):
-    """Steps with so many launches each."""
     return in_turn([10 * number] * 4, lambda at, *_: [
         event for begin in range(at, at + 10 * number, 10) for event in ran(begin, 4, 8)
     ])  # fmt: skip

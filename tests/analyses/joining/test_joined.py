@@ -195,7 +195,6 @@ COLUMNS = ("name", "rule", "window_share", "exclusive_ns", "gain_share", "gain_n
 
 
 def rule(event_id, name, share, scope="global"):
-    """What a rule of ncu says of a kernel."""
     return (event_id, None, name, "optimization", f"It is {name}.", scope, share)
 
 

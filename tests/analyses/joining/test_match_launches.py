@@ -347,7 +347,6 @@ def test_counts_that_are_equal_prove_nothing_where_no_report_has_all():
 
 
 def of_gpus(*numbers, tool="nsys"):
-    """A report with one launch of k on each of these GPUs."""
     made = report([kernel(n, n + 1, device=n, process=1 + n, block=(32, 1, 1)) for n in numbers])
     return replace(made, meta=replace(made.meta, tool=tool))
 

@@ -41,7 +41,6 @@ def launch(name, start, end, correlation, *, ran=1, **keys):
 
 
 def launches(*times, name="k", gap=10):
-    """Launches that take `times`, one after the other."""
     start, events = 0, [BEGUN]
     for number, length in enumerate(times):
         events += launch(name, start, start + length, number + 1)

@@ -29,7 +29,6 @@ def node(start, end, correlation, *, node=0, exec_id=2, kind=kernel, **keys):  #
 
 
 def row(of, **where):
-    """The only graph."""
     (found,) = graphs(of, **where).to_dicts()
     return found
 

@@ -46,7 +46,6 @@ def in_mb(size):
 
 
 def as_nsys(row):
-    """A row of ours by nsys' names of the columns."""
     return {
         "Virtual Address": f"0x{row['address']:X}", "HtoD Migration size (MB)": in_mb(row["h2d_bytes"]),
         "DtoH Migration size (MB)": in_mb(row["d2h_bytes"]), "CPU Page Faults": row["cpu_faults"],

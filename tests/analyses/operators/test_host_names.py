@@ -20,7 +20,6 @@ from support.strategies import FEWER
 
 
 def beside(base, trace):
-    """The report of `base` with that of `trace` beside it."""
     return replace(report(base), beside=lambda: report(trace, kinds=("op", "range")))
 
 

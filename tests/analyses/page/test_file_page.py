@@ -79,7 +79,6 @@ def test_copies_by_size_are_all_copies_and_the_line_is_the_fastest_large_one():
 
 
 def one_after_the_other(*launches):
-    """A report of kernels, each a name and how long it ran."""
     ends = accumulate(ns for _, ns in launches)
     return report([kernel(end - ns, end, name=name) for (name, ns), end in zip(launches, ends, strict=True)])
 
@@ -149,13 +148,11 @@ def counters():
 
 @pytest.fixture(scope="module")
 def launch_id(counters):
-    """Id of a launch that ncu launch_id."""
     return counters.kind("kernel").item(0, "event_id")
 
 
 @pytest.fixture(autouse=True)
 def busy(monkeypatch):
-    """The memory is busy in all kernels."""
     facts = advice.kernel_facts
     monkeypatch.setattr(advice, "kernel_facts", lambda report: facts(report).with_columns(memory_share=pl.lit(0.9)))
 

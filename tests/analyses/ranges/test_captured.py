@@ -234,7 +234,6 @@ def captured_at(*made):
 
 
 def copied(graph, origin, count):
-    """The rows of copies of the nodes of another graph."""
     return [row for place in range(count) for row in (((graph, place), None), ((graph, place), (origin, place)))]
 
 

@@ -64,7 +64,6 @@ def damaged(draw, **which):
 
 
 def known(made, job):
-    """The rows of the job with what is true of them."""
     rows = job.rows_at(job.found.order).select(
         "rank", "number", "match", "wait_ns", "offset_ns", "doubt_ns", "last_rank", "lateness_ns", "present", "class"
     )
@@ -468,13 +467,11 @@ PLAN = Plan(ranks=4, hosts=2, steps=3)
 
 
 def cycles(plan=PLAN):
-    """The reductions of each rank in two cycles."""
     first = [*play(plan).reductions()]
     return first, [moved_later(one) for one in play(replace(plan, seed=7)).reductions()]
 
 
 def moved_later(one):
-    """A reduction with all its times moved_later."""
     moved = {}
     for name, table in one.items():
         times = [time for time in ("start_ns", "end_ns") if time in table.columns]

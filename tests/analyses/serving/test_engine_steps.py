@@ -72,7 +72,6 @@ FIELDS = ("engine", "kind", "requests", "tokens", "padded", "kv_tokens", "contex
 
 
 def labelled(*labels, patterns=()):
-    """A report of steps of these labels, each with a kernel that it launches."""
     events = []
     for number, label in enumerate(labels):
         at = 100 * number

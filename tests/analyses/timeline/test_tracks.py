@@ -26,7 +26,6 @@ def lanes(spans):
 
 
 def tracks_of(found):
-    """Rows of each track by its label."""
     return {track.label: found.events.filter(pl.col("track") == number) for number, track in enumerate(found.tracks)}
 
 

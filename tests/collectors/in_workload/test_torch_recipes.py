@@ -44,8 +44,6 @@ INFER = """
 
 
 class Ran:
-    """What a run left."""
-
     def __init__(self, folder, done):
         self.folder, self.status, self.out, self.err = folder, done.returncode, done.stdout, done.stderr
 
@@ -70,8 +68,6 @@ class Ran:
 
 @pytest.fixture
 def run(tmp_path):
-    """Run a script under the runner."""
-
     def run(text, *options, arguments=(), environ=None, timeout_s=110):
         script = tmp_path / "script.py"
         script.write_text(textwrap.dedent(text))

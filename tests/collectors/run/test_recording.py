@@ -61,7 +61,6 @@ with_nvcc = pytest.mark.skipif(NVCC is None, reason="there is no nvcc here")
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """A folder with a source and its header."""
     home = tmp_path / "a home"
     home.mkdir()
     (home / "value.h").write_text("#define VALUE 1\n")

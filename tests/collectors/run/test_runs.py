@@ -152,7 +152,6 @@ CASES = {
 
 
 def be(stand_ins, modes, monkeypatch):
-    """Let the machine be as a case has it."""
     for name, mode in {"program": PROGRAM, **modes}.items():
         if name == "bare":
             for module in (found, plan):

@@ -217,7 +217,6 @@ OTHERS = [kernel(30, 35, process=2, name="relu"), kernel(40, 45, process=2, name
 
 
 def launched_by(number, call_end, start, end, process):
-    """A kernel, and the call that launched it."""
     return [
         call("cudaLaunchKernel", call_end - 1, call_end, correlation=number, process=process),
         kernel(start, end, correlation=number, process=process),
@@ -225,7 +224,6 @@ def launched_by(number, call_end, start, end, process):
 
 
 def often(length, apart):
-    """Kernels of two processes that meet again and again."""
     starts = range(0, 200 * apart, apart)
     events = [kernel(at, at + length, process=1 + n % 2, stream=n % 3) for n, at in enumerate(starts)]
     return [*events, *launched_by(999, 0, 10, 11, 2)]

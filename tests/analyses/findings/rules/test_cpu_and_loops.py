@@ -45,7 +45,6 @@ def lists(took):
 
 
 def converted(types, *others, elements=1 << 19):
-    """Data that are converted into another type before they are copied."""
     events = [event for at in range(10) for event in step(at * STEP, (*others, "aten::to"), down=0, up=1 << 21)]
     starts = [event.start for event in events if (event.name, event.end - event.start) == ("aten::to", 150_000)]
     shapes = f"[[{elements}],[{elements}]]"
@@ -245,7 +244,6 @@ def line(names, at):
 
 
 def twice(names):
-    """The events of two steps of these operators."""
     return [event for number in range(2) for event in line(names, number * LOOP_STEP)]
 
 

@@ -384,13 +384,11 @@ STEPS = Window(count=2, each="step")
 
 
 def line(start, end, number, text):
-    """A stretch of time in a line of the program."""
     place = {"process_id": 1, "thread_id": 1, "file": "train.py", "function": "step", "line": number, "text": text}
     return {**place, "start_ns": start, "dur_ns": end - start}
 
 
 def two_kernels(apart_ns):
-    """Two launches, so far apart."""
     second = 20_000 + apart_ns
     later = launched(second - 5_000, second, kernel(second + 1_000, second + 15_000))
     return [*launched(0, 5_000, kernel(6_000, 20_000)), *later]

@@ -668,7 +668,6 @@ def test_what_writes_fewer_values_than_were_sorted_puts_none_in_order(blocks, ti
 
 
 def in_head():
-    """Four products, launched in a range."""
     launches = [call("cudaLaunchKernel", number, number + 1, correlation=number) for number in range(4)]
     work = [kernel(100 * at + 5, 100 * at + 65, name=ALIGN1, correlation=at) for at in range(4)]
     return report([nvtx("head", 0, 10), *launches, *work], limits=HOPPER)

@@ -244,7 +244,6 @@ RULES = ("few-sms", "idle-tensor-cores", "dram-bound", "busy-pcie", "clock-drop"
 
 
 def changed(tmp_path, name, *statements):
-    """A copy of a report with changes."""
     return kanalyze.read(altered(tmp_path, REPORTS / f"{name}.sqlite", *statements))
 
 

@@ -321,7 +321,6 @@ def of_cupy(at, *before, takes="cupy_getitem_mask"):
 
 
 def by_another(at):
-    """A launch of another thread."""
     return [replace(event, thread=2) if event.thread else event for event in launch_at(at, "cupy_add__float32")]
 
 

@@ -66,7 +66,6 @@ AT_ONCE = [
 
 
 def parted(other, at=300, **keys):
-    """Two fives of copies, and something between them."""
     return [*row(5, **keys), other, *row(5, start=at, **keys)]
 
 

@@ -256,7 +256,6 @@ def nccl(start, end, **keys):
 
 
 def inside(operator, sync="cudaStreamSynchronize"):
-    """Each step in an operator of PyTorch."""
     return [*waited(sync=sync), *(host("op", operator, 100 * number - 2, 100 * number + 97) for number in range(1, 6))]
 
 
