@@ -1,13 +1,17 @@
-"""What a table is where nothing happened, and what it says where nothing was recorded or nobody knows a grouping."""
+"""What a table is where nothing happened or was recorded, and what it reads of a report, and when."""
 
 from functools import cache
 
 import pytest
 
 import kanalyze
+from kanalyze import catalog
 from kanalyze.catalog import forms, table
-from kanalyze.errors import CannotTellError, UnknownNameError
+from kanalyze.errors import CannotTellError, DamagedReportError, UnknownNameError
+from kanalyze.readers import read
 from support.build import call, graph, host, kernel, memcpy, nvtx, report
+from support.command import REPORTS
+from support.exports import altered
 
 CALL, KERNEL, COPY, RANGE = call("cudaMalloc", 0, 10), kernel(0, 10), memcpy(0, 10), nvtx("a", 0, 10)
 EVERY_KIND = frozenset({"api", "kernel", "memcpy", "memset", "graph", "range", "osrt", "memory", "fault", "op"})
@@ -100,3 +104,35 @@ GROUPED = (
 def test_an_unknown_grouping_is_said(name):
     with pytest.raises(UnknownNameError, match=f"(grouping|order) of {name}.*colour"):
         getattr(kanalyze, name)(made(KERNEL, CALL, RANGE, host("op", "a", 0, 5)), by="colour")
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"), [("api", {"api"}), ("kernels", {"kernel", "memcpy", "memset"}), ("steps", {"range"})]
+)
+def test_a_table_reads_the_kinds_that_it_uses(name, kinds):
+    report = read(REPORTS / "nvtx.sqlite", cache=False)
+    catalog.make(report, name)
+    assert {kind for kind in report.kinds if report.was_read(kind)} - {"graph"} == kinds
+
+
+def test_damage_does_not_hinder_tables_that_do_not_use_what_is_damaged(tmp_path):
+    report = read(altered(tmp_path, REPORTS / "nvtx.sqlite", "UPDATE NVTX_EVENTS SET start = 'soon'"), cache=False)
+    assert catalog.make(report, "ledger").height
+    with pytest.raises(DamagedReportError):
+        catalog.make(report, "ranges")
+
+
+def test_a_table_that_lacks_a_second_report_reads_nothing_of_the_first():
+    report = read(REPORTS / "add.sqlite", cache=False)
+    with pytest.raises(CannotTellError):
+        catalog.make(report, "agreement")
+    assert not report.was_read("kernel")
+
+
+def test_a_table_is_read_once(monkeypatch):
+    of, asked = report([kernel(0, 5)]), []
+    events = of.source.events
+    monkeypatch.setattr(of.source, "events", lambda kind: asked.append(kind) or events(kind))
+    for name in ("gpu", "kernels", "kernels"):
+        catalog.make(of, name)
+    assert asked.count("kernel") == 1

@@ -1,21 +1,26 @@
-"""The benchmark of programs with known faults: what these say, the scorer, tasks for models, and the scores reached."""
+"""The benchmark of programs with known faults: what these say, the scorer, tasks for models, captures, the scores."""
 
 import ast
 import io
 import json
 import os
+import re
+import runpy
 import sys
+import tarfile
 import tokenize
 from functools import partial
+from pathlib import Path
 
 import agents
 import pytest
 import score
+import store
 import truth
 
 import tools
 from kanalyze.renderers.tables import descriptions as explanations
-from support.command import ROOT
+from support.command import ROOT, SAMPLES
 
 FOLDER = ROOT / "benchmarks" / "diagnosis"
 FILES = sorted((FOLDER / "programs").glob("[!_]*.py"))
@@ -216,3 +221,47 @@ def test_every_stored_capture_has_a_program_and_its_times():
     assert len(names) >= 40
     assert names <= {one.name for one in truth.programs_in(FOLDER / "programs", CAPTURES)}
     assert names <= json.loads((FOLDER / "measured.json").read_text()).keys()
+
+
+@pytest.mark.slow
+def test_a_stored_capture_is_smaller_and_says_the_same(tmp_path):
+    said = store.store(SAMPLES / "streams", tmp_path, keep=0.5, small_mb=0.01, largest_mb=1)
+    with tarfile.open(tmp_path / "streams.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    assert re.fullmatch(r"streams: 0\.\d\d MB, stored 0\.\d\d MB, cut", said)
+    assert store.first_rules(tmp_path / "streams") == store.first_rules(SAMPLES / "streams")
+    assert "left out" in store.store(SAMPLES / "streams", tmp_path, keep=0.5, small_mb=1, largest_mb=0.001)
+    assert not (tmp_path / "streams.tar.xz").exists()
+
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+TABLE = runpy.run_path(str(BENCHMARKS / "unprofiled_table.py"))
+
+
+def row(own, alone, *, at_least=False, recorded=12.0):
+    return TABLE["Row"]("name", "nsys", own, at_least, alone, recorded, 1.0, 9.0, 10.0, 11.0)
+
+
+@pytest.mark.parametrize(
+    ("one", "true", "sure", "holds"),
+    [
+        (row(10, 10.5), 10, True, True),
+        (row(10, 12), 10, False, True),
+        (row(14, 14), 14, False, False),  # the recording was quicker
+        (row(8, 10, at_least=True), 10, True, True),
+        (row(8, None, at_least=True), None, False, False),
+        (row(12, None), 12, True, False),
+    ],
+)
+def test_what_a_step_takes_is_what_its_own_run_says_or_the_time_alone(one, true, sure, holds):
+    assert (one.true, one.sure, one.holds, one.width) == (true, sure, holds, 0.1)
+
+
+@pytest.mark.one_in(5)
+@pytest.mark.parametrize("name", ["cupy_ptychography", "text_writer", "sentence_encoder", "answers"])
+def test_an_estimate_holds_what_the_step_takes_without_the_profiler(name):
+    """Loads of modules, host code far from events, operators between calls, and a GPU that is the limit."""
+    alone = 1.314 if name == "answers" else None
+    found = TABLE["rows_at"](BENCHMARKS / f"diagnosis/captures/{name}.tar.xz", alone)
+    assert found
+    assert all(one.holds and one.width < 0.151 for one in found), found

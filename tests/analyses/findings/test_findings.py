@@ -1,7 +1,8 @@
-"""The table of findings: rows and order, sharing out of a device's time, and what remedies gain by replays."""
+"""The table of findings: rows and order, sharing out of a device's time, and what remedies gain by replays and did."""
 
 import ast
 import inspect
+import json
 import pkgutil
 from collections import defaultdict
 from dataclasses import replace
@@ -22,6 +23,7 @@ from kanalyze.analyses.findings.findings import (
     _joined,
     _replayed,
     _sampled_run,
+    by_gain,
     findings,
     ranked,
     shared_out,
@@ -373,3 +375,17 @@ def test_formulas_are_ranked_by_what_they_take(rule, chains, weight):
     """torch.compile fuses all of a program; chains of operators are general, and ranked by what is gained."""
     one = Finding(rule, 0, 50, "", "", "", replayed_ns=90, general=bool(chains))
     assert weighed_ns(one, 1.0) / weighed_ns(one._replace(at_stake_ns=90), 1.0) == weight / 90
+
+
+REMEDIES = Path(__file__).parents[2] / "reports" / "work" / "remedies"
+TIMES = json.loads((REMEDIES / "times.json").read_text())
+STEPS = 4  # of each trace
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(TIMES))
+def test_a_remedy_gains_what_is_told_within_fifteen_hundredths(name):
+    times = TIMES[name]
+    found = by_gain(real_report(REMEDIES / f"{name}.json.gz"), 1 << 18)
+    told_ms = sum(one.gain_ns for one in found if one.rule == times["rule"]) / STEPS / 1e6
+    assert told_ms == pytest.approx(times["fault_ms"] - times["remedy_ms"], rel=0.15)

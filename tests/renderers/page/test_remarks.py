@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 
-from analyses.comparing.test_gate import side
+from analyses.comparing.test_job import side
 from kanalyze.analyses.comparing._comparison import noise_of
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.page.overview_page import overview
