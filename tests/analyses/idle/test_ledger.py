@@ -1,4 +1,4 @@
-"""The ledger, rule by rule of definitions.md section 5, and against a model; its pieces, in windows and in intervals."""
+"""The ledger, rule by rule of definitions.md section 5, and against a model; its pieces, in windows and intervals."""
 
 import re
 

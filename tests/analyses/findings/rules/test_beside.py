@@ -52,9 +52,7 @@ def kept(*, at=5 * US, waits=4 * US, began=131 * US):
     ]
 
 
-def beside(end):
-    """A copy of new data to the device on a third stream."""
-    return launched(9, memcpy(101 * US, end, correlation=9, stream=14), at=3 * US)
+COPY_BESIDE = memcpy(101 * US, 150 * US, correlation=9, stream=14)
 
 
 def streams(**types):
@@ -135,12 +133,8 @@ ALONE = (
         (kept(at=135 * US), None, [], ()),  # submitted when the copy was done, whose data it may read
         (kept(waits=-5 * US), None, [], ()),
         (kept(began=171 * US), None, [], ()),  # something else kept it
-        (
-            [*kept(began=151 * US), *beside(150 * US)],
-            None,
-            [30 * US],
-            (),
-        ),  # a copy to the device beside it, which took longer
+        # a copy of new data to the device on a third stream beside it, which took longer
+        ([*kept(began=151 * US), *launched(9, COPY_BESIDE, at=3 * US)], None, [30 * US], ()),
         ([*kept(), memcpy(115 * US, 130 * US, stream=7, correlation=9)], None, [], ()),  # its stream was busy
         ([*to_device(), kernel(90 * US, 140 * US, stream=13)], None, [], ()),  # hidden
         ([*to_device(), call("cudaStreamWaitEvent", 4 * US, 5 * US)], None, [], ()),

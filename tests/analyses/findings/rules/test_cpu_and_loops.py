@@ -112,12 +112,8 @@ PREPARED = program("aten::to", "aten::div", **LARGE)
         (lists(1_000_000), None, (), None),
         (converted('["float", "unsigned char"]'), "large-upload", (), None),
         (converted('["float", "unsigned char"]', LIFT), "large-upload", (), None),  # of NumPy's bytes
-        (
-            converted('["float", "unsigned char"]', "aten::randn", elements=9),
-            "cpu-tensors",
-            (),
-            None,
-        ),  # and a few labels
+        # and a few labels
+        (converted('["float", "unsigned char"]', "aten::randn", elements=9), "cpu-tensors", (), None),
         (converted('["c10::BFloat16", "float"]'), None, (), None),
         (program("aten::view", "aten::select", took=5000), None, (), None),  # views compute nothing
         (program("aten::add", down=0, up=0, took=5000), None, (), None),  # a counter of an optimizer
@@ -537,10 +533,8 @@ NORM_BACK = ("void at::native::layer_norm_backward_kernel<float>()",)
         ({"each": 5, "more": [*SPLITS, *BACKWARD], "last": NORM_BACK}, [False]),
         # gradients of passes are added up, and there is an update for several of them
         ({"each": 5, "more": [FIRST, *ADDS, *UPDATES], "last": NORM_BACK}, [False]),
-        (
-            {"each": 5, "more": [FIRST, *BACKWARD, *NODES[4::5], *gradients(added=16), *UPDATES], "last": NORM_BACK},
-            [],
-        ),  # masks
+        # masks
+        ({"each": 5, "more": [FIRST, *BACKWARD, *NODES[4::5], *gradients(added=16), *UPDATES], "last": NORM_BACK}, []),
         ({"each": 5, "more": [FIRST, *ADDS, *UPDATES * 2], "last": NORM_BACK}, []),
         ({"each": 5, "more": [FIRST, *BACKWARD, *gradients(added=11), *UPDATES], "last": NORM_BACK}, []),
         ({"each": 5, "more": SPLITS, "last": NORM_BACK}, []),  # one backward of all passes: steps of time

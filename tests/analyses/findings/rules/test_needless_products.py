@@ -242,11 +242,8 @@ def test_the_products_of_a_layers_gradients_are_no_chain():
         ((("aten::addmm", "[[512, 512], [512, 16], [16, 512]]"), ("aten::mm", "[[16, 512], [512, 512]]")), 0, None),
         ((("aten::addmm", "[[512], [512, 16], [16, 512]]"), ("aten::mm", "[[16, 512], [512, 512]]")), 20_000, "512"),
         ((GRAM, VECTOR, VECTOR), 0, None),  # the matrix is used again
-        (
-            (("aten::mm", "[[512, 200], [200, 512]]"), ("aten::mm", "[[512, 512], [512, 512]]")),
-            0,
-            None,
-        ),  # twice the work
+        # twice the work
+        ((("aten::mm", "[[512, 200], [200, 512]]"), ("aten::mm", "[[512, 512], [512, 512]]")), 0, None),
         ((("aten::mm", "[[99, 5], [5, 99]]"), ("aten::mm", "[[99, 99], [99, 5]]")), 0, None),  # small
         ((FIRST, ("aten::bmm", "[[8, 4096, 4096], [8, 4096, 32]]")), 0, None),  # of another batch
         ((FIRST, ("aten::mm", "[[64, 64], [64, 64]]"), SECOND), 0, None),

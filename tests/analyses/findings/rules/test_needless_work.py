@@ -146,16 +146,7 @@ BACKWARD = "aten::_scaled_dot_product_efficient_attention_backward"
         (((SDPA, f"[{QKV}, [], [], []]", 30_000), SHORT), 0),
         (((SDPA, f"[{QKV}, [2, 1, 1, 2048], [], []]", 30_000), SHORT), 0),  # of padding
         (((SDPA, f"[{QKV}, [49, 49], [], []]", 30_000), SHORT), 0),
-        (
-            (
-                (SDPA, f"[{QKV}, [2048, 2048], [], []]", 30_000),
-                ("aten::mm", "[]", 80_000),
-                ("aten::mm", "[]", 80_000),
-                ("aten::mm", "[]", 80_000),
-                ("aten::mm", "[]", 80_000),
-            ),
-            0,
-        ),
+        (((SDPA, f"[{QKV}, [2048, 2048], [], []]", 30_000), *[("aten::mm", "[]", 80_000)] * 4), 0),
     ],
 )
 def test_masks_of_all_pairs(each, stake):
