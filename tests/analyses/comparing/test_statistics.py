@@ -116,16 +116,12 @@ def test_steps_count_less_the_more_they_follow_one_another(base, new):
     assert _statistics.judged(_statistics.ratio_within_runs([1000] * 5, [1000] * 5)) == "same"
 
 
-def two_runs(spread):
-    return [1e9 * math.exp(sign * spread / math.sqrt(2)) for sign in (-1, 1)]
-
-
 @pytest.mark.parametrize(
     ("spreads", "fewest"), [((0.01, 0.01), [23, 7, 3]), ((0.01, 0.03), [108, 29, 7]), ((0.004, 0.002), [4, 3, 2])]
 )
 def test_repeats_to_show_an_effect_grow_with_what_runs_vary_by(spreads, fewest):
     """What so many repeats show is drawn in test_simulated.py."""
-    base, new = map(two_runs, spreads)
+    base, new = ([1e9 * math.exp(sign * spread / math.sqrt(2)) for sign in (-1, 1)] for spread in spreads)
     assert [_statistics.repeats_needed(base, new, effect=effect) for effect in (0.01, 0.02, 0.05)] == fewest
 
 

@@ -198,10 +198,6 @@ def stalled(**cycles):
     return {f"smsp__average_warps_issue_stalled_{why}_per_issue_active.ratio": n for why, n in cycles.items()}
 
 
-def stall_rows(*kernels, columns=("event_id", "reason", "cycles_per_instruction", "share"), **how):
-    return stalls(measured(*kernels, **how)).select(columns).rows()
-
-
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: f"{path.parent.name} {path.name.partition('.')[0]}")
 def test_waits_are_those_that_ncu_tells_of(path):
     """Its rule CPIStall says cycles and share of stalls that are long."""
@@ -245,7 +241,8 @@ def test_waits_are_those_that_ncu_tells_of(path):
     ],
 )
 def test_reasons_of_kernels(kernels, expected):
-    assert stall_rows(*kernels) == expected
+    found = stalls(measured(*kernels)).select("event_id", "reason", "cycles_per_instruction", "share")
+    assert found.rows() == expected
 
 
 def test_the_reasons_of_a_process_are_those_of_its_kernels():

@@ -42,11 +42,6 @@ def busy():
     return report([*launched(1, 0, 12, 42), *launched(2, 10, 42, 92), *launched(3, 20, 92, 112)])
 
 
-def lazy():
-    """Four launches of 10 ns, 20 ns of the program before each, kernels of 5 ns that start 2 ns after."""
-    return report([event for n in range(4) for event in launched(n, 30 * n, 30 * n + 12, 30 * n + 17)])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mending", "end"),
@@ -80,7 +75,9 @@ def test_operations_of_a_busy_device(mending, end):
     ],
 )
 def test_operations_for_which_the_host_is_late(mending, end):
-    assert ends(lazy(), mending) == end
+    # four launches of 10 ns, 20 ns of the program before each, kernels of 5 ns that start 2 ns after
+    lazy = report([event for n in range(4) for event in launched(n, 30 * n, 30 * n + 12, 30 * n + 17)])
+    assert ends(lazy, mending) == end
 
 
 def test_a_launch_after_a_long_pause_takes_no_more_of_it_along_than_is_usual():

@@ -18,14 +18,11 @@ from support.real_reports import real_capture
 pytest.importorskip("matplotlib")
 
 
-def texts(svg):
-    return re.findall(r"<text[^>]*>([^<]+)</text>", svg.decode())
-
-
 def test_a_bucket_of_several_rows_is_their_sum():
     rows = [(0, "kernel", 3_000_000), (0, "kernel", 1_000_000), (0, "host", 4_000_000), (1, "host", 5_000_000)]
     frame = pl.DataFrame(rows, schema=["device", "bucket", "ns"], orient="row")
-    found = [text for text in texts(plots.ledger(frame, "svg")) if text.endswith("%") or text.startswith("GPU")]
+    texts = re.findall(r"<text[^>]*>([^<]+)</text>", plots.ledger(frame, "svg").decode())
+    found = [text for text in texts if text.endswith("%") or text.startswith("GPU")]
     assert sorted(found) == ["100.0 %", "50.0 %", "50.0 %", "GPU 0", "GPU 1"]
 
 
