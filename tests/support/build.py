@@ -15,6 +15,10 @@ from kanalyze.report import Meta, Report
 
 #: What a CUDA trace records, whether or not there was any.
 CUDA_KINDS = ("kernel", "graph", "memcpy", "memset", "api", "sync", "overhead")
+BLOCK = {"registers_per_thread": 32, "static_shared_bytes": 0, "dynamic_shared_bytes": 0}
+MS = 1_000_000
+US = 1_000
+LAUNCH = "cudaLaunchKernel_v7000"
 
 
 @dataclass(frozen=True, repr=False)

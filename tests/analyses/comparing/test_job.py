@@ -11,9 +11,8 @@ from kanalyze.reduction.baselines import About
 from kanalyze.renderers.page.comparison import answer
 from kanalyze.several import Asked
 from kanalyze.several.sides import comparison
+from support.build import MS
 from support.command import SAMPLES
-
-MS = 1_000_000
 
 
 def process(rank, steps, *, waits=0, idle=0, **about):

@@ -36,17 +36,13 @@ from kanalyze.analyses.iterations.phases import steady_part
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.errors import KanalyzeError
 from kanalyze.window import Window
-from support.build import call, kernel, report
+from support.build import BLOCK, LAUNCH, US, call, kernel, report
 from support.command import ROOT, SAMPLES
 from support.real_reports import real_report
 
-LAUNCH = "cudaLaunchKernel_v7000"
-
 #: 4 SMs of capability 9.0, each of which holds 8 such blocks.
 LIMITS = {"compute_capability": "9.0", "sm_count": 4}
-BLOCK = {"registers_per_thread": 32, "static_shared_bytes": 0, "dynamic_shared_bytes": 0}
 COLUMNS = ("rule", "device", "at_stake_ns", "share")
-US = 1_000
 
 
 def launch(start, end, blocks=1, **keys):

@@ -15,12 +15,11 @@ from kanalyze.analyses.findings.health import health
 from kanalyze.analyses.page.time_page import overviews_together
 from kanalyze.readers.capture.reports import every_report
 from kanalyze.window import Window
-from support.build import call, graph, host, kernel, launched, memcpy, memset, nvtx, overhead, report
+from support.build import LAUNCH, call, graph, host, kernel, launched, memcpy, memset, nvtx, overhead, report
 from support.command import REPORTS, captured, run
 from support.counters import measured
 from support.exports import altered
 
-LAUNCH = "cudaLaunchKernel_v7000"
 LIMITS = {"compute_capability": "9.0", "sm_count": 4}
 SIDE = {"registers_per_thread": 32, "static_shared_bytes": 0, "dynamic_shared_bytes": 0}
 

@@ -6,10 +6,8 @@ from hypothesis import given, strategies as st
 
 from kanalyze.analyses.host._causes import causes, waits
 from support import build
-from support.build import call, host
+from support.build import US, call, host
 from support.strategies import FEWER
-
-US = 1_000
 
 
 def osrt(name, start, end, *, process=1, thread=1):

@@ -11,7 +11,7 @@ import kanalyze
 from kanalyze.analyses.idle.culprits import BY_FUNCTION, NODES, culprits, waiting_host, waiting_trees
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
-from support.build import host, kernel, launched, report, timeline
+from support.build import LAUNCH, host, kernel, launched, report, timeline
 from support.command import REPORTS
 from support.large import in_batches
 from support.shares import cases, holds
@@ -91,8 +91,6 @@ def test_culprits_equal_the_model(made, window, batch):
     assert len(got) == found.height
     assert got == model(events, window, records).culprits()
 
-
-LAUNCH = "cudaLaunchKernel_v7000"
 
 #: The device is idle from 20 on, and the thread in no CUDA call until 120.
 WAITING = (

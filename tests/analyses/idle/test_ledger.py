@@ -23,7 +23,7 @@ from kanalyze.analyses.idle.ledger import bucket_sums, gaps, ledger, utilisation
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.intervals import AFTER_ALL, BEFORE_ALL
 from kanalyze.window import Window
-from support.build import call, kernel, launched, nvtx, report, timeline
+from support.build import MS, call, kernel, launched, nvtx, report, timeline
 from support.command import REPORTS, SAMPLES
 from support.large import in_batches
 from support.real_reports import real_report
@@ -133,9 +133,6 @@ def test_each_rule(block):
     events, _, expected = block.partition("\n")[2].partition("\n    = ")
     told = [" ".join(str(value) for value in row if value is not None) for row in rows(report(timeline(events)))]
     assert told == re.split(r"; |;?\n\s+", expected)
-
-
-MS = 1_000_000
 
 
 @pytest.mark.parametrize("number", [0, 1, 6])

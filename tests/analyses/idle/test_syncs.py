@@ -12,13 +12,11 @@ from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.syncs import HOST_WAITS, host_waits, scope_of, syncs
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
-from support.build import call, host, kernel, launched, nvtx, report
+from support.build import LAUNCH, call, host, kernel, launched, nvtx, report
 from support.command import REPORTS
 from support.real_reports import real_report
 from support.slow_syncs import SlowSyncs, sync_reports
 from support.strategies import WINDOWS
-
-LAUNCH = "cudaLaunchKernel_v7000"
 
 
 def two_streams(*more):

@@ -15,14 +15,13 @@ from kanalyze.analyses.launches._launch_costs import launch_costs, least_worth_s
 from kanalyze.analyses.launches.cold import cold
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.window import Window
-from support.build import call, kernel, memcpy, nvtx, overhead, report, rows_of
+from support.build import MS, US, call, kernel, memcpy, nvtx, overhead, report, rows_of
 from support.real_reports import real_report
 from support.shares import cases, holds
 from support.slow_model import SlowModel
 from support.strategies import EVENTS, FEWER, WINDOWS
 
 REPORTS = Path(__file__).parents[2] / "reports"
-US = 1_000
 
 #: What shows that the process began in the recording, and is no cost by itself.
 BEGUN = overhead("Lazy Function Loading", -9, -8)
@@ -269,9 +268,6 @@ def test_costs_of_real_reports(path):
         assert found.item(0, "category") == "context"
         assert by_kernel.item(0, "first_api_ns") > 3 * (by_kernel.item(0, "warm_api_ns") or 1)
     assert by_kernel.get_column("count").sum() == of.kind("kernel").height
-
-
-MS = 1_000_000
 
 
 def program(startup_ms, steps, *, busy_ms=7, length_ms=10, late_load=False):

@@ -11,7 +11,7 @@ from kanalyze.analyses.findings.rules.launches import launch_bound
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.renderers.page.overview import overview_page
-from support.build import call, kernel, nvtx, report
+from support.build import BLOCK, call, kernel, nvtx, report
 
 # What comes first on the first page.
 
@@ -164,9 +164,6 @@ def test_where_nothing_repeats_every_gpu_is_told_of():
     assert "GPU 0 was busy" in found.answer
     assert "GPU 1 was busy" in found.answer
     assert found.tables["ledger"].get_column("device").unique().sort().to_list() == [0, 1]
-
-
-BLOCK = {"registers_per_thread": 32, "static_shared_bytes": 0, "dynamic_shared_bytes": 0}
 
 
 def test_what_a_grid_lets_expect_is_no_finding_where_counters_prove_a_cause():

@@ -15,9 +15,7 @@ from kanalyze.renderers.formats import terminal
 from kanalyze.renderers.page import Look
 from kanalyze.report import Meta, Report
 from kanalyze.units import instead
-from support.build import CUDA_KINDS, Listed, call, kernel, memcpy, memset, nvtx, report
-
-MS = 1_000_000
+from support.build import CUDA_KINDS, MS, Listed, call, kernel, memcpy, memset, nvtx, report
 
 
 def ranged(starts, end, launch, run):

@@ -8,12 +8,10 @@ import kanalyze
 from kanalyze.analyses.counters._sampled_means import COUNTERS, Grid, grids, means
 from kanalyze.analyses.timeline.gpu_units import BY_BUCKET, BY_GAP, BY_ITERATION, BY_RANGE, TABLE, gpu_units
 from kanalyze.errors import CannotTellError, UnknownNameError
-from support.build import call, kernel, nvtx, report
+from support.build import LAUNCH, call, kernel, nvtx, report
 from support.command import REPORTS
 from support.shares import cases, holds
 from support.strategies import FEWER
-
-LAUNCH = "cudaLaunchKernel_v7000"
 
 
 def run(start, dur, value, *, metric="SMs Active", unit="Throughput %"):

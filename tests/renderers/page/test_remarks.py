@@ -17,7 +17,7 @@ from kanalyze.renderers.page.comparison import noise_page
 from kanalyze.renderers.page.job import _BAR, _bar, collective
 from kanalyze.renderers.page.overview import _part, _per, families, points_remark, to_do
 from kanalyze.window import PerIteration, Window
-from support.build import call, kernel, nvtx, report
+from support.build import US, call, kernel, nvtx, report
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,6 @@ def test_the_page_of_noise_says_how_far_two_runs_lie_apart():
     assert page.answer.endswith("1 %: 6, 2 %: 3, 5 %: 3.")
 
 
-US = 1_000
 STEP = 2_000 * US
 
 

@@ -22,7 +22,7 @@ from kanalyze.analyses.idle._attribution import host_time
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.window import Window
-from support.build import call, host, kernel, launched, memcpy, nvtx, overhead, report, timeline
+from support.build import MS, call, host, kernel, launched, memcpy, nvtx, overhead, report, timeline
 from support.command import REPORTS
 from support.measures import assert_told, measures
 from support.real_reports import real_report
@@ -465,9 +465,6 @@ PAGES = " Part of it may be 241 page faults of the CPU on managed memory. "
 def test_the_context_is_said_with_the_calls_around_it(of, rule, stakes, words):
     found = told(of, rule)
     assert_told(found, [one.at_stake_ns for one in found] if stakes is None else stakes, *words)
-
-
-MS = 1_000_000
 
 
 @pytest.mark.one_in(4)

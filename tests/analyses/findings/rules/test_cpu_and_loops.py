@@ -8,11 +8,10 @@ from kanalyze.analyses.findings.rules.cpu_work import anomaly_detection, cpu_wor
 from kanalyze.analyses.findings.rules.loops import python_loops, small_batches
 from kanalyze.analyses.operators._host_tree import NODE
 from kanalyze.window import Window
-from support.build import call, host, kernel, launched, memcpy, memset, nvtx, report
+from support.build import LAUNCH, call, host, kernel, launched, memcpy, memset, nvtx, report
 from support.measures import assert_told, measures
 from support.steps import in_steps
 
-LAUNCH = "cudaLaunchKernel_v7000"
 COPY = "cudaMemcpyAsync_v3020"
 STEP = 1_000_000
 TO_HOST = "Device-to-Host"

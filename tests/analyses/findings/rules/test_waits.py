@@ -19,7 +19,7 @@ from kanalyze.analyses.findings.rules.waits import (
 )
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
-from support.build import call, graph, host, kernel, launched, memcpy, nvtx, overhead, report
+from support.build import LAUNCH, call, graph, host, kernel, launched, memcpy, nvtx, overhead, report
 from support.command import REPORTS
 from support.measures import assert_told
 from support.real_reports import real_report
@@ -27,7 +27,6 @@ from support.shares import cases, holds
 from support.slow_syncs import sync_reports
 from support.strategies import FEWER, WINDOWS
 
-LAUNCH = "cudaLaunchKernel_v7000"
 COPY, SYNC = "cudaMemcpyAsync_v3020", "cudaStreamSynchronize_v3020"
 
 
