@@ -15,7 +15,7 @@ from kanalyze.redact import Removed, redact
 from kanalyze.redact.documents import document
 from kanalyze.redact.names import Names, values
 from kanalyze.redact.texts import Texts
-from redact.test_ncu import block, message
+from redact.test_trace import block, message
 from support.command import ADD
 
 TOKENS = (

@@ -1,17 +1,20 @@
-"""What a recording does around its passes: compiling, and locks of builds that were stopped."""
+"""What a recording does around its passes, and two programs whose runs are interleaved, with stand-ins for tools."""
 
 import json
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from kanalyze.collectors import collect
+from kanalyze.collectors import collect, collect_against
 from kanalyze.collectors.options import CompileError
 from kanalyze.collectors.run import collect as recording
-from kanalyze.errors import CollectError
-from support.stand_ins import PROGRAM
+from kanalyze.errors import CollectError, KanalyzeError
+from kanalyze.readers.capture.reports import runs_of, sides_in
+from kanalyze.tools import interleaved
+from support.stand_ins import PROGRAM, left, told
 
 
 @pytest.mark.parametrize(
@@ -103,3 +106,110 @@ def test_without_nvcc_a_source_cannot_be_compiled():
     Path("a.cu").write_text("int main() {}\n")
     with pytest.raises(CompileError, match="cannot be compiled: nvcc: not found on PATH"):
         collect("a.cu")
+
+
+#: A program that fails when it is called for the n-th time with these arguments, and counts that.
+FAILS = """#!/bin/sh
+count="$(dirname "$0")/count$1"
+echo x >> "$count"
+if [ "$(wc -l < "$count")" -ge {number} ] && [ "$1" = "new" ]; then echo 'ValueError: no'; exit 3; fi
+echo 'Max error: 0'
+"""
+
+#: An nsys that fails of one of two programs.
+BROKEN = """#!/bin/sh
+for last; do :; done; [ "$last" = --fused ] && {{ echo broken; exit 1; }}
+exec {folder}/nsys-itself "$@"
+"""
+
+NSYS = {"passes": ("nsys",)}
+
+#: By title: both programs, and the options; `fails`: the run of the second one that fails; `stops`: the step, from 1,
+#: before which the user interrupts.
+CASES = {
+    "in turns": ("program", "other -x 'a b'", {"args": ["-n", "1"], "repeat": 4, **NSYS}),
+    "every tool": ("program", "--fused", {}),
+    "compiled": ("one.cu", "two.cu", NSYS),
+    "traces too": ("train.py", "--fused", {"repeat": 3, "passes": ("nsys", "torch")}),
+    **{
+        f"fails at run {number}": ("program", "program new", {"repeat": 4, "fails": number, **NSYS})
+        for number in (1, 2, 3)
+    },
+    "nothing of one": ("program", "--fused", {"broken": True, **NSYS}),
+    **{
+        f"interrupted at step {number}": ("program", "--fused", {"repeat": 2, "stops": number, **NSYS})
+        for number in (2, 4, 5, 6, 7)
+    },
+}
+
+
+def of_side(capture):
+    """What is left of a side, and the turns of its runs."""
+    against = json.loads((capture / "manifest.json").read_text())["against"]
+    runs = [f"{run.tool} {run.number} is turn {run.turn.number} of {run.turn.side}" for run in runs_of(capture)]
+    return [*told(capture), f"side {against['side']}, turns {against['turns']}", *runs]
+
+
+def test_what_the_gpu_reaches_is_measured_once_for_both(stand_ins, script, monkeypatch):
+    del stand_ins
+    asked = []
+
+    def rates(*_):
+        asked.append(1)
+        return {"name": "Some GPU", "rates": {"fp32": 1e13}}, ""
+
+    monkeypatch.setattr("kanalyze.collectors.run.collect.rates", rates)
+    path, python = script
+    both = collect_against(path, f"{path} new", ["base"], output=Path("cap"), python=python, **NSYS)
+    assert both.base.manifest["roofs"]["name"] == both.new.manifest["roofs"]["name"] == "Some GPU"
+    assert len(asked) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("title", CASES)
+def test_what_two_programs_leave(stand_ins, script, gold, title):
+    program, other, options = CASES[title]
+    (fails, stops, broken), begun = (options.get(name) for name in ("fails", "stops", "broken")), []
+    stand_ins.make("nvcc")
+    stand_ins.write("program", FAILS.format(number=fails) if fails else PROGRAM)
+    stand_ins.write("other", PROGRAM)
+    for name in ("one.cu", "two.cu"):
+        Path(name).write_text("int main() {}\n")
+    if broken:
+        (stand_ins.folder / "nsys").rename(stand_ins.folder / "nsys-itself")
+        stand_ins.write("nsys", BROKEN.format(folder=stand_ins.folder))
+
+    def starter(*arguments, **more):
+        if stops and sum(step.startswith(("base", "new")) for step in begun) == stops:
+            raise KeyboardInterrupt
+        return subprocess.Popen(*arguments, **more)  # noqa: S603 - as the collectors start it
+
+    lines, wanted = [], {name: options[name] for name in options.keys() - {"fails", "stops", "broken"}}
+    try:
+        both = collect_against(
+            *(program, other),
+            **{"output": Path("cap"), "python": script[1], **wanted},
+            progress=lambda event: begun.append(event.step) if event.kind == "begin" else None,
+            starter=starter,
+        )
+        lines += both.problems
+        assert (both.base.folder, both.new.folder) == (Path("cap/base"), Path("cap/new"))
+    except KanalyzeError as error:
+        lines += [str(error), error.remedy, *error.details]
+    kept = sorted(Path("cap").iterdir()) if Path("cap").exists() else []
+    assert left() - {"one.cu", "two.cu", "train.py"} == {"cap"} & {path.parent.name for path in kept}
+    lines += [f"step {step}" for step in begun] + [line for capture in kept for line in of_side(capture)]
+    gold("\n".join([*lines, ""]).replace(str(stand_ins.folder), "BIN"), f"runs/against_{title.replace(' ', '_')}.txt")
+
+
+@pytest.mark.slow
+def test_each_side_is_a_capture_as_of_one_program(stand_ins, program):
+    stand_ins.write("other", PROGRAM)
+    both = collect_against(program, "other", output=Path("cap"), repeat=2)
+    alone = collect(program, output=Path("alone"), repeat=2)
+    assert left(Path("cap/base")) == left(Path("cap/new")) == left(Path("alone"))
+    assert {*both.new.manifest} == {*alone.manifest, "against"}
+    assert both.base.manifest["against"]["collection"] == both.new.manifest["against"]["collection"]
+    base, new = map(runs_of, sides_in(Path("cap")))
+    assert interleaved([run.turn for run in base], [run.turn for run in new])
+    assert str(Path.cwd() / "cap" / "new" / "nsys-2") in Path("cap/new/manifest.json").read_text()
