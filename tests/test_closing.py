@@ -16,9 +16,7 @@ from kanalyze.errors import ClosedReportError, KanalyzeError, UnreadableReportEr
 from kanalyze.readers.capture.reports import every_report
 from kanalyze.readers.nsys.read_sqlite_folder import NsysTables
 from kanalyze.readers.storage import table_files
-from support.command import ADD, ADD_UM, SAMPLES, TORCH
-
-MLP = SAMPLES / "mlp_train" / "nsys.sqlite"
+from support.command import ADD, ADD_UM, MLP, SAMPLES, TORCH
 
 
 def open_files(folder):

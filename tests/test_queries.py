@@ -11,9 +11,8 @@ import pytest
 import kanalyze
 from kanalyze import catalog
 from kanalyze.errors import SqlError
-from support.command import ADD, REPORTS, ROOT, SAMPLES, ended, environment, refused, run
+from support.command import ADD, MLP, REPORTS, ROOT, SAMPLES, ended, environment, refused, run
 
-MLP = SAMPLES / "mlp_train" / "nsys.sqlite"
 PAGE = (ROOT / "docs" / "sql.md").read_text()
 QUESTIONS = dict(re.findall(r"^## (.*?)\n.*?```sql\n(.*?)```", PAGE, flags=re.MULTILINE | re.DOTALL))
 _KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.demangledName"

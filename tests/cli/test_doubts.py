@@ -10,10 +10,9 @@ from kanalyze import cli
 from kanalyze.cli import _answers
 from support.build import call, kernel, report
 from support.command import ADD, REPORTS, SAMPLES, run
-from support.exports import altered
+from support.exports import KERNEL, RUNTIME, altered
 
 TRACE, GRAPH_NODE = SAMPLES / "mlp_train" / "torch.json.gz", REPORTS / "graph_node.sqlite"
-KERNEL, RUNTIME = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
 
 #: What prints figures of one report.
 ON_TRACES = [

@@ -6,9 +6,7 @@ import pytest
 
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.renderers.page import COLOURS
-from support.command import ADD, SAMPLES, refused, run
-
-MLP = SAMPLES / "mlp_train" / "nsys.sqlite"
+from support.command import ADD, MLP, SAMPLES, refused, run
 
 
 def drawn(tmp_path, *arguments):

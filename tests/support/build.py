@@ -15,10 +15,12 @@ from kanalyze.report import Meta, Report
 
 #: What a CUDA trace records, whether or not there was any.
 CUDA_KINDS = ("kernel", "graph", "memcpy", "memset", "api", "sync", "overhead")
-BLOCK = {"registers_per_thread": 32, "static_shared_bytes": 0, "dynamic_shared_bytes": 0}
-MS = 1_000_000
-US = 1_000
 LAUNCH = "cudaLaunchKernel_v7000"
+US, MS, MB = 1_000, 1_000_000, 1 << 20
+BLOCK = {"registers_per_thread": 32, "static_shared_bytes": 0, "dynamic_shared_bytes": 0}
+HOPPER = {"compute_capability": "9.0", "name": "NVIDIA H200"}
+#: A small GPU: four blocks of one warp fill it.
+SMALL = {"sm_count": 2, "max_warps_per_sm": 2, "threads_per_warp": 32}
 
 
 @dataclass(frozen=True, repr=False)

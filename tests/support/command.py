@@ -25,6 +25,8 @@ from kanalyze.cli import main
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "sample_reports"
 REPORTS = ROOT / "tests" / "reports"
+TRACE = SAMPLES / "mlp_train" / "torch.json.gz"
+MLP = SAMPLES / "mlp_train" / "nsys.sqlite"
 ADD, ADD_UM, TORCH = (REPORTS / f"{name}.sqlite" for name in ("add", "add_um", "torch"))
 
 #: The tables of which ADD_UM has no rows, by the report that has.

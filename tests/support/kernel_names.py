@@ -9,6 +9,7 @@ FAMILIES = {
 ONE = "void at::native::vectorized_elementwise_kernel<4, at::native::{}, std::array<char*, 2ul> >(int)"
 ADD, MUL, POW = (ONE.format(f"{name}<float>") for name in ("CUDAFunctor_add", "MulFunctor", "PowFunctor"))
 FILL = ONE.format("FillFunctor<float>")
+CAT = "void at::native::CatArrayBatchedCopy<at::native::OpaqueType<2u>, unsigned int, 4, 64, 64>(X)"
 
 #: Casts to a shorter type, to float32 from one that the name does not tell, and a copy into another order.
 DOWN = ONE.format("bfloat16_copy_kernel_cuda(X&)::{lambda(float)#1}")

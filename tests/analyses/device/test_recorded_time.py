@@ -12,14 +12,11 @@ from kanalyze.analyses.device._operations import recorded_until
 from kanalyze.errors import KanalyzeError
 from support.build import call, host, kernel, launched, memcpy, nvtx, overhead, report
 from support.command import REPORTS
-from support.exports import altered
+from support.exports import KERNEL, MEMCPY, RUNTIME, SYNC, altered
 from support.real_reports import real_report
 from support.strategies import EVENTS, FEWER
 
 GRAPH_NODE, TWO_GPUS = REPORTS / "graph_node.sqlite", REPORTS / "two_gpus.sqlite"
-KERNEL, RUNTIME, SYNC, MEMCPY = (
-    f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "RUNTIME", "SYNCHRONIZATION", "MEMCPY")
-)
 THOUSAND_S = 1_000_000_000_000
 
 

@@ -15,13 +15,12 @@ from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.ledger import gaps, ledger
 from kanalyze.analyses.launches.cold import cold
 from kanalyze.analyses.page.time_page import summarize
-from support.build import call, kernel, launched, memcpy, overhead, report
+from support.build import MS, US, call, kernel, launched, memcpy, overhead, report
 from support.command import REPORTS
 from support.real_reports import real_report
 from support.slow_model import RECORDING_BEGINS, SlowModel
 from support.strategies import EVENTS, FEWER
 
-US, MS = 1_000, 1_000_000
 LATE = 500 * MS
 
 #: A launch at the beginning of the recording, whose kernel starts half a second later.

@@ -23,13 +23,10 @@ from kanalyze.errors import BadWindowError, UnknownNameError
 from kanalyze.renderers.page.overview import overview_page
 from kanalyze.window import Window
 from support.build import call, kernel, launched, memcpy, nvtx, report
-from support.command import SAMPLES, run
+from support.command import MLP, SAMPLES, TRACE, run
 from support.real_reports import real_report
 from support.steps import in_phases, in_turn, loop, ran, step
 from support.strategies import FEWER
-
-MLP = SAMPLES / "mlp_train" / "nsys.sqlite"
-TRACE = SAMPLES / "mlp_train" / "torch.json.gz"
 
 
 @pytest.mark.parametrize("path", [MLP, TRACE], ids=lambda path: path.name)

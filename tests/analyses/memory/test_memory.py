@@ -12,13 +12,12 @@ from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.memory.memory import memory, told
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
-from support.build import Event, call, kernel, report
+from support.build import MB, Event, call, kernel, report
 from support.command import REPORTS
 from support.nsys_csv import report_of
 from support.real_reports import real_report
 from support.strategies import FEWER
 
-MB = 1 << 20
 STEPS = ("t_ns", "delta_bytes", "in_use_bytes")
 
 

@@ -14,7 +14,7 @@ from kanalyze.analyses.operators._host_tree import forward_rows
 from kanalyze.analyses.operators.ops import op_kernels, ops
 from kanalyze.errors import CannotTellError, UnknownNameError
 from support.build import call, host, kernel, timeline
-from support.command import ROOT
+from support.command import ROOT, SAMPLES
 from support.key_averages import parsed
 from support.real_reports import real_report
 from support.slow_ops import host_nodes, key_averages, trace_report, traces
@@ -238,7 +238,6 @@ def test_kernels_of_one_device_and_a_window():
     assert op_kernels(made, window="15ns..18ns").select(columns).rows() == [(2, 30, 15.0, 6, 1.0)]
 
 
-SAMPLES = ROOT / "sample_reports"
 PRINTED = sorted(path.parent for path in SAMPLES.glob("*/torch.key_averages.txt"))
 EXACT = sorted((ROOT / "tests" / "reports" / "torch").glob("*.key_averages.json"))
 COLUMNS = ("count", "self_cpu_ns", "cpu_ns", "self_device_ns", "device_ns")

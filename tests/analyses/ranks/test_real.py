@@ -19,7 +19,7 @@ from kanalyze.renderers.page.job import answer
 from kanalyze.several import Asked
 from kanalyze.several.jobs import job, path_of_ranks
 from kanalyze.window import Window
-from support.build import call, kernel, report
+from support.build import MB, call, kernel, report
 from support.command import REPORTS, SAMPLES
 from support.exports import altered
 
@@ -183,8 +183,6 @@ def test_times_and_overlap(rank):
     assert (window.end_ns - window.start_ns - sum(busy.values())) / 1e3 == pytest.approx(idle + computing, abs=0.5)
     assert 100 * told.item(0, "hidden_share") == pytest.approx(overlapped, abs=0.005)
 
-
-MB = 1 << 20
 
 #: Kind and bytes as nccl-tests counts them, in the order in which the program calls them (groups.py).
 CALLED = [

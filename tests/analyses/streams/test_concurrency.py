@@ -14,12 +14,9 @@ from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.streams import concurrency as _streams
 from kanalyze.analyses.streams.concurrency import concurrency, stream_waits
 from kanalyze.window import Window
-from support.build import US, call, graph, host, kernel, memcpy, memset, report
+from support.build import SMALL, US, call, graph, host, kernel, memcpy, memset, report
 from support.slow_model import BUSY, SlowModel, bucket_of_operation
 from support.strategies import FEWER, WINDOWS
-
-#: A small GPU: four blocks of one warp fill it.
-SMALL = {"sm_count": 2, "max_warps_per_sm": 2, "threads_per_warp": 32}
 
 
 def pairs(of, *columns):

@@ -17,9 +17,7 @@ from kanalyze.errors import CannotTellError, KanalyzeError
 from kanalyze.readers.capture import read_capture
 from kanalyze.readers.capture.reports import counters_at, every_report, runs_of, sides_in
 from kanalyze.tools import Turn, interleaved
-from support.command import ADD, REPORTS, SAMPLES, captured, refused, run
-
-TRACE = SAMPLES / "mlp_train" / "torch.json.gz"
+from support.command import ADD, REPORTS, SAMPLES, TRACE, captured, refused, run
 
 
 @pytest.fixture

@@ -14,10 +14,9 @@ from kanalyze.readers.storage import table_files, table_scan
 from kanalyze.readers.storage.table_files import SqliteFile, TableFolder
 from readers.nsys.test_bad_input import message
 from support.command import REPORTS
-from support.exports import tables_of
+from support.exports import KERNEL, tables_of
 
 SQLITE, PARQUET = REPORTS / "nvtx.sqlite", REPORTS / "nvtx.parquetdir"
-KERNEL, RUNTIME = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
 
 
 def tables_read(path):

@@ -11,7 +11,7 @@ from kanalyze.analyses.device._windows import shared_devices
 from kanalyze.analyses.findings.rules.launches import default_stream, exposed_communication, serial_copy, shared_gpu
 from kanalyze.analyses.idle.ledger import exposure, ledger
 from kanalyze.window import Window
-from support.build import US, call, graph, host, kernel, memcpy, report
+from support.build import SMALL, US, call, graph, host, kernel, memcpy, report
 from support.command import REPORTS
 from support.measures import assert_told
 from support.real_reports import real_report
@@ -19,7 +19,6 @@ from support.shares import cases, holds
 
 PINNED, PAGEABLE = {"source_memory": "Pinned"}, {"source_memory": "Pageable"}
 TO_HOST = {"target_memory": "Pinned", "source_memory": "Device"}
-SMALL = {"sm_count": 2, "max_warps_per_sm": 2, "threads_per_warp": 32}
 
 
 def launched(number, made, *, at, name="cudaMemcpyAsync"):

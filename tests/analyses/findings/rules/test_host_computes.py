@@ -20,14 +20,13 @@ from kanalyze.analyses.findings.rules.loops import python_loops
 from kanalyze.analyses.idle.ledger import bucket_sums, ledger
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.window import Window
-from support.build import LAUNCH, call, host, kernel, launched, memcpy, nvtx, report
+from support.build import LAUNCH, MS, US, call, host, kernel, launched, memcpy, nvtx, report
 from support.command import REPORTS
 from support.measures import assert_told
 from support.real_reports import real_report
 
 ALONE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 WORKERS = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
-US, MS = 1_000, 1_000_000
 
 
 def step(number, *, name=ALONE, get=3, mark=nvtx, thread=1):

@@ -40,13 +40,12 @@ from kanalyze.analyses.findings.rules.small_copies import growing_concatenations
 from kanalyze.analyses.findings.rules.unfused import bags_by_hand, by_hand, fusible
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.window import Window
-from support.build import call, host, kernel, memcpy, memset, nvtx, report
+from support.build import HOPPER, call, host, kernel, memcpy, memset, nvtx, report
 from support.command import REPORTS, SAMPLES
-from support.kernel_names import ADD, BACKWARD, DOWN, GEMM, LOG_SOFTMAX, MUL, ONE, POW, SOFTMAX, STRIDED, UP
+from support.kernel_names import ADD, BACKWARD, CAT, DOWN, GEMM, LOG_SOFTMAX, MUL, ONE, POW, SOFTMAX, STRIDED, UP
 from support.measures import assert_told
 from support.real_reports import real_report
 
-HOPPER = {"compute_capability": "9.0", "name": "NVIDIA H200"}
 TANH64 = ONE.format("tanh_kernel_cuda(X&)::{{lambda(double)#1}}").replace("{{", "{").replace("}}", "}")
 GEMM64 = "sm90_xmma_gemm_f64f64_f64f64_f64_nn_n_tilesize128x64x16_stage3_warpsize2x2x1_tensor16x8x8_execute_kernel"
 ADAM = (
@@ -73,7 +72,6 @@ ONES = (
 )
 IN_PARTS = ((FILL, 200_000), (FILL, 200_000), ONES, ONES, (UP, 300_000), (UP, 300_000))
 GATHER = "void at::native::vectorized_gather_kernel<16, long>(char*, char*, long*, int, long, long, long, long, bool)"
-CAT = "void at::native::CatArrayBatchedCopy<at::native::OpaqueType<2u>, unsigned int, 4, 64, 64>(X)"
 FFT = "void regular_fft<512u, EPT<8u>, 8u, 2u, (padding_t)6, unsigned int, double>(kernel_arguments_t<double>)"
 ODD_FFT = FFT.replace("regular_fft", "regular_bluestein_fft")
 COMPLEX = ONE.format("CUDAFunctor_add<c10::complex<double>>")
@@ -522,21 +520,24 @@ def test_atomics_that_the_code_of_a_kernel_shows(row, name, dur_ns, found):
 
 
 @pytest.mark.parametrize(
-    ("row", "capability", "saved_ns"),
+    ("rule", "name", "row", "capability", "saved_ns"),
     [
-        ({}, "9.0", int(50_000 * (1 - 66.9 / 494.7 * 1.5))),
-        ({}, "12.0", None),  # of which nobody measured what TF32 leaves
-        ({"source": "inductor"}, "9.0", None),
-        ({"float32_products": None}, "9.0", None),
+        (float32_in_code, "no-tf32", {}, "9.0", int(50_000 * (1 - 66.9 / 494.7 * 1.5))),
+        (float32_in_code, None, {}, "12.0", None),  # of which nobody measured what TF32 leaves
+        (float32_in_code, None, {"source": "inductor"}, "9.0", None),
+        (float32_in_code, None, {"float32_products": None}, "9.0", None),
+        (widened_products, "widened-products", {}, "9.0", 25_000),  # of 16 bits, that it multiplies in TF32
+        (widened_products, None, {"widened_products": None}, "9.0", None),
     ],
 )
-def test_products_in_full_float32_that_the_code_of_a_kernel_shows(row, capability, saved_ns):
+def test_products_in_too_long_types_that_the_code_of_a_kernel_shows(rule, name, row, capability, saved_ns):
     events = [kernel(0, 50_000, name="layer"), kernel(50_000, 60_000, name=GEMM)]
-    codes = [{"name": "layer", "source": "triton", "hash": "1", "float32_products": "net.py:41"} | row]
+    column = "float32_products" if rule is float32_in_code else "widened_products"
+    codes = [{"name": "layer", "source": "triton", "hash": "1", column: "net.py:41"} | row]
     of = report(events, limits=HOPPER | {"compute_capability": capability}, compiled_kernels=codes)
-    told = float32_in_code(of)
-    assert [(one.rule, one.where, one.at_stake_ns) for one in told] == [("no-tf32", "net.py:41", 50_000)] * len(told)
-    assert [one.change(of).shorter.get_column("saved_ns").to_list() for one in told] == [[saved_ns]] * bool(saved_ns)
+    told = list(rule(of))
+    assert [(one.rule, one.where, one.at_stake_ns) for one in told] == [(name, "net.py:41", 50_000)] * bool(name)
+    assert [one.change(of).shorter.get_column("saved_ns").to_list() for one in told] == [[saved_ns]] * bool(name)
 
 
 def test_weights_that_are_normalized_anew():
@@ -546,18 +547,6 @@ def test_weights_that_are_normalized_anew():
     assert saved(told, report(line((norm, 30), (GEMM, 50), (norm, 20)))) == (2, 0)
     trained = report(line((norm, 30), (GEMM, 50), (norm.replace("fwd", "bwd"), 50)))
     assert not list(weight_norm(trained.narrow(window=Window(0, 80))))
-
-
-def test_blocks_of_16_bits_that_the_code_of_a_kernel_multiplies_in_tf32():
-    events = [kernel(0, 50_000, name="layer"), kernel(50_000, 60_000, name=GEMM)]
-    code = {"name": "layer", "source": "triton", "hash": "1", "widened_products": "net.py:41"}
-    of = report(events, limits=HOPPER, compiled_kernels=[code])
-    (told,) = widened_products(of)
-    assert (told.rule, told.where, told.at_stake_ns) == ("widened-products", "net.py:41", 50_000)
-    assert told.change(of).shorter.get_column("saved_ns").to_list() == [25_000]
-    assert not list(
-        widened_products(report(events, limits=HOPPER, compiled_kernels=[code | {"widened_products": None}]))
-    )
 
 
 @pytest.mark.parametrize(

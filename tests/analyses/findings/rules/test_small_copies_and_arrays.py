@@ -10,6 +10,7 @@ from kanalyze.analyses.findings.rules.arrays import array_chains, double_arrays,
 from kanalyze.analyses.findings.rules.small_copies import growing_concatenations, many_small_copies
 from kanalyze.window import Window
 from support.build import call, graph, host, kernel, launched, memcpy, memset, nvtx, overhead, report
+from support.kernel_names import CAT
 from support.measures import assert_told, measures
 from support.nsys_csv import report_of
 
@@ -338,9 +339,6 @@ def test_a_chain_of_operations_becomes_one_kernel():
     of = kernels(*CHAIN, "cupy_sum", *CHAIN)
     (finding,) = array_chains(of)
     assert measures(finding, of)[1:3] == (4, -2 * int(9_000 * 0.25))
-
-
-CAT = "void at::native::CatArrayBatchedCopy<at::native::OpaqueType<2u>, unsigned int, 4, 64, 64>(X)"
 
 
 @pytest.mark.parametrize(
