@@ -105,7 +105,9 @@ def measured_some(runs: Collection[bool | None]) -> bool | None:
 
     False if any run measured all launches; None if no run is known to, and some run is unknown.
     """
-    return False if False in runs else None if None in runs else True
+    if False in runs:
+        return False
+    return None if None in runs else True
 
 
 _THREAD: Final = (

@@ -59,10 +59,13 @@ def find(name: str, option: str, value: str | os.PathLike[str] | None, folders: 
     patterns below ``/``, best first, and among versions the newest first.
     """
     on_path = shutil.which(name)
-    found = [runnable(option, value)] if value is not None else [Path(on_path)] if on_path else installed(name, folders)
-    if not found:
+    if value is not None:
+        candidates = [runnable(option, value)]
+    else:
+        candidates = [Path(on_path)] if on_path else installed(name, folders)
+    if not candidates:
         return Program(name, problem="not found on PATH or where its installers put it", remedy=remedy)
-    path = found[0]
+    path = candidates[0]
     status, text = answer(path, "--version")
     if status != 0:
         how = "does not run" if status is None else f"ended with status {status}: {' '.join(text.split())[:200]}"

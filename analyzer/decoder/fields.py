@@ -247,7 +247,9 @@ WAY: Final = r"(?:^|_)(?P<direction>forward|backward)(?=_|$)"
 def direction(text: str) -> str | None:
     """``backward`` or ``forward`` where one of the words of a name says so, in snake or camel case."""
     words = {*re.split(r"[^a-z0-9]+", snake(text))}
-    return "backward" if words & {"bwd", "backward"} else "forward" if words & {"fwd", "forward"} else None
+    if words & {"bwd", "backward"}:
+        return "backward"
+    return "forward" if words & {"fwd", "forward"} else None
 
 
 @cache

@@ -255,7 +255,9 @@ class Trace:
         """The redaction rule for the text at `at`, by its key."""
         key = _KEY_BEFORE.search((self._before + text[max(at - _LOOK_BACK, 0) : at])[-_LOOK_BACK:])
         name = key[1].decode(errors="replace") if key else ""
-        return self._texts.path if name in PATHS else self._texts.name if name in NAMES else self._texts.free
+        if name in PATHS:
+            return self._texts.path
+        return self._texts.name if name in NAMES else self._texts.free
 
     def _without_names(self, match: re.Match[bytes]) -> bytes:
         """A string of what is done without names and tokens that contain no suspicious character."""

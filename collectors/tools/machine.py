@@ -141,7 +141,9 @@ def _value(text: str) -> str | int | float | None:
     text = text.strip()
     if text in ("", "[N/A]", "N/A", "[Not Supported]", "[Unknown Error]", "[Insufficient Permissions]"):
         return None
-    return int(text) if text.isdecimal() else float(text) if re.fullmatch(r"\d+\.\d\d+", text) else text
+    if text.isdecimal():
+        return int(text)
+    return float(text) if re.fullmatch(r"\d+\.\d\d+", text) else text
 
 
 def secret(name: str) -> bool:

@@ -304,8 +304,8 @@ def _told_by_nccl(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
     unknown = ("ranks", "sequence", "id", "type", "largest_bytes")
     dtypes = reduced.COLLECTIVES.schema
     none = [pl.lit(None, dtype=dtypes[name]).alias(name) for name in unknown]
-    told = [name for name in dtypes if name in (*sums.columns, *unknown)]
-    return collectives.with_columns(*none, kind=pl.coalesce("kind_told", "kind")).select("event_id", "stream", *told)
+    names = [name for name in dtypes if name in (*sums.columns, *unknown)]
+    return collectives.with_columns(*none, kind=pl.coalesce("kind_told", "kind")).select("event_id", "stream", *names)
 
 
 def _of_kind(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:

@@ -380,8 +380,9 @@ def job_of(base: Sequence[Rank], new: Sequence[Rank], ranks: Sequence[Pair]) -> 
         each = {(one.about.each, one.about.turn) for one in run}
         if len(each) > 1 or not run[0].about.each or max(numbers_of_ranks) - min(numbers_of_ranks) > 1:
             return None
-    known = {id(one) for pair in ranks for side in pair.sides for one in side.digests}
-    first, second = (Side([_slowest(run) for run in side if all(id(one) in known for one in run)], []) for side in runs)
+    compared = {id(one) for pair in ranks for side in pair.sides for one in side.digests}
+    whole = ([run for run in side if all(id(one) in compared for one in run)] for side in runs)
+    first, second = (Side([_slowest(run) for run in side], []) for side in whole)
     return Pair(*in_pairs(first, second), ranks[0].limits) if first.digests and second.digests else None
 
 

@@ -291,12 +291,12 @@ def context_calls(report: Report) -> pl.DataFrame:
     :data:`CONTEXT_FROM_NS` before any operation ran and no other evidence rules it out (definitions.md, section 5).
     """
     calls, records = _with_end(report, "api").with_row_index("row"), _context_records(report)
-    made = rows_at(calls, calls_around(report, records.rename({"start_ns": "at", "end_ns": "until"})))
-    made = made.with_columns(made_ns=records.get_column("start_ns")).drop_nulls("row")
+    creations = rows_at(calls, calls_around(report, records.rename({"start_ns": "at", "end_ns": "until"})))
+    creations = creations.with_columns(made_ns=records.get_column("start_ns")).drop_nulls("row")
     recorded = records.get_column("process_id").unique()
     silent = calls if recorded.is_empty() else calls.filter(~pl.col("process_id").is_in(recorded.implode()))
     return (
-        pl.concat([made, _inferred(report, silent)])
+        pl.concat([creations, _inferred(report, silent)])
         .sort("made_ns")
         .unique("event_id", keep="last", maintain_order=True)
     )

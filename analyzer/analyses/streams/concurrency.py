@@ -127,8 +127,10 @@ def recorded_work(report: Report) -> pl.DataFrame:
     if records.is_empty():
         return nothing
     calls = report.kind("api").select(*_CALL, at="start_ns")
-    made = _first_of_each(calls.join(records.select(_CALL).unique(), on=list(_CALL), how="semi"))
-    recorded = records.join(made, on=list(_CALL)).unique(["process_id", "record_id"], keep="first", maintain_order=True)
+    marks = _first_of_each(calls.join(records.select(_CALL).unique(), on=list(_CALL), how="semi"))
+    recorded = records.join(marks, on=list(_CALL)).unique(
+        ["process_id", "record_id"], keep="first", maintain_order=True
+    )
     submitted = _submitted(report, recorded).sort("at", "end", "row").select(*STREAM, given="at", behind="row")
     behind = nearest(recorded, submitted, ("at", "given"), STREAM, "strictly before")
     return behind.select("process_id", "record_id", "behind").drop_nulls()

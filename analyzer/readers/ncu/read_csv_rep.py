@@ -138,8 +138,10 @@ def _measured(run: Run, progress: Progress) -> Measured:
         except ExportError as error:
             if not run.pages:
                 raise
-            found = _of_pages(run.pages)
-            return replace(found, notes=[*found.notes, ("report left out", 1, None, f"its pages are read: {error}")])
+            measured = _of_pages(run.pages)
+            return replace(
+                measured, notes=[*measured.notes, ("report left out", 1, None, f"its pages are read: {error}")]
+            )
     if run.pages or not run.report:
         return _of_pages(run.pages)
     return through_program(run.report, progress)
@@ -179,13 +181,13 @@ def _report_of_page(path: Path) -> Report:
     others = {kind: page for kind, page in beside.items() if kind not in files}
     try:
         more = {kind: pages_in(page) for kind, page in others.items()}
-        found = ncu_csv.measured(**{**dict.fromkeys(_PAGES), **files, **more})
+        run = ncu_csv.measured(**{**dict.fromkeys(_PAGES), **files, **more})
     except DamagedReportError as error:
         if not others:
             raise
-        found = ncu_csv.measured(**{**dict.fromkeys(_PAGES), **files})
-        found = replace(found, notes=[*found.notes, ("page beside it left out", len(others), None, str(error))])
-    return Report(Meta(path, "ncu"), NcuTables(path, _named(found, stem)))
+        run = ncu_csv.measured(**{**dict.fromkeys(_PAGES), **files})
+        run = replace(run, notes=[*run.notes, ("page beside it left out", len(others), None, str(error))])
+    return Report(Meta(path, "ncu"), NcuTables(path, _named(run, stem)))
 
 
 def _named(measured: Measured, stem: Path | None) -> Measured:

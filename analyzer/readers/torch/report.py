@@ -369,8 +369,8 @@ class TorchTables:
         ops = telling(ops.unique([*at, "name"], keep="last", maintain_order=True), at)
         known = linked.join(ops, on=at).unique(["tid", "start_ns", "name"], keep="last")
         keys = ["tid", "start_ns", "name"]
-        found = kernels.select(keys).join(known.select(*keys, "event_id"), on=keys, how="left", maintain_order="left")
-        return found.get_column("event_id")
+        parents = kernels.select(keys).join(known.select(*keys, "event_id"), on=keys, how="left", maintain_order="left")
+        return parents.get_column("event_id")
 
     def _forwards(self) -> pl.Series:
         """The forward operator of each operator, by flow events; null if none."""

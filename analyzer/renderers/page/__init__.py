@@ -224,7 +224,9 @@ def text_of(name: str, value: object) -> str:
         return f"{value / 1_000_000:.6f} ms" if abs(value) < 10**9 else f"{whole}.{rest:09} s"
     if unit := unit_of(name):
         return _SAY[unit](value)
-    return f"{value:g}" if isinstance(value, float) else units.count(value) if name == "count" else str(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return units.count(value) if name == "count" else str(value)
 
 
 def of(shown: int, total: int, remark: str = "") -> str:
