@@ -63,7 +63,8 @@ def _widened(ptx: str) -> dict[str, str]:
     types, place, line, widened, others = set[str](), "", "", set[str](), set[str]()
     for match in _WIDENS.finditer(ptx):
         place = match["place"] or place
-        widened.update(filter(None, [match["widened"]]))
+        if match["widened"]:
+            widened.add(match["widened"])
         others.update(re.findall(r"%\w+", match["adds"] or match["reads"] or ""))
         if match["type"]:
             types.add(match["type"])

@@ -376,7 +376,8 @@ def _tables(content: dict[str, Any], origin_unix_ns: int) -> dict[str, pl.DataFr
     rows = rows.filter(pl.col("dur_ns") > 0).join(places, on="place", maintain_order="left")
     passes = _times(content, "loops", origin_unix_ns).filter(~pl.col("place").is_in(generated.implode()))
     passes = passes.join(places, on="place", maintain_order="left")
-    return {table.name: table.check(table.select(own)) for table, own in ((SOURCE_LINES, rows), (LOOP_PASSES, passes))}
+    frames = {SOURCE_LINES: rows, LOOP_PASSES: passes}
+    return {table.name: table.check(table.select(frame)) for table, frame in frames.items()}
 
 
 def _times(content: dict[str, Any], part: str, origin_unix_ns: int) -> pl.DataFrame:

@@ -136,7 +136,8 @@ def _joined(arrays: Sequence[array[Any]], offsets: Iterable[int] = repeat(0)) ->
             import numpy as np  # noqa: PLC0415 - small traces need not wait for it
 
         parts = [pl.Series(np.frombuffer(one, dtype=one.typecode)) for one in arrays]
-    return pl.concat([part + by if by else part for part, by in zip(parts, offsets, strict=False)], rechunk=True)
+    moved = (part + offset if offset else part for part, offset in zip(parts, offsets, strict=False))
+    return pl.concat(moved, rechunk=True)
 
 
 def _nanoseconds(arrays: list[array[Any]]) -> Iterator[pl.Series]:

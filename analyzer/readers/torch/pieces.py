@@ -22,7 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
 from importlib import import_module
-from itertools import accumulate, chain, islice
+from itertools import accumulate, islice
 from pathlib import Path
 from queue import SimpleQueue
 from subprocess import PIPE
@@ -260,8 +260,8 @@ def split_tail(text: bytes, pattern: re.Pattern[bytes]) -> tuple[bytes, bytes | 
     may begin with another key than the first event: the names of threads, where a program wrote the trace anew.
     """
     begin = max(0, len(text) - _LAST_BYTES)
-    ends = [[match.end() for match in style.finditer(text, begin)][-_LAST:] for style in (_BETWEEN, pattern)]
-    for at in [*reversed(list(chain.from_iterable(ends))), 0]:
+    ends = [match.end() for style in (_BETWEEN, pattern) for match in [*style.finditer(text, begin)][-_LAST:]]
+    for at in [*reversed(ends), 0]:
         end = _after_object(text, at)
         if end is not None and _properties(_inside(tail := text[end:].lstrip()[1:])) is not None:
             return text[:end], tail
@@ -273,10 +273,10 @@ def _after_object(text: bytes, at: int) -> int | None:
     rest = text[at:].decode("utf-8", "surrogateescape")
     begin = len(rest) - len(rest.lstrip(_BLANK))
     try:
-        last, end = ({"ph": ""}, begin) if rest.startswith("]", begin) else _SHALLOW.raw_decode(rest, begin)
+        event, end = (None, begin) if rest.startswith("]", begin) else _SHALLOW.raw_decode(rest, begin)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(last, dict) or "ph" not in last:  # of another list, behind that of events
+    if end > begin and not (isinstance(event, dict) and "ph" in event):  # of another list, behind that of events
         return None
     behind = rest[end:].lstrip(_BLANK)
     before = rest[: len(rest) - len(behind)]

@@ -86,7 +86,9 @@ def _kept(name: str) -> Frames | None:
     try:
         stored, _, text = (place / _REST).read_bytes().partition(b"\n")
         rest: dict[str, Any] = json.loads(text)
-        if stored != digest(text).encode() or any(checksum(place / file) != own for file, own in rest["sums"].items()):
+        if stored != digest(text).encode():
+            return None
+        if any(checksum(place / file) != sum_ for file, sum_ in rest["sums"].items()):
             return None
         frames = Frames(
             events={kind: pl.read_ipc(place / f"{kind}{_FRAME}") for kind in rest["events"]},
