@@ -73,8 +73,9 @@ _NO_WORDS: Final = {**dict.fromkeys(("headline", "action", "remedy", "text"), ""
 class Figures(Formatter):
     """Fills figures into words, each in the unit that stands behind its name and a colon.
 
-    ``ns`` and ``each`` are times, the latter per iteration; ``*copy`` is a number of copies per iteration,
-    ``*copy|of arrays`` of copies of arrays, ``!copy|run`` of copies with their verb, and ``+copy`` one in all.
+    ``ns``, ``each`` and ``mean`` are times, the latter per iteration; ``*copy`` is a number of copies per iteration,
+    ``*copy|of arrays`` of copies of arrays, ``!copy|run`` of copies with their verb, and ``+copy`` one in all. What
+    stands behind ``?`` is said where the figure is not 0, empty or None: ``{gone:?, {gone:*copy} less}``.
     """
 
     def __init__(self, report: Report) -> None:
@@ -83,6 +84,7 @@ class Figures(Formatter):
         self._units: dict[str, Callable[[Any], str]] = {
             "ns": time,
             "each": per.time,
+            "mean": per.mean_time,
             "share": percent,
             "size": size,
             "rate": rate,
@@ -93,6 +95,8 @@ class Figures(Formatter):
 
     def format_field(self, value: Any, format_spec: str) -> str:  # noqa: ANN401 - of any type
         """One figure in its unit."""
+        if format_spec.startswith("?"):
+            return format_spec[1:] if value else ""
         if format_spec[:1] in self._numbers:
             return self._numbers[format_spec[0]](value, *format_spec[1:].split("|"))
         unit = self._units.get(format_spec)

@@ -39,7 +39,7 @@ from kanalyze.columns import gathered, nearest
 from kanalyze.decoder.decode import decode
 from kanalyze.report import Report
 from kanalyze.tools import CUDA
-from kanalyze.units import count, plural, size
+from kanalyze.units import count, plural
 from kanalyze.window import of_module
 
 _WITHIN: Final = pl.col("detail") == "Device-to-Device"  # copies within a device, such as ``x[i] = y`` of arrays
@@ -74,7 +74,6 @@ def host_grid_loop(report: Report) -> Findings:
         turns = own.group_by("run", "period").agg(pl.len() // pl.col("period").first()).get_column("len")
         most = own.group_by("name").agg(pl.col("dur_ns").sum(), pl.col("blocks").max()).sort("dur_ns", "name").row(-1)
         name, blocks = str(most[0]), plural(int(most[2]), "block")
-        upto = "up to " * (own.filter(name=name).get_column("blocks").n_unique() > 1)
         usual = int(own.group_by("period").len().sort("len", "period").item(-1, "period"))
         library = _of_library(report, name)
         arrays, one_launch = library and world(report) in _ARRAYS, phrases("turns")
@@ -83,7 +82,8 @@ def host_grid_loop(report: Report) -> Findings:
             action = {"action": spoken(report, one_launch, one_launch[PYTHON])}
         # each kernel of a loop is launched once, and the host does nothing else in it
         change = on_gpu.merged(_joined(own))._replace(host=on_gpu.host_of(own, "run"))
-        figures = {"launches": own.height, "upto": upto, "blocks": blocks, "kernels": plural(usual, "kernel")}
+        differ = own.filter(name=name).get_column("blocks").n_unique() > 1
+        figures = {"launches": own.height, "differ": differ, "blocks": blocks, "kernels": plural(usual, "kernel")}
         figures |= {"what": "One kernel is" if usual == 1 else f"{count(usual)} kernels are", "loops": len(turns)}
         yield say.told(
             report,
@@ -519,8 +519,7 @@ def no_donation(report: Report) -> Findings:
         stake, busy, moved = total(copies, "exclusive_ns"), total(own, "exclusive_ns"), total(copies, "size_bytes")
         if copies.height < say.fewest_in(report) or stake < max(_WORTH * busy, 1):
             continue
-        in_all = f", {size(moved)} in all" if moved else ""
-        figures = {"many": copies.height, "part": stake / max(busy, 1), "moved": in_all}
+        figures = {"many": copies.height, "part": stake / max(busy, 1), "moved": moved}
         change = on_gpu.without(copies) if busy < _FULL * (end - start) else None
         claims = copies.select("start", "end")
         yield say.told(report, "no-donation", device, claims, stake, shortens=True, mending=change, **figures)

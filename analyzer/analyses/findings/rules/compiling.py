@@ -40,7 +40,7 @@ from kanalyze.columns import in_order, nearest
 from kanalyze.decoder.decode import decode
 from kanalyze.report import Report
 from kanalyze.tools import CUDA
-from kanalyze.units import count, moment, time
+from kanalyze.units import count, moment
 
 #: The rules on one-time costs: those of :func:`cold_start`, and the pinning of memory.
 ONE_TIME: Final = ("context-creation", "unrecorded-context", "module-loading", "first-launch", "pinned-allocation")
@@ -65,11 +65,10 @@ def _context(report: Report, device: int, pieces: pl.DataFrame) -> Finding | Non
     later = report.kind("api").join(contexts.select("process_id", "name"), on=["process_id", "name"], how="semi")
     later = later.join(contexts, on="event_id", how="anti")
     names = ", ".join(contexts.get_column("call").fill_null("a call without a name").unique().sort())
-    warm = f"; later calls of it take {time(median_of(later, 'dur_ns'))}" if later.height else ""
     ns, whole_ns = contexts.sort("ns", "event_id").select("ns", "dur_ns").row(-1)
-    whole = f" of {time(whole_ns)}" if ns < whole_ns else ""
-    figures = {"calls": names, "ns": ns, "whole": whole, "warm": warm}
-    return say.told(report, "context-creation", device, pieces, at_most=True, **figures)
+    figures = {"calls": names, "ns": ns, "part": ns < whole_ns, "whole": whole_ns, "later": later.height}
+    warm = median_of(later, "dur_ns") if later.height else 0
+    return say.told(report, "context-creation", device, pieces, at_most=True, warm=warm, **figures)
 
 
 def _unrecorded_context(report: Report, device: int) -> Finding:

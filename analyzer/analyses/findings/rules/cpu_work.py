@@ -19,7 +19,6 @@ from kanalyze.analyses.shared.analysis import once_per_process, source_lines
 from kanalyze.analyses.shared.threads import THREAD, of_thread
 from kanalyze.columns import as_of, nearest, of_parts, rows_at
 from kanalyze.report import Report
-from kanalyze.units import size
 
 #: Operators that launch nothing on any device: they change how a tensor is seen, or get memory.
 _NO_WORK: Final = (
@@ -105,12 +104,11 @@ def _told(report: Report, rule: str, runs: pl.DataFrame) -> Findings:
     ns = pl.when(pl.col("top").is_not_null()).then("top_ns").otherwise(lists_ns)
     top = say.most(runs.with_columns(ns=ns), "top", "ns")
     moved = int(runs.select(pl.col("bytes").median().fill_null(0)).item())
-    copied = f", {size(moved)} copied to the GPU each time" if moved else ""
     maker = _MAKES.fullmatch(top or "")
     kind = ": of Python" if not top else ": random" if maker and maker["draws"] else ""
     name = f"{rule}{kind}" if rule == "cpu-tensors" else rule
     by_host = "what the host does between a copy to it and one back" if rule == "cpu-operators" else "Python and NumPy"
-    figures = {"top": literal(top) or by_host, "named": f": {literal(top)}" if top else "", "copied": copied}
+    figures = {"top": literal(top) or by_host, "named": literal(top), "moved": moved}
     figures["maker"] = maker[0].removeprefix("aten::") if maker else "full"
     spared, times = partial(_spared, runs=runs, rule=rule), inside.host.height
     yield from on_host.on_time(report, name, inside, spared, times=times, **figures)

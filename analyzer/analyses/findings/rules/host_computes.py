@@ -29,7 +29,7 @@ from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import nearest, parts_by
 from kanalyze.report import Report
-from kanalyze.units import moment, plural, time
+from kanalyze.units import moment, time
 from kanalyze.window import located, of_iteration
 
 #: What DataLoader calls the range (in old versions the operator) in which it gets a batch, with the kind of loader.
@@ -246,13 +246,12 @@ def _computes(report: Report, device: int, spans: pl.DataFrame) -> Finding:
         + f" in {per.plural(gaps, 'gap')}, the longest {time(most)}" * (gaps > 1)
         for where, ns, gaps, most in notable.iter_rows()
     ]
-    others_ns = intervals.length(host_pieces(report)[device]) - stake
-    others = f", besides {per.mean_time(others_ns)} of which other findings tell" * (others_ns > _TOLD_LEAST * stake)
+    others = intervals.length(host_pieces(report)[device]) - stake
     lengths = spans.select("start", ns=pl.col("end") - pl.col("start"))
     start, longest_ns = lengths.sort("ns", "start", descending=[True, False]).row(0)
-    most = f" Most {'; '.join(parts)}." if parts else ""
     name, advice = _advice(report, device, _mostly(phases), spans)
-    figures = {"part": say.of_window(report, device, stake), "others": others, "most": most, "longest": longest_ns}
+    figures = {"part": say.of_window(report, device, stake), "most": "; ".join(parts), "longest": longest_ns}
+    figures["others"] = others if others > _TOLD_LEAST * stake else 0
     figures |= {"since": moment(start, report.zero_ns), "faults": _faulting(report, device)}
     return say.told(
         report,
@@ -318,13 +317,12 @@ def _phases(report: Report, device: int, spans: pl.DataFrame) -> pl.DataFrame:
     return phases.sort("ns", descending=True, maintain_order=True)
 
 
-def _faulting(report: Report, device: int) -> str:
-    """The sentence on CPU page faults meanwhile, which are not the program's code either; empty without any."""
+def _faulting(report: Report, device: int) -> int:
+    """How many page faults the CPU has meanwhile, which are not the program's code either."""
     used = used_devices(report).filter(pl.col("device") == device)
     faults = faults_seen(report).filter(pl.col("side") == "CPU").join(used, on="process_id", how="semi")
     low, high = say.sides_of(report, device)
-    many = total(faults.filter(pl.col("start").is_between(low, high, closed="left")), "faults")
-    return f" Part of it may be {plural(many, 'page fault')} of the CPU on managed memory." if many else ""
+    return total(faults.filter(pl.col("start").is_between(low, high, closed="left")), "faults")
 
 
 # Lines that convert arrays of the host, which are copied next.

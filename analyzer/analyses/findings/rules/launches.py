@@ -51,7 +51,7 @@ from kanalyze.units import plural, time
 @Rule
 def launch_bound(report: Report) -> Findings:
     """One finding per device with launch-bound kernels for which it waited."""
-    per, graphed = say.per_iteration(report), _graphed(report)
+    graphed = _graphed(report)
     for device, own in say.by_device(launch_costs(report).bound.filter(pl.col("launch_ns") > 0)):
         top, stake = own.row(0, named=True), total(own, "launch_ns")
         less = on_gpu.launch_less(report, device)
@@ -64,7 +64,7 @@ def launch_bound(report: Report) -> Findings:
             stake,
             kernels=own.height,
             launches=total(own, "count"),
-            waited=f"{per.time(stake)} " if per.iterations else "",
+            often=say.per_iteration(report).iterations,
             top=top,
             action=less.action,
             remedy=less.remedy,
@@ -111,11 +111,8 @@ def graph_candidate(report: Report) -> Findings:
 def _graph_candidate(report: Report, device: int, own: pl.DataFrame, most: int) -> Finding:
     top, stake = own.row(0, named=True), min(total(own, "saved_ns"), most)
     less = on_gpu.launch_less(report, device)
-    cut = total(repetitive(report).cuts.filter(pl.col("device") == device), "launches")
-    cuts = f" Not counted: {plural(cut, 'launch')} that repeat with a call between them that no capture allows."
     default = report.table(STREAMS.name).filter(pl.col("type") == "null")
     on_default = own.join(default, on=["process_id", "stream"], how="semi", nulls_equal=True).height > 0
-    own_stream = " (on a stream of its own: the default stream cannot be captured)" if on_default else ""
     return say.told(
         report,
         "graph-candidate",
@@ -127,14 +124,10 @@ def _graph_candidate(report: Report, device: int, own: pl.DataFrame, most: int) 
         waited=total(own, "launch_ns") + total(own, "queued_ns"),
         top=top,
         basis="the median of those in this report" if top["measured"] else "the median of these calls, for want of one",
-        cuts=cuts if cut else "",
+        cut=total(repetitive(report).cuts.filter(device=device), "launches"),
         action=less.action,
-        remedy=less.capture
-        or (
-            f"Capture the sequence once as a CUDA graph{own_stream} and replay it; arguments that change go "
-            "through memory. Where its turns need nothing of each other, as rows or items do not, one launch with one "
-            "more dimension of the grid does all of them."
-        ),
+        on_default=on_default,
+        **({"remedy": less.capture} if less.capture else {}),
         names=(str(top["first"]),),
         mending=_graphed(report),
         general=True,

@@ -10,7 +10,7 @@ import polars as pl
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import on_gpu, say
 from kanalyze.analyses.findings.on_gpu import REACHED, SHORTEST_NS, Work
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.serving.step_laws import HOST, steps_by_law
 from kanalyze.analyses.shared.analysis import once_per_report
@@ -127,8 +127,7 @@ def slow_engine_steps(report: Report) -> Findings:
     worst = slow.sort(list(order), descending=list(order.values())).unique("device", keep="first", maintain_order=True)
     for row in worst.iter_rows(named=True):
         of = "the host" if row["part"] == HOST else "the GPU"
-        longer = " Tokens in the cache, of which no label tells, may be why." * (of == "the GPU" and row["kv"] is None)
-        figures = {"of": of, "longer": longer, "steps": plural(row["count"], f"{row['kind']} step"), "step": row}
-        figures["labelled"] = f", {literal(row['label'])}" if row["label"] else ""  # of steps by what runs, none
+        figures = {"of": of, "cached": of == "the GPU" and row["kv"] is None, "step": row}
+        figures["steps"] = plural(row["count"], f"{row['kind']} step")
         stake = min(int(row["all_ns"]), lengths.get(row["device"], 0))
         yield say.told(report, "slow-steps", row["device"], None, stake, vague=True, general=True, **figures)

@@ -35,7 +35,6 @@ from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import placed_operations, spans_by_stream, streamed_operations
 from kanalyze.columns import as_of, gathered, nearest, part
 from kanalyze.report import Report
-from kanalyze.units import plural, rate, size, time
 
 _RELEASE_NS: Final = 50_000  # a wait returns sooner after the work that it was for, unless it does work of its own
 
@@ -69,20 +68,16 @@ def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.Data
     *others, last = sums.get_column("call").head(say.NAMED)
     named = " and ".join([", ".join(others), last] if others else [last])
     rounds = calls.drop_nulls("round").select("process_id", "round", "launches").unique()
-    per, retries = say.per_iteration(report), _retries(report, calls) if say.in_pytorch(report) else 0
-    launches = plural(total(rounds, "launches"), "launch")
-    between = f" in {plural(rounds.height, 'round')} with {launches}" if rounds.height else ""
+    retries = _retries(report, calls) if say.in_pytorch(report) else 0
     host_ns = int(calls.select((pl.col("end") - pl.col("start")).sum()).item())
-    words = phrases("allocations")
-    more = f" {words['short'].format(plural(retries, 'case'))}" if retries else ""
-    more += f" {words['given back'].format(per.time(released_ns))}" if released_ns else ""
     pieces = reasoned_pieces(report, device).filter(pl.col("bucket") == "allocation")
     pieces = pieces.filter(pl.col("detail").is_in(held.get_column("call").implode())).select("start", "end")
     # PyTorch keeps what is freed until it is told to give it back, or memory is short
     gives, took = calls.filter("gives"), pl.col("end") - pl.col("start")
     telling = say.in_pytorch(report) or 2 * int(gives.select(took.sum()).item()) > host_ns
     kind = ": retries" if retries else ": pools" if released_ns else ""
-    figures = {"calls": calls.height, "named": named, "between": between, "host": host_ns, "more": more}
+    figures = {"calls": calls.height, "named": named, "rounds": rounds.height, "launches": total(rounds, "launches")}
+    figures |= {"host": host_ns, "retries": retries, "released": released_ns}
     return say.told(
         report,
         f"allocation-in-loop{kind}",
@@ -127,8 +122,6 @@ def _retries(report: Report, calls: pl.DataFrame) -> int:
     return alone.filter(pl.col("gives"), *same, *around).height
 
 
-_STALLED: Final = " For {} kernels ran while page faults of the GPU were handled."
-
 #: One round trip is normal use on both sides; from so many on, memory thrashes.
 _ROUND_TRIPS: Final = 2
 
@@ -160,10 +153,7 @@ def _thrash(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
     evicted = total(unasked.filter(pl.col("cause") == "Eviction"), "size_bytes")
     # when the device waits for what the CPU does as it faults
     host = faulting_host(report).get(device, pl.DataFrame(schema=intervals.SPANS)).select("start", "end").unique()
-    waits, per = intervals.length(host), say.per_iteration(report)
-    stalls = (_STALLED.format(per.time(stalled)) if stalled else "") + (
-        f" The device had no room for {size(evicted)}." if evicted else ""
-    )
+    waits = intervals.length(host)
     return say.told(
         report,
         "unified-memory-thrash",
@@ -173,8 +163,9 @@ def _thrash(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
         moved=total(unasked, "size_bytes"),
         again=again,
         trips=trips,
-        stalls=stalls,
-        waits=f" For {per.time(waits)} the device waits while the CPU faults them back, and works." if waits else "",
+        stalled=stalled,
+        evicted=evicted,
+        waits=waits,
     )
 
 
@@ -185,7 +176,6 @@ def _prefetch(report: Report, device: int, moved: pl.DataFrame) -> Finding | Non
         return None
     stalled = _stalled(report, device)
     prefetched = moved.filter((pl.col("cause") == "User prefetch") & (pl.col("size_bytes") >= LARGE_BYTES))
-    per = say.per_iteration(report)
     return say.told(
         report,
         "unified-memory-prefetch",
@@ -194,11 +184,11 @@ def _prefetch(report: Report, device: int, moved: pl.DataFrame) -> Finding | Non
         total(faulted, "exclusive_ns") + stalled,
         many=faulted.height,
         moved=total(faulted, "size_bytes"),
-        in_all=" in all," if per.iterations else "",
+        often=say.per_iteration(report).iterations,
         each=faulted.get_column("size_bytes").mean(),
         rate=on_host.bandwidth(faulted),
-        against=f", prefetched memory at {rate(on_host.bandwidth(prefetched))}" if prefetched.height else "",
-        stalls=_STALLED.format(per.time(stalled)) if stalled else "",
+        against=on_host.bandwidth(prefetched) if prefetched.height else 0.0,
+        stalled=stalled,
     )
 
 
@@ -251,9 +241,8 @@ def cpu_page_faults(report: Report) -> Findings:
         named = ", ".join(f"{literal(name)} {per.mean_time(ns)}" for name, ns in functions.head(3).iter_rows())
         kernels = operations(report).filter(kind="kernel", device=device)
         after = intervals.length(claims.filter(pl.col("start") >= longest(kernels, "end")))
-        behind = f" {time(after)} of that is after the last kernel." if after else ""
         name, most_ns = functions.row(0) if functions.height else ("", 0)
-        figures = {"pages": total(inside, "faults"), "most": f": {named}" if named else "", "behind": behind}
+        figures = {"pages": total(inside, "faults"), "most": named, "behind": after}
         where = literal(name) if most_ns >= _MOST * intervals.length(claims) else ""
         yield say.told(report, "cpu-page-faults", device, claims, where=where, **figures)
 
@@ -361,14 +350,13 @@ def _pageable_finding(report: Report, copies: pl.DataFrame) -> Finding:
     stake = _gained_at_most(report, device, rows, spans)
     moved, back = (total(part, "size_bytes") for part in (copies, copies.filter(pl.col("detail") == TO_HOST)))
     pinned = _comparable(report, copies)
-    against = f", pinned ones {rate(on_host.bandwidth(pinned))}" if pinned.height else ""
     what = "copy" if copies.get_column("synchronous").any() else "asynchronous copy"
     figures = {
         "many": copies.height,
         "copies": say.per_iteration(report).plural(copies.height, what, "of pageable memory"),
         "bytes": moved,
         "rate": on_host.bandwidth(copies),
-        "against": against,
+        "against": on_host.bandwidth(pinned) if pinned.height else 0.0,
         "blocked": intervals.length(intervals.union(copies.select(start="call_start", end="call_end"))),
     }
     claims = pl.concat([copies.select("start", "end"), say.idle_in(report, device, spans)])

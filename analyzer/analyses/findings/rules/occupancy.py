@@ -32,7 +32,7 @@ from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.columns import in_order, product
 from kanalyze.report import Report
-from kanalyze.units import count, percent, plural, size, time
+from kanalyze.units import percent, plural, size
 
 _THIN: Final = 0.5  # so many of a warp's threads are there in blocks that leave much of it idle
 _FLAG_NS: Final = 10_000  # a warp that is done sooner reads and writes some numbers alone
@@ -52,6 +52,7 @@ def _told(report: Report, name: str, kernels: pl.DataFrame, stake: str, **others
     saved = ran.select("row", saved_ns=pl.min_horizontal(on_gpu.part("dur_ns", share), most))
     where = say.place_of(report, work.filter(pl.col("name") == str(top["name"])).get_column("row"))
     own = {"names": (str(top["name"]),), "where": where, "shortens": True, "top": top, **others}
+    own |= {"shapes": other_shapes(kernels)} if shape else {}
     change = Mending(saved) if shape else None
     return say.told(report, name, device, ran.select("start", "end"), total(kernels, stake), mending=change, **own)
 
@@ -60,11 +61,6 @@ def _costliest(kernels: pl.DataFrame, stake: str, *shape: str) -> list[pl.DataFr
     """The kernels of each device, the costliest first."""
     order = ("device", stake, "name", *shape)
     return kernels.sort(order, descending=[name == stake for name in order]).partition_by("device", maintain_order=True)
-
-
-def _also(more: int, noun: str, rest: str) -> str:
-    """The sentence on more kernels of the kind: an other kernel, with few SMs active."""
-    return f" Also: {plural(more, noun)} {rest}." if more else ""
 
 
 _SAMPLES: Final = 20  # the fewest that a claim is made from
@@ -106,12 +102,11 @@ def _kernels(report: Report) -> pl.DataFrame:
     return pl.concat(parts).with_columns(dram=dram)
 
 
-def _idle_units(report: Report, kernels: pl.DataFrame, unit: str, name: str, others: str) -> Findings:
+def _idle_units(report: Report, kernels: pl.DataFrame, unit: str, name: str) -> Findings:
     """One finding per device: the kernel whose idle units cost most, and the sum over all."""
     idle = pl.col("exclusive_ns") * (1 - pl.col(unit))
     for rows in _costliest(kernels.with_columns(stake_ns=idle.cast(pl.Int64)), "stake_ns"):
-        also = _also(rows.height - 1, "other kernel", others)
-        yield _told(report, name, rows, "stake_ns", share=percent(rows.item(0, unit)), also=also)
+        yield _told(report, name, rows, "stake_ns", share=percent(rows.item(0, unit)), more=rows.height - 1)
 
 
 def _few_sms(report: Report) -> pl.DataFrame:
@@ -122,7 +117,7 @@ def _few_sms(report: Report) -> pl.DataFrame:
 @Rule
 def few_sms(report: Report) -> Findings:
     """One finding per device with kernels that keep few SMs active."""
-    return _idle_units(report, _few_sms(report), "sms_active_share", "few-sms", "with few SMs active")
+    return _idle_units(report, _few_sms(report), "sms_active_share", "few-sms")
 
 
 @Rule
@@ -132,7 +127,7 @@ def idle_tensor_cores(report: Report) -> Findings:
     slow = _kernels(report).filter((pl.col("tensor_active_share") <= _IDLE_TENSOR) & busy)
     for_tensor_cores = FAMILY.is_in(["gemm", "conv"]) & pl.col("tensor_core") & TENSOR_TYPED
     products = slow.filter(on_gpu.decoded_as(slow, for_tensor_cores))
-    return _idle_units(report, products, "tensor_active_share", "idle-tensor-cores", "of the kind")
+    return _idle_units(report, products, "tensor_active_share", "idle-tensor-cores")
 
 
 @Rule
@@ -227,8 +222,7 @@ def low_occupancy(report: Report) -> Findings:
         # the limiting resource, and from which amount on one more block would fit
         limit = phrases("limits").get(top["limiter"], " and ".join(top["limiter"].rsplit(", ", 1)))
         limit = limit.format(**{**top, **sizes, **blocks, "used": size(used)})
-        also = _also(other_shapes(rows), "other launch shape", "of low occupancy")
-        figures = {"at_most": True, "limit": limit, "helps": remedy, "also": also}
+        figures = {"at_most": True, "limit": limit, "helps": remedy}
         yield _told(report, "low-occupancy", rows, "low_occupancy_ns", **figures)
 
 
@@ -264,30 +258,25 @@ def small_grid(report: Report) -> Findings:
 
 def _small(report: Report, shapes: pl.DataFrame) -> Finding:
     top = shapes.row(0, named=True)
-    fit = top["sm_count"] * (top["max_threads_per_sm"] or 0)
-    threads = plural(top["blocks"] * top["threads"], "thread")
-    of_fit = f", {threads} of the {count(fit)} that fit" if fit else ""
     name, words = str(top["name"]), {}
     if not _runs_per_channel(report, name):
         own, blocks = say.written_with(report, name) == say.CUDA, phrases("blocks")
         others = blocks | (phrases("one block") if top["blocks"] == 1 else {}) if own else {}
         words = dict(zip(("action", "remedy"), spoken(report, others, blocks["others"]), strict=True))
-    also = _also(other_shapes(shapes), "other launch shape", "with fewer blocks than SMs")
-    figures = {"fit": of_fit, "also": also, "more": _with_more_blocks(report, top)}
+    figures = {"fit": top["sm_count"] * (top["max_threads_per_sm"] or 0), "threads": top["blocks"] * top["threads"]}
+    figures |= _with_more_blocks(report, top)
     return _told(report, "small-grid", shapes, "idle_sm_ns", **figures, **words)
 
 
-def _with_more_blocks(report: Report, top: dict[str, Any]) -> str:
-    """The sentence on launches of the same kernel with a block for each SM that took less, anywhere in the report."""
+def _with_more_blocks(report: Report, top: dict[str, Any]) -> dict[str, Any]:
+    """With how many blocks, one for each SM or more, the kernel took less in the report: quicker, then, now."""
     blocks = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z")
     every = exclusive_operations(report.whole, *SHAPE).filter(kind="kernel", device=top["device"], name=top["name"])
     sums = every.group_by(blocks=blocks).agg(pl.col("dur_ns").mean()).sort("dur_ns", "blocks")
     here = sums.filter(blocks=top["blocks"])
     quicker = sums.filter((pl.col("blocks") >= top["sm_count"]) & (pl.col("dur_ns") < here.get_column("dur_ns").min()))
-    if quicker.is_empty():
-        return ""
-    many, ns = quicker.row(0)
-    return f" With {count(many)} blocks it took {time(ns)} in this report, with these {time(here.item(0, 'dur_ns'))}."
+    many, ns = quicker.row(0) if quicker.height else (0, 0)
+    return {"quicker": many, "then": ns, "now": here.get_column("dur_ns").min() or 0}
 
 
 #: Normalizations of images over each channel, which run a block per channel unless the layout is channels_last.
@@ -308,8 +297,7 @@ def tail(report: Report) -> Findings:
     for rows in _costliest(shapes, "tail_ns", *SHAPE):
         top = rows.row(0, named=True)
         room = top["blocks_per_sm"] * top["sm_count"]
-        also = _also(other_shapes(rows), "other launch shape", "with such a tail")
-        yield _told(report, "tail", rows, "tail_ns", room=room, left=top["blocks"] % room, also=also)
+        yield _told(report, "tail", rows, "tail_ns", room=room, left=top["blocks"] % room)
 
 
 @Rule
@@ -321,8 +309,7 @@ def thin_blocks(report: Report) -> Findings:
     launches = launch_occupancy(report).filter(full).with_columns(thin_ns=on_gpu.part("alone_ns", 1 - part))
     long = pl.col("alone_ns") >= _FLAG_NS * pl.col("count")
     for rows in _costliest(_changeable(report, launches.filter(long)), "thin_ns", *SHAPE):
-        also = _also(other_shapes(rows), "other launch shape", "of such blocks")
-        yield _told(report, "thin-blocks", rows, "thin_ns", also=also, at_most=True)
+        yield _told(report, "thin-blocks", rows, "thin_ns", at_most=True)
 
 
 # Kernels that take far longer than reading and writing all that is there, with a long piece of it for each thread.

@@ -27,7 +27,6 @@ from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import ordering_calls
 from kanalyze.columns import having, mixed, nearest, rate_of
 from kanalyze.report import Report
-from kanalyze.units import plural, rate, size
 from kanalyze.window import ALL_STEPS, STEP_PREFIX, plain, without_ids
 
 _STEP: Final = rf"^:?{STEP_PREFIX}\d+$"  # a profiler step's range, as `named_ranges` names it
@@ -72,11 +71,10 @@ def _between(report: Report, device: int, direction: str, copies: pl.DataFrame) 
     moved_ns, called_ns = runs.select(moving=moving, calling=calling).row(0)
     waits = (pl.col("device") == device) & pl.col("bucket").is_in(("launch", "queued", "sync", "api"))
     called_ns = min(called_ns, total(bucket_sums(report).filter(waits), "ns"))
-    several = f" in {plural(runs.height, 'run')}" if runs.height > 1 else ""
-    against = f", {size(LARGE_BYTES)} and more at {rate(rate_of(speed, 1))}" if speed else ""
     figures = {"many": copies.height, "direction": direction, "bytes": copies.get_column("size_bytes").mean()}
-    figures |= {"rate": on_host.bandwidth(copies), "several": several, "against": against}
-    figures |= {"moved": moved_ns, "called": called_ns}
+    figures |= {"rate": on_host.bandwidth(copies), "several": runs.height > 1, "runs": runs.height}
+    figures |= {"moved": moved_ns, "called": called_ns, "large": LARGE_BYTES}
+    figures["against"] = rate_of(speed, 1) if speed else 0.0
     one = runs.select(group="run", kept=pl.lit(1), merged_ns=joined.cast(pl.Int64))
     idle = say.idle_in(report, device, copies.select(start="call_start", end="call_end"))
     return say.told(
@@ -87,7 +85,7 @@ def _between(report: Report, device: int, direction: str, copies: pl.DataFrame) 
         moved_ns + called_ns,
         **figures,
         caller=_caller(report, copies),
-        one="per run" if several else "of all",
+        one="per run" if runs.height > 1 else "of all",
         where=say.main_site(report, copies.select("process_id", "thread_id", at="call_start")),
         mending=on_gpu.merged(copies.select("row", "dur_ns", group="run").join(one, on="group")),
     )

@@ -37,7 +37,7 @@ from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import gathered, in_order, nearest, nearest_place, of_parts, rows_at, sure
 from kanalyze.report import Report
 from kanalyze.tools import CUDA
-from kanalyze.units import percent, size
+from kanalyze.units import percent
 
 
 @Rule
@@ -54,8 +54,7 @@ def _blocks(report: Report, device: int, pieces: pl.DataFrame, left: pl.DataFram
     parts = intervals.cut(pieces, left).with_columns(ns=pl.col("end") - pl.col("start"))
     sums = parts.group_by("detail").agg(pl.col("ns").sum()).sort("ns", "detail", descending=[True, False])
     calls = ", ".join(f"{literal(name)} {per.mean_time(ns)}" for name, ns in sums.head(say.NAMED).iter_rows())
-    others = f", besides {per.mean_time(every - stake)} of which other findings tell" if stake < every else ""
-    figures = {"part": say.of_window(report, device, stake), "calls": calls, "others": others}
+    figures = {"part": say.of_window(report, device, stake), "calls": calls, "others": every - stake}
     return say.told(report, "host-blocks", device, left, retold=partial(_blocks, report, device, pieces), **figures)
 
 
@@ -304,7 +303,6 @@ def _read(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
     own = _of_loops(report, reads(report)).filter(pl.col("device") == device)
     places, where = _places(report, own)
     sizes = own.drop_nulls("size_bytes")
-    each = f", {size(median_of(sizes, 'size_bytes'))} each in the median" if sizes.height else ""
     words = {}
     if say.in_pytorch(report):
         operator = where.split(" ", maxsplit=1)[0]
@@ -321,7 +319,8 @@ def _read(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
     numbers = own.filter(pl.col("size_bytes") <= SCALAR_BYTES).get_column("call")
     work = operations(report, "call_row").filter(pl.col("call_row").is_in(numbers.implode()))
     change = Mending(calls=pure, unwaited=copying, gone=work.get_column("row"))
-    figures = {"places": f"{places}{each}", "blocked": intervals.length(own)}
+    figures = {"places": places, "sized": sizes.height, "blocked": intervals.length(own)}
+    figures["each"] = median_of(sizes, "size_bytes") if sizes.height else 0
     return say.told(report, "blocking-read", device, pieces, where=where, mending=change, **figures, **words)
 
 
