@@ -76,9 +76,6 @@ TABLE: Final = Table(
 #: A loop has so many operations.
 _LOOP: Final = 8
 
-#: Remedies are replayed of reports with at most so many operations and calls: of more it takes many seconds.
-_MOST_REPLAYED: Final = 1 << 20
-
 #: What the time of a finding counts in their order: little where it names no cause, a part where its remedy helps
 #: whatever the cause, and leaves that in place; much of one that makes the times of all others hold another program's
 #: work. Of those without a replay, shorter kernels count as the GPU is busy.
@@ -245,7 +242,7 @@ def findings(report: Report) -> pl.DataFrame:
             "sentence": one.text.format(*one.names),
             "definition": one.definition,
         }
-        for one in by_gain(report, _MOST_REPLAYED)
+        for one in by_gain(report, 1 << 20)  # operations and calls: of more, replays take many seconds
     ]
     return TABLE.select(pl.DataFrame(rows, TABLE.schema))
 
@@ -380,16 +377,13 @@ def _of_left(finding: Finding, claims: pl.DataFrame, left: pl.DataFrame) -> Find
 
 MOST_REPLAYED: Final = 1 << 18  # a page replays remedies of reports with at most so many operations and calls
 
-#: Findings that many sound programs have, and that are told only where their remedy gains a hundredth: so many times
-#: what is worth saying of any.
+#: Findings that many sound programs have, and that are told only where their remedy gains a hundredth.
 _COMMON: Final = ("small-grid", "tail", "low-occupancy")
 EXPECTED: Final = ("tail", "low-occupancy", "uncoalesced")  # by times, grids and registers; counters may know better
-_HUNDREDTH: Final = 10
 
-#: What a remedy gains differs by so large a part from what an exact replay says, at most, and what it leaves takes so
-#: many times as long: in four of five programs of docs/diagnosis.md, and in nineteen of twenty where it gains most.
+#: What a remedy gains differs by so large a part from what an exact replay says, at most, and what it leaves takes
+#: twice as long: in four of five programs of docs/diagnosis.md, and in nineteen of twenty where it gains most.
 OF_REMEDIES: Final = 0.25
-_LEFT: Final = 2
 
 #: What the window of a device gets shorter by: without the profiler as usual, with least of the host's time, with most;
 #: and by how much each of them may be wrong (ns).
@@ -409,10 +403,9 @@ def with_replays(report: Report, candidates: Sequence[Finding], most: int) -> li
         changes = {at: one.change(report) for at, one in enumerate(candidates) if one.device == device}
         gains |= _of_device(report, candidates, {at: change for at, change in changes.items() if change is not None})
     replayed = [_with(report, one, gains.get(at)) for at, one in enumerate(candidates)]
+    # a hundredth is ten times what is worth saying of any
     return [
-        one
-        for one in replayed
-        if not (one.general or one.rule in _COMMON) or one.gain_ns >= _HUNDREDTH * least[one.device]
+        one for one in replayed if not (one.general or one.rule in _COMMON) or one.gain_ns >= 10 * least[one.device]
     ]
 
 
@@ -482,7 +475,7 @@ def _with(report: Report, finding: Finding, gains: _Gains | None) -> Finding:
     side, usual = _unprofiled.sides(report)[finding.device][0], gains[0][0]
     whole = side.end - side.network.start
     low = max(min(ns - (apart if ns else 0) for ns, apart in gains), 0) * (1 - OF_REMEDIES)
-    low = int(min(max(low, whole * (1 - _host_time.NEAR) - (whole - usual) * _LEFT if low else 0), usual))
+    low = int(min(max(low, whole * (1 - _host_time.NEAR) - (whole - usual) * 2 if low else 0), usual))
     high = int(max(ns + (apart if ns else 0) for ns, apart in gains) * (1 + OF_REMEDIES))
     usual, low, high = (min(ns, finding.at_stake_ns if finding.at_most else whole) for ns in (usual, low, high))
     return finding._replace(

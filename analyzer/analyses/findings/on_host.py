@@ -312,9 +312,6 @@ def kernels_named(line: pl.DataFrame, pattern: str) -> pl.Series:
     return sure(line.get_column("kind") == "kernel") & having(line.get_column("name"), pattern)
 
 
-_FILLS: Final = 0.5  # the part of a window that work of the host fills, of which it need not be much in each iteration
-
-
 def on_time(
     report: Report,
     name: str,
@@ -334,7 +331,8 @@ def on_time(
     idle = idle_within(report, inside.host)
     for device, low, high in windows(report).iter_rows():
         held = intervals.length(intervals.clip(inside.host, low, high))
-        if number < max(fewest_in(report), 1) and held < _FILLS * (high - low):
+        # the part of a window that work of the host fills, of which it need not be much in each iteration
+        if number < max(fewest_in(report), 1) and held < 0.5 * (high - low):
             continue
         parts = (idle[device], work.filter(device=device))
         claims = intervals.union(pl.concat(part.select("start", "end") for part in parts))
@@ -348,15 +346,13 @@ def on_time(
 CHOOSES: Final = r"(?i)argmax|ArgMax|multinomial|topk|radixSort|gatherTopK|distribution_"
 UPDATES: Final = r"multi_tensor_apply|[Aa]dam|[Ss]gd|SGD|LAMB|[Bb]ackward|dgrad|wgrad|bprop|_bwd"
 
-#: Families of kernels of which an SM runs a block or two at a time; others fill it with threads.
-_LARGE_BLOCKS: Final = ("gemm", "conv", "attention")
-
 
 def filling(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     """Adds to operations whether each is a kernel of a `layer` with weights, and what `part` of the GPU it fills."""
     limits = report.devices.select("sm_count", "max_warps_per_sm", "threads_per_warp").drop_nulls()
     processors, warps, threads = limits.row(0) if limits.height else (1, 1, 1)
-    layer = on_gpu.decoded_as(work, on_gpu.FAMILY.is_in(_LARGE_BLOCKS)).alias("layer")
+    # families of kernels of which an SM runs a block or two at a time; others fill it with threads
+    layer = on_gpu.decoded_as(work, on_gpu.FAMILY.is_in(("gemm", "conv", "attention"))).alias("layer")
     blocks = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z") / processors
     resident = blocks * pl.col("block_x") * pl.col("block_y") * pl.col("block_z") / (warps * threads)
     part = pl.when(layer).then(blocks).otherwise(resident).clip(upper_bound=1.0).fill_null(1.0)

@@ -247,9 +247,8 @@ def _kind(call: str | None) -> str:
     return "launch" if is_launch_name(name) else bucket
 
 
-#: Equal parts of a stretch that is not of iterations, and the share of parts that is most.
+#: Equal parts of a stretch that is not of iterations.
 PARTS: Final = 8
-_MOST: Final = 0.75
 
 
 def part_of(at: pl.Expr, low: pl.Expr | int, high: pl.Expr | int, number: int = PARTS) -> pl.Expr:
@@ -259,7 +258,7 @@ def part_of(at: pl.Expr, low: pl.Expr | int, high: pl.Expr | int, number: int = 
 
 def all_along(at: pl.Expr, low: pl.Expr | int, high: pl.Expr | int, number: int = PARTS) -> pl.Expr:
     """Whether the times `at` (nulls aside) lie in most of `number` equal parts of the time from `low` to `high`."""
-    return part_of(at, low, high, number).clip(0, number - 1).drop_nulls().n_unique() >= _MOST * number
+    return part_of(at, low, high, number).clip(0, number - 1).drop_nulls().n_unique() >= 0.75 * number
 
 
 #: What users write for an operator of PyTorch that makes the host wait.
@@ -273,9 +272,6 @@ _WRITTEN: Final = {
     "aten::copy_": "copy_()",
     "aten::equal": "torch.equal",
 }
-
-#: The file of torch that makes texts of tensors.
-_PRINTS: Final = r"torch/_tensor_str\.py\("
 
 
 def sites(report: Report, points: pl.DataFrame) -> pl.DataFrame:
@@ -353,15 +349,13 @@ def _functions(report: Report, points: pl.DataFrame) -> pl.DataFrame:
     around = (
         gathered(names, innermost).alias("name").to_frame().join(shown, on="name", how="left", maintain_order="left")
     )
-    printing = tree.innermost(points, python & having(names, _PRINTS)).is_not_null()
+    # the file of torch that makes texts of tensors
+    printing = tree.innermost(points, python & having(names, r"torch/_tensor_str\.py\(")).is_not_null()
     text = pl.when(printing).then(pl.lit("print of a tensor in ")).otherwise(pl.lit(""))
     return around.select(function=text + pl.col("shown").cast(pl.String))
 
 
 _MOST_OF_TIME: Final = 0.5  # a place is named if it has at least this share of the time
-
-#: Of more operations than these, every second, third… is asked: what has most of the time, has most of theirs.
-_ENOUGH: Final = 1 << 13
 
 
 def place_of(report: Report, rows: pl.Series) -> str:
@@ -370,7 +364,8 @@ def place_of(report: Report, rows: pl.Series) -> str:
     That is the function of the program around their launches, where stacks were recorded, or else the innermost range.
     """
     work = exclusive_operations(report).select("row", "exclusive_ns").filter(pl.col("row").is_in(rows.implode()))
-    work = work.gather_every(work.height // _ENOUGH + 1)
+    # of more operations than these, every second, third… is asked: what has most of the time, has most of theirs
+    work = work.gather_every(work.height // (1 << 13) + 1)
     points = facts_of(report, work.get_column("row"), *THREAD, "call_start").rename({"call_start": "at"})
     times = work.with_columns(_places(report, points).select(place=pl.coalesce("function", "range")))
     return literal(most(times, "place", "exclusive_ns", _MOST_OF_TIME))
@@ -402,10 +397,6 @@ def by_device(rows: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
 
 # The line of the program that the time of a finding comes from.
 
-#: Where the lines of its own threads are known for this part of its time, that of others does not count, which goes to
-#: the line that the main thread was in: ``loss.backward()`` is the line of all that autograd does.
-_OWN: Final = 0.1
-
 _TOGETHER: Final = 10  # lines of one function are told together where they are no further apart
 
 #: What a rule says where a call stack or a trace told it the line: ``train.py:31``, ``train.py(31): step``.
@@ -429,7 +420,9 @@ def line_of(report: Report, finding: Finding) -> str:
     """
     pieces, ns = claimed(report, finding), pl.col("ns").sum()
     own = pieces.filter("own")
-    counted = own if own.select(ns).item() >= _OWN * pieces.select(ns).item() else pieces
+    # where the lines of its own threads are known for this part of its time, that of others does not count, which goes
+    # to the line that the main thread was in: ``loss.backward()`` is the line of all that autograd does
+    counted = own if own.select(ns).item() >= 0.1 * pieces.select(ns).item() else pieces
     if line := lines_of_most(report, counted.group_by("place").agg(ns)):
         return line
     host = pieces.filter(pl.col("part") != "work")

@@ -219,9 +219,6 @@ _BY_ELEMENT: Final = {
     "Julia": pl.col("function").str.contains(r"^(?:_Z\d+)?(?:gpu_)?broadcast_kernel"),
 }
 
-#: Iterators of Thrust by which a functor may read other elements than the one at its place.
-_ELSEWHERE: Final = "counting_iterator|permutation_iterator|reverse_iterator"
-
 #: What one kernel takes for each operation of a chain after the first that has another array, as a part of the longest
 #: one. Of the fifth on half as much: most of their arrays have been read by then.
 _EACH_MORE: Final = 0.25
@@ -263,9 +260,10 @@ def _chains(report: Report) -> pl.DataFrame:
     """Their kernels, a chain each turn: device, group, way, row, start, end, dur_ns, kept, merged_ns, many."""
     line = on_gpu.with_decoded(exclusive_operations(report, "stream", *SHAPE).sort(*_STREAM, "start"), **_BY_ELEMENT)
     names = line.filter(pl.any_horizontal(*_BY_ELEMENT)).get_column("name").unique()
+    # iterators of Thrust by which a functor may read other elements than the one at its place
     elsewhere, of_one = (
         pl.col("name").is_in(names.filter(names.cast(pl.String).str.contains(those)).implode())
-        for those in (_ELSEWHERE, _OF_ONE)
+        for those in ("counting_iterator|permutation_iterator|reverse_iterator", _OF_ONE)
     )
     ways = [pl.when(pl.col(way) & ~elsewhere).then(pl.lit(way)) for way in _BY_ELEMENT]
     line = line.with_columns(way=pl.coalesce(ways))
@@ -283,9 +281,6 @@ def _chains(report: Report) -> pl.DataFrame:
     return chains.filter((pl.col("many") > 1) & (pl.col("dur_ns").sum().over("group") > pl.col("merged_ns")))
 
 
-#: Types in the names of CuPy's kernels: ``cupy_add__float64_float64_float64``.
-_DOUBLE: Final = r"^cupy_\w*?__(?:\w*_)?float64"
-
 #: Names of kernels that reduce arrays of float64, and the elements of an array that counts.
 _REDUCES_DOUBLES: Final = r"(?:reduce|Reduce).*\bdouble\b"
 _LARGE: Final = 1 << 16
@@ -296,13 +291,10 @@ def double_arrays(report: Report) -> Findings:
     """One finding per device on operations of CuPy on arrays of float64."""
     if world(report) == CUPY:
         function = pl.col("function")
-        doubles = function.is_in([*_on_wide_arrays(report)]) | function.str.contains(_DOUBLE)
+        # types in the names of CuPy's kernels: ``cupy_add__float64_float64_float64``
+        doubles = function.is_in([*_on_wide_arrays(report)]) | function.str.contains(r"^cupy_\w*?__(?:\w*_)?float64")
         for work in on_gpu.kernels_that(report, doubles, _WORTH):
             yield work.finding("float64: arrays", left=None, mending=Mending(_in_single(report, work)))
-
-
-#: An operation on arrays reads two and writes one.
-_USUAL_ARRAYS: Final = 3
 
 
 def _in_single(report: Report, work: on_gpu.Work) -> pl.DataFrame:
@@ -312,7 +304,8 @@ def _in_single(report: Report, work: on_gpu.Work) -> pl.DataFrame:
     functions, each a series of operations in double: between half of the time and that of these arrays in float32.
     """
     rows = with_facts(report, work.rows, *SHAPE).join(report.devices, on="device", maintain_order="left")
-    bytes_of = pl.col("grid_x").cast(pl.Int64) * pl.col("block_x") * _USUAL_ARRAYS * 4
+    # an operation on arrays reads two and writes one
+    bytes_of = pl.col("grid_x").cast(pl.Int64) * pl.col("block_x") * 3 * 4
     least = bytes_of / pl.col("memory_bandwidth_bytes_per_s") * 1e9 / pl.col("dur_ns")
     left = (0.5 + least.clip(upper_bound=0.5).fill_null(0.5)) / 2
     return rows.select("row", saved_ns=(pl.col("dur_ns") * (1 - left)).cast(pl.Int64))
@@ -543,9 +536,6 @@ def numbers_read(report: Report) -> Findings:
     yield from say.on_idle(report, "blocking-read: JAX", _idle_in(report, own), lambda _: change, numbers=own.height)
 
 
-_FILLED_NS_PER_BYTE: Final = 0.1  # a thread of the host fills memory at about 10 GB/s
-
-
 @Rule
 def staged_arrays(report: Report) -> Findings:
     """At most one finding per device on large arrays of the host that JAX copies by way of pinned memory of its own."""
@@ -559,7 +549,8 @@ def staged_arrays(report: Report) -> Findings:
     if copies.height < say.fewest_in(report):
         return
     kernels = exclusive_operations(report).filter(pl.col("kind") == "kernel")
-    filled = (pl.col("size_bytes") * _FILLED_NS_PER_BYTE).cast(pl.Int64)
+    # a thread of the host fills memory at about 10 GB/s
+    filled = (pl.col("size_bytes") * 0.1).cast(pl.Int64)
     spans = copies.select("process_id", "device", start=pl.col("call_start") - filled, end="start")
     for device, own in say.by_device(copies):
         idle = say.idle_in(report, device, spans.filter(device=device))

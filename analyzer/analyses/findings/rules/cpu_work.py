@@ -41,11 +41,6 @@ _CREATES: Final = (
 #: Those that users call with a device; of them what draws numbers, which nobody wants to be the same each time.
 _MAKES: Final = re.compile(r"aten::(?:arange|eye|linspace|ones|zeros|(?P<draws>rand(?:n|int|perm|_like|n_like)?))")
 
-#: Operators that change the type, the range or the layout of data.
-_CONVERTS: Final = (
-    r"^aten::(?:to|_to_copy|div|div_|mul|mul_|sub|sub_|add|add_|permute|contiguous|clone|float|half|copy_)$"
-)
-
 #: Operators of models, and of signals and images, which compute rather than convert what is copied next.
 _COMPUTES: Final = (
     r"^aten::(?:embedding|embedding_bag|linear|addmm|layer_norm|batch_norm|lstm|gru|scaled_dot_product_attention"
@@ -56,32 +51,11 @@ _COMPUTES: Final = (
 #: Operators that copy what they are given; others that launch a copy work on what was copied as well.
 _COPIES: Final = r"^aten::(?:to|_to_copy|copy_|clone|contiguous|pin_memory)$"
 
-#: Types of a copy that makes data smaller: into 16 bits, of more.
-_SHORTENS: Final = r"^\[\s*\"c10::(?:BFloat16|Half)\",\s*\"(?:float|double)\""
-
 #: Types of a copy that makes data larger: of bytes, and of others that are stored in fewer.
 _WIDENS: Final = r"^\[\s*\"(?:float|double)\",\s*\"(?:unsigned char|signed char|char|short|unsigned short)\""
 
-#: Data are converted if such copies write most of what is copied next.
-_MOSTLY: Final = 0.5
-
 #: An operator on the CPU that no copy is seen beside takes so long at least (ns); launches that the host is late for.
 _LONG_NS: Final = 100_000
-
-#: What is copied back is up to so many times as large as what came: one-hot vectors of numbers of classes are.
-_LARGER: Final = 32
-
-#: A processor writes no more in a nanosecond: what operators made so quickly is not what is copied.
-_MOST_BYTES_PER_NS: Final = 200
-
-#: Copying within the host takes less for each byte; data that take longer before they are copied are made of lists.
-_SLOW_NS_PER_BYTE: Final = 2
-
-#: No list of numbers takes so long to become a tensor: what takes longer is computed, in the lines before.
-_COMPUTED_NS_PER_BYTE: Final = 50
-
-#: A list of small types, or of arrays, takes no longer than this for a byte.
-_SLOWEST_NS_PER_BYTE: Final = 600
 
 
 @Rule
@@ -142,10 +116,15 @@ def _runs(report: Report) -> pl.DataFrame:
     line = on_host.outermost(report).sort(*THREAD, "start")
     line = line.with_columns(run=launching.cast(pl.UInt32).cum_sum().over(THREAD), own=~launching)
     line = line.with_columns(
-        shortens=_copied_bytes(report, line, _SHORTENS) > 0,
+        # types of a copy that makes data smaller: into 16 bits, of more
+        shortens=_copied_bytes(report, line, r"^\[\s*\"c10::(?:BFloat16|Half)\",\s*\"(?:float|double)\"") > 0,
         widened_bytes=pl.when(own).then(_copied_bytes(report, line, _WIDENS)),
         computes=own & ~name.str.contains(_NO_WORK),
-        converts=own & name.str.contains(_CONVERTS),
+        # operators that change the type, the range or the layout of data
+        converts=own
+        & name.str.contains(
+            r"^aten::(?:to|_to_copy|div|div_|mul|mul_|sub|sub_|add|add_|permute|contiguous|clone|float|half|copy_)$"
+        ),
     )
     took = pl.when(pl.col("computes") | pl.col("converts")).then(pl.col("end") - pl.col("start"))
     runs = line.group_by(*THREAD, "run", maintain_order=True).agg(
@@ -180,11 +159,14 @@ def _runs(report: Report) -> pl.DataFrame:
     ends = nearest(runs.select(*THREAD, "run", "after_start").drop_nulls(), lines, ("after_start", "since"), THREAD)
     runs = runs.join(ends.drop("after_start"), on=[*THREAD, "run"], how="left", nulls_equal=True, maintain_order="left")
     since, small = pl.max_horizontal("before_end", "since"), pl.col("bytes") < LARGE_BYTES
-    slow = pl.col("after_start") - since > _SLOW_NS_PER_BYTE * pl.col("bytes")
-    converted_ns = pl.max_horizontal(_COMPUTED_NS_PER_BYTE * pl.col("bytes"), _LONG_NS)
+    # copying within the host takes less for each byte; data that take longer before they are copied are made of lists
+    slow = pl.col("after_start") - since > 2 * pl.col("bytes")
+    # no list of numbers takes so long to become a tensor: what takes longer is computed, in the lines before
+    converted_ns = pl.max_horizontal(50 * pl.col("bytes"), _LONG_NS)
     computed = pl.col("after_start") - pl.col("before_end") > converted_ns
     # nor a line of Python that goes on for longer, which was sampled before the next one began
-    longest_ns = pl.max_horizontal(_SLOWEST_NS_PER_BYTE * pl.col("bytes"), _LONG_NS).cast(pl.Int64)
+    # a list of small types, or of arrays, takes no longer than this for a byte
+    longest_ns = pl.max_horizontal(600 * pl.col("bytes"), _LONG_NS).cast(pl.Int64)
     nearby = pl.max_horizontal(since, pl.col("after_start") - longest_ns)
     begun = pl.when(lifted & (~small | computed)).then(nearby).otherwise("before_end")
     return _of_kinds(runs.with_columns(lifted=lifted & (small | slow), before_end=begun))
@@ -229,8 +211,10 @@ def _handed_on(report: Report, runs: pl.DataFrame, launching: pl.DataFrame) -> p
 def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
     """The runs of a kind, with what of their time, and of what is around them, is work of the CPU."""
     uploads, downloads = pl.col("to_device").fill_null(0) > 0, pl.col("to_host_bytes") > SCALAR_BYTES
-    back = uploads & (pl.col("bytes") <= _LARGER * pl.col("to_host_bytes"))
-    made = pl.col("bytes").fill_null(0) <= _MOST_BYTES_PER_NS * pl.col("took_ns")
+    # what is copied back is up to so many times as large as what came: one-hot vectors of numbers of classes are
+    back = uploads & (pl.col("bytes") <= 32 * pl.col("to_host_bytes"))
+    # a processor writes no more in a nanosecond: what operators made so quickly is not what is copied
+    made = pl.col("bytes").fill_null(0) <= 200 * pl.col("took_ns")
     by_operators = (pl.col("operators") > 0) & ((pl.col("top_ns") >= 2 * say.LAUNCH_NS) | (back & made))
     by_others = back & (pl.col("after_start") - pl.col("before_end") >= _LONG_NS)
     returns = pl.when(~pl.col("goes_on")).then(back).backward_fill().over(THREAD)
@@ -241,7 +225,8 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit("cpu-operators"))
         .when(uploads & (pl.col("top_ns") >= _LONG_NS) & pl.col("top").str.contains(_COMPUTES) & ~pl.col("created"))
         .then(pl.lit("cpu-operators"))
-        .when(uploads & (pl.col("bytes") >= LARGE_BYTES) & (pl.col("widened_bytes") >= _MOSTLY * pl.col("bytes")))
+        # data are converted if such copies write most of what is copied next
+        .when(uploads & (pl.col("bytes") >= LARGE_BYTES) & (pl.col("widened_bytes") >= 0.5 * pl.col("bytes")))
         .then(pl.lit("large-upload"))
         .when(uploads & ((pl.col("created") & made) | pl.col("lifted")))
         .then(pl.lit("cpu-tensors"))
@@ -292,9 +277,6 @@ def _between_copies(report: Report) -> pl.DataFrame:
 
 #: What autograd's engine runs on each of a node's results.
 _ASKS: Final = ("aten::isnan", "aten::_is_any_true", "aten::any", "aten::item", "aten::is_nonzero", "aten::ne")
-
-#: Names of the kernels of a check: whether a value differs from itself, and whether any does.
-_COMPARES: Final = r"Compare|isnan|ne_kernel"
 
 #: So many nodes that launch something are checked at least, and in a report without operators so many checks have
 #: another launch before them: a loop over parameters that asks each for NaN has none.
@@ -349,7 +331,8 @@ def _checks(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 def _by_kernels(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
     line = on_host.launched(report).with_row_index("at")
-    compares = on_host.kernels_named(line, _COMPARES)
+    # names of the kernels of a check: whether a value differs from itself, and whether any does
+    compares = on_host.kernels_named(line, r"Compare|isnan|ne_kernel")
     if compares.sum() < _FEWEST:
         return _NO_SPANS, _NO_SPANS
     line = line.with_columns(

@@ -39,16 +39,11 @@ _NEXT: Final = r"enumerate\(DataLoader\)#\w*?(SingleProcess|MultiProcessing)\w*\
 _FUNCTION: Final = r"torch/utils/data/dataloader\.py\(\d+\): __next__$"
 _OF_WORKERS: Final = r"torch/utils/data/dataloader\.py\(\d+\): _try_get_data$"
 
-_NEARLY_ALL: Final = 0.9  # the least part of the time in a line that gets batches and does nothing else
-
 #: Getting a batch takes so long at least where it counts: workers that keep up need some time to hand one over, too.
 _HANDOVER_NS: Final = {False: 250_000, True: 1_000_000}
 
 #: So many copies to the GPU for a batch are of its parts.
 _PIECES: Final = 32
-
-#: What draws numbers for a sampler.
-_DRAWS: Final = r"^aten::(?:randperm|randint|multinomial)$"
 
 #: Starting workers counts from so long on, and after so many starts of a loader.
 _START_NS: Final = 10_000_000
@@ -107,7 +102,8 @@ def _starts(report: Report) -> pl.DataFrame:
     every, name = on_host.outermost(report), pl.col("name")
     kinds = {
         "seed": every.filter(name == "aten::random_"),
-        "drawn": every.filter(name.str.contains(_DRAWS)),
+        # what draws numbers for a sampler
+        "drawn": every.filter(name.str.contains(r"^aten::(?:randperm|randint|multinomial)$")),
         "next": batches,
         "launch": on_host.launched(report).select(*THREAD, start="call_start", end="call_end"),
     }
@@ -156,7 +152,8 @@ def _lines_with_batches(trace: Report) -> pl.DataFrame:
         ns = intervals.covered(line, intervals.union(batches))
         inside.append(line.with_columns(ns=ns, workers=pl.lit(batches.item(0, "workers"))))
     by_line = pl.concat(inside).group_by(PLACE).agg(pl.col("dur_ns", "ns").sum(), pl.col("workers").first())
-    return by_line.filter(pl.col("ns") >= _NEARLY_ALL * pl.col("dur_ns")).select(*PLACE, "workers")
+    # the least part of the time in a line that gets batches and does nothing else
+    return by_line.filter(pl.col("ns") >= 0.9 * pl.col("dur_ns")).select(*PLACE, "workers")
 
 
 @once_per_report
@@ -185,12 +182,6 @@ def _most_in_loader(report: Report, device: int, *, workers: bool) -> str:
 
 
 # All other time outside of CUDA calls.
-
-#: Maximum number of phases named; the next ones only if not much shorter than the first.
-_NAMED_PHASES: Final = 3
-
-#: Fewer stretches than these are none between launches; of iterations, than one in each.
-_SEVERAL: Final = 2
 
 _TOLD_LEAST: Final = 0.01  # the least part of the time at stake that other findings tell and that is worth a word
 _DATA_BYTES: Final = 1 << 16  # smaller copies are of single numbers and the like, which take no time to prepare
@@ -240,7 +231,8 @@ def _computes(report: Report, device: int, spans: pl.DataFrame) -> Finding:
     """The finding on host time in `spans` (start, end) of which no other finding tells more."""
     per, stake = say.per_iteration(report), intervals.length(spans)
     phases = _phases(report, device, spans)
-    notable = phases.filter((pl.col("ns") > 0) & (pl.col("ns") >= _NOTABLE * pl.col("ns").max())).head(_NAMED_PHASES)
+    # maximum number of phases named; the next ones only if not much shorter than the first
+    notable = phases.filter((pl.col("ns") > 0) & (pl.col("ns") >= _NOTABLE * pl.col("ns").max())).head(3)
     parts = [
         f"{literal(where)}: {per.mean_time(ns)}"
         + f" in {per.plural(gaps, 'gap')}, the longest {time(most)}" * (gaps > 1)
@@ -282,7 +274,8 @@ def _short_stretches(report: Report, spans: pl.DataFrame) -> int:
     """The number of short stretches, where most of the time is in these, and they are many; else 0."""
     lengths = spans.get_column("end") - spans.get_column("start")
     short = lengths.filter(lengths < SHORT_NS)
-    many = len(short) >= max(_SEVERAL, say.per_iteration(report).iterations or 0)
+    # fewer stretches than these are none between launches; of iterations, than one in each
+    many = len(short) >= max(2, say.per_iteration(report).iterations or 0)
     return len(short) if many and 2 * short.sum() > lengths.sum() else 0
 
 
@@ -393,8 +386,6 @@ def _converted(report: Report) -> pl.DataFrame:
 
 # Lines of the program that launch nothing, and for which the device waits.
 
-_LEAST: Final = 0.1  # the least part of the window that the device waits so
-
 #: A call in a line of Python, and what is no code in it.
 _CALL: Final = re.compile(r"([A-Za-z_][\w.]*)\(")
 _NO_CODE: Final = re.compile(r"""'[^']*'|"[^"]*"|#.*""")
@@ -411,7 +402,8 @@ def own_code(report: Report) -> Findings:
     for device, low, high in windows(report).iter_rows():
         quiet = _quiet(report, device, launching)
         claims = intervals.union(quiet.select("start", "end"))
-        if intervals.length(claims) < _LEAST * (high - low):
+        # the least part of the window that the device waits so
+        if intervals.length(claims) < 0.1 * (high - low):
             continue
         sums = quiet.group_by("place").agg(pl.col("ns").sum()).sort("ns", "place", descending=[True, False])
         place, line = placed_with_text(report, sums.head(1)).select("place", pl.col("text").cast(pl.String)).row(0)

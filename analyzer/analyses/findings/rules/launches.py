@@ -395,15 +395,6 @@ def _waits_for_others(report: Report, device: int, kernels: pl.DataFrame) -> pl.
 
 # Communication between GPUs that nothing hides.
 
-#: How many times as much as of other findings is worth one: the last collective of a step has nothing to hide behind.
-_NOTABLE: Final = 10
-
-#: Maximum length of the name of a collective in the headline.
-_LONGEST: Final = 30
-
-#: Ranks of one program run equally many collectives, but for this part of them at the edges of a window.
-_ALIKE: Final = 0.1
-
 
 @Rule
 def exposed_communication(report: Report) -> Findings:
@@ -419,7 +410,9 @@ def exposed_communication(report: Report) -> Findings:
     )
     ranks = exposed.join(_collectives(report).group_by("device").agg(collectives=pl.len()), on="device").sort("device")
     for rank in ranks.iter_rows(named=True):
-        least = _NOTABLE * least_worth_saying(report)[rank["device"]]
+        # how many times as much as of other findings is worth one: the last collective of a step has nothing to hide
+        # behind
+        least = 10 * least_worth_saying(report)[rank["device"]]
         yield from (one for one in _of_rank(report, rank, ranks, least) if one.at_stake_ns >= least)
 
 
@@ -439,11 +432,13 @@ def _of_rank(report: Report, rank: dict[str, Any], ranks: pl.DataFrame, worth: f
         for kind, count, took in sums.head(say.NAMED).iter_rows()
     ]
     more = f", and {plural(sums.height - say.NAMED, 'other kind')}" if sums.height > say.NAMED else ""
-    figures = {"most": sums.item(0, "kind")[:_LONGEST], "kinds": f"{', '.join(named)}{more}"}
+    # maximum length of the name of a collective in the headline
+    figures = {"most": sums.item(0, "kind")[:30], "kinds": f"{', '.join(named)}{more}"}
     exposed = say.told(report, "exposed-communication", device, None, ns, part=ns / whole, **figures)
     if not rank["waited_ns"] + rank["transfer_ns"]:
         # of the devices that run as many, as ranks of one program do, the least exposed one tells what can be gained
-        as_many = (pl.col("collectives") - rank["collectives"]).abs() <= _ALIKE * rank["collectives"]
+        # ranks of one program run equally many collectives, but for this part of them at the edges of a window
+        as_many = (pl.col("collectives") - rank["collectives"]).abs() <= 0.1 * rank["collectives"]
         other, least_ns = ranks.filter(as_many).sort("ns", maintain_order=True).row(0)[:2]
         waits = f": GPU {other}, which runs as many, has {per.time(least_ns)}, and what is more here may be a wait"
         waits *= other != device

@@ -150,14 +150,11 @@ def _loops(report: Report) -> pl.DataFrame:
     return _with_backward(every, loops.filter(~_unrolled(report, loops)))
 
 
-#: What compiled code leaves in a trace: its kernels, which it launches as operators, and where the program calls it.
-_OF_COMPILED: Final = (r"^triton_\w+_fused_", "^Torch-Compiled Region")
-
-
 def _unrolled(report: Report, loops: pl.DataFrame) -> pl.Series:
     """Which loops are none of Python: torch.compile has a kernel in each pass, and no pass calls compiled code."""
     trace, passes, inside = on_host.traced(report) or report, loops.get_column("passes"), list[pl.Series]()
-    for pattern in _OF_COMPILED:
+    # what compiled code leaves in a trace: its kernels, which it launches as operators, and where the program calls it
+    for pattern in (r"^triton_\w+_fused_", "^Torch-Compiled Region"):
         begun = on_host.spans_named(pattern, trace.kind("op")).select(*THREAD, at="start")
         times = on_gpu.span_of(begun, loops.select(SPAN)).alias("at").drop_nulls().value_counts(name="times")
         places = loops.select(at=pl.int_range(pl.len(), dtype=pl.UInt32))

@@ -184,7 +184,6 @@ _LAYOUTS_LAST: Final = {
 _BY_CHANNEL: Final = (
     r"batch_norm_(?:collect_statistics|backward)_kernel\b|\bbn_(?:fw|bw)_\w*(?:NCHW|1C11_(?:kernel_new|singleread))"
 )
-_NORMS_LEFT: Final = 0.5
 
 
 @on_gpu.choosing(on_gpu.LAYOUTS, 0.01)  # some are in well-made programs, too
@@ -195,9 +194,7 @@ def layout_conversions(work: Work) -> Finding | None:
     norms = exclusive_operations(work.report).filter(work.device.are(pl.col("name").str.contains(_BY_CHANNEL)))
     one = work.finding(
         "layout-conversions",
-        mending=Mending(
-            norms.select("row", saved_ns=on_gpu.part("dur_ns", 1 - _NORMS_LEFT)), work.rows.get_column("row")
-        ),
+        mending=Mending(norms.select("row", saved_ns=on_gpu.part("dur_ns", 0.5)), work.rows.get_column("row")),
         claims=pl.concat([work.rows, norms]),
     )
     sides = on_host.outermost(work.report).get_column("name").str.extract(r"^aten::conv(?:_transpose)?(\d)d$")
@@ -206,8 +203,6 @@ def layout_conversions(work: Work) -> Finding | None:
         return one
     return one._replace(action=_LAYOUTS_LAST[most], general=most == _ONE)
 
-
-_FEWEST_CASTS: Final = 32  # fewer do not recur
 
 #: Types of weights and what is computed with them.
 _FLOATS: Final = {"f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16": "float16"}
@@ -235,7 +230,8 @@ def _waited(casts: Work) -> int:
 def recurring_casts(work: Work) -> Finding | None:
     """One finding per device whose kernels convert values between types again and again."""
     per, device = say.per_iteration(work.report), work.device
-    if work.rows.height < max(_FEWEST_CASTS, per.iterations or 1):
+    # fewer do not recur
+    if work.rows.height < max(32, per.iterations or 1):
         return None
     types, outputs = (work.names.get_column(column) for column in ("inputs", "output_type"))
     source, target = (_FLOATS.get(one, one) for one in (types.item(0).partition("/")[0], outputs.item(0)))
@@ -479,10 +475,6 @@ _SOON: Final = 8
 _WRITERS: Final = r"(?:index|gather)_elementwise_kernel<(?:\(int\))?(?<threads>\d+), (?:\(int\))?(?<each>\d+)"
 _MOST_PASSES: Final = 10  # what takes more times as long as its longest kernel may be several sorts in a row
 
-#: What is left of a sort by a selection, which reads the keys twice, and sorts what it finds: about a third for 32 of
-#: 8 million by a histogram of the keys.
-_SELECTED: Final = 0.3
-
 #: The same of rows that fit on the chip, which a sort reads once, less the copies that this makes: of PyTorch's topk
 #: for 20 of 2,048 and of 4,096.
 _SELECTED_IN_ROWS: Final = 0.45
@@ -508,7 +500,9 @@ def full_sort(work: Work) -> Finding | None:
         seen="" if torch else " What runs next on the stream is too short to read all that was sorted.",
         what="rows" if torch else "arrays",
         action=spoken(report, phrases("selections"), phrases("selections")[CUDA]),
-        left=_SELECTED_IN_ROWS if _IN_ROWS in work.most else None if torch else _SELECTED,
+        # what is left of a sort by a selection, which reads the keys twice, and sorts what it finds: about a third for
+        # 32 of 8 million by a histogram of the keys
+        left=_SELECTED_IN_ROWS if _IN_ROWS in work.most else None if torch else 0.3,
         at_most=not torch,
     )
 

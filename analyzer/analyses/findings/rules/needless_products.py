@@ -351,9 +351,6 @@ _TYPED: Final = r'^\["(?:float|c10::Half)"'  # that cuDNN takes, and is quick wi
 _OF_CUDNN: Final = r"^aten::(?:_?cudnn_(?:convolution|batch_norm|rnn)|_?miopen_)"
 _OF_A_LAYER: Final = 8  # operations of a layer that cuDNN does in a few
 
-#: What is left of the kernels: no rows are copied, products are of all images or steps, float32 ones are in TF32.
-_LEFT_BY_CUDNN: Final = 0.25
-
 
 @Rule
 def cudnn_off(report: Report) -> Findings:
@@ -375,7 +372,8 @@ def cudnn_off(report: Report) -> Findings:
 
 def _by_cudnn(report: Report, inside: on_host.Within) -> Mending:
     """Each layer is one launch, forward and backward, which takes a part of the time of its kernels."""
-    left = on_gpu.part("dur_ns", _LEFT_BY_CUDNN).sum().over("span")
+    # what is left of the kernels: no rows are copied, products are of all images or steps, float32 ones are in TF32
+    left = on_gpu.part("dur_ns", 0.25).sum().over("span")
     groups = on_host.by_span(report, inside).select("row", "dur_ns", group="span", kept=pl.lit(1), merged_ns=left)
     return on_gpu.merged(groups.sort("group"))._replace(calls=inside.mending.calls, host=inside.mending.host)
 

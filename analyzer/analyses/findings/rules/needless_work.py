@@ -146,9 +146,6 @@ _MASKS: Final = {
 }
 _PAIRS: Final = 1024  # the least side of such a mask
 
-#: What is left of kernels that read a causal mask by those that skip it, of 16 bits and of float32.
-_CAUSAL_LEFT: Final = (0.35, 0.6)
-
 
 @Rule
 def attention_masks(report: Report) -> Findings:
@@ -163,7 +160,8 @@ def attention_masks(report: Report) -> Findings:
     for words, own in (("attention-mask", calls.filter(hides)), ("attention-mask: bias", calls.filter(~hides))):
         for work in on_host.works_within(report, own):
             wide = work.names.select(on_gpu.INPUTS.str.contains("f32").any()).item()
-            left = None if words.endswith("bias") else _CAUSAL_LEFT[wide]
+            # what is left of kernels that read a causal mask by those that skip it, of 16 bits and of float32
+            left = None if words.endswith("bias") else (0.35, 0.6)[wide]
             yield work.finding(words, left=left, at_most=True, height=own.select(on_host.side(0, -2)).item(0, 0))
 
 
@@ -295,10 +293,6 @@ def float64_in_code(report: Report) -> Findings:
         yield work.finding("float64: code", left=on_gpu.HALF_LEFT, doubles=code["float64_share"])
 
 
-#: Additions that do not wait for each other read and write values at so large a part of the memory's bandwidth.
-_AT_MEMORY: Final = 0.4
-
-
 @Rule
 def atomics_in_code(report: Report) -> Findings:
     """One finding per device on Triton kernels of the program whose code adds by atomics, slower than the memory."""
@@ -306,7 +300,8 @@ def atomics_in_code(report: Report) -> Findings:
         rows = with_facts(report, work.rows, *SHAPE).join(report.devices, on="device", how="left")
         threads = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z") * pl.col("block_x")
         rate = threads * 2 * code["atomic_bytes"] / pl.col("dur_ns") * 1e9
-        slow = (rate < _AT_MEMORY * pl.col("memory_bandwidth_bytes_per_s")) & (pl.col("dur_ns") >= on_gpu.SHORTEST_NS)
+        # additions that do not wait for each other read and write values at so large a part of the memory's bandwidth
+        slow = (rate < 0.4 * pl.col("memory_bandwidth_bytes_per_s")) & (pl.col("dur_ns") >= on_gpu.SHORTEST_NS)
         if not rows.select(slow.all()).item():
             continue
         lines = str(code["atomics"])

@@ -333,8 +333,6 @@ def float64(work: Work) -> Finding:
 _WORTH_GATHERS: Final = 0.2  # less of the kernel time is left out
 _SUMMED: Final = 0.5  # a smaller part of them is read by an elementwise kernel right after: they are not for sums
 _SORTS: Final = ("aten::sort", "aten::argsort", "aten::msort")
-#: So many gathers, there and back, of queries, keys and values, or fewer, are of rows that a sort orders.
-_OF_A_SORT: Final = 4
 
 #: Gathers of single values are kernels of one name with scatters: their operator tells them.
 _BY_VALUE: Final = OPERATION == "scatter_gather"
@@ -391,7 +389,8 @@ def _whole(own: Work, lines: pl.DataFrame) -> Finding:
     sorts, wraps = outer.is_in(_SORTS), outer == "aten::take_along_dim"  # makes an index positive, value by value
     followed = sorts & chosen.shift(-1, fill_value=False).over("line")
     per, rounds = say.per_iteration(own.report), lines.filter(chosen | ~wraps).select(followed.sum()).item()
-    again = rounds * _OF_A_SORT >= own.rows.height
+    # so many gathers, there and back, of queries, keys and values, or fewer, are of rows that a sort orders
+    again = rounds * 4 >= own.rows.height
     work = own._replace(rows=lines.filter(chosen | wraps | (sorts & again)))
     if again:
         once = on_gpu.part("exclusive_ns", 1 - (per.iterations or 1) / rounds)
@@ -420,9 +419,6 @@ _NEAR: Final = 4  # kernels so near on their stream work on the same tensors
 #: Operators that write by an index, and those that sum with them where deterministic algorithms are asked for.
 _BY_INDEX: Final = ("aten::_index_put_impl_", "aten::index_put_")
 _DETERMINISTIC: Final = re.compile(r"^aten::(?:index_add|index_select_backward|scatter_add|gather_backward)")
-
-#: What scatter_reduce does backward, which counts the values of each row, of means, or those that are the largest.
-_COUNTING: Final = "ScatterReduceBackward"
 
 #: Operators that sum into rows by an index, by what users write.
 _WRITTEN: Final = {
@@ -484,7 +480,8 @@ def _slow_sums(work: Work) -> pl.DataFrame:
     sums = pl.col("row").is_in(work.rows.get_column("row").implode())
     kernels = pl.col("kind") == "kernel"
     own = ((sums | pl.col("inner").is_in(_WRITTEN.keys())) & kernels).fill_null(value=False)
-    along = (own | pl.col("node").str.starts_with(_COUNTING)).fill_null(value=False)
+    # what scatter_reduce does backward, which counts the values of each row, of means, or those that are the largest
+    along = (own | pl.col("node").str.starts_with("ScatterReduceBackward")).fill_null(value=False)
     marked = on_gpu.with_operators(work.report, lines).with_columns(
         own=own, along=along, sums=sums, streams=on_gpu.decoded_as(lines, FAMILY.is_in(_STREAMING))
     )
@@ -511,9 +508,6 @@ def _slow_sums(work: Work) -> pl.DataFrame:
 _FFT: Final = FAMILY == "fft"
 _BLUESTEIN: Final = pl.col("function").str.contains("bluestein")
 
-#: What is left of such a transform, which is two of a length at least twice as long, and passes between them.
-_SMOOTH_LEFT: Final = 0.35
-
 
 @on_gpu.choosing(_FFT, 0.1)
 def transform_length(work: Work) -> Finding | None:
@@ -521,4 +515,5 @@ def transform_length(work: Work) -> Finding | None:
     lines = on_gpu.with_decoded(on_gpu.stream_lines(work.report, work.device.device), transforms=_FFT, odd=_BLUESTEIN)
     near = pl.any_horizontal(pl.col("odd").shift(places).over("line") for places in (-1, 0, 1))
     rows = work.rows.join(lines.filter(pl.col("transforms") & near), on="row", how="semi")
-    return work._replace(rows=rows).finding("transform-length", work.most, left=_SMOOTH_LEFT) if rows.height else None
+    # what is left of such a transform, which is two of a length at least twice as long, and passes between them
+    return work._replace(rows=rows).finding("transform-length", work.most, left=0.35) if rows.height else None

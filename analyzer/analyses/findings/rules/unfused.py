@@ -69,8 +69,6 @@ def _longest_chain(top: dict[str, Any]) -> str:
 
 # Norms, activations and formulas written out in elementwise kernels, in reports that record no operators.
 
-_WORTH: Final = 0.06  # less of the kernel time is left out
-
 #: Kernels of one formula: so many large ones, of so many operations, and no more kernels than these of an operation, as
 #: a loop over tensors has.
 _FEWEST: Final = 3
@@ -138,7 +136,8 @@ def _formulas(runs: Work, compiled: Mending) -> Finding | None:
     rows = runs.rows
     groups = rows.unique("group")
     saved = runs.ns - total(groups, "merged_ns")
-    if saved < _WORTH * runs.device.kernel_ns:
+    # less of the kernel time is left out
+    if saved < 0.06 * runs.device.kernel_ns:
         return None
 
     sums = rows.group_by(pl.col("name").cast(pl.String)).agg(pl.col("exclusive_ns").sum())
@@ -211,8 +210,6 @@ _PASSES: Final = {"Adam": 7, "AdamW": 7, "": 7, "Adagrad": 5, "SGD": 5}
 
 #: Further classes of torch.optim, which take foreach=True.
 _FOREACH: Final = ("ASGD", "Adadelta", "Adafactor", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")
-
-_NEITHER: Final = ("LBFGS", "Muon", "SparseAdam")  # classes of torch.optim that have no way of working on lists
 
 _AT_ONCE: Final = 24  # how many tensors one launch of a fused optimizer updates, about
 _BOTH: Final = 2  # a step of this many operators or more could be one; each of them reads a list and writes one
@@ -290,7 +287,8 @@ def _unfused(report: Report, steps: _Steps) -> Finding | None:
     # one operator is as many launches as it takes for all tensors; a step of one operator is fused as it is
     if steps.kernels.height < _BOTH * sums.get_column("launches").sort().item(0) or (lists and not has_fused):
         return None
-    if steps.optimizer in _NEITHER:
+    # classes of torch.optim that have no way of working on lists
+    if steps.optimizer in ("LBFGS", "Muon", "SparseAdam"):
         return None
     # what the shortest of the operators takes to read and write its tensors, a fused kernel takes in any case
     kernels, waited = ran - sums.get_column("exclusive_ns").sort().item(0), steps.waited(report)
@@ -502,8 +500,6 @@ def _zeroed(report: Report, steps: _Steps) -> Finding:
 
 # Rows that are gathered to be summed, as a bag of embeddings by hand; many in a loop are another rule's.
 
-_READS_ALL: Final = 0.25  # what takes this part of a gather's time, or more, works on all that it wrote
-
 
 @on_gpu.choosing(on_gpu.GATHERS, 0.1, PYTORCH)
 def bags_by_hand(own: Work) -> Finding | None:
@@ -515,7 +511,8 @@ def bags_by_hand(own: Work) -> Finding | None:
     marked = on_gpu.with_decoded(line, gathers=on_gpu.GATHERS, weighs=OPERATION == "mul", sums=on_gpu.SUMS)
 
     def after(what: str, by: int) -> pl.Expr:
-        whole = pl.col("exclusive_ns").shift(-by) >= _READS_ALL * pl.col("exclusive_ns")
+        # what takes this part of a gather's time, or more, works on all that it wrote
+        whole = pl.col("exclusive_ns").shift(-by) >= 0.25 * pl.col("exclusive_ns")
         return (pl.col(what).shift(-by) & whole).over("line").fill_null(value=False)
 
     length = pl.when(after("sums", 1)).then(1).when(after("weighs", 1) & after("sums", 2)).then(2).otherwise(0)

@@ -124,10 +124,6 @@ def unneeded_sync(report: Report) -> Findings:
         )
 
 
-#: Operators of PyTorch that wait for a copy, which pinned memory spares; others need a count, or an answer.
-_WAITS_FOR_COPIES: Final = r"^aten::(?:to|_to_copy|copy_)$"
-
-
 def _of_program(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     """The calls but those for a stream by operators of PyTorch other than copies, which the program does not make."""
     trace = on_host.traced(report)
@@ -136,7 +132,8 @@ def _of_program(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     waits = blocking_calls(trace).filter(pl.col("scope").is_in(WAITING))
     operator = say.sites(trace, waits.select(*THREAD, at="start")).get_column("operator").str.extract(r"^(\S+)")
     waiting = operator.drop_nulls().unique()
-    waiting = waiting.filter(~waiting.str.contains(_WAITS_FOR_COPIES))
+    # operators of PyTorch that wait for a copy, which pinned memory spares; others need a count, or an answer
+    waiting = waiting.filter(~waiting.str.contains(r"^aten::(?:to|_to_copy|copy_)$"))
     # those of the launches before and after it whose operators are known
     launched = on_gpu.with_operators(report, on_host.launched(report)).drop_nulls("outer")
     launched = launched.select(*THREAD, "call_start", inside=pl.col("outer").is_in(waiting.implode()))
@@ -224,9 +221,6 @@ def _host_copies(report: Report) -> pl.DataFrame:
 
 # Copies to pageable memory that the thread does not read before it launches more, of which pageable-copy tells.
 
-#: No thread of a host reads more of its memory in a ns: what it launches sooner after does not depend on all of a copy.
-_READ_BYTES_PER_NS: Final = 50
-
 
 @once_per_report
 def _set_aside(report: Report) -> pl.DataFrame:
@@ -235,7 +229,9 @@ def _set_aside(report: Report) -> pl.DataFrame:
         return pl.DataFrame(schema={"row": pl.UInt32})
     copies = on_host.with_next(on_host.launched(report), (pl.col("way") == TO_HOST) & (pl.col("bytes") >= LARGE_BYTES))
     into = on_host.device_copies(report).filter(pl.col("target_memory") == PAGEABLE)
-    unread = pl.col("next_call_start") - pl.col("call_end") < pl.col("bytes") / _READ_BYTES_PER_NS
+    # no thread of a host reads more of its memory in a ns: what it launches sooner after does not depend on all of a
+    # copy
+    unread = pl.col("next_call_start") - pl.col("call_end") < pl.col("bytes") / 50
     return copies.filter(unread).join(into, on="row", how="semi").select("row")
 
 
@@ -353,9 +349,6 @@ _COUNT_BYTES: Final = 8
 #: Smaller copies are of numbers.
 _LEAST_BYTES: Final = 1 << 12
 
-#: A call that waits returns so long after a copy's, at most (ns).
-_RETURN_NS: Final = 50_000
-
 
 @Rule
 def boolean_masks(report: Report) -> Findings:
@@ -426,7 +419,8 @@ def downloads(report: Report) -> Findings:
         copies = copies.join(pinned, on="row", how="anti")
     after, another = pl.col("next_call_start"), (pl.col("next_way") == TO_HOST).fill_null(value=False)
     # NumPy computes with what it got from CuPy
-    returned = after if world(report) == CUPY else pl.col("call_end") + _RETURN_NS
+    # a call that waits returns so long after a copy's, at most (ns)
+    returned = after if world(report) == CUPY else pl.col("call_end") + 50_000
     end = pl.when(another).then(after).otherwise(pl.min_horizontal(after, returned))
     copies = copies.with_columns(end=pl.coalesce(end, "call_end"))
     seen = copies.join(exclusive_operations(report).select("row"), on="row", how="semi")
