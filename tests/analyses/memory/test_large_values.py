@@ -9,8 +9,7 @@ from hypothesis import assume, given, strategies as st
 import kanalyze
 from kanalyze import catalog
 from kanalyze.analyses.device.occupancy import launch_occupancy
-from kanalyze.analyses.findings.rules.memory import unified_memory
-from kanalyze.analyses.findings.rules.small_copies import many_small_copies
+from kanalyze.analyses.findings.rules.memory import many_small_copies, unified_memory
 from kanalyze.analyses.launches._launch_costs import launched_kernels
 from kanalyze.analyses.memory.migrations import migration_totals, migrations
 from kanalyze.columns import LARGEST

@@ -1,4 +1,4 @@
-"""Time that memory takes: allocations in loops, pinning, moves of unified memory, page faults, pageable copies."""
+"""Time that memory takes: allocations in loops, pinning, unified memory, page faults, pageable and small copies."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from kanalyze.analyses.device._operations import (
     of_device,
     operations,
     used_devices,
+    with_facts,
 )
 from kanalyze.analyses.device._windows import idle_spans, windows
-from kanalyze.analyses.findings import on_host, say
+from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_host import LARGE_BYTES, PAGEABLE, PINNED, TO_DEVICE, TO_HOST
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, phrases
-from kanalyze.analyses.host._call_kinds import names_that, shown
+from kanalyze.analyses.host._call_kinds import calls_that, context_calls, names_that, shown
+from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
 from kanalyze.analyses.idle._attribution import idle_within, reasoned_pieces
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls, scope_of
@@ -32,9 +34,15 @@ from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.analyses.streams.concurrency import placed_operations, spans_by_stream, streamed_operations
-from kanalyze.columns import as_of, gathered, nearest, part
+from kanalyze.analyses.streams.concurrency import (
+    ordering_calls,
+    placed_operations,
+    spans_by_stream,
+    streamed_operations,
+)
+from kanalyze.columns import as_of, gathered, mixed, nearest, part, rate_of
 from kanalyze.report import Report
+from kanalyze.window import ALL_STEPS, STEP_PREFIX, plain, without_ids
 
 _RELEASE_NS: Final = 50_000  # a wait returns sooner after the work that it was for, unless it does work of its own
 
@@ -407,3 +415,125 @@ def _gained_at_most(report: Report, device: int, rows: pl.Series, calls: pl.Data
     others = placed_operations(report).filter((pl.col("device") == device) & ~chosen)
     busiest = max(map(intervals.length, spans_by_stream(others.select("number", "start", "end")).values()), default=0)
     return min(intervals.length(intervals.union(intervals.clip(spans, low, high))), high - low - busiest)
+
+
+# Many small copies in place of one.
+
+_STEP: Final = rf"^:?{STEP_PREFIX}\d+$"  # a profiler step's range, as `named_ranges` names it
+
+#: Upper limit of a small copy; below it, the duration hardly depends on the size.
+_SMALL_BYTES: Final = 64 << 10
+
+RUN: Final = 10  # minimum number of consecutive small copies for a run
+
+#: A stream, keys by which runs are separated (the same calls end all runs of one key), and keys of comparable copies.
+_STREAM: Final = ("process_id", "device", "context_id", "stream")
+_SENT: Final = ("process_id", "device", "detail")
+_SAME_MEMORY: Final = ("device", "detail", "source_memory", "target_memory")
+
+
+@Rule
+def many_small_copies(report: Report) -> Findings:
+    """One finding per device and direction of copy."""
+    parts = small_copies(report).partition_by("device", "detail", as_dict=True).items()
+    yield from (_between(report, int(str(device)), str(direction), part) for (device, direction), part in parts)
+
+
+def _between(report: Report, device: int, direction: str, copies: pl.DataFrame) -> Finding:
+    """The finding on runs of one direction on one device; one copy could replace each run."""
+    # idle time, less the profiler's overhead and context creation
+    overhead = report.kind("overhead").select(**intervals.OF_EVENTS)
+    created = context_calls(report).select(start="start_ns", end="made_ns")
+    free = intervals.subtract(idle_spans(report)[device], intervals.union(pl.concat([overhead, created])))
+    waited = intervals.overlap(copies.get_column("call_start"), copies.get_column("call_end"), free)
+    # large copies between the same kinds of memory, or if there are none, in the same direction
+    large = on_host.device_copies(report).filter((pl.col("size_bytes") >= LARGE_BYTES) & (pl.col("dur_ns") > 0))
+    same = large.join(copies, on=_SAME_MEMORY, how="semi", nulls_equal=True)
+    large = same if same.height else large.join(copies, on=_SAME_MEMORY[:2], how="semi")
+    speed = total(large, "size_bytes") / total(large, "dur_ns") if large.height else None  # bytes per ns
+    sums = copies.with_columns(waited.alias("waited_ns")).group_by("run")
+    runs = sums.agg(pl.len().alias("count"), pl.col("exclusive_ns", "waited_ns", "size_bytes", "dur_ns").sum())
+    # the cost of one copy for the whole run: at the bandwidth of large ones, but at least that of one small copy
+    alone = pl.col("dur_ns") / pl.col("count")
+    joined = pl.max_horizontal(alone, pl.col("size_bytes") / speed) if speed else alone
+    moving = (pl.col("exclusive_ns") - joined).clip(lower_bound=0).sum().cast(pl.Int64)
+    calling = (pl.col("waited_ns") - pl.col("waited_ns") / pl.col("count")).sum().cast(pl.Int64)
+    moved_ns, called_ns = runs.select(moving=moving, calling=calling).row(0)
+    waits = (pl.col("device") == device) & pl.col("bucket").is_in(("launch", "queued", "sync", "api"))
+    called_ns = min(called_ns, total(bucket_sums(report).filter(waits), "ns"))
+    figures = {"many": copies.height, "direction": direction, "bytes": copies.get_column("size_bytes").mean()}
+    figures |= {"rate": on_host.bandwidth(copies), "several": runs.height > 1, "runs": runs.height}
+    figures |= {"moved": moved_ns, "called": called_ns, "large": LARGE_BYTES}
+    figures["against"] = rate_of(speed, 1) if speed else 0.0
+    one = runs.select(group="run", kept=pl.lit(1), merged_ns=joined.cast(pl.Int64))
+    idle = say.idle_in(report, device, copies.select(start="call_start", end="call_end"))
+    return say.told(
+        report,
+        "small-copies",
+        device,
+        pl.concat([on_gpu.times_of(report, copies.get_column("row")), idle]),
+        moved_ns + called_ns,
+        **figures,
+        caller=_caller(report, copies),
+        one="per run" if runs.height > 1 else "of all",
+        where=say.main_site(report, copies.select("process_id", "thread_id", at="call_start")),
+        mending=on_gpu.merged(copies.select("row", "dur_ns", group="run").join(one, on="group")),
+    )
+
+
+def _caller(report: Report, copies: pl.DataFrame) -> str:
+    """The call that issued most of the copies, and the range around most of them."""
+    call = on_host.by_number(copies.select(shown(pl.col("call_name"))).to_series()).item(0, "value")
+    text = f", by {literal(str(call))}"
+    inside = ranges_at(report, copies.select("process_id", "thread_id", at="call_start")).drop_nulls()
+    if inside.is_empty():
+        return text
+    names = named_ranges(report).select(without_ids(pl.col("range"))).to_series().gather(inside)
+    name, number = on_host.by_number(names.str.replace(_STEP, ALL_STEPS)).row(0)
+    return f"{text}{'' if number == copies.height else ', most often'} in the range {literal(plain(name))}"
+
+
+@once_per_report
+def small_copies(report: Report) -> pl.DataFrame:
+    """The small copies in scope that belong to a run of at least :data:`RUN`, by stream and time; with `run`.
+
+    A run is a sequence of copies of one direction in one stream, each by its own call, with no other operation of the
+    stream between them, so that one copy could replace it: nothing in between may have written its source or read its
+    target. So a new run begins where the process, between the calls of two copies, launched other work on the device or
+    made a call of :func:`ordering_calls`; for copies to the host also where it made a call that only waits.
+    """
+    small = on_host.device_copies(report).filter(
+        (pl.col("size_bytes") <= _SMALL_BYTES) & pl.col("graph_node_id").is_null()
+    )
+    small = on_host.without_set_up(report, small.drop_nulls("call_row").filter(~pl.col("call_row").is_duplicated()))
+    many = small.filter(pl.len().over(*_STREAM, "detail") >= RUN)
+    if many.is_empty():
+        return many.with_columns(run=pl.lit(0, dtype=pl.Int64))
+    line = many.sort(*_STREAM, "began", "event_id").with_row_index("place")
+    line = line.sort(pl.col("place").min().over(_SENT), "place").drop("place").with_row_index("place")
+    call, earlier = pl.col("call_start"), pl.col("call_start").shift(1).over(*_STREAM, "detail")
+    sides = pl.min_horizontal(call, earlier).alias("low"), pl.max_horizontal(call, earlier).alias("high")
+    line = line.with_columns(*sides, earlier=earlier, on=mixed(_STREAM))
+    # operations that no call tells of: they have none, or are other copies, large ones, or several by one call
+    untold = pl.col("call_row").is_null() | (pl.col("kind") == "memcpy")
+    rest = operations(report, "call_row").filter(untold & ~pl.col("row").is_in(many.get_column("row").implode()))
+    others = with_facts(report, rest, "context_id", "stream").select(on=mixed(_STREAM), passed="start")
+    line = nearest(line, others, ("began", "passed"), ["on"])
+    line = nearest(line, _cutting_calls(report, many), ("high", "cut"), _SENT, "strictly before").sort("place")
+    same = pl.col("passed").eq_missing(pl.col("passed").shift(1).over(*_STREAM, "detail"))
+    cut = (pl.col("cut") > pl.col("low")).fill_null(value=False)
+    numbered = line.with_columns(run=(pl.col("earlier").is_null() | ~same | cut).cum_sum().cast(pl.Int64))
+    return numbered.select(*small.columns, "run").filter(pl.len().over("run") >= RUN)
+
+
+def _cutting_calls(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
+    """When a process called something that ends the runs of one direction on a device: :data:`_SENT`, cut."""
+    sent = copies.select(_SENT).unique()
+    sides = copies.select(low=pl.col("call_start").min(), high=pl.col("call_start").max()).row(0)
+    work = operations(report, "call_start").select(*_SENT[:2], other="detail", cut="call_start")
+    launched = sent.join(work.filter(pl.col("cut").is_between(*sides)), on=_SENT[:2])
+    waits = calls_that(report, lambda name: scope_of(name) in WAITING, "process_id", "start_ns")
+    waiting = sent.filter(pl.col("detail") == TO_HOST).join(waits.rename({"start_ns": "cut"}), on="process_id")
+    asking = sent.join(ordering_calls(report).select("process_id", cut="at"), on="process_id")
+    others = launched.filter(pl.col("other").ne_missing(pl.col("detail")))
+    return pl.concat([part.select(*_SENT, "cut") for part in (others, asking, waiting)])

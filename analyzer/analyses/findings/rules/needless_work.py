@@ -1,24 +1,28 @@
-"""Work of which a program needs less, by shapes of operators and code of kernels: decompositions, gradients, types."""
+"""Work of which a program needs less: decompositions, gradients, types, and copies of tensors that grow by a piece."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, Final
 
 import polars as pl
 
 from kanalyze.analyses.device._operations import SHAPE, compiled_kernels, exclusive_operations, with_facts
-from kanalyze.analyses.findings import on_gpu, on_host
+from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_gpu import FAMILY, LIBRARY, OPERATION, RESULT_ELEMENTS, Work
 from kanalyze.analyses.findings.on_host import elements, sides
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
+from kanalyze.analyses.idle.code import place_at, placed_with_text
 from kanalyze.analyses.operators.fusion import broadcast
+from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process
-from kanalyze.analyses.shared.statistics import total
+from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.work._peaks import memory_ns, memory_roofs
 from kanalyze.analyses.work.work import operations_with_roofs
-from kanalyze.columns import nearest, told_of
+from kanalyze.columns import having, nearest, told_of
 from kanalyze.errors import KanalyzeError
 from kanalyze.report import Report
 
@@ -308,3 +312,154 @@ def atomics_in_code(report: Report) -> Findings:
         yield work.finding(
             "scatter-atomics: code", left=None, at_most=True, where=literal(lines.partition(", ")[0]), places=lines
         )
+
+
+# Tensors that are copied to grow by a piece, and tensors that are repeated in memory.
+
+_MUCH: Final = 0.08  # less of the kernel time is left out
+
+#: Concatenations grow where the later ones of the window take longer: so many, with such a correlation of time and
+#: place, and the last quarter so much longer than the first one.
+_FEWEST: Final = 16
+_CORRELATED: Final = 0.3
+_GROWS: Final = 1.005
+
+#: The same within iterations: from eighth to eighth, none far longer than the one before, but for the first: layers
+#: that join images of other sizes are.
+_EIGHTHS: Final = 8
+_GROWS_WITHIN: Final = 1.3
+_JUMPS: Final = 2.0
+
+#: A line that joins what an object or a list holds, and puts the result there: ``self.k = torch.cat([self.k, k])``.
+_JOINS: Final = re.compile(
+    r"(?<![\w.\]])(\w+(?:\.\w+|\[[^\[\]]*\])+)\s*=\s*(?:torch\.)?(?:cat|concat)\(\s*[\[(]\s*\1\s*,"
+)
+
+#: What users write that repeats a tensor in memory, by the operators.
+_REPEATS: Final = {"aten::repeat": ".repeat()", "aten::repeat_interleave": "repeat_interleave", "aten::tile": "tile"}
+
+
+@Rule
+def growing_concatenations(report: Report) -> Findings:
+    """At most two findings per device: concatenations that grow, and repeated tensors."""
+    aten = LIBRARY == "aten"
+    for device in on_gpu.kernel_sums(report) if say.in_pytorch(report) else ():
+        every = on_gpu.with_operators(report, exclusive_operations(report, "thread_id", "call_start"))
+        # what has more than 2³¹ elements is joined by copies
+        copied = on_gpu.COPIES_WITHIN & (pl.col("outer") == "aten::cat").fill_null(value=False)
+        copied &= pl.col("device") == device.device
+        cats = every.filter(device.are(aten & (OPERATION == "cat")) | copied).sort("start")
+        whole_ns = device.kernel_ns + total(cats.filter(pl.col("kind") == "memcpy"), "exclusive_ns")
+        if total(cats, "exclusive_ns") >= _MUCH * whole_ns and cats.height >= _FEWEST:
+            grows = _grow(cats.get_column("dur_ns"), say.per_iteration(report).iterations or 1)
+            # whether the results of most take the place of what they join
+            places = place_at(report, cats.select(*THREAD, at="call_start")).alias("place").to_frame()
+            lines = placed_with_text(report, places.with_columns(cats["exclusive_ns"]).drop_nulls("place"))
+            texts = lines.get_column("text").cast(pl.String)
+            joins = pl.Series([bool(_JOINS.search(text or "")) for text in texts], dtype=pl.Boolean)
+            if grows or 2 * total(lines.filter(joins), "exclusive_ns") > total(cats, "exclusive_ns"):
+                name = "growing-copies" if grows else "growing-copies: kept"
+                yield _copied(report, device.device, cats, whole_ns, name)
+        copies = every.filter(device.are(aten & ((OPERATION == "copy") | (FAMILY == "index"))))
+        work = copies.filter(pl.col("outer").is_in(_REPEATS.keys()))
+        if total(work, "exclusive_ns") >= max(_MUCH * device.kernel_ns, 1):
+            yield _copied(report, device.device, work, device.kernel_ns, "growing-copies: repeated")
+
+
+@Rule
+def growing_copies(report: Report) -> Findings:
+    """One finding per device on copies within it of what was there, each followed by one of the piece that is new."""
+    every = exclusive_operations(report, "size_bytes", "stream")
+    size, beside = pl.col("size_bytes"), ["device", "stream"]
+    grows = (size.shift(-2) == size + size.shift(-1)).over(beside) & (size > size.shift(-1)).over(beside)
+    again = grows.shift(2).over(beside) & (size > size.shift(-1).over(beside))
+    within = every.filter(pl.col("detail") == "Device-to-Device").sort("start")
+    for device, copies in say.by_device(within.filter(grows | again)):
+        whole_ns = total(every.filter(pl.col("device") == device), "exclusive_ns")
+        if copies.height >= _FEWEST and total(copies, "exclusive_ns") >= _MUCH * whole_ns:
+            one = _copied(report, device, copies, whole_ns, "growing-copies: arrays")
+            yield one._replace(names=(), mending=on_gpu.without(copies))
+
+
+#: Kernels with a block for each row of a text; a pass of so many rows as the one before and a few more, at most this
+#: part of all, may go through them again, where a word is chosen after each, and nothing is trained. Products of fewer
+#: rows take as long as of so many: their weights are read.
+_OF_ROWS: Final = r"layer_norm|rms_norm"
+_FEW_MORE: Final = 1 / 16
+_PASSES: Final = 4
+_LEAST_ROWS: Final = 300
+
+
+@Rule
+def no_kv_cache(report: Report) -> Findings:
+    """One finding per device on passes of a model over rows that the pass before went through, and some more."""
+    more, rows = pl.col("rows").diff(), pl.col("rows")
+    again = (more > 0) & (more <= _FEW_MORE * rows) & ((more == more.shift(1)) | (more == more.shift(-1)))
+    for device in on_gpu.kernel_sums(report) if say.in_pytorch(report) else ():
+        every = exclusive_operations(report, *SHAPE).filter(device=device.device, kind="kernel").sort("start")
+        norms = every.filter(on_host.kernels_named(every, _OF_ROWS)).select("start", rows="grid_x").cast(pl.Int64)
+        runs = norms.group_by(run=rows.rle_id(), maintain_order=True).agg(
+            pl.col("start", "rows").first(), many=pl.len()
+        )
+        # the last norm of a pass may be of the last words alone
+        before, after = rows < rows.shift(1), (rows < rows.shift(-1)).fill_null(value=True)
+        dips = before & after & (pl.col("many") < pl.col("many").shift(1))
+        passes = runs.filter(~dips.fill_null(value=False))
+        passes = passes.select(begun="start", more=more, rows="rows", again=again.fill_null(value=False))
+        work = nearest(every, passes, ("start", "begun"), ())
+        names = work.get_column("name")
+        chosen = work.filter(having(names, on_host.CHOOSES)).get_column("begun")
+        trained = having(names, on_host.UPDATES).any()
+        work = work.filter("again", pl.col("begun").is_in(chosen.implode()), not trained)
+        many, per = work["begun"].n_unique(), say.per_iteration(report)
+        if many < max(_PASSES, (per.iterations or 1) / 2):
+            continue
+        least = pl.when(on_gpu.decoded_as(work, FAMILY == "gemm")).then(_LEAST_ROWS).otherwise(0)
+        left = (pl.max_horizontal("more", least) / rows).clip(upper_bound=1.0) * pl.col("dur_ns")
+        saved = (pl.col("dur_ns") - pl.max_horizontal(left, on_gpu.LEAST_NS).cast(pl.Int64)).clip(lower_bound=0)
+        yield on_gpu.Work(report, device, work).finding(
+            "no-kv-cache",
+            "",
+            passes=many,
+            rows=longest(work, "rows"),
+            left=None,
+            mending=Mending(shorter=work.select("row", saved_ns=saved)),
+        )
+
+
+def _copied(report: Report, device: int, work: pl.DataFrame, whole_ns: int, name: str) -> Finding:
+    """The finding on operations that copy, of which only the new piece would have to be."""
+    ns, outer = total(work, "exclusive_ns"), "outer" if "outer" in work.columns else "name"
+    return say.told(
+        report,
+        name,
+        device,
+        work.select("start", "end"),
+        ns,
+        many=work.height,
+        share=ns / max(whole_ns, 1),
+        written=_REPEATS.get(say.most(work, outer, "exclusive_ns"), ""),
+        names=(str(work.sort("exclusive_ns").item(-1, "name")),),
+        where=say.place_of(report, work.get_column("row")),
+        mending=Mending(shorter=work.select("row", saved_ns=(pl.col("dur_ns") - on_gpu.LEAST_NS).clip(lower_bound=0))),
+        shortens=True,
+    )
+
+
+def _grow(took: pl.Series, iterations: int) -> bool:
+    """Whether durations grow along the window, or from eighth to eighth of each of so many iterations."""
+    each = len(took) // iterations
+    whole = took.head(each * iterations).to_frame("ns").with_row_index("at")
+    within = whole.group_by(pl.col("at") % max(each, 1)).agg(pl.col("ns").mean()).sort("at").get_column("ns")
+    quarter = len(took) // 4
+    along, longer = whole.select(
+        pl.corr("at", "ns"), longer=pl.col("ns").tail(quarter).mean() >= _GROWS * pl.col("ns").head(quarter).mean()
+    ).row(0)
+    if longer and along is not None and along >= _CORRELATED:
+        return True
+    if len(within) < _FEWEST:
+        return False
+    parts = within.to_frame("ns").with_columns(part=pl.int_range(pl.len()) * _EIGHTHS // pl.len())
+    means = parts.group_by("part").agg(pl.col("ns").mean()).sort("part").get_column("ns").to_list()
+    steps = [after / before for before, after in pairwise(means)]
+    return bool(min(steps) > 1 and means[-1] >= _GROWS_WITHIN * means[0] and max(steps[1:]) <= _JUMPS)

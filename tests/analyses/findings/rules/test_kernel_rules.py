@@ -23,6 +23,9 @@ from kanalyze.analyses.findings.rules.needless_work import (
     atomics_in_code,
     float32_in_code,
     float64_in_code,
+    growing_concatenations,
+    growing_copies,
+    no_kv_cache,
     weight_norm,
     widened_products,
 )
@@ -36,7 +39,6 @@ from kanalyze.analyses.findings.rules.slower_kernels import (
     transform_length,
     unaligned_gemm,
 )
-from kanalyze.analyses.findings.rules.small_copies import growing_concatenations, growing_copies, no_kv_cache
 from kanalyze.analyses.findings.rules.unfused import bags_by_hand, by_hand, fusible
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.window import Window

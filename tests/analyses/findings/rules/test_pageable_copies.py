@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given, strategies as st
 
 from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.findings.rules.memory import copies_by_calls, pageable_copies, pageable_copy
-from kanalyze.analyses.findings.rules.small_copies import many_small_copies, small_copies
+from kanalyze.analyses.findings.rules.memory import (
+    copies_by_calls,
+    many_small_copies,
+    pageable_copies,
+    pageable_copy,
+    small_copies,
+)
 from kanalyze.analyses.findings.rules.waits import boolean_masks, downloads, reads
 from kanalyze.units import time
 from kanalyze.window import Window

@@ -7,7 +7,8 @@ import pytest
 
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.rules.arrays import array_chains, double_arrays, host_grid_loop
-from kanalyze.analyses.findings.rules.small_copies import growing_concatenations, many_small_copies
+from kanalyze.analyses.findings.rules.memory import many_small_copies
+from kanalyze.analyses.findings.rules.needless_work import growing_concatenations
 from kanalyze.window import Window
 from support.build import call, graph, host, kernel, launched, memcpy, memset, nvtx, overhead, report
 from support.kernel_names import CAT
