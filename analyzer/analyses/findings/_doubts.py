@@ -5,8 +5,6 @@ row of the table `health` (docs/definitions.md, section 6). No event is dropped 
 from that table, since every command checks for doubts before it ends.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import update_wrapper

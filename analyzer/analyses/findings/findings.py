@@ -4,8 +4,6 @@ Each piece of a device's time belongs to one finding, the most specific whose ca
 after the other, so that gains add up to that of all together.
 """
 
-from __future__ import annotations
-
 import pkgutil
 import re
 from collections.abc import Callable, Mapping, Sequence

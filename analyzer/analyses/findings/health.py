@@ -1,7 +1,5 @@
 """Checks how far the report can be trusted: missing information and impossible events."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace

@@ -4,8 +4,6 @@ A rule on host time chooses operators, calls or functions, asks what lies :func:
 words to :func:`on_time`. Intervals of the trace beside a report are placed between launches that both have.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple

@@ -1,7 +1,5 @@
 """Wording that findings share: figures per iteration, calls in the user's words, places in programs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from string import Formatter

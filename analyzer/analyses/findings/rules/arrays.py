@@ -1,7 +1,5 @@
 """Programs of arrays, NumPy's like and of JAX: loops around small kernels, operations one by one, types, compiling."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Final

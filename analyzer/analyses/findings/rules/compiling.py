@@ -1,7 +1,5 @@
 """What is made, loaded, compiled and tuned: contexts, modules, libraries at the start, or kernels again and again."""
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

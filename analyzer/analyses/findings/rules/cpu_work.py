@@ -1,7 +1,5 @@
 """Work of the host between launches of PyTorch: operators on tensors of the CPU, and checks of anomaly detection."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 from typing import Final

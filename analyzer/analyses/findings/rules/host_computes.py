@@ -1,7 +1,5 @@
 """Idle time of the device while its host thread runs the program's own code: loaders, loops, and all other."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 from keyword import iskeyword

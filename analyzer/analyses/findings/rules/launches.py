@@ -1,7 +1,5 @@
 """How work is submitted: short kernels, CUDA graphs, timed kernels, streams, processes and devices that wait."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """What takes longer than a law says: kernels by their roofs, where shapes tell these, and steps of serving engines."""
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

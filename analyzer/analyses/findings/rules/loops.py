@@ -1,7 +1,5 @@
 """Loops of Python over cells, slices, values or parameters, and a model that is run for few samples at a time."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from functools import partial
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Time that memory takes: allocations in loops, pinning, unified memory, page faults, pageable and small copies."""
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Kernels that others spare: unfused attention, losses by hand, layouts, types, biases, layers computed again."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import polars as pl

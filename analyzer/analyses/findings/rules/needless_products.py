@@ -4,8 +4,6 @@ Products with one-hot and diagonal matrices, of rows that were gathered before, 
 whose elements overlap; convolutions and recurrent layers in whose place those of cuDNN, or transforms, are quicker.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Final

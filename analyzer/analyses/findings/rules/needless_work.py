@@ -1,7 +1,5 @@
 """Work of which a program needs less: decompositions, gradients, types, and copies of tensors that grow by a piece."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from itertools import pairwise

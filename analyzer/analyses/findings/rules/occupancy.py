@@ -4,8 +4,6 @@ Of samples a kernel counts only where they tell of at least half of its time; th
 whatever ran.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any, Final
 

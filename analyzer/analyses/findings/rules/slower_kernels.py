@@ -1,7 +1,5 @@
 """Kernels of libraries in whose place others are quicker: products, types, gathers, sums by atomics."""
 
-from __future__ import annotations
-
 import math
 import re
 from functools import partial

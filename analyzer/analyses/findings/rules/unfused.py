@@ -1,7 +1,5 @@
 """Kernels of which one would do the work of several: chains of operators, formulas by hand, optimizers, zeros."""
 
-from __future__ import annotations
-
 from typing import Any, Final, NamedTuple
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Calls in which the host waits for the device: blocking ones, those that nothing needs, reads of results and data."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 from typing import Final
