@@ -24,7 +24,7 @@ from kanalyze.analyses.device._operations import (
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import on_gpu
 from kanalyze.analyses.findings.rules import Findings
-from kanalyze.analyses.findings.say import fewest_in, per_iteration, told, words_of
+from kanalyze.analyses.findings.say import fewest_in, per_iteration, told
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.idle._attribution import idle_within
 from kanalyze.analyses.operators._host_names import ThreadPair, host_names, placed, surroundings
@@ -323,7 +323,6 @@ def on_time(
     In a window of iterations there are as many spans of it as half of these at least, or they fill half of the window.
     At stake is the time in which the device idles in them, or works for them, with which the sentence goes on.
     """
-    text = words_of(name, report, **others)["text"]
     number = inside.host.height
     work = exclusive_operations(report).filter(pl.col("row").is_in(inside.mending.gone.implode()))
     idle = idle_within(report, inside.host)
@@ -332,12 +331,10 @@ def on_time(
         # the part of a window that work of the host fills, of which it need not be much in each iteration
         if number < max(fewest_in(report), 1) and held < 0.5 * (high - low):
             continue
-        parts = (idle[device], work.filter(device=device))
-        claims = intervals.union(pl.concat(part.select("start", "end") for part in parts))
-        stake = intervals.length(claims)
-        idles = f"GPU {device} idles, or works for it, for {per_iteration(report).time(stake)}."
-        whole = {"text": f"{text}: {idles}", "mending": mending or inside.mending}
-        yield told(report, name, device, claims, stake, **whole, **others)
+        claims = (idle[device], work.filter(device=device))
+        one = told(report, name, device, claims, mending=mending or inside.mending, **others)
+        idles = f"GPU {device} idles, or works for it, for {per_iteration(report).time(one.at_stake_ns)}."
+        yield one._replace(text=f"{one.text}: {idles}")
 
 
 #: Kernels of a pass whose result is the next one's input, and those of a training, which a larger batch changes.

@@ -10,7 +10,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import compiled_kernels, exclusive_operations, facts_of, nearest_launches
 from kanalyze.analyses.device._windows import idle_spans, windows
-from kanalyze.analyses.findings.rules import WORDS, Finding, Findings, literal, one_line, row_of
+from kanalyze.analyses.findings.rules import WORDS, Finding, literal, one_line, row_of
 from kanalyze.analyses.host._call_kinds import JAX, PYTORCH, bucket_of, cuda_name, is_launch_name, world
 from kanalyze.analyses.host._range_lines import ranges_at, roles
 from kanalyze.analyses.host._thread_timeline import WAIT
@@ -20,7 +20,6 @@ from kanalyze.analyses.iterations._marks import LIBRARIES
 from kanalyze.analyses.operators._host_names import launches_beside
 from kanalyze.analyses.operators._host_tree import NODE, host_tree
 from kanalyze.analyses.operators._work import launched_work
-from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report, source_lines
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import gathered, having
@@ -105,17 +104,21 @@ def told(
     report: Report,
     name: str,
     device: int,
-    claims: pl.DataFrame | None = None,
+    claims: pl.DataFrame | Sequence[pl.DataFrame] | None = None,
     at_stake_ns: int | None = None,
     /,
     **others: Any,  # noqa: ANN401 - of any field, and any figures
 ) -> Finding:
     """The finding on some time of a device (columns start, end), all of which is at stake unless told.
 
+    Of several tables what two of them have counts once.
+
     Its `name` says which :func:`words_of` tell it; `others` are fields of :class:`Finding`, also in place of those, and
     the :class:`Figures` in them. The device and the time at stake are such, too.
     """
-    spans = None if claims is None else claims.select("start", "end")
+    parts = [claims] if isinstance(claims, pl.DataFrame) else [*(claims or ())]
+    spans = pl.concat(part.select("start", "end") for part in parts) if parts else None
+    spans = intervals.union(spans) if spans is not None and len(parts) > 1 else spans
     stake = intervals.length(spans) if at_stake_ns is None and spans is not None else at_stake_ns or 0
     own = {name: others.pop(name) for name in Finding._fields if name in others}
     filled = words_of(name, report, **{"device": device, "stake": stake, **others})
@@ -160,18 +163,6 @@ def fewest_in(report: Report) -> float:
     """How often something has to occur in the report's window to be a loop's."""
     window = report.scope.window
     return max(OFTEN * window.count, 1) if window is not None and window.count else FEWEST
-
-
-def on_idle(
-    report: Report,
-    name: str,
-    idle: dict[int, pl.DataFrame],
-    mending: Callable[[int], Mending],
-    **others: Any,  # noqa: ANN401 - as `told`
-) -> Findings:
-    """A finding of this name per device with its `idle` time at stake."""
-    for device, spans in idle.items():
-        yield told(report, name, device, intervals.union(spans), mending=mending(device), **others)
 
 
 def changes(keys: Iterable[str]) -> pl.Expr:

@@ -1,7 +1,6 @@
 """Programs of arrays, NumPy's like and of JAX: loops around small kernels, operations one by one, types, compiling."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
 import polars as pl
@@ -37,7 +36,6 @@ from kanalyze.columns import gathered, nearest
 from kanalyze.decoder.decode import decode
 from kanalyze.report import Report
 from kanalyze.tools import CUDA
-from kanalyze.units import count, plural
 from kanalyze.window import of_module
 
 _WITHIN: Final = pl.col("detail") == "Device-to-Device"  # copies within a device, such as ``x[i] = y`` of arrays
@@ -71,7 +69,7 @@ def host_grid_loop(report: Report) -> Findings:
         merged_ns = total(_joined(own).unique("group"), "merged_ns")
         turns = own.group_by("run", "period").agg(pl.len() // pl.col("period").first()).get_column("len")
         most = own.group_by("name").agg(pl.col("dur_ns").sum(), pl.col("blocks").max()).sort("dur_ns", "name").row(-1)
-        name, blocks = str(most[0]), plural(int(most[2]), "block")
+        name = str(most[0])
         usual = int(own.group_by("period").len().sort("len", "period").item(-1, "period"))
         library = _of_library(report, name)
         arrays, one_launch = library and world(report) in _ARRAYS, phrases("turns")
@@ -80,9 +78,9 @@ def host_grid_loop(report: Report) -> Findings:
             action = {"action": spoken(report, one_launch, one_launch[PYTHON])}
         # each kernel of a loop is launched once, and the host does nothing else in it
         change = on_gpu.merged(_joined(own))._replace(host=on_gpu.host_of(own, "run"))
-        differ = own.filter(name=name).get_column("blocks").n_unique() > 1
-        figures = {"launches": own.height, "differ": differ, "blocks": blocks, "kernels": plural(usual, "kernel")}
-        figures |= {"what": "One kernel is" if usual == 1 else f"{count(usual)} kernels are", "loops": len(turns)}
+        figures = {"launches": own.height, "blocks": int(most[2]), "usual": usual, "loops": len(turns)}
+        figures |= {"differ": own.filter(name=name).get_column("blocks").n_unique() > 1}
+        what = "One kernel is" if usual == 1 else f"{usual:,} kernels are"
         yield say.told(
             report,
             "repeated-work: arrays" if arrays else "host-grid-loop",
@@ -91,6 +89,7 @@ def host_grid_loop(report: Report) -> Findings:
             intervals.length(intervals.union(spans)) - merged_ns,
             **action,
             **figures,
+            what=what,
             turns=turns.max(),
             worked=intervals.length(intervals.union(own)),
             merged=merged_ns,
@@ -416,8 +415,7 @@ def called_in_turn(report: Report) -> Findings:
     )
     module = say.most(own, "module")
     for device, idle in _idle_in(report, own).items():
-        busy = inside.filter(device=device).select("start", "end")
-        claims = intervals.union(pl.concat([idle.select("start", "end"), busy]))
+        claims = (idle, inside.filter(device=device))
         yield say.told(report, "repeated-work: JAX", device, claims, mending=change, module=module, many=own.height)
 
 
@@ -431,8 +429,9 @@ def not_jitted(report: Report) -> Findings:
     spans = single.select(*THREAD, start="since", end="end")
     often = single.group_by("module").len().sort("len", "module", descending=[True, False])
     named = ", ".join(literal(name) for name in often.get_column("module").head(_DIFFERENT))
-    jitted, figures = partial(_jitted, report, spans), {"many": single.height, "named": named}
-    yield from say.on_idle(report, "not-jitted", _idle_in(report, spans), jitted, **figures)
+    for device, idle in _idle_in(report, spans).items():
+        change = _jitted(report, spans, device)
+        yield say.told(report, "not-jitted", device, idle, mending=change, many=single.height, named=named)
 
 
 _CONSTANT_BYTES: Final = 64  # numbers of the program, which are part of a compiled module
@@ -482,7 +481,8 @@ def recompilation(report: Report) -> Findings:
     sides = nearest(sides, launches.select(*THREAD, until="call_start"), ("end", "until"), THREAD, "after")
     spans = sides.select(*THREAD, start="since", end=pl.coalesce("until", "end"))
     change = on_gpu.nothing_within(report, spans.unique())
-    yield from say.on_idle(report, "recompilation: JAX", _idle_in(report, spans), lambda _: change, **figures)
+    for device, idle in _idle_in(report, spans).items():
+        yield say.told(report, "recompilation: JAX", device, idle, mending=change, **figures)
 
 
 _FULL: Final = 0.9  # a device that works so much of the time is spared all of theirs; a replay keeps waits of streams
@@ -531,7 +531,8 @@ def numbers_read(report: Report) -> Findings:
     if own.height < say.fewest_in(report):
         return
     change = on_gpu.without(own)._replace(host=own.select("process_id", "start", "end"))
-    yield from say.on_idle(report, "blocking-read: JAX", _idle_in(report, own), lambda _: change, numbers=own.height)
+    for device, idle in _idle_in(report, own).items():
+        yield say.told(report, "blocking-read: JAX", device, idle, mending=change, numbers=own.height)
 
 
 @Rule
@@ -555,6 +556,5 @@ def staged_arrays(report: Report) -> Findings:
         change = on_gpu.without(own)._replace(host=spans.filter(device=device).drop("device"))
         # of copies what no kernel hides
         alone = intervals.subtract(intervals.union(own), intervals.union(kernels.filter(device=device)))
-        claims = pl.concat([idle.select("start", "end"), alone])
         figures = {"many": own.height, "bytes": total(own, "size_bytes"), "idle": intervals.length(idle)}
-        yield say.told(report, "pageable-copy: JAX", device, claims, mending=change, **figures)
+        yield say.told(report, "pageable-copy: JAX", device, (idle, alone), mending=change, **figures)

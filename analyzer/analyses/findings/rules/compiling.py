@@ -31,7 +31,7 @@ from kanalyze.analyses.idle._attribution import host_time, idle_within, reasoned
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.iterations._launch_periods import timed_runs
 from kanalyze.analyses.launches._launch_costs import launch_costs
-from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
+from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import longest, median_of
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import in_order, nearest
@@ -134,10 +134,39 @@ _SOON: Final = 4  # so many kernels may run between a plan and its transform, su
 @Rule
 def recurring_loading(report: Report) -> Findings:
     """At most one finding per device, in a window of iterations most of which load kernels, on idle time around it."""
-    loads, of_launches = _loads(report), pl.col("bucket").is_in(("launch", "queued"))
+    calls, of_launches = report.seen("api"), pl.col("bucket").is_in(("launch", "queued"))
+    loads = calls.filter(pl.col("name").is_in(names_that(report, _LOADS.match)))
+    loads = loads.select(*THREAD, **intervals.OF_EVENTS).drop_nulls()
     for device, pieces in idle_within(report, _around(report, loads)).items():
-        if _iterations_of(report, _of_processes(report, device, loads)):
-            yield _anew(report, device, pieces.filter(~of_launches))
+        if not _iterations_of(report, _of_processes(report, device, loads)):
+            continue
+        name, action = "recurring-loading", {}
+        # whether most come soon before kernels of Fourier transforms, the same and as many again and again
+        launches = operations(report, "call_start", "thread_id", *SHAPE).filter(pl.col("kind") == "kernel")
+        launches = launches.select(*THREAD, "name", *SHAPE, at="call_start").drop_nulls(["name", "at"])
+        launches = launches.sort(*THREAD, "at").with_columns(place=pl.int_range(pl.len()).over(THREAD))
+        after = nearest(loads, launches.select(*THREAD, "at", next="place"), ("start", "at"), THREAD, "after")
+        transforms = launches.filter(on_gpu.decoded_as(launches, FAMILY == "fft")).rename({"at": "then"})
+        after = nearest(after, transforms, ("start", "then"), THREAD, "after")
+        soon = pl.col("place") - pl.col("next") <= _SOON
+        again = after.filter(soon).filter(pl.len().over("name", *SHAPE) >= _FEWEST)
+        if again.height >= say.OFTEN * loads.height:
+            plans = phrases("plans")
+            name, action = "recurring-loading: transforms", {"action": spoken(report, plans, plans[CUDA])}
+        of_cudnn = (FAMILY == "attention") & (LIBRARY == "cudnn")
+        yield say.told(
+            report,
+            name,
+            device,
+            pieces.filter(~of_launches),
+            iterations=f"{count(_iterations_of(report, loads))} of {say.per_iteration(report).all}",
+            times=loads.height,
+            calls=intervals.length(intervals.union(loads)),
+            cudnn=any(one.launches(of_cudnn) for one in on_gpu.kernel_sums(report)),
+            **action,
+            where=say.main_site(report, loads.select(*THREAD, at="start")),
+            mending=on_gpu.nothing_within(report, _around(report, loads).unique()),
+        )
 
 
 def _parts(report: Report) -> tuple[int, int, int] | None:
@@ -156,13 +185,6 @@ def _iterations_of(report: Report, events: pl.DataFrame) -> int:
     return many if many >= say.OFTEN * parts[-1] else 0
 
 
-@once_per_report
-def _loads(report: Report) -> pl.DataFrame:
-    """The calls in the window that load kernels: process_id, thread_id, start, end."""
-    calls = report.seen("api").filter(pl.col("name").is_in(names_that(report, _LOADS.match)))
-    return calls.select(*THREAD, **intervals.OF_EVENTS).drop_nulls()
-
-
 def _around(report: Report, loads: pl.DataFrame) -> pl.DataFrame:
     """From the end of the thread's launch before each of `loads` to the start of its next one: columns of `loads`."""
     calls = launch_calls(report, "thread_id", "call_start", "call_ns").with_columns(pl.col("call_ns").fill_null(0))
@@ -170,48 +192,6 @@ def _around(report: Report, loads: pl.DataFrame) -> pl.DataFrame:
     line = nearest(loads, launches.drop("until"), ("start", "since"), THREAD)
     line = nearest(line, launches.drop("since"), ("end", "until"), THREAD, "after")
     return line.select(*THREAD, start=pl.coalesce("since", "start"), end=pl.coalesce("until", "end"))
-
-
-def _anew(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
-    per, loads, more = say.per_iteration(report), _loads(report), ""
-    own, why = {}, "as libraries do that plan anew for each shape, which load nothing for one that recurs"
-    # whether most come soon before kernels of Fourier transforms, the same and as many again and again
-    launches = operations(report, "call_start", "thread_id", *SHAPE).filter(pl.col("kind") == "kernel")
-    launches = launches.select(*THREAD, "name", *SHAPE, at="call_start").drop_nulls(["name", "at"])
-    launches = launches.sort(*THREAD, "at").with_columns(place=pl.int_range(pl.len()).over(THREAD))
-    after = nearest(loads, launches.select(*THREAD, "at", next="place"), ("start", "at"), THREAD, "after")
-    transforms = launches.filter(on_gpu.decoded_as(launches, FAMILY == "fft")).rename({"at": "then"})
-    after = nearest(after, transforms, ("start", "then"), THREAD, "after")
-    soon = pl.col("place") - pl.col("next") <= _SOON
-    again = after.filter(soon).filter(pl.len().over("name", *SHAPE) >= _FEWEST)
-    if again.height >= say.OFTEN * loads.height:
-        plans = phrases("plans")
-        remedy = "Make each plan once, or let a cache have room for all; plans may share a work area."
-        own = {"action": spoken(report, plans, plans[CUDA]), "remedy": remedy}
-        why = "most for equal Fourier transforms, whose plans are not kept"
-    elif say.in_pytorch(report):
-        of_cudnn = (FAMILY == "attention") & (LIBRARY == "cudnn")
-        cudnn = any(one.launches(of_cudnn) for one in on_gpu.kernel_sums(report))
-        kernel = "sdpa_kernel(SDPBackend.FLASH_ATTENTION)"
-        flash = (
-            f" cuDNN's attention plans anew for each length; FlashAttention does not: torch.nn.attention.{kernel}."
-        ) * cudnn
-        own = {"action": f"pad to a few lengths{f'; {kernel}' * cudnn}"}
-        more = f"{flash} Code compiled by torch.compile takes changing sizes with dynamic=True."
-    return say.told(
-        report,
-        "recurring-loading",
-        device,
-        pieces,
-        iterations=f"{count(_iterations_of(report, loads))} of {per.all}",
-        times=loads.height,
-        why=why,
-        calls=intervals.length(intervals.union(loads)),
-        more=more,
-        **own,
-        where=say.main_site(report, loads.select(*THREAD, at="start")),
-        mending=on_gpu.nothing_within(report, _around(report, loads).unique()),
-    )
 
 
 # Code that is compiled again while the program runs, and algorithms of convolutions that are tried anew.
@@ -300,8 +280,9 @@ def recompiled_kernels(report: Report) -> Findings:
     spans = again.select(*THREAD, "start", "end")
     others = {"action": action, "remedy": remedy, "names": (most,), "times": again.height}
     others["where"] = say.main_site(report, again.select(*THREAD, at="loaded"))
-    idle, change = idle_within(report, spans), on_gpu.nothing_within(report, spans.unique())
-    yield from say.on_idle(report, "recompilation: kernels", idle, lambda _: change, **others)
+    change = on_gpu.nothing_within(report, spans.unique())
+    for device, idle in idle_within(report, spans).items():
+        yield say.told(report, "recompilation: kernels", device, idle, mending=change, **others)
 
 
 @once_per_process

@@ -58,7 +58,11 @@ def data_loading(report: Report) -> Findings:
     beside = ", by the trace of the same program" if _recorded(report).is_empty() else ""
     for name, workers in (("data-loading", False), ("data-loading: workers", True)):
         batches = every.filter(pl.col("end") - pl.col("start") >= _HANDOVER_NS[workers], workers=workers)
-        words = "data-loading: samples" if not workers and _copies_samples(report, batches) else name
+        # whether the thread that gets most of the batches copies many pieces to the device in each
+        copies = on_host.device_copies(report).filter(detail=TO_DEVICE).drop_nulls(["call_start", "thread_id"])
+        batch = on_gpu.span_of(copies.select(*THREAD, at="call_start"), batches.select(*SPAN)).drop_nulls()
+        pieces = 0 < batches.height <= 2 * (batch.value_counts().get_column("count") >= _PIECES).sum()
+        words = "data-loading: samples" if pieces and not workers else name
         yield from _loading(report, words, batches, beside, workers=workers)
     yield from _loading(report, "data-loading: workers anew", starts, beside, workers=True)
 
@@ -71,13 +75,6 @@ def _loading(report: Report, name: str, spans: pl.DataFrame, beside: str, *, wor
         most = _most_in_loader(report, device, workers=workers)
         change = Mending(host=spans.select("process_id", "start", "end"))
         yield say.told(report, name, device, pieces, mending=change, beside=beside, most=most, **figures)
-
-
-def _copies_samples(report: Report, batches: pl.DataFrame) -> bool:
-    """Whether the thread that gets most of some batches copies many pieces to the device in each."""
-    copies = on_host.device_copies(report).filter(detail=TO_DEVICE).drop_nulls(["call_start", "thread_id"])
-    batch = on_gpu.span_of(copies.select(*THREAD, at="call_start"), batches.select(*SPAN)).drop_nulls()
-    return 0 < batches.height <= 2 * (batch.value_counts().get_column("count") >= _PIECES).sum()
 
 
 def starting_workers(report: Report) -> pl.DataFrame:
@@ -241,8 +238,12 @@ def _computes(report: Report, device: int, spans: pl.DataFrame) -> Finding:
     start, longest_ns = lengths.sort("ns", "start", descending=[True, False]).row(0)
     name, advice = _advice(report, device, _mostly(phases), spans)
     figures = {"part": say.of_window(report, device, stake), "most": "; ".join(parts), "longest": longest_ns}
+    # page faults of the CPU meanwhile are not the program's code either
+    used, sides = used_devices(report).filter(device=device), say.sides_of(report, device)
+    faults = faults_seen(report).filter(pl.col("start").is_between(*sides, closed="left"), side="CPU")
+    figures["faults"] = total(faults.join(used, on="process_id", how="semi"), "faults")
     figures["others"] = others if others > _TOLD_LEAST * stake else 0
-    figures |= {"since": moment(start, report.zero_ns), "faults": _faulting(report, device)}
+    figures["since"] = moment(start, report.zero_ns)
     return say.told(
         report,
         name,
@@ -308,14 +309,6 @@ def _phases(report: Report, device: int, spans: pl.DataFrame) -> pl.DataFrame:
     return phases.sort("ns", descending=True, maintain_order=True)
 
 
-def _faulting(report: Report, device: int) -> int:
-    """How many page faults the CPU has meanwhile, which are not the program's code either."""
-    used = used_devices(report).filter(pl.col("device") == device)
-    faults = faults_seen(report).filter(pl.col("side") == "CPU").join(used, on="process_id", how="semi")
-    low, high = say.sides_of(report, device)
-    return total(faults.filter(pl.col("start").is_between(low, high, closed="left")), "faults")
-
-
 # Lines that convert arrays of the host, which are copied next.
 
 #: Lines that make floating-point numbers of others, or scale bytes; and arithmetic, which goes with these so many lines
@@ -351,7 +344,7 @@ def converted_arrays(report: Report) -> Findings:
             report,
             "large-upload: arrays",
             device,
-            pl.concat([idle.select("start", "end"), on_gpu.times_of(report, runs.get_column("row"))]),
+            (idle, on_gpu.times_of(report, runs.get_column("row"))),
             action=spoken(report, conversions, conversions["others"]),
             idle=intervals.length(idle),
             mending=Mending(shorter=runs.select("row", saved_ns=on_gpu.part("dur_ns", pl.col("spared"))), host=spared),
@@ -398,7 +391,14 @@ def own_code(report: Report) -> Findings:
     calls = on_host.launched(report).select(*THREAD, at="call_start", start="call_start", end="call_end")
     launching = place_at(report, intervals.overlapping(calls, report.scope.sides)).drop_nulls().unique()
     for device, low, high in windows(report).iter_rows():
-        quiet = _quiet(report, device, launching)
+        # idle time in no call of the host, in other places
+        pieces = placed_pieces(report).filter(pl.col("device") == device, pl.col("place").is_not_null())
+        of_host, ns = pl.col("part") == "host", pl.col("ns")
+        mostly = 2 * ns.filter(of_host).sum().over("place") > ns.sum().over("place")
+        lines = pieces.filter(mostly & ~pl.col("place").is_in(launching.implode()) & of_host & pl.col("own"))
+        in_no_call = intervals.union(host_pieces(report)[device].select("start", "end"))
+        quiet = intervals.cut(lines.select("start", "end", "place").sort("start"), in_no_call)
+        quiet = quiet.with_columns(ns=pl.col("end") - pl.col("start"))
         claims = intervals.union(quiet.select("start", "end"))
         # the least part of the window that the device waits so
         if intervals.length(claims) < 0.1 * (high - low):
@@ -416,17 +416,6 @@ def own_code(report: Report) -> Findings:
             call=f": {literal(call)}()" if call else "",
             mending=partial(_without, places=sums.get_column("place")),
         )
-
-
-def _quiet(report: Report, device: int, launching: pl.Series) -> pl.DataFrame:
-    """Idle time in no call of the host, in places that are not `launching`: start, end, ns, place."""
-    pieces = placed_pieces(report).filter(pl.col("device") == device, pl.col("place").is_not_null())
-    of_host, ns = pl.col("part") == "host", pl.col("ns")
-    quiet = 2 * ns.filter(of_host).sum().over("place") > ns.sum().over("place")
-    launches = pl.col("place").is_in(launching.implode())
-    lines = pieces.filter(quiet & ~launches & of_host & pl.col("own")).select("start", "end", "place").sort("start")
-    in_no_call = intervals.union(host_pieces(report)[device].select("start", "end"))
-    return intervals.cut(lines, in_no_call).with_columns(ns=pl.col("end") - pl.col("start"))
 
 
 def _without(report: Report, places: pl.Series) -> Mending:

@@ -103,33 +103,33 @@ def graph_candidate(report: Report) -> Findings:
         own = candidates(report).with_columns(launches=pl.col("operations") * pl.col("repetitions"))
         worth = (pl.col("launches") >= _FEWEST_LAUNCHES) & (pl.col("saved_ns") > 0)
         own = own.filter((pl.col("device") == device) & worth)
-        yield _graph_candidate(report, device, own, most) if own.height else None
-
-
-def _graph_candidate(report: Report, device: int, own: pl.DataFrame, most: int) -> Finding:
-    top, stake = own.row(0, named=True), min(total(own, "saved_ns"), most)
-    less = on_gpu.launch_less(report, device)
-    default = report.table(STREAMS.name).filter(pl.col("type") == "null")
-    on_default = own.join(default, on=["process_id", "stream"], how="semi", nulls_equal=True).height > 0
-    return say.told(
-        report,
-        "graph-candidate",
-        device,
-        _waits_for(report, device, repetitive(report).repetitions.get_column("row"), *_LAUNCHING),
-        stake,
-        launches=total(own, "launches"),
-        sequences=f"{plural(own.height, 'sequence')} of launches repeat{'' if own.height > 1 else 's'}",
-        waited=total(own, "launch_ns") + total(own, "queued_ns"),
-        top=top,
-        basis="the median of those in this report" if top["measured"] else "the median of these calls, for want of one",
-        cut=total(repetitive(report).cuts.filter(device=device), "launches"),
-        action=less.action,
-        on_default=on_default,
-        **({"remedy": less.capture} if less.capture else {}),
-        names=(str(top["first"]),),
-        mending=_graphed(report),
-        general=True,
-    )
+        if own.is_empty():
+            continue
+        top, stake = own.row(0, named=True), min(total(own, "saved_ns"), most)
+        less = on_gpu.launch_less(report, device)
+        default = report.table(STREAMS.name).filter(pl.col("type") == "null")
+        on_default = own.join(default, on=["process_id", "stream"], how="semi", nulls_equal=True).height > 0
+        yield say.told(
+            report,
+            "graph-candidate",
+            device,
+            _waits_for(report, device, repetitive(report).repetitions.get_column("row"), *_LAUNCHING),
+            stake,
+            launches=total(own, "launches"),
+            sequences=f"{plural(own.height, 'sequence')} of launches repeat{'' if own.height > 1 else 's'}",
+            waited=total(own, "launch_ns") + total(own, "queued_ns"),
+            top=top,
+            basis="the median of those in this report"
+            if top["measured"]
+            else "the median of these calls, for want of one",
+            cut=total(repetitive(report).cuts.filter(device=device), "launches"),
+            action=less.action,
+            on_default=on_default,
+            **({"remedy": less.capture} if less.capture else {}),
+            names=(str(top["first"]),),
+            mending=_graphed(report),
+            general=True,
+        )
 
 
 def _graphed(report: Report) -> Mending | None:

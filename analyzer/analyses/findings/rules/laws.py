@@ -125,7 +125,7 @@ def slow_engine_steps(report: Report) -> Findings:
     worst = slow.sort(list(order), descending=list(order.values())).unique("device", keep="first", maintain_order=True)
     for row in worst.iter_rows(named=True):
         of = "the host" if row["part"] == HOST else "the GPU"
-        figures = {"of": of, "cached": of == "the GPU" and row["kv"] is None, "step": row}
+        figures = {"of": of, "cached": of == "the GPU" and row["kv"] is None, "step": row, "label": row["label"] or ""}
         figures["steps"] = plural(row["count"], f"{row['kind']} step")
         stake = min(int(row["all_ns"]), lengths.get(row["device"], 0))
         yield say.told(report, "slow-steps", row["device"], None, stake, vague=True, general=True, **figures)

@@ -470,8 +470,7 @@ def _few_samples(report: Report, device: int, line: pl.DataFrame) -> Finding:
     """The finding on launches of passes, `passed` their number."""
     begun = line.group_by("passed", *THREAD, maintain_order=True).agg(start=pl.col("call_start").min())
     spans = begun.with_columns(end=pl.col("start").shift(-1)).drop_nulls("end").filter(pl.col("end") > pl.col("start"))
-    idle = idle_within(report, on_host.own_within(report, spans).host)[device].select("start", "end")
-    claims = intervals.union(pl.concat([idle, line.select("start", "end")]))
+    idle = idle_within(report, on_host.own_within(report, spans).host)[device]
     # so many passes are launched as one, whose kernels take as long as all of them would that filled the GPU
     one, place = pl.col("dur_ns"), pl.int_range(pl.len()).over("passed", "token")
     batch = pl.struct("token", place.alias("place"), pl.col("passed") // _LARGER).hash()
@@ -481,7 +480,7 @@ def _few_samples(report: Report, device: int, line: pl.DataFrame) -> Finding:
     calls, host = on_gpu.calls_within(report, spared), spared.select("process_id", "start", "end")
     change = on_gpu.merged(groups)._replace(host=host, calls=calls)
     figures = {"times": line.get_column("passed").n_unique(), "part": _filled(line), "larger": _LARGER}
-    return say.told(report, "small-batches", device, claims, intervals.length(idle), mending=change, **figures)
+    return say.told(report, "small-batches", device, (idle, line), intervals.length(idle), mending=change, **figures)
 
 
 def _filled(line: pl.DataFrame) -> float:

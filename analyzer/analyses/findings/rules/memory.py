@@ -77,7 +77,7 @@ def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.Data
     retries = _retries(report, calls) if say.in_pytorch(report) else 0
     host_ns = int(calls.select((pl.col("end") - pl.col("start")).sum()).item())
     pieces = reasoned_pieces(report, device).filter(pl.col("bucket") == "allocation")
-    pieces = pieces.filter(pl.col("detail").is_in(held.get_column("call").implode())).select("start", "end")
+    pieces = pieces.filter(pl.col("detail").is_in(held.get_column("call").implode()))
     # PyTorch keeps what is freed until it is told to give it back, or memory is short
     gives, took = calls.filter("gives"), pl.col("end") - pl.col("start")
     telling = say.in_pytorch(report) or 2 * int(gives.select(took.sum()).item()) > host_ns
@@ -88,7 +88,7 @@ def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.Data
         report,
         f"allocation-in-loop{kind}",
         device,
-        pl.concat([pieces, released]),
+        (pieces, released),
         stake,
         **figures,
         where=say.main_site(report, gives.select(*THREAD, at="start")) if telling else "",
@@ -158,20 +158,19 @@ def _thrash(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
     stalled = _stalled(report, device, again=True)
     evicted = total(unasked.filter(pl.col("cause") == "Eviction"), "size_bytes")
     # when the device waits for what the CPU does as it faults
-    host = faulting_host(report).get(device, pl.DataFrame(schema=intervals.SPANS)).select("start", "end").unique()
-    waits = intervals.length(host)
+    host = faulting_host(report).get(device, pl.DataFrame(schema=intervals.SPANS)).unique(("start", "end"))
     return say.told(
         report,
         "unified-memory-thrash",
         device,
-        pl.concat([unasked.select("start", end=_END), host]),
-        int(unasked.select(of_kernels.sum()).item()) + stalled + waits,
+        (unasked.select("start", end=_END), host),
+        int(unasked.select(of_kernels.sum()).item()) + stalled + intervals.length(host),
         moved=total(unasked, "size_bytes"),
         again=again,
         trips=trips,
         stalled=stalled,
         evicted=evicted,
-        waits=waits,
+        waits=intervals.length(host),
     )
 
 
@@ -347,40 +346,39 @@ _PINNED_RATES: Final = {"8.0": 20e9, "8.9": 20e9, "9.0": 45e9, "10.0": 45e9}
 def pageable_copy(report: Report) -> Findings:
     """Findings per device: one on recurring copies, and one on those that happen once."""
     for copies in pageable_copies(report).partition_by("device", "recurs", maintain_order=True):
-        yield _pageable_finding(report, copies)
-
-
-def _pageable_finding(report: Report, copies: pl.DataFrame) -> Finding:
-    device, recurs = copies.select("device", "recurs").row(0)
-    rows, spans = copies.get_column("row"), copies.select(start="spared", end="until")
-    stake = _gained_at_most(report, device, rows, spans)
-    moved, back = (total(part, "size_bytes") for part in (copies, copies.filter(pl.col("detail") == TO_HOST)))
-    pinned = _comparable(report, copies)
-    what = "copy" if copies.get_column("synchronous").any() else "asynchronous copy"
-    figures = {
-        "many": copies.height,
-        "copies": say.per_iteration(report).plural(copies.height, what, "of pageable memory"),
-        "bytes": moved,
-        "rate": on_host.bandwidth(copies),
-        "against": on_host.bandwidth(pinned) if pinned.height else 0.0,
-        "blocked": intervals.length(intervals.union(copies.select(start="call_start", end="call_end"))),
-    }
-    claims = pl.concat([copies.select("start", "end"), say.idle_in(report, device, spans)])
-    way = "to the host" if 2 * back > moved else "to the GPU"
-    if not recurs:
-        needed = copies.select(_NEEDED.any()).item()  # the host may do without what it waits for
-        return say.told(report, "pageable-copy-once", device, claims, stake, at_most=not needed, vague=True, **figures)
-    return say.told(
-        report,
-        "pageable-copy",
-        device,
-        claims,
-        stake,
-        **figures,
-        action=phrases("pinned copies")[way + " in PyTorch" * say.in_pytorch(report)],
-        where=say.place_of(report, rows),
-        mending=_pinned(report, copies),
-    )
+        device, recurs = copies.select("device", "recurs").row(0)
+        rows, spans = copies.get_column("row"), copies.select(start="spared", end="until")
+        stake = _gained_at_most(report, device, rows, spans)
+        moved, back = (total(part, "size_bytes") for part in (copies, copies.filter(pl.col("detail") == TO_HOST)))
+        pinned = _comparable(report, copies)
+        what = "copy" if copies.get_column("synchronous").any() else "asynchronous copy"
+        figures = {
+            "many": copies.height,
+            "copies": say.per_iteration(report).plural(copies.height, what, "of pageable memory"),
+            "bytes": moved,
+            "rate": on_host.bandwidth(copies),
+            "against": on_host.bandwidth(pinned) if pinned.height else 0.0,
+            "blocked": intervals.length(intervals.union(copies.select(start="call_start", end="call_end"))),
+        }
+        claims = (copies, say.idle_in(report, device, spans))
+        way = "to the host" if 2 * back > moved else "to the GPU"
+        if not recurs:
+            needed = copies.select(_NEEDED.any()).item()  # the host may do without what it waits for
+            yield say.told(
+                report, "pageable-copy-once", device, claims, stake, at_most=not needed, vague=True, **figures
+            )
+            continue
+        yield say.told(
+            report,
+            "pageable-copy",
+            device,
+            claims,
+            stake,
+            **figures,
+            action=phrases("pinned copies")[way + " in PyTorch" * say.in_pytorch(report)],
+            where=say.place_of(report, rows),
+            mending=_pinned(report, copies),
+        )
 
 
 def _pinned(report: Report, copies: pl.DataFrame) -> Mending | None:
@@ -432,51 +430,47 @@ _SAME_MEMORY: Final = ("device", "detail", "source_memory", "target_memory")
 
 @Rule
 def many_small_copies(report: Report) -> Findings:
-    """One finding per device and direction of copy."""
-    parts = small_copies(report).partition_by("device", "detail", as_dict=True).items()
-    yield from (_between(report, int(str(device)), str(direction), part) for (device, direction), part in parts)
-
-
-def _between(report: Report, device: int, direction: str, copies: pl.DataFrame) -> Finding:
-    """The finding on runs of one direction on one device; one copy could replace each run."""
-    # idle time, less the profiler's overhead and context creation
-    overhead = report.kind("overhead").select(**intervals.OF_EVENTS)
-    created = context_calls(report).select(start="start_ns", end="made_ns")
-    free = intervals.subtract(idle_spans(report)[device], intervals.union(pl.concat([overhead, created])))
-    waited = intervals.overlap(copies.get_column("call_start"), copies.get_column("call_end"), free)
-    # large copies between the same kinds of memory, or if there are none, in the same direction
-    large = on_host.device_copies(report).filter((pl.col("size_bytes") >= LARGE_BYTES) & (pl.col("dur_ns") > 0))
-    same = large.join(copies, on=_SAME_MEMORY, how="semi", nulls_equal=True)
-    large = same if same.height else large.join(copies, on=_SAME_MEMORY[:2], how="semi")
-    speed = total(large, "size_bytes") / total(large, "dur_ns") if large.height else None  # bytes per ns
-    sums = copies.with_columns(waited.alias("waited_ns")).group_by("run")
-    runs = sums.agg(pl.len().alias("count"), pl.col("exclusive_ns", "waited_ns", "size_bytes", "dur_ns").sum())
-    # the cost of one copy for the whole run: at the bandwidth of large ones, but at least that of one small copy
-    alone = pl.col("dur_ns") / pl.col("count")
-    joined = pl.max_horizontal(alone, pl.col("size_bytes") / speed) if speed else alone
-    moving = (pl.col("exclusive_ns") - joined).clip(lower_bound=0).sum().cast(pl.Int64)
-    calling = (pl.col("waited_ns") - pl.col("waited_ns") / pl.col("count")).sum().cast(pl.Int64)
-    moved_ns, called_ns = runs.select(moving=moving, calling=calling).row(0)
-    waits = (pl.col("device") == device) & pl.col("bucket").is_in(("launch", "queued", "sync", "api"))
-    called_ns = min(called_ns, total(bucket_sums(report).filter(waits), "ns"))
-    figures = {"many": copies.height, "direction": direction, "bytes": copies.get_column("size_bytes").mean()}
-    figures |= {"rate": on_host.bandwidth(copies), "several": runs.height > 1, "runs": runs.height}
-    figures |= {"moved": moved_ns, "called": called_ns, "large": LARGE_BYTES}
-    figures["against"] = rate_of(speed, 1) if speed else 0.0
-    one = runs.select(group="run", kept=pl.lit(1), merged_ns=joined.cast(pl.Int64))
-    idle = say.idle_in(report, device, copies.select(start="call_start", end="call_end"))
-    return say.told(
-        report,
-        "small-copies",
-        device,
-        pl.concat([on_gpu.times_of(report, copies.get_column("row")), idle]),
-        moved_ns + called_ns,
-        **figures,
-        caller=_caller(report, copies),
-        one="per run" if runs.height > 1 else "of all",
-        where=say.main_site(report, copies.select("process_id", "thread_id", at="call_start")),
-        mending=on_gpu.merged(copies.select("row", "dur_ns", group="run").join(one, on="group")),
-    )
+    """One finding per device and direction of copy, on its runs, each of which one copy could replace."""
+    for copies in small_copies(report).partition_by("device", "detail", maintain_order=True):
+        device, direction = copies.select("device", pl.col("detail").cast(pl.String)).row(0)
+        # idle time, less the profiler's overhead and context creation
+        overhead = report.kind("overhead").select(**intervals.OF_EVENTS)
+        created = context_calls(report).select(start="start_ns", end="made_ns")
+        free = intervals.subtract(idle_spans(report)[device], intervals.union(pl.concat([overhead, created])))
+        waited = intervals.overlap(copies.get_column("call_start"), copies.get_column("call_end"), free)
+        # large copies between the same kinds of memory, or if there are none, in the same direction
+        large = on_host.device_copies(report).filter((pl.col("size_bytes") >= LARGE_BYTES) & (pl.col("dur_ns") > 0))
+        same = large.join(copies, on=_SAME_MEMORY, how="semi", nulls_equal=True)
+        large = same if same.height else large.join(copies, on=_SAME_MEMORY[:2], how="semi")
+        speed = total(large, "size_bytes") / total(large, "dur_ns") if large.height else None  # bytes per ns
+        sums = copies.with_columns(waited.alias("waited_ns")).group_by("run")
+        runs = sums.agg(pl.len().alias("count"), pl.col("exclusive_ns", "waited_ns", "size_bytes", "dur_ns").sum())
+        # the cost of one copy for the whole run: at the bandwidth of large ones, but at least that of one small copy
+        alone = pl.col("dur_ns") / pl.col("count")
+        joined = pl.max_horizontal(alone, pl.col("size_bytes") / speed) if speed else alone
+        moving = (pl.col("exclusive_ns") - joined).clip(lower_bound=0).sum().cast(pl.Int64)
+        calling = (pl.col("waited_ns") - pl.col("waited_ns") / pl.col("count")).sum().cast(pl.Int64)
+        moved_ns, called_ns = runs.select(moving=moving, calling=calling).row(0)
+        waits = (pl.col("device") == device) & pl.col("bucket").is_in(("launch", "queued", "sync", "api"))
+        called_ns = min(called_ns, total(bucket_sums(report).filter(waits), "ns"))
+        figures = {"many": copies.height, "direction": direction, "bytes": copies.get_column("size_bytes").mean()}
+        figures |= {"rate": on_host.bandwidth(copies), "several": runs.height > 1, "runs": runs.height}
+        figures |= {"moved": moved_ns, "called": called_ns, "large": LARGE_BYTES}
+        figures["against"] = rate_of(speed, 1) if speed else 0.0
+        one = runs.select(group="run", kept=pl.lit(1), merged_ns=joined.cast(pl.Int64))
+        idle = say.idle_in(report, device, copies.select(start="call_start", end="call_end"))
+        yield say.told(
+            report,
+            "small-copies",
+            device,
+            (on_gpu.times_of(report, copies.get_column("row")), idle),
+            moved_ns + called_ns,
+            **figures,
+            caller=_caller(report, copies),
+            one="per run" if runs.height > 1 else "of all",
+            where=say.main_site(report, copies.select("process_id", "thread_id", at="call_start")),
+            mending=on_gpu.merged(copies.select("row", "dur_ns", group="run").join(one, on="group")),
+        )
 
 
 def _caller(report: Report, copies: pl.DataFrame) -> str:

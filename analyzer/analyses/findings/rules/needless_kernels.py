@@ -21,7 +21,7 @@ from kanalyze.analyses.work.work import operations_with_roofs
 from kanalyze.columns import beside, gathered, marked, nearest
 from kanalyze.report import Report
 from kanalyze.tools import CUDA
-from kanalyze.units import mean, size
+from kanalyze.units import mean
 
 _FEWEST_SOFTMAXES: Final = 2  # one such softmax may be something else
 _FARTHEST: Final = 9  # maximum distance of a softmax from either product, in operations: scale, mask, casts, dropout
@@ -55,10 +55,32 @@ _BETWEEN: Final = FAMILY.is_in(["elementwise", "copy", "fill"]) | (
 def unfused_attention(report: Report) -> Findings:
     """One finding per device on which softmaxes of scores stand between two products again and again."""
     for device in on_gpu.kernel_sums(report):
-        if device.launches(_SOFTMAX) >= _FEWEST_SOFTMAXES and device.launches(_PRODUCT):
-            chain = Work(report, device, _chains(report, on_gpu.stream_lines(report, device.device)))
-            if total(chain.rows, "softmax") >= _FEWEST_SOFTMAXES:
-                yield _attention(chain)
+        if device.launches(_SOFTMAX) < _FEWEST_SOFTMAXES or not device.launches(_PRODUCT):
+            continue
+        chain = Work(report, device, _chains(report, on_gpu.stream_lines(report, device.device)))
+        if total(chain.rows, "softmax") < _FEWEST_SOFTMAXES:
+            continue
+        softmaxes, products = chain.rows.filter("softmax"), chain.rows.filter("product")
+        names = report.kind("op").get_column("name").unique().cast(pl.String)
+        why = " PyTorch's attention fell back to it: type, mask or head size do not suit its kernels."
+        most = total(products, "exclusive_ns") // 2
+        in_float32, in_full = (total(products.filter(one), "exclusive_ns") > most for one in ("in_float32", "in_full"))
+        left = _FROM_TF32_LEFT if in_float32 else _PRODUCTS_LEFT
+        left = _FLOAT32_LEFT.get(chain.device.capability, left) if in_full else left
+        # one kernel in place of each chain, two backward, which take a part of what its products do
+        two = pl.col("backward").any().over("chain") & (pl.col("product").sum().over("chain") > 1)
+        merged_ns = (left * pl.col("exclusive_ns").sum().over("chain")).cast(pl.Int64)
+        groups = chain.rows.with_columns(group="chain", kept=pl.when(two).then(2).otherwise(1), dur_ns="exclusive_ns")
+        fused = on_gpu.merged(groups.filter("product").with_columns(merged_ns=merged_ns))
+        one = chain.finding(
+            "unfused-attention",
+            str(softmaxes.sort("exclusive_ns", "name").item(-1, "name")),
+            passes=softmaxes.height,
+            length=mean(chain.rows.height, softmaxes.height),
+            why=why * ("aten::_scaled_dot_product_attention_math" in names),
+            mending=fused.with_all_of(on_gpu.without(chain.rows.filter(~pl.col("product")))),
+        )
+        yield one._replace(action=f"{one.action} in bfloat16") if in_float32 and say.in_pytorch(report) else one
 
 
 def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
@@ -142,34 +164,6 @@ def _behind(places: pl.Expr) -> pl.Expr:
     return places.backward_fill().shift(-1).over("line")
 
 
-def _attention(chain: Work) -> Finding:
-    report, softmaxes, products = chain.report, chain.rows.filter("softmax"), chain.rows.filter("product")
-    names = report.kind("op").get_column("name").unique().cast(pl.String)
-    why = " PyTorch's attention fell back to it: type, mask or head size do not suit its kernels."
-    most = total(products, "exclusive_ns") // 2
-    in_float32, in_full = (total(products.filter(one), "exclusive_ns") > most for one in ("in_float32", "in_full"))
-    left = _FROM_TF32_LEFT if in_float32 else _PRODUCTS_LEFT
-    left = _FLOAT32_LEFT.get(chain.device.capability, left) if in_full else left
-    one = chain.finding(
-        "unfused-attention",
-        str(softmaxes.sort("exclusive_ns", "name").item(-1, "name")),
-        passes=softmaxes.height,
-        length=mean(chain.rows.height, softmaxes.height),
-        why=why * ("aten::_scaled_dot_product_attention_math" in names),
-        mending=_fused(chain.rows, left),
-    )
-    return one._replace(action=f"{one.action} in bfloat16") if in_float32 and say.in_pytorch(report) else one
-
-
-def _fused(rows: pl.DataFrame, left: float) -> Mending:
-    """One kernel in place of each chain of `rows`, two backward, which take a part of what its products do."""
-    two = pl.col("backward").any().over("chain") & (pl.col("product").sum().over("chain") > 1)
-    rows = rows.with_columns(group="chain", kept=pl.when(two).then(2).otherwise(1))
-    products_ns = pl.col("exclusive_ns").sum().over("group")
-    work = rows.filter("product").with_columns(merged_ns=(left * products_ns).cast(pl.Int64), dur_ns="exclusive_ns")
-    return on_gpu.merged(work).with_all_of(on_gpu.without(rows.filter(~pl.col("product"))))
-
-
 #: What brings channels last by the dimensions of most convolutions: nn.Module.to changes no weights of one.
 _ONE: Final = "1"
 _LAYOUTS_LAST: Final = {
@@ -239,22 +233,16 @@ def recurring_casts(work: Work) -> Finding | None:
     waited, compiled = _waited(work), device.launches(on_gpu.COMPILED_KERNELS) > 0
     # with float16, as under autocast, and without an optimizer, which would be of a training
     half = "f16" in all_types and "bf16" not in all_types and not device.launches(FAMILY == "optimizer")
-    around = say.operator_of(work.report, device.are(_CASTS))
-    fused = (
-        "these are outside of what torch.compile has fused."
-        if compiled
-        else ("torch.compile fuses casts into the kernels around them.")
-    )
     return work.finding(
         "recurring-casts",
         to=f"{target} from {source}" if source else target,
-        around=f", most in {around}" if around else "",
+        around=say.operator_of(work.report, device.are(_CASTS)),
         waited=waited,
         headline=say.per_iteration(work.report).plural(work.rows.height, "cast", between),
-        kept="half precision" if half else "bfloat16",
-        once="cast them once" if compiled else "torch.compile(model)",
-        how="model.half(), or bfloat16 for training" if half else "model.to(torch.bfloat16), for training",
-        fused=fused,
+        compiled=compiled,
+        eager=not compiled,
+        half=half,
+        wide=not half,
         at_stake_ns=work.ns + waited,
     )
 
@@ -320,14 +308,25 @@ def large_logits(work: Work) -> Finding:
     passes = work._replace(rows=_losses(work.report, on_gpu.stream_lines(work.report, work.device.device)))
     # F.kl_div of two models' words has no fused kernel
     diverges = on_gpu.decoded_as(passes.rows, OPERATION == "xlogy").any()
+    # two softmaxes, as forward and backward, and one fill of each loss are left, in the type of the logits: of tensors
+    # of 2³¹ bytes or more each is several kernels in a row. An exponential by hand reads and writes once: a softmax of
+    # half of the bytes passes over them more often, and takes as long
+    another = (pl.col("name") != pl.col("name").shift(1)).fill_null(value=True).over("run")
+    softmax, fill = (pl.col(name) & ((pl.col(name) & another).cum_sum().over("run") <= _LEFT[name]) for name in _LEFT)
+    halves = pl.col("short").any().over("run") & ~pl.col("by_hand")
+    left = passes.rows.with_columns(stays=softmax | fill, halves=halves)
+    shorter = left.filter(pl.col("stays") & pl.col("halves"))
     return passes.finding(
         "large-logits",
         passes.longest,
-        wide="" if passes.rows.get_column("short").all() else " in float32",
+        wide=not passes.rows.get_column("short").all(),
         action="torch.compile of the loss with F.kl_div, of logits without .float()"
         if diverges
         else "F.cross_entropy(logits, targets), without .float() and one_hot",
-        mending=_fused_loss(passes.rows),
+        mending=Mending(
+            shorter.select("row", saved_ns=on_gpu.part("exclusive_ns", 1 - _HALF)),
+            left.filter(~pl.col("stays")).get_column("row"),
+        ),
     )
 
 
@@ -364,21 +363,6 @@ def _losses(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
     return large.filter((other >= _FEWEST_PASSES) | explicit.any().over("run"))
 
 
-def _fused_loss(passes: pl.DataFrame) -> Mending:
-    """Two softmaxes, as forward and backward, and one fill of each loss are left, in the type of the logits.
-
-    Of tensors of 2³¹ bytes or more each is several kernels in a row. An exponential by hand reads and writes once: a
-    softmax of half of the bytes passes over them more often, and takes as long.
-    """
-    another = (pl.col("name") != pl.col("name").shift(1)).fill_null(value=True).over("run")
-    softmax, fill = (pl.col(name) & ((pl.col(name) & another).cum_sum().over("run") <= _LEFT[name]) for name in _LEFT)
-    left = passes.with_columns(stays=softmax | fill, halves=pl.col("short").any().over("run") & ~pl.col("by_hand"))
-    return Mending(
-        left.filter(pl.col("stays") & pl.col("halves")).select("row", saved_ns=on_gpu.part("exclusive_ns", 1 - _HALF)),
-        left.filter(~pl.col("stays")).get_column("row"),
-    )
-
-
 # Forward passes that run again within backward.
 
 #: Code that calls torch.utils.checkpoint, in no comment or text.
@@ -403,7 +387,7 @@ def recomputation(report: Report) -> Findings:
         yield work.finding(
             "recomputation",
             "",
-            holds=f" The GPU has {size(int(memory.item(0)))}." if len(memory) else "",
+            holds=int(memory.item(0)) if len(memory) else 0,
             where=literal(line_that_reads(report, _CHECKPOINTS, say.per_iteration(report).iterations or 1)),
             # and what the host does from the first of them to the last
             mending=on_gpu.without(work.rows)._replace(host=on_gpu.host_of(called, "run", end="call_end")),
@@ -495,8 +479,8 @@ def full_sort(work: Work) -> Finding | None:
         return None
     return work.finding(
         "full-sort",
-        seen="" if torch else " What runs next on the stream is too short to read all that was sorted.",
-        what="rows" if torch else "arrays",
+        rows=torch,
+        arrays=not torch,
         action=spoken(report, phrases("selections"), phrases("selections")[CUDA]),
         # what is left of a sort by a selection, which reads the keys twice, and sorts what it finds: about a third for
         # 32 of 8 million by a histogram of the keys
@@ -511,14 +495,19 @@ def _little_read(work: Work, *, torch: bool) -> pl.DataFrame:
     Of PyTorch those soon after which none that reorders is long enough for all, or writes as many values.
     """
     lines = on_gpu.stream_lines(work.report, work.device.device).filter(pl.col("kind") != "memset")
-    lines = _with_values(work.report, on_gpu.with_operators(work.report, lines))
+    shapes = operations_with_roofs(work.report).select("row", values=on_host.elements())
+    lines = with_facts(work.report, on_gpu.with_operators(work.report, lines), "grid_x")
+    lines = lines.join(shapes, on="row", how="left", maintain_order="left")
+    # the most values that a kernel writes, by its launch
+    writes = pl.col("name").cast(pl.String).str.extract_groups(_WRITERS).struct
+    each = pl.col("grid_x") * writes.field("threads").cast(pl.Float64) * writes.field("each").cast(pl.Float64)
     decoded = on_gpu.with_decoded(lines, sorts=_SORTS, uses=_USES_ALL, fills=FAMILY == "fill", orders=_REORDERS)
     decoded = decoded.filter(~pl.col("fills")).with_columns(run=pl.struct("line", "sorts").rle_id())
     ns, others = pl.col("exclusive_ns"), pl.col("outer").str.contains("scatter|embedding").fill_null(value=False)
     # all that reorders after a sort, until the next one, may write less than was sorted
     decoded = decoded.with_columns(after_sort=pl.col("sorts").cum_sum().over("line"))
     sorted_values = pl.when("sorts").then(pl.col("values").fill_null(0)).max().over("line", "after_sort")
-    written = pl.when("orders").then(pl.col("written").fill_null(float("inf"))).sum().over("line", "after_sort")
+    written = pl.when("orders").then(each.fill_null(float("inf"))).sum().over("line", "after_sort")
     orders = pl.when(pl.col("orders") & ~others & (written >= sorted_values)).then(ns)
     soon = pl.max_horizontal(orders.shift(-at) for at in range(1, _SOON + 1)).fill_null(0)
     after, uses = (soon, pl.lit(value=False)) if torch else (ns.shift(-1), pl.col("uses").shift(-1))
@@ -528,15 +517,6 @@ def _little_read(work: Work, *, torch: bool) -> pl.DataFrame:
     runs = runs.filter("sorts", ~pl.col("uses"), pl.col("ns") >= _TOO_SHORT * pl.col("after"))
     chosen = decoded.join(runs, on="run", how="semi").get_column("row")
     return work.rows.filter(pl.col("row").is_in(chosen.implode()))
-
-
-def _with_values(report: Report, work: pl.DataFrame) -> pl.DataFrame:
-    """Adds what is known of operations: values (of their operator's first input) and written (the most, by launch)."""
-    shapes = operations_with_roofs(report).select("row", values=on_host.elements())
-    with_shapes = with_facts(report, work, "grid_x").join(shapes, on="row", how="left", maintain_order="left")
-    writes = pl.col("name").cast(pl.String).str.extract_groups(_WRITERS).struct
-    each = pl.col("grid_x") * writes.field("threads").cast(pl.Float64) * writes.field("each").cast(pl.Float64)
-    return with_shapes.with_columns(written=each)
 
 
 #: Operators that sort the entries of sparse tensors by index, and add those of one index together.

@@ -193,7 +193,10 @@ def _of_gathered(report: Report) -> pl.DataFrame:
     every = every.with_columns(after=pl.col("far").cum_sum().over(THREAD), rows=elements() / pl.col("width"))
     gathers = every.filter("far").select(*after, "index", "there", wide="width")
     line = every.filter(~pl.col("far")).drop("index", "there").join(gathers, on=after, maintain_order="left")
-    same = _by_row() & (pl.col("rows") == pl.col("index"))
+    # what treats each row by itself
+    normalizes = (name == "aten::layer_norm") & (sides(pl.col("input_shapes"), 2).list.len() == 1)
+    multiplies = name.is_in(_LAYERS) & (sides(pl.col("input_shapes"), 1).list.len() == len(("inputs", "outputs")))
+    same = (name.is_in(_BY_ROW) | normalizes | multiplies) & (pl.col("rows") == pl.col("index"))
     line = line.with_columns(inside=same.fill_null(value=False).cast(pl.Int8).cum_min().over(after) > 0)
     made = pl.when(name == "aten::linear").then(side(1, 0)).otherwise(side(1, -1))
     last = pl.when(pl.col("inside") & name.is_in(_LAYERS)).then(made).drop_nulls().last().over(after)
@@ -201,14 +204,6 @@ def _of_gathered(report: Report) -> pl.DataFrame:
     own = line.with_columns(last=last, size=pl.col("index") * pl.col("wide")).filter(right & pl.col("inside"))
     own = own.join(_taken(every.join(own, on="row", how="anti")), on=[*THREAD, "size"], how="left")
     return own.filter(pl.col("taken").fill_null(0) <= (pl.col("last") == pl.col("wide")).cast(pl.UInt32))
-
-
-def _by_row() -> pl.Expr:
-    """Whether operators treat each row by itself."""
-    name = pl.col("name")
-    normalizes = (name == "aten::layer_norm") & (sides(pl.col("input_shapes"), 2).list.len() == 1)
-    multiplies = name.is_in(_LAYERS) & (sides(pl.col("input_shapes"), 1).list.len() == len(("inputs", "outputs")))
-    return name.is_in(_BY_ROW) | normalizes | multiplies
 
 
 def _taken(others: pl.DataFrame) -> pl.DataFrame:

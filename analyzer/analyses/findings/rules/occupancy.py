@@ -5,6 +5,7 @@ whatever ran.
 """
 
 import re
+from itertools import chain
 from typing import Any, Final
 
 import polars as pl
@@ -251,30 +252,22 @@ def small_grid(report: Report) -> Findings:
     kernels = small.get_column("name").unique().drop_nulls().cast(pl.String)
     channels = pl.col("name").cast(pl.String).is_in([name for name in kernels if _runs_per_channel(report, name)])
     parts = (small.filter(channels), _changeable(report, small))
-    yield from (_small(report, rows) for one in parts for rows in _costliest(one, "idle_sm_ns", *SHAPE))
-
-
-def _small(report: Report, shapes: pl.DataFrame) -> Finding:
-    top = shapes.row(0, named=True)
-    name, words = str(top["name"]), {}
-    if not _runs_per_channel(report, name):
-        own, blocks = say.written_with(report, name) == say.CUDA, phrases("blocks")
-        others = blocks | (phrases("one block") if top["blocks"] == 1 else {}) if own else {}
-        words = dict(zip(("action", "remedy"), spoken(report, others, blocks["others"]), strict=True))
-    figures = {"fit": top["sm_count"] * (top["max_threads_per_sm"] or 0), "threads": top["blocks"] * top["threads"]}
-    figures |= _with_more_blocks(report, top)
-    return _told(report, "small-grid", shapes, "idle_sm_ns", **figures, **words)
-
-
-def _with_more_blocks(report: Report, top: dict[str, Any]) -> dict[str, Any]:
-    """With how many blocks, one for each SM or more, the kernel took less in the report: quicker, then, now."""
-    blocks = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z")
-    every = exclusive_operations(report.whole, *SHAPE).filter(kind="kernel", device=top["device"], name=top["name"])
-    sums = every.group_by(blocks=blocks).agg(pl.col("dur_ns").mean()).sort("dur_ns", "blocks")
-    here = sums.filter(blocks=top["blocks"])
-    quicker = sums.filter((pl.col("blocks") >= top["sm_count"]) & (pl.col("dur_ns") < here.get_column("dur_ns").min()))
-    many, ns = quicker.row(0) if quicker.height else (0, 0)
-    return {"quicker": many, "then": ns, "now": here.get_column("dur_ns").min() or 0}
+    for shapes in chain.from_iterable(_costliest(one, "idle_sm_ns", *SHAPE) for one in parts):
+        top = shapes.row(0, named=True)
+        name, words = str(top["name"]), {}
+        if not _runs_per_channel(report, name):
+            own, blocks = say.written_with(report, name) == say.CUDA, phrases("blocks")
+            others = blocks | (phrases("one block") if top["blocks"] == 1 else {}) if own else {}
+            words = dict(zip(("action", "remedy"), spoken(report, others, blocks["others"]), strict=True))
+        figures = {"fit": top["sm_count"] * (top["max_threads_per_sm"] or 0), "threads": top["blocks"] * top["threads"]}
+        # launches of the same kernel with a block for each SM that took less, anywhere in the report
+        every = exclusive_operations(report.whole, *SHAPE).filter(kind="kernel", device=top["device"], name=name)
+        means = every.group_by(blocks=product(*map(pl.col, SHAPE[:3]))).agg(pl.col("dur_ns").mean())
+        here_ns = means.filter(blocks=top["blocks"]).get_column("dur_ns").min()
+        quicker = means.filter((pl.col("blocks") >= top["sm_count"]) & (pl.col("dur_ns") < here_ns))
+        many, ns = quicker.sort("dur_ns", "blocks").row(0) if quicker.height else (0, 0)
+        figures |= {"quicker": many, "then": ns, "now": here_ns or 0}
+        yield _told(report, "small-grid", shapes, "idle_sm_ns", **figures, **words)
 
 
 #: Normalizations of images over each channel, which run a block per channel unless the layout is channels_last.

@@ -11,7 +11,7 @@ from kanalyze.analyses.device._operations import exclusive_operations, launch_ro
 from kanalyze.analyses.device.occupancy import launch_occupancy
 from kanalyze.analyses.findings import on_gpu, say
 from kanalyze.analyses.findings.on_gpu import FAMILY, INPUTS, LIBRARY, OPERATION, OUTPUT, REACHED, Work
-from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, literal
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
 from kanalyze.analyses.host._call_kinds import JAX, PYTORCH
 from kanalyze.analyses.operators.fusion import parsed
 from kanalyze.analyses.replay._changes import Mending
@@ -65,10 +65,8 @@ def unaligned_gemm(work: Work) -> Finding:
         "unaligned-gemm",
         aligned=int(work.names.select(pl.col("alignment").min()).item()),
         shapes=shapes,
-        action=CHANNELS_LAST if images else pad,
-        remedy="Keep images in channels_last: on others cuDNN runs convolutions as products of rows of pixels."
-        if images
-        else f"{pad} (such as a vocabulary or the width of a layer), and let rows begin at multiples of 16 bytes.",
+        images=images,
+        pad="" if images else pad,
         at_stake_ns=max(work.ns - aligned_ns, 0),
         left=min(left, 1.0),
     )
@@ -170,18 +168,15 @@ def old_architecture_gemm(work: Work) -> Finding | None:
         return None
     generation, inputs, family, arch = names.select(_GENERATION.alias("generation"), INPUTS, FAMILY, "arch").row(0)
     made_for, types = _NAMES[generation], "/".join(dict.fromkeys(inputs.split("/")))
-    what, layout = (
-        ("convolution", ", and convolutions in channels_last") if family == "conv" else ("matrix product", "")
-    )
     return work.finding(
         "old-architecture-gemm",
-        products=say.per_iteration(work.report).plural(work.rows.height, what),
+        convolves=family == "conv",
+        multiplies=family != "conv",
         made_for=made_for,
         made_of=f"{arch}, {types}",
         gpu=literal(device.name) or f"compute capability {'.'.join(map(str, device.capability))}",
         libraries="PyTorch for a newer CUDA" if say.in_pytorch(work.report) else "newer cuBLAS and cuDNN",
         pad=_PAD,
-        layout=layout,
         at_stake_ns=work.ns // _OLDER,
         left=1 / _OLDER,
     )
@@ -212,7 +207,11 @@ def no_tf32(report: Report) -> Findings:
     """At most two findings per device that could use TF32: products, and convolutions, in full float32."""
     if not any(device.launches(_FLOAT32) for device in on_gpu.kernel_sums(report)):
         return
-    inside = _in_convolutions(report)
+    # kernels most of whose launches are those of convolutions, by the operators around them
+    kernels = on_gpu.with_operators(report, exclusive_operations(report).filter(pl.col("kind") == "kernel"))
+    convolves = pl.col("outer").str.contains(r"^aten::(?:\w+_)?conv(?:\dd|olution)?").fill_null(value=False)
+    most = kernels.group_by(pl.col("name").cast(pl.String)).agg(convolves.mean()).filter(pl.col("outer") > 1 / 2)
+    inside = pl.col("name").is_in(most.get_column("name").implode())
     for family, name in _NO_TF32.items():
         for work in on_gpu.kernels_that(report, partial(_in_full, family=family, inside=inside), on_gpu.WORTH_PRODUCTS):
             # cuDNN takes TF32 unless told otherwise: where any convolution runs so, it has no such kernel for others
@@ -253,14 +252,6 @@ def _as_one(work: Work, left: float) -> Mending:
     return on_gpu.merged(own.sort("group", "dur_ns", descending=[False, True]))._replace(
         calls=others, host=spans.select("process_id", "start", "end")
     )
-
-
-def _in_convolutions(report: Report) -> pl.Expr:
-    """Kernels most of whose launches are those of convolutions, by the operators around them."""
-    work = on_gpu.with_operators(report, exclusive_operations(report).filter(pl.col("kind") == "kernel"))
-    inside = pl.col("outer").str.contains(r"^aten::(?:\w+_)?conv(?:\dd|olution)?").fill_null(value=False)
-    most = work.group_by(pl.col("name").cast(pl.String)).agg(inside.mean()).filter(pl.col("outer") > 1 / 2)
-    return pl.col("name").is_in(most.get_column("name").implode())
 
 
 def _plain(device: on_gpu.DeviceKernels) -> pl.Expr:

@@ -250,11 +250,11 @@ class _Steps(NamedTuple):
         counts = self.kernels.group_by("step").len().get_column("len").sort()
         return int(counts.item(len(counts) // 2))
 
-    def claims(self, report: Report) -> pl.DataFrame:
-        """When the kernels of the steps ran, and the idle time in them and between their kernels: start, end."""
+    def claims(self, report: Report) -> tuple[pl.DataFrame, ...]:
+        """When the kernels of the steps ran, and the idle time in them and between their kernels."""
         work = exclusive_operations(report).join(self.kernels.select("row", "step"), on="row")
         each = work.group_by("step").agg(pl.col("start").min(), pl.col("end").max())
-        return pl.concat([work.select("start", "end"), say.idle_in(report, self.device, each, self.spans)])
+        return work, say.idle_in(report, self.device, each, self.spans)
 
     def waited(self, report: Report) -> int:
         """Idle time of the device that a shorter host time of each step can save, in ns.
@@ -270,53 +270,54 @@ class _Steps(NamedTuple):
 @Rule
 def unfused_optimizer(report: Report) -> Findings:
     """One finding per device and optimizer that updates weights by an operation at a time."""
-    for steps in [*_in_ranges(report, "step"), *_by_launches(report)]:
+    # launches like those of Adam's steps, by device; none where a fused one runs, or has ranges
+    every, seen = on_gpu.kernel_sums(report), _in_ranges(report, "step")
+    devices = [one.device for one in every if one.launches(_MARKS) and not one.launches(_FUSED_STEP)]
+    if devices and not _ranges(report, "step").height:
+        seen = [*seen, *_steps(report, _update_runs(on_gpu.stream_lines(report, *devices)))]
+    for whole in seen:
+        optimizer, kernels = whole.optimizer, whole.kernels
         # updates of each element on its own, as an optimizer's operators do
-        updates = on_gpu.decoded_as(steps.kernels, pl.col("elementwise") & ~OPERATION.is_in(_NO_UPDATES))
-        rows = steps.kernels.filter(updates) if steps.optimizer else steps.kernels
-        if rows.height and not on_gpu.decoded_as(steps.kernels, _FUSED_STEP).any():
-            yield _unfused(report, steps._replace(kernels=rows))
-
-
-def _unfused(report: Report, steps: _Steps) -> Finding | None:
-    ran = total(steps.kernels, "exclusive_ns")
-    sums = steps.kernels.group_by("name").agg(pl.len().alias("launches"), pl.col("exclusive_ns").sum())
-    lists, has_fused = on_gpu.decoded_as(steps.kernels, _LISTS).any(), steps.optimizer in _PASSES
-    # one operator is as many launches as it takes for all tensors; a step of one operator is fused as it is
-    if steps.kernels.height < _BOTH * sums.get_column("launches").sort().item(0) or (lists and not has_fused):
-        return None
-    # classes of torch.optim that have no way of working on lists
-    if steps.optimizer in ("LBFGS", "Muon", "SparseAdam"):
-        return None
-    # what the shortest of the operators takes to read and write its tensors, a fused kernel takes in any case
-    kernels, waited = ran - sums.get_column("exclusive_ns").sort().item(0), steps.waited(report)
-    way = "on lists of tensors (foreach)" if lists else "tensor by tensor"
-    who = literal(steps.optimizer) or "An optimizer of Adam's kind"
-    how = "fused=True" if has_fused else "foreach=True"
-    host = total(steps.spans.select(ns=pl.col("end") - pl.col("start")), "ns")
-    call, option = f"{how} in Adam or AdamW", f"{how}, which Adam and AdamW have"
-    if steps.optimizer in (*filter(None, _PASSES), *_FOREACH):
-        call = f"{literal(steps.optimizer[:40])}(…, {how})"
-        option = f"{how}: {call}"
-    elif steps.optimizer:  # a class of the program's own
-        call, option = "torch._foreach_ functions in its step", "torch._foreach_ functions on lists of tensors"
-        option += " (or fused=True, if its class derives from one that takes it)"
-    figures = {"who": who, "way": way, "each": steps.each, "steps": steps.number}
-    return say.told(
-        report,
-        "unfused-optimizer",
-        steps.device,
-        steps.claims(report),
-        kernels + waited,
-        table="ops --by phase" if "op" in report.kinds else "kernels --by family",
-        **{**figures, "ran": ran, "host": host, "kernels": kernels, "waited": waited},
-        optimizer=literal(steps.optimizer[:20]) or "The optimizer",
-        call=call,
-        option=option,
-        at_most=True,
-        where=say.place_of(report, steps.kernels.get_column("row")),
-        mending=_in_one_pass(steps),
-    )
+        updates = on_gpu.decoded_as(kernels, pl.col("elementwise") & ~OPERATION.is_in(_NO_UPDATES))
+        steps = whole._replace(kernels=kernels.filter(updates)) if optimizer else whole
+        sums = steps.kernels.group_by("name").agg(pl.len().alias("launches"), pl.col("exclusive_ns").sum())
+        # classes of torch.optim that have no way of working on lists, and steps that are fused
+        fused = optimizer in ("LBFGS", "Muon", "SparseAdam") or on_gpu.decoded_as(kernels, _FUSED_STEP).any()
+        if fused or sums.is_empty():
+            continue
+        lists, has_fused = on_gpu.decoded_as(steps.kernels, _LISTS).any(), optimizer in _PASSES
+        # one operator is as many launches as it takes for all tensors; a step of one operator is fused as it is
+        if steps.kernels.height < _BOTH * sums.get_column("launches").sort().item(0) or (lists and not has_fused):
+            continue
+        # what the shortest of the operators takes to read and write its tensors, a fused kernel takes in any case
+        ran, waited = total(steps.kernels, "exclusive_ns"), steps.waited(report)
+        saved = ran - sums.get_column("exclusive_ns").sort().item(0)
+        known = optimizer in (*filter(None, _PASSES), *_FOREACH)
+        host = total(steps.spans.select(ns=pl.col("end") - pl.col("start")), "ns")
+        yield say.told(
+            report,
+            "unfused-optimizer",
+            steps.device,
+            steps.claims(report),
+            saved + waited,
+            table="ops --by phase" if "op" in report.kinds else "kernels --by family",
+            each=steps.each,
+            steps=steps.number,
+            ran=ran,
+            host=host,
+            kernels=saved,
+            waited=waited,
+            lists=lists,
+            singly=not lists,
+            nameless=not optimizer,
+            known=known,
+            own=not known and optimizer,
+            optimizer=optimizer,
+            how="fused=True" if has_fused else "foreach=True",
+            at_most=True,
+            where=say.place_of(report, steps.kernels.get_column("row")),
+            mending=_in_one_pass(steps),
+        )
 
 
 def _in_one_pass(steps: _Steps) -> Mending:
@@ -378,14 +379,6 @@ def _recorded_ranges(report: Report, method: str) -> pl.DataFrame:
     return on_host.spans_named(pattern, report.kind("range")).select(*on_host.SPAN, optimizer=optimizer).drop_nulls()
 
 
-def _by_launches(report: Report) -> list[_Steps]:
-    """Launches like those of Adam's steps, by device; none where a fused one runs, or has ranges."""
-    every = on_gpu.kernel_sums(report)
-    devices = [one.device for one in every if one.launches(_MARKS) and not one.launches(_FUSED_STEP)]
-    ranges = bool(devices) and _ranges(report, "step").height
-    return _steps(report, _update_runs(on_gpu.stream_lines(report, *devices))) if devices and not ranges else []
-
-
 def _numbered(lines: pl.DataFrame, alike: pl.Series) -> pl.DataFrame:
     """The operations of `lines` that are `alike`; `step` numbers those that follow each other on a stream."""
     return lines.with_columns(alike=alike).with_columns(step=pl.struct("line", "alike").rle_id()).filter("alike")
@@ -432,9 +425,38 @@ _RECURRING: Final = 2  # rows of fills of one length that occur so often recur
 @Rule
 def zero_grad_fills(report: Report) -> Findings:
     """One finding per device and optimizer whose gradients are filled with zeros."""
-    for steps in _in_ranges(report, "zero_grad") or _by_fills(report):
-        fills = steps.kernels.filter(_fills(steps.kernels))
-        yield _zeroed(report, steps._replace(kernels=fills)) if fills.height else None
+    for whole in _in_ranges(report, "zero_grad") or _by_fills(report):
+        steps = whole._replace(kernels=whole.kernels.filter(_fills(whole.kernels)))
+        if steps.kernels.is_empty():
+            continue
+        # what adds gradients to the zeros, by the operators: in the first backward pass after each row of fills
+        marked = on_gpu.with_operators(report, on_gpu.stream_lines(report, steps.device))
+        fills = pl.col("row").is_in(steps.kernels.get_column("row").implode())
+        # what has no operator is of the pass that it is in
+        backward = pl.when(pl.col("inner").is_not_null()).then(pl.col("node").is_not_null()).forward_fill()
+        marked = marked.with_columns(period=(fills & ~fills.shift(1, fill_value=False)).cum_sum(), backward=backward)
+        marked = marked.with_columns(turn=pl.struct("period", "backward").rle_id()).filter("backward")
+        first = (pl.col("turn") == pl.col("turn").min().over("period")) & (pl.col("period") > 0)
+        sums = marked.filter(first, node=on_host.ACCUMULATES, inner="aten::add_")
+        ran, added, waited = total(steps.kernels, "exclusive_ns"), total(sums, "exclusive_ns"), steps.waited(report)
+        yield say.told(
+            report,
+            "zero-grad-fills",
+            steps.device,
+            (*steps.claims(report), sums),
+            ran + added + waited,
+            fills=steps.each,
+            steps=steps.number,
+            ran=ran,
+            waited=waited,
+            added=added,
+            sums=sums.height,
+            unseen=sums.is_empty(),
+            nameless=not steps.optimizer,
+            optimizer=steps.optimizer,
+            where=say.place_of(report, steps.kernels.get_column("row")),
+            mending=on_gpu.without(pl.concat([steps.kernels.select("row"), sums.select("row")])),
+        )
 
 
 #: Kernels that fill lists of tensors, and any.
@@ -464,36 +486,6 @@ def _by_fills(report: Report) -> list[_Steps]:
     alike = pl.col("step").n_unique().over("device", "many")
     row = (pl.col("many") >= _FEWEST_FILLS) & (alike >= _RECURRING) & (sizes >= _FEWEST_SIZES)
     return _steps(report, fills.filter(row | pl.col("lists")))
-
-
-def _added(report: Report, steps: _Steps) -> pl.DataFrame:
-    """What adds gradients to the zeros, by the operators: in the first backward pass after each row of fills."""
-    marked = on_gpu.with_operators(report, on_gpu.stream_lines(report, steps.device))
-    fills = pl.col("row").is_in(steps.kernels.get_column("row").implode())
-    # what has no operator is of the pass that it is in
-    backward = pl.when(pl.col("inner").is_not_null()).then(pl.col("node").is_not_null()).forward_fill()
-    marked = marked.with_columns(period=(fills & ~fills.shift(1, fill_value=False)).cum_sum(), backward=backward)
-    marked = marked.with_columns(turn=pl.struct("period", "backward").rle_id()).filter("backward")
-    first = (pl.col("turn") == pl.col("turn").min().over("period")) & (pl.col("period") > 0)
-    return marked.filter(first & (pl.col("node") == on_host.ACCUMULATES) & (pl.col("inner") == "aten::add_"))
-
-
-def _zeroed(report: Report, steps: _Steps) -> Finding:
-    per, sums = say.per_iteration(report), _added(report, steps)
-    ran, added, waited = total(steps.kernels, "exclusive_ns"), total(sums, "exclusive_ns"), steps.waited(report)
-    who = f"{literal(steps.optimizer)}.zero_grad" if steps.optimizer else "What looks like zero_grad"
-    figures = {"who": who, "fills": steps.each, "steps": steps.number, "ran": ran, "waited": waited}
-    return say.told(
-        report,
-        "zero-grad-fills",
-        steps.device,
-        pl.concat([steps.claims(report), sums.select("start", "end")]),
-        ran + added + waited,
-        **figures,
-        by=f"{plural(sums.height, 'kernel')} ({per.time(added)})" if sums.height else "more kernels",
-        where=say.place_of(report, steps.kernels.get_column("row")),
-        mending=on_gpu.without(pl.concat([steps.kernels.select("row"), sums.select("row")])),
-    )
 
 
 # Rows that are gathered to be summed, as a bag of embeddings by hand; many in a loop are another rule's.

@@ -190,7 +190,15 @@ def _with_needs(report: Report, waiting: pl.DataFrame) -> pl.DataFrame:
     same = pl.when(known).then(pl.col("start").shift(1).over([*THREAD, "scope", "context_id", "stream"]))
     last = pl.max_horizontal(whole, same).fill_null(intervals.BEFORE_ALL)
     waits = waiting.sort("start", "call_row").with_columns(last_wait=last)
-    line = nearest(waits, _host_copies(report), ("start", "copied_at"), ["process_id"], "strictly before")
+    # copies whose completion the host must know of, and graphs that may contain some
+    work = operations(report).filter(pl.col("kind").is_in(["memcpy", "graph"]))
+    work = with_facts(report, work, "call_row", "call_start", "source_memory", "target_memory").drop_nulls("call_row")
+    at_once = (pl.col("scope") == "copy") & ~pl.col("name").cast(pl.String).str.contains("Async", literal=True)
+    done = pl.col("call_row").is_in(blocking_calls(report).filter(at_once).get_column("call_row").implode())
+    harmless = pl.col("source_memory").is_in((PAGEABLE, *ON_DEVICE)) & pl.col("target_memory").is_in(ON_DEVICE)
+    copies = work.filter((pl.col("kind") == "graph") | ~(done | harmless.fill_null(value=False)))
+    copies = copies.select("process_id", copied_at="call_start")
+    line = nearest(waits, copies, ("start", "copied_at"), ["process_id"], "strictly before")
     # it may wait for a copy from before the recording
     warm = pl.col("process_id").is_in(begun_before(report).get_column("process_id").implode())
     sharing = calls_that(report, _SHARED_MEMORY.match, "process_id")
@@ -199,22 +207,6 @@ def _with_needs(report: Report, waiting: pl.DataFrame) -> pl.DataFrame:
     shared = pl.col("process_id").is_in(pl.concat([sharing, moved]).get_column("process_id").unique().implode())
     copied = (pl.col("copied_at") >= pl.col("last_wait")).fill_null(value=False)
     return line.with_columns(needed=copied | shared | (warm & (pl.col("last_wait") == intervals.BEFORE_ALL)))
-
-
-def _host_copies(report: Report) -> pl.DataFrame:
-    """Copies whose completion the host must know of, and graphs that may contain some: process_id, copied_at (call)."""
-    work = operations(report).filter(pl.col("kind").is_in(["memcpy", "graph"]))
-    work = with_facts(report, work, "call_row", "call_start").drop_nulls("call_row")
-    blocking = blocking_calls(report).filter(pl.col("scope") == "copy")
-    names = blocking.get_column("name").unique().cast(pl.String)
-    at_once = names.filter(~names.str.contains("Async", literal=True)).to_list()
-    done = blocking.filter(pl.col("name").is_in(at_once)).get_column("call_row")
-    copies = work.filter((pl.col("kind") == "memcpy") & ~pl.col("call_row").is_in(done.implode()))
-    with_memory = with_facts(report, copies, "source_memory", "target_memory")
-    source, target = pl.col("source_memory"), pl.col("target_memory")
-    harmless = source.is_in((PAGEABLE, *ON_DEVICE)) & target.is_in(ON_DEVICE)
-    parts = (with_memory.filter(~harmless.fill_null(value=False)), work.filter(pl.col("kind") == "graph"))
-    return pl.concat(part.select("process_id", copied_at="call_start") for part in parts)
 
 
 # Copies to pageable memory that the thread does not read before it launches more, of which pageable-copy tells.
@@ -239,7 +231,31 @@ def _set_aside(report: Report) -> pl.DataFrame:
 @Rule
 def blocking_read(report: Report) -> Findings:
     """At most one finding per device, on all such reads together."""
-    yield from (_read(report, device, pieces) for device, pieces in idle_after_reads(report).items())
+    for device, pieces in idle_after_reads(report).items():
+        own = _of_loops(report, reads(report)).filter(pl.col("device") == device)
+        places, where = _places(report, own)
+        sizes = own.drop_nulls("size_bytes")
+        words = {}
+        if say.in_pytorch(report):
+            operator = where.split(" ", maxsplit=1)[0]
+            small = sizes.height and longest(sizes, "size_bytes") <= SCALAR_BYTES
+            # by the operator that reads, or reads a number; of others by what is read
+            texts = phrases("reads")
+            others = texts.get(f"number by {operator}", texts["value"]) if small else texts["tensors"]
+            words = dict(zip(("headline", "action"), texts.get(operator, others), strict=True))
+        # the host no longer waits in these reads: waits and reads of numbers are gone, copies do not block
+        calls = on_gpu.calls_within(
+            report, own.select(SPAN).with_columns(pl.max_horizontal("end", pl.col("start") + 1))
+        )
+        waits = blocking_calls(report).filter(pl.col("call_row").is_in(calls.implode()))
+        only = pl.col("scope").is_in(WAITING)
+        pure, copying = (waits.filter(one).get_column("call_row") for one in (only, ~only))
+        numbers = own.filter(pl.col("size_bytes") <= SCALAR_BYTES).get_column("call")
+        work = operations(report, "call_row").filter(pl.col("call_row").is_in(numbers.implode()))
+        change = Mending(calls=pure, unwaited=copying, gone=work.get_column("row"))
+        figures = {"places": places, "sized": sizes.height, "blocked": intervals.length(own)}
+        figures["each"] = median_of(sizes, "size_bytes") if sizes.height else 0
+        yield say.told(report, "blocking-read", device, pieces, where=where, mending=change, **figures, **words)
 
 
 def idle_after_reads(report: Report) -> dict[int, pl.DataFrame]:
@@ -291,31 +307,6 @@ def reads(report: Report) -> pl.DataFrame:
     line = line.with_columns(since=pl.max_horizontal("idle", "start"))
     until = pl.min_horizontal("begins", pl.col("since") + pl.col("end") - pl.col("start"))
     return line.with_columns(until=until).filter(pl.col("until") > pl.col("since"))
-
-
-def _read(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
-    own = _of_loops(report, reads(report)).filter(pl.col("device") == device)
-    places, where = _places(report, own)
-    sizes = own.drop_nulls("size_bytes")
-    words = {}
-    if say.in_pytorch(report):
-        operator = where.split(" ", maxsplit=1)[0]
-        small = sizes.height and longest(sizes, "size_bytes") <= SCALAR_BYTES
-        # by the operator that reads, or reads a number; of others by what is read
-        texts = phrases("reads")
-        others = texts.get(f"number by {operator}", texts["value"]) if small else texts["tensors"]
-        words = dict(zip(("headline", "action"), texts.get(operator, others), strict=True))
-    # the host no longer waits in these reads: waits and reads of numbers are gone, copies do not block
-    calls = on_gpu.calls_within(report, own.select(SPAN).with_columns(pl.max_horizontal("end", pl.col("start") + 1)))
-    waits = blocking_calls(report).filter(pl.col("call_row").is_in(calls.implode()))
-    only = pl.col("scope").is_in(WAITING)
-    pure, copying = (waits.filter(one).get_column("call_row") for one in (only, ~only))
-    numbers = own.filter(pl.col("size_bytes") <= SCALAR_BYTES).get_column("call")
-    work = operations(report, "call_row").filter(pl.col("call_row").is_in(numbers.implode()))
-    change = Mending(calls=pure, unwaited=copying, gone=work.get_column("row"))
-    figures = {"places": places, "sized": sizes.height, "blocked": intervals.length(own)}
-    figures["each"] = median_of(sizes, "size_bytes") if sizes.height else 0
-    return say.told(report, "blocking-read", device, pieces, where=where, mending=change, **figures, **words)
 
 
 def _places(report: Report, own: pl.DataFrame) -> tuple[str, str]:
