@@ -143,10 +143,7 @@ def kernels_that(report: Report, wanted: Wanted, least: float) -> Iterator[Work]
 
 
 def choosing(wanted: Wanted, least: float, *worlds: str) -> Callable[[Callable[[Work], Finding | None]], Rule]:
-    """Makes a rule of what finds something, or nothing, on the kernels of a device of :func:`kernels_that`.
-
-    In programs of some `worlds`, if any are given.
-    """
+    """Makes a rule of what finds something, or None, on :func:`kernels_that`, in programs of `worlds` or of any."""
 
     def rule_of(tell: Callable[[Work], Finding | None]) -> Rule:
         def find(report: Report) -> Findings:

@@ -54,10 +54,7 @@ def traced(report: Report) -> Report | None:
 
 @once_per_process
 def operators(report: Report) -> pl.DataFrame:
-    """Operators of the report or of the trace beside it, in preorder; empty without any.
-
-    With row and parent (places among all host events), and called (whether a CUDA call is in it).
-    """
+    """Operators here or in the trace beside, in preorder: with row and parent, and called (if a call is in it)."""
     if (other := traced(report)) is None:
         return pl.DataFrame(schema=_SCHEMA)
     tree = operator_tree(other).rows.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
@@ -142,10 +139,7 @@ class Within(NamedTuple):
 
 
 def within(report: Report, spans: pl.DataFrame) -> Within:
-    """What of the report lies in `spans` (of :data:`SPAN`) of the :func:`traced` report that overlap its window.
-
-    Spans of a thread do not overlap each other.
-    """
+    """What of the report lies in `spans` (:data:`SPAN`; disjoint) of the :func:`traced` report, in its window."""
     known = traced(report) in (report.whole, None)
     return own_within(report, spans if known else _placed(report, spans.select(SPAN)))
 

@@ -126,11 +126,7 @@ def told(
 
 
 def words_of(name: str, report: Report, /, **figures: object) -> dict[str, str]:
-    """Words of a finding in words.toml, by its rule, perhaps with what tells it from others of that: ``rule: what``.
-
-    As :class:`Finding` calls them. On a report of a program of PyTorch they are those for such programs, as far as it
-    has others.
-    """
+    """Words of a row of words.toml, as :class:`Finding` calls them; in programs of PyTorch those for such, if any."""
     in_torch = WORDS["in PyTorch"].get(name, {}) if world(report) == PYTORCH else {}
     words, fill = {**_NO_WORDS, **row_of(name), **in_torch}, Figures(report)
     filled = {
@@ -306,10 +302,7 @@ def main_site(report: Report, points: pl.DataFrame) -> str:
 
 
 def most(rows: pl.DataFrame, column: str, ns: str | None = None, least: float = 0) -> str:
-    """The value of a column that has most of the rows, or of a time `ns`, and at least a part of `least`; or empty.
-
-    Of values with as much, the last in order.
-    """
+    """The value with most rows, or most `ns`, and at least a part of `least`; of equals the last; empty for none."""
     amount = pl.len() if ns is None else pl.col(ns).sum()
     sums = rows.group_by(pl.col(column).cast(pl.String)).agg(amount=amount).sort("amount", column)
     return str(sums.filter(pl.col("amount") >= least * pl.col("amount").sum()).get_column(column).last() or "")
@@ -348,10 +341,7 @@ _MOST_OF_TIME: Final = 0.5  # a place is named if it has at least this share of 
 
 
 def place_of(report: Report, rows: pl.Series) -> str:
-    """The place of most time of some operations (rows) in scope, escaped for a sentence; empty if none.
-
-    That is the function of the program around their launches, where stacks were recorded, or else the innermost range.
-    """
+    """The program's function, or else the range, of most time of operations (rows), escaped; empty if none."""
     work = exclusive_operations(report).select("row", "exclusive_ns").filter(pl.col("row").is_in(rows.implode()))
     # of more operations than these, every second, third… is asked: what has most of the time, has most of theirs
     work = work.gather_every(work.height // (1 << 13) + 1)

@@ -38,10 +38,7 @@ WORDS: Final = tomllib.loads(Path(__file__).with_name("words.toml").read_text(en
 
 
 def literal(text: str) -> str:
-    """Escapes `text` for a :class:`Finding`'s sentence, in which braces are placeholders for names.
-
-    Longer texts are cut at the end.
-    """
+    """`text` with its braces escaped, which are placeholders in sentences of a :class:`Finding`; long ones are cut."""
     text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
     return text.replace("{", "{{").replace("}", "}}")
 

@@ -152,10 +152,7 @@ def _of_period(line: pl.DataFrame, period: int, keys: Sequence[str]) -> pl.DataF
 
 
 def _is_of_items(line: pl.DataFrame, own: pl.DataFrame) -> bool:
-    """Whether launches in a row are small kernels in as many turns as a grid of another kernel has blocks on an axis.
-
-    Its data are what the turns make: a stream's time steps are seldom as many as its data have rows.
-    """
+    """Whether launches in a row are small kernels in as many turns as another kernel's grid has blocks on an axis."""
     turns = own.height // int(own.item(0, "period")) + 1
     small = own.select((pl.col("blocks") * pl.col("threads") <= _FILLED * _THREADS * pl.col("sms")).all()).item()
     if not small or turns.bit_count() == 1:
@@ -229,7 +226,30 @@ _WORTH: Final = 0.03  # a smaller part of the kernel time is left out
 @Rule
 def array_chains(report: Report) -> Findings:
     """One finding per device on elementwise operations that follow each other on arrays of one size."""
-    for device, chains in say.by_device(_chains(report)) if world(report) in (CUPY, CUDA) else ():
+    if world(report) not in (CUPY, CUDA):
+        return
+    line = on_gpu.with_decoded(exclusive_operations(report, "stream", *SHAPE).sort(*_STREAM, "start"), **_BY_ELEMENT)
+    names = line.filter(pl.any_horizontal(*_BY_ELEMENT)).get_column("name").unique()
+    # iterators of Thrust by which a functor may read other elements than the one at its place
+    elsewhere, of_one = (
+        pl.col("name").is_in(names.filter(names.cast(pl.String).str.contains(those)).implode())
+        for those in ("counting_iterator|permutation_iterator|reverse_iterator", _OF_ONE)
+    )
+    ways = [pl.when(pl.col(way) & ~elsewhere).then(pl.lit(way)) for way in _BY_ELEMENT]
+    line = line.with_columns(way=pl.coalesce(ways))
+    line = line.with_columns(group=say.changes((*_STREAM, *SHAPE, "way")).cum_sum()).drop_nulls("way")
+    several = pl.col("name").n_unique().over("group") > 1  # one functor may work on one array after the other
+    line = line.filter((pl.col("way") == "CuPy") | several)
+    texts = line.group_by("group").agg(pl.col("name").head(_LONGEST_TURN))
+    lengths = [repeated(list(own), one=True) for own in texts.get_column("name")]
+    line = line.join(texts.select("group", turn=pl.Series(lengths, dtype=pl.Int64)), on="group", maintain_order="left")
+    line = line.with_columns(group=pl.struct("group", pl.int_range(pl.len()).over("group") // pl.col("turn")).rle_id())
+    many, most = pl.len().over("group"), pl.col("dur_ns").max().over("group")
+    others = ((~of_one).cast(pl.Int64).sum().over("group") - 1).clip(lower_bound=0)
+    more = others.clip(upper_bound=_FIRST) + (others - _FIRST).clip(lower_bound=0) / 2
+    chains = line.with_columns(many=many, kept=pl.lit(1), merged_ns=(most * (1 + _EACH_MORE * more)).cast(pl.Int64))
+    every = chains.filter((pl.col("many") > 1) & (pl.col("dur_ns").sum().over("group") > pl.col("merged_ns")))
+    for device, chains in say.by_device(every):
         groups, took = chains.unique("group"), total(chains, "dur_ns")
         merged_ns = total(groups, "merged_ns")
         if took - merged_ns < _WORTH * total(exclusive_operations(report), "exclusive_ns"):
@@ -253,31 +273,6 @@ def array_chains(report: Report) -> Findings:
         )
 
 
-def _chains(report: Report) -> pl.DataFrame:
-    """Their kernels, a chain each turn: device, group, way, row, start, end, dur_ns, kept, merged_ns, many."""
-    line = on_gpu.with_decoded(exclusive_operations(report, "stream", *SHAPE).sort(*_STREAM, "start"), **_BY_ELEMENT)
-    names = line.filter(pl.any_horizontal(*_BY_ELEMENT)).get_column("name").unique()
-    # iterators of Thrust by which a functor may read other elements than the one at its place
-    elsewhere, of_one = (
-        pl.col("name").is_in(names.filter(names.cast(pl.String).str.contains(those)).implode())
-        for those in ("counting_iterator|permutation_iterator|reverse_iterator", _OF_ONE)
-    )
-    ways = [pl.when(pl.col(way) & ~elsewhere).then(pl.lit(way)) for way in _BY_ELEMENT]
-    line = line.with_columns(way=pl.coalesce(ways))
-    line = line.with_columns(group=say.changes((*_STREAM, *SHAPE, "way")).cum_sum()).drop_nulls("way")
-    several = pl.col("name").n_unique().over("group") > 1  # one functor may work on one array after the other
-    line = line.filter((pl.col("way") == "CuPy") | several)
-    texts = line.group_by("group").agg(pl.col("name").head(_LONGEST_TURN))
-    lengths = [repeated(list(own), one=True) for own in texts.get_column("name")]
-    line = line.join(texts.select("group", turn=pl.Series(lengths, dtype=pl.Int64)), on="group", maintain_order="left")
-    line = line.with_columns(group=pl.struct("group", pl.int_range(pl.len()).over("group") // pl.col("turn")).rle_id())
-    many, most = pl.len().over("group"), pl.col("dur_ns").max().over("group")
-    others = ((~of_one).cast(pl.Int64).sum().over("group") - 1).clip(lower_bound=0)
-    more = others.clip(upper_bound=_FIRST) + (others - _FIRST).clip(lower_bound=0) / 2
-    chains = line.with_columns(many=many, kept=pl.lit(1), merged_ns=(most * (1 + _EACH_MORE * more)).cast(pl.Int64))
-    return chains.filter((pl.col("many") > 1) & (pl.col("dur_ns").sum().over("group") > pl.col("merged_ns")))
-
-
 #: Names of kernels that reduce arrays of float64, and the elements of an array that counts.
 _REDUCES_DOUBLES: Final = r"(?:reduce|Reduce).*\bdouble\b"
 _LARGE: Final = 1 << 16
@@ -291,21 +286,15 @@ def double_arrays(report: Report) -> Findings:
         # types in the names of CuPy's kernels: ``cupy_add__float64_float64_float64``
         doubles = function.is_in([*_on_wide_arrays(report)]) | function.str.contains(r"^cupy_\w*?__(?:\w*_)?float64")
         for work in on_gpu.kernels_that(report, doubles, _WORTH):
-            yield work.finding("float64: arrays", left=None, mending=Mending(_in_single(report, work)))
-
-
-def _in_single(report: Report, work: on_gpu.Work) -> pl.DataFrame:
-    """What kernels with a thread for each element save in float32: row, saved_ns.
-
-    Half of the time where they move bytes. One that takes longer than three arrays at the peak bandwidth computes
-    functions, each a series of operations in double: between half of the time and that of these arrays in float32.
-    """
-    rows = with_facts(report, work.rows, *SHAPE).join(report.devices, on="device", maintain_order="left")
-    # an operation on arrays reads two and writes one
-    bytes_of = pl.col("grid_x").cast(pl.Int64) * pl.col("block_x") * 3 * 4
-    least = bytes_of / pl.col("memory_bandwidth_bytes_per_s") * 1e9 / pl.col("dur_ns")
-    left = (0.5 + least.clip(upper_bound=0.5).fill_null(0.5)) / 2
-    return rows.select("row", saved_ns=(pl.col("dur_ns") * (1 - left)).cast(pl.Int64))
+            # half of the time is left where they move bytes. One that takes longer than three arrays at the peak
+            # bandwidth computes functions, each a series of operations in double: between half and that in float32
+            rows = with_facts(report, work.rows, *SHAPE).join(report.devices, on="device", maintain_order="left")
+            # an operation on arrays reads two and writes one
+            bytes_of = pl.col("grid_x").cast(pl.Int64) * pl.col("block_x") * 3 * 4
+            least = bytes_of / pl.col("memory_bandwidth_bytes_per_s") * 1e9 / pl.col("dur_ns")
+            left = (0.5 + least.clip(upper_bound=0.5).fill_null(0.5)) / 2
+            saved = rows.select("row", saved_ns=(pl.col("dur_ns") * (1 - left)).cast(pl.Int64))
+            yield work.finding("float64: arrays", left=None, mending=Mending(saved))
 
 
 @once_per_process
@@ -352,10 +341,7 @@ def _idle_in(report: Report, spans: pl.DataFrame) -> dict[int, pl.DataFrame]:
 
 @once_per_report
 def _one_by_one(report: Report) -> pl.DataFrame:
-    """Modules of one operation, each after another: with since, the end of that one, from which it is prepared.
-
-    Not those that a thread runs while it compiles, to choose kernels.
-    """
+    """Modules of one operation, each after another, but while a thread compiles: with since, the end of that one."""
     runs = intervals.overlapping(_modules(report).filter(pl.col("what") == _RUNS), report.scope.sides)
     runs = runs.filter(~while_compiling(report, runs))
     work = operations(report, "call_start", "thread_id").drop_nulls("call_start")

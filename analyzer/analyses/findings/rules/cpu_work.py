@@ -60,30 +60,28 @@ _LONG_NS: Final = 100_000
 def cpu_work(report: Report) -> Findings:
     """At most one finding per device on each kind of work of the CPU between launches."""
     named = say.in_pytorch(report) and on_host.outermost(report).height
-    runs = _runs(report) if named else _between_copies(report)
+    every = _runs(report) if named else _between_copies(report)
     for rule in ("cpu-operators", "cpu-tensors", "large-upload"):
-        if (own := runs.filter(pl.col("kind") == rule)).height:
-            yield from _told(report, rule, own)
-
-
-def _told(report: Report, rule: str, runs: pl.DataFrame) -> Findings:
-    inside, per = on_host.within(report, runs), say.per_iteration(report)
-    starts = inside.host.select("start")
-    along = (starts.select(say.all_along(pl.col("start"), *sides)).item() for _, *sides in windows(report).iter_rows())
-    if not (per.iterations or any(along)):
-        return
-    lists_ns = pl.col("end") - pl.col("start") if rule == "cpu-tensors" else 0  # of Python, without an operator's name
-    ns = pl.when(pl.col("top").is_not_null()).then("top_ns").otherwise(lists_ns)
-    top = say.most(runs.with_columns(ns=ns), "top", "ns")
-    moved = int(runs.select(pl.col("bytes").median().fill_null(0)).item())
-    maker = _MAKES.fullmatch(top or "")
-    kind = ": of Python" if not top else ": random" if maker and maker["draws"] else ""
-    name = f"{rule}{kind}" if rule == "cpu-tensors" else rule
-    by_host = "what the host does between a copy to it and one back" if rule == "cpu-operators" else "Python and NumPy"
-    figures = {"top": literal(top) or by_host, "named": literal(top), "moved": moved}
-    figures["maker"] = maker[0].removeprefix("aten::") if maker else "full"
-    spared, times = partial(_spared, runs=runs, rule=rule), inside.host.height
-    yield from on_host.on_time(report, name, inside, spared, times=times, **figures)
+        if (runs := every.filter(pl.col("kind") == rule)).is_empty():
+            continue
+        inside, start = on_host.within(report, runs), pl.col("start")
+        along = (say.all_along(start, low, high) for _, low, high in windows(report).iter_rows())
+        if not (say.per_iteration(report).iterations or any(inside.host.select(one).item() for one in along)):
+            continue
+        # of Python, without an operator's name
+        lists_ns = pl.col("end") - start if rule == "cpu-tensors" else 0
+        ns = pl.when(pl.col("top").is_not_null()).then("top_ns").otherwise(lists_ns)
+        top = say.most(runs.with_columns(ns=ns), "top", "ns")
+        moved = int(runs.select(pl.col("bytes").median().fill_null(0)).item())
+        maker = _MAKES.fullmatch(top or "")
+        kind = ": of Python" if not top else ": random" if maker and maker["draws"] else ""
+        name = f"{rule}{kind}" if rule == "cpu-tensors" else rule
+        by_host = "what the host does between a copy to it and one back"
+        by_host = by_host if rule == "cpu-operators" else "Python and NumPy"
+        figures = {"top": literal(top) or by_host, "named": literal(top), "moved": moved}
+        figures["maker"] = maker[0].removeprefix("aten::") if maker else "full"
+        spared, times = partial(_spared, runs=runs, rule=rule), inside.host.height
+        yield from on_host.on_time(report, name, inside, spared, times=times, **figures)
 
 
 def _spared(report: Report, runs: pl.DataFrame, rule: str) -> Mending:

@@ -197,10 +197,7 @@ def host_computes(report: Report) -> Findings:
 
 
 def idle_before_data(report: Report, device: int) -> pl.DataFrame:
-    """Pieces of time in which a device idled while the host ran its own code right before it copied data to it.
-
-    That is in no CUDA call, between the call of such a copy and the thread's launching call before.
-    """
+    """Time in which a device idled between calls while the host ran its own code right before it copied data to it."""
     to_device = pl.col("detail") == TO_DEVICE
     large = (pl.col("device") == device) & (pl.col("size_bytes") >= _DATA_BYTES)
     copying = on_host.device_copies(report).filter(large & to_device).select(*THREAD, end="call_start").drop_nulls()
@@ -333,28 +330,7 @@ def converted_arrays(report: Report) -> Findings:
     per = say.per_iteration(report)
     if not per.iterations or source_lines(report).is_empty():
         return
-    conversions = phrases("conversions")
-    for device, runs in say.by_device(_converted(report)):
-        if runs.height < say.OFTEN * per.iterations:
-            continue
-        idle = say.idle_in(report, device, runs.select("start", end="at"))
-        aside = pl.min_horizontal(pl.col("at") - pl.col("end"), pl.col("size_bytes") * _ASIDE_NS_PER_BYTE)
-        spared = runs.select("process_id", "start", end=pl.col("end") + (aside * pl.col("spared")).cast(pl.Int64))
-        yield say.told(
-            report,
-            "large-upload: arrays",
-            device,
-            (idle, on_gpu.times_of(report, runs.get_column("row"))),
-            action=spoken(report, conversions, conversions["others"]),
-            idle=intervals.length(idle),
-            mending=Mending(shorter=runs.select("row", saved_ns=on_gpu.part("dur_ns", pl.col("spared"))), host=spared),
-            times=runs.height,
-            bytes=int(runs.select(pl.col("size_bytes").median()).item()),
-        )
-
-
-def _converted(report: Report) -> pl.DataFrame:
-    """Large copies to a device before which lines convert arrays: row, device…, start and end (of lines), spared."""
+    # large copies to a device before which lines convert arrays: row, device…, start and end (of lines), spared
     places = source_lines(report).select(*PLACE, text=pl.col("text").cast(pl.String)).unique(PLACE)
     number, converts = pl.col("line"), pl.col("text").str.contains(_CONVERTS)
     last = pl.when(converts).then(number).forward_fill().over("file", "function", order_by="line")
@@ -372,7 +348,25 @@ def _converted(report: Report) -> pl.DataFrame:
         ns_per_byte=(pl.col("end") - pl.col("start")).sum() / pl.col("size_bytes").first(),
         spared=pl.col("scales").any() * on_host.SPARED,
     )
-    return runs.filter(pl.col("ns_per_byte").is_between(*_NS_PER_BYTE))
+    every = runs.filter(pl.col("ns_per_byte").is_between(*_NS_PER_BYTE))
+    conversions = phrases("conversions")
+    for device, runs in say.by_device(every):
+        if runs.height < say.OFTEN * per.iterations:
+            continue
+        idle = say.idle_in(report, device, runs.select("start", end="at"))
+        aside = pl.min_horizontal(pl.col("at") - pl.col("end"), pl.col("size_bytes") * _ASIDE_NS_PER_BYTE)
+        spared = runs.select("process_id", "start", end=pl.col("end") + (aside * pl.col("spared")).cast(pl.Int64))
+        yield say.told(
+            report,
+            "large-upload: arrays",
+            device,
+            (idle, on_gpu.times_of(report, runs.get_column("row"))),
+            action=spoken(report, conversions, conversions["others"]),
+            idle=intervals.length(idle),
+            mending=Mending(shorter=runs.select("row", saved_ns=on_gpu.part("dur_ns", pl.col("spared"))), host=spared),
+            times=runs.height,
+            bytes=int(runs.select(pl.col("size_bytes").median()).item()),
+        )
 
 
 # Lines of the program that launch nothing, and for which the device waits.

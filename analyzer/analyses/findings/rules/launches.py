@@ -188,12 +188,23 @@ def serial_copy(report: Report) -> Findings:
         return
     for device, copies in say.by_device(_serial_copies(report)):
         numbers = used_streams(report).filter(pl.col("number").is_in(copies.get_column("number").implode()))
+        # of each stream at most what kernels meanwhile and the copies of either direction take one after the other,
+        # less the longest of the three, which takes its time in any case
+        back = pl.col("exclusive_ns").filter("to_host").sum()
+        sums = copies.group_by("number").agg(
+            pl.col("exclusive_ns").sum(), pl.col("low").min(), pl.col("high").max(), back_ns=back
+        )
+        kernels = placed_operations(report).filter(pl.col("rank") <= _KERNELS).select("number", "start", "end")
+        both = pl.min_horizontal("end", "high") - pl.max_horizontal("start", "low")
+        ran = kernels.join(sums, on="number").group_by("number").agg(kernel_ns=both.clip(lower_bound=0).sum())
+        parts = (pl.col("exclusive_ns") - pl.col("back_ns"), pl.col("back_ns"), pl.col("kernel_ns"))
+        gains = sums.join(ran, on="number").select(ns=pl.sum_horizontal(parts) - pl.max_horizontal(parts))
         yield say.told(
             report,
             "serial-copy",
             device,
             copies,
-            _hidden_at_most(report, copies),
+            total(gains, "ns"),
             many=copies.height,
             bytes=total(copies, "size_bytes"),
             alone=total(copies, "exclusive_ns"),
@@ -265,23 +276,6 @@ def _held_by_events(
     held = nearest(held.filter(pl.col("began") - pl.col("last") < LATENCY_NS), copied, ("began", "at"), ["group"])
     held = held.filter(pl.col("at") > pl.col("ready"))
     yield held.filter(waits_for_events(report, held))
-
-
-def _hidden_at_most(report: Report, copies: pl.DataFrame) -> int:
-    """The upper bound of the gain (ns) from overlapping copies of a device with kernels.
-
-    Of each stream that is what kernels meanwhile and the copies of either direction take one after the other, less the
-    longest of the three, which takes its time in any case.
-    """
-    back = pl.col("exclusive_ns").filter("to_host").sum()
-    sums = copies.group_by("number").agg(
-        pl.col("exclusive_ns").sum(), pl.col("low").min(), pl.col("high").max(), back_ns=back
-    )
-    kernels = placed_operations(report).filter(pl.col("rank") <= _KERNELS).select("number", "start", "end")
-    both = pl.min_horizontal("end", "high") - pl.max_horizontal("start", "low")
-    ran = kernels.join(sums, on="number").group_by("number").agg(kernel_ns=both.clip(lower_bound=0).sum())
-    parts = (pl.col("exclusive_ns") - pl.col("back_ns"), pl.col("back_ns"), pl.col("kernel_ns"))
-    return total(sums.join(ran, on="number").select(ns=pl.sum_horizontal(parts) - pl.max_horizontal(parts)), "ns")
 
 
 @Rule

@@ -72,15 +72,14 @@ def _caused(report: Report) -> pl.DataFrame:
         # of what is known to need at least so much, and of what was not recorded, the distance could be less
         _FAR: (known & (least < _FAR_SHARE * took) & long, least / took / usual),
     }
-    caused = work.with_columns(
+    return work.with_columns(
         cause=pl.coalesce(pl.when(holds).then(pl.lit(name)) for name, (holds, _) in left.items()),
         left=pl.coalesce(pl.when(holds).then(stays) for holds, stays in left.values()).clip(upper_bound=1.0),
         share=(least / took).clip(upper_bound=1.0),
         product=on_gpu.PRODUCT,
         rows=both.list.min(),
         times=pl.col("executed_flop") / pl.col("flop"),
-    )
-    return caused.drop_nulls("cause")
+    ).drop_nulls("cause")
 
 
 @Rule

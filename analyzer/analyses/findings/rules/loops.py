@@ -122,10 +122,7 @@ _LOOP: Final = ("rule", "passes", "operators", "row", "stop", *SPAN)
 
 @once_per_process
 def _loops(report: Report) -> pl.DataFrame:
-    """Loops of the operators' threads, and what backward runs for them: :data:`_LOOP`.
-
-    These are rule (what its words are called), passes, operators (of a pass) and SPAN.
-    """
+    """Loops of the operators' threads (rule, passes, operators of a pass, SPAN), and what backward runs for them."""
     line = on_host.outermost(report)
     if line.is_empty():  # runs of cells by the names of their kernels, in a report without operators
         own = on_host.launched(report).with_row_index("at")
@@ -211,10 +208,7 @@ def _branching(line: pl.DataFrame) -> list[tuple[int, int, int]]:
 
 
 def _indexing(line: pl.DataFrame) -> list[tuple[int, int, int]]:
-    """Stretches of short passes that each begin with taking an element, of few kinds, as of a loop with branches.
-
-    As :func:`_repeated`.
-    """
+    """Stretches, as :func:`_repeated`, of short passes of few kinds that each begin with taking an element."""
     begins = say.changes(THREAD) | (pl.col("elements") & ~pl.col("elements").shift(1)).fill_null(value=True)
     passes = line.group_by(begins.cum_sum().alias("pass"), *THREAD, maintain_order=True).agg(
         pl.col("at", "elements").first(), stop=pl.col("at").last() + 1, many=pl.len(), kind=pl.col("name").str.join()
@@ -250,10 +244,7 @@ def _repeated(line: pl.DataFrame) -> pl.DataFrame:
 
 
 def _without_pauses(line: pl.DataFrame, stretches: pl.DataFrame) -> pl.DataFrame:
-    """The parts of each stretch that have no pause in them, in which the program does something else: passes, too.
-
-    A pause is a gap between two operators that is far longer than a pass.
-    """
+    """The parts of each stretch without pauses, which are gaps far longer than a pass: begin, stop, period, passes."""
     turns = stretches.with_row_index("stretch").with_columns(at=pl.int_ranges("begin", "stop")).explode("at")
     turns = turns.hstack(line.select("start", gap=pl.col("start") - pl.col("end").shift(1))[turns.get_column("at")])
     place = pl.col("at") - pl.col("begin")

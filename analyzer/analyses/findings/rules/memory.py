@@ -511,21 +511,18 @@ def small_copies(report: Report) -> pl.DataFrame:
     rest = operations(report, "call_row").filter(untold & ~pl.col("row").is_in(many.get_column("row").implode()))
     others = with_facts(report, rest, "context_id", "stream").select(on=mixed(_STREAM), passed="start")
     line = nearest(line, others, ("began", "passed"), ["on"])
-    line = nearest(line, _cutting_calls(report, many), ("high", "cut"), _SENT, "strictly before").sort("place")
-    same = pl.col("passed").eq_missing(pl.col("passed").shift(1).over(*_STREAM, "detail"))
-    cut = (pl.col("cut") > pl.col("low")).fill_null(value=False)
-    numbered = line.with_columns(run=(pl.col("earlier").is_null() | ~same | cut).cum_sum().cast(pl.Int64))
-    return numbered.select(*small.columns, "run").filter(pl.len().over("run") >= RUN)
-
-
-def _cutting_calls(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
-    """When a process called something that ends the runs of one direction on a device: :data:`_SENT`, cut."""
-    sent = copies.select(_SENT).unique()
-    sides = copies.select(low=pl.col("call_start").min(), high=pl.col("call_start").max()).row(0)
+    # when a process called something that ends the runs of one direction on a device
+    sent = many.select(_SENT).unique()
+    sides = many.select(low=pl.col("call_start").min(), high=pl.col("call_start").max()).row(0)
     work = operations(report, "call_start").select(*_SENT[:2], other="detail", cut="call_start")
     launched = sent.join(work.filter(pl.col("cut").is_between(*sides)), on=_SENT[:2])
     waits = calls_that(report, lambda name: scope_of(name) in WAITING, "process_id", "start_ns")
     waiting = sent.filter(pl.col("detail") == TO_HOST).join(waits.rename({"start_ns": "cut"}), on="process_id")
     asking = sent.join(ordering_calls(report).select("process_id", cut="at"), on="process_id")
     others = launched.filter(pl.col("other").ne_missing(pl.col("detail")))
-    return pl.concat([part.select(*_SENT, "cut") for part in (others, asking, waiting)])
+    cutting = pl.concat([part.select(*_SENT, "cut") for part in (others, asking, waiting)])
+    line = nearest(line, cutting, ("high", "cut"), _SENT, "strictly before").sort("place")
+    same = pl.col("passed").eq_missing(pl.col("passed").shift(1).over(*_STREAM, "detail"))
+    cut = (pl.col("cut") > pl.col("low")).fill_null(value=False)
+    numbered = line.with_columns(run=(pl.col("earlier").is_null() | ~same | cut).cum_sum().cast(pl.Int64))
+    return numbered.select(*small.columns, "run").filter(pl.len().over("run") >= RUN)

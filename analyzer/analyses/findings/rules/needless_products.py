@@ -91,10 +91,7 @@ def one_hot_products(own: Work) -> Finding | None:
 
 
 def _taking_scattered(report: Report) -> pl.DataFrame | None:
-    """The operators of products that take, by their shapes, what was scattered right before, cast or not.
-
-    None where no product has shapes.
-    """
+    """Products that take, by their shapes, what was scattered right before, cast or not; None without shapes."""
     name, every = pl.col("name"), on_host.working(report)
     products = name.is_in(_PRODUCTS) & (sides(pl.col("input_shapes")).list.len() > 0)
     if every.filter(products).is_empty():
@@ -202,20 +199,15 @@ def _of_gathered(report: Report) -> pl.DataFrame:
     last = pl.when(pl.col("inside") & name.is_in(_LAYERS)).then(made).drop_nulls().last().over(after)
     right = (pl.col("width").first().over(after) == pl.col("wide")) & (last <= pl.col("wide"))
     own = line.with_columns(last=last, size=pl.col("index") * pl.col("wide")).filter(right & pl.col("inside"))
-    own = own.join(_taken(every.join(own, on="row", how="anti")), on=[*THREAD, "size"], how="left")
-    return own.filter(pl.col("taken").fill_null(0) <= (pl.col("last") == pl.col("wide")).cast(pl.UInt32))
-
-
-def _taken(others: pl.DataFrame) -> pl.DataFrame:
-    """Of what size how many inputs at most one of some operators has, by thread: size, taken.
-
-    What takes tensors of the size of gathered rows, in whatever shape, may take these.
-    """
+    # what takes tensors of the size of gathered rows, in whatever shape, may take these: how many inputs at most
+    others = every.join(own, on="row", how="anti")
     texts = pl.col("input_shapes").cast(pl.String).str.extract_all(r"\[[\d, ]*\]")
     inputs = others.select("row", *THREAD, text=texts).explode("text")
     length = pl.col("text").str.extract_all(r"\d+").cast(pl.List(pl.Float64)).list.eval(pl.element().product())
     counts = inputs.with_columns(size=length.list.first()).group_by("row", *THREAD, "size").agg(taken=pl.len())
-    return counts.group_by(*THREAD, "size").agg(pl.col("taken").max())
+    taken = counts.group_by(*THREAD, "size").agg(pl.col("taken").max())
+    own = own.join(taken, on=[*THREAD, "size"], how="left")
+    return own.filter(pl.col("taken").fill_null(0) <= (pl.col("last") == pl.col("wide")).cast(pl.UInt32))
 
 
 # Products of three matrices in the order that costs more: a large matrix between two long and narrow ones.
@@ -268,7 +260,16 @@ def _pairs(every: pl.DataFrame) -> pl.DataFrame:
     now = pl.col("m") * pl.col("n") * (pl.col("k") + pl.col("other"))
     then = (pl.col("m") + pl.col("n")) * pl.col("k") * pl.col("other")
     pairs = pairs.with_columns(times=now / then).filter(pl.col("times") >= _CHEAPER, "linear")
-    return _used_once(products, pairs).select(*THREAD, "start", "m", "n", "times", end="next_end")
+    # whose matrices no further product of the thread takes: as many take such ones as there are pairs
+    sizes = [
+        {"short": pl.min_horizontal(*of), "long": pl.max_horizontal(*of)} for of in (("m", "k"), ("k", "n"), ("m", "n"))
+    ]
+    keys = [*THREAD, *sizes[0]]
+    taken = pl.concat(products.select("row", *THREAD, **of) for of in sizes[:2]).unique()
+    counts = taken.group_by(keys).agg(taking=pl.len())
+    pairs = pairs.with_columns(**sizes[2]).join(counts, on=keys, how="left", maintain_order="left")
+    pairs = pairs.filter(pl.len().over(keys) == pl.col("taking"))
+    return pairs.select(*THREAD, "start", "m", "n", "times", end="next_end")
 
 
 def _unbroken(every: pl.DataFrame, products: pl.DataFrame) -> pl.DataFrame:
@@ -300,18 +301,6 @@ def _factor(shapes: str) -> str:
     """``yes`` where the smaller of two inputs has one value for all of a row, or of a column, or of all."""
     factor = min(on_host.inputs(shapes)[:2], key=math.prod, default=[2, 2])
     return "yes" if len(factor) <= 1 or 1 in factor[-2:] else "no"
-
-
-def _used_once(products: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
-    """Pairs whose matrices no further product of the thread takes: as many take such ones as there are pairs."""
-    sizes = [
-        {"short": pl.min_horizontal(*of), "long": pl.max_horizontal(*of)} for of in (("m", "k"), ("k", "n"), ("m", "n"))
-    ]
-    keys = [*THREAD, *sizes[0]]
-    taken = pl.concat(products.select("row", *THREAD, **of) for of in sizes[:2]).unique()
-    counts = taken.group_by(keys).agg(taking=pl.len())
-    pairs = pairs.with_columns(**sizes[2]).join(counts, on=keys, how="left", maintain_order="left")
-    return pairs.filter(pl.len().over(keys) == pl.col("taking"))
 
 
 # Sums over views whose elements overlap: windows of a signal, or tensors that were expanded.

@@ -244,10 +244,7 @@ def weight_norm(norms: Work) -> Finding | None:
 def _in_code(
     report: Report, tells: pl.Expr, least: float, sources: tuple[str, ...] = ("triton",)
 ) -> Iterator[tuple[Work, dict[str, Any]]]:
-    """The compiled kernel of most time of each device of whose code a row of compiled kernels `tells`, and that row.
-
-    All that was compiled under its name has to.
-    """
+    """The compiled kernel of most time of each device, if all code of its name `tells`; and the row of its code."""
     try:
         compiled = compiled_kernels(report)
     except KanalyzeError as damage:

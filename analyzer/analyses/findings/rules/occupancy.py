@@ -245,8 +245,7 @@ def small_grid(report: Report) -> Findings:
     fit = pl.col("max_warps_per_sm") * pl.col("threads_per_warp")
     shape = ("device", "name", *SHAPE, "blocks", "threads", "sm_count")
     # one shape may have run with several shared-memory configurations of the SM
-    sums = launches.group_by(*shape, fit.alias("max_threads_per_sm"))
-    small = sums.agg(pl.col("alone_ns", "idle_sm_ns").sum())
+    small = launches.group_by(*shape, fit.alias("max_threads_per_sm")).agg(pl.col("alone_ns", "idle_sm_ns").sum())
     measured = _few_sms(report).select("device", pl.col("name").cast(small.schema["name"]))  # few-sms has these
     small = small.join(measured, on=["device", "name"], how="anti")
     kernels = small.get_column("name").unique().drop_nulls().cast(pl.String)
@@ -317,28 +316,6 @@ _LEAST_NS: Final = 20_000  # shorter kernels are launched rather than run
 @Rule
 def far_apart(report: Report) -> Findings:
     """One finding per device on the kernels that alone worked on what was copied or set before."""
-    for device, name, launches, ns, threads, bytes_there, least_ns in _slow(report).iter_rows():
-        stake = ns - int(launches * least_ns * _USUAL)
-        figures = {"launch": ns / launches, "there": bytes_there, "least": least_ns, "threads": threads}
-        work = exclusive_operations(report).filter(kind="kernel", device=device, name=name)
-        yield say.told(
-            report,
-            "uncoalesced",
-            device,
-            work.select("start", "end"),
-            stake,
-            **figures,
-            each=bytes_there / threads,
-            names=(name,),
-            where=say.place_of(report, work.get_column("row")),
-            mending=Mending(work.select("row", saved_ns=on_gpu.part("dur_ns", stake / ns))),
-            shortens=True,
-            at_most=True,
-        )
-
-
-def _slow(report: Report) -> pl.DataFrame:
-    """Such kernels: device, name, launches, ns, threads (of a launch), bytes_there, least_ns (of these bytes)."""
     every = in_order(operations(report).select("row", "kind", "device", "name", "start"), "start")
     kernels = every.filter(pl.col("kind").is_in(["kernel", "graph"]))
     first = kernels.unique("device", keep="first", maintain_order=True).select("device", name="name", first="start")
@@ -362,4 +339,22 @@ def _slow(report: Report) -> pl.DataFrame:
     each = pl.col("ns") / pl.col("launches")
     far = each.is_between(_FAR * pl.col("least_ns"), _FARTHEST * pl.col("least_ns")) & (each >= _LEAST_NS)
     apart = pl.col("many") & (pl.col("bytes_there") >= _APART * pl.col("threads"))
-    return sums.filter(far & apart).drop("many").sort("device")
+    slow = sums.filter(far & apart).drop("many").sort("device")
+    for device, name, launches, ns, threads, bytes_there, least_ns in slow.iter_rows():
+        stake = ns - int(launches * least_ns * _USUAL)
+        figures = {"launch": ns / launches, "there": bytes_there, "least": least_ns, "threads": threads}
+        work = exclusive_operations(report).filter(kind="kernel", device=device, name=name)
+        yield say.told(
+            report,
+            "uncoalesced",
+            device,
+            work.select("start", "end"),
+            stake,
+            **figures,
+            each=bytes_there / threads,
+            names=(name,),
+            where=say.place_of(report, work.get_column("row")),
+            mending=Mending(work.select("row", saved_ns=on_gpu.part("dur_ns", stake / ns))),
+            shortens=True,
+            at_most=True,
+        )

@@ -92,7 +92,13 @@ def by_hand(report: Report) -> Findings:
     if say.in_pytorch(report) and report.kind("op").is_empty():
         for device in on_gpu.kernel_sums(report):
             lines = on_gpu.stream_lines(report, device.device)
-            yield _formulas(Work(report, device, _runs(lines)), on_gpu.merged(_compiled(lines)))
+            # all that torch.compile fuses: each run of passes, as one
+            kernels, ns = _in_runs(lines, _COMPILES), pl.col("exclusive_ns")
+            least = pl.max_horizontal(_FUSED * ns.filter(ns >= _LARGE * ns.max()).min(), ns.max())
+            groups = kernels.group_by("group").agg(merged_ns=least, ns=ns.sum())
+            shorter = groups.filter(pl.col("merged_ns") < pl.col("ns")).select("group", "merged_ns", kept=pl.lit(1))
+            compiled = on_gpu.merged(kernels.join(shorter, on="group", maintain_order="left"))
+            yield _formulas(Work(report, device, _runs(lines)), compiled)
 
 
 def _in_runs(lines: pl.DataFrame, passes: pl.Expr, **others: pl.Expr) -> pl.DataFrame:
@@ -101,15 +107,6 @@ def _in_runs(lines: pl.DataFrame, passes: pl.Expr, **others: pl.Expr) -> pl.Data
         pl.col("passes") | (MOVES & (passes is _COMPILES))
     )
     return marked.with_columns(group=pl.struct("line", "passes").rle_id(), dur_ns="exclusive_ns").filter("passes")
-
-
-def _compiled(lines: pl.DataFrame) -> pl.DataFrame:
-    """Rows for :func:`merged` of all that torch.compile fuses: each run of passes, as one."""
-    kernels, ns = _in_runs(lines, _COMPILES), pl.col("exclusive_ns")
-    least = pl.max_horizontal(_FUSED * ns.filter(ns >= _LARGE * ns.max()).min(), ns.max())
-    groups = kernels.group_by("group").agg(merged_ns=least, ns=ns.sum())
-    shorter = groups.filter(pl.col("merged_ns") < pl.col("ns")).select("group", "merged_ns", kept=pl.lit(1))
-    return kernels.join(shorter, on="group", maintain_order="left")
 
 
 def _runs(lines: pl.DataFrame) -> pl.DataFrame:
@@ -257,10 +254,7 @@ class _Steps(NamedTuple):
         return work, say.idle_in(report, self.device, each, self.spans)
 
     def waited(self, report: Report) -> int:
-        """Idle time of the device that a shorter host time of each step can save, in ns.
-
-        Of each step it is no more than the host was in it, and no more than the device idles from then until the next.
-        """
+        """Idle time (ns) that a shorter host time of steps can save: until the next one, no more than each took."""
         low, high = say.sides_of(report, self.device)
         start, end = (self.spans.get_column(name).clip(low, high) for name in ("start", "end"))
         after = intervals.overlap(start, start.shift(-1, fill_value=high), idle_spans(report)[self.device])
@@ -360,10 +354,7 @@ def _by_optimizer(rows: pl.DataFrame, spans: pl.DataFrame) -> list[_Steps]:
 
 
 def _ranges(report: Report, method: str) -> pl.DataFrame:
-    """The ranges of one method of torch's optimizers, by start: step, start, end, process_id, thread_id, optimizer.
-
-    Without any in the report, those of the trace beside it.
-    """
+    """The ranges of a method of torch's optimizers, here or in the trace beside: step, SPAN, optimizer."""
     own, other = _recorded_ranges(report, method), on_host.traced(report)
     if own.is_empty() and other not in (report.whole, None):
         by_class = _recorded_ranges(other, method).partition_by("optimizer", as_dict=True, include_key=False)
