@@ -83,7 +83,6 @@ GATHERS: Final = (
     & (OPERATION.is_in(["index_select", "index", "gather", ""]) | pl.col("functor").str.contains("index_kernel"))
 )
 SUMS: Final = (FAMILY == "reduce") & OPERATION.is_in(["sum", "mean"])  # kernels that sum what they read
-_FEWEST_GATHERS: Final = 8  # so many of an iteration, or of a window without any, are a loop's
 READS: Final = 0.4  # what is left of a gather that writes nothing: less than half, which also waits for the index
 
 #: Copies within the device, and memsets besides.
@@ -386,7 +385,8 @@ def works(report: Report, rows: pl.DataFrame) -> Iterator[Work]:
 
 def in_a_loop(gathers: Work) -> bool:
     """Whether there are as many gathers as a loop makes."""
-    return gathers.rows.height >= _FEWEST_GATHERS * (per_iteration(gathers.report).iterations or 1)
+    # so many of an iteration, or of a window without any, are a loop's
+    return gathers.rows.height >= 8 * (per_iteration(gathers.report).iterations or 1)
 
 
 # How a program launches less often, by what it is written in and whether it has CUDA graphs already.
@@ -405,7 +405,6 @@ class LaunchLess(NamedTuple):
 #: Shares of a device's kernel time from which graphs are some of it, and most of it.
 _SOME: Final = 0.05
 _MOST: Final = 0.5
-_COMPILED: Final = 0.25  # of launches; beside them compiled code launches products, attention and convolutions
 
 
 def launch_less(report: Report, device: int) -> LaunchLess:
@@ -414,7 +413,8 @@ def launch_less(report: Report, device: int) -> LaunchLess:
     share, words = share_of_graphs(report).get(device, 0.0), phrases("launches")
     if share < _SOME:
         own = (one for one in kernel_sums(report) if one.device == device)
-        compiled = any(one.launches(COMPILED_KERNELS) >= _COMPILED * total(one.rows, "count") for one in own)
+        # of launches; beside them compiled code launches products, attention and convolutions
+        compiled = any(one.launches(COMPILED_KERNELS) >= 0.25 * total(one.rows, "count") for one in own)
         more = {PYTORCH: words[f"compiled {PYTORCH}"]} if compiled else {}
         return LaunchLess(*spoken(report, words | more, words["others"]))
     beside = LaunchLess(*spoken(report, words | {PYTORCH: words[f"beside {PYTORCH}"]}, words["beside"]))

@@ -216,7 +216,6 @@ def _with_next(pair: ThreadPair, place: pl.Series) -> pl.DataFrame:
 _AROUND: Final = r"DataLoader|^Optimizer\.|[Cc]ompile|[Dd]ynamo|[Ii]nductor"
 
 _LAUNCHED: Final = ("launches", "to_host", "to_device", "to_host_bytes", "to_device_bytes", "joined")
-_JOINS_MANY: Final = "CatArrayBatchedCopy"  # kernels of concatenations, of which each column of blocks copies a tensor
 
 
 @once_per_process
@@ -235,7 +234,8 @@ def outermost(report: Report) -> pl.DataFrame:
     place = on_gpu.span_of(work.select(*THREAD, at="call_start"), top.select(SPAN))
     host, device = (pl.col("detail") == way for way in (TO_HOST, TO_DEVICE))
     launched = work.with_columns(gathered(top.get_column("row"), place).alias("within")).drop_nulls("within")
-    launched = launched.with_columns(joins=having(launched.get_column("name"), _JOINS_MANY))
+    # kernels of concatenations, of which each column of blocks copies a tensor
+    launched = launched.with_columns(joins=having(launched.get_column("name"), "CatArrayBatchedCopy"))
     bytes_of = pl.col("size_bytes").cast(pl.Int64)
     sums = launched.group_by(row="within").agg(
         launches=pl.len(),

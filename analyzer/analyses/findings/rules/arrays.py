@@ -55,7 +55,6 @@ _OF_ARRAYS: Final = 16
 _OF_ITEMS: Final = 4
 _FILLED: Final = 0.25
 
-_OTHER_SIZE: Final = 0.25  # by so much of the usual time a turn differs from the one before where their sizes do
 _THREADS: Final = 1024  # an SM has room for so many threads of such kernels at least
 _LITTLE_BYTES: Final = 4096
 _ARRAYS: Final = (CUPY, PYTHON)  # worlds in which operations on arrays are kernels
@@ -197,7 +196,8 @@ def _is_ragged(report: Report, own: pl.DataFrame) -> bool:
     more, usual = own.get_column("blocks").diff().drop_nulls(), took.median()
     if not (more != 0).any() and isinstance(usual, float) and usual >= SHORTEST_NS:
         more = took.diff().drop_nulls()
-        more = more.set(more.abs() < _OTHER_SIZE * usual, 0)
+        # by so much of the usual time a turn differs from the one before where their sizes do
+        more = more.set(more.abs() < 0.25 * usual, 0)
     turns = min((more > 0).sum(), (more < 0).sum()) >= len(more) / 4
     fits = own.select((pl.col("blocks") < pl.col("sms")).all()).item()
     own_code = world(report) != JAX and not any(_of_library(report, name) for name in names)
@@ -217,7 +217,6 @@ _BY_ELEMENT: Final = {
 #: one. Of the fifth on half as much: most of their arrays have been read by then.
 _EACH_MORE: Final = 0.25
 _FIRST: Final = 4
-_LONGEST_TURN: Final = 1 << 12  # repetitions are looked for in so many operations of a row
 #: Operations of CuPy on one array, or on one and a number: ``cupy_add__float_float32_float32``.
 _OF_ONE: Final = r"^cupy_.*(?:_(?:float|int|complex)_|__[a-z]+\d*_[a-z]+\d*$)"
 _WORTH: Final = 0.03  # a smaller part of the kernel time is left out
@@ -240,7 +239,8 @@ def array_chains(report: Report) -> Findings:
     line = line.with_columns(group=say.changes((*_STREAM, *SHAPE, "way")).cum_sum()).drop_nulls("way")
     several = pl.col("name").n_unique().over("group") > 1  # one functor may work on one array after the other
     line = line.filter((pl.col("way") == "CuPy") | several)
-    texts = line.group_by("group").agg(pl.col("name").head(_LONGEST_TURN))
+    # repetitions are looked for in so many operations of a row
+    texts = line.group_by("group").agg(pl.col("name").head(1 << 12))
     lengths = [repeated(list(own), one=True) for own in texts.get_column("name")]
     line = line.join(texts.select("group", turn=pl.Series(lengths, dtype=pl.Int64)), on="group", maintain_order="left")
     line = line.with_columns(group=pl.struct("group", pl.int_range(pl.len()).over("group") // pl.col("turn")).rle_id())

@@ -47,7 +47,6 @@ _PIECES: Final = 32
 _START_NS: Final = 10_000_000
 _STARTS: Final = 2
 
-_NAMED_CULPRITS: Final = 2  # maximum number of culprits named in the sentence
 _NOTABLE: Final = 0.1  # what is named next in a sentence takes so large a part of the time at least
 
 
@@ -171,14 +170,14 @@ def _most_in_loader(report: Report, device: int, *, workers: bool) -> str:
         pl.col("ns").sum()
     )
     notable = inner.filter(pl.col("ns") >= _NOTABLE * total(rows, "ns"))
-    top = notable.sort("ns", "culprit", descending=[True, False]).head(_NAMED_CULPRITS)
+    # maximum number of culprits named in the sentence
+    top = notable.sort("ns", "culprit", descending=[True, False]).head(2)
     named = ", ".join(f"{literal(name)} {say.per_iteration(report).mean_time(ns)}" for name, ns in top.iter_rows())
     return f"; in it most takes {named}" if named else ""
 
 
 # All other time outside of CUDA calls.
 
-_TOLD_LEAST: Final = 0.01  # the least part of the time at stake that other findings tell and that is worth a word
 _DATA_BYTES: Final = 1 << 16  # smaller copies are of single numbers and the like, which take no time to prepare
 
 
@@ -239,7 +238,8 @@ def _computes(report: Report, device: int, spans: pl.DataFrame) -> Finding:
     used, sides = used_devices(report).filter(device=device), say.sides_of(report, device)
     faults = faults_seen(report).filter(pl.col("start").is_between(*sides, closed="left"), side="CPU")
     figures["faults"] = total(faults.join(used, on="process_id", how="semi"), "faults")
-    figures["others"] = others if others > _TOLD_LEAST * stake else 0
+    # the least part of the time at stake that other findings tell and that is worth a word
+    figures["others"] = others if others > 0.01 * stake else 0
     figures["since"] = moment(start, report.zero_ns)
     return say.told(
         report,

@@ -81,8 +81,6 @@ def _waits_for(report: Report, device: int, rows: pl.Series, *buckets: str) -> p
 
 _LAUNCHING: Final = ("launch", "queued")  # the ledger's buckets that a graph reduces
 _REPLAYED: Final = 0.5  # where so much of kernel time is of CUDA graphs, most of what can be captured is
-_MOST_PIECES: Final = 16  # the most that calls which no capture allows may leave of an iteration
-_LONG: Final = 32  # unless so many launches lie in one of them, as in passes of which each reads its loss
 _FEWEST_LAUNCHES: Final = 100  # fewer do not pay for the capture and instantiation of a graph
 
 #: Of a device that waits for its host for less than this share of its window the host is ahead: what lies between
@@ -140,8 +138,10 @@ def _graphed(report: Report) -> Mending | None:
 def _cut_all_over(report: Report) -> bool:
     """Whether each iteration waits, reads results, allocates or copies pageable memory in many places."""
     iterations, cut = say.per_iteration(report).iterations, repetitive(report).pieces
-    many = iterations is not None and cut > _MOST_PIECES * iterations * max(windows(report).height, 1)
-    return many and device_operations(report).height < _LONG * cut
+    # the most pieces that calls which no capture allows may leave of an iteration
+    many = iterations is not None and cut > 16 * iterations * max(windows(report).height, 1)
+    # unless so many launches lie in one of them, as in passes of which each reads its loss
+    return many and device_operations(report).height < 32 * cut
 
 
 @Rule

@@ -34,12 +34,6 @@ _LONGEST: Final = 40
 _SHORT: Final = 6
 _KINDS: Final = 4
 
-_ALIKE: Final = 0.5  # passes that are the same in so large a part of a loop are told as these
-_JOINED: Final = 2 / 3  # passes of which so many are put together after them are independent
-_IDLES: Final = 0.25  # for so large a part of a loop the device idles in it, or it is no matter of launching
-_PAUSE: Final = 10  # a gap of so many usual passes is none of the loop's
-_FAR: Final = 2  # two passes are so many times as far apart as usual where one loop ends and another begins
-
 #: So many operators before a loop are looked at, and so many of a pass are named.
 _NEAR: Final = 4
 _NAMED: Final = 4
@@ -99,7 +93,8 @@ def python_loops(report: Report) -> Findings:
         idle, mending = idle_within(report, inside.host), partial(_at_once, loops=loops)
         figures = {"passes": top["passes"], "operators": top["operators"], "launches": len(inside.mending.gone)}
         for one in on_host.on_time(report, loops.item(0, "rule"), inside, mending, **figures):
-            yield one if one and intervals.length(idle[one.device]) >= _IDLES * one.at_stake_ns else None
+            # for so large a part of a loop the device idles in it, or it is no matter of launching
+            yield one if one and intervals.length(idle[one.device]) >= 0.25 * one.at_stake_ns else None
 
 
 def _at_once(report: Report, loops: pl.DataFrame) -> Mending:
@@ -160,7 +155,8 @@ def _unrolled(report: Report, loops: pl.DataFrame) -> pl.Series:
 def _cell_loops(cells: pl.DataFrame, *keys: str) -> pl.DataFrame:
     """Runs of the same `cells` (at, operators), no further apart than usual, and with the same `keys`."""
     apart = pl.col("at").cast(pl.Int64) - pl.col("at").shift(1).cast(pl.Int64)
-    far = apart > pl.min_horizontal(_FAR * apart.median() + _NEAR, _LONGEST)
+    # two passes are so many times as far apart as usual where one loop ends and another begins
+    far = apart > pl.min_horizontal(2 * apart.median() + _NEAR, _LONGEST)
     another = (say.changes([*THREAD, "operators", *keys]) | far).fill_null(value=True)
     loops = cells.group_by(another.cum_sum().alias("run"), maintain_order=True).agg(
         pl.col(*THREAD, "row", "start", "operators").first(),
@@ -238,7 +234,8 @@ def _repeated(line: pl.DataFrame) -> pl.DataFrame:
             stretches.append((begin, stop, period))
     for begin, stop, period in (*_branching(line), *_indexing(line)):
         within = [one for one in stretches if one[0] < stop and one[1] > begin]
-        if sum(one[1] - one[0] for one in within) < _ALIKE * (stop - begin):
+        # passes that are the same in so large a part of a loop are told as these
+        if sum(one[1] - one[0] for one in within) < 0.5 * (stop - begin):
             stretches = [*(one for one in stretches if one not in within), (begin, stop, period)]
     return pl.DataFrame(stretches, schema=dict.fromkeys(("begin", "stop", "period"), pl.Int64), orient="row")
 
@@ -249,7 +246,8 @@ def _without_pauses(line: pl.DataFrame, stretches: pl.DataFrame) -> pl.DataFrame
     turns = turns.hstack(line.select("start", gap=pl.col("start") - pl.col("end").shift(1))[turns.get_column("at")])
     place = pl.col("at") - pl.col("begin")
     usual = pl.col("start").filter(place % pl.col("period") == 0).diff().median().over("stretch")
-    pauses = ((pl.col("gap") > _PAUSE * usual) & (place > 0)).fill_null(value=False)
+    # a gap of so many usual passes is none of the loop's
+    pauses = ((pl.col("gap") > 10 * usual) & (place > 0)).fill_null(value=False)
     parts = turns.group_by("stretch", "period", part=pauses.cum_sum().over("stretch")).agg(
         begin=pl.col("at").min(), stop=pl.col("at").max() + 1
     )
@@ -278,7 +276,8 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
     parts = line.select(pl.when("apart").then(pl.col("stop") - pl.col("row")).otherwise(0)).to_series()
     near = [gathered(parts, (begin - by).set(begin < by, None)).alias(f"{by}") for by in range(1, _NEAR + 1)]
     after = rows_at(line.select("together", "joined"), stop.set(stop >= line.height, None).cast(pl.UInt32))
-    few = (after["joined"] > 0) & (after["joined"] < _JOINED * passes)
+    # passes of which so many are put together after them are independent
+    few = (after["joined"] > 0) & (after["joined"] < (2 / 3) * passes)
     facts = in_one.select(pl.col(name) > 0 for name in _MARKS).with_columns(
         passes,
         (after["together"] & ~few).fill_null(value=False).alias("put_together"),

@@ -230,7 +230,6 @@ def pinned_allocation(report: Report) -> Findings:
 
 
 _FEWEST_FAULTS: Final = 8  # fewer page faults are of what every program touches
-_MOST: Final = 0.5  # a function is named where it has this share of the time
 
 
 @Rule
@@ -248,7 +247,8 @@ def cpu_page_faults(report: Report) -> Findings:
         after = intervals.length(claims.filter(pl.col("start") >= longest(kernels, "end")))
         name, most_ns = functions.row(0) if functions.height else ("", 0)
         figures = {"pages": total(inside, "faults"), "most": named, "behind": after}
-        where = literal(name) if most_ns >= _MOST * intervals.length(claims) else ""
+        # a function is named where it has this share of the time
+        where = literal(name) if most_ns >= 0.5 * intervals.length(claims) else ""
         yield say.told(report, "cpu-page-faults", device, claims, where=where, **figures)
 
 
@@ -259,7 +259,6 @@ def cpu_page_faults(report: Report) -> Findings:
 _STAGED_BYTES: Final = 1 << 16
 
 _RECURS: Final = 2  # copies in at least so many instances of a range recur
-_ODD: Final = 3  # but for those that take more than this factor times the longest of an instance, in the median
 _ALIKE: Final = 5  # elsewhere copies of one size recur where so many have other work between them
 _WAY: Final = ("process_id", "device", "detail")  # copies of one way
 
@@ -331,7 +330,8 @@ def _recurring(report: Report) -> pl.DataFrame:
     took = pl.col("until") - pl.col("spared") + pl.col("end") - pl.col("start") - both
     line = copies.with_columns(inside.get_columns(), before=before, took=took)
     line = line.with_columns(longest=pl.col("took").max().over("iteration"))
-    usual = pl.col("took") <= _ODD * pl.col("longest").median().over("each")
+    # those that take far longer than the longest of an instance, in the median, do not recur
+    usual = pl.col("took") <= 3 * pl.col("longest").median().over("each")
     again = (pl.col("iteration").n_unique().over("each") >= _RECURS) & usual
     turns = pl.col("before").n_unique().over(*_WAY, "size_bytes", "each") >= _ALIKE
     return line.select("row", recurs=pl.when(pl.col("each").is_null()).then(turns).otherwise(again))

@@ -249,7 +249,6 @@ def recurring_casts(work: Work) -> Finding | None:
 
 _NORMALIZATION: Final = "aten::batch_norm"
 _ADDS: Final = "aten::add_"  # adds the bias, forward, within a convolution; aten::sum sums its gradient, backward
-_BIAS: Final = "$[2]"  # its place among a convolution's inputs: image, weight, bias
 
 
 @Rule
@@ -274,7 +273,8 @@ def _of_biases(report: Report) -> pl.DataFrame:
     follows = name.is_in(("aten::conv1d", "aten::conv2d", "aten::conv3d")) & (after == _NORMALIZATION) & same
     before = rows.filter(outermost).filter(~counts.fill_null(value=False)).filter(follows)
     types = beside(before, report.table("op_detail"), "input_types").get_column("input_types").cast(pl.String)
-    useless = marked(tree.rows.height, before.get_column("row").filter(types.str.json_path_match(_BIAS) != ""))
+    # its place among a convolution's inputs: image, weight, bias
+    useless = marked(tree.rows.height, before.get_column("row").filter(types.str.json_path_match("$[2]") != ""))
     cause = gathered(inherited(tree.rows, forward_rows(report)), operator)
     forward, backward = (tree.nearest(inner, useless).is_not_null() for inner in (operator, cause))
     names = gathered(tree.rows.get_column("name"), operator).cast(pl.String)
@@ -286,8 +286,6 @@ def _of_biases(report: Report) -> pl.DataFrame:
 
 _FULL: Final = 0.15  # a kernel that takes this part of the softmax's time, or more, works on tensors of its size
 _FEWEST_PASSES: Final = 2  # so many over the logits besides softmax, copies, casts and fills are a loss by hand
-_FAMILIES: Final = ("elementwise", "copy", "fill", "reduce", "softmax", "loss", "index")  # between products in a loss
-_SHORT: Final = r"\bb?f16\b"  # types of half the size of float32, in which logits are computed
 _LEFT: Final = {"softmax": 2, "fill": 1}  # how many of these passes a fused loss has, forward and backward
 _HALF: Final = 0.5  # what is left of a pass over float32 in such a type
 
@@ -338,13 +336,15 @@ def _losses(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
     """
     decoded = on_gpu.with_decoded(
         on_gpu.with_operators(report, lines),
-        passes=FAMILY.is_in(_FAMILIES),
+        # between products in a loss
+        passes=FAMILY.is_in(("elementwise", "copy", "fill", "reduce", "softmax", "loss", "index")),
         softmax=_LONG_SOFTMAX,
         by_hand=_BY_HAND,
         cast=_COPIES & ((INPUTS != OUTPUT) | (OUTPUT == "")),
         fill=FAMILY == "fill",
         moved=FAMILY == "copy",
-        short=pl.concat_str(INPUTS, OUTPUT, separator="/").str.contains(_SHORT),
+        # types of half the size of float32, in which logits are computed
+        short=pl.concat_str(INPUTS, OUTPUT, separator="/").str.contains(r"\bb?f16\b"),
         logs=OPERATION.is_in(_LOGS) | pl.col("function").str.contains(_FUSED_LOG),
     ).with_columns(pl.col("passes", "moved") | on_gpu.MOVES)
     wall = pl.when(~pl.col("passes")).then(pl.col("inner").is_in(on_gpu.BATCHED))
@@ -455,7 +455,6 @@ _REORDERS: Final = (LIBRARY == "aten") & ((FAMILY == "index") | pl.col("function
 _SOON: Final = 8
 #: Kernels that write so many values with each thread, at most, in blocks of so many threads.
 _WRITERS: Final = r"(?:index|gather)_elementwise_kernel<(?:\(int\))?(?<threads>\d+), (?:\(int\))?(?<each>\d+)"
-_MOST_PASSES: Final = 10  # what takes more times as long as its longest kernel may be several sorts in a row
 
 #: The same of rows that fit on the chip, which a sort reads once, less the copies that this makes: of PyTorch's topk
 #: for 20 of 2,048 and of 4,096.
@@ -512,7 +511,8 @@ def _little_read(work: Work, *, torch: bool) -> pl.DataFrame:
     soon = pl.max_horizontal(orders.shift(-at) for at in range(1, _SOON + 1)).fill_null(0)
     after, uses = (soon, pl.lit(value=False)) if torch else (ns.shift(-1), pl.col("uses").shift(-1))
     decoded = decoded.with_columns(after=after.over("line"), uses=uses.over("line"))
-    longest = pl.min_horizontal(ns.sum(), _MOST_PASSES * ns.max())
+    # what takes more times as long as its longest kernel may be several sorts in a row
+    longest = pl.min_horizontal(ns.sum(), 10 * ns.max())
     runs = decoded.group_by("run").agg(pl.col("sorts", "after", "uses").last(), ns=longest)
     runs = runs.filter("sorts", ~pl.col("uses"), pl.col("ns") >= _TOO_SHORT * pl.col("after"))
     chosen = decoded.join(runs, on="run", how="semi").get_column("row")
@@ -522,7 +522,6 @@ def _little_read(work: Work, *, torch: bool) -> pl.DataFrame:
 #: Operators that sort the entries of sparse tensors by index, and add those of one index together.
 _COALESCING: Final = ("aten::coalesce", "aten::_coalesce")
 _FEWEST_COALESCED: Final = 2  # a tensor that is new is put in order once
-_MATTERS: Final = 0.02  # a kernel that takes less of their time may not run in each
 
 
 @on_gpu.choosing(_SORTS, 0.1)
@@ -555,7 +554,8 @@ def coalesced_again(report: Report) -> Findings:
     for work in on_host.works_within(report, alike):
         # of the kernels that matter some run once in a call
         kernels = work.rows.group_by("name").agg(pl.len(), ns=pl.col("exclusive_ns").sum())
-        once = kernels.filter(pl.col("ns") >= _MATTERS * work.ns).select(pl.col("len").min()).item()
+        # a kernel that takes less of their time may not run in each
+        once = kernels.filter(pl.col("ns") >= 0.02 * work.ns).select(pl.col("len").min()).item()
         times = (2 * (once or 0) + passes) // (2 * passes)
         # nearest neighbours of other points are as many
         if times >= _FEWEST_COALESCED and not work.device.launches(_TOPK):

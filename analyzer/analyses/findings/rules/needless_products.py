@@ -22,7 +22,6 @@ from kanalyze.columns import nearest, told_of
 from kanalyze.report import Report
 
 _PRODUCTS: Final = ("aten::linear", "aten::matmul", "aten::mm", "aten::bmm", "aten::einsum")
-_ROW_BYTES: Final = 8  # to read and to write an element of float32
 
 
 def _spared(products: Work, own: pl.DataFrame, times: float) -> Mending:
@@ -37,7 +36,8 @@ def _spared(products: Work, own: pl.DataFrame, times: float) -> Mending:
     rate = device.get_column("memory_bandwidth_bytes_per_s").item() if device.height else None
     if not values or not rate:
         return Mending()
-    left = max(times * _ROW_BYTES * values / rate * 1e9, on_gpu.LEAST_NS)
+    # to read and to write an element of float32
+    left = max(times * 8 * values / rate * 1e9, on_gpu.LEAST_NS)
     saved = (pl.col("exclusive_ns") - left).clip(lower_bound=0).cast(pl.Int64)
     return Mending(products.rows.select("row", saved_ns=saved))
 
@@ -51,7 +51,6 @@ def _forward(report: Report) -> pl.DataFrame:
 
 _LARGE_NS: Final = 100_000  # fills and casts of too many elements for indices of 32 bits are kernels so long, in turn
 _SCATTERS: Final = ("aten::scatter", "aten::scatter_")
-_SORTED: Final = 8  # so many times as long as reading and writing values takes summing them by an index
 
 
 @on_gpu.choosing(OPERATION == "scatter_fill", 0)
@@ -86,7 +85,8 @@ def one_hot_products(own: Work) -> Finding | None:
         "gathers: one-hot",
         own._replace(rows=first).longest,
         many=products.rows.height,
-        mending=on_gpu.without(makers).with_all_of(_spared(products, first, _SORTED)),
+        # so many times as long as reading and writing values takes summing them by an index
+        mending=on_gpu.without(makers).with_all_of(_spared(products, first, 8)),
     )
 
 
@@ -162,7 +162,6 @@ _BY_ROW: Final = (
     *("aten::relu", "aten::relu_", "aten::gelu", "aten::silu", "aten::silu_", "aten::leaky_relu", "aten::elu"),
     *("aten::tanh", "aten::sigmoid", "aten::softplus", "aten::mish", "aten::hardswish"),
 )
-_FEWER: Final = 4  # so many times as many rows are gathered as there are, or more
 
 
 @Rule
@@ -181,7 +180,8 @@ def _of_gathered(report: Report) -> pl.DataFrame:
     name, shape = pl.col("name"), sides(pl.col("input_shapes"))
     index = pl.when(name == "aten::index_select").then(elements(2)).otherwise(elements(1))
     plain = name.is_in(_GATHERS) & (shape.list.len() == len(("rows", "width"))) & (shape.list.first() > 0)
-    far = (plain & (index >= _FEWER * shape.list.first())).fill_null(value=False)
+    # so many times as many rows are gathered as there are, or more
+    far = (plain & (index >= 4 * shape.list.first())).fill_null(value=False)
     every = _forward(report)
     if every.filter(name.is_in(_GATHERS)).filter(far).is_empty():
         return every.clear()
@@ -217,7 +217,6 @@ _LINEAR: Final = (
     r"^aten::(?:einsum|linear|matmul|sum|copy_|clone|contiguous|to|_to_copy|t|transpose|permute|view|_unsafe_view|reshape"
     r"|expand|as_strided|unsqueeze|squeeze|detach|alias|empty\w*|slice|select|resolve_conj|_reshape_alias)$"
 )
-_OTHERS: Final = 0.05  # so much of their time may be in kernels that no operator tells of
 _CHEAPER: Final = 4  # so many times the arithmetic of the other order
 _LEAST_BETWEEN: Final = 256  # the least side of the matrix in the middle
 
@@ -231,7 +230,8 @@ def product_order(report: Report) -> Findings:
     for work in on_host.works_within(report, outermost(pl.concat([pairs.select(SPAN), nodes]))):
         inner = on_gpu.with_operators(report, work.rows).get_column("inner")
         others = work.rows.filter(~inner.str.starts_with("aten::").fill_null(value=False))
-        if total(others, "exclusive_ns") <= _OTHERS * work.ns:  # a kernel that no operator tells of may do anything
+        # so much of their time may be in kernels that no operator tells of
+        if total(others, "exclusive_ns") <= 0.05 * work.ns:  # a kernel that no operator tells of may do anything
             yield work.finding("product-order", left=1 / times, at_most=True, m=m, n=n, times=times)
 
 
@@ -307,8 +307,6 @@ def _factor(shapes: str) -> str:
 
 _ADDS: Final = r"^aten::(?:nan)?(?:sum|mean|var|std|var_mean|std_mean)$"
 _AGAIN: Final = 20  # times that each element is read at least
-#: Times that memory is read and written by a running sum and its differences; reading again from caches is that faster.
-_SUM_PASSES: Final = 10
 
 
 @Rule
@@ -322,14 +320,15 @@ def overlapping_windows(report: Report) -> Findings:
     sums = sums.with_columns(again=elements() / stored).filter(pl.col("again") >= _AGAIN)
     again = min(sums.get_column("again").to_list(), default=1.0)
     for work in on_host.works_within(report, sums):
-        yield work.finding("overlapping-windows", left=min(_SUM_PASSES / again, 1.0), at_most=True, again=again)
+        # times that memory is read and written by a running sum and its differences; reading again from caches is that
+        # faster
+        yield work.finding("overlapping-windows", left=min(10 / again, 1.0), at_most=True, again=again)
 
 
 # Convolutions and recurrent layers in whose place others are quicker: those of cuDNN, and transforms.
 
 #: What PyTorch runs in place of cuDNN: products of copied rows of pixels, image by image, and networks step by step.
 _IN_ITS_PLACE: Final = r"^aten::(?:_slow_conv2d_forward|lstm|gru|rnn_tanh|rnn_relu)$"
-_TYPED: Final = r'^\["(?:float|c10::Half)"'  # that cuDNN takes, and is quick with, on any GPU
 _OF_CUDNN: Final = r"^aten::(?:_?cudnn_(?:convolution|batch_norm|rnn)|_?miopen_)"
 _OF_A_LAYER: Final = 8  # operations of a layer that cuDNN does in a few
 
@@ -340,7 +339,8 @@ def cudnn_off(report: Report) -> Findings:
     every, name = on_host.operators(report), pl.col("name")
     if every.filter(name.str.contains(_OF_CUDNN)).height:
         return
-    typed = pl.col("input_types").cast(pl.String).str.contains(_TYPED).fill_null(value=False)
+    # that cuDNN takes, and is quick with, on any GPU
+    typed = pl.col("input_types").cast(pl.String).str.contains(r'^\["(?:float|c10::Half)"').fill_null(value=False)
     own = every.filter(name.str.contains(_IN_ITS_PLACE) & typed).select(at="row", inner="name")
     layers = on_host.working(report).filter((pl.col("launches") >= _OF_A_LAYER) & ~name.str.ends_with("_backward"))
     layers = nearest(own, layers.sort("row"), ("at", "row")).filter(pl.col("at") < pl.col("stop")).unique("row")
@@ -369,7 +369,6 @@ _TAPS: Final = 512  # the least number of taps that is told of
 _OF_TRANSFORMS: Final = 16
 _TRANSFORMED_NS: Final = 60_000
 _WON: Final = 0.5
-_BYTES: Final = 4  # of a value
 
 
 @Rule
@@ -386,7 +385,8 @@ def long_convolution(report: Report) -> Findings:
         taps=weights.slice(2).list.max(),
         line=weights.slice(2).list.eval(pl.element().product()).list.first() == weights.slice(2).list.max(),
         single=weights.get(1, null_on_oob=True) == 1,
-        padded=_BYTES * rows * padded[0] * padded[1],
+        # of a value
+        padded=4 * rows * padded[0] * padded[1],
     )
     # by a stride they are not fewer; backward they are twice as many
     passes = _OF_TRANSFORMS * (1 + later.cast(pl.Int64))

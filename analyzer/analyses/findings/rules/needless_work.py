@@ -30,9 +30,7 @@ _INVERTS: Final = r"^aten::(?:linalg_pinv|linalg_inv|linalg_inv_ex|inverse|pinve
 _FACTORS: Final = r"^aten::(?:matmul|mm|mv|bmm|addmm|addmv|einsum|linear|dot)$"
 _LEAST: Final = 64  # the least side of a matrix: small ones are solved in no less time
 _MATRIX: Final = (-2, -1)  # the sides of a matrix; others are of a batch
-_OF_MATRIX: Final = 8  # what may have changed an eighth of a matrix, by its time or result, may have changed it
 _ELEMENT_BYTES: Final = (4, 8)  # of an element, at the least, and of float64
-_LONG: Final = 8  # a matrix has so many times as many rows as columns, or columns as rows
 
 
 @Rule
@@ -51,7 +49,8 @@ def decompositions(report: Report) -> Findings:
     ]
     follows = pl.col("after").str.contains(_FACTORS) & pl.any_horizontal(factors)
     multiplied = every.filter(square & follows & pl.col("name").str.contains(_INVERTS))
-    long = large & (pl.col("longer") >= _LONG * pl.col("shorter"))
+    # a matrix has so many times as many rows as columns, or columns as rows
+    long = large & (pl.col("longer") >= 8 * pl.col("shorter"))
     split = every.filter(long & pl.col("name").str.contains(r"^aten::(?:linalg_svd|svd)$"))
     for words, which in (("decompositions", multiplied), ("decompositions: long", split)):
         for work in on_host.works_within(report, which):
@@ -63,18 +62,18 @@ def decompositions(report: Report) -> Findings:
 #: Rows of so few integers go into one number, and sorting such takes this part of the time of comparing rows.
 _COLUMNS: Final = (2, 4)
 _AS_ONE_NUMBER: Final = 0.2
-_MANY_ROWS: Final = 1 << 16  # so many rows take longer than launching what makes numbers of them
 
 
 @Rule
 def different_rows(report: Report) -> Findings:
     """One finding per device on rows of few integers that are compared to find those that differ."""
     shape, columns = sides(pl.col("input_shapes")), on_host.side(0, 1)
+    # so many rows take longer than launching what makes numbers of them
     calls = on_host.working(report).filter(
         (shape.list.len() == len(_MATRIX)) & columns.is_between(*_COLUMNS),
         pl.col("input_types").cast(pl.String).str.contains(r'^\["(?:long|int)'),
         pl.col("input_values").cast(pl.String).str.contains(r'^\["", *"0"'),
-        elements() >= _MANY_ROWS * columns,
+        elements() >= (1 << 16) * columns,
         name="aten::unique_dim",
     )
     for work in on_host.works_within(report, calls):
@@ -88,7 +87,8 @@ def factored_again(report: Report) -> Findings:
     solves = on_host.working(report).filter(name="aten::linalg_solve").filter(elements() >= _LEAST**2)
     if solves.height <= 1 or solves.select(elements().n_unique()).item() > 1:
         return
-    part = solves.select(elements()).item(0, 0) / _OF_MATRIX
+    # what may have changed an eighth of a matrix, by its time or result, may have changed it
+    part = solves.select(elements()).item(0, 0) / 8
     wide = solves.get_column("input_types").cast(pl.String).str.contains("double|complex").fill_null(value=False).all()
     least = memory_roofs(report.devices).with_columns(bytes=pl.lit(_ELEMENT_BYTES[wide] * part))
     others = _between(report, on_host.within(report, solves), _ELEMENT_BYTES[wide])
@@ -175,7 +175,6 @@ _AROUND: Final = r"^aten::(?:embedding|_embedding_bag)(?:_dense)?_backward$"
 _PRODUCTS: Final = (
     r"^aten::(?:linear|addmm|mm|matmul|bmm|baddbmm|einsum)$"  # with a table that is a layer's weights, too
 )
-_SPARSE: Final = 8  # a table has so many times as many rows as a step of the optimizer has indices
 
 
 @Rule
@@ -183,7 +182,8 @@ def dense_gradients(report: Report) -> Findings:
     """One finding per device with embeddings of many rows, few of which a step looks up, by a trace with shapes."""
     tables = _tables(report)
     filled, summed = (max(tables.get_column(name).sum(), 1.0) for name in ("filled", "summed"))
-    unused = tables.filter(pl.col("taken") <= 1 / _SPARSE)
+    # a table has so many times as many rows as a step of the optimizer has indices
+    unused = tables.filter(pl.col("taken") <= 1 / 8)
     unfilled, unsummed = unused.select((pl.col("filled", "summed") * (1 - pl.col("taken"))).sum()).row(0)
     if not (unfilled and unsummed):
         return
@@ -282,13 +282,13 @@ def widened_products(report: Report) -> Findings:
 
 
 _IN_DOUBLE: Final = pl.col("float64_share") >= 0.5  # noqa: PLR2004 - of the lines of a kernel that is in float64
-_WORTH_DOUBLES: Final = 0.03  # of the kernel time; sums for accuracy are in well-made programs, too
 
 
 @Rule
 def float64_in_code(report: Report) -> Findings:
     """One finding per device on kernels of Triton or torch.compile whose code computes in float64."""
-    for work, code in _in_code(report, _IN_DOUBLE, _WORTH_DOUBLES, ("triton", "inductor")):
+    # of the kernel time; sums for accuracy are in well-made programs, too
+    for work, code in _in_code(report, _IN_DOUBLE, 0.03, ("triton", "inductor")):
         yield work.finding("float64: code", left=on_gpu.HALF_LEFT, doubles=code["float64_share"])
 
 

@@ -75,8 +75,6 @@ _PCIE_BUSY: Final = 0.2
 _WORTH_SAMPLED: Final = 0.1  # parts of the time of kernels that are worth a finding
 _WORTH_CLOCK: Final = 0.05
 _WORTH_TAIL: Final = 0.1  # smaller tail effects are below the variation between blocks
-_HIGHEST: Final = 0.99  # the highest clock under load is this quantile,
-_REACHED: Final = 0.97  # and it was reached from this part of it on
 _ENOUGH: Final = 0.5  # so many warps suffice for most kernels, as far as a report without counters tells,
 _ENOUGH_OF_REGISTERS: Final = 0.25  # and these where registers limit them: a thread has many loads under way at once
 
@@ -173,8 +171,9 @@ def clock_drop(report: Report) -> Findings:
         loaded = grid.cells.filter((pl.col("sms_active_share") > _FEW) & clock.is_not_null())
         if loaded.is_empty():
             continue
-        highest = float(loaded.select(clock.quantile(_HIGHEST)).item())
-        since = loaded.filter(clock >= _REACHED * highest).get_column("start").min()
+        # the highest clock under load, and when it was first reached, nearly
+        highest = float(loaded.select(clock.quantile(0.99)).item())
+        since = loaded.filter(clock >= 0.97 * highest).get_column("start").min()
         work = exclusive_operations(report).filter(kind="kernel", device=device)
         cells = cells_within(grid, intervals.union(work.select("start", "end"))).drop_nulls("sm_clock_hz")
         cells = cells.filter(pl.col("start") >= since).with_columns(clock.clip(None, highest))
@@ -309,7 +308,6 @@ def thin_blocks(report: Report) -> Findings:
 _USUAL: Final = 1.3
 _FAR: Final = 3.0
 _FARTHEST: Final = 32.0
-_APART: Final = 512  # neighbouring threads begin so far apart (bytes), or read the same
 _LEAST_NS: Final = 20_000  # shorter kernels are launched rather than run
 
 
@@ -338,7 +336,8 @@ def far_apart(report: Report) -> Findings:
     )
     each = pl.col("ns") / pl.col("launches")
     far = each.is_between(_FAR * pl.col("least_ns"), _FARTHEST * pl.col("least_ns")) & (each >= _LEAST_NS)
-    apart = pl.col("many") & (pl.col("bytes_there") >= _APART * pl.col("threads"))
+    # neighbouring threads begin so far apart (bytes), or read the same
+    apart = pl.col("many") & (pl.col("bytes_there") >= 512 * pl.col("threads"))
     slow = sums.filter(far & apart).drop("many").sort("device")
     for device, name, launches, ns, threads, bytes_there, least_ns in slow.iter_rows():
         stake = ns - int(launches * least_ns * _USUAL)

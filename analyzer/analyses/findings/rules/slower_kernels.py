@@ -34,7 +34,6 @@ _ALIGNED_LEFT: Final = {(9, 0): 0.25}
 _ALIGNED_LEFT_ELSEWHERE: Final = 0.6
 
 _PAD: Final = 64  # dimensions are best padded to a multiple of this, whatever the type
-_NAMED: Final = 2  # the number of dimensions that are named
 
 
 _FIRST_INPUT: Final = INPUTS.str.extract("^([^/]+)")
@@ -84,7 +83,8 @@ def _shapes(work: Work) -> tuple[list[int], int, str]:
     own = every.filter(pl.col("name").is_in(work.names.get_column("name").implode()))
     if own.is_empty():
         return [], 0, ""
-    odd = own.get_column("odd").drop_nulls().unique(maintain_order=True).head(_NAMED).to_list()
+    # the number of dimensions that are named
+    odd = own.get_column("odd").drop_nulls().unique(maintain_order=True).head(2).to_list()
     product, side, multiple = own.select("text", "odd", "multiple").row(0)
     text = f" Most for {product}" + (f": {side} is no multiple of {multiple}." if side else ".")
     rate = every.filter(pl.col("aligned") & (pl.col("ns") > 0)).select((pl.col("flop") / pl.col("ns")).max()).item()
@@ -320,7 +320,6 @@ def float64(work: Work) -> Finding:
 # Rows that are gathered again and again, and weights that are gathered for each token, copied to be read once.
 
 _WORTH_GATHERS: Final = 0.2  # less of the kernel time is left out
-_SUMMED: Final = 0.5  # a smaller part of them is read by an elementwise kernel right after: they are not for sums
 _SORTS: Final = ("aten::sort", "aten::argsort", "aten::msort")
 
 #: Gathers of single values are kernels of one name with scatters: their operator tells them.
@@ -348,7 +347,8 @@ def gathers(own: Work) -> Finding | None:
         return None
     pairs = own._replace(rows=lines.filter(pl.col("gathers") | pl.col("read_by")))
     summed = lines.filter(pl.col("gathers") & pl.col("read_by").shift(-1).over("line").fill_null(value=False))
-    if total(summed, "exclusive_ns") < _SUMMED * every.ns:
+    # a smaller part of them is read by an elementwise kernel right after: they are not for sums
+    if total(summed, "exclusive_ns") < 0.5 * every.ns:
         return _whole(every, lines)
     if not on_gpu.in_a_loop(own):
         return None
@@ -401,8 +401,6 @@ def _whole(own: Work, lines: pl.DataFrame) -> Finding:
 # Sums into few rows by atomics: index_add, scatter_add, and what indexing and embeddings do backward.
 
 _LONGER: Final = 3.0  # so many times as long as what works on the same tensors is too long for the bytes of a sum
-_FREE: Final = 2  # sums that do not wait take so many times what their bytes take at the memory's bandwidth
-_ATOMICS: Final = 8  # so many times as long take atomics into many rows (a graph's messages on an H200), half at most
 _NEAR: Final = 4  # kernels so near on their stream work on the same tensors
 
 #: Operators that write by an index, and those that sum with them where deterministic algorithms are asked for.
@@ -444,7 +442,8 @@ def scatter_atomics(sums: Work) -> Finding | None:
     share = pl.col("exclusive_ns") / pl.col("exclusive_ns").sum().over("run")
     sorts = inner in _BY_INDEX and _DETERMINISTIC.search(outer) is not None
     left = (share * pl.col("usual_ns").fill_null(0)).ceil().cast(pl.Int64)
-    left = pl.min_horizontal(left * _ATOMICS, pl.col("exclusive_ns") // 2) if sorts else left
+    # so many times as long take atomics into many rows (a graph's messages on an H200), half at most
+    left = pl.min_horizontal(left * 8, pl.col("exclusive_ns") // 2) if sorts else left
     return slow.finding(
         f"scatter-atomics{': sorted' * sorts}",
         slow.longest,
@@ -484,7 +483,8 @@ def _slow_sums(work: Work) -> pl.DataFrame:
         .join(shapes, on="row", how="left", maintain_order="left")
     )
     tables = told_of(usual.get_column("input_shapes"), _with_table, pl.Float64)
-    free_ns = (_FREE * tables * pl.col("dram_ns")).cast(pl.Int64).clip(lower_bound=on_gpu.SHORTEST_NS)
+    # sums that do not wait take so many times what their bytes take at the memory's bandwidth
+    free_ns = (2 * tables * pl.col("dram_ns")).cast(pl.Int64).clip(lower_bound=on_gpu.SHORTEST_NS)
     usual = usual.with_columns(free_ns=free_ns)
     by_bytes = pl.when(pl.col("free_ns").is_not_null().all()).then(pl.col("free_ns").sum())
     usual = usual.with_columns(usual_ns=pl.min_horizontal(pl.col("near").max().over("run"), by_bytes.over("run")))

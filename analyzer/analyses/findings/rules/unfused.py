@@ -206,7 +206,6 @@ _PASSES: Final = {"Adam": 7, "AdamW": 7, "": 7, "Adagrad": 5, "SGD": 5}
 #: Further classes of torch.optim, which take foreach=True.
 _FOREACH: Final = ("ASGD", "Adadelta", "Adafactor", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")
 
-_AT_ONCE: Final = 24  # how many tensors one launch of a fused optimizer updates, about
 _BOTH: Final = 2  # a step of this many operators or more could be one; each of them reads a list and writes one
 _FEWEST_UPDATES: Final = 4  # so many updates of weights in a row are an optimizer's: one for each tensor
 
@@ -321,7 +320,8 @@ def _in_one_pass(steps: _Steps) -> Mending:
     """
     keys = ("step",) if steps.optimizer in _PASSES else ("step", "name")
     sums = steps.kernels.group_by("step", "name").agg(pl.len().alias("launches"), pl.col("exclusive_ns").sum())
-    together = 1 if on_gpu.decoded_as(steps.kernels, _LISTS).any() else _AT_ONCE
+    # how many tensors one launch of a fused optimizer updates, about
+    together = 1 if on_gpu.decoded_as(steps.kernels, _LISTS).any() else 24
     shortest = pl.col("exclusive_ns").min() * _PASSES.get(steps.optimizer, _BOTH) // _BOTH
     kept = (pl.col("launches").min() - 1) // together + 1
     groups = sums.group_by(keys).agg(kept=kept, merged_ns=pl.min_horizontal(shortest, pl.col("exclusive_ns").sum()))
