@@ -6,7 +6,7 @@ from that table, since every command checks for doubts before it ends.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from itertools import pairwise
 from typing import Final
@@ -359,21 +359,16 @@ def crossings(report: Report) -> list[Count]:
     order = (start.shift(1), start, end.shift(1), end)
     crossed &= pl.all_horizontal(later - earlier > _ROUNDED_NS for earlier, later in pairwise(order))
     crossing, last = [], kinds[0].clear()
-    for low, high in _turns(kinds):
+    # equal parts of the time in which events start, few of which have more than so many of them
+    sides = pl.concat(own.select(low=start.min(), high=start.max() + 1, number=pl.len()) for own in kinds)
+    first, end_ns, number = sides.select(pl.col("low").min(), pl.col("high").max(), pl.col("number").sum()).row(0)
+    turns = number // _AT_ONCE + 1
+    for low, high in pairwise(first + (end_ns - first) * turn // turns for turn in range(turns + 1) if number):
         events = pl.concat(part.filter(start.is_between(low, high, closed="left")) for part in kinds)
         line = in_order_of(pl.concat([last, events.drop_nulls("dur_ns")]), (*THREAD, "start_ns"), ["dur_ns"])
         crossing.append(line.filter(crossed))
         last = line.unique(THREAD, keep="last", maintain_order=True)
     return [("host events that cross on a thread", *_sum(*crossing))]
-
-
-def _turns(kinds: Sequence[pl.DataFrame]) -> Iterator[tuple[int, int]]:
-    """Equal parts of the time in which events start, few of which have more than :data:`_AT_ONCE` of them."""
-    start = pl.col("start_ns")
-    sides = pl.concat(own.select(low=start.min(), high=start.max() + 1, number=pl.len()) for own in kinds)
-    low, high, number = sides.select(pl.col("low").min(), pl.col("high").max(), pl.col("number").sum()).row(0)
-    turns = number // _AT_ONCE + 1
-    yield from pairwise(low + (high - low) * turn // turns for turn in range(turns + 1) if number)
 
 
 @_check(*_WORK, "range", "op")

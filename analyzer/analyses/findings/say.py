@@ -70,9 +70,10 @@ _NO_WORDS: Final = {**dict.fromkeys(("headline", "action", "remedy", "text"), ""
 class Figures(Formatter):
     """Fills figures into words, each in the unit that stands behind its name and a colon.
 
-    ``ns``, ``each`` and ``mean`` are times, the latter per iteration; ``*copy`` is a number of copies per iteration,
-    ``*copy|of arrays`` of copies of arrays, ``!copy|run`` of copies with their verb, and ``+copy`` one in all. What
-    stands behind ``?`` is said where the figure is not 0, empty or None: ``{gone:?, {gone:*copy} less}``.
+    ``ns``, ``each`` and ``mean`` are times, the latter per iteration, and ``times`` those of names; ``*copy`` is a
+    number of copies per iteration, ``*copy|of arrays`` of copies of arrays, ``!copy|run`` of copies with their verb,
+    and ``+copy`` one in all. What stands behind ``?`` is said where the figure is not 0, empty or None:
+    ``{gone:?, {gone:*copy} less}``.
     """
 
     def __init__(self, report: Report) -> None:
@@ -82,6 +83,7 @@ class Figures(Formatter):
             "ns": time,
             "each": per.time,
             "mean": per.mean_time,
+            "times": lambda rows: ", ".join(f"{literal(name)} {per.mean_time(ns)}" for name, ns in rows),
             "share": percent,
             "size": size,
             "rate": rate,

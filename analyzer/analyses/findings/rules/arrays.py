@@ -150,17 +150,6 @@ def _of_period(line: pl.DataFrame, period: int, keys: Sequence[str]) -> pl.DataF
     return long.filter(pl.len().over("run") >= (_TURNS - 1) * period)
 
 
-def _is_of_items(line: pl.DataFrame, own: pl.DataFrame) -> bool:
-    """Whether launches in a row are small kernels in as many turns as another kernel's grid has blocks on an axis."""
-    turns = own.height // int(own.item(0, "period")) + 1
-    small = own.select((pl.col("blocks") * pl.col("threads") <= _FILLED * _THREADS * pl.col("sms")).all()).item()
-    if not small or turns.bit_count() == 1:
-        return False
-    others = line.join(own.select(*_STREAM).unique(), on=_STREAM, how="semi", nulls_equal=True)
-    others = others.join(own.select("name").unique(), on="name", how="anti")
-    return bool(others.select(pl.any_horizontal(pl.col(SHAPE[:3]) == turns).any()).item())
-
-
 def _is_loop(report: Report, line: pl.DataFrame, own: pl.DataFrame) -> bool:
     """Whether launches in a row of `line` are small kernels that could be one, and nothing else takes part in them."""
     names = own.filter(pl.col("kind") == "kernel").get_column("name").unique().cast(pl.String)
@@ -171,9 +160,17 @@ def _is_loop(report: Report, line: pl.DataFrame, own: pl.DataFrame) -> bool:
     most = pl.col("sms") - 1 if arrays else pl.min_horizontal(_OWN[1], pl.col("sms") - 1)
     small = own.select((pl.col("blocks") <= most).all()).item()
     few = int(own.item(0, "period")) <= _OWN[0] or arrays
-    if not (small and few) and not _is_of_items(line, own):
+    if small and few:
+        return _runs_ahead(report, own)
+    # small kernels in as many turns as another kernel's grid has blocks on an axis
+    turns = own.height // int(own.item(0, "period")) + 1
+    small = own.select((pl.col("blocks") * pl.col("threads") <= _FILLED * _THREADS * pl.col("sms")).all()).item()
+    if not small or turns.bit_count() == 1:
         return False
-    return _runs_ahead(report, own)
+    beside = line.join(own.select(*_STREAM).unique(), on=_STREAM, how="semi", nulls_equal=True)
+    beside = beside.join(own.select("name").unique(), on="name", how="anti")
+    of_items = bool(beside.select(pl.any_horizontal(pl.col(SHAPE[:3]) == turns).any()).item())
+    return of_items and _runs_ahead(report, own)
 
 
 def _runs_ahead(report: Report, own: pl.DataFrame) -> bool:
@@ -425,20 +422,7 @@ _CONSTANT_BYTES: Final = 64  # numbers of the program, which are part of a compi
 
 def _jitted(report: Report, spans: pl.DataFrame, device: int) -> Mending:
     """Host time is gone, kernels from product to product are as few as their reductions, what is left is in graphs."""
-    fused, calls = on_gpu.merged(_fusible(report, device)), on_gpu.calls_within(report, spans)
-    names = report.kind("api").get_column("name").gather(calls)
-    numbers = (pl.col("kind") == "memcpy") & (pl.col("size_bytes") <= _CONSTANT_BYTES)
-    constants = operations(report, "size_bytes", "call_row").filter(numbers & pl.col("call_row").is_in(calls.implode()))
-    return fused._replace(
-        gone=pl.concat([fused.gone, on_gpu.without(constants).gone]),
-        calls=calls.filter(~names.is_in(names_that(report, is_launch_name))),
-        host=spans.select("process_id", "start", "end"),
-        graph=True,
-    )
-
-
-def _fusible(report: Report, device: int) -> pl.DataFrame:
-    """Kernels that XLA could fuse: rows for :func:`merged`, by the product that they follow."""
+    # kernels that XLA could fuse, by the product that they follow
     work = exclusive_operations(report).filter(kind="kernel", device=device)
     line = on_gpu.with_decoded(
         work.sort("start").select("row", "name", "start", "dur_ns"),
@@ -448,7 +432,16 @@ def _fusible(report: Report, device: int) -> pl.DataFrame:
     rest = line.with_columns(group=pl.col("products").cast(pl.UInt32).cum_sum()).filter(~pl.col("products"))
     kept = pl.min_horizontal(pl.col("reduces").sum() + 1, pl.len()).cast(pl.Int64).over("group")
     rest = rest.with_columns(kept=kept, merged_ns=kept * pl.col("dur_ns").max().over("group"))
-    return rest.select("row", "dur_ns", "group", "kept", "merged_ns")
+    fused, calls = on_gpu.merged(rest), on_gpu.calls_within(report, spans)
+    names = report.kind("api").get_column("name").gather(calls)
+    numbers = (pl.col("kind") == "memcpy") & (pl.col("size_bytes") <= _CONSTANT_BYTES)
+    constants = operations(report, "size_bytes", "call_row").filter(numbers & pl.col("call_row").is_in(calls.implode()))
+    return fused._replace(
+        gone=pl.concat([fused.gone, on_gpu.without(constants).gone]),
+        calls=calls.filter(~names.is_in(names_that(report, is_launch_name))),
+        host=spans.select("process_id", "start", "end"),
+        graph=True,
+    )
 
 
 @Rule

@@ -53,7 +53,9 @@ _NOTABLE: Final = 0.1  # what is named next in a sentence takes so large a part 
 @Rule
 def data_loading(report: Report) -> Findings:
     """At most one finding per device on loaders without workers, one on waits for workers, one on starting them."""
-    every, starts = getting_batches(report), starting_workers(report)
+    every, trace = getting_batches(report), report.beside()
+    # when a loader starts its workers again, by the report's own or its trace's
+    starts = _starts(report) if trace is None or _recorded(report).height else placed(report, _starts(trace))
     beside = ", by the trace of the same program" if _recorded(report).is_empty() else ""
     for name, workers in (("data-loading", False), ("data-loading: workers", True)):
         batches = every.filter(pl.col("end") - pl.col("start") >= _HANDOVER_NS[workers], workers=workers)
@@ -63,6 +65,7 @@ def data_loading(report: Report) -> Findings:
         pieces = 0 < batches.height <= 2 * (batch.value_counts().get_column("count") >= _PIECES).sum()
         words = "data-loading: samples" if pieces and not workers else name
         yield from _loading(report, words, batches, beside, workers=workers)
+    starts = intervals.overlapping(starts, report.scope.sides)
     yield from _loading(report, "data-loading: workers anew", starts, beside, workers=True)
 
 
@@ -71,16 +74,19 @@ def _loading(report: Report, name: str, spans: pl.DataFrame, beside: str, *, wor
     for device, pieces in (idle_within(report, spans) if spans.height else {}).items():
         took = spans.select(ns=pl.col("end") - pl.col("start"))
         figures = {"times": took.height, "median": median_of(took, "ns"), "longest": longest(took, "ns")}
-        most = _most_in_loader(report, device, workers=workers)
+        # culprits of most of the idle time in the loader's range, where they are named; with workers what these did
+        own = (pl.col("device") == device) & (pl.col("bucket") == "host") & pl.col("range").str.contains(_NEXT)
+        rows = culprits(report).filter(own)
+        waits = pl.col("culprit").str.starts_with(WAIT)
+        inner = rows.filter(~pl.col("culprit").str.contains(_NEXT) & (waits | (not workers)))
+        inner = inner.group_by(pl.when(waits).then(pl.format("the {}", "culprit")).otherwise("culprit")).agg(
+            pl.col("ns").sum()
+        )
+        notable = inner.filter(pl.col("ns") >= _NOTABLE * total(rows, "ns"))
+        # maximum number of culprits named in the sentence
+        top = notable.sort("ns", "culprit", descending=[True, False]).head(2)
         change = Mending(host=spans.select("process_id", "start", "end"))
-        yield say.told(report, name, device, pieces, mending=change, beside=beside, most=most, **figures)
-
-
-def starting_workers(report: Report) -> pl.DataFrame:
-    """The intervals in scope in which a loader starts its workers again: SPAN; by the report's own or its trace's."""
-    trace = report.beside()
-    starts = _starts(report) if trace is None or _recorded(report).height else placed(report, _starts(trace))
-    return intervals.overlapping(starts, report.scope.sides)
+        yield say.told(report, name, device, pieces, mending=change, beside=beside, most=top.rows(), **figures)
 
 
 @once_per_process
@@ -158,22 +164,6 @@ def _recorded(report: Report) -> pl.DataFrame:
         named = on_host.spans_named(_FUNCTION, report.seen("python"))
         workers = pl.lit(on_host.spans_named(_OF_WORKERS, report.kind("python")).height > 0)
     return named.select(*SPAN, workers=workers)
-
-
-def _most_in_loader(report: Report, device: int, *, workers: bool) -> str:
-    """Culprit of most of the idle time in the loader's range, where it is named; with workers what these did."""
-    own = (pl.col("device") == device) & (pl.col("bucket") == "host") & pl.col("range").str.contains(_NEXT)
-    rows = culprits(report).filter(own)
-    waits = pl.col("culprit").str.starts_with(WAIT)
-    inner = rows.filter(~pl.col("culprit").str.contains(_NEXT) & (waits | (not workers)))
-    inner = inner.group_by(pl.when(waits).then(pl.format("the {}", "culprit")).otherwise("culprit")).agg(
-        pl.col("ns").sum()
-    )
-    notable = inner.filter(pl.col("ns") >= _NOTABLE * total(rows, "ns"))
-    # maximum number of culprits named in the sentence
-    top = notable.sort("ns", "culprit", descending=[True, False]).head(2)
-    named = ", ".join(f"{literal(name)} {say.per_iteration(report).mean_time(ns)}" for name, ns in top.iter_rows())
-    return f"; in it most takes {named}" if named else ""
 
 
 # All other time outside of CUDA calls.

@@ -235,18 +235,17 @@ _FEWEST_FAULTS: Final = 8  # fewer page faults are of what every program touches
 @Rule
 def cpu_page_faults(report: Report) -> Findings:
     """At most one finding per device, on all of the CPU's work in which it faults on managed memory."""
-    per, ns = say.per_iteration(report), (pl.col("end") - pl.col("start")).sum()
+    ns = (pl.col("end") - pl.col("start")).sum()
     for device, inside in faulting_host(report).items():
         claims = inside.select("start", "end").unique().sort("start")
         if total(inside, "faults") < _FEWEST_FAULTS:
             continue
         each = inside.unique("start", keep="first").group_by(pl.col("function").cast(pl.String)).agg(ns=ns).drop_nulls()
         functions = each.sort("ns", "function", descending=[True, False])
-        named = ", ".join(f"{literal(name)} {per.mean_time(ns)}" for name, ns in functions.head(3).iter_rows())
         kernels = operations(report).filter(kind="kernel", device=device)
         after = intervals.length(claims.filter(pl.col("start") >= longest(kernels, "end")))
         name, most_ns = functions.row(0) if functions.height else ("", 0)
-        figures = {"pages": total(inside, "faults"), "most": named, "behind": after}
+        figures = {"pages": total(inside, "faults"), "most": functions.head(3).rows(), "behind": after}
         # a function is named where it has this share of the time
         where = literal(name) if most_ns >= 0.5 * intervals.length(claims) else ""
         yield say.told(report, "cpu-page-faults", device, claims, where=where, **figures)

@@ -204,20 +204,6 @@ _COPIES: Final = (LIBRARY == "aten") & (OPERATION == "copy")
 _CASTS: Final = _COPIES & OUTPUT.is_in(list(_FLOATS)) & (INPUTS != OUTPUT)
 
 
-def _waited(casts: Work) -> int:
-    """Idle time of the device right before casts that begin after it, in ns.
-
-    Of each it counts from the end of the process's launch before, and is no more than in the median: what else the
-    host did now and then, such as loading data, is not the cast's.
-    """
-    called = with_facts(casts.report, casts.rows, "call_start")
-    before = say.launch_before(casts.report, called.select("process_id", at="call_start"))
-    gaps = idle_spans(casts.report)[casts.device.device].select(since="start", start="end")
-    waits = called.select("start", before=before).drop_nulls("before").join(gaps, on="start")
-    idle = waits.select(ns=pl.col("start") - pl.max_horizontal("since", "before")).filter(pl.col("ns") > 0).to_series()
-    return int(idle.clip(upper_bound=idle.sort().item(len(idle) // 2)).sum()) if len(idle) else 0
-
-
 @on_gpu.choosing(_CASTS, 0.03)  # losses and norms in float32 need some
 def recurring_casts(work: Work) -> Finding | None:
     """One finding per device whose kernels convert values between types again and again."""
@@ -230,7 +216,15 @@ def recurring_casts(work: Work) -> Finding | None:
     all_types = {*outputs, *(one for each in types for one in each.split("/") if one)}
     names = sorted(_FLOATS.get(one, one) for one in all_types)
     between = f"between {names[0]} and {names[1]}" if len(names) == len(("from", "to")) else "from type to type"
-    waited, compiled = _waited(work), device.launches(on_gpu.COMPILED_KERNELS) > 0
+    # idle time of the device right before casts that begin after it: of each from the end of the process's launch
+    # before, and no more than in the median: what else the host did now and then, as loading data, is not the cast's
+    called = with_facts(work.report, work.rows, "call_start")
+    before = say.launch_before(work.report, called.select("process_id", at="call_start"))
+    gaps = idle_spans(work.report)[device.device].select(since="start", start="end")
+    waits = called.select("start", before=before).drop_nulls("before").join(gaps, on="start")
+    idle = waits.select(ns=pl.col("start") - pl.max_horizontal("since", "before")).filter(pl.col("ns") > 0).to_series()
+    waited = int(idle.clip(upper_bound=idle.sort().item(len(idle) // 2)).sum()) if len(idle) else 0
+    compiled = device.launches(on_gpu.COMPILED_KERNELS) > 0
     # with float16, as under autocast, and without an optimizer, which would be of a training
     half = "f16" in all_types and "bf16" not in all_types and not device.launches(FAMILY == "optimizer")
     return work.finding(

@@ -48,11 +48,11 @@ def host_blocks(report: Report) -> Findings:
 
 def _blocks(report: Report, device: int, pieces: pl.DataFrame, left: pl.DataFrame) -> Finding:
     """The finding on the part of `pieces` (start, end, detail) that is `left` of them."""
-    per, stake, every = say.per_iteration(report), intervals.length(left), intervals.length(pieces)
+    stake, every = intervals.length(left), intervals.length(pieces)
     parts = intervals.cut(pieces, left).with_columns(ns=pl.col("end") - pl.col("start"))
     sums = parts.group_by("detail").agg(pl.col("ns").sum()).sort("ns", "detail", descending=[True, False])
-    calls = ", ".join(f"{literal(name)} {per.mean_time(ns)}" for name, ns in sums.head(say.NAMED).iter_rows())
-    figures = {"part": say.of_window(report, device, stake), "calls": calls, "others": every - stake}
+    calls, others = sums.head(say.NAMED).rows(), every - stake
+    figures = {"part": say.of_window(report, device, stake), "calls": calls, "others": others}
     return say.told(report, "host-blocks", device, left, retold=partial(_blocks, report, device, pieces), **figures)
 
 
