@@ -3,6 +3,8 @@
 import ast
 from functools import cache
 
+import pytest
+
 from kanalyze.tools import TOOLS
 from support.command import ROOT
 
@@ -31,16 +33,19 @@ def test_no_file_is_longer_than_600_lines():
     assert {file: count for file, count in lines.items() if count > 600} == {}
 
 
+@pytest.mark.slow
 def test_no_function_is_longer_than_80_lines():
     assert {name: count for name, count in functions().items() if count > 80} == {}
 
 
+@pytest.mark.slow
 def test_nine_functions_in_ten_are_under_40_lines():
     lengths = functions()
     long = {name: count for name, count in lengths.items() if count >= 40}
     assert len(long) <= len(lengths) / 10, long
 
 
+@pytest.mark.slow
 def test_modules_of_our_own_are_imported_inside_functions_only_where_few_reports_need_them():
     """Elsewhere it would hide a cycle; the command line imports them `with late()`, which keeps its start quick."""
     inner = {

@@ -44,6 +44,7 @@ def test_steps_of_a_profiler_have_a_name_of_their_own():
     assert completed("summarize", TRACE, "--window", "steps") == ["steps"]
 
 
+@pytest.mark.slow
 def test_what_is_completed_is_a_window():
     report = kanalyze.read(SAMPLES / "mlp_train")
     windows = completed("summarize", SAMPLES / "mlp_train", "--window", "")
@@ -73,6 +74,7 @@ def test_workloads_findings_and_passes():
     assert completed("explain", "") == list(names())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_has_a_script_and_gets_its_completions(shell):
     """Through the program itself; words with blanks are quoted where the shell does not do that."""

@@ -66,6 +66,7 @@ def test_arrow_of_several_reports_and_csv_of_windows(tmp_path):
     assert (tmp_path / "c" / "ledger.csv").read_bytes() == shown.raw
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [

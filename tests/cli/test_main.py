@@ -207,6 +207,6 @@ def test_a_terminal_gets_colour_and_its_own_width():
 
 
 @pytest.mark.parametrize("changes", [{"NO_COLOR": "1"}, {"NO_COLOR": "no"}])
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 def test_a_terminal_gets_no_colour_where_it_is_not_wanted(changes):
     assert on_terminal(80, "summarize", ADD, **changes) == run("summarize", ADD).text

@@ -50,6 +50,7 @@ def test_registers_in_use_are_shown_where_the_page_has_them(tmp_path):
     assert without.null_count() == len(without)
 
 
+@pytest.mark.slow
 def test_of_several_kernels_the_longest_is_shown_and_a_number_is_that_of_one():
     page = SAMPLES / "square" / "ncu.details.csv"
     by_time = kanalyze.counters(kanalyze.read(page)).sort("dur_ns")

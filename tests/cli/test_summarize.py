@@ -27,6 +27,7 @@ def test_markdown_looks_as_it_should(gold):
     gold(page(ADD_UM, "--format", "markdown"), "summarize_add_um.md")
 
 
+@pytest.mark.slow
 def test_output_replaces_what_was_there_and_has_the_usual_permissions(tmp_path):
     path = tmp_path / "page.txt"
     path.write_text("old" * 10_000)

@@ -82,6 +82,7 @@ def test_a_capture_in_a_zip_reads_as_the_capture(tmp_path):
         assert "kanalyze-" not in inside.text
 
 
+@pytest.mark.slow
 def test_a_command_leaves_nothing_behind(tmp_path):
     (tmp_path / "r.zip").write_bytes(PACKED["r.zip"]())
     left = tmp_path / "left"

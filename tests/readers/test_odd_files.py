@@ -72,6 +72,7 @@ def test_a_manifest_that_is_no_file_is_none(tmp_path, make, found):
     assert run("summarize", path).status == 0  # it is a folder with pages of ncu then
 
 
+@pytest.mark.slow
 def test_a_manifest_and_compiled_kernels_nested_too_deep(tmp_path):
     path = capture(tmp_path / "capture", "nsys.sqlite")
     for name in ("manifest.json", "compiled.json"):

@@ -239,6 +239,7 @@ def test_counters_in_generic_events_stay_and_nothing_else_of_them(tmp_path):
     assert shown == [("SMs Active", "Throughput %", 5), ("SMs Active", "Throughput %", 9)]
 
 
+@pytest.mark.slow
 def test_samples_of_profiled_processes_stay_with_their_functions(tmp_path):
     """Their modules by the last part of the path; those of other programs of the machine go."""
     copied, most = tmp_path / "copy.sqlite", "SELECT max(id) + 1"
@@ -261,6 +262,7 @@ def test_samples_of_profiled_processes_stay_with_their_functions(tmp_path):
     assert found.select(told).equals(kanalyze.culprits(before, by="function").select(told))
 
 
+@pytest.mark.slow
 def test_python_stacks_stay_with_the_kind_of_folder_of_their_files(tmp_path):
     """So that they tell the same; nothing else of a payload stays, nor the payloads of other ranges."""
     path, copied = tmp_path / "sampled.sqlite", tmp_path / "copy.sqlite"

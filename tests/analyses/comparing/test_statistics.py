@@ -37,6 +37,7 @@ def test_ratio_is_welch_s_t_on_logarithms(base, new):
     assert found.basis == "runs"
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(TIMES, TIMES), min_size=2, max_size=8))
 def test_ratio_of_pairs_is_the_paired_t_on_logarithms(pairs):
     base, new = tuple(list(side) for side in zip(*pairs, strict=True))

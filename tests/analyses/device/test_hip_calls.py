@@ -158,6 +158,7 @@ def test_a_recording_whose_calls_are_hips_gives_the_same_tables(sample, tmp_path
     assert not re.search(r"\bCUDA (?:call|graph|context)|\bSMs\b", words)
 
 
+@pytest.mark.slow
 def test_the_page_of_an_amd_gpu_speaks_of_its_units_and_of_hip(tmp_path):
     page = page_of(summarize(read(tmp_path, *trace("hip", AMD))), 8)
     assert "AMD Instinct MI300X, gfx942, 304 CUs" in page.heading

@@ -181,7 +181,7 @@ def test_one_damaged_row_of_a_real_report_is_one_doubt_and_every_command_still_a
     [(KERNEL, 99, ""), (KERNEL, -1, "WHERE rowid % 3 = 0"), (MEMCPY, 99, "")],
     ids=["all", "some", "copies"],
 )
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 def test_operations_of_a_gpu_that_no_table_describes_are_a_doubt_and_have_their_page(tmp_path, table, device, where):
     of = kanalyze.read(altered(tmp_path, TWO_GPUS, f"UPDATE {table} SET deviceId = {device} {where}"))
     changed = of.kind("kernel" if table == KERNEL else "memcpy").filter(pl.col("device") == device).height

@@ -251,6 +251,7 @@ def test_no_replay_gains_more_than_can_be_gained(path):
             assert not row["at_most"] or row["replayed_ns"] <= row["at_stake_ns"], row["rule"]
 
 
+@pytest.mark.slow
 def test_a_kernel_that_nothing_runs_beside_gains_what_it_is_shortened_by():
     """One block on 132 SMs: 131 of 132 parts of the kernel, and nothing else is behind it."""
     row = by_rule(SAMPLES / "add" / "nsys.sqlite", window=None)["small-grid"]
@@ -341,6 +342,7 @@ def test_what_a_remedy_leaves_bounds_its_gain_too(saved, bounds):
     assert one.replayed == pytest.approx(bounds, abs=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("blocks", "gain"), [(32, (60, 100)), (1, (300, 480))])
 def test_kernels_that_fill_the_gpu_run_in_turn_on_any_streams(blocks, gain):
     """Five of 100 µs, each on a stream of its own, each but the last waited for: small ones could run side by side."""

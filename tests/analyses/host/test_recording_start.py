@@ -75,6 +75,7 @@ def slow_first(*more, thread=1):
     return [*events, *(kernel(end, end + US, correlation=n + 1) for n, (_, end) in enumerate(times)), *more]
 
 
+@pytest.mark.slow
 def test_a_first_launch_is_called_so_only_where_the_process_began_in_the_recording():
     of = report(slow_first())
     (row,) = cold(of).to_dicts()

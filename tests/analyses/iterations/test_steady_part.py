@@ -543,6 +543,7 @@ def test_the_steady_part_of_a_gpu_is_of_a_process_that_used_it():
     assert [steady_part(found.narrow(device=gpu)).process_id for gpu in (None, 0, 1)] == [1, 1, 2]
 
 
+@pytest.mark.slow
 def test_a_page_is_told_of_operations_without_a_device():
     page = overview(report([replace(event, device=None) for event in loop([100] * 8)]))
     assert page.steady.lengths.to_list() == [110] * 7 + [100]

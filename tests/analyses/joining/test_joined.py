@@ -50,6 +50,7 @@ def test_nsys_gives_the_time_whatever_comes_first():
         kanalyze.joined(measured({}))
 
 
+@pytest.mark.slow
 def test_a_window_is_of_the_report_that_gives_the_time():
     """The page tells what is outside of it from what only one tool saw."""
     nsys = timed(kernel(0, 10), kernel(20, 40, name="j"))

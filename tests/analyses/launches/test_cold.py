@@ -66,6 +66,7 @@ def test_the_whole_row_of_a_first_launch():
     )
 
 
+@pytest.mark.slow
 def test_first_launches_are_those_of_the_rule():
     events = [*launches(40, 4, 6), *launch("once", 200, 260, 9), *launch("quick", 300, 305, 10)]
     columns = ("what", "dur_ns", "warm_ns", "extra_ns")
@@ -175,6 +176,7 @@ def test_first_touch_is_a_block_that_no_kernel_had_on_the_device_before():
     ]
 
 
+@pytest.mark.slow
 def test_windows_devices_and_processes():
     events = [*launches(40, 4, 6), call("cuLibraryLoadData", 90, 95, process=2)]
     assert len(rows(*events)) == 2
@@ -325,6 +327,7 @@ def test_a_program_without_a_steady_part(events, where, worth):
     assert worth is None or least_worth_saying(of)[0] == pytest.approx(worth, rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_window_that_is_mostly_start_up_hides_no_finding():
     """300 µs of waiting for a blocking call: much of 40 ms of work, little of half a minute of start-up."""
     events = program(30_000, 4)

@@ -76,6 +76,7 @@ def test_time_and_shares_are_of_the_steps_of_the_ledger():
     assert "A step takes 90.01 µs under test (mean of 4 in a row; median 90.01 µs, " in found.answer
 
 
+@pytest.mark.slow
 def test_what_gains_less_than_a_hundredth_of_a_step_is_no_thing_to_do_first():
     assert overview(report(loop([100_000] * 10, [99_200] * 10, between=10))).findings == []
 
@@ -165,6 +166,7 @@ def test_where_nothing_repeats_every_gpu_is_told_of():
     assert found.tables["ledger"].get_column("device").unique().sort().to_list() == [0, 1]
 
 
+@pytest.mark.slow
 def test_what_a_grid_lets_expect_is_no_finding_where_counters_prove_a_cause():
     """Of a kernel with 33 blocks where 32 run at once."""
     shape = {"grid": (33, 1, 1), "block": (256, 1, 1), "side": BLOCK, "name": "k"}

@@ -180,6 +180,7 @@ def test_each_step_is_told_with_what_was_in_it(name):
         assert replayed == [one["padded"] for one in log if one["graph"]]
 
 
+@pytest.mark.slow
 @BOTH
 def test_steps_and_gaps_are_as_long_as_the_engine_says(name):
     """With what entering and leaving a range takes."""

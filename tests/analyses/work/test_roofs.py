@@ -189,6 +189,7 @@ def test_a_product_without_its_shape_has_a_bound_by_tile_and_grid():
     assert rows.get_column("result_elements").to_list() == [30 * 256 * 128, None, None]
 
 
+@pytest.mark.slow
 def test_roofs_that_were_measured_stand_beside_those_of_the_datasheet():
     products, copies = ([[4096, 4096], [4096, 4096]], GEMM, 9_000_000), ([[1, 16384], [16384, 16384]], GEMM, 9_000_000)
     made = program([products, copies])

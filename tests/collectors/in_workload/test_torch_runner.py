@@ -195,6 +195,7 @@ def test_a_spawned_process_finds_the_script_and_not_us(tmp_path):
     assert told.stdout == f"3 ['{tmp_path}/work load.py', 'x'] __mp_main__\n"
 
 
+@pytest.mark.slow
 def test_a_module_and_a_folder_run_too(tmp_path):
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__main__.py").write_text("import sys; print(sys.argv[1:], __name__)")

@@ -32,6 +32,7 @@ def test_it_is_the_report_of_nsys_under_the_folder_s_name(capture):
     assert report.kinds == kanalyze.read(ADD).kinds
 
 
+@pytest.mark.slow
 def test_the_page_of_a_repeated_pass_is_of_its_first_run(capture):
     once = run("summarize", capture)
     for number in (2, 10):
@@ -244,6 +245,7 @@ def test_the_page_is_of_the_plain_run_and_says_what_the_samples_say_and_cost(sam
     assert (part.status, "With samples" in part.text) == (0, False)
 
 
+@pytest.mark.slow
 def test_samples_of_a_program_that_did_other_work_have_no_price(sampled):
     shutil.copyfile(ADD, sampled / "nsys.sqlite")
     assert "What sampling cost cannot be told" in " ".join(run("summarize", sampled).text.split())
@@ -272,6 +274,7 @@ def test_samples_of_a_capture_are_read_in_parts(sampled):
     assert not report._kept.has("cpu_samples")  # noqa: SLF001 - which the whole table would be
 
 
+@pytest.mark.slow
 def test_damaged_samples_are_left_alone_until_they_are_asked_for(sampled):
     (sampled / "samples.sqlite").write_text("garbage")
     page = run("summarize", sampled)
@@ -300,6 +303,7 @@ def test_findings_on_the_gpus_units_are_of_the_run_with_samples(sampled):
     assert (ran.status, f"gpu_units is from {sampled / 'samples.sqlite'}" in ran.error) == (0, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "window", "small", "left_out"),
     [
@@ -321,7 +325,7 @@ def test_what_metrics_of_the_run_with_samples_do_not_tell(sampled, name, window,
         ("crowded", r" own code, and its thread is ready but on no processor for (\S+) % of it\. With samples", 65),
     ],
 )
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 def test_the_page_says_what_the_gpu_waits_for_in_the_run_with_samples(sampled, name, told, share):
     for run_of in ("nsys", "samples"):
         shutil.copyfile(SAMPLES / "sampled" / f"{name}.sqlite", sampled / f"{run_of}.sqlite")

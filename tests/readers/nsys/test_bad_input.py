@@ -168,6 +168,7 @@ def test_ids_that_are_zero_are_none(tmp_path):
     assert kanalyze.read(path).kernel_config["graph_node_id"].null_count() > 0
 
 
+@pytest.mark.slow
 def test_calls_with_correlation_zero_launch_nothing(tmp_path):
     statements = (f"UPDATE {table} SET correlationId = 0" for table in (KERNEL, MEMCPY, MEMSET, RUNTIME))
     report = kanalyze.read(altered(tmp_path, GRAPH_NODE, *statements))
@@ -190,7 +191,7 @@ def test_ranges_that_were_never_closed_are_a_doubt(tmp_path):
     assert doubts(path)["ranges never closed"] == 3
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [-1, -(1 << 62), (1 << 63) - 1, 1 << 32])
 def test_names_of_impossible_numbers_cannot_be_found(tmp_path, number):
     path = with_first(tmp_path, GRAPH_NODE, KERNEL, "demangledName", str(number))
@@ -223,7 +224,7 @@ def test_times_of_another_age_are_refused(tmp_path, table):
     assert told == f": damaged at table {table}: a time (start_ns) is out of all bounds."
 
 
-@pytest.mark.one_in(10)
+@pytest.mark.slow
 @pytest.mark.usefixtures("_either_way")
 @pytest.mark.parametrize(("table", "kind"), [(KERNEL, "kernel"), (RUNTIME, "api"), (MEMCPY, "memcpy")])
 def test_rows_missing_in_the_middle_are_a_doubt(tmp_path, table, kind):
@@ -236,6 +237,7 @@ def test_rows_missing_in_the_middle_are_a_doubt(tmp_path, table, kind):
     assert report.kind(kind)["event_id"].is_unique().all()
 
 
+@pytest.mark.slow
 def test_kernels_keep_their_shapes_where_rows_are_missing_or_numbered_otherwise(tmp_path):
     whole = kanalyze.read(GRAPH_NODE)
     other = altered(tmp_path, GRAPH_NODE, f"UPDATE {KERNEL} SET rowid = rowid - 20")

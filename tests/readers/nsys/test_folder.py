@@ -73,6 +73,7 @@ def changed(folder, table, **columns):
     return path
 
 
+@pytest.mark.slow
 def test_a_folder_gives_what_the_sqlite_file_gives(tmp_path):
     assert_same(SQLITE, PARQUET)
     assert_same(SQLITE, as_arrow(tmp_path))
@@ -205,6 +206,7 @@ def test_a_file_that_is_cut_is_refused(tmp_path, form):
         assert message(path, slug="report-damaged")[0].startswith(f": damaged at table {KERNEL}: "), length
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("column", "values"),
     [

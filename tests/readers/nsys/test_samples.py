@@ -193,6 +193,7 @@ def test_samples_out_of_order_are_sorted(tmp_path):
     assert whole.equals(pl.concat(parts).sort("time_ns", maintain_order=True))
 
 
+@pytest.mark.slow
 def test_stacks_out_of_order_are_the_same(tmp_path):
     source, table = REPORTS / "sampled_host.sqlite", "SAMPLING_CALLCHAINS"
     path = altered(

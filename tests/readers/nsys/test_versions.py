@@ -74,6 +74,7 @@ def test_other_versions_give_the_same_tables_but_for_what_they_lack_and_say_so(t
     assert counted(other) == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["2022.4", "2023.4"])
 def test_versions_that_leave_out_whole_graphs_say_which_launches_are_alone(tmp_path, version):
     source = REPORTS / "graph_graph.sqlite"

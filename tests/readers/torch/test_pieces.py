@@ -155,6 +155,7 @@ def blank(path, megabytes, sign):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sign", [b" ", b"\n"])
 def test_blanks_take_no_memory(tmp_path, sign):
     path = blank(tmp_path / "trace.json.gz", 192, sign)

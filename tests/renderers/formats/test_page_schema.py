@@ -26,6 +26,7 @@ def page(path, *options):
     return json.loads(run("summarize", path, "--format", "json", *options).text)
 
 
+@pytest.mark.slow
 def test_what_is_shipped_is_made_of_the_page_and_the_tables():
     assert SCHEMA.read_text() == page_schema.text(), "run `python tests/support/examples.py`"
     Draft202012Validator.check_schema(SCHEMA_NOW)
@@ -46,6 +47,7 @@ def test_every_full_page_fits_the_schema_and_the_terminal(path):
         assert [line for line in lines if line != line.rstrip()] == []
 
 
+@pytest.mark.slow
 def test_pages_of_counters_of_instances_and_of_several_reports_fit():
     assert mistakes(page(EVERY[-1]), "first_page") == []
     instances = page(REPORTS / "nvtx.sqlite", "--window", "step#*")
@@ -54,6 +56,7 @@ def test_pages_of_counters_of_instances_and_of_several_reports_fit():
     Draft202012Validator(SCHEMA_NOW).validate({"schema_version": 2, "reports": [instances, instances]})
 
 
+@pytest.mark.slow
 def test_a_page_that_differs_does_not_fit():
     good = page(REPORTS / "add_um.sqlite")
     validator = Draft202012Validator(SCHEMA_NOW)

@@ -65,6 +65,7 @@ def expected(found):
     return told.rows()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "most"), [("mlp_train", 300), ("streams", 100_000)])
 def test_real_timelines_come_back(name, most):
     found = timeline(real_report(SAMPLES / name / "nsys.sqlite"), most)

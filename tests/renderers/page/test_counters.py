@@ -151,6 +151,7 @@ def test_figures_on_the_page_are_those_of_the_json(name, page):
         assert [cell["operator"] for cell in cells] == [row["operator"] or "-" for row in timed]
 
 
+@pytest.mark.slow
 def test_advice_is_shown_as_far_as_it_gains():
     found = joint("cdist")
     assert found.gains is not None

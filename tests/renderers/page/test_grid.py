@@ -203,6 +203,7 @@ def test_names_that_differ_stay_apart(names, width, expected):
     assert shorten(names, width) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", ["f<", "f<int, ", "f(", "(", ">", "x::", "a_", "λ", "g<1,2>,", "\n"])
 def test_very_long_names_are_shortened(piece):
     name = "kernel<" + piece * (100_000 // len(piece))  # quadratic work would take minutes, more than tests may

@@ -139,6 +139,7 @@ def section(found, top=None):
     return next((one for one in page_of_any(found, top).sections if one.title == "WHERE IN YOUR CODE"), None)
 
 
+@pytest.mark.slow
 def test_the_rows_sum_to_the_step():
     found = section(looped([(f"layers/model_{number}.py", number, f"x = {number}") for number in range(1, 9)]))
     rows = found.grid.rows
@@ -161,6 +162,7 @@ def long_places():
     return looped([("d/" * 90 + "m" * 200 + ".py", 123_456, "y = " * 60)] * 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [60, 160])
 def test_long_places_and_texts_fit_the_width(width):
     text = terminal.render([long_places()], Look(width), None)
@@ -168,6 +170,7 @@ def test_long_places_and_texts_fit_the_width(width):
     assert "mmmmmmmmm.py:123456" in text
 
 
+@pytest.mark.slow
 def test_a_text_of_the_program_does_nothing_to_a_terminal_or_an_issue():
     found = looped([("e\x1b[2Jvil.py", 7, "\x1b]52;c;aGk=\x07 | <img src=x onerror=1> @all `x`"), ("b.py", 8, "")])
     pages = [terminal.render([found], Look(), None), markdown.render([found], None)]

@@ -85,6 +85,7 @@ def test_the_same_culprit_on_several_gpus_is_one_row_and_a_part_of_all_windows()
     assert (launch["culprit"], launch["time"], launch["share"]) == ("gemm", "30 ns", "25.0 %")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 2])
 def test_families_of_kernels_are_told_of_a_gpu_that_is_alone(devices):
     """The table of kernels is of all GPUs together."""
@@ -146,6 +147,7 @@ def test_times_are_told_since_the_first_event():
     assert page_of(summarize(trace(EVENTS, "nsys")), 8).ledgers[0].heading.startswith("GPU 0, 4299665.000")
 
 
+@pytest.mark.slow
 def test_steps_are_one_row_among_the_ranges():
     rows = table(next(section for section in page_of_events().sections if section.title == "RANGES"))
     told = [(row["range"], row["count"], row["host time"], row["median"]) for row in rows]
@@ -162,6 +164,7 @@ def test_each_step_has_a_row():
     assert (section.remark, section.foot) == ("", "5 steps: 1.000 µs in the median, from 1.000 µs to 1.000 µs.")
 
 
+@pytest.mark.slow
 def test_of_many_steps_those_furthest_from_the_median():
     lengths = [100, 101, 99, 100, 700, 100, 102]
     events = [event for number, length in enumerate(lengths) for event in step(number, 1000 * number, length)]
@@ -245,6 +248,7 @@ def test_rows_of_one_name_say_whose_they_are(title, events, told):
     assert {head: sorted(row[head] for row in rows) for head in told} == told
 
 
+@pytest.mark.slow
 def test_memory_of_two_processes_says_whose():
     def allocated(process):
         side = {"size_bytes": 64, "memory": "Device", "allocates": True}
@@ -265,6 +269,7 @@ def whole_graph(number, *, process, exec_id, graph_id):
     ]
 
 
+@pytest.mark.slow
 def test_graphs_of_two_processes_are_two_and_numbered_alike_in_both_sections():
     events = [
         *whole_graph(1, process=2, exec_id=4, graph_id=3),

@@ -70,6 +70,7 @@ def test_the_time_around_what_is_loaded_in_each_step():
     assert measures(one, of) == (500_000, 0, 0, 10 * 58_000)
 
 
+@pytest.mark.slow
 def test_what_other_findings_leave_to_it():
     of = steps(*[1] * 10)
     (rest,) = (other for other in ranked(of) if other.rule == "host-computes")
@@ -452,6 +453,7 @@ OF_CALLS = "1 CUDA context was made outside of all recorded calls (at 600 ns, be
 PAGES = " Part of it may be 241 page faults of the CPU on managed memory. "
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("of", "rule", "stakes", "words"),
     [

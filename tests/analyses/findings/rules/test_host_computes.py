@@ -314,6 +314,7 @@ def test_time_of_which_another_finding_tells_is_no_reason(marked, told):
     assert sum(one.at_stake_ns for one in [*found, *loading]) == host
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "first"), [(DATA_BYTES, "host-computes"), (1, "small-grid")])
 def test_host_time_without_a_cause_counts_less_in_the_order(size, first):
     limits = {"compute_capability": "9.0", "sm_count": 4}

@@ -726,6 +726,7 @@ def test_what_the_gpu_waited_for_casts_is_theirs_but_no_more_than_in_the_median(
     assert "the GPU idled 434 ns until they were launched" in found.text
 
 
+@pytest.mark.slow
 def test_casts_of_attention_are_left_to_the_finding_about_it():
     alone = [event for at in range(0, 3200, 100) for event in line(GEMM, ADD, UP, SOFTMAX, DOWN, GEMM, at=at)]
     assert [one.rule for one in ranked(report(alone)) if one.table == "kernels --by operation"] == []

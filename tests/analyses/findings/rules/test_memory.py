@@ -218,6 +218,7 @@ def test_pinning_of_memory_is_waited_for(of, stakes, words):
     assert_told(pinned_allocation(of), stakes, *words)
 
 
+@pytest.mark.slow
 def test_pinning_in_a_loop_is_another_finding():
     """The first rounds are needed, and the last one has no end."""
     parts = [(call("cudaHostAlloc_v3020", at, at + 30), at + 40) for at in range(100, 900, 100)]

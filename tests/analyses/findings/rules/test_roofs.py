@@ -65,6 +65,7 @@ def test_the_layout_of_images_is_told_by_the_rule_on_it_alone():
     assert "channels_last" not in str(row_of("far-from-roof"))
 
 
+@pytest.mark.slow
 def test_a_long_product_with_two_tiles_is_skinny():
     one = found(program([([[128, 1 << 18], [1 << 18, 256]], TILE.format(128, 128), 900_000)] * 4))["skinny-products"]
     assert "2 tiles of a product for 132 SMs" in one.headline
