@@ -27,10 +27,11 @@ from kanalyze.analyses.findings.rules import Findings
 from kanalyze.analyses.findings.say import fewest_in, per_iteration, told
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.idle._attribution import idle_within
+from kanalyze.analyses.idle.code import PLACE, placed_with_text
 from kanalyze.analyses.operators._host_names import ThreadPair, host_names, placed, surroundings
 from kanalyze.analyses.operators._host_tree import NODE, operator_tree
 from kanalyze.analyses.replay._changes import Mending
-from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
+from kanalyze.analyses.shared.analysis import once_per_process, once_per_report, source_lines
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import STREAM
@@ -409,6 +410,14 @@ def without_set_up(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     early = _before_first(report, work, collective, calls) if collective is not None else pl.lit(value=False)
     left = within.filter(~pl.when(has_ranges).then(theirs).otherwise(early)).get_column("place")
     return copies[left.sort()]
+
+
+def without_lines(report: Report, places: pl.Series) -> Mending:
+    """The time of the threads that launch in some places of the program is spared."""
+    lines = placed_with_text(report, places.unique().to_frame("place")).select(PLACE)
+    rows = source_lines(report).join(lines, on=lines.columns, how="semi", nulls_equal=True)
+    rows = rows.join(launched(report).select(THREAD).unique(), on=[*THREAD], how="semi")
+    return Mending(host=rows.select("process_id", **intervals.OF_EVENTS))
 
 
 def outside_library(report: Report, calls: pl.DataFrame) -> pl.DataFrame:

@@ -275,11 +275,8 @@ def _small_tiles(facts: Mapping[str, Any]) -> float:
     """
     work, asked = facts["tensor_flop"] or 0.0, facts["needed"] or 0.0
     whole = facts["bound"] == "compute" and work >= _OF_PRODUCTS * max(facts["flop"] or 0.0, 1.0)
-    if (
-        not (whole and asked and facts["of_halves"])
-        or facts["roof_share"] >= _FAR
-        or (facts["waves"] or 0) < _MANY_WAVES
-    ):
+    far = facts["roof_share"] < (_HALF if (facts["memory_share"] or 0.0) >= advice.LOW else _FAR)
+    if not (whole and far and asked and facts["of_halves"]) or (facts["waves"] or 0) < _MANY_WAVES:
         return 0.0
     return float(max(1 - work / asked / _FLOP_PER_BYTE, 0.0))
 
@@ -294,7 +291,7 @@ def _in_calls(facts: Mapping[str, Any]) -> float:
 def _waits_in_turns(facts: Mapping[str, Any]) -> float:
     """The part of a product's time that loads of the next tile, while this one is multiplied, can hide."""
     whole = (facts["tensor_flop"] or 0.0) >= _OF_PRODUCTS * max(facts["flop"] or 0.0, 1.0)
-    waits = facts["bound"] == "compute" and facts["top_stall"] == "long_scoreboard" and facts["in_turns"]
+    waits = facts["bound"] == "compute" and facts["top_stall"] in _FOR_TILES and facts["in_turns"]
     return max(1 - facts["roof_share"] / _OF_TILES, 0.0) if whole and waits else 0.0
 
 
@@ -361,6 +358,7 @@ _DOUBLED: Final = 0.1  # of a kernel's arithmetic
 _SOME_IDLE: Final = 0.4  # of the threads of warps
 _OF_PRODUCTS: Final = 0.9  # of a kernel's arithmetic, on tensor cores
 _FLOP_PER_BYTE: Final = 64  # of tiles of 128 × 128 of 16 bits, for each byte that their threads ask for
+_FOR_TILES: Final = ("long_scoreboard", "barrier")  # warps wait for their part of a tile, and for that of others
 _OF_TILES: Final = 0.6  # of the roof of tensor cores, that products in tiles reach whose loads go ahead
 _MANY_WAVES: Final = 4  # so many that larger tiles still fill the GPU
 _DIVERGES: Final = _Cause(
@@ -483,7 +481,7 @@ _CAUSES: Final = (
         _waits_in_turns,
         0.2,
         "In each turn of a loop it loads a tile by way of registers, with no asynchronous copy, and its warps mostly "
-        "wait for loads: copies further ahead would hide up to {} of its time.",
+        "wait for loads, or for each other's: copies further ahead would hide up to {} of its time.",
         "A product waits for its loads in each turn: {{0}}",
         "num_stages=3 or 4 (Triton); copies a tile ahead by cp.async or TMA (CUDA)",
         "Let tiles be loaded while those before are multiplied: num_stages=3 or 4 of a Triton kernel (if it has more "

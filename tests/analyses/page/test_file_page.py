@@ -401,8 +401,9 @@ NEAR = {"uncoalesced_share": 0.6, "dram_bytes": 400, "roof_share": 0.7}
         # a product of which each byte is used for 16 FLOP; not where larger tiles would be too few, or rows are
         (TILES, products(1 << 30), 0.1, ("small-tiles", "", 225)),
         (TILES, products(1 << 29), 0.1, None),
+        (TILES | {"roof_share": 0.4, "memory_share": 0.8}, products(1 << 30), 0.4, ("small-tiles", "", 225)),
         *((TILES | more, products(1 << 30), 0.1, None) for more in (
-            {"bound": "memory"}, {"roof_share": 0.3}, {"waves": 2.0}, {"flop": 2.0**35},
+            {"bound": "memory"}, {"roof_share": 0.3, "memory_share": 0.5}, {"waves": 2.0}, {"flop": 2.0**35},
         )),
         # what runs is elsewhere, in functions of CUDA that are called in pairs
         (CALLS, called(8, 8), 0.01, ("allocation-in-loop", "a.cu:9", 396)),
@@ -414,7 +415,8 @@ NEAR = {"uncoalesced_share": 0.6, "dram_bytes": 400, "roof_share": 0.7}
         # a product that loads in each turn what it multiplies, and waits for it
         (WAITS, in_turns(), 0.3, ("unpipelined-loads", "a.py:4", 200)),
         (WAITS | {"roof_share": 0.5}, in_turns(), 0.5, None),  # as near as others are
-        (WAITS | {"top_stall": "barrier"}, in_turns(), 0.3, None),
+        (WAITS | {"top_stall": "barrier"}, in_turns(), 0.3, ("unpipelined-loads", "a.py:4", 200)),
+        (WAITS | {"top_stall": "math_pipe_throttle"}, in_turns(), 0.3, None),
         (WAITS | {"tensor_flop": 2.0**33}, in_turns(), 0.3, None),
         (WAITS, in_turns("LDGSTS.E.BYPASS.128 [R0], desc[UR4][R2.64]"), 0.3, None),  # which go on meanwhile
         (WAITS, [*in_turns(), *by_threads(("UTMALDG.2D [UR8], [UR4]", 9))], 0.3, None),

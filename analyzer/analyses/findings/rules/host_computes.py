@@ -390,21 +390,16 @@ def own_code(report: Report) -> Findings:
         sums = quiet.group_by("place").agg(pl.col("ns").sum()).sort("ns", "place", descending=[True, False])
         place, line = placed_with_text(report, sums.head(1)).select("place", pl.col("text").cast(pl.String)).row(0)
         call = next((call for call in _CALL.findall(_NO_CODE.sub("", line or "")) if not iskeyword(call)), "")
+        does = call.rpartition(".")[2]
+        if does == "synchronize":  # a call that is recorded, and told by what follows it
+            continue
         yield say.told(
             report,
-            "own-code",
+            "unneeded-sync: ready" if does == "block_until_ready" else "own-code",
             device,
             claims,
             part=say.of_window(report, device, intervals.length(claims)),
             most=place,
             call=f": {literal(call)}()" if call else "",
-            mending=partial(_without, places=sums.get_column("place")),
+            mending=partial(on_host.without_lines, places=sums.get_column("place")),
         )
-
-
-def _without(report: Report, places: pl.Series) -> Mending:
-    """The time of the threads that launch in some places is spared."""
-    lines = placed_with_text(report, places.to_frame()).select(PLACE)
-    rows = source_lines(report).join(lines, on=lines.columns, how="semi", nulls_equal=True)
-    rows = rows.join(on_host.launched(report).select(THREAD).unique(), on=[*THREAD], how="semi")
-    return Mending(host=rows.select("process_id", **intervals.OF_EVENTS))

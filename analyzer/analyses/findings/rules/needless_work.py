@@ -1,5 +1,6 @@
 """Work of which a program needs less: decompositions, gradients, types, and copies of tensors that grow by a piece."""
 
+import math
 import re
 from collections.abc import Iterator
 from itertools import pairwise
@@ -325,6 +326,9 @@ _EIGHTHS: Final = 8
 _GROWS_WITHIN: Final = 1.3
 _JUMPS: Final = 2.0
 
+#: What others than the largest tensor are of all, where they are pieces: layers join what is more.
+_PIECES: Final = 1 / 64
+
 #: A line that joins what an object or a list holds, and puts the result there: ``self.k = torch.cat([self.k, k])``.
 _JOINS: Final = re.compile(
     r"(?<![\w.\]])(\w+(?:\.\w+|\[[^\[\]]*\])+)\s*=\s*(?:torch\.)?(?:cat|concat)\(\s*[\[(]\s*\1\s*,"
@@ -346,19 +350,40 @@ def growing_concatenations(report: Report) -> Findings:
         cats = every.filter(device.are(aten & (OPERATION == "cat")) | copied).sort("start")
         whole_ns = device.kernel_ns + total(cats.filter(pl.col("kind") == "memcpy"), "exclusive_ns")
         if total(cats, "exclusive_ns") >= _MUCH * whole_ns and cats.height >= _FEWEST:
-            grows = _grow(cats.get_column("dur_ns"), say.per_iteration(report).iterations or 1)
-            # whether the results of most take the place of what they join
-            places = place_at(report, cats.select(*THREAD, at="call_start")).alias("place").to_frame()
-            lines = placed_with_text(report, places.with_columns(cats["exclusive_ns"]).drop_nulls("place"))
-            texts = lines.get_column("text").cast(pl.String)
-            joins = pl.Series([bool(_JOINS.search(text or "")) for text in texts], dtype=pl.Boolean)
-            if grows or 2 * total(lines.filter(joins), "exclusive_ns") > total(cats, "exclusive_ns"):
-                name = "growing-copies" if grows else "growing-copies: kept"
-                yield _copied(report, device.device, cats, whole_ns, name)
+            most = total(cats, "exclusive_ns") / 2
+            if _grow(cats.get_column("dur_ns"), say.per_iteration(report).iterations or 1):
+                yield _copied(report, device.device, cats, whole_ns, "growing-copies")
+            elif _takes_place_ns(report, cats) > most:
+                yield _copied(report, device.device, cats, whole_ns, "growing-copies: kept")
+            elif total(pieces := _by_pieces(report, cats), "exclusive_ns") > most:
+                yield _copied(report, device.device, pieces, whole_ns, "growing-copies: pieces")
         copies = every.filter(device.are(aten & ((OPERATION == "copy") | (FAMILY == "index"))))
         work = copies.filter(pl.col("outer").is_in(_REPEATS.keys()))
         if total(work, "exclusive_ns") >= max(_MUCH * device.kernel_ns, 1):
             yield _copied(report, device.device, work, device.kernel_ns, "growing-copies: repeated")
+
+
+def _takes_place_ns(report: Report, cats: pl.DataFrame) -> int:
+    """Device time of concatenations whose result takes the place of one of what they join."""
+    places = place_at(report, cats.select(*THREAD, at="call_start")).alias("place").to_frame()
+    lines = placed_with_text(report, places.with_columns(cats["exclusive_ns"]).drop_nulls("place"))
+    texts = lines.get_column("text").cast(pl.String)
+    joins = pl.Series([bool(_JOINS.search(text or "")) for text in texts], dtype=pl.Boolean)
+    return total(lines.filter(joins), "exclusive_ns")
+
+
+def _by_pieces(report: Report, cats: pl.DataFrame) -> pl.DataFrame:
+    """The concatenations of a tensor and at most :data:`_PIECES` as much."""
+    shapes = operations_with_roofs(report).select("row", "input_shapes")
+    joined = cats.join(shapes, on="row", how="left", maintain_order="left").get_column("input_shapes")
+    largest = told_of(joined.cast(pl.String), _largest_part, pl.Float64)
+    return cats.filter((largest >= 1 - _PIECES) & (largest < 1))
+
+
+def _largest_part(shapes: str) -> str:
+    """The part that the largest of the tensors of a list is of all of them."""
+    counts = [math.prod(sides) for sides in on_host.inputs(shapes) if sides]
+    return str(max(counts, default=0) / max(sum(counts), 1))
 
 
 @Rule

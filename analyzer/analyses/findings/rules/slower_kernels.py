@@ -212,17 +212,27 @@ def no_tf32(report: Report) -> Findings:
     convolves = pl.col("outer").str.contains(r"^aten::(?:\w+_)?conv(?:\dd|olution)?").fill_null(value=False)
     most = kernels.group_by(pl.col("name").cast(pl.String)).agg(convolves.mean()).filter(pl.col("outer") > 1 / 2)
     inside = pl.col("name").is_in(most.get_column("name").implode())
+    of_solvers = pl.col("row").is_in(_of_solvers(report).implode())
     for family, name in _NO_TF32.items():
         for work in on_gpu.kernels_that(report, partial(_in_full, family=family, inside=inside), on_gpu.WORTH_PRODUCTS):
             # cuDNN takes TF32 unless told otherwise: where any convolution runs so, it has no such kernel for others
             allowed = family == "conv" and work.device.launches((family == FAMILY) & INPUTS.str.contains("tf32"))
-            if work.device.capability < _TF32 or allowed:
+            own = work._replace(rows=work.rows.filter(~of_solvers))
+            if work.device.capability < _TF32 or allowed or own.share < on_gpu.WORTH_PRODUCTS:
                 continue
             left = on_gpu.TF32_LEFT.get(work.device.capability)
-            one = work.finding(name, left=left)
-            if left is not None and work.names.select(_TRANSFORMS.any()).item():
-                one = one._replace(mending=_as_one(work, left))
+            one = own.finding(name, left=left)
+            if left is not None and own.names.select(_TRANSFORMS.any()).item():
+                one = one._replace(mending=_as_one(own, left))
             yield one
+
+
+def _of_solvers(report: Report) -> pl.Series:
+    """Rows of kernels right before or after one of a solver's: its products, whose type no option sets."""
+    kernels = exclusive_operations(report, "stream").filter(kind="kernel").sort("device", "stream", "start")
+    kernels = on_gpu.with_decoded(kernels, solves=FAMILY == "linalg")
+    beside = pl.any_horizontal(pl.col("solves").shift(by).over("device", "stream") for by in (1, -1))
+    return kernels.filter(beside)["row"]
 
 
 def _in_full(device: on_gpu.DeviceKernels, family: str, inside: pl.Expr) -> pl.Expr:

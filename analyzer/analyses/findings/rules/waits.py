@@ -23,6 +23,7 @@ from kanalyze.analyses.host._call_kinds import CUPY, begun_before, calls_that, s
 from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.idle._attribution import idle_within, reasoned_pieces, waited_ns
 from kanalyze.analyses.idle._idle_parts import range_names
+from kanalyze.analyses.idle.code import place_at, placed_with_text
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls, in_scope
 from kanalyze.analyses.iterations.iterations import iteration_spans, iterations_at
@@ -92,6 +93,9 @@ _SHARED_MEMORY: Final = re.compile(
 )
 
 
+_WAITS: Final = r"^\s*[\w.]*\bsynchronize\([^()]*\)\s*(?:#.*)?$"  # a line that waits, and does nothing else
+
+
 @Rule
 def unneeded_sync(report: Report) -> Findings:
     """At most one finding per device, on all such calls together."""
@@ -115,11 +119,19 @@ def unneeded_sync(report: Report) -> Findings:
             say.idle_in(report, device, calls.select(start="since", end="until")),
             min(total(calls, "gain_ns"), held.get(device, 0)),
             where=say.main_site(report, calls.select(*THREAD, at="start")),
-            mending=Mending(calls=calls.get_column("call_row")),
+            mending=partial(_without_waits, calls=calls),
             many=calls.height,
             most=f"{share}{literal(str(name))}{f' in {literal(span)}' if span else ''}",
             blocked=intervals.length(calls),
         )
+
+
+def _without_waits(report: Report, calls: pl.DataFrame) -> Mending:
+    """The `calls` are gone, with lines that do nothing else."""
+    places = place_at(report, calls.select(*THREAD, at="start")).alias("place").drop_nulls().unique()
+    lines = placed_with_text(report, places.to_frame()).with_columns(at=places)
+    waiting = lines.filter(pl.col("text").cast(pl.String).str.contains(_WAITS)).get_column("at")
+    return Mending(calls=calls.get_column("call_row")).with_all_of(on_host.without_lines(report, waiting))
 
 
 def _of_program(report: Report, calls: pl.DataFrame) -> pl.DataFrame:

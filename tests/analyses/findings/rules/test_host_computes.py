@@ -404,6 +404,20 @@ def test_time_in_a_line_that_launches_nothing_is_told_with_its_call():
     assert "most in train.py:4" in one.text
 
 
+@pytest.mark.parametrize(
+    ("text", "rules"),
+    [
+        ("x.block_until_ready()  # fault", ["unneeded-sync: ready"]),
+        ("torch.cuda.synchronize()", []),
+        ("f()", ["own-code"]),
+    ],
+)
+def test_lines_that_wait_are_told_as_waits(text, rules):
+    lines = [*AROUND, line(10_000, 110_000, 4, text)]
+    of = report(two_kernels(100_000), source_lines=lines).narrow(window=STEPS)
+    assert [one.rule for one in own_code(of)] == rules
+
+
 def test_the_time_of_threads_that_launch_nothing_is_not_spared():
     lines = [line(0, 10_000, 3, "y = model(x)"), line(10_000, 40_000, 4, "parse(row)"), line(40_000, 150_000, 5, "m()")]
     helper = {**line(0, 150_000, 4, "parse(row)"), "thread_id": 2}

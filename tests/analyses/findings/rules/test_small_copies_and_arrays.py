@@ -357,6 +357,24 @@ def test_a_result_that_takes_the_place_of_what_is_joined_grows(text, told):
     assert len(growing_concatenations(report(events, source_lines=[{**line, "text": text}]))) == told
 
 
+@pytest.mark.parametrize(
+    ("shapes", "told"),
+    [
+        ("[[[4, 640, 8], [4, 9, 8]], []]", 1),
+        ("[[[4, 640, 8], [4, 9, 8], [4, 1, 8]], []]", 1),
+        ("[[[4, 640, 8], [4, 64, 8]], []]", 0),  # as layers join what they compute
+        ("[[[4, 640, 8]], []]", 0),
+        ("[]", 0),
+    ],
+)
+def test_large_tensors_are_copied_for_small_pieces(shapes, told):
+    events = [host("op", "aten::cat", at, at + 12) for at in range(0, 2000, 100)]
+    details = [{"event_id": number, "input_shapes": shapes} for number in range(len(events))]
+    events += [one for at in range(0, 2000, 100) for one in launched(at, at + 9, kernel(at + 10, at + 90, name=CAT))]
+    of = report(events, op_detail=details)
+    assert [one.at_stake_ns for one in growing_concatenations(of)] == [20 * 80] * told
+
+
 @pytest.mark.parametrize(("name", "told"), [("aten::cat", 1), ("aten::clone", 0)])
 def test_what_has_too_many_elements_for_a_kernel_is_joined_by_copies(name, told):
     events = [host("op", name, at, at + 50) for at in range(0, 2000, 100)]

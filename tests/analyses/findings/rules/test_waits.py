@@ -303,6 +303,16 @@ def test_waits_that_nothing_is_seen_to_need(events, window, stakes, words):
     assert_told(unneeded_sync(report(events).narrow(window=window)), stakes, *words)
 
 
+@pytest.mark.parametrize(
+    ("text", "spared"), [("torch.cuda.synchronize()  # times", [(120, 195)]), ("y = f(); torch.cuda.synchronize()", [])]
+)
+def test_a_line_that_only_waits_goes_with_its_wait(text, spared):
+    line = {"process_id": 1, "thread_id": 1, "file": "a.py", "function": "f", "line": 7, "start_ns": 120, "dur_ns": 75}
+    of = report(waited(), source_lines=[{**line, "text": text}])
+    (one,) = unneeded_sync(of)
+    assert one.change(of).host.select("start", "end").rows() == spared
+
+
 NEEDED = [*launched(600, 610, kernel(610, 640), LAUNCH), call(SYNC, 612, 660)]
 
 
