@@ -27,12 +27,14 @@ _FEWEST_SOFTMAXES: Final = 2  # one such softmax may be something else
 _FARTHEST: Final = 9  # maximum distance of a softmax from either product, in operations: scale, mask, casts, dropout
 
 #: What is left of the products of attention in a fused kernel, which neither writes the scores nor reads them again: on
-#: an H100, of heads of 64 in bfloat16, 40 % forward and 55 % backward.
+#: an H100, of heads of 64 in bfloat16, 40 % forward and 55 % backward; with random numbers to drop some of the scores
+#: twice that and more (an H200, heads of 32 to 128, 256 to 4,096 tokens).
 _PRODUCTS_LEFT: Final = 0.6
+_TO_DROP: Final = 2.0
 
 #: The same of products in full float32, whose fused kernel is in bfloat16, by compute capability: peak rates of float32
 #: over it (A100 19.5 of 312, H100 66.9 of 989.4 TFLOP/s), of which fused kernels reach two thirds of what products do.
-#: Of TF32 the rate is half of bfloat16's; a fused kernel in float32 takes four fifths of the chain (H100).
+#: Of TF32 the rate is half of bfloat16's.
 _FLOAT32_LEFT: Final = {(8, 0): 1.5 * 19.5 / 312, (9, 0): 1.5 * 66.9 / 989.4}
 _FROM_TF32_LEFT: Final = _PRODUCTS_LEFT / 2
 _IN_FLOAT32: Final = INPUTS.str.contains(r"^t?f32(?:/t?f32)*$").fill_null(value=False)
@@ -62,11 +64,19 @@ def unfused_attention(report: Report) -> Findings:
             continue
         softmaxes, products = chain.rows.filter("softmax"), chain.rows.filter("product")
         names = report.kind("op").get_column("name").unique().cast(pl.String)
-        why = " PyTorch's attention fell back to it: type, mask or head size do not suit its kernels."
         most = total(products, "exclusive_ns") // 2
         in_float32, in_full = (total(products.filter(one), "exclusive_ns") > most for one in ("in_float32", "in_full"))
         left = _FROM_TF32_LEFT if in_float32 else _PRODUCTS_LEFT
         left = _FLOAT32_LEFT.get(chain.device.capability, left) if in_full else left
+        left *= _TO_DROP if chain.rows.get_column("drops").any() else 1
+        reasons = {
+            " PyTorch's attention fell back to it: type, mask or head size do not suit its kernels.": (
+                "aten::_scaled_dot_product_attention_math" in names
+            ),
+            " In float32 it mostly takes longer than the chain, so that the type is a part of the remedy.": (
+                in_float32 and not in_full and say.in_pytorch(report)
+            ),
+        }
         # one kernel in place of each chain, two backward, which take a part of what its products do
         two = pl.col("backward").any().over("chain") & (pl.col("product").sum().over("chain") > 1)
         merged_ns = (left * pl.col("exclusive_ns").sum().over("chain")).cast(pl.Int64)
@@ -77,7 +87,7 @@ def unfused_attention(report: Report) -> Findings:
             str(softmaxes.sort("exclusive_ns", "name").item(-1, "name")),
             passes=softmaxes.height,
             length=mean(chain.rows.height, softmaxes.height),
-            why=why * ("aten::_scaled_dot_product_attention_math" in names),
+            why="".join(why for why, holds in reasons.items() if holds),
             mending=fused.with_all_of(on_gpu.without(chain.rows.filter(~pl.col("product")))),
         )
         yield one._replace(action=f"{one.action} in bfloat16") if in_float32 and say.in_pytorch(report) else one
@@ -101,6 +111,7 @@ def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
         in_float32=_IN_FLOAT32,
         in_full=_IN_FULL,
         passes=_BETWEEN,
+        drops=FAMILY == "random",
         copies=FAMILY == "copy",
         changes=FAMILY == "elementwise",
         backward=pl.col("direction") == "backward",
