@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 from importlib import import_module
+from itertools import chain
 from typing import Final
 
 import polars as pl
@@ -286,7 +287,8 @@ def within_distance(report: Report, finding: Finding) -> Finding:
 
 def in_words_of(report: Report, finding: Finding) -> Finding:
     """The finding with action and remedy in the language of the program's world, or of its kernel: Triton's."""
-    words = rules.in_other_worlds(finding.rule)
+    every = (words.items() for names, words in rules.WORDS["worlds"].items() if finding.rule in names.split())
+    words = rules.one_line(dict(chain.from_iterable(every)))
     in_triton = TRITON in words and not of_triton(report).isdisjoint(finding.names[:1])
     action, remedy = words[TRITON] if in_triton else spoken(report, words, ("", ""))
     return finding._replace(action=action, remedy=remedy) if action else finding

@@ -396,7 +396,7 @@ def without_set_up(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     collective or with one of another name as the next kernel that its thread launches.
     """
     work = operations(report).filter(pl.col("kind") == "kernel")
-    collective, own = communicating(work, report), _own_ranges(report)
+    collective, own = communicating(work, report), library_ranges(report)
     if copies.is_empty() or (collective is None and own.is_empty()):
         return copies
     calls = copies.select("row", *THREAD, "call_start", "size_bytes").with_row_index("place").sort("call_start")
@@ -420,13 +420,7 @@ def without_lines(report: Report, places: pl.Series) -> Mending:
     return Mending(host=rows.select("process_id", **intervals.OF_EVENTS))
 
 
-def outside_library(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
-    """The `calls` (:data:`THREAD`, start) that the library does not make itself, sorted by start."""
-    by_start = calls.sort("start")
-    return by_start.filter(~on_gpu.is_inside(by_start.select(*THREAD, at="start"), _own_ranges(report)))
-
-
-def _own_ranges(report: Report) -> pl.DataFrame:
+def library_ranges(report: Report) -> pl.DataFrame:
     """Ranges and operators of the library: :data:`THREAD`, start, end."""
     ranges = named_ranges(report)
     ranges = ranges.filter(having(ranges.get_column("range"), _OWN))

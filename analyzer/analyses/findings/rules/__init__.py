@@ -6,7 +6,6 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator
 from functools import update_wrapper
-from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -131,12 +130,6 @@ def row_of(name: str) -> dict[str, Any]:
 def phrases(name: str) -> dict[str, Any]:
     """One of the tables of phrases in words.toml, each one text or several; empty where there is none of that name."""
     return one_line(WORDS["phrases"].get(name, {}))
-
-
-def in_other_worlds(rule: str) -> dict[str, tuple[str, ...]]:
-    """Action and remedy of a rule by world, as far as words.toml has others than the rule's own."""
-    own = (words.items() for rules, words in WORDS["worlds"].items() if rule in rules.split())
-    return one_line(dict(chain.from_iterable(own)))
 
 
 def one_line(words: dict[str, Any]) -> dict[str, Any]:

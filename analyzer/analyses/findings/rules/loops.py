@@ -137,11 +137,7 @@ def _loops(report: Report) -> pl.DataFrame:
     depends = (pl.col("depends") | pl.col("together")).cast(pl.Int64).cum_sum()
     cells = line.with_columns(depends, operators="name").filter("cells")
     loops = pl.concat([_cell_loops(cells, "depends"), _stretches(line)])
-    return _with_backward(every, loops.filter(~_unrolled(report, loops)))
-
-
-def _unrolled(report: Report, loops: pl.DataFrame) -> pl.Series:
-    """Which loops are none of Python: torch.compile has a kernel in each pass, and no pass calls compiled code."""
+    # loops are none of Python where torch.compile has a kernel in each pass, and no pass calls compiled code
     trace, passes, inside = on_host.traced(report) or report, loops.get_column("passes"), list[pl.Series]()
     # what compiled code leaves in a trace: its kernels, which it launches as operators, and where the program calls it
     for pattern in (r"^triton_\w+_fused_", "^Torch-Compiled Region"):
@@ -149,7 +145,8 @@ def _unrolled(report: Report, loops: pl.DataFrame) -> pl.Series:
         times = on_gpu.span_of(begun, loops.select(SPAN)).alias("at").drop_nulls().value_counts(name="times")
         places = loops.select(at=pl.int_range(pl.len(), dtype=pl.UInt32))
         inside.append(places.join(times, on="at", how="left", maintain_order="left").get_column("times").fill_null(0))
-    return (inside[0] >= passes) & (inside[1] < passes)
+    loops = loops.filter((inside[0] < passes) | (inside[1] >= passes))
+    return _with_backward(every, loops)
 
 
 def _cell_loops(cells: pl.DataFrame, *keys: str) -> pl.DataFrame:

@@ -57,43 +57,39 @@ def allocation_in_loop(report: Report) -> Findings:
     looping = intervals.overlapping(every.filter(counts), report.scope.sides).with_columns(call=shown(pl.col("name")))
     for device, idle in idle_spans(report).items():
         used = used_devices(report).filter(pl.col("device") == device)
-        yield _allocations(report, device, looping.join(used, on="process_id", how="semi", nulls_equal=True), idle)
-
-
-def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.DataFrame) -> Finding | None:
-    """The finding on the allocating `calls` of processes that use a device, each as the ledger has it in `idle`."""
-    sums = calls.with_columns(exposed=intervals.covered(calls, idle)).group_by("call").agg(pl.col("exposed").sum())
-    sums = sums.sort("exposed", "call", descending=[True, False])
-    waits = (pl.col("device") == device) & (pl.col("bucket") == "allocation")
-    held = sums.join(bucket_sums(report).filter(waits).select(call="detail", held="ns"), on="call")
-    if not (stake := int(held.select(pl.min_horizontal("exposed", "held").sum()).item())):
-        return None
-    releases = _releases(report, calls).filter(device=device)
-    released = say.idle_in(report, device, releases)
-    stake += (released_ns := intervals.length(released))
-    *others, last = sums.get_column("call").head(say.NAMED)
-    named = " and ".join([", ".join(others), last] if others else [last])
-    rounds = calls.drop_nulls("round").select("process_id", "round", "launches").unique()
-    retries = _retries(report, calls) if say.in_pytorch(report) else 0
-    host_ns = int(calls.select((pl.col("end") - pl.col("start")).sum()).item())
-    pieces = reasoned_pieces(report, device).filter(pl.col("bucket") == "allocation")
-    pieces = pieces.filter(pl.col("detail").is_in(held.get_column("call").implode()))
-    # PyTorch keeps what is freed until it is told to give it back, or memory is short
-    gives, took = calls.filter("gives"), pl.col("end") - pl.col("start")
-    telling = say.in_pytorch(report) or 2 * int(gives.select(took.sum()).item()) > host_ns
-    kind = ": retries" if retries else ": pools" if released_ns else ""
-    figures = {"calls": calls.height, "named": named, "rounds": rounds.height, "launches": total(rounds, "launches")}
-    figures |= {"host": host_ns, "retries": retries, "released": released_ns}
-    return say.told(
-        report,
-        f"allocation-in-loop{kind}",
-        device,
-        (pieces, released),
-        stake,
-        **figures,
-        where=say.main_site(report, gives.select(*THREAD, at="start")) if telling else "",
-        mending=Mending(calls=calls.get_column("row"), host=releases),
-    )
+        calls = looping.join(used, on="process_id", how="semi", nulls_equal=True)
+        sums = calls.with_columns(exposed=intervals.covered(calls, idle)).group_by("call").agg(pl.col("exposed").sum())
+        sums = sums.sort("exposed", "call", descending=[True, False])
+        waits = (pl.col("device") == device) & (pl.col("bucket") == "allocation")
+        held = sums.join(bucket_sums(report).filter(waits).select(call="detail", held="ns"), on="call")
+        if not (stake := int(held.select(pl.min_horizontal("exposed", "held").sum()).item())):
+            continue
+        releases = _releases(report, calls).filter(device=device)
+        released = say.idle_in(report, device, releases)
+        stake += (released_ns := intervals.length(released))
+        *others, last = sums.get_column("call").head(say.NAMED)
+        named = " and ".join([", ".join(others), last] if others else [last])
+        rounds = calls.drop_nulls("round").select("process_id", "round", "launches").unique()
+        retries = _retries(report, calls) if say.in_pytorch(report) else 0
+        host_ns = int(calls.select((pl.col("end") - pl.col("start")).sum()).item())
+        pieces = reasoned_pieces(report, device).filter(pl.col("bucket") == "allocation")
+        pieces = pieces.filter(pl.col("detail").is_in(held.get_column("call").implode()))
+        # PyTorch keeps what is freed until it is told to give it back, or memory is short
+        gives, took = calls.filter("gives"), pl.col("end") - pl.col("start")
+        telling = say.in_pytorch(report) or 2 * int(gives.select(took.sum()).item()) > host_ns
+        kind = ": retries" if retries else ": pools" if released_ns else ""
+        figures = {"calls": calls.height, "named": named, "rounds": rounds.height, "retries": retries}
+        figures |= {"launches": total(rounds, "launches"), "host": host_ns, "released": released_ns}
+        yield say.told(
+            report,
+            f"allocation-in-loop{kind}",
+            device,
+            (pieces, released),
+            stake,
+            **figures,
+            where=say.main_site(report, gives.select(*THREAD, at="start")) if telling else "",
+            mending=Mending(calls=calls.get_column("row"), host=releases),
+        )
 
 
 def _releases(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
