@@ -464,8 +464,7 @@ def converting(*texts, size_bytes=2 << 20, ns=200_000, passes=4):
             start = at + 10_000 + each * place
             lines.append(line(start, start + each, 80 + place, text))
         lines.append(line(at + 10_000 + each * len(texts), at + 1_000_000, 95, "x = put(x)"))
-    whole = report(events, source_lines=lines)
-    return whole.narrow(window=Window(0, 1_000_000 * passes, count=passes, each="step"))
+    return report(events, source_lines=lines).narrow(window=Window(0, 1_000_000 * passes, count=passes, each="step"))
 
 
 SCALED = ["x = x.astype(np.float32)", "x -= MEAN", "x /= DEVIATION"]

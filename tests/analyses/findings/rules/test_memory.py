@@ -12,7 +12,6 @@ from kanalyze.analyses.findings.rules import memory as memory_rules
 from kanalyze.analyses.findings.rules.memory import (
     allocation_in_loop,
     cpu_page_faults,
-    many_small_copies,
     pinned_allocation,
     unified_memory,
 )
@@ -295,7 +294,7 @@ SEEN = st.one_of(st.just((None, None)), st.just((None, None)), WINDOWS)
 @pytest.mark.parametrize(
     ("part", "module", "limit", "rule", "buckets"),
     [
-        (copies(), memory_rules, {"RUN": 2}, many_small_copies, ("memcpy", *IDLE)),
+        (copies(), memory_rules, {"RUN": 2}, memory_rules.many_small_copies, ("memcpy", *IDLE)),
         (made_rounds(), memory, {"LOOP_ROUNDS": 1}, allocation_in_loop, ("allocation",)),
         (faults(), memory_rules, {"_MANY": 1}, unified_memory, WORK),
     ],

@@ -8,13 +8,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.findings.rules.memory import (
-    copies_by_calls,
-    many_small_copies,
-    pageable_copies,
-    pageable_copy,
-    small_copies,
-)
+from kanalyze.analyses.findings.rules import memory as rules
+from kanalyze.analyses.findings.rules.memory import copies_by_calls, many_small_copies, pageable_copies, pageable_copy
 from kanalyze.analyses.findings.rules.waits import boolean_masks, downloads, reads
 from kanalyze.units import time
 from kanalyze.window import Window
@@ -447,5 +442,5 @@ OF_THREAD = copies(12, 1_000, thread=2)
 def test_copies_by_which_nccl_sets_up_are_not_the_program_s(parts, left):
     events = [event for part in parts for event in part]
     found = report(events, kinds=(*KINDS, *(["op"] if any(one.kind == "op" for one in events) else [])))
-    assert small_copies(found).height in {0, copies_by_calls(found).height}
+    assert rules.small_copies(found).height in {0, copies_by_calls(found).height}
     assert copies_by_calls(found).height == left
