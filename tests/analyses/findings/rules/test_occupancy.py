@@ -219,8 +219,8 @@ def test_a_flag_that_one_thread_sets_is_no_small_grid(threads, took, told):
 @pytest.mark.parametrize(
     ("change", "stake"),
     [
-        ({}, 31_000),
-        ({"threads": 8}, 24_000),
+        ({}, 31_500),  # of 64 warps that an SM has room for 32 are there
+        ({"threads": 8}, 28_000),
         ({"threads": 32}, None),
         ({"blocks": 3}, None),  # SMs without a block are told of
         ({"end": 9_000}, None),  # too short to have much to do
