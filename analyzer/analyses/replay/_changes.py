@@ -18,7 +18,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import WITH_HOST, families, launching_rows, operations
 from kanalyze.analyses.host._call_kinds import LOADING_WORDS, names_that
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls
-from kanalyze.analyses.launches._graph_candidates import graph_costs, repetitive
+from kanalyze.analyses.launches.graphs import graph_costs, repetitive
 from kanalyze.analyses.operators._host_tree import ARROW
 from kanalyze.analyses.replay._host_time import AS_RECORDED, HostTime
 from kanalyze.analyses.replay._network import HOST_EDGES, Changed, Network, as_recorded, recorded_values

@@ -16,7 +16,7 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import facts_of, families, operations
 from kanalyze.analyses.device._windows import span
-from kanalyze.analyses.launches._graph_candidates import repetitive
+from kanalyze.analyses.launches.graphs import repetitive
 from kanalyze.analyses.replay._changes import (
     CALLS,
     COPIES,

@@ -23,8 +23,8 @@ from kanalyze.analyses.host._call_kinds import names_that
 from kanalyze.analyses.idle._attribution import reasoned_pieces
 from kanalyze.analyses.idle.ledger import bucket_sums, ledger
 from kanalyze.analyses.iterations._launch_periods import timed_runs
-from kanalyze.analyses.launches._graph_candidates import candidates, repetitive
 from kanalyze.analyses.launches._launch_costs import launch_costs, least_worth_saying, worth_saying
+from kanalyze.analyses.launches.graphs import repetitive
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.streams.concurrency import (
@@ -98,7 +98,7 @@ def graph_candidate(report: Report) -> Findings:
     for device, most in waits.sort("device").iter_rows():
         if on_gpu.share_of_graphs(report).get(device, 0.0) > _REPLAYED or _cut_all_over(report):
             continue
-        own = candidates(report).with_columns(launches=pl.col("operations") * pl.col("repetitions"))
+        own = repetitive(report).candidates.with_columns(launches=pl.col("operations") * pl.col("repetitions"))
         worth = (pl.col("launches") >= _FEWEST_LAUNCHES) & (pl.col("saved_ns") > 0)
         own = own.filter((pl.col("device") == device) & worth)
         if own.is_empty():

@@ -9,8 +9,7 @@ from hypothesis import given, strategies as st
 import kanalyze
 from kanalyze.analyses.findings.rules.launches import graph_candidate, timed_kernels
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.launches._graph_candidates import repetitive
-from kanalyze.analyses.launches.graphs import BY_CANDIDATE, graphs
+from kanalyze.analyses.launches.graphs import CANDIDATES, graphs, repetitive
 from kanalyze.window import Window
 from support import launches
 from support.build import call, kernel, memcpy, memset, nvtx, report
@@ -183,7 +182,7 @@ def test_threads_are_series_of_their_own():
         other.launch("a", "b", "c").sync()
     found = graphs(report([*TWO_STREAMS.events, *other.events]), by="candidate")
     assert sorted(found["thread_id"]) == [1, 1, 2]
-    assert graphs(report([]), by="candidate").equals(BY_CANDIDATE.empty())
+    assert graphs(report([]), by="candidate").equals(CANDIDATES.empty())
 
 
 def test_what_a_graph_launch_takes_is_measured_where_there_is_one():
