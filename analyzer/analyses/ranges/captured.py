@@ -23,7 +23,7 @@ from kanalyze.analyses.host._captures import (
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.operators._host_tree import ARROW, MODULE, host_tree
 from kanalyze.analyses.operators._work import SHELL, said_by_kernels
-from kanalyze.analyses.ranges._projection import pairs, thread_ranges
+from kanalyze.analyses.ranges.ranges import pairs, thread_ranges
 from kanalyze.analyses.shared.analysis import once_per_process, part_of
 from kanalyze.analyses.shared.statistics import exclusive_sums
 from kanalyze.analyses.shared.threads import THREAD

@@ -13,7 +13,7 @@ from kanalyze.analyses.idle._attribution import ledger_pieces
 from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.idle.ledger import gaps
 from kanalyze.analyses.iterations.iterations import iterations
-from kanalyze.analyses.ranges._projection import projection
+from kanalyze.analyses.ranges.ranges import projection
 from kanalyze.analyses.shared.analysis import part_of
 from kanalyze.columns import gathered
 from kanalyze.errors import CannotTellError

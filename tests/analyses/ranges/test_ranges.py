@@ -12,7 +12,6 @@ import kanalyze
 from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.page.time_page import summarize
-from kanalyze.analyses.ranges import _projection
 from kanalyze.analyses.ranges.ranges import range_gpu, range_kernels, ranges
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS
@@ -249,7 +248,7 @@ def test_sums_are_those_of_the_instances(events):
 def test_sums_and_kernels_are_the_same_in_batches(made, most):
     if {"range", "api", "kernel"} <= {event.kind for event in made}:
         expected = range_gpu(report(made), graphs=True), range_kernels(report(made))
-        with patch.object(_projection, "MOST_PAIRS", most), patch("kanalyze.analyses.ranges.ranges.MOST_PAIRS", most):
+        with patch("kanalyze.analyses.ranges.ranges.MOST_PAIRS", most):
             assert range_gpu(report(made), graphs=True).equals(expected[0])
             assert range_kernels(report(made)).equals(expected[1])
 
