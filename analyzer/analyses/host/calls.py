@@ -9,7 +9,6 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import (
     SHAPE,
-    calls_by_id,
     exclusive_operations,
     of_used_processes,
     operations,
@@ -21,7 +20,7 @@ from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.shared.analysis import analysis, require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total, spread
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import positions, rows_at, sure, telling
+from kanalyze.columns import mixed, positions, rows_at, shared, telling
 from kanalyze.model import LAUNCH_SHAPE
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table, columns
@@ -132,18 +131,13 @@ def launch_pairs(report: Report) -> pl.DataFrame:
     """
     kernels = operations(report, "call_row").filter(pl.col("kind") == "kernel")
     single = kernels.select("row", "call_row").drop_nulls("call_row")
-    parts = [report.kind("api").select("process_id", "correlation_id", call_row=pl.lit(0, dtype=pl.UInt32)).clear()]
-    for process in operations(report).get_column("process_id").unique().sort().drop_nulls():
-        ids, rows = calls_by_id(report, process)
-        same = (sure(ids == ids.shift(1)) | sure(ids == ids.shift(-1))).arg_true()
-        if len(same):
-            alike = pl.DataFrame({"correlation_id": ids.gather(same), "call_row": rows.gather(same)})
-            parts.append(alike.select(pl.lit(process, dtype=pl.Int64).alias("process_id"), pl.all()))
-    shared = telling(pl.concat(parts), ["process_id", "correlation_id"])
-    if shared.is_empty():
+    keys = ["process_id", "correlation_id"]
+    calls = report.kind("api").select(keys).with_row_index("call_row")
+    several = telling(calls.filter(shared(calls.select(mixed(keys)).to_series())), keys)
+    if several.is_empty():
         return single
     with_ids = with_facts(report, kernels.select("row", "process_id"), "correlation_id")
-    doubled = with_ids.join(shared, on=["process_id", "correlation_id"]).select("row", "call_row")
+    doubled = with_ids.join(several, on=keys).select("row", "call_row")
     return pl.concat([single.join(doubled, on="row", how="anti"), doubled])
 
 
