@@ -17,7 +17,7 @@ from kanalyze.analyses.idle._attribution import bucket_of, gaps_of, idle_pieces,
 from kanalyze.analyses.idle._idle_parts import IDLE, range_names, require_names
 from kanalyze.analyses.operators._host_names import ALIGNED, with_shares
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, part_of, require
-from kanalyze.analyses.shared.statistics import BUCKETS, total
+from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import gathered, rows_at
 from kanalyze.errors import UnknownNameError
@@ -45,7 +45,9 @@ TABLE = Table(
 _BUCKET: Final = pl.Enum(BUCKETS)
 _TALKS: Final = pl.col("bucket") == "communication"
 
-_ROW: Final = (pl.col("bucket").cast(pl.String).cast(_BUCKET), pl.col("detail").cast(pl.String), pl.col("ns"))
+_TEXT: Final = pl.col("bucket").cast(pl.String)
+_NS: Final = pl.col("end") - pl.col("start")
+_ROW: Final = (_TEXT.cast(_BUCKET), pl.col("detail").cast(pl.String), pl.col("ns"))
 
 
 @analysis
@@ -226,9 +228,6 @@ def _by_culprit(report: Report, gap_rows: pl.DataFrame) -> pl.DataFrame:
 
 CATEGORIES: Final = (*BUSY_BUCKETS, "launch")
 
-#: Category, detail, sum of durations, length of their union, exposed time, and the part of that within the union (ns).
-_Exposed = tuple[str, str | None, int, int, int, int]
-
 EXPOSURE: Final = Table(
     "exposure",
     "One kind of work of a device: how long it took in all, and how much of that the device did nothing more useful.",
@@ -260,49 +259,38 @@ def exposure(report: Report) -> pl.DataFrame:
         CannotTellError: The report records no device operations.
     """
     require(report, EXPOSURE, *DEVICE_KINDS)
-    rows: list[tuple[int, str, str | None, int, int, int, int]] = []
-    needed = ("device", "bucket", "detail", "start", "end", "exclusive_ns")
-    for device, low, high in windows(report).iter_rows():
-        work = of_device(exclusive_operations(report).select(needed), device)
-        rows += [(device, *row) for row in _busy(work)]
-        rows += [(device, *row) for row in _launching(report, device, low, high)]
-    schema = {column.name: column.dtype for column in EXPOSURE.columns[:-1]} | {"own_ns": pl.Int64}
+    category, keys = pl.Enum(CATEGORIES), ["device", "category", "copies", "detail"]
+    work = exclusive_operations(report).select(
+        "device", "detail", "start", "end", "exclusive_ns", category=_TEXT.cast(category)
+    )
+    work = work.with_columns(copies=pl.lit(value=False))
+    copies = work.filter(pl.col("category") == "memcpy").with_columns(copies=pl.lit(value=True))
+    calls = _launching(report).with_columns(category=pl.lit("launch", dtype=category), copies=pl.lit(value=False))
+    parts = pl.concat([work.with_columns(detail=pl.lit(None, work.schema["detail"])), copies, calls], how="diagonal")
+    unions = intervals.union_by(parts, keys).group_by(keys).agg(union_ns=_NS.sum())
+    sums = parts.group_by(keys).agg(total_ns=_NS.sum(), own_ns=pl.col("exclusive_ns").sum())
+    rows = sums.join(unions, on=keys, how="left", nulls_equal=True).with_columns(pl.col("union_ns").fill_null(0))
+    # of launches the ledger's bucket; the time inside the calls lies within their union, the latency after them not
+    waits = bucket_sums(report).filter(pl.col("bucket") == "launch")
+    in_calls = pl.col("ns").filter(pl.col("detail") == "call")
+    waits = waits.group_by("device").agg(waited_ns=pl.col("ns").sum(), call_ns=in_calls.sum())
+    launch = pl.when(pl.col("category") == "launch")
+    rows = rows.join(waits, on="device", how="left").with_columns(
+        exposed_ns=launch.then(pl.col("waited_ns").fill_null(0)).otherwise("own_ns"),
+        own_ns=launch.then(pl.col("call_ns").fill_null(0)).otherwise("own_ns"),
+    )
     hidden = pl.when(pl.col("union_ns") > 0).then(1 - pl.col("own_ns") / pl.col("union_ns"))
-    return EXPOSURE.select(pl.DataFrame(rows, schema=schema, orient="row").with_columns(hidden_share=hidden))
+    order = rows.with_columns(hidden_share=hidden).sort(*keys[:3], -pl.col("total_ns"), "detail")
+    return EXPOSURE.select(order)
 
 
-def _busy(work: pl.DataFrame) -> list[_Exposed]:
-    """The rows of the buckets of a device, and of the directions of its copies, the longest first."""
-    rows = []
-    for bucket in BUSY_BUCKETS:
-        part = work.filter(pl.col("bucket") == bucket)
-        rows += [_exposed(bucket, None, part)] if part.height else []
-        directions = part.partition_by("detail", as_dict=True) if bucket == "memcpy" else {}
-        of_each = [_exposed(bucket, direction, copies) for (direction,), copies in directions.items()]
-        rows += sorted(of_each, key=lambda row: -row[2])
-    return rows
-
-
-def _exposed(category: str, detail: str | None, work: pl.DataFrame) -> _Exposed:
-    whole, exposed = intervals.length(work), int(work.get_column("exclusive_ns").sum())
-    together = whole if exposed == whole else intervals.length(intervals.union(work))
-    return category, detail, whole, together, exposed, exposed
-
-
-def _launching(report: Report, device: int, low: int, high: int) -> list[_Exposed]:
-    """The row of the launch calls of a device, deduplicated; their exposed time is the ledger's bucket `launch`.
-
-    Of that, the time inside the calls lies within their union; the latency after them does not.
-    """
-    work = of_device(operations(report, "call_row"), device)
-    called = work.get_column("call_row").drop_nulls().unique().sort()
-    inside = intervals.clip(rows_at(report.kind("api").select(**intervals.OF_EVENTS), called), low, high)
-    if inside.is_empty():
-        return []
-    waited = bucket_sums(report).filter((pl.col("device") == device) & (pl.col("bucket") == "launch"))
-    calling = total(waited.filter(pl.col("detail") == "call"), "ns")
-    together = intervals.length(intervals.union(inside))
-    return [("launch", None, intervals.length(inside), together, total(waited, "ns"), calling)]
+def _launching(report: Report) -> pl.DataFrame:
+    """The launch calls of each device within its window, each once: device, start, end."""
+    called = operations(report, "call_row").select("device", "call_row").drop_nulls().unique()
+    calls = called.hstack(rows_at(report.kind("api").select(**intervals.OF_EVENTS), called.get_column("call_row")))
+    sides = windows(report).select("device", low="start", high="end")
+    inside = calls.join(sides, on="device").with_columns(pl.col("start", "end").clip("low", "high"))
+    return inside.filter(pl.col("end") > pl.col("start")).select("device", "start", "end")
 
 
 # Utilisation of each device over time, in equal chunks of its window, by bucket.
