@@ -281,22 +281,24 @@ def _named_host(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> list[pl
         return [named(report, key, pieces)]
     waits, parts = _waits(report), list[pl.DataFrame]()
     if waits:
-        cut = overlaid(pieces, line_of(waits, key).rename({"row": "name"}), "name")
-        waited = cut.filter(pl.col("name").is_not_null())
-        names = gathered(_causes.cause_names(report), waited.get_column("name")).alias("culprit")
-        parts.append(waited.with_columns(names).drop("name"))
-        pieces = cut.filter(pl.col("name").is_null()).drop("name")
+        waited, pieces = _told(pieces, line_of(waits, key), _causes.cause_names(report))
+        parts.append(waited)
     outside = pieces.get_column("range").is_null()
     alone, inside = pieces.filter(outside), pieces.filter(~outside)
     parts += [inside.with_columns(gathered(range_names(report), inside.get_column("range")).alias("culprit"))]
     of_trace = host_names(report)
     if of_trace.lines and alone.height:
-        cut = overlaid(alone, line_of(of_trace.lines, key).rename({"row": "name"}), "name")
-        beside = cut.filter(pl.col("name").is_not_null())
-        names = gathered(of_trace.names, beside.get_column("name"))
-        parts.append(beside.with_columns(names.alias("culprit")).drop("name"))
-        alone = cut.filter(pl.col("name").is_null()).drop("name")
+        beside, alone = _told(alone, line_of(of_trace.lines, key), of_trace.names)
+        parts.append(beside)
     return [*parts, alone.with_columns(between_calls(report, key, alone).alias("culprit"))] if alone.height else parts
+
+
+def _told(pieces: pl.DataFrame, line: pl.DataFrame, names: pl.Series) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Splits `pieces` by a timeline: those that it tells of, with the name of its row as `culprit`, and the others."""
+    cut = overlaid(pieces, line.rename({"row": "name"}), "name")
+    told, rest = (cut.filter(side) for side in (pl.col("name").is_not_null(), pl.col("name").is_null()))
+    culprit = gathered(names, told.get_column("name")).alias("culprit")
+    return told.drop("name").with_columns(culprit), rest.drop("name")
 
 
 @once_per_process
