@@ -153,25 +153,11 @@ def is_elementwise(kernel: KernelName) -> bool:
 
 #: Bytes per element, by the type's name in a trace (C++ names of c10's scalar types).
 _ELEMENT_BYTES: Final = {
-    "bool": 1,
-    "unsigned char": 1,
-    "signed char": 1,
-    "char": 1,
-    "short": 2,
-    "short int": 2,
-    "unsigned short": 2,
-    "int": 4,
-    "unsigned int": 4,
-    "long": 8,
-    "long int": 8,
-    "unsigned long": 8,
-    "float": 4,
-    "double": 8,
-    "c10::Half": 2,
-    "c10::BFloat16": 2,
-    "c10::complex<float>": 8,
+    **dict.fromkeys(("bool", "unsigned char", "signed char", "char"), 1),
+    **dict.fromkeys(("short", "short int", "unsigned short", "c10::Half", "c10::BFloat16"), 2),
+    **dict.fromkeys(("int", "unsigned int", "float", "c10::complex<c10::Half>"), 4),
+    **dict.fromkeys(("long", "long int", "unsigned long", "double", "c10::complex<float>"), 8),
     "c10::complex<double>": 16,
-    "c10::complex<c10::Half>": 4,
 }
 
 #: Operators that only write their first input.
