@@ -25,7 +25,6 @@ from kanalyze.analyses.device._windows import busy_spans, busy_within, windows
 from kanalyze.analyses.host._call_kinds import begun_before, captures, graph_call, graph_steps, loading_seen, shown_cold
 from kanalyze.analyses.idle._attribution import waited_ns
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
-from kanalyze.analyses.shared.statistics import median_of
 from kanalyze.columns import in_order, mixed, nearest, shared
 from kanalyze.intervals import newly_covered
 from kanalyze.model import DEVICE_KINDS
@@ -38,40 +37,29 @@ KERNEL: Final = ("process_id", "device", "name")
 COLD_FACTOR: Final = 3
 
 
-class FirstLaunches(NamedTuple):
-    """The first launch of each of so many `kernels` on one device in the recording, compared with later launches.
-
-    `cold` are the first launches that took :data:`COLD_FACTOR` times as long as usual, the longest first, if the report
-    shows that they were the kernel's first in the process; columns row, process_id, name, call_start, api_ns (the
-    call), launch_ns (the device's wait). `unsure` are the same of processes that began before the recording, where that
-    is unknown. `usual_ns` is the median call of later launches; `stake_ns` the device's wait for cold launches beyond
-    its usual wait for a launch.
-    """
-
-    kernels: int
-    cold: pl.DataFrame
-    unsure: pl.DataFrame
-    usual_ns: float
-    stake_ns: int
-
-
 class LaunchCosts(NamedTuple):
-    """Launch-bound kernels, and first launches by device; without devices whose kernels were all launched only once.
+    """Launch-bound kernels, and first launches of kernels on a device that are slow.
 
     `bound` has those of each device, the longest wait of the device first; columns device, name, count (launches after
     the first), api_ns, kernel_ns (medians), launch_ns (the device's wait). A kernel is launch-bound if the median of
     its launching calls is longer than the median of its runs, first launches excluded. Kernels of CUDA graphs are not,
     since their launch is shared.
+
+    `slow` has the first launches in the recording that took :data:`COLD_FACTOR` times as long as usual, by device, the
+    longest first; columns device, row, process_id, name, call_start, api_ns (the call), launch_ns (the device's wait),
+    sure (whether the report shows that it was the kernel's first in the process, which it may not be in one that began
+    before the recording), kernels (how many were launched on the device), usual_ns (the median call of later launches
+    on it) and stake_ns (the device's wait beyond its usual one for a launch).
     """
 
     bound: pl.DataFrame
-    first: dict[int, FirstLaunches]
+    slow: pl.DataFrame
 
 
 @once_per_report
 def launch_costs(report: Report) -> LaunchCosts:
     """The launch costs of the kernels in scope."""
-    launched = launched_kernels(report)
+    launched, first = launched_kernels(report), pl.col("first")
     own = launched.select("device", "name", "api_ns", "kernel_ns", "launch_ns").filter(~launched.get_column("first"))
     sums = own.group_by("device", "name").agg(
         pl.len().cast(pl.Int64).alias("count"),
@@ -80,29 +68,19 @@ def launch_costs(report: Report) -> LaunchCosts:
         pl.col("launch_ns").sum(),
     )
     bound = sums.filter(pl.col("api_ns") > pl.col("kernel_ns"))
-    firsts = {
-        device: first_launches
-        for device in launched.get_column("device").unique().sort()
-        if (first_launches := _first_launches(report, of_device(launched, device))) is not None
-    }
-    return LaunchCosts(bound.sort("device", "launch_ns", "name", descending=[False, True, False]), firsts)
-
-
-def _first_launches(report: Report, launched: pl.DataFrame) -> FirstLaunches | None:
-    first = launched.filter("first")
-    warm = launched.select("first", "api_ns", "launch_ns").filter(~pl.col("first"))
-    if warm.is_empty():
-        return None
-    usual, usual_wait = median_of(warm, "api_ns"), median_of(warm, "launch_ns")
-    slow = first.filter(pl.col("api_ns") > COLD_FACTOR * usual).sort("api_ns", "row", descending=[True, False])
-    slow = with_facts(report, slow, "thread_id", "call_start", "call_end")
-    shown = shown_cold(report, slow)
-    cold, unsure = (
-        slow.filter(some).select(("row", "process_id", "name", "call_start", "api_ns", "launch_ns"))
-        for some in (shown, ~shown)
+    usual = launched.group_by("device").agg(
+        kernels=first.sum(),
+        usual_ns=pl.col("api_ns").filter(~first).median(),
+        usual_wait=pl.col("launch_ns").filter(~first).median(),
     )
-    stake = cold.select((pl.col("launch_ns") - usual_wait).clip(lower_bound=0).sum()).item()
-    return FirstLaunches(first.height, cold, unsure, usual, int(stake))
+    slow = launched.filter(first).join(usual, on="device").filter(pl.col("api_ns") > COLD_FACTOR * pl.col("usual_ns"))
+    slow = with_facts(report, slow, "thread_id", "call_start", "call_end")
+    slow = slow.sort("device", "api_ns", "row", descending=[False, True, False])
+    slow = slow.with_columns(
+        sure=shown_cold(report, slow),
+        stake_ns=(pl.col("launch_ns") - pl.col("usual_wait")).clip(lower_bound=0),
+    )
+    return LaunchCosts(bound.sort("device", "launch_ns", "name", descending=[False, True, False]), slow)
 
 
 def launched_kernels(report: Report) -> pl.DataFrame:
@@ -284,11 +262,10 @@ def worth_saying(report: Report, ns: int) -> bool:
 @once_per_report
 def _between_one_time_costs(report: Report) -> list[tuple[int, pl.DataFrame, pl.DataFrame]]:
     """Busy intervals, and the intervals between one-time costs, of each device with such costs in its window."""
-    launches = [first.cold for first in launch_costs(report).first.values()]
     returned = pl.col("call_start") + pl.col("api_ns")
+    cold = launch_costs(report).slow.filter("sure").with_columns(start="call_start", end=returned)
     making = graph_steps(report).filter(pl.col("step").is_in(["instantiate", "upload"]))
-    cold = (one.with_columns(start="call_start", end=returned) for one in launches)
-    parts = (loading_seen(report), making, captures(report), *cold)
+    parts = (loading_seen(report), making, captures(report), cold)
     every = pl.concat([part.select("process_id", "start", "end") for part in parts])
     # of processes that began during the recording
     costs, between = every.join(begun_before(report), on="process_id", how="anti", nulls_equal=True), []

@@ -308,25 +308,18 @@ def _by_cost(report: Report) -> pl.DataFrame:
 
 def _first_launches(report: Report) -> pl.DataFrame:
     """Cold first launches of kernels, as the rule `first-launch` defines them."""
-    launches = [
-        own.with_columns(device=pl.lit(device, dtype=pl.Int64), unsure=pl.lit(unsure))
-        for device, first in launch_costs(report).first.items()
-        for unsure, own in ((False, first.cold), (True, first.unsure))
-    ]
-    if not launches:
-        return costs(pl.DataFrame())
     warm = kernel_starts(report).select(*KERNEL, "warm_api_ns", "later")
-    cold = pl.format("the process's first launch of this kernel; later ones: {}", "later")
+    sure = pl.format("the process's first launch of this kernel; later ones: {}", "later")
     unsure = pl.format(f"the recording's first launch of this kernel; later ones: {{}}{_EARLIER}", "later")
     return costs(
-        pl.concat(launches).join(warm, on=KERNEL, how="left", nulls_equal=True),
-        category=pl.when("unsure").then(pl.lit("first in recording")).otherwise(pl.lit("first launch")),
+        launch_costs(report).slow.join(warm, on=KERNEL, how="left", nulls_equal=True),
+        category=pl.when("sure").then(pl.lit("first launch")).otherwise(pl.lit("first in recording")),
         what=pl.col("name").cast(pl.String),
         start="call_start",
         dur_ns="api_ns",
         warm_ns="warm_api_ns",
         extra_ns=pl.col("api_ns") - pl.col("warm_api_ns"),
-        evidence=pl.when("unsure").then(unsure).otherwise(cold),
+        evidence=pl.when("sure").then(sure).otherwise(unsure),
     )
 
 
