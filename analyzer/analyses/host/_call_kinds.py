@@ -230,17 +230,13 @@ def world(report: Report) -> str:
     of_kernels = next((name for name, pattern in _KERNELS.items() if kernels.str.contains(pattern).any()), None)
     if of_kernels != PYTORCH and (other := report.beside()) is not None and "op" in other.kinds:
         return PYTORCH  # a trace of its operators lies beside the report in its capture
-    of_names = of_kernels or _of_domains(report)
+    domains = report.table("range_detail").get_column("domain").unique().cast(pl.String)
+    of_names = of_kernels or next((name for domain, name in _DOMAINS.items() if domain in domains), None)
     if of_names or not any(map(_INTERPRETER.match, report.processes.get_column("name").drop_nulls())):
         return of_names or CUDA
     # CuPy reduces by CUB, as other libraries do that have kernels of their own besides
     reduces = kernels.str.contains("cub::", literal=True).any() and not kernels.str.contains(_OTHER_LIBRARIES).any()
     return CUPY if reduces else PYTHON
-
-
-def _of_domains(report: Report) -> str | None:
-    domains = report.table("range_detail").get_column("domain").unique().cast(pl.String)
-    return next((name for domain, name in _DOMAINS.items() if domain in domains), None)
 
 
 def spoken(report: Report, words: Mapping[str, T], otherwise: T) -> T:

@@ -512,12 +512,13 @@ def _parts(
 ) -> Iterator[tuple[str, int, int, int]]:
     """The parts of a phase: what, ns, how many, start of the first. At each instant the first that applies has it.
 
-    The `causes` take precedence over the program's own `ranges`, these over the time before its `first` call, and that
-    over the program's `lines`.
+    The `causes` take precedence over the outermost of the program's own `ranges`, these over the time before its
+    `first` call, and that over the program's `lines`.
     """
     imports = [] if first is None else [(IMPORTS, _span(intervals.BEFORE_ALL, first))]
     left = yield from _taken(causes, left)
-    left = yield from _taken(_outermost_ranges(ranges, left), left)
+    outer = _most(outermost(ranges.filter(touched(ranges, left))), left, _RANGES)
+    left = yield from _taken(((f"in {plain(name) or name}", spans) for name, spans in outer), left)
     left = yield from _taken(imports, left)
     left = yield from _taken(_most(lines, left, _LINES), left)
     if left.height:
@@ -552,12 +553,6 @@ def _causes(report: Report, steady: SteadyPart) -> Iterator[tuple[str, pl.DataFr
         for kind, word in _TOLD.items():
             if (name, kind) in by_kind:
                 yield f"{word} {name}", by_kind[name, kind].select("start", "end")
-
-
-def _outermost_ranges(own: pl.DataFrame, free: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
-    """The outermost of the ranges `own` that overlap `free`, by name, those of most time first."""
-    outer = outermost(own.filter(touched(own, free)))
-    yield from ((f"in {plain(name) or name}", spans) for name, spans in _most(outer, free, _RANGES))
 
 
 def _most(spans: pl.DataFrame, free: pl.DataFrame, most: int) -> Iterator[tuple[str, pl.DataFrame]]:

@@ -119,12 +119,6 @@ def thread_ranges(report: Report) -> dict[tuple[object, ...], pl.DataFrame]:
     return parts_by(outermost_first(own), THREAD)
 
 
-@once_per_report
-def process_ranges(report: Report) -> dict[tuple[object, ...], pl.DataFrame]:
-    """The ranges of each process, all threads together, by process id; includes those that another thread ended."""
-    return parts_by(_spans(report).drop_nulls(PROCESS), PROCESS)
-
-
 def _spans(report: Report) -> pl.DataFrame:
     """The ranges as intervals: columns row, start, end, end_thread_id, process_id and thread_id.
 
@@ -204,7 +198,8 @@ def process_work(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     Columns: row (of `named_ranges`), process_busy_ns (union of the operations' run times, on any device),
     process_operations (number).
     """
-    projected = _projected(process_ranges(report), launched(report, work, PROCESS))
+    ranges = parts_by(_spans(report).drop_nulls(PROCESS), PROCESS)  # also those that another thread ended
+    projected = _projected(ranges, launched(report, work, PROCESS))
     return projected.select("row", process_busy_ns="busy_ns", process_operations="operations")
 
 

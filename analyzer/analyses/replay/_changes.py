@@ -104,7 +104,8 @@ def without_profiler(report: Report, network: Network, state: Changed, host: Hos
         since=pl.col("start") - pl.col("gap"),
     )
     between = calls.select("process_id", start="since", end="start")
-    profiled = intervals.covered_by(between, "process_id", _own_work(report))
+    own_work = _unions(report.kind("overhead").filter(~IS_LOADING).select("process_id", **intervals.OF_EVENTS))
+    profiled = intervals.covered_by(between, "process_id", own_work)
     calls = calls.with_columns(events=_events(report, between), profiled=profiled)
     inside, whole = pl.col("start") >= network.start, pl.col("since") >= network.start
     code = (pl.col("gap") - pl.col("profiled")).clip(lower_bound=0)
@@ -186,12 +187,6 @@ def _sides(report: Report) -> dict[int | None, pl.Series]:
     sides = pl.concat([part.select("process_id", at=side) for part in parts for side in ("start", "end")])
     by_process = sides.drop_nulls("at").partition_by("process_id", as_dict=True)
     return {process: part.get_column("at").sort() for (process,), part in by_process.items()}
-
-
-@once_per_report
-def _own_work(report: Report) -> Spans:
-    """The union of what a profiler reports as its own work, by process."""
-    return _unions(report.kind("overhead").filter(~IS_LOADING).select("process_id", **intervals.OF_EVENTS))
 
 
 def _unions(spans: pl.DataFrame) -> Spans:

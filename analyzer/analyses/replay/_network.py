@@ -364,7 +364,11 @@ def _edges(
     edges = pl.concat(parts)
     if collectives.height:
         edges = _from_finishes(edges, graph, numbers, len(values) - 1)
-        edges = pl.concat([edges, _of_collectives(collectives, numbers, len(values) - 1)])
+        # the end of each collective waits for the starts of all ranks
+        pairs = collectives.join(collectives.select("late", other="row"), on="late")
+        rows, others = pairs.get_column("row"), gathered(numbers.starts, pairs.get_column("other"))
+        ends = gathered(numbers.finishes, rows)
+        edges = pl.concat([edges, _edge("transfer", ends, others, len(values) - 1, rows)])
     edges = edges.drop_nulls(["target", "source", "point"]).filter(pl.col("source") < pl.col("target"))
     since = gathered(at, edges.get_column("source")) + gathered(values, edges.get_column("point"))
     edges = edges.with_columns((gathered(at, edges.get_column("target")) - since).alias("slack"))
@@ -391,13 +395,6 @@ def _from_finishes(edges: pl.DataFrame, graph: Dependencies, numbers: Numbers, z
         source=pl.when(ended).then("finish").otherwise("source"),
         point=pl.when(ended).then(pl.lit(zero, pl.UInt32)).otherwise("point"),
     ).drop("finish")
-
-
-def _of_collectives(collectives: pl.DataFrame, numbers: Numbers, zero: int) -> pl.DataFrame:
-    """The end of each collective waits for the starts of all ranks."""
-    pairs = collectives.join(collectives.select("late", other="row"), on="late")
-    rows, others = pairs.get_column("row"), pairs.get_column("other")
-    return _edge("transfer", gathered(numbers.finishes, rows), gathered(numbers.starts, others), zero, rows)
 
 
 def _lags(edges: pl.DataFrame, follows: float) -> pl.DataFrame:
