@@ -246,13 +246,11 @@ def gaps_of(report: Report, pieces: pl.DataFrame) -> pl.Series:
 class HostTime(NamedTuple):
     """Idle time of a device in which its host thread was in no CUDA call, and made no context in an unrecorded one.
 
-    The `longest` such interval (start and length, ns), the summed length (ns) and the number of those that are `short`
-    (shorter than :data:`SHORT_NS`), and the time in which contexts were made outside any recorded call: `unrecorded`,
-    with the columns process_id, thread_id, start, end.
+    `short_ns` is the part of it in such intervals that are shorter than :data:`SHORT_NS`; `unrecorded` is the time in
+    which contexts were made outside any recorded call, with the columns process_id, thread_id, start, end.
     """
 
-    longest: tuple[int, int]
-    short: tuple[int, int]
+    short_ns: int
     unrecorded: pl.DataFrame
 
 
@@ -271,9 +269,7 @@ def host_time(report: Report) -> dict[int, HostTime]:
                 free = intervals.gaps(inside, intervals.BEFORE_ALL, intervals.AFTER_ALL)
                 spans = pl.concat([rest, intervals.cut(part, free)]).sort("start")
         lengths = spans.get_column("end") - spans.get_column("start")
-        short, at = lengths.filter(lengths < SHORT_NS), lengths.arg_max()
-        longest = (0, 0) if at is None else (int(spans.item(at, "start")), int(lengths.item(at)))
-        by_device[device] = HostTime(longest, (int(short.sum()), len(short)), pl.concat(making))
+        by_device[device] = HostTime(int(lengths.filter(lengths < SHORT_NS).sum()), pl.concat(making))
     return by_device
 
 

@@ -393,7 +393,7 @@ def small_batches(report: Report) -> Findings:
         line = on_host.filling(report, line.with_columns(token=pl.struct("name", *SHAPE).hash()))
         ran, host = total(line, "exclusive_ns"), bucket_sums(report).filter(device=device, bucket="host")
         # most idle time in the host's own code is in short stretches, between launches
-        hurries = 2 * host_time(report)[device].short[0] >= total(host, "ns")
+        hurries = 2 * host_time(report)[device].short_ns >= total(host, "ns")
         counts = line.group_by("token").agg(pl.len(), pl.col("layer", "name").first())
         layers = counts.filter("layer").sort("len", "token")
         # most time of kernels is in those of fewer blocks than there are SMs, and layers leave room, too
