@@ -15,7 +15,7 @@ from kanalyze.analyses.replay._whatif import Critical, WhatIf, whatif_of
 from kanalyze.analyses.serving.engine_steps import GRAPH, captured_sizes, engine_steps
 from kanalyze.analyses.serving.step_laws import GPU, HOST, PADDED, read_bytes, steps_by_law, time_at, usual_steps
 from kanalyze.analyses.work._configuration import SAME, Configuration, Size
-from kanalyze.analyses.work._peaks import memory_ns, memory_roofs
+from kanalyze.analyses.work.work import memory_ns, memory_roofs
 from kanalyze.errors import CannotTellError
 from kanalyze.report import Report
 from kanalyze.units import plural, size, time

@@ -13,8 +13,7 @@ import polars as pl
 from kanalyze.analyses.host.engine_marks import DECODE
 from kanalyze.analyses.serving.engine_steps import engine_steps, steps_in_scope
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
-from kanalyze.analyses.work._peaks import memory_ns, memory_roofs
-from kanalyze.analyses.work.work import work
+from kanalyze.analyses.work.work import memory_ns, memory_roofs, work
 from kanalyze.columns import as_of, rows_at
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS

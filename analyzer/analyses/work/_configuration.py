@@ -14,8 +14,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import WITH_HOST
 from kanalyze.analyses.operators.fusion import LISTED, bytes_of, parsed
 from kanalyze.analyses.work._models import PRODUCTS, weight_place
-from kanalyze.analyses.work._peaks import gpu_called
-from kanalyze.analyses.work.work import WORK, calls_with_work, operations_by_call, with_models, with_roofs
+from kanalyze.analyses.work.work import WORK, calls_with_work, gpu_called, operations_by_call, with_models, with_roofs
 from kanalyze.columns import LARGEST
 from kanalyze.device_limits import memory_bandwidth_bytes_per_s
 from kanalyze.errors import CannotTellError

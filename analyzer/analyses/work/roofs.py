@@ -10,8 +10,7 @@ from kanalyze.analyses.device._windows import share_of_window, windows
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.shared.analysis import analysis
 from kanalyze.analyses.shared.statistics import total
-from kanalyze.analyses.work._peaks import memory_roofs, peaks
-from kanalyze.analyses.work.work import GROUP, GROUPS, TYPE, calls_with_work, required_calls
+from kanalyze.analyses.work.work import GROUP, GROUPS, TYPE, calls_with_work, memory_roofs, peaks, required_calls
 from kanalyze.report import Report
 from kanalyze.schema import Table, columns
 from kanalyze.units import percent, time

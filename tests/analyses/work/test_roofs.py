@@ -12,8 +12,7 @@ from hypothesis import given, strategies as st
 import kanalyze
 from kanalyze.analyses.host._captures import with_captures
 from kanalyze.analyses.work._configuration import Configuration, factors
-from kanalyze.analyses.work._peaks import gpu_called, peaks
-from kanalyze.analyses.work.work import calls_with_work, most_elements
+from kanalyze.analyses.work.work import calls_with_work, gpu_called, most_elements, peaks
 from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.report import ReachedRates
 from support.build import call, host, kernel, nvtx, report

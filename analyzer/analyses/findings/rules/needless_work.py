@@ -19,8 +19,7 @@ from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.analyses.work._peaks import memory_ns, memory_roofs
-from kanalyze.analyses.work.work import operations_with_roofs
+from kanalyze.analyses.work.work import memory_ns, memory_roofs, operations_with_roofs
 from kanalyze.columns import having, nearest, told_of
 from kanalyze.errors import KanalyzeError
 from kanalyze.report import Report
