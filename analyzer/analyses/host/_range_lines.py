@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left, bisect_right
-from typing import Final, NamedTuple
+from typing import Final
 
 import polars as pl
 
@@ -28,15 +28,14 @@ from kanalyze.analyses.shared.threads import (
     ThreadKey,
     by_thread,
     innermost_line,
-    innermost_lines,
     joined_up,
     line_of,
+    lines_near,
     of_thread,
     on_line,
     overlaid,
-    touched,
 )
-from kanalyze.columns import gathered, in_order_of, nearest_place, of_parts, positions
+from kanalyze.columns import gathered, in_order_of, nearest_place, of_parts, positions, rows_at
 from kanalyze.report import Report
 from kanalyze.window import STEP_PREFIX, UNNAMED, named as shown_name
 
@@ -261,10 +260,12 @@ def named(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:
 
     `pieces` (start, end, and any other columns, which are kept) are sorted and disjoint.
     """
-    things, functions = _host_events(report), _functions(report)
-    cut = functions.cut(key, things.cut(key, pieces, "what"), "where")
+    things, functions = (events(report).select(_EVENT_COLUMNS) for events in (named_events, program_functions))
+    cut = pieces
+    for column, lines in zip(("what", "where"), _timelines(report), strict=True):
+        cut = overlaid(cut, line_of(lines, key).rename({"row": column}), column)
     lost, inside = (cut.filter(side) for side in (pl.col("where").is_null(), pl.col("where").is_not_null()))
-    what, where = things.at(inside.get_column("what")), functions.at(inside.get_column("where"))
+    what, where = rows_at(things, inside.get_column("what")), rows_at(functions, inside.get_column("where"))
     # the innermost event in the program's function, or that alone unless the event is inside it
     name = what.get_column("name").set(~_within(what, where).fill_null(value=False), None)
     pairs = pl.DataFrame([name.alias("a"), where.get_column("name").alias("b")])
@@ -272,10 +273,9 @@ def named(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:
     culprit = _texts(pairs, alone.otherwise(pl.format("{} in {}", "a", "b")))
     inside = inside.with_columns(culprit.alias("culprit"))
     # outside of the program's functions any other one counts
-    python = _python(report).filter(of_thread(key)).with_row_index("row")
-    others = _HostEvents(python, innermost_lines(python.filter(touched(python, lost))))
-    cut = others.cut(key, lost, "function")
-    what, function = things.at(cut.get_column("what")), others.at(cut.get_column("function"))
+    python = _python(report).filter(of_thread(key)).select(*THREAD, *_EVENT_COLUMNS)
+    cut = overlaid(lost, line_of(lines_near(python, lost), key).rename({"row": "function"}), "function")
+    what, function = rows_at(things, cut.get_column("what")), rows_at(python, cut.get_column("function"))
     in_function = what.get_column("start").is_null() | _within(function, what).fill_null(value=False)
     name = what.get_column("name").zip_with(~in_function, function.get_column("name"))
     parts = pl.concat([inside, cut.drop("function").with_columns(name.alias("culprit"))])
@@ -305,41 +305,11 @@ def program_functions(report: Report) -> pl.DataFrame:
     return _python(report).filter(pl.col("role") == "program").select(*THREAD, *_EVENT_COLUMNS)
 
 
-class _HostEvents(NamedTuple):
-    """Host events (process_id, thread_id, start, end, name), and the timeline of the innermost one per thread.
-
-    The timelines (start, end, row) have the events that overlap idle time of a device.
-    """
-
-    table: pl.DataFrame
-    lines: dict[ThreadKey, pl.DataFrame]
-
-    def cut(self, key: ThreadKey, pieces: pl.DataFrame, column: str) -> pl.DataFrame:
-        """Splits `pieces` of a thread by the innermost event; adds the row of that as `column`."""
-        return overlaid(pieces, line_of(self.lines, key).rename({"row": column}), column)
-
-    def at(self, rows: pl.Series) -> pl.DataFrame:
-        """Start, end and name of the events in `rows`; nulls for null."""
-        return pl.DataFrame([gathered(self.table.get_column(name), rows) for name in _EVENT_COLUMNS])
-
-
 def _within(inner: pl.DataFrame, outer: pl.DataFrame) -> pl.Series:
     """Whether, of two events around an instant, `inner` is inside `outer`; null where either is missing."""
     later, sooner = (inner.get_column(side) for side in ("start", "end"))
     start, end = (outer.get_column(side) for side in ("start", "end"))
     return (later > start) | ((later == start) & (sooner < end))
-
-
-@once_per_process
-def _host_events(report: Report) -> _HostEvents:
-    """Operators, annotations, modules, and library functions called by program code."""
-    return _with_timelines(report, named_events(report))
-
-
-@once_per_process
-def _functions(report: Report) -> _HostEvents:
-    """Python functions of the program itself."""
-    return _with_timelines(report, program_functions(report))
 
 
 @once_per_process
@@ -362,15 +332,12 @@ def _named(events: pl.DataFrame) -> pl.DataFrame:
     return events.select(*THREAD, **intervals.OF_EVENTS, name="name")
 
 
-def _with_timelines(report: Report, table: pl.DataFrame) -> _HostEvents:
-    return _HostEvents(table, innermost_lines(table.with_row_index("row").filter(touched(table, _idle(report)))))
-
-
 @once_per_process
-def _idle(report: Report) -> pl.DataFrame:
-    """The span set in which at least one device was idle, at any time."""
+def _timelines(report: Report) -> list[dict[ThreadKey, pl.DataFrame]]:
+    """Timelines of :func:`named_events` and of :func:`program_functions`, of what overlaps idle time of a device."""
     spans = [intervals.gaps(busy, intervals.BEFORE_ALL, intervals.AFTER_ALL) for busy in busy_spans(report).values()]
-    return intervals.union(pl.concat([pl.DataFrame(schema=intervals.SPANS), *spans]))
+    idle = intervals.union(pl.concat([pl.DataFrame(schema=intervals.SPANS), *spans]))
+    return [lines_near(events(report), idle) for events in (named_events, program_functions)]
 
 
 @once_per_process

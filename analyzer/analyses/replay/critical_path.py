@@ -33,7 +33,7 @@ from kanalyze.analyses.replay._network import (
     recorded_values,
 )
 from kanalyze.analyses.shared.analysis import once_per_report, part_of, require
-from kanalyze.analyses.shared.threads import THREAD, ThreadKey, by_thread, innermost_lines, line_of, overlaid, touched
+from kanalyze.analyses.shared.threads import THREAD, ThreadKey, by_thread, line_of, lines_near, overlaid
 from kanalyze.columns import gathered, in_order, rows_at, slices
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
@@ -307,25 +307,19 @@ def by_operator(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
     table = events.select(*THREAD, **intervals.OF_EVENTS)
     # where a piece runs on its thread, and the moment at which it was asked for there
     moments = pl.concat([pieces.select("start", "end"), pieces.select(start="at", end=pl.col("at") + 1).drop_nulls()])
-    return _around(pieces, _lines(table, intervals.union(moments)), events.get_column("name"))
+    return _around(pieces, lines_near(table, intervals.union(moments)), events.get_column("name"))
 
 
 def _host_names(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
     """Cuts pieces of the host by the innermost event of their thread, and adds its name."""
     table = pl.concat([named_events(report), program_functions(report)])
-    cut = _cut(pieces, _lines(table, pieces), table.get_column("name"))
+    cut = _cut(pieces, lines_near(table, pieces), table.get_column("name"))
     known = cut.get_column("name").is_not_null()
     others = (
         part.with_columns(neighbours(report, key, part).alias("name"))
         for key, part in by_thread(cut.filter(~known)).items()
     )
     return pl.concat([cut.filter(known), *others])
-
-
-def _lines(table: pl.DataFrame, spans: pl.DataFrame) -> Lines:
-    """Timelines of the innermost of the events `table` (start, end) that overlap any of `spans`, by thread."""
-    near = table.with_row_index("row").filter(touched(table, spans))
-    return innermost_lines(near)
 
 
 def _around(pieces: pl.DataFrame, lines: Lines, names: pl.Series) -> pl.DataFrame:

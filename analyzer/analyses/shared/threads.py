@@ -162,6 +162,11 @@ def innermost_lines(events: pl.DataFrame) -> dict[ThreadKey, pl.DataFrame]:
     return {key: line for key, line in lines.items() if line.height}
 
 
+def lines_near(events: pl.DataFrame, spans: pl.DataFrame) -> dict[ThreadKey, pl.DataFrame]:
+    """The :func:`innermost_lines` of those `events` that overlap any of `spans`; their rows are places in `events`."""
+    return innermost_lines(events.with_row_index("row").filter(touched(events, spans)))
+
+
 def innermost_line(events: pl.DataFrame) -> pl.DataFrame:
     """Timeline of the innermost of a thread's `events` (start, end, row): start, end, row; sorted, disjoint.
 
