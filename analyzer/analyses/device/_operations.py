@@ -295,8 +295,7 @@ def _shapes(report: Report) -> tuple[pl.DataFrame, pl.Series]:
     """Distinct shapes, and the number of each row of the table of kernel configurations."""
     config = report.kernel_config.select(*SHAPE, *RESOURCES)
     code = config.select(mixed(config.columns).alias("code")).to_series()
-    distinct = config.with_columns(code).filter(code.is_first_distinct())
-    shapes = distinct.sort("code").with_row_index("shape")
+    shapes = config.with_columns(code).filter(code.is_first_distinct()).sort("code").with_row_index("shape")
     return shapes.drop("code"), positions(shapes.get_column("code"), code).alias("shape")
 
 
@@ -480,5 +479,4 @@ def _alone(work: pl.DataFrame) -> pl.DataFrame:
     """Adds alone_ns, the time in which no other kernel ran, to kernels of one device."""
     if work.select((pl.col("exclusive_ns") == pl.col("end") - pl.col("start")).all()).item():
         return work.with_columns(alone_ns="exclusive_ns")
-    single = intervals.alone(work)
-    return work.with_columns(alone_ns=intervals.covered(work, single))
+    return work.with_columns(alone_ns=intervals.covered(work, intervals.alone(work)))

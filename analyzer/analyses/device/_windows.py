@@ -121,8 +121,7 @@ def all_idle_spans(report: Report) -> pl.DataFrame:
     edges, idle = span(report), idle_spans(report)
     if edges is None or len(idle) == 1:
         return next(iter(idle.values()), pl.DataFrame(schema=intervals.SPANS))
-    busy = pl.concat(busy_spans(report)[device] for device in idle)
-    return intervals.gaps(intervals.union(busy), *edges)
+    return intervals.gaps(intervals.union(pl.concat(busy_spans(report)[device] for device in idle)), *edges)
 
 
 # GPUs shared by several processes, whose kernels overlap or alternate.

@@ -357,8 +357,7 @@ def unrecorded_contexts(report: Report) -> pl.DataFrame:
         events = _with_end(report, kind).join(records, on=THREAD, how="semi")
         if kind == "overhead":
             # but libraries that the driver itself opens, also while it makes a context
-            opened = name.str.starts_with("dlopen(") & ~name.str.contains(r"lib(?:cuda|cupti|nvidia)")
-            events = events.filter(opened)
+            events = events.filter(name.str.starts_with("dlopen(") & ~name.str.contains(r"lib(?:cuda|cupti|nvidia)"))
         moments += [events.select(*THREAD, moment=side) for side in times]
     rows = nearest(records, pl.concat(moments), ("start_ns", "moment"), THREAD, "strictly before")
     rows = nearest(rows, calls.select(*THREAD, ended="end_ns", before=name), ("start_ns", "ended"), THREAD)

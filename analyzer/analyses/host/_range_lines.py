@@ -270,8 +270,7 @@ def named(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:
     name = what.get_column("name").set(~_within(what, where).fill_null(value=False), None)
     pairs = pl.DataFrame([name.alias("a"), where.get_column("name").alias("b")])
     alone = pl.when(pl.col("a").is_null()).then(pl.col("b").cast(pl.String))
-    culprit = _texts(pairs, alone.otherwise(pl.format("{} in {}", "a", "b")))
-    inside = inside.with_columns(culprit.alias("culprit"))
+    inside = inside.with_columns(_texts(pairs, alone.otherwise(pl.format("{} in {}", "a", "b"))).alias("culprit"))
     # outside of the program's functions any other one counts
     python = _python(report).filter(of_thread(key)).select(*THREAD, *_EVENT_COLUMNS)
     cut = overlaid(lost, line_of(lines_near(python, lost), key).rename({"row": "function"}), "function")

@@ -217,8 +217,7 @@ def _split(report: Report, key: ThreadKey, idle: pl.DataFrame) -> pl.DataFrame:
         _from_launches(report, launched.filter(~held), whole),
         _rows(overlaid(pieces, above, "label"), reason=pl.coalesce("label", "reason")),
     ]
-    code = pl.lit(thread_keys(report).index(key), dtype=pl.UInt32)
-    return pl.concat(parts).with_columns(thread=code)
+    return pl.concat(parts).with_columns(thread=pl.lit(thread_keys(report).index(key), dtype=pl.UInt32))
 
 
 def _before_launches(report: Report, before: pl.DataFrame) -> pl.DataFrame:

@@ -87,8 +87,7 @@ def named_parts(report: Report) -> pl.DataFrame:
 
     What waits in a function of torch's DataLoader waits for one of its workers.
     """
-    names = stack_names(report)
-    parts = waiting_host(report).join(names, on="stack_id", how="left", maintain_order="left")
+    parts = waiting_host(report).join(stack_names(report), on="stack_id", how="left", maintain_order="left")
     loads = pl.col("loads").fill_null(value=False) & pl.col("state").is_in(["blocked", "off processor"])
     return parts.with_columns(waits_on=pl.when(loads).then(pl.lit(_WORKER)).otherwise("waits_on")).drop("loads", "own")
 
@@ -140,8 +139,7 @@ def _of_stacks(report: Report) -> pl.DataFrame:
     leaves = parts.select("part", level=pl.lit(1, dtype=pl.Int64), kind=pl.lit("state"), name=name)
     rows = pl.concat([_frames(report, parts), leaves]).sort("part", "level")
     first = pl.col("part") != pl.col("part").shift(1).fill_null(parts.height)
-    parent = pl.when(~first).then(pl.int_range(pl.len(), dtype=pl.Int64) - 1)
-    rows = rows.with_columns(parent=parent).select(*_ROWS)
+    rows = rows.with_columns(parent=pl.when(~first).then(pl.int_range(pl.len(), dtype=pl.Int64) - 1)).select(*_ROWS)
     return _merged(rows.join(parts.select("part", "device", "ns", count="samples"), on="part", maintain_order="left"))
 
 

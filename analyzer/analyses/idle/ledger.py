@@ -280,8 +280,7 @@ def exposure(report: Report) -> pl.DataFrame:
         own_ns=launch.then(pl.col("call_ns").fill_null(0)).otherwise("own_ns"),
     )
     hidden = pl.when(pl.col("union_ns") > 0).then(1 - pl.col("own_ns") / pl.col("union_ns"))
-    order = rows.with_columns(hidden_share=hidden).sort(*keys[:3], -pl.col("total_ns"), "detail")
-    return EXPOSURE.select(order)
+    return EXPOSURE.select(rows.with_columns(hidden_share=hidden).sort(*keys[:3], -pl.col("total_ns"), "detail"))
 
 
 def _launching(report: Report) -> pl.DataFrame:

@@ -309,14 +309,12 @@ def repetitions(line: pl.DataFrame, unit: Unit, edges: pl.DataFrame) -> pl.DataF
     (`usual`), or have a like size and mostly launches of the unit. In a stretch each one adjoins the next.
     """
     rows = pl.concat([edges, apart(edges)]).sort("first")
-    own = unit.codes(line, "alike").unique()
-    shared = held(line.select(known=pl.col("alike").is_in(own.implode())), "known")
+    shared = held(line.select(known=pl.col("alike").is_in(unit.codes(line, "alike").unique().implode())), "known")
     usual = held(line, unit.column) == unit.word
     if unit.near:
         usual = (sizes() - unit.length).abs() <= NEAR * unit.length
     fits = sizes().is_between(unit.length * SMALLEST, unit.length * LARGEST) & (shared >= MOSTLY * sizes())
-    whole = held(line, "barrier") == 0
-    rows = rows.with_columns(usual.alias("usual")).filter((fits | pl.col("usual")) & whole)
+    rows = rows.with_columns(usual.alias("usual")).filter((fits | pl.col("usual")) & (held(line, "barrier") == 0))
     return rows.with_columns(stretches()).filter(pl.col("usual").any().over("stretch"))
 
 
@@ -491,8 +489,7 @@ def timed_runs(report: Report) -> pl.DataFrame:
 
 def _next(times: pl.Series, after: pl.Series) -> pl.Series:
     """The first of `times`, which are sorted, after each of `after`; :data:`AFTER_ALL` for none."""
-    ends = pl.Series([AFTER_ALL], dtype=pl.Int64)
-    return pl.concat([times, ends]).gather(count_up_to(times, after, equal=True))
+    return pl.concat([times, pl.Series([AFTER_ALL], dtype=pl.Int64)]).gather(count_up_to(times, after, equal=True))
 
 
 def _runs(line: pl.DataFrame, clears: pl.Series, records: pl.Series, others: pl.Series) -> pl.DataFrame:

@@ -179,8 +179,7 @@ def work_in(spans: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     first, last = (at.search_sorted(spans.get_column(side), side="left") for side in ("start", "end"))
     last = last.zip_with(last > first, first)
     lengths = sums.select(pl.all().gather(last) - pl.all().gather(first))
-    number = (last.cast(pl.Int64) - first.cast(pl.Int64)).alias("operations")
-    return lengths.select(number, pl.all())
+    return lengths.select((last.cast(pl.Int64) - first.cast(pl.Int64)).alias("operations"), pl.all())
 
 
 def _of_steps(process: object, steps: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
@@ -448,8 +447,7 @@ def adjoined(process: object, rows: pl.DataFrame, work: pl.DataFrame) -> pl.Data
     rows = rows.sort("start").with_row_index("place")
     ends = work.select("at", "end", place=nearest_place(rows.get_column("start"), work.get_column("at")))
     inside = ends.join(rows.select("place", "own_end"), on="place").filter(pl.col("at") < pl.col("own_end"))
-    ended = inside.group_by("place").agg(done=pl.col("end").max())
-    marks = rows.join(ended, on="place", how="left").sort("place")
+    marks = rows.join(inside.group_by("place").agg(done=pl.col("end").max()), on="place", how="left").sort("place")
     following, done = pl.col("start").shift(-1), pl.max_horizontal("own_end", "done")
     distance, period = (following - pl.col("own_end")).clip(lower_bound=0), following - pl.col("start")
     usual = distance.median() + HALF * period.median()

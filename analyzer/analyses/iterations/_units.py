@@ -62,8 +62,7 @@ def launch_lines(report: Report) -> dict[int | None, pl.DataFrame]:
     waits, lines = report.kind("api").filter(pl.col("name").is_in(names)).select("process_id", at="start_ns"), {}
     for (process,), part in parts_by(_coded(report), ["process_id"]).items():
         line, at = _line(part), waits.filter(of_process(process)).get_column("at").sort()
-        waited = count_up_to(at, line.get_column("since"), equal=False)
-        lines[process] = line.with_columns(waited.alias("waited"))
+        lines[process] = line.with_columns(count_up_to(at, line.get_column("since"), equal=False).alias("waited"))
     return lines
 
 
@@ -260,8 +259,7 @@ def between(sums: pl.Series) -> pl.Expr:
 
 def apart(rows: pl.DataFrame) -> pl.DataFrame:
     """What lies between two neighbours of `rows`: first and stop, and the other columns of the one after."""
-    gaps = rows.with_columns(first=pl.col("stop").shift(1), stop="first")
-    return gaps.filter(pl.col("stop") > pl.col("first"))
+    return rows.with_columns(first=pl.col("stop").shift(1), stop="first").filter(pl.col("stop") > pl.col("first"))
 
 
 def stretches() -> pl.Expr:
@@ -379,8 +377,7 @@ def _pause(line: pl.DataFrame, unit: Unit) -> float:
     places = unit.segments.filter(unit.alike).select(pl.int_ranges("first", "stop").alias("place"))
     places = places.with_columns(at=pl.int_ranges(0, pl.col("place").list.len())).explode("place", "at")
     gaps = places.select("at", gap=gathered(line.get_column("gap"), places.get_column("place").cast(pl.UInt32)))
-    usual = gaps.group_by("at").agg(pl.col("gap").median())
-    return float(usual.select(pl.col("gap").max()).item())
+    return float(gaps.group_by("at").agg(pl.col("gap").median()).select(pl.col("gap").max()).item())
 
 
 def holds(line: pl.DataFrame, unit: Unit, column: str) -> bool:

@@ -118,8 +118,7 @@ def steady_part_by_launches(report: Report) -> SteadyPart | None:
 
 
 def _steady_part_of(report: Report, rows: pl.DataFrame) -> SteadyPart | None:
-    took = (pl.col("end") - pl.col("start")).sum().alias("ns")
-    ran = device_operations(report).group_by("process_id").agg(took)
+    ran = device_operations(report).group_by("process_id").agg((pl.col("end") - pl.col("start")).sum().alias("ns"))
     usual = rows.filter(pl.col("kind") == STEADY).join(ran, on="process_id", how="inner", nulls_equal=True)
     if usual.is_empty():
         return None
@@ -542,8 +541,7 @@ def _causes(report: Report, steady: SteadyPart) -> Iterator[tuple[str, pl.DataFr
     """Named times of the process other than its ranges, by precedence."""
     process = of_process(steady.process_id)
     contexts = context_calls(report).filter(process).select(start="start_ns", end="made_ns")
-    unrecorded = unrecorded_contexts(report).filter(process).select("start", "end")
-    yield CONTEXT, pl.concat([contexts, unrecorded])
+    yield CONTEXT, pl.concat([contexts, unrecorded_contexts(report).filter(process).select("start", "end")])
     yield COMPILING, compile_spans(report)
     yield TIMING, timed_runs(report).filter(process).select("start", "end")
     yield MODULES, loading_seen(report).filter(process).select("start", "end")

@@ -266,8 +266,7 @@ def alike(first: Mapping[str, Any], second: Mapping[str, Any], numbers: tuple[in
 def tuned(report: Report) -> list[str]:
     """Names of the kernels that Triton compiled in several variants, as its autotuner does; empty if not recorded."""
     compiled = compiled_kernels(report).filter(pl.col("source") == "triton")
-    several = compiled.filter(pl.col("hash").n_unique().over("name") > 1)
-    return several.get_column("name").unique().sort().to_list()
+    return compiled.filter(pl.col("hash").n_unique().over("name") > 1).get_column("name").unique().sort().to_list()
 
 
 # Differences of what ncu measures: by its conditions, and from what nsys sampled of the GPU's counters meanwhile.

@@ -150,8 +150,7 @@ def _with_other_tool(frame: pl.DataFrame, theirs: pl.DataFrame, base: Report, ot
     """Joins another tool's columns to `frame`, and appends the kernels that only that tool has."""
     match = f"{other.meta.recorder.short}_match"
     pairs = same_kernels(base, other).rename({"match": match})
-    own = theirs.drop(GROUP_KEYS)
-    both = pairs.join(own, left_on="right", right_on="group").drop("right")
+    both = pairs.join(theirs.drop(GROUP_KEYS), left_on="right", right_on="group").drop("right")
     matched = frame.join(both, left_on="group", right_on="left", how="left")
     alone = theirs.join(pairs, left_on="group", right_on="right", how="anti").with_columns(
         pl.lit(None, dtype=pl.Int64).alias("group")

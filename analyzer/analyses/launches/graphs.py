@@ -413,8 +413,7 @@ def _passed(line: pl.DataFrame, cuts: dict[tuple[object, ...], pl.Series]) -> pl
     needed = [name for name in (*THREAD, "call_start", *_ORDER) if name in line.columns]
 
     def passed(key: tuple[object, ...], part: pl.DataFrame) -> pl.Series:
-        starts = cuts.get(key, pl.Series(dtype=pl.Int64))
-        number = count_up_to(starts, part.get_column("call_start"), equal=False)
+        number = count_up_to(cuts.get(key, pl.Series(dtype=pl.Int64)), part.get_column("call_start"), equal=False)
         if "type" not in part.columns:
             return number
         # switches to a stream that synchronises implicitly
@@ -423,8 +422,7 @@ def _passed(line: pl.DataFrame, cuts: dict[tuple[object, ...], pl.Series]) -> pl
         switches = pl.when(one).then(before[1]).when(other).then(before[0]).otherwise(0).cast(pl.UInt32)
         return number + part.select(switches).to_series()
 
-    counts = of_parts(line.select(needed), THREAD, pl.UInt32, passed)
-    return line.drop(needed).with_columns(counts.alias("passed"))
+    return line.drop(needed).with_columns(of_parts(line.select(needed), THREAD, pl.UInt32, passed).alias("passed"))
 
 
 def _splits_series(name: str) -> bool:

@@ -184,8 +184,7 @@ def captured_names(report: Report) -> pl.DataFrame:
     calls = source.kind("api").get_column("name")
     of_calls = rows.select("how", call=gathered(calls, rows.get_column("call_row")).cast(pl.String))
     names = of_calls.hstack(names_around(source, rows).hstack(_of_operators(source, rows)))
-    either = [pl.coalesce(f"op_{name}", name).alias(name) for name in _OPERATOR]
-    return names.with_columns(either).select(_NAMES)
+    return names.with_columns([pl.coalesce(f"op_{name}", name).alias(name) for name in _OPERATOR]).select(_NAMES)
 
 
 def names_around(report: Report, calls: pl.DataFrame) -> pl.DataFrame:

@@ -418,8 +418,7 @@ def in_words(rows: pl.DataFrame) -> str:
         return ""
     names = pl.Series("window", [step_name(number) for number in rows.get_column("step")], dtype=pl.String)
     text = answer(STEPS, rows.with_columns(names), steps=True)
-    first = pl.struct("process_id", "device") == pl.struct("process_id", "device").first()
-    device = rows.filter(first & USUAL)
+    device = rows.filter((pl.struct("process_id", "device") == pl.struct("process_id", "device").first()) & USUAL)
     late = median_of(device, "late_ns")
     if late < _RUNS_ON * median_of(device, "dur_ns"):
         return text

@@ -91,8 +91,7 @@ def _tightest(ranges: pl.DataFrame) -> pl.Series:
         # a containing range has a lower row; drops the range itself, and equal ranges after it
         others = batch.filter(pl.col("range_row") < pl.col("inner"))
         others = others.select("inner", rank=rank.gather(others.get_column("range_row")))
-        closest = others.group_by("inner").agg(pl.col("rank").min())
-        inner, new = closest.get_columns()
+        inner, new = others.group_by("inner").agg(pl.col("rank").min()).get_columns()
         known = best.gather(inner)
         best = best.scatter(inner, new.zip_with(known.is_null() | (new < known), known))
     return tightest.gather(best)
@@ -482,8 +481,7 @@ def _parts(ranges: pl.DataFrame, kernels: pl.DataFrame) -> list[pl.DataFrame]:
     over = count_up_to(ranges.get_column("end").sort(), kernels.get_column("until").fill_null(0), equal=False)
     around = (begun.cast(pl.Int64) - over).clip(1).alias("around")
     names = kernels.select("kernel", around).group_by("kernel").agg(pl.col("around").sum())
-    part = pl.col("around").cum_sum() // MOST_PAIRS
-    numbered = names.sort("around", "kernel").select("kernel", part=part)
+    numbered = names.sort("around", "kernel").select("kernel", part=pl.col("around").cum_sum() // MOST_PAIRS)
     joined = kernels.join(numbered, on="kernel", nulls_equal=True, maintain_order="left")
     return joined.partition_by("part", include_key=False)
 
@@ -491,8 +489,7 @@ def _parts(ranges: pl.DataFrame, kernels: pl.DataFrame) -> list[pl.DataFrame]:
 def _in_ranges(ranges: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     """Kernels of one thread with each range around their launch (or null), by start: row, kernel, dur_ns, range_row."""
     kernels = kernels.select("row", "kernel", "dur_ns", "start", "since", "until")
-    placed = [kernels.clear().with_columns(range_row=pl.lit(None, pl.UInt32)), *pairs(ranges, kernels)]
-    joined = pl.concat(placed)
+    joined = pl.concat([kernels.clear().with_columns(range_row=pl.lit(None, pl.UInt32)), *pairs(ranges, kernels)])
     outside = kernels.join(joined, on="row", how="anti")
     return pl.concat([joined, outside], how="diagonal").sort("start", maintain_order=True)
 

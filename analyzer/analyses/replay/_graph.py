@@ -144,8 +144,7 @@ def _other_stream(report: Report, line: pl.DataFrame, calls: pl.DataFrame) -> pl
     frames = [pl.DataFrame(schema=_EDGE)]
     ended = asking.select("row", "stream", "process_id", "start", "end", "call_start")
     for (stream,), part in held.partition_by("stream", as_dict=True).items():
-        others = ended.filter(pl.col("stream") != stream)
-        edges = _last_ended(part, others, ["process_id"])
+        edges = _last_ended(part, ended.filter(pl.col("stream") != stream), ["process_id"])
         times = (gathered(launched, edges.get_column(side)) for side in ("before", "row"))
         frames.append(edges.filter(next(times) < next(times)))
     return pl.concat(frames)
@@ -224,8 +223,7 @@ def _before_in_process(calls: pl.DataFrame) -> pl.Series:
         begun = count_up_to(line.get_column("end"), line.get_column("start"), equal=True)
         place, rows = line.get_column("place"), line.get_column("row")
         after = pl.concat([rows.clear(1), rows])  # of a number of calls the last one
-        before = gathered(after, begun.zip_with(begun < place, place))
-        frames.append(pl.DataFrame([rows, before.alias("before")]))
+        frames.append(pl.DataFrame([rows, gathered(after, begun.zip_with(begun < place, place)).alias("before")]))
     return _placed(calls, pl.concat(frames), "process_before")
 
 

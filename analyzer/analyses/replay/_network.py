@@ -143,8 +143,7 @@ def _of_full_queues(graph: Dependencies, places: pl.Series) -> pl.DataFrame:
     pairs = nearest(
         line.filter(pl.col("returned") - pl.col("begun") > LATENCY_NS), done, ("returned", "ended"), ["stream"]
     )
-    waited = (pl.col("number") + 1 - pl.col("done") >= _FULL) & (pl.col("ended") >= pl.col("begun"))
-    rows = pairs.filter(waited)
+    rows = pairs.filter((pl.col("number") + 1 - pl.col("done") >= _FULL) & (pl.col("ended") >= pl.col("begun")))
     place = gathered(places, rows.get_column("call")).alias("place")
     return pl.DataFrame([place, rows.get_column("behind").cast(pl.UInt32).alias("row")])
 
@@ -165,8 +164,7 @@ def _launches_of_long_streams(graph: Dependencies) -> pl.DataFrame:
     """
     work = graph.operations.select("stream", "call", "end").with_row_index("row").drop_nulls()
     work = work.filter(pl.len().over("stream") > _FULL)
-    launches = work.sort("end", "row").unique(["stream", "call"], keep="last")
-    return launches.filter(pl.len().over("stream") > _FULL)
+    return work.sort("end", "row").unique(["stream", "call"], keep="last").filter(pl.len().over("stream") > _FULL)
 
 
 #: Kinds of edges.
@@ -412,8 +410,7 @@ def _lags(edges: pl.DataFrame, follows: float) -> pl.DataFrame:
     order = in_order_of(edges.select("target", rank).with_row_index("edge"), ("target",), ("rank", "edge"))
     first = order.filter(pl.col("target") != pl.col("target").shift(1, fill_value=0)).get_column("edge")
     edges = edges.with_columns(binds=marked(edges.height, first))
-    usual = _usual_lags(edges, follows)
-    lags = usual[edges.get_column("kind").to_physical().cast(pl.UInt32)]
+    lags = _usual_lags(edges, follows)[edges.get_column("kind").to_physical().cast(pl.UInt32)]
     ends = edges.select("target", "slack", "kind").with_row_index("edge")
     ends = ends.filter(pl.col("kind").is_in(["own", "return", "transfer"]))
     back = ends.filter(pl.col("kind") != "own").group_by("target").agg(back=pl.col("slack").min().clip(0))

@@ -264,8 +264,7 @@ def _measured(report: Report) -> Unslowed | None:
         alone, host_ns = cache(window_without(view, device=False)), iteration.host_ns * steady.number
         if alone(HostTime(_NOTHING, inf)) <= host_ns:
             return fitted(alone, min(host_ns, alone(AS_RECORDED)), near)
-    usual = BY_TOOL.get(report.meta.tool, UNCHANGED).usual
-    return fitted(took, iteration.ns * steady.number, near, usual)
+    return fitted(took, iteration.ns * steady.number, near, BY_TOOL.get(report.meta.tool, UNCHANGED).usual)
 
 
 def hosts_of(report: Report) -> Unslowed:
