@@ -277,12 +277,7 @@ _IN_CALLS: Final = tuple(cause for cause in ON_HOST if cause != "host")
 
 
 def with_names(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
-    """Adds `name` to the pieces of a path, in the order of time: see :func:`named_pieces`."""
-    return in_order(named_pieces(report, pieces), "start")
-
-
-def named_pieces(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
-    """Adds `name` to the pieces of a path, in no order; pieces of the host are cut by what their thread was in.
+    """Adds `name` to the pieces of a path, in the order of time; those of the host are cut by what their thread was in.
 
     Of an operation, or of the time before it, its name; of a call its name; of the host the innermost operator, range
     or Python function, else the calls before and after.
@@ -293,7 +288,7 @@ def named_pieces(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
     names = gathered(operations(report).get_column("name"), others.get_column("row"))
     of_call = shown_calls(report, gathered(report.kind("api").get_column("name"), others.get_column("call")))
     others = others.hstack([names.zip_with(~in_call & names.is_not_null(), of_call).alias("name")])
-    return pl.concat([others, _host_names(report, pieces.filter(of_host))])
+    return in_order(pl.concat([others, _host_names(report, pieces.filter(of_host))]), "start")
 
 
 def by_range(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
@@ -514,7 +509,7 @@ def _by_cause(report: Report) -> pl.DataFrame:
     pieces, keys = path(report), ("cause", "name")
     sums = _sums(pieces, _iterations(report), "cause")
     ns = [_NS.sum().alias("mostly_ns")]
-    parts = pl.concat([named_pieces(report, part).group_by(keys).agg(ns) for part in slices(pieces)])
+    parts = pl.concat([with_names(report, part).group_by(keys).agg(ns) for part in slices(pieces)])
     most = parts.group_by(keys).agg(pl.col("mostly_ns").sum())
     most = most.sort("mostly_ns", pl.col("name").cast(pl.String), descending=[True, False])
     most = most.unique("cause", keep="first").rename({"name": "mostly"})
