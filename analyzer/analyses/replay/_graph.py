@@ -2,37 +2,29 @@
 
 Two frames, as :class:`Dependencies`. Row i of `operations` is row i of the frame that
 :func:`kanalyze.analyses.device._operations.operations` gives; row i of `calls` is row i of ``report.kind("api")``. A
-column that points to another row is UInt32, null for none:
+column that points to another row is UInt32, null for none.
 
-========================  ==================================================================================
-`operations`
-========================  ==================================================================================
-start, end                ns; end >= start
-device, process_id        as in `operations(report)`
-stream                    number of its stream (UInt32, dense); null for work that nothing submitted: migrations
-                          of unified memory, which take no part (no edge leads to one or from one)
-call                      row in `calls` of the outermost call that launched it; null where it is not recorded:
-                          then what it waited for beside `stream_before` is unknown
-stream_before             row of the operation before it in its stream; of legacy null and blocking streams of one
-                          context, which wait for each other, the one of both that ended last
-event_before              row of the operation behind the CUDA event for which its stream waited; where that is not
-                          recorded, but some event, graph or callback asked for an order, the operation of another
-                          stream that ended last before it
-graph_before              for a node of a CUDA graph: row of the node that it depends on, of several the one that ended
-                          last; where the report tells no dependencies, of the node of the same launch that ended
-                          last before it
-========================  ==================================================================================
+Columns of `operations`, besides device and process_id as there:
 
-========================  ==================================================================================
-`calls`
-========================  ==================================================================================
-start, end                ns; end >= start
-process_id, thread_id
-kind                      ``wait`` (it blocks, also if it launches, too: a copy), ``launch``, or ``other``
-outer                     row of the outermost call of its thread around it: its own, unless it is nested
-process_before            row of the outermost call of any thread of its process that ended last before it began;
-                          null if it is nested
-========================  ==================================================================================
+- start, end: ns; end >= start
+- stream: number of its stream (UInt32, dense); null for work that nothing submitted: migrations of unified memory,
+  which take no part (no edge leads to one or from one)
+- call: row in `calls` of the outermost call that launched it; null where it is not recorded: then what it waited for
+  beside `stream_before` is unknown
+- stream_before: row of the operation before it in its stream; of legacy null and blocking streams of one context,
+  which wait for each other, the one of both that ended last
+- event_before: row of the operation behind the CUDA event for which its stream waited; where that is not recorded, but
+  some event, graph or callback asked for an order, the operation of another stream that ended last before it
+- graph_before: for a node of a CUDA graph: row of the node that it depends on, of several the one that ended last;
+  where the report tells no dependencies, of the node of the same launch that ended last before it
+
+Columns of `calls`, besides process_id and thread_id:
+
+- start, end: ns; end >= start
+- kind: ``wait`` (it blocks, also if it launches, too: a copy), ``launch``, or ``other``
+- outer: row of the outermost call of its thread around it: its own, unless it is nested
+- process_before: row of the outermost call of any thread of its process that ended last before it began; null if it
+  is nested
 
 An operation may start before its `call` ends, and before its `stream_before` ends (programmatic launches, clocks). All
 other edges lead from an end to a start that is no earlier. Edges between operations lead down in (start, end, row),
