@@ -16,7 +16,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
-from kanalyze.columns import as_of, gathered, in_order, marked, mixed, of_parts, positions, rows_at, sure, told_of
+from kanalyze.columns import as_of, gathered, in_order, marked, mixed, of_parts, parts_by, positions, rows_at, told_of
 from kanalyze.decoder.decode import HINTS, decode
 from kanalyze.decoder.fields import OTHER
 from kanalyze.errors import CannotTellError
@@ -231,26 +231,17 @@ def launch_rows(report: Report) -> pl.Series:
     Joined on process and correlation id, never by name. Where several calls share them (a driver call inside a runtime
     call), the launch call is the one that started first, then the one with the lower event_id.
     """
+    calls = report.kind("api").select("process_id", "correlation_id", "start_ns").with_row_index("call")
+    by_process = parts_by(in_order(calls, "start_ns"), ["process_id"])
+    by_process.pop((None,), None)  # a call of no known process
 
     def called(key: tuple[int | None], part: pl.DataFrame) -> pl.Series:
-        ids, rows = calls_by_id(report, key[0])
-        return gathered(rows, positions(ids, part.get_column("correlation_id")))
+        own = by_process.get(key, calls.clear())
+        at = positions(own.get_column("correlation_id"), part.get_column("correlation_id"))
+        return gathered(own.get_column("call"), at)
 
     work = operations(report, "correlation_id").select("process_id", "correlation_id")
     return of_parts(work, ["process_id"], pl.UInt32, called).alias("call")
-
-
-def calls_by_id(report: Report, process: int | None) -> tuple[pl.Series, pl.Series]:
-    """Correlation ids of the calls of a process, sorted by id and start, and their rows; none of no process."""
-    calls = report.kind("api").select("process_id", "correlation_id", "start_ns")
-    own = calls.select((pl.col("process_id") == pl.lit(process, pl.Int64)) & pl.col("correlation_id").is_not_null())
-    rows = sure(own.to_series()).arg_true()
-    calls = calls if len(rows) == calls.height else calls[rows]
-    ids, start = calls.get_column("correlation_id"), calls.get_column("start_ns")
-    if not (ids.is_sorted() and start.is_sorted()):
-        order = pl.DataFrame([ids, start]).select(pl.arg_sort_by("correlation_id", "start_ns", maintain_order=True))
-        ids, rows = ids[order.to_series()], rows[order.to_series()]
-    return ids, rows.alias("row")
 
 
 @once_per_process
@@ -409,22 +400,22 @@ def recorded_until(report: Report) -> int | None:
     last start, while no event of the other side (calls, or operations) ends as late; the bound is then the latest other
     end.
     """
-    end = report.meta.end_ns
-    extents = [side for kinds in (DEVICE_KINDS, ("api",)) if (side := _extent(report, kinds)) is not None]
+    end, sides = report.meta.end_ns, [report.of_kinds(of, "start_ns", "dur_ns") for of in (DEVICE_KINDS, ("api",))]
+    extent = pl.col("start_ns").min(), pl.col("start_ns").max().alias("last"), intervals.END.max().alias("end")
+    extents = [row for events in sides if (row := events.select(extent).row(0))[0] is not None]
     if not extents:
         return None
-    events = [report.kind(kind) for kind in (*DEVICE_KINDS, "api") if kind in report.kinds]
+    events = pl.concat(sides)
     if end is not None:
-        early = sum(int((of.get_column("start_ns") < end).sum()) for of in events)
-        most = 2 * early >= sum(of.height for of in events)  # else the recorded end is wrong itself
+        most = 2 * (events.get_column("start_ns") < end).sum() >= events.height  # else the recorded end is wrong itself
         return end if max(side[2] for side in extents) > end and most else None
     first, last = min(side[0] for side in extents), max(side[1] for side in extents)
     limit = last + max(_LONGEST_TAIL_NS, last - first)
     outliers = [side[2] > limit for side in extents]
     if not any(outliers) or (all(outliers) and len(outliers) > 1):
         return None
-    ends = [of.select(intervals.END.filter(limit >= intervals.END).max()).item() for of in events]
-    return max((one for one in ends if one is not None), default=None)
+    latest: int | None = events.select(intervals.END.filter(limit >= intervals.END).max()).item()
+    return latest
 
 
 def in_time(report: Report, events: pl.DataFrame) -> pl.DataFrame:
@@ -438,15 +429,6 @@ def in_time(report: Report, events: pl.DataFrame) -> pl.DataFrame:
         return events
     limit = recorded_until(report)
     return events if limit is None else events.with_columns(pl.col("start", "end").clip(upper_bound=limit))
-
-
-def _extent(report: Report, kinds: tuple[str, ...]) -> tuple[int, int, int] | None:
-    """First start, last start and last end of the events of some kinds; None without events."""
-    sides = pl.col("start_ns").min(), pl.col("start_ns").max().alias("last"), intervals.END.max().alias("end")
-    extents = [report.kind(kind).select(sides).row(0) for kind in kinds if kind in report.kinds]
-    with_events = [one for one in extents if one[0] is not None]
-    firsts, lasts, ends = zip(*with_events, strict=True) if with_events else ((), (), ())
-    return (min(firsts), max(lasts), max(ends)) if with_events else None
 
 
 #: Columns of the launch shape in tables where it may be unknown.
