@@ -87,16 +87,11 @@ def idle_intervals(work: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
     if real.select((same & (pl.col("rank") < pl.col("rank").shift(1))).any()).item():
         real = real.sort("start", "rank", "row")  # a sort by several columns takes many times as long
     # in this order, the first operation to start after the latest end so far ends an idle interval
-    first, last, time = pl.lit(low, dtype=pl.Int64), pl.lit(high, dtype=pl.Int64), pl.col("end").cum_max()
-    gaps = real.select("row", "process_id", start=time.shift(1, fill_value=first), end="start")
+    reached = pl.col("end").cum_max().shift(1, fill_value=pl.lit(low, dtype=pl.Int64))
+    gaps = real.select("row", "process_id", start=reached, end="start")
     final = real.filter(pl.col("end") == pl.col("end").max()).sort("row").tail(1)
-    ended = pl.DataFrame({"row": [None], "process_id": final.get_column("process_id").to_list() or [None]})
-    rest = ended.select(
-        pl.col("row").cast(pl.UInt32),
-        pl.col("process_id").cast(pl.Int64),
-        start=pl.lit(real.get_column("end").max(), dtype=pl.Int64) if final.height else first,
-        end=last,
-    )
+    process, begun = final.select("process_id", "end").row(0) if final.height else (None, low)
+    rest = pl.DataFrame([(None, process, begun, high)], schema=gaps.schema, orient="row")
     return pl.concat([part.filter(pl.col("end") > pl.col("start")) for part in (gaps, rest)])
 
 
