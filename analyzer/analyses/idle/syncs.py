@@ -153,10 +153,22 @@ def blocking_calls(report: Report) -> pl.DataFrame:
     of the last copy that it launched), context_id, stream and record_id (of its CUDA event) that it waits for, where
     recorded, and device (null where not known).
     """
-    calls, keys = _blocking(report), ["process_id", "correlation_id"]
+    keys, names = ["process_id", "correlation_id"], call_names(report)
+    calls = report.kind("api").select("name", *THREAD, "correlation_id", **intervals.OF_EVENTS)
+    calls = calls.with_row_index("call_row")
+    scopes = pl.Series("scope", [scope_of(name) for name in names.cast(pl.String)], dtype=pl.Enum(SCOPES))
+    by_name = pl.DataFrame([names, scopes]).drop_nulls()
+    copies = operations(report, "call_row").filter(pl.col("kind") == "memcpy").drop_nulls("call_row")
+    copies = with_facts(report, copies, "target_memory")
+    pageable = copies.filter(pl.col("target_memory") == _PAGEABLE).get_column("call_row").unique()
+    named = calls.filter(pl.col("name").is_in(by_name.get_column("name").implode()))
+    rows = pl.concat([named, rows_at(calls, pageable)]).unique("call_row").sort("call_row")
+    rows = rows.join(by_name, on="name", how="left", maintain_order="left")
+    last = copies.sort("end", "row").unique("call_row", keep="last").select("call_row", copied="row")
+    rows = rows.with_columns(pl.col("scope").fill_null("copy")).join(last, on="call_row", how="left")
     synced = report.kind("sync").select("event_id", *keys, "context_id", "stream")
     recorded = beside(synced, report.table("sync_detail"), "record_id").drop("event_id").drop_nulls(keys)
-    rows = calls.join(recorded.unique(keys, keep="first"), on=keys, how="left", maintain_order="left")
+    rows = rows.join(recorded.unique(keys, keep="first"), on=keys, how="left")
     of_copy, own = facts_of(report, rows.get_column("copied"), "context_id", "stream"), pl.col("copied").is_not_null()
     streams = (pl.when(own).then(of_copy.get_column(name)).otherwise(name).alias(name) for name in of_copy.columns)
     return _with_devices(report, rows.with_columns(streams)).sort("call_row")
@@ -179,25 +191,6 @@ def waited_for(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     behind = rows.get_column("behind")
     pending = work.get_column("ended").gather(behind) > rows.get_column("start")
     return rows.with_columns(behind.set(~pending.fill_null(value=False), None))
-
-
-def _blocking(report: Report) -> pl.DataFrame:
-    """The blocking calls, with the row of the last copy that each launched as `copied`."""
-    columns = "name", *THREAD, "correlation_id"
-    calls = report.kind("api").select(*columns, **intervals.OF_EVENTS).with_row_index("call_row")
-    names = call_names(report)
-    scopes = pl.Series("scope", [scope_of(name) for name in names.cast(pl.String)], dtype=pl.Enum(SCOPES))
-    by_name = pl.DataFrame([names, scopes]).drop_nulls()
-    copies = operations(report, "call_row").filter(pl.col("kind") == "memcpy").drop_nulls("call_row")
-    copies = with_facts(report, copies, "target_memory")
-    pageable = copies.filter(pl.col("target_memory") == _PAGEABLE).get_column("call_row").unique()
-    named = calls.filter(pl.col("name").is_in(by_name.get_column("name").implode()))
-    rows = pl.concat([named, rows_at(calls, pageable)]).unique("call_row").sort("call_row")
-    rows = rows.join(by_name, on="name", how="left", maintain_order="left").with_columns(
-        pl.col("scope").fill_null("copy")
-    )
-    last = copies.sort("end", "row").unique("call_row", keep="last").select("call_row", copied="row")
-    return rows.join(last, on="call_row", how="left", maintain_order="left")
 
 
 def staged_copies(report: Report) -> pl.DataFrame:
