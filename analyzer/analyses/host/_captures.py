@@ -166,7 +166,11 @@ def likely_captures(report: Report) -> pl.DataFrame:
     work, nodes, other = operations(report, "graph_node_id"), _nodes(report), _other(report)
     inside, rows = work.get_column("graph_node_id").is_not_null(), pl.DataFrame(schema=_CAPTURES)
     if other is None and len(nodes):
-        rows = _numbered(report, with_facts(report, work.filter(inside), "call_start", "thread_id"))
+        ran = with_facts(report, work.filter(inside), "call_start", "thread_id")
+        ran = _updated(report, ran.with_columns(at=pl.coalesce("call_start", "start")))
+        # of several rows of a node the last one before the launch
+        last = last_of(ran.select(*_NODE, "at"), nodes.select(*_NODE, at="made_ns"))
+        rows = ran.select("row", "sure", capture=last)
     elif inside.any() or report.meta.recorder.ranked:  # of a trace
         inside |= graph_call(report, facts_of(report, work.get_column("row"), "call_name").to_series())
         by_order = other is None or _nodes(other).is_empty()
@@ -175,14 +179,6 @@ def likely_captures(report: Report) -> pl.DataFrame:
     if inside.any():
         capture = capture.set(inside & capture.is_null(), captures(report).height - 1)
     return pl.DataFrame([capture.alias("capture"), sure.fill_null(value=True).alias("sure")])
-
-
-def _numbered(report: Report, work: pl.DataFrame) -> pl.DataFrame:
-    """Row, capture and sure of `work`, operations of graphs whose nodes are listed."""
-    work = _updated(report, work.with_columns(at=pl.coalesce("call_start", "start")))
-    # of several rows of a node the last one before the launch
-    nodes = _nodes(report)
-    return work.select("row", "sure", capture=last_of(work.select(*_NODE, "at"), nodes.select(*_NODE, at="made_ns")))
 
 
 def _updated(report: Report, work: pl.DataFrame) -> pl.DataFrame:

@@ -133,8 +133,14 @@ def _ended_last(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_full_queues(graph: Dependencies, places: pl.Series) -> pl.DataFrame:
-    """Operations that launches waited for with their stream full: the one that ended last inside each."""
-    launches = _launches_of_long_streams(graph)
+    """Operations that launches waited for with their stream full: the one that ended last inside each.
+
+    They are looked for in streams of so many launches. Of several operations of one launch in a stream, as of a graph,
+    the one that ended last counts.
+    """
+    work = graph.operations.select("stream", "call", "end").with_row_index("row").drop_nulls()
+    work = work.filter(pl.len().over("stream") > _FULL)
+    launches = work.sort("end", "row").unique(["stream", "call"], keep="last").filter(pl.len().over("stream") > _FULL)
     times, counted = graph.calls.select(begun="start", returned="end"), pl.int_range(pl.len()).over("stream")
     line = launches.hstack(times[launches.get_column("call")])
     line = in_order_of(line, ("stream", "begun"), ("row",)).with_columns(number=counted)
@@ -155,16 +161,6 @@ def _of_host_functions(report: Report, graph: Dependencies, places: pl.Series) -
     work = graph.operations.select("process_id", ended="end").with_row_index("row").sort("ended", "row")
     pairs = nearest(calls.filter(pl.col("end") - pl.col("start") > _LONG_NS), work, ("end", "ended"), ["process_id"])
     return pairs.filter(pl.col("ended") >= pl.col("start")).select("place", "row")
-
-
-def _launches_of_long_streams(graph: Dependencies) -> pl.DataFrame:
-    """Launches of streams that have so many that these may have waited for room: stream, call, row, end.
-
-    Of several operations of one launch in a stream, as of a graph, the one that ended last.
-    """
-    work = graph.operations.select("stream", "call", "end").with_row_index("row").drop_nulls()
-    work = work.filter(pl.len().over("stream") > _FULL)
-    return work.sort("end", "row").unique(["stream", "call"], keep="last").filter(pl.len().over("stream") > _FULL)
 
 
 #: Kinds of edges.
