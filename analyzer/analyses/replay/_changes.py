@@ -124,14 +124,9 @@ def _lags(report: Report, network: Network, state: Changed, left: HostTime) -> p
     host = host.filter((pl.col("start") >= network.start) & (pl.col("lag") > 0))
     events = pl.when(pl.col("kind").is_in(_OF_WAITS)).then(1.0).otherwise("events")
     new = host.with_columns(events=_events(report, host)).select(_shorter(pl.col("lag"), events, left))
-    return _not_held(network, _with(state.lags, host.get_column("edge"), new.to_series()))
-
-
-def _not_held(network: Network, lags: pl.Series) -> pl.Series:
-    """The lags, without what a GPU that has nothing to do takes longer than usual to begin what was launched.
-
-    That is another program's time slice, or the profiler's own work: what follows a launch in order are other edges.
-    """
+    lags = _with(state.lags, host.get_column("edge"), new.to_series())
+    # a GPU that has nothing to do, and takes longer than usual to begin what was launched, is in another program's time
+    # slice, or does the profiler's own work: what follows a launch in order are other edges
     since = gathered(network.nodes.get_column("at"), network.edges.get_column("target")) >= network.start
     launches = network.edges.select((pl.col("kind") == "launch") & since).to_series()
     usual = lags.filter(launches).median()

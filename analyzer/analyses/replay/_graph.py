@@ -172,15 +172,6 @@ def _placed(line: pl.DataFrame, edges: pl.DataFrame, name: str) -> pl.Series:
 CALL_KINDS: Final = pl.Enum(("wait", "launch", "other"))
 
 
-def host_calls(report: Report) -> pl.DataFrame:
-    """All CUDA calls of the processes in scope, in the order of the api events: the columns of `calls`."""
-    calls = in_time(report, report.kind("api").select(*THREAD, **OF_EVENTS))
-    calls = calls.with_columns(pl.max_horizontal("start", "end").alias("end")).with_row_index("row")
-    calls = calls.hstack([_outermost(calls)])
-    calls = calls.hstack([_kinds(report, calls), _before_in_process(calls)])
-    return calls.drop("row")
-
-
 def _outermost(calls: pl.DataFrame) -> pl.Series:
     """Row of the outermost call of its thread around each call: `outer`."""
     line = in_order_of(calls, (*THREAD, "start"), (-pl.col("end"),))
@@ -190,16 +181,6 @@ def _outermost(calls: pl.DataFrame) -> pl.Series:
     inside = (reached >= pl.col("end")) & (pl.col("start") < pl.col("end"))
     rows = line.select("row", before=pl.when(~inside.fill_null(value=False)).then("row").forward_fill())
     return _placed(calls, rows, "outer")
-
-
-def _kinds(report: Report, calls: pl.DataFrame) -> pl.Series:
-    """Kind of each call, or of a call that is nested in it."""
-    waiting = pl.concat(of(report).get_column("call_row") for of in (blocking_calls, staged_copies))
-    waits, launches = (
-        marked(calls.height, gathered(calls.get_column("outer"), rows)) for rows in (waiting, launching_rows(report))
-    )
-    kind = pl.when(waits).then(pl.lit("wait")).when(launches).then(pl.lit("launch")).otherwise(pl.lit("other"))
-    return calls.select(kind=kind.cast(CALL_KINDS)).to_series()
 
 
 def _before_in_process(calls: pl.DataFrame) -> pl.Series:
@@ -229,7 +210,16 @@ class Dependencies(NamedTuple):
 @once_per_process
 def dependencies(report: Report) -> Dependencies:
     """The dependency graph of all operations and calls of the processes in scope, at any time."""
-    calls = host_calls(report)
+    calls = in_time(report, report.kind("api").select(*THREAD, **OF_EVENTS))
+    calls = calls.with_columns(pl.max_horizontal("start", "end").alias("end")).with_row_index("row")
+    calls = calls.hstack([_outermost(calls)])
+    # of each call, or of a call that is nested in it
+    waiting = pl.concat(of(report).get_column("call_row") for of in (blocking_calls, staged_copies))
+    waits, launches = (
+        marked(calls.height, gathered(calls.get_column("outer"), rows)) for rows in (waiting, launching_rows(report))
+    )
+    kind = pl.when(waits).then(pl.lit("wait")).when(launches).then(pl.lit("launch")).otherwise(pl.lit("other"))
+    calls = calls.with_columns(_before_in_process(calls), kind=kind.cast(CALL_KINDS)).drop("row")
     work = operations(report, "call_row")
     call = gathered(calls.get_column("outer"), work.get_column("call_row")).alias("call")
     work = work.select("start", pl.max_horizontal("start", "end").alias("end"), "device", "process_id")
