@@ -283,20 +283,17 @@ def launch_occupancy(report: Report) -> pl.DataFrame:
     shapes = kernel_shapes(report).with_columns(
         pl.col("name").cast(pl.String), pl.when(blocks > 0).then(blocks).alias("blocks"), threads.alias("threads")
     )
-    launches = _without_impossible(with_occupancy(shapes.join(sm_limits(report), on="device", how="left")))
-    for added in (_waves(), _costs(), [_low_occupancy()]):
-        launches = launches.with_columns(added)
-    return _sorted(launches, "name", *SHAPE, *RESOURCES)
-
-
-def _without_impossible(launches: pl.DataFrame) -> pl.DataFrame:
-    """Clears the results of launches that would not fit on an SM: they ran, so the recorded input is wrong."""
+    launches = with_occupancy(shapes.join(sm_limits(report), on="device", how="left"))
+    # those that would not fit on an SM ran: the recorded input is wrong
     wrong = pl.lit("by what the report says of the launch and the GPU, it could not have run")
     ran, answers = pl.col("blocks_per_sm") > 0, (*LIMITS.values(), "blocks_per_sm", "warps_per_sm", "occupancy_share")
-    return launches.with_columns(
+    launches = launches.with_columns(
         pl.when(~ran).then(wrong).otherwise("unknown").alias("unknown"),
         *(pl.when(ran).then(answer).alias(answer) for answer in answers),
     )
+    for added in (_waves(), _costs(), [_low_occupancy()]):
+        launches = launches.with_columns(added)
+    return _sorted(launches, "name", *SHAPE, *RESOURCES)
 
 
 def _waves() -> list[pl.Expr]:

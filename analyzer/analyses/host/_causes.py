@@ -74,16 +74,6 @@ _CANDIDATES: Final = {
 }
 
 
-def _off_processor(report: Report) -> pl.DataFrame:
-    """When threads were off their processors, other than for another thread: process_id, thread_id, start, end."""
-    lines = [
-        # nothing is recorded of the last one's end
-        line.head(-1).filter(~pl.col("runs") & ~pl.col("waits")).select(**key_columns(key), start="start", end="end")
-        for key, line in processor_lines(report).items()
-    ]
-    return pl.concat([pl.DataFrame(schema=dict.fromkeys((*THREAD, "start", "end"), pl.Int64)), *lines])
-
-
 @once_per_process
 def waits(report: Report) -> pl.DataFrame:
     """Waits of all threads: process_id, thread_id, start, end, woken, since, polls, call, name and waits_on; sorted.
@@ -91,7 +81,13 @@ def waits(report: Report) -> pl.DataFrame:
     `woken` is when the thread came onto a processor again; whoever woke it did so from `since` on. `call` is a row of
     :func:`system_calls`, null for a wait in no traced call.
     """
-    calls, off = outermost(system_calls(report).with_row_index("call")), _off_processor(report)
+    calls = outermost(system_calls(report).with_row_index("call"))
+    # when threads were off their processors, other than for another thread; nothing is recorded of the last one's end
+    lines = [
+        line.head(-1).filter(~pl.col("runs") & ~pl.col("waits")).select(**key_columns(key), start="start", end="end")
+        for key, line in processor_lines(report).items()
+    ]
+    off = pl.concat([pl.DataFrame(schema=dict.fromkeys((*THREAD, "start", "end"), pl.Int64)), *lines])
     last = rows_at(off, as_of(calls.select(*THREAD, at="end"), off.select(*THREAD, at="end")))
     scheduled = off.select(THREAD).unique().with_columns(scheduled=True)
     rows = calls.with_columns(slept=last.get_column("end")).join(

@@ -433,8 +433,11 @@ def _low_regions_of(work: pl.DataFrame, overhead: pl.DataFrame, chunks: int, thr
     begins = pl.int_range(low, high, size, eager=True)
     spans = pl.DataFrame({"start": begins, "end": (begins + size).clip(upper_bound=high)})
     inside = overhead.filter((pl.col("start") > low) & (pl.col("end") < high))
-    used = _sum_by_chunk(pl.concat([work, inside]), spans, low, size)
-    chunk = spans.with_columns(used=used, dur=pl.col("end") - pl.col("start")).with_row_index("number")
+    # `cut` asks for a span set; chunks touch, which is safe here, since no part has length 0
+    pieces = intervals.cut(pl.concat([work, inside]).filter(_NS > 0), spans)
+    sums = pieces.group_by(((pl.col("start") - low) // size).alias("number")).agg(used=_NS.sum())
+    chunk = spans.with_columns(dur=_NS, number=pl.int_range(pl.len())).join(sums, on="number", how="left")
+    chunk = chunk.sort("number").with_columns(pl.col("used").fill_null(0))
     small = chunk.filter(pl.col("used") / pl.col("dur") * 100 < threshold_share * 100)
     runs = small.group_by(pl.col("number") - pl.int_range(pl.len()), maintain_order=True)
     return runs.agg(
@@ -442,13 +445,3 @@ def _low_regions_of(work: pl.DataFrame, overhead: pl.DataFrame, chunks: int, thr
         dur_ns=pl.col("end").max() - pl.col("start").min(),
         start_ns=pl.col("start").min(),
     ).select(*_REGIONS)
-
-
-def _sum_by_chunk(work: pl.DataFrame, spans: pl.DataFrame, low: int, size: int) -> pl.Series:
-    """Sums the time of `work` (ns) within each chunk of `size` ns from `low` on."""
-    # `cut` asks for a span set; chunks touch, which is safe here, since no part has length 0
-    pieces = intervals.cut(work.filter(pl.col("end") > pl.col("start")), spans)
-    chunk = (pl.col("start") - low) // size
-    sums = pieces.group_by(chunk.alias("number")).agg(ns=(pl.col("end") - pl.col("start")).sum())
-    numbers = pl.int_range(spans.height, eager=True).alias("number").to_frame()
-    return numbers.join(sums, on="number", how="left", maintain_order="left").get_column("ns").fill_null(0)

@@ -291,7 +291,14 @@ def host_waits(report: Report) -> pl.DataFrame:
     require(report, HOST_WAITS, *DEVICE_KINDS)
     if not records_waits(report):
         raise CannotTellError.without(HOST_WAITS.name, report.meta.path, ["osrt", "samples"], report.meta.tool)
-    rows, everywhere = _waits_of_devices(report), report.everywhere
+    causes, everywhere = told_causes(report), report.everywhere
+    lines = parts_by(causes, THREAD)
+    parts = [causes.with_columns(device=pl.lit(0, pl.Int64), idle_ns=pl.lit(0, pl.Int64)).clear()]
+    for device, key, part in host_spans(report):
+        if key in lines:
+            idle_ns = intervals.covered(lines[key], intervals.union(part))
+            parts.append(lines[key].with_columns(device=pl.lit(device, pl.Int64), idle_ns=idle_ns))
+    rows = pl.concat(parts).filter(pl.col("idle_ns") > 0)
     calls, ranges = system_calls(everywhere).get_column("name"), range_names(everywhere)
     begun = rows.select(*THREAD, at="start")
     ended = rows.select(process_id="by_process_id", thread_id="by_thread_id", at=pl.col("at") - 1)
@@ -303,15 +310,3 @@ def host_waits(report: Report) -> pl.DataFrame:
         by_range=gathered(ranges, ranges_at(everywhere, ended)).cast(pl.String),
     )
     return HOST_WAITS.select(named.sort("device", "start_ns", *THREAD))
-
-
-def _waits_of_devices(report: Report) -> pl.DataFrame:
-    """The waits that idle time of devices in scope lies in: those of :func:`told_causes`, with device and idle_ns."""
-    causes = told_causes(report)
-    lines = parts_by(causes, THREAD)
-    parts = [causes.with_columns(device=pl.lit(0, pl.Int64), idle_ns=pl.lit(0, pl.Int64)).clear()]
-    for device, key, part in host_spans(report):
-        if key in lines:
-            idle_ns = intervals.covered(lines[key], intervals.union(part))
-            parts.append(lines[key].with_columns(device=pl.lit(device, pl.Int64), idle_ns=idle_ns))
-    return pl.concat(parts).filter(pl.col("idle_ns") > 0)

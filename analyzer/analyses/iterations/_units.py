@@ -470,7 +470,12 @@ def _up_to(line: pl.DataFrame, updates: pl.DataFrame) -> pl.DataFrame | None:
         return None
     median = float(whole.select(sizes().median()).item())
     usual = sizes().is_between(median / _USUAL, median * _USUAL)
-    if not _usual_enough(line, whole.with_columns(usual=usual, size=sizes())):
+    # nearly all are usual, and these are no parts of what the others are
+    every = whole.with_columns(usual=usual, size=sizes())
+    own = every.filter("usual")
+    most = int(own.get_column("size").sum()) >= MANY * int(every.get_column("size").sum())
+    copying = int(own.select((held(line, "copies") > 0).sum()).item()) >= MANY * own.height
+    if own.height < MANY * every.height or not (most or copying):
         return None
     # large ones, and the first one, begin at the last place where one may begin; those in which none fits are left out
     starts = (names == first.item(0, names.name)).arg_true()
@@ -481,11 +486,3 @@ def _up_to(line: pl.DataFrame, updates: pl.DataFrame) -> pl.DataFrame | None:
     rows = rows.with_columns(begin).with_columns(lead=lead).filter(~pl.col("lead") | fits.fill_null(value=False))
     rows = rows.select(pl.when("lead").then("begin").otherwise("first").alias("first"), "stop")
     return rows.with_columns(usual.alias("usual"), stretches())
-
-
-def _usual_enough(line: pl.DataFrame, rows: pl.DataFrame) -> bool:
-    """Whether nearly all repetitions are usual, and these are no parts of what the others are."""
-    usual = rows.filter("usual")
-    most = int(usual.get_column("size").sum()) >= MANY * int(rows.get_column("size").sum())
-    copying = int(usual.select((held(line, "copies") > 0).sum()).item()) >= MANY * usual.height
-    return usual.height >= MANY * rows.height and (most or copying)
