@@ -181,18 +181,10 @@ def _joined(
 
 SIDES: Final = ("host", "device")
 
-#: torch's names for the directions of copies, and for waits that nsys names differently.
-_DIRECTIONS: Final = {
-    "Host-to-Device": "HtoD",
-    "Device-to-Host": "DtoH",
-    "Device-to-Device": "DtoD",
-    "Host-to-Host": "HtoH",
-    "Peer-to-Peer": "PtoP",
-}
+#: Directions of copies, which torch calls HtoD and so on; and torch's names for waits that nsys names differently.
+_DIRECTION: Final = r"^(\w)\w+-to-(\w)\w+$"
 _WAITS: Final = {
-    "Context sync": "Context Sync",
-    "Stream sync": "Stream Sync",
-    "Event sync": "Event Sync",
+    **{f"{what} sync": f"{what} Sync" for what in ("Context", "Stream", "Event")},
     "Stream wait sync": "Stream Wait Event",
 }
 
@@ -220,8 +212,9 @@ def _operations(report: Report) -> pl.DataFrame:
     """Kernels, copies and memsets, and waits on the device, where recorded: name, dur_ns and annotation."""
     memory = [pl.col(name).cast(pl.String) for name in ("source_memory", "target_memory")]
     # null if the trace lacks a part
+    direction = pl.col("direction").cast(pl.String).str.replace(_DIRECTION, "${1}to${2}")
     named = {
-        "memcpy": pl.format("Memcpy {} ({} -> {})", pl.col("direction").cast(pl.String).replace(_DIRECTIONS), *memory),
+        "memcpy": pl.format("Memcpy {} ({} -> {})", direction, *memory),
         "memset": pl.format("Memset ({})", memory[1]),
     }
     parts = []
