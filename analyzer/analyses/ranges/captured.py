@@ -21,7 +21,7 @@ from kanalyze.analyses.host._captures import (
     likely_captures,
 )
 from kanalyze.analyses.host._range_lines import named_ranges
-from kanalyze.analyses.operators._host_tree import ARROW, MODULE, host_tree
+from kanalyze.analyses.operators._host_tree import ARROW, host_tree, modules
 from kanalyze.analyses.operators._work import SHELL, said_by_kernels
 from kanalyze.analyses.ranges.ranges import pairs, thread_ranges
 from kanalyze.analyses.shared.analysis import once_per_process, part_of
@@ -99,7 +99,6 @@ _KERNEL: Final = "^triton_"
 _MOST: Final = 3
 
 _NAMES: Final = ("range", "path", "operator", "shapes", "module", "call", "how")
-_OF_TRACE: Final = ("op_operator", "op_shapes", "module")
 _OPERATOR: Final = {"operator": pl.String, "shapes": pl.String}
 _KEYS: Final = (*_NAMES, "launched_in", "kernel", "lines", "kind")
 
@@ -183,8 +182,15 @@ def captured_names(report: Report) -> pl.DataFrame:
     rows, source = captures(report), capture_source(report)
     calls = source.kind("api").get_column("name")
     of_calls = rows.select("how", call=gathered(calls, rows.get_column("call_row")).cast(pl.String))
-    names = of_calls.hstack(names_around(source, rows).hstack(_of_operators(source, rows)))
-    return names.with_columns([pl.coalesce(f"op_{name}", name).alias(name) for name in _OPERATOR]).select(_NAMES)
+    names = of_calls.hstack(names_around(source, rows))
+    if "op" not in source.kinds:
+        return names.with_columns(module=pl.lit(None, dtype=pl.String)).select(_NAMES)
+    tree, points = host_tree(source), rows.select(*THREAD, at="since")
+    (is_module, label), op = modules(tree.rows), tree.innermost(points, tree.of_kinds("op"))
+    shapes = beside(tree.rows.select("event_id"), source.table("op_detail"), "input_shapes").get_column("input_shapes")
+    operators = {"operator": tree.rows.get_column("name").cast(pl.String), "shapes": shapes}
+    told = (pl.coalesce(gathered(values, op), name).alias(name) for name, values in operators.items())
+    return names.with_columns(*told, module=gathered(label, tree.innermost(points, is_module))).select(_NAMES)
 
 
 def names_around(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
@@ -215,16 +221,3 @@ def names_around(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     rows = pl.DataFrame({"call": pl.int_range(calls.height, dtype=pl.UInt32, eager=True)})
     rows = rows.join(paths, on="call", how="left", maintain_order="left")
     return rows.join(last, on="call", how="left", maintain_order="left").select("range", "path", "operator", "shapes")
-
-
-def _of_operators(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
-    """Names by operators of a trace: op_operator, op_shapes and module of each row of captures."""
-    if "op" not in report.kinds:
-        return pl.DataFrame(schema=dict.fromkeys(_OF_TRACE, pl.String)).clear(calls.height)
-    tree, points = host_tree(report), calls.select(*THREAD, at="since")
-    op = tree.innermost(points, tree.of_kinds("op"))
-    names = tree.rows.get_column("name").cast(pl.String)
-    shapes = beside(tree.rows.select("event_id"), report.table("op_detail"), "input_shapes").get_column("input_shapes")
-    is_module = tree.of_kinds("python") & names.str.starts_with(MODULE).fill_null(value=False)
-    module = gathered(names, tree.innermost(points, is_module)).str.strip_prefix(MODULE)
-    return pl.DataFrame(dict(zip(_OF_TRACE, (gathered(names, op), gathered(shapes, op), module), strict=True)))
