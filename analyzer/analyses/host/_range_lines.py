@@ -181,7 +181,6 @@ NAMES: Final = {
     "stack_id": pl.Int64,
     "function": pl.String,
     "module": pl.String,
-    "own": pl.Boolean,
     "chain": pl.String,
     "loads": pl.Boolean,
 }

@@ -89,7 +89,7 @@ def named_parts(report: Report) -> pl.DataFrame:
     """
     parts = waiting_host(report).join(stack_names(report), on="stack_id", how="left", maintain_order="left")
     loads = pl.col("loads").fill_null(value=False) & pl.col("state").is_in(["blocked", "off processor"])
-    return parts.with_columns(waits_on=pl.when(loads).then(pl.lit(_WORKER)).otherwise("waits_on")).drop("loads", "own")
+    return parts.with_columns(waits_on=pl.when(loads).then(pl.lit(_WORKER)).otherwise("waits_on")).drop("loads")
 
 
 #: Schema of a node: its row is its number; the node around it or null, how many samples tell of it, its time with that
