@@ -244,9 +244,11 @@ def _memory(report: Report) -> pl.DataFrame:
     )
 
 
-_NAME: Final = Column(
-    "name", pl.String, "Its name; null for device work that no operator or annotation launched.", nullable=True
-)
+_NAME, _EXCLUSIVE = columns("""
+    name text?: Its name; null for device work that no operator or annotation launched.
+    exclusive_device_ns int: Device time of the operations that it launched itself, each instant counted once: additive,
+        all rows sum to the ledger's busy time.
+""")
 _TORCH: Final = columns("""
     count int: Calls.
     self_cpu_ns int: Host time without what it called; below 0 where that overlaps, as torch has it.
@@ -255,12 +257,6 @@ _TORCH: Final = columns("""
     device_ns int: The same with all that it called, as torch counts it: twice where the profiler had overhead in an
         operator, or a CUDA call's number is an operator's by chance.
 """)
-_EXCLUSIVE: Final = Column(
-    "exclusive_device_ns",
-    pl.Int64,
-    "Device time of the operations that it launched itself, each instant counted once: additive, all rows sum to the "
-    "ledger's busy time.",
-)
 _KIND: Final = Column(
     "kind",
     pl.Enum(OPERATOR_KINDS),
