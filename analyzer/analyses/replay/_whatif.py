@@ -331,18 +331,12 @@ def _each(report: Report, net: Network, hosts: Unslowed, now_ns: int) -> list[Si
 def _single_changes(report: Report) -> list[tuple[str, Changes]]:
     """Changes tried alone: one thing at twice the speed (kernels by family and name, copies, host code), or gone."""
     work = operations(report.whole).filter(pl.col("kind") == "kernel")
-    sums = work.group_by(pl.col("name").cast(pl.String)).agg(pl.col("dur_ns").sum()).drop_nulls()
-    kinds = families(sums.get_column("name")).unique().sort()
-    heavy = sums.sort("dur_ns", "name", descending=[True, False]).get_column("name").head(_MOST_NAMES).to_list()
-    sums = report.kind("range").group_by(pl.col("name").cast(pl.String)).agg(pl.col("dur_ns").sum()).drop_nulls()
-    ranges = sums.sort("dur_ns", "name", descending=[True, False]).get_column("name").head(_MOST_NAMES)
-    names = [
-        *dict.fromkeys([*kinds, *(plain_names([name])[0] for name in heavy)]),
-        COPIES,
-        HOST,
-        CALLS,
-        *(f"host:{name}" for name in ranges),
-    ]
+    by_name = [rows.group_by(pl.col("name").cast(pl.String)) for rows in (work, report.kind("range"))]
+    sums = (rows.agg(pl.col("dur_ns").sum()).drop_nulls() for rows in by_name)
+    kernels, ranges = (rows.sort("dur_ns", "name", descending=[True, False]).get_column("name") for rows in sums)
+    heavy = (plain_names([name])[0] for name in kernels.head(_MOST_NAMES))
+    names = [*dict.fromkeys([*families(kernels).unique().sort(), *heavy]), COPIES, HOST, CALLS]
+    names += [f"host:{name}" for name in ranges.head(_MOST_NAMES)]
     changes = [(f"--faster {name}=2", Changes(faster=((name, TWICE),))) for name in names]
     changes += [(f"--without {name}", Changes(without=(name,))) for name in WITHOUT]
     return [*changes, ("--graph", Changes(graph=True))] if repetitive(report).repetitions.height else changes
