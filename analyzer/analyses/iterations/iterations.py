@@ -314,8 +314,6 @@ def _without_unexplained(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     time, launches more or fewer operations than any usual one, as a checkpoint or an evaluation does, or compiles for a
     while, differs in more. What recurs comes at a regular distance, or makes up a large part.
     """
-    if not rows.get_column("odd").any():
-        return rows
     length, usual = pl.col("dur_ns"), ~pl.any_horizontal(_OTHERS)
     middle, launched = length.filter(usual).median(), pl.col("operations")
     since, until = rows.get_column("since_ns"), rows.get_column("until_ns")

@@ -329,8 +329,6 @@ def first_touch_costs(report: Report) -> pl.DataFrame:
     moves = with_facts(report, copies, "address", "size_bytes", "migration_cause").drop_nulls("address")
     by_user = pl.col("migration_cause").cast(pl.String).str.starts_with("User").fill_null(value=False)
     moved = moves.filter(~by_user).select(*_RUN, "address", "size_bytes", at="start")
-    if moved.is_empty():
-        return costs(pl.DataFrame())
     runs = device_operations(report).filter(pl.col("kind") == "kernel")
     runs = runs.select("row", "name", *_RUN, "start", "end", "dur_ns").sort("start", "row")
     during = nearest(moved, runs, ("at", "start"), _RUN).filter(pl.col("at") < pl.col("end"))
