@@ -8,7 +8,6 @@ import kanalyze
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.findings.health import health
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.launches import graphs as of_graphs
 from kanalyze.analyses.launches._launch_costs import graph_launches, graph_operations
 from kanalyze.analyses.launches.graphs import graphs, launch_series, periodic
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
@@ -236,7 +235,7 @@ def test_a_series_of_twice_the_nodes_is_long_enough(operations, found):
 
 
 def test_a_long_series_is_looked_at_in_slices(monkeypatch):
-    monkeypatch.setattr(of_graphs, "_SLICE", 64)
+    monkeypatch.setattr("kanalyze.analyses.launches.graphs._SLICE", 64)
     noise = [1_000 + place for place in range(500)]
     assert periodic(line([*noise, *[1, 2, 3, 4, 5] * 200, *noise]), fewest=5, nodes=4).height == 1_000
 
