@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import polars as pl
 
@@ -139,15 +139,6 @@ _LEAST_MEETINGS: Final = 100
 _OFTEN: Final = 0.15
 
 
-class Slowed(NamedTuple):
-    """A kernel that takes longer while kernels of another process overlap it: at most so long, and usually alone."""
-
-    name: str
-    process: int
-    longest_ns: int
-    alone_ns: float
-
-
 class Shared(NamedTuple):
     """A GPU on which kernels of these `processes` overlap or alternate.
 
@@ -162,7 +153,7 @@ class Shared(NamedTuple):
     together_ns: int
     turns: int
     side_by_side: bool
-    slowed: Slowed | None
+    slowed: dict[str, Any] | None
 
 
 @once_per_report
@@ -215,8 +206,8 @@ def overlapping(work: pl.DataFrame) -> pl.DataFrame:
     return intervals.subtract(intervals.union(spans), intervals.alone(spans))
 
 
-def _slowed(work: pl.DataFrame) -> Slowed | None:
-    """The kernel with the most excess time while shared, against its median duration when alone."""
+def _slowed(work: pl.DataFrame) -> dict[str, Any] | None:
+    """The kernel with the most excess time while shared: name, process_id, longest_ns, and alone_ns (the median)."""
     took = pl.col("end") - pl.col("start")
     shared, alone = took.filter(pl.col("shared")), took.filter(~pl.col("shared")).median().alias("alone_ns")
     sums = work.group_by("name", "process_id").agg(
@@ -224,7 +215,5 @@ def _slowed(work: pl.DataFrame) -> Slowed | None:
     )
     lost = (pl.col("total_ns") - pl.col("alone_ns") * pl.col("count")).alias("lost")
     lengthened = sums.drop_nulls().with_columns(lost, pl.col("name").cast(pl.String)).filter(pl.col("lost") > 0)
-    if lengthened.is_empty():
-        return None
-    most = lengthened.sort("lost", "name", "process_id", descending=[True, False, False]).row(0, named=True)
-    return Slowed(most["name"], most["process_id"], most["longest_ns"], most["alone_ns"])
+    order = lengthened.sort("lost", "name", "process_id", descending=[True, False, False])
+    return next(order.iter_rows(named=True), None)

@@ -354,8 +354,8 @@ def shared_gpu(report: Report) -> Findings:
         )
         took, slowed, (*others, last) = "", shared.slowed, map(str, shared.processes)
         if slowed is not None:
-            longest_ns, alone_ns = time(slowed.longest_ns), time(slowed.alone_ns)
-            took = f" {{0}} of process {slowed.process} takes up to {longest_ns} then, {alone_ns} else (median)."
+            longest_ns, alone_ns = time(slowed["longest_ns"]), time(slowed["alone_ns"])
+            took = f" {{0}} of process {slowed['process_id']} takes up to {longest_ns} then, {alone_ns} else (median)."
         yield say.told(
             report,
             "shared-gpu",
@@ -368,7 +368,7 @@ def shared_gpu(report: Report) -> Findings:
             took=took,
             turns=shared.turns,
             how="take turns on" if waited_ns else "share",
-            names=() if slowed is None else (slowed.name,),
+            names=() if slowed is None else (slowed["name"],),
         )
 
 
