@@ -186,8 +186,7 @@ def _of_line(launches: pl.DataFrame, cuts: _Cuts) -> _Candidate | None:
 def _of_units(line: pl.DataFrame, cuts: _Cuts) -> _Candidate | None:
     """The repetitions of units, of one loop after the other; None where they are few.
 
-    Worth more than others that cover as much if nearly all are usual, and hardly less if not; parts of steps, which
-    have less than half of the updates, are worth least.
+    Worth more than others that cover as much if nearly all are usual, and hardly less if not.
     """
     rest, loops, key = line.with_row_index("place"), list[pl.DataFrame](), None
     total, covered = float(line.get_column("weight").sum()), 0.0
@@ -206,10 +205,7 @@ def _of_units(line: pl.DataFrame, cuts: _Cuts) -> _Candidate | None:
         return None
     candidate = _candidate(line, pl.concat(loops).sort("first"), key)
     usual = int(candidate.rows.get_column("usual").sum()) >= MANY * candidate.rows.height
-    worth = candidate.share / MANY if usual else candidate.share * _AS_MUCH
-    if candidate.rows.select(held(line, "optimizer").sum()).item() < HALF * int(line.get_column("optimizer").sum()):
-        worth = HALF
-    return candidate._replace(worth=worth)
+    return candidate._replace(worth=candidate.share / MANY if usual else candidate.share * _AS_MUCH)
 
 
 def _candidate(line: pl.DataFrame, rows: pl.DataFrame, unit: tuple[object, ...]) -> _Candidate:
