@@ -12,6 +12,8 @@ from hypothesis import given, strategies as st
 from kanalyze.cli.mcp import _INSTRUCTIONS as INSTRUCTIONS, Desk, bounded
 from support.command import ADD, SAMPLES, environment, refused, run
 
+pytestmark = pytest.mark.slow
+
 SHOWN = {"table": "kernels", "window": "steady", "columns": "name,count,total_ns", "top": 3}
 VALUES = st.none() | st.integers() | st.text(max_size=80)
 ROWS = st.lists(st.dictionaries(st.text(max_size=5), VALUES, max_size=4), max_size=60)
@@ -22,7 +24,6 @@ NUMBERS = (
 ANSWERS = ROWS | st.dictionaries(st.text(max_size=5), ROWS | VALUES, max_size=5) | st.text(max_size=4000)
 
 
-@pytest.mark.slow
 @given(ANSWERS, st.text(max_size=3000), st.integers(2000, 6000))
 def test_an_answer_is_json_within_its_limit(data, said, limit):
     text = bounded(data, said, limit)
@@ -51,7 +52,6 @@ def answers(roots, *calls, limit=32_000):
     return asyncio.run(talk())
 
 
-@pytest.mark.slow
 def test_tools_answer_as_their_commands_do():
     mlp = SAMPLES / "mlp_train"
     tools, found = answers(
@@ -100,7 +100,6 @@ def test_tools_answer_as_their_commands_do():
     }
 
 
-@pytest.mark.slow
 def test_errors_have_the_remedy_and_nothing_leaves_the_roots(tmp_path):
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     for folder in (inside / "capture", outside):
@@ -147,7 +146,6 @@ def test_errors_have_the_remedy_and_nothing_leaves_the_roots(tmp_path):
     assert json.loads(texts[-2])["cut"].endswith(" characters; ask for less.")
 
 
-@pytest.mark.slow
 def test_no_more_commands_run_at_once_than_there_are_turns(monkeypatch, tmp_path):
     anyio = pytest.importorskip("anyio", reason="mcp is not installed (extra mcp)")
     pytest.importorskip("mcp", reason="mcp is not installed (extra mcp)")

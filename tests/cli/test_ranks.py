@@ -8,16 +8,16 @@ import pytest
 
 from support.command import REPORTS, SAMPLES, run
 
+pytestmark = pytest.mark.slow
+
 JOB = SAMPLES / "ddp_late"
 
 
-@pytest.mark.slow
 def test_a_page_per_rank_points_to_the_ranks_together():
     assert "kanalyze ranks" in run("summarize", JOB).error
     assert "kanalyze ranks" not in run("summarize", JOB / "rank0.json.gz").error
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("report", "said"), [("nccl", True), ("two_gpus", False), ("add", False)])
 def test_a_page_of_gpus_that_wait_for_each_other_points_there(report, said):
     path = REPORTS / f"{report}.sqlite"
@@ -26,7 +26,6 @@ def test_a_page_of_gpus_that_wait_for_each_other_points_there(report, said):
     assert (f"`kanalyze ranks {path}` says who for whom" in ran.error) is said
 
 
-@pytest.mark.slow
 def test_a_damaged_rank_is_named_and_the_rest_goes_on(tmp_path):
     for name in ("rank0.json.gz", "rank1.json.gz"):
         (tmp_path / name).write_bytes((JOB / name).read_bytes())
@@ -62,7 +61,6 @@ def test_json_that_is_no_trace_is_named_and_the_reports_of_nsys_are_read(command
     assert [name for name in names if any(name in line for line in told)] == names
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("traces", "reports", "read", "left"), [(2, 1, "torch.profiler", 1), (1, 3, "nsys", 1)])
 def test_reports_of_another_tool_in_the_folder_are_said_to_be_left_out(traces, reports, read, left, tmp_path):
     for number in range(traces):
@@ -87,7 +85,6 @@ def _of_process(path, process):
     return path
 
 
-@pytest.mark.slow
 def test_of_a_report_of_nsys_for_each_rank_the_file_has_both(tmp_path):
     path, folder = tmp_path / "job.html", tmp_path / "runs"
     folder.mkdir()

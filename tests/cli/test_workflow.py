@@ -10,6 +10,8 @@ import pytest
 
 from support.command import ROOT, SAMPLES, ended, environment, run
 
+pytestmark = pytest.mark.slow
+
 #: The page, in which a step is `run:` with one line.
 PAGE = (ROOT / "docs/comparing.md").read_text()
 (WORKFLOW,) = re.findall(r"^```yaml\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
@@ -42,7 +44,6 @@ def step(line):
     return ended(["/bin/bash", "-e", "step.sh"], env=environs)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("base", "new", "status", "gate"),
     [
@@ -67,7 +68,6 @@ def test_the_steps_end_with_the_gate_and_leave_its_page(machine, base, new, stat
     assert any(line.startswith(f"**Gate** {gate}") for line in page), page
 
 
-@pytest.mark.slow
 def test_one_run_a_side_is_judged_by_what_runs_of_one_program_differ():
     two = ("compare", SAMPLES / "launch_bound_plain", SAMPLES / "launch_bound_graph")
     assert "These two runs differ" in run(*two).text

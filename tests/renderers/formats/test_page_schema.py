@@ -16,6 +16,8 @@ from support.command import REPORTS, SAMPLES, run
 from support.page_schema import mistakes
 from support.real_reports import real_summary
 
+pytestmark = pytest.mark.slow
+
 SCHEMA_NOW = page_schema.schema()
 CAPTURES = sorted(path for path in SAMPLES.iterdir() if (path / "manifest.json").exists())
 EVERY = [*CAPTURES, *sorted(REPORTS.glob("*.sqlite")), *sorted((REPORTS / "torch").glob("*.json.gz"))]
@@ -26,14 +28,12 @@ def page(path, *options):
     return json.loads(run("summarize", path, "--format", "json", *options).text)
 
 
-@pytest.mark.slow
 def test_what_is_shipped_is_made_of_the_page_and_the_tables():
     assert SCHEMA.read_text() == page_schema.text(), "run `python tests/support/examples.py`"
     Draft202012Validator.check_schema(SCHEMA_NOW)
     assert json.loads(run("summarize", "--schema").text) == SCHEMA_NOW
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.name)
 def test_every_full_page_fits_the_schema_and_the_terminal(path):
     """No line is wider than the terminal but commands, which are to be pasted."""
@@ -47,7 +47,6 @@ def test_every_full_page_fits_the_schema_and_the_terminal(path):
         assert [line for line in lines if line != line.rstrip()] == []
 
 
-@pytest.mark.slow
 def test_pages_of_counters_of_instances_and_of_several_reports_fit():
     assert mistakes(page(EVERY[-1]), "first_page") == []
     instances = page(REPORTS / "nvtx.sqlite", "--window", "step#*")
@@ -56,7 +55,6 @@ def test_pages_of_counters_of_instances_and_of_several_reports_fit():
     Draft202012Validator(SCHEMA_NOW).validate({"schema_version": 2, "reports": [instances, instances]})
 
 
-@pytest.mark.slow
 def test_a_page_that_differs_does_not_fit():
     good = page(REPORTS / "add_um.sqlite")
     validator = Draft202012Validator(SCHEMA_NOW)

@@ -16,6 +16,8 @@ from support.build import call, host, kernel, report
 from support.command import REPORTS
 from support.real_reports import real_report
 
+pytestmark = pytest.mark.slow
+
 TILE, SMALL = "nvjet_sm90_tst_{}x{}_64x4_1x1_v_bz_TNT", "nvjet_sm90_tst_64x8_64x16_1x1_v_bz_TNT"
 UNALIGNED = "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_tn_align1>(Params)"
 FLOAT = "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_nn_align1>(Params)"
@@ -50,7 +52,6 @@ def found(made):
     return {one.rule: one for one in ranked(made)}
 
 
-@pytest.mark.slow
 def test_a_product_whose_columns_hardly_fill_a_tile_is_padded():
     """300 columns in tiles of 256 are 512."""
     one = found(program([([[8192, 8192], [8192, 300]], TILE.format(256, 128), 90_000)] * 8))["padded-products"]
@@ -65,7 +66,6 @@ def test_the_layout_of_images_is_told_by_the_rule_on_it_alone():
     assert "channels_last" not in str(row_of("far-from-roof"))
 
 
-@pytest.mark.slow
 def test_a_long_product_with_two_tiles_is_skinny():
     one = found(program([([[128, 1 << 18], [1 << 18, 256]], TILE.format(128, 128), 900_000)] * 4))["skinny-products"]
     assert "2 tiles of a product for 132 SMs" in one.headline
@@ -74,7 +74,6 @@ def test_a_long_product_with_two_tiles_is_skinny():
     assert one.at_stake_ns == pytest.approx(4 * (900_000 - floor / 0.75), rel=1e-3)
 
 
-@pytest.mark.slow
 def test_weights_that_are_read_at_the_bandwidth_are_at_their_floor_and_no_finding_on_blocks_is_made():
     weights = 2 * 16384 * 16384
     made = program([([[1, 16384], [16384, 16384]], SMALL, int(weights / BANDWIDTH * 1e9 / 0.8))] * 6)
@@ -84,7 +83,6 @@ def test_weights_that_are_read_at_the_bandwidth_are_at_their_floor_and_no_findin
     assert not {"small-grid", "low-occupancy", "tail", "padded-products", "far-from-roof"} & told.keys()
 
 
-@pytest.mark.slow
 def test_what_is_far_from_its_roof_is_named_with_its_shapes():
     made = program([([[8192, 8192], []], SOFTMAX, 500_000)] * 4, op="aten::_softmax")
     one = found(made)["far-from-roof"]
@@ -100,7 +98,6 @@ LONG = [[64, 1 << 19], [1 << 19, 64]]
 QUICK = [([[4096, 4096], [4096, 4096]], TILE.format(128, 128), 180_000), ([[64, 64], [64, 64]], SMALL, 4000)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("calls", "of", "rules"),
     [
@@ -119,7 +116,6 @@ def test_which_kernels_are_far_from_their_roof(calls, of, rules):
     assert told & {"padded-products", "skinny-products", "memory-floor", "far-from-roof"} == rules
 
 
-@pytest.mark.slow
 def test_products_of_an_operator_without_a_model_have_all_of_their_time_at_stake():
     """Beside others, of which the roof of TF32 bounds what it saves."""
     (other,) = found(program([([[4096, 4096]], FLOAT, 900_000)], op="mine::mm", kind="float")).values()
@@ -134,7 +130,6 @@ CALL = st.tuples(
 )
 
 
-@pytest.mark.slow
 @given(st.lists(CALL, min_size=1, max_size=5), st.sampled_from(["float", "c10::BFloat16"]))
 def test_no_gain_of_kernels_of_the_same_work_exceeds_their_distance_to_the_roof(calls, kind):
     made = program(calls * 2, kind=kind)
@@ -160,7 +155,6 @@ REAL = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
 def test_no_gain_in_a_real_report_exceeds_the_distance_to_the_roof(name):
     made = real_report(REPORTS / name)
@@ -174,7 +168,6 @@ def test_no_gain_in_a_real_report_exceeds_the_distance_to_the_roof(name):
         assert one.gain_ns <= (beyond * part).sum() + kernels.height
 
 
-@pytest.mark.slow
 def test_what_others_tell_of_is_left_out():
     slow = [([[8192, 8192], []], SOFTMAX, 500_000), ([[4096, 8192], []], SOFTMAX, 600_000)]
     made = program(slow * 2, op="aten::_softmax")

@@ -343,35 +343,24 @@ def test_a_chain_of_operations_becomes_one_kernel():
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "shapes", "told"),
     [
-        ("self.k = torch.cat([self.k, k], dim=2)", 1),
-        ("past = ks[n] = cat((ks[n], k))", 1),
-        ("x = torch.cat([y, x])", 0),
+        ("self.k = torch.cat([self.k, k], dim=2)", "[]", 1),
+        ("past = ks[n] = cat((ks[n], k))", "[]", 1),
+        ("x = torch.cat([y, x])", "[]", 0),
+        ("x = torch.cat(ys)", "[[[4, 640, 8], [4, 9, 8]], []]", 1),
+        ("x = torch.cat(ys)", "[[[4, 640, 8], [4, 9, 8], [4, 1, 8]], []]", 1),
+        ("x = torch.cat(ys)", "[[[4, 640, 8], [4, 64, 8]], []]", 0),  # as layers join what they compute
+        ("x = torch.cat(ys)", "[[[4, 640, 8]], []]", 0),
     ],
 )
-def test_a_result_that_takes_the_place_of_what_is_joined_grows(text, told):
+def test_a_result_in_the_place_of_what_is_joined_grows_and_pieces_join_a_large_tensor(text, shapes, told):
     """Twenty concatenations in a line of the program."""
-    events = [one for at in range(0, 2000, 100) for one in launched(at, at + 9, kernel(at + 10, at + 90, name=CAT))]
-    line = {"process_id": 1, "thread_id": 1, "file": "a.py", "function": "f", "line": 7, "start_ns": 0, "dur_ns": 3000}
-    assert len(growing_concatenations(report(events, source_lines=[{**line, "text": text}]))) == told
-
-
-@pytest.mark.parametrize(
-    ("shapes", "told"),
-    [
-        ("[[[4, 640, 8], [4, 9, 8]], []]", 1),
-        ("[[[4, 640, 8], [4, 9, 8], [4, 1, 8]], []]", 1),
-        ("[[[4, 640, 8], [4, 64, 8]], []]", 0),  # as layers join what they compute
-        ("[[[4, 640, 8]], []]", 0),
-        ("[]", 0),
-    ],
-)
-def test_large_tensors_are_copied_for_small_pieces(shapes, told):
     events = [host("op", "aten::cat", at, at + 12) for at in range(0, 2000, 100)]
     details = [{"event_id": number, "input_shapes": shapes} for number in range(len(events))]
     events += [one for at in range(0, 2000, 100) for one in launched(at, at + 9, kernel(at + 10, at + 90, name=CAT))]
-    of = report(events, op_detail=details)
+    line = {"process_id": 1, "thread_id": 1, "file": "a.py", "function": "f", "line": 7, "start_ns": 0, "dur_ns": 3000}
+    of = report(events, op_detail=details, source_lines=[{**line, "text": text}])
     assert [one.at_stake_ns for one in growing_concatenations(of)] == [20 * 80] * told
 
 
