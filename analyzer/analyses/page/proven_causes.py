@@ -200,7 +200,9 @@ def _finding(  # noqa: PLR0913 - a kernel's time, roof, counters and cause
     # of the bytes that it moves those are left that its threads ask for, and all instructions that it executes
     floor = max(roof_share * (facts["asked"] if facts["bound"] == "memory" else 1), facts["compute_share"] or 0)
     spared = min(share, 1 - floor)
-    if cause.passes:
+    if cause.spared is not None:
+        spared = cause.spared(facts)
+    elif cause.passes:
         spared = max(1 - cause.passes * max(facts["dram_share"] or 0.0, 1 - share), 0.0)
     elif cause.whatever_roof:
         spared = share * (1 - (_HALF + min(facts["dram_share"] or 0.0, _HALF)) / 2)
@@ -231,6 +233,12 @@ def _in_local(facts: Mapping[str, Any]) -> float:
     local = (facts["memory_share"] or 0.0) >= advice.LOW and facts["local_share"]
     doubles = _of_doubles(facts) >= _DOUBLED  # which take two registers each, and may be what spills
     return local if local > (facts["uncoalesced_share"] or 0.0) and not doubles else 0.0
+
+
+def _without_local(facts: Mapping[str, Any]) -> float:
+    """The part of its time without accesses to local memory: as of its accesses, or of the bytes that DRAM moves."""
+    beyond = 1 - facts["asked"] if facts["bound"] == "memory" else 0.0
+    return float(min(max(facts["local_share"], beyond), 1 - (facts["compute_share"] or 0.0)))
 
 
 def _of_doubles(facts: Mapping[str, Any]) -> float:
@@ -319,6 +327,7 @@ class _Cause(NamedTuple):
     #: Whether it is one also near the roof, which is that of the arithmetic it does: in half the width that takes half
     #: of the time at most, and functions a part of that; no less than the memory does. In the middle is what is told.
     whatever_roof: bool = False
+    spared: Callable[[Mapping[str, Any]], float] | None = None  # the part of the time that goes, where the share tells
     passes: int = 0  # times that what takes its place reads and writes memory, where that is all that is left; else 0
 
 
@@ -371,6 +380,7 @@ _DIVERGES: Final = _Cause(
     "Let threads of a warp take the same branches and as many turns of a loop: sort or group the work by what it "
     "takes, give a long piece to a whole warp, or decide by blockIdx or warp, not by threadIdx.",
     whatever_roof=True,
+    spared=_diverging,  # warps are as many fewer, whatever each waits for
 )
 _CAUSES: Final = (
     _Cause(
@@ -405,6 +415,7 @@ _CAUSES: Final = (
         "more registers: no blocks per SM in __launch_bounds__, or smaller tiles",
         "Let a thread have more registers (`__launch_bounds__` without a number of blocks, no `-maxrregcount`), or "
         "need fewer at once: smaller tiles, less unrolling, another kernel for a part of the work.",
+        spared=_without_local,
     ),
     _Cause(
         "local-memory",
@@ -415,6 +426,7 @@ _CAUSES: Final = (
         "loops with #pragma unroll, so that indices are constants; more registers",
         "Index arrays of a thread by constants alone (loops unrolled by `#pragma unroll`, no sorting by variable "
         "indices), so that they stay in registers; of spilled ones allow more (`__launch_bounds__`, smaller tiles).",
+        spared=_without_local,
     ),
     _Cause(
         "uncoalesced",

@@ -388,13 +388,15 @@ NEAR = {"uncoalesced_share": 0.6, "dram_bytes": 400, "roof_share": 0.7}
         # three of four accesses are to local memory, as of arrays with variable indices
         ({"memory_share": 0.9}, LOCAL, 0.1, ("local-memory", "a.cu:10", 300)),
         ({"memory_share": 0.9, "uncoalesced_share": 0.7}, LOCAL, 0.1, ("local-memory", "a.cu:10", 300)),
+        ({"memory_share": 0.9, "bound": "memory", "dram_bytes": 4000}, [*LOCAL, *loads("LDG.E R0", 4, 4)], 0.1,
+         ("local-memory", "a.cu:10", 387)),  # of the bytes that it moves those stay that its threads ask for
         ({"memory_share": 0.9, "uncoalesced_share": 0.8}, LOCAL, 0.1, ("uncoalesced", "", 320)),
         ({"memory_share": 0.9, "fp64_flop": 1.0, "flop": 10.0}, LOCAL, 0.1, ("float64", "", 30)),
         ({"memory_share": 0.4}, LOCAL, 0.1, None),
         # three of four threads of each warp wait, or every other one; what a busy SM executes is partly nothing
-        (LANES, diverging(8), 0.01, ("divergence", "a.cu:7", 225)),
-        (LANES, diverging(16), 0.01, ("divergence", "a.cu:7", 150)),
-        (LANES | {"compute_share": 0.9}, diverging(16), 0.01, ("divergence", "a.cu:7", 150)),
+        (LANES, diverging(8), 0.01, ("divergence", "a.cu:7", 300)),
+        (LANES, diverging(16), 0.01, ("divergence", "a.cu:7", 200)),
+        (LANES | {"compute_share": 0.9}, diverging(16), 0.01, ("divergence", "a.cu:7", 200)),
         (LANES, diverging(24), 0.01, None),
         (LANES | {"block_x": 1}, diverging(8), 0.01, None),  # a block that has no more
         (LANES | {"memory_share": 0.7}, diverging(8), 0.01, None),
@@ -423,7 +425,7 @@ NEAR = {"uncoalesced_share": 0.6, "dram_bytes": 400, "roof_share": 0.7}
         (WAITS, in_turns(turns=2), 0.3, None),  # no loop
         (WAITS, in_turns(sass="HFMA2.MMA R4, -RZ, RZ, 0, 0"), 0.3, None),
         # a constant that is loaded is no product
-        (LANES, diverging(8, "HFMA2.MMA.BF16_V2 R4, -RZ, RZ, 0, 0"), 0.01, ("divergence", "a.cu:7", 225)),
+        (LANES, diverging(8, "HFMA2.MMA.BF16_V2 R4, -RZ, RZ, 0, 0"), 0.01, ("divergence", "a.cu:7", 300)),
         # turned off by a predicate, one thread waits for all, and products of whole warps
         *((LANES, diverging(8, sass), 0.01, None) for sass in (
             "@P0 FFMA R0, R1", "LDG.E.STRONG.GPU R0, desc[UR4][R2.64]", "HGMMA.64x128x16.F32.BF16 R24, gdesc[UR8]",
