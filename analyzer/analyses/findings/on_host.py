@@ -412,12 +412,18 @@ def without_set_up(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     return copies[left.sort()]
 
 
-def without_lines(report: Report, places: pl.Series) -> Mending:
-    """The time of the threads that launch in some places of the program is spared."""
+#: A line that waits for the GPU, a stream or an event, and does nothing else.
+ONLY_WAITS: Final = (
+    r"(?i)^\s*(?:[\w.]+\.)?(?:cuda|device|\w*stream\w*|\w*event\w*)(?:\(\w*\))?\.synchronize\([^()]*\)\s*;?\s*(?:#.*)?$"
+)
+
+
+def stretches_of(report: Report, places: pl.Series) -> pl.DataFrame:
+    """When threads that launch were in some places of the program: :data:`THREAD`, start, end."""
     lines = placed_with_text(report, places.unique().to_frame("place")).select(PLACE)
     rows = source_lines(report).join(lines, on=lines.columns, how="semi", nulls_equal=True)
     rows = rows.join(launched(report).select(THREAD).unique(), on=[*THREAD], how="semi")
-    return Mending(host=rows.select("process_id", **intervals.OF_EVENTS))
+    return rows.select(*THREAD, **intervals.OF_EVENTS)
 
 
 def library_ranges(report: Report) -> pl.DataFrame:

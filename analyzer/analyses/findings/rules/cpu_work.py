@@ -100,18 +100,13 @@ def _spared(report: Report, runs: pl.DataFrame, rule: str) -> Mending:
     return left._replace(gone=facts.filter(~copies).get_column("row"), shorter=shorter)
 
 
-@once_per_process
-def _runs(report: Report) -> pl.DataFrame:
-    """Runs of operators that launch nothing between two that do, with work of the CPU in them.
-
-    Columns: SPAN (with the copies from and to the device beside them), kind (the rule's name), operators (number of
-    those that compute), top (the one that takes most), top_ns, bytes (copied to the device).
-    """
-    name, own, launches = pl.col("name"), pl.col("own"), ~pl.col("own")
+def _operators_in_runs(report: Report) -> pl.DataFrame:
+    """Outermost operators with the number of their run on their thread, and what they do to data of the host."""
+    name, own = pl.col("name"), pl.col("own")
     launching = (pl.col("launches") > 0) | pl.col("called") | pl.col("aside")
     line = on_host.outermost(report).sort(*THREAD, "start")
     line = line.with_columns(run=launching.cast(pl.UInt32).cum_sum().over(THREAD), own=~launching)
-    line = line.with_columns(
+    return line.with_columns(
         # types of a copy that makes data smaller: into 16 bits, of more
         shortens=_copied_bytes(report, line, r"^\[\s*\"c10::(?:BFloat16|Half)\",\s*\"(?:float|double)\"") > 0,
         widened_bytes=pl.when(own).then(_copied_bytes(report, line, _WIDENS)),
@@ -122,6 +117,17 @@ def _runs(report: Report) -> pl.DataFrame:
             r"^aten::(?:to|_to_copy|div|div_|mul|mul_|sub|sub_|add|add_|permute|contiguous|clone|float|half|copy_)$"
         ),
     )
+
+
+@once_per_process
+def _runs(report: Report) -> pl.DataFrame:
+    """Runs of operators that launch nothing between two that do, with work of the CPU in them.
+
+    Columns: SPAN (with the copies from and to the device beside them), kind (the rule's name), operators (number of
+    those that compute), top (the one that takes most), top_ns, bytes (copied to the device).
+    """
+    name, own, launches = pl.col("name"), pl.col("own"), ~pl.col("own")
+    line = _operators_in_runs(report)
     took = pl.when(pl.col("computes") | pl.col("converts")).then(pl.col("end") - pl.col("start"))
     runs = line.group_by(*THREAD, "run", maintain_order=True).agg(
         first=pl.col("start").filter(own).min(),

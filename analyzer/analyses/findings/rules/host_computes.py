@@ -363,12 +363,13 @@ def converted_arrays(report: Report) -> Findings:
 
 #: A call in a line of Python, and what is no code in it.
 _CALL: Final = re.compile(r"([A-Za-z_][\w.]*)\(")
+_READY: Final = r"\bblock_until_ready\("
 _NO_CODE: Final = re.compile(r"""'[^']*'|"[^"]*"|#.*""")
 
 
 @Rule
 def own_code(report: Report) -> Findings:
-    """At most one finding per device in a window of iterations: idle time in lines that neither launch nor wait."""
+    """At most two findings per device in a window of iterations: idle time in lines that launch nothing, or wait."""
     if not say.per_iteration(report).iterations or source_lines(report).is_empty():
         return
     # places from which anything is launched in the window, on whatever device
@@ -383,23 +384,32 @@ def own_code(report: Report) -> Findings:
         in_no_call = intervals.union(host_pieces(report)[device].select("start", "end"))
         quiet = intervals.cut(lines.select("start", "end", "place").sort("start"), in_no_call)
         quiet = quiet.with_columns(ns=pl.col("end") - pl.col("start"))
-        claims = intervals.union(quiet.select("start", "end"))
-        # the least part of the window that the device waits so
-        if intervals.length(claims) < 0.1 * (high - low):
-            continue
-        sums = quiet.group_by("place").agg(pl.col("ns").sum()).sort("ns", "place", descending=[True, False])
-        place, line = placed_with_text(report, sums.head(1)).select("place", pl.col("text").cast(pl.String)).row(0)
-        call = next((call for call in _CALL.findall(_NO_CODE.sub("", line or "")) if not iskeyword(call)), "")
-        does = call.rpartition(".")[2]
-        if does == "synchronize":  # a call that is recorded, and told by what follows it
-            continue
-        yield say.told(
-            report,
-            "unneeded-sync: ready" if does == "block_until_ready" else "own-code",
-            device,
-            claims,
-            part=say.of_window(report, device, intervals.length(claims)),
-            most=place,
-            call=f": {literal(call)}()" if call else "",
-            mending=partial(on_host.without_lines, places=sums.get_column("place")),
-        )
+        text = placed_with_text(report, quiet).get_column("text").cast(pl.String).fill_null("")
+        ready, waits = text.str.contains(_READY), text.str.contains(on_host.ONLY_WAITS)  # whose call is recorded
+        for name, part in (("unneeded-sync: ready", quiet.filter(ready)), ("own-code", quiet.filter(~ready & ~waits))):
+            # the least part of the window that the device waits so
+            if total(part, "ns") >= max(0.1 * (high - low), 1):
+                yield _in_lines(report, device, name, part)
+
+
+def _in_lines(report: Report, device: int, name: str, quiet: pl.DataFrame) -> Finding:
+    """The finding on the stretches of lines (start, end, place, ns) for which a device waits."""
+    claims = intervals.union(quiet.select("start", "end"))
+    sums = quiet.group_by("place").agg(pl.col("ns").sum()).sort("ns", "place", descending=[True, False])
+    place, line = placed_with_text(report, sums.head(1)).select("place", pl.col("text").cast(pl.String)).row(0)
+    call = next((call for call in _CALL.findall(_NO_CODE.sub("", line or "")) if not iskeyword(call)), "")
+    return say.told(
+        report,
+        name,
+        device,
+        claims,
+        part=say.of_window(report, device, intervals.length(claims)),
+        most=place,
+        call=f": {literal(call)}()" if call else "",
+        mending=partial(_sparing, places=sums.get_column("place")),
+    )
+
+
+def _sparing(report: Report, places: pl.Series) -> Mending:
+    """The time of the threads that launch in some places is spared."""
+    return Mending(host=on_host.stretches_of(report, places).select("process_id", "start", "end"))

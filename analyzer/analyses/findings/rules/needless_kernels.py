@@ -30,7 +30,7 @@ _FARTHEST: Final = 9  # maximum distance of a softmax from either product, in op
 #: an H100, of heads of 64 in bfloat16, 40 % forward and 55 % backward; with random numbers to drop some of the scores
 #: twice that and more (an H200, heads of 32 to 128, 256 to 4,096 tokens).
 _PRODUCTS_LEFT: Final = 0.6
-_TO_DROP: Final = 2.0
+_WITH_DROPOUT: Final = 2.0
 
 #: The same of products in full float32, whose fused kernel is in bfloat16, by compute capability: peak rates of float32
 #: over it (A100 19.5 of 312, H100 66.9 of 989.4 TFLOP/s), of which fused kernels reach two thirds of what products do.
@@ -68,7 +68,6 @@ def unfused_attention(report: Report) -> Findings:
         in_float32, in_full = (total(products.filter(one), "exclusive_ns") > most for one in ("in_float32", "in_full"))
         left = _FROM_TF32_LEFT if in_float32 else _PRODUCTS_LEFT
         left = _FLOAT32_LEFT.get(chain.device.capability, left) if in_full else left
-        left *= _TO_DROP if chain.rows.get_column("drops").any() else 1
         reasons = {
             " PyTorch's attention fell back to it: type, mask or head size do not suit its kernels.": (
                 "aten::_scaled_dot_product_attention_math" in names
@@ -79,8 +78,11 @@ def unfused_attention(report: Report) -> Findings:
         }
         # one kernel in place of each chain, two backward, which take a part of what its products do
         two = pl.col("backward").any().over("chain") & (pl.col("product").sum().over("chain") > 1)
-        merged_ns = (left * pl.col("exclusive_ns").sum().over("chain")).cast(pl.Int64)
-        groups = chain.rows.with_columns(group="chain", kept=pl.when(two).then(2).otherwise(1), dur_ns="exclusive_ns")
+        each = pl.when(pl.col("drops").any().over("chain")).then(left * _WITH_DROPOUT).otherwise(left)
+        groups = chain.rows.with_columns(
+            group="chain", kept=pl.when(two).then(2).otherwise(1), left=each, dur_ns="exclusive_ns"
+        )
+        merged_ns = (pl.col("left") * pl.col("exclusive_ns").sum().over("chain")).cast(pl.Int64)
         fused = on_gpu.merged(groups.filter("product").with_columns(merged_ns=merged_ns))
         one = chain.finding(
             "unfused-attention",

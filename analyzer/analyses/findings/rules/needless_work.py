@@ -325,7 +325,7 @@ _EIGHTHS: Final = 8
 _GROWS_WITHIN: Final = 1.3
 _JUMPS: Final = 2.0
 
-#: What others than the largest tensor are of all, where they are pieces: layers join what is more.
+#: What is appended to a tensor, as a part of it, where it is a piece: layers join what is more.
 _PIECES: Final = 1 / 64
 
 #: A line that joins what an object or a list holds, and puts the result there: ``self.k = torch.cat([self.k, k])``.
@@ -349,13 +349,14 @@ def growing_concatenations(report: Report) -> Findings:
         cats = every.filter(device.are(aten & (OPERATION == "cat")) | copied).sort("start")
         whole_ns = device.kernel_ns + total(cats.filter(pl.col("kind") == "memcpy"), "exclusive_ns")
         if total(cats, "exclusive_ns") >= _MUCH * whole_ns and cats.height >= _FEWEST:
-            most = total(cats, "exclusive_ns") / 2
             if _grow(cats.get_column("dur_ns"), say.per_iteration(report).iterations or 1):
                 yield _copied(report, device.device, cats, whole_ns, "growing-copies")
-            elif _takes_place_ns(report, cats) > most:
+            elif 2 * _takes_place_ns(report, cats) > total(cats, "exclusive_ns"):
                 yield _copied(report, device.device, cats, whole_ns, "growing-copies: kept")
-            elif total(pieces := _by_pieces(report, cats), "exclusive_ns") > most:
-                yield _copied(report, device.device, pieces, whole_ns, "growing-copies: pieces")
+            else:
+                pieces = _appending(report, cats)
+                if pieces.height >= _FEWEST and total(pieces, "exclusive_ns") >= _MUCH * whole_ns:
+                    yield _copied(report, device.device, pieces, whole_ns, "growing-copies: pieces")
         copies = every.filter(device.are(aten & ((OPERATION == "copy") | (FAMILY == "index"))))
         work = copies.filter(pl.col("outer").is_in(_REPEATS.keys()))
         if total(work, "exclusive_ns") >= max(_MUCH * device.kernel_ns, 1):
@@ -371,18 +372,18 @@ def _takes_place_ns(report: Report, cats: pl.DataFrame) -> int:
     return total(lines.filter(joins), "exclusive_ns")
 
 
-def _by_pieces(report: Report, cats: pl.DataFrame) -> pl.DataFrame:
-    """The concatenations of a tensor and at most :data:`_PIECES` as much."""
+def _appending(report: Report, cats: pl.DataFrame) -> pl.DataFrame:
+    """The concatenations of a tensor and small pieces behind it, along a dimension that is not its last one."""
     shapes = operations_with_roofs(report).select("row", "input_shapes")
     joined = cats.join(shapes, on="row", how="left", maintain_order="left").get_column("input_shapes")
-    largest = told_of(joined.cast(pl.String), _largest_part, pl.Float64)
-    return cats.filter((largest >= 1 - _PIECES) & (largest < 1))
+    return cats.filter((told_of(joined.cast(pl.String), _appends) == "yes").fill_null(value=False))
 
 
-def _largest_part(shapes: str) -> str:
-    """The part that the largest of the tensors of a list is of all of them."""
-    counts = [math.prod(sides) for sides in on_host.inputs(shapes) if sides]
-    return str(max(counts, default=0) / max(sum(counts), 1))
+def _appends(shapes: str) -> str:
+    """``yes`` where the first tensor of a list is nearly all, and the others have its last dimension."""
+    first, *pieces = [sides for sides in on_host.inputs(shapes) if sides] or [[]]
+    small = sum(map(math.prod, pieces)) <= _PIECES * math.prod(first)
+    return "yes" if pieces and small and all(sides[-1] == first[-1] for sides in pieces) else "no"
 
 
 @Rule

@@ -228,11 +228,15 @@ def no_tf32(report: Report) -> Findings:
 
 
 def _of_solvers(report: Report) -> pl.Series:
-    """Rows of kernels right before or after one of a solver's: its products, whose type no option sets."""
-    kernels = exclusive_operations(report, "stream").filter(kind="kernel").sort("device", "stream", "start")
-    kernels = on_gpu.with_decoded(kernels, solves=FAMILY == "linalg")
-    beside = pl.any_horizontal(pl.col("solves").shift(by).over("device", "stream") for by in (1, -1))
-    return kernels.filter(beside)["row"]
+    """Rows of products of a solver, whose type no option sets: by their operator, or between other kernels of it."""
+    stream = ["process_id", "device", "context_id", "stream"]
+    every = exclusive_operations(report, "context_id", "stream").filter(kind="kernel").sort(*stream, "start")
+    kernels = on_gpu.with_operators(report, every)
+    kernels = on_gpu.with_decoded(kernels, solves=FAMILY == "linalg", product=FAMILY == "gemm")
+    others = pl.when(~pl.col("product")).then("solves")
+    between = others.forward_fill().over(stream) & others.backward_fill().over(stream)
+    of_solver = pl.col("outer").str.contains(r"^aten::_?(?:linalg_|lu_|cholesky|triangular_solve|inverse)")
+    return kernels.filter(pl.col("product") & of_solver.fill_null(between)).get_column("row")
 
 
 def _in_full(device: on_gpu.DeviceKernels, family: str, inside: pl.Expr) -> pl.Expr:

@@ -93,9 +93,6 @@ _SHARED_MEMORY: Final = re.compile(
 )
 
 
-_WAITS: Final = r"^\s*[\w.]*\bsynchronize\([^()]*\)\s*(?:#.*)?$"  # a line that waits, and does nothing else
-
-
 @Rule
 def unneeded_sync(report: Report) -> Findings:
     """At most one finding per device, on all such calls together."""
@@ -127,11 +124,13 @@ def unneeded_sync(report: Report) -> Findings:
 
 
 def _without_waits(report: Report, calls: pl.DataFrame) -> Mending:
-    """The `calls` are gone, with lines that do nothing else."""
-    places = place_at(report, calls.select(*THREAD, at="start")).alias("place").drop_nulls().unique()
-    lines = placed_with_text(report, places.to_frame()).with_columns(at=places)
-    waiting = lines.filter(pl.col("text").cast(pl.String).str.contains(_WAITS)).get_column("at")
-    return Mending(calls=calls.get_column("call_row")).with_all_of(on_host.without_lines(report, waiting))
+    """The `calls` are gone, each with the line that it is in where that does nothing else."""
+    at = calls.select(*THREAD, at="start")
+    places = place_at(report, at).alias("place").drop_nulls().unique()
+    texts = placed_with_text(report, places.to_frame()).get_column("text").cast(pl.String).fill_null("")
+    lines = on_host.stretches_of(report, places.filter(texts.str.contains(on_host.ONLY_WAITS))).sort("start")
+    held = lines[on_gpu.span_of(at, lines).drop_nulls().unique().sort()]
+    return Mending(calls=calls.get_column("call_row"), host=held.select("process_id", "start", "end"))
 
 
 def _of_program(report: Report, calls: pl.DataFrame) -> pl.DataFrame:

@@ -414,6 +414,8 @@ def test_the_time_of_threads_that_launch_nothing_is_not_spared():
 
 THERE = launched(60_000, 65_000, kernel(66_000, 70_000, device=1))
 ASIDE = launched(11_000, 12_000, kernel(13_000, 15_000, stream=8))
+READY = "The GPU waits for a host that waits for it: block_until_ready()"
+LINE = "The GPU waits for code that launches nothing: "
 AROUND = [line(0, 10_000, 3, "y = model(x)"), line(110_000, 200_000, 5, "y = model(y)")]
 
 
@@ -426,11 +428,13 @@ AROUND = [line(0, 10_000, 3, "y = model(x)"), line(110_000, 200_000, 5, "y = mod
         ([], (), None),
         *(([*AROUND, line(10_000, 110_000, 4, "z = other(y)")], more, None) for more in (THERE, ASIDE)),
         ([*AROUND, line(10_000, 110_000, 4, "torch.cuda.synchronize()")], (), None),  # a call that is recorded
+        ([*AROUND, line(10_000, 110_000, 4, "float(y.block_until_ready())")], (), READY),
         (
-            [*AROUND, line(10_000, 110_000, 4, "y.block_until_ready()")],
+            [*AROUND, line(10_000, 70_000, 4, "stream.synchronize()"), line(70_000, 110_000, 6, "p()")],
             (),
-            "The GPU waits for a host that waits for it: y.block_until_ready()",
+            LINE + "p()",
         ),
+        ([*AROUND, line(10_000, 110_000, 4, "hvd.synchronize(x)")], (), LINE + "hvd.synchronize()"),
         *(
             ([*AROUND, line(10_000, 110_000, 4, text)], (), f"The GPU waits for code that launches nothing{told}")
             for text, told in (

@@ -221,6 +221,8 @@ def test_a_flag_that_one_thread_sets_is_no_small_grid(threads, took, told):
     [
         ({}, 31_500),  # of 64 warps that an SM has room for 32 are there
         ({"threads": 8}, 28_000),
+        ({"blocks": 128}, 31_000),  # which have all room already
+        ({"registers_per_thread": 255}, 31_000),  # larger blocks need as many
         ({"threads": 32}, None),
         ({"blocks": 3}, None),  # SMs without a block are told of
         ({"end": 9_000}, None),  # too short to have much to do
@@ -231,7 +233,7 @@ def test_blocks_smaller_than_a_warp(change, stake):
     of = {"start": 0, "end": 32_000, "blocks": 4096, "threads": 1, "name": "rows(float *)"} | change
     rows = found(thin_blocks, launch(**of))
     assert [ns for _, ns, _ in rows] == ([stake] if stake else [])
-    assert all(f"4,096 blocks of {of['threads']} thread" in text for *_, text in rows)
+    assert all(f"{of['blocks']:,} blocks of {of['threads']} thread" in text for *_, text in rows)
 
 
 def test_quicker_launches_of_more_blocks_and_a_window():

@@ -352,6 +352,8 @@ def test_a_chain_of_operations_becomes_one_kernel():
         ("x = torch.cat(ys)", "[[[4, 640, 8], [4, 9, 8], [4, 1, 8]], []]", 1),
         ("x = torch.cat(ys)", "[[[4, 640, 8], [4, 64, 8]], []]", 0),  # as layers join what they compute
         ("x = torch.cat(ys)", "[[[4, 640, 8]], []]", 0),
+        ("x = torch.cat(ys)", "[[[4, 9, 8], [4, 640, 8]], []]", 0),  # put before what is new each time
+        ("x = torch.cat(ys)", "[[[4, 640, 8], [4, 640, 1], [4, 640, 1]], []]", 0),  # further channels
     ],
 )
 def test_a_result_in_the_place_of_what_is_joined_grows_and_pieces_join_a_large_tensor(text, shapes, told):

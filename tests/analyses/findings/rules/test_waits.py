@@ -308,7 +308,8 @@ def test_waits_that_nothing_is_seen_to_need(events, window, stakes, words):
 )
 def test_a_line_that_only_waits_goes_with_its_wait(text, spared):
     line = {"process_id": 1, "thread_id": 1, "file": "a.py", "function": "f", "line": 7, "start_ns": 120, "dur_ns": 75}
-    of = report(waited(), source_lines=[{**line, "text": text}])
+    needed = {**line, "start_ns": 250, "dur_ns": 2, "text": text}  # the line again, without such a wait
+    of = report(waited(), source_lines=[{**line, "text": text}, needed])
     (one,) = unneeded_sync(of)
     assert one.change(of).host.select("start", "end").rows() == spared
 
