@@ -201,10 +201,10 @@ def _pairs() -> pl.Expr:
 
 #: How many lists a step reads and writes in one pass, by class of torch.optim that takes fused=True: weights and
 #: moments both ways, and the gradients.
-_PASSES: Final = {"Adam": 7, "AdamW": 7, "": 7, "Adagrad": 5, "SGD": 5}
+_PASSES: Final = {"Adam": 7, "AdamW": 7, "": 7, "SGD": 5}
 
-#: Further classes of torch.optim, which take foreach=True.
-_FOREACH: Final = ("ASGD", "Adadelta", "Adafactor", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")
+#: Further classes of torch.optim, which take foreach=True; Adagrad takes fused=True on GPUs of NVIDIA after torch 2.11.
+_FOREACH: Final = ("ASGD", "Adagrad", "Adadelta", "Adafactor", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")
 
 _BOTH: Final = 2  # a step of this many operators or more could be one; each of them reads a list and writes one
 _FEWEST_UPDATES: Final = 4  # so many updates of weights in a row are an optimizer's: one for each tensor
