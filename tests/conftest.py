@@ -31,17 +31,21 @@ def pytest_addoption(parser):
     parser.addoption("--update-gold", action="store_true", help="write what is rendered to tests/gold")
 
 
+#: Of a test with more cases than these, the first and every third one are quick where `one_in` says nothing else.
+MANY_CASES, ONE_IN = 8, 3
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Marks cases of a test with `one_in(n)` as slow, but for the first and every nth, before any is left out."""
-    seen = Counter()
-    for item in items:
+    """Marks cases of a test with many, or with `one_in(n)`, as slow, but for the first and every nth."""
+    tests = [(item.path, item.originalname) for item in items]
+    cases, seen = Counter(tests), Counter()
+    for item, test in zip(items, tests, strict=True):
         marker = item.get_closest_marker("one_in")
-        if marker is not None:
-            of_test = (item.path, item.originalname)
-            if seen[of_test] % marker.args[0]:
-                item.add_marker(pytest.mark.slow)
-            seen[of_test] += 1
+        each = marker.args[0] if marker else ONE_IN if cases[test] > MANY_CASES else 1
+        if seen[test] % each:
+            item.add_marker(pytest.mark.slow)
+        seen[test] += 1
 
 
 def pytest_collection_finish():

@@ -94,7 +94,6 @@ def test_the_tables_of_seeds_and_changes_have_the_verdicts_of_compare():
 
 @pytest.mark.parametrize("path", examples.FILES, ids=lambda path: path.name)
 @pytest.mark.usefixtures("folder")
-@pytest.mark.one_in(4)
 def test_python_examples_give_what_they_show(path):
     plain = re.sub(r"^```.*$", "", path.read_text(), flags=re.MULTILINE)
     example = doctest.DocTestParser().get_doctest(plain, {}, path.name, str(path), 0)

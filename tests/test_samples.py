@@ -124,7 +124,6 @@ def test_sampled_units_tell_what_ran_in_each_range():
     assert told["thin products"]["samples"] >= 20  # though each of the 100 is shorter than a sample
 
 
-@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", BASELINES)
 def test_baselines_are_small_tell_no_place_and_are_named(name):
     held = (SAMPLES / name).read_bytes()
@@ -155,7 +154,6 @@ TRUTH = {
 WORDS_BACK = {"faster": "slower", "slower": "faster"}
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("base", "new"), TRUTH, ids=str)
 def test_the_seeds_comparisons_say_what_is_known_forth_and_back(base, new):
     paths = [SAMPLES / f"seeds/{name}.kz" for name in (base, new)]

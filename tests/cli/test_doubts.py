@@ -43,7 +43,6 @@ def the_line(ran, path):
     ],
     ids=["rows", "call"],
 )
-@pytest.mark.one_in(4)
 def test_of_a_small_export_everything_is_told_whatever_is_asked_for(tmp_path, command, statement, told):
     path = altered(tmp_path, GRAPH_NODE, statement)
     assert told in the_line(run(*command, path), path)

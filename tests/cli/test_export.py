@@ -112,7 +112,6 @@ def test_traces_are_files_and_say_what_is_in_them(tmp_path):
 READ = {"csv": pl.read_csv, "parquet": pl.read_parquet, "arrow": lambda path: pl.from_arrow(feather.read_table(path))}
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize("form", READ)
 @pytest.mark.parametrize("table", ["cpu_samples", "ledger", "kernels", "events", "gaps"])
 def test_an_export_has_the_rows_of_the_table(tmp_path, form, table):

@@ -134,7 +134,6 @@ SQUARE = SAMPLES / "square"
         *(("show", "tree", SQUARE / "torch.json.gz"), ("verify", SQUARE)),
     ],
 )
-@pytest.mark.one_in(4)
 def test_what_reads_a_large_report_tells_the_allocator_before_it_is_loaded(arguments):
     assert watched("main()", *arguments) == 40
 

@@ -51,7 +51,6 @@ def test_a_comparison_goes_from_base_to_new(tmp_path):
 
 
 @pytest.mark.parametrize(("form", "begin"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")])
-@pytest.mark.one_in(4)
 def test_pictures_have_three_formats_and_are_the_same_each_time(tmp_path, form, begin):
     pytest.importorskip("matplotlib")
     path = tmp_path / f"x.{form}"

@@ -129,7 +129,6 @@ def test_a_table_has_the_columns_declared_and_what_python_gives(name):
         ("ops", ["--as-torch"]),
     ],
 )
-@pytest.mark.one_in(4)
 def test_columns_of_another_form_are_those_declared_for_it(name, options):
     header = run("show", name, report_with(name), *options, "--format", "csv").lines[0]
     (form,) = (form for form in declared()[name]["forms"] if form["when"] == " ".join(options))

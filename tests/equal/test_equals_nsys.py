@@ -76,7 +76,6 @@ def in_percent(frame):
     return frame.with_columns(percent=pl.col("share") * 100) if "share" in frame.columns else frame
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("nsys_report", "name"),
     [(table, name) for table in TABLES for name in (*reports_with(table), *reports_with(table, "samples/"))],
@@ -127,7 +126,6 @@ OF_RANGES = {
 }  # fmt: skip
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("nsys_report", "name"),
     [(table, name) for table in OF_RANGES for name in (*reports_with(table), *reports_with(table, "samples/"))],

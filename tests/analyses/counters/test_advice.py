@@ -36,7 +36,6 @@ def test_samples_get_the_advice_that_fits():
     assert row["speedup_share"] == pytest.approx(131 / 132)
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_advice_on_real_kernels(path):
     """All that the page says, as the standard library reads it; ranked by what it gains, and within the roofs."""

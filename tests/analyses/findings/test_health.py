@@ -58,7 +58,6 @@ def test_every_check_is_told_where_all_is_in_order():
     assert "" not in found.get_column("effect")
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("events", "told"),
     [
@@ -214,7 +213,6 @@ OF_EVENT = [
 ]
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("waits", "ended", "told"),
     [

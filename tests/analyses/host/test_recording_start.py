@@ -172,7 +172,6 @@ LATE_SYNC = [("sync", "cudaDeviceSynchronize", MS), ("unknown", "recording begin
 LATE_LAUNCH = [("launch", "call", 15), ("launch", "latency", LATE - 24), ("unknown", "recording begins", LATE - 25)]
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("events", "buckets", "expected"),
     [

@@ -189,7 +189,6 @@ def test_as_nsys(events, chunks, columns, rows):
     assert found.select(columns.split()).rows() == rows
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize("path", EXPECTED, ids=[f"{path.parent.name}-{path.stem}" for path in EXPECTED])
 def test_equals_nsys(path):
     found = HERE / "reports" / f"{path.parent.name}.sqlite"

@@ -127,7 +127,6 @@ after the last operation the thread of the most recent launch is looked at
 """
 
 
-@pytest.mark.one_in(5)
 @pytest.mark.parametrize("block", LEDGERS.strip().split("\n\n"), ids=lambda block: block.partition("\n")[0])
 def test_each_rule(block):
     events, _, expected = block.partition("\n")[2].partition("\n    = ")

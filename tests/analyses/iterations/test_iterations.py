@@ -38,7 +38,6 @@ def odd_ones(rows):
 ONE_LONG = [100] * 20 + [180] + [100] * 19
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("works", "lengths", "odd"),
     [
@@ -100,7 +99,6 @@ def test_a_collective_that_waits_for_another_rank_is_no_work():
     assert odd_ones(kanalyze.iterations(report(in_turn([1_000] * 14, inside)))) == []
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("number", "others", "odd"),
     [
@@ -241,7 +239,6 @@ def tried(name):
     return [nvtx(name, 0, 300, thread=2), *launched(10, 12, kernel(20, 20_000), thread=2), *LATE]
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("events", "names"),
     [
@@ -273,7 +270,6 @@ def test_which_ranges_are_iterations(events, names):
     assert kanalyze.phases(of).is_empty() == (not names)
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("name", "domain"),
     [
@@ -294,7 +290,6 @@ def test_ranges_of_libraries_are_no_iterations(name, domain):
     assert rows.get_column("name").unique().to_list() == ["forward"]
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("name", "found"),
     [

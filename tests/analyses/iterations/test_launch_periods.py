@@ -136,7 +136,6 @@ REPEATED = {
 }
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("program", REPEATED.values(), ids=REPEATED)
 def test_repetitions_begin_where_they_were_planned(program):
     rows = frame(program)

@@ -260,7 +260,6 @@ def test_a_kernel_that_only_ncu_saw_or_that_is_not_in_the_window_has_no_time_to_
     ]
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", CAPTURES)
 def test_gains_of_captures_stay_within_the_roofs(name):
     reports = real_capture(SAMPLES / name)

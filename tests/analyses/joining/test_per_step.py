@@ -60,7 +60,6 @@ def test_annotations_and_ranges_of_one_name_are_held_against_each_other():
     assert why == "2 a step in both, of 6 (step) by nsys and 3 (step) by torch.profiler; beside them 1 and 0"
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("steps", "other", "expected"),
     [

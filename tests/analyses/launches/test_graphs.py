@@ -114,7 +114,6 @@ CAPTURE = [(BEGIN, 0, 2), (END, 8, 10)]
 UNKNOWN = [(None, None, None)] * 2
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("calls", "costs"),
     [
@@ -242,7 +241,6 @@ def test_a_long_series_is_looked_at_in_slices(monkeypatch):
 
 @pytest.mark.parametrize("name", ["torch", "graph_node", "graph_graph", "two_gpus", "two_processes", "add_um"])
 @pytest.mark.parametrize("part", [(0.0, 0.4), (0.3, 0.6), (0.55, 1.0)])
-@pytest.mark.one_in(4)
 def test_a_window_tells_of_its_launches_what_the_whole_recording_does(name, part):
     report = kanalyze.read(REPORTS / f"{name}.sqlite")
     start, end = exclusive_operations(report).select(pl.col("start").min(), pl.col("end").max()).row(0)

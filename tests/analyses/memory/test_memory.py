@@ -309,7 +309,6 @@ FULL = {"address": 0, "size_bytes": 900, "pool_used_bytes": 350, "pool_size_byte
 LOOPED = ("call", "count", "loop_calls", "loop_launches")
 
 
-@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("events", "where", "columns", "rows"),
     [

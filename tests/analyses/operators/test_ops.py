@@ -285,7 +285,6 @@ def trace_of(table):
     return trace(table.with_name(table.name.replace(".key_averages.json", ".json.gz")))
 
 
-@pytest.mark.one_in(5)
 @pytest.mark.parametrize("table", EXACT, ids=lambda table: table.name.partition(".")[0])
 def test_every_row_to_the_last_digit(table):
     """Of traces with what is hard to count: stacks, collectives, annotations that overlap, pauses of the collector…"""

@@ -121,7 +121,6 @@ def test_without_the_device_the_host_s_time_is_left():
     assert alone(HostTime(0.5)) < 0.6 * alone(HostTime())
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("change", [("gemm", 2), ("host:prepare", 2), ("host", 2), ("calls", 2)])
 def test_a_window_that_ends_in_an_operation(change):
     found = _whatif(_host_bound().narrow(window="100ns..420ns"), faster=(change,))

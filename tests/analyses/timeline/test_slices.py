@@ -45,7 +45,6 @@ def test_tracks_are_threads_and_streams(report):
     assert len({(track, track.label) for track in made.tracks}) == len(made.tracks)
 
 
-@pytest.mark.one_in(3)
 def test_launches_are_calls_of_one_correlation(report):
     known = {row["event_id"]: row for row in report.events.iter_rows(named=True)}
     found = slices(report).slices
@@ -67,7 +66,6 @@ def test_a_part_has_what_overlaps_it_and_may_be_empty():
     assert {*nothing["kind"].unique()} == {"ledger", "critical path"}
 
 
-@pytest.mark.one_in(4)
 def test_the_ledger_is_a_track_of_its_own(report):
     made = slices(report)
     for device, bucket, ns in kanalyze.ledger(report).group_by("device", "bucket").agg(pl.col("ns").sum()).iter_rows():

@@ -166,7 +166,6 @@ def test_the_page_says_nothing_of_roofs_where_most_kernels_have_no_model(calls):
     assert "roof" not in kanalyze.overview(program(calls)).answer
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "name", ["work/operators.json.gz", "torch/memory.json.gz", "work/recomputed/manual_plain.json.gz"]
 )

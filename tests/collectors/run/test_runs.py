@@ -175,7 +175,6 @@ LATER = (
 )  # fmt: skip
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "title", [pytest.param(title, marks=[pytest.mark.slow] * any(word in title for word in LATER)) for title in CASES]
 )

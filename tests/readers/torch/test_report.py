@@ -345,7 +345,6 @@ def merged(*ranks, shift=0):
 @pytest.mark.parametrize(
     "ranks", [((1, 2, 3), (1, 2, 3, 4)), ((5, 6), (1, 2)), ((1, 2, 3), (2, 3, 9), (3, 9)), ((1,), (1,))]
 )
-@pytest.mark.one_in(4)
 def test_in_merged_traces_a_device_event_belongs_to_the_process_that_launched_it(tables, ranks, contexts, shift):
     events = merged(*ranks, shift=shift)
     if not contexts:

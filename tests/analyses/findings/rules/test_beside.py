@@ -102,7 +102,6 @@ ALONE = (
 )
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("events", "window", "stakes", "words"),
     [

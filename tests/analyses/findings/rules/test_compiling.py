@@ -469,7 +469,6 @@ def test_the_context_is_said_with_the_calls_around_it(of, rule, stakes, words):
     assert_told(found, [one.at_stake_ns for one in found] if stakes is None else stakes, *words)
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("seen", "since"),
     [

@@ -92,7 +92,6 @@ AND_BACK = "between a copy to it and one back, 1 time a step"
 PREPARED = program("aten::to", "aten::div", **LARGE)
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("of", "rule", "words", "figures"),
     [
@@ -287,7 +286,6 @@ READS_OF_20 = (READS, "20 values are read one by one in a Python loop")
 GATED = ["unbind", *["linear", "chunk", "sigmoid", "tanh", "mul", "add"] * 12, "mm"]
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("names", "rule", "words", "figures"),
     [

@@ -162,7 +162,6 @@ WAITED = [
 ]
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("of", "stakes", "words"),
     [
@@ -355,7 +354,6 @@ IN_STEP = (
 )
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("events", "window", "stakes", "words"),
     [
@@ -419,7 +417,6 @@ LINE = "The GPU waits for code that launches nothing: "
 AROUND = [line(0, 10_000, 3, "y = model(x)"), line(110_000, 200_000, 5, "y = model(y)")]
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("lines", "more", "headline"),
     [
@@ -547,7 +544,6 @@ UNKNOWN = ("The GPU waits for the program", "see what it does there")
 NEW = ("The GPU waits while the host prepares new kernels", "keep to a few shapes")
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("events", "window", "words"),
     [

@@ -632,7 +632,6 @@ def test_with_shapes_the_odd_dimension_is_named_and_what_aligned_ones_take_is_no
     assert found.action == "Pad 65 to a multiple of 64"
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("shapes", "side"),
     [
@@ -649,7 +648,6 @@ def test_the_dimension_that_is_padded_is_the_one_that_rows_begin_at(shapes, side
     assert found.action == (f"Pad {side} to a multiple of 64" if side else "Pad dimensions to multiples of 64")
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("shapes", ["[[20, 2000], [], []]", "[[20,2000],[],[]]", "[[ 20 , 2000 ], []]"])
 @pytest.mark.parametrize(("blocks", "times", "told"), [(40, 1, True), (79, 1, False), (4, 20, False), (4, 19, True)])
 def test_what_writes_fewer_values_than_were_sorted_puts_none_in_order(blocks, times, told, shapes):

@@ -88,7 +88,6 @@ PER_STEP = (
 )
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("of", "stakes", "words"),
     [

@@ -26,7 +26,6 @@ PRODUCT = ("aten::matmul", "[[4, 512, 512], [4, 512, 8]]", 20_000)
 SUM = ("aten::sum", "[[4, 512]]", 20_000)
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("each", "stake", "words"),
     [
@@ -199,7 +198,6 @@ def training(*tables, product="[[8, 16], [16, 16], []]", sums=((1000, 16), (500,
 TABLE = (1000, 10, 100_000)
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("of", "stake"),
     [

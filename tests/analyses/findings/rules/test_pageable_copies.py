@@ -217,7 +217,6 @@ SYNCHRONOUS = machine.run([Task("kernel", 2, 1000), Task("synchronous", 5, 10, b
 OF_STEPS = ("they recur", "block the host for 510 ns: at most 510 ns can be gained")
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("events", "window", "rule", "stake", "words"),
     [

@@ -149,7 +149,6 @@ SHAPES = [event for size in range(1, 61) for event in ({"grid": (size, 1, 1)}, {
 TWO_STREAMS = repeated(10, "abc", {"stream": 8}, {"stream": 8}, {"stream": 8}, SYNC)
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("program", "sequences", "cut"),
     [
@@ -232,7 +231,6 @@ REPEATS = (
 OWN_STREAM = "(on a stream of its own: the default stream cannot be captured)"
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("of", "stakes", "words"),
     [

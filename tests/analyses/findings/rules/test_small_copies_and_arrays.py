@@ -189,7 +189,6 @@ def test_little_that_an_operation_on_arrays_is_given_is_of_its_turn(size, told):
     assert len(list(host_grid_loop(report(turns, limits=LIMITS)))) == told
 
 
-@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     "of",
     [
@@ -309,7 +308,6 @@ def test_functions_of_double_take_less_than_half_in_float(bandwidth, saved):
     assert found.change(of).shorter.get_column("saved_ns").to_list() == [pytest.approx(saved, abs=2)]
 
 
-@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("rule", "of", "stakes", "words"),
     [
@@ -377,7 +375,6 @@ def test_what_has_too_many_elements_for_a_kernel_is_joined_by_copies(name, told)
     assert [one.at_stake_ns for one in growing_concatenations(of)] == [20 * 70] * told
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("took", "told"),
     [

@@ -143,7 +143,6 @@ def of_other_thread(own_ns):
     return of_lines([(0, 1_000, "a.py", 1), (1_000, 2_000, "b.py", 2)], events)
 
 
-@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("claims", "of", "where", "place"),
     [
@@ -253,7 +252,6 @@ def test_headlines_and_actions_fit_a_line(told):
         finding.where.format()
 
 
-@pytest.mark.one_in(7)
 def test_what_is_found_in_steps_is_told_of_each(told):
     whole, steps = ({finding[:3]: finding.text for finding in found} for found in told)
     both = [key for key in whole if key in steps]
@@ -286,7 +284,6 @@ def test_each_gpu_has_a_share_of_its_own_and_one_without_graphs_has_none():
     assert launch_less(report([kernel(0, 5)]), 0).action == "fuse them, or use cudaStreamBeginCapture"
 
 
-@pytest.mark.one_in(5)
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize(
     ("graph_ns", "name", "action", "ahead"),
@@ -317,7 +314,6 @@ def spans(found):
     return found.host.select("start", "end").rows()
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("operator", "window", "places", "names"),
     [
@@ -377,7 +373,6 @@ OF_FOUR = [("aten::mm", "aten::linear", None)] * 3 + [("aten::mul", "aten::mul",
 TRACE = report(launches_of(16, operators=True, at=1000))
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("of", "operators"),
     [

@@ -266,7 +266,6 @@ def test_a_wait_of_an_operator_is_not_the_programs():
     assert_told(unneeded_sync(report(inside("aten::_coalesce", DEVICE_SYNC))), [80])
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("events", "window", "stakes", "words"),
     [
