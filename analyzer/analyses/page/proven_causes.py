@@ -283,7 +283,8 @@ def _small_tiles(facts: Mapping[str, Any]) -> float:
     """
     work, asked = facts["tensor_flop"] or 0.0, facts["needed"] or 0.0
     whole = facts["bound"] == "compute" and work >= _OF_PRODUCTS * max(facts["flop"] or 0.0, 1.0)
-    far = facts["roof_share"] < (_HALF if (facts["memory_share"] or 0.0) >= advice.LOW else _FAR)
+    memory_busy = (facts["memory_share"] or 0.0) >= advice.LOW
+    far = facts["roof_share"] < (_HALF if memory_busy else _FAR)
     if not (whole and far and asked and facts["of_halves"]) or (facts["waves"] or 0) < _MANY_WAVES:
         return 0.0
     return float(max(1 - work / asked / _FLOP_PER_BYTE, 0.0))

@@ -297,9 +297,8 @@ def thin_blocks(report: Report) -> Findings:
     full = (part <= _THIN) & (pl.col("blocks") >= pl.col("sm_count")) & (pl.col("bucket") == "kernel")
     # whole warps are fewer, and where as many blocks as an SM holds are there, larger ones are more warps of it
     room = pl.col("blocks_per_sm") * pl.col("sm_count")
-    left = part * pl.when(pl.col("limiter").str.contains("blocks") & (pl.col("blocks") > room)).then(
-        "occupancy_share"
-    ).otherwise(1.0)
+    crowded = pl.col("limiter").str.contains("blocks") & (pl.col("blocks") > room)
+    left = part * pl.when(crowded).then("occupancy_share").otherwise(1.0)
     launches = launch_occupancy(report).filter(full).with_columns(thin_ns=on_gpu.part("alone_ns", 1 - left))
     long = pl.col("alone_ns") >= _FLAG_NS * pl.col("count")
     for rows in _costliest(_changeable(report, launches.filter(long)), "thin_ns", *SHAPE):

@@ -208,11 +208,12 @@ def no_tf32(report: Report) -> Findings:
     if not any(device.launches(_FLOAT32) for device in on_gpu.kernel_sums(report)):
         return
     # kernels most of whose launches are those of convolutions, by the operators around them
-    kernels = on_gpu.with_operators(report, exclusive_operations(report).filter(pl.col("kind") == "kernel"))
+    every = exclusive_operations(report, "context_id", "stream").filter(kind="kernel")
+    kernels = on_gpu.with_operators(report, every)
     convolves = pl.col("outer").str.contains(r"^aten::(?:\w+_)?conv(?:\dd|olution)?").fill_null(value=False)
     most = kernels.group_by(pl.col("name").cast(pl.String)).agg(convolves.mean()).filter(pl.col("outer") > 1 / 2)
     inside = pl.col("name").is_in(most.get_column("name").implode())
-    of_solvers = pl.col("row").is_in(_of_solvers(report).implode())
+    of_solvers = pl.col("row").is_in(_of_solvers(kernels).implode())
     for family, name in _NO_TF32.items():
         for work in on_gpu.kernels_that(report, partial(_in_full, family=family, inside=inside), on_gpu.WORTH_PRODUCTS):
             # cuDNN takes TF32 unless told otherwise: where any convolution runs so, it has no such kernel for others
@@ -227,12 +228,10 @@ def no_tf32(report: Report) -> Findings:
             yield one
 
 
-def _of_solvers(report: Report) -> pl.Series:
+def _of_solvers(kernels: pl.DataFrame) -> pl.Series:
     """Rows of products of a solver, whose type no option sets: by their operator, or between other kernels of it."""
     stream = ["process_id", "device", "context_id", "stream"]
-    every = exclusive_operations(report, "context_id", "stream").filter(kind="kernel").sort(*stream, "start")
-    kernels = on_gpu.with_operators(report, every)
-    kernels = on_gpu.with_decoded(kernels, solves=FAMILY == "linalg", product=FAMILY == "gemm")
+    kernels = on_gpu.with_decoded(kernels.sort(*stream, "start"), solves=FAMILY == "linalg", product=FAMILY == "gemm")
     others = pl.when(~pl.col("product")).then("solves")
     between = others.forward_fill().over(stream) & others.backward_fill().over(stream)
     of_solver = pl.col("outer").str.contains(r"^aten::_?(?:linalg_|lu_|cholesky|triangular_solve|inverse)")
