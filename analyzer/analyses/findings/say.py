@@ -403,7 +403,7 @@ def line_of(report: Report, finding: Finding) -> str:
     own = pieces.filter("own")
     # where the lines of its own threads are known for this part of its time, that of others does not count, which goes
     # to the line that the main thread was in: ``loss.backward()`` is the line of all that autograd does
-    counted = own if own.select(ns).item() >= 0.1 * pieces.select(ns).item() else pieces
+    counted = own if own.select(ns).item() >= 0.05 * pieces.select(ns).item() else pieces
     if line := lines_of_most(report, counted.group_by("place").agg(ns)):
         return line
     host = pieces.filter(pl.col("part") != "work")

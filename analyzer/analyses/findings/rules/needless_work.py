@@ -20,7 +20,7 @@ from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.work.work import memory_ns, memory_roofs, operations_with_roofs
-from kanalyze.columns import having, nearest, told_of
+from kanalyze.columns import having, nearest, rows_at, told_of
 from kanalyze.errors import KanalyzeError
 from kanalyze.report import Report
 
@@ -225,6 +225,38 @@ def _tables(report: Report) -> pl.DataFrame:
     free = ~pl.col("sides").is_in(both.get_column("sides").implode())
     taken = pl.when(free, pl.lit(steps) > 0).then(pl.col("indices") / max(steps, 1) / pl.col("sides").list.first())
     return shapes.select(pl.col("filled", "summed").fill_null(0), taken=taken)
+
+
+# Gradients of whole tensors that backward makes for each part that forward took, and adds up.
+
+_OF_PARTS: Final = r"^aten::(?:select|slice)_backward$"
+_FEWEST_PARTS: Final = 8
+
+
+@Rule
+def slice_gradients(report: Report) -> Findings:
+    """One finding per device on gradients of whole tensors, each for a part that a loop takes."""
+    every = on_host.operators(report)
+    parts = every.filter(pl.col("name").str.contains(_OF_PARTS)).sort(*THREAD, "start")
+    nodes = every.filter(on_host.IS_NODE)
+    nodes = rows_at(nodes, on_gpu.span_of(parts.select(*THREAD, at="start"), nodes.select(on_host.SPAN)))
+    # parts of one shape of tensors of one, in one pass of backward, in which the numbers of nodes fall
+    shapes = pl.col("input_shapes", "input_values").cast(pl.String).str.extract(r"(\[\d[\d, ]*\])").fill_null("")
+    passes = (nodes.get_column("sequence_number").diff() > 0).fill_null(value=False).cum_sum()
+    run = parts.select(pl.struct(passes.alias("pass"), *THREAD, "name", shapes).rle_id())
+    nodes = nodes.filter(run.select(pl.len().over("pass") >= _FEWEST_PARTS).to_series()).drop_nulls("row")
+    taken = every.filter(pl.col("name").is_in(["aten::select", "aten::slice"]))
+    taken = taken.join(nodes, on=["process_id", "sequence_number"], how="semi")
+    inside = on_host.within(report, nodes)
+    for work in on_host.works_within(report, nodes):
+        # one kernel puts all parts together, as the copies of them do
+        copies = on_gpu.decoded_as(work.rows, (FAMILY == "copy") & (OPERATION == "copy"))
+        yield work.finding(
+            "slice-gradients",
+            where=say.main_site(report, on_host.within(report, taken).host.select(*THREAD, at="start")),
+            left=None,
+            mending=on_gpu.without(work.rows.filter(~copies))._replace(host=inside.host),
+        )
 
 
 # Weights that are made of others in each pass, though nothing trains them.

@@ -138,8 +138,12 @@ def _formulas(runs: Work, compiled: Mending) -> Finding | None:
     sums = rows.group_by(pl.col("name").cast(pl.String)).agg(pl.col("exclusive_ns").sum())
     names = sums.sort("exclusive_ns", "name", descending=[True, False]).get_column("name")
     operations = [*dict.fromkeys(one for one in (decode(name).operation for name in names) if one)][: say.NAMED]
+    words = _words(runs)
+    if words == _SEARCHED:
+        rows, groups = (frame.with_columns(merged_ns=pl.lit(_SEARCH_NS)) for frame in (rows, groups))
+        saved, compiled = runs.ns - total(groups, "merged_ns"), on_gpu.merged(rows)
     return runs.finding(
-        _words(runs),
+        words,
         "",
         runs=groups.height,
         operations=literal(", ".join(operations)),
@@ -163,6 +167,13 @@ _FUSIBLE: Final = (
 _OF_DISTANCES: Final = r"^aten::(?:sub|pow|square|abs|norm|linalg_vector_norm|sum|mean|sqrt|neg|exp)$"
 _RAISED: Final = r"^aten::(?:pow|square|abs|norm|linalg_vector_norm)$"
 
+#: Those of comparisons whose results are counted, or of which the first is looked for; and what a search for a million
+#: values among thousands takes on an H200.
+_SEARCHED: Final = "fusion: comparisons"
+_SEARCH_NS: Final = 15_000
+_COMPARED: Final = r"^aten::(?:lt|le|gt|ge)$"
+_COUNTED: Final = r"^aten::(?:sum|count_nonzero|to|argmax|max)$"
+
 
 def _words(runs: Work) -> str:
     """Which words tell what formulas need, by what the trace shows: distances of pairs, a compiler that gave up."""
@@ -178,12 +189,16 @@ def _words(runs: Work) -> str:
         fusible = inside.get_column("name").str.contains(_FUSIBLE).sum()
         if 2 * fusible > inside.height and not runs.device.launches(COMPILED_KERNELS):
             return "fusion: backend"
-    pairs = top.filter(_pairs() & pl.col("name").shift(-1).over(THREAD).str.contains(_RAISED))
-    if pairs.is_empty():
-        return "fusion"
+    following = pl.col("name").shift(-1).over(THREAD)
     work = on_gpu.with_operators(runs.report, runs.rows.select("row", "exclusive_ns"))
-    of_distances = work.filter(pl.col("outer").str.contains(_OF_DISTANCES))
-    return "fusion" if 2 * total(of_distances, "exclusive_ns") < runs.ns else "fusion: distances"
+    for words, pairs, outer in (
+        ("fusion: distances", _pairs() & following.str.contains(_RAISED), _OF_DISTANCES),
+        (_SEARCHED, _compared() & following.str.contains(_COUNTED), f"{_COMPARED}|{_COUNTED}"),
+    ):
+        own = work.filter(pl.col("outer").str.contains(outer))
+        if 2 * total(own, "exclusive_ns") >= runs.ns and top.filter(pairs).height:
+            return words
+    return "fusion"
 
 
 def _pairs() -> pl.Expr:
@@ -195,6 +210,16 @@ def _pairs() -> pl.Expr:
     ]
     alike = (side(0, -1) == side(1, -1)) & (side(0, -1) > 1)
     return (pl.col("name") == "aten::sub") & alike & pl.any_horizontal(along)
+
+
+def _compared() -> pl.Expr:
+    """Whether operators compare each value of a row with each of another."""
+    side = on_host.side
+    along = [
+        (side(row, -2).fill_null(1) == 1) & (side(row, -1) > 1) & (side(column, -2) > 1) & (side(column, -1) == 1)
+        for row, column in ((0, 1), (1, 0))
+    ]
+    return pl.col("name").str.contains(_COMPARED) & pl.any_horizontal(along)
 
 
 # Optimizers that run kernel by kernel.

@@ -366,7 +366,7 @@ def boolean_masks(report: Report) -> Findings:
     until = nearest_launches(on_host.traced(report) or report, points, "call_start", later=True, equal=True).to_series()
     end = pl.min_horizontal(until.alias("until"), 2 * pl.col("end") - pl.col("start"))
     waited = spans.select(*THREAD, "start", end=pl.coalesce(end, "end")).sort(*THREAD, "start")
-    inside = on_host.within(report, waited)
+    inside = on_host.within(report, _joined(waited, _puts(report, spans)))
     # nothing is asked for, but what takes its place is launched
     # of arrays an operation takes its place, where()
     apart = on_host.launched(report).select(pl.col("call_start").diff().over(THREAD).median()).item() or 0
@@ -379,10 +379,25 @@ def boolean_masks(report: Report) -> Findings:
         most = 2 * (spans.select(pl.col("start").diff().over(THREAD).median()).item() or 0)
         parts = parts.filter((pl.col("start") - pl.col("begun")).is_between(1, most))
         every = pl.concat([spans, parts.select(SPAN)]).sort(SPAN[:3])
-    whole, left = (on_host.within(report, part) for part in (every, every.with_columns(start=kept)))
+    parts = (every, every.with_columns(start=kept))
+    whole, left = (on_host.within(report, _joined(part, _puts(report, spans))) for part in parts)
     change = whole.mending._replace(host=left.host) if torch else left.mending
     name = f"boolean-masks{': CuPy' * (not torch)}"
-    yield from on_host.on_time(report, name, inside, change, times=inside.host.height)
+    yield from on_host.on_time(report, name, inside, change, times=waited.height)
+
+
+def _joined(*span_sets: pl.DataFrame) -> pl.DataFrame:
+    """The union of spans of threads."""
+    return intervals.union_by(pl.concat(part.select(SPAN) for part in span_sets), THREAD)
+
+
+def _puts(report: Report, finds: pl.DataFrame) -> pl.DataFrame:
+    """Spans in which backward sorts gradients to put them where the elements of a mask were, with one of `finds`."""
+    every = on_host.operators(report)
+    puts = every.filter(name="aten::_index_put_impl_")
+    backward = on_gpu.is_inside(puts.select(*THREAD, at="start"), every.filter(on_host.IS_NODE).select(SPAN))
+    puts = puts.filter(backward).select(SPAN)
+    return puts[on_gpu.span_of(finds.select(*THREAD, at="start"), puts).drop_nulls().unique()]
 
 
 def _kernels(report: Report) -> pl.DataFrame:

@@ -67,6 +67,22 @@ def test_differences_of_all_pairs_are_a_product(shapes, after, told):
     assert words(("aten::sub", shapes), after) == f"fusion{told}"
 
 
+@pytest.mark.parametrize(
+    ("operator", "shapes", "after", "told"),
+    [
+        ("aten::lt", "[[128, 1, 2048], [128, 900, 1]]", "aten::sum", ": comparisons"),
+        ("aten::ge", "[[900, 1], [2048]]", "aten::argmax", ": comparisons"),
+        ("aten::eq", "[[900, 1], [2048]]", "aten::sum", ""),  # labels of pairs
+        ("aten::gt", "[[900, 1], [2048]]", "aten::where", ""),  # a mask
+        ("aten::gt", "[[900, 2048], [2048]]", "aten::sum", ""),  # one threshold for each column
+        ("aten::gt", "[[900, 1], [1, 1]]", "aten::sum", ""),
+        ("aten::gt", None, "aten::sum", ""),
+    ],
+)
+def test_comparisons_of_all_pairs_that_are_counted_are_a_search(operator, shapes, after, told):
+    assert words((operator, shapes), (after, None)) == f"fusion{told}"
+
+
 def test_distances_beside_more_of_other_formulas_are_no_words():
     pairs = [("aten::sub", "[[8, 1, 3], [1, 8, 3], []]"), POW]
     assert words(*pairs, *[("aten::tanh", None)] * 5) == "fusion"

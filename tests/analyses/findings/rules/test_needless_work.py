@@ -8,8 +8,9 @@ from kanalyze.analyses.findings.rules.needless_work import (
     dense_gradients,
     different_rows,
     factored_again,
+    slice_gradients,
 )
-from support.build import host
+from support.build import host, kernel, launched
 from support.measures import assert_told
 from support.steps import in_steps, operator, operators
 
@@ -217,3 +218,46 @@ def test_rows_without_an_index_are_neither_filled_nor_updated(of, stake):
     found = dense_gradients(of)
     assert_told(found, [stake] * bool(stake), *(["Gradients of embeddings are dense"] * bool(stake)))
     assert [one.at_most for one in found] == [True] * bool(stake)
+
+
+NODE = "autograd::engine::evaluate_function: "
+ADDS = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, X>(int)"
+COPY = "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda>(int)"
+
+
+def sliced(many, *, part="aten::select", shape="[[8, 320], [], [], []]", each=0, other=100_000):
+    """Five passes that take parts of a tensor, `each` of another shape or not; backward makes a gradient for each."""
+    events, details = [], []
+    for at in range(0, 5 * PASS_NS, PASS_NS):
+        events += operator("aten::mm", at, took=other)
+        for number in range(many):
+            begin, known = at + 200_000 + 10_000 * number, {"sequence_number": at - 7 * number + 900}
+            details.append({"event_id": len(events), **known})
+            events.append(host("op", part, at + 150_000 + 1000 * number, at + 150_900 + 1000 * number))
+            details.append({"event_id": len(events), **known})
+            events.append(host("op", f"{NODE}SelectBackward0", begin, begin + 9000, thread=2))
+            inputs = shape.replace("320", str(320 + each * number))
+            details.append({"event_id": len(events), "input_shapes": inputs})
+            events.append(host("op", f"{part}_backward", begin + 100, begin + 6000, thread=2))
+            for start, name, took in ((200, FILLS, 1000), (2000, COPY, 500), (7000, ADDS, 2000)):
+                made = kernel(begin + start + 500, begin + start + 500 + took, name=name)
+                events += launched(begin + start, begin + start + 400, made, thread=2)
+    return in_steps(events, 5, PASS_NS, op_detail=details)
+
+
+@pytest.mark.parametrize(
+    ("of", "stake"),
+    [
+        (sliced(8), 5 * 8 * 3500),
+        (sliced(8, part="aten::slice"), 5 * 8 * 3500),
+        (sliced(7), 0),
+        (sliced(8, each=1), 0),  # of tensors of many shapes
+        (sliced(8, part="aten::index"), 0),
+        (sliced(8, other=1_000_000 - 60_000), 0),  # little beside products
+    ],
+)
+def test_gradients_of_parts_that_a_loop_takes(of, stake):
+    found = slice_gradients(of)
+    assert_told(found, [stake] * bool(stake), *(["Gradients of slices are each as large as the whole"] * bool(stake)))
+    # the copies stay, which put the parts together
+    assert [len(one.change(of).gone) for one in found] == [5 * 8 * 2] * bool(stake)

@@ -378,6 +378,21 @@ def test_many_masks_are_sorted_once_with_what_they_gather(many, spared):
     assert gone.str.contains("index_kernel").sum() == 4 * spared
 
 
+def test_what_backward_sorts_for_a_mask_is_the_masks():
+    """A gradient is put where the true elements were, for which they are looked for again."""
+    node = "autograd::engine::evaluate_function: IndexBackward0"
+    step = [host("op", node, 200_000, 400_000), host("op", "aten::_index_put_impl_", 205_000, 390_000)]
+    step += [*masked(210_000), *launch_at(350_000, "void at_cuda_detail::cub::DeviceRadixSortOnesweepKernel()")]
+    step += [*masked(0), *launch_at(420_000, "void at::native::fill()")]
+    moved = [
+        replace(event, start=event.start + at, end=event.end + at) for at in range(0, 4 * STEP, STEP) for event in step
+    ]
+    of = in_steps(moved, 4)
+    (found,) = boolean_masks(of)
+    gone = operations(of).get_column("name").cast(pl.String).gather(found.change(of).gone)
+    assert (gone.str.contains("RadixSort").sum(), gone.str.contains("fill").sum()) == (4, 0)
+
+
 def copies(number, at, *, stream=14, size=152, thread=1):
     """Asynchronous copies of pageable memory, each with a call of 20 ns."""
     keys = {"size_bytes": size, "side": {"source_memory": "Pageable", "target_memory": "Device"}, "stream": stream}
