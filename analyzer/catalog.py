@@ -5,8 +5,6 @@ does not know, that one is made, and the statement is asked again. Texts are pla
 that any text can be compared with them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext

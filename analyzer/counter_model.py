@@ -3,8 +3,6 @@
 Definitions: docs/definitions.md, sections 2 and 8.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Final
 

@@ -6,8 +6,6 @@ Specifications per Compute Capability"; 10.1 is the number that CUDA 12 gave to 
 shared memory are handed out are those of cuda_occupancy.h in the CUDA toolkit 13.0; tests/occupancy holds its answers.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple, TypeVar
 
 import polars as pl

@@ -6,8 +6,6 @@ touch; every instant is in it at most once. All functions are vectorised; tests/
 a model that walks instant by instant.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 

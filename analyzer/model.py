@@ -4,8 +4,6 @@ Definitions: docs/definitions.md, sections 1 and 2. Missing is null; times are i
 origin; a process is keyed by its id within the report.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, TypeAlias

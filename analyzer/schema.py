@@ -4,8 +4,6 @@ A table is declared where it is built: readers' tables in :mod:`kanalyze.model`,
 analysis' own file. ``kanalyze show``, the docs page and the run-time check all use that declaration.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

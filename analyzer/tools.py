@@ -5,8 +5,6 @@ record a kind of events; how each records what a report lacks is told here, too,
 the turns in which a tool ran two programs, and where installers put nsys and ncu.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter

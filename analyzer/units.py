@@ -3,8 +3,6 @@
 Values are rounded nowhere else, and never misleadingly: a share that is not 0 or 1 never prints as 0 % or 100 %.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Sequence

@@ -9,8 +9,6 @@ torch and triton are imported when they are used.
 'nsys export --type=sqlite --include-blobs=true --output=add-capture/nsys.sqlite add-capture/nsys.nsys-rep'
 """
 
-from __future__ import annotations
-
 from kanalyze.collectors.options import Options
 from kanalyze.collectors.process import Event
 from kanalyze.collectors.run.collect import Capture, Captures, collect, collect_against, dry_run

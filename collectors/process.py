@@ -5,8 +5,6 @@ own (torchrun does), or let them outlive it. So every process of a step inherits
 marked processes are terminated with the step.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

@@ -8,8 +8,6 @@ back to memory, in the middle of what is timed. Sleep and flush lie outside of w
 gives to other streams is not waited for by its events.
 """
 
-from __future__ import annotations
-
 import html
 import statistics
 import time

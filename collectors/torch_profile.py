@@ -1,7 +1,5 @@
 """Profiles a region of PyTorch code by a recipe, as a ``with`` block or a decorator."""
 
-from __future__ import annotations
-
 import functools
 import os
 import time

@@ -1,7 +1,5 @@
 """``kanalyze export``, ``html``, ``reduce`` and ``redact``: reports as other files."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -108,7 +106,7 @@ def _write_trace(reports: Sequence[Path], where: Where, form: str, output: Path)
     _process.print_message(outlets.line(f"kanalyze: {written}"))
 
 
-def _slices(reports: Sequence[Path], where: Where) -> slices.Slices:
+def _slices(reports: Sequence[Path], where: Where) -> "slices.Slices":
     if (count := len(_answers.expanded(reports))) == 1:
         parts = _answers.opened_parts(reports[0], where)
         _answers.refuse_several(parts, "a trace")
@@ -154,7 +152,7 @@ def html(reports: Sequence[Path], base: Sequence[Path], where: Where, to: Out, *
         click.launch(str(target))
 
 
-def _file_page(reports: Sequence[Path], where: Where) -> file_page.FilePage:
+def _file_page(reports: Sequence[Path], where: Where) -> "file_page.FilePage":
     """The content: of the ranks of one job together, else of the report that gives the time."""
     opened = _answers.opened_each(_answers.expanded(reports), where)
     if _answers.several_ranks(report.meta for report in opened) or (len(opened) > 1 and jobs.of_ranks(opened)):
@@ -209,7 +207,7 @@ def reduce(reports: Sequence[str], out: str, jobs: int | None, dask: str | None)
         raise click.exceptions.Exit(1)
 
 
-def _outcome(ended: reducing.Reduced) -> str:
+def _outcome(ended: "reducing.Reduced") -> str:
     """How many reports were reduced, and what to do with them."""
     parts = [f"{plural(len(ended.made), 'report')} reduced"]
     parts += [f"{len(ended.there):,} there already"] if ended.there else []
@@ -239,7 +237,7 @@ def redact(  # noqa: PLR0913 - a click command has a parameter per option
     _process.emit(_taken_out(gone, f"{report}: would be taken out:" if check else f"{to.output}: written. Taken out:"))
 
 
-def _taken_out(removed: redaction.Removed, head: str) -> str:
+def _taken_out(removed: "redaction.Removed", head: str) -> str:
     """What was removed, as lines."""
     counts = {what: units.count(number) for what, number in removed.counts.most_common()}
     wide = max(map(len, counts.values()), default=0)

@@ -4,8 +4,6 @@ Read-only, with bounded answers, of paths within roots. Each answer is that of t
 in a process of its own: a report that needs much memory, or a client that cancels, ends that alone.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

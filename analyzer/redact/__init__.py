@@ -4,8 +4,6 @@ Allowlisted data is copied and everything else left out: an unknown table, colum
 docs/redact.md lists the rules for each kind of file.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

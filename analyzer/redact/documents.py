@@ -6,8 +6,6 @@ under unknown keys. Everything else, mostly numbers, is copied byte for byte. Fi
 copy is packed without the header's name and time.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

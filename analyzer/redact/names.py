@@ -4,8 +4,6 @@ Names are collected from a report before anything is written. Secrets are found 
 ``API_KEY=…``, ``--pass …``, ``Cookie: …``, ``<token>…``, ``-----BEGIN …``.
 """
 
-from __future__ import annotations
-
 import getpass
 import os
 import re

@@ -10,8 +10,6 @@ network addresses in 7), devices (6), versions (8), command line (11). Field 6 i
 are sources (8.1: path and text of a file; 4: the compiled code, with the same paths in its line tables) and results.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress

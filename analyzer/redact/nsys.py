@@ -4,8 +4,6 @@ Deleting from a copy would leave removed data in free pages. Row ids and page si
 pages see nsys' own layout. One connection has the new database, and the export attached as ``source``.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sqlite3

@@ -1,7 +1,5 @@
 """Digests: what a comparison needs of one run, reduced to small tables, and the file of a baseline that holds some."""
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile

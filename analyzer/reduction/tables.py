@@ -5,8 +5,6 @@ complete, so that a reader sees all of it or nothing. Its name says which file i
 which state (by size, time of change, and both ends of the content): ``NAME-PATH-STATE.reduced``.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

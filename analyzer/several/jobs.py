@@ -1,7 +1,5 @@
 """Opens the reports of a job's ranks, one after the other: to reduce each, and to draw those of a file or a trace."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -238,7 +236,7 @@ def _is_trace(file: Path) -> bool:
 _MOST_DRAWN: Final = 16
 
 
-def file_page_of_job(reports: Sequence[Report], asked: Asked, most: int) -> file_page.FilePage:
+def file_page_of_job(reports: Sequence[Report], asked: Asked, most: int) -> "file_page.FilePage":
     """The content of an HTML report of a job: its page, its tables, and a timeline with the ranks on one clock.
 
     The timeline has about `most` events, of which each rank has its part. Raises what :func:`job` does.
@@ -269,7 +267,7 @@ def _drawn_ranks(whole_job: Job) -> set[int]:
     return {*ranks} if len(ranks) <= _MOST_DRAWN else {*late, *ranks[::step]}
 
 
-def slices_of_job(paths: Sequence[Path], asked: Asked) -> _slices.Slices | None:
+def slices_of_job(paths: Sequence[Path], asked: Asked) -> "_slices.Slices | None":
     """The events of all ranks of a job as slices, on the clock of the job; None where no report names its rank.
 
     Raises what :func:`job` does.

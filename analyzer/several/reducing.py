@@ -5,8 +5,6 @@ machine, or by any executor of :mod:`concurrent.futures`. What is finished is wr
 so that workers need to see the reports and not the folder.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import re

@@ -1,7 +1,5 @@
 """Opens the runs of two sides, one after the other: to compare them, and to draw one of each."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -286,7 +284,7 @@ def _paths(sources: Sequence[Report | Path]) -> tuple[str, ...]:
 # What a file is of.
 
 
-def file_page_of_sides(base: Sequence[Path], new: Sequence[Path], asked: Asked, most: int) -> file_page.FilePage:
+def file_page_of_sides(base: Sequence[Path], new: Sequence[Path], asked: Asked, most: int) -> "file_page.FilePage":
     """The content of an HTML report of two sides: the comparison, its tables, and a timeline of a run of each.
 
     Both begin their first steady iteration at the same place; without such, their first work on a device. The timeline
@@ -303,7 +301,7 @@ def file_page_of_sides(base: Sequence[Path], new: Sequence[Path], asked: Asked, 
     )
 
 
-def _first_drawn(side: Sequence[Path], asked: Asked, most: int) -> list[tuple[int, _tracks.Timeline, Meta]]:
+def _first_drawn(side: Sequence[Path], asked: Asked, most: int) -> "list[tuple[int, _tracks.Timeline, Meta]]":
     """The timeline of the first run of a side that has one, with where its work begins; none of a baseline."""
     for opened in (report for path in side if path.suffix != SUFFIX for report in opened_of(path, asked)):
         if opened.meta.timeless:

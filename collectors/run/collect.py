@@ -1,7 +1,5 @@
 """Runs a collection of one program, or of two in turns, and saves what was finished in one folder, with a manifest."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

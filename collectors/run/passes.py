@@ -1,7 +1,5 @@
 """The passes, one method each: run their steps within a time limit, and record results."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

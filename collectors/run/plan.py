@@ -3,8 +3,6 @@
 The dry run prints them, and the passes take their steps from the same functions.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """The tools of this machine: which were found, which passes cannot run without them, what else a capture needs."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 Permissions are those of this process: CPU samples, names of kernel functions, counters of the GPU.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

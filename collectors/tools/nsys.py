@@ -1,7 +1,5 @@
 """nsys: where it lies, its commands, and what its messages mean."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Sequence

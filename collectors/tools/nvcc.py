@@ -1,7 +1,5 @@
 """nvcc: where it lies, its compile command and its messages."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path

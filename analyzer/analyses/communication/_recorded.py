@@ -4,8 +4,6 @@ Waiting and transfer of collectives whose ranks are all in one report are told i
 docs/definitions.md, section 11, "Waiting". Ranks of one report share its clock.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Reduces a report to the digests of its processes: the times of the iterations that a comparison is of."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any, Final, NamedTuple

@@ -3,8 +3,6 @@
 Definitions: docs/definitions.md, section 10, "Comparing".
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property

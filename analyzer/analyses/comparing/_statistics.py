@@ -6,8 +6,6 @@ missing one for many kernels at once, and leaves no ratio where it is one of the
 scipy's. What each figure holds, measured: docs/comparing.md.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ Steps of one kind and size are compared as of equal numbers of tokens, of decode
 they read. Of the sizes that all runs have, each counts for as much as both sides together have steps of it.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The tables of a comparison: what an iteration of both sides holds by the key of its rows, and matched by launch."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from operator import sub

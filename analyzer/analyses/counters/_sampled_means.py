@@ -4,8 +4,6 @@ A sample is an average over the time from it to the next one. It tells of a kern
 the kernel's: at the edges it mixes what ran before and after. Definitions: docs/definitions.md, section 8.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import polars as pl

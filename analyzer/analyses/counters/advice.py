@@ -4,8 +4,6 @@ A rule of ours reads columns of the tables `counters` and `roofline`; it is sile
 collected.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from string import Formatter
 from typing import Any, Final, NamedTuple

@@ -1,7 +1,5 @@
 """What ncu measured by kernel: its metrics as columns, what warps wait for, and the lines of source they were at."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import Final

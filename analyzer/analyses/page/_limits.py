@@ -1,7 +1,5 @@
 """The sentences on a steady part: what limits an iteration, why and where, what it takes, and would without that."""
 
-from __future__ import annotations
-
 import re
 from statistics import median
 from typing import Final, NamedTuple

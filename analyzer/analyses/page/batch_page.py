@@ -1,7 +1,5 @@
 """Results of changes: of a serving engine's batch by the laws of its decode steps, of all else by replays."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Final

@@ -1,7 +1,5 @@
 """The first page: a typical iteration of the program, what to do first, and what came before and after."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial

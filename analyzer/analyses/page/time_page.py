@@ -1,7 +1,5 @@
 """Pages with all tables: of a recording ("where did the time go?"), of what ncu measured, and of one program's both."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial

@@ -4,8 +4,6 @@ The cause is the ledger since the group's previous collective, less that of the 
 docs/definitions.md, section 11, "Who is late, and why".
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Findings on a job: what its ranks wait for, and what it is worth in a step."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from statistics import median
 from typing import Final, NamedTuple

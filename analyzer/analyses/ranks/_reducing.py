@@ -4,8 +4,6 @@ A rank is a process on a GPU; one that communicates on several GPUs is a rank on
 times by the clock of its host, so that reports of one host need no correction.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime

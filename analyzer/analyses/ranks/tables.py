@@ -3,8 +3,6 @@
 Definitions: docs/definitions.md, section 11; docs/whatif.md, "Over ranks".
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import accumulate

@@ -6,8 +6,6 @@ a sampler outside of the labels, say. Before the first and after the last step i
 Definitions: docs/serving.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Unpack

@@ -3,8 +3,6 @@
 Definitions: docs/serving.md.
 """
 
-from __future__ import annotations
-
 from typing import Final, Unpack
 
 import polars as pl

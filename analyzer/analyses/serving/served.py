@@ -1,7 +1,5 @@
 """What a page tells of a serving engine: its steps by kind, the gaps between them, its graphs, and what to do first."""
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import polars as pl

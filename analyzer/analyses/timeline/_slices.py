@@ -1,7 +1,5 @@
 """All events of a report as slices on tracks, the ledger and the iterations beside them, and counters."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 

@@ -3,8 +3,6 @@
 Counters are quantities over time: memory in use, utilisation, launches in the queue, and bandwidth of copies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

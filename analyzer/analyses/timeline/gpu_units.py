@@ -1,7 +1,5 @@
 """Activity of the units of each GPU, by operation, bucket, range, iteration or idle gap."""
 
-from __future__ import annotations
-
 from typing import Final, Unpack
 
 import polars as pl

@@ -4,8 +4,6 @@ A product of A (m × k) and B (k × n) takes 2·m·n·k FLOPs, a fused multiply-
 tensor that must be read or written, once; what stays in registers or shared memory is none.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """How far each kind of operator is from the roof of its GPU, and the budget of a device's time by that."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import polars as pl

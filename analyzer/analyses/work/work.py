@@ -1,7 +1,5 @@
 """The work of each call of an operator, what its GPU needs for it at least, and where a step's time goes by that."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

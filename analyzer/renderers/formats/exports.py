@@ -8,8 +8,6 @@ Packets of slices and counters are made in columns of bytes, in which a number h
 that are padded so are within the format: a byte says that another follows, and that one is 0.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

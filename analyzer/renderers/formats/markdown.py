@@ -1,7 +1,5 @@
 """The page as Markdown, for issues and pull requests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The page as terminal text: fitted to the width, coloured only if supported."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import zip_longest
 from math import ceil

@@ -1,7 +1,5 @@
 """Builds pages with what ncu measured: of its own report, and of a program recorded by several tools."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from functools import partial

@@ -1,7 +1,5 @@
 """Builds the page of a job: its step, who waits for whom and why, what collectives reach; draws one of these."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from typing import Final

@@ -3,8 +3,6 @@
 Beside it the sections that it has in common with the page of all tables.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 

@@ -1,7 +1,5 @@
 """Builds the pages of a whole timeline report and of all instances of a range: their sections, ledgers and findings."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

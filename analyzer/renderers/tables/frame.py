@@ -1,7 +1,5 @@
 """Renders one table: as much as fits the terminal, and its cells as text with units."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple

@@ -1,7 +1,5 @@
 """Renders what is more than a grid: call trees, kernels' source and assembly with metrics, what two tools tell."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from pathlib import PurePath
