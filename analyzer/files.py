@@ -1,7 +1,5 @@
 """Files as they lie on a disk, and formats that several rooms read: SQLite, protocol buffers, payloads of NVTX."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os
@@ -192,7 +190,7 @@ class Payload(NamedTuple):
     data: bytes
 
     @classmethod
-    def of(cls, blob: object) -> Payload | None:
+    def of(cls, blob: object) -> "Payload | None":
         """The payloads in what a database has; None where it is none."""
         data = blob.encode() if isinstance(blob, str) else blob
         if not isinstance(data, bytes) or len(data) < _HEADER.size:
@@ -210,7 +208,7 @@ class PythonStack(NamedTuple):
     frames: tuple[Frame, ...]  # StringIds of function and file, and the line; innermost first
 
     @classmethod
-    def of(cls, blob: object) -> PythonStack | None:
+    def of(cls, blob: object) -> "PythonStack | None":
         """The stack in a payload, bytes or text; None for what is none."""
         payload = Payload.of(blob)
         if payload is None or len(payload.data) < _STACK.size:

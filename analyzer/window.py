@@ -4,8 +4,6 @@ Ranges are named ``domain:name``, and ``name#3`` for one instance. Profiler step
 step 5, ``steps`` is every step.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -71,7 +69,7 @@ class Window:
             raise BadWindowError.outside(text, path, *(instant(edge, zero_ns) for edge in edges))
 
     @classmethod
-    def parse(cls, text: str, first_ns: int = 0) -> Window:
+    def parse(cls, text: str, first_ns: int = 0) -> "Window":
         """Parses a window: ``120ms..250ms``, ``..1.5s``, ``300us..``, ``+10ms..+20ms``.
 
         A time with a plus sign is relative to `first_ns`. Raises BadWindowError for no ``..``, a time without unit, or

@@ -4,8 +4,6 @@ Of a command that starts a script by a launcher (python, torchrun, accelerate, m
 found, since the torch pass puts its own runner in its place, in each process that a launcher starts.
 """
 
-from __future__ import annotations
-
 import ast
 import os
 import re
@@ -209,7 +207,7 @@ def _of_file(path: Path, args: tuple[str, ...]) -> Workload:
     return Workload(_name(absolute.name), "executable", absolute, args, starts_python=hidden)
 
 
-def _of_script(parts: Behind) -> Workload:
+def _of_script(parts: "Behind") -> Workload:
     launcher, target, args = parts
     if target[0] == MODULE:
         return Workload(_name(target[1].rpartition(".")[2]), "python", None, args, launcher, target)

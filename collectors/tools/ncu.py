@@ -5,8 +5,6 @@ kernels that are to be profiled at the same launch number, and replays each prof
 few groups and few launches are worth having.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from bisect import bisect_left
@@ -56,7 +54,9 @@ CANNOT_LOCK: Final = re.compile(
 OWN_LINE: Final = re.compile(r"^==(PROF|WARNING|ERROR)==")
 
 
-def profile(ncu: str, report: Path, options: Options, selection: Selection, workload: Sequence[str]) -> tuple[str, ...]:
+def profile(
+    ncu: str, report: Path, options: Options, selection: "Selection", workload: Sequence[str]
+) -> tuple[str, ...]:
     """The command that profiles the launches of `selection` into ``report``, a path without suffix."""
     ours = [
         *(("--set", "full"), ("--import-source", "yes"), ("--target-processes", "all")),

@@ -3,8 +3,6 @@
 Definition: docs/definitions.md, section 11, "Waiting and transferring".
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -151,7 +149,7 @@ def clocks_of(rows: Rows, matching: Matches, clock: Ints, reference: int, origin
     )
 
 
-def _rates(run: _Run, part: Ints, edges: Ints, reference: int) -> Floats:
+def _rates(run: "_Run", part: Ints, edges: Ints, reference: int) -> Floats:
     """By what part of the time each clock runs faster, as offsets tell that lie on a line; 0 where they do not."""
     finer = run._replace(part=part, middle=(edges[:-1] + edges[1:]) // 2)
     origins = np.arange(len(edges) - 1) * run.number + reference
@@ -372,7 +370,7 @@ _COLUMNS: Final = {
 }  # fmt: skip
 
 
-def _of_slice(rows: Rows, part: Slice, clocks: Clocks, clock: Ints, sizes: _Sizes) -> pl.DataFrame:
+def _of_slice(rows: Rows, part: Slice, clocks: Clocks, clock: Ints, sizes: "_Sizes") -> pl.DataFrame:
     """The columns of :func:`waits` of some collectives, but for bandwidth."""
     call, dur, own, match = rows.call[part.at], rows.dur[part.at], clock[rows.member[part.at]], part.low + part.which
     came, error = rows.start[part.at] - clocks.ahead(match, own), clocks.error[clocks.node(match, own)]

@@ -1,7 +1,5 @@
 """The comparison of two sides: the verdict and what it rests on, a gate, and the noise floor of one program's runs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -146,7 +144,7 @@ class Comparison:
     paths: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # what was given as base and as new
     job: Pair | None = None  # all ranks together, where they do the same iterations: in each run the longest one
     gate: Gate | None = None  # the outcome of a gate, where one was asked for
-    others: dict[str, Comparison] = field(default_factory=dict)  # what other tools recorded of the same runs
+    others: "dict[str, Comparison]" = field(default_factory=dict)  # what other tools recorded of the same runs
     _made: dict[str, pl.DataFrame] = field(default_factory=dict)
 
     @property

@@ -6,8 +6,6 @@ Compilers write register moves as fused half-precision products (``HFMA2 R1, -RZ
 them from real ones: if a kernel executed no other half-precision instruction, these count as moves.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -62,7 +60,7 @@ class _Path(NamedTuple):
         """Whether its peak is that of sparse work, on GPUs that have it."""
         return self.sparsity is None and self.source not in _NEVER_SPARSE
 
-    def refines(self, other: _Path) -> bool:
+    def refines(self, other: "_Path") -> bool:
         """Whether its work is also counted by the less specific `other`."""
         return self != other and all(theirs in (None, ours) for ours, theirs in zip(self[1:], other[1:], strict=True))
 

@@ -1,7 +1,5 @@
 """What the HTML report shows beside the first page (a timeline, distributions), and what shows a finding."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -104,7 +102,7 @@ class FilePage:
     roofs: RoofPoints | None = None  # kernels that ncu measured under their roofs; None where none has work and bytes
     copies: CopyPoints | None = None  # copies by size and bandwidth; None without any
 
-    def measuring(self, reports: Sequence[Report]) -> FilePage:
+    def measuring(self, reports: Sequence[Report]) -> "FilePage":
         """The same with what ncu measured in the reports of the program, if anything."""
         try:
             ncu, roofs = counted_of(reports), roof_points(reports)

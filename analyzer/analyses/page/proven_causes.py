@@ -1,7 +1,5 @@
 """Causes that counters of ncu prove of a program's own kernels, as findings of its page."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -69,7 +67,7 @@ def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[F
     return [_together([one for one in findings if (one.rule, one.action) == cause]) for cause in causes]
 
 
-def _sums(name: str) -> tuple[_Cause, ...]:
+def _sums(name: str) -> "tuple[_Cause, ...]":
     """What can be wrong with a library's kernel that adds up what it is given."""
     return (_OVERLAPS,) if re.search(_ADDING, name) else ()
 
@@ -190,7 +188,7 @@ def _roofs(joined: pl.DataFrame) -> pl.DataFrame:
 
 
 def _finding(  # noqa: PLR0913 - a kernel's time, roof, counters and cause
-    page: PageKernels, name: str, took_ns: int, roof_share: float, facts: dict[str, Any], cause: _Cause
+    page: PageKernels, name: str, took_ns: int, roof_share: float, facts: dict[str, Any], cause: "_Cause"
 ) -> Finding:
     text = (
         f"{{0}} takes {time(took_ns)}, {percent(took_ns / page.whole_ns)} of the time, and runs at "

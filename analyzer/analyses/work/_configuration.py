@@ -1,7 +1,5 @@
 """What operators would take in another configuration: GPU, batch size, sequence length, type of arithmetic."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -39,7 +37,7 @@ class Size(NamedTuple):
     then: int
 
     @classmethod
-    def of(cls, text: object) -> Size:
+    def of(cls, text: object) -> "Size":
         """The size that a text such as ``2`` or ``8=2`` names; a ValueError for others."""
         if (parts := _SIZE.fullmatch(str(text).strip())) is None:
             raise ValueError(f"{text!r} is not a size, such as 2 or 8=2")
@@ -62,7 +60,7 @@ class Configuration(NamedTuple):
     dtype: str | None = None  # of :data:`DTYPES`
 
     @classmethod
-    def of(cls, gpu: str | None, batch: object, length: object, dtype: str | None) -> Configuration:
+    def of(cls, gpu: str | None, batch: object, length: object, dtype: str | None) -> "Configuration":
         """The configuration of options; an UnknownNameError for an unknown GPU, a ValueError for no size or type."""
         if dtype is not None and dtype not in DTYPES:
             raise ValueError(f"dtype is of {', '.join(DTYPES)}, not {dtype!r}")
@@ -191,7 +189,7 @@ class _Sizes(NamedTuple):
     rows: dict[int, float]
 
     @classmethod
-    def of(cls, calls: Iterable[_Call], batch: Size, length: Size | None) -> _Sizes:
+    def of(cls, calls: Iterable[_Call], batch: Size, length: Size | None) -> "_Sizes":
         rows = {batch.now or 1: batch.ratio}
         for shape in (shape for call in calls for shape in call.shapes if len(shape) > _MATRIX):
             if shape[0] == batch.now:

@@ -9,8 +9,6 @@ Nsight's spelling is read (``<unnamed>``, ``(int)4``, ``[lambda(float) (instance
 (``(anonymous namespace)``, ``4``, ``{lambda(float)#1}``); what is no C++ name is taken as a row of words.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
@@ -148,7 +146,7 @@ class _Node:
             self.lambdas.append(_Word(f"λ{number}({takes})" if takes else f"λ{number}", _LAMBDA + bool(takes)))
             self.joined = False
 
-    def finish(self, written: str) -> _Node:
+    def finish(self, written: str) -> "_Node":
         """Finish the node, `written` being its source text."""
         if self.plain or not self.name:
             self.begin()
