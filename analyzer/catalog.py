@@ -53,9 +53,6 @@ _UNKNOWN: Final = re.compile(r"relation '(.*)' was not found", re.DOTALL)
 #: How the names of polars' functions begin that open files or addresses; no column's name does, which tests hold.
 _OPENS: Final = re.compile(r"(?<![A-Za-z_])(rea)d_", re.IGNORECASE | re.ASCII)
 
-#: What polars says of a function after FROM that it does not have; tests hold it.
-_NO_FUNCTION: Final = re.compile(r"'(.*)' is not a supported table function", re.DOTALL)
-
 
 def names() -> list[str]:
     """Names of all tables of a report, or of several of one program: analyses first, then readers' tables."""
@@ -198,7 +195,8 @@ def _refuse_functions(statement: str, tables: Mapping[str, pl.DataFrame]) -> Non
         pl.SQLContext(tables).execute(_OPENS.sub(r"\1q_", statement)).explain()  # plans all of it
     except pl.exceptions.PolarsError as error:
         message = re.sub(r"(rea)q_", r"\1d_", str(error), flags=re.IGNORECASE)
-        if function := _NO_FUNCTION.search(message):
+        # what polars says of a function after FROM that it does not have; tests hold it
+        if function := re.search(r"'(.*)' is not a supported table function", message, re.DOTALL):
             raise SqlError.of(
                 f"{function[1]} opens a file or an address, and a statement sees the tables of the reports alone",
                 "Take a table of the reports; `SHOW TABLES` lists them.",

@@ -156,7 +156,6 @@ _AMD_TARGETS: Final = {
     r"MI3(?:00[AX]|08X|25X)\b": "gfx942",
     r"MI35[05]X\b": "gfx950",
 }
-_AMD_VERSIONS: Final = {(9, 4): "gfx942", (9, 5): "gfx950"}
 _AMD: Final = r"AMD\b|.*\b(?:Instinct|Radeon)\b|gfx[0-9]"
 
 #: Wavefront size of AMD's data-centre GPUs; all others have smaller warps.
@@ -181,7 +180,7 @@ def is_amd(name: str | None, threads_per_warp: int | None = None) -> bool:
 def amd_target(name: str | None, major: int | None, minor: int | None) -> str | None:
     """AMD's processor name of a GPU, such as gfx90a; None if unknown."""
     of_name = next((target for part, target in _AMD_TARGETS.items() if re.search(part, name or "")), None)
-    return of_name or _AMD_VERSIONS.get((major or 0, minor or 0))
+    return of_name or {(9, 4): "gfx942", (9, 5): "gfx950"}.get((major or 0, minor or 0))
 
 
 def processor(name: str | None, capability: str | None, count: int | None) -> str:

@@ -364,13 +364,10 @@ def like(ranges: pl.DataFrame, pattern: str) -> list[str]:
     return [name for name in choices if EVERY in pattern and fnmatchcase(name, pattern)]
 
 
-#: Ranges of XLA about a module: ``TSL:XlaModule:#prefix=args[0],hlo_module=jit_step,program_id=0#``.
-_OF_MODULE: Final = r"TSL:(\w+):#(?:[^#]*,)?(?:hlo_)?module=([^,#]+)[^#]*#"
-
-
 def of_module(name: str) -> tuple[str, str] | None:
     """What a range of XLA tells of a module, and the module; None of any other range."""
-    match = re.fullmatch(_OF_MODULE, name)
+    # ranges of XLA about a module: ``TSL:XlaModule:#prefix=args[0],hlo_module=jit_step,program_id=0#``
+    match = re.fullmatch(r"TSL:(\w+):#(?:[^#]*,)?(?:hlo_)?module=([^,#]+)[^#]*#", name)
     return None if match is None else (match[1], match[2])
 
 

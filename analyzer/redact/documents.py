@@ -71,7 +71,6 @@ _LINE: Final = re.compile(r"[^\n]*\n|[^\n]+")
 
 #: The column of ncu that has the host's name, and what the tool itself writes there in its place.
 _HOST_COLUMN: Final = "Host Name"
-_NO_HOST: Final = ("", "127.0.0.1", "localhost", "[host]")
 
 
 def learn_text(path: Path, names: Names) -> None:
@@ -97,7 +96,7 @@ def copy_text(path: Path, target: Path, texts: Texts) -> None:
                     header = [cell[1] for cell in cells]
                     if _HOST_COLUMN in header:
                         host = header.index(_HOST_COLUMN)
-                    elif 0 <= host < len(cells) and cells[host][1] not in _NO_HOST:
+                    elif 0 <= host < len(cells) and cells[host][1] not in ("", "127.0.0.1", "localhost", "[host]"):
                         texts.removed.add("host names")
                         result = f'{line[: cells[host].start()]}"[host]"{line[cells[host].end() :]}'
                     result = _CELL.sub(redacted, result)

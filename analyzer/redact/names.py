@@ -137,9 +137,6 @@ _HARMLESS: Final = re.compile(
     re.IGNORECASE,
 )
 
-#: The end of an unquoted value: where the next name begins, or a sentence or bracket ends.
-_FURTHER: Final = re.compile(r"(?:[,;&]|%(?:25)*26|%(?:25)*3B|\\+[nr])[\w.-]+(?:[=:]|%(?:25)*3D)|</|%(?:25)*2[27]")
-
 #: Shortest value in prose, after a colon or a scheme: ``key: the`` is a sentence.
 _SHORTEST_VALUE: Final = 6
 
@@ -315,6 +312,7 @@ def _bare(value: re.Match[str]) -> tuple[int, int]:
     """The span of a value without its quotes; an unquoted one ends where the next name begins, or a sentence."""
     if value["quote"] is not None:
         return value.span("quoted")
-    further = _FURTHER.search(value[0])
+    # the end of an unquoted value: where the next name begins, or a sentence or bracket ends
+    further = re.search(r"(?:[,;&]|%(?:25)*26|%(?:25)*3B|\\+[nr])[\w.-]+(?:[=:]|%(?:25)*3D)|</|%(?:25)*2[27]", value[0])
     text = re.sub(r"(?:\\+[nr])+\Z", "", value[0][: further.start()] if further else value[0])
     return value.start(), value.start() + len(text.rstrip(",;)]}&>") or text)

@@ -76,9 +76,6 @@ _TELLING: Final = [(re.compile(names), getattr(Names, how)) for how, names in _K
 #: Severity from which a diagnostic is a warning (ENUM_DIAGNOSTIC_SEVERITY_LEVEL).
 _WARNING: Final = 2
 
-#: SQLite errors that concern the copy, not the source.
-_UNWRITABLE: Final = ("full", "readonly", "disk I/O", "unable to open")
-
 _PRAGMAS: Final = ("journal_mode = OFF", "synchronous = OFF", "secure_delete = ON", "cache_size = -65536")
 
 
@@ -360,7 +357,8 @@ def failed(path: Path, where: str) -> Iterator[None]:
         message = str(error)
         if message == "interrupted":
             raise KeyboardInterrupt from error
-        if any(word in message for word in _UNWRITABLE):
+        # SQLite errors that concern the copy, not the source
+        if any(word in message for word in ("full", "readonly", "disk I/O", "unable to open")):
             raise OSError(0, message) from error
         what = "text where numbers belong" if "user-defined function" in message else message
         raise DamagedReportError.at(path, where if where.startswith("its ") else f"table {where}", what) from error

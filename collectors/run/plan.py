@@ -25,9 +25,6 @@ T = TypeVar("T")
 #: The script that runs in the workload's Python.
 RUNNER: Final = Path(__file__).parents[1] / "in_workload" / "torch_runner.py"
 
-#: The oldest Python in which the runner's hooks work.
-_OLDEST_PYTHON: Final = (3, 9)
-
 #: A Python that has kanalyze, as it is called where the lines of a dry run are pasted.
 OWN_PYTHON: Final = "python3"
 
@@ -95,7 +92,7 @@ class Plan:
     def _hooked(self, option: str, file: str) -> tuple[str, ...]:
         """The command of a Python workload in the runner, which writes a file; any other workload as it is."""
         numbers = (self.tools.python_version or "3.99").split(".")[:2]  # the hooks work where its version is not known
-        is_old = all(map(str.isdecimal, numbers)) and tuple(map(int, numbers)) < _OLDEST_PYTHON
+        is_old = all(map(str.isdecimal, numbers)) and tuple(map(int, numbers)) < (3, 9)  # without what they need
         if self.workload.kind != "python" or is_old:
             return self.command
         return self._script(str(self.runner), option, str(self.folder / file), "--")

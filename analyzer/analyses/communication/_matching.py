@@ -43,9 +43,6 @@ NO_ID: Final = 0
 #: The key of what must not be matched by order either.
 _LOST: Final = np.uint64(1)
 
-#: The steps of splitmix64.
-_MIXING: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
-
 # The collectives in little memory: of what they say, each rank's different calls once. A job of 1,000 ranks has
 # 5,000,000 rows, of which each column takes 40 MB: what can be computed of a row is not kept.
 
@@ -250,7 +247,8 @@ def _key(level: int, *parts: Ints | Keys) -> Keys:
     key = np.full(len(parts[0]), level * 0x1F83D9ABFB41BD6B, dtype=np.uint64)
     for part in parts:
         key = key * np.uint64(0x2545F4914F6CDD1D) + part.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-        for shift, factor in _MIXING:
+        # the steps of splitmix64
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
             key = (key ^ (key >> np.uint64(shift))) * np.uint64(factor)
     return np.maximum(key, np.uint64(1))
 

@@ -396,7 +396,6 @@ def _largest_of(row: dict[str, Any]) -> int | None:
 
 #: Kernels of DeepEP in one node, whose first number is that of their ranks; kinds of all such kernels.
 _OF_EXPERTS: Final = r"::intranode::\w+<(?:[a-z_][\w:]*, ?)?(?:\(int\))?(\d+)"
-_BETWEEN_EXPERTS: Final = ("dispatch", "combine", "notify")
 
 
 def _with_group_of_stream(collectives: pl.DataFrame, ranks: pl.Series) -> pl.DataFrame:
@@ -407,7 +406,7 @@ def _with_group_of_stream(collectives: pl.DataFrame, ranks: pl.Series) -> pl.Dat
     collectives = collectives.with_columns(size=pl.coalesce("size", ranks.cast(pl.Int64)))
     if collectives.get_column("size").null_count() in (0, collectives.height):
         return collectives
-    experts = pl.col("kind").is_in(_BETWEEN_EXPERTS)
+    experts = pl.col("kind").is_in(("dispatch", "combine", "notify"))
     groups = collectives.filter(~experts).drop_nulls("size").select("stream", *_OF_GROUP).unique()
     single = groups.filter(pl.len().over("stream") == 1)
     with_groups = collectives.join(single, on="stream", how="left", suffix="_there", maintain_order="left")

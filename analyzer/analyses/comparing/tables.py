@@ -257,8 +257,6 @@ _NAMED: Final = 3
 #: Counters that add up over kernels; all others are means by time, `intensity_flop_per_byte` by bytes of DRAM.
 _SUMS: Final = ("dur_ns", "cycles", "dram_read_bytes", "dram_write_bytes", "flop")
 _LARGEST: Final = ("registers_per_thread",)
-_INTENSITY: Final = "intensity_flop_per_byte"
-_TRAFFIC: Final = ("dram_read_bytes", "dram_write_bytes")
 
 
 def compare(pair: Pair) -> pl.DataFrame:
@@ -461,7 +459,7 @@ def compare_counters(pair: Pair) -> pl.DataFrame:
         return COMPARE_COUNTERS.empty()
     key, counter, each, number = ("side", "name", "shape"), pl.col("counter"), pl.col("mean"), pl.col("count")
     counters = every.group_by(*key, "counter", maintain_order=True).agg(each.mean())
-    weights = {"dur": counter == "dur_ns", "traffic": counter.is_in(_TRAFFIC)}
+    weights = {"dur": counter == "dur_ns", "traffic": counter.is_in(("dram_read_bytes", "dram_write_bytes"))}
     by_key = counters.group_by(key).agg(each.filter(some).sum().alias(name) for name, some in weights.items())
     launches = pair.operations.group_by("block", "change", *key, maintain_order=True).agg(pl.col("count", "ns").sum())
     launches = launches.join(by_key, on=key, how="left", nulls_equal=True, maintain_order="left")
@@ -476,7 +474,7 @@ def compare_counters(pair: Pair) -> pl.DataFrame:
         keys=pl.len().over("block", "side"),
         every=pl.when(pl.col("change").is_in([FUSED, SPLIT])).then(1.0).otherwise(number.sum().over("block", "side")),
     )
-    weight = pl.when(counter == _INTENSITY).then("traffic").otherwise("dur") * number
+    weight = pl.when(counter == "intensity_flop_per_byte").then("traffic").otherwise("dur") * number
     joined = counted.sort("block", "side", maintain_order=True).join(
         counters, on=key, nulls_equal=True, maintain_order="left"
     )

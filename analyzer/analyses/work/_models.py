@@ -122,9 +122,6 @@ PRODUCTS: Final = {
     **dict.fromkeys(_aten("addmm addmm_ baddbmm baddbmm_ addbmm addmv addmv_ _addmm_activation"), (1, 2)),
 }
 
-#: Bytes of each element of the result where it has another type than the factors: aten's out_dtype, by its number.
-_OUT_BYTES: Final = {"5": 2, "6": 4, "15": 2}
-
 
 def _product(call: Call) -> Work | None:
     first, second = (call.tensor(place) for place in PRODUCTS[call.name])
@@ -144,7 +141,8 @@ def _product(call: Call) -> Work | None:
         return None
     added = _bytes(call.tensor(0)) if PRODUCTS[call.name] == (1, 2) and call.value(3) in {"0", "0."} else 0
     product = Product(n, m, k, batch) if len(b) > 1 else Product(m, n, k, batch)
-    out = m * n * max(first.element_bytes, _OUT_BYTES.get(call.value(6), 0))
+    # bytes of each element of the result where it has another type than the factors: aten's out_dtype, by its number
+    out = m * n * max(first.element_bytes, {"5": 2, "6": 4, "15": 2}.get(call.value(6), 0))
     out *= 1 if call.name == "aten::addbmm" else batch  # which sums its products
     return Work(product.flop, _read(call) - added + out, product)
 
@@ -272,9 +270,6 @@ _ATTENTIONS: Final = {
     "flash_attn::_flash_attn_varlen_backward": (15, 9, _NOWHERE),
 }
 
-#: The kind of a mask that is aligned at its end, of efficient attention.
-_LOWER_RIGHT: Final = "2"
-
 
 def _attention(call: Call) -> Work | None:
     """Attention of sequences of one length; of packed ones and within a window at least so many pairs.
@@ -296,7 +291,8 @@ def _attention(call: Call) -> Work | None:
     depth = of_keys * query.shape[-1] + of_values * value.shape[-1]
     causal = call.true(causal_at) if call.values else call.causal
     of_library = call.name.startswith("flash_attn")
-    at_end = of_library or ("efficient" in call.name and call.value(causal_at) == _LOWER_RIGHT)
+    # a mask of kind 2 of efficient attention is aligned at its end
+    at_end = of_library or ("efficient" in call.name and call.value(causal_at) == "2")
     flop_of_pair = 2 * math.prod(query.shape[:-3]) * heads * depth
     pairs = Pairs(queries, keys, flop_of_pair, causal is not False, at_end)
     sequences = max(lengths.shape[0] - 1, 1) if lengths is not None and lengths.shape else queries

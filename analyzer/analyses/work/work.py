@@ -143,9 +143,6 @@ _MADE_BY: Final = r"\((?:[1-9]\d*),\d+\)"
 _FIRST_INPUT: Final = r"\bsizes = \[(?P<result>\[[\d, ]+\]).*\binput_op_ids = \[\((?P<op_id>[1-9]\d*),0\)"
 _LEVELS: Final = 4  # the operators around a convolution's innermost one, which is what users of the result name
 
-#: Kernels that move elements whatever they are name their bytes alone.
-_OPAQUE: Final = re.compile(r"OpaqueType<(\d+)u?>")
-
 #: cuDNN's attention of 16-bit types.
 _CUDNN_HALF: Final = re.compile(r"^cudnn_.*_f16_")
 
@@ -386,7 +383,6 @@ WORK: Final[dict[str, pl.DataType | type[pl.DataType]]] = {
 
 #: GPUs before those whose kernels of products may be persistent, and kernels that are on any.
 _BLOCK_FOR_A_TILE: Final = re.compile("sm_?[5-8][0-9]|maxwell|pascal|volta|turing|ampere")
-_STREAM_K: Final = re.compile("(?i)stream_?k")
 
 
 def with_models(calls: pl.DataFrame) -> pl.DataFrame:
@@ -404,14 +400,15 @@ def with_models(calls: pl.DataFrame) -> pl.DataFrame:
 def _modelled(name: str, kernel: str, inputs: tuple[str | None, ...]) -> tuple[object, ...]:
     """The columns :data:`WORK` of one kind of call."""
     kernel_name = decode(kernel)
-    opaque = _OPAQUE.search(kernel)
+    # kernels that move elements whatever they are name their bytes alone
+    opaque = re.search(r"OpaqueType<(\d+)u?>", kernel)
     in_name = (*kernel_name.input_types, kernel_name.output_type or ("f16" if _CUDNN_HALF.search(kernel) else ""))[0]
     work = work_of(name, inputs, kernel_name, int(opaque[1]) if opaque else ELEMENT_BYTES.get(in_name))
     # a complex product is four real ones, of a type that no peak is of
     kind = _type_of(in_name, inputs[1], tensor_core=bool(kernel_name.tensor_core))
     sparse = kernel_name.library == "cusparse"  # the shapes are of the whole matrices
     tile, one_each = kernel_name.tile[:2], _BLOCK_FOR_A_TILE.fullmatch(kernel_name.arch or "")
-    block = math.prod(tile) if one_each and len(tile) > 1 and not _STREAM_K.search(kernel) else None
+    block = math.prod(tile) if one_each and len(tile) > 1 and not re.search("(?i)stream_?k", kernel) else None
     if work is None or sparse or (work.flop and "complex" in (inputs[1] or "")):
         return (kind, _OF_FAMILY.get(kernel_name.family), *(None,) * (len(WORK) - 3), block)
     executed = work.tiled and executed_flop(work.tiled, kernel_name)
