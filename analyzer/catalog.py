@@ -13,20 +13,18 @@ from typing import Final, Unpack
 
 import polars as pl
 
+from kanalyze import errors, model, schema
 from kanalyze.analyses import declarations, homes, homes_of_jobs, homes_of_sides
 from kanalyze.counter_model import LAUNCH_NUMBERS, RULE_RESULTS, SAMPLED, SOURCE_FILES, SYMBOLS
-from kanalyze.errors import CannotTellError, SqlError, UnknownNameError
-from kanalyze.model import COMPILED_KERNELS, NOTES, READER_TABLES
 from kanalyze.renderers.tables.frame import of_reports
 from kanalyze.report import Report, Where
-from kanalyze.schema import Table, flag
 
 #: Scope keywords of tables that join several reports; they apply to the timeline report.
 _WHERE: Final = ("window", "device", "process", "steps")
 
 #: Components of tables such as `health` and `joined`, or of the command `source`; not offered as tables.
-_HIDDEN: Final = (NOTES, COMPILED_KERNELS, RULE_RESULTS, SOURCE_FILES, LAUNCH_NUMBERS, SYMBOLS)
-_READER_TABLES: Final = {name: table for name, table in READER_TABLES.items() if table not in _HIDDEN}
+_HIDDEN: Final = (model.NOTES, model.COMPILED_KERNELS, RULE_RESULTS, SOURCE_FILES, LAUNCH_NUMBERS, SYMBOLS)
+_READER_TABLES: Final = {name: table for name, table in model.READER_TABLES.items() if table not in _HIDDEN}
 
 #: The column that says which window a row is of, where a table is made of several.
 INSTANCE: Final = "instance"
@@ -68,7 +66,7 @@ def _home(name: str) -> str:
     """The module of the table `name`; the rooms that are imported to be searched come last."""
     home = homes().get(name) or homes_of_sides().get(name) or homes_of_jobs().get(name)
     if home is None:
-        raise UnknownNameError.of("table", name, every_name())
+        raise errors.UnknownNameError.of("table", name, every_name())
     return home
 
 
@@ -86,17 +84,17 @@ def subjects() -> dict[str, list[str]]:
     return {heading: listed for heading, listed in tables.items() if listed}
 
 
-def table(name: str) -> Table:
+def table(name: str) -> schema.Table:
     """The declaration of the table `name`; UnknownNameError if there is no such table."""
     return _READER_TABLES.get(name) or declarations(_home(name))[name]
 
 
-def forms(name: str) -> list[Table]:
+def forms(name: str) -> list[schema.Table]:
     """Declarations of the variants of table `name`, such as grouped ones."""
     if name in _READER_TABLES:
         return []
     values = vars(import_module(_home(name))).values()
-    declared = (value for value in values if isinstance(value, Table) and value.name == name)
+    declared = (value for value in values if isinstance(value, schema.Table) and value.name == name)
     return list({form.when: form for form in declared if form.when}.values())  # a module may bind one under two names
 
 
@@ -115,10 +113,10 @@ def make(report: Report, name: str, *others: Report, **options: object) -> pl.Da
     declared = table(name)
     by = options.get("by")
     if by is not None and by not in declared.groupings:
-        raise UnknownNameError.of(f"grouping of {name}", by, declared.groupings)
+        raise errors.UnknownNameError.of(f"grouping of {name}", by, declared.groupings)
     for option in options:
         if option not in ("by", *declared.options, *(_WHERE if declared.together else ())):
-            raise UnknownNameError.of(f"option of {name}", flag(option), declared.flags)
+            raise errors.UnknownNameError.of(f"option of {name}", schema.flag(option), declared.flags)
     if name in _READER_TABLES:
         return report.table(name)
     frame: pl.DataFrame = getattr(import_module(homes()[name]), name)(report, *others, **options)
@@ -149,7 +147,7 @@ def _rows(report: Report, name: str, where: Where) -> pl.DataFrame:
         rows = make(report.narrow(**where), name)
         if rows.is_empty() and any(name == one.name for one in SAMPLED):
             other = report.sampled()
-    except CannotTellError:
+    except errors.CannotTellError:
         other = report.sampled()
         if other is None:
             raise
@@ -197,16 +195,16 @@ def _refuse_functions(statement: str, tables: Mapping[str, pl.DataFrame]) -> Non
         message = re.sub(r"(rea)q_", r"\1d_", str(error), flags=re.IGNORECASE)
         # what polars says of a function after FROM that it does not have; tests hold it
         if function := re.search(r"'(.*)' is not a supported table function", message, re.DOTALL):
-            raise SqlError.of(
+            raise errors.SqlError.of(
                 f"{function[1]} opens a file or an address, and a statement sees the tables of the reports alone",
                 "Take a table of the reports; `SHOW TABLES` lists them.",
             ) from error
         raise type(error)(message) from error
 
 
-def refused(error: BaseException) -> SqlError:
+def refused(error: BaseException) -> errors.SqlError:
     """The error of a user for what polars says of a statement; of that the first paragraph, on one line."""
-    return SqlError.of(" ".join(str(error).partition("\n\n")[0].split()).rstrip("."))
+    return errors.SqlError.of(" ".join(str(error).partition("\n\n")[0].split()).rstrip("."))
 
 
 def _plain(frame: pl.DataFrame) -> pl.DataFrame:

@@ -10,8 +10,7 @@ from typing import Final, TypeAlias
 
 import polars as pl
 
-from kanalyze import counter_model
-from kanalyze.errors import CannotTellError
+from kanalyze import counter_model, errors
 from kanalyze.schema import Column, Table, columns
 from kanalyze.tools import NAMES, recorders
 
@@ -439,6 +438,6 @@ def reader_table(name: str, tables: Mapping[str, Callable[[], pl.DataFrame]], pa
     Raises CannotTellError if only a capture has it.
     """
     if name == COMPILED_KERNELS.name and name not in tables:
-        raise CannotTellError.without_capture("compiled", path)
+        raise errors.CannotTellError.without_capture("compiled", path)
     declared = READER_TABLES[name]
     return declared.select(declared.completed(tables[name]())) if name in tables else declared.empty()

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, Unpack
 
 import polars as pl
 
-from kanalyze import catalog, outlets, readers
-from kanalyze.analyses import homes_of_jobs
+from kanalyze import analyses, catalog, outlets, readers, units
 from kanalyze.analyses.comparing import _comparison, _pair
 from kanalyze.analyses.page import batch_page, overview_page, time_page
 from kanalyze.analyses.ranks._job import Job
@@ -34,7 +33,6 @@ from kanalyze.readers.request_log import read_requests as read_requests  # noqa:
 from kanalyze.renderers.formats import document
 from kanalyze.report import Report, Where
 from kanalyze.several import Asked, jobs, reducing, sides
-from kanalyze.units import SLOWEST, parse_rate, parse_time_ns
 from kanalyze.window import Window
 
 if TYPE_CHECKING:
@@ -132,7 +130,7 @@ class NotebookJob:
 
     def table(self, name: str) -> pl.DataFrame:
         """A table of the job, such as ``collectives``; `kanalyze show` lists them."""
-        homes = homes_of_jobs()
+        homes = analyses.homes_of_jobs()
         if name not in homes:
             raise UnknownNameError.of("table of a job", name, homes)
         return NotebookTable(self.job.table(name))
@@ -140,7 +138,7 @@ class NotebookJob:
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
         """All tables, by name."""
-        return {name: self.table(name) for name in homes_of_jobs()}
+        return {name: self.table(name) for name in analyses.homes_of_jobs()}
 
     collectives = _table("collectives", "Each collective on each rank: waiting, transfer, bandwidth")
     collective_summary = _table("collective_summary", "Collectives by kind, group and size")
@@ -299,12 +297,12 @@ def whatif(  # noqa: PLR0913 - the options of the command
     """
     _refuse_others("whatif", (report,), several=False)
     factors, left_out = dict(faster or {}), tuple(without)
-    if not all(SLOWEST <= factor < math.inf for factor in factors.values()):
-        raise ValueError(f"factors of faster are above 0, at least {SLOWEST}, not {factors!r}")
+    if not all(units.SLOWEST <= factor < math.inf for factor in factors.values()):
+        raise ValueError(f"factors of faster are above 0, at least {units.SLOWEST}, not {factors!r}")
     if unknown := {*left_out} - {*_changes.WITHOUT}:
         raise ValueError(f"without is of {', '.join(_changes.WITHOUT)}, not {', '.join(sorted(unknown))}")
-    rate = None if copies is None else parse_rate(copies)
-    took = None if measured is None else parse_time_ns(measured)
+    rate = None if copies is None else units.parse_rate(copies)
+    took = None if measured is None else units.parse_time_ns(measured)
     if (copies is not None and rate is None) or (measured is not None and not took):
         raise ValueError("copies is a bandwidth such as '50GB/s', measured a time such as '1.9ms'")
     part = report.narrow(**where)

@@ -12,12 +12,10 @@ from weakref import WeakValueDictionary
 
 import polars as pl
 
-from kanalyze import intervals, window as named_ranges
+from kanalyze import intervals, schema, tools, window as named_ranges
 from kanalyze.columns import LARGEST, last_end, too_large
 from kanalyze.errors import BadWindowError, DamagedReportError, KanalyzeError, UnknownNameError
 from kanalyze.model import DEVICE_KINDS, EVENTS, KINDS, NOTES, READER_TABLES
-from kanalyze.schema import KINDS_KEY, Kept, PartedSource, Source, Table
-from kanalyze.tools import Tool, Turn, tool_of
 from kanalyze.window import EVERY, Scope, Window, lasting, relative
 
 #: Columns that are summed in analyses, and those only subtracted; checked for overflow.
@@ -80,14 +78,14 @@ class Meta:
     capture: Path | None = None
     partial: bool = False
     selective: bool | None = None
-    turn: Turn | None = None
+    turn: tools.Turn | None = None
     wsl: bool = False
     slower: float | None = None
 
     @property
-    def recorder(self) -> Tool:
+    def recorder(self) -> tools.Tool:
         """What the tool's reports are like."""
-        return tool_of(self.tool)
+        return tools.tool_of(self.tool)
 
     @property
     def recorded_by(self) -> str:
@@ -175,7 +173,7 @@ class Report:
     """
 
     meta: Meta
-    source: Source
+    source: schema.Source
     scope: Scope = field(default_factory=Scope)
     beside: Callable[[], Report | None] = _nothing
     sampled: Callable[[], Report | None] = _nothing
@@ -184,7 +182,7 @@ class Report:
     reached: Callable[[], ReachedRates] = ReachedRates
     captured_in: Callable[[], Report | None] = _nothing
     labels: tuple[str, ...] = ()
-    _kept: Kept = field(default_factory=Kept)
+    _kept: schema.Kept = field(default_factory=schema.Kept)
     _whole: WeakValueDictionary[tuple[object, ...], Report] = field(default_factory=WeakValueDictionary)
     answers: dict[object, Any] = field(default_factory=dict, init=False)
     _part_of: list[Report] = field(default_factory=list, init=False)
@@ -212,7 +210,7 @@ class Report:
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of events that the report recorded, in the order of :data:`kanalyze.model.KINDS`."""
-        present = self._kept.value(KINDS_KEY, lambda: {*self.source.kinds}, self.meta.path)
+        present = self._kept.value(schema.KINDS_KEY, lambda: {*self.source.kinds}, self.meta.path)
         return tuple(kind for kind in KINDS if kind in present)
 
     def kind(self, kind: str) -> pl.DataFrame:
@@ -256,7 +254,7 @@ class Report:
 
         Of a large table not more than a part is in memory where the reader can do so; rows are then in no set order.
         """
-        if isinstance(self.source, PartedSource) and not self._kept.has(name):
+        if isinstance(self.source, schema.PartedSource) and not self._kept.has(name):
             with self._kept.noted(name):
                 return self.source.mapped(name, transform)
         return transform(self.table(name))
@@ -463,7 +461,7 @@ class Report:
         """Counts what is damaged of a report beside as damage of what is told of this one."""
         self._kept.beside[other.meta.path.name] = other._kept
 
-    def _checked(self, table: Table, read: pl.DataFrame) -> pl.DataFrame:
+    def _checked(self, table: schema.Table, read: pl.DataFrame) -> pl.DataFrame:
         """Checks a table as it is read; raises DamagedReportError for numbers whose sums would not fit 64 bits."""
         frame = table.check(read)
         wrong = too_large(frame, _SUMMED.get(table.name, ()), _SINGLE.get(table.name, ()))

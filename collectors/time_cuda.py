@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
 
-from kanalyze import units
-from kanalyze.errors import CollectError
+from kanalyze import errors, units
 
 #: Bars of the histogram.
 _BARS: Final = 24
@@ -129,9 +128,9 @@ def time_cuda(  # noqa: PLR0913 - each is one thing that a user may want, and al
     try:
         torch: Any = import_module("torch")
     except ImportError as error:
-        raise CollectError.without_torch(error) from None
+        raise errors.CollectError.without_torch(error) from None
     if not torch.cuda.is_available():
-        raise CollectError.without_gpu()
+        raise errors.CollectError.without_gpu()
     with torch.cuda.device(device):
         return _on_gpu(torch, function, warmup, repeats, budget_s, flush_l2=flush_l2)
 

@@ -11,9 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-from kanalyze.collectors.in_workload import torch_sessions as recipes
-from kanalyze.collectors.in_workload.torch_script import write_json
-from kanalyze.collectors.in_workload.torch_sessions import SCHEMA, ProfilerBusyError, Session, Settings, session
+from kanalyze.collectors.in_workload import torch_script, torch_sessions
 from kanalyze.collectors.process import vacant
 from kanalyze.errors import CollectError, OutputError, UnknownNameError
 
@@ -30,7 +28,7 @@ class TorchCapture:
         notes: Notes on the traces, in plain words.
     """
 
-    def __init__(self, target: Path, running: Session) -> None:
+    def __init__(self, target: Path, running: torch_sessions.Session) -> None:
         """Created by :func:`torch_profile`."""
         self.folder, self._session = target, running
         self.traces: list[Path] = []
@@ -79,11 +77,13 @@ class TorchProfile:
         captures: Everything captured so far, in order.
     """
 
-    def __init__(self, recipe: recipes.Recipe, out: Path | None, request_options: dict[str, Any], calls: int) -> None:
+    def __init__(
+        self, recipe: torch_sessions.Recipe, out: Path | None, request_options: dict[str, Any], calls: int
+    ) -> None:
         """Created by :func:`torch_profile`."""
         self.captures: list[TorchCapture] = []
         self._recipe, self._out, self._options, self._calls = recipe, out, request_options, calls
-        self._open: tuple[TorchCapture, Session] | None = None
+        self._open: tuple[TorchCapture, torch_sessions.Session] | None = None
 
     def __enter__(self) -> TorchCapture:
         """Start the recipe.
@@ -96,7 +96,7 @@ class TorchProfile:
         hidden = target.parent / f".{target.name}.{os.getpid()}.partial"
         try:
             import_module("torch")
-            running = session(Settings(hidden, self._recipe, **self._options))
+            running = torch_sessions.session(torch_sessions.Settings(hidden, self._recipe, **self._options))
             hidden.mkdir(parents=True)
             try:
                 running.start()
@@ -105,7 +105,7 @@ class TorchProfile:
                 raise
         except ImportError as error:
             raise CollectError.without_torch(error) from None
-        except ProfilerBusyError as error:
+        except torch_sessions.ProfilerBusyError as error:
             raise CollectError.profiler_busy(error) from None
         except OSError as error:
             raise OutputError.because(target, error.strerror or str(error)) from None
@@ -130,8 +130,8 @@ class TorchProfile:
         is_complete = error is None and not running.failures
         capture.notes = running.notes
         target = capture.folder if is_complete else vacant(Path(f"{capture.folder}-partial"))
-        document = {"schema": SCHEMA, **running.facts(), "complete": is_complete}
-        running.attempt("torch-run.json", lambda: write_json(folder / "torch-run.json", document))
+        document = {"schema": torch_sessions.SCHEMA, **running.facts(), "complete": is_complete}
+        running.attempt("torch-run.json", lambda: torch_script.write_json(folder / "torch-run.json", document))
         if target.exists():
             raise OutputError.exists(target)
         folder.rename(target)
@@ -139,7 +139,7 @@ class TorchProfile:
         capture.traces = [target / path.relative_to(folder) for path in running.traces]
         if error is None and running.failures:
             raise CollectError.not_all_written(target, running.failures)
-        if error is None and self._recipe.cycle and not capture.traces and self._recipe.makes != recipes.TIMES:
+        if error is None and self._recipe.cycle and not capture.traces and self._recipe.makes != torch_sessions.TIMES:
             warnings.warn(f"kanalyze: {'; '.join(running.notes)}; call capture.step() at each step's end", stacklevel=2)
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
@@ -196,11 +196,11 @@ def torch_profile(
         UnknownNameError: No such recipe or activity.
         ValueError: Counts that make no cycle.
     """
-    if recipe not in recipes.RECIPES:
-        raise UnknownNameError.of("recipe", recipe, recipes.RECIPES)
+    if recipe not in torch_sessions.RECIPES:
+        raise UnknownNameError.of("recipe", recipe, torch_sessions.RECIPES)
     for name in activities or ():
         if name not in ("cpu", "cuda"):
             raise UnknownNameError.of("activity", name, ("cpu", "cuda"))
-    chosen = recipes.RECIPES[recipe].with_changes(changes)
+    chosen = torch_sessions.RECIPES[recipe].with_changes(changes)
     options = {"activities": tuple(activities) if activities else None, "key_averages": key_averages}
     return TorchProfile(chosen, None if out is None else Path(out), options, calls)

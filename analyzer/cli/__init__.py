@@ -23,15 +23,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kanalyze import outlets
-from kanalyze.cli import _process
-from kanalyze.cli._answers import Where, print_doubts
+from kanalyze import machinery, outlets
+from kanalyze.cli import _answers, _process
 from kanalyze.cli._process import InputPath, Out, OutputPath, emit, print_message, session
 from kanalyze.errors import KanalyzeError, OutOfMemoryError, nearest
-from kanalyze.machinery import PARENT, end_with, late, remove_at_signals
 from kanalyze.tools import NAMES
 
-with late():
+with machinery.late():
     from kanalyze import catalog, readers, window
     from kanalyze.analyses.shared import analysis as one_thread
     from kanalyze.collectors import workload as shipped
@@ -387,7 +385,7 @@ def command(*params: click.Parameter, small: bool = True) -> Callable[[Callable[
     def made(run: Callable[..., object]) -> click.Command:
         @wraps(run)
         def work(**options: Any) -> object:  # noqa: ANN401 - each has its own type
-            for name, kind in (("where", Where), ("to", Out)):
+            for name, kind in (("where", _answers.Where), ("to", Out)):
                 if values := {field: options.pop(field) for field in kind._fields if field in options}:
                     options[name] = kind(**values)
             reports = options.get("reports", [options["report"]] if "report" in options else None)
@@ -407,9 +405,9 @@ def _worked_on(reports: Sequence[Path], work: Callable[[], object]) -> object:
         try:
             result = work()
         except click.exceptions.Exit:  # with a status that is an answer
-            print_doubts()
+            _answers.print_doubts()
             raise
-        print_doubts()
+        _answers.print_doubts()
         return result
 
     in_one_thread = one_thread.in_one_thread  # loads polars as a command is to have it, for large reports, too
@@ -473,8 +471,8 @@ def entry() -> None:
 
     Collecting garbage and taking down the interpreter cost a fifth of the time of a small report (benchmarks/).
     """
-    if parent := os.environ.pop(PARENT, ""):
-        end_with(int(parent))
+    if parent := os.environ.pop(machinery.PARENT, ""):
+        machinery.end_with(int(parent))
     gc.disable()
     _process.hold_closed_streams()
     os._exit(_process.in_own_process(_ended, _print_error) if _process.tight(sys.argv[1:]) else _ended())
@@ -483,7 +481,7 @@ def entry() -> None:
 def _ended() -> int:
     """The exit status of :func:`main`, after all that it said has been written."""
     status: object = 0
-    remove_at_signals()
+    machinery.remove_at_signals()
     if not sys.warnoptions:
         warnings.simplefilter("ignore")  # they are for who writes programs
     try:

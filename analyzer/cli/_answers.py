@@ -16,12 +16,11 @@ from weakref import ref
 
 import click
 
-from kanalyze import outlets, units
+from kanalyze import machinery, outlets, units
 from kanalyze.cli._process import Session, print_message, session, stderr_is_terminal
 from kanalyze.errors import CannotTellError, KanalyzeError, OtherCaptureError
-from kanalyze.machinery import late
 
-with late():
+with machinery.late():
     from kanalyze import catalog, counter_model, readers, several, window
     from kanalyze.analyses.findings import _doubts
     from kanalyze.analyses.host import _captures

@@ -24,12 +24,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, TextIO, Type
 
 import click
 
-from kanalyze import outlets
+from kanalyze import machinery, outlets
 from kanalyze.errors import KanalyzeError, OutOfMemoryError, OutputError, SqlError, writable
-from kanalyze.machinery import end_with, late, unfinished
 from kanalyze.renderers.tables.rows import FORMATS
 
-with late():
+with machinery.late():
     from kanalyze.renderers import page as pages
     from kanalyze.renderers.formats import json as json_pages, markdown, terminal
 
@@ -264,7 +263,7 @@ def emit_file(write: Callable[[BinaryIO], object], output: Path) -> None:
             with target.open("wb") as file:  # a device or a pipe takes what comes, and is not to be replaced
                 write(file)
             return
-        with unfinished(target) as temporary:
+        with machinery.unfinished(target) as temporary:
             with temporary.open("wb") as file:
                 write(file)
             temporary.replace(target)
@@ -281,7 +280,7 @@ def emit_folder(output: Path) -> Iterator[Path]:
         if output.exists() and not (output.is_dir() and not any(output.iterdir())):
             raise OutputError.exists(output)
         target = Path(os.path.realpath(output))
-        with unfinished(target, folder=True) as folder:
+        with machinery.unfinished(target, folder=True) as folder:
             yield folder
             folder.replace(target)
 
@@ -430,7 +429,7 @@ def in_own_process(work: Callable[[], int], print_error: Callable[[KanalyzeError
     with tempfile.TemporaryFile() as log, mmap(-1, _NOTES_BYTES) as notes:
         parent, child = os.getpid(), os.fork()
         if not child:
-            end_with(parent)
+            machinery.end_with(parent)
             _notes.append(notes)
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # it interrupts the process that gets no thread
             _redirect_stderr(log.fileno())

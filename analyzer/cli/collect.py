@@ -15,15 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kanalyze import cli, outlets
+from kanalyze import cli, errors, files, machinery, outlets, units
 from kanalyze.cli._process import emit, flush, print_message, stderr_is_terminal, width
 from kanalyze.collectors import options as declared
-from kanalyze.errors import IncomparableError, UnknownNameError
-from kanalyze.files import cache_folder
-from kanalyze.machinery import late
-from kanalyze.units import plural, size
 
-with late():
+with machinery.late():
     from kanalyze import collectors
     from kanalyze.cli import summarize
     from kanalyze.collectors import workload as shipped
@@ -198,7 +194,7 @@ def _finish(captured: Capture | Captures) -> None:
             summarize.shown_compared(*(capture.folder for capture in sides.values()))
         elif captures.ways(captured.folder):
             summarize.shown([captured.folder])
-    except IncomparableError as error:
+    except errors.IncomparableError as error:
         print_message(f"Note: not compared: {error}")
     finally:
         flush(sys.stdout)
@@ -262,7 +258,7 @@ def _list_references(name: str | None) -> None:
         return
     reference = shipped.reference(name)
     if reference is None:
-        raise UnknownNameError.of("workload", name, [workload.name for workload in references])
+        raise errors.UnknownNameError.of("workload", name, [workload.name for workload in references])
     emit(f"{reference.path}\n\n{reference.doc}\n")
 
 
@@ -272,10 +268,10 @@ def cache(*, clear: bool) -> None:
 
     Beyond the most that is kept, what was used longest ago goes first.
     """
-    folder = cache_folder()
+    folder = files.cache_folder()
     sizes = [kept for _, _, kept in user_cache.entries(folder)]
     if clear:
         with user_cache.alone(folder):
             user_cache.make_room(folder, "", most=-1)
-    text = f"{plural(len(sizes), 'report')}, {size(sum(sizes))}"
-    emit(f"{folder}: {f'{text} removed' if clear else f'{text} of at most {size(user_cache.MOST_BYTES)}'}.\n")
+    text = f"{units.plural(len(sizes), 'report')}, {units.size(sum(sizes))}"
+    emit(f"{folder}: {f'{text} removed' if clear else f'{text} of at most {units.size(user_cache.MOST_BYTES)}'}.\n")

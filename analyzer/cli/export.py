@@ -11,10 +11,8 @@ import click
 from kanalyze import cli, outlets, units
 from kanalyze.cli import _answers, _process
 from kanalyze.cli._answers import Where
-from kanalyze.cli._process import Out
 from kanalyze.errors import CannotTellError, OutputError
 from kanalyze.machinery import late, processors
-from kanalyze.units import plural
 
 with late():
     from kanalyze import catalog, redact as redaction
@@ -44,7 +42,7 @@ _EVENTS = 600_000
         metavar="PLACE",
     ),
 )
-def export(reports: Sequence[Path], where: Where, to: Out, tables: str | None) -> None:
+def export(reports: Sequence[Path], where: Where, to: _process.Out, tables: str | None) -> None:
     """Write REPORTS as files of other programs.
 
     parquet, arrow, csv: a folder with a file for each table, named as `kanalyze show` lists them, and `tables.json`
@@ -87,7 +85,7 @@ def _write_tables(reports: Sequence[Path], where: Where, form: str, named: str |
     if missing:
         lines.append(f"cannot tell, for the reasons in {output / exports.CONTENTS}: {', '.join(missing)}.")
     lines += [f"left out of {report}: {', '.join(tables)}." for report, tables in opened.left_out.items()]
-    for line in (*lines, f"{plural(len(chosen) - len(missing), 'table')} in {output}."):
+    for line in (*lines, f"{units.plural(len(chosen) - len(missing), 'table')} in {output}."):
         _process.print_message(outlets.line(f"kanalyze: {line}"))
 
 
@@ -102,7 +100,7 @@ def _write_trace(reports: Sequence[Path], where: Where, form: str, output: Path)
     further = sum(track.lane > 0 for track in trace.tracks)
     overlaps = f", {further} of them for what overlaps" if further else ""
     events = trace.slices.height - trace.slices.get_column("event_id").null_count()
-    written = f"{plural(events, 'event')} on {plural(len(trace.tracks), 'track')}{overlaps}, in {output}."
+    written = f"{units.plural(events, 'event')} on {units.plural(len(trace.tracks), 'track')}{overlaps}, in {output}."
     _process.print_message(outlets.line(f"kanalyze: {written}"))
 
 
@@ -116,7 +114,7 @@ def _slices(reports: Sequence[Path], where: Where) -> "slices.Slices":
     if trace is None:
         raise click.UsageError("no report names its rank: give one report, or those of the ranks of one job.")
     if count > (ranks := len({track.rank for track in trace.tracks})):
-        written = f"of {plural(count, 'report')} those of {plural(ranks, 'rank')}, the first of each"
+        written = f"of {units.plural(count, 'report')} those of {units.plural(ranks, 'rank')}, the first of each"
         _process.print_message(f"kanalyze: {written}; the others are left out.")
     return trace
 
@@ -130,7 +128,7 @@ def _slices(reports: Sequence[Path], where: Where) -> "slices.Slices":
     cli.flag("--open opens", "Show it in the browser."),
     small=False,
 )
-def html(reports: Sequence[Path], base: Sequence[Path], where: Where, to: Out, *, opens: bool) -> None:
+def html(reports: Sequence[Path], base: Sequence[Path], where: Where, to: _process.Out, *, opens: bool) -> None:
     """Write one HTML file of REPORTS of one program: page, timeline, tables; it opens anywhere, without network.
 
     With --base, or of a folder of `collect --against`, it is of the comparison of two sides.
@@ -193,7 +191,7 @@ def reduce(reports: Sequence[str], out: str, jobs: int | None, dask: str | None)
 
     def shown(done: int, every: int) -> None:
         if _process.stderr_is_terminal():
-            _process.print_message(f"\r{done:,} of {plural(every, 'report')} reduced", newline=done == every)
+            _process.print_message(f"\r{done:,} of {units.plural(every, 'report')} reduced", newline=done == every)
 
     with ExitStack() as at_end:
         if dask is not None:
@@ -209,7 +207,7 @@ def reduce(reports: Sequence[str], out: str, jobs: int | None, dask: str | None)
 
 def _outcome(ended: "reducing.Reduced") -> str:
     """How many reports were reduced, and what to do with them."""
-    parts = [f"{plural(len(ended.made), 'report')} reduced"]
+    parts = [f"{units.plural(len(ended.made), 'report')} reduced"]
     parts += [f"{len(ended.there):,} there already"] if ended.there else []
     parts += [f"{len(ended.left_out):,} left out"] if ended.left_out else []
     return f"{', '.join(parts)}. The page of all: {outlets.command('kanalyze', 'ranks', ended.out)}\n"
@@ -225,7 +223,7 @@ def _outcome(ended: "reducing.Reduced") -> str:
     small=False,
 )
 def redact(  # noqa: PLR0913 - a click command has a parameter per option
-    report: Path, to: Out, *, keep: Sequence[str], remove: Sequence[str], source: bool, check: bool
+    report: Path, to: _process.Out, *, keep: Sequence[str], remove: Sequence[str], source: bool, check: bool
 ) -> None:
     """Copy REPORT without what identifies its machine and user, and say what was taken out.
 

@@ -17,9 +17,8 @@ from typing import Any, Final, Literal
 
 import click
 
-from kanalyze import outlets
+from kanalyze import errors, outlets
 from kanalyze.cli import command, option
-from kanalyze.errors import OutputError
 from kanalyze.machinery import PARENT, late, processors
 
 with late():
@@ -286,7 +285,7 @@ def mcp(roots: Sequence[Path], limit: int) -> None:
             read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
         )
     except ModuleNotFoundError as error:
-        raise OutputError.without_package("kanalyze mcp", "mcp 2", "mcp") from error
+        raise errors.OutputError.without_package("kanalyze mcp", "mcp 2", "mcp") from error
     gc.enable()  # the program turns it off for commands that end soon
     desk = Desk(roots, limit)
     where = f"Paths are within: {', '.join(str(root.resolve()) for root in roots)}. {_DATA}"

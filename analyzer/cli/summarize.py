@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kanalyze import cli, errors, outlets
+from kanalyze import cli, errors, machinery, outlets, units
 from kanalyze.cli import _answers
 from kanalyze.cli._answers import Where
 from kanalyze.cli._process import PAGES, InputPath, Out, emit, print_message, session, width
 from kanalyze.decoder.fields import OTHER
-from kanalyze.machinery import late
-from kanalyze.units import SLOWEST, parse_percent, parse_rate, parse_time_ns
 
-with late():
+with machinery.late():
     from kanalyze.analyses.comparing import _comparison, _pair
     from kanalyze.analyses.joining import agreement
     from kanalyze.analyses.page import batch_page, file_page, overview_page, time_page
@@ -199,10 +197,10 @@ def whatif(  # noqa: PLR0913 - a click command has a parameter per option
 ) -> None:
     """Replay REPORT with a change: its operations and calls start anew as soon as what they wait for allows."""
     factors = tuple(_faster(text) for text in faster)
-    rate = None if copies is None else parse_rate(copies)
+    rate = None if copies is None else units.parse_rate(copies)
     if copies is not None and rate is None:
         raise click.BadParameter(f"{copies!r} is not a bandwidth, such as 50GB/s.", param_hint="--copies")
-    took_ns = None if measured is None else parse_time_ns(measured)
+    took_ns = None if measured is None else units.parse_time_ns(measured)
     if measured is not None and (not took_ns or took_ns < 0):
         raise click.BadParameter(f"{measured!r} is not a time with a unit, such as 1.9ms.", param_hint="--measured")
     changes = _changes.Changes(factors, tuple(dict.fromkeys(without)), graph, rate)
@@ -223,8 +221,8 @@ def _faster(text: str) -> tuple[str, float]:
         factor = float(number)
     except ValueError:
         factor = math.nan
-    if not sign or not what or not SLOWEST <= factor < math.inf:
-        message = f"{text!r} is not WHAT=FACTOR of at least {SLOWEST}, such as 'gemm*=2'."
+    if not sign or not what or not units.SLOWEST <= factor < math.inf:
+        message = f"{text!r} is not WHAT=FACTOR of at least {units.SLOWEST}, such as 'gemm*=2'."
         raise click.BadParameter(message, param_hint="--faster")
     return what, factor
 
@@ -332,7 +330,7 @@ def compare(  # noqa: PLR0913 - a click command has a parameter per option
     pair = sides.given(reports, base if baseline is None else [*base, baseline])
     comparisons = sides.comparisons(*pair, asked, several=where.several)
     if fail_above is not None:
-        limit = parse_percent(fail_above)
+        limit = units.parse_percent(fail_above)
         if limit is None or not isfinite(limit):
             raise errors.BadThresholdError.of(fail_above, "a share, 0 % or more", "3%", "--fail-above")
         comparisons = {
@@ -357,7 +355,7 @@ def shown_compared(base: Path, new: Path) -> None:
 
 def _asked(where: Where, least: str = _LEAST, floor: Sequence[Path] = (), allow: Sequence[str] = ()) -> Asked:
     """How the sides are read and compared."""
-    effect = parse_percent(least)
+    effect = units.parse_percent(least)
     if effect is None or not 0 < effect < 1:
         raise errors.BadThresholdError.of(least, "a share between 0 and 100 %", _LEAST, "--least")
     for kind in allow:

@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kanalyze import cli, outlets
+from kanalyze import cli, machinery, outlets, units
 from kanalyze.cli import _answers
 from kanalyze.cli._answers import Where
 from kanalyze.cli._process import Out, apart, limits_of_process, noted, print_message, session, taken_bytes, width
 from kanalyze.errors import BadThresholdError, CannotTellError, OutputError, SqlError, UnknownNameError
-from kanalyze.machinery import late
 from kanalyze.renderers.tables.rows import FORMATS
-from kanalyze.units import parse_percent, parse_time_ns, time
 
-with late():
+with machinery.late():
     from kanalyze import catalog
     from kanalyze.analyses.counters import counters
     from kanalyze.analyses.iterations import iterations
@@ -150,9 +148,9 @@ def _keywords(options: dict[str, Any], text: str | None, accepted: Sequence[str]
     if text is None:
         return keywords
     if "threshold_share" in accepted:
-        keyword, value, what, example = "threshold_share", parse_percent(text), "a share", "50%"
+        keyword, value, what, example = "threshold_share", units.parse_percent(text), "a share", "50%"
     else:
-        keyword, value, what, example = "threshold_ns", parse_time_ns(text), "a time", "10us"
+        keyword, value, what, example = "threshold_ns", units.parse_time_ns(text), "a time", "10us"
     if value is None and keyword in accepted:
         raise BadThresholdError.of(text, what, example)
     return keywords | {keyword: value}
@@ -323,7 +321,7 @@ def _print_trees(  # noqa: PLR0913 - as of the command
     reports: Sequence[Path], where: Where, to: Out, by: str | None, depth: int | None, min_share: str | None
 ) -> None:
     """Draws the call tree of each report and window."""
-    share = trees_of.MIN_SHARE if min_share is None else parse_percent(min_share)
+    share = trees_of.MIN_SHARE if min_share is None else units.parse_percent(min_share)
     if share is None:
         raise click.BadParameter(f"{min_share!r} is not a share, such as 1%.", param_hint="--min-share")
 
@@ -377,7 +375,7 @@ def _chosen(report: Report, kernel: str) -> tuple[int, str]:
     meant.sort(key=lambda row: (-row[2], row[0]))
     if len(meant) > 1:
         short = short_forms((name for _, name, _ in meant), width=60)
-        named = "; ".join(f"{number} {short[name]} {time(ns)}" for number, name, ns in meant[:_MATCHES])
+        named = "; ".join(f"{number} {short[name]} {units.time(ns)}" for number, name, ns in meant[:_MATCHES])
         more = f"; and {len(meant) - _MATCHES} more" if len(meant) > _MATCHES else ""
         print_message(outlets.line(f"kanalyze: {len(meant)} kernels match, the first is shown: {named}{more}."))
     return meant[0][:2]

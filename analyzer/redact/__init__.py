@@ -12,13 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kanalyze import errors
+from kanalyze import errors, machinery, tools
 from kanalyze.errors import OutputError, RedactError, writable
-from kanalyze.machinery import unfinished
 from kanalyze.redact import documents, ncu, nsys
 from kanalyze.redact.names import Names, asked
 from kanalyze.redact.texts import Removed, Texts
-from kanalyze.tools import EXPORT
 
 __all__ = ["Removed", "redact"]
 
@@ -113,7 +111,7 @@ def redact(
     if target is None:
         copy(_NOWHERE, texts)
         return removed
-    with writable(target), unfinished(target.absolute(), folder=True) as place:
+    with writable(target), machinery.unfinished(target.absolute(), folder=True) as place:
         draft = place if is_folder else place / target.name
         copy(draft, texts)
         _settle(draft, target)
@@ -144,7 +142,7 @@ def _kind_of(path: Path) -> _Kind:
         raise errors.UnknownFormatError.of(path, "no file")
     head = documents.head(path, 1 << 16)
     if head.startswith(b"NVIDIA Tegra Profiler Report"):
-        remedy = f"Export it, and redact the export: `{EXPORT}`."
+        remedy = f"Export it, and redact the export: `{tools.EXPORT}`."
         raise RedactError.of(path, "an Nsight Systems report in NVIDIA's own format", remedy)
     for kind in (*_KINDS, *([_TEXT] if path.suffix.lower() in _TEXTS else [])):
         if kind.begins.match(head):
@@ -203,7 +201,7 @@ def _learn_folder(folder: Path, names: Names, removed: Removed) -> dict[Path, _K
     redact; DamagedReportError if the structure of a file is invalid.
     """
     if not (folder / _MANIFEST).exists() and (any(folder.glob("*.parquet")) or any(folder.glob("*.arrow"))):
-        remedy = f"Export the report as SQLite, and redact that: `{EXPORT}`."
+        remedy = f"Export the report as SQLite, and redact that: `{tools.EXPORT}`."
         raise RedactError.of(folder, "an export of nsys as a folder of tables", remedy)
     kinds: dict[Path, _Kind] = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()):

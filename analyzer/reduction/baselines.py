@@ -12,10 +12,7 @@ import msgspec
 import polars as pl
 import polars.selectors as cs
 
-from kanalyze.errors import BadBaselineError
-from kanalyze.reduction import declared
-from kanalyze.schema import Column
-from kanalyze.tools import SIDES, tool_of
+from kanalyze import errors, reduction, schema, tools
 
 #: The layout of a baseline; what one added to the description of a run has its default in earlier ones.
 VERSION: Final = 3
@@ -43,7 +40,7 @@ _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
 _DAMAGE: Final = (Exception, pl.exceptions.PanicException)
 
 #: The tables of a digest, by the attribute that holds each; times and numbers are of all iterations together.
-TABLES: Final = declared("digest", """
+TABLES: Final = reduction.declared("digest", """
     buckets: One bucket of the ledger of a run, by detail.
         bucket text: The ledger's bucket.
         detail text?: Its detail.
@@ -103,7 +100,7 @@ TABLES: Final = declared("digest", """
 BUCKETS, STEPS, SLOTS, RANGES, OPS, CALLS, MEMORY, FINDINGS, COUNTERS, ENGINE = TABLES.values()
 
 #: The same as they are stored.
-_RUN: Final = Column("run", pl.Int32, "The run, from 0.")
+_RUN: Final = schema.Column("run", pl.Int32, "The run, from 0.")
 _STORED: Final = {name: replace(table, columns=(*table.columns, _RUN)) for name, table in TABLES.items()}
 
 
@@ -141,7 +138,7 @@ class About:
     @property
     def times(self) -> str:
         """Whether times are ``without the profiler`` or ``as recorded``; empty of a tool that records no timeline."""
-        if not tool_of(self.tools_name).timed:
+        if not tools.tool_of(self.tools_name).timed:
             return ""
         return "without the profiler" if self.unprofiled else "as recorded"
 
@@ -202,22 +199,22 @@ def loaded(content: bytes, path: Path) -> list[Digest]:
             if len({*names}) < len(names):  # a name that is damaged would be a table less
                 raise ValueError("it holds a table twice")
             if sum(entry.file_size for entry in archive.infolist()) > (256 << 20):
-                raise BadBaselineError.damaged(path, "it is larger than any baseline")
+                raise errors.BadBaselineError.damaged(path, "it is larger than any baseline")
             head = json.loads(archive.read(_HEAD))
             if (version := head.get("baseline")) not in range(1, VERSION + 1):
-                raise BadBaselineError.version(path, version, VERSION)
+                raise errors.BadBaselineError.version(path, version, VERSION)
             runs = [_possible(run) for run in msgspec.convert(head["runs"], list[About])]
             frames = {name: _frame(archive, name, len(runs)) for name in TABLES}
     except _DAMAGE as why:
-        if isinstance(why, BadBaselineError):
+        if isinstance(why, errors.BadBaselineError):
             raise
-        raise BadBaselineError.damaged(path, str(why).partition("\n")[0]) from None
+        raise errors.BadBaselineError.damaged(path, str(why).partition("\n")[0]) from None
     digests = [
         Digest(about, **{name: frame.filter(pl.col("run") == number).drop("run") for name, frame in frames.items()})
         for number, about in enumerate(runs)
     ]
     if not digests or not all(map(_adds_up, digests)):
-        raise BadBaselineError.damaged(path, "its buckets do not add up to the time of its runs")
+        raise errors.BadBaselineError.damaged(path, "its buckets do not add up to the time of its runs")
     return digests
 
 
@@ -229,7 +226,7 @@ def _adds_up(digest: Digest) -> bool:
 
 def _possible(run: About) -> About:
     """The description of a run, unless it says what cannot be."""
-    if run.turn and run.side not in SIDES:
+    if run.turn and run.side not in tools.SIDES:
         raise ValueError(f"a run has a turn of {run.side!r}")
     if run.least_ns > run.most_ns:
         raise ValueError("a run takes more at least than at most")

@@ -8,17 +8,14 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze import outlets
+from kanalyze import outlets, readers
 from kanalyze.analyses import declarations, homes_of_jobs
 from kanalyze.analyses.device._operations import device_operations
+from kanalyze.analyses.ranks import _job_findings, _reducing, tables
 from kanalyze.analyses.ranks._job import Job, job_of
-from kanalyze.analyses.ranks._job_findings import late_ranks
-from kanalyze.analyses.ranks._reducing import reduced
-from kanalyze.analyses.ranks.tables import rank_path
 from kanalyze.analyses.replay._unprofiled import corrected
 from kanalyze.errors import BadReductionError, CannotTellError, KanalyzeError, NoJobError
 from kanalyze.machinery import late
-from kanalyze.readers import Progress, unpacked
 from kanalyze.readers.capture.read_capture import accepts
 from kanalyze.readers.capture.reports import Run, reports_in_folder, runs_of
 from kanalyze.readers.torch.pieces import is_trace
@@ -92,11 +89,11 @@ def _made(
                 if not isinstance(run, Report) and stored and origin_of(run.file).folder in stored:
                     continue
                 with nullcontext(run) if isinstance(run, Report) else run.opened() as report:
-                    reduction = reduced(report)
+                    reduction = _reducing.reduced(report)
                     # how ranks wait for each other without the recorder, one report of them all alone tells
                     alone = len(sources) == len(runs) == 1 and reduction and reduction["ranks"].height > 1
                     if new := corrected(report) if alone else None:
-                        reduction = reduced(new)
+                        reduction = _reducing.reduced(new)
                     if asked.done is not None:
                         asked.done(report)
                 yield reduction
@@ -139,7 +136,7 @@ def path_of_ranks(paths: Sequence[Path], asked: Asked) -> pl.DataFrame:
     and the first reason.
     """
     whole_job = job(paths, asked)
-    return rank_path(whole_job, reports_of_ranks(paths, asked, whole_job, {*whole_job.ranks.get_column("rank")}))
+    return tables.rank_path(whole_job, reports_of_ranks(paths, asked, whole_job, {*whole_job.ranks.get_column("rank")}))
 
 
 def shifts_ns(whole_job: Job) -> dict[int, int]:
@@ -192,14 +189,14 @@ def runs_at(path: Path, asked: Asked) -> list[Run]:
     return runs_of_ranks(path, asked.progress, cache=asked.cache)
 
 
-def runs_of_ranks(path: Path, progress: Progress | None, *, cache: bool) -> list[Run]:
+def runs_of_ranks(path: Path, progress: readers.Progress | None, *, cache: bool) -> list[Run]:
     """The reports of ranks at a path, unopened: of a capture those of its first run, of several tools those of one."""
     return _of_one_tool(_first_runs(path, progress, cache=cache))
 
 
-def _first_runs(path: Path, progress: Progress | None, *, cache: bool) -> list[Run]:
+def _first_runs(path: Path, progress: readers.Progress | None, *, cache: bool) -> list[Run]:
     runs = runs_of(path, progress, cache=cache)
-    return [run for run in runs if run.number == 1] if accepts(unpacked(path), b"") else runs
+    return [run for run in runs if run.number == 1] if accepts(readers.unpacked(path), b"") else runs
 
 
 def _beside(path: Path, asked: Asked) -> int:
@@ -262,7 +259,7 @@ def file_page_of_job(reports: Sequence[Report], asked: Asked, most: int) -> "fil
 def _drawn_ranks(whole_job: Job) -> set[int]:
     """The ranks that a timeline has room for: all, or the late ones and others at equal distances."""
     ranks = whole_job.ranks.get_column("rank").unique().sort().to_list()
-    late = [one.rank for one in late_ranks(whole_job)][: _MOST_DRAWN // 2]
+    late = [one.rank for one in _job_findings.late_ranks(whole_job)][: _MOST_DRAWN // 2]
     step = -(-len(ranks) // (_MOST_DRAWN // 2))
     return {*ranks} if len(ranks) <= _MOST_DRAWN else {*late, *ranks[::step]}
 

@@ -24,13 +24,11 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import polars as pl
 
-from kanalyze import errors
+from kanalyze import errors, readers
 from kanalyze.analyses.ranks._reducing import reduced
 from kanalyze.errors import KanalyzeError, LostReportError
-from kanalyze.readers import read
 from kanalyze.readers.capture.reports import Run
 from kanalyze.reduction import tables
-from kanalyze.reduction.tables import Origin, Packed
 from kanalyze.several.jobs import runs_of_ranks
 
 #: Where polars looks for how many threads it may have.
@@ -54,11 +52,11 @@ class Task(NamedTuple):
     """A report to be reduced; can be handed to another process."""
 
     name: str  # the report, as people call it
-    origin: Origin  # its file, in the state in which it was found
+    origin: tables.Origin  # its file, in the state in which it was found
     run: Run | None  # how it is opened; None of an address on an object store
 
 
-Outcome: TypeAlias = Packed | KanalyzeError
+Outcome: TypeAlias = tables.Packed | KanalyzeError
 
 #: Works off tasks: gives each with its outcome, in any order.
 Engine: TypeAlias = Callable[[Sequence[Task]], Iterator[tuple[Task, Outcome]]]
@@ -135,7 +133,7 @@ def work_on(task: Task) -> Outcome:
             with task.run.opened() as report:
                 reduction = reduced(report)
         else:
-            with _fetched(task.name) as copy, read(copy, cache=False) as report:
+            with _fetched(task.name) as copy, readers.read(copy, cache=False) as report:
                 reduction = reduced(report)  # the copy has another name
                 if reduction:
                     reduction["ranks"] = reduction["ranks"].with_columns(report=pl.lit(task.name))
@@ -274,7 +272,7 @@ def is_address(text: str) -> bool:
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text) is not None
 
 
-def _reports_at(address: str) -> list[Origin]:
+def _reports_at(address: str) -> list[tables.Origin]:
     """The reports at an address: of that file, of a folder, or of a pattern with ``*``; by name."""
     with _told(address):
         store, path = import_module("fsspec.core").url_to_fs(address)

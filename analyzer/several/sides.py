@@ -9,18 +9,17 @@ from itertools import product
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from kanalyze import files, machinery
 from kanalyze.analyses import declarations, homes_of_sides
 from kanalyze.analyses.comparing._comparison import Comparison, compared
 from kanalyze.analyses.comparing._pair import Limits, found_otherwise, same_launches, steps_in_common
 from kanalyze.errors import IncomparableError, KanalyzeError
-from kanalyze.files import open_regular, readable
-from kanalyze.machinery import late
 from kanalyze.reduction.baselines import LAUNCHES, STEADY, SUFFIX, WHOLE, Digest, Part, loaded
 from kanalyze.report import BareRuns, Meta, Report
 from kanalyze.several import Asked
 from kanalyze.tools import TOOLS, tool_of
 
-with late():  # two baselines need no reader, and what draws is for files alone
+with machinery.late():  # two baselines need no reader, and what draws is for files alone
     from kanalyze.analyses.comparing import _digesting
     from kanalyze.analyses.iterations import phases
     from kanalyze.analyses.page import file_page
@@ -213,7 +212,7 @@ def _runs_of(
 
 def _stored(path: Path, window: object) -> list[Digest]:
     """The runs in a baseline, which has to be of the window if one is asked for."""
-    with readable(path), open_regular(path) as file:
+    with files.readable(path), files.open_regular(path) as file:
         runs = loaded(file.read(), path)
     if window is not None and str(window) != STEADY and any(run.about.scope in (STEADY, WHOLE) for run in runs):
         raise IncomparableError.steps(f"{path} was made without --window {str(window)!r}")

@@ -15,8 +15,7 @@ from typing import Final
 
 from kanalyze import outlets
 from kanalyze.collectors import process
-from kanalyze.collectors.in_workload import compiled
-from kanalyze.collectors.in_workload.torch_sessions import FAILED
+from kanalyze.collectors.in_workload import compiled, torch_sessions
 from kanalyze.collectors.options import NAMING, NSYS, SAMPLES, TORCH
 from kanalyze.collectors.process import Check, Ended, Event, Progress, Starter, Step, checks, end_of
 from kanalyze.collectors.run.plan import Plan
@@ -170,7 +169,7 @@ class Passes:
             why = _meaning(step) or ", and ".join([*([tool_how] if status else []), *missing])
         elif status == 0 or (step.runs_workload and is_stopped):
             pass
-        elif status == FAILED and step.has_runner:  # which says why itself
+        elif status == torch_sessions.FAILED and step.has_runner:  # which says why itself
             lines = [line for line in last_words(step) if line.startswith(_RUNNER_SAYS)]
             why = lines[-1].removeprefix(_RUNNER_SAYS) if lines else "the script could not be profiled"
         elif not step.runs_workload or status < 0:

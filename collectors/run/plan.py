@@ -16,7 +16,6 @@ from kanalyze.collectors.options import BARE, NAMING, NCU, NSYS, PASSES, SAMPLES
 from kanalyze.collectors.process import Program, Step
 from kanalyze.collectors.tools import found, ncu, nsys, nvcc
 from kanalyze.collectors.tools.found import Tools, wanted_passes
-from kanalyze.collectors.tools.ncu import Selection, filter_flags, unselected
 from kanalyze.collectors.workload import Workload, references
 from kanalyze.tools import tool_of
 
@@ -160,7 +159,7 @@ class Plan:
         """Folder of the torch pass; a repetition has its own, as its files are called the same."""
         return self.folder if number == 1 else self.folder / numbered(TORCH, number)
 
-    def ncu(self, number: int, selection: Selection) -> list[Step]:
+    def ncu(self, number: int, selection: ncu.Selection) -> list[Step]:
         """The steps of one ncu run: recording, and its pages; `number` is the group of launches, from 1."""
         run, tool = numbered(NCU, number), self.tools.ncu.command
         report = self.folder / run
@@ -215,12 +214,12 @@ def _run_lines(plan: Plan, name: str, number: int) -> list[str]:
 
 def _ncu_lines(plan: Plan) -> list[str]:
     if NSYS not in plan.wanted:
-        return [step.shell for step in plan.ncu(1, unselected(plan.options))]
+        return [step.shell for step in plan.ncu(1, ncu.unselected(plan.options))]
     listing, options = plan.launches(), plan.options
     arguments = f"{json.dumps(str(listing.stdout))}, {options.kernels}, {options.launches}, part={options.partial}"
     program = f"from kanalyze.collectors.tools.ncu import first_filter; print(first_filter({arguments}))"
     choose = shlex.join([OWN_PYTHON, "-c", program])
-    first, *pages = plan.ncu(1, Selection((), filter_flags(_CHOSEN, options.kernels, options)))
+    first, *pages = plan.ncu(1, ncu.Selection((), ncu.filter_flags(_CHOSEN, options.kernels, options)))
     command = first.shell.replace(shlex.quote(_CHOSEN), f'"$({choose})"')
     return [listing.shell, command, *(step.shell for step in pages)]
 

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from kanalyze import machinery, units
 from kanalyze.collectors import process
 from kanalyze.collectors.in_workload.torch_sessions import RANGES, RECIPES
 from kanalyze.collectors.options import BARE, NAMING, NCU, NSYS, PASSES, SAMPLES, TORCH, Options
@@ -20,11 +21,9 @@ from kanalyze.collectors.process import Program, answer, find, runnable, version
 from kanalyze.collectors.tools import machine, ncu, nsys, nvcc
 from kanalyze.collectors.tools.machine import Permission
 from kanalyze.collectors.workload import LAUNCHERS, SPREADERS, Workload, is_python
-from kanalyze.machinery import late
 from kanalyze.tools import NCU_FOLDERS, NSYS_FOLDERS
-from kanalyze.units import size
 
-with late():  # imports polars
+with machinery.late():  # imports polars
     from kanalyze import device_limits
 
 #: Remedy for a missing GPU.
@@ -304,8 +303,8 @@ def _disk(folder: Path) -> Permission:
         free = shutil.disk_usage(folder).free
     except OSError as error:
         return Permission(False, f"{folder}: {error.strerror or error}", "choose a folder that exists with -o")  # noqa: FBT003
-    remedy = f"free some, or write elsewhere with -o; a longer program takes {size(process.ENOUGH_BYTES)}"
-    return Permission(free >= process.ENOUGH_BYTES, f"{size(free)} free", remedy)
+    remedy = f"free some, or write elsewhere with -o; a longer program takes {units.size(process.ENOUGH_BYTES)}"
+    return Permission(free >= process.ENOUGH_BYTES, f"{units.size(free)} free", remedy)
 
 
 def complete(lines: Sequence[Examined]) -> bool:

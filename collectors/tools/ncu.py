@@ -16,8 +16,7 @@ from typing import Final, NamedTuple
 
 from kanalyze.collectors.options import Options
 from kanalyze.collectors.process import NO_SPACE
-from kanalyze.collectors.tools.machine import COUNTERS
-from kanalyze.collectors.tools.nsys import with_flags
+from kanalyze.collectors.tools import machine, nsys
 
 REMEDY: Final = (
     "install Nsight Compute (https://developer.nvidia.com/nsight-compute; the CUDA toolkit has it) and put its ncu on "
@@ -32,7 +31,8 @@ NONE_PROFILED: Final = "no launch was profiled: the program launched none of the
 
 #: Error messages of ncu, and their meaning.
 MESSAGES: Final = (
-    (r"ERR_NVGPUCTRPERM", f"this user may not read the GPU's performance counters (ERR_NVGPUCTRPERM): {COUNTERS}"),
+    (r"ERR_NVGPUCTRPERM",
+     f"this user may not read the GPU's performance counters (ERR_NVGPUCTRPERM): {machine.COUNTERS}"),
     (r"No space left on device", NO_SPACE),
     (r"No kernels were profiled", NONE_PROFILED),
     (r"(?i)driver resource.*unavailable|ERR_NVCMPT_?RESOURCE|profiling is not possible|already in use",
@@ -65,7 +65,7 @@ def profile(
         *zip(selection.flags[::2], selection.flags[1::2], strict=True),
         ("--export", str(report)),
     ]
-    return (ncu, *with_flags(ours, options.ncu_flags), *workload)
+    return (ncu, *nsys.with_flags(ours, options.ncu_flags), *workload)
 
 
 def _part(options: Options) -> list[tuple[str, ...]]:

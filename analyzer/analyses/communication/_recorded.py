@@ -12,15 +12,12 @@ from typing import Any, Final
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import columns, intervals, machinery
 from kanalyze.analyses.device._operations import decoded, operations, with_facts
-from kanalyze.analyses.shared.analysis import once_per_process
-from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import told_of
-from kanalyze.machinery import late
+from kanalyze.analyses.shared import analysis, threads
 from kanalyze.report import Report
 
-with late():  # of reports with collectives
+with machinery.late():  # of reports with collectives
     from kanalyze.reduction import tables as reduced
 
 #: Kinds that run as a kernel of sends and receives.
@@ -37,12 +34,12 @@ def sums_of_calls(calls: pl.DataFrame, kernels: pl.DataFrame, more: Sequence[str
     """
     ordered = calls.sort("start_ns").with_columns(at="start_ns", called=pl.lit(value=True))
     launched = kernels.drop_nulls("call_start").select(
-        *THREAD, "event_id", "device", kind_of_kernel="kind", at="call_start", called=pl.lit(value=False)
+        *threads.THREAD, "event_id", "device", kind_of_kernel="kind", at="call_start", called=pl.lit(value=False)
     )
-    key, called, place = [*THREAD, "batch"], pl.col("called"), pl.int_range(pl.len(), dtype=pl.Int64)
-    begins = called & ~called.shift(1, fill_value=False).over(THREAD)
+    key, called, place = [*threads.THREAD, "batch"], pl.col("called"), pl.int_range(pl.len(), dtype=pl.Int64)
+    begins = called & ~called.shift(1, fill_value=False).over(threads.THREAD)
     lines = pl.concat([ordered, launched], how="diagonal").sort("at", maintain_order=True)
-    lines = lines.with_columns(batch=begins.cast(pl.Int64).cum_sum().over(THREAD)).with_columns(
+    lines = lines.with_columns(batch=begins.cast(pl.Int64).cum_sum().over(threads.THREAD)).with_columns(
         place=place.over(*key, "called"),
         calls=called.cast(pl.Int64).sum().over(key),
         ran=(~called).cast(pl.Int64).sum().over(key),
@@ -224,7 +221,7 @@ def _told_by_trace(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
 
 def _with_kind(frame: pl.DataFrame, called: pl.Expr) -> pl.DataFrame:
     """The rows with their `kind`, by what a tool calls each."""
-    return frame.with_columns(kind=told_of(frame.select(called).to_series(), kind_of).fill_null("other"))
+    return frame.with_columns(kind=columns.told_of(frame.select(called).to_series(), kind_of).fill_null("other"))
 
 
 def _with_place(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
@@ -260,7 +257,7 @@ def _with_grouped_ops(report: Report, collectives: pl.DataFrame) -> pl.DataFrame
     )
 
 
-@once_per_process
+@analysis.once_per_process
 def _launched(report: Report) -> pl.DataFrame:
     """All communication kernels, also of other devices: event_id, name, process_id, device, thread_id, call_start."""
     work = operations(report).filter(pl.col("bucket") == "communication")
@@ -275,7 +272,7 @@ def _calls_of_ops(report: Report) -> pl.DataFrame:
     calls = details.join(ops, on="event_id", how="inner")
     calls = _with_kind(calls, pl.col("collective")).filter(pl.col("kind").is_in(["send", "recv"]))
     return _with_place(report, calls).select(
-        *(*THREAD, "start_ns", "kind", "group", "ranks", "own"),
+        *(*threads.THREAD, "start_ns", "kind", "group", "ranks", "own"),
         size="group_size",
         peer=pl.coalesce(pl.when(pl.col("kind") == "send").then("target_rank").otherwise("source_rank"), "rank"),
         root=pl.lit(None, dtype=pl.Int64),
@@ -311,7 +308,7 @@ def _of_kind(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
     return _with_kind(decoded(report, kernels, "operation"), pl.col("operation").cast(pl.String))
 
 
-@once_per_process
+@analysis.once_per_process
 def _sums_of_payloads(report: Report) -> pl.DataFrame:
     """Sums of NCCL's calls that move data by the kernel that they were launched for; see :func:`sums_of_calls`."""
     calls = report.table("communicator_calls")
@@ -322,7 +319,7 @@ def _sums_of_payloads(report: Report) -> pl.DataFrame:
         groups.select("process_id", "communicator", "size", "rank"), on=["process_id", "communicator"], how="left"
     )  # fmt: skip
     transfers = _with_kind(moved, pl.col("name").cast(pl.String)).select(
-        *(*THREAD, "start_ns", "kind", "size"),
+        *(*threads.THREAD, "start_ns", "kind", "size"),
         group="communicator",
         own="rank",
         peer="peer_rank",
@@ -466,7 +463,7 @@ def told_communication(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(parts).group_by("detail").agg(pl.col("ns").sum()).filter(pl.col("ns") > 0)
 
 
-@once_per_process
+@analysis.once_per_process
 def last_arrivals(report: Report) -> pl.DataFrame:
     """When the last rank came to each collective, :data:`_ARRIVALS`; empty where the report has no two ranks."""
     work = operations(report).filter(_TALKS)

@@ -11,6 +11,7 @@ from typing import ClassVar, Final, Literal, NamedTuple
 import numpy as np
 import polars as pl
 
+from kanalyze import errors, units
 from kanalyze.analyses import declarations, homes_of_sides
 from kanalyze.analyses.comparing import _statistics as statistics
 from kanalyze.analyses.comparing._pair import (
@@ -28,10 +29,8 @@ from kanalyze.analyses.comparing._pair import (
 )
 from kanalyze.analyses.comparing.steps import alike, token_ns
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
-from kanalyze.errors import IncomparableError, UnknownNameError
 from kanalyze.reduction.baselines import STEPS, Digest
 from kanalyze.tools import TOOLS
-from kanalyze.units import change, nearest, percent
 
 Rank = Sequence[Digest]
 
@@ -88,11 +87,11 @@ class Gate(NamedTuple):
     def sentence(self) -> str:
         """The gate in a sentence."""
         figures = f" {self.times}" if self.times else ""
-        figures += "" if self.ratio is None else f" {change(self.ratio)}"
+        figures += "" if self.ratio is None else f" {units.change(self.ratio)}"
         if self.low is not None and self.high is not None:
-            figures += f" ({change(self.low)} to {change(self.high)})"
+            figures += f" ({units.change(self.low)} to {units.change(self.high)})"
         reason = f" ({self.reason})" if self.reason else ""
-        return f"{self.state}: {self.metric}{figures}, at most +{percent(self.limit)} allowed{reason}."
+        return f"{self.state}: {self.metric}{figures}, at most +{units.percent(self.limit)} allowed{reason}."
 
 
 class Verdict(NamedTuple):
@@ -291,7 +290,7 @@ def quick_values(pair: Pair) -> tuple[list[float], list[float]] | None:
 def _judged(pair: Pair, base: list[float], new: list[float]) -> Verdict:
     """The verdict of a value for each run."""
     ratio = mean(new) / mean(base) if mean(base) else None
-    base_ns, new_ns = nearest([mean(base), mean(new)])
+    base_ns, new_ns = units.nearest([mean(base), mean(new)])
     unknown = Verdict("cannot tell", ratio, None, None, base_ns, new_ns, "")
     estimate = statistics.ratio_of_runs(base, new, paired=pair.paired) if pair.repeated else alone(pair)
     if estimate is None:
@@ -356,10 +355,10 @@ def _unprofiled_ns(side: Side, *, estimated: bool) -> tuple[int, int]:
     """The range of a side's iteration without its profiler: at least its GPU works in it, not waiting for others."""
     runs = [one.about for one in side.digests]
     if estimated:
-        least, most = nearest([mean(one.least_ns for one in runs), mean(one.most_ns for one in runs)])
+        least, most = units.nearest([mean(one.least_ns for one in runs), mean(one.most_ns for one in runs)])
         return least, most
     work = [one.ns_in(*_OWN_WORK) / one.about.iterations for one in side.digests]
-    least, most = nearest([mean(work), mean(side.values_ns)])
+    least, most = units.nearest([mean(work), mean(side.values_ns)])
     return least, most
 
 
@@ -471,19 +470,19 @@ def _values(pair: Pair, metric: str) -> tuple[list[float], list[float]]:
     if kind == "bucket" and name:
         buckets = sorted(rows.get_column("bucket").unique())
         if name not in buckets:
-            raise UnknownNameError.of("bucket", name, buckets)
+            raise errors.UnknownNameError.of("bucket", name, buckets)
         chosen = pl.col("bucket") == name
     elif kind == "kernel" and name:
         rows, ns = pair.runs("slots"), "exclusive_ns"
         kernels = sorted(rows.get_column("name").drop_nulls().unique())
         if not any(name in one for one in kernels):
-            raise UnknownNameError.of("kernel", name, kernels)
+            raise errors.UnknownNameError.of("kernel", name, kernels)
         chosen = pl.col("name").str.contains(name, literal=True)
     elif kind == "token" and name:
         return token_ns(pair, name)
     elif metric != "busy":
         metrics = ("step", "quick", "busy", "bucket:NAME", "kernel:NAME", "token:KIND")
-        raise UnknownNameError.of("metric", metric, metrics)
+        raise errors.UnknownNameError.of("metric", metric, metrics)
     return pair.per_run(rows.filter(chosen), ns)
 
 
@@ -522,7 +521,7 @@ def noise_of(digests: Sequence[Digest]) -> Noise:
     times = [one.about.iteration_ns for one in digests]
     step = statistics.noise_floor(times) if len(times) > 1 else None
     if step is None:
-        raise IncomparableError.few_runs(len(times))
+        raise errors.IncomparableError.few_runs(len(times))
     mean_ns, about = float(np.mean(times)), digests[0].about
     buckets, floors = (
         _floors(digests, table, key, ns, least_ns)

@@ -11,13 +11,11 @@ from kanalyze.analyses.counters.roofline import roofline
 from kanalyze.analyses.device._operations import exclusive_operations, launch_shapes, shape_text
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.rules.compiling import ONE_TIME
-from kanalyze.analyses.host._captures import capture_source
-from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
+from kanalyze.analyses.host import _captures, _range_lines
 from kanalyze.analyses.host.calls import api
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.idle.syncs import scope_of
-from kanalyze.analyses.iterations._marks import of_process
-from kanalyze.analyses.iterations.iterations import judged_iterations
+from kanalyze.analyses.iterations import _marks, iterations
 from kanalyze.analyses.iterations.phases import (
     SteadyPart,
     lengths_ns,
@@ -26,9 +24,8 @@ from kanalyze.analyses.iterations.phases import (
     steady_part_by_launches,
 )
 from kanalyze.analyses.memory.memory import memory
+from kanalyze.analyses.operators import _work, tree
 from kanalyze.analyses.operators._host_tree import ARROW, host_tree, operator_paths, path_texts
-from kanalyze.analyses.operators._work import captured_work, launched_work
-from kanalyze.analyses.operators.tree import nodes
 from kanalyze.analyses.ranges.captured import captured_as
 from kanalyze.analyses.replay._unprofiled import SAME, bare_of, corrected, estimated
 from kanalyze.analyses.serving.engine_steps import compared_steps
@@ -164,8 +161,8 @@ def _steps_in_window(report: Report) -> pl.DataFrame:
     end = pl.col("start_ns") + pl.col("dur_ns")
     inside = (pl.col("start_ns") >= window.start_ns) & (end <= window.end_ns) & (pl.col("name") == window.each)
     if window.process is not None:
-        inside = inside & of_process(window.process)
-    return judged_iterations(report).filter(inside & (pl.col("dur_ns") > 0)).sort("start_ns")
+        inside = inside & _marks.of_process(window.process)
+    return iterations.judged_iterations(report).filter(inside & (pl.col("dur_ns") > 0)).sort("start_ns")
 
 
 #: The scope of reports of ncu, which have no timeline: their kernels, one after the other.
@@ -263,9 +260,9 @@ def _range_names(report: Report, points: pl.DataFrame, each: str | None) -> pl.S
     """The innermost range at each launch, its numbers masked; null where that is the iteration itself."""
     if "range" not in report.kinds:
         return pl.repeat(None, points.height, dtype=pl.String, eager=True).alias("range")
-    names = named_ranges(report).get_column("range")
+    names = _range_lines.named_ranges(report).get_column("range")
     known = told_of(names, lambda text: None if (name := _masked(text)) in (_STEP, each) else name, pl.Categorical)
-    launched = gathered(known, ranges_at(report, points)).alias("range")
+    launched = gathered(known, _range_lines.ranges_at(report, points)).alias("range")
     captured = told_of(captured_as(report, points.get_column("row"), "range"), _masked, pl.Categorical)
     return captured.zip_with(captured.is_not_null(), launched).alias("range")
 
@@ -278,10 +275,10 @@ def _masked(name: str) -> str:
 
 def _operator_paths(report: Report, work: pl.DataFrame) -> pl.Series:
     """The operators around the launch of each operation, outermost first; null where no operators are recorded."""
-    source = capture_source(report)
+    source = _captures.capture_source(report)
     if "op" not in {*report.kinds, *source.kinds}:
         return pl.repeat(None, work.height, dtype=pl.String, eager=True).alias("op")
-    ran, captured = launched_work(report), captured_work(report).select("event_id", captured="operator")
+    ran, captured = _work.launched_work(report), _work.captured_work(report).select("event_id", captured="operator")
     ran = ran.join(captured, on="event_id", how="left", maintain_order="left")
     ops = work.select("event_id").join(ran, on="event_id", how="left", maintain_order="left")
     texts = [_path_texts(source, ops.get_column("captured")), _path_texts(report, ops.get_column("operator"))]
@@ -311,7 +308,7 @@ def _ops(view: _View) -> pl.DataFrame:
 
 def _by_path(report: Report) -> pl.DataFrame:
     """The operators and annotations in scope by their path."""
-    every, host = nodes(report), pl.col("kind").cast(pl.String).is_in(["op", "range"])
+    every, host = tree.nodes(report), pl.col("kind").cast(pl.String).is_in(["op", "range"])
     names = every.filter(host).get_column("name").cast(pl.String).unique().drop_nulls()
     labels = {name: f"{ARROW}{_masked(name)}" for name in names if name}
     label = pl.col("name").cast(pl.String).replace_strict(labels, default="", return_dtype=pl.String)

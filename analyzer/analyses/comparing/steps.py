@@ -9,10 +9,9 @@ from typing import Final
 
 import polars as pl
 
+from kanalyze import errors, schema
 from kanalyze.analyses.comparing._pair import DIFFERENCE, Pair, with_differences
 from kanalyze.analyses.host.engine_marks import DECODE
-from kanalyze.errors import UnknownNameError
-from kanalyze.schema import Table, columns
 
 #: What is compared of a step: all of its time, with the gap before it, and the time in which the GPU ran anything.
 PARTS: Final = ("ns", "busy_ns")
@@ -20,11 +19,11 @@ PARTS: Final = ("ns", "busy_ns")
 #: Numbers of tokens that differ by less are the same.
 _NEAR: Final = 0.01
 
-COMPARE_STEPS: Final = Table(
+COMPARE_STEPS: Final = schema.Table(
     "compare_steps",
     "The steps of a serving engine of one kind and size; without a size all of the kind, at fixed weights.",
     (
-        *columns("""
+        *schema.columns("""
             kind text: The kind of step, as in `engine_steps`.
             size int?: The power of two that holds the batch; null for all sizes together. All runs have steps of it.
             part text: ns: a step with the gap before it; busy_ns: of that, the time in which the GPU ran anything.
@@ -55,7 +54,7 @@ def token_ns(pair: Pair, kind: str) -> tuple[list[float], list[float]]:
     rows = _by_run(pair).filter(pl.col("size").is_null(), pl.col("tokens") > 0)
     own = rows.filter(kind=kind).sort("run")
     if own.is_empty():
-        raise UnknownNameError.of("kind of step", kind, rows.get_column("kind").unique().sort().to_list())
+        raise errors.UnknownNameError.of("kind of step", kind, rows.get_column("kind").unique().sort().to_list())
     values = own.select(pl.col("ns") / pl.col("tokens")).to_series().to_list()
     at = len(pair.base.digests)
     return values[:at], values[at:]

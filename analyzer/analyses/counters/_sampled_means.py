@@ -8,9 +8,8 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import columns, intervals
 from kanalyze.analyses.shared.analysis import once_per_process
-from kanalyze.columns import gathered, nearest_place, sure
 from kanalyze.report import Report
 
 #: The counters by column: nsys' names in all versions, and torch.profiler's. Of NVLink some GPUs have four a direction,
@@ -79,9 +78,9 @@ def _grid(runs: pl.DataFrame) -> Grid:
 def _values(cells: pl.DataFrame, runs: pl.DataFrame) -> pl.Series:
     """The value of one counter in each cell; null where it is not recorded."""
     line = runs.sort("start").unique("start", keep="first", maintain_order=True)
-    at = nearest_place(line.get_column("start"), cells.get_column("start"))
-    inside = cells.get_column("end") <= gathered(line.get_column("end"), at)
-    return gathered(line.get_column("value"), at).set(~sure(inside), None)
+    at = columns.nearest_place(line.get_column("start"), cells.get_column("start"))
+    inside = cells.get_column("end") <= columns.gathered(line.get_column("end"), at)
+    return columns.gathered(line.get_column("value"), at).set(~columns.sure(inside), None)
 
 
 def means(grid: Grid, spans: pl.DataFrame) -> pl.DataFrame:
@@ -115,7 +114,7 @@ def _told(grid: Grid, spans: pl.DataFrame) -> pl.DataFrame:
     """The cells that tell of a key: key, cell, ns (of the key in the cell), samples, and its values."""
     cells = grid.cells
     pieces = intervals.cut(spans.select("key", "start", "end"), cells)
-    cell = nearest_place(cells.get_column("start"), pieces.get_column("start")).alias("cell")
+    cell = columns.nearest_place(cells.get_column("start"), pieces.get_column("start")).alias("cell")
     lengths = pieces.select("key", cell, ns=pl.col("end") - pl.col("start"))
     sums = lengths.group_by("key", "cell", maintain_order=True).agg(pl.col("ns").sum())
     values = cells[sums.get_column("cell")]

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import intervals, units, window
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.analyses.device._windows import busy_spans
 from kanalyze.analyses.findings.rules import Finding
@@ -15,8 +15,6 @@ from kanalyze.analyses.iterations.iterations import STEADY
 from kanalyze.analyses.iterations.phases import BETWEEN, PROGRAM, SteadyPart
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.report import Report
-from kanalyze.units import instead, percent, plural_of, time
-from kanalyze.window import WORDS, with_article
 
 #: What holds an iteration up, by bucket of the ledger and by cause on its critical path.
 _GPU: Final = "the GPU"
@@ -71,7 +69,7 @@ def first_sentence(view: Report, steady: SteadyPart, tables: dict[str, pl.DataFr
         cause = f"{cause}{f', in {where.format()}' if where else ''}{_promise(view, steady, best)}"
     if not limit:
         return f"First: {cause}." if cause else ""
-    each = f"the {steady.each}" if steady.each in WORDS else f"each {steady.each!r}"
+    each = f"the {steady.each}" if steady.each in window.WORDS else f"each {steady.each!r}"
     if steady.found_by.startswith(BY_LOOPS):
         each = f"the {steady.found_by}"
     limits = f"{limit.text[0].upper()}{limit.text[1:]} {'limit' if limit.many else 'limits'} {each}"
@@ -115,7 +113,7 @@ def _promise(view: Report, steady: SteadyPart, best: Finding) -> str:
     if not (best.replayed_low_ns and whole_ns) or gain_ns < _PROMISED * whole_ns:
         return ""
     how = "with" if _REMEDY.search(best.headline) else "without"
-    times = instead((whole_ns - gain_ns) / steady.number, whole_ns / steady.number)
+    times = units.instead((whole_ns - gain_ns) / steady.number, whole_ns / steady.number)
     slower = view.meta.slower is None and whole_ns < (1 - _PROMISED) * steady.ns
     return f"; {how} that about {times}{f' without {view.meta.tool}' if slower else ''}"
 
@@ -133,8 +131,8 @@ def _busy_part(view: Report, finding: Finding) -> bool | None:
 def length_of(steady: SteadyPart, profiled: str) -> str:
     """How long an iteration takes: the mean, which its ledger adds up to; beside it the median and the range."""
     lengths = steady.lengths.sort()
-    mean, middle = (time(ns) for ns in (steady.ns / steady.number, median(lengths)))
-    what = with_article(steady.each) if steady.each in WORDS else f"each {steady.each!r}"
+    mean, middle, low, high = map(units.time, (steady.ns / steady.number, median(lengths), lengths[0], lengths[-1]))
+    what = window.with_article(steady.each) if steady.each in window.WORDS else f"each {steady.each!r}"
     if not steady.adjoining:
         of = f"mean of {steady.number:,}; {what} itself takes {middle} in the median"
         return f"From {what} to the next pass {mean} {profiled} ({of})."
@@ -142,7 +140,7 @@ def length_of(steady: SteadyPart, profiled: str) -> str:
     if steady.number == 1:
         return f"{text}."
     some = " in a row" if steady.number < steady.usual.height else ""
-    return f"{text} (mean of {steady.number:,}{some}; median {middle}, {time(lengths[0])} to {time(lengths[-1])})."
+    return f"{text} (mean of {steady.number:,}{some}; median {middle}, {low} to {high})."
 
 
 #: What else the program does between rows of iterations is told if it takes this part of the time from the first to the
@@ -166,6 +164,6 @@ def pauses(steady: SteadyPart, phases: pl.DataFrame) -> str:
         return ""
     line = other.filter(~own).sort("ns").tail(1).rows(named=True)
     place = f", most of it {line[0]['part']}" if line and 2 * line[0]["ns"] >= other_ns else ""
-    each = plural_of(steady.each) if steady.each in WORDS else f"iterations {steady.each!r}"
-    of_all = f"{percent(other_ns / whole_ns)} of the time from the first to the last"
-    return f"Between rows of {each} the program does something else for {time(other_ns)}, {of_all}{place}."
+    each = units.plural_of(steady.each) if steady.each in window.WORDS else f"iterations {steady.each!r}"
+    of_all = f"{units.percent(other_ns / whole_ns)} of the time from the first to the last"
+    return f"Between rows of {each} the program does something else for {units.time(other_ns)}, {of_all}{place}."

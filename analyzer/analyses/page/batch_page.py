@@ -7,8 +7,7 @@ from typing import Final
 import polars as pl
 
 from kanalyze.analyses.host.engine_marks import DECODE
-from kanalyze.analyses.replay._changes import Changes
-from kanalyze.analyses.replay._host_time import NEAR
+from kanalyze.analyses.replay import _changes, _host_time
 from kanalyze.analyses.replay._whatif import Critical, WhatIf, whatif_of
 from kanalyze.analyses.serving.engine_steps import GRAPH, captured_sizes, engine_steps
 from kanalyze.analyses.serving.step_laws import GPU, HOST, PADDED, read_bytes, steps_by_law, time_at, usual_steps
@@ -21,7 +20,7 @@ from kanalyze.units import plural, size, time
 
 def changed(  # noqa: PLR0913 - what is changed, and how that is told
     report: Report,
-    changes: Changes,
+    changes: _changes.Changes,
     words: Sequence[str],
     *,
     each: bool,
@@ -34,7 +33,7 @@ def changed(  # noqa: PLR0913 - what is changed, and how that is told
     :func:`kanalyze.analyses.replay._whatif.whatif_of`.
     """
     batch, length, window = configuration.batch, configuration.length, report.scope.window
-    alone = not each and configuration._replace(batch=None, length=None) == SAME and changes == Changes()
+    alone = not each and configuration._replace(batch=None, length=None) == SAME and changes == _changes.Changes()
     if batch is not None and alone and (engine_steps(report).get_column("kind") == DECODE).any():
         return at_batch(report, batch, length, measured_ns)
     whole_ns = measured_ns and measured_ns * ((window.count if window else None) or 1)
@@ -73,7 +72,7 @@ def at_batch(report: Report, batch: Size, length: Size | None = None, measured_n
     near, kept = [_spread(of_gpu), _spread(of_host)], 1.0
     if measured_ns is not None:
         more = measured_ns - sum(recorded)
-        near[1] = NEAR
+        near[1] = _host_time.NEAR
         kept = max(now[-1] + more, 0.0) / max(now[-1], 1.0)
         now[-1], then[-1] = (max(side[-1] + more, 0.0) for side in (now, then))
     beyond, recorded_sizes = _beyond(of_gpu, graphs[1])
@@ -143,7 +142,7 @@ def _floor(report: Report, steps: pl.DataFrame) -> str:
 def _spread(steps: pl.DataFrame) -> float:
     """Nine of ten steps are nearer to their law than this part; no recording tells it closer than two runs agree."""
     apart = (pl.col("ns") / pl.col("law_ns") - 1).abs()
-    return max(steps.select(apart.quantile(0.9)).item() or 0.0, NEAR)
+    return max(steps.select(apart.quantile(0.9)).item() or 0.0, _host_time.NEAR)
 
 
 def _rates(what: str, requests: float, ns: float, each: float = 0.0, padded: float = 0) -> str:

@@ -7,15 +7,13 @@ from typing import Any, Final, Unpack
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import errors, intervals, schema
 from kanalyze.analyses.counters.counters import HOT_LINES, STALLS, hot_lines, stalls
 from kanalyze.analyses.counters.roofline import TABLE as ROOFLINE, roofline
 from kanalyze.analyses.device._operations import device_operations, exclusive_operations, with_facts
-from kanalyze.analyses.findings.findings import MOST_REPLAYED, by_gain
+from kanalyze.analyses.findings import findings, say
 from kanalyze.analyses.findings.rules import Finding
-from kanalyze.analyses.findings.say import claimed
-from kanalyze.analyses.idle._attribution import bucket_of, idle_pieces
-from kanalyze.analyses.idle.code import has_lines, placed_with_text
+from kanalyze.analyses.idle import _attribution, code
 from kanalyze.analyses.idle.culprits import waiting_trees
 from kanalyze.analyses.iterations.iterations import iteration_ledgers
 from kanalyze.analyses.iterations.phases import steady_part
@@ -26,9 +24,7 @@ from kanalyze.analyses.page.overview_page import Summary, overview, unprofiled_p
 from kanalyze.analyses.page.time_page import TABLES, overviews_together, summarize_counters, tables_of
 from kanalyze.analyses.timeline._tracks import Timeline, timeline
 from kanalyze.columns import rate
-from kanalyze.errors import CannotTellError, KanalyzeError, UnknownNameError
 from kanalyze.report import Meta, Report, Where
-from kanalyze.schema import Table
 
 #: The least size of a copy that shows what its link can do: below it, the start of a copy takes most of its time.
 LARGE_BYTES: Final = 1 << 20
@@ -83,7 +79,7 @@ class FilePage:
 
     shown: Any  # what the page that it begins with is made of
     metas: list[Meta]  # origin of all reports, the one that gives the time first
-    tables: list[tuple[Table, pl.DataFrame]]  # tables with their declarations, complete
+    tables: list[tuple[schema.Table, pl.DataFrame]]  # tables with their declarations, complete
     timeline: Timeline | None = None  # the timeline; None where the report has no time
     #: Iterations with the ledger of each; empty where nothing repeats.
     iterations: pl.DataFrame = field(default_factory=pl.DataFrame)
@@ -106,7 +102,7 @@ class FilePage:
         """The same with what ncu measured in the reports of the program, if anything."""
         try:
             ncu, roofs = counted_of(reports), roof_points(reports)
-        except CannotTellError:
+        except errors.CannotTellError:
             return self
         lines = hot_lines(ncu).filter(pl.col("line").is_not_null() & (pl.col("samples") > 0))
         shown = []
@@ -149,9 +145,9 @@ def _timed(report: Report, called: Report, others: Sequence[Meta], most: int, pa
     shown, picture, (tables, reasons), trees = page or overview(report), None, tables_of(report), {}
     try:
         picture = timeline(report, most)
-    except CannotTellError as reason:
+    except errors.CannotTellError as reason:
         reasons |= {"timeline": str(reason)}
-    with suppress(CannotTellError):
+    with suppress(errors.CannotTellError):
         trees = {by: tree(called, by, min_share=_TREE_SHARE) for by in ("device", "host")}
     return FilePage(
         shown,
@@ -171,7 +167,7 @@ def _waits(report: Report) -> dict[str, pl.DataFrame]:
     """Host time while a device waited by stack; of a report without samples that of the run that has them beside it."""
     trees = {f"GPU {device}": rows for device, rows in waiting_trees(report, _TREE_SHARE).items()}
     other = report.sampled() if not trees and report.whole is report else None
-    with suppress(KanalyzeError):  # which is noted
+    with suppress(errors.KanalyzeError):  # which is noted
         if other is not None:
             return {f"GPU {device}, samples": rows for device, rows in waiting_trees(other, _TREE_SHARE).items()}
     return trees
@@ -222,7 +218,7 @@ def evidence(recorded: Report, rule: str) -> list[Summary]:
     views = [report] if steady is None else [report.narrow(window=steady.window), report]
     rules: set[str] = set()
     for view in views:
-        every = by_gain(view, MOST_REPLAYED)
+        every = findings.by_gain(view, findings.MOST_REPLAYED)
         if own := [one for one in every if one.rule == rule]:
             return [_of(view, one) for one in own]
         rules |= {one.rule for one in every}
@@ -232,7 +228,7 @@ def evidence(recorded: Report, rule: str) -> list[Summary]:
     if own := [one for one in proven if one.rule == rule]:
         return [_of(views[0], one) for one in own]
     rules |= {one.rule for one in proven}
-    raise UnknownNameError.of(f"finding of {recorded.meta.path.name} called", rule, sorted(rules))
+    raise errors.UnknownNameError.of(f"finding of {recorded.meta.path.name} called", rule, sorted(rules))
 
 
 def _of(view: Report, finding: Finding) -> Summary:
@@ -245,12 +241,12 @@ def _of(view: Report, finding: Finding) -> Summary:
     else:
         spans = intervals.union(claims.select("start", "end"))
         work = work.with_columns(ns=intervals.covered(work, spans)).filter(pl.col("ns") > 0)
-        pieces = intervals.cut(idle_pieces(view)[finding.device], spans)
-        named = pieces.select(bucket_of(view, pieces).alias("reason"), "culprit").cast(pl.String)
+        pieces = intervals.cut(_attribution.idle_pieces(view)[finding.device], spans)
+        named = pieces.select(_attribution.bucket_of(view, pieces).alias("reason"), "culprit").cast(pl.String)
         waits = named.with_columns(ns=pieces.get_column("end") - pieces.get_column("start"))
         waits = waits.group_by("reason", "culprit").agg(pl.len().cast(pl.Int64).alias("count"), pl.col("ns").sum())
-        if has_lines(view):
-            lines = placed_with_text(view, claimed(view, finding).group_by("place").agg(pl.col("ns").sum()))
+        if code.has_lines(view):
+            lines = code.placed_with_text(view, say.claimed(view, finding).group_by("place").agg(pl.col("ns").sum()))
     kernels = work.group_by(name).agg(pl.len().cast(pl.Int64).alias("count"), pl.col("ns").sum())
     tables = {
         "lines": lines.sort("ns", "place", descending=[True, False]).select(list(_LINES)),

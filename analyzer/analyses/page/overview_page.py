@@ -7,11 +7,11 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import errors, intervals, machinery, model, schema
 from kanalyze.analyses.communication._recorded import WAITING, has_partners
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, exclusive_operations
 from kanalyze.analyses.device._windows import process_count, windows
-from kanalyze.analyses.findings._doubts import with_late
+from kanalyze.analyses.findings import _doubts, say
 from kanalyze.analyses.findings.findings import (
     EXPECTED,
     MOST_REPLAYED,
@@ -21,19 +21,15 @@ from kanalyze.analyses.findings.findings import (
     with_replays,
 )
 from kanalyze.analyses.findings.health import health
-from kanalyze.analyses.findings.rules import Finding
-from kanalyze.analyses.findings.rules.compiling import ONE_TIME
-from kanalyze.analyses.findings.say import place_of
+from kanalyze.analyses.findings.rules import Finding, compiling
 from kanalyze.analyses.host._call_kinds import interface, unused_launches
 from kanalyze.analyses.host._captures import has_captures
 from kanalyze.analyses.host._range_lines import has_shapes
 from kanalyze.analyses.host.engine_marks import engine_marks
-from kanalyze.analyses.idle import culprits
-from kanalyze.analyses.idle._attribution import host_time
+from kanalyze.analyses.idle import _attribution, culprits
 from kanalyze.analyses.idle.code import code, has_lines
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.iterations import phases
-from kanalyze.analyses.iterations._marks import BY_ENGINE
+from kanalyze.analyses.iterations import _marks, phases
 from kanalyze.analyses.iterations.phases import SteadyPart, steady_part
 from kanalyze.analyses.launches._launch_costs import steady_parts
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
@@ -41,16 +37,12 @@ from kanalyze.analyses.operators._host_names import told_briefly
 from kanalyze.analyses.replay import _unprofiled
 from kanalyze.analyses.replay._unprofiled import Bare
 from kanalyze.analyses.shared.statistics import MEANINGS
-from kanalyze.errors import CannotTellError, KanalyzeError
-from kanalyze.machinery import late
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Meta, Report
-from kanalyze.schema import Table, columns
 from kanalyze.tools import CUDA, again, worded
 from kanalyze.units import instant, percent, plural, shortened, time
 from kanalyze.window import Scope, Window
 
-with late():  # of reports with iterations, operators, captured graphs or steps of an engine
+with machinery.late():  # of reports with iterations, operators, captured graphs or steps of an engine
     from kanalyze.analyses.operators import ops
     from kanalyze.analyses.page import _limits
     from kanalyze.analyses.ranges import captured
@@ -60,10 +52,10 @@ with late():  # of reports with iterations, operators, captured graphs or steps 
 
 Maker: TypeAlias = Callable[[], pl.DataFrame]
 
-WINDOWS: Final = Table(
+WINDOWS: Final = schema.Table(
     "windows",
     "One GPU that did something, and the time that its ledger accounts for.",
-    columns("""
+    schema.columns("""
         device int: The GPU, as in `devices`.
         start_ns int: Start of the window, in the trace's own origin.
         end_ns int: End of the window.
@@ -174,7 +166,7 @@ class Summary:
         """Whether what came before the steady part is the program's start: no other loop of it to speak of."""
         before = self.tables.get("phases", phases.TABLE.empty()).filter(pl.col("phase") == phases.BEFORE)
         others = pl.col("ns").filter(pl.col("part").str.starts_with(f"{phases.OTHERS} ")).sum()
-        served = self.steady is not None and self.steady.found_by == BY_ENGINE  # other kinds are no start-up
+        served = self.steady is not None and self.steady.found_by == _marks.BY_ENGINE  # other kinds are no start-up
         return bool(before.select(others <= (0 if served else _OF_START) * pl.col("ns").sum()).item())
 
 
@@ -233,7 +225,7 @@ def overview(
         windows=part.spans,
         device=part.device,
         process_count=process_count(report),
-        tables=with_late(tables, report),
+        tables=_doubts.with_late(tables, report),
         findings=findings,
         cannot_tell=reasons,
         interface=interface(report),
@@ -292,7 +284,7 @@ def _worth_doing(
     rows = tables.get("ledger", pl.DataFrame(schema={"device": pl.Int64, "bucket": pl.String, "ns": pl.Int64}))
     view = part.view if part.steady is None else part.of_device  # every GPU where nothing repeats
     main, findings = part.device, ranked_with_samples(view) if rows.height else []
-    findings = [one for one in findings if one.device == main and one.rule not in ONE_TIME]
+    findings = [one for one in findings if one.device == main and one.rule not in compiling.ONE_TIME]
     times = dict(rows.filter(pl.col("bucket") != "loading").group_by("device").agg(pl.col("ns").sum()).iter_rows())
     if beside is not None and main is not None and main in times and "hot_kernels" in tables:
         named = {name for one in findings if one.rule not in EXPECTED for name in one.names}
@@ -318,7 +310,7 @@ def _is_proven_otherwise(one: Finding, others: list[Finding]) -> bool:
 def _placed(report: Report, one: Finding, runs: pl.DataFrame) -> Finding:
     """A finding on a kernel with the time of its `runs`, and their place where counters tell no line."""
     rows = runs.filter(pl.col("name").is_in(one.names))
-    where = one.where or place_of(report, rows.get_column("row"))
+    where = one.where or say.place_of(report, rows.get_column("row"))
     return one._replace(where=where, claims=rows.select("start", "end"))
 
 
@@ -376,7 +368,7 @@ def made(makers: Mapping[str, Maker]) -> tuple[dict[str, pl.DataFrame], dict[str
     for name, make in makers.items():
         try:
             tables[name] = make()
-        except CannotTellError as reason:
+        except errors.CannotTellError as reason:
             reasons[name] = str(reason)
     return tables, reasons
 
@@ -420,12 +412,12 @@ def page_answer(report: Report, spans: pl.DataFrame, tables: dict[str, pl.DataFr
         missing = "what the GPU did is missing here, or every launch failed, so there is no GPU time to account for"
         # a recorder of one trace records calls and the GPU's work together
         together = _IN_WSL if meta.wsl else _TRACED
-        remedy = together if meta.recorder.one_trace else again(DEVICE_KINDS, meta.tool)
+        remedy = together if meta.recorder.one_trace else again(model.DEVICE_KINDS, meta.tool)
         return f"{counted}, but no device activity was recorded: {missing}. {remedy}"
     if "ledger" in tables:
         return f"No GPU did anything in this report: it holds no kernel, copy or memset ({calls:,} CUDA calls)."
     what = f"nothing that ran on a GPU ({plural(calls, 'CUDA call')})" if calls else "no CUDA activity"
-    remedy = "" if meta.recorder.one_trace else f" {again(DEVICE_KINDS, meta.tool)}"
+    remedy = "" if meta.recorder.one_trace else f" {again(model.DEVICE_KINDS, meta.tool)}"
     remedy = remedy.replace("with them on", "with the GPU's side")
     return f"The report records {what}, so there is no GPU time to account for.{remedy}"
 
@@ -445,7 +437,7 @@ def _device_answer(report: Report, row: dict[str, Any], ledger_ns: dict[str, int
     if reason is not None:
         text += f"; the largest part of the rest went to {MEANINGS[reason]} ({percent(idle[reason] / window)})"
     text += "."
-    if reason == "host" and (times := host_time(report).get(device)) is not None:
+    if reason == "host" and (times := _attribution.host_time(report).get(device)) is not None:
         making = intervals.length(times.unrecorded)
         if making and 2 * making >= idle[reason]:  # most of the program's own time
             text += f" At most {percent(making / window)} went to making contexts outside recorded calls."
@@ -469,7 +461,7 @@ def sampled_beside(report: Report, view: Report) -> str:
         steady = steady_part(other)
         part = other if steady is None else other.narrow(window=steady.window)
         return f"{_most_waited_for(part, 'In a run with samples')}{phases.sampling_cost(report, other)}"
-    except KanalyzeError:  # which is noted
+    except errors.KanalyzeError:  # which is noted
         return ""
 
 
@@ -480,7 +472,7 @@ def _most_waited_for(report: Report, by: str) -> str:
     """
     try:
         rows = culprits.culprits(report, by="function")
-    except KanalyzeError:
+    except errors.KanalyzeError:
         return ""
     waited = rows.group_by("device").agg(pl.col("ns", "share").sum()).sort("ns", "device", descending=[True, False])
     if waited.is_empty() or waited.item(0, "share") < _NOTABLE:

@@ -7,13 +7,12 @@ from typing import Any, Final, NamedTuple
 
 import polars as pl
 
+from kanalyze import report, units
 from kanalyze.analyses.counters import advice
 from kanalyze.analyses.findings.findings import OF_REMEDIES
 from kanalyze.analyses.findings.rules import Finding, literal, one_line, row_of
 from kanalyze.analyses.page.overview_page import PageKernels
 from kanalyze.decoder.decode import decode
-from kanalyze.report import Report
-from kanalyze.units import percent, time
 
 #: At least this part of a kernel's time is in launch shapes that ncu measured.
 _MEASURED: Final = 0.5
@@ -26,7 +25,7 @@ _WARP: Final = 32
 _HALF: Final = 0.5
 
 
-def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[Finding]:
+def slow_kernels(joined: pl.DataFrame, ncu: report.Report, page: PageKernels) -> list[Finding]:
     """Findings on kernels with a tenth of the page's time or more, of which counters prove a cause that can be mended.
 
     Those at less than 60 % of their roof (of bytes that their threads ask for, where most are not) and of the SMs'
@@ -77,7 +76,7 @@ def _together(findings: list[Finding]) -> Finding:
     first, *others = findings
     if not others:
         return first
-    names = [f"{{{place}}} ({time(one.at_stake_ns)})" for place, one in enumerate(others, 1)]
+    names = [f"{{{place}}} ({units.time(one.at_stake_ns)})" for place, one in enumerate(others, 1)]
     return first._replace(
         names=tuple(name for one in findings for name in one.names),
         at_stake_ns=sum(one.at_stake_ns for one in findings),
@@ -88,7 +87,7 @@ def _together(findings: list[Finding]) -> Finding:
     )
 
 
-def _of_instructions(ncu: Report) -> pl.DataFrame:
+def _of_instructions(ncu: report.Report) -> pl.DataFrame:
     """What the code of each kernel with its counts tells of its global accesses, a row for each that has it.
 
     Columns: event_id, atomics_share (those that add by atomics, of its threads' accesses), idle_lanes (the part of
@@ -150,7 +149,7 @@ def _of_instructions(ncu: Report) -> pl.DataFrame:
     return counted.with_columns(pl.col("calls_in_pairs") & known).drop("called", "linked")
 
 
-def _of_alike(kernels: pl.DataFrame, runs: pl.DataFrame, ncu: Report) -> pl.DataFrame:
+def _of_alike(kernels: pl.DataFrame, runs: pl.DataFrame, ncu: report.Report) -> pl.DataFrame:
     """`kernels` with took_ns of the launches alone that took about as long as the measured one, or come nearest to it.
 
     One kernel along the lines of an array and across them has one shape, and its counters tell of one of the two.
@@ -191,8 +190,8 @@ def _finding(  # noqa: PLR0913 - a kernel's time, roof, counters and cause
     page: PageKernels, name: str, took_ns: int, roof_share: float, facts: dict[str, Any], cause: "_Cause"
 ) -> Finding:
     text = (
-        f"{{0}} takes {time(took_ns)}, {percent(took_ns / page.whole_ns)} of the time, and runs at "
-        f"{percent(roof_share)} of its roof. {literal(advice.paragraph(facts))}"
+        f"{{0}} takes {units.time(took_ns)}, {units.percent(took_ns / page.whole_ns)} of the time, and runs at "
+        f"{units.percent(roof_share)} of its roof. {literal(advice.paragraph(facts))}"
     )
     share = cause.share(facts)
     # of the bytes that it moves those are left that its threads ask for, and all instructions that it executes
@@ -208,11 +207,11 @@ def _finding(  # noqa: PLR0913 - a kernel's time, roof, counters and cause
         cause.rule,
         page.device,
         int(took_ns * spared),
-        f"{text} {cause.text.format(percent(share))}",
+        f"{text} {cause.text.format(units.percent(share))}",
         remedy=cause.remedy,
         table="gains",
         names=(name,),
-        headline=cause.headline.format(percent(share)),
+        headline=cause.headline.format(units.percent(share)),
         where=literal(facts.get(cause.rule) or ""),
         action=cause.action,
         replayed_low_ns=int(took_ns * spared * (1 - OF_REMEDIES)),

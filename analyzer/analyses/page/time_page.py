@@ -8,9 +8,9 @@ from typing import Any, Final, Unpack
 
 import polars as pl
 
+from kanalyze import machinery, schema, tools
 from kanalyze.analyses import declarations, homes
-from kanalyze.analyses.counters import advice
-from kanalyze.analyses.counters.counters import stalls
+from kanalyze.analyses.counters import advice, counters
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.device._windows import process_count
 from kanalyze.analyses.device.occupancy import BY_KERNEL
@@ -27,18 +27,13 @@ from kanalyze.analyses.operators._host_names import told
 from kanalyze.analyses.operators._kernel_groups import same_kernels
 from kanalyze.analyses.page import overview_page
 from kanalyze.analyses.page.overview_page import Summary, made, overview
-from kanalyze.analyses.ranges import instances
-from kanalyze.analyses.ranges.captured import BY_PLACE
-from kanalyze.analyses.ranges.ranges import BY_NAME
-from kanalyze.machinery import late
+from kanalyze.analyses.ranges import captured, instances, ranges
 from kanalyze.report import Report, Where
-from kanalyze.schema import Table
-from kanalyze.tools import worded
 from kanalyze.units import plural, time
 
-with late():  # of programs that ncu measured
+with machinery.late():  # of programs that ncu measured
     from kanalyze.analyses.page import proven_causes
-with late():  # of reports with steps of an engine
+with machinery.late():  # of reports with steps of an engine
     from kanalyze.analyses.serving import served
 
 #: The tables that every CUDA trace gives, and those of optional traces, in the page's order; what it asks of them.
@@ -49,15 +44,15 @@ _OPTIONAL: Final = (
 )
 _ASKED: Final[dict[str, dict[str, Any]]] = {
     "utilisation": {"chunks": 60},
-    "ranges": {"by": BY_NAME},
-    "range_gpu": {"by": BY_NAME, "graphs": True},
+    "ranges": {"by": ranges.BY_NAME},
+    "range_gpu": {"by": ranges.BY_NAME, "graphs": True},
     "occupancy": {"by": "kernel"},
     "captured": {"by": "place"},
 }
 
 #: The declarations of all these tables, as they are asked for.
-TABLES: Final[tuple[Table, ...]] = tuple(
-    {"occupancy": BY_KERNEL, "captured": BY_PLACE}.get(name) or declarations(homes()[name])[name]
+TABLES: Final[tuple[schema.Table, ...]] = tuple(
+    {"occupancy": BY_KERNEL, "captured": captured.BY_PLACE}.get(name) or declarations(homes()[name])[name]
     for name in (*_ALWAYS, *_OPTIONAL, "code")
 )
 
@@ -87,7 +82,7 @@ def summarize(report: Report) -> Summary:
         kind="time",
         meta=report.meta,
         scope=report.scope,
-        answer=worded(answer, words),
+        answer=tools.worded(answer, words),
         windows=spans,
         processes=processes,
         process_count=process_count(report) if device_operations(report).height else processes.height,
@@ -96,7 +91,7 @@ def summarize(report: Report) -> Summary:
         cannot_tell={name: reason for name, reason in reasons.items() if name in _ALWAYS},
         not_recorded={name: reason for name, reason in reasons.items() if name not in _ALWAYS},
         remarks=(engine.remarks if engine else {})
-        | {name: worded(text, words) for name, text in remarks.items() if text},
+        | {name: tools.worded(text, words) for name, text in remarks.items() if text},
         interface=words,
         zero_ns=report.zero_ns,
     )
@@ -148,7 +143,7 @@ def summarize_counters(report: Report) -> Summary:
             "devices": report.devices.filter(shown),
             "kernels": kernels,
             "groups": groups,
-            "stalls": stalls(report),
+            "stalls": counters.stalls(report),
             "advice": advice.advice(report),
             "health": health(report),
         },

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from kanalyze import intervals, outlets
+from kanalyze import errors, intervals, outlets
 from kanalyze.analyses.communication._matching import NO_ID, NO_SEQUENCE, Ints, Rows, Small, narrow
 from kanalyze.analyses.communication._recorded import collectives_of, collectives_on_cpu, exposed_pieces
 from kanalyze.analyses.device._operations import exclusive_operations, operations
@@ -23,14 +23,10 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules.host_computes import getting_batches
 from kanalyze.analyses.idle._attribution import idle_within, window_ledgers
 from kanalyze.analyses.idle.ledger import bucket_sums
-from kanalyze.analyses.iterations._marks import launched_work
-from kanalyze.analyses.iterations.iterations import done_before
+from kanalyze.analyses.iterations import _marks, iterations
 from kanalyze.analyses.iterations.phases import SteadyPart, steady_part
 from kanalyze.analyses.replay._unprofiled import earliest_starts
-from kanalyze.analyses.shared.analysis import recorded_kinds
-from kanalyze.analyses.shared.statistics import BUCKETS
-from kanalyze.analyses.shared.threads import overlaid
-from kanalyze.errors import BadReductionError, NoJobError
+from kanalyze.analyses.shared import analysis, statistics, threads
 from kanalyze.reduction.tables import COLLECTIVES, IN_LOADER, LATER, RANKS, STEPS, TABLES, Reduction
 from kanalyze.report import Report
 
@@ -133,7 +129,7 @@ def _rank(report: Report, span: tuple[int, int], **facts: object) -> pl.DataFram
         "end_ns": span[1],
         "communication_ns": 0,
         "on_cpu": 0,
-        "recorded": recorded_kinds(report),
+        "recorded": analysis.recorded_kinds(report),
         "corrected": meta.slower is not None,
         **facts,
     }
@@ -180,7 +176,7 @@ def _pieces(report: Report, collectives: pl.DataFrame, steps: pl.DataFrame) -> p
 def _cut_at(pieces: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """The pieces cut where steps begin or end, with the step that each lies in."""
     spans = steps.select(start="start_ns", end="end_ns", step="index").sort("start")
-    cut = overlaid(pieces.sort("start"), spans, "step")
+    cut = threads.overlaid(pieces.sort("start"), spans, "step")
     return cut.select("number", "step", start_ns="start", end_ns="end").sort("number", "start_ns")
 
 
@@ -218,7 +214,7 @@ def _in_spans(report: Report, spans: pl.DataFrame, key: str) -> pl.DataFrame:
     """The ledger of the rank in each of `spans` (start, end), a row per bucket with any time: `key`, bucket, ns."""
     sums = window_ledgers(report, spans.select("start", "end")).filter(pl.col("device") == report.scope.device)
     wide = spans.select(key).with_row_index("window").join(sums, on="window", how="inner", maintain_order="left")
-    columns = [f"{bucket}_ns" for bucket in BUCKETS]
+    columns = [f"{bucket}_ns" for bucket in statistics.BUCKETS]
     long = wide.unpivot(columns, index=key, variable_name="bucket", value_name="ns").filter(pl.col("ns") > 0)
     return long.with_columns(pl.col("bucket").str.strip_suffix("_ns")).sort(key, maintain_order=True)
 
@@ -228,7 +224,7 @@ def _steps(report: Report, steady: SteadyPart | None) -> pl.DataFrame:
     if steady is None:
         return STEPS.empty()
     rows = steady.rows.filter(pl.col("name") == steady.each).sort("start_ns")
-    work = launched_work(report)
+    work = _marks.launched_work(report)
     ends = rows.get_column("start_ns") + rows.get_column("dur_ns")
     number = pl.col("window").str.extract(r"^step:(\d+)$").cast(pl.Int64)
     marked = rows.select(
@@ -236,8 +232,8 @@ def _steps(report: Report, steady: SteadyPart | None) -> pl.DataFrame:
         "kind",
         step=pl.coalesce(number, "index"),
         numbered=number.is_not_null(),
-        start_ns=done_before(work, rows.get_column("start_ns")),
-        end_ns=done_before(work, ends),
+        start_ns=iterations.done_before(work, rows.get_column("start_ns")),
+        end_ns=iterations.done_before(work, ends),
     )
     return marked.filter(pl.col("end_ns") > pl.col("start_ns")).with_columns(index=pl.int_range(pl.len()))
 
@@ -271,7 +267,7 @@ def numbered_ranks(read: Turn, doubts: list[tuple[str, int, str]], *, one_host: 
     batches = enumerate(read(["ranks"]))
     parts = [one["ranks"].with_columns(batch=pl.lit(number)) for number, one in batches if "ranks" in one]
     if not any(map(len, parts)):
-        raise NoJobError.empty()
+        raise errors.NoJobError.empty()
     rows = pl.concat(parts).with_row_index("read")
     hosts = [
         host or ((match := _HOST.match(PurePath(report).name)) and match[1])
@@ -359,7 +355,7 @@ def put_together(read: Turn, members: Ints, ranks: pl.DataFrame) -> tuple[Rows, 
         for name, column in own.items():
             columns.setdefault(name, []).append(column)
         key = ["member", "index"]
-        sums = {f"{name}_ns": pl.when(pl.col("bucket") == name).then("ns") for name in BUCKETS}
+        sums = {f"{name}_ns": pl.when(pl.col("bucket") == name).then("ns") for name in statistics.BUCKETS}
         wide = batch["ledgers"].select(*key, **sums).group_by(key).agg(pl.all().sum())
         beside = rows.select("member", index=inside.cast(pl.Int64), hidden_ns=pl.col("dur_ns") - pl.col("exposed_ns"))
         for by_step in (wide, beside.group_by(key).agg(pl.all().sum())):
@@ -404,8 +400,8 @@ def _check(table: pl.DataFrame, name: str, numbers: tuple[str, Ints], ranks: pl.
         raise _damaged(ranks, int(member[wrong[0]]), f"{name} has rows of another {number} than there are")
 
 
-def _damaged(ranks: pl.DataFrame, member: int, why: str) -> BadReductionError:
-    return BadReductionError.damaged(Path(ranks.item(member, "report")), why)
+def _damaged(ranks: pl.DataFrame, member: int, why: str) -> errors.BadReductionError:
+    return errors.BadReductionError.damaged(Path(ranks.item(member, "report")), why)
 
 
 def later(read: Turn, members: Ints, ranks: pl.DataFrame, rows: Rows) -> Iterator[dict[str, tuple[pl.DataFrame, Ints]]]:

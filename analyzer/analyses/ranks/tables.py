@@ -11,10 +11,8 @@ from typing import Any, Final, NamedTuple
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.communication._matching import POINT_TO_POINT
-from kanalyze.analyses.communication._waits import CLASSES
-from kanalyze.analyses.device._operations import exclusive_operations
-from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.communication import _matching, _waits
+from kanalyze.analyses.device import _operations, _windows
 from kanalyze.analyses.ranks._job import Job
 from kanalyze.analyses.replay.critical_path import BY_RANK, Way, ending_at, sums_by_rank, walk, way_of
 from kanalyze.analyses.shared.statistics import BUCKETS
@@ -173,8 +171,8 @@ def collective_summary(job: Job) -> pl.DataFrame:
     alone = job.rows_at(job.found.order[job.found.first[-1] :])
     alone = alone.select(pl.col("kind", "group").cast(pl.String), "size", "bytes", "rank", rank_ns="dur_ns")
     whole = pl.concat([whole, alone], how="diagonal")
-    pairs = pl.when(pl.col("kind").is_in(POINT_TO_POINT)).then(pl.lit("send and recv")).otherwise("kind")
-    names = {name: name.replace("-", "_").replace(" ", "_") for name in CLASSES}
+    pairs = pl.when(pl.col("kind").is_in(_matching.POINT_TO_POINT)).then(pl.lit("send and recv")).otherwise("kind")
+    names = {name: name.replace("-", "_").replace(" ", "_") for name in _waits.CLASSES}
     sums = whole.group_by(pairs.alias("kind"), *keys[1:]).agg(
         pl.col("rank_ns", "wait_ns", "exposed_wait_ns", "exposed_transfer_ns").sum(),
         transfer_ns=(pl.col("rank_ns") - pl.col("wait_ns")).sum(),
@@ -316,12 +314,12 @@ def _part(job: Job, report: Report, row: dict[str, Any], steps: dict[int, tuple[
     """What walks lead along in the report of a rank, a `row` of the job's, up to the end of its `steps`."""
     member, shift = row["member"], row["shift_ns"]
     own = report.narrow(process=row["process_id"], device=row["device"])
-    recorded = windows(own).select(pl.col("start").min() + shift, pl.col("end").max() + shift).row(0)
+    recorded = _windows.windows(own).select(pl.col("start").min() + shift, pl.col("end").max() + shift).row(0)
     low, high = steps.get(member, recorded)
     ending = ending_at(own, low - shift, high - shift)
     way, first = way_of(own, ending), int(job.collected.first[member])
     links = way.links.with_columns(pl.col("begun", "over", "at") + shift)
-    talks = exclusive_operations(own).filter(pl.col("bucket") == "communication").sort("began", "event_id")
+    talks = _operations.exclusive_operations(own).filter(pl.col("bucket") == "communication").sort("began", "event_id")
     talks = intervals.first_come(talks).select("row")
     if talks.height != job.collected.first[member + 1] - first:  # it was put together from another report
         talks = talks.clear()

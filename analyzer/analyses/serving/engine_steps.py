@@ -12,17 +12,14 @@ from typing import Final, Unpack
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import intervals, model
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, in_device_scope, operations
 from kanalyze.analyses.host._call_kinds import graph_call
 from kanalyze.analyses.host.engine_marks import CAPTURE, DECODE, KINDS, REPLAYED, engine_marks
 from kanalyze.analyses.idle._attribution import ledger_pieces
 from kanalyze.analyses.ranges.captured import captured_as
-from kanalyze.analyses.shared.analysis import once_per_process, part_of
-from kanalyze.analyses.shared.statistics import BUCKETS
-from kanalyze.analyses.shared.threads import THREAD, overlaid
+from kanalyze.analyses.shared import analysis, statistics, threads
 from kanalyze.columns import as_of, nearest_place, rate, rows_at
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
 
@@ -94,14 +91,14 @@ _SUMS: Final = (
         gap_busy_ns int: Of that, the time in which the GPU ran other work.
         replayed int: Steps that replayed a graph.
     """),
-    *(Column(f"{bucket}_ns", pl.Int64, f"The ledger's bucket {bucket} of the time.") for bucket in BUCKETS),
+    *(Column(f"{bucket}_ns", pl.Int64, f"The ledger's bucket {bucket} of the time.") for bucket in statistics.BUCKETS),
 )
 _KIND: Final = columns("""
     device int: The GPU, as in `devices`.
     kind text: The kind of step; outside for what is before the first and after the last step.
 """)
 
-_BUCKETS: Final = [f"{bucket}_ns" for bucket in BUCKETS]
+_BUCKETS: Final = [f"{bucket}_ns" for bucket in statistics.BUCKETS]
 
 #: Of a step, what its sums need.
 _ABOUT: Final = ("size", "size_above", "requests", "tokens", "kv_tokens", "mode")
@@ -182,7 +179,7 @@ def engine_steps(report: Report, by: str | None = None, **where: Unpack[Where]) 
         CannotTellError: The report records no device operations.
         UnknownNameError: There is no such grouping.
     """
-    report = part_of(report, where, TABLE, by, *DEVICE_KINDS)
+    report = analysis.part_of(report, where, TABLE, by, *model.DEVICE_KINDS)
     steps = steps_in_scope(report)
     if by is None:
         return TABLE.select(steps)
@@ -257,7 +254,7 @@ def _ledgers(pieces: pl.DataFrame) -> pl.DataFrame:
     """Sums of :data:`_PIECE` by device and step: buckets, ns, dur_ns, gap_ns, busy_ns and gap_busy_ns."""
     ns, gap, busy = pl.col("ns"), pl.col("gap"), pl.col("bucket").is_in(BUSY_BUCKETS)
     parts = {"dur_ns": ~gap, "gap_ns": gap, "busy_ns": busy & ~gap, "gap_busy_ns": busy & gap}
-    parts |= {f"{bucket}_ns": pl.col("bucket") == bucket for bucket in BUCKETS}
+    parts |= {f"{bucket}_ns": pl.col("bucket") == bucket for bucket in statistics.BUCKETS}
     return pieces.group_by("device", "step").agg(ns.sum(), **{name: ns.filter(of).sum() for name, of in parts.items()})
 
 
@@ -294,7 +291,7 @@ def graph_sizes(steps: pl.DataFrame) -> pl.DataFrame:
     return sums.with_columns(per_request_ns=per, lost_ns=lost)
 
 
-@once_per_process
+@analysis.once_per_process
 def timed_steps(report: Report) -> pl.DataFrame:
     """The steps of all devices at any time, by device and start, with their row in `step`.
 
@@ -320,9 +317,9 @@ def timed_steps(report: Report) -> pl.DataFrame:
 def _on_devices(report: Report, marks: pl.DataFrame) -> pl.DataFrame:
     """The marks with the device, first and last time (low, high), mode and padded batch of what each launched there."""
     work = operations(report, "name", "call_name", "call_start", "thread_id", "graph_exec_id", "grid_x")
-    work, spans = (rows.with_columns(pl.col(THREAD).fill_null(-1)) for rows in (work, marks))
+    work, spans = (rows.with_columns(pl.col(threads.THREAD).fill_null(-1)) for rows in (work, marks))
     launched = work.drop_nulls("call_start")
-    place = as_of(launched.select(*THREAD, at="call_start"), spans.select(*THREAD, at="start"))
+    place = as_of(launched.select(*threads.THREAD, at="call_start"), spans.select(*threads.THREAD, at="start"))
     inside = launched.hstack(rows_at(spans.select("mark", until="end"), place))
     inside = inside.filter(pl.col("call_start") < pl.col("until"))
     names = captured_as(report, inside.get_column("row"), "path").str.extract(CAPTURE).cast(pl.Int64)
@@ -395,7 +392,7 @@ def step_pieces(report: Report, steps: pl.DataFrame) -> pl.DataFrame:
     named = [pl.DataFrame(schema=_PIECE)]
     for (device,), pieces in ledger_pieces(report).partition_by("device", as_dict=True, maintain_order=True).items():
         of_device = pl.col("device") == device
-        cut = overlaid(pieces, spans.filter(of_device), "span")
+        cut = threads.overlaid(pieces, spans.filter(of_device), "span")
         # of work the operation that began last before the end of a piece
         ran = device_operations(report.whole).filter(of_device).sort("start")
         cut = cut.with_columns(

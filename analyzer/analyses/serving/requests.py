@@ -7,18 +7,15 @@ from typing import Final, Unpack
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import columns, errors, intervals, schema
 from kanalyze.analyses.host.engine_marks import PREFILL
 from kanalyze.analyses.serving.engine_steps import engine_steps
-from kanalyze.columns import gathered
-from kanalyze.errors import CannotTellError
 from kanalyze.report import Report, Where
-from kanalyze.schema import Table, columns
 
-TABLE: Final = Table(
+TABLE: Final = schema.Table(
     "requests",
     "A client's request: where its latency went. queue, prefill, decode, stall and gaps sum to it.",
-    columns("""
+    schema.columns("""
         request text: Its name in the client's log.
         arrival_ns int: When it was sent, on the report's clock.
         latency_ns int: From then to its last token.
@@ -71,7 +68,7 @@ def requests(report: Report, log: pl.DataFrame | None = None, **where: Unpack[Wh
         CannotTellError: No log is given, or the report has no steps of an engine.
     """
     if log is None:
-        raise CannotTellError.without_log(report.meta.path)
+        raise errors.CannotTellError.without_log(report.meta.path)
     steps = _steps(engine_steps(report, **where))
     if steps.is_empty():
         return TABLE.empty()
@@ -164,11 +161,11 @@ def _split(own: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     index, label = steps.get_column("index"), steps.get_column("label")
     return own.with_columns(
         steps=(high - low).clip(lower_bound=0),
-        first_step=gathered(index, low.set(last.is_null(), None)),
-        last_step=gathered(index, last),
-        longest_step=gathered(index, longest),
-        longest_ns=gathered(steps.get_column("end") - steps.get_column("start"), longest),
-        longest_label=gathered(label, longest),
+        first_step=columns.gathered(index, low.set(last.is_null(), None)),
+        last_step=columns.gathered(index, last),
+        longest_step=columns.gathered(index, longest),
+        longest_ns=columns.gathered(steps.get_column("end") - steps.get_column("start"), longest),
+        longest_label=columns.gathered(label, longest),
     )
 
 

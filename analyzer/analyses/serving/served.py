@@ -5,16 +5,15 @@ from typing import Final, NamedTuple
 import polars as pl
 import polars.selectors as cs
 
+from kanalyze import model, window
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.analyses.host.engine_marks import DECODE, engine_labels
 from kanalyze.analyses.iterations.phases import steady_part_by_launches
 from kanalyze.analyses.serving.engine_steps import EAGER, GRAPH, OUTSIDE, engine_steps
 from kanalyze.analyses.serving.step_laws import in_words, laws
 from kanalyze.analyses.shared.statistics import MEANINGS, longest, total
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
 from kanalyze.units import count, percent, plural, shortened, time
-from kanalyze.window import WORDS
 
 #: The tables of a page, by the grouping of engine_steps that each is.
 TABLES: Final = {"engine_steps": "kind", "engine_gaps": "gap", "engine_graphs": "graph"}
@@ -48,7 +47,7 @@ class Served(NamedTuple):
 
 def served(report: Report, device: int | None = None) -> Served | None:
     """What a page tells of the steps of an engine on a GPU, or on all; None without any step."""
-    if report.meta.timeless or not {*DEVICE_KINDS}.intersection(report.kinds):
+    if report.meta.timeless or not {*model.DEVICE_KINDS}.intersection(report.kinds):
         return None
     steps = engine_steps(report, device=device)
     if not steps.get_column("device").count():
@@ -98,7 +97,7 @@ def _largest(gaps: pl.DataFrame) -> tuple[str, str | None]:
 
 def _who(culprit: str) -> str:
     """Who holds the GPU up between steps, in a sentence: a step holds it up before its first launch."""
-    return f"the {culprit} itself" if culprit in WORDS else shortened(culprit, _LONGEST)
+    return f"the {culprit} itself" if culprit in window.WORDS else shortened(culprit, _LONGEST)
 
 
 def _first_to_do(steps: pl.DataFrame, idle: pl.DataFrame, graphs: pl.DataFrame, whole: int) -> str:

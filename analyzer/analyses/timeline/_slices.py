@@ -5,14 +5,13 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
+from kanalyze import errors, model
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.idle._attribution import ledger_pieces
 from kanalyze.analyses.iterations.iterations import TABLE as ITERATIONS_TABLE, iterations
 from kanalyze.analyses.memory.memory import in_use
 from kanalyze.analyses.replay.critical_path import path, with_names
 from kanalyze.analyses.shared.analysis import require
-from kanalyze.errors import CannotTellError
-from kanalyze.model import DEVICE_KINDS, KINDS
 from kanalyze.report import Report
 
 #: Where a slice begins and ends, in an order in which each end closes the slice that was opened last.
@@ -75,7 +74,7 @@ LEDGER: Final = "ledger"
 ITERATIONS: Final = "iterations"
 CRITICAL: Final = "critical path"
 
-_KIND: Final = pl.Enum([*KINDS, LEDGER, ITERATIONS, CRITICAL])
+_KIND: Final = pl.Enum([*model.KINDS, LEDGER, ITERATIONS, CRITICAL])
 
 
 class Track(NamedTuple):
@@ -129,10 +128,10 @@ class Slices(NamedTuple):
 
 def slices(report: Report) -> Slices:
     """All events of a report, or of its part in scope, as slices; those that overlap the window are whole."""
-    require(report, "slices", *KINDS)
+    require(report, "slices", *model.KINDS)
     named = named_iterations(report).drop("kind")
     parts = [*(_events(report, kind) for kind in report.kinds), _beside(named, ITERATIONS)]
-    if {*DEVICE_KINDS}.intersection(report.kinds):
+    if {*model.DEVICE_KINDS}.intersection(report.kinds):
         pieces = ledger_pieces(report).filter(pl.col("end") > pl.col("start"))
         parts.append(_in_runs(pieces, "device", "bucket", "culprit", LEDGER))
         parts.append(_in_runs(with_names(report, path(report)), "process_id", "cause", "name", CRITICAL))
@@ -190,8 +189,8 @@ def _events(report: Report, kind: str) -> pl.DataFrame:
         events = events.join(until, on="event_id", how="left", maintain_order="left")
         last = pl.coalesce("open_until_ns", last)
     start, dur = pl.col("start_ns"), pl.col("dur_ns")
-    hosted = pl.col("thread_id").is_not_null() & pl.lit(kind not in DEVICE_KINDS)
-    of = pl.when(hosted).then(pl.lit("thread")).otherwise(pl.lit("stream" if kind in DEVICE_KINDS else kind))
+    hosted = pl.col("thread_id").is_not_null() & pl.lit(kind not in model.DEVICE_KINDS)
+    of = pl.when(hosted).then(pl.lit("thread")).otherwise(pl.lit("stream" if kind in model.DEVICE_KINDS else kind))
     return events.select(
         "event_id",
         pl.col("kind").cast(_KIND),
@@ -222,7 +221,7 @@ def named_iterations(report: Report) -> pl.DataFrame:
     end = pl.col("start_ns") + pl.col("dur_ns")
     try:
         rows = iterations(report)
-    except CannotTellError:
+    except errors.CannotTellError:
         rows = ITERATIONS_TABLE.empty()
     return rows.select("process_id", start="start_ns", end=end, name=pl.format("{} {}", "name", "index"), kind="kind")
 

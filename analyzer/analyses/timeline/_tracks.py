@@ -29,8 +29,7 @@ from kanalyze.analyses.iterations.phases import steady_part
 from kanalyze.analyses.memory.memory import in_use
 from kanalyze.analyses.ranges.captured import captured_as
 from kanalyze.analyses.replay.critical_path import CAUSES, path, with_names
-from kanalyze.analyses.shared.statistics import BUCKETS
-from kanalyze.analyses.shared.threads import THREAD, ThreadKey
+from kanalyze.analyses.shared import statistics, threads
 from kanalyze.analyses.timeline._slices import named_iterations
 from kanalyze.columns import gathered, in_order, parts_by, positions, told_of
 from kanalyze.errors import CannotTellError
@@ -131,7 +130,7 @@ def means(moved: pl.DataFrame, low: int, high: int, width: int) -> pl.DataFrame:
 
 
 #: What an event is coloured by: the ledger's bucket, or a host event's kind.
-TONES: Final = (*BUCKETS, "range", "operator", "python", "call", "iteration", "odd")
+TONES: Final = (*statistics.BUCKETS, "range", "operator", "python", "call", "iteration", "odd")
 
 #: Tracks that a picture has room for.
 MOST_TRACKS: Final = 1000
@@ -262,7 +261,7 @@ def _lines(report: Report) -> Iterator[_Line]:
     yield _line(Track("Critical path", "critical path", "path"), critical)
     for device in windows(report).get_column("device"):
         group, spans = f"GPU {device}", pieces.filter(pl.col("device") == device)
-        buckets = _toned(spans.get_column("bucket"), BUCKETS)
+        buckets = _toned(spans.get_column("bucket"), statistics.BUCKETS)
         ledger = spans.select("start", "end", name="culprit", tone=buckets, note="range")
         yield _line(Track(group, "ledger", "ledger"), ledger)
         for process, stream, spans in streams.get(device, []):
@@ -336,8 +335,8 @@ _HOST: Final = (
 
 def _host(report: Report, *, several: bool) -> Iterator[_Line]:
     """The tracks of the host threads, those of one thread together, the busiest in CUDA calls first."""
-    lines: dict[ThreadKey, list[_Line]] = {}
-    weight: dict[ThreadKey, int] = {}
+    lines: dict[threads.ThreadKey, list[_Line]] = {}
+    weight: dict[threads.ThreadKey, int] = {}
     for kind, label, tone in _HOST:
         if kind not in report.kinds:
             continue
@@ -350,8 +349,8 @@ def _host(report: Report, *, several: bool) -> Iterator[_Line]:
         # a range that was never closed ends where the recording does; what ends before it starts covers no time
         closed = pl.max_horizontal("start_ns", report.recorded[1])
         end = (pl.col("start_ns") + pl.col("dur_ns").clip(0)).fill_null(closed)
-        spans = events.select(*THREAD, start="start_ns", end=end, tone=tones).with_row_index("at")
-        parts = parts_by(spans, THREAD)
+        spans = events.select(*threads.THREAD, start="start_ns", end=end, tone=tones).with_row_index("at")
+        parts = parts_by(spans, threads.THREAD)
         for process, thread in sorted(parts, key=lambda key: parts[key].item(0, "at")):
             own = parts[process, thread]
             group = f"thread {'?' if thread is None else thread}" + (f" of process {process}" if several else "")

@@ -4,19 +4,14 @@ from typing import Final, Unpack
 
 import polars as pl
 
+from kanalyze import errors, intervals, model
 from kanalyze.analyses.counters._sampled_means import grids, means
-from kanalyze.analyses.device._operations import device_operations, exclusive_operations
-from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.idle._attribution import ledger_pieces
-from kanalyze.analyses.idle._idle_parts import range_names
-from kanalyze.analyses.idle.ledger import gaps
+from kanalyze.analyses.device import _operations, _windows
+from kanalyze.analyses.idle import _attribution, _idle_parts, ledger
 from kanalyze.analyses.iterations.iterations import iterations
 from kanalyze.analyses.ranges.ranges import projection
 from kanalyze.analyses.shared.analysis import part_of
 from kanalyze.columns import gathered
-from kanalyze.errors import CannotTellError
-from kanalyze.intervals import OF_EVENTS
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
 
@@ -107,11 +102,11 @@ def gpu_units(report: Report, by: str | None = None, **where: Unpack[Where]) -> 
         CannotTellError: The report has no sampled counters of GPUs, or no device operations.
         UnknownNameError: There is no such grouping.
     """
-    report = part_of(report, where, TABLE, by, *DEVICE_KINDS)
+    report = part_of(report, where, TABLE, by, *model.DEVICE_KINDS)
     form = _FORMS[by] if by else TABLE
     sampled = grids(report)
     if not sampled:
-        raise CannotTellError.without(TABLE.name, report.meta.path, ["gpu_metrics"], report.meta.tool)
+        raise errors.CannotTellError.without(TABLE.name, report.meta.path, ["gpu_metrics"], report.meta.tool)
     keys = [column.name for column in form.columns[1:] if column not in _MEANS]
     spans = _spans(report, by)
     parts = (
@@ -127,7 +122,7 @@ def gpu_units(report: Report, by: str | None = None, **where: Unpack[Where]) -> 
 def _of_device(report: Report, form: Table, keys: list[str], device: int, spans: pl.DataFrame) -> pl.DataFrame:
     """The rows of one device; `spans` has the columns `keys`, start and end, not clipped."""
     groups = spans.select(keys).unique(maintain_order=True).with_row_index("key")
-    low, high = windows(report).filter(device=device).select("start", "end").row(0)
+    low, high = _windows.windows(report).filter(device=device).select("start", "end").row(0)
     numbered = spans.join(groups, on=keys, nulls_equal=True, maintain_order="left")
     clipped = numbered.with_columns(pl.col("start", "end").clip(low, high)).filter(pl.col("end") > pl.col("start"))
     sums = means(grids(report)[device], clipped.select("key", "start", "end"))
@@ -150,20 +145,20 @@ def _bytes(share: str, at_most: pl.Expr) -> pl.Expr:
 def _spans(report: Report, by: str | None) -> pl.DataFrame:
     """Spans that the means are taken over: device, start, end and the keys of the form."""
     if by == "bucket":
-        return ledger_pieces(report).select(*_SPANS, pl.col("bucket").cast(pl.String))
+        return _attribution.ledger_pieces(report).select(*_SPANS, pl.col("bucket").cast(pl.String))
     if by == "range":  # the projections of ranges onto each device
-        names = range_names(report)
+        names = _idle_parts.range_names(report)
         projected = [pl.DataFrame(schema={**dict.fromkeys(_SPANS, pl.Int64), "range": pl.String})]
-        for (device,), work in device_operations(report).partition_by("device", as_dict=True).items():
+        for (device,), work in _operations.device_operations(report).partition_by("device", as_dict=True).items():
             part = projection(report, work)
             end, name = (pl.col("projected_start_ns") + pl.col("projected_ns"), gathered(names, part.get_column("row")))
             spans = part.select(start="projected_start_ns", end=end, range=name.cast(pl.String))
             projected.append(spans.select(pl.lit(device, dtype=pl.Int64).alias("device"), "start", "end", "range"))
         return pl.concat(projected)
     if by == "iteration":
-        return iterations(report).drop_nulls("device").select("device", "window", **OF_EVENTS)
+        return iterations(report).drop_nulls("device").select("device", "window", **intervals.OF_EVENTS)
     if by == "gap":
         shortest = min(grid.period_ns for grid in grids(report).values())  # those of two samples and more
-        rows = gaps(report, threshold_ns=2 * shortest)
-        return rows.select("device", "start_ns", pl.col("reason", "culprit").cast(pl.String), **OF_EVENTS)
-    return exclusive_operations(report).select(*_SPANS, pl.col("name").cast(pl.String))
+        rows = ledger.gaps(report, threshold_ns=2 * shortest)
+        return rows.select("device", "start_ns", pl.col("reason", "culprit").cast(pl.String), **intervals.OF_EVENTS)
+    return _operations.exclusive_operations(report).select(*_SPANS, pl.col("name").cast(pl.String))

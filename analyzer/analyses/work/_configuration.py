@@ -9,13 +9,11 @@ from typing import Any, Final, NamedTuple
 
 import polars as pl
 
+from kanalyze import columns, device_limits, errors
 from kanalyze.analyses.device._operations import WITH_HOST
 from kanalyze.analyses.operators.fusion import LISTED, bytes_of, parsed
 from kanalyze.analyses.work._models import PRODUCTS, weight_place
 from kanalyze.analyses.work.work import WORK, calls_with_work, gpu_called, operations_by_call, with_models, with_roofs
-from kanalyze.columns import LARGEST
-from kanalyze.device_limits import memory_bandwidth_bytes_per_s
-from kanalyze.errors import CannotTellError
 from kanalyze.report import Report
 
 #: Types that a program can compute in, and what a trace calls tensors of them; the products of fp8 alone are of that.
@@ -159,25 +157,25 @@ def resolved(report: Report, asked: Configuration) -> Configuration:
     """
     path = report.meta.path
     if asked.dtype is not None and not _main_type(calls_with_work(report)):
-        raise CannotTellError.without_size(path, "type", "types", _RECORD)
+        raise errors.CannotTellError.without_size(path, "type", "types", _RECORD)
     if asked.batch is None and asked.length is None:
         return asked
     calls = _weighted_calls(report)
     batch = asked.batch or Size(None, 0)
     batch = batch._replace(now=batch.now or _batch_of(calls))
     if batch.now is None:
-        raise CannotTellError.without_size(path, "batch size", "shapes", _GIVEN.format("--batch 8=2"))
+        raise errors.CannotTellError.without_size(path, "batch size", "shapes", _GIVEN.format("--batch 8=2"))
     length = asked.length or Size(None, 0)
     length = length._replace(now=length.now or _length_of(calls, batch.now))
     if asked.length is not None and length.now is None:
-        raise CannotTellError.without_size(path, "sequence length", "shapes", _GIVEN.format("--length 1024=512"))
+        raise errors.CannotTellError.without_size(path, "sequence length", "shapes", _GIVEN.format("--length 1024=512"))
     # the size that stays tells what dimensions are
     sizes = [one._replace(then=one.then or one.now or 1) for one in (batch, length)]
     dimensions = {one for call in calls for shape in call.shapes for one in shape}
     if dimensions and dimensions.isdisjoint(_Sizes.of(calls, sizes[0], None).rows):
-        raise CannotTellError.without_size(path, "batch size", "shapes", _OTHER.format(batch.now))
+        raise errors.CannotTellError.without_size(path, "batch size", "shapes", _OTHER.format(batch.now))
     if dimensions and asked.length is not None and length.now not in dimensions:
-        raise CannotTellError.without_size(path, "sequence length", "shapes", _OTHER.format(length.now))
+        raise errors.CannotTellError.without_size(path, "sequence length", "shapes", _OTHER.format(length.now))
     return asked._replace(batch=sizes[0], length=sizes[1] if length.now else None)
 
 
@@ -214,7 +212,8 @@ class _Sizes(NamedTuple):
         elif shape == (now,):  # positions
             factors = [ratio]
         return [
-            math.ceil(min(one, LARGEST) * factor * (1 - _ROUNDS)) for one, factor in zip(shape, factors, strict=True)
+            math.ceil(min(one, columns.LARGEST) * factor * (1 - _ROUNDS))
+            for one, factor in zip(shape, factors, strict=True)
         ]
 
     def inputs(self, call: _Call) -> list[Any]:
@@ -311,14 +310,14 @@ def factors(report: Report, asked: Configuration) -> pl.DataFrame:
     calls, devices = calls_with_work(report), report.devices
     moved, slower = devices, pl.lit(1.0)
     if asked.gpu is not None:
-        there = pl.lit(memory_bandwidth_bytes_per_s(asked.gpu))
+        there = pl.lit(device_limits.memory_bandwidth_bytes_per_s(asked.gpu))
         slower = pl.col("memory_bandwidth_bytes_per_s") / there
         unknown = pl.lit(None, dtype=pl.Int64)
         moved = devices.with_columns(name=pl.lit(asked.gpu), memory_bandwidth_bytes_per_s=there, l2_bytes=unknown)
     speeds = devices.select("device", slower=slower)
     work = operations_by_call(report).join(speeds, on="device", how="left", maintain_order="left")
     if work.get_column("slower").has_nulls():
-        raise CannotTellError.without_bandwidth(report.meta.path)
+        raise errors.CannotTellError.without_bandwidth(report.meta.path)
     then, uncached = _calls_then(report, asked, calls), devices.with_columns(l2_bytes=pl.lit(0, dtype=pl.Int64))
     sides = {"now": (calls, uncached), "then": (then, uncached), "here": (then, devices), "there": (then, moved)}
     roofs = [with_roofs(rows, on).select(pl.col("roof_ns").clip(1).alias(name)) for name, (rows, on) in sides.items()]

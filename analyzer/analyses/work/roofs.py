@@ -4,20 +4,19 @@ from typing import Final
 
 import polars as pl
 
+from kanalyze import schema, units
 from kanalyze.analyses.device._windows import share_of_window, windows
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.shared.analysis import analysis
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.work.work import GROUP, GROUPS, TYPE, calls_with_work, memory_roofs, peaks, required_calls
 from kanalyze.report import Report
-from kanalyze.schema import Table, columns
-from kanalyze.units import percent, time
 
-TABLE: Final = Table(
+TABLE: Final = schema.Table(
     "roofs",
     "Calls of one operator with inputs of the same shapes and the same kernel, against what their GPU could do.",
     (
-        *columns("""
+        *schema.columns("""
             device int: The GPU, as in `devices`.
             name text?: The operator; null for kernels that none launched.
             input_shapes text?: Dimensions of its inputs, a JSON list; null: not recorded.
@@ -26,7 +25,7 @@ TABLE: Final = Table(
             exclusive_ns int: Device time of them, each instant counted once; all rows sum to the ledger's kernels.
         """),
         *(TYPE, GROUP),
-        *columns("""
+        *schema.columns("""
             flop_per_s float?: FLOPs by shape and time.
             bytes_per_s float?: Least bytes and time.
             dram_bytes_per_s float?: Bytes of the GPU's memory that were read and written, of calls of which that was
@@ -116,10 +115,10 @@ def _with_reached(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
 #: Parts of a device's time, beside the buckets of the ledger that stay as they are.
 AT_ROOF, DISTANCE, UNKNOWN, AGAIN = "at the roof", "distance to it", "no model", "recomputed"
 
-BUDGET: Final = Table(
+BUDGET: Final = schema.Table(
     "budget",
     "One part of a device's time: work at the roof, the distance to it, and what the ledger says of the rest.",
-    columns(f"""
+    schema.columns(f"""
         device int: The GPU, as in `devices`.
         part text: {AT_ROOF}: the least time that the work of kernels needs; {DISTANCE}: the rest of their time;
             {UNKNOWN}: kernels of operators without a model; {AGAIN}: those that run forward again within backward, as
@@ -160,10 +159,10 @@ def budget(report: Report) -> pl.DataFrame:
 #: So much of the FLOPs are of types whose peak is known, or what they are of the peak is not told.
 _NEARLY_ALL: Final = 0.99
 
-MFU: Final = Table(
+MFU: Final = schema.Table(
     "mfu",
     "What a device did of what its peaks allow, over the whole window.",
-    columns("""
+    schema.columns("""
         device int: The GPU, as in `devices`.
         window_ns int: The window.
         flop int?: FLOPs of products, convolutions and attention by their shapes, forward and backward, as executed:
@@ -227,7 +226,7 @@ def _large_products(report: Report, calls: pl.DataFrame) -> str:
     reached_ns = rows.select((pl.col("reached_share") * pl.col("exclusive_ns")).sum()).item()
     if reached_ns <= total(rows, "at_roof_ns"):
         return ""
-    return f" (large products reach {percent(reached_ns / total(rows, 'exclusive_ns'))} here)"
+    return f" (large products reach {units.percent(reached_ns / total(rows, 'exclusive_ns'))} here)"
 
 
 def against_roofs(report: Report) -> str:
@@ -249,7 +248,7 @@ def against_roofs(report: Report) -> str:
         return ""
     named = sums.filter(pl.col("exclusive_ns") >= _WORTH_NAMING * kernels)
     near = named.select("group", pl.col("at_roof_ns") / pl.col("exclusive_ns"))
-    shares = {group: percent(share) for group, share in near.iter_rows()}
+    shares = {group: units.percent(share) for group, share in near.iter_rows()}
     at_roof = ", ".join(f"{group} at {shares[group]}" for group in GROUPS if group in shares and group != "memory")
     large = _large_products(report, calls)
     parts = [f"{at_roof} of their roof{large}"] if at_roof else []
@@ -258,8 +257,8 @@ def against_roofs(report: Report) -> str:
     hardware, used = (float(one.sum()) for one in mfu(report).select("flop_share", "model_flop_share"))
     window = report.scope.window
     iterations = (window.count if window else None) or 1
-    lost, taken = (time(ns / iterations) for ns in (total(sums, "distance_ns"), kernels))
-    apart = f" ({percent(hardware)} with what backward computes again)" if hardware > used else ""
-    reached = ": ".join(filter(None, (f"{percent(used)} MFU{apart}" if used else "", ", ".join(parts))))
+    lost, taken = (units.time(ns / iterations) for ns in (total(sums, "distance_ns"), kernels))
+    apart = f" ({units.percent(hardware)} with what backward computes again)" if hardware > used else ""
+    reached = ": ".join(filter(None, (f"{units.percent(used)} MFU{apart}" if used else "", ", ".join(parts))))
     distance = f"{lost} of {taken} of kernels are the distance to {'it' if parts else 'their roofs'}."
     return "; ".join(filter(None, (reached, distance)))

@@ -8,26 +8,22 @@ from typing import Final
 import polars as pl
 from polars._typing import PolarsDataType
 
+from kanalyze import device_limits, errors, schema
 from kanalyze.analyses.counters._sampled_means import grids, means
 from kanalyze.analyses.counters.roofline import roofline
 from kanalyze.analyses.device._operations import SHAPE, facts_of, operations
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.host._captures import capture_source, has_captures
-from kanalyze.analyses.host._range_lines import shapes_beside
+from kanalyze.analyses.host import _captures, _range_lines
+from kanalyze.analyses.operators import _host_tree, _work
 from kanalyze.analyses.operators._host_names import operators_beside
-from kanalyze.analyses.operators._host_tree import host_tree, recomputed
 from kanalyze.analyses.operators._kernel_groups import grouped_kernels, kernel_groups, same_kernels, same_launches
-from kanalyze.analyses.operators._work import captured_work, launched_work
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.work._models import BOUND, MODEL, Product, executed_flop, tiles_of, work_of
 from kanalyze.columns import beside, gathered, mixed, product
 from kanalyze.decoder.decode import decode
 from kanalyze.decoder.fields import ELEMENT_BYTES
-from kanalyze.device_limits import gpus_with_peaks, peaks_of
-from kanalyze.errors import KanalyzeError, UnknownNameError
 from kanalyze.report import Report
-from kanalyze.schema import Column, Table, columns
 
 #: Types of arithmetic, and those of tensors and of kernels' names that are done with it.
 TYPES: Final = ("bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8")
@@ -42,11 +38,11 @@ def gpu_called(name: str) -> str:
     Raises:
         UnknownNameError: No GPU whose peaks are known is called so.
     """
-    gpus = gpus_with_peaks()
+    gpus = device_limits.gpus_with_peaks()
     part = re.compile(rf"(?i)\b{re.escape(name)}\b")
     matches = [one for one in gpus if re.search(r"\d", name) and part.search(one)]
     if not matches:
-        raise UnknownNameError.of("GPU with known peaks", name, gpus)
+        raise errors.UnknownNameError.of("GPU with known peaks", name, gpus)
     return min(matches, key=lambda one: one.casefold() != name.casefold())
 
 
@@ -59,7 +55,7 @@ def peaks(devices: pl.DataFrame) -> pl.DataFrame:
     rows = [
         (device, kind, (getattr(one, kind) * 1e12 or None) if one else None)
         for device, name in devices.select("device", "name").iter_rows()
-        for one in [peaks_of(name)]
+        for one in [device_limits.peaks_of(name)]
         for kind in TYPES
     ]
     rates = pl.DataFrame(rows, {"device": pl.Int64, "type": pl.String, "flop_per_s": pl.Float64}, orient="row")
@@ -71,7 +67,7 @@ def peaks(devices: pl.DataFrame) -> pl.DataFrame:
 
 def memory_roofs(devices: pl.DataFrame) -> pl.DataFrame:
     """Bandwidth and cache of the devices of a report: columns device, bytes_per_s, cache_bytes (0 where unknown)."""
-    caches = [(one.cache << 20) if (one := peaks_of(name)) else 0 for name in devices.get_column("name")]
+    caches = [(one.cache << 20) if (one := device_limits.peaks_of(name)) else 0 for name in devices.get_column("name")]
     cache = pl.coalesce("l2_bytes", pl.Series("cache", caches, dtype=pl.Int64))
     return devices.select("device", bytes_per_s="memory_bandwidth_bytes_per_s", cache_bytes=cache)
 
@@ -89,15 +85,15 @@ EXACT, ALIKE, SAMPLED = "exact", "alike", "sampled"
 GROUPS: Final = ("products", "convolutions", "attention", "memory")
 
 #: The columns on types and groups.
-TYPE: Final = Column("type", pl.Enum(TYPES), "Type of the arithmetic: " + ", ".join(TYPES) + ".", nullable=True)
+TYPE: Final = schema.Column("type", pl.Enum(TYPES), "Type of the arithmetic: " + ", ".join(TYPES) + ".", nullable=True)
 _SAID: Final = "; of kernels without a model, what their names say; null: neither."
-GROUP: Final = Column("group", pl.Enum(GROUPS), "What it is: " + ", ".join(GROUPS) + _SAID, nullable=True)
+GROUP: Final = schema.Column("group", pl.Enum(GROUPS), "What it is: " + ", ".join(GROUPS) + _SAID, nullable=True)
 
-TABLE: Final = Table(
+TABLE: Final = schema.Table(
     "work",
     "One call of an operator, with the kernels that it launched itself.",
     (
-        *columns("""
+        *schema.columns("""
             event_id int: The first of its kernels in `events`.
             name text?: The operator; null for kernels that none launched.
             input_shapes text?: Dimensions of its inputs, a JSON list; null: not recorded.
@@ -109,7 +105,7 @@ TABLE: Final = Table(
             exclusive_ns int: Device time of them, each instant counted once; all rows sum to the ledger's kernels.
         """),
         *(TYPE, GROUP),
-        *columns(f"""
+        *schema.columns(f"""
             flop int?: FLOPs of products, convolutions and attention by their shapes (a fused product is two; of a
                 causal mask those that it keeps); 0 for operators that bytes bound.
             executed_flop int?: Those that ran: as ncu counted, else of a product with its tiles filled up, else of
@@ -197,14 +193,14 @@ def most_elements(report: Report, products: pl.DataFrame) -> pl.DataFrame:
     return alone.join(launches, on="event_id").select("event_id", result_elements=most)
 
 
-def required_calls(report: Report, table: Table) -> pl.DataFrame:
+def required_calls(report: Report, table: schema.Table) -> pl.DataFrame:
     """:func:`calls_with_work` for a `table` of them.
 
     Raises:
         CannotTellError: The report has no operators and no ranges, or no kernels.
     """
     require(report, table, "kernel")
-    if shapes_beside(report) is None and not _is_measured(report):
+    if _range_lines.shapes_beside(report) is None and not _is_measured(report):
         require(report, table.name, "op", "range")
     return calls_with_work(report)
 
@@ -300,14 +296,14 @@ def operations_by_call(report: Report) -> pl.DataFrame:
     own.
     """
     alone, own = -1 - pl.col("row").cast(pl.Int64), pl.col("operator").cast(pl.Int64)
-    ran = launched_work(report).with_columns(operator=own, call=pl.coalesce(own, alone), told=pl.lit(_SELF))
-    if (trace := shapes_beside(report)) is not None:
+    ran = _work.launched_work(report).with_columns(operator=own, call=pl.coalesce(own, alone), told=pl.lit(_SELF))
+    if (trace := _range_lines.shapes_beside(report)) is not None:
         launches = facts_of(report, ran.get_column("row"), *THREAD, "call_start").rename({"call_start": "at"})
         there = ran.select("row", operators_beside(report, trace, launches).cast(pl.Int64).alias("operator"))
-        number = own + host_tree(report).rows.height
+        number = own + _host_tree.host_tree(report).rows.height
         ran = ran.update(there.drop_nulls().with_columns(call=number, told=pl.lit(_BESIDE)), on="row")
-    if has_captures(report):
-        inside = captured_work(report).drop_nulls("operator").select("row", own)
+    if _captures.has_captures(report):
+        inside = _work.captured_work(report).drop_nulls("operator").select("row", own)
         launch = facts_of(report, inside.get_column("row"), "call_id").get_column("call_id")
         number = -1 - operations(report).height - pl.struct("operator", launch).rank("dense").cast(pl.Int64)
         ran = ran.update(inside.with_columns(call=number, told=pl.lit(_CAPTURE)), on="row")
@@ -328,18 +324,18 @@ def _calls(report: Report) -> pl.DataFrame:
         pl.len().cast(pl.Int64).alias("kernels"),
         pl.col("dur_ns", "exclusive_ns", "inside_ns").sum(),
     )
-    sources = {_SELF: report, _CAPTURE: capture_source(report), _BESIDE: shapes_beside(report)}
+    sources = {_SELF: report, _CAPTURE: _captures.capture_source(report), _BESIDE: _range_lines.shapes_beside(report)}
     parts = [(source, calls.filter(told=where)) for where, source in sources.items() if source is not None]
     return pl.concat([_described(part, source) for source, part in parts if len(part) or source is report])
 
 
 def _described(calls: pl.DataFrame, source: Report) -> pl.DataFrame:
     """Adds the name of each call's operator and its inputs, as `source` recorded them."""
-    rows, by = host_tree(source).rows, calls.get_column("operator")
+    rows, by = _host_tree.host_tree(source).rows, calls.get_column("operator")
     named = calls.rename({"event_id": "kernel_id"}).with_columns(
         gathered(rows.get_column("name"), by).cast(pl.String).alias("name"),
         gathered(rows.get_column("last_id"), by).alias("event_id"),  # of two of one name inputs are those of the inner
-        gathered(recomputed(source), by).fill_null(value=False).alias("again"),
+        gathered(_host_tree.recomputed(source), by).fill_null(value=False).alias("again"),
     )
     inputs = ("input_shapes", "input_types", "input_strides", "input_values")
     described = beside(named, source.table("op_detail"), *inputs).with_columns(pl.col(*inputs).cast(pl.String))
@@ -485,7 +481,7 @@ def _counted(report: Report, launched: pl.DataFrame) -> Iterator[pl.DataFrame]:
     try:
         counts = roofline(ncu)
         numbered, pairs, groups = same_launches(base, ncu), same_kernels(base, ncu), grouped_kernels(ncu)
-    except KanalyzeError as error:
+    except errors.KanalyzeError as error:
         base.go_without(ncu.meta.path.name, error)
         return
     kind = pl.col("precision").str.extract(r"^(?:tensor )?(\w+)(?:/\w+)?$")  # of sparse work the roof is another

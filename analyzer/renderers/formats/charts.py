@@ -8,8 +8,7 @@ from math import ceil, floor, log10, sqrt
 from typing import TYPE_CHECKING, Any, Final
 
 from kanalyze import outlets, units
-from kanalyze.renderers.page import text_of
-from kanalyze.renderers.page.kernel_names import shorten
+from kanalyze.renderers.page import kernel_names, text_of
 
 if TYPE_CHECKING:
     from kanalyze.analyses.joining.joined import RoofPoints
@@ -70,7 +69,7 @@ def roofline_chart(points: RoofPoints, listed: int = 6) -> dict[str, Any]:
         [row["achieved_flop_per_s"] for row in rows] + [*peaks.values()],
     )
     whole = sum(row["time_ns"] for row in rows) or 1
-    names = shorten([row["name"] or "(no name)" for row in rows], CHART_NAME)
+    names = kernel_names.shorten([row["name"] or "(no name)" for row in rows], CHART_NAME)
     dots = []
     for row, name in zip(rows, names, strict=True):
         share = f", {units.percent(row['roof_share'])} of its roof" if row["roof_share"] is not None else ""

@@ -19,8 +19,7 @@ from kanalyze.analyses.iterations.iterations import STEADY
 from kanalyze.analyses.shared.statistics import BUCKETS, MEANINGS
 from kanalyze.analyses.timeline._tracks import TONES, Counter, Timeline, fewer
 from kanalyze.renderers.formats.charts import CHART_NAME, copies_chart, roofline_chart
-from kanalyze.renderers.page import COLOURS, PARTS, Page, Shown, page_of_any, short_names, text_of
-from kanalyze.renderers.page.kernel_names import short_forms
+from kanalyze.renderers.page import COLOURS, PARTS, Page, Shown, kernel_names, page_of_any, short_names, text_of
 from kanalyze.renderers.page.overview import TITLES
 from kanalyze.renderers.tables.descriptions import explained, explanation, words
 from kanalyze.renderers.tables.frame import KERNELS, is_text, laid_out, last_of, shortened
@@ -111,7 +110,7 @@ def page(shown: Shown, top: int | None) -> str:
 def table(frame: pl.DataFrame) -> str:
     """Renders a table with units as one ``<div>``; a long one is truncated, with its row count below."""
     grid, more = laid_out(frame.head(_CELL_ROWS)), frame.height - _CELL_ROWS
-    return _fragment(page=None, grid=grid, names=short_forms(grid.names(), _CELL_NAME), more=more)
+    return _fragment(page=None, grid=grid, names=kernel_names.short_forms(grid.names(), _CELL_NAME), more=more)
 
 
 def _fragment(**parts: Any) -> str:  # noqa: ANN401 - whatever a page consists of
@@ -255,7 +254,7 @@ def _iterations(rows: pl.DataFrame) -> dict[str, Any] | None:
 def _tree(tree: pl.DataFrame, time: str) -> list[tuple[int | None, str, str, int, int, str]]:
     """The nodes of a tree by one kind of time: parent, name, kind, count, ns, and a kernel's short name."""
     rows = tree.select("parent", "name", pl.col("kind").cast(pl.String), "count", time, "nodes").iter_rows()
-    short = short_forms(tree.filter(kind="kernel").get_column("name").drop_nulls(), CHART_NAME)
+    short = kernel_names.short_forms(tree.filter(kind="kernel").get_column("name").drop_nulls(), CHART_NAME)
     return [
         (
             *(parent, outlets.short(name or f"{units.plural(nodes, 'smaller node')}"), kind, count, max(ns, 0)),
@@ -437,7 +436,7 @@ def _short_names(timeline: Timeline, texts: _Texts) -> dict[int, str]:
     streams = [number for number, track in enumerate(timeline.tracks) if track.kind == "stream"]
     drawn = timeline.events.filter(pl.col("track").is_in(streams)).get_column("name").unique().drop_nulls()
     names = sorted({*map(drawn_name, drawn.cast(pl.String))} & texts.all.keys())
-    short = short_forms(names, width=60)  # that of a box, in characters
+    short = kernel_names.short_forms(names, width=60)  # that of a box, in characters
     return {texts.all[name]: outlets.line(short[name]) for name in names if short[name] != name}
 
 

@@ -10,10 +10,9 @@ from xml.etree import ElementTree as ET
 
 import polars as pl
 
-from kanalyze import outlets
+from kanalyze import outlets, report
 from kanalyze.analyses.ranks._job_findings import job_findings, late_ranks
 from kanalyze.renderers.page import Shown, comparison, job as job_pages
-from kanalyze.report import Meta
 
 if TYPE_CHECKING:
     from kanalyze.analyses.comparing._comparison import Comparison, Noise, Verdict
@@ -130,7 +129,7 @@ def _job(job: Job) -> Object:
     }
 
 
-def _meta(meta: Meta) -> Object:
+def _meta(meta: report.Meta) -> Object:
     """Metadata of a report, without what only comparisons of runs (turn) and the answer (wsl) use."""
     values = {name: _path(value) if isinstance(value, Path) else value for name, value in asdict(meta).items()}
     return {name: value for name, value in values.items() if name not in ("turn", "wsl")}

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import polars as pl
 
-from kanalyze import outlets, units
+from kanalyze import outlets, schema, units
 from kanalyze.renderers.page.kernel_names import distinct, short_forms
-from kanalyze.schema import unit_of
 
 if TYPE_CHECKING:
     from kanalyze.analyses.comparing._comparison import Comparison, Noise
@@ -187,7 +186,7 @@ def numbers(*, missing: str = "", **columns: str) -> list[Column]:
     """
     parts = {title.replace("_", " "): text.partition(" ") for title, text in columns.items()}
     quantities = [
-        Column(title, name, None if unit_of(name) else units.count, wide=room == "wide", spare=room == "spare")
+        Column(title, name, None if schema.unit_of(name) else units.count, wide=room == "wide", spare=room == "spare")
         for title, (name, _, room) in parts.items()
     ]
     return [column._replace(missing=missing) for column in quantities]
@@ -222,7 +221,7 @@ def text_of(name: str, value: object) -> str:
     if name.endswith(("start_ns", "end_ns")):
         whole, rest = divmod(round(value), 10**9)
         return f"{value / 1_000_000:.6f} ms" if abs(value) < 10**9 else f"{whole}.{rest:09} s"
-    if unit := unit_of(name):
+    if unit := schema.unit_of(name):
         return _SAY[unit](value)
     if isinstance(value, float):
         return f"{value:g}"

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from kanalyze import units
+from kanalyze import units, window
 from kanalyze.outlets import command
 from kanalyze.renderers.page import ARROW, ROWS, Block, Column, Page, Row, Section, numbers, section, unversioned, words
 from kanalyze.renderers.page.kernel_names import short_forms
-from kanalyze.window import WORDS, PerIteration
 
 if TYPE_CHECKING:
     from kanalyze.analyses.comparing._comparison import Comparison, Noise, Profiled, Verdict
@@ -98,7 +97,7 @@ def answer(comparison: Comparison) -> str:
             sentences.append(f"Runs of {varying[0]} differ among themselves by {units.percent(varying[1])}.")
         sentences += [f"{units.plural(verdict.repeats, 'run')} of each side would tell."] if verdict.repeats else []
     if comparison.quick is not None:
-        those = units.plural_of(each) if each in WORDS else f"of each {each!r}"
+        those = units.plural_of(each) if each in window.WORDS else f"of each {each!r}"
         quick = _judged(comparison, comparison.quick, "are", "take")
         sentences.append(f"The quicker {those} (the lower quartile of each run) {quick}.")
     differs = verdict.word != "same" and not (verdict.low or 0) <= 1 <= (verdict.high or 0)
@@ -137,7 +136,7 @@ def _verdict(comparison: Comparison) -> str:
     elif not each:
         what = f"The {'whole recording' if about.scope == 'whole' else about.scope}"
     else:
-        what = f"A {each}" if each in WORDS else f"Each {each!r}"
+        what = f"A {each}" if each in window.WORDS else f"Each {each!r}"
     if len(comparison.pairs) > 1:
         what += f" of {f'rank {about.rank}' if comparison.job is None else f'{len(comparison.pairs):,} ranks'}"
     base, new = (side.digests for side in (comparison.timed.base, comparison.timed.new))
@@ -408,7 +407,7 @@ def noise_page(noise: Noise, top: int) -> Page:
 
 def whatif_page(whatif: WhatIf, top: int) -> Page:
     """Builds the page of a replayed change: time now and then with bounds, what is critical then, single changes."""
-    per = PerIteration(whatif.iterations, whatif.each)
+    per = window.PerIteration(whatif.iterations, whatif.each)
 
     def gain(then_ns: float) -> str:
         return per.mean_time(whatif.now_ns - then_ns)
@@ -439,7 +438,7 @@ def whatif_page(whatif: WhatIf, top: int) -> Page:
     return Page(heading, " ".join(filter(None, (_replayed(whatif, per), whatif.remark))), sections, more)
 
 
-def _replayed(whatif: WhatIf, per: PerIteration) -> str:
+def _replayed(whatif: WhatIf, per: window.PerIteration) -> str:
     """Time now and then, the bounds, what Amdahl's law would have promised, and what was measured."""
     measured = ""
     if whatif.measured_ns is not None:  # how much of the host's time is left without the profiler, how well known

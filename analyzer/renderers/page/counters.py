@@ -7,12 +7,11 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze import units
+from kanalyze import tools, units
 from kanalyze.analyses.page.overview_page import Summary
 from kanalyze.renderers import page
 from kanalyze.renderers.page import Column, Page, Row, Section, numbers, section, text_of, words
 from kanalyze.renderers.page.time import gpu, launch_shape, page_of, show
-from kanalyze.tools import TOOLS, tool_of
 
 #: Most stall reasons and ncu rules shown per kernel.
 _MOST: Final = 4
@@ -221,7 +220,7 @@ def joined_kernels(summary: Summary, joined: pl.DataFrame, top: int) -> Section:
 
     On a page of all tables a line below says what is left over, and that no advice saves much where that is so.
     """
-    measured = any(tool_of(name).counts for name in summary.tools)
+    measured = any(tools.tool_of(name).counts for name in summary.tools)
     traced = joined.get_column("operator").null_count() < joined.height
     timed = joined.drop_nulls("count")
     axes = [f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"]
@@ -257,7 +256,7 @@ def _little(summary: Summary) -> str:
 def _left_over(summary: Summary, rows: pl.DataFrame) -> str:
     """Lists what only one tool recorded."""
     texts, timed = [], pl.col("count").is_not_null()
-    for tool in reversed(TOOLS):
+    for tool in reversed(tools.TOOLS):
         match = f"{tool.short}_match"
         if match not in rows.columns or rows.get_column(match).null_count() == rows.height:
             continue

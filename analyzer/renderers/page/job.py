@@ -10,7 +10,6 @@ from kanalyze import outlets, units
 from kanalyze.analyses.ranks._job import SENDS, Job
 from kanalyze.analyses.ranks._job_findings import Late, job_findings, late_ranks, notable_causes
 from kanalyze.analyses.ranks.tables import common_steps
-from kanalyze.outlets import command
 from kanalyze.renderers.page import PARTS, Block, Column, Page, Row, Section, numbers, of, section, words
 from kanalyze.renderers.page.comparison import signed
 
@@ -38,7 +37,7 @@ def job_page(job: Job, top: int) -> Page:
         sections=[one for one in _sections(job, top) if one.grid.rows],
         cannot_tell=[f"{check}: {count:,}; {effect}" for check, count, effect in job.doubts],
         more="\n".join(
-            command("kanalyze", *line) for line in [*more, *(["explain", one.finding] for one in findings[:1])]
+            outlets.command("kanalyze", *line) for line in [*more, *(["explain", one.finding] for one in findings[:1])]
         ),
         blocks=[Block("WHAT TO DO", "at most that much of a step is gained"), *blocks] if blocks else [],
     )

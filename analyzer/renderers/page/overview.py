@@ -8,19 +8,14 @@ from typing import Any, Final, TypeAlias
 
 import polars as pl
 
-from kanalyze import units
+from kanalyze import machinery, outlets, schema, tools, units
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.page.overview_page import Summary
-from kanalyze.machinery import late
-from kanalyze.outlets import command
 from kanalyze.renderers import page
-from kanalyze.renderers.page import Column, Page, Section, numbers, section, without_folders, words
-from kanalyze.renderers.page.kernel_names import short_forms
-from kanalyze.schema import unit_of
-from kanalyze.tools import worded
+from kanalyze.renderers.page import Column, Page, Section, kernel_names, numbers, section, without_folders, words
 from kanalyze.window import WORDS, PerIteration, Window, located, of_iteration
 
-with late():  # most pages are of one report
+with machinery.late():  # most pages are of one report
     from kanalyze.renderers.page import counters
 
 
@@ -75,13 +70,13 @@ def overview_page(summary: Summary, top: int) -> Page:
     findings = [(one, None) for one in summary.findings[:top]] if top > page.ROWS else actions
     points = [point(one, per, beside) for one, beside in findings]
     busy = ", ".join(f"GPU {row['device']} {units.percent(row['busy_ns'] / max(row['window_ns'], 1))}" for row in rest)
-    more = [command("kanalyze", "summarize", summary.meta.path, *page.options(summary.scope), "--full")]
+    more = [outlets.command("kanalyze", "summarize", summary.meta.path, *page.options(summary.scope), "--full")]
     return Page(
         heading=_heading(summary),
         answer=summary.answer,
         ledgers=[ledger_of(summary, per, row, min(page.ROWS, max(top, 0) + 4)) for row in own],
         sections=[table for table in tables if table is not None],
-        more="\n".join([*more, *(command("kanalyze", "explain", one.rule) for one in summary.findings[:1])]),
+        more="\n".join([*more, *(outlets.command("kanalyze", "explain", one.rule) for one in summary.findings[:1])]),
         points=points,
         points_remark=points_remark(per, points),
         blocks=[*([page.Block("OTHER GPUS", f"busy {busy}; --device N shows one")] if busy else []), *blocks],
@@ -99,7 +94,7 @@ def _per(window: Window | None, longest: int | None = None) -> PerIteration:
 def _each(per: PerIteration, **columns: str) -> list[Column]:
     """Columns of times, counts and shares, per iteration."""
     says = {"ns": per.mean_time, "": per.mean}
-    return [one._replace(say=says.get(unit_of(str(one.value)))) for one in numbers(**columns)]
+    return [one._replace(say=says.get(schema.unit_of(str(one.value)))) for one in numbers(**columns)]
 
 
 def _heading(summary: Summary) -> list[str]:
@@ -145,7 +140,7 @@ def ledger_of(summary: Summary, per: PerIteration, window: dict[str, Any], most:
         detail = _detail(
             summary, per, bucket, window["device"], rows.filter(bucket=bucket).select("detail", "ns").rows()
         )
-        plain, share = worded(_NO_DETAIL.get(bucket, ""), summary.interface), units.percent(ns / max(length, 1))
+        plain, share = tools.worded(_NO_DETAIL.get(bucket, ""), summary.interface), units.percent(ns / max(length, 1))
         shares.append(page.Share(bucket, ns, each, text, share, detail, plain, spread.get(bucket, "")))
     return page.Ledger(
         f"GPU {window['device']}, {span}",
@@ -449,7 +444,7 @@ def evidence_page(summary: Summary, top: int) -> Page:
         named, rows = name == "kernels", summary.tables[name]
         sections.append(section(name.upper(), rows, columns, top, f"{remark}{each}", named=named, cut=not named))
     # the finding's sentence, its place, what it takes and what its remedy gains
-    text = finding.text.format(*map(short_forms(finding.names, 60).__getitem__, finding.names))
+    text = finding.text.format(*map(kernel_names.short_forms(finding.names, 60).__getitem__, finding.names))
     where = f" It lies in {finding.place.format()}." if finding.place else ""
     took = f" It takes {per.mean_time(finding.at_stake_ns)} of the GPU's time{f' {per.of}' if per.iterations else ''}"
     gain, (usual, low, high) = "", finding.replayed
@@ -457,8 +452,8 @@ def evidence_page(summary: Summary, top: int) -> Page:
         between = "" if low == high else f" ({' to '.join(per.mean_time(ns or 0) for ns in (low, high))})"
         gain = f"; by a replay the remedy saves {per.mean_time(usual)}{between}"
     heading = [finding.rule, summary.meta.path.name, *([f"GPU {finding.device}"] if finding.device else [])]
-    more = [command("kanalyze", "explain", finding.rule)]
-    more.append(command("kanalyze", "show", *finding.table.split(), summary.meta.path))
+    more = [outlets.command("kanalyze", "explain", finding.rule)]
+    more.append(outlets.command("kanalyze", "show", *finding.table.split(), summary.meta.path))
     return Page(
         heading=[*heading, *([per.all] if per.iterations else [])],
         answer=f"{text}{where}{took}{gain}. {finding.remedy}",

@@ -9,14 +9,12 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze import outlets, units
+from kanalyze import outlets, tools, units
 from kanalyze.analyses.page.overview_page import Summary
 from kanalyze.analyses.ranges.instances import Instances
 from kanalyze.renderers import page
-from kanalyze.renderers.page import Column, Page, Row, Section, numbers, overview, section, words
-from kanalyze.renderers.page.kernel_names import short_forms
+from kanalyze.renderers.page import Column, Page, Row, Section, kernel_names, numbers, overview, section, words
 from kanalyze.renderers.page.overview import ENGINE, Make, Tables, by_either, captured_section, section_of
-from kanalyze.tools import processor, worded
 from kanalyze.window import ALL_STEPS, STEP_PREFIX, PerIteration, Scope, Window, located, plain
 
 #: Most rows of sections of secondary interest.
@@ -106,7 +104,7 @@ def culprits(tables: Tables, top: int) -> Section:
     sums = tables["culprits"].group_by(keys).agg(pl.col("ns", "gaps").sum(), pl.col("longest_ns").max())
     table = sums.with_columns(share=pl.col("ns") / windows_ns).sort("ns", *keys, descending=[True, *[False] * 3])
     shown = table.head(min(top, _FEWER)).with_columns(several=pl.struct("bucket", "culprit").is_duplicated())
-    short = short_forms(filter(None, shown.filter(bucket="launch").get_column("culprit")), 40)
+    short = kernel_names.short_forms(filter(None, shown.filter(bucket="launch").get_column("culprit")), 40)
     columns = (
         *numbers(time="ns", share="share", times="gaps", longest="longest_ns wide"),
         Column("bucket", "bucket", left=True),
@@ -311,7 +309,7 @@ def page_of(summary: Summary, top: int) -> Page:
     makers = _SECTIONS | {"memory": partial(memory, zero_ns=summary.zero_ns)}
     shown = []
     for name, made in ((name, make(tables, top)) for name, make in makers.items() if len(tables.get(name, ()))):
-        title = worded(made.title if meta.recorder.nvtx else made.title.removeprefix("NVTX "), summary.interface)
+        title = tools.worded(made.title if meta.recorder.nvtx else made.title.removeprefix("NVTX "), summary.interface)
         shown.append(made._replace(title=title, foot=summary.remarks.get(name, made.foot)))
     per = PerIteration(None, "")
     points = [overview.point(one, per, beside) for one, beside in overview.to_do(summary.findings)[:top]]
@@ -341,7 +339,7 @@ def show(table: str, *paths: Path, scope: Scope) -> str:
 
 def gpu(name: str | None, capability: str | None, sms: int | None) -> str:
     """A GPU with its number of SMs and its architecture, as far as known."""
-    known = processor(name, capability, sms)
+    known = tools.processor(name, capability, sms)
     return (name or "GPU") + (f", {known}" if known else "")
 
 

@@ -15,9 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from kanalyze import outlets
+from kanalyze import errors, outlets
 from kanalyze.decoder.fields import KernelName
-from kanalyze.errors import UnknownNameError
 
 if TYPE_CHECKING:
     from kanalyze.schema import Column, Table
@@ -175,7 +174,7 @@ def meanings(word: str) -> list[tuple[str, str]]:
 def explanation(name: str) -> Explanation:
     """The explanation of the finding `name`; UnknownNameError if there is no such finding."""
     if name not in names():
-        raise UnknownNameError.of("finding", name, names())
+        raise errors.UnknownNameError.of("finding", name, names())
     _, headline, text = (_FOLDER / f"{name}.md").read_text(encoding="utf-8").split("\n\n", maxsplit=2)
     return Explanation(name, headline, text)
 

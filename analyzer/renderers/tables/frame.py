@@ -6,10 +6,8 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
-from kanalyze import outlets, units
-from kanalyze.errors import UnknownNameError
-from kanalyze.renderers.page import LEAST_NAME, Column, Grid, text_of, wrapped
-from kanalyze.renderers.page.kernel_names import distinct, short_forms, shorten
+from kanalyze import errors, outlets, units
+from kanalyze.renderers.page import LEAST_NAME, Column, Grid, kernel_names, text_of, wrapped
 
 #: All columns, as a choice of columns.
 ALL: Final = "all"
@@ -60,7 +58,7 @@ def arranged(frame: pl.DataFrame, sort: str | None, top: int | None, each: str |
     if sort is not None:
         name = sort.removeprefix("-")
         if name not in frame.columns:
-            raise UnknownNameError.of("column", name, frame.columns)
+            raise errors.UnknownNameError.of("column", name, frame.columns)
         frame = frame.sort(name, descending=sort.startswith("-"), nulls_last=True, maintain_order=True)
     if top is None or sort is not None or each is None:
         return frame if top is None else frame.head(top)
@@ -77,7 +75,7 @@ def chosen(frame: pl.DataFrame, columns: str | None) -> pl.DataFrame:
     names = list(dict.fromkeys(name.strip() for name in columns.split(",") if name.strip()))
     for name in names or [columns]:
         if name not in frame.columns:
-            raise UnknownNameError.of("column", name, frame.columns)
+            raise errors.UnknownNameError.of("column", name, frame.columns)
     return frame.select(names)
 
 
@@ -108,7 +106,7 @@ def is_text(kind: pl.DataType) -> bool:
 def on_phrases(texts: Sequence[str], width: int) -> list[str]:
     """Shortens kernel names to `width`, alone or within phrases."""
     parts = [match.groups(default="") for text in texts if (match := _PHRASE.fullmatch(text))]
-    short = short_forms((name for _, name, _ in parts if not name.startswith("between ")), width)
+    short = kernel_names.short_forms((name for _, name, _ in parts if not name.startswith("between ")), width)
     return [f"{before}{short.get(name, name)}{after}" for before, name, after in parts]
 
 
@@ -253,9 +251,9 @@ def shortened(name: str, texts: list[str], room: int) -> list[str]:
     if max(map(len, different), default=0) <= room:
         return texts
     if name not in PHRASES:
-        short = (shorten if name in KERNELS else distinct)(different, room)
+        short = (kernel_names.shorten if name in KERNELS else kernel_names.distinct)(different, room)
     elif max(map(len, short := on_phrases(different, room))) > room:
-        short = distinct(on_phrases(different, max(room - 16, LEAST_NAME)), room)
+        short = kernel_names.distinct(on_phrases(different, max(room - 16, LEAST_NAME)), room)
     return [*map(dict(zip(different, short, strict=True)).__getitem__, texts)]
 
 

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from kanalyze import outlets, units
+from kanalyze import errors, outlets, units
 from kanalyze.analyses.shared.statistics import BUCKETS
-from kanalyze.errors import OutputError
-from kanalyze.renderers.page import COLOURS, DARK, wrapped
-from kanalyze.renderers.page.kernel_names import shorten
+from kanalyze.renderers.page import COLOURS, DARK, kernel_names, wrapped
 
 if TYPE_CHECKING:
     from kanalyze.analyses.timeline._tracks import Counter, Timeline
@@ -43,7 +41,7 @@ def _picture(form: str, high: float, wide: float = 9.0) -> Iterator[tuple[Axes, 
         import matplotlib as mpl  # noqa: PLC0415 - an extra
         from matplotlib.figure import Figure  # noqa: PLC0415 - as above
     except ModuleNotFoundError as error:
-        raise OutputError.without_package("a picture", "matplotlib", "plot") from error
+        raise errors.OutputError.without_package("a picture", "matplotlib", "plot") from error
     dated = {"svg": "Date", "pdf": "CreationDate"}
     titles: dict[Any, Any] = {"axes.titlesize": 10, "axes.titlelocation": "left", "axes.titleweight": "bold"}
     with (
@@ -162,7 +160,7 @@ def laws(points: pl.DataFrame, form: str) -> bytes:
 
 def durations(name: str, values: pl.Series, form: str) -> bytes:
     """How long the launches of a kernel took, as counts, with median and 95th percentile."""
-    (short,) = shorten([name], 90)
+    (short,) = kernel_names.shorten([name], 90)
     us = values / 1000
     marked = us.to_frame("us").select(median=pl.col("us").median(), late=pl.col("us").quantile(0.95, "linear")).row(0)
     with _picture(form, 3.4) as (axes, out):
@@ -259,7 +257,7 @@ def _boxes(axes: Axes, at: int, events: pl.DataFrame, recording: Timeline) -> No
         boxes.append([(left, floor), (right, floor), (right, top), (left, top)])
         colours.append(_TONES.get(tone) or _BY_NAME[sum(map(ord, (name or "")[:99])) % len(_BY_NAME)])
         if end - start > 0.04 * length and covered == end - start:  # there is room for a name
-            (short,) = shorten([name or tone], max(int((end - start) / length * 95), 4))
+            (short,) = kernel_names.shorten([name or tone], max(int((end - start) / length * 95), 4))
             style = {"ha": "center", "va": "center", "fontsize": 6, "clip_on": True}
             ink = "white" if tone in DARK else "black"
             axes.text((left + right) / 2, at, outlets.picture(short), color=ink, **style)

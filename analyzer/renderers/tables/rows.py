@@ -9,10 +9,9 @@ import io
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from kanalyze import outlets
-from kanalyze.machinery import late
+from kanalyze import machinery, outlets
 
-with late():
+with machinery.late():
     from kanalyze.renderers import page
     from kanalyze.renderers.page import kernel_names
     from kanalyze.renderers.tables import frame as tables
