@@ -4,8 +4,6 @@ Here are the decoders of collectives, of vendors' libraries and of engines; :mod
 :mod:`kanalyze.decoder.pytorch` have others. Sources: public code, the names of these libraries' kernels, and traces.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import lru_cache

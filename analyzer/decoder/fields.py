@@ -1,7 +1,5 @@
 """A kernel's name taken apart, what a decoder tells of it, by the tables in tables.txt, and when two names are one."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache
@@ -358,10 +356,10 @@ class _Group(NamedTuple):
     """A bracketed group: its items, each a sequence of words and groups."""
 
     opener: str
-    items: list[list[str | _Group]]
+    items: "list[list[str | _Group]]"
 
     @property
-    def first(self) -> str | _Group | None:
+    def first(self) -> "str | _Group | None":
         return self.items[0][0] if self.items[0] else None
 
 

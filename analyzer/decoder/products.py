@@ -4,8 +4,6 @@ Sources: the naming in CUTLASS' library generator for ``cutlass_…`` and ``cutl
 that begin with an architecture, names in profiles beside the types and layouts of the calls that launched them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from itertools import takewhile

@@ -1,7 +1,5 @@
 """Decodes kernels of PyTorch: ATen's (elementwise ones, reductions, functions with names), and those of inductor."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple

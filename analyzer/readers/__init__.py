@@ -10,8 +10,6 @@ several formats (``read_csv_rep``), with two functions; adding the file adds the
     user's cache, or load it from there if `cache` allows.
 """
 
-from __future__ import annotations
-
 import atexit
 import io
 import os
@@ -27,9 +25,8 @@ from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final, cast
 
-from kanalyze import errors, outlets
+from kanalyze import errors, files, outlets
 from kanalyze.errors import UnknownFormatError
-from kanalyze.files import readable
 from kanalyze.machinery import modules
 from kanalyze.report import Report
 
@@ -58,7 +55,7 @@ def read(path: str | os.PathLike[str], progress: Progress | None = None, *, cach
     head = _first_bytes(given)
     path = unpacked(given)
     head = head if path == given else _first_bytes(path)
-    with readable(path):
+    with files.readable(path):
         if head:
             _refuse_other_programs(path)
         name = _reader(path, head)
@@ -78,7 +75,7 @@ def room_at(path: Path) -> str | None:
         head = _first_bytes(path)
     except errors.KanalyzeError:
         return None
-    with readable(path):
+    with files.readable(path):
         name = _reader(path, head)
     return name and name.split(".")[-2]
 
@@ -92,7 +89,7 @@ def _reader(path: Path, head: bytes) -> str | None:
 
 
 def _first_bytes(path: Path) -> bytes:
-    with readable(path):
+    with files.readable(path):
         try:
             if path.is_dir():
                 return b""

@@ -5,8 +5,6 @@ output_lens). SGLang's ``bench_serving --output-details`` writes the same but fo
 has a place in a recording.
 """
 
-from __future__ import annotations
-
 import io
 import json
 from os import PathLike
@@ -15,13 +13,12 @@ from typing import Any, Final
 
 import polars as pl
 
-from kanalyze.errors import DamagedReportError, UnreadableReportError
-from kanalyze.schema import Table, columns
+from kanalyze import errors, schema
 
-REQUEST_LOG: Final = Table(
+REQUEST_LOG: Final = schema.Table(
     "request_log",
     "A request as its client saw it, on the client's clock.",
-    columns("""
+    schema.columns("""
         request text: Its name, or its place in the file.
         arrival_ns int: When it was sent.
         first_ns int?: When its first token came.
@@ -60,11 +57,11 @@ def read_requests(path: str | PathLike[str]) -> pl.DataFrame:
     try:
         text = file.read_text(encoding="utf-8-sig", errors="replace")
     except OSError as error:
-        raise UnreadableReportError.of(file, error) from error
+        raise errors.UnreadableReportError.of(file, error) from error
     try:
         rows = _of_json(text) if text.lstrip()[:1] in ("{", "[") else _of_csv(text)
     except (ValueError, TypeError, RecursionError, pl.exceptions.PolarsError) as error:
-        raise DamagedReportError.at(file, "its rows", f"no log of requests ({error})") from error
+        raise errors.DamagedReportError.at(file, "its rows", f"no log of requests ({error})") from error
     frame = pl.DataFrame({name: [_first(row, names) for row in rows] for name, names in _FIELDS.items()}, strict=False)
     numbers = frame.with_columns(pl.exclude("request").cast(pl.Float64, strict=False))
     numbers = numbers.with_columns(pl.when(pl.exclude("request").is_finite()).then(pl.exclude("request")))
@@ -79,7 +76,7 @@ def read_requests(path: str | PathLike[str]) -> pl.DataFrame:
     names = pl.coalesce(pl.col("request").cast(pl.String), pl.col("place").cast(pl.String)).alias("request")
     requests = known.select(names, *times, *lengths).filter(pl.col("end_ns") >= pl.col("arrival_ns"))
     if requests.is_empty():
-        raise DamagedReportError.at(file, "its rows", "no request with times of arrival and end")
+        raise errors.DamagedReportError.at(file, "its rows", "no request with times of arrival and end")
     return REQUEST_LOG.select(requests.sort("arrival_ns", maintain_order=True))
 
 

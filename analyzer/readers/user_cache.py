@@ -7,8 +7,6 @@ when complete, and verified by checksum; a corrupt entry is made again.
 A folder that is a symbolic link, is owned by somebody else, or is writable by others is not used.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

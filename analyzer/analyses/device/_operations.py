@@ -6,20 +6,17 @@ the room that knows it: operators by :func:`kanalyze.analyses.operators._work.la
 by :func:`kanalyze.analyses.streams.concurrency.streamed_operations`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import errors, intervals, schema
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.columns import as_of, gathered, in_order, marked, mixed, of_parts, parts_by, positions, rows_at, told_of
 from kanalyze.decoder.decode import HINTS, decode
 from kanalyze.decoder.fields import OTHER
-from kanalyze.errors import CannotTellError
 from kanalyze.model import (
     COLLECTIVE_DETAIL,
     COMPILED_KERNELS,
@@ -30,7 +27,6 @@ from kanalyze.model import (
     LAUNCH_SHAPE,
 )
 from kanalyze.report import Report
-from kanalyze.schema import Table
 
 _COMMUNICATION: Final = "communication"
 
@@ -89,7 +85,7 @@ def compiled_kernels(report: Report) -> pl.DataFrame:
     """The table of kernels that Triton or inductor compiled; empty where nobody recorded that."""
     try:
         return report.table(COMPILED_KERNELS.name)
-    except CannotTellError:
+    except errors.CannotTellError:
         return COMPILED_KERNELS.empty()
 
 
@@ -185,7 +181,7 @@ def _joined(report: Report, rows: pl.Series | None, facts: Sequence[str]) -> pl.
     def chosen(source: pl.DataFrame, *names: str) -> pl.DataFrame:
         return source[[*names]] if rows is None else rows_at(source[[*names]], rows)
 
-    def detailed(table: Table) -> pl.Series:
+    def detailed(table: schema.Table) -> pl.Series:
         at = _detail_rows(report.whole, table)
         return at if rows is None else gathered(at, rows)
 
@@ -208,7 +204,7 @@ def _joined(report: Report, rows: pl.Series | None, facts: Sequence[str]) -> pl.
 
 
 @once_per_report
-def _detail_rows(report: Report, table: Table) -> pl.Series:
+def _detail_rows(report: Report, table: schema.Table) -> pl.Series:
     """Row of each of the :func:`_operations` in one of :data:`_DETAILS`; null for none."""
     return positions(report.table(table.name).get_column("event_id"), _operations(report).get_column("event_id"))
 

@@ -1,7 +1,5 @@
 """Window of each device: the interval that its ledger accounts for."""
 
-from __future__ import annotations
-
 from typing import Any, Final, NamedTuple
 
 import polars as pl
@@ -15,12 +13,11 @@ from kanalyze.analyses.device._operations import (
     operations,
     used_devices,
 )
-from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
-from kanalyze.analyses.shared.statistics import median_of
+from kanalyze.analyses.shared import analysis, statistics
 from kanalyze.report import Report
 
 
-@once_per_report
+@analysis.once_per_report
 def activity(report: Report) -> pl.DataFrame:
     """First start and last end of the CUDA calls and operations of all processes that used a device.
 
@@ -30,7 +27,7 @@ def activity(report: Report) -> pl.DataFrame:
     return joined.group_by("device").agg(pl.col("start").min(), pl.col("end").max()).sort("device")
 
 
-@once_per_report
+@analysis.once_per_report
 def windows(report: Report) -> pl.DataFrame:
     """Window of each device with operations, the user's or else its :func:`activity`: device, start, end."""
     window, spans = report.scope.window, activity(report)
@@ -59,7 +56,7 @@ def span(report: Report) -> tuple[int, int] | None:
     return int(low), int(high)
 
 
-@once_per_process
+@analysis.once_per_process
 def _process_spans(report: Report) -> pl.DataFrame:
     """First start and last end of the CUDA calls and operations of each process."""
     calls = in_time(report, report.kind("api").select("process_id", **intervals.OF_EVENTS))
@@ -68,7 +65,7 @@ def _process_spans(report: Report) -> pl.DataFrame:
     return pl.concat(parts).group_by("process_id").agg(sides)
 
 
-@once_per_report
+@analysis.once_per_report
 def busy_layers(report: Report) -> dict[int, list[pl.DataFrame]]:
     """By device in scope, for each of :data:`BUSY_BUCKETS` the busy time of its operations and those of buckets before.
 
@@ -95,7 +92,7 @@ def busy_by_bucket(report: Report, device: int, start: pl.Series, end: pl.Series
     return pl.DataFrame(sums)
 
 
-@once_per_process
+@analysis.once_per_process
 def busy_spans(report: Report) -> dict[int, pl.DataFrame]:
     """Span set of busy time by device, at any time."""
     work = operations(report).select("device", "start", "end")
@@ -108,14 +105,14 @@ def busy_within(report: Report, spans: pl.DataFrame) -> pl.Series:
     return busy_ns.set(spans.get_column("device").is_null(), None).alias("busy_ns")
 
 
-@once_per_report
+@analysis.once_per_report
 def idle_spans(report: Report) -> dict[int, pl.DataFrame]:
     """Span set of idle time inside its window, by device in scope."""
     busy = busy_spans(report)
     return {device: intervals.gaps(busy[device], low, high) for device, low, high in windows(report).iter_rows()}
 
 
-@once_per_report
+@analysis.once_per_report
 def all_idle_spans(report: Report) -> pl.DataFrame:
     """Span set in which all devices in scope were idle, from the first start to the last end of their windows."""
     edges, idle = span(report), idle_spans(report)
@@ -156,7 +153,7 @@ class Shared(NamedTuple):
     slowed: dict[str, Any] | None
 
 
-@once_per_report
+@analysis.once_per_report
 def shared_devices(report: Report) -> list[Shared]:
     """GPUs in scope on which kernels of several processes overlap or alternate within the window."""
     if report.meta.recorder.ranked:  # GPU 0 of two processes may be two GPUs
@@ -189,7 +186,7 @@ def _shared(device: int, work: pl.DataFrame) -> Shared | None:
     meets = (pl.col("process_id") != pl.col("next_process_id")) & (pl.col("next_start") < pl.col("end"))
     short = work.sort("start", "end").with_columns(next_one, took=pl.col("end") - pl.col("start")).filter(meets)
     many = short.height >= max(_LEAST_MEETINGS, _OFTEN * work.height)
-    side_by_side = many and median_of(short, "took") < _SLICE_NS
+    side_by_side = many and statistics.median_of(short, "took") < _SLICE_NS
     return Shared(device, process_ids, together_ns, turns, side_by_side, slowed)
 
 

@@ -1,17 +1,14 @@
 """Kernels by name, by name and launch shape, or by family; copies and memsets; and all of them in one list."""
 
-from __future__ import annotations
-
 from typing import Final, Unpack
 
 import polars as pl
 
+from kanalyze import errors, model
 from kanalyze.analyses.device._operations import SHAPE, decoded, exclusive_operations, with_facts
 from kanalyze.analyses.shared.analysis import analysis, check_grouping, require, require_kernels
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total, spread
 from kanalyze.columns import rate
-from kanalyze.errors import CannotTellError
-from kanalyze.model import LAUNCH_SHAPE
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
 from kanalyze.tools import NAMES
@@ -37,7 +34,7 @@ TABLE: Final = Table(
 BY_LAUNCH_SHAPE: Final = Table(
     "kernels",
     "One kernel in one launch shape.",
-    (*TABLE.columns, *LAUNCH_SHAPE),
+    (*TABLE.columns, *model.LAUNCH_SHAPE),
     equals="nsys stats cuda_gpu_kern_gb_sum",
     when="--by launch-shape",
     telling=("total_ns", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "count"),
@@ -99,7 +96,7 @@ def kernels(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl
     rows = rows.filter((pl.col("kind") == "kernel") & pl.col("dur_ns").is_not_null())
     if rows.is_empty() and report.meta.timeless:
         which = "counters of durations (section SpeedOfLight)"
-        raise CannotTellError.without_counters(TABLE.name, report.meta.path, which)
+        raise errors.CannotTellError.without_counters(TABLE.name, report.meta.path, which)
     keys, table = ["name"], TABLE
     if by in _FORMS:
         table = _FORMS[by]

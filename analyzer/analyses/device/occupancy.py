@@ -1,7 +1,5 @@
 """Theoretical occupancy, waves and unused SM time of kernels, by launch shape."""
 
-from __future__ import annotations
-
 from typing import Final, Unpack
 
 import polars as pl

@@ -1,16 +1,13 @@
 """Reasons for which two tools tell different figures of one program."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.counters._sampled_means import grids, means
+from kanalyze.analyses.counters import _sampled_means, counters
 from kanalyze.analyses.counters.advice import kernel_facts
-from kanalyze.analyses.counters.counters import metric_columns, stalls
 from kanalyze.analyses.device._operations import compiled_kernels, exclusive_operations, operations
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.iterations.iterations import iteration_spans
@@ -64,7 +61,7 @@ def with_spread(groups: pl.DataFrame, reports: Sequence[Report]) -> pl.DataFrame
     return groups.with_columns(low=(pl.col("low") - half).clip(0), high=pl.col("high") + half)
 
 
-def of_recordings(base: Report, other: Report, shared: Shared) -> Callable[[Row], Explained | None]:
+def of_recordings(base: Report, other: Report, shared: "Shared") -> Callable[[Row], Explained | None]:
     """Explains differences between two tools that record every launch; `shared` are the steps that both have."""
     tools, autotuned = (base.meta.tool, other.meta.tool), tuned(base)
     numbers = other.steps().sort("start").get_column("step").unique(maintain_order=True).to_list()
@@ -340,7 +337,7 @@ def _shorter(row: Row, low: float) -> Explained | None:
 def measuring(ncu: Report) -> pl.DataFrame:
     """Conditions of measuring by kernel group of ncu: group, sm_clock_hz (least), cold_share and dram_bytes (most)."""
     waits = pl.col("share").filter(pl.col("reason").is_in(_COLD))
-    cold = stalls(ncu).group_by("event_id").agg(cold_share=waits.sum())
+    cold = counters.stalls(ncu).group_by("event_id").agg(cold_share=waits.sum())
     facts = kernel_facts(ncu).select("event_id", "sm_clock_hz", "dram_bytes")
     each = grouped_kernels(ncu).join(facts, on="event_id", how="left").join(cold, on="event_id", how="left")
     return each.group_by("group").agg(
@@ -401,7 +398,7 @@ def sampled_rows(sampled: Report, ncu: Report) -> pl.DataFrame:
     samples), second (of ncu), step (how fine samples are, in the figure's unit), samples, clock_hz and ncu_clock_hz,
     l2_bytes and crowded (whether other operations ran meanwhile).
     """
-    counted = grouped_kernels(ncu).join(metric_columns(ncu, _METRICS), on="event_id")
+    counted = grouped_kernels(ncu).join(counters.metric_columns(ncu, _METRICS), on="event_id")
     figures = {f"{name}_ncu": of_ncu for name, (_, of_ncu) in _SOURCES.items()} | {"ncu_clock_hz": _CLOCK}
     theirs = counted.group_by("group").agg(value.mean().alias(name) for name, value in figures.items())
     ours = _of_samples(sampled)
@@ -433,10 +430,10 @@ def _of_samples(report: Report) -> pl.DataFrame:
     work = exclusive_operations(report).select("event_id", "device", "start", "end").join(placed, on="event_id")
     bandwidths = dict(report.devices.select("device", "memory_bandwidth_bytes_per_s").iter_rows())
     parts = []
-    for device, grid in grids(report).items():
+    for device, grid in _sampled_means.grids(report).items():
         own = work.filter(pl.col("device") == device)
         launches = own.group_by(key="group").agg(launches=pl.len())
-        sampled = means(grid, own.select("start", "end", key="group")).join(launches, on="key")
+        sampled = _sampled_means.means(grid, own.select("start", "end", key="group")).join(launches, on="key")
         peak = pl.lit(bandwidths.get(device), dtype=pl.Float64) * pl.col("total_ns") / 1e9 / pl.col("launches")
         shares = {
             name: pl.col(column) * (peak if FIGURES[name] == "bytes" else 1) for name, (column, _) in _SOURCES.items()

@@ -4,8 +4,6 @@ Where reports are merged, times are shifted so that each begins where the one be
 launched which kernel, and are not times of the program.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,17 +13,13 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze import outlets
+from kanalyze import counter_model, errors, model, outlets, tools
 from kanalyze.analyses.device._operations import SHAPE
 from kanalyze.analyses.operators._kernel_groups import kernels_in
 from kanalyze.analyses.shared.analysis import name_of, once_per_report
-from kanalyze.counter_model import measured_some
 from kanalyze.decoder.fields import shortened
-from kanalyze.errors import CannotTellError
-from kanalyze.model import EVENTS, KINDS, READER_TABLES
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table
-from kanalyze.tools import TOOLS
 
 #: The units of durations on ncu's details page, in ns; a duration is printed in the largest one not above it.
 _UNITS_NS: Final = (1_000, 1_000_000, 1_000_000_000)
@@ -125,7 +119,7 @@ def pooled(reports: Sequence[Report]) -> Report | None:
 @once_per_report
 def _pool(first: Report, *others: Report) -> Report:
     reports = (first, *others)
-    selective = measured_some([one.meta.selective for one in reports])
+    selective = counter_model.measured_some([one.meta.selective for one in reports])
     # no single recording is as long as all of them together
     return Report(replace(first.meta, selective=selective, end_ns=None), _Pool(reports))
 
@@ -138,16 +132,16 @@ class _Pool:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        return tuple(kind for kind in KINDS if any(kind in one.kinds for one in self._reports))
+        return tuple(kind for kind in model.KINDS if any(kind in one.kinds for one in self._reports))
 
     def events(self, kind: str) -> pl.DataFrame:
-        return EVENTS.select(self._concatenated(lambda one: one.kind(kind)))
+        return model.EVENTS.select(self._concatenated(lambda one: one.kind(kind)))
 
     def table(self, name: str) -> pl.DataFrame:
         rows = self._concatenated(partial(self._table_of, name))
         if name in _COMMON:
             rows = rows.unique(_COMMON[name], keep="first", maintain_order=True)
-        return READER_TABLES[name].select(rows)
+        return model.READER_TABLES[name].select(rows)
 
     def close(self) -> None:
         for one in self._reports:
@@ -175,7 +169,7 @@ class _Pool:
         """The shifts of each report, by column; that of process ids is 0 unless an earlier report has one of them."""
         shifts, first_id, end, seen = list[dict[str, int]](), 0, 0, set[int]()
         for report in self._reports:
-            kinds = [frame for kind in report.kinds if (frame := report.kind(kind)).height] or [EVENTS.empty()]
+            kinds = [frame for kind in report.kinds if (frame := report.kind(kind)).height] or [model.EVENTS.empty()]
             processes = {number for frame in kinds for number in frame.get_column("process_id").drop_nulls().unique()}
             last_ids, starts, ends = zip(*(frame.select(_BOUNDS).row(0) for frame in kinds), strict=True)
             start = end - min(starts) if shifts else 0
@@ -222,10 +216,10 @@ def together(table: Table | str, reports: Sequence[Report], where: Where) -> lis
         CannotTellError: No report provides the time.
     """
     files = different_files(reports)
-    timed = [[report for report in files if report.meta.tool == tool.name] for tool in TOOLS if tool.timed]
+    timed = [[report for report in files if report.meta.tool == tool.name] for tool in tools.TOOLS if tool.timed]
     bases, *others = [some for some in timed if some] or [[]]
     if not bases:
-        raise CannotTellError.without_time(name_of(table), [report.meta.path for report in reports])
+        raise errors.CannotTellError.without_time(name_of(table), [report.meta.path for report in reports])
     traces, counters = list(chain(*others)), [report for report in files if report.meta.timeless]
     captures = {report.meta.capture for report in bases} - {None}
     report_sets = []

@@ -3,8 +3,6 @@
 Definitions: docs/definitions.md, section 9.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -12,6 +10,7 @@ from typing import Final, Unpack
 
 import polars as pl
 
+from kanalyze import errors, schema
 from kanalyze.analyses.device._operations import SHAPE, SHAPE_COLUMNS
 from kanalyze.analyses.joining._reasons import (
     FIGURES as SAMPLED,
@@ -41,9 +40,7 @@ from kanalyze.analyses.operators._kernel_groups import (
     same_launches,
 )
 from kanalyze.analyses.shared.analysis import require
-from kanalyze.errors import CannotTellError, DamagedReportError
 from kanalyze.report import Report, Where
-from kanalyze.schema import Column, Table, columns
 
 #: The possible results of a comparison.
 VERDICTS: Final = ("equal", "explained", "unexplained")
@@ -51,14 +48,14 @@ VERDICTS: Final = ("equal", "explained", "unexplained")
 #: The figures that are compared per kernel, with their units; those of sampled counters are in a module of their own.
 _FIGURES: Final = {"launches": "", "registers": "", "shared memory": "bytes", "duration": "ns"}
 
-TABLE: Final = Table(
+TABLE: Final = schema.Table(
     "agreement",
     "One figure that two tools tell of one program.",
     (
-        Column("figure", pl.String, f"What it is: {', '.join((*_FIGURES, *SAMPLED))}, copies, bytes copied."),
-        Column("name", pl.String, "The kernel, copy or memset.", nullable=True),
+        schema.Column("figure", pl.String, f"What it is: {', '.join((*_FIGURES, *SAMPLED))}, copies, bytes copied."),
+        schema.Column("name", pl.String, "The kernel, copy or memset.", nullable=True),
         *SHAPE_COLUMNS,
-        *columns(f"""
+        *schema.columns(f"""
             first_tool text: One of the tools.
             first float?: What it tells, of durations the mean, or of the launches that ncu measured; null: it did not
                 see this.
@@ -94,7 +91,7 @@ def agreement(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
     """
     report_sets = together(TABLE, reports, where)
     if all(len(report_set.reports) == 1 for report_set in report_sets):
-        raise CannotTellError.without_second(TABLE.name, report_sets[0].base.meta.path)
+        raise errors.CannotTellError.without_second(TABLE.name, report_sets[0].base.meta.path)
     return of_each(TABLE, [report_set for report_set in report_sets if len(report_set.reports) > 1], _agreement_of)
 
 
@@ -124,7 +121,7 @@ def _compared(report_set: Together) -> pl.DataFrame:
         parts.append(_judged(pl.concat(rows, how="diagonal_relaxed"), explain, base, other))
     if ncu is not None:
         parts.append(_judged(_kernels(base, ncu), under_ncu(base, ncu), base, ncu))
-        with suppress(DamagedReportError):  # which is noted
+        with suppress(errors.DamagedReportError):  # which is noted
             # sampled counters of the GPU, of the base or beside it in its capture, with those that ncu counted
             reports = (report for report in (base, base.whole.sampled()) if report is not None)
             sampled = [report for report in reports if report.table("gpu_metrics").height]

@@ -3,18 +3,16 @@
 Definitions: docs/definitions.md, section 9.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Unpack
 
 import polars as pl
 
+from kanalyze import errors, tools
 from kanalyze.analyses.counters.advice import CAPPED, advice
 from kanalyze.analyses.counters.roofline import roofline
-from kanalyze.analyses.device._operations import SHAPE, SHAPE_COLUMNS, decoded
-from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.device import _operations, _windows
 from kanalyze.analyses.joining._report_set import Together, different, of_each, pooled, several, together
 from kanalyze.analyses.operators._kernel_groups import (
     FACTS,
@@ -33,10 +31,8 @@ from kanalyze.analyses.ranges.ranges import range_gpu
 from kanalyze.analyses.shared.analysis import require
 from kanalyze.analyses.shared.statistics import total as total_of
 from kanalyze.decoder.fields import OTHER
-from kanalyze.errors import CannotTellError
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
-from kanalyze.tools import TIMED
 from kanalyze.window import Window
 
 _SURE: Final = ", ".join(QUALITIES)
@@ -61,8 +57,8 @@ TABLE: Final = Table(
     (
         Column("name", pl.String, "Its name, as the tool that gives the time writes it.", nullable=True),
         Column("device", pl.Int64, "The GPU, as the process itself numbers it.", nullable=True),
-        *SHAPE_COLUMNS,
-        Column("time_from", pl.String, f"The tool that gives its time: {TIMED}.", nullable=True),
+        *_operations.SHAPE_COLUMNS,
+        Column("time_from", pl.String, f"The tool that gives its time: {tools.TIMED}.", nullable=True),
         Column("count", pl.Int64, "Launches there; null where that tool did not see it.", nullable=True),
         Column("total_ns", pl.Int64, "Sum of their durations.", nullable=True),
         Column("avg_ns", pl.Float64, "Mean duration.", nullable=True),
@@ -112,7 +108,7 @@ def joined(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
 def joined_of(report_set: Together) -> pl.DataFrame:
     """:func:`joined` for one report that provides the time, and the others."""
     require(report_set.base, TABLE, "kernel")
-    window = windows(report_set.base).select((pl.col("end") - pl.col("start")).sum()).item() or 1
+    window = _windows.windows(report_set.base).select((pl.col("end") - pl.col("start")).sum()).item() or 1
     frame = kernel_groups(report_set.base).with_columns(
         time_from=pl.lit(report_set.base.meta.tool),
         avg_ns=pl.col("total_ns") / pl.col("count"),
@@ -129,7 +125,7 @@ def joined_of(report_set: Together) -> pl.DataFrame:
         frame = _with_other_tool(frame, measured_groups(report_set.ncu), report_set.base, report_set.ncu)
         frame = _with_launch(frame, report_set.base, report_set.ncu)
     names = frame.select(pl.col("name").cast(pl.Categorical), event_id=pl.lit(-1, dtype=pl.Int64)).unique("name")
-    attributes = decoded(report_set.base, names, *_SAID).select(pl.col("name").cast(pl.String), *_SAID)
+    attributes = _operations.decoded(report_set.base, names, *_SAID).select(pl.col("name").cast(pl.String), *_SAID)
     frame = frame.join(attributes, on="name", how="left", nulls_equal=True)
     frame = frame.with_columns(pl.col(_SAID).fill_null(OTHER))
     if report_set.torch is None and report_set.operators is not None:
@@ -201,7 +197,7 @@ def counted_of(reports: Sequence[Report]) -> Report:
     """
     counted = pooled(different([report for report in reports if report.meta.timeless]))
     if counted is None:
-        raise CannotTellError.without_counters("roofline", reports[0].meta.path)
+        raise errors.CannotTellError.without_counters("roofline", reports[0].meta.path)
     return counted
 
 
@@ -239,7 +235,7 @@ GAINS: Final = Table(
     (
         Column("name", pl.String, "Its name, as the tool that gives the time writes it.", nullable=True),
         Column("device", pl.Int64, "The GPU, as the process itself numbers it.", nullable=True),
-        *SHAPE_COLUMNS,
+        *_operations.SHAPE_COLUMNS,
         *columns("""
             event_id int: The launch that ncu measured, in the tables of that report.
             ncu_match text: How sure it is that ncu saw the same kernel, as in `joined`.
@@ -284,7 +280,7 @@ def gains(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
 
     def make(report_set: Together) -> pl.DataFrame:
         if report_set.ncu is None:
-            raise CannotTellError.without_counters(GAINS.name, report_set.base.meta.path)
+            raise errors.CannotTellError.without_counters(GAINS.name, report_set.base.meta.path)
         return gains_among(joined_of(report_set), report_set.ncu)
 
     return of_each(GAINS, together(GAINS, reports, where), make)
@@ -292,7 +288,7 @@ def gains(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
 
 def gains_among(rows: pl.DataFrame, ncu: Report) -> pl.DataFrame:
     """:func:`gains` for the kernels in `rows` of the table `joined`, measured by `ncu`."""
-    keys = ("name", "device", *SHAPE, "event_id", "ncu_match", "window_share", "exclusive_ns", "roof_share")
+    keys = ("name", "device", *_operations.SHAPE, "event_id", "ncu_match", "window_share", "exclusive_ns", "roof_share")
     kernels = rows.filter(pl.col("event_id").is_not_null()).select(keys)
     findings = advice(ncu).drop("name", "device", "at_stake_ns", "kind")
     possible = pl.col("possible_share")

@@ -6,13 +6,11 @@ id. Those in the body of a conditional node have no correlation id: they belong 
 before them, since launches of one executable graph never overlap.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import intervals, model
 from kanalyze.analyses.device._operations import (
     device_operations,
     in_window_scope,
@@ -26,8 +24,6 @@ from kanalyze.analyses.host._call_kinds import begun_before, captures, graph_cal
 from kanalyze.analyses.idle._attribution import waited_ns
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.columns import in_order, mixed, nearest, shared
-from kanalyze.intervals import newly_covered
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
 
 #: What tells a kernel on a device from others.
@@ -134,7 +130,7 @@ def graph_operations(report: Report) -> pl.DataFrame:
     known = known.with_columns(ids)
     # a hash of the kinds and names of a launch's operations, whatever their order
     name = pl.col("name").to_physical().cast(pl.Int64).fill_null(-1)
-    mark = ((name * len(DEVICE_KINDS) + pl.col("kind").to_physical()).hash() % _HASHES).cast(pl.Int64).sum()
+    mark = ((name * len(model.DEVICE_KINDS) + pl.col("kind").to_physical()).hash() % _HASHES).cast(pl.Int64).sum()
     launches = known.group_by(_LAUNCH).agg(
         pl.col("start").min(), pl.col("graph_exec_id", "graph_id").first(), mark=mark
     )
@@ -175,7 +171,7 @@ def graph_launches(report: Report) -> pl.DataFrame:
     own = graph_operations(report).drop_nulls("launch").sort("launch", "start", "row")
     own = own.hstack(waited_ns(report, own.get_column("row"), "launch_ns"))
     own = own.with_columns(pl.max_horizontal("start", "end").alias("end"))
-    own = own.with_columns(newly_covered(own, "launch").alias("busy_ns"))
+    own = own.with_columns(intervals.newly_covered(own, "launch").alias("busy_ns"))
     names = {"kernels": "kernel", "copies": "memcpy", "memsets": "memset"}
     counts = {name: (pl.col("kind") == kind).sum().cast(pl.Int64) for name, kind in names.items()}
     sums = own.group_by("launch", maintain_order=True).agg(

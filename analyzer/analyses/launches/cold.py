@@ -1,7 +1,5 @@
 """Cold and warm: one-time costs with their evidence, and each kernel's first run against its steady state."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final, Unpack
 

@@ -1,7 +1,5 @@
 """CUDA graphs: launch cost on the host, busy time on the device, their nodes; and launches that one could replace."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from functools import partial
@@ -20,8 +18,7 @@ from kanalyze.analyses.device._operations import (
 from kanalyze.analyses.host._call_kinds import bucket_of, calls_that, captures, graph_steps, names_that
 from kanalyze.analyses.idle._attribution import waited_ns
 from kanalyze.analyses.launches._launch_costs import KERNEL, graph_launches, graph_operations
-from kanalyze.analyses.shared.analysis import in_threads, once_per_report, part_of
-from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
+from kanalyze.analyses.shared import analysis, statistics
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import streamed_operations, used_streams
 from kanalyze.columns import count_up_to, in_order, mixed, nearest, of_parts, positions, slices
@@ -92,7 +89,7 @@ def graph_costs(report: Report) -> pl.DataFrame:
     return graph_launches(report).filter("charged").group_by("device").agg(cost=pl.col("call_ns").median())
 
 
-@once_per_report
+@analysis.once_per_report
 def repetitive(report: Report) -> Repetitive:
     """Looks for what repeats among the launches in scope."""
     line = launch_series(report)
@@ -352,7 +349,7 @@ def _launched(report: Report) -> tuple[pl.DataFrame, dict[tuple[object, ...], pl
     """
     work = device_operations(report).select("row", "kind", "name", "device", "process_id")
     coded = partial(_coded_slice, report, names_that(report, _splits_series))
-    line = pl.concat(in_threads(coded, list(slices(work.with_columns(_implicit_order(report))))), rechunk=True)
+    line = pl.concat(analysis.in_threads(coded, list(slices(work.with_columns(_implicit_order(report))))), rechunk=True)
     keys = line.get_column("series")
     distinct = keys.unique(maintain_order=True).to_frame().with_row_index("number").sort("series")
     numbers = distinct.get_column("number").gather(positions(distinct.get_column("series"), keys))
@@ -483,7 +480,7 @@ BY_KERNEL: Final = Table(
     (
         *_KEYS,
         Column("kernel", pl.String, "Demangled name of the kernel.", nullable=True),
-        *DURATION_COLUMNS,
+        *statistics.DURATION_COLUMNS,
         Column("exclusive_ns", pl.Int64, "Time of the ledger that these kernels have; additive."),
     ),
     when="--by kernel",
@@ -508,14 +505,14 @@ def graphs(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.
         CannotTellError: The report records no device operations.
         UnknownNameError: There is no such grouping.
     """
-    report = part_of(report, where, TABLE, by, *DEVICE_KINDS)
+    report = analysis.part_of(report, where, TABLE, by, *DEVICE_KINDS)
     if by == "candidate":
         return repetitive(report).candidates
     if by is None:
         return _summed(report)
     inside = _seen(report).filter(pl.col("kind") == "kernel")
-    sums = inside.group_by(*_NAMES, "name").agg(*duration_statistics(), pl.col("exclusive_ns").sum())
-    named = sums.with_columns(share_of_total(), pl.col("name").cast(pl.String).alias("kernel"))
+    sums = inside.group_by(*_NAMES, "name").agg(*statistics.duration_statistics(), pl.col("exclusive_ns").sum())
+    named = sums.with_columns(statistics.share_of_total(), pl.col("name").cast(pl.String).alias("kernel"))
     return BY_KERNEL.select(named.sort("graph", "total_ns", "kernel", descending=[False, True, False]))
 
 
@@ -561,7 +558,7 @@ def _statistics() -> list[pl.Expr]:
     ]
 
 
-@once_per_report
+@analysis.once_per_report
 def making_costs(report: Report) -> pl.DataFrame:
     """The host time for building each executable graph that was launched.
 

@@ -1,24 +1,21 @@
 """The hottest kernels for the page: shares of window and busy time, launch shape, whether launch-bound."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import polars as pl
 
+from kanalyze import model, schema
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, families, kernel_shapes
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.launches._launch_costs import launch_costs
 from kanalyze.analyses.shared.analysis import analysis, require
-from kanalyze.model import LAUNCH_SHAPE
 from kanalyze.report import Report
-from kanalyze.schema import Column, Table, columns
 
-TABLE: Final = Table(
+TABLE: Final = schema.Table(
     "hot_kernels",
     "One kernel, or one whole graph whose kernels are not known, by the time that is its own.",
     (
-        *columns("""
+        *schema.columns("""
             name text?: Demangled name of the kernel, or the graph; with its process where graphs of several have one
                 name.
             exclusive_ns int: Time in which it was what its device was doing.
@@ -29,10 +26,10 @@ TABLE: Final = Table(
             shapes int: Different launch shapes; 0 where they are not known.
         """),
         *(
-            Column(shape.name, pl.Int64, f"{shape.doc} Of the commonest shape.", nullable=True)
-            for shape in LAUNCH_SHAPE
+            schema.Column(shape.name, pl.Int64, f"{shape.doc} Of the commonest shape.", nullable=True)
+            for shape in model.LAUNCH_SHAPE
         ),
-        *columns("""
+        *schema.columns("""
             launch_bound bool: Its launch takes longer than it runs, in the median of warm launches.
             family text?: What its name says it does: gemm, elementwise, communication…; other where it does not say.
                 Null for a graph.

@@ -1,20 +1,16 @@
 """Memory over time: in use and peak, and the calls that allocate and free it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final, Unpack
 
 import polars as pl
 
-from kanalyze import intervals, units
+from kanalyze import intervals, model, units
 from kanalyze.analyses.device._operations import in_device_scope, launch_calls, of_used_processes
 from kanalyze.analyses.host._call_kinds import bucket_of, names_that, shown
 from kanalyze.analyses.idle.ledger import bucket_sums
-from kanalyze.analyses.shared.analysis import once_per_process, part_of
-from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
+from kanalyze.analyses.shared import analysis, statistics
 from kanalyze.columns import beside, in_order
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
 
@@ -28,7 +24,7 @@ ON_DEVICE: Final = ("Device", "Device Static", "Array")
 _KEYS: Final = ("device", "process_id", "memory")
 
 
-@once_per_process
+@analysis.once_per_process
 def _steps(report: Report) -> pl.DataFrame:
     """All allocations and deallocations of the processes in scope, at any time, sorted by time.
 
@@ -85,7 +81,7 @@ _GIVES: Final = r"Free|Unregister|MemRelease|ArrayDestroy"
 LOOP_ROUNDS: Final = 5
 
 
-@once_per_process
+@analysis.once_per_process
 def allocating_calls(report: Report) -> pl.DataFrame:
     """The calls of the processes in scope that allocate or free memory, at any time, sorted by time.
 
@@ -208,7 +204,7 @@ BY_CALL: Final = Table(
     "One CUDA call that takes memory or gives it back.",
     (
         Column("call", pl.String, "The call."),
-        *DURATION_COLUMNS,
+        *statistics.DURATION_COLUMNS,
         *columns("""
             exposed_ns int?: What the devices waited in it: its time in the ledger's allocation bucket; null where no
                 device is recorded.
@@ -237,7 +233,7 @@ def memory(report: Report, by: str | None = None, *, trace: bool = False, **wher
         CannotTellError: The report records no allocations; for `call`, no CUDA calls.
         UnknownNameError: There is no such grouping.
     """
-    report = part_of(report, where, TABLE, by, "api" if by == "call" else "memory")
+    report = analysis.part_of(report, where, TABLE, by, "api" if by == "call" else "memory")
     if by == "call":
         return _by_call(report)
     low, high = report.scope.sides
@@ -328,15 +324,15 @@ def _by_call(report: Report) -> pl.DataFrame:
     looping = pl.col("round").is_not_null()
     rounds = pl.struct("process_id", "round", "launches").filter(looping).unique()
     sums = calls.group_by("call").agg(
-        *duration_statistics(),
+        *statistics.duration_statistics(),
         loop_calls=looping.sum(),
         loop_ns=pl.col("dur_ns").filter(looping).sum(),
         loop_launches=rounds.struct.field("launches").sum(),
     )
     exposed = pl.DataFrame(schema={"call": pl.String, "exposed_ns": pl.Int64})
-    if ran := set(DEVICE_KINDS).intersection(report.kinds):
+    if ran := set(model.DEVICE_KINDS).intersection(report.kinds):
         rows = bucket_sums(report).filter(pl.col("bucket").cast(pl.String) == "allocation")
         exposed = rows.group_by(call=pl.col("detail")).agg(exposed_ns=pl.col("ns").sum())
-    named = sums.with_columns(share_of_total()).join(exposed, on="call", how="left")
+    named = sums.with_columns(statistics.share_of_total()).join(exposed, on="call", how="left")
     named = named.with_columns(pl.col("exposed_ns").fill_null(0)) if ran else named
     return BY_CALL.select(named.sort("total_ns", "call", descending=[True, False]))

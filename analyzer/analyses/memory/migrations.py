@@ -1,12 +1,10 @@
 """Unified memory that moved between host and devices, by address or by cause; page faults, and round trips of pages."""
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple, Unpack
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import intervals, tools
 from kanalyze.analyses.device._operations import (
     exclusive_operations,
     of_used_processes,
@@ -20,7 +18,6 @@ from kanalyze.analyses.shared.statistics import known_sum, longest, total
 from kanalyze.columns import LARGEST, beside, having, nearest, product, rate
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
-from kanalyze.tools import recorders
 
 #: Directions of migration, and their names in reports.
 WAYS: Final = {
@@ -266,7 +263,7 @@ TABLE: Final = Table(
     ),
     purpose="unified memory that moved, by address",
     telling=("address", "h2d_bytes", "d2h_bytes", "cpu_faults", "gpu_faults", "moves"),
-    tools=recorders("fault"),
+    tools=tools.recorders("fault"),
     equals="nsys stats um_sum, all rows",
     groupings=("cause",),
 )
@@ -372,7 +369,7 @@ TOTALS: Final = Table(
     ),
     purpose="unified memory that moved, in all",
     telling=("h2d_bytes", "d2h_bytes", "cpu_faults", "gpu_faults", "moves", "total_ns"),
-    tools=recorders("fault"),
+    tools=tools.recorders("fault"),
     equals="nsys stats um_total_sum",
 )
 
@@ -429,7 +426,7 @@ FAULTS: Final = Table(
             last group that began before it; null for the CPU.
     """),
     purpose="page faults by function or kernel",
-    tools=recorders("fault"),
+    tools=tools.recorders("fault"),
     equals="nsys stats um_cpu_page_faults_sum (rows of the CPU)",
 )
 

@@ -1,7 +1,5 @@
 """The operations of CUDA graphs by where they were captured: range, operator, shapes and call, beside the replay's."""
 
-from __future__ import annotations
-
 from typing import Final, Unpack
 
 import polars as pl
@@ -21,12 +19,10 @@ from kanalyze.analyses.host._captures import (
     likely_captures,
 )
 from kanalyze.analyses.host._range_lines import named_ranges
-from kanalyze.analyses.operators._host_tree import ARROW, host_tree, modules
-from kanalyze.analyses.operators._work import SHELL, said_by_kernels
+from kanalyze.analyses.operators import _host_tree, _work
 from kanalyze.analyses.ranges.ranges import pairs, thread_ranges
-from kanalyze.analyses.shared.analysis import once_per_process, part_of
+from kanalyze.analyses.shared import analysis, threads
 from kanalyze.analyses.shared.statistics import exclusive_sums
-from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import beside, gathered, parts_by, rows_at
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
@@ -118,11 +114,11 @@ def captured(report: Report, by: str | None = None, **where: Unpack[Where]) -> p
         CannotTellError: The report records no device operations.
         UnknownNameError: There is no such grouping.
     """
-    report = part_of(report, where, TABLE, by, *DEVICE_KINDS)
+    report = analysis.part_of(report, where, TABLE, by, *DEVICE_KINDS)
     named = _named(report)
     if by is None:
         return exclusive_sums(TABLE, named, _KEYS)
-    shell = pl.col("range").str.contains(SHELL).fill_null(value=False)
+    shell = pl.col("range").str.contains(_work.SHELL).fill_null(value=False)
     places = pl.when(shell).then(pl.coalesce("operator", "range")).otherwise(pl.coalesce("range", "module", "operator"))
     placed = named.with_columns(places.alias("place"))
     alike = pl.col("place").str.replace_all(NUMBER.pattern, "#")
@@ -147,8 +143,8 @@ def _named(report: Report) -> pl.DataFrame:
     named = named.hstack([launch_paths(report, work.get_column("row")), *names])
     named = named.with_columns(pl.col("kernel").cast(pl.String))
     named = named.join(compiled_from(report).drop("made_of"), on="kernel", how="left", maintain_order="left")
-    by_kernel = said_by_kernels(report, named.get_column("kernel")).alias("said")
-    operator = pl.when(~pl.col("operator").str.contains(f"{SHELL}|{_KERNEL}")).then("operator")
+    by_kernel = _work.said_by_kernels(report, named.get_column("kernel")).alias("said")
+    operator = pl.when(~pl.col("operator").str.contains(f"{_work.SHELL}|{_KERNEL}")).then("operator")
     marks = facts_of(report, work.get_column("row"), "mark").to_series()
     marked = pl.col("mark").is_not_null() & pl.col("how").is_in([LIKELY, OLDER])
     return named.with_columns(marks, by_kernel).with_columns(
@@ -176,7 +172,7 @@ def captured_as(report: Report, rows: pl.Series, name: str) -> pl.Series:
     return gathered(captured_names(report).get_column(name), gathered(capture_rows(report), rows))
 
 
-@once_per_process
+@analysis.once_per_process
 def captured_names(report: Report) -> pl.DataFrame:
     """The names of each row of :func:`captures`: the columns of the table from range to how."""
     rows, source = captures(report), capture_source(report)
@@ -185,8 +181,8 @@ def captured_names(report: Report) -> pl.DataFrame:
     names = of_calls.hstack(names_around(source, rows))
     if "op" not in source.kinds:
         return names.with_columns(module=pl.lit(None, dtype=pl.String)).select(_NAMES)
-    tree, points = host_tree(source), rows.select(*THREAD, at="since")
-    (is_module, label), op = modules(tree.rows), tree.innermost(points, tree.of_kinds("op"))
+    tree, points = _host_tree.host_tree(source), rows.select(*threads.THREAD, at="since")
+    (is_module, label), op = _host_tree.modules(tree.rows), tree.innermost(points, tree.of_kinds("op"))
     shapes = beside(tree.rows.select("event_id"), source.table("op_detail"), "input_shapes").get_column("input_shapes")
     operators = {"operator": tree.rows.get_column("name").cast(pl.String), "shapes": shapes}
     told = (pl.coalesce(gathered(values, op), name).alias(name) for name, values in operators.items())
@@ -199,10 +195,10 @@ def names_around(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     Operators are ranges that emit_nvtx or XLA makes.
     """
     inside = [pl.DataFrame(schema={"call": pl.UInt32, "range_row": pl.UInt32})]
-    numbered = calls.with_row_index("call").drop_nulls(THREAD).select("call", *THREAD, "since", "until")
-    for thread, part in parts_by(numbered, THREAD).items():
+    numbered = calls.with_row_index("call").drop_nulls(threads.THREAD).select("call", *threads.THREAD, "since", "until")
+    for thread, part in parts_by(numbered, threads.THREAD).items():
         if thread in thread_ranges(report):
-            batches = pairs(thread_ranges(report)[thread], part.drop(THREAD))
+            batches = pairs(thread_ranges(report)[thread], part.drop(threads.THREAD))
             inside += [batch.select("call", "range_row") for batch in batches]
     around = pl.concat(inside)
     ranges = named_ranges(report).select("start", "end", text="range")  # by row
@@ -216,7 +212,7 @@ def names_around(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     own = around.filter(pl.col("operator").is_null())
     again = (pl.col("range") == pl.col("range").shift(1)) & (pl.col("call") == pl.col("call").shift(1))
     own = own.filter(~again.fill_null(value=False))
-    paths = own.group_by("call").agg(pl.col("range").last(), path=pl.col("range").str.join(ARROW))
+    paths = own.group_by("call").agg(pl.col("range").last(), path=pl.col("range").str.join(_host_tree.ARROW))
     last = around.drop_nulls("operator").group_by("call").agg(pl.col("operator", "shapes").last())
     rows = pl.DataFrame({"call": pl.int_range(calls.height, dtype=pl.UInt32, eager=True)})
     rows = rows.join(paths, on="call", how="left", maintain_order="left")

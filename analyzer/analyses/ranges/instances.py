@@ -1,14 +1,12 @@
 """Compares the instances of a range, and steps of a profiler: a ledger for each, spread, outliers and warm-up."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, Literal
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import intervals, tools
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, in_device_scope, used_devices
 from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.idle._idle_parts import IDLE
@@ -18,7 +16,6 @@ from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import having, nearest, of_parts
 from kanalyze.report import Meta, Report
 from kanalyze.schema import Column, Table
-from kanalyze.tools import recorders
 from kanalyze.units import plural, time, times
 from kanalyze.window import EVERY, STEPS, Scope, Window, parsed, step_name
 
@@ -365,7 +362,7 @@ STEPS_TABLE: Final = Table(
     ),
     purpose="each step of the profiler, with its ledger",
     telling=("step", "dur_ns", "busy_share", "kernel_ns", "launch_ns", "sync_ns", "host_ns", "warm_up", "odd"),
-    tools=recorders("step"),
+    tools=tools.recorders("step"),
 )
 
 #: Minimum share of a step for work that runs on after it to be mentioned.

@@ -1,13 +1,11 @@
 """NVTX ranges by name: time on the host, and projected onto the GPU: when what each launched ran, and which kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Unpack
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import intervals, model, window
 from kanalyze.analyses.device._operations import device_operations, exclusive_operations, of_used_processes, with_facts
 from kanalyze.analyses.host._captures import capture_rows, capture_source, captures
 from kanalyze.analyses.host._range_lines import named_ranges
@@ -16,10 +14,8 @@ from kanalyze.analyses.shared.analysis import analysis, once_per_report, part_of
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, known_sum, share_of_total, spread
 from kanalyze.analyses.shared.threads import THREAD, key_columns, nested
 from kanalyze.columns import count_up_to, gathered, in_order, parts_by, rows_at
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
-from kanalyze.window import without_ids
 
 # The projection onto the GPU: an operation belongs to the ranges around its launch, on the range's own thread.
 #
@@ -341,7 +337,7 @@ def range_gpu(
         CannotTellError: The report lacks ranges, CUDA calls, or all GPU operations.
         UnknownNameError: There is no such grouping.
     """
-    kinds = DEVICE_KINDS if graphs else tuple(kind for kind in DEVICE_KINDS if kind != "graph")
+    kinds = model.DEVICE_KINDS if graphs else tuple(kind for kind in model.DEVICE_KINDS if kind != "graph")
     report = part_of(report, where, RANGE_GPU, by, "range")
     for needed in (("api",), kinds):
         require(report, RANGE_GPU, *needed)
@@ -373,7 +369,7 @@ def by_name(report: Report, ranges: pl.DataFrame) -> pl.DataFrame:
     A name that ranges without ids also have keeps a mark: ranges of the program may enclose those of emit_nvtx, and the
     same time would count twice.
     """
-    every = named_ranges(report).select("range", alone=without_ids(pl.col("range")))
+    every = named_ranges(report).select("range", alone=window.without_ids(pl.col("range")))
     plain = every.filter(pl.col("range") == pl.col("alone")).get_column("range").unique()
     marked = (pl.col("alone") != pl.col("range")) & pl.col("alone").is_in(plain.implode())
     names = every.select(pl.when(marked).then(pl.col("alone") + ", op_id = …").otherwise("alone")).to_series()
@@ -548,7 +544,7 @@ def ranges(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.
     report = part_of(report, where, RANGES, by, "range")
     in_scope = of_used_processes(report, intervals.overlapping(named_ranges(report), report.scope.sides))
     in_scope = in_scope if by is None else by_name(report, in_scope)
-    if "api" in report.kinds and set(DEVICE_KINDS).intersection(report.kinds):
+    if "api" in report.kinds and set(model.DEVICE_KINDS).intersection(report.kinds):
         # the work that any thread launched while each range was open
         work = process_work(report, device_operations(report).select("row", "process_id", "start", "end"))
         in_scope = in_scope.join(work, on="row", how="left", maintain_order="left")

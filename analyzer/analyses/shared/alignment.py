@@ -7,8 +7,6 @@ Time grows with the product of both lengths, by 64 tokens at once: 60,000 agains
 longer ones are paired at anchors first, and then what lies between two of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise

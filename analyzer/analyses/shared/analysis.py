@@ -1,7 +1,5 @@
 """What analyses are made with: results cached per report, checks of what a report holds, and threads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import wraps
@@ -10,11 +8,10 @@ from typing import Final, Protocol, TypeVar, TypeVarTuple, Unpack
 
 import polars as pl
 
+from kanalyze import model, schema
 from kanalyze.errors import CannotTellError, KanalyzeError, UnknownNameError
 from kanalyze.machinery import workers
-from kanalyze.model import LOOP_PASSES, SOURCE_LINES
 from kanalyze.report import Report, Where
-from kanalyze.schema import Table
 
 T = TypeVar("T")
 J = TypeVar("J")
@@ -72,7 +69,7 @@ def analysis(compute: Callable[[Report], pl.DataFrame]) -> Analysis:
     return narrowed
 
 
-def part_of(report: Report, where: Where, table: Table, by: str | None, *kinds: str) -> Report:
+def part_of(report: Report, where: Where, table: schema.Table, by: str | None, *kinds: str) -> Report:
     """The part of a report that a table is asked of, summed by a grouping of that or not; see :func:`require`.
 
     Raises:
@@ -84,14 +81,14 @@ def part_of(report: Report, where: Where, table: Table, by: str | None, *kinds: 
     return part
 
 
-def require(report: Report, table: Table | str, *kinds: str) -> None:
+def require(report: Report, table: schema.Table | str, *kinds: str) -> None:
     """Raises :class:`CannotTellError` unless the report records one of `kinds`, which `table` needs, with times."""
     if report.meta.timeless:
         raise CannotTellError.timeless(name_of(table), report.meta.path)
     _require_kinds(report, name_of(table), *kinds)
 
 
-def require_kernels(report: Report, table: Table) -> None:
+def require_kernels(report: Report, table: schema.Table) -> None:
     """As :func:`require`, for a table that needs the durations of kernels.
 
     Kernels of ncu suffice, though it measured them one by one, without a place in time; they are in no window.
@@ -101,7 +98,7 @@ def require_kernels(report: Report, table: Table) -> None:
     _require_kinds(report, table.name, "kernel")
 
 
-def check_grouping(table: Table, by: str | None) -> None:
+def check_grouping(table: schema.Table, by: str | None) -> None:
     """Raises :class:`UnknownNameError` unless `by` is a grouping of `table`, or none."""
     if by not in (None, *table.groupings):
         raise UnknownNameError.of(f"grouping of {table.name}", by, table.groupings)
@@ -116,7 +113,7 @@ def recorded_kinds(report: Report) -> str:
     return " ".join(kind for kind in report.kinds if kind in _SETTINGS)
 
 
-def name_of(table: Table | str) -> str:
+def name_of(table: schema.Table | str) -> str:
     """The name of a table that is given by its declaration, or by its name."""
     return table if isinstance(table, str) else table.name
 
@@ -129,16 +126,16 @@ def _require_kinds(report: Report, table: str, *kinds: str) -> None:
 @once_per_process
 def source_lines(report: Report) -> pl.DataFrame:
     """The lines that threads were in, :data:`SOURCE_LINES`, of the process in scope."""
-    return _of_capture(report, SOURCE_LINES)
+    return _of_capture(report, model.SOURCE_LINES)
 
 
 @once_per_process
 def loop_passes(report: Report) -> pl.DataFrame:
     """When loops began a pass, :data:`LOOP_PASSES`, of the process in scope."""
-    return _of_capture(report, LOOP_PASSES)
+    return _of_capture(report, model.LOOP_PASSES)
 
 
-def _of_capture(report: Report, table: Table) -> pl.DataFrame:
+def _of_capture(report: Report, table: schema.Table) -> pl.DataFrame:
     """A table of the capture, of the process in scope; where it is damaged it has no rows, which is noted."""
     try:
         rows = report.table(table.name)

@@ -1,7 +1,5 @@
 """Statistics of durations, with the columns that every summary of durations has."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

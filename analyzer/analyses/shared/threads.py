@@ -1,7 +1,5 @@
 """Events of host threads: their call tree and timelines."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Final

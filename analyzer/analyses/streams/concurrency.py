@@ -1,14 +1,12 @@
 """Streams with operations: what each overlapped with, and what one of them waited for another."""
 
-from __future__ import annotations
-
 import re
 from itertools import combinations
 from typing import Final, Unpack
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import intervals, model
 from kanalyze.analyses.device._operations import (
     BUSY_BUCKETS,
     RESOURCES,
@@ -23,7 +21,6 @@ from kanalyze.analyses.device._operations import (
 from kanalyze.analyses.host._call_kinds import calls_that, names_that
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report, part_of
 from kanalyze.columns import as_of, count_up_to, gathered, in_order, nearest, parts_by, positions
-from kanalyze.model import DEVICE_KINDS, STREAM_TYPES, STREAMS
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
 
@@ -163,7 +160,7 @@ def used_streams(report: Report) -> pl.DataFrame:
     where not recorded). Operations without a stream, such as unified-memory copies, count as a stream that is null.
     """
     streams = device_operations(report, "context_id", "stream").select(STREAM_KEYS).unique()
-    recorded = report.table(STREAMS.name)
+    recorded = report.table(model.STREAMS.name)
     group = pl.struct(_CONTEXT).rank("dense").cast(pl.UInt32).alias("group")
     numbered = streams.sort(STREAM_KEYS).with_row_index("number").with_columns(group)
     return numbered.join(recorded, on=STREAM_KEYS[1:], how="left", maintain_order="left")
@@ -434,7 +431,7 @@ TABLE: Final = Table(
     (
         *_KEYS,
         Column("stream", pl.Int64, "CUDA stream; null for operations without one (unified memory).", nullable=True),
-        Column("type", pl.Enum(STREAM_TYPES), _TYPE, nullable=True),
+        Column("type", pl.Enum(model.STREAM_TYPES), _TYPE, nullable=True),
         Column("name", pl.String, "The name that the program gave it through NVTX.", nullable=True),
         Column("operations", pl.Int64, "Its kernels, graphs, copies and memsets."),
         Column("busy_ns", pl.Int64, "Time in which it ran anything."),
@@ -459,8 +456,8 @@ BY_PAIR: Final = Table(
         *_KEYS,
         Column("stream", pl.Int64, "The stream with the lower number."),
         Column("other_stream", pl.Int64, "The other one."),
-        Column("type", pl.Enum(STREAM_TYPES), _TYPE, nullable=True),
-        Column("other_type", pl.Enum(STREAM_TYPES), "The same of the other one.", nullable=True),
+        Column("type", pl.Enum(model.STREAM_TYPES), _TYPE, nullable=True),
+        Column("other_type", pl.Enum(model.STREAM_TYPES), "The same of the other one.", nullable=True),
         *columns("""
             busy_ns int: Time in which `stream` ran anything.
             other_busy_ns int: Time in which `other_stream` did.
@@ -496,7 +493,7 @@ def concurrency(report: Report, by: str | None = None, **where: Unpack[Where]) -
         CannotTellError: The report records no device operations.
         UnknownNameError: There is no such grouping.
     """
-    report = part_of(report, where, TABLE, by, *DEVICE_KINDS)
+    report = part_of(report, where, TABLE, by, *model.DEVICE_KINDS)
     if by is not None:
         order = ["device", "waited_ns", "overlap_ns", "process_id", "context_id", "stream", "other_stream"]
         return BY_PAIR.select(stream_pairs(report)).sort(order, descending=[False, True, True, *[False] * 4])

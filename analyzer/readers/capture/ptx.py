@@ -1,7 +1,5 @@
 """What the PTX of a compiled kernel tells of its arithmetic and its accesses, with the lines of the program."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from typing import Final

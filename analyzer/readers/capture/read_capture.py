@@ -3,8 +3,6 @@
 docs/collect.md describes the contents of such a folder.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import json
@@ -22,11 +20,9 @@ from typing import Any, Final, TypeVar
 
 import polars as pl
 
-from kanalyze.counter_model import measured_some
-from kanalyze.errors import CannotTellError, DamagedReportError, KanalyzeError, UnknownFormatError
+from kanalyze import counter_model, errors, readers, schema
 from kanalyze.files import open_regular, readable, regular
 from kanalyze.model import COMPILED_KERNELS, LOOP_PASSES, READER_TABLES, SOURCE_LINES
-from kanalyze.readers import Progress, read
 from kanalyze.readers.capture import ptx
 from kanalyze.readers.ncu.read_csv_rep import (
     MANIFEST,
@@ -41,7 +37,6 @@ from kanalyze.readers.ncu.read_csv_rep import (
 from kanalyze.readers.nsys.read_sqlite_folder import report_of
 from kanalyze.readers.storage.table_files import SqliteFile
 from kanalyze.report import BareRun, BareRuns, ReachedRates, Report
-from kanalyze.schema import PartedSource, Source
 
 #: The commands of a capture, keyed by step name, as :func:`commands` returns them.
 Commands = Mapping[str, Sequence[str]]
@@ -56,7 +51,7 @@ def accepts(path: Path, head: bytes) -> bool:
     return os.path.isfile(path / MANIFEST)  # noqa: PTH113 - Path.is_file raises of a name that is too long
 
 
-def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
+def open_report(path: Path, progress: readers.Progress, *, cache: bool) -> Report:
     """Opens the capture in the folder `path`; with several nsys runs, the first one.
 
     Without an nsys pass it is the ncu report, or else the first trace of torch.profiler.
@@ -71,7 +66,7 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
         return counters_of(path, counters, progress)
     if not (traces := traces_in(path)):
         remedy = "Collect it again with the nsys pass; `kanalyze doctor` says what is missing for that."
-        raise UnknownFormatError.of(path, "a capture without a report of nsys", remedy)
+        raise errors.UnknownFormatError.of(path, "a capture without a report of nsys", remedy)
     report = trace_of(path, traces[0], progress, cache=cache)
     return replace(report, meta=replace(report.meta, path=path, read_from=traces[0]))
 
@@ -99,25 +94,25 @@ def _lines_of(recording: Path, origin_unix_ns: int | None) -> dict[str, Callable
     return {name: partial(lambda name: tables()[name], name) for name in LINES}
 
 
-def trace_of(folder: Path, trace: Path, progress: Progress | None = None, *, cache: bool = True) -> Report:
+def trace_of(folder: Path, trace: Path, progress: readers.Progress | None = None, *, cache: bool = True) -> Report:
     """Opens a trace of the capture in `folder`, with the program's lines, and its runs without a profiler.
 
     Raises as :func:`kanalyze.readers.read` does.
     """
-    opened = read(regular(trace), progress, cache=cache)
+    opened = readers.read(regular(trace), progress, cache=cache)
     counted = counted_beside(opened, folder)
     source = CaptureTables(opened.source, _lines_of(trace, opened.meta.origin_unix_ns), counted)
     opened = replace(opened, source=source, meta=replace(opened.meta, capture=folder), counted=counted)
     return replace(opened, bare=partial(bare_runs, folder), reached=partial(_reached, folder))
 
 
-def counted_beside(report: Report, folder: Path) -> Beside:
+def counted_beside(report: Report, folder: Path) -> "Beside":
     """What ncu counted in the capture in `folder`, beside one of its reports."""
     runs = runs_in(folder, "ncu")
     return Beside(report, [run.file for run in runs[:1]], lambda _: counters_of(folder, runs, None))
 
 
-def counters_of(folder: Path, runs: Sequence[Run], progress: Progress | None) -> Report:
+def counters_of(folder: Path, runs: Sequence[Run], progress: readers.Progress | None) -> Report:
     """Opens the given ncu runs of a capture as one report, with launch numbers where the manifest gives them.
 
     Raises ExportError if one is in ncu's own format, which nothing here can read; UnknownFormatError if one has no
@@ -170,7 +165,7 @@ class Beside:
                 self._own = True
                 try:
                     self.use(self._opened(self._files[0]))
-                except KanalyzeError as error:
+                except errors.KanalyzeError as error:
                     self._owner.go_without(self._files[0].name, error)
             self._asked = True
             return self._found
@@ -193,11 +188,11 @@ class Beside:
 class CaptureTables:
     """Tables of a report in a capture, and those that the capture adds; see :class:`kanalyze.schema.Source`."""
 
-    def __init__(self, source: Source, added: Mapping[str, Callable[[], pl.DataFrame]], *beside: Beside) -> None:
+    def __init__(self, source: schema.Source, added: Mapping[str, Callable[[], pl.DataFrame]], *beside: Beside) -> None:
         """The tables of `source` and those `added`, by name; closed with the reports `beside`."""
         self._source, self._added, self._beside = source, added, beside
         self.events, self.notes_of_read = source.events, source.notes_of_read
-        if isinstance(source, PartedSource):
+        if isinstance(source, schema.PartedSource):
             self.mapped = source.mapped
 
     @property
@@ -222,7 +217,7 @@ def _compiled(folder: Path) -> pl.DataFrame:
     if not os.path.lexists(path):
         if any(folder.glob("torch-run*.json")):  # of a Python workload under torch.profiler, which observes it
             return COMPILED_KERNELS.empty()
-        raise CannotTellError.without_capture("compiled", folder)
+        raise errors.CannotTellError.without_capture("compiled", folder)
     with readable(path):
         content = regular(path).read_bytes()
     try:
@@ -236,7 +231,7 @@ def _compiled(folder: Path) -> pl.DataFrame:
         ]
         return COMPILED_KERNELS.check(pl.DataFrame(kernels, schema=COMPILED_KERNELS.schema))
     except (*MISSHAPEN, pl.exceptions.PolarsError) as error:
-        raise DamagedReportError.at(path, "the rows of kernels", "not what the collector writes") from error
+        raise errors.DamagedReportError.at(path, "the rows of kernels", "not what the collector writes") from error
 
 
 _LONGEST_PTX: Final = 1 << 22  # of a longer file nothing is told
@@ -268,7 +263,7 @@ def bare_runs(folder: Path) -> BareRuns:
         return BareRuns()
     try:
         return BareRuns(programs_ns, tuple(_marked(folder)))
-    except KanalyzeError as error:
+    except errors.KanalyzeError as error:
         return BareRuns(programs_ns, damage=error)
 
 
@@ -311,7 +306,7 @@ def _starts(path: Path) -> dict[str, list[int]]:
         starts: dict[str, Any] = json.loads(text.decode(errors="replace"))["starts_ns"]
         return {name: sorted(map(_time_ns, times)) for name, times in starts.items() if len(times) < KEPT}
     except MISSHAPEN as error:
-        raise DamagedReportError.at(path, "the marks of a run without a profiler", "of another form") from error
+        raise errors.DamagedReportError.at(path, "the marks of a run without a profiler", "of another form") from error
 
 
 def _time_ns(value: object) -> int:
@@ -353,7 +348,7 @@ def lines_tables(recording: Path, origin_unix_ns: int | None) -> dict[str, pl.Da
         *(*MISSHAPEN, IndexError, EOFError, OverflowError),
         *(gzip.BadGzipFile, zlib.error, pl.exceptions.PolarsError),
     ) as error:
-        raise DamagedReportError.at(path, "the lines of the program", "not what the collector writes") from error
+        raise errors.DamagedReportError.at(path, "the lines of the program", "not what the collector writes") from error
 
 
 def _tables(content: dict[str, Any], origin_unix_ns: int) -> dict[str, pl.DataFrame]:
@@ -441,4 +436,4 @@ def selections(command_lines: Commands) -> dict[str, Selection]:
 
 def selective(command_lines: Commands, names: Iterable[str]) -> bool | None:
     """Whether these ncu runs profiled only a subset of the launches; None where the commands do not say."""
-    return measured_some([chooses(command_lines.get(name, [])) for name in names])
+    return counter_model.measured_some([chooses(command_lines.get(name, [])) for name in names])

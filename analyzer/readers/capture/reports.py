@@ -1,7 +1,5 @@
 """Finds and opens the reports of one program, those of each tool and run: of a capture, a folder, or a path alone."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence

@@ -9,8 +9,6 @@ launch each, with text and unit as printed. If both pages are present, values co
 and has more digits.
 """
 
-from __future__ import annotations
-
 import codecs
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,10 +20,8 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.counter_model import RULE_RESULTS
+from kanalyze import counter_model, files, model
 from kanalyze.errors import DamagedReportError, UnknownFormatError
-from kanalyze.files import readable, regular
-from kanalyze.model import Note
 from kanalyze.readers.ncu.tables import LABELS, LAUNCHES, SECTIONS, Measured, damaged, metrics_frame
 
 #: First lines of pages: the header of pages of launches, and the kernel line of the source page.
@@ -91,8 +87,8 @@ def content(path: Path) -> bytes:
 
     Raises UnreadableReportError if the operating system refuses to read it.
     """
-    with readable(path):
-        text = regular(path).read_bytes()
+    with files.readable(path):
+        text = files.regular(path).read_bytes()
     encodings = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
     for mark, encoding in encodings.items():  # what PowerShell makes of `ncu … > file`
         if text.startswith(mark):
@@ -193,8 +189,8 @@ def measured(details: PagesFile | None, raw: PagesFile | None) -> Measured:
 
     Raises DamagedReportError if they are of different runs, or their numbers can be read in two ways.
     """
-    notes: list[Note] = []
-    values, rules = [], RULE_RESULTS.empty()
+    notes: list[model.Note] = []
+    values, rules = [], counter_model.RULE_RESULTS.empty()
     launches: list[pl.DataFrame] = []
     if raw is not None:
         rows, printed = _raw(raw)
@@ -228,7 +224,7 @@ def measured(details: PagesFile | None, raw: PagesFile | None) -> Measured:
     return Measured(launches[0].drop("key"), metrics_frame(pl.concat(values)), rules, notes)
 
 
-def _file_notes(file: PagesFile) -> Iterator[Note]:
+def _file_notes(file: PagesFile) -> Iterator[model.Note]:
     """Warnings of ncu, as notes with the number of metrics affected or with their meaning; errors; and a cut."""
     for warning in file.warnings:
         left_out = re.match(r"Unable to access the following (\d+) metrics", warning)
@@ -379,7 +375,7 @@ _REPEATED: Final = {
 def _rules(path: Path, rows: pl.DataFrame) -> pl.DataFrame:
     """Rule results of the details page, as :data:`kanalyze.counter_model.RULE_RESULTS`."""
     if "Rule Name" not in rows.columns:
-        return RULE_RESULTS.empty()
+        return counter_model.RULE_RESULTS.empty()
     column = partial(_column, rows)
     # ncu writes estimates with a point, or with its locale's sign, and never with thousands
     share = column("Estimated Speedup").str.replace(",", ".", literal=True).cast(pl.Float64, strict=False) / 100
@@ -397,7 +393,7 @@ def _rules(path: Path, rows: pl.DataFrame) -> pl.DataFrame:
     strange = [kind for kind in results.get_column("kind").unique() if kind not in _RULE_KINDS.values()]
     if strange:
         raise damaged(path, "the details page", f"a rule of type {strange[0] or ''!r}")
-    return RULE_RESULTS.select(results)
+    return counter_model.RULE_RESULTS.select(results)
 
 
 def product(size: str | None) -> int:

@@ -6,8 +6,6 @@ many types of errors, returns invalid text, or kills its process: so instruction
 process, which runs this module, as ``python -m`` with what to read, the report and the file to write as arguments.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re
@@ -25,12 +23,9 @@ from typing import Any, BinaryIO, Final, TypeAlias, TypeVar
 
 import polars as pl
 
+from kanalyze import errors, files, machinery, units
 from kanalyze.counter_model import INSTRUCTIONS, RULE_RESULTS, SOURCE_FILES
-from kanalyze.errors import ExportError, KanalyzeError, last_words
-from kanalyze.files import fields
-from kanalyze.machinery import end_with
 from kanalyze.readers.ncu.tables import COUNTED, LAUNCHES, Measured, damaged, metrics_frame
-from kanalyze.units import plural
 
 T = TypeVar("T")
 
@@ -64,10 +59,10 @@ def module() -> ModuleType | None:
     return None
 
 
-def unreadable(path: Path, program: str, said: Iterable[str]) -> ExportError:
+def unreadable(path: Path, program: str, said: Iterable[str]) -> errors.ExportError:
     """Error: `program` (a module or an ncu) cannot read `path` and printed `said`."""
-    return ExportError(
-        f"{path}: {program} cannot read it: {last_words(said) or 'it says nothing'}.",
+    return errors.ExportError(
+        f"{path}: {program} cannot read it: {errors.last_words(said) or 'it says nothing'}.",
         "A report of a newer ncu needs a module or an ncu as new (`pip install --upgrade ncu-report`); a file that was "
         "cut off has to be copied again.",
     )
@@ -227,7 +222,7 @@ def _rule(rule: Rule, marks: dict[str, list[str]], damage: Damage) -> tuple[obje
         title, marked = text(rule.name()), marks.get(name, [])
         sentence = f"{title}: a table of the source without a message."
         if marked:
-            sentence = f"{title}: {plural(len(marked), 'instruction')} marked, the first: {marked[0]}"
+            sentence = f"{title}: {units.plural(len(marked), 'instruction')} marked, the first: {marked[0]}"
         return section, name, "information", sentence, None, None
     message = rule.rule_message()
     scope, share = None, None
@@ -358,7 +353,7 @@ def write(name: str, report: str, out: str) -> None:
         sys.exit("the module ncu_report is gone")
     try:
         read_here(name, Path(report), actions(Path(report), library)[0]).write_ipc(out)
-    except KanalyzeError as error:
+    except errors.KanalyzeError as error:
         sys.exit(str(error))
 
 
@@ -404,7 +399,7 @@ def _pass_block(file: BinaryIO, length: int) -> bytes | None:
     head = _head(file, length)
     if head is None:
         return None
-    payloads = [field for field in fields(head, 0, len(head)) if field.key == _PAYLOAD]
+    payloads = [field for field in files.fields(head, 0, len(head)) if field.key == _PAYLOAD]
     if len(payloads) != 1 or payloads[0].sized:
         raise ValueError
     if payloads[0].number > _LARGEST:
@@ -432,5 +427,5 @@ def _head(file: BinaryIO, length: int) -> bytes | None:
 
 
 if __name__ == "__main__":
-    end_with(int(sys.argv[1]))
+    machinery.end_with(int(sys.argv[1]))
     write(*sys.argv[2:])

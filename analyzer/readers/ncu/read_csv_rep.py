@@ -6,8 +6,6 @@ run are read together, and several runs make one report. Where the module is mis
 of a report.
 """
 
-from __future__ import annotations
-
 import csv
 import os
 import re
@@ -22,18 +20,15 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
-from kanalyze import outlets
+from kanalyze import errors, outlets, readers, tools
 from kanalyze.counter_model import INSTRUCTIONS, LAUNCH_NUMBERS
-from kanalyze.errors import DamagedReportError, ExportError, UnknownFormatError
 from kanalyze.files import regular
 from kanalyze.machinery import ending_with
-from kanalyze.readers import Progress
 from kanalyze.readers.ncu import csv as ncu_csv, module as ncu_module
 from kanalyze.readers.ncu.csv import POINT, Page, content, looks_like_ncu, numbers, pages_in
 from kanalyze.readers.ncu.tables import COUNTED, Measured, NcuTables, damaged
 from kanalyze.readers.nsys.read_rep import newest
 from kanalyze.report import Meta, Report
-from kanalyze.tools import NCU_FOLDERS
 
 Runner = Callable[[Sequence[str]], subprocess.CompletedProcess[bytes]]
 
@@ -56,7 +51,7 @@ def accepts(path: Path, head: bytes) -> bool:
     return path.suffix in _REPORTS or (path.suffix in (".csv", ".log", ".txt") and looks_like_ncu(content(path)))
 
 
-def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
+def open_report(path: Path, progress: readers.Progress, *, cache: bool) -> Report:
     """Opens all runs in the folder at `path`, or the report or page there.
 
     Of a report that nothing here can read the pages beside it are opened; a page is joined with those of its run.
@@ -102,7 +97,7 @@ def runs_in(folder: Path, beginning: str = "") -> list[Run]:
 
 
 def report_of(
-    path: Path, runs: Sequence[Run], progress: Progress, asked: Mapping[str, Selection] | None = None
+    path: Path, runs: Sequence[Run], progress: readers.Progress, asked: "Mapping[str, Selection] | None" = None
 ) -> Report:
     """Concatenates `runs` into one report of `path`.
 
@@ -115,7 +110,7 @@ def report_of(
     return Report(Meta(path, "ncu", capture=path if asked is not None else None), NcuTables(path, _joined(measured)))
 
 
-def with_numbers(measured: Measured, asked: Selection | None) -> Measured:
+def with_numbers(measured: Measured, asked: "Selection | None") -> Measured:
     """Adds the program's launch numbers to the kernels of a run."""
     if asked is None or measured.launches.get_column("process_id").n_unique() > 1:
         return measured
@@ -125,7 +120,7 @@ def with_numbers(measured: Measured, asked: Selection | None) -> Measured:
     return replace(measured, numbers=LAUNCH_NUMBERS.select(numbered.with_columns(symbols=symbols)))
 
 
-def _measured(run: Run, progress: Progress) -> Measured:
+def _measured(run: Run, progress: readers.Progress) -> Measured:
     """Reads one run, preferring the report, which holds more, over its pages."""
     library = None
     if run.report:
@@ -135,7 +130,7 @@ def _measured(run: Run, progress: Progress) -> Measured:
         try:
             opened, cut = ncu_module.actions(run.report, library)
             return ncu_module.measured(run.report, library, opened, cut=cut)
-        except ExportError as error:
+        except errors.ExportError as error:
             if not run.pages:
                 raise
             measured = _of_pages(run.pages)
@@ -177,12 +172,12 @@ def _report_of_page(path: Path) -> Report:
     files = {kind: pages for kind in _PAGES if pages and pages.of(kind)}
     if not files:
         remedy = "Give the details page or the raw page with it: `ncu --import REPORT --csv --page details`."
-        raise UnknownFormatError.of(path, "ncu's page of sources, which tells no counters of kernels", remedy)
+        raise errors.UnknownFormatError.of(path, "ncu's page of sources, which tells no counters of kernels", remedy)
     others = {kind: page for kind, page in beside.items() if kind not in files}
     try:
         more = {kind: pages_in(page) for kind, page in others.items()}
         run = ncu_csv.measured(**{**dict.fromkeys(_PAGES), **files, **more})
-    except DamagedReportError as error:
+    except errors.DamagedReportError as error:
         if not others:
             raise
         run = ncu_csv.measured(**{**dict.fromkeys(_PAGES), **files})
@@ -224,7 +219,7 @@ def _joined(runs: Sequence[Measured]) -> Measured:
 
 def find() -> Path | None:
     """The ncu on PATH, else the newest where installers put it; None if there is none."""
-    return newest("ncu", NCU_FOLDERS)
+    return newest("ncu", tools.NCU_FOLDERS)
 
 
 def run_program(command: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
@@ -234,14 +229,14 @@ def run_program(command: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
     )
 
 
-def through_program(path: Path, progress: Progress, runner: Runner = run_program) -> Measured:
+def through_program(path: Path, progress: readers.Progress, runner: Runner = run_program) -> Measured:
     """Reads the report at `path` through the installed ncu.
 
     Raises ExportError if there is none, or it cannot read the report.
     """
     program = find()
     if program is None:
-        raise ExportError(
+        raise errors.ExportError(
             f"{path}: an Nsight Compute report, and there is nothing here that can read it (no module ncu_report, no "
             "ncu).",
             "Install the module, `pip install 'kanalyze[ncu]'` (it needs no GPU and no toolkit); or put its ncu "

@@ -4,8 +4,6 @@ ncu replays each kernel alone, many times: the duration is that of one replay, a
 unknown. The kernels in `events` are laid end to end.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

@@ -5,8 +5,6 @@ by the nsys that made it, so that it is never stale, and by its own checksum. Tw
 at once each make one, and the later one stays.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -22,13 +20,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
-from kanalyze.errors import ExportError, KanalyzeError, UnreadableReportError
-from kanalyze.files import cache_folder, digest
-from kanalyze.machinery import end_by, ending_with
-from kanalyze.readers import Progress
+from kanalyze import errors, files, machinery, readers
+from kanalyze.readers import user_cache
 from kanalyze.readers.nsys.read_sqlite_folder import report_of, shows_nsys
 from kanalyze.readers.storage.table_files import SqliteFile
-from kanalyze.readers.user_cache import alone, checksum, kept, make_room, name_of, scratch
 from kanalyze.report import Report
 from kanalyze.tools import NSYS_FOLDERS, installed
 
@@ -41,7 +36,7 @@ def accepts(path: Path, head: bytes) -> bool:
     return head.startswith(_MAGIC) or (is_named_so and not head.startswith(b"SQLite"))
 
 
-def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
+def open_report(path: Path, progress: readers.Progress, *, cache: bool) -> Report:
     """Opens the report at `path`; the first time takes as long as its export.
 
     Raises ExportError if there is no nsys here, it cannot export the report, or the export cannot be written;
@@ -52,7 +47,7 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
     return replace(report, meta=replace(report.meta, path=path, read_from=database.path))
 
 
-def exported(path: Path, progress: Progress, *, cache: bool = True) -> SqliteFile:
+def exported(path: Path, progress: readers.Progress, *, cache: bool = True) -> SqliteFile:
     """The SQLite export of the report at `path`: a newer one beside it, else a cached one, else a new one.
 
     Args:
@@ -64,10 +59,10 @@ def exported(path: Path, progress: Progress, *, cache: bool = True) -> SqliteFil
         ExportError: There is no nsys, it cannot export the report, or the export cannot be written.
         UnreadableReportError: The report changes while it is exported.
     """
-    folder, program, name, key = cache_folder(), find(), name_of(path), "*"
+    folder, program, name, key = files.cache_folder(), find(), user_cache.name_of(path), "*"
     if program is not None:  # its version is told without running it
         file = program.stat()
-        key = digest(os.fsencode(program.resolve()) + f" {file.st_size} {file.st_mtime_ns}".encode())
+        key = files.digest(os.fsencode(program.resolve()) + f" {file.st_size} {file.st_mtime_ns}".encode())
     key = f"{name}-{key}"
     if cache:
         exports = (_beside(path), *map(_kept, sorted(folder.glob(f"{key}.*.sqlite"))))
@@ -75,13 +70,13 @@ def exported(path: Path, progress: Progress, *, cache: bool = True) -> SqliteFil
             return usable
     if program is None:
         older = path.with_suffix(".sqlite")
-        raise ExportError.without_nsys(path, older if older != path and _opened(older) else None)
+        raise errors.ExportError.without_nsys(path, older if older != path and _opened(older) else None)
     try:
         export = _export(path, key, program, progress)
     except OSError as error:
-        raise ExportError.unwritable(path, folder, error.strerror or str(error)) from error
-    if name_of(path) != name:
-        raise UnreadableReportError.because(path, "it changed while it was exported")
+        raise errors.ExportError.unwritable(path, folder, error.strerror or str(error)) from error
+    if user_cache.name_of(path) != name:
+        raise errors.UnreadableReportError.because(path, "it changed while it was exported")
     return SqliteFile(export)
 
 
@@ -98,7 +93,7 @@ def _beside(path: Path) -> SqliteFile | None:
 def _kept(path: Path) -> SqliteFile | None:
     """The cached export at `path`; None if missing or if its checksum does not match."""
     with suppress(OSError):
-        if not kept(path) or not path.is_file() or path.suffixes[:1] != [f".{checksum(path)}"]:
+        if not user_cache.kept(path) or not path.is_file() or path.suffixes[:1] != [f".{user_cache.checksum(path)}"]:
             return None
         os.utime(path)
         return _opened(path)
@@ -107,16 +102,16 @@ def _kept(path: Path) -> SqliteFile | None:
 
 def _opened(path: Path) -> SqliteFile | None:
     """Opens the export at `path`; None if missing or incomplete."""
-    with suppress(KanalyzeError):
+    with suppress(errors.KanalyzeError):
         database = SqliteFile(path) if path.is_file() else None
         return database if database is not None and shows_nsys(database.tables) else None
     return None
 
 
-def _export(path: Path, name: str, program: Path, progress: Progress) -> Path:
+def _export(path: Path, name: str, program: Path, progress: readers.Progress) -> Path:
     """Export the report at `path` under `name`, and remove cached exports of earlier states of the report."""
-    cache = cache_folder()
-    with scratch(cache) as folder:
+    cache = files.cache_folder()
+    with user_cache.scratch(cache) as folder:
         export = folder / "export.sqlite"
         what = f"exporting {path.name} with {program}"
         progress(what, 0.0)
@@ -128,13 +123,13 @@ def _export(path: Path, name: str, program: Path, progress: Progress) -> Path:
         except OSError as error:
             if error.filename == str(log):
                 raise
-            raise ExportError.failed(path, str(program), 0, [error.strerror or str(error)]) from error
+            raise errors.ExportError.failed(path, str(program), 0, [error.strerror or str(error)]) from error
         if status or _opened(export) is None:
-            raise ExportError.failed(path, f"nsys {version(program)}".strip(), status, output)
+            raise errors.ExportError.failed(path, f"nsys {version(program)}".strip(), status, output)
         export.chmod(0o600)
-        target = cache / f"{name}.{checksum(export)}.sqlite"
-        with alone(cache):
-            make_room(cache, name.partition("-")[0])
+        target = cache / f"{name}.{user_cache.checksum(export)}.sqlite"
+        with user_cache.alone(cache):
+            user_cache.make_room(cache, name.partition("-")[0])
             export.replace(target)
     progress(what, 1.0)
     return target
@@ -194,7 +189,7 @@ def run(command: Sequence[str], log: Path, share_done: Callable[[float], object]
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=ending_with(os.getpid()),  # noqa: PLW1509 - calls the system alone
+            preexec_fn=machinery.ending_with(os.getpid()),  # noqa: PLW1509 - calls the system alone
         )
         early.callback(_end, process)
         while (status := process.poll()) is None:
@@ -240,7 +235,7 @@ def _stoppable() -> Iterator[None]:
 
     names = ("SIGTERM", "SIGHUP") if threading.current_thread() is threading.main_thread() else ()
     handlers = {number: signal.getsignal(number) for name in names if (number := getattr(signal, name, None))}
-    ours = {number: handler for number, handler in handlers.items() if handler in (signal.SIG_DFL, end_by)}
+    ours = {number: handler for number, handler in handlers.items() if handler in (signal.SIG_DFL, machinery.end_by)}
     for number in ours:
         signal.signal(number, stop)
     try:

@@ -4,8 +4,6 @@
 Tables exist only if there was data; no table is required but one that says that nsys wrote the file.
 """
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,18 +14,10 @@ from typing import Any, Final
 
 import polars as pl
 
-from kanalyze import model
-from kanalyze.columns import gathered, last_of, rows_at
-from kanalyze.counter_model import CPU_SAMPLES, SYMBOLS
-from kanalyze.errors import UnknownFormatError
-from kanalyze.files import Payload
-from kanalyze.readers import Progress
-from kanalyze.readers.nsys import tables as nsys
-from kanalyze.readers.nsys.samples import Samples, gpu_metrics, network_metrics
+from kanalyze import columns, counter_model, errors, files, model, readers, reduction, report
+from kanalyze.readers.nsys import samples, tables as nsys
 from kanalyze.readers.nsys.tables import DETAILS, Labels, Machine, Seen, notes, streams
 from kanalyze.readers.storage.table_files import FORMS, SqliteFile, TableFile, TableFolder, tables_in
-from kanalyze.reduction import is_reduction
-from kanalyze.report import Meta, Report
 from kanalyze.schema import Table
 
 #: A tenth of the int64 range, in nanoseconds: some 29 years.
@@ -50,13 +40,13 @@ def accepts(path: Path, head: bytes) -> bool:
     :func:`open_report` checks that nsys wrote them.
     """
     if path.is_dir():
-        return any(tables_in(path, form) for form in FORMS) and not is_reduction(path)
+        return any(tables_in(path, form) for form in FORMS) and not reduction.is_reduction(path)
     return head.startswith(_MAGIC) or any(
         path.suffix == suffix and head.startswith(magic) for suffix, magic in FORMS.items()
     )
 
 
-def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
+def open_report(path: Path, progress: readers.Progress, *, cache: bool) -> report.Report:
     """Opens the nsys export at `path`; of a file in a folder of tables, the folder.
 
     Raises UnknownFormatError if the tables are not an nsys export; DamagedReportError if the file is truncated, or its
@@ -71,14 +61,14 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
             if shows_nsys(database.tables):
                 return report_of(database)
             some = ", ".join(sorted(database.tables)[:5]) or "none"
-            raise UnknownFormatError.of(path, f"an SQLite database that nsys did not write (tables: {some})")
+            raise errors.UnknownFormatError.of(path, f"an SQLite database that nsys did not write (tables: {some})")
     folder = path if path.is_dir() else path.parent
     tables_of_form = {form: tables_in(folder, form) for form in FORMS}
     for form, tables in tables_of_form.items():
         if shows_nsys(tables):
             return report_of(TableFolder(folder, form))
     some = ", ".join(next(tables for tables in tables_of_form.values() if tables)[:5])
-    raise UnknownFormatError.of(path, f"tables that nsys did not write ({some})")
+    raise errors.UnknownFormatError.of(path, f"tables that nsys did not write ({some})")
 
 
 def shows_nsys(tables: Iterable[str]) -> bool:
@@ -86,19 +76,19 @@ def shows_nsys(tables: Iterable[str]) -> bool:
     return not {*_SIGNS}.isdisjoint(tables)
 
 
-def report_of(database: TableFile) -> Report:
+def report_of(database: TableFile) -> report.Report:
     """The report of an nsys export of any form; tables are read on demand."""
-    return Report(_meta(database), NsysTables(database))
+    return report.Report(_meta(database), NsysTables(database))
 
 
-def _meta(database: TableFile) -> Meta:
+def _meta(database: TableFile) -> report.Meta:
     pair = {"name": pl.String, "value": pl.String}
     export = {name: value for table in _EXPORT for name, value in database.frame(table, pair).iter_rows()}
     environment = dict(database.frame("TARGET_INFO_SYSTEM_ENV", pair).iter_rows())
     started = database.frame("TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": pl.Int64}).to_series()
     spans = database.frame("ANALYSIS_DETAILS", {"duration": pl.Int64, "stopTime": pl.Int64})
     version, driver = export.get("EXPORT_PRODUCT_VERSION"), environment.get("NvDriverVersion")
-    return Meta(
+    return report.Meta(
         path=database.path,
         tool="nsys",
         tool_version=version.removesuffix(".0") if version else None,
@@ -126,7 +116,7 @@ class NsysTables:
         self._seen = Seen({}, [], {})
         self._labels = Labels(database, self._seen.undecoded)
         self._machine = Machine(database)
-        self._samples = Samples(database, self._labels, self._seen.undecoded)
+        self._samples = samples.Samples(database, self._labels, self._seen.undecoded)
         self._orders: dict[str, pl.Series | None] = {}
 
     def close(self) -> None:
@@ -173,15 +163,15 @@ class NsysTables:
             "call_stacks": lambda: self._samples.call_stacks(self._first_ids),
             "stack_frames": self._samples.stack_frames,
             "scheduling": self._samples.scheduling,
-            "gpu_metrics": partial(gpu_metrics, self._database, self._seen.undecoded),
-            "network_metrics": partial(network_metrics, self._database),
+            "gpu_metrics": partial(samples.gpu_metrics, self._database, self._seen.undecoded),
+            "network_metrics": partial(samples.network_metrics, self._database),
             "notes": lambda: notes(self._database, self._seen),
         }
         return model.reader_table(name, tables, self._database.path)
 
     def mapped(self, name: str, transform: Callable[[pl.DataFrame], pl.DataFrame]) -> pl.DataFrame:
         """See :class:`kanalyze.schema.PartedSource`."""
-        if name == CPU_SAMPLES.name:
+        if name == counter_model.CPU_SAMPLES.name:
             return self._samples.mapped_cpu_samples(transform)
         return transform(self.table(name))
 
@@ -333,12 +323,12 @@ class NsysTables:
         """Kernel functions by symbol name."""
         source = next(spec.table for spec in nsys.EVENT_TABLES if spec.kind == "kernel")
         if nsys.SYMBOL.column not in self._database.columns(source):
-            return SYMBOLS.empty()
+            return counter_model.SYMBOLS.empty()
         name, symbol = (self._labels.namer(named) for named in (nsys.KERNEL_NAME, nsys.SYMBOL))
         wanted = (nsys.KERNEL_NAME.column, nsys.SYMBOL.column)
         pairs = self._database.integers(source, wanted, lambda part: part.unique()).unique(maintain_order=True)
         named = pairs.select(name(pairs).cast(pl.String).alias("name"), symbol(pairs).cast(pl.String).alias("symbol"))
-        return SYMBOLS.select(named.drop_nulls().unique()).sort(*SYMBOLS.schema)
+        return counter_model.SYMBOLS.select(named.drop_nulls().unique()).sort(*counter_model.SYMBOLS.schema)
 
     def _side_table(self, table: Table) -> pl.DataFrame:
         frames = [table.empty()]
@@ -400,7 +390,7 @@ def communicator_calls(database: TableFile, first_id: int, undecoded: dict[str, 
 
 def _fields(blob: object, schemas: dict[int, dict[str, tuple[str, int]]]) -> dict[str, Any] | None:
     """The fields of a payload; none where it is none of NCCL's, None where it is shorter than its schema says."""
-    payload = Payload.of(blob)
+    payload = files.Payload.of(blob)
     if payload is None or payload.number == 0:
         return None
     fields: dict[str, Any] = {}
@@ -436,7 +426,7 @@ def graph_nodes(raw: pl.DataFrame) -> pl.DataFrame:
     copied = pl.col("origin").is_not_null().any().over("process_id", "graph")
     rows = pl.concat([rows, _of_children(rows.filter(copied))])
     own = rows.filter(pl.col("origin").is_not_null() | ~copied)
-    first = rows_at(own.select("thread_id", "at"), _captured_rows(own))
+    first = columns.rows_at(own.select("thread_id", "at"), _captured_rows(own))
     nodes = own.select(
         "process_id",
         "thread_id",
@@ -458,9 +448,9 @@ def _captured_rows(rows: pl.DataFrame) -> pl.Series:
     copied = rows.get_column("origin").is_not_null()
     asked = rows.filter(copied).select("process_id", "at", node="origin")
     origins = pl.int_range(rows.height, dtype=pl.UInt32, eager=True)
-    of_row = origins.scatter(copied.arg_true(), last_of(asked, rows.select("process_id", "at", "node")))
+    of_row = origins.scatter(copied.arg_true(), columns.last_of(asked, rows.select("process_id", "at", "node")))
     for _ in range(16):  # so deep are graphs made of graphs at most
-        if (further := gathered(of_row, origins)).equals(origins):
+        if (further := columns.gathered(of_row, origins)).equals(origins):
             break
         origins = further
     return origins

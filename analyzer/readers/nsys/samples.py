@@ -9,8 +9,6 @@ A sample of a GPU's counter holds until the next sample of the same counter: on 
 row here, batch by batch, so that tens of millions of them, most of them the same, take little memory.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import cached_property
@@ -18,8 +16,7 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze import counter_model as model
-from kanalyze.files import DOMAIN, DOMAINS, MARK, Frame, PythonStack
+from kanalyze import counter_model as model, files
 from kanalyze.readers.nsys.tables import RANGES, Labels, Named, process_of, thread_of
 from kanalyze.readers.storage.table_files import TableFile
 
@@ -161,14 +158,14 @@ class Samples:
         blobs = self._database.frame(RANGES, {"binaryData": pl.Object}).get_column("binaryData") if held else None
         schema = {"process_id": pl.Int64, "domainId": pl.Int64, "periodic": pl.Boolean}
         known = pl.DataFrame([(*key, periodic) for key, periodic in domains.items()], schema=schema, orient="row")
-        marks = raw.with_row_index("row").filter(pl.col("eventType") == MARK)
+        marks = raw.with_row_index("row").filter(pl.col("eventType") == files.MARK)
         marks = marks.with_columns(process_id=process_of("globalTid")).join(
             known, on=["process_id", "domainId"], maintain_order="left"
         )
         held_by = [blobs[row] if blobs is not None else None for row in marks.get_column("row")]
-        payloads = [PythonStack.of(blob) for blob in held_by]
+        payloads = [files.PythonStack.of(blob) for blob in held_by]
         self._undecoded["stacks of Python that cannot be decoded"] = payloads.count(None) - held_by.count(None)
-        numbers: dict[tuple[Frame, ...], int] = {}
+        numbers: dict[tuple[files.Frame, ...], int] = {}
         stacks = [
             numbers.setdefault(one.frames, _SOURCE * _PYTHON + len(numbers)) if one and one.frames else None
             for one in payloads
@@ -188,12 +185,12 @@ class Samples:
         if not self._database.last_row(RANGES):
             return {}
         columns = {"eventType": pl.Int64, "globalTid": pl.Int64, "domainId": pl.Int64, "text": pl.String}
-        created = self._database.frame(RANGES, columns, only=("eventType", DOMAIN))
-        named = created.filter(pl.col("text").is_in([*DOMAINS]))
+        created = self._database.frame(RANGES, columns, only=("eventType", files.DOMAIN))
+        named = created.filter(pl.col("text").is_in([*files.DOMAINS]))
         rows = named.select(process_of("globalTid").alias("process_id"), "domainId", "text")
-        return {(process, domain): DOMAINS[text] for process, domain, text in rows.iter_rows()}
+        return {(process, domain): files.DOMAINS[text] for process, domain, text in rows.iter_rows()}
 
-    def _python_frames(self, numbers: dict[tuple[Frame, ...], int]) -> pl.DataFrame:
+    def _python_frames(self, numbers: dict[tuple[files.Frame, ...], int]) -> pl.DataFrame:
         texts = self._labels.of("StringIds")
         rows = [
             (number, depth, _plain(texts.get(function)), _plain(texts.get(file)), line)

@@ -5,8 +5,6 @@ the reports that nsys itself ships (``cuda_gpu_kern_sum.py`` and others). Column
 that is absent reads as null.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set as AbstractSet
@@ -18,7 +16,6 @@ import polars as pl
 
 from kanalyze import device_limits
 from kanalyze.columns import gathered, positions
-from kanalyze.device_limits import plausible
 from kanalyze.model import DEVICES, NOTES, PROCESSES, STREAMS, Note
 from kanalyze.readers.storage.table_files import TableFile
 
@@ -284,7 +281,7 @@ class Machine:
         # in files that describe no GPU, the ordinals used
         used = set(self.gpus.values()) or self._distinct("deviceId", "kernel", "graph", "memcpy", "memset")
         named = pl.DataFrame({"device": sorted(used - set(known.get_column("device")))}, schema={"device": pl.Int64})
-        every = pl.concat([plausible(known), named], how="diagonal")
+        every = pl.concat([device_limits.plausible(known), named], how="diagonal")
         return DEVICES.select(every.unique("device", keep="first").sort("device"))
 
     def processes(self) -> pl.DataFrame:

@@ -5,8 +5,6 @@ Small tables are read row by row with :mod:`sqlite3`; large ones are decoded pag
 docs/dev/reading-sqlite.md has the measurements behind that choice.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sqlite3

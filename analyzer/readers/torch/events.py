@@ -5,8 +5,6 @@ tables hold is declared; everything else is skipped without being looked at. Fie
 has an unexpected type; :mod:`kanalyze.readers.torch.columns` makes numbers of them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation

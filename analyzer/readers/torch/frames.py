@@ -15,14 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from kanalyze import device_limits
+from kanalyze import counter_model, device_limits, machinery, tools
 from kanalyze.columns import parts_by
-from kanalyze.counter_model import GPU_METRICS
 from kanalyze.device_limits import capabilities, memory_bandwidth_bytes_per_s, plausible
-from kanalyze.machinery import give_back, one_blas_thread
 from kanalyze.model import COLLECTIVE_DETAIL, DEVICES, NOTES, PROCESSES, Note
 from kanalyze.readers.torch.events import COLLECTIVE, KEPT, KINDS, LINKS, MISSING, number
-from kanalyze.tools import amd_target, is_amd
 
 if TYPE_CHECKING:
     from array import array
@@ -111,7 +108,7 @@ def frames_of(parts: list[Part]) -> Frames:
     if arrows := [arrow for columns, _ in pieces for arrow in columns.arrows]:
         _correlate(frames.events, arrows)
     if len(parts) > _MANY_PARTS:  # what decoding took: of a trace of 330 MB the page takes 570 MB, not 760
-        give_back()
+        machinery.give_back()
     return frames
 
 
@@ -132,7 +129,7 @@ def _joined(arrays: Sequence[array[Any]], offsets: Iterable[int] = repeat(0)) ->
         dtype = {"I": pl.UInt32, "q": pl.Int64, "d": pl.Float64}[arrays[0].typecode]
         parts = [pl.Series(one.tolist(), dtype=dtype) for one in arrays]
     else:
-        with one_blas_thread():
+        with machinery.one_blas_thread():
             import numpy as np  # noqa: PLC0415 - small traces need not wait for it
 
         parts = [pl.Series(np.frombuffer(one, dtype=one.typecode)) for one in arrays]
@@ -232,7 +229,7 @@ def devices(frames: Frames, used: pl.DataFrame) -> pl.DataFrame:
     they are alike. `used` has the column device, of device events.
     """
     known = {row["device"]: row for row in map(_device, _properties(frames)) if row["device"] is not None}
-    of_amd = any(is_amd(row["name"], row["threads_per_warp"]) for row in known.values())
+    of_amd = any(tools.is_amd(row["name"], row["threads_per_warp"]) for row in known.values())
     models = [{**row, "device": None} for row in known.values()]
     usual = models[0] if of_amd and all(model == models[0] for model in models) else {}
     active = used.get_column("device").drop_nulls().unique().sort()
@@ -261,8 +258,8 @@ def _device(properties: dict[str, Any]) -> dict[str, Any]:
         "name": name,
         "memory_bandwidth_bytes_per_s": memory_bandwidth_bytes_per_s(name),
     }
-    if is_amd(name, warp):
-        row["compute_capability"] = amd_target(name, major, minor)
+    if tools.is_amd(name, warp):
+        row["compute_capability"] = tools.amd_target(name, major, minor)
     elif major is not None and minor is not None:
         row["compute_capability"] = f"{major}.{minor}"
     return row | {"max_warps_per_sm": threads // warp if threads and warp else None}
@@ -315,7 +312,7 @@ def gpu_metrics(samples: pl.DataFrame) -> pl.DataFrame:
     follows = (pl.col("start_ns").shift(-1) - pl.col("start_ns")).over("device", "metric")
     usual = follows.filter(follows > 0).median().over("device", "metric").fill_null(1).cast(pl.Int64)
     lasting = pl.when(follows <= 2 * usual).then(follows).otherwise(usual)  # what is longer is a hole in the recording
-    return GPU_METRICS.select(metrics.with_columns(dur_ns=lasting).filter(pl.col("value").is_finite()))
+    return counter_model.GPU_METRICS.select(metrics.with_columns(dur_ns=lasting).filter(pl.col("value").is_finite()))
 
 
 # Health notes: missing data, and a count of every event that no table holds.

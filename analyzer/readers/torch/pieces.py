@@ -31,10 +31,8 @@ from typing import IO, Any, Final, NamedTuple, cast
 
 import msgspec
 
-from kanalyze.errors import DecoderEndedError, UnknownFormatError
-from kanalyze.files import open_regular
+from kanalyze import errors, files, readers
 from kanalyze.machinery import processors
-from kanalyze.readers import GZIP, Progress
 from kanalyze.readers.torch.columns import Columns, Decoder, repaired, send
 
 #: Bytes per piece: large enough to amortise the cost per piece, small enough for memory.
@@ -120,8 +118,8 @@ class TraceText:
         self.tail = cast("bytes | None", None)
         self.properties: dict[str, Any] = {}  # the trace's own, such as deviceProperties, complete after the last piece
         self.damage: list[str] = []  # problems of the text as a whole, a sentence each
-        with open_regular(path) as file:
-            self.compressed = file.read(len(GZIP)) == GZIP
+        with files.open_regular(path) as file:
+            self.compressed = file.read(len(readers.GZIP)) == readers.GZIP
         self._bytes, self._bytes_read = max(1, path.stat().st_size), 0
         self._parts = self._decompressed() if self.compressed else self._read()
         self._text, self._at = bytearray(), 0
@@ -162,7 +160,7 @@ class TraceText:
         text = self._look(0, _READ_BYTES)
         if _JSON.match(text) is None:
             what = "compressed data that is no JSON" if text else "nothing that can be read"
-            raise UnknownFormatError.of(self.path, what)
+            raise errors.UnknownFormatError.of(self.path, what)
         bare = _LIST.match(text)
         if bare:
             self.bare = True
@@ -173,7 +171,7 @@ class TraceText:
             at, size = max(0, len(text) - _AGAIN_BYTES), len(text)
             text = self._look(0, min(4 * size, LONGEST_BYTES))
             if len(text) == size:
-                raise UnknownFormatError.no_trace(self.path)
+                raise errors.UnknownFormatError.no_trace(self.path)
         self.add(text[: match.start()], "before")
         return match.end()
 
@@ -235,7 +233,7 @@ class TraceText:
 
 def is_trace(path: Path) -> bool:
     """Whether a file begins as a trace does: an object with trace events, or a list that has some or is damaged."""
-    with suppress(UnknownFormatError):
+    with suppress(errors.UnknownFormatError):
         text = TraceText(path)
         return not text.bare or b'"ph"' in text.beginning(_READ_BYTES) or bool(text.damage)
     return False
@@ -404,7 +402,7 @@ main()
 """
 
 
-def decoded(text: TraceText, progress: Progress) -> list[Part]:
+def decoded(text: TraceText, progress: readers.Progress) -> list[Part]:
     """Every piece of a trace, in order, decoded in worker processes if it is large; damaged ones as far as possible.
 
     Raises DecoderEndedError if a process that decoded was ended from outside.
@@ -486,7 +484,7 @@ class _Pool:
         some = islice(self._pieces, _AHEAD - len(self._waiting))
         self._waiting += (self._threads.submit(self._decoded, piece) for piece in some)
 
-    def parts(self, progress: Progress) -> Iterator[Part]:
+    def parts(self, progress: readers.Progress) -> Iterator[Part]:
         """The decoded pieces in order, decoded in this process where no other could be started.
 
         Raises DecoderEndedError if a process was ended from outside.
@@ -522,7 +520,7 @@ class _Pool:
                 if status == -signal.SIGINT:  # Ctrl-C, before the worker could leave that to this process
                     raise KeyboardInterrupt
                 if answered or status < 0:
-                    raise DecoderEndedError.of(self._text.path, status)
+                    raise errors.DecoderEndedError.of(self._text.path, status)
                 return piece
         finally:
             self._free.put(worker)

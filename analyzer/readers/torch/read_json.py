@@ -13,13 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kanalyze.errors import UnknownFormatError
-from kanalyze.files import cache_folder, digest, regular
-from kanalyze.outlets import line
-from kanalyze.readers import GZIP, Progress, other_programs
+from kanalyze import errors, files, outlets, readers, report
+from kanalyze.readers import user_cache
 from kanalyze.readers.torch.pieces import MARK, TraceText, decoded
-from kanalyze.readers.user_cache import alone, checksum, kept, make_room, name_of, scratch
-from kanalyze.report import Report
 
 if TYPE_CHECKING:
     from kanalyze.readers.torch.frames import Frames
@@ -32,20 +28,20 @@ _NO_EVENTS: Final = frozenset({"entries", "no object", "no event", "repaired", "
 def accepts(path: Path, head: bytes) -> bool:
     """Whether the file is JSON or gzip (:func:`open_report` checks that it is a trace)."""
     del path
-    return head.startswith(GZIP) or head.removeprefix(MARK).lstrip()[:1] in {b"{", b"["}
+    return head.startswith(readers.GZIP) or head.removeprefix(MARK).lstrip()[:1] in {b"{", b"["}
 
 
-def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
+def open_report(path: Path, progress: readers.Progress, *, cache: bool) -> report.Report:
     """Opens the trace at `path`.
 
     Raises UnknownFormatError if it is JSON, but no trace, or one of another program; UnreadableReportError if there is
     no file.
     """
-    name = name_of(path) if regular(path).stat().st_size >= _LEAST_BYTES else ""
+    name = user_cache.name_of(path) if files.regular(path).stat().st_size >= _LEAST_BYTES else ""
     frames = _kept(name) if cache and name else None
     if frames is None:
         frames = _decoded(path, progress)
-        if cache and name and name_of(path) == name:
+        if cache and name and user_cache.name_of(path) == name:
             _keep(name, frames)
     _refuse_others(path, frames)
     from kanalyze.readers.torch.report import report_of  # noqa: PLC0415 - imports polars
@@ -53,7 +49,7 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
     return report_of(path, frames)
 
 
-def _decoded(path: Path, progress: Progress) -> Frames:
+def _decoded(path: Path, progress: readers.Progress) -> Frames:
     text = TraceText(path)
     parts = decoded(text, progress)
     from kanalyze.readers.torch.frames import frames_of  # noqa: PLC0415 - imports polars
@@ -61,7 +57,7 @@ def _decoded(path: Path, progress: Progress) -> Frames:
     frames = frames_of(parts)
     frames.properties, frames.damage = text.properties, text.damage
     if text.bare and not frames.events and frames.counts and _NO_EVENTS.issuperset(frames.counts):
-        raise UnknownFormatError.no_trace(path)
+        raise errors.UnknownFormatError.no_trace(path)
     return frames
 
 
@@ -76,8 +72,8 @@ _REST, _COLLECTIVES, _FRAME = "rest.json", "collectives.arrow", ".frame.arrow"
 
 def _kept(name: str) -> Frames | None:
     """The cached frames of that name; None if there are none, or they are not what was written."""
-    place = cache_folder() / f"{name}{_SUFFIX}"
-    if not kept(place) or not place.is_dir():
+    place = files.cache_folder() / f"{name}{_SUFFIX}"
+    if not user_cache.kept(place) or not place.is_dir():
         return None
     import polars as pl  # noqa: PLC0415 - not before a trace is decoded that is not kept
 
@@ -86,9 +82,9 @@ def _kept(name: str) -> Frames | None:
     try:
         stored, _, text = (place / _REST).read_bytes().partition(b"\n")
         rest: dict[str, Any] = json.loads(text)
-        if stored != digest(text).encode():
+        if stored != files.digest(text).encode():
             return None
-        if any(checksum(place / file) != sum_ for file, sum_ in rest["sums"].items()):
+        if any(user_cache.checksum(place / file) != sum_ for file, sum_ in rest["sums"].items()):
             return None
         frames = Frames(
             events={kind: pl.read_ipc(place / f"{kind}{_FRAME}") for kind in rest["events"]},
@@ -108,8 +104,8 @@ def _kept(name: str) -> Frames | None:
 
 def _keep(name: str, frames: Frames) -> None:
     """Cache `frames` under that name, unless there is no room."""
-    cache = cache_folder()
-    with suppress(OSError), scratch(cache) as folder:
+    cache = files.cache_folder()
+    with suppress(OSError), user_cache.scratch(cache) as folder:
         entry = folder / "trace"
         entry.mkdir(mode=0o700)
         for kind, frame in frames.events.items():
@@ -121,12 +117,12 @@ def _keep(name: str, frames: Frames) -> None:
             "counts": frames.counts,
             "damage": frames.damage,
             "events": list(frames.events),
-            "sums": {file.name: checksum(file) for file in entry.iterdir()},
+            "sums": {file.name: user_cache.checksum(file) for file in entry.iterdir()},
         }
         text = json.dumps(rest).encode()
-        (entry / _REST).write_bytes(digest(text).encode() + b"\n" + text)
-        with alone(cache):
-            if make_room(cache, name.partition("-")[0]):
+        (entry / _REST).write_bytes(files.digest(text).encode() + b"\n" + text)
+        with user_cache.alone(cache):
+            if user_cache.make_room(cache, name.partition("-")[0]):
                 entry.rename(cache / f"{name}{_SUFFIX}")
 
 
@@ -159,7 +155,7 @@ def _refuse_others(path: Path, frames: Frames) -> None:
     single = {part for name in categories for part in name.split(",")}  # an event may be counted under several
     of_torch = not _KINDS_OF_ANY.issuperset(frames.events) or not _PROPERTIES.isdisjoint(frames.properties)
     processes = [name for _, thread, name in frames.names if thread is None]
-    for program in other_programs("traces"):
+    for program in readers.other_programs("traces"):
         recognised = any(
             (
                 not single.isdisjoint(program.get("categories", ())),
@@ -168,8 +164,8 @@ def _refuse_others(path: Path, frames: Frames) -> None:
             )
         )
         if recognised and (program.get("surely") or not of_torch):
-            raise UnknownFormatError.of(path, program["what"], program["remedy"])
+            raise errors.UnknownFormatError.of(path, program["what"], program["remedy"])
     if counts and not of_torch:
-        some = ", ".join(f"'{line(name[:_WIDE])}'" for name in categories[:_NAMED])
+        some = ", ".join(f"'{outlets.line(name[:_WIDE])}'" for name in categories[:_NAMED])
         more = f", with events of the categories {some}" if some else ", whose events have no categories"
-        raise UnknownFormatError.of(path, f"a Chrome trace of another program than torch.profiler{more}")
+        raise errors.UnknownFormatError.of(path, f"a Chrome trace of another program than torch.profiler{more}")

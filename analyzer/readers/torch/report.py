@@ -1,7 +1,5 @@
 """Builds the report of a torch.profiler trace: its tables and its metadata."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -13,10 +11,9 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze import model
+from kanalyze import model, report
 from kanalyze.columns import gathered, of_parts, positions, telling
 from kanalyze.readers.torch import frames as of_trace
-from kanalyze.report import Meta, Report
 
 #: Copy directions as in Kineto's names (``Memcpy HtoD (Pageable -> Device)``), and in nsys.
 _DIRECTIONS: Final = {
@@ -39,16 +36,16 @@ IN_WORK_ITEMS: Final = "hipExtModuleLaunchKernel"
 _SHAPE: Final = r"^\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\]$"
 
 
-def report_of(path: Path, frames: of_trace.Frames) -> Report:
+def report_of(path: Path, frames: of_trace.Frames) -> report.Report:
     """The report of `frames`, read from `path`."""
-    return Report(_meta(path, frames), TorchTables(path, of_trace.without_echoes(frames)))
+    return report.Report(_meta(path, frames), TorchTables(path, of_trace.without_echoes(frames)))
 
 
-def _meta(path: Path, frames: of_trace.Frames) -> Meta:
+def _meta(path: Path, frames: of_trace.Frames) -> report.Meta:
     properties = frames.properties
     schema, ranks = properties.get("schemaVersion"), properties.get("distributedInfo")
     ranks = ranks if isinstance(ranks, dict) else {}
-    return Meta(
+    return report.Meta(
         path=path,
         tool="torch.profiler",
         schema_version=None if schema is None else str(schema),
