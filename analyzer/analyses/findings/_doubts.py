@@ -13,26 +13,22 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import intervals, model, schema, window
 from kanalyze.analyses.device._operations import SHAPE, facts_of, launching_rows, operations, recorded_until, with_facts
 from kanalyze.analyses.host._call_kinds import call_names, calls_that, moved_by_driver, names_that, unused_launches
 from kanalyze.analyses.idle.syncs import blocking_calls
-from kanalyze.analyses.shared.analysis import once_per_process
-from kanalyze.analyses.shared.statistics import total
+from kanalyze.analyses.shared import analysis, statistics
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import STREAM, STREAM_KEYS, recorded_work
 from kanalyze.columns import as_of, gathered, in_order_of, marked, positions, shared
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
-from kanalyze.schema import Table, columns
 from kanalyze.tools import NAMES
-from kanalyze.window import STEP_PREFIX
 
 #: What a check found: how many rows, for how long (ns), of what; with what cannot be trusted if there are any.
 Count = tuple[str, int, int | None]
 Check = tuple[str, int, int | None, str]
 
-_WORK: Final = (*DEVICE_KINDS, "api")  # what tells of operations and their launches
+_WORK: Final = (*model.DEVICE_KINDS, "api")  # what tells of operations and their launches
 
 #: Kinds of host events with a duration. Python functions are checked by their reader, which need not link them.
 _HOST_KINDS: Final = ("api", "sync", "range", "op", "overhead", "fault", "osrt", "library")
@@ -81,7 +77,7 @@ def _check(*kinds: str) -> Callable[[Callable[[Report], list[Count]]], Callable[
         def with_effects(report: Report) -> list[Check]:
             return [(*row, _EFFECTS[row[0]]) for row in check(report)]
 
-        CHECKS.append((kinds, once_per_process(update_wrapper(with_effects, check))))
+        CHECKS.append((kinds, analysis.once_per_process(update_wrapper(with_effects, check))))
         return CHECKS[-1][1]
 
     return added
@@ -142,7 +138,7 @@ _EFFECTS: Final = {
 
 def _sum(*parts: pl.DataFrame) -> tuple[int, int]:
     """The number of events in all of some tables, and their total duration in ns."""
-    return sum(part.height for part in parts), sum(total(part, "dur_ns") for part in parts)
+    return sum(part.height for part in parts), sum(statistics.total(part, "dur_ns") for part in parts)
 
 
 @_check(*_WORK)
@@ -213,7 +209,7 @@ def host_times(report: Report) -> list[Count]:
 def operation_times(report: Report) -> list[Count]:
     """Device operations that started before the call that launched them."""
     early = operations(report, "call_start").select(ns=pl.col("call_start") - pl.col("began")).filter(pl.col("ns") > 0)
-    return [("operations that start before their launch", early.height, total(early, "ns"))]
+    return [("operations that start before their launch", early.height, statistics.total(early, "ns"))]
 
 
 @_check(*_WORK, "sync")
@@ -252,10 +248,10 @@ def unplaced(report: Report) -> list[Count]:
     """Operations without stream (but unified-memory copies), or of no listed device, and calls without thread."""
     unified = pl.col("name").cast(pl.String).str.contains("Unified").fill_null(value=False)
     apart = pl.any_horizontal(pl.col("device", "stream").is_null())
-    lost = [report.kind(kind).filter(apart & (~unified if kind == "memcpy" else True)) for kind in DEVICE_KINDS]
+    lost = [report.kind(kind).filter(apart & (~unified if kind == "memcpy" else True)) for kind in model.DEVICE_KINDS]
     listed = report.devices.filter(pl.any_horizontal(pl.col("name", "compute_capability").is_not_null()))
     listed = listed if listed.height else report.devices
-    placed = report.of_kinds(DEVICE_KINDS, "device", "dur_ns").drop_nulls("device")
+    placed = report.of_kinds(model.DEVICE_KINDS, "device", "dur_ns").drop_nulls("device")
     return [
         ("operations without a device or stream", *_sum(*lost)),
         ("operations of a GPU that is not listed", *_sum(placed.join(listed, on="device", how="anti"))),
@@ -284,10 +280,10 @@ def wrong_ranges(report: Report) -> list[Count]:
     The first two only where the clock tells any two ranges of a thread apart: traces may have whole microseconds.
     """
     name, ranges = pl.col("name").cast(pl.String), report.kind("range")
-    steps = ranges.select("process_id", "name").unique().filter(name.str.starts_with(STEP_PREFIX))
-    number = name.str.strip_prefix(STEP_PREFIX).cast(pl.Int64, strict=False)
+    steps = ranges.select("process_id", "name").unique().filter(name.str.starts_with(window.STEP_PREFIX))
+    number = name.str.strip_prefix(window.STEP_PREFIX).cast(pl.Int64, strict=False)
     lost = steps.group_by("process_id").agg(number.max() - number.min() + 1 - number.n_unique())
-    counts: list[Count] = [("steps missing", total(lost, "name"), None)]
+    counts: list[Count] = [("steps missing", statistics.total(lost, "name"), None)]
     if report.meta.recorder.fine_clock:
         together = ranges.filter(shared(ranges.get_column("start_ns")))
         together = together.filter(pl.len().over(*THREAD, "start_ns") > _TOGETHER)
@@ -341,7 +337,7 @@ def shapes(report: Report) -> list[Count]:
     return [("kernels of an impossible shape", *_sum(kernels))]
 
 
-@_check(*DEVICE_KINDS)
+@_check(*model.DEVICE_KINDS)
 def _graphs(report: Report) -> list[Count]:
     whole = operations(report).filter(pl.col("kind") == "graph")
     return [("graph launches without nodes", whole.height, intervals.length(whole))]
@@ -393,7 +389,7 @@ def wrong_launches(report: Report) -> list[Count]:
     ]
 
 
-@_check(*DEVICE_KINDS)
+@_check(*model.DEVICE_KINDS)
 def unknown_streams(report: Report) -> list[Count]:
     """Operations on a stream that is not in the table of streams, of processes whose streams that holds."""
     streams = report.table("streams")
@@ -408,7 +404,7 @@ def unknown_streams(report: Report) -> list[Count]:
 def names(report: Report) -> list[Count]:
     unnamed = operations(report).filter(pl.col("name").is_null())
     calls = report.kind("api").filter(pl.col("name").is_null())
-    ns = intervals.length(unnamed) + total(calls, "dur_ns")
+    ns = intervals.length(unnamed) + statistics.total(calls, "dur_ns")
     return [("events without a name", unnamed.height + calls.height, ns)]
 
 
@@ -428,10 +424,10 @@ _USUAL: Final = (
     "nodes of CUDA graphs that are no work",
 )
 
-TABLE: Final = Table(
+TABLE: Final = schema.Table(
     "health",
     "One thing that was looked at; a count of 0 means that it was found in order.",
-    columns("""
+    schema.columns("""
         check text: What was looked at.
         count int: How many rows, tables or columns are not in order.
         ns int?: The time that they stand for; null where that is not known.

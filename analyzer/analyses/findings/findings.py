@@ -14,15 +14,12 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import errors, intervals, machinery, model, schema, tools
 from kanalyze.analyses.device._operations import exclusive_operations, operations
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings import rules
+from kanalyze.analyses.findings import rules, say
 from kanalyze.analyses.findings.on_gpu import LIBRARY, REACHED, kernel_sums
-from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Rule
-from kanalyze.analyses.findings.rules.compiling import ONE_TIME
-from kanalyze.analyses.findings.rules.occupancy import SAMPLED
-from kanalyze.analyses.findings.say import TRITON, of_triton, with_lines
+from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Rule, compiling, occupancy
 from kanalyze.analyses.host._call_kinds import JAX, interface, moved_by_driver, spoken, world
 from kanalyze.analyses.host._range_lines import has_shapes
 from kanalyze.analyses.host.engine_marks import engine_marks
@@ -34,22 +31,17 @@ from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.streams.concurrency import leaves_room
-from kanalyze.errors import KanalyzeError
-from kanalyze.machinery import late
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
-from kanalyze.schema import Table, columns
-from kanalyze.tools import worded
 from kanalyze.units import percent
 
-with late():  # of reports with shapes of operators, and whose remedies are replayed
+with machinery.late():  # of reports with shapes of operators, and whose remedies are replayed
     from kanalyze.analyses.replay import _host_time, _network, _unprofiled, _whatif
     from kanalyze.analyses.work import work
 
-TABLE: Final = Table(
+TABLE: Final = schema.Table(
     "findings",
     "One finding: a sentence with its evidence and the nanoseconds at stake.",
-    columns("""
+    schema.columns("""
         rule text: Stable name of the kind of finding, which `kanalyze explain` takes.
         device int: The GPU whose window the time is part of.
         at_stake_ns int: The time in the window that it takes; of `at_most`, the most that mending it can gain.
@@ -89,7 +81,7 @@ def ranked(report: Report) -> list[Finding]:
 
     Enough is at least :func:`least_worth_saying`; for one-time costs, the same share of the whole window.
     """
-    require(report, TABLE, *DEVICE_KINDS)
+    require(report, TABLE, *model.DEVICE_KINDS)
     culprits(report)  # first, since the ledger, which many rules need, reuses its pass over idle time
     names = [module.name for module in pkgutil.iter_modules(rules.__path__)]
     needed = [name for name in names if name not in _NEEDS or _NEEDS[name](report)]
@@ -109,7 +101,7 @@ def _may_loop(report: Report) -> bool:
     """Whether a report has as many operations as any loop: what the driver moves by itself is none of them."""
     if _recorded(report) or world(report) == JAX:
         return True
-    own = pl.col("kind").is_in(DEVICE_KINDS) & ~moved_by_driver(pl.col("detail"))
+    own = pl.col("kind").is_in(model.DEVICE_KINDS) & ~moved_by_driver(pl.col("detail"))
     return operations(report).filter(own).height >= _LOOP
 
 
@@ -129,7 +121,8 @@ def _worth_saying(report: Report, every: Sequence[Rule]) -> list[Finding]:
     candidates = [within_distance(report, finding) for rule in every for finding in rule(report)]
     least, once = least_worth_saying(report), {device: WORTH_SAYING * ns for device, ns in _lengths(report).items()}
     enough = {
-        (one.rule, one.device): max((once if one.rule in ONE_TIME else least)[one.device], 1) for one in candidates
+        (one.rule, one.device): max((once if one.rule in compiling.ONE_TIME else least)[one.device], 1)
+        for one in candidates
     }
     left = shared_out([one for one in candidates if one.at_stake_ns >= enough[one.rule, one.device]], enough)
     # what is at stake of a part of a finding's claims, the distance of that part tells
@@ -139,8 +132,8 @@ def _worth_saying(report: Report, every: Sequence[Rule]) -> list[Finding]:
 
 def in_words(report: Report, drafts: Sequence[Finding]) -> list[Finding]:
     """The findings with their lines of the program, in the terms of its world and programming interface."""
-    briefs = (in_words_of(report, one).brief for one in with_lines(report, drafts))
-    reworded = partial(worded, interface=interface(report))
+    briefs = (in_words_of(report, one).brief for one in say.with_lines(report, drafts))
+    reworded = partial(tools.worded, interface=interface(report))
     return [
         one._replace(
             text=reworded(one.text),
@@ -161,8 +154,8 @@ def ranked_with_samples(report: Report) -> list[Finding]:
     try:
         if (other := _sampled_run(report)) is None:
             return ranking
-        own, theirs, sampled = _lengths(report), _lengths(other), _worth_saying(other, SAMPLED)
-    except KanalyzeError:  # which is noted
+        own, theirs, sampled = _lengths(report), _lengths(other), _worth_saying(other, occupancy.SAMPLED)
+    except errors.KanalyzeError:  # which is noted
         return ranking
     small = {name for one in ranking if one.rule == "small-grid" for name in one.names}
     return ranking + [
@@ -289,8 +282,8 @@ def in_words_of(report: Report, finding: Finding) -> Finding:
     """The finding with action and remedy in the language of the program's world, or of its kernel: Triton's."""
     every = (words.items() for names, words in rules.WORDS["worlds"].items() if finding.rule in names.split())
     words = rules.one_line(dict(chain.from_iterable(every)))
-    in_triton = TRITON in words and not of_triton(report).isdisjoint(finding.names[:1])
-    action, remedy = words[TRITON] if in_triton else spoken(report, words, ("", ""))
+    in_triton = say.TRITON in words and not say.of_triton(report).isdisjoint(finding.names[:1])
+    action, remedy = words[say.TRITON] if in_triton else spoken(report, words, ("", ""))
     return finding._replace(action=action, remedy=remedy) if action else finding
 
 

@@ -7,19 +7,16 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import used_devices
-from kanalyze.analyses.device._windows import shared_devices
+from kanalyze import errors, model
+from kanalyze.analyses.device import _operations, _windows
 from kanalyze.analyses.device.occupancy import launch_occupancy
 from kanalyze.analyses.findings._doubts import CHECKS, TABLE, Check, check_table, damaged, names, pairing, with_late
 from kanalyze.analyses.host._call_kinds import begun_before, interface
 from kanalyze.analyses.host._thread_timeline import NEEDED
-from kanalyze.analyses.idle.culprits import own_samples
-from kanalyze.analyses.idle.ledger import bucket_sums
+from kanalyze.analyses.idle import culprits, ledger
 from kanalyze.analyses.launches._launch_costs import worth_saying
 from kanalyze.analyses.shared.analysis import analysis
 from kanalyze.analyses.shared.statistics import total
-from kanalyze.errors import DamagedReportError, KanalyzeError
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
 from kanalyze.tools import worded
 
@@ -42,10 +39,10 @@ def health(report: Report) -> pl.DataFrame:
     checks = paired + [row for _, check in CHECKS[1:] for row in check(report)]
     (hidden,) = [ns or 0 for name, _, ns, _ in unknown if name == _MID_RUN] or [0]
     usual = () if hidden and worth_saying(report, hidden) else (_MID_RUN,)
-    with suppress(DamagedReportError):  # which is noted
+    with suppress(errors.DamagedReportError):  # which is noted
         _ = report.devices, report.processes
-    with suppress(DamagedReportError):
-        if own_samples(report):
+    with suppress(errors.DamagedReportError):
+        if culprits.own_samples(report):
             _ = [report.table(name) for name in NEEDED]
     for one in filter(None, (report.beside(), report.sampled()) if report.whole is report else ()):
         _read(one.kind, one.kinds)
@@ -62,14 +59,14 @@ _PAYLOADS: Final = ("communicator_calls", "gpu_metrics")
 def _read(read: Callable[[str], pl.DataFrame], names: Iterable[str]) -> None:
     """Reads what a page uses; what is damaged is noted."""
     for name in names:
-        with suppress(KanalyzeError):
+        with suppress(errors.KanalyzeError):
             read(name)
 
 
 def _attribution(report: Report) -> list[Check]:
-    if not set(DEVICE_KINDS).intersection(report.kinds):
+    if not set(model.DEVICE_KINDS).intersection(report.kinds):
         return []
-    rows = bucket_sums(report).filter(bucket="unknown")
+    rows = ledger.bucket_sums(report).filter(bucket="unknown")
     unknown, waits = rows.filter(pl.col("detail").is_null()), rows.filter(pl.col("detail").is_not_null())
     effect = worded("no launch tells which thread the device waited for; was the CUDA API traced?", interface(report))
     earlier = (
@@ -82,9 +79,9 @@ def _attribution(report: Report) -> list[Check]:
 
 
 def _sharing(report: Report) -> list[Check]:
-    if used_devices(report.whole).get_column("process_id").n_unique() <= 1:
+    if _operations.used_devices(report.whole).get_column("process_id").n_unique() <= 1:
         return []
-    shared = shared_devices(report.whole)
+    shared = _windows.shared_devices(report.whole)
     effect = (
         "without MPS or MIG their kernels run in turn, in time slices: a kernel's duration holds the slices of others, "
         "and what is idle for one process is not for the other"

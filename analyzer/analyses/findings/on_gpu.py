@@ -1,23 +1,18 @@
 """Operations that rules choose by name, operator and place on their stream; findings on these, and their remedies."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import update_wrapper
 from typing import Any, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import intervals, units
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, launch_rows, with_facts
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, phrases, row_of
 from kanalyze.analyses.findings.say import per_iteration, place_of, told
 from kanalyze.analyses.host._call_kinds import PYTORCH, spoken, world
 from kanalyze.analyses.launches._launch_costs import graph_operations, has_graphs
-from kanalyze.analyses.operators._host_names import operators_beside
-from kanalyze.analyses.operators._host_tree import NODE, host_tree, recomputed
-from kanalyze.analyses.operators._work import launched_work
-from kanalyze.analyses.operators.fusion import is_elementwise
+from kanalyze.analyses.operators import _host_names, _host_tree, _work, fusion
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
@@ -26,7 +21,6 @@ from kanalyze.columns import as_of, gathered, having, in_order, positions, sure
 from kanalyze.decoder.decode import decode
 from kanalyze.decoder.fields import TENSOR_TYPES
 from kanalyze.report import Report
-from kanalyze.units import percent
 
 #: Parts of the kernel time: fewer products of a kind, and sums by atomics, are in well-made programs, too.
 WORTH_PRODUCTS: Final = 0.01
@@ -132,7 +126,7 @@ def kernel_sums(report: Report) -> list[DeviceKernels]:
 Wanted = pl.Expr | Callable[[DeviceKernels], pl.Expr]
 
 
-def kernels_that(report: Report, wanted: Wanted, least: float) -> Iterator[Work]:
+def kernels_that(report: Report, wanted: Wanted, least: float) -> "Iterator[Work]":
     """The kernels that are `wanted` of devices on which they take at least a share of `least` of all kernel time."""
     for device in kernel_sums(report):
         chosen = wanted if isinstance(wanted, pl.Expr) else wanted(device)
@@ -141,7 +135,7 @@ def kernels_that(report: Report, wanted: Wanted, least: float) -> Iterator[Work]
             yield Work(report, device, exclusive_operations(report).filter(device.are(chosen)))
 
 
-def choosing(wanted: Wanted, least: float, *worlds: str) -> Callable[[Callable[[Work], Finding | None]], Rule]:
+def choosing(wanted: Wanted, least: float, *worlds: str) -> "Callable[[Callable[[Work], Finding | None]], Rule]":
     """Makes a rule of what finds something, or None, on :func:`kernels_that`, in programs of `worlds` or of any."""
 
     def rule_of(tell: Callable[[Work], Finding | None]) -> Rule:
@@ -172,7 +166,7 @@ def decoded_names(names: pl.Series) -> pl.DataFrame:
     rows = [
         (
             *(getattr(kernel, field) or "" for field in _FIELDS),
-            *("/".join(kernel.input_types), kernel.tensor_core, kernel.alignment, is_elementwise(kernel)),
+            *("/".join(kernel.input_types), kernel.tensor_core, kernel.alignment, fusion.is_elementwise(kernel)),
         )
         for kernel in map(decode, names)
     ]
@@ -209,13 +203,13 @@ def launching_operators(report: Report) -> pl.DataFrame:
     work = with_facts(report, exclusive_operations(report), *THREAD, "call_start", *SHAPE)
     work = work.select("row", "name", *SHAPE, *THREAD, at="call_start")
     if report.kind("op").height:
-        launched = launched_work(report)
+        launched = _work.launched_work(report)
         at = positions(launched.get_column("row"), work.get_column("row"))
         return _named(report, work, gathered(launched.get_column("operator"), at))
     trace = report.beside()
     if trace is None or trace.kind("op").is_empty():
         return work.select("row", *(pl.lit(None, dtype=dtype).alias(name) for name, dtype in _TOLD.items()))
-    named = _named(trace, work, operators_beside(report, trace, work))
+    named = _named(trace, work, _host_names.operators_beside(report, trace, work))
     alike = pl.concat([named, work.select("name", *SHAPE)], how="horizontal")
     keys = ["name", *SHAPE]
     usual = alike.drop_nulls("inner").group_by(*keys, *_TOLD).len().sort("len", *_TOLD).unique(keys, keep="last")
@@ -226,15 +220,15 @@ def launching_operators(report: Report) -> pl.DataFrame:
 
 def _named(report: Report, work: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
     """What is told of the operators in some rows of the host tree of a report: row (of `work`) and :data:`_TOLD`."""
-    tree = host_tree(report)
+    tree = _host_tree.host_tree(report)
     names = tree.rows.get_column("name")
     own = having(names, "^aten::")
-    inner, node = tree.nearest(rows, own), tree.nearest(rows, having(names, f"^{NODE}"))
+    inner, node = tree.nearest(rows, own), tree.nearest(rows, having(names, f"^{_host_tree.NODE}"))
     outer = tree.outermost(inner, own)
     operators = [gathered(names, at).cast(pl.String) for at in (inner, outer, node)]
-    again = gathered(recomputed(report), rows)
+    again = gathered(_host_tree.recomputed(report), rows)
     return work.select("row").with_columns(
-        inner=operators[0], outer=operators[1], node=operators[2].str.strip_prefix(f"{NODE}: "), again=again
+        inner=operators[0], outer=operators[1], node=operators[2].str.strip_prefix(f"{_host_tree.NODE}: "), again=again
     )
 
 
@@ -336,7 +330,7 @@ class Work(NamedTuple):
         """The name of those that take most time together."""
         return str(self.names.get_column("name").first())
 
-    def left_of(self, left: pl.DataFrame, key: str = "row") -> Work:
+    def left_of(self, left: pl.DataFrame, key: str = "row") -> "Work":
         """Those of which others tell nothing: all that has the same `key` is in what is `left` (start, end)."""
         whole = intervals.covered(self.rows, left) == self.rows["end"] - self.rows["start"]
         return self._replace(rows=self.rows.with_columns(whole.alias("whole")).filter(pl.col("whole").all().over(key)))
@@ -358,7 +352,7 @@ class Work(NamedTuple):
         stake where that is less than is worth a finding of the name.
         """
         change = Mending(shorter=self.rows.select("row", saved_ns=part("dur_ns", 1 - left))) if left else None
-        kernel, share = self.most if kernel is None else kernel, percent(self.share)
+        kernel, share = self.most if kernel is None else kernel, units.percent(self.share)
         values = {
             "claims": self.rows,
             "at_stake_ns": self.ns,

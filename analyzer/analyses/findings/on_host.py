@@ -22,17 +22,13 @@ from kanalyze.analyses.device._operations import (
     with_facts,
 )
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings import on_gpu
-from kanalyze.analyses.findings.rules import Findings
-from kanalyze.analyses.findings.say import fewest_in, per_iteration, told
+from kanalyze.analyses.findings import on_gpu, rules, say
 from kanalyze.analyses.host._range_lines import named_ranges
-from kanalyze.analyses.idle._attribution import idle_within
-from kanalyze.analyses.idle.code import PLACE, placed_with_text
+from kanalyze.analyses.idle import _attribution, code
 from kanalyze.analyses.operators._host_names import ThreadPair, host_names, placed, surroundings
 from kanalyze.analyses.operators._host_tree import NODE, operator_tree
 from kanalyze.analyses.replay._changes import Mending
-from kanalyze.analyses.shared.analysis import once_per_process, once_per_report, source_lines
-from kanalyze.analyses.shared.statistics import total
+from kanalyze.analyses.shared import analysis, statistics
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import STREAM
 from kanalyze.columns import beside, gathered, having, in_order, nearest, parts_by, positions, rate_of, rows_at, sure
@@ -44,7 +40,7 @@ SPARED: Final = 0.75  # of a copy of float32 in place of bytes so much is spared
 SCALAR_BYTES: Final = 16  # the size of the largest number that PyTorch reads as one
 
 
-@once_per_process
+@analysis.once_per_process
 def traced(report: Report) -> Report | None:
     """The report itself if it has operators, else the trace beside it if that names its host time, else None."""
     if report.kind("op").height:
@@ -53,7 +49,7 @@ def traced(report: Report) -> Report | None:
     return other if other is not None and host_names(report).threads and other.kind("op").height else None
 
 
-@once_per_process
+@analysis.once_per_process
 def operators(report: Report) -> pl.DataFrame:
     """Operators here or in the trace beside, in preorder: with row and parent, and called (if a call is in it)."""
     if (other := traced(report)) is None:
@@ -76,7 +72,7 @@ def updates(report: Report) -> int:
     return spans_named(r"^Optimizer\.step#", trace.kind("op"), trace.kind("range")).height if trace is not None else 0
 
 
-@once_per_process
+@analysis.once_per_process
 def forward(report: Report) -> pl.DataFrame:
     """The :func:`operators` that no node of autograd is around, by thread, in preorder."""
     within = pl.when(IS_NODE).then("stop").otherwise(0).cum_max().over(THREAD)
@@ -219,7 +215,7 @@ _AROUND: Final = r"DataLoader|^Optimizer\.|[Cc]ompile|[Dd]ynamo|[Ii]nductor"
 _LAUNCHED: Final = ("launches", "to_host", "to_device", "to_host_bytes", "to_device_bytes", "joined")
 
 
-@once_per_process
+@analysis.once_per_process
 def outermost(report: Report) -> pl.DataFrame:
     """The :func:`operators` of PyTorch that are in no other one of these, with what they launch.
 
@@ -251,7 +247,7 @@ def outermost(report: Report) -> pl.DataFrame:
     return top.with_columns(aside=on_gpu.is_inside(top.select(*THREAD, at="start"), around))
 
 
-@once_per_process
+@analysis.once_per_process
 def working(report: Report) -> pl.DataFrame:
     """Those of the :func:`outermost` operators that launch something, by thread and time."""
     return outermost(report).filter(pl.col("launches") > 0).sort(*THREAD, "start")
@@ -277,7 +273,7 @@ def spans_named(pattern: str, *tables: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(events.select(*THREAD, **intervals.OF_EVENTS, name="name") for events in own)
 
 
-@once_per_process
+@analysis.once_per_process
 def launched(report: Report) -> pl.DataFrame:
     """The first operation of each launch call by thread and time.
 
@@ -312,7 +308,7 @@ def on_time(
     mending: Mending | Callable[[Report], Mending | None] | None = None,
     /,
     **others: Any,  # noqa: ANN401 - as `told`
-) -> Findings:
+) -> rules.Findings:
     """At most one finding per device on some time of the host, and what lies in it; by default, all of it is gone.
 
     In a window of iterations there are as many spans of it as half of these at least, or they fill half of the window.
@@ -320,15 +316,15 @@ def on_time(
     """
     number = inside.host.height
     work = exclusive_operations(report).filter(pl.col("row").is_in(inside.mending.gone.implode()))
-    idle = idle_within(report, inside.host)
+    idle = _attribution.idle_within(report, inside.host)
     for device, low, high in windows(report).iter_rows():
         held = intervals.length(intervals.clip(inside.host, low, high))
         # the part of a window that work of the host fills, of which it need not be much in each iteration
-        if number < max(fewest_in(report), 1) and held < 0.5 * (high - low):
+        if number < max(say.fewest_in(report), 1) and held < 0.5 * (high - low):
             continue
         claims = (idle[device], work.filter(device=device))
-        one = told(report, name, device, claims, mending=mending or inside.mending, **others)
-        idles = f"GPU {device} idles, or works for it, for {per_iteration(report).time(one.at_stake_ns)}."
+        one = say.told(report, name, device, claims, mending=mending or inside.mending, **others)
+        idles = f"GPU {device} idles, or works for it, for {say.per_iteration(report).time(one.at_stake_ns)}."
         yield one._replace(text=f"{one.text}: {idles}")
 
 
@@ -372,7 +368,7 @@ _OWN: Final = r"^:?(?:[NR]CCL:|nccl[A-Z]|nccl:\w|c10d::|record_param_comms)"
 _LARGEST_BYTES: Final = 1 << 16  # set-up copies are no larger
 
 
-@once_per_report
+@analysis.once_per_report
 def device_copies(report: Report) -> pl.DataFrame:
     """The copies in scope: columns of `exclusive_operations`, and :data:`_OF_COPIES`; null what is not recorded."""
     return with_facts(report, exclusive_operations(report).filter(pl.col("kind") == "memcpy"), *_OF_COPIES)
@@ -380,7 +376,7 @@ def device_copies(report: Report) -> pl.DataFrame:
 
 def bandwidth(copies: pl.DataFrame) -> float:
     """The bytes per second of some copies (size_bytes, dur_ns)."""
-    return rate_of(total(copies, "size_bytes"), total(copies, "dur_ns"))
+    return rate_of(statistics.total(copies, "size_bytes"), statistics.total(copies, "dur_ns"))
 
 
 def by_number(values: pl.Series) -> pl.DataFrame:
@@ -420,8 +416,8 @@ ONLY_WAITS: Final = (
 
 def stretches_of(report: Report, places: pl.Series) -> pl.DataFrame:
     """When threads that launch were in some places of the program: :data:`THREAD`, start, end."""
-    lines = placed_with_text(report, places.unique().to_frame("place")).select(PLACE)
-    rows = source_lines(report).join(lines, on=lines.columns, how="semi", nulls_equal=True)
+    lines = code.placed_with_text(report, places.unique().to_frame("place")).select(code.PLACE)
+    rows = analysis.source_lines(report).join(lines, on=lines.columns, how="semi", nulls_equal=True)
     rows = rows.join(launched(report).select(THREAD).unique(), on=[*THREAD], how="semi")
     return rows.select(*THREAD, **intervals.OF_EVENTS)
 

@@ -7,26 +7,20 @@ from typing import Any, Final
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import errors, intervals, units
 from kanalyze.analyses.device._operations import compiled_kernels, exclusive_operations, facts_of, nearest_launches
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings.rules import WORDS, Finding, literal, one_line, row_of
+from kanalyze.analyses.host import _range_lines, _thread_timeline
 from kanalyze.analyses.host._call_kinds import JAX, PYTORCH, bucket_of, cuda_name, is_launch_name, world
-from kanalyze.analyses.host._range_lines import ranges_at, roles
-from kanalyze.analyses.host._thread_timeline import WAIT
 from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.idle.code import function_around, has_lines, place_at, placed_pieces, placed_with_text
 from kanalyze.analyses.iterations._marks import LIBRARIES
-from kanalyze.analyses.operators._host_names import launches_beside
-from kanalyze.analyses.operators._host_tree import NODE, host_tree
-from kanalyze.analyses.operators._work import launched_work
-from kanalyze.analyses.shared.analysis import once_per_report, source_lines
-from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.analyses.operators import _host_names, _host_tree, _work
+from kanalyze.analyses.shared import analysis, threads
 from kanalyze.columns import gathered, having
 from kanalyze.decoder.decode import decode
-from kanalyze.errors import KanalyzeError
 from kanalyze.report import Report
-from kanalyze.units import frequency, percent, plural, rate, shortened, size, time
 from kanalyze.window import ALL_STEPS, PerIteration
 
 _LONGEST: Final = 40  # maximum length of the name of an iteration in a sentence
@@ -61,7 +55,7 @@ def per_iteration(report: Report) -> PerIteration:
     window = report.scope.window
     if window is None or not window.count:
         return PerIteration(None, "")
-    return PerIteration(window.count, literal(shortened(window.each or "iteration", _LONGEST)))
+    return PerIteration(window.count, literal(units.shortened(window.each or "iteration", _LONGEST)))
 
 
 _NO_WORDS: Final = {**dict.fromkeys(("headline", "action", "remedy", "text"), ""), "table": "tree"}
@@ -80,17 +74,17 @@ class Figures(Formatter):
         """For words on a report's window."""
         per = per_iteration(report)
         self._units: dict[str, Callable[[Any], str]] = {
-            "ns": time,
+            "ns": units.time,
             "each": per.time,
             "mean": per.mean_time,
             "times": lambda rows: ", ".join(f"{literal(name)} {per.mean_time(ns)}" for name, ns in rows),
-            "share": percent,
-            "size": size,
-            "rate": rate,
-            "hz": frequency,
+            "share": units.percent,
+            "size": units.size,
+            "rate": units.rate,
+            "hz": units.frequency,
             "name": literal,
         }
-        self._numbers: dict[str, Callable[..., str]] = {"*": per.plural, "!": per.clause, "+": plural}
+        self._numbers: dict[str, Callable[..., str]] = {"*": per.plural, "!": per.clause, "+": units.plural}
 
     def format_field(self, value: Any, format_spec: str) -> str:  # noqa: ANN401 - of any type
         """One figure in its unit."""
@@ -153,7 +147,7 @@ def sides_of(report: Report, device: int) -> tuple[int, int]:
 def of_window(report: Report, device: int, ns: int) -> str:
     """A time as a part of a device's window, with its time per iteration."""
     low, high = sides_of(report, device)
-    per, share = per_iteration(report), percent(ns / max(high - low, 1))
+    per, share = per_iteration(report), units.percent(ns / max(high - low, 1))
     return f"{per.time(ns)}, {share} of it" if per.iterations else f"{share} of the window"
 
 
@@ -194,12 +188,12 @@ def written_with(report: Report, name: str) -> str:
     return {PYTORCH: TRITON, JAX: LIBRARY}.get(world(report), CUDA) if re.fullmatch(r"\w+", name) else CUDA
 
 
-@once_per_report
+@analysis.once_per_report
 def of_triton(report: Report) -> frozenset[str]:
     """Names of the kernels that a capture knows to be compiled by Triton."""
     try:
         return frozenset(compiled_kernels(report).filter(source="triton").get_column("name").cast(pl.String))
-    except KanalyzeError:  # which is noted where they are read for their own sake
+    except errors.KanalyzeError:  # which is noted where they are read for their own sake
         return frozenset()
 
 
@@ -207,7 +201,7 @@ def phase(culprit: str) -> str:
     """A culprit in the user's words: ``between launches``, ``while it waits for …``; others stay as they are."""
     calls = re.fullmatch(r"(?:between (\S+) and|after (\S+)|before) ?(\S+)?", culprit)
     if calls is None:
-        return re.sub(f"^{WAIT}", "while it waits for ", culprit)
+        return re.sub(f"^{_thread_timeline.WAIT}", "while it waits for ", culprit)
     before, after = calls[1] or calls[2], calls[3]
     if not all(_CALL.fullmatch(name) for name in (before, after) if name):
         return culprit
@@ -275,7 +269,7 @@ def _places(report: Report, points: pl.DataFrame) -> pl.DataFrame:
     function: the program's innermost one in Python; range: the innermost one, without steps of the framework's profiler
     and ranges of libraries.
     """
-    ranges = gathered(range_names(report), ranges_at(report, points)).cast(pl.String).alias("range")
+    ranges = gathered(range_names(report), _range_lines.ranges_at(report, points)).cast(pl.String).alias("range")
     others = [name for name in ranges.drop_nulls().unique() if name == ALL_STEPS or LIBRARIES.match(name)]
     return _functions(report, points).with_columns(ranges.set(ranges.is_in(others), None))
 
@@ -286,7 +280,7 @@ def sites_of_launches(report: Report, points: pl.DataFrame) -> pl.DataFrame:
     trace = report.beside()
     if trace is None or not own.select(pl.all_horizontal(pl.col("operator", "function").is_null().all())).item():
         return own
-    return own.with_columns(sites(trace, launches_beside(report, points)).select("operator", "function"))
+    return own.with_columns(sites(trace, _host_names.launches_beside(report, points)).select("operator", "function"))
 
 
 def site_text() -> pl.Expr:
@@ -297,7 +291,7 @@ def site_text() -> pl.Expr:
 
 def main_site(report: Report, points: pl.DataFrame) -> str:
     """The site, or the lines if recorded, of at least half of `points` (process_id, thread_id, at); empty if none."""
-    if source_lines(report).height:
+    if analysis.source_lines(report).height:
         each = place_at(report, points).alias("place").to_frame().group_by("place").agg(ns=pl.len())
         return literal(lines_of_most(report, each))
     return literal(most(sites(report, points).select(site=site_text()), "site", least=_MOST_OF_TIME))
@@ -314,7 +308,7 @@ def _operators(report: Report, points: pl.DataFrame) -> pl.DataFrame:
     """The outermost operator of PyTorch's own around each of `points`, with what users write for it."""
     if "op" not in report.kinds:
         return pl.repeat(None, points.height, dtype=pl.String, eager=True).alias("operator").to_frame()
-    tree = host_tree(report)
+    tree = _host_tree.host_tree(report)
     names = tree.rows.get_column("name")
     own = tree.of_kinds("op") & having(names, "^aten::")
     around = gathered(names, tree.outermost(tree.innermost(points, own), own)).cast(pl.String).alias("name").to_frame()
@@ -326,9 +320,9 @@ def _functions(report: Report, points: pl.DataFrame) -> pl.DataFrame:
     """The program's innermost function around each of `points`; with the printing of a tensor, if it is in that."""
     if "python" not in report.kinds:
         return pl.repeat(None, points.height, dtype=pl.String, eager=True).alias("function").to_frame()
-    tree = host_tree(report)
+    tree = _host_tree.host_tree(report)
     names, python = tree.rows.get_column("name"), tree.of_kinds("python")
-    shown = roles(names.filter(python).unique()).filter(role="program").select("name", "shown")
+    shown = _range_lines.roles(names.filter(python).unique()).filter(role="program").select("name", "shown")
     innermost = tree.innermost(points, python & names.is_in(shown.get_column("name").implode()))
     around = (
         gathered(names, innermost).alias("name").to_frame().join(shown, on="name", how="left", maintain_order="left")
@@ -347,7 +341,7 @@ def place_of(report: Report, rows: pl.Series) -> str:
     work = exclusive_operations(report).select("row", "exclusive_ns").filter(pl.col("row").is_in(rows.implode()))
     # of more operations than these, every second, third… is asked: what has most of the time, has most of theirs
     work = work.gather_every(work.height // (1 << 13) + 1)
-    points = facts_of(report, work.get_column("row"), *THREAD, "call_start").rename({"call_start": "at"})
+    points = facts_of(report, work.get_column("row"), *threads.THREAD, "call_start").rename({"call_start": "at"})
     times = work.with_columns(_places(report, points).select(place=pl.coalesce("function", "range")))
     return literal(most(times, "place", "exclusive_ns", _MOST_OF_TIME))
 
@@ -362,12 +356,12 @@ def operator_of(report: Report, chosen: pl.Expr) -> str:
     """The outermost operator of most time of the `chosen` rows of ``exclusive_operations``; empty without operators."""
     if "op" not in report.kinds:
         return ""
-    work, tree = launched_work(report).filter(chosen), host_tree(report)
+    work, tree = _work.launched_work(report).filter(chosen), _host_tree.host_tree(report)
     rows, operators = work.get_column("operator"), tree.of_kinds("op")
     rows = tree.outermost(rows.set(~gathered(operators, rows).fill_null(value=False), None), operators)
     names = gathered(tree.rows.get_column("name"), rows).cast(pl.String).alias("operator")
     times = work.select("exclusive_ns").with_columns(names).drop_nulls()
-    return literal(most(times, "operator", "exclusive_ns").removeprefix(f"{NODE}: "))
+    return literal(most(times, "operator", "exclusive_ns").removeprefix(f"{_host_tree.NODE}: "))
 
 
 def by_device(rows: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:

@@ -9,8 +9,6 @@ question, which :mod:`kanalyze.analyses.idle.syncs` answers for the table `syncs
 in the bucket `allocation`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar

@@ -7,8 +7,6 @@ the report records, with the call and its thread; :func:`capture_rows` says whic
 Rooms above add their own names to these rows, once a node instead of once a kernel.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Final
@@ -16,6 +14,7 @@ from weakref import WeakValueDictionary
 
 import polars as pl
 
+from kanalyze import errors, intervals, model
 from kanalyze.analyses.device._operations import SHAPE, facts_of, launching_rows, operations, with_facts
 from kanalyze.analyses.host._call_kinds import (
     calls_around,
@@ -27,9 +26,6 @@ from kanalyze.analyses.host._call_kinds import (
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD, outermost
 from kanalyze.columns import as_of, gathered, last_of, mixed, rows_at, scattered
-from kanalyze.errors import OtherCaptureError
-from kanalyze.intervals import OF_EVENTS
-from kanalyze.model import GRAPH_NODES
 from kanalyze.report import Report
 
 #: How a node came to be: a launch in a stream's capture, a call that adds nodes, or before the recording began.
@@ -60,7 +56,7 @@ def with_captures(report: Report, other: Report) -> Report:
     # with a whole of its own: that of a report that was looked at before has no such captures
     linked = replace(report, captured_in=lambda: other.whole, _whole=WeakValueDictionary())
     if _other(linked) is None:
-        raise OtherCaptureError.of(report.meta.path, other.meta.path)
+        raise errors.OtherCaptureError.of(report.meta.path, other.meta.path)
     return linked
 
 
@@ -86,7 +82,7 @@ def _other(report: Report) -> Report | None:
         return other
     of_one_collection = report.meta.capture is not None and report.meta.capture == other.meta.capture
     if of_one_collection and has_captures(alone) and not names:
-        report.go_without(other.meta.path.name, OtherCaptureError.of(report.meta.path, other.meta.path))
+        report.go_without(other.meta.path.name, errors.OtherCaptureError.of(report.meta.path, other.meta.path))
     return None
 
 
@@ -207,7 +203,7 @@ def _updates(report: Report) -> pl.DataFrame:
     of; null if there is none, :data:`_NOTHING` if there are several. It is sure if all updates of the process have one,
     and it is never made executable.
     """
-    calls = calls_that(report, _UPDATES.search, *THREAD, **OF_EVENTS)
+    calls = calls_that(report, _UPDATES.search, *THREAD, **intervals.OF_EVENTS)
     updates = outermost(calls).select(*THREAD, at="start").sort("at").with_row_index("update")
     captured = _graphs(report).filter(pl.col("origin").is_null())
     row = as_of(captured.select(*THREAD, "at"), updates.select(*THREAD, "at"), later=True)
@@ -264,7 +260,7 @@ def _graphs(report: Report) -> pl.DataFrame:
 
 @once_per_process
 def _nodes(report: Report) -> pl.DataFrame:
-    return report.table(GRAPH_NODES.name)
+    return report.table(model.GRAPH_NODES.name)
 
 
 def has_captures(report: Report) -> bool:

@@ -3,8 +3,6 @@
 Definitions: docs/definitions.md, section 5, "Waits, and who ended them".
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import polars as pl

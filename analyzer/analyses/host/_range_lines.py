@@ -11,8 +11,6 @@ Frames are named as torch's profiler names them: ``train.py(31): step`` with a p
 to torch and its dependencies, nor to a few packages that programs only call, and that no compiler generated.
 """
 
-from __future__ import annotations
-
 import sys
 from bisect import bisect_left, bisect_right
 from typing import Final

@@ -4,8 +4,6 @@ That is told by the scheduler, system calls and samples. Definitions: docs/defin
 state".
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple

@@ -1,12 +1,10 @@
 """CUDA calls by name; kernels with their launch calls, and sums of these; host time by library."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import intervals, model, tools
 from kanalyze.analyses.device._operations import (
     SHAPE,
     exclusive_operations,
@@ -21,10 +19,8 @@ from kanalyze.analyses.shared.analysis import analysis, require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total, spread
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import mixed, positions, rows_at, shared, telling
-from kanalyze.model import LAUNCH_SHAPE
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table, columns
-from kanalyze.tools import recorders
 
 API: Final = Table(
     "api",
@@ -70,7 +66,7 @@ LAUNCHES: Final = Table(
             device int?: What the process calls the GPU that ran the kernel, as nsys prints it.
             api text?: The call, as nsys shows it.
         """),
-        *LAUNCH_SHAPE,
+        *model.LAUNCH_SHAPE,
         *columns("""
             kernel text?: Demangled name of the kernel.
             gpu int?: The GPU that ran the kernel, as in `devices`.
@@ -235,7 +231,7 @@ LIBRARIES: Final = Table(
         """),
     ),
     purpose="calls of cuBLAS, NCCL and others, of the OS",
-    tools=recorders("osrt"),
+    tools=tools.recorders("osrt"),
     equals="nsys stats osrt_sum (rows of the library OS runtime)",
 )
 

@@ -5,20 +5,16 @@ SGLang in srt/utils/profile_utils.py (build_step_span_name); TensorRT-LLM in _to
 (_forward_step); ATOM in model_engine (run_model, run_labels); xDiT around each execution of a pipeline.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final, NamedTuple
 
 import polars as pl
 
+from kanalyze import columns, errors
 from kanalyze.analyses.device._operations import families, operations
-from kanalyze.analyses.host._call_kinds import graph_call
-from kanalyze.analyses.host._range_lines import named_ranges
+from kanalyze.analyses.host import _call_kinds, _range_lines
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import as_of, nearest_place, rows_at, sure
-from kanalyze.errors import UnknownNameError
 from kanalyze.report import Report
 from kanalyze.window import names
 
@@ -132,7 +128,7 @@ def grammar_of(pattern: str) -> Grammar:
     fields, label = dict[str, str](), re.escape(literals[0])
     for name, literal in zip(names, literals[1:], strict=True):
         if name not in _BRACES:
-            raise UnknownNameError.of("field of --steps", name, [*_BRACES])
+            raise errors.UnknownNameError.of("field of --steps", name, [*_BRACES])
         value = r"\w+" if _BRACES[name] == "word" else r"\d+"
         fields[_BRACES[name]] = f"^{label}({value})"
         label += value + re.escape(literal)
@@ -147,12 +143,12 @@ def engine_labels(report: Report) -> pl.DataFrame:
     Raises:
         UnknownNameError: No range is called as a pattern of the user's says.
     """
-    ranges = named_ranges(report)
+    ranges = _range_lines.named_ranges(report)
     grammars = [grammar_of(pattern) for pattern in report.labels]
     labels = ranges.select("range", label="name").unique("range", maintain_order=True).drop_nulls("label")
     for pattern, grammar in zip(report.labels, grammars, strict=True):
         if not labels.get_column("label").str.contains(grammar.label).any():
-            raise UnknownNameError.of("range", pattern, names(ranges))
+            raise errors.UnknownNameError.of("range", pattern, names(ranges))
     parsed = [_parsed(labels.lazy(), grammar, rank) for rank, grammar in enumerate((*grammars, *GRAMMARS))]
     return _completed(pl.concat(parsed).unique("range", keep="first", maintain_order=True)).collect(engine="in-memory")
 
@@ -165,7 +161,7 @@ def engine_marks(report: Report) -> pl.DataFrame:
     other the outermost is the step; what it does not say of the batch, the others do. Where no label
     says what kind a step is, steps are those of :func:`learned_marks`, if there are any.
     """
-    ranges = named_ranges(report).filter(pl.col("end") > pl.col("start"))
+    ranges = _range_lines.named_ranges(report).filter(pl.col("end") > pl.col("start"))
     marks = ranges.select(*THREAD, "start", "end", "open", "range").join(engine_labels(report), on="range")
     marks = marks.sort(*THREAD, "start", "end", descending=[False, False, False, True])
     reached = pl.col("end").cum_max().shift(1).over(THREAD)
@@ -175,8 +171,8 @@ def engine_marks(report: Report) -> pl.DataFrame:
     fields = ranked.group_by("step").agg(pl.col(name).drop_nulls().first() for name in _LABEL)
     steps = spans.join(fields.with_columns(pl.col("kind").fill_null(OTHER)), on="step")
     drafts = ranges.filter(pl.col("name").cast(pl.String).is_in(_DRAFTS)).select(*THREAD, at="start", until="end")
-    around = rows_at(drafts, as_of(steps.select(*THREAD, at="start"), drafts.select(*THREAD, "at")))
-    drafted = (pl.col("engine") == "SGLang") & sure(around.get_column("until") > steps.get_column("start"))
+    around = columns.rows_at(drafts, columns.as_of(steps.select(*THREAD, at="start"), drafts.select(*THREAD, "at")))
+    drafted = (pl.col("engine") == "SGLang") & columns.sure(around.get_column("until") > steps.get_column("start"))
     steps = steps.with_columns(kind=pl.when(drafted).then(pl.lit(DRAFT)).otherwise("kind"))
     if (steps.get_column("kind") == OTHER).all() and (learned := learned_marks(report)).height:
         engine = next(iter(steps.get_column("engine")), UNLABELLED)
@@ -248,16 +244,16 @@ def learned_marks(report: Report) -> pl.DataFrame:
     """The steps of threads that serve: :data:`THREAD`, start, end and kind; none of other programs."""
     parts = [pl.DataFrame(schema=_MARKS)]
     calls, kernels = (report.kind(kind).get_column("name").unique() for kind in ("api", "kernel"))
-    if not graph_call(report, calls).any() or kernels.cast(pl.String).str.contains(_TRAINS).any():
+    if not _call_kinds.graph_call(report, calls).any() or kernels.cast(pl.String).str.contains(_TRAINS).any():
         return parts[0]
     work = operations(report, "call_name", "call_start", "call_end", "thread_id").drop_nulls("call_start")
-    replays = graph_call(report, work.get_column("call_name"))
+    replays = _call_kinds.graph_call(report, work.get_column("call_name"))
     ran = pl.col("end") - pl.col("start")
     work = work.with_columns(pl.col("name").cast(pl.String), ran=ran, replayed=ran * replays).sort("call_start")
     for ops in work.partition_by(THREAD, maintain_order=True):
         reads = ops.filter(pl.col("detail").cast(pl.String).str.contains(_READS))
         ends = reads.get_column("call_start").unique().sort()
-        at = nearest_place(ends, ops.get_column("call_start"), later=True, equal=True).alias("step")
+        at = columns.nearest_place(ends, ops.get_column("call_start"), later=True, equal=True).alias("step")
         begun = ops.with_columns(at).filter(pl.col("step") > 0)  # what is before the first read may be more than a step
         parts += [_of_thread(begun).select(list(_MARKS))] if len(ends) >= _FEWEST else []
     return pl.concat(parts)

@@ -5,8 +5,6 @@ of a device is a filter or a group-by of these pieces; the ledger of a window is
 reason of an instant does not depend on the window. Definitions: definitions.md, section 5.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from functools import partial
@@ -17,7 +15,7 @@ from typing import Final, NamedTuple
 import polars as pl
 from polars.datatypes import DataType, DataTypeClass
 
-from kanalyze import intervals
+from kanalyze import intervals, window
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, facts_of, of_device, operations
 from kanalyze.analyses.device._windows import activity, busy_by_bucket, busy_layers, windows
 from kanalyze.analyses.host._call_kinds import unrecorded_contexts
@@ -38,7 +36,6 @@ from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey, joined_up, key_columns, touched
 from kanalyze.columns import gathered, parts_by, positions, rows_at
 from kanalyze.report import Report
-from kanalyze.window import Window
 
 _Schema = dict[str, "DataType | DataTypeClass"]
 _BUCKET: Final = pl.Enum(BUCKETS)
@@ -329,7 +326,7 @@ def window_ledgers(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     parts = [pl.DataFrame(schema=columns)]
     if spans.is_empty():
         return parts[0]
-    part = report.narrow(window=Window(*spans.select(pl.col("start").min(), pl.col("end").max()).row(0)))
+    part = report.narrow(window=window.Window(*spans.select(pl.col("start").min(), pl.col("end").max()).row(0)))
     for device, pieces in idle_pieces(part).items():
         start, end, buckets = *spans.select("start", "end"), bucket_of(report.whole, pieces)
         sums = busy_by_bucket(report.whole, device, start, end).with_row_index("window")

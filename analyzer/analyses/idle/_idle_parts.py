@@ -5,14 +5,13 @@ peak memory independent of the size of the report.
 Definitions: definitions.md, section 5, rules 5 to 13.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import polars as pl
 from polars.datatypes import DataType, DataTypeClass
 
+from kanalyze import errors, machinery
 from kanalyze.analyses.device._operations import facts_of, launch_rows, nearest_launches
 from kanalyze.analyses.device._windows import activity as device_activity
 from kanalyze.analyses.host._call_kinds import context_calls, unrecorded_contexts, unseen_starts, unseen_syncs
@@ -24,12 +23,10 @@ from kanalyze.analyses.shared.analysis import Remembered, once_per_process
 from kanalyze.analyses.shared.threads import ThreadKey, by_thread, line_of, on_line, overlaid, touched
 from kanalyze.analyses.streams.concurrency import ended_last, event_waits, waited_for
 from kanalyze.columns import gathered, in_order, sure
-from kanalyze.errors import DamagedReportError
-from kanalyze.machinery import late
 from kanalyze.report import Report
 from kanalyze.window import ALL_STEPS, STEP_PREFIX, plain, without_ids
 
-with late():  # of reports with system calls or the scheduler
+with machinery.late():  # of reports with system calls or the scheduler
     from kanalyze.analyses.host import _causes
 
 #: The smallest batch, in idle intervals, and the most batches of a device: large enough to gain more than threads wait
@@ -53,12 +50,12 @@ def prepare(report: Report) -> None:
 
 
 @once_per_process
-def unnamed(report: Report) -> DamagedReportError | None:
+def unnamed(report: Report) -> errors.DamagedReportError | None:
     """Why pieces have no names, where what they are made of is damaged: tables without names do not need it."""
     try:
         for needed in (*_NAMES, range_names, _waits):
             needed(report)
-    except DamagedReportError as error:
+    except errors.DamagedReportError as error:
         return error
     return None
 
@@ -265,7 +262,7 @@ def _waits(report: Report) -> dict[ThreadKey, pl.DataFrame]:
     """The waits that name host time; none where what tells of them is damaged, which names can do without."""
     try:
         return _causes.cause_lines(report) if records_waits(report) else {}
-    except DamagedReportError:
+    except errors.DamagedReportError:
         return {}
 
 

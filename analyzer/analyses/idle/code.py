@@ -1,22 +1,17 @@
 """Where in the program's own code the time of each device comes from: by line, or by Python function."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import intervals, model, outlets
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, compiled_from, exclusive_operations, facts_of
 from kanalyze.analyses.device._windows import share_of_window
-from kanalyze.analyses.host._captures import capture_rows, capture_source, captures
-from kanalyze.analyses.host._range_lines import program_functions
+from kanalyze.analyses.host import _captures, _range_lines
 from kanalyze.analyses.idle._attribution import bucket_of, by_thread, idle_pieces
 from kanalyze.analyses.shared.analysis import analysis, once_per_process, once_per_report, require, source_lines
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey, innermost_lines, key_columns, on_line, overlaid
 from kanalyze.columns import gathered, of_parts, parts_by
-from kanalyze.model import DEVICE_KINDS
-from kanalyze.outlets import short_paths
 from kanalyze.report import Report
 from kanalyze.schema import Table, columns
 
@@ -70,7 +65,7 @@ def code(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report records no device operations, or neither lines nor Python functions.
     """
-    require(report, TABLE, *DEVICE_KINDS)
+    require(report, TABLE, *model.DEVICE_KINDS)
     sums = [pl.col("ns").filter(pl.col("part") == part).sum().alias(f"{part}_ns") for part in PARTS]
     by_place = placed_pieces(report).group_by("device", "place").agg(*sums, ns=pl.col("ns").sum())
     inside = captured_places(report)
@@ -95,7 +90,7 @@ def placed_pieces(report: Report) -> pl.DataFrame:
     work = exclusive_operations(report, "call_start", "thread_id").filter(pl.col("exclusive_ns") > 0)
     places = place_at(report, work.select(*THREAD, at="call_start"))
     if not (compiled := _compiled_places(report, work)).is_null().all():
-        of_graph = gathered(capture_rows(report), work.get_column("row")).is_not_null()
+        of_graph = gathered(_captures.capture_rows(report), work.get_column("row")).is_not_null()
         places = places.zip_with(of_graph, compiled.fill_null(places))
     columns = pl.col("device"), pl.col("start"), pl.col("end"), pl.col("exclusive_ns").alias("ns")
     ran = work.select(*columns, pl.lit("work").alias("part"), places, _have_lines(report, work))
@@ -112,7 +107,7 @@ _AROUND: Final = 0.9
 
 def function_around(report: Report, spans: pl.DataFrame) -> str:
     """The innermost recorded function of the main thread that runs in nearly all of some `spans`; empty for none."""
-    functions = parts_by(program_functions(report), THREAD).values()
+    functions = parts_by(_range_lines.program_functions(report), THREAD).values()
     if not functions or spans.is_empty():
         return ""
     calls = max(functions, key=len)
@@ -126,9 +121,9 @@ def function_around(report: Report, spans: pl.DataFrame) -> str:
 
 def captured_places(report: Report) -> pl.DataFrame:
     """The time of CUDA graphs' operations by the place that captured them: device, place and captured_ns."""
-    work, source = exclusive_operations(report), capture_source(report)
-    row = gathered(capture_rows(report), work.get_column("row"))
-    places = place_at(source, captures(report).select(*THREAD, at="since"))
+    work, source = exclusive_operations(report), _captures.capture_source(report)
+    row = gathered(_captures.capture_rows(report), work.get_column("row"))
+    places = place_at(source, _captures.captures(report).select(*THREAD, at="since"))
     if source is not report:  # whose places have other numbers
         own, others = (_places(of).with_columns(pl.col("file", "function").cast(pl.String)) for of in (report, source))
         numbers = others.select(PLACE).join(own, on=PLACE, how="left", maintain_order="left").get_column("place")
@@ -194,7 +189,7 @@ def place_texts(report: Report) -> pl.Series:
     """The text of each place: ``model.py:41``, the file by as much of its path as tells it apart."""
     places = _places(report)
     files = places.get_column("file").cast(pl.String).to_list()
-    return places.select(pl.format("{}:{}", pl.Series(short_paths(files), dtype=pl.String), "line")).to_series()
+    return places.select(pl.format("{}:{}", pl.Series(outlets.short_paths(files), dtype=pl.String), "line")).to_series()
 
 
 def line_that_reads(report: Report, pattern: str, least: int) -> str:
@@ -234,7 +229,7 @@ def _places(report: Report) -> pl.DataFrame:
     """Each place once, those of compiled kernels as well: place (its number), file, line, function, text."""
     rows = source_lines(report)
     if rows.is_empty():
-        names = program_functions(report).get_column("name").unique().drop_nulls().cast(pl.String)
+        names = _range_lines.program_functions(report).get_column("name").unique().drop_nulls().cast(pl.String)
         parts = names.str.extract_groups(r"^(?<file>.*)\((?<line>\d{1,9})\): (?<function>.*)$").struct.unnest()
         rows = parts.drop_nulls("file").with_columns(pl.col("line").cast(pl.Int64), text=pl.lit(None, dtype=pl.String))
     places = rows.group_by(PLACE, maintain_order=True).agg(pl.col("text").first().cast(pl.String).replace("", None))
@@ -252,7 +247,7 @@ def _stretches(report: Report) -> pl.DataFrame:
     if rows.height:
         placed = rows.join(_places(report), on=PLACE, nulls_equal=True)
         return placed.select(*THREAD, **intervals.OF_EVENTS, place="place").sort(*THREAD, "start")
-    functions = program_functions(report).with_row_index("row")
+    functions = _range_lines.program_functions(report).with_row_index("row")
     texts = functions.get_column("name").cast(pl.String)
     by_name = _places(report).select("place", name=_AS_RECORDED)
     places = texts.to_frame("name").join(by_name, on="name", how="left", maintain_order="left").get_column("place")

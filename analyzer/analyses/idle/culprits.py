@@ -3,19 +3,17 @@
 Definitions: docs/definitions.md, section 5, "Host time by state".
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final, Unpack
 
 import polars as pl
 from polars.datatypes import DataType, DataTypeClass
 
+from kanalyze import machinery, model
 from kanalyze.analyses.device._windows import share_of_window
 from kanalyze.analyses.host._range_lines import framework_recorded, stack_names
 from kanalyze.analyses.host._thread_timeline import EVIDENCE, KEYS, NEEDED, STATES, records_waits, told_parts
-from kanalyze.analyses.idle._attribution import by_thread, host_pieces, named_sums
-from kanalyze.analyses.idle._idle_parts import IDLE
+from kanalyze.analyses.idle import _attribution, _idle_parts
 from kanalyze.analyses.operators._host_names import ALIGNED, with_shares
 from kanalyze.analyses.operators._host_tree import (
     FRAMEWORK_KINDS,
@@ -29,12 +27,10 @@ from kanalyze.analyses.shared.analysis import analysis, check_grouping, once_per
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey, innermost_lines, line_of, overlaid
 from kanalyze.columns import gathered, mixed, parts_by
 from kanalyze.errors import CannotTellError
-from kanalyze.machinery import late
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
 
-with late():  # of reports with system calls or the scheduler
+with machinery.late():  # of reports with system calls or the scheduler
     from kanalyze.analyses.host import _causes
 
 #: File and function in the name of what a trace's thread was in: ``aten::to in train.py(31): step``.
@@ -46,8 +42,8 @@ _WORKER: Final = "DataLoader worker"
 
 def host_spans(report: Report) -> Iterator[tuple[int, ThreadKey, pl.DataFrame]]:
     """Host time while a device in scope waited: device, the thread waited for, and its span set."""
-    for device, pieces in host_pieces(report).items():
-        for key, part in by_thread(report, pieces):
+    for device, pieces in _attribution.host_pieces(report).items():
+        for key, part in _attribution.by_thread(report, pieces):
             yield device, key, part.select("start", "end")
 
 
@@ -73,7 +69,7 @@ def _by_function(report: Report) -> pl.DataFrame:
 
 def _by_traced_function(report: Report) -> pl.DataFrame:
     """The same of a trace with Python functions or operators: by its own name of what the thread was in."""
-    host = named_sums(report).filter(pl.col("bucket").cast(pl.String) == "host")
+    host = _attribution.named_sums(report).filter(pl.col("bucket").cast(pl.String) == "host")
     text = pl.col("culprit").cast(pl.String)
     function, module = pl.coalesce(text.str.extract(_TRACED, 2), text), text.str.extract(_TRACED, 1)
     rows = host.select("device", "ns", function=function, module=module)
@@ -223,7 +219,7 @@ TABLE: Final = Table(
     "One reason for which a device was idle, by name; the rows of a bucket sum to the ledger's.",
     (
         Column("device", pl.Int64, "The GPU, as in `devices`."),
-        Column("bucket", pl.Enum(IDLE), "The ledger's bucket: " + ", ".join(IDLE) + "."),
+        Column("bucket", pl.Enum(_idle_parts.IDLE), "The ledger's bucket: " + ", ".join(_idle_parts.IDLE) + "."),
         *columns("""
             culprit text?: host: the innermost operator, annotation or Python function of a trace, else the innermost
                 range, else what the trace of its capture has between the same launches, or the calls around; launch:
@@ -319,7 +315,7 @@ def culprits(report: Report, by: str | None = None, **where: Unpack[Where]) -> p
 
 def _of_threads(report: Report, by: str) -> pl.DataFrame:
     """The bucket `host` by what its threads did: :data:`BY_STATE` or :data:`BY_FUNCTION`."""
-    require(report, f"culprits by {by}", *DEVICE_KINDS)
+    require(report, f"culprits by {by}", *model.DEVICE_KINDS)
     form, traced = BY_STATE if by == "state" else BY_FUNCTION, by == "function" and framework_recorded(report)
     recorded = traced or "osrt" in report.kinds or any(report.table(name).height for name in NEEDED)
     if not recorded and not _sampled(report):
@@ -348,7 +344,7 @@ def _sampled(report: Report) -> bool:
 @analysis
 def _by_culprit(report: Report) -> pl.DataFrame:
     """Idle time of each device by bucket, culprit and range: :data:`TABLE`."""
-    require(report, TABLE, *DEVICE_KINDS)
-    named = with_shares(report, named_sums(report).with_columns(share_of_window(report)), "bucket")
+    require(report, TABLE, *model.DEVICE_KINDS)
+    named = with_shares(report, _attribution.named_sums(report).with_columns(share_of_window(report)), "bucket")
     order = ["device", "ns", "bucket", "culprit", "range"]
     return TABLE.select(named).sort(order, descending=[name == "ns" for name in order])

@@ -1,27 +1,21 @@
 """The ledger, every nanosecond of a device's window in exactly one bucket; and idle gaps, exposed work, utilisation."""
 
-from __future__ import annotations
-
 from typing import Final, Unpack
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import errors, intervals, model
 from kanalyze.analyses.communication._recorded import has_partners, told_communication
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, facts_of, of_device, operations
 from kanalyze.analyses.device._windows import busy_by_bucket, share_of_window, windows
-from kanalyze.analyses.host._range_lines import ranges_at
-from kanalyze.analyses.host._thread_timeline import shown_calls
+from kanalyze.analyses.host import _range_lines, _thread_timeline
 from kanalyze.analyses.host.calls import cuda_ordinal
 from kanalyze.analyses.idle._attribution import bucket_of, gaps_of, idle_pieces, idle_sums
 from kanalyze.analyses.idle._idle_parts import IDLE, range_names, require_names
 from kanalyze.analyses.operators._host_names import ALIGNED, with_shares
+from kanalyze.analyses.shared import statistics, threads
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, part_of, require
-from kanalyze.analyses.shared.statistics import BUCKETS
-from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import gathered, rows_at
-from kanalyze.errors import UnknownNameError
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
 
@@ -30,7 +24,7 @@ TABLE = Table(
     "One bucket of a device's time, by detail; the rows of a device sum to its window exactly.",
     (
         Column("device", pl.Int64, "The GPU, as in `devices`."),
-        Column("bucket", pl.Enum(BUCKETS), "Where the time went: " + ", ".join(BUCKETS) + "."),
+        Column("bucket", pl.Enum(statistics.BUCKETS), "Where the time went: " + ", ".join(statistics.BUCKETS) + "."),
         *columns("""
             detail text?: kernel: graph for whole-graph rows; communication: waiting for whom, or transfer, where its
                 ranks are in the report; memcpy: the direction; loading: context or the call; launch: call or latency;
@@ -42,7 +36,7 @@ TABLE = Table(
     purpose="where each GPU's time went, to the nanosecond",
 )
 
-_BUCKET: Final = pl.Enum(BUCKETS)
+_BUCKET: Final = pl.Enum(statistics.BUCKETS)
 _TALKS: Final = pl.col("bucket") == "communication"
 
 _TEXT: Final = pl.col("bucket").cast(pl.String)
@@ -81,7 +75,7 @@ def bucket_sums(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report records no device operations at all.
     """
-    require(report, TABLE, *DEVICE_KINDS)
+    require(report, TABLE, *model.DEVICE_KINDS)
     work = exclusive_operations(report).group_by("device", "bucket", "detail").agg(ns=pl.col("exclusive_ns").sum())
     rows = pl.concat(part.select("device", *_ROW) for part in (work, idle_sums(report)))
     lengths = windows(report).select("device", window=pl.col("end") - pl.col("start"))
@@ -117,7 +111,7 @@ GAPS: Final = Table(
         *(Column(f"{bucket}_ns", pl.Int64, f"Of that, the ledger's bucket {bucket}.") for bucket in IDLE),
         *_ENDED,
         Column("ended_by", pl.Categorical, "Operation that ended it; null after the last one.", nullable=True),
-        Column("kind", pl.Enum(DEVICE_KINDS), "Kind of that operation.", nullable=True),
+        Column("kind", pl.Enum(model.DEVICE_KINDS), "Kind of that operation.", nullable=True),
         Column("stream", pl.Int64, "Its CUDA stream.", nullable=True),
         Column("api", pl.Categorical, "The call that launched it.", nullable=True),
         Column("range", pl.Categorical, "Innermost range that made that call, as in `culprits`.", nullable=True),
@@ -168,7 +162,7 @@ def gaps(
         CannotTellError: The report records no device operations at all.
         UnknownNameError: There is no such grouping.
     """
-    report = part_of(report, where, GAPS, by, *DEVICE_KINDS)
+    report = part_of(report, where, GAPS, by, *model.DEVICE_KINDS)
     require_names(report)
     parts = [_gaps_of_device(report, device, pieces, threshold_ns) for device, pieces in idle_pieces(report).items()]
     if not parts:
@@ -201,14 +195,14 @@ def _gaps_of_device(report: Report, device: int, pieces: pl.DataFrame, threshold
 def _with_ends(report: Report, gap_rows: pl.DataFrame) -> pl.DataFrame:
     """The gaps of a device with the operation that ended each: :data:`GAPS`."""
     rows = gap_rows.get_column("row")
-    ended = facts_of(report, rows, "name", "kind", *THREAD, "stream", "call_start", "call_name")
-    around = ranges_at(report, ended.select(*THREAD, at="call_start"))
+    ended = facts_of(report, rows, "name", "kind", *threads.THREAD, "stream", "call_start", "call_name")
+    around = _range_lines.ranges_at(report, ended.select(*threads.THREAD, at="call_start"))
     around = around.set(ended.get_column("thread_id").is_null(), None)
     return GAPS.select(
         with_shares(report, gap_rows, "reason").with_columns(
             ended.get_column("name").alias("ended_by"),
-            *ended.select("kind", *THREAD, "stream"),
-            shown_calls(report, ended.get_column("call_name")).alias("api"),
+            *ended.select("kind", *threads.THREAD, "stream"),
+            _thread_timeline.shown_calls(report, ended.get_column("call_name")).alias("api"),
             gathered(range_names(report), around).alias("range"),
         )
     )
@@ -258,7 +252,7 @@ def exposure(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report records no device operations.
     """
-    require(report, EXPOSURE, *DEVICE_KINDS)
+    require(report, EXPOSURE, *model.DEVICE_KINDS)
     category, keys = pl.Enum(CATEGORIES), ["device", "category", "copies", "detail"]
     work = exclusive_operations(report).select(
         "device", "detail", "start", "end", "exclusive_ns", category=_TEXT.cast(category)
@@ -372,9 +366,9 @@ def utilisation(
         CannotTellError: The report records no device operations.
         UnknownNameError: The number of chunks is out of range.
     """
-    report = part_of(report, where, UTILISATION, None, *DEVICE_KINDS)
+    report = part_of(report, where, UTILISATION, None, *model.DEVICE_KINDS)
     if not 1 <= chunks <= _MOST_CHUNKS:
-        raise UnknownNameError.of("number of chunks", chunks, [f"1 to {_MOST_CHUNKS}"])
+        raise errors.UnknownNameError.of("number of chunks", chunks, [f"1 to {_MOST_CHUNKS}"])
     if as_nsys:
         return AS_NSYS.select(
             low_regions(report, chunks, _THRESHOLD_SHARE if threshold_share is None else threshold_share)

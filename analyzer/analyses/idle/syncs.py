@@ -3,39 +3,31 @@
 Definitions: definitions.md, `syncs`; section 5, "Waits, and who ended them".
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final, Unpack
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import errors, intervals, model, tools
 from kanalyze.analyses.device._operations import facts_of, in_device_scope, operations, used_devices, with_facts
 from kanalyze.analyses.device._windows import busy_within
-from kanalyze.analyses.host._call_kinds import BLOCKING_COPY, call_names, cuda_name, shown
-from kanalyze.analyses.host._causes import EVIDENCE, told_causes
-from kanalyze.analyses.host._range_lines import ranges_at
+from kanalyze.analyses.host import _call_kinds, _causes, _range_lines
 from kanalyze.analyses.host._thread_timeline import STATES, records_waits, system_calls
-from kanalyze.analyses.idle._idle_parts import range_names
-from kanalyze.analyses.idle.culprits import host_spans
+from kanalyze.analyses.idle import _idle_parts, culprits
 from kanalyze.analyses.shared.analysis import analysis, once_per_process, part_of, require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, known_sum, share_of_total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import STREAM, recorded_work
 from kanalyze.columns import as_of, beside, gathered, parts_by, rows_at
-from kanalyze.errors import CannotTellError
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
-from kanalyze.tools import recorders
 
 #: Scope of a blocking call by pattern of its name; the first match counts.
 _SCOPES: Final = (
     ("device", re.compile(r"(?:cuda|cu)(?:Device|Ctx|Thread)Synchronize")),
     ("stream", re.compile(r"(?:cuda|cu)StreamSynchronize")),
     ("event", re.compile(r"(?:cuda|cu)EventSynchronize")),
-    ("copy", re.compile(BLOCKING_COPY)),
+    ("copy", re.compile(_call_kinds.BLOCKING_COPY)),
     ("free", re.compile(r"cu(?:da|Mem)Free(?!Async)|cu(?:da|Mem)HostUnregister|cu(?:Mipmapped)?ArrayDestroy")),
 )
 
@@ -125,11 +117,13 @@ def _described(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     points = calls.select("process_id", "thread_id", at="start")
     last = facts_of(report, calls.get_column("behind"), "name", "end", "stream")
     rows = calls.with_columns(
-        shown(pl.col("name")).alias("api"),
+        _call_kinds.shown(pl.col("name")).alias("api"),
         pl.col("scope").alias("waits_for"),
         pl.col("start").alias("start_ns"),
         (pl.col("end") - pl.col("start")).alias("dur_ns"),
-        gathered(range_names(report), ranges_at(report, points)).alias("range").cast(pl.String),
+        gathered(_idle_parts.range_names(report), _range_lines.ranges_at(report, points))
+        .alias("range")
+        .cast(pl.String),
         last.get_column("name").cast(pl.String).alias("waited_for"),
         (pl.col("end") - last.get_column("end")).alias("after_ns"),
         last.get_column("stream"),
@@ -141,7 +135,7 @@ def _described(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
 
 def scope_of(name: str | None) -> str | None:
     """The scope of a blocking call, one of :data:`SCOPES`, by its name; None for a call that does not block."""
-    cuda = cuda_name(name or "")
+    cuda = _call_kinds.cuda_name(name or "")
     return next((scope for scope, names in _SCOPES if names.match(cuda)), None)
 
 
@@ -153,7 +147,7 @@ def blocking_calls(report: Report) -> pl.DataFrame:
     of the last copy that it launched), context_id, stream and record_id (of its CUDA event) that it waits for, where
     recorded, and device (null where not known).
     """
-    keys, names = ["process_id", "correlation_id"], call_names(report)
+    keys, names = ["process_id", "correlation_id"], _call_kinds.call_names(report)
     calls = report.kind("api").select("name", *THREAD, "correlation_id", **intervals.OF_EVENTS)
     calls = calls.with_row_index("call_row")
     scopes = pl.Series("scope", [scope_of(name) for name in names.cast(pl.String)], dtype=pl.Enum(SCOPES))
@@ -252,7 +246,7 @@ HOST_WAITS: Final = Table(
         """),
         Column(
             "evidence",
-            pl.Enum(EVIDENCE),
+            pl.Enum(_causes.EVIDENCE),
             "How it is known who ended it: a call that wakes, who alone was on a processor, or, of a sleep, its "
             "timer; null where that is not known, or several fit.",
             nullable=True,
@@ -276,7 +270,7 @@ HOST_WAITS: Final = Table(
         """),
     ),
     purpose="waits of the host, and for whom",
-    tools=recorders("osrt"),
+    tools=tools.recorders("osrt"),
     telling=("dur_ns", "idle_ns", "call", "by_process_id", "function", "state", "doing"),
 )
 
@@ -288,25 +282,25 @@ def host_waits(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report has no device operations, or neither system calls nor the scheduler.
     """
-    require(report, HOST_WAITS, *DEVICE_KINDS)
+    require(report, HOST_WAITS, *model.DEVICE_KINDS)
     if not records_waits(report):
-        raise CannotTellError.without(HOST_WAITS.name, report.meta.path, ["osrt", "samples"], report.meta.tool)
-    causes, everywhere = told_causes(report), report.everywhere
+        raise errors.CannotTellError.without(HOST_WAITS.name, report.meta.path, ["osrt", "samples"], report.meta.tool)
+    causes, everywhere = _causes.told_causes(report), report.everywhere
     lines = parts_by(causes, THREAD)
     parts = [causes.with_columns(device=pl.lit(0, pl.Int64), idle_ns=pl.lit(0, pl.Int64)).clear()]
-    for device, key, part in host_spans(report):
+    for device, key, part in culprits.host_spans(report):
         if key in lines:
             idle_ns = intervals.covered(lines[key], intervals.union(part))
             parts.append(lines[key].with_columns(device=pl.lit(device, pl.Int64), idle_ns=idle_ns))
     rows = pl.concat(parts).filter(pl.col("idle_ns") > 0)
-    calls, ranges = system_calls(everywhere).get_column("name"), range_names(everywhere)
+    calls, ranges = system_calls(everywhere).get_column("name"), _idle_parts.range_names(everywhere)
     begun = rows.select(*THREAD, at="start")
     ended = rows.select(process_id="by_process_id", thread_id="by_thread_id", at=pl.col("at") - 1)
     named = rows.with_columns(
         start_ns="start",
         dur_ns=pl.col("end") - pl.col("start"),
         **{name: gathered(calls, rows.get_column(name)).cast(pl.String) for name in ("call", "by_call")},
-        range=gathered(ranges, ranges_at(everywhere, begun)).cast(pl.String),
-        by_range=gathered(ranges, ranges_at(everywhere, ended)).cast(pl.String),
+        range=gathered(ranges, _range_lines.ranges_at(everywhere, begun)).cast(pl.String),
+        by_range=gathered(ranges, _range_lines.ranges_at(everywhere, ended)).cast(pl.String),
     )
     return HOST_WAITS.select(named.sort("device", "start_ns", *THREAD))

@@ -4,8 +4,6 @@ Beside units (:mod:`kanalyze.analyses.iterations._units`) where each repetition 
 included. Repetitions in runs, each of which begins with the same kernels in larger shapes, are prefills and decodes.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final, NamedTuple
 
@@ -45,8 +43,7 @@ from kanalyze.analyses.iterations._units import (
     waited_for,
     with_begins,
 )
-from kanalyze.analyses.shared.analysis import once_per_process
-from kanalyze.analyses.shared.statistics import median_of
+from kanalyze.analyses.shared import analysis, statistics
 from kanalyze.columns import count_up_to, gathered, nearest_place
 from kanalyze.intervals import AFTER_ALL
 from kanalyze.report import Report
@@ -106,7 +103,7 @@ class _Candidate(NamedTuple):
     worth: float
 
 
-@once_per_process
+@analysis.once_per_process
 def launch_periods(report: Report) -> pl.DataFrame:
     """Repetitions in the sequence of launches of each process, disjoint, sorted by process and start.
 
@@ -390,7 +387,7 @@ def _grouped(rows: pl.DataFrame) -> pl.DataFrame | None:
         pl.col("weight").sum(),
         many=pl.len().cast(pl.Int64),
     )
-    usual, many = int(median_of(sums, "many")), pl.col("many")
+    usual, many = int(statistics.median_of(sums, "many")), pl.col("many")
     if usual <= 1 or sums.select((many == usual).mean()).item() < NEARLY_ALL:
         return None
     groups = sums.filter(many.is_between(SMALLEST * usual, LARGEST * usual))
@@ -409,7 +406,7 @@ def with_phases(line: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     gaps = apart(rows).filter(held(line, "barrier") == 0)
     spans = pl.concat([rows.with_columns(gap=False), gaps.with_columns(gap=True, usual=False)]).sort("first")
     spans = spans.with_columns(held(line, name) for name in ("blocks", "work_ns"))
-    usual = [LARGE * median_of(spans.filter("usual"), name) for name in ("blocks", "work_ns")]
+    usual = [LARGE * statistics.median_of(spans.filter("usual"), name) for name in ("blocks", "work_ns")]
     spans = spans.with_columns(large=(pl.col("blocks") > usual[0]) & (pl.col("work_ns") >= usual[1]))
     some = spans.filter(~pl.col("large") & ~pl.col("gap"))
     some = some.gather_every(max(-(-some.height // LONG), 1))
@@ -452,7 +449,7 @@ _OTHERS: Final = re.compile(r"(?:cuda|cu)(?:StreamWaitEvent|(?:Event|Stream|Devi
 _RUNS: Final = {"process_id": pl.Int64, "start": pl.Int64, "end": pl.Int64}
 
 
-@once_per_process
+@analysis.once_per_process
 def timed_runs(report: Report) -> pl.DataFrame:
     """The runs of kernels that were timed, by the calls of the host: process_id, start and end, sorted.
 

@@ -3,22 +3,19 @@
 Definitions: docs/definitions.md, section 4, "Iterations".
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final, NamedTuple
 
 import polars as pl
 
+from kanalyze import columns, window
 from kanalyze.analyses.device._operations import families, operations
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.host.engine_marks import IDLE, engine_marks
 from kanalyze.analyses.ranges.instances import compile_spans, while_compiling
 from kanalyze.analyses.shared.analysis import loop_passes, once_per_process
 from kanalyze.analyses.shared.threads import THREAD, outermost
-from kanalyze.columns import gathered, nearest, nearest_place
 from kanalyze.report import Report
-from kanalyze.window import BEFORE_NUMBER, NUMBER, plain, without_ids
 
 #: What counts as nearly all of something, many, most of it, and half; and how far sizes may be apart that are nearly
 #: equal.
@@ -255,13 +252,13 @@ def _repeating(report: Report) -> pl.DataFrame:
     Those that are a `step` by their name also where they are `rare`. `zeros` is the name with no zero masked.
     """
     ranges = named_ranges(report).filter((pl.col("end") > pl.col("start")) & (pl.col("name").fill_null("") != ""))
-    bare = without_ids(pl.col("range"))
+    bare = window.without_ids(pl.col("range"))
     operators = bare.str.contains(_OPERATORS) | (bare != pl.col("range"))
     texts = ranges.select("range").unique().filter(~operators)  # far fewer than ranges, usually
     own = [name for name in texts.get_column("range") if not LIBRARIES.match(name)]
     name, path = pl.col("range"), pl.col("range").str.contains(_PATH)
     alike = texts.filter(name.is_in(own)).with_columns(
-        alike=pl.when(path).then(name).otherwise(name.str.replace_all(NUMBER.pattern, "#")),
+        alike=pl.when(path).then(name).otherwise(name.str.replace_all(window.NUMBER.pattern, "#")),
         zeros=pl.when(path).then(name).otherwise(name.str.replace_all(SOME, "#")),
     )
     named = ranges.select(*THREAD, "start", "end", "open", "range").join(alike, on="range", maintain_order="left")
@@ -296,7 +293,7 @@ def _without_parts(ranges: pl.DataFrame) -> pl.DataFrame:
     Steps that launched nothing tell nothing.
     """
     steps = ranges.filter(pl.col("step") & (pl.col("device_ns") > 0))
-    around = nearest(ranges, outermost(steps).select(*THREAD, "start", until="end"), ("start", "start"), THREAD)
+    around = columns.nearest(ranges, outermost(steps).select(*THREAD, "start", until="end"), ("start", "start"), THREAD)
     inside = around.filter((pl.col("end") <= pl.col("until")) & ~pl.col("step"))
     return ranges.join(inside, on=[*THREAD, "name"], how="anti", nulls_equal=True)
 
@@ -313,8 +310,8 @@ def _by_zeros(ranges: pl.DataFrame) -> pl.DataFrame:
 def _same_kernels(iterations: pl.DataFrame, work: pl.DataFrame) -> bool:
     """Whether the iterations of one name run the same kernels, by :data:`_ALIKE`; also where they run none."""
     kernels = work.filter(_COMPUTES & (pl.col("ns") > 0))
-    place = nearest_place(iterations.get_column("start"), kernels.get_column("at")).alias("place")
-    inside = kernels.get_column("at") < gathered(iterations.get_column("own_end"), place)
+    place = columns.nearest_place(iterations.get_column("start"), kernels.get_column("at")).alias("place")
+    inside = kernels.get_column("at") < columns.gathered(iterations.get_column("own_end"), place)
     launched = kernels.select("name", "ns", place).filter(inside).group_by("place", "name").agg(pl.col("ns").sum())
     names = launched.get_column("name").unique()
     does = pl.when(pl.col("family").is_in(_CHOSEN_BY_SHAPE)).then("family").otherwise(pl.col("name").cast(pl.String))
@@ -389,7 +386,7 @@ def _level(ranges: pl.DataFrame) -> _Level:
         beside = [one for one in beside if not _between_phases(own, one, name, last)]
     # each ends with the last phase that begins in it
     ranges = own.filter(pl.col("name").is_in(turns))
-    place = nearest_place(rows.get_column("start"), ranges.get_column("start"))
+    place = columns.nearest_place(rows.get_column("start"), ranges.get_column("start"))
     ends = ranges.select("end", at=place).group_by("at").agg(pl.col("end").max())
     rows = rows.with_row_index("at").join(ends, on="at", how="left", maintain_order="left")
     rows = rows.with_columns(own_end=pl.coalesce("end", "own_end")).drop("at", "end")
@@ -416,8 +413,8 @@ def _of_framework(name: str) -> bool:
 
 def called(name: str) -> str:
     """Name of an iteration that begins with a range of this name."""
-    bare = name.removeprefix(_JAX).partition("#")[0] if name.startswith(_JAX) else plain(name)
-    return STEP if _of_framework(name) else bare.rstrip(BEFORE_NUMBER) or bare or name
+    bare = name.removeprefix(_JAX).partition("#")[0] if name.startswith(_JAX) else window.plain(name)
+    return STEP if _of_framework(name) else bare.rstrip(window.BEFORE_NUMBER) or bare or name
 
 
 def _rows(ranges: pl.DataFrame, name: str) -> pl.DataFrame:
@@ -445,7 +442,7 @@ def adjoined(process: object, rows: pl.DataFrame, work: pl.DataFrame) -> pl.Data
     of :func:`launched_work` of the process. A mark that reaches into the next one ends there.
     """
     rows = rows.sort("start").with_row_index("place")
-    ends = work.select("at", "end", place=nearest_place(rows.get_column("start"), work.get_column("at")))
+    ends = work.select("at", "end", place=columns.nearest_place(rows.get_column("start"), work.get_column("at")))
     inside = ends.join(rows.select("place", "own_end"), on="place").filter(pl.col("at") < pl.col("own_end"))
     marks = rows.join(inside.group_by("place").agg(done=pl.col("end").max()), on="place", how="left").sort("place")
     following, done = pl.col("start").shift(-1), pl.max_horizontal("own_end", "done")

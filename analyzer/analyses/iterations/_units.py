@@ -10,8 +10,6 @@ Kernels of a generation of tokens change with the length of the text: segments o
 launches. Which unit is an iteration, and not a part or a multiple of one, is decided here, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import product
 from typing import Final, NamedTuple

@@ -1,12 +1,10 @@
 """Iterations of a program, each steady, warm-up, odd or cut."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import columns, intervals, model, schema, units
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.host._call_kinds import begun_before
 from kanalyze.analyses.idle._attribution import window_ledgers
@@ -33,22 +31,17 @@ from kanalyze.analyses.ranges.instances import (
 )
 from kanalyze.analyses.shared.analysis import analysis, once_per_process, require
 from kanalyze.analyses.shared.statistics import median_of
-from kanalyze.columns import as_of, rows_at
-from kanalyze.intervals import BEFORE_ALL
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
-from kanalyze.schema import Table, columns
-from kanalyze.units import times
 
 STEADY: Final = "steady"
 WARM_UP: Final = "warm-up"
 ODD: Final = "odd"
 CUT: Final = "cut"
 
-TABLE: Final = Table(
+TABLE: Final = schema.Table(
     "iterations",
     "One repetition of what the program repeats: a step of a profiler, a range, or a period of its launches.",
-    columns("""
+    schema.columns("""
         process_id int?: The process.
         device int?: The GPU on which the process was busy longest.
         name text: What one of them is called: step, the range's name, or what the launches begin with.
@@ -102,7 +95,7 @@ def iterations(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report records no device operations.
     """
-    require(report, TABLE, *DEVICE_KINDS)
+    require(report, TABLE, *model.DEVICE_KINDS)
     rows = intervals.overlapping(iteration_ledgers(report), report.scope.sides, "start_ns", intervals.END)
     if report.scope.device is not None:
         used = device_operations(report).select(pl.col("process_id").unique()).to_series()
@@ -135,8 +128,8 @@ def iteration_spans(report: Report) -> pl.DataFrame:
 def iterations_at(report: Report, points: pl.DataFrame) -> pl.DataFrame:
     """The iteration around each of `points` (process_id, at): its place and each (name); else nulls."""
     spans = iteration_spans(report)
-    rows = as_of(points.select("process_id", "at"), spans.select("process_id", at="start"))
-    around = rows_at(spans.select("end", each="name").with_row_index("iteration"), rows)
+    rows = columns.as_of(points.select("process_id", "at"), spans.select("process_id", at="start"))
+    around = columns.rows_at(spans.select("end", each="name").with_row_index("iteration"), rows)
     return around.select(pl.when(points.get_column("at") < pl.col("end")).then(pl.col("iteration", "each")))
 
 
@@ -168,7 +161,7 @@ def _on_device(rows: pl.DataFrame) -> pl.DataFrame:
 def _judged(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     """The iterations judged: columns of :func:`judged_iterations`."""
     spans = spans.filter(pl.col("end") > pl.col("start")).sort("process_id", "start")
-    if spans.is_empty() or not {*DEVICE_KINDS}.intersection(report.kinds):
+    if spans.is_empty() or not {*model.DEVICE_KINDS}.intersection(report.kinds):
         return TABLE.empty()
     work = launched_work(report)
     rows = _with_work(report, spans, work).with_columns(
@@ -301,8 +294,8 @@ def _reason(row: dict[str, Any]) -> str:
     if row["warm_up"]:
         return str(row["evidence"])
     if row["work"] is not None:
-        return f"its work takes the GPU {times(row['work'])} the median"
-    reason = f"{times((row['until_ns'] - row['since_ns']) / max(row['usual_ns'], 1))} the median"
+        return f"its work takes the GPU {units.times(row['work'])} the median"
+    reason = f"{units.times((row['until_ns'] - row['since_ns']) / max(row['usual_ns'], 1))} the median"
     reason += f", most in {row['most']}" if row["most"] else ""
     return f"among the first, {reason}" if row["first"] else reason
 
@@ -344,7 +337,7 @@ def _first_ones(report: Report, rows: pl.DataFrame) -> pl.Series:
 
 def done_before(work: pl.DataFrame, points: pl.Series) -> pl.Series:
     """When the device had done what was launched before each of `points`, and at least the point itself."""
-    ended = pl.concat([pl.Series("end", [BEFORE_ALL], dtype=pl.Int64), work.get_column("end").cum_max()])
+    ended = pl.concat([pl.Series("end", [intervals.BEFORE_ALL], dtype=pl.Int64), work.get_column("end").cum_max()])
     reached = ended.gather(work.get_column("at").search_sorted(points, side="left"))
     return reached.zip_with(reached > points, points).alias(points.name)
 

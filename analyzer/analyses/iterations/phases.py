@@ -5,8 +5,6 @@ parts by the program's own ranges, and what came before, between and after. Defi
 "Iterations".
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -14,25 +12,19 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import errors, intervals, model, units
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, operations
-from kanalyze.analyses.host._call_kinds import begun_before, context_calls, loading_seen, unrecorded_contexts
-from kanalyze.analyses.host._range_lines import named_ranges
-from kanalyze.analyses.host.engine_marks import engine_labels
+from kanalyze.analyses.host import _call_kinds, _range_lines, engine_marks
 from kanalyze.analyses.idle._attribution import window_ledgers
-from kanalyze.analyses.iterations._launch_periods import timed_runs
+from kanalyze.analyses.iterations import _launch_periods, _units
 from kanalyze.analyses.iterations._marks import BY_ENGINE, SOME, called, of_process
-from kanalyze.analyses.iterations._units import updates_parameters
 from kanalyze.analyses.iterations.iterations import CUT, ODD, STEADY, WARM_UP, iterations_by_launches, judged_iterations
 from kanalyze.analyses.ranges.instances import compile_spans
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, require, source_lines
 from kanalyze.analyses.shared.statistics import BUCKETS, median_of
 from kanalyze.analyses.shared.threads import THREAD, outermost, touched
-from kanalyze.errors import BadWindowError, UnknownNameError
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
 from kanalyze.schema import Table, columns
-from kanalyze.units import time, times
 from kanalyze.window import NUMBER, STEP_PREFIX, STEPS, UNNAMED, WORDS, Window, place, plain, with_article, without_ids
 
 _NUMBERED: Final = re.compile(r"(?P<name>.+)#(?P<number>-?\d{1,9})", re.ASCII)
@@ -165,9 +157,9 @@ def own_ranges(report: Report, process: int | None) -> pl.DataFrame:
 
     Without those that are labels of an engine's steps.
     """
-    labels = engine_labels(report).get_column("range")
+    labels = engine_marks.engine_labels(report).get_column("range")
     wanted = of_process(process) & (pl.col("range") != UNNAMED) & ~pl.col("range").is_in(labels.implode())
-    own = named_ranges(report).filter(wanted)
+    own = _range_lines.named_ranges(report).filter(wanted)
     return own.select(*THREAD, "start", "end", "open", name=without_ids(pl.col("range")))
 
 
@@ -193,7 +185,7 @@ def _longest_run(rows: pl.DataFrame, name: str, *, adjoining: bool) -> pl.DataFr
 def _trains(report: Report, process: int | None) -> bool:
     """Whether a process ran a kernel that updates parameters."""
     names = device_operations(report).filter(of_process(process)).select(pl.col("name").unique().cast(pl.String))
-    return bool(names.select(updates_parameters(pl.col("name")).any()).item())
+    return bool(names.select(_units.updates_parameters(pl.col("name")).any()).item())
 
 
 def _rows_apart(every: pl.DataFrame, name: str) -> pl.DataFrame | None:
@@ -227,7 +219,7 @@ def windows_named(report: Report, text: str) -> list[Window] | None:
     if text == STEADY:
         steady = steady_part(report)
         if steady is None:
-            raise BadWindowError.of(text, "nothing in this report repeats, so it has no steady part")
+            raise errors.BadWindowError.of(text, "nothing in this report repeats, so it has no steady part")
         return [steady.window]
     first, dots, last = text.partition("..")
     if not dots:
@@ -242,7 +234,7 @@ def _iteration(report: Report, text: str) -> Window | None:
     number, named = 1, pl.col("window") == text
     if match := _NUMBERED.fullmatch(text):
         number, named = int(match["number"]), pl.col("name") == match["name"]
-    if not (match or _STEP.fullmatch(text)) or not {*DEVICE_KINDS}.intersection(report.kinds):
+    if not (match or _STEP.fullmatch(text)) or not {*model.DEVICE_KINDS}.intersection(report.kinds):
         return None
     own = judged_iterations(report).filter(named)
     own = own.sort("start_ns") if match else own
@@ -250,7 +242,7 @@ def _iteration(report: Report, text: str) -> Window | None:
         return None
     at = place(number, own.height)
     if at is None:
-        raise UnknownNameError.number(f"iteration of {own.item(0, 'name')!r}", str(number), own.height)
+        raise errors.UnknownNameError.number(f"iteration of {own.item(0, 'name')!r}", str(number), own.height)
     row = own.row(at, named=True)
     end = row["start_ns"] + row["dur_ns"]
     return Window(row["start_ns"], end, text, process=row["process_id"], count=1, each=row["name"])
@@ -262,7 +254,7 @@ def _range(report: Report, text: str) -> Window | None:
         return None
     try:
         return report.window(text)
-    except (BadWindowError, UnknownNameError):
+    except (errors.BadWindowError, errors.UnknownNameError):
         return None
 
 
@@ -270,7 +262,7 @@ def _from_to(report: Report, text: str, first: Window, last: Window) -> Window:
     """The window from the start of one range or iteration to the end of another."""
     start, end = first.start_ns or 0, last.end_ns or 0
     if end <= start:
-        raise BadWindowError.of(text, "the end is not after the start")
+        raise errors.BadWindowError.of(text, "the end is not after the start")
     if first.each is None or first.each != last.each:
         return Window(start, end, text, process=first.process)
     rows = judged_iterations(report).filter(of_process(first.process))
@@ -290,14 +282,15 @@ def sampling_cost(plain: Report, sampled: Report) -> str:
         if abs(counts[0] - counts[1]) <= _SAME * max(counts):
             here, there = (median_of(part.lengths.to_frame(), "dur_ns") for part in (one, other))
             what = with_article(one.each) if one.each in WORDS else f"each {one.each!r}"
-            medians = f"{time(there)} against {time(here)}, medians of {len(other.lengths):,} and {len(one.lengths):,}"
-            return f"With samples {what} took {times(there / max(here, 1))} as long ({medians})."
+            times = f"{units.time(there)} against {units.time(here)}"
+            medians = f"{times}, medians of {len(other.lengths):,} and {len(one.lengths):,}"
+            return f"With samples {what} took {units.times(there / max(here, 1))} as long ({medians})."
     works = device_operations(plain), device_operations(sampled)
     if works[0].is_empty() or works[0].height != works[1].height:
         return "What sampling cost cannot be told: the two runs did not do the same."
     spans = [work.select(pl.col("end").max() - pl.col("start").min()).item() for work in works]
-    long = f"{time(spans[1])} against {time(spans[0])}, of {works[0].height:,} operations"
-    ratio = times(spans[1] / max(spans[0], 1))
+    long = f"{units.time(spans[1])} against {units.time(spans[0])}, of {works[0].height:,} operations"
+    ratio = units.times(spans[1] / max(spans[0], 1))
     return f"With samples the time from the first operation to the last was {ratio} as long ({long})."
 
 
@@ -390,7 +383,7 @@ BETWEEN: Final = "between"
 AFTER: Final = "after"
 
 #: Kinds of events that show when a process was at work.
-_EVENTS: Final = (*DEVICE_KINDS, "api", "range", "op", "overhead")
+_EVENTS: Final = (*model.DEVICE_KINDS, "api", "range", "op", "overhead")
 
 TABLE: Final = Table(
     "phases",
@@ -439,7 +432,7 @@ def phases(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report records no device operations.
     """
-    require(report, TABLE, *DEVICE_KINDS)
+    require(report, TABLE, *model.DEVICE_KINDS)
     steady = steady_part(report)
     if steady is None:
         return TABLE.empty()
@@ -481,7 +474,7 @@ def recorded_of(report: Report, process: int | None) -> tuple[int, int]:
     Such a report holds a slice of a session that is far longer than the events.
     """
     start, end = report.whole.recorded
-    if begun_before(report).filter(of_process(process)).is_empty():
+    if _call_kinds.begun_before(report).filter(of_process(process)).is_empty():
         return start, end
     kinds = [report.kind(kind).filter(of_process(process)) for kind in _EVENTS if kind in report.kinds]
     spans = pl.concat([events.select(first=pl.col("start_ns").min(), last=intervals.END.max()) for events in kinds])
@@ -494,7 +487,7 @@ def part_of_session(report: Report, steady: SteadyPart) -> str:
     (begin, end), (start, stop) = report.whole.recorded, recorded_of(report, steady.process_id)
     if stop - start == end - begin:
         return ""
-    return f"The report shows {time(stop - start)} of the {time(end - begin)} of the session."
+    return f"The report shows {units.time(stop - start)} of the {units.time(end - begin)} of the session."
 
 
 def _span(start: int, end: int) -> pl.DataFrame:
@@ -540,11 +533,11 @@ def _taken(
 def _causes(report: Report, steady: SteadyPart) -> Iterator[tuple[str, pl.DataFrame]]:
     """Named times of the process other than its ranges, by precedence."""
     process = of_process(steady.process_id)
-    contexts = context_calls(report).filter(process).select(start="start_ns", end="made_ns")
-    yield CONTEXT, pl.concat([contexts, unrecorded_contexts(report).filter(process).select("start", "end")])
+    contexts = _call_kinds.context_calls(report).filter(process).select(start="start_ns", end="made_ns")
+    yield CONTEXT, pl.concat([contexts, _call_kinds.unrecorded_contexts(report).filter(process).select("start", "end")])
     yield COMPILING, compile_spans(report)
-    yield TIMING, timed_runs(report).filter(process).select("start", "end")
-    yield MODULES, loading_seen(report).filter(process).select("start", "end")
+    yield TIMING, _launch_periods.timed_runs(report).filter(process).select("start", "end")
+    yield MODULES, _call_kinds.loading_seen(report).filter(process).select("start", "end")
     spans = steady.rows.select("name", "kind", **intervals.OF_EVENTS)
     by_kind = spans.partition_by("name", "kind", as_dict=True)
     for name in spans.get_column("name").unique(maintain_order=True):

@@ -1,13 +1,11 @@
 """Names host time of a report by the trace of the same program beside it, between launches that are aligned."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import errors, intervals, schema, units
 from kanalyze.analyses.device._operations import SHAPE, operations
 from kanalyze.analyses.host._call_kinds import graph_call
 from kanalyze.analyses.host._range_lines import named_events, neighbours, program_functions
@@ -16,10 +14,7 @@ from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey, key_columns, of_thread
 from kanalyze.columns import gathered, mixed, nearest_place, parts_by, positions, rows_at, told_of
 from kanalyze.decoder.fields import normalised
-from kanalyze.errors import ClosedReportError, DamagedReportError
 from kanalyze.report import Report
-from kanalyze.schema import Column
-from kanalyze.units import percent
 
 #: Least part of the launches of the smaller of two threads that the other one makes, too, for them to be one thread.
 _ALIKE: Final = 0.5
@@ -197,7 +192,7 @@ _LONGER_NS: Final = 50_000
 
 #: The bucket of what is named, and the column that says how sure that is.
 _BUCKET: Final = "host"
-ALIGNED: Final = Column(
+ALIGNED: Final = schema.Column(
     "aligned_share",
     pl.Float64,
     "Where the capture's trace names it: part of the report's launches that are aligned with the trace's.",
@@ -245,7 +240,7 @@ def host_names(report: Report) -> HostNames:
             parts = {pair.left: _of_steps(other, pair, stretches[pair.left]) for pair in threads}
         else:
             parts = {pair.left: _of_thread(other, pair) for pair in threads}
-    except (ClosedReportError, DamagedReportError):
+    except (errors.ClosedReportError, errors.DamagedReportError):
         return _NOTHING
     # a range that the report has itself, and not here, says that the two differ here
     recorded = report.kind("range").get_column("name").unique().cast(pl.String).implode()
@@ -390,11 +385,12 @@ def told(report: Report, rows: pl.DataFrame) -> str:
     naming = host_names(report)
     alone = (pl.col("bucket").cast(pl.String) == _BUCKET) & pl.col("range").is_null()
     if naming.share is not None and naming.share < _ENOUGH and rows.select(alone.any()).item():
-        return f"The trace names no host time: only {percent(naming.share)} of the launches are aligned with its own."
+        few = f"only {units.percent(naming.share)} of the launches are aligned with its own"
+        return f"The trace names no host time: {few}."
     if naming.share is None or rows.get_column(ALIGNED.name).is_null().all():
         return ""
     how = "made as in its few steps" if naming.recurring else "aligned with its own"
-    return f"The trace names host time, too: {percent(naming.share)} of the launches are {how}."
+    return f"The trace names host time, too: {units.percent(naming.share)} of the launches are {how}."
 
 
 def told_briefly(report: Report, rows: pl.DataFrame) -> str:
@@ -403,4 +399,4 @@ def told_briefly(report: Report, rows: pl.DataFrame) -> str:
         return ""
     naming = host_names(report)
     how = "as in its steps" if naming.recurring else "aligned"
-    return f"host time named by the trace ({percent(naming.share or 0)} {how})"
+    return f"host time named by the trace ({units.percent(naming.share or 0)} {how})"

@@ -11,8 +11,6 @@ operator's device operations as the call's, too, and assigns the operator's call
 Its table contains these times, so ours does (:func:`mistaken`); no other column of ours does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 

@@ -1,7 +1,5 @@
 """Groups of kernel launches: what ncu measured of each, and which are the same in two reports."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Final
 
@@ -17,8 +15,7 @@ from kanalyze.analyses.device._operations import (
     with_facts,
 )
 from kanalyze.analyses.host._call_kinds import unused_launches
-from kanalyze.analyses.operators._host_tree import host_tree, labelled_paths, modules, operator_paths
-from kanalyze.analyses.operators._work import launched_work
+from kanalyze.analyses.operators import _host_tree, _work
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.columns import gathered
 from kanalyze.decoder.fields import normalised, shortened
@@ -108,13 +105,13 @@ def makers_of_groups(report: Report) -> pl.DataFrame:
     Columns: :data:`GROUP_KEYS`; operator, operators (how many different ones), path (enclosing operators), module (with
     enclosing modules); null where there is none.
     """
-    rows = host_tree(report).rows
+    rows = _host_tree.host_tree(report).rows
     names = rows.get_column("name").cast(pl.String)
-    is_module, label = modules(rows)
-    ran = launched_work(report).filter(pl.col("kind") == "kernel")
+    is_module, label = _host_tree.modules(rows)
+    ran = _work.launched_work(report).filter(pl.col("kind") == "kernel")
     by, maker = ran.get_column("operator"), ran.get_column("maker")
-    numbers, paths = operator_paths(rows)
-    around, module_paths = labelled_paths(rows, is_module, label)
+    numbers, paths = _host_tree.operator_paths(rows)
+    around, module_paths = _host_tree.labelled_paths(rows, is_module, label)
     own = ran.select("event_id", "exclusive_ns", operator=gathered(names, by)).with_columns(
         path=gathered(numbers, by), module=gathered(around, maker)
     )

@@ -1,7 +1,5 @@
 """The host events and device operations in scope, with the time and memory of each event."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Chains of elementwise kernels that one kernel could replace, with the memory traffic of both; compiled kernels."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,18 +8,15 @@ from typing import Any, Final, NamedTuple
 
 import polars as pl
 
+from kanalyze import model, schema, tools
 from kanalyze.analyses.device._operations import SHAPE, with_facts
-from kanalyze.analyses.operators._host_tree import ARROW, host_tree
-from kanalyze.analyses.operators._work import launched_work
+from kanalyze.analyses.operators import _host_tree, _work
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
 from kanalyze.analyses.shared.statistics import duration_statistics
 from kanalyze.columns import LARGEST, added, beside, gathered, positions, wide
 from kanalyze.decoder.decode import decode
 from kanalyze.decoder.fields import ELEMENT_BYTES, KernelName
-from kanalyze.model import COMPILED_KERNELS
 from kanalyze.report import Report
-from kanalyze.schema import Table, columns
-from kanalyze.tools import recorders
 
 #: The elementwise operations of kernel families that also contain others.
 _OPERATIONS: Final = {"copy": ("copy",), "random": ("dropout", "masked_scale")}
@@ -58,7 +53,7 @@ def chains(report: Report) -> pl.DataFrame:
     fusible = pl.col("fusible") & (another.select(pl.col("another").sum().over("run")).to_series() < _LOOP)
     kernels = _numbered(work.with_columns(fusible=fusible)).filter("fusible")
     kernels = kernels.drop("fusible", *SHAPE, "process_id", "thread_id").filter(pl.len().over("chain") > 1)
-    tree = host_tree(report)
+    tree = _host_tree.host_tree(report)
     kernels = kernels.with_columns(outermost=tree.outermost(kernels.get_column("operator"), tree.of_kinds("op")))
     copies = pl.col("name").cast(pl.String).is_in(("aten::copy_", "aten::_foreach_copy_")).all().over("chain")
     return _turns(kernels).filter((pl.col("operator").n_unique().over("chain") > 1) & ~copies)
@@ -113,7 +108,7 @@ def _in_streams(report: Report) -> pl.DataFrame:
 
     Among them whether each is an elementwise kernel of an operator, and what its operator reads and writes.
     """
-    rows, work = host_tree(report).rows, with_facts(report, launched_work(report), "stream", *SHAPE)
+    rows, work = _host_tree.host_tree(report).rows, with_facts(report, _work.launched_work(report), "stream", *SHAPE)
     operator, kernel = work.get_column("operator"), pl.col("kind") == "kernel"
     of_operator = {"thread_id": "thread_id", "op_name": "name", "op_id": "last_id"}
     names = work.filter(kernel).get_column("name").unique().drop_nulls()
@@ -266,10 +261,10 @@ def parsed(text: str | None) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-TABLE: Final = Table(
+TABLE: Final = schema.Table(
     "fusion",
     "One chain of elementwise kernels that follow each other on a stream, all its occurrences.",
-    columns("""
+    schema.columns("""
         device int: The GPU, as in `devices`.
         chain text: The operators that launched the kernels, in order.
         within text?: The operator around all of them; null where they are neighbours.
@@ -289,7 +284,7 @@ TABLE: Final = Table(
     """),
     purpose="chains of kernels that one kernel could do",
     telling=("chain", "count", "launches", "total_ns", "saved_ns"),
-    tools=recorders("op"),
+    tools=tools.recorders("op"),
 )
 
 #: The minimum duration of a kernel, however little it does.
@@ -336,7 +331,7 @@ def occurrences(report: Report) -> pl.DataFrame:
     Besides: number (that of its `chain` among the chains), parts (kernels of its largest operator).
     """
     kernels = chains(report)
-    names = host_tree(report).rows.get_column("name").cast(pl.String)
+    names = _host_tree.host_tree(report).rows.get_column("name").cast(pl.String)
     around = gathered(names, kernels.get_column("outermost")).alias("around")
     named = kernels.with_columns(pl.col("name").cast(pl.String), around)
     speeds = report.devices.select("device", speed="memory_bandwidth_bytes_per_s")
@@ -362,7 +357,7 @@ def _occurrences(kernels: pl.DataFrame) -> pl.DataFrame:
         .group_by("chain", maintain_order=True)
         .agg(
             pl.col("device").first(),
-            pl.col("name").str.join(ARROW).alias("text"),
+            pl.col("name").str.join(_host_tree.ARROW).alias("text"),
             around.alias("within"),
             pl.col("elements").first(),
             *(pl.col(name).sum() for name in ("kernels", "total_ns", "gaps_ns")),
@@ -407,12 +402,12 @@ def _sum_or_null(name: str) -> pl.Expr:
     return pl.when(pl.col(name).is_not_null().all()).then(added(pl.col(name))).alias(name)
 
 
-COMPILED: Final = Table(
+COMPILED: Final = schema.Table(
     "compiled",
     "One kernel that Triton or inductor compiled, and its launches in the nsys report of the same capture.",
     (
-        *COMPILED_KERNELS.columns,
-        *columns("""
+        *model.COMPILED_KERNELS.columns,
+        *schema.columns("""
             variants int: Compiled kernels of this name; launches of one name are counted for all of them.
             count int: Launches of a kernel of this name.
             total_ns int: Their time on the GPU.
@@ -435,7 +430,7 @@ def compiled(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report is no capture of ``kanalyze collect``, or one without a torch pass.
     """
-    kernels = report.table(COMPILED_KERNELS.name)
+    kernels = report.table(model.COMPILED_KERNELS.name)
     launched = report.seen("kernel").group_by(pl.col("name").cast(pl.String)).agg(duration_statistics())
     variants = kernels.with_columns(pl.len().over("name").cast(pl.Int64).alias("variants"))
     filled = variants.join(launched, on="name", how="left").with_columns(pl.col("count", "total_ns").fill_null(0))

@@ -1,13 +1,11 @@
 """Operators and annotations of a framework: their time on the host and on devices, and the kernels they launched."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final, Unpack
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import errors, intervals, model, tools
 from kanalyze.analyses.device._operations import in_device_scope
 from kanalyze.analyses.host._captures import capture_source
 from kanalyze.analyses.operators._host_tree import (
@@ -43,11 +41,8 @@ from kanalyze.analyses.operators._work import (
 from kanalyze.analyses.shared.analysis import analysis, require
 from kanalyze.analyses.shared.statistics import duration_statistics, share_of_total
 from kanalyze.columns import beside, gathered, having, rows_at
-from kanalyze.errors import UnknownNameError
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
-from kanalyze.tools import recorders
 
 #: The columns that tables of operators sum.
 _TIMES: Final = ("self_cpu_ns", "cpu_ns", "self_device_ns", "device_ns")
@@ -218,7 +213,7 @@ def _operations(report: Report) -> pl.DataFrame:
         "memset": pl.format("Memset ({})", memory[1]),
     }
     parts = []
-    for kind in (*DEVICE_KINDS, "sync"):
+    for kind in (*model.DEVICE_KINDS, "sync"):
         events = in_device_scope(report, report.seen(kind))
         name = pl.col("name").cast(pl.String).replace(_WAITS)
         if kind in named:
@@ -287,7 +282,7 @@ TABLE: Final = Table(
     (_NAME, *_TORCH, _EXCLUSIVE, _KIND, *_MORE, *_MEMORY),
     purpose="operators by host and GPU time, as in torch",
     telling=("count", "self_cpu_ns", "self_device_ns", "device_ns"),
-    tools=recorders("op"),
+    tools=tools.recorders("op"),
     equals=f"{_KEY_AVERAGES}, for operators and annotations; with --as-torch all its rows",
     groupings=("shape", "module", "phase", "stack"),
     options=("as_torch",),
@@ -398,9 +393,9 @@ def ops(report: Report, by: str | None = None, *, as_torch: bool = False, **wher
         UnknownNameError: There is no such grouping.
     """
     report = report.narrow(**where)
-    require(report, TABLE.name, "op", *(("api", *DEVICE_KINDS) if as_torch else ()))
+    require(report, TABLE.name, "op", *(("api", *model.DEVICE_KINDS) if as_torch else ()))
     if by not in _FORMS or (by is not None and as_torch):
-        raise UnknownNameError.of("grouping of ops", by, () if as_torch else TABLE.groupings)
+        raise errors.UnknownNameError.of("grouping of ops", by, () if as_torch else TABLE.groupings)
     if by in ("stack", "module"):
         require(report, f"{TABLE.name} by {by}", "python")
     form, compute = (AS_TORCH, _torch_rows) if as_torch else _FORMS[by]
@@ -439,7 +434,7 @@ OP_KERNELS: Final = Table(
             captured_path text?: The operators around that one, and itself.
             kernel text?: The kernel, copy or memset.
         """),
-        Column("kind", pl.Enum(DEVICE_KINDS), "What it is: " + ", ".join(DEVICE_KINDS) + "."),
+        Column("kind", pl.Enum(model.DEVICE_KINDS), "What it is: " + ", ".join(model.DEVICE_KINDS) + "."),
         *columns("""
             count int: How many.
             total_ns int: Sum of their durations, overlaps counted as often as they occur.
@@ -452,7 +447,7 @@ OP_KERNELS: Final = Table(
     ),
     purpose="which operator launched which kernel",
     telling=("name", "count", "total_ns", "share", "path"),
-    tools=recorders("op"),
+    tools=tools.recorders("op"),
 )
 
 _OF_KERNELS: Final = ("name", "path", "captured_name", "captured_path", "kernel", "kind", "forward", "forward_path")
@@ -471,7 +466,7 @@ def op_kernels(report: Report) -> pl.DataFrame:
         CannotTellError: The report lacks operators, or all device operations.
     """
     require(report, OP_KERNELS.name, "op")
-    require(report, OP_KERNELS, *DEVICE_KINDS)
+    require(report, OP_KERNELS, *model.DEVICE_KINDS)
     rows, ran, captures = host_tree(report).rows, launched_work(report), host_tree(capture_source(report)).rows
     (numbers, texts), (of_captures, more) = operator_paths(rows), operator_paths(captures)
     texts = pl.concat([texts, more]).unique("path")

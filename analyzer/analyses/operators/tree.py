@@ -1,12 +1,11 @@
 """The call tree: operators, modules, Python functions and annotations, with the launched kernels as leaves."""
 
-from __future__ import annotations
-
 from typing import Final, Unpack
 
 import polars as pl
 from polars.datatypes import DataType, DataTypeClass
 
+from kanalyze import columns, errors, model, tools
 from kanalyze.analyses.operators._host_tree import (
     HOST_KINDS,
     MODULE,
@@ -20,17 +19,13 @@ from kanalyze.analyses.operators._host_tree import (
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.shared.analysis import require
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import gathered, mixed
-from kanalyze.errors import UnknownNameError
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table
-from kanalyze.tools import recorders
 
 # The nodes of the call tree: host events and device operations, merged by call path.
 
 #: Kinds of nodes: threads, events, and the remainder of omitted nodes.
-KINDS: Final = ("thread", *HOST_KINDS, *DEVICE_KINDS, "rest")
+KINDS: Final = ("thread", *HOST_KINDS, *model.DEVICE_KINDS, "rest")
 
 #: The summable columns of nodes.
 SUMS: Final = ("count", "host_ns", "self_host_ns", "device_ns", "self_device_ns")
@@ -53,7 +48,7 @@ def nodes(report: Report) -> pl.DataFrame:
     """
     tree, ran = host_tree(report), launched_work(report)
     root = pl.col("parent").is_null()
-    label = pl.when(root).then(mixed(["kind", "name", *THREAD])).otherwise(mixed(["kind", "name"]))
+    label = pl.when(root).then(columns.mixed(["kind", "name", *THREAD])).otherwise(columns.mixed(["kind", "name"]))
     named = tree.rows.with_columns(plain_names(tree.rows))
     numbers = path_numbers(named, tree.of_kinds(*HOST_KINDS), named.select(label).to_series())
     exclusive = sums_by(ran.get_column("maker"), ran.get_column("exclusive_ns"), named.height)
@@ -68,16 +63,16 @@ def nodes(report: Report) -> pl.DataFrame:
     rows = cut.with_columns(
         (cut.get_column("host_ns") - inner).alias("self_host_ns"),
         numbers.alias("path"),
-        gathered(numbers, tree.rows.get_column("parent")).fill_null(0).alias("outer"),
+        columns.gathered(numbers, tree.rows.get_column("parent")).fill_null(0).alias("outer"),
         in_subtrees(tree.rows, exclusive).alias("device_ns"),
     )
     host = rows.filter((pl.col("count") > 0) | (pl.col("device_ns") > 0)).with_columns(pl.col("name").cast(pl.String))
     times = pl.col("count", "host_ns", "self_host_ns", "device_ns").sum()
     merged = host.group_by("path").agg(pl.col("outer", "kind", "name", *THREAD).first(), times)
-    maker = gathered(numbers, ran.get_column("maker")).fill_null(0).alias("outer")
+    maker = columns.gathered(numbers, ran.get_column("maker")).fill_null(0).alias("outer")
     sums = [pl.len().alias("count"), pl.col("exclusive_ns").sum().alias("device_ns")]
     leaves = ran.with_columns(maker).group_by("outer", "kind", "name").agg(sums)
-    leaves = leaves.with_columns(mixed(["outer", "kind", "name"]).alias("path"), self_device_ns="device_ns")
+    leaves = leaves.with_columns(columns.mixed(["outer", "kind", "name"]).alias("path"), self_device_ns="device_ns")
     return pl.concat([_typed(part) for part in (*_under_threads(merged), leaves)])
 
 
@@ -91,7 +86,7 @@ def _typed(frame: pl.DataFrame) -> pl.DataFrame:
 
 def _under_threads(merged: pl.DataFrame) -> list[pl.DataFrame]:
     """The nodes of host events, below a node per thread if there are several threads."""
-    number, outermost = mixed([*THREAD]) | 1, pl.col("outer") == 0
+    number, outermost = columns.mixed([*THREAD]) | 1, pl.col("outer") == 0
     sums = merged.filter(outermost).group_by(number.alias("path"), *THREAD).agg(pl.col("host_ns", "device_ns").sum())
     if sums.height < 2:  # noqa: PLR2004 - one thread needs no name
         return [merged]
@@ -124,7 +119,7 @@ TABLE: Final = Table(
     ),
     purpose="the call tree, from annotations to kernels",
     telling=("node", "parent", "depth", "kind", "count", "device_ns", "host_ns"),
-    tools=recorders("op"),
+    tools=tools.recorders("op"),
     groupings=("device", "host"),
 )
 
@@ -161,7 +156,7 @@ def tree(
     report = report.narrow(**where)
     require(report, TABLE, "op", "python")
     if by not in (None, *TABLE.groupings):
-        raise UnknownNameError.of("order of tree", by, TABLE.groupings)
+        raise errors.UnknownNameError.of("order of tree", by, TABLE.groupings)
     all_nodes = nodes(report)
     roots = all_nodes.filter(pl.col("outer") == 0)
     whole = {side: int(roots.get_column(f"{side}_ns").sum()) for side in TABLE.groupings}

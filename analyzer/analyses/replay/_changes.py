@@ -4,8 +4,6 @@ Among them the recording without the profiler. What lies before the window is as
 duration that is inside of it changes. Definitions: docs/definitions.md, section 12.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
@@ -14,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import intervals, machinery, outlets
 from kanalyze.analyses.device._operations import WITH_HOST, families, launching_rows, operations
 from kanalyze.analyses.host._call_kinds import LOADING_WORDS, names_that
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls
@@ -26,11 +24,9 @@ from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.columns import count_up_to, gathered, marked, of_parts, scattered, sure
 from kanalyze.decoder.fields import spelled
 from kanalyze.errors import UnknownNameError
-from kanalyze.machinery import late
-from kanalyze.outlets import short
 from kanalyze.report import Report
 
-with late():  # of changes to ranges
+with machinery.late():  # of changes to ranges
     from kanalyze.analyses.ranges import captured
 
 #: Rows of no operation, and of no call; no times that are saved, and none of a host.
@@ -51,7 +47,7 @@ class Mending(NamedTuple):
     host: pl.DataFrame = _NO_SPANS  # host time that is spared: process_id, start, end
     graph: bool = False  # whether each repeated sequence of launches becomes one
 
-    def with_all_of(self, other: Mending) -> Mending:
+    def with_all_of(self, other: "Mending") -> "Mending":
         """What both change: an operation that both shorten takes less by the more of the two, one that is gone nothing.
 
         What both spare of the host is spared once.
@@ -309,7 +305,7 @@ def _kernels(report: Report, pattern: str) -> pl.Series:
     matches = matching(names, pattern)
     if not matches:
         choices = [HOST, COPIES, CALLS, *families(names).unique().sort(), *plain_names(names)]
-        raise UnknownNameError.of("kernel", pattern, dict.fromkeys(map(short, choices)))
+        raise UnknownNameError.of("kernel", pattern, dict.fromkeys(map(outlets.short, choices)))
     return kernel & work.get_column("name").cast(pl.String).is_in(matches).fill_null(value=False)
 
 

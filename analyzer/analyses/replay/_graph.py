@@ -32,8 +32,6 @@ edges between calls (`process_before`) down in the order of (end, -start, -row):
 cycle needs events of one and the same instant.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final, NamedTuple
 
@@ -42,8 +40,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import facts_of, in_time, launching_rows, operations
 from kanalyze.analyses.host._call_kinds import names_that
 from kanalyze.analyses.idle.syncs import blocking_calls, staged_copies
-from kanalyze.analyses.shared.analysis import once_per_process
-from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.analyses.shared import analysis, threads
 from kanalyze.analyses.streams.concurrency import event_waits, ordered, streamed_operations, used_streams
 from kanalyze.columns import count_up_to, gathered, in_order_of, marked, nearest, parts_by, scattered, sure
 from kanalyze.intervals import OF_EVENTS
@@ -73,7 +70,7 @@ def order_in_streams(report: Report, work: pl.DataFrame, calls: pl.DataFrame) ->
     return line.drop("row")
 
 
-@once_per_process
+@analysis.once_per_process
 def migrated(report: Report) -> pl.Series:
     """Whether each operation is a migration of unified memory, which nothing submitted."""
     return operations(report, "migration_cause").get_column("migration_cause").is_not_null()
@@ -174,8 +171,8 @@ CALL_KINDS: Final = pl.Enum(("wait", "launch", "other"))
 
 def _outermost(calls: pl.DataFrame) -> pl.Series:
     """Row of the outermost call of its thread around each call: `outer`."""
-    line = in_order_of(calls, (*THREAD, "start"), (-pl.col("end"),))
-    first = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift(1)) for name in THREAD)
+    line = in_order_of(calls, (*threads.THREAD, "start"), (-pl.col("end"),))
+    first = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift(1)) for name in threads.THREAD)
     line = line.with_columns(thread=first.cum_sum())
     reached = pl.col("end").cum_max().shift(1).over("thread")
     inside = (reached >= pl.col("end")) & (pl.col("start") < pl.col("end"))
@@ -207,10 +204,10 @@ class Dependencies(NamedTuple):
     calls: pl.DataFrame
 
 
-@once_per_process
+@analysis.once_per_process
 def dependencies(report: Report) -> Dependencies:
     """The dependency graph of all operations and calls of the processes in scope, at any time."""
-    calls = in_time(report, report.kind("api").select(*THREAD, **OF_EVENTS))
+    calls = in_time(report, report.kind("api").select(*threads.THREAD, **OF_EVENTS))
     calls = calls.with_columns(pl.max_horizontal("start", "end").alias("end")).with_row_index("row")
     calls = calls.hstack([_outermost(calls)])
     # of each call, or of a call that is nested in it

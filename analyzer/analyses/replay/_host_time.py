@@ -3,8 +3,6 @@
 Definitions: docs/definitions.md, section 12, "Without the profiler".
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from math import inf

@@ -9,8 +9,6 @@ its slack and of the median lag of its kind where that kind binds: what a launch
 something waits for it. With the recorded values every node therefore gets its recorded time.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final, NamedTuple
 
@@ -238,7 +236,7 @@ class Changed(NamedTuple):
     lags: pl.Series
     amdahl_ns: int
 
-    def less(self, saved_ns: int, lags: pl.Series | None = None, **values: pl.Series) -> Changed:
+    def less(self, saved_ns: int, lags: pl.Series | None = None, **values: pl.Series) -> "Changed":
         """The same with other lags, and other values by their names, which take `saved_ns` less in all."""
         kept = self.lags if lags is None else lags
         return Changed(self.values._replace(**values), kept, self.amdahl_ns + saved_ns)

@@ -3,8 +3,6 @@
 Definitions: docs/definitions.md, section 4, "Without a profiler", and section 12, "Without the profiler".
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -14,11 +12,12 @@ from typing import Any, Final, NamedTuple
 
 import polars as pl
 
+from kanalyze import columns, errors, machinery, model
 from kanalyze.analyses.device._operations import exclusive_operations, operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.iterations._marks import BY_LOOPS
 from kanalyze.analyses.iterations.phases import SteadyPart, steady_part
-from kanalyze.analyses.replay._changes import IS_LOADING, without_profiler
+from kanalyze.analyses.replay import _changes, _whatif
 from kanalyze.analyses.replay._host_time import (
     AS_RECORDED,
     BY_TOOL,
@@ -32,18 +31,12 @@ from kanalyze.analyses.replay._host_time import (
     fitted,
 )
 from kanalyze.analyses.replay._network import Changed, Network, as_recorded, call_times, network, point_values, replayed
-from kanalyze.analyses.replay._whatif import window_without
-from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
-from kanalyze.analyses.shared.threads import THREAD, ThreadKey, by_thread
-from kanalyze.columns import gathered, of_parts
-from kanalyze.errors import CannotTellError
-from kanalyze.machinery import loading_late
-from kanalyze.model import DEVICE_KINDS, EVENTS
+from kanalyze.analyses.shared import analysis, threads
 from kanalyze.report import BareRun, Report
 from kanalyze.units import percent, shortened, time, times
 from kanalyze.window import Scope, Window
 
-with loading_late("statistics"):  # of programs that ran without a profiler
+with machinery.loading_late("statistics"):  # of programs that ran without a profiler
     import statistics
 
 #: Marks of a program that repeats less often may be as many by chance.
@@ -235,14 +228,14 @@ _AHEAD: Final = 0.8
 SAME: Final = 0.02
 
 
-@once_per_process
+@analysis.once_per_process
 def bare_of(report: Report) -> Bare | None:
     """The runs without a profiler in the report's capture, with an iteration of its steady part; None without any."""
     steady = steady_part(report) if report.bare().programs_ns else None
     return runs_without(report, steady, 0.0 if steady is None else busy_ns(report, steady))
 
 
-@once_per_process
+@analysis.once_per_process
 def _measured(report: Report) -> Unslowed | None:
     """What is left of the host's time by a run without the profiler; None where no such run tells an iteration.
 
@@ -255,13 +248,13 @@ def _measured(report: Report) -> Unslowed | None:
     iteration, view = bare.iteration, report.narrow(window=steady.window)
     if iteration.ns > iteration.recorded_ns * (1 + HOSTS_DIFFER):
         return None
-    near, took = max(NEAR, iteration.spread_ns / iteration.ns / 2), cache(window_without(view))
+    near, took = max(NEAR, iteration.spread_ns / iteration.ns / 2), cache(_whatif.window_without(view))
     longest_ns = took(HostTime(1 + HOSTS_DIFFER, inf)) if iteration.ns > iteration.recorded_ns * (1 + near) else inf
     if longest_ns < iteration.ns * steady.number * (1 - near):
         return None
     if iteration.host_ns <= _AHEAD * iteration.ns:
         # far ahead of the device the host waits for nothing: it takes as long as if the device took no time
-        alone, host_ns = cache(window_without(view, device=False)), iteration.host_ns * steady.number
+        alone, host_ns = cache(_whatif.window_without(view, device=False)), iteration.host_ns * steady.number
         if alone(HostTime(_NOTHING, inf)) <= host_ns:
             return fitted(alone, min(host_ns, alone(AS_RECORDED)), near)
     return fitted(took, iteration.ns * steady.number, near, BY_TOOL.get(report.meta.tool, UNCHANGED).usual)
@@ -279,7 +272,7 @@ def hosts_of(report: Report) -> Unslowed:
     return Unslowed(*(one if one.kept < measured.most.kept else measured.most for one in estimate))
 
 
-@once_per_process
+@analysis.once_per_process
 def corrected(report: Report) -> Report | None:
     """The whole report as it would be without its profiler.
 
@@ -311,7 +304,7 @@ def without(report: Report) -> Report:
         return report.whole
     new = corrected(report)
     if new is None:
-        raise CannotTellError(
+        raise errors.CannotTellError(
             f"{report.meta.path}: cannot tell times without the profiler, because no run without one tells how much "
             "shorter an iteration is, or the report has more operations and calls than are replayed.",
             "Record with `kanalyze collect`, which makes such a run first, and give the folder that it writes.",
@@ -321,7 +314,7 @@ def without(report: Report) -> Report:
 
 def replayable(report: Report, most: int) -> bool:
     """Whether a report has times, and at most so many operations and calls."""
-    if not {*DEVICE_KINDS} & {*report.kinds} or report.meta.timeless:
+    if not {*model.DEVICE_KINDS} & {*report.kinds} or report.meta.timeless:
         return False
     return operations(report).height + report.kind("api").height <= most
 
@@ -382,7 +375,7 @@ def unprofiled(report: Report, host: Unslowed, window: Window | None = None) -> 
     net = network(everything, *everything.recorded)
     if window is not None and (host.usual.reach_ns == inf or host.usual.far < 1):
         net = net._replace(start=window.start_ns or 0)
-    state = without_profiler(everything, net, as_recorded(net), host.usual)
+    state = _changes.without_profiler(everything, net, as_recorded(net), host.usual)
     times = replayed(net, state)
     starts_by_id = _starts(everything, net, times)
     moved = Moved(everything, starts_by_id, _clocks(net, times, point_values(net.line, state.values)), host)
@@ -393,12 +386,12 @@ def unprofiled(report: Report, host: Unslowed, window: Window | None = None) -> 
 
 def _starts(everything: Report, net: Network, times: pl.Series) -> pl.DataFrame:
     """The operations of a replay with these times: event_id, moved and, of those that wait for ranks, until (ns)."""
-    starts = gathered(times, net.numbers.starts).alias(_MOVED)
-    ends = gathered(times, net.numbers.finishes).alias(_UNTIL)
+    starts = columns.gathered(times, net.numbers.starts).alias(_MOVED)
+    ends = columns.gathered(times, net.numbers.finishes).alias(_UNTIL)
     return pl.DataFrame([operations(everything).get_column("event_id"), starts, ends]).drop_nulls(_MOVED)
 
 
-@once_per_process
+@analysis.once_per_process
 def earliest_starts(report: Report) -> pl.DataFrame:
     """When operations would start without the profiler at the earliest: as :func:`_starts`, of the whole report.
 
@@ -408,21 +401,21 @@ def earliest_starts(report: Report) -> pl.DataFrame:
     if not _estimable(report) or report.meta.slower is not None:
         return pl.DataFrame(schema=dict.fromkeys(("event_id", _MOVED, _UNTIL), pl.Int64))
     net = network(report, *report.recorded)
-    state = without_profiler(report, net, as_recorded(net, "low"), COSTLIEST)
+    state = _changes.without_profiler(report, net, as_recorded(net, "low"), COSTLIEST)
     return _starts(report, net, replayed(net, state))
 
 
-_Clocks = dict[ThreadKey, Clock]
+_Clocks = dict[threads.ThreadKey, Clock]
 
 
 def _clocks(net: Network, times: pl.Series, points: pl.Series) -> _Clocks:
     """The clock of each thread with calls, by the begins and ends of its outermost calls."""
     calls, new = net.line.calls, call_times(net, times, points)
-    sides = [calls.select(*THREAD, recorded=side, new=new.get_column(side)) for side in new.columns]
-    line = pl.concat(sides).drop_nulls(["recorded", "new"]).sort(*THREAD, "recorded", "new")
+    sides = [calls.select(*threads.THREAD, recorded=side, new=new.get_column(side)) for side in new.columns]
+    line = pl.concat(sides).drop_nulls(["recorded", "new"]).sort(*threads.THREAD, "recorded", "new")
     # calls that overlap on one thread, of a damaged report, stay in order
-    line = line.with_columns(pl.col("new").cum_max().over(THREAD))
-    return {key: Clock(*part.select("recorded", "new")) for key, part in by_thread(line).items()}
+    line = line.with_columns(pl.col("new").cum_max().over(threads.THREAD))
+    return {key: Clock(*part.select("recorded", "new")) for key, part in threads.by_thread(line).items()}
 
 
 class Moved:
@@ -448,13 +441,13 @@ class Moved:
         """The events of one kind, sorted as they were; the profiler's own work takes no time."""
         rows = self._report.kind(kind)
         if kind == "overhead":
-            return self._spans(rows).with_columns(dur_ns=pl.when(IS_LOADING).then("dur_ns").otherwise(0))
-        return self._of_device(rows) if kind in DEVICE_KINDS else self._spans(rows)
+            return self._spans(rows).with_columns(dur_ns=pl.when(_changes.IS_LOADING).then("dur_ns").otherwise(0))
+        return self._of_device(rows) if kind in model.DEVICE_KINDS else self._spans(rows)
 
     def table(self, name: str) -> pl.DataFrame:
         """One of the other tables."""
         rows = self._report.table(name)
-        if name == EVENTS.name or rows.is_empty():
+        if name == model.EVENTS.name or rows.is_empty():
             return rows
         if "start_ns" in rows.columns:
             rows = self._spans(rows)
@@ -471,7 +464,7 @@ class Moved:
 
     def _of_host(self, rows: pl.DataFrame, column: str) -> pl.Series:
         """The times in a column of rows, by their thread, else their process, else the main thread."""
-        keys = [key for key in THREAD if key in rows.columns]
+        keys = [key for key in threads.THREAD if key in rows.columns]
         if not keys:
             return self._main.at(rows.get_column(column))
 
@@ -480,7 +473,7 @@ class Moved:
             clock = self._clocks.get((process, thread)) or self._of_process.get(process, self._main)
             return clock.at(part.get_column(column))
 
-        return of_parts(rows.select(*keys, column), keys, pl.Int64, moved).alias(_MOVED)
+        return columns.of_parts(rows.select(*keys, column), keys, pl.Int64, moved).alias(_MOVED)
 
     def _of_device(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Operations; those that were not replayed start as host events do, and collectives end with the last rank."""
@@ -509,7 +502,7 @@ class Side(NamedTuple):
     end: int
 
 
-@once_per_report
+@analysis.once_per_report
 def sides(report: Report) -> dict[int, list[Side]]:
     """The window of each device: with what is usually left of the host's time, with the least, and with the most.
 
@@ -520,7 +513,7 @@ def sides(report: Report) -> dict[int, list[Side]]:
     for span in {*spans.values()}:
         net = network(report.whole, *span)
         states = [
-            without_profiler(report.whole, net, as_recorded(net, lags), host)
+            _changes.without_profiler(report.whole, net, as_recorded(net, lags), host)
             for host, lags in zip(hosts_of(report), ("lag", "low", "high"), strict=True)
         ]
         by_span[span] = [Side(net, state, replayed(net, state)[-1]) for state in states]

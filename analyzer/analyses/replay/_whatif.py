@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import facts_of, families, operations
-from kanalyze.analyses.device._windows import span
+from kanalyze import errors, machinery, model
+from kanalyze.analyses.device import _operations, _windows
 from kanalyze.analyses.launches.graphs import repetitive
 from kanalyze.analyses.replay._changes import (
     CALLS,
@@ -39,12 +39,9 @@ from kanalyze.analyses.replay._network import Changed, Network, network, replaye
 from kanalyze.analyses.replay.critical_path import RUNNING, Ending, walk, way_of
 from kanalyze.analyses.shared.analysis import once_per_report, require
 from kanalyze.columns import gathered, marked, sure
-from kanalyze.errors import KanalyzeError
-from kanalyze.machinery import late
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Meta, Report
 
-with late():  # of another GPU, batch, length or type
+with machinery.late():  # of another GPU, batch, length or type
     from kanalyze.analyses.work import _configuration
 
 if TYPE_CHECKING:
@@ -209,8 +206,8 @@ class WhatIf:
 @once_per_report
 def prepared(report: Report) -> Network:
     """The network of the report's window."""
-    require(report, "whatif", *DEVICE_KINDS)
-    return network(report.whole, *(span(report) or (0, 0)))
+    require(report, "whatif", *model.DEVICE_KINDS)
+    return network(report.whole, *(_windows.span(report) or (0, 0)))
 
 
 def window_without(report: Report, *, device: bool = True) -> Callable[[HostTime], int]:
@@ -220,7 +217,7 @@ def window_without(report: Report, *, device: bool = True) -> Callable[[HostTime
     """
     net, gone = prepared(report), None
     if not device:
-        kernels = operations(report.whole).get_column("kind").cast(pl.String).is_in(["kernel", "graph"])
+        kernels = _operations.operations(report.whole).get_column("kind").cast(pl.String).is_in(["kernel", "graph"])
         gone = kernels & (net.graph.operations.get_column("start") >= net.start)
 
     def took(host: HostTime) -> int:
@@ -309,7 +306,7 @@ def _parts(report: Report, net: Network, at: pl.Series, state: Changed) -> dict[
     """Time on the critical path of a replay by cause, and name of what runs; the sum is the window."""
     way = way_of(report.whole, Ending(net, None, net.end), state, at)
     pieces = walk([way], way.links, (net.start, at[-1]))
-    names = facts_of(report.whole, pieces.get_column("row"), "name").to_series().cast(pl.String)
+    names = _operations.facts_of(report.whole, pieces.get_column("row"), "name").to_series().cast(pl.String)
     named = pieces.with_columns(name=pl.when(RUNNING).then(names).fill_null(""), ns=pl.col("end") - pl.col("start"))
     sums = named.group_by(pl.col("cause").cast(pl.String), "name").agg(pl.col("ns").sum())
     return {(cause, name): ns for cause, name, ns in sums.iter_rows()}
@@ -321,7 +318,7 @@ def _each(report: Report, net: Network, hosts: Unslowed, now_ns: int) -> list[Si
     for option, change in _single_changes(report):
         try:
             then, state = _replayed(report, net, change._replace(host=hosts.usual))
-        except KanalyzeError:  # there is nothing of that kind
+        except errors.KanalyzeError:  # there is nothing of that kind
             continue
         low, high = _bounds(report, net, change, hosts)
         singles.append(Single(option, then[-1] - net.start, low, high, max(now_ns - state.amdahl_ns, 0)))
@@ -330,12 +327,12 @@ def _each(report: Report, net: Network, hosts: Unslowed, now_ns: int) -> list[Si
 
 def _single_changes(report: Report) -> list[tuple[str, Changes]]:
     """Changes tried alone: one thing at twice the speed (kernels by family and name, copies, host code), or gone."""
-    work = operations(report.whole).filter(pl.col("kind") == "kernel")
+    work = _operations.operations(report.whole).filter(pl.col("kind") == "kernel")
     by_name = [rows.group_by(pl.col("name").cast(pl.String)) for rows in (work, report.kind("range"))]
     sums = (rows.agg(pl.col("dur_ns").sum()).drop_nulls() for rows in by_name)
     kernels, ranges = (rows.sort("dur_ns", "name", descending=[True, False]).get_column("name") for rows in sums)
     heavy = (plain_names([name])[0] for name in kernels.head(_MOST_NAMES))
-    names = [*dict.fromkeys([*families(kernels).unique().sort(), *heavy]), COPIES, HOST, CALLS]
+    names = [*dict.fromkeys([*_operations.families(kernels).unique().sort(), *heavy]), COPIES, HOST, CALLS]
     names += [f"host:{name}" for name in ranges.head(_MOST_NAMES)]
     changes = [(f"--faster {name}=2", Changes(faster=((name, TWICE),))) for name in names]
     changes += [(f"--without {name}", Changes(without=(name,))) for name in WITHOUT]

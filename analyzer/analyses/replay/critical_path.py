@@ -6,14 +6,12 @@ releases, whichever is less, and the rest is its room.
 Definitions: docs/whatif.md, "The critical path" and "Slack".
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Unpack
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import intervals, model
 from kanalyze.analyses.communication._recorded import last_arrivals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, facts_of, operations, with_facts
 from kanalyze.analyses.device._windows import span
@@ -35,7 +33,6 @@ from kanalyze.analyses.replay._network import (
 from kanalyze.analyses.shared.analysis import once_per_report, part_of, require
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey, by_thread, line_of, lines_near, overlaid
 from kanalyze.columns import gathered, in_order, rows_at, slices
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
 
@@ -476,7 +473,7 @@ def critical_path(
         CannotTellError: The report records no device operations.
         UnknownNameError: There is no such grouping.
     """
-    report = part_of(report, where, TABLE, by, *DEVICE_KINDS)
+    report = part_of(report, where, TABLE, by, *model.DEVICE_KINDS)
     return _segments(report) if segments else _GROUPINGS[by or "cause"](report)
 
 

@@ -1,7 +1,5 @@
 """Rules: each detects one kind of problem and estimates its cost, no more than the ledger's buckets hold."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Callable, Iterator
@@ -71,7 +69,7 @@ class Finding(NamedTuple):
     general: bool = False  # whether its remedy helps whatever the cause: it is told of what the specific ones leave
     curtailed: bool = False  # whether others claim more than a hundredth of its time: its gain is on top of theirs
     #: The finding on a part of its claims (a span set), or None; else the same part of `at_stake_ns` is at stake.
-    retold: Callable[[pl.DataFrame], Finding | None] | None = None
+    retold: "Callable[[pl.DataFrame], Finding | None] | None" = None
     unmended_ns: int | None = None  # what that window takes without profiler and remedy, by the same replay
     line: str = ""  # the line of the program that most of what it claims comes from; no rule gives it
 
@@ -100,7 +98,7 @@ class Finding(NamedTuple):
         return self.replayed_ns, self.replayed_low_ns, self.replayed_high_ns
 
     @property
-    def brief(self) -> Finding:
+    def brief(self) -> "Finding":
         """The finding with a headline that fits its line."""
         return self._replace(headline=_fitted(self.headline))
 

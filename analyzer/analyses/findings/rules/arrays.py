@@ -5,11 +5,10 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import intervals, tools
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, operations, with_facts
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings import on_gpu, on_host, say
-from kanalyze.analyses.findings.on_gpu import FAMILY, LIBRARY, OPERATION, SHORTEST_NS
 from kanalyze.analyses.findings.on_host import LARGE_BYTES, PINNED, TO_DEVICE, TO_HOST
 from kanalyze.analyses.findings.rules import Findings, Rule, literal, phrases
 from kanalyze.analyses.host._call_kinds import (
@@ -35,7 +34,6 @@ from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import gathered, nearest
 from kanalyze.decoder.decode import decode
 from kanalyze.report import Report
-from kanalyze.tools import CUDA
 from kanalyze.window import of_module
 
 _WITHIN: Final = pl.col("detail") == "Device-to-Device"  # copies within a device, such as ``x[i] = y`` of arrays
@@ -73,7 +71,7 @@ def host_grid_loop(report: Report) -> Findings:
         library = _of_library(report, name)
         arrays, one_launch = library and world(report) in _ARRAYS, phrases("turns")
         action = {}
-        if not arrays and not (library and world(report) == CUDA):
+        if not arrays and not (library and world(report) == tools.CUDA):
             action = {"action": spoken(report, one_launch, one_launch[PYTHON])}
         # each kernel of a loop is launched once, and the host does nothing else in it
         change = on_gpu.merged(_joined(own))._replace(host=on_gpu.host_of(own, "run"))
@@ -191,7 +189,7 @@ def _is_ragged(report: Report, own: pl.DataFrame) -> bool:
     """
     names, took = own.get_column("name").unique().cast(pl.String), own.get_column("dur_ns")
     more, usual = own.get_column("blocks").diff().drop_nulls(), took.median()
-    if not (more != 0).any() and isinstance(usual, float) and usual >= SHORTEST_NS:
+    if not (more != 0).any() and isinstance(usual, float) and usual >= on_gpu.SHORTEST_NS:
         more = took.diff().drop_nulls()
         # by so much of the usual time a turn differs from the one before where their sizes do
         more = more.set(more.abs() < 0.25 * usual, 0)
@@ -205,8 +203,8 @@ def _is_ragged(report: Report, own: pl.DataFrame) -> bool:
 
 #: Kernels that compute each element from those at the same place, by what they are written with; and what to do.
 _BY_ELEMENT: Final = {
-    "CuPy": (LIBRARY == "cupy") & FAMILY.is_in(["elementwise", "copy"]),
-    "Thrust": LIBRARY.is_in(["cub", "thrust"]) & OPERATION.is_in(["transform", "for_each"]),
+    "CuPy": (on_gpu.LIBRARY == "cupy") & on_gpu.FAMILY.is_in(["elementwise", "copy"]),
+    "Thrust": on_gpu.LIBRARY.is_in(["cub", "thrust"]) & on_gpu.OPERATION.is_in(["transform", "for_each"]),
     "Julia": pl.col("function").str.contains(r"^(?:_Z\d+)?(?:gpu_)?broadcast_kernel"),
 }
 
@@ -222,7 +220,7 @@ _WORTH: Final = 0.03  # a smaller part of the kernel time is left out
 @Rule
 def array_chains(report: Report) -> Findings:
     """One finding per device on elementwise operations that follow each other on arrays of one size."""
-    if world(report) not in (CUPY, CUDA):
+    if world(report) not in (CUPY, tools.CUDA):
         return
     line = on_gpu.with_decoded(exclusive_operations(report, "stream", *SHAPE).sort(*_STREAM, "start"), **_BY_ELEMENT)
     names = line.filter(pl.any_horizontal(*_BY_ELEMENT)).get_column("name").unique()
@@ -426,8 +424,8 @@ def _jitted(report: Report, spans: pl.DataFrame, device: int) -> Mending:
     work = exclusive_operations(report).filter(kind="kernel", device=device)
     line = on_gpu.with_decoded(
         work.sort("start").select("row", "name", "start", "dur_ns"),
-        products=FAMILY.is_in(["gemm", "conv", "attention", "sort", "fft"]),
-        reduces=FAMILY.is_in(["reduce", "normalization", "softmax"]),
+        products=on_gpu.FAMILY.is_in(["gemm", "conv", "attention", "sort", "fft"]),
+        reduces=on_gpu.FAMILY.is_in(["reduce", "normalization", "softmax"]),
     )
     rest = line.with_columns(group=pl.col("products").cast(pl.UInt32).cum_sum()).filter(~pl.col("products"))
     kept = pl.min_horizontal(pl.col("reduces").sum() + 1, pl.len()).cast(pl.Int64).over("group")

@@ -5,12 +5,10 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import intervals, tools, units
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, launch_calls, operations, used_devices
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import on_gpu, on_host, say
-from kanalyze.analyses.findings.on_gpu import FAMILY, LIBRARY
-from kanalyze.analyses.findings.on_host import SPAN
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, phrases
 from kanalyze.analyses.host._call_kinds import (
     CUPY,
@@ -31,14 +29,11 @@ from kanalyze.analyses.idle._attribution import host_time, idle_within, reasoned
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.iterations._launch_periods import timed_runs
 from kanalyze.analyses.launches._launch_costs import launch_costs
-from kanalyze.analyses.shared.analysis import once_per_process
-from kanalyze.analyses.shared.statistics import longest, median_of
+from kanalyze.analyses.shared import analysis, statistics
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import in_order, nearest
 from kanalyze.decoder.decode import decode
 from kanalyze.report import Report
-from kanalyze.tools import CUDA
-from kanalyze.units import count, moment
 
 #: The rules on one-time costs: those of :func:`cold_start`, and the pinning of memory.
 ONE_TIME: Final = ("context-creation", "unrecorded-context", "module-loading", "first-launch", "pinned-allocation")
@@ -65,7 +60,7 @@ def _context(report: Report, device: int, pieces: pl.DataFrame) -> Finding | Non
     names = ", ".join(contexts.get_column("call").fill_null("a call without a name").unique().sort())
     ns, whole_ns = contexts.sort("ns", "event_id").select("ns", "dur_ns").row(-1)
     figures = {"calls": names, "ns": ns, "part": ns < whole_ns, "whole": whole_ns, "later": later.height}
-    warm = median_of(later, "dur_ns") if later.height else 0
+    warm = statistics.median_of(later, "dur_ns") if later.height else 0
     return say.told(report, "context-creation", device, pieces, at_most=True, warm=warm, **figures)
 
 
@@ -76,10 +71,11 @@ def _unrecorded_context(report: Report, device: int) -> Finding:
     contexts = _of_processes(report, device, unrecorded_contexts(report))
     contexts = contexts.filter((pl.col("start") < high) & (pl.col("end") > low)).sort("end")
     which = [
-        f"at {moment(end, report.zero_ns)}, between {literal(before or 'the start')} and {literal(after or 'the end')}"
+        f"at {units.moment(end, report.zero_ns)}, "
+        f"between {literal(before or 'the start')} and {literal(after or 'the end')}"
         for end, before, after in contexts.head(say.NAMED).select("end", "before", "after").iter_rows()
     ]
-    which += [f"and {count(contexts.height - say.NAMED)} more"] * (contexts.height > say.NAMED)
+    which += [f"and {units.count(contexts.height - say.NAMED)} more"] * (contexts.height > say.NAMED)
     figures = {"contexts": contexts.height, "were": "was" if contexts.height == 1 else "were"}
     return say.told(report, "unrecorded-context", device, making, at_most=True, which="; ".join(which), **figures)
 
@@ -97,7 +93,7 @@ def _loading(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
     loads = loads.filter(pl.col("made_ns").is_null() | (pl.col("dur_ns") > 0))
     # what runs in turn is warm: new kernels come with new shapes
     kind = ": steady" if say.per_iteration(report).iterations else ""
-    figures = {"calls": loads.height, "longest": longest(loads, "dur_ns"), "most": most}
+    figures = {"calls": loads.height, "longest": statistics.longest(loads, "dur_ns"), "most": most}
     return say.told(report, f"module-loading{kind}", device, pieces, at_most=True, **figures)
 
 
@@ -109,7 +105,7 @@ def _first_launches(report: Report, device: int) -> Finding | None:
         return None
     worst = cold.row(0, named=True)
     waits = reasoned_pieces(report, device).filter(pl.col("row").is_in(cold.get_column("row").implode()))
-    figures = {"cold": cold.height, "kernels": worst["kernels"], "median": median_of(cold, "api_ns")}
+    figures = {"cold": cold.height, "kernels": worst["kernels"], "median": statistics.median_of(cold, "api_ns")}
     figures |= {"usual": worst["usual_ns"], "longest": worst["api_ns"]}
     others = {"at_most": True, "names": (str(worst["name"]),), **figures}
     return say.told(report, "first-launch", device, waits.filter(bucket="launch"), stake, **others)
@@ -147,20 +143,20 @@ def recurring_loading(report: Report) -> Findings:
         launches = launches.select(*THREAD, "name", *SHAPE, at="call_start").drop_nulls(["name", "at"])
         launches = launches.sort(*THREAD, "at").with_columns(place=pl.int_range(pl.len()).over(THREAD))
         after = nearest(loads, launches.select(*THREAD, "at", next="place"), ("start", "at"), THREAD, "after")
-        transforms = launches.filter(on_gpu.decoded_as(launches, FAMILY == "fft")).rename({"at": "then"})
+        transforms = launches.filter(on_gpu.decoded_as(launches, on_gpu.FAMILY == "fft")).rename({"at": "then"})
         after = nearest(after, transforms, ("start", "then"), THREAD, "after")
         soon = pl.col("place") - pl.col("next") <= _SOON
         again = after.filter(soon).filter(pl.len().over("name", *SHAPE) >= _FEWEST)
         if again.height >= say.OFTEN * loads.height:
             plans = phrases("plans")
-            name, action = "recurring-loading: transforms", {"action": spoken(report, plans, plans[CUDA])}
-        of_cudnn = (FAMILY == "attention") & (LIBRARY == "cudnn")
+            name, action = "recurring-loading: transforms", {"action": spoken(report, plans, plans[tools.CUDA])}
+        of_cudnn = (on_gpu.FAMILY == "attention") & (on_gpu.LIBRARY == "cudnn")
         yield say.told(
             report,
             name,
             device,
             pieces.filter(~of_launches),
-            iterations=f"{count(_iterations_of(report, loads))} of {say.per_iteration(report).all}",
+            iterations=f"{units.count(_iterations_of(report, loads))} of {say.per_iteration(report).all}",
             times=loads.height,
             calls=intervals.length(intervals.union(loads)),
             cudnn=any(one.launches(of_cudnn) for one in on_gpu.kernel_sums(report)),
@@ -244,10 +240,10 @@ def _recording(report: Report) -> pl.DataFrame:
     An engine records graphs for all sizes at its start, and launches them later and often.
     """
     made = graph_steps(report).filter(step="instantiate").select(*THREAD, made="end")
-    line = nearest(captures(report).select(*SPAN), made, ("end", "made"), THREAD, "after").drop_nulls("made")
+    line = nearest(captures(report).select(*on_host.SPAN), made, ("end", "made"), THREAD, "after").drop_nulls("made")
     line = line.sort(*THREAD, "start").unique([*THREAD, "made"], keep="last", maintain_order=True)
     if line.is_empty() or not say.per_iteration(report).iterations:
-        return line.select(SPAN).clear()
+        return line.select(on_host.SPAN).clear()
     launches = calls_that(report, lambda name: "GraphLaunch" in name, *THREAD, at="start_ns")
     launches = nearest(launches, line.select(*THREAD, "made"), ("at", "made"), THREAD).drop_nulls("made")
     times = launches.group_by(*THREAD, "made").len()
@@ -277,7 +273,7 @@ def recompiled_kernels(report: Report) -> Findings:
     if not often and not again.select(say.all_along(pl.col("loaded"), low, high)).item():
         return  # neither in most iterations, nor all along the time in which devices work
     most = say.most(again, "name")
-    action, remedy = _HOW.get(say.written_with(report, most), _HOW[CUDA])
+    action, remedy = _HOW.get(say.written_with(report, most), _HOW[tools.CUDA])
     spans = again.select(*THREAD, "start", "end")
     others = {"action": action, "remedy": remedy, "names": (most,), "times": again.height}
     others["where"] = say.main_site(report, again.select(*THREAD, at="loaded"))
@@ -286,7 +282,7 @@ def recompiled_kernels(report: Report) -> Findings:
         yield say.told(report, "recompilation: kernels", device, idle, mending=change, **others)
 
 
-@once_per_process
+@analysis.once_per_process
 def _loaded_again(report: Report) -> pl.DataFrame:
     """Loads of a kernel after its first: process_id, thread_id, start, end (of the launches around), loaded, name."""
     schema = {**dict.fromkeys((*THREAD, "start", "end", "loaded"), pl.Int64), "name": pl.String}

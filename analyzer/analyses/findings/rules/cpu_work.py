@@ -9,9 +9,8 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import facts_of
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings import on_gpu, on_host, say
+from kanalyze.analyses.findings import on_gpu, on_host, rules, say
 from kanalyze.analyses.findings.on_host import IS_NODE, LARGE_BYTES, SCALAR_BYTES, SPAN, TO_DEVICE, TO_HOST
-from kanalyze.analyses.findings.rules import Findings, Rule, literal
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process, source_lines
 from kanalyze.analyses.shared.threads import THREAD, of_thread
@@ -56,8 +55,8 @@ _WIDENS: Final = r"^\[\s*\"(?:float|double)\",\s*\"(?:unsigned char|signed char|
 _LONG_NS: Final = 100_000
 
 
-@Rule
-def cpu_work(report: Report) -> Findings:
+@rules.Rule
+def cpu_work(report: Report) -> rules.Findings:
     """At most one finding per device on each kind of work of the CPU between launches."""
     named = say.in_pytorch(report) and on_host.outermost(report).height
     every = _runs(report) if named else _between_copies(report)
@@ -78,7 +77,7 @@ def cpu_work(report: Report) -> Findings:
         name = f"{rule}{kind}" if rule == "cpu-tensors" else rule
         by_host = "what the host does between a copy to it and one back"
         by_host = by_host if rule == "cpu-operators" else "Python and NumPy"
-        figures = {"top": literal(top) or by_host, "named": literal(top), "moved": moved}
+        figures = {"top": rules.literal(top) or by_host, "named": rules.literal(top), "moved": moved}
         figures["maker"] = maker[0].removeprefix("aten::") if maker else "full"
         spared, times = partial(_spared, runs=runs, rule=rule), inside.host.height
         yield from on_host.on_time(report, name, inside, spared, times=times, **figures)
@@ -295,8 +294,8 @@ _FEWEST: Final = 20
 _AFTER_NS: Final = 5_000
 
 
-@Rule
-def anomaly_detection(report: Report) -> Findings:
+@rules.Rule
+def anomaly_detection(report: Report) -> rules.Findings:
     """At most one finding per device."""
     checks, saves = _checks(report)
     if checks.height:

@@ -7,14 +7,12 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze import intervals
-from kanalyze.analyses.device._operations import nearest_launches, used_devices
-from kanalyze.analyses.device._windows import windows
+from kanalyze import columns, intervals, units
+from kanalyze.analyses.device import _operations, _windows
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_host import LARGE_BYTES, SPAN, TO_DEVICE
 from kanalyze.analyses.findings.rules import HEADLINE_LONGEST, Finding, Findings, Rule, literal, phrases
-from kanalyze.analyses.host._call_kinds import captures, loading_seen, spoken
-from kanalyze.analyses.host._thread_timeline import WAIT
+from kanalyze.analyses.host import _call_kinds, _thread_timeline
 from kanalyze.analyses.idle._attribution import SHORT_NS, host_by_name, host_pieces, idle_within
 from kanalyze.analyses.idle.code import PLACE, place_at, placed_pieces, placed_with_text
 from kanalyze.analyses.idle.culprits import culprits, own_samples
@@ -25,9 +23,7 @@ from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report, source_lines
 from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import nearest, parts_by
 from kanalyze.report import Report
-from kanalyze.units import moment, time
 from kanalyze.window import located, of_iteration
 
 #: What DataLoader calls the range (in old versions the operator) in which it gets a batch, with the kind of loader.
@@ -77,7 +73,7 @@ def _loading(report: Report, name: str, spans: pl.DataFrame, beside: str, *, wor
         # culprits of most of the idle time in the loader's range, where they are named; with workers what these did
         own = (pl.col("device") == device) & (pl.col("bucket") == "host") & pl.col("range").str.contains(_NEXT)
         rows = culprits(report).filter(own)
-        waits = pl.col("culprit").str.starts_with(WAIT)
+        waits = pl.col("culprit").str.starts_with(_thread_timeline.WAIT)
         inner = rows.filter(~pl.col("culprit").str.contains(_NEXT) & (waits | (not workers)))
         inner = inner.group_by(pl.when(waits).then(pl.format("the {}", "culprit")).otherwise("culprit")).agg(
             pl.col("ns").sum()
@@ -145,8 +141,8 @@ def _lines_with_batches(trace: Report) -> pl.DataFrame:
     """The lines of the program in which it mostly gets batches, by its trace: file, line, function, workers."""
     lines = source_lines(trace).with_columns(**intervals.OF_EVENTS)
     inside = [lines.head(0).with_columns(ns=pl.col("dur_ns"), workers=pl.lit(value=False))]
-    by_thread = parts_by(lines, THREAD)
-    for key, batches in parts_by(_recorded(trace), THREAD).items():
+    by_thread = columns.parts_by(lines, THREAD)
+    for key, batches in columns.parts_by(_recorded(trace), THREAD).items():
         sides = batches.select(low=pl.col("start").min(), high=pl.col("end").max()).row(0)
         line = intervals.overlapping(by_thread.get(key, lines.head(0)), sides)
         ns = intervals.covered(line, intervals.union(batches))
@@ -176,7 +172,7 @@ def host_computes(report: Report) -> Findings:
     """At most two findings per device, on its time outside CUDA calls: right before data is copied, and all other."""
     # what is launched into a graph that is being captured runs later: that time is not waited for
     for device, pieces in host_pieces(report).items():
-        spans = intervals.subtract(pieces.select("start", "end"), intervals.union(captures(report)))
+        spans = intervals.subtract(pieces.select("start", "end"), intervals.union(_call_kinds.captures(report)))
         if not (ns := intervals.length(spans)):
             continue
         if say.per_iteration(report).iterations and not _short_stretches(report, spans):
@@ -190,7 +186,7 @@ def idle_before_data(report: Report, device: int) -> pl.DataFrame:
     to_device = pl.col("detail") == TO_DEVICE
     large = (pl.col("device") == device) & (pl.col("size_bytes") >= _DATA_BYTES)
     copying = on_host.device_copies(report).filter(large & to_device).select(*THREAD, end="call_start").drop_nulls()
-    before = nearest_launches(report, copying.rename({"end": "at"}), "call_end").to_series()
+    before = _operations.nearest_launches(report, copying.rename({"end": "at"}), "call_end").to_series()
     spans = copying.with_columns(before.alias("start")).drop_nulls().filter(pl.col("end") > pl.col("start"))
     return idle_within(report, spans)[device].filter(bucket="host")
 
@@ -216,7 +212,7 @@ def _computes(report: Report, device: int, spans: pl.DataFrame) -> Finding:
     notable = phases.filter((pl.col("ns") > 0) & (pl.col("ns") >= _NOTABLE * pl.col("ns").max())).head(3)
     parts = [
         f"{literal(where)}: {per.mean_time(ns)}"
-        + f" in {per.plural(gaps, 'gap')}, the longest {time(most)}" * (gaps > 1)
+        + f" in {per.plural(gaps, 'gap')}, the longest {units.time(most)}" * (gaps > 1)
         for where, ns, gaps, most in notable.iter_rows()
     ]
     others = intervals.length(host_pieces(report)[device]) - stake
@@ -225,12 +221,12 @@ def _computes(report: Report, device: int, spans: pl.DataFrame) -> Finding:
     name, advice = _advice(report, device, _mostly(phases), spans)
     figures = {"part": say.of_window(report, device, stake), "most": "; ".join(parts), "longest": longest_ns}
     # page faults of the CPU meanwhile are not the program's code either
-    used, sides = used_devices(report).filter(device=device), say.sides_of(report, device)
+    used, sides = _operations.used_devices(report).filter(device=device), say.sides_of(report, device)
     faults = faults_seen(report).filter(pl.col("start").is_between(*sides, closed="left"), side="CPU")
     figures["faults"] = total(faults.join(used, on="process_id", how="semi"), "faults")
     # the least part of the time at stake that other findings tell and that is worth a word
     figures["others"] = others if others > 0.01 * stake else 0
-    figures["since"] = moment(start, report.zero_ns)
+    figures["since"] = units.moment(start, report.zero_ns)
     return say.told(
         report,
         name,
@@ -273,7 +269,7 @@ def _advice(report: Report, device: int, top: str, spans: pl.DataFrame) -> tuple
         action = less.ahead_action or less.action
         return "host-computes", {"headline": headline, "action": action, "remedy": less.ahead, "how": ""}
     low, high = say.sides_of(report, device)
-    loading = loading_seen(report).filter(pl.col("start").is_between(low, high, closed="left"))
+    loading = _call_kinds.loading_seen(report).filter(pl.col("start").is_between(low, high, closed="left"))
     recurs = say.per_iteration(report).iterations or loading.select(say.all_along(pl.col("start"), low, high)).item()
     if top == say.LOADS_NEXT and recurs:
         return "host-computes: new kernels", {}
@@ -331,7 +327,7 @@ def converted_arrays(report: Report) -> Findings:
     large = (pl.col("detail") == TO_DEVICE) & (pl.col("size_bytes") >= LARGE_BYTES)
     keys = ("process_id", "device", "row", "dur_ns", "size_bytes")
     copies = on_host.device_copies(report).filter(large).select(*keys, at="call_start").drop_nulls("at")
-    next_one = nearest(lines, copies, ("end", "at"), ["process_id"], "after").drop_nulls("at")
+    next_one = columns.nearest(lines, copies, ("end", "at"), ["process_id"], "after").drop_nulls("at")
     runs = next_one.group_by(*keys, "at", maintain_order=True).agg(
         pl.col("start").min(),
         pl.col("end").max(),
@@ -351,7 +347,7 @@ def converted_arrays(report: Report) -> Findings:
             "large-upload: arrays",
             device,
             (idle, on_gpu.times_of(report, runs.get_column("row"))),
-            action=spoken(report, conversions, conversions["others"]),
+            action=_call_kinds.spoken(report, conversions, conversions["others"]),
             idle=intervals.length(idle),
             mending=Mending(shorter=runs.select("row", saved_ns=on_gpu.part("dur_ns", pl.col("spared"))), host=spared),
             times=runs.height,
@@ -375,7 +371,7 @@ def own_code(report: Report) -> Findings:
     # places from which anything is launched in the window, on whatever device
     calls = on_host.launched(report).select(*THREAD, at="call_start", start="call_start", end="call_end")
     launching = place_at(report, intervals.overlapping(calls, report.scope.sides)).drop_nulls().unique()
-    for device, low, high in windows(report).iter_rows():
+    for device, low, high in _windows.windows(report).iter_rows():
         # idle time in no call of the host, in other places
         pieces = placed_pieces(report).filter(pl.col("device") == device, pl.col("place").is_not_null())
         of_host, ns = pl.col("part") == "host", pl.col("ns")

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import intervals, model, units
 from kanalyze.analyses.communication._recorded import TRANSFER, WAITING
 from kanalyze.analyses.device._operations import (
     BUSY_BUCKETS,
@@ -17,7 +17,6 @@ from kanalyze.analyses.device._operations import (
 )
 from kanalyze.analyses.device._windows import overlapping, shared_devices, windows
 from kanalyze.analyses.findings import on_gpu, on_host, say
-from kanalyze.analyses.findings.on_host import PINNED, TO_DEVICE, TO_HOST
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
 from kanalyze.analyses.host._call_kinds import names_that
 from kanalyze.analyses.idle._attribution import reasoned_pieces
@@ -41,9 +40,7 @@ from kanalyze.analyses.streams.concurrency import (
     waits_for_events,
 )
 from kanalyze.columns import beside, nearest
-from kanalyze.model import STREAMS
 from kanalyze.report import Report
-from kanalyze.units import plural, time
 
 
 @Rule
@@ -105,7 +102,7 @@ def graph_candidate(report: Report) -> Findings:
             continue
         top, stake = own.row(0, named=True), min(total(own, "saved_ns"), most)
         less = on_gpu.launch_less(report, device)
-        default = report.table(STREAMS.name).filter(pl.col("type") == "null")
+        default = report.table(model.STREAMS.name).filter(pl.col("type") == "null")
         on_default = own.join(default, on=["process_id", "stream"], how="semi", nulls_equal=True).height > 0
         yield say.told(
             report,
@@ -114,7 +111,7 @@ def graph_candidate(report: Report) -> Findings:
             _waits_for(report, device, repetitive(report).repetitions.get_column("row"), *_LAUNCHING),
             stake,
             launches=total(own, "launches"),
-            sequences=f"{plural(own.height, 'sequence')} of launches repeat{'' if own.height > 1 else 's'}",
+            sequences=f"{units.plural(own.height, 'sequence')} of launches repeat{'' if own.height > 1 else 's'}",
             waited=total(own, "launch_ns") + total(own, "queued_ns"),
             top=top,
             basis="the median of those in this report"
@@ -224,7 +221,7 @@ def _serial_copies(report: Report) -> pl.DataFrame:
     between the copy and the kernel that it could overlap, both included), to_host, alone (whether all of its time is
     exclusive).
     """
-    pinned = pl.any_horizontal(pl.col("source_memory", "target_memory") == PINNED)
+    pinned = pl.any_horizontal(pl.col("source_memory", "target_memory") == on_host.PINNED)
     asynchronous = pl.col("call_name").is_in(names_that(report, lambda name: "Async" in name))
     copies = on_host.device_copies(report).with_columns(
         pl.col("detail").cast(pl.String), alone=pl.col("exclusive_ns") == pl.col("end") - pl.col("start")
@@ -238,7 +235,7 @@ def _serial_copies(report: Report) -> pl.DataFrame:
     kernels = work.filter((pl.col("rank") <= _KERNELS) & (pl.col("end") > pl.col("start"))).select(
         "number", kernel="row", at="start", low="start", high="end", submitted="ready", called="call_start"
     )
-    back, there = copies.filter(detail=TO_HOST), copies.filter(detail=TO_DEVICE)
+    back, there = copies.filter(detail=on_host.TO_HOST), copies.filter(detail=on_host.TO_DEVICE)
     before = nearest(there, kernels, ("start", "at"), ["number"]).filter(pl.col("high") > pl.col("ready"))
     after = nearest(back, kernels, ("start", "at"), ["number"], "after").filter(pl.col("submitted") < pl.col("end"))
     both = pl.concat([
@@ -247,7 +244,7 @@ def _serial_copies(report: Report) -> pl.DataFrame:
     ])  # fmt: skip
     both = both.filter(~ordered(report, both))
     found = pl.concat(one.select(_KEPT) for one in (both, *_held_by_events(report, back, there, kernels)))
-    return found.with_columns(to_host=pl.col("detail") == TO_HOST).sort("device")
+    return found.with_columns(to_host=pl.col("detail") == on_host.TO_HOST).sort("device")
 
 
 _KEPT: Final = ("device", "number", "size_bytes", "start", "end", "exclusive_ns", "low", "high", "alone", "detail")
@@ -264,7 +261,7 @@ def _held_by_events(
     kernels = kernels.select("kernel", "low", earlier="called")
     kept = there.join(waits, on="row").join(kernels, left_on="behind_row", right_on="kernel").with_columns(high="end")
     # what came back from the device since may be what is copied there; less is not
-    large = on_host.device_copies(report).filter(pl.col("detail") == TO_HOST)
+    large = on_host.device_copies(report).filter(pl.col("detail") == on_host.TO_HOST)
     large = large.filter(pl.col("size_bytes") >= (kept.get_column("size_bytes").min() or 0))
     kept = nearest(kept, large.select("device", at="end", came="end"), ("start", "at"), ["device"])
     kept = kept.filter((pl.col("came") <= pl.col("earlier")).fill_null(value=True))
@@ -354,7 +351,7 @@ def shared_gpu(report: Report) -> Findings:
         )
         took, slowed, (*others, last) = "", shared.slowed, map(str, shared.processes)
         if slowed is not None:
-            longest_ns, alone_ns = time(slowed["longest_ns"]), time(slowed["alone_ns"])
+            longest_ns, alone_ns = units.time(slowed["longest_ns"]), units.time(slowed["alone_ns"])
             took = f" {{0}} of process {slowed['process_id']} takes up to {longest_ns} then, {alone_ns} else (median)."
         yield say.told(
             report,
@@ -423,7 +420,7 @@ def _of_rank(report: Report, rank: dict[str, Any], ranks: pl.DataFrame, worth: f
         f"{literal(kind)} {per.time(took)} ({per.plural(count, 'kernel')})"
         for kind, count, took in sums.head(say.NAMED).iter_rows()
     ]
-    more = f", and {plural(sums.height - say.NAMED, 'other kind')}" if sums.height > say.NAMED else ""
+    more = f", and {units.plural(sums.height - say.NAMED, 'other kind')}" if sums.height > say.NAMED else ""
     # maximum length of the name of a collective in the headline
     figures = {"most": sums.item(0, "kind")[:30], "kinds": f"{', '.join(named)}{more}"}
     exposed = say.told(report, "exposed-communication", device, None, ns, part=ns / whole, **figures)

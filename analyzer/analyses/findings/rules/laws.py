@@ -6,9 +6,7 @@ from typing import Final
 import polars as pl
 
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings import on_gpu, say
-from kanalyze.analyses.findings.on_gpu import REACHED, SHORTEST_NS, Work
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule
+from kanalyze.analyses.findings import on_gpu, rules, say
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.serving.step_laws import HOST, steps_by_law
 from kanalyze.analyses.shared.analysis import once_per_report
@@ -57,8 +55,8 @@ def _caused(report: Report) -> pl.DataFrame:
     known = pl.col("known").is_in(["model", "exact"])
     op = pl.col("op").cast(pl.String)
     known &= (pl.col("group") == "memory") & ~op.str.contains(f"{_UNKNOWN}|{_CHOOSES}").fill_null(value=False)
-    long, memory = took >= SHORTEST_NS, pl.col("bound") == "memory"
-    usual = pl.when(op.str.contains(_NORMS)).then(_NORMS_REACHED).otherwise(REACHED["memory"])
+    long, memory = took >= on_gpu.SHORTEST_NS, pl.col("bound") == "memory"
+    usual = pl.when(op.str.contains(_NORMS)).then(_NORMS_REACHED).otherwise(on_gpu.REACHED["memory"])
     left = {
         _PADDED: (
             product & (padded >= _PADDING * least) & (padded >= _ITS_TIME * took),
@@ -66,7 +64,7 @@ def _caused(report: Report) -> pl.DataFrame:
         ),
         _SKINNY: (
             product & (idle <= _FEW_TILES) & (least < _FAR_SHARE * took) & long,
-            pl.max_horizontal(idle, least / took / REACHED["products"]),
+            pl.max_horizontal(idle, least / took / on_gpu.REACHED["products"]),
         ),
         _FLOOR: (product & memory & few & (least >= _AT_FLOOR * took), pl.lit(1.0)),
         # of what is known to need at least so much, and of what was not recorded, the distance could be less
@@ -82,15 +80,15 @@ def _caused(report: Report) -> pl.DataFrame:
     ).drop_nulls("cause")
 
 
-@Rule
-def below_roofs(report: Report) -> Findings:
+@rules.Rule
+def below_roofs(report: Report) -> rules.Findings:
     """At most one finding per device and cause."""
     for work in on_gpu.works(report, _caused(report)):
         for cause in (_PADDED, _SKINNY, _FLOOR, _FAR):
             yield _finding(work._replace(rows=work.rows.filter(cause=cause)), cause)
 
 
-def _finding(work: Work, cause: str) -> Finding | None:
+def _finding(work: on_gpu.Work, cause: str) -> rules.Finding | None:
     """The finding on kernels of one cause, where that is worth one."""
     floor, kept = cause == _FLOOR, pl.col("left")
     lost = int(work.rows.select((pl.col("exclusive_ns") * (1 - kept)).sum()).item())
@@ -113,8 +111,8 @@ def _finding(work: Work, cause: str) -> Finding | None:
     )
 
 
-@Rule
-def slow_engine_steps(report: Report) -> Findings:
+@rules.Rule
+def slow_engine_steps(report: Report) -> rules.Findings:
     """One finding per device on the kind of steps, and part of their time, with most time above the law."""
     keys = ["device", "kind", "mode", "part"]
     lengths = dict(windows(report).select("device", pl.col("end") - pl.col("start")).iter_rows())

@@ -10,14 +10,11 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings import on_gpu, on_host, say
-from kanalyze.analyses.findings.on_host import IS_NODE, LARGE_BYTES, SPAN
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule
+from kanalyze.analyses.findings import on_gpu, on_host, rules, say
 from kanalyze.analyses.idle._attribution import host_time, idle_within
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.replay._changes import Mending
-from kanalyze.analyses.shared.analysis import once_per_process
-from kanalyze.analyses.shared.statistics import total
+from kanalyze.analyses.shared import analysis, statistics
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import gathered, mixed, nearest, rows_at
 from kanalyze.report import Report
@@ -80,8 +77,8 @@ _MARKS: Final = {
 }
 
 
-@Rule
-def python_loops(report: Report) -> Findings:
+@rules.Rule
+def python_loops(report: Report) -> rules.Findings:
     """At most one finding per device on each kind of loop of Python."""
     for loops in _loops(report).partition_by("rule", maintain_order=True):
         if loops.item(0, "rule") == _SENT and not say.per_iteration(report).iterations:  # a model is moved
@@ -112,10 +109,10 @@ def _at_once(report: Report, loops: pl.DataFrame) -> Mending:
     return on_gpu.merged(groups)._replace(calls=inside.mending.calls, host=inside.mending.host)
 
 
-_LOOP: Final = ("rule", "passes", "operators", "row", "stop", *SPAN)
+_LOOP: Final = ("rule", "passes", "operators", "row", "stop", *on_host.SPAN)
 
 
-@once_per_process
+@analysis.once_per_process
 def _loops(report: Report) -> pl.DataFrame:
     """Loops of the operators' threads (rule, passes, operators of a pass, SPAN), and what backward runs for them."""
     line = on_host.outermost(report)
@@ -126,7 +123,7 @@ def _loops(report: Report) -> pl.DataFrame:
         cells = cells.with_columns(kernel.alias("operators"), start="call_start", end="call_end")
         return _cell_loops(cells.with_columns(row=nothing, stop=nothing))
     every = on_host.operators(report)
-    nodes = intervals.union(every.filter(IS_NODE).select("start", "end"))
+    nodes = intervals.union(every.filter(on_host.IS_NODE).select("start", "end"))
     line = line.with_columns(backward=intervals.covered(line, nodes) > 0).filter(~pl.col("aside"))
     line = line.sort(*THREAD, "start")
     text = pl.col("name").str.strip_prefix("aten::")
@@ -142,7 +139,7 @@ def _loops(report: Report) -> pl.DataFrame:
     # what compiled code leaves in a trace: its kernels, which it launches as operators, and where the program calls it
     for pattern in (r"^triton_\w+_fused_", "^Torch-Compiled Region"):
         begun = on_host.spans_named(pattern, trace.kind("op")).select(*THREAD, at="start")
-        times = on_gpu.span_of(begun, loops.select(SPAN)).alias("at").drop_nulls().value_counts(name="times")
+        times = on_gpu.span_of(begun, loops.select(on_host.SPAN)).alias("at").drop_nulls().value_counts(name="times")
         places = loops.select(at=pl.int_range(pl.len(), dtype=pl.UInt32))
         inside.append(places.join(times, on="at", how="left", maintain_order="left").get_column("times").fill_null(0))
     loops = loops.filter((inside[0] < passes) | (inside[1] >= passes))
@@ -280,7 +277,7 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
         (after["together"] & ~few).fill_null(value=False).alias("put_together"),
         *((in_one.get_column(mark) == period).alias(f"only_{mark}") for mark in ("plain", "elements")),
         (in_all.get_column("to_device") == in_all.get_column("launches")).alias("sends"),
-        (in_all.get_column("to_device_bytes") < passes * LARGE_BYTES).alias("small"),
+        (in_all.get_column("to_device_bytes") < passes * on_host.LARGE_BYTES).alias("small"),
         (in_all.get_column("to_host") >= passes).alias("asks"),
         (in_all.get_column("launches") >= passes).alias("launching"),
         (in_all.get_column("backward") > 0).alias("backward"),
@@ -350,9 +347,9 @@ def _with_backward(every: pl.DataFrame, loops: pl.DataFrame) -> pl.DataFrame:
     last = numbered.rename({"row": "last", "sequence_number": "high"})
     forward = nearest(forward, last, ("stop", "last"), (), "strictly before").filter(pl.col("first") < pl.col("stop"))
     # operators that record nothing for backward have the number of the next one that does
-    forward = forward.filter(pl.col("high") - pl.col("low") >= pl.col("passes") - 1).drop(SPAN)
-    nodes = every.filter(IS_NODE).drop_nulls("sequence_number")
-    inside = nearest(nodes.select(*SPAN, "sequence_number"), forward, ("sequence_number", "low"))
+    forward = forward.filter(pl.col("high") - pl.col("low") >= pl.col("passes") - 1).drop(on_host.SPAN)
+    nodes = every.filter(on_host.IS_NODE).drop_nulls("sequence_number")
+    inside = nearest(nodes.select(*on_host.SPAN, "sequence_number"), forward, ("sequence_number", "low"))
     inside = inside.filter(pl.col("sequence_number") <= pl.col("high"))
     spans = inside.group_by(*THREAD, *_LOOP[:5]).agg(pl.col("start").min(), pl.col("end").max())
     return pl.concat([loops, spans.select(_LOOP)])
@@ -382,8 +379,8 @@ _JOINS: Final = r"^aten::(?:cat|stack|hstack|vstack)$"
 _BEGINS_BACKWARD: Final = "aten::ones_like"
 
 
-@Rule
-def small_batches(report: Report) -> Findings:
+@rules.Rule
+def small_batches(report: Report) -> rules.Findings:
     """At most one finding per device, in a window of iterations of a program of PyTorch."""
     if not (iterations := say.per_iteration(report).iterations) or not say.in_pytorch(report):
         return
@@ -391,13 +388,13 @@ def small_batches(report: Report) -> Findings:
     for device, low, high in windows(report).iter_rows():
         line = work.filter(device=device).drop_nulls("call_start").sort("call_start")
         line = on_host.filling(report, line.with_columns(token=pl.struct("name", *SHAPE).hash()))
-        ran, host = total(line, "exclusive_ns"), bucket_sums(report).filter(device=device, bucket="host")
+        ran, host = statistics.total(line, "exclusive_ns"), bucket_sums(report).filter(device=device, bucket="host")
         # most idle time in the host's own code is in short stretches, between launches
-        hurries = 2 * host_time(report)[device].short_ns >= total(host, "ns")
+        hurries = 2 * host_time(report)[device].short_ns >= statistics.total(host, "ns")
         counts = line.group_by("token").agg(pl.len(), pl.col("layer", "name").first())
         layers = counts.filter("layer").sort("len", "token")
         # most time of kernels is in those of fewer blocks than there are SMs, and layers leave room, too
-        empty = total(line.filter(pl.col("part") < 1), "exclusive_ns") >= _EMPTY * ran
+        empty = statistics.total(line.filter(pl.col("part") < 1), "exclusive_ns") >= _EMPTY * ran
         if ran > (1 - _IDLE) * (high - low) or layers.is_empty() or not (empty and hurries):
             continue
         anchor, fewest = layers.select("token", "len").row(0)
@@ -412,7 +409,7 @@ def small_batches(report: Report) -> Findings:
             continue
         if not several and (each != 1 or line.get_column("thread_id").n_unique() > 1 or trains):
             continue
-        if on_host.traced(report) is None and total(layers, "len") < _PASSES * iterations:
+        if on_host.traced(report) is None and statistics.total(layers, "len") < _PASSES * iterations:
             continue  # of few layers, the passes may be those of a loop inside of a model
         number = (line.get_column("token") == anchor).cast(pl.Int64).cum_sum() - 1
         passes = line.with_columns(number.set(number < 0, None).alias("passed")).drop_nulls("passed")
@@ -423,7 +420,7 @@ def _takes_samples(report: Report, passes: float) -> bool:
     """Whether the trace takes a part of a tensor right before a layer, as often by launch as there are `passes`."""
     line, takes = on_host.outermost(report), pl.col("name").str.contains(_TAKES)
     working = line.filter(takes | ((pl.col("launches") > 0) & ~pl.col("name").str.contains(_ORDERS)))
-    launches = total(line, "launches")
+    launches = statistics.total(line, "launches")
     times = working.select((takes & pl.col("name").shift(-1).str.contains(_FIRST)).sum()).item()
     return launches > 0 and bool(times >= _MOST * passes * launches)
 
@@ -447,13 +444,13 @@ def _accumulates(report: Report) -> bool:
     adds = every.filter(name="aten::add_").join(around, on="parent", how="semi").height
     # after which a thread of autograd goes on, and this one waits
     line = on_host.forward(report).with_columns(following=pl.col("start").shift(-1).over(THREAD))
-    nodes = every.filter(IS_NODE).select("process_id", node="start")
+    nodes = every.filter(on_host.IS_NODE).select("process_id", node="start")
     begun = nearest(line.filter(name=_BEGINS_BACKWARD), nodes, ("end", "node"), ["process_id"], "after")
     begun = begun.filter((pl.col("node") < pl.col("following")).fill_null(pl.col("node").is_not_null()))
     return adds >= _MOST * max(around.height, 1) and begun.height >= _PASSES // 2 * on_host.updates(report) > 0
 
 
-def _few_samples(report: Report, device: int, line: pl.DataFrame) -> Finding:
+def _few_samples(report: Report, device: int, line: pl.DataFrame) -> rules.Finding:
     """The finding on launches of passes, `passed` their number."""
     begun = line.group_by("passed", *THREAD, maintain_order=True).agg(start=pl.col("call_start").min())
     spans = begun.with_columns(end=pl.col("start").shift(-1)).drop_nulls("end").filter(pl.col("end") > pl.col("start"))
@@ -473,4 +470,4 @@ def _few_samples(report: Report, device: int, line: pl.DataFrame) -> Finding:
 def _filled(line: pl.DataFrame) -> float:
     """The part of the GPU that kernels fill with blocks, by their time."""
     filled = line.select((pl.col("part") * pl.col("exclusive_ns")).sum()).item()
-    return float(filled) / max(total(line, "exclusive_ns"), 1)
+    return float(filled) / max(statistics.total(line, "exclusive_ns"), 1)

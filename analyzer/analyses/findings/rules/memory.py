@@ -22,8 +22,7 @@ from kanalyze.analyses.findings.on_host import LARGE_BYTES, PAGEABLE, PINNED, TO
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, phrases
 from kanalyze.analyses.host._call_kinds import calls_that, context_calls, names_that, shown
 from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
-from kanalyze.analyses.idle._attribution import idle_within, reasoned_pieces
-from kanalyze.analyses.idle.ledger import bucket_sums
+from kanalyze.analyses.idle import _attribution, ledger
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls, scope_of
 from kanalyze.analyses.iterations.iterations import iterations_at
 from kanalyze.analyses.memory.memory import allocating_calls
@@ -61,7 +60,7 @@ def allocation_in_loop(report: Report) -> Findings:
         sums = calls.with_columns(exposed=intervals.covered(calls, idle)).group_by("call").agg(pl.col("exposed").sum())
         sums = sums.sort("exposed", "call", descending=[True, False])
         waits = (pl.col("device") == device) & (pl.col("bucket") == "allocation")
-        held = sums.join(bucket_sums(report).filter(waits).select(call="detail", held="ns"), on="call")
+        held = sums.join(ledger.bucket_sums(report).filter(waits).select(call="detail", held="ns"), on="call")
         if not (stake := int(held.select(pl.min_horizontal("exposed", "held").sum()).item())):
             continue
         releases = _releases(report, calls).filter(device=device)
@@ -72,7 +71,7 @@ def allocation_in_loop(report: Report) -> Findings:
         rounds = calls.drop_nulls("round").select("process_id", "round", "launches").unique()
         retries = _retries(report, calls) if say.in_pytorch(report) else 0
         host_ns = int(calls.select((pl.col("end") - pl.col("start")).sum()).item())
-        pieces = reasoned_pieces(report, device).filter(pl.col("bucket") == "allocation")
+        pieces = _attribution.reasoned_pieces(report, device).filter(pl.col("bucket") == "allocation")
         pieces = pieces.filter(pl.col("detail").is_in(held.get_column("call").implode()))
         # PyTorch keeps what is freed until it is told to give it back, or memory is short
         gives, took = calls.filter("gives"), pl.col("end") - pl.col("start")
@@ -220,7 +219,7 @@ def pinned_allocation(report: Report) -> Findings:
     details = pl.Series("name", names).to_frame().select(shown(pl.col("name"))).to_series()
     pinning = (pl.col("bucket") == "allocation") & pl.col("detail").is_in(details.implode())
     named = ", ".join(calls.select(name=shown(pl.col("name"))).to_series().unique().sort())
-    for device, waits in idle_within(report, calls.select(*THREAD, "start", "end")).items():
+    for device, waits in _attribution.idle_within(report, calls.select(*THREAD, "start", "end")).items():
         pieces = waits.filter(pinning)
         yield say.told(report, "pinned-allocation", device, pieces, at_most=True, calls=calls.height, named=named)
 
@@ -447,7 +446,7 @@ def many_small_copies(report: Report) -> Findings:
         calling = (pl.col("waited_ns") - pl.col("waited_ns") / pl.col("count")).sum().cast(pl.Int64)
         moved_ns, called_ns = runs.select(moving=moving, calling=calling).row(0)
         waits = (pl.col("device") == device) & pl.col("bucket").is_in(("launch", "queued", "sync", "api"))
-        called_ns = min(called_ns, total(bucket_sums(report).filter(waits), "ns"))
+        called_ns = min(called_ns, total(ledger.bucket_sums(report).filter(waits), "ns"))
         figures = {"many": copies.height, "direction": direction, "bytes": copies.get_column("size_bytes").mean()}
         figures |= {"rate": on_host.bandwidth(copies), "several": runs.height > 1, "runs": runs.height}
         figures |= {"moved": moved_ns, "called": called_ns, "large": LARGE_BYTES}

@@ -4,7 +4,7 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import intervals, tools, units
 from kanalyze.analyses.device._operations import exclusive_operations, with_facts
 from kanalyze.analyses.device._windows import idle_spans
 from kanalyze.analyses.findings import on_gpu, on_host, say
@@ -12,16 +12,13 @@ from kanalyze.analyses.findings.on_gpu import FAMILY, INPUTS, LIBRARY, OPERATION
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, literal, phrases
 from kanalyze.analyses.host._call_kinds import PYTORCH, spoken
 from kanalyze.analyses.idle.code import line_that_reads
-from kanalyze.analyses.operators._host_tree import forward_rows, host_tree, inherited
-from kanalyze.analyses.operators._work import launched_work
+from kanalyze.analyses.operators import _host_tree, _work
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD, touched
 from kanalyze.analyses.work.work import operations_with_roofs
 from kanalyze.columns import beside, gathered, marked, nearest
 from kanalyze.report import Report
-from kanalyze.tools import CUDA
-from kanalyze.units import mean
 
 _FEWEST_SOFTMAXES: Final = 2  # one such softmax may be something else
 _FARTHEST: Final = 9  # maximum distance of a softmax from either product, in operations: scale, mask, casts, dropout
@@ -88,7 +85,7 @@ def unfused_attention(report: Report) -> Findings:
             "unfused-attention",
             str(softmaxes.sort("exclusive_ns", "name").item(-1, "name")),
             passes=softmaxes.height,
-            length=mean(chain.rows.height, softmaxes.height),
+            length=units.mean(chain.rows.height, softmaxes.height),
             why="".join(why for why, holds in reasons.items() if holds),
             mending=fused.with_all_of(on_gpu.without(chain.rows.filter(~pl.col("product")))),
         )
@@ -269,7 +266,7 @@ def bias_before_batchnorm(report: Report) -> Findings:
 
 def _of_biases(report: Report) -> pl.DataFrame:
     """The kernels that add biases of convolutions before a batch normalization, and that sum their gradients."""
-    tree, work = host_tree(report), launched_work(report).filter(pl.col("kind") == "kernel")
+    tree, work = _host_tree.host_tree(report), _work.launched_work(report).filter(pl.col("kind") == "kernel")
     operators, operator = tree.of_kinds("op"), work.get_column("operator")
     outermost = operators & tree.nearest(tree.rows.get_column("parent"), operators).is_null()
     rows = tree.rows.select(*THREAD, pl.col("name").cast(pl.String), event_id="last_id").with_row_index("row")
@@ -282,7 +279,7 @@ def _of_biases(report: Report) -> pl.DataFrame:
     types = beside(before, report.table("op_detail"), "input_types").get_column("input_types").cast(pl.String)
     # its place among a convolution's inputs: image, weight, bias
     useless = marked(tree.rows.height, before.get_column("row").filter(types.str.json_path_match("$[2]") != ""))
-    cause = gathered(inherited(tree.rows, forward_rows(report)), operator)
+    cause = gathered(_host_tree.inherited(tree.rows, _host_tree.forward_rows(report)), operator)
     forward, backward = (tree.nearest(inner, useless).is_not_null() for inner in (operator, cause))
     names = gathered(tree.rows.get_column("name"), operator).cast(pl.String)
     own = work.filter(((names == _ADDS) & forward) | ((names == "aten::sum") & backward)).get_column("row")
@@ -487,7 +484,7 @@ def full_sort(work: Work) -> Finding | None:
         "full-sort",
         rows=torch,
         arrays=not torch,
-        action=spoken(report, phrases("selections"), phrases("selections")[CUDA]),
+        action=spoken(report, phrases("selections"), phrases("selections")[tools.CUDA]),
         # what is left of a sort by a selection, which reads the keys twice, and sorts what it finds: about a third for
         # 32 of 8 million by a histogram of the keys
         left=_SELECTED_IN_ROWS if _IN_ROWS in work.most else None if torch else 0.3,

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import columns, intervals
 from kanalyze.analyses.counters._sampled_means import COUNTERS, cells_within, grids, means
 from kanalyze.analyses.device._operations import (
     SHAPE,
@@ -23,13 +23,11 @@ from kanalyze.analyses.device._operations import (
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.device.occupancy import launch_occupancy, registers_for_one_more, shared_for_one_more
 from kanalyze.analyses.findings import on_gpu, on_host, say
-from kanalyze.analyses.findings.on_gpu import FAMILY, TENSOR_TYPED
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, phrases
 from kanalyze.analyses.host._call_kinds import spoken, world
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
-from kanalyze.columns import in_order, product
 from kanalyze.report import Report
 from kanalyze.units import percent, plural, size
 
@@ -122,7 +120,7 @@ def idle_tensor_cores(report: Report) -> Findings:
     """One finding per device with products made for tensor cores that hardly use them, nor wait for DRAM or SMs."""
     busy = (pl.col("dram").fill_null(0) < _DRAM_BUSY) & (pl.col("sms_active_share").fill_null(1) > _FEW)
     slow = _kernels(report).filter((pl.col("tensor_active_share") <= _IDLE_TENSOR) & busy)
-    for_tensor_cores = FAMILY.is_in(["gemm", "conv"]) & pl.col("tensor_core") & TENSOR_TYPED
+    for_tensor_cores = on_gpu.FAMILY.is_in(["gemm", "conv"]) & pl.col("tensor_core") & on_gpu.TENSOR_TYPED
     products = slow.filter(on_gpu.decoded_as(slow, for_tensor_cores))
     return _idle_units(report, products, "tensor_active_share", "idle-tensor-cores")
 
@@ -260,7 +258,7 @@ def small_grid(report: Report) -> Findings:
         figures = {"fit": top["sm_count"] * (top["max_threads_per_sm"] or 0), "threads": top["blocks"] * top["threads"]}
         # launches of the same kernel with a block for each SM that took less, anywhere in the report
         every = exclusive_operations(report.whole, *SHAPE).filter(kind="kernel", device=top["device"], name=name)
-        means = every.group_by(blocks=product(*map(pl.col, SHAPE[:3]))).agg(pl.col("dur_ns").mean())
+        means = every.group_by(blocks=columns.product(*map(pl.col, SHAPE[:3]))).agg(pl.col("dur_ns").mean())
         here_ns = means.filter(blocks=top["blocks"]).get_column("dur_ns").min()
         quicker = means.filter((pl.col("blocks") >= top["sm_count"]) & (pl.col("dur_ns") < here_ns))
         many, ns = quicker.sort("dur_ns", "blocks").row(0) if quicker.height else (0, 0)
@@ -318,7 +316,7 @@ _LEAST_NS: Final = 20_000  # shorter kernels are launched rather than run
 @Rule
 def far_apart(report: Report) -> Findings:
     """One finding per device on the kernels that alone worked on what was copied or set before."""
-    every = in_order(operations(report).select("row", "kind", "device", "name", "start"), "start")
+    every = columns.in_order(operations(report).select("row", "kind", "device", "name", "start"), "start")
     kernels = every.filter(pl.col("kind").is_in(["kernel", "graph"]))
     first = kernels.unique("device", keep="first", maintain_order=True).select("device", name="name", first="start")
     own = [say.written_with(report, str(name)) == say.CUDA for name in first.get_column("name")]
@@ -327,7 +325,7 @@ def far_apart(report: Report) -> Findings:
     before = with_facts(report, before.filter(pl.col("start") < pl.col("first")), "size_bytes")
     fast = report.devices.select("device", bandwidth="memory_bandwidth_bytes_per_s", sms="sm_count").drop_nulls()
     firsts = alone.join(before.group_by("device").agg(pl.col("size_bytes").sum()), on="device").join(fast, on="device")
-    blocks, threads = (product(*axes) for axes in (map(pl.col, SHAPE[:3]), map(pl.col, SHAPE[3:])))
+    blocks, threads = (columns.product(*axes) for axes in (map(pl.col, SHAPE[:3]), map(pl.col, SHAPE[3:])))
     work = exclusive_operations(report).join(firsts, on=["device", "name"]).filter(pl.col("kind") == "kernel")
     work = with_facts(report, work, *SHAPE)
     sums = work.group_by("device", pl.col("name").cast(pl.String)).agg(

@@ -7,6 +7,7 @@ from typing import Final
 
 import polars as pl
 
+from kanalyze import columns, units
 from kanalyze.analyses.device._operations import exclusive_operations, launch_rows
 from kanalyze.analyses.device.occupancy import launch_occupancy
 from kanalyze.analyses.findings import on_gpu, say
@@ -15,14 +16,11 @@ from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
 from kanalyze.analyses.host._call_kinds import JAX, PYTORCH
 from kanalyze.analyses.operators.fusion import parsed
 from kanalyze.analyses.replay._changes import Mending
-from kanalyze.analyses.shared.analysis import once_per_report
+from kanalyze.analyses.shared import analysis, threads
 from kanalyze.analyses.shared.statistics import total
-from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.work.work import calls_with_work, operations_with_roofs
-from kanalyze.columns import told_of
 from kanalyze.decoder.fields import ELEMENT_BYTES
 from kanalyze.report import Report
-from kanalyze.units import percent
 
 #: What a thread loads at once of aligned data.
 _VECTOR_BYTES: Final = 16
@@ -99,7 +97,7 @@ def _shapes(work: Work) -> tuple[list[int], int, str]:
     return odd, aligned, f"{text} {rates} they would take {say.per_iteration(report).time(aligned)}."
 
 
-@once_per_report
+@analysis.once_per_report
 def _products(report: Report) -> pl.DataFrame:
     """Products whose shapes were recorded, by device, kernel (name, the one that took most) and shapes.
 
@@ -259,7 +257,7 @@ def _as_one(work: Work, left: float) -> Mending:
         kept=pl.lit(1), merged_ns=on_gpu.part("exclusive_ns", left).sum().over("group")
     )
     begun = pl.col("call_start")
-    spans = own.drop_nulls("call_start").group_by(*THREAD, "group").agg(start=begun.min(), end=begun.max())
+    spans = own.drop_nulls("call_start").group_by(*threads.THREAD, "group").agg(start=begun.min(), end=begun.max())
     calls = on_gpu.calls_within(report, spans)
     others = calls.filter(~calls.is_in(launch_rows(report).drop_nulls().implode()))
     return on_gpu.merged(own.sort("group", "dur_ns", descending=[False, True]))._replace(
@@ -375,7 +373,7 @@ def gathers(own: Work) -> Finding | None:
         "gathers",
         own.longest,
         many=own.rows.height,
-        share=percent(own.share),
+        share=units.percent(own.share),
         pairs=pairs.ns,
         mending=Mending(saved.filter(stays), grouped.filter(~stays).get_column("row")),
         at_stake_ns=pairs.ns if own.share >= _WORTH_GATHERS else 0,
@@ -495,7 +493,7 @@ def _slow_sums(work: Work) -> pl.DataFrame:
         .filter(kernels & pl.col("along"))
         .join(shapes, on="row", how="left", maintain_order="left")
     )
-    tables = told_of(usual.get_column("input_shapes"), _with_table, pl.Float64)
+    tables = columns.told_of(usual.get_column("input_shapes"), _with_table, pl.Float64)
     # sums that do not wait take so many times what their bytes take at the memory's bandwidth
     free_ns = (2 * tables * pl.col("dram_ns")).cast(pl.Int64).clip(lower_bound=on_gpu.SHORTEST_NS)
     usual = usual.with_columns(free_ns=free_ns)

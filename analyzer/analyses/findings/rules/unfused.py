@@ -5,8 +5,7 @@ from typing import Any, Final, NamedTuple
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import exclusive_operations, with_facts
-from kanalyze.analyses.device._windows import idle_spans
+from kanalyze.analyses.device import _operations, _windows
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_gpu import COMPILED_KERNELS, FAMILY, LIBRARY, MOVES, OPERATION, Work
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
@@ -273,7 +272,7 @@ class _Steps(NamedTuple):
 
     def claims(self, report: Report) -> tuple[pl.DataFrame, ...]:
         """When the kernels of the steps ran, and the idle time in them and between their kernels."""
-        work = exclusive_operations(report).join(self.kernels.select("row", "step"), on="row")
+        work = _operations.exclusive_operations(report).join(self.kernels.select("row", "step"), on="row")
         each = work.group_by("step").agg(pl.col("start").min(), pl.col("end").max())
         return work, say.idle_in(report, self.device, each, self.spans)
 
@@ -281,7 +280,7 @@ class _Steps(NamedTuple):
         """Idle time (ns) that a shorter host time of steps can save: until the next one, no more than each took."""
         low, high = say.sides_of(report, self.device)
         start, end = (self.spans.get_column(name).clip(low, high) for name in ("start", "end"))
-        after = intervals.overlap(start, start.shift(-1, fill_value=high), idle_spans(report)[self.device])
+        after = intervals.overlap(start, start.shift(-1, fill_value=high), _windows.idle_spans(report)[self.device])
         return int(pl.select(pl.min_horizontal(end - start, after).sum()).item() or 0)
 
 
@@ -359,7 +358,7 @@ def _in_ranges(report: Report, method: str) -> list[_Steps]:
     ranges = _ranges(report, method)
     if ranges.is_empty() or "api" not in report.kinds:
         return []
-    work = exclusive_operations(report, "thread_id", "call_start")
+    work = _operations.exclusive_operations(report, "thread_id", "call_start")
     work = work.select("row", "kind", "name", "exclusive_ns", "device", *THREAD, at="call_start")
     inside = nearest(work.drop_nulls("at"), ranges, ("at", "start"), THREAD).filter(pl.col("at") < pl.col("end"))
     return _by_optimizer(inside, inside.select("device", "optimizer", "start", "end").unique())
@@ -423,7 +422,7 @@ def _update_runs(lines: pl.DataFrame) -> pl.DataFrame:
 
 def _steps(report: Report, rows: pl.DataFrame) -> list[_Steps]:
     """The runs as steps by device, each from the end of the launch before its first one to that of its last."""
-    launched = with_facts(report, rows, "call_start", "call_end").drop_nulls("call_start")
+    launched = _operations.with_facts(report, rows, "call_start", "call_end").drop_nulls("call_start")
     spans = on_gpu.host_of(launched, "device", "step", end="call_end")
     before = say.launch_before(report, spans.select("process_id", at="start"))
     start = pl.min_horizontal(pl.coalesce(before, "start"), "start")
@@ -497,7 +496,7 @@ def _by_fills(report: Report) -> list[_Steps]:
     lines = on_gpu.stream_lines(report, *devices)
     fills = _numbered(lines, _fills(lines))
     fills = on_gpu.with_decoded(fills, lists=_LIST_FILLS).with_columns(many=pl.len().over("step"))
-    fills = with_facts(report, fills, "grid_x", "size_bytes")
+    fills = _operations.with_facts(report, fills, "grid_x", "size_bytes")
     sizes = pl.coalesce("grid_x", "size_bytes").n_unique().over("step")
     alike = pl.col("step").n_unique().over("device", "many")
     row = (pl.col("many") >= _FEWEST_FILLS) & (alike >= _RECURRING) & (sizes >= _FEWEST_SIZES)

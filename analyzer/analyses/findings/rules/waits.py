@@ -6,7 +6,7 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import intervals, tools, units
 from kanalyze.analyses.device._operations import (
     exclusive_operations,
     facts_of,
@@ -21,29 +21,24 @@ from kanalyze.analyses.findings.on_host import LARGE_BYTES, PAGEABLE, PINNED, SC
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, phrases
 from kanalyze.analyses.host._call_kinds import CUPY, begun_before, calls_that, shown, world
 from kanalyze.analyses.host._range_lines import ranges_at
-from kanalyze.analyses.idle._attribution import idle_within, reasoned_pieces, waited_ns
+from kanalyze.analyses.idle import _attribution, code, ledger
 from kanalyze.analyses.idle._idle_parts import range_names
-from kanalyze.analyses.idle.code import place_at, placed_with_text
-from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls, in_scope
 from kanalyze.analyses.iterations.iterations import iteration_spans, iterations_at
 from kanalyze.analyses.launches._launch_costs import worth_saying
 from kanalyze.analyses.memory.memory import ON_DEVICE
 from kanalyze.analyses.replay._changes import Mending
-from kanalyze.analyses.shared.analysis import once_per_report
-from kanalyze.analyses.shared.statistics import longest, median_of, total
+from kanalyze.analyses.shared import analysis, statistics
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import gathered, in_order, nearest, nearest_place, of_parts, rows_at, sure
 from kanalyze.report import Report
-from kanalyze.tools import CUDA
-from kanalyze.units import percent
 
 
 @Rule
 def host_blocks(report: Report) -> Findings:
     """At most one finding per device, on blocking calls of which no other finding tells more."""
     for device in windows(report).get_column("device"):
-        pieces = reasoned_pieces(report, device).filter(bucket="sync")
+        pieces = _attribution.reasoned_pieces(report, device).filter(bucket="sync")
         yield _blocks(report, device, pieces, pieces) if intervals.length(pieces) else None
 
 
@@ -74,11 +69,11 @@ def blocking_launches(report: Report) -> Findings:
         blocked = 0 if long.is_empty() else long.select(inside.mean()).item()
         if own.height < _FEWEST_KERNELS or blocked < _ALL:
             continue
-        idle = reasoned_pieces(report, device).filter(pl.col("bucket").is_in(("launch", "api", "host")))
+        idle = _attribution.reasoned_pieces(report, device).filter(pl.col("bucket").is_in(("launch", "api", "host")))
         waited = own.filter(inside).select((pl.col("call_end") - pl.col("start")).sum()).item()
         # what the host does for the next launches goes on beside kernels then: the shorter of the two is hidden
         stake = min(waited, intervals.length(idle))
-        figures = {"many": own.height, "ran": total(own, "exclusive_ns"), "waited": waited}
+        figures = {"many": own.height, "ran": statistics.total(own, "exclusive_ns"), "waited": waited}
         yield say.told(report, "blocking-launches", device, idle, stake, **figures)
 
 
@@ -96,7 +91,7 @@ _SHARED_MEMORY: Final = re.compile(
 @Rule
 def unneeded_sync(report: Report) -> Findings:
     """At most one finding per device, on all such calls together."""
-    rows = bucket_sums(report).filter(pl.col("bucket").is_in(("sync", "launch")))
+    rows = ledger.bucket_sums(report).filter(pl.col("bucket").is_in(("sync", "launch")))
     held = dict(rows.group_by("device").agg(pl.col("ns").sum()).iter_rows())
     if not any(worth_saying(report, ns) for ns in held.values()):
         return
@@ -108,13 +103,13 @@ def unneeded_sync(report: Report) -> Findings:
         named = calls.select(shown(pl.col("name")).alias("api")).with_columns(ranges.alias("range"))
         top = named.group_by("api", "range").len().sort("len", "api", "range", descending=[True, False, False])
         name, span, times = top.row(0)
-        share = "" if times == calls.height else f"{percent(times / calls.height)} of them "
+        share = "" if times == calls.height else f"{units.percent(times / calls.height)} of them "
         yield say.told(
             report,
             "unneeded-sync",
             device,
             say.idle_in(report, device, calls.select(start="since", end="until")),
-            min(total(calls, "gain_ns"), held.get(device, 0)),
+            min(statistics.total(calls, "gain_ns"), held.get(device, 0)),
             where=say.main_site(report, calls.select(*THREAD, at="start")),
             mending=partial(_without_waits, calls=calls),
             many=calls.height,
@@ -126,8 +121,8 @@ def unneeded_sync(report: Report) -> Findings:
 def _without_waits(report: Report, calls: pl.DataFrame) -> Mending:
     """The `calls` are gone, each with the line that it is in where that does nothing else."""
     at = calls.select(*THREAD, at="start")
-    places = place_at(report, at).alias("place").drop_nulls().unique()
-    texts = placed_with_text(report, places.to_frame()).get_column("text").cast(pl.String).fill_null("")
+    places = code.place_at(report, at).alias("place").drop_nulls().unique()
+    texts = code.placed_with_text(report, places.to_frame()).get_column("text").cast(pl.String).fill_null("")
     lines = on_host.stretches_of(report, places.filter(texts.str.contains(on_host.ONLY_WAITS))).sort("start")
     held = lines[on_gpu.span_of(at, lines).drop_nulls().unique().sort()]
     return Mending(calls=calls.get_column("call_row"), host=held.select("process_id", "start", "end"))
@@ -152,7 +147,7 @@ def _of_program(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     return calls.filter(~pl.int_range(pl.len()).is_in(own.implode()))
 
 
-@once_per_report
+@analysis.once_per_report
 def avoidable(report: Report) -> pl.DataFrame:
     """The blocking calls in scope that nothing in the report requires, with the device's wait for each.
 
@@ -172,7 +167,7 @@ def avoidable(report: Report) -> pl.DataFrame:
     free = following.filter(~pl.col("needed").any().over("row")).sort("start")
     free = free.filter(~on_gpu.is_inside(free.select(*THREAD, at="start"), on_host.library_ranges(report)))
     calls = free.join(windows(report).rename({"start": "low", "end": "high"}), on="device", maintain_order="left")
-    calls = _with_idle(report, calls).hstack(waited_ns(report, calls.get_column("row"), "launch_ns"))
+    calls = _with_idle(report, calls).hstack(_attribution.waited_ns(report, calls.get_column("row"), "launch_ns"))
     since = pl.max_horizontal("start", "idle")
     idled = pl.col("end").clip("low", "high") - since.clip("low", "high")
     sync = pl.when(pl.col("idle").is_not_null()).then(idled).clip(lower_bound=0).fill_null(0)
@@ -224,10 +219,10 @@ def _with_needs(report: Report, waiting: pl.DataFrame) -> pl.DataFrame:
 # Copies to pageable memory that the thread does not read before it launches more, of which pageable-copy tells.
 
 
-@once_per_report
+@analysis.once_per_report
 def _set_aside(report: Report) -> pl.DataFrame:
     """Such copies (row) of data in programs of CUDA C++: that pinned memory is quicker, and waits for none, is sure."""
-    if world(report) != CUDA:
+    if world(report) != tools.CUDA:
         return pl.DataFrame(schema={"row": pl.UInt32})
     copies = on_host.with_next(on_host.launched(report), (pl.col("way") == TO_HOST) & (pl.col("bytes") >= LARGE_BYTES))
     into = on_host.device_copies(report).filter(pl.col("target_memory") == PAGEABLE)
@@ -250,7 +245,7 @@ def blocking_read(report: Report) -> Findings:
         words = {}
         if say.in_pytorch(report):
             operator = where.split(" ", maxsplit=1)[0]
-            small = sizes.height and longest(sizes, "size_bytes") <= SCALAR_BYTES
+            small = sizes.height and statistics.longest(sizes, "size_bytes") <= SCALAR_BYTES
             # by the operator that reads, or reads a number; of others by what is read
             texts = phrases("reads")
             others = texts.get(f"number by {operator}", texts["value"]) if small else texts["tensors"]
@@ -266,14 +261,14 @@ def blocking_read(report: Report) -> Findings:
         work = operations(report, "call_row").filter(pl.col("call_row").is_in(numbers.implode()))
         change = Mending(calls=pure, unwaited=copying, gone=work.get_column("row"))
         figures = {"places": places, "sized": sizes.height, "blocked": intervals.length(own)}
-        figures["each"] = median_of(sizes, "size_bytes") if sizes.height else 0
+        figures["each"] = statistics.median_of(sizes, "size_bytes") if sizes.height else 0
         yield say.told(report, "blocking-read", device, pieces, where=where, mending=change, **figures, **words)
 
 
 def idle_after_reads(report: Report) -> dict[int, pl.DataFrame]:
     """The idle time that follows from reads, by device, where these are a loop's: columns of `idle_within`."""
     return {
-        device: idle_within(report, own.select(*THREAD, start="since", end="until"))[device]
+        device: _attribution.idle_within(report, own.select(*THREAD, start="since", end="until"))[device]
         for device, own in say.by_device(_of_loops(report, reads(report)))
         if own.height >= say.fewest_in(report)
     }
@@ -290,7 +285,7 @@ def _of_loops(report: Report, all_reads: pl.DataFrame) -> pl.DataFrame:
     return line.filter(pl.col("iteration").is_null() | often).select(all_reads.columns)
 
 
-@once_per_report
+@analysis.once_per_report
 def reads(report: Report) -> pl.DataFrame:
     """The reads in scope after which the device idled, with start, end, since and until.
 
@@ -331,7 +326,7 @@ def _places(report: Report, own: pl.DataFrame) -> tuple[str, str]:
     top = sums.sort("ns", "place", descending=[True, False]).head(say.NAMED)
     per = say.per_iteration(report)
     listed = [f"{literal(name)} ({per.plural(int(number), 'time')})" for name, number, _ in top.iter_rows()]
-    rest = total(sums, "count") - total(top, "count")
+    rest = statistics.total(sums, "count") - statistics.total(top, "count")
     return ", ".join(listed) + (f", and {rest:,} elsewhere" if rest else ""), literal(str(top.item(0, "place")))
 
 
@@ -430,7 +425,7 @@ def downloads(report: Report) -> Findings:
         on_host.launched(report), (pl.col("way") == TO_HOST) & (pl.col("bytes") >= _LEAST_BYTES)
     ).filter((pl.col("next_way") != TO_DEVICE).fill_null(value=True))
     copies = copies.join(_set_aside(report), on="row", how="anti")
-    if world(report) == CUDA:  # who has pinned the memory for a copy means to have all of it
+    if world(report) == tools.CUDA:  # who has pinned the memory for a copy means to have all of it
         pinned = on_host.device_copies(report).filter(pl.col("target_memory") == PINNED)
         copies = copies.join(pinned, on="row", how="anti")
     after, another = pl.col("next_call_start"), (pl.col("next_way") == TO_HOST).fill_null(value=False)
@@ -440,7 +435,7 @@ def downloads(report: Report) -> Findings:
     end = pl.when(another).then(after).otherwise(pl.min_horizontal(after, returned))
     copies = copies.with_columns(end=pl.coalesce(end, "call_end"))
     seen = copies.join(exclusive_operations(report).select("row"), on="row", how="semi")
-    if (moved := total(seen, "bytes")) >= LARGE_BYTES * iterations:
+    if (moved := statistics.total(seen, "bytes")) >= LARGE_BYTES * iterations:
         inside = on_host.own_within(report, copies.select(*THREAD, "end", start="call_start"))
         figures = {"many": seen.height, "bytes": moved // iterations, "each": "in each" if iterations > 1 else "in all"}
         yield from on_host.on_time(report, "downloads", inside, **figures)
