@@ -5,8 +5,6 @@ Shared errors are in :mod:`kanalyze.errors`; ``docs/errors.md`` explains every c
 
 # ruff: noqa: RUF009 - what makes an attribute an option is a field
 
-from __future__ import annotations
-
 import math
 import os
 import re
@@ -113,7 +111,7 @@ class Options:
         return self.cuda_profiler_api or any(value is not None for value in recorded_in_part)
 
     @property
-    def of_all(self) -> Options:
+    def of_all(self) -> "Options":
         """The same with all of the run recorded: graphs are captured before the part that was asked for."""
         end_s = None if self.duration_s is None else self.duration_s + (self.delay_s or 0)
         return replace(self, range_name=None, cuda_profiler_api=False, delay_s=None, duration_s=end_s)
@@ -147,7 +145,7 @@ class WorkloadError(KanalyzeError, slug="bad-workload"):
     )
 
     @classmethod
-    def not_runnable(cls, path: Path) -> WorkloadError:
+    def not_runnable(cls, path: Path) -> "WorkloadError":
         """Error: `path` is a file that can neither be compiled nor run."""
         return cls(
             f"{path}: neither a .cu file nor a Python script, and not executable.",
@@ -165,7 +163,7 @@ class CompileError(KanalyzeError, slug="compile-failed"):
     """Compiling a CUDA source failed."""
 
     @classmethod
-    def of(cls, path: Path, errors: Iterable[str], log: Iterable[str]) -> CompileError:
+    def of(cls, path: Path, errors: Iterable[str], log: Iterable[str]) -> "CompileError":
         """Error: compiling `path` failed; the first of `errors` leads the message, nvcc's output is in `log`."""
         lines, printed = list(errors), list(log)
         first = next(iter((*lines, *(line.strip() for line in printed[-1:]))), "nvcc said nothing")
@@ -180,7 +178,7 @@ class IncompleteError(KanalyzeError, slug="capture-incomplete"):
     exit_status = 1
 
     @classmethod
-    def because(cls, folder: Path, reasons: Iterable[str], sides: Iterable[str] = ("",)) -> IncompleteError:
+    def because(cls, folder: Path, reasons: Iterable[str], sides: Iterable[str] = ("",)) -> "IncompleteError":
         """Error: the capture in `folder`, or the captures of two `sides` there, are incomplete for these `reasons`."""
         logs = [str(folder / side / "logs") for side in sides]
         have = f"{' and '.join(logs)} {'has' if len(logs) == 1 else 'have'}"
@@ -193,7 +191,7 @@ class InterruptedCaptureError(KanalyzeError, slug="interrupted"):
     exit_status = 130
 
     @classmethod
-    def during(cls, name: str, folder: Path | None) -> InterruptedCaptureError:
+    def during(cls, name: str, folder: Path | None) -> "InterruptedCaptureError":
         """Error: interrupted in the pass `name`; `folder` holds the finished passes, None if there are none."""
         kept = f"What was finished before is in {folder}." if folder else "Nothing was finished, and nothing was kept."
         return cls(f"stopped during {name}.", kept)

@@ -3,8 +3,6 @@
 Definition: docs/definitions.md, section 11, "The same collective".
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -118,7 +116,7 @@ class Matches(NamedTuple):
         """How many collectives were matched."""
         return len(self.begun)
 
-    def slices(self, cuts: Ints) -> Iterator[Slice]:
+    def slices(self, cuts: Ints) -> "Iterator[Slice]":
         """The collectives from each cut to the next one."""
         for low, high in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
             begin, end = self.first[low], self.first[high]
@@ -324,7 +322,7 @@ def _by_order(rows: Rows, facts: _Told, left: Ints, doubts: list[tuple[str, int,
     return key
 
 
-def _placed(parts: list[dict[int, Sequence]]) -> list[tuple[Ints, Ints]]:
+def _placed(parts: "list[dict[int, Sequence]]") -> list[tuple[Ints, Ints]]:
     """The rows of ranks that fit others, each with its place in the order of its part, which no other part has."""
     fits = []
     for number, part in enumerate(parts):
@@ -335,7 +333,7 @@ def _placed(parts: list[dict[int, Sequence]]) -> list[tuple[Ints, Ints]]:
     return fits
 
 
-def _lanes(rows: Rows, facts: _Told, left: Ints) -> Iterator[tuple[int, dict[int, Sequence]]]:
+def _lanes(rows: Rows, facts: _Told, left: Ints) -> "Iterator[tuple[int, dict[int, Sequence]]]":
     """The sequences of each lane by rank."""
     if not len(left):
         return
@@ -462,7 +460,7 @@ class Sequence(NamedTuple):
         """Whether all are between two ranks."""
         return bool(self.pairs.all())
 
-    def of(self, by_pairs: bool) -> Sequence:  # noqa: FBT001 - a value
+    def of(self, by_pairs: bool) -> "Sequence":  # noqa: FBT001 - a value
         """Those that run as a kernel of sends and receives, or the others."""
         own, steps = self.by_pairs == by_pairs, self.steps
         parts: dict[str, Any] = {name: getattr(self, name)[own] for name in self._fields[:8]}
