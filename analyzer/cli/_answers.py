@@ -16,9 +16,8 @@ from weakref import ref
 
 import click
 
-from kanalyze import machinery, outlets, units
+from kanalyze import errors, machinery, outlets, units
 from kanalyze.cli._process import Session, print_message, session, stderr_is_terminal
-from kanalyze.errors import CannotTellError, KanalyzeError, OtherCaptureError
 
 with machinery.late():
     from kanalyze import catalog, counter_model, readers, several, window
@@ -136,7 +135,7 @@ def _with_beside(report: Report, where: Where) -> Report:
     inside = session().found
     others = [path for path in inside - {report.meta.path} if path.name.endswith((".json", ".json.gz"))]
     if len(inside) == _TWO and len(others) == 1 and report.meta.recorder.ranked and _captures.lacks_captures(report):
-        with suppress(KanalyzeError):
+        with suppress(errors.KanalyzeError):
             other = _capture_of(where, others[0])
             return _captures.with_captures(report, other) if other.meta.rank == report.meta.rank else report
     return report
@@ -146,7 +145,7 @@ def _named(report: Report, where: Where) -> Report:
     """The report with captures that were given for several ones, of which it may be another one: said with a word."""
     try:
         return _captures.with_captures(report, _capture_of(where, where.capture)) if where.capture else report
-    except OtherCaptureError as error:
+    except errors.OtherCaptureError as error:
         print_message(f"kanalyze: without names of captures: {outlets.line(str(error))}")
         return report
 
@@ -173,7 +172,7 @@ def without_captures(reports: Sequence[Report]) -> Sequence[Report]:
     """Of two reports of which one has the captures of the other's CUDA graphs, that other one with them; else all."""
     for report, other in permutations(reports) if len(reports) == _TWO else ():
         if report.meta.rank == other.meta.rank and _captures.lacks_captures(report):
-            with suppress(KanalyzeError):
+            with suppress(errors.KanalyzeError):
                 return [_captures.with_captures(report, other)]
     return reports
 
@@ -245,7 +244,7 @@ def print_doubts(*, everything: bool | None = None) -> None:
             continue
         try:
             line = doubt_line(file, _doubts.doubts(report, everything=everything))
-        except KanalyzeError as error:  # in a table that the command did not need
+        except errors.KanalyzeError as error:  # in a table that the command did not need
             line = f"not all of it can be read: {error} See `{command(file)}`"
         if line:
             print_message(f"kanalyze: {outlets.line(line)}")
@@ -307,7 +306,7 @@ def of_each(
     paths: Sequence[Path],
     work: Callable[[Path], T],
     *,
-    tolerated: tuple[type[KanalyzeError], ...] = (),
+    tolerated: tuple[type[errors.KanalyzeError], ...] = (),
     lacking: Callable[[Path], None] | None = None,
 ) -> list[T]:
     """Results of `work` for each path; the first error where there is none.
@@ -317,13 +316,13 @@ def of_each(
     """
     in_folders, failed = session().found, session().failed
     results: list[T] = []
-    missing: dict[Path, KanalyzeError] = {}
+    missing: dict[Path, errors.KanalyzeError] = {}
     for path in paths:
         if path in failed:
             continue
         try:
             results.append(work(path))
-        except KanalyzeError as error:
+        except errors.KanalyzeError as error:
             bearable = len(paths) > 1 and isinstance(error, tolerated)
             if path not in in_folders and not bearable:
                 raise
@@ -356,7 +355,7 @@ def answered(path: Path, table: Table, where: Where, make: Callable[[Report], T]
         return {name: make(part) for name, part in parts.items()}
     suited = [way for way in ways if way.recorder.short in table.tools] or ways[:1]
     sampled = any(table.name == one.name for one in counter_model.SAMPLED)  # none unless asked for
-    failed: CannotTellError | None = None
+    failed: errors.CannotTellError | None = None
     for way in suited:
         whole = held.once((path, way), way.opened)
         if table.name == _SAYS_ITSELF:
@@ -364,7 +363,7 @@ def answered(path: Path, table: Table, where: Where, make: Callable[[Report], T]
         try:
             parts = held.once((path, way, "parts"), partial(parts_of, whole, where))
             results = {name: make(part) for name, part in parts.items()}
-        except CannotTellError as error:
+        except errors.CannotTellError as error:
             failed = failed or error
         else:
             has_rows = any(len(rows) for rows in results.values() if isinstance(rows, Sized))
@@ -401,7 +400,7 @@ def _try_others(path: Path, report: Report, ways: Sequence[captures.Run], held: 
         try:
             if way.recorder.counts or (way.recorder.ranked and not alone):
                 closed_at_end(held.once((path, way), way.opened))
-        except KanalyzeError as error:
+        except errors.KanalyzeError as error:
             report.go_without(way.name, error)
 
 
@@ -466,5 +465,5 @@ def _of_every_report(
     def lacking(report: Path) -> None:
         held.left_out.setdefault(report, []).append(table.name)
 
-    each = of_each(paths, rows, tolerated=(CannotTellError,), lacking=lacking if held.quiet else None)
+    each = of_each(paths, rows, tolerated=(errors.CannotTellError,), lacking=lacking if held.quiet else None)
     return each[0][1] if len(paths) == 1 else frame.of_reports(each)

@@ -26,7 +26,6 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final, cast
 
 from kanalyze import errors, files, outlets
-from kanalyze.errors import UnknownFormatError
 from kanalyze.machinery import modules
 from kanalyze.report import Report
 
@@ -94,28 +93,28 @@ def _first_bytes(path: Path) -> bytes:
             if path.is_dir():
                 return b""
             if path.exists() and not path.is_file():
-                raise UnknownFormatError.of(path, "a pipe or a device")
+                raise errors.UnknownFormatError.of(path, "a pipe or a device")
             with path.open("rb") as file:
                 return file.read(64)
         except FileNotFoundError as error:
             raise errors.ReportNotFoundError.at(path) from error
 
 
-def _unknown_format(path: Path, head: bytes) -> UnknownFormatError:
+def _unknown_format(path: Path, head: bytes) -> errors.UnknownFormatError:
     if path.is_dir():
         if import_module("kanalyze.reduction.tables").reductions_at(path):  # with polars, for mistakes only
             remedy = f"See it with `{outlets.command('kanalyze', 'ranks', path)}`, or give the reports themselves."
-            return UnknownFormatError.of(path, "what `kanalyze reduce` left", remedy)
-        return UnknownFormatError.of(path, "a folder without tables")
+            return errors.UnknownFormatError.of(path, "what `kanalyze reduce` left", remedy)
+        return errors.UnknownFormatError.of(path, "a folder without tables")
     if not head:
-        return UnknownFormatError.of(path, "an empty file")
+        return errors.UnknownFormatError.of(path, "an empty file")
     if path.suffix == ".qdstrm":
         remedy = f"Finish it with `{outlets.command('QdstrmImporter', '-i', path)}`, which comes with Nsight Systems."
-        return UnknownFormatError.of(path, "an unfinished Nsight Systems recording", remedy)
+        return errors.UnknownFormatError.of(path, "an unfinished Nsight Systems recording", remedy)
     if path.suffix == import_module("kanalyze.reduction.baselines").SUFFIX:  # as above
         remedy = f"Compare a run with it: `{outlets.command('kanalyze', 'compare', path)} REPORT`."
-        return UnknownFormatError.of(path, "a baseline, which has figures of a run and no events", remedy)
-    return UnknownFormatError.of(path, "a file in an unknown format")
+        return errors.UnknownFormatError.of(path, "a baseline, which has figures of a run and no events", remedy)
+    return errors.UnknownFormatError.of(path, "a file in an unknown format")
 
 
 #: Bytes of a file that are looked at.
@@ -138,7 +137,7 @@ def _refuse_other_programs(path: Path) -> None:
         text = inflated(text, _WINDOW_BYTES)
     for program in other_programs("files"):
         if re.match(program["begins"].encode(), text, re.DOTALL):
-            raise UnknownFormatError.of(path, program["what"], program["remedy"])
+            raise errors.UnknownFormatError.of(path, program["what"], program["remedy"])
 
 
 _ZIP, GZIP, _ZST = b"PK\x03\x04", b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -224,20 +223,20 @@ def _written(path: Path, magic: bytes, folder: Path) -> Path:
     for count, (name, content) in enumerate(_files(path, magic)):
         place = PurePosixPath(name.replace("\\", "/"))
         if place.is_absolute() or ".." in place.parts or ":" in place.parts[0] or "\0" in name:
-            raise UnknownFormatError.of(path, f"an archive with a path that leaves it ({name})", _REMEDY)
+            raise errors.UnknownFormatError.of(path, f"an archive with a path that leaves it ({name})", _REMEDY)
         if content is None:
-            raise UnknownFormatError.of(path, f"an archive with a link or device in it ({name})", _REMEDY)
+            raise errors.UnknownFormatError.of(path, f"an archive with a link or device in it ({name})", _REMEDY)
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
         with content, (folder / place).open("wb") as file:
             while part := content.read(_PART_BYTES):
                 left -= len(part)
                 if left < 0 or count >= _MOST_FILES:
                     held = f"an archive that holds more than {most:,} bytes or {_MOST_FILES:,} files"
-                    raise UnknownFormatError.of(path, held, _REMEDY)
+                    raise errors.UnknownFormatError.of(path, held, _REMEDY)
                 file.write(part)
     entries = [*folder.iterdir()] if folder.exists() else []
     if not entries:
-        raise UnknownFormatError.of(path, "an archive without a file in it", _REMEDY)
+        raise errors.UnknownFormatError.of(path, "an archive without a file in it", _REMEDY)
     return entries[0] if len(entries) == 1 else folder
 
 

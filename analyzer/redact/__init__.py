@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from kanalyze import errors, machinery, tools
-from kanalyze.errors import OutputError, RedactError, writable
 from kanalyze.redact import documents, ncu, nsys
 from kanalyze.redact.names import Names, asked
 from kanalyze.redact.texts import Removed, Texts
@@ -96,10 +95,10 @@ def redact(
     if not path.exists():
         raise errors.ReportNotFoundError.at(path)
     if target is not None and os.path.lexists(target):
-        raise OutputError.exists(target)
+        raise errors.OutputError.exists(target)
     is_folder = path.is_dir()
     if target is not None and is_folder and target.absolute().resolve().is_relative_to(path.resolve()):
-        raise OutputError.because(target, "it is within the folder that is redacted")
+        raise errors.OutputError.because(target, "it is within the folder that is redacted")
     names.folder(path.absolute().parent)
     if is_folder:
         copy = partial(_copy_folder, path, _learn_folder(path, names, removed))
@@ -111,7 +110,7 @@ def redact(
     if target is None:
         copy(_NOWHERE, texts)
         return removed
-    with writable(target), machinery.unfinished(target.absolute(), folder=True) as place:
+    with errors.writable(target), machinery.unfinished(target.absolute(), folder=True) as place:
         draft = place if is_folder else place / target.name
         copy(draft, texts)
         _settle(draft, target)
@@ -123,10 +122,10 @@ def _settle(draft: Path, target: Path) -> None:
     try:
         os.link(draft, target)
     except FileExistsError as error:
-        raise OutputError.exists(target) from error
+        raise errors.OutputError.exists(target) from error
     except OSError:  # of a folder, or a file system without hard links
         if os.path.lexists(target):
-            raise OutputError.exists(target) from None
+            raise errors.OutputError.exists(target) from None
         draft.rename(target)
 
 
@@ -143,7 +142,7 @@ def _kind_of(path: Path) -> _Kind:
     head = documents.head(path, 1 << 16)
     if head.startswith(b"NVIDIA Tegra Profiler Report"):
         remedy = f"Export it, and redact the export: `{tools.EXPORT}`."
-        raise RedactError.of(path, "an Nsight Systems report in NVIDIA's own format", remedy)
+        raise errors.RedactError.of(path, "an Nsight Systems report in NVIDIA's own format", remedy)
     for kind in (*_KINDS, *([_TEXT] if path.suffix.lower() in _TEXTS else [])):
         if kind.begins.match(head):
             return kind
@@ -170,7 +169,7 @@ def _copy(path: Path, kind: _Kind, target: Path, texts: Texts) -> None:
         remedy = (
             "Please report it. Until then, `--remove TEXT` takes out more, and a name that is none may be `--keep`."
         )
-        raise RedactError.of(path, "a report with a name in it that is left after redaction", remedy)
+        raise errors.RedactError.of(path, "a report with a name in it that is left after redaction", remedy)
 
 
 def _survives(path: Path, names: Names) -> bool:
@@ -202,7 +201,7 @@ def _learn_folder(folder: Path, names: Names, removed: Removed) -> dict[Path, _K
     """
     if not (folder / _MANIFEST).exists() and (any(folder.glob("*.parquet")) or any(folder.glob("*.arrow"))):
         remedy = f"Export the report as SQLite, and redact that: `{tools.EXPORT}`."
-        raise RedactError.of(folder, "an export of nsys as a folder of tables", remedy)
+        raise errors.RedactError.of(folder, "an export of nsys as a folder of tables", remedy)
     kinds: dict[Path, _Kind] = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()):
         try:
@@ -210,7 +209,7 @@ def _learn_folder(folder: Path, names: Names, removed: Removed) -> dict[Path, _K
                 _leave_out(folder, path, removed, "a link, and what it points to may be anything")
             else:
                 kinds[path] = _kind_of(path)
-        except RedactError as error:
+        except errors.RedactError as error:
             _leave_out(folder, path, removed, error)
         except errors.KanalyzeError:
             _leave_out(folder, path, removed, "a file that redaction does not know")
@@ -221,7 +220,7 @@ def _learn_folder(folder: Path, names: Names, removed: Removed) -> dict[Path, _K
     for path in [*kinds]:
         try:
             _learn(path, kinds[path], names)
-        except RedactError as error:
+        except errors.RedactError as error:
             del kinds[path]
             _leave_out(folder, path, removed, error)
     return kinds
@@ -240,7 +239,7 @@ def _copy_folder(folder: Path, kinds: dict[Path, _Kind], target: Path, texts: Te
         if is_counting or path not in manifests:
             try:
                 _copy(path, kind, place, texts)
-            except RedactError as error:
+            except errors.RedactError as error:
                 _leave_out(folder, path, removed, error)
                 if not is_counting:
                     place.unlink(missing_ok=True)

@@ -9,11 +9,10 @@ from itertools import product
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kanalyze import files, machinery
+from kanalyze import errors, files, machinery
 from kanalyze.analyses import declarations, homes_of_sides
 from kanalyze.analyses.comparing._comparison import Comparison, compared
 from kanalyze.analyses.comparing._pair import Limits, found_otherwise, same_launches, steps_in_common
-from kanalyze.errors import IncomparableError, KanalyzeError
 from kanalyze.reduction.baselines import LAUNCHES, STEADY, SUFFIX, WHOLE, Digest, Part, loaded
 from kanalyze.report import BareRuns, Meta, Report
 from kanalyze.several import Asked
@@ -39,7 +38,7 @@ def given(reports: Sequence[Path], base: Sequence[Path] = ()) -> tuple[list[Path
     if len(reports) == 1 and (both := captures.sides_in(reports[0])):
         return [both[0]], [both[1]]
     if len(reports) != _TWO:
-        raise IncomparableError.unclear(len(reports))
+        raise errors.IncomparableError.unclear(len(reports))
     return [reports[0]], [reports[1]]
 
 
@@ -69,7 +68,7 @@ def comparisons(
         sides = before[window], after.get(window, {})
         for name, side in zip(("base", "new"), sides, strict=True):
             if not any(side.values()):
-                raise IncomparableError.empty(name)
+                raise errors.IncomparableError.empty(name)
         tools = []
         for both in _in_common(*sides):
             runs = _alike(*(side[tool] for side, tool in zip(sides, both, strict=True)))
@@ -90,7 +89,7 @@ def _in_common(*sides: dict[str, list[Digest]]) -> list[tuple[str, ...]]:
     first = [next((tool.name for tool in TOOLS if tool.timed and side.get(tool.name)), None) for side in sides]
     timed = tuple(name for name in first if name)
     if len(timed) < len(sides):
-        raise IncomparableError.tools(*([*side] for side in sides))
+        raise errors.IncomparableError.tools(*([*side] for side in sides))
     return [timed]
 
 
@@ -135,7 +134,7 @@ def _of_tool(base: _Runs, new: _Runs, names: tuple[str, str]) -> Comparison:
     if reason:
         before, after = base.of_part(WHOLE), new.of_part(WHOLE)
         if not (before and after):
-            raise IncomparableError.steps(reason)
+            raise errors.IncomparableError.steps(reason)
     before, of_ranks = _same_rank(before, after, base.asked)
     notes = "; ".join(filter(None, (note, of_ranks)))
     return replace(compared(before, after, names, reason, base.asked.limits or Limits()), note=notes)
@@ -162,7 +161,7 @@ def _same_rank(base: list[Digest], new: list[Digest], asked: Asked) -> tuple[lis
     if {*ranks[0]} & {*ranks[1]}:
         return base, ""
     if not asked.other_ranks or max(map(len, ranks)) > 1:
-        raise IncomparableError.ranks(*ranks)
+        raise errors.IncomparableError.ranks(*ranks)
     (before,), (after,) = ranks
     as_new = [replace(run, about=replace(run.about, rank=after)) for run in base]
     return as_new, f"rank {before} of base is compared with rank {after} of new"
@@ -183,7 +182,7 @@ def _by_window(
     seen = set()
     for path in (source for source in sources if isinstance(source, Path)):
         if (place := os.path.realpath(path)) in seen:  # which raises nothing of a link to itself
-            raise IncomparableError(f"{path} is given twice.", "Give each run of a side once.")
+            raise errors.IncomparableError(f"{path} is given twice.", "Give each run of a side once.")
         seen.add(place)
     by_window: dict[str | None, dict[str, list[Digest]]] = {}
     for source in sources:
@@ -215,7 +214,7 @@ def _stored(path: Path, window: object) -> list[Digest]:
     with files.readable(path), files.open_regular(path) as file:
         runs = loaded(file.read(), path)
     if window is not None and str(window) != STEADY and any(run.about.scope in (STEADY, WHOLE) for run in runs):
-        raise IncomparableError.steps(f"{path} was made without --window {str(window)!r}")
+        raise errors.IncomparableError.steps(f"{path} was made without --window {str(window)!r}")
     return runs
 
 
@@ -224,7 +223,7 @@ def runs_of_one_tool(sources: Sequence[Report | Path], asked: Asked) -> list[Dig
     by_tool = digests(sources, asked)
     tool = next((one.name for one in TOOLS if by_tool.get(one.name)), None)
     if tool is None:
-        raise IncomparableError.empty("base")
+        raise errors.IncomparableError.empty("base")
     (alike,) = _alike(by_tool[tool])
     runs = [run for run in alike if run.about.rank == alike[0].about.rank]
     if len({run.about.scope for run in runs}) > 1:
@@ -259,7 +258,7 @@ def opened_of(source: Report | Path, asked: Asked) -> Iterator[Report]:
     for run in runs:
         try:
             opened = run.opened()
-        except KanalyzeError as error:
+        except errors.KanalyzeError as error:
             if asked.left_out is None or not timed or not tool_of(run.tool).counts:
                 raise
             asked.left_out(error)

@@ -6,23 +6,22 @@ from typing import Final
 
 import polars as pl
 
+from kanalyze import errors, schema
 from kanalyze.analyses.device._operations import SHAPE_COLUMNS
 from kanalyze.analyses.shared.analysis import analysis
 from kanalyze.analyses.shared.statistics import known_sum
-from kanalyze.errors import CannotTellError
 from kanalyze.report import Report
-from kanalyze.schema import Table, columns
 
 
-def require_counters(report: Report, table: Table) -> None:
+def require_counters(report: Report, table: schema.Table) -> None:
     """Raises :class:`CannotTellError` unless the report has counters and no window is set."""
     if not report.meta.timeless:
-        raise CannotTellError.without_counters(table.name, report.meta.path)
+        raise errors.CannotTellError.without_counters(table.name, report.meta.path)
     if report.scope.window is not None:
-        raise CannotTellError.timeless(f"{table.name} of a window", report.meta.path)
+        raise errors.CannotTellError.timeless(f"{table.name} of a window", report.meta.path)
 
 
-def measured_kernels(report: Report, table: Table, metrics: Iterable[str]) -> pl.DataFrame:
+def measured_kernels(report: Report, table: schema.Table, metrics: Iterable[str]) -> pl.DataFrame:
     """All kernels in scope with `metrics`, in the order of measurement.
 
     Returns:
@@ -118,7 +117,7 @@ _SMS: Final = "launch__sm_count"
 
 #: Columns whose meaning ends with the metric of ncu that they are; shares are percentages there.
 _COLUMNS: Final = (
-    *columns("""
+    *schema.columns("""
         event_id int: The kernel in `events`, in the order of the report.
         name text?: Its name.
         device int?: The GPU, as in `devices`.
@@ -138,7 +137,7 @@ _COLUMNS: Final = (
         l1_hit_share float?: L1/TEX Hit Rate. l1tex__t_sector_hit_rate.pct.
     """),
     *SHAPE_COLUMNS,
-    *columns(f"""
+    *schema.columns(f"""
         registers_per_thread int32?: Registers that a thread uses.
         static_shared_bytes int?: Static shared memory of a block.
         dynamic_shared_bytes int?: Dynamic shared memory of a block.
@@ -192,7 +191,7 @@ _METRICS: Final = (
     *map(stall_metric, REASONS),
 )
 
-TABLE: Final = Table(
+TABLE: Final = schema.Table(
     "counters",
     "One kernel that ncu measured, as its details page prints it; what was not collected is null.",
     _COLUMNS,
@@ -249,10 +248,10 @@ def counters(report: Report) -> pl.DataFrame:
     return TABLE.select(kernels)
 
 
-STALLS: Final = Table(
+STALLS: Final = schema.Table(
     "stalls",
     "One reason for which warps of one kernel wait, as ncu measured it.",
-    columns(f"""
+    schema.columns(f"""
         event_id int: The kernel in `events`.
         name text?: Its name.
         reason text: What is waited for, in ncu's words: {", ".join(REASONS)}.
@@ -291,10 +290,10 @@ def stalls(report: Report) -> pl.DataFrame:
 #: The columns summed over the instructions of a line.
 _SUMS: Final = ("samples", "stalled_samples", "instructions", "thread_instructions", "sectors", "ideal_sectors")
 
-HOT_LINES: Final = Table(
+HOT_LINES: Final = schema.Table(
     "hot_lines",
     "One line of source of one kernel that ncu measured, with the instructions made of it.",
-    columns("""
+    schema.columns("""
         event_id int: The kernel in `events`.
         name text?: Its name.
         file text?: The source file; null for all instructions of which no line is known.

@@ -12,20 +12,11 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze import errors, intervals, schema
+from kanalyze import errors, intervals, model, schema
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.columns import as_of, gathered, in_order, marked, mixed, of_parts, parts_by, positions, rows_at, told_of
 from kanalyze.decoder.decode import HINTS, decode
 from kanalyze.decoder.fields import OTHER
-from kanalyze.model import (
-    COLLECTIVE_DETAIL,
-    COMPILED_KERNELS,
-    COPY_DETAIL,
-    DEVICE_KINDS,
-    GRAPH_DETAIL,
-    KERNEL_CONFIG,
-    LAUNCH_SHAPE,
-)
 from kanalyze.report import Report
 
 _COMMUNICATION: Final = "communication"
@@ -49,7 +40,7 @@ def communicating(events: pl.DataFrame, report: Report) -> pl.Expr | None:
     hinted = names.filter(names.str.contains_any(list(HINTS), ascii_case_insensitive=True))
     collective_names = [name for name in hinted if decode(name).family == _COMMUNICATION]
     by_name = pl.col("name").is_in(collective_names) if collective_names else None
-    recorded = report.table(COLLECTIVE_DETAIL.name).get_column("event_id")
+    recorded = report.table(model.COLLECTIVE_DETAIL.name).get_column("event_id")
     if recorded.is_empty():
         return by_name
     by_record = pl.col("event_id").is_in(recorded.implode())
@@ -84,9 +75,9 @@ def decoded(report: Report, kernels: pl.DataFrame, *keys: str) -> pl.DataFrame:
 def compiled_kernels(report: Report) -> pl.DataFrame:
     """The table of kernels that Triton or inductor compiled; empty where nobody recorded that."""
     try:
-        return report.table(COMPILED_KERNELS.name)
+        return report.table(model.COMPILED_KERNELS.name)
     except errors.CannotTellError:
-        return COMPILED_KERNELS.empty()
+        return model.COMPILED_KERNELS.empty()
 
 
 @once_per_report
@@ -108,7 +99,7 @@ BUSY_BUCKETS: Final = ("kernel", "communication", "memcpy", "memset")
 
 _OPERATION: Final = ("event_id", "kind", "name", "start", "dur_ns", "device", "process_id", "rank", "detail")
 
-SHAPE: Final = tuple(column.name for column in LAUNCH_SHAPE)
+SHAPE: Final = tuple(column.name for column in model.LAUNCH_SHAPE)
 
 #: Resources that a launch takes of an SM besides threads.
 RESOURCES: Final = ("registers_per_thread", "static_shared_bytes", "dynamic_shared_bytes", "shared_config_bytes")
@@ -128,7 +119,7 @@ _CALL: Final = {
 }
 
 #: Tables about operations, by event_id.
-_DETAILS: Final = (COPY_DETAIL, KERNEL_CONFIG, GRAPH_DETAIL)
+_DETAILS: Final = (model.COPY_DETAIL, model.KERNEL_CONFIG, model.GRAPH_DETAIL)
 
 #: What may be asked for besides the columns of :func:`operations`: of the event, of its launch call (call_row is its
 #: row in the api events), of the tables of copies, kernel configurations and whole graphs, and the number of its launch
@@ -197,7 +188,7 @@ def _joined(report: Report, rows: pl.Series | None, facts: Sequence[str]) -> pl.
                     columns[name].zip_with(columns[name].is_not_null(), values) if name in columns else values
                 )
     if "shape" in facts:
-        columns["shape"] = gathered(_shapes(report)[1], detailed(KERNEL_CONFIG))
+        columns["shape"] = gathered(_shapes(report)[1], detailed(model.KERNEL_CONFIG))
     if columns or not frames:
         frames.append(pl.DataFrame([values.alias(name) for name, values in columns.items()]))
     return pl.concat(frames, how="horizontal")[[*facts]]
@@ -288,9 +279,9 @@ def _shapes(report: Report) -> tuple[pl.DataFrame, pl.Series]:
 
 @once_per_process
 def _operations(report: Report) -> pl.DataFrame:
-    recorded = report.of_kinds(DEVICE_KINDS, "event_id", "name", "start_ns", "dur_ns", "device", "process_id")
+    recorded = report.of_kinds(model.DEVICE_KINDS, "event_id", "name", "start_ns", "dur_ns", "device", "process_id")
     recorded = recorded.rename({"start_ns": "start"}).with_columns(pl.col("device").fill_null(0))
-    bucketed = pl.concat((_buckets(report, kind) for kind in DEVICE_KINDS), rechunk=True)
+    bucketed = pl.concat((_buckets(report, kind) for kind in model.DEVICE_KINDS), rechunk=True)
     work = pl.concat([recorded, bucketed], how="horizontal").select(_OPERATION)
     work = in_order(work, "event_id")
     buckets = pl.Series("bucket", BUSY_BUCKETS, dtype=pl.Enum(BUSY_BUCKETS))
@@ -305,7 +296,7 @@ def _operations(report: Report) -> pl.DataFrame:
 @once_per_process
 def _recorded(report: Report) -> pl.DataFrame:
     """:data:`_RECORDED` of each row of :func:`operations`."""
-    return in_order(report.of_kinds(DEVICE_KINDS, "event_id", *_RECORDED), "event_id")
+    return in_order(report.of_kinds(model.DEVICE_KINDS, "event_id", *_RECORDED), "event_id")
 
 
 def in_device_scope(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
@@ -375,7 +366,7 @@ def _buckets(report: Report, kind: str) -> pl.DataFrame:
         names = events.get_column("name").unique()
         directions = names.cast(pl.String).str.extract(r"^\[(?:CUDA|HIP) memcpy (.*)\]$").cast(pl.Categorical)
         detail = pl.col("name").replace_strict(names, directions, default=None, return_dtype=pl.Categorical)
-    kind_column = pl.lit(kind, dtype=pl.Enum(DEVICE_KINDS)).alias("kind")
+    kind_column = pl.lit(kind, dtype=pl.Enum(model.DEVICE_KINDS)).alias("kind")
     return events.with_columns(kind_column, rank=rank.cast(pl.Int8), detail=detail).select("kind", "rank", "detail")
 
 
@@ -396,13 +387,13 @@ def recorded_until(report: Report) -> int | None:
     last start, while no event of the other side (calls, or operations) ends as late; the bound is then the latest other
     end.
     """
-    end, sides = report.meta.end_ns, [report.of_kinds(of, "start_ns", "dur_ns") for of in (DEVICE_KINDS, ("api",))]
+    sides = [report.of_kinds(of, "start_ns", "dur_ns") for of in (model.DEVICE_KINDS, ("api",))]
     extent = pl.col("start_ns").min(), pl.col("start_ns").max().alias("last"), intervals.END.max().alias("end")
     extents = [row for events in sides if (row := events.select(extent).row(0))[0] is not None]
     if not extents:
         return None
     events = pl.concat(sides)
-    if end is not None:
+    if (end := report.meta.end_ns) is not None:
         most = 2 * (events.get_column("start_ns") < end).sum() >= events.height  # else the recorded end is wrong itself
         return end if max(side[2] for side in extents) > end and most else None
     first, last = min(side[0] for side in extents), max(side[1] for side in extents)
@@ -428,7 +419,7 @@ def in_time(report: Report, events: pl.DataFrame) -> pl.DataFrame:
 
 
 #: Columns of the launch shape in tables where it may be unknown.
-SHAPE_COLUMNS: Final = tuple(replace(column, nullable=True) for column in LAUNCH_SHAPE)
+SHAPE_COLUMNS: Final = tuple(replace(column, nullable=True) for column in model.LAUNCH_SHAPE)
 
 
 @once_per_report

@@ -13,14 +13,13 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze import intervals, model, schema, window
+from kanalyze import columns, intervals, model, schema, window
 from kanalyze.analyses.device._operations import SHAPE, facts_of, launching_rows, operations, recorded_until, with_facts
 from kanalyze.analyses.host._call_kinds import call_names, calls_that, moved_by_driver, names_that, unused_launches
 from kanalyze.analyses.idle.syncs import blocking_calls
 from kanalyze.analyses.shared import analysis, statistics
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import STREAM, STREAM_KEYS, recorded_work
-from kanalyze.columns import as_of, gathered, in_order_of, marked, positions, shared
 from kanalyze.report import Report
 from kanalyze.tools import NAMES
 
@@ -232,8 +231,8 @@ def waited_operations(report: Report) -> list[Count]:
     late, waited = pl.col("ended") > pl.col("returned") + _CLOCKS_NS, []
     for scope, keys, among in (("stream", STREAM, ~pl.col("graph")), ("device", STREAM[:2], pl.lit(value=True))):
         own = waits.filter(pl.col("scope") == scope).select(*keys, "returned", at="start").drop_nulls()
-        next_wait = as_of(ended.select(*keys, "at"), own.drop("returned"), later=True)
-        after = ended.with_columns(gathered(own.get_column("returned"), next_wait))
+        next_wait = columns.as_of(ended.select(*keys, "at"), own.drop("returned"), later=True)
+        after = ended.with_columns(columns.gathered(own.get_column("returned"), next_wait))
         waited.append(after.filter(among & late).select("row", "dur_ns"))
     events = waits.filter(pl.col("scope") == "event").drop_nulls("record_id")
     if events.height:
@@ -268,7 +267,7 @@ def repetitions(report: Report) -> list[Count]:
 def _repeated(report: Report, kind: str) -> pl.DataFrame:
     """The events that are the same as another one in every recorded field."""
     events = report.kind(kind)
-    maybe = events.filter(shared(events.get_column("start_ns")))
+    maybe = events.filter(columns.shared(events.get_column("start_ns")))
     again = pl.struct(pl.col(name) for name in maybe.columns if name not in {"event_id", "parent_id"})
     return maybe.filter(~again.is_first_distinct()) if maybe.height else maybe
 
@@ -285,7 +284,7 @@ def wrong_ranges(report: Report) -> list[Count]:
     lost = steps.group_by("process_id").agg(number.max() - number.min() + 1 - number.n_unique())
     counts: list[Count] = [("steps missing", statistics.total(lost, "name"), None)]
     if report.meta.recorder.fine_clock:
-        together = ranges.filter(shared(ranges.get_column("start_ns")))
+        together = ranges.filter(columns.shared(ranges.get_column("start_ns")))
         together = together.filter(pl.len().over(*THREAD, "start_ns") > _TOGETHER)
         counts.append(("ranges recorded twice", *_sum(_repeated(report, "range"))))
         counts.append(("ranges that start at one instant", *_sum(together)))
@@ -361,7 +360,7 @@ def crossings(report: Report) -> list[Count]:
     turns = number // _AT_ONCE + 1
     for low, high in pairwise(first + (end_ns - first) * turn // turns for turn in range(turns + 1) if number):
         events = pl.concat(part.filter(start.is_between(low, high, closed="left")) for part in kinds)
-        line = in_order_of(pl.concat([last, events.drop_nulls("dur_ns")]), (*THREAD, "start_ns"), ["dur_ns"])
+        line = columns.in_order_of(pl.concat([last, events.drop_nulls("dur_ns")]), (*THREAD, "start_ns"), ["dur_ns"])
         crossing.append(line.filter(crossed))
         last = line.unique(THREAD, keep="last", maintain_order=True)
     return [("host events that cross on a thread", *_sum(*crossing))]
@@ -371,14 +370,14 @@ def crossings(report: Report) -> list[Count]:
 def wrong_launches(report: Report) -> list[Count]:
     """Launches outside their operator, kernels beyond the one of their launch, and names of calls for operations."""
     work, api = operations(report, "call_row"), report.kind("api")
-    launching = marked(api.height, launching_rows(report)) & pl.col("parent_id").is_not_null()
+    launching = columns.marked(api.height, launching_rows(report)) & pl.col("parent_id").is_not_null()
     calls = api.select("parent_id", "start_ns", "dur_ns").filter(launching)
     begun, end = pl.col("start_ns").alias("begun"), (pl.col("start_ns") + pl.col("dur_ns")).alias("end")
     makers = pl.concat(report.kind(kind).select("event_id", begun, end) for kind in ("op", "range"))
     inside = pl.col("start_ns").is_between(pl.col("begun") - _ROUNDED_NS, pl.col("end") + _ROUNDED_NS)
     strays = calls.join(makers, left_on="parent_id", right_on="event_id").filter(~inside)
     called = work.get_column("call_row")
-    again = work.filter((positions(called, called) != pl.col("row")) & (pl.col("kind") == "kernel"))
+    again = work.filter((columns.positions(called, called) != pl.col("row")) & (pl.col("kind") == "kernel"))
     again = with_facts(report, again, "call_name")
     again = again.filter(pl.col("call_name").is_in(names_that(report, _ONE_KERNEL.match)))
     called_alike = work.filter(pl.col("name").is_in(call_names(report).drop_nulls().implode()))

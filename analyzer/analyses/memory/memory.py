@@ -5,14 +5,13 @@ from typing import Final, Unpack
 
 import polars as pl
 
-from kanalyze import intervals, model, units
+from kanalyze import intervals, model, schema, units
 from kanalyze.analyses.device._operations import in_device_scope, launch_calls, of_used_processes
 from kanalyze.analyses.host._call_kinds import bucket_of, names_that, shown
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.shared import analysis, statistics
 from kanalyze.columns import beside, in_order
 from kanalyze.report import Report, Where
-from kanalyze.schema import Column, Table, columns
 
 #: The names of allocating and freeing events; others (such as out of memory) do neither.
 _NAMES: Final = ("Allocation", "Deallocation")
@@ -132,12 +131,12 @@ def _with_rounds(calls: pl.DataFrame, launches: pl.Series) -> pl.DataFrame:
     )
 
 
-_OF: Final = columns("""
+_OF: Final = schema.columns("""
     device int?: The GPU; for host memory that of the context.
     process_id int?: Process.
     memory text?: Device, Pinned, Managed, Device Static…
 """)
-_TOTALS: Final = columns("""
+_TOTALS: Final = schema.columns("""
     allocations int: Allocations.
     frees int: Deallocations.
     allocated_bytes int: Sum of the allocations' sizes.
@@ -155,7 +154,7 @@ _TOTALS: Final = columns("""
         these count.
 """)
 
-TABLE: Final = Table(
+TABLE: Final = schema.Table(
     "memory",
     "One kind of memory that a process allocated on a device: how often, how much, and the peak.",
     (*_OF, *_TOTALS),
@@ -166,21 +165,21 @@ TABLE: Final = Table(
 )
 
 #: The table that ``by="device"`` gives.
-BY_DEVICE: Final = Table(
+BY_DEVICE: Final = schema.Table(
     "memory",
     "The memory of one device, all processes and kinds that lie on it: " + ", ".join(ON_DEVICE) + ".",
-    (Column("device", pl.Int64, "The GPU.", nullable=True), *_TOTALS),
+    (schema.Column("device", pl.Int64, "The GPU.", nullable=True), *_TOTALS),
     when="--by device",
 )
 
 #: The table that ``trace=True`` gives.
-TRACE: Final = Table(
+TRACE: Final = schema.Table(
     "memory",
     "One allocation or deallocation, in the order of time, and what is in use after it.",
     (
-        Column("t_ns", pl.Int64, "When."),
+        schema.Column("t_ns", pl.Int64, "When."),
         *_OF,
-        *columns("""
+        *schema.columns("""
             event text?: Allocation or Deallocation.
             address int: Virtual address.
             size_bytes int: Its size; of a deallocation that of its allocation.
@@ -199,13 +198,13 @@ TRACE: Final = Table(
 )
 
 #: The table that ``by="call"`` gives; it needs no memory events.
-BY_CALL: Final = Table(
+BY_CALL: Final = schema.Table(
     "memory",
     "One CUDA call that takes memory or gives it back.",
     (
-        Column("call", pl.String, "The call."),
+        schema.Column("call", pl.String, "The call."),
         *statistics.DURATION_COLUMNS,
-        *columns("""
+        *schema.columns("""
             exposed_ns int?: What the devices waited in it: its time in the ledger's allocation bucket; null where no
                 device is recorded.
             loop_calls int: Calls in the steady state, which take and give back over and over.

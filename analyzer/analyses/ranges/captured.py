@@ -4,6 +4,7 @@ from typing import Final, Unpack
 
 import polars as pl
 
+from kanalyze import model, schema
 from kanalyze.analyses.device._operations import compiled_from, exclusive_operations, facts_of
 from kanalyze.analyses.host._captures import (
     ADDED,
@@ -24,17 +25,15 @@ from kanalyze.analyses.ranges.ranges import pairs, thread_ranges
 from kanalyze.analyses.shared import analysis, threads
 from kanalyze.analyses.shared.statistics import exclusive_sums
 from kanalyze.columns import beside, gathered, parts_by, rows_at
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
-from kanalyze.schema import Column, Table, columns
 from kanalyze.window import NUMBER, operator_of, plain, without_ids
 
-TABLE: Final = Table(
+TABLE: Final = schema.Table(
     "captured",
     "One kernel, copy or memset of CUDA graphs by name, as one call captured it and one place launched it; the names "
     "are those of the capture, the times those of the launches.",
     (
-        *columns("""
+        *schema.columns("""
             range text?: The innermost range of the program around the call that captured it; null for none.
             path text?: All ranges around that call, outermost first.
             operator text?: The innermost operator around that call: of the framework, of emit_nvtx, or of XLA; else
@@ -43,17 +42,17 @@ TABLE: Final = Table(
             module text?: The nn.Module around that call, where Python functions were recorded.
             call text?: The call that captured it, or that added its node.
         """),
-        Column("how", HOW, f"{CAPTURED}; {ADDED}: the names are those around the call; {MARKED}: "
+        schema.Column("how", HOW, f"{CAPTURED}; {ADDED}: the names are those around the call; {MARKED}: "
                f"by torch.cuda's mark_kernels, which is the range; {LIKELY}: nothing else tells "
                f"it, another capture may fit as well, and no other table has these names; {OLDER}: captured before "
                "the recording began, or by what this tool does not record; it has no names."),
-        *columns("""
+        *schema.columns("""
             launched_in text?: The ranges around the launch of the graph, outermost first; null for none.
             kernel text?: The kernel, copy or memset.
             lines text?: The lines of the program that a kernel of torch.compile is of, where `collect` saw its code.
         """),
-        Column("kind", pl.Enum(DEVICE_KINDS), "What it is: " + ", ".join(DEVICE_KINDS) + "."),
-        *columns("""
+        schema.Column("kind", pl.Enum(model.DEVICE_KINDS), "What it is: " + ", ".join(model.DEVICE_KINDS) + "."),
+        *schema.columns("""
             count int: How often it ran.
             total_ns int: Sum of its durations, overlaps counted as often as they occur.
             avg_ns float: Mean duration.
@@ -68,16 +67,16 @@ TABLE: Final = Table(
 )  # fmt: skip
 
 #: The table that ``by="place"`` gives.
-BY_PLACE: Final = Table(
+BY_PLACE: Final = schema.Table(
     "captured",
     "One place of the program in which operations of CUDA graphs were captured.",
     (
-        *columns("""
+        *schema.columns("""
             place text?: The innermost range around the capturing calls, else the nn.Module or the operator, `#` for
                 numbers in which several differ; null where none was recorded.
         """),
         *TABLE.columns[6:7],
-        *columns("""
+        *schema.columns("""
             operators text?: The operators in it with most time, at most three.
             count int: How often its operations ran.
             total_ns int: Sum of their durations, overlaps counted as often as they occur.
@@ -114,7 +113,7 @@ def captured(report: Report, by: str | None = None, **where: Unpack[Where]) -> p
         CannotTellError: The report records no device operations.
         UnknownNameError: There is no such grouping.
     """
-    report = analysis.part_of(report, where, TABLE, by, *DEVICE_KINDS)
+    report = analysis.part_of(report, where, TABLE, by, *model.DEVICE_KINDS)
     named = _named(report)
     if by is None:
         return exclusive_sums(TABLE, named, _KEYS)

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import intervals, schema
 from kanalyze.analyses.communication import _matching, _waits
 from kanalyze.analyses.device import _operations, _windows
 from kanalyze.analyses.ranks._job import Job
@@ -18,7 +18,6 @@ from kanalyze.analyses.replay.critical_path import BY_RANK, Way, ending_at, sums
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.columns import gathered
 from kanalyze.report import Report
-from kanalyze.schema import Column, Table, columns
 
 #: Rows that are made at once.
 _AT_ONCE: Final = 1 << 18
@@ -29,7 +28,7 @@ _MOST: Final = 0.5
 #: A step that takes less than this part of the median of its rank is not one of the usual ones.
 _SHORT: Final = 0.5
 
-_table = partial(Table, job=True)
+_table = partial(schema.Table, job=True)
 
 _COMPUTE: Final = ("kernel_ns", "memcpy_ns", "memset_ns")
 _PARTS: Final = tuple(bucket for bucket in BUCKETS if bucket != "communication")
@@ -37,7 +36,7 @@ _PARTS: Final = tuple(bucket for bucket in BUCKETS if bucket != "communication")
 CLOCKS: Final = _table(
     "clocks",
     "The clock of one rank in one part of the run, against that of the first rank.",
-    columns("""
+    schema.columns("""
         host text?: The machine, where the reports tell it.
         rank int: The rank.
         part int: The part of the run, from 0 on.
@@ -55,7 +54,7 @@ CLOCKS: Final = _table(
 COLLECTIVE_SUMMARY: Final = _table(
     "collective_summary",
     "The collectives of one kind, group and size, over all ranks and steps.",
-    columns("""
+    schema.columns("""
         kind text: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send and recv, …
         group text?: Name of the process group or communicator.
         size int?: Ranks of the group.
@@ -80,7 +79,7 @@ COLLECTIVE_SUMMARY: Final = _table(
 COLLECTIVES: Final = _table(
     "collectives",
     "One collective on one rank.",
-    columns("""
+    schema.columns("""
         id int?: The collective, by first start; null where no other rank has it.
         match text?: How it was matched over ranks: id, seq or ordinal.
         kind text: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send, recv, …
@@ -112,7 +111,7 @@ COLLECTIVES: Final = _table(
 RANK_STEPS: Final = _table(
     "rank_steps",
     "One step on one rank.",
-    columns("""
+    schema.columns("""
         rank int: The rank.
         step int: The step, the same number on all ranks.
         kind text: steady, warm-up, odd or cut.
@@ -138,19 +137,19 @@ RANKS: Final = _table(
     "ranks",
     "One rank: the sum of its steps, by where their time went.",
     (
-        Column("rank", pl.Int64, "The rank."),
-        Column("host", pl.String, "The machine, where the reports tell it.", nullable=True),
-        Column("device", pl.Int64, "The GPU.", nullable=True),
-        Column("steps", pl.Int64, "Steps that are summed: those steady or odd on all ranks, else all of them."),
-        Column("ns", pl.Int64, "Their time; the columns below sum to it exactly."),
-        Column("wait_ns", pl.Int64, "Exposed waiting for other ranks."),
-        Column("transfer_ns", pl.Int64, "Exposed transferring."),
-        Column("unmatched_ns", pl.Int64, "Exposed communication of which waiting is not told."),
-        *(Column(f"{bucket}_ns", pl.Int64, f"The bucket {bucket} of the ledger.") for bucket in _PARTS),
-        Column("hidden_ns", pl.Int64, "Communication beside other kernels, which is in kernel_ns."),
-        Column("late_ns", pl.Int64, "By how much this rank fell behind, as the last to come to collectives."),
-        Column("cost_ns", pl.Int64, "Exposed waiting of the other ranks for it, summed over them."),
-        Column("report", pl.String, "The report."),
+        schema.Column("rank", pl.Int64, "The rank."),
+        schema.Column("host", pl.String, "The machine, where the reports tell it.", nullable=True),
+        schema.Column("device", pl.Int64, "The GPU.", nullable=True),
+        schema.Column("steps", pl.Int64, "Steps that are summed: those steady or odd on all ranks, else all of them."),
+        schema.Column("ns", pl.Int64, "Their time; the columns below sum to it exactly."),
+        schema.Column("wait_ns", pl.Int64, "Exposed waiting for other ranks."),
+        schema.Column("transfer_ns", pl.Int64, "Exposed transferring."),
+        schema.Column("unmatched_ns", pl.Int64, "Exposed communication of which waiting is not told."),
+        *(schema.Column(f"{bucket}_ns", pl.Int64, f"The bucket {bucket} of the ledger.") for bucket in _PARTS),
+        schema.Column("hidden_ns", pl.Int64, "Communication beside other kernels, which is in kernel_ns."),
+        schema.Column("late_ns", pl.Int64, "By how much this rank fell behind, as the last to come to collectives."),
+        schema.Column("cost_ns", pl.Int64, "Exposed waiting of the other ranks for it, summed over them."),
+        schema.Column("report", pl.String, "The report."),
     ),
     purpose="each rank's time, with waiting and transfer",
     telling=("rank", "steps", "ns", "wait_ns", "transfer_ns", "kernel_ns", "late_ns", "cost_ns"),

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Unpack
 
 import polars as pl
 
-from kanalyze import intervals, model
+from kanalyze import intervals, model, schema
 from kanalyze.analyses.communication._recorded import last_arrivals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, facts_of, operations, with_facts
 from kanalyze.analyses.device._windows import span
@@ -34,7 +34,6 @@ from kanalyze.analyses.shared.analysis import once_per_report, part_of, require
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey, by_thread, line_of, lines_near, overlaid
 from kanalyze.columns import gathered, in_order, rows_at, slices
 from kanalyze.report import Report, Where
-from kanalyze.schema import Column, Table, columns
 
 Lines = dict[ThreadKey, pl.DataFrame]
 
@@ -359,23 +358,23 @@ def slack(report: Report) -> pl.Series:
     return free.set(~ends.is_between(*sides, closed="right"), None)
 
 
-_CAUSES: Final = Column("cause", _CAUSE, "What the time went to: " + ", ".join(CAUSES) + ".")
+_CAUSES: Final = schema.Column("cause", _CAUSE, "What the time went to: " + ", ".join(CAUSES) + ".")
 
 _SUMS: Final = (
-    Column("ns", pl.Int64, "Time on the path."),
-    Column("share", pl.Float64, "Part of the window, to which all rows sum."),
-    Column("each_ns", pl.Float64, "Time per iteration, where the window is one of iterations.", nullable=True),
-    Column("pieces", pl.Int64, "Number of stretches of the path."),
+    schema.Column("ns", pl.Int64, "Time on the path."),
+    schema.Column("share", pl.Float64, "Part of the window, to which all rows sum."),
+    schema.Column("each_ns", pl.Float64, "Time per iteration, where the window is one of iterations.", nullable=True),
+    schema.Column("pieces", pl.Int64, "Number of stretches of the path."),
 )
 
-TABLE: Final = Table(
+TABLE: Final = schema.Table(
     "critical_path",
     "One cause of time on the critical path, from the end of the window back to its beginning; rows sum to the window.",
     (
         _CAUSES,
         *_SUMS,
-        Column("mostly", pl.String, "The kernel, copy, call or host code with most of it.", nullable=True),
-        Column("mostly_ns", pl.Int64, "Its time on the path by this cause."),
+        schema.Column("mostly", pl.String, "The kernel, copy, call or host code with most of it.", nullable=True),
+        schema.Column("mostly_ns", pl.Int64, "Its time on the path by this cause."),
     ),
     purpose="what the end of the window waited for",
     telling=("cause", "ns", "share", "each_ns", "mostly"),
@@ -384,30 +383,30 @@ TABLE: Final = Table(
 )
 
 #: The table that ``segments=True`` gives.
-SEGMENTS: Final = Table(
+SEGMENTS: Final = schema.Table(
     "critical_path",
     "One stretch of the critical path; each begins where the one before ends.",
     (
-        Column("start_ns", pl.Int64, "Start."),
-        Column("dur_ns", pl.Int64, "Duration."),
+        schema.Column("start_ns", pl.Int64, "Start."),
+        schema.Column("dur_ns", pl.Int64, "Duration."),
         _CAUSES,
-        Column("name", pl.String, "The kernel, copy, call or host code that it is of.", nullable=True),
-        Column("device", pl.Int64, "The GPU, as in `devices`; null on the host.", nullable=True),
-        Column("stream", pl.Int64, "CUDA stream.", nullable=True),
-        Column("process_id", pl.Int64, "Process.", nullable=True),
-        Column("thread_id", pl.Int64, "Host thread that does it, or asked for it.", nullable=True),
+        schema.Column("name", pl.String, "The kernel, copy, call or host code that it is of.", nullable=True),
+        schema.Column("device", pl.Int64, "The GPU, as in `devices`; null on the host.", nullable=True),
+        schema.Column("stream", pl.Int64, "CUDA stream.", nullable=True),
+        schema.Column("process_id", pl.Int64, "Process.", nullable=True),
+        schema.Column("thread_id", pl.Int64, "Host thread that does it, or asked for it.", nullable=True),
     ),
     when="--segments",
 )
 
 #: The table that ``by="kernel"`` gives.
-BY_KERNEL: Final = Table(
+BY_KERNEL: Final = schema.Table(
     "critical_path",
     "One kernel, copy or memset by name: its time on the critical path, and in all.",
     (
-        Column("name", pl.String, "The tool's own name for it.", nullable=True),
+        schema.Column("name", pl.String, "The tool's own name for it.", nullable=True),
         *_SUMS,
-        *columns("""
+        *schema.columns("""
             total_ns int: Its time in the window, on the path or not: plain sum.
             count int: Number of launches in the window.
             slack_ns int?: How much longer one of its launches may take, all else as it was, before the window's end
@@ -419,31 +418,31 @@ BY_KERNEL: Final = Table(
     when="--by kernel",
 )
 
-_ON_DEVICE: Final = Column("device_ns", pl.Int64, "The part in which a device ran it.")
+_ON_DEVICE: Final = schema.Column("device_ns", pl.Int64, "The part in which a device ran it.")
 
 
 #: The tables that ``by="operator"`` and ``by="range"`` give.
-def _surroundings(by: str, noun: str, doc: str) -> Table:
+def _surroundings(by: str, noun: str, doc: str) -> schema.Table:
     """The table of a grouping by what was around."""
     meaning = f"One {noun}: time on the critical path that it ran, launched or waited."
-    key = Column(by, pl.String, f"{doc}; null outside of any.", nullable=True)
-    return Table("critical_path", meaning, (key, *_SUMS, _ON_DEVICE), when=f"--by {by}")
+    key = schema.Column(by, pl.String, f"{doc}; null outside of any.", nullable=True)
+    return schema.Table("critical_path", meaning, (key, *_SUMS, _ON_DEVICE), when=f"--by {by}")
 
 
 BY_OPERATOR: Final = _surroundings("operator", "operator of the framework", "Innermost operator")
 BY_RANGE: Final = _surroundings("range", "range", "Innermost NVTX range or annotation")
 
 #: The table that ``by="rank"`` gives.
-BY_RANK: Final = Table(
+BY_RANK: Final = schema.Table(
     "critical_path",
     "One rank, or one process where the report has no ranks: its part of the critical path.",
     (
-        Column("rank", pl.Int64, "Rank of the job; null where the report has none.", nullable=True),
-        Column("process_id", pl.Int64, "Process.", nullable=True),
+        schema.Column("rank", pl.Int64, "Rank of the job; null where the report has none.", nullable=True),
+        schema.Column("process_id", pl.Int64, "Process.", nullable=True),
         *_SUMS,
         _ON_DEVICE,
-        Column("mostly", pl.String, "The cause with most of it."),
-        Column("mostly_ns", pl.Int64, "Its time on the path by this cause."),
+        schema.Column("mostly", pl.String, "The cause with most of it."),
+        schema.Column("mostly_ns", pl.Int64, "Its time on the path by this cause."),
     ),
     when="--by rank",
     job=True,

@@ -4,7 +4,7 @@ from typing import Final, Unpack
 
 import polars as pl
 
-from kanalyze import errors, intervals, model
+from kanalyze import errors, intervals, model, schema
 from kanalyze.analyses.counters._sampled_means import grids, means
 from kanalyze.analyses.device import _operations, _windows
 from kanalyze.analyses.idle import _attribution, _idle_parts, ledger
@@ -13,14 +13,13 @@ from kanalyze.analyses.ranges.ranges import projection
 from kanalyze.analyses.shared.analysis import part_of
 from kanalyze.columns import gathered
 from kanalyze.report import Report, Where
-from kanalyze.schema import Column, Table, columns
 
 #: Shares of the bandwidth from which on bytes are told.
 _TOLD: Final = 0.05
 
 _OF = "nsys' {}, the mean over the samples that tell; null where the GPU has none."
 
-_MEANS: Final = columns(f"""
+_MEANS: Final = schema.columns(f"""
     total_ns int: Time in which any of it was.
     samples int: Samples of which at least nine tenths are in that time.
     sampled_ns int: What of total_ns they tell of; 0 where it is too short to be told.
@@ -40,46 +39,46 @@ _MEANS: Final = columns(f"""
     dram_write_bytes int?: The same of bytes written.
 """)
 
-_DEVICE: Final = Column("device", pl.Int64, "The GPU, as in `devices`.")
+_DEVICE: Final = schema.Column("device", pl.Int64, "The GPU, as in `devices`.")
 
-TABLE: Final = Table(
+TABLE: Final = schema.Table(
     "gpu_units",
     "One kernel or kind of copy, all its launches: what the units of the GPU did meanwhile.",
-    (_DEVICE, Column("name", pl.String, "Its name.", nullable=True), *_MEANS),
+    (_DEVICE, schema.Column("name", pl.String, "Its name.", nullable=True), *_MEANS),
     purpose="what the GPU's units did, by sampled counters",
     telling=("total_ns", "samples", "sms_active_share", "tensor_active_share", "dram_read_share", "dram_write_share"),
     groupings=("bucket", "range", "iteration", "gap"),
 )
 
 
-def _grouped(by: str, doc: str, *keys: Column) -> Table:
+def _grouped(by: str, doc: str, *keys: schema.Column) -> schema.Table:
     all_columns, when = (_DEVICE, *keys, *_MEANS), f"--by {by}"
     telling = (*(key.name for key in keys), *TABLE.telling)
-    return Table("gpu_units", doc, all_columns, when=when, telling=telling)
+    return schema.Table("gpu_units", doc, all_columns, when=when, telling=telling)
 
 
 #: The tables that the groupings give.
 BY_BUCKET: Final = _grouped(
     "bucket",
     "A bucket of the ledger: what the units of the GPU did meanwhile.",
-    Column("bucket", pl.String, "The bucket."),
+    schema.Column("bucket", pl.String, "The bucket."),
 )
 BY_RANGE: Final = _grouped(
     "range",
     "An NVTX range, all its instances: what the GPU's units did from the first to the last of what each launched.",
-    Column("range", pl.String, "Its name.", nullable=True),
+    schema.Column("range", pl.String, "Its name.", nullable=True),
 )
 BY_ITERATION: Final = _grouped(
     "iteration",
     "One iteration: what the units of the GPU did in it.",
-    Column("window", pl.String, "What gives it alone as a window."),
+    schema.Column("window", pl.String, "What gives it alone as a window."),
 )
 BY_GAP: Final = _grouped(
     "gap",
     "An idle gap that is longer than two samples: what the units of the GPU did in it.",
-    Column("start_ns", pl.Int64, "When the device became idle."),
-    Column("reason", pl.String, "The bucket that took most of it."),
-    Column("culprit", pl.String, "Who took most of that.", nullable=True),
+    schema.Column("start_ns", pl.Int64, "When the device became idle."),
+    schema.Column("reason", pl.String, "The bucket that took most of it."),
+    schema.Column("culprit", pl.String, "Who took most of that.", nullable=True),
 )
 
 _FORMS: Final = {"bucket": BY_BUCKET, "range": BY_RANGE, "iteration": BY_ITERATION, "gap": BY_GAP}
@@ -119,7 +118,7 @@ def gpu_units(report: Report, by: str | None = None, **where: Unpack[Where]) -> 
     )
 
 
-def _of_device(report: Report, form: Table, keys: list[str], device: int, spans: pl.DataFrame) -> pl.DataFrame:
+def _of_device(report: Report, form: schema.Table, keys: list[str], device: int, spans: pl.DataFrame) -> pl.DataFrame:
     """The rows of one device; `spans` has the columns `keys`, start and end, not clipped."""
     groups = spans.select(keys).unique(maintain_order=True).with_row_index("key")
     low, high = _windows.windows(report).filter(device=device).select("start", "end").row(0)

@@ -20,9 +20,8 @@ from typing import Any, Final, TypeVar
 
 import polars as pl
 
-from kanalyze import counter_model, errors, readers, schema
+from kanalyze import counter_model, errors, model, readers, schema
 from kanalyze.files import open_regular, readable, regular
-from kanalyze.model import COMPILED_KERNELS, LOOP_PASSES, READER_TABLES, SOURCE_LINES
 from kanalyze.readers.capture import ptx
 from kanalyze.readers.ncu.read_csv_rep import (
     MANIFEST,
@@ -80,7 +79,7 @@ def run_of(folder: Path, run: Path, *, cache: bool = True) -> Report:
     beside = Beside(report, traces_in(folder), partial(trace_of, folder, cache=cache))
     sampled = Beside(report, [one for one in samples_in(folder) if one != run], partial(run_of, folder))
     named = Beside(report, [one for one in samples_in(folder, "names") if one != run], partial(run_of, folder))
-    added = _lines_of(run, report.meta.origin_unix_ns) | {COMPILED_KERNELS.name: partial(_compiled, folder)}
+    added = _lines_of(run, report.meta.origin_unix_ns) | {model.COMPILED_KERNELS.name: partial(_compiled, folder)}
     counted = counted_beside(report, folder)
     source = CaptureTables(report.source, added, beside, sampled, named, counted)
     meta = replace(report.meta, capture=folder, partial=not recorded_all(commands(folder)))
@@ -216,7 +215,7 @@ def _compiled(folder: Path) -> pl.DataFrame:
     path = folder / "compiled.json"
     if not os.path.lexists(path):
         if any(folder.glob("torch-run*.json")):  # of a Python workload under torch.profiler, which observes it
-            return COMPILED_KERNELS.empty()
+            return model.COMPILED_KERNELS.empty()
         raise errors.CannotTellError.without_capture("compiled", folder)
     with readable(path):
         content = regular(path).read_bytes()
@@ -225,11 +224,11 @@ def _compiled(folder: Path) -> pl.DataFrame:
         # backend and architecture become one text
         parts = ([str(row[key]) for key in ("backend", "arch") if row.get(key) is not None] for row in rows)
         kernels = [
-            {name: row.get(name) for name in COMPILED_KERNELS.schema}
+            {name: row.get(name) for name in model.COMPILED_KERNELS.schema}
             | {"arch": ":".join(part) or None, **_told_by_code(folder, row.get("ptx"))}
             for row, part in zip(rows, parts, strict=True)
         ]
-        return COMPILED_KERNELS.check(pl.DataFrame(kernels, schema=COMPILED_KERNELS.schema))
+        return model.COMPILED_KERNELS.check(pl.DataFrame(kernels, schema=model.COMPILED_KERNELS.schema))
     except (*MISSHAPEN, pl.exceptions.PolarsError) as error:
         raise errors.DamagedReportError.at(path, "the rows of kernels", "not what the collector writes") from error
 
@@ -317,7 +316,7 @@ def _time_ns(value: object) -> int:
 
 
 #: The tables of a file of lines.
-LINES: Final = (SOURCE_LINES.name, LOOP_PASSES.name)
+LINES: Final = (model.SOURCE_LINES.name, model.LOOP_PASSES.name)
 #: So much of an unpacked file is read, which no program fills.
 _LARGEST_BYTES: Final = 1 << 28
 #: No clock is later, in ns.
@@ -339,7 +338,7 @@ def lines_tables(recording: Path, origin_unix_ns: int | None) -> dict[str, pl.Da
     """
     path = lines_file(recording)
     if origin_unix_ns is None or not path.exists():
-        return {name: READER_TABLES[name].empty() for name in LINES}
+        return {name: model.READER_TABLES[name].empty() for name in LINES}
     with readable(path), open_regular(path) as file:
         packed = file.read()
     try:
@@ -371,7 +370,7 @@ def _tables(content: dict[str, Any], origin_unix_ns: int) -> dict[str, pl.DataFr
     rows = rows.filter(pl.col("dur_ns") > 0).join(places, on="place", maintain_order="left")
     passes = _times(content, "loops", origin_unix_ns).filter(~pl.col("place").is_in(generated.implode()))
     passes = passes.join(places, on="place", maintain_order="left")
-    frames = {SOURCE_LINES: rows, LOOP_PASSES: passes}
+    frames = {model.SOURCE_LINES: rows, model.LOOP_PASSES: passes}
     return {table.name: table.check(table.select(frame)) for table, frame in frames.items()}
 
 

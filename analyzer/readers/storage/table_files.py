@@ -20,9 +20,8 @@ from weakref import finalize
 import polars as pl
 from polars.datatypes import DataType, DataTypeClass
 
+from kanalyze import files, machinery
 from kanalyze.errors import ClosedReportError, DamagedReportError, UnreadableReportError
-from kanalyze.files import database_uri, page_bytes, quoted, readable, regular
-from kanalyze.machinery import one_blas_thread
 
 #: Larger tables are decoded by pages; below, importing numpy costs more than it saves (docs/dev/reading-sqlite.md).
 PAGES_FROM_ROWS: Final = 40_000
@@ -48,7 +47,7 @@ class SqliteFile:
     def __init__(self, path: Path) -> None:
         """Open the database at `path` and read its list of tables."""
         self.path = path
-        page_bytes(path)
+        files.page_bytes(path)
         self._number = next(_numbers)
         self._seen: tuple[int, ...] | None = None
         self._closed = finalize(self, _close, self._number)
@@ -78,14 +77,14 @@ class SqliteFile:
 
     def _connect(self) -> sqlite3.Connection:
         """Open the file, unless it was replaced since it was last open."""
-        with readable(self.path):
-            status = regular(self.path).stat()
+        with files.readable(self.path):
+            status = files.regular(self.path).stat()
         seen = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         if self._seen not in {None, seen}:
             raise UnreadableReportError.because(self.path, "it changed since it was first read")
         self._seen = seen
         try:
-            connection = sqlite3.connect(database_uri(self.path), uri=True, check_same_thread=False)
+            connection = sqlite3.connect(files.database_uri(self.path), uri=True, check_same_thread=False)
         except sqlite3.Error as error:
             raise UnreadableReportError.because(self.path, str(error)) from error
         try:
@@ -102,7 +101,7 @@ class SqliteFile:
     def columns(self, table: str) -> tuple[str, ...]:
         """Column names of the table; empty if there is no such table."""
         if table not in self._columns:
-            rows = self.query(f"PRAGMA table_info({quoted(table)})", where=f"table {table}")
+            rows = self.query(f"PRAGMA table_info({files.quoted(table)})", where=f"table {table}")
             self._columns[table] = tuple(str(row[1]) for row in rows)
         return self._columns[table]
 
@@ -110,21 +109,21 @@ class SqliteFile:
         """The highest row id, which equals the row count unless rows were lost; 0 if there is no table."""
         if table not in self.tables:
             return 0
-        return int(self.query(f"SELECT max(rowid) FROM {quoted(table)}", where=f"table {table}")[0][0] or 0)
+        return int(self.query(f"SELECT max(rowid) FROM {files.quoted(table)}", where=f"table {table}")[0][0] or 0)
 
     def row_span(self, table: str) -> int:
         """The number of row ids from the first row, or from 1 if lower, to the last row."""
         if table not in self.tables:
             return 0
         # min and max alone use the index; together, SQLite scans all rows
-        ends = (f"(SELECT {which}(rowid) FROM {quoted(table)})" for which in ("min", "max"))
+        ends = (f"(SELECT {which}(rowid) FROM {files.quoted(table)})" for which in ("min", "max"))
         first, last = self.query(f"SELECT {', '.join(ends)}", where=f"table {table}")[0]
         return 0 if last is None else int(last) - min(int(first), 1) + 1
 
     def row_count(self, table: str) -> int:
         """The row count, cached or counted; 0 if there is no table."""
         if table not in self.rows_read and table in self.tables:
-            counted = self.query(f"SELECT count(*) FROM {quoted(table)}", where=f"table {table}")
+            counted = self.query(f"SELECT count(*) FROM {files.quoted(table)}", where=f"table {table}")
             self.rows_read[table] = int(counted[0][0])
         return self.rows_read.get(table, 0)
 
@@ -137,11 +136,11 @@ class SqliteFile:
             return []
         self._check(table)
         have = self.columns(table)
-        listed = ", ".join(quoted(name) if name in have else "NULL" for name in columns)
+        listed = ", ".join(files.quoted(name) if name in have else "NULL" for name in columns)
         if only is not None and only[0] not in have:
             return []
-        chosen = "" if only is None else f" WHERE {quoted(only[0])} = {only[1]}"
-        return self.query(f"SELECT {listed} FROM {quoted(table)}{chosen}", where=f"table {table}")
+        chosen = "" if only is None else f" WHERE {files.quoted(only[0])} = {only[1]}"
+        return self.query(f"SELECT {listed} FROM {files.quoted(table)}{chosen}", where=f"table {table}")
 
     def _check(self, table: str) -> None:
         """Run SQLite's integrity check on a table, once, to find pages that are used twice or misplaced.
@@ -151,7 +150,7 @@ class SqliteFile:
         """
         if table in self._checked:
             return
-        rows = self.query(f"PRAGMA quick_check({quoted(table)})", where=f"table {table}")
+        rows = self.query(f"PRAGMA quick_check({files.quoted(table)})", where=f"table {table}")
         wrong = [line for (text,) in rows for line in str(text).splitlines() if not line.startswith("***")]
         if wrong not in ([], ["ok"]):
             raise self.damaged(table, wrong[0])
@@ -178,7 +177,7 @@ class SqliteFile:
 
         frame = None
         if self.last_row(table) > PAGES_FROM_ROWS:
-            with one_blas_thread():
+            with machinery.one_blas_thread():
                 from kanalyze.readers.storage.table_scan import read_blocks  # noqa: PLC0415 - imports numpy, for large files only
 
             frame = read_blocks(self.path, table, have, completed)
@@ -196,8 +195,8 @@ class SqliteFile:
         """Distinct values of an integer column; empty if the column is missing."""
         if column not in self.columns(table):
             return set()
-        name = quoted(column)
-        sql = f"SELECT DISTINCT {name} FROM {quoted(table)} WHERE typeof({name}) = 'integer'"
+        name = files.quoted(column)
+        sql = f"SELECT DISTINCT {name} FROM {files.quoted(table)} WHERE typeof({name}) = 'integer'"
         return {row[0] for row in self.query(sql, where=f"table {table}")}
 
     def count_missing(self, table: str, column: str, other: str = "", among: Collection[int] = ()) -> int:
@@ -205,10 +204,10 @@ class SqliteFile:
         have = self.columns(table)
         if not have or (other and other not in have):
             return 0
-        missing = f"{quoted(column)} IS NULL" if column in have else "TRUE"
+        missing = f"{files.quoted(column)} IS NULL" if column in have else "TRUE"
         listed = ", ".join(str(number) for number in among)
-        chosen = f"{quoted(other)} IN ({listed})" if other else "TRUE"
-        sql = f"SELECT count(*) FROM {quoted(table)} WHERE {missing} AND {chosen}"
+        chosen = f"{files.quoted(other)} IN ({listed})" if other else "TRUE"
+        sql = f"SELECT count(*) FROM {files.quoted(table)} WHERE {missing} AND {chosen}"
         return int(self.query(sql, where=f"table {table}")[0][0])
 
     def frame(
@@ -383,7 +382,7 @@ class TableFolder:
     def _reading(self, table: str) -> Iterator[None]:
         """Convert errors of reading `table` into DamagedReportError."""
         if table in self.tables:
-            regular(self._file(table))
+            files.regular(self._file(table))
         try:
             yield
         except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
@@ -405,7 +404,7 @@ def tables_in(path: Path, suffix: str) -> list[str]:
 
 def _called_so(path: Path, suffix: str) -> list[Path]:
     """Entries of the folder at `path` whose names end so, of any file type, sorted."""
-    with readable(path):
+    with files.readable(path):
         return sorted(entry for entry in path.iterdir() if entry.suffix == suffix)
 
 
