@@ -90,7 +90,7 @@ def version_of(*command: str) -> str | None:
 
 def answer(*command: str | Path, patience_s: float = 60) -> tuple[int | None, str]:
     """Exit status and output of a short command; None and no output if it cannot be started or times out."""
-    try:
+    with suppress(OSError, subprocess.SubprocessError):
         ended = subprocess.run(  # noqa: S603 - a list of arguments, no shell
             [str(word) for word in command],
             stdin=subprocess.DEVNULL,
@@ -99,9 +99,8 @@ def answer(*command: str | Path, patience_s: float = 60) -> tuple[int | None, st
             timeout=patience_s,
             check=False,
         )
-    except (OSError, subprocess.SubprocessError):
-        return None, ""
-    return ended.returncode, ended.stdout.decode(errors="replace")
+        return ended.returncode, ended.stdout.decode(errors="replace")
+    return None, ""
 
 
 # Running a step

@@ -176,13 +176,11 @@ def hold_closed_streams() -> None:
 
 def flush(stream: TextIO | None) -> bool:
     """Write what a standard stream still has; whether that could be done."""
-    if stream is None:
+    with suppress(OSError):
+        if stream is not None:
+            stream.flush()
         return True
-    try:
-        stream.flush()
-    except OSError:
-        return False
-    return True
+    return False
 
 
 def _discard_pending(stream: TextIO) -> None:

@@ -221,10 +221,9 @@ def _of_one_tool(runs: Sequence[Run]) -> list[Run]:
 
 
 def _is_trace(file: Path) -> bool:
-    try:
+    with suppress(OSError):
         return is_trace(file)
-    except OSError:
-        return True  # why it cannot be read shows when it is opened
+    return True  # why it cannot be read shows when it is opened
 
 
 # What a file or a trace is of.
