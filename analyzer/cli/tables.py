@@ -13,7 +13,6 @@ import click
 
 from kanalyze import cli, machinery, outlets, units
 from kanalyze.cli import _answers
-from kanalyze.cli._answers import Where
 from kanalyze.cli._process import Out, apart, limits_of_process, noted, print_message, session, taken_bytes, width
 from kanalyze.errors import BadThresholdError, CannotTellError, OutputError, SqlError, UnknownNameError
 from kanalyze.renderers.tables.rows import FORMATS
@@ -78,7 +77,7 @@ _MATCHES: Final = 8
 def show(  # noqa: PLR0913 - a click command has a parameter per option
     table: str | None,
     reports: Sequence[Path],
-    where: Where,
+    where: _answers.Where,
     to: Out,
     columns: str | None,
     sort: str | None,
@@ -157,7 +156,7 @@ def _keywords(options: dict[str, Any], text: str | None, accepted: Sequence[str]
 
 
 @cli.command(cli.REPORTS, cli.argument("statement"), *cli.SCOPE, *cli.formats(*FORMATS))
-def sql(reports: Sequence[Path], statement: str, where: Where, to: Out) -> None:
+def sql(reports: Sequence[Path], statement: str, where: _answers.Where, to: Out) -> None:
     """Answer STATEMENT, in SQL, over the tables of REPORTS.
 
     Tables have the names and columns that `kanalyze show` lists; those that the statement names are made. Of several
@@ -245,7 +244,7 @@ def _describe(table: str | None, to: Out) -> None:
     cli.option("--kernel", "durations: of the longest kernel with this in its name.", "TEXT"),
     cli.output("A file that ends in .svg, .png or .pdf.", required=True),
 )
-def plot(reports: Sequence[Path], picture: str, kernel: str | None, where: Where, to: Out) -> None:
+def plot(reports: Sequence[Path], picture: str, kernel: str | None, where: _answers.Where, to: Out) -> None:
     """Draw a PICTURE of REPORTS.
 
     ledger: where the time of each GPU went. timeline: what ran when, of a window. steps: the ledger of each iteration.
@@ -279,7 +278,7 @@ def plot(reports: Sequence[Path], picture: str, kernel: str | None, where: Where
     to.emit(drawn)
 
 
-def _iterations(report: Path, where: Where) -> pl.DataFrame:
+def _iterations(report: Path, where: _answers.Where) -> pl.DataFrame:
     import polars as pl  # noqa: PLC0415 - --help need not import polars
 
     each = pl.concat(_answers.answered(report, iterations.TABLE, where, iterations.iteration_ledgers).values())
@@ -291,7 +290,7 @@ def _iterations(report: Path, where: Where) -> pl.DataFrame:
     return each
 
 
-def _durations(report: Path, where: Where, kernel: str | None) -> tuple[str, pl.Series]:
+def _durations(report: Path, where: _answers.Where, kernel: str | None) -> tuple[str, pl.Series]:
     """The kernel that took longest, of those with a text in their names, and the durations of its launches."""
     import polars as pl  # noqa: PLC0415 - --help need not import polars
 
@@ -318,7 +317,7 @@ _REMEDY: Final = (
 
 
 def _print_trees(  # noqa: PLR0913 - as of the command
-    reports: Sequence[Path], where: Where, to: Out, by: str | None, depth: int | None, min_share: str | None
+    reports: Sequence[Path], where: _answers.Where, to: Out, by: str | None, depth: int | None, min_share: str | None
 ) -> None:
     """Draws the call tree of each report and window."""
     share = trees_of.MIN_SHARE if min_share is None else units.parse_percent(min_share)

@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 
 from kanalyze import errors, files, machinery
 from kanalyze.analyses import declarations, homes_of_sides
-from kanalyze.analyses.comparing._comparison import Comparison, compared
-from kanalyze.analyses.comparing._pair import Limits, found_otherwise, same_launches, steps_in_common
+from kanalyze.analyses.comparing import _comparison, _pair
 from kanalyze.reduction.baselines import LAUNCHES, STEADY, SUFFIX, WHOLE, Digest, Part, loaded
 from kanalyze.report import BareRuns, Meta, Report
 from kanalyze.several import Asked
@@ -42,7 +41,7 @@ def given(reports: Sequence[Path], base: Sequence[Path] = ()) -> tuple[list[Path
     return [reports[0]], [reports[1]]
 
 
-def comparison(base: Sequence[Report | Path], new: Sequence[Report | Path], asked: Asked) -> Comparison:
+def comparison(base: Sequence[Report | Path], new: Sequence[Report | Path], asked: Asked) -> _comparison.Comparison:
     """Compares two sides, each of reports, folders of them, captures or baselines.
 
     Of captures with several tools the first that gives time on both sides is compared; those of the others are
@@ -55,7 +54,7 @@ def comparison(base: Sequence[Report | Path], new: Sequence[Report | Path], aske
 
 def comparisons(
     base: Sequence[Report | Path], new: Sequence[Report | Path], asked: Asked, *, several: bool
-) -> dict[str | None, Comparison]:
+) -> dict[str | None, _comparison.Comparison]:
     """The same; for `several` windows one for each by its name, as the first report of base tells: each is opened once.
 
     One without a name, where there is but one window.
@@ -125,19 +124,19 @@ class _Runs(NamedTuple):
         return digests(self.sources, self.asked, part)[self.tool]
 
 
-def _of_tool(base: _Runs, new: _Runs, names: tuple[str, str]) -> Comparison:
+def _of_tool(base: _Runs, new: _Runs, names: tuple[str, str]) -> _comparison.Comparison:
     """The comparison of what one tool recorded: of iterations where both sides have the same, else of the whole."""
     before, after, reason, note = base.digests, new.digests, "", ""
     if base.asked.where.get("window") is None and any(one.about.scope in (STEADY, WHOLE) for one in (*before, *after)):
         before, after, note = _found_alike(base, new)
-        reason = "" if note else steps_in_common(before, after)
+        reason = "" if note else _pair.steps_in_common(before, after)
     if reason:
         before, after = base.of_part(WHOLE), new.of_part(WHOLE)
         if not (before and after):
             raise errors.IncomparableError.steps(reason)
     before, of_ranks = _same_rank(before, after, base.asked)
     notes = "; ".join(filter(None, (note, of_ranks)))
-    return replace(compared(before, after, names, reason, base.asked.limits or Limits()), note=notes)
+    return replace(_comparison.compared(before, after, names, reason, base.asked.limits or _pair.Limits()), note=notes)
 
 
 def _found_alike(base: _Runs, new: _Runs) -> tuple[list[Digest], list[Digest], str]:
@@ -146,13 +145,13 @@ def _found_alike(base: _Runs, new: _Runs) -> tuple[list[Digest], list[Digest], s
     Launches tell the iterations of both where they can; else those that were found have the same launches.
     """
     sides = base.digests, new.digests
-    otherwise = found_otherwise(*sides)
+    otherwise = _pair.found_otherwise(*sides)
     if not otherwise or any(one.about.scope != STEADY for side in sides for one in side):
         return *sides, ""
     before, after = base.of_part(LAUNCHES), new.of_part(LAUNCHES)
-    if before and after and not steps_in_common(before, after):
+    if before and after and not _pair.steps_in_common(before, after):
         return before, after, f"{otherwise}; here by launches in both"
-    return *sides, f"{otherwise}, of mostly the same launches" if same_launches(*sides) else ""
+    return *sides, f"{otherwise}, of mostly the same launches" if _pair.same_launches(*sides) else ""
 
 
 def _same_rank(base: list[Digest], new: list[Digest], asked: Asked) -> tuple[list[Digest], str]:

@@ -5,8 +5,7 @@ from typing import Final
 import polars as pl
 
 from kanalyze import model, schema
-from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, families, kernel_shapes
-from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.device import _operations, _windows
 from kanalyze.analyses.launches._launch_costs import launch_costs
 from kanalyze.analyses.shared.analysis import analysis, require
 from kanalyze.report import Report
@@ -51,7 +50,7 @@ def hot_kernels(report: Report) -> pl.DataFrame:
         CannotTellError: The report records neither kernels nor graphs.
     """
     require(report, TABLE, "kernel", "graph")
-    everything = exclusive_operations(report)
+    everything = _operations.exclusive_operations(report)
     work = everything.filter(pl.col("kind").is_in(["kernel", "graph"]))
     # graph numbers are per process; a kernel name is the same function in all processes
     owner = pl.when(pl.col("kind") == "graph").then("process_id").alias("owner")
@@ -62,11 +61,11 @@ def hot_kernels(report: Report) -> pl.DataFrame:
         (pl.col("bucket") == "communication").any().alias("communicates"),
         (pl.col("kind") == "graph").all().alias("is_graph"),
     )
-    shapes = kernel_shapes(report).group_by("name", *SHAPE).agg(pl.col("count").sum())
-    shapes = shapes.sort("count", *SHAPE, descending=[True, *(False for _ in SHAPE)])
+    shapes = _operations.kernel_shapes(report).group_by("name", *_operations.SHAPE).agg(pl.col("count").sum())
+    shapes = shapes.sort("count", *_operations.SHAPE, descending=[True, *(False for _ in _operations.SHAPE)])
     commonest = shapes.group_by("name", maintain_order=True)
-    shapes = commonest.agg(pl.len().cast(pl.Int64).alias("shapes"), pl.col(SHAPE).first())
-    window = windows(report).select((pl.col("end") - pl.col("start")).sum()).item() or 1
+    shapes = commonest.agg(pl.len().cast(pl.Int64).alias("shapes"), pl.col(_operations.SHAPE).first())
+    window = _windows.windows(report).select((pl.col("end") - pl.col("start")).sum()).item() or 1
     bound = launch_costs(report).bound.select("name").unique().with_columns(launch_bound=pl.lit(value=True))
     joined = sums.join(shapes, on="name", how="left", nulls_equal=True)
     joined = joined.join(bound, on="name", how="left", nulls_equal=True)
@@ -83,7 +82,7 @@ def hot_kernels(report: Report) -> pl.DataFrame:
         .then(None)
         .when("communicates")
         .then(pl.lit("communication"))
-        .otherwise(families(joined.get_column("name")))
+        .otherwise(_operations.families(joined.get_column("name")))
         .alias("family"),
     )
     return TABLE.select(named.sort("exclusive_ns", "count", "name", descending=[True, False, False]))

@@ -26,8 +26,7 @@ from kanalyze.analyses.operators._host_tree import (
     sums_by,
     tree_of,
 )
-from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
-from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.analyses.shared import analysis, threads
 from kanalyze.columns import beside, gathered, nearest_place, of_parts
 from kanalyze.decoder.decode import decode
 from kanalyze.decoder.fields import OTHER
@@ -42,7 +41,7 @@ from kanalyze.report import Report
 MEMORY: Final = ("self_cpu_bytes", "cpu_bytes", "self_device_bytes", "device_bytes")
 
 
-@once_per_process
+@analysis.once_per_process
 def allocations(report: Report) -> pl.DataFrame:
     """All allocations (bytes above 0) and deallocations (below 0), by time.
 
@@ -77,14 +76,14 @@ def with_memory_taken(report: Report, rows: pl.DataFrame, parents: pl.Series | N
 # Annotations on the devices, as torch's traces have them (gpu_user_annotation).
 
 
-@once_per_process
+@analysis.once_per_process
 def device_annotations(report: Report) -> pl.DataFrame:
     """Interval from first to last operation of each annotation, by stream: columns name, start, end, device.
 
     An operation belongs to the annotation on top of the stack of the launching thread at the time of the call.
     """
     ranges = annotation_events(report)
-    lasting = ranges.filter(pl.col("end") > pl.col("start")).partition_by(THREAD, as_dict=True)
+    lasting = ranges.filter(pl.col("end") > pl.col("start")).partition_by(threads.THREAD, as_dict=True)
     work = operations(report, "thread_id", "call_start", "stream").rename({"call_start": "at"})
 
     def tops(thread: tuple[Any, ...], part: pl.DataFrame) -> pl.Series:
@@ -92,7 +91,7 @@ def device_annotations(report: Report) -> pl.DataFrame:
             return _top_of_stack(lasting[thread], part.get_column("at"))
         return pl.Series([None], dtype=pl.Int64).new_from_index(0, part.height)
 
-    top = of_parts(work.select(*THREAD, "at"), THREAD, pl.Int64, tops).alias("event_id")
+    top = of_parts(work.select(*threads.THREAD, "at"), threads.THREAD, pl.Int64, tops).alias("event_id")
     annotated = work.select("device", "start", "end", "stream", top).drop_nulls("event_id")
     spans = annotated.group_by("event_id", "device", "stream").agg(pl.col("start").min(), pl.col("end").max())
     named = spans.join(ranges.select("event_id", "name"), on="event_id").select("name", "start", "end", "device")
@@ -125,12 +124,12 @@ def _top_of_stack(ranges: pl.DataFrame, at: pl.Series) -> pl.Series:
 # profiling: it encloses what begins after it in the same operator.
 
 
-@once_per_process
+@analysis.once_per_process
 def overhead_makers(report: Report) -> pl.DataFrame:
     """Innermost event around each overhead, if any: columns event_id, maker_id."""
     calls = home_calls(report)
     overhead = calls.filter(pl.col("kind") == "overhead").sort("start", "event_id")
-    points = overhead.select(*THREAD, at="start")
+    points = overhead.select(*threads.THREAD, at="start")
     spans = device_annotations(report)
     last = nearest_place(spans.get_column("start"), points.get_column("at"))
     begun, ended = (gathered(spans.get_column(name), last) for name in ("start", "end"))
@@ -159,7 +158,7 @@ def overhead_makers(report: Report) -> pl.DataFrame:
 # event around it. Both then have the operator's time again, as have all events around them.
 
 
-@once_per_process
+@analysis.once_per_process
 def makers(report: Report) -> pl.Series:
     """Row of the host tree that launched each row of `operations`; null if unknown.
 
@@ -170,11 +169,11 @@ def makers(report: Report) -> pl.Series:
     rest = operations(report).get_column("row").filter(rows.is_null())
     if rest.is_empty() or "api" not in report.kinds:
         return rows
-    around = facts_of(report, rest, *THREAD, "call_start").rename({"call_start": "at"})
+    around = facts_of(report, rest, *threads.THREAD, "call_start").rename({"call_start": "at"})
     return rows.scatter(rest, tree.innermost(around, tree.of_kinds(*FRAMEWORK_KINDS)))
 
 
-@once_per_process
+@analysis.once_per_process
 def _named_makers(report: Report) -> pl.Series:
     """Id of the operator that the trace names for each row of `operations`, or for its call; else null."""
     named = operations(report, "parent_id").get_column("parent_id")
@@ -208,14 +207,14 @@ OPERATOR_KINDS: Final = ("op", "range")
 _DURATION: Final = pl.col("end") - pl.col("start")
 
 
-@once_per_report
+@analysis.once_per_report
 def host_work(report: Report) -> pl.DataFrame:
     """The rows of the host tree that overlap the window, unclipped, with row and dur_ns."""
     rows = host_tree(report).rows.with_columns(row=pl.int_range(pl.len(), dtype=pl.Int64), dur_ns=_DURATION)
     return intervals.overlapping(rows, report.scope.sides)
 
 
-@once_per_report
+@analysis.once_per_report
 def operator_work(report: Report) -> pl.DataFrame:
     """The rows of the operator tree that overlap the window, unclipped, and asynchronous annotations.
 
@@ -230,7 +229,7 @@ def operator_work(report: Report) -> pl.DataFrame:
     return intervals.overlapping(pl.concat([own, free]), report.scope.sides)
 
 
-@once_per_report
+@analysis.once_per_report
 def launched_work(report: Report) -> pl.DataFrame:
     """The device operations in scope, with their launching events.
 
@@ -242,7 +241,7 @@ def launched_work(report: Report) -> pl.DataFrame:
     return work.with_columns(maker, tree.nearest(maker, tree.of_kinds(*OPERATOR_KINDS)).alias("operator"))
 
 
-@once_per_report
+@analysis.once_per_report
 def captured_work(report: Report) -> pl.DataFrame:
     """The operations of CUDA graphs in scope, with the events of :func:`capture_source` that captured them.
 
@@ -251,7 +250,7 @@ def captured_work(report: Report) -> pl.DataFrame:
     tree, work = host_tree(capture_source(report)), exclusive_operations(report)
     row = gathered(capture_rows(report), work.get_column("row"))
     work, row = work.filter(row.is_not_null()), row.drop_nulls()
-    makers = tree.innermost(captures(report).select(*THREAD, at="since"), tree.of_kinds(*FRAMEWORK_KINDS))
+    makers = tree.innermost(captures(report).select(*threads.THREAD, at="since"), tree.of_kinds(*FRAMEWORK_KINDS))
     maker = gathered(makers, row).alias("maker")
     return work.with_columns(maker, tree.nearest(maker, tree.of_kinds(*OPERATOR_KINDS)).alias("operator"))
 

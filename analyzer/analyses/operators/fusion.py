@@ -8,12 +8,11 @@ from typing import Any, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze import model, schema, tools
+from kanalyze import columns, model, schema, tools
 from kanalyze.analyses.device._operations import SHAPE, with_facts
 from kanalyze.analyses.operators import _host_tree, _work
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
 from kanalyze.analyses.shared.statistics import duration_statistics
-from kanalyze.columns import LARGEST, added, beside, gathered, positions, wide
 from kanalyze.decoder.decode import decode
 from kanalyze.decoder.fields import ELEMENT_BYTES, KernelName
 from kanalyze.report import Report
@@ -115,19 +114,19 @@ def _in_streams(report: Report) -> pl.DataFrame:
     decoded = [decode(name) for name in names.cast(pl.String)]
     elementwise = pl.Series([is_elementwise(one) for one in decoded], dtype=pl.Boolean)
     size = pl.Series([ELEMENT_BYTES.get(one.dtype or "") for one in decoded], dtype=pl.Int64)
-    at = positions(names.to_physical(), work.get_column("name").to_physical())
-    fusible = kernel & pl.col("operator").is_not_null() & gathered(elementwise, at)
+    at = columns.positions(names.to_physical(), work.get_column("name").to_physical())
+    fusible = kernel & pl.col("operator").is_not_null() & columns.gathered(elementwise, at)
     work = work.with_columns(
-        *(gathered(rows.get_column(column), operator).alias(name) for name, column in of_operator.items()),
+        *(columns.gathered(rows.get_column(column), operator).alias(name) for name, column in of_operator.items()),
         fusible=fusible.fill_null(value=False),
-        element_bytes=gathered(size, at),
+        element_bytes=columns.gathered(size, at),
     )
     kept = ("dur_ns", "exclusive_ns", "operator", "process_id", "thread_id", "fusible", *_SIZES, *SHAPE)
     order = ("device", "stream", "start", "row")
     # elements and bytes of each operation's operator, the bytes divided equally among its operations
     inputs = ("input_shapes", "input_types", "input_strides")
     chosen = work.filter("fusible").select("row", "element_bytes", event_id="op_id", name="op_name")
-    in_bytes = sizes(beside(chosen, report.table("op_detail"), *inputs))
+    in_bytes = sizes(columns.beside(chosen, report.table("op_detail"), *inputs))
     parts = pl.len().over("event_id").cast(pl.Int64)
     shared = chosen.hstack(in_bytes).with_columns(pl.col("read_bytes", "written_bytes") // parts)
     work = work.join(shared.select("row", *_SIZES), on="row", how="left", maintain_order="left")
@@ -204,7 +203,7 @@ def sizes_of(name: str, inputs: list[list[Tensor]]) -> tuple[int, int, int] | No
             written, widest = [math.prod(tensor.shape) for tensor in inputs[0]], inputs[0][0].element_bytes
     elements = sum(written)
     totals = elements, sum(tensor.stored * tensor.element_bytes for tensor in tensors), elements * widest
-    return totals if max(totals) <= LARGEST else None
+    return totals if max(totals) <= columns.LARGEST else None
 
 
 def broadcast(shapes: Iterable[Sequence[int]]) -> int:
@@ -332,7 +331,7 @@ def occurrences(report: Report) -> pl.DataFrame:
     """
     kernels = chains(report)
     names = _host_tree.host_tree(report).rows.get_column("name").cast(pl.String)
-    around = gathered(names, kernels.get_column("outermost")).alias("around")
+    around = columns.gathered(names, kernels.get_column("outermost")).alias("around")
     named = kernels.with_columns(pl.col("name").cast(pl.String), around)
     speeds = report.devices.select("device", speed="memory_bandwidth_bytes_per_s")
     each = _occurrences(named).join(speeds, on="device", how="left")
@@ -364,7 +363,7 @@ def _occurrences(kernels: pl.DataFrame) -> pl.DataFrame:
             pl.col("kernels").max().alias("parts"),
             # the shortest operator reads and writes one list or tensor
             (pl.col("total_ns").min() * kept.clip(lower_bound=_BOTH_WAYS) // _BOTH_WAYS).alias("shortest_ns"),
-            pl.when(all_known).then(added(pl.sum_horizontal(map(wide, traffic)))).alias("moved_bytes"),
+            pl.when(all_known).then(columns.added(pl.sum_horizontal(map(columns.wide, traffic)))).alias("moved_bytes"),
             pl.when(all_known).then(pl.max_horizontal(ends, written * kept)).alias("fused_bytes"),
         )
         .rename({"chain": "number", "text": "chain"})
@@ -399,7 +398,7 @@ def _kept() -> pl.Expr:
 
 
 def _sum_or_null(name: str) -> pl.Expr:
-    return pl.when(pl.col(name).is_not_null().all()).then(added(pl.col(name))).alias(name)
+    return pl.when(pl.col(name).is_not_null().all()).then(columns.added(pl.col(name))).alias(name)
 
 
 COMPILED: Final = schema.Table(

@@ -25,8 +25,7 @@ from kanalyze.analyses.host._call_kinds import (
     unrecorded_contexts,
     world,
 )
-from kanalyze.analyses.idle._attribution import host_time, idle_within, reasoned_pieces
-from kanalyze.analyses.idle.ledger import bucket_sums
+from kanalyze.analyses.idle import _attribution, ledger
 from kanalyze.analyses.iterations._launch_periods import timed_runs
 from kanalyze.analyses.launches._launch_costs import launch_costs
 from kanalyze.analyses.shared import analysis, statistics
@@ -42,8 +41,8 @@ ONE_TIME: Final = ("context-creation", "unrecorded-context", "module-loading", "
 @Rule
 def cold_start(report: Report) -> Findings:
     """At most one finding per device for each of context creation, loading and first launches."""
-    for device in bucket_sums(report).get_column("device").unique(maintain_order=True):
-        loading = reasoned_pieces(report, device).filter(bucket="loading")
+    for device in ledger.bucket_sums(report).get_column("device").unique(maintain_order=True):
+        loading = _attribution.reasoned_pieces(report, device).filter(bucket="loading")
         yield _context(report, device, loading.filter(pl.col("detail") == "context"))
         yield _unrecorded_context(report, device)
         yield _loading(report, device, loading.filter(pl.col("detail") != "context"))
@@ -66,7 +65,7 @@ def _context(report: Report, device: int, pieces: pl.DataFrame) -> Finding | Non
 
 def _unrecorded_context(report: Report, device: int) -> Finding:
     """The time of context creation outside of all recorded calls, which the ledger attributes to the host."""
-    making = host_time(report)[device].unrecorded
+    making = _attribution.host_time(report)[device].unrecorded
     low, high = say.sides_of(report, device)
     contexts = _of_processes(report, device, unrecorded_contexts(report))
     contexts = contexts.filter((pl.col("start") < high) & (pl.col("end") > low)).sort("end")
@@ -104,7 +103,7 @@ def _first_launches(report: Report, device: int) -> Finding | None:
     if not stake:
         return None
     worst = cold.row(0, named=True)
-    waits = reasoned_pieces(report, device).filter(pl.col("row").is_in(cold.get_column("row").implode()))
+    waits = _attribution.reasoned_pieces(report, device).filter(pl.col("row").is_in(cold.get_column("row").implode()))
     figures = {"cold": cold.height, "kernels": worst["kernels"], "median": statistics.median_of(cold, "api_ns")}
     figures |= {"usual": worst["usual_ns"], "longest": worst["api_ns"]}
     others = {"at_most": True, "names": (str(worst["name"]),), **figures}
@@ -134,7 +133,7 @@ def recurring_loading(report: Report) -> Findings:
     calls, of_launches = report.seen("api"), pl.col("bucket").is_in(("launch", "queued"))
     loads = calls.filter(pl.col("name").is_in(names_that(report, _LOADS.match)))
     loads = loads.select(*THREAD, **intervals.OF_EVENTS).drop_nulls()
-    for device, pieces in idle_within(report, _around(report, loads)).items():
+    for device, pieces in _attribution.idle_within(report, _around(report, loads)).items():
         if not _iterations_of(report, _of_processes(report, device, loads)):
             continue
         name, action = "recurring-loading", {}
@@ -278,7 +277,7 @@ def recompiled_kernels(report: Report) -> Findings:
     others = {"action": action, "remedy": remedy, "names": (most,), "times": again.height}
     others["where"] = say.main_site(report, again.select(*THREAD, at="loaded"))
     change = on_gpu.nothing_within(report, spans.unique())
-    for device, idle in idle_within(report, spans).items():
+    for device, idle in _attribution.idle_within(report, spans).items():
         yield say.told(report, "recompilation: kernels", device, idle, mending=change, **others)
 
 
