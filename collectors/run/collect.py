@@ -106,8 +106,7 @@ def collect(
         CollectError: No pass can run here, the program fails, or every pass failed; nothing was saved.
         InterruptedCaptureError: The user interrupted it; finished passes are saved.
     """
-    plans, final = _planned([workload], args, options, changes)
-    return _recorded(plans, final, progress, starter)[0]
+    return _recorded(*_planned([workload], args, options, changes), progress, starter)[0]
 
 
 def collect_against(  # noqa: PLR0913 - as of collect, and the other program
@@ -138,8 +137,7 @@ def collect_against(  # noqa: PLR0913 - as of collect, and the other program
         CollectError: Of one of the programs nothing could be recorded; nothing was saved.
         InterruptedCaptureError: The user interrupted it; finished runs are saved if there are some of both programs.
     """
-    plans, final = _planned([workload, other], args, options, changes)
-    base, new = _recorded(plans, final, progress, starter)
+    base, new = _recorded(*_planned([workload, other], args, options, changes), progress, starter)
     return Captures(base.folder.parent, base, new)
 
 
@@ -390,16 +388,13 @@ class _Turns:
             side.compile()
         for side in self.sides:
             side.begin()
-        self._measure_roofs()
+        # what the GPU reaches is timed once for both programs, by the Python of the first that has torch
+        measured = [side for side in self.sides if side.plan.options.measure and side.plan.tools.gpus.present]
+        roofs = next(filter(None, (side.roofs() for side in measured)), {})
+        for side in measured:
+            side.content["roofs"] = roofs
         for name in PASSES:
             self._pass(name)
-
-    def _measure_roofs(self) -> None:
-        """Time what the GPU reaches, once for both programs, by the Python of the first that has torch."""
-        sides = [side for side in self.sides if side.plan.options.measure and side.plan.tools.gpus.present]
-        roofs = next(filter(None, (side.roofs() for side in sides)), {})
-        for side in sides:
-            side.content["roofs"] = roofs
 
     def _pass(self, name: str) -> None:
         """Run a pass as often as requested, until a run fails; the other program has its turn then nevertheless."""

@@ -144,9 +144,8 @@ class Plan:
         """The steps of a run of nsys: recording and export."""
         tool, report = self.tools.nsys.command, self.folder / run
         options = self.options.of_all if run == NAMING else self.options
-        profile = nsys.profile(tool, report, options, command, samples)
         return [
-            self.step(run, profile, f"{run}.nsys-rep", program=True),
+            self.step(run, nsys.profile(tool, report, options, command, samples), f"{run}.nsys-rep", program=True),
             self.step(f"{run}-export", nsys.export(tool, report), f"{run}.sqlite"),
         ]
 

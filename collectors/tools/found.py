@@ -32,8 +32,7 @@ NO_GPU: Final = (
     "`kanalyze collect --dry-run` prints the commands for another machine"
 )
 
-#: Seconds to wait for importing torch, at worst from a cold disk; what Python is asked then.
-_PATIENCE_S: Final = 180
+#: What Python is asked.
 _ASKED: Final = (
     "import json, platform, torch\n"
     "from importlib.util import find_spec\n"
@@ -113,7 +112,7 @@ def _find_torch(command: Sequence[str]) -> tuple[Program, dict[str, object]]:
 
 def _printed(pattern: str, *command: str | Path) -> tuple[dict[str, Any], int | None, str]:
     """The JSON object in the line of that pattern of what a program of Python prints; its status, and its last line."""
-    status, text = answer(*command, patience_s=_PATIENCE_S)
+    status, text = answer(*command, patience_s=180)  # importing torch, at worst from a cold disk
     line = re.search(pattern, text, re.MULTILINE) if status == 0 else None
     last = next(reversed(text.strip().splitlines()), "")
     return json.loads(line[1]) if line else {}, status, last.strip()[:200]

@@ -143,14 +143,13 @@ def _rendered(parts: Mapping[str, Any]) -> str:
             buckets=BUCKETS,
             steady=STEADY,
             **{name: Markup(text) for name, text in ours.items()},  # noqa: S704 - nothing of a report is in them
-            **{f"{name}_hash": _hash(text) for name, text in ours.items()},
+            # the source expression of a content security policy for an inline script or style
+            **{
+                f"{name}_hash": f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+                for name, text in ours.items()
+            },
         )
     )
-
-
-def _hash(text: str) -> str:
-    """The source expression of a content security policy for an inline script or style."""
-    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode('ascii')}'"
 
 
 def _parts(file_page: FilePage, rows: int) -> dict[str, Any]:
