@@ -1,14 +1,10 @@
 """Columns of millions of rows: lookups by key, groups and order, and sums that do not overflow."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import polars as pl
-
-if TYPE_CHECKING:
-    from polars._typing import PolarsDataType
+from polars._typing import PolarsDataType
 
 #: A table of all numbers between ids has at most so many times as many places as there are ids.
 _SPARSE: Final = 8
