@@ -1,7 +1,5 @@
 """Threads, processors, memory and imports: what makes work faster or smaller, and gives no figure another value."""
 
-from __future__ import annotations
-
 import os
 import pkgutil
 import shutil
@@ -48,7 +46,7 @@ def workers() -> int:
     return min(processors(), 4)  # more wait for each other: for Python's lock, and for memory
 
 
-def in_order(pool: Executor, work: Callable[[J], R], jobs: Iterable[J], ahead: int) -> Iterator[R]:
+def in_order(pool: "Executor", work: Callable[[J], R], jobs: Iterable[J], ahead: int) -> Iterator[R]:
     """The results of `work` for `jobs`, in their order; so many are begun `ahead`, the first ones at once."""
     left = iter(jobs)
     begun = deque(pool.submit(work, job) for job in islice(left, ahead))

@@ -4,8 +4,6 @@ The values are unchanged: a :class:`NotebookTable` is a polars frame, a :class:`
 display in IPython differs.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import os
@@ -55,7 +53,7 @@ for _kind in (overview_page.Summary, _comparison.Comparison, _whatif.WhatIf):
 class NotebookTable(pl.DataFrame):
     """A table with notebook display; results of operations on it are plain polars frames."""
 
-    def to_pandas(self, *, use_pyarrow_extension_array: bool = False, **kwargs: object) -> pd.DataFrame:
+    def to_pandas(self, *, use_pyarrow_extension_array: bool = False, **kwargs: object) -> "pd.DataFrame":
         """Converts to a pandas frame; integer and boolean columns keep their types with nulls (nullable types).
 
         Polars makes floats and objects of those; here they have pandas' nullable types, unless keywords say how.
@@ -77,7 +75,7 @@ _LOST: Final[dict[pl.datatypes.DataTypeClass, str]] = {
 }
 
 
-def _nullable(column: pl.Series) -> pd.api.extensions.ExtensionArray:
+def _nullable(column: pl.Series) -> "pd.api.extensions.ExtensionArray":
     """Converts an integer or boolean column with nulls to a nullable pandas array."""
     from pandas import arrays  # noqa: PLC0415 - only who has pandas asks for it
 

@@ -17,8 +17,6 @@ program. Every text is escaped for its format by a function here:
 =========================  =============================================================================
 """
 
-from __future__ import annotations
-
 import json as encoder
 import re
 from collections.abc import Sequence
@@ -171,7 +169,7 @@ def picture(text: str) -> str:
     return line(text).replace("$", r"\$")
 
 
-def spreadsheet(frame: pl.DataFrame) -> pl.DataFrame:
+def spreadsheet(frame: "pl.DataFrame") -> "pl.DataFrame":
     """Prefixes texts that a spreadsheet would take for a formula with an apostrophe."""
     import polars as pl  # noqa: PLC0415 - the command line needs `line`, and not polars
 

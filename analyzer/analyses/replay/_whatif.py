@@ -4,8 +4,6 @@ What lies before the window is as it was recorded.
 Definitions: docs/whatif.md.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -236,7 +234,7 @@ def whatif_of(  # noqa: PLR0913 - what a change is made of
     *,
     each: bool,
     measured_ns: float | None,
-    configuration: Configuration | None = None,
+    configuration: "Configuration | None" = None,
 ) -> WhatIf:
     """Result of `changes` in the report's window, which are the `options`; with `each` of single changes, too.
 

@@ -3,8 +3,6 @@
 What stands in `FORMATS` is a ``--format`` of every command that prints tables, and the list is known without polars.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-def _markdown(frame: pl.DataFrame) -> bytes:
+def _markdown(frame: "pl.DataFrame") -> bytes:
     """Markdown table with units, numbers right-aligned, names of kernels shortened."""
     cells = []
     for name in frame.columns:
@@ -33,14 +31,14 @@ def _markdown(frame: pl.DataFrame) -> bytes:
     return "".join(f"| {' | '.join(row)} |\n" for row in (frame.columns, rules, *zip(*cells, strict=True))).encode()
 
 
-def _parquet(frame: pl.DataFrame) -> bytes:
+def _parquet(frame: "pl.DataFrame") -> bytes:
     """Parquet file with the table's types."""
     frame.write_parquet(buffer := io.BytesIO())
     return buffer.getvalue()
 
 
 #: CSV with a header, numbers and texts unformatted, nulls empty; JSON as a list of objects, one per row.
-FORMATS: Final[dict[str, Callable[[pl.DataFrame], bytes]]] = {
+FORMATS: "Final[dict[str, Callable[[pl.DataFrame], bytes]]]" = {
     "csv": lambda frame: frame.write_csv().encode(),
     "json": lambda frame: outlets.escaped_json(frame.write_json()).encode() + b"\n",
     "markdown": _markdown,
