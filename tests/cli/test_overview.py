@@ -7,15 +7,16 @@ from unittest.mock import patch
 import pytest
 
 from kanalyze.cli._process import PAGES, Out
-from support.command import ADD, REPORTS, SAMPLES, TORCH, html_of, printed, run
+from support.command import ADD, SAMPLES, TORCH, html_of, printed, run
 from support.page_schema import mistakes
+from support.real_reports import EXPORTS, TRACES
 
 MLP, TRACE = SAMPLES / "mlp_train" / "nsys.sqlite", SAMPLES / "mlp_train" / "torch.json.gz"
 EVERY = [
-    *sorted(REPORTS.glob("*.sqlite")),
-    *sorted(REPORTS.glob("torch/*.json.gz")),
+    *(path for path in EXPORTS if path.stem != "empty"),
+    *TRACES,
     *sorted(path.parent for path in SAMPLES.glob("*/manifest.json")),
-    *sorted((SAMPLES / "sampled").iterdir()),
+    *(SAMPLES / "sampled" / name for name in ("crowded.sqlite", "foreign.sqlite", "units")),
 ]
 
 

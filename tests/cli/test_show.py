@@ -16,12 +16,9 @@ from kanalyze.renderers.tables.frame import PROSE, Choice, terminal
 from kanalyze.renderers.tables.rows import FORMATS
 from support.command import ADD, REPORTS, SAMPLES, TORCH, printed, refused, run
 from support.exports import only
-from support.real_reports import real_report
+from support.real_reports import EXPORTS, real_report
 
-EVERY = [
-    pytest.param(path, marks=[] if path.stem in ("add", "empty") else pytest.mark.slow)
-    for path in sorted(REPORTS.glob("*.sqlite"))
-]
+EVERY = [pytest.param(path, marks=[] if path.stem in ("add", "empty") else pytest.mark.slow) for path in EXPORTS]
 TWO_GPUS, NVTX = REPORTS / "two_gpus.sqlite", REPORTS / "nvtx.sqlite"
 
 

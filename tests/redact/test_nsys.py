@@ -17,7 +17,7 @@ from kanalyze.redact import redact
 from kanalyze.redact.nsys import failed
 from support.command import ADD, ADD_UM, REPORTS
 from support.exports import VERSIONS, altered, as_written_by
-from support.real_reports import real_report
+from support.real_reports import EXPORTS, real_report
 
 USER, HOST, FOLDER, SESSION = "quillon", "brontes-17", "/projekte/geheim", "81b1c0de-0000-4aaa-8bbb-c0ffee123456"
 #: What a machine could be known by, each in a place of its own; all of it has to go.
@@ -108,9 +108,7 @@ def without_details_of_communication(ledger, bucket):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "report", sorted([*REPORTS.glob("*.sqlite"), *(REPORTS / "old").glob("*.sqlite")]), ids=lambda path: path.stem
-)
+@pytest.mark.parametrize("report", [*EXPORTS, *sorted((REPORTS / "old").glob("*.sqlite"))], ids=lambda path: path.stem)
 def test_every_table_is_the_same(report, tmp_path):
     redact(report, tmp_path / "out.sqlite")
     assert_same_tables(report, tmp_path / "out.sqlite")

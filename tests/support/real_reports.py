@@ -1,13 +1,32 @@
-"""Reports in the repository, read once per process: every table that a test asks for stays for the tests after it.
+"""Reports in the repository, read once per process, and the lists of them that tests of any report go through.
 
-Only for tests that take a report as it is. One that closes it, replaces a part of the program or measures what reading
-takes reads its own by `kanalyze.read`.
+Every table that a test asks for stays for the tests after it. Only for tests that take a report as it is: one that
+closes it, replaces a part of the program or measures what reading takes reads its own by `kanalyze.read`.
 """
 
 from functools import cache
 
 import kanalyze
 from kanalyze.readers.capture.reports import every_report
+from support.command import REPORTS
+
+#: Exports of nsys, one for each set of what is recorded: devices and processes, ranges, syncs, memory, graphs, samples.
+EXPORTS = [
+    REPORTS / f"{name}.sqlite"
+    for name in (
+        *("add", "communicators", "empty", "findings", "gpu_metrics", "graph_node", "libraries", "memory", "network"),
+        *("nvtx", "sampled_python", "thrash", "torch", "two_gpus", "two_processes"),
+    )
+]
+
+#: Traces of torch.profiler, likewise.
+TRACES = [
+    REPORTS / "torch" / f"{name}.json.gz"
+    for name in (
+        *("autograd_profiler", "cpu_only", "cuda_graph", "ddp", "device_only", "memory", "overlapping_annotations"),
+        *("sync_events", "with_modules"),
+    )
+]
 
 
 @cache

@@ -15,7 +15,8 @@ from kanalyze.renderers.formats.markdown import render
 from kanalyze.renderers.page import page_of_any
 from kanalyze.several import Asked
 from kanalyze.several.sides import comparison, digests
-from support.command import ROOT, SAMPLES
+from support.command import SAMPLES
+from support.real_reports import EXPORTS
 
 
 def slots(names, ns=1000, iterations=10):
@@ -171,7 +172,7 @@ def test_single_runs_of_one_program_are_never_faster_or_slower(name, number):
 
 #: Each kind of report, as far as something ran.
 REPORTS = [
-    *sorted(path for path in (ROOT / "tests" / "reports").glob("*.sqlite") if path.stem != "empty"),
+    *(path for path in EXPORTS if path.stem != "empty"),
     *(SAMPLES / name / "nsys.sqlite" for name in ("launch_bound_graph", "mlp_train")),
     *(SAMPLES / "sampled" / "crowded.sqlite", SAMPLES / "serving" / "vllm.sqlite"),
 ]

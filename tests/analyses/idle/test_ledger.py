@@ -26,7 +26,7 @@ from kanalyze.window import Window
 from support.build import MS, call, kernel, launched, nvtx, report, timeline
 from support.command import REPORTS, SAMPLES
 from support.large import in_batches
-from support.real_reports import real_report
+from support.real_reports import EXPORTS, TRACES, real_report
 from support.shares import cases, holds
 from support.slow_gaps import gap_reports
 from support.slow_model import BUSY, SlowModel
@@ -212,11 +212,7 @@ def test_one_device_is_read_as_it_is_among_the_others(events, window, device):
     assert_same(ledger(whole.narrow(device=device)), {row[:3]: row[3] for row in among.iter_rows()})
 
 
-REAL = [
-    *sorted(REPORTS.glob("*.sqlite")),
-    *sorted(REPORTS.glob("torch/*.gz")),
-    *sorted(SAMPLES.glob("*/torch.json.gz")),
-]
+REAL = [*EXPORTS, *TRACES, *sorted(SAMPLES.glob("*/torch.json.gz"))]
 
 
 def sums(rows, ns):

@@ -14,14 +14,13 @@ from kanalyze.renderers.formats.json import SCHEMA, render
 from support import page_schema
 from support.command import REPORTS, SAMPLES, run
 from support.page_schema import mistakes
-from support.real_reports import real_summary
+from support.real_reports import EXPORTS, TRACES, real_summary
 
 pytestmark = pytest.mark.slow
 
 SCHEMA_NOW = page_schema.schema()
 CAPTURES = sorted(path for path in SAMPLES.iterdir() if (path / "manifest.json").exists())
-EVERY = [*CAPTURES, *sorted(REPORTS.glob("*.sqlite")), *sorted((REPORTS / "torch").glob("*.json.gz"))]
-EVERY += [REPORTS / "ncu" / "add.details.csv"]
+EVERY = [*CAPTURES, *EXPORTS, *TRACES, REPORTS / "ncu" / "add.details.csv"]
 
 
 def page(path, *options):

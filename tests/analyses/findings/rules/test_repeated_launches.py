@@ -16,7 +16,7 @@ from support.build import call, kernel, memcpy, memset, nvtx, report
 from support.command import REPORTS
 from support.launches import Launch, report_of
 from support.measures import assert_told
-from support.real_reports import real_report
+from support.real_reports import EXPORTS, real_report
 from support.shares import cases, holds
 from support.strategies import EVENTS, FEWER, WINDOWS
 
@@ -348,7 +348,7 @@ def test_launches_one_by_one_and_as_a_graph_in_one_report():
     assert finding.table == "graphs --by candidate"
 
 
-@pytest.mark.parametrize("path", sorted(REPORTS.glob("*.sqlite")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", EXPORTS, ids=lambda path: path.stem)
 @pytest.mark.slow
 def test_claims_on_real_reports(path):
     assert_not_more_than_the_ledger(real_report(path))
