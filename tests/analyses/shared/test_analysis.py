@@ -128,7 +128,7 @@ def page_of(report):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["findings", "graph_node", "two_processes", "thrash", "torch"])
+@pytest.mark.parametrize("name", ["graph_node", "thrash", "torch"])
 def test_the_page_of_a_large_report_is_the_same(name, monkeypatch):
     usual = page_of(real_report(REPORTS / f"{name}.sqlite"))
     monkeypatch.setattr(columns, "_SLICE", 97)

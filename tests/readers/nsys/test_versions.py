@@ -254,8 +254,7 @@ def shuffled(source, target):
 @pytest.mark.parametrize(
     "name",
     [
-        *("add", "add_um", "torch", "nvtx", "two_gpus", "two_processes", "graph_node", "nccl", "gpu_metrics"),
-        *("sampled_python", "sampled_host", "memory", "network", "findings"),
+        *("add_um", "torch", "nvtx", "two_gpus", "graph_node", "gpu_metrics", "sampled_python", "memory", "network"),
     ],
 )
 def test_rows_in_any_order_give_the_same(tmp_path, name):

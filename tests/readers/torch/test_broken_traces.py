@@ -231,13 +231,18 @@ BIG = 1 << 20
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "filler",
+    ("filler", "closed"),
     [
-        *(b"\0", b"x", b"{", b"[", b'"', b'\\"', b'{"', b'{"a":', b'{"ph":"X","args":{', b"}, {", b'}, {"ph": "X", '),
-        *(b'"name": "', b'{"ph": "X", "cat": "cpu_op", "ts": 1, "args": {"a": [', b"9", b"[]", bytes(range(256))),
+        (filler, b"]}" * (number % 2))
+        for number, filler in enumerate(
+            (
+                *(b"\0", b"x", b"{", b"[", b'"', b'\\"', b'{"', b'{"a":', b'{"ph":"X","args":{', b"}, {"),
+                *(b'}, {"ph": "X", ', b'"name": "', b'{"ph": "X", "cat": "cpu_op", "ts": 1, "args": {"a": ['),
+                *(b"9", b"[]", bytes(range(256))),
+            )
+        )
     ],
 )
-@pytest.mark.parametrize("closed", [b"", b"]}"])
 @pytest.mark.timeout(40)  # what takes the square of the bytes takes longer
 def test_a_large_file_of_anything_ends_soon(tmp_path, monkeypatch, filler, closed):
     monkeypatch.setattr(pieces, "PIECE_BYTES", BIG // 8)
