@@ -31,7 +31,7 @@ def one_line(text):
     return " ".join(text.replace("\\\n", " ").split())
 
 
-@pytest.mark.parametrize("columns", [60, 80, 130])
+@pytest.mark.parametrize("columns", [60, 130])
 def test_each_report_has_its_page_and_nothing_else(columns):
     pages = re.split(r"^\n─+\n\n", page(ADD, ADD_UM, EMPTY, columns=columns), flags=re.MULTILINE)
     assert pages == [page(path, columns=columns) for path in (ADD, ADD_UM, EMPTY)]

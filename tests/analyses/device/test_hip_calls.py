@@ -137,7 +137,7 @@ TABLES = ("ledger", "gaps", "syncs", "culprits", "cold", "graphs", "memory", "la
 
 
 @pytest.mark.one_in(4)
-@pytest.mark.parametrize("sample", ["add_parallel", "launch_bound_graph", "mlp_train", "streams"])
+@pytest.mark.parametrize("sample", ["add_parallel", "launch_bound_graph", "mlp_train"])
 def test_a_recording_whose_calls_are_hips_gives_the_same_tables(sample, tmp_path):
     source = SAMPLES / sample / "nsys.sqlite"
     cuda, hip = real_report(source), renamed(source, tmp_path)

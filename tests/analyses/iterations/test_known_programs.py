@@ -68,11 +68,12 @@ def queued(events, factor):
     return told
 
 
-#: Each step with each schedule, in turns limited by the host and three times as long on the device.
+#: Each step with half of the schedules, in turns limited by the host and three times as long on the device.
 CASES = [
     pytest.param(step, schedule, 1 + 2 * ((row + column) % 2), id=f"{step}-{schedule}")
     for row, step in enumerate(STEPS)
     for column, schedule in enumerate(SCHEDULES)
+    if column // 3 == row % 2
 ]
 
 

@@ -27,6 +27,7 @@ from support.build import call, host, kernel, launched, nvtx, overhead, report
 from support.command import ROOT, SAMPLES, run
 from support.real_reports import real_report
 from support.slow_replay import TURNS, simulated
+from support.strategies import FEWER
 
 pytestmark = pytest.mark.slow
 
@@ -143,12 +144,20 @@ def test_without_marks_the_whole_program_is_told(tmp_path):
     ["{", '{"starts_ns": 3}', '{"starts_ns": {"a": ["x", 1]}}', '{"starts_ns": {"a": [1e999, 1]}}', FIFO]
     + [f'{{"starts_ns": {{"a": [{number}]}}}}' for number in (-1, 10**20, "true", "1.5")],
 )
-def test_a_damaged_file_is_a_doubt_and_the_page_goes_on(tmp_path, content):
+def test_a_damaged_file_is_a_doubt(tmp_path, content):
     folder = capture(tmp_path / "cap")
     if content == FIFO:
         os.mkfifo(folder / "bare.json")
     else:
         (folder / "bare.json").write_text(content)
+    with read(folder) as found:
+        assert _unprofiled.runs_without(found, None, 0.0) == ((10**9,), None)
+        assert any("runs without a profiler" in check for check in kanalyze.health(found).filter("doubt")["check"])
+
+
+def test_the_page_goes_on_where_a_file_is_damaged(tmp_path):
+    folder = capture(tmp_path / "cap")
+    (folder / "bare.json").write_text("{")
     page = json.loads(run("summarize", folder, "--format", "json").text)
     assert "Without a profiler the program took 1.000 s" in page["answer"]
     assert any("runs without a profiler" in one["check"] for one in page["health"])
@@ -164,7 +173,8 @@ def test_durations_that_are_none_and_a_program_that_profiles_itself_tell_nothing
     (folder / "manifest.json").write_text(text.replace('"duration_ns": 1000000000}', f'"duration_ns": {duration}}}', 1))
     if marks:
         (folder / "bare.json").write_text(json.dumps({"starts_ns": marks}))
-    assert "without_profiler" not in json.loads(run("summarize", folder, "--format", "json").text)
+    with read(folder) as found:
+        assert _unprofiled.runs_without(found, steady_part(found), 0.0) is None
 
 
 def test_a_name_of_which_some_may_be_left_out_tells_nothing(tmp_path):
@@ -252,6 +262,7 @@ def test_all_of_a_call_that_loads_code_is_near_and_of_others_what_is_within_reac
     assert spans(without(report(events), 0.5, 100_000), "api").row(0)[1:] == (0, left_ns)
 
 
+@FEWER
 @given(TURNS, st.floats(0.1, 1), st.floats(0.1, 1))
 def test_the_less_is_left_of_the_host_the_earlier_all_is(turns, some, more):
     """Operations last as long as they did, start after their launch began, and no program ends later."""

@@ -15,6 +15,7 @@ from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.errors import UnknownNameError
 from support.build import graph, kernel, launched, nvtx, report
 from support.command import REPORTS, html_of, printed, run
+from support.strategies import FEWER
 
 pytestmark = pytest.mark.slow
 
@@ -255,6 +256,7 @@ def slow(events):
     return found
 
 
+@FEWER
 @given(st.lists(RUN, min_size=1, max_size=8))
 def test_steps_are_those_of_the_slow_model_and_close_with_the_ledger(runs):
     events = made(runs)

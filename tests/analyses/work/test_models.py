@@ -18,6 +18,7 @@ from kanalyze.readers.capture.reports import counters_at
 from support.command import REPORTS, SAMPLES
 from support.counters import measured
 from support.real_reports import real_report
+from support.strategies import FEWER
 
 FLOAT, HALF = "float", "c10::BFloat16"
 PLAIN = KernelName()
@@ -289,6 +290,7 @@ COUNTS = st.tuples(st.sampled_from([2_000, 4_000]), st.sampled_from([10_000, 30_
 
 
 @pytest.mark.slow
+@FEWER
 @given(st.lists(st.tuples(SHAPES, st.sampled_from([100_000, 101_000, 200_000])), min_size=1, max_size=5),
        st.lists(COUNTS, min_size=1, max_size=3))  # fmt: skip
 def test_counts_of_others_are_taken_where_inputs_or_times_are_the_same(launches, counts):

@@ -15,6 +15,7 @@ from kanalyze.analyses.work.work import least_times
 from support.build import call, host, kernel, report
 from support.command import REPORTS
 from support.real_reports import real_report
+from support.strategies import FEWER
 
 pytestmark = pytest.mark.slow
 
@@ -130,6 +131,7 @@ CALL = st.tuples(
 )
 
 
+@FEWER
 @given(st.lists(CALL, min_size=1, max_size=5), st.sampled_from(["float", "c10::BFloat16"]))
 def test_no_gain_of_kernels_of_the_same_work_exceeds_their_distance_to_the_roof(calls, kind):
     made = program(calls * 2, kind=kind)
