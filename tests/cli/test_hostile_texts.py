@@ -100,7 +100,7 @@ RAW = {"csv", "parquet"}
 REPORTS_MADE = {
     "nvtx": lambda folder: exported(folder, "nvtx"),
     "add_um": lambda folder: exported(folder, "add_um"),
-    "torch": lambda folder: traced(folder, "with_modules.json.gz"),
+    "torch": lambda folder: traced(folder, "gc_pauses.json.gz"),
     "ncu": lambda folder: counted(folder, "add.details.csv"),
 }
 

@@ -114,7 +114,7 @@ def test_a_part_of_a_job_is_refused(tmp_path):
 
 @pytest.mark.slow
 def test_two_sides_are_compared(tmp_path):
-    text = html_of(tmp_path, "--base", *(SAMPLES / f"launch_bound_{name}" for name in ("plain", "graph")))
+    text = html_of(tmp_path, "--base", *(SAMPLES / f"launch_bound_{name}/nsys.sqlite" for name in ("plain", "graph")))
     assert "These two runs differ" in re.search(r'<p class="answer">(.*?)</p>', text)[1]
     assert text.index("Where the difference went") < text.index('id="timeline"') < text.index('id="compare_kernels"')
 

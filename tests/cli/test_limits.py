@@ -23,7 +23,7 @@ COMMANDS = (
     *(("summarize", ADD), ("show", "kernels", ADD, "--format", "csv"), ("--help",), ("summarize", "nowhere.sqlite")),
 )
 ALIKE = (
-    *(("summarize", ADD, "--format", "json"), ("show", "kernels", ADD), ("show", "tree", ADD), ("show",)),
+    *(("summarize", ADD, "--format", "json"), ("show", "tree", ADD), ("show",)),
     *(("explain", "k<int>(float*)"), ("--version",)),
 )
 

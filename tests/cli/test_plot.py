@@ -45,7 +45,8 @@ def test_ranks_say_who_was_late(tmp_path):
 
 @pytest.mark.slow
 def test_a_comparison_goes_from_base_to_new(tmp_path):
-    found = drawn(tmp_path, SAMPLES / "launch_bound_plain", SAMPLES / "launch_bound_graph", "compare")
+    sides = (SAMPLES / f"launch_bound_{name}" / "nsys.sqlite" for name in ("plain", "graph"))
+    found = drawn(tmp_path, *sides, "compare")
     assert found.index("base") < found.index("launch") < found.index("host") < found.index("new")
     assert "−6.533 ms" in found
 

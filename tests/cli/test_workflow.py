@@ -22,19 +22,21 @@ def report(name):
     return SAMPLES / name / "nsys.sqlite"
 
 
-def checkout(machine, base, new):
-    """A repository with the program and a baseline of four runs, on a machine whose nsys records other four."""
-    machine.write("pip", '#!/bin/sh\necho "pip $*" >> "$(dirname "$0")/installed"\n')
+def checkout(machine, base, runs=4):
+    """A repository with the program and a baseline of some runs."""
     machine.write("kanalyze", f'#!/bin/sh\nexec "{sys.executable}" -m kanalyze "$@"\n')
     machine.write("python3", f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     Path("train.py").write_text("print('check: ok')\n")
     Path("summary.md").write_text("")
-    Path("runs").mkdir()
-    for number in range(4):
-        shutil.copy(report(base), f"runs/{number}.sqlite")
+    copied(base, "runs", runs)
     Path("benchmarks").mkdir()
     assert run("compare", "--save", "benchmarks/base.kz", "runs").status == 0
-    shutil.copy(report(new), machine.folder / "export.sqlite")
+
+
+def copied(name, folder, runs):
+    Path(folder).mkdir()
+    for number in range(runs):
+        shutil.copy(report(name), f"{folder}/{number}.sqlite")
 
 
 def step(line):
@@ -44,23 +46,8 @@ def step(line):
     return ended(["/bin/bash", "-e", "step.sh"], env=environs)
 
 
-@pytest.mark.parametrize(
-    ("base", "new", "status", "gate"),
-    [
-        ("launch_bound_plain", "launch_bound_graph", 0, "held: step as recorded −87.7 %"),
-        ("launch_bound_graph", "launch_bound_plain", 1, "failed: step as recorded +712.5 %"),
-        ("mlp_train", "launch_bound_plain", 3, "cannot judge: step"),  # the baseline has another number of steps
-    ],
-)
-def test_the_steps_end_with_the_gate_and_leave_its_page(machine, base, new, status, gate):
-    checkout(machine, base, new)
-    *before, last = STEPS
-    for line in before:
-        done = step(line)
-        assert done.returncode == 0, done.stderr
-    assert (machine.folder / "installed").read_text() == "pip install kanalyze\n"
-    assert len([words for words in machine.called("nsys") if words[0] == "profile"]) == 4
-    done = step(last)
+def assert_ends_with(line, status, gate):
+    done = step(line)
     assert (done.returncode, done.stdout) == (status, ""), done.stderr
     page = Path("summary.md").read_text().splitlines()
     assert page[0] == "### `kanalyze compare`"
@@ -68,8 +55,35 @@ def test_the_steps_end_with_the_gate_and_leave_its_page(machine, base, new, stat
     assert any(line.startswith(f"**Gate** {gate}") for line in page), page
 
 
+def test_the_steps_end_with_the_gate_and_leave_its_page(machine):
+    """On a machine whose nsys records another program than that of the baseline."""
+    checkout(machine, "launch_bound_plain")
+    machine.write("pip", '#!/bin/sh\necho "pip $*" >> "$(dirname "$0")/installed"\n')
+    shutil.copy(report("launch_bound_graph"), machine.folder / "export.sqlite")
+    *before, last = STEPS
+    for line in before:
+        done = step(line)
+        assert done.returncode == 0, done.stderr
+    assert (machine.folder / "installed").read_text() == "pip install kanalyze\n"
+    assert len([words for words in machine.called("nsys") if words[0] == "profile"]) == 4
+    assert_ends_with(last, 0, "held: step as recorded −87.7 %")
+
+
+@pytest.mark.parametrize(
+    ("base", "status", "gate"),
+    [
+        ("launch_bound_graph", 1, "failed: step as recorded +712.5 %"),
+        ("mlp_train", 3, "cannot judge: step"),  # the baseline has another number of steps
+    ],
+)
+def test_the_last_step_fails_where_the_gate_does(machine, base, status, gate):
+    checkout(machine, base, runs=2)
+    copied("launch_bound_plain", "new", runs=2)
+    assert_ends_with(STEPS[-1], status, gate)
+
+
 def test_one_run_a_side_is_judged_by_what_runs_of_one_program_differ():
-    two = ("compare", SAMPLES / "launch_bound_plain", SAMPLES / "launch_bound_graph")
+    two = ("compare", report("launch_bound_plain"), report("launch_bound_graph"))
     assert "These two runs differ" in run(*two).text
     judged = " ".join(run(*two, "--floor", SAMPLES / "loop_base.kz").text.split())
     assert "A step is 8.13 × faster (7.70 to 8.58, 1 run a side, by 5 and 4 of it)" in judged

@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from fuzz.cases import DAMAGE, SEEDS, TOLD, cases
+from fuzz.damage import BYTES
 from fuzz.run import Found, run
 
 
@@ -14,14 +15,17 @@ from fuzz.run import Found, run
 def test_damage_ends_in_an_error_or_a_word(form):
     """Each kind of damage to each report once, to a baseline, which is read quickly, three times; run.py draws more.
 
-    Of traces the oldest and the newest are damaged, which those of versions between do not differ from in kind.
+    Of traces the oldest and the newest are damaged, which those of versions between do not differ from in kind, and of
+    one that is compressed the bytes alone.
     """
     if form == "ncu rep":
         pytest.importorskip("ncu_report")
     found, kinds, seeds = Found(), len(DAMAGE[form]), len(SEEDS[form])
-    parts = [(0, kinds), ((seeds - 1) * kinds, kinds)] if form == "torch json" else [(0, kinds * seeds)]
-    if form == "baseline":
-        parts = [(0, 3 * kinds * seeds)]
+    parts = {
+        "torch json": [(0, kinds), ((seeds - 1) * kinds, kinds)],
+        "torch json.gz": [(0, len(BYTES))],
+        "baseline": [(0, 3 * kinds * seeds)],
+    }.get(form, [(0, kinds * seeds)])
     for first, count in parts:
         run(form, first, count, found)
     assert sum(found.counts.values()) == sum(count for _, count in parts)

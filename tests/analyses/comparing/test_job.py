@@ -219,7 +219,7 @@ def test_an_interval_holds_its_ratio_and_never_less_than_the_noise_of_runs(base,
 
 @pytest.mark.slow
 def test_the_iterations_of_a_window_are_its_steps():
-    path = SAMPLES / "launch_bound_plain"
+    path = SAMPLES / "launch_bound_plain" / "nsys.sqlite"
     three = comparison([path], [path], Asked({"window": "step#2..step#4"}))
     steps = three.base.digests[0].steps.get_column("dur_ns")
     assert (len(steps), steps.sum()) == (3, three.base.about.ns)
