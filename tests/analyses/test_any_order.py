@@ -58,7 +58,7 @@ def test_every_table_twice_in_any_order(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["graph_node", "two_gpus", "add_um", "trace"])
+@pytest.mark.parametrize("name", ["graph_node", "add_um", "trace"])
 def test_every_table_after_the_page(name):
     expected = alone(name)
     report = opened(name)

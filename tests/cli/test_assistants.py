@@ -59,7 +59,7 @@ def test_tools_answer_as_their_commands_do():
         ("summarize", {"report": "mlp_train"}),
         ("show", {**SHOWN, "report": str(mlp), "exact": True}),
         ("show", {**SHOWN, "report": str(mlp)}),
-        ("compare", {"base": ["mlp_train"], "new": ["mlp_train"]}),
+        ("compare", {"base": ["loop_base.kz"], "new": ["loop_base.kz"]}),
         ("explain", {"name": "host-computes"}),
         ("explain", {}),
         ("show", {"table": "kernels"}),

@@ -36,6 +36,12 @@ def traces(tmp_path):
     return folder
 
 
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    """What two reports are reduced to in this process."""
+    return sorted(kanalyze.reduce([DDP, str(NCCL)], tmp_path_factory.mktemp("here") / "out").made)
+
+
 def names(folders):
     return sorted(folder.name.partition(".")[0] for folder in folders)
 
@@ -132,14 +138,13 @@ def of_loky():
     ],
     ids=["threads", "spawned processes", "loky"],
 )
-def test_executors_give_the_same(make, tmp_path):
-    here = kanalyze.reduce([DDP, str(NCCL)], tmp_path / "here")
+def test_executors_give_the_same(make, here, tmp_path):
     with make() as executor:
         found = kanalyze.reduce([DDP, NCCL, tmp_path / "none"], tmp_path / "there", executor)
         if make is of_loky:
             ((_, outcome),) = by_executor(executor)([lost_reports.task(lost_reports.killed, DDP, tmp_path)])
             assert isinstance(outcome, LostReportError)
-    assert all(map(same, sorted(here.made), sorted(found.made)))
+    assert all(map(same, here, sorted(found.made)))
     assert (names(found.made), [type(error) for error in found.left_out]) == (["ddp", "nccl"], [ReportNotFoundError])
     direct, kept = kanalyze.ranks(NCCL), kanalyze.ranks(max(found.made))
     assert all(table.equals(kept.table(name)) for name, table in direct.tables.items())
@@ -230,11 +235,10 @@ def test_workers_of_dask_reduce_while_one_of_them_is_killed(cluster, tmp_path):
 
 @pytest.mark.slow
 @QUIET
-def test_dask_gives_the_same(cluster, tmp_path):
-    here = kanalyze.reduce([DDP, NCCL], tmp_path / "here")
+def test_dask_gives_the_same(cluster, here, tmp_path):
     told = run("reduce", DDP, EMPTY, NCCL, "-o", tmp_path / "told", "--dask", cluster.scheduler_address)
     assert (told.status, told.text.split(".")[0]) == (1, "2 reports reduced, 1 left out")
-    assert all(map(same, sorted(here.made), sorted((tmp_path / "told").iterdir())))
+    assert all(map(same, here, sorted((tmp_path / "told").iterdir())))
 
 
 def test_without_dask(monkeypatch):
