@@ -15,7 +15,7 @@ from kanalyze.model import DEVICE_KINDS
 from kanalyze.readers import read
 from support.command import ADD_UM, REPORTS
 
-SAMPLES = {name: REPORTS / f"{name}.sqlite" for name in ("graph_node", "two_gpus", "torch")}
+SAMPLES = {name: REPORTS / f"{name}.sqlite" for name in ("graph_node", "torch")}
 SAMPLES |= {"add_um": ADD_UM, "trace": REPORTS / "torch" / "with_modules.json.gz"}
 SAMPLES |= {"ncu": REPORTS / "ncu" / "add.details.csv"}
 COLUMNS = ("event_id", "name", "start_ns", "dur_ns")
@@ -49,7 +49,7 @@ def alone(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["graph_node", "two_gpus", "add_um", "trace", "ncu"])
+@pytest.mark.parametrize("name", ["graph_node", "add_um", "trace", "ncu"])
 def test_every_table_twice_in_any_order(name):
     expected = alone(name)
     report = opened(name)

@@ -119,11 +119,12 @@ def test_the_command_at_the_end_compares_them_pair_by_pair(machine):
     assert ran.lines[0].startswith("kanalyze compare   base cap/base   new cap/new   nsys 2025.3.2")
     command = shlex.split(ran.error.splitlines()[-2].partition(": ")[2])
     assert command[:2] == ["kanalyze", "compare"]
-    found = json.loads(run(*command[1:], "--format", "json").text)
+    told = run(*command[1:], "--format", "json").text
     assert run(*command[1:]).text == ran.text
+    found = json.loads(told)
     assert [len(side["used"]) for side in found["runs"].values()] == [3, 3]
     assert (found["verdict"], found["basis"]) == ("same", "paired runs")
-    assert run("compare", "cap", "--format", "json").text == run(*command[1:], "--format", "json").text
+    assert run("compare", "cap", "--format", "json").text == told
     Path("cap/new/nsys-2.sqlite").unlink()
     assert json.loads(run("compare", "cap", "--format", "json").text)["basis"] == "runs"
 
