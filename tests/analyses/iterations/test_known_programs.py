@@ -12,6 +12,7 @@ from kanalyze.analyses.iterations.phases import steady_part, steady_part_by_laun
 from support.build import nvtx, report
 from support.command import ROOT
 from support.launches import Launch, Program, copy_in, copy_out, layer, report_of, training_step
+from support.real_reports import real_report
 
 pytestmark = pytest.mark.slow
 
@@ -112,10 +113,9 @@ SAME = (
 
 @pytest.mark.parametrize("path", SAME)
 def test_launches_tell_what_marks_do(path):
-    with kanalyze.read(ROOT / path) as report:
-        marked, launched = steady_part(report), steady_part_by_launches(report)
-        assert marked.found_by != launched.found_by == "launches"
-        assert launched.ns / launched.number == pytest.approx(marked.ns / marked.number, rel=0.05)
+    marked, launched = steady_part(real_report(ROOT / path)), steady_part_by_launches(real_report(ROOT / path))
+    assert marked.found_by != launched.found_by == "launches"
+    assert launched.ns / launched.number == pytest.approx(marked.ns / marked.number, rel=0.05)
 
 
 STEP_COUNT, GPUS = 21, 4

@@ -188,8 +188,13 @@ def _uploads(kernel_ns, copy_ns, api, target):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("api", ["cudaMemcpyAsync", "cudaMemcpy_v3020", "cuMemcpyHtoDAsync_v2", "hipMemcpyAsync"])
-@pytest.mark.parametrize("target", ["Device", "Array", None])
+@pytest.mark.parametrize(
+    ("api", "target"),
+    [
+        *((api, "Device") for api in ("cudaMemcpyAsync", "cudaMemcpy_v3020", "cuMemcpyHtoDAsync_v2", "hipMemcpyAsync")),
+        *(("cudaMemcpyAsync", target) for target in ("Array", None)),
+    ],
+)
 def test_a_call_that_puts_a_copy_aside_returns_with_the_copy(api, target):
     made = _uploads(1000, 200, api, target)
     for change, after in ((("gemm", 2), (500, 200)), (("gemm", 10), (100, 200)), (("copies", 2), (1000, 100))):
