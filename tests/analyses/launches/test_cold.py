@@ -292,8 +292,7 @@ def busy_share(of, start, end):
     return rows.filter(pl.col("bucket").is_in(BUSY_BUCKETS)).get_column("share").sum()
 
 
-@pytest.mark.parametrize("startup_ms", [200, 2_000, 30_000])
-@pytest.mark.parametrize("late_load", [False, True])
+@pytest.mark.parametrize(("startup_ms", "late_load"), [(200, False), (2_000, True), (30_000, True)])
 @pytest.mark.slow
 def test_without_one_time_costs_it_is_as_busy_as_in_a_window_over_the_steps(startup_ms, late_load):
     of = report(program(startup_ms, 40, late_load=late_load))
