@@ -11,22 +11,14 @@ from kanalyze.readers.capture.reports import every_report
 from support.command import REPORTS
 
 #: Exports of nsys, one for each set of what is recorded: devices and processes, ranges, syncs, memory, graphs, samples.
-EXPORTS = [
-    REPORTS / f"{name}.sqlite"
-    for name in (
-        *("add", "communicators", "empty", "findings", "gpu_metrics", "graph_node", "libraries", "memory", "network"),
-        *("nvtx", "sampled_python", "thrash", "torch", "two_gpus", "two_processes"),
-    )
-]
+_EXPORTS = """add communicators empty findings gpu_metrics graph_graph graph_node libraries memory network nvtx
+sampled_python thrash torch two_gpus two_processes"""
+EXPORTS = [REPORTS / f"{name}.sqlite" for name in _EXPORTS.split()]
 
 #: Traces of torch.profiler, likewise.
-TRACES = [
-    REPORTS / "torch" / f"{name}.json.gz"
-    for name in (
-        *("autograd_profiler", "cpu_only", "cuda_graph", "ddp", "device_only", "memory", "overlapping_annotations"),
-        *("sync_events", "with_modules"),
-    )
-]
+_TRACES = """autograd_profiler cpu_only cuda_graph ddp device_only memory overlapping_annotations sync_events
+with_modules"""
+TRACES = [REPORTS / "torch" / f"{name}.json.gz" for name in _TRACES.split()]
 
 
 @cache

@@ -229,21 +229,16 @@ def test_no_rule_imports_another(module):
     assert others.isdisjoint(imported)
 
 
-#: Programs that were stored for rules of their own, one for each.
-PROGRAMS = (
-    *("sample_reports/ddp_late/rank1.json.gz", "sample_reports/launch_bound_plain/nsys.sqlite"),
-    *("sample_reports/serving/vllm.sqlite", "sample_reports/streams/torch.json.gz"),
-    *("tests/reports/experts/experts.sqlite", "tests/reports/graphs/nested.sqlite", "tests/reports/waits/poll.sqlite"),
-    *(
-        f"tests/reports/work/{name}.json.gz"
-        for name in (
-            *("recomputed/manual_attention", "remedies/attention_fp32", "remedies/far_transposed_add"),
-            *("remedies/float64_mlp", "remedies/fusion_norm", "remedies/tf32_mlp", "remedies/unaligned_hidden"),
-        )
-    ),
-)
 REPORTS = [path for path in [*EXPORTS, *TRACES] if path.name not in ("cpu_only.json.gz", "autograd_profiler.json.gz")]
-REPORTS += [ROOT / name for name in PROGRAMS]
+
+#: Programs that were stored for rules of their own, one for each.
+_PROGRAMS = """sample_reports/ddp_late/rank1.json.gz sample_reports/launch_bound_plain/nsys.sqlite
+sample_reports/serving/vllm.sqlite sample_reports/streams/torch.json.gz tests/reports/experts/experts.sqlite
+tests/reports/graphs/nested.sqlite tests/reports/waits/poll.sqlite
+tests/reports/work/recomputed/manual_attention.json.gz"""
+_REMEDIES = "attention_fp32 far_transposed_add float64_mlp fusion_norm tf32_mlp unaligned_hidden"
+REPORTS += [ROOT / name for name in _PROGRAMS.split()]
+REPORTS += [ROOT / f"tests/reports/work/remedies/{name}.json.gz" for name in _REMEDIES.split()]
 
 
 def by_rule(path, window="steady"):

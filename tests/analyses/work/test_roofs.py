@@ -100,13 +100,10 @@ def test_the_budget_is_the_window_and_roofs_are_its_kernels(calls):
     assert roofs.get_column("count").sum() == len(calls)
 
 
-CLOSED = [
-    *("torch/memory.json.gz", "torch/ddp.json.gz", "emit_nvtx.sqlite", "torch.sqlite"),
-    *("metrics_matmul.sqlite", "gpu_metrics.sqlite", "../../sample_reports/cdist"),
-]
+CLOSED = ["torch/memory.json.gz", "emit_nvtx.sqlite", "gpu_metrics.sqlite", "../../sample_reports/cdist"]
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", CLOSED)
 def test_the_budget_of_a_real_report_is_its_window(name):
     report = real_report(REPORTS / name)
