@@ -374,8 +374,8 @@ def boolean_masks(report: Report) -> Findings:
         most = 2 * (spans.select(pl.col("start").diff().over(THREAD).median()).item() or 0)
         parts = parts.filter((pl.col("start") - pl.col("begun")).is_between(1, most))
         every = pl.concat([spans, parts.select(SPAN)]).sort(SPAN[:3])
-    parts = (every, every.with_columns(start=kept))
-    whole, left = (on_host.within(report, _joined(part, _puts(report, spans))) for part in parts)
+    each = (every, every.with_columns(start=kept))
+    whole, left = (on_host.within(report, _joined(part, _puts(report, spans))) for part in each)
     change = whole.mending._replace(host=left.host) if torch else left.mending
     name = f"boolean-masks{': CuPy' * (not torch)}"
     yield from on_host.on_time(report, name, inside, change, times=waited.height)
