@@ -75,7 +75,7 @@ def build(fixed):
 
     @torch.inference_mode()
     def step(i):
-        scores, places, sections = index.search(encoder(texts[i % len(texts)]))
+        _, places, sections = index.search(encoder(texts[i % len(texts)]))
         return places, sections
 
     return step

@@ -20,7 +20,7 @@ from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.work.work import memory_ns, memory_roofs, operations_with_roofs
-from kanalyze.columns import having, nearest, rows_at, told_of
+from kanalyze.columns import having, nearest, told_of
 from kanalyze.errors import KanalyzeError
 from kanalyze.report import Report
 
@@ -230,21 +230,32 @@ def _tables(report: Report) -> pl.DataFrame:
 # Gradients of whole tensors that backward makes for each part that forward took, and adds up.
 
 _OF_PARTS: Final = r"^aten::(?:select|slice)_backward$"
+_PART_NODES: Final = r": (?:Select|Slice)Backward0$"
 _FEWEST_PARTS: Final = 8
 
 
 @Rule
 def slice_gradients(report: Report) -> Findings:
-    """One finding per device on gradients of whole tensors, each for a part that a loop takes."""
+    """One finding per device on gradients of whole tensors for many parts each, by a trace with inputs of operators."""
     every = on_host.operators(report)
-    parts = every.filter(pl.col("name").str.contains(_OF_PARTS)).sort(*THREAD, "start")
-    nodes = every.filter(on_host.IS_NODE)
-    nodes = rows_at(nodes, on_gpu.span_of(parts.select(*THREAD, at="start"), nodes.select(on_host.SPAN)))
-    # parts of one shape of tensors of one, in one pass of backward, in which the numbers of nodes fall
-    shapes = pl.col("input_shapes", "input_values").cast(pl.String).str.extract(r"(\[\d[\d, ]*\])").fill_null("")
-    passes = (nodes.get_column("sequence_number").diff() > 0).fill_null(value=False).cum_sum()
-    run = parts.select(pl.struct(passes.alias("pass"), *THREAD, "name", shapes).rle_id())
-    nodes = nodes.filter(run.select(pl.len().over("pass") >= _FEWEST_PARTS).to_series()).drop_nulls("row")
+    adds = every.filter(pl.col("name").is_in(["aten::add_", "aten::add"])).get_column("parent").drop_nulls()
+    nodes = every.filter(pl.col("name").str.contains(_PART_NODES)).drop_nulls("sequence_number")
+    nodes = nodes.sort(*THREAD, "start").with_columns(
+        added=pl.col("row").is_in(adds.implode()), rises=(pl.col("sequence_number").diff() > 0).fill_null(value=False)
+    )
+    # in one pass of backward numbers of nodes fall; parts of one tensor differ in their place
+    told = every.filter(pl.col("name").str.contains(_OF_PARTS)).drop_nulls(("input_shapes", "input_values"))
+    values = pl.col("input_values").cast(pl.String)
+    parts = nearest(
+        told.select("row", values.alias("part"), whole=values.str.extract(r"(\[\d[\d, ]*\])")),
+        nodes.select(node="row", until="stop", begins=pl.col("rises").cum_sum()).sort("node"),
+        ("row", "node"),
+    ).filter(pl.col("row") < pl.col("until"), pl.col("whole").is_not_null())
+    run = pl.struct("begins", "whole").rle_id()
+    several = parts.filter(pl.col("part").n_unique().over(run) >= _FEWEST_PARTS).get_column("node")
+    nodes = nodes.filter(pl.col("row").is_in(several.implode()))
+    if 2 * int(nodes.get_column("added").sum()) < nodes.height:  # parts of different tensors are not added up
+        return
     taken = every.filter(pl.col("name").is_in(["aten::select", "aten::slice"]))
     taken = taken.join(nodes, on=["process_id", "sequence_number"], how="semi")
     inside = on_host.within(report, nodes)
@@ -294,7 +305,7 @@ def normalized_tables(report: Report) -> Findings:
     height = pl.col("height")
     tables = marked.filter("normalizes", height.is_in(taller.implode()), ~height.is_in(read.implode()))
     for work in on_host.works_within(report, tables.select(on_host.SPAN)):
-        yield work.finding("weight-norm: table", rows=int(tables.get_column("height").max()))
+        yield work.finding("weight-norm: table", rows=int(tables.select(height.max()).item()))
 
 
 # Kernels that Triton compiled whose code tells why they are slow: their arithmetic, and their atomics.

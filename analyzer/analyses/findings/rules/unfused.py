@@ -15,6 +15,7 @@ from kanalyze.analyses.operators.fusion import chains, fusion, occurrences
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.analyses.work.work import operations_with_roofs
 from kanalyze.columns import nearest
 from kanalyze.decoder.decode import decode
 from kanalyze.report import Report
@@ -137,10 +138,12 @@ def _formulas(runs: Work, compiled: Mending) -> Finding | None:
     sums = rows.group_by(pl.col("name").cast(pl.String)).agg(pl.col("exclusive_ns").sum())
     names = sums.sort("exclusive_ns", "name", descending=[True, False]).get_column("name")
     operations = [*dict.fromkeys(one for one in (decode(name).operation for name in names) if one)][: say.NAMED]
-    words = _words(runs)
-    if words == _SEARCHED:
-        rows, groups = (frame.with_columns(merged_ns=pl.lit(_SEARCH_NS)) for frame in (rows, groups))
-        saved, compiled = runs.ns - total(groups, "merged_ns"), on_gpu.merged(rows)
+    words, searches = _words(runs), _searches(runs)
+    if 2 * total(rows.filter(pl.col("group").is_in(searches.implode())), "exclusive_ns") >= runs.ns:
+        found_ns = pl.when(pl.col("group").is_in(searches.implode())).then(pl.lit(_SEARCH_NS)).otherwise("merged_ns")
+        rows = rows.with_columns(merged_ns=pl.min_horizontal("merged_ns", found_ns))
+        words, compiled = "fusion: comparisons", on_gpu.merged(rows)
+        saved = runs.ns - total(rows.unique("group"), "merged_ns")
     return runs.finding(
         words,
         "",
@@ -166,12 +169,11 @@ _FUSIBLE: Final = (
 _OF_DISTANCES: Final = r"^aten::(?:sub|pow|square|abs|norm|linalg_vector_norm|sum|mean|sqrt|neg|exp)$"
 _RAISED: Final = r"^aten::(?:pow|square|abs|norm|linalg_vector_norm)$"
 
-#: Those of comparisons whose results are counted, or of which the first is looked for; and what a search for a million
-#: values among thousands takes on an H200.
-_SEARCHED: Final = "fusion: comparisons"
-_SEARCH_NS: Final = 15_000
+#: Those of comparisons, and of counts of what is true, or of the first; and what a search for a million values among
+#: thousands takes on an H200.
 _COMPARED: Final = r"^aten::(?:lt|le|gt|ge)$"
-_COUNTED: Final = r"^aten::(?:sum|count_nonzero|to|argmax|max)$"
+_COUNTED: Final = r"^aten::(?:sum|count_nonzero|argmax)$"
+_SEARCH_NS: Final = 15_000
 
 
 def _words(runs: Work) -> str:
@@ -188,16 +190,12 @@ def _words(runs: Work) -> str:
         fusible = inside.get_column("name").str.contains(_FUSIBLE).sum()
         if 2 * fusible > inside.height and not runs.device.launches(COMPILED_KERNELS):
             return "fusion: backend"
-    following = pl.col("name").shift(-1).over(THREAD)
+    pairs = top.filter(_pairs() & pl.col("name").shift(-1).over(THREAD).str.contains(_RAISED))
+    if pairs.is_empty():
+        return "fusion"
     work = on_gpu.with_operators(runs.report, runs.rows.select("row", "exclusive_ns"))
-    for words, pairs, outer in (
-        ("fusion: distances", _pairs() & following.str.contains(_RAISED), _OF_DISTANCES),
-        (_SEARCHED, _compared() & following.str.contains(_COUNTED), f"{_COMPARED}|{_COUNTED}"),
-    ):
-        own = work.filter(pl.col("outer").str.contains(outer))
-        if 2 * total(own, "exclusive_ns") >= runs.ns and top.filter(pairs).height:
-            return words
-    return "fusion"
+    of_distances = work.filter(pl.col("outer").str.contains(_OF_DISTANCES))
+    return "fusion" if 2 * total(of_distances, "exclusive_ns") < runs.ns else "fusion: distances"
 
 
 def _pairs() -> pl.Expr:
@@ -211,14 +209,19 @@ def _pairs() -> pl.Expr:
     return (pl.col("name") == "aten::sub") & alike & pl.any_horizontal(along)
 
 
-def _compared() -> pl.Expr:
-    """Whether operators compare each value of a row with each of another."""
-    side = on_host.side
+def _searches(runs: Work) -> pl.Series:
+    """Groups that for the most part compare each value of a row with each of another, and count what is true."""
+    side, name = on_host.side, pl.col("name")
     along = [
         (side(row, -2).fill_null(1) == 1) & (side(row, -1) > 1) & (side(column, -2) > 1) & (side(column, -1) == 1)
         for row, column in ((0, 1), (1, 0))
     ]
-    return pl.col("name").str.contains(_COMPARED) & pl.any_horizontal(along)
+    shapes = operations_with_roofs(runs.report).select("row", "input_shapes", name="op")
+    work = runs.rows.select("row", "group", "exclusive_ns").join(shapes, on="row", how="left", maintain_order="left")
+    pairs, counts = name.str.contains(_COMPARED) & pl.any_horizontal(along), name.str.contains(_COUNTED)
+    own = pl.col("exclusive_ns").filter(pairs.fill_null(value=False) | counts | (name == "aten::copy_"))
+    most = 2 * own.sum() >= pl.col("exclusive_ns").sum()
+    return work.group_by("group").agg(search=pairs.any() & counts.any() & most).filter("search").get_column("group")
 
 
 # Optimizers that run kernel by kernel.

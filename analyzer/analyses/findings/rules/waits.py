@@ -337,6 +337,7 @@ _FINDING: Final = r"NonZeroOp|nonzero|DeviceSelectSweep|DeviceCompactInit|write_
 #: What takes the elements of CuPy's masks, and what counts them before.
 _GETS, _SCANS = "cupy_getitem_mask", "cupy_(?:scan|bsum|copy__bool_bool)"
 
+_SORTED: Final = 7 / 8  # of what backward takes to sort and add gradients, by torch.where() on an H200
 _TURNS: Final = 8  # so many masks of an iteration are a loop's
 
 #: The size of a count, which the host reads.
@@ -361,7 +362,8 @@ def boolean_masks(report: Report) -> Findings:
     until = nearest_launches(on_host.traced(report) or report, points, "call_start", later=True, equal=True).to_series()
     end = pl.min_horizontal(until.alias("until"), 2 * pl.col("end") - pl.col("start"))
     waited = spans.select(*THREAD, "start", end=pl.coalesce(end, "end")).sort(*THREAD, "start")
-    inside = on_host.within(report, _joined(waited, _puts(report, spans)))
+    puts = _puts(report, spans)
+    inside = on_host.within(report, _joined(waited, puts))
     # nothing is asked for, but what takes its place is launched
     # of arrays an operation takes its place, where()
     apart = on_host.launched(report).select(pl.col("call_start").diff().over(THREAD).median()).item() or 0
@@ -375,10 +377,16 @@ def boolean_masks(report: Report) -> Findings:
         parts = parts.filter((pl.col("start") - pl.col("begun")).is_between(1, most))
         every = pl.concat([spans, parts.select(SPAN)]).sort(SPAN[:3])
     each = (every, every.with_columns(start=kept))
-    whole, left = (on_host.within(report, _joined(part, _puts(report, spans))) for part in each)
+    whole, left = (on_host.within(report, _joined(part, puts)) for part in each)
     change = whole.mending._replace(host=left.host) if torch else left.mending
+    # what takes the place of puts writes their elements, without sorting them
+    sorts = [work.rows.select("row", "dur_ns") for work in on_host.works_within(report, puts)]
+    if sorts:
+        shorter = pl.concat(sorts).select("row", saved_ns=on_gpu.part("dur_ns", _SORTED))
+        gone = change.gone.filter(~change.gone.is_in(shorter.get_column("row").implode()))
+        change = change._replace(gone=gone, shorter=shorter)
     name = f"boolean-masks{': CuPy' * (not torch)}"
-    yield from on_host.on_time(report, name, inside, change, times=waited.height)
+    yield from on_host.on_time(report, name, inside, change, times=on_host.within(report, waited).host.height)
 
 
 def _joined(*span_sets: pl.DataFrame) -> pl.DataFrame:
@@ -389,7 +397,8 @@ def _joined(*span_sets: pl.DataFrame) -> pl.DataFrame:
 def _puts(report: Report, finds: pl.DataFrame) -> pl.DataFrame:
     """Spans in which backward sorts gradients to put them where the elements of a mask were, with one of `finds`."""
     every = on_host.operators(report)
-    puts = every.filter(name="aten::_index_put_impl_")
+    adds = pl.col("input_values").cast(pl.String).str.contains("True").fill_null(value=False)
+    puts = every.filter(adds, name="aten::_index_put_impl_")
     backward = on_gpu.is_inside(puts.select(*THREAD, at="start"), every.filter(on_host.IS_NODE).select(SPAN))
     puts = puts.filter(backward).select(SPAN)
     return puts[on_gpu.span_of(finds.select(*THREAD, at="start"), puts).drop_nulls().unique()]

@@ -1,10 +1,11 @@
 """What formulas in elementwise kernels need, by what a trace shows beside them."""
 
+import polars as pl
 import pytest
 
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.findings.on_gpu import Work, kernel_sums
-from kanalyze.analyses.findings.rules.unfused import _words
+from kanalyze.analyses.findings.rules.unfused import _searches, _words
 from support.build import host, kernel, launched, report
 
 MUL = "void at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<float>, X>(int)"
@@ -12,7 +13,11 @@ OF_COMPILER = "triton_poi_fused_mul_0"
 
 
 def words(*operators, name=MUL):
-    """Those of a trace of operators (name, shapes of inputs or None) of which each launches a kernel but regions.
+    return _words(made(*operators, name=name))
+
+
+def made(*operators, name=MUL):
+    """The kernels of a trace of operators (name, shapes of inputs or None) of which each launches a kernel but regions.
 
     A region is around the operator that follows it.
     """
@@ -26,7 +31,7 @@ def words(*operators, name=MUL):
         ran = launched(at + 10, at + 80, kernel(at + 100, at + 200, name=name), "cudaLaunchKernel")
         events += [host("op", operator, at, at + 90), *ran]
     of = report(events, op_detail=details)
-    return _words(Work(of, kernel_sums(of)[0], exclusive_operations(of)))
+    return Work(of, kernel_sums(of)[0], exclusive_operations(of))
 
 
 def regions(*versions, inside="aten::mm", eager=0):
@@ -68,19 +73,23 @@ def test_differences_of_all_pairs_are_a_product(shapes, after, told):
 
 
 @pytest.mark.parametrize(
-    ("operator", "shapes", "after", "told"),
+    ("operator", "shapes", "after", "searches"),
     [
-        ("aten::lt", "[[128, 1, 2048], [128, 900, 1]]", "aten::sum", ": comparisons"),
-        ("aten::ge", "[[900, 1], [2048]]", "aten::argmax", ": comparisons"),
-        ("aten::eq", "[[900, 1], [2048]]", "aten::sum", ""),  # labels of pairs
-        ("aten::gt", "[[900, 1], [2048]]", "aten::where", ""),  # a mask
-        ("aten::gt", "[[900, 2048], [2048]]", "aten::sum", ""),  # one threshold for each column
-        ("aten::gt", "[[900, 1], [1, 1]]", "aten::sum", ""),
-        ("aten::gt", None, "aten::sum", ""),
+        ("aten::lt", "[[128, 1, 2048], [128, 900, 1]]", "aten::sum", True),
+        ("aten::ge", "[[900, 1], [2048]]", "aten::argmax", True),
+        ("aten::eq", "[[900, 1], [2048]]", "aten::sum", False),  # labels of pairs
+        ("aten::gt", "[[900, 1], [2048]]", "aten::to", False),  # a mask
+        ("aten::gt", "[[900, 2048], [2048]]", "aten::sum", False),  # one threshold for each column
+        ("aten::gt", "[[900, 1], [1, 1]]", "aten::sum", False),
+        ("aten::gt", None, "aten::sum", False),
     ],
 )
-def test_comparisons_of_all_pairs_that_are_counted_are_a_search(operator, shapes, after, told):
-    assert words((operator, shapes), (after, None)) == f"fusion{told}"
+def test_comparisons_of_all_pairs_that_are_counted_are_a_search(operator, shapes, after, searches):
+    runs = made((operator, shapes), (after, None))
+    grouped = runs._replace(rows=runs.rows.with_columns(group=pl.lit(3)))
+    assert _searches(grouped).to_list() == [3] * searches
+    others = made((operator, shapes), (after, None), *[("aten::exp", None)] * 3)
+    assert _searches(others._replace(rows=others.rows.with_columns(group=pl.lit(3)))).is_empty()
 
 
 def test_distances_beside_more_of_other_formulas_are_no_words():

@@ -249,20 +249,22 @@ ADDS = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFuncto
 COPY = "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda>(int)"
 
 
-def sliced(many, *, part="aten::select", shape="[[8, 320], [], [], []]", each=0, other=100_000):
-    """Five passes that take parts of a tensor, `each` of another shape or not; backward makes a gradient for each."""
+def sliced(many, *, part="aten::select", whole="[8, 40, 320]", place=None, adds=True, other=100_000, falls=7):  # noqa: PLR0913
+    """Five passes that take parts of a tensor at different places or one; backward makes a gradient for each."""
     events, details = [], []
     for at in range(0, 5 * PASS_NS, PASS_NS):
         events += operator("aten::mm", at, took=other)
         for number in range(many):
-            begin, known = at + 200_000 + 10_000 * number, {"sequence_number": at - 7 * number + 900}
-            details.append({"event_id": len(events), **known})
-            events.append(host("op", part, at + 150_000 + 1000 * number, at + 150_900 + 1000 * number))
-            details.append({"event_id": len(events), **known})
-            events.append(host("op", f"{NODE}SelectBackward0", begin, begin + 9000, thread=2))
-            inputs = shape.replace("320", str(320 + each * number))
-            details.append({"event_id": len(events), "input_shapes": inputs})
-            events.append(host("op", f"{part}_backward", begin + 100, begin + 6000, thread=2))
+            begin, known = at + 200_000 + 10_000 * number, {"sequence_number": at - falls * number + 900}
+            values = f'["", "{whole}", "1", "{number if place is None else place}"]'
+            for name, start, end, more in (
+                (part, at + 150_000 + 1000 * number, at + 150_900 + 1000 * number, known),
+                (f"{NODE}SelectBackward0", begin, begin + 9000, known),
+                (f"{part}_backward", begin + 100, begin + 6000, {"input_shapes": "[[8]]", "input_values": values}),
+                ("aten::add_" if adds else "aten::mul_", begin + 6800, begin + 8900, {}),
+            ):
+                details.append({"event_id": len(events), **more})
+                events.append(host("op", name, start, end, thread=1 + (start >= begin)))
             for start, name, took in ((200, FILLS, 1000), (2000, COPY, 500), (7000, ADDS, 2000)):
                 made = kernel(begin + start + 500, begin + start + 500 + took, name=name)
                 events += launched(begin + start, begin + start + 400, made, thread=2)
@@ -275,7 +277,10 @@ def sliced(many, *, part="aten::select", shape="[[8, 320], [], [], []]", each=0,
         (sliced(8), 5 * 8 * 3500),
         (sliced(8, part="aten::slice"), 5 * 8 * 3500),
         (sliced(7), 0),
-        (sliced(8, each=1), 0),  # of tensors of many shapes
+        (sliced(8, falls=-7), 0),  # each in a pass of backward of its own
+        (sliced(8, place=3), 0),  # one part of each of many tensors, as layers take
+        (sliced(8, adds=False), 0),
+        (sliced(8, whole=""), 0),  # without inputs
         (sliced(8, part="aten::index"), 0),
         (sliced(8, other=1_000_000 - 60_000), 0),  # little beside products
     ],
