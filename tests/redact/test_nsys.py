@@ -117,7 +117,7 @@ def test_every_table_is_the_same(report, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_table_of_other_versions_is_the_same(version, tmp_path):
-    report = as_written_by(version, tmp_path, REPORTS / "graph_node.sqlite")
+    report = as_written_by(version, tmp_path, REPORTS / "two_processes.sqlite")
     redact(report, tmp_path / "out.sqlite")
     assert_same_tables(report, tmp_path / "out.sqlite")
 
