@@ -135,6 +135,8 @@ _COLUMNS: Final = (
         l2_hit_share float?: L2 Hit Rate. lts__t_sector_hit_rate.pct.
         l1_share float?: L1/TEX Cache Throughput of its peak. l1tex__throughput.avg.pct_of_peak_sustained_active.
         l1_hit_share float?: L1/TEX Hit Rate. l1tex__t_sector_hit_rate.pct.
+        constant_share float?: How busy the caches of constant memory are, of their peak.
+            idc__request_cycles_active.avg.pct_of_peak_sustained_elapsed.
     """),
     *SHAPE_COLUMNS,
     *schema.columns(f"""

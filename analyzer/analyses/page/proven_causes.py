@@ -48,7 +48,7 @@ def slow_kernels(joined: pl.DataFrame, ncu: report.Report, page: PageKernels) ->
         counted = {column: value for column, value in of_code.get(event_id, {}).items() if value is not None}
         of_kernel = (
             dict.fromkeys(("atomics_share", "local_share", "shared_share", "idle_lanes"), 0.0)
-            | {"needed": None, "one_for_all": False, "of_halves": False, "in_turns": False}
+            | {"needed": None, "one_for_all": False, "of_halves": False, "in_turns": False, "indexed": False}
             | {"listed": None, "calls_in_pairs": False}
             | facts[event_id]
             | counted
@@ -92,7 +92,8 @@ def _of_instructions(ncu: report.Report) -> pl.DataFrame:
 
     Columns: event_id, atomics_share (those that add by atomics, of its threads' accesses), idle_lanes (the part of
     its warps' threads that instructions without a predicate leave out), one_for_all (whether by some instructions
-    one thread waits or works for its warp or block), of_halves (whether some multiply matrices of 16 bits), in_turns
+    one thread waits or works for its warp or block), of_halves (whether some multiply matrices of 16 bits), indexed
+    (whether threads read constant memory at addresses of their own), in_turns
     (whether a loop loads what is multiplied as matrices, without any copies that go on meanwhile), listed (how often
     warps ran one of it), calls_in_pairs (whether it calls functions of CUDA at two places equally often), needed (bytes
     that they ask for) and uncoalesced_share, without the half that ncu adds to sectors that copies to shared
@@ -123,6 +124,7 @@ def _of_instructions(ncu: report.Report) -> pl.DataFrame:
         "float64": doubles,
         "bank-conflicts": shared,
         "local-memory": local,
+        "divergent-constants": times * sass.str.contains(_INDEXED),
         "divergence": idle,
         "allocation-in-loop": pl.when(sass.str.contains(_CALLS)).then("instructions").otherwise(0),
         "unpipelined-loads": pl.when(loads).then("instructions").otherwise(0),
@@ -137,6 +139,7 @@ def _of_instructions(ncu: report.Report) -> pl.DataFrame:
         of_halves=sass.str.contains(_OF_HALVES).any(),
         listed=ran.sum(),
         calls_in_pairs=(calls.n_unique() < calls.len()) & (within.sum() <= calls.sum()),
+        indexed=sass.str.contains(_INDEXED).any(),
         called=called,
         linked=linked,
         in_turns=turns & sass.str.contains(_MULTIPLIES).any() & ~sass.str.contains(_AHEAD).any(),
@@ -273,6 +276,11 @@ def _diverging(facts: Mapping[str, Any]) -> float:
     return 0.0 if busy or facts["one_for_all"] or not whole else float(facts["idle_lanes"])
 
 
+def _one_by_one(facts: Mapping[str, Any]) -> float:
+    """How busy the caches of constant memory are, which serve threads one by one that read different places of it."""
+    return float(facts["indexed"] * (facts["constant_share"] or 0.0))
+
+
 def _small_tiles(facts: Mapping[str, Any]) -> float:
     """The part of the bytes that a product's threads ask for, of which larger tiles would ask once.
 
@@ -339,6 +347,7 @@ _ACCESSES: Final = r"\b(?:LDG|STG|LD|ST|REDG?|ATOMG?)\.E"
 _DOUBLES: Final = r"\bD(?:ADD|MUL|FMA)\b"
 _SHARED: Final = r"\b(?:LDSM?|STSM?|ATOMS)\b"
 _LOCAL: Final = r"\b(?:LDL|STL)\b"
+_INDEXED: Final = r"\bLDC\S* \w+, c\[0x3\]\[R\d"
 _ANSWERED: Final = r"\b(?:LD|ST|LD[GSL]|ST[GSL]|LDSM|STSM|LDGSTS|REDG?|ATOM[GS]?|UTMA\w+|TEX|TLD4?|SULD|SUST|MUFU)\b"
 _OF_SHARED: Final = ("short_scoreboard", "mio_throttle")  # what warps wait for where shared memory is the limit
 
@@ -361,6 +370,7 @@ _CALLS_OWN: Final = r"\bCALL\.REL"
 _LINKED: Final = r"\bLDC\.64 (R\d+), c\[0x4\]\[R\d+\]"
 _TURNS: Final = 4  # of a loop that has a next tile to load
 _OF_HALVES: Final = r"\bHMMA\.16816\.|\bHGMMA\.\d+x\d+x16\."  # products of 16-bit values
+_IN_BANKS: Final = 0.9  # 32 random words of shared memory are about 3 in the fullest of its 32 banks
 _DOUBLED: Final = 0.1  # of a kernel's arithmetic
 _SOME_IDLE: Final = 0.4  # of the threads of warps
 _OF_PRODUCTS: Final = 0.9  # of a kernel's arithmetic, on tensor cores
@@ -445,6 +455,19 @@ _CAUSES: Final = (
         "pad the rows of the tile by one element: tile[32][32 + 1]",
         "Pad the rows of the array in shared memory by one element, or swizzle its columns, so that threads side by "
         "side access different banks.",
+    ),
+    _Cause(
+        "divergent-constants",
+        _one_by_one,
+        0.6,
+        "The caches of constant memory are busy for {} of that: they serve threads of a warp that read different "
+        "addresses one after the other.",
+        "Threads of a warp read different places of constant memory: {{0}}",
+        "the table in shared memory, copied by each block; or const __restrict__",
+        "Let each block copy the table from constant to shared memory, or read it from global memory by a pointer to "
+        "const __restrict__ (`__ldg`); constant memory is for what all threads of a warp read at once.",
+        whatever_roof=True,  # these caches are counted among the units of an SM
+        spared=lambda facts: max(_IN_BANKS * _one_by_one(facts) - (facts["memory_share"] or 0.0), 0.0),
     ),
     _Cause(
         "low-occupancy",

@@ -261,7 +261,10 @@ PLAIN = {
     "bound": "memory",
 }
 PLAIN |= {"dram_bytes": None, "dram_share": None, "compute_share": None, "memory_share": 0.9}
-PLAIN |= {**dict.fromkeys(("sm_active_share", "tail_share", "waves", "occupancy_share", "limiter")), "dur_ns": 100_000}
+PLAIN |= {
+    **dict.fromkeys(("sm_active_share", "tail_share", "waves", "occupancy_share", "limiter", "constant_share")),
+    "dur_ns": 100_000,
+}
 PLAIN |= {"block_x": 128, "block_y": 1, "block_z": 1, "bank_conflict_share": 0.9, "l1_share": 0.5, "top_stall": "wait"}
 PLAIN |= {"instructions": 1000, "spill_share": None}
 COUNTED = ("event_id", "sass", "instructions", "thread_instructions", "sectors", "ideal_sectors", "file", "line")
@@ -328,6 +331,8 @@ TILES = {"bound": "compute", "roof_share": 0.1, "waves": 8.0, "tensor_flop": 2.0
 CALLS = {"instructions": 10_000, "memory_share": 0.1}
 WAITS = TILES | {"roof_share": 0.3, "top_stall": "long_scoreboard"}
 FEW = {"limiter": "shared memory", "waves": 1.0, "occupancy_share": 0.0625, "compute_share": 0.2, "memory_share": 0.3}
+READ = {"compute_share": 0.8, "constant_share": 0.8, "memory_share": 0.1}
+INDEXED = by_threads(("LDG.E R0", 50), ("LDC R8, c[0x3][R8]", 50))
 LOCAL = by_threads(("LDG.E R0", 50), ("LDS R3", 50), ("STL [R1]", 100), ("LDL.LU R2, [R1]", 200))
 #: 24 sectors for 16 of a copy to shared memory, as ncu counts them; a header of CUDA is no line of the program.
 ASIDE = [("LDGSTS.E.BYPASS.128 [R0]", 0, 32, 24, 16, "/src/a.cu", 3)]
@@ -373,6 +378,10 @@ NEAR = {"uncoalesced_share": 0.6, "dram_bytes": 400, "roof_share": 0.7}
             {"memory_share": 0.45}, {"waves": 3.0}, {"occupancy_share": 0.5}, {"limiter": "registers"}, {"block_y": 4},
             {"memory_share": None},
         )),
+        # constants at an index of each thread, and at one that all have
+        (READ, INDEXED, 0.1, ("divergent-constants", "a.cu:8", 248)),
+        (READ | {"constant_share": 0.5}, INDEXED, 0.1, None),
+        (READ, by_threads(("LDG.E R0", 50), ("LDC.64 R2, c[0x0][0x218]", 50)), 0.1, None),
         # atomics of each thread
         ({}, atomics(1000.0), 0.01, ("scatter-atomics", "a.cu:8", 396)),
         ({}, atomics(4.0), 0.01, None),
