@@ -10,7 +10,7 @@ import polars as pl
 from kanalyze import columns, units
 from kanalyze.analyses.device._operations import exclusive_operations, launch_rows
 from kanalyze.analyses.device.occupancy import launch_occupancy
-from kanalyze.analyses.findings import on_gpu, say
+from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_gpu import FAMILY, INPUTS, LIBRARY, OPERATION, OUTPUT, REACHED, Work
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
 from kanalyze.analyses.host._call_kinds import JAX, PYTORCH
@@ -501,6 +501,24 @@ def _slow_sums(work: Work) -> pl.DataFrame:
     usual = usual.with_columns(usual_ns=pl.min_horizontal(pl.col("near").max().over("run"), by_bytes.over("run")))
     took = pl.when("own").then("exclusive_ns").sum().over("run")  # slow by the sums alone
     return usual.filter(pl.col("sums").any().over("run") & (took >= _LONGER * pl.col("usual_ns").fill_null(0)))
+
+
+@Rule
+def deterministic_sums(report: Report) -> Findings:
+    """At most one finding per device on operators that sort an index to sum by it, and what the host does there."""
+    sums = on_host.outermost(report).filter(pl.col("name").str.contains(_DETERMINISTIC.pattern))
+    puts = on_host.operators(report).filter(pl.col("name").is_in(_BY_INDEX)).select(*threads.THREAD, at="start")
+    sums = sums[on_gpu.span_of(puts, sums.select(on_host.SPAN)).drop_nulls().unique().sort()]
+    if sums.is_empty():
+        return
+    inside = on_host.within(report, sums)
+    # one launch takes their place, of a kernel that adds as this one does
+    left = on_host.within(report, sums.with_columns(pl.min_horizontal(pl.col("start") + say.LAUNCH_NS, "end")))
+    adds = exclusive_operations(report).filter(pl.col("name").cast(pl.String).str.contains(_SCATTERS))
+    gone = inside.mending.gone.filter(~inside.mending.gone.is_in(adds.get_column("row").implode()))
+    change = inside.mending._replace(gone=gone, host=left.host)
+    sums_by = say.most(sums, "name").removeprefix("aten::")
+    yield from on_host.on_time(report, "scatter-atomics: deterministic", inside, change, sums=sums_by, many=sums.height)
 
 
 # Transforms (FFT) of lengths with large prime factors.

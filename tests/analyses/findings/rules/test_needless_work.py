@@ -11,6 +11,7 @@ from kanalyze.analyses.findings.rules.needless_work import (
     normalized_tables,
     slice_gradients,
 )
+from kanalyze.analyses.findings.rules.slower_kernels import deterministic_sums
 from support.build import host, kernel, launched
 from support.measures import assert_told
 from support.steps import in_steps, operator, operators
@@ -290,3 +291,27 @@ def test_gradients_of_parts_that_a_loop_takes(of, stake):
     assert_told(found, [stake] * bool(stake), *(["Gradients of slices are each as large as the whole"] * bool(stake)))
     # the copies stay, which put the parts together
     assert [len(one.change(of).gone) for one in found] == [5 * 8 * 2] * bool(stake)
+
+
+@pytest.mark.parametrize(
+    ("operator", "inner", "stake"),
+    [
+        ("aten::scatter_add_", "aten::_index_put_impl_", 5 * 60_000),
+        ("aten::index_add", "aten::index_put_", 5 * 60_000),
+        ("aten::scatter_add_", "aten::gather", 0),  # by atomics
+        ("aten::_index_put_impl_", "aten::sort", 0),  # what backward of indexing does in any program
+    ],
+)
+def test_sums_that_deterministic_algorithms_sort_for(operator, inner, stake):
+    """At stake is what runs there, and that the device waits for it; what adds goes on to."""
+    events = []
+    for at in range(0, 5 * PASS_NS, PASS_NS):
+        events += [host("op", operator, at, at + 60_000), host("op", inner, at + 1000, at + 59_000)]
+        for start, name in ((2000, "DeviceRadixSortOnesweepKernel"), (30_000, "at::native::indexing_backward_kernel")):
+            made = kernel(at + start + 5000, at + start + 10_000, name=f"void {name}<float>(int)")
+            events += launched(at + start, at + start + 4000, made)
+        made = kernel(at + 100_000, at + 900_000, name="sgemm")
+        events += launched(at + 70_000, at + 80_000, made)
+    found = deterministic_sums(in_steps(events, 5, PASS_NS))
+    assert_told(found, [stake] * bool(stake), *(["Deterministic algorithms sort what"] * bool(stake)))
+    assert [len(one.change(None).gone) for one in found] == [5] * bool(stake)
