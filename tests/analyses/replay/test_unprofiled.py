@@ -359,7 +359,7 @@ def test_a_run_that_took_longer_than_a_slower_host_explains_tells_nothing_of_the
     with kanalyze.read(slowed(tmp_path / "cap", int(991_878 * 1.05))) as found:
         steady = steady_part(found)
         monkeypatch.setattr(
-            "kanalyze.analyses.replay._unprofiled.window_without", lambda *_, **__: lambda _: float(steady.ns)
+            "kanalyze.analyses.replay._whatif.window_without", lambda *_, **__: lambda _: float(steady.ns)
         )
         assert _unprofiled.hosts_of(found) == BY_TOOL["nsys"]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import kanalyze
+from kanalyze import files
 from kanalyze.readers import read
 from kanalyze.readers.nsys import read_rep
 from support.command import ADD, ADD_UM, command_line, is_running, refused, run, started, wait_until
@@ -149,11 +150,11 @@ def test_what_was_exported_is_read_by_any_path_and_without_nsys_too(nsys, tmp_pa
 
 def test_the_cache_is_where_the_user_keeps_caches(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/some/where")
-    assert read_rep.cache_folder() == Path("/some/where/kanalyze")
+    assert files.cache_folder() == Path("/some/where/kanalyze")
     for unset in ("", "relative/path"):
         monkeypatch.setenv("XDG_CACHE_HOME", unset)
         monkeypatch.setenv("HOME", "/home/me")
-        assert read_rep.cache_folder() == Path("/home/me/.cache/kanalyze")
+        assert files.cache_folder() == Path("/home/me/.cache/kanalyze")
 
 
 def test_what_killed_exports_left_is_removed_after_a_day(nsys, cache, report):
