@@ -93,17 +93,16 @@ def _of_instructions(ncu: report.Report) -> pl.DataFrame:
     Columns: event_id, atomics_share (those that add by atomics, of its threads' accesses), idle_lanes (the part of
     its warps' threads that instructions without a predicate leave out), one_for_all (whether by some instructions
     one thread waits or works for its warp or block), of_halves (whether some multiply matrices of 16 bits), indexed
-    (whether threads read constant memory at addresses of their own), in_turns
-    (whether a loop loads what is multiplied as matrices, without any copies that go on meanwhile), listed (how often
-    warps ran one of it), calls_in_pairs (whether it calls functions of CUDA at two places equally often), needed (bytes
-    that they ask for) and uncoalesced_share, without the half that ncu adds to sectors that copies to shared
-    memory touch and without instructions whose warps touch one more than needed, as threads side by side may begin
-    anywhere; and by the name of each cause the program's line with the instruction that has most of it, null
-    without lines.
+    (whether threads read constant memory at addresses of their own), in_turns (whether a loop loads what is multiplied
+    as matrices, without any copies that go on meanwhile), listed (how often warps ran one of it), calls_in_pairs
+    (whether it calls functions of CUDA at two places equally often), needed (bytes that they ask for) and
+    uncoalesced_share, without the half that ncu adds to sectors that copies to shared memory touch and without
+    instructions whose warps touch one more than needed, as threads side by side may begin anywhere; and :func:`_places`
+    of each cause.
     """
     sass, times = pl.col("sass").cast(pl.String), pl.col("thread_instructions").fill_null(0)
-    kinds = (_ADDS, _ACCESSES, _DOUBLES, _SHARED, _LOCAL, _ANSWERED)
-    adds, accesses, doubles, shared, local, answered = (times * sass.str.contains(names) for names in kinds)
+    kinds = (_ADDS, _ACCESSES, _DOUBLES, _SHARED, _LOCAL, _INDEXED, _ANSWERED)
+    adds, accesses, doubles, shared, local, indexed, answered = (times * sass.str.contains(names) for names in kinds)
     every = answered.sum().clip(lower_bound=1)
     ideal = pl.col("ideal_sectors") * pl.when(sass.str.contains("LDGSTS", literal=True)).then(_COUNTED).otherwise(1.0)
     beyond = (pl.col("sectors") - ideal).fill_null(0).clip(lower_bound=0)
@@ -115,21 +114,17 @@ def _of_instructions(ncu: report.Report) -> pl.DataFrame:
     turns = ran.filter(loads).max() >= _TURNS * ran.filter(ran > 0).first()
     calls, within = (ran.filter(sass.str.contains(names) & (ran > 0)) for names in (_CALLS, _CALLS_OWN))
     called, linked = (sass.str.extract(names).filter(ran > 0).drop_nulls().unique() for names in (_CALLS, _LINKED))
-    file = pl.col("file").cast(pl.String)
-    line = pl.format("{}:{}", file.str.extract(r"([^/\\]+)$"), "line")
-    own = line.is_not_null() & ~file.str.contains(_OF_CUDA)
     causes = {
         "uncoalesced": spare,
         "scatter-atomics": adds,
         "float64": doubles,
         "bank-conflicts": shared,
         "local-memory": local,
-        "divergent-constants": times * sass.str.contains(_INDEXED),
+        "divergent-constants": indexed,
         "divergence": idle,
         "allocation-in-loop": pl.when(sass.str.contains(_CALLS)).then("instructions").otherwise(0),
         "unpipelined-loads": pl.when(loads).then("instructions").otherwise(0),
     }
-    places = {rule: (own & (count > 0), count) for rule, count in causes.items()}
     each = ncu.table("instructions").group_by("event_id")
     counted = each.agg(
         atomics_share=(adds.sum() / accesses.sum()).fill_nan(0.0),
@@ -139,17 +134,26 @@ def _of_instructions(ncu: report.Report) -> pl.DataFrame:
         of_halves=sass.str.contains(_OF_HALVES).any(),
         listed=ran.sum(),
         calls_in_pairs=(calls.n_unique() < calls.len()) & (within.sum() <= calls.sum()),
-        indexed=sass.str.contains(_INDEXED).any(),
+        indexed=(indexed > 0).any(),
         called=called,
         linked=linked,
         in_turns=turns & sass.str.contains(_MULTIPLIES).any() & ~sass.str.contains(_AHEAD).any(),
         shared_share=shared.sum() / every,
         needed=pl.col("ideal_sectors").sum() * _SECTOR_BYTES,
         uncoalesced_share=(spare.sum() / pl.col("sectors").sum()).fill_nan(None),
-        **{rule: line.filter(of).sort_by(count.filter(of)).last() for rule, (of, count) in places.items()},
+        **_places(causes),
     )
     known = pl.col("called").list.set_difference("linked").list.len() == 0
     return counted.with_columns(pl.col("calls_in_pairs") & known).drop("called", "linked")
+
+
+def _places(causes: dict[str, pl.Expr]) -> dict[str, pl.Expr]:
+    """The program's line with the instruction that has most of each cause, by its name; null without lines."""
+    file = pl.col("file").cast(pl.String)
+    line = pl.format("{}:{}", file.str.extract(r"([^/\\]+)$"), "line")
+    own = line.is_not_null() & ~file.str.contains(_OF_CUDA)
+    counts = ((rule, count, own & (count > 0)) for rule, count in causes.items())
+    return {rule: line.filter(has).sort_by(count.filter(has)).last() for rule, count, has in counts}
 
 
 def _of_alike(kernels: pl.DataFrame, runs: pl.DataFrame, ncu: report.Report) -> pl.DataFrame:

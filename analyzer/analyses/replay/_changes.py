@@ -47,6 +47,10 @@ class Mending(NamedTuple):
     host: pl.DataFrame = _NO_SPANS  # host time that is spared: process_id, start, end
     graph: bool = False  # whether each repeated sequence of launches becomes one
 
+    def keeping(self, rows: pl.Series) -> "Mending":
+        """The same, but that some operations stay (rows)."""
+        return self._replace(gone=self.gone.filter(~self.gone.is_in(rows.implode())))
+
     def with_all_of(self, other: "Mending") -> "Mending":
         """What both change: an operation that both shorten takes less by the more of the two, one that is gone nothing.
 

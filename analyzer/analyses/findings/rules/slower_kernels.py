@@ -514,11 +514,11 @@ def deterministic_sums(report: Report) -> Findings:
     inside = on_host.within(report, sums)
     # one launch takes their place, of a kernel that adds as this one does
     left = on_host.within(report, sums.with_columns(pl.min_horizontal(pl.col("start") + say.LAUNCH_NS, "end")))
-    adds = exclusive_operations(report).filter(pl.col("name").cast(pl.String).str.contains(_SCATTERS))
-    gone = inside.mending.gone.filter(~inside.mending.gone.is_in(adds.get_column("row").implode()))
-    change = inside.mending._replace(gone=gone, host=left.host)
-    sums_by = say.most(sums, "name").removeprefix("aten::")
-    yield from on_host.on_time(report, "scatter-atomics: deterministic", inside, change, sums=sums_by, many=sums.height)
+    work = exclusive_operations(report)
+    adds = work.get_column("row").filter(on_host.kernels_named(work, _SCATTERS))
+    change = inside.mending.keeping(adds)._replace(host=left.host)
+    operator = say.most(sums, "name").removeprefix("aten::")
+    yield from on_host.on_time(report, "scatter-atomics: deterministic", inside, change, sums=operator)
 
 
 # Transforms (FFT) of lengths with large prime factors.

@@ -138,10 +138,9 @@ def _formulas(runs: Work, compiled: Mending) -> Finding | None:
     sums = rows.group_by(pl.col("name").cast(pl.String)).agg(pl.col("exclusive_ns").sum())
     names = sums.sort("exclusive_ns", "name", descending=[True, False]).get_column("name")
     operations = [*dict.fromkeys(one for one in (decode(name).operation for name in names) if one)][: say.NAMED]
-    words, searches = _words(runs), _searches(runs)
-    if 2 * total(rows.filter(pl.col("group").is_in(searches.implode())), "exclusive_ns") >= runs.ns:
-        found_ns = pl.when(pl.col("group").is_in(searches.implode())).then(pl.lit(_SEARCH_NS)).otherwise("merged_ns")
-        rows = rows.with_columns(merged_ns=pl.min_horizontal("merged_ns", found_ns))
+    words, searched = _words(runs), pl.col("group").is_in(_searches(runs).implode())
+    if 2 * total(rows.filter(searched), "exclusive_ns") >= runs.ns:
+        rows = rows.with_columns(pl.min_horizontal("merged_ns", pl.when(searched).then(pl.lit(_SEARCH_NS))))
         words, compiled = "fusion: comparisons", on_gpu.merged(rows)
         saved = runs.ns - total(rows.unique("group"), "merged_ns")
     return runs.finding(

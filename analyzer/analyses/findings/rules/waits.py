@@ -383,8 +383,7 @@ def boolean_masks(report: Report) -> Findings:
     sorts = [work.rows.select("row", "dur_ns") for work in on_host.works_within(report, puts)]
     if sorts:
         shorter = pl.concat(sorts).select("row", saved_ns=on_gpu.part("dur_ns", _SORTED))
-        gone = change.gone.filter(~change.gone.is_in(shorter.get_column("row").implode()))
-        change = change._replace(gone=gone, shorter=shorter)
+        change = change.keeping(shorter.get_column("row"))._replace(shorter=shorter)
     name = f"boolean-masks{': CuPy' * (not torch)}"
     yield from on_host.on_time(report, name, inside, change, times=on_host.within(report, waited).host.height)
 
