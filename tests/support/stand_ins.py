@@ -29,7 +29,10 @@ def written(path, content):
     with open(path, "wb") as file:
         file.write(content)
 def run(command):
-    return os.spawnvp(os.P_WAIT, command[0], command)
+    ended = os.spawnvp(os.P_WAIT, command[0], command)
+    if ended == -15:  # all of a step are terminated, of which this may hear later than what it has run
+        sys.exit(143)
+    return ended
 if words == ["--version"]:
     print({version!r})
     sys.exit()
