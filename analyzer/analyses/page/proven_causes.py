@@ -36,7 +36,7 @@ def slow_kernels(joined: pl.DataFrame, ncu: report.Report, page: PageKernels) ->
     """
     took = pl.col("exclusive_ns").alias("took_ns")
     much = page.hot.filter(pl.col("exclusive_ns") >= max(0.1 * page.whole_ns, 1)).select("name", took)
-    kernels = much.join(_roofs(joined), on="name", maintain_order="left").drop_nulls("roof_share")
+    kernels = much.join(measured_shapes(joined), on="name", maintain_order="left").drop_nulls("roof_share")
     kernels = _of_alike(kernels, page.runs, ncu)
     rows = [row for row in kernels.iter_rows() if page.whole_ns and row[0] not in page.told]
     if not rows:
@@ -170,7 +170,7 @@ def _of_alike(kernels: pl.DataFrame, runs: pl.DataFrame, ncu: report.Report) -> 
     return kernels.drop("took_ns").join(sums, on="name", maintain_order="left").select(kernels.columns)
 
 
-def _roofs(joined: pl.DataFrame) -> pl.DataFrame:
+def measured_shapes(joined: pl.DataFrame) -> pl.DataFrame:
     """How near each kernel comes to its roof, where ncu measured most of its time: name, event_id, roof_share.
 
     `event_id` is that of the launch shape with most of its time.

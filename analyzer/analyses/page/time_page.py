@@ -17,6 +17,7 @@ from kanalyze.analyses.device.occupancy import BY_KERNEL
 from kanalyze.analyses.findings._doubts import with_late
 from kanalyze.analyses.findings.findings import MOST_REPLAYED, by_gain
 from kanalyze.analyses.findings.health import health
+from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.host._call_kinds import interface
 from kanalyze.analyses.host.engine_marks import engine_marks
 from kanalyze.analyses.idle import code
@@ -26,13 +27,13 @@ from kanalyze.analyses.memory import memory
 from kanalyze.analyses.operators._host_names import told
 from kanalyze.analyses.operators._kernel_groups import same_kernels
 from kanalyze.analyses.page import overview_page
-from kanalyze.analyses.page.overview_page import Summary, made, overview
+from kanalyze.analyses.page.overview_page import PageKernels, Summary, made, overview
 from kanalyze.analyses.ranges import captured, instances, ranges
 from kanalyze.report import Report, Where
 from kanalyze.units import plural, time
 
 with machinery.late():  # of programs that ncu measured
-    from kanalyze.analyses.page import proven_causes
+    from kanalyze.analyses.page import chained_kernels, proven_causes
 with machinery.late():  # of reports with steps of an engine
     from kanalyze.analyses.serving import served
 
@@ -215,9 +216,16 @@ def overviews_together(
 
 def _overview(first_page: Callable[..., Summary], group: Together) -> Summary:
     ncu, rows = group.ncu, cache(partial(joined_of, group))
-    page = first_page(group.base, beside=ncu and (lambda kernels: proven_causes.slow_kernels(rows(), ncu, kernels)))
+    page = first_page(group.base, beside=ncu and (lambda kernels: _of_counters(rows(), ncu, kernels)))
     others, joined = [one.meta for one in group.given[1:]], rows() if page.steady is None else None
     return replace(page, others=others, joined=joined, tables=with_late(page.tables, group.base, group.given[1:]))
+
+
+def _of_counters(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[Finding]:
+    """Findings that counters of ncu prove of the kernels of a page, of each kernel one."""
+    proven = proven_causes.slow_kernels(joined, ncu, page)
+    told = page.told | {name for one in proven for name in one.names}
+    return [*proven, *chained_kernels.passing_on(joined, ncu, page._replace(told=told))]
 
 
 def _pages_of(
