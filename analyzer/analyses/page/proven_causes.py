@@ -285,6 +285,19 @@ def _one_by_one(facts: Mapping[str, Any]) -> float:
     return float(facts["indexed"] * (facts["constant_share"] or 0.0))
 
 
+def _loads_again(facts: Mapping[str, Any]) -> float:
+    """The part of the bytes that a kernel's threads ask for that DRAM does not move, where L1 is busy with that.
+
+    0 where the kernel keeps what its blocks share, or multiplies matrices on tensor cores.
+    """
+    busy = (facts["l1_share"] or 0.0) >= _BUSY_L1 and (facts["dram_share"] or 0.0) < _HALF
+    kept = facts["shared_share"] >= _SOME_SHARED or (facts["tensor_flop"] or 0.0) > 0
+    apart = (facts["uncoalesced_share"] or 0.0) >= _SOME_APART
+    return (
+        0.0 if kept or apart or not busy else float(max(1 - (facts["dram_bytes"] or 0) / (facts["needed"] or 1), 0.0))
+    )
+
+
 def _small_tiles(facts: Mapping[str, Any]) -> float:
     """The part of the bytes that a product's threads ask for, of which larger tiles would ask once.
 
@@ -378,6 +391,9 @@ _IN_BANKS: Final = 0.9  # 32 random words of shared memory are about 3 in the fu
 _DOUBLED: Final = 0.1  # of a kernel's arithmetic
 _SOME_IDLE: Final = 0.4  # of the threads of warps
 _OF_PRODUCTS: Final = 0.9  # of a kernel's arithmetic, on tensor cores
+_BUSY_L1: Final = 0.8  # of the peak of the caches on the SMs
+_SOME_SHARED: Final = 0.05  # of accesses are to shared memory
+_SOME_APART: Final = 0.3  # of sectors are touched for nothing
 _FLOP_PER_BYTE: Final = 64  # of tiles of 128 × 128 of 16 bits, for each byte that their threads ask for
 _FOR_TILES: Final = ("long_scoreboard", "barrier")  # warps wait for their part of a tile, and for that of others
 _OF_TILES: Final = 0.6  # of the roof of tensor cores, that products in tiles reach whose loads go ahead
@@ -502,6 +518,18 @@ _CAUSES: Final = (
         whatever_roof=True,
     ),
     _DIVERGES._replace(least=_SOME_IDLE),
+    _Cause(
+        "repeated-loads",
+        _loads_again,
+        0.94,
+        "{} of the bytes that its threads load they or others have loaded before, and L1 caches are busy with that.",
+        "Threads load the same values again and again: {{0}}",
+        "tiles in shared memory and registers, or cuBLAS for a product of matrices",
+        "Let a block load what its threads share into shared memory once, and each thread compute several results (4 × "
+        "4) from values in registers; a product of matrices is cublasGemmEx.",
+        whatever_roof=True,  # loads count as work of the SM
+        spared=lambda facts: min(_HALF, 1 - facts["roof_share"]),
+    ),
     _Cause(
         "small-tiles",
         _small_tiles,

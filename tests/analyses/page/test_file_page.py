@@ -327,6 +327,7 @@ def called(*times, address="LDC.64 R6, c[0x4][R0]"):
     return [(name, ran, 32 * ran, 0, 0, "src/a.cu", line) for line, (name, ran) in enumerate(code, 6)]
 
 
+AGAIN = {"l1_share": 0.95, "dram_share": 0.1, "dram_bytes": 1 << 20, "compute_share": 0.9, "bank_conflict_share": None}
 TILES = {"bound": "compute", "roof_share": 0.1, "waves": 8.0, "tensor_flop": 2.0**34, "flop": 2.0**34}
 CALLS = {"instructions": 10_000, "memory_share": 0.1}
 WAITS = TILES | {"roof_share": 0.3, "top_stall": "long_scoreboard"}
@@ -415,6 +416,13 @@ NEAR = {"uncoalesced_share": 0.6, "dram_bytes": 400, "roof_share": 0.7}
         (TILES | {"roof_share": 0.4, "memory_share": 0.8}, products(1 << 30), 0.4, ("small-tiles", "", 225)),
         *((TILES | more, products(1 << 30), 0.1, None) for more in (
             {"bound": "memory"}, {"roof_share": 0.3, "memory_share": 0.5}, {"waves": 2.0}, {"flop": 2.0**35},
+        )),
+        # L1 answers what threads ask for again and again, and works at its peak; the SM counts that as work
+        (AGAIN, loads("LDG.E R0", 1 << 20, 1 << 20), 0.1, ("repeated-loads", "a.cu:3", 200)),
+        (AGAIN, loads("LDG.E R0", 1 << 18, 1 << 18), 0.1, None),
+        (AGAIN, [*loads("LDG.E R0", 1 << 20, 1 << 20), *shared(1)], 0.1, None),
+        *((AGAIN | more, loads("LDG.E R0", 1 << 20, 1 << 20), 0.1, None) for more in (
+            {"l1_share": 0.7}, {"dram_share": 0.6}, {"tensor_flop": 1.0}, {"memory_share": 0.9, "dram_bytes": None},
         )),
         # what runs is elsewhere, in functions of CUDA that are called in pairs
         (CALLS, called(8, 8), 0.01, ("allocation-in-loop", "a.cu:9", 396)),
