@@ -247,11 +247,14 @@ def small_grid(report: Report) -> Findings:
     small = small.join(measured, on=["device", "name"], how="anti")
     kernels = small.get_column("name").unique().drop_nulls().cast(pl.String)
     channels = pl.col("name").cast(pl.String).is_in([name for name in kernels if _runs_per_channel(report, name)])
-    parts = (small.filter(channels), _changeable(report, small))
+    results = pl.col("name").cast(pl.String).str.contains(_PER_RESULT)
+    parts = (small.filter(channels), small.filter(results), _changeable(report, small))
     for shapes in chain.from_iterable(_costliest(one, "idle_sm_ns", *SHAPE) for one in parts):
         top = shapes.row(0, named=True)
         name, words = str(top["name"]), {}
-        if not _runs_per_channel(report, name):
+        if re.search(_PER_RESULT, name):
+            words = dict(zip(("action", "remedy"), phrases("blocks")["variances of CuPy"], strict=True))
+        elif not _runs_per_channel(report, name):
             own, blocks = say.written_with(report, name) == say.CUDA, phrases("blocks")
             others = blocks | (phrases("one block") if top["blocks"] == 1 else {}) if own else {}
             words = dict(zip(("action", "remedy"), spoken(report, others, blocks["others"]), strict=True))
@@ -265,6 +268,9 @@ def small_grid(report: Report) -> Findings:
         figures |= {"quicker": many, "then": ns, "now": here_ns or 0}
         yield _told(report, "small-grid", shapes, "idle_sm_ns", **figures, **words)
 
+
+#: Variances of CuPy, each of which is a block's: no library of sums computes them.
+_PER_RESULT: Final = r"^cupy_(?:nan)?(?:var|std)_"
 
 #: Normalizations of images over each channel, which run a block per channel unless the layout is channels_last.
 _PER_CHANNEL: Final = re.compile(r"(?i)(?:batch_?norm_|\bbn_(?:fw|bw))(?!.*(?:channels_?last|nhwc))")
