@@ -8,11 +8,14 @@ from typing import Any, Final
 
 import polars as pl
 
+from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, compiled_kernels, exclusive_operations, with_facts
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_gpu import FAMILY, LIBRARY, OPERATION, RESULT_ELEMENTS, Work
 from kanalyze.analyses.findings.on_host import elements, sides
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
+from kanalyze.analyses.host._call_kinds import JAX, world
+from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.idle.code import place_at, placed_with_text
 from kanalyze.analyses.operators.fusion import broadcast
 from kanalyze.analyses.replay._changes import Mending
@@ -30,12 +33,13 @@ _INVERTS: Final = r"^aten::(?:linalg_pinv|linalg_inv|linalg_inv_ex|inverse|pinve
 _FACTORS: Final = r"^aten::(?:matmul|mm|mv|bmm|addmm|addmv|einsum|linear|dot)$"
 _LEAST: Final = 64  # the least side of a matrix: small ones are solved in no less time
 _MATRIX: Final = (-2, -1)  # the sides of a matrix; others are of a batch
+_INVERSES: Final = r"[=/]jit\((?:inv|pinv)\)/"  # of jax.numpy.linalg, in ranges of XLA about what a thunk is of
 _ELEMENT_BYTES: Final = (4, 8)  # of an element, at the least, and of float64
 
 
 @Rule
 def decompositions(report: Report) -> Findings:
-    """At most one finding per device on inverses whose product follows, and one on SVDs of long matrices."""
+    """At most one finding per device on inverses whose product follows, or of JAX, and one on SVDs of long matrices."""
     height, width = (on_host.side(0, at) for at in _MATRIX)
     shorter, longer = pl.min_horizontal(height, width), pl.max_horizontal(height, width)
     every = on_host.working(report).with_columns(
@@ -57,6 +61,11 @@ def decompositions(report: Report) -> Findings:
             name, height, width = which.select("name", "longer", "shorter").row(0)
             sides = {"operator": name.removeprefix("aten::"), "height": height, "width": width}
             yield work.finding(words, left=None, at_most=True, **sides)
+    if world(report) == JAX:
+        inverts = pl.col("range").cast(pl.String).str.contains(_INVERSES)
+        ranges = named_ranges(report).filter(~pl.col("open") & inverts).select(*THREAD, "start", "end")
+        for work in on_host.works_within(report, intervals.union_by(ranges, THREAD)):
+            yield work.finding("decompositions: JAX", left=None, at_most=True)
 
 
 #: Rows of so few integers go into one number, and sorting such takes this part of the time of comparing rows.

@@ -1,5 +1,7 @@
 """Needless work: inverses, SVDs, factors of the same matrix, masks of attention, rows, dense gradients."""
 
+from dataclasses import replace
+
 import pytest
 
 from kanalyze.analyses.findings.rules.needless_work import (
@@ -12,7 +14,7 @@ from kanalyze.analyses.findings.rules.needless_work import (
     slice_gradients,
 )
 from kanalyze.analyses.findings.rules.slower_kernels import deterministic_sums
-from support.build import host, kernel, launched
+from support.build import host, kernel, launched, nvtx, report
 from support.measures import assert_told
 from support.steps import in_steps, operator, operators
 
@@ -50,6 +52,16 @@ SUM = ("aten::sum", "[[4, 512]]", 20_000)
 )
 def test_less_than_an_inverse_or_a_long_svd_would_do(each, stake, words):
     assert_told(decompositions(of_shapes(*each)), [stake] * bool(stake), *filter(None, [words]))
+
+
+def test_of_jax_ranges_say_what_an_inverse_is_made_of():
+    names = ["jit(f)/jit(inv)/jit(solve)/lu", "jit(f)/jit(inv)/jit(solve)/triangular_solve", "jit(f)/dot_general"] * 5
+    events = []
+    for at, name in enumerate(names):
+        start, ran = at * 100_000, kernel(at * 100_000 + 9_000, at * 100_000 + 39_000, name=f"of_{name[-5:]}")
+        events += launched(start + 1_000, start + 5_000, replace(ran, correlation=at), thread=1)
+        events.append(nvtx(f"Thunk:#name={name},hlo_op=x.{at}#", start, start + 8_000, domain="TSL"))
+    assert_told(decompositions(report(events)), [10 * 30_000], "Inverses of matrices: 66.7 % of kernel time")
 
 
 def test_different_rows_of_few_integers_could_be_found_by_one_number_each():
