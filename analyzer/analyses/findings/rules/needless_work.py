@@ -61,11 +61,21 @@ def decompositions(report: Report) -> Findings:
             name, height, width = which.select("name", "longer", "shorter").row(0)
             sides = {"operator": name.removeprefix("aten::"), "height": height, "width": width}
             yield work.finding(words, left=None, at_most=True, **sides)
-    if world(report) == JAX:
-        inverts = pl.col("range").cast(pl.String).str.contains(_INVERSES)
-        ranges = named_ranges(report).filter(~pl.col("open") & inverts).select(*THREAD, "start", "end")
-        for work in on_host.works_within(report, intervals.union_by(ranges, THREAD)):
-            yield work.finding("decompositions: JAX", left=None, at_most=True)
+    for work in on_gpu.works(report, _inverses_of_jax(report)):
+        yield work.finding("decompositions: JAX", left=None, at_most=True)
+
+
+def _inverses_of_jax(report: Report) -> pl.DataFrame:
+    """The kernels that inverses in JAX launched, which may be some steps ahead of the GPU: exclusive operations."""
+    kernels = exclusive_operations(report, "call_row").filter(kind="kernel")
+    if world(report) != JAX:
+        return kernels.clear()
+    inverts = ~pl.col("open") & pl.col("range").cast(pl.String).str.contains(_INVERSES)
+    ranges = named_ranges(report).filter(inverts).select(*THREAD, "start", "end")
+    if ranges.is_empty():
+        return kernels.clear()
+    calls = on_gpu.calls_within(report, intervals.union_by(ranges, THREAD))
+    return kernels.filter(pl.col("call_row").is_in(calls.implode()))
 
 
 #: Rows of so few integers go into one number, and sorting such takes this part of the time of comparing rows.
