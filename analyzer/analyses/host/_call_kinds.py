@@ -502,13 +502,14 @@ def shown_cold(report: Report, launches: pl.DataFrame) -> pl.Series:
     return began.scatter(loads.get_column("at"), True)  # noqa: FBT003 - polars has no name for it
 
 
-#: Calls that set memory. Those without an operation are of 0 bytes if half of them returned in less than this part of
-#: the time of any other of their process that set some, or, where none did, in less time than a launch takes at all;
-#: but for single ones that take as long as starting an operation does.
+#: Calls that set memory. Those without an operation are of 0 bytes if four of five return in less than this part of the
+#: time of any other of their process that set some, and than it takes to start an operation; or, where none did, in
+#: less time than a launch takes at all. Single ones may take as long as starting one does.
 _SETTING: Final = re.compile(r"(?:cuda|cu)Memset")
 _NOTHING: Final = 0.75
-_NOTHING_NS: Final = 1000
-_STARTING_NS: Final = 5000
+_NOTHING_NS: Final = 2500
+_NO_LAUNCH_NS: Final = 1000
+_STARTING_NS: Final = 3000
 
 
 def unused_launches(report: Report) -> pl.DataFrame:
@@ -527,8 +528,9 @@ def unused_launches(report: Report) -> pl.DataFrame:
         setting = pl.col("name").is_in(names_that(report, _SETTING.match))
         shortest = rows_at(calls, used).filter(setting).group_by("process_id", "name").agg(least=pl.col("dur_ns").min())
         unused = unused.join(shortest, on=["process_id", "name"], how="left", nulls_equal=True, maintain_order="left")
-        usual, least = pl.col("dur_ns").median().over("process_id", "name"), _NOTHING * pl.col("least")
-        nothing = (usual < least.fill_null(_NOTHING_NS)) & (pl.col("dur_ns") < _STARTING_NS) & setting
+        usual = pl.col("dur_ns").quantile(0.8, "higher").over("process_id", "name")
+        bound = pl.min_horizontal((_NOTHING * pl.col("least")).fill_null(_NO_LAUNCH_NS), _NOTHING_NS)
+        nothing = (usual < bound) & (pl.col("dur_ns") < _STARTING_NS) & setting
         unused = unused.filter(~nothing)
     spans = captures(report).select("process_id", "thread_id", "end", start_ns="start").sort("start_ns")
     last = unused.join_asof(spans, on="start_ns", by=["process_id", "thread_id"], check_sortedness=False)

@@ -18,34 +18,51 @@ _STORES: Final = r"\bSTG?\.E"  # SASS that writes to global memory
 #: Numbers of bytes are alike up to this part of them: of a row each thread may read a scale, or a mean.
 _ALIKE: Final = 0.1
 
-#: From this part of its bandwidth on a kernel waits for DRAM, and from this part of the page's time on is told what
-#: chains pass on.
-_BUSY: Final = 0.5
-_LEAST: Final = 0.1
+#: A kernel that reads two tensors reads so many times what the one before wrote, at most; with scales of rows.
+_READS: Final = 2.2
 
-#: The part of what one kernel can save that is told: it computes what all of them do, and hides it less well.
+#: Launches take as long as the one that was measured up to this factor, or work on other data.
+_AS_LONG: Final = 1.5
+
+#: From this part of its bandwidth on, and of what the SMs are busy, a kernel waits for DRAM.
+_BUSY: Final = 0.5
+_AS_BUSY: Final = 0.8
+
+#: The part of what one kernel can save that is told: it computes what all of them do, and hides it less well; and the
+#: part of the page's time from which on it is.
 _USUAL: Final = 0.9
+_LEAST: Final = 0.1
+_NAMED: Final = 3
 
 
 def passing_on(joined: pl.DataFrame, ncu: report.Report, page: PageKernels) -> list[Finding]:
-    """The finding on a program's own kernels each of which reads as much as the one before wrote: one, or none.
+    """The finding on a program's own kernels each of which reads what the one before may have written: one, or none.
 
     Only those count whose threads ask once for each byte that DRAM moves, as maps and sums over rows do, and stencils
-    do not. That what is passed on is neither written nor read again is the most that one kernel in their place can
-    save; where others need it too, the half is.
+    do not, and that follow each other on a stream with nothing between. That what is passed on is neither written nor
+    read again is the most that one kernel in their place can save; where others need it too, the half is.
     """
-    places = page.runs.sort("start", "row").with_columns(place=pl.int_range(pl.len()), took="exclusive_ns")
-    runs = places.join(_maps(joined, ncu, page), on="name", maintain_order="left")
-    runs = runs.with_columns(first=pl.col("place").min().over("name"), moved=pl.col("read") + pl.col("written"))
-    before = {one: pl.col(one).shift() for one in ("place", "first", "took", "moved")}
-    passed = pl.col("written").shift()
-    follows = (pl.col("place") == before["place"] + 1) & (pl.col("first") > before["first"])
-    alike = (pl.col("read") > (1 - _ALIKE) * passed) & (_alike("written", passed) | _alike("read", passed))
-    spared = 2 * passed * (pl.col("took") + before["took"]) / (pl.col("moved") + before["moved"])
-    runs = runs.with_columns(spared=pl.when(follows & alike).then(spared))
-    chains = runs.filter(pl.col("spared").is_not_null() | pl.col("spared").shift(-1).is_not_null())
-    spared_ns = int(chains.get_column("spared").sum())
-    return [_finding(chains, spared_ns, page)] if spared_ns >= max(_LEAST * page.whole_ns, 1) else []
+    maps = _maps(joined, ncu, page)
+    alike = pl.col("dur_ns").is_between(pl.col("measured_ns") / _AS_LONG, pl.col("measured_ns") * _AS_LONG)
+    runs = page.runs.join(maps, on="name").filter(alike).sort("process_id", "stream", "place")
+    runs = runs.with_columns(first=pl.col("start").min().over("name"), moved=pl.col("read") + pl.col("written"))
+    passed, before = pl.col("written").shift(), pl.struct("process_id", "stream", pl.col("place") + 1).shift()
+    follows = (pl.struct("process_id", "stream", "place") == before) & (pl.col("first") > pl.col("first").shift())
+    sizes = pl.col("read").is_between((1 - _ALIKE) * passed, _READS * passed)
+    linked = follows & sizes & (_alike("written", passed) | _alike("read", passed))
+    runs = runs.with_columns(linked=linked.fill_null(value=False))
+    runs = runs.with_columns(taken=pl.when("linked").then(pl.min_horizontal(passed, "read")).otherwise(0.0))
+    handed = pl.col("taken") + pl.col("taken").shift(-1, fill_value=0.0)
+    runs = runs.with_columns(
+        chain=(~pl.col("linked")).cum_sum(), spared=pl.col("exclusive_ns") * (handed / pl.col("moved")).clip(0, 1)
+    )
+    chains = runs.group_by("chain", maintain_order=True).agg(pl.col("name").cast(pl.String), pl.col("spared").sum())
+    by_names = chains.group_by(pl.col("name"), maintain_order=True).agg(pl.col("chain"), pl.col("spared").sum())
+    top = by_names.sort("spared", descending=True, maintain_order=True).head(1)
+    spared_ns = int(top.get_column("spared").sum())
+    if spared_ns < max(_LEAST * page.whole_ns, 1):
+        return []
+    return [_finding(runs.filter(pl.col("chain").is_in(top.item(0, "chain").implode())), spared_ns, page)]
 
 
 def _alike(column: str, count: pl.Expr) -> pl.Expr:
@@ -54,29 +71,37 @@ def _alike(column: str, count: pl.Expr) -> pl.Expr:
 
 
 def _maps(joined: pl.DataFrame, ncu: report.Report, page: PageKernels) -> pl.DataFrame:
-    """The program's own kernels that wait for DRAM, which moves each byte once, untold so far: name, read, written."""
+    """The program's own kernels that wait for DRAM, which moves each byte once, and of which nothing else is told.
+
+    Columns: name, measured_ns, and the bytes read and written.
+    """
     asked, writes = pl.col("ideal_sectors") * _SECTOR_BYTES, pl.col("sass").cast(pl.String).str.contains(_STORES)
     bytes_asked = {"read": asked.filter(~writes).sum(), "written": asked.filter(writes).sum()}
     code = ncu.table("instructions").group_by("event_id").agg(**bytes_asked)
-    counts = counters(ncu).select("event_id", "dram_read_bytes", "dram_write_bytes", "dram_share")
+    counts = counters(ncu).select(
+        "event_id", "dram_read_bytes", "dram_write_bytes", "dram_share", "compute_share", measured_ns="dur_ns"
+    )
     kernels = measured_shapes(joined).join(counts, on="event_id").join(code, on="event_id")
     # a part of what is written may still be in L2 when ncu counts
     once = _alike("dram_read_bytes", pl.col("read")) & (pl.col("dram_write_bytes") <= (1 + _ALIKE) * pl.col("written"))
-    maps = kernels.filter(once & (pl.col("dram_share") >= _BUSY) & (pl.col("written") > 0))
+    waits = (pl.col("dram_share") >= _BUSY) & (pl.col("dram_share") >= _AS_BUSY * pl.col("compute_share").fill_null(0))
+    maps = kernels.filter(once & waits & (pl.col("written") > 0))
     own = [decode(str(name)).library is None and name not in page.told for name in maps.get_column("name")]
-    return maps.filter(pl.Series(own, dtype=pl.Boolean)).select("name", "read", "written")
+    return maps.filter(pl.Series(own, dtype=pl.Boolean)).select("name", "measured_ns", "read", "written")
 
 
-def _finding(chains: pl.DataFrame, spared_ns: int, page: PageKernels) -> Finding:
-    """The words on the launches of chains, by what they move and how long they take."""
-    names = tuple(chains.sort("first").get_column("name").unique(maintain_order=True))
-    took_ns, moved = (int(chains.get_column(one).sum()) for one in ("took", "moved"))
+def _finding(chain: pl.DataFrame, spared_ns: int, page: PageKernels) -> Finding:
+    """The words on the launches of a chain, by what they move and how long they take."""
+    names = tuple(chain.sort("start").get_column("name").cast(pl.String).unique(maintain_order=True))
+    took_ns, moved = (int(chain.get_column(one).sum()) for one in ("exclusive_ns", "moved"))
+    shown = [f"{{{place}}}" for place in range(min(len(names), _NAMED))]
+    others = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
     figures = {
-        "names": ", ".join(f"{{{place}}}" for place in range(len(names))),
+        "names": ", ".join([*shown, *others]),
         "kernels": len(names),
         "took": units.time(took_ns),
         "share": units.percent(took_ns / page.whole_ns),
-        "bytes": units.size(moved / chains.height),
+        "bytes": units.size(moved / chain.height),
     }
     return Finding(
         "fusion",

@@ -177,7 +177,8 @@ class PageKernels(NamedTuple):
     device: int  # the GPU that it is of
     whole_ns: int  # time of its ledger, without what is apart
     told: set[str]  # names of kernels that findings tell of already
-    runs: pl.DataFrame  # a row for each launch of a kernel on that GPU: row, start, end, name, dur_ns, exclusive_ns
+    #: A row for each launch of a kernel on that GPU: its exclusive operation, with its place in its stream.
+    runs: pl.DataFrame
 
 
 #: The public name of what a first page is made of.
@@ -288,8 +289,9 @@ def _worth_doing(
     times = dict(rows.filter(pl.col("bucket") != "loading").group_by("device").agg(pl.col("ns").sum()).iter_rows())
     if beside is not None and main is not None and main in times and "hot_kernels" in tables:
         named = {name for one in findings if one.rule not in EXPECTED for name in one.names}
-        runs = exclusive_operations(view).filter((pl.col("kind") == "kernel") & (pl.col("device") == main))
-        runs = runs.select("row", "start", "end", pl.col("name").cast(pl.String), "dur_ns", "exclusive_ns")
+        runs = exclusive_operations(view, "stream").filter(pl.col("device") == main).sort("start", "row")
+        runs = runs.with_columns(place=pl.int_range(pl.len()).over("process_id", "stream"))
+        runs = runs.filter(pl.col("kind") == "kernel").with_columns(pl.col("name").cast(pl.String))
         proven = beside(PageKernels(tables["hot_kernels"], main, times[main], named, runs))
         findings += in_words(view, [_placed(view, one, runs) for one in proven])
     replayed = with_replays(part.view, findings, MOST_REPLAYED)

@@ -123,6 +123,7 @@ def _of_instructions(ncu: report.Report) -> pl.DataFrame:
         "divergent-constants": indexed,
         "divergence": idle,
         "allocation-in-loop": pl.when(sass.str.contains(_CALLS)).then("instructions").otherwise(0),
+        "repeated-loads": ideal,
         "unpipelined-loads": pl.when(loads).then("instructions").otherwise(0),
     }
     each = ncu.table("instructions").group_by("event_id")
@@ -288,14 +289,15 @@ def _one_by_one(facts: Mapping[str, Any]) -> float:
 def _loads_again(facts: Mapping[str, Any]) -> float:
     """The part of the bytes that a kernel's threads ask for that DRAM does not move, where L1 is busy with that.
 
-    0 where the kernel keeps what its blocks share, or multiplies matrices on tensor cores.
+    0 where the kernel keeps what its blocks share, or multiplies matrices on tensor cores, or much of what it asks for
+    is another cause's: atomics, local memory, accesses apart.
     """
-    busy = (facts["l1_share"] or 0.0) >= _BUSY_L1 and (facts["dram_share"] or 0.0) < _HALF
+    busy = min(facts["l1_share"] or 0.0, facts["memory_share"] or 0.0) >= _BUSY_L1
     kept = facts["shared_share"] >= _SOME_SHARED or (facts["tensor_flop"] or 0.0) > 0
-    apart = (facts["uncoalesced_share"] or 0.0) >= _SOME_APART
-    return (
-        0.0 if kept or apart or not busy else float(max(1 - (facts["dram_bytes"] or 0) / (facts["needed"] or 1), 0.0))
-    )
+    others = (facts["uncoalesced_share"] or 0.0, facts["local_share"], facts["atomics_share"])
+    if not busy or kept or max(others) >= _SOME_OTHER or (facts["dram_share"] or 0.0) >= _HALF:
+        return 0.0
+    return float(max(1 - (facts["dram_bytes"] or math.inf) / (facts["needed"] or 1), 0.0))
 
 
 def _small_tiles(facts: Mapping[str, Any]) -> float:
@@ -393,7 +395,7 @@ _SOME_IDLE: Final = 0.4  # of the threads of warps
 _OF_PRODUCTS: Final = 0.9  # of a kernel's arithmetic, on tensor cores
 _BUSY_L1: Final = 0.8  # of the peak of the caches on the SMs
 _SOME_SHARED: Final = 0.05  # of accesses are to shared memory
-_SOME_APART: Final = 0.3  # of sectors are touched for nothing
+_SOME_OTHER: Final = 0.2  # of accesses are atomics, or to local memory, or of sectors touched for nothing
 _FLOP_PER_BYTE: Final = 64  # of tiles of 128 × 128 of 16 bits, for each byte that their threads ask for
 _FOR_TILES: Final = ("long_scoreboard", "barrier")  # warps wait for their part of a tile, and for that of others
 _OF_TILES: Final = 0.6  # of the roof of tensor cores, that products in tiles reach whose loads go ahead
@@ -522,13 +524,14 @@ _CAUSES: Final = (
         "repeated-loads",
         _loads_again,
         0.94,
-        "{} of the bytes that its threads load they or others have loaded before, and L1 caches are busy with that.",
+        "{} of the bytes that its threads ask for they or others have asked for before, and L1 caches are busy with "
+        "that.",
         "Threads load the same values again and again: {{0}}",
-        "tiles in shared memory and registers, or cuBLAS for a product of matrices",
-        "Let a block load what its threads share into shared memory once, and each thread compute several results (4 × "
-        "4) from values in registers; a product of matrices is cublasGemmEx.",
+        "several results for each thread, from registers; a library's matrix product",
+        "Let each thread compute several results (4 × 4) from values that it keeps in registers, and a block load what "
+        "its threads share once, into shared memory; a product of matrices is a library's (cuBLAS, torch.matmul).",
         whatever_roof=True,  # loads count as work of the SM
-        spared=lambda facts: min(_HALF, 1 - facts["roof_share"]),
+        spared=lambda facts: min(_HALF, max(1 - facts["roof_share"], 0.0)),
     ),
     _Cause(
         "small-tiles",

@@ -242,17 +242,18 @@ def small_grid(report: Report) -> Findings:
     fit = pl.col("max_warps_per_sm") * pl.col("threads_per_warp")
     shape = ("device", "name", *SHAPE, "blocks", "threads", "sm_count")
     # one shape may have run with several shared-memory configurations of the SM
-    small = launches.group_by(*shape, fit.alias("max_threads_per_sm")).agg(pl.col("alone_ns", "idle_sm_ns").sum())
+    small = launches.group_by(*shape, fit.alias("max_threads_per_sm")).agg(pl.sum("alone_ns", "idle_sm_ns", "count"))
     measured = _few_sms(report).select("device", pl.col("name").cast(small.schema["name"]))  # few-sms has these
     small = small.join(measured, on=["device", "name"], how="anti")
     kernels = small.get_column("name").unique().drop_nulls().cast(pl.String)
     channels = pl.col("name").cast(pl.String).is_in([name for name in kernels if _runs_per_channel(report, name)])
-    results = pl.col("name").cast(pl.String).str.contains(_PER_RESULT)
-    parts = (small.filter(channels), small.filter(results), _changeable(report, small))
+    long = pl.col("alone_ns") >= _SHORT_NS * pl.col("count")
+    variances = long & pl.col("name").cast(pl.String).str.contains(_VARIANCES)
+    parts = (small.filter(channels), small.filter(variances), _changeable(report, small))
     for shapes in chain.from_iterable(_costliest(one, "idle_sm_ns", *SHAPE) for one in parts):
         top = shapes.row(0, named=True)
         name, words = str(top["name"]), {}
-        if re.search(_PER_RESULT, name):
+        if re.search(_VARIANCES, name):
             words = dict(zip(("action", "remedy"), phrases("blocks")["variances of CuPy"], strict=True))
         elif not _runs_per_channel(report, name):
             own, blocks = say.written_with(report, name) == say.CUDA, phrases("blocks")
@@ -269,8 +270,10 @@ def small_grid(report: Report) -> Findings:
         yield _told(report, "small-grid", shapes, "idle_sm_ns", **figures, **words)
 
 
-#: Variances of CuPy, each of which is a block's: no library of sums computes them.
-_PER_RESULT: Final = r"^cupy_(?:nan)?(?:var|std)_"
+#: Variances of CuPy, up to 32 of which are a block's: no library of sums computes them. Shorter ones take less than
+#: the launches that would take their place.
+_VARIANCES: Final = r"^cupy_var_core"
+_SHORT_NS: Final = 20_000
 
 #: Normalizations of images over each channel, which run a block per channel unless the layout is channels_last.
 _PER_CHANNEL: Final = re.compile(r"(?i)(?:batch_?norm_|\bbn_(?:fw|bw))(?!.*(?:channels_?last|nhwc))")

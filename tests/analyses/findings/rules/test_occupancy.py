@@ -128,6 +128,7 @@ NO_REGISTERS = launch(0, 1000, 1, registers_per_thread=None)
 SMALL_SHAPES = [launch(0, 1000, 1), launch(1000, 1500, 3), launch(1500, 1600, 2, name="other")]
 SETTINGS = [launch(0, 100, 2, shared_config_bytes=8192), launch(100, 200, 2, shared_config_bytes=16384)]
 SOLVED = [launch(0, 44_130, 1, name="solve"), launch(50_000, 50_067, 32, name="solve")]
+VARIANCES = ((40_000, "cupy_mean"), (100, "cupy_var_core_float32"), (40_000, "_nanvar_core"))
 PER_CHANNEL = "void at::native::batch_norm_backward_kernel<float>(int)"
 TAILS = [launch(0, 640, 33), launch(640, 740, 40, name="other"), launch(740, 999, 32)]
 LOW = [launch(0, 1000, 400, **MANY), launch(1000, 1100, 400, name="o", **MANY)]
@@ -177,12 +178,12 @@ LIMITS = {
         (small_grid, [launch(0, 100, 1, name=PER_CHANNEL)], SMALL, [75], (CHANNELS_LAST, "1 block for 4 SMs: ")),
         (
             small_grid,
-            [launch(0, 100, 1, name="cupy_var_core_float32")],
+            [launch(0, 40_000, 1, name="cupy_var_core_float32")],
             SMALL,
-            [75],
+            [30_000],
             ("cp.square(x", "1 block for 4 SMs"),
         ),
-        (small_grid, [launch(0, 100, 1, name="cupy_mean")], SMALL, [], ()),
+        *((small_grid, [launch(0, ns, 1, name=name)], SMALL, [], ()) for ns, name in VARIANCES),
         (small_grid, [launch(0, 100, 1, name="void batch_norm_of_my_own(int)")], SMALL, [75], ("<<<(n + 255) / 256",)),
         (small_grid, SOLVED, SMALL, [33_097], (SOLVED_WITH,)),
         (tail, TAILS, SMALL, [310 + 37], (OF_TAIL,)),
