@@ -19,10 +19,7 @@ from kanalyze.collectors.process import Program, answer
 
 #: nvidia-smi fields that do not change, with our names.
 _FIXED: Final = {
-    "index": "index",
-    "name": "name",
-    "uuid": "uuid",
-    "driver_version": "driver_version",
+    **{name: name for name in ("index", "name", "uuid", "driver_version")},
     "compute_capability": "compute_cap",
     "memory_total_mib": "memory.total",
     "clock_sm_max_mhz": "clocks.max.sm",
@@ -139,9 +136,7 @@ def _value(text: str) -> str | int | float | None:
     text = text.strip()
     if text in ("", "[N/A]", "N/A", "[Not Supported]", "[Unknown Error]", "[Insufficient Permissions]"):
         return None
-    if text.isdecimal():
-        return int(text)
-    return float(text) if re.fullmatch(r"\d+\.\d\d+", text) else text
+    return int(text) if text.isdecimal() else float(text) if re.fullmatch(r"\d+\.\d\d+", text) else text
 
 
 def secret(name: str) -> bool:
