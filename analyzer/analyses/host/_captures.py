@@ -23,7 +23,7 @@ from kanalyze.analyses.host._call_kinds import (
     cuda_name,
     graph_call,
 )
-from kanalyze.analyses.shared.analysis import once_per_process
+from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.threads import THREAD, outermost
 from kanalyze.columns import as_of, gathered, last_of, mixed, rows_at, scattered
 from kanalyze.report import Report
@@ -77,7 +77,7 @@ def _other(report: Report) -> Report | None:
     if other is None:
         return None
     alone, by_order = replace(report, captured_in=lambda: None), _nodes(other).is_empty()
-    names = (_calls_of_other(report) if by_order else _replayed(report)).height
+    names = (captured_by_order(report, other) if by_order else _replayed(report)).height
     if names and (by_order or names >= _named(alone).is_not_null().sum()):
         return other
     of_one_collection = report.meta.capture is not None and report.meta.capture == other.meta.capture
@@ -140,13 +140,7 @@ def captures(report: Report) -> pl.DataFrame:
 @once_per_process
 def _by_order(report: Report) -> pl.DataFrame:
     """The operations of a trace's graphs with the call that captured each: row, call_row and sure."""
-    return _calls_of_other(report) if _other(report) else captured_by_order(report, report).sort("row")
-
-
-@once_per_process
-def _calls_of_other(report: Report) -> pl.DataFrame:
-    """The same by the calls of another report, which is given."""
-    return captured_by_order(report, report.captured_in() or report).sort("row")
+    return captured_by_order(report, capture_source(report))
 
 
 def capture_rows(report: Report) -> pl.Series:
@@ -293,6 +287,7 @@ OF_GRAPH: Final = 1 << 32
 _KINDS: Final = pl.col("kind").sort_by("place").str.join(",")
 
 
+@once_per_report
 def captured_by_order(report: Report, source: Report) -> pl.DataFrame:
     """The captured call of each operation of a graph that a capture in `source` fits: row, call_row (there), sure."""
     if capture_spans(source).is_empty():
@@ -318,7 +313,7 @@ def captured_by_order(report: Report, source: Report) -> pl.DataFrame:
         .join(fits, on="graph")
         .join(ran.select("row", "call_row", "place"), on="call_row")
     )
-    return rows.drop("call_row").join(calls, on=["capture", "place"]).select("row", "call_row", "sure")
+    return rows.drop("call_row").join(calls, on=["capture", "place"]).select("row", "call_row", "sure").sort("row")
 
 
 def _launches(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -8,8 +8,9 @@ from typing import Final
 import polars as pl
 
 from kanalyze import intervals
+from kanalyze.analyses.host._call_kinds import calls_around
 from kanalyze.analyses.host._range_lines import stack_names
-from kanalyze.analyses.host._thread_timeline import WAIT, processor_lines, system_calls, threads, told_parts
+from kanalyze.analyses.host._thread_timeline import WAIT, processor_lines, system_calls, told_parts
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import LINE, THREAD, ThreadKey, by_thread, key_columns, outermost
 from kanalyze.columns import as_of, count_up_to, gathered, nearest_place, parts_by, rows_at, sure
@@ -262,12 +263,10 @@ def told_causes(report: Report) -> pl.DataFrame:
     thread waited for did that), and cause: all that in words; null where it is not known who was waited for.
     """
     whole = report.everywhere  # of other processes some launch nothing, but end waits
-    all_causes, parts = causes(whole), []
-    for key, part in by_thread(all_causes).items():
-        if (thread := threads(report).get(key)) is not None:
-            calls = nearest_place(thread.starts[thread.rows], part.get_column("start"))
-            parts.append(part.filter(~sure(gathered(thread.reached, calls) > part.get_column("start"))))
-    waits = pl.concat([all_causes.clear(), *parts])
+    calling = report.whole.kind("api").select(THREAD).unique()
+    waits = causes(whole).join(calling, on=THREAD, how="semi", maintain_order="left")
+    inside = calls_around(report.whole, waits.select(*THREAD, at="start", until=pl.col("start") + 1))
+    waits = waits.filter(inside.is_null())
     rows = waits.join(_done(whole, waits), on="wait", how="left", maintain_order="left")
     state = pl.col("state").cast(pl.String)
     what = pl.coalesce("function", pl.col("doing").cast(pl.String), pl.when(state != "unknown").then(state))

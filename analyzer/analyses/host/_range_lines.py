@@ -377,20 +377,16 @@ def between_calls(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.Se
 
 def _between(sides: pl.DataFrame, pieces: pl.DataFrame) -> pl.Series:
     """Names pieces by their neighbours in `sides`, as of :func:`_neighbours`."""
-    starts, reached, names_of = (sides.get_column(name) for name in ("start", "end", "name"))
+    starts, reached, names = (sides.get_column(name) for name in ("start", "end", "name"))
+    if names.has_nulls():
+        names = names.cast(pl.String).fill_null("a call without a name").cast(pl.Categorical)
     latest = gathered(reached, nearest_place(starts, pieces.get_column("start")))
-    first = nearest_place(reached, latest, later=True)
-    after = nearest_place(starts, pieces.get_column("end"), later=True)
-    names = {}
-    for side, at in (("a", first), ("b", after)):
-        name = gathered(names_of, at)
-        unnamed = at.is_not_null() & name.is_null()
-        if unnamed.any():
-            name = name.cast(pl.String).set(unnamed, "a call without a name").cast(pl.Categorical)
-        names[side] = name
+    at = {"a": nearest_place(reached, latest, later=True)}
+    at["b"] = nearest_place(starts, pieces.get_column("end"), later=True)
     before, after_it = pl.format("before {}", "b"), pl.format("after {}", "a")
     text = pl.when(pl.col("a").is_null()).then(before).when(pl.col("b").is_null()).then(after_it)
-    return _texts(pl.DataFrame(names), text.otherwise(pl.format("between {} and {}", "a", "b")))
+    pairs = pl.DataFrame({side: gathered(names, rows) for side, rows in at.items()})
+    return _texts(pairs, text.otherwise(pl.format("between {} and {}", "a", "b")))
 
 
 def _texts(pairs: pl.DataFrame, text: pl.Expr) -> pl.Series:
