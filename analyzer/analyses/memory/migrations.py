@@ -15,7 +15,7 @@ from kanalyze.analyses.device._operations import (
 from kanalyze.analyses.idle._attribution import host_pieces
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, part_of, require
 from kanalyze.analyses.shared.statistics import known_sum, longest, total
-from kanalyze.columns import LARGEST, beside, having, nearest, product, rate
+from kanalyze.columns import LARGEST, beside, having, nearest, parts_by, product, rate
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
 
@@ -454,8 +454,7 @@ def faults(report: Report) -> pl.DataFrame:
     moved = moves(report).filter(to_device).select(*place, "size_bytes", at="start")
     held = nearest(moved, groups.select(*place, "group", "start", "end"), ("at", "start"), place)
     carried = held.filter(pl.col("at") < pl.col("end")).group_by("group").agg(moved_bytes=pl.col("size_bytes").sum())
-    with_kernels = [_with_kernels(report, part, *key) for key, part in groups.partition_by(place, as_dict=True).items()]
-    together = pl.concat([groups.clear(), *with_kernels]).join(carried, on="group", how="left")
+    together = _with_kernels(report, groups, place).join(carried, on="group", how="left")
     rows = pl.concat([seen.filter(~on_gpu), together.with_columns(pl.col("moved_bytes").fill_null(0))], how="diagonal")
     sums = rows.group_by(_OF_FAULTS).agg(
         pl.col("faults").sum(),
@@ -471,16 +470,12 @@ def faults(report: Report) -> pl.DataFrame:
     return FAULTS.select(sums.with_columns(texts).sort("side", "faults", *keys, descending=order))
 
 
-def _with_kernels(report: Report, groups: pl.DataFrame, process: object, device: object) -> pl.DataFrame:
-    """The groups of one process and device with the name of the kernel that owned the instant at which each began."""
-    own = operations(report).filter(
-        pl.col("kind").is_in(["kernel", "graph"])
-        & pl.col("process_id").eq_missing(process)
-        & pl.col("device").eq_missing(device)
-    )
-    line = intervals.first_come(own.sort("start", "event_id"))
-    line = line.filter(pl.col("own_end") > pl.col("own_start"))
-    kernels = line.select("own_start", "own_end", function="name")
-    placed = nearest(groups.drop("function"), kernels, ("start", "own_start"))
-    ran = pl.col("own_end") > pl.col("start")
-    return placed.with_columns(function=pl.when(ran).then("function")).select(groups.columns)
+def _with_kernels(report: Report, groups: pl.DataFrame, place: list[str]) -> pl.DataFrame:
+    """The groups with the name of the kernel of their process and device that owned the instant at which each began."""
+    ran = operations(report).filter(pl.col("kind").is_in(["kernel", "graph"])).sort("start", "event_id")
+    lines = [intervals.first_come(ran.clear()), *map(intervals.first_come, parts_by(ran, place).values())]
+    kernels = pl.concat(lines).filter(pl.col("own_end") > pl.col("own_start"))
+    kernels = kernels.select(*place, "own_start", "own_end", function="name")
+    placed = nearest(groups.drop("function"), kernels, ("start", "own_start"), place)
+    owned = pl.when(pl.col("own_end") > pl.col("start")).then("function")
+    return placed.with_columns(function=owned).select(groups.columns)
