@@ -262,8 +262,7 @@ def apart(rows: pl.DataFrame) -> pl.DataFrame:
 
 def stretches() -> pl.Expr:
     """Number of the stretch of each repetition, by first and stop: each one adjoins the next."""
-    apart = (pl.col("first") != pl.col("stop").shift(1)).fill_null(value=True)
-    return apart.cum_sum().cast(pl.UInt32).alias("stretch")
+    return (pl.col("first") != pl.col("stop").shift(1)).fill_null(value=True).cum_sum().cast(pl.UInt32).alias("stretch")
 
 
 def sizes() -> pl.Expr:

@@ -373,5 +373,4 @@ def kernel_starts(report: Report) -> pl.DataFrame:
             warm_api_ns=pl.col("api_ns").filter(warm).median(),
         )
     )
-    launches = with_facts(report, launches, "call_start").drop("row")
-    return sums.join(launches, on=KERNEL, how="left", nulls_equal=True)
+    return sums.join(with_facts(report, launches, "call_start").drop("row"), on=KERNEL, how="left", nulls_equal=True)
