@@ -16,13 +16,7 @@ import polars as pl
 
 from kanalyze import errors, intervals, model
 from kanalyze.analyses.device._operations import SHAPE, facts_of, launching_rows, operations, with_facts
-from kanalyze.analyses.host._call_kinds import (
-    calls_around,
-    calls_that,
-    captures as capture_spans,
-    cuda_name,
-    graph_call,
-)
+from kanalyze.analyses.host import _call_kinds
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.threads import THREAD, outermost
 from kanalyze.columns import as_of, gathered, last_of, mixed, rows_at, scattered
@@ -130,7 +124,7 @@ def captures(report: Report) -> pl.DataFrame:
     listed = other is None and len(_nodes(report))
     # a node was made in the outermost call around that
     points = _nodes(report).select("process_id", thread_id="captured_thread_id", at="captured_ns", until="captured_ns")
-    around = calls_around(report, points) if listed else _by_order(report).get_column("call_row")
+    around = _call_kinds.calls_around(report, points) if listed else _by_order(report).get_column("call_row")
     adds = gathered(calls.get_column("name"), around).cast(pl.String).str.contains(_ADDS)
     how = pl.when(adds.is_null()).then(pl.lit(OLDER)).when(adds).then(pl.lit(ADDED)).otherwise(pl.lit(CAPTURED))
     rows = rows_at(spans, around).with_columns(around.alias("call_row"), how=how.cast(HOW))
@@ -162,7 +156,7 @@ def likely_captures(report: Report) -> pl.DataFrame:
         last = last_of(ran.select(*_NODE, "at"), nodes.select(*_NODE, at="made_ns"))
         rows = ran.select("row", "sure", capture=last)
     elif inside.any() or report.meta.recorder.ranked:  # of a trace
-        inside |= graph_call(report, facts_of(report, work.get_column("row"), "call_name").to_series())
+        inside |= _call_kinds.graph_call(report, facts_of(report, work.get_column("row"), "call_name").to_series())
         by_order = other is None or _nodes(other).is_empty()
         rows = _by_order(report).with_row_index("capture") if by_order else _replayed(report)
     capture, sure = (scattered(work.height, rows["row"], rows[name]) for name in ("capture", "sure"))
@@ -197,7 +191,7 @@ def _updates(report: Report) -> pl.DataFrame:
     of; null if there is none, :data:`_NOTHING` if there are several. It is sure if all updates of the process have one,
     and it is never made executable.
     """
-    calls = calls_that(report, _UPDATES.search, *THREAD, **intervals.OF_EVENTS)
+    calls = _call_kinds.calls_that(report, _UPDATES.search, *THREAD, **intervals.OF_EVENTS)
     updates = outermost(calls).select(*THREAD, at="start").sort("at").with_row_index("update")
     captured = _graphs(report).filter(pl.col("origin").is_null())
     row = as_of(captured.select(*THREAD, "at"), updates.select(*THREAD, "at"), later=True)
@@ -290,7 +284,7 @@ _KINDS: Final = pl.col("kind").sort_by("place").str.join(",")
 @once_per_report
 def captured_by_order(report: Report, source: Report) -> pl.DataFrame:
     """The captured call of each operation of a graph that a capture in `source` fits: row, call_row (there), sure."""
-    if capture_spans(source).is_empty():
+    if _call_kinds.captures(source).is_empty():
         return pl.DataFrame(schema={"row": pl.UInt32, "call_row": pl.UInt32, "sure": pl.Boolean})
     calls, (ran, launches) = _captured_calls(source), _launches(report)
     made_by = pl.col("by").cast(pl.String).fill_null("").sort_by("place").str.join(",").alias("alike")
@@ -330,9 +324,9 @@ def _launches(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 def _captured_calls(report: Report) -> pl.DataFrame:
     """Calls in captures that made a node: capture, process_id, end, place in it, call_row, kind, by (:func:`_by`)."""
-    spans = capture_spans(report).sort("start").with_row_index("capture")
+    spans = _call_kinds.captures(report).sort("start").with_row_index("capture")
     names = report.kind("api").get_column("name").unique().drop_nulls()
-    texts = pl.DataFrame({"text": [cuda_name(name) for name in names.cast(pl.String)]}, {"text": pl.String})
+    texts = pl.DataFrame({"text": [_call_kinds.cuda_name(name) for name in names.cast(pl.String)]}, {"text": pl.String})
     kind = [pl.when(pl.col("text").str.contains(pattern)).then(pl.lit(kind)) for kind, pattern in _MAKES.items()]
     kinds = texts.select(names, makes=pl.coalesce(kind)).drop_nulls()
     calls = report.kind("api").with_row_index("call_row").join(kinds, on="name", maintain_order="left")
@@ -363,7 +357,7 @@ def _operations(report: Report) -> pl.DataFrame:
     Those are process_id, kind, what (a number of name and launch shape), and exec (that of the executable graph).
     """
     work = operations(report, "call_row", "call_name", "call_start", "graph_node_id", *SHAPE).drop_nulls("call_row")
-    launched = graph_call(report, work.get_column("call_name"))
+    launched = _call_kinds.graph_call(report, work.get_column("call_name"))
     work = work.with_columns(pl.col("kind", "name").cast(pl.String), graph=launched)
     work = work.sort("call_row", pl.col("graph_node_id").fill_null(0), "start", "row")
     return work.select(

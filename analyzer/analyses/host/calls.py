@@ -5,14 +5,7 @@ from typing import Final
 import polars as pl
 
 from kanalyze import intervals, model, tools
-from kanalyze.analyses.device._operations import (
-    SHAPE,
-    exclusive_operations,
-    of_used_processes,
-    operations,
-    with_facts,
-)
-from kanalyze.analyses.device._windows import all_idle_spans, windows
+from kanalyze.analyses.device import _operations, _windows
 from kanalyze.analyses.host._call_kinds import shown
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.shared.analysis import analysis, require
@@ -44,7 +37,7 @@ def api(report: Report) -> pl.DataFrame:
         CannotTellError: The report records no CUDA calls.
     """
     require(report, API, "api")
-    sums = of_used_processes(report, report.seen("api")).group_by("name").agg(duration_statistics())
+    sums = _operations.of_used_processes(report, report.seen("api")).group_by("name").agg(duration_statistics())
     form = pl.col("name").cast(pl.String)
     named = sums.with_columns(share_of_total(), shown(pl.col("name")).alias("name"), form=form)
     return API.select(named.sort("total_ns", "name", "form", descending=[True, False, False]))
@@ -92,7 +85,7 @@ def launches(report: Report) -> pl.DataFrame:
     """
     require(report, LAUNCHES.name, "kernel")
     require(report, LAUNCHES, "api")
-    joined = with_facts(report, joined_launches(report), *SHAPE, "stream")
+    joined = _operations.with_facts(report, joined_launches(report), *_operations.SHAPE, "stream")
     named = joined.with_columns(shown(pl.col("api")), pl.col("kernel").cast(pl.String))
     return LAUNCHES.select(named.sort("api_start_ns", "kernel_start_ns", "event_id"))
 
@@ -100,7 +93,7 @@ def launches(report: Report) -> pl.DataFrame:
 def joined_launches(report: Report) -> pl.DataFrame:
     """Kernels in scope joined with their calls, with the times of :data:`LAUNCHES`; a row per call of a shared id."""
     needed = ("row", "kind", "event_id", "began", "dur_ns", "device", "name")
-    kernels = exclusive_operations(report).select(needed).filter(pl.col("kind") == "kernel")
+    kernels = _operations.exclusive_operations(report).select(needed).filter(pl.col("kind") == "kernel")
     pairs = launch_pairs(report)
     at = positions(kernels.get_column("row"), pairs.get_column("row"))
     rows, at = pairs.get_column("call_row").filter(at.is_not_null()), at.drop_nulls()
@@ -125,14 +118,14 @@ def launch_pairs(report: Report) -> pl.DataFrame:
     As nsys does: a kernel whose correlation id two calls share has two rows. An id that more than 64 calls share is not
     a usable key: its kernels have one row each, with the first call.
     """
-    kernels = operations(report, "call_row").filter(pl.col("kind") == "kernel")
+    kernels = _operations.operations(report, "call_row").filter(pl.col("kind") == "kernel")
     single = kernels.select("row", "call_row").drop_nulls("call_row")
     keys = ["process_id", "correlation_id"]
     calls = report.kind("api").select(keys).with_row_index("call_row")
     several = telling(calls.filter(shared(calls.select(mixed(keys)).to_series())), keys)
     if several.is_empty():
         return single
-    with_ids = with_facts(report, kernels.select("row", "process_id"), "correlation_id")
+    with_ids = _operations.with_facts(report, kernels.select("row", "process_id"), "correlation_id")
     doubled = with_ids.join(several, on=keys).select("row", "call_row")
     return pl.concat([single.join(doubled, on="row", how="anti"), doubled])
 
@@ -260,8 +253,8 @@ def libraries(report: Report) -> pl.DataFrame:
     require(report, LIBRARIES, "library", "osrt", "range")
     rows = pl.concat([_ranges(report), *(_calls(report, kind) for kind in ("library", "osrt"))])
     start = rows.get_column("start")
-    idle = intervals.overlap(start, start + rows.get_column("dur_ns"), all_idle_spans(report))
-    idle_sum = pl.lit(None, dtype=pl.Int64) if windows(report).is_empty() else pl.col("idle_ns").sum()
+    idle = intervals.overlap(start, start + rows.get_column("dur_ns"), _windows.all_idle_spans(report))
+    idle_sum = pl.lit(None, dtype=pl.Int64) if _windows.windows(report).is_empty() else pl.col("idle_ns").sum()
     sums = (
         rows.with_columns(idle.alias("idle_ns"))
         .group_by("library", "name")
@@ -276,7 +269,7 @@ def libraries(report: Report) -> pl.DataFrame:
 
 
 def _calls(report: Report, kind: str) -> pl.DataFrame:
-    events = of_used_processes(report, report.seen(kind))
+    events = _operations.of_used_processes(report, report.seen(kind))
     name = pl.col("name").cast(pl.String)
     by_call = (pl.when(name.str.contains(pattern)).then(pl.lit(title)) for pattern, title in _BY_CALL.items())
     library = pl.lit(OS_RUNTIME) if kind == "osrt" else pl.coalesce(*by_call, pl.lit("other"))
@@ -287,6 +280,6 @@ def _calls(report: Report, kind: str) -> pl.DataFrame:
 def _ranges(report: Report) -> pl.DataFrame:
     """Ranges of domains that overlap the window; a range that was never closed ends with the last NVTX event."""
     ranges = intervals.overlapping(named_ranges(report).filter(pl.col("domain").is_not_null()), report.scope.sides)
-    return of_used_processes(report, ranges).select(
+    return _operations.of_used_processes(report, ranges).select(
         pl.col("domain").cast(pl.String).alias("library"), "name", "start", dur_ns=pl.col("end") - pl.col("start")
     )

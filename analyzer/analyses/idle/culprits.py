@@ -14,15 +14,7 @@ from kanalyze.analyses.device._windows import share_of_window
 from kanalyze.analyses.host._range_lines import framework_recorded, stack_names
 from kanalyze.analyses.host._thread_timeline import EVIDENCE, KEYS, NEEDED, STATES, records_waits, told_parts
 from kanalyze.analyses.idle import _attribution, _idle_parts
-from kanalyze.analyses.operators._host_names import ALIGNED, with_shares
-from kanalyze.analyses.operators._host_tree import (
-    FRAMEWORK_KINDS,
-    host_tree,
-    in_subtrees,
-    path_numbers,
-    plain_names,
-    sums_by,
-)
+from kanalyze.analyses.operators import _host_names, _host_tree
 from kanalyze.analyses.shared.analysis import analysis, check_grouping, once_per_process, once_per_report, require
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey, innermost_lines, line_of, overlaid
 from kanalyze.columns import gathered, mixed, parts_by
@@ -165,9 +157,9 @@ def _frames(report: Report, parts: pl.DataFrame) -> pl.DataFrame:
 
 def _of_trace(report: Report) -> pl.DataFrame:
     """Nodes from the operators, annotations and Python functions of a trace: as :func:`_of_stacks`."""
-    tree = host_tree(report)
-    rows = tree.rows.with_columns(plain_names(tree.rows))
-    events = rows.with_row_index("row").filter(pl.col("kind").is_in(FRAMEWORK_KINDS))
+    tree = _host_tree.host_tree(report)
+    rows = tree.rows.with_columns(_host_tree.plain_names(tree.rows))
+    events = rows.with_row_index("row").filter(pl.col("kind").is_in(_host_tree.FRAMEWORK_KINDS))
     lines = innermost_lines(events.select(*THREAD, "start", "end", "row"))
     pieces: dict[int, list[pl.DataFrame]] = {}
     for device, key, spans in host_spans(report):
@@ -177,10 +169,10 @@ def _of_trace(report: Report) -> pl.DataFrame:
     nodes = [_merged(pl.DataFrame(schema=_ROWS | {"device": pl.Int64, "ns": pl.Int64, "count": pl.Int64}))]
     for device, cuts in pieces.items():
         all_cuts = pl.concat(cuts)
-        own_ns = sums_by(all_cuts.get_column("row"), all_cuts.get_column("ns"), rows.height)
+        own_ns = _host_tree.sums_by(all_cuts.get_column("row"), all_cuts.get_column("ns"), rows.height)
         columns = {"device": pl.lit(device, dtype=pl.Int64), "count": pl.lit(0, dtype=pl.Int64)}
         named_rows = rows.select("parent", pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String), **columns)
-        nodes.append(_merged(named_rows.with_columns(in_subtrees(rows, own_ns).alias("ns"))))
+        nodes.append(_merged(named_rows.with_columns(_host_tree.in_subtrees(rows, own_ns).alias("ns"))))
         lost = all_cuts.filter(pl.col("row").is_null()).get_column("ns").sum()
         none = {"device": device, "path": 1, "outer": 0, "kind": "none", "name": NOT_RECORDED, "count": 0, "ns": lost}
         nodes.append(pl.DataFrame([none], schema=nodes[0].schema))
@@ -190,7 +182,7 @@ def _of_trace(report: Report) -> pl.DataFrame:
 def _merged(rows: pl.DataFrame) -> pl.DataFrame:
     """Rows of a tree (parent, device, kind, name, count, ns) merged by their path: device, path, outer and others."""
     included = pl.Series([True], dtype=pl.Boolean).new_from_index(0, rows.height)
-    paths = path_numbers(rows, included, rows.select(mixed(["kind", "name"])).to_series())
+    paths = _host_tree.path_numbers(rows, included, rows.select(mixed(["kind", "name"])).to_series())
     outer = paths.gather(rows.get_column("parent")).fill_null(0)
     placed = rows.with_columns(paths.alias("path"), outer.alias("outer")).filter(pl.col("ns") > 0)
     first = [pl.col(name).first() for name in ("outer", "kind", "name")]
@@ -231,7 +223,7 @@ TABLE: Final = Table(
             gaps int: In how many gaps.
             longest_ns int: The most in one gap.
         """),
-        ALIGNED,
+        _host_names.ALIGNED,
     ),
     purpose="who had the idle time: call, event and range",
     telling=("bucket", "ns", "share", "range", "gaps"),
@@ -344,6 +336,8 @@ def _sampled(report: Report) -> bool:
 def _by_culprit(report: Report) -> pl.DataFrame:
     """Idle time of each device by bucket, culprit and range: :data:`TABLE`."""
     require(report, TABLE, *model.DEVICE_KINDS)
-    named = with_shares(report, _attribution.named_sums(report).with_columns(share_of_window(report)), "bucket")
+    named = _host_names.with_shares(
+        report, _attribution.named_sums(report).with_columns(share_of_window(report)), "bucket"
+    )
     order = ["device", "ns", "bucket", "culprit", "range"]
     return TABLE.select(named).sort(order, descending=[name == "ns" for name in order])

@@ -11,38 +11,7 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import operations, with_facts
 from kanalyze.analyses.host._call_kinds import names_that
-from kanalyze.analyses.iterations._marks import (
-    BY_LAUNCHES,
-    HALF,
-    MANY,
-    MOSTLY,
-    NEAR,
-    NEARLY_ALL,
-    REPETITION,
-    of_process,
-    without_trials,
-)
-from kanalyze.analyses.iterations._units import (
-    COLUMNS,
-    FEWEST,
-    LARGEST,
-    LONG,
-    SHORT,
-    SMALLEST,
-    Unit,
-    apart,
-    between_updates,
-    held,
-    holds,
-    iteration_unit,
-    launch_lines,
-    near_unit,
-    only_computes,
-    sizes,
-    stretches,
-    waited_for,
-    with_begins,
-)
+from kanalyze.analyses.iterations import _marks, _units
 from kanalyze.analyses.shared import analysis, statistics
 from kanalyze.columns import count_up_to, gathered, nearest_place
 from kanalyze.intervals import AFTER_ALL
@@ -114,24 +83,26 @@ def launch_periods(report: Report) -> pl.DataFrame:
     """
     periods, cuts = [pl.DataFrame(schema=_PERIODS)], _Cuts()
     lines = {}
-    for key, line in launch_lines(report).items():
+    for key, line in _units.launch_lines(report).items():
         if line.get_column("loose").unique_counts().max() in (None, 1, 2):  # nothing repeats
             continue
         placed = line.with_columns(process_id=pl.lit(key, dtype=pl.Int64), at="since")
-        lines[key] = without_trials(report, placed).drop("process_id", "at")
+        lines[key] = _marks.without_trials(report, placed).drop("process_id", "at")
     timed = timed_runs(report)  # a program may do so in each iteration
     best = {key: _of_process((_untimed(line, timed, key), line), cuts) for key, line in lines.items()}
-    units = {candidate.unit for candidate in best.values() if candidate and candidate.share >= HALF}
+    units = {candidate.unit for candidate in best.values() if candidate and candidate.share >= _marks.HALF}
     for process, candidate in best.items():
-        if candidate and candidate.share >= (_LIKE_ANOTHER if candidate.unit in units else HALF):
-            rows = _timed(candidate).with_columns(process_id=pl.lit(process, pl.Int64), found_by=pl.lit(BY_LAUNCHES))
+        if candidate and candidate.share >= (_LIKE_ANOTHER if candidate.unit in units else _marks.HALF):
+            rows = _timed(candidate).with_columns(
+                process_id=pl.lit(process, pl.Int64), found_by=pl.lit(_marks.BY_LAUNCHES)
+            )
             periods.append(rows.select([*_PERIODS]))
     return pl.concat(periods).sort("process_id", "start")
 
 
 def _untimed(launches: pl.DataFrame, runs: pl.DataFrame, process: int | None) -> pl.DataFrame:
     """The launches of a process without the fills that clear caches in :func:`timed_runs`, and the few after each."""
-    begun = launches.get_column("since").is_in(runs.filter(of_process(process)).get_column("start").implode())
+    begun = launches.get_column("since").is_in(runs.filter(_marks.of_process(process)).get_column("start").implode())
     clears = pl.col("exact").is_in(launches.filter(begun).get_column("exact").implode())
     timed = (pl.len().over(clears.cum_sum()) <= MOST_TIMED + 1) & (clears.cum_sum() > 0)
     return launches.filter(~(clears | timed)) if begun.any() else launches
@@ -169,11 +140,11 @@ def _of_line(launches: pl.DataFrame, cuts: _Cuts) -> _Candidate | None:
     # program, nor are its many short kernels
     weight = pl.col("ns") / pl.col("ns").sum().clip(lower_bound=1) + 1 / pl.len()
     weight = (weight * _WHOLE).ceil().cast(pl.Int64)
-    line = with_begins(launches).with_columns(weight=weight, barrier=pl.lit(value=False))
+    line = _units.with_begins(launches).with_columns(weight=weight, barrier=pl.lit(value=False))
     candidates, trains = list[_Candidate](), line.get_column("optimizer").any()
-    if trains and (updates := between_updates(line)) is not None:
+    if trains and (updates := _units.between_updates(line)) is not None:
         candidates.append(_candidate(line, updates[1], ("updates", updates[0])))
-    if not trains and (near := near_unit(line)) is not None:
+    if not trains and (near := _units.near_unit(line)) is not None:
         candidates.append(_candidate(line, repetitions(line, near, _edges(line, near, near.at, 0)), near.key))
     if (repeated := _of_units(line, cuts)) is not None:
         candidates.append(repeated)
@@ -188,7 +159,7 @@ def _of_units(line: pl.DataFrame, cuts: _Cuts) -> _Candidate | None:
     rest, loops, key = line.with_row_index("place"), list[pl.DataFrame](), None
     total, covered = float(line.get_column("weight").sum()), 0.0
     while 1 - covered >= _LOOP:
-        unit = iteration_unit(rest)
+        unit = _units.iteration_unit(rest)
         rows = None if unit is None else _loop(rest, unit, total, cuts)
         share = 0.0 if rows is None else float(rows.get_column("weight").sum()) / total
         if unit is None or rows is None or share < _LOOP:
@@ -201,15 +172,15 @@ def _of_units(line: pl.DataFrame, cuts: _Cuts) -> _Candidate | None:
     if key is None or covered < _LIKE_ANOTHER:
         return None
     candidate = _candidate(line, pl.concat(loops).sort("first"), key)
-    usual = int(candidate.rows.get_column("usual").sum()) >= MANY * candidate.rows.height
-    return candidate._replace(worth=candidate.share / MANY if usual else candidate.share * _AS_MUCH)
+    usual = int(candidate.rows.get_column("usual").sum()) >= _marks.MANY * candidate.rows.height
+    return candidate._replace(worth=candidate.share / _marks.MANY if usual else candidate.share * _AS_MUCH)
 
 
 def _candidate(line: pl.DataFrame, rows: pl.DataFrame, unit: tuple[object, ...]) -> _Candidate:
     """Repetitions with the share that is theirs, be it of the time of all operations or of kernels and graphs."""
     if "loop" not in rows.columns:
         rows = with_phases(line, rows).with_columns(loop=pl.lit(0, dtype=pl.UInt32))
-    parts = rows.select(held(line, name).sum() for name in _MEASURES).row(0)
+    parts = rows.select(_units.held(line, name).sum() for name in _MEASURES).row(0)
     covered, *times = [
         part / every for part, every in zip(parts, line.select(_MEASURES).sum().row(0), strict=True) if every
     ]
@@ -224,36 +195,44 @@ def _timed(candidate: _Candidate) -> pl.DataFrame:
     start, last = (gathered(since, place) for place in (rows.get_column("first"), rows.get_column("stop") - 1))
     end = gathered(until, rows.get_column("stop") - 1)
     rows = rows.with_columns(
-        held(line, "work_ns"),
+        _units.held(line, "work_ns"),
         start=start,
         end=end.zip_with(end > last, last + 1),
         launches=pl.col("stop") - pl.col("first"),
     )
     loops = rows.filter(pl.col("phase").is_null()).group_by("loop").agg(pl.col("work_ns").sum())
     loops = loops.sort("work_ns", "loop", descending=[True, False]).with_row_index("place", offset=1)
-    numbered = pl.when(pl.col("place") > 1).then(pl.format(REPETITION + " {}", "place")).otherwise(pl.lit(REPETITION))
+    numbered = (
+        pl.when(pl.col("place") > 1)
+        .then(pl.format(_marks.REPETITION + " {}", "place"))
+        .otherwise(pl.lit(_marks.REPETITION))
+    )
     named = rows.join(loops.select("loop", name=numbered), on="loop", how="left", maintain_order="left")
     # prefills and decodes are sequences of their own
     return named.with_columns(name=pl.coalesce("phase", "name"))
 
 
-def _loop(line: pl.DataFrame, unit: Unit, total: float, cuts: _Cuts) -> pl.DataFrame | None:
+def _loop(line: pl.DataFrame, unit: _units.Unit, total: float, cuts: _Cuts) -> pl.DataFrame | None:
     """The repetitions of a unit with their weight; None if they are too few."""
     key = (*unit.key, unit.anchor)
     if key not in cuts:
         cuts[key] = _cut_of(line, unit)
     column, code, before = cuts[key]
     at = unit.at if code is None else (line.get_column(column) == code).arg_true()
-    rows = with_phases(line, repetitions(line, unit, _edges(line, unit, at, before))).with_columns(held(line, "weight"))
+    rows = with_phases(line, repetitions(line, unit, _edges(line, unit, at, before))).with_columns(
+        _units.held(line, "weight")
+    )
     if unit.length == 1:
         # many programs launch a kernel several times in a row: only one long loop counts, or one that the host waits in
-        waited = only_computes(line, unit) and waited_for(line, unit)
-        least = FEWEST if waited or holds(line, unit, "graph") else LONG
-        rows = rows.filter(pl.col("weight").sum().over("stretch") >= HALF * total, pl.len().over("stretch") >= least)
+        waited = _units.only_computes(line, unit) and _units.waited_for(line, unit)
+        least = _units.FEWEST if waited or _units.holds(line, unit, "graph") else _units.LONG
+        rows = rows.filter(
+            pl.col("weight").sum().over("stretch") >= _marks.HALF * total, pl.len().over("stretch") >= least
+        )
     alone = rows.height and not rows.get_column("phase").count()
-    if alone and unit.length <= SHORT and not holds(line, unit, "optimizer"):
+    if alone and unit.length <= _units.SHORT and not _units.holds(line, unit, "optimizer"):
         rows = together(line, rows, unit)
-    return rows if rows.height >= FEWEST else None
+    return rows if rows.height >= _units.FEWEST else None
 
 
 def _without(line: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
@@ -262,11 +241,11 @@ def _without(line: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     zeros = (pl.zeros(line.height + 1, dtype=pl.Int32, eager=True) for _ in range(2))
     steps, ends = (zero.scatter(spans[side], 1) for zero, side in zip(zeros, ("first", "stop"), strict=True))
     inside, first = ((steps - ends).cum_sum() > 0).head(line.height), (steps == 1).head(line.height)
-    own = [pl.when(first).then(pl.col("place").hash()).otherwise(name).alias(name) for name in COLUMNS]
+    own = [pl.when(first).then(pl.col("place").hash()).otherwise(name).alias(name) for name in _units.COLUMNS]
     return line.with_columns(*own, barrier=pl.col("barrier") | first).filter(~inside | first)
 
 
-def _cut_of(line: pl.DataFrame, unit: Unit) -> tuple[str, int | None, int]:
+def _cut_of(line: pl.DataFrame, unit: _units.Unit) -> tuple[str, int | None, int]:
     """Chooses where repetitions begin: column and code of a launch that each has once, and how many lie before it.
 
     The code is None where each has all twice: then so many lie before the anchor. For a place in the unit speak the
@@ -274,10 +253,10 @@ def _cut_of(line: pl.DataFrame, unit: Unit) -> tuple[str, int | None, int]:
     an optimizer that end there, and that no stretch of the unit has launches to spare if it is cut there.
     """
     spans = line.with_row_index("first").select("first", "gap", *_SPEAK, stop=pl.col("first") + unit.length)
-    places = spans.head(line.height - unit.length + 1).filter(held(line, unit.column) == unit.word)
+    places = spans.head(line.height - unit.length + 1).filter(_units.held(line, unit.column) == unit.word)
     following = gathered(unit.at, nearest_place(unit.at, places.get_column("first"), later=True))
     places = places.with_columns(before=following.cast(pl.Int64) - pl.col("first"))
-    usual = (pl.col("gap").median(), *((pl.col(name).mean() > HALF).cast(pl.Int64) for name in _SPEAK))
+    usual = (pl.col("gap").median(), *((pl.col(name).mean() > _marks.HALF).cast(pl.Int64) for name in _SPEAK))
     by_place = places.filter(pl.col("before") < unit.length).group_by("before")
     each = by_place.agg(pl.len().alias("whole"), pl.col("first").first(), *usual)
     number = (unit.alike & ~unit.alike.shift(1, fill_value=False)).sum()
@@ -293,23 +272,29 @@ def _cut_of(line: pl.DataFrame, unit: Unit) -> tuple[str, int | None, int]:
     return (unit.column, *(once.select("code", "place").rows() or [(None, before)])[0])
 
 
-def repetitions(line: pl.DataFrame, unit: Unit, edges: pl.DataFrame) -> pl.DataFrame:
+def repetitions(line: pl.DataFrame, unit: _units.Unit, edges: pl.DataFrame) -> pl.DataFrame:
     """The repetitions of `unit`, sorted and disjoint: first and stop (places in `line`), usual, stretch.
 
     They are those of the `edges` (first and stop), and of what lies between these, that launch what the unit does
     (`usual`), or have a like size and mostly launches of the unit. In a stretch each one adjoins the next.
     """
-    rows = pl.concat([edges, apart(edges)]).sort("first")
-    shared = held(line.select(known=pl.col("alike").is_in(unit.codes(line, "alike").unique().implode())), "known")
-    usual = held(line, unit.column) == unit.word
+    rows = pl.concat([edges, _units.apart(edges)]).sort("first")
+    shared = _units.held(
+        line.select(known=pl.col("alike").is_in(unit.codes(line, "alike").unique().implode())), "known"
+    )
+    usual = _units.held(line, unit.column) == unit.word
     if unit.near:
-        usual = (sizes() - unit.length).abs() <= NEAR * unit.length
-    fits = sizes().is_between(unit.length * SMALLEST, unit.length * LARGEST) & (shared >= MOSTLY * sizes())
-    rows = rows.with_columns(usual.alias("usual")).filter((fits | pl.col("usual")) & (held(line, "barrier") == 0))
-    return rows.with_columns(stretches()).filter(pl.col("usual").any().over("stretch"))
+        usual = (_units.sizes() - unit.length).abs() <= _marks.NEAR * unit.length
+    fits = _units.sizes().is_between(unit.length * _units.SMALLEST, unit.length * _units.LARGEST) & (
+        shared >= _marks.MOSTLY * _units.sizes()
+    )
+    rows = rows.with_columns(usual.alias("usual")).filter(
+        (fits | pl.col("usual")) & (_units.held(line, "barrier") == 0)
+    )
+    return rows.with_columns(_units.stretches()).filter(pl.col("usual").any().over("stretch"))
 
 
-def _edges(line: pl.DataFrame, unit: Unit, at: pl.Series, before: int) -> pl.DataFrame:
+def _edges(line: pl.DataFrame, unit: _units.Unit, at: pl.Series, before: int) -> pl.DataFrame:
     """First and stop of the repetition around each of the launches `at`, so many launches after its first one.
 
     One that has the unit's launches has them all. Each ends where the next one begins, or, where that is far, with the
@@ -318,17 +303,19 @@ def _edges(line: pl.DataFrame, unit: Unit, at: pl.Series, before: int) -> pl.Dat
     height, length = line.height, unit.length
     rows = at.cast(pl.Int64).alias("at").to_frame().with_columns(first=pl.col("at") - before)
     alone = rows.select(pl.col("first").clip(0), stop=pl.min_horizontal(pl.col("first") + length, height))
-    whole = alone.select(held(line, unit.column) == unit.word).to_series()
+    whole = alone.select(_units.held(line, unit.column) == unit.word).to_series()
     rows = rows.with_columns(whole=pl.lit(whole) & (pl.col("first") >= 0), first=pl.col("first").clip(0))
     after = pl.when(pl.col("whole").shift(1)).then(pl.min_horizontal(pl.col("first").shift(1) + length, "at"))
     rows = rows.with_columns(first=pl.max_horizontal("first", after))
     rows = rows.with_columns(stop=pl.col("first").shift(-1, fill_value=height))
-    fits = (sizes() <= LARGEST * length) & ((pl.col("stop") < height) | ~pl.col("whole") | pl.lit(unit.near))
+    fits = (_units.sizes() <= _units.LARGEST * length) & (
+        (pl.col("stop") < height) | ~pl.col("whole") | pl.lit(unit.near)
+    )
     ends = pl.when(fits).then("stop").otherwise(pl.min_horizontal(pl.col("first") + length, "stop"))
     return rows.select("first", stop=ends).filter(pl.col("stop") > pl.col("first")).cast(pl.UInt32)
 
 
-def together(line: pl.DataFrame, rows: pl.DataFrame, unit: Unit) -> pl.DataFrame:
+def together(line: pl.DataFrame, rows: pl.DataFrame, unit: _units.Unit) -> pl.DataFrame:
     """The repetitions with those that the host launches in one go as one, if these are nearly always as many.
 
     Up to its next wait or copy that blocks: several where those between two waits are a multiple of the usual number,
@@ -342,8 +329,8 @@ def together(line: pl.DataFrame, rows: pl.DataFrame, unit: Unit) -> pl.DataFrame
     counts = rows.group_by(key).len().get_column("len")
     usual = counts.mode().sort().item(0)
     several = rows.with_columns(group=pl.when(many % usual == 0).then(place // usual).otherwise(0))
-    groups = _grouped(several) if (counts == usual).sum() >= HALF * len(counts) else None
-    if groups is None and only_computes(line, unit):
+    groups = _grouped(several) if (counts == usual).sum() >= _marks.HALF * len(counts) else None
+    if groups is None and _units.only_computes(line, unit):
         groups = _grouped(_between_pauses(line, rows, unit.length // 2))
     return rows.drop("waited") if groups is None else groups
 
@@ -354,7 +341,7 @@ def _between_pauses(line: pl.DataFrame, rows: pl.DataFrame, half: int) -> pl.Dat
     All that tells where like layers begin are such pauses: it may be up to `half` of a layer before or after its first
     launch.
     """
-    longest = rows.filter(stretch=rows.get_column("stretch").mode().sort().item(0)).head(LONG * SHORT)
+    longest = rows.filter(stretch=rows.get_column("stretch").mode().sort().item(0)).head(_units.LONG * _units.SHORT)
     rows, gap = rows.with_columns(waited=0, group=0), line.get_column("gap")
     for shift in sorted(range(-half, half + 1), key=abs):
         first = (pl.col("first").cast(pl.Int64) + shift).clip(0, line.height - 1).cast(pl.UInt32)
@@ -368,10 +355,10 @@ def _between_pauses(line: pl.DataFrame, rows: pl.DataFrame, half: int) -> pl.Dat
 def _regular(gaps: pl.Series) -> int | None:
     """After how many repetitions the host pauses longer: nearly always longer than nearly always before the others."""
     place = pl.int_range(len(gaps), eager=True)
-    for number in range(2, min(len(gaps) // SHORT, LONG) + 1):
+    for number in range(2, min(len(gaps) // _units.SHORT, _units.LONG) + 1):
         first = place % number == 0
-        longer = gaps.filter(first).quantile(1 - NEARLY_ALL, "nearest") or 0
-        if longer > (gaps.filter(~first).quantile(NEARLY_ALL, "nearest") or 0):
+        longer = gaps.filter(first).quantile(1 - _marks.NEARLY_ALL, "nearest") or 0
+        if longer > (gaps.filter(~first).quantile(_marks.NEARLY_ALL, "nearest") or 0):
             return number
     return None
 
@@ -386,11 +373,11 @@ def _grouped(rows: pl.DataFrame) -> pl.DataFrame | None:
         many=pl.len().cast(pl.Int64),
     )
     usual, many = int(statistics.median_of(sums, "many")), pl.col("many")
-    if usual <= 1 or sums.select((many == usual).mean()).item() < NEARLY_ALL:
+    if usual <= 1 or sums.select((many == usual).mean()).item() < _marks.NEARLY_ALL:
         return None
-    groups = sums.filter(many.is_between(SMALLEST * usual, LARGEST * usual))
+    groups = sums.filter(many.is_between(_units.SMALLEST * usual, _units.LARGEST * usual))
     groups = groups.with_columns(usual=pl.col("usual") & (many == usual)).drop("waited", "group", "many")
-    return groups if groups.height >= FEWEST else None
+    return groups if groups.height >= _units.FEWEST else None
 
 
 def with_phases(line: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
@@ -401,28 +388,29 @@ def with_phases(line: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     none = rows.with_columns(phase=pl.lit(None, dtype=pl.String))
     if line.get_column("optimizer").any():
         return none
-    gaps = apart(rows).filter(held(line, "barrier") == 0)
+    gaps = _units.apart(rows).filter(_units.held(line, "barrier") == 0)
     spans = pl.concat([rows.with_columns(gap=False), gaps.with_columns(gap=True, usual=False)]).sort("first")
-    spans = spans.with_columns(held(line, name) for name in ("blocks", "work_ns"))
+    spans = spans.with_columns(_units.held(line, name) for name in ("blocks", "work_ns"))
     usual = [LARGE * statistics.median_of(spans.filter("usual"), name) for name in ("blocks", "work_ns")]
     spans = spans.with_columns(large=(pl.col("blocks") > usual[0]) & (pl.col("work_ns") >= usual[1]))
     some = spans.filter(~pl.col("large") & ~pl.col("gap"))
-    some = some.gather_every(max(-(-some.height // LONG), 1))
+    some = some.gather_every(max(-(-some.height // _units.LONG), 1))
     at = some.select(pl.int_ranges("first", "stop", dtype=pl.UInt32).alias("at").explode()).to_series()
     codes = {name: gathered(line.get_column(name), at).unique() for name in ("loose", "exact")}
     known = line.select(pl.col(name).is_in(own.implode()) for name, own in codes.items())
-    spans = spans.with_columns(held(known, name) for name in codes)
-    shared = (pl.col("loose") >= HALF * sizes()) & (pl.col("exact") <= HALF * sizes())
+    spans = spans.with_columns(_units.held(known, name) for name in codes)
+    shared = (pl.col("loose") >= _marks.HALF * _units.sizes()) & (pl.col("exact") <= _marks.HALF * _units.sizes())
     many = spans.select(pl.col("large").sum()).item()
     kept = spans.with_columns(pl.col("large") & shared).filter(pl.col("large") | ~pl.col("gap"))
     follows = (~pl.col("large")).shift(-1, fill_value=True) & pl.col("large")
     prefills, begun = kept.select(pl.col("large").sum(), begun=follows.sum()).row(0)
     if not (
-        _FEWEST_PREFILLS <= prefills <= kept.height - _DECODES * prefills and begun >= MANY * prefills >= MANY**2 * many
+        _FEWEST_PREFILLS <= prefills <= kept.height - _DECODES * prefills
+        and begun >= _marks.MANY * prefills >= _marks.MANY**2 * many
     ):
         return none
     phase = pl.when("large").then(pl.lit(PREFILL)).otherwise(pl.lit(DECODE))
-    kept = kept.with_columns(stretches(), phase=phase, usual=pl.col("usual") | pl.col("large"))
+    kept = kept.with_columns(_units.stretches(), phase=phase, usual=pl.col("usual") | pl.col("large"))
     return kept.select(*rows.columns, "phase")
 
 
@@ -465,11 +453,11 @@ def timed_runs(report: Report) -> pl.DataFrame:
         return timed[0]
     calls = report.kind("api").select("process_id", "name", at="start_ns")
     records, others = (calls.filter(pl.col("name").is_in(of)) for of in (recording, names_that(report, _OTHERS.match)))
-    for process, launches in launch_lines(report).items():
-        own = fills.filter(of_process(process)).get_column("call_start")
+    for process, launches in _units.launch_lines(report).items():
+        own = fills.filter(_marks.of_process(process)).get_column("call_start")
         clears = pl.col("since").is_in(own.implode()) & (pl.col("blocks") * _BLOCK >= _VALUES)
         line = launches.with_columns(clears=clears)
-        times = [some.filter(of_process(process)).get_column("at").sort() for some in (records, others)]
+        times = [some.filter(_marks.of_process(process)).get_column("at").sort() for some in (records, others)]
         many = line.filter("clears").group_by("exact").len().filter(pl.col("len") >= FEWEST_TIMED)
         for code in many.get_column("exact").sort():
             runs = _runs(line, (line.get_column("exact") == code) & line.get_column("clears"), *times)

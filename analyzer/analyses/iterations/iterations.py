@@ -8,27 +8,8 @@ from kanalyze import columns, intervals, model, schema, units
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.host._call_kinds import begun_before
 from kanalyze.analyses.idle._attribution import window_ledgers
-from kanalyze.analyses.iterations._marks import (
-    BY_ENGINE,
-    BY_STEPS,
-    HALF,
-    NEAR,
-    NEARLY_ALL,
-    SPANS,
-    adjoined,
-    launched_work,
-    marked_iterations,
-    work_in,
-    work_of,
-)
-from kanalyze.analyses.ranges.instances import (
-    compile_spans,
-    far_from_others,
-    looked_at,
-    warmed_up,
-    with_changes,
-    with_odd,
-)
+from kanalyze.analyses.iterations import _marks
+from kanalyze.analyses.ranges import instances
 from kanalyze.analyses.shared.analysis import analysis, once_per_process, require
 from kanalyze.analyses.shared.statistics import median_of
 from kanalyze.report import Report
@@ -110,7 +91,7 @@ def judged_iterations(report: Report) -> pl.DataFrame:
     Sorted by process and start. With the columns that the reason is made of, but for the ledgers of odd ones: most of
     what a page tells can do without, and to attribute the time of all takes a tenth as long as a page of 20 MB.
     """
-    marked = marked_iterations(report)
+    marked = _marks.marked_iterations(report)
     spans, work = marked.filter("alike").drop("alike"), device_operations(report.whole).select("process_id").unique()
     silent = work.join(marked.select("process_id"), on="process_id", how="anti", nulls_equal=True)
     if silent.height:
@@ -148,7 +129,7 @@ def iteration_ledgers(report: Report) -> pl.DataFrame:
     rows = judged_iterations(report)
     if rows.is_empty():
         return rows
-    ledgers = with_changes(_with_ledgers(report, _on_device(rows)), keys=_KEYS)
+    ledgers = instances.with_changes(_with_ledgers(report, _on_device(rows)), keys=_KEYS)
     reasons = [None if row["kind"] == STEADY else _reason(row) for row in ledgers.iter_rows(named=True)]
     return ledgers.with_columns(pl.Series("reason", reasons, dtype=pl.String), *rows.select("start_ns", "dur_ns"))
 
@@ -163,7 +144,7 @@ def _judged(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     spans = spans.filter(pl.col("end") > pl.col("start")).sort("process_id", "start")
     if spans.is_empty() or not {*model.DEVICE_KINDS}.intersection(report.kinds):
         return TABLE.empty()
-    work = launched_work(report)
+    work = _marks.launched_work(report)
     rows = _with_work(report, spans, work).with_columns(
         index=pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(_KEYS),
         place=pl.col("start").rank("ordinal").over("name").cast(pl.Int64),
@@ -171,7 +152,7 @@ def _judged(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     rows = rows.with_columns(window=pl.coalesce("window", pl.format("{}#{}", "name", "place")), start_ns="start")
     parts = []
     for part in rows.drop("start").partition_by(_KEYS, maintain_order=True):
-        own = work_of(work, part.item(0, "process_id"))
+        own = _marks.work_of(work, part.item(0, "process_id"))
         parts.append(_classified(report, _with_device_spans(part, own), own))
     return pl.concat(parts).sort("process_id", "start_ns")
 
@@ -190,7 +171,7 @@ def _with_device_spans(rows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     late = done.get_column("until_ns") - spans.get_column("until_ns")
     usual = rows.with_columns(*done.drop("follows"), late=late).filter("follows")
     hidden = ((pl.col("until_ns") == pl.col("since_ns")) & (pl.col("operations") > 0)).sum() > _LARGE_PART * pl.len()
-    ahead = usual.height and median_of(usual, "late") >= NEAR * median_of(usual, "dur_ns")
+    ahead = usual.height and median_of(usual, "late") >= _marks.NEAR * median_of(usual, "dur_ns")
     return rows.with_columns((done if ahead and not usual.select(hidden).item() else spans).get_columns())
 
 
@@ -208,9 +189,9 @@ def _by_launches(report: Report) -> pl.DataFrame:
 
     rows = launch_periods(report).with_columns(window=pl.lit(None, dtype=pl.String), open=pl.lit(value=False))
     parts = rows.rename({"end": "own_end"}).partition_by("process_id", as_dict=True, maintain_order=True)
-    work = launched_work(report)
-    spans = [adjoined(key, part, work_of(work, key)) for (key,), part in parts.items()]
-    return pl.concat([pl.DataFrame(schema=SPANS), *spans])
+    work = _marks.launched_work(report)
+    spans = [_marks.adjoined(key, part, _marks.work_of(work, key)) for (key,), part in parts.items()]
+    return pl.concat([pl.DataFrame(schema=_marks.SPANS), *spans])
 
 
 def _with_work(report: Report, spans: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
@@ -220,10 +201,12 @@ def _with_work(report: Report, spans: pl.DataFrame, work: pl.DataFrame) -> pl.Da
     """
     parts = []
     for (process,), part in spans.partition_by("process_id", as_dict=True, maintain_order=True).items():
-        own = work_of(work, process)
-        inside = work_in(part.select("start", end="own_end"), own).get_column("operations").alias("own_operations")
+        own = _marks.work_of(work, process)
+        inside = (
+            _marks.work_in(part.select("start", end="own_end"), own).get_column("operations").alias("own_operations")
+        )
         until = pl.when("follows").then("end").otherwise("own_end")
-        parts.append(part.with_columns(*work_in(part.select("start", end=until), own), inside))
+        parts.append(part.with_columns(*_marks.work_in(part.select("start", end=until), own), inside))
     took = (pl.col("end") - pl.col("start")).sum().alias("ns")
     sums = device_operations(report.whole).group_by("process_id", "device").agg(took)
     main = sums.sort("ns", "device", descending=[True, False]).unique("process_id", keep="first", maintain_order=True)
@@ -233,25 +216,25 @@ def _with_work(report: Report, spans: pl.DataFrame, work: pl.DataFrame) -> pl.Da
 
 def _classified(report: Report, rows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     """Adds the kind of the iterations of one process and name, sorted by start, and what it is told by."""
-    few = rows.get_column("operations") < NEARLY_ALL * median_of(rows, "operations")
+    few = rows.get_column("operations") < _marks.NEARLY_ALL * median_of(rows, "operations")
     cut = _cut(rows, work, few)
     # one may be its mark alone: none begins soon after, where others launch most after theirs
     whole = rows.filter("follows")
-    small = median_of(whole, "own_operations") < HALF * median_of(whole, "operations")
+    small = median_of(whole, "own_operations") < _marks.HALF * median_of(whole, "operations")
     alone = ~rows.get_column("follows") & (small and whole.height >= rows.height / 2) & few & ~cut
     classified = _on_device(rows)
     # with the ledgers that tell whether the first ones warm up; null for others
-    parts = [classified.slice(*place) for place in looked_at(classified)] or [classified.clear()]
+    parts = [classified.slice(*place) for place in instances.looked_at(classified)] or [classified.clear()]
     ledgers = pl.concat(_with_ledgers(report, part) for part in parts)
     ledgers = ledgers.select("index", pl.col("^.*_ns$").exclude(classified.columns))
     attributed = classified.join(ledgers, on="index", how="left", maintain_order="left")
-    classified = classified.with_columns(warmed_up(report, attributed))
+    classified = classified.with_columns(instances.warmed_up(report, attributed))
     # of those that become shorter step by step, as those of an elimination do, longer ones are no start-up
     shorter = (classified.get_column("dur_ns").diff() < 0).sum()
-    grows = classified.height < _MANY or shorter < NEARLY_ALL * (classified.height - 1)
+    grows = classified.height < _MANY or shorter < _marks.NEARLY_ALL * (classified.height - 1)
     # none of them is part of medians
     classified = classified.with_columns(cut=cut, alone=alone, warm_up=(pl.col("warm_up") & grows) | cut | alone)
-    classified = with_odd(classified, keys=_KEYS)
+    classified = instances.with_odd(classified, keys=_KEYS)
     middle = pl.col("dur_ns").filter(~pl.col("warm_up")).median()
     far = (pl.col("dur_ns") - middle).abs() > _LARGE_PART * middle
     classified = classified.with_columns(pl.col("odd") & grows & (far if classified.height < _MANY else True))
@@ -264,7 +247,7 @@ def _classified(report: Report, rows: pl.DataFrame, work: pl.DataFrame) -> pl.Da
     classified = _with_other_work(_without_unexplained(report, classified))
     median = median_of(classified.filter(~pl.any_horizontal(_OTHERS)), "dur_ns")
     warm_up = pl.col("warm_up") | (pl.col("first") & pl.col("work").is_null())
-    served = (pl.col("found_by") == BY_ENGINE) & ~pl.col("open")  # as long as its batch makes it
+    served = (pl.col("found_by") == _marks.BY_ENGINE) & ~pl.col("open")  # as long as its batch makes it
     kinds = pl.when(served).then(pl.lit(STEADY)).when("cut").then(pl.lit(CUT)).when("alone").then(pl.lit(ODD))
     kind = kinds.when(warm_up).then(pl.lit(WARM_UP)).when("odd").then(pl.lit(ODD)).otherwise(pl.lit(STEADY))
     return classified.with_columns(*rows.select("start_ns", "dur_ns"), kind=kind, usual_ns=pl.lit(median))
@@ -277,7 +260,7 @@ def _with_other_work(rows: pl.DataFrame) -> pl.DataFrame:
     """
     usual, work = ~pl.any_horizontal(_OTHERS), pl.col("work_ns")
     middle = work.filter(usual).median()
-    ratio = pl.when(usual & (middle > 0) & far_from_others(work, usual, HALF)).then(work / middle)
+    ratio = pl.when(usual & (middle > 0) & instances.far_from_others(work, usual, _marks.HALF)).then(work / middle)
     compared = rows.with_columns(work=ratio)
     if rows.height < _MANY or compared.get_column("work").count() > max(1, _OTHER_SHARE * rows.height):
         return rows.with_columns(work=pl.lit(None, dtype=pl.Float64))
@@ -309,16 +292,16 @@ def _without_unexplained(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     length, usual = pl.col("dur_ns"), ~pl.any_horizontal(_OTHERS)
     middle, launched = length.filter(usual).median(), pl.col("operations")
     since, until = rows.get_column("since_ns"), rows.get_column("until_ns")
-    compiled = pl.lit(intervals.overlap(since, until, compile_spans(report)))
-    anew = rows.select(pl.col("odd") & (compiled > pl.max_horizontal(HALF * (length - middle), 0))).to_series()
-    few = rows.get_column("odd").sum() <= max(1.0, NEAR * rows.height)
+    compiled = pl.lit(intervals.overlap(since, until, instances.compile_spans(report)))
+    anew = rows.select(pl.col("odd") & (compiled > pl.max_horizontal(_marks.HALF * (length - middle), 0))).to_series()
+    few = rows.get_column("odd").sum() <= max(1.0, _marks.NEAR * rows.height)
     if anew.sum() > 1:
         rows = rows.with_columns(odd=pl.col("odd") & ~anew)
     if few:
         return rows
     differs = (length > _MAGNITUDE * middle) | (length * _MAGNITUDE < middle)
     differs |= (launched < launched.filter(usual).min()) | (launched > launched.filter(usual).max())
-    odd = rows.select(pl.col("odd") & (differs | (compiled > NEAR * middle))).to_series()
+    odd = rows.select(pl.col("odd") & (differs | (compiled > _marks.NEAR * middle))).to_series()
     apart = odd.arg_true().cast(pl.Int64).diff().drop_nulls().sort()
     regular = odd.sum() >= _THREE and apart.item(-1) - apart.item(0) <= 1
     recurs = regular or odd.sum() > max(_MOST_ODD, _LARGE_PART * rows.height)
@@ -328,7 +311,7 @@ def _without_unexplained(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
 def _first_ones(report: Report, rows: pl.DataFrame) -> pl.Series:
     """Whether each iteration is longer than usual and among the first of a process or of a profiler's schedule."""
     began_before = rows.head(1).join(begun_before(report), on="process_id", how="semi", nulls_equal=True).height
-    begins = not began_before or rows.item(0, "found_by") == BY_STEPS
+    begins = not began_before or rows.item(0, "found_by") == _marks.BY_STEPS
     leading = (pl.col("odd") | pl.col("warm_up")).cast(pl.Int64).cum_prod() == 1
     longer = pl.col("dur_ns") > pl.col("dur_ns").filter(~pl.col("warm_up")).median()
     return rows.select(leading & longer.fill_null(value=False) & pl.col("odd") & begins).to_series()

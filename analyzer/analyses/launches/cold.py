@@ -14,18 +14,7 @@ from kanalyze.analyses.device._operations import (
     with_facts,
 )
 from kanalyze.analyses.device._windows import busy_within
-from kanalyze.analyses.host._call_kinds import (
-    begun_before,
-    bucket_of,
-    calls_that,
-    captures,
-    context_calls,
-    cuda_names,
-    graph_steps,
-    is_launch_name,
-    shown,
-    unrecorded_contexts,
-)
+from kanalyze.analyses.host import _call_kinds
 from kanalyze.analyses.launches._launch_costs import COLD_FACTOR, KERNEL, graph_launches, launch_costs, launched_kernels
 from kanalyze.analyses.shared.analysis import once_per_report, part_of
 from kanalyze.columns import nearest
@@ -57,7 +46,7 @@ def costs(frame: pl.DataFrame, **columns: pl.Expr | str) -> pl.DataFrame:
 
 def context_costs(report: Report) -> pl.DataFrame:
     """Context creation, in recorded calls or outside of them."""
-    calls, contexts = report.kind("api"), context_calls(report)
+    calls, contexts = report.kind("api"), _call_kinds.context_calls(report)
     named = contexts.select("process_id", "name").unique()
     others = calls.join(named, on=["process_id", "name"], how="semi").join(contexts, on="event_id", how="anti")
     warm = others.group_by("process_id", "name").agg(warm_ns=pl.col("dur_ns").median(), calls=pl.len())
@@ -67,14 +56,14 @@ def context_costs(report: Report) -> pl.DataFrame:
     inside = costs(
         contexts.join(warm, on=["process_id", "name"], how="left", nulls_equal=True),
         category=pl.lit("context"),
-        what=shown(pl.col("name")),
+        what=_call_kinds.shown(pl.col("name")),
         start="start_ns",
         dur_ns=making,
         extra_ns=making - usual,
         evidence=pl.coalesce(others_say, pl.lit("makes a context")),
     )
     sides = [pl.col(side).fill_null(edge) for side, edge in (("before", "the start"), ("after", "the end"))]
-    outside = unrecorded_contexts(report).select(
+    outside = _call_kinds.unrecorded_contexts(report).select(
         "process_id",
         category=pl.lit("context"),
         what=pl.format("between {} and {}", *sides),
@@ -86,14 +75,14 @@ def context_costs(report: Report) -> pl.DataFrame:
 
 def loading_costs(report: Report) -> pl.DataFrame:
     """Calls that load or compile, and look-ups that took much longer than others of their name."""
-    calls = _of_bucket(report, "loading").join(context_calls(report), on="event_id", how="anti")
-    text = cuda_names(calls.get_column("name"))
+    calls = _of_bucket(report, "loading").join(_call_kinds.context_calls(report), on="event_id", how="anti")
+    text = _call_kinds.cuda_names(calls.get_column("name"))
     lookup = text.str.contains("Get", literal=True)
     usual = pl.col("dur_ns").median().over("process_id", "name")
     long = (pl.col("dur_ns") > COLD_FACTOR * usual) & (pl.col("dur_ns") - usual >= _WORTH_A_ROW_NS)
     count = pl.len().over("process_id", "name")
     judged = calls.with_columns(
-        shown(pl.col("name")).alias("what"),
+        _call_kinds.shown(pl.col("name")).alias("what"),
         category=pl.coalesce(pl.when(text.str.contains(part)).then(pl.lit(name)) for name, part in _LOADING.items()),
         start="start_ns",
         warm_ns=pl.when(lookup).then(usual),
@@ -108,11 +97,13 @@ def loading_costs(report: Report) -> pl.DataFrame:
 
 def graph_costs(report: Report) -> pl.DataFrame:
     """Captures, instantiations and uploads of CUDA graphs, and slow first launches of graphs."""
-    steps = graph_steps(report).filter(pl.col("step").is_in(["instantiate", "upload"]))
-    spans = captures(report).with_columns(step=pl.lit("capture"))
+    steps = _call_kinds.graph_steps(report).filter(pl.col("step").is_in(["instantiate", "upload"]))
+    spans = _call_kinds.captures(report).with_columns(step=pl.lit("capture"))
     kept = ("process_id", "name", "start", "end", "step")
     parts = pl.concat([steps.select(kept), spans.select(kept)]).with_columns(dur_ns=pl.col("end") - pl.col("start"))
-    what = pl.when(pl.col("step") == "capture").then(pl.lit("stream capture")).otherwise(shown(pl.col("name")))
+    what = (
+        pl.when(pl.col("step") == "capture").then(pl.lit("stream capture")).otherwise(_call_kinds.shown(pl.col("name")))
+    )
     why = "part of making a graph that is launched as often as wanted"
     making = costs(parts, what=what, category=pl.lit("graph"), extra_ns="dur_ns", evidence=pl.lit(why))
     launches = graph_launches(report).filter("charged").sort("call_start", "launch")
@@ -146,11 +137,13 @@ def first_call_costs(report: Report) -> pl.DataFrame:
     own = pl.concat([_of_bucket(report, bucket).with_columns(bucket=pl.lit(bucket)) for bucket in _FIRST])
     launching, contexts = (
         report.kind("api").get_column("event_id").gather(launching_rows(report)),
-        context_calls(report),
+        _call_kinds.context_calls(report),
     )
-    left_out = pl.concat([launching, graph_steps(report).get_column("event_id")])
+    left_out = pl.concat([launching, _call_kinds.graph_steps(report).get_column("event_id")])
     names = own.get_column("name").unique()
-    launch = names.filter(pl.Series([is_launch_name(name) for name in names.cast(pl.String)], dtype=pl.Boolean))
+    launch = names.filter(
+        pl.Series([_call_kinds.is_launch_name(name) for name in names.cast(pl.String)], dtype=pl.Boolean)
+    )
     reasons = pl.col("event_id").is_in(left_out.implode()) | pl.col("name").is_in(launch.implode())
     calls = own.filter(~reasons).join(contexts.select("event_id", "made_ns", "end_ns"), on="event_id", how="left")
     # a call that created a context counts only for the time after that
@@ -162,7 +155,7 @@ def first_call_costs(report: Report) -> pl.DataFrame:
     return costs(
         slow.filter(pl.col("extra_ns") >= _WORTH_A_ROW_NS),
         category=pl.col("bucket").replace_strict(_FIRST, return_dtype=pl.String),
-        what=shown(pl.col("name")),
+        what=_call_kinds.shown(pl.col("name")),
         evidence=pl.format("the process's first call of this name; later ones: {}", "later"),
     )
 
@@ -174,7 +167,7 @@ _FIRST: Final = {"allocation": "allocation", "api": "first call"}
 def _of_bucket(report: Report, bucket: str) -> pl.DataFrame:
     """The calls of one bucket in the whole report."""
     columns = ("event_id", "process_id", "name", "start_ns", "dur_ns")
-    return calls_that(report, lambda name: bucket_of(name) == bucket, *columns)
+    return _call_kinds.calls_that(report, lambda name: _call_kinds.bucket_of(name) == bucket, *columns)
 
 
 CATEGORIES: Final = (
@@ -279,7 +272,7 @@ def _by_cost(report: Report) -> pl.DataFrame:
     makers = (context_costs, loading_costs, first_touch_costs, graph_costs, first_call_costs)
     known = pl.concat(make(report) for make in makers)
     # first events are first in the recording where the process began before it
-    warm = begun_before(report).get_column("process_id")
+    warm = _call_kinds.begun_before(report).get_column("process_id")
     earlier = pl.col("process_id").is_in(warm.implode(), nulls_equal=True) & pl.col("category").is_in(_FIRSTS)
     evidence = pl.col("evidence").str.replace("the process's", "the recording's", literal=True) + _EARLIER
     known = known.with_columns(

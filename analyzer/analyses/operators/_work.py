@@ -13,19 +13,7 @@ from kanalyze.analyses.device._operations import (
     operations,
 )
 from kanalyze.analyses.host._captures import capture_rows, capture_source, captures
-from kanalyze.analyses.operators._host_tree import (
-    FRAMEWORK_KINDS,
-    annotation_events,
-    call_makers,
-    framework_events,
-    home_calls,
-    host_tree,
-    in_subtrees,
-    mistaken,
-    operator_tree,
-    sums_by,
-    tree_of,
-)
+from kanalyze.analyses.operators import _host_tree
 from kanalyze.analyses.shared import analysis, threads
 from kanalyze.columns import beside, gathered, nearest_place, of_parts
 from kanalyze.decoder.decode import decode
@@ -68,7 +56,7 @@ def with_memory_taken(report: Report, rows: pl.DataFrame, parents: pl.Series | N
         first = part.get_column("at").search_sorted(rows.get_column("start"), side="left")
         last = part.get_column("at").search_sorted(rows.get_column("end"), side="right")
         taken_bytes = before.gather(last) - before.gather(first)
-        self_bytes = zero if parents is None else taken_bytes - sums_by(parents, taken_bytes, rows.height)
+        self_bytes = zero if parents is None else taken_bytes - _host_tree.sums_by(parents, taken_bytes, rows.height)
         rows = rows.with_columns(self_bytes.alias(f"self_{side}_bytes"), taken_bytes.alias(f"{side}_bytes"))
     return rows
 
@@ -82,7 +70,7 @@ def device_annotations(report: Report) -> pl.DataFrame:
 
     An operation belongs to the annotation on top of the stack of the launching thread at the time of the call.
     """
-    ranges = annotation_events(report)
+    ranges = _host_tree.annotation_events(report)
     lasting = ranges.filter(pl.col("end") > pl.col("start")).partition_by(threads.THREAD, as_dict=True)
     work = operations(report, "thread_id", "call_start", "stream").rename({"call_start": "at"})
 
@@ -127,7 +115,7 @@ def _top_of_stack(ranges: pl.DataFrame, at: pl.Series) -> pl.Series:
 @analysis.once_per_process
 def overhead_makers(report: Report) -> pl.DataFrame:
     """Innermost event around each overhead, if any: columns event_id, maker_id."""
-    calls = home_calls(report)
+    calls = _host_tree.home_calls(report)
     overhead = calls.filter(pl.col("kind") == "overhead").sort("start", "event_id")
     points = overhead.select(*threads.THREAD, at="start")
     spans = device_annotations(report)
@@ -135,10 +123,10 @@ def overhead_makers(report: Report) -> pl.DataFrame:
     begun, ended = (gathered(spans.get_column(name), last) for name in ("start", "end"))
     # of all events only those around any of the points, ends included
     at = pl.concat([points.get_column("at"), begun]).drop_nulls().unique().sort()
-    everything = pl.concat([framework_events(report), calls.filter(pl.col("kind") == "api")])
+    everything = pl.concat([_host_tree.framework_events(report), calls.filter(pl.col("kind") == "api")])
     first = at.search_sorted(everything.get_column("start"), side="left")
     stop = at.search_sorted(everything.get_column("end"), side="right")
-    tree = tree_of(everything.filter(stop > first).with_columns(pl.col("end") + 1))
+    tree = _host_tree.tree_of(everything.filter(stop > first).with_columns(pl.col("end") + 1))
     every = tree.of_kinds(*tree.rows.get_column("kind").unique())
     around, at_begin = (
         gathered(tree.rows.get_column("last_id"), tree.innermost(asked, every))
@@ -164,13 +152,13 @@ def makers(report: Report) -> pl.Series:
 
     The launching event is an operator, an annotation or a Python function.
     """
-    tree = host_tree(report)
+    tree = _host_tree.host_tree(report)
     rows = tree.row_of(_named_makers(report))
     rest = operations(report).get_column("row").filter(rows.is_null())
     if rest.is_empty() or "api" not in report.kinds:
         return rows
     around = facts_of(report, rest, *threads.THREAD, "call_start").rename({"call_start": "at"})
-    return rows.scatter(rest, tree.innermost(around, tree.of_kinds(*FRAMEWORK_KINDS)))
+    return rows.scatter(rest, tree.innermost(around, tree.of_kinds(*_host_tree.FRAMEWORK_KINDS)))
 
 
 @analysis.once_per_process
@@ -180,7 +168,9 @@ def _named_makers(report: Report) -> pl.Series:
     if not named.has_nulls() or "api" not in report.kinds:
         return named
     calls = operations(report, "call_id").select(event_id="call_id")
-    return named.zip_with(named.is_not_null(), beside(calls, call_makers(report), "maker_id").get_column("maker_id"))
+    return named.zip_with(
+        named.is_not_null(), beside(calls, _host_tree.call_makers(report), "maker_id").get_column("maker_id")
+    )
 
 
 def torch_device_times(report: Report) -> pl.DataFrame:
@@ -189,16 +179,16 @@ def torch_device_times(report: Report) -> pl.DataFrame:
     parts, keys = [in_device_scope(report, work).select("event_id", "ns")], ["process_id", "correlation_id"]
     waits = in_device_scope(report, report.kind("sync")).select(*keys, ns="dur_ns")
     if waits.height:  # torch takes these waits for device operations of the operator
-        calls = report.kind("api").join(call_makers(report), on="event_id").unique(keys)
+        calls = report.kind("api").join(_host_tree.call_makers(report), on="event_id").unique(keys)
         parts.append(waits.join(calls, on=keys).select(event_id="maker_id", ns="ns"))
     sums = pl.concat(parts).drop_nulls("event_id").group_by("event_id").agg(pl.col("ns").sum())
-    again = mistaken(report).join(sums.rename({"event_id": "op_id"}), on="op_id")
+    again = _host_tree.mistaken(report).join(sums.rename({"event_id": "op_id"}), on="op_id")
     sums = pl.concat([sums, again.group_by("event_id").agg(pl.col("ns").sum())])
     overhead = overhead_makers(report).join(sums.rename({"event_id": "maker_id"}), on="maker_id")
-    rows, sums = operator_tree(report).rows, pl.concat([sums, overhead.select("event_id", "ns")])
+    rows, sums = _host_tree.operator_tree(report).rows, pl.concat([sums, overhead.select("event_id", "ns")])
     own = rows.select(event_id="last_id").join(sums, on="event_id", how="left", maintain_order="left")
     times = own.get_column("ns").fill_null(0)
-    return pl.DataFrame({"self_device_ns": times, "device_ns": in_subtrees(rows, times)})
+    return pl.DataFrame({"self_device_ns": times, "device_ns": _host_tree.in_subtrees(rows, times)})
 
 
 #: The kinds of events by which a framework names its work.
@@ -210,7 +200,7 @@ _DURATION: Final = pl.col("end") - pl.col("start")
 @analysis.once_per_report
 def host_work(report: Report) -> pl.DataFrame:
     """The rows of the host tree that overlap the window, unclipped, with row and dur_ns."""
-    rows = host_tree(report).rows.with_columns(row=pl.int_range(pl.len(), dtype=pl.Int64), dur_ns=_DURATION)
+    rows = _host_tree.host_tree(report).rows.with_columns(row=pl.int_range(pl.len(), dtype=pl.Int64), dur_ns=_DURATION)
     return intervals.overlapping(rows, report.scope.sides)
 
 
@@ -220,7 +210,7 @@ def operator_work(report: Report) -> pl.DataFrame:
 
     Columns: event_id, kind, name, start, end, self_ns, dur_ns, self_device_ns, device_ns, and those of memory.
     """
-    rows, later = operator_tree(report).rows, annotation_events(report).filter("asynchronous")
+    rows, later = _host_tree.operator_tree(report).rows, _host_tree.annotation_events(report).filter("asynchronous")
     columns = ["event_id", "kind", "name", "start", "end"]
     own = rows.select(*columns, "self_ns").hstack(torch_device_times(report).get_columns())
     own = with_memory_taken(report, own, rows.get_column("parent")).with_columns(_DURATION.alias("dur_ns"))
@@ -236,7 +226,7 @@ def launched_work(report: Report) -> pl.DataFrame:
     Columns: those of `exclusive_operations`; maker, the row of the host tree that launched it (an operator, annotation
     or Python function), and operator, the innermost operator or annotation around maker. Null for none.
     """
-    tree, work = host_tree(report), exclusive_operations(report)
+    tree, work = _host_tree.host_tree(report), exclusive_operations(report)
     maker = gathered(makers(report), work.get_column("row")).alias("maker")
     return work.with_columns(maker, tree.nearest(maker, tree.of_kinds(*OPERATOR_KINDS)).alias("operator"))
 
@@ -247,10 +237,12 @@ def captured_work(report: Report) -> pl.DataFrame:
 
     Columns: those of `exclusive_operations`; maker and operator as in :func:`launched_work`, of the capture.
     """
-    tree, work = host_tree(capture_source(report)), exclusive_operations(report)
+    tree, work = _host_tree.host_tree(capture_source(report)), exclusive_operations(report)
     row = gathered(capture_rows(report), work.get_column("row"))
     work, row = work.filter(row.is_not_null()), row.drop_nulls()
-    makers = tree.innermost(captures(report).select(*threads.THREAD, at="since"), tree.of_kinds(*FRAMEWORK_KINDS))
+    makers = tree.innermost(
+        captures(report).select(*threads.THREAD, at="since"), tree.of_kinds(*_host_tree.FRAMEWORK_KINDS)
+    )
     maker = gathered(makers, row).alias("maker")
     return work.with_columns(maker, tree.nearest(maker, tree.of_kinds(*OPERATOR_KINDS)).alias("operator"))
 

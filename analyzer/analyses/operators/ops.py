@@ -8,36 +8,7 @@ import polars as pl
 from kanalyze import errors, intervals, model, tools
 from kanalyze.analyses.device._operations import in_device_scope
 from kanalyze.analyses.host._captures import capture_source
-from kanalyze.analyses.operators._host_tree import (
-    PHASE,
-    PHASES,
-    forward_rows,
-    host_tree,
-    in_subtrees,
-    inherited,
-    labelled_paths,
-    modules,
-    operator_paths,
-    operator_tree,
-    path_nodes,
-    path_numbers,
-    path_texts,
-    phases,
-    plain_names,
-    sums_by,
-)
-from kanalyze.analyses.operators._work import (
-    MEMORY,
-    OPERATOR_KINDS,
-    SHELL,
-    allocations,
-    captured_work,
-    device_annotations,
-    host_work,
-    launched_work,
-    operator_work,
-    said_by_kernels,
-)
+from kanalyze.analyses.operators import _host_tree, _work
 from kanalyze.analyses.shared.analysis import analysis, require
 from kanalyze.analyses.shared.statistics import duration_statistics, share_of_total
 from kanalyze.columns import beside, gathered, having, rows_at
@@ -47,7 +18,7 @@ from kanalyze.schema import Column, Table, columns
 #: The columns that tables of operators sum.
 _TIMES: Final = ("self_cpu_ns", "cpu_ns", "self_device_ns", "device_ns")
 _CAPTURED: Final = ("captured_device_ns", "captured_operations")
-_SUMMED: Final = ("count", *_TIMES, *MEMORY, "exclusive_device_ns", "operations", *_CAPTURED)
+_SUMMED: Final = ("count", *_TIMES, *_work.MEMORY, "exclusive_device_ns", "operations", *_CAPTURED)
 
 
 def _by_operator(report: Report, further: Callable[[Report], pl.DataFrame] | None = None) -> pl.DataFrame:
@@ -55,13 +26,13 @@ def _by_operator(report: Report, further: Callable[[Report], pl.DataFrame] | Non
 
     Operations launched by no operator have a null name.
     """
-    tree, one = host_tree(report), pl.lit(1, dtype=pl.Int64)
-    work = operator_work(report).filter(pl.col("kind").is_in(OPERATOR_KINDS))
+    tree, one = _host_tree.host_tree(report), pl.lit(1, dtype=pl.Int64)
+    work = _work.operator_work(report).filter(pl.col("kind").is_in(_work.OPERATOR_KINDS))
     host = work.with_columns(one.alias("count"), self_cpu_ns="self_ns", cpu_ns="dur_ns")
-    ran, replayed = launched_work(report), captured_work(report).drop_nulls("operator")
+    ran, replayed = _work.launched_work(report), _work.captured_work(report).drop_nulls("operator")
     # of what a compiler's own operator launched, kernels tell the operators
-    shells = having(tree.rows.get_column("name"), SHELL)
-    operators = said_by_kernels(report, ran.get_column("name")).cast(pl.Categorical).alias("name")
+    shells = having(tree.rows.get_column("name"), _work.SHELL)
+    operators = _work.said_by_kernels(report, ran.get_column("name")).cast(pl.Categorical).alias("name")
     inside = gathered(shells, ran.get_column("operator")).fill_null(value=False) & operators.is_not_null()
     device = ran.select("operator", operators, exclusive_device_ns="exclusive_ns", operations=one)
     shown, hidden = device.filter(~inside).drop("name"), device.filter(inside).with_columns(kind=pl.lit("op"))
@@ -72,7 +43,7 @@ def _by_operator(report: Report, further: Callable[[Report], pl.DataFrame] | Non
         (replayed.select(captured_device_ns="exclusive_ns", captured_operations=one), replayed.get_column("operator")),
     ]
     own, of_captures = (
-        host_tree(of).rows.select("name", "kind").hstack([] if further is None else further(of))
+        _host_tree.host_tree(of).rows.select("name", "kind").hstack([] if further is None else further(of))
         for of in (report, capture_source(report))
     )
     parts = [
@@ -91,7 +62,7 @@ def _by_shape(report: Report) -> pl.DataFrame:
     shapes = ("input_shapes", "input_types")
 
     def of_rows(of: Report) -> pl.DataFrame:
-        return beside(host_tree(of).rows.select("event_id"), of.table("op_detail"), *shapes).select(shapes)
+        return beside(_host_tree.host_tree(of).rows.select("event_id"), of.table("op_detail"), *shapes).select(shapes)
 
     return _by_operator(report, of_rows)
 
@@ -101,8 +72,10 @@ def _by_stack(report: Report) -> pl.DataFrame:
     stacks = []
 
     def of_rows(of: Report) -> pl.DataFrame:
-        tree = host_tree(of)
-        numbers, texts = labelled_paths(tree.rows, tree.of_kinds("python"), plain_names(tree.rows), ";")
+        tree = _host_tree.host_tree(of)
+        numbers, texts = _host_tree.labelled_paths(
+            tree.rows, tree.of_kinds("python"), _host_tree.plain_names(tree.rows), ";"
+        )
         stacks.append(texts)
         return numbers.to_frame()
 
@@ -112,11 +85,13 @@ def _by_stack(report: Report) -> pl.DataFrame:
 
 def _by_phase(report: Report) -> pl.DataFrame:
     """Sums by phase: the number of operators, and the time of all host events and operations."""
-    tree, phase, ran = host_tree(report), phases(report), launched_work(report)
+    tree, phase, ran = _host_tree.host_tree(report), _host_tree.phases(report), _work.launched_work(report)
     outermost = gathered(phase, tree.rows.get_column("parent")).ne_missing(phase)
-    device = in_subtrees(tree.rows, sums_by(ran.get_column("maker"), ran.get_column("dur_ns"), tree.rows.height))
+    device = _host_tree.in_subtrees(
+        tree.rows, _host_tree.sums_by(ran.get_column("maker"), ran.get_column("dur_ns"), tree.rows.height)
+    )
     rows = pl.DataFrame([phase, tree.of_kinds("op").alias("counts"), outermost.alias("whole"), device.alias("all")])
-    maker = gathered(phase, ran.get_column("maker")).fill_null("other").cast(PHASE)
+    maker = gathered(phase, ran.get_column("maker")).fill_null("other").cast(_host_tree.PHASE)
     device_ns = pl.col("all").filter("whole").sum().alias("device_ns")
     return _joined(report, rows, ran.with_columns(maker.alias("phase")), [device_ns], [])
 
@@ -127,10 +102,12 @@ def _by_module(report: Report) -> pl.DataFrame:
     An event belongs to the innermost enclosing module. Operations launched by a backward operator count for the module
     of its forward operator; its host time does not, since it is on another thread.
     """
-    rows, ran = host_tree(report).rows, launched_work(report)
-    module, label = modules(rows)
-    numbers, maker = path_numbers(rows, module, label), ran.get_column("maker")
-    of_forward = gathered(numbers, gathered(inherited(rows, forward_rows(report)), maker)).alias("path")
+    rows, ran = _host_tree.host_tree(report).rows, _work.launched_work(report)
+    module, label = _host_tree.modules(rows)
+    numbers, maker = _host_tree.path_numbers(rows, module, label), ran.get_column("maker")
+    of_forward = gathered(numbers, gathered(_host_tree.inherited(rows, _host_tree.forward_rows(report)), maker)).alias(
+        "path"
+    )
     own = gathered(numbers, maker).fill_null(0)
     ran = ran.with_columns(
         of_forward.zip_with(of_forward.is_not_null() & (own == 0), own),
@@ -138,14 +115,14 @@ def _by_module(report: Report) -> pl.DataFrame:
     )
     calls = pl.DataFrame([numbers, module.alias("counts"), module.alias("whole")])
     sums = _joined(report, calls, ran, [], [pl.col("backward").sum().alias("backward_device_ns")])
-    nodes = path_nodes(rows, numbers, module, label)
+    nodes = _host_tree.path_nodes(rows, numbers, module, label)
     level, parts = sums.select("path", "self_device_ns"), [sums.select("path", "self_device_ns").clear()]
     while level.height:  # launches count for all enclosing modules, too
         parts.append(level)
         level = nodes.select("path", "outer").join(level, on="path").filter(pl.col("outer") != 0)
         level = level.select("self_device_ns", path="outer").select("path", "self_device_ns")
     inside = pl.concat(parts).group_by("path").agg(device_ns=pl.col("self_device_ns").sum())
-    names = nodes.select("path", module="label").join(path_texts(nodes), on="path")
+    names = nodes.select("path", module="label").join(_host_tree.path_texts(nodes), on="path")
     named = sums.join(inside, on="path", how="left").join(names, on="path", how="left")
     return named.drop("path").rename({"text": "path"})
 
@@ -157,7 +134,7 @@ def _joined(
 
     `rows` says of those of the host tree what counts as a call, and whose time is not in that of another one.
     """
-    work, key = host_work(report), rows.columns[0]
+    work, key = _work.host_work(report), rows.columns[0]
     host = work.hstack(rows[work.get_column("row")].get_columns()).group_by(key)
     calls = host.agg(
         pl.col("counts").sum().cast(pl.Int64).alias("count"),
@@ -189,17 +166,19 @@ def _torch_rows(report: Report) -> pl.DataFrame:
 
     Columns: name, side, annotation, count, the four times, and the memory taken.
     """
-    host = operator_work(report).with_columns(
+    host = _work.operator_work(report).with_columns(
         pl.col("name").cast(pl.String), annotation=pl.col("kind") == "range", self_cpu_ns="self_ns", cpu_ns="dur_ns"
     )
-    spans = intervals.overlapping(in_device_scope(report, device_annotations(report)), report.scope.sides).with_columns(
+    spans = intervals.overlapping(
+        in_device_scope(report, _work.device_annotations(report)), report.scope.sides
+    ).with_columns(
         pl.col("name").cast(pl.String), dur_ns=pl.col("end") - pl.col("start"), annotation=pl.lit(value=True)
     )
     device = pl.concat([_operations(report), spans.select("name", "dur_ns", "annotation")])
     device = device.with_columns(side=pl.lit("device"), self_device_ns="dur_ns", device_ns="dur_ns")
     every = pl.concat([host, device.drop("dur_ns"), _memory(report)], how="diagonal")
     keys = (pl.col("side").fill_null("host"), "name", "annotation")
-    sums = [pl.col(name).sum() for name in (*_TIMES, *MEMORY)]
+    sums = [pl.col(name).sum() for name in (*_TIMES, *_work.MEMORY)]
     return every.group_by(*keys).agg(pl.len().cast(pl.Int64).alias("count"), *sums)
 
 
@@ -225,8 +204,8 @@ def _operations(report: Report) -> pl.DataFrame:
 
 def _memory(report: Report) -> pl.DataFrame:
     """Allocations without an enclosing host event on any thread, and failed ones."""
-    events = intervals.overlapping(allocations(report), report.scope.sides, "at", "at")
-    host = intervals.union(operator_tree(report).rows.select("start", end=pl.col("end") + 1))
+    events = intervals.overlapping(_work.allocations(report), report.scope.sides, "at", "at")
+    host = intervals.union(_host_tree.operator_tree(report).rows.select("start", end=pl.col("end") + 1))
     at, failed = events.get_column("at"), events.get_column("failed")
     device_bytes = pl.when("device").then("bytes").otherwise(0)
     return events.filter(failed | (intervals.overlap(at, at + 1, host) == 0)).select(
@@ -254,7 +233,7 @@ _TORCH: Final = columns("""
 """)
 _KIND: Final = Column(
     "kind",
-    pl.Enum(OPERATOR_KINDS),
+    pl.Enum(_work.OPERATOR_KINDS),
     "op (an operator) or range (an annotation: record_function, ProfilerStep*); null where the name is.",
     nullable=True,
 )
@@ -328,7 +307,11 @@ _OF_ALL: Final = columns("""
 BY_PHASE: Final = Table(
     TABLE.name,
     "One phase of training; docs/definitions.md says what tells them.",
-    (Column("phase", PHASE, ", ".join(PHASES) + "."), Column("count", pl.Int64, "Operators called in it."), *_OF_ALL),
+    (
+        Column("phase", _host_tree.PHASE, ", ".join(_host_tree.PHASES) + "."),
+        Column("count", pl.Int64, "Operators called in it."),
+        *_OF_ALL,
+    ),
     when="--by phase",
 )
 
@@ -401,8 +384,10 @@ def ops(report: Report, by: str | None = None, *, as_torch: bool = False, **wher
     form, compute = (AS_TORCH, _torch_rows) if as_torch else _FORMS[by]
     rows = compute(report)
     if "memory" not in report.kinds:
-        rows = rows.with_columns(pl.lit(None, dtype=pl.Int64).alias(name) for name in MEMORY if name in rows.columns)
-    host_ns = pl.lit(operator_work(report).get_column("self_ns").sum())
+        rows = rows.with_columns(
+            pl.lit(None, dtype=pl.Int64).alias(name) for name in _work.MEMORY if name in rows.columns
+        )
+    host_ns = pl.lit(_work.operator_work(report).get_column("self_ns").sum())
     wholes = {"self_cpu_share": ("self_cpu_ns", host_ns)}
     if as_torch:
         device_ns = pl.col("self_device_ns").filter((pl.col("side") == "device") & ~pl.col("annotation")).sum()
@@ -467,18 +452,22 @@ def op_kernels(report: Report) -> pl.DataFrame:
     """
     require(report, OP_KERNELS.name, "op")
     require(report, OP_KERNELS, *model.DEVICE_KINDS)
-    rows, ran, captures = host_tree(report).rows, launched_work(report), host_tree(capture_source(report)).rows
-    (numbers, texts), (of_captures, more) = operator_paths(rows), operator_paths(captures)
+    rows, ran, captures = (
+        _host_tree.host_tree(report).rows,
+        _work.launched_work(report),
+        _host_tree.host_tree(capture_source(report)).rows,
+    )
+    (numbers, texts), (of_captures, more) = _host_tree.operator_paths(rows), _host_tree.operator_paths(captures)
     texts = pl.concat([texts, more]).unique("path")
     operator = ran.get_column("operator")
-    made_by = captured_work(report).select("row", "operator")
+    made_by = _work.captured_work(report).select("row", "operator")
     captured = ran.select("row").join(made_by, on="row", how="left", maintain_order="left").get_column("operator")
     work = ran.select("kind", "dur_ns", "exclusive_ns", kernel="name")
     names, own = captures.get_column("name"), rows.get_column("name")
     sides = {
         "": (operator, own, numbers),
         "captured_": (captured, names, of_captures),
-        "forward_": (gathered(inherited(rows, forward_rows(report)), operator), own, numbers),
+        "forward_": (gathered(_host_tree.inherited(rows, _host_tree.forward_rows(report)), operator), own, numbers),
     }
     for side, (at, called, paths) in sides.items():
         work = work.with_columns(gathered(called, at).alias(f"{side}name"), gathered(paths, at).alias(f"{side}number"))

@@ -6,17 +6,7 @@ import polars as pl
 from polars.datatypes import DataType, DataTypeClass
 
 from kanalyze import columns, errors, model, tools
-from kanalyze.analyses.operators._host_tree import (
-    HOST_KINDS,
-    MODULE,
-    host_tree,
-    in_subtrees,
-    path_numbers,
-    path_texts,
-    plain_names,
-    sums_by,
-)
-from kanalyze.analyses.operators._work import launched_work
+from kanalyze.analyses.operators import _host_tree, _work
 from kanalyze.analyses.shared.analysis import require
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.report import Report, Where
@@ -25,7 +15,7 @@ from kanalyze.schema import Column, Table
 # The nodes of the call tree: host events and device operations, merged by call path.
 
 #: Kinds of nodes: threads, events, and the remainder of omitted nodes.
-KINDS: Final = ("thread", *HOST_KINDS, *model.DEVICE_KINDS, "rest")
+KINDS: Final = ("thread", *_host_tree.HOST_KINDS, *model.DEVICE_KINDS, "rest")
 
 #: The summable columns of nodes.
 SUMS: Final = ("count", "host_ns", "self_host_ns", "device_ns", "self_device_ns")
@@ -46,12 +36,12 @@ def nodes(report: Report) -> pl.DataFrame:
     self_host_ns (clipped to the window), device_ns and self_device_ns (exclusive time; an operation launched by a host
     event is a node of its own).
     """
-    tree, ran = host_tree(report), launched_work(report)
+    tree, ran = _host_tree.host_tree(report), _work.launched_work(report)
     root = pl.col("parent").is_null()
     label = pl.when(root).then(columns.mixed(["kind", "name", *THREAD])).otherwise(columns.mixed(["kind", "name"]))
-    named = tree.rows.with_columns(plain_names(tree.rows))
-    numbers = path_numbers(named, tree.of_kinds(*HOST_KINDS), named.select(label).to_series())
-    exclusive = sums_by(ran.get_column("maker"), ran.get_column("exclusive_ns"), named.height)
+    named = tree.rows.with_columns(_host_tree.plain_names(tree.rows))
+    numbers = _host_tree.path_numbers(named, tree.of_kinds(*_host_tree.HOST_KINDS), named.select(label).to_series())
+    exclusive = _host_tree.sums_by(ran.get_column("maker"), ran.get_column("exclusive_ns"), named.height)
     low, high = report.scope.sides
     begun = pl.lit(value=True) if high is None else pl.col("start") < high
     going_on = pl.lit(value=True) if low is None else (pl.col("end") > low) | (pl.col("start") == low)
@@ -59,12 +49,12 @@ def nodes(report: Report) -> pl.DataFrame:
         (begun & going_on).cast(pl.Int64).alias("count"),
         (pl.col("end").clip(low, high) - pl.col("start").clip(low, high)).alias("host_ns"),
     )
-    inner = sums_by(named.get_column("parent"), cut.get_column("host_ns"), named.height)
+    inner = _host_tree.sums_by(named.get_column("parent"), cut.get_column("host_ns"), named.height)
     rows = cut.with_columns(
         (cut.get_column("host_ns") - inner).alias("self_host_ns"),
         numbers.alias("path"),
         columns.gathered(numbers, tree.rows.get_column("parent")).fill_null(0).alias("outer"),
-        in_subtrees(tree.rows, exclusive).alias("device_ns"),
+        _host_tree.in_subtrees(tree.rows, exclusive).alias("device_ns"),
     )
     host = rows.filter((pl.col("count") > 0) | (pl.col("device_ns") > 0)).with_columns(pl.col("name").cast(pl.String))
     times = pl.col("count", "host_ns", "self_host_ns", "device_ns").sum()
@@ -175,7 +165,7 @@ def tree(
 
 def default_order(report: Report) -> str:
     """The default of `by` in :func:`tree`: ``device`` if anything ran in scope, else ``host``."""
-    return "device" if launched_work(report).get_column("exclusive_ns").sum() else "host"
+    return "device" if _work.launched_work(report).get_column("exclusive_ns").sum() else "host"
 
 
 def _without_pass_through(rows: pl.DataFrame, time: str, limit: float) -> pl.DataFrame:
@@ -185,7 +175,9 @@ def _without_pass_through(rows: pl.DataFrame, time: str, limit: float) -> pl.Dat
     """
     callees = rows.filter(pl.col(time) >= limit).group_by(path="outer").agg(pl.len().alias("callees"))
     counted = rows.join(callees, on="path", how="left", maintain_order="left")
-    only_passes = (pl.col("callees") == 1) & (pl.col(f"self_{time}") < limit) & ~pl.col("name").str.starts_with(MODULE)
+    only_passes = (
+        (pl.col("callees") == 1) & (pl.col(f"self_{time}") < limit) & ~pl.col("name").str.starts_with(_host_tree.MODULE)
+    )
     passing = counted.select(((pl.col("kind") == "python") & only_passes).fill_null(value=False)).to_series()
     self_nodes = rows.filter(passing).with_columns(
         outer=pl.lit(0, dtype=pl.UInt64), host_ns="self_host_ns", device_ns="self_device_ns"
@@ -226,6 +218,8 @@ def _in_order(rows: pl.DataFrame, time: str) -> pl.DataFrame:
     keys = {time: True, "host_ns": True, "device_ns": True, "name": False, "path": False}
     order = rows.sort(pl.col("kind") == "rest", *keys, descending=[False, *keys.values()]).with_row_index("rank")
     rank = pl.col("rank").cast(pl.String).str.zfill(len(str(rows.height)))
-    ranks = path_texts(order.select("path", "outer", label=rank), "")  # of a node and of all around it, outermost first
+    ranks = _host_tree.path_texts(
+        order.select("path", "outer", label=rank), ""
+    )  # of a node and of all around it, outermost first
     placed = order.join(ranks, on="path").sort("text").with_columns(node=pl.int_range(pl.len(), dtype=pl.Int64))
     return placed.join(placed.select(outer="path", parent="node"), on="outer", how="left", maintain_order="left")
