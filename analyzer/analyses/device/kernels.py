@@ -133,12 +133,9 @@ GPU: Final = Table(
 
 @analysis
 def gpu(report: Report) -> pl.DataFrame:
-    """Device operations in scope by name, the longest in total first.
+    """Device operations in scope by name, the longest in total first: :data:`GPU`.
 
     As in nsys, operations that are a whole graph are left out; `ledger` and `exposure` count them.
-
-    Returns:
-        :data:`GPU`.
 
     Raises:
         CannotTellError: The report records no device operations.
@@ -180,10 +177,7 @@ COPIES: Final = Table(
 
 @analysis
 def copies(report: Report) -> pl.DataFrame:
-    """Copies and memsets in scope by operation, the longest in total first.
-
-    Returns:
-        :data:`COPIES`.
+    """Copies and memsets in scope by operation, the longest in total first: :data:`COPIES`.
 
     Raises:
         CannotTellError: The report records neither copies nor memsets.

@@ -75,10 +75,7 @@ LAUNCHES: Final = Table(
 
 @analysis
 def launches(report: Report) -> pl.DataFrame:
-    """Kernels in scope with their launch calls, in the order of the calls.
-
-    Returns:
-        :data:`LAUNCHES`.
+    """Kernels in scope with their launch calls, in the order of the calls: :data:`LAUNCHES`.
 
     Raises:
         CannotTellError: The report lacks kernels or CUDA calls.
@@ -181,10 +178,7 @@ LAUNCH_SUMMARY: Final = Table(
 
 @analysis
 def launch_summary(report: Report) -> pl.DataFrame:
-    """Statistics of the launches in scope, the longest mean total first.
-
-    Returns:
-        :data:`LAUNCH_SUMMARY`.
+    """Statistics of the launches in scope, the longest mean total first: :data:`LAUNCH_SUMMARY`.
 
     Raises:
         CannotTellError: The report lacks kernels or CUDA calls.

@@ -77,14 +77,11 @@ SEVERAL: Final = several(TABLE)
 
 
 def agreement(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
-    """Compares every figure that two of the reports have; unexplained differences first.
+    """Compares every figure that two of the reports have; unexplained differences first: :data:`TABLE`.
 
     Args:
         reports: As :func:`kanalyze.joined` takes them.
         where: As there.
-
-    Returns:
-        :data:`TABLE`.
 
     Raises:
         CannotTellError: There is only one report, or none has a time or kernels.

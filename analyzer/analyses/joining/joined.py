@@ -341,14 +341,11 @@ SEVERAL_VARIANTS: Final = several(VARIANTS)
 
 
 def variants(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
-    """The implementations that the program ran, the fastest first; empty if its ranges show none.
+    """The implementations that the program ran, the fastest first; empty if its ranges show none: :data:`VARIANTS`.
 
     Args:
         reports: As :func:`kanalyze.joined` takes them.
         where: As there.
-
-    Returns:
-        :data:`VARIANTS`.
 
     Raises:
         CannotTellError: No report provides the time, or it lacks ranges or kernels.

@@ -41,10 +41,7 @@ TABLE: Final = schema.Table(
 
 @analysis
 def hot_kernels(report: Report) -> pl.DataFrame:
-    """Kernels and whole graphs in scope, the hottest first.
-
-    Returns:
-        :data:`TABLE`.
+    """Kernels and whole graphs in scope, the hottest first: :data:`TABLE`.
 
     Raises:
         CannotTellError: The report records neither kernels nor graphs.

@@ -376,10 +376,7 @@ TOTALS: Final = Table(
 
 @analysis
 def migration_totals(report: Report) -> pl.DataFrame:
-    """The totals of unified memory in scope, in one row.
-
-    Returns:
-        :data:`TOTALS`.
+    """The totals of unified memory in scope, in one row: :data:`TOTALS`.
 
     Raises:
         CannotTellError: The report records neither copies nor page faults.
@@ -435,10 +432,7 @@ _OF_FAULTS: Final = ("side", "function", "source_file", "source_line", "device",
 
 @analysis
 def faults(report: Report) -> pl.DataFrame:
-    """The page faults in scope, those of the CPU first, then by count.
-
-    Returns:
-        :data:`FAULTS`.
+    """The page faults in scope, those of the CPU first, then by count: :data:`FAULTS`.
 
     Raises:
         CannotTellError: The report records no page faults.

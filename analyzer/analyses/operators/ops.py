@@ -440,12 +440,9 @@ _OF_KERNELS: Final = ("name", "path", "captured_name", "captured_path", "kernel"
 
 @analysis
 def op_kernels(report: Report) -> pl.DataFrame:
-    """The device operations in scope by launching operator, the longest total time first.
+    """The device operations in scope by launching operator, the longest total time first: :data:`OP_KERNELS`.
 
     Operations that overlap the window count in full, whenever they were launched.
-
-    Returns:
-        :data:`OP_KERNELS`.
 
     Raises:
         CannotTellError: The report lacks operators, or all device operations.

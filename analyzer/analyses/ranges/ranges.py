@@ -525,16 +525,13 @@ RANGES: Final = Table(
 
 
 def ranges(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.DataFrame:
-    """The NVTX ranges in scope by name and style, the longest total time first.
+    """The NVTX ranges in scope by name and style, the longest total time first: :data:`RANGES`.
 
     Args:
         report: Where to look; ranges that overlap its window count in full; of a device, those of processes that used
             it.
         by: ``name`` removes the ids and sizes that emit_nvtx appends, which make every range unique.
         where: A window, device or process to look at alone.
-
-    Returns:
-        :data:`RANGES`.
 
     Raises:
         CannotTellError: The report records no ranges.
