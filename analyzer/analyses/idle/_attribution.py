@@ -253,19 +253,13 @@ class HostTime(NamedTuple):
 @once_per_report
 def host_time(report: Report) -> dict[int, HostTime]:
     """The time in which each device in scope waited for the host's own code, by device."""
-    unrecorded = unrecorded_contexts(report).select(*THREAD, "start", "end").filter(pl.col("end") > pl.col("start"))
-    contexts, by_device = parts_by(unrecorded, THREAD), {}
+    making, by_device = idle_within(report, unrecorded_contexts(report)), {}
     for device, pieces in host_pieces(report).items():
-        spans, making = pieces, [unrecorded.clear()]
-        for key, part in by_thread(report, pieces) if contexts else ():
-            if key in contexts:
-                inside = intervals.cut(part, intervals.union(contexts[key]))
-                making.append(inside.select(**key_columns(key), start="start", end="end"))
-                rest = spans.filter(~pl.col("thread").eq_missing(part.item(0, "thread")))
-                free = intervals.gaps(inside, intervals.BEFORE_ALL, intervals.AFTER_ALL)
-                spans = pl.concat([rest, intervals.cut(part, free)]).sort("start")
-        lengths = spans.get_column("end") - spans.get_column("start")
-        by_device[device] = HostTime(int(lengths.filter(lengths < SHORT_NS).sum()), pl.concat(making))
+        own = making[device].filter(bucket="host").select(*THREAD, "start", "end")
+        free = intervals.gaps(intervals.union(own), intervals.BEFORE_ALL, intervals.AFTER_ALL)
+        length = pl.col("end") - pl.col("start")
+        short_ns = intervals.cut(pieces, free).select(length.filter(length < SHORT_NS).sum()).item()
+        by_device[device] = HostTime(short_ns, own)
     return by_device
 
 
