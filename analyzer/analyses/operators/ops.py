@@ -184,22 +184,18 @@ def _torch_rows(report: Report) -> pl.DataFrame:
 
 def _operations(report: Report) -> pl.DataFrame:
     """Kernels, copies and memsets, and waits on the device, where recorded: name, dur_ns and annotation."""
-    memory = [pl.col(name).cast(pl.String) for name in ("source_memory", "target_memory")]
+    details, name = ("direction", "source_memory", "target_memory"), pl.col("name").cast(pl.String).replace(_WAITS)
+    events = pl.concat(
+        in_device_scope(report, report.seen(kind)).select("event_id", name, "dur_ns", kind=pl.lit(kind))
+        for kind in (*model.DEVICE_KINDS, "sync")
+    )
+    direction, *memory = (pl.col(detail).cast(pl.String) for detail in details)
+    direction = direction.str.replace(_DIRECTION, "${1}to${2}")
     # null if the trace lacks a part
-    direction = pl.col("direction").cast(pl.String).str.replace(_DIRECTION, "${1}to${2}")
-    named = {
-        "memcpy": pl.format("Memcpy {} ({} -> {})", direction, *memory),
-        "memset": pl.format("Memset ({})", memory[1]),
-    }
-    parts = []
-    for kind in (*model.DEVICE_KINDS, "sync"):
-        events = in_device_scope(report, report.seen(kind))
-        name = pl.col("name").cast(pl.String).replace(_WAITS)
-        if kind in named:
-            events = beside(events, report.copy_detail, "direction", "source_memory", "target_memory")
-            name = pl.coalesce(named[kind], name)
-        parts.append(events.select(name.alias("name"), "dur_ns", annotation=pl.lit(value=False)))
-    return pl.concat(parts)
+    copy = pl.when(kind="memcpy").then(pl.format("Memcpy {} ({} -> {})", direction, *memory))
+    told = copy.when(kind="memset").then(pl.format("Memset ({})", memory[1]))
+    named = beside(events, report.copy_detail, *details).with_columns(name=pl.coalesce(told, "name"))
+    return named.select("name", "dur_ns", annotation=pl.lit(value=False))
 
 
 def _memory(report: Report) -> pl.DataFrame:
