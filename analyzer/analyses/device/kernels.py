@@ -6,8 +6,7 @@ import polars as pl
 
 from kanalyze import errors, model
 from kanalyze.analyses.device._operations import SHAPE, decoded, exclusive_operations, with_facts
-from kanalyze.analyses.shared.analysis import analysis, check_grouping, require, require_kernels
-from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total, spread
+from kanalyze.analyses.shared import analysis, statistics
 from kanalyze.columns import rate
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
@@ -18,7 +17,7 @@ TABLE: Final = Table(
     "One kernel, all its launches.",
     (
         Column("name", pl.String, "Demangled name of the kernel.", nullable=True),
-        *DURATION_COLUMNS,
+        *statistics.DURATION_COLUMNS,
         *columns("""
             exclusive_ns int: Time in which this was what its device was doing; over all kernels, and whole graphs, it
                 sums to the ledger's kernel and communication buckets.
@@ -90,8 +89,8 @@ def kernels(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl
         UnknownNameError: There is no such grouping.
     """
     report = report.narrow(**where)
-    require_kernels(report, BY_LAUNCH_SHAPE if by == "launch-shape" else TABLE)
-    check_grouping(TABLE, by)
+    analysis.require_kernels(report, BY_LAUNCH_SHAPE if by == "launch-shape" else TABLE)
+    analysis.check_grouping(TABLE, by)
     rows = exclusive_operations(report).select("row", "kind", "event_id", "name", "dur_ns", "exclusive_ns")
     rows = rows.filter((pl.col("kind") == "kernel") & pl.col("dur_ns").is_not_null())
     if rows.is_empty() and report.meta.timeless:
@@ -107,8 +106,8 @@ def kernels(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl
         keys += SHAPE
         rows = with_facts(report, rows, *SHAPE)
     names = [pl.col("name").n_unique().alias("kernels")] if by in _FORMS else []
-    sums = rows.group_by(keys).agg(*duration_statistics(), pl.col("exclusive_ns").sum(), *names)
-    order = sums.with_columns(share_of_total(), pl.col(keys[0]).cast(pl.String)).sort(
+    sums = rows.group_by(keys).agg(*statistics.duration_statistics(), pl.col("exclusive_ns").sum(), *names)
+    order = sums.with_columns(statistics.share_of_total(), pl.col(keys[0]).cast(pl.String)).sort(
         "total_ns", "count", *keys, descending=[True, False, *(False for _ in keys)]
     )
     return table.select(order)
@@ -124,14 +123,14 @@ GPU: Final = Table(
     (
         Column("category", pl.String, "CUDA_KERNEL or MEMORY_OPER."),
         Column("operation", pl.String, "The kernel's name, or the memory operation as nsys names it.", nullable=True),
-        *DURATION_COLUMNS,
+        *statistics.DURATION_COLUMNS,
     ),
     purpose="kernels and memory operations in one list",
     equals="nsys stats cuda_gpu_sum",
 )
 
 
-@analysis
+@analysis.analysis
 def gpu(report: Report) -> pl.DataFrame:
     """Device operations in scope by name, the longest in total first: :data:`GPU`.
 
@@ -140,11 +139,11 @@ def gpu(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report records no device operations.
     """
-    require(report, GPU, *_CATEGORIES)
+    analysis.require(report, GPU, *_CATEGORIES)
     work = exclusive_operations(report).filter(pl.col("kind").is_in(list(_CATEGORIES)))
     category = pl.col("kind").cast(pl.String).replace_strict(_CATEGORIES).alias("category")
-    sums = work.group_by("kind", "name").agg(duration_statistics())
-    named = sums.with_columns(share_of_total(), category, pl.col("name").cast(pl.String).alias("operation"))
+    sums = work.group_by("kind", "name").agg(statistics.duration_statistics())
+    named = sums.with_columns(statistics.share_of_total(), category, pl.col("name").cast(pl.String).alias("operation"))
     return GPU.select(named.sort("total_ns", "operation", "category", descending=[True, False, False]))
 
 
@@ -155,7 +154,7 @@ COPIES: Final = Table(
     "One kind of copy, or all memsets.",
     (
         Column("operation", pl.String, "As nsys names it, such as [CUDA memcpy Host-to-Device].", nullable=True),
-        *DURATION_COLUMNS,
+        *statistics.DURATION_COLUMNS,
         *columns("""
             total_bytes int?: Bytes moved; null, as the next five, where sizes are not known.
             avg_bytes float?: Mean size.
@@ -175,24 +174,24 @@ COPIES: Final = Table(
 )
 
 
-@analysis
+@analysis.analysis
 def copies(report: Report) -> pl.DataFrame:
     """Copies and memsets in scope by operation, the longest in total first: :data:`COPIES`.
 
     Raises:
         CannotTellError: The report records neither copies nor memsets.
     """
-    require(report, COPIES, "memcpy", "memset")
+    analysis.require(report, COPIES, "memcpy", "memset")
     moved = exclusive_operations(report).filter(pl.col("kind").is_in(["memcpy", "memset"]))
     joined = with_facts(report, moved, "size_bytes")
-    sizes = (pl.col("size_bytes").sum().alias("total_bytes"), *spread("size_bytes", "", "_bytes"))
+    sizes = (pl.col("size_bytes").sum().alias("total_bytes"), *statistics.spread("size_bytes", "", "_bytes"))
     sums = joined.group_by("name").agg(
-        *duration_statistics(),
+        *statistics.duration_statistics(),
         *(pl.when(pl.col("size_bytes").count() > 0).then(size) for size in sizes),
         pl.col("exclusive_ns").sum(),
     )
     named = sums.with_columns(
-        share_of_total(),
+        statistics.share_of_total(),
         rate(pl.col("total_bytes"), pl.col("total_ns")).alias("bandwidth_bytes_per_s"),
         pl.col("name").cast(pl.String).alias("operation"),
     )

@@ -8,9 +8,8 @@ from kanalyze import intervals, model, tools
 from kanalyze.analyses.device import _operations, _windows
 from kanalyze.analyses.host._call_kinds import shown
 from kanalyze.analyses.host._range_lines import named_ranges
-from kanalyze.analyses.shared.analysis import analysis, require
+from kanalyze.analyses.shared import analysis, threads
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total, spread
-from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import mixed, positions, rows_at, shared, telling
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table, columns
@@ -24,7 +23,7 @@ API: Final = Table(
 )
 
 
-@analysis
+@analysis.analysis
 def api(report: Report) -> pl.DataFrame:
     """CUDA calls in scope by name, the longest in total first; with a device in scope, calls of its processes.
 
@@ -36,7 +35,7 @@ def api(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report records no CUDA calls.
     """
-    require(report, API, "api")
+    analysis.require(report, API, "api")
     sums = _operations.of_used_processes(report, report.seen("api")).group_by("name").agg(duration_statistics())
     form = pl.col("name").cast(pl.String)
     named = sums.with_columns(share_of_total(), shown(pl.col("name")).alias("name"), form=form)
@@ -73,15 +72,15 @@ LAUNCHES: Final = Table(
 )
 
 
-@analysis
+@analysis.analysis
 def launches(report: Report) -> pl.DataFrame:
     """Kernels in scope with their launch calls, in the order of the calls: :data:`LAUNCHES`.
 
     Raises:
         CannotTellError: The report lacks kernels or CUDA calls.
     """
-    require(report, LAUNCHES.name, "kernel")
-    require(report, LAUNCHES, "api")
+    analysis.require(report, LAUNCHES.name, "kernel")
+    analysis.require(report, LAUNCHES, "api")
     joined = _operations.with_facts(report, joined_launches(report), *_operations.SHAPE, "stream")
     named = joined.with_columns(shown(pl.col("api")), pl.col("kernel").cast(pl.String))
     return LAUNCHES.select(named.sort("api_start_ns", "kernel_start_ns", "event_id"))
@@ -97,7 +96,7 @@ def joined_launches(report: Report) -> pl.DataFrame:
     ran = kernels.select("row", "event_id", kernel_start_ns="began", kernel_ns="dur_ns", gpu="device", kernel="name")
     ran = rows_at(ran, at)
     del kernels, pairs  # as large as the result: frees memory before the next join
-    called = report.kind("api").select(*THREAD, api_start_ns="start_ns", api_ns="dur_ns", api="name")
+    called = report.kind("api").select(*threads.THREAD, api_start_ns="start_ns", api_ns="dur_ns", api="name")
     api_end = pl.col("api_start_ns") + pl.col("api_ns")
     kernel_end = pl.col("kernel_start_ns") + pl.col("kernel_ns")
     queue = pl.col("kernel_start_ns") - api_end
@@ -176,15 +175,15 @@ LAUNCH_SUMMARY: Final = Table(
 )
 
 
-@analysis
+@analysis.analysis
 def launch_summary(report: Report) -> pl.DataFrame:
     """Statistics of the launches in scope, the longest mean total first: :data:`LAUNCH_SUMMARY`.
 
     Raises:
         CannotTellError: The report lacks kernels or CUDA calls.
     """
-    require(report, LAUNCH_SUMMARY.name, "kernel")
-    require(report, LAUNCH_SUMMARY, "api")
+    analysis.require(report, LAUNCH_SUMMARY.name, "kernel")
+    analysis.require(report, LAUNCH_SUMMARY, "api")
     keys = ["process_id", "thread_id", "device", "api", "kernel"]
     statistics = [part for measure in _MEASURES for part in spread(f"{measure}_ns", f"{measure}_", "_ns")]
     joined = joined_launches(report).select(*keys, *(f"{measure}_ns" for measure in _MEASURES), "charged_api_ns")
@@ -231,7 +230,7 @@ _BY_CALL: Final = {"(?i)^cublas": "cuBLAS", "(?i)^cudnn": "cuDNN"}
 _ROWS: Final = {"library": pl.String, "name": pl.String, "start": pl.Int64, "dur_ns": pl.Int64}
 
 
-@analysis
+@analysis.analysis
 def libraries(report: Report) -> pl.DataFrame:
     """Library and system calls in scope, by library; with a device in scope, those of its processes.
 
@@ -244,7 +243,7 @@ def libraries(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report records neither library calls, nor NVTX ranges, nor system calls.
     """
-    require(report, LIBRARIES, "library", "osrt", "range")
+    analysis.require(report, LIBRARIES, "library", "osrt", "range")
     rows = pl.concat([_ranges(report), *(_calls(report, kind) for kind in ("library", "osrt"))])
     start = rows.get_column("start")
     idle = intervals.overlap(start, start + rows.get_column("dur_ns"), _windows.all_idle_spans(report))

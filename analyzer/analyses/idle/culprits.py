@@ -15,8 +15,7 @@ from kanalyze.analyses.host._range_lines import framework_recorded, stack_names
 from kanalyze.analyses.host._thread_timeline import EVIDENCE, KEYS, NEEDED, STATES, records_waits, told_parts
 from kanalyze.analyses.idle import _attribution, _idle_parts
 from kanalyze.analyses.operators import _host_names, _host_tree
-from kanalyze.analyses.shared.analysis import analysis, check_grouping, once_per_process, once_per_report, require
-from kanalyze.analyses.shared.threads import THREAD, ThreadKey, innermost_lines, line_of, overlaid
+from kanalyze.analyses.shared import analysis, threads
 from kanalyze.columns import gathered, mixed, parts_by
 from kanalyze.errors import CannotTellError
 from kanalyze.report import Report, Where
@@ -32,21 +31,21 @@ _TRACED: Final = r"^(?:.* in )?([^ ]+)\(\d+\): (.+)$"
 _WORKER: Final = "DataLoader worker"
 
 
-def host_spans(report: Report) -> Iterator[tuple[int, ThreadKey, pl.DataFrame]]:
+def host_spans(report: Report) -> Iterator[tuple[int, threads.ThreadKey, pl.DataFrame]]:
     """Host time while a device in scope waited: device, the thread waited for, and its span set."""
     for device, pieces in _attribution.host_pieces(report).items():
         for key, part in _attribution.by_thread(report, pieces):
             yield device, key, part.select("start", "end")
 
 
-@once_per_report
+@analysis.once_per_report
 def waiting_host(report: Report) -> pl.DataFrame:
     """Host time while a device in scope waited: :data:`PARTS`; the rows of a device sum to its bucket `host`."""
-    spans, waits, causes = [], dict[ThreadKey, pl.DataFrame](), pl.Series("cause", [], dtype=pl.String)
+    spans, waits, causes = [], dict[threads.ThreadKey, pl.DataFrame](), pl.Series("cause", [], dtype=pl.String)
     if records_waits(report):
         waits, causes = _causes.cause_lines(report), _causes.told_causes(report).get_column("cause")
     for number, key, part in host_spans(report):
-        cut = overlaid(part, line_of(waits, key), "row")
+        cut = threads.overlaid(part, threads.line_of(waits, key), "row")
         cause = gathered(causes, cut.get_column("row"))
         spans.append((key, cut.select("start", "end", cause.alias("waits_for"), device=pl.lit(number, pl.Int64))))
     return told_parts(report, spans)
@@ -160,10 +159,10 @@ def _of_trace(report: Report) -> pl.DataFrame:
     tree = _host_tree.host_tree(report)
     rows = tree.rows.with_columns(_host_tree.plain_names(tree.rows))
     events = rows.with_row_index("row").filter(pl.col("kind").is_in(_host_tree.FRAMEWORK_KINDS))
-    lines = innermost_lines(events.select(*THREAD, "start", "end", "row"))
+    lines = threads.innermost_lines(events.select(*threads.THREAD, "start", "end", "row"))
     pieces: dict[int, list[pl.DataFrame]] = {}
     for device, key, spans in host_spans(report):
-        cut = overlaid(spans, line_of(lines, key), "row")
+        cut = threads.overlaid(spans, threads.line_of(lines, key), "row")
         cut = cut.select(pl.col("row").cast(pl.Int64), ns=pl.col("end") - pl.col("start"))
         pieces.setdefault(device, []).append(cut)
     nodes = [_merged(pl.DataFrame(schema=_ROWS | {"device": pl.Int64, "ns": pl.Int64, "count": pl.Int64}))]
@@ -300,13 +299,13 @@ def culprits(report: Report, by: str | None = None, **where: Unpack[Where]) -> p
             scheduler nor system calls.
         UnknownNameError: There is no such grouping.
     """
-    check_grouping(TABLE, by)
+    analysis.check_grouping(TABLE, by)
     return _by_culprit(report, **where) if by is None else _of_threads(report.narrow(**where), by)
 
 
 def _of_threads(report: Report, by: str) -> pl.DataFrame:
     """The bucket `host` by what its threads did: :data:`BY_STATE` or :data:`BY_FUNCTION`."""
-    require(report, f"culprits by {by}", *model.DEVICE_KINDS)
+    analysis.require(report, f"culprits by {by}", *model.DEVICE_KINDS)
     form, traced = BY_STATE if by == "state" else BY_FUNCTION, by == "function" and framework_recorded(report)
     recorded = traced or "osrt" in report.kinds or any(report.table(name).height for name in NEEDED)
     if not recorded and not _sampled(report):
@@ -326,16 +325,16 @@ def own_samples(report: Report) -> bool:
     return bool(report.table("python_samples").height) or _sampled(report)
 
 
-@once_per_process
+@analysis.once_per_process
 def _sampled(report: Report) -> bool:
     """Whether there are CPU samples."""
     return bool(report.mapped("cpu_samples", lambda part: part.select(pl.len())).to_series().sum())
 
 
-@analysis
+@analysis.analysis
 def _by_culprit(report: Report) -> pl.DataFrame:
     """Idle time of each device by bucket, culprit and range: :data:`TABLE`."""
-    require(report, TABLE, *model.DEVICE_KINDS)
+    analysis.require(report, TABLE, *model.DEVICE_KINDS)
     named = _host_names.with_shares(
         report, _attribution.named_sums(report).with_columns(share_of_window(report)), "bucket"
     )

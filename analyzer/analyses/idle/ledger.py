@@ -13,8 +13,7 @@ from kanalyze.analyses.host.calls import cuda_ordinal
 from kanalyze.analyses.idle._attribution import bucket_of, gaps_of, idle_pieces, idle_sums
 from kanalyze.analyses.idle._idle_parts import IDLE, range_names, require_names
 from kanalyze.analyses.operators._host_names import ALIGNED, with_shares
-from kanalyze.analyses.shared import statistics, threads
-from kanalyze.analyses.shared.analysis import analysis, once_per_report, part_of, require
+from kanalyze.analyses.shared import analysis, statistics, threads
 from kanalyze.columns import gathered, rows_at
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
@@ -44,7 +43,7 @@ _NS: Final = pl.col("end") - pl.col("start")
 _ROW: Final = (_TEXT.cast(_BUCKET), pl.col("detail").cast(pl.String), pl.col("ns"))
 
 
-@analysis
+@analysis.analysis
 def ledger(report: Report) -> pl.DataFrame:
     """Time of each device by bucket and detail.
 
@@ -68,14 +67,14 @@ def ledger(report: Report) -> pl.DataFrame:
     return _sorted(pl.concat(parts))
 
 
-@once_per_report
+@analysis.once_per_report
 def bucket_sums(report: Report) -> pl.DataFrame:
     """The ledger without details of communication, for what is computed from its buckets: :data:`TABLE`.
 
     Raises:
         CannotTellError: The report records no device operations at all.
     """
-    require(report, TABLE, *model.DEVICE_KINDS)
+    analysis.require(report, TABLE, *model.DEVICE_KINDS)
     work = exclusive_operations(report).group_by("device", "bucket", "detail").agg(ns=pl.col("exclusive_ns").sum())
     rows = pl.concat(part.select("device", *_ROW) for part in (work, idle_sums(report)))
     lengths = windows(report).select("device", window=pl.col("end") - pl.col("start"))
@@ -162,7 +161,7 @@ def gaps(
         CannotTellError: The report records no device operations at all.
         UnknownNameError: There is no such grouping.
     """
-    report = part_of(report, where, GAPS, by, *model.DEVICE_KINDS)
+    report = analysis.part_of(report, where, GAPS, by, *model.DEVICE_KINDS)
     require_names(report)
     parts = [_gaps_of_device(report, device, pieces, threshold_ns) for device, pieces in idle_pieces(report).items()]
     if not parts:
@@ -242,7 +241,7 @@ EXPOSURE: Final = Table(
 )
 
 
-@analysis
+@analysis.analysis
 def exposure(report: Report) -> pl.DataFrame:
     """Total, union and exposed time by device and category, inside the windows.
 
@@ -252,7 +251,7 @@ def exposure(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report records no device operations.
     """
-    require(report, EXPOSURE, *model.DEVICE_KINDS)
+    analysis.require(report, EXPOSURE, *model.DEVICE_KINDS)
     category, keys = pl.Enum(CATEGORIES), ["device", "category", "copies", "detail"]
     work = exclusive_operations(report).select(
         "device", "detail", "start", "end", "exclusive_ns", category=_TEXT.cast(category)
@@ -366,7 +365,7 @@ def utilisation(
         CannotTellError: The report records no device operations.
         UnknownNameError: The number of chunks is out of range.
     """
-    report = part_of(report, where, UTILISATION, None, *model.DEVICE_KINDS)
+    report = analysis.part_of(report, where, UTILISATION, None, *model.DEVICE_KINDS)
     if not 1 <= chunks <= _MOST_CHUNKS:
         raise errors.UnknownNameError.of("number of chunks", chunks, [f"1 to {_MOST_CHUNKS}"])
     if as_nsys:

@@ -10,8 +10,7 @@ from kanalyze.analyses.host._call_kinds import begun_before
 from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.iterations import _marks
 from kanalyze.analyses.ranges import instances
-from kanalyze.analyses.shared.analysis import analysis, once_per_process, require
-from kanalyze.analyses.shared.statistics import median_of
+from kanalyze.analyses.shared import analysis, statistics
 from kanalyze.report import Report
 
 STEADY: Final = "steady"
@@ -64,7 +63,7 @@ _KEYS: Final = ("process_id", "name")
 _OTHERS: Final = ("warm_up", "odd", "first")
 
 
-@analysis
+@analysis.analysis
 def iterations(report: Report) -> pl.DataFrame:
     """The iterations that overlap the window, in full, and how they were found.
 
@@ -76,7 +75,7 @@ def iterations(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report records no device operations.
     """
-    require(report, TABLE, *model.DEVICE_KINDS)
+    analysis.require(report, TABLE, *model.DEVICE_KINDS)
     rows = intervals.overlapping(iteration_ledgers(report), report.scope.sides, "start_ns", intervals.END)
     if report.scope.device is not None:
         used = device_operations(report).select(pl.col("process_id").unique()).to_series()
@@ -84,7 +83,7 @@ def iterations(report: Report) -> pl.DataFrame:
     return TABLE.select(rows)
 
 
-@once_per_process
+@analysis.once_per_process
 def judged_iterations(report: Report) -> pl.DataFrame:
     """The iterations of all processes, at any time, with the kind of each: :data:`TABLE` but for the reason.
 
@@ -100,7 +99,7 @@ def judged_iterations(report: Report) -> pl.DataFrame:
     return _judged(report, spans)
 
 
-@once_per_process
+@analysis.once_per_process
 def iteration_spans(report: Report) -> pl.DataFrame:
     """The iterations of all processes, at any time: process_id, start, end, name."""
     return judged_iterations(report).select("process_id", "name", **intervals.OF_EVENTS)
@@ -114,7 +113,7 @@ def iterations_at(report: Report, points: pl.DataFrame) -> pl.DataFrame:
     return around.select(pl.when(points.get_column("at") < pl.col("end")).then(pl.col("iteration", "each")))
 
 
-@once_per_process
+@analysis.once_per_process
 def iterations_by_launches(report: Report) -> pl.DataFrame:
     """The iterations of all processes as their launches tell them, whatever marks they have.
 
@@ -123,7 +122,7 @@ def iterations_by_launches(report: Report) -> pl.DataFrame:
     return _judged(report, _by_launches(report))
 
 
-@once_per_process
+@analysis.once_per_process
 def iteration_ledgers(report: Report) -> pl.DataFrame:
     """The iterations with the ledger of each on its device: the columns of :data:`TABLE`, and ``<bucket>_ns``."""
     rows = judged_iterations(report)
@@ -171,7 +170,7 @@ def _with_device_spans(rows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     late = done.get_column("until_ns") - spans.get_column("until_ns")
     usual = rows.with_columns(*done.drop("follows"), late=late).filter("follows")
     hidden = ((pl.col("until_ns") == pl.col("since_ns")) & (pl.col("operations") > 0)).sum() > _LARGE_PART * pl.len()
-    ahead = usual.height and median_of(usual, "late") >= _marks.NEAR * median_of(usual, "dur_ns")
+    ahead = usual.height and statistics.median_of(usual, "late") >= _marks.NEAR * statistics.median_of(usual, "dur_ns")
     return rows.with_columns((done if ahead and not usual.select(hidden).item() else spans).get_columns())
 
 
@@ -216,11 +215,11 @@ def _with_work(report: Report, spans: pl.DataFrame, work: pl.DataFrame) -> pl.Da
 
 def _classified(report: Report, rows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     """Adds the kind of the iterations of one process and name, sorted by start, and what it is told by."""
-    few = rows.get_column("operations") < _marks.NEARLY_ALL * median_of(rows, "operations")
+    few = rows.get_column("operations") < _marks.NEARLY_ALL * statistics.median_of(rows, "operations")
     cut = _cut(rows, work, few)
     # one may be its mark alone: none begins soon after, where others launch most after theirs
     whole = rows.filter("follows")
-    small = median_of(whole, "own_operations") < _marks.HALF * median_of(whole, "operations")
+    small = statistics.median_of(whole, "own_operations") < _marks.HALF * statistics.median_of(whole, "operations")
     alone = ~rows.get_column("follows") & (small and whole.height >= rows.height / 2) & few & ~cut
     classified = _on_device(rows)
     # with the ledgers that tell whether the first ones warm up; null for others
@@ -245,7 +244,7 @@ def _classified(report: Report, rows: pl.DataFrame, work: pl.DataFrame) -> pl.Da
     classified = classified.with_columns(first=_first_ones(report, classified))
     classified = classified.with_columns(pl.col("odd") & ~pl.col("first"))
     classified = _with_other_work(_without_unexplained(report, classified))
-    median = median_of(classified.filter(~pl.any_horizontal(_OTHERS)), "dur_ns")
+    median = statistics.median_of(classified.filter(~pl.any_horizontal(_OTHERS)), "dur_ns")
     warm_up = pl.col("warm_up") | (pl.col("first") & pl.col("work").is_null())
     served = (pl.col("found_by") == _marks.BY_ENGINE) & ~pl.col("open")  # as long as its batch makes it
     kinds = pl.when(served).then(pl.lit(STEADY)).when("cut").then(pl.lit(CUT)).when("alone").then(pl.lit(ODD))

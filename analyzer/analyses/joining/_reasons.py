@@ -6,8 +6,7 @@ from typing import Any, Final, TypeAlias
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.counters import _sampled_means, counters
-from kanalyze.analyses.counters.advice import kernel_facts
+from kanalyze.analyses.counters import _sampled_means, advice, counters
 from kanalyze.analyses.device._operations import compiled_kernels, exclusive_operations, operations
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.iterations.iterations import iteration_spans
@@ -338,7 +337,7 @@ def measuring(ncu: Report) -> pl.DataFrame:
     """Conditions of measuring by kernel group of ncu: group, sm_clock_hz (least), cold_share and dram_bytes (most)."""
     waits = pl.col("share").filter(pl.col("reason").is_in(_COLD))
     cold = counters.stalls(ncu).group_by("event_id").agg(cold_share=waits.sum())
-    facts = kernel_facts(ncu).select("event_id", "sm_clock_hz", "dram_bytes")
+    facts = advice.kernel_facts(ncu).select("event_id", "sm_clock_hz", "dram_bytes")
     each = grouped_kernels(ncu).join(facts, on="event_id", how="left").join(cold, on="event_id", how="left")
     return each.group_by("group").agg(
         pl.col("sm_clock_hz").min(), pl.col("cold_share").max().clip(0, 1), pl.col("dram_bytes").max()

@@ -10,8 +10,7 @@ from typing import Any, Final, Unpack
 import polars as pl
 
 from kanalyze import errors, tools
-from kanalyze.analyses.counters.advice import CAPPED, advice
-from kanalyze.analyses.counters.roofline import roofline
+from kanalyze.analyses.counters import advice, roofline
 from kanalyze.analyses.device import _operations, _windows
 from kanalyze.analyses.joining._report_set import Together, different, of_each, pooled, several, together
 from kanalyze.analyses.operators._kernel_groups import (
@@ -28,8 +27,7 @@ from kanalyze.analyses.operators._kernel_groups import (
     same_launches,
 )
 from kanalyze.analyses.ranges.ranges import range_gpu
-from kanalyze.analyses.shared.analysis import require
-from kanalyze.analyses.shared.statistics import total as total_of
+from kanalyze.analyses.shared import analysis, statistics
 from kanalyze.decoder.fields import OTHER
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
@@ -107,7 +105,7 @@ def joined(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
 
 def joined_of(report_set: Together) -> pl.DataFrame:
     """:func:`joined` for one report that provides the time, and the others."""
-    require(report_set.base, TABLE, "kernel")
+    analysis.require(report_set.base, TABLE, "kernel")
     window = _windows.windows(report_set.base).select((pl.col("end") - pl.col("start")).sum()).item() or 1
     frame = kernel_groups(report_set.base).with_columns(
         time_from=pl.lit(report_set.base.meta.tool),
@@ -215,7 +213,7 @@ def roof_points(reports: Sequence[Report]) -> RoofPoints:
         ncu, timed = first.ncu or ncu, first.base
         rows = joined_of(first).drop_nulls("event_id").select("event_id", "name", time_ns="exclusive_ns")
         title = ncu.meta.path.name + (f", time of {timed.meta.path.name}" if more else "")
-    kernels = rows.join(roofline(ncu).select("event_id", *_ROOF), on="event_id")
+    kernels = rows.join(roofline.roofline(ncu).select("event_id", *_ROOF), on="event_id")
     placed = (pl.col("intensity_flop_per_byte") > 0) & (pl.col("achieved_flop_per_s") > 0)
     points = kernels.filter(placed.fill_null(value=False)).with_columns(pl.col("time_ns").fill_null(0))
     return RoofPoints(
@@ -248,7 +246,7 @@ GAINS: Final = Table(
             speedup_share float?: The part of it that the rule estimates can be saved.
             roof_share float?: How near the launch comes to its roof, as in `roofline`.
         """),
-        *CAPPED,
+        *advice.CAPPED,
         Column("sentence", pl.String, "What was found."),
         Column("remedy", pl.String, "What to do about it; null where the sentence of ncu says so.", nullable=True),
         Column("evidence", pl.String, "The counters that prove it, for our rules.", nullable=True),
@@ -289,7 +287,7 @@ def gains_among(rows: pl.DataFrame, ncu: Report) -> pl.DataFrame:
     """:func:`gains` for the kernels in `rows` of the table `joined`, measured by `ncu`."""
     keys = ("name", "device", *_operations.SHAPE, "event_id", "ncu_match", "window_share", "exclusive_ns", "roof_share")
     kernels = rows.filter(pl.col("event_id").is_not_null()).select(keys)
-    findings = advice(ncu).drop("name", "device", "at_stake_ns", "kind")
+    findings = advice.advice(ncu).drop("name", "device", "at_stake_ns", "kind")
     possible = pl.col("possible_share")
     estimates = kernels.join(findings, on="event_id").with_columns(
         gain_share=pl.col("window_share") * possible, gain_ns=pl.col("exclusive_ns") * possible
@@ -355,8 +353,8 @@ def variants(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
 
 def _variants_of(report_set: Together) -> pl.DataFrame:
     """:func:`variants` for one report that provides the time, and the others."""
-    require(report_set.base, VARIANTS.name, "range")
-    require(report_set.base, VARIANTS, "kernel")
+    analysis.require(report_set.base, VARIANTS.name, "range")
+    analysis.require(report_set.base, VARIANTS, "kernel")
     measured = _measured(report_set.base.whole, report_set.ncu)
     rows = [_row(report_set.base, instance, measured) for instance in _instances(report_set.base).to_dicts()]
     schema = {column.name: column.dtype for column in VARIANTS.columns if column.name != "slower"}
@@ -401,19 +399,19 @@ def _row(report: Report, instance: dict[str, Any], measured: pl.DataFrame | None
     if measured is not None:
         groups = groups.join(measured, on=GROUP_KEYS, how="left", nulls_equal=True)
     groups = groups.sort("exclusive_ns", "name", descending=[True, False])
-    total, repeats = total_of(groups, "exclusive_ns"), instance["repeats"]
+    total, repeats = statistics.total(groups, "exclusive_ns"), instance["repeats"]
     row = {
         **{name: instance[name] for name in ("variant", "inside", "repeats")},
         "avg_span_ns": (instance["end"] - instance["start"]) / repeats,
         "avg_kernel_ns": total / repeats,
-        "launches": total_of(groups, "count") / repeats,
+        "launches": statistics.total(groups, "count") / repeats,
         "kernels": groups.height,
     }
     if not total:
         return row
     first = groups.row(0, named=True)
     if measured is not None:
-        measured_ns = total_of(groups.filter(pl.col("ncu_match").is_not_null()), "exclusive_ns")
+        measured_ns = statistics.total(groups.filter(pl.col("ncu_match").is_not_null()), "exclusive_ns")
         row |= {"measured_share": measured_ns / total, "ncu_match": first["ncu_match"] or "none"}
         row |= {name: first[name] for name in ("ncu_dur_ns", *_COUNTERS)}
     return row | {

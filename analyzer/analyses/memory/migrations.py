@@ -13,8 +13,7 @@ from kanalyze.analyses.device._operations import (
     with_facts,
 )
 from kanalyze.analyses.idle._attribution import host_pieces
-from kanalyze.analyses.shared.analysis import analysis, once_per_report, part_of, require
-from kanalyze.analyses.shared.statistics import known_sum, longest, total
+from kanalyze.analyses.shared import analysis, statistics
 from kanalyze.columns import LARGEST, beside, having, nearest, parts_by, product, rate
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
@@ -55,7 +54,7 @@ _MOVES: Final[dict[str, pl.DataType | type[pl.DataType]]] = {
 }
 
 
-@once_per_report
+@analysis.once_per_report
 def moves(report: Report) -> pl.DataFrame:
     """The unified-memory copies in scope that overlap the window, not clipped to it: :data:`_MOVES`.
 
@@ -95,7 +94,7 @@ def _ends(report: Report, moved: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-@once_per_report
+@analysis.once_per_report
 def faults_seen(report: Report) -> pl.DataFrame:
     """The page faults in scope: of processes that used the device in scope, and of the device itself."""
     events = report.seen("fault").select("event_id", "process_id", "device", "start_ns", "dur_ns")
@@ -109,7 +108,7 @@ def faults_seen(report: Report) -> pl.DataFrame:
     return events.select("event_id", "side", "process_id", "device", *details[1:], **intervals.OF_EVENTS)
 
 
-@once_per_report
+@analysis.once_per_report
 def faulting_host(report: Report) -> dict[int, pl.DataFrame]:
     """Page faults of the CPU while each device waits for the program's own code, with the piece of such time."""
     faults_of_device = {}
@@ -163,7 +162,7 @@ class Pages(NamedTuple):
     unasked: pl.DataFrame
 
 
-@once_per_report
+@analysis.once_per_report
 def pages(report: Report) -> Pages:
     """The traffic of each piece of unified memory; processes do not share addresses."""
     copies = moves(report).filter(pl.col("address") <= LARGEST, pl.col("size_bytes") > 0)
@@ -173,7 +172,7 @@ def pages(report: Report) -> Pages:
         for parts in _cut(part):
             # bytes of each copy that had moved to the same place before
             piece, place = pl.col("start").rle_id().cast(pl.Int64), pl.col("place") - parts.get_column("place").min()
-            places = longest(parts.select(place), "place") + 1
+            places = statistics.longest(parts.select(place), "place") + 1
             first = parts.select((piece * places + place).is_first_distinct()).to_series()
             length = pl.col("end") - pl.col("start")
             again.append(parts.select("event_id", again_bytes=pl.when(first).then(0).otherwise(length)))
@@ -305,7 +304,7 @@ def migrations(report: Report, by: str | None = None, **where: Unpack[Where]) ->
         CannotTellError: The report records neither copies nor page faults.
         UnknownNameError: There is no such grouping.
     """
-    report = part_of(report, where, TABLE, by, "memcpy", "fault")
+    report = analysis.part_of(report, where, TABLE, by, "memcpy", "fault")
     moved = moves(report).join(pages(report).again, on="event_id", how="left", maintain_order="left")
     moved = moved.with_columns(pl.col("again_bytes").fill_null(0))
     return _by_address(report, moved) if by is None else _by_cause(moved)
@@ -374,14 +373,14 @@ TOTALS: Final = Table(
 )
 
 
-@analysis
+@analysis.analysis
 def migration_totals(report: Report) -> pl.DataFrame:
     """The totals of unified memory in scope, in one row: :data:`TOTALS`.
 
     Raises:
         CannotTellError: The report records neither copies nor page faults.
     """
-    require(report, TOTALS, "memcpy", "fault")
+    analysis.require(report, TOTALS, "memcpy", "fault")
     moved, seen = moves(report), faults_seen(report)
     if moved.is_empty() and seen.is_empty():
         return TOTALS.empty()
@@ -390,10 +389,10 @@ def migration_totals(report: Report) -> pl.DataFrame:
     traffic = pages(report)
     figures = {
         "cpu_faults": cpu.height if "fault" in report.kinds else None,
-        "gpu_faults": total(gpu, "faults") if gpu.height else None,
+        "gpu_faults": statistics.total(gpu, "faults") if gpu.height else None,
         "min_address": addresses.min(),
         "max_address": addresses.max(),
-        "again_bytes": total(traffic.again, "again_bytes"),
+        "again_bytes": statistics.total(traffic.again, "again_bytes"),
         "round_trips": traffic.pieces.get_column("round_trips").max() or 0,
     }
     sums = moved.select(*sums_of_bytes(), pl.col("exclusive_ns").sum())
@@ -430,14 +429,14 @@ FAULTS: Final = Table(
 _OF_FAULTS: Final = ("side", "function", "source_file", "source_line", "device", "access")
 
 
-@analysis
+@analysis.analysis
 def faults(report: Report) -> pl.DataFrame:
     """The page faults in scope, those of the CPU first, then by count: :data:`FAULTS`.
 
     Raises:
         CannotTellError: The report records no page faults.
     """
-    require(report, FAULTS, "fault")
+    analysis.require(report, FAULTS, "fault")
     seen = faults_seen(report)
     on_gpu = pl.col("side") == "GPU"
     # groups of faults of the GPUs, with the kernel running when each began, and the bytes moved meanwhile
@@ -457,7 +456,7 @@ def faults(report: Report) -> pl.DataFrame:
         pl.col("address").n_unique().cast(pl.Int64).alias("pages"),
         pl.col("address").min().alias("min_address"),
         pl.col("address").max().alias("max_address"),
-        *(known_sum(name) for name in ("total_ns", "moved_bytes")),
+        *(statistics.known_sum(name) for name in ("total_ns", "moved_bytes")),
     )
     keys, texts = _OF_FAULTS[1:], pl.col("function", "source_file", "access").cast(pl.String)
     order = [False, True, *(False for _ in keys)]

@@ -11,8 +11,7 @@ import polars as pl
 from kanalyze import columns, model, schema, tools
 from kanalyze.analyses.device._operations import SHAPE, with_facts
 from kanalyze.analyses.operators import _host_tree, _work
-from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
-from kanalyze.analyses.shared.statistics import duration_statistics
+from kanalyze.analyses.shared import analysis, statistics
 from kanalyze.decoder.decode import decode
 from kanalyze.decoder.fields import ELEMENT_BYTES, KernelName
 from kanalyze.report import Report
@@ -31,7 +30,7 @@ _READS_NOTHING: Final = ("aten::fill_", "aten::zero_", "aten::_foreach_zero_", "
 _SIZES: Final = ("elements", "read_bytes", "written_bytes")
 
 
-@once_per_report
+@analysis.once_per_report
 def chains(report: Report) -> pl.DataFrame:
     """The kernels of every chain: two or more operators that follow each other directly on one stream.
 
@@ -296,7 +295,7 @@ _BOTH_WAYS: Final = 2
 _KEYS: Final = ("device", "chain", "within", "elements")
 
 
-@analysis
+@analysis.analysis
 def fusion(report: Report) -> pl.DataFrame:
     """Chains of elementwise kernels, the largest saving first.
 
@@ -309,8 +308,8 @@ def fusion(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report has no operators or no kernels.
     """
-    require(report, TABLE.name, "op")
-    require(report, TABLE, "kernel")
+    analysis.require(report, TABLE.name, "op")
+    analysis.require(report, TABLE, "kernel")
     timed = occurrences(report)
     sums = timed.group_by(_KEYS).agg(
         pl.len().cast(pl.Int64).alias("count"),
@@ -323,7 +322,7 @@ def fusion(report: Report) -> pl.DataFrame:
     return TABLE.select(rows).sort("saved_ns", *_KEYS, descending=[True, *(False for _ in _KEYS)], nulls_last=True)
 
 
-@once_per_report
+@analysis.once_per_report
 def occurrences(report: Report) -> pl.DataFrame:
     """One row per occurrence of a chain that fusion could shorten: the keys of the table, and its times and bytes.
 
@@ -419,7 +418,7 @@ COMPILED: Final = schema.Table(
 )
 
 
-@analysis
+@analysis.analysis
 def compiled(report: Report) -> pl.DataFrame:
     """The compiled kernels of a capture, the longest total time first; last, by name, those that were never launched.
 
@@ -430,7 +429,7 @@ def compiled(report: Report) -> pl.DataFrame:
         CannotTellError: The report is no capture of ``kanalyze collect``, or one without a torch pass.
     """
     kernels = report.table(model.COMPILED_KERNELS.name)
-    launched = report.seen("kernel").group_by(pl.col("name").cast(pl.String)).agg(duration_statistics())
+    launched = report.seen("kernel").group_by(pl.col("name").cast(pl.String)).agg(statistics.duration_statistics())
     variants = kernels.with_columns(pl.len().over("name").cast(pl.Int64).alias("variants"))
     filled = variants.join(launched, on="name", how="left").with_columns(pl.col("count", "total_ns").fill_null(0))
     return COMPILED.select(filled.sort("total_ns", "name", "num_warps", "hash", descending=[True, False, False, False]))

@@ -10,8 +10,7 @@ from kanalyze.analyses.device._operations import device_operations, exclusive_op
 from kanalyze.analyses.host._captures import capture_rows, capture_source, captures
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.operators._host_tree import path_texts
-from kanalyze.analyses.shared.analysis import analysis, once_per_report, part_of, require
-from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, known_sum, share_of_total, spread
+from kanalyze.analyses.shared import analysis, statistics
 from kanalyze.analyses.shared.threads import THREAD, key_columns, nested
 from kanalyze.columns import count_up_to, gathered, in_order, parts_by, rows_at
 from kanalyze.report import Report, Where
@@ -107,7 +106,7 @@ _PROJECTED: Final = {
 }
 
 
-@once_per_report
+@analysis.once_per_report
 def thread_ranges(report: Report) -> dict[tuple[object, ...], pl.DataFrame]:
     """The ranges of each thread that it ended itself, the outermost first, by process id and thread id."""
     own = _spans(report).filter(pl.col("end_thread_id").is_null()).drop_nulls(THREAD)
@@ -125,7 +124,7 @@ def _spans(report: Report) -> pl.DataFrame:
     return ranges.select("row", "start", end.alias("end"), "end_thread_id", *THREAD)
 
 
-@once_per_report
+@analysis.once_per_report
 def range_tree(report: Report) -> pl.DataFrame:
     """The enclosing range of each range on its thread: columns row, end, parent (its row), level; sorted by row.
 
@@ -338,9 +337,9 @@ def range_gpu(
         UnknownNameError: There is no such grouping.
     """
     kinds = model.DEVICE_KINDS if graphs else tuple(kind for kind in model.DEVICE_KINDS if kind != "graph")
-    report = part_of(report, where, RANGE_GPU, by, "range")
+    report = analysis.part_of(report, where, RANGE_GPU, by, "range")
     for needed in (("api",), kinds):
-        require(report, RANGE_GPU, *needed)
+        analysis.require(report, RANGE_GPU, *needed)
     launching = _launching(report, kinds)
     if not trace:
         parts = {report: launching, capture_source(report): _capturing(report, kinds)}
@@ -348,7 +347,7 @@ def range_gpu(
             parts = {report: pl.concat([launching, parts[report]], how="diagonal")}
         named = pl.concat([part if by is None else by_name(of, part) for of, part in parts.items()], how="diagonal")
         sums = named.group_by("range", pl.col("style").cast(pl.String)).agg(
-            *spread("projected_ns", "", "_ns"),
+            *statistics.spread("projected_ns", "", "_ns"),
             pl.col("gpu_ops", "level", "children").mean().name.prefix("avg_"),
             pl.col("projected_ns", "gpu_ops", "busy_ns", "operations", "whole_graphs", *_OF_PROCESS).sum(),
             pl.col("captured_busy_ns", "captured_operations").sum(),
@@ -441,7 +440,7 @@ RANGE_KERNELS: Final = Table(
 )
 
 
-@analysis
+@analysis.analysis
 def range_kernels(report: Report) -> pl.DataFrame:
     """The kernels in scope by the ranges that launched them, sorted by range, process and thread, then by total.
 
@@ -454,7 +453,7 @@ def range_kernels(report: Report) -> pl.DataFrame:
         CannotTellError: The report lacks ranges, CUDA calls, or kernels.
     """
     for needed in ("range", "api", "kernel"):
-        require(report, RANGE_KERNELS, needed)
+        analysis.require(report, RANGE_KERNELS, needed)
     work = exclusive_operations(report).filter(pl.col("kind") == "kernel")
     work = work.select("row", "process_id", "dur_ns", start="began", kernel="name")
     sums, source, spans = [RANGE_KERNELS.empty()], capture_source(report), ("row", "start", "end")
@@ -496,7 +495,7 @@ def _sums(names: pl.DataFrame, ran: pl.DataFrame) -> pl.DataFrame:
         ran.hstack(named)
         .group_by("range", "style", "kernel")
         .agg(
-            *spread("dur_ns", "", "_ns"),
+            *statistics.spread("dur_ns", "", "_ns"),
             range_count=pl.col("range_row").drop_nulls().n_unique(),
             count=pl.col("row").n_unique(),
             total_ns=pl.col("dur_ns").sum(),
@@ -511,7 +510,7 @@ RANGES: Final = Table(
     (
         Column("range", pl.String, "Domain, colon and name, as nsys 2025 prints it; the default domain has no name."),
         Column("style", pl.String, "PushPop (nests on its thread) or StartEnd.", nullable=True),
-        *DURATION_COLUMNS,
+        *statistics.DURATION_COLUMNS,
         Column("open_count", pl.Int64, "How many were never closed; those last until the latest NVTX event."),
         Column("threads", pl.Int64, "How many threads started one."),
         Column("cross_thread_count", pl.Int64, "How many another thread ended; these have no place in range_gpu."),
@@ -537,7 +536,7 @@ def ranges(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.
         CannotTellError: The report records no ranges.
         UnknownNameError: There is no such grouping.
     """
-    report = part_of(report, where, RANGES, by, "range")
+    report = analysis.part_of(report, where, RANGES, by, "range")
     in_scope = of_used_processes(report, intervals.overlapping(named_ranges(report), report.scope.sides))
     in_scope = in_scope if by is None else by_name(report, in_scope)
     if "api" in report.kinds and set(model.DEVICE_KINDS).intersection(report.kinds):
@@ -551,12 +550,12 @@ def ranges(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.
         in_scope.with_columns(dur_ns=pl.col("end") - pl.col("start"))
         .group_by("range", "style")
         .agg(
-            *duration_statistics(),
-            *(known_sum(name) for name in _OF_PROCESS),
+            *statistics.duration_statistics(),
+            *(statistics.known_sum(name) for name in _OF_PROCESS),
             open_count=pl.col("open").sum(),
             threads=pl.struct("process_id", "thread_id").n_unique(),
             cross_thread_count=pl.col("end_thread_id").count(),
         )
     )
-    order = sums.with_columns(share_of_total(), pl.col("style").cast(pl.String))
+    order = sums.with_columns(statistics.share_of_total(), pl.col("style").cast(pl.String))
     return RANGES.select(order.sort("total_ns", "range", "style", descending=[True, False, False]))
