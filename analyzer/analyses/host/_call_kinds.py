@@ -173,7 +173,7 @@ _CALLS: Final = {HIP: r"^hip(?:[A-Z]|rtc)", CUDA: r"^cu(?:da)?[A-Z]"}
 @once_per_process
 def interface(report: Report) -> str:
     """CUDA, HIP or RUNTIME (:mod:`kanalyze.tools`), by names of calls; without calls by names of GPUs."""
-    names = report.kind("api").get_column("name").unique().cast(pl.String).drop_nulls()
+    names = call_names(report).cast(pl.String).drop_nulls()
     for tool, pattern in _CALLS.items():
         if names.str.contains(pattern).any():
             return tool
@@ -298,8 +298,7 @@ def context_calls(report: Report) -> pl.DataFrame:
 
 def _inferred(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     """Infers context creation from the first call of each process that needs a context, by its length."""
-    names = calls.get_column("name").unique()
-    needing = names.filter(~cuda_names(names).str.contains(_WITHOUT_CONTEXT)).cast(pl.String).to_list()
+    needing = names_that(report, lambda name: not re.match(_WITHOUT_CONTEXT, name))
     asking = calls.filter(pl.col("name").is_in(needing) | pl.col("name").is_null())
     first = asking.sort("start_ns", "event_id").unique("process_id", keep="first")
     long = first.filter(pl.col("dur_ns") >= CONTEXT_FROM_NS)

@@ -324,10 +324,10 @@ def _launches(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
 def _captured_calls(report: Report) -> pl.DataFrame:
     """Calls in captures that made a node: capture, process_id, end, place in it, call_row, kind, by (:func:`_by`)."""
     spans = _call_kinds.captures(report).sort("start").with_row_index("capture")
-    names = report.kind("api").get_column("name").unique().drop_nulls()
-    texts = pl.DataFrame({"text": [_call_kinds.cuda_name(name) for name in names.cast(pl.String)]}, {"text": pl.String})
-    kind = [pl.when(pl.col("text").str.contains(pattern)).then(pl.lit(kind)) for kind, pattern in _MAKES.items()]
-    kinds = texts.select(names, makes=pl.coalesce(kind)).drop_nulls()
+    names = _call_kinds.call_names(report)
+    text = pl.lit(_call_kinds.cuda_names(names))
+    kind = [pl.when(text.str.contains(pattern)).then(pl.lit(kind)) for kind, pattern in _MAKES.items()]
+    kinds = names.to_frame().with_columns(makes=pl.coalesce(kind)).drop_nulls()
     calls = report.kind("api").with_row_index("call_row").join(kinds, on="name", maintain_order="left")
     calls = calls.filter(~pl.col("call_row").is_in(launching_rows(report).implode()))
     # on any thread: autograd's capture, too

@@ -18,7 +18,7 @@ from kanalyze.analyses.shared.analysis import analysis, once_per_process, part_o
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, known_sum, share_of_total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import STREAM, recorded_work
-from kanalyze.columns import as_of, beside, gathered, parts_by, rows_at
+from kanalyze.columns import as_of, beside, gathered, parts_by, rows_at, told_of
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
 
@@ -146,19 +146,17 @@ def blocking_calls(report: Report) -> pl.DataFrame:
     of the last copy that it launched), context_id, stream and record_id (of its CUDA event) that it waits for, where
     recorded, and device (null where not known).
     """
-    keys, names = ["process_id", "correlation_id"], _call_kinds.call_names(report)
+    keys = ["process_id", "correlation_id"]
     calls = report.kind("api").select("name", *THREAD, "correlation_id", **intervals.OF_EVENTS)
     calls = calls.with_row_index("call_row")
-    scopes = pl.Series("scope", [scope_of(name) for name in names.cast(pl.String)], dtype=pl.Enum(SCOPES))
-    by_name = pl.DataFrame([names, scopes]).drop_nulls()
     copies = operations(report, "call_row").filter(pl.col("kind") == "memcpy").drop_nulls("call_row")
     copies = with_facts(report, copies, "target_memory")
     pageable = copies.filter(pl.col("target_memory") == _PAGEABLE).get_column("call_row").unique()
-    named = calls.filter(pl.col("name").is_in(by_name.get_column("name").implode()))
+    named = calls.filter(pl.col("name").is_in(_call_kinds.names_that(report, scope_of)))
     rows = pl.concat([named, rows_at(calls, pageable)]).unique("call_row").sort("call_row")
-    rows = rows.join(by_name, on="name", how="left", maintain_order="left")
+    scope = told_of(rows.get_column("name"), scope_of, pl.Enum(SCOPES)).fill_null("copy").alias("scope")
     last = copies.sort("end", "row").unique("call_row", keep="last").select("call_row", copied="row")
-    rows = rows.with_columns(pl.col("scope").fill_null("copy")).join(last, on="call_row", how="left")
+    rows = rows.with_columns(scope).join(last, on="call_row", how="left")
     synced = report.kind("sync").select("event_id", *keys, "context_id", "stream")
     recorded = beside(synced, report.table("sync_detail"), "record_id").drop("event_id").drop_nulls(keys)
     rows = rows.join(recorded.unique(keys, keep="first"), on=keys, how="left")

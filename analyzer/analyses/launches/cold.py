@@ -140,11 +140,8 @@ def first_call_costs(report: Report) -> pl.DataFrame:
         _call_kinds.context_calls(report),
     )
     left_out = pl.concat([launching, _call_kinds.graph_steps(report).get_column("event_id")])
-    names = own.get_column("name").unique()
-    launch = names.filter(
-        pl.Series([_call_kinds.is_launch_name(name) for name in names.cast(pl.String)], dtype=pl.Boolean)
-    )
-    reasons = pl.col("event_id").is_in(left_out.implode()) | pl.col("name").is_in(launch.implode())
+    launch = _call_kinds.names_that(report, _call_kinds.is_launch_name)
+    reasons = pl.col("event_id").is_in(left_out.implode()) | pl.col("name").is_in(launch)
     calls = own.filter(~reasons).join(contexts.select("event_id", "made_ns", "end_ns"), on="event_id", how="left")
     # a call that created a context counts only for the time after that
     calls = calls.with_columns(
