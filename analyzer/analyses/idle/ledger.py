@@ -401,8 +401,8 @@ def low_regions(report: Report, chunks: int, threshold_share: float) -> pl.DataF
     sides = intervals.OF_EVENTS
     work = pl.concat(report.seen(kind).select("process_id", "context_id", gpu="device", **sides) for kind in _KINDS)
     work = work.filter(pl.col("start") > 0)
-    names = [name for name in report.kind("overhead").get_column("name").unique().cast(pl.String) if name in _OVERHEADS]
-    overhead = report.kind("overhead").filter(pl.col("name").is_in(names)).select("process_id", **sides)
+    costing = pl.col("name").cast(pl.String).is_in(_OVERHEADS)
+    overhead = report.kind("overhead").filter(costing).select("process_id", **sides)
     parts = [pl.DataFrame(schema={**_REGIONS, **dict.fromkeys((*_KEYS, "context_id"), pl.Int64)})]
     for (process, gpu), part in work.partition_by(_KEYS, as_dict=True, maintain_order=True).items():
         last = part.get_column("context_id").item(part.get_column("end").arg_max() or 0)

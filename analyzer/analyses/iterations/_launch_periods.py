@@ -13,7 +13,7 @@ from kanalyze.analyses.device._operations import operations, with_facts
 from kanalyze.analyses.host._call_kinds import names_that
 from kanalyze.analyses.iterations import _marks, _units
 from kanalyze.analyses.shared import analysis, statistics
-from kanalyze.columns import count_up_to, gathered, nearest_place
+from kanalyze.columns import count_up_to, gathered, having, nearest_place
 from kanalyze.intervals import AFTER_ALL
 from kanalyze.report import Report
 
@@ -443,10 +443,8 @@ def timed_runs(report: Report) -> pl.DataFrame:
     before and after them, as `triton.testing.do_bench` and autotuners do, and none of the calls :data:`_OTHERS`. There
     are at least :data:`FEWEST_TIMED` runs of a process with the same fill.
     """
-    timed, recording = [pl.DataFrame(schema=_RUNS)], names_that(report, _RECORDS.match)
-    names = operations(report).get_column("name").unique() if recording else pl.Series(dtype=pl.String)
-    names = names.filter(names.cast(pl.String).str.contains(_CLEARS, literal=True).fill_null(value=False))
-    fills = operations(report).filter(pl.col("name").is_in(names.implode())).select("row", "process_id")
+    timed, recording, work = [pl.DataFrame(schema=_RUNS)], names_that(report, _RECORDS.match), operations(report)
+    fills = work.select("row", "process_id").filter(having(work.get_column("name"), _CLEARS))
     fills = with_facts(report, fills, "call_start").drop_nulls("call_start")
     if fills.height < FEWEST_TIMED:
         return timed[0]

@@ -11,6 +11,7 @@ operator's device operations as the call's, too, and assigns the operator's call
 Its table contains these times, so ours does (:func:`mistaken`); no other column of ours does.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -18,7 +19,7 @@ import polars as pl
 
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD, by_thread, nested
-from kanalyze.columns import beside, gathered, having, nearest_place, of_parts, positions, rows_by, telling
+from kanalyze.columns import beside, gathered, having, nearest_place, of_parts, positions, rows_by, telling, told_of
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
 
@@ -294,7 +295,7 @@ def _homes(report: Report) -> pl.DataFrame:
 _MULTIPLIER: Final = 6364136223846793005
 
 #: The address of an object in its Python repr.
-_ADDRESS: Final = r" at 0x[0-9a-fA-F]+"
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 
 #: Separator of the names in a path.
 ARROW: Final = " → "
@@ -311,10 +312,7 @@ def inherited(rows: pl.DataFrame, values: pl.Series) -> pl.Series:
 
 def plain_names(rows: pl.DataFrame) -> pl.Series:
     """The names of rows, without object addresses in the names of Python's built-in functions."""
-    names = rows.get_column("name")
-    different = names.unique().drop_nulls()
-    plain = different.cast(pl.String).str.replace(_ADDRESS, "").cast(pl.Categorical)
-    return names.replace_strict(different, plain, default=None, return_dtype=pl.Categorical)
+    return told_of(rows.get_column("name"), lambda name: _ADDRESS.sub("", name, count=1), pl.Categorical)
 
 
 def path_numbers(rows: pl.DataFrame, included: pl.Series, labels: pl.Series) -> pl.Series:

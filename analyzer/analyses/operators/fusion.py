@@ -110,14 +110,13 @@ def _in_streams(report: Report) -> pl.DataFrame:
     of_operator = {"thread_id": "thread_id", "op_name": "name", "op_id": "last_id"}
     names = work.filter(kernel).get_column("name").unique().drop_nulls()
     decoded = [decode(name) for name in names.cast(pl.String)]
-    elementwise = pl.Series([is_elementwise(one) for one in decoded], dtype=pl.Boolean)
-    size = pl.Series([ELEMENT_BYTES.get(one.dtype or "") for one in decoded], dtype=pl.Int64)
-    at = columns.positions(names.to_physical(), work.get_column("name").to_physical())
-    fusible = kernel & pl.col("operator").is_not_null() & columns.gathered(elementwise, at)
+    elementwise = pl.Series("elementwise", [is_elementwise(one) for one in decoded], dtype=pl.Boolean)
+    size = pl.Series("element_bytes", [ELEMENT_BYTES.get(one.dtype or "") for one in decoded], dtype=pl.Int64)
+    work = work.join(pl.DataFrame([names, elementwise, size]), on="name", how="left", maintain_order="left")
+    fusible = kernel & pl.col("operator").is_not_null() & pl.col("elementwise")
     work = work.with_columns(
         *(columns.gathered(rows.get_column(column), operator).alias(name) for name, column in of_operator.items()),
         fusible=fusible.fill_null(value=False),
-        element_bytes=columns.gathered(size, at),
     )
     kept = ("dur_ns", "exclusive_ns", "operator", "process_id", "thread_id", "fusible", *_SIZES, *SHAPE)
     order = ("device", "stream", "start", "row")
