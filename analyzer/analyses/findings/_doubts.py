@@ -15,7 +15,7 @@ import polars as pl
 
 from kanalyze import columns, intervals, model, schema, window
 from kanalyze.analyses.device._operations import SHAPE, facts_of, launching_rows, operations, recorded_until, with_facts
-from kanalyze.analyses.host._call_kinds import call_names, calls_that, moved_by_driver, names_that, unused_launches
+from kanalyze.analyses.host._call_kinds import BY_DRIVER, call_names, calls_that, names_that, unused_launches
 from kanalyze.analyses.idle.syncs import blocking_calls
 from kanalyze.analyses.shared import analysis, statistics
 from kanalyze.analyses.shared.threads import THREAD
@@ -143,7 +143,7 @@ def _sum(*parts: pl.DataFrame) -> tuple[int, int]:
 @_check(*_WORK)
 def pairing(report: Report) -> list[Count]:
     alone = operations(report, "call_row").filter(pl.col("call_row").is_null())
-    unified, lost = (alone.filter(moved_by_driver(pl.col("detail")) == by_driver) for by_driver in (True, False))
+    unified, lost = (alone.filter(moved) for moved in (BY_DRIVER, ~BY_DRIVER))
     unused, captured = unused_launches(report), pl.col("captured")
     return [
         ("launches without an operation", *_sum(unused.filter(~captured))),

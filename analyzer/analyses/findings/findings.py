@@ -20,7 +20,7 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import rules, say
 from kanalyze.analyses.findings.on_gpu import LIBRARY, REACHED, kernel_sums
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Rule, compiling, occupancy
-from kanalyze.analyses.host._call_kinds import JAX, interface, moved_by_driver, spoken, world
+from kanalyze.analyses.host._call_kinds import BY_DRIVER, JAX, interface, spoken, world
 from kanalyze.analyses.host._range_lines import has_shapes
 from kanalyze.analyses.host.engine_marks import engine_marks
 from kanalyze.analyses.idle.culprits import culprits
@@ -101,7 +101,7 @@ def _may_loop(report: Report) -> bool:
     """Whether a report has as many operations as any loop: what the driver moves by itself is none of them."""
     if _recorded(report) or world(report) == JAX:
         return True
-    own = pl.col("kind").is_in(model.DEVICE_KINDS) & ~moved_by_driver(pl.col("detail"))
+    own = pl.col("kind").is_in(model.DEVICE_KINDS) & ~BY_DRIVER
     return operations(report).filter(own).height >= _LOOP
 
 

@@ -275,6 +275,9 @@ _TIMES_USUAL: Final = 100
 #: of milliseconds, and a call in an existing context takes a fraction of one.
 CONTEXT_FROM_NS: Final = 10_000_000
 
+#: Whether an operation is a unified-memory copy, which the driver makes without a call.
+BY_DRIVER: Final = pl.col("detail").cast(pl.String).str.starts_with("Unified").fill_null(value=False)
+
 
 @once_per_process
 def context_calls(report: Report) -> pl.DataFrame:
@@ -308,7 +311,7 @@ def _inferred(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     # of processes that used a device before the recording began: their first recorded step of the profiler is not step
     # 0, or their first operation has no launch call, or started long after its launch call had returned
     later = report.steps().group_by("process_id").agg(pl.col("step").min()).filter(pl.col("step") > 0)
-    work = operations(report).filter(~moved_by_driver(pl.col("detail"))).sort("start", "row")
+    work = operations(report).filter(~BY_DRIVER).sort("start", "row")
     first = with_facts(report, work.unique("process_id", keep="first", maintain_order=True), "call_row", "call_end")
     late = (pl.col("start") - pl.col("call_end") >= CONTEXT_FROM_NS).fill_null(value=False)
     before = first.filter(pl.col("call_row").is_null() | late)
@@ -330,11 +333,6 @@ def _is_evidence(call: dict[str, Any], calls: pl.DataFrame) -> bool:
         return bool(name) and bucket_of(name) != "sync" and not re.match(_NO_EVIDENCE, name)
     before = calls.filter(own & (pl.col("start_ns") < call["start_ns"]))
     return any(map(BEGINS_CUDA.match, cuda_names(before.get_column("name").unique()).drop_nulls()))
-
-
-def moved_by_driver(detail: pl.Expr) -> pl.Expr:
-    """Whether an operation is a unified-memory copy, which the driver makes without a call."""
-    return detail.cast(pl.String).str.starts_with("Unified").fill_null(value=False)
 
 
 @once_per_process
@@ -463,7 +461,7 @@ def unseen_starts(report: Report) -> pl.Series:
     waited = work.select("row", "start").join(first.to_frame(), on="row", how="semi", maintain_order="left")
     waited = with_facts(report, waited, "call_end")
     late = waited.filter((pl.col("start") - pl.col("call_end") > PROMPT_NS).fill_null(value=False))
-    alone = work.filter(pl.col("call_row").is_null() & ~moved_by_driver(pl.col("detail")))
+    alone = work.filter(pl.col("call_row").is_null() & ~BY_DRIVER)
     launched = launch_calls(report, "call_start").group_by("process_id").agg(pl.col("call_start").min())
     alone = alone.join(launched, on="process_id", nulls_equal=True).filter(pl.col("start") < pl.col("call_start"))
     return pl.concat([late.get_column("row"), alone.get_column("row")]).unique().sort()

@@ -8,6 +8,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.counters import _sampled_means, advice, counters
 from kanalyze.analyses.device._operations import compiled_kernels, exclusive_operations, operations
+from kanalyze.analyses.host._call_kinds import BY_DRIVER
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.iterations.iterations import iteration_spans
 from kanalyze.analyses.operators._kernel_groups import GROUP_KEYS, grouped_kernels, kernel_groups, same_kernels
@@ -347,11 +348,10 @@ def measuring(ncu: Report) -> pl.DataFrame:
 def disturbed(base: Report) -> pl.DataFrame:
     """Disturbances by kernel group of the program: group, faulted (memory migrated meanwhile), crowded (others ran)."""
     work = operations(base)
-    unified = pl.col("detail").cast(pl.String).str.starts_with("Unified").fill_null(value=False)
-    moves = pl.concat([work.filter(unified).select("start", "end"), base.kind("fault").select(**intervals.OF_EVENTS)])
+    moves = pl.concat([work.filter(BY_DRIVER).select("start", "end"), base.kind("fault").select(**intervals.OF_EVENTS)])
     placed = beside(grouped_kernels(base), work.sort("event_id"), "start", "end")
     start, end = placed.get_column("start"), placed.get_column("end")
-    ours = work.filter(~unified).partition_by("device")
+    ours = work.filter(~BY_DRIVER).partition_by("device")
     shared = [intervals.subtract(intervals.union(own), intervals.alone(own)) for own in ours]
     spans = intervals.union(pl.concat([moves.clear(), *shared]))
     kernels = placed.with_columns(
