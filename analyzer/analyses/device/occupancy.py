@@ -223,8 +223,7 @@ BY_KERNEL: Final = Table(
     "occupancy",
     "One kernel on one device, all its launch shapes.",
     (
-        Column("name", pl.String, "Demangled name of the kernel.", nullable=True),
-        Column("device", pl.Int64, "The GPU, as in `devices`."),
+        *TABLE.columns[:2],
         Column("shapes", pl.Int64, "Different launch shapes."),
         *_SUMS,
     ),

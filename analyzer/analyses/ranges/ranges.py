@@ -508,8 +508,7 @@ RANGES: Final = Table(
     "ranges",
     "One NVTX range by name and style, all its instances on all threads; time of ranges inside ranges counts in both.",
     (
-        Column("range", pl.String, "Domain, colon and name, as nsys 2025 prints it; the default domain has no name."),
-        Column("style", pl.String, "PushPop (nests on its thread) or StartEnd.", nullable=True),
+        *_NAMED,
         *statistics.DURATION_COLUMNS,
         Column("open_count", pl.Int64, "How many were never closed; those last until the latest NVTX event."),
         Column("threads", pl.Int64, "How many threads started one."),
