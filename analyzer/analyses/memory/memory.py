@@ -327,10 +327,9 @@ def _by_call(report: Report) -> pl.DataFrame:
         loop_ns=pl.col("dur_ns").filter(looping).sum(),
         loop_launches=rounds.struct.field("launches").sum(),
     )
-    exposed = pl.DataFrame(schema={"call": pl.String, "exposed_ns": pl.Int64})
-    if ran := set(model.DEVICE_KINDS).intersection(report.kinds):
+    named = sums.with_columns(statistics.share_of_total())
+    if set(model.DEVICE_KINDS).intersection(report.kinds):
         rows = bucket_sums(report).filter(pl.col("bucket").cast(pl.String) == "allocation")
         exposed = rows.group_by(call=pl.col("detail")).agg(exposed_ns=pl.col("ns").sum())
-    named = sums.with_columns(statistics.share_of_total()).join(exposed, on="call", how="left")
-    named = named.with_columns(pl.col("exposed_ns").fill_null(0)) if ran else named
-    return BY_CALL.select(named.sort("total_ns", "call", descending=[True, False]))
+        named = named.join(exposed, on="call", how="left").with_columns(pl.col("exposed_ns").fill_null(0))
+    return BY_CALL.select(BY_CALL.completed(named).sort("total_ns", "call", descending=[True, False]))

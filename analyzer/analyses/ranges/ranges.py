@@ -543,18 +543,16 @@ def ranges(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.
         work = process_work(report, device_operations(report).select("row", "process_id", "start", "end"))
         in_scope = in_scope.join(work, on="row", how="left", maintain_order="left")
         in_scope = in_scope.with_columns(pl.col(_OF_PROCESS).fill_null(0))
-    else:
-        in_scope = in_scope.with_columns(pl.lit(None, dtype=pl.Int64).alias(name) for name in _OF_PROCESS)
     sums = (
         in_scope.with_columns(dur_ns=pl.col("end") - pl.col("start"))
         .group_by("range", "style")
         .agg(
             *statistics.duration_statistics(),
-            *(statistics.known_sum(name) for name in _OF_PROCESS),
+            *(statistics.known_sum(name) for name in _OF_PROCESS if name in in_scope.columns),
             open_count=pl.col("open").sum(),
             threads=pl.struct("process_id", "thread_id").n_unique(),
             cross_thread_count=pl.col("end_thread_id").count(),
         )
     )
-    order = sums.with_columns(statistics.share_of_total(), pl.col("style").cast(pl.String))
+    order = RANGES.completed(sums.with_columns(statistics.share_of_total(), pl.col("style").cast(pl.String)))
     return RANGES.select(order.sort("total_ns", "range", "style", descending=[True, False, False]))
