@@ -64,9 +64,8 @@ def _by_traced_function(report: Report) -> pl.DataFrame:
     text = pl.col("culprit").cast(pl.String)
     function, module = pl.coalesce(text.str.extract(_TRACED, 2), text), text.str.extract(_TRACED, 1)
     rows = host.select("device", "ns", function=function, module=module)
-    none = {name: pl.lit(None, dtype=pl.String) for name in ("waits_on", "waits_for", "call", "chain")}
     sums = rows.group_by("device", "function", "module").agg(pl.col("ns").sum())
-    return sums.with_columns(state=pl.lit("unknown"), evidence=pl.lit("trace"), samples=pl.lit(0), **none)
+    return sums.with_columns(state=pl.lit("unknown"), evidence=pl.lit("trace"), samples=pl.lit(0))
 
 
 def named_parts(report: Report) -> pl.DataFrame:
@@ -196,9 +195,8 @@ def _pruned(nodes: pl.DataFrame, min_share: float) -> pl.DataFrame:
     inside = (pl.col("outer") == 0) | pl.col("outer").is_in(kept.get_column("path").implode())
     small = nodes.filter(~large & inside).group_by("outer", maintain_order=True)
     sums = small.agg(pl.col("count", "ns").sum(), nodes=pl.len().cast(pl.Int64))
-    none = {name: pl.lit(None, dtype=kept.schema[name]) for name in ("device", "path", "name")}
-    rests = sums.with_columns(**none, kind=pl.lit("rest"))
-    ordered = pl.concat([kept, rests.select(kept.columns)]).sort("ns", "name", descending=[True, False])
+    every = pl.concat([kept, sums.with_columns(kind=pl.lit("rest"))], how="diagonal")
+    ordered = every.sort("ns", "name", descending=[True, False])
     numbers = ordered.select(outer="path", parent=pl.int_range(pl.len(), dtype=pl.Int64)).drop_nulls()
     numbered = ordered.join(numbers, on="outer", how="left", maintain_order="left")
     return numbered.select(pl.col(name).cast(kind) for name, kind in NODES.items())
@@ -315,7 +313,7 @@ def _of_threads(report: Report, by: str) -> pl.DataFrame:
     else:
         sums = (_by_traced_function if traced else _by_function)(report)
     share = pl.col("ns") / pl.col("ns").sum().over("device").clip(lower_bound=1)
-    shares = sums.with_columns(share_of_window(report), host_share=share)
+    shares = form.completed(sums.with_columns(share_of_window(report), host_share=share))
     others = [name for name in ("function", "module", "state", "waits_on", "waits_for", "call") if name in form.schema]
     return form.select(shares.sort("device", "ns", *others, descending=[False, True, *(False for _ in others)]))
 

@@ -145,9 +145,7 @@ def _with_other_tool(frame: pl.DataFrame, theirs: pl.DataFrame, base: Report, ot
     pairs = same_kernels(base, other).rename({"match": match})
     both = pairs.join(theirs.drop(GROUP_KEYS), left_on="right", right_on="group").drop("right")
     matched = frame.join(both, left_on="group", right_on="left", how="left")
-    alone = theirs.join(pairs, left_on="group", right_on="right", how="anti").with_columns(
-        pl.lit(None, dtype=pl.Int64).alias("group")
-    )
+    alone = theirs.join(pairs, left_on="group", right_on="right", how="anti").drop("group")
     return pl.concat([matched, alone], how="diagonal_relaxed").with_columns(pl.col(match).fill_null("none"))
 
 

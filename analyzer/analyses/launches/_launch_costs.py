@@ -141,7 +141,7 @@ def graph_operations(report: Report) -> pl.DataFrame:
     own = ["process_id", "device", "graph_exec_id"]
     begun = launches.drop_nulls("graph_exec_id").select(*own, "launch", begun="start")
     orphans = nearest(marked.filter(pl.col("correlation_id").is_null()), begun, ("start", "begun"), own).drop("begun")
-    work = pl.concat([known, orphans.with_columns(mark=pl.lit(None, dtype=pl.Int64))])
+    work = pl.concat([known, orphans], how="diagonal")
     graphs = work.group_by(_GRAPH).agg(pl.col("start").min(), pl.col("row").min()).sort("start", "row")
     graphs = graphs.with_row_index("graph", offset=1).select("graph", *_GRAPH)
     return work.join(graphs, on=_GRAPH, how="left", nulls_equal=True).sort("row").drop("correlation_id", "mark")

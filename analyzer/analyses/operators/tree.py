@@ -206,11 +206,10 @@ def _with_rests(rows: pl.DataFrame, time: str, limit: float) -> pl.DataFrame:
     rests = pl.concat([rest.filter(separate), last]).with_columns(
         pl.col("outer").hash(1).alias("path"),
         pl.lit("rest", dtype=pl.Enum(KINDS)).alias("kind"),
-        pl.lit(None, dtype=pl.String).alias("name"),
         pl.col("host_ns").alias("self_host_ns"),
         pl.col("device_ns").alias("self_device_ns"),
     )
-    return pl.concat([large, rests.select(large.columns)])
+    return pl.concat([large, rests], how="diagonal")
 
 
 def _in_order(rows: pl.DataFrame, time: str) -> pl.DataFrame:
