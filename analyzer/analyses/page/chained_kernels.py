@@ -42,27 +42,33 @@ def passing_on(joined: pl.DataFrame, ncu: report.Report, page: PageKernels) -> l
     do not, and that follow each other on a stream with nothing between. That what is passed on is neither written nor
     read again is the most that one kernel in their place can save; where others need it too, the half is.
     """
-    maps = _maps(joined, ncu, page)
-    alike = pl.col("dur_ns").is_between(pl.col("measured_ns") / _AS_LONG, pl.col("measured_ns") * _AS_LONG)
-    runs = page.runs.join(maps, on="name").filter(alike).sort("process_id", "stream", "place")
-    runs = runs.with_columns(first=pl.col("start").min().over("name"), moved=pl.col("read") + pl.col("written"))
-    passed, before = pl.col("written").shift(), pl.struct("process_id", "stream", pl.col("place") + 1).shift()
-    follows = (pl.struct("process_id", "stream", "place") == before) & (pl.col("first") > pl.col("first").shift())
-    sizes = pl.col("read").is_between((1 - _ALIKE) * passed, _READS * passed)
-    linked = follows & sizes & (_alike("written", passed) | _alike("read", passed))
-    runs = runs.with_columns(linked=linked.fill_null(value=False))
-    runs = runs.with_columns(taken=pl.when("linked").then(pl.min_horizontal(passed, "read")).otherwise(0.0))
+    runs = _linked(page.runs, _maps(joined, ncu, page))
     handed = pl.col("taken") + pl.col("taken").shift(-1, fill_value=0.0)
-    runs = runs.with_columns(
-        chain=(~pl.col("linked")).cum_sum(), spared=pl.col("exclusive_ns") * (handed / pl.col("moved")).clip(0, 1)
-    )
-    chains = runs.group_by("chain", maintain_order=True).agg(pl.col("name").cast(pl.String), pl.col("spared").sum())
-    by_names = chains.group_by(pl.col("name"), maintain_order=True).agg(pl.col("chain"), pl.col("spared").sum())
-    top = by_names.sort("spared", descending=True, maintain_order=True).head(1)
-    spared_ns = int(top.get_column("spared").sum())
+    spared = pl.col("exclusive_ns") * (handed / pl.col("moved")).clip(0, 1)
+    each = runs.with_columns(spared=spared).group_by("chain", maintain_order=True)
+    chains = each.agg(pl.col("name").cast(pl.String), pl.col("spared").sum())
+    alike = chains.group_by("name", maintain_order=True).agg(pl.col("chain"), pl.col("spared").sum())
+    longest = alike.sort("spared", maintain_order=True).tail(1)
+    spared_ns = int(longest.get_column("spared").sum())
     if spared_ns < max(_LEAST * page.whole_ns, 1):
         return []
-    return [_finding(runs.filter(pl.col("chain").is_in(top.item(0, "chain").implode())), spared_ns, page)]
+    return [_finding(runs.filter(pl.col("chain").is_in(longest.item(0, "chain").implode())), spared_ns, page)]
+
+
+def _linked(runs: pl.DataFrame, maps: pl.DataFrame) -> pl.DataFrame:
+    """Launches of `maps` in the order of streams, with chain (its number), taken (bytes of the last one) and moved."""
+    as_long = pl.col("dur_ns").is_between(pl.col("measured_ns") / _AS_LONG, pl.col("measured_ns") * _AS_LONG)
+    runs = runs.join(maps, on="name").filter(as_long).sort("process_id", "stream", "place")
+    first, passed = pl.col("start").min().over("name"), pl.col("written").shift()
+    next_place = pl.struct("process_id", "stream", pl.col("place") + 1).shift()
+    follows = (pl.struct("process_id", "stream", "place") == next_place) & (first > first.shift())
+    sizes = pl.col("read").is_between((1 - _ALIKE) * passed, _READS * passed)
+    linked = (follows & sizes & (_alike("written", passed) | _alike("read", passed))).fill_null(value=False)
+    return runs.with_columns(
+        chain=(~linked).cum_sum(),
+        taken=pl.when(linked).then(pl.min_horizontal(passed, "read")).otherwise(0.0),
+        moved=pl.col("read") + pl.col("written"),
+    )
 
 
 def _alike(column: str, count: pl.Expr) -> pl.Expr:
