@@ -288,15 +288,32 @@ def _worth_doing(
     findings = [one for one in findings if one.device == main and one.rule not in compiling.ONE_TIME]
     times = dict(rows.filter(pl.col("bucket") != "loading").group_by("device").agg(pl.col("ns").sum()).iter_rows())
     if beside is not None and main is not None and main in times and "hot_kernels" in tables:
-        named = {name for one in findings if one.rule not in EXPECTED for name in one.names}
-        runs = exclusive_operations(view, "stream").filter(pl.col("device") == main).sort("start", "row")
-        runs = runs.with_columns(place=pl.int_range(pl.len()).over("process_id", "stream"))
-        runs = runs.filter(pl.col("kind") == "kernel").with_columns(pl.col("name").cast(pl.String))
-        proven = beside(PageKernels(tables["hot_kernels"], main, times[main], named, runs))
-        findings += in_words(view, [_placed(view, one, runs) for one in proven])
+        findings += proven(view, findings, tables["hot_kernels"], (main, times[main]), beside)
     replayed = with_replays(part.view, findings, MOST_REPLAYED)
     worth = [one for one in replayed if one.gain_ns >= _WORTH_DOING * times.get(one.device, 0)]
-    return ordered(part.view, [one for one in worth if not (one.rule in EXPECTED and _is_proven_otherwise(one, worth))])
+    return ordered(part.view, without_expected(worth))
+
+
+def proven(
+    report: Report,
+    findings: list[Finding],
+    hot: pl.DataFrame,
+    time_of_device: tuple[int, int],
+    beside: Callable[[PageKernels], list[Finding]],
+) -> list[Finding]:
+    """What other reports tell of the kernels of a device (its number, ns), of which `findings` tell no cause."""
+    device, whole_ns = time_of_device
+    named = {name for one in findings if one.rule not in EXPECTED for name in one.names}
+    runs = exclusive_operations(report, "stream").filter(pl.col("device") == device).sort("start", "row")
+    runs = runs.with_columns(place=pl.int_range(pl.len()).over("process_id", "stream"))
+    runs = runs.filter(pl.col("kind") == "kernel").with_columns(pl.col("name").cast(pl.String))
+    causes = beside(PageKernels(hot, device, whole_ns, named, runs))
+    return in_words(report, [_placed(report, one, runs) for one in causes])
+
+
+def without_expected(findings: list[Finding]) -> list[Finding]:
+    """The findings but those that tell by grids alone what counters prove to have another cause."""
+    return [one for one in findings if not (one.rule in EXPECTED and _is_proven_otherwise(one, findings))]
 
 
 def _is_proven_otherwise(one: Finding, others: list[Finding]) -> bool:

@@ -15,7 +15,7 @@ from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.device._windows import process_count
 from kanalyze.analyses.device.occupancy import BY_KERNEL
 from kanalyze.analyses.findings._doubts import with_late
-from kanalyze.analyses.findings.findings import MOST_REPLAYED, by_gain
+from kanalyze.analyses.findings.findings import MOST_REPLAYED, by_gain, ordered
 from kanalyze.analyses.findings.health import health
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.host._call_kinds import interface
@@ -190,12 +190,24 @@ def _joint(group: Together) -> Summary:
     return replace(
         page,
         kind="joint",
+        findings=_with_counters(page, group.base, rows, group.ncu) if group.ncu is not None else page.findings,
         tables=with_late(page.tables, group.base, group.given[1:]),
         others=[one.meta for one in group.given[1:]],
         joined=rows,
         gains=gains_among(rows, group.ncu) if group.ncu is not None else None,
         outside={other.meta.tool: _outside(group.base, other) for other in group.reports[1:]},
     )
+
+
+def _with_counters(page: Summary, report: Report, joined: pl.DataFrame, ncu: Report) -> list[Finding]:
+    """The findings of a page of one device with those that counters prove."""
+    ledger = page.tables.get("ledger", pl.DataFrame(schema={"device": pl.Int64, "bucket": pl.String, "ns": pl.Int64}))
+    times = ledger.filter(pl.col("bucket") != "loading").group_by("device").agg(pl.col("ns").sum())
+    if times.height != 1 or "hot_kernels" not in page.tables:
+        return page.findings
+    on_kernels = partial(_of_counters, joined, ncu)
+    proven = overview_page.proven(report, page.findings, page.tables["hot_kernels"], times.row(0), on_kernels)
+    return ordered(report, overview_page.without_expected([*page.findings, *proven]))
 
 
 def _outside(base: Report, other: Report) -> int:

@@ -244,10 +244,12 @@ def test_kernels_of_one_cause_are_one_finding(counters, launch_id):
 
 
 @pytest.mark.slow
-def test_what_counters_prove_is_explained_in_the_report(tmp_path):
+def test_what_counters_prove_is_on_the_full_page_and_explained_in_the_report(tmp_path):
     with tarfile.open(ROOT / "benchmarks/diagnosis/captures/cuda_row_sums.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
-    with kanalyze.read(next(tmp_path.glob("**/manifest.json")).parent) as report:
+    capture = next(tmp_path.glob("**/manifest.json")).parent
+    assert "87.5 % of a kernel's accesses are uncoalesced" in run("summarize", capture, "--full").text
+    with kanalyze.read(capture) as report:
         (shown,) = evidence(report, "uncoalesced")
         assert shown.findings[0].names == tuple(shown.tables["kernels"].get_column("name"))
 
