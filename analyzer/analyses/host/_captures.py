@@ -17,7 +17,7 @@ import polars as pl
 from kanalyze import errors, intervals, model
 from kanalyze.analyses.device._operations import SHAPE, facts_of, launching_rows, operations, with_facts
 from kanalyze.analyses.host import _call_kinds
-from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
+from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD, outermost
 from kanalyze.columns import as_of, gathered, last_of, mixed, rows_at, scattered
 from kanalyze.report import Report
@@ -71,7 +71,7 @@ def _other(report: Report) -> Report | None:
     if other is None:
         return None
     alone, by_order = replace(report, captured_in=lambda: None), _nodes(other).is_empty()
-    names = (captured_by_order(report, other) if by_order else _replayed(report)).height
+    names = (_calls_of_other(report) if by_order else _replayed(report)).height
     if names and (by_order or names >= _named(alone).is_not_null().sum()):
         return other
     of_one_collection = report.meta.capture is not None and report.meta.capture == other.meta.capture
@@ -134,7 +134,13 @@ def captures(report: Report) -> pl.DataFrame:
 @once_per_process
 def _by_order(report: Report) -> pl.DataFrame:
     """The operations of a trace's graphs with the call that captured each: row, call_row and sure."""
-    return captured_by_order(report, capture_source(report))
+    return _calls_of_other(report) if _other(report) else captured_by_order(report, report).sort("row")
+
+
+@once_per_process
+def _calls_of_other(report: Report) -> pl.DataFrame:
+    """The same by the calls of another report, which is given."""
+    return captured_by_order(report, report.captured_in() or report).sort("row")
 
 
 def capture_rows(report: Report) -> pl.Series:
@@ -280,7 +286,6 @@ OF_GRAPH: Final = 1 << 32
 _KINDS: Final = pl.col("kind").sort_by("place").str.join(",")
 
 
-@once_per_report
 def captured_by_order(report: Report, source: Report) -> pl.DataFrame:
     """The captured call of each operation of a graph that a capture in `source` fits: row, call_row (there), sure."""
     if _call_kinds.captures(source).is_empty():
@@ -306,7 +311,7 @@ def captured_by_order(report: Report, source: Report) -> pl.DataFrame:
         .join(fits, on="graph")
         .join(ran.select("row", "call_row", "place"), on="call_row")
     )
-    return rows.drop("call_row").join(calls, on=["capture", "place"]).select("row", "call_row", "sure").sort("row")
+    return rows.drop("call_row").join(calls, on=["capture", "place"]).select("row", "call_row", "sure")
 
 
 def _launches(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
