@@ -19,6 +19,21 @@ from kanalyze.collectors.workload import Reference, Workload, references
 from kanalyze.redact import redact
 
 __all__ = [
-    "Capture", "Captures", "Event", "Examined", "Options", "Reference", "Timing", "TorchCapture", "Workload", "collect",
-    "collect_against", "doctor", "dry_run", "redact", "references", "time_cuda", "torch_profile",
-]  # fmt: skip
+    "Capture",
+    "Captures",
+    "Event",
+    "Examined",
+    "Options",
+    "Reference",
+    "Timing",
+    "TorchCapture",
+    "Workload",
+    "collect",
+    "collect_against",
+    "doctor",
+    "dry_run",
+    "redact",
+    "references",
+    "time_cuda",
+    "torch_profile",
+]

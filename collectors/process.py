@@ -75,7 +75,8 @@ def find(name: str, option: str, value: str | os.PathLike[str] | None, folders: 
 def runnable(option: str, value: str | os.PathLike[str]) -> Path:
     """Resolves the program given with `option`: a file, or a name on PATH; raises BadOptionError."""
     path = Path(value)
-    if (place := shutil.which(path.absolute() if path.parent != Path() or path.exists() else path)) is None:
+    place = shutil.which(path.absolute() if path.parent != Path() or path.exists() else path)
+    if place is None:
         raise BadOptionError.of(option, str(value), "a program that can be run")
     return Path(place)
 
@@ -111,7 +112,8 @@ MARK: Final = "KANALYZE_STEP"
 _GRACE_S, _POLL_S = 5.0, 0.05
 
 #: Bytes at the beginning and at the end of a longer log that are kept, and the line between them.
-KEPT_BYTES, _LEFT_OUT = 8 << 20, b"\n[kanalyze: output left out here]\n"
+KEPT_BYTES: Final = 8 << 20
+_LEFT_OUT: Final = b"\n[kanalyze: output left out here]\n"
 
 _CHECK: Final = re.compile(r"^(?:[\w.:-]+\s)?(check: *(ok|FAILED)\b.*|Max error: *(\S+).*)$", re.MULTILINE | re.ASCII)
 
@@ -326,7 +328,8 @@ def scratch(final: Path, sides: Iterable[str] = ("",)) -> Path:
     """
     parent = final.absolute().parent
     with writable(final):
-        if (free := shutil.disk_usage(parent).free) < _LEAST_BYTES:
+        free = shutil.disk_usage(parent).free
+        if free < _LEAST_BYTES:
             raise OutputError.because(final, f"{size(free)} are free there")
         folder = parent / f".collecting-{final.name}-{uuid.uuid4().hex[:8]}"
         for side in sides:

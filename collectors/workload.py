@@ -22,6 +22,9 @@ from kanalyze.errors import nearest
 MODULE: Final = "-m"
 _MODULES: Final = frozenset((MODULE, "--module"))
 
+#: Options of commands that start no script, or none that can be told.
+_NO_SCRIPT: Final = frozenset(("-c", "-", "--no-python"))
+
 #: The name of a module.
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][\w.]*")
 
@@ -158,7 +161,8 @@ def resolve_other(text: str, first: Workload) -> Workload:
     exists = text == MODULE or Path(text).is_file() or reference(text) is not None or shutil.which(text) is not None
     if first.target[:1] == (MODULE,) and (text == first.target[1] or not exists):
         words = [MODULE, *words]
-    if (other := resolve(words[0], words[1:])).kind == "python" and not other.launcher:
+    other = resolve(words[0], words[1:])
+    if other.kind == "python" and not other.launcher:
         other = replace(other, launcher=first.launcher)
     # of a command behind a launcher that hides it, nobody knows which words are arguments of the program
     name = first.path.name if first.path else ""
@@ -254,8 +258,7 @@ def _started(launcher: tuple[str, ...], name: str, words: list[str]) -> Behind |
     may_be_any = is_python(name) or name == "torchrun"
     for at, word in enumerate(words):
         option, rest = word.replace("_", "-"), words[at + 1 :]
-        # options of commands that start no script, or none that can be told
-        if option in ("-c", "-", "--no-python") or (option in _MODULES and not may_be_any):
+        if option in _NO_SCRIPT or (option in _MODULES and not may_be_any):
             return None
         if option in _MODULES:
             number = next((number for number, one in enumerate(rest) if _IDENTIFIER.fullmatch(one)), len(rest))
@@ -271,7 +274,8 @@ def _started(launcher: tuple[str, ...], name: str, words: list[str]) -> Behind |
 
 def starts_python(program: str, args: Sequence[str], head: bytes) -> bool:
     """Whether ``program args…``, a file that begins with `head`, seems to start Python."""
-    if (name := Path(program).name) in LAUNCHERS:
+    name = Path(program).name
+    if name in LAUNCHERS:
         return True
     if name in _WRAPPERS | SPREADERS:
         return any(is_python(word) or word.endswith((".py", ".sh")) for word in args)

@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kanalyze import machinery, outlets, tools
+from kanalyze import machinery, outlets
 from kanalyze.cli import _answers, _process
 from kanalyze.cli._process import InputPath, Out, OutputPath, emit, print_message, session
 from kanalyze.errors import KanalyzeError, OutOfMemoryError, nearest
+from kanalyze.tools import NAMES
 
 with machinery.late():
     from kanalyze import catalog, readers, window
@@ -131,6 +132,9 @@ class _Commands(click.Group):
 #: Largest reports of which ranges are read, in bytes: 0.2 s besides the start.
 _MOST_BYTES: Final = {".sqlite": 128 << 20, ".json": 8 << 20, ".gz": 1 << 20}
 
+#: Most ranges that are offered.
+_MOST_RANGES: Final = 60
+
 
 def _completer(choices: Callable[[click.Context, str], Choices]) -> Completer:
     """A completer of the values that `choices` gives with a word about each; of none where anything goes wrong."""
@@ -160,7 +164,8 @@ def _declared(ctx: click.Context) -> list[Table]:
     """The table on the line: the form that is asked for, or all of its forms."""
     name = _words(ctx)[0]
     forms = [catalog.table(name), *catalog.forms(name)]
-    return [form for form in forms if form.when == f"--by {ctx.params.get('by')}"] or forms
+    by = ctx.params.get("by")
+    return [form for form in forms if form.when == f"--by {by}"] or forms
 
 
 @_completer
@@ -199,11 +204,12 @@ def _ranges(ctx: click.Context) -> dict[str, int]:
     """The ranges of the first report on the line that is small enough, and how often each occurs."""
     words = _words(ctx)
     for path in map(Path, words[1:] if "table" in {param.name for param in ctx.command.params} else words):
-        file = next(filter(Path.is_file, (path / name for name in ("nsys.sqlite", "torch.json.gz"))), path)
+        of_capture = (path / name for name in ("nsys.sqlite", "torch.json.gz"))
+        file = next(filter(Path.is_file, of_capture), path)
         if file.is_file() and file.stat().st_size <= _MOST_BYTES.get(file.suffix, 0):
             with readers.read(file) as report:
                 names = report.kind("range").get_column("name").drop_nulls().cast(str).value_counts(sort=True)
-                return dict(names.head(60).rows())  # most ranges that are offered
+                return dict(names.head(_MOST_RANGES).rows())
     return {}
 
 
@@ -218,7 +224,7 @@ _references: Final = _completer(lambda *_: [(one.name, one.teaches) for one in s
 def _passes(_: click.Context, incomplete: str) -> Choices:
     """Lists of tools with commas between them."""
     before, comma, _last = incomplete.rpartition(",")
-    return [(before + comma + word, "") for word in tools.NAMES if word not in before.split(",")]
+    return [(before + comma + word, "") for word in NAMES if word not in before.split(",")]
 
 
 def complete_files(_: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:

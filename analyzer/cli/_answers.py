@@ -160,7 +160,8 @@ def opened_together(reports: Sequence[Path], where: Where, *, runs: bool = True)
     opened = [closed_at_end(report) for path in different(reports) for report in read(path, progress_shown(), **how)]
     if where.capture is None:
         return opened
-    if len(timed := [report for report in opened if not report.meta.timeless]) == 1:
+    timed = [report for report in opened if not report.meta.timeless]
+    if len(timed) == 1:
         timed = [_captures.with_captures(timed[0], _capture_of(where, where.capture))]
     else:
         timed = [_named(report, where) for report in timed]
@@ -238,7 +239,8 @@ def print_doubts(*, everything: bool | None = None) -> None:
     everything = current.everything if everything is None else everything
     while current.undoubted:
         report = current.undoubted.pop(0)
-        if (file := _file(report)) in current.doubted:
+        file = _file(report)
+        if file in current.doubted:
             continue
         try:
             line = doubt_line(file, _doubts.doubts(report, everything=everything))
@@ -293,7 +295,8 @@ def expanded(reports: Sequence[Path]) -> list[Path]:
     """The paths with a folder of reports replaced by them; each of these may fail, see :func:`of_each`."""
     paths: list[Path] = []
     for path in reports:
-        inside = captures.reports_in_folder(folder) if (folder := folder_at(path)) else []
+        folder = folder_at(path)
+        inside = captures.reports_in_folder(folder) if folder else []
         session().found.update(inside)
         paths += inside or [path]
     return paths
@@ -384,7 +387,8 @@ def _held() -> Session:
 
 def _ways(path: Path, where: Where) -> list[captures.Run]:
     """The reports of the capture at `path`; none of any other path."""
-    if (folder := folder_at(path)) is None or not read_capture.accepts(folder, b""):
+    folder = folder_at(path)
+    if folder is None or not read_capture.accepts(folder, b""):
         return []
     return captures.ways(folder, progress_shown(), cache=not where.no_cache)
 
@@ -406,7 +410,8 @@ def _origin(table: str, way: captures.Run, ways: Sequence[captures.Run], held: S
     which = f", the first of {units.plural(same, 'trace')}" if same > 1 else ""
     cost = ""
     if way.tool == captures.SAMPLES:
-        cost = f" {phases.sampling_cost(closed_at_end(held.once((ways[0], 'plain'), ways[0].opened)), whole)}"
+        plain = closed_at_end(held.once((ways[0], "plain"), ways[0].opened))
+        cost = f" {phases.sampling_cost(plain, whole)}"
     return f"{table} is from {way.file}{which}; {ways[0].file.name} does not record it.{cost}"
 
 

@@ -254,7 +254,8 @@ def emit_file(write: Callable[[BinaryIO], object], output: Path) -> None:
     """
     refuse_overwriting(output)
     with writable(output):
-        if (target := Path(os.path.realpath(output))).is_symlink():  # to itself
+        target = Path(os.path.realpath(output))
+        if target.is_symlink():  # to itself
             raise OutputError.because(output, os.strerror(errno.ELOOP))
         if target.exists() and not target.is_file():
             with target.open("wb") as file:  # a device or a pipe takes what comes, and is not to be replaced
@@ -300,6 +301,9 @@ def width() -> int:
 # Memory.
 
 
+#: Commands that read no report.
+_OTHERS: Final = frozenset(("cache", "doctor"))
+
 #: What the parent is to say of the child's end by a signal, as JSON; it is shared with the child, where there is one.
 _notes: list[mmap] = []
 _NOTES_BYTES: Final = 4096
@@ -312,9 +316,15 @@ _ENDS: Final = frozenset((signal.SIGABRT, signal.SIGKILL, signal.SIGSEGV, signal
 
 #: What is said where memory is refused, by Python, its loader, and polars.
 _SIGNS: Final = (
-    *("annot allocate memory", "out of memory", "failed to map segment", "memory allocation", "apacity overflow"),
-    *("failed to spawn thread", "could not spawn threads", "can't start new thread"),
+    "annot allocate memory",
+    "out of memory",
+    "failed to map segment",
+    "memory allocation",
+    "failed to spawn thread",
+    "could not spawn threads",
     *(f"{says} {number}" for says in ("os error", "Os { code:") for number in (errno.EAGAIN, errno.ENOMEM)),
+    "can't start new thread",
+    "apacity overflow",
 )
 
 #: The child has so long to end by Ctrl-C, which it got, too; after that it gets it once more.
@@ -324,10 +334,14 @@ _GRACE_S: Final = 0.5
 #: Python 3.11 tries for ever where it gets none for the place of an exception in a `with`.
 _STUCK_S: Final = 5.0
 
+#: What Python asks for at once, where it needs more: an arena.
+_ARENA_BYTES: Final = 1 << 20
+
 #: The limits of a process, and which word of /proc/…/statm says how much of it is taken.
 _LIMITED: Final = {"RLIMIT_AS": 0, "RLIMIT_DATA": 5}
 
-_CGROUPS, _UNLIMITED = Path("/sys/fs/cgroup"), 1 << 60
+_CGROUPS: Final = Path("/sys/fs/cgroup")
+_UNLIMITED: Final = 1 << 60
 
 
 def refused(error: BaseException) -> bool:
@@ -347,8 +361,8 @@ def tight(arguments: Sequence[str]) -> bool:
         return False
     if arguments[0] == "sql" or limits_of_process():  # what SQL asks for may break any bound
         return True
-    # a report may be all that is said; two commands read none
-    need = 0 if arguments[0] in ("cache", "doctor") else sum(sum(_estimates(argument)) for argument in arguments)
+    # a report may be all that is said
+    need = 0 if arguments[0] in _OTHERS else sum(sum(_estimates(argument)) for argument in arguments)
     return need > 0 and need * 2 > min(_free_bytes(), default=_UNLIMITED)
 
 
@@ -514,8 +528,7 @@ def _all_wait(process: int) -> bool:
 def _is_full(process: int, limits: Mapping[str, int]) -> bool:
     """Whether a process has no room left for Python's next request; False if unknown."""
     used_bytes = taken_bytes(process)
-    # what Python asks for at once, where it needs more: an arena
-    return any(limits[name] - used_bytes[name] < 1 << 20 for name in limits.keys() & used_bytes.keys())
+    return any(limits[name] - used_bytes[name] < _ARENA_BYTES for name in limits.keys() & used_bytes.keys())
 
 
 def taken_bytes(process: int | str = "self") -> dict[str, int]:

@@ -124,11 +124,7 @@ def collect(  # noqa: PLR0913 - a click command has a parameter per option
         return
     if workload is None:
         raise click.UsageError("Missing argument 'WORKLOAD'.")
-    known = {name for one in click.get_current_context().command.params for name in one.opts if name.startswith("-")}
-    ours = dict.fromkeys(word for word in (word.partition("=")[0] for word in args) if word in known)
-    if ours and _END not in sys.argv:  # options of ours stand behind the program
-        passed = f"passed on to {outlets.line(workload)}: {', '.join(ours)}"
-        print_message(f"Note: {passed}. Options of kanalyze stand before the program.")
+    _note_ours(click.get_current_context(), workload, args)
     if module:
         workload, args = shipped.MODULE, (workload, *args)
 
@@ -147,6 +143,15 @@ def collect(  # noqa: PLR0913 - a click command has a parameter per option
     except KeyboardInterrupt:  # before anything was begun
         raise declared.InterruptedCaptureError.during("the checks", None) from None
     _finish(captured)
+
+
+def _note_ours(ctx: click.Context, workload: str, args: Sequence[str]) -> None:
+    """Says which options of ours stand behind the program and are passed on to it."""
+    ours = {name for option in ctx.command.params for name in option.opts if name.startswith("-")}
+    named = dict.fromkeys(word for word in (word.partition("=")[0] for word in args) if word in ours)
+    if named and _END not in sys.argv:
+        passed = f"passed on to {outlets.line(workload)}: {', '.join(named)}"
+        print_message(f"Note: {passed}. Options of kanalyze stand before the program.")
 
 
 def _options(raw: dict[str, Any]) -> Options:
@@ -251,7 +256,8 @@ def _list_references(name: str | None) -> None:
             variants = [f"--variant {', '.join(workload.variants)}"] if workload.variants else []
             emit(_filled(workload.name, [workload.teaches, *variants], margin))
         return
-    if (reference := shipped.reference(name)) is None:
+    reference = shipped.reference(name)
+    if reference is None:
         raise errors.UnknownNameError.of("workload", name, [workload.name for workload in references])
     emit(f"{reference.path}\n\n{reference.doc}\n")
 

@@ -4,15 +4,17 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Final
 
 import click
 
-from kanalyze import cli, machinery, outlets, units
+from kanalyze import cli, outlets, units
 from kanalyze.cli import _answers, _process
 from kanalyze.cli._answers import Where
 from kanalyze.errors import CannotTellError, OutputError
+from kanalyze.machinery import late, processors
 
-with machinery.late():
+with late():
     from kanalyze import catalog, redact as redaction
     from kanalyze.analyses.page import file_page
     from kanalyze.analyses.timeline import _slices as slices
@@ -21,7 +23,8 @@ with machinery.late():
     from kanalyze.several import jobs, reducing, sides
 
 #: Forms that are a folder of tables, and those that are a file of one report.
-_TABLES, _TRACES = ("parquet", "arrow", "csv"), ("perfetto", "speedscope")
+_TABLES: Final = ("parquet", "arrow", "csv")
+_TRACES: Final = ("perfetto", "speedscope")
 
 #: Events that the timeline of an HTML file draws one by one or in sums.
 _EVENTS = 600_000
@@ -75,7 +78,8 @@ def _write_tables(reports: Sequence[Path], where: Where, form: str, named: str |
                 missing[table.name] = str(error)
                 continue
             forms, origin = [table, *catalog.forms(table.name)], opened.origins.get(table.name, "")
-            written[table.name] = exports.write_table(form, forms, frame, folder / f"{table.name}.{form}", origin)
+            file = folder / f"{table.name}.{form}"
+            written[table.name] = exports.write_table(form, forms, frame, file, origin)
         (folder / exports.CONTENTS).write_bytes(exports.contents([*map(str, reports)], written, missing))
     lines = [f"not of the first report: {', '.join(opened.origins)}."] if opened.origins else []
     if missing:
@@ -106,7 +110,8 @@ def _slices(reports: Sequence[Path], where: Where) -> "slices.Slices":
         _answers.refuse_several(parts, "a trace")
         return slices.slices(next(iter(parts.values())))
     where.refuse_part("the ranks of a job are written whole; give one of their reports for a part of it.")
-    if (trace := jobs.slices_of_job(reports, _answers.request(where))) is None:
+    trace = jobs.slices_of_job(reports, _answers.request(where))
+    if trace is None:
         raise click.UsageError("no report names its rank: give one report, or those of the ranks of one job.")
     if count > (ranks := len({track.rank for track in trace.tracks})):
         written = f"of {units.plural(count, 'report')} those of {units.plural(ranks, 'rank')}, the first of each"
@@ -153,7 +158,8 @@ def _file_page(reports: Sequence[Path], where: Where) -> "file_page.FilePage":
         return jobs.file_page_of_job(jobs.reports_of_one_tool(opened), _answers.request(where), _EVENTS)
     opened = [*_answers.without_captures(opened)]
     _answers.refuse_several(_answers.per_window(opened, where, lambda at: at), "an HTML page")
-    if len(pages := file_page.file_pages(*opened, most=_EVENTS, **where.part)) > 1:
+    pages = file_page.file_pages(*opened, most=_EVENTS, **where.part)
+    if len(pages) > 1:
         names = ", ".join(outlets.line(page.metas[0].path.name) for page in pages)
         message = f"{len(pages)} reports have a time of their own ({names}): give one of them, and what belongs to it."
         raise click.UsageError(message)
@@ -191,15 +197,20 @@ def reduce(reports: Sequence[str], out: str, jobs: int | None, dask: str | None)
         if dask is not None:
             engine = at_end.enter_context(reducing.by_dask(dask))
         else:
-            most = jobs or min(machinery.processors(), _process.most_at_once(reports))
+            most = jobs or min(processors(), _process.most_at_once(reports))
             engine = reducing.by_processes(1 if _process.limits_of_process() else most)
         ended = reducing.reduce_reports(reports, Path(out), engine, progress=shown, left_out=_answers.print_left_out)
-    there = f", {len(ended.there):,} there already" if ended.there else ""
-    left_out = f", {len(ended.left_out):,} left out" if ended.left_out else ""
-    made = f"{units.plural(len(ended.made), 'report')} reduced{there}{left_out}"
-    _process.emit(f"{made}. The page of all: {outlets.command('kanalyze', 'ranks', ended.out)}\n")
+    _process.emit(_outcome(ended))
     if ended.left_out:
         raise click.exceptions.Exit(1)
+
+
+def _outcome(ended: "reducing.Reduced") -> str:
+    """How many reports were reduced, and what to do with them."""
+    parts = [f"{units.plural(len(ended.made), 'report')} reduced"]
+    parts += [f"{len(ended.there):,} there already"] if ended.there else []
+    parts += [f"{len(ended.left_out):,} left out"] if ended.left_out else []
+    return f"{', '.join(parts)}. The page of all: {outlets.command('kanalyze', 'ranks', ended.out)}\n"
 
 
 @cli.command(
@@ -221,13 +232,14 @@ def redact(  # noqa: PLR0913 - a click command has a parameter per option
     if (to.output is None) is not check:
         raise click.UsageError("Give either -o OUT or --check.")
     gone = redaction.redact(report, to.output, keep=keep, remove=remove, source=source)
-    counts = {what: units.count(number) for what, number in gone.counts.most_common()}
+    _process.emit(_taken_out(gone, f"{report}: would be taken out:" if check else f"{to.output}: written. Taken out:"))
+
+
+def _taken_out(removed: "redaction.Removed", head: str) -> str:
+    """What was removed, as lines."""
+    counts = {what: units.count(number) for what, number in removed.counts.most_common()}
     wide = max(map(len, counts.values()), default=0)
-    lines = [
-        f"{report}: would be taken out:" if check else f"{to.output}: written. Taken out:",
-        *([f"  {number:>{wide}}  {what}" for what, number in counts.items()] or ["  nothing"]),
-        *(f"left out: {name}, {why}" for name, why in gone.left_out.items()),
-        *gone.notes,
-        "Names of kernels, ranges and files stay: look at it before you show it; --remove takes out more.",
-    ]
-    _process.emit("".join(f"{outlets.line(line)}\n" for line in lines))
+    lines = [f"  {number:>{wide}}  {what}" for what, number in counts.items()] or ["  nothing"]
+    left_out = [f"left out: {name}, {why}" for name, why in removed.left_out.items()]
+    advice = "Names of kernels, ranges and files stay: look at it before you show it; --remove takes out more."
+    return "\n".join(outlets.line(line) for line in (head, *lines, *left_out, *removed.notes, advice)) + "\n"

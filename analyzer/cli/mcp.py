@@ -17,10 +17,11 @@ from typing import Any, Final, Literal
 
 import click
 
-from kanalyze import errors, machinery, outlets
+from kanalyze import errors, outlets
 from kanalyze.cli import command, option
+from kanalyze.machinery import PARENT, late, processors
 
-with machinery.late():
+with late():
     from kanalyze.readers.capture import reports as captures
 
 #: What an answer says of its own content: that of a report, that of an error, and that of kanalyze itself.
@@ -66,7 +67,7 @@ class Desk:
         self._roots = [root.resolve() for root in roots]
         self._limit = limit
         self._tool_error: type[Exception] = import_module("mcp.server.mcpserver.exceptions").ToolError
-        self._turns = import_module("anyio").CapacityLimiter(min(4, machinery.processors()))  # of commands
+        self._turns = import_module("anyio").CapacityLimiter(min(4, processors()))  # of commands
 
     async def reports(self) -> str:
         """The reports and captures that there are, with their bytes."""
@@ -98,7 +99,8 @@ class Desk:
         columns: names with commas between; sort: a column, with a minus sign descending.
         """
         if not table or not report:
-            return await self._answer(["show", *(["--format=json", "--", table] if table else [])], _OURS)
+            about = ["--format=json", "--", table] if table else []
+            return await self._answer(["show", *about], _OURS)
         options = _options(by=by, columns=columns, sort=sort, top=top, window=window, device=device, process=process)
         return await self._answer(["show", _FORMAT[exact], *options, "--", table, self._within(report)])
 
@@ -170,7 +172,8 @@ class Desk:
 
     def _leaving(self, path: Path) -> Path | None:
         """The first link out of the roots in a folder, or among the files whose names begin as that of the report."""
-        beside = (file for file in path.parent.iterdir() if file.name.startswith(path.name.split(".")[0]))
+        stem = path.name.split(".")[0]
+        beside = (file for file in path.parent.iterdir() if file.name.startswith(stem))
         for number, entry in enumerate(path.rglob("*") if path.is_dir() else beside):
             if entry.is_symlink() and (not self._holds(entry.resolve()) or entry.is_dir()):
                 return entry
@@ -194,7 +197,7 @@ class Desk:
         """What a command prints, as JSON object with a notice, and what it said beside; a ToolError where it failed."""
         self._refuse_words(arguments)
         command = [sys.executable, "-m", "kanalyze", *arguments]
-        environment = {**os.environ, "PYTHONIOENCODING": "utf-8", "NO_COLOR": "1", machinery.PARENT: str(os.getpid())}
+        environment = {**os.environ, "PYTHONIOENCODING": "utf-8", "NO_COLOR": "1", PARENT: str(os.getpid())}
         async with self._turns:
             ran = await import_module("anyio").run_process(
                 command, check=False, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment

@@ -275,7 +275,8 @@ def _explanation(name: str) -> descriptions.Explanation:
 # Two sides of runs, and what several tools tell of one program.
 
 #: The exit status of a gate that does not hold, and the least change that counts, unless told.
-_STATUS, _LEAST = {"failed": 1, "cannot judge": 3}, "2%"
+_STATUS: Final = {"failed": 1, "cannot judge": 3}
+_LEAST: Final = "2%"
 
 #: What an option of runs is like.
 _RUNS: Final[dict[str, Any]] = {"multiple": True, "type": cli.READ}
@@ -329,7 +330,8 @@ def compare(  # noqa: PLR0913 - a click command has a parameter per option
     pair = sides.given(reports, base if baseline is None else [*base, baseline])
     comparisons = sides.comparisons(*pair, asked, several=where.several)
     if fail_above is not None:
-        if (limit := units.parse_percent(fail_above)) is None or not isfinite(limit):
+        limit = units.parse_percent(fail_above)
+        if limit is None or not isfinite(limit):
             raise errors.BadThresholdError.of(fail_above, "a share, 0 % or more", "3%", "--fail-above")
         comparisons = {
             name: replace(comparison, gate=_comparison.gate_of(comparison, limit, metric, limits["allow"]))
@@ -353,7 +355,8 @@ def shown_compared(base: Path, new: Path) -> None:
 
 def _asked(where: Where, least: str = _LEAST, floor: Sequence[Path] = (), allow: Sequence[str] = ()) -> Asked:
     """How the sides are read and compared."""
-    if (effect := units.parse_percent(least)) is None or not 0 < effect < 1:
+    effect = units.parse_percent(least)
+    if effect is None or not 0 < effect < 1:
         raise errors.BadThresholdError.of(least, "a share between 0 and 100 %", _LEAST, "--least")
     for kind in allow:
         if kind not in _comparison.KINDS:
@@ -366,7 +369,8 @@ def _asked(where: Where, least: str = _LEAST, floor: Sequence[Path] = (), allow:
 def _save(reports: Sequence[Path], output: Path, asked: Asked) -> None:
     if output.suffix != baselines.SUFFIX:
         raise errors.OutputError.because(output, f"the name of a baseline ends in {baselines.SUFFIX}")
-    if not (runs := [run for some in sides.digests(reports, asked).values() for run in some]):
+    runs = [run for some in sides.digests(reports, asked).values() for run in some]
+    if not runs:
         raise errors.IncomparableError.empty("base")
     emit(baselines.dumped(runs), output)
 

@@ -44,7 +44,8 @@ _REPORT: Final = "report"
 _KEYWORDS: Final = ("by", "trace", "graphs", "as_nsys", "as_torch", "segments", "chunks", "log")
 
 #: The environment variables that limit a statement, in seconds and GiB beside its tables, and what they are unless set.
-_SECONDS, _GIB = ("KANALYZE_SQL_SECONDS", 60), ("KANALYZE_SQL_GIB", 4)
+_SECONDS: Final = ("KANALYZE_SQL_SECONDS", 60)
+_GIB: Final = ("KANALYZE_SQL_GIB", 4)
 
 #: Kernels of one part of a name that are named.
 _MATCHES: Final = 8
@@ -131,7 +132,8 @@ def _emit_one(rows: pl.DataFrame, one: int, to: Out) -> None:
     if "last_rank" not in rows.columns:
         raise UnknownNameError.of("option", "--one", ["kanalyze show collectives REPORT… --one ID"])
     ids = rows.get_column("id")
-    if (chosen := rows.filter(ids == one)).is_empty():
+    chosen = rows.filter(ids == one)
+    if chosen.is_empty():
         numbers = ids.drop_nulls().unique().sort().to_list()
         raise UnknownNameError.of("collective", one, [f"{numbers[0]} to {numbers[-1]}"] if numbers else [])
     to.emit(job.collective(chosen, width()))

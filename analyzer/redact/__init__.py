@@ -139,7 +139,8 @@ def _kind_of(path: Path) -> _Kind:
     """
     if not path.is_file():
         raise errors.UnknownFormatError.of(path, "no file")
-    if (head := documents.head(path, 1 << 16)).startswith(b"NVIDIA Tegra Profiler Report"):
+    head = documents.head(path, 1 << 16)
+    if head.startswith(b"NVIDIA Tegra Profiler Report"):
         remedy = f"Export it, and redact the export: `{tools.EXPORT}`."
         raise errors.RedactError.of(path, "an Nsight Systems report in NVIDIA's own format", remedy)
     for kind in (*_KINDS, *([_TEXT] if path.suffix.lower() in _TEXTS else [])):
@@ -266,7 +267,8 @@ def _copy_manifest(folder: Path, path: Path, target: Path, texts: Texts) -> None
     if isinstance(content, dict) and "files" in content:
         have = sorted(file for file in copied.rglob("*") if file.is_file())
         content["files"] = {str(file.relative_to(copied)): file.stat().st_size for file in have}
-    if isinstance((manifest := documents.document(content, texts)), dict):
+    manifest = documents.document(content, texts)
+    if isinstance(manifest, dict):
         inside = path.parent.relative_to(folder)
         before = f"{texts.free(str(inside))}{os.sep}" if inside.parts else ""
         ours = {name: why for name, why in texts.removed.left_out.items() if name.startswith(before)}

@@ -93,7 +93,8 @@ def copy_text(path: Path, target: Path, texts: Texts) -> None:
                 result = line
                 if path.suffix.lower() == ".csv" and '"' in line and _ROW.fullmatch(line):
                     cells = [*_CELL.finditer(line)]
-                    if _HOST_COLUMN in (header := [cell[1] for cell in cells]):
+                    header = [cell[1] for cell in cells]
+                    if _HOST_COLUMN in header:
                         host = header.index(_HOST_COLUMN)
                     elif 0 <= host < len(cells) and cells[host][1] not in ("", "127.0.0.1", "localhost", "[host]"):
                         texts.removed.add("host names")
@@ -194,7 +195,8 @@ class Trace:
     def __init__(self, texts: Texts) -> None:
         """Redact by the rules of `texts`."""
         self._texts, names = texts, texts.names
-        self._starts = (*_SECRET_STARTS, *(name.encode().lower() for name in names.hosts | names.users | names.secrets))
+        named = (name.encode().lower() for name in names.hosts | names.users | names.secrets)
+        self._starts = (*_SECRET_STARTS, *named)
         self._waiting, self._before = b"", b""
         self._gone, self._depth = "", 0  # the kind that a removed value is counted as, and how deep in it we are
 
@@ -221,7 +223,8 @@ class Trace:
     def _passed(self, text: bytes, at: int) -> int:
         """How far `text` passes from `at` on; notices the end of a removed value."""
         while self._gone:
-            if (sign := _SIGN.search(text, at)) is None or sign[0] == b'"':
+            sign = _SIGN.search(text, at)
+            if sign is None or sign[0] == b'"':
                 return sign.start() if sign else len(text)
             at = sign.end()
             self._depth += _NESTING.get(sign[0], 0)
@@ -229,7 +232,8 @@ class Trace:
                 self._gone, self._depth = "", 0
             elif sign[0] in _NESTING:
                 self._gone = _UNKNOWN
-        return run.end() if (run := _HARMLESS.match(text, at)) else at
+        run = _HARMLESS.match(text, at)
+        return run.end() if run else at
 
     def _string(self, match: re.Match[bytes], text: bytes) -> tuple[int, bytes]:
         """Redacts a key or a text: its end, and what it becomes. Texts of the value of an unknown key are removed."""
@@ -238,15 +242,19 @@ class Trace:
                 self._gone = GONE.get(_decoded(match[1]), _UNKNOWN)
             return match.end(), _quoted(self._texts.free, match[1]) + match[2] + b":"
         after = match.end() - len(match[3])
-        if not self._gone:  # by the rule for texts of its key
-            at, texts = match.start(), self._texts
-            key = _KEY_BEFORE.search((self._before + text[max(at - _LOOK_BACK, 0) : at])[-_LOOK_BACK:])
-            name = key[1].decode(errors="replace") if key else ""
-            rule = texts.path if name in PATHS else texts.name if name in NAMES else texts.free
-            return after, _quoted(rule, match[1]) + match[2]
+        if not self._gone:
+            return after, _quoted(self._rule(text, match.start()), match[1]) + match[2]
         self._texts.removed.add(self._gone, bool(match[1]))
         self._gone = self._gone if self._depth else ""
         return after, b'""' + match[2]
+
+    def _rule(self, text: bytes, at: int) -> Callable[[str], str]:
+        """The redaction rule for the text at `at`, by its key."""
+        key = _KEY_BEFORE.search((self._before + text[max(at - _LOOK_BACK, 0) : at])[-_LOOK_BACK:])
+        name = key[1].decode(errors="replace") if key else ""
+        if name in PATHS:
+            return self._texts.path
+        return self._texts.name if name in NAMES else self._texts.free
 
     def _without_names(self, match: re.Match[bytes]) -> bytes:
         """A string of what is done without names and tokens that contain no suspicious character."""

@@ -34,7 +34,8 @@ _SHORTEST: Final = 3
 _SECRET_AT_LEAST: Final = 8
 
 #: A value that may be a common word or an identifier, and a line of a private key.
-_WORD, _KEY_LINE = re.compile(r"[A-Za-z_.]+"), re.compile(r"[A-Za-z0-9+/]{32,}")
+_WORD: Final = re.compile(r"[A-Za-z_.]+")
+_KEY_LINE: Final = re.compile(r"[A-Za-z0-9+/]{32,}")
 
 #: Positions of a user name in a path, and of a host name in a file name or log.
 _USERS_IN_TEXT: Final = re.compile(
@@ -247,11 +248,9 @@ def values(text: str, *, prose: bool = True) -> list[tuple[int, int]]:
     """
     if _HINT.search(text) is None:
         return []
-    spans = [
-        *(match.span() for match in _PEM.finditer(text)),
-        *(match.span("value") for match in _ELEMENT.finditer(text) if is_secret(match["name"])),
-        *(match.span("value") for match in (_USER.finditer(text) if "-u" in text or "-U" in text else ())),
-    ]
+    spans = [match.span() for match in _PEM.finditer(text)]
+    spans += [match.span("value") for match in _ELEMENT.finditer(text) if is_secret(match["name"])]
+    spans += [match.span("value") for match in _USER.finditer(text)] if "-u" in text or "-U" in text else []
     at = 0
     while match := _NAME.search(text, at):
         span, at = _value_after(text, match, prose=prose), match.end()
@@ -300,8 +299,10 @@ def _header(text: str, name: re.Match[str], at: int) -> tuple[int, int] | None:
     quote = text[name.start() - 1 : name.start()]
     end = text.find(quote, at) if quote in ("'", '"') else -1
     if quote in ("'", '"') and name.end() < len(text) and text[name.end()] in "\"'\\":  # "Authorization": "…"
-        return _bare(quoted) if (quoted := _VALUE.match(text, at)) else None
-    if (match := _HEADER_VALUE.match(text, at, end if end >= 0 else len(text))) is None:
+        quoted = _VALUE.match(text, at)
+        return _bare(quoted) if quoted else None
+    match = _HEADER_VALUE.match(text, at, end if end >= 0 else len(text))
+    if match is None:
         return None
     begin = match.start("value") if match["scheme"] else at
     return begin, max(begin, begin + len(text[begin : match.end()].rstrip("\\\"'")))

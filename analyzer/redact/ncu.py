@@ -171,7 +171,8 @@ def _leaves(data: bytes, at: int, end: int, above: tuple[int, ...]) -> Iterator[
 def _text_of(value: bytes) -> str | None:
     """`value` decoded as text; None if it is not text."""
     with suppress(UnicodeDecodeError):
-        return text if (text := value.decode()).translate(_BLANKS).isprintable() else None
+        text = value.decode()
+        return text if text.translate(_BLANKS).isprintable() else None
     return None
 
 

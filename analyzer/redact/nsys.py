@@ -50,6 +50,7 @@ _COLUMNS: Final = words(_KNOWN["numbers"]) | _IDENTIFIERS
 #: Columns that refer to StringIds, and how those strings are redacted; the rules strictest first, for strings that
 #: several columns refer to.
 _REFERENCES: Final[dict[str, How]] = {name: how for how, text in _KNOWN["references"].items() for name in text.split()}
+_STRICTEST: Final[tuple[How, ...]] = ("path", "free", "module", "name")
 
 #: Tables whose rows show which processes were profiled, and the column.
 _PROFILED: Final = {table: column for column, names in _KNOWN["processes"].items() for table in names.split()}
@@ -62,7 +63,8 @@ _OF_OTHERS: Final = {
 }
 
 #: Process of a globalTid, by its lowest bit and mask.
-_PROCESS, _PROCESSES = 24, (1 << 24) - 1
+_PROCESS: Final = 24
+_PROCESSES: Final = (1 << _PROCESS) - 1
 
 _NVTX: Final = "NVTX_EVENTS"
 
@@ -127,7 +129,8 @@ class _Copy:
 
     def table(self, name: str) -> None:
         """Copy the table `name`, if it is known."""
-        if (rows := _ROWS.get(name)) is None:
+        rows = _ROWS.get(name)
+        if rows is None:
             what = _KNOWN["left_out"].get(name) or f"rows of table {self._texts.free(name)}, which is not known"
             self._texts.removed.add(what, self._number(f"source.{quoted(name)}"))
             return
@@ -227,7 +230,7 @@ class _Copy:
             source, name = f"{sides.get(_ROWS[table], 'source')}.{quoted(table)}", quoted(column)
             sql = f"SELECT DISTINCT {name} FROM {source} WHERE typeof({name}) = 'integer'"
             for (number,) in self._database.execute(sql):
-                used[number] = min(how, used.get(number, "name"), key=("path", "free", "module", "name").index)
+                used[number] = min(how, used.get(number, "name"), key=_STRICTEST.index)
         return used
 
     def _redacted(self, how: How, value: bytes | None) -> bytes | None:
@@ -287,9 +290,9 @@ class _Copy:
     def _stack(self, thread: object, domain: object, payload: object) -> bytes | None:
         if not (isinstance(thread, int) and isinstance(domain, int)):
             return None
-        if (thread >> _PROCESS & _PROCESSES, domain) not in self._domains or not (
-            stack := files.PythonStack.of(payload)
-        ):
+        is_one = (thread >> _PROCESS & _PROCESSES, domain) in self._domains
+        stack = files.PythonStack.of(payload) if is_one else None
+        if stack is None:
             return None
         for function, file, _ in stack.frames:
             self._used.setdefault(function, "name")
@@ -351,7 +354,8 @@ def failed(path: Path, where: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        if (message := str(error)) == "interrupted":
+        message = str(error)
+        if message == "interrupted":
             raise KeyboardInterrupt from error
         # SQLite errors that concern the copy, not the source
         if any(word in message for word in ("full", "readonly", "disk I/O", "unable to open")):

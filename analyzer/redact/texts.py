@@ -150,7 +150,8 @@ def _remembered(rule: Callable[[Texts, str], str]) -> Callable[[Texts, str], str
 
     @functools.wraps(rule)
     def redacted(texts: Texts, text: str) -> str:
-        if (result := texts.remembered.get((rule, text))) is None:
+        result = texts.remembered.get((rule, text))
+        if result is None:
             texts.counts = Counter()
             result = text if text in texts.names.keep else rule(texts, text), texts.counts
             if len(texts.remembered) >= _REMEMBERED:
@@ -274,7 +275,8 @@ class Texts:
         return text
 
     def _url(self, match: re.Match[str]) -> str:
-        if (whole := match[0]).lower().startswith("file:"):
+        whole = match[0]
+        if whole.lower().startswith("file:"):
             return re.sub(r"^file://[^/]*", "", whole, flags=re.IGNORECASE)
         return whole if _PUBLIC_URL.match(whole) and "@" not in whole else "[url]"
 

@@ -8,13 +8,14 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze import machinery, outlets, readers
+from kanalyze import outlets, readers
 from kanalyze.analyses import declarations, homes_of_jobs
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.ranks import _job_findings, _reducing, tables
 from kanalyze.analyses.ranks._job import Job, job_of
 from kanalyze.analyses.replay._unprofiled import corrected
 from kanalyze.errors import BadReductionError, CannotTellError, KanalyzeError, NoJobError
+from kanalyze.machinery import late
 from kanalyze.readers.capture.read_capture import accepts
 from kanalyze.readers.capture.reports import Run, reports_in_folder, runs_of
 from kanalyze.readers.torch.pieces import is_trace
@@ -23,7 +24,7 @@ from kanalyze.report import Meta, Report
 from kanalyze.several import Asked
 from kanalyze.tools import TOOLS, tool_of
 
-with machinery.late():  # what draws is for files and traces alone
+with late():  # what draws is for files and traces alone
     from kanalyze.analyses.page import file_page
     from kanalyze.analyses.timeline import _slices, _tracks
 
@@ -105,7 +106,8 @@ def of_ranks(opened: Sequence[Report]) -> bool:
     times = []
     for report in opened:
         work = device_operations(report).filter(pl.col("bucket") == "communication")
-        if (origin := report.meta.origin_unix_ns) is None or report.meta.recorder.ranked:
+        origin = report.meta.origin_unix_ns
+        if origin is None or report.meta.recorder.ranked:
             return False
         times.append(work.select(pl.col("start").min() + origin, pl.col("end").max() + origin))
     return len(times) > 1 and _communicate_at_once(pl.concat(times))
@@ -174,7 +176,8 @@ def reports_of_ranks(
             break
         # what cannot be read was told when the job was put together
         with suppress(KanalyzeError), run.opened() as report:
-            if (rank := rank_of.get(outlets.name(report.meta.path))) is not None and rank in missing:
+            rank = rank_of.get(outlets.name(report.meta.path))
+            if rank is not None and rank in missing:
                 missing.remove(rank)
                 yield rank, report
 
@@ -235,11 +238,8 @@ def file_page_of_job(reports: Sequence[Report], asked: Asked, most: int) -> "fil
     The timeline has about `most` events, of which each rank has its part. Raises what :func:`job` does.
     """
     whole_job = job(reports, asked)
-    ranks, shifts = whole_job.ranks.get_column("rank").unique().sort().to_list(), shifts_ns(whole_job)
-    drawn_ranks, drawn = {*ranks}, dict[int, tuple[Meta, _tracks.Timeline]]()
-    if len(ranks) > _MOST_DRAWN:  # the late ones and others at equal distances
-        late = [one.rank for one in _job_findings.late_ranks(whole_job)][: _MOST_DRAWN // 2]
-        drawn_ranks = {*late, *ranks[:: -(-len(ranks) // (_MOST_DRAWN // 2))]}
+    shifts, drawn_ranks = shifts_ns(whole_job), _drawn_ranks(whole_job)
+    drawn: dict[int, tuple[Meta, _tracks.Timeline]] = {}
     for rank, report in reports_of_ranks(reports, asked, whole_job, drawn_ranks):
         with suppress(CannotTellError):  # nothing happens in it
             drawn[rank] = report.meta, _tracks.timeline(report, most // min(len(reports), _MOST_DRAWN))
@@ -251,8 +251,16 @@ def file_page_of_job(reports: Sequence[Report], asked: Asked, most: int) -> "fil
         [(declarations(module)[name], whole_job.table(name)) for name, module in homes_of_jobs().items()],
         _tracks.on_one_clock(together) if together else None,
         rank_steps=whole_job.table("rank_steps"),
-        ranks_left_out=len(ranks) - len(shown),
+        ranks_left_out=whole_job.ranks.get_column("rank").n_unique() - len(shown),
     )
+
+
+def _drawn_ranks(whole_job: Job) -> set[int]:
+    """The ranks that a timeline has room for: all, or the late ones and others at equal distances."""
+    ranks = whole_job.ranks.get_column("rank").unique().sort().to_list()
+    late = [one.rank for one in _job_findings.late_ranks(whole_job)][: _MOST_DRAWN // 2]
+    step = -(-len(ranks) // (_MOST_DRAWN // 2))
+    return {*ranks} if len(ranks) <= _MOST_DRAWN else {*late, *ranks[::step]}
 
 
 def slices_of_job(paths: Sequence[Path], asked: Asked) -> "_slices.Slices | None":

@@ -82,10 +82,12 @@ def _in_common(*sides: dict[str, list[Digest]]) -> list[tuple[str, ...]]:
 
     Raises IncomparableError if one side has none that does.
     """
-    if common := [tool.name for tool in TOOLS if all(side.get(tool.name) for side in sides)]:
+    common = [tool.name for tool in TOOLS if all(side.get(tool.name) for side in sides)]
+    if common:
         return [(name,) * len(sides) for name in common]
     first = [next((tool.name for tool in TOOLS if tool.timed and side.get(tool.name)), None) for side in sides]
-    if len(timed := tuple(name for name in first if name)) < len(sides):
+    timed = tuple(name for name in first if name)
+    if len(timed) < len(sides):
         raise errors.IncomparableError.tools(*([*side] for side in sides))
     return [timed]
 
@@ -195,12 +197,7 @@ def _runs_of(
 ) -> Iterator[tuple[str | None, Digest]]:
     """The runs of one report or baseline, with the windows that they are of."""
     if isinstance(source, Path) and source.suffix == SUFFIX:
-        with files.readable(source), files.open_regular(source) as file:
-            runs = loaded(file.read(), source)
-        window = asked.where.get("window")  # of which a baseline has to be, if one is asked for
-        if window is not None and str(window) != STEADY and any(run.about.scope in (STEADY, WHOLE) for run in runs):
-            raise errors.IncomparableError.steps(f"{source} was made without --window {str(window)!r}")
-        yield from product(names or [None], runs)
+        yield from product(names or [None], _stored(source, asked.where.get("window")))
         return
     for report in opened_of(source, asked):
         if not (names or report.meta.timeless):
@@ -211,10 +208,20 @@ def _runs_of(
             yield from ((name, digest) for digest in _of_report(report, at, part))
 
 
+def _stored(path: Path, window: object) -> list[Digest]:
+    """The runs in a baseline, which has to be of the window if one is asked for."""
+    with files.readable(path), files.open_regular(path) as file:
+        runs = loaded(file.read(), path)
+    if window is not None and str(window) != STEADY and any(run.about.scope in (STEADY, WHOLE) for run in runs):
+        raise errors.IncomparableError.steps(f"{path} was made without --window {str(window)!r}")
+    return runs
+
+
 def runs_of_one_tool(sources: Sequence[Report | Path], asked: Asked) -> list[Digest]:
     """The runs of one program by the first tool that tells their time; as wholes unless all have steady iterations."""
     by_tool = digests(sources, asked)
-    if (tool := next((one.name for one in TOOLS if by_tool.get(one.name)), None)) is None:
+    tool = next((one.name for one in TOOLS if by_tool.get(one.name)), None)
+    if tool is None:
         raise errors.IncomparableError.empty("base")
     (alike,) = _alike(by_tool[tool])
     runs = [run for run in alike if run.about.rank == alike[0].about.rank]

@@ -127,7 +127,8 @@ def entries(folders: Iterable[Path]) -> list[Entry]:
 
 def _read(path: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError):
-        return document if isinstance((document := json.loads(path.read_text(encoding="utf-8"))), dict) else {}
+        document = json.loads(path.read_text(encoding="utf-8"))
+        return document if isinstance(document, dict) else {}
     return {}
 
 
@@ -145,7 +146,8 @@ def rows(
     """
     by_hash, times = {}, heard or {}
     for entry in cached:
-        if (key := entry.metadata["hash"]) in times or key not in before:
+        key = entry.metadata["hash"]
+        if key in times or key not in before:
             file = _file(entry)
             by_hash[key] = _row(entry, file, times.get(key), new=key not in before)
             by_hash[key].update((made_of or {}).get(file) or {"operators": None, "lines": None})
@@ -200,7 +202,8 @@ def keep(folder: Path, cached: Iterable[Entry], kernels: list[dict[str, Any]], *
     by_hash = {entry.metadata["hash"]: entry for entry in cached}
     written = []
     for row in kernels:
-        if (source := by_hash[row["hash"]].beside(".ptx")).is_file():
+        source = by_hash[row["hash"]].beside(".ptx")
+        if source.is_file():
             # A name may have the maximum length of a file name: shortened, so that the hash fits.
             target = folder / "triton" / f"{row['name'][:200]}-{row['hash'][:8]}.ptx"
             target.parent.mkdir(exist_ok=True)
@@ -220,7 +223,8 @@ def merge_ranks(folder: Path) -> Path | None:
     merged: dict[str, dict[str, Any]] = {}
     for path in [folder / FILE, *ranks] if ranks else []:
         for row in _read(path).get("kernels", []):
-            if (row["compile_ns"] or 0) > (merged.setdefault(row["hash"], row)["compile_ns"] or 0):
+            kept = merged.setdefault(row["hash"], row)
+            if (row["compile_ns"] or 0) > (kept["compile_ns"] or 0):
                 merged[row["hash"]] = row
     return _write(folder / FILE, _ordered(merged)) if merged else None
 
@@ -289,7 +293,8 @@ class OutputCode(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take a graph's generated code."""
-        if (text := record.getMessage()).startswith(_CODE_BEGINS):
+        text = record.getMessage()
+        if text.startswith(_CODE_BEGINS):
             self._code.append(f"# graph {len(self._code) + 1}\n{text[len(_CODE_BEGINS) :].rstrip()}\n\n\n")
             self.origins.update(origins(text, self._lines))
             self._lines = {}  # code that comes from a cache has no graph before it
@@ -331,7 +336,8 @@ class Caches:
         others: Callable[..., None] | None = getattr(knobs.compilation, "listener", None)
 
         def listener(**event: Any) -> None:  # noqa: ANN401 - the keywords differ between versions
-            key = metadata.get("hash") if isinstance((metadata := event.get("metadata")), dict) else None
+            metadata = event.get("metadata")
+            key = metadata.get("hash") if isinstance(metadata, dict) else None
             spent_us, hit = getattr(event.get("times"), "total", None), event.get("cache_hit")
             if isinstance(key, str) and isinstance(spent_us, int) and isinstance(hit, bool):
                 self.heard.setdefault(key, None if hit else spent_us * 1000)

@@ -42,7 +42,8 @@ class _AfterImport(importlib.abc.MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname not in self.waiting:
             return None
-        if (spec := PathFinder.find_spec(fullname, path, target)) is not None and spec.loader is not None:
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
             # The loader belongs to this import only, so that replacing its method affects nothing else.
             loader: Any = spec.loader
             original = loader.exec_module
@@ -244,6 +245,15 @@ def _watch_optimizer(watched: Watched) -> None:
     chosen: object = None
     others: set[int] = set()
 
+    def ends_step(optimizer: object) -> bool:
+        nonlocal chosen
+        if chosen is not None and optimizer is not chosen and id(optimizer) not in others:
+            others.add(id(optimizer))
+            return False
+        chosen = optimizer
+        others.clear()
+        return True
+
     def created(optimizer: Any, *_: Any, **__: Any) -> None:  # noqa: ANN401
         watched.found = watched.found or OPTIMIZER
         step = type(optimizer).__dict__.get("step")
@@ -255,15 +265,9 @@ def _watch_optimizer(watched: Watched) -> None:
 
         @functools.wraps(step)
         def stepped(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-            nonlocal chosen
             if compiling() or watched.found != OPTIMIZER:
                 return step(self, *args, **kwargs)
-            if chosen is not None and self is not chosen and id(self) not in others:
-                others.add(id(self))
-                return step(self, *args, **kwargs)
-            chosen = self
-            others.clear()
-            return around(self, *args, **kwargs)
+            return (around if ends_step(self) else step)(self, *args, **kwargs)
 
         stepped.of_kanalyze = True  # type: ignore[attr-defined]
         return stepped
@@ -337,13 +341,15 @@ class Ranges(NamedTuple):
 
         def pushing(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401
             name = args[0] if args else next((kwargs[key] for key in ("msg", "message") if key in kwargs), "")
-            if ours := matches(name):
+            ours = matches(name)
+            if ours:
                 opens(name)
             if closes is not None:
                 opened.__dict__.setdefault("stack", []).append(ours)
 
         def popped(*_: Any, **__: Any) -> None:  # noqa: ANN401
-            if (stack := opened.__dict__.setdefault("stack", [])) and stack.pop() and closes is not None:
+            stack = opened.__dict__.setdefault("stack", [])
+            if stack and stack.pop() and closes is not None:
                 closes()
 
         hook(module, push, pushing)

@@ -57,13 +57,16 @@ MOST, EACH = 2_000_000, 20_000
 
 #: Where a thread changes its line more often than this many times in so many ns, lines that are so often among these
 #: changes are noted as one from then on: the first of them that the thread comes to.
-_LOOKED_AT, _OFTEN = 1 << 12, 1 << 5
+_LOOKED_AT = 1 << 12
+_SHORTEST_NS = _LOOKED_AT * 5_000
+_OFTEN = 1 << 5
 
 #: So often such a line is looked at, and then no more.
 _ENOUGH = 50_000
 
 #: Bits of a line's number in a place.
 _LINE_BITS = 24
+_LINE_MASK = (1 << _LINE_BITS) - 1
 
 #: The place of what is none of the program's own code.
 NOWHERE = -1
@@ -113,7 +116,8 @@ class Places:
     def of_frame(self, frame: FrameType | None) -> int:
         """The place of the innermost frame of the program's own code."""
         while frame is not None:
-            if id(code := frame.f_code) in self.bases or self.is_own(code.co_filename):
+            code = frame.f_code
+            if id(code) in self.bases or self.is_own(code.co_filename):
                 return self.base(code) + (frame.f_lineno or code.co_firstlineno)
             frame = frame.f_back
         return NOWHERE
@@ -161,7 +165,7 @@ class Places:
         return starts
 
     def _line_of(self, place: int) -> tuple[CodeType, int]:
-        return self.codes[place >> _LINE_BITS], place & ((1 << _LINE_BITS) - 1)
+        return self.codes[place >> _LINE_BITS], place & _LINE_MASK
 
 
 def folder_of(script: str) -> str:
@@ -244,7 +248,8 @@ class EveryChange:
 
     def _jumped(self, code: CodeType, since: int, to: int) -> object:
         """At a jump: back is the next pass of a loop, of which the first :data:`EACH` are noted."""
-        if (place := self._begins.get((id(code), to))) is None:
+        place = self._begins.get((id(code), to))
+        if place is None:
             line = next((line for first, stop, line in code.co_lines() if first <= to < stop), None)
             place = self._begins[id(code), to] = self._bases[id(code)] + (line or code.co_firstlineno)
         self._seen[place] = number = self._seen.get(place, 0) + 1
@@ -261,13 +266,17 @@ class EveryChange:
             return self._monitoring.DISABLE if number > _ENOUGH else None
         rows.extend((time.perf_counter_ns(), place))
         if not len(rows) % (2 * _LOOKED_AT):
-            last = rows[-2 * _LOOKED_AT :]
-            if len(rows) >= 2 * MOST:  # there is too much: nothing more is noted
-                self.stop()
-            elif last[-2] - last[0] < _LOOKED_AT * 5_000:  # there may be lines that the thread changes to too often
-                often = {place for place, number in Counter(last[1::2]).items() if number >= _OFTEN} - {NOWHERE}
-                self._busy |= dict.fromkeys(often - self._busy.keys(), 0)
+            self._relieve(rows)
         return None
+
+    def _relieve(self, rows: array[int]) -> None:
+        """Looks for lines that a thread changes to too often, and notes nothing more where there is too much."""
+        last = rows[-2 * _LOOKED_AT :]
+        if len(rows) >= 2 * MOST:
+            self.stop()
+        elif last[-2] - last[0] < _SHORTEST_NS:
+            often = {place for place, number in Counter(last[1::2]).items() if number >= _OFTEN} - {NOWHERE}
+            self._busy |= dict.fromkeys(often - self._busy.keys(), 0)
 
 
 class Samples:
@@ -343,7 +352,8 @@ class Marks:
     def mark(self, part: object) -> None:
         """Notes that an occurrence begins."""
         name = str(part)
-        if (starts := self.starts.get(name)) is None:
+        starts = self.starts.get(name)
+        if starts is None:
             if len(self.starts) >= NAMES:
                 return
             starts = self.starts.setdefault(name, array("q"))

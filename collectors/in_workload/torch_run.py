@@ -135,8 +135,23 @@ class Run:
         return self._call(body, nullcontext())
 
     def _begin(self) -> bool:
-        """Import torch, start the recipe, and say that it has no end yet; False on failure."""
+        """Start the recipe, and say that it has no end yet; False on failure."""
         _end_on_sigterm()
+        is_ready = self._prepare()
+        self._report()
+        return is_ready
+
+    def _call(self, body: Callable[[], Any], noted: AbstractContextManager[None]) -> Any:  # noqa: ANN401
+        """Call the workload and write the results; its exceptions propagate."""
+        try:
+            with noted, self._ending():
+                return body()
+        finally:
+            self._finish()
+            self._report()
+
+    def _prepare(self) -> bool:
+        """Import torch and start the recipe; False on failure."""
         if self.settings.recipe.makes == recipes.CODE:
             logs = [name for name in os.environ.get("TORCH_LOGS", "").split(",") if name]
             os.environ["TORCH_LOGS"] = ",".join(dict.fromkeys((*logs, "output_code")))
@@ -147,17 +162,7 @@ class Run:
         except (ImportError, ProfilerBusyError, OSError, RuntimeError, AttributeError) as error:
             self.session.failures.append(f"the workload cannot be profiled: {type(error).__name__}: {error}")
             sys.stderr.write(f"kanalyze: {self.session.failures[-1]} ({sys.executable})\n")
-        self._report()
         return self.is_recording
-
-    def _call(self, body: Callable[[], Any], noted: AbstractContextManager[None]) -> Any:  # noqa: ANN401
-        """Call the workload and write the results; its exceptions propagate."""
-        try:
-            with noted, self._ending():
-                return body()
-        finally:
-            self._finish()
-            self._report()
 
     def _start(self) -> None:
         settings, running = self.settings, self.session
@@ -204,7 +209,7 @@ class Run:
             self.workload.update(ended=how, status=status, exception=text, duration_ns=spent_ns)
 
     def _finish(self) -> None:
-        """Stop recording, write the remaining files, and note which steps were found and what was left out."""
+        """Stop recording and write the remaining files."""
         ran = self.session
         ran.files += [self.settings.lines_file] if self.settings.lines_file.is_file() else []
         if self.is_recording:
@@ -217,17 +222,21 @@ class Run:
             self.kernels = len(rows)
         except OSError as error:
             ran.failures.append(f"compiled kernels: {error}")
+        self._explain_parts(ran.notes)
+
+    def _explain_parts(self, notes: list[str]) -> None:
+        """Note which steps were found, and which part was left out."""
         stepping, left_out = self.stepping, self.leaving_out
         if stepping is not None and stepping.seen == 0:
-            ran.notes[:] = [note for note in ran.notes if note != NO_STEP]
-            ran.notes.append(
+            notes[:] = [note for note in notes if note != NO_STEP]
+            notes.append(
                 f"{NO_STEP}: {stepping.part.text} never ended. Name what ends one: --step-range NAME of a range, "
                 "--step-on MODULE:FUNCTION (the script is __main__), forward or optimizer"
             )
         elif stepping is not None and stepping.part.kind == "auto" and stepping.found is not None:
-            ran.notes.append(f"a step is {stepping.found.text}, of which there were {stepping.seen}")
+            notes.append(f"a step is {stepping.found.text}, of which there were {stepping.seen}")
         if left_out is not None and left_out.seen == 0:
-            ran.notes.append(
+            notes.append(
                 f"nothing was left out: {left_out.part.text} never came. Name the part: --leave-out NAME of a range, "
                 "or --leave-out-call MODULE:FUNCTION"
             )

@@ -31,7 +31,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-_HERE, _PACKAGE = Path(__file__).resolve().parent, "_kanalyze_runner"
+_HERE = Path(__file__).resolve().parent
+_PACKAGE = "_kanalyze_runner"
 
 
 def _sibling(name: str) -> Any:  # noqa: ANN401 - a module that has no name of its own here

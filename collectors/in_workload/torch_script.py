@@ -72,7 +72,8 @@ def _decorate(node: ast.AST, names: Mapping[str, str], within: str = "") -> None
     """Adds an outermost decorator to functions by their names; line numbers are unchanged."""
     for inner in ast.iter_child_nodes(node):
         if isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            if (decorator := names.get(f"{within}{inner.name}")) is not None:
+            decorator = names.get(f"{within}{inner.name}")
+            if decorator is not None:
                 inner.decorator_list.insert(0, ast.copy_location(ast.Name(decorator, ast.Load()), inner))
         elif isinstance(inner, ast.ClassDef):
             _decorate(inner, names, f"{within}{inner.name}.")
@@ -101,7 +102,8 @@ def rank(environ: Mapping[str, str]) -> int | None:
 def of_rank(file: Path) -> Path:
     """The name of a file of this process: with -rankN before its ending where a launcher has set its rank."""
     name, dot, ending = file.name.partition(".")
-    return file if (own := rank(os.environ)) is None else file.with_name(f"{name}-rank{own}{dot}{ending}")
+    own = rank(os.environ)
+    return file if own is None else file.with_name(f"{name}-rank{own}{dot}{ending}")
 
 
 def hide_runner() -> None:

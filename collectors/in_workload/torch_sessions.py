@@ -110,7 +110,8 @@ class Settings:
     @property
     def lines_file(self) -> Path:
         """The file of the lines, by the name of the recording that they belong to."""
-        return self.out / f"lines-{'nsys' if self.recipe.makes == RANGES else 'torch'}{self.suffix}.json.gz"
+        tool = "nsys" if self.recipe.makes == RANGES else "torch"
+        return self.out / f"lines-{tool}{self.suffix}.json.gz"
 
     @property
     def suffix(self) -> str:
@@ -342,7 +343,8 @@ class TimesSession(Session):
         self.attempt("times", lambda: self._write(whole_ns))
 
     def _write(self, whole_ns: int) -> None:
-        if has_events := any(not isinstance(mark, int) for mark in self._marks):
+        has_events = any(not isinstance(mark, int) for mark in self._marks)
+        if has_events:
             self._torch.cuda.synchronize()
         times_ns = [
             None  # from the host's clock to an event

@@ -294,11 +294,7 @@ class Recording(Passes):
             "files": {str(path.relative_to(folder)): path.stat().st_size for path in paths},
         }
         notes = tuple(f"{record.name}: {note}" for record in self.records for note in record.notes)
-        before, after = (json.dumps(str(path), ensure_ascii=False)[1:-1] for path in (folder, final.absolute()))
-        text = json.dumps(self.content, indent=1, ensure_ascii=False).replace(before, after) + "\n"
-        # undecodable bytes in paths or arguments can only be escaped in JSON
-        write_bytes(folder / "manifest.json", data := text.encode(errors="backslashreplace"))
-        content = json.loads(data)
+        content = json.loads(_write_manifest(folder, self.content, final.absolute()))
         return Capture(final, content, tuple(self.problems()), notes)
 
     # What came of it
@@ -322,7 +318,8 @@ class Recording(Passes):
 
     def _skip(self, name: str, why: str, remedy: str = "") -> None:
         self.records.append(PassRecord(name, "skipped", why, remedy))
-        self.progress(Event("note", name, f"skipped: {why}{f'. To get it: {remedy}' if remedy else ''}"))
+        more = f". To get it: {remedy}" if remedy else ""
+        self.progress(Event("note", name, f"skipped: {why}{more}"))
 
     def _note_locks(self, record: PassRecord, error: StepFailedError | None = None) -> None:
         """Note lock files of torch extension builds that were stopped with the program."""
@@ -373,27 +370,31 @@ class _Turns:
         """Run all stages in order, and keep what was recorded."""
         began = time.monotonic()
         try:
-            for side in self.sides:
-                side.compile()
-            for side in self.sides:
-                side.begin()
-            # what the GPU reaches is timed once for both programs, by the Python of the first that has torch
-            measured = [side for side in self.sides if side.plan.options.measure and side.plan.tools.gpus.present]
-            roofs = next(filter(None, (side.roofs() for side in measured)), {})
-            for side in measured:
-                side.content["roofs"] = roofs
-            for name in PASSES:
-                self._pass(name)
+            self._stages()
         except KeyboardInterrupt:
             for side in self.sides:
                 side.interrupt()
-            if are_some_of_each := all(side.recorded for side in self.sides):
+            are_some_of_each = all(side.recorded for side in self.sides)
+            if are_some_of_each:
                 self._kept(time.monotonic() - began, "interrupted")
             raise InterruptedCaptureError.during(self.current, self.final if are_some_of_each else None) from None
         for side in self.sides:
             if not side.recorded:
                 raise CollectError.every_pass_failed(map(side.plan.with_side, side.failures), side.last_words)
         return self._kept(time.monotonic() - began)
+
+    def _stages(self) -> None:
+        for side in self.sides:
+            side.compile()
+        for side in self.sides:
+            side.begin()
+        # what the GPU reaches is timed once for both programs, by the Python of the first that has torch
+        measured = [side for side in self.sides if side.plan.options.measure and side.plan.tools.gpus.present]
+        roofs = next(filter(None, (side.roofs() for side in measured)), {})
+        for side in measured:
+            side.content["roofs"] = roofs
+        for name in PASSES:
+            self._pass(name)
 
     def _pass(self, name: str) -> None:
         """Run a pass as often as requested, until a run fails; the other program has its turn then nevertheless."""
@@ -481,3 +482,12 @@ def _beginning(plan: Plan) -> dict[str, object]:
         "git": machine.git(path.parent if path else Path.cwd()),
         "environment": machine.environment(),
     }
+
+
+def _write_manifest(folder: Path, content: dict[str, object], final: Path) -> str:
+    """Write the manifest atomically into `folder`, with paths as they will be in `final`; what was written."""
+    before, after = (json.dumps(str(path), ensure_ascii=False)[1:-1] for path in (folder, final))
+    text = json.dumps(content, indent=1, ensure_ascii=False).replace(before, after) + "\n"
+    # undecodable bytes in paths or arguments can only be escaped in JSON
+    write_bytes(folder / "manifest.json", data := text.encode(errors="backslashreplace"))
+    return data.decode()

@@ -235,7 +235,8 @@ class Passes:
         options = nsys.options_of(plan.tools.nsys)
         lacking, (step, export) = plan.samples(options, cpu=bool(cpu.ok), metrics=counters.ok is not False)
         if lacking:
-            self.note(record, f"nsys {plan.tools.nsys.version} has no {', '.join(lacking)}: without what that records")
+            names = ", ".join(lacking)
+            self.note(record, f"nsys {plan.tools.nsys.version} has no {names}: without what that records")
         try:
             self.step(record, step)
         except StepFailedError:
@@ -343,7 +344,8 @@ def last_words(step: Step, *, of_program: bool = False) -> list[str]:
     tool = _TOOLS.get(step.name.partition("-")[0])
     if of_program and tool is not None:
         lines = [line for line in lines if not tool.OWN_LINE.search(line)] or lines
-    return [line.replace(f"{step.log.parent.parent}{os.sep}", "") for line in lines[-12:]]
+    inside = f"{step.log.parent.parent}{os.sep}"
+    return [line.replace(inside, "") for line in lines[-12:]]
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 from kanalyze.collectors.options import BARE, NAMING, NCU, NSYS, PASSES, SAMPLES, TORCH, Options
 from kanalyze.collectors.process import Program, Step
 from kanalyze.collectors.tools import found, ncu, nsys, nvcc
+from kanalyze.collectors.tools.found import Tools, wanted_passes
 from kanalyze.collectors.workload import Workload, references
 from kanalyze.tools import tool_of
 
@@ -33,7 +34,8 @@ _TITLES: Final = {BARE: "without a profiler", SAMPLES: "samples, by nsys", NAMIN
 _CHOSEN: Final = "CHOSEN_LAUNCHES"
 
 #: Words that stand for a variable of the shell, in place of a path that only another machine knows.
-_RUNNER, _WORKLOADS = "KANALYZE_RUNNER", {"KANALYZE_WORKLOAD": "workload", "KANALYZE_OTHER": "other"}
+_RUNNER: Final = "KANALYZE_RUNNER"
+_WORKLOADS: Final = {"KANALYZE_WORKLOAD": "workload", "KANALYZE_OTHER": "other"}
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Plan:
 
     workload: Workload
     options: Options
-    tools: found.Tools
+    tools: Tools
     folder: Path  # of the capture
     runner: Path = RUNNER  # the script that runs in the workload's Python
     side: str = ""  # ``base`` or ``new`` where two programs are recorded in turns
@@ -79,7 +81,7 @@ class Plan:
     @property
     def wanted(self) -> tuple[str, ...]:
         """The passes that are wanted, in order."""
-        return found.wanted_passes(self.workload, self.options)
+        return wanted_passes(self.workload, self.options)
 
     @property
     def makes_ranges(self) -> bool:
@@ -204,7 +206,8 @@ def _titled(plan: Plan, title: str, lines: Sequence[str]) -> list[str]:
 
 def _run_lines(plan: Plan, name: str, number: int) -> list[str]:
     lines = _ncu_lines(plan) if name == NCU else [step.shell for step in plan.runs(name, number)]
-    again = f", {number} of {count}" if (count := plan.repetitions(name)) > 1 else ""
+    count = plan.repetitions(name)
+    again = f", {number} of {count}" if count > 1 else ""
     return _titled(plan, f"{_TITLES.get(name) or tool_of(name).name}{again}", lines)
 
 
@@ -276,7 +279,8 @@ def _relative(word: str) -> str:
     """A path below the current folder as it is from there, a program on PATH by its name; else the word itself."""
     if not os.path.isabs(word):  # noqa: PTH117 - it may be any word
         return word
-    if (path := Path(word)).is_relative_to(Path.cwd()):
+    path = Path(word)
+    if path.is_relative_to(Path.cwd()):
         inside = str(path.relative_to(Path.cwd()))
         return inside if os.sep in inside or path.suffix == ".py" else f".{os.sep}{inside}"
     return path.name if shutil.which(path.name) == word else word

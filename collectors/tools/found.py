@@ -86,9 +86,11 @@ def python_of(workload: Workload | None, options: Options) -> tuple[str, ...]:
         words = workload.launcher
         at = next((at for at, word in enumerate(words) if is_python(word)), None)
         if at is not None:
-            return (shutil.which(words[at]) or words[at],) if Path(words[0]).name in SPREADERS else words[: at + 1]
+            spread = Path(words[0]).name in SPREADERS
+            return (shutil.which(words[at]) or words[at],) if spread else words[: at + 1]
         started = next((shutil.which(word) for word in words if Path(word).name in LAUNCHERS), None)
-        if os.access((beside := Path(started or words[0]).parent / "python"), os.X_OK):
+        beside = Path(started or words[0]).parent / "python"
+        if os.access(beside, os.X_OK):
             return (str(beside),)
     if find_spec("torch") is not None and sys.executable:
         return (sys.executable,)
@@ -112,7 +114,8 @@ def _printed(pattern: str, *command: str | Path) -> tuple[dict[str, Any], int | 
     """The JSON object in the line of that pattern of what a program of Python prints; its status, and its last line."""
     status, text = answer(*command, patience_s=180)  # importing torch, at worst from a cold disk
     line = re.search(pattern, text, re.MULTILINE) if status == 0 else None
-    return json.loads(line[1]) if line else {}, status, next(reversed(text.strip().splitlines()), "").strip()[:200]
+    last = next(reversed(text.strip().splitlines()), "")
+    return json.loads(line[1]) if line else {}, status, last.strip()[:200]
 
 
 def makes_ranges(workload: Workload, options: Options) -> bool:
@@ -131,13 +134,11 @@ def wanted_passes(workload: Workload, options: Options) -> tuple[str, ...]:
 
     Without a profiler nothing ends a program of which nsys records a given time, so that such a run is not made.
     """
-    usual = (NSYS, NCU, *([TORCH] if workload.kind == "python" or workload.starts_python else []))
-    names = {
-        *(usual if options.passes is None else options.passes),
-        *([SAMPLES] if options.samples or options.metrics else []),
-        *([NAMING] if options.names else []),
-        *([BARE] if options.bare and options.duration_s is None else []),
-    }
+    usual = {NSYS, NCU} | ({TORCH} if workload.kind == "python" or workload.starts_python else set())
+    names = usual if options.passes is None else {*options.passes}
+    names |= {SAMPLES} if options.samples or options.metrics else set()
+    names |= {NAMING} if options.names else set()
+    names |= {BARE} if options.bare and options.duration_s is None else set()
     return tuple(name for name in PASSES if name in names)
 
 
@@ -241,12 +242,7 @@ def doctor(options: Options | None = None, folder: Path | None = None) -> list[E
     if answers["GPU"].ok:
         answers["driver"] = Permission(ok=True, found=str(tools.gpus.driver_version))
     if tools.nvcc.usable and tools.gpus.compute_capabilities:
-        supported = nvcc.supported(tools.nvcc)
-        numbers = {text: text.replace(".", "") for text in tools.gpus.compute_capabilities}
-        unknown = ", ".join(text for text, number in numbers.items() if supported and number not in supported)
-        finding = f"nvcc {tools.nvcc.version} does not compile for {unknown}" if unknown else ""
-        finding = finding or ", ".join(f"sm_{number}" for number in numbers.values())
-        answers["architecture"] = Permission(not unknown, finding, "install a CUDA toolkit that knows this GPU")
+        answers["architecture"] = _architecture(tools.nvcc, tools.gpus.compute_capabilities)
     if tools.gpus.present:
         answers["counters"] = machine.counters()
     if cpu.ok and (names := machine.kernel_names()):
@@ -290,6 +286,15 @@ def _gpu(gpus: machine.Gpus) -> Permission:
     none = f"none (nvidia-smi: {gpus.smi.problem})" if gpus.smi.problem else "none that nvidia-smi shows"
     names = ", ".join(f"{row['name']} (compute capability {row['compute_capability']})" for row in gpus.rows)
     return Permission(bool(gpus.rows), names or none, NO_GPU)
+
+
+def _architecture(compiler: Program, capabilities: Sequence[str]) -> Permission:
+    supported, numbers = nvcc.supported(compiler), {text: text.replace(".", "") for text in capabilities}
+    unknown = [text for text, number in numbers.items() if supported and number not in supported]
+    finding = ", ".join(f"sm_{number}" for number in numbers.values())
+    if unknown:
+        finding = f"nvcc {compiler.version} does not compile for {', '.join(unknown)}"
+    return Permission(not unknown, finding, "install a CUDA toolkit that knows this GPU")
 
 
 def _disk(folder: Path) -> Permission:

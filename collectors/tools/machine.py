@@ -19,7 +19,10 @@ from kanalyze.collectors.process import Program, answer
 
 #: nvidia-smi fields that do not change, with our names.
 _FIXED: Final = {
-    **{name: name for name in ("index", "name", "uuid", "driver_version")},
+    "index": "index",
+    "name": "name",
+    "uuid": "uuid",
+    "driver_version": "driver_version",
     "compute_capability": "compute_cap",
     "memory_total_mib": "memory.total",
     "clock_sm_max_mhz": "clocks.max.sm",
@@ -136,7 +139,9 @@ def _value(text: str) -> str | int | float | None:
     text = text.strip()
     if text in ("", "[N/A]", "N/A", "[Not Supported]", "[Unknown Error]", "[Insufficient Permissions]"):
         return None
-    return int(text) if text.isdecimal() else float(text) if re.fullmatch(r"\d+\.\d\d+", text) else text
+    if text.isdecimal():
+        return int(text)
+    return float(text) if re.fullmatch(r"\d+\.\d\d+", text) else text
 
 
 def secret(name: str) -> bool:

@@ -19,9 +19,12 @@ REMEDY: Final = (
 #: Trace flags: CUDA and NVTX, individual graph nodes, unified memory faults; no CPU sampling, which
 #: slows the program down; the pass of samples has it.
 _TRACE: Final = (
-    *("--trace=cuda,nvtx", "--cuda-graph-trace=node"),
-    *("--cuda-um-cpu-page-faults=true", "--cuda-um-gpu-page-faults=true"),
-    *("--sample=none", "--cpuctxsw=none"),
+    "--trace=cuda,nvtx",
+    "--cuda-graph-trace=node",
+    "--cuda-um-cpu-page-faults=true",
+    "--cuda-um-gpu-page-faults=true",
+    "--sample=none",
+    "--cpuctxsw=none",
 )
 
 #: Names of the option for GPU metrics, newest first.
@@ -140,7 +143,8 @@ def metrics_of(nsys: Program) -> Permission:
     """The GPUs whose counters nsys samples here, or where there are none why, as it says."""
     options = options_of(nsys)
     remedy = "it takes a GPU from Turing on, its counters (above), and no other profiler that holds them"
-    if (flag := next((name for name in METRICS if has_option(options, name)), None)) is None:
+    flag = next((name for name in METRICS if has_option(options, name)), None)
+    if flag is None:
         finding = f"nsys {nsys.version or 'of unknown version'} does not sample them"
         return Permission(ok=False, found=finding, remedy=remedy)
     _, text = answer(nsys.command, "profile", f"{flag}=help")

@@ -27,14 +27,16 @@ POINT_TO_POINT: Final = ("send", "recv")
 #: Kinds that no rank can leave before all have entered; of an all_to_all a rank may get nothing from another one.
 _TOGETHER: Final = ("all_reduce", "reduce_scatter", "all_gather", "barrier")
 
-#: Kinds whose sizes may differ between ranks.
+#: Kinds whose sizes may differ between ranks; and kinds of which all ranks give as much.
 _UNEVEN: Final = ("all_to_all", "send_recv", "gather", "scatter", "coalesced")
+_EVEN: Final = ("all_reduce", "reduce", "broadcast")
 
 #: What stands for a kind or size that is not recorded.
 _UNKNOWN: Final = -1
 
 #: What stands for a number in the group, or a name, that is not recorded.
-NO_SEQUENCE, NO_ID = -(1 << 63), 0
+NO_SEQUENCE: Final = -(1 << 63)
+NO_ID: Final = 0
 
 #: The key of what must not be matched by order either.
 _LOST: Final = np.uint64(1)
@@ -83,7 +85,8 @@ def rows_of(table: pl.DataFrame, members: int) -> Rows:
 def narrow(rows: pl.DataFrame, before: int) -> tuple[dict[str, npt.NDArray[Any]], pl.DataFrame]:
     """The columns of :class:`Rows` but `inside`, and its calls, `before` which there are others."""
     # different ones get the same number by no more than chance
-    _, call = np.unique(rows.select(_SAID).hash_rows().to_numpy(), return_inverse=True)
+    hashes = rows.select(_SAID).hash_rows()
+    _, call = np.unique(hashes.to_numpy(), return_inverse=True)
     example = np.empty(int(call.max(initial=-1)) + 1, dtype=np.int64)
     example[call] = np.arange(len(call))
     name = pl.when(pl.col("id").is_not_null()).then(pl.col("id").hash().replace(0, 1)).otherwise(NO_ID)
@@ -223,7 +226,7 @@ def _told(rows: Rows, clock: Ints, steps: Callable[[Ints], Ints] | None) -> _Tol
         what=code * (1 << SIZE_BITS) + bytes_,
         by_pairs=kind.is_in(("send_recv", *BY_PAIRS)),
         pairs=pairs,
-        even=kind.is_in(("all_reduce", "reduce", "broadcast")),  # all ranks give as much
+        even=kind.is_in(_EVEN),
     )
     enters, leaves, _ = shows(rows.calls)
     return _Told(
@@ -269,7 +272,8 @@ def _sorted(key: Keys, rank: Small) -> _Runs:
 def _by_id(rows: Rows) -> Keys:
     """Keys by the name that a collective has on all ranks, a number here; none where it is the name of several."""
     keys = np.zeros(len(rows), dtype=np.uint64)
-    if len(named := np.flatnonzero(rows.id)):
+    named = np.flatnonzero(rows.id)
+    if len(named):
         key = _key(_ID, rows.id[named])
         runs = _sorted(key, rows.member[named])
         several = np.maximum.reduceat(runs.lengths.repeat(runs.lengths), runs.first) > 1
@@ -281,7 +285,8 @@ def _by_id(rows: Rows) -> Keys:
 def _by_sequence(rows: Rows, facts: _Told, doubts: list[tuple[str, int, str]]) -> Keys:
     """Keys by the number in the group, and the place among those of one number."""
     keys = np.zeros(len(rows), dtype=np.uint64)
-    if not (numbered := rows.sequence != NO_SEQUENCE).any():
+    numbered = rows.sequence != NO_SEQUENCE
+    if not numbered.any():
         return keys
     walked = facts.walk[(numbered & ~facts.pairs[rows.call])[facts.walk]]
     key = _key(_SEQUENCE, _key(0, facts.lane, facts.kind)[rows.call[walked]], rows.sequence[walked])
@@ -291,7 +296,8 @@ def _by_sequence(rows: Rows, facts: _Told, doubts: list[tuple[str, int, str]]) -
     uneven = np.minimum.reduceat(each, runs.first) != np.maximum.reduceat(each, runs.first)
     lost, again = runs.order[uneven.repeat(runs.counts)], runs.order[nth > 0]
     key[again] = _key(_SEQUENCE, key[again], nth[nth > 0])
-    doubts += [("collectives of which a rank lost some", len(lost), _SOME_LOST)] if len(lost) else []
+    if len(lost):
+        doubts.append(("collectives of which a rank lost some", len(lost), _SOME_LOST))
     key[lost] = _LOST
     keys[walked] = key
     return keys
@@ -311,7 +317,8 @@ def _by_order(rows: Rows, facts: _Told, left: Ints, doubts: list[tuple[str, int,
             best = max(best, _placed(apart), key=lambda one: sum(len(at) for at, _ in one))
         for at, place in best:
             key[at] = _key(_ORDINAL, np.full(len(at), lane), place)
-    doubts += [("collectives without a match", lost, _NO_SHIFT)] if (lost := int((key == 0).sum())) else []
+    if lost := int((key == 0).sum()):
+        doubts.append(("collectives without a match", lost, _NO_SHIFT))
     return key
 
 
@@ -396,26 +403,35 @@ def _numbered(
     match[runs.order] = number.repeat(counts)
     first = np.r_[0, np.cumsum(counts[keys])]
     places = np.arange(first[-1]) + (runs.first[keys] - first[:-1]).repeat(counts[keys])
-    return match, np.r_[runs.order[places], facts.walk[match[facts.walk] < 0]].astype(np.int32), first, begun[keys]
+    order = np.r_[runs.order[places], facts.walk[match[facts.walk] < 0]].astype(np.int32)
+    return match, order, first, begun[keys]
 
 
 # Alignment of ranks: where the collectives of each begin in the order of all.
 
 #: How far the clock of one host may drift from that of another, and the error of a time stamp.
-DRIFT, STAMP_ERROR_NS = 1e-4, 1_000
+DRIFT: Final = 1e-4
+STAMP_ERROR_NS: Final = 1_000
 
 #: How far the time stamps of two processes of one host may be apart.
 _ONE_HOST_NS: Final = 50_000
 
 #: Where a shift is tried before it is tried on all rows, as parts of what two ranks have in common.
 _TRIED: Final = (8, 64)
+_GOLDEN: Final = 0.618034
 
 #: The part of the shorter sequence that ranks on two clocks must have in common, and the fewest collectives; and the
 #: part of that which must be in steps of one number, since what is at an edge may begin outside.
-_COMMON, _FEWEST, _SAME_STEPS = 0.5, 2, 0.9
+_COMMON: Final = 0.5
+_FEWEST: Final = 2
+_SAME_STEPS: Final = 0.9
 
 #: Shifts with as small a part in common may be the true one as well, where clocks are no farther apart than this.
-_POSSIBLE, _APART_NS = 0.1, 100_000_000
+_POSSIBLE: Final = 0.1
+_APART_NS: Final = 100_000_000
+
+#: How many other ranks a rank that does not fit the first is held against.
+_OTHERS: Final = 3
 
 #: Beyond all differences of times.
 _FAR: Final = 1 << 60
@@ -468,9 +484,10 @@ def aligned(members: dict[int, Sequence]) -> dict[int, int]:
         if one in places:
             continue
         head = heads[members[one].clock]
-        # a rank that does not fit the first is held against three others
-        for base in dict.fromkeys([*([head] if head in places else []), order[0], *list(places)[1:4]]):
-            if (shift := _shift(members[base], members[one])) is not None:
+        bases = dict.fromkeys([*([head] if head in places else []), order[0], *list(places)[1 : 1 + _OTHERS]])
+        for base in bases:
+            shift = _shift(members[base], members[one])
+            if shift is not None:
                 places[one] = places[base] + shift
                 break
     return places
@@ -486,17 +503,16 @@ def _shift(base: Sequence, other: Sequence) -> int | None:
         low = np.maximum(0, shifts)
         much = np.minimum(lengths[0], lengths[1] + shifts) - low >= _COMMON * min(lengths)
         shifts = shifts[much | (np.abs(other.start[low - shifts] - base.start[low]) < _APART_NS)]
-    for number in _TRIED:  # of what the two have in common, so many places
-        low = np.maximum(0, shifts)
-        common = np.minimum(lengths[0], lengths[1] + shifts) - low
-        mine = low[:, None] + (np.arange(number) * 0.618034 % 1 * common[:, None]).astype(np.int64)
-        shifts = shifts[_agree(base, other, mine, mine - shifts[:, None])]
+    for number in _TRIED:
+        shifts = shifts[_may_fit(base, other, shifts, number)]
     if base.pair and one_clock:
         return _latest_sends(base, other, shifts)
-    if len(fitting := [*islice((shift for shift in shifts.tolist() if _fits(base, other, shift)), 2)]) != 1:
+    fitting = [*islice((shift for shift in shifts.tolist() if _fits(base, other, shift)), 2)]
+    if len(fitting) != 1:
         return _by_steps(base, other, shifts) if fitting else None
     ours, _ = _common(base, other, fitting[0])
-    return fitting[0] if one_clock or ours.stop - ours.start >= max(_FEWEST, _COMMON * min(lengths)) else None
+    enough = one_clock or ours.stop - ours.start >= max(_FEWEST, _COMMON * min(lengths))
+    return fitting[0] if enough else None
 
 
 def _common(base: Sequence, other: Sequence, shift: int) -> tuple[slice, slice]:
@@ -534,6 +550,15 @@ def _latest_sends(base: Sequence, other: Sequence, shifts: Ints) -> int | None:
     begun, sent = (base.start[mine], base.end[mine]) if sends else (other.start[theirs], other.end[theirs])
     received = other.end[theirs] if sends else base.end[mine]
     return shift if (np.abs(received - sent) <= sent - begun).any() else None
+
+
+def _may_fit(base: Sequence, other: Sequence, shifts: Ints, number: int) -> Bools:
+    """Whether each shift fits at so many places of what the two have in common."""
+    parts = np.arange(number) * _GOLDEN % 1
+    low = np.maximum(0, shifts)
+    common = np.minimum(len(base.at), len(other.at) + shifts) - low
+    mine = low[:, None] + (parts[None, :] * common[:, None]).astype(np.int64)
+    return _agree(base, other, mine, mine - shifts[:, None])
 
 
 def _fits(base: Sequence, other: Sequence, shift: int) -> bool:

@@ -70,7 +70,8 @@ def _of_calls() -> list[pl.Expr]:
     # two ranks do so in a pipeline, too, but neither sends anything to itself there
     exchange = (sends | receives).all() & (pl.min_horizontal(partners) == size) & ((size > 2) | (~elsewhere).any())  # noqa: PLR2004
     # what a rank keeps is a part, too, also where it does not send it to itself
-    up, down = (pl.when(exchange & elsewhere.all()).then(ranks).otherwise(1) for ranks in (size, size - 1))
+    kept = exchange & elsewhere.all()
+    up, down = (pl.when(kept).then(ranks).otherwise(1) for ranks in (size, size - 1))
     times = pl.when((kind == "all_to_all").first()).then(size).otherwise(1)
     # what goes between the same two ranks in both directions is between the lower and the higher one
     between = (sends | receives).all() & (pl.col("peer").n_unique() == 1) & ~single
@@ -172,7 +173,7 @@ def tensor_bytes(shapes: str | None, types: str | None) -> int | None:
         if each is None or not all(type(one) is int and one >= 0 for one in dimension):
             return None
         whole += each * prod(dimension)
-    return whole if whole <= 1 << 46 else None  # no tensor of a machine is larger; what is more was not a size
+    return whole if whole <= _LARGEST_BYTES else None
 
 
 #: Types of elements as annotations spell them, where that is not the name that kernels have.
@@ -184,6 +185,9 @@ _SPELLED: Final = {
     "c10::complex<float>": "complexfloat",
     "c10::complex<double>": "complexdouble",
 }
+
+#: No tensor of a machine is larger; what is more was not a size.
+_LARGEST_BYTES: Final = 1 << 46
 
 #: What the annotations of gloo's collectives begin with.
 _GLOO: Final = "gloo:"
@@ -197,22 +201,22 @@ def _told_by_trace(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
         details, left_on="parent_id", right_on="event_id", how="left", maintain_order="left", suffix="_of_op"
     )
     attributes = attributes.with_columns(pl.coalesce(name, f"{name}_of_op").alias(name) for name in _FIELDS)
-    called = pl.coalesce("collective", pl.col("operation").cast(pl.String))
-    named = _with_kind(decoded(report, attributes, "operation"), called)
+    named = decoded(report, attributes, "operation")
+    named = _with_kind(named, pl.coalesce("collective", pl.col("operation").cast(pl.String)))
     sends, receives = pl.col("kind") == "send", pl.col("kind") == "recv"
-    sizes = {f"{side}_bytes": pl.col(f"{side}_elements") * pl.col("each") for side in ("in", "out")}
     return _with_grouped_ops(report, _with_place(report, named)).select(
-        *("event_id", "stream", "kind", "group", "ranks", "own", "type"),
-        size="group_size",
-        source=pl.when(sends).then("own").otherwise("source_rank"),
-        target=pl.when(receives).then("own").otherwise("target_rank"),
-        sequence="sequence_number",
-        id="comms_id",
-        largest_bytes=pl.struct(("in_split", "out_split", "in_elements", "out_elements", "rank", "each")).map_elements(
-            _largest_of, return_dtype=pl.Int64
-        ),
-        **{name: pl.coalesce(moved, name) for name, moved in sizes.items()},
-    )
+        *("event_id", "stream", "kind", "group"),
+        pl.col("group_size").alias("size"),
+        *("ranks", "own"),
+        pl.when(sends).then("own").otherwise("source_rank").alias("source"),
+        pl.when(receives).then("own").otherwise("target_rank").alias("target"),
+        pl.col("sequence_number").alias("sequence"),
+        pl.col("comms_id").alias("id"),
+        "type",
+        *(pl.coalesce(pl.col(f"{side}_elements") * pl.col("each"), f"{side}_bytes").alias(f"{side}_bytes")
+          for side in ("in", "out")),
+        pl.struct(_PARTS).map_elements(_largest_of, return_dtype=pl.Int64).alias("largest_bytes"),
+    )  # fmt: skip
 
 
 def _with_kind(frame: pl.DataFrame, called: pl.Expr) -> pl.DataFrame:
@@ -236,22 +240,13 @@ def _with_grouped_ops(report: Report, collectives: pl.DataFrame) -> pl.DataFrame
     """
     alone = pl.col("group_size").is_null() & pl.col("kind").is_in(["send_recv", *BY_PAIRS])
     none = [pl.lit(None, dtype=pl.Int64).alias(name) for name in ("in_bytes", "out_bytes")]
-    if collectives.filter(alone).is_empty():
+    unfilled = collectives.filter(alone)
+    if unfilled.is_empty():
         return collectives.with_columns(none)
-    # operators that send or receive, as the calls of :func:`sums_of_calls`, with the ranks of their group
-    ops = report.kind("op").select("event_id", "process_id", "thread_id", "start_ns")
-    details = report.table("collective_detail").with_columns(pl.col(pl.Categorical).cast(pl.String))
-    calls = _with_kind(details.join(ops, on="event_id", how="inner"), pl.col("collective"))
-    calls = _with_place(report, calls.filter(pl.col("kind").is_in(["send", "recv"]))).select(
-        *(*threads.THREAD, "start_ns", "kind", "group", "ranks", "own"),
-        size="group_size",
-        peer=pl.coalesce(pl.when(pl.col("kind") == "send").then("target_rank").otherwise("source_rank"), "rank"),
-        root=pl.lit(None, dtype=pl.Int64),
-        bytes=pl.col("in_elements") * pl.col("each"),
-    )
-    sums = sums_of_calls(calls, _launched(report).with_columns(kind=pl.lit("send_recv")), ["ranks"]).rename({
-        "size": "group_size", "source": "source_rank", "target": "target_rank",
-    })  # fmt: skip
+    calls = _calls_of_ops(report)
+    launched = _launched(report).with_columns(kind=pl.lit("send_recv"))
+    sums = sums_of_calls(calls, launched, ["ranks"]).rename({"size": "group_size"})
+    sums = sums.rename({"source": "source_rank", "target": "target_rank"})
     filled = collectives.with_columns(none).join(
         sums, on="event_id", how="left", maintain_order="left", suffix="_of_ops"
     )
@@ -265,16 +260,36 @@ def _with_grouped_ops(report: Report, collectives: pl.DataFrame) -> pl.DataFrame
 @analysis.once_per_process
 def _launched(report: Report) -> pl.DataFrame:
     """All communication kernels, also of other devices: event_id, name, process_id, device, thread_id, call_start."""
-    kernels = operations(report).filter(_TALKS).select("row", "event_id", "name", "process_id", "device")
+    work = operations(report).filter(pl.col("bucket") == "communication")
+    kernels = work.select("row", "event_id", "name", "process_id", "device")
     return with_facts(report, kernels, "thread_id", "call_start")
+
+
+def _calls_of_ops(report: Report) -> pl.DataFrame:
+    """Operators that send or receive, as the calls of :func:`sums_of_calls`, with the ranks of their group."""
+    ops = report.kind("op").select("event_id", "process_id", "thread_id", "start_ns")
+    details = report.table("collective_detail").with_columns(pl.col(pl.Categorical).cast(pl.String))
+    calls = details.join(ops, on="event_id", how="inner")
+    calls = _with_kind(calls, pl.col("collective")).filter(pl.col("kind").is_in(["send", "recv"]))
+    return _with_place(report, calls).select(
+        *(*threads.THREAD, "start_ns", "kind", "group", "ranks", "own"),
+        size="group_size",
+        peer=pl.coalesce(pl.when(pl.col("kind") == "send").then("target_rank").otherwise("source_rank"), "rank"),
+        root=pl.lit(None, dtype=pl.Int64),
+        bytes=pl.col("in_elements") * pl.col("each"),
+    )
+
+
+#: Kinds of which the trace records the root or the peer as the rank.
+_OF_ONE: Final = ("broadcast", "reduce", "gather", "scatter", "send", "recv")
 
 
 def _place(row: dict[str, Any], rank: int | None) -> int | None:
     """The place of the report's rank in the group; as recorded where the trace does not say which rank it is of."""
     if rank is not None and row["ranks"]:
-        return members.index(rank) if rank in (members := ranks_in(row["ranks"])) else None
-    # of these the trace records the root or the peer as the rank
-    return None if row["kind"] in ("broadcast", "reduce", "gather", "scatter", "send", "recv") else row["rank"]
+        members = ranks_in(row["ranks"])
+        return members.index(rank) if rank in members else None
+    return None if row["kind"] in _OF_ONE else row["rank"]
 
 
 def _told_by_nccl(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
@@ -323,7 +338,9 @@ def kind_of(text: str) -> str:
 
 def element_bytes(text: str | None) -> int | None:
     """The bytes of an element type; None if it is not known."""
-    return None if text is None else 1 if text.startswith("float8") else _ELEMENT_BYTES.get(text)
+    if text is None:
+        return None
+    return 1 if text.startswith("float8") else _ELEMENT_BYTES.get(text)
 
 
 def _members() -> pl.Expr:
@@ -355,6 +372,10 @@ def ranks_in(text: str) -> list[int]:
         first, stride, size = map(int, text.split(":"))
         return [first + stride * at for at in range(size)]
     return [int(one) for one in text.split(",")]
+
+
+#: What :func:`_largest_of` takes.
+_PARTS: Final = ("in_split", "out_split", "in_elements", "out_elements", "rank", "each")
 
 
 def _largest_of(row: dict[str, Any]) -> int | None:
@@ -401,7 +422,8 @@ def _with_group_of_stream(collectives: pl.DataFrame, ranks: pl.Series) -> pl.Dat
 _ARRIVALS: Final = {"row": pl.UInt32, "arrival": pl.Int64, "last": pl.String, "late": pl.UInt32, "sized": pl.Boolean}
 
 #: The details of communication.
-WAITING, TRANSFER = "waiting for ", "transfer"
+WAITING: Final = "waiting for "
+TRANSFER: Final = "transfer"
 
 _TALKS: Final = pl.col("bucket") == "communication"
 
@@ -411,7 +433,8 @@ def exposed_pieces(line: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
 
     `line` has the part that no earlier collective covers as start and end, and exposed_ns, which the pieces sum to.
     """
-    if (own := line.filter(pl.col("end") > pl.col("start"))).is_empty():
+    own = line.filter(pl.col("end") > pl.col("start"))
+    if own.is_empty():
         return own
     low, high = own.select(pl.col("start").min(), pl.col("end").max()).row(0)
     return intervals.cut(own, intervals.gaps(intervals.union(kernels), low, high))
@@ -444,7 +467,8 @@ def told_communication(report: Report, work: pl.DataFrame) -> pl.DataFrame:
 def last_arrivals(report: Report) -> pl.DataFrame:
     """When the last rank came to each collective, :data:`_ARRIVALS`; empty where the report has no two ranks."""
     work = operations(report).filter(_TALKS)
-    if (members := work.select("device", "process_id").unique().sort("device", "process_id")).height <= 1:
+    members = work.select("device", "process_id").unique().sort("device", "process_id")
+    if members.height <= 1:
         return pl.DataFrame(schema=_ARRIVALS)
     from kanalyze.analyses.communication._waits import arrivals  # noqa: PLC0415 - numpy, for several ranks only
 

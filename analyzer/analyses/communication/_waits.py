@@ -65,7 +65,8 @@ def of_one_clock(rows: Rows, matches: Matches, reference: int, base: int, number
     ends = rows.start[at] + rows.dur[at]
     table = pl.DataFrame([(reference, 0, base, int(ends.max(initial=base)), 0, 0, 0, 0.0)], schema=CLOCKS, orient="row")
     part, zeros = np.zeros(matches.number, dtype=np.int64), np.zeros(number, dtype=np.int64)
-    cuts = np.unique(np.r_[np.searchsorted(matches.first, np.arange(0, matches.first[-1], OF_SLICE)), matches.number])
+    some = np.arange(0, matches.first[-1], OF_SLICE)
+    cuts = np.unique(np.r_[np.searchsorted(matches.first, some), matches.number])
     return Clocks(zeros, zeros.astype(np.float64), part, zeros, number, part, cuts, table, ())
 
 
@@ -74,14 +75,23 @@ def of_one_clock(rows: Rows, matches: Matches, reference: int, base: int, number
 # hosts is made. Definition: docs/definitions.md, section 11, "Clocks".
 
 #: Collectives in a part of the run, and most parts.
-_OF_PART, _PARTS = 64, 256
+_OF_PART: Final = 64
+_PARTS: Final = 256
 
 #: The fewest differences of ends that tell an offset from which a drift is told, and by how many times their error
 #: the offsets at both ends of the run have to differ; a clock that is set in between lies off the line between these.
-_FEWEST, _SURE, _STRAIGHT = 8, 4, 0.25
+_FEWEST: Final = 8
+_SURE: Final = 4
+_STRAIGHT: Final = 0.25
+
+#: The error of a median as a part of the scatter of nine of ten values, times the root of their number.
+_OF_MEDIAN: Final = 0.76
 
 #: Beyond all offsets, and far from overflow.
 _FAR: Final = 1 << 60
+
+#: The part of differences of ends that the scatter of an offset covers.
+_MOST: Final = 0.9
 
 
 class _Rows(NamedTuple):
@@ -170,7 +180,8 @@ def _parts(times: Ints, latest: int, parts: int) -> tuple[Ints, Ints]:
 def _cuts(first: Ints, part: Ints) -> Ints:
     """Begins of slices of the run, each of some parts."""
     begins = np.flatnonzero(np.diff(part, prepend=-1))
-    return np.asarray(np.r_[begins[np.diff(first[begins] // OF_SLICE, prepend=-1) > 0], len(part)])
+    slices = first[begins] // OF_SLICE
+    return np.asarray(np.r_[begins[np.diff(slices, prepend=-1) > 0], len(part)])
 
 
 class _Run(NamedTuple):
@@ -243,7 +254,8 @@ def _bounds(rows: _Rows, origins: Ints, nodes: int) -> tuple[Ints, Ints]:
         fair = rows.leaves & (most < _FAR // 2) & ~stuck
         new_high = high.copy()
         np.minimum.at(new_high, rows.node[fair], rows.end[fair] + most[fair])
-        if not (grown := (new_low != low) | (new_high != high)).any():
+        grown = (new_low != low) | (new_high != high)
+        if not grown.any():
             break
         low, high = new_low, new_high
         # a part that cannot be true would go on for ever; the others are not held up by it
@@ -281,20 +293,19 @@ def _estimates(rows: _Rows, together: Bools, origins: Ints, low: Ints, high: Int
         at = frame.get_column("node").to_numpy()
         ends = frame.with_columns(seen=pl.Series(known[at]), offset=pl.Series(offset[at]))
         left = ends.filter("seen").group_by("match").agg(left=(pl.col("end") - pl.col("offset")).median())
-        if (new := ends.filter(~pl.col("seen")).join(left, on="match", how="inner")).is_empty():
+        new = ends.filter(~pl.col("seen")).join(left, on="match", how="inner")
+        if new.is_empty():
             break
-        # the part of differences of ends that the scatter of an offset covers
         sums = new.with_columns(apart=pl.col("end") - pl.col("left")).group_by("node").agg(
             offset=pl.col("apart").median(),
-            scatter=(pl.col("apart") - pl.col("apart").median()).abs().quantile(0.9),
+            scatter=(pl.col("apart") - pl.col("apart").median()).abs().quantile(_MOST),
             shortest=pl.col("shortest").min(),
             number=pl.len(),
         )  # fmt: skip
         at = sums.get_column("node").to_numpy()
         offset[at] = sums.get_column("offset").cast(pl.Int64).to_numpy()
         spread[at] = sums.select((pl.col("scatter") + pl.col("shortest")).ceil().cast(pl.Int64)).to_series().to_numpy()
-        # the error of a median as a part of the scatter of nine of ten values, times the root of their number
-        of_median = (0.76 * pl.col("scatter") / pl.col("number").sqrt()).ceil().cast(pl.Int64) + 1
+        of_median = (_OF_MEDIAN * pl.col("scatter") / pl.col("number").sqrt()).ceil().cast(pl.Int64) + 1
         error[at] = sums.select(pl.when(pl.col("number") >= _FEWEST).then(of_median).otherwise(_FAR)).to_series()
         known[at] = True
     bounded = (low > -_FAR // 2) & (high < _FAR // 2)
@@ -315,7 +326,8 @@ def _table(bounds: tuple[Ints, Ints, Ints, Bools], edges: Ints, rate: Floats) ->
 # Waiting and transferring on these clocks.
 
 #: Below this share of waiting a collective is bound by its transfer, above that one by skew.
-_LITTLE, _MUCH = 0.25, 0.75
+_LITTLE: Final = 0.25
+_MUCH: Final = 0.75
 
 #: What collectives are bound by, by rising share of waiting; the last where clocks or missing ranks do not tell.
 CANNOT_TELL: Final = "cannot tell"
@@ -323,6 +335,12 @@ CLASSES: Final = ("transfer-bound", "mixed", "skew-bound", CANNOT_TELL)
 
 #: Kinds whose busbw is (n-1)/n of algbw, as nccl-tests defines it.
 _IN_PARTS: Final = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+
+#: Kinds in which each rank gives a part of what each gets, and the other way round.
+_GATHERS: Final = ("all_gather", "gather")
+_SCATTERS: Final = ("reduce_scatter", "scatter")
+
+_NS_PER_S: Final = 1_000_000_000
 
 #: Before all times.
 _BEFORE_ALL: Final = 1 << 62
@@ -426,9 +444,7 @@ class _Sizes(NamedTuple):
 def _sizes(calls: pl.DataFrame) -> _Sizes:
     per_rank = pl.col("in_bytes").is_null() | pl.col("out_bytes").is_null()
     times = pl.when(per_rank).then(pl.col("size").fill_null(1)).otherwise(1)
-    # in these each rank gives a part of what each gets, and the other way round
-    gathers = pl.col("kind").is_in(("all_gather", "gather"))
-    scatters = pl.col("kind").is_in(("reduce_scatter", "scatter"))
+    gathers, scatters = (pl.col("kind").is_in(kinds) for kinds in (_GATHERS, _SCATTERS))
     bytes_ = (
         pl.when(gathers)
         .then(pl.max_horizontal("out_bytes", pl.col("in_bytes") * times))
@@ -456,7 +472,7 @@ def _with_bandwidth(waited: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Adds algbw_bytes_per_s and busbw_bytes_per_s as nccl-tests defines them, by the time of the transfer."""
     called = calls.get_column("kind").cast(pl.String).gather(waited.get_column("call"))
     kind, size = pl.col("kind"), pl.col("size").fill_null(pl.col("present"))
-    seconds = pl.col("moved_ns") / 1_000_000_000
+    seconds = pl.col("moved_ns") / _NS_PER_S
     real = (pl.col("moved_ns") > 0) & (pl.col("present") >= size)
     others = (size - 1) / size
     factor = pl.when(kind == "all_reduce").then(2 * others).when(kind.is_in(_IN_PARTS)).then(others).otherwise(1.0)
@@ -527,7 +543,8 @@ def arrivals(report: Report, work: pl.DataFrame, members: pl.DataFrame) -> pl.Da
     last = gathered(names, pl.Series(rows.member).gather(of_rows.get_column("last")).cast(pl.Int64)).alias("last")
     own = line[chosen].select("row", "start", match=pl.Series(matches.match[chosen]))
     latest = pl.col("row").sort_by("start", "row", descending=[True, False]).first().over("match")
-    table: pl.DataFrame = of_rows.with_columns(last).hstack(own.select("row", late=latest).get_columns())
+    late = own.select("row", late=latest)
+    table: pl.DataFrame = of_rows.with_columns(last).hstack(late.get_columns())
     return table.select("row", "late", "arrival", "last", "sized")
 
 

@@ -37,9 +37,13 @@ Rank = Sequence[Digest]
 #: From so many steps on, their median lies between the shortest and the longest one in 94 % of all runs.
 _ENOUGH: Final = 5
 
+#: The part of the steps of a run that take no longer than its quicker ones.
+_QUICK: Final = 0.25
+
 #: Two runs of one program differ by at most this power of the factor between which nine tenths of a run's steps lie
 #: (1,078 pairs of runs of 38 programs: by its second power in all of them); the mean of two runs by the second power.
-_OF_ONE, _OF_TWO = 3, 2
+_OF_ONE: Final = 3
+_OF_TWO: Final = 2
 
 #: An interval that reaches farther than this factor from the ratio is none.
 _WIDEST: Final = 10
@@ -55,6 +59,12 @@ _RECORDED_BY: Final = {
 
 #: The table that is of all ranks; others are of the rank that the page is about.
 _OF_ALL_RANKS: Final = "compare_ranks"
+
+#: Tables that two tools tell alike: they record other ranges, and have other names for the same kernels and calls.
+_OF_TOOLS: Final = ("compare", "compare_families", "compare_steps", _OF_ALL_RANKS)
+
+#: Ranks whose iterations are shorter than the longest by less than this part are as long.
+_AS_LONG: Final = 0.01
 
 #: What refuses a judgement unless it is allowed.
 KINDS: Final = ("runs", "cold", "gpu", "driver", "clocks", "tool", "flags", "profiler", "steps", "whole", "ranks")
@@ -229,8 +239,7 @@ class Comparison:
             return other.table(name)
         if name not in self._made:
             home = homes_of_sides()[name]
-            # what two tools tell alike: they record other ranges, and call the same kernels and calls otherwise
-            comparable = len(self.tools) == 1 or name in ("compare", "compare_families", "compare_steps", _OF_ALL_RANKS)
+            comparable = len(self.tools) == 1 or name in _OF_TOOLS
             compare = getattr(import_module(home), name) if comparable else lambda _: declarations(home)[name].empty()
             self._made[name] = compare(self if name == _OF_ALL_RANKS else self.pair)
         return self._made[name]
@@ -274,8 +283,7 @@ def quick_values(pair: Pair) -> tuple[list[float], list[float]] | None:
     steps = [[one.steps.get_column("dur_ns").to_numpy() for one in side.digests] for side in pair.sides]
     if min(len(lengths) for side in steps for lengths in side) < _ENOUGH:
         return None
-    # the part of the steps of a run that take no longer than its quicker ones
-    base, new = ([float(np.quantile(lengths, 0.25)) for lengths in side] for side in steps)
+    base, new = ([float(np.quantile(lengths, _QUICK)) for lengths in side] for side in steps)
     return base, new
 
 
@@ -315,14 +323,17 @@ def alone(pair: Pair) -> statistics.Estimate | None:
         return None
     before, after = (one.digests[0].steps.get_column("dur_ns").to_list() for one in pair.sides)
     ratio = pair.new_ns / pair.base_ns
-    if (within := statistics.ratio_within_runs(before, after)) is None or min(*before, *after) <= 0:
+    within = statistics.ratio_within_runs(before, after)
+    if within is None or min(*before, *after) <= 0:
         return None
     low, high = within.low / within.ratio, within.high / within.ratio
     if min(len(before), len(after)) >= _ENOUGH:
         low, high = max(low, min(after) / max(before) / ratio), min(high, max(after) / min(before) / ratio)
     wider = (1 + ALONE) * _between_runs(pair, _OF_ONE) if pair.limits.floor is None else 1 + pair.limits.floor
     below, above = wider / min(low, 1.0), wider * max(high, 1.0)
-    return None if max(below, above) > _WIDEST else within._replace(ratio=ratio, low=ratio / below, high=ratio * above)
+    if max(below, above) > _WIDEST:
+        return None
+    return within._replace(ratio=ratio, low=ratio / below, high=ratio * above)
 
 
 def _between_runs(pair: Pair, power: int) -> float:
@@ -342,9 +353,12 @@ def _between_runs(pair: Pair, power: int) -> float:
 
 def _unprofiled_ns(side: Side, *, estimated: bool) -> tuple[int, int]:
     """The range of a side's iteration without its profiler: at least its GPU works in it, not waiting for others."""
-    work = (one.ns_in(*_OWN_WORK) / one.about.iterations for one in side.digests), side.values_ns
-    told = zip(*((one.about.least_ns, one.about.most_ns) for one in side.digests), strict=True)
-    least, most = units.nearest([*map(mean, told if estimated else work)])
+    runs = [one.about for one in side.digests]
+    if estimated:
+        least, most = units.nearest([mean(one.least_ns for one in runs), mean(one.most_ns for one in runs)])
+        return least, most
+    work = [one.ns_in(*_OWN_WORK) / one.about.iterations for one in side.digests]
+    least, most = units.nearest([mean(work), mean(side.values_ns)])
     return least, most
 
 
@@ -387,8 +401,7 @@ def telling_rank(ranks: Sequence[Pair]) -> int:
     ns = [(pair.base_ns, pair.new_ns) for pair in ranks]
     side = max((0, 1), key=lambda at: max(both[at] for both in ns))
     longest = max(both[side] for both in ns)
-    # ranks whose iterations are shorter than the longest by less than a hundredth are as long
-    near = [at for at, both in enumerate(ns) if both[side] >= 0.99 * longest]
+    near = [at for at, both in enumerate(ns) if both[side] >= (1 - _AS_LONG) * longest]
     runs = {at: ranks[at].sides[side].digests for at in near}
     waits = {at: mean(one.ns_in("communication") / one.about.iterations for one in runs[at]) for at in near}
     if any(waits.values()):
@@ -414,7 +427,9 @@ def gate_of(comparison: Comparison, limit: float, metric: str, allowed: Collecti
     if pair.repeated:
         estimate = statistics.ratio_of_runs(base, new, paired=pair.paired)
     after = mean(new)
-    ratio, low, high = estimate[:3] if estimate is not None else (after / mean(base) if any(base) else None, None, None)
+    ratio, low, high = after / mean(base) if any(base) else None, None, None
+    if estimate is not None:
+        ratio, low, high = estimate[:3]
     gate = Gate("cannot judge", metric, limit, ratio, low, high, _refused(comparison, allowed), comparison.times)
     if gate.reason:
         return gate
@@ -434,11 +449,11 @@ def gate_of(comparison: Comparison, limit: float, metric: str, allowed: Collecti
 
 def _refused(comparison: Comparison, allowed: Collection[str]) -> str:
     """The reasons against a judgement, and what judges even so."""
-    reasons = [
-        *([] if comparison.pair.repeated else [("runs", "too few runs: two or more of each side are needed")]),
-        *((one.kind, one.text) for one in comparison.doubts),
-        *([("whole", f"no common iterations: {comparison.reason}")] if comparison.reason else []),
-    ]
+    reasons = [(one.kind, one.text) for one in comparison.doubts]
+    if not comparison.pair.repeated:
+        reasons.insert(0, ("runs", "too few runs: two or more of each side are needed"))
+    if comparison.reason:
+        reasons.append(("whole", f"no common iterations: {comparison.reason}"))
     against = [(kind, text) for kind, text in reasons if kind not in allowed]
     options = " ".join(f"--allow {kind}" for kind in dict.fromkeys(kind for kind, _ in against))
     return "; ".join([*(text for _, text in against), f"to judge even so: {options}"]) if against else ""
@@ -453,7 +468,8 @@ def _values(pair: Pair, metric: str) -> tuple[list[float], list[float]]:
         return quick_values(pair) or ([], [])
     rows, ns, chosen = pair.runs("buckets"), "ns", pl.col("bucket").is_in(BUSY_BUCKETS)
     if kind == "bucket" and name:
-        if name not in (buckets := sorted(rows.get_column("bucket").unique())):
+        buckets = sorted(rows.get_column("bucket").unique())
+        if name not in buckets:
             raise errors.UnknownNameError.of("bucket", name, buckets)
         chosen = pl.col("bucket") == name
     elif kind == "kernel" and name:
@@ -471,6 +487,9 @@ def _values(pair: Pair, metric: str) -> tuple[list[float], list[float]]:
 
 
 # The noise floor.
+
+#: The part of all kernels whose noise is below that of the floor for single kernels.
+_MOST: Final = 0.95
 
 
 @dataclass(frozen=True)
@@ -500,14 +519,19 @@ def noise_of(digests: Sequence[Digest]) -> Noise:
         IncomparableError: There are fewer than two runs, or one took no time.
     """
     times = [one.about.iteration_ns for one in digests]
-    if (step := statistics.noise_floor(times) if len(times) > 1 else None) is None:
+    step = statistics.noise_floor(times) if len(times) > 1 else None
+    if step is None:
         raise errors.IncomparableError.few_runs(len(times))
     mean_ns, about = float(np.mean(times)), digests[0].about
-    buckets = _floors(digests, "buckets", "bucket", "ns", 0.0)
-    floors = _floors(digests, "slots", "name", "exclusive_ns", LEAST_SHARE * mean_ns)
+    buckets, floors = (
+        _floors(digests, table, key, ns, least_ns)
+        for table, key, ns, least_ns in (
+            ("buckets", "bucket", "ns", 0.0),
+            ("slots", "name", "exclusive_ns", LEAST_SHARE * mean_ns),
+        )
+    )
     ratios = [floor.least_ratio - 1 for _, floor in floors.values()]
-    # the part of all kernels whose noise is below that of the floor for single kernels
-    rows = float(np.quantile(ratios, 0.95)) if ratios else step.least_ratio - 1
+    rows = float(np.quantile(ratios, _MOST)) if ratios else step.least_ratio - 1
     return Noise(about.name, about.each or about.scope, mean_ns, step, buckets, floors, rows)
 
 

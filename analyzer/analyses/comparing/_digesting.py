@@ -61,7 +61,8 @@ def digests_of(report: Report, part: Part = STEADY) -> list[Digest]:
     if report.meta.timeless:
         return [_counted(report)]
     require(report, "compare", *DEVICE_KINDS)
-    if (work := exclusive_operations(report)).is_empty():
+    work = exclusive_operations(report)
+    if work.is_empty():
         raise CannotTellError.without("compare", report.meta.path, DEVICE_KINDS, report.meta.tool)
     sums = work.group_by("process_id", "device").agg(pl.col("exclusive_ns").sum())
     main = sums.sort("exclusive_ns", "device", descending=[True, False]).unique("process_id", maintain_order=True)
@@ -81,7 +82,8 @@ def unprofiled_digests(report: Report) -> list[Digest]:
     """
     plain: Report | None = report
     if report.meta.slower is None:
-        one = None if (bare := bare_of(report)) is None else bare.iteration
+        bare = bare_of(report)
+        one = None if bare is None else bare.iteration
         if one is None or one.recorded_ns > one.ns * (1 + SAME):  # else it took hardly longer while recorded
             plain = None if one is None else corrected(report)
     if plain is None:
@@ -127,13 +129,7 @@ def _digest(report: Report, view: _View, rank: int) -> Digest:
         }
     elif window is not None and window.count:
         attributes |= {"each": window.each or "", "iterations": window.count}
-    findings = [
-        (one.rule, one.brief.headline.format(*one.names), one.where or None, one.at_stake_ns)
-        for one in ranked(view.report)
-        if one.device == device and one.rule not in ONE_TIME
-    ]
-    tables["findings"] = pl.DataFrame(findings, schema=FINDINGS.schema, orient="row")
-    tables |= {"buckets": buckets, "slots": _slots(view), "memory": _memory(view)}
+    tables |= {"buckets": buckets, "slots": _slots(view), "memory": _memory(view), "findings": _findings(view)}
     tables["engine"] = compared_steps(report, device)
     if "op" in view.report.kinds:
         tables["ops"] = _ops(view)
@@ -273,7 +269,8 @@ def _range_names(report: Report, points: pl.DataFrame, each: str | None) -> pl.S
 
 def _masked(name: str) -> str:
     """The name of a range, with the same text for all iterations of a loop."""
-    return _STEP if (bare := plain(name) or name).startswith(STEP_PREFIX) else NUMBER.sub("#", bare)
+    bare = plain(name) or name
+    return _STEP if bare.startswith(STEP_PREFIX) else NUMBER.sub("#", bare)
 
 
 def _operator_paths(report: Report, work: pl.DataFrame) -> pl.Series:
@@ -331,3 +328,12 @@ def _memory(view: _View) -> pl.DataFrame:
         return MEMORY.empty()
     own = rows.filter(pl.col("device").eq_missing(view.report.scope.device)).group_by("memory")
     return own.agg(pl.col("allocations").sum(), pl.col("peak_bytes").max()).sort("memory")
+
+
+def _findings(view: _View) -> pl.DataFrame:
+    rows = [
+        (one.rule, one.brief.headline.format(*one.names), one.where or None, one.at_stake_ns)
+        for one in ranked(view.report)
+        if one.device == view.report.scope.device and one.rule not in ONE_TIME
+    ]
+    return pl.DataFrame(rows, schema=FINDINGS.schema, orient="row")

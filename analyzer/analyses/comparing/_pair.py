@@ -26,7 +26,13 @@ Floats = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
 
 #: How an operation changed.
-SAME, SHAPE, KERNEL, FUSED, SPLIT, NEW, GONE = "same", "other shape", "other kernel", "fused", "split", "new", "gone"
+SAME: Final = "same"
+SHAPE: Final = "other shape"
+KERNEL: Final = "other kernel"
+FUSED: Final = "fused"
+SPLIT: Final = "split"
+NEW: Final = "new"
+GONE: Final = "gone"
 
 #: Families whose kernels do one recognisable thing, so that another kernel of the family does the same one.
 _DISTINCT: Final = frozenset({
@@ -34,9 +40,24 @@ _DISTINCT: Final = frozenset({
     "linalg", "rnn", "communication", "sort", "scan", "random",
 })  # fmt: skip
 
+#: What operations have in common that match, in the order in which matches are sought.
+_ALIKE: Final = (("range", "op", "name", "shape"), ("name", "shape"), ("name",), ("family",))
+
+#: What matches nothing beside a run of weak matches is this times as long, for it to be a part of that.
+_WEAK: Final = 2
+
 #: What tells an operation from others of its kind and name, and from all others: the nth of these.
 _KEY: Final = ("kind", "bucket", "name", "shape", "range", "op", "lane")
 OPERATION: Final = (*_KEY, "nth")
+
+#: Numbers of iterations that differ by more than this part are no longer the same work.
+_OTHER_NUMBER: Final = 0.1
+
+#: The part of the launches of an iteration that both sides have, where they were found in different ways.
+_SAME_LAUNCHES: Final = 0.75
+
+#: From here on one side's iteration may be another thing than the other's.
+_OTHER_UNIT: Final = 1.5
 
 
 def stacked(digests: Sequence[Digest], table: str) -> pl.DataFrame:
@@ -75,10 +96,8 @@ def matches(rows: pl.DataFrame) -> pl.DataFrame:
     """
     decoded = {name: decode(name) for name in rows.get_column("name").unique().drop_nulls()}
     types = {name: f"{one.family} {one.dtype}" for name, one in decoded.items() if one.family in _DISTINCT}
-    # by what operations have in common that match, in the order in which matches are sought
     alike = rows.with_columns(family=pl.col("name").replace(types)).select(
-        pl.struct("kind", *columns).rank("dense").cast(pl.Int64).alias(str(at))
-        for at, columns in enumerate((("range", "op", "name", "shape"), ("name", "shape"), ("name",), ("family",)))
+        pl.struct("kind", *columns).rank("dense").cast(pl.Int64).alias(str(at)) for at, columns in enumerate(_ALIKE)
     )
     tokens = [column.to_numpy() for column in alike.iter_columns()]
     side, lanes = (rows.get_column(name).to_numpy() for name in ("side", "lane"))
@@ -126,15 +145,15 @@ def _without_weak(at: Numbers, to: Numbers, base: Numbers, new: Numbers, token: 
 
     These are runs of such matches, less than half as long as what matches nothing on either side of the run.
     """
-    if not (weak := token[base[at]] != token[new[to]]).any():
+    weak = token[base[at]] != token[new[to]]
+    if not weak.any():
         return at, to
     free = np.diff(np.r_[-1, at, len(base)]) + np.diff(np.r_[-1, to, len(new)]) - 2
     begins = np.flatnonzero(weak & np.r_[True, ~weak[:-1] | (free[1:-1] > 0)])
     run = np.cumsum(np.isin(np.arange(len(weak)), begins)) - 1
     lengths = np.bincount(run[weak], minlength=len(begins))
     ends = begins + lengths
-    # what matches nothing beside a run of weak matches is twice as long, for it to be a part of that
-    dropped = (free[begins] > 0) & (free[ends] > 0) & (2 * lengths < free[begins] + free[ends])
+    dropped = (free[begins] > 0) & (free[ends] > 0) & (_WEAK * lengths < free[begins] + free[ends])
     kept = ~(weak & dropped[np.maximum(run, 0)])
     return at[kept], to[kept]
 
@@ -210,20 +229,19 @@ def same_launches(base: Sequence[Digest], new: Sequence[Digest]) -> bool:
     what, often = ("kind", "name", "shape"), pl.col("count") / pl.col("iterations")
     sides = [stacked(runs, "slots").group_by(what).agg(often=often.sum() / len(runs)) for runs in (base, new)]
     both = sides[0].join(sides[1], on=what, nulls_equal=True).select(pl.min_horizontal("often", "often_right").sum())
-    # both sides have this part of the launches of an iteration, where they were found in different ways
-    return bool(both.item() >= 0.75 * max(float(side.get_column("often").sum()) for side in sides))
+    return bool(both.item() >= _SAME_LAUNCHES * max(float(side.get_column("often").sum()) for side in sides))
 
 
 def steps_in_common(base: Sequence[Digest], new: Sequence[Digest]) -> str:
     """The reason why the iterations of both sides cannot be compared; empty where they can."""
     for name, runs in (("base", base), ("new", new)):
-        if missing := [one for one in runs if one.about.scope != STEADY]:
+        missing = [one for one in runs if one.about.scope != STEADY]
+        if missing:
             return f"nothing repeats steadily in {plural(len(missing), 'run')} of {name}"
     numbers = [median(one.about.recorded_iterations for one in runs) for runs in (base, new)]
     if otherwise := found_otherwise(base, new):
         return otherwise
-    # from here on one side's iteration may be another thing than the other's
-    if max(numbers) > 1.5 * min(numbers) and base[0].about.found_by == LAUNCHES:
+    if max(numbers) > _OTHER_UNIT * min(numbers) and base[0].about.found_by == LAUNCHES:
         return (
             f"an iteration may be another thing on each side ({count(int(numbers[0]))} {base[0].about.each} in base, "
             f"{count(int(numbers[1]))} {new[0].about.each} in new)"
@@ -242,8 +260,7 @@ def doubts(base: Side, new: Side) -> list[Doubt]:
     before_number, after_number = (min(one.about.recorded_iterations for one in side.digests) for side in (base, new))
     apart = abs(before_number - after_number)
     served = base.about.found_by == BY_ENGINE  # of an engine's steps each kind and size is compared by itself
-    # numbers of iterations that differ by more than this part are no longer the same work
-    if apart > 0.1 * max(before_number, after_number) and base.about.scope == STEADY and not served:
+    if apart > _OTHER_NUMBER * max(before_number, after_number) and base.about.scope == STEADY and not served:
         what = f"number of iterations ({base.about.each})"
         differences.append(Doubt("steps", f"{what}: {before_number:,} in base, {after_number:,} in new"))
     return differences + [
@@ -271,6 +288,9 @@ LEAST_SHARE: Final = 0.001
 
 #: Between two single runs of the same program, the part by which times may differ where nothing says by how much.
 ALONE: Final = 0.05
+
+#: Parts are apportioned in proportion to times in this part of a nanosecond.
+_FINE: Final = 1000
 
 
 class Limits(NamedTuple):
@@ -429,8 +449,8 @@ def with_differences(
     names, sums = pair.per_iteration(rows, keys, values)
     sides = [side.mean(axis=1) for side in sums[values[0]]]
     spans = [nearest(side.tolist()) for side in sides]
-    if whole is not None:  # in proportion to the times, in thousandths of a nanosecond
-        spans = [apportioned(nearest((side * 1000).tolist()), of) for side, of in zip(sides, whole, strict=True)]
+    if whole is not None:  # in proportion to the times
+        spans = [apportioned(nearest((side * _FINE).tolist()), of) for side, of in zip(sides, whole, strict=True)]
     before, after = (pl.Series(one, dtype=pl.Int64) for one in spans)
     times = [before.alias("base_ns"), after.alias("new_ns"), (after - before).alias("delta_ns")]
     others = [column for name in values[1:] for column in means(name, sums[name])]

@@ -20,7 +20,8 @@ Basis: TypeAlias = Literal["runs", "paired runs", "steps"]
 Judgement: TypeAlias = Literal["faster", "slower", "same", "cannot tell"]
 
 #: The probability that an interval holds the true value, and that as many runs as are advised tell.
-CONFIDENCE, _POWER = 0.95, 0.9
+CONFIDENCE: Final = 0.95
+_POWER: Final = 0.9
 
 #: Runs of one program that were not made in turns are called faster or slower no more often than this: what the machine
 #: does differs from one stretch of runs to the next.
@@ -42,13 +43,20 @@ _MOST_REPEATS: Final = 1000
 _ROUNDING_NS2: Final = 1 / 12
 
 #: A run is cold by this many median deviations of the others, by this part of the median run, and beyond chance.
-_COLD_DEVIATIONS, _COLD_PART, _COLD_CONFIDENCE, _SURELY_COLD_PART = 3, 0.1, 0.999, 0.25
+_COLD_DEVIATIONS: Final = 3
+_COLD_PART: Final = 0.1
+_COLD_CONFIDENCE: Final = 0.999
+_SURELY_COLD_PART: Final = 0.25
 
 #: Fewer steps do not show how much they vary, and fewer than the other number not how they follow one another.
-_LEAST_STEPS, _STEPS_IN_A_ROW = 2, 5
+_LEAST_STEPS: Final = 2
+_STEPS_IN_A_ROW: Final = 5
 
 #: Fewer kernels do not show how their variances are spread.
 _LEAST_KERNELS: Final = 10
+
+#: Without it, of ten to thirty kernels too many are named (docs/comparing.md).
+_CAUTION: Final = 1.0
 
 #: Logarithms of variances that spread by less than this beyond chance are of one variance.
 _LEAST_EXCESS: Final = 1e-9
@@ -181,7 +189,8 @@ def repeats_to_judge(
 
     None where it takes more than a thousand, or where these runs do not say how much they vary.
     """
-    if (estimate := ratio_of_runs(base, new, paired=paired)) is None:
+    estimate = ratio_of_runs(base, new, paired=paired)
+    if estimate is None:
         return None
     change, bound = abs(math.log(estimate.ratio)), math.log1p(least_effect)
     variances = _variances(base, new, paired=paired)
@@ -262,7 +271,8 @@ def cold_runs(overhead_ns: Sequence[float], whole_ns: Sequence[float]) -> list[i
         deviation = median(abs(other - middle) for other in others)
         if value - middle > max(_COLD_DEVIATIONS * deviation, _COLD_PART * usual_ns):
             suspects.append(index)
-    if len(warm := [value for index, value in enumerate(overhead_ns) if index not in suspects]) < LEAST_RUNS:
+    warm = [value for index, value in enumerate(overhead_ns) if index not in suspects]
+    if len(warm) < LEAST_RUNS:
         return []
     chance = float(special.stdtrit(len(warm) - 1, _COLD_CONFIDENCE)) * stdev(warm) * math.sqrt(1 + 1 / len(warm))
     bound = fmean(warm) + min(chance, _SURELY_COLD_PART * usual_ns)
@@ -296,12 +306,12 @@ def moderated(base: npt.ArrayLike, new: npt.ArrayLike, *, paired: bool = False) 
     degrees = np.maximum(counts - 1, 0).sum(axis=0)
     squares = (np.nan_to_num(variances) * np.maximum(counts - 1, 0)).sum(axis=0)
     own = np.maximum(squares / np.where(degrees > 0, degrees, np.nan), rounding)
-    if (usable := np.isfinite(difference) & (degrees > 0)).sum() < _LEAST_KERNELS:
+    usable = np.isfinite(difference) & (degrees > 0)
+    if usable.sum() < _LEAST_KERNELS:
         return ratios_of_runs(first, second, paired=paired)
     common_degrees = sum(len(level) - 1 for level in levels)
     common = sum(float(level.var()) * len(level) for level in levels) / max(common_degrees, 1)
-    # without the caution of 1, of ten to thirty kernels too many are named (docs/comparing.md)
-    variance, freedom = shrunk(own, degrees, prior_of(own[usable], degrees[usable], 1.0))
+    variance, freedom = shrunk(own, degrees, prior_of(own[usable], degrees[usable], _CAUTION))
     total = variance + common
     with np.errstate(divide="ignore", invalid="ignore"):
         freedom = total**2 / (variance**2 / freedom + common**2 / common_degrees)
@@ -310,7 +320,8 @@ def moderated(base: npt.ArrayLike, new: npt.ArrayLike, *, paired: bool = False) 
 
 def _run_levels(logs: Floats) -> Floats:
     """By how much each run is slower than its side's others, in all kernels alike: the median over the kernels."""
-    if not (complete := logs[~np.isnan(logs).any(axis=1)]).size:
+    complete = logs[~np.isnan(logs).any(axis=1)]
+    if not complete.size:
         return np.zeros(logs.shape[1])
     return np.asarray(np.median(complete - complete.mean(axis=1, keepdims=True), axis=0), np.float64)
 
@@ -318,7 +329,8 @@ def _run_levels(logs: Floats) -> Floats:
 def shrunk(variances: Floats, degrees: Floats, prior: tuple[float, float]) -> tuple[Floats, Floats]:
     """Variances drawn towards what they have in common, and their degrees of freedom (Smyth 2004, section 4)."""
     own, (common, worth) = np.nan_to_num(variances), prior
-    variance = np.full_like(own, common) if math.isinf(worth) else (degrees * own + worth * common) / (degrees + worth)
+    certain = math.isinf(worth)
+    variance = np.full_like(own, common) if certain else (degrees * own + worth * common) / (degrees + worth)
     # no more than all kernels have together
     return variance, np.minimum(degrees + worth, degrees.sum())
 
@@ -360,7 +372,8 @@ def benjamini_hochberg(p_values: npt.ArrayLike) -> Floats:
     shares = np.full(p.shape, np.nan)
     tested = np.flatnonzero(~np.isnan(p))
     falling = tested[np.argsort(-p[tested], kind="stable")]
-    shares[falling] = np.minimum.accumulate(p[falling] * len(falling) / np.arange(len(falling), 0, -1)).clip(max=1.0)
+    ranks = np.arange(len(falling), 0, -1)
+    shares[falling] = np.minimum(np.minimum.accumulate(p[falling] * len(falling) / ranks), 1.0)
     return shares
 
 
@@ -369,7 +382,8 @@ def benjamini_hochberg(p_values: npt.ArrayLike) -> Floats:
 
 def _logs(values: Floats) -> Floats:
     """Logarithms, NaN where there is none."""
-    return np.log(np.where((values > 0) & np.isfinite(values), values, np.nan))
+    there = (values > 0) & np.isfinite(values)
+    return np.log(np.where(there, values, np.nan))
 
 
 def _relative_rounding(values: Floats) -> Floats:

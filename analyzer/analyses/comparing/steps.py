@@ -16,6 +16,9 @@ from kanalyze.analyses.host.engine_marks import DECODE
 #: What is compared of a step: all of its time, with the gap before it, and the time in which the GPU ran anything.
 PARTS: Final = ("ns", "busy_ns")
 
+#: Numbers of tokens that differ by less are the same.
+_NEAR: Final = 0.01
+
 COMPARE_STEPS: Final = schema.Table(
     "compare_steps",
     "The steps of a serving engine of one kind and size; without a size all of the kind, at fixed weights.",
@@ -49,7 +52,8 @@ def token_ns(pair: Pair, kind: str) -> tuple[list[float], list[float]]:
         UnknownNameError: No size of such steps is in all runs, or their labels say no tokens.
     """
     rows = _by_run(pair).filter(pl.col("size").is_null(), pl.col("tokens") > 0)
-    if (own := rows.filter(kind=kind).sort("run")).is_empty():
+    own = rows.filter(kind=kind).sort("run")
+    if own.is_empty():
         raise errors.UnknownNameError.of("kind of step", kind, rows.get_column("kind").unique().sort().to_list())
     values = own.select(pl.col("ns") / pl.col("tokens")).to_series().to_list()
     at = len(pair.base.digests)
@@ -96,8 +100,7 @@ def _adjusted(pair: Pair) -> pl.DataFrame:
     for part in PARTS:
         slope = (pl.col("within") * pl.col(part)).sum().over("kind") / spread
         adjusted = pl.when(x.is_null()).then(pl.col(part)).when(spread > 0).then(pl.col(part) - slope * pl.col("apart"))
-        # numbers of tokens that differ by less than a hundredth are the same
-        times.append(adjusted.when(pl.col("apart").abs() <= 0.01 * x).then(pl.col(part)).alias(part))
+        times.append(adjusted.when(pl.col("apart").abs() <= _NEAR * x).then(pl.col(part)).alias(part))
     return every.with_columns(times)
 
 
@@ -107,7 +110,8 @@ def _by_run(pair: Pair) -> pl.DataFrame:
     Without a size the mean of all sizes, each counted for as much as all runs together have steps of it.
     """
     every, number = _adjusted(pair), sum(len(side.digests) for side in pair.sides)
-    every = every.with_columns(pl.col("tokens").mean().over("kind", "size"), weight=pl.len().over("kind", "size"))
+    usual = pl.col("tokens").mean().over("kind", "size")
+    every = every.with_columns(usual, weight=pl.len().over("kind", "size"))
     means = pl.col("tokens", *PARTS).mean(), pl.col("weight").first()
     bins = every.drop_nulls(PARTS).group_by("run", "kind", "size").agg(*means, count=pl.len().cast(pl.Float64))
     bins = bins.filter(pl.len().over("kind", "size") == number)

@@ -256,6 +256,7 @@ _NAMED: Final = 3
 
 #: Counters that add up over kernels; all others are means by time, `intensity_flop_per_byte` by bytes of DRAM.
 _SUMS: Final = ("dur_ns", "cycles", "dram_read_bytes", "dram_write_bytes", "flop")
+_LARGEST: Final = ("registers_per_thread",)
 
 
 def compare(pair: Pair) -> pl.DataFrame:
@@ -312,7 +313,8 @@ def compare_findings(pair: Pair) -> pl.DataFrame:
 
 def compare_memory(pair: Pair) -> pl.DataFrame:
     """The memory of both sides by kind, the largest difference of the peak first; empty unless both recorded it."""
-    if (rows := pair.runs("memory")).get_column("side").n_unique() <= 1:
+    rows = pair.runs("memory")
+    if rows.get_column("side").n_unique() <= 1:
         return COMPARE_MEMORY.empty()
     # peaks are no sums of iterations, so that the part of an iteration is the peak
     rows = rows.with_columns(pl.col("peak_bytes") * pl.col("iterations"))
@@ -333,7 +335,8 @@ def compare_memory(pair: Pair) -> pl.DataFrame:
 
 def compare_ranges(pair: Pair) -> pl.DataFrame:
     """The ranges inside of an iteration of both sides; empty where the iterations of a side hold none."""
-    if (rows := pair.runs("ranges")).get_column("side").n_unique() <= 1:
+    rows = pair.runs("ranges")
+    if rows.get_column("side").n_unique() <= 1:
         return COMPARE_RANGES.empty()
     counts = pl.when(pl.col("range") != NO_RANGE).then(pl.col("base_count", "new_count"))
     return _by_key(COMPARE_RANGES, pair, rows, "ns").with_columns(counts)
@@ -451,7 +454,8 @@ def _kernels(rows: pl.DataFrame) -> pl.DataFrame:
 
 def compare_counters(pair: Pair) -> pl.DataFrame:
     """The counters of the kernels of both sides, those with the most time first; empty where a side has none."""
-    if (every := pair.runs("counters")).get_column("side").n_unique() <= 1:
+    every = pair.runs("counters")
+    if every.get_column("side").n_unique() <= 1:
         return COMPARE_COUNTERS.empty()
     key, counter, each, number = ("side", "name", "shape"), pl.col("counter"), pl.col("mean"), pl.col("count")
     counters = every.group_by(*key, "counter", maintain_order=True).agg(each.mean())
@@ -483,7 +487,7 @@ def compare_counters(pair: Pair) -> pl.DataFrame:
         .otherwise((each * number).sum() / number.sum()),
     )  # fmt: skip
     is_sum = counter.is_in(_SUMS)
-    value = pl.when(is_sum).then("sum").when(counter.is_in(("registers_per_thread",))).then("largest").otherwise("mean")
+    value = pl.when(is_sum).then("sum").when(counter.is_in(_LARGEST)).then("largest").otherwise("mean")
     both = values.filter(~is_sum | pl.col("whole")).group_by("block", "counter", maintain_order=True).agg(
         value.filter(own).first().alias(name) for name, own in sides.items()
     )  # fmt: skip

@@ -309,6 +309,9 @@ EARLIER: Final = "earlier"
 #: What ranks of several groups wait in one of them is passed on to the others from this time on.
 _PASSED_ON_NS: Final = 1_000
 
+#: What is new and less than this part of a lateness is how much computing varies, and is not told.
+_SCATTER: Final = 0.05
+
 #: Collectives between two ranks, as a pipeline has them; a kernel of several sends and receives is one, too.
 IN_PAIRS: Final = pl.col("kind").is_in([*POINT_TO_POINT, "send_recv"])
 
@@ -378,7 +381,8 @@ def _passed_on(job: Job, late: pl.DataFrame, lanes: Ints) -> Iterator[tuple[list
     known &= (last >= 0)[np.where(known, matching.match, 0)] if len(last) else known
     lanes_of = pl.DataFrame({"member": rows.member[known], "lane": lanes[rows.call[known]]}).unique()
     several = np.zeros(len(rows.first), dtype=np.bool_)
-    several[lanes_of.group_by("member").len().filter(pl.col("len") > 1).get_column("member").to_numpy()] = True
+    counts = lanes_of.group_by("member").len().filter(pl.col("len") > 1)
+    several[counts.get_column("member").to_numpy()] = True
     for match in late.get_column("match"):
         at = matching.order[matching.first[match] : matching.first[match + 1]]
         at = at[several[rows.member[at]] & (job.exposed.wait[at] >= _PASSED_ON_NS) & (at != last[match])]
@@ -409,9 +413,9 @@ def _new(late: pl.DataFrame, passed_on: Iterable[tuple[list[int], list[int]]]) -
     for (member, second, step, lane, late_ns, idle_ns, pair), waited in zip(
         late.select(columns).iter_rows(), passed_on, strict=True
     ):
-        own_ns = max(0, late_ns - max(0, lag(member, lane, step) - lag(second, lane, step)))
-        # what is new and less than this part of a lateness is how much computing varies, and is not told
-        own_ns = own_ns if own_ns > 0.05 * late_ns and not pair else 0
+        carried = max(0, lag(member, lane, step) - lag(second, lane, step))
+        own_ns = max(0, late_ns - carried)
+        own_ns = own_ns if own_ns > _SCATTER * late_ns and not pair else 0
         new.append(own_ns)
         behind[member] = behind.get(member, 0) + own_ns
         add(member, lane, 0 if pair else idle_ns)
@@ -451,6 +455,6 @@ def _without_carried(parts: pl.DataFrame) -> pl.DataFrame:
     """
     kernel, earlier = pl.col("bucket") == "kernel", pl.col("bucket") == EARLIER
     own = (pl.col("ns").filter(kernel).sum(), -pl.col("ns").filter(earlier).sum())
-    carried = pl.min_horizontal(*own).clip(lower_bound=0).over("match")
+    parts = parts.with_columns(both=pl.min_horizontal(*own).clip(lower_bound=0).over("match"))
     sign = pl.when(kernel).then(-1).when(earlier).then(1).otherwise(0)
-    return parts.with_columns(ns=pl.col("ns") + sign * carried)
+    return parts.with_columns(ns=pl.col("ns") + sign * pl.col("both")).drop("both")

@@ -12,8 +12,20 @@ from kanalyze.analyses.ranks.tables import common_steps
 from kanalyze.reduction.tables import IN_LOADER
 from kanalyze.units import percent, plural, rate, size, time
 
+#: A rank is late in a step where it falls behind by this part of the step, and others wait for it.
+_NOTABLE: Final = 0.02
+
 #: Steps in a row are told together where the lateness of each is at most so many times that of the one before.
 _ALIKE: Final = 2
+
+#: A late rank is named where another rank waits for it for this part of the steps in which it is late.
+_NAMED_FROM: Final = 0.01
+
+#: From this part of the lateness on it may be most of it what the rank's recorder costs.
+_MOST_OF_IT: Final = 0.5
+
+#: A cause is named from this part of the lateness on.
+_WORTH_NAMING: Final = 0.1
 
 
 class Late(NamedTuple):
@@ -37,8 +49,7 @@ def late_ranks(job: Job) -> list[Late]:
     Of the steps that means are of.
     """
     rows = job.table("rank_steps")
-    # a rank is late in a step where it falls behind by this part of the step, and others wait for it
-    notable = (pl.col("late_ns") >= 0.02 * pl.col("ns")) & (pl.col("cost_ns") > 0)
+    notable = (pl.col("late_ns") >= _NOTABLE * pl.col("ns")) & (pl.col("cost_ns") > 0)
     late = common_steps(rows).filter(notable).sort("rank", "step")
     others = max(job.ranks.height - 1, 1)
     before = pl.col("late_ns").shift(1)
@@ -66,7 +77,7 @@ def late_ranks(job: Job) -> list[Late]:
                 int(own.get_column("late_ns").sum()) // own.height,
                 tuple((bucket, ns // own.height) for bucket, ns in named),
                 cost_ns,
-                cost_ns >= 0.01 * ns * others,  # named where others wait for it for this part of the steps
+                cost_ns >= _NAMED_FROM * ns * others,
                 details.item(0) if same else None,
                 None if recorder.null_count() else int(recorder.sum()) // own.height,
             )
@@ -76,16 +87,24 @@ def late_ranks(job: Job) -> list[Late]:
 
 def notable_causes(one: Late) -> list[tuple[str, int]]:
     """The causes that are worth naming."""
-    # a cause is named from this part of the lateness on
-    return [(bucket, ns) for bucket, ns in one.causes if abs(ns) >= 0.1 * one.late_ns]
+    return [(bucket, ns) for bucket, ns in one.causes if abs(ns) >= _WORTH_NAMING * one.late_ns]
 
+
+#: A finding is told from this part of a step on.
+_WORTH_SAYING: Final = 0.01
 
 #: A collective is small that reaches less than this part of its group's best bandwidth, with so small a part of the
 #: bytes of the one that does; so many of them in a step are worth a bucket.
-_SLOW_SHARE, _SMALL_PART, _MANY = 0.5, 1 / 8, 8
+_SLOW_SHARE: Final = 0.5
+_SMALL_PART: Final = 1 / 8
+_MANY: Final = 8
+
+#: A group is slow that reaches less than this part of what like groups do, for the same kind and size.
+_SLOW_GROUP: Final = 0.7
 
 #: Parts of an all_to_all are uneven where the largest is this much above the mean; ranks differ in work by so much.
-_UNEVEN, _OTHER_WORK = 1.25, 0.02
+_UNEVEN: Final = 1.25
+_OTHER_WORK: Final = 0.02
 
 
 class JobFinding(NamedTuple):
@@ -116,15 +135,15 @@ class _Steps(NamedTuple):
 def job_findings(job: Job) -> list[JobFinding]:
     """The findings on a job with enough of a step at stake, the costliest first; none where nothing repeats."""
     every = job.table("rank_steps")
-    if (rows := common_steps(every)).is_empty() or job.ranks.height == 1:
+    rows = common_steps(every)
+    if rows.is_empty() or job.ranks.height == 1:
         return []
     number, ranks = (rows.get_column(name).n_unique() for name in ("step", "rank"))
     mean_ns = int(rows.get_column("ns").sum()) / rows.height
     steps = _Steps(number, ranks, every.get_column("step").n_unique(), rows, mean_ns)
     rules = RULES if job.ranks.get_column("device").null_count() == 0 else (_stragglers,)
     findings = [one for rule in rules for one in rule(job, steps)]
-    # a finding is told from this part of a step on
-    worth = [one for one in findings if one.finding == "straggler" or one.at_stake_ns >= 0.01 * steps.ns]
+    worth = [one for one in findings if one.finding == "straggler" or one.at_stake_ns >= _WORTH_SAYING * steps.ns]
     return sorted(worth, key=lambda one: (-one.at_stake_ns, one.finding, one.text))
 
 
@@ -140,8 +159,7 @@ def _stragglers(job: Job, steps: _Steps) -> Iterable[JobFinding]:
         why = "" if cause == EARLIER else f", most for its {cause}" + (f" in {detail}" if detail else "")
         idle = "" if job.ranks.get_column("device").null_count() else " with an idle GPU"
         late = sum(one.late_ns * one.steps for one in own) // number
-        # from this part of the lateness on it may be most of it what the rank's recorder costs
-        of_recorder = sum((one.recorder_ns or 0) * one.steps for one in own) >= 0.5 * late * number
+        of_recorder = sum((one.recorder_ns or 0) * one.steps for one in own) >= _MOST_OF_IT * late * number
         balance = _BALANCE.get(detail or cause, "Look at what this rank does there that the others do not.")
         yield JobFinding(
             "straggler",
@@ -163,8 +181,9 @@ _BALANCE: Final = {
 }
 
 
-def _exposed_transfer(_: Job, steps: _Steps) -> Iterable[JobFinding]:
+def _exposed_transfer(job: Job, steps: _Steps) -> Iterable[JobFinding]:
     """Transfer in which GPUs do nothing else."""
+    del job
     ns = int(steps.rows.get_column("transfer_ns").sum()) // steps.both
     yield JobFinding(
         "exposed-transfer",
@@ -200,8 +219,7 @@ def _slow_groups(job: Job, steps: _Steps) -> Iterable[JobFinding]:
     table = job.table("collective_summary").drop_nulls(["bytes", "busbw_bytes_per_s", "group"])
     alike = ["kind", "size", "bytes"]
     compared = table.with_columns(usual=pl.col("busbw_bytes_per_s").median().over(alike), groups=pl.len().over(alike))
-    # a group is slow that reaches less than this part of what like groups do, for the same kind and size
-    slow = compared.filter((pl.col("groups") > 2) & (pl.col("busbw_bytes_per_s") < 0.7 * pl.col("usual")))  # noqa: PLR2004 - of two, none is usual
+    slow = compared.filter((pl.col("groups") > 2) & (pl.col("busbw_bytes_per_s") < _SLOW_GROUP * pl.col("usual")))  # noqa: PLR2004 - of two, none is usual
     for row in slow.iter_rows(named=True):
         part = row["busbw_bytes_per_s"] / row["usual"]
         yield JobFinding(
@@ -220,7 +238,8 @@ def _uneven_parts(job: Job, steps: _Steps) -> Iterable[JobFinding]:
     at = np.flatnonzero(calls.to_series().to_numpy()[job.collected.call] & (job.found.match >= 0))
     own = job.rows_at(at)
     exchanges = own.group_by("match").agg(most=pl.col("largest_bytes").max(), mean=pl.col("largest_bytes").mean())
-    if (uneven := exchanges.filter(pl.col("most") > _UNEVEN * pl.col("mean"))).is_empty():
+    uneven = exchanges.filter(pl.col("most") > _UNEVEN * pl.col("mean"))
+    if uneven.is_empty():
         return
     ns = own.join(uneven, on="match", how="inner").select(
         (pl.col("exposed_transfer_ns") * (1 - pl.col("mean") / pl.col("most"))).sum()

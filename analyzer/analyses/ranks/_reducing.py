@@ -23,7 +23,8 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules.host_computes import getting_batches
 from kanalyze.analyses.idle._attribution import idle_within, window_ledgers
 from kanalyze.analyses.idle.ledger import bucket_sums
-from kanalyze.analyses.iterations import _marks, iterations, phases
+from kanalyze.analyses.iterations import _marks, iterations
+from kanalyze.analyses.iterations.phases import SteadyPart, steady_part
 from kanalyze.analyses.replay._unprofiled import earliest_starts
 from kanalyze.analyses.shared import analysis, statistics, threads
 from kanalyze.reduction.tables import COLLECTIVES, IN_LOADER, LATER, RANKS, STEPS, TABLES, Reduction
@@ -63,7 +64,8 @@ def _ranks_on_gpus(report: Report) -> list[Report]:
 
 def _ranks_on_cpu(report: Report) -> list[dict[str, pl.DataFrame]]:
     """The tables of the rank of a report of collectives on the CPU, such as those of gloo; none without any."""
-    if (collectives := collectives_on_cpu(report).sort("start_ns")).is_empty():
+    collectives = collectives_on_cpu(report).sort("start_ns")
+    if collectives.is_empty():
         return []
     span = collectives.select(pl.col("start_ns").first(), end_ns=intervals.END.max()).row(0)
     steps = report.steps().select(
@@ -99,24 +101,11 @@ def _ranks_on_cpu(report: Report) -> list[dict[str, pl.DataFrame]]:
 
 def _of_rank(report: Report) -> dict[str, pl.DataFrame]:
     """The tables of a rank, a report narrowed to its process and GPU, in the report's time and without the member."""
-    steady, collectives = phases.steady_part(report), _collectives(report)
+    steady, collectives = steady_part(report), _collectives(report)
     steps = _steps(report, steady)
     spans = steps.rename({"start_ns": "start", "end_ns": "end"})
-    device, process = report.scope.device, report.scope.process
-    window = windows(report).filter(pl.col("device") == device).select("start", "end")
-    sums = bucket_sums(report).filter((pl.col("device") == device) & (pl.col("bucket") == "communication"))
-    gpu = report.devices.filter(pl.col("device") == device).get_column("name")
-    rank = _rank(
-        report,
-        window.row(0) if window.height else (0, 0),
-        process_id=process,
-        device=device,
-        gpu=gpu.item(0) if len(gpu) else None,
-        communication_ns=int(sums.get_column("ns").sum()),
-        on_cpu=collectives_on_cpu(report).filter(pl.col("process_id").eq_missing(process)).height,
-    )
     return {
-        "ranks": rank,
+        "ranks": _rank_on_gpu(report),
         "collectives": collectives,
         "pieces": _pieces(report, collectives, steps),
         "before": _before(report, collectives),
@@ -147,11 +136,29 @@ def _rank(report: Report, span: tuple[int, int], **facts: object) -> pl.DataFram
     return pl.DataFrame([row], schema=RANKS.schema)
 
 
+def _rank_on_gpu(report: Report) -> pl.DataFrame:
+    device, process = report.scope.device, report.scope.process
+    window = windows(report).filter(pl.col("device") == device).select("start", "end")
+    low, high = window.row(0) if window.height else (0, 0)
+    sums = bucket_sums(report).filter((pl.col("device") == device) & (pl.col("bucket") == "communication"))
+    gpu = report.devices.filter(pl.col("device") == device).get_column("name")
+    return _rank(
+        report,
+        (low, high),
+        process_id=process,
+        device=device,
+        gpu=gpu.item(0) if len(gpu) else None,
+        communication_ns=int(sums.get_column("ns").sum()),
+        on_cpu=collectives_on_cpu(report).filter(pl.col("process_id").eq_missing(process)).height,
+    )
+
+
 def _collectives(report: Report) -> pl.DataFrame:
     """The collectives of a rank, with the part of each that no earlier one covers: own_start, own_end."""
     work = exclusive_operations(report).filter(pl.col("bucket") == "communication")
     line = intervals.first_come(work.sort("began", "event_id"))
-    return line.with_columns(collectives_of(report, line).drop("event_id")).with_columns(
+    described = line.with_columns(collectives_of(report, line).drop("event_id"))
+    return described.with_columns(
         number=pl.int_range(pl.len()),
         start_ns="start",
         dur_ns=pl.col("end") - pl.col("start"),
@@ -182,7 +189,8 @@ def _before(report: Report, collectives: pl.DataFrame) -> pl.DataFrame:
     spans = collectives.select("number", start=since, end="start_ns").filter(pl.col("end") > pl.col("start"))
     ledgers = _in_spans(report, spans, "number").with_columns(detail=pl.lit(None, dtype=pl.String))
     batches = getting_batches(report) if spans.height else pl.DataFrame()
-    if (idle := idle_within(report, batches).get(report.scope.device or 0) if batches.height else None) is None:
+    idle = idle_within(report, batches).get(report.scope.device or 0) if batches.height else None
+    if idle is None:
         return ledgers
     waits = intervals.union(idle.filter(pl.col("bucket") == "host").select("start", "end"))
     loads = spans.select("number", bucket=pl.lit("host"), inside=intervals.covered(spans, waits))
@@ -211,7 +219,7 @@ def _in_spans(report: Report, spans: pl.DataFrame, key: str) -> pl.DataFrame:
     return long.with_columns(pl.col("bucket").str.strip_suffix("_ns")).sort(key, maintain_order=True)
 
 
-def _steps(report: Report, steady: phases.SteadyPart | None) -> pl.DataFrame:
+def _steps(report: Report, steady: SteadyPart | None) -> pl.DataFrame:
     """The steps of a rank by when the GPU did their work."""
     if steady is None:
         return STEPS.empty()
@@ -230,7 +238,7 @@ def _steps(report: Report, steady: phases.SteadyPart | None) -> pl.DataFrame:
     return marked.filter(pl.col("end_ns") > pl.col("start_ns")).with_columns(index=pl.int_range(pl.len()))
 
 
-def _kernels(report: Report, steady: phases.SteadyPart | None) -> pl.DataFrame:
+def _kernels(report: Report, steady: SteadyPart | None) -> pl.DataFrame:
     """The kernels that took longest, by name, and all others as one, in the steady part, or in all of the recording."""
     part = report if steady is None else report.narrow(window=steady.window)
     work = exclusive_operations(part).filter(pl.col("kind").cast(pl.String).is_in(["kernel", "graph"]))
@@ -285,7 +293,8 @@ def _of_one_time(ranks: pl.DataFrame, doubts: list[tuple[str, int, str]]) -> pl.
 
     What has no report of that time is left out, since its collectives are others.
     """
-    if (number := ranks.get_column("rank").n_unique()) == ranks.height:
+    number = ranks.get_column("rank").n_unique()
+    if number == ranks.height:
         return ranks
     starts, ends = (np.sort(ranks.get_column(name).to_numpy()) for name in ("start_ns", "end_ns"))
     running = np.searchsorted(starts, starts, side="right") - np.searchsorted(ends, starts, side="right")
@@ -386,7 +395,8 @@ def _check(table: pl.DataFrame, name: str, numbers: tuple[str, Ints], ranks: pl.
     number, counts = numbers
     member = table.get_column("member").to_numpy()
     values = table.get_column(number).to_numpy()
-    if len(wrong := np.flatnonzero((values < 0) | (values >= counts[member]))):
+    wrong = np.flatnonzero((values < 0) | (values >= counts[member]))
+    if len(wrong):
         raise _damaged(ranks, int(member[wrong[0]]), f"{name} has rows of another {number} than there are")
 
 
@@ -408,6 +418,12 @@ def later(read: Turn, members: Ints, ranks: pl.DataFrame, rows: Rows) -> Iterato
 
 def step_of(steps: pl.DataFrame, member: Small, inside: Small) -> pl.Series:
     """The number of the step of each member that is in its row `inside`; null where that is -1."""
-    firsts = np.searchsorted(steps.get_column("member").to_numpy(), np.arange(int(member.max(initial=-1)) + 1))
-    place = pl.Series(np.asarray(firsts[member] + inside, dtype=np.int64))
-    return steps.get_column("step").gather(place.set(pl.Series(inside < 0), None))
+    place = places(steps, member, inside)
+    return steps.get_column("step").gather(pl.Series(place).set(pl.Series(inside < 0), None))
+
+
+def places(steps: pl.DataFrame, member: Small | Ints, index: Small | Ints) -> Ints:
+    """Rows of the steps of members in `steps`, by their place in those of the member."""
+    members = steps.get_column("member").to_numpy()
+    firsts = np.searchsorted(members, np.arange(int(member.max(initial=-1)) + 1))
+    return np.asarray(firsts[member] + index, dtype=np.int64)

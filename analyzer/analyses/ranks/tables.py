@@ -22,6 +22,12 @@ from kanalyze.report import Report
 #: Rows that are made at once.
 _AT_ONCE: Final = 1 << 18
 
+#: A detail is told of a cause from this part of it on.
+_MOST: Final = 0.5
+
+#: A step that takes less than this part of the median of its rank is not one of the usual ones.
+_SHORT: Final = 0.5
+
 _table = partial(schema.Table, job=True)
 
 _COMPUTE: Final = ("kernel_ns", "memcpy_ns", "memset_ns")
@@ -209,8 +215,7 @@ def by_step(job: Job) -> pl.DataFrame:
     named = sums.group_by(key, maintain_order=True).agg(cause=bucket.first(), cause_ns=ns.first())
     details = job.causes.drop_nulls("detail").group_by(*key, cause="bucket", maintain_order=True)
     named = named.join(details.agg(pl.col("detail").first(), most=ns.first()), on=[*key, "cause"], how="left")
-    # a detail is told of a cause from this part of it on
-    detail = pl.when(pl.col("most") >= 0.5 * pl.col("cause_ns")).then("detail")
+    detail = pl.when(pl.col("most") >= _MOST * pl.col("cause_ns")).then("detail")
     recorder = pl.col("recorder_ns")
     late = job.lateness.group_by(key).agg(
         pl.when(recorder.is_not_null().all()).then(recorder.sum()),
@@ -251,8 +256,7 @@ def common_steps(rows: pl.DataFrame) -> pl.DataFrame:
     """
     everywhere = rows.filter(pl.len().over("step") == rows.get_column("rank").n_unique())
     whole = everywhere.filter(pl.col("kind").is_in(["steady", "odd"]).all().over("step"))
-    # a step that takes less than this part of the median of its rank is not one of the usual ones
-    short = whole.select("step", short=pl.col("ns") < 0.5 * pl.col("ns").median().over("rank"))
+    short = whole.select("step", short=pl.col("ns") < _SHORT * pl.col("ns").median().over("rank"))
     usual = whole.join(short.filter("short"), on="step", how="anti").get_column("step")
     whole = whole.filter(pl.col("step").is_between(usual.min(), usual.max()))
     return whole if whole.height else everywhere if everywhere.height else rows
@@ -279,17 +283,11 @@ def rank_path(job: Job, reports: Iterable[tuple[int, Report]]) -> pl.DataFrame:
     no report can be opened.
     """
     moved = {row["rank"]: row for row in job.offsets.iter_rows(named=True)}
-    # the steps that all ranks have, from the first to the last steady one, in the job's time
-    shared = job.steps.filter(pl.col("member").n_unique().over("step") == job.ranks.height)
-    steady = pl.col("step").filter(pl.col("kind") == "steady")
-    shifted = shared.filter(pl.col("step").is_between(steady.min(), steady.max())).join(
-        job.offsets.select("member", shift=pl.col("offset_ns") + job.origin_ns), on="member"
-    )
-    low, high = (pl.col(side) - pl.col("shift") for side in ("start_ns", "end_ns"))
-    common = shifted.select("member", "step", low=low, high=high)
+    common = _common(job)
     ends = common.group_by("member").agg(pl.col("low").min(), pl.col("high").max())
     steps = {member: (low, high) for member, low, high in ends.iter_rows()}
-    if not (parts := [_part(job, report, moved[rank], steps) for rank, report in reports]):
+    parts = [_part(job, report, moved[rank], steps) for rank, report in reports]
+    if not parts:
         return BY_RANK.empty()
     last = max(parts, key=lambda part: part.span[1])
     parts = [*(part for part in parts if part is not last), last]  # the walk begins with the last link
@@ -299,6 +297,16 @@ def rank_path(job: Job, reports: Iterable[tuple[int, Report]]) -> pl.DataFrame:
     processes = pl.Series("process_id", [part.process for part in parts], dtype=pl.Int64)[pieces.get_column("way")]
     ranks = job.ranks.get_column("rank")[members].alias("rank")
     return sums_by_rank(pieces.with_columns(ranks, processes), common.get_column("step").n_unique() or None)
+
+
+def _common(job: Job) -> pl.DataFrame:
+    """The steps that all ranks have, from the first to the last steady one: member, step, low and high (job's time)."""
+    shared = job.steps.filter(pl.col("member").n_unique().over("step") == job.ranks.height)
+    steady = pl.col("step").filter(pl.col("kind") == "steady")
+    steady_steps = shared.filter(pl.col("step").is_between(steady.min(), steady.max()))
+    shifted = steady_steps.join(job.offsets.select("member", "offset_ns"), on="member")
+    moved = pl.col("offset_ns") + job.origin_ns
+    return shifted.select("member", "step", low=pl.col("start_ns") - moved, high=pl.col("end_ns") - moved)
 
 
 def _part(job: Job, report: Report, row: dict[str, Any], steps: dict[int, tuple[int, int]]) -> _Part:

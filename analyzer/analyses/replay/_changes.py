@@ -31,6 +31,7 @@ with machinery.late():  # of changes to ranges
 
 #: Rows of no operation, and of no call; no times that are saved, and none of a host.
 _NO_ROWS: Final = pl.Series("row", [], dtype=pl.UInt32)
+_NO_TIMES: Final = pl.DataFrame(schema={"row": pl.UInt32, "saved_ns": pl.Int64})
 _NO_SPANS: Final = pl.DataFrame(schema=dict.fromkeys(("process_id", "start", "end"), pl.Int64))
 
 
@@ -38,7 +39,7 @@ class Mending(NamedTuple):
     """Changes that a remedy makes."""
 
     #: Operations that take less: row (of the operations), saved_ns; below 0 those that take longer.
-    shorter: pl.DataFrame = pl.DataFrame(schema={"row": pl.UInt32, "saved_ns": pl.Int64})
+    shorter: pl.DataFrame = _NO_TIMES
     #: Rows of operations that nothing launches any more: their calls go with them, and the host's work for each.
     gone: pl.Series = _NO_ROWS
     calls: pl.Series = _NO_ROWS  # rows (of the api events) of calls that are not made any more
@@ -129,7 +130,8 @@ def _lags(report: Report, network: Network, state: Changed, left: HostTime) -> p
     since = gathered(network.nodes.get_column("at"), network.edges.get_column("target")) >= network.start
     launches = network.edges.select((pl.col("kind") == "launch") & since).to_series()
     usual = lags.filter(launches).median()
-    return lags.set(sure(launches & (lags >= _HELD_NS)), int(usual)) if isinstance(usual, float) else lags
+    held = launches & (lags >= _HELD_NS)
+    return lags.set(sure(held), int(usual)) if isinstance(usual, float) else lags
 
 
 def _host_edges(network: Network, state: Changed, kinds: tuple[str, ...]) -> pl.DataFrame:
@@ -175,8 +177,9 @@ def _events(report: Report, rows: pl.DataFrame) -> pl.Series:
 @once_per_report
 def _sides(report: Report) -> dict[int | None, pl.Series]:
     """Begins and ends of ranges and operators by process, sorted."""
-    ends = ("start_ns", pl.col("start_ns") + pl.col("dur_ns"))
-    sides = pl.concat(report.kind(kind).select("process_id", at=side) for kind in ("range", "op") for side in ends)
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    parts = [report.kind(kind).select("process_id", start="start_ns", end=end) for kind in ("range", "op")]
+    sides = pl.concat([part.select("process_id", at=side) for part in parts for side in ("start", "end")])
     by_process = sides.drop_nulls("at").partition_by("process_id", as_dict=True)
     return {process: part.get_column("at").sort() for (process,), part in by_process.items()}
 
@@ -188,14 +191,26 @@ def _unions(spans: pl.DataFrame) -> Spans:
 
 
 #: What is not the name of a kernel in ``--faster``.
-HOST, COPIES, CALLS, _RANGE, _IN_RANGE = "host", "copies", "calls", "host:", "range:"
+HOST: Final = "host"
+COPIES: Final = "copies"
+CALLS: Final = "calls"
+_RANGE: Final = "host:"
+_IN_RANGE: Final = "range:"
 
 #: What can be left out.
 WITHOUT: Final = ("launch-gaps", "sync", "startup")
 
+#: Later than any time: the lag of an edge that is gone.
+_GONE: Final = -(1 << 60)
+
+#: How long after the end of one node of a graph the next one begins (ns): on H100 and H200 64 to 256 in the median, of
+#: reports of nsys with the nodes of graphs; kernels on a stream begin after 1,000 and more.
+_IN_GRAPH_NS: Final = 256
+
 #: Copies of fewer bytes take what any copy takes.
 _SMALL_BYTES: Final = 4096
 
+_LAUNCHES: Final = ("launch", "early launch")
 _OF_DURATIONS: Final = ("cut", "transfer")
 
 
@@ -291,7 +306,8 @@ def _kernels(report: Report, pattern: str) -> pl.Series:
     work = operations(report).select("kind", "name")
     kernel = work.get_column("kind").is_in(["kernel", "graph"])
     names = work.get_column("name").filter(kernel).unique().drop_nulls().cast(pl.String)
-    if not (matches := matching(names, pattern)):
+    matches = matching(names, pattern)
+    if not matches:
         choices = [HOST, COPIES, CALLS, *families(names).unique().sort(), *plain_names(names)]
         raise UnknownNameError.of("kernel", pattern, dict.fromkeys(map(outlets.short, choices)))
     return kernel & work.get_column("name").cast(pl.String).is_in(matches).fill_null(value=False)
@@ -300,7 +316,8 @@ def _kernels(report: Report, pattern: str) -> pl.Series:
 def _in_ranges(report: Report, pattern: str) -> pl.Series:
     """Whether each operation was launched, or captured into a CUDA graph, in a range that `pattern` matches."""
     rows = operations(report).get_column("row")
-    paths = captured.launch_paths(report, rows).to_frame().with_columns(captured.captured_as(report, rows, "path"))
+    paths = captured.launch_paths(report, rows).to_frame()
+    paths = paths.with_columns(captured.captured_as(report, rows, "path"))
     parts_of = {text: text.split(ARROW) for path in paths for text in path.unique().drop_nulls()}
     matches = [text for text, parts in parts_of.items() if any(fnmatchcase(part, pattern) for part in parts)]
     if not matches:
@@ -331,7 +348,8 @@ def _copies(report: Report) -> pl.Series:
     """Whether each operation is a copy between host and device."""
     work = operations(report, "direction")
     both = work.get_column("direction").cast(pl.String).str.contains(WITH_HOST).fill_null(value=False)
-    if not (copies := both & (work.get_column("kind") == "memcpy")).any():
+    copies = both & (work.get_column("kind") == "memcpy")
+    if not copies.any():
         raise UnknownNameError.of("copy between host and device", COPIES, [])
     return copies
 
@@ -387,7 +405,9 @@ def by_process(network: Network, spans: pl.DataFrame) -> Spans:
 
 def _without_sync(report: Report, network: Network, state: Changed) -> Changed:
     """No call waits for the device: those that do nothing else are gone, copies return once they are launched."""
-    line, pure = network.line, blocking_calls(report).filter(pl.col("scope").is_in(WAITING)).get_column("call_row")
+    line = network.line
+    blocking = blocking_calls(report).select("call_row", "scope")
+    pure = blocking.filter(pl.col("scope").is_in(WAITING)).get_column("call_row")
     waiting = line.calls.filter(pl.col("kind") == "wait").get_column("place")
     return without_waits(network, state, gathered(line.places, pure), waiting)
 
@@ -407,8 +427,7 @@ def without_waits(network: Network, state: Changed, gone: pl.Series, unwaited: p
     of_call = (own.get_column("point") - network.graph.operations.height).cast(pl.UInt32)
     ended = scattered(network.nodes.height, own.get_column("target"), of_call)
     waiting, lags = gathered(ended, ends.get_column("target")), state.lags
-    # the lag of an edge that is gone is later than any time
-    for kind, calls, lag in (("return", free, -(1 << 60)), ("own", empty, 0)):
+    for kind, calls, lag in (("return", free, _GONE), ("own", empty, 0)):
         chosen = sure(gathered(calls, waiting)) & (ends.get_column("kind") == kind)
         lags = _with(lags, ends.get_column("edge").filter(chosen), lag)
     return state.less(int(state.values.own.filter(empty).sum()), lags, own=state.values.own.set(empty, 0))
@@ -432,7 +451,8 @@ def _without_startup(report: Report, network: Network, state: Changed) -> Change
 
 def as_graphs(report: Report, network: Network, state: Changed) -> Changed:
     """Each repetition of a sequence of launches becomes one launch; host code in between is gone with the launches."""
-    if (repetitions := repetitive(report).repetitions).is_empty():
+    repetitions = repetitive(report).repetitions
+    if repetitions.is_empty():
         raise UnknownNameError.of("sequence of launches that repeats", "--graph", [])
     rows = repetitions.get_column("row")
     place = gathered(network.line.places, gathered(network.graph.operations.get_column("call"), rows))
@@ -465,9 +485,7 @@ def as_graphs(report: Report, network: Network, state: Changed) -> Changed:
     rows = placed.filter(pl.col("place").is_in(places.implode())).get_column("row")
     nodes = gathered(network.numbers.starts, rows).drop_nulls()
     following = network.edges.select(pl.col("target").is_in(nodes.implode()) & (pl.col("kind") == "stream"))
-    # how long after the end of one node of a graph the next one begins (ns): on H100 and H200 64 to 256 in the median,
-    # of reports of nsys with the nodes of graphs; kernels on a stream begin after 1,000 and more
-    lags = capped(lags, following.to_series(), 256)
+    lags = capped(lags, following.to_series(), _IN_GRAPH_NS)
     return state.less(saved, lags, own=new.get_column("own"), gaps=new.get_column("gap"))
 
 
@@ -478,7 +496,7 @@ def _without_launch_gaps(report: Report, network: Network, state: Changed) -> Ch
     free = calls.select(~pl.col("blocks") & (pl.col("start") >= network.start)).to_series()
     own = state.values.own.set(launches & free, 0)
     at = gathered(network.nodes.get_column("at"), edges.get_column("target"))
-    lags = capped(state.lags, edges.get_column("kind").is_in(("launch", "early launch")) & (at >= network.start), 0)
+    lags = capped(state.lags, edges.get_column("kind").is_in(_LAUNCHES) & (at >= network.start), 0)
     return state.less(int((state.values.own - own).sum()) + int((state.lags - lags).sum()), lags, own=own)
 
 

@@ -63,10 +63,11 @@ def order_in_streams(report: Report, work: pl.DataFrame, calls: pl.DataFrame) ->
     line = line.with_columns(other.zip_with(later, own))
     recorded = _kept(line, event_waits(report).rename({"behind": "before"}))
     guessed = _kept(line, _other_stream(report, line, calls)).join(recorded, on="row", how="anti")
-    return line.with_columns(
+    line = line.with_columns(
         _placed(line, pl.concat([recorded, guessed]), "event_before"),
         _placed(line, _kept(line, _same_graph(report, line)), "graph_before"),
-    ).drop("row")
+    )
+    return line.drop("row")
 
 
 @analysis.once_per_process
@@ -146,7 +147,8 @@ def _last_ended(asking: pl.DataFrame, others: pl.DataFrame, by: list[str]) -> pl
     """
     lasting = others.filter(pl.col("end") > pl.col("start"))
     ended = lasting.sort("end", "row", descending=[False, True]).select(*by, "end", before="row")
-    return nearest(asking.select("row", *by, "start"), ended, ("start", "end"), by).select("row", "before").drop_nulls()
+    pairs = nearest(asking.select("row", *by, "start"), ended, ("start", "end"), by)
+    return pairs.select("row", "before").drop_nulls()
 
 
 def _kept(line: pl.DataFrame, edges: pl.DataFrame) -> pl.DataFrame:
@@ -172,7 +174,8 @@ def _outermost(calls: pl.DataFrame) -> pl.Series:
     line = in_order_of(calls, (*threads.THREAD, "start"), (-pl.col("end"),))
     first = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift(1)) for name in threads.THREAD)
     line = line.with_columns(thread=first.cum_sum())
-    inside = (pl.col("end").cum_max().shift(1).over("thread") >= pl.col("end")) & (pl.col("start") < pl.col("end"))
+    reached = pl.col("end").cum_max().shift(1).over("thread")
+    inside = (reached >= pl.col("end")) & (pl.col("start") < pl.col("end"))
     rows = line.select("row", before=pl.when(~inside.fill_null(value=False)).then("row").forward_fill())
     return _placed(calls, rows, "outer")
 

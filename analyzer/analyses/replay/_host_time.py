@@ -16,13 +16,16 @@ _REACH_NS: Final = 100_000.0
 
 #: Where it is known what a window took, the nearest of these reaches that explains it with so much left is taken.
 _REACHES_NS: Final = (10_000.0, 30_000.0, _REACH_NS)
+_ENOUGH: Final = 0.4
 
 #: A window that takes longer by less than this part tells nothing of the profiler; how near a replay comes.
-_NOTABLE, _CLOSE = 0.01, 0.002
+_NOTABLE: Final = 0.01
+_CLOSE: Final = 0.002
 
 #: No profiler makes the host slower than by this; what is far from recorded events, such as a process that starts
 #: under it, may be.
-_LEAST, _LEAST_FAR = 0.1, 0.01
+_LEAST: Final = 0.1
+_LEAST_FAR: Final = 0.01
 
 #: Without a profiler the host of one program takes longer or shorter by such a part, from one run to another.
 HOSTS_DIFFER: Final = 0.12
@@ -84,7 +87,7 @@ def fitted(
     shorter; and where that does not, as much shorter as still makes a difference.
     """
     recorded_ns = took(AS_RECORDED)
-    shapes = [(partial(HostTime, reach_ns=ns), (_LEAST, 1.0), 0.4) for ns in _REACHES_NS]
+    shapes = [(partial(HostTime, reach_ns=ns), (_LEAST, 1.0), _ENOUGH) for ns in _REACHES_NS]
     if usual != AS_RECORDED:
         shapes.append((partial(HostTime, usual.kept, usual.reach_ns), (_LEAST_FAR, 1.0), _LEAST_FAR))
     explain = (one for one in shapes if took(one[0](one[2])) <= measured_ns)

@@ -31,7 +31,8 @@ _OF_STREAM: Final = ("stream", "copy")
 _FULL: Final = 1_000
 
 #: A call that enqueues a host function returns within microseconds; one that took so long waited for the device (ns).
-_HOST_FUNCTION, _LONG_NS = re.compile(r"(?:cuda|cu)LaunchHostFunc"), 1_000_000
+_HOST_FUNCTION: Final = re.compile(r"(?:cuda|cu)LaunchHostFunc")
+_LONG_NS: Final = 1_000_000
 
 
 class HostLine(NamedTuple):
@@ -62,14 +63,17 @@ def host_line(report: Report, graph: Dependencies) -> HostLine:
         handover=gathered(places, calls.get_column("process_before")),
         blocks=pl.col("place").is_in(waits.get_column("place").unique().implode()),
     )
+    return HostLine(_segments(calls), around, waits)
+
+
+def _segments(calls: pl.DataFrame) -> pl.DataFrame:
     first = pl.any_horizontal(pl.col(key).ne_missing(pl.col(key).shift(1)) for key in THREAD) | (pl.col("place") == 0)
     gap = pl.when("first").then(0).otherwise(pl.col("start") - pl.col("end").shift(1))
     elsewhere = pl.col("first") | (pl.col("handover") != pl.col("place") - 1)
-    calls = calls.with_columns(first=first).with_columns(gap=gap, handover=pl.when(elsewhere).then("handover"))
+    rows = calls.with_columns(first=first).with_columns(gap=gap, handover=pl.when(elsewhere).then("handover"))
     begins = pl.col("first") | pl.col("handover").is_not_null()
     opens = begins | pl.col("blocks").shift(1).fill_null(value=False)
-    calls = calls.with_columns(begins=begins, segment=opens.cum_sum().cast(pl.UInt32)).drop("process_before")
-    return HostLine(calls, around, waits)
+    return rows.with_columns(begins=begins, segment=opens.cum_sum().cast(pl.UInt32)).drop("process_before")
 
 
 def _waits(report: Report, graph: Dependencies, places: pl.Series) -> pl.DataFrame:
@@ -164,17 +168,27 @@ KINDS: Final = (
 )
 _KIND: Final = pl.Enum(KINDS)
 
+#: Edges of operations to earlier ones by column of the dependencies.
+_BEFORE: Final = {"stream_before": "stream", "graph_before": "graph", "event_before": "event"}
+
 #: What begins in so small a last part of an operation (in a graph, or by a programmatic launch) follows its end.
-_LATE, _LATEST_NS = 0.25, 50_000
+_LATE: Final = 0.25
+_LATEST_NS: Final = 50_000
 
 #: What a node is.
 _WHAT: Final = pl.Enum(("origin", "finish", "end", "begin", "start", "window"))
+
+#: Of the lags of a kind that bind, the share that is no larger than what is taken as their largest.
+_MOST: Final = 0.95
 
 #: Edges that are host code: what they name is the place of the call before or after it.
 HOST_EDGES: Final = ("thread", "handover", "tail")
 
 #: Edges to the end of the window; where another binds, nothing comes between.
 _OF_END: Final = ("window", "tail", "held")
+
+#: A kernel that is queued begins so long after the one before it in its stream (ns): on H100 and H200 some 1,000.
+_NEXT_NS: Final = 1_000
 
 #: Later than any slack.
 LATEST: Final = 1 << 62
@@ -224,7 +238,8 @@ class Changed(NamedTuple):
 
     def less(self, saved_ns: int, lags: pl.Series | None = None, **values: pl.Series) -> "Changed":
         """The same with other lags, and other values by their names, which take `saved_ns` less in all."""
-        return Changed(self.values._replace(**values), self.lags if lags is None else lags, self.amdahl_ns + saved_ns)
+        kept = self.lags if lags is None else lags
+        return Changed(self.values._replace(**values), kept, self.amdahl_ns + saved_ns)
 
 
 def as_recorded(network: Network, lags: str = "lag") -> Changed:
@@ -249,7 +264,8 @@ def point_values(line: HostLine, values: Values) -> pl.Series:
     step = (values.gaps + values.own.shift(1, fill_value=0).set(blocked, 0)).set(begins, 0)
     reached = step.cum_sum()
     begin = reached - (reached - step).filter(begins | blocked)[segment - 1]
-    parts = (values.durations, begin, (begin + values.own).set(blocks, 0), pl.Series([0]))
+    end = (begin + values.own).set(blocks, 0)
+    parts = (values.durations, begin, end, pl.Series([0]))
     return pl.concat([part.alias("value") for part in parts], rechunk=True)
 
 
@@ -339,17 +355,12 @@ def _edges(
     values = point_values(line, recorded_values(line, graph))
     edges = pl.concat(parts)
     if collectives.height:
-        # from the end of a collective that ends with others edges lead from that node, in place of its start
-        rows = edges.get_column("point").set(edges.get_column("point") >= graph.operations.height, None)
-        edges, ended = edges.with_columns(finish=gathered(numbers.finishes, rows)), pl.col("finish").is_not_null()
-        edges = edges.with_columns(
-            source=pl.when(ended).then("finish").otherwise("source"),
-            point=pl.when(ended).then(pl.lit(len(values) - 1, pl.UInt32)).otherwise("point"),
-        ).drop("finish")
+        edges = _from_finishes(edges, graph, numbers, len(values) - 1)
         # the end of each collective waits for the starts of all ranks
         pairs = collectives.join(collectives.select("late", other="row"), on="late")
         rows, others = pairs.get_column("row"), gathered(numbers.starts, pairs.get_column("other"))
-        edges = pl.concat([edges, _edge("transfer", gathered(numbers.finishes, rows), others, len(values) - 1, rows)])
+        ends = gathered(numbers.finishes, rows)
+        edges = pl.concat([edges, _edge("transfer", ends, others, len(values) - 1, rows)])
     edges = edges.drop_nulls(["target", "source", "point"]).filter(pl.col("source") < pl.col("target"))
     since = gathered(at, edges.get_column("source")) + gathered(values, edges.get_column("point"))
     edges = edges.with_columns((gathered(at, edges.get_column("target")) - since).alias("slack"))
@@ -365,6 +376,17 @@ def _edges(
     all_edges = in_order(pl.concat([edges.select(fixed.columns), fixed]), "target")
     follows = line.calls.select(pl.col("gap").filter(~pl.col("begins") & (pl.col("gap") >= 0)).median()).item()
     return _lags(all_edges, follows if isinstance(follows, float) else 0.0)
+
+
+def _from_finishes(edges: pl.DataFrame, graph: Dependencies, numbers: Numbers, zero: int) -> pl.DataFrame:
+    """Edges from the end of a collective that ends with others lead from that node, in place of its start."""
+    rows = edges.get_column("point").set(edges.get_column("point") >= graph.operations.height, None)
+    edges = edges.with_columns(finish=gathered(numbers.finishes, rows))
+    ended = pl.col("finish").is_not_null()
+    return edges.with_columns(
+        source=pl.when(ended).then("finish").otherwise("source"),
+        point=pl.when(ended).then(pl.lit(zero, pl.UInt32)).otherwise("point"),
+    ).drop("finish")
 
 
 def _lags(edges: pl.DataFrame, follows: float) -> pl.DataFrame:
@@ -395,17 +417,15 @@ def _lags(edges: pl.DataFrame, follows: float) -> pl.DataFrame:
 
 def _usual_lags(edges: pl.DataFrame, follows: float) -> pl.DataFrame:
     """Lag of each of :data:`KINDS` where it does not bind, and its bounds: lag, low and high (ns)."""
-    # of the lags of a kind that bind, the share that is no larger than what is taken as their largest
     usual = edges.group_by("kind").agg(
         usual=pl.col("slack").filter(pl.col("binds") & (pl.col("slack") >= 0)).median(),
-        most=pl.col("slack").filter(pl.col("binds") & (pl.col("slack") >= 0)).quantile(0.95, "higher"),
+        most=pl.col("slack").filter(pl.col("binds") & (pl.col("slack") >= 0)).quantile(_MOST, "higher"),
         least=pl.col("slack").filter(pl.col("slack") >= 0).min(),
     )
     kinds = pl.Series("kind", KINDS, dtype=_KIND).to_frame().join(usual, on="kind", how="left", maintain_order="left")
     # of a kind that never binds nothing is known but that it takes no longer than its least slack
     launch = usual.filter(pl.col("kind") == "launch").get_column("usual").max()
-    # a kernel that is queued begins so long after the one before it in its stream (ns): on H100 and H200 some 1,000
-    most = pl.when(pl.col("kind") == "stream").then(1_000).otherwise(LATENCY_NS)
+    most = pl.when(pl.col("kind") == "stream").then(_NEXT_NS).otherwise(LATENCY_NS)
     unknown = pl.min_horizontal("least", pl.lit(launch, dtype=pl.Float64), most).clip(lower_bound=0)
     lag = pl.coalesce("usual", unknown, pl.lit(0))
     high = pl.coalesce("most", "usual", pl.min_horizontal("least", pl.lit(LATENCY_NS)))
@@ -428,8 +448,7 @@ def _of_operations(line: HostLine, graph: Dependencies, numbers: Numbers) -> lis
     zero, parts = work.height + 2 * calls.height, []
     # what a blocking call launches once it has waited starts as late as the host makes it
     staged = sure(gathered(calls.get_column("blocks"), gathered(line.places, work.get_column("call"))))
-    # edges of operations to earlier ones by column of the dependencies
-    for column, kind in {"stream_before": "stream", "graph_before": "graph", "event_before": "event"}.items():
+    for column, kind in _BEFORE.items():
         following = work.drop_nulls(column)
         before = work.select("start", "end")[following.get_column(column)]
         late = ((before.get_column("end") - before.get_column("start")) * _LATE).clip(upper_bound=_LATEST_NS)
@@ -439,7 +458,8 @@ def _of_operations(line: HostLine, graph: Dependencies, numbers: Numbers) -> lis
             source, rows = (following.get_column(key).filter(chosen) for key in (column, "row"))
             point, place = (zero, source) if name == "overlap" else (source, None)
             parts.append(_edge(name, gathered(numbers.starts, rows), gathered(numbers.starts, source), point, place))
-    launched = work.with_columns(gathered(line.places, work.get_column("call")).alias("place")).drop_nulls("place")
+    places = gathered(line.places, work.get_column("call")).alias("place")
+    launched = work.with_columns(places).drop_nulls("place")
     ended = calls.select("end", "blocks")[launched.get_column("place")]
     late = (ended.get_column("end") <= launched.get_column("start")) & ~ended.get_column("blocks")
     for chosen, name, first in ((late, "launch", work.height + calls.height), (~late, "early launch", work.height)):

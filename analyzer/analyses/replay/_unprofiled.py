@@ -50,7 +50,11 @@ OF_TORCH: Final = {
 }
 
 #: Runs that differ by more than this part vary; and the part of iterations at each end that the range leaves out.
-_VARIES, _TENTH = 0.05, 0.1
+_VARIES: Final = 0.05
+_TENTH: Final = 0.1
+
+#: Longer names of marks are shortened.
+_LONGEST: Final = 48
 
 
 class BareIteration(NamedTuple):
@@ -110,7 +114,8 @@ def iteration_of(runs: Sequence[BareRun], rank: int | None, steady: SteadyPart, 
         return None
     loop = steady.found_by.removeprefix(BY_LOOPS).strip() if steady.found_by.startswith(BY_LOOPS) else None
     by_run = [lengths_of(run.starts_ns, loop or steady.each, windows.len(), first, last) for run in runs]
-    if not (measured := [pair for pair in by_run if pair is not None]):
+    measured = [pair for pair in by_run if pair is not None]
+    if not measured:
         return None
     means_ns = [_mean(pl.Series(lengths), recorded.slice(first, last - first)) for _, lengths in measured]
     all_ns = pl.Series([ns for _, lengths in measured for ns in lengths])
@@ -127,6 +132,10 @@ def iteration_of(runs: Sequence[BareRun], rank: int | None, steady: SteadyPart, 
     )
 
 
+#: What takes so many times the median in the recording does more than others.
+_FAR: Final = 1.5
+
+
 def _mean(lengths: pl.Series, recorded: pl.Series) -> float:
     """The mean length; where a few make it longer than nine of ten are, as if these took as long as the last of ten.
 
@@ -134,8 +143,7 @@ def _mean(lengths: pl.Series, recorded: pl.Series) -> float:
     compile.
     """
     most, usual = (each.quantile(1 - _TENTH, "nearest") or 0.0 for each in (lengths, recorded))
-    # what takes so many times the median in the recording does more than others
-    far = (recorded > usual) & (recorded > 1.5 * float(statistics.median(recorded)))
+    far = (recorded > usual) & (recorded > _FAR * float(statistics.median(recorded)))
     held_up = lengths.clip(upper_bound=int(most)).zip_with(~far, lengths)
     return float(statistics.mean(lengths if statistics.mean(lengths) <= most else held_up))
 
@@ -153,7 +161,8 @@ def lengths_of(
         return None
     # of a loop the last pass that begins is none where Python only finds that there is no further one
     fits = {key: (count, count + 1) if key == each else (count,) for key in starts_ns if _called(key) or key == each}
-    if not (alike := [name for name, counts in fits.items() if len(starts_ns[name]) in counts]):
+    alike = [name for name, counts in fits.items() if len(starts_ns[name]) in counts]
+    if not alike:
         return None
     name = min(alike, key=lambda mark: (mark != each, [*OF_TORCH.values(), ""].index(_called(mark))))
     return name, [later - start for start, later in pairwise(starts_ns[name][first : last + 1])]
@@ -161,7 +170,7 @@ def lengths_of(
 
 def _words(iteration: BareIteration) -> str:
     """What tells an iteration, in a sentence."""
-    mark = shortened(iteration.mark, 48)  # longer names of marks are shortened
+    mark = shortened(iteration.mark, _LONGEST)
     return _called(iteration.mark) or (f"the passes of {mark}" if iteration.of_loop else repr(mark))
 
 
@@ -172,7 +181,8 @@ def _called(mark: str) -> str:
 
 def corrected_sentence(bare: Bare, tool: str, slower: float, ns: float) -> str:
     """A sentence on what an iteration of `ns` took while `tool` recorded it, on a page of times without it."""
-    if (iteration := bare.iteration) is None:
+    iteration = bare.iteration
+    if iteration is None:
         return ""
     mark = _words(iteration)
     if slower <= 1 + SAME:
@@ -187,9 +197,11 @@ def corrected_sentence(bare: Bare, tool: str, slower: float, ns: float) -> str:
 
 def bare_sentence(bare: Bare, tool: str) -> str:
     """A sentence on the runs without a profiler, beside a report of `tool`."""
-    if (iteration := bare.iteration) is None:
+    iteration = bare.iteration
+    if iteration is None:
         return f"Without a profiler the program took {time(statistics.median(bare.programs_ns))} from start to end."
-    how = "as long as the GPU works" if iteration.by_device else f"by {_words(iteration)}"
+    mark = _words(iteration)
+    how = "as long as the GPU works" if iteration.by_device else f"by {mark}"
     spread = iteration.spread_ns / iteration.ns
     varies = f"; its {len(iteration.runs_ns)} runs vary by {percent(spread)}" if spread > _VARIES else ""
     limits = f"{time(iteration.low_ns)} to {time(iteration.high_ns)}, " if iteration.high_ns > iteration.low_ns else ""
@@ -208,6 +220,9 @@ _MOST: Final = 1 << 18
 
 #: Where so little may be left of the host's time, or less, nothing is known of it.
 _NOTHING: Final = 0.15
+
+#: The host is far ahead of the device where it takes so small a part of its time.
+_AHEAD: Final = 0.8
 
 #: Recordings that take longer by less than this part are as the program is.
 SAME: Final = 0.02
@@ -237,8 +252,7 @@ def _measured(report: Report) -> Unslowed | None:
     longest_ns = took(HostTime(1 + HOSTS_DIFFER, inf)) if iteration.ns > iteration.recorded_ns * (1 + near) else inf
     if longest_ns < iteration.ns * steady.number * (1 - near):
         return None
-    # the host is far ahead of the device where it takes so small a part of its time
-    if iteration.host_ns <= 0.8 * iteration.ns:
+    if iteration.host_ns <= _AHEAD * iteration.ns:
         # far ahead of the device the host waits for nothing: it takes as long as if the device took no time
         alone, host_ns = cache(_whatif.window_without(view, device=False)), iteration.host_ns * steady.number
         if alone(HostTime(_NOTHING, inf)) <= host_ns:
@@ -249,7 +263,8 @@ def _measured(report: Report) -> Unslowed | None:
 def hosts_of(report: Report) -> Unslowed:
     """What is left of the host's time of a report, or a part of one, without its profiler: measured, else estimated."""
     estimate = BY_TOOL.get(report.meta.tool, UNCHANGED)
-    if (measured := report.source.host if isinstance(report.source, Moved) else _measured(report)) is None:
+    measured = report.source.host if isinstance(report.source, Moved) else _measured(report)
+    if measured is None:
         return estimate
     if measured.least.kept > _NOTHING:
         return measured
@@ -268,10 +283,13 @@ def corrected(report: Report) -> Report | None:
     iteration = None if bare is None or report.meta.slower is not None else bare.iteration
     if steady is None or iteration is None or iteration.recorded_ns <= iteration.ns * (1 + SAME):
         return None
-    if (host := _measured(report)) is None:
+    host = _measured(report)
+    if host is None:
         return None
+
     new = unprofiled(report, host, steady.window)
-    ns = iteration.ns if (part := steady_part(new)) is None else part.ns / part.number
+    part = steady_part(new)
+    ns = iteration.ns if part is None else part.ns / part.number
     return replace(new, meta=replace(new.meta, slower=iteration.recorded_ns / max(ns, 1)))
 
 
@@ -284,7 +302,8 @@ def without(report: Report) -> Report:
     """
     if report.meta.slower is not None:
         return report.whole
-    if (new := corrected(report)) is None:
+    new = corrected(report)
+    if new is None:
         raise errors.CannotTellError(
             f"{report.meta.path}: cannot tell times without the profiler, because no run without one tells how much "
             "shorter an iteration is, or the report has more operations and calls than are replayed.",
@@ -321,7 +340,8 @@ _INSTANTS: Final = ("time_ns", "open_until_ns", "made_ns", "captured_ns")
 #: The thread that the time of a capture is of.
 _CAPTURING: Final = {"captured_thread_id": "thread_id"}
 
-_MOVED, _UNTIL = "moved", "until"
+_MOVED: Final = "moved"
+_UNTIL: Final = "until"
 
 
 class Clock(NamedTuple):
@@ -418,19 +438,11 @@ class Moved:
         return self._report.kinds
 
     def events(self, kind: str) -> pl.DataFrame:
-        """The events of one kind, sorted as they were; the profiler's own work takes no time.
-
-        Operations that were not replayed start as host events do, and collectives end with the last rank.
-        """
+        """The events of one kind, sorted as they were; the profiler's own work takes no time."""
         rows = self._report.kind(kind)
         if kind == "overhead":
             return self._spans(rows).with_columns(dur_ns=pl.when(_changes.IS_LOADING).then("dur_ns").otherwise(0))
-        if kind not in model.DEVICE_KINDS:
-            return self._spans(rows)
-        joined = rows.select("event_id").join(self._starts, on="event_id", how="left", maintain_order="left")
-        moved, until = joined.get_column(_MOVED), joined.get_column(_UNTIL)
-        starts = moved.zip_with(moved.is_not_null(), self._of_host(rows, "start_ns"))
-        return rows.with_columns(start_ns=starts, dur_ns=pl.coalesce(until - starts, "dur_ns"))
+        return self._of_device(rows) if kind in model.DEVICE_KINDS else self._spans(rows)
 
     def table(self, name: str) -> pl.DataFrame:
         """One of the other tables."""
@@ -441,7 +453,8 @@ class Moved:
             rows = self._spans(rows)
         instants = [column for column in _INSTANTS if column in rows.columns]
         placed = {"captured_ns": rows.drop("thread_id", strict=False).rename(_CAPTURING, strict=False)}
-        return rows.with_columns(self._of_host(placed.get(column, rows), column).alias(column) for column in instants)
+        moved = (self._of_host(placed.get(column, rows), column).alias(column) for column in instants)
+        return rows.with_columns(moved)
 
     def _spans(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Rows with start_ns and dur_ns, at both moved sides."""
@@ -451,7 +464,8 @@ class Moved:
 
     def _of_host(self, rows: pl.DataFrame, column: str) -> pl.Series:
         """The times in a column of rows, by their thread, else their process, else the main thread."""
-        if not (keys := [key for key in threads.THREAD if key in rows.columns]):
+        keys = [key for key in threads.THREAD if key in rows.columns]
+        if not keys:
             return self._main.at(rows.get_column(column))
 
         def moved(key: tuple[Any, ...], part: pl.DataFrame) -> pl.Series:
@@ -460,6 +474,13 @@ class Moved:
             return clock.at(part.get_column(column))
 
         return columns.of_parts(rows.select(*keys, column), keys, pl.Int64, moved).alias(_MOVED)
+
+    def _of_device(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Operations; those that were not replayed start as host events do, and collectives end with the last rank."""
+        joined = rows.select("event_id").join(self._starts, on="event_id", how="left", maintain_order="left")
+        moved, until = joined.get_column(_MOVED), joined.get_column(_UNTIL)
+        starts = moved.zip_with(moved.is_not_null(), self._of_host(rows, "start_ns"))
+        return rows.with_columns(start_ns=starts, dur_ns=pl.coalesce(until - starts, "dur_ns"))
 
     def notes_of_read(self) -> pl.DataFrame:
         """The notes of the report."""

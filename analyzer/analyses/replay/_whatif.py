@@ -59,7 +59,8 @@ def mended(report: Report, network: Network, state: Changed, mending: Mending) -
         state = _launched_at_once(network, state, mending.unwaited)
     if len(mending.gone):
         state = _without_operations(network, state, mending.gone, mending.shorter.get_column("row"))
-    return as_graphs(report, network, state) if mending.graph and len(repetitive(report).repetitions) else state
+    repeats = mending.graph and repetitive(report).repetitions.height > 0
+    return as_graphs(report, network, state) if repeats else state
 
 
 def _with_shorter(network: Network, state: Changed, shorter: pl.DataFrame) -> Changed:
@@ -249,8 +250,6 @@ def whatif_of(  # noqa: PLR0913 - what a change is made of
     then, state = _replayed(report, net, _on_side(changes, kernels, "usual")._replace(host=hosts.usual))
     low, high = _bounds(report, net, changes, hosts, kernels)
     window, now_ns = report.scope.window, now[0][-1] - net.start
-    sides = [_parts(report, net, *replay) for replay in (now, (then, state))]
-    critical = [Critical(*key, *(side.get(key, 0) for side in sides)) for key in {**sides[0], **sides[1]}]
     return WhatIf(
         meta=report.meta,
         changes=(*(resolved.options() if resolved else ()), *options),
@@ -261,7 +260,7 @@ def whatif_of(  # noqa: PLR0913 - what a change is made of
         low_ns=low,
         high_ns=high,
         amdahl_ns=max(now_ns - state.amdahl_ns, 0),
-        critical=tuple(sorted(critical, key=lambda row: (-row.then_ns, -row.now_ns, row.cause, row.name))),
+        critical=tuple(_critical(report, net, now, (then, state))),
         single=tuple(_each(report, net, hosts, now_ns)) if each else (),
         measured_ns=measured_ns,
         host_kept=hosts.usual.kept,
@@ -292,6 +291,15 @@ def _bounds(
     return int(low * (1 - NEAR)), math.ceil(high * (1 + NEAR))
 
 
+def _critical(
+    report: Report, net: Network, now: tuple[pl.Series, Changed], then: tuple[pl.Series, Changed]
+) -> list[Critical]:
+    """The causes on the critical path, the longest then first."""
+    sides = [_parts(report, net, *replay) for replay in (now, then)]
+    causes = [Critical(*key, *(side.get(key, 0) for side in sides)) for key in {**sides[0], **sides[1]}]
+    return sorted(causes, key=lambda row: (-row.then_ns, -row.now_ns, row.cause, row.name))
+
+
 def _parts(report: Report, net: Network, at: pl.Series, state: Changed) -> dict[tuple[str, str], int]:
     """Time on the critical path of a replay by cause, and name of what runs; the sum is the window."""
     way = way_of(report.whole, Ending(net, None, net.end), state, at)
@@ -303,24 +311,9 @@ def _parts(report: Report, net: Network, at: pl.Series, state: Changed) -> dict[
 
 
 def _each(report: Report, net: Network, hosts: Unslowed, now_ns: int) -> list[Single]:
-    """Single changes, the largest gain first: one thing at twice the speed, or gone.
-
-    Such things are kernels by family and name, copies, host code and ranges.
-    """
-    work = _operations.operations(report.whole).filter(pl.col("kind") == "kernel")
-    by_name = [rows.group_by(pl.col("name").cast(pl.String)) for rows in (work, report.kind("range"))]
-    sums = (rows.agg(pl.col("dur_ns").sum()).drop_nulls() for rows in by_name)
-    kernels, ranges = (rows.sort("dur_ns", "name", descending=[True, False]).get_column("name") for rows in sums)
-    heavy = (plain_names([name])[0] for name in kernels.head(_MOST_NAMES))
-    names = [*dict.fromkeys([*_operations.families(kernels).unique().sort(), *heavy]), COPIES, HOST, CALLS]
-    changes = {
-        **{f"--faster {name}=2": Changes(faster=((name, TWICE),)) for name in names},
-        **{f"--faster host:{name}=2": Changes(faster=((f"host:{name}", TWICE),)) for name in ranges.head(_MOST_NAMES)},
-        **{f"--without {name}": Changes(without=(name,)) for name in WITHOUT},
-        **({"--graph": Changes(graph=True)} if repetitive(report).repetitions.height else {}),
-    }
+    """Single changes, the largest gain first."""
     singles = []
-    for option, change in changes.items():
+    for option, change in _single_changes(report):
         try:
             then, state = _replayed(report, net, change._replace(host=hosts.usual))
         except errors.KanalyzeError:  # there is nothing of that kind
@@ -328,3 +321,17 @@ def _each(report: Report, net: Network, hosts: Unslowed, now_ns: int) -> list[Si
         low, high = _bounds(report, net, change, hosts)
         singles.append(Single(option, then[-1] - net.start, low, high, max(now_ns - state.amdahl_ns, 0)))
     return sorted(singles, key=lambda row: (row.then_ns, row.amdahl_ns, row.change))
+
+
+def _single_changes(report: Report) -> list[tuple[str, Changes]]:
+    """Changes tried alone: one thing at twice the speed (kernels by family and name, copies, host code), or gone."""
+    work = _operations.operations(report.whole).filter(pl.col("kind") == "kernel")
+    by_name = [rows.group_by(pl.col("name").cast(pl.String)) for rows in (work, report.kind("range"))]
+    sums = (rows.agg(pl.col("dur_ns").sum()).drop_nulls() for rows in by_name)
+    kernels, ranges = (rows.sort("dur_ns", "name", descending=[True, False]).get_column("name") for rows in sums)
+    heavy = (plain_names([name])[0] for name in kernels.head(_MOST_NAMES))
+    names = [*dict.fromkeys([*_operations.families(kernels).unique().sort(), *heavy]), COPIES, HOST, CALLS]
+    names += [f"host:{name}" for name in ranges.head(_MOST_NAMES)]
+    changes = [(f"--faster {name}=2", Changes(faster=((name, TWICE),))) for name in names]
+    changes += [(f"--without {name}", Changes(without=(name,))) for name in WITHOUT]
+    return [*changes, ("--graph", Changes(graph=True))] if repetitive(report).repetitions.height else changes

@@ -39,8 +39,16 @@ Lines = dict[ThreadKey, pl.DataFrame]
 
 #: Causes of time on the path: what runs on a device, why it did not run yet, and what the host did.
 CAUSES: Final = (
-    *(*BUSY_BUCKETS, "transfer"),
-    *("stream order", "graph order", "event wait", "launch latency", "launch", "return of a wait", "call", "host"),
+    *BUSY_BUCKETS,
+    "transfer",
+    "stream order",
+    "graph order",
+    "event wait",
+    "launch latency",
+    "launch",
+    "return of a wait",
+    "call",
+    "host",
     "unknown",
 )
 
@@ -60,6 +68,12 @@ _LAGS: Final = {
     "early launch": "launch",
     "return": "return of a wait",
 }
+
+#: Kinds of edges in whose time the operation of their place runs.
+_RUNS: Final = ("transfer", "cut", "overlap")
+
+#: A step of a link that is behind all its calls.
+_LAST: Final = 1 << 40
 
 
 class Ending(NamedTuple):
@@ -87,7 +101,8 @@ def ending_at(report: Report, low: int, high: int) -> Ending:
 @once_per_report
 def ending(report: Report) -> Ending | None:
     """The end of the report's window; None without operations."""
-    return None if (sides := span(report)) is None else ending_at(report, *sides)
+    sides = span(report)
+    return None if sides is None else ending_at(report, *sides)
 
 
 class Way(NamedTuple):
@@ -175,8 +190,7 @@ def _pieces(way: Way, passed: pl.DataFrame, shift: int) -> pl.DataFrame:
     # and what lies between the point and the node
     held = pl.when(kind == "held").then(pl.col("point") - size)
     place = pl.coalesce(pl.when(what.is_in(["begin", "end"])).then("row").when(kind == "tail").then("place"), held)
-    # kinds of edges in whose time the operation of their place runs
-    row = pl.when(kind.is_in(("transfer", "cut", "overlap"))).then("place").when(what == "start").then("row")
+    row = pl.when(kind.is_in(_RUNS)).then("place").when(what == "start").then("row")
     lags = passed.with_columns(row=row, place=place)
     lags = lags.hstack(rows_at(work.select("call", "returned"), lags.get_column("row")))
     unlaunched = (what == "start") & pl.col("call").is_null()
@@ -186,8 +200,7 @@ def _pieces(way: Way, passed: pl.DataFrame, shift: int) -> pl.DataFrame:
     late = pl.when((kind == "staged") & returned.is_between("over", "at")).then(pl.lit("launch latency"))
     usual = kind.replace_strict(_LAGS, default=None, return_dtype=pl.String)
     cause = pl.coalesce(untold, before, late, usual).cast(_CAUSE)
-    # a step of a link that is behind all its calls
-    lags = lags.select("order", "row", "place", start=over, step=pl.lit(1 << 40), cause=cause)
+    lags = lags.select("order", "row", "place", start=over, step=pl.lit(_LAST), cause=cause)
     pieces = pl.concat([lags, ran, *_of_calls(calls, passed, size, shift)], how="diagonal_relaxed")
     of_call = rows_at(calls.select(called="row", doing="cause"), pieces.get_column("place"))
     of_work = rows_at(work.select(launched="call", running="cause"), pieces.get_column("row"))
@@ -222,9 +235,14 @@ def _of_calls(calls: pl.DataFrame, passed: pl.DataFrame, size: int, shift: int) 
 
 #: Schema of :func:`path`.
 PATH: Final = {
-    "start": pl.Int64, "end": pl.Int64, "cause": pl.Categorical, "row": pl.UInt32, "call": pl.UInt32,
-    **dict.fromkeys((*THREAD, "at"), pl.Int64),
-}  # fmt: skip
+    "start": pl.Int64,
+    "end": pl.Int64,
+    "cause": pl.Categorical,
+    "row": pl.UInt32,
+    "call": pl.UInt32,
+    **dict.fromkeys(THREAD, pl.Int64),
+    "at": pl.Int64,
+}
 
 
 @once_per_report
@@ -243,12 +261,15 @@ def path(report: Report) -> pl.DataFrame:
     call, row = pieces.get_column("call"), pieces.get_column("row")
     process, thread, at = (gathered(dependencies(report).calls.get_column(name), call) for name in (*THREAD, "start"))
     if process.has_nulls():
-        process = process.zip_with(process.is_not_null(), gathered(operations(report).get_column("process_id"), row))
+        of_row = gathered(operations(report).get_column("process_id"), row)
+        process = process.zip_with(process.is_not_null(), of_row)
     return pieces.with_columns(process, thread, at.alias("at")).select(*PATH)
 
 
 #: Causes of what a host thread does, whose pieces have the time of that thread.
 ON_HOST: Final = ("launch", "return of a wait", "call", "host")
+
+_IN_CALLS: Final = tuple(cause for cause in ON_HOST if cause != "host")
 
 
 def with_names(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
@@ -259,7 +280,7 @@ def with_names(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
     """
     of_host = pieces.get_column("cause") == "host"
     others = pieces.filter(~of_host)
-    in_call = others.get_column("cause").is_in(tuple(cause for cause in ON_HOST if cause != "host"))
+    in_call = others.get_column("cause").is_in(_IN_CALLS)
     names = gathered(operations(report).get_column("name"), others.get_column("row"))
     of_call = shown_calls(report, gathered(report.kind("api").get_column("name"), others.get_column("call")))
     others = others.hstack([names.zip_with(~in_call & names.is_not_null(), of_call).alias("name")])
@@ -333,7 +354,8 @@ def slack(report: Report) -> pl.Series:
             if least < may[source]:  # noqa: PLR1730 - min() takes twice as long
                 may[source] = least
     nodes = net.numbers.finishes.zip_with(net.numbers.finishes.is_not_null(), starts)
-    return gathered(pl.Series("slack", may, dtype=pl.Int64), nodes).set(~ends.is_between(*sides, closed="right"), None)
+    free = gathered(pl.Series("slack", may, dtype=pl.Int64), nodes)
+    return free.set(~ends.is_between(*sides, closed="right"), None)
 
 
 _CAUSES: Final = schema.Column("cause", _CAUSE, "What the time went to: " + ", ".join(CAUSES) + ".")
@@ -451,12 +473,18 @@ def critical_path(
         UnknownNameError: There is no such grouping.
     """
     report = part_of(report, where, TABLE, by, *model.DEVICE_KINDS)
-    if not segments:
-        return _GROUPINGS[by or "cause"](report)
+    return _segments(report) if segments else _GROUPINGS[by or "cause"](report)
+
+
+def _segments(report: Report) -> pl.DataFrame:
     pieces = with_names(report, path(report))
     row = pieces.get_column("row").set(pieces.get_column("cause").is_in(ON_HOST), None)
-    facts = facts_of(report, row, "device", "stream")
-    return SEGMENTS.select(pieces.with_columns(pl.col("start").alias("start_ns"), _NS.alias("dur_ns"), *facts))
+    rows = pieces.with_columns(
+        pl.col("start").alias("start_ns"),
+        _NS.alias("dur_ns"),
+        *facts_of(report, row, "device", "stream"),
+    )
+    return SEGMENTS.select(rows)
 
 
 def _sums(pieces: pl.DataFrame, count: int | None, *keys: str) -> pl.DataFrame:
@@ -492,7 +520,8 @@ def _by_kernel(report: Report) -> pl.DataFrame:
         slack_ns=pl.col("free").min(),
         median_slack_ns=pl.col("free").median(),
     )  # fmt: skip
-    on_path = _sums(with_facts(report, path(report).filter(RUNNING), "name"), _iterations(report), "name").drop("share")
+    running = path(report).filter(RUNNING)
+    on_path = _sums(with_facts(report, running, "name"), _iterations(report), "name").drop("share")
     rows = by_name.join(on_path, on="name", how="left", nulls_equal=True)
     window = max(int(path(report).select(_NS.sum()).item()), 1)
     rows = rows.with_columns(pl.col("ns", "pieces").fill_null(0)).with_columns(share=pl.col("ns") / window)

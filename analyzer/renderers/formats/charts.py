@@ -84,7 +84,8 @@ def roofline_chart(points: RoofPoints, listed: int = 6) -> dict[str, Any]:
     (left_end, right_end), (bottom, top) = axes.across, axes.up
     if speed:
         low, high = max(left_end, bottom / speed), min(right_end, max(peaks.values(), default=top) / speed)
-        lines += [((low, low * speed), (high, high * speed), f"DRAM {units.rate(speed)}")] if low < high else []
+        if low < high:
+            lines.append(((low, low * speed), (high, high * speed), f"DRAM {units.rate(speed)}"))
     for precision, peak in peaks.items():
         start = max(left_end, peak / speed) if speed else left_end
         label = outlets.short(f"{precision} {units.flop(peak, units.operations(precision))}/s")

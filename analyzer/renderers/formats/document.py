@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
     from kanalyze.analyses.page.file_page import FilePage
 
+#: Rows of a table in the file: the first of these numbers with which all but the timeline is small enough.
+_ROWS: Final = (300, 100, 30, 10)
+
 #: Rows of a table in a notebook, and the width of kernel names there.
 _CELL_ROWS, _CELL_NAME = 40, 72
 
@@ -73,8 +76,7 @@ _ITERATIONS: Final = 400
 
 def document(file_page: FilePage) -> str:
     """The HTML report as text: one file, which needs nothing else, and is under 5 MB."""
-    # rows of a table in the file: the first of these numbers with which all but the timeline is small enough
-    for rows in (300, 100, 30, 10):
+    for rows in _ROWS:
         parts = _parts(file_page, rows)
         text = _rendered(parts)
         size = len(text.encode())
@@ -505,4 +507,5 @@ def _packed(head: dict[str, Any], columns: dict[str, pl.Series], texts: _Texts) 
         blocks.append(low.view(np.uint8).reshape(-1, 4)[:, :width].T.tobytes())
     head |= {"texts": [*texts.all], "columns": layouts}
     header = json.dumps(head, ensure_ascii=True, separators=(",", ":")).encode()
-    return b64encode(zlib.compress(b"".join([len(header).to_bytes(4, "little"), header, *blocks]), 6)).decode("ascii")
+    data = b"".join([len(header).to_bytes(4, "little"), header, *blocks])
+    return b64encode(zlib.compress(data, 6)).decode("ascii")

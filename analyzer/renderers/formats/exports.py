@@ -21,7 +21,8 @@ from kanalyze.files import number, sized
 from kanalyze.schema import Table, unit_of
 
 #: Fields of Trace, TracePacket, TrackEvent, TrackDescriptor and of what is in them.
-_PACKET, _TIMESTAMP, _SEQUENCE, _EVENT, _INTERNED, _FLAGS, _TRACK = 1, 8, 10, 11, 12, 13, 60
+_PACKET: Final = 1
+_TIMESTAMP, _SEQUENCE, _EVENT, _INTERNED, _FLAGS, _TRACK = 8, 10, 11, 12, 13, 60
 _CATEGORIES, _ANNOTATIONS, _TYPE, _NAME, _UUID, _VALUE = 3, 4, 9, 10, 11, 30
 _BEGIN, _END, _COUNTER = 1, 2, 4
 
@@ -30,6 +31,9 @@ _OURS, _NEEDS = number(_SEQUENCE, 1), number(_FLAGS, 2)
 
 #: The interned name of the annotation that has an event's id.
 _EVENT_ID: Final = 1
+
+#: The tag before a flow, field 47, which has 64 bits.
+_FLOW: Final = b"\xf9\x02"
 
 #: Names in one packet; numbers of processes that Perfetto can hold, of threads it can all.
 _NAMES, _MOST_PID = 1 << 12, 1 << 31
@@ -76,12 +80,14 @@ class _Tracks:
 
     def _new(self, key: object, body: bytes, parent: int | None = None) -> int:
         uuid = self._uuids[key] = len(self._uuids) + 1
-        self.descriptors.append(number(1, uuid) + (b"" if parent is None else number(5, parent)) + body)
+        above = b"" if parent is None else number(5, parent)
+        self.descriptors.append(number(1, uuid) + above + body)
         return uuid
 
     def _process(self, process: int | None, rank: int | None) -> int:
         """The track of a process; one without a number for Perfetto, or of several ranks, has a name alone."""
-        if (key := ("process", process, rank)) in self._uuids:
+        key = ("process", process, rank)
+        if key in self._uuids:
             return self._uuids[key]
         name = self._names.get((rank, -1 if process is None else process), "process")
         if process is not None and rank is None and 0 <= process < _MOST_PID:
@@ -143,10 +149,11 @@ def _packets(trace: Slices, names: pl.Series, kinds: pl.Series, line: pl.DataFra
     Flows go from calls to what they launched: each has the row of an operation as number, from 1 on.
     """
     calls = trace.slices.select(slice="launch", flow=pl.int_range(pl.len(), dtype=pl.UInt64) + 1).drop_nulls()
-    launched = pl.concat([calls, calls.with_columns(slice=(pl.col("flow") - 1).cast(pl.UInt32))]).sort("slice", "flow")
+    operations = calls.with_columns(slice=(pl.col("flow") - 1).cast(pl.UInt32))
+    launched = pl.concat([calls, operations]).sort("slice", "flow")
     fixed = pl.Series(launched.get_column("flow").to_numpy().astype("<u8").view("V8").tolist(), dtype=pl.Binary)
-    # those of a slice as one, which polars does for texts alone; a flow is field 47, which has 64 bits
-    flow = (pl.lit(b"\xf9\x02") + fixed).bin.encode("hex").alias("flow")
+    # those of a slice as one, which polars does for texts alone
+    flow = (pl.lit(_FLOW) + fixed).bin.encode("hex").alias("flow")
     by_slice = launched.with_columns(flow).group_by("slice", maintain_order=True).agg(pl.col("flow").str.join(""))
     at = pl.DataFrame({"slice": pl.int_range(len(names), dtype=pl.UInt32, eager=True)})
     flows = at.join(by_slice, on="slice", how="left", maintain_order="left").get_column("flow").str.decode("hex")
@@ -188,6 +195,9 @@ def _numbers(key: int, values: pl.Series, before: bytes | None = None) -> pl.Ser
 
 # Speedscope.
 
+#: Events of it that are written at one time.
+_EVENTS: Final = 1 << 18
+
 
 def write_speedscope(trace: Slices, file: BinaryIO, name: str) -> None:
     """Writes a trace, which speedscope calls `name`: a profile for each track, in which calls open and close.
@@ -227,7 +237,7 @@ def _write_profile(file: BinaryIO, title: str, line: pl.DataFrame) -> None:
     text = pl.format('{{"type":"{}","frame":{},"at":{}}}', kind, "frame", "t")
     file.writelines(
         (b"," if at else b"") + ",".join(part.select(text).to_series()).encode()
-        for at, part in enumerate(line.iter_slices(1 << 18))  # events of it that are written at one time
+        for at, part in enumerate(line.iter_slices(_EVENTS))
     )
     file.write(b"]}")
 

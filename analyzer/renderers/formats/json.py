@@ -27,11 +27,23 @@ if TYPE_CHECKING:
 
 #: Rows of the first page's tables, its findings and doubts, and the length of a text in it.
 _OVERVIEW: Final = {
-    "ledger": 30, "critical_path": 3, "spread": 13, "code": 8, "hot_kernels": 6, "parts": 6, "ops": 6, "captured": 6,
-    "phases": 12, "culprits": 8, "engine_steps": 8, "engine_gaps": 8, "engine_graphs": 12,
-}  # fmt: skip
-_FINDINGS, _LONGEST = 6, 120
+    "ledger": 30,
+    "critical_path": 3,
+    "spread": 13,
+    "code": 8,
+    "hot_kernels": 6,
+    "parts": 6,
+    "ops": 6,
+    "captured": 6,
+    "phases": 12,
+    "culprits": 8,
+    "engine_steps": 8,
+    "engine_gaps": 8,
+    "engine_graphs": 12,
+}
+_FINDINGS: Final = 6
 _IN_FULL: Final = ("sentence", "kernels", "remedy", "definition")
+_LONGEST: Final = 120
 
 #: The JSON Schema of what `summarize` prints.
 SCHEMA: Final = Path(__file__).with_name("page.schema.json")

@@ -20,7 +20,8 @@ def _short(shown: Shown) -> str:
     """A page for a pull request: where it would be too long, fewer rows, and the remarks alone of the last sections."""
     for rows in (None, 5, 4, 3, 2, 1):
         page = page_of_any(shown, rows)
-        if (text := _page(page)).count("\n") <= _MOST_LINES:
+        text = _page(page)
+        if text.count("\n") <= _MOST_LINES:
             return text
     for kept in range(len(page.sections) - 1, -1, -1):
         left_out = ", ".join(f"{one.plain_title.lower()} ({one.remark})" for one in page.sections[kept:])

@@ -12,7 +12,8 @@ from kanalyze.renderers.page import CODES, LEAST_NAME, Look, Section, page_of_an
 _GLYPHS, _LEVELS, _INDENT = "█▓▒░╬≡∷", " ▁▂▃▄▅▆▇█", "  "
 
 #: Most lines of the first page, and the rows per table that are tried for it: 0 for fewer findings, then fewer tables.
-_LINES, _ROWS = 45, (5, 4, 3, 2, 1, 0, -1, -2)
+_LINES: Final = 45
+_ROWS: Final = (5, 4, 3, 2, 1, 0, -1, -2)
 
 _MORE: Final = "More: "
 
@@ -160,21 +161,19 @@ def _blocks(blocks: Sequence[pages.Block], look: Look, indent: str = "") -> list
     lines = []
     for one in blocks:
         title = indent + look.paint(one.title, _BOLD) + " " * (wide - len(one.title))
-        lines += _beside([title], wrapped(one.text, look.width - len(indent) - wide - len(_INDENT)), len(indent) + wide)
+        text = wrapped(one.text, look.width - len(indent) - wide - len(_INDENT))
+        lines += _beside([title], text, len(indent) + wide)
     return lines
 
 
 def _chapter(chapter: pages.Chapter, look: Look, name: str) -> list[str]:
     """The chapter of one kernel: facts, and advice with its estimated gain."""
     beside = len(name) + 2 + len(chapter.launch) <= look.width
-    advice = _title("ADVICE", chapter.legend, look._replace(width=look.width - len(_INDENT)))
-    return [
-        *("", _title(name, chapter.launch if beside else "", look)),
-        *wrapped("" if beside else chapter.launch, look.width, _INDENT),
-        *wrapped(chapter.conclusion, look.width, _INDENT),
-        *[""] * bool(chapter.facts and chapter.conclusion),
-        *_blocks(chapter.facts, look, _INDENT),
-        *(["", _INDENT + advice] if chapter.advice else []),
-        *_blocks(chapter.advice, look, _INDENT),
-        *(look.paint(line, _DIM) for line in wrapped(chapter.more, look.width, _INDENT)),
-    ]
+    lines = ["", _title(name, chapter.launch if beside else "", look)]
+    lines += wrapped("" if beside else chapter.launch, look.width, _INDENT)
+    lines += wrapped(chapter.conclusion, look.width, _INDENT)
+    lines += [""] * bool(chapter.facts and chapter.conclusion) + _blocks(chapter.facts, look, _INDENT)
+    if chapter.advice:
+        lines += ["", _INDENT + _title("ADVICE", chapter.legend, look._replace(width=look.width - len(_INDENT)))]
+    more = (look.paint(line, _DIM) for line in wrapped(chapter.more, look.width, _INDENT))
+    return [*lines, *_blocks(chapter.advice, look, _INDENT), *more]

@@ -77,7 +77,8 @@ class Column(NamedTuple):
         """The text of a row."""
         if not isinstance(self.value, str):
             return self.value(row)
-        if (value := row[self.value]) is None or value == "":
+        value = row[self.value]
+        if value is None or value == "":
             return self.missing
         return self.say(value) if self.say else text_of(self.value, value)
 
@@ -184,11 +185,11 @@ def numbers(*, missing: str = "", **columns: str) -> list[Column]:
     Whole numbers without a unit are counts.
     """
     parts = {title.replace("_", " "): text.partition(" ") for title, text in columns.items()}
-    return [
-        Column(title, name, say, wide=room == "wide", spare=room == "spare", missing=missing)
+    quantities = [
+        Column(title, name, None if schema.unit_of(name) else units.count, wide=room == "wide", spare=room == "spare")
         for title, (name, _, room) in parts.items()
-        for say in [None if schema.unit_of(name) else units.count]
     ]
+    return [column._replace(missing=missing) for column in quantities]
 
 
 def section(  # noqa: PLR0913 - as many as a section has parts
@@ -222,7 +223,9 @@ def text_of(name: str, value: object) -> str:
         return f"{value / 1_000_000:.6f} ms" if abs(value) < 10**9 else f"{whole}.{rest:09} s"
     if unit := schema.unit_of(name):
         return _SAY[unit](value)
-    return f"{value:g}" if isinstance(value, float) else units.count(value) if name == "count" else str(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return units.count(value) if name == "count" else str(value)
 
 
 def of(shown: int, total: int, remark: str = "") -> str:
@@ -502,7 +505,8 @@ def options(scope: Scope) -> list[str]:
 
 def rank_of(meta: Meta) -> list[str]:
     """``rank 2 of 8``, where a report names its rank."""
-    return [] if meta.rank is None else [f"rank {meta.rank}{f' of {meta.world_size}' if meta.world_size else ''}"]
+    of = f" of {meta.world_size}" if meta.world_size else ""
+    return [] if meta.rank is None else [f"rank {meta.rank}{of}"]
 
 
 def health_line(health: pl.DataFrame) -> str:

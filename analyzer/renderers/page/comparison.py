@@ -27,6 +27,9 @@ _BAR: Final = 12
 #: Factors below this one have three digits behind the point, those above the other none.
 _CLOSE, _LARGE = 1.2, 100
 
+#: Of the gain of a change, what Amdahl's differs by for the page to say so.
+_NOTABLE: Final = 0.1
+
 #: Counters on the page, the most telling one first: what they are called there, and how their values are told.
 _COUNTED: Final[dict[str, tuple[str, Callable[[float], str]]]] = {
     "roof_share": ("of roof", units.percent),
@@ -51,12 +54,9 @@ def comparison_page(comparison: Comparison, top: int) -> Page:
     """
     about, (base, new) = comparison.base.about, comparison.paths
     tool = about.tool if len(comparison.tools) == 1 else " and ".join(comparison.tools)
-    heading = [
-        *("kanalyze compare", f"base {comparison.names[0]}", f"new {comparison.names[1]}", tool),
-        *([about.gpu] if about.gpu else []),
-        *([f"times {comparison.times}"] if comparison.times else []),
-        *([f"rank {about.rank} of {len(comparison.pairs)}"] if len(comparison.pairs) > 1 else []),
-    ]
+    parts = [f"base {comparison.names[0]}", f"new {comparison.names[1]}", tool, *([about.gpu] if about.gpu else [])]
+    parts += [f"times {comparison.times}"] if comparison.times else []
+    parts += [f"rank {about.rank} of {len(comparison.pairs)}"] if len(comparison.pairs) > 1 else []
     single = len(base) == len(new) == 1
     sides = [*base, *new] if single else [*(word for path in base for word in ("--base", path)), *new]
     table = "compare_kernels" if len(comparison.tools) == 1 else "compare_families"
@@ -68,7 +68,7 @@ def comparison_page(comparison: Comparison, top: int) -> Page:
     else:
         sections = [_waterfall(comparison, top)]
     return Page(
-        heading=heading,
+        heading=["kanalyze compare", *parts],
         answer=answer(comparison),
         sections=sections,
         more="\n".join([*more, command("kanalyze", "compare", *sides, "--format", "markdown")]),
@@ -145,7 +145,8 @@ def _verdict(comparison: Comparison) -> str:
     elif len(base) == len(new) == 1:
         runs = "1 run a side"
     else:
-        runs = f"{len(base)} against {len(new)} runs{', interleaved' if verdict.basis == 'paired runs' else ''}"
+        paired = ", interleaved" if verdict.basis == "paired runs" else ""
+        runs = f"{len(base)} against {len(new)} runs{paired}"
     if verdict.ratio is None:
         return f"{what} took no time in base and {units.time(verdict.new_ns)} in new"
     if verdict.low is None or verdict.high is None:
@@ -182,7 +183,8 @@ def _factor(ratio: float) -> str:
 def _where(comparison: Comparison) -> str:
     """``: 12.4 ms less: launch −9.1 ms, kernel −1.8 ms``."""
     verdict = comparison.verdict
-    if not (delta := verdict.new_ns - verdict.base_ns) or verdict.word == "same":
+    delta = verdict.new_ns - verdict.base_ns
+    if verdict.word == "same" or not delta:
         return ""
     sums = _buckets(comparison).select("bucket", "delta_ns").sort(pl.col("delta_ns").abs(), descending=True).rows()
     least = 0.05 * max((abs(ns) for _, ns in sums), default=0)
@@ -193,7 +195,8 @@ def _where(comparison: Comparison) -> str:
 
 def _no_interval(base: Side, new: Side) -> str:
     """Why nothing says how sure a ratio is."""
-    if min(runs := [len(side.digests) for side in (base, new)]) == 1 < max(runs):
+    runs = [len(side.digests) for side in (base, new)]
+    if min(runs) == 1 < max(runs):
         return f"{runs[0]} of base against {runs[1]} of new do not show how much runs vary, two or more of each do"
     steps = [side.digests[0].steps.height for side in (base, new)]
     if max(runs) > 1:
@@ -320,12 +323,10 @@ def _short_names(rows: pl.DataFrame) -> dict[str, str]:
 
 def _kernel(names: dict[str, str], row: Row) -> str:
     """The kernels of a row, before and after, and the range that launched them."""
-    sides = ((row[f"{side}_kernel"], row[f"{side}_names"]) for side in ("base", "new"))
-    kernels = (
-        (names[name] if name else "(no name)") + (f" and {several - 1} more" if several > 1 else "")
-        for name, several in sides
-        if several
-    )
+    kernels = []
+    for name, several in ((row[f"{side}_kernel"], row[f"{side}_names"]) for side in ("base", "new")):
+        if several:
+            kernels.append((names[name] if name else "(no name)") + (f" and {several - 1} more" if several > 1 else ""))
     text = ARROW.join(dict.fromkeys(kernels))
     return f"{text} in {row['range']}" if row.get("range") else text
 
@@ -346,7 +347,7 @@ def _operator(row: Row) -> str:
     names = (row["path"] or "").split(ARROW)
     if row["change"] == "same":
         return ARROW.join(names[-2:])
-    ops = ARROW.join(filter(None, (row["base_ops"], row["new_ops"])))
+    ops = ARROW.join(one for one in (row["base_ops"], row["new_ops"]) if one)
     return f"under {names[-1]}: {ops}" if row["path"] else ops
 
 
@@ -456,8 +457,7 @@ def _replayed(whatif: WhatIf, per: window.PerIteration) -> str:
         less = "less" if whatif.gain_ns > 0 else "more"
         gained = f"{per.mean_time(gain)} {less}, {units.percent(gain / whatif.now_ns)}"
     promised = whatif.now_ns - whatif.amdahl_ns
-    # of the gain of a change, what Amdahl's differs by for the page to say so
-    apart = abs(promised - whatif.gain_ns) > 0.1 * max(abs(promised), abs(whatif.gain_ns), 1)
+    apart = abs(promised - whatif.gain_ns) > _NOTABLE * max(abs(promised), abs(whatif.gain_ns), 1)
     less = "less" if promised >= 0 else "more"
     amdahl = f" By Amdahl's law it would be {per.mean_time(abs(promised))} {less}." if apart else ""
     return f"Now {per.time(whatif.now_ns)}, then {then} ({low} to {high}): {gained}.{amdahl}{measured}"

@@ -94,7 +94,8 @@ def _told(row: Row, *parts: str) -> str:
 
 
 def _filled(row: Row, template: str) -> str:
-    if None in (values := {name: row[name] for name in re.findall(r"\{(\w+)\}", template)}).values():
+    values = {name: row[name] for name in re.findall(r"\{(\w+)\}", template)}
+    if None in values.values():
         return ""
     return template.format(**{name: text_of(name, value) for name, value in values.items()})
 
@@ -167,10 +168,8 @@ def _advice(rows: pl.DataFrame) -> tuple[list[page.Block], str]:
     theirs = others.filter((pl.col("kind") != "information") & worth)
     order = ["scope", "possible_share", "speedup_share"]
     rules = theirs.sort(order, descending=[False, True, True], nulls_last=True, maintain_order=True).head(_MOST)
-    shown = [
-        *(_advised(row, row["sentence"], row["remedy"] or "") for row in rows.filter(ours).to_dicts()),
-        *(_advised(row, f"{_key(row['sentence'])} (ncu: {row['rule']})") for row in rules.to_dicts()),
-    ]
+    shown = [_advised(row, row["sentence"], row["remedy"] or "") for row in rows.filter(ours).to_dicts()]
+    shown += [_advised(row, f"{_key(row['sentence'])} (ncu: {row['rule']})") for row in rules.to_dicts()]
     hidden = others.height - rules.height
     return shown, f"{units.plural(hidden, 'further result')} of ncu's rules, in the table advice" if hidden > 0 else ""
 

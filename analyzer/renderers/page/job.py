@@ -66,7 +66,8 @@ def answer(job: Job) -> str:
         f"{units.plural(ranks.height, 'rank')} ({units.plural(len(slowest), 'step')}{unsteady}{left}), "
         f"and a rank waits for others in {units.percent(waiting / max(whole, 1))} of it"
     )
-    if (late := next((late for late in late_ranks(job) if late.named), None)) is None:
+    late = next((late for late in late_ranks(job) if late.named), None)
+    if late is None:
         paired = any(check == SENDS for check, *_ in job.doubts)
         beside = " but for sends and receives, of which that is not told" if paired else ""
         return f"{first}: none is late for long{beside}."
@@ -147,7 +148,8 @@ def _ranks(table: pl.DataFrame, most: int) -> Section:
     shown = table.with_columns(called=pl.col("rank").cast(pl.String))
     if table.height > most:
         order = shown.sort(pl.col("wait_ns") / pl.col("ns"), "rank")
-        at = {round(part / (len(_QUARTILES) - 1) * (table.height - 1)): name for part, name in enumerate(_QUARTILES)}
+        last = len(_QUARTILES) - 1
+        at = {round(part / last * (table.height - 1)): name for part, name in enumerate(_QUARTILES)}
         shown = order[list(at)].with_columns(called=pl.format("{} ({})", "rank", pl.Series([*at.values()])))
     transfer = pl.col("transfer_ns") + pl.col("unmatched_ns")
     shown = shown.with_columns(kernel="kernel_ns", waiting="wait_ns", transfer=transfer)

@@ -226,7 +226,8 @@ class _Parser:
 
 def _parse(name: str) -> _Node:
     """Parses a kernel name into a weighted tree; unprintable characters become question marks."""
-    kernel = _Parser("".join(sign if sign.isprintable() else "?" for sign in unmangled(name)[:_LONGEST])).node()
+    text = "".join(sign if sign.isprintable() else "?" for sign in unmangled(name)[:_LONGEST])
+    kernel = _Parser(text).node()
     _weigh_kernel(kernel)
     if scope := [_Word(part, _SCOPE, "::", silent=True) for part in kernel.scope.split("::")[:-1]]:
         kernel.words[0].lead = "::"
@@ -308,14 +309,7 @@ def _weigh_words(name: str, head: int, order: int, *, noisy: bool = True) -> lis
 
 def _render(node: _Node, cut: int) -> list[str]:
     """Renders words of weight `cut` or more; if the name itself is dropped, the texts of its arguments."""
-    name, gap = "", False
-    for word in node.words:
-        if word.weight >= cut:
-            name += f"{_GAP if gap else word.lead if name else ''}{word.text}"
-            gap = False
-        else:
-            gap |= not word.silent
-    name += _GAP if gap and name else ""
+    name = _render_words(node.words, cut)
     if not node.args and not node.lambdas:
         return [name + node.suffix] if name else []
     args: list[str] = []
@@ -328,6 +322,17 @@ def _render(node: _Node, cut: int) -> list[str]:
     if not name:
         return args + inner
     return ["::".join([f"{name}<{', '.join(args)}>" if args else name, *inner]) + node.suffix]
+
+
+def _render_words(words: Iterable[_Word], cut: int) -> str:
+    text, gap = "", False
+    for word in words:
+        if word.weight >= cut:
+            text += f"{_GAP if gap else word.lead if text else ''}{word.text}"
+            gap = False
+        else:
+            gap |= not word.silent
+    return text + _GAP if gap and text else text
 
 
 def _fit(kernel: _Node, width: int) -> str:

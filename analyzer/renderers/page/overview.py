@@ -64,7 +64,8 @@ def overview_page(summary: Summary, top: int) -> Page:
     if inside.height and not inside.get_column("place").count():
         blocks = [*blocks, page.Block("INSIDE GRAPHS", nameless(inside))]
     elif inside.height and top >= 0:
-        tables.append(captured_section(inside, _each(per, time="exclusive_ns", share="share", count="count"), rows + 1))
+        times = _each(per, time="exclusive_ns", share="share", count="count")
+        tables.append(captured_section(inside, times, rows + 1))
     actions = to_do(summary.findings)[: 3 if top > 0 else 2]
     findings = [(one, None) for one in summary.findings[:top]] if top > page.ROWS else actions
     points = [point(one, per, beside) for one, beside in findings]
@@ -98,20 +99,17 @@ def _each(per: PerIteration, **columns: str) -> list[Column]:
 
 def _heading(summary: Summary) -> list[str]:
     models = summary.windows.group_by("name", maintain_order=True).len()
-    part = "" if summary.scope.window is None else f"window {summary.scope.window}"
+    parts = [f"{count} × {name or 'GPU'}" if count > 1 else name or "GPU" for name, count in models.iter_rows()]
+    parts += [units.plural(summary.process_count, "process")] if summary.process_count > 1 else []
+    parts += counters.joined_with(summary) if summary.others else []
+    parts += page.rank_of(summary.meta)
     if summary.steady is not None:
         number = summary.steady.rows.filter(pl.col("name") == summary.steady.each).height
-        part = f"{units.count(number)} × {summary.steady.each}"
-    return [
-        *(summary.meta.path.name, summary.meta.recorded_by),
-        *(f"{count} × {name or 'GPU'}" if count > 1 else name or "GPU" for name, count in models.iter_rows()),
-        *([units.plural(summary.process_count, "process")] if summary.process_count > 1 else []),
-        *(counters.joined_with(summary) if summary.others else []),
-        *page.rank_of(summary.meta),
-        *([part] if part else []),
-        *([page.health_line(summary.tables["health"])] if "health" in summary.tables else []),
-        *([summary.named] if summary.named else []),
-    ]
+        parts.append(f"{units.count(number)} × {summary.steady.each}")
+    elif summary.scope.window is not None:
+        parts.append(f"window {summary.scope.window}")
+    parts += [page.health_line(summary.tables["health"])] if "health" in summary.tables else []
+    return [summary.meta.path.name, summary.meta.recorded_by, *parts, *([summary.named] if summary.named else [])]
 
 
 def ledger_of(summary: Summary, per: PerIteration, window: dict[str, Any], most: int | None = None) -> page.Ledger:
@@ -190,7 +188,8 @@ def families(table: pl.DataFrame) -> str:
     named = pl.col("family").fill_null("CUDA graphs")  # of which the whole alone was recorded
     sums = table.group_by(named).agg(pl.col("exclusive_ns").sum()).filter(pl.col("family") != "communication")
     whole = int(sums.get_column("exclusive_ns").sum())
-    return page.shares_of(sums.sort("exclusive_ns", "family", descending=True).head(3).iter_rows(), whole)
+    largest = sums.sort("exclusive_ns", "family", descending=True).head(3)
+    return page.shares_of(largest.iter_rows(), whole)
 
 
 def _by_range(summary: Summary, bucket: str, device: int) -> list[tuple[str, int]]:
@@ -233,14 +232,16 @@ def _by_culprit(
 
 def _code(summary: Summary, per: PerIteration, top: int) -> Section | None:
     """The lines of the program with most of the time, and all else as one row, so that they sum to it."""
-    if (table := summary.tables.get("code")) is None or summary.device is None:
+    table = summary.tables.get("code")
+    if table is None or summary.device is None:
         return None
     of_device = table.filter(pl.col("device") == summary.device).with_columns(ns=pl.sum_horizontal(*_OF_LINE.values()))
     of_device, inside = by_either(of_device, "ns", "captured_ns")
     lines = of_device.drop_nulls("place").with_columns(pl.col("text").fill_null(pl.col("function")).cast(pl.String))
     whole_ns = max(of_device.get_column("ns").sum(), 1)
     worth = lines.select(pl.max_horizontal("ns", "captured_ns") / whole_ns).to_series()
-    if (shown := lines.head(min(_worth_a_row(worth), top, page.ROWS - 1))).is_empty():
+    shown = lines.head(min(_worth_a_row(worth), top, page.ROWS - 1))
+    if shown.is_empty():
         return None
     headings = _OF_LINE | ({"in graphs": "captured_ns"} if inside else {})
     parts = ["ns", *headings.values()]
@@ -326,7 +327,8 @@ def _ranges(summary: Summary, per: PerIteration, top: int) -> Section | None:
 
 
 def _operators(summary: Summary, per: PerIteration, top: int) -> Section | None:
-    if (table := summary.tables.get("ops")) is None or not table.get_column("exclusive_device_ns").sum():
+    table = summary.tables.get("ops")
+    if table is None or not table.get_column("exclusive_device_ns").sum():
         return None
     table, inside = by_either(table, "exclusive_device_ns", "captured_device_ns")
     columns = (
@@ -399,7 +401,8 @@ def _blocks(summary: Summary) -> list[page.Block]:
     texts = {}
     for phase, most in {"before": 5, "between": 2, "after": 2}.items():
         rows = table.filter(pl.col("phase") == phase)
-        if (ns := int(rows.get_column("ns").sum())) and ns >= page.WORTH_NAMING * whole_ns:
+        ns = int(rows.get_column("ns").sum())
+        if ns and ns >= page.WORTH_NAMING * whole_ns:
             of_all = f" of {units.time(whole_ns)} recorded" if phase == "before" else ""
             worth = rows.filter(pl.col("ns") >= page.WORTH_NAMING * ns).head(most).select("part", "count", "ns")
             parts = [f"{_part(part, count, summary.steady.each)} {units.time(ns)}" for part, count, ns in worth.rows()]
@@ -449,12 +452,13 @@ def evidence_page(summary: Summary, top: int) -> Page:
         between = "" if low == high else f" ({' to '.join(per.mean_time(ns or 0) for ns in (low, high))})"
         gain = f"; by a replay the remedy saves {per.mean_time(usual)}{between}"
     heading = [finding.rule, summary.meta.path.name, *([f"GPU {finding.device}"] if finding.device else [])]
-    more = ("explain", finding.rule), ("show", *finding.table.split(), summary.meta.path)
+    more = [outlets.command("kanalyze", "explain", finding.rule)]
+    more.append(outlets.command("kanalyze", "show", *finding.table.split(), summary.meta.path))
     return Page(
         heading=[*heading, *([per.all] if per.iterations else [])],
         answer=f"{text}{where}{took}{gain}. {finding.remedy}",
         sections=[one for one in sections if one.grid.rows],
-        more="\n".join(outlets.command("kanalyze", *words) for words in more),
+        more="\n".join(more),
     )
 
 

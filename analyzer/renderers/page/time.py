@@ -54,10 +54,20 @@ def exposure(tables: Tables, _: int) -> Section:
     return section("TOTAL AND EXPOSED", table.filter(pl.col("detail").is_null() | ~alone), columns, remark=remark)
 
 
-def _shapes(row: Row) -> str:
-    if not row["shapes"] or not row["grid_x"] or not row["block_x"]:  # 0 if the tool does not record it
-        return ""
-    return launch_shape(row) + (f" +{row['shapes'] - 1}" if row["shapes"] > 1 else "")
+def kernels(tables: Tables, top: int) -> Section:
+    """Section of the heaviest kernels."""
+
+    def shape(row: Row) -> str:
+        if not row["shapes"] or not row["grid_x"] or not row["block_x"]:  # 0 if the tool does not record it
+            return ""
+        return launch_shape(row) + (f" +{row['shapes'] - 1}" if row["shapes"] > 1 else "")
+
+    columns = (
+        *numbers(time="exclusive_ns wide", window="window_share", busy="busy_share", count="count", average="avg_ns"),
+        Column("grid × block", shape, left=True, spare=True),
+        words("kernel", "name"),
+    )
+    return section("KERNELS", tables["hot_kernels"], columns, top, "share of window and of busy time", named=True)
 
 
 def launch_shape(row: Row, template: str = "{} × {}") -> str:
@@ -239,15 +249,7 @@ _SECTIONS: Final[dict[str, Make]] = {
     "steps": steps,
     "ranges": ranges,
     "exposure": exposure,
-    "hot_kernels": section_of(
-        "hot_kernels",
-        "KERNELS",
-        *numbers(time="exclusive_ns wide", window="window_share", busy="busy_share", count="count", average="avg_ns"),
-        Column("grid × block", _shapes, left=True, spare=True),
-        words("kernel", "name"),
-        remark="share of window and of busy time",
-        named=True,
-    ),
+    "hot_kernels": kernels,
     "ops": operators,
     "graphs": graphs,
     "captured": lambda tables, top: captured_section(
@@ -298,14 +300,12 @@ def page_of(summary: Summary, top: int) -> Page:
     """Builds the page of a summary, at most `top` rows per table."""
     meta, tables, window = summary.meta, summary.tables, summary.scope.window
     models = summary.windows.group_by("name", "compute_capability", "sm_count", maintain_order=True).len()
-    heading = [
-        *(meta.path.name, meta.recorded_by),
-        *(f"{f'{count} × ' if count > 1 else ''}{gpu(*model)}" for *model, count in models.iter_rows()),
-        *([f"driver {meta.driver_version}"] if meta.driver_version else []),
-        *(units.plural(summary.process_count, "process"), *page.rank_of(meta)),
-        *([f"window {window.name}"] if window is not None and window.name else []),
-        page.health_line(tables["health"]),
-    ]
+    heading = [meta.path.name, meta.recorded_by]
+    heading += [f"{f'{count} × ' if count > 1 else ''}{gpu(*model)}" for *model, count in models.iter_rows()]
+    heading += [f"driver {meta.driver_version}"] if meta.driver_version else []
+    heading += [units.plural(summary.process_count, "process"), *page.rank_of(meta)]
+    heading += [f"window {window.name}"] if window is not None and window.name else []
+    heading += [page.health_line(tables["health"])]
     makers = _SECTIONS | {"memory": partial(memory, zero_ns=summary.zero_ns)}
     shown = []
     for name, made in ((name, make(tables, top)) for name, make in makers.items() if len(tables.get(name, ()))):
@@ -359,11 +359,12 @@ def instances_page(instances: Instances, top: int) -> Page:
         here = pl.col("process_id").eq_missing(process) & (pl.col("device") == device)
         rows = instances.instances.filter(here)
         usual = rows.filter(~pl.col("warm_up"), ~pl.col("odd"))  # those in medians and shares
-        all_usual = usual.height == rows.height
-        which = units.plural(usual.height, "instance") if all_usual else f"{usual.height} usual instances"
-        remark = f"GPU {device}{f', process {process}' if many else ''}, {which}"
-        spent = section("WHERE THE TIME WENT", instances.spread.filter(here), _SPREAD, remark=remark)
-        sections += [spent, _slowest(rows, usual, top, instances.zero_ns)]
+        which = units.plural(usual.height, "instance")
+        which = which if usual.height == rows.height else f"{usual.height} usual instances"
+        whose = f", process {process}" if many else ""
+        remark = f"GPU {device}{whose}, {which}"
+        sections += [section("WHERE THE TIME WENT", instances.spread.filter(here), _SPREAD, remark=remark)]
+        sections += [_slowest(rows, usual, top, instances.zero_ns)]
     first = instances.instances.item(0, "window") if instances.instances.height else ""
     scope, window = replace(instances.scope, window=Window(name=first)), instances.scope.window
     return Page(

@@ -64,13 +64,11 @@ def terminal(tables: Sequence[Described], width: int) -> str:
     """Renders every table with its columns as terminal text."""
     parts = []
     for table, forms in tables:
-        lines = [
-            *(table.name, *_wrapped(table.doc, width - 2)),
-            *(_wrapped(f"Equals {table.equals}.", width - 2) if table.equals else []),
-            *([f"  --by {', '.join(table.groupings)}"] if table.groupings else []),
-            *([f"  {', '.join(table.flags)}"] if table.options else []),
-            *_columns(table.columns, width),
-        ]
+        lines = [table.name, *_wrapped(table.doc, width - 2)]
+        lines += _wrapped(f"Equals {table.equals}.", width - 2) if table.equals else []
+        lines += [f"  --by {', '.join(table.groupings)}"] if table.groupings else []
+        lines += [f"  {', '.join(table.flags)}"] if table.options else []
+        lines += _columns(table.columns, width)
         for form in forms:
             lines += [*_wrapped(f"{form.when}: {form.doc}", width - 2), *_columns(_further(form, table), width)]
         parts.append(_ended(lines))
@@ -102,13 +100,11 @@ def _markdown(tables: Sequence[Described]) -> str:
     parts = []
     for table, forms in tables:
         groupings, options = (", ".join(f"`{word}`" for word in words) for words in (table.groupings, table.flags))
-        lines = [
-            *(f"## {table.name}", "", table.doc),
-            *(["", f"Equals {table.equals}."] if table.equals else []),
-            *(["", f"`--by` {groupings}"] if groupings else []),
-            *(["", f"Options: {options}"] if options else []),
-            *_markdown_columns(table.columns),
-        ]
+        lines = [f"## {table.name}", "", table.doc]
+        lines += ["", f"Equals {table.equals}."] if table.equals else []
+        lines += ["", f"`--by` {groupings}"] if groupings else []
+        lines += ["", f"Options: {options}"] if options else []
+        lines += _markdown_columns(table.columns)
         for form in forms:
             lines += ["", f"With `{form.when}`: {form.doc}", *_markdown_columns(_further(form, table))]
         parts.append(_ended(lines))

@@ -56,7 +56,8 @@ def arranged(frame: pl.DataFrame, sort: str | None, top: int | None, each: str |
     Raises UnknownNameError if there is no such column.
     """
     if sort is not None:
-        if (name := sort.removeprefix("-")) not in frame.columns:
+        name = sort.removeprefix("-")
+        if name not in frame.columns:
             raise errors.UnknownNameError.of("column", name, frame.columns)
         frame = frame.sort(name, descending=sort.startswith("-"), nulls_last=True, maintain_order=True)
     if top is None or sort is not None or each is None:

@@ -18,7 +18,8 @@ _BOLD, _DIM = "1", "2"
 # The call tree.
 
 _COLOURS: Final = {"kernel": "32", "graph": "32", "memcpy": "34", "memset": "36", "python": "33", "rest": "2"}
-_DEVICE, _GAP = ("kernel", "graph", "memcpy", "memset"), "  "
+_DEVICE: Final = ("kernel", "graph", "memcpy", "memset")
+_GAP: Final = "  "
 
 
 def call_tree(tree: pl.DataFrame, by: str, look: Look, heading: str = "") -> str:
@@ -32,8 +33,9 @@ def call_tree(tree: pl.DataFrame, by: str, look: Look, heading: str = "") -> str
     cells = [tuple(_number(row, name) for name in heads) for row in rows]
     titles, figures = Grid((*map(Column, heads.values()),), cells).lines(look.width)
     room = look.width - len(titles) - len(_GAP)
-    title = look.paint(f"CALL TREE{f'  {heading}' if heading else ''}", _BOLD)
-    lines, guides = [title, look.paint(f"{titles}{_GAP}called", _DIM)], _guides(rows)
+    lines = [look.paint(f"CALL TREE{f'  {heading}' if heading else ''}", _BOLD)]
+    lines.append(look.paint(f"{titles}{_GAP}called", _DIM))
+    guides = _guides(rows)
     texts: dict[int, str] = {}  # the names in what room is left, those behind guides of one length together
     for length in {*map(len, guides)}:
         width = max(room - length, NARROWEST)
@@ -53,7 +55,8 @@ def _number(row: Row, name: str) -> str:
         return "" if row["kind"] == "thread" else units.count(row["count"])
     if name.endswith("_share"):
         return units.percent(row[name])
-    return units.time(row[name]) if (row[name] if name == "device_ns" else row["kind"] not in _DEVICE) else ""
+    has = row["device_ns"] if name == "device_ns" else row["kind"] not in _DEVICE
+    return units.time(row[name]) if has else ""
 
 
 def _guides(rows: Sequence[Row]) -> list[str]:
@@ -71,7 +74,8 @@ def _guides(rows: Sequence[Row]) -> list[str]:
 
 def _name(row: Row, width: int) -> str:
     if row["kind"] == "rest":
-        return f"… {units.plural(row['nodes'], 'smaller node' if row['parent'] is None else 'more node')}"[:width]
+        noun = "smaller node" if row["parent"] is None else "more node"
+        return f"… {units.plural(row['nodes'], noun)}"[:width]
     text = outlets.line(row["name"] or "(no name)")
     text = text.replace("autograd::engine::evaluate_function: ", "autograd: ")  # of backward operators
     if len(text) <= width:
