@@ -159,7 +159,8 @@ def likely_captures(report: Report) -> pl.DataFrame:
         ran = with_facts(report, work.filter(inside), "call_start", "thread_id")
         ran = _updated(report, ran.with_columns(at=pl.coalesce("call_start", "start")))
         # of several rows of a node the last one before the launch
-        rows = ran.select("row", "sure", capture=last_of(ran.select(*_NODE, "at"), nodes.select(*_NODE, at="made_ns")))
+        last = last_of(ran.select(*_NODE, "at"), nodes.select(*_NODE, at="made_ns"))
+        rows = ran.select("row", "sure", capture=last)
     elif inside.any() or report.meta.recorder.ranked:  # of a trace
         inside |= _call_kinds.graph_call(report, facts_of(report, work.get_column("row"), "call_name").to_series())
         by_order = other is None or _nodes(other).is_empty()

@@ -278,10 +278,12 @@ _HITS: Final = {"asked": pl.Int64, **{key: PARTS[key] for key in (*KEYS, "stack_
 #: Samples of a thread from which on the time between them is known; a single one tells of all of its time.
 _FEWEST: Final = 2
 
+
 #: A Python sample tells of at most so many periods before and after it.
 _REACH: Final = 2
 
 _LATEST: Final = 1 << 61
+
 
 #: What a culprit begins with that is a wait for another thread.
 WAIT: Final = "wait for "

@@ -143,6 +143,7 @@ _MEASURES: Final = {
     "kernel": "the kernel",
 }
 
+
 LAUNCH_SUMMARY: Final = Table(
     "launch_summary",
     "One kernel launched by one call on one thread and device.",

@@ -249,7 +249,8 @@ def _named(report: Report, key: ThreadKey, device: int, rows: pl.DataFrame) -> I
 
     host, launch, queued = (reason == code for code in (codes.host, codes.launch, codes.queued))
     called, launches, waits = (rows.filter(mask) for mask in (~(host | launch | queued), launch, queued))
-    yield parts(called, gathered(codes.table.get_column("detail").cast(pl.Categorical), called.get_column("reason")))
+    details = codes.table.get_column("detail").cast(pl.Categorical)
+    yield parts(called, gathered(details, called.get_column("reason")))
     yield parts(launches, facts_of(report, launches.get_column("row"), "name").to_series())
     yield parts(waits, waited_for(report, device, waits.get_column("row")))
     for part in _named_host(report, key, rows.filter(host)):
@@ -287,7 +288,8 @@ def _told(pieces: pl.DataFrame, line: pl.DataFrame, names: pl.Series) -> tuple[p
     """Splits `pieces` by a timeline: those that it tells of, with the name of its row as `culprit`, and the others."""
     cut = overlaid(pieces, line.rename({"row": "name"}), "name")
     told, rest = (cut.filter(side) for side in (pl.col("name").is_not_null(), pl.col("name").is_null()))
-    return told.drop("name").with_columns(gathered(names, told.get_column("name")).alias("culprit")), rest.drop("name")
+    culprit = gathered(names, told.get_column("name")).alias("culprit")
+    return told.drop("name").with_columns(culprit), rest.drop("name")
 
 
 @once_per_process

@@ -39,6 +39,7 @@ WAITING: Final = ("device", "stream", "event")
 #: An asynchronous copy into pageable memory returns only when the copy has finished.
 _PAGEABLE: Final = "Pageable"
 
+
 _CALL: Final = (
     Column("api", pl.String, "The call, as nsys shows it.", nullable=True),
     Column(

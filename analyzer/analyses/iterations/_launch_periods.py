@@ -53,6 +53,7 @@ _PERIODS: Final = {
     "usual": pl.Boolean,
 }
 
+
 #: Where repetitions of units begin that were found before, by what they and their anchors are: the same in all ranks.
 _Cuts = dict[tuple[object, ...], tuple[str, int | None, int]]
 
@@ -482,4 +483,5 @@ def _runs(line: pl.DataFrame, clears: pl.Series, records: pl.Series, others: pl.
     calm = count_up_to(others, after, equal=False) == count_up_to(others, since.gather(fills), equal=False)
     runs = runs.filter((before < first) & (after < then) & calm)
     distance = pl.col("then") - pl.col("start")
-    return runs.select("start", end=pl.when(distance <= _PAUSE * distance.median()).then("then").otherwise("after"))
+    near = distance <= _PAUSE * distance.median()
+    return runs.select("start", end=pl.when(near).then("then").otherwise("after"))

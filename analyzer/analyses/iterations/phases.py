@@ -178,7 +178,8 @@ def _longest_run(rows: pl.DataFrame, name: str, *, adjoining: bool) -> pl.DataFr
     goes_on = (near & pl.col("usual") & pl.col("usual").shift(1)).fill_null(value=False)
     runs = own.with_columns(run=(~goes_on).cum_sum()).filter("usual")
     sums = runs.group_by("run", maintain_order=True).agg(pl.len(), pl.col("dur_ns").sum())
-    return runs.filter(run=sums.sort("len", "dur_ns", descending=True, maintain_order=True).item(0, "run"))
+    best = sums.sort("len", "dur_ns", descending=True, maintain_order=True).item(0, "run")
+    return runs.filter(pl.col("run") == best)
 
 
 def _trains(report: Report, process: int | None) -> bool:

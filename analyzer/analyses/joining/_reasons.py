@@ -124,6 +124,7 @@ def _by_step(row: Row, shared: tuple[pl.DataFrame, pl.DataFrame], tools: tuple[s
 #: Figures that are counts or sums of bytes.
 COUNTED: Final = ("launches", "copies", "bytes copied")
 
+
 # Counts of launches that explain a difference: by step, while compiling, in trials.
 
 #: The name of the profiler's own steps, where steps are otherwise user ranges.
@@ -348,7 +349,8 @@ def measuring(ncu: Report) -> pl.DataFrame:
 def disturbed(base: Report) -> pl.DataFrame:
     """Disturbances by kernel group of the program: group, faulted (memory migrated meanwhile), crowded (others ran)."""
     work = operations(base)
-    moves = pl.concat([work.filter(BY_DRIVER).select("start", "end"), base.kind("fault").select(**intervals.OF_EVENTS)])
+    faults = base.kind("fault").select(**intervals.OF_EVENTS)
+    moves = pl.concat([work.filter(BY_DRIVER).select("start", "end"), faults])
     placed = beside(grouped_kernels(base), work.sort("event_id"), "start", "end")
     start, end = placed.get_column("start"), placed.get_column("end")
     ours = work.filter(~BY_DRIVER).partition_by("device")

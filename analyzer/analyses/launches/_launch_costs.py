@@ -195,6 +195,7 @@ def graph_launches(report: Report) -> pl.DataFrame:
 _MOST: Final = 0.5
 _FEWEST: Final = 3
 
+
 #: The minimum share of the time considered, and the minimum time, for a finding to be worth a sentence.
 WORTH_SAYING: Final = 0.001
 _LEAST_NS: Final = 1_000

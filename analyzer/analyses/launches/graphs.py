@@ -425,7 +425,8 @@ def _passed(line: pl.DataFrame, cuts: dict[tuple[object, ...], pl.Series]) -> pl
 def _splits_series(name: str) -> bool:
     """Whether calls of this name split a series."""
     bucket = bucket_of(name)
-    return bucket == "sync" or (bucket == "allocation" and "Async" not in name) or _CUTS.match(name) is not None
+    blocks = bucket == "sync" or (bucket == "allocation" and "Async" not in name)
+    return blocks or _CUTS.match(name) is not None
 
 
 # The CUDA graphs of a report.

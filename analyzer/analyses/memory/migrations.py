@@ -206,7 +206,8 @@ def _cut(moved: pl.DataFrame) -> list[pl.DataFrame]:
     pieces = pl.DataFrame({"start": edges.slice(0, len(edges) - 1), "end": edges.slice(1)})
     first = pieces.get_column("start")
     depth = begins.search_sorted(first, side="right").cast(pl.Int64) - ends.search_sorted(first, side="right")
-    pieces = pieces.with_columns(batch=depth.cum_sum() // PARTS_AT_ONCE).filter(depth > 0)
+    batch = depth.cum_sum() // PARTS_AT_ONCE
+    pieces = pieces.with_columns(batch=batch).filter(depth > 0)
     batches = pieces.partition_by("batch", maintain_order=True, include_key=False)
     return [intervals.cut(real, some).sort("start", "time", "event_id") for some in batches]
 

@@ -91,7 +91,8 @@ def tree_of(*parts: pl.DataFrame) -> HostTree:
     events = events.hstack(pl.concat(trees).get_columns())
     before = pl.int_range(pl.len(), dtype=pl.Int64) - 1
     same = [pl.col(name) == pl.col(name).shift(1) for name in ("name", "stop")]
-    kept = ~events.select(pl.all_horizontal(pl.col("parent") == before, *same).fill_null(value=False)).to_series()
+    doubled = pl.all_horizontal(pl.col("parent") == before, *same)
+    kept = ~events.select(doubled.fill_null(value=False)).to_series()
     # each removed row follows the one that it is counted as
     places, ids = kept.cast(pl.Int64).cum_sum() - 1, events.get_column("event_id")
     last = kept.arg_true().cast(pl.Int64).shift(-1, fill_value=events.height) - 1
@@ -138,6 +139,7 @@ _COLLECTIVE: Final = r"^(?:nccl|gloo|mpi|ucc|xccl|hccl|fake):\w"
 
 #: An operator's name with its overload, where that was recorded; torch counts by the name without it.
 _OVERLOAD: Final = r"^(\w+::\w+)\.\w+$"
+
 
 #: torch merges all steps of its profiler under one name, ``ProfilerStep*``.
 _STEP: Final = "ProfilerStep#"

@@ -26,6 +26,7 @@ from kanalyze.window import Scope
 #: The columns that identify a group within its report.
 GROUP_KEYS: Final = ("name", "device", *SHAPE)
 
+
 #: Nine in ten launches of a group take from the one to the other of these parts.
 _LEAST, _MOST = 0.05, 0.95
 

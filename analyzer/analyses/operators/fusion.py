@@ -22,6 +22,7 @@ _OPERATIONS: Final = {"copy": ("copy",), "random": ("dropout", "masked_scale")}
 #: Minimum number of repetitions of one operator for a loop.
 _LOOP: Final = 5
 
+
 #: Operators whose result does not depend on earlier results.
 _READS_NOTHING: Final = ("aten::fill_", "aten::zero_", "aten::_foreach_zero_", "aten::arange", "aten::linspace")
 
@@ -153,6 +154,7 @@ _ELEMENT_BYTES: Final = {
 
 #: Operators that only write their first input.
 OVERWRITES: Final = ("aten::copy_", "aten::fill_", "aten::zero_", "aten::_foreach_copy_", "aten::_foreach_zero_")
+
 
 #: The type of an input that is a list of tensors.
 LISTED: Final = "TensorList"

@@ -176,7 +176,8 @@ def measured_shapes(joined: pl.DataFrame) -> pl.DataFrame:
 
     `event_id` is that of the launch shape with most of its time.
     """
-    alike = (pl.col("ncu_match") == "shape") & (pl.col("ncu_dur_ns") / pl.col("avg_ns")).is_between(1 / _ALIKE, _ALIKE)
+    longer = pl.col("ncu_dur_ns") / pl.col("avg_ns")
+    alike = (pl.col("ncu_match") == "shape") & longer.is_between(1 / _ALIKE, _ALIKE)
     same = (pl.col("ncu_match") == "exact") | alike.fill_null(value=False)
     sure = same & pl.col("event_id").is_not_null() & pl.col("roof_share").is_not_null()
     ns = pl.col("exclusive_ns").fill_null(0)

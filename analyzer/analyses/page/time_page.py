@@ -107,7 +107,8 @@ def tables_of(report: Report) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
     if code.has_lines(report):
         makers["code"] = partial(code.code, report)
     # idle time is attributed with names first, which serves the other tables, too
-    return made({name: makers[name] for name in sorted(makers, key=lambda name: (name != "culprits", name in _ALWAYS))})
+    order = sorted(makers, key=lambda name: (name != "culprits", name in _ALWAYS))
+    return made({name: makers[name] for name in order})
 
 
 # What ncu measured, of its own report.
