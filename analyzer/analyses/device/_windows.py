@@ -192,7 +192,8 @@ def _shared(device: int, work: pl.DataFrame) -> Shared | None:
 
 def process_count(report: Report) -> int:
     """Processes with device operations; where there are none, the processes in scope."""
-    return device_operations(report).get_column("process_id").n_unique() or report.processes.height
+    ran = device_operations(report).select(pl.col("process_id").n_unique()).item()
+    return int(ran) or report.processes.height
 
 
 def overlapping(work: pl.DataFrame) -> pl.DataFrame:

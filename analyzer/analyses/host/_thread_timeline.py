@@ -251,7 +251,8 @@ def states_of(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFr
     called = pl.when(pl.coalesce(runs, ~pl.lit(waiting))).then(pl.lit("system call")).otherwise(pl.lit("blocked"))
     state = pl.when(inside).then(called).when(runs).then(pl.lit("running"))
     state = state.when(runs.is_null()).then(pl.lit("unknown")).when("waits").then(pl.lit("runnable"))
-    return cut.select(*pieces.columns, "call", state=state.otherwise(pl.lit("off processor")).cast(pl.Enum(STATES)))
+    states = state.otherwise(pl.lit("off processor")).cast(pl.Enum(STATES))
+    return cut.select(*pieces.columns, "call", state=states)
 
 
 #: By what a function was found.
@@ -392,7 +393,8 @@ def _by_counts(spans: pl.DataFrame, counts: pl.DataFrame, each_ns: float) -> pl.
     covered = sampled.group_by(KEYS).agg(told=pl.col("ns").sum())
     left = sums.join(covered, on=KEYS, how="left", nulls_equal=True, maintain_order="left")
     left = left.with_columns(ns=pl.col("ns") - pl.col("told").fill_null(0), samples=pl.lit(0), stack_id=pl.lit(None))
-    by_evidence = {"cpu samples": sampled, "none": left.filter(pl.col("ns") > 0)}
+    left = left.filter(pl.col("ns") > 0)
+    by_evidence = {"cpu samples": sampled, "none": left}
     return pl.concat(part.with_columns(evidence=pl.lit(word)).select(_CAST) for word, part in by_evidence.items())
 
 

@@ -210,7 +210,8 @@ def placed_with_text(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
 def _line_of(report: Report, key: ThreadKey) -> pl.DataFrame:
     """Where a thread was, as sorted, disjoint stretches (start, end, place); else where its main thread was."""
     lines = _lines(report)
-    return lines[key] if key in lines else lines.get((key[0], None), pl.DataFrame(schema=_STRETCH).drop(THREAD))
+    nothing = pl.DataFrame(schema=_STRETCH).drop(THREAD)
+    return lines[key] if key in lines else lines.get((key[0], None), nothing)
 
 
 @once_per_process

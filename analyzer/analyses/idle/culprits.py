@@ -150,7 +150,8 @@ def _frames(report: Report, parts: pl.DataFrame) -> pl.DataFrame:
     rows = used.join(functions, on="stack_id").select("part", "level", "kind", "name")
     missing = parts.filter(~pl.col("part").is_in(rows.get_column("part").unique().implode()))
     word = pl.when(pl.col("evidence") == "none").then(pl.lit(NOT_SAMPLED)).otherwise(pl.lit("sampled without a stack"))
-    return pl.concat([rows, missing.select("part", level=pl.lit(0, dtype=pl.Int64), kind=pl.lit("none"), name=word)])
+    alone = missing.select("part", level=pl.lit(0, dtype=pl.Int64), kind=pl.lit("none"), name=word)
+    return pl.concat([rows, alone])
 
 
 def _of_trace(report: Report) -> pl.DataFrame:

@@ -219,9 +219,8 @@ def _loop(line: pl.DataFrame, unit: _units.Unit, total: float, cuts: _Cuts) -> p
         cuts[key] = _cut_of(line, unit)
     column, code, before = cuts[key]
     at = unit.at if code is None else (line.get_column(column) == code).arg_true()
-    rows = with_phases(line, repetitions(line, unit, _edges(line, unit, at, before))).with_columns(
-        _units.held(line, "weight")
-    )
+    rows = with_phases(line, repetitions(line, unit, _edges(line, unit, at, before)))
+    rows = rows.with_columns(_units.held(line, "weight"))
     if unit.length == 1:
         # many programs launch a kernel several times in a row: only one long loop counts, or one that the host waits in
         waited = _units.only_computes(line, unit) and _units.waited_for(line, unit)
@@ -253,7 +252,8 @@ def _cut_of(line: pl.DataFrame, unit: _units.Unit) -> tuple[str, int | None, int
     an optimizer that end there, and that no stretch of the unit has launches to spare if it is cut there.
     """
     spans = line.with_row_index("first").select("first", "gap", *_SPEAK, stop=pl.col("first") + unit.length)
-    places = spans.head(line.height - unit.length + 1).filter(_units.held(line, unit.column) == unit.word)
+    places = spans.head(line.height - unit.length + 1)
+    places = places.filter(_units.held(line, unit.column) == unit.word)
     following = gathered(unit.at, nearest_place(unit.at, places.get_column("first"), later=True))
     places = places.with_columns(before=following.cast(pl.Int64) - pl.col("first"))
     usual = (pl.col("gap").median(), *((pl.col(name).mean() > _marks.HALF).cast(pl.Int64) for name in _SPEAK))

@@ -262,7 +262,8 @@ def apart(rows: pl.DataFrame) -> pl.DataFrame:
 
 def stretches() -> pl.Expr:
     """Number of the stretch of each repetition, by first and stop: each one adjoins the next."""
-    return (pl.col("first") != pl.col("stop").shift(1)).fill_null(value=True).cum_sum().cast(pl.UInt32).alias("stretch")
+    apart = (pl.col("first") != pl.col("stop").shift(1)).fill_null(value=True)
+    return apart.cum_sum().cast(pl.UInt32).alias("stretch")
 
 
 def sizes() -> pl.Expr:

@@ -248,7 +248,8 @@ def _classified(report: Report, rows: pl.DataFrame, work: pl.DataFrame) -> pl.Da
     warm_up = pl.col("warm_up") | (pl.col("first") & pl.col("work").is_null())
     served = (pl.col("found_by") == _marks.BY_ENGINE) & ~pl.col("open")  # as long as its batch makes it
     kinds = pl.when(served).then(pl.lit(STEADY)).when("cut").then(pl.lit(CUT)).when("alone").then(pl.lit(ODD))
-    kind = kinds.when(warm_up).then(pl.lit(WARM_UP)).when("odd").then(pl.lit(ODD)).otherwise(pl.lit(STEADY))
+    kinds = kinds.when(warm_up).then(pl.lit(WARM_UP)).when("odd").then(pl.lit(ODD))
+    kind = kinds.otherwise(pl.lit(STEADY))
     return classified.with_columns(*rows.select("start_ns", "dur_ns"), kind=kind, usual_ns=pl.lit(median))
 
 

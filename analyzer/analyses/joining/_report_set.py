@@ -68,7 +68,8 @@ def _part_of(report: Report, other: Report) -> bool:
     if run.is_empty() or run.height > held.height or run.get_column("dur_ns").has_nulls():
         return False
     places = held.head(held.height - run.height + 1).with_row_index("at").join(run.head(1), how="cross")
-    for at in places.filter(_same_but_names()).get_column("at"):
+    begins = places.filter(_same_but_names()).get_column("at")
+    for at in begins:
         both = pl.concat([run, held.slice(at, run.height)], how="horizontal")
         names = both.select(pl.col("name", "name_other").fill_null("")).iter_rows()
         if both.select(_same_but_names().all()).item() and all(shortened(a, b) or shortened(b, a) for a, b in names):

@@ -124,7 +124,8 @@ def joined_of(report_set: Together) -> pl.DataFrame:
         frame = _with_launch(frame, report_set.base, report_set.ncu)
     names = frame.select(pl.col("name").cast(pl.Categorical), event_id=pl.lit(-1, dtype=pl.Int64)).unique("name")
     attributes = _operations.decoded(report_set.base, names, *_SAID).select(pl.col("name").cast(pl.String), *_SAID)
-    frame = frame.join(attributes, on="name", how="left", nulls_equal=True).with_columns(pl.col(_SAID).fill_null(OTHER))
+    frame = frame.join(attributes, on="name", how="left", nulls_equal=True)
+    frame = frame.with_columns(pl.col(_SAID).fill_null(OTHER))
     if report_set.torch is None and report_set.operators is not None:
         frame = frame.join(makers_of_groups(report_set.operators), on=GROUP_KEYS, how="left", nulls_equal=True)
     frame = TABLE.completed(frame)
@@ -389,7 +390,8 @@ def _measured(base: Report, ncu: Report | None) -> pl.DataFrame | None:
     pairs = same_kernels(base, ncu).rename({"match": "ncu_match"})
     counters = measured_groups(ncu).select("group", "ncu_dur_ns", *_COUNTERS)
     both = pairs.join(counters, left_on="right", right_on="group").drop("right")
-    return kernel_groups(base).select("group", *GROUP_KEYS).join(both, left_on="group", right_on="left").drop("group")
+    groups = kernel_groups(base).select("group", *GROUP_KEYS)
+    return groups.join(both, left_on="group", right_on="left").drop("group")
 
 
 def _row(report: Report, instance: dict[str, Any], measured: pl.DataFrame | None) -> dict[str, Any]:

@@ -363,4 +363,5 @@ def kernel_starts(report: Report) -> pl.DataFrame:
             warm_api_ns=pl.col("api_ns").filter(warm).median(),
         )
     )
-    return sums.join(with_facts(report, launches, "call_start").drop("row"), on=KERNEL, how="left", nulls_equal=True)
+    launches = with_facts(report, launches, "call_start").drop("row")
+    return sums.join(launches, on=KERNEL, how="left", nulls_equal=True)

@@ -115,7 +115,8 @@ def _launch_calls(report: Report) -> pl.DataFrame:
     api_calls = rows_at(report.kind("api").select(*THREAD, "name", "start_ns", "dur_ns"), sums.get_column("call"))
     # launches of a CUDA graph are all alike: one tool records its nodes, the other one a whole
     tokens = sums.get_column("token").set(graph_call(report, api_calls.get_column("name")), 0)
-    return api_calls.select(*THREAD, **intervals.OF_EVENTS, token=tokens).drop_nulls().sort("start", "end", *THREAD)
+    calls = api_calls.select(*THREAD, **intervals.OF_EVENTS, token=tokens)
+    return calls.drop_nulls().sort("start", "end", *THREAD)
 
 
 def _number(*columns: str) -> pl.Expr:

@@ -468,5 +468,6 @@ def op_kernels(report: Report) -> pl.DataFrame:
     sums = work.group_by("kernel", "kind", *keys).agg(*duration_statistics(), pl.col("exclusive_ns").sum())
     for side in sides:
         sums = sums.join(texts.rename({"path": f"{side}number", "text": f"{side}path"}), on=f"{side}number", how="left")
-    table = OP_KERNELS.select(sums.rename({"forward_name": "forward"}).with_columns(share_of_total("exclusive_ns")))
+    sums = sums.rename({"forward_name": "forward"})
+    table = OP_KERNELS.select(sums.with_columns(share_of_total("exclusive_ns")))
     return table.sort("exclusive_ns", "total_ns", *_OF_KERNELS, descending=[True, True, *(False for _ in _OF_KERNELS)])

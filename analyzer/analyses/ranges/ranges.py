@@ -400,7 +400,8 @@ def _capturing(report: Report, kinds: tuple[str, ...]) -> pl.DataFrame:
     """The ranges that captured operations of `kinds` in scope into CUDA graphs: row, range, style and sums."""
     work = exclusive_operations(report).filter(pl.col("kind").is_in(kinds))
     sums = captured_in(report, work.select("row", "process_id", "start", "end"))
-    return sums.hstack(rows_at(named_ranges(capture_source(report)).select("range", "style"), sums.get_column("row")))
+    names = named_ranges(capture_source(report)).select("range", "style")
+    return sums.hstack(rows_at(names, sums.get_column("row")))
 
 
 def _stacks(report: Report) -> pl.DataFrame:
