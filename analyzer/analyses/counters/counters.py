@@ -89,7 +89,7 @@ def stall_metric(reason: str) -> str:
 
 
 #: Bytes of a sector, the smallest transfer of a cache.
-_SECTOR_BYTES: Final = 32
+SECTOR_BYTES: Final = 32
 
 #: The maximum error of a number printed with two decimals.
 _PRINTED: Final = 0.006
@@ -235,7 +235,7 @@ def counters(report: Report) -> pl.DataFrame:
         },
         # 0 bytes in some sectors are copies to shared memory, which this metric does not count
         **{
-            f"{what}_used_share": pl.when(pl.col(of) > 0).then(pl.col(of) / _SECTOR_BYTES)
+            f"{what}_used_share": pl.when(pl.col(of) > 0).then(pl.col(of) / SECTOR_BYTES)
             for what, of in ((what, _BYTES.format(op)) for what, op in _OPS.items())
         },
         sm_active_share=ratio(_ACTIVE, _CYCLES),

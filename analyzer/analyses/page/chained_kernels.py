@@ -5,14 +5,13 @@ from typing import Final
 import polars as pl
 
 from kanalyze import report, units
-from kanalyze.analyses.counters.counters import counters
+from kanalyze.analyses.counters.counters import SECTOR_BYTES, counters
 from kanalyze.analyses.findings.rules import Finding, one_line, row_of
 from kanalyze.analyses.page.overview_page import PageKernels
 from kanalyze.analyses.page.proven_causes import measured_shapes
 from kanalyze.decoder.decode import decode
 
 _WORDS: Final = one_line({key: row_of("fusion: kernels")[key] for key in ("headline", "text", "action", "remedy")})
-_SECTOR_BYTES: Final = 32
 _STORES: Final = r"\bSTG?\.E"  # SASS that writes to global memory
 
 #: Numbers of bytes are alike up to this part of them: of a row each thread may read a scale, or a mean.
@@ -81,17 +80,16 @@ def _maps(joined: pl.DataFrame, ncu: report.Report, page: PageKernels) -> pl.Dat
 
     Columns: name, measured_ns, and the bytes read and written.
     """
-    asked, writes = pl.col("ideal_sectors") * _SECTOR_BYTES, pl.col("sass").cast(pl.String).str.contains(_STORES)
+    waits = (pl.col("dram_share") >= _BUSY) & (pl.col("dram_share") >= _AS_BUSY * pl.col("compute_share").fill_null(0))
+    counts = counters(ncu).filter(waits).select("event_id", "dram_read_bytes", "dram_write_bytes", measured_ns="dur_ns")
+    kernels = measured_shapes(joined).join(counts, on="event_id")
+    asked, writes = pl.col("ideal_sectors") * SECTOR_BYTES, pl.col("sass").cast(pl.String).str.contains(_STORES)
     bytes_asked = {"read": asked.filter(~writes).sum(), "written": asked.filter(writes).sum()}
-    code = ncu.table("instructions").group_by("event_id").agg(**bytes_asked)
-    counts = counters(ncu).select(
-        "event_id", "dram_read_bytes", "dram_write_bytes", "dram_share", "compute_share", measured_ns="dur_ns"
-    )
-    kernels = measured_shapes(joined).join(counts, on="event_id").join(code, on="event_id")
+    code = ncu.table("instructions").filter(pl.col("event_id").is_in(kernels.get_column("event_id").implode()))
+    kernels = kernels.join(code.group_by("event_id").agg(**bytes_asked), on="event_id")
     # a part of what is written may still be in L2 when ncu counts
     once = _alike("dram_read_bytes", pl.col("read")) & (pl.col("dram_write_bytes") <= (1 + _ALIKE) * pl.col("written"))
-    waits = (pl.col("dram_share") >= _BUSY) & (pl.col("dram_share") >= _AS_BUSY * pl.col("compute_share").fill_null(0))
-    maps = kernels.filter(once & waits & (pl.col("written") > 0))
+    maps = kernels.filter(once & (pl.col("written") > 0))
     own = [decode(str(name)).library is None and name not in page.told for name in maps.get_column("name")]
     return maps.filter(pl.Series(own, dtype=pl.Boolean)).select("name", "measured_ns", "read", "written")
 

@@ -282,16 +282,23 @@ def _worth_doing(
 
     What gains less than a hundredth of the time is left out: modules and contexts are apart from it.
     """
-    rows = tables.get("ledger", pl.DataFrame(schema={"device": pl.Int64, "bucket": pl.String, "ns": pl.Int64}))
+    times = device_times(tables)
     view = part.view if part.steady is None else part.of_device  # every GPU where nothing repeats
-    main, findings = part.device, ranked_with_samples(view) if rows.height else []
+    main, findings = part.device, ranked_with_samples(view) if tables.get("ledger", pl.DataFrame()).height else []
     findings = [one for one in findings if one.device == main and one.rule not in compiling.ONE_TIME]
-    times = dict(rows.filter(pl.col("bucket") != "loading").group_by("device").agg(pl.col("ns").sum()).iter_rows())
     if beside is not None and main is not None and main in times and "hot_kernels" in tables:
         findings += proven(view, findings, tables["hot_kernels"], (main, times[main]), beside)
     replayed = with_replays(part.view, findings, MOST_REPLAYED)
     worth = [one for one in replayed if one.gain_ns >= _WORTH_DOING * times.get(one.device, 0)]
     return ordered(part.view, without_expected(worth))
+
+
+def device_times(tables: dict[str, pl.DataFrame]) -> dict[int, int]:
+    """The time (ns) of each device in the ledger, without what is apart; empty where there is no ledger."""
+    if "ledger" not in tables:
+        return {}
+    rows = tables["ledger"].filter(pl.col("bucket") != "loading")
+    return dict(rows.group_by("device").agg(pl.col("ns").sum()).iter_rows())
 
 
 def proven(

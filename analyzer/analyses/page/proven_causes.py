@@ -9,6 +9,7 @@ import polars as pl
 
 from kanalyze import report, units
 from kanalyze.analyses.counters import advice
+from kanalyze.analyses.counters.counters import SECTOR_BYTES
 from kanalyze.analyses.findings.findings import OF_REMEDIES
 from kanalyze.analyses.findings.rules import Finding, literal, one_line, row_of
 from kanalyze.analyses.page.overview_page import PageKernels
@@ -20,7 +21,6 @@ _MEASURED: Final = 0.5
 #: Launches of one shape are alike up to this factor between their durations: other data may take far more.
 _ALIKE: Final = 1.5
 
-_SECTOR_BYTES: Final = 32
 _WARP: Final = 32
 _HALF: Final = 0.5
 
@@ -140,7 +140,7 @@ def _of_instructions(ncu: report.Report) -> pl.DataFrame:
         linked=linked,
         in_turns=turns & sass.str.contains(_MULTIPLIES).any() & ~sass.str.contains(_AHEAD).any(),
         shared_share=shared.sum() / every,
-        needed=pl.col("ideal_sectors").sum() * _SECTOR_BYTES,
+        needed=pl.col("ideal_sectors").sum() * SECTOR_BYTES,
         uncoalesced_share=(spare.sum() / pl.col("sectors").sum()).fill_nan(None),
         **_places(causes),
     )

@@ -202,12 +202,11 @@ def _joint(group: Together) -> Summary:
 
 def _with_counters(page: Summary, report: Report, joined: pl.DataFrame, ncu: Report) -> list[Finding]:
     """The findings of a page of one device with those that counters prove."""
-    ledger = page.tables.get("ledger", pl.DataFrame(schema={"device": pl.Int64, "bucket": pl.String, "ns": pl.Int64}))
-    times = ledger.filter(pl.col("bucket") != "loading").group_by("device").agg(pl.col("ns").sum())
-    if times.height != 1 or "hot_kernels" not in page.tables:
+    times = [*overview_page.device_times(page.tables).items()]
+    if len(times) != 1 or "hot_kernels" not in page.tables:
         return page.findings
     on_kernels = partial(_of_counters, joined, ncu)
-    proven = overview_page.proven(report, page.findings, page.tables["hot_kernels"], times.row(0), on_kernels)
+    proven = overview_page.proven(report, page.findings, page.tables["hot_kernels"], times[0], on_kernels)
     return ordered(report, overview_page.without_expected([*page.findings, *proven]))
 
 

@@ -61,21 +61,18 @@ def decompositions(report: Report) -> Findings:
             name, height, width = which.select("name", "longer", "shorter").row(0)
             sides = {"operator": name.removeprefix("aten::"), "height": height, "width": width}
             yield work.finding(words, left=None, at_most=True, **sides)
-    for work in on_gpu.works(report, _inverses_of_jax(report)):
-        yield work.finding("decompositions: JAX", left=None, at_most=True)
+    if world(report) == JAX:
+        for work in _inverses_of_jax(report):
+            yield work.finding("decompositions: JAX", left=None, at_most=True)
 
 
-def _inverses_of_jax(report: Report) -> pl.DataFrame:
-    """The kernels that inverses in JAX launched, which may be some steps ahead of the GPU: exclusive operations."""
-    kernels = exclusive_operations(report, "call_row").filter(kind="kernel")
-    if world(report) != JAX:
-        return kernels.clear()
+def _inverses_of_jax(report: Report) -> Iterator[Work]:
+    """The kernels by device that inverses in JAX launched, by a host that may be some steps ahead of the GPU."""
     inverts = ~pl.col("open") & pl.col("range").cast(pl.String).str.contains(_INVERSES)
     ranges = named_ranges(report).filter(inverts).select(*THREAD, "start", "end")
-    if ranges.is_empty():
-        return kernels.clear()
-    calls = on_gpu.calls_within(report, intervals.union_by(ranges, THREAD))
-    return kernels.filter(pl.col("call_row").is_in(calls.implode()))
+    if ranges.height:
+        called = pl.col("call_row").is_in(on_gpu.calls_within(report, intervals.union_by(ranges, THREAD)).implode())
+        yield from on_gpu.works(report, exclusive_operations(report, "call_row").filter(called, kind="kernel"))
 
 
 #: Rows of so few integers go into one number, and sorting such takes this part of the time of comparing rows.
