@@ -210,6 +210,16 @@ def launched(start, end, operation, name="cudaLaunchKernel", **keys):
     return [call(name, start, end, correlation=number, **keys), replace(operation, correlation=number)]
 
 
+def again(times, *events):
+    """The events at each of these times, from which theirs count; correlation ids grow by the time."""
+    moved = []
+    for at in times:
+        for one in events:
+            number = None if one.correlation is None else one.correlation + at
+            moved.append(replace(one, start=one.start + at, end=one.end + at, correlation=number))
+    return moved
+
+
 def rows_of(names, *rows):
     """Rows as `to_dicts` gives them, whose columns have these names."""
     return [dict(zip(names.split(), row, strict=True)) for row in rows]

@@ -11,7 +11,7 @@ from kanalyze.analyses.device._windows import shared_devices
 from kanalyze.analyses.findings.rules.launches import default_stream, exposed_communication, serial_copy, shared_gpu
 from kanalyze.analyses.idle.ledger import exposure, ledger
 from kanalyze.window import Window
-from support.build import SMALL, US, call, graph, host, kernel, memcpy, report
+from support.build import SMALL, US, again, call, graph, host, kernel, memcpy, report
 from support.command import REPORTS
 from support.measures import assert_told
 from support.real_reports import real_report
@@ -315,38 +315,27 @@ def step(at, *, hidden=20, **keys):
 
 def ranks(*exposed):
     """Two steps of a GPU for each number: work, and a collective that is alone for so long."""
-    return report(
-        [
-            event
-            for device, alone in enumerate(exposed)
-            for at in (0, 1_000)
-            for event in (
-                kernel(at, at + 900 - alone, device=device),
-                kernel(at + 800 - alone, at + 900, name=REDUCE, stream=8, device=device),
-            )
-        ]
-    )
+    step = []
+    for device, alone in enumerate(exposed):
+        step.append(kernel(0, 900 - alone, device=device))
+        step.append(kernel(800 - alone, 900, name=REDUCE, stream=8, device=device))
+    return report(again((0, 1_000), *step))
 
 
 def met(*starts, end, size=2):
     """Two steps of an all_reduce that ranks of one report come to at `starts` and leave at `end`, after work."""
-    events = [
-        event
-        for at in (0, 1_000_000)
-        for device, start in enumerate(starts)
-        for event in (
-            kernel(at, at + start, device=device, process=1 + device),
-            kernel(at + start, at + end, name=REDUCE, stream=8, device=device, process=1 + device),
-        )
-    ]
+    step = []
+    for device, start in enumerate(starts):
+        keys = {"device": device, "process": 1 + device}
+        step += [kernel(0, start, **keys), kernel(start, end, name=REDUCE, stream=8, **keys)]
+    events = again((0, 1_000_000), *step)
     said = {"collective": "allreduce", "group_size": size, "group": "0"}
     talks = [at for at, event in enumerate(events) if event.name == REDUCE]
     return report(events, collective_detail=[{"event_id": at, **said} for at in talks])
 
 
 OF_OTHERS = [
-    *(kernel(at, at + 50, device=device) for device in (0, 1) for at in (0, 1_000)),
-    *(kernel(at, at + 400, name=REDUCE, stream=8) for at in (50, 1_050)),
+    *again((0, 1_000), kernel(0, 50), kernel(0, 50, device=1), kernel(50, 450, name=REDUCE, stream=8)),
     kernel(50, 60, name=GATHER, stream=8, device=1),
 ]
 NAMED = report(

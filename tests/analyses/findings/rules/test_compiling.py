@@ -22,10 +22,11 @@ from kanalyze.analyses.idle._attribution import host_time
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.window import Window
-from support.build import MS, call, host, kernel, launched, memcpy, nvtx, overhead, report, timeline
+from support.build import MS, again, call, host, kernel, launched, memcpy, nvtx, overhead, report, timeline
 from support.command import REPORTS
 from support.measures import assert_told, measures
 from support.real_reports import real_report
+from support.steps import in_steps
 
 STEP = 100_000
 ATTENTION = "cudnn_generated_fort_native_sdpa_sm80_flash_fprop_wmma_f16_knob_2_64x32x64_4x1x1_cga1x1x1_kernel0_0"
@@ -161,7 +162,7 @@ def launch(at, name="triton_poi_fused_add_0"):
 
 def transforms(at):
     """A convolution of twelve kernels, as one by transforms."""
-    many = [event for place in range(12) for event in launch(at + 20_000 * place, "cudnn_conv")]
+    many = again(range(at, at + 240_000, 20_000), *launch(0, "cudnn_conv"))
     return [host("op", "aten::cudnn_convolution", at - 50, at + 250_000), *many]
 
 
@@ -320,12 +321,9 @@ def test_what_is_not_called_for_parts_in_turn(events):
 
 def test_numbers_that_the_host_reads_one_by_one():
     """The GPU idles from each copy's launch until the next one; the copy after the last launch ends no wait."""
-    events = []
-    for at in range(0, 600_000, 100_000):
-        read = memcpy(at + 32_000, at + 34_000, direction="Device-to-Host", size_bytes=4)
-        events += module(at, "jit_step", "loop_add_fusion")
-        events += launched(at + 30_000, at + 31_000, read, "cuMemcpyDtoHAsync")
-    of = report(events)
+    read = memcpy(32_000, 34_000, direction="Device-to-Host", size_bytes=4)
+    step = [*module(0, "jit_step", "loop_add_fusion"), *launched(30_000, 31_000, read, "cuMemcpyDtoHAsync")]
+    of = report(again(range(0, 600_000, 100_000), *step))
     (finding,) = numbers_read(of)
     assert (finding.rule, finding.headline) == ("blocking-read", "5 values read by the host (float(x), .item())")
     assert finding.at_stake_ns == 5 * (70_000 - 2_000)
@@ -334,12 +332,10 @@ def test_numbers_that_the_host_reads_one_by_one():
 
 def staged(thread=9, memory="Pinned", bytes_moved=40_000_000):
     """Modules of 5 ms, in which a thread copies an array after 4.5 ms, for 0.2 ms."""
-    events, keys = [], {"size_bytes": bytes_moved, "side": {"source_memory": memory}}
-    for at in range(0, 50_000_000, 5_000_000):
-        events += module(at, "jit_update", "loop_add_fusion")
-        copy = memcpy(at + 4_500_000, at + 4_700_000, **keys)
-        events += launched(at + 4_400_000, at + 4_410_000, copy, "cuMemcpyHtoDAsync_v2", thread=thread)
-    return report(events).narrow(window=Window(0, 50_000_000, count=10, each="step"))
+    copy = memcpy(4_500_000, 4_700_000, size_bytes=bytes_moved, side={"source_memory": memory})
+    copied = launched(4_400_000, 4_410_000, copy, "cuMemcpyHtoDAsync_v2", thread=thread)
+    step = [*module(0, "jit_update", "loop_add_fusion"), *copied]
+    return in_steps(again(range(0, 50_000_000, 5_000_000), *step), 10, 5_000_000)
 
 
 def test_arrays_of_the_host_that_jax_puts_into_pinned_memory_first():

@@ -20,7 +20,7 @@ from kanalyze.analyses.findings.rules.loops import python_loops
 from kanalyze.analyses.idle.ledger import bucket_sums, ledger
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.window import Window
-from support.build import LAUNCH, MS, US, call, host, kernel, launched, memcpy, nvtx, report
+from support.build import LAUNCH, MS, US, again, call, host, kernel, launched, memcpy, nvtx, report
 from support.command import REPORTS
 from support.measures import assert_told
 from support.real_reports import real_report
@@ -102,12 +102,9 @@ def test_a_trace_of_two_steps_tells_of_a_loader_in_all_of_them():
 
 def samples(*, copies=33, direction="Host-to-Device"):
     """Steps that copy so many pieces as they get a batch."""
-    events = []
-    for begin in range(0, 40 * MS, 10 * MS):
-        for at in range(begin, begin + 80 * US * copies, 80 * US):
-            made = memcpy(at + 20 * US, at + 22 * US, direction=direction, size_bytes=4096, correlation=at + 1)
-            events += [call("cudaMemcpyAsync_v3020", at, at + 30 * US, correlation=at + 1), made]
-    return events
+    copy = memcpy(20 * US, 22 * US, direction=direction, size_bytes=4096)
+    piece = launched(0, 30 * US, copy, "cudaMemcpyAsync_v3020")
+    return again(range(0, 40 * MS, 10 * MS), *again(range(0, 80 * US * copies, 80 * US), *piece))
 
 
 @pytest.mark.parametrize(
@@ -152,14 +149,8 @@ BOTH = [*steps(), *chain.from_iterable(step(number, name=WORKERS) for number in 
 UNFED = [event for event in LATER if event.kind != "range"]
 
 #: In each step of WAITED the thread polls, and a worker of another process computes until it writes.
-WAITED = [
-    event
-    for start in range(0, 40 * MS, 10 * MS)
-    for event in (
-        host("osrt", "poll", start, start + 3 * MS),
-        host("osrt", "write", start + 2_950_000, start + 2_960_000, process=2, thread=9),
-    )
-]
+WRITES = host("osrt", "write", 2_950_000, 2_960_000, process=2, thread=9)
+WAITED = again(range(0, 40 * MS, 10 * MS), host("osrt", "poll", 0, 3 * MS), WRITES)
 
 
 @pytest.mark.parametrize(
@@ -347,7 +338,7 @@ BRANCHES = [
 KINDS = [event for number in range(12) for event in loop(1, (*PASS, f"aten::f{number}"), at=40 * number)]
 BESIDE = [call(LAUNCH, 0, 0, correlation=99), kernel(0, 140, stream=9, correlation=99)]
 #: A kernel that each pass launches without an operator, as the program's own of Triton.
-OF_ITS_OWN = [one for at in range(5, 120, 10) for one in launched(at, at + 1, kernel(at + 1, at + 2), LAUNCH)]
+OF_ITS_OWN = again(range(5, 120, 10), *launched(0, 1, kernel(1, 2), LAUNCH))
 IN_STEP = (
     "A tensor is indexed element by element, 12 times in a row, in 0 launches in 1 step (select → copy_): GPU 0 idles, "
     "or works for it, for 114 ns a step."

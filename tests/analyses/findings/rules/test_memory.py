@@ -18,20 +18,18 @@ from kanalyze.analyses.findings.rules.memory import (
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.memory import memory
 from kanalyze.window import Window
-from support.build import call, host, kernel, launched, memcpy, report
+from support.build import again, call, host, kernel, launched, memcpy, report
 from support.measures import assert_told
 from support.nsys_csv import report_of
 from support.real_reports import real_report
 from support.shares import cases, holds
+from support.steps import in_steps
 from support.strategies import EVENTS, FEWER, WINDOWS
 
 
 def rounds(count, *, thread=1, free="cudaFree_v3020"):
-    events = []
-    for at in range(0, 100 * count, 100):
-        events += [call("cudaMalloc_v3020", at, at + 10, thread=thread), call(free, at + 50, at + 60, thread=thread)]
-        events += launched(at + 20, at + 25, kernel(at + 25, at + 55))
-    return events
+    calls = call("cudaMalloc_v3020", 0, 10, thread=thread), call(free, 50, 60, thread=thread)
+    return again(range(0, 100 * count, 100), *calls, *launched(20, 25, kernel(25, 55)))
 
 
 def test_what_the_device_waited_for_in_such_calls():
@@ -46,13 +44,10 @@ def test_what_the_device_waited_for_in_such_calls():
     assert finding.table == "memory --by call"
 
 
-def in_steps(*calls, count=3):
+def making(*calls, count=3):
     """Steps of 100, each of which makes `calls` (name, start, end) before it launches a kernel of PyTorch."""
-    events = []
-    for at in range(0, 100 * count, 100):
-        events += [call(name, at + start, at + end) for name, start, end in calls]
-        events += launched(at + 60, at + 70, kernel(at + 70, at + 100, name="void at::native::add()"))
-    return report(events).narrow(window=Window(0, 100 * count, count=count, each="step"))
+    step = [call(*one) for one in calls] + launched(60, 70, kernel(70, 100, name="void at::native::add()"))
+    return in_steps(again(range(0, 100 * count, 100), *step), count, 100)
 
 
 def move(span, address, size, way="Host-to-Device", cause="Page fault"):
@@ -67,11 +62,8 @@ def fault(start, end, address, device=0):
 
 def there_and_back(times):
     """A kernel of 20 ns that faults for 8, moves 64 bytes there behind it, and 5 ns in which they come back."""
-    events = []
-    for at in range(0, 100 * times, 100):
-        events += [kernel(at, at + 20), fault(at + 2, at + 10, 4096), move((at + 4, at + 9), 4096, 64)]
-        events.append(move((at + 30, at + 35), 4096, 64, "Device-to-Host"))
-    return events
+    moves = move((4, 9), 4096, 64), move((30, 35), 4096, 64, "Device-to-Host")
+    return again(range(0, 100 * times, 100), kernel(0, 20), fault(2, 10, 4096), *moves)
 
 
 def program(faults):
@@ -97,10 +89,10 @@ PER_STEP = (
         (report(rounds(10, thread=2)), [], ()),
         (report(rounds(10)).narrow(window=Window(305, 360)), [5 + 5], ()),
         (report([*rounds(10), kernel(0, 1000, process=2, device=1)]), [105], ()),
-        (in_steps(*FREES), [3 * 50], (PER_STEP, "waited 50 ns a step for them.", "empty_cache() out of the loop")),
-        (in_steps(*FREES[1:], count=2), [], ()),
+        (making(*FREES), [3 * 50], (PER_STEP, "waited 50 ns a step for them.", "empty_cache() out of the loop")),
+        (making(*FREES[1:], count=2), [], ()),
         # memory that is short is told by a second try
-        (in_steps(("cudaMalloc_v3020", -5, 0), *FREES), [150], ("In 2 cases one to allocate was", "num_alloc_retries")),
+        (making(("cudaMalloc_v3020", -5, 0), *FREES), [150], ("In 2 cases one to allocate was", "num_alloc_retries")),
     ],
 )
 def test_where_memory_is_taken_and_given_back_again_and_again(of, stakes, words):
@@ -110,16 +102,13 @@ def test_where_memory_is_taken_and_given_back_again_and_again(of, stakes, words)
 @pytest.mark.parametrize(("free", "more_us", "told_us"), [("FreeAsync", 60, 60), ("FreeAsync", 40, 0), ("Free", 60, 0)])
 def test_a_pool_that_gives_all_back_holds_up_the_waits(free, more_us, told_us):
     """In each of 10 steps a wait returns so many µs after the kernel before it."""
-    events = []
-    for at in range(0, 2_000_000, 200_000):
-        events += [
-            call("cudaMallocAsync_v11020", at, at + 10_000),
-            *launched(at + 10_000, at + 15_000, kernel(at + 20_000, at + 50_000)),
-            call(f"cuda{free}_v11020", at + 20_000, at + 21_000),
-            call("cudaDeviceSynchronize", at + 22_000, at + 50_000 + 1000 * more_us),
-        ]
-    made = report(events).narrow(window=Window(0, 2_000_000, count=10, each="step"))
-    (one,) = allocation_in_loop(made)
+    step = [
+        call("cudaMallocAsync_v11020", 0, 10_000),
+        *launched(10_000, 15_000, kernel(20_000, 50_000)),
+        call(f"cuda{free}_v11020", 20_000, 21_000),
+        call("cudaDeviceSynchronize", 22_000, 50_000 + 1000 * more_us),
+    ]
+    (one,) = allocation_in_loop(in_steps(again(range(0, 2_000_000, 200_000), *step), 10, 200_000))
     assert one.at_stake_ns == 10 * (10_000 + 1000 * told_us)
     assert ("cudaMemPoolAttrReleaseThreshold" in one.remedy) == bool(told_us)
 
@@ -194,7 +183,7 @@ def test_work_of_the_cpu_is_told_by_its_page_faults():
 
 def pinning(*calls):
     """Calls (name, start, end, thread) between two launches."""
-    launches = [event for at in (0, 95) for event in launched(at, at + 10, kernel(at + 10, at + 30))]
+    launches = again((0, 95), *launched(0, 10, kernel(10, 30)))
     return report([*launches, *(call(name, start, end, thread=thread) for name, start, end, thread in calls)])
 
 
@@ -219,17 +208,9 @@ def test_pinning_of_memory_is_waited_for(of, stakes, words):
 @pytest.mark.slow
 def test_pinning_in_a_loop_is_another_finding():
     """The first rounds are needed, and the last one has no end."""
-    parts = [(call("cudaHostAlloc_v3020", at, at + 30), at + 40) for at in range(100, 900, 100)]
-    events = [
-        event
-        for number, (made, at) in enumerate([*parts, (call("cudaGetDevice", 0, 1), 2)])
-        for event in (
-            made,
-            call("cudaLaunchKernel_v7000", at, at + 10, correlation=number),
-            kernel(at + 10, at + 30, correlation=number),
-            *([call("cudaFreeHost_v3020", at + 40, at + 50)] if at > 2 else []),
-        )
-    ]
+    pinned = call("cudaHostAlloc_v3020", 0, 30), call("cudaFreeHost_v3020", 80, 90)
+    events = again(range(100, 900, 100), *pinned, *launched(40, 50, kernel(50, 70)))
+    events += [call("cudaGetDevice", 0, 1), *launched(2, 12, kernel(12, 32))]
     assert "allocation-in-loop" in findings(report(events)).get_column("rule").to_list()
     assert [one.at_stake_ns for one in pinned_allocation(report(events))] == [3 * 30]
 

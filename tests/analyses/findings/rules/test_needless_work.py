@@ -14,7 +14,7 @@ from kanalyze.analyses.findings.rules.needless_work import (
     slice_gradients,
 )
 from kanalyze.analyses.findings.rules.slower_kernels import deterministic_sums
-from support.build import host, kernel, launched, nvtx, report
+from support.build import again, host, kernel, launched, nvtx, report
 from support.measures import assert_told
 from support.steps import in_steps, operator, operators
 
@@ -316,14 +316,10 @@ def test_gradients_of_parts_that_a_loop_takes(of, stake):
 )
 def test_sums_that_deterministic_algorithms_sort_for(operator, inner, stake):
     """At stake is what runs there, and that the device waits for it; what adds goes on to."""
-    events = []
-    for at in range(0, 5 * PASS_NS, PASS_NS):
-        events += [host("op", operator, at, at + 60_000), host("op", inner, at + 1000, at + 59_000)]
-        for start, name in ((2000, "DeviceRadixSortOnesweepKernel"), (30_000, "at::native::indexing_backward_kernel")):
-            made = kernel(at + start + 5000, at + start + 10_000, name=f"void {name}<float>(int)")
-            events += launched(at + start, at + start + 4000, made)
-        made = kernel(at + 100_000, at + 900_000, name="sgemm")
-        events += launched(at + 70_000, at + 80_000, made)
-    found = deterministic_sums(in_steps(events, 5, PASS_NS))
+    step = [host("op", operator, 0, 60_000), host("op", inner, 1000, 59_000)]
+    for at, name in ((2000, "DeviceRadixSortOnesweepKernel"), (30_000, "at::native::indexing_backward_kernel")):
+        step += launched(at, at + 4000, kernel(at + 5000, at + 10_000, name=f"void {name}<float>(int)"))
+    step += launched(70_000, 80_000, kernel(100_000, 900_000, name="sgemm"))
+    found = deterministic_sums(in_steps(again(range(0, 5 * PASS_NS, PASS_NS), *step), 5, PASS_NS))
     assert_told(found, [stake] * bool(stake), *(["Deterministic algorithms sort what"] * bool(stake)))
     assert [len(one.change(None).gone) for one in found] == [5] * bool(stake)

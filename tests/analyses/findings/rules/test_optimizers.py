@@ -6,7 +6,7 @@ import pytest
 
 from kanalyze.analyses.findings.rules.unfused import unfused_optimizer, zero_grad_fills
 from kanalyze.window import Window
-from support.build import call, host, kernel, memset, nvtx, report
+from support.build import again, call, host, kernel, memset, nvtx, report
 from support.command import REPORTS, SAMPLES
 from support.kernel_names import ADD, FILL, GEMM, ONE
 from support.measures import assert_told
@@ -45,15 +45,13 @@ def step(name, *events, at=0):
 
 def filled(sizes, times):
     """Fills of tensors in a row, again and again, between other kernels."""
-    work = [kernel(0, 10, name=GEMM)]
-    for at in range(0, 1000 * times, 1000):
-        work += [kernel(at + 10 * n, at + 10 * n + 5, name=FILL, grid=(size, 1, 1)) for n, size in enumerate(sizes, 1)]
-        work += [kernel(at + 900, at + 950, name=GEMM)]
-    return report(work)
+    row = [kernel(10 * n, 10 * n + 5, name=FILL, grid=(size, 1, 1)) for n, size in enumerate(sizes, 1)]
+    rows = again(range(0, 1000 * times, 1000), *row, kernel(900, 950, name=GEMM))
+    return report([kernel(0, 10, name=GEMM), *rows])
 
 
-STEPS = [event for at in (0, 1000) for event in step("AdamW", *launched(MUL, LERP, DIVIDE, at=at), at=at)]
-SGD = [event for at in (0, 300) for event in step("SGD", *launched(MUL, LERP, at=at), at=at)]
+STEPS = again((0, 1000), *step("AdamW", *launched(MUL, LERP, DIVIDE)))
+SGD = again((0, 300), *step("SGD", *launched(MUL, LERP)))
 ON_LISTS = (
     "AdamW works on lists of tensors (foreach), operation by operation: 3 kernels in each of 1 step, 300 ns; the host",
     *("AdamW runs 3 kernels a step", "AdamW(…, fused=True)", "[Optimizer.step#AdamW.step]"),
@@ -181,15 +179,8 @@ def test_what_adds_gradients_to_the_zeros_counts_in_the_first_backward_pass():
             kernel(at + 5, at + 9, name=name, correlation=at),
         ]
 
-    passes = [
-        event
-        for at in (0, 30)
-        for event in (
-            *launch("aten::mm", GEMM, at + 10),
-            *launch("aten::mm", GEMM, at + 20, "MmBackward0"),
-            *launch("aten::add_", MUL, at + 30, "torch::autograd::AccumulateGrad"),
-        )
-    ]
-    (found,) = zero_grad_fills(report([*launch("aten::_foreach_zero_", ZERO, 0), *passes]))
+    one = [*launch("aten::mm", GEMM, 10), *launch("aten::mm", GEMM, 20, "MmBackward0")]
+    one += launch("aten::add_", MUL, 30, "torch::autograd::AccumulateGrad")
+    (found,) = zero_grad_fills(report([*launch("aten::_foreach_zero_", ZERO, 0), *again((0, 30), *one)]))
     assert "Backward then adds to the zeros, by 1 kernel (4 ns)" in found.text
     assert found.change(report([])).gone.len() == 2

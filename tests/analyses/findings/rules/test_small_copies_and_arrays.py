@@ -10,7 +10,7 @@ from kanalyze.analyses.findings.rules.arrays import array_chains, double_arrays,
 from kanalyze.analyses.findings.rules.memory import many_small_copies
 from kanalyze.analyses.findings.rules.needless_work import growing_concatenations
 from kanalyze.window import Window
-from support.build import call, graph, host, kernel, launched, memcpy, memset, nvtx, overhead, report
+from support.build import again, call, graph, host, kernel, launched, memcpy, memset, nvtx, overhead, report
 from support.kernel_names import CAT
 from support.measures import assert_told, measures
 from support.nsys_csv import report_of
@@ -49,14 +49,8 @@ OF_ONE_CALL = [call("cudaMemcpyBatchAsync", 0, 20, correlation=1)]
 OF_ONE_CALL += [memcpy(at, at + 5, correlation=1) for at in range(30, 200, 10)]
 TO_HOST = {"direction": "Device-to-Host"}
 
-RESULTS = [
-    event
-    for at in range(0, 6_000, 200)
-    for event in (
-        *launched(at, at + 4, kernel(at + 6, at + 100)),
-        *copy(at + 104, None, stream=13, name="cudaMemcpy_v3020", **TO_HOST),
-    )
-]
+COPIED = copy(104, None, stream=13, name="cudaMemcpy_v3020", **TO_HOST)
+RESULTS = again(range(0, 6_000, 200), *launched(0, 4, kernel(6, 100)), *COPIED)
 
 #: Two streams, called in turns: what is between the calls of one is no more than the copies of the other.
 AT_ONCE = [
@@ -73,11 +67,9 @@ def parted(other, at=300, **keys):
 
 def waits_behind():
     """Behind each copy the device waits in its call, but for a kernel of another process: that is the host's time."""
-    events = row(10)
-    for at in range(0, 500, 50):
-        events += launched(at + 22, at + 24, kernel(at + 24, at + 30, process=2), thread=9, process=2)
+    waits = again(range(0, 500, 50), *launched(22, 24, kernel(24, 30, process=2), thread=9, process=2))
     other = launched(0, 400, kernel(400, 410, device=1, process=3), process=3)
-    return [*events, kernel(0, 1, device=1, process=3), *other]
+    return [*row(10), *waits, kernel(0, 1, device=1, process=3), *other]
 
 
 @pytest.mark.one_in(5)
@@ -165,27 +157,16 @@ def loop(*names, turns=40, blocks=1, between=(), took=lambda _: 2_000, after=(),
 
 SLICES = loop("cupy_min", "cupy_subtract", "cupy_true_divide", "cupy_copy", blocks=7)
 
-WITH_COPIES = [
-    event
-    for at in range(0, 400_000, 10_000)
-    for event in (
-        *launched(at, at + 500, memcpy(at, at + 1_000), "cudaMemcpyAsync"),
-        *launched(at + 600, at + 900, kernel(at + 2_000, at + 3_000)),
-    )
-]
+TURN = [*launched(0, 500, memcpy(0, 1_000), "cudaMemcpyAsync"), *launched(600, 900, kernel(2_000, 3_000))]
+WITH_COPIES = again(range(0, 400_000, 10_000), *TURN)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "told"), [(392, 1), (4096, 1), (65_536, 0)])
 def test_little_that_an_operation_on_arrays_is_given_is_of_its_turn(size, told):
-    turns = [
-        event
-        for at in range(0, 400_000, 10_000)
-        for event in (
-            *launched(at, at + 500, memcpy(at + 600, at + 1_000, size_bytes=size), "cudaMemcpyAsync"),
-            *launched(at + 1_500, at + 2_000, kernel(at + 3_000, at + 5_000, name="cupyx_scipy_ndimage_correlate")),
-        )
-    ]
+    turn = launched(0, 500, memcpy(600, 1_000, size_bytes=size), "cudaMemcpyAsync")
+    turn += launched(1_500, 2_000, kernel(3_000, 5_000, name="cupyx_scipy_ndimage_correlate"))
+    turns = again(range(0, 400_000, 10_000), *turn)
     assert len(list(host_grid_loop(report(turns, limits=LIMITS)))) == told
 
 
@@ -214,7 +195,7 @@ def test_other_loops_are_none(of):
     assert host_grid_loop(of) == []
 
 
-PRODUCTS = loop("ampere_sgemm_32x32_sliced1x4_nn")
+PRODUCTS, UNLIKE = loop("ampere_sgemm_32x32_sliced1x4_nn"), loop("row(float *)", blocks=lambda at: 5 + at % 3)
 UNEVEN = loop("sum(X)", blocks=7, took=lambda at: 8_500 - 3_000 * (at % 2))
 FLAKES = loop("blur", "describe", "norm", blocks=7, after=[(3, 40, 1)])
 
@@ -224,33 +205,15 @@ FLAKES = loop("blur", "describe", "norm", blocks=7, after=[(3, 40, 1)])
     ("of", "headline", "text", "action", "figures"),
     [
         # 256 rows at a time
-        (
-            loop("row(float *)"),
-            "39 launches of 1 block each",
-            "One kernel is",
-            "independent turns in one",
-            (380, 38, 0),
-        ),
+        (loop("row(float *)"), "39 launches of 1 block each", "One kernel is", "independent turns in", (380, 38, 0)),
         (loop("sum(X)", "scale(X)"), "78 launches", "2 kernels are", "independent turns in one launch", (768, 76, 0)),
         # parts of different sizes
-        (
-            loop("row(float *)", blocks=lambda at: 5 + at % 3),
-            "39 launches of up to 7",
-            "One",
-            "independent turns in",
-            None,
-        ),
+        (UNLIKE, "39 launches of up to 7", "One", "independent turns in", None),
         # as many turns as another kernel's grid has rows
         (FLAKES, "117 launches of 7", "3 kernels", "independent turns in one", None),
         # parts that take now longer, now shorter
         (UNEVEN, "39 launches of 7", "One", "independent turns in one", None),
-        (
-            loop("nvkernel_main_F1L21_2"),
-            "39 launches",
-            "One kernel is",
-            "independent turns in one region",
-            (380, 38, 0),
-        ),
+        (loop("nvkernel_main_F1L21_2"), "39 launches", "One", "independent turns in one region", (380, 38, 0)),
         (PRODUCTS, "39 launches", "One", "independent turns in one batched call", (380, 38, 0)),
         (SLICES, "The same 4 kernels run over and over", "4 kernels are", "independent turns on", (1536, 152, -8)),
     ],
@@ -268,11 +231,7 @@ def test_the_remedy_is_in_the_language_of_the_program(of, headline, text, action
     assert spared / 1000 in (figures[0], figures[0] + 2, figures[0] + 14)
 
 
-CHAIN = (
-    "cupy_subtract__float32_float32_float32",
-    "cupy_multiply__float32_float32_float32",
-    "cupy_sqrt__float32_float32",
-)
+CHAIN = (*(f"cupy_{name}__float32_float32_float32" for name in ("subtract", "multiply")), "cupy_sqrt__float32_float32")
 TRANSFORM = (
     "void cub::CUB_300001_SM_900::detail::transform::transform_kernel<cub::detail::transform::policy_hub<(bool)0, "
     "cuda::std::tuple<thrust::{}<float>>>::policy1000, int, {}, thrust::normal_iterator<float>, const float *>(T2)"
@@ -340,6 +299,10 @@ def test_a_chain_of_operations_becomes_one_kernel():
     assert measures(finding, of)[1:3] == (4, -2 * int(9_000 * 0.25))
 
 
+TWENTY = range(0, 2000, 100)
+IN_LINE = {"process_id": 1, "thread_id": 1, "file": "a.py", "function": "f", "line": 7, "start_ns": 0, "dur_ns": 3000}
+
+
 @pytest.mark.parametrize(
     ("text", "shapes", "told"),
     [
@@ -356,22 +319,17 @@ def test_a_chain_of_operations_becomes_one_kernel():
 )
 def test_a_result_in_the_place_of_what_is_joined_grows_and_pieces_join_a_large_tensor(text, shapes, told):
     """Twenty concatenations in a line of the program."""
-    events = [host("op", "aten::cat", at, at + 12) for at in range(0, 2000, 100)]
-    details = [{"event_id": number, "input_shapes": shapes} for number in range(len(events))]
-    events += [one for at in range(0, 2000, 100) for one in launched(at, at + 9, kernel(at + 10, at + 90, name=CAT))]
-    line = {"process_id": 1, "thread_id": 1, "file": "a.py", "function": "f", "line": 7, "start_ns": 0, "dur_ns": 3000}
-    of = report(events, op_detail=details, source_lines=[{**line, "text": text}])
+    events = again(TWENTY, host("op", "aten::cat", 0, 12), *launched(0, 9, kernel(10, 90, name=CAT)))
+    details = [{"event_id": at, "input_shapes": shapes} for at, one in enumerate(events) if one.kind == "op"]
+    of = report(events, op_detail=details, source_lines=[{**IN_LINE, "text": text}])
     assert [one.at_stake_ns for one in growing_concatenations(of)] == [20 * 80] * told
 
 
 @pytest.mark.parametrize(("name", "told"), [("aten::cat", 1), ("aten::clone", 0)])
 def test_what_has_too_many_elements_for_a_kernel_is_joined_by_copies(name, told):
-    events = [host("op", name, at, at + 50) for at in range(0, 2000, 100)]
-    for at in range(0, 2000, 100):
-        events += launched(at + 1, at + 9, memcpy(at + 10, at + 80, direction="Device-to-Device"), "cudaMemcpyAsync")
-        events += launched(at + 60, at + 70, kernel(at + 81, at + 95), "cudaLaunchKernel")
-    line = {"process_id": 1, "thread_id": 1, "file": "a.py", "function": "f", "line": 7, "start_ns": 0, "dur_ns": 3000}
-    of = report(events, source_lines=[{**line, "text": "self.x = torch.cat([self.x, x])[-n:]"}])
+    copied = launched(1, 9, memcpy(10, 80, direction="Device-to-Device"), "cudaMemcpyAsync")
+    events = again(TWENTY, host("op", name, 0, 50), *copied, *launched(60, 70, kernel(81, 95)))
+    of = report(events, source_lines=[{**IN_LINE, "text": "self.x = torch.cat([self.x, x])[-n:]"}])
     assert [one.at_stake_ns for one in growing_concatenations(of)] == [20 * 70] * told
 
 
