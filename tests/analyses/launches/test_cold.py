@@ -47,22 +47,13 @@ def launches(*times, name="k", gap=10):
     return events
 
 
+FIRST_OF_THREE = "the process's first launch of this kernel; later ones: 2"
+
+
 def test_the_whole_row_of_a_first_launch():
     assert cold(report(launches(40, 4, 6))).to_dicts() == rows_of(
         "process_id device category what start_ns dur_ns warm_ns extra_ns launch_ns idle_ns evidence",
-        (
-            1,
-            0,
-            "first launch",
-            "k",
-            0,
-            40,
-            5.0,
-            35.0,
-            40,
-            40,
-            "the process's first launch of this kernel; later ones: 2",
-        ),
+        (1, 0, "first launch", "k", 0, 40, 5.0, 35.0, 40, 40, FIRST_OF_THREE),
     )
 
 
@@ -85,18 +76,14 @@ def test_a_context_in_a_call_and_outside_of_all_calls():
         overhead("CUDA context created", 50 * US, 50 * US),
         call("cudaMalloc_v3020", 200 * US, 203 * US),
     ]
-    evidence = "makes a context; other calls of this name: 1"
     columns = ("category", "what", "dur_ns", "warm_ns", "extra_ns", "evidence")
+    making, first = (
+        "makes a context; other calls of this name: 1",
+        "the process's first call of this name; later ones: 1",
+    )
     assert rows(*made, columns=columns) == [
-        ("context", "cudaMalloc", 50 * US, 3.0 * US, 50.0 * US, evidence),
-        (
-            "allocation",
-            "cudaMalloc",
-            50 * US,
-            3.0 * US,
-            47.0 * US,
-            "the process's first call of this name; later ones: 1",
-        ),
+        ("context", "cudaMalloc", 50 * US, 3.0 * US, 50.0 * US, making),
+        ("allocation", "cudaMalloc", 50 * US, 3.0 * US, 47.0 * US, first),
     ]
     outside = [call("cuInit", 0, 5), overhead("CUDA context created", 50, 50), call("cudaMalloc_v3020", 90, 95)]
     evidence = "the profiler saw a context made outside of all calls that it records"

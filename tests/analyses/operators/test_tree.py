@@ -86,14 +86,10 @@ def test_whatever_is_left_out_the_nodes_own_times_sum_to_all(trace, min_share, b
 
 
 def test_nodes_of_small_operators_of_threads_and_of_functions_that_only_pass_on():
-    small = [
-        event
-        for number in range(10)
-        for event in (
-            host("op", f"op {number}", number * 4, number * 4 + 2),
-            kernel(100 + number, 101 + number, parent=1 + 2 * number),
-        )
-    ]
+    small = []
+    for number in range(10):
+        small.append(host("op", f"op {number}", number * 4, number * 4 + 2))
+        small.append(kernel(100 + number, 101 + number, parent=1 + 2 * number))
     ids = {0: 1} | {1 + 2 * number: 2 + number for number in range(10)}
     table = tree(trace_report([host("op", "all", 0, 50), *small], ids), min_share=0.2)
     told = table.select("node", "parent", "depth", "kind", "name", "device_ns", "nodes").rows()

@@ -15,33 +15,21 @@ from kanalyze.renderers.formats import terminal
 from kanalyze.renderers.page import Look
 from kanalyze.report import Meta, Report
 from kanalyze.units import instead
-from support.build import CUDA_KINDS, MS, Listed, call, kernel, memcpy, memset, nvtx, report
+from support.build import CUDA_KINDS, MS, Listed, again, call, kernel, launched, memcpy, memset, nvtx, report
 
 
 def ranged(starts, end, launch, run):
     """A range at each start, with a launch in it and its kernel, whose ends are so far from there."""
-    return [
-        one
-        for number, at in enumerate(starts, 1)
-        for one in (
-            nvtx("step", at, at + end),
-            call("cudaLaunchKernel", at + launch[0], at + launch[1], correlation=number),
-            kernel(at + run[0], at + run[1], correlation=number),
-        )
-    ]
+    return again(starts, nvtx("step", 0, end), *launched(*launch, kernel(*run)))
 
 
 def long_launches(*lengths):
     """A launch of each length, 100 ms after the one before, and its kernel 5 µs later."""
-    return [
-        event
-        for number, length in enumerate(lengths, 1)
-        for at in (100 * number * MS,)
-        for event in (
-            call("cudaLaunchKernel", at, at + length, correlation=number),
-            kernel(at + length + 5_000, at + length + 100_000, correlation=number),
-        )
-    ]
+    events = []
+    for number, length in enumerate(lengths, 1):
+        launch = launched(0, length, kernel(length + 5_000, length + 100_000))
+        events += again([100 * number * MS], *launch)
+    return events
 
 
 @pytest.mark.parametrize(

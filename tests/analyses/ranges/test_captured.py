@@ -20,7 +20,7 @@ from kanalyze.columns import gathered
 from kanalyze.errors import OtherCaptureError, UnknownNameError
 from kanalyze.readers.nsys.read_sqlite_folder import graph_nodes
 from kanalyze.window import operator_of
-from support.build import call, host, kernel, nvtx, report, timeline
+from support.build import again, call, host, kernel, nvtx, report, timeline
 from support.command import REPORTS, SAMPLES
 from support.real_reports import real_report
 
@@ -423,15 +423,8 @@ def trace(*, warm_up="gemm", shapes=("[[2]]", "[[2]]"), captures=1, end=30):
         launch(40, 41, 3),
         kernel(42, 50, correlation=3, name="gemm"),
     ]
-    events += [
-        event
-        for number in range(1, captures)
-        for event in (
-            call("cudaStreamBeginCapture", 31, 32),
-            call("cudaLaunchKernel", 33, 34, correlation=9 + number),
-            call("cudaStreamEndCapture", 35, 36),
-        )
-    ]
+    more = timeline("31-32 cudaStreamBeginCapture; 33-34 cudaLaunchKernel #9; 35-36 cudaStreamEndCapture")
+    events += again(range(0, 6 * captures - 6, 6), *more)
     details = [{"event_id": number, "input_shapes": shape} for number, shape in zip((0, 4), shapes, strict=True)]
     made = report(events, op_detail=details)
     return replace(made, meta=replace(made.meta, tool="torch.profiler"))

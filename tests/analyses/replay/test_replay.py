@@ -11,7 +11,7 @@ from kanalyze.analyses.replay._whatif import prepared, whatif_of, window_without
 from kanalyze.analyses.replay.critical_path import critical_path
 from kanalyze.errors import KanalyzeError, UnknownNameError
 from kanalyze.window import Window
-from support.build import call, kernel, launched, memcpy, nvtx, report, timeline
+from support.build import again, call, kernel, launched, memcpy, nvtx, report, timeline
 from support.command import SAMPLES
 from support.real_reports import real_report
 from support.slow_replay import TURNS, simulated
@@ -66,10 +66,8 @@ def test_faster_is_never_later(turns, names):
 
 
 def _host_bound(unit=1):
-    events, name = [], "void ns::gemm<float>(int)"
-    for at in range(0, 1000 * unit, 100 * unit):
-        work = kernel(at + 97 * unit, at + 147 * unit, name=name)
-        events += [nvtx("prepare", at, at + 80 * unit), *launched(at + 90 * unit, at + 95 * unit, work)]
+    work = launched(90 * unit, 95 * unit, kernel(97 * unit, 147 * unit, name="void ns::gemm<float>(int)"))
+    events = again(range(0, 1000 * unit, 100 * unit), nvtx("prepare", 0, 80 * unit), *work)
     return report([*events, call("cudaDeviceSynchronize", 1000 * unit, 1055 * unit)])
 
 

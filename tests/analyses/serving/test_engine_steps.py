@@ -13,61 +13,53 @@ from kanalyze.analyses.serving.engine_steps import engine_steps, sized
 from kanalyze.analyses.serving.served import served
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.errors import UnknownNameError
-from support.build import graph, kernel, launched, nvtx, report
+from support.build import graph, kernel, launched, nvtx, report, timeline
 from support.command import REPORTS, html_of, printed, run
 from support.strategies import FEWER
 
 pytestmark = pytest.mark.slow
 
-#: Labels with engine, kind, requests, tokens, padded, tokens of KV, and requests and tokens of prompts.
-LABELS = {
-    "step[DECODE bs=64]": ("SGLang", "decode", 64, 64, None, None, 0, 0),
-    "step[EXTEND bs=15 toks=15360]": ("SGLang", "prefill", 15, 15360, None, None, 15, 15360),
-    "step[MIXED bs=2]": ("SGLang", "mixed", 2, None, None, None, None, None),
-    "step[MIXED bs=2 c=1 g=1 c_sq=5 c_sk=8 c_sqsq=25 c_sqsk=40 g_sq=1 g_sk=12 g_sqsq=1 g_sqsk=12]": (
-        *("SGLang", "mixed", 2, 6, None, 20, 1, 5),
-    ),
-    "step[MIXED bs=1 c=1 g=0 c_sq=3 c_sk=3 c_sqsq=9 c_sqsk=9 g_sq=0 g_sk=0 g_sqsq=0 g_sqsk=0]": (
-        *("SGLang", "mixed", 1, 3, None, 3, 1, 3),
-    ),
-    "step[DECODE bs=64 g_sq=128 g_sqsq=256 g_sqsk=262144 g_sk=131072]": (
-        "SGLang",
-        "decode",
-        64,
-        128,
-        None,
-        131072,
-        0,
-        0,
-    ),
-    "step[TARGET_VERIFY bs=4]": ("SGLang", "decode", 4, None, None, None, 0, 0),
-    "step[DECODE bs=99999999999999999999999]": ("SGLang", "decode", None, None, None, None, 0, 0),
-    "execute_context_1(9223372036854775807)_generation_9223372036854775807(1)": (
-        *("vLLM", "prefill", None, None, None, None, 1, None),
-    ),
-    "step[DRAFT_LOOP raw_bs=3 bs=4 topk=1]": ("SGLang", "draft", 3, None, None, None, None, None),
-    "step[IDLE bs=0]": ("SGLang", "idle", 0, None, None, None, None, None),
-    "execute_context_2(6144)_generation_3(3)": ("vLLM", "mixed", 5, 6147, None, None, 2, 6144),
-    "execute_context_0(0)_generation_64(64)": ("vLLM", "decode", 64, 64, None, None, 0, 0),
-    "execute_context_1(888_788544)_generation_0(0)": ("vLLM", "prefill", 1, 888, None, None, 1, 888),
-    "execute_context_0(0)_generation_0(0)": ("vLLM", "idle", 0, 0, None, None, 0, 0),
+#: Labels, each after engine, kind, requests, tokens, padded, tokens of KV, and requests and tokens of prompts.
+TOLD = """
+SGLang decode 64 64 - - 0 0: step[DECODE bs=64]
+SGLang prefill 15 15360 - - 15 15360: step[EXTEND bs=15 toks=15360]
+SGLang mixed 2 - - - - -: step[MIXED bs=2]
+SGLang mixed 2 6 - 20 1 5: step[MIXED bs=2 c=1 g=1 c_sq=5 c_sk=8 c_sqsq=25 c_sqsk=40 g_sq=1 g_sk=12 g_sqsq=1 g_sqsk=12]
+SGLang mixed 1 3 - 3 1 3: step[MIXED bs=1 c=1 g=0 c_sq=3 c_sk=3 c_sqsq=9 c_sqsk=9 g_sq=0 g_sk=0 g_sqsq=0 g_sqsk=0]
+SGLang decode 64 128 - 131072 0 0: step[DECODE bs=64 g_sq=128 g_sqsq=256 g_sqsk=262144 g_sk=131072]
+SGLang decode 4 - - - 0 0: step[TARGET_VERIFY bs=4]
+SGLang decode - - - - 0 0: step[DECODE bs=99999999999999999999999]
+vLLM prefill - - - - 1 -: execute_context_1(9223372036854775807)_generation_9223372036854775807(1)
+SGLang draft 3 - - - - -: step[DRAFT_LOOP raw_bs=3 bs=4 topk=1]
+SGLang idle 0 - - - - -: step[IDLE bs=0]
+vLLM mixed 5 6147 - - 2 6144: execute_context_2(6144)_generation_3(3)
+vLLM decode 64 64 - - 0 0: execute_context_0(0)_generation_64(64)
+vLLM prefill 1 888 - - 1 888: execute_context_1(888_788544)_generation_0(0)
+vLLM idle 0 0 - - 0 0: execute_context_0(0)_generation_0(0)
+TensorRT-LLM decode 32 32 - - 0 0: [Executor] _forward_step 60000: 0 ctx reqs, 0 ctx tokens, 32 gen reqs
+TensorRT-LLM mixed 5 703 - - 2 700: [Executor] _forward_step 7: 2 ctx reqs, 3 gen reqs, 700 ctx tokens
+TensorRT-LLM prefill 1 - - - 1 -: [Executor] _forward_step: 1 ctx reqs, 0 gen reqs
+ATOM decode 117 117 128 - 0 0: decode[bs=117/128 tok=117 d=117]
+ATOM decode 32 128 32 65536 0 0: decode[bs=32 tok=128 d=32 spec=3 sqsq=512 sqsk=262144 sk=65536]
+ATOM mixed 128 384 128 - 2 258: decode[bs=128 tok=384 p=2 d=126]
+ATOM prefill 2 14721 - - 2 14721: prefill[bs=2 tok=14721 ctx=[7803, 6918]]
+ATOM decode 3 3 - - 0 0: eager_decode[bs=3 tok=3 ctx=[5, 6, 7]]
+vLLM other - - - - - -: v2_gpu_model_runner: forward
+xDiT diffusion 1 - - - - -: execute_diffusion_1_256x256
+"""
+
+
+def told(line):
+    """A label, and what it tells, of which - is nothing."""
+    said, _, label = line.partition(": ")
+    engine, kind, *numbers = said.split()
+    return label, (engine, kind, *(None if number == "-" else int(number) for number in numbers))
+
+
+LABELS = dict(map(told, TOLD.strip().splitlines())) | {
     "execute_8192_context_9(sq8155sk8430sqsq7475785sqsk7671310)_generation_37(sq37sk34489sqsq37sqsk34489)": (
         *("vLLM", "mixed", 46, 8192, None, 42919, 9, 8155),
-    ),
-    "[Executor] _forward_step 60000: 0 ctx reqs, 0 ctx tokens, 32 gen reqs": (
-        *("TensorRT-LLM", "decode", 32, 32, None, None, 0, 0),
-    ),
-    "[Executor] _forward_step 7: 2 ctx reqs, 3 gen reqs, 700 ctx tokens": (
-        *("TensorRT-LLM", "mixed", 5, 703, None, None, 2, 700),
-    ),
-    "[Executor] _forward_step: 1 ctx reqs, 0 gen reqs": ("TensorRT-LLM", "prefill", 1, None, None, None, 1, None),
-    "decode[bs=117/128 tok=117 d=117]": ("ATOM", "decode", 117, 117, 128, None, 0, 0),
-    "decode[bs=32 tok=128 d=32 spec=3 sqsq=512 sqsk=262144 sk=65536]": ("ATOM", "decode", 32, 128, 32, 65536, 0, 0),
-    "decode[bs=128 tok=384 p=2 d=126]": ("ATOM", "mixed", 128, 384, 128, None, 2, 258),
-    "prefill[bs=2 tok=14721 ctx=[7803, 6918]]": ("ATOM", "prefill", 2, 14721, None, None, 2, 14721),
-    "eager_decode[bs=3 tok=3 ctx=[5, 6, 7]]": ("ATOM", "decode", 3, 3, None, None, 0, 0),
-    "v2_gpu_model_runner: forward": ("vLLM", "other", None, None, None, None, None, None),
-    "execute_diffusion_1_256x256": ("xDiT", "diffusion", 1, None, None, None, None, None),
+    )
 }
 FIELDS = ("engine", "kind", "requests", "tokens", "padded", "kv_tokens", "context_requests", "context_tokens")
 
@@ -86,13 +78,11 @@ def test_labels_say_engine_kind_and_batch():
 
 
 def test_forward_passes_in_a_range_of_the_draft_model_are_its():
-    ranges = [("draft", 0, 100), ("step[DECODE bs=2]", 10, 50), ("step[DECODE bs=2]", 60, 90)]
-    ranges += [
-        ("step[TARGET_VERIFY bs=2]", 110, 150),
-        ("draft_extend", 160, 200),
-        ("step[EXTEND bs=2 toks=6]", 170, 190),
-    ]
-    marks = engine_marks(report([nvtx(*one) for one in ranges]))
+    ranges = timeline("""
+        0-100 [draft]; 10-50 [step[DECODE bs=2]]; 60-90 [step[DECODE bs=2]]; 110-150 [step[TARGET_VERIFY bs=2]]
+        160-200 [draft_extend]; 170-190 [step[EXTEND bs=2 toks=6]]
+    """)
+    marks = engine_marks(report(ranges))
     assert marks["kind"].to_list() == ["draft", "draft", "decode", "draft"]
 
 

@@ -8,7 +8,7 @@ from kanalyze.analyses.findings.rules.cpu_work import anomaly_detection, cpu_wor
 from kanalyze.analyses.findings.rules.loops import python_loops, small_batches
 from kanalyze.analyses.operators._host_tree import NODE
 from kanalyze.window import Window
-from support.build import LAUNCH, call, host, kernel, launched, memcpy, memset, nvtx, report
+from support.build import LAUNCH, again, call, host, kernel, launched, memcpy, memset, nvtx, report
 from support.measures import assert_told, measures
 from support.steps import in_steps
 
@@ -34,7 +34,7 @@ def step(at, names, *, down=4096, up=512, took=150_000):
 
 
 def program(*names, **keys):
-    return in_steps([event for number in range(10) for event in step(number * STEP, names, **keys)])
+    return in_steps(again(range(0, 10 * STEP, STEP), *step(0, names, **keys)))
 
 
 def lists(took):
@@ -56,26 +56,19 @@ def converted(types, *others, elements=1 << 19):
 
 def losses():
     """Lengths that are made on the CPU, and a loss that copies them, and works for longer than that takes."""
-    events = []
-    for at in range(0, 10 * STEP, STEP):
-        own, begun = step(at, ("aten::full",), down=0, up=0), at + 190_000
-        copy = memcpy(begun + 6000, begun + 7000, size_bytes=512)
-        own += [host("op", "aten::ctc_loss", begun, begun + 90_000), *launched(begun + 1000, begun + 9000, copy, COPY)]
-        own += launched(begun + 60_000, begun + 70_000, kernel(begun + 80_000, begun + 600_000, name="ctc()"), LAUNCH)
-        events += own
-    return in_steps(events)
+    loss = [host("op", "aten::ctc_loss", 0, 90_000), *launched(1000, 9000, memcpy(6000, 7000, size_bytes=512), COPY)]
+    loss += launched(60_000, 70_000, kernel(80_000, 600_000, name="ctc()"), LAUNCH)
+    own = step(0, ("aten::full",), down=0, up=0) + again([190_000], *loss)
+    return in_steps(again(range(0, 10 * STEP, STEP), *own))
 
 
 def between(*calls):
     """Copies to the host and back, 2 ms apart, with calls between."""
-    events = []
-    for at in range(0, 60_000_000, 3_000_000):
-        events += [call(name, at + start, at + end) for name, start, end in calls]
-        for begin, way in ((at, TO_HOST), (at + 2_000_000, "Host-to-Device")):
-            copy = memcpy(begin + 5000, begin + 10_000, direction=way, size_bytes=4096)
-            events += launched(begin, begin + 20_000, copy, "cudaMemcpy")
-        events += launched(at + 2_030_000, at + 2_040_000, kernel(at + 2_050_000, at + 2_900_000))
-    return report(events)
+    turn = [call(*one) for one in calls] + launched(2_030_000, 2_040_000, kernel(2_050_000, 2_900_000))
+    for begin, way in ((0, TO_HOST), (2_000_000, "Host-to-Device")):
+        copy = memcpy(begin + 5000, begin + 10_000, direction=way, size_bytes=4096)
+        turn += launched(begin, begin + 20_000, copy, "cudaMemcpy")
+    return report(again(range(0, 60_000_000, 3_000_000), *turn))
 
 
 SORTED = [event for number in range(10) for event in step(number * STEP, ("aten::sort",)) if event.kind != "op"]
@@ -141,25 +134,19 @@ def test_work_of_the_cpu_is_told_by_what_is_copied(of, rule, words, figures):
 
 def counted(*names, way=TO_HOST, then=("aten::mul", "aten::softmax")):
     """Data are copied to the host, operators by `names` run there, a number is copied, others run, data go back."""
-    events = []
-    for at in range(0, 10 * STEP, STEP):
-        own, later = step(at, names, up=0, took=100_000), step(at + 500_000, then, down=0, took=100_000)
-        number = memcpy(at + 455_000, at + 456_000, direction=way, size_bytes=4)
-        own += [host("op", "aten::to", at + 450_000, at + 470_000), *launched(at + 451_000, at + 459_000, number, COPY)]
-        # no kernel between
-        events += [*own, *(one for one in later if one.start >= at + 540_000)]
-    return in_steps(events)
+    own, later = step(0, names, up=0, took=100_000), step(500_000, then, down=0, took=100_000)
+    number = memcpy(455_000, 456_000, direction=way, size_bytes=4)
+    own += [host("op", "aten::to", 450_000, 470_000), *launched(451_000, 459_000, number, COPY)]
+    own += [one for one in later if one.start >= 540_000]  # no kernel between
+    return in_steps(again(range(0, 10 * STEP, STEP), *own))
 
 
 def by_another_thread(*, name="aten::mm", node=True):
     """In backward, the device's thread copies a gradient to the host, and the caller's computes on it."""
-    events = []
-    for at in range(0, 10 * STEP, STEP):
-        copied, here = step(at, (name,)), step(at, (name,), down=0)
-        events += [replace(one, thread=2) for one in copied if at + 20_000 <= one.start < at + 40_000]
-        events += [one for one in here if one.kind != "kernel" or one.start < at + 20_000]
-        events += [host("op", f"{NODE}: MmBackward0", at + 39_000, at + 195_000)] * node
-    return in_steps(events)
+    own = [replace(one, thread=2) for one in step(0, (name,)) if 20_000 <= one.start < 40_000]
+    own += [one for one in step(0, (name,), down=0) if one.kind != "kernel" or one.start < 20_000]
+    own += [host("op", f"{NODE}: MmBackward0", 39_000, 195_000)] * node
+    return in_steps(again(range(0, 10 * STEP, STEP), *own))
 
 
 @pytest.mark.one_in(4)
@@ -238,7 +225,7 @@ def line(names, at):
 
 
 def twice(names):
-    return [event for number in range(2) for event in line(names, number * LOOP_STEP)]
+    return again((0, LOOP_STEP), *line(names, 0))
 
 
 def looping(names, *, kinds=("op", "api", "kernel", "memcpy")):
@@ -370,10 +357,8 @@ def test_passes_of_compiled_code_are_no_loop_of_python(kernels, regions, thread,
 @pytest.mark.parametrize(("first", "second", "passes"), [(12, 8, 12), (8, 12, 12), (7, 7, 0), (10, 10, 10)])
 def test_a_loop_ends_where_the_program_does_something_else_for_long(first, second, passes):
     names, later = ["norm", "item"], 1_200_000  # a compilation between two reads
-    events = []
-    for at in range(0, 2 * LOOP_STEP, LOOP_STEP):
-        events += line(["linear", *names * first], at) + line([*names * second, "linear"], at + later)
-    found = python_loops(in_steps(events, 2, LOOP_STEP))
+    own = line(["linear", *names * first], 0) + line([*names * second, "linear"], later)
+    found = python_loops(in_steps(again((0, LOOP_STEP), *own), 2, LOOP_STEP))
     told = sum(many for many in (first, second) if many >= 8)
     assert [one.at_stake_ns < 2 * told * 60_000 for one in found] == [True] * bool(passes)
     assert all(f"{passes} times in a row" in one.text for one in found)
@@ -474,17 +459,14 @@ def passed(at, *, blocks=20, apart=190_000, took=2000, last=()):
 
 
 def model(*, passes=20, each=1, more=LAYER, **keys):
-    events = [event for number in range(passes) for event in passed(number * PASS, **keys)]
+    events = again(range(0, passes * PASS, PASS), *passed(0, **keys))
     return in_steps([*events, *more], passes // each, each * PASS, limits=LIMITS)
 
 
 def inside(*names, every=1):
     """Operators (name, at, ns) of each of so many passes."""
-    return [
-        host("op", f"aten::{name}", n * PASS + at, n * PASS + at + ns)
-        for n in range(0, 20, every)
-        for name, at, ns in names
-    ]
+    operators = (host("op", f"aten::{name}", at, at + ns) for name, at, ns in names)
+    return again(range(0, 20 * PASS, every * PASS), *operators)
 
 
 def gradients(added):

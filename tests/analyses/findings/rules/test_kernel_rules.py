@@ -42,7 +42,7 @@ from kanalyze.analyses.findings.rules.slower_kernels import (
 from kanalyze.analyses.findings.rules.unfused import bags_by_hand, by_hand, fusible
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.window import Window
-from support.build import HOPPER, call, host, kernel, memcpy, memset, nvtx, report
+from support.build import HOPPER, again, call, host, kernel, launched as called, memcpy, memset, nvtx, report
 from support.command import REPORTS, SAMPLES
 from support.kernel_names import ADD, BACKWARD, CAT, DOWN, GEMM, LOG_SOFTMAX, MUL, ONE, POW, SOFTMAX, STRIDED, UP
 from support.measures import assert_told
@@ -211,6 +211,9 @@ COUNTING = [(INDEX_ADD, 300, "aten::scatter_add"), (BY_VALUE, 20, "aten::gather"
 FREE = [(INDEX_ADD, 60, "aten::scatter_add"), *[(BY_VALUE, 40, "aten::gather")] * 6]
 COUNTING = [*line((MUL, 10), at=400), *launched(*COUNTING, node="ScatterReduceBackward0")]
 BINS = line(("cupy_multiply__float_float_float", 10), ("cupy_bincount_with_weight_kernel", 300))
+OF_DOWN = CASTS.format("to bfloat16 from float32", DOWN)
+TRANSFORMS = line((FFT, 20), (ODD_FFT, 40), (FFT, 20), (WORK, 20), (FFT, 40))
+SDPA = "F.scaled_dot_product_attention(q, k, v)"
 SOFTMAXES = f"2 softmax passes over scores (most {SOFTMAX}) in chains of 7 kernels, 140 ns, 77.8 % of kernel time."
 HALVES = DOWN.replace("bfloat16", "float16")
 
@@ -363,41 +366,16 @@ def test_matrices_that_are_put_in_order_again(each, left):
         (layout_conversions, images("aten::conv3d", "aten::batch_norm"), 10, (1, 0), ["torch.channels_last_3d)"]),
         (layout_conversions, images("aten::conv1d", "aten::batch_norm"), 10, (1, 0), ["nn.Conv2d of height 1"]),
         (layout_conversions, images(*["aten::conv2d"] * 5, "aten::group_norm"), 10, (1, 0), ["torch.channels_last)"]),
-        (
-            recurring_casts,
-            casts(DOWN),
-            320,
-            (32, 0),
-            ["casts between bfloat16 and float32", CASTS.format("to bfloat16 from float32", DOWN)],
-        ),
+        (recurring_casts, casts(DOWN), 320, (32, 0), ["casts between bfloat16 and float32", OF_DOWN]),
         (recurring_casts, casts(UP), 320, (32, 0), ["32 casts from type to type", CASTS.format("to float32", UP)]),
         (recurring_casts, casts(DOWN), 320, (32, 0), ["keep weights in bfloat16, or torch.compile(model)"]),
         (recurring_casts, casts(DOWN, (COMPILED, 1)), 320, (32, 0), ["keep weights in bfloat16, or cast them once"]),
         (recurring_casts, casts(HALVES), 320, (32, 0), ["keep weights in half precision, or torch.compile(model)"]),
         (recurring_casts, casts(HALVES, (OPTIMIZER, 1)), 320, (32, 0), ["keep weights in bfloat16, or torch.compile("]),
         # with what runs before and behind it, and not with another transform
-        (
-            transform_length,
-            line((FFT, 20), (ODD_FFT, 40), (FFT, 20), (WORK, 20), (FFT, 40)),
-            80,
-            (0, 13 + 26 + 13),
-            ["Transforms of a length with a large prime factor: 57.1 %"],
-        ),
-        (
-            unfused_attention,
-            ATTENTION,
-            2 * 70,
-            (12, 4 * 10 - 2 * 22),
-            [SOFTMAXES, "F.scaled_dot_product_attention(q, k, v)"],
-        ),
-        (unfused_attention, NVJET, 2 * 300, (6, 80), ["F.scaled_dot_product_attention(q, k, v) in bfloat16"]),
-        (
-            unfused_attention,
-            IN_TF32,
-            2 * 300,
-            (6, 80),
-            ["F.scaled_dot_product_attention(q, k, v) in bfloat16"],
-        ),
+        (transform_length, TRANSFORMS, 80, (0, 13 + 26 + 13), ["a length with a large prime factor: 57.1 %"]),
+        (unfused_attention, ATTENTION, 2 * 70, (12, 4 * 10 - 2 * 22), [SOFTMAXES, SDPA]),
+        *((unfused_attention, of, 2 * 300, (6, 80), [f"{SDPA} in bfloat16"]) for of in (NVJET, IN_TF32)),
     ],
 )
 def test_what_is_told(rule, events, stake, change, words):
@@ -466,10 +444,8 @@ def test_what_is_told(rule, events, stake, change, words):
         (full_sort, [*line((ONESWEEP, 4000)), memset(4000, 4010), *line(("bounds", 900), at=4010)], "9.0"),
         (full_sort, line((ONESWEEP, 4000), ("first", 80), ("simulate", 40_000)), "9.0"),
         (full_sort, line(*[(ONESWEEP, 100)] * 64, ("use", 30)), "9.0"),  # several arrays, of which one is read next
-        *(
-            (repeated_coalescing, events, "9.0")
-            for events in (coalesced("aten::coalesce"), coalesced("aten::addmm", 1))
-        ),
+        (repeated_coalescing, coalesced("aten::coalesce"), "9.0"),
+        (repeated_coalescing, coalesced("aten::addmm", 1), "9.0"),
         (full_sort, sorts("aten::topk", TOPK, BITONIC), "9.0"),  # what topk found is sorted
         # others are put in that order: a loss of ranks, edges of a graph, tokens by expert
         (full_sort, launched(SORTED, (ADD, 90, "aten::sub"), (INDEX, 90, "aten::index")), "9.0"),
@@ -662,9 +638,8 @@ def test_what_writes_fewer_values_than_were_sorted_puts_none_in_order(blocks, ti
 
 
 def in_head():
-    launches = [call("cudaLaunchKernel", number, number + 1, correlation=number) for number in range(4)]
-    work = [kernel(100 * at + 5, 100 * at + 65, name=ALIGN1, correlation=at) for at in range(4)]
-    return report([nvtx("head", 0, 10), *launches, *work], limits=HOPPER)
+    pairs = [called(at, at + 1, kernel(100 * at + 5, 100 * at + 65, name=ALIGN1)) for at in range(4)]
+    return report([nvtx("head", 0, 10), *(event for pair in pairs for event in pair)], limits=HOPPER)
 
 
 def blocks(number):
@@ -719,12 +694,8 @@ def test_products_in_float64_are_as_much_slower_as_the_gpu_makes_them(capability
 
 def test_what_the_gpu_waited_for_casts_is_theirs_but_no_more_than_in_the_median():
     """Each begins 14 after the end of the one before, which itself ends after the launch before; one is late."""
-    events = []
-    for number in range(32):
-        at = 20 * number + (1000 if number > 16 else 0)
-        events.append(call("cudaLaunchKernel", at, at + 4, correlation=number))
-        events.append(kernel(at + 4, at + 10, name=UP, correlation=number))
-    (found,) = recurring_casts(report(events))
+    times = [20 * number + (1000 if number > 16 else 0) for number in range(32)]
+    (found,) = recurring_casts(report(again(times, *called(0, 4, kernel(4, 10, name=UP)))))
     assert found.at_stake_ns == 32 * 6 + 31 * 14
     assert "the GPU idled 434 ns until they were launched" in found.text
 

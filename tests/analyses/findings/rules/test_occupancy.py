@@ -10,7 +10,7 @@ from kanalyze.analyses.findings.rules import CHANNELS_LAST
 from kanalyze.analyses.findings.rules.occupancy import SAMPLED, far_apart, low_occupancy, small_grid, tail, thin_blocks
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
-from support.build import call, graph, kernel, memset, report
+from support.build import again, call, graph, kernel, memset, report
 from support.command import REPORTS
 from support.exports import altered
 from support.measures import assert_told
@@ -132,6 +132,8 @@ VARIANCES = ((40_000, "cupy_mean"), (100, "cupy_var_core_float32"), (40_000, "_n
 PER_CHANNEL = "void at::native::batch_norm_backward_kernel<float>(int)"
 TAILS = [launch(0, 640, 33), launch(640, 740, 40, name="other"), launch(740, 999, 32)]
 LOW = [launch(0, 1000, 400, **MANY), launch(1000, 1100, 400, name="o", **MANY)]
+VARIANCE = [launch(0, 40_000, 1, name="cupy_var_core_float32")]
+MANY_OF_BOTH = [launch(0, 1000, 400, **MANY, dynamic_shared_bytes=200_000)]
 FEW_BLOCKS, OLDER = launch(0, 1000, 12_800, threads=32), SMALL | {"compute_capability": "8.6"}
 OF_SMALL = (
     "k uses 1 block of 256 threads on 4 SMs, 256 threads of the 8,192 that fit, for 1.000 µs. Also: 2 other launch "
@@ -176,13 +178,7 @@ LIMITS = {
         (small_grid, [NO_REGISTERS], {"compute_capability": "9.0"}, [], ()),
         (small_grid, [launch(0, 100, at + 1, device=at) for at in (0, 1)], SMALL, [75, 50], ()),
         (small_grid, [launch(0, 100, 1, name=PER_CHANNEL)], SMALL, [75], (CHANNELS_LAST, "1 block for 4 SMs: ")),
-        (
-            small_grid,
-            [launch(0, 40_000, 1, name="cupy_var_core_float32")],
-            SMALL,
-            [30_000],
-            ("cp.square(x", "1 block for 4 SMs"),
-        ),
+        (small_grid, VARIANCE, SMALL, [30_000], ("cp.square(x", "1 block for 4 SMs")),
         *((small_grid, [launch(0, ns, 1, name=name)], SMALL, [], ()) for ns, name in VARIANCES),
         (small_grid, [launch(0, 100, 1, name="void batch_norm_of_my_own(int)")], SMALL, [75], ("<<<(n + 255) / 256",)),
         (small_grid, SOLVED, SMALL, [33_097], (SOLVED_WITH,)),
@@ -193,13 +189,7 @@ LIMITS = {
         (low_occupancy, [launch(0, 1000, 800, **SHARED)], SMALL, [750], (LIMITS["shared"], "Use less shared memory")),
         (low_occupancy, [launch(0, 1000, 800, **SETTING)], SMALL, [750], (LIMITS["setting"], "Let the SM use more")),
         (low_occupancy, [FEW_BLOCKS], OLDER, [666], (LIMITS["blocks"], "Use larger blocks")),
-        (
-            low_occupancy,
-            [launch(0, 1000, 400, **MANY, dynamic_shared_bytes=200_000)],
-            SMALL,
-            [875],
-            (LIMITS["several"],),
-        ),
+        (low_occupancy, MANY_OF_BOTH, SMALL, [875], (LIMITS["several"],)),
         (low_occupancy, LOW, SMALL, [875 + 87], ("Also: 1 other launch shape of low occupancy.",)),
         (low_occupancy, [launch(0, 1000, 400, registers_per_thread=48)], SMALL, [], ()),  # half of the warps
         (low_occupancy, [launch(0, 1000, 400, registers_per_thread=96)], SMALL, [], ()),  # a quarter, for registers
@@ -330,16 +320,9 @@ SLOW_MEMORY = {"sm_count": 4, "memory_bandwidth_bytes_per_s": 1_000_000_000}
 
 def program(*before, name="sum_rows(float *)", dur=1_000_000, blocks=8, bytes_there=100_000):
     """Two launches of `dur` ns with 16 threads a block, after `bytes_there` were set; `before` ran at first."""
-    side = {"grid": (blocks, 1, 1), "block": (16, 1, 1)}
-    return report(
-        [
-            *before,
-            memset(100, 200, size_bytes=bytes_there),
-            kernel(1_000, 1_000 + dur, name=name, **side),
-            kernel(2_000 + dur, 2_000 + 2 * dur, name=name, **side),
-        ],
-        limits=SLOW_MEMORY,
-    )
+    work = kernel(1_000, 1_000 + dur, name=name, grid=(blocks, 1, 1), block=(16, 1, 1))
+    events = [*before, memset(100, 200, size_bytes=bytes_there), *again((0, 1_000 + dur), work)]
+    return report(events, limits=SLOW_MEMORY)
 
 
 def test_a_kernel_that_takes_far_longer_than_its_bytes():

@@ -14,7 +14,7 @@ from kanalyze.analyses.findings.rules.waits import boolean_masks, downloads, rea
 from kanalyze.units import time
 from kanalyze.window import Window
 from support import machine
-from support.build import call, host, kernel, launched, memcpy, nvtx, report
+from support.build import again, call, host, kernel, launched, memcpy, nvtx, report
 from support.command import REPORTS, SAMPLES
 from support.machine import Task
 from support.measures import assert_told
@@ -135,11 +135,7 @@ ITERATIONS = Window(0, 4_000, count=4, each="repetition")
 
 def looped(*copied):
     """Two ranges that take turns, without copies in them, and copies at these times between them."""
-    ranges = [
-        nvtx(name, at, at + 100)
-        for begin in range(0, 4_000, 1_000)
-        for name, at in (("a", begin + 500), ("b", begin + 700))
-    ]
+    ranges = again(range(0, 4_000, 1_000), nvtx("a", 500, 600), nvtx("b", 700, 800))
     return [*ranges, *(event for number, at in enumerate(copied, 1) for event in a_copy(at, 50, number))]
 
 
@@ -177,12 +173,8 @@ def launched_steps():
 
 def first_of_thirty():
     """Copies in the first seven of thirty iterations, none of them within a range."""
-    ranges = [
-        nvtx(name, begin + at, begin + at + 100)
-        for begin in range(0, 30_000, 1_000)
-        for name, at in (("a", 100), ("b", 700))
-    ]
-    copies = [event for one in range(7) for event in a_copy(1_000 * one + 300, 50, one + 1)]
+    ranges = again(range(0, 30_000, 1_000), nvtx("a", 100, 200), nvtx("b", 700, 800))
+    copies = again(range(0, 7_000, 1_000), *a_copy(300, 50, 1))
     return [*ranges, *copies, kernel(29_990, 30_000)]
 
 
@@ -204,11 +196,8 @@ BESIDE = [call("cudaLaunchKernel", 0, 5, correlation=50), kernel(0, 10_000, corr
 BESIDE += [event for number in range(5) for event in a_copy(1000 * number, 100, number + 1)]
 NUMBERED = [event for number in range(4) for event in a_step(1000 * number, number + 1, f"iteration {number}")]
 ON_HOST = {"direction": "Host-to-Host", "side": {"source_memory": "Pageable", "target_memory": "Pageable"}}
-HOST_TO_HOST = [
-    event
-    for at in range(0, 6_000, 1_000)
-    for event in launched(at, at + 900, memcpy(at + 1, at + 800, size_bytes=1 << 20, **ON_HOST), "cudaMemcpy")
-]
+HOST_TO_HOST = launched(0, 900, memcpy(1, 800, size_bytes=1 << 20, **ON_HOST), "cudaMemcpy")
+HOST_TO_HOST = again(range(0, 6_000, 1_000), *HOST_TO_HOST)
 # with the call
 STAGED = [event for one in range(4) for event in synchronous(1_000 * one, 900, one + 1, size_bytes=1 << 15)]
 ONCE = "nothing shows that they recur"
@@ -354,10 +343,8 @@ def test_data_that_the_host_asks_for(rule, make, words):
 def test_pageable_copies_that_the_host_does_not_read_at_once_are_no_downloads(memory, looks, told):
     """Of pictures that wait for an encoder: 20 MB each, after which the thread launches the next at once."""
     of = {"size_bytes": 20 * MIB, "side": {"source_memory": "Device", "target_memory": memory}}
-    events = []
-    for at in range(0, 24 * STEP, 3 * STEP):
-        made = memcpy(at + 5000, at + 80_000, direction="Device-to-Host", **of)
-        events += [*launched(at, at + 90_000, made, "cudaMemcpyAsync"), *launch_at(at + 100_000 + looks, "jacobi")]
+    picture = launched(0, 90_000, memcpy(5000, 80_000, direction="Device-to-Host", **of), "cudaMemcpyAsync")
+    events = again(range(0, 24 * STEP, 3 * STEP), *picture, *launch_at(100_000 + looks, "jacobi"))
     made = in_steps(events, 8, 3 * STEP)
     assert len(list(downloads(made))) == told
     assert told or memory == "Pinned" or reads(made).is_empty()
@@ -384,9 +371,7 @@ def test_what_backward_sorts_for_a_mask_is_the_masks():
     step = [host("op", node, 200_000, 400_000), host("op", "aten::_index_put_impl_", 205_000, 390_000)]
     step += [*masked(210_000), *launch_at(350_000, "void at_cuda_detail::cub::DeviceRadixSortOnesweepKernel()")]
     step += [*masked(0), *launch_at(420_000, "void at::native::fill()")]
-    moved = [
-        replace(event, start=event.start + at, end=event.end + at) for at in range(0, 4 * STEP, STEP) for event in step
-    ]
+    moved = again(range(0, 4 * STEP, STEP), *step)
     puts = [number for number, event in enumerate(moved) if "_index_put_impl_" in event.name]
     of = in_steps(moved, 4, op_detail=[{"event_id": at, "input_values": '["", "", "", "True"]'} for at in puts])
     (found,) = boolean_masks(of)
@@ -398,10 +383,8 @@ def test_what_backward_sorts_for_a_mask_is_the_masks():
 def copies(number, at, *, stream=14, size=152, thread=1):
     """Asynchronous copies of pageable memory, each with a call of 20 ns."""
     keys = {"size_bytes": size, "side": {"source_memory": "Pageable", "target_memory": "Device"}, "stream": stream}
-    events = []
-    for begin in range(at, at + 50 * number, 50):
-        events += launched(begin, begin + 20, memcpy(begin + 5, begin + 15, **keys), "cudaMemcpyAsync", thread=thread)
-    return events
+    one = launched(0, 20, memcpy(5, 15, **keys), "cudaMemcpyAsync", thread=thread)
+    return again(range(at, at + 50 * number, 50), *one)
 
 
 def launch(name, at, *, stream=7, thread=1):

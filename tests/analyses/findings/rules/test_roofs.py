@@ -36,13 +36,8 @@ def program(calls, *, op="aten::mm", kind="c10::BFloat16"):
             call("cudaLaunchKernel", at + 1, at + 2, correlation=row + 1, parent=row),
             kernel(at + 5, at + 5 + length, name=name, correlation=row + 1, parent=row, grid=(16, 1, 1)),
         ]
-        details.append(
-            {
-                "event_id": row,
-                "input_shapes": json.dumps(shapes),
-                "input_types": json.dumps([kind] * max(len(shapes), 2)),
-            }
-        )
+        types = json.dumps([kind] * max(len(shapes), 2))
+        details.append({"event_id": row, "input_shapes": json.dumps(shapes), "input_types": types})
         at += length
     limits = {"name": "NVIDIA H100 80GB HBM3", "memory_bandwidth_bytes_per_s": int(BANDWIDTH), "l2_bytes": 50 << 20}
     limits |= {"sm_count": 132, "compute_capability": "9.0"}
@@ -139,11 +134,8 @@ def test_no_gain_of_kernels_of_the_same_work_exceeds_their_distance_to_the_roof(
     for one in ranked(made):
         if _SAME_WORK.get(one.rule) == "":
             starts = one.claims.get_column("start") if one.claims is not None else []
-            own = work.filter(
-                pl.any_horizontal(
-                    pl.lit(value=False), *((pl.col("start_ns") <= at) & (pl.col("end") > at) for at in starts)
-                )
-            )
+            inside = [(pl.col("start_ns") <= at) & (pl.col("end") > at) for at in starts]
+            own = work.filter(pl.any_horizontal(pl.lit(value=False), *inside))
             distance = own.select(pl.coalesce("distance_ns", "exclusive_ns").sum()).item()
             assert one.at_stake_ns <= distance + len(work)
             change = one.change(made)

@@ -19,7 +19,7 @@ from kanalyze.analyses.findings.rules.waits import (
 )
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
-from support.build import LAUNCH, call, graph, host, kernel, launched, memcpy, nvtx, overhead, report
+from support.build import LAUNCH, again, call, graph, host, kernel, launched, memcpy, nvtx, overhead, report
 from support.command import REPORTS
 from support.measures import assert_told
 from support.real_reports import real_report
@@ -61,17 +61,13 @@ def launched_first(number):
 
 def torch(name="aten::item", size=4):
     """The steps of a PyTorch program, its read inside of an operator."""
-    ops = [
-        host("op", operator, 100 * number + first, 100 * number + 90)
-        for number in range(4)
-        for operator, first in ((name, 11), ("aten::_local_scalar_dense", 12))
-    ]
+    ops = again(range(0, 400, 100), host("op", name, 11, 90), host("op", "aten::_local_scalar_dense", 12, 90))
     return [*ops, *steps(size=size, name="void at::native::vectorized_elementwise_kernel<4>()")]
 
 
 def each(make, *ranges):
     """Events (name, start, end) of each of the four steps."""
-    return [make(name, 100 * n + start, 100 * n + end) for n in range(4) for name, start, end in ranges]
+    return again(range(0, 400, 100), *(make(*one) for one in ranges))
 
 
 def function(name, start, end):
@@ -93,12 +89,9 @@ def rounds(every):
 
 #: Calls of which one begins 10 before it ends, when the GPU has been idle for 5; and copies that wait in their calls.
 LATE = [call(SYNC, one.end - 10, one.end) if one.name == SYNC else one for one in steps()]
-BLOCKING = [
-    replace(one, end=one.start + 68) if one.name == COPY else one
-    for one in steps(memory="Pageable")
-    if one.name != SYNC
-]
-TURNS = [nvtx("a" if number else "b", 100 * number + 11, 100 * number + 90) for number in range(4)]
+PAGEABLE = [one for one in steps(memory="Pageable") if one.name != SYNC]
+BLOCKING = [replace(one, end=one.start + 68) if one.name == COPY else one for one in PAGEABLE]
+TURNS = [nvtx("b", 11, 90), *again((100, 200, 300), nvtx("a", 11, 90))]
 NUMBER, VALUE = "A number read by the host (.item(), print)", "A value read by the host (.item(), x[mask], if) stalls"
 MASK = (
     "aten::nonzero (nonzero or a boolean mask) (3 times), 4 B each",
@@ -247,7 +240,7 @@ def copies(call_name="cudaMemcpyAsync_v3020", took=2, **memory):
 
 FLUSHES = [overhead("flush", 100 * number + 85, 100 * number + 95) for number in range(1, 5)]
 SHORT = [call(DEVICE_SYNC, one.start + 72, one.end) if one.name == DEVICE_SYNC else one for one in waited()]
-AT_FIRST = [event for at in (0, 20, 40) for event in launched(at, at + 10, kernel(at + 10, at + 20), LAUNCH)]
+AT_FIRST = again((0, 20, 40), *launched(0, 10, kernel(10, 20), LAUNCH))
 
 
 def nccl(start, end, **keys):
