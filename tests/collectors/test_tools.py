@@ -216,9 +216,6 @@ def test_what_may_be_a_secret_in_a_command_is_hidden(words, kept):
     assert masked(words) == kept
 
 
-# Launches for ncu: the heaviest kernels, warm, never communication
-
-
 def launches(*runs):
     """Launches one after the other; each run is a kernel, its durations, and at will its shape."""
     found, at = [], 0

@@ -192,9 +192,6 @@ def test_a_capture_of_which_only_the_manifest_can_be_redacted(tmp_path):
     assert [*removed.left_out] == [str(Path("node", "run", "memory.pickle"))]
 
 
-# Lines of a program: where its threads were stays, what stands there goes
-
-
 TEXT = "customer = login('geheim')"
 CONTENT = {
     "schema": 1,

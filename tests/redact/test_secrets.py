@@ -187,8 +187,6 @@ def test_only_switches_and_numbers_stay_of_the_environment():
     assert made.removed.counts == {"variables of the environment": len(gone)}
 
 
-# A folder of every kind of file
-
 SECRET = "uncovered-9-secret"  # noqa: S105 - planted
 IDENTITY = {
     "secret": VALUE, "token": TOKENS[0], "host": "brontes-17", "user": "quillonius", "mail": "jane.doe@corp.example",
@@ -303,9 +301,6 @@ def test_what_one_file_gives_away_goes_from_all_files(capture, tmp_path, giver):
     redact(capture, tmp_path / "out")
     made = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert [path.name for path in made if left(path, (SECRET, "abc-12"))] == []
-
-
-# What becomes of single texts: everything that identifies goes, and nothing else
 
 
 UUID = "6c2e0d36-1418-64af-ccf0-d561691817a5"

@@ -2,12 +2,19 @@
 
 from itertools import chain
 
+import pytest
 from hypothesis import settings, strategies as st
 
 from support.build import call, graph, kernel, memcpy, memset, overhead
 
-#: For what takes several tables at once.
+#: For what takes several tables at once: half as many examples.
 FEWER = settings(max_examples=settings.default.max_examples // 2)
+
+
+def slowly(test):
+    """A slow property of fewer examples."""
+    return pytest.mark.slow(FEWER(test))
+
 
 PROCESSES = st.sampled_from([1, 1, 1, 2, 3])
 THREADS = st.sampled_from([1, 1, 2])

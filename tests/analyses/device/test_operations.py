@@ -14,7 +14,7 @@ from kanalyze.window import Window
 from support.build import report
 from support.large import as_if_large
 from support.slow_model import SlowModel
-from support.strategies import EVENTS, FEWER, WINDOWS
+from support.strategies import EVENTS, WINDOWS, slowly
 
 #: What the table knows of an operation by itself.
 OWN = ("event_id", "kind", "name", "process_id")
@@ -108,8 +108,7 @@ def test_exclusive_time_equals_the_model_and_is_listed_for_what_the_window_shows
     assert sorted(event_id for event_id, _ in rows) == sorted(seen)
 
 
-@pytest.mark.slow
-@FEWER
+@slowly
 @given(EVENTS, WINDOWS)
 def test_tables_of_operations_sum_to_the_ledger(events, window):
     narrowed = report(events).narrow(window=Window(*window))

@@ -12,7 +12,7 @@ from kanalyze.analyses.idle.code import PARTS, code, has_lines
 from kanalyze.window import Window
 from support.build import call, host, kernel, launched, report
 from support.slow_model import SlowModel
-from support.strategies import EVENTS, FEWER, WINDOWS
+from support.strategies import EVENTS, WINDOWS, slowly
 
 WORK = ("kernel", "communication", "memcpy", "memset")
 PART_OF = {**dict.fromkeys(WORK, "work"), "launch": "launch", "sync": "wait", "queued": "wait"}
@@ -134,8 +134,7 @@ class Places(SlowModel):
         return found
 
 
-@pytest.mark.slow
-@FEWER
+@slowly
 @given(EVENTS, WINDOWS, stretches())
 @example(LOOP, (None, None), [line(0, 300, 10)])
 def test_it_equals_the_model(events, window, lines):

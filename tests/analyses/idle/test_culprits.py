@@ -17,7 +17,7 @@ from support.large import in_batches
 from support.shares import cases, holds
 from support.slow_frames import SlowFrames, frame_reports
 from support.slow_gaps import SlowGaps, gap_reports
-from support.strategies import FEWER, WINDOWS
+from support.strategies import WINDOWS, slowly
 
 #: Idle time by block: what it shows; its events; and after = the culprits of GPU 0, with their ranges and time.
 CULPRITS = """
@@ -182,9 +182,8 @@ CALLS = st.lists(
 SAMPLE_TIMES = st.lists(st.tuples(st.integers(0, 140), st.integers(1, 3)), max_size=12, unique_by=lambda one: one[0])
 
 
-@pytest.mark.slow
 @cases(0.1)
-@FEWER
+@slowly
 @given(MOMENTS, CALLS, SAMPLE_TIMES, st.booleans())
 def test_the_parts_sum_to_the_bucket(moments, calls, samples, python):
     """Whatever the samples are; and time that is told has samples, or a stack of a call."""
@@ -266,9 +265,8 @@ SAMPLED = st.lists(st.tuples(st.integers(0, 140), st.integers(1, 4)), max_size=1
 STACKED_CALLS = st.lists(st.tuples(st.integers(0, 130), st.integers(1, 30), st.integers(0, 4)), max_size=4)
 
 
-@pytest.mark.slow
 @cases(0.2)
-@FEWER
+@slowly
 @given(STACKS, SAMPLED, STACKED_CALLS)
 def test_the_tree_of_stacks_is_that_of_the_slow_model(stacks, samples, calls):
     frames = [frame(stack, depth, name) for stack, names in stacks.items() for depth, name in enumerate(names)]
@@ -312,9 +310,8 @@ def nested(draw, low=0, high=140, depth=0):
     return found
 
 
-@pytest.mark.slow
 @cases(0.2)
-@FEWER
+@slowly
 @given(nested())
 def test_the_tree_of_a_trace_is_that_of_the_slow_model(events):
     made = report((*WAITING, *(host(*one) for one in events)), kinds=("kernel", "api", "op"))

@@ -30,7 +30,7 @@ from support.real_reports import EXPORTS, TRACES, real_report
 from support.shares import cases, holds
 from support.slow_gaps import gap_reports
 from support.slow_model import BUSY, SlowModel
-from support.strategies import EVENTS, FEWER, PROCESSES, WINDOWS
+from support.strategies import EVENTS, PROCESSES, WINDOWS, slowly
 
 
 def rows(of):
@@ -148,9 +148,6 @@ def test_shares_are_parts_of_the_devices_window():
     assert shown == [(0, "kernel", 20, 0.5), (0, "unknown", 20, 0.5), (1, "kernel", 5, 1.0)]
 
 
-# Everything at once, against the model
-
-
 def assert_same(found: pl.DataFrame, expected):
     order = {bucket: place for place, bucket in enumerate(BUCKETS)}
     got = [(device, bucket, detail, ns) for device, bucket, detail, ns, _ in found.iter_rows()]
@@ -173,8 +170,7 @@ def test_ledger_equals_the_model(events, window, context_from_ns, prompt_ns, bat
     assert sums == {device: length for device, length in lengths.items() if length > 0}
 
 
-@pytest.mark.slow
-@FEWER
+@slowly
 @given(EVENTS, WINDOWS, st.sampled_from([1, 2, 3, 1_000]))
 def test_the_parts_add_up_to_the_ledger(events, window, batch):
     narrowed, model = report(events).narrow(window=Window(*window)), SlowModel(events, window)
@@ -203,9 +199,8 @@ def test_one_process_is_read_as_if_it_had_been_alone(events, process):
     )
 
 
-@FEWER
+@slowly
 @given(EVENTS, WINDOWS, st.integers(0, 2))
-@pytest.mark.slow
 def test_one_device_is_read_as_it_is_among_the_others(events, window, device):
     whole = report([*events, kernel(3, 4, device=device)]).narrow(window=Window(*window))
     among = ledger(whole).filter(pl.col("device") == device)
@@ -251,8 +246,7 @@ def test_time_that_the_recording_does_not_cover_is_unknown():
     assert (last["start_ns"], last["dur_ns"], last["unknown_ns"]) == (of.meta.end_ns, rest, rest)
 
 
-@pytest.mark.slow
-@FEWER
+@slowly
 @given(EVENTS, WINDOWS, WINDOWS, st.sampled_from([1, 1 << 13]), st.booleans())
 def test_pieces_are_the_same_whatever_was_attributed_before(events, window, before, batch, whole):
     of = report(events)
@@ -278,8 +272,7 @@ def one_by_one(of, spans):
     return found
 
 
-@pytest.mark.slow
-@FEWER
+@slowly
 @given(EVENTS, st.lists(SPANS, min_size=1, max_size=5), st.sampled_from([1, 1 << 13]))
 def test_parts_attributed_one_after_the_other_give_the_ledger_of_each_window(events, asked, batch):
     of = report(events)
@@ -300,9 +293,8 @@ def spans(*rows):
     return pl.DataFrame(list(rows), schema=INTERVALS, orient="row")
 
 
-@pytest.mark.slow
 @cases(0.3)
-@FEWER
+@slowly
 @given(gap_reports(), WINDOWS, st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=4))
 def test_the_pieces_are_parts_of_the_ledger(made, window, cut):
     """All of time gives each bucket of the ledger, but for what has no thread; and any part and the rest give all."""

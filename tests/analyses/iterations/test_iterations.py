@@ -23,7 +23,7 @@ from support.command import ROOT, SAMPLES
 from support.exports import altered
 from support.real_reports import real_report
 from support.steps import in_phases, in_turn, loop, ran
-from support.strategies import FEWER
+from support.strategies import slowly
 
 
 def kinds(lengths, **keys):
@@ -395,8 +395,7 @@ def test_products_of_another_shape_are_the_same_kernel():
     assert kanalyze.iterations(programs(*[[(tile, 100)] for tile in tiles])).height == 4
 
 
-@pytest.mark.slow
-@FEWER
+@slowly
 @given(st.lists(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 50)), min_size=1), min_size=3, max_size=7))
 def test_iterations_run_the_same_kernels(steps):
     """Three quarters of the time of an iteration's kernels, in the mean, are in kernels of at least half of them."""

@@ -12,7 +12,7 @@ import kanalyze
 from kanalyze.analyses.iterations._launch_periods import launch_periods, timed_runs
 from support.build import kernel, report
 from support.launches import Launch, Program, copy_in, copy_out, layer, report_of, training_step
-from support.strategies import EVENTS, FEWER
+from support.strategies import EVENTS, slowly
 
 BOOT = [Launch(f"init {number}") for number in range(20)]
 EVALUATION = [copy_in(pause=60_000), Launch("embedding", pause=40_000), *layer(6, "forward"), Launch("hits")]
@@ -302,9 +302,8 @@ def test_chunks_are_parts_of_what_the_host_waits_for_unless_each_copy_waits(call
     assert launch_periods(report(events)).get_column("start").to_list() == program.begun[::together]
 
 
-@pytest.mark.slow
 @given(st.integers(3, 56), st.integers(1, 98), st.sampled_from(["more", "less"]))
-@FEWER
+@slowly
 def test_one_odd_step_of_sixty(which, place, change):
     steps = [training_step() for _ in range(60)]
     if change == "more":
@@ -315,9 +314,8 @@ def test_one_odd_step_of_sixty(which, place, change):
     assert found(program) == program.begun
 
 
-@pytest.mark.slow
 @given(st.integers(3, 12), st.integers(3, 20), st.integers(1, 8), st.booleans())
-@FEWER
+@slowly
 def test_steps_and_not_epochs(epochs, steps, evaluated, data):
     assume(evaluated <= steps)  # of more evaluations than steps each could be the other
     program, evaluation = Program().then(BOOT), EVALUATION if data else EVALUATION[1:]

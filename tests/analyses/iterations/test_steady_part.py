@@ -26,7 +26,7 @@ from support.build import call, kernel, launched, memcpy, nvtx, report
 from support.command import MLP, SAMPLES, TRACE, run
 from support.real_reports import real_report
 from support.steps import in_phases, in_turn, loop, ran, step
-from support.strategies import FEWER
+from support.strategies import slowly
 
 
 @pytest.mark.parametrize("path", [MLP, TRACE], ids=lambda path: path.name)
@@ -427,7 +427,7 @@ def ends_by_hand(marks, ended):
     return ends
 
 
-@FEWER
+@slowly
 @given(
     steps=st.lists(
         st.tuples(st.integers(10, 200), st.integers(1, 400), st.sampled_from([0, 7, 7, 7, 40, 3_000])),
@@ -435,7 +435,6 @@ def ends_by_hand(marks, ended):
         max_size=12,
     )
 )
-@pytest.mark.slow
 def test_an_iteration_ends_where_the_next_begins_or_with_its_work_before_a_pause(steps):
     """Each step launches one kernel, which runs as soon as those before have, and is followed by a pause."""
     events, marks, ended, at, busy = [], [], [], 1_000, 0
@@ -452,9 +451,8 @@ def test_an_iteration_ends_where_the_next_begins_or_with_its_work_before_a_pause
     assert rows.get_column("operations").to_list() == [1] * len(steps)
 
 
-@FEWER
+@slowly
 @given(lengths=st.lists(st.integers(20, 200), min_size=4, max_size=12), lag=st.integers(1, 2_000))
-@pytest.mark.slow
 def test_where_the_host_runs_ahead_the_steady_part_has_the_devices_work(lengths, lag):
     """The device works for 300 ns on each step, whose range on the host ends long before."""
     events, at, busy = [], 1_000, 1_000 + lag

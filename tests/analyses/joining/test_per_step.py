@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 import kanalyze
 from kanalyze.analyses.joining._reasons import COUNTED, counted, measured_otherwise, shared_steps
 from support.build import call, kernel, memcpy, nvtx, report
-from support.strategies import FEWER
+from support.strategies import slowly
 
 KINDS = ("kernel", "memcpy", "memset", "api", "range")
 STEP, GAP = 1000, 200
@@ -120,8 +120,7 @@ def test_amounts_of_steps_are_those_of_the_slow_model(steps, before):
         assert (set(row["in"]), row["beside"]) == (moved, sum(x for x in before if isinstance(x, int)))
 
 
-@pytest.mark.slow
-@FEWER
+@slowly
 @given(st.lists(WORK, min_size=3, max_size=6), WORK, st.data())
 def test_a_part_of_the_steps_is_always_explained(steps, before, data):
     low = data.draw(st.integers(0, len(steps) - 2))

@@ -19,7 +19,7 @@ from support.build import MS, US, call, kernel, memcpy, nvtx, overhead, report, 
 from support.real_reports import real_report
 from support.shares import cases, holds
 from support.slow_model import SlowModel
-from support.strategies import EVENTS, FEWER, WINDOWS
+from support.strategies import EVENTS, WINDOWS, slowly
 
 REPORTS = Path(__file__).parents[2] / "reports"
 
@@ -200,8 +200,7 @@ def test_first_runs_and_launches(events, where, row):
     assert cold(report(events), by="kernel", **where).select(columns).rows() == [row]
 
 
-@pytest.mark.slow
-@FEWER
+@slowly
 @given(EVENTS, WINDOWS)
 def test_each_kernel_is_what_a_loop_over_its_runs_says(events, window):
     low, high = window
@@ -226,8 +225,7 @@ def test_each_kernel_is_what_a_loop_over_its_runs_says(events, window):
     assert {row[:3]: row[3:] for row in found.select(columns).iter_rows()} == expected
 
 
-@pytest.mark.slow
-@FEWER
+@slowly
 @given(EVENTS, WINDOWS)
 def test_costs_have_their_call_and_the_first_launches_are_those_that_are_counted(events, window):
     of = report(events).narrow(window=Window(*window))

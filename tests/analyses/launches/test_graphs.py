@@ -16,7 +16,7 @@ from support.build import call, graph, kernel, memcpy, memset, report, rows_of, 
 from support.command import REPORTS
 from support.real_reports import real_report
 from support.slow_model import SlowModel
-from support.strategies import FEWER, WINDOWS
+from support.strategies import WINDOWS, slowly
 
 
 def launch(start, end, correlation, **keys):
@@ -168,8 +168,7 @@ def group(draw):
 GROUPS = st.lists(group(), max_size=7).map(lambda groups: [event for one in groups for event in one])
 
 
-@pytest.mark.slow
-@FEWER
+@slowly
 @given(GROUPS, WINDOWS)
 def test_what_adds_up(events, window):
     of = report(events).narrow(window=Window(*window))

@@ -15,7 +15,7 @@ from kanalyze.analyses.memory.migrations import migration_totals, migrations
 from kanalyze.columns import LARGEST
 from kanalyze.errors import CannotTellError
 from support.build import call, host, kernel, memcpy, nvtx, report
-from support.strategies import EVENTS, FEWER
+from support.strategies import EVENTS, slowly
 
 #: A report's sizes and times, so that all of them together are at most the largest.
 PARTS = 8
@@ -109,9 +109,8 @@ def test_costs_of_a_launch_are_parts_of_its_time(grid, warps, ns):
     assert 0 <= row["low_occupancy_ns"] <= ns
 
 
-@pytest.mark.slow
 @given(EVENTS, st.integers(0, 53))
-@FEWER
+@slowly
 def test_no_table_has_less_than_nothing_of_anything(events, bits):
     names = [nvtx("r", 0, 30), nvtx("r", 5, 20), host("osrt", "poll", 0, 9)]
     low = min([one.start for one in events], default=0)

@@ -16,7 +16,7 @@ from kanalyze.errors import ClosedReportError
 from support.build import call, host, kernel, memcpy, nvtx, report
 from support.command import SAMPLES
 from support.launches import launches
-from support.strategies import FEWER
+from support.strategies import slowly
 
 
 def beside(base, trace):
@@ -114,8 +114,7 @@ EVENTS = st.lists(
 )
 
 
-@pytest.mark.slow
-@FEWER
+@slowly
 @given(st.text("abc", min_size=2, max_size=8), st.text("abc", min_size=2, max_size=8), EVENTS)
 def test_names_change_no_time_of_any_bucket(own, others, events):
     trace = [*launches(others), *(op(name, start, start + length) for name, start, length in events)]

@@ -18,7 +18,7 @@ from support.command import ROOT, SAMPLES
 from support.key_averages import parsed
 from support.real_reports import real_report
 from support.slow_ops import host_nodes, key_averages, trace_report, traces
-from support.strategies import FEWER
+from support.strategies import slowly
 
 TORCH = ("count", "self_cpu_ns", "cpu_ns", "self_device_ns", "device_ns")
 BUSY = ("kernel", "communication", "memcpy", "memset")
@@ -41,9 +41,8 @@ def sums(row):
     return tuple(row[name] for name in TORCH)
 
 
-@FEWER
+@slowly
 @given(traces(), st.sampled_from([{}, {"window": kanalyze.Window(5, 25)}, {"device": 0}]))
-@pytest.mark.slow
 def test_exclusive_device_time_sums_to_the_busy_time_in_every_form(trace, where):
     assume(any(event.device == 0 for event in trace[0]))
     part = trace_report(*trace).narrow(**where)

@@ -20,8 +20,6 @@ from support.build import kernel, report, timeline
 from support.command import REPORTS, ROOT, SAMPLES, run
 from support.real_reports import real_report
 
-# What ncu measured, and copies by size: the rows of the tables, and nothing where nothing was measured.
-
 
 @pytest.mark.slow
 def test_of_a_capture_the_tables_and_the_roofs_of_the_program():
@@ -75,9 +73,6 @@ def test_copies_by_size_are_all_copies_and_the_line_is_the_fastest_large_one():
         assert row["bandwidth_bytes_per_s"] == pytest.approx(row["size_bytes"] * row["count"] / row["total_ns"] * 1e9)
 
 
-# Distributions of durations: of the kernels with most time in sum, in bins of equal ratios.
-
-
 def one_after_the_other(*launches):
     ends = accumulate(ns for _, ns in launches)
     return report([kernel(end - ns, end, name=name) for (name, ns), end in zip(launches, ends, strict=True)])
@@ -97,9 +92,6 @@ def test_a_launch_is_in_the_bin_of_its_logarithm():
     assert row == {"name": "k", "least_ns": 10, "most_ns": 1_000}
     last = len(counts) - 1
     assert {at: count for at, count in enumerate(counts) if count} == {0: 1, len(counts) // 2: 2, last: 1}
-
-
-# What a finding in a report is made of: lines, kernels and waits in the time that it claims.
 
 
 EVENTS = [

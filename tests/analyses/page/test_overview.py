@@ -13,8 +13,6 @@ from kanalyze.analyses.page.overview_page import overview
 from kanalyze.renderers.page.overview import overview_page
 from support.build import BLOCK, HOPPER, call, kernel, nvtx, report
 
-# What comes first on the first page.
-
 SLICE = 2_000_000
 KERNEL = 50_000
 SGEMM = "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize128x64x8_stage3_ffma_aligna4_alignc4_execute_kernel"

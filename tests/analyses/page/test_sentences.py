@@ -57,9 +57,6 @@ def test_launches_without_device_rows(tool, wsl, said):
     assert "that trace on" not in overview(of).answer
 
 
-# With what the GPU was busy, and what is said where nothing of it was recorded.
-
-
 LAUNCHES = [call("cudaLaunchKernel", 10 * number, 10 * number + 5, correlation=number) for number in range(1, 100)]
 
 

@@ -315,9 +315,6 @@ def test_what_was_never_closed_against_the_model(events):
         assert {name: row[name] for name in told} == pytest.approx(told)
 
 
-# Kernels by the NVTX range that launched them: by hand, then against a model that joins everything with everything.
-
-
 @given(reports())
 def test_kernels_against_the_model(events):
     keys = ("range", "style", "process_id", "thread_id", "kernel")

@@ -207,9 +207,6 @@ def test_collectives_of_gloo_beside_those_of_nccl_are_said_not_to_be_told(report
     assert job.table("collectives").get_column("group").unique().to_list() == ["0"]
 
 
-# Jobs on CPUs: gloo's collectives are annotations, and their sizes those of recorded shapes.
-
-
 #: When each of two all_reduces, on two threads of gloo, begins after its step, in microseconds, and how long the last
 #: rank takes; how late rank 1 is in a step.
 BEGINS, TAKES = (1_000, 1_500), 300

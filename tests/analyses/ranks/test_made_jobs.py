@@ -13,7 +13,7 @@ from kanalyze.analyses.ranks._job_findings import job_findings, late_ranks
 from kanalyze.errors import BadReductionError
 from kanalyze.reduction.tables import BEFORE, PIECES
 from kanalyze.renderers.page.job import answer
-from support.strategies import FEWER
+from support.strategies import slowly
 from support.synthetic_job import DATA_PARALLEL_OPS, MIXED_OPS, PAIR, Op, Plan, Straggler, play
 
 #: A step in which some leave before others have come.
@@ -132,8 +132,7 @@ def test_what_is_told_is_true_and_adds_up(plan):
     assert wrong.is_empty(), wrong
 
 
-@pytest.mark.slow
-@FEWER
+@slowly
 @given(damaged(hosts=1, jitters=(0.001, 0.05, 0.5)))
 def test_all_that_was_recorded_is_matched_on_one_host(plan):
     made = play(plan)
@@ -346,8 +345,7 @@ def matches(plan, drops, **keys):
     return job, rows.with_columns(true=pl.Series([true[rank, at] for rank, at in rows.select("rank", "number").rows()]))
 
 
-@pytest.mark.slow
-@FEWER
+@slowly
 @given(
     OPS,
     st.dictionaries(st.integers(0, 3), st.lists(st.integers(0, 20), max_size=4), max_size=3),
@@ -440,8 +438,7 @@ def test_a_clock_that_is_set_is_no_drift():
     assert job_of([*made[:2], *later]).table("clocks").get_column("drift_ppm").unique().to_list() == [0]
 
 
-@pytest.mark.slow
-@FEWER
+@slowly
 @given(
     st.lists(st.floats(-5e-5, 5e-5), min_size=2, max_size=2),
     st.integers(20, 80),

@@ -12,7 +12,7 @@ from kanalyze.analyses.replay._network import as_recorded, network, replayed
 from kanalyze.analyses.replay._whatif import mended, prepared, whatif_of
 from support.build import call, kernel, memcpy, report
 from support.slow_replay import TURNS, simulated
-from support.strategies import FEWER
+from support.strategies import slowly
 
 LAUNCH, COPY, WAIT = "cudaLaunchKernel_v7000", "cudaMemcpyAsync_v3020", "cudaDeviceSynchronize_v3020"
 
@@ -166,8 +166,7 @@ def test_shorter_kernels_of_simulated_programs(turns, factor):
     assert ends(made, Mending(shorter=saved)) - prepared(made).start == expected
 
 
-@pytest.mark.slow
-@FEWER
+@slowly
 @given(TURNS)
 def test_calls_that_only_wait_are_gone_as_without_sync(turns):
     made = simulated(turns).report

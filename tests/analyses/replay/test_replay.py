@@ -15,7 +15,7 @@ from support.build import again, call, kernel, launched, memcpy, nvtx, report, t
 from support.command import SAMPLES
 from support.real_reports import real_report
 from support.slow_replay import TURNS, simulated
-from support.strategies import EVENTS, FEWER
+from support.strategies import EVENTS, slowly
 
 REPORTS = sorted([*SAMPLES.glob("*/nsys.sqlite"), *SAMPLES.glob("*/*.json.gz")])
 
@@ -55,8 +55,7 @@ def test_faster_kernels_and_host_code_of_simulated_programs(turns, by):
     assert host > 1 or found.low_ns <= found.then_ns * 0.97 <= found.then_ns * 1.03 <= found.high_ns
 
 
-@pytest.mark.slow
-@FEWER
+@slowly
 @given(TURNS, st.lists(st.sampled_from(["a", "b", "host", "calls", "host:work"]), min_size=1, unique=True))
 def test_faster_is_never_later(turns, names):
     made = simulated(turns).report
@@ -342,9 +341,8 @@ def test_the_critical_path_adds_up_in_odd_recordings(text, causes):
     assert found.now_ns == sum(causes.values())
 
 
-@pytest.mark.slow
 @given(EVENTS)
-@FEWER
+@slowly
 def test_what_is_critical_now_is_the_critical_path(events):
     made = report(events)
     path = critical_path(made)
@@ -355,8 +353,7 @@ def test_what_is_critical_now_is_the_critical_path(events):
     assert sorted(sums.rows()) == sorted(path.select(pl.col("cause").cast(pl.String), "ns").rows())
 
 
-@pytest.mark.slow
-@FEWER
+@slowly
 @given(EVENTS, ANY, st.floats(0, 200))
 def test_the_bounds_have_what_each_part_of_the_host_s_time_tells(events, change, measured_ns):
     made = report(events)

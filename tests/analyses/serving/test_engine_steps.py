@@ -210,8 +210,6 @@ def test_padding_by_label():
     assert engine_steps(report(events))["padded"].to_list() == [4]
 
 
-# A model that goes instant by instant.
-
 LABEL = st.sampled_from(("step[DECODE bs=2]", "step[EXTEND bs=1 toks=5]", "work"))
 RUN = st.tuples(LABEL, st.integers(0, 9), st.integers(0, 9), st.integers(0, 9), st.integers(0, 12), st.integers(0, 1))
 

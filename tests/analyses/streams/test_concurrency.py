@@ -16,7 +16,7 @@ from kanalyze.analyses.streams.concurrency import concurrency, stream_waits
 from kanalyze.window import Window
 from support.build import SMALL, US, call, graph, host, kernel, memcpy, memset, report
 from support.slow_model import BUSY, SlowModel, bucket_of_operation
-from support.strategies import FEWER, WINDOWS
+from support.strategies import FEWER, WINDOWS, slowly
 
 
 def pairs(of, *columns):
@@ -226,8 +226,7 @@ def rows_of_work(draw):
     return events
 
 
-@pytest.mark.slow
-@FEWER
+@slowly
 @given(rows_of_work(), st.just((None, None)) | WINDOWS)
 def test_findings_hold_no_more_than_the_ledger(events, sides):
     types = {7: "null", 13: "blocking", 14: "blocking"}

@@ -18,7 +18,7 @@ from kanalyze.report import ReachedRates
 from support.build import call, host, kernel, nvtx, report
 from support.command import REPORTS, SAMPLES
 from support.real_reports import real_report
-from support.strategies import FEWER
+from support.strategies import slowly
 
 GEMM = "nvjet_sm90_tst_64x8_64x16_2x1_v_bz_TNT"
 OTHER = "my_kernel(float *)"
@@ -85,8 +85,7 @@ SHAPES = st.sampled_from([None, [[64, 64], [64, 64]], [[4096, 4096], [4096, 4096
 CALLS = st.lists(st.tuples(SHAPES, st.sampled_from([GEMM, OTHER]), st.integers(1, 300_000)), min_size=1, max_size=6)
 
 
-@pytest.mark.slow
-@FEWER
+@slowly
 @given(CALLS)
 def test_the_budget_is_the_window_and_roofs_are_its_kernels(calls):
     made = program(calls)
@@ -200,8 +199,7 @@ def test_roofs_that_were_measured_stand_beside_those_of_the_datasheet():
     assert kanalyze.roofs(other).get_column("reached_share").null_count() == 2
 
 
-@pytest.mark.slow
-@FEWER
+@slowly
 @given(CALLS)
 def test_on_the_same_gpu_nothing_changes(calls):
     sides = factors(program(calls, l2_bytes=None), Configuration("NVIDIA H100 80GB HBM3"))

@@ -216,9 +216,6 @@ def test_what_python_and_packages_run_is_not_the_program_s():
     assert [places.is_own(file) for file in files] == [False] * 4 + [True]
 
 
-# Recurring parts, in a run without a profiler
-
-
 #: A package with the functions of nvtx, and ranges that are objects.
 NVTX = """
     class annotate:

@@ -92,8 +92,6 @@ def test_an_existing_folder_is_never_overwritten(program):
         collect(program, output=Path("no/cap"))
 
 
-# What goes wrong, and what there is less of
-
 WRONG = "#!/bin/sh\necho 'check: FAILED max_error=2'\nexit 1\n"
 ONCE = '#!/bin/sh\nif [ ! -e "$0.ran" ]; then touch "$0.ran"; echo "no luck"; exit 3; fi\necho "Max error: 0"\n'
 SLOW = "#!/bin/sh\necho started\nexec sleep 900\n"
@@ -219,9 +217,6 @@ def test_when_the_space_ends_while_the_manifest_is_written_nothing_half_written_
     with pytest.raises(OutputError, match="No space left on device"):
         collect(program, output=Path("cap"))
     assert left() == set()
-
-
-# What is said of a run
 
 
 NCU_LOG = """==PROF== Connected to process 5610 (/usr/bin/python3.12)

@@ -224,8 +224,6 @@ def test_types_priorities_and_names(tmp_path, changes, expected):
     assert rows.height == 2 or expected != NULL_STREAMS
 
 
-# nsys since 2025.6 writes rows in no order: no answer may depend on it
-
 TABLES = ("kernels", "ledger", "ranges", "culprits", "findings", "gpu_metrics", "iterations", "health", "api")
 
 

@@ -280,9 +280,6 @@ def test_operators_that_share_an_id_are_doubted(folder, ids, shared):
     assert found == [("operators with the id of another one", shared)] * (shared > 0)
 
 
-# Any trace, in any layout and cut anywhere, is what a slow reader in plain Python makes of it
-
-
 #: What the reader's notes say of a trace in order, and of what these have on purpose.
 USUAL = (
     "arrows between events",

@@ -27,8 +27,6 @@ from kanalyze.renderers.page import Page
 from kanalyze.report import Meta
 from support.hostile import ALL, obeyed_by_terminal
 
-# Parts of the HTML report that are limited say what they leave out.
-
 
 def rendered(**parts):
     texts = {"page": Page(["t"], "", [], ""), "timeline": None}

@@ -14,8 +14,6 @@ from kanalyze.analyses.timeline._slices import Counter, Slices, Track, lanes, sl
 from kanalyze.renderers.formats import exports
 from support.command import REPORTS, SAMPLES
 
-# Traces of Perfetto, decoded by the format's own description.
-
 Event = proto.TrackEvent
 SCHEMA = {
     "track": pl.UInt32, "start": pl.Int64, "end": pl.Int64, "name": pl.String, "kind": pl.String,

@@ -8,8 +8,6 @@ from kanalyze.renderers.page import Column, Grid, distinct, operation
 from kanalyze.renderers.page.kernel_names import NARROWEST, shorten
 from kanalyze.renderers.page.time import launch_shape
 
-# Text tables: aligned, fitted to a width, the last column cut or its names shortened.
-
 HEADS = (Column("time"), Column("median", wide=True), Column("count", spare=True), Column("name", left=True))
 ROWS = [("1 ms", "5 µs", "1", "short"), ("22 ms", "66 µs", "10", "a name of thirty-six characters here")]
 

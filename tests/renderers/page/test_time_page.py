@@ -104,8 +104,6 @@ def test_ranges_without_gpu_work_have_a_section_too():
     assert table(sections.ranges(tables, 8)) == [dict(zip(heads, texts, strict=True))]
 
 
-# A trace of torch.profiler: times since its first event, its own words, and its steps
-
 BEGIN = 4_299_665_000_000_000
 
 
@@ -207,9 +205,6 @@ def test_all_steps_beside_each_other():
     slowest = table(page.sections[1])
     assert [(row["instance"], row["start"]) for row in slowest] == [("step:3", "+0.503 ms"), ("step:4", "+0.504 ms")]
     assert page.more.endswith(" --window step:3")
-
-
-# Rows of one name say whose they are; graphs have one number
 
 
 def launched(number, *, process=1, thread=1, **of_kernel):

@@ -147,8 +147,6 @@ def test_calls_that_load(events, stake, text):
     assert (one.at_stake_ns, one.text) == (stake, f"Loading modules and libraries: {text}")
 
 
-# Code that is compiled again, and convolutions whose algorithms are tried anew.
-
 LONG = 1_000_000
 
 

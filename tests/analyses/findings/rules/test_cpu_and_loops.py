@@ -170,8 +170,6 @@ def test_what_the_cpu_computes_on_may_come_before_a_number_or_by_another_thread(
     assert all(words in f"{one.text} {one.action}" for one in found)
 
 
-# Anomaly detection, by operators or else by kernels.
-
 COMPARE = "void at::native::vectorized_elementwise_kernel<4, CompareEqFunctor>()"
 ANY = "void at::native::reduce_kernel<or_kernel_cuda>()"
 OWN = "void at::native::backward()"

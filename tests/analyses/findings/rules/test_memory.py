@@ -24,7 +24,7 @@ from support.nsys_csv import report_of
 from support.real_reports import real_report
 from support.shares import cases, holds
 from support.steps import in_steps
-from support.strategies import EVENTS, FEWER, WINDOWS
+from support.strategies import EVENTS, WINDOWS, slowly
 
 
 def rounds(count, *, thread=1, free="cudaFree_v3020"):
@@ -270,7 +270,6 @@ def faults(draw):
 SEEN = st.one_of(st.just((None, None)), st.just((None, None)), WINDOWS)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "module", "limit", "rule", "buckets"),
     [
@@ -282,7 +281,7 @@ SEEN = st.one_of(st.just((None, None)), st.just((None, None)), WINDOWS)
 )
 @cases(0.05)
 @given(data=st.data(), window=SEEN)
-@FEWER
+@slowly
 def test_no_more_is_at_stake_than_the_buckets_hold(part, module, limit, rule, buckets, data, window):  # noqa: PLR0913
     events = [*data.draw(EVENTS), *chain.from_iterable(data.draw(st.lists(part, max_size=10)))]
     of = report(events).narrow(window=Window(*window))

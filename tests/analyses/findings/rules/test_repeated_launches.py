@@ -18,7 +18,7 @@ from support.launches import Launch, report_of
 from support.measures import assert_told
 from support.real_reports import EXPORTS, real_report
 from support.shares import cases, holds
-from support.strategies import EVENTS, FEWER, WINDOWS
+from support.strategies import EVENTS, WINDOWS, slowly
 
 #: A launching call takes 3 ns, the kernel starts as it returns and runs 1 ns; so the device idles 2 ns of 3.
 STEP = 3
@@ -300,9 +300,8 @@ def programs(draw):
     return program.events
 
 
-@pytest.mark.slow
 @cases(0.2)
-@FEWER
+@slowly
 @given(st.one_of(EVENTS, programs(), programs(), programs()), WINDOWS, st.integers(0, 20), st.integers(60, 100))
 def test_savings_are_never_more_than_the_ledger_holds(events, window, after, until):
     """Of all, of any window, and of a part from some percent of the time to others."""
@@ -313,9 +312,8 @@ def test_savings_are_never_more_than_the_ledger_holds(events, window, after, unt
     holds(claims)
 
 
-@pytest.mark.slow
 @cases(0.2)
-@FEWER
+@slowly
 @given(programs())
 def test_every_repetition_is_that_of_the_text(events):
     """Against the text: whole stretches between cuts that come five times, of three operations or more."""

@@ -25,7 +25,7 @@ from support.measures import assert_told
 from support.real_reports import real_report
 from support.shares import cases, holds
 from support.slow_syncs import sync_reports
-from support.strategies import FEWER, WINDOWS
+from support.strategies import WINDOWS, slowly
 
 COPY, SYNC = "cudaMemcpyAsync_v3020", "cudaStreamSynchronize_v3020"
 
@@ -192,9 +192,8 @@ BEGUN = overhead("Lazy Function Loading", -9, -8)
 READING = waiting_programs(reads=(True,))
 
 
-@pytest.mark.slow
 @cases(0.3)
-@FEWER
+@slowly
 @given(st.one_of(sync_reports(), READING, READING), st.one_of(WINDOWS, st.just((None, None))))
 def test_what_a_read_costs_is_idle_time_and_no_longer_than_the_read(made, window):
     events, records = made
@@ -354,9 +353,8 @@ def test_of_streams_that_are_not_known_each_may_be_another():
     assert avoidable(report(events)).is_empty()
 
 
-@pytest.mark.slow
 @cases(0.15)
-@FEWER
+@slowly
 @given(st.one_of(sync_reports(), waiting_programs(), waiting_programs()), st.one_of(WINDOWS, st.just((None, None))))
 def test_never_more_than_the_buckets_hold(made, window):
     events, records = made
