@@ -14,6 +14,7 @@ from hypothesis import example, given, settings, strategies as st
 from kanalyze.decoder.decode import HINTS, decode
 from kanalyze.decoder.fields import KernelName, normalised, shortened
 from support.kernel_names import FAMILIES
+from support.strategies import slow_given
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -165,11 +166,10 @@ AROUND = (
 
 
 @settings(max_examples=10 * settings.default.max_examples, deadline=None)
-@given(NAMES)
+@slow_given(NAMES)
 @example("nvjet_tst_" + "9" * 5000 + "x1_1x1")
 @example("cutlass_80_simt_sgemm_" + "1" * 5000 + "x1")
 @example("triton_poi_fused_add_" + "1" * 5000)
-@pytest.mark.slow
 def test_no_name_raises(name):
     assert decode(name).family in FAMILIES
 

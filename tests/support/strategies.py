@@ -3,7 +3,7 @@
 from itertools import chain
 
 import pytest
-from hypothesis import settings, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from support.build import call, graph, kernel, memcpy, memset, overhead
 
@@ -11,9 +11,14 @@ from support.build import call, graph, kernel, memcpy, memset, overhead
 FEWER = settings(max_examples=settings.default.max_examples // 2)
 
 
-def slowly(test):
-    """A slow property of fewer examples."""
-    return pytest.mark.slow(FEWER(test))
+def slow_given(*drawn, **named):
+    """A slow property of what is drawn."""
+    return lambda test: pytest.mark.slow(given(*drawn, **named)(test))
+
+
+def few_given(*drawn, **named):
+    """A slow property, of fewer examples."""
+    return lambda test: FEWER(slow_given(*drawn, **named)(test))
 
 
 PROCESSES = st.sampled_from([1, 1, 1, 2, 3])

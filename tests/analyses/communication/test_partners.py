@@ -6,7 +6,7 @@ from subprocess import run
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import strategies as st
 
 from kanalyze import read
 from kanalyze.analyses.communication._matching import SIZE_BITS, Sequence, _shift
@@ -22,7 +22,7 @@ from kanalyze.several.jobs import job
 from kanalyze.window import Window
 from support.build import kernel, report
 from support.command import REPORTS
-from support.strategies import EVENTS
+from support.strategies import EVENTS, slow_given
 
 SIZED, UNSIZED = REPORTS / "communicators.sqlite", REPORTS / "nccl.sqlite"
 
@@ -112,8 +112,7 @@ def test_it_is_what_the_job_waits(path):
         assert rest.get_column("detail").unique().to_list() == ["transfer" if path == SIZED else None]
 
 
-@pytest.mark.slow
-@given(EVENTS)
+@slow_given(EVENTS)
 def test_details_sum_to_the_buckets_and_shares_to_one(events):
     made = report(events)
     keys = ["device", "bucket"]
@@ -232,8 +231,7 @@ GROUPS = st.lists(
 )
 
 
-@pytest.mark.slow
-@given(GROUPS)
+@slow_given(GROUPS)
 def test_each_gpu_of_a_group_has_its_own_calls(groups):
     """A model apart: in each group the GPUs call the same sizes one GPU after the other, and each runs one kernel."""
     calls, kernels, expected, at, event = [], [], {}, 0, 0

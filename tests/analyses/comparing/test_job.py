@@ -13,6 +13,7 @@ from kanalyze.several import Asked
 from kanalyze.several.sides import comparison
 from support.build import MS
 from support.command import SAMPLES
+from support.strategies import slow_given
 
 
 def process(rank, steps, *, waits=0, idle=0, **about):
@@ -125,8 +126,7 @@ STEPS = st.lists(st.floats(1, 100), min_size=5, max_size=9)
 RUNS = st.lists(STEPS, min_size=2, max_size=5)
 
 
-@pytest.mark.slow
-@given(RUNS, RUNS)
+@slow_given(RUNS, RUNS)
 def test_exchanging_the_sides_exchanges_the_verdict(base, new):
     sides = [slower(side, 1) for side in (base, new)]
     one, other = compare(*sides), compare(*sides[::-1])

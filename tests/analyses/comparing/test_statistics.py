@@ -14,6 +14,7 @@ from hypothesis import assume, example, given, strategies as st
 from kanalyze.analyses.comparing import _statistics
 from kanalyze.analyses.comparing._comparison import _judged
 from kanalyze.analyses.comparing._pair import Limits
+from support.strategies import slow_given
 
 TIMES = st.floats(1e6, 1e12)
 SIDES = st.lists(TIMES, min_size=2, max_size=8)
@@ -27,8 +28,7 @@ def agrees(found, expected):
     assert found.p_value == pytest.approx(expected.pvalue, rel=1e-6, abs=1e-12)
 
 
-@pytest.mark.slow
-@given(SIDES, SIDES)
+@slow_given(SIDES, SIDES)
 def test_ratio_is_welch_s_t_on_logarithms(base, new):
     assume(min(np.ptp(np.log(base)), np.ptp(np.log(new))) > 1e-3)  # what the rounding of times explains: below
     found = _statistics.ratio_of_runs(base, new)
@@ -37,8 +37,7 @@ def test_ratio_is_welch_s_t_on_logarithms(base, new):
     assert found.basis == "runs"
 
 
-@pytest.mark.slow
-@given(st.lists(st.tuples(TIMES, TIMES), min_size=2, max_size=8))
+@slow_given(st.lists(st.tuples(TIMES, TIMES), min_size=2, max_size=8))
 def test_ratio_of_pairs_is_the_paired_t_on_logarithms(pairs):
     base, new = tuple(list(side) for side in zip(*pairs, strict=True))
     assume(np.ptp(np.log(new) - np.log(base)) > 1e-3)

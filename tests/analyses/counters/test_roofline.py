@@ -13,6 +13,7 @@ import kanalyze
 from support.command import REPORTS, SAMPLES
 from support.counters import measured
 from support.real_reports import real_report
+from support.strategies import slow_given
 
 DONE = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum.per_cycle_elapsed"
 CORES = {op: DONE.format(op) for op in ("dadd", "dmul", "dfma", "fadd", "fmul", "ffma", "hadd", "hmul", "hfma")}
@@ -240,8 +241,7 @@ works = st.just(0) | st.integers(1, 500)
 of_type = st.tuples(works, works, works, works).filter(any)
 
 
-@pytest.mark.slow
-@given(
+@slow_given(
     st.dictionaries(st.sampled_from(["bf16_dst_fp32", "tf32_dst_fp32", "fp8", "int8"]), of_type, min_size=1),
     st.booleans(),
     st.none() | st.integers(0, 100),

@@ -14,7 +14,7 @@ from kanalyze.window import Window
 from support.build import report
 from support.large import as_if_large
 from support.slow_model import SlowModel
-from support.strategies import EVENTS, WINDOWS, slowly
+from support.strategies import EVENTS, WINDOWS, few_given, slow_given
 
 #: What the table knows of an operation by itself.
 OWN = ("event_id", "kind", "name", "process_id")
@@ -78,8 +78,7 @@ def test_facts_are_those_of_a_walk_through_the_events(listed, large):
     assert found.filter(pl.col("kind") != "kernel").get_column("shape").null_count() == len(own) - kernels.height
 
 
-@pytest.mark.slow
-@given(varied(), WINDOWS, st.booleans(), st.data())
+@slow_given(varied(), WINDOWS, st.booleans(), st.data())
 def test_facts_of_some_rows_are_those_of_the_table(events, window, large, data):
     made = report(events)
     part = made.narrow(window=Window(*window))
@@ -108,8 +107,7 @@ def test_exclusive_time_equals_the_model_and_is_listed_for_what_the_window_shows
     assert sorted(event_id for event_id, _ in rows) == sorted(seen)
 
 
-@slowly
-@given(EVENTS, WINDOWS)
+@few_given(EVENTS, WINDOWS)
 def test_tables_of_operations_sum_to_the_ledger(events, window):
     narrowed = report(events).narrow(window=Window(*window))
     buckets = dict(ledger(narrowed).group_by("bucket").agg(pl.col("ns").sum()).iter_rows())

@@ -5,7 +5,7 @@ from functools import cache
 
 import polars as pl
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.device._operations import recorded_until
@@ -15,7 +15,7 @@ from support.build import call, host, kernel, launched, memcpy, nvtx, overhead, 
 from support.command import REPORTS
 from support.exports import KERNEL, MEMCPY, RUNTIME, SYNC, altered, remade
 from support.real_reports import real_report
-from support.strategies import EVENTS, slowly
+from support.strategies import EVENTS, few_given
 
 GRAPH_NODE, TWO_GPUS = REPORTS / "graph_node.sqlite", REPORTS / "two_gpus.sqlite"
 THOUSAND_S = 1_000_000_000_000
@@ -75,8 +75,7 @@ def test_an_end_that_cannot_be(free, ran, end, until, told):
     assert kanalyze.kernels(of)["total_ns"].item() == ran[1] - ran[0]  # as it was recorded
 
 
-@slowly
-@given(EVENTS, st.integers(0, 200))
+@few_given(EVENTS, st.integers(0, 200))
 def test_the_limit_is_no_earlier_than_half_of_the_starts_and_the_ledger_holds(events, end):
     of = recorded(events, end)
     limit = recorded_until(of)

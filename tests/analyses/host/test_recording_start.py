@@ -19,7 +19,7 @@ from support.build import MS, US, call, kernel, launched, memcpy, overhead, repo
 from support.command import REPORTS
 from support.real_reports import real_report
 from support.slow_model import RECORDING_BEGINS, SlowModel
-from support.strategies import EVENTS, slowly
+from support.strategies import EVENTS, few_given
 
 LATE = 500 * MS
 
@@ -109,8 +109,7 @@ def test_other_firsts_of_a_process_at_work_before():
     assert cold(report([*calls, *ran, call("cuModuleLoad", 4 * MS, 5 * MS)])).filter(category="first call").height == 1
 
 
-@slowly
-@given(EVENTS, st.sampled_from([1, 5]))
+@few_given(EVENTS, st.sampled_from([1, 5]))
 def test_health_says_the_same_of_what_was_attributed_for_windows(events, prompt_ns):
     alone, after = report(events), report(events)
     with pytest.MonkeyPatch.context() as patch:

@@ -5,14 +5,14 @@ from itertools import pairwise
 
 import polars as pl
 import pytest
-from hypothesis import example, given, strategies as st
+from hypothesis import example, strategies as st
 
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.idle.code import PARTS, code, has_lines
 from kanalyze.window import Window
 from support.build import call, host, kernel, launched, report
 from support.slow_model import SlowModel
-from support.strategies import EVENTS, WINDOWS, slowly
+from support.strategies import EVENTS, WINDOWS, few_given
 
 WORK = ("kernel", "communication", "memcpy", "memset")
 PART_OF = {**dict.fromkeys(WORK, "work"), "launch": "launch", "sync": "wait", "queued": "wait"}
@@ -134,8 +134,7 @@ class Places(SlowModel):
         return found
 
 
-@slowly
-@given(EVENTS, WINDOWS, stretches())
+@few_given(EVENTS, WINDOWS, stretches())
 @example(LOOP, (None, None), [line(0, 300, 10)])
 def test_it_equals_the_model(events, window, lines):
     of, model = report(events, source_lines=lines).narrow(window=Window(*window)), Places(events, window, lines)

@@ -5,7 +5,7 @@ from collections import Counter
 
 import polars as pl
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.idle.culprits import BY_FUNCTION, NODES, culprits, waiting_host, waiting_trees
@@ -17,7 +17,7 @@ from support.large import in_batches
 from support.shares import cases, holds
 from support.slow_frames import SlowFrames, frame_reports
 from support.slow_gaps import SlowGaps, gap_reports
-from support.strategies import WINDOWS, slowly
+from support.strategies import WINDOWS, few_given, slow_given
 
 #: Idle time by block: what it shows; its events; and after = the culprits of GPU 0, with their ranges and time.
 CULPRITS = """
@@ -75,8 +75,7 @@ def test_each_bucket_by_its_name(block):
     assert sorted(rows) == sorted(re.split(r"; |;?\n\s+", expected))
 
 
-@pytest.mark.slow
-@given(
+@slow_given(
     st.tuples(st.just(SlowGaps), gap_reports()) | st.tuples(st.just(SlowFrames), frame_reports()),
     *(WINDOWS, st.sampled_from([1, 2, 3, 1_000])),
 )
@@ -183,8 +182,7 @@ SAMPLE_TIMES = st.lists(st.tuples(st.integers(0, 140), st.integers(1, 3)), max_s
 
 
 @cases(0.1)
-@slowly
-@given(MOMENTS, CALLS, SAMPLE_TIMES, st.booleans())
+@few_given(MOMENTS, CALLS, SAMPLE_TIMES, st.booleans())
 def test_the_parts_sum_to_the_bucket(moments, calls, samples, python):
     """Whatever the samples are; and time that is told has samples, or a stack of a call."""
     rows = [sample(time, stack) for time, stack in sorted(samples)]
@@ -266,8 +264,7 @@ STACKED_CALLS = st.lists(st.tuples(st.integers(0, 130), st.integers(1, 30), st.i
 
 
 @cases(0.2)
-@slowly
-@given(STACKS, SAMPLED, STACKED_CALLS)
+@few_given(STACKS, SAMPLED, STACKED_CALLS)
 def test_the_tree_of_stacks_is_that_of_the_slow_model(stacks, samples, calls):
     frames = [frame(stack, depth, name) for stack, names in stacks.items() for depth, name in enumerate(names)]
     events = [*WAITING, *(host("osrt", "read", start, start + dur) for start, dur, _ in calls)]
@@ -311,8 +308,7 @@ def nested(draw, low=0, high=140, depth=0):
 
 
 @cases(0.2)
-@slowly
-@given(nested())
+@few_given(nested())
 def test_the_tree_of_a_trace_is_that_of_the_slow_model(events):
     made = report((*WAITING, *(host(*one) for one in events)), kinds=("kernel", "api", "op"))
     expected = Counter()

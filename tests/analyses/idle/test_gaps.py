@@ -19,7 +19,7 @@ from support.real_reports import real_report
 from support.shares import cases, holds
 from support.slow_gaps import SlowGaps, gap_reports
 from support.slow_model import BUSY, SlowModel
-from support.strategies import EVENTS, FEWER, WINDOWS
+from support.strategies import EVENTS, FEWER, WINDOWS, slow_given
 
 
 def loop():
@@ -43,9 +43,8 @@ def test_by_culprit_gaps_count_whole_for_their_largest_culprit():
     ]
 
 
-@pytest.mark.slow
 @cases(0.6)
-@given(gap_reports(), WINDOWS, st.sampled_from([0, 0, 3]), st.sampled_from([1, 2, 3, 1_000]))
+@slow_given(gap_reports(), WINDOWS, st.sampled_from([0, 0, 3]), st.sampled_from([1, 2, 3, 1_000]))
 def test_gaps_equal_the_model(made, window, threshold, batch):
     events, records = made
     of = report(events, event_records=records).narrow(window=Window(*window))
@@ -91,9 +90,8 @@ def test_copies_behind_kernels_are_hidden():
     assert found == [(None, 60, 40, 20, 0.5), ("Host-to-Device", 40, 40, 20, 0.5), ("Device-to-Host", 20, 20, 0, 1.0)]
 
 
-@pytest.mark.slow
 @cases(0.02)
-@given(EVENTS, WINDOWS)
+@slow_given(EVENTS, WINDOWS)
 def test_the_hidden_share_of_launches_is_that_of_a_loop_over_every_instant(events, window):
     model, parts = SlowModel(events, window), []
     found = exposure(report(events).narrow(window=Window(*window)))

@@ -30,7 +30,7 @@ from support.real_reports import EXPORTS, TRACES, real_report
 from support.shares import cases, holds
 from support.slow_gaps import gap_reports
 from support.slow_model import BUSY, SlowModel
-from support.strategies import EVENTS, PROCESSES, WINDOWS, slowly
+from support.strategies import EVENTS, PROCESSES, WINDOWS, few_given, slow_given
 
 
 def rows(of):
@@ -170,8 +170,7 @@ def test_ledger_equals_the_model(events, window, context_from_ns, prompt_ns, bat
     assert sums == {device: length for device, length in lengths.items() if length > 0}
 
 
-@slowly
-@given(EVENTS, WINDOWS, st.sampled_from([1, 2, 3, 1_000]))
+@few_given(EVENTS, WINDOWS, st.sampled_from([1, 2, 3, 1_000]))
 def test_the_parts_add_up_to_the_ledger(events, window, batch):
     narrowed, model = report(events).narrow(window=Window(*window)), SlowModel(events, window)
     with pytest.MonkeyPatch.context() as patch:
@@ -188,8 +187,7 @@ def test_the_parts_add_up_to_the_ledger(events, window, batch):
         assert short_ns == len(idle)  # all are shorter than 300 µs
 
 
-@pytest.mark.slow
-@given(EVENTS, PROCESSES)
+@slow_given(EVENTS, PROCESSES)
 def test_one_process_is_read_as_if_it_had_been_alone(events, process):
     whole = report([*events, call("cudaGetDevice", 0, 1, process=process)])
     own = [event for event in events if event.process == process]
@@ -199,8 +197,7 @@ def test_one_process_is_read_as_if_it_had_been_alone(events, process):
     )
 
 
-@slowly
-@given(EVENTS, WINDOWS, st.integers(0, 2))
+@few_given(EVENTS, WINDOWS, st.integers(0, 2))
 def test_one_device_is_read_as_it_is_among_the_others(events, window, device):
     whole = report([*events, kernel(3, 4, device=device)]).narrow(window=Window(*window))
     among = ledger(whole).filter(pl.col("device") == device)
@@ -246,8 +243,7 @@ def test_time_that_the_recording_does_not_cover_is_unknown():
     assert (last["start_ns"], last["dur_ns"], last["unknown_ns"]) == (of.meta.end_ns, rest, rest)
 
 
-@slowly
-@given(EVENTS, WINDOWS, WINDOWS, st.sampled_from([1, 1 << 13]), st.booleans())
+@few_given(EVENTS, WINDOWS, WINDOWS, st.sampled_from([1, 1 << 13]), st.booleans())
 def test_pieces_are_the_same_whatever_was_attributed_before(events, window, before, batch, whole):
     of = report(events)
     with pytest.MonkeyPatch.context() as patch:
@@ -272,8 +268,7 @@ def one_by_one(of, spans):
     return found
 
 
-@slowly
-@given(EVENTS, st.lists(SPANS, min_size=1, max_size=5), st.sampled_from([1, 1 << 13]))
+@few_given(EVENTS, st.lists(SPANS, min_size=1, max_size=5), st.sampled_from([1, 1 << 13]))
 def test_parts_attributed_one_after_the_other_give_the_ledger_of_each_window(events, asked, batch):
     of = report(events)
     with pytest.MonkeyPatch.context() as patch:
@@ -294,8 +289,7 @@ def spans(*rows):
 
 
 @cases(0.3)
-@slowly
-@given(gap_reports(), WINDOWS, st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=4))
+@few_given(gap_reports(), WINDOWS, st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=4))
 def test_the_pieces_are_parts_of_the_ledger(made, window, cut):
     """All of time gives each bucket of the ledger, but for what has no thread; and any part and the rest give all."""
     events, records = made

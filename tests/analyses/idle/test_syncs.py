@@ -5,7 +5,6 @@ import json
 
 import polars as pl
 import pytest
-from hypothesis import given
 
 import kanalyze
 from kanalyze.analyses.idle.culprits import culprits
@@ -16,7 +15,7 @@ from support.build import LAUNCH, call, host, kernel, launched, nvtx, report
 from support.command import REPORTS
 from support.real_reports import real_report
 from support.slow_syncs import SlowSyncs, sync_reports
-from support.strategies import WINDOWS
+from support.strategies import WINDOWS, slow_given
 
 
 def two_streams(*more):
@@ -59,16 +58,14 @@ def test_by_api_sums_calls_of_one_range():
     ]
 
 
-@pytest.mark.slow
-@given(sync_reports())
+@slow_given(sync_reports())
 def test_syncs_equal_the_model(made):
     events, records = made
     found = syncs(report(events, event_records=records)).drop("process_id", "thread_id")
     assert found.rows() == SlowSyncs(events, records=records).rows()
 
 
-@given(sync_reports(), WINDOWS)
-@pytest.mark.slow
+@slow_given(sync_reports(), WINDOWS)
 def test_a_window_leaves_out_what_does_not_touch_it(made, window):
     events, records = made
     whole = report(events, event_records=records)

@@ -23,7 +23,7 @@ from support.command import ROOT, SAMPLES
 from support.exports import altered
 from support.real_reports import real_report
 from support.steps import in_phases, in_turn, loop, ran
-from support.strategies import slowly
+from support.strategies import few_given, slow_given
 
 
 def kinds(lengths, **keys):
@@ -330,8 +330,7 @@ def test_numbers_in_the_path_of_a_models_part_are_places(name):
     assert rows.get_column("found_by").unique().to_list() == ["ranges embed to head"]
 
 
-@pytest.mark.slow
-@given(
+@slow_given(
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9_000)), max_size=8),
     st.lists(st.integers(50, 300), min_size=3, max_size=9),
 )
@@ -395,8 +394,9 @@ def test_products_of_another_shape_are_the_same_kernel():
     assert kanalyze.iterations(programs(*[[(tile, 100)] for tile in tiles])).height == 4
 
 
-@slowly
-@given(st.lists(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 50)), min_size=1), min_size=3, max_size=7))
+@few_given(
+    st.lists(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 50)), min_size=1), min_size=3, max_size=7)
+)
 def test_iterations_run_the_same_kernels(steps):
     """Three quarters of the time of an iteration's kernels, in the mean, are in kernels of at least half of them."""
     often = {name: 2 * sum(any(name == one for one, _ in step) for step in steps) >= len(steps) for name in "abcd"}

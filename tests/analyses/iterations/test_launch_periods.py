@@ -6,13 +6,13 @@ from statistics import median
 
 import polars as pl
 import pytest
-from hypothesis import assume, example, given, strategies as st
+from hypothesis import assume, example, strategies as st
 
 import kanalyze
 from kanalyze.analyses.iterations._launch_periods import launch_periods, timed_runs
 from support.build import kernel, report
 from support.launches import Launch, Program, copy_in, copy_out, layer, report_of, training_step
-from support.strategies import EVENTS, slowly
+from support.strategies import EVENTS, few_given, slow_given
 
 BOOT = [Launch(f"init {number}") for number in range(20)]
 EVALUATION = [copy_in(pause=60_000), Launch("embedding", pause=40_000), *layer(6, "forward"), Launch("hits")]
@@ -264,8 +264,7 @@ NO_RUNS = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
-@given(st.integers(45, 50), st.lists(st.sampled_from([*RUNS, *NO_RUNS]), max_size=8))
+@slow_given(st.integers(45, 50), st.lists(st.sampled_from([*RUNS, *NO_RUNS]), max_size=8))
 @example(49, ["once"])
 @example(49, ["nothing"])
 def test_runs_are_timed_by_events_before_and_after_them(number, others):
@@ -302,8 +301,7 @@ def test_chunks_are_parts_of_what_the_host_waits_for_unless_each_copy_waits(call
     assert launch_periods(report(events)).get_column("start").to_list() == program.begun[::together]
 
 
-@given(st.integers(3, 56), st.integers(1, 98), st.sampled_from(["more", "less"]))
-@slowly
+@few_given(st.integers(3, 56), st.integers(1, 98), st.sampled_from(["more", "less"]))
 def test_one_odd_step_of_sixty(which, place, change):
     steps = [training_step() for _ in range(60)]
     if change == "more":
@@ -314,8 +312,7 @@ def test_one_odd_step_of_sixty(which, place, change):
     assert found(program) == program.begun
 
 
-@given(st.integers(3, 12), st.integers(3, 20), st.integers(1, 8), st.booleans())
-@slowly
+@few_given(st.integers(3, 12), st.integers(3, 20), st.integers(1, 8), st.booleans())
 def test_steps_and_not_epochs(epochs, steps, evaluated, data):
     assume(evaluated <= steps)  # of more evaluations than steps each could be the other
     program, evaluation = Program().then(BOOT), EVALUATION if data else EVALUATION[1:]
@@ -407,8 +404,7 @@ def noisy_loops(draw):
     return [*draw(EVENTS), *program.events]
 
 
-@pytest.mark.slow
-@given(noisy_loops())
+@slow_given(noisy_loops())
 def test_repetitions_are_disjoint_and_begin_with_a_launch(events):
     found = report(events)
     rows = launch_periods(found)

@@ -6,7 +6,7 @@ from statistics import median
 
 import polars as pl
 import pytest
-from hypothesis import example, given, strategies as st
+from hypothesis import example, strategies as st
 
 import kanalyze
 from kanalyze.analyses.iterations.phases import (
@@ -26,7 +26,7 @@ from support.build import call, kernel, launched, memcpy, nvtx, report
 from support.command import MLP, SAMPLES, TRACE, run
 from support.real_reports import real_report
 from support.steps import in_phases, in_turn, loop, ran, step
-from support.strategies import slowly
+from support.strategies import few_given, slow_given
 
 
 @pytest.mark.parametrize("path", [MLP, TRACE], ids=lambda path: path.name)
@@ -76,8 +76,7 @@ def walked(steps, ranges, loads, first, sides):
     return rows
 
 
-@pytest.mark.slow
-@given(SPANS, st.lists(st.tuples(st.integers(10, 900), st.integers(1, 80)), max_size=2))
+@slow_given(SPANS, st.lists(st.tuples(st.integers(10, 900), st.integers(1, 80)), max_size=2))
 def test_phases_are_those_of_a_walk(spans, loads):
     """Each name is that of two ranges, which may overlap each other in any way."""
     steps = [(start, start + 100) for start in (1_000, 1_110, 1_220, 2_500, 2_610)]
@@ -105,8 +104,7 @@ def test_of_a_session_far_longer_than_a_processs_events_these_are_what_the_repor
     assert rows.get_column("ns").sum() == shown
 
 
-@pytest.mark.slow
-@given(st.integers(1_000, 1_900), st.integers(1, 700))
+@slow_given(st.integers(1_000, 1_900), st.integers(1, 700))
 @example(1_100, 200)
 @example(1_150, 100)
 def test_iterations_of_a_window_are_those_that_overlap_it(start, length):
@@ -290,8 +288,7 @@ LENGTHS = st.lists(
 )
 
 
-@pytest.mark.slow
-@given(st.tuples(LENGTHS, LENGTHS | st.just([])), st.booleans())
+@slow_given(st.tuples(LENGTHS, LENGTHS | st.just([])), st.booleans())
 @example(loops=([(100, at % 2 * 900) for at in range(6)], []), trains=True)
 @example(loops=([(100, at % 3 // 2 * 900) for at in range(9)], []), trains=True)
 @example(loops=([(100, at % 3 // 2 * 900) for at in range(9)], []), trains=False)
@@ -427,8 +424,7 @@ def ends_by_hand(marks, ended):
     return ends
 
 
-@slowly
-@given(
+@few_given(
     steps=st.lists(
         st.tuples(st.integers(10, 200), st.integers(1, 400), st.sampled_from([0, 7, 7, 7, 40, 3_000])),
         min_size=3,
@@ -451,8 +447,7 @@ def test_an_iteration_ends_where_the_next_begins_or_with_its_work_before_a_pause
     assert rows.get_column("operations").to_list() == [1] * len(steps)
 
 
-@slowly
-@given(lengths=st.lists(st.integers(20, 200), min_size=4, max_size=12), lag=st.integers(1, 2_000))
+@few_given(lengths=st.lists(st.integers(20, 200), min_size=4, max_size=12), lag=st.integers(1, 2_000))
 def test_where_the_host_runs_ahead_the_steady_part_has_the_devices_work(lengths, lag):
     """The device works for 300 ns on each step, whose range on the host ends long before."""
     events, at, busy = [], 1_000, 1_000 + lag

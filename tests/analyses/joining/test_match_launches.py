@@ -19,6 +19,7 @@ from support.command import SAMPLES
 from support.counters import measured
 from support.real_reports import real_capture
 from support.shares import cases, holds
+from support.strategies import slow_given
 
 FOLDER = Path("made by hand")
 META = replace(report([]).meta, path=FOLDER, tool="nsys", capture=FOLDER)
@@ -85,9 +86,8 @@ def test_launches_by_number_are_the_true_ones_and_none_is_missed(launches, names
     assert found == expected
 
 
-@pytest.mark.slow
 @cases(0.3)
-@given(programs, filters, st.integers(0, 3), st.integers(1, 5), st.data())
+@slow_given(programs, filters, st.integers(0, 3), st.integers(1, 5), st.data())
 def test_first_launches_are_the_true_ones(launches, names, skip, count, data):
     asked = Selection(None, skip if len(names) == 1 else 0)
     starts = data.draw(st.permutations(range(len(launches))))
@@ -100,9 +100,8 @@ def test_first_launches_are_the_true_ones(launches, names, skip, count, data):
 two_ways = programs.flatmap(lambda one: st.tuples(st.just(one), st.permutations(one) | programs))
 
 
-@pytest.mark.slow
 @cases(0.1)
-@given(two_ways, filters, numbers)
+@slow_given(two_ways, filters, numbers)
 def test_where_the_run_under_ncu_went_another_way_shapes_tell(both, names, asked):
     """No launch is paired with one of another shape, nor is any other of that function."""
     launches, others = both
@@ -116,9 +115,8 @@ def test_where_the_run_under_ncu_went_another_way_shapes_tell(both, names, asked
     assert not doubtful & {launches[left][0] for left in found.values()}
 
 
-@pytest.mark.slow
 @cases(0.05)
-@given(programs, filters, numbers, st.data())
+@slow_given(programs, filters, numbers, st.data())
 def test_what_one_call_launched_is_counted_and_not_told_apart(launches, names, asked, data):
     cuts = data.draw(st.lists(st.booleans(), min_size=len(launches), max_size=len(launches)))
     calls = [sum(cuts[: place + 1]) for place in range(len(launches))]
@@ -130,9 +128,8 @@ def test_what_one_call_launched_is_counted_and_not_told_apart(launches, names, a
     assert all(made.count(made[left]) == 1 for left in found.values())
 
 
-@pytest.mark.slow
 @cases(0.05)
-@given(programs, filters, numbers, st.data())
+@slow_given(programs, filters, numbers, st.data())
 def test_two_threads_have_no_order(launches, names, asked, data):
     threads = data.draw(st.lists(st.integers(1, 2), min_size=len(launches), max_size=len(launches)))
     ncu, chosen = under_ncu(launches, asked, names)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.joining._reasons import COUNTED, counted, measured_otherwise, shared_steps
 from support.build import call, kernel, memcpy, nvtx, report
-from support.strategies import slowly
+from support.strategies import few_given, slow_given
 
 KINDS = ("kernel", "memcpy", "memset", "api", "range")
 STEP, GAP = 1000, 200
@@ -105,8 +105,7 @@ def test_a_window_of_some_steps_counts_those():
 WORK = st.lists(st.sampled_from(["a", "b", 7, 9]), max_size=4)
 
 
-@pytest.mark.slow
-@given(st.lists(WORK, min_size=2, max_size=6), WORK)
+@slow_given(st.lists(WORK, min_size=2, max_size=6), WORK)
 def test_amounts_of_steps_are_those_of_the_slow_model(steps, before):
     made = recording("nsys", steps, before=before)
     shared = shared_steps(made, made)
@@ -120,8 +119,7 @@ def test_amounts_of_steps_are_those_of_the_slow_model(steps, before):
         assert (set(row["in"]), row["beside"]) == (moved, sum(x for x in before if isinstance(x, int)))
 
 
-@slowly
-@given(st.lists(WORK, min_size=3, max_size=6), WORK, st.data())
+@few_given(st.lists(WORK, min_size=3, max_size=6), WORK, st.data())
 def test_a_part_of_the_steps_is_always_explained(steps, before, data):
     low = data.draw(st.integers(0, len(steps) - 2))
     some = steps[low : data.draw(st.integers(low + 1, len(steps) - (low == 0)))]

@@ -5,7 +5,7 @@ from statistics import median
 
 import polars as pl
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import settings, strategies as st
 
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.analyses.findings.findings import ranked
@@ -19,7 +19,7 @@ from support.build import MS, US, call, kernel, memcpy, nvtx, overhead, report, 
 from support.real_reports import real_report
 from support.shares import cases, holds
 from support.slow_model import SlowModel
-from support.strategies import EVENTS, WINDOWS, slowly
+from support.strategies import EVENTS, WINDOWS, few_given, slow_given
 
 REPORTS = Path(__file__).parents[2] / "reports"
 
@@ -200,8 +200,7 @@ def test_first_runs_and_launches(events, where, row):
     assert cold(report(events), by="kernel", **where).select(columns).rows() == [row]
 
 
-@slowly
-@given(EVENTS, WINDOWS)
+@few_given(EVENTS, WINDOWS)
 def test_each_kernel_is_what_a_loop_over_its_runs_says(events, window):
     low, high = window
     model, runs = SlowModel(events), {}
@@ -225,8 +224,7 @@ def test_each_kernel_is_what_a_loop_over_its_runs_says(events, window):
     assert {row[:3]: row[3:] for row in found.select(columns).iter_rows()} == expected
 
 
-@slowly
-@given(EVENTS, WINDOWS)
+@few_given(EVENTS, WINDOWS)
 def test_costs_have_their_call_and_the_first_launches_are_those_that_are_counted(events, window):
     of = report(events).narrow(window=Window(*window))
     found = cold(of)
@@ -355,10 +353,9 @@ def brute(work, loads):
     return stretch[0], stretch[-1] + 1, most
 
 
-@pytest.mark.slow
 @cases(0.1)
 @settings(max_examples=2 * settings.default.max_examples, database=None)
-@given(WORK, SPANS, st.sampled_from(["none", "more", "alone", "alone"]))
+@slow_given(WORK, SPANS, st.sampled_from(["none", "more", "alone", "alone"]))
 def test_the_steady_part_is_the_one_of_a_loop_over_every_instant(work, loads, begins):
     first = [(min(start for start, _ in work), 2)]
     loads = {"none": loads, "more": [*first, *loads], "alone": first}[begins]

@@ -2,7 +2,7 @@
 
 import polars as pl
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.device._operations import exclusive_operations
@@ -16,7 +16,7 @@ from support.build import call, graph, kernel, memcpy, memset, report, rows_of, 
 from support.command import REPORTS
 from support.real_reports import real_report
 from support.slow_model import SlowModel
-from support.strategies import WINDOWS, slowly
+from support.strategies import WINDOWS, few_given
 
 
 def launch(start, end, correlation, **keys):
@@ -168,8 +168,7 @@ def group(draw):
 GROUPS = st.lists(group(), max_size=7).map(lambda groups: [event for one in groups for event in one])
 
 
-@slowly
-@given(GROUPS, WINDOWS)
+@few_given(GROUPS, WINDOWS)
 def test_what_adds_up(events, window):
     of = report(events).narrow(window=Window(*window))
     found, inside = graphs(of), graphs(of, by="kernel")

@@ -15,7 +15,7 @@ from kanalyze.analyses.memory.migrations import migration_totals, migrations
 from kanalyze.columns import LARGEST
 from kanalyze.errors import CannotTellError
 from support.build import call, host, kernel, memcpy, nvtx, report
-from support.strategies import EVENTS, slowly
+from support.strategies import EVENTS, few_given, slow_given
 
 #: A report's sizes and times, so that all of them together are at most the largest.
 PARTS = 8
@@ -62,8 +62,7 @@ def test_bytes_and_rates_of_copies_are_those_of_whole_numbers(events):
     assert not expected
 
 
-@pytest.mark.slow
-@given(moved())
+@slow_given(moved())
 def test_bytes_and_rates_of_unified_memory_are_those_of_whole_numbers(events):
     unified = [one for one in events if one.side]
     assume(unified)
@@ -82,8 +81,7 @@ def test_bytes_and_rates_of_unified_memory_are_those_of_whole_numbers(events):
     assert (whole["h2d_bytes"] or 0) + (whole["d2h_bytes"] or 0) == sum(one.size_bytes for one in unified)
 
 
-@pytest.mark.slow
-@given(moved())
+@slow_given(moved())
 def test_what_moved_again_is_at_stake_and_no_more(events):
     found = report(events, kinds=("memcpy", "api", "fault"))
     held = sum(one.end - one.start for one in events if one.kind == "memcpy")
@@ -109,8 +107,7 @@ def test_costs_of_a_launch_are_parts_of_its_time(grid, warps, ns):
     assert 0 <= row["low_occupancy_ns"] <= ns
 
 
-@given(EVENTS, st.integers(0, 53))
-@slowly
+@few_given(EVENTS, st.integers(0, 53))
 def test_no_table_has_less_than_nothing_of_anything(events, bits):
     names = [nvtx("r", 0, 30), nvtx("r", 5, 20), host("osrt", "poll", 0, 9)]
     low = min([one.start for one in events], default=0)

@@ -10,6 +10,7 @@ import kanalyze
 from kanalyze.analyses.operators.fusion import compiled, sizes
 from support.build import call, host, kernel, memcpy, report
 from support.shares import cases, holds
+from support.strategies import slow_given
 
 ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >"
 COPY = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&), 4>"
@@ -156,8 +157,7 @@ def test_copies_alone_are_no_chain():
 FOREACH = st.lists(st.sampled_from(["mul_", "lerp_", "addcmul_", "sqrt", "copy_", "addcdiv_"]), min_size=1, max_size=6)
 
 
-@given(FOREACH, st.integers(1, 3))
-@pytest.mark.slow
+@slow_given(FOREACH, st.integers(1, 3))
 def test_what_is_saved_is_less_than_what_runs_and_moves_less(names, parts):
     for row in kanalyze.fusion(of_lists(names, parts=parts)).to_dicts():
         assert len(set(row["chain"].split(" → "))) > 1

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import strategies as st
 
 from kanalyze import culprits, gaps, read, read_all
 from kanalyze.analyses.findings.say import sites_of_launches
@@ -16,7 +16,7 @@ from kanalyze.errors import ClosedReportError
 from support.build import call, host, kernel, memcpy, nvtx, report
 from support.command import SAMPLES
 from support.launches import launches
-from support.strategies import slowly
+from support.strategies import few_given
 
 
 def beside(base, trace):
@@ -114,8 +114,7 @@ EVENTS = st.lists(
 )
 
 
-@slowly
-@given(st.text("abc", min_size=2, max_size=8), st.text("abc", min_size=2, max_size=8), EVENTS)
+@few_given(st.text("abc", min_size=2, max_size=8), st.text("abc", min_size=2, max_size=8), EVENTS)
 def test_names_change_no_time_of_any_bucket(own, others, events):
     trace = [*launches(others), *(op(name, start, start + length) for name, start, length in events)]
     made, alone = beside(launches(own), trace), report(launches(own))

@@ -6,7 +6,7 @@ from functools import cache
 
 import polars as pl
 import pytest
-from hypothesis import assume, given, strategies as st
+from hypothesis import assume, strategies as st
 
 import kanalyze
 from kanalyze.analyses.idle.ledger import ledger
@@ -18,14 +18,13 @@ from support.command import ROOT, SAMPLES
 from support.key_averages import parsed
 from support.real_reports import real_report
 from support.slow_ops import host_nodes, key_averages, trace_report, traces
-from support.strategies import slowly
+from support.strategies import few_given, slow_given
 
 TORCH = ("count", "self_cpu_ns", "cpu_ns", "self_device_ns", "device_ns")
 BUSY = ("kernel", "communication", "memcpy", "memset")
 
 
-@given(traces())
-@pytest.mark.slow
+@slow_given(traces())
 def test_operators_are_summed_as_torch_sums_them(trace):
     nodes, found = host_nodes(*trace), trace_report(*trace)
     torchs = ops(found, as_torch=True).filter(pl.col("side") == "host").to_dicts()
@@ -41,8 +40,7 @@ def sums(row):
     return tuple(row[name] for name in TORCH)
 
 
-@slowly
-@given(traces(), st.sampled_from([{}, {"window": kanalyze.Window(5, 25)}, {"device": 0}]))
+@few_given(traces(), st.sampled_from([{}, {"window": kanalyze.Window(5, 25)}, {"device": 0}]))
 def test_exclusive_device_time_sums_to_the_busy_time_in_every_form(trace, where):
     assume(any(event.device == 0 for event in trace[0]))
     part = trace_report(*trace).narrow(**where)

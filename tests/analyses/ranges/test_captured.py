@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
-from hypothesis import example, given, strategies as st
+from hypothesis import example, strategies as st
 
 import kanalyze
 from kanalyze.analyses.comparing._digesting import digests_of
@@ -23,6 +23,7 @@ from kanalyze.window import operator_of
 from support.build import again, call, host, kernel, nvtx, report, timeline
 from support.command import REPORTS, SAMPLES
 from support.real_reports import real_report
+from support.strategies import slow_given
 
 FOLDER, GRAPHS = SAMPLES / "inside_graphs", REPORTS / "graphs"
 DECODER, NATIVE = FOLDER / "decoder.sqlite", FOLDER / "native.sqlite"
@@ -190,8 +191,7 @@ def program(steps):
 _STEP = st.tuples(st.integers(1, 2), st.integers(1, 3), st.booleans(), st.integers(0, 3), st.integers(0, 3))
 
 
-@pytest.mark.slow
-@given(st.lists(_STEP, min_size=1, max_size=7))
+@slow_given(st.lists(_STEP, min_size=1, max_size=7))
 @example([(1, 2, False, 0, 0), (1, 2, True, 0, 0)])
 @example([(1, 2, False, 0, 0), (1, 2, False, 0, 0), (1, 2, True, 1, 0)])
 def test_an_updated_graph_has_the_names_of_what_updated_it_or_none_that_are_sure(steps):
@@ -488,8 +488,7 @@ def of_graphs(captures, launched, *, numbers):
 _GRAPH = st.lists(st.integers(0, 11), min_size=1, max_size=3)
 
 
-@pytest.mark.slow
-@given(st.lists(_GRAPH, min_size=1, max_size=4), st.lists(_GRAPH, max_size=2), st.data(), st.booleans())
+@slow_given(st.lists(_GRAPH, min_size=1, max_size=4), st.lists(_GRAPH, max_size=2), st.data(), st.booleans())
 def test_names_by_order_are_those_of_the_capture_or_not_sure(captures, older, data, numbers):
     graphs_of = [*enumerate([*older, *captures], 2)]
     launched = data.draw(st.lists(st.sampled_from(graphs_of), max_size=5))
@@ -537,8 +536,9 @@ def test_all_rows_sum_to_the_time_of_the_graphs(path):
         assert rows.is_sorted(descending=True)
 
 
-@pytest.mark.slow
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(0, 40), st.integers(0, 90)), max_size=8))
+@slow_given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(0, 40), st.integers(0, 90)), max_size=8)
+)
 def test_captures_against_a_model_that_looks_at_every_row(made):
     """Nodes made at any time: a kernel has the last one made by its launch, if its capture is in a call."""
     nodes = [node(1, 2, number, at, captured_at, 1) for number, at, captured_at, _ in made]

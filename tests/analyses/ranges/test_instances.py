@@ -14,7 +14,7 @@ from kanalyze.window import Window
 from support.build import call, host, kernel, launched, nvtx, report
 from support.slow_model import SlowModel
 from support.steps import in_turn
-from support.strategies import EVENTS, slowly
+from support.strategies import EVENTS, few_given
 
 
 def compared(events, window="step", **where):
@@ -264,8 +264,7 @@ def test_steps_compare_as_instances_do():
     assert total.select("median_ns", "total_ns").row(0) == (100.0, 400)  # without the step that warms up
 
 
-@slowly
-@given(EVENTS, st.lists(st.integers(1, 20), min_size=1, max_size=5))
+@few_given(EVENTS, st.lists(st.integers(1, 20), min_size=1, max_size=5))
 def test_a_step_equals_the_ledger_of_its_window_and_what_was_launched_in_it(events, lengths):
     starts = [sum(lengths[:place]) for place in range(len(lengths))]
     marks = [

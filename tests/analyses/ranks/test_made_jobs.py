@@ -6,14 +6,14 @@ from functools import cache
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import assume, given, strategies as st
+from hypothesis import assume, strategies as st
 
 from kanalyze.analyses.ranks._job import causes, job_of, lateness
 from kanalyze.analyses.ranks._job_findings import job_findings, late_ranks
 from kanalyze.errors import BadReductionError
 from kanalyze.reduction.tables import BEFORE, PIECES
 from kanalyze.renderers.page.job import answer
-from support.strategies import slowly
+from support.strategies import few_given, slow_given
 from support.synthetic_job import DATA_PARALLEL_OPS, MIXED_OPS, PAIR, Op, Plan, Straggler, play
 
 #: A step in which some leave before others have come.
@@ -111,8 +111,7 @@ def assert_sums(job):
     assert both.get_column("new_ns").to_list() == both.get_column("ns").to_list()
 
 
-@given(damaged())
-@pytest.mark.slow
+@slow_given(damaged())
 def test_what_is_told_is_true_and_adds_up(plan):
     made = play(plan)
     job = job_of([*made.reductions()])
@@ -132,8 +131,7 @@ def test_what_is_told_is_true_and_adds_up(plan):
     assert wrong.is_empty(), wrong
 
 
-@slowly
-@given(damaged(hosts=1, jitters=(0.001, 0.05, 0.5)))
+@few_given(damaged(hosts=1, jitters=(0.001, 0.05, 0.5)))
 def test_all_that_was_recorded_is_matched_on_one_host(plan):
     made = play(plan)
     rows = known(made, job_of([*made.reductions()]))
@@ -152,8 +150,7 @@ def plan_kinds(plan, rows):
     return pl.Series([plan.ops[at % len(plan.ops)].kind for at in rows.get_column("op")], dtype=pl.String)
 
 
-@pytest.mark.slow
-@given(
+@slow_given(
     plans(hosts=1, jitters=(0.001,)),
     st.integers(1, 3),
     st.integers(2_000_000, 8_000_000),
@@ -242,8 +239,7 @@ def test_rows_of_a_reduction_may_have_any_order():
         assert one.table(name).equals(other.table(name)), name
 
 
-@pytest.mark.slow
-@given(damaged())
+@slow_given(damaged())
 def test_waits_equal_those_of_a_plain_loop(plan):
     job = job_of([*play(plan).reductions()])
     told = [*job.rows_at(job.found.order).drop_nulls("match").iter_rows(named=True)]
@@ -345,8 +341,7 @@ def matches(plan, drops, **keys):
     return job, rows.with_columns(true=pl.Series([true[rank, at] for rank, at in rows.select("rank", "number").rows()]))
 
 
-@slowly
-@given(
+@few_given(
     OPS,
     st.dictionaries(st.integers(0, 3), st.lists(st.integers(0, 20), max_size=4), max_size=3),
     st.tuples(st.booleans(), st.booleans()),
@@ -438,8 +433,7 @@ def test_a_clock_that_is_set_is_no_drift():
     assert job_of([*made[:2], *later]).table("clocks").get_column("drift_ppm").unique().to_list() == [0]
 
 
-@slowly
-@given(
+@few_given(
     st.lists(st.floats(-5e-5, 5e-5), min_size=2, max_size=2),
     st.integers(20, 80),
     st.sampled_from([0.0, 0.001, 0.05, 0.3]),

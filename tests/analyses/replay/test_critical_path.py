@@ -1,7 +1,6 @@
 """What each operation and call waited for; the critical path, whose pieces sum to the window; and slack beside it."""
 
 import pytest
-from hypothesis import given
 
 from kanalyze import read
 from kanalyze.analyses.replay._changes import with_durations
@@ -14,7 +13,7 @@ from support.build import call, host, kernel, memcpy, report, timeline
 from support.command import ROOT
 from support.slow_path import SlowPath
 from support.slow_replay import TURNS, simulated
-from support.strategies import EVENTS, WINDOWS
+from support.strategies import EVENTS, WINDOWS, slow_given
 
 
 def _segments(*events, **where):
@@ -83,8 +82,7 @@ def _same(made, rows):
     assert [one[:4] for one in found] == [one[:4] for one in expected]
 
 
-@pytest.mark.slow
-@given(EVENTS, WINDOWS)
+@slow_given(EVENTS, WINDOWS)
 def test_pieces_cover_the_window_and_operations_are_on_it_while_they_run(events, window):
     made = report(events).narrow(window=Window(*window))
     if span(made) is None:
@@ -99,8 +97,7 @@ def test_pieces_cover_the_window_and_operations_are_on_it_while_they_run(events,
         assert work["start"][row] <= start < end <= work["end"][row]
 
 
-@pytest.mark.slow
-@given(TURNS, WINDOWS)
+@slow_given(TURNS, WINDOWS)
 def test_pieces_of_programs_are_those_of_the_slow_walk(turns, window):
     whole = simulated(turns).report
     _same(whole, path(whole))
@@ -116,8 +113,7 @@ def test_pieces_of_real_reports(name):
     _same(made, path(made))
 
 
-@pytest.mark.slow
-@given(TURNS)
+@slow_given(TURNS)
 def test_each_operation_leads_to_what_released_it(turns):
     _, made, released = simulated(turns, lags=(1, 1, 1))
     links = way_of(made, ending(made)).links
@@ -166,8 +162,7 @@ def test_the_slack_of_a_kernel_is_the_least_of_its_launches_and_their_median():
     assert critical_path(made, by="kernel").select("count", "slack_ns", "median_slack_ns").rows() == [(3, 0, 8)]
 
 
-@pytest.mark.slow
-@given(TURNS)
+@slow_given(TURNS)
 def test_one_more_moves_the_end(turns):
     made = simulated(turns).report
     net, found = ending(made).network, slack(made)
@@ -232,8 +227,7 @@ def test_migrations_take_no_part():
     assert host_line(made, graph).waits.rows() == [(1, 1)]
 
 
-@pytest.mark.slow
-@given(EVENTS)
+@slow_given(EVENTS)
 def test_edges_lead_to_what_was_over_and_never_round(events):
     made = report(events)
     graph = dependencies(made)

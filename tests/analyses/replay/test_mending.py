@@ -2,7 +2,7 @@
 
 import polars as pl
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import strategies as st
 
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls
@@ -12,7 +12,7 @@ from kanalyze.analyses.replay._network import as_recorded, network, replayed
 from kanalyze.analyses.replay._whatif import mended, prepared, whatif_of
 from support.build import call, kernel, memcpy, report
 from support.slow_replay import TURNS, simulated
-from support.strategies import slowly
+from support.strategies import few_given, slow_given
 
 LAUNCH, COPY, WAIT = "cudaLaunchKernel_v7000", "cudaMemcpyAsync_v3020", "cudaDeviceSynchronize_v3020"
 
@@ -156,8 +156,7 @@ def test_host_functions_that_wait_for_room_wait_less_where_kernels_are_shorter(n
     assert (ends(found, Mending()), halved < 1_100_000) == (4_009_000, name == "cuLaunchHostFunc")
 
 
-@pytest.mark.slow
-@given(TURNS, st.sampled_from([2, 4]))
+@slow_given(TURNS, st.sampled_from([2, 4]))
 def test_shorter_kernels_of_simulated_programs(turns, factor):
     made = simulated(turns).report
     work = operations(made).filter(pl.col("kind") == "kernel")
@@ -166,8 +165,7 @@ def test_shorter_kernels_of_simulated_programs(turns, factor):
     assert ends(made, Mending(shorter=saved)) - prepared(made).start == expected
 
 
-@slowly
-@given(TURNS)
+@few_given(TURNS)
 def test_calls_that_only_wait_are_gone_as_without_sync(turns):
     made = simulated(turns).report
     waits = blocking_calls(made).filter(pl.col("scope").is_in(WAITING)).get_column("call_row")
@@ -175,8 +173,7 @@ def test_calls_that_only_wait_are_gone_as_without_sync(turns):
     assert ends(made, Mending(calls=waits)) - prepared(made).start == expected
 
 
-@pytest.mark.slow
-@given(TURNS, st.integers(1, 5), st.integers(1, 5))
+@slow_given(TURNS, st.integers(1, 5), st.integers(1, 5))
 def test_with_fewer_operations_nothing_is_later(turns, every, more):
     made = simulated(turns).report
     all_rows = operations(made).get_column("row")

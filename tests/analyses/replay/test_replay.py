@@ -2,7 +2,7 @@
 
 import polars as pl
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import strategies as st
 
 from kanalyze.analyses.replay._changes import Changes, changed, matching
 from kanalyze.analyses.replay._host_time import HostTime
@@ -15,7 +15,7 @@ from support.build import again, call, kernel, launched, memcpy, nvtx, report, t
 from support.command import SAMPLES
 from support.real_reports import real_report
 from support.slow_replay import TURNS, simulated
-from support.strategies import EVENTS, slowly
+from support.strategies import EVENTS, few_given, slow_given
 
 REPORTS = sorted([*SAMPLES.glob("*/nsys.sqlite"), *SAMPLES.glob("*/*.json.gz")])
 
@@ -36,8 +36,7 @@ def test_without_a_change_every_time_is_as_recorded(path):
     _same(real_report(path))
 
 
-@pytest.mark.slow
-@given(EVENTS)
+@slow_given(EVENTS)
 def test_without_a_change_every_time_of_odd_recordings_is_as_recorded(events):
     _same(report(events))
 
@@ -45,8 +44,7 @@ def test_without_a_change_every_time_of_odd_recordings_is_as_recorded(events):
 FACTORS = st.sampled_from([1, 2, 4])
 
 
-@pytest.mark.slow
-@given(TURNS, st.fixed_dictionaries({"a": FACTORS, "b": FACTORS, "host:work": FACTORS}))
+@slow_given(TURNS, st.fixed_dictionaries({"a": FACTORS, "b": FACTORS, "host:work": FACTORS}))
 def test_faster_kernels_and_host_code_of_simulated_programs(turns, by):
     found, before = _whatif(simulated(turns).report, faster=tuple(by.items())), simulated(turns).end
     host = by["host:work"]
@@ -55,8 +53,7 @@ def test_faster_kernels_and_host_code_of_simulated_programs(turns, by):
     assert host > 1 or found.low_ns <= found.then_ns * 0.97 <= found.then_ns * 1.03 <= found.high_ns
 
 
-@slowly
-@given(TURNS, st.lists(st.sampled_from(["a", "b", "host", "calls", "host:work"]), min_size=1, unique=True))
+@few_given(TURNS, st.lists(st.sampled_from(["a", "b", "host", "calls", "host:work"]), min_size=1, unique=True))
 def test_faster_is_never_later(turns, names):
     made = simulated(turns).report
     took = [_whatif(made, faster=tuple((name, factor) for name in names)).then_ns for factor in (1, 1.5, 3, 100)]
@@ -303,8 +300,7 @@ ANY = st.sampled_from(
 )
 
 
-@pytest.mark.slow
-@given(EVENTS, ANY, st.one_of(st.none(), st.tuples(st.integers(0, 60), st.integers(1, 60))))
+@slow_given(EVENTS, ANY, st.one_of(st.none(), st.tuples(st.integers(0, 60), st.integers(1, 60))))
 def test_of_odd_recordings_every_change_has_an_answer(events, change, sides):
     made = report(events)
     try:
@@ -341,8 +337,7 @@ def test_the_critical_path_adds_up_in_odd_recordings(text, causes):
     assert found.now_ns == sum(causes.values())
 
 
-@given(EVENTS)
-@slowly
+@few_given(EVENTS)
 def test_what_is_critical_now_is_the_critical_path(events):
     made = report(events)
     path = critical_path(made)
@@ -353,8 +348,7 @@ def test_what_is_critical_now_is_the_critical_path(events):
     assert sorted(sums.rows()) == sorted(path.select(pl.col("cause").cast(pl.String), "ns").rows())
 
 
-@slowly
-@given(EVENTS, ANY, st.floats(0, 200))
+@few_given(EVENTS, ANY, st.floats(0, 200))
 def test_the_bounds_have_what_each_part_of_the_host_s_time_tells(events, change, measured_ns):
     made = report(events)
     ends = []

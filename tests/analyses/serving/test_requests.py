@@ -7,7 +7,7 @@ from functools import cache
 
 import polars as pl
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.errors import CannotTellError
@@ -15,6 +15,7 @@ from kanalyze.readers.request_log import REQUEST_LOG, read_requests
 from support.build import kernel, launched, nvtx, report
 from support.command import SAMPLES
 from support.real_reports import real_report
+from support.strategies import slow_given
 
 LENGTH, GAP, BETWEEN = 1_000_000, 100_000, 10_000
 
@@ -88,8 +89,7 @@ class Engine:
 ASKED = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 40), st.integers(1, 6)), min_size=1, max_size=8)
 
 
-@pytest.mark.slow
-@given(ASKED, st.integers(5, 30), st.booleans())
+@slow_given(ASKED, st.integers(5, 30), st.booleans())
 def test_a_latency_is_what_a_walk_over_the_steps_says(asked, chunk, mixed):
     engine = Engine(asked, chunk, mixed=mixed)
     of, log = report(engine.events), engine.frame()
@@ -103,8 +103,7 @@ def test_a_latency_is_what_a_walk_over_the_steps_says(asked, chunk, mixed):
         assert row["gap_ns"] == end - arrival - rest >= 0
 
 
-@pytest.mark.slow
-@given(ASKED, st.booleans())
+@slow_given(ASKED, st.booleans())
 def test_without_lengths_of_prompts_a_request_begins_in_the_step_of_its_first_token(asked, mixed):
     engine = Engine(asked, 100, mixed=mixed)
     found = kanalyze.requests(report(engine.events), log=engine.frame(prompts=False))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.serving.engine_steps import engine_steps, graph_sizes
@@ -16,6 +16,7 @@ from kanalyze.renderers.page import Look
 from support.build import host, kernel, launched, nvtx, report
 from support.page_schema import mistakes
 from support.serving import HOST, PER_REQUEST, SAMPLER, SIZES, USUAL, atom, events_of
+from support.strategies import slow_given
 
 ENGINE = report(events_of(USUAL, label=atom))
 
@@ -45,8 +46,7 @@ def test_shares_are_of_the_window_and_sizes_in_order():
     assert graph_sizes(pl.DataFrame(rows, columns, orient="row"))["median_ns"].to_list() == [10, 30]
 
 
-@pytest.mark.slow
-@given(st.lists(st.integers(1, 20), min_size=1, max_size=30))
+@slow_given(st.lists(st.integers(1, 20), min_size=1, max_size=30))
 def test_padding_takes_what_the_engine_was_made_to_take(requests):
     of = report(events_of([(0, number) for number in requests], label=atom))
     sizes = {row["padded"]: row for row in engine_steps(of, by="graph").filter(mode="graph").to_dicts()}

@@ -15,6 +15,7 @@ from kanalyze.analyses.work._configuration import Size
 from kanalyze.errors import CannotTellError
 from support.build import call, kernel, launched, nvtx, report
 from support.command import REPORTS
+from support.strategies import slow_given
 
 
 def decode(requests, padded, kv):
@@ -60,8 +61,7 @@ def gpu(report):
     return row
 
 
-@pytest.mark.slow
-@given(
+@slow_given(
     st.integers(50_000, 900_000), st.integers(500, 9_000), st.integers(2, 60), st.lists(st.integers(0, 8), max_size=2)
 )
 def test_a_law_is_found_in_times_that_it_made_and_slow_steps_do_not_change_it(fixed, each, cached, slow):

@@ -16,7 +16,7 @@ from kanalyze.analyses.streams.concurrency import concurrency, stream_waits
 from kanalyze.window import Window
 from support.build import SMALL, US, call, graph, host, kernel, memcpy, memset, report
 from support.slow_model import BUSY, SlowModel, bucket_of_operation
-from support.strategies import FEWER, WINDOWS, slowly
+from support.strategies import FEWER, WINDOWS, few_given, slow_given
 
 
 def pairs(of, *columns):
@@ -171,8 +171,7 @@ def test_streams_equal_the_model(events, sides):
     assert not expected
 
 
-@pytest.mark.slow
-@given(EVENTS, WINDOWS)
+@slow_given(EVENTS, WINDOWS)
 def test_pairs_equal_the_model(events, sides):
     slow = SlowStreams(events, sides)
     overlap, turns = Counter(), Counter()
@@ -226,8 +225,7 @@ def rows_of_work(draw):
     return events
 
 
-@slowly
-@given(rows_of_work(), st.just((None, None)) | WINDOWS)
+@few_given(rows_of_work(), st.just((None, None)) | WINDOWS)
 def test_findings_hold_no_more_than_the_ledger(events, sides):
     types = {7: "null", 13: "blocking", 14: "blocking"}
     streams = [{"process_id": 1, "context_id": 1, "stream": number, "type": kind} for number, kind in types.items()]

@@ -18,7 +18,7 @@ from kanalyze.readers.capture.reports import counters_at
 from support.command import REPORTS, SAMPLES
 from support.counters import measured
 from support.real_reports import real_report
-from support.strategies import slowly
+from support.strategies import few_given
 
 FLOAT, HALF = "float", "c10::BFloat16"
 PLAIN = KernelName()
@@ -289,8 +289,7 @@ SHAPES = st.sampled_from([None, [[64, 32], [32, 64]], [[64, 96], [96, 64]]])
 COUNTS = st.tuples(st.sampled_from([2_000, 4_000]), st.sampled_from([10_000, 30_000]))
 
 
-@slowly
-@given(st.lists(st.tuples(SHAPES, st.sampled_from([100_000, 101_000, 200_000])), min_size=1, max_size=5),
+@few_given(st.lists(st.tuples(SHAPES, st.sampled_from([100_000, 101_000, 200_000])), min_size=1, max_size=5),
        st.lists(COUNTS, min_size=1, max_size=3))  # fmt: skip
 def test_counts_of_others_are_taken_where_inputs_or_times_are_the_same(launches, counts):
     made = program([(shapes, OTHER, ns) for shapes, ns in launches])

@@ -7,7 +7,7 @@ from math import ceil
 
 import polars as pl
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.host._captures import with_captures
@@ -18,7 +18,7 @@ from kanalyze.report import ReachedRates
 from support.build import call, host, kernel, nvtx, report
 from support.command import REPORTS, SAMPLES
 from support.real_reports import real_report
-from support.strategies import slowly
+from support.strategies import few_given, slow_given
 
 GEMM = "nvjet_sm90_tst_64x8_64x16_2x1_v_bz_TNT"
 OTHER = "my_kernel(float *)"
@@ -85,8 +85,7 @@ SHAPES = st.sampled_from([None, [[64, 64], [64, 64]], [[4096, 4096], [4096, 4096
 CALLS = st.lists(st.tuples(SHAPES, st.sampled_from([GEMM, OTHER]), st.integers(1, 300_000)), min_size=1, max_size=6)
 
 
-@slowly
-@given(CALLS)
+@few_given(CALLS)
 def test_the_budget_is_the_window_and_roofs_are_its_kernels(calls):
     made = program(calls)
     budget, ledger, roofs = kanalyze.budget(made), kanalyze.ledger(made), kanalyze.roofs(made)
@@ -199,16 +198,14 @@ def test_roofs_that_were_measured_stand_beside_those_of_the_datasheet():
     assert kanalyze.roofs(other).get_column("reached_share").null_count() == 2
 
 
-@slowly
-@given(CALLS)
+@few_given(CALLS)
 def test_on_the_same_gpu_nothing_changes(calls):
     sides = factors(program(calls, l2_bytes=None), Configuration("NVIDIA H100 80GB HBM3"))
     assert sides.height == len(calls)
     assert sides.select(pl.col("usual", "low", "high").is_between(1 - 1e-9, 1 + 1e-9).all()).row(0) == (True,) * 3
 
 
-@pytest.mark.slow
-@given(CALLS, st.sampled_from(["NVIDIA B200", "NVIDIA L4", "NVIDIA H200"]))
+@slow_given(CALLS, st.sampled_from(["NVIDIA B200", "NVIDIA L4", "NVIDIA H200"]))
 def test_what_another_gpu_takes_is_between_its_bounds(calls, gpu):
     sides = factors(program(calls), Configuration(gpu))
     assert sides.select((pl.col("low") <= pl.col("usual") + 1e-9).all()).item()

@@ -9,7 +9,7 @@ from functools import partial
 
 import polars as pl
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import settings, strategies as st
 
 from kanalyze import model
 from kanalyze.errors import KanalyzeError
@@ -19,6 +19,7 @@ from kanalyze.readers.torch.pieces import TraceText, decoded
 from support.command import refused, run
 from support.made_traces import counted, report_of, trace, traces, written_to, x
 from support.slow_trace import KINDS as SLOW_KINDS, slow_events
+from support.strategies import slow_given
 
 HEAD = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "NVIDIA H200", "numSms": 132}]}
 TAIL = {"traceName": "t", "baseTimeNanoseconds": 5}
@@ -301,8 +302,7 @@ def assert_same(report, text):
         assert found.equals(expected), (kind, found, expected)
 
 
-@pytest.mark.slow
-@given(text=traces(), piece=st.sampled_from([1, 60, 400, 1 << 20]), compressed=st.booleans())
+@slow_given(text=traces(), piece=st.sampled_from([1, 60, 400, 1 << 20]), compressed=st.booleans())
 def test_the_slow_reader_reads_the_same(folder, text, piece, compressed):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pieces, "PIECE_BYTES", piece)
@@ -312,8 +312,7 @@ def test_the_slow_reader_reads_the_same(folder, text, piece, compressed):
 
 
 @settings(max_examples=settings.default.max_examples // 2)
-@given(text=traces(), piece=st.sampled_from([60, 400]), compressed=st.booleans())
-@pytest.mark.slow
+@slow_given(text=traces(), piece=st.sampled_from([60, 400]), compressed=st.booleans())
 def test_processes_and_large_columns_give_the_same(folder, text, piece, compressed):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pieces, "PIECE_BYTES", piece)

@@ -7,6 +7,7 @@ from kanalyze.outlets import short_paths
 from kanalyze.renderers.page import Column, Grid, distinct, operation
 from kanalyze.renderers.page.kernel_names import NARROWEST, shorten
 from kanalyze.renderers.page.time import launch_shape
+from support.strategies import slow_given
 
 HEADS = (Column("time"), Column("median", wide=True), Column("count", spare=True), Column("name", left=True))
 ROWS = [("1 ms", "5 µs", "1", "short"), ("22 ms", "66 µs", "10", "a name of thirty-six characters here")]
@@ -220,8 +221,7 @@ LISTS = st.lists(NAMES, max_size=10)
 WIDTHS = st.integers(-1, 90)
 
 
-@pytest.mark.slow
-@given(LISTS, WIDTHS)
+@slow_given(LISTS, WIDTHS)
 def test_no_text_is_wider_than_the_column_and_all_can_be_printed(names, width):
     texts = shorten(names, width)
     assert len(texts) == len(names)

@@ -5,7 +5,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import strategies as st
 
 from kanalyze.analyses.findings.findings import findings, ranked
 from kanalyze.analyses.findings.rules import memory as memory_rules
@@ -24,7 +24,7 @@ from support.nsys_csv import report_of
 from support.real_reports import real_report
 from support.shares import cases, holds
 from support.steps import in_steps
-from support.strategies import EVENTS, WINDOWS, slowly
+from support.strategies import EVENTS, WINDOWS, few_given
 
 
 def rounds(count, *, thread=1, free="cudaFree_v3020"):
@@ -280,8 +280,7 @@ SEEN = st.one_of(st.just((None, None)), st.just((None, None)), WINDOWS)
     ids=["copies", "allocations", "page faults"],
 )
 @cases(0.05)
-@given(data=st.data(), window=SEEN)
-@slowly
+@few_given(data=st.data(), window=SEEN)
 def test_no_more_is_at_stake_than_the_buckets_hold(part, module, limit, rule, buckets, data, window):  # noqa: PLR0913
     events = [*data.draw(EVENTS), *chain.from_iterable(data.draw(st.lists(part, max_size=10)))]
     of = report(events).narrow(window=Window(*window))

@@ -5,7 +5,7 @@ from functools import partial
 
 import polars as pl
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import strategies as st
 
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.findings.rules import memory as rules
@@ -21,6 +21,7 @@ from support.measures import assert_told
 from support.real_reports import real_report
 from support.shares import cases, holds
 from support.steps import in_steps
+from support.strategies import slow_given
 
 KINDS = ("kernel", "memcpy", "memset", "api", "range")
 TIMES = st.integers(0, 40)
@@ -46,17 +47,15 @@ def mended(tasks, take):
     return machine.run([one.mended(take(), take()) if one.kind in OF_PAGEABLE else one for one in tasks])[1]
 
 
-@pytest.mark.slow
 @cases(0.25)
-@given(PROGRAMS, st.data())
+@slow_given(PROGRAMS, st.data())
 def test_no_way_to_mend_them_gains_more_than_is_at_stake(tasks, data):
     events, before = machine.run(tasks)
     holds(mended(tasks, int) < before)
     assert before - mended(tasks, lambda: data.draw(TIMES)) <= sum(stakes(events).values())
 
 
-@pytest.mark.slow
-@given(PROGRAMS)
+@slow_given(PROGRAMS)
 def test_the_stake_leaves_the_other_work_of_the_busiest_stream(tasks):
     events, window = machine.run(tasks)
     others = [sum(one.work_ns for one in tasks if one.kind in ("kernel", "copy") and one.stream == of) for of in (7, 8)]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.findings.rules.launches import graph_candidate, timed_kernels
@@ -18,7 +18,7 @@ from support.launches import Launch, report_of
 from support.measures import assert_told
 from support.real_reports import EXPORTS, real_report
 from support.shares import cases, holds
-from support.strategies import EVENTS, WINDOWS, slowly
+from support.strategies import EVENTS, WINDOWS, few_given
 
 #: A launching call takes 3 ns, the kernel starts as it returns and runs 1 ns; so the device idles 2 ns of 3.
 STEP = 3
@@ -301,8 +301,7 @@ def programs(draw):
 
 
 @cases(0.2)
-@slowly
-@given(st.one_of(EVENTS, programs(), programs(), programs()), WINDOWS, st.integers(0, 20), st.integers(60, 100))
+@few_given(st.one_of(EVENTS, programs(), programs(), programs()), WINDOWS, st.integers(0, 20), st.integers(60, 100))
 def test_savings_are_never_more_than_the_ledger_holds(events, window, after, until):
     """Of all, of any window, and of a part from some percent of the time to others."""
     whole, last = report(events), max((event.end for event in events), default=100)
@@ -313,8 +312,7 @@ def test_savings_are_never_more_than_the_ledger_holds(events, window, after, unt
 
 
 @cases(0.2)
-@slowly
-@given(programs())
+@few_given(programs())
 def test_every_repetition_is_that_of_the_text(events):
     """Against the text: whole stretches between cuts that come five times, of three operations or more."""
     of, thread = report(events), {event.thread for event in events if event.kind == "api"}

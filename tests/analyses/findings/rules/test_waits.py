@@ -5,7 +5,7 @@ from itertools import chain
 
 import polars as pl
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import strategies as st
 
 from kanalyze.analyses.device._windows import idle_spans
 from kanalyze.analyses.findings.findings import ranked
@@ -25,7 +25,7 @@ from support.measures import assert_told
 from support.real_reports import real_report
 from support.shares import cases, holds
 from support.slow_syncs import sync_reports
-from support.strategies import WINDOWS, slowly
+from support.strategies import WINDOWS, few_given
 
 COPY, SYNC = "cudaMemcpyAsync_v3020", "cudaStreamSynchronize_v3020"
 
@@ -193,8 +193,7 @@ READING = waiting_programs(reads=(True,))
 
 
 @cases(0.3)
-@slowly
-@given(st.one_of(sync_reports(), READING, READING), st.one_of(WINDOWS, st.just((None, None))))
+@few_given(st.one_of(sync_reports(), READING, READING), st.one_of(WINDOWS, st.just((None, None))))
 def test_what_a_read_costs_is_idle_time_and_no_longer_than_the_read(made, window):
     events, records = made
     of = report(events, event_records=records).narrow(window=Window(*window))
@@ -354,8 +353,7 @@ def test_of_streams_that_are_not_known_each_may_be_another():
 
 
 @cases(0.15)
-@slowly
-@given(st.one_of(sync_reports(), waiting_programs(), waiting_programs()), st.one_of(WINDOWS, st.just((None, None))))
+@few_given(st.one_of(sync_reports(), waiting_programs(), waiting_programs()), st.one_of(WINDOWS, st.just((None, None))))
 def test_never_more_than_the_buckets_hold(made, window):
     events, records = made
     of = report(events, event_records=records).narrow(window=Window(*window))
