@@ -7,19 +7,11 @@ from functools import cache
 
 import pytest
 
-from support.kernel_files import (
-    KERNELS,
-    NEEDS_TORCH,
-    NEEDS_TRITON,
-    PYTHON,
-    documented_pairs,
-    documented_variants,
-    load,
-    run,
-)
+from support import kernel_files
+from support.kernel_files import KERNELS, PYTHON, documented_variants, load, run
 
-torch = pytest.importorskip("torch", reason=NEEDS_TORCH)
-pytest.importorskip("triton", reason=NEEDS_TRITON)
+torch = pytest.importorskip("torch", reason=kernel_files.NEEDS_TORCH)
+pytest.importorskip("triton", reason=kernel_files.NEEDS_TRITON)
 
 pytestmark = pytest.mark.timeout(300)  # on a busy machine what is compiled takes minutes
 
@@ -171,5 +163,5 @@ def test_a_command_line_that_makes_no_sense_is_refused(name, arguments, message,
 
 def test_the_pairs_are_listed_without_running():
     ended = run(KERNELS / "remedies.py", "--list")
-    assert [line.partition(" ")[0] for line in ended.stdout.splitlines()] == list(documented_pairs())
+    assert [line.partition(" ")[0] for line in ended.stdout.splitlines()] == list(kernel_files.documented_pairs())
     assert "a vocabulary of 50257 -> padded to 50304" in ended.stdout

@@ -17,19 +17,8 @@ from hypothesis import given, strategies as st
 
 from kanalyze import intervals
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings import rules
-from kanalyze.analyses.findings.findings import (
-    ORDER,
-    _joined,
-    _replayed,
-    _sampled_run,
-    by_gain,
-    findings,
-    ranked,
-    shared_out,
-    weighed_ns,
-    with_replays,
-)
+from kanalyze.analyses.findings import findings as of_findings, rules
+from kanalyze.analyses.findings.findings import ORDER, _joined, _replayed, _sampled_run, findings, ranked, shared_out
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.iterations.phases import steady_part
@@ -279,7 +268,7 @@ def test_what_gains_most_by_a_replay_comes_first():
 @pytest.mark.slow
 def test_of_more_operations_and_calls_than_may_be_nothing_is_replayed():
     found = real_report(SAMPLES / "mlp_train" / "nsys.sqlite")
-    told = with_replays(found, ranked(found), most=1000)
+    told = of_findings.with_replays(found, ranked(found), most=1000)
     assert {one.rule for one in ranked(found)} - {one.rule for one in told} <= {"small-grid", "low-occupancy", "tail"}
     assert all(one.replayed_ns is None for one in told)
 
@@ -308,7 +297,7 @@ def test_gains_add_up_to_no_more_than_all_remedies_gain_together(name):
     found = ranked(of)
     changes = [change for one in found if (change := one.change(of)) is not None]
     together, *_ = _replayed(of, 0, reduce(Mending.with_all_of, changes))
-    assert sum(one.replayed_ns or 0 for one in with_replays(of, found, most=1 << 20)) <= together[0]
+    assert sum(one.replayed_ns or 0 for one in of_findings.with_replays(of, found, most=1 << 20)) <= together[0]
 
 
 def test_what_two_remedies_change_is_changed_once():
@@ -328,7 +317,9 @@ def test_a_finding_without_a_replay_gains_no_more_than_the_device_does_not_work_
     of = report([kernel(0, 30), kernel(40, 90), kernel(130, 150)])
     claims = pl.DataFrame({"start": [40], "end": [90]})
     one = Finding("full-sort", 0, 50, "text", "remedy", "kernels", claims=claims)
-    found = with_replays(of, [one, one._replace(at_most=True), one._replace(vague=True), one._replace(claims=None)], 99)
+    found = of_findings.with_replays(
+        of, [one, one._replace(at_most=True), one._replace(vague=True), one._replace(claims=None)], 99
+    )
     bounds = [each.replayed for each in found]
     assert bounds == [(None, 0, 150 - 30 - 20), (None, 0, 50), (None, None, None), (None, 0, 50)]
 
@@ -341,7 +332,9 @@ def test_a_finding_without_a_replay_gains_no_more_than_the_device_does_not_work_
 def test_what_a_remedy_leaves_bounds_its_gain_too(saved, bounds):
     """A kernel of 1 µs, of which some is saved."""
     change = Mending(shorter=pl.DataFrame({"row": [0], "saved_ns": [saved]}))
-    (one,) = with_replays(report([kernel(0, 1000)]), [Finding("full-sort", 0, 1000, "", "", "", mending=change)], 99)
+    (one,) = of_findings.with_replays(
+        report([kernel(0, 1000)]), [Finding("full-sort", 0, 1000, "", "", "", mending=change)], 99
+    )
     assert one.replayed == pytest.approx(bounds, abs=1)
 
 
@@ -375,7 +368,7 @@ def test_what_is_paid_once_makes_no_replay_less_sure():
 def test_formulas_are_ranked_by_what_they_take(rule, chains, weight):
     """torch.compile fuses all of a program; chains of operators are general, and ranked by what is gained."""
     one = Finding(rule, 0, 50, "", "", "", replayed_ns=90, general=bool(chains))
-    assert weighed_ns(one, 1.0) / weighed_ns(one._replace(at_stake_ns=90), 1.0) == weight / 90
+    assert of_findings.weighed_ns(one, 1.0) / of_findings.weighed_ns(one._replace(at_stake_ns=90), 1.0) == weight / 90
 
 
 REMEDIES = Path(__file__).parents[2] / "reports" / "work" / "remedies"
@@ -387,6 +380,6 @@ STEPS = 4  # of each trace
 @pytest.mark.parametrize("name", sorted(TIMES))
 def test_a_remedy_gains_what_is_told_within_fifteen_hundredths(name):
     times = TIMES[name]
-    found = by_gain(real_report(REMEDIES / f"{name}.json.gz"), 1 << 18)
+    found = of_findings.by_gain(real_report(REMEDIES / f"{name}.json.gz"), 1 << 18)
     told_ms = sum(one.gain_ns for one in found if one.rule == times["rule"]) / STEPS / 1e6
     assert told_ms == pytest.approx(times["fault_ms"] - times["remedy_ms"], rel=0.15)

@@ -9,14 +9,8 @@ from hypothesis import example, given, strategies as st
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host import _call_kinds
-from kanalyze.analyses.idle._attribution import (
-    host_time,
-    idle_pieces,
-    idle_within,
-    launch_waits,
-    ledger_pieces,
-    window_ledgers,
-)
+from kanalyze.analyses.idle import _attribution
+from kanalyze.analyses.idle._attribution import idle_pieces, idle_within, ledger_pieces
 from kanalyze.analyses.idle._idle_parts import IDLE
 from kanalyze.analyses.idle.culprits import culprits, waiting_trees
 from kanalyze.analyses.idle.ledger import bucket_sums, gaps, ledger, utilisation
@@ -175,13 +169,13 @@ def test_the_parts_add_up_to_the_ledger(events, window, batch):
     narrowed, model = report(events).narrow(window=Window(*window)), SlowModel(events, window)
     with pytest.MonkeyPatch.context() as patch:
         in_batches(patch, batch)
-        found, waits = ledger(narrowed), launch_waits(narrowed)
+        found, waits = ledger(narrowed), _attribution.launch_waits(narrowed)
     on = operations(narrowed).get_column("device").gather(waits.get_column("row"))
     for device in windows(narrowed).get_column("device"):
         launch_ns = waits.filter(on == device).get_column("launch_ns").sum()
         assert launch_ns == found.filter(device=device, bucket="launch").get_column("ns").sum()
         idle = {instant for instant, bucket, _ in model.instants(device) if bucket == "host"}
-        short_ns, making = host_time(narrowed)[device]
+        short_ns, making = _attribution.host_time(narrowed)[device]
         for span in making.select("start", "end").iter_rows():
             idle -= set(range(*span))
         assert short_ns == len(idle)  # all are shorter than 300 µs
@@ -276,7 +270,7 @@ def test_parts_attributed_one_after_the_other_give_the_ledger_of_each_window(eve
         for spans in asked:
             sides = [(start, start + length) for start, length in spans]
             frame = pl.DataFrame(sides, schema={"start": pl.Int64, "end": pl.Int64}, orient="row")
-            sums = window_ledgers(of, frame).unpivot(index=["window", "device"], value_name="ns")
+            sums = _attribution.window_ledgers(of, frame).unpivot(index=["window", "device"], value_name="ns")
             found = {(at, device, name.removesuffix("_ns")): ns for at, device, name, ns in sums.iter_rows() if ns}
             assert found == one_by_one(of, sides)
 

@@ -9,15 +9,8 @@ import pytest
 from hypothesis import example, strategies as st
 
 import kanalyze
-from kanalyze.analyses.iterations.phases import (
-    NO_RANGE,
-    inner_parts,
-    lengths_ns,
-    parts_of_step,
-    sampling_cost,
-    spread_of,
-    steady_part,
-)
+from kanalyze.analyses.iterations import phases as of_phases
+from kanalyze.analyses.iterations.phases import NO_RANGE, parts_of_step, spread_of, steady_part
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.errors import BadWindowError, UnknownNameError
 from kanalyze.renderers.page.overview import overview_page
@@ -204,7 +197,7 @@ def test_host_time_is_told_by_the_innermost_range_that_holds_most_of_it(inside, 
 
     found = report(in_turn([1_000] * 8, within))
     steady = steady_part(found)
-    parts, inner = parts_of_step(found, steady), inner_parts(found, steady)
+    parts, inner = parts_of_step(found, steady), of_phases.inner_parts(found, steady)
     assert "outer" in parts.get_column("range")
     page = overview_page(overview(found), 6)
     (host,) = (share for ledger in page.ledgers for share in ledger.shares if share.bucket == "host")
@@ -247,7 +240,7 @@ WHOLE = loop([1_000], name="whole")
     ],
 )
 def test_what_sampling_cost_is_told_by_iterations_or_by_all_of_the_work(plain, sampled, told):
-    assert told in sampling_cost(report(plain), report(sampled))
+    assert told in of_phases.sampling_cost(report(plain), report(sampled))
 
 
 def longest(rows, name, *, adjoining):
@@ -360,7 +353,7 @@ def test_a_mark_that_is_a_part_of_a_step_is_no_step_where_the_next_one_begins_la
     assert "ends with its mark" in odd.item(0, "reason")
     steady = steady_part(found)
     assert steady.lengths.to_list() == [100] * 4
-    assert lengths_ns(steady.usual).to_list() == [100] * 10
+    assert of_phases.lengths_ns(steady.usual).to_list() == [100] * 10
 
 
 @pytest.mark.parametrize("rare", [1, 6])

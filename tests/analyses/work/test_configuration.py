@@ -9,16 +9,8 @@ from hypothesis import given, strategies as st
 
 import kanalyze
 from analyses.work.test_roofs import GEMM, GPT, program as programs
-from kanalyze.analyses.work._configuration import (
-    Configuration,
-    Size,
-    _batch_of,
-    _Call,
-    _length_of,
-    _Sizes,
-    factors,
-    resolved,
-)
+from kanalyze.analyses.work import _configuration
+from kanalyze.analyses.work._configuration import Configuration, Size, _batch_of, _Call, _length_of, _Sizes
 from kanalyze.errors import CannotTellError
 from support.real_reports import real_report
 
@@ -102,7 +94,7 @@ def test_whatever_stands_in_a_trace_is_no_crash(inputs, types):
     made = program(inputs, types=types)
     for asked in (Configuration(batch=Size(None, 3)), Configuration(length=Size(64, 3)), Configuration(dtype="fp16")):
         try:
-            sides = factors(made, resolved(made, asked))
+            sides = _configuration.factors(made, _configuration.resolved(made, asked))
         except CannotTellError:
             continue
         assert sides.select((pl.col("low") <= pl.col("usual")) & (pl.col("usual") <= pl.col("high"))).to_series().all()
@@ -114,7 +106,7 @@ ROWS = st.sampled_from([256, 1024, 4096])
 @given(st.lists(st.tuples(ROWS, ROWS, ROWS), min_size=1, max_size=4), st.sampled_from([64, 1024, 8192]))
 def test_a_kernel_changes_as_its_work_does_between_its_bounds(products, batch):
     made = program([[[m, k], [k, n]] for m, k, n in products])
-    sides = factors(made, Configuration(batch=Size(1024, batch)))
+    sides = _configuration.factors(made, Configuration(batch=Size(1024, batch)))
     ratio = batch / 1024
     assert sides.height == len(products)
     for side, product in zip(sides.iter_rows(named=True), products, strict=True):
@@ -127,22 +119,22 @@ def test_a_kernel_changes_as_its_work_does_between_its_bounds(products, batch):
 
 def test_what_a_cast_casts_to_its_own_type_is_gone_and_products_have_the_rate_of_their_type():
     made = program([[[2048, 2048], [2048, 2048]]])
-    (row,) = factors(made, Configuration(dtype="fp32")).rows(named=True)
+    (row,) = _configuration.factors(made, Configuration(dtype="fp32")).rows(named=True)
     assert row["usual"] == pytest.approx(989.4 / 66.9 * 0.98 + 0.02, rel=1e-3)  # 2 of 100 µs are whatever the work is
-    assert factors(made, Configuration(dtype="bf16")).row(0, named=True)["usual"] == pytest.approx(1.0)
+    assert _configuration.factors(made, Configuration(dtype="bf16")).row(0, named=True)["usual"] == pytest.approx(1.0)
     casts = kanalyze.work(real_report(GPT)).filter(
         name="aten::copy_", input_shapes="[[8192, 50304], [8192, 50304], []]"
     )
-    gone = factors(real_report(GPT), Configuration(dtype="fp32")).filter(pl.col("usual") == 0)
+    gone = _configuration.factors(real_report(GPT), Configuration(dtype="fp32")).filter(pl.col("usual") == 0)
     assert gone.height == casts.height == 2 * 3  # of logits to float32, and of their gradient back, in three steps
 
 
 def test_fp8_is_of_products_alone():
     made = program([[[4096, 4096], [4096, 64]]])  # whose weights bound it
-    half = factors(made, Configuration(dtype="fp8")).row(0, named=True)
+    half = _configuration.factors(made, Configuration(dtype="fp8")).row(0, named=True)
     assert half["low"] < half["usual"] < half["high"]
     assert half["usual"] == pytest.approx(0.5 * 0.98 + 0.02, rel=0.01)
-    copies = factors(real_report(GPT), Configuration(dtype="fp8"))
+    copies = _configuration.factors(real_report(GPT), Configuration(dtype="fp8"))
     kernels = kanalyze.work(real_report(GPT)).group_by("group").agg(pl.len())
     products = kernels.filter(group="products").item(0, "len")
     assert copies.filter(pl.col("usual") < 0.9).height <= products
@@ -154,7 +146,9 @@ def test_a_configuration_on_another_gpu_is_both_changes():
     took = kanalyze.work(made).row(0, named=True)
     share = min(took["roof_ns"] / took["dur_ns"], 1.0)
     sizes, gpu = Configuration(batch=Size(1024, 4096)), "NVIDIA B200"
-    larger, both = (factors(made, asked).row(0, named=True) for asked in (sizes, sizes._replace(gpu=gpu)))
+    larger, both = (
+        _configuration.factors(made, asked).row(0, named=True) for asked in (sizes, sizes._replace(gpu=gpu))
+    )
     faster = 989.4 / 2250  # both are bound by their arithmetic
     assert larger["usual"] == pytest.approx(4 - 3 * min(1 - share, 0.02), rel=1e-3)
     assert both["usual"] == pytest.approx(larger["usual"] - 4 * share * (1 - faster), rel=1e-3)
@@ -174,10 +168,10 @@ def test_nothing_is_told_without_shapes():
 def test_a_recorded_size_that_no_shape_has_is_refused(asked, size):
     report, configuration = real_report(GPT), Configuration.of(None, asked.get("batch"), asked.get("length"), None)
     if size is None:
-        assert resolved(report, configuration).batch == Size(8, 11)
+        assert _configuration.resolved(report, configuration).batch == Size(8, 11)
     else:
         with pytest.raises(CannotTellError, match="no shapes of operators tell") as refused:
-            resolved(report, configuration)
+            _configuration.resolved(report, configuration)
         assert f"None has a dimension of {size}, which was given" in refused.value.remedy
 
 

@@ -12,17 +12,8 @@ from kanalyze.analyses.joining.joined import RoofPoints
 from kanalyze.analyses.page.file_page import CopyPoints
 from kanalyze.analyses.page.time_page import TABLES
 from kanalyze.analyses.shared.statistics import BUCKETS
-from kanalyze.renderers.formats import charts
-from kanalyze.renderers.formats.document import (
-    _SECTIONS,
-    _iterations,
-    _keyed,
-    _rendered,
-    _timeline,
-    _waiting,
-    environment,
-    headings,
-)
+from kanalyze.renderers.formats import charts, document
+from kanalyze.renderers.formats.document import _SECTIONS, _iterations, _keyed, _rendered, _timeline, _waiting
 from kanalyze.renderers.page import Page
 from kanalyze.report import Meta
 from support.hostile import ALL, obeyed_by_terminal
@@ -81,7 +72,7 @@ def test_the_heading_of_iterations_says_what_is_cut():
 
 @pytest.mark.parametrize("text", [text for text in ALL if len(text) < 1000])
 def test_every_text_that_the_template_takes_is_printable(text):
-    template = environment().from_string('<a title="{{ text }}">{{ text }}</a>{{ ours }}')
+    template = document.environment().from_string('<a title="{{ text }}">{{ text }}</a>{{ ours }}')
     made = template.render(text=text, ours=Markup("<b>\n</b>"))
     assert obeyed_by_terminal(made) == ""
     assert made.endswith("<b>\n</b>")
@@ -90,7 +81,7 @@ def test_every_text_that_the_template_takes_is_printable(text):
 
 def test_bars_of_durations_stand_on_one_line():
     kernel = {"least_ns": 10, "most_ns": 2_000, "counts": [1, 0, 4]}
-    drawn = environment().get_template("charts.html.j2").module.distribution(kernel)
+    drawn = document.environment().get_template("charts.html.j2").module.distribution(kernel)
     assert "<title>10 ns to 2.000 µs</title>" in drawn
     bars = re.findall(r'<rect x="(.*?)" y="(.*?)" width="39.6" height="(.*?)"', drawn)
     assert bars == [("0.0", "16.0", "6.0"), ("80.0", "1.0", "21.0")]
@@ -117,12 +108,12 @@ def test_the_heading_of_the_timeline_counts_what_is_drawn_one_by_one():
     ],
 )
 def test_headings_are_words_and_differ(columns, expected):
-    assert headings(columns) == dict(zip(columns, expected, strict=True))
+    assert document.headings(columns) == dict(zip(columns, expected, strict=True))
 
 
 def test_every_column_of_every_table_has_a_heading_of_its_own():
     for table in TABLES:
-        texts = headings([column.name for column in table.columns])
+        texts = document.headings([column.name for column in table.columns])
         assert len({*texts.values()}) == len(table.columns)
         assert not [text for text in texts.values() if text.endswith("_ns")]
 

@@ -7,15 +7,8 @@ import pytest
 
 from kanalyze import intervals
 from kanalyze.analyses.findings.findings import ranked
-from kanalyze.analyses.findings.rules import compiling
-from kanalyze.analyses.findings.rules.arrays import (
-    called_in_turn,
-    no_donation,
-    not_jitted,
-    numbers_read,
-    recompilation,
-    staged_arrays,
-)
+from kanalyze.analyses.findings.rules import arrays, compiling
+from kanalyze.analyses.findings.rules.arrays import called_in_turn, no_donation, not_jitted, recompilation
 from kanalyze.analyses.findings.rules.compiling import cold_start, recompiled_kernels, recurring_loading, tuned_again
 from kanalyze.analyses.findings.rules.waits import idle_after_reads
 from kanalyze.analyses.idle._attribution import host_time
@@ -270,7 +263,7 @@ ONCE_EACH = compiled("jit_a", "jit_b", "jit_c", "jit_d", "jit_a")
         (no_donation, copied(1 << 26, 50_000, turns=5), [], ()),  # of a loop in the module
         (no_donation, copied(1 << 10, 50_000), [], ()),
         (no_donation, copied(1 << 20, 100), [], ()),
-        *((rule, OTHER, [], ()) for rule in (not_jitted, recompilation, no_donation, numbers_read)),
+        *((rule, OTHER, [], ()) for rule in (not_jitted, recompilation, no_donation, arrays.numbers_read)),
     ],
 )
 def test_programs_of_jax(rule, events, stakes, words):
@@ -322,7 +315,7 @@ def test_numbers_that_the_host_reads_one_by_one():
     read = memcpy(32_000, 34_000, direction="Device-to-Host", size_bytes=4)
     step = [*module(0, "jit_step", "loop_add_fusion"), *launched(30_000, 31_000, read, "cuMemcpyDtoHAsync")]
     of = report(again(range(0, 600_000, 100_000), *step))
-    (finding,) = numbers_read(of)
+    (finding,) = arrays.numbers_read(of)
     assert (finding.rule, finding.headline) == ("blocking-read", "5 values read by the host (float(x), .item())")
     assert finding.at_stake_ns == 5 * (70_000 - 2_000)
     assert len(finding.change(of).gone) == 5
@@ -338,7 +331,7 @@ def staged(thread=9, memory="Pinned", bytes_moved=40_000_000):
 
 def test_arrays_of_the_host_that_jax_puts_into_pinned_memory_first():
     """To fill 40 MB takes 4 ms, from 0.4 ms on, when the GPU has nothing to do."""
-    (finding,) = staged_arrays(staged())
+    (finding,) = arrays.staged_arrays(staged())
     assert (finding.rule, finding.at_stake_ns) == ("pageable-copy", 10 * (4_100_000 + 200_000))
     assert "1 large copy a step to the GPU, 400.0 MB in all" in finding.text
     assert len(finding.change(staged()).gone) == 10
@@ -347,7 +340,7 @@ def test_arrays_of_the_host_that_jax_puts_into_pinned_memory_first():
 @pytest.mark.parametrize("how", [{"thread": 1}, {"memory": "Pageable"}, {"bytes_moved": 4_000}], ids=str)
 def test_copies_of_jax_that_are_not_such(how):
     """On the thread that launches; of memory that CUDA itself puts aside, which `pageable_copy` tells; small ones."""
-    assert staged_arrays(staged(**how)) == []
+    assert arrays.staged_arrays(staged(**how)) == []
 
 
 OF_TORCH = kernel(0, 10, name="void at::native::fill(int)")

@@ -9,13 +9,8 @@ import pytest
 
 from kanalyze import intervals
 from kanalyze.analyses.findings.findings import ranked
-from kanalyze.analyses.findings.rules.host_computes import (
-    converted_arrays,
-    data_loading,
-    host_computes,
-    idle_before_data,
-    own_code,
-)
+from kanalyze.analyses.findings.rules import host_computes as rules
+from kanalyze.analyses.findings.rules.host_computes import data_loading, host_computes, own_code
 from kanalyze.analyses.findings.rules.loops import python_loops
 from kanalyze.analyses.idle.ledger import bucket_sums, ledger
 from kanalyze.analyses.page.overview_page import overview
@@ -285,8 +280,8 @@ def test_who_waits_for_data_is_told_to_prepare_them_ahead(events, window, told, 
 def test_it_is_the_hosts_own_time_between_the_call_of_a_copy_and_the_launch_before():
     """Of a step after the first one the GPU idles in `before`, of another thread's copies in nothing."""
     of = report([*data_steps(), call(COPY, 5 * MS, 6 * MS, thread=2, correlation=99)])
-    assert intervals.length(idle_before_data(of, 0)) == 2 * 4 * MS
-    assert intervals.length(idle_before_data(of.narrow(window=Window(8 * MS, 10 * MS)), 0)) == MS + 30
+    assert intervals.length(rules.idle_before_data(of, 0)) == 2 * 4 * MS
+    assert intervals.length(rules.idle_before_data(of.narrow(window=Window(8 * MS, 10 * MS)), 0)) == MS + 30
 
 
 @pytest.mark.parametrize(("marked", "told"), [(True, [OTHER]), (False, [PREFETCH, OTHER])])
@@ -475,7 +470,7 @@ SCALED = ["x = x.astype(np.float32)", "x -= MEAN", "x /= DEVIATION"]
     ],
 )
 def test_arrays_that_are_converted_before_they_are_copied(of, host_ns, copies_ns):
-    found = converted_arrays(of)
+    found = rules.converted_arrays(of)
     assert [one.rule for one in found] == ["large-upload"] * (host_ns is not None)
     for one in found:
         change = one.change(of)

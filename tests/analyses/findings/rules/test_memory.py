@@ -9,12 +9,6 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.findings.findings import findings, ranked
 from kanalyze.analyses.findings.rules import memory as memory_rules
-from kanalyze.analyses.findings.rules.memory import (
-    allocation_in_loop,
-    cpu_page_faults,
-    pinned_allocation,
-    unified_memory,
-)
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.memory import memory
 from kanalyze.window import Window
@@ -33,7 +27,7 @@ def rounds(count, *, thread=1, free="cudaFree_v3020"):
 
 
 def test_what_the_device_waited_for_in_such_calls():
-    (finding,) = allocation_in_loop(report(rounds(10)))
+    (finding,) = memory_rules.allocation_in_loop(report(rounds(10)))
     # rounds two to nine count, less the first of these; the kernel hides half of cudaFree
     assert finding.at_stake_ns == 7 * (10 + 5)
     assert finding.text == (
@@ -96,7 +90,7 @@ PER_STEP = (
     ],
 )
 def test_where_memory_is_taken_and_given_back_again_and_again(of, stakes, words):
-    assert_told(allocation_in_loop(of), stakes, *words)
+    assert_told(memory_rules.allocation_in_loop(of), stakes, *words)
 
 
 @pytest.mark.parametrize(("free", "more_us", "told_us"), [("FreeAsync", 60, 60), ("FreeAsync", 40, 0), ("Free", 60, 0)])
@@ -108,7 +102,7 @@ def test_a_pool_that_gives_all_back_holds_up_the_waits(free, more_us, told_us):
         call(f"cuda{free}_v11020", 20_000, 21_000),
         call("cudaDeviceSynchronize", 22_000, 50_000 + 1000 * more_us),
     ]
-    (one,) = allocation_in_loop(in_steps(again(range(0, 2_000_000, 200_000), *step), 10, 200_000))
+    (one,) = memory_rules.allocation_in_loop(in_steps(again(range(0, 2_000_000, 200_000), *step), 10, 200_000))
     assert one.at_stake_ns == 10 * (10_000 + 1000 * told_us)
     assert ("cudaMemPoolAttrReleaseThreshold" in one.remedy) == bool(told_us)
 
@@ -169,15 +163,15 @@ THRASH, PREFETCH = "unified-memory-thrash", "unified-memory-prefetch"
     ],
 )
 def test_pages_that_go_to_and_fro_or_that_one_prefetch_would_bring(of, rule, stakes, words):
-    assert_told([one for one in unified_memory(of) if one.rule == rule], stakes, *words)
+    assert_told([one for one in memory_rules.unified_memory(of) if one.rule == rule], stakes, *words)
 
 
 def test_work_of_the_cpu_is_told_by_its_page_faults():
-    (one,) = cpu_page_faults(program(10))
+    (one,) = memory_rules.cpu_page_faults(program(10))
     assert (one.at_stake_ns, one.where) == (90_000, "check(float *)")
     assert "faults in 10 pages as it goes: check(float *) 90.00 µs" in one.text
-    assert cpu_page_faults(program(4)) == []
-    (one,) = cpu_page_faults(real_report(Path(__file__).parents[4] / "sample_reports" / "add_parallel"))
+    assert memory_rules.cpu_page_faults(program(4)) == []
+    (one,) = memory_rules.cpu_page_faults(real_report(Path(__file__).parents[4] / "sample_reports" / "add_parallel"))
     assert "is after the last kernel" in one.text
 
 
@@ -202,7 +196,7 @@ PINNED = "GPU 0 waits 60 ns for 2 calls to pin memory of the host, not in a loop
     ],
 )
 def test_pinning_of_memory_is_waited_for(of, stakes, words):
-    assert_told(pinned_allocation(of), stakes, *words)
+    assert_told(memory_rules.pinned_allocation(of), stakes, *words)
 
 
 @pytest.mark.slow
@@ -212,7 +206,7 @@ def test_pinning_in_a_loop_is_another_finding():
     events = again(range(100, 900, 100), *pinned, *launched(40, 50, kernel(50, 70)))
     events += [call("cudaGetDevice", 0, 1), *launched(2, 12, kernel(12, 32))]
     assert "allocation-in-loop" in findings(report(events)).get_column("rule").to_list()
-    assert [one.at_stake_ns for one in pinned_allocation(report(events))] == [3 * 30]
+    assert [one.at_stake_ns for one in memory_rules.pinned_allocation(report(events))] == [3 * 30]
 
 
 @pytest.mark.parametrize(
@@ -274,8 +268,8 @@ SEEN = st.one_of(st.just((None, None)), st.just((None, None)), WINDOWS)
     ("part", "module", "limit", "rule", "buckets"),
     [
         (copies(), memory_rules, {"RUN": 2}, memory_rules.many_small_copies, ("memcpy", *IDLE)),
-        (made_rounds(), memory, {"LOOP_ROUNDS": 1}, allocation_in_loop, ("allocation",)),
-        (faults(), memory_rules, {"_MANY": 1}, unified_memory, WORK),
+        (made_rounds(), memory, {"LOOP_ROUNDS": 1}, memory_rules.allocation_in_loop, ("allocation",)),
+        (faults(), memory_rules, {"_MANY": 1}, memory_rules.unified_memory, WORK),
     ],
     ids=["copies", "allocations", "page faults"],
 )

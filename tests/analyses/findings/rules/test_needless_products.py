@@ -2,15 +2,8 @@
 
 import pytest
 
-from kanalyze.analyses.findings.rules.needless_products import (
-    cudnn_off,
-    diagonal_products,
-    gathered_layers,
-    long_convolution,
-    one_hot_products,
-    overlapping_windows,
-    product_order,
-)
+from kanalyze.analyses.findings.rules import needless_products
+from kanalyze.analyses.findings.rules.needless_products import one_hot_products, product_order
 from support.build import host, kernel, launched, report
 from support.kernel_names import GEMM, UP
 from support.measures import assert_told, measures
@@ -84,7 +77,7 @@ JOINED = "[5, 8192], [9, 8192], [7, 8192]"
     ],
 )
 def test_products_with_diagonals(operators, stake, gone):
-    told = diagonal_products(passes(*operators))
+    told = needless_products.diagonal_products(passes(*operators))
     assert_told(told, [5 * stake] * bool(stake), *["multiplied by diagonal ones"] * bool(stake))
     assert [len(one.mending.gone) for one in told] == [gone] * bool(stake)
 
@@ -128,7 +121,7 @@ ROWS = "[[40, 100, 64], [64, 64], [64]]"
     ],
 )
 def test_layers_on_gathered_rows(operators, stake):
-    told = gathered_layers(passes(*operators))
+    told = needless_products.gathered_layers(passes(*operators))
     assert_told(told, [5 * stake] * bool(stake), *["40 times for each", "100 rows, not 4,000"] * bool(stake))
 
 
@@ -138,7 +131,7 @@ def test_each_thread_numbers_what_it_runs_for_itself():
     for number, stake in ((2, 32_000), (1, 16_000)):
         beside = (other[0].format(number), *other[1:])
         made = passes(GATHER, LINEAR, beside, node, threads={"aten::conv2d": 3})
-        assert_told(gathered_layers(made), [5 * stake])
+        assert_told(needless_products.gathered_layers(made), [5 * stake])
 
 
 HOT = ("aten::one_hot", "[[128, 32], []]", [(FILL, 9_000), (ONES, 1_000)])
@@ -272,13 +265,13 @@ def test_products_whose_other_order_takes_less(operators, stake, words):
 )
 def test_sums_read_elements_again(name, shapes, strides, stake, words):
     made = operators_of((name, {"input_shapes": shapes, "input_strides": strides}, 30_000))
-    assert_told(overlapping_windows(made), [stake] * bool(stake), *filter(None, [words]))
+    assert_told(needless_products.overlapping_windows(made), [stake] * bool(stake), *filter(None, [words]))
 
 
 def test_what_takes_little_beside_others_is_left_out():
     columns = {"input_shapes": "[[16, 9000, 101]]", "input_strides": "[[9100, 1, 1]]"}
     made = operators_of(("aten::mean", columns, 30_000), ("aten::mm", columns, 400_000))
-    assert_told(overlapping_windows(made), [])
+    assert_told(needless_products.overlapping_windows(made), [])
 
 
 IMAGES = "[[64, 3, 32, 32], [8, 3, 3, 3], [8]]"
@@ -326,7 +319,7 @@ def layers(outer, inner=SLOW, types=FLOAT, launches=10, beside=None):
 )
 def test_layers_without_cudnn(outer, known, told):
     of = layers(outer, **known)
-    found = cudnn_off(of)
+    found = needless_products.cudnn_off(of)
     # all that the GPU does forward and backward, and what it idles in between
     assert_told(found, [5 * 1_300_000] * bool(told), *([told, "in 20 launches a step"] if told else ()))
     if told:  # of each layer and its backward pass one kernel is left, of a quarter of the time
@@ -363,7 +356,7 @@ ROOM, LINE = "[16, 1, 1, 24000]", "[1, 16, 1, 87999]"
 )
 def test_convolutions_of_many_taps(image, weights, took, left):
     of = convolved(image, weights, took, stride="[1, 256]" if "160000" in image else "[1, 1]")
-    found = long_convolution(of)
+    found = needless_products.long_convolution(of)
     assert_told(found, [5 * took] * bool(left))
     if left:
         each = took - measures(found[0], of)[2] // 5
@@ -372,4 +365,4 @@ def test_convolutions_of_many_taps(image, weights, took, left):
 
 def test_transposed_convolutions_have_other_weights():
     of = convolved("[16, 1026, 1, 1000]", "[1026, 1, 1, 1024]", 9_000_000, name="aten::cudnn_convolution_transpose")
-    assert list(long_convolution(of)) == []
+    assert list(needless_products.long_convolution(of)) == []

@@ -4,15 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from kanalyze.analyses.findings.rules.needless_work import (
-    attention_masks,
-    decompositions,
-    dense_gradients,
-    different_rows,
-    factored_again,
-    normalized_tables,
-    slice_gradients,
-)
+from kanalyze.analyses.findings.rules import needless_work
+from kanalyze.analyses.findings.rules.needless_work import different_rows, factored_again
 from kanalyze.analyses.findings.rules.slower_kernels import deterministic_sums
 from support.build import again, host, kernel, launched, nvtx, report
 from support.measures import assert_told
@@ -51,7 +44,7 @@ SUM = ("aten::sum", "[[4, 512]]", 20_000)
     ],
 )
 def test_less_than_an_inverse_or_a_long_svd_would_do(each, stake, words):
-    assert_told(decompositions(of_shapes(*each)), [stake] * bool(stake), *filter(None, [words]))
+    assert_told(needless_work.decompositions(of_shapes(*each)), [stake] * bool(stake), *filter(None, [words]))
 
 
 def test_of_jax_ranges_say_what_an_inverse_is_made_of():
@@ -61,7 +54,9 @@ def test_of_jax_ranges_say_what_an_inverse_is_made_of():
         start, ran = at * 100_000, kernel(at * 100_000 + 9_000, at * 100_000 + 39_000, name=f"of_{name[-5:]}")
         events += launched(start + 1_000, start + 5_000, replace(ran, correlation=at), thread=1)
         events.append(nvtx(f"Thunk:#name={name},hlo_op=x.{at}#", start, start + 8_000, domain="TSL"))
-    assert_told(decompositions(report(events)), [10 * 30_000], "Inverses of matrices: 66.7 % of kernel time")
+    assert_told(
+        needless_work.decompositions(report(events)), [10 * 30_000], "Inverses of matrices: 66.7 % of kernel time"
+    )
 
 
 def test_different_rows_of_few_integers_could_be_found_by_one_number_each():
@@ -165,7 +160,7 @@ BACKWARD = "aten::_scaled_dot_product_efficient_attention_backward"
 )
 def test_masks_of_all_pairs(each, stake):
     for types in ('["float", "bool"]', '["float", "float"]'):  # a mask, and a bias, which hides nothing
-        told = attention_masks(of_shapes(*each, types=types))
+        told = needless_work.attention_masks(of_shapes(*each, types=types))
         assert_told(told, [stake] * bool(stake))
         assert [one.mending is not None for one in told] == ["bool" in types] * bool(stake)
 
@@ -229,7 +224,7 @@ TABLE = (1000, 10, 100_000)
     ],
 )
 def test_rows_without_an_index_are_neither_filled_nor_updated(of, stake):
-    found = dense_gradients(of)
+    found = needless_work.dense_gradients(of)
     assert_told(found, [stake] * bool(stake), *(["Gradients of embeddings are dense"] * bool(stake)))
     assert [one.at_most for one in found] == [True] * bool(stake)
 
@@ -254,7 +249,9 @@ NEAREST = ("aten::matmul", "[[16, 64], [64, 9000]]", 20_000)
     ],
 )
 def test_tables_that_are_normalized_in_each_pass(each, stake):
-    assert_told(normalized_tables(of_shapes(*each)), [stake] * bool(stake), *(["table of 9,000"] * bool(stake)))
+    assert_told(
+        needless_work.normalized_tables(of_shapes(*each)), [stake] * bool(stake), *(["table of 9,000"] * bool(stake))
+    )
 
 
 NODE = "autograd::engine::evaluate_function: "
@@ -299,7 +296,7 @@ def sliced(many, *, part="aten::select", whole="[8, 40, 320]", place=None, adds=
     ],
 )
 def test_gradients_of_parts_that_a_loop_takes(of, stake):
-    found = slice_gradients(of)
+    found = needless_work.slice_gradients(of)
     assert_told(found, [stake] * bool(stake), *(["Gradients of slices are each as large as the whole"] * bool(stake)))
     # the copies stay, which put the parts together
     assert [len(one.change(of).gone) for one in found] == [5 * 8 * 2] * bool(stake)

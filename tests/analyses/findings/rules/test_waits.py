@@ -9,14 +9,8 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.device._windows import idle_spans
 from kanalyze.analyses.findings.findings import ranked
-from kanalyze.analyses.findings.rules.waits import (
-    avoidable,
-    blocking_launches,
-    blocking_read,
-    idle_after_reads,
-    reads,
-    unneeded_sync,
-)
+from kanalyze.analyses.findings.rules import waits as rules
+from kanalyze.analyses.findings.rules.waits import avoidable, blocking_read, reads, unneeded_sync
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
 from support.build import LAUNCH, again, call, graph, host, kernel, launched, memcpy, nvtx, overhead, report
@@ -158,7 +152,7 @@ def test_numbers_that_are_read_one_by_one_are_not_copied_any_more(events, gone):
 @pytest.mark.slow
 def test_nothing_is_said_twice():
     of = report(steps())
-    pieces = idle_after_reads(of)[0]
+    pieces = rules.idle_after_reads(of)[0]
     sums = dict(pieces.group_by("bucket").agg((pl.col("end") - pl.col("start")).sum()).iter_rows())
     assert sums == {"sync": 15, "host": 60, "launch": 30}
     by_rule = {one.rule: one for one in ranked(of)}
@@ -385,11 +379,11 @@ def blocked(*, of_100=100, ns=40_000, since=15_000):
 
 
 def test_launches_that_end_after_their_kernels_are_told():
-    [finding] = blocking_launches(blocked())
+    [finding] = rules.blocking_launches(blocked())
     assert finding.at_stake_ns == 100 * 45_000
     assert "100 kernels, 4.000 ms" in finding.text
 
 
 @pytest.mark.parametrize("how", [{"of_100": 0}, {"of_100": 98}, {"ns": 2_000}, {"since": -60_000}])
 def test_some_launches_that_end_after_their_kernels_are_no_blocking_launches(how):
-    assert list(blocking_launches(blocked(**how))) == []
+    assert list(rules.blocking_launches(blocked(**how))) == []
