@@ -181,11 +181,7 @@ def test_single_runs_are_said_to_differ_and_get_no_verdict_without_the_noise_of_
         ([[10]], [[12] * 5], "too few iterations (step: 1 in base and 5 in new)"),
         ([[10, 40, 90]], [[90, 10, 1]], "Iterations (step) within one run a side vary too much"),
         ([STEADY], [STEADY] * 3, "1 of base against 3 of new do not show how much runs vary"),
-        (
-            [STEADY, times(1.5, STEADY), STEADY],
-            [times(1.1, STEADY)] * 3,
-            "Runs of base differ among themselves by 50.0 %.",
-        ),
+        ([STEADY, times(1.5, STEADY), STEADY], [[11] * 3] * 3, "Runs of base differ among themselves by 50.0 %."),
     ],
 )
 def test_why_there_is_no_interval_is_said(base, new, told):
@@ -237,17 +233,13 @@ def gate(base, new, *, limit=0.03, metric="step", allowed=()):
     return gate_of(compared(base, new, ("base", "new")), limit, metric, allowed)
 
 
-BASE = [10_000, 10_010, 9_990, 10_005]
+BASE, UNSURE = [10_000, 10_010, 9_990, 10_005], "cannot judge"
 
 
 @pytest.mark.parametrize("metric", ["step", "busy", "bucket:kernel", "kernel:a"])
 @pytest.mark.parametrize(
     ("new", "state"),
-    [
-        ([10_020, 10_000, 9_980], "held"),
-        ([11_000, 11_020, 10_990], "failed"),
-        ([10_300, 9_900, 11_000], "cannot judge"),
-    ],
+    [([10_020, 10_000, 9_980], "held"), ([11_000, 11_020, 10_990], "failed"), ([10_300, 9_900, 11_000], UNSURE)],
 )
 def test_a_gate_holds_fails_or_cannot_judge_whatever_it_is_of(new, state, metric):
     assert gate(side(BASE), side(new), metric=metric).state == state
@@ -255,7 +247,7 @@ def test_a_gate_holds_fails_or_cannot_judge_whatever_it_is_of(new, state, metric
 
 def test_one_run_a_side_is_refused_unless_allowed():
     refused = gate(side(BASE[:1]), side([11_000]))
-    assert refused.state == "cannot judge"
+    assert refused.state == UNSURE
     assert "too few runs" in refused.sentence
     assert "to judge even so: --allow runs" in refused.sentence
     assert gate(side(BASE[:1]), side([12_000]), allowed=["runs"]).state == "failed"

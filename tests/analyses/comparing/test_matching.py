@@ -133,12 +133,8 @@ def test_what_is_told_is_what_was_changed(name):
     assert (found.verdict.word, found.verdict.basis, found.doubts) == (word, "paired runs", [])
     base, new = (sum(times) / len(times) for times in BARE[name])
     assert found.verdict.low <= new / base <= found.verdict.high
-    sums = (
-        found.table("compare")
-        .group_by("bucket")
-        .agg(pl.col("delta_ns").sum())
-        .sort("delta_ns", descending=word == "slower")
-    )
+    deltas = found.table("compare").group_by("bucket").agg(pl.col("delta_ns").sum())
+    sums = deltas.sort("delta_ns", descending=word == "slower")
     assert sums.item(0, "bucket") == bucket
     changed = found.table("compare_kernels").filter("changed")
     assert changed.select("change", "base_count", "new_count").rows() == kernels

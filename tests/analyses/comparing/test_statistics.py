@@ -61,10 +61,7 @@ def test_pairs_have_two_runs_each(function):
 
 
 def test_equal_runs_are_believed_to_their_rounding():
-    same, changed = (
-        _statistics.ratio_of_runs([1000, 1000], [1000, 1000]),
-        _statistics.ratio_of_runs([1000, 1000], [1100, 1100]),
-    )
+    same, changed = (_statistics.ratio_of_runs([1000, 1000], [new, new]) for new in (1000, 1100))
     # one nanosecond in a thousand, rounded evenly: a standard deviation of 0.29
     assert (same.low, same.high) == pytest.approx((1 - 4.303 * 0.289e-3, 1 + 4.303 * 0.289e-3), abs=1e-5)
     assert (same.p_value, _statistics.judged(same), _statistics.judged(changed)) == (1.0, "same", "slower")

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 import kanalyze
-from kanalyze.analyses.counters.counters import LATENCY, LIMITS, TABLE, hot_lines, stall_metric, stalls
+from kanalyze.analyses.counters.counters import LATENCY, LIMITS, TABLE, hot_lines, stalls
 from kanalyze.analyses.device._operations import RESOURCES, SHAPE
 from kanalyze.analyses.page.time_page import summarize_counters
 from kanalyze.errors import CannotTellError
@@ -114,6 +114,11 @@ def test_kernels_and_their_occupancy_are_what_ncu_tells(path):
 UNCOUNTED = {"event_id", "name", "device", *(f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz")}
 
 
+def stalled(**cycles):
+    """The metrics of a kernel whose warps wait so many cycles for each reason."""
+    return {f"smsp__average_warps_issue_stalled_{why}_per_issue_active.ratio": n for why, n in cycles.items()}
+
+
 @pytest.mark.parametrize(
     ("metrics", "columns"),
     [
@@ -139,13 +144,7 @@ UNCOUNTED = {"event_id", "name", "device", *(f"{what}_{axis}" for what in ("grid
         ),
         ({"launch__waves_per_multiprocessor": 2.5}, {"waves": 2.5, "tail_share": 0.5 / 3}),
         (
-            {
-                LATENCY: 10,
-                **{
-                    stall_metric(reason): cycles
-                    for reason, cycles in (("wait", 3), ("long_scoreboard", 6), ("selected", 7))
-                },
-            },
+            {LATENCY: 10, **stalled(wait=3, long_scoreboard=6, selected=7)},
             {"cycles_per_instruction": 10, "top_stall": "long_scoreboard", "top_stall_share": 0.6},
         ),
     ],
@@ -193,11 +192,6 @@ def test_the_tail_is_that_of_the_blocks_where_waves_are_those_to_two_decimals(wa
     assert found == pytest.approx(tail, abs=1e-3)
 
 
-def stalled(**cycles):
-    """The metrics of a kernel whose warps wait so many cycles for each reason."""
-    return {f"smsp__average_warps_issue_stalled_{why}_per_issue_active.ratio": n for why, n in cycles.items()}
-
-
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: f"{path.parent.name} {path.name.partition('.')[0]}")
 def test_waits_are_those_that_ncu_tells_of(path):
     """Its rule CPIStall says cycles and share of stalls that are long."""
@@ -210,11 +204,8 @@ def test_waits_are_those_that_ncu_tells_of(path):
     rows = said.drop_nulls().rows()
     assert rows or path.parent.name == "streams"  # where it names none that is long
     for event_id, cycles, share, every in rows:
-        stall = (
-            found.filter(pl.col("event_id") == event_id)
-            .sort((pl.col("share") - float(share) / 100).abs())
-            .row(0, named=True)
-        )
+        nearest = found.filter(pl.col("event_id") == event_id).sort((pl.col("share") - float(share) / 100).abs())
+        stall = nearest.row(0, named=True)
         assert stall["share"] == pytest.approx(float(share) / 100, abs=0.00056)
         assert stall["cycles_per_instruction"] == pytest.approx(float(cycles), abs=0.056)
         assert latency[event_id] == pytest.approx(float(every), abs=0.056)
@@ -290,6 +281,7 @@ def test_every_column_of_a_line_of_two_instructions():
 
 OF_FILES = [instruction(0, "a.cu", 1, 3), instruction(1, "b.cu", 1, 2), instruction(2, "b.cu", 3, 1)]
 COUNTED = ("samples", "share", "instructions", "threads_per_instruction", "sectors", "ideal_share")
+TEXTS = ("name", "file", "line", "text")
 SUMMED = [(2, 1.0, 3, 32.0, None, None)]
 
 
@@ -321,11 +313,7 @@ SUMMED = [(2, 1.0, 3, 32.0, None, None)]
         # a line has the text of its own file, and a kernel without a name keeps its lines
         (
             OF_FILES,
-            {
-                "columns": ("name", "file", "line", "text"),
-                "files": [("b.cu", "of b\n\n"), ("a.cu", "of a")],
-                "names": (None,),
-            },
+            {"columns": TEXTS, "files": [("b.cu", "of b\n\n"), ("a.cu", "of a")], "names": (None,)},
             [(None, "a.cu", 1, "of a"), (None, "b.cu", 1, "of b"), (None, "b.cu", 3, "")],
         ),
         (OF_FILES[:1], {"columns": ("text",)}, [(None,)]),

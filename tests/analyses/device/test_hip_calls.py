@@ -179,13 +179,9 @@ def test_calls_of_another_interface_are_the_runtimes():
     ("name", "version", "target"),
     [
         *((f"AMD Instinct MI2{model}", (9, 0), "gfx90a") for model in ("10", "50X", "50")),
-        *(
-            ("AMD Instinct MI100", (9, 0), "gfx908"),
-            ("AMD Instinct MI300X VF", (9, 4), "gfx942"),
-            ("", (9, 4), "gfx942"),
-        ),
-        *(("AMD Instinct MI355X", (9, 5), "gfx950"), ("AMD Radeon Graphics", (9, 0), None)),
-        ("AMD Radeon RX 7900 XTX", (11, 0), None),
+        *(("AMD Instinct MI300X VF", (9, 4), "gfx942"), ("", (9, 4), "gfx942")),
+        *(("AMD Instinct MI100", (9, 0), "gfx908"), ("AMD Instinct MI355X", (9, 5), "gfx950")),
+        *(("AMD Radeon Graphics", (9, 0), None), ("AMD Radeon RX 7900 XTX", (11, 0), None)),
     ],
 )
 def test_targets_of_amd(name, version, target):

@@ -139,6 +139,7 @@ def test_what_can_be(events, usual):
     assert found == {} or not usual
 
 
+LIMITS = "limits of GPUs that are missing or cannot be"
 #: A row of a real report that is damaged, by what is told of it: the table, and what is done to it.
 DAMAGED = {
     "operations that start before their launch": (KERNEL, "UPDATE {} SET start = start - 50000000 WHERE rowid = 50"),
@@ -148,10 +149,7 @@ DAMAGED = {
     "operations of a GPU that is not listed": (MEMCPY, "UPDATE {} SET deviceId = -1 WHERE rowid = 1"),
     SIZES: (MEMCPY, "UPDATE {} SET bytes = bytes + (1 << 50) WHERE rowid = 1"),
     SHAPES: (KERNEL, "UPDATE {} SET blockY = -1 WHERE rowid = 1"),
-    "limits of GPUs that are missing or cannot be": (
-        "TARGET_INFO_GPU",
-        "UPDATE {} SET smCount = 1 << 60 WHERE rowid = 1",
-    ),
+    LIMITS: ("TARGET_INFO_GPU", "UPDATE {} SET smCount = 1 << 60 WHERE rowid = 1"),
     "events recorded twice": (KERNEL, "INSERT INTO {0} SELECT * FROM {0} WHERE rowid = 4"),
     "waits without a record": (SYNC, "DELETE FROM {} WHERE rowid = 2"),
     OUT: (KERNEL, f'UPDATE {{}} SET "end" = "end" + {LATE} WHERE rowid = 9'),

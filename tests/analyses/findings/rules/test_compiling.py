@@ -74,6 +74,7 @@ def test_what_other_findings_leave_to_it():
 
 
 TEN = [1] * 10
+KEEP, ONCE = "keep the plans", "plans once, before the loop: cufftPlanMany; cufftExec… in it"
 SHAPES = "keep to a few shapes, and run each once before"
 PLANNED = "void regular_fft<(unsigned int)240, EPT<(unsigned int)5>>(kernel_arguments_t<unsigned int>)"
 
@@ -86,15 +87,8 @@ PLANNED = "void regular_fft<(unsigned int)240, EPT<(unsigned int)5>>(kernel_argu
         (steps(*[1, 0] * 5, name="add", later=("add",)), SHAPES),  # half of at least four steps
         (steps(1, 1, 1, 1, name="add", later=("add",)), SHAPES),
         (steps(*TEN, later=(PLANNED,)), "torch.backends.cuda.cufft_plan_cache.max_size: room for every plan"),
-        (
-            steps(*TEN, name="cupy_add", later=(PLANNED,)),
-            "cupy.fft.config.get_plan_cache().set_size(16): keep the plans",
-        ),
-        (steps(*TEN, name="add", later=(PLANNED,)), "plans once, before the loop: cufftPlanMany; cufftExec… in it"),
-        (
-            steps(*TEN, name="add", later=("convert", PLANNED)),
-            "plans once, before the loop: cufftPlanMany; cufftExec… in it",
-        ),
+        (steps(*TEN, name="cupy_add", later=(PLANNED,)), f"cupy.fft.config.get_plan_cache().set_size(16): {KEEP}"),
+        *((steps(*TEN, name="add", later=later), ONCE) for later in ((PLANNED,), ("convert", PLANNED))),
         (steps(*TEN, name="add", later=(*["convert"] * 5, PLANNED)), SHAPES),
         (steps(*TEN, name="add", later=(PLANNED,), grows=True), SHAPES),  # of as many as never before
         (steps(*[1, 0, 0] * 5), None),

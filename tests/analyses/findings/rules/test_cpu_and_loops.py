@@ -264,6 +264,7 @@ ONE_BY_ONE = "11 times in a row, in 33 launches a step (select → mul_ → sele
 #: Samples of a batch, of which some are changed otherwise.
 SAMPLES = [name for at in range(12) for name in ("slice", *["flip"] * (at * at % 3), "mul", "clamp")]
 DIFFERENT = "11 times in a row, in 32 launches a step (slice → mul → clamp → slice)"
+ROWS = ["eq", "index", "mean"]
 INVERSES, FACTORS = ["eq", "index", "linalg_inv", "mean"], ["mm", "linalg_cholesky", "linalg_eigvalsh"]
 WORK, MASKED = "repeated-work", "boolean-masks"
 WRITTEN_OUT = ("gone through one by one, as by an optimizer that is written out, 10 times",)
@@ -301,10 +302,7 @@ GATED = ["unbind", *["linear", "chunk", "sigmoid", "tanh", "mul", "add"] * 12, "
         # words of two texts, with layers between
         (["linear", *BRANCHES[:35], "linear", *BRANCHES[35:]], None, (), None),
         (["linear", *[name for name in BRANCHES if name != "select"], "linear"], None, (), None),  # parts of nothing
-        (
-            ["linear", *["eq", "index", "mean"] * 20, "stack"],
-            *(MASKED, ("eq → index → mean",), (2_380_000, 114, -114_000)),
-        ),
+        (["linear", *ROWS * 20, "stack"], MASKED, ("eq → index → mean",), (2_380_000, 114, -114_000)),
         (["linear", *INVERSES * 20, "stack"], MASKED, ("(eq → index → linalg_inv → mean)",), None),
         (["linear", *FACTORS * 20, "stack"], WORK, ("(mm → linalg_cholesky → linalg_eigvalsh)",), None),
         (["linear", *UPDATE * 10, "mm"], "unfused-optimizer", WRITTEN_OUT, (2_780_000, 126, -126_000)),

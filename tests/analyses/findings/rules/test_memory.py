@@ -129,10 +129,8 @@ OTHER_PAGES = [
 FULL = [
     move((100 * at, 100 * at + 5), 4096, 64, *(("Device-to-Host", "Eviction") if at % 2 else ())) for at in range(20)
 ]
-ASKED = [
-    move((100 * at, 100 * at + 5), 4096, 64, ("Host-to-Device", "Device-to-Host")[at % 2], "User prefetch")
-    for at in range(20)
-]
+WAYS = ("Host-to-Device", "Device-to-Host")
+ASKED = [move((100 * at, 100 * at + 5), 4096, 64, WAYS[at % 2], "User prefetch") for at in range(20)]
 MANY = [
     *(kernel(0, 100), fault(0, 30, 0), fault(20, 50, 4096), fault(90, 120, 8192)),
     *(move((100 + 10 * at, 105 + 10 * at), at << 12, 64) for at in range(8)),
@@ -181,6 +179,7 @@ def pinning(*calls):
     return report([*launches, *(call(name, start, end, thread=thread) for name, start, end, thread in calls)])
 
 
+UNPINNED = ("Malloc", "FreeHost", "HostGetDevicePointer")
 PINNED = "GPU 0 waits 60 ns for 2 calls to pin memory of the host, not in a loop (cudaHostAlloc, cudaHostRegister)."
 
 
@@ -188,10 +187,7 @@ PINNED = "GPU 0 waits 60 ns for 2 calls to pin memory of the host, not in a loop
     ("of", "stakes", "words"),
     [
         (pinning(("cudaHostAlloc_v3020", 20, 80, 1), ("cudaHostRegister_v4000", 80, 90, 1)), [60], (PINNED,)),
-        *(
-            (pinning((f"cuda{name}_v3020", 30, 80, 1)), [], ())
-            for name in ("Malloc", "FreeHost", "HostGetDevicePointer")
-        ),
+        *((pinning((f"cuda{name}_v3020", 30, 80, 1)), [], ()) for name in UNPINNED),
         (pinning(("cudaHostAlloc", 30, 80, 2)), [], ()),  # the device does not wait for that thread
     ],
 )

@@ -49,6 +49,7 @@ def passes(*operators, limits=None, threads=()):
 
 WORK = (GEMM, 16_000)
 DIAG = ("aten::diag", "[[8192], []]", [(FILL, 9_000)])
+EMBED = ("aten::diag_embed", "[[4, 512], []]", DIAG[2])
 SCALED = ("aten::matmul", "[[512, 8192], [8192, 8192]]", [WORK])
 OTHER = ("aten::mm", "[[16, 16], [16, 16]]", [WORK])
 JOINED = "[5, 8192], [9, 8192], [7, 8192]"
@@ -59,11 +60,7 @@ JOINED = "[5, 8192], [9, 8192], [7, 8192]"
     [
         ((DIAG, SCALED), 25_000, 5),
         ((DIAG, ("aten::mm", "[[8192, 8192], [8192, 512]]", [WORK])), 25_000, 5),
-        (
-            (("aten::diag_embed", "[[4, 512], []]", DIAG[2]), ("aten::bmm", "[[4, 9, 512], [4, 512, 512]]", [WORK])),
-            25_000,
-            5,
-        ),
+        ((EMBED, ("aten::bmm", "[[4, 9, 512], [4, 512, 512]]", [WORK])), 25_000, 5),
         ((DIAG, SCALED, (f"{NODE}MmBackward0#1", "[]", [WORK, (UP, 2_000)])), 43_000, 10),
         ((DIAG, SCALED, OTHER, (f"{NODE}MmBackward0#2", "[]", [WORK])), 25_000, 5),  # another one's gradients
         ((("aten::diag", "[[8192, 8192], []]", DIAG[2]), SCALED), 0, 0),  # the diagonal of a matrix

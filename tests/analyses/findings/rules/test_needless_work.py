@@ -229,10 +229,8 @@ def test_rows_without_an_index_are_neither_filled_nor_updated(of, stake):
     assert [one.at_most for one in found] == [True] * bool(stake)
 
 
-NORM, DIVIDED = (
-    ("aten::linalg_vector_norm", "[[9000, 64], []]", 30_000),
-    ("aten::div", "[[9000, 64], [9000, 64]]", 50_000),
-)
+NORM = ("aten::linalg_vector_norm", "[[9000, 64], []]", 30_000)
+DIVIDED = ("aten::div", "[[9000, 64], [9000, 64]]", 50_000)
 NEAREST = ("aten::matmul", "[[16, 64], [64, 9000]]", 20_000)
 
 

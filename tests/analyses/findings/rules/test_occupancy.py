@@ -259,10 +259,8 @@ FEW = (
     "6.0 % of the SMs are active: few_blocks(float *, long long)",
     "While few_blocks(float *, long long) ran, 6.0 % of the SMs were active (mean of 600 samples), for 60.01 ms.",
 )
-AT_LIMIT = (
-    "Kernels at DRAM's limit are 100.0 % of kernel time",
-    "41.5 % read, 41.5 % written of the bandwidth, mean of 220 samples",
-)
+DRAM = "41.5 % read, 41.5 % written of the bandwidth, mean of 220 samples"
+AT_LIMIT = ("Kernels at DRAM's limit are 100.0 % of kernel time", DRAM)
 BUSY = "While no operation of this report ran on the GPU, PCIe was busy for "
 SLOW_TENSORS = (values("Tensor Active", "value / 10"), values("GPC Clock", "1980000000"))
 TENSOR_WORDS = ("Tensor cores are active in 8.7 %", "samples)")

@@ -38,10 +38,8 @@ ONE = (
     "cost 90 ns of copying and 90 ns in which the device waited for their calls, more than one copy of all would. More "
     "may follow: the host is spared the calls."
 )
-RUNS = (
-    "20 copies Host-to-Device of 1.000 kB on average, one after the other in 2 runs, at",
-    "than one copy per run would.",
-)
+IN_RUNS = "20 copies Host-to-Device of 1.000 kB on average, one after the other in 2 runs, at"
+RUNS = (IN_RUNS, "than one copy per run would.")
 PINNED, PAGEABLE = ({"side": {"source_memory": kind}} for kind in ("Pinned", "Pageable"))
 SLOW = copy(5000, 900, size=1 << 20, dur=1 << 10, **PAGEABLE)
 FAST = copy(9000, 901, size=1 << 20, dur=1 << 9, **PINNED)

@@ -87,10 +87,8 @@ PAGEABLE = [one for one in steps(memory="Pageable") if one.name != SYNC]
 BLOCKING = [replace(one, end=one.start + 68) if one.name == COPY else one for one in PAGEABLE]
 TURNS = [nvtx("b", 11, 90), *again((100, 200, 300), nvtx("a", 11, 90))]
 NUMBER, VALUE = "A number read by the host (.item(), print)", "A value read by the host (.item(), x[mask], if) stalls"
-MASK = (
-    "aten::nonzero (nonzero or a boolean mask) (3 times), 4 B each",
-    "A shape that depends on data (x[mask], nonzero)",
-)
+NONZERO = "aten::nonzero (nonzero or a boolean mask) (3 times), 4 B each"
+MASK = (NONZERO, "A shape that depends on data (x[mask], nonzero)")
 CONDITION = ("[aten::is_nonzero (a tensor as a condition)]", "A tensor as a condition (if x > 0) stalls")
 RESULTS = ("[aten::to (.to(), .cpu() or .tolist())]", "4.000 kB each", "Results read by the host (.cpu() and others)")
 
