@@ -208,17 +208,13 @@ def test_most_of_the_calls_that_set_nothing_tell_of_those_that_take_longer():
 
 def synced(name, at, number, kind, **record):
     """A call that waits for 10, and the profiler's record of that."""
-    return [
-        call(name, at, at + 10, correlation=number),
-        host("sync", kind, at, at + 10, correlation=number, context=1, **record),
-    ]
+    record = host("sync", kind, at, at + 10, correlation=number, context=1, **record)
+    return [call(name, at, at + 10, correlation=number), record]
 
 
 TO_HOST = launched(50, 60, memcpy(51, 59, direction="Device-to-Host", size_bytes=8), "cudaMemcpy")
-OF_EVENT = [
-    call("cudaEventRecord", 43, 44, correlation=3),
-    *synced("cudaEventSynchronize", 50, 4, "Event sync", side={"record_id": 5}),
-]
+WAITS = synced("cudaEventSynchronize", 50, 4, "Event sync", side={"record_id": 5})
+OF_EVENT = [call("cudaEventRecord", 43, 44, correlation=3), *WAITS]
 
 
 @pytest.mark.parametrize(

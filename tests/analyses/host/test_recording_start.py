@@ -156,10 +156,7 @@ STREAMS = [
 LAUNCH = [call("cudaLaunchKernel", 15 * MS, 16 * MS, correlation=1), kernel(16 * MS, 17 * MS, correlation=1)]
 #: Operations that were launched before the recording, and a call that waits for both.
 EARLIER = [kernel(0, 5 * MS, correlation=9), kernel(6 * MS, 13 * MS, correlation=10)]
-TWO_WAITS = [
-    call("cudaDeviceSynchronize", 0, 100 * US),
-    *launched(150 * US, 155 * US, kernel(LATE, 2 * LATE, correlation=1)),
-]
+TWO_WAITS = [call("cudaDeviceSynchronize", 0, 100 * US), *launched(150 * US, 155 * US, kernel(LATE, 2 * LATE))]
 
 
 def prompt(waits):

@@ -92,10 +92,8 @@ def test_culprits_equal_the_model(made, window, batch):
 
 
 #: The device is idle from 20 on, and the thread in no CUDA call until 120.
-WAITING = (
-    *launched(0, 10, kernel(10, 20, correlation=1), LAUNCH),
-    *launched(120, 130, kernel(130, 140, correlation=2), LAUNCH),
-)
+WAITING = (*launched(0, 10, kernel(10, 20), LAUNCH), *launched(120, 130, kernel(130, 140), LAUNCH))
+LIBC = "/usr/lib/libc.so.6"
 
 
 def moment(time, *, runs, cpu=0, thread=1, process=1):
@@ -121,12 +119,7 @@ def functions(*events, **tables):
 def test_each_sample_stands_for_the_time_between_samples():
     """Ten samples of a thread that runs: those where the device waits tell, and what they do not is null."""
     samples = [sample(time, 1 if time < 70 else 2) for time in range(0, 160, 16)]
-    frames = [
-        frame(1, 0, "memcpy", "/usr/lib/libc.so.6"),
-        frame(1, 1, "load"),
-        frame(1, 2, "main"),
-        frame(2, 0, "pack"),
-    ]
+    frames = [frame(1, 0, "memcpy", LIBC), frame(1, 1, "load"), frame(1, 2, "main"), frame(2, 0, "pack")]
     assert functions(scheduling=[moment(0, runs=True)], cpu_samples=samples, stack_frames=frames) == [
         ("load", "running", "main > load", "cpu samples", 3, 48),
         ("pack", "running", "pack", "cpu samples", 3, 48),
@@ -135,8 +128,8 @@ def test_each_sample_stands_for_the_time_between_samples():
 
 
 def test_a_blocked_call_is_told_by_its_stack_and_a_library_by_itself_where_nothing_is_the_programs_own():
-    frames = [frame(5, 0, "__lll_lock_wait", "/usr/lib/libc.so.6"), frame(5, 1, "update"), frame(5, 2, "main")]
-    frames += [frame(6, 0, "poll", "/usr/lib/libc.so.6")]
+    frames = [frame(5, 0, "__lll_lock_wait", LIBC), frame(5, 1, "update"), frame(5, 2, "main")]
+    frames += [frame(6, 0, "poll", LIBC)]
     events = (host("osrt", "pthread_mutex_lock", 30, 80), host("osrt", "poll", 90, 95))
     stacks = [{"event_id": 4, "stack_id": 5}, {"event_id": 5, "stack_id": 6}]
     found = functions(*events, call_stacks=stacks, stack_frames=frames)

@@ -184,11 +184,8 @@ def test_the_parts_add_up_to_the_ledger(events, window, batch):
 @slow_given(EVENTS, PROCESSES)
 def test_one_process_is_read_as_if_it_had_been_alone(events, process):
     whole = report([*events, call("cudaGetDevice", 0, 1, process=process)])
-    own = [event for event in events if event.process == process]
-    assert_same(
-        bucket_sums(whole.narrow(process=process)),
-        SlowModel([*own, call("cudaGetDevice", 0, 1, process=process)]).ledger(),
-    )
+    own = [*(event for event in events if event.process == process), call("cudaGetDevice", 0, 1, process=process)]
+    assert_same(bucket_sums(whole.narrow(process=process)), SlowModel(own).ledger())
 
 
 @few_given(EVENTS, WINDOWS, st.integers(0, 2))

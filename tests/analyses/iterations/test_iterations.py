@@ -320,11 +320,8 @@ def test_what_occurs_in_named_steps_is_a_layer_also_where_it_occurs_outside_of_t
 
 @pytest.mark.parametrize("name", ["layers.{}", "model.layers.{}.mlp"])
 def test_numbers_in_the_path_of_a_models_part_are_places(name):
-    parts = [
-        ("embed", 0, 90),
-        *((name.format(at), 100 + 100 * at, 190 + 100 * at) for at in range(4)),
-        ("head", 500, 590),
-    ]
+    names = ("embed", *map(name.format, range(4)), "head")
+    parts = [(part, 100 * at, 100 * at + 90) for at, part in enumerate(names)]
     rows = kanalyze.iterations(report(in_phases([(1_000 * at, parts) for at in range(1, 7)])))
     assert rows.get_column("start_ns").to_list() == [1_000 * at for at in range(1, 7)]
     assert rows.get_column("found_by").unique().to_list() == ["ranges embed to head"]

@@ -77,10 +77,8 @@ def test_a_context_in_a_call_and_outside_of_all_calls():
         call("cudaMalloc_v3020", 200 * US, 203 * US),
     ]
     columns = ("category", "what", "dur_ns", "warm_ns", "extra_ns", "evidence")
-    making, first = (
-        "makes a context; other calls of this name: 1",
-        "the process's first call of this name; later ones: 1",
-    )
+    making = "makes a context; other calls of this name: 1"
+    first = "the process's first call of this name; later ones: 1"
     assert rows(*made, columns=columns) == [
         ("context", "cudaMalloc", 50 * US, 3.0 * US, 50.0 * US, making),
         ("allocation", "cudaMalloc", 50 * US, 3.0 * US, 47.0 * US, first),

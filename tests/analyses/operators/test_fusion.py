@@ -265,10 +265,8 @@ def compiled_rows(of, **where):
 
 
 def test_each_compiled_kernel_has_the_launches_of_its_name():
-    events = [
-        *(kernel(0, 10, name="gelu"), kernel(20, 50, name="gelu"), kernel(60, 61, name="other")),
-        kernel(100, 200, name="tuned"),
-    ]
+    runs = ((0, 10, "gelu"), (20, 50, "gelu"), (60, 61, "other"), (100, 200, "tuned"))
+    events = [kernel(start, end, name=name) for start, end, name in runs]
     rows_of = [row("gelu", "A", 32), row("never", "B"), row("tuned", "C"), row("tuned", "D")]
     of = report(events, compiled_kernels=rows_of)
     assert compiled_rows(of) == [

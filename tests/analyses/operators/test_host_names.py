@@ -120,10 +120,8 @@ def test_names_change_no_time_of_any_bucket(own, others, events):
     made, alone = beside(launches(own), trace), report(launches(own))
     assert ledger(made).equals(ledger(alone))
     assert culprits(made).get_column("ns").sum() == culprits(alone).get_column("ns").sum()
-    sums = [
-        rows.group_by("device", "bucket").agg(pl.col("ns").sum()).sort("bucket")
-        for rows in map(culprits, (made, alone))
-    ]
+    tables = map(culprits, (made, alone))
+    sums = [rows.group_by("device", "bucket").agg(pl.col("ns").sum()).sort("bucket") for rows in tables]
     assert sums[0].equals(sums[1])
     times = [gaps(one, threshold_ns=0).drop("culprit", "aligned_share", "reason") for one in (made, alone)]
     assert times[0].equals(times[1])
@@ -231,10 +229,8 @@ ODD = [*USUAL[:2], op("aten::save", 411_000, 499_000)]
 def test_what_is_named_by_the_trace(made, named, unnamed):
     assert host_rows(made).keys() >= named
     assert not host_rows(made).keys() & unnamed
-    assert (
-        made.beside() is not None
-        or _host_names.told(made, culprits(made)) == _host_names.told_briefly(made, culprits(made)) == ""
-    )
+    told = [say(made, culprits(made)) for say in (_host_names.told, _host_names.told_briefly)]
+    assert made.beside() is not None or told == ["", ""]
 
 
 def test_what_shares_launches_with_a_step_is_none():

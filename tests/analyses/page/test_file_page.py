@@ -246,21 +246,10 @@ def test_what_counters_prove_is_on_the_full_page_and_explained_in_the_report(tmp
         assert shown.findings[0].names == tuple(shown.tables["kernels"].get_column("name"))
 
 
-PLAIN = {
-    "uncoalesced_share": None,
-    "fp64_flop": None,
-    "flop": None,
-    "tensor_flop": None,
-    "roof_share": 0.01,
-    "bound": "memory",
-}
-PLAIN |= {"dram_bytes": None, "dram_share": None, "compute_share": None, "memory_share": 0.9}
-PLAIN |= {
-    **dict.fromkeys(("sm_active_share", "tail_share", "waves", "occupancy_share", "limiter", "constant_share")),
-    "dur_ns": 100_000,
-}
+UNKNOWN = "uncoalesced_share fp64_flop flop tensor_flop dram_bytes dram_share compute_share spill_share"
+PLAIN = dict.fromkeys(f"{UNKNOWN} sm_active_share tail_share waves occupancy_share limiter constant_share".split())
+PLAIN |= {"roof_share": 0.01, "bound": "memory", "memory_share": 0.9, "dur_ns": 100_000, "instructions": 1000}
 PLAIN |= {"block_x": 128, "block_y": 1, "block_z": 1, "bank_conflict_share": 0.9, "l1_share": 0.5, "top_stall": "wait"}
-PLAIN |= {"instructions": 1000, "spill_share": None}
 COUNTED = ("event_id", "sass", "instructions", "thread_instructions", "sectors", "ideal_sectors", "file", "line")
 
 

@@ -172,16 +172,15 @@ def test_the_limit_and_its_cause(known, found, text):
     assert not text or said_first.startswith(("The ", "First"))
 
 
+BEGINS = "15.54 s of 16.00 s recorded: before the first CUDA call 15.00 s"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "said", "session"),
     [
         ([], None, "The report shows 39.00 ms of the 33.09 s of the session."),
-        (
-            [call("cuInit", 15_000 * MS, 15_001 * MS)],
-            "15.54 s of 16.00 s recorded: before the first CUDA call 15.00 s",
-            "",
-        ),
+        ([call("cuInit", 15_000 * MS, 15_001 * MS)], BEGINS, ""),
     ],
     ids=["a slice of a session", "a program that begins"],
 )

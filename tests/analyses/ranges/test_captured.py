@@ -129,11 +129,8 @@ def test_processes_that_number_alike_have_their_own_captures():
         of_graph(130, 140, 1, 2, 0, name="c", process=5, device=1),
     ]
     of = report([*ONCE, *second], graph_nodes=[*NODES, node(5, 2, 0, 60, 12, 9)])
-    assert picked(of, "kernel", "range", "how") == [
-        ("a", "layer", CAPTURED),
-        ("b", "layer", CAPTURED),
-        ("c", "elsewhere", ADDED),
-    ]
+    expected = [("a", "layer", CAPTURED), ("b", "layer", CAPTURED), ("c", "elsewhere", ADDED)]
+    assert picked(of, "kernel", "range", "how") == expected
 
 
 @pytest.mark.parametrize("nodes", [[], [node(1, 2, 0, -50, -60, 1), node(1, 2, 1, -50, -60, 1)]])
@@ -248,10 +245,8 @@ def test_a_copy_goes_back_to_what_was_captured_also_through_a_child():
     assert {place: at for place, at in found.items() if place[0] == 5} == {(5, 0): 2, (5, 1): 7, (5, 2): 0, (5, 3): 1}
     assert captured_at(*captures, *parent, *copies, ((5, 5), None), ((5, 4), None)) == found
     # where no row is that of the next node there are more than are known: nobody can tell
-    assert {place for place in captured_at(*captures, *parent, *copies, ((5, 5), None)) if place[0] == 5} == {
-        (5, 0),
-        (5, 1),
-    }
+    places = captured_at(*captures, *parent, *copies, ((5, 5), None))
+    assert {place for place in places if place[0] == 5} == {(5, 0), (5, 1)}
     # a graph that was begun after it and ended later is none of its children
     other = captured_at(*captures, *parent, *copied(5, 3, 1), *copies[-2:], *copied(6, 4, 2))
     assert (5, 2) not in other
@@ -379,10 +374,8 @@ def graphs(*launched, names=True, kernels=("a", "b")):
     for turn, number in enumerate(launched):
         at, correlation = 1000 + 100 * turn, turn + 1
         events += [launch(at, at + 10, correlation)]
-        events += [
-            of_graph(at + 20 + 10 * side, at + 25 + 10 * side, correlation, number, side, name=kernels[side])
-            for side in (0, 1)
-        ]
+        for side, start in enumerate((at + 20, at + 30)):
+            events += [of_graph(start, start + 5, correlation, number, side, name=kernels[side])]
     return report(events, graph_nodes=nodes)
 
 

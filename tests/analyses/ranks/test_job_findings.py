@@ -345,14 +345,7 @@ FINDINGS = {
     ),
     # half of what it takes
     "uneven-all-to-all": (
-        [
-            (
-                changed(ops=(UNEVEN, END)),
-                20_000_000 / 200,
-                0.2,
-                "Parts of 6 all_to_all are uneven: up to 2.00 × the mean",
-            )
-        ],
+        [(changed(ops=(UNEVEN, END)), 100_000, 0.2, "Parts of 6 all_to_all are uneven: up to 2.00 × the mean")],
         [changed(ops=(UNEVEN._replace(uneven=even), END)) for even in (1, 1.2, 0)],
     ),
     # neither of hardly more kernels, nor of more that take no longer, nor where kernels are not known

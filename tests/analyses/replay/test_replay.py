@@ -315,16 +315,16 @@ def test_of_odd_recordings_every_change_has_an_answer(events, change, sides):
     assert sum(one.then_ns for one in found.critical) == found.then_ns
 
 
+FIRST = "0-0 cudaLaunchKernel #1; 0-0 kernel #1"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "causes"),
     [
         ("0-2 cudaLaunchKernel #1; 0-0 kernel #1; 1-3 cudaLaunchKernel", {"launch": 1, "call": 2}),  # that overlap
         # a kernel that begins before its launch
-        (
-            "0-0 cudaLaunchKernel #1; 0-0 kernel #1; 15-15 cudaLaunchKernel #2; 13-16 kernel:gemm #2",
-            {"host": 13, "kernel": 3},
-        ),
+        (f"{FIRST}; 15-15 cudaLaunchKernel #2; 13-16 kernel:gemm #2", {"host": 13, "kernel": 3}),
         # a kernel that ends before it begins, after all else: nothing ran at the end
         ("0-0 cudaLaunchKernel; 26-26 cudaLaunchKernel #1; 43-42 kernel:gemm #1", {"host": 42}),
     ],

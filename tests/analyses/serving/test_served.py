@@ -121,10 +121,7 @@ def test_the_page_names_the_step_and_its_kinds(gold):
 def test_steps_without_labels_are_learned_from_what_they_run(slower):
     of = report(events_of([(9, 0), *USUAL], label=None, layers=5, slower=slower))
     steps = engine_steps(of)
-    kinds = [
-        "prefill" if not decodes else "mixed" if prompt or decodes > SIZES[-1] else "decode"
-        for prompt, decodes in USUAL
-    ]
+    kinds = ["prefill" if not many else "mixed" if prompt or many > SIZES[-1] else "decode" for prompt, many in USUAL]
     assert steps["kind"].to_list() == kinds  # of the first one nobody knows where it begins
     assert {*steps["engine"]} == {"an engine without labels"}
     assert served(of).sentence.startswith("76 steps of an engine without labels: ")

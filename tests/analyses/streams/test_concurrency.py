@@ -162,11 +162,7 @@ def test_streams_equal_the_model(events, sides):
     found = concurrency(report(events).narrow(window=Window(*sides)))
     for row in found.iter_rows(named=True):
         stream = tuple(row[name] for name in columns)
-        for name in (
-            "busy",
-            "alone",
-            *(f"overlap_{bucket}" for bucket in ("kernel", "communication", "memcpy", "memset")),
-        ):
+        for name in ("busy", "alone", *map("overlap_{}".format, ("kernel", "communication", "memcpy", "memset"))):
             assert row[f"{name}_ns"] == expected.pop((stream, name), 0), (stream, name)
     assert not expected
 

@@ -198,11 +198,8 @@ def test_memory_in_use_of_a_window_counts_what_was_allocated_before():
         if one.unit == "bytes"
     }
     assert later
-    assert later == {
-        (one.group, one.label): rows
-        for one in every
-        if (rows := [row for row in one.points.rows() if row[0] >= middle])
-    }
+    kept = {(one.group, one.label): [row for row in one.points.rows() if row[0] >= middle] for one in every}
+    assert later == {place: rows for place, rows in kept.items() if rows}
 
 
 MOVED = st.lists(st.tuples(st.integers(-20, 120), st.integers(0, 40), st.integers(1, 10**6)), min_size=1, max_size=12)

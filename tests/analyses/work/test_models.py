@@ -133,13 +133,8 @@ def test_an_operator_has_the_work_of_its_definition(name, shapes, types, values,
     ],
 )
 def test_what_cannot_be_told_is_no_work(name, shapes, values):
-    inputs = (
-        shapes and json.dumps(shapes),
-        shapes and json.dumps([FLOAT] * len(shapes)),
-        None,
-        values and json.dumps(values),
-    )
-    assert work_of(name, inputs, PLAIN, 4) is None
+    written = [each and json.dumps(each) for each in (shapes, shapes and [FLOAT] * len(shapes), values)]
+    assert work_of(name, (*written[:2], None, written[2]), PLAIN, 4) is None
 
 
 def test_without_values_attention_has_at_least_the_work_of_a_causal_mask():
@@ -193,11 +188,8 @@ def operators():
     truth = json.loads((REPORTS / "work/operators.truth.json").read_text())
     report = real_report(REPORTS / "work/operators.json.gz")
     calls = kanalyze.work(report)
-    cases = (
-        report.kind("range")
-        .with_columns(pl.col("name").cast(pl.String))
-        .filter(pl.col("name").str.starts_with("case:"))
-    )
+    ranges = report.kind("range").with_columns(pl.col("name").cast(pl.String))
+    cases = ranges.filter(pl.col("name").str.starts_with("case:"))
     rows = []
     for name, start, length in cases.select("name", "start_ns", "dur_ns").iter_rows():
         ran = calls.filter(pl.col("start_ns").is_between(start, start + length))
@@ -239,11 +231,8 @@ MEMORY_BOUND = (
 
 
 def test_bytes_of_what_memory_bounds_are_those_that_ncu_counts(operators):
-    shares = {
-        row["case"]: row["ran"].get_column("bytes").sum() / row["dram_bytes"]
-        for row in operators
-        if row["case"] in MEMORY_BOUND
-    }
+    bound = [row for row in operators if row["case"] in MEMORY_BOUND]
+    shares = {row["case"]: row["ran"].get_column("bytes").sum() / row["dram_bytes"] for row in bound}
     assert sorted(shares) == sorted(MEMORY_BOUND)
     assert {name: share for name, share in shares.items() if not 0.9 < share < 1.1} == {}
 

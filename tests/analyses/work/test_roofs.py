@@ -332,11 +332,8 @@ def test_a_tensor_that_is_given_twice_is_read_once(makers, tensors):
 
 @pytest.mark.parametrize(("gpu", "rates"), [("Tesla V100-SXM2-32GB", (None, 125e12)), ("NVIDIA A10", (125e12, 125e12))])
 def test_before_ampere_there_is_no_bf16(gpu, rates):
-    known = dict(
-        peaks(pl.DataFrame({"device": 0, "name": gpu, "sm_count": 80, "clock_hz": 1.5e9}))[
-            "type", "flop_per_s"
-        ].iter_rows()
-    )
+    devices = pl.DataFrame({"device": 0, "name": gpu, "sm_count": 80, "clock_hz": 1.5e9})
+    known = dict(peaks(devices)["type", "flop_per_s"].iter_rows())
     assert (known["bf16"], known["fp16"]) == rates
 
 
