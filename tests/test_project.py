@@ -79,8 +79,6 @@ def test_pythons_are_those_of_the_classifiers():
 
 
 def test_lowest_versions_are_those_of_dependencies_and_extras():
-    project = {
-        "dependencies": ["click>=8.1"],
-        "optional-dependencies": {"plot": ["matplotlib>=3.9.0"], "test": ["pytest>=8"]},
-    }
+    extras = {"plot": ["matplotlib>=3.9.0"], "test": ["pytest>=8"]}
+    project = {"dependencies": ["click>=8.1"], "optional-dependencies": extras}
     assert VERSIONS["lowest"](project, ["plot"]) == ["click==8.1", "matplotlib==3.9.0"]

@@ -25,11 +25,8 @@ def printed(*arguments, **keys):
     ("guessed", "meant"),
     [
         *(([NVTX], ["summarize", NVTX]), ([NVTX, "--top", "2"], ["summarize", NVTX, "--top", "2"])),
-        *(
-            (["show", NVTX, "ledger"], ["show", "ledger", NVTX]),
-            (["sql", "SHOW TABLES", ADD], ["sql", ADD, "SHOW TABLES"]),
-        ),
-        (["sql", ADD, "show  tables;"], ["sql", ADD, "SHOW TABLES"]),
+        (["show", NVTX, "ledger"], ["show", "ledger", NVTX]),
+        *((["sql", *words], ["sql", ADD, "SHOW TABLES"]) for words in (["SHOW TABLES", ADD], [ADD, "show  tables;"])),
         (["explain", MLP / "nsys.sqlite", "no-tf32"], ["explain", "no-tf32", MLP / "nsys.sqlite"]),
         (["show", "source", "MUL", SQUARE, "--sass"], ["source", SQUARE, "Mul", "--sass"]),
         (["show", "tree", TRACE, "--depth", "2"], ["tree", TRACE, "--depth", "2"]),
@@ -61,11 +58,8 @@ def test_a_picture_stands_before_or_behind_its_report(order, tmp_path):
 def test_rows_of_a_tree_are_those_of_its_table():
     rows = json.loads(printed("show", "tree", TRACE, "--format", "json"))
     assert {"node", "parent", "depth"} <= {*rows[0]}
-    assert (
-        run("show", "kernels", TRACE, "--depth", "2").status
-        == run("show", "kernels", TRACE, "--min-share", "1%").status
-        == 2
-    )
+    for option in (["--depth", "2"], ["--min-share", "1%"]):
+        assert run("show", "kernels", TRACE, *option).status == 2
 
 
 @pytest.mark.parametrize("name", [name for group in _GROUPS.values() for name in group])

@@ -17,10 +17,8 @@ pytestmark = pytest.mark.slow
 SHOWN = {"table": "kernels", "window": "steady", "columns": "name,count,total_ns", "top": 3}
 VALUES = st.none() | st.integers() | st.text(max_size=80)
 ROWS = st.lists(st.dictionaries(st.text(max_size=5), VALUES, max_size=4), max_size=60)
-NUMBERS = (
-    *(("top", 10**30), ("top", -(10**30)), ("top", 10**4200), ("top", 1e30), ("device", 10**30)),
-    ("process", 10**30),
-)
+OTHERS = (-(10**30), 10**4200, 1e30)
+NUMBERS = [*((name, 10**30) for name in ("top", "device", "process")), *(("top", number) for number in OTHERS)]
 ANSWERS = ROWS | st.dictionaries(st.text(max_size=5), ROWS | VALUES, max_size=5) | st.text(max_size=4000)
 
 
@@ -110,13 +108,8 @@ def test_errors_have_the_remedy_and_nothing_leaves_the_roots(tmp_path):
     (inside / "folder").symlink_to(outside)
     (inside / "capture" / "manifest.json").write_text("{}")
     (inside / "capture" / "nsys.sqlite").symlink_to(outside / "secret.sqlite")
-    left = [
-        "link.sqlite",
-        "folder/secret.sqlite",
-        "../outside/secret.sqlite",
-        str(outside / "secret.sqlite"),
-        "capture",
-    ]
+    secrets = [f"{folder}/secret.sqlite" for folder in ("folder", "../outside", outside)]
+    left = ["link.sqlite", *secrets, "capture"]
     show = {"table": "events", "report": "good.sqlite"}
     refusals = [
         ("show", {**show, "table": "ops"}, "[cannot-tell]"),
@@ -160,9 +153,7 @@ def test_no_more_commands_run_at_once_than_there_are_turns(monkeypatch, tmp_path
         return CompletedProcess([], 0, b"{}", b"")
 
     async def twenty_calls():
-        async with anyio.create_task_group() as calls:
-            for _ in range(20):
-                calls.start_soon(desk.show)
+        await asyncio.gather(*(desk.show() for _ in range(20)))
 
     monkeypatch.setattr(anyio, "run_process", run_process)
     desk = Desk([tmp_path], 4000)

@@ -19,9 +19,7 @@ from kanalyze.cli import _process
 from support.command import ADD, SAMPLES, TORCH, command_line, ended, started
 
 #: A page, bytes for programs, what click prints, and an error; and commands that print as one of these does.
-COMMANDS = (
-    *(("summarize", ADD), ("show", "kernels", ADD, "--format", "csv"), ("--help",), ("summarize", "nowhere.sqlite")),
-)
+COMMANDS = (("summarize", ADD), ("show", "kernels", ADD, "--format", "csv"), ("--help",), ("summarize", "none.sqlite"))
 ALIKE = (
     *(("summarize", ADD, "--format", "json"), ("show", "tree", ADD), ("show",)),
     *(("explain", "k<int>(float*)"), ("--version",)),
@@ -179,6 +177,9 @@ def test_an_end_for_want_of_process_is_told(number):
     assert _process.in_own_process(lambda: 3, told.append) == 3
 
 
+LACKS = (MemoryError, SystemError, KeyError)
+
+
 def lacks(error):
     raise error
 
@@ -199,11 +200,7 @@ def spins():
 
 @pytest.mark.parametrize(
     ("work", "at_limit"),
-    [
-        *((partial(lacks, error), False) for error in (MemoryError, SystemError, KeyError)),
-        (waits, False),
-        (spins, True),
-    ],
+    [*((partial(lacks, error), False) for error in LACKS), (waits, False), (spins, True)],
 )
 def test_a_child_that_lacks_memory_and_cannot_say_so_is_told(work, at_limit, capfd, monkeypatch):
     used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")

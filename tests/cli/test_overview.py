@@ -25,10 +25,8 @@ EVERY = [
 @pytest.mark.one_in(4)
 def test_page_looks_as_it_should(gold, path, columns, monkeypatch):
     monkeypatch.chdir(path.parent)  # the commands at the end take lines of the page, by the length of the path
-    gold(
-        run("summarize", path.name, columns=columns).text,
-        f"overview_{path.parent.name}_{path.name.split('.')[0]}_{columns}.txt",
-    )
+    name = f"overview_{path.parent.name}_{path.name.split('.')[0]}_{columns}.txt"
+    gold(run("summarize", path.name, columns=columns).text, name)
 
 
 @pytest.mark.parametrize("name", ["units", "crowded.sqlite", "foreign.sqlite", "python.sqlite"])

@@ -184,11 +184,8 @@ def test_a_time_leaves_out_shorter_gaps(text, ns):
     ],
 )
 def test_what_is_no_threshold_of_the_table_is_told(table, text, what, example):
-    expected = (
-        f"--threshold {text!r}: not {what}.",
-        f"Write a number with its unit, as in {example}.  [bad-threshold]",
-    )
-    assert message(table, NVTX, "--threshold", text) == expected
+    remedy = f"Write a number with its unit, as in {example}.  [bad-threshold]"
+    assert message(table, NVTX, "--threshold", text) == (f"--threshold {text!r}: not {what}.", remedy)
 
 
 @pytest.mark.parametrize(
@@ -224,10 +221,7 @@ def test_instances_are_named_in_every_format(tmp_path):
     first, second = rows(*arguments)
     assert next(iter(first)) == "instance"
     assert first["instance"] == "step#14"
-    assert [line.split()[0] for line in shown(*arguments).splitlines()[:3]] == [
-        "instance",
-        "step#14",
-        second["instance"],
-    ]
+    words = [line.split()[0] for line in shown(*arguments).splitlines()[:3]]
+    assert words == ["instance", "step#14", second["instance"]]
     shown(*arguments, "--format", "parquet", "-o", tmp_path / "kernels.parquet")
     assert pl.read_parquet(tmp_path / "kernels.parquet").get_column("instance").to_list()[0] == "step#14"

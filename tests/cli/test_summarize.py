@@ -93,12 +93,7 @@ def test_output_to_what_is_no_file_does_not_replace_it(tmp_path):
 
 @pytest.mark.parametrize(
     ("report", "arguments", "columns"),
-    [
-        (ADD, [], 160),
-        (TORCH, ["--window", "train#3"], 60),
-        (TORCH, ["--window", "train"], 60),
-        (SAMPLES / "square", [], 60),
-    ],
+    [(ADD, [], 160), *((TORCH, ["--window", of], 60) for of in ("train#3", "train")), (SAMPLES / "square", [], 60)],
 )
 @pytest.mark.one_in(4)
 def test_the_commands_that_a_page_ends_with_run_as_they_stand(tmp_path, report, arguments, columns):

@@ -94,23 +94,15 @@ def test_one_table_is_a_part_of_all(form):
 @pytest.mark.parametrize("name", catalog.every_name())
 def test_a_table_has_the_columns_declared_and_what_python_gives(name):
     path = report_with(name)
-    arguments = [
-        "show",
-        name,
-        *[path] * (2 if catalog.table(name).sides else 1),
-        *(["--log", LOG] if log_for(name) else []),
-    ]
-    text = run(*arguments, "--format", "csv").text
+    paths, log = [path] * (2 if catalog.table(name).sides else 1), ["--log", LOG] if log_for(name) else []
+    text = run("show", name, *paths, *log, "--format", "csv").text
     columns = declared()[name]["columns"]
     assert text.partition("\n")[0] == ",".join(column["name"] for column in columns)
     assert all(column["doc"].endswith((".", "…")) for column in columns)
     if name in catalog.names():  # the others are of jobs and of two sides
         report, *others = real_capture(path) if catalog.table(name).together else [real_report(path)]
-        frame = (
-            getattr(kanalyze, name)(report, *others, **log_for(name))
-            if name in kanalyze.__all__
-            else report.table(name)
-        )
+        make = getattr(kanalyze, name) if name in kanalyze.__all__ else lambda of: of.table(name)
+        frame = make(report, *others, **log_for(name))
         assert text == frame.write_csv()
         assert json.loads(FORMATS["json"](frame)) == json.loads(frame.write_json())  # what any table is printed by
         assert frame.height > 0

@@ -43,10 +43,8 @@ def test_steps_are_ones_own(tmp_path):
             torch.ones(3)
             capture.step()
     assert [path.name for path in capture.traces] == ["torch-cycle1.json.gz", "torch-cycle2.json.gz"]
-    assert [name for name in names(capture.traces[1]) if name.startswith("ProfilerStep")] == [
-        "ProfilerStep#6",
-        "ProfilerStep#7",
-    ]
+    steps = [name for name in names(capture.traces[1]) if name.startswith("ProfilerStep")]
+    assert steps == ["ProfilerStep#6", "ProfilerStep#7"]
 
 
 def test_without_steps_the_user_is_warned_and_asking_for_the_trace_says_why(tmp_path):

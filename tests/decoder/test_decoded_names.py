@@ -156,12 +156,8 @@ REPEATED = (
 )
 AROUND = (
     *("%s", "void %s>(int)", "void cutlass::device_kernel<%s>", "void at::native::reduce_kernel<512, 1, %s", "_Z%s"),
-    *(
-        "void at::native::vectorized_elementwise_kernel<4, %s",
-        "triton_poi_fused_%s",
-        "cutlass3x_sm90_tensorop_gemm_%s ",
-    ),
-    *("sm80_xmma_gemm_%s ", "nvjet_tst_%s", "void flash::x<%s", "void multi_tensor_apply_kernel<A, %s"),
+    *("void at::native::vectorized_elementwise_kernel<4, %s", "triton_poi_fused_%s", "sm80_xmma_gemm_%s "),
+    *("cutlass3x_sm90_tensorop_gemm_%s ", "nvjet_tst_%s", "void flash::x<%s", "void multi_tensor_apply_kernel<A, %s"),
 )
 
 

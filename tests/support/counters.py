@@ -34,11 +34,9 @@ def measured(  # noqa: PLR0913 - what a test may say of kernels
         }
         for number in range(len(kernels))
     ]
-    values = [
-        (number, metric, float(value), None, "")
-        for number, metrics in enumerate(kernels)
-        for metric, value in metrics.items()
-    ]
+    values = []
+    for number, metrics in enumerate(kernels):
+        values += [(number, metric, float(value), None, "") for metric, value in metrics.items()]
     where = Path("made by hand")
     schema = {"event_id": pl.Int64, "metric": pl.String, "value": pl.Float64, "text": pl.String, "unit": pl.String}
     found = Measured(

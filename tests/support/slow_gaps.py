@@ -178,10 +178,8 @@ class SlowGaps(SlowModel):
         return max(known, key=lambda item: (item.event.end, item.event_id), default=None)
 
     def _call(self, process, correlation):
-        return next(
-            (item for item in self.calls if (item.event.process, item.event.correlation) == (process, correlation)),
-            None,
-        )
+        mine = (item for item in self.calls if (item.event.process, item.event.correlation) == (process, correlation))
+        return next(mine, None)
 
     def _given(self, stream):
         own = [item for item in self.operations if stream_of(item) == stream]

@@ -139,11 +139,8 @@ class SlowPath:
             return ("operation", min(later)[1])
         used = {one["process_id"] for one in work}
         ended = [(min(one["end"], high), 1, -one["row"]) for one in work]
-        ended += [
-            (min(call["end"], high), 0, -call["row"])
-            for call in self.outer
-            if call["start"] < high and call["process_id"] in used
-        ]
+        calls = [call for call in self.outer if call["start"] < high and call["process_id"] in used]
+        ended += [(min(call["end"], high), 0, -call["row"]) for call in calls]
         if not ended:
             return None
         _, device, row = max(ended)

@@ -63,12 +63,12 @@ def test_dry_runs_are_what_was_asked_for(gold):
     lines = []
     for title, ((program, *args), options) in RUNS.items():
         lines += [f"### {title}", *dry_run(program, args, output="cap", **options), ""]
-    lines += [
-        "### two programs in turns",
-        *dry_run("train.py", ["1"], against="other.py -x", output="cap", repeat=2),
-        "",
-    ]
+    turns = dry_run("train.py", ["1"], against="other.py -x", output="cap", repeat=2)
+    lines += ["### two programs in turns", *turns, ""]
     gold("\n".join(lines), "dry_runs.txt")
+
+
+TWO = ("80,code=sm_80", "90,code=sm_90", "90,code=compute_90")
 
 
 @pytest.mark.parametrize(
@@ -79,10 +79,7 @@ def test_dry_runs_are_what_was_asked_for(gold):
         (["9.0"], ["-arch=sm_90"]),
         (["90a"], ["-arch=sm_90a"]),
         (["90", "sm_90", "compute_90"], ["-arch=sm_90"]),
-        (
-            ["sm_80", "9.0"],
-            [f"-gencode=arch=compute_{code}" for code in ("80,code=sm_80", "90,code=sm_90", "90,code=compute_90")],
-        ),
+        (["sm_80", "9.0"], [f"-gencode=arch=compute_{code}" for code in TWO]),
     ],
 )
 def test_architectures_become_flags_of_nvcc(arch, flags):

@@ -22,10 +22,7 @@ from support.stand_ins import PROGRAM, left, told
     [
         ({"TORCH_EXTENSIONS_DIR": "/e", "XDG_CACHE_HOME": "/c"}, "/e"),
         ({"TORCH_EXTENSIONS_DIR": "", "XDG_CACHE_HOME": "/c"}, "/c/torch_extensions"),
-        (
-            {"TORCH_EXTENSIONS_DIR": "", "XDG_CACHE_HOME": "", "HOME": "/home/someone"},
-            "/home/someone/.cache/torch_extensions",
-        ),
+        ({"TORCH_EXTENSIONS_DIR": "", "XDG_CACHE_HOME": "", "HOME": "/home/me"}, "/home/me/.cache/torch_extensions"),
     ],
 )
 def test_extensions_are_built_where_torch_is_told_to(monkeypatch, chosen, found):

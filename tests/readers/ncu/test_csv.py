@@ -16,6 +16,7 @@ from support.command import REPORTS, SAMPLES
 
 ADD = REPORTS / "ncu" / "add.details.csv"
 
+NO_KERNELS = "==PROF==\n==WARNING== No kernels were profiled.\n"
 HEAD = (
     '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device",'
     '"CC","Section Name","Metric Name","Metric Unit","Metric Value","Rule Name","Rule Type","Rule Description",'
@@ -208,12 +209,7 @@ def test_a_file_that_is_cut_off_gives_what_is_whole(tmp_path):
 @pytest.mark.parametrize(
     ("text", "found", "remedy"),
     [
-        (
-            "==PROF==\n==WARNING== No kernels were profiled.\n",
-            "a log of ncu, which profiled no kernel",
-            "--kernel-name",
-        ),
-        (HEAD + "\n", "a log of ncu, which profiled no kernel", "--kernel-name"),
+        *((text, "a log of ncu, which profiled no kernel", "--kernel-name") for text in (f"{HEAD}\n", NO_KERNELS)),
         (
             "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access performance counters\n",
             "a log of ncu, which was not allowed to read the GPU's performance counters (ERR_NVGPUCTRPERM)",

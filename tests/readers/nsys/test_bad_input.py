@@ -63,11 +63,8 @@ def _either_way(request, monkeypatch):
 def test_a_missing_file_is_told_with_the_nearest_beside_it(tmp_path):
     near = tmp_path / "run_12.sqlite"
     near.touch()
-    for name, remedy in (
-        ("run12.sqlite", f"Did you mean {near}?"),
-        ("x", "Check the path."),
-        ("x/y", "Check the path."),
-    ):
+    remedies = {"run12.sqlite": f"Did you mean {near}?", "x": "Check the path.", "x/y": "Check the path."}
+    for name, remedy in remedies.items():
         assert message(tmp_path / name, slug="report-not-found") == (": no such file.", remedy)
     assert message(near / "x", slug="report-unreadable")[0] == ": cannot be read (Not a directory)."
 

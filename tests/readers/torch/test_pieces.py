@@ -3,6 +3,7 @@
 import gzip
 import json
 import tracemalloc
+from itertools import pairwise
 
 import pytest
 
@@ -112,10 +113,8 @@ def test_a_file_that_becomes_shorter_while_it_is_read_just_ends(tmp_path, monkey
 def test_compressed_text_may_stand_in_several_members(tmp_path, members):
     whole = trace(EVENTS)
     path = tmp_path / "t.json.gz"
-    parts = [
-        gzip.compress(whole[len(whole) * number // members : len(whole) * (number + 1) // members])
-        for number in range(members)
-    ]
+    edges = [len(whole) * number // members for number in range(members + 1)]
+    parts = [gzip.compress(whole[start:end]) for start, end in pairwise(edges)]
     path.write_bytes((b"\0" * 7 if members > 1 else b"").join(parts) + b"\0" * 512)
     pieces, text = taken(path)
     assert b"".join(pieces) in whole

@@ -100,10 +100,8 @@ drawn = st.lists(
 def test_made_up_slices_come_back(rows, points):
     rows = sorted(rows, key=lambda row: (row[0], row[1], -row[2]))
     calls = [None if at % 2 or launch is None or launch % 2 == 0 else launch for at, (*_, launch) in enumerate(rows)]
-    table = [
-        (track, start, start + dur, name, "api", at, calls[at], False)
-        for at, (track, start, dur, name, _) in enumerate(rows)
-    ]
+    numbered = enumerate(rows)
+    table = [(track, at, at + dur, name, "api", row, calls[row], False) for row, (track, at, dur, name, _) in numbered]
     line = pl.DataFrame(table, schema=SCHEMA, orient="row")
     line = line.with_columns(lane=lanes(line))
     keys = line.select("track", "lane").unique().sort("track", "lane").with_row_index("at")
