@@ -141,11 +141,8 @@ class Listed:
         """One of the other tables; what is not made here is empty."""
         declared = READER_TABLES[name]
         if name in self._tables:
-            return declared.check(
-                pl.DataFrame(
-                    [{**dict.fromkeys(declared.schema), **row} for row in self._tables[name]], schema=declared.schema
-                )
-            )
+            rows = [{**dict.fromkeys(declared.schema), **row} for row in self._tables[name]]
+            return declared.check(pl.DataFrame(rows, schema=declared.schema))
         if name in SIDES.values():
             return self._side(declared)
         rows = {"devices": self._devices, "processes": self._processes}

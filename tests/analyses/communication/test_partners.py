@@ -200,10 +200,8 @@ def told(calls, kernels):
 
 
 def test_a_call_is_that_of_the_next_kernel_of_its_thread():
-    found = told(
-        [call(0, bytes_=1), call(10, bytes_=2), call(11, bytes_=4, thread=2)],
-        [launched(1, 7), launched(12, 8), launched(20, 9, thread=2)],
-    )
+    calls = [call(0, bytes_=1), call(10, bytes_=2), call(11, bytes_=4, thread=2)]
+    found = told(calls, [launched(1, 7), launched(12, 8), launched(20, 9, thread=2)])
     assert {event: row["in_bytes"] for event, row in found.items()} == {7: 1, 8: 2, 9: 4}
 
 

@@ -417,13 +417,10 @@ def ends_by_hand(marks, ended):
     return ends
 
 
-@few_given(
-    steps=st.lists(
-        st.tuples(st.integers(10, 200), st.integers(1, 400), st.sampled_from([0, 7, 7, 7, 40, 3_000])),
-        min_size=3,
-        max_size=12,
-    )
-)
+STEP = st.tuples(st.integers(10, 200), st.integers(1, 400), st.sampled_from([0, 7, 7, 7, 40, 3_000]))
+
+
+@few_given(steps=st.lists(STEP, min_size=3, max_size=12))
 def test_an_iteration_ends_where_the_next_begins_or_with_its_work_before_a_pause(steps):
     """Each step launches one kernel, which runs as soon as those before have, and is followed by a pause."""
     events, marks, ended, at, busy = [], [], [], 1_000, 0

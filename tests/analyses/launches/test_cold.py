@@ -71,11 +71,8 @@ def test_first_launches_are_those_of_the_rule():
 
 
 def test_a_context_in_a_call_and_outside_of_all_calls():
-    made = [
-        call("cudaMalloc_v3020", 0, 100 * US),
-        overhead("CUDA context created", 50 * US, 50 * US),
-        call("cudaMalloc_v3020", 200 * US, 203 * US),
-    ]
+    calls = [call("cudaMalloc_v3020", start * US, end * US) for start, end in ((0, 100), (200, 203))]
+    made = [calls[0], overhead("CUDA context created", 50 * US, 50 * US), calls[1]]
     columns = ("category", "what", "dur_ns", "warm_ns", "extra_ns", "evidence")
     making = "makes a context; other calls of this name: 1"
     first = "the process's first call of this name; later ones: 1"
@@ -208,11 +205,8 @@ def test_each_kernel_is_what_a_loop_over_its_runs_says(events, window):
         runs.setdefault((item.event.process, item.event.device, item.event.name), []).append(item)
     expected = {}
     for key, own in runs.items():
-        seen = [
-            item
-            for item in own
-            if (low is None or item.event.end > low or item.start == low) and (high is None or item.start < high)
-        ]
+        seen = [item for item in own if low is None or item.event.end > low or item.start == low]
+        seen = [item for item in seen if high is None or item.start < high]
         if seen:
             first = [item.event.end - item.start for item in seen if item is own[0]]
             later = [item.event.end - item.start for item in seen if item is not own[0]]

@@ -99,11 +99,9 @@ def test_a_window_keeps_whole_launches_and_cuts_exclusive_time():
 
 def made(*calls, execs=(2,)):
     """instantiate_ns, capture_ns and upload_ns of graphs that were launched after `calls`."""
-    launches = [
-        event
-        for n, exec_id in enumerate(execs)
-        for event in (launch(900 + n, 901 + n, n + 1), node(902, 903, n + 1, exec_id=exec_id))
-    ]
+    launches = []
+    for n, exec_id in enumerate(execs):
+        launches += [launch(900 + n, 901 + n, n + 1), node(902, 903, n + 1, exec_id=exec_id)]
     of = report([*(call(*each[:3], thread=(*each, 1)[3]) for each in calls), *launches])
     return graphs(of).sort("graph_exec_id").select("instantiate_ns", "capture_ns", "upload_ns").rows()
 

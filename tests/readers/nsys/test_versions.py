@@ -252,9 +252,7 @@ def shuffled(source, target):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    [
-        *("add_um", "torch", "nvtx", "two_gpus", "graph_node", "gpu_metrics", "sampled_python", "memory", "network"),
-    ],
+    ["add_um", "torch", "nvtx", "two_gpus", "graph_node", "gpu_metrics", "sampled_python", "memory", "network"],
 )
 def test_rows_in_any_order_give_the_same(tmp_path, name):
     source = REPORTS / f"{name}.sqlite"
