@@ -106,6 +106,7 @@ def test_rows_in_order_are_sorted_rows(triples):
 #: All sizes of numbers, not only those near the largest.
 SIZES = st.integers(0, 62).flatmap(lambda bits: st.integers(0, min(1 << bits, columns.LARGEST)))
 FITS = 1 << 63
+HUGE = [memcpy(0, 5, size_bytes=1 << 61), memcpy(5, 9, size_bytes=1 << 61)]
 
 
 def one(expression, **values):
@@ -153,11 +154,7 @@ def test_a_single_number_is_too_large_whatever_its_sign(value):
 @pytest.mark.parametrize(
     ("table", "copies", "said"),
     [
-        (
-            kanalyze.copies,
-            [memcpy(0, 5, size_bytes=1 << 61), memcpy(5, 9, size_bytes=1 << 61)],
-            "size_bytes adds up to 4,611,686,018,427,387,904",
-        ),
+        (kanalyze.copies, HUGE, "size_bytes adds up to 4,611,686,018,427,387,904"),
         (kanalyze.ledger, [memcpy(0, 1 << 61), memcpy(0, 1 << 61)], "events"),
         (kanalyze.ledger, [memcpy(1 << 61, 1 << 62)], "events"),
     ],

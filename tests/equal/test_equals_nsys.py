@@ -33,6 +33,8 @@ LAUNCHES = {
     "API Function": "api", "Kernel Name": "kernel", **THREAD, **SHAPE,
 }  # fmt: skip
 CALLS = {"API Name": "api", "Kernel Name": "kernel", "Count": "count", "QCount": "queue_count", **THREAD}
+OPERATIONS = {"Instances": "count", "Category": "category", "Operation": "operation"}
+OF_LAUNCHES = ["process_id", "thread_id", "device", "api", "kernel"]
 
 #: By the report of nsys: our table, our names of its columns, and those that both are sorted by.
 TABLES = {
@@ -52,17 +54,9 @@ TABLES = {
         ["operation"],
     ),
     "cuda_api_sum": (kanalyze.api, {**SHARES, "Num Calls": "count", "Name": "name"}, ["name", "total_ns"]),
-    "cuda_gpu_sum": (
-        kanalyze.gpu,
-        {**SHARES, "Instances": "count", "Category": "category", "Operation": "operation"},
-        ["operation"],
-    ),
+    "cuda_gpu_sum": (kanalyze.gpu, {**SHARES, **OPERATIONS}, ["operation"]),
     "cuda_kern_exec_trace": (kanalyze.launches, LAUNCHES, ["api_start_ns", "kernel_start_ns", "process_id", "device"]),
-    "cuda_kern_exec_sum": (
-        kanalyze.launch_summary,
-        {**CALLS, **LAUNCH_TIMES},
-        ["process_id", "thread_id", "device", "api", "kernel"],
-    ),
+    "cuda_kern_exec_sum": (kanalyze.launch_summary, {**CALLS, **LAUNCH_TIMES}, OF_LAUNCHES),
 }
 
 

@@ -16,6 +16,7 @@ pytest.importorskip("triton", reason=kernel_files.NEEDS_TRITON)
 pytestmark = pytest.mark.timeout(300)  # on a busy machine what is compiled takes minutes
 
 DEVICE = f"device: {torch.cuda.get_device_name()}" if torch.cuda.is_available() else "device: cpu (no GPU found)"
+MOST = "more than 16777216 kernels in all"
 
 #: Arguments that make a run small.
 SMALL = {
@@ -148,11 +149,7 @@ def test_without_a_compiler_torch_compile_is_left_out():
         ("streams.py", ("--steps", "0"), "argument --steps: 0 is less than 1"),
         ("remedies.py", ("speed",), "no such pair: speed; there are vocabulary, "),
         ("matmul.py", ("--sizes", "12,x"), "argument --sizes: '12,x' is no list such as 512,1024"),
-        (
-            "launch_bound.py",
-            ("--kernels", 2**22, "--steps", 3),
-            "more than 16777216 kernels in all: float32 counts no further by ones",
-        ),
+        ("launch_bound.py", ("--kernels", 2**22, "--steps", 3), f"{MOST}: float32 counts no further by ones"),
     ],
 )
 def test_a_command_line_that_makes_no_sense_is_refused(name, arguments, message, monkeypatch, capsys):

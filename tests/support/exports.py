@@ -87,6 +87,7 @@ _2024_2 = {
 }  # fmt: skip
 
 _GREEN = dict.fromkeys((KERNEL, MEMCPY, MEMSET, SYNC, RECORDS), ("greenContextId",))
+_NOT_YET = ("DIAGNOSTIC_EVENT", "TARGET_INFO_CUDA_DEVICE", "ANALYSIS_FILE", GRAPH)
 
 VERSIONS = {
     "2022.4": Version(
@@ -98,12 +99,7 @@ VERSIONS = {
         {table: (*_2024_2.get(table, ()), *_GREEN.get(table, ())) for table in {**_2024_2, **_GREEN}},
         {"META_DATA_EXPORT": "EXPORT_META_DATA", NODES: "CUDA_GRAPH_EVENTS"},
     ),
-    "2023.4": Version(
-        "3.7.2",
-        ("DIAGNOSTIC_EVENT", "TARGET_INFO_CUDA_DEVICE", "ANALYSIS_FILE", GRAPH),
-        _2024_2,
-        {NODES: "CUDA_GRAPH_EVENTS"},
-    ),
+    "2023.4": Version("3.7.2", _NOT_YET, _2024_2, {NODES: "CUDA_GRAPH_EVENTS"}),
     "2024.2": Version("3.11.1", ("TARGET_INFO_CUDA_DEVICE",), _2024_2),
     "2026.1": Version(
         "3.24.14",

@@ -80,10 +80,8 @@ def test_a_first_launch_is_called_so_only_where_the_process_began_in_the_recordi
     of = report(slow_first())
     (row,) = cold(of).to_dicts()
     assert row["category"] == "first in recording"
-    assert row["evidence"] == (
-        "the recording's first launch of this kernel; later ones: 4; "
-        "what the process did before the recording is not known"
-    )
+    unknown = "what the process did before the recording is not known"
+    assert row["evidence"] == f"the recording's first launch of this kernel; later ones: 4; {unknown}"
     assert [one.rule for one in ranked(of) if one.table == "cold"] == []
     shown = report(slow_first(call("cuLibraryLoadData", 1, 2)))
     assert cold(shown).filter(category="first launch").height == 1

@@ -200,6 +200,7 @@ def test_a_read_lies_where_its_copy_lies_in_the_trace():
 
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+LOADING = [nvtx(LOADER, 12_000, 99_000), op("aten::stack", 20_000, 50_000)]
 RANDN = op("aten::randn", 11_000, 99_000)
 LATE = [*launches("a"), *(replace(event, correlation=1_001) for event in launches("b", first=5_000_000))]
 USUAL = [op("aten::randn", at + 11_000, at + 99_000) for at in range(0, 600_000, 200_000)]
@@ -212,11 +213,7 @@ ODD = [*USUAL[:2], op("aten::save", 411_000, 499_000)]
     [
         (report(launches("abc")), {"between cudaLaunchKernel and cudaLaunchKernel"}, set()),
         # the loader has the name that users know
-        (
-            beside(launches("ab"), [*launches("ab"), nvtx(LOADER, 12_000, 99_000), op("aten::stack", 20_000, 50_000)]),
-            {"DataLoader.__next__"},
-            set(),
-        ),
+        (beside(launches("ab"), [*launches("ab"), *LOADING]), {"DataLoader.__next__"}, set()),
         # a range of the report itself goes before, and far longer time has no name
         (beside([*launches("abc"), nvtx("load", 0, 100_000)], [*launches("abc"), RANDN]), {"load"}, {"aten::randn"}),
         (beside(LATE, [*launches("ab"), RANDN]), set(), {"aten::randn"}),

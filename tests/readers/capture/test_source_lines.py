@@ -15,6 +15,7 @@ from kanalyze.readers.capture.read_capture import lines_file, lines_tables
 from support.command import ADD, captured, run
 
 UNIX = 1_700_000_000_000_000_000
+LINES = {"times": [200, 300, 100], "places": [0, 1, -1]}
 CONTENT = {
     "schema": 1,
     "process": 12,
@@ -22,13 +23,7 @@ CONTENT = {
     "clocks": [[UNIX, 100], [UNIX + 1_000, 1_100]],
     "files": ["train.py", "sub/model.py"],
     "places": [[0, 3, "main", "step()"], [1, 41, "Model.forward", "x = self.fc(x)"]],
-    "threads": [
-        {
-            "id": 12,
-            "lines": {"times": [200, 300, 100], "places": [0, 1, -1]},
-            "loops": {"times": [250, 100], "places": [1, 1]},
-        }
-    ],
+    "threads": [{"id": 12, "lines": LINES, "loops": {"times": [250, 100], "places": [1, 1]}}],
 }
 
 

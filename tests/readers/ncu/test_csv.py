@@ -236,10 +236,8 @@ def test_logs_without_kernels_say_why(tmp_path, text, found, remedy):
 def test_numbers_that_can_be_read_in_two_ways_are_refused_unless_the_launch_decides(details):
     with pytest.raises(DamagedReportError, match=r"'16\.896' can be a number of thousands"):
         details(metric("Instruction Statistics", "Executed Instructions", "inst", "16.896"))
-    report = details(
-        metric("Instruction Statistics", "Executed Instructions", "inst", "16.896"),
-        metric("Launch Statistics", "Grid Size", "", "4.096"),
-    )
+    executed = metric("Instruction Statistics", "Executed Instructions", "inst", "16.896")
+    report = details(executed, metric("Launch Statistics", "Grid Size", "", "4.096"))
     assert [row[3] for row in metrics(report)] == [4096, 16896]
 
 

@@ -13,6 +13,7 @@ from kanalyze.readers.torch import pieces as trace_text
 from kanalyze.readers.torch.pieces import TraceText, is_trace
 from support.made_traces import LAYOUTS, trace, written_to, x
 
+DEEP = b'{"a": ' + b"[" * 100_000 + b', "schemaVersion": 1'
 EVENTS = [
     x("cpu_op", f"op {number}", number, 1, {"External id": number, "Input Dims": [[number]]}) for number in range(40)
 ]
@@ -78,11 +79,7 @@ def test_a_list_behind_the_events_is_not_their_end(tmp_path):
             {"deviceProperties": [{"id": 0}], "schemaVersion": 1},
             ["unreadable properties before the events"],
         ),
-        (
-            b'{"a": ' + b"[" * 100_000 + b', "schemaVersion": 1',
-            {"schemaVersion": 1},
-            ["unreadable properties before the events"],
-        ),
+        (DEEP, {"schemaVersion": 1}, ["unreadable properties before the events"]),
     ],
 )
 def test_damaged_properties_are_read_as_far_as_they_can_be(tmp_path, head, properties, damage):

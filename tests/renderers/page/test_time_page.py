@@ -105,6 +105,7 @@ def test_ranges_without_gpu_work_have_a_section_too():
 
 
 BEGIN = 4_299_665_000_000_000
+BACK = "_tensor.py(5): backward"
 
 
 def trace(events, tool="torch.profiler"):
@@ -182,11 +183,7 @@ def test_steps_of_several_gpus_say_which():
     ("culprit", "shown", "alone"),
     [
         ("aten::to in mine/train.py(31): step", "aten::to in train.py(31): step", "aten::to"),
-        (
-            "torch/_tensor.py(5): backward in mine/train.py(31): step",
-            "_tensor.py(5): backward in train.py(31): step",
-            "_tensor.py(5): backward",
-        ),
+        (f"torch/{BACK} in mine/train.py(31): step", f"{BACK} in train.py(31): step", BACK),
         ("data in epoch", "data in epoch", "data in epoch"),
     ],
 )

@@ -306,11 +306,8 @@ GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 def step(at, *, hidden=20, **keys):
     """A kernel of 50, of which the last `hidden` are beside an all-reduce of 40; then an all-gather of 10."""
     start = at + 50 - hidden
-    return [
-        kernel(at, at + 50, **keys),
-        kernel(start, start + 40, name=REDUCE, stream=8),
-        kernel(at + 90, at + 100, name=GATHER, stream=8),
-    ]
+    others = [kernel(start, start + 40, name=REDUCE, stream=8), kernel(at + 90, at + 100, name=GATHER, stream=8)]
+    return [kernel(at, at + 50, **keys), *others]
 
 
 def ranks(*exposed):

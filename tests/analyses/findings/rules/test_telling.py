@@ -180,6 +180,7 @@ def test_a_finding_lies_in_the_line_with_most_of_its_time(claims, of, where, pla
 
 #: What is put behind every name of a call, range, domain (but NCCL's), overhead and kernel.
 BRACES = "{0} {x} {"
+MANY = "1,184 copies of pinned memory"
 
 
 @pytest.fixture(params=["findings", "memory", "thrash", "two_gpus", "nccl"])
@@ -206,10 +207,7 @@ def test_a_literal_is_what_a_format_gives_back_up_to_a_length(name, said):
     ("headline", "told"),
     [
         ("12 waits per step", "12 waits per step"),
-        (
-            "1,184 copies of pinned memory per train_step_of_the_large_model_on_rank_0",
-            "1,184 copies of pinned memory per train_step_of…el_on_rank_0",
-        ),
+        (f"{MANY} per train_step_of_the_large_model_on_rank_0", f"{MANY} per train_step_of…el_on_rank_0"),
         ("12 waits per " + "{{" * 60, "12 waits per " + "{{" * 23 + "…" + "{{" * 23),
         ("The GPU waits for the program in 42.0 short stretches a repetition",) * 2,  # plain words may be a bit longer
         ("many short words " * 5, "many short words many short words many short words many…"),
