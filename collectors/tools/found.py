@@ -231,34 +231,26 @@ _EXTRAS: Final = {
 def doctor(options: Options | None = None, folder: Path | None = None) -> list[Examined]:
     """Examines all prerequisites of a capture into `folder` (default: the current one)."""
     tools, cpu = find_tools(options or Options()), machine.cpu_samples()
+    gpus, gpu = tools.gpus, _gpu(tools.gpus)
+    sees = "sees a GPU" if tools.torch_facts.get("gpu") else "sees no GPU"
     answers = {
-        tool.name: Permission(tool.usable, tool.problem or f"{_version(tool)} ({tool.path})", tool.remedy)
-        for tool in (tools.nvcc, tools.nsys, tools.ncu, tools.torch)
+        **{tool.name: _tool(tool, f"({tool.path})") for tool in (tools.nvcc, tools.nsys, tools.ncu)},
+        "GPU": gpu,
+        "driver": Permission(ok=True, found=str(gpus.driver_version)) if gpu.ok else None,
+        "architecture": _architecture(tools.nvcc, gpus.compute_capabilities),
+        "counters": machine.counters() if gpus.present else None,
+        "CPU samples": cpu,
+        "OS symbols": machine.kernel_names() if cpu.ok else None,
+        "Python samples": _python_samples(tools.nsys) if tools.nsys.usable else None,
+        "GPU metrics": nsys.metrics_of(tools.nsys) if tools.nsys.usable and gpus.present else None,
+        "torch": _tool(tools.torch, f"of {tools.python}, {sees}"),
+        "disk": _disk(folder or Path()),
     }
-    answers |= {"GPU": _gpu(tools.gpus), "CPU samples": cpu, "disk": _disk(folder or Path())}
-    if tools.torch.usable:
-        sees = "sees a GPU" if tools.torch_facts.get("gpu") else "sees no GPU"
-        answers["torch"] = Permission(ok=True, found=f"{tools.torch.version} of {tools.python}, {sees}")
-    if answers["GPU"].ok:
-        answers["driver"] = Permission(ok=True, found=str(tools.gpus.driver_version))
-    if tools.nvcc.usable and tools.gpus.compute_capabilities:
-        answers["architecture"] = _architecture(tools.nvcc, tools.gpus.compute_capabilities)
-    if tools.gpus.present:
-        answers["counters"] = machine.counters()
-    if cpu.ok and (names := machine.kernel_names()):
-        answers["OS symbols"] = names
-    if tools.nsys.usable:
-        has = nsys.has_option(nsys.options_of(tools.nsys), "--python-sampling")
-        support = "nsys takes them inside the process, without CPU samples too"
-        finding = support if has else f"nsys {_version(tools.nsys)} does not take them"
-        answers["Python samples"] = Permission(has, finding, "install a newer Nsight Systems")
-    if tools.nsys.usable and tools.gpus.present:  # whether nsys samples their counters, as it says itself
-        answers["GPU metrics"] = nsys.metrics_of(tools.nsys)
     return [
-        Examined(name, ok is not False, found, means, remedy if ok is False else "", name in _OPTIONAL)
-        for name, means in _MEANS.items()
-        if name in answers
-        for ok, found, remedy in [answers[name]]
+        Examined(name, ok is not False, found, _MEANS[name], remedy if ok is False else "", name in _OPTIONAL)
+        for name in _MEANS
+        if (answer := answers[name])
+        for ok, found, remedy in [answer]
     ]
 
 
@@ -273,8 +265,19 @@ def extras() -> list[Examined]:
     return lines
 
 
+def _tool(program: Program, where: str) -> Permission:
+    return Permission(program.usable, program.problem or f"{_version(program)} {where}", program.remedy)
+
+
 def _version(program: Program) -> str:
     return program.version or "of unknown version"
+
+
+def _python_samples(profiler: Program) -> Permission:
+    has = nsys.has_option(nsys.options_of(profiler), "--python-sampling")
+    support = "nsys takes them inside the process, without CPU samples too"
+    finding = support if has else f"nsys {_version(profiler)} does not take them"
+    return Permission(has, finding, "install a newer Nsight Systems")
 
 
 def _gpu(gpus: machine.Gpus) -> Permission:
@@ -288,7 +291,9 @@ def _gpu(gpus: machine.Gpus) -> Permission:
     return Permission(bool(gpus.rows), names or none, NO_GPU)
 
 
-def _architecture(compiler: Program, capabilities: Sequence[str]) -> Permission:
+def _architecture(compiler: Program, capabilities: Sequence[str]) -> Permission | None:
+    if not compiler.usable or not capabilities:
+        return None
     supported, numbers = nvcc.supported(compiler), {text: text.replace(".", "") for text in capabilities}
     unknown = [text for text, number in numbers.items() if supported and number not in supported]
     finding = ", ".join(f"sm_{number}" for number in numbers.values())
