@@ -2,7 +2,6 @@
 
 import functools
 import os
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
+from kanalyze.collectors import process
 from kanalyze.collectors.in_workload import torch_script, torch_sessions
-from kanalyze.collectors.process import vacant
 from kanalyze.errors import CollectError, OutputError, UnknownNameError
 
 P = ParamSpec("P")
@@ -129,7 +128,7 @@ class TorchProfile:
         folder = running.settings.out
         is_complete = error is None and not running.failures
         capture.notes = running.notes
-        target = capture.folder if is_complete else vacant(Path(f"{capture.folder}-partial"))
+        target = capture.folder if is_complete else process.vacant(Path(f"{capture.folder}-partial"))
         document = {"schema": torch_sessions.SCHEMA, **running.facts(), "complete": is_complete}
         running.attempt("torch-run.json", lambda: torch_script.write_json(folder / "torch-run.json", document))
         if target.exists():
@@ -159,13 +158,9 @@ class TorchProfile:
         return profiled
 
     def _target(self) -> Path:
-        if self._out is None:
-            return vacant(Path(f"torch-{self._recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"))
-        if self.captures:
-            return vacant(Path(f"{self._out}-{len(self.captures) + 1}"))
-        if self._out.exists():
-            raise OutputError.exists(self._out)
-        return self._out
+        if self._out is not None and self.captures:
+            return process.vacant(Path(f"{self._out}-{len(self.captures) + 1}"))
+        return process.target(f"torch-{self._recipe.name}", self._out)
 
 
 def torch_profile(
