@@ -4,16 +4,15 @@ Waiting and transfer of collectives whose ranks are all in one report are told i
 docs/definitions.md, section 11, "Waiting". Ranks of one report share its clock.
 """
 
-import json
 import re
 from collections.abc import Sequence
-from math import prod
 from typing import Any, Final
 
 import polars as pl
 
 from kanalyze import columns, intervals, machinery
 from kanalyze.analyses.device._operations import decoded, operations, with_facts
+from kanalyze.analyses.operators.fusion import inputs_of
 from kanalyze.analyses.shared import analysis, threads
 from kanalyze.report import Report
 
@@ -159,32 +158,12 @@ def collectives_on_cpu(report: Report) -> pl.DataFrame:
 
 def tensor_bytes(shapes: str | None, types: str | None) -> int | None:
     """The bytes of tensors by dimensions and types, JSON lists as PyTorch records them; None if not all are known."""
-    try:
-        dimensions, names = json.loads(shapes or ""), json.loads(types or "")
-    except ValueError:
+    inputs = inputs_of(shapes, types, None, None)
+    if not inputs or not all(inputs):
         return None
-    if not (isinstance(dimensions, list) and isinstance(names, list)) or len(dimensions) != len(names) or not names:
-        return None
-    whole = 0
-    for dimension, name in zip(dimensions, names, strict=True):
-        if not isinstance(dimension, list) or not isinstance(name, str):
-            return None
-        each = element_bytes(_SPELLED.get(name, name.removeprefix("c10::").lower()))
-        if each is None or not all(type(one) is int and one >= 0 for one in dimension):
-            return None
-        whole += each * prod(dimension)
+    whole = sum(one.stored * one.element_bytes for tensors in inputs for one in tensors)
     return whole if whole <= _LARGEST_BYTES else None
 
-
-#: Types of elements as annotations spell them, where that is not the name that kernels have.
-_SPELLED: Final = {
-    "long int": "long",
-    "short int": "short",
-    "unsigned char": "byte",
-    "signed char": "char",
-    "c10::complex<float>": "complexfloat",
-    "c10::complex<double>": "complexdouble",
-}
 
 #: No tensor of a machine is larger; what is more was not a size.
 _LARGEST_BYTES: Final = 1 << 46
@@ -226,7 +205,9 @@ def _with_kind(frame: pl.DataFrame, called: pl.Expr) -> pl.DataFrame:
 
 def _with_place(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     """Calls of a trace with the ranks of their group, the report's rank in that, and the bytes `each` of an element."""
-    each = pl.col("type").str.to_lowercase().map_elements(element_bytes, return_dtype=pl.Int64)
+    kind = pl.col("type").str.to_lowercase()
+    known = kind.replace_strict(_ELEMENT_BYTES, default=None, return_dtype=pl.Int64)
+    each = pl.when(kind.str.starts_with("float8")).then(1).otherwise(known)
     own = pl.struct("ranks", "kind", "rank").map_elements(
         lambda row: _place(row, report.meta.rank), return_dtype=pl.Int64
     )
@@ -334,13 +315,6 @@ def kind_of(text: str) -> str:
     bare = re.sub(r"^(?:nccl|gloo|c10d|mpi|ucc)[:_]*", "", text.strip().lower().strip("_"))
     plain = re.sub(_ENDING, "", re.sub(_ENDING, "", bare)).replace("_", "")
     return _KINDS.get(plain, _KINDS.get(bare.replace("_", ""), bare or "other"))
-
-
-def element_bytes(text: str | None) -> int | None:
-    """The bytes of an element type; None if it is not known."""
-    if text is None:
-        return None
-    return 1 if text.startswith("float8") else _ELEMENT_BYTES.get(text)
 
 
 def _members() -> pl.Expr:
