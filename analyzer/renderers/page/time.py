@@ -54,20 +54,10 @@ def exposure(tables: Tables, _: int) -> Section:
     return section("TOTAL AND EXPOSED", table.filter(pl.col("detail").is_null() | ~alone), columns, remark=remark)
 
 
-def kernels(tables: Tables, top: int) -> Section:
-    """Section of the heaviest kernels."""
-
-    def shape(row: Row) -> str:
-        if not row["shapes"] or not row["grid_x"] or not row["block_x"]:  # 0 if the tool does not record it
-            return ""
-        return launch_shape(row) + (f" +{row['shapes'] - 1}" if row["shapes"] > 1 else "")
-
-    columns = (
-        *numbers(time="exclusive_ns wide", window="window_share", busy="busy_share", count="count", average="avg_ns"),
-        Column("grid × block", shape, left=True, spare=True),
-        words("kernel", "name"),
-    )
-    return section("KERNELS", tables["hot_kernels"], columns, top, "share of window and of busy time", named=True)
+def _shape(row: Row) -> str:
+    if not row["shapes"] or not row["grid_x"] or not row["block_x"]:  # 0 if the tool does not record it
+        return ""
+    return launch_shape(row) + (f" +{row['shapes'] - 1}" if row["shapes"] > 1 else "")
 
 
 def launch_shape(row: Row, template: str = "{} × {}") -> str:
@@ -160,20 +150,18 @@ def ranges(tables: Tables, top: int) -> Section:
     return section("NVTX RANGES", table, columns, top, "on GPU: first to last operation", foot, cut=True)
 
 
-def graphs(tables: Tables, top: int) -> Section:
-    """Section of CUDA graphs: host cost per launch, GPU time."""
-    table = tables["graphs"]
+def _graph(table: pl.DataFrame) -> list[Column]:
+    """The columns of CUDA graphs: host cost per launch, GPU time, and which graph."""
     # whole graphs are listed as kernels, with their CUDA ids where known
     whole = table.get_column("kernels_per_launch").null_count() == table.height
     numbered = "graph_id" if whole and not table.get_column("graph_id").has_nulls() else "graph"
     whose = _whose(table, (numbered,), ("process_id", "device", "graph_exec_id"))
-    columns = (
+    return [
         *numbers(launches="launches", nodes=f"nodes{' spare' if whose else ''}", call="api_median_ns"),
         *numbers(span="span_median_ns", busy="busy_ns", idle_in_it="idle_ns wide"),
         *whose,
         Column("graph", numbered, "graph {}".format, left=True, missing="graph None"),
-    )
-    return section("CUDA GRAPHS", table, columns, min(top, _FEWER), "medians of call and span; busy and idle in all")
+    ]
 
 
 def memory(tables: Tables, top: int, zero_ns: int = 0) -> Section:
@@ -249,9 +237,19 @@ _SECTIONS: Final[dict[str, Make]] = {
     "steps": steps,
     "ranges": ranges,
     "exposure": exposure,
-    "hot_kernels": kernels,
+    "hot_kernels": section_of(
+        "hot_kernels",
+        "KERNELS",
+        *numbers(time="exclusive_ns wide", window="window_share", busy="busy_share", count="count", average="avg_ns"),
+        Column("grid × block", _shape, left=True, spare=True),
+        words("kernel", "name"),
+        remark="share of window and of busy time",
+        named=True,
+    ),
     "ops": operators,
-    "graphs": graphs,
+    "graphs": section_of(
+        "graphs", "CUDA GRAPHS", _graph, most=_FEWER, remark="medians of call and span; busy and idle in all"
+    ),
     "captured": lambda tables, top: captured_section(
         tables["captured"], numbers(time="exclusive_ns", share="share", count="count"), top
     ),
