@@ -352,7 +352,7 @@ def document(value: object, texts: Texts, *, known: bool = True, all_below: bool
         return {texts.free(str(key)): _item(str(key), item, texts, (known, all_below)) for key, item in value.items()}
     if isinstance(value, list):  # in a command line, the argument of an option for secrets is a secret
         return [
-            _secret(texts) if is_argument(before, item) else document(item, texts, known=known, all_below=all_below)
+            texts.secret() if is_argument(before, item) else document(item, texts, known=known, all_below=all_below)
             for before, item in zip(["", *value], value, strict=False)
         ]
     if isinstance(value, str):
@@ -371,14 +371,9 @@ def _item(key: str, value: object, texts: Texts, place: tuple[bool, bool]) -> ob
         texts.removed.add("variables of the environment", len(value) - len(kept))
         return {name: texts.free(item) for name, item in kept.items()}
     if isinstance(value, str) and value and is_secret(key) and key not in _KEYS:
-        return _secret(texts)
+        return texts.secret()
     own = all_below or key in _OWN
     return document(value, texts, known=own or (known and key in _KEYS), all_below=own)
-
-
-def _secret(texts: Texts) -> str:
-    texts.removed.add("secrets")
-    return "[secret]"
 
 
 def read(path: Path) -> object:

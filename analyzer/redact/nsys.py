@@ -259,8 +259,7 @@ class _Copy:
                 continue
             kept = self._texts.path(value) if re.fullmatch(r"PROCESS_\d+:COMMAND", name) else self._texts.free(value)
             if is_argument(option, value):
-                removed.add("secrets")
-                kept = "[secret]"
+                kept = self._texts.secret()
             option = value if ":ARGUMENT_" in name else ""
             values |= {"value" if "value" in values else "text": kept, "devStateName": ""}
             self._database.execute(insert, [_bytes(values[column.name]) for column in columns])

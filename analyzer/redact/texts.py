@@ -221,6 +221,11 @@ class Texts:
         self.removed.counts.update(self.counts)
         return text
 
+    def secret(self) -> str:
+        """What takes the place of a secret, which is counted."""
+        self.removed.add("secrets")
+        return "[secret]"
+
     def blank(self, what: str, text: str) -> str:
         """Replaces `text` by an empty one, counted as `what`."""
         self.removed.add(what, bool(text))
