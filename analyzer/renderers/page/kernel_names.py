@@ -385,20 +385,19 @@ def _settle(kernels: dict[str, _Node], width: int, owners: dict[str, str]) -> No
 
 
 def short_forms(names: Iterable[str], width: int) -> dict[str, str]:
-    """The short form of each of the names, by :func:`shorten`."""
-    every = list(dict.fromkeys(names))
-    return dict(zip(every, shorten(every, width), strict=True))
+    """The unique text of at most `width` characters (at least `NARROWEST`) of each of the names.
+
+    A name that fits stays as it is.
+    """
+    every, width = dict.fromkeys(names), max(width, NARROWEST)
+    owners = {name: name for name in every if len(name) <= width and name.isprintable()}
+    _settle({name: _parse(name) for name in every if name not in owners}, width, owners)
+    return {name: text for text, name in owners.items()}
 
 
 def shorten(names: Sequence[str], width: int) -> list[str]:
-    """Shortens names to unique texts of at most `width` characters (at least `NARROWEST`), in order.
-
-    A name that fits is returned as it is.
-    """
-    width = max(width, NARROWEST)
-    owners = {name: name for name in names if len(name) <= width and name.isprintable()}
-    _settle({name: _parse(name) for name in dict.fromkeys(names) if name not in owners}, width, owners)
-    return [*map({name: text for text, name in owners.items()}.__getitem__, names)]
+    """The :func:`short_forms` of names, in order."""
+    return [*map(short_forms(names, width).__getitem__, names)]
 
 
 # Texts that are no kernel names, such as ranges and paths, shortened so that no two look alike.
