@@ -227,11 +227,8 @@ def _passes(_: click.Context, incomplete: str) -> Choices:
     return [(before + comma + word, "") for word in NAMES if word not in before.split(",")]
 
 
-def complete_files(_: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Whatever files there are."""
-    from click.shell_completion import CompletionItem  # noqa: PLC0415 - only where a shell asks
-
-    return [CompletionItem(incomplete, type="file")]
+#: Whatever files there are.
+complete_files: Final = click.File().shell_complete
 
 
 def complete_workloads(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
