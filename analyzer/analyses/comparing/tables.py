@@ -39,6 +39,10 @@ from kanalyze.units import nearest
 
 _table = partial(Table, sides=True)
 
+#: The rows of each side, and whether both have some.
+_SIDES: Final = {"base": pl.col("side") == 0, "new": pl.col("side") == 1}
+_BOTH: Final = pl.col("side").n_unique() > 1
+
 #: Time by bucket.
 COMPARE: Final = _table(
     "compare",
@@ -299,10 +303,10 @@ def compare_families(pair: Pair) -> pl.DataFrame:
 
 def compare_findings(pair: Pair) -> pl.DataFrame:
     """The findings of both sides, by rule."""
-    rows, run, side = pair.runs("findings"), pl.col("run"), pl.col("side")
+    rows, run = pair.runs("findings"), pl.col("run")
     heads = rows.sort("side", "at_stake_ns", "headline").group_by("rule").agg(
         pl.col("headline").last(),
-        *(run.filter(side == at).n_unique().alias(f"{name}_runs") for at, name in enumerate(("base", "new"))),
+        *(run.filter(own).n_unique().alias(f"{name}_runs") for name, own in _SIDES.items()),
     )  # fmt: skip
     frame = with_differences(pair, rows, ("rule",), ("at_stake_ns",)).join(heads, on="rule")
     base, new = pl.col("base_runs"), pl.col("new_runs")
@@ -313,11 +317,8 @@ def compare_findings(pair: Pair) -> pl.DataFrame:
 
 def compare_memory(pair: Pair) -> pl.DataFrame:
     """The memory of both sides by kind, the largest difference of the peak first; empty unless both recorded it."""
-    rows = pair.runs("memory")
-    if rows.get_column("side").n_unique() <= 1:
-        return COMPARE_MEMORY.empty()
     # peaks are no sums of iterations, so that the part of an iteration is the peak
-    rows = rows.with_columns(pl.col("peak_bytes") * pl.col("iterations"))
+    rows = pair.runs("memory").filter(_BOTH).with_columns(pl.col("peak_bytes") * pl.col("iterations"))
     keys, values = pair.per_iteration(rows, ("memory",), ("peak_bytes", "allocations"))
     most = 1 + pair.limits.least_effect
     apart = [  # each run of one side has more than each of the other
@@ -335,9 +336,7 @@ def compare_memory(pair: Pair) -> pl.DataFrame:
 
 def compare_ranges(pair: Pair) -> pl.DataFrame:
     """The ranges inside of an iteration of both sides; empty where the iterations of a side hold none."""
-    rows = pair.runs("ranges")
-    if rows.get_column("side").n_unique() <= 1:
-        return COMPARE_RANGES.empty()
+    rows = pair.runs("ranges").filter(_BOTH)
     counts = pl.when(pl.col("range") != NO_RANGE).then(pl.col("base_count", "new_count"))
     return _by_key(COMPARE_RANGES, pair, rows, "ns").with_columns(counts)
 
@@ -390,10 +389,9 @@ def compare_ops(pair: Pair) -> pl.DataFrame:
     calls = rows.filter(used).group_by(*keys, "outer", "side", "path").agg(
         calls=(count / pl.col("iterations")).sum()
     ).sort("calls", "path", descending=[True, False])  # fmt: skip
-    of_base, of_new = (pl.col("outer") & (pl.col("calls") > 0) & (side == at) for at in (0, 1))
-    heads = calls.group_by(keys).agg(
-        base=(side == 0).any(), new=(side == 1).any(), base_ops=_named(of_base), new_ops=_named(of_new)
-    )
+    sides = {name: own.any() for name, own in _SIDES.items()}
+    named = {f"{name}_ops": _named(pl.col("outer") & (pl.col("calls") > 0) & own) for name, own in _SIDES.items()}
+    heads = calls.group_by(keys).agg(**sides, **named)
     changes = {SAME: pl.col("same"), NEW: ~pl.col("base"), GONE: ~pl.col("new"), _REPLACED: pl.lit(value=True)}
     change = pl.coalesce(pl.when(where).then(pl.lit(name)) for name, where in changes.items())
     # busy time as `compare` tells it, without what no recorded operator launched
@@ -446,16 +444,15 @@ def compare_kernels(pair: Pair) -> pl.DataFrame:
 def _kernels(rows: pl.DataFrame) -> pl.DataFrame:
     """The columns of :data:`_KERNELS` of each block and its change, of rows by side and name of this `weight`."""
     falling = rows.sort("weight", pl.col("name").fill_null(""), descending=True)
-    sides = {name: pl.col("name").filter(pl.col("side") == at) for at, name in enumerate(("base", "new"))}
-    kernels = {f"{name}_kernel": own.first() for name, own in sides.items()}
-    numbers = {f"{name}_names": own.n_unique() for name, own in sides.items()}
+    kernels = {f"{name}_kernel": pl.col("name").filter(own).first() for name, own in _SIDES.items()}
+    numbers = {f"{name}_names": pl.col("name").filter(own).n_unique() for name, own in _SIDES.items()}
     return falling.group_by("block", "change").agg(**kernels, **numbers)
 
 
 def compare_counters(pair: Pair) -> pl.DataFrame:
     """The counters of the kernels of both sides, those with the most time first; empty where a side has none."""
-    every = pair.runs("counters")
-    if every.get_column("side").n_unique() <= 1:
+    every = pair.runs("counters").filter(_BOTH)
+    if every.is_empty():
         return COMPARE_COUNTERS.empty()
     key, counter, each, number = ("side", "name", "shape"), pl.col("counter"), pl.col("mean"), pl.col("count")
     counters = every.group_by(*key, "counter", maintain_order=True).agg(each.mean())
@@ -464,10 +461,9 @@ def compare_counters(pair: Pair) -> pl.DataFrame:
     launches = pair.operations.group_by("block", "change", *key, maintain_order=True).agg(pl.col("count", "ns").sum())
     launches = launches.join(by_key, on=key, how="left", nulls_equal=True, maintain_order="left")
     heads = _kernels(launches.with_columns(weight=number * pl.col("dur").fill_null(0)))
-    sides = {name: pl.col("side") == at for at, name in enumerate(("base", "new"))}
     times = launches.group_by("block").agg(
-        *(number.filter(own).sum().alias(f"{name}_count") for name, own in sides.items()),
-        ns=pl.max_horizontal(pl.col("ns").filter(own).sum() for own in sides.values()),
+        *(number.filter(own).sum().alias(f"{name}_count") for name, own in _SIDES.items()),
+        ns=pl.max_horizontal(pl.col("ns").filter(own).sum() for own in _SIDES.values()),
     )
     # of all launches together, or means of a launch
     counted = launches.drop_nulls("dur").with_columns(
@@ -489,7 +485,7 @@ def compare_counters(pair: Pair) -> pl.DataFrame:
     is_sum = counter.is_in(_SUMS)
     value = pl.when(is_sum).then("sum").when(counter.is_in(_LARGEST)).then("largest").otherwise("mean")
     both = values.filter(~is_sum | pl.col("whole")).group_by("block", "counter", maintain_order=True).agg(
-        value.filter(own).first().alias(name) for name, own in sides.items()
+        value.filter(own).first().alias(name) for name, own in _SIDES.items()
     )  # fmt: skip
     frame = both.join(heads.join(times, on="block"), on="block", maintain_order="left")
     frame = frame.sort("ns", "block", descending=[True, False], maintain_order=True)
