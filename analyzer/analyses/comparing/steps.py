@@ -90,8 +90,7 @@ def _adjusted(pair: Pair) -> pl.DataFrame:
     any other step: on a line, whose slope for a kind is that within its runs (of decode steps, and sizes). Without one,
     steps of other tokens than the usual have no time.
     """
-    digests = [one for side in pair.sides for one in side.digests]
-    every = pl.concat(one.engine.with_columns(run=pl.lit(run)) for run, one in enumerate(digests)).drop_nulls("size")
+    every = pair.runs("engine").drop_nulls("size")
     decodes, x = pl.col("kind") == DECODE, pl.col("x")
     every = every.with_columns(x=pl.when(decodes).then("kv_tokens").otherwise("tokens").cast(pl.Float64))
     usual = pl.when(decodes).then(x.mean().over("run", "kind", "size")).otherwise(x.mean().over("run", "kind"))
