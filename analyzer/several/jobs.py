@@ -121,12 +121,8 @@ def _communicate_at_once(times: pl.DataFrame) -> bool:
 
 def reports_of_one_tool(opened: Sequence[Report]) -> list[Report]:
     """Those of open reports that can be of ranks, of the tool that wrote most of them."""
-    by_tool: dict[str, list[Report]] = {}
-    for report in opened:
-        tool = report.meta.recorder
-        if report.meta.rank is not None or (tool.timed and not tool.ranked):
-            by_tool.setdefault(tool.name, []).append(report)
-    return max(by_tool.values(), key=lambda ones: (len(ones), ones[0].meta.recorder.ranked), default=[])
+    able = [report for report in opened if report.meta.rank is not None or not report.meta.recorder.ranked]
+    return max(([report for report in able if report.meta.recorder == tool] for tool in _TOOLS), key=len)
 
 
 def path_of_ranks(paths: Sequence[Path], asked: Asked) -> pl.DataFrame:
