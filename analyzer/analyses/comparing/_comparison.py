@@ -459,6 +459,10 @@ def _refused(comparison: Comparison, allowed: Collection[str]) -> str:
     return "; ".join([*(text for _, text in against), f"to judge even so: {options}"]) if against else ""
 
 
+#: The table, its column of names and that of times, of what a gate measures by name; of kernels a part of it will do.
+_MEASURED: Final = {"bucket": ("buckets", "bucket", "ns"), "kernel": ("slots", "name", "exclusive_ns")}
+
+
 def _values(pair: Pair, metric: str) -> tuple[list[float], list[float]]:
     """The time of the metric in an iteration of each run of base and of new."""
     kind, _, name = metric.partition(":")
@@ -466,24 +470,20 @@ def _values(pair: Pair, metric: str) -> tuple[list[float], list[float]]:
         return pair.base.values_ns, pair.new.values_ns
     if metric == "quick":
         return quick_values(pair) or ([], [])
-    rows, ns, chosen = pair.runs("buckets"), "ns", pl.col("bucket").is_in(BUSY_BUCKETS)
-    if kind == "bucket" and name:
-        buckets = sorted(rows.get_column("bucket").unique())
-        if name not in buckets:
-            raise errors.UnknownNameError.of("bucket", name, buckets)
-        chosen = pl.col("bucket") == name
-    elif kind == "kernel" and name:
-        rows, ns = pair.runs("slots"), "exclusive_ns"
-        kernels = sorted(rows.get_column("name").drop_nulls().unique())
-        if not any(name in one for one in kernels):
-            raise errors.UnknownNameError.of("kernel", name, kernels)
-        chosen = pl.col("name").str.contains(name, literal=True)
-    elif kind == "token" and name:
+    if kind == "token" and name:
         return token_ns(pair, name)
-    elif metric != "busy":
+    if metric == "busy":
+        return pair.per_run(pair.runs("buckets").filter(pl.col("bucket").is_in(BUSY_BUCKETS)), "ns")
+    if kind not in _MEASURED or not name:
         metrics = ("step", "quick", "busy", "bucket:NAME", "kernel:NAME", "token:KIND")
         raise errors.UnknownNameError.of("metric", metric, metrics)
-    return pair.per_run(rows.filter(chosen), ns)
+    table, column, ns = _MEASURED[kind]
+    rows = pair.runs(table)
+    names = sorted(rows.get_column(column).drop_nulls().unique())
+    meant = [one for one in names if one == name or (kind == "kernel" and name in one)]
+    if not meant:
+        raise errors.UnknownNameError.of(kind, name, names)
+    return pair.per_run(rows.filter(pl.col(column).is_in(meant)), ns)
 
 
 # The noise floor.
