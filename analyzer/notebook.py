@@ -229,7 +229,7 @@ def without_profiler(report: Report) -> Report:
 
     Raises:
         CannotTellError: No run without the profiler tells how much shorter an iteration is, or the report has more than
-            262,144 operations and calls.
+            524,288 operations and calls.
     """
     _refuse_others("without_profiler", (report,), several=False)
     return _shown_well(_unprofiled.without(report))

@@ -368,7 +368,7 @@ def _of_left(finding: Finding, claims: pl.DataFrame, left: pl.DataFrame) -> Find
     return remaining and remaining._replace(claims=left, curtailed=lost > _WORTH_A_WORD)
 
 
-MOST_REPLAYED: Final = 1 << 18  # a page replays remedies of reports with at most so many operations and calls
+MOST_REPLAYED: Final = 1 << 19  # a page replays remedies of reports with at most so many operations and calls
 
 #: Findings that many sound programs have, and that are told only where their remedy gains a hundredth.
 _COMMON: Final = ("small-grid", "tail", "low-occupancy")

@@ -85,7 +85,34 @@ _LOADS_CODE: Final = re.compile(r"cu(?:da)?(?:Module|Library)(?:Load|Unload)")
 _HELD_NS: Final = 200_000
 
 
-def without_profiler(report: Report, network: Network, state: Changed, host: HostTime) -> Changed:
+class HostTimes(NamedTuple):
+    """What of the host's time of a network is near events, whatever is left of it."""
+
+    #: Of each call: start, since (the end of the one before), loads (code), events and profiled (ns) between the two.
+    calls: pl.DataFrame
+    #: The host's edges since the window's start (edge, start and others of :func:`_host_edges`), with events.
+    edges: pl.DataFrame
+
+
+def host_times(report: Report, network: Network) -> HostTimes:
+    """Times of calls, of code between them, and of what a blocking call takes beside its wait, with their events."""
+    loading = report.whole.kind("api").get_column("name").is_in(names_that(report, _LOADS_CODE.match))
+    calls = network.line.calls
+    between = calls.select("process_id", start=pl.col("start") - pl.col("gap"), end="start")
+    own_work = _unions(report.kind("overhead").filter(~IS_LOADING).select("process_id", **intervals.OF_EVENTS))
+    with_events = between.select(
+        start="end",
+        since="start",
+        loads=gathered(loading, calls.get_column("row")),
+        events=_events(report, between),
+        profiled=intervals.covered_by(between, "process_id", own_work),
+    )
+    edges = _host_edges(network, (*HOST_EDGES, *_OF_WAITS)).filter(pl.col("start") >= network.start)
+    events = pl.when(pl.col("kind").is_in(_OF_WAITS)).then(1.0).otherwise(_events(report, edges))
+    return HostTimes(with_events, edges.with_columns(events=events))
+
+
+def without_profiler(network: Network, state: Changed, host: HostTime, times: HostTimes) -> Changed:
     """What is left of the host's time, from the window's start on.
 
     Of a call, and of a wait for what it returns late, the event is the call, near to which all of a call that loads
@@ -94,19 +121,7 @@ def without_profiler(report: Report, network: Network, state: Changed, host: Hos
     """
     if host == AS_RECORDED:
         return state
-    loading = report.whole.kind("api").get_column("name").is_in(names_that(report, _LOADS_CODE.match))
-    calls = network.line.calls.select(
-        "process_id",
-        "start",
-        loads=gathered(loading, network.line.calls.get_column("row")),
-        own=state.values.own,
-        gap=state.values.gaps,
-        since=pl.col("start") - pl.col("gap"),
-    )
-    between = calls.select("process_id", start="since", end="start")
-    own_work = _unions(report.kind("overhead").filter(~IS_LOADING).select("process_id", **intervals.OF_EVENTS))
-    profiled = intervals.covered_by(between, "process_id", own_work)
-    calls = calls.with_columns(events=_events(report, between), profiled=profiled)
+    calls = times.calls.with_columns(own=state.values.own, gap=state.values.gaps)
     inside, whole = pl.col("start") >= network.start, pl.col("since") >= network.start
     code = (pl.col("gap") - pl.col("profiled")).clip(lower_bound=0)
     in_call = pl.when("loads").then(inf).otherwise(1.0)
@@ -115,15 +130,13 @@ def without_profiler(report: Report, network: Network, state: Changed, host: Hos
         gap=pl.when(whole & (pl.col("gap") > 0)).then(_shorter(code, pl.col("events"), host)).otherwise("gap"),
     )
     values = state.values._replace(own=new.get_column("own"), gaps=new.get_column("gap"))
-    return state._replace(values=values, lags=_lags(report, network, state, host))
+    return state._replace(values=values, lags=_lags(network, state, host, times.edges))
 
 
-def _lags(report: Report, network: Network, state: Changed, left: HostTime) -> pl.Series:
+def _lags(network: Network, state: Changed, left: HostTime, host: pl.DataFrame) -> pl.Series:
     """The lags of edges that are host code, or what a blocking call takes beside what it waits for."""
-    host = _host_edges(network, state, (*HOST_EDGES, *_OF_WAITS))
-    host = host.filter((pl.col("start") >= network.start) & (pl.col("lag") > 0))
-    events = pl.when(pl.col("kind").is_in(_OF_WAITS)).then(1.0).otherwise("events")
-    new = host.with_columns(events=_events(report, host)).select(_shorter(pl.col("lag"), events, left))
+    host = host.with_columns(lag=gathered(state.lags, host.get_column("edge"))).filter(pl.col("lag") > 0)
+    new = host.select(_shorter(pl.col("lag"), pl.col("events"), left))
     lags = _with(state.lags, host.get_column("edge"), new.to_series())
     # a GPU that has nothing to do, and takes longer than usual to begin what was launched, is in another program's time
     # slice, or does the profiler's own work: what follows a launch in order are other edges
@@ -134,13 +147,11 @@ def _lags(report: Report, network: Network, state: Changed, left: HostTime) -> p
     return lags.set(sure(held), int(usual)) if isinstance(usual, float) else lags
 
 
-def _host_edges(network: Network, state: Changed, kinds: tuple[str, ...]) -> pl.DataFrame:
-    """Edges of some kinds that are the host's: edge, kind, binds, slack, lag, process_id, start and end (ns)."""
+def _host_edges(network: Network, kinds: tuple[str, ...]) -> pl.DataFrame:
+    """Edges of some kinds that are the host's: edge, kind, binds, slack, process_id, start and end (ns)."""
     edges = network.edges
     until = gathered(network.nodes.get_column("at"), edges.get_column("target"))
-    rows = edges.select(
-        *("kind", "binds", "slack", "place", "target"), end=until, start=until - pl.col("slack"), lag=state.lags
-    )
+    rows = edges.select(*("kind", "binds", "slack", "place", "target"), end=until, start=until - pl.col("slack"))
     rows = rows.with_row_index("edge").filter(pl.col("kind").is_in(kinds))
     # what ends a blocking call is of the call that it ends
     calls = pl.DataFrame([network.numbers.ends.alias("target"), network.line.calls.get_column("place").alias("of")])
@@ -237,7 +248,9 @@ class Changes(NamedTuple):
 
 def changed(report: Report, network: Network, changes: Changes, lags: str = "lag") -> Changed:
     """The network's values, and its `lags` (lag, low or high), with all of `changes`."""
-    state = without_profiler(report, network, as_recorded(network, lags), changes.host)
+    state = as_recorded(network, lags)
+    if changes.host != AS_RECORDED:
+        state = without_profiler(network, state, changes.host, host_times(report, network))
     if changes.slower is not None:
         rows, now = changes.slower.get_column("row").cast(pl.UInt32), state.values.durations
         longer = (gathered(now, rows) * changes.slower.get_column("factor")).ceil().cast(pl.Int64)
@@ -372,7 +385,8 @@ def host_less(network: Network, state: Changed, spans: Spans, share: float) -> C
     now = calls.select("gap", now=state.values.gaps, inside=intervals.covered_by(gaps, "process_id", spans))
     left = pl.when(pl.col("now") > 0).then(pl.col("inside") * (pl.col("now") / pl.col("gap"))).otherwise(0)
     less = now.select((left * share).floor().cast(pl.Int64)).to_series()
-    host = _host_edges(network, state, (*HOST_EDGES, "return")).filter(pl.col("slack") > 0)
+    host = _host_edges(network, (*HOST_EDGES, "return"))
+    host = host.with_columns(lag=gathered(state.lags, host.get_column("edge"))).filter(pl.col("slack") > 0)
     inside = intervals.covered_by(host, "process_id", spans)
     part = (inside * (pl.col("lag") / pl.col("slack")) * share).floor().cast(pl.Int64)
     host = host.with_columns(less=pl.min_horizontal(part, "lag"))

@@ -4,8 +4,8 @@ Definitions: docs/definitions.md, section 4, "Without a profiler", and section 1
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from itertools import pairwise
 from math import inf
 from typing import Any, Final, NamedTuple
@@ -215,8 +215,10 @@ def bare_sentence(bare: Bare, tool: str) -> str:
     return f"{text}: recorded, {'up to ' if iteration.by_device else ''}{times(ratio)} as long."
 
 
-#: Reports of more operations and calls are not corrected: each of some ten replays takes 3 µs of each.
+#: Of reports of more operations and calls nothing is estimated, and such of more are not corrected by a run without the
+#: profiler, which tells more: each of some ten replays takes 3 µs of each.
 _MOST: Final = 1 << 18
+_MOST_CORRECTED: Final = 1 << 19
 
 #: Where so little may be left of the host's time, or less, nothing is known of it.
 _NOTHING: Final = 0.15
@@ -243,7 +245,7 @@ def _measured(report: Report) -> Unslowed | None:
     so much longer, as where the device limits the program: something else held it up.
     """
     bare, steady = bare_of(report), steady_part(report)
-    if bare is None or bare.iteration is None or steady is None or not replayable(report, _MOST):
+    if bare is None or bare.iteration is None or steady is None or not replayable(report, _MOST_CORRECTED):
         return None
     iteration, view = bare.iteration, report.narrow(window=steady.window)
     if iteration.ns > iteration.recorded_ns * (1 + HOSTS_DIFFER):
@@ -277,7 +279,7 @@ def corrected(report: Report) -> Report | None:
     """The whole report as it would be without its profiler.
 
     None where its capture has no run without one that tells iterations, where the recording took hardly longer, of
-    reports of more than 262,144 operations and calls, and of one that is without its profiler.
+    reports of more than 524,288 operations and calls, and of one that is without its profiler.
     """
     bare, steady = bare_of(report), steady_part(report)
     iteration = None if bare is None or report.meta.slower is not None else bare.iteration
@@ -298,7 +300,7 @@ def without(report: Report) -> Report:
 
     Raises:
         CannotTellError: Its capture has no run without a profiler that tells how long an iteration takes, or it has
-            more than 262,144 operations and calls.
+            more than 524,288 operations and calls.
     """
     if report.meta.slower is not None:
         return report.whole
@@ -344,11 +346,17 @@ _MOVED: Final = "moved"
 _UNTIL: Final = "until"
 
 
-class Clock(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Clock:
     """Recorded times and those without the profiler, both rising; between two of them time passes evenly."""
 
     recorded: pl.Series
     new: pl.Series
+
+    @cached_property
+    def _since_first(self) -> tuple[Any, Any]:
+        """Both in ns since their first: whole ns of a clock since 1970 do not fit the 53 bits of a float."""
+        return tuple((times - times[0]).cast(pl.Float64).to_numpy() for times in (self.recorded, self.new))
 
     def at(self, recorded_ns: pl.Series) -> pl.Series:
         """The times (ns) without the profiler; before the first and after the last known one, as far from it."""
@@ -356,11 +364,10 @@ class Clock(NamedTuple):
 
         if self.recorded.is_empty():
             return recorded_ns
-        times, recorded, new = (of.to_numpy() for of in (recorded_ns.fill_null(0), self.recorded, self.new))
-        inside = np.clip(times, recorded[0], recorded[-1])
-        # relative to the first: whole ns of a clock since 1970 do not fit the 53 bits of a float
-        since = np.interp(inside - recorded[0], recorded - recorded[0], new - new[0])
-        moved = np.rint(since).astype(np.int64) + new[0] + (times - inside)
+        times, first = recorded_ns.fill_null(0).to_numpy(), self.recorded[0]
+        inside = np.clip(times, first, self.recorded[-1])
+        moved = np.rint(np.interp(inside - first, *self._since_first)).astype(np.int64) + self.new[0]
+        moved += times - inside
         return pl.Series(_MOVED, moved).set(recorded_ns.is_null(), None)
 
 
@@ -375,7 +382,8 @@ def unprofiled(report: Report, host: Unslowed, window: Window | None = None) -> 
     net = network(everything, *everything.recorded)
     if window is not None and (host.usual.reach_ns == inf or host.usual.far < 1):
         net = net._replace(start=window.start_ns or 0)
-    state = _changes.without_profiler(everything, net, as_recorded(net), host.usual)
+    left = _changes.host_times(everything, net)
+    state = _changes.without_profiler(net, as_recorded(net), host.usual, left)
     times = replayed(net, state)
     starts_by_id = _starts(everything, net, times)
     moved = Moved(everything, starts_by_id, _clocks(net, times, point_values(net.line, state.values)), host)
@@ -401,7 +409,7 @@ def earliest_starts(report: Report) -> pl.DataFrame:
     if not _estimable(report) or report.meta.slower is not None:
         return pl.DataFrame(schema=dict.fromkeys(("event_id", _MOVED, _UNTIL), pl.Int64))
     net = network(report, *report.recorded)
-    state = _changes.without_profiler(report, net, as_recorded(net, "low"), COSTLIEST)
+    state = _changes.without_profiler(net, as_recorded(net, "low"), COSTLIEST, _changes.host_times(report, net))
     return _starts(report, net, replayed(net, state))
 
 
@@ -512,8 +520,9 @@ def sides(report: Report) -> dict[int, list[Side]]:
     by_span = {}
     for span in {*spans.values()}:
         net = network(report.whole, *span)
+        left = _changes.host_times(report.whole, net)
         states = [
-            _changes.without_profiler(report.whole, net, as_recorded(net, lags), host)
+            _changes.without_profiler(net, as_recorded(net, lags), host, left)
             for host, lags in zip(hosts_of(report), ("lag", "low", "high"), strict=True)
         ]
         by_span[span] = [Side(net, state, replayed(net, state)[-1]) for state in states]

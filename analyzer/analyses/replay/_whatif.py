@@ -27,13 +27,15 @@ from kanalyze.analyses.replay._changes import (
     capped,
     changed,
     host_less,
+    host_times,
     inside_window,
     plain_names,
     with_durations,
+    without_profiler,
     without_waits,
 )
 from kanalyze.analyses.replay._host_time import BY_TOOL, NEAR, UNCHANGED, HostTime, Unslowed, fitted
-from kanalyze.analyses.replay._network import Changed, Network, network, replayed
+from kanalyze.analyses.replay._network import Changed, Network, as_recorded, network, replayed
 from kanalyze.analyses.replay.critical_path import RUNNING, Ending, walk, way_of
 from kanalyze.analyses.shared.analysis import once_per_report, require
 from kanalyze.columns import gathered, marked, sure
@@ -214,12 +216,13 @@ def window_without(report: Report, *, device: bool = True) -> Callable[[HostTime
     Of those that began before the window what lies in it stays.
     """
     net, gone = prepared(report), None
+    times = host_times(report, net)
     if not device:
         kernels = _operations.operations(report.whole).get_column("kind").cast(pl.String).is_in(["kernel", "graph"])
         gone = kernels & (net.graph.operations.get_column("start") >= net.start)
 
     def took(host: HostTime) -> int:
-        state = changed(report, net, Changes(host=host))
+        state = without_profiler(net, as_recorded(net), host, times)
         if gone is not None:
             state = with_durations(net, state, state.values.durations.set(gone, 0))
         return int(replayed(net, state)[-1]) - net.start

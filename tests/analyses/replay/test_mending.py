@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls
-from kanalyze.analyses.replay._changes import Changes, Mending, without_profiler
+from kanalyze.analyses.replay._changes import Changes, Mending, host_times, without_profiler
 from kanalyze.analyses.replay._host_time import HostTime
 from kanalyze.analyses.replay._network import as_recorded, network, replayed
 from kanalyze.analyses.replay._whatif import mended, prepared, whatif_of
@@ -200,7 +200,7 @@ def test_a_launch_that_a_free_gpu_begins_far_too_late_was_held_up_by_something_e
     late = [*launched(4, 120, 1_000_132, 1_000_137), *launched(5, 1_000_150, 1_000_162, 1_000_167)]
     found = report([*events, *late])
     net = prepared(found)
-    state = without_profiler(found, net, as_recorded(net), HostTime(0.5))
+    state = without_profiler(net, as_recorded(net), HostTime(0.5), host_times(found, net))
     held, lags = net.edges.get_column("slack") > 200_000, state.lags
     assert held.sum() >= 1
     kinds = net.edges.get_column("kind").cast(pl.String)
