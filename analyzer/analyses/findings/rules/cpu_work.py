@@ -24,7 +24,7 @@ _NO_WORK: Final = (
     r"|empty_strided|new_empty|resize_|set_|lift_fresh|result_type|is_same_size|size|stride|numpy_T|T|mT|_reshape_alias"
     r"|diagonal|unfold|swapaxes|real|view_as_real|view_as_complex|requires_grad_|_local_scalar_dense|item|split_with_sizes"
     r"|_has_compatible_shallow_copy_type|tensor_split|hsplit|vsplit|broadcast_tensors|to|_to_copy|contiguous|clone"
-    r"|dropout)_?$"
+    r"|dropout|resolve_conj|resolve_neg)_?$"
 )
 
 #: Operators that make a tensor of nothing, and the one that PyTorch runs on what it made of Python's or NumPy's data.
@@ -130,11 +130,13 @@ def _runs(report: Report) -> pl.DataFrame:
     took = pl.when(pl.col("computes") | pl.col("converts")).then(pl.col("end") - pl.col("start"))
     runs = line.group_by(*THREAD, "run", maintain_order=True).agg(
         first=pl.col("start").filter(own).min(),
+        first_converted=pl.col("start").filter("converts").min(),
         last=pl.col("end").filter(own).max(),
         before_start=pl.col("start").filter(launches).first(),
         before_end=pl.col("end").filter(launches).first(),
         to_host_bytes=pl.col("to_host_bytes").filter(launches).first().fill_null(0),
         operators=pl.col("computes").sum(),
+        others=(pl.col("computes") & ~pl.col("converts") & ~name.str.contains(_CREATES)).sum(),
         created=(own & name.str.contains(_CREATES)).any(),
         lifted=(own & (name == _LIFTS)).any(),
         lifted_first=(name.filter(own).first() == _LIFTS).fill_null(value=False),
@@ -220,14 +222,17 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
     by_others = back & (pl.col("after_start") - pl.col("before_end") >= _LONG_NS)
     returns = pl.when(~pl.col("goes_on")).then(back).backward_fill().over(THREAD)
     used = (pl.col("to_host_next").fill_null(0) == 0) | (pl.col("goes_on") & returns)
-    computing = downloads & (by_operators | by_others) & used
+    # bytes that become numbers of four each, if such copies write most of what is copied next; without other work they
+    # are no results of what was copied to the host
+    widened = uploads & (pl.col("bytes") >= LARGE_BYTES) & (pl.col("widened_bytes") >= 0.5 * pl.col("bytes"))
+    new = widened.fill_null(value=False) & (pl.col("others") == 0)
+    computing = downloads & (by_operators | by_others) & used & ~new
     kind = (
         pl.when(computing)
         .then(pl.lit("cpu-operators"))
         .when(uploads & (pl.col("top_ns") >= _LONG_NS) & pl.col("top").str.contains(_COMPUTES) & ~pl.col("created"))
         .then(pl.lit("cpu-operators"))
-        # data are converted if such copies write most of what is copied next
-        .when(uploads & (pl.col("bytes") >= LARGE_BYTES) & (pl.col("widened_bytes") >= 0.5 * pl.col("bytes")))
+        .when(widened)
         .then(pl.lit("large-upload"))
         .when(uploads & ((pl.col("created") & made) | pl.col("lifted")))
         .then(pl.lit("cpu-tensors"))
@@ -238,7 +243,16 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
     )
     with_kind = runs.with_columns(kind=kind).drop_nulls("kind")
     of_python = (pl.col("kind") == "cpu-tensors") & ~pl.col("created")
-    start = pl.when(computing).then("before_start").when(of_python).then("before_end").otherwise("first")
+    converted = (pl.col("kind") == "large-upload") & pl.col("first_converted").is_not_null()
+    start = (
+        pl.when(computing)
+        .then("before_start")
+        .when(of_python)
+        .then("before_end")
+        .when(converted)
+        .then("first_converted")
+        .otherwise("first")
+    )
     end = pl.when(pl.when(computing).then(back).otherwise(uploads)).then("after_end").otherwise("last")
     top = pl.when(of_python | (pl.col("operators") == 0)).then(None).otherwise("top")
     spans = with_kind.select(*THREAD, "kind", "operators", "top_ns", "bytes", top=top, start=start, end=end)

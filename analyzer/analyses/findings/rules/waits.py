@@ -343,6 +343,11 @@ _TURNS: Final = 8  # so many masks of an iteration are a loop's
 #: The size of a count, which the host reads.
 _COUNT_BYTES: Final = 8
 
+#: The host passes over what it got, some times, but for no longer than this.
+_LOOKED_NS: Final = 100_000
+_LOOKED_NS_PER_BYTE: Final = 0.1
+_COMPUTED_NS_PER_BYTE: Final = 0.5
+
 #: Smaller copies are of numbers.
 _LEAST_BYTES: Final = 1 << 12
 
@@ -429,17 +434,22 @@ def _kernels(report: Report) -> pl.DataFrame:
 def downloads(report: Report) -> Findings:
     """At most one finding per device, on copies of a model, or of data, to the host in each iteration."""
     iterations = say.per_iteration(report).iterations or 1
-    copies = on_host.with_next(
-        on_host.launched(report), (pl.col("way") == TO_HOST) & (pl.col("bytes") >= _LEAST_BYTES)
-    ).filter((pl.col("next_way") != TO_DEVICE).fill_null(value=True))
+    copies = on_host.with_next(on_host.launched(report), pl.col("way") == TO_HOST)
+    another = (pl.col("next_way") == TO_HOST).fill_null(value=False)
+    # small ones of a model are among large ones; who sends more data at once had no use for what came
+    small = another & (pl.col("next_bytes") >= _LEAST_BYTES)
+    looked_ns = pl.max_horizontal(_LOOKED_NS, _LOOKED_NS_PER_BYTE * pl.col("bytes"))
+    sends = (pl.col("next_way") == TO_DEVICE) & (pl.col("next_call_start") - pl.col("call_end") < looked_ns)
+    copies = copies.filter((pl.col("bytes") >= _LEAST_BYTES) | small, ~sends.fill_null(value=False))
     copies = copies.join(_set_aside(report), on="row", how="anti")
     if world(report) == tools.CUDA:  # who has pinned the memory for a copy means to have all of it
         pinned = on_host.device_copies(report).filter(pl.col("target_memory") == PINNED)
         copies = copies.join(pinned, on="row", how="anti")
-    after, another = pl.col("next_call_start"), (pl.col("next_way") == TO_HOST).fill_null(value=False)
-    # NumPy computes with what it got from CuPy
-    # a call that waits returns so long after a copy's, at most (ns)
-    returned = after if world(report) == CUPY else pl.col("call_end") + 50_000
+    after = pl.col("next_call_start")
+    # NumPy computes with what it got from CuPy; else a call that waits returns so long after a copy's, at most (ns), or
+    # the host computes with what it got
+    computed = pl.max_horizontal(50_000, (_COMPUTED_NS_PER_BYTE * pl.col("bytes")).cast(pl.Int64))
+    returned = after if world(report) == CUPY else pl.col("call_end") + computed
     end = pl.when(another).then(after).otherwise(pl.min_horizontal(after, returned))
     copies = copies.with_columns(end=pl.coalesce(end, "call_end"))
     seen = copies.join(exclusive_operations(report).select("row"), on="row", how="semi")

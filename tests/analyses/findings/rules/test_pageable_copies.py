@@ -330,6 +330,10 @@ MASKS = "Indices of a mask's true elements are asked for 3 times a step, for who
         ),
         (downloads, lambda at: copy(at, MIB // 2), None),
         (downloads, lambda at: [*copy(at, 20 * MIB), *copy(at + 300_000, MIB, direction="Host-to-Device")], None),
+        (
+            *(downloads, lambda at: [*copy(at, 2 * MIB), *copy(at + 600_000, MIB, direction="Host-to-Device")]),
+            "1 copy to the host a step, 2.097 MB in each: GPU 0 idles",
+        ),
     ],
 )
 def test_data_that_the_host_asks_for(rule, make, words):
