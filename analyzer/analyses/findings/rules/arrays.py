@@ -400,6 +400,47 @@ def called_in_turn(report: Report) -> Findings:
         yield say.told(report, "repeated-work: JAX", device, claims, mending=change, module=module, many=own.height)
 
 
+_WHILE: Final = r"\bhlo_op=while\b"  # ranges of XLA around a loop of jax.lax: scan, map, fori_loop, while_loop
+_THUNK: Final = r"\bhlo_op="
+_EMPTY: Final = 0.5  # the kernels of a loop's turns fill so much of the GPU at most
+
+
+@once_per_process
+def _loops_of_jax(report: Report) -> pl.DataFrame:
+    """Loops that are in no other: THREAD, loop (a number), since, until, turns (the fewest times of what recurs)."""
+    ranges = named_ranges(report).filter(~pl.col("open")).with_columns(pl.col("range").cast(pl.String))
+    thunks = ranges.filter(pl.col("range").str.contains(_THUNK)).select(*THREAD, "start", "end", "range")
+    loops = thunks.filter(pl.col("range").str.contains(_WHILE)).sort(*THREAD, "start")
+    outer = pl.col("end").shift(1).cum_max().over(THREAD)
+    loops = loops.filter((pl.col("start") >= outer).fill_null(value=True)).with_row_index("loop")
+    loops = loops.select(*THREAD, "loop", since="start", until="end")
+    inside = nearest(thunks.sort("start"), loops, ("start", "since"), THREAD)
+    inside = inside.filter(pl.col("end") <= pl.col("until"))
+    times = inside.group_by("loop", "range").len("turns").filter(pl.col("turns") >= _TURNS)
+    return loops.join(times.group_by("loop").agg(pl.col("turns").min()), on="loop", maintain_order="left")
+
+
+@Rule
+def loops_of_jax(report: Report) -> Findings:
+    """At most one finding per device on loops of jitted functions whose turns leave most of the GPU empty."""
+    if world(report) != JAX or (loops := _loops_of_jax(report)).is_empty():
+        return
+    work = exclusive_operations(report, *SHAPE, "call_start", "thread_id").drop_nulls("call_start")
+    inside = nearest(work.sort("call_start", "start"), loops, ("call_start", "since"), THREAD)
+    inside = on_host.filling(report, inside.filter(pl.col("call_start") < pl.col("until")))
+    dur_ns, keys = pl.col("dur_ns"), ("loop", "device", "name")
+    filled_ns = (dur_ns * pl.col("part")).sum()
+    turning = inside.filter((filled_ns <= _EMPTY * dur_ns.sum()).over("loop", "device"))
+    whole_ns = pl.max_horizontal(dur_ns.max().over(keys), filled_ns.over(keys).cast(pl.Int64))
+    groups = turning.with_columns(group=pl.struct(keys).hash(), kept=pl.lit(1), merged_ns=whole_ns)
+    change = on_gpu.merged(groups)
+    for (device,), own in turning.partition_by("device", as_dict=True, maintain_order=True).items():
+        spans = own.group_by("loop").agg(pl.col("start").min(), pl.col("end").max())
+        figures = {"turns": own.get_column("turns").max(), "many": spans.height}
+        claims = intervals.union(intervals.clip(spans, *say.sides_of(report, device)))
+        yield say.told(report, "repeated-work: scan", device, claims, mending=change, at_most=True, **figures)
+
+
 @Rule
 def not_jitted(report: Report) -> Findings:
     """At most one finding per device on all operations that run one by one, but for what takes parts for calls."""

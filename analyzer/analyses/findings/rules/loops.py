@@ -31,6 +31,9 @@ _LONGEST: Final = 40
 _SHORT: Final = 6
 _KINDS: Final = 4
 
+#: The most launches of a pass that does no more than compute the value that it reads.
+_BRIEF: Final = 16
+
 #: So many operators before a loop are looked at, and so many of a pass are named.
 _NEAR: Final = 4
 _NAMED: Final = 4
@@ -41,9 +44,9 @@ _CELL_KERNELS: Final = r"(?:lstm|gru)_cell_(?:forward|backward)"  # kernels of c
 #: Operators (aten::) by what they are to a loop: `cells` of recurrent networks, whole ones, what no nn.LSTM has in it;
 #: those that take a part of a tensor, or `elements`, take it `apart`, put parts `together`, and write into a part; with
 #: weights, as layers have; gates and dense layers of a recurrent network; decompositions, which ask whether they could;
-#: reads of numbers, and `masks`, of which the number of elements is read; those that change a tensor in place, roots of
-#: second moments, `norms`, `plain` ones, which compute nothing, and those of whole layers (`blocks`), which write into
-#: caches.
+#: reads of numbers, some of them `conditions`, and `masks`, of which the number of elements is read; those that change
+#: a tensor in place, roots of second moments, `norms`, `plain` ones, which compute nothing, and those of whole layers
+#: (`blocks`), which write into caches.
 _MARKS: Final = {
     "cells": r"(?:lstm|gru|rnn_tanh|rnn_relu)_cell",
     "recurrent": r"lstm|gru|rnn_tanh|rnn_relu",
@@ -65,6 +68,7 @@ _MARKS: Final = {
         r"(?:_ex)?|inverse|cholesky_inverse|logdet"
     ),
     "reads": r"item|is_nonzero|_local_scalar_dense|equal|allclose",
+    "conditions": "is_nonzero",
     "masks": r"index|index_put_|_index_put_impl_|nonzero|masked_select|argwhere",
     "in_place": r"(?:copy|add|mul|sub|div|lerp|addcmul|addcdiv|clamp|clamp_min|clamp_max)_",
     "roots": r"r?sqrt_?",
@@ -129,7 +133,11 @@ def _loops(report: Report) -> pl.DataFrame:
     text = pl.col("name").str.strip_prefix("aten::")
     marks = [text.str.contains(f"^(?:{pattern})$").alias(key) for key, pattern in _MARKS.items()]
     line = line.join(line.select("name").unique().with_columns(marks), on="name", maintain_order="left")
-    line = line.with_row_index("at")
+    # whole networks that are given a sequence of one step are run step by step
+    values = pl.col("input_values").cast(pl.String)  # of which the last says whether batches come first
+    steps = pl.when(values.str.ends_with('"True"]')).then(on_host.side(0, 1)).otherwise(on_host.side(0, 0))
+    one_step = ((steps == 1) | ~values.str.contains(r'"(?:True|False)"\]$')).fill_null(value=True)
+    line = line.with_columns(pl.col("recurrent") & one_step).with_row_index("at")
     # a number that attention, sampling and putting together in between change
     depends = (pl.col("depends") | pl.col("together")).cast(pl.Int64).cum_sum()
     cells = line.with_columns(depends, operators="name").filter("cells")
@@ -167,15 +175,21 @@ def _reading(line: pl.DataFrame) -> list[tuple[int, int, int]]:
     As :func:`_repeated`; between two reads are no layers and no more operators than a pass has.
     """
     layers, takes = (pl.col("weights") | pl.col("backward")).cum_sum(), pl.col("takes").cast(pl.Int64).cum_sum()
-    reads = line.with_columns(at=pl.col("at").cast(pl.Int64), layers_before=layers, takes=takes)
+    launches = pl.col("launches").cum_sum()
+    reads = line.with_columns(at=pl.col("at").cast(pl.Int64), layers_before=layers, takes=takes, launches=launches)
     reads = reads.filter((pl.col("to_host") > 0) & ~pl.col("decomposes"))
     another = say.changes([*THREAD, "layers_before"]) | (pl.col("at").diff() > _LONGEST)
-    first, last = (pl.col("at", "takes").first(), pl.col("at", "takes").last().name.suffix("_last"))
+    sums = pl.col("at", "takes", "launches")
+    first, last = sums.first(), sums.last().name.suffix("_last")
     runs = reads.group_by(run=another.fill_null(value=True).cum_sum(), maintain_order=True).agg(
         first, last, many=pl.len()
     )
     passes, length = pl.col("many").cast(pl.Int64) - 1, pl.col("at_last") - pl.col("at")
-    runs = runs.filter((passes >= _PASSES - 1) & (pl.col("takes_last") - pl.col("takes") >= passes))
+    runs = runs.filter(
+        passes >= _PASSES - 1,
+        pl.col("takes_last") - pl.col("takes") >= passes,
+        pl.col("launches_last") - pl.col("launches") <= _BRIEF * passes,
+    )
     return runs.select(pl.col("at", "at_last") + 1, period=(length - 1) // passes + 1).rows()
 
 
@@ -280,6 +294,7 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
         (in_all.get_column("to_device_bytes") < passes * on_host.LARGE_BYTES).alias("small"),
         (in_all.get_column("to_host") >= passes).alias("asks"),
         (in_all.get_column("launches") >= passes).alias("launching"),
+        (in_all.get_column("launches") <= _BRIEF * passes).alias("brief"),
         (in_all.get_column("backward") > 0).alias("backward"),
         (period <= _SHORT).alias("short"),
         various=pl.any_horizontal(one != passed[0] for one in passed).fill_null(value=False),
@@ -324,8 +339,12 @@ def _rule() -> pl.Expr:
         .then(
             pl.when("masks")
             .then(pl.lit("boolean-masks: loop"))
-            .when(pl.any_horizontal("reads", "takes"))
-            .then(pl.lit("blocking-read: values"))
+            .when(pl.any_horizontal("reads", "takes") & pl.col("brief"))
+            .then(
+                pl.when(pl.col("conditions") & ~indexing)
+                .then(pl.lit("blocking-read: conditions"))
+                .otherwise(pl.lit("blocking-read: values"))
+            )
         )
         .when(pl.col("cells") | (pl.col("recurrent") & pl.col("depends")))
         .then(None)
@@ -404,8 +423,9 @@ def small_batches(report: Report) -> rules.Findings:
         taken = _takes_samples(report, fewest / line.height) or _splits(report, fewest, joins=not trains)
         taken = taken or (trains and _accumulates(report))
         several = each >= _PASSES // 2 and taken
-        chooses = fewest < _PASSES or names.str.contains(on_host.CHOOSES).any()
-        if _filled(line.filter("layer")) >= _FULL or chooses:
+        # each word is the next one's input; in training what is drawn is noise
+        chooses = not trains and names.str.contains(on_host.CHOOSES).any()
+        if _filled(line.filter("layer")) >= _FULL or fewest < _PASSES or chooses:
             continue
         if not several and (each != 1 or line.get_column("thread_id").n_unique() > 1 or trains):
             continue
@@ -413,7 +433,9 @@ def small_batches(report: Report) -> rules.Findings:
             continue  # of few layers, the passes may be those of a loop inside of a model
         number = (line.get_column("token") == anchor).cast(pl.Int64).cum_sum() - 1
         passes = line.with_columns(number.set(number < 0, None).alias("passed")).drop_nulls("passed")
-        yield _few_samples(report, device, passes)._replace(general=not several)
+        # between two updates there are no more
+        larger = min(_LARGER, each) if trains else _LARGER
+        yield _few_samples(report, device, passes, larger)._replace(general=not several)
 
 
 def _takes_samples(report: Report, passes: float) -> bool:
@@ -443,27 +465,27 @@ def _accumulates(report: Report) -> bool:
     around = every.select("name", parent="row").filter(name=on_host.ACCUMULATES)
     adds = every.filter(name="aten::add_").join(around, on="parent", how="semi").height
     # after which a thread of autograd goes on, and this one waits
-    line = on_host.forward(report).with_columns(following=pl.col("start").shift(-1).over(THREAD))
-    nodes = every.filter(on_host.IS_NODE).select("process_id", node="start")
+    line, nodes = on_host.forward(report), every.filter(on_host.IS_NODE).select("process_id", node="start")
     begun = nearest(line.filter(name=_BEGINS_BACKWARD), nodes, ("end", "node"), ["process_id"], "after")
+    begun = nearest(begun, line.select(*THREAD, following="start"), ("end", "following"), THREAD, "after")
     begun = begun.filter((pl.col("node") < pl.col("following")).fill_null(pl.col("node").is_not_null()))
     return adds >= _MOST * max(around.height, 1) and begun.height >= _PASSES // 2 * on_host.updates(report) > 0
 
 
-def _few_samples(report: Report, device: int, line: pl.DataFrame) -> rules.Finding:
-    """The finding on launches of passes, `passed` their number."""
+def _few_samples(report: Report, device: int, line: pl.DataFrame, larger: int) -> rules.Finding:
+    """The finding on launches of passes, `passed` their number, of which so many could be one."""
     begun = line.group_by("passed", *THREAD, maintain_order=True).agg(start=pl.col("call_start").min())
     spans = begun.with_columns(end=pl.col("start").shift(-1)).drop_nulls("end").filter(pl.col("end") > pl.col("start"))
     idle = idle_within(report, on_host.own_within(report, spans).host)[device]
     # so many passes are launched as one, whose kernels take as long as all of them would that filled the GPU
     one, place = pl.col("dur_ns"), pl.int_range(pl.len()).over("passed", "token")
-    batch = pl.struct("token", place.alias("place"), pl.col("passed") // _LARGER).hash()
+    batch = pl.struct("token", place.alias("place"), pl.col("passed") // larger).hash()
     whole = pl.max_horizontal(one.max().over("group"), (one * pl.col("part")).sum().over("group").cast(pl.Int64))
     groups = line.with_columns(group=batch).select("row", "dur_ns", "group", kept=pl.lit(1, pl.Int64), merged_ns=whole)
-    spared = spans.filter(pl.col("passed") % _LARGER != 0)
+    spared = spans.filter(pl.col("passed") % larger != 0)
     calls, host = on_gpu.calls_within(report, spared), spared.select("process_id", "start", "end")
     change = on_gpu.merged(groups)._replace(host=host, calls=calls)
-    figures = {"times": line.get_column("passed").n_unique(), "part": _filled(line), "larger": _LARGER}
+    figures = {"times": line.get_column("passed").n_unique(), "part": _filled(line), "larger": larger}
     return say.told(report, "small-batches", device, (idle, line), intervals.length(idle), mending=change, **figures)
 
 

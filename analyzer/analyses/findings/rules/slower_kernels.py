@@ -535,3 +535,20 @@ def transform_length(work: Work) -> Finding | None:
     rows = work.rows.join(lines.filter(pl.col("transforms") & near), on="row", how="semi")
     # what is left of such a transform, which is two of a length at least twice as long, and passes between them
     return work._replace(rows=rows).finding("transform-length", work.most, left=0.35) if rows.height else None
+
+
+_WEIGHTS: Final = 4  # a layer of a recurrent network has so many; other copies in a call are fewer
+
+
+@Rule
+def scattered_weights(report: Report) -> Findings:
+    """At most one finding per device on recurrent networks of cuDNN whose calls copy their weights into one buffer."""
+    every = on_host.operators(report)
+    # autocast's, which has another in it, copies its weights as it casts them
+    calls = every.filter(name="aten::_cudnn_rnn").select(*threads.THREAD, "start", "parent", "row")
+    calls = calls.join(calls.select(row="parent"), on="row", how="anti").drop("parent").rename({"row": "parent"})
+    copies = every.filter(name="aten::copy_").group_by("parent").agg(pl.col("end").max(), many=pl.len())
+    copying = calls.join(copies.filter(pl.col("many") >= _WEIGHTS), on="parent").drop("parent", "many")
+    inside = on_host.within(report, copying)
+    figures = {"calls": inside.host.height, "launches": len(inside.mending.gone)}
+    yield from on_host.on_time(report, "scattered-rnn-weights", inside, **figures)

@@ -339,6 +339,39 @@ def unfused_optimizer(report: Report) -> Findings:
         )
 
 
+#: A step that calls so many fused operators is of many groups of parameters; longer kernels are of many tensors (ns).
+_GROUPS: Final = 16
+_OF_GROUP_NS: Final = 20_000
+
+
+@Rule
+def optimizer_groups(report: Report) -> Findings:
+    """One finding per device and fused optimizer whose groups have few parameters each."""
+    calls = on_host.operators(report).filter(pl.col("name").str.contains(r"^aten::_fused_\w+_$"))
+    ranges = _recorded_ranges(on_host.traced(report) or report, "step")
+    for whole in _in_ranges(report, "step"):
+        steps = whole._replace(kernels=whole.kernels.filter(on_gpu.decoded_as(whole.kernels, _FUSED_STEP)))
+        spans = ranges.filter(optimizer=steps.optimizer)
+        groups = on_gpu.is_inside(calls.select(*THREAD, at="start"), spans.select(*on_host.SPAN)).sum()
+        took, few = pl.col("exclusive_ns"), groups < _GROUPS * max(spans.height, 1)
+        if few or steps.kernels.is_empty() or steps.kernels.select(took.median() > _OF_GROUP_NS).item():
+            continue
+        merged = steps.kernels.select(
+            "row", group="step", dur_ns=took, kept=pl.lit(1), merged_ns=took.sum().over("step")
+        )
+        yield say.told(
+            report,
+            "unfused-optimizer: groups",
+            steps.device,
+            steps.claims(report),
+            mending=on_gpu.merged(merged),
+            where=say.place_of(report, steps.kernels.get_column("row")),
+            optimizer=steps.optimizer,
+            each=groups // spans.height,
+            steps=steps.number,
+        )
+
+
 def _in_one_pass(steps: _Steps) -> Mending:
     """Each step in one pass, at the rate of its shortest operator; each operator of unknown classes on lists at once.
 

@@ -6,6 +6,7 @@ import pytest
 
 from kanalyze.analyses.findings.rules.cpu_work import anomaly_detection, cpu_work
 from kanalyze.analyses.findings.rules.loops import python_loops, small_batches
+from kanalyze.analyses.findings.rules.slower_kernels import scattered_weights
 from kanalyze.analyses.operators._host_tree import NODE
 from kanalyze.window import Window
 from support.build import LAUNCH, again, call, host, kernel, launched, memcpy, memset, nvtx, report
@@ -43,8 +44,8 @@ def lists(took):
     return in_steps([event for one in steps for event in one], step_ns=10 * STEP)
 
 
-def converted(types, *others, elements=1 << 19):
-    events = [event for at in range(10) for event in step(at * STEP, (*others, "aten::to"), down=0, up=1 << 21)]
+def converted(types, *others, elements=1 << 19, down=0):
+    events = [event for at in range(10) for event in step(at * STEP, (*others, "aten::to"), down=down, up=1 << 21)]
     starts = [event.start for event in events if (event.name, event.end - event.start) == ("aten::to", 150_000)]
     shapes = f"[[{elements}],[{elements}]]"
     details = [
@@ -103,6 +104,8 @@ PREPARED = program("aten::to", "aten::div", **LARGE)
         (lists(1_000_000), None, (), None),
         (converted('["float", "unsigned char"]'), "large-upload", (), None),
         (converted('["float", "unsigned char"]', LIFT), "large-upload", (), None),  # of NumPy's bytes
+        # the next batch, after results that the host has looked at
+        (converted('["float", "unsigned char"]', down=1 << 20), "large-upload", (), None),
         # and a few labels
         (converted('["float", "unsigned char"]', "aten::randn", elements=9), "cpu-tensors", (), None),
         (converted('["c10::BFloat16", "float"]'), None, (), None),
@@ -215,7 +218,7 @@ def line(names, at):
         made = kernel(begin + 9000, begin + 10_000, name=f"void at::native::{name}()")
         if joined:
             made = replace(made, name="void CatArrayBatchedCopy<float>(int)", grid=(1, int(joined), 1))
-        if name in {"item", "index", "_to_copy"} or name.startswith("linalg_"):
+        if name in {"item", "is_nonzero", "index", "_to_copy"} or name.startswith("linalg_"):
             way = "Host-to-Device" if name == "_to_copy" else TO_HOST
             made = memcpy(begin + 6000, begin + 7000, direction=way, size_bytes=4)
         events += launched(begin + 4000, begin + 8000, made, LAUNCH)
@@ -269,6 +272,7 @@ INVERSES, FACTORS = ["eq", "index", "linalg_inv", "mean"], ["mm", "linalg_choles
 WORK, MASKED = "repeated-work", "boolean-masks"
 WRITTEN_OUT = ("gone through one by one, as by an optimizer that is written out, 10 times",)
 READS_OF_20 = (READS, "20 values are read one by one in a Python loop")
+CONDITIONS_OF_20 = ("20 conditions are read one by one in a Python loop", "validate_args=False")
 GATED = ["unbind", *["linear", "chunk", "sigmoid", "tanh", "mul", "add"] * 12, "mm"]
 
 
@@ -294,6 +298,8 @@ GATED = ["unbind", *["linear", "chunk", "sigmoid", "tanh", "mul", "add"] * 12, "
         (["mm", *["mul", "mul", "add", "copy_"] * 20, "mm"], WORK, (IN_PLACE,), (3_180_000, 152, -152_000)),
         (GATED, "rnn-cells", (GATES,), (2_860_000, 110, -110_000)),
         (["linear", *["norm", "item"] * 20, "mm"], "blocking-read", READS_OF_20, (1_580_000, 76, -76_000)),
+        (["linear", *["ge", "all", "is_nonzero"] * 20, "mm"], "blocking-read", CONDITIONS_OF_20, None),
+        (["linear", *["exp"] * 16, *["norm", *["exp"] * 16, "item"] * 10, "mm"], None, (), None),  # work of its own
         (["linear", "unbind", *SAMPLES, "stack"], WORK, (DIFFERENT,), None),
         (["linear", *SAMPLES, "cat"], WORK, (DIFFERENT,), None),
         (["linear", "unbind", *SAMPLES, "sum"], None, (), None),
@@ -482,7 +488,9 @@ SPLITS = [FIRST, *inside(*SPLIT[:1], every=5)]
 NODES = [host("op", f"{NODE}: LossBackward0", at + 900_020, at + 900_030, thread=2) for at in range(0, 20 * PASS, PASS)]
 OF_MASKS = [FIRST, *BACKWARD, *NODES[4::5], *gradients(added=16)]
 ADDS = [*inside(("ones_like", 900_000, 10)), *NODES, *gradients(added=16)]
+INNER = inside(("empty_like", 900_002, 5))
 NORM_BACK = ("void at::native::layer_norm_backward_kernel<float>()",)
+DRAWN_BACK = (*NORM_BACK, "void at::native::distribution_elementwise_grid_stride_kernel<float>()")
 
 
 @pytest.mark.parametrize(
@@ -508,6 +516,8 @@ NORM_BACK = ("void at::native::layer_norm_backward_kernel<float>()",)
         ({"each": 5, "more": [*SPLITS, *BACKWARD], "last": NORM_BACK}, [False]),
         # gradients of passes are added up, and there is an update for several of them
         ({"each": 5, "more": [FIRST, *ADDS, *UPDATES], "last": NORM_BACK}, [False]),
+        # of noise, with an operator in the one that begins backward
+        ({"each": 5, "more": [FIRST, *ADDS, *INNER, *UPDATES], "last": DRAWN_BACK}, [False]),
         # masks
         ({"each": 5, "more": [FIRST, *BACKWARD, *NODES[4::5], *gradients(added=16), *UPDATES], "last": NORM_BACK}, []),
         ({"each": 5, "more": [FIRST, *ADDS, *UPDATES * 2], "last": NORM_BACK}, []),
@@ -525,3 +535,24 @@ def test_passes_that_fill_a_part_of_the_gpu(how, general):
             "The model is run 1 time a step, for few samples each time: its kernels fill 13.1"
         )
         assert measures(found[0], of) == (18_810_000, 86, -13_200, 17_000_000)
+
+
+def recurrent(copies, *, inner="aten::empty"):
+    """Calls of a recurrent network in eight steps, each with so many copies in it before its kernel."""
+    events = []
+    for at in range(0, 8 * STEP, STEP):
+        events += [host("op", "aten::_cudnn_rnn", at, at + 90_000), host("op", inner, at + 85_000, at + 89_000)]
+        for begun in range(at + 1000, at + 1000 + 10_000 * copies, 10_000):
+            made = memcpy(begun + 8000, begun + 9000, direction="Device-to-Device", size_bytes=4096)
+            events += [host("op", "aten::copy_", begun, begun + 7000), *launched(begun, begun + 6000, made, COPY)]
+        events += launched(at + 70_000, at + 80_000, kernel(at + 75_000, at + 89_000, name="lstm"), LAUNCH)
+    return in_steps(events, 8)
+
+
+def test_weights_that_each_call_of_a_recurrent_network_copies():
+    of = recurrent(5)
+    (one,) = scattered_weights(of)
+    assert_told([one], [one.at_stake_ns], "1 call a step copied them into a buffer first, in 5 launches a step")
+    assert measures(one, of)[1] == 40  # copies that are gone; the networks' own kernels stay
+    assert list(scattered_weights(recurrent(3))) == []
+    assert list(scattered_weights(recurrent(5, inner="aten::_cudnn_rnn"))) == []  # autocast's

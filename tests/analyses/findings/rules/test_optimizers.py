@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kanalyze.analyses.findings.rules.unfused import unfused_optimizer, zero_grad_fills
+from kanalyze.analyses.findings.rules.unfused import optimizer_groups, unfused_optimizer, zero_grad_fills
 from kanalyze.window import Window
 from support.build import again, call, host, kernel, memset, nvtx, report
 from support.command import REPORTS, SAMPLES
@@ -184,3 +184,13 @@ def test_what_adds_gradients_to_the_zeros_counts_in_the_first_backward_pass():
     (found,) = zero_grad_fills(report([*launch("aten::_foreach_zero_", ZERO, 0), *again((0, 30), *one)]))
     assert "Backward then adds to the zeros, by 1 kernel (4 ns)" in found.text
     assert found.change(report([])).gone.len() == 2
+
+
+@pytest.mark.parametrize(("groups", "ran", "told"), [(20, 1, 1), (1, 1, 0), (20, 30_000, 0)])
+def test_a_fused_optimizer_of_many_groups_launches_for_each(groups, ran, told):
+    calls = [host("op", "aten::_fused_adamw_", 10 * at, 10 * at + 9) for at in range(groups)]
+    work = [*launched(*[FUSED] * 20, run=ran), *calls]
+    of = report([nvtx("Optimizer.step#AdamW.step", 0, 200), *work])
+    found = list(optimizer_groups(of))
+    assert [one.headline for one in found] == ["AdamW runs fused kernels 20 times a step: many groups"] * told
+    assert [len(one.change(of).gone) for one in found] == [19] * told
