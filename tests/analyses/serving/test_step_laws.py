@@ -66,8 +66,8 @@ def gpu(report):
 )
 def test_a_law_is_found_in_times_that_it_made_and_slow_steps_do_not_change_it(fixed, each, cached, slow):
     times = [fixed + each * size_of(n) + cached * kv for n, kv in BATCHES]
-    times = [ns * (1 + 3 * (at in slow)) for at, ns in enumerate(times)]
-    rows = [(n, size_of(n), kv, ns) for (n, kv), ns in zip(BATCHES, times, strict=True)]
+    took = [ns * (1 + 3 * (at in slow)) for at, ns in enumerate(times)]
+    rows = [(n, size_of(n), kv, ns) for (n, kv), ns in zip(BATCHES, took, strict=True)]
     row = gpu(engine_of(rows))
     assert row["fixed_ns"] == pytest.approx(fixed, rel=0.02, abs=2_000)
     assert row["per_token_ns"] == pytest.approx(each, rel=0.05, abs=20)
