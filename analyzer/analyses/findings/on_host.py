@@ -345,6 +345,12 @@ def filling(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     return work.with_columns(layer, part=part)
 
 
+def at_once_ns(*keys: str) -> pl.Expr:
+    """What operations of the same `keys`, as of :func:`filling`, take as one (ns): no less than the longest of them."""
+    took_ns = pl.col("dur_ns")
+    return pl.max_horizontal(took_ns.max().over(keys), (took_ns * pl.col("part")).sum().over(keys).cast(pl.Int64))
+
+
 # Copies in scope, and which of them and of other calls a library of collectives makes itself, not the program.
 
 PAGEABLE: Final = "Pageable"

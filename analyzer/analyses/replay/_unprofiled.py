@@ -215,8 +215,8 @@ def bare_sentence(bare: Bare, tool: str) -> str:
     return f"{text}: recorded, {'up to ' if iteration.by_device else ''}{times(ratio)} as long."
 
 
-#: Of reports of more operations and calls nothing is estimated, and such of more are not corrected by a run without the
-#: profiler, which tells more: each of some ten replays takes 3 µs of each.
+#: The most operations and calls of a report of which a profiler's cost is estimated, and of one that is corrected by a
+#: run without it, which tells more: each of some ten replays takes 3 µs of each.
 _MOST: Final = 1 << 18
 _MOST_CORRECTED: Final = 1 << 19
 

@@ -7,7 +7,7 @@ Definitions: docs/whatif.md.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
 
 import polars as pl
@@ -216,13 +216,13 @@ def window_without(report: Report, *, device: bool = True) -> Callable[[HostTime
     Of those that began before the window what lies in it stays.
     """
     net, gone = prepared(report), None
-    times = host_times(report, net)
+    times = cache(partial(host_times, report, net))
     if not device:
         kernels = _operations.operations(report.whole).get_column("kind").cast(pl.String).is_in(["kernel", "graph"])
         gone = kernels & (net.graph.operations.get_column("start") >= net.start)
 
     def took(host: HostTime) -> int:
-        state = without_profiler(net, as_recorded(net), host, times)
+        state = without_profiler(net, as_recorded(net), host, times())
         if gone is not None:
             state = with_durations(net, state, state.values.durations.set(gone, 0))
         return int(replayed(net, state)[-1]) - net.start

@@ -376,18 +376,22 @@ def _in_turn(report: Report) -> pl.DataFrame:
     return own.select(*THREAD, "start", "end", "module", "run")
 
 
+def _launched_in(report: Report, turns: pl.DataFrame) -> pl.DataFrame:
+    """What was launched in `turns` (since, until, THREAD and others), by launch, as of :func:`on_host.filling`."""
+    work = exclusive_operations(report, *SHAPE, "call_start", "thread_id").sort("call_start", "start")
+    inside = nearest(work, turns, ("call_start", "since"), THREAD)
+    return on_host.filling(report, inside.filter(pl.col("call_start") < pl.col("until")))
+
+
 @Rule
 def called_in_turn(report: Report) -> Findings:
     """One finding per device on which functions under ``jax.jit`` are called for one part after the other."""
     if (own := _in_turn(report)).height < say.fewest_in(report):
         return
     turns = own.with_row_index("turn").rename({"start": "since", "end": "until"})
-    work = exclusive_operations(report, *SHAPE, "call_start", "thread_id").sort("call_start", "start")
-    inside = nearest(work, turns, ("call_start", "since"), THREAD).filter(pl.col("call_start") < pl.col("until"))
-    inside = on_host.filling(report, inside.with_columns(place=pl.int_range(pl.len()).over("turn")))
-    keys, dur_ns = ("run", "place", "name", "device"), pl.col("dur_ns")
-    all_ns = pl.max_horizontal(dur_ns.max().over(keys), (dur_ns * pl.col("part")).sum().over(keys).cast(pl.Int64))
-    groups = inside.with_columns(group=pl.struct(keys).hash(), kept=pl.lit(1), merged_ns=all_ns)
+    inside = _launched_in(report, turns).with_columns(place=pl.int_range(pl.len()).over("turn"))
+    keys = ("run", "place", "name", "device")
+    groups = inside.with_columns(group=pl.struct(keys).hash(), kept=pl.lit(1), merged_ns=on_host.at_once_ns(*keys))
     spared = own.filter(~pl.col("run").is_first_distinct())
     calls = on_gpu.calls_within(report, spared)
     launching = report.kind("api").get_column("name").gather(calls).is_in(names_that(report, is_launch_name))
@@ -425,14 +429,10 @@ def loops_of_jax(report: Report) -> Findings:
     """At most one finding per device on loops of jitted functions whose turns leave most of the GPU empty."""
     if world(report) != JAX or (loops := _loops_of_jax(report)).is_empty():
         return
-    work = exclusive_operations(report, *SHAPE, "call_start", "thread_id").drop_nulls("call_start")
-    inside = nearest(work.sort("call_start", "start"), loops, ("call_start", "since"), THREAD)
-    inside = on_host.filling(report, inside.filter(pl.col("call_start") < pl.col("until")))
     dur_ns, keys = pl.col("dur_ns"), ("loop", "device", "name")
-    filled_ns = (dur_ns * pl.col("part")).sum()
-    turning = inside.filter((filled_ns <= _EMPTY * dur_ns.sum()).over("loop", "device"))
-    whole_ns = pl.max_horizontal(dur_ns.max().over(keys), filled_ns.over(keys).cast(pl.Int64))
-    groups = turning.with_columns(group=pl.struct(keys).hash(), kept=pl.lit(1), merged_ns=whole_ns)
+    empty = ((dur_ns * pl.col("part")).sum() <= _EMPTY * dur_ns.sum()).over("loop", "device")
+    turning = _launched_in(report, loops).filter(empty)
+    groups = turning.with_columns(group=pl.struct(keys).hash(), kept=pl.lit(1), merged_ns=on_host.at_once_ns(*keys))
     change = on_gpu.merged(groups)
     for (device,), own in turning.partition_by("device", as_dict=True, maintain_order=True).items():
         spans = own.group_by("loop").agg(pl.col("start").min(), pl.col("end").max())

@@ -478,10 +478,10 @@ def _few_samples(report: Report, device: int, line: pl.DataFrame, larger: int) -
     spans = begun.with_columns(end=pl.col("start").shift(-1)).drop_nulls("end").filter(pl.col("end") > pl.col("start"))
     idle = idle_within(report, on_host.own_within(report, spans).host)[device]
     # so many passes are launched as one, whose kernels take as long as all of them would that filled the GPU
-    one, place = pl.col("dur_ns"), pl.int_range(pl.len()).over("passed", "token")
+    place = pl.int_range(pl.len()).over("passed", "token")
     batch = pl.struct("token", place.alias("place"), pl.col("passed") // larger).hash()
-    whole = pl.max_horizontal(one.max().over("group"), (one * pl.col("part")).sum().over("group").cast(pl.Int64))
-    groups = line.with_columns(group=batch).select("row", "dur_ns", "group", kept=pl.lit(1, pl.Int64), merged_ns=whole)
+    numbered, merged_ns = line.with_columns(group=batch), on_host.at_once_ns("group")
+    groups = numbered.select("row", "dur_ns", "group", kept=pl.lit(1, pl.Int64), merged_ns=merged_ns)
     spared = spans.filter(pl.col("passed") % larger != 0)
     calls, host = on_gpu.calls_within(report, spared), spared.select("process_id", "start", "end")
     change = on_gpu.merged(groups)._replace(host=host, calls=calls)
