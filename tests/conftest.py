@@ -32,7 +32,7 @@ def pytest_addoption(parser):
 
 
 #: Of a test with more cases than these, the first and every third one are quick where `one_in` says nothing else.
-MANY_CASES, ONE_IN = 8, 3
+MANY_CASES, ONE_IN = 5, 3
 
 
 @pytest.hookimpl(tryfirst=True)
