@@ -99,7 +99,7 @@ def steady_part(report: Report) -> SteadyPart | None:
     """The steady part of the process in scope that kept the devices in scope busy longest; None if nothing repeats.
 
     Of several names the one whose steady iterations launched most kernel time, and of several runs of these the one
-    with most of them; of equal ones the first.
+    with most of them, of equal ones the last: what is before may warm up.
     """
     return _steady_part_of(report, judged_iterations(report))
 
@@ -169,7 +169,7 @@ def lengths_ns(rows: pl.DataFrame) -> pl.Series:
 
 
 def _longest_run(rows: pl.DataFrame, name: str, *, adjoining: bool) -> pl.DataFrame:
-    """Of the runs of steady iterations of one name the one with most of them, then the one that takes longest.
+    """Of the runs of steady iterations of one name the one with most of them, of equal ones the last.
 
     With `adjoining` each begins where the one before ended; else there may be time between, but no other iteration.
     """
@@ -177,8 +177,7 @@ def _longest_run(rows: pl.DataFrame, name: str, *, adjoining: bool) -> pl.DataFr
     near = pl.col("start_ns") == pl.col("end").shift(1) if adjoining else pl.lit(value=True)
     goes_on = (near & pl.col("usual") & pl.col("usual").shift(1)).fill_null(value=False)
     runs = own.with_columns(run=(~goes_on).cum_sum()).filter("usual")
-    sums = runs.group_by("run", maintain_order=True).agg(pl.len(), pl.col("dur_ns").sum())
-    best = sums.sort("len", "dur_ns", descending=True, maintain_order=True).item(0, "run")
+    best = runs.group_by("run").len().sort("len", "run").item(-1, "run")
     return runs.filter(pl.col("run") == best)
 
 

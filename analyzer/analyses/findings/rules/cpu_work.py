@@ -27,8 +27,10 @@ _NO_WORK: Final = (
     r"|dropout|resolve_conj|resolve_neg)_?$"
 )
 
-#: Operators that make a tensor of nothing, and the one that PyTorch runs on what it made of Python's or NumPy's data.
+#: Operators that make a tensor of nothing, and those that PyTorch runs on what it made of Python's data. Of an array
+#: that becomes a tensor without a copy (torch.from_numpy) it runs the first alone.
 _LIFTS: Final = "aten::lift_fresh"
+_DETACHES: Final = "aten::detach_"
 _CREATES: Final = (
     r"^aten::(?:full|full_like|ones|ones_like|zeros|zeros_like|arange|linspace|logspace|eye|tril_indices|triu_indices|rand"
     r"|randn|randint|randperm|rand_like|randn_like|hann_window|hamming_window|tensor|scalar_tensor|new_full|new_zeros"
@@ -104,7 +106,8 @@ def _operators_in_runs(report: Report) -> pl.DataFrame:
     name, own = pl.col("name"), pl.col("own")
     launching = (pl.col("launches") > 0) | pl.col("called") | pl.col("aside")
     line = on_host.outermost(report).sort(*THREAD, "start")
-    line = line.with_columns(run=launching.cast(pl.UInt32).cum_sum().over(THREAD), own=~launching)
+    lifts = (name == _LIFTS) & (name.shift(-1).over(THREAD) == _DETACHES)
+    line = line.with_columns(run=launching.cast(pl.UInt32).cum_sum().over(THREAD), own=~launching, lifts=lifts)
     return line.with_columns(
         # types of a copy that makes data smaller: into 16 bits, of more
         shortens=_copied_bytes(report, line, r"^\[\s*\"c10::(?:BFloat16|Half)\",\s*\"(?:float|double)\"") > 0,
@@ -138,8 +141,8 @@ def _runs(report: Report) -> pl.DataFrame:
         operators=pl.col("computes").sum(),
         others=(pl.col("computes") & ~pl.col("converts") & ~name.str.contains(_CREATES)).sum(),
         created=(own & name.str.contains(_CREATES)).any(),
-        lifted=(own & (name == _LIFTS)).any(),
-        lifted_first=(name.filter(own).first() == _LIFTS).fill_null(value=False),
+        lifted=(own & pl.col("lifts")).any(),
+        lifted_first=pl.col("lifts").filter(own).first().fill_null(value=False),
         converts=(pl.col("converts") & ~pl.col("shortens")).any(),
         widened_bytes=pl.col("widened_bytes").sum(),
         top=name.sort_by(took, nulls_last=False).last(),
