@@ -380,6 +380,11 @@ def _with_backward(every: pl.DataFrame, loops: pl.DataFrame) -> pl.DataFrame:
 _IDLE: Final = 0.5
 _EMPTY: Final = 0.5
 
+#: Layers of so small a part of their time may be those of a last batch; of a model so many layers run once, or about.
+_RARE: Final = 0.1
+_LAYERS: Final = 6
+_ALIKE: Final = 1.2
+
 _FULL: Final = 0.9  # layers that fill so large a part of the GPU gain nothing by a larger batch
 _LARGER: Final = 16  # how many times as large a batch is told of
 
@@ -410,22 +415,25 @@ def small_batches(report: Report) -> rules.Findings:
         ran, host = statistics.total(line, "exclusive_ns"), bucket_sums(report).filter(device=device, bucket="host")
         # most idle time in the host's own code is in short stretches, between launches
         hurries = 2 * host_time(report)[device].short_ns >= statistics.total(host, "ns")
-        counts = line.group_by("token").agg(pl.len(), pl.col("layer", "name").first())
+        counts = line.group_by("token").agg(pl.len(), pl.col("layer", "name").first(), ns=pl.col("exclusive_ns").sum())
         layers = counts.filter("layer").sort("len", "token")
         # most time of kernels is in those of fewer blocks than there are SMs, and layers leave room, too
         empty = statistics.total(line.filter(pl.col("part") < 1), "exclusive_ns") >= _EMPTY * ran
         if ran > (1 - _IDLE) * (high - low) or layers.is_empty() or not (empty and hurries):
             continue
-        anchor, fewest = layers.select("token", "len").row(0)
-        each = (2 * fewest + iterations) // (2 * iterations)
         names = counts.get_column("name").cast(pl.String)
         trains = bool(names.str.contains(on_host.UPDATES).any())
-        taken = _takes_samples(report, fewest / line.height) or _splits(report, fewest, joins=not trains)
-        taken = taken or (trains and _accumulates(report))
-        several = each >= _PASSES // 2 and taken
         # each word is the next one's input; in training what is drawn is noise
-        chooses = not trains and names.str.contains(on_host.CHOOSES).any()
-        if _filled(line.filter("layer")) >= _FULL or fewest < _PASSES or chooses:
+        if not trains and names.str.contains(on_host.CHOOSES).any():
+            continue
+        anchor, fewest = layers.select("token", "len").row(0)
+        several = _are_samples(report, fewest, line.height, trains=trains)
+        if not several and (usual := _of_most_layers(layers)) is not None:
+            several = _are_samples(report, usual[1], line.height, trains=trains)
+            anchor, fewest = usual if several else (anchor, fewest)
+        each = (2 * fewest + iterations) // (2 * iterations)
+        # what the host launches for a few samples it launches for many
+        if fewest < _PASSES or (not several and _filled(line.filter("layer")) >= _FULL):
             continue
         if not several and (each != 1 or line.get_column("thread_id").n_unique() > 1 or trains):
             continue
@@ -436,6 +444,24 @@ def small_batches(report: Report) -> rules.Findings:
         # between two updates there are no more
         larger = min(_LARGER, each) if trains else _LARGER
         yield _few_samples(report, device, passes, larger)._replace(general=not several)
+
+
+def _are_samples(report: Report, passes: int, launches: int, *, trains: bool) -> bool:
+    """Whether a layer that runs in so many `passes`, several an iteration, is given samples of a batch in each."""
+    if 2 * passes < (_PASSES - 1) * (say.per_iteration(report).iterations or 1):
+        return False
+    taken = _takes_samples(report, passes / launches) or _splits(report, passes, joins=not trains)
+    return taken or (trains and _accumulates(report))
+
+
+def _of_most_layers(layers: pl.DataFrame) -> tuple[int, int] | None:
+    """Token and number of the layer that runs least often but for rare ones, as of a last batch with fewer samples.
+
+    None where few others run as often: then what runs more often may be a layer of a model.
+    """
+    common = layers.filter(pl.col("ns").cum_sum() > _RARE * pl.col("ns").sum())
+    alike = common.filter(pl.col("len") <= _ALIKE * pl.col("len").min())
+    return alike.select("token", "len").row(0) if alike.height >= _LAYERS else None
 
 
 def _takes_samples(report: Report, passes: float) -> bool:
