@@ -308,6 +308,74 @@ def _factor(shapes: str) -> str:
 _ADDS: Final = r"^aten::(?:nan)?(?:sum|mean|var|std|var_mean|std_mean)$"
 _AGAIN: Final = 20  # times that each element is read at least
 
+# Matrices that are changed by a product of narrow ones before each layer that takes them, rather than what it gives.
+
+_SCALES: Final = ("aten::mul", "aten::mul_", "aten::div", "aten::div_")
+_SIDES: Final = {"m": (0, -2), "k": (0, -1), "n": (1, -1)}  # of a product of two matrices
+_NARROW: Final = 8  # so many times as long as between the narrow ones is each side of their product
+
+
+@Rule
+def low_rank_updates(report: Report) -> Findings:
+    """One finding per device on products of narrow matrices that are added to one of their sides for a layer."""
+    updates = _low_rank(_forward(report))
+    for work in on_host.works_within(report, updates):
+        m, n, k, left = updates.select("m", "n", "k", "left").sort("left").row(-1)
+        yield work.finding("product-order: low-rank", left=min(left, 1), m=m, n=n, k=k)
+
+
+def _low_rank(every: pl.DataFrame) -> pl.DataFrame:
+    """Products with what scales them and adds them to a matrix that the next operator takes: SPAN, m, n, k, left."""
+    scales = pl.col("name").is_in(_SCALES) & (elements(1).fill_null(1) == 1)
+    parts = every.with_columns(part=(~scales).cum_sum().over(THREAD)).group_by(*THREAD, "part", maintain_order=True)
+    after = {"added_name": "name", "added": elements(), "other": elements(1), "added_end": "end"}
+    parts = parts.agg(pl.col("name", "input_shapes", "start").first(), pl.col("end").last()).with_columns(
+        *(pl.when(pl.col("name").is_in(_PRODUCTS)).then(side(*at)).alias(key) for key, at in _SIDES.items()),
+        **{key: (pl.col(of) if isinstance(of, str) else of).shift(-1).over(THREAD) for key, of in after.items()},
+        given=elements().shift(-2).over(THREAD),
+        taken=elements(1).shift(-2).over(THREAD),
+        takes=pl.col("name").is_in(_LAYERS).shift(-2).over(THREAD),
+        rows=(elements() / side(0, -1)).shift(-2).over(THREAD),
+    )
+    size, m, n, rows = pl.col("m") * pl.col("n"), pl.col("m"), pl.col("n"), pl.col("rows")
+    narrow = (pl.min_horizontal("m", "n") >= _NARROW * pl.col("k")) & (pl.min_horizontal("m", "n") >= _LEAST_BETWEEN)
+    adds = (pl.col("added_name") == "aten::add") & (pl.col("added") == size) & (pl.col("other") == size)
+    # what a layer is given may be the sum, too
+    takes = pl.col("takes") & (pl.col("taken") == size) & (pl.col("given") != size)
+    updates = parts.filter(narrow & adds & takes)
+    # what is read and written: two products of rows, and a sum, in place of the matrix: made, scaled, and added
+    left = rows * (n + 4 * m) / (6 * size)
+    return updates.select(*THREAD, "start", "m", "n", "k", end="added_end", left=left)
+
+
+# Sums over neighbours, by a sparse matrix, of what the next layer makes narrower.
+
+_SPARSE: Final = "aten::_nnz"  # what products with sparse matrices ask these
+_FEWER: Final = 4  # so many times as wide is what is summed
+
+
+@Rule
+def sparse_order(report: Report) -> Findings:
+    """One finding per device on products with a sparse matrix right before a layer that makes the result narrow."""
+    every = on_host.operators(report)
+    asks = every.filter(name=_SPARSE).get_column("parent").implode()
+    sparse = every.filter(pl.col("row").is_in(asks) & (pl.col("name") == "aten::addmm"))
+    if sparse.is_empty():
+        return
+    sparse = sparse.select(*THREAD, at="start", size=elements(), wide=side(0, -1)).sort("at")
+    line = nearest(_forward(report), sparse, ("start", "at"), THREAD, "after")
+    made = pl.when(pl.col("name") == "aten::linear").then(side(1, 0)).otherwise(side(1, -1))
+    after = {"layer": pl.col("name").is_in(_LAYERS), "given": elements(), "narrow": made}
+    line = line.with_columns(**{key: of.shift(-1).over(THREAD) for key, of in after.items()})
+    pairs = line.filter(
+        (pl.col("at") < pl.col("end")) & pl.col("layer") & (pl.col("given") == pl.col("size")),
+        pl.col("wide") >= _FEWER * pl.col("narrow"),
+    )
+    for work in on_host.works_within(report, pairs):
+        wide, narrow = pairs.select("wide", "narrow").sort(pl.col("wide") / pl.col("narrow")).row(0)
+        # gradients are summed over neighbours as well then
+        yield work.finding("product-order: sparse", left=2 * narrow / wide, at_most=True, wide=wide, narrow=narrow)
+
 
 @Rule
 def overlapping_windows(report: Report) -> Findings:

@@ -79,6 +79,66 @@ def test_products_with_diagonals(operators, stake, gone):
     assert [len(one.mending.gone) for one in told] == [gone] * bool(stake)
 
 
+UPDATE = ("aten::matmul", "[[1024, 16], [16, 512]]", [("gemm", 4_000)])
+SCALE = ("aten::mul", "[[1024, 512], []]", [("mul", 3_000)])
+CHANGE = ("aten::add", "[[1024, 512], [1024, 512], []]", [("add", 5_000)])
+CHANGED = ("aten::linear", "[[32, 512], [1024, 512], []]", [WORK])
+
+
+@pytest.mark.parametrize(
+    ("operators", "stake"),
+    [
+        ((UPDATE, SCALE, CHANGE, CHANGED), 12_000),
+        ((UPDATE, CHANGE, CHANGED), 9_000),
+        ((UPDATE, ("aten::mul", "[[1024, 512], [1024, 512]]", [WORK]), CHANGE, CHANGED), 0),  # by a matrix
+        (((UPDATE[0], "[[1024, 256], [256, 512]]", UPDATE[2]), CHANGE, CHANGED), 0),  # not narrow
+        ((UPDATE, ("aten::add_", *CHANGE[1:]), CHANGED), 0),  # the weight stays changed
+        ((UPDATE, CHANGE, OTHER, CHANGED), 0),
+        ((UPDATE, CHANGE, ("aten::linear", "[[1024, 512], [1024, 512], []]", [WORK])), 0),  # which one it is given
+    ],
+)
+def test_weights_that_narrow_matrices_change(operators, stake):
+    told = needless_products.low_rank_updates(passes(*operators))
+    assert_told(told, [5 * stake] * bool(stake), *["1,024 × 512 is made of ones with 16 columns"] * bool(stake))
+    assert all((one.mending.shorter["saved_ns"] >= 3_000 // 2).all() for one in told)
+
+
+def neighbours(width, layer, asks="aten::_nnz"):
+    """Five steps that sum rows of a width over neighbours, 1,000 rows of a sparse matrix, and run a layer after it."""
+    events, details = [], []
+    for at in range(0, 5 * STEP, STEP):
+        shapes = f"[[1000, {width}], [1000, 1000], [1000, {width}], [], []]"
+        for name, inputs, start, end in (
+            ("Neighbours", f"[[1000, {width}], [1000, 1000]]", 0, 90_000),
+            ("aten::addmm", shapes, 1_000, 89_000),
+            (asks, "[[1000, 1000]]", 2_000, 3_000),
+            ("aten::linear", layer, 100_000, 190_000),
+        ):
+            details.append({"event_id": len(events), "input_shapes": inputs})
+            events.append(host("op", name, at + start, at + end))
+        for start, name in ((10_000, "void csrmm_alg2<float>(int)"), (110_000, GEMM)):
+            events += launched(
+                at + start, at + start + 7_000, kernel(at + start + 9_000, at + start + 29_000, name=name)
+            )
+    return in_steps(events, 5, STEP, op_detail=details)
+
+
+@pytest.mark.parametrize(
+    ("summed", "stake"),
+    [
+        ((512, "[[1000, 512], [64, 512], [64]]"), 100_000),
+        ((512, "[[1000, 512], [256, 512], [256]]"), 0),  # not far narrower
+        ((512, "[[500, 1024], [64, 1024], [64]]"), 100_000),
+        ((512, "[[1000, 64], [64, 64], [64]]"), 0),  # of something else
+        ((512, "[[1000, 512], [64, 512], [64]]", "aten::t"), 0),  # no sparse matrix
+    ],
+)
+def test_sums_over_neighbours_before_a_narrow_layer(summed, stake):
+    told = needless_products.sparse_order(neighbours(*summed))
+    assert_told(told, [stake] * bool(stake), *["rows of 512 columns", "makes 64"] * bool(stake))
+    assert [one.mending.shorter["saved_ns"].to_list() for one in told] == [[15_000] * 5] * bool(stake)
+
+
 GATHER = ("aten::index_select", "[[100, 64], [], [4000]]", [("gather", 5_000)])
 LINEAR = ("aten::linear", "[[4000, 64], [64, 64], [64]]", [WORK])
 RELU = ("aten::relu", "[[4000, 64]]", [("relu", 8_000)])
