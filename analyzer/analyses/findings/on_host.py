@@ -131,8 +131,9 @@ def elements(which: int = 0) -> pl.Expr:
 class Within(NamedTuple):
     """What of a report lies in some time of its operators."""
 
-    host: pl.DataFrame  # that time in the report: process_id, thread_id, start, end
-    mending: Mending  # the change of leaving it out, with the calls in it and the operations that these launch
+    host: pl.DataFrame  # that time in the report's window: process_id, thread_id, start, end
+    # the change of leaving it out, with the calls in it and the operations that these launch, also before the window
+    mending: Mending
 
 
 def within(report: Report, spans: pl.DataFrame) -> Within:
@@ -151,7 +152,7 @@ def works_within(report: Report, spans: pl.DataFrame) -> Iterator[on_gpu.Work]:
 def own_within(report: Report, spans: pl.DataFrame) -> Within:
     """The same of spans of the report itself."""
     host = intervals.overlapping(spans.select(SPAN), report.scope.sides)
-    return Within(host, on_gpu.nothing_within(report, host))
+    return Within(host, on_gpu.nothing_within(report, spans.select(SPAN)))
 
 
 def by_span(report: Report, inside: Within, *facts: str) -> pl.DataFrame:

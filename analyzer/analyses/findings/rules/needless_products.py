@@ -327,25 +327,53 @@ def low_rank_updates(report: Report) -> Findings:
 def _low_rank(every: pl.DataFrame) -> pl.DataFrame:
     """Products with what scales them and adds them to a matrix that the next operator takes: SPAN, m, n, k, left."""
     scales = pl.col("name").is_in(_SCALES) & (elements(1).fill_null(1) == 1)
-    parts = every.with_columns(part=(~scales).cum_sum().over(THREAD)).group_by(*THREAD, "part", maintain_order=True)
-    after = {"added_name": "name", "added": elements(), "other": elements(1), "added_end": "end"}
-    parts = parts.agg(pl.col("name", "input_shapes", "start").first(), pl.col("end").last()).with_columns(
-        *(pl.when(pl.col("name").is_in(_PRODUCTS)).then(side(*at)).alias(key) for key, at in _SIDES.items()),
-        **{key: (pl.col(of) if isinstance(of, str) else of).shift(-1).over(THREAD) for key, of in after.items()},
+    line = every.with_columns(part=(~scales).cum_sum().over(THREAD)).group_by(*THREAD, "part", maintain_order=True)
+    parts = line.agg(pl.col("name", "input_shapes", "start").first(), pl.col("end").last())
+    name, product = pl.col("name"), pl.col("name").is_in(_PRODUCTS)
+    parts = parts.with_columns(
+        *(pl.when(product).then(side(*at)).alias(key) for key, at in _SIDES.items()),
+        adds=(name == "aten::add").shift(-1).over(THREAD),
+        added=elements().shift(-1).over(THREAD),
+        other=elements(1).shift(-1).over(THREAD),
+        added_end=pl.col("end").shift(-1).over(THREAD),
+        takes=name.is_in(_LAYERS).shift(-2).over(THREAD),
         given=elements().shift(-2).over(THREAD),
         taken=elements(1).shift(-2).over(THREAD),
-        takes=pl.col("name").is_in(_LAYERS).shift(-2).over(THREAD),
         rows=(elements() / side(0, -1)).shift(-2).over(THREAD),
     )
     size, m, n, rows = pl.col("m") * pl.col("n"), pl.col("m"), pl.col("n"), pl.col("rows")
     narrow = (pl.min_horizontal("m", "n") >= _NARROW * pl.col("k")) & (pl.min_horizontal("m", "n") >= _LEAST_BETWEEN)
-    adds = (pl.col("added_name") == "aten::add") & (pl.col("added") == size) & (pl.col("other") == size)
+    adds = pl.col("adds") & (pl.col("added") == size) & (pl.col("other") == size)
     # what a layer is given may be the sum, too
     takes = pl.col("takes") & (pl.col("taken") == size) & (pl.col("given") != size)
     updates = parts.filter(narrow & adds & takes)
     # what is read and written: two products of rows, and a sum, in place of the matrix: made, scaled, and added
     left = rows * (n + 4 * m) / (6 * size)
     return updates.select(*THREAD, "start", "m", "n", "k", end="added_end", left=left)
+
+
+# Products of batches in which a matrix is copied for each sample.
+
+_COPIED: Final = 8  # so many times as many elements as the inputs have
+
+
+@Rule
+def expanded_products(report: Report) -> Findings:
+    """One finding per device on products that copy one of the inputs for each sample of the other."""
+    products = _forward(report).filter(name="aten::matmul")
+    inner = on_host.operators(report).filter(pl.col("name").is_in(("aten::copy_", "aten::bmm"))).sort("row")
+    inner = nearest(inner, products.select(*THREAD, "stop", outer="row").sort("outer"), ("row", "outer"), THREAD)
+    copies, made = pl.col("name") == "aten::copy_", elements() / side(0, -1) * side(1, -1)
+    inside = inner.filter(pl.col("row") < pl.col("stop_right")).group_by("outer")
+    sizes = inside.agg(copied=elements().filter(copies).max(), made=made.filter(~copies).max())
+    given = elements() + elements(1)
+    expanded = products.join(sizes, left_on="row", right_on="outer").filter(pl.col("copied") >= _COPIED * given)
+    spans = pl.concat([expanded.select(SPAN), on_host.gradients(report, expanded)])
+    for work in on_host.works_within(report, outermost(spans)):
+        # what is copied is written and read; what is given, and made, stays
+        moved = given + pl.col("made")
+        left, times = expanded.select((moved / (moved + 2 * pl.col("copied"))).max(), (pl.col("copied") / given).min())
+        yield work.finding("expanded-products", left=left.item(), at_most=True, times=times.item())
 
 
 # Sums over neighbours, by a sparse matrix, of what the next layer makes narrower.

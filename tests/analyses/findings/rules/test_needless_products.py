@@ -103,6 +103,39 @@ def test_weights_that_narrow_matrices_change(operators, stake):
     assert all((one.mending.shorter["saved_ns"] >= 3_000 // 2).all() for one in told)
 
 
+def batched(weights, samples, copied, name="aten::matmul"):
+    """Five steps of a product that copies a tensor of a shape before it, and is in backward after that."""
+    events, details = [], []
+    for at in range(0, 5 * STEP, STEP):
+        for operator, inputs, start, end in (
+            (name, f"[{weights}, {samples}]", 0, 90_000),
+            ("aten::copy_", f"[{copied}, {copied}, []]", 1_000, 30_000),
+            ("aten::bmm", "[[40000, 16, 8], [40000, 8, 1]]", 40_000, 80_000),
+        ):
+            details.append({"event_id": len(events), "input_shapes": inputs})
+            events.append(host("op", operator, at + start, at + end))
+        for start, of in ((10_000, UP), (50_000, GEMM)):
+            events += launched(at + start, at + start + 7_000, kernel(at + start + 9_000, at + start + 29_000, name=of))
+    return in_steps(events, 5, STEP, op_detail=details)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "stake"),
+    [
+        (("[400, 16, 8]", "[100, 400, 8, 1]", "[100, 400, 16, 8]"), 200_000),
+        (("[400, 16, 8]", "[100, 400, 8, 1]", "[4, 400, 16, 8]"), 0),  # little is copied
+        (("[400, 16, 8]", "[100, 400, 8, 1]", "[100, 400, 16, 8]", "aten::linear"), 0),
+    ],
+)
+def test_products_that_copy_a_matrix_for_each_sample(shapes, stake):
+    told = needless_products.expanded_products(batched(*shapes))
+    assert_told(told, [stake] * bool(stake), *["14 times its elements"] * bool(stake))
+    left = (51_200 + 320_000 + 640_000) / (51_200 + 320_000 + 640_000 + 2 * 5_120_000)
+    assert [one.mending.shorter["saved_ns"].to_list() for one in told] == [[int(20_000 * (1 - left))] * 10] * bool(
+        stake
+    )
+
+
 def neighbours(width, layer, asks="aten::_nnz"):
     """Five steps that sum rows of a width over neighbours, 1,000 rows of a sparse matrix, and run a layer after it."""
     events, details = [], []
