@@ -1,7 +1,8 @@
 """Arithmetic of which a program needs less, or that other kernels do sooner: products, sums and convolutions.
 
 Products with one-hot and diagonal matrices, of rows that were gathered before, and of three matrices; sums over views
-whose elements overlap; convolutions and recurrent layers in whose place those of cuDNN, or transforms, are quicker.
+whose elements overlap; pools and filters of whole windows, in whose place a pass along each axis does; convolutions
+and recurrent layers in whose place those of cuDNN, or transforms, are quicker.
 """
 
 import math
@@ -10,6 +11,7 @@ from typing import Final
 
 import polars as pl
 
+from kanalyze.analyses.device._operations import SHAPE, with_facts
 from kanalyze.analyses.findings import on_gpu, on_host
 from kanalyze.analyses.findings.on_gpu import FAMILY, OPERATION, REACHED, RESULT_ELEMENTS, Work
 from kanalyze.analyses.findings.on_host import SPAN, elements, side, sides
@@ -20,6 +22,8 @@ from kanalyze.analyses.shared.threads import THREAD, outermost
 from kanalyze.analyses.work.work import operations_with_roofs
 from kanalyze.columns import nearest, told_of
 from kanalyze.report import Report
+
+_WON: Final = 0.5  # what is left by another way of computing at most, where it is not sure how long that takes
 
 _PRODUCTS: Final = ("aten::linear", "aten::matmul", "aten::mm", "aten::bmm", "aten::einsum")
 
@@ -421,6 +425,90 @@ def overlapping_windows(report: Report) -> Findings:
         yield work.finding("overlapping-windows", left=min(10 / again, 1.0), at_most=True, again=again)
 
 
+# Pools and filters that go through all elements of their windows, in whose place a pass along each axis does.
+
+_POOLS: Final = r"^aten::(?:avg_pool2d|max_pool2d_with_indices)(?:_backward)?$"
+_WITH_PLACES: Final = "aten::max_pool2d_with_indices"  # of which a program wants the places of maxima, too
+
+#: Kernels of cupyx.scipy.ndimage, whose names end with the sides of their weights: ``w17_17``.
+_FILTERS: Final = r"^cupyx?_(?:scipy_)?ndimage_correlate_\d+d_[a-z_-]+_w(\d+(?:_\d+)+)"
+
+#: What is read and written of each element: float32, of a maximum with its place.
+_ELEMENT_BYTES: Final = 8
+_MAXIMUM_BYTES: Final = 16
+
+
+@Rule
+def pooled_windows(report: Report) -> Findings:
+    """At most one finding per device on means and maxima of large windows of images, which overlap along both axes."""
+    pools = operations_with_roofs(report).filter(pl.col("op").str.contains(_POOLS))
+    if pools.is_empty():
+        return
+    maxima, later = pl.col("op").str.contains("max"), pl.col("op").str.ends_with("_backward")
+    pools = on_gpu.with_operators(report, pools)
+    pools = pools.filter(~(maxima & (pl.col("outer") == _WITH_PLACES).fill_null(value=False).any()))
+    image = pl.when(later).then(sides(pl.col("input_shapes"), 1)).otherwise(sides(pl.col("input_shapes")))
+    lengths, across = zip(*(_along(image, axis) for axis in (-2, -1)), strict=True)
+    pools = pools.with_columns(
+        sizes=pl.concat_list(lengths),
+        # of a result, where the first pass is along either axis, and has results for all lines of the image
+        taken=pl.min_horizontal(lengths[0] * across[1] + lengths[1], lengths[1] * across[0] + lengths[0]),
+        values=pl.max_horizontal(elements(), elements(1)),
+        value_bytes=pl.when(maxima).then(_MAXIMUM_BYTES).otherwise(_ELEMENT_BYTES),
+    )
+    for work in on_gpu.works(report, _by_axes(report, pools)):
+        function = "avg_pool2d" if work.rows.filter(~maxima).height else "max_pool2d"
+        yield _whole(work, "overlapping-windows: pools", function)
+
+
+def _along(image: pl.Expr, axis: int) -> tuple[pl.Expr, pl.Expr]:
+    """The elements of a window of a pool along an axis, and those of the image there for each window."""
+    length = image.list.get(axis, null_on_oob=True)
+    given = (sides(pl.col("input_values"), which) for which in range(3))
+    window, step, padding = (one.list.get(axis, null_on_oob=True) for one in given)
+    windows = ((length + 2 * padding - window) / pl.coalesce(step, window)).floor() + 1
+    return pl.min_horizontal(window, length), length / windows
+
+
+@on_gpu.choosing(pl.col("name").str.contains(_FILTERS), 0)
+def filtered_windows(own: Work) -> Finding | None:
+    """One finding per device on filters of CuPy that multiply by large weights of several dimensions."""
+    weights = pl.col("name").cast(pl.String).str.extract(_FILTERS).str.extract_all(r"\d+").cast(pl.List(pl.Float64))
+    sizes = weights.list.eval(pl.element().filter(pl.element() > 1))
+    filters = with_facts(own.report, own.rows, *SHAPE).with_columns(
+        sizes=sizes,
+        taken=sizes.list.sum(),
+        values=math.prod(map(pl.col, SHAPE), start=pl.lit(1.0)),
+        value_bytes=pl.lit(_ELEMENT_BYTES),
+    )
+    left = _by_axes(own.report, filters)
+    return _whole(own._replace(rows=left), "overlapping-windows: filters", at_most=True) if left.height else None
+
+
+def _by_axes(report: Report, work: pl.DataFrame) -> pl.DataFrame:
+    """Work on windows (sizes, by axis) of which passes along each axis leave half or less (left_ns), by window.
+
+    These go through so many elements (taken) for each result, and read and write the image (values) each time.
+    """
+    rates = report.devices.select("device", rate="memory_bandwidth_bytes_per_s")
+    moved_ns = pl.col("values") * pl.col("value_bytes") * 1e9 / pl.col("rate") / REACHED["memory"]
+    passes_ns = pl.col("sizes").list.len() * moved_ns.clip(lower_bound=on_gpu.SHORTEST_NS)
+    all_of = pl.col("sizes").list.eval(pl.element().product()).list.first()
+    work = work.join(rates, on="device", how="left", maintain_order="left")
+    work = work.with_columns(left_ns=pl.col("dur_ns") * pl.col("taken") / all_of + passes_ns).drop_nulls("left_ns")
+    of_window = [pl.col(name).sum().over("device", "sizes") for name in ("left_ns", "dur_ns")]
+    return work.filter(of_window[0] <= _WON * of_window[1])
+
+
+def _whole(work: Work, name: str, function: str = "", *, at_most: bool = False) -> Finding:
+    """The finding of this name on windows that are computed whole, with the `size` of the largest."""
+    saved = pl.col("dur_ns") - pl.min_horizontal("dur_ns", "left_ns").cast(pl.Int64)
+    mending = Mending(shorter=work.rows.select("row", saved_ns=saved))
+    largest = max(work.rows.get_column("sizes").unique().to_list(), key=math.prod)
+    size = " × ".join(f"{side:.0f}" for side in largest)
+    return work.finding(name, left=None, mending=mending, at_most=at_most, size=size, function=function)
+
+
 # Convolutions and recurrent layers in whose place others are quicker: those of cuDNN, and transforms.
 
 #: What PyTorch runs in place of cuDNN: products of copied rows of pixels, image by image, and networks step by step.
@@ -461,10 +549,9 @@ def _by_cudnn(report: Report, inside: on_host.Within) -> Mending:
 _TAPS: Final = 512  # the least number of taps that is told of
 
 #: Three transforms, and a product of these, read or write so many times what they are given, padded, and take so long
-#: at least (ns), in a dozen kernels. Half of the time is to be won.
+#: at least (ns), in a dozen kernels.
 _OF_TRANSFORMS: Final = 16
 _TRANSFORMED_NS: Final = 60_000
-_WON: Final = 0.5
 
 
 @Rule

@@ -364,6 +364,134 @@ def test_what_takes_little_beside_others_is_left_out():
     assert_told(needless_products.overlapping_windows(made), [])
 
 
+MEAN, MEAN_BACK = "aten::avg_pool2d", "aten::avg_pool2d_backward"
+MAXIMUM, MAXIMUM_BACK = "aten::max_pool2d_with_indices", "aten::max_pool2d_with_indices_backward"
+PHOTOS, OTHERS = "[4, 1, 384, 512]", "[], [], [], [], [], []"
+
+
+def pooled(*each, image=PHOTOS, within=None, limits=H100):
+    """Five steps of pools of an image: name, window, step and padding of both axes (None: not recorded), ns."""
+    events, details = [], []
+    for begin in range(0, 50_000_000, 10_000_000):
+        for number, (name, window, step, padding, took) in enumerate(each):
+            at, back = begin + 3_000_000 * number, name.endswith("backward")
+            if outer := within and not back:
+                details.append({"event_id": len(events), "input_shapes": "[]"})
+                events.append(host("op", within, at, at + 9_500))
+            shapes = f"[{image}, {image}, {OTHERS}]" if back else f"[{image}, {OTHERS}]"
+            inputs = '"", ' * (1 + back)
+            given = f'[{inputs}"{window}", "{step}", "{padding}", "[1, 1]", "False", ""]'
+            values = {"input_values": given} if window else {}
+            details.append({"event_id": len(events), "input_shapes": shapes, **values})
+            inner = at + 500 * bool(outer)
+            made = kernel(at + 10_000, at + 10_000 + took, name=f"void {name.removeprefix('aten::')}<float>(int)")
+            events += [host("op", name, inner, at + 9_000), *launched(at + 1_000, at + 8_000, made)]
+    return in_steps(events, 5, 10_000_000, op_detail=details, limits=limits)
+
+
+def square(name, side, took, *, step=1):
+    return (name, [side] * 2, [step] * 2, [side // 2] * 2, took)
+
+
+WIDE = square(MEAN, 49, 347_000)
+
+
+@pytest.mark.parametrize(
+    ("pools", "left_ns"),
+    [
+        # a 49th of their time twice, and two passes over the image, each of 5 µs as it is small
+        ([WIDE], 24_000),
+        ([WIDE, square(MEAN_BACK, 49, 2_140_000)], 24_000 + 97_000),
+        # what one kernel does not gain others of its windows do
+        ([square(MEAN, 9, 22_000), square(MEAN_BACK, 9, 150_000)], 15_000 + 43_000),
+        ([square(MAXIMUM, 31, 300_000)], 29_000),
+        # windows 7 apart are fewer: what the first pass leaves is 7 times as much as the result
+        ([square(MEAN, 49, 347_000, step=7)], 67_000),
+        ([(MEAN, [49, 25], [1, 1], [24, 12], 347_000)], 31_000),
+    ],
+)
+def test_pools_of_large_windows(pools, left_ns):
+    of = pooled(*pools, within="aten::max_pool2d" if pools[0][0] == MAXIMUM else None)
+    found = list(needless_products.pooled_windows(of))
+    took = sum(one[-1] for one in pools)
+    size, function = " × ".join(map(str, pools[0][1])), "max_pool2d" if pools[0][0] == MAXIMUM else "avg_pool2d"
+    assert_told(found, [5 * took], f"Windows of up to {size}", f"F.{function}(x, (1, k), …)")
+    assert not found[0].at_most
+    assert took - measures(found[0], of)[2] // 5 == pytest.approx(left_ns, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("pools", "others"),
+    [
+        ([square(MEAN, 3, 347_000)], {}),  # few elements
+        ([square(MEAN, 9, 22_000)], {}),  # nearly as quick as two passes
+        ([square(MEAN, 49, 20_000)], {}),
+        ([(MEAN, [49, 49], [49, 49], [0, 0], 347_000)], {}),  # windows beside each other
+        ([(MEAN, [49, 49], [], [0, 0], 347_000)], {}),
+        ([(MEAN, [49, 49], [1, 1], [0, 0], 347_000)], {"image": "[4, 64, 49, 49]"}),  # a single one
+        ([(MEAN, [1, 49], [1, 1], [0, 24], 347_000)], {}),  # one pass
+        ([(MEAN, None, None, None, 347_000)], {}),
+        ([square("aten::avg_pool3d", 49, 347_000)], {}),
+        ([square(MAXIMUM, 31, 300_000)], {}),  # with places, of which a pass along an axis has others
+        ([square(MAXIMUM, 31, 300_000), square(MAXIMUM_BACK, 31, 300_000)], {}),
+        ([WIDE, square(MEAN_BACK, 2, 2_140_000), square(MEAN_BACK, 2, 2_140_000)], {}),  # a small part of the time
+        ([WIDE], {"limits": {"name": "unknown"}}),  # of unknown bandwidth
+        ([WIDE], {"image": "[512, 16, 384, 512]"}),  # of so many elements it is quick
+    ],
+)
+def test_pools_that_passes_along_axes_do_not_spare(pools, others):
+    assert_told(needless_products.pooled_windows(pooled(*pools, **others)), [])
+
+
+def filtered(*kernels, side=4096):
+    """Five steps of kernels of CuPy (name, ns), each of which has a thread for each pixel."""
+    shape = {"grid": (side * side // 128, 1, 1), "block": (128, 1, 1)}
+    events = []
+    for begin in range(0, 50_000_000, 10_000_000):
+        at = begin
+        for name, took in kernels:
+            events += launched(at + 1_000, at + 8_000, kernel(at + 10_000, at + 10_000 + took, name=name, **shape))
+            at += took + 20_000
+    return in_steps(events, 5, 10_000_000, limits=H100)
+
+
+CORRELATES = "cupyx_scipy_ndimage_correlate_"
+
+
+@pytest.mark.parametrize(
+    ("kernels", "left_ns", "size"),
+    [
+        ([("2d_nearest_w17_17", 2_660_000)], 413_000, "17 × 17"),
+        ([("2d_nearest_w17_17", 2_660_000), ("2d_reflect_w9_9", 755_000)], 413_000 + 268_000, "17 × 17"),
+        ([("3d_grid_constant_w1_17_17_i64", 2_660_000)], 413_000, "17 × 17"),
+        ([("3d_mirror_w7_7_7", 2_660_000)], 314_000, "7 × 7 × 7"),
+    ],
+)
+def test_filters_by_all_of_their_weights(kernels, left_ns, size):
+    of = filtered(*((f"{CORRELATES}{name}", took) for name, took in kernels))
+    found, took = list(needless_products.filtered_windows(of)), sum(took for _, took in kernels)
+    assert_told(found, [5 * took], f"Filters of up to {size}", "if weights are separable")
+    assert found[0].at_most
+    assert took - measures(found[0], of)[2] // 5 == pytest.approx(left_ns, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "kernels",
+    [
+        [(f"{CORRELATES}2d_nearest_w1_17", 2_660_000)],  # along an axis
+        [(f"{CORRELATES}1d_nearest_w999", 2_660_000)],
+        [(f"{CORRELATES}2d_nearest_w3_3", 300_000)],
+        [(f"{CORRELATES}2d_nearest_w17_17", 200_000)],  # most of the weights are zero, and no work
+        [("cupyx_scipy_ndimage_max_2d_nearest_w17_17", 2_660_000)],  # of a footprint that is no rectangle
+        [("cupyx_scipy_ndimage_rank_7_2d_nearest_w17_17", 2_660_000)],  # a median
+        [("my_correlate_2d_w17_17", 2_660_000)],
+        [(f"{CORRELATES}2d_nearest_w17_17", 700_000), ("k", 7_000_000)],  # a small part of the time
+    ],
+)
+def test_filters_that_passes_along_axes_do_not_spare(kernels):
+    assert_told(needless_products.filtered_windows(filtered(*kernels)), [])
+
+
 IMAGES = "[[64, 3, 32, 32], [8, 3, 3, 3], [8]]"
 SLOW, FLOAT = "aten::_slow_conv2d_forward", '["float", "float", "float"]'
 
