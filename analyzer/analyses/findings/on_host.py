@@ -254,6 +254,11 @@ def working(report: Report) -> pl.DataFrame:
     return outermost(report).filter(pl.col("launches") > 0).sort(*THREAD, "start")
 
 
+def working_forward(report: Report) -> pl.DataFrame:
+    """The :func:`working` operators but those that autograd runs."""
+    return working(report).filter(pl.col("row").is_in(forward(report).get_column("row").implode()))
+
+
 #: Operators of convolutions; of normalizations whose kernels for GPUs take images in NCHW alone; and of others.
 _CONVOLVES: Final = r"^aten::conv(?:_transpose)?\dd$"
 _OF_PLANES: Final = r"^aten::(?:instance|group)_norm$"

@@ -46,11 +46,6 @@ def _spared(products: Work, own: pl.DataFrame, times: float) -> Mending:
     return Mending(products.rows.select("row", saved_ns=saved))
 
 
-def _forward(report: Report) -> pl.DataFrame:
-    """The operators that launch something, by thread and time, but those that autograd runs."""
-    return on_host.working(report).filter(pl.col("row").is_in(on_host.forward(report).get_column("row").implode()))
-
-
 # Matrices of zeros and ones, which only take rows of the other matrix.
 
 _LARGE_NS: Final = 100_000  # fills and casts of too many elements for indices of 32 bits are kernels so long, in turn
@@ -126,13 +121,13 @@ _LEAST: Final = 64  # the least side of a matrix
 def diagonal_products(report: Report) -> Findings:
     """One finding per device on matrices with a vector as diagonal, made for a product right after."""
     name, length = pl.col("name"), side(0, -1)
-    if _forward(report).filter(name.is_in(_DIAGONALS)).is_empty():
+    if on_host.working_forward(report).filter(name.is_in(_DIAGONALS)).is_empty():
         return
     # the sides of square matrices among the inputs, in lists of these, too
     last = pl.col("input_shapes").cast(pl.String).str.extract_all(r"\d+, \d+\]")
     height, width = (pl.element().str.extract_all(r"\d+").list.get(at).cast(pl.Float64) for at in range(2))
     squares = last.list.eval(pl.when(height == width).then(width))
-    every = _forward(report).with_columns(length=length, squares=squares)
+    every = on_host.working_forward(report).with_columns(length=length, squares=squares)
     vector = (name == "aten::diag_embed") | (sides(pl.col("input_shapes")).list.len() == 1)
     follows = name.is_in(_PRODUCTS) & pl.col("squares").list.contains(pl.col("length").shift(1).over(THREAD))
     made = (name.is_in(_DIAGONALS) & vector & (length >= _LEAST) & follows.shift(-1).over(THREAD)).fill_null(
@@ -186,7 +181,7 @@ def _of_gathered(report: Report) -> pl.DataFrame:
     plain = name.is_in(_GATHERS) & (shape.list.len() == len(("rows", "width"))) & (shape.list.first() > 0)
     # so many times as many rows are gathered as there are, or more
     far = (plain & (index >= 4 * shape.list.first())).fill_null(value=False)
-    every = _forward(report)
+    every = on_host.working_forward(report)
     if every.filter(name.is_in(_GATHERS)).filter(far).is_empty():
         return every.clear()
     every = every.with_columns(far=far, there=shape.list.first(), index=index, width=shape.list.last())
@@ -312,50 +307,6 @@ def _factor(shapes: str) -> str:
 _ADDS: Final = r"^aten::(?:nan)?(?:sum|mean|var|std|var_mean|std_mean)$"
 _AGAIN: Final = 20  # times that each element is read at least
 
-# Matrices that are changed by a product of narrow ones before each layer that takes them, rather than what it gives.
-
-_SCALES: Final = ("aten::mul", "aten::mul_", "aten::div", "aten::div_")
-_SIDES: Final = {"m": (0, -2), "k": (0, -1), "n": (1, -1)}  # of a product of two matrices
-_NARROW: Final = 8  # so many times as long as between the narrow ones is each side of their product
-
-
-@Rule
-def low_rank_updates(report: Report) -> Findings:
-    """One finding per device on products of narrow matrices that are added to one of their sides for a layer."""
-    updates = _low_rank(_forward(report))
-    for work in on_host.works_within(report, updates):
-        m, n, k, left = updates.select("m", "n", "k", "left").sort("left").row(-1)
-        yield work.finding("product-order: low-rank", left=min(left, 1), m=m, n=n, k=k)
-
-
-def _low_rank(every: pl.DataFrame) -> pl.DataFrame:
-    """Products with what scales them and adds them to a matrix that the next operator takes: SPAN, m, n, k, left."""
-    scales = pl.col("name").is_in(_SCALES) & (elements(1).fill_null(1) == 1)
-    line = every.with_columns(part=(~scales).cum_sum().over(THREAD)).group_by(*THREAD, "part", maintain_order=True)
-    parts = line.agg(pl.col("name", "input_shapes", "start").first(), pl.col("end").last())
-    name, product = pl.col("name"), pl.col("name").is_in(_PRODUCTS)
-    parts = parts.with_columns(
-        *(pl.when(product).then(side(*at)).alias(key) for key, at in _SIDES.items()),
-        adds=(name == "aten::add").shift(-1).over(THREAD),
-        added=elements().shift(-1).over(THREAD),
-        other=elements(1).shift(-1).over(THREAD),
-        added_end=pl.col("end").shift(-1).over(THREAD),
-        takes=name.is_in(_LAYERS).shift(-2).over(THREAD),
-        given=elements().shift(-2).over(THREAD),
-        taken=elements(1).shift(-2).over(THREAD),
-        rows=(elements() / side(0, -1)).shift(-2).over(THREAD),
-    )
-    size, m, n, rows = pl.col("m") * pl.col("n"), pl.col("m"), pl.col("n"), pl.col("rows")
-    narrow = (pl.min_horizontal("m", "n") >= _NARROW * pl.col("k")) & (pl.min_horizontal("m", "n") >= _LEAST_BETWEEN)
-    adds = pl.col("adds") & (pl.col("added") == size) & (pl.col("other") == size)
-    # what a layer is given may be the sum, too
-    takes = pl.col("takes") & (pl.col("taken") == size) & (pl.col("given") != size)
-    updates = parts.filter(narrow & adds & takes)
-    # what is read and written: two products of rows, and a sum, in place of the matrix: made, scaled, and added
-    left = rows * (n + 4 * m) / (6 * size)
-    return updates.select(*THREAD, "start", "m", "n", "k", end="added_end", left=left)
-
-
 # Products of batches in which a matrix is copied for each sample.
 
 _COPIED: Final = 8  # so many times as many elements as the inputs have
@@ -364,7 +315,7 @@ _COPIED: Final = 8  # so many times as many elements as the inputs have
 @Rule
 def expanded_products(report: Report) -> Findings:
     """One finding per device on products that copy one of the inputs for each sample of the other."""
-    products = _forward(report).filter(name="aten::matmul")
+    products = on_host.working_forward(report).filter(name="aten::matmul")
     inner = on_host.operators(report).filter(pl.col("name").is_in(("aten::copy_", "aten::bmm"))).sort("row")
     inner = nearest(inner, products.select(*THREAD, "stop", outer="row").sort("outer"), ("row", "outer"), THREAD)
     copies, made = pl.col("name") == "aten::copy_", elements() / side(0, -1) * side(1, -1)
@@ -395,7 +346,7 @@ def sparse_order(report: Report) -> Findings:
     if sparse.is_empty():
         return
     sparse = sparse.select(*THREAD, at="start", size=elements(), wide=side(0, -1)).sort("at")
-    line = nearest(_forward(report), sparse, ("start", "at"), THREAD, "after")
+    line = nearest(on_host.working_forward(report), sparse, ("start", "at"), THREAD, "after")
     made = pl.when(pl.col("name") == "aten::linear").then(side(1, 0)).otherwise(side(1, -1))
     after = {"layer": pl.col("name").is_in(_LAYERS), "given": elements(), "narrow": made}
     line = line.with_columns(**{key: of.shift(-1).over(THREAD) for key, of in after.items()})
@@ -414,7 +365,11 @@ def overlapping_windows(report: Report) -> Findings:
     """At most one finding per device on sums that read each element many times."""
     sizes, steps = sides(pl.col("input_shapes")), sides(pl.col("input_strides"))
     # what a sum's gradient expands is nobody's to change
-    sums = _forward(report).filter(pl.col("name").str.contains(_ADDS)).with_columns(sizes=sizes, steps=steps)
+    sums = (
+        on_host.working_forward(report)
+        .filter(pl.col("name").str.contains(_ADDS))
+        .with_columns(sizes=sizes, steps=steps)
+    )
     sums = sums.filter(pl.col("sizes").list.len() == pl.col("steps").list.len(), pl.col("sizes").list.min() > 0)
     stored = ((pl.col("sizes") - 1) * pl.col("steps")).list.sum() + 1
     sums = sums.with_columns(again=elements() / stored).filter(pl.col("again") >= _AGAIN)

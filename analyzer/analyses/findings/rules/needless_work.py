@@ -286,44 +286,6 @@ def slice_gradients(report: Report) -> Findings:
         )
 
 
-# Weights that are made of others in each pass, though nothing trains them.
-
-
-@on_gpu.choosing(pl.col("name").str.contains("weight_norm_fwd"), 0.01)
-def weight_norm(norms: Work) -> Finding | None:
-    """One finding per device on weights that weight normalization makes anew where it has no backward pass."""
-    whole = on_gpu.kernel_sums(norms.report.whole)
-    trained = any(device.rows.get_column("name").str.contains("weight_norm_bwd").any() for device in whole)
-    return None if trained else norms.finding("weight-norm", mending=on_gpu.without(norms.rows))
-
-
-#: What divides rows by their lengths, and what may make a tensor of as many rows right before.
-_NORMALIZES: Final = r"^aten::(?:linalg_vector_norm|norm|clamp_min|div)_?$"
-_MAKES: Final = r"^aten::(?:index|index_select|embedding|gather|cat|stack|to|copy_|rand\w*|normal_|uniform_)$"
-
-
-@Rule
-def normalized_tables(report: Report) -> Findings:
-    """One finding per device on tables whose rows are normalized in each pass, which no operator there makes."""
-    every = on_host.working(report)
-    if on_host.operators(report).select(on_host.IS_NODE.any()).item():  # a training changes them
-        return
-    marked = every.with_columns(
-        height=on_host.side(0, 0),
-        normalizes=pl.col("name").str.contains(_NORMALIZES),
-        made=pl.col("name").shift(1).over(THREAD).str.contains(_MAKES).fill_null(value=False),
-        other=pl.max_horizontal(on_host.side(1, -1), on_host.side(1, -2)),
-    )
-    # tables of as many rows as a side of products with few, and of which nothing else reads a tensor
-    few = pl.col("name").str.contains(_PRODUCTS) & (8 * on_host.side(0, -2) <= pl.col("other"))
-    others = (~pl.col("normalizes") | pl.col("made")) & (sides(pl.col("input_shapes")).list.len() > 1)
-    taller, read = (marked.filter(chosen).get_column(name) for chosen, name in ((few, "other"), (others, "height")))
-    height = pl.col("height")
-    tables = marked.filter("normalizes", height.is_in(taller.implode()), ~height.is_in(read.implode()))
-    for work in on_host.works_within(report, tables.select(on_host.SPAN)):
-        yield work.finding("weight-norm: table", rows=int(tables.select(height.max()).item()))
-
-
 # Kernels that Triton compiled whose code tells why they are slow: their arithmetic, and their atomics.
 
 

@@ -26,7 +26,6 @@ from kanalyze.analyses.findings.rules.needless_work import (
     growing_concatenations,
     growing_copies,
     no_kv_cache,
-    weight_norm,
     widened_products,
 )
 from kanalyze.analyses.findings.rules.slower_kernels import (
@@ -40,6 +39,7 @@ from kanalyze.analyses.findings.rules.slower_kernels import (
     unaligned_gemm,
 )
 from kanalyze.analyses.findings.rules.unfused import bags_by_hand, by_hand, fusible
+from kanalyze.analyses.findings.rules.weights import weight_norm
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.window import Window
 from support.build import HOPPER, again, call, host, kernel, launched as called, memcpy, memset, nvtx, report

@@ -79,30 +79,6 @@ def test_products_with_diagonals(operators, stake, gone):
     assert [len(one.mending.gone) for one in told] == [gone] * bool(stake)
 
 
-UPDATE = ("aten::matmul", "[[1024, 16], [16, 512]]", [("gemm", 4_000)])
-SCALE = ("aten::mul", "[[1024, 512], []]", [("mul", 3_000)])
-CHANGE = ("aten::add", "[[1024, 512], [1024, 512], []]", [("add", 5_000)])
-CHANGED = ("aten::linear", "[[32, 512], [1024, 512], []]", [WORK])
-
-
-@pytest.mark.parametrize(
-    ("operators", "stake"),
-    [
-        ((UPDATE, SCALE, CHANGE, CHANGED), 12_000),
-        ((UPDATE, CHANGE, CHANGED), 9_000),
-        ((UPDATE, ("aten::mul", "[[1024, 512], [1024, 512]]", [WORK]), CHANGE, CHANGED), 0),  # by a matrix
-        (((UPDATE[0], "[[1024, 256], [256, 512]]", UPDATE[2]), CHANGE, CHANGED), 0),  # not narrow
-        ((UPDATE, ("aten::add_", *CHANGE[1:]), CHANGED), 0),  # the weight stays changed
-        ((UPDATE, CHANGE, OTHER, CHANGED), 0),
-        ((UPDATE, CHANGE, ("aten::linear", "[[1024, 512], [1024, 512], []]", [WORK])), 0),  # which one it is given
-    ],
-)
-def test_weights_that_narrow_matrices_change(operators, stake):
-    told = needless_products.low_rank_updates(passes(*operators))
-    assert_told(told, [5 * stake] * bool(stake), *["1,024 × 512 is made of ones with 16 columns"] * bool(stake))
-    assert all((one.mending.shorter["saved_ns"] >= 3_000 // 2).all() for one in told)
-
-
 def batched(weights, samples, copied, name="aten::matmul"):
     """Five steps of a product that copies a tensor of a shape before it, and is in backward after that."""
     events, details = [], []

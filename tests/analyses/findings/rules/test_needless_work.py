@@ -229,29 +229,6 @@ def test_rows_without_an_index_are_neither_filled_nor_updated(of, stake):
     assert [one.at_most for one in found] == [True] * bool(stake)
 
 
-NORM = ("aten::linalg_vector_norm", "[[9000, 64], []]", 30_000)
-DIVIDED = ("aten::div", "[[9000, 64], [9000, 64]]", 50_000)
-NEAREST = ("aten::matmul", "[[16, 64], [64, 9000]]", 20_000)
-
-
-@pytest.mark.parametrize(
-    ("each", "stake"),
-    [
-        ((NORM, DIVIDED, NEAREST), 5 * 80_000),
-        ((NORM, DIVIDED, ("aten::linear", "[[16, 64], [9000, 64], []]", 20_000)), 5 * 80_000),
-        ((("aten::mm", "[[9000, 8], [8, 64]]", 9000), NORM, DIVIDED, NEAREST), 0),  # made in the pass
-        ((("aten::embedding", "[[99, 64], [9]]", 9000), NORM, DIVIDED, NEAREST), 0),  # maybe of 9,000 rows
-        ((NORM, DIVIDED, ("aten::matmul", "[[9000, 64], [64, 9000]]", 20_000)), 0),  # all pairs
-        ((NORM, DIVIDED, NEAREST, ("aten::mm", "[[5, 5], [5, 5]]", 4_000_000)), 0),
-        ((NORM, DIVIDED, NEAREST, ("autograd::engine::evaluate_function: X", "[]", 5)), 0),  # in training
-    ],
-)
-def test_tables_that_are_normalized_in_each_pass(each, stake):
-    assert_told(
-        needless_work.normalized_tables(of_shapes(*each)), [stake] * bool(stake), *(["table of 9,000"] * bool(stake))
-    )
-
-
 NODE = "autograd::engine::evaluate_function: "
 ADDS = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, X>(int)"
 COPY = "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda>(int)"

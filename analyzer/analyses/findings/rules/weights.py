@@ -1,0 +1,139 @@
+"""Weights that are made anew before the layers that take them, though they stay the same or could be applied apart."""
+
+from typing import Final
+
+import polars as pl
+
+from kanalyze.analyses.findings import on_gpu, on_host, say
+from kanalyze.analyses.findings.on_gpu import Work
+from kanalyze.analyses.findings.on_host import SPAN, elements, side, sides
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.report import Report
+
+# Weights that are made of others in each pass, though nothing trains them.
+
+
+@on_gpu.choosing(pl.col("name").str.contains("weight_norm_fwd"), 0.01)
+def weight_norm(norms: Work) -> Finding | None:
+    """One finding per device on weights that weight normalization makes anew where it has no backward pass."""
+    whole = on_gpu.kernel_sums(norms.report.whole)
+    trained = any(device.rows.get_column("name").str.contains("weight_norm_bwd").any() for device in whole)
+    return None if trained else norms.finding("weight-norm", mending=on_gpu.without(norms.rows))
+
+
+#: What divides rows by their lengths, and what may make a tensor of as many rows right before.
+_NORMALIZES: Final = r"^aten::(?:linalg_vector_norm|norm|clamp_min|div)_?$"
+_MAKES: Final = r"^aten::(?:index|index_select|embedding|gather|cat|stack|to|copy_|rand\w*|normal_|uniform_)$"
+
+_MULTIPLIES: Final = r"^aten::(?:linear|addmm|mm|matmul|bmm|baddbmm|einsum)$"
+
+
+@Rule
+def normalized_tables(report: Report) -> Findings:
+    """One finding per device on tables whose rows are normalized in each pass, which no operator there makes."""
+    every = on_host.working(report)
+    if on_host.operators(report).select(on_host.IS_NODE.any()).item():  # a training changes them
+        return
+    marked = every.with_columns(
+        height=side(0, 0),
+        normalizes=pl.col("name").str.contains(_NORMALIZES),
+        made=pl.col("name").shift(1).over(THREAD).str.contains(_MAKES).fill_null(value=False),
+        other=pl.max_horizontal(side(1, -1), side(1, -2)),
+    )
+    # tables of as many rows as a side of products with few, and of which nothing else reads a tensor
+    few = pl.col("name").str.contains(_MULTIPLIES) & (8 * side(0, -2) <= pl.col("other"))
+    others = (~pl.col("normalizes") | pl.col("made")) & (sides(pl.col("input_shapes")).list.len() > 1)
+    taller, read = (marked.filter(chosen).get_column(name) for chosen, name in ((few, "other"), (others, "height")))
+    height = pl.col("height")
+    tables = marked.filter("normalizes", height.is_in(taller.implode()), ~height.is_in(read.implode()))
+    for work in on_host.works_within(report, tables.select(SPAN)):
+        yield work.finding("weight-norm: table", rows=int(tables.select(height.max()).item()))
+
+
+#: What computes a matrix element by element, of which some bring it to another type alone.
+_CASTS: Final = r"^aten::(?:to|_to_copy|float|half|bfloat16)$"
+_BY_ELEMENT: Final = (
+    r"^aten::(?:to|_to_copy|float|half|bfloat16|mul|div|add|sub|neg|pow|sqrt|rsqrt|where|masked_fill|clamp|sign"
+    r"|round)_?$"
+)
+#: Layers that take such a matrix, and what makes one of two others.
+_TAKES_WEIGHTS: Final = r"^aten::(?:linear|conv[123]d)$"
+_MAKES_WEIGHTS: Final = r"^aten::(?:matmul|mm|bmm|addmm|einsum)$"
+
+
+@Rule
+def computed_weights(report: Report) -> Findings:
+    """One finding per device on weights that are computed before each layer that takes them, where nothing trains."""
+    trains = on_host.operators(report).select(on_host.IS_NODE.any()).item()
+    if trains or not say.per_iteration(report).iterations:
+        return
+    chains = _chains(on_host.working(report))
+    for work in on_host.works_within(report, chains):
+        yield work.finding("weight-norm: computed")
+
+
+def _chains(every: pl.DataFrame) -> pl.DataFrame:
+    """Operators in a row that compute the weight of the next layer of tensors with its shape.
+
+    Not casts alone, nor of what a product has made.
+    """
+    name, layer, weight = pl.col("name"), pl.col("takes"), pl.col("weight")
+    every = every.with_columns(takes=name.str.contains(_TAKES_WEIGHTS), first=sides(pl.col("input_shapes")))
+    group = [*THREAD, "layer"]
+    line = every.with_columns(
+        layer=layer.shift(1, fill_value=False).cum_sum().over(THREAD),
+        made=name.shift(1).over(THREAD).str.contains(_MAKES_WEIGHTS).fill_null(value=False),
+        weight=pl.when(layer & (elements() != elements(1))).then(sides(pl.col("input_shapes"), 1)),
+    )
+    line = line.with_columns(weight=weight.last().over(group))
+    same = (pl.col("first") == weight) | (sides(pl.col("input_shapes"), 1) == weight)
+    other = ~(layer | (name.str.contains(_BY_ELEMENT) & same).fill_null(value=False))
+    chains = line.filter(~other.cum_max(reverse=True).over(group), ~layer)
+    return chains.filter((~name.str.contains(_CASTS)).any().over(group), ~pl.col("made").any().over(group))
+
+
+# Matrices that are changed by a product of narrow ones before each layer that takes them, rather than what it gives.
+
+_LAYERS: Final = ("aten::linear", "aten::matmul", "aten::mm")
+_SCALES: Final = ("aten::mul", "aten::mul_", "aten::div", "aten::div_")
+_SIDES: Final = {"m": (0, -2), "k": (0, -1), "n": (1, -1)}  # of a product of two matrices
+_LEAST_SIDE: Final = 256
+_NARROW: Final = 8  # so many times as long as between the narrow ones is each side of their product
+
+
+@Rule
+def low_rank_updates(report: Report) -> Findings:
+    """One finding per device on products of narrow matrices that are added to one of their sides for a layer."""
+    updates = _low_rank(on_host.working_forward(report))
+    for work in on_host.works_within(report, updates):
+        m, n, k, left = updates.select("m", "n", "k", "left").sort("left").row(-1)
+        yield work.finding("product-order: low-rank", left=min(left, 1), m=m, n=n, k=k)
+
+
+def _low_rank(every: pl.DataFrame) -> pl.DataFrame:
+    """Products with what scales them and adds them to a matrix that the next operator takes: SPAN, m, n, k, left."""
+    scales = pl.col("name").is_in(_SCALES) & (elements(1).fill_null(1) == 1)
+    line = every.with_columns(part=(~scales).cum_sum().over(THREAD)).group_by(*THREAD, "part", maintain_order=True)
+    parts = line.agg(pl.col("name", "input_shapes", "start").first(), pl.col("end").last())
+    name, product = pl.col("name"), pl.col("name").is_in(_LAYERS)
+    parts = parts.with_columns(
+        *(pl.when(product).then(side(*at)).alias(key) for key, at in _SIDES.items()),
+        adds=(name == "aten::add").shift(-1).over(THREAD),
+        added=elements().shift(-1).over(THREAD),
+        other=elements(1).shift(-1).over(THREAD),
+        added_end=pl.col("end").shift(-1).over(THREAD),
+        takes=name.is_in(_LAYERS).shift(-2).over(THREAD),
+        given=elements().shift(-2).over(THREAD),
+        taken=elements(1).shift(-2).over(THREAD),
+        rows=(elements() / side(0, -1)).shift(-2).over(THREAD),
+    )
+    size, m, n, rows = pl.col("m") * pl.col("n"), pl.col("m"), pl.col("n"), pl.col("rows")
+    narrow = (pl.min_horizontal("m", "n") >= _NARROW * pl.col("k")) & (pl.min_horizontal("m", "n") >= _LEAST_SIDE)
+    adds = pl.col("adds") & (pl.col("added") == size) & (pl.col("other") == size)
+    # what a layer is given may be the sum, too
+    takes = pl.col("takes") & (pl.col("taken") == size) & (pl.col("given") != size)
+    updates = parts.filter(narrow & adds & takes)
+    # what is read and written: two products of rows, and a sum, in place of the matrix: made, scaled, and added
+    left = rows * (n + 4 * m) / (6 * size)
+    return updates.select(*THREAD, "start", "m", "n", "k", end="added_end", left=left)
