@@ -66,10 +66,10 @@ def operators(report: Report) -> pl.DataFrame:
 ACCUMULATES: Final = "torch::autograd::AccumulateGrad"
 
 
-def updates(report: Report) -> int:
-    """How often an optimizer updated parameters, by the ranges of PyTorch in the :func:`traced` report."""
-    trace = traced(report)
-    return spans_named(r"^Optimizer\.step#", trace.kind("op"), trace.kind("range")).height if trace is not None else 0
+def updated(report: Report) -> pl.DataFrame:
+    """When an optimizer updated parameters, by the ranges of PyTorch in the :func:`traced` report: as `spans_named`."""
+    trace = traced(report) or report
+    return spans_named(r"^Optimizer\.step#", trace.kind("op"), trace.kind("range"))
 
 
 @analysis.once_per_process

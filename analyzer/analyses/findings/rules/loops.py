@@ -495,7 +495,7 @@ def _accumulates(report: Report) -> bool:
     begun = nearest(line.filter(name=_BEGINS_BACKWARD), nodes, ("end", "node"), ["process_id"], "after")
     begun = nearest(begun, line.select(*THREAD, following="start"), ("end", "following"), THREAD, "after")
     begun = begun.filter((pl.col("node") < pl.col("following")).fill_null(pl.col("node").is_not_null()))
-    return adds >= _MOST * max(around.height, 1) and begun.height >= _PASSES // 2 * on_host.updates(report) > 0
+    return adds >= _MOST * max(around.height, 1) and begun.height >= _PASSES // 2 * on_host.updated(report).height > 0
 
 
 def _few_samples(report: Report, device: int, line: pl.DataFrame, larger: int) -> rules.Finding:

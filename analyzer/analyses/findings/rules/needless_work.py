@@ -227,7 +227,7 @@ def _tables(report: Report) -> pl.DataFrame:
     embeddings, or is the weight of a layer as well.
     """
     every = on_host.operators(report).with_columns(sides=sides(pl.col("input_shapes")), values=elements())
-    name, steps = pl.col("name"), on_host.updates(report)
+    name, steps = pl.col("name"), on_host.updated(report).height
     backward = every.filter(name.str.contains(_DENSE)).select(since="row", until="stop", indices=elements(1))
     fills = nearest(every.filter(name == "aten::zero_"), backward, ("row", "since")).filter(
         pl.col("row") < pl.col("until")

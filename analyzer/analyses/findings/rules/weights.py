@@ -1,4 +1,4 @@
-"""Weights that are made anew before the layers that take them, though they stay the same or could be applied apart."""
+"""Weights that are made anew before the layers that take them, and gradients of weights that nothing uses."""
 
 from typing import Final
 
@@ -8,7 +8,8 @@ from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_gpu import Work
 from kanalyze.analyses.findings.on_host import SPAN, elements, side, sides
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule
-from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.analyses.shared.threads import THREAD, outermost
+from kanalyze.columns import nearest
 from kanalyze.report import Report
 
 # Weights that are made of others in each pass, though nothing trains them.
@@ -137,3 +138,71 @@ def _low_rank(every: pl.DataFrame) -> pl.DataFrame:
     # what is read and written: two products of rows, and a sum, in place of the matrix: made, scaled, and added
     left = rows * (n + 4 * m) / (6 * size)
     return updates.select(*THREAD, "start", "m", "n", "k", end="added_end", left=left)
+
+
+# Gradients that nothing uses: of a teacher, or of a backbone whose parameters the optimizer does not have.
+
+_ONE_CALL: Final = "aten::ones_like"  # the gradient of the loss, which backward() of a loss makes
+_ZEROES: Final = ("aten::zero_", "aten::_foreach_zero_")
+_FEWEST_CALLS: Final = 2  # of backward, behind the first one, which finds no gradients yet
+
+
+@Rule
+def unneeded_gradients(report: Report) -> Findings:
+    """One finding per device on what backward does for nothing but gradients that are never reset, by the operators."""
+    nodes = _past_reset(report)
+    if nodes.is_empty():
+        return
+    spans = nodes.group_by(*THREAD, "call").agg(pl.col("start").min(), pl.col("end").max())
+    inside, calls = on_host.within(report, spans), nodes.get_column("call").n_unique()
+    taken = on_host.forward(report).join(nodes, on=["process_id", "sequence_number"], how="semi")
+    for work in on_host.works_within(report, spans):
+        yield work.finding(
+            "unneeded-gradients",
+            gradients=int(nodes.get_column("adds").sum()) // calls,
+            where=say.main_site(report, on_host.within(report, outermost(taken)).host.select(*THREAD, at="start")),
+            mending=inside.mending,
+        )
+
+
+def _past_reset(report: Report) -> pl.DataFrame:
+    """The nodes of autograd with their `call` of backward, after the last gradient there that was reset.
+
+    Those that were not are `adds`: the new gradient is added to that of the step before. There are no such nodes but
+    where steps of an optimizer and calls of backward take turns, with as many gradients of both kinds in each call, and
+    where nothing fills gradients with zeros.
+    """
+    every, name, updated = on_host.operators(report), pl.col("name"), on_host.updated(report)
+    nodes = every.filter(on_host.IS_NODE)
+    own = on_host.forward(report).join(updated, on=THREAD, how="semi").sort("start")
+    own = own.filter(~pl.col("parent").is_in(every.get_column("row").implode()).fill_null(value=False))
+    # what is filled before is set up
+    zeroed = own.filter(name.is_in(_ZEROES), pl.col("start") > (updated.get_column("start").min() or 0))
+    # nodes in nodes are of backward within backward, as checkpoints run it
+    if updated.is_empty() or zeroed.height or outermost(nodes).height < nodes.height:
+        return nodes.clear()
+    given = every.filter(name == on_host.ACCUMULATES).select("parent", "row")
+    inner = every.group_by(row="parent").agg(adds=(name == "aten::add_").all())
+    given = given.join(inner, on="row", how="left").select(row="parent", adds=pl.col("adds").fill_null(value=False))
+    # a thread runs nothing else during its call: the last operator before a node is that of the call
+    begun = own.select("process_id", begun="start", call="row", by="name")
+    nodes = nearest(nodes.join(given, on="row", how="left"), begun, ("start", "begun"), ["process_id"])
+    calls = _alike(nodes, updated)
+    return nodes.join(calls, on="call", maintain_order="left").filter(pl.col("start").is_between("since", "until"))
+
+
+def _alike(nodes: pl.DataFrame, updated: pl.DataFrame) -> pl.DataFrame:
+    """The calls of backward but the first one, if all are alike, with a step each: call, since, until."""
+    adds, of, keys = pl.col("adds"), ["process_id"], ["process_id", "begun", "call", "by"]
+    since, until = pl.col("end").filter(~adds).max(), pl.col("start").filter(adds).max()
+    numbers = {"sums": adds.sum(), "others": (~adds).sum()}
+    calls = nodes.drop_nulls("call").group_by(keys).agg(since=since, until=until, **numbers).sort("begun")
+    steps = nearest(updated, calls, ("start", "begun"), of).group_by("call").agg(steps=pl.len())
+    calls = calls.join(steps, on="call", how="left", maintain_order="left")
+    # a recording may end before the last step
+    ends = (pl.col("begun") == pl.col("begun").max().over(of)) & pl.col("steps").is_null()
+    calls = calls.filter(pl.col("begun") > pl.col("begun").min().over(of))
+    alike = (pl.col("by") == _ONE_CALL) & (ends | (pl.col("steps") == 1)).fill_null(value=False)
+    same = pl.col("sums", "others").n_unique() == 1
+    told = calls.height >= _FEWEST_CALLS and all(calls.select(alike.all(), same).row(0))
+    return calls.select("call", "since", "until").filter(told)

@@ -1,12 +1,15 @@
-"""Weights and tables that are made anew in each pass, though nothing changes them."""
+"""Weights and tables that are made anew in each pass, and gradients that nothing uses."""
 
 import pytest
 
 from kanalyze.analyses.findings.rules import weights
-from support.measures import assert_told
-from support.steps import operators
+from support.build import host, kernel, launched
+from support.measures import assert_told, measures
+from support.steps import in_steps, operators
 
-TRAINS = ("autograd::engine::evaluate_function: X", "[]", 5)
+STEP = 2_000_000
+NODE = "autograd::engine::evaluate_function: "
+TRAINS = (f"{NODE}X", "[]", 5)
 
 
 def of_shapes(*each):
@@ -83,3 +86,85 @@ def test_weights_that_are_computed_before_each_layer(each, stake):
     told = weights.computed_weights(of_shapes(*each))
     assert_told(told, [5 * stake] * bool(stake), *["Weights are computed anew"] * bool(stake))
     assert [len(one.mending.gone) for one in told] == [5 * (len(each) - 1)] * bool(stake)
+
+
+GIVEN = "torch::autograd::AccumulateGrad"
+#: The operators of a step: name, operators within, and the ns of what it launches.
+OPERATORS = {
+    "Z": ("aten::_foreach_zero_", (), 9_000),
+    "z": ("aten::zero_", (), 1_000),
+    "o": ("aten::zeros", ("aten::zero_",), 1_000),
+    "T": ("aten::conv2d", (), 9_000),  # the teacher
+    "S": ("aten::linear", (), 9_000),  # the student
+    "L": ("aten::ones_like", ("aten::fill_",), 1_000),
+    "G": ("aten::mul", (), 1_000),
+    "s": (f"{NODE}AddmmBackward0", ("aten::mm",), 9_000),
+    "t": (f"{NODE}ConvolutionBackward0", ("aten::convolution_backward",), 30_000),
+    "n": (f"{NODE}{GIVEN}", (GIVEN, "aten::detach"), 0),
+    "a": (f"{NODE}{GIVEN}", (GIVEN, "aten::add_"), 2_000),
+    "h": (f"{NODE}{GIVEN}", (GIVEN, "aten::detach aten::add_"), 2_000),  # with a hook that adds
+    "k": (f"{NODE}CheckpointFunctionBackward", (f"{NODE}{GIVEN}", GIVEN, "aten::add_"), 2_000),
+}
+
+
+def trained(*steps):
+    """A step of a training for each text, in which each letter is one of OPERATORS, and U an update."""
+    events, details = [], []
+    for place, letters in enumerate(steps):
+        at = place * STEP
+        for letter in letters:
+            at += 50_000
+            if letter == "U":
+                events.append(host("range", "Optimizer.step#SGD.step", at, at + 40_000))
+                continue
+            name, within, took = OPERATORS[letter]
+            thread, number = 1 + name.startswith(NODE), {"T": 1, "S": 2, "t": 1, "s": 2}.get(letter)
+            details.append({"event_id": len(events), "sequence_number": number and number + 10 * place})
+            events.append(host("op", name, at, at + 40_000, thread=thread))
+            for depth, names in enumerate(within, 1):
+                for turn, inner in enumerate(names.split()):
+                    start = at + 1_000 * depth + 15_000 * turn
+                    events.append(
+                        host("op", inner, start, start + 39_000 - 2_000 * depth - 15_000 * turn, thread=thread)
+                    )
+            if took:
+                events += launched(at + 20_000, at + 21_000, kernel(at + 25_000, at + 25_000 + took), thread=thread)
+        events += launched(at + 50_000, at + 51_000, kernel(at + 60_000, at + 160_000))
+    return in_steps(events, len(steps), STEP, op_detail=details)
+
+
+FRESH, STALE = "TSLsntnU", "TSLsntaU"
+
+
+@pytest.mark.parametrize(
+    ("steps", "stake"),
+    [
+        ((FRESH, *[STALE] * 4), 4 * 32_000),
+        (
+            ("zTSLsntnU", *["oTSLsntaU"] * 3, "TSLsnta"),
+            4 * 32_000,
+        ),  # set up; zeros of a new tensor; not the last update
+        ((FRESH, *["TSLsnttatU"] * 4), 4 * 62_000),  # none after the last gradient
+        ((FRESH, *["STLtasnU"] * 4), 0),  # what is trained may need it, as a generator its discriminator
+        ((FRESH, *[FRESH] * 4), 0),
+        ((FRESH, *["ZTSLsntaU"] * 4), 0),  # zero_grad(set_to_none=False) of another optimizer
+        ((FRESH, *["zTSLsntaU"] * 4), 0),
+        ((FRESH, *["TSLsnLtaU"] * 4), 0),  # two losses with the same parameters
+        ((FRESH, *["TSLsntnUTSLsntaU"] * 4), 0),  # networks that are trained in turn
+        ((FRESH, *["TSLsnta", "TSLsntaU"] * 2), 0),  # of several batches
+        ((FRESH, *["TSLsntaUU"] * 4), 0),  # an optimizer that resets, and one that does not
+        ((FRESH, *["TSGsntaU"] * 4), 0),  # backward of given gradients, perhaps of several
+        ((FRESH, *["TSLsnktaU"] * 4), 0),  # a parameter of two parts whose layers run again
+        ((FRESH, *["TSLsnthU"] * 4), 0),
+        ((FRESH, *["TSLsataU"] * 4), 0),  # nothing is reset
+        ((FRESH.replace("U", ""), *["TSLsnta"] * 4), 0),
+        ((FRESH, STALE), 0),  # too few to tell
+        (("TSLsnnU", *["TSLsnaU"] * 4), 0),  # little: no more than the sums
+    ],
+)
+def test_backward_of_what_is_not_trained(steps, stake):
+    of = trained(*steps)
+    found = [*weights.unneeded_gradients(of)]
+    assert_told(found, [stake] * bool(stake), *["to 1 parameter whose", "not trained", "no_grad"] * bool(stake))
+    # no more is gone than what follows the last gradient that is reset
+    assert [measures(one, of)[1:3] for one in found] == [(stake // 30_000 + 4, 0)] * bool(stake)
