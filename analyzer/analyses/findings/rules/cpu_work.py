@@ -31,6 +31,7 @@ _NO_WORK: Final = (
 #: that becomes a tensor without a copy (torch.from_numpy) it runs the first alone.
 _LIFTS: Final = "aten::lift_fresh"
 _DETACHES: Final = "aten::detach_"
+_ARRAY_NS: Final = 20  # the most that NumPy takes to compute a byte of it
 _CREATES: Final = (
     r"^aten::(?:full|full_like|ones|ones_like|zeros|zeros_like|arange|linspace|logspace|eye|tril_indices|triu_indices|rand"
     r"|randn|randint|randperm|rand_like|randn_like|hann_window|hamming_window|tensor|scalar_tensor|new_full|new_zeros"
@@ -142,6 +143,7 @@ def _runs(report: Report) -> pl.DataFrame:
         others=(pl.col("computes") & ~pl.col("converts") & ~name.str.contains(_CREATES)).sum(),
         created=(own & name.str.contains(_CREATES)).any(),
         lifted=(own & pl.col("lifts")).any(),
+        arrays=(own & (name == _LIFTS)).any(),
         lifted_first=pl.col("lifts").filter(own).first().fill_null(value=False),
         converts=(pl.col("converts") & ~pl.col("shortens")).any(),
         widened_bytes=pl.col("widened_bytes").sum(),
@@ -160,6 +162,8 @@ def _runs(report: Report) -> pl.DataFrame:
     runs = _handed_on(report, runs, line.filter(launches))
     # torch.tensor(…, device=…) copies before it lifts
     lifted = pl.col("lifted") | pl.col("lifted_first").shift(-1, fill_value=False).over(THREAD)
+    # what takes longer is no work of NumPy on that array, but Python's on its elements
+    lifted |= pl.col("arrays") & (pl.col("after_start") - pl.col("before_end") <= _ARRAY_NS * pl.col("bytes"))
     # of large data what the host did in lines before is no part of it, since it may have read them; nor of slow data
     lines = source_lines(on_host.traced(report) or report).select(*THREAD, since="start_ns").sort("since")
     ends = nearest(runs.select(*THREAD, "run", "after_start").drop_nulls(), lines, ("after_start", "since"), THREAD)
