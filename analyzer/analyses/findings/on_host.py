@@ -132,8 +132,8 @@ class Within(NamedTuple):
     """What of a report lies in some time of its operators."""
 
     host: pl.DataFrame  # that time in the report's window: process_id, thread_id, start, end
-    # the change of leaving it out, with the calls in it and the operations that these launch, also before the window
-    mending: Mending
+    spans: pl.DataFrame  # all of that time, as the host runs ahead of the window's operations
+    mending: Mending  # the change of leaving it out, with the calls in the window, and the operations launched by it
 
 
 def within(report: Report, spans: pl.DataFrame) -> Within:
@@ -151,8 +151,12 @@ def works_within(report: Report, spans: pl.DataFrame) -> Iterator[on_gpu.Work]:
 
 def own_within(report: Report, spans: pl.DataFrame) -> Within:
     """The same of spans of the report itself."""
-    host = intervals.overlapping(spans.select(SPAN), report.scope.sides)
-    return Within(host, on_gpu.nothing_within(report, spans.select(SPAN)))
+    spans = spans.select(SPAN)
+    host = intervals.overlapping(spans, report.scope.sides)
+    launched = on_gpu.nothing_within(report, spans).gone
+    own = exclusive_operations(report).get_column("row")
+    gone = launched.filter(launched.is_in(own.implode()))
+    return Within(host, spans, on_gpu.nothing_within(report, host)._replace(gone=gone))
 
 
 def by_span(report: Report, inside: Within, *facts: str) -> pl.DataFrame:

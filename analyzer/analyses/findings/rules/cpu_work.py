@@ -27,9 +27,10 @@ _NO_WORK: Final = (
     r"|dropout|resolve_conj|resolve_neg)_?$"
 )
 
-#: Operators that make a tensor of nothing, and those that PyTorch runs on what it made of Python's data. Of an array
-#: that becomes a tensor without a copy (torch.from_numpy) it runs the first alone.
+#: What PyTorch runs on a tensor that it made of Python's or NumPy's data, behind these where it made it of a list, and
+#: before that one where it copied an array; alone of an array that becomes a tensor without a copy (torch.from_numpy).
 _LIFTS: Final = "aten::lift_fresh"
+_OF_LIST: Final = ("aten::to", "aten::empty")
 _DETACHES: Final = "aten::detach_"
 _ARRAY_NS: Final = 20  # the most that NumPy takes to compute a byte of it
 _CREATES: Final = (
@@ -107,7 +108,8 @@ def _operators_in_runs(report: Report) -> pl.DataFrame:
     name, own = pl.col("name"), pl.col("own")
     launching = (pl.col("launches") > 0) | pl.col("called") | pl.col("aside")
     line = on_host.outermost(report).sort(*THREAD, "start")
-    lifts = (name == _LIFTS) & (name.shift(-1).over(THREAD) == _DETACHES)
+    listed = pl.all_horizontal(name.shift(by).over(THREAD) == before for by, before in enumerate(_OF_LIST, 1))
+    lifts = (name == _LIFTS) & (listed | (name.shift(-1).over(THREAD) == _DETACHES)).fill_null(value=False)
     line = line.with_columns(run=launching.cast(pl.UInt32).cum_sum().over(THREAD), own=~launching, lifts=lifts)
     return line.with_columns(
         # types of a copy that makes data smaller: into 16 bits, of more

@@ -385,6 +385,8 @@ _RARE: Final = 0.1
 _LAYERS: Final = 6
 _ALIKE: Final = 1.2
 
+_TRANSPOSED: Final = "dgrad|bprop"
+
 _FULL: Final = 0.9  # layers that fill so large a part of the GPU gain nothing by a larger batch
 _LARGER: Final = 16  # how many times as large a batch is told of
 
@@ -422,16 +424,17 @@ def small_batches(report: Report) -> rules.Findings:
         if ran > (1 - _IDLE) * (high - low) or layers.is_empty() or not (empty and hurries):
             continue
         names = counts.get_column("name").cast(pl.String)
-        trains = bool(names.str.contains(on_host.UPDATES).any())
-        # each word is the next one's input; in training what is drawn is noise
-        if not trains and names.str.contains(on_host.CHOOSES).any():
-            continue
+        trains = _trains(report, names)
         anchor, fewest = layers.select("token", "len").row(0)
         several = _are_samples(report, fewest, line.height, trains=trains)
-        if not several and (usual := _of_most_layers(layers)) is not None:
-            several = _are_samples(report, usual[1], line.height, trains=trains)
+        # in training, what runs as often may refine one result again and again
+        if not several and not trains and (usual := _of_most_layers(layers)) is not None:
+            several = _several(report, usual[1]) and _takes_samples(report, usual[1] / line.height)
             anchor, fewest = usual if several else (anchor, fewest)
         each = (2 * fewest + iterations) // (2 * iterations)
+        # each word is the next one's input; in training what is drawn is noise
+        if not trains and 2 * statistics.total(counts.filter(names.str.contains(on_host.CHOOSES)), "len") >= fewest:
+            continue
         # what the host launches for a few samples it launches for many
         if fewest < _PASSES or (not several and _filled(line.filter("layer")) >= _FULL):
             continue
@@ -446,22 +449,37 @@ def small_batches(report: Report) -> rules.Findings:
         yield _few_samples(report, device, passes, larger)._replace(general=not several)
 
 
+def _trains(report: Report, names: pl.Series) -> bool:
+    """Whether a program trains, by names of kernels: those of transposed convolutions are backward's, too."""
+    updates = names.filter(names.str.contains(on_host.UPDATES))
+    if on_host.traced(report) is None or on_host.operators(report).select(on_host.IS_NODE.any()).item():
+        return updates.len() > 0
+    return not updates.str.contains(_TRANSPOSED).all()
+
+
 def _are_samples(report: Report, passes: int, launches: int, *, trains: bool) -> bool:
     """Whether a layer that runs in so many `passes`, several an iteration, is given samples of a batch in each."""
-    if 2 * passes < (_PASSES - 1) * (say.per_iteration(report).iterations or 1):
+    if not _several(report, passes):
         return False
     taken = _takes_samples(report, passes / launches) or _splits(report, passes, joins=not trains)
     return taken or (trains and _accumulates(report))
 
 
+def _several(report: Report, passes: int) -> bool:
+    """Whether an iteration has several of so many passes."""
+    return 2 * passes >= (_PASSES - 1) * (say.per_iteration(report).iterations or 1)
+
+
 def _of_most_layers(layers: pl.DataFrame) -> tuple[int, int] | None:
     """Token and number of the layer that runs least often but for rare ones, as of a last batch with fewer samples.
 
-    None where few others run as often: then what runs more often may be a layer of a model.
+    None where few others run as often, or those of a last batch are far fewer: then what runs more often may be a layer
+    of a model.
     """
     common = layers.filter(pl.col("ns").cum_sum() > _RARE * pl.col("ns").sum())
     alike = common.filter(pl.col("len") <= _ALIKE * pl.col("len").min())
-    return alike.select("token", "len").row(0) if alike.height >= _LAYERS else None
+    last = 2 * (layers.height - common.height) >= common.height
+    return alike.select("token", "len").row(0) if last and alike.height >= _LAYERS else None
 
 
 def _takes_samples(report: Report, passes: float) -> bool:

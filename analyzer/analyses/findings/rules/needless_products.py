@@ -347,13 +347,19 @@ def sparse_order(report: Report) -> Findings:
         return
     sparse = sparse.select(*THREAD, at="start", size=elements(), wide=side(0, -1)).sort("at")
     line = nearest(on_host.working_forward(report), sparse, ("start", "at"), THREAD, "after")
+    line = line.with_columns(sums=(pl.col("at") < pl.col("end")).fill_null(value=False))
+    sizes = [pl.when("sums").then(name).forward_fill().over(THREAD) for name in ("size", "wide")]
+    line = line.with_columns(*sizes, group=pl.col("sums").cum_sum().over(THREAD))
     made = pl.when(pl.col("name") == "aten::linear").then(side(1, 0)).otherwise(side(1, -1))
-    after = {"layer": pl.col("name").is_in(_LAYERS), "given": elements(), "narrow": made}
-    line = line.with_columns(**{key: of.shift(-1).over(THREAD) for key, of in after.items()})
-    pairs = line.filter(
-        (pl.col("at") < pl.col("end")) & pl.col("layer") & (pl.col("given") == pl.col("size")),
-        pl.col("wide") >= _FEWER * pl.col("narrow"),
+    narrows = pl.col("name").is_in(_LAYERS) & (elements() == pl.col("size")) & (_FEWER * made <= pl.col("wide"))
+    # what takes tensors of the size of the sums, up to the next ones, may take these
+    takes = pl.any_horizontal((elements(at) == pl.col("size")) & (side(at, -1) == pl.col("wide")) for at in range(2))
+    group = [*THREAD, "group"]
+    line = line.with_columns(
+        narrow=pl.when(narrows).then(made).shift(-1).over(group),
+        readers=(takes & ~pl.col("sums")).fill_null(value=False).sum().over(group),
     )
+    pairs = line.filter("sums", readers=1).drop_nulls("narrow")
     for work in on_host.works_within(report, pairs):
         wide, narrow = pairs.select("wide", "narrow").sort(pl.col("wide") / pl.col("narrow")).row(0)
         # gradients are summed over neighbours as well then
@@ -419,8 +425,8 @@ def pooled_windows(report: Report) -> Findings:
 def _along(image: pl.Expr, axis: int) -> tuple[pl.Expr, pl.Expr]:
     """The elements of a window of a pool along an axis, and those of the image there for each window."""
     length = image.list.get(axis, null_on_oob=True)
-    given = (sides(pl.col("input_values"), which) for which in range(3))
-    window, step, padding = (one.list.get(axis, null_on_oob=True) for one in given)
+    given = (sides(pl.col("input_values"), which) for which in range(3))  # of both axes, or of each
+    window, step, padding = (pl.coalesce(one.list.get(at, null_on_oob=True) for at in (axis, 0)) for one in given)
     windows = ((length + 2 * padding - window) / pl.coalesce(step, window)).floor() + 1
     return pl.min_horizontal(window, length), length / windows
 

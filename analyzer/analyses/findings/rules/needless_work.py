@@ -133,7 +133,7 @@ def _between(report: Report, solving: on_host.Within, each_bytes: int) -> pl.Dat
     """
     others = exclusive_operations(report).filter(~pl.col("row").is_in(solving.mending.gone.implode()))
     others = with_facts(report, others, "size_bytes", "call_start")
-    begun = solving.host.get_column("start").sort()
+    begun = solving.spans.get_column("start").sort()
     others = others.with_columns(after=begun.search_sorted(others.get_column("call_start").fill_null(0), "right"))
     others = others.filter(pl.col("after").is_between(1, len(begun) - 1) | pl.col("call_start").is_null())
     shapes = operations_with_roofs(report).select("row", "sides", "input_shapes", "op")

@@ -58,9 +58,12 @@ _BY_ELEMENT: Final = (
     r"^aten::(?:to|_to_copy|float|half|bfloat16|mul|div|add|sub|neg|pow|sqrt|rsqrt|where|masked_fill|clamp|sign"
     r"|round)_?$"
 )
-#: Layers that take such a matrix, and what makes one of two others.
+#: Layers that take such a matrix, and what makes another one in each pass.
 _TAKES_WEIGHTS: Final = r"^aten::(?:linear|conv[123]d)$"
-_MAKES_WEIGHTS: Final = r"^aten::(?:matmul|mm|bmm|addmm|einsum)$"
+_MULTIPLIES_TO: Final = r"^aten::(?:matmul|mm|bmm|addmm|linear)$"
+_MAKES_WEIGHTS: Final = (
+    r"^aten::(?:einsum|rand\w*|normal|uniform|bernoulli|index\w*|scatter\w*|gather|cat|stack|embedding)_?$"
+)
 
 
 @Rule
@@ -77,21 +80,31 @@ def computed_weights(report: Report) -> Findings:
 def _chains(every: pl.DataFrame) -> pl.DataFrame:
     """Operators in a row that compute the weight of the next layer of tensors with its shape.
 
-    Not casts alone, nor of what a product has made.
+    Not casts alone, nor of what is made in the pass: by a product, of random numbers, in place, of a sample's style.
     """
-    name, layer, weight = pl.col("name"), pl.col("takes"), pl.col("weight")
-    every = every.with_columns(takes=name.str.contains(_TAKES_WEIGHTS), first=sides(pl.col("input_shapes")))
-    group = [*THREAD, "layer"]
+    name, layer, weight, shapes = pl.col("name"), pl.col("takes"), pl.col("weight"), pl.col("input_shapes")
+    group, added = [*THREAD, "layer"], name == "aten::addmm"
+    columns = pl.when(name == "aten::linear").then(side(1, 0)).when(added).then(side(2, -1)).otherwise(side(1, -1))
+    rows = pl.when(added).then(side(1, -2)).otherwise(elements() / side(0, -1))
     line = every.with_columns(
+        takes=name.str.contains(_TAKES_WEIGHTS),
+        result=pl.when(name.str.contains(_MULTIPLIES_TO)).then(rows * columns),
+        style=(sides(shapes, 1).list.len() == len(("out", "in", "height", "width"))) & (side(1, 0) == 1),
+    )
+    line = line.with_columns(
         layer=layer.shift(1, fill_value=False).cum_sum().over(THREAD),
-        made=name.shift(1).over(THREAD).str.contains(_MAKES_WEIGHTS).fill_null(value=False),
-        weight=pl.when(layer & (elements() != elements(1))).then(sides(pl.col("input_shapes"), 1)),
+        result=pl.col("result").shift(1).over(THREAD),
+        made=name.shift(1).over(THREAD).str.contains(_MAKES_WEIGHTS),
+        weight=pl.when(layer & (elements() != elements(1))).then(sides(shapes, 1)),
     )
     line = line.with_columns(weight=weight.last().over(group))
-    same = (pl.col("first") == weight) | (sides(pl.col("input_shapes"), 1) == weight)
+    same = (sides(shapes) == weight) | (sides(shapes, 1) == weight)
     other = ~(layer | (name.str.contains(_BY_ELEMENT) & same).fill_null(value=False))
+    made = pl.col("made") | (pl.col("result") == weight.list.eval(pl.element().product()).list.first())
+    in_place = (pl.int_range(pl.len()).over(group) == 0) & name.str.ends_with("_")
     chains = line.filter(~other.cum_max(reverse=True).over(group), ~layer)
-    return chains.filter((~name.str.contains(_CASTS)).any().over(group), ~pl.col("made").any().over(group))
+    unlike = (made | pl.col("style")).fill_null(value=False) | in_place
+    return chains.filter((~name.str.contains(_CASTS)).any().over(group), ~unlike.any().over(group))
 
 
 # Matrices that are changed by a product of narrow ones before each layer that takes them, rather than what it gives.
@@ -100,6 +113,7 @@ _LAYERS: Final = ("aten::linear", "aten::matmul", "aten::mm")
 _SCALES: Final = ("aten::mul", "aten::mul_", "aten::div", "aten::div_")
 _SIDES: Final = {"m": (0, -2), "k": (0, -1), "n": (1, -1)}  # of a product of two matrices
 _LEAST_SIDE: Final = 256
+_WON: Final = 0.5  # what is left at most: for many rows it costs no less
 _NARROW: Final = 8  # so many times as long as between the narrow ones is each side of their product
 
 
@@ -109,7 +123,7 @@ def low_rank_updates(report: Report) -> Findings:
     updates = _low_rank(on_host.working_forward(report))
     for work in on_host.works_within(report, updates):
         m, n, k, left = updates.select("m", "n", "k", "left").sort("left").row(-1)
-        yield work.finding("product-order: low-rank", left=min(left, 1), m=m, n=n, k=k)
+        yield work.finding("product-order: low-rank", left=left, at_most=True, m=m, n=n, k=k)
 
 
 def _low_rank(every: pl.DataFrame) -> pl.DataFrame:
@@ -137,14 +151,14 @@ def _low_rank(every: pl.DataFrame) -> pl.DataFrame:
     updates = parts.filter(narrow & adds & takes)
     # what is read and written: two products of rows, and a sum, in place of the matrix: made, scaled, and added
     left = rows * (n + 4 * m) / (6 * size)
-    return updates.select(*THREAD, "start", "m", "n", "k", end="added_end", left=left)
+    return updates.select(*THREAD, "start", "m", "n", "k", end="added_end", left=left).filter(pl.col("left") <= _WON)
 
 
 # Gradients that nothing uses: of a teacher, or of a backbone whose parameters the optimizer does not have.
 
 _ONE_CALL: Final = "aten::ones_like"  # the gradient of the loss, which backward() of a loss makes
 _ZEROES: Final = ("aten::zero_", "aten::_foreach_zero_")
-_FEWEST_CALLS: Final = 2  # of backward, behind the first one, which finds no gradients yet
+_FEWEST_CALLS: Final = 4  # of backward, behind the first one, which finds no gradients yet
 
 
 @Rule

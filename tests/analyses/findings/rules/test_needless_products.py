@@ -112,7 +112,7 @@ def test_products_that_copy_a_matrix_for_each_sample(shapes, stake):
     )
 
 
-def neighbours(width, layer, asks="aten::_nnz"):
+def neighbours(width, layer, asks="aten::_nnz", then="[[1000, 64]]"):
     """Five steps that sum rows of a width over neighbours, 1,000 rows of a sparse matrix, and run a layer after it."""
     events, details = [], []
     for at in range(0, 5 * STEP, STEP):
@@ -122,10 +122,11 @@ def neighbours(width, layer, asks="aten::_nnz"):
             ("aten::addmm", shapes, 1_000, 89_000),
             (asks, "[[1000, 1000]]", 2_000, 3_000),
             ("aten::linear", layer, 100_000, 190_000),
+            ("aten::mul", then, 200_000, 290_000),
         ):
             details.append({"event_id": len(events), "input_shapes": inputs})
             events.append(host("op", name, at + start, at + end))
-        for start, name in ((10_000, "void csrmm_alg2<float>(int)"), (110_000, GEMM)):
+        for start, name in ((10_000, "void csrmm_alg2<float>(int)"), (110_000, GEMM), (210_000, UP)):
             events += launched(
                 at + start, at + start + 7_000, kernel(at + start + 9_000, at + start + 29_000, name=name)
             )
@@ -137,9 +138,9 @@ def neighbours(width, layer, asks="aten::_nnz"):
     [
         ((512, "[[1000, 512], [64, 512], [64]]"), 100_000),
         ((512, "[[1000, 512], [256, 512], [256]]"), 0),  # not far narrower
-        ((512, "[[500, 1024], [64, 1024], [64]]"), 100_000),
         ((512, "[[1000, 64], [64, 64], [64]]"), 0),  # of something else
         ((512, "[[1000, 512], [64, 512], [64]]", "aten::t"), 0),  # no sparse matrix
+        ((512, "[[1000, 512], [1, 512], [1]]", "aten::_nnz", "[[1000, 512], [1000, 1]]"), 0),  # a gate for each row
     ],
 )
 def test_sums_over_neighbours_before_a_narrow_layer(summed, stake):

@@ -54,6 +54,7 @@ OTHER = ("aten::mm", "[[16, 16], [16, 16]]", 16_000)
         (((UPDATE[0], "[[1024, 256], [256, 512]]", 4_000), CHANGE, CHANGED), 0),  # not narrow
         ((UPDATE, ("aten::add_", *CHANGE[1:]), CHANGED), 0),  # the weight stays changed
         ((UPDATE, CHANGE, OTHER, CHANGED), 0),
+        ((UPDATE, CHANGE, ("aten::linear", "[[8192, 512], [1024, 512], []]", 16_000)), 0),  # as much for so many rows
         ((UPDATE, CHANGE, ("aten::linear", "[[1024, 512], [1024, 512], []]", 16_000)), 0),  # which one it is given
     ],
 )
@@ -80,6 +81,10 @@ FILTER = ("aten::conv2d", "[[8, 64, 32, 32], [128, 64, 3, 3], []]", 16_000)
         ((CAST, SCALED, OTHER, CHANGED), 0),  # something else may take them
         ((("aten::mul", "[[32, 512], [512]]", 5_000), CHANGED), 0),  # of what the layer is given
         ((SCALED, ("aten::linear", "[[1024, 512], [1024, 512], []]", 16_000)), 0),  # which of both
+        ((("aten::normal_", "[[1024, 512]]", 4_000), SCALED, CHANGED), 0),  # others each time
+        ((("aten::linear", "[[1024, 64], [512, 64], []]", 4_000), SCALED, CHANGED), 0),
+        ((("aten::mul_", "[[1024, 512], []]", 4_000), CHANGED), 0),
+        ((("aten::mul", "[[128, 64, 3, 3], [1, 64, 1, 1]]", 5_000), FILTER), 0),  # by the style of a sample
     ],
 )
 def test_weights_that_are_computed_before_each_layer(each, stake):
