@@ -7,6 +7,7 @@ import pytest
 from kanalyze.analyses.findings.rules import needless_work
 from kanalyze.analyses.findings.rules.needless_work import different_rows, factored_again
 from kanalyze.analyses.findings.rules.slower_kernels import deterministic_sums
+from kanalyze.window import Window
 from support.build import again, host, kernel, launched, nvtx, report
 from support.measures import assert_told
 from support.steps import in_steps, operator, operators
@@ -91,6 +92,26 @@ H100 = {"memory_bandwidth_bytes_per_s": 3_350_000_000_000, "l2_bytes": 50 << 20}
 )
 def test_solves_of_a_matrix_that_nothing_can_have_written(each, device, stake):
     assert_told(factored_again(of_shapes(*each, limits=device)), [stake] * bool(stake))
+
+
+def ahead(*each, lag_ns):
+    """Five of twenty passes of operators whose kernels begin so much later than the first launch, 1 ms a pass."""
+    events, details = [], []
+    for at in range(0, 2_000_000, 100_000):
+        for place, (name, shapes, took) in enumerate(each):
+            details.append({"event_id": len(events), "input_shapes": shapes})
+            begun, runs = at + 20_000 * place, lag_ns + 10 * at + 600_000 * place
+            events.append(host("op", name, begun, begun + 9_000))
+            events += launched(begun + 1_000, begun + 8_000, kernel(runs, runs + took, name="k"))
+    window = Window(lag_ns + 7_000_000, lag_ns + 12_000_000, count=5, each="step")
+    return report(events, op_detail=details, limits=H100).narrow(window=window)
+
+
+@pytest.mark.parametrize("lag_ns", [10_000, 9_000_000])
+@pytest.mark.parametrize(("between", "stake"), [((), 5 * 500_000), ((("aten::add_", SHORT[1], 100_000),), 0)])
+def test_what_was_launched_before_the_window_counts_as_well(between, stake, lag_ns):
+    solves = ahead((SOLVE[0], SOLVE[1], 500_000), *between, lag_ns=lag_ns)
+    assert_told(factored_again(solves), [stake] * bool(stake))
 
 
 ADDS = (

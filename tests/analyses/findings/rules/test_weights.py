@@ -128,10 +128,8 @@ def trained(*steps):
             events.append(host("op", name, at, at + 40_000, thread=thread))
             for depth, names in enumerate(within, 1):
                 for turn, inner in enumerate(names.split()):
-                    start = at + 1_000 * depth + 15_000 * turn
-                    events.append(
-                        host("op", inner, start, start + 39_000 - 2_000 * depth - 15_000 * turn, thread=thread)
-                    )
+                    start, end = at + 1_000 * depth + 15_000 * turn, at + 39_000 - 1_000 * depth
+                    events.append(host("op", inner, start, end, thread=thread))
             if took:
                 events += launched(at + 20_000, at + 21_000, kernel(at + 25_000, at + 25_000 + took), thread=thread)
         events += launched(at + 50_000, at + 51_000, kernel(at + 60_000, at + 160_000))
@@ -145,15 +143,12 @@ FRESH, STALE = "TSLsntnU", "TSLsntaU"
     ("steps", "stake"),
     [
         ((FRESH, *[STALE] * 4), 4 * 32_000),
-        (
-            ("zTSLsntnU", *["oTSLsntaU"] * 3, "TSLsnta"),
-            4 * 32_000,
-        ),  # set up; zeros of a new tensor; not the last update
+        # set up; zeros of a new tensor; not the last update
+        (("zTSLsntnU", *["oTSLsntaU"] * 3, "TSLsnta"), 4 * 32_000),
         ((FRESH, *["TSLsnttatU"] * 4), 4 * 62_000),  # none after the last gradient
         ((FRESH, *["STLtasnU"] * 4), 0),  # what is trained may need it, as a generator its discriminator
         ((FRESH, *[FRESH] * 4), 0),
         ((FRESH, *["ZTSLsntaU"] * 4), 0),  # zero_grad(set_to_none=False) of another optimizer
-        ((FRESH, *["zTSLsntaU"] * 4), 0),
         ((FRESH, *["TSLsnLtaU"] * 4), 0),  # two losses with the same parameters
         ((FRESH, *["TSLsntnUTSLsntaU"] * 4), 0),  # networks that are trained in turn
         ((FRESH, *["TSLsnta", "TSLsntaU"] * 2), 0),  # of several batches
