@@ -424,7 +424,8 @@ def small_batches(report: Report) -> rules.Findings:
         if ran > (1 - _IDLE) * (high - low) or layers.is_empty() or not (empty and hurries):
             continue
         names = counts.get_column("name").cast(pl.String)
-        trains = _trains(report, names)
+        updates = names.filter(names.str.contains(on_host.UPDATES))
+        trains = _trains(report, updates)
         anchor, fewest = layers.select("token", "len").row(0)
         several = _are_samples(report, fewest, line.height, trains=trains)
         # in training, what runs as often may refine one result again and again
@@ -438,7 +439,7 @@ def small_batches(report: Report) -> rules.Findings:
         # what the host launches for a few samples it launches for many
         if fewest < _PASSES or (not several and _filled(line.filter("layer")) >= _FULL):
             continue
-        if not several and (each != 1 or line.get_column("thread_id").n_unique() > 1 or trains):
+        if not several and (each != 1 or line.get_column("thread_id").n_unique() > 1 or updates.len()):
             continue
         if on_host.traced(report) is None and statistics.total(layers, "len") < _PASSES * iterations:
             continue  # of few layers, the passes may be those of a loop inside of a model
@@ -449,9 +450,8 @@ def small_batches(report: Report) -> rules.Findings:
         yield _few_samples(report, device, passes, larger)._replace(general=not several)
 
 
-def _trains(report: Report, names: pl.Series) -> bool:
-    """Whether a program trains, by names of kernels: those of transposed convolutions are backward's, too."""
-    updates = names.filter(names.str.contains(on_host.UPDATES))
+def _trains(report: Report, updates: pl.Series) -> bool:
+    """Whether a program trains, by kernels that may be of updates: those of transposed convolutions are no proof."""
     if on_host.traced(report) is None or on_host.operators(report).select(on_host.IS_NODE.any()).item():
         return updates.len() > 0
     return not updates.str.contains(_TRANSPOSED).all()
