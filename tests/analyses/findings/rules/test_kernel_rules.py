@@ -373,7 +373,7 @@ def test_matrices_that_are_put_in_order_again(each, left):
         (recurring_casts, casts(HALVES), 320, (32, 0), ["keep weights in half precision, or torch.compile(model)"]),
         (recurring_casts, casts(HALVES, (OPTIMIZER, 1)), 320, (32, 0), ["keep weights in bfloat16, or torch.compile("]),
         # with what runs before and behind it, and not with another transform
-        (transform_length, TRANSFORMS, 80, (0, 13 + 26 + 13), ["a length with a large prime factor: 57.1 %"]),
+        (transform_length, TRANSFORMS, 80, (0, 16 + 32 + 16), ["a length with a large prime factor: 57.1 %"]),
         (unfused_attention, ATTENTION, 2 * 70, (12, 4 * 10 - 2 * 22), [SOFTMAXES, SDPA]),
         *((unfused_attention, of, 2 * 300, (6, 80), [f"{SDPA} in bfloat16"]) for of in (NVJET, IN_TF32)),
     ],
