@@ -244,7 +244,7 @@ def test_what_sampling_cost_is_told_by_iterations_or_by_all_of_the_work(plain, s
 
 
 def longest(rows, name, *, adjoining):
-    """The first of the longest runs of steady rows of one name, with most of them before all."""
+    """The last of the longest runs of steady rows of one name."""
     runs, before = [[]], None
     for row in rows:
         if (row["name"], row["kind"]) != (name, "steady"):
@@ -253,7 +253,7 @@ def longest(rows, name, *, adjoining):
         goes_on = before is not None and (not adjoining or before["start_ns"] + before["dur_ns"] == row["start_ns"])
         runs = [*runs[:-1], [*runs[-1], row]] if goes_on else [*runs, [row]]
         before = row
-    return max(runs, key=lambda run: (len(run), sum(row["dur_ns"] for row in run)))
+    return max(reversed(runs), key=len)
 
 
 def rows_apart(rows, name):
