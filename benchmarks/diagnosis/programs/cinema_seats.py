@@ -1,7 +1,7 @@
-"""Trains a two-tower recommender of films by Bayesian personalized ranking, with films that a viewer has not seen.
+"""Trains a two-tower recommender of films by Bayesian personalized ranking, with films that a viewer has not seen."""
 
-Each pair of viewer and seen film is ranked against NEGATIVES unseen ones, drawn by how popular films are.
-"""
+# Each pair of viewer and seen film is ranked against NEGATIVES unseen ones,
+# drawn by how popular films are.
 
 import numpy as np
 import torch

@@ -1,7 +1,7 @@
-"""Trains a network that clears haze from pictures of roads; a guided filter fits its map of transmission to edges.
+"""Trains a network that clears haze from pictures of roads; a guided filter fits its map of transmission to edges."""
 
-The picture's brightness is the guide: the map is, in each window, a linear function of it (He, Sun and Tang).
-"""
+# The picture's brightness is the guide:
+# the map is, in each window, a linear function of it (He, Sun and Tang).
 
 import torch
 import torch.nn.functional as F

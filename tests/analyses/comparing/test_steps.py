@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 #: Mixes of requests: few at a time, many at a time, and mostly prompts.
 FEW = ((900, 0), *((0, number) for number in (1, 2, 3, 3, 4, 4, 5, 6))) * 6
 MANY = ((300, 9), *((0, number) for number in (1, 2, 3, 4, 6, 12, 13, 14, 15, 16, 16))) * 6
-PROMPTS = ((400, 0), (800, 0), (600, 3), (900, 2), (0, 1), (0, 2), (0, 3), (0, 4), (0, 6), (0, 16)) * 6
+PROMPTS = ((400, 0), (800, 0), (600, 3), (900, 2), (0, 1), (0, 2), (0, 3), (0, 6), (0, 9), (0, 16)) * 6
 
 
 def detailed(prompt, decodes, _):
