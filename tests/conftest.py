@@ -31,8 +31,8 @@ def pytest_addoption(parser):
     parser.addoption("--update-gold", action="store_true", help="write what is rendered to tests/gold")
 
 
-#: Of a test with more cases than these, the first and every third one are quick where `one_in` says nothing else.
-MANY_CASES, ONE_IN = 5, 3
+#: Of a test with more cases than these, the first and every fourth one are quick where `one_in` says nothing else.
+MANY_CASES, ONE_IN = 5, 4
 
 
 @pytest.hookimpl(tryfirst=True)
