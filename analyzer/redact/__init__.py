@@ -42,7 +42,7 @@ class _Kind(NamedTuple):
 _LINES: Final = rb'\s*\{\s*"schema"\s*:\s*\d+\s*,\s*"process"\s*:\s*\d+\s*,\s*"exact"\s*:'
 _DOCUMENT: Final = (
     rb'\s*\{(?:\s*"(?:schema"\s*:\s*\d|clock"\s*:\s*"(?:host|cuda events)")'
-    rb'|(?:[^{}]|\{[^{}]*\})*?"kind"\s*:\s*"kanalyze capture")'
+    rb'|(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*?"kind"\s*:\s*"kanalyze capture")'
 )
 _TRACE: Final = rb'\s*(?:\{(?s:.*?)"(?:traceEvents|schemaVersion|deviceProperties)"\s*:|\[\s*\{[^{}]*"ph"\s*:)'
 _MANIFESTS: Final = _Kind(re.compile(_DOCUMENT), documents.learn_document, documents.copy_document)

@@ -134,11 +134,11 @@ def test_a_manifest_alone(capture, tmp_path):
     del whole["redacted"]
     assert json.loads((tmp_path / "out.json").read_text()) == whole | {"files": MANIFEST["files"]}
     # one of a `.cu` file begins with what was built
-    build = {"build": {"command": ["/home/quillon/nvcc"], "key": "1f"}}
+    build = {"build": {"command": ["/home/quillon/nvcc"], "environment": {}, "key": "1f"}}
     (capture / "manifest.json").write_text(json.dumps(build | MANIFEST, indent=1))
     redact(capture / "manifest.json", tmp_path / "built.json")
     made = json.loads((tmp_path / "built.json").read_text())
-    assert (made["build"], made["machine"]["host"]) == ({"command": ["nvcc"], "key": "1f"}, None)
+    assert (made["build"], made["machine"]["host"]) == ({"command": ["nvcc"], "environment": {}, "key": "1f"}, None)
 
 
 def test_a_folder_is_never_overwritten_or_written_into_itself(capture, tmp_path):
