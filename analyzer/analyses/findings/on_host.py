@@ -36,6 +36,9 @@ from kanalyze.report import Report
 
 SPAN: Final = (*THREAD, "start", "end")  # a span of a thread
 IS_NODE: Final = pl.col("name").str.starts_with(NODE)  # whether operators are autograd's runs of a node
+BEGINS_BACKWARD: Final = "aten::ones_like"  # makes the gradient of a loss, with which each backward pass begins
+#: Operators that multiply by a matrix, which may be a layer's weights.
+MULTIPLIES: Final = r"^aten::(?:linear|addmm|mm|matmul|bmm|baddbmm|einsum)$"
 SPARED: Final = 0.75  # of a copy of float32 in place of bytes so much is spared
 SCALAR_BYTES: Final = 16  # the size of the largest number that PyTorch reads as one
 
@@ -77,6 +80,11 @@ def forward(report: Report) -> pl.DataFrame:
     """The :func:`operators` that no node of autograd is around, by thread, in preorder."""
     within = pl.when(IS_NODE).then("stop").otherwise(0).cum_max().over(THREAD)
     return operators(report).sort(*THREAD, "row").filter(within <= pl.col("row"))
+
+
+def runs_backward(report: Report) -> bool:
+    """Whether autograd runs nodes among the :func:`operators`, as in a training."""
+    return bool(operators(report).select(IS_NODE.any()).item())
 
 
 def gradients(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
@@ -258,6 +266,7 @@ def working(report: Report) -> pl.DataFrame:
     return outermost(report).filter(pl.col("launches") > 0).sort(*THREAD, "start")
 
 
+@analysis.once_per_process
 def working_forward(report: Report) -> pl.DataFrame:
     """The :func:`working` operators but those that autograd runs."""
     return working(report).filter(pl.col("row").is_in(forward(report).get_column("row").implode()))

@@ -401,9 +401,6 @@ _MOST: Final = 0.6
 _SPLITS: Final = r"^aten::(?:split\w*|chunk|unbind|tensor_split|unsafe_split\w*)$"
 _JOINS: Final = r"^aten::(?:cat|stack|hstack|vstack)$"
 
-#: The operator that makes the gradient of a loss, with which each backward pass begins.
-_BEGINS_BACKWARD: Final = "aten::ones_like"
-
 
 @rules.Rule
 def small_batches(report: Report) -> rules.Findings:
@@ -452,7 +449,7 @@ def small_batches(report: Report) -> rules.Findings:
 
 def _trains(report: Report, updates: pl.Series) -> bool:
     """Whether a program trains, by kernels that may be of updates: those of transposed convolutions are no proof."""
-    if on_host.traced(report) is None or on_host.operators(report).select(on_host.IS_NODE.any()).item():
+    if on_host.traced(report) is None or on_host.runs_backward(report):
         return updates.len() > 0
     return not updates.str.contains(_TRANSPOSED).all()
 
@@ -497,7 +494,7 @@ def _splits(report: Report, passes: int, *, joins: bool) -> bool:
     fewest = say.per_iteration(report).iterations or 1
     once = counts.filter(pl.col("count").is_between(fewest, passes // (_PASSES // 2)))
     if not joins:
-        many = int(counts.filter(pl.col("name") == _BEGINS_BACKWARD).get_column("count").sum())
+        many = int(counts.filter(pl.col("name") == on_host.BEGINS_BACKWARD).get_column("count").sum())
         once = once.filter(pl.col("count") * (_PASSES // 2) <= many)
     patterns = (_SPLITS, _JOINS) if joins else (_SPLITS,)
     return all(once.get_column("name").str.contains(pattern).any() for pattern in patterns)
@@ -510,7 +507,7 @@ def _accumulates(report: Report) -> bool:
     adds = every.filter(name="aten::add_").join(around, on="parent", how="semi").height
     # after which a thread of autograd goes on, and this one waits
     line, nodes = on_host.forward(report), every.filter(on_host.IS_NODE).select("process_id", node="start")
-    begun = nearest(line.filter(name=_BEGINS_BACKWARD), nodes, ("end", "node"), ["process_id"], "after")
+    begun = nearest(line.filter(name=on_host.BEGINS_BACKWARD), nodes, ("end", "node"), ["process_id"], "after")
     begun = nearest(begun, line.select(*THREAD, following="start"), ("end", "following"), THREAD, "after")
     begun = begun.filter((pl.col("node") < pl.col("following")).fill_null(pl.col("node").is_not_null()))
     return adds >= _MOST * max(around.height, 1) and begun.height >= _PASSES // 2 * on_host.updated(report).height > 0

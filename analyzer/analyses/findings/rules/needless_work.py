@@ -188,9 +188,6 @@ def attention_masks(report: Report) -> Findings:
 #: Backward of embeddings whose gradients have all rows of the table, which they fill with zeros, and what calls it.
 _DENSE: Final = r"^aten::(?:embedding_dense_backward|_embedding_bag_dense_backward)$"
 _AROUND: Final = r"^aten::(?:embedding|_embedding_bag)(?:_dense)?_backward$"
-_PRODUCTS: Final = (
-    r"^aten::(?:linear|addmm|mm|matmul|bmm|baddbmm|einsum)$"  # with a table that is a layer's weights, too
-)
 
 
 @Rule
@@ -235,7 +232,7 @@ def _tables(report: Report) -> pl.DataFrame:
     fills = fills.group_by("sides").agg(filled=pl.col("values").sum(), indices=pl.col("indices").sum())
     sums = every.filter(name == on_host.ACCUMULATES).group_by("sides").agg(summed=pl.col("values").sum())
     shapes = sums.drop_nulls().join(fills.drop_nulls(), on="sides", how="full", coalesce=True)
-    products = every.filter(name.str.contains(_PRODUCTS))
+    products = every.filter(name.str.contains(on_host.MULTIPLIES))
     factors = pl.concat(products.select(sides=sides(pl.col("input_shapes"), at)) for at in range(3))
     both = factors.select(pl.concat([pl.col("sides"), pl.col("sides").list.reverse()])).drop_nulls().unique()
     free = ~pl.col("sides").is_in(both.get_column("sides").implode())

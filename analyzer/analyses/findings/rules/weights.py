@@ -27,14 +27,12 @@ def weight_norm(norms: Work) -> Finding | None:
 _NORMALIZES: Final = r"^aten::(?:linalg_vector_norm|norm|clamp_min|div)_?$"
 _MAKES: Final = r"^aten::(?:index|index_select|embedding|gather|cat|stack|to|copy_|rand\w*|normal_|uniform_)$"
 
-_MULTIPLIES: Final = r"^aten::(?:linear|addmm|mm|matmul|bmm|baddbmm|einsum)$"
-
 
 @Rule
 def normalized_tables(report: Report) -> Findings:
     """One finding per device on tables whose rows are normalized in each pass, which no operator there makes."""
     every = on_host.working(report)
-    if on_host.operators(report).select(on_host.IS_NODE.any()).item():  # a training changes them
+    if on_host.runs_backward(report):  # a training changes them
         return
     marked = every.with_columns(
         height=side(0, 0),
@@ -43,7 +41,7 @@ def normalized_tables(report: Report) -> Findings:
         other=pl.max_horizontal(side(1, -1), side(1, -2)),
     )
     # tables of as many rows as a side of products with few, and of which nothing else reads a tensor
-    few = pl.col("name").str.contains(_MULTIPLIES) & (8 * side(0, -2) <= pl.col("other"))
+    few = pl.col("name").str.contains(on_host.MULTIPLIES) & (8 * side(0, -2) <= pl.col("other"))
     others = (~pl.col("normalizes") | pl.col("made")) & (sides(pl.col("input_shapes")).list.len() > 1)
     taller, read = (marked.filter(chosen).get_column(name) for chosen, name in ((few, "other"), (others, "height")))
     height = pl.col("height")
@@ -69,8 +67,7 @@ _MAKES_WEIGHTS: Final = (
 @Rule
 def computed_weights(report: Report) -> Findings:
     """One finding per device on weights that are computed before each layer that takes them, where nothing trains."""
-    trains = on_host.operators(report).select(on_host.IS_NODE.any()).item()
-    if trains or not say.per_iteration(report).iterations:
+    if on_host.runs_backward(report) or not say.per_iteration(report).iterations:
         return
     chains = _chains(on_host.working(report))
     for work in on_host.works_within(report, chains):
@@ -156,7 +153,6 @@ def _low_rank(every: pl.DataFrame) -> pl.DataFrame:
 
 # Gradients that nothing uses: of a teacher, or of a backbone whose parameters the optimizer does not have.
 
-_ONE_CALL: Final = "aten::ones_like"  # the gradient of the loss, which backward() of a loss makes
 _ZEROES: Final = ("aten::zero_", "aten::_foreach_zero_")
 _FEWEST_CALLS: Final = 4  # of backward, behind the first one, which finds no gradients yet
 
@@ -216,7 +212,7 @@ def _alike(nodes: pl.DataFrame, updated: pl.DataFrame) -> pl.DataFrame:
     # a recording may end before the last step
     ends = (pl.col("begun") == pl.col("begun").max().over(of)) & pl.col("steps").is_null()
     calls = calls.filter(pl.col("begun") > pl.col("begun").min().over(of))
-    alike = (pl.col("by") == _ONE_CALL) & (ends | (pl.col("steps") == 1)).fill_null(value=False)
+    alike = (pl.col("by") == on_host.BEGINS_BACKWARD) & (ends | (pl.col("steps") == 1)).fill_null(value=False)
     same = pl.col("sums", "others").n_unique() == 1
     told = calls.height >= _FEWEST_CALLS and all(calls.select(alike.all(), same).row(0))
     return calls.select("call", "since", "until").filter(told)
