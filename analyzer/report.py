@@ -127,6 +127,13 @@ class Where(TypedDict, total=False):
     steps: Sequence[str] | None
 
 
+class Batches(NamedTuple):
+    """The first batches that a program gave to its model, a row for each sample."""
+
+    line: str = ""  # where it did so first, as file and line
+    filled: tuple[tuple[int, tuple[int, ...]], ...] = ()  # width of the rows, and positions of each that are no padding
+
+
 class BareRun(NamedTuple):
     """A run of a Python script without a profiler."""
 
@@ -134,6 +141,7 @@ class BareRun(NamedTuple):
     rank: int | None  # the rank that it is of; None for a program that is none
     #: when each occurrence of a recurring part began, in order, by name; on a clock of its own
     starts_ns: dict[str, list[int]]
+    batches: Batches = Batches()
 
 
 class BareRuns(NamedTuple):

@@ -140,12 +140,14 @@ AUTO, OPTIMIZER, FORWARD = Part("auto"), Part("optimizer"), Part("forward")
 class Watched:
     """Callbacks around each occurrence of a part, and a count of occurrences.
 
-    `before` and `after` are called on the program's own thread; they must not raise.
+    `before` and `after` are called on the program's own thread, and of a call `given` with its arguments before; they
+    must not raise.
     """
 
     part: Part
     before: Callable[[], None]
     after: Callable[[], None]
+    given: Callable[[tuple[Any, ...], dict[str, Any]], None] | None = None
     seen: int = 0
     found: Part | None = None
     _inside: threading.local = field(default_factory=threading.local)
@@ -165,9 +167,14 @@ class Watched:
             self.after()
 
 
-def watch(part: Part, before: Callable[[], None], after: Callable[[], None]) -> Watched:
-    """Call `before` and `after` around each occurrence of `part`, for the rest of the process."""
-    watched = Watched(part, before, after, found=None if part.kind == "auto" else part)
+def watch(
+    part: Part,
+    before: Callable[[], None],
+    after: Callable[[], None],
+    given: Callable[[tuple[Any, ...], dict[str, Any]], None] | None = None,
+) -> Watched:
+    """Call `before` and `after` around each occurrence of `part`, for the rest of the process, and `given` of calls."""
+    watched = Watched(part, before, after, given, found=None if part.kind == "auto" else part)
     if part.kind in ("auto", "optimizer"):
         _watch_optimizer(watched)
     if part.kind in ("auto", "forward"):
@@ -214,6 +221,8 @@ def wrap(function: Callable[..., Any], watched: Watched) -> Callable[..., Any]:
     def called(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         if compiling():
             return function(*args, **kwargs)
+        if watched.given is not None:
+            watched.given(args, kwargs)
         with watched:
             return function(*args, **kwargs)
 

@@ -23,6 +23,8 @@ does not import. The file of parts (NAME.json; NAME-rankN.json where RANK is a n
 
     schema     the layout
     starts_ns  when each occurrence of a part began, by name, of a name the first 20,000
+    batches    where the outermost module is called first with a batch of whole numbers (`line`), and of each batch how
+               wide its rows are and how many positions of each are not padding (`filled`)
 
 A workload that is killed or leaves by os._exit has no file. The exit status is the workload's own.
 """
@@ -47,6 +49,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from . import torch_script  # relative: the runner loads these files without their package
+from .batches import Batches
 from .hooks import FORWARD, Ranges, compiling_test, hook, watch, when_imported
 
 #: Layout of the files.
@@ -160,9 +163,15 @@ class Places:
         starts: dict[str, list[int]] = {}
         for rows in [passes[:] for passes in [*self.passes.values()]]:  # copies, since other threads may go on
             for at, place in zip(rows[0::2], rows[1::2]):
-                code, line = self._line_of(place)
-                starts.setdefault(f"{_shown(code.co_filename, folder)}:{line}", []).append(at)
+                starts.setdefault(self.line(place, folder), []).append(at)
         return starts
+
+    def line(self, place: int, folder: str) -> str:
+        """The file and line of a place; empty for none."""
+        if place == NOWHERE:
+            return ""
+        code, line = self._line_of(place)
+        return f"{_shown(code.co_filename, folder)}:{line}"
 
     def _line_of(self, place: int) -> tuple[CodeType, int]:
         return self.codes[place >> _LINE_BITS], place & _LINE_MASK
@@ -343,11 +352,16 @@ CALL, OWN = "the outermost module's call", "the program's own profiler"
 
 
 class Marks:
-    """When each occurrence of a part began: times of :func:`time.perf_counter_ns`, by name the first :data:`EACH`."""
+    """When each occurrence of a part began: times of :func:`time.perf_counter_ns`, by name the first :data:`EACH`.
 
-    def __init__(self) -> None:
-        """Starts without marks."""
+    And the `batches` that the outermost module is called with, first at a `place`.
+    """
+
+    def __init__(self, places: Places) -> None:
+        """Starts without marks, at which the program is in one of the `places`."""
         self.starts: dict[str, array[int]] = {}
+        self.batches, self.place = Batches(), NOWHERE
+        self._places = places
 
     def mark(self, part: object) -> None:
         """Notes that an occurrence begins."""
@@ -367,11 +381,16 @@ class Marks:
 
     def _watch_torch(self, torch: Any) -> None:  # noqa: ANN401 - a module
         with suppress(ImportError, AttributeError):  # of another package of that name, or a version without a part
-            watch(FORWARD, lambda: self.mark(CALL), lambda: None)
+            watch(FORWARD, lambda: self.mark(CALL), lambda: None, self._given)
             compiling = compiling_test()
             Ranges(lambda _: not compiling(), self.mark).of_torch(torch)
             for owner, method in ((torch.profiler.profile, "start"), (torch.autograd.profiler.profile, "__enter__")):
                 hook(owner, method, lambda *_: self.mark(OWN))
+
+    def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Notes what the outermost module is called with."""
+        if self.batches.take(args, kwargs):
+            self.place = self._places.of_frame(sys._getframe(1))  # noqa: SLF001 - the only way
 
     def _watch_nvtx(self, nvtx: Any) -> None:  # noqa: ANN401 - a module
         compiling = compiling_test() if sys.modules.get("torch") else bool
@@ -381,7 +400,8 @@ class Marks:
 @contextmanager
 def parts_noted(file: Path, script: str) -> Iterator[None]:
     """Marks when parts of the program begin meanwhile, and writes the file of them."""
-    marks, places = Marks(), Places()
+    places = Places()
+    marks = Marks(places)
     marks.watch()
     with suppress(AttributeError, IndexError):  # of an older Python, or one whose tools are all in use
         loops = EveryChange(places, lines=False)
@@ -393,6 +413,11 @@ def parts_noted(file: Path, script: str) -> Iterator[None]:
     finally:
         if os.getpid() == ours:  # a forked child ends here, too
             with suppress(Exception):  # the run itself is what was asked for, and other threads may go on
-                starts = places.loops(folder_of(script))
+                folder = folder_of(script)
+                starts = places.loops(folder)
                 starts.update({name: list(times) for name, times in list(marks.starts.items())})
-                torch_script.write_bytes(file, json.dumps({"schema": SCHEMA, "starts_ns": starts}).encode())
+                content: dict[str, object] = {"schema": SCHEMA, "starts_ns": starts}
+                with suppress(Exception):  # the GPU failed
+                    if filled := marks.batches.filled():
+                        content["batches"] = {"line": places.line(marks.place, folder), "filled": filled}
+                torch_script.write_bytes(file, json.dumps(content).encode())

@@ -35,7 +35,7 @@ from kanalyze.readers.ncu.read_csv_rep import (
 )
 from kanalyze.readers.nsys.read_sqlite_folder import report_of
 from kanalyze.readers.storage.table_files import SqliteFile
-from kanalyze.report import BareRun, BareRuns, ReachedRates, Report
+from kanalyze.report import BareRun, BareRuns, Batches, ReachedRates, Report
 
 #: The commands of a capture, keyed by step name, as :func:`commands` returns them.
 Commands = Mapping[str, Sequence[str]]
@@ -284,7 +284,7 @@ def _marked(folder: Path) -> Iterator[BareRun]:
     with readable(folder):
         named = [(match, path) for path in folder.iterdir() if (match := _FILE.fullmatch(path.name))]
     for number, rank, path in sorted((int(match[1] or 1), int(match[2] or -1), path) for match, path in named):
-        yield BareRun(number, None if rank < 0 else rank, _starts(path))
+        yield BareRun(number, None if rank < 0 else rank, *_marks(path))
 
 
 def _durations_ns(folder: Path) -> tuple[int, ...]:
@@ -297,15 +297,26 @@ def _durations_ns(folder: Path) -> tuple[int, ...]:
     return from_manifest(folder, "passes", durations, ())
 
 
-def _starts(path: Path) -> dict[str, list[int]]:
-    """When occurrences began, by name; without names of which some may be left out."""
+def _marks(path: Path) -> tuple[dict[str, list[int]], Batches]:
+    """When occurrences began, by name, without names of which some may be left out, and the batches of the model."""
     with readable(path), open_regular(path) as file:
         text = file.read(_LARGEST_MARKS_BYTES)
     try:
-        starts: dict[str, Any] = json.loads(text.decode(errors="replace"))["starts_ns"]
-        return {name: sorted(map(_time_ns, times)) for name, times in starts.items() if len(times) < KEPT}
+        marks: dict[str, Any] = json.loads(text.decode(errors="replace"))
+        starts: dict[str, Any] = marks["starts_ns"]
+        kept = {name: sorted(map(_time_ns, times)) for name, times in starts.items() if len(times) < KEPT}
+        given: dict[str, Any] = marks.get("batches", {})
+        filled = tuple((_width(width), tuple(map(_time_ns, rows))) for width, rows in given.get("filled", ()))
+        return kept, Batches(str(given.get("line", "")), tuple(one for one in filled if one[1]))
     except MISSHAPEN as error:
         raise errors.DamagedReportError.at(path, "the marks of a run without a profiler", "of another form") from error
+
+
+def _width(value: object) -> int:
+    """The width of a row in memory; raises ValueError if it is none."""
+    if type(value) is not int or not 0 < value < 1 << 31:
+        raise ValueError
+    return value
 
 
 def _time_ns(value: object) -> int:

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Final
 
 import polars as pl
@@ -12,7 +12,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, compiled_kernels, exclusive_operations, with_facts
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_gpu import FAMILY, LIBRARY, OPERATION, RESULT_ELEMENTS, Work
-from kanalyze.analyses.findings.on_host import elements, sides
+from kanalyze.analyses.findings.on_host import SPAN, elements, sides
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
 from kanalyze.analyses.host._call_kinds import JAX, world
 from kanalyze.analyses.host._range_lines import named_ranges
@@ -25,7 +25,7 @@ from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.work.work import memory_ns, memory_roofs, operations_with_roofs
 from kanalyze.columns import having, nearest, told_of
 from kanalyze.errors import KanalyzeError
-from kanalyze.report import Report
+from kanalyze.report import Batches, Report
 
 # Decompositions of matrices of which a program needs less: inverses that are multiplied at once, long SVDs.
 
@@ -490,6 +490,62 @@ def no_kv_cache(report: Report) -> Findings:
             left=None,
             mending=Mending(shorter=work.select("row", saved_ns=saved)),
         )
+
+
+# Batches of which a part is padding, as a run without a profiler saw them.
+
+_WORTH_SORTING: Final = 0.9  # rows of like lengths in a batch leave so much of it at most
+
+
+@Rule
+def padded_batches(report: Report) -> Findings:
+    """One finding per device on operators of batches whose rows are filled up to a width, by what they were given."""
+    batches = next((run.batches for run in report.bare().marked if run.batches.filled), Batches())
+    given, longest_each, alike, filled = _positions(batches)
+    if not given or alike > _WORTH_SORTING * given:
+        return
+    # a tokenizer that fills up to a fixed length is mended first
+    fixed, varied = longest_each <= _WORTH_SORTING * given, alike <= _WORTH_SORTING * longest_each
+    padded, left = 1 - filled / given, (longest_each if fixed else alike) / given
+    every = on_host.working(report).filter(~pl.col("aside"))
+    for work in on_host.works_within(report, every.filter(_of_batches(every, batches)).select(SPAN)):
+        yield work.finding(
+            "padding",
+            left=left,
+            at_stake_ns=int(work.ns * padded),
+            where=literal(batches.line),
+            fixed=fixed,
+            varied=varied,
+            both=fixed and varied,
+            padded=padded,
+            longest=longest_each / given,
+            alike=alike / given,
+        )
+
+
+def _positions(batches: Batches) -> tuple[int, int, int, int]:
+    """Positions of batches: as given, as wide as the longest row, with rows of like lengths in each, and filled."""
+    numbers = [len(rows) for _, rows in batches.filled]
+    lengths = sorted((length for _, rows in batches.filled for length in rows), reverse=True)
+    return (
+        sum(width * len(rows) for width, rows in batches.filled),
+        sum(max(rows) * len(rows) for _, rows in batches.filled),
+        sum(lengths[start] * number for start, number in zip(accumulate(numbers, initial=0), numbers, strict=False)),
+        sum(lengths),
+    )
+
+
+def _of_batches(every: pl.DataFrame, batches: Batches) -> pl.Series:
+    """Whether an input of operators has rows and positions as the batches have, or all of these as one of its sides."""
+    numbers, widths = {len(rows) for _, rows in batches.filled}, [width for width, _ in batches.filled]
+
+    def positions(shapes: str) -> str | None:
+        inputs = [shape for shape in on_host.inputs(shapes) if shape]
+        sides = [side for shape in inputs for side in shape[1:] if shape[0] in numbers]
+        joined = [side // rows for shape in inputs for side in shape for rows in numbers if side % rows == 0]
+        return "yes" if any(min(widths) <= side <= max(widths) for side in (*sides, *joined)) else None
+
+    return told_of(every.get_column("input_shapes").cast(pl.String), positions).is_not_null()
 
 
 def _copied(report: Report, device: int, work: pl.DataFrame, whole_ns: int, name: str) -> Finding:

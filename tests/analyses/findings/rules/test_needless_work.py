@@ -7,6 +7,7 @@ import pytest
 from kanalyze.analyses.findings.rules import needless_work
 from kanalyze.analyses.findings.rules.needless_work import different_rows, factored_again
 from kanalyze.analyses.findings.rules.slower_kernels import deterministic_sums
+from kanalyze.report import BareRun, BareRuns, Batches
 from kanalyze.window import Window
 from support.build import again, host, kernel, launched, nvtx, report
 from support.measures import assert_told
@@ -316,3 +317,26 @@ def test_sums_that_deterministic_algorithms_sort_for(operator, inner, stake):
     found = deterministic_sums(in_steps(again(range(0, 5 * PASS_NS, PASS_NS), *step), 5, PASS_NS))
     assert_told(found, [stake] * bool(stake), *(["Deterministic algorithms sort what"] * bool(stake)))
     assert [len(one.change(None).gone) for one in found] == [5] * bool(stake)
+
+
+@pytest.mark.parametrize(
+    ("batches", "others", "stake", "left"),
+    [
+        (((64, (16, 16)),), (), 0.75, 0.25),  # a fixed width
+        (((64, (64, 16)), (48, (48, 16))), (), 1 - 144 / 224, (128 + 32) / 224),  # texts of all lengths
+        (((64, (64, 16)),), (), 0, 0),  # alone, none of a like length is there
+        (((64, (60, 62)),), (), 0, 0),
+        (((32, (8, 8)),), (), 0, 0),  # of other operators
+        ((), (), 0, 0),
+        (((64, (16, 16)),), (("aten::mm", "[[512, 512], [512, 512]]", 900_000),), 0, 0),  # little beside others
+    ],
+)
+def test_padding_of_batches_that_a_run_without_a_profiler_saw(batches, others, stake, left):
+    of = of_shapes(("aten::linear", "[[2, 64, 32], [96, 32]]", 30_000), ("aten::gelu", "[[128, 96]]", 20_000), *others)
+    run = BareRun(1, None, {}, Batches("train.py:7", batches))
+    found = needless_work.padded_batches(replace(of, bare=lambda: BareRuns((1,), (run,))))
+    assert_told(found, [int(5 * 50_000 * stake)] * bool(stake))
+    assert [one.change(of).shorter.get_column("saved_ns").sum() for one in found] == (
+        [pytest.approx(5 * 50_000 * (1 - left), abs=20)] * bool(stake)
+    )
+    assert all("train.py:7" in one.where and "sorted by length" in one.text for one in found if len(batches) > 1)
