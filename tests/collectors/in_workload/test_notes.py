@@ -319,7 +319,7 @@ def test_threads_that_share_a_range_and_go_on_at_the_end_do_no_harm(tmp_path):
 def test_no_more_than_so_many_are_kept(monkeypatch):
     monkeypatch.setattr(notes, "EACH", 2)
     monkeypatch.setattr(notes, "NAMES", 2)
-    kept = notes.Marks()
+    kept = notes.Marks(notes.Places())
     for name in "aaabbc":
         kept.mark(name)
     assert {name: len(times) for name, times in kept.starts.items()} == {"a": 2, "b": 2}

@@ -541,7 +541,7 @@ def _of_batches(every: pl.DataFrame, batches: Batches) -> pl.Series:
 
     def positions(shapes: str) -> str | None:
         inputs = [shape for shape in on_host.inputs(shapes) if shape]
-        sides = [side for shape in inputs for side in shape[1:] if shape[0] in numbers]
+        sides = [side for shape in inputs for side in shape[1:-1] or shape[1:] if shape[0] in numbers]
         joined = [side // rows for shape in inputs for side in shape for rows in numbers if side % rows == 0]
         return "yes" if any(min(widths) <= side <= max(widths) for side in (*sides, *joined)) else None
 

@@ -31,6 +31,8 @@ _VECTOR_BYTES: Final = 16
 _ALIGNED_LEFT: Final = {(9, 0): 0.25}
 _ALIGNED_LEFT_ELSEWHERE: Final = 0.6
 
+_ALIKE: Final = 2  # so many times as many operations a byte others may have
+
 _PAD: Final = 64  # dimensions are best padded to a multiple of this, whatever the type
 
 
@@ -85,7 +87,10 @@ def _shapes(work: Work) -> tuple[list[int], int, str]:
     odd = own.get_column("odd").drop_nulls().unique(maintain_order=True).head(2).to_list()
     product, side, multiple = own.select("text", "odd", "multiple").row(0)
     text = f" Most for {product}" + (f": {side} is no multiple of {multiple}." if side else ".")
-    rate = every.filter(pl.col("aligned") & (pl.col("ns") > 0)).select((pl.col("flop") / pl.col("ns")).max()).item()
+    # of products with fewer operations a byte memory limits the rate
+    intensity = total(own, "flop") / max(total(own, "dram_ns"), 1)
+    alike = pl.col("aligned") & (pl.col("ns") > 0) & (pl.col("flop") * _ALIKE >= pl.col("dram_ns") * intensity)
+    rate = every.filter(alike).select((pl.col("flop") / pl.col("ns")).max()).item()
     if total(own, "ns") < work.ns // 2 or not (rate or own.get_column("least_ns").is_not_null().all()):
         return odd, 0, text
     # no less than their bytes do

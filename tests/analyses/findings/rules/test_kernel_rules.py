@@ -590,12 +590,12 @@ def product(at, start, end, name, operator="aten::mm", **launch):
     )
 
 
-def shaped(*shapes, events=()):
+def shaped(*shapes, events=(), **limits):
     """The finding on unaligned products, with the shapes of some events."""
     rows = [{"event_id": at, "input_shapes": text} for at, text in shapes]
     operator = {3: "aten::addmm"}.get(shapes[0][1].count("],") + 1, "aten::bmm")
     events = events or product(0, 0, 1_000_000, ALIGN1, operator)
-    (found,) = unaligned_gemm(report(events, limits=HOPPER, op_detail=rows))
+    (found,) = unaligned_gemm(report(events, limits=HOPPER | limits, op_detail=rows))
     return found
 
 
@@ -606,6 +606,11 @@ def test_with_shapes_the_odd_dimension_is_named_and_what_aligned_ones_take_is_no
     assert found.at_stake_ns == 1298 - 130
     assert "Most for [64, 64] × [64, 65]: 65 is no multiple of 8. At the best rate of the aligned" in found.text
     assert found.action == "Pad 65 to a multiple of 64"
+    # one that memory limits is no example
+    events = [*product(0, 0, 10_000, GEMM), *product(3, 20_000, 90_000, ALIGN1)]
+    shapes = ((0, "[[4096, 512], [512, 1]]"), (3, "[[4096, 515], [515, 512]]"))
+    found = shaped(*shapes, events=events, memory_bandwidth_bytes_per_s=4_800_000_000_000)
+    assert "As near to their roof as aligned products come" in found.text
 
 
 @pytest.mark.parametrize(
