@@ -542,7 +542,8 @@ def _of_batches(every: pl.DataFrame, batches: Batches) -> pl.Series:
     def positions(shapes: str) -> str | None:
         inputs = [shape for shape in on_host.inputs(shapes) if shape]
         sides = [side for shape in inputs for side in shape[1:-1] or shape[1:] if shape[0] in numbers]
-        joined = [side // rows for shape in inputs for side in shape for rows in numbers if side % rows == 0]
+        flat = [shape[0] for shape in inputs if len(shape) == len(("positions", "values"))]
+        joined = [side // rows for side in flat for rows in numbers if side % rows == 0]
         return "yes" if any(min(widths) <= side <= max(widths) for side in (*sides, *joined)) else None
 
     return told_of(every.get_column("input_shapes").cast(pl.String), positions).is_not_null()
