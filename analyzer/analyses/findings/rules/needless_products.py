@@ -200,13 +200,18 @@ def _of_gathered(report: Report) -> pl.DataFrame:
     own = line.with_columns(last=last, size=pl.col("index") * pl.col("wide")).filter(right & pl.col("inside"))
     # what takes tensors of the size of gathered rows, in whatever shape, may take these: how many inputs at most
     others = every.join(own, on="row", how="anti")
-    texts = pl.col("input_shapes").cast(pl.String).str.extract_all(r"\[[\d, ]*\]")
-    inputs = others.select("row", *THREAD, text=texts).explode("text")
-    length = pl.col("text").str.extract_all(r"\d+").cast(pl.List(pl.Float64)).list.eval(pl.element().product())
-    counts = inputs.with_columns(size=length.list.first()).group_by("row", *THREAD, "size").agg(taken=pl.len())
+    counts = _each_input(others).group_by("row", *THREAD, "size").agg(taken=pl.len())
     taken = counts.group_by(*THREAD, "size").agg(pl.col("taken").max())
     own = own.join(taken, on=[*THREAD, "size"], how="left")
     return own.filter(pl.col("taken").fill_null(0) <= (pl.col("last") == pl.col("wide")).cast(pl.UInt32))
+
+
+def _each_input(operators: pl.DataFrame) -> pl.DataFrame:
+    """The tensors that operators take, also in lists: row, :data:`THREAD`, sides, and size (how many elements)."""
+    texts = pl.col("input_shapes").cast(pl.String).str.extract_all(r"\[[\d, ]*\]")
+    inputs = operators.select("row", *THREAD, text=texts).explode("text")
+    inputs = inputs.select("row", *THREAD, sides=pl.col("text").str.extract_all(r"\d+").cast(pl.List(pl.Float64)))
+    return inputs.with_columns(size=pl.col("sides").list.eval(pl.element().product()).list.first())
 
 
 # Products of three matrices in the order that costs more: a large matrix between two long and narrow ones.
@@ -329,6 +334,55 @@ def expanded_products(report: Report) -> Findings:
         moved = given + pl.col("made")
         left, times = expanded.select((moved / (moved + 2 * pl.col("copied"))).max(), (pl.col("copied") / given).min())
         yield work.finding("expanded-products", left=left.item(), at_most=True, times=times.item())
+
+
+# Convolutions that are written as a copy of their windows and a product.
+
+_UNFOLDS: Final = "aten::im2col"
+#: What may copy the windows again, in another order or type, before they are multiplied.
+_ORDERS: Final = ("aten::contiguous", "aten::clone", "aten::reshape", "aten::flatten", "aten::to")
+
+
+@Rule
+def unfolded_convolutions(report: Report) -> Findings:
+    """One finding per device on windows of images that are copied, and only multiplied by weights of their length."""
+    spans = _on_windows(report).select(SPAN)
+    for work in on_host.works_within(report, outermost(pl.concat([spans, on_host.gradients(report, spans)]))):
+        copies = work._replace(rows=work.rows.filter(on_gpu.decoded_as(work.rows, FAMILY == "copy")))
+        yield copies.finding("unfolded-convolution")
+
+
+def _on_windows(report: Report) -> pl.DataFrame:
+    """The operators that copy windows, and that take these, where all of the latter multiply them by weights."""
+    every = on_host.working_forward(report)
+    if every.filter(name=_UNFOLDS).is_empty():
+        return every.clear()
+    numbers = pl.col("input_values").cast(pl.String).str.extract_all(r"\d+").cast(pl.List(pl.Float64))
+    windows = pl.lit(1.0)
+    for axis in range(2):
+        # of the kernel, its dilation, the padding and the stride
+        kernel, apart, pad, step = (numbers.list.get(2 * at + axis, null_on_oob=True) for at in range(4))
+        windows *= ((side(0, axis - 2) + 2 * pad - apart * (kernel - 1) - 1) / step).floor() + 1
+    length = side(0, -3) * numbers.list.get(0) * numbers.list.get(1, null_on_oob=True)
+    images = elements() / (side(0, -3) * side(0, -2) * side(0, -1))
+    own = every.filter(name=_UNFOLDS).select(
+        "row", *THREAD, length=length, windows=windows, size=images * length * windows
+    )
+    alike = [*THREAD, "size"]
+    given = _each_input(every)
+    taken = given.select("row", *alike).join(own.drop("row").unique(), on=alike)
+    matrices = pl.col("sides").list.len() == len(("inputs", "outputs"))
+    weights = given.filter(matrices, ~pl.col("size").is_in(own["size"].implode()))
+    weights = taken.join(weights.select("row", "sides"), on="row").filter(
+        pl.col("sides").list.contains(pl.col("length")) & ~pl.col("sides").list.contains(pl.col("windows"))
+    )
+    named = every.select("row", "name").filter(pl.col("row").is_in(taken["row"].implode()))
+    multiplies = pl.col("name").str.contains(on_host.MULTIPLIES) & pl.col("row").is_in(weights["row"].implode())
+    taken = taken.join(named, on="row").with_columns(multiplies=multiplies)
+    told = (pl.col("multiplies") | pl.col("name").is_in(_ORDERS)).all() & pl.col("multiplies").any()
+    taken = taken.filter(told.over(alike))
+    rows = [taken["row"], own.join(taken, on=alike, how="semi")["row"]]
+    return every.filter(pl.col("row").is_in(pl.concat(rows).implode()))
 
 
 # Sums over neighbours, by a sparse matrix, of what the next layer makes narrower.

@@ -20,7 +20,7 @@ H100 = {"memory_bandwidth_bytes_per_s": 3_350_000_000_000, "name": "NVIDIA H100 
 
 
 def passes(*operators, limits=None, threads=()):
-    """Five passes of operators: name, shapes of the inputs, kernels (name, ns).
+    """Five passes of operators: name, shapes of the inputs, kernels (name, ns), perhaps values of the inputs.
 
     Each has its place as number; of nodes, which run on thread 2, the name ends with that of their operator. `threads`
     are those of others by name.
@@ -28,12 +28,13 @@ def passes(*operators, limits=None, threads=()):
     events, details = [], []
     for at in range(0, 5 * STEP, STEP):
         begin = at
-        for number, (text, inputs, kernels) in enumerate(operators):
+        for number, (text, inputs, kernels, *values) in enumerate(operators):
             name, _, of = text.partition("#")
             node = name.startswith(NODE)
             thread = dict(threads).get(name, 2 if node else 1)
             known = {"sequence_number": at // STEP * 50 + int(of or number), "forward_thread_id": int(node)}
             details.append({"event_id": len(events), "input_shapes": inputs, **known})
+            details[-1] |= {"input_values": values[0]} if values else {}
             events.append(host("op", name, begin, begin + 90_000, thread=thread))
             if node:
                 details.append({"event_id": len(events), "input_shapes": "[]", **known})
@@ -110,6 +111,62 @@ def test_products_that_copy_a_matrix_for_each_sample(shapes, stake):
     assert [one.mending.shorter["saved_ns"].to_list() for one in told] == [[int(20_000 * (1 - left))] * 10] * bool(
         stake
     )
+
+
+WINDOWS = ("void at::native::im2col_kernel<float>(long)", 14_000)
+SUMMED = ("void at::native::col2im_batched_kernel<float>(long)", 13_000)
+ORDERED = ("void at::native::elementwise_kernel<128, 2, at::native::direct_copy_kernel_cuda(int)>(int)", 12_000)
+THREE = '["", "[3, 3]", "[1, 1]", "[1, 1]", "[1, 1]"]'  # kernel, dilation, padding, stride
+IMAGES = "[[4, 64, 28, 28], [], [], [], []]"
+UNFOLD = ("aten::im2col", IMAGES, [WINDOWS], THREE)
+BY_WEIGHTS = ("aten::matmul", "[[32, 576], [4, 576, 784]]", [ORDERED, WORK])
+SUM = (f"{NODE}Im2ColBackward0#0", "[[4, 576, 784]]", [SUMMED])
+LAYER = "[[4, 784, 576], [32, 576], [32]]"
+
+
+@pytest.mark.one_in(5)
+@pytest.mark.parametrize(
+    ("operators", "stake"),
+    [
+        ([UNFOLD, BY_WEIGHTS], 26_000),  # the product itself stays
+        ([UNFOLD, BY_WEIGHTS, (f"{NODE}MmBackward0#1", "[]", [ORDERED, WORK]), SUM], 51_000),
+        ([UNFOLD, ("aten::linear", LAYER, [ORDERED, WORK])], 26_000),
+        ([UNFOLD, ("aten::einsum", "[[], [[32, 576], [4, 576, 784]], []]", [WORK])], 14_000),
+        ([UNFOLD, BY_WEIGHTS, BY_WEIGHTS], 38_000),  # two layers of one input
+        ([UNFOLD, ("aten::to", "[[4, 576, 784], []]", [ORDERED]), BY_WEIGHTS], 38_000),  # under autocast
+        (
+            [
+                UNFOLD,
+                ("aten::reshape", "[[4, 784, 576], []]", [ORDERED]),
+                ("aten::mm", "[[3136, 576], [576, 32]]", [WORK]),
+            ],
+            26_000,
+        ),
+        # windows beside each other, and some with a distance
+        (
+            [
+                ("aten::im2col", "[[4, 3, 60, 60], []]", [WINDOWS], THREE.replace('1, 1]"]', '2, 2]"]')),
+                ("aten::matmul", "[[32, 27], [4, 27, 900]]", [WORK]),
+            ],
+            14_000,
+        ),
+        ([UNFOLD], 0),  # nothing known of what takes them
+        # weights of each sample; of each place; what has the windows' own size; a sum over places
+        ([UNFOLD, ("aten::bmm", "[[4, 32, 576], [4, 576, 784]]", [WORK])], 0),
+        ([UNFOLD, ("aten::mul", "[[4, 64, 9, 28, 28], [4, 1, 9, 28, 28]]", [(UP, 9_000)])], 0),
+        ([UNFOLD, ("aten::mm", "[[576, 3136], [3136, 576]]", [WORK])], 0),
+        ([UNFOLD, ("aten::matmul", "[[4, 576, 784], [784, 576]]", [WORK])], 0),
+        # keys and values, unfolded alike, of which one is projected
+        ([UNFOLD, UNFOLD, BY_WEIGHTS, ("aten::mul", "[[4, 64, 9, 784], [4, 64, 1, 784]]", [(UP, 9_000)])], 0),
+        # windows that are normalized before
+        ([UNFOLD, ("aten::sub", "[[4, 576, 784], [4, 1, 784], []]", [(UP, 9_000)]), BY_WEIGHTS], 0),
+        # a convolution that PyTorch does so by itself
+        ([("aten::conv2d", "[[4, 64, 28, 28], [32, 64, 3, 3]]", [WINDOWS, WORK])], 0),
+    ],
+)
+def test_convolutions_by_products_with_windows(operators, stake):
+    told = needless_products.unfolded_convolutions(passes(*operators, ("aten::relu", "[[9]]", [(UP, 9_000)])))
+    assert_told(told, [5 * stake] * bool(stake), *["F.unfold"] * bool(stake))
 
 
 def neighbours(width, layer, asks="aten::_nnz", then="[[1000, 64]]"):
