@@ -1,4 +1,4 @@
-"""Work of which a program needs less: decompositions, gradients, types, and copies of tensors that grow by a piece."""
+"""Work of which a program needs less: decompositions, gradients of parts, types, copies of tensors that grow."""
 
 import math
 import re
@@ -19,7 +19,6 @@ from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.idle.code import place_at, placed_with_text
 from kanalyze.analyses.operators.fusion import broadcast
 from kanalyze.analyses.replay._changes import Mending
-from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.work.work import memory_ns, memory_roofs, operations_with_roofs
@@ -181,63 +180,6 @@ def attention_masks(report: Report) -> Findings:
             # what is left of kernels that read a causal mask by those that skip it, of 16 bits and of float32
             left = None if words.endswith("bias") else (0.35, 0.6)[wide]
             yield work.finding(words, left=left, at_most=True, height=own.select(on_host.side(0, -2)).item(0, 0))
-
-
-# Gradients of embeddings that have all rows of a table, few of which are looked up.
-
-#: Backward of embeddings whose gradients have all rows of the table, which they fill with zeros, and what calls it.
-_DENSE: Final = r"^aten::(?:embedding_dense_backward|_embedding_bag_dense_backward)$"
-_AROUND: Final = r"^aten::(?:embedding|_embedding_bag)(?:_dense)?_backward$"
-
-
-@Rule
-def dense_gradients(report: Report) -> Findings:
-    """One finding per device with embeddings of many rows, few of which a step looks up, by a trace with shapes."""
-    tables = _tables(report)
-    filled, summed = (max(tables.get_column(name).sum(), 1.0) for name in ("filled", "summed"))
-    # a table has so many times as many rows as a step of the optimizer has indices
-    unused = tables.filter(pl.col("taken") <= 1 / 8)
-    unfilled, unsummed = unused.select((pl.col("filled", "summed") * (1 - pl.col("taken"))).sum()).row(0)
-    if not (unfilled and unsummed):
-        return
-    every = on_gpu.with_operators(report, exclusive_operations(report))
-    fills, updates = (on_gpu.decoded_as(every, FAMILY.eq(family)) for family in ("fill", "optimizer"))
-    fills &= every.get_column("outer").str.contains(_AROUND).fill_null(value=False)
-    spared = pl.when(fills).then(unfilled / filled).when(updates).then(unsummed / summed)
-    for work in on_gpu.works(report, every.with_columns(saved_ns=on_gpu.part("dur_ns", spared)).drop_nulls("saved_ns")):
-        saved_ns = total(work.rows, "saved_ns")
-        yield work.finding(
-            "dense-gradients",
-            taken=unused.get_column("taken").max(),
-            spared=saved_ns / work.device.kernel_ns,
-            at_stake_ns=saved_ns,
-            at_most=True,  # an optimizer of sparse gradients sorts and sums their rows, table by table
-            left=None,
-        )
-
-
-@once_per_process
-def _tables(report: Report) -> pl.DataFrame:
-    """Shapes of gradients: filled (elements that backward of embeddings fills), summed (elements of all), taken.
-
-    `taken` is the part of the rows that have an index in a step of the optimizer, at most: null for what is no table of
-    embeddings, or is the weight of a layer as well.
-    """
-    every = on_host.operators(report).with_columns(sides=sides(pl.col("input_shapes")), values=elements())
-    name, steps = pl.col("name"), on_host.updated(report).height
-    backward = every.filter(name.str.contains(_DENSE)).select(since="row", until="stop", indices=elements(1))
-    fills = nearest(every.filter(name == "aten::zero_"), backward, ("row", "since")).filter(
-        pl.col("row") < pl.col("until")
-    )
-    fills = fills.group_by("sides").agg(filled=pl.col("values").sum(), indices=pl.col("indices").sum())
-    sums = every.filter(name == on_host.ACCUMULATES).group_by("sides").agg(summed=pl.col("values").sum())
-    shapes = sums.drop_nulls().join(fills.drop_nulls(), on="sides", how="full", coalesce=True)
-    products = every.filter(name.str.contains(on_host.MULTIPLIES))
-    factors = pl.concat(products.select(sides=sides(pl.col("input_shapes"), at)) for at in range(3))
-    both = factors.select(pl.concat([pl.col("sides"), pl.col("sides").list.reverse()])).drop_nulls().unique()
-    free = ~pl.col("sides").is_in(both.get_column("sides").implode())
-    taken = pl.when(free, pl.lit(steps) > 0).then(pl.col("indices") / max(steps, 1) / pl.col("sides").list.first())
-    return shapes.select(pl.col("filled", "summed").fill_null(0), taken=taken)
 
 
 # Gradients of whole tensors that backward makes for each part that forward took, and adds up.

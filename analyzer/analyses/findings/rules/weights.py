@@ -1,13 +1,16 @@
-"""Weights that are made anew before the layers that take them, and gradients of weights that nothing uses."""
+"""Weights that are made anew before the layers that take them, and gradients that nothing uses, or few rows of."""
 
 from typing import Final
 
 import polars as pl
 
+from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.findings import on_gpu, on_host, say
-from kanalyze.analyses.findings.on_gpu import Work
+from kanalyze.analyses.findings.on_gpu import FAMILY, Work
 from kanalyze.analyses.findings.on_host import SPAN, elements, side, sides
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule
+from kanalyze.analyses.shared.analysis import once_per_process
+from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD, outermost
 from kanalyze.columns import nearest
 from kanalyze.report import Report
@@ -216,3 +219,60 @@ def _alike(nodes: pl.DataFrame, updated: pl.DataFrame) -> pl.DataFrame:
     same = pl.col("sums", "others").n_unique() == 1
     told = calls.height >= _FEWEST_CALLS and all(calls.select(alike.all(), same).row(0))
     return calls.select("call", "since", "until").filter(told)
+
+
+# Gradients of embeddings that have all rows of a table, few of which are looked up.
+
+#: Backward of embeddings whose gradients have all rows of the table, which they fill with zeros, and what calls it.
+_DENSE: Final = r"^aten::(?:embedding_dense_backward|_embedding_bag_dense_backward)$"
+_AROUND: Final = r"^aten::(?:embedding|_embedding_bag)(?:_dense)?_backward$"
+
+
+@Rule
+def dense_gradients(report: Report) -> Findings:
+    """One finding per device with embeddings of many rows, few of which a step looks up, by a trace with shapes."""
+    tables = _tables(report)
+    filled, summed = (max(tables.get_column(name).sum(), 1.0) for name in ("filled", "summed"))
+    # a table has so many times as many rows as a step of the optimizer has indices
+    unused = tables.filter(pl.col("taken") <= 1 / 8)
+    unfilled, unsummed = unused.select((pl.col("filled", "summed") * (1 - pl.col("taken"))).sum()).row(0)
+    if not (unfilled and unsummed):
+        return
+    every = on_gpu.with_operators(report, exclusive_operations(report))
+    fills, updates = (on_gpu.decoded_as(every, FAMILY.eq(family)) for family in ("fill", "optimizer"))
+    fills &= every.get_column("outer").str.contains(_AROUND).fill_null(value=False)
+    spared = pl.when(fills).then(unfilled / filled).when(updates).then(unsummed / summed)
+    for work in on_gpu.works(report, every.with_columns(saved_ns=on_gpu.part("dur_ns", spared)).drop_nulls("saved_ns")):
+        saved_ns = total(work.rows, "saved_ns")
+        yield work.finding(
+            "dense-gradients",
+            taken=unused.get_column("taken").max(),
+            spared=saved_ns / work.device.kernel_ns,
+            at_stake_ns=saved_ns,
+            at_most=True,  # an optimizer of sparse gradients sorts and sums their rows, table by table
+            left=None,
+        )
+
+
+@once_per_process
+def _tables(report: Report) -> pl.DataFrame:
+    """Shapes of gradients: filled (elements that backward of embeddings fills), summed (elements of all), taken.
+
+    `taken` is the part of the rows that have an index in a step of the optimizer, at most: null for what is no table of
+    embeddings, or is the weight of a layer as well.
+    """
+    every = on_host.operators(report).with_columns(sides=sides(pl.col("input_shapes")), values=elements())
+    name, steps = pl.col("name"), on_host.updated(report).height
+    backward = every.filter(name.str.contains(_DENSE)).select(since="row", until="stop", indices=elements(1))
+    fills = nearest(every.filter(name == "aten::zero_"), backward, ("row", "since")).filter(
+        pl.col("row") < pl.col("until")
+    )
+    fills = fills.group_by("sides").agg(filled=pl.col("values").sum(), indices=pl.col("indices").sum())
+    sums = every.filter(name == on_host.ACCUMULATES).group_by("sides").agg(summed=pl.col("values").sum())
+    shapes = sums.drop_nulls().join(fills.drop_nulls(), on="sides", how="full", coalesce=True)
+    products = every.filter(name.str.contains(on_host.MULTIPLIES))
+    factors = pl.concat(products.select(sides=sides(pl.col("input_shapes"), at)) for at in range(3))
+    both = factors.select(pl.concat([pl.col("sides"), pl.col("sides").list.reverse()])).drop_nulls().unique()
+    free = ~pl.col("sides").is_in(both.get_column("sides").implode())
+    taken = pl.when(free, pl.lit(steps) > 0).then(pl.col("indices") / max(steps, 1) / pl.col("sides").list.first())
+    return shapes.select(pl.col("filled", "summed").fill_null(0), taken=taken)
