@@ -136,6 +136,38 @@ def elements(which: int = 0) -> pl.Expr:
     return sides(pl.col("input_shapes"), which).list.eval(pl.element().product()).list.first()
 
 
+def each_input(operators: pl.DataFrame) -> pl.DataFrame:
+    """The tensors that operators take, also in lists: row, :data:`THREAD`, sides, and size (how many elements)."""
+    texts = pl.col("input_shapes").cast(pl.String).str.extract_all(r"\[[\d, ]+\]")
+    given = operators.select("row", *THREAD, text=texts).explode("text")
+    given = given.select("row", *THREAD, sides=pl.col("text").str.extract_all(r"\d+").cast(pl.List(pl.Float64)))
+    return given.with_columns(size=pl.col("sides").list.eval(pl.element().product()).list.first())
+
+
+def extended(report: Report) -> pl.DataFrame:
+    """The concatenations of which the first tensor is of one before, and is taken by nothing else: SPAN and size.
+
+    That is told by numbers of elements: no other operator took a tensor of so many since a concatenation made one.
+    """
+    joins = pl.col("name").str.contains("^aten::(?:cat|concat)$")
+    every = operators(report).sort(*THREAD, "row")
+    within = pl.when(joins).then("stop").otherwise(0).cum_max().shift(1, fill_value=0).over(THREAD)
+    every = every.filter(within <= pl.col("row"))
+    given = each_input(every.filter(pl.col("input_shapes").is_not_null()))
+    of_joins = pl.col("row").is_in(every.filter(joins)["row"].implode())
+    sums = given.filter(of_joins).group_by("row", *THREAD).agg(first=pl.col("size").first(), size=pl.col("size").sum())
+    keys = ["row", *THREAD, "size"]
+    events = [given.filter(~of_joins).select(keys, made=False), sums.select(keys, made=True)]
+    found = nearest(
+        sums.select("row", *THREAD, size="first"),
+        pl.concat(events).sort("row"),
+        ("row", "row"),
+        keys[1:],
+        "strictly before",
+    )
+    return every.join(found.filter("made").select("row", "size"), on="row").select(*SPAN, "size")
+
+
 class Within(NamedTuple):
     """What of a report lies in some time of its operators."""
 

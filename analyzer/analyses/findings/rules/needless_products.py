@@ -200,18 +200,10 @@ def _of_gathered(report: Report) -> pl.DataFrame:
     own = line.with_columns(last=last, size=pl.col("index") * pl.col("wide")).filter(right & pl.col("inside"))
     # what takes tensors of the size of gathered rows, in whatever shape, may take these: how many inputs at most
     others = every.join(own, on="row", how="anti")
-    counts = _each_input(others).group_by("row", *THREAD, "size").agg(taken=pl.len())
+    counts = on_host.each_input(others).group_by("row", *THREAD, "size").agg(taken=pl.len())
     taken = counts.group_by(*THREAD, "size").agg(pl.col("taken").max())
     own = own.join(taken, on=[*THREAD, "size"], how="left")
     return own.filter(pl.col("taken").fill_null(0) <= (pl.col("last") == pl.col("wide")).cast(pl.UInt32))
-
-
-def _each_input(operators: pl.DataFrame) -> pl.DataFrame:
-    """The tensors that operators take, also in lists: row, :data:`THREAD`, sides, and size (how many elements)."""
-    texts = pl.col("input_shapes").cast(pl.String).str.extract_all(r"\[[\d, ]*\]")
-    inputs = operators.select("row", *THREAD, text=texts).explode("text")
-    inputs = inputs.select("row", *THREAD, sides=pl.col("text").str.extract_all(r"\d+").cast(pl.List(pl.Float64)))
-    return inputs.with_columns(size=pl.col("sides").list.eval(pl.element().product()).list.first())
 
 
 # Products of three matrices in the order that costs more: a large matrix between two long and narrow ones.
@@ -369,7 +361,7 @@ def _on_windows(report: Report) -> pl.DataFrame:
         "row", *THREAD, length=length, windows=windows, size=images * length * windows
     )
     alike = [*THREAD, "size"]
-    given = _each_input(every)
+    given = on_host.each_input(every)
     taken = given.select("row", *alike).join(own.drop("row").unique(), on=alike)
     matrices = pl.col("sides").list.len() == len(("inputs", "outputs"))
     weights = given.filter(matrices, ~pl.col("size").is_in(own["size"].implode()))

@@ -312,6 +312,9 @@ _EIGHTHS: Final = 8
 _GROWS_WITHIN: Final = 1.3
 _JUMPS: Final = 2.0
 
+#: A tensor that nothing takes before all pieces are joined grows through so many sizes.
+_STAGES: Final = 4
+
 #: What is appended to a tensor, as a part of it, where it is a piece: layers join what is more.
 _PIECES: Final = 1 / 64
 
@@ -341,9 +344,14 @@ def growing_concatenations(report: Report) -> Findings:
             elif 2 * _takes_place_ns(report, cats) > total(cats, "exclusive_ns"):
                 yield _copied(report, device.device, cats, whole_ns, "growing-copies: kept")
             else:
-                pieces = _appending(report, cats)
-                if pieces.height >= _FEWEST and total(pieces, "exclusive_ns") >= _MUCH * whole_ns:
-                    yield _copied(report, device.device, pieces, whole_ns, "growing-copies: pieces")
+                shapes = operations_with_roofs(report).select("row", "input_shapes")
+                cats = cats.join(shapes, on="row", how="left", maintain_order="left")
+                parts = {"joined": _extending(report, every, cats), "pieces": _appending(cats)}
+                worth = pl.col("exclusive_ns").sum() >= _MUCH * whole_ns
+                for name, pieces in parts.items():
+                    if pieces.height >= _FEWEST and pieces.select(worth).item():
+                        yield _copied(report, device.device, pieces, whole_ns, f"growing-copies: {name}")
+                        break
         copies = every.filter(device.are(aten & ((OPERATION == "copy") | (FAMILY == "index"))))
         work = copies.filter(pl.col("outer").is_in(_REPEATS.keys()))
         if total(work, "exclusive_ns") >= max(_MUCH * device.kernel_ns, 1):
@@ -359,11 +367,28 @@ def _takes_place_ns(report: Report, cats: pl.DataFrame) -> int:
     return total(lines.filter(joins), "exclusive_ns")
 
 
-def _appending(report: Report, cats: pl.DataFrame) -> pl.DataFrame:
+def _extending(report: Report, every: pl.DataFrame, cats: pl.DataFrame) -> pl.DataFrame:
+    """The concatenations of what an earlier one made with a piece, which nothing takes in between: with spared."""
+    spans = on_host.extended(report)
+    # kernels that no operator tells of may take anything
+    unknown = every.filter(pl.col("inner").is_null(), kind="kernel")
+    if spans["size"].n_unique() < _STAGES or total(unknown, "exclusive_ns") > 0.05 * total(every, "exclusive_ns"):
+        return cats.clear()
+    own = cats.filter(pl.col("row").is_in(on_host.within(report, spans).mending.gone.implode()))
+    spared = told_of(own.get_column("input_shapes").cast(pl.String), _earlier, pl.Float64)
+    return own.with_columns(spared.alias("spared")).drop_nulls("spared")
+
+
+def _earlier(shapes: str) -> str | None:
+    """The part that the first tensor has of all that are joined."""
+    sizes = [math.prod(sides) for sides in on_host.inputs(shapes) if sides]
+    return str(sizes[0] / sum(sizes)) if sum(sizes) else None
+
+
+def _appending(cats: pl.DataFrame) -> pl.DataFrame:
     """The concatenations of a tensor and small pieces behind it, along a dimension that is not its last one."""
-    shapes = operations_with_roofs(report).select("row", "input_shapes")
-    joined = cats.join(shapes, on="row", how="left", maintain_order="left").get_column("input_shapes")
-    return cats.filter((told_of(joined.cast(pl.String), _appends) == "yes").fill_null(value=False))
+    joined = cats.get_column("input_shapes").cast(pl.String)
+    return cats.filter((told_of(joined, _appends) == "yes").fill_null(value=False))
 
 
 def _appends(shapes: str) -> str:
@@ -494,6 +519,8 @@ def _of_batches(every: pl.DataFrame, batches: Batches) -> pl.Series:
 def _copied(report: Report, device: int, work: pl.DataFrame, whole_ns: int, name: str) -> Finding:
     """The finding on operations that copy, of which only the new piece would have to be."""
     ns, outer = total(work, "exclusive_ns"), "outer" if "outer" in work.columns else "name"
+    rest = pl.col("dur_ns") - on_gpu.LEAST_NS
+    spared = on_gpu.part("dur_ns", pl.col("spared")) if "spared" in work.columns else rest
     return say.told(
         report,
         name,
@@ -505,7 +532,7 @@ def _copied(report: Report, device: int, work: pl.DataFrame, whole_ns: int, name
         written=_REPEATS.get(say.most(work, outer, "exclusive_ns"), ""),
         names=(str(work.sort("exclusive_ns").item(-1, "name")),),
         where=say.place_of(report, work.get_column("row")),
-        mending=Mending(shorter=work.select("row", saved_ns=(pl.col("dur_ns") - on_gpu.LEAST_NS).clip(lower_bound=0))),
+        mending=Mending(shorter=work.select("row", saved_ns=spared.clip(lower_bound=0))),
         shortens=True,
     )
 

@@ -11,7 +11,7 @@ from kanalyze.analyses.findings.rules.memory import many_small_copies
 from kanalyze.analyses.findings.rules.needless_work import growing_concatenations
 from kanalyze.window import Window
 from support.build import again, call, graph, host, kernel, launched, memcpy, memset, nvtx, overhead, report
-from support.kernel_names import CAT
+from support.kernel_names import CAT, GEMM
 from support.measures import assert_told, measures
 from support.nsys_csv import report_of
 
@@ -349,3 +349,56 @@ def test_concatenations_may_grow_within_each_iteration(took, told):
         at += ns + 1_000
     of = report(events).narrow(window=Window(0, at, count=4, each="step"))
     assert [one.at_stake_ns for one in growing_concatenations(of)] == [4 * sum(took)] * told
+
+
+def joining(*between, pieces=20, stages=20, apart=0, free=0):
+    """A pass that joins pieces of 64 rows one by one, with other operators (name, shapes) after each: `{rows}` so far.
+
+    The tensor begins anew after so many `stages`, and so many rows are left out each time (`apart`). Behind each
+    concatenation runs a kernel, for so long, that no operator launches (`free`).
+    """
+    events, shapes = [], []
+
+    def add(name, text, start, made=None, ns=80):
+        shapes.append({"event_id": len(events), "input_shapes": text})
+        events.append(host("op", name, start, start + 90))
+        if made:
+            events.extend(launched(start + 10, start + 20, kernel(start + 100, start + 100 + ns, name=made)))
+
+    for at in range(pieces):
+        rows, start = 64 * (1 + at % stages), 10_000 * at
+        add("aten::cat", f"[[[{rows - apart * at}, 8], [64, 8]], []]", start, CAT)
+        for number, (name, text) in enumerate(between, 1):
+            add(name, text.format(rows=rows + 64), start + 1000 * number, GEMM)
+        if free:
+            events += launched(start + 8000, start + 8010, kernel(start + 8100, start + 8100 + free, name="own"))
+    return report(events, op_detail=shapes)
+
+
+PIECE = ("aten::cat", "[[[64, 7], [64, 1]], []]")  # another concatenation, by which the piece is made
+
+
+@pytest.mark.parametrize(
+    ("of", "told"),
+    [
+        (joining(), 19),
+        (joining(PIECE, ("aten::mul", "[[64, 8], []]")), 19),
+        (joining(free=2), 19),
+        (joining(free=20), 0),  # it may read what grows
+        (joining(("aten::conv2d", "[[{rows}, 8], [8, 8]]")), 0),  # as layers of a DenseNet
+        (joining(("aten::matmul", "[[1, 8], [8, {rows}]]")), 0),  # as attention by hand
+        (joining(("flash::attention", "[[1, 8], [1, {rows}, 8]]")), 0),
+        (joining(("aten::add", "[[8, 64], [{rows}, 2, 4], []]")), 0),
+        (joining(pieces=60, stages=4), 0),  # three sizes
+        (joining(pieces=60, stages=20), 57),
+        (joining(apart=1), 0),  # of a part, or of others
+        (joining(pieces=16), 0),
+    ],
+)
+def test_nothing_takes_what_grows_before_it_is_whole(of, told):
+    found = [*growing_concatenations(of)]
+    assert [one.at_stake_ns for one in found] == [told * 80] * bool(told)
+    for one in found:
+        assert "no other operator takes the tensor while it grows" in one.text
+        saved = [int(80 * (at + 1) / (at + 2)) for _ in range(told // 19) for at in range(1, 20)]
+        assert one.mending.shorter["saved_ns"].to_list() == saved
