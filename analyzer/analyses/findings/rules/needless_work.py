@@ -30,7 +30,11 @@ from kanalyze.report import Batches, Report
 
 _INVERTS: Final = r"^aten::(?:linalg_pinv|linalg_inv|linalg_inv_ex|inverse|pinverse)$"
 _FACTORS: Final = r"^aten::(?:matmul|mm|mv|bmm|addmm|addmv|einsum|linear|dot)$"
-_LEAST: Final = 64  # the least side of a matrix: small ones are solved in no less time
+_PSEUDO: Final = r"^aten::(?:linalg_pinv|pinverse)$"  # by an SVD, or eigenvalues, of each matrix
+_CUTS: Final = r'"0\.\d+"|e-0\d"'  # a tolerance that leaves out singular values, as a program may need
+_COPIES: Final = r"^aten::(?:clone|contiguous|conj_physical|resolve_conj)$"  # may stand before the product
+_LEAST: Final = 64  # the least side of a matrix: an LU solves small ones in no less time than it inverts them
+_SOLVED: Final = 0.1  # what is left by an LU of kernels that make pseudo-inverses of small ones
 _MATRIX: Final = (-2, -1)  # the sides of a matrix; others are of a batch
 _INVERSES: Final = r"[=/]jit\((?:inv|pinv)\)/"  # of jax.numpy.linalg, in ranges of XLA about what a thunk is of
 _ELEMENT_BYTES: Final = (4, 8)  # of an element, at the least, and of float64
@@ -41,25 +45,30 @@ def decompositions(report: Report) -> Findings:
     """At most one finding per device on inverses whose product follows, or of JAX, and one on SVDs of long matrices."""
     height, width = (on_host.side(0, at) for at in _MATRIX)
     shorter, longer = pl.min_horizontal(height, width), pl.max_horizontal(height, width)
-    every = on_host.working(report).with_columns(
-        after=pl.col("name").shift(-1).over(THREAD), shorter=shorter, longer=longer
-    )
+    every = on_host.working(report).filter(~pl.col("name").str.contains(_COPIES))
+    every = every.with_columns(after=pl.col("name").shift(-1).over(THREAD), shorter=shorter, longer=longer)
     large = pl.col("shorter") >= _LEAST
-    square = large & (pl.col("shorter") == pl.col("longer"))
+    square = (pl.col("shorter") == pl.col("longer")) & (pl.col("longer") > 1)
     factors = [
         pl.all_horizontal(on_host.side(which, at).shift(-1).over(THREAD) == pl.col("longer") for at in _MATRIX)
         for which in range(3)
     ]
     follows = pl.col("after").str.contains(_FACTORS) & pl.any_horizontal(factors)
-    multiplied = every.filter(square & follows & pl.col("name").str.contains(_INVERTS))
+    cuts = pl.col("input_values").cast(pl.String).str.contains(_CUTS).fill_null(value=False)
+    multiplied = every.filter(square & follows & ~cuts & pl.col("name").str.contains(_INVERTS))
+    small = multiplied.filter(~large & pl.col("name").str.contains(_PSEUDO))
     # a matrix has so many times as many rows as columns, or columns as rows
     long = large & (pl.col("longer") >= 8 * pl.col("shorter"))
     split = every.filter(long & pl.col("name").str.contains(r"^aten::(?:linalg_svd|svd)$"))
-    for words, which in (("decompositions", multiplied), ("decompositions: long", split)):
+    for words, which, left in (
+        ("decompositions", multiplied.filter(large), None),
+        ("decompositions: small", small, _SOLVED),
+        ("decompositions: long", split, None),
+    ):
         for work in on_host.works_within(report, which):
             name, height, width = which.select("name", "longer", "shorter").row(0)
             sides = {"operator": name.removeprefix("aten::"), "height": height, "width": width}
-            yield work.finding(words, left=None, at_most=True, **sides)
+            yield work.finding(words, left=left, at_most=True, **sides)
     if world(report) == JAX:
         for work in _inverses_of_jax(report):
             yield work.finding("decompositions: JAX", left=None, at_most=True)

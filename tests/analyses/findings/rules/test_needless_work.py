@@ -24,6 +24,8 @@ INVERSE = ("aten::linalg_inv", "[[4, 512, 512]]", 30_000)
 SVD = ("aten::linalg_svd", "[[4096, 256], [], []]", 30_000)
 PRODUCT = ("aten::matmul", "[[4, 512, 512], [4, 512, 8]]", 20_000)
 SUM = ("aten::sum", "[[4, 512]]", 20_000)
+PSEUDO = ("aten::linalg_pinv", "[[4096, 8, 8], [], [], []]", 30_000)
+SMALL = ("aten::matmul", "[[4096, 8, 8], [4096, 8, 2]]", 20_000)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +40,11 @@ SUM = ("aten::sum", "[[4, 512]]", 20_000)
         ((INVERSE, PRODUCT, ("aten::linalg_inv", "[[9000, 4, 4]]", 9_000)), 5 * 30_000, "50.8 %"),
         ((("aten::linalg_inv", "[[4096, 4, 4]]", 30_000), PRODUCT), 0, None),  # cameras
         ((("aten::linalg_inv", "[]", 30_000), PRODUCT), 0, None),  # no shapes
+        ((PSEUDO, SMALL), 5 * 30_000, "Pseudo-inverses that are multiplied at once: 60.0 %"),
+        ((("aten::linalg_pinv", "[[4096, 64, 8]]", 30_000), SMALL), 0, None),  # least squares
+        ((PSEUDO, SUM, SMALL), 0, None),
+        ((PSEUDO, ("aten::clone", "[[4096, 8, 8], []]", 1_000), SMALL), 5 * 30_000, "of 8 × 8"),
+        ((PSEUDO, ("aten::matmul", "[[4096, 8], [4096, 8, 2]]", 20_000)), 0, None),  # of something else
         ((INVERSE, ("aten::mm", PRODUCT[1], 80_000), ("aten::mm", PRODUCT[1], 80_000)), 0, None),  # others take more
         ((SVD, SUM), 5 * 30_000, "SVDs of matrices far longer than wide: 60.0 %"),
         ((("aten::linalg_svd", "[[256, 4096], [], []]", 30_000), SUM), 5 * 30_000, "matrices of 4096 × 256"),
@@ -47,6 +54,27 @@ SUM = ("aten::sum", "[[4, 512]]", 20_000)
 )
 def test_less_than_an_inverse_or_a_long_svd_would_do(each, stake, words):
     assert_told(needless_work.decompositions(of_shapes(*each)), [stake] * bool(stake), *filter(None, [words]))
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ('["", "", "", "False"]', 1),
+        ('["", "1.0000000000000001e-15", "False"]', 1),
+        ('["", "0.001", "", "False"]', 0),
+        ('["", "1.0000000000000001e-05", "False"]', 0),
+    ],
+)
+def test_a_pseudo_inverse_may_have_to_leave_out_small_singular_values(values, told):
+    pseudo, small = (
+        (name, {"input_shapes": shapes, "input_values": values}, ns) for name, shapes, ns in (PSEUDO, SMALL)
+    )
+    assert_told(needless_work.decompositions(operators(pseudo, small)), [5 * 30_000] * told)
+
+
+def test_an_lu_takes_a_tenth_of_small_pseudo_inverses():
+    (told,) = needless_work.decompositions(of_shapes(PSEUDO, SMALL))
+    assert told.mending.shorter["saved_ns"].to_list() == [27_000] * 5
 
 
 def test_of_jax_ranges_say_what_an_inverse_is_made_of():
