@@ -35,8 +35,10 @@ _CUTS: Final = r'"0\.\d+"|e-0\d"'  # a tolerance that leaves out singular values
 _COPIES: Final = r"^aten::(?:clone|contiguous|conj_physical|resolve_conj)$"  # may stand before the product
 _LEAST: Final = 64  # the least side of a matrix: an LU solves small ones in no less time than it inverts them
 _SOLVED: Final = 0.1  # what is left by an LU of kernels that make pseudo-inverses of small ones
+_GOOD_PART: Final = 0.25
 _MATRIX: Final = (-2, -1)  # the sides of a matrix; others are of a batch
-_INVERSES: Final = r"[=/]jit\((?:inv|pinv)\)/"  # of jax.numpy.linalg, in ranges of XLA about what a thunk is of
+#: What of jax.numpy.linalg a range of XLA names its thunk after, also one of gradients: ``transpose(jvp(jit(inv)))``.
+_OF_JAX: Final = r"[=/(]jit\((inv|pinv|det|slogdet)\)[/),]"
 _ELEMENT_BYTES: Final = (4, 8)  # of an element, at the least, and of float64
 
 
@@ -70,17 +72,29 @@ def decompositions(report: Report) -> Findings:
             sides = {"operator": name.removeprefix("aten::"), "height": height, "width": width}
             yield work.finding(words, left=left, at_most=True, **sides)
     if world(report) == JAX:
-        for work in _inverses_of_jax(report):
-            yield work.finding("decompositions: JAX", left=None, at_most=True)
+        for work, besides in _inverses_of_jax(report):
+            yield work.finding("decompositions: JAX", left=None, at_most=True, besides=besides)
 
 
-def _inverses_of_jax(report: Report) -> Iterator[Work]:
-    """The kernels by device that inverses in JAX launched, by a host that may be some steps ahead of the GPU."""
-    inverts = ~pl.col("open") & pl.col("range").cast(pl.String).str.contains(_INVERSES)
-    ranges = named_ranges(report).filter(inverts).select(*THREAD, "start", "end")
-    if ranges.height:
-        called = pl.col("call_row").is_in(on_gpu.calls_within(report, intervals.union_by(ranges, THREAD)).implode())
-        yield from on_gpu.works(report, exclusive_operations(report, "call_row").filter(called, kind="kernel"))
+def _inverses_of_jax(report: Report) -> Iterator[tuple[Work, str]]:
+    """The kernels by device that inverses in JAX launched, by a host that may be some steps ahead of the GPU.
+
+    Determinants beside them, with which XLA shares factors, are of these where inverses take a good part of both.
+    """
+    name = pl.col("range").cast(pl.String).str.extract(_OF_JAX)
+    ranges = named_ranges(report).filter(~pl.col("open")).select(*THREAD, "start", "end", of=name).drop_nulls("of")
+    inverses = ranges.filter(pl.col("of").str.ends_with("inv"))
+    if inverses.is_empty():
+        return
+    every = exclusive_operations(report, "call_row").filter(kind="kernel")
+    both, own = (
+        every.filter(pl.col("call_row").is_in(on_gpu.calls_within(report, intervals.union_by(some, THREAD)).implode()))
+        for some in (ranges, inverses)
+    )
+    for work in on_gpu.works(report, both):
+        inverted = work._replace(rows=own.filter(device=work.device.device))
+        together = inverted.ns >= _GOOD_PART * work.ns
+        yield (work if together else inverted), " and determinants" * (together and work.ns > inverted.ns)
 
 
 #: Rows of so few integers go into one number, and sorting such takes this part of the time of comparing rows.
