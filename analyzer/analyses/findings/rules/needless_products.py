@@ -12,7 +12,7 @@ from typing import Final
 import polars as pl
 
 from kanalyze.analyses.device._operations import SHAPE, with_facts
-from kanalyze.analyses.findings import on_gpu, on_host
+from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_gpu import FAMILY, OPERATION, REACHED, RESULT_ELEMENTS, Work
 from kanalyze.analyses.findings.on_host import SPAN, elements, side, sides
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule
@@ -338,10 +338,17 @@ _ORDERS: Final = ("aten::contiguous", "aten::clone", "aten::reshape", "aten::fla
 @Rule
 def unfolded_convolutions(report: Report) -> Findings:
     """One finding per device on windows of images that are copied, and only multiplied by weights of their length."""
-    spans = _on_windows(report).select(SPAN)
-    for work in on_host.works_within(report, outermost(pl.concat([spans, on_host.gradients(report, spans)]))):
+    every = _on_windows(report)
+    unfolds = every.filter(name=_UNFOLDS).select(SPAN)
+    both = (pl.concat([spans, on_host.gradients(report, spans)]) for spans in (every.select(SPAN), unfolds))
+    whole, gone = map(outermost, both)
+    for work in on_host.works_within(report, whole):
         copies = work._replace(rows=work.rows.filter(on_gpu.decoded_as(work.rows, FAMILY == "copy")))
-        yield copies.finding("unfolded-convolution")
+        yield copies.finding(
+            "unfolded-convolution",
+            mending=on_gpu.without(copies.rows).with_all_of(on_host.within(report, gone).mending),
+            where=say.main_site(report, on_host.within(report, unfolds).host.select(*THREAD, at="start")),
+        )
 
 
 def _on_windows(report: Report) -> pl.DataFrame:
