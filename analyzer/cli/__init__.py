@@ -178,13 +178,17 @@ def _column_names(ctx: click.Context) -> dict[str, str]:
     return {column.name: column.doc for form in _declared(ctx) for column in form.columns}
 
 
+def _behind(incomplete: str, choices: Choices) -> Choices:
+    """Lists with commas, whose last word is being typed: each choice behind the words before, which are none again."""
+    before, comma, _ = incomplete.rpartition(",")
+    return [(before + comma + word, about) for word, about in choices if word not in before.split(",")]
+
+
 @_completer
 def _columns(ctx: click.Context, incomplete: str) -> Choices:
-    """Lists of columns, the last of which is being typed."""
-    before, comma, _ = incomplete.rpartition(",")
-    chosen = before.split(",")
-    every = [] if comma else [("all", "every column")]
-    return [*every, *((before + comma + name, doc) for name, doc in _column_names(ctx).items() if name not in chosen)]
+    """Lists of columns; ``all`` alone."""
+    every = [] if "," in incomplete else [("all", "every column")]
+    return [*every, *_behind(incomplete, _column_names(ctx).items())]
 
 
 @_completer
@@ -220,13 +224,6 @@ complete_findings: Final = _completer(lambda *_: [(name, "") for name in descrip
 _references: Final = _completer(lambda *_: [(one.name, one.teaches) for one in shipped.references()])
 
 
-@_completer
-def _passes(_: click.Context, incomplete: str) -> Choices:
-    """Lists of tools with commas between them."""
-    before, comma, _last = incomplete.rpartition(",")
-    return [(before + comma + word, "") for word in NAMES if word not in before.split(",")]
-
-
 #: Whatever files there are.
 complete_files: Final = click.File().shell_complete
 
@@ -243,7 +240,7 @@ _COMPLETED: Final = {
     "COLUMN": _completer(lambda ctx, _: _column_names(ctx).items()),
     "GROUPING": _completer(lambda ctx, _: [(by, "") for by in catalog.table(_words(ctx)[0]).groupings]),
     "OTHER": complete_workloads,
-    "PASSES": _passes,
+    "PASSES": _completer(lambda _, incomplete: _behind(incomplete, [(name, "") for name in NAMES])),
     "START..END|RANGE": _windows,
 }
 
