@@ -321,12 +321,11 @@ class Share(NamedTuple):
     """One bucket of a ledger: name, share of the bar, texts.
 
     `detail` says what most of it was; `plain` what it is, where there is no such detail, or no space for it; `spread`
-    the least and the most of it, of several iterations, of which each has `each_ns`.
+    the least and the most of it, of several iterations.
     """
 
     bucket: str
     ns: int
-    each_ns: int
     time: str
     share: str
     detail: str

@@ -134,22 +134,32 @@ def ledger_of(summary: Summary, per: PerIteration, window: dict[str, Any], most:
         span += ", loading apart" if apart and _once(summary) else ""
 
     sums = rows.group_by("bucket").agg(pl.col("ns").sum()).sort("ns", "bucket", descending=[True, False])
-    each_ns = units.apportioned(sums.get_column("ns").to_list(), shown_ns)
+    parts = sums.rows()
+    kept = len(parts) if most is None else _kept(parts, length, most)
+    rest = parts[kept:]  # as one bucket, which is told by their names
+    names = ", ".join(bucket for bucket, _ in rest)
+    shown = [*parts[:kept], *([("rest", sum(ns for _, ns in rest))] if rest else [])]
+    each_ns = units.apportioned([ns for _, ns in shown], shown_ns)
     shares = []
-    for (bucket, ns), each, text in zip(sums.iter_rows(), each_ns, units.adding_up(each_ns, shown_ns), strict=True):
-        detail = _detail(
-            summary, per, bucket, window["device"], rows.filter(bucket=bucket).select("detail", "ns").rows()
-        )
+    for (bucket, ns), text in zip(shown, units.adding_up(each_ns, shown_ns), strict=True):
+        of_bucket = rows.filter(bucket=bucket).select("detail", "ns").rows()
+        detail = names if bucket == "rest" else _detail(summary, per, bucket, window["device"], of_bucket)
         plain, share = tools.worded(_NO_DETAIL.get(bucket, ""), summary.interface), units.percent(ns / max(length, 1))
-        shares.append(page.Share(bucket, ns, each, text, share, detail, plain, spread.get(bucket, "")))
+        shares.append(page.Share(bucket, ns, text, share, detail, plain, spread.get(bucket, "")))
     return page.Ledger(
         f"GPU {window['device']}, {span}",
         length,
-        shares if most is None else _with_rest(shares, length, most),
+        shares,
         units.adding_up([shown_ns], shown_ns)[0],
         [],
         f"WHERE A {per.each.upper()} GOES" if per.each == "step" else "WHERE THE TIME WENT",
     )
+
+
+def _kept(parts: Sequence[tuple[str, int]], length: int, most: int) -> int:
+    """How many buckets, the largest first, are told one by one: all, where the others would be but one."""
+    large = sum(ns >= _LEAST_SHARE * length for _, ns in parts)
+    return len(parts) if len(parts) <= min(most, large + 1) else min(most - 1, large)
 
 
 def _detail(summary: Summary, per: PerIteration, bucket: str, device: int, parts: list[tuple[str | None, int]]) -> str:
@@ -166,21 +176,6 @@ def _detail(summary: Summary, per: PerIteration, bucket: str, device: int, parts
     named = _by_range(summary, bucket, device) or _by_culprit(summary, bucket, device, parts)
     largest = [(name, part) for name, part in named if part >= page.WORTH_NAMING * ns][:3]
     return ", ".join(f"{page.unversioned(name)} {per.mean_time(part)}" for name, part in largest)
-
-
-def _with_rest(shares: list[page.Share], length: int, most: int) -> list[page.Share]:
-    """The largest buckets, and the others as one, which is told by their names."""
-    large = sum(one.ns >= _LEAST_SHARE * length for one in shares)
-    if len(shares) <= min(most, large + 1):
-        return shares
-    number = min(most - 1, large)
-    kept, rest = shares[:number], shares[number:]
-    ns, each_ns = sum(one.ns for one in rest), sum(one.each_ns for one in rest)
-    times_ns = [*(one.each_ns for one in kept), each_ns]
-    *texts, last = units.adding_up(times_ns, sum(times_ns))
-    names = ", ".join(one.bucket for one in rest)
-    named = [one._replace(time=text) for one, text in zip(kept, texts, strict=True)]
-    return [*named, page.Share("rest", ns, each_ns, last, units.percent(ns / max(length, 1)), names, names)]
 
 
 def families(table: pl.DataFrame) -> str:
