@@ -65,6 +65,7 @@ _OF_OTHERS: Final = {
 #: Process of a globalTid, by its lowest bit and mask.
 _PROCESS: Final = 24
 _PROCESSES: Final = (1 << _PROCESS) - 1
+_PROCESS_OF_THREAD: Final = f"((globalTid >> {_PROCESS}) & {_PROCESSES})"
 
 _NVTX: Final = "NVTX_EVENTS"
 
@@ -125,7 +126,7 @@ class _Copy:
         self._domains = self._stack_domains()
         database.create_function("redacted", 2, self._redacted, deterministic=True)
         database.create_function("not_a_number", 0, lambda: 1 / 0)
-        database.create_function("python_stack", 3, self._stack)
+        database.create_function("python_stack", 1, self._stack)
 
     def table(self, name: str) -> None:
         """Copy the table `name`, if it is known."""
@@ -216,7 +217,7 @@ class _Copy:
         pids = {row[0] for part in sql for row in self._database.execute(part)}
         listed = ", ".join(str(pid) for pid in sorted(pid for pid in pids if isinstance(pid, int)))
         has_pid = any(column.name == "pid" for column in columns)
-        return f"{'pid' if has_pid else f'((globalTid >> {_PROCESS}) & {_PROCESSES})'} IN ({listed})"
+        return f"{'pid' if has_pid else _PROCESS_OF_THREAD} IN ({listed})"
 
     def _references(self) -> dict[int, How]:
         """The string ids that kept columns refer to, with the rule for each."""
@@ -266,31 +267,24 @@ class _Copy:
 
     # Stacks of Python in payloads of ranges
 
-    def _stack_domains(self) -> set[tuple[int, int]]:
-        """Processes and domains of nsys' stacks of Python."""
+    def _stack_domains(self) -> str:
+        """SQL for processes and domains of nsys' stacks of Python; empty where there can be none."""
         names = {column.name for column in self.columns.get(_NVTX, ())}
         if not names >= {"text", "globalTid", "domainId", "eventType", "binaryData"}:
-            return set()
+            return ""
         domains = ", ".join(f"'{name}'" for name in files.DOMAINS)
-        sql = f"SELECT globalTid, domainId FROM source.{_NVTX} WHERE eventType = ? AND text IN ({domains})"
-        return {
-            (thread >> _PROCESS & _PROCESSES, domain)
-            for thread, domain in self._database.execute(sql, (files.DOMAIN,))
-            if isinstance(thread, int) and isinstance(domain, int)
-        }
+        where = f"eventType = {files.DOMAIN} AND text IN ({domains})"
+        return f"SELECT {_PROCESS_OF_THREAD}, domainId FROM source.{_NVTX} WHERE {where}"
 
     def _stack_expression(self, table: str, column: str) -> str | None:
         """SQL for the payload of a row if it is a stack of Python, else null; None for columns that hold none."""
         if not self._domains or (table, column) != (_NVTX, "binaryData"):
             return None
-        is_stack = f"eventType = {files.MARK} AND {column} IS NOT NULL"
-        return f"CASE WHEN {is_stack} THEN python_stack(globalTid, domainId, {column}) END"
+        is_stack = f"eventType = {files.MARK} AND ({_PROCESS_OF_THREAD}, domainId) IN ({self._domains})"
+        return f"CASE WHEN {is_stack} THEN python_stack({column}) END"
 
-    def _stack(self, thread: object, domain: object, payload: object) -> bytes | None:
-        if not (isinstance(thread, int) and isinstance(domain, int)):
-            return None
-        is_one = (thread >> _PROCESS & _PROCESSES, domain) in self._domains
-        stack = files.PythonStack.of(payload) if is_one else None
+    def _stack(self, payload: object) -> bytes | None:
+        stack = files.PythonStack.of(payload)
         if stack is None:
             return None
         for function, file, _ in stack.frames:
