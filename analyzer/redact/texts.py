@@ -146,20 +146,14 @@ class Removed:
 
 
 def _remembered(rule: Callable[[Texts, str], str]) -> Callable[[Texts, str], str]:
-    """The rule, whose results and counts are kept by text, and which leaves texts that the user keeps."""
+    """The rule, whose results and counts are kept by text."""
 
     @functools.wraps(rule)
     def redacted(texts: Texts, text: str) -> str:
-        result = texts.remembered.get((rule, text))
-        if result is None:
-            texts.counts = Counter()
-            result = text if text in texts.names.keep else rule(texts, text), texts.counts
-            if len(texts.remembered) >= _REMEMBERED:
-                texts.remembered.clear()
-            texts.remembered[rule, text] = result
-        if result[1]:
-            texts.removed.counts.update(result[1])
-        return result[0]
+        result, counts = texts.result(rule, text)
+        if counts:
+            texts.removed.counts.update(counts)
+        return result
 
     return redacted
 
@@ -171,13 +165,18 @@ class Texts:
         """Redact `names` and patterns; count replacements in `removed`."""
         self.names, self.removed = names, removed
         self.counts: Counter[str] = Counter()
-        self.remembered: dict[tuple[object, str], tuple[str, Counter[str]]] = {}
+        self.result = functools.lru_cache(_REMEMBERED)(self._result)
         self._roots = ROOTS | {folder.split("/")[1] for folder in names.folders if folder.startswith("/")}
         odd = (folder for folder in names.folders if not _PLAIN_FOLDER.fullmatch(folder))
         self._folders = rule_of(
             "paths", odd, (_NOT_IN_PATH, _FURTHER_FOLDERS), lambda match: "" if match[0][-1:] in "\\/" else "[folder]"
         )
         self._named = rules_of(names)
+
+    def _result(self, rule: Callable[[Texts, str], str], text: str) -> tuple[str, Counter[str]]:
+        """What a rule makes of a text, and what it counts; nothing of a text that the user keeps."""
+        self.counts = Counter()
+        return text if text in self.names.keep else rule(self, text), self.counts
 
     @_remembered
     def name(self, text: str) -> str:
