@@ -1,9 +1,9 @@
 """Renders what is more than a grid: call trees, kernels' source and assembly with metrics, what two tools tell."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import PurePath
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 import polars as pl
 
@@ -86,10 +86,24 @@ def _name(row: Row, width: int) -> str:
 
 # A kernel's source or assembly.
 
-#: Metric columns: share of samples, warp executions, active threads, ideal share of sectors; live registers, if known.
-_HEAD: Final = f"{'samples':>8}{'executed':>10}{'thr.':>5}{'coal.':>8}"
+
+def _some(say: Callable[[Any], str]) -> Callable[[Any], str]:
+    """What says a figure, and nothing of 0."""
+    return lambda figure: say(figure) if figure else ""
+
+
+_Figures: TypeAlias = tuple[tuple[Column, int], ...]
+
+#: Figures before a line, with their widths: share of samples, warp executions, active threads, ideal share of sectors;
+#: live registers, if known.
+_FIGURES: Final[_Figures] = (
+    (Column("samples", "share", _some(units.percent)), 8),
+    (Column("executed", "instructions", _some(units.short_count)), 10),
+    (Column("thr.", "threads_per_instruction", "{:.1f}".format), 5),
+    (Column("coal.", "ideal_share", _some(units.percent)), 8),
+    (Column("live", "live_registers"), 5),
+)
 _LEGEND: Final = "thr.: threads of 32 that take part; coal.: sectors needed of those touched"
-_LIVE: Final = f"{'live':>5}"
 
 #: Share of samples from which a line is highlighted; context lines around annotated ones.
 _HOT, _AROUND = 0.1, 2
@@ -97,7 +111,8 @@ _HOT, _AROUND = 0.1, 2
 
 def source_lines(kernel: str, rows: pl.DataFrame, texts: dict[str, list[str]], look: Look) -> str:
     """Renders annotated source lines, by file: rows of `hot_lines`, and file contents by name."""
-    head = _frame(rows)
+    figures = _known(rows)
+    head = _titles(figures)
     blocks = []
     for (file,), own in rows.partition_by("file", as_dict=True, maintain_order=True).items():
         blocks += ["", look.paint(outlets.line(str(file)), _BOLD), look.paint(f"{head}   line", _DIM)]
@@ -109,9 +124,9 @@ def source_lines(kernel: str, rows: pl.DataFrame, texts: dict[str, list[str]], l
             if before is not None and number > before + 1:
                 blocks.append(look.paint(f"{'':{len(head)}}    ...", _DIM))
             source = outlets.line(text[number - 1].expandtabs(4)) if number <= len(text) else ""
-            blocks.append(_line(by_line.get(number), f"{number:>7} {source}", head, look))
+            blocks.append(_line(by_line.get(number), f"{number:>7} {source}", figures, look))
             before = number
-    return _page(kernel, blocks, head, look)
+    return _page(kernel, blocks, figures, look)
 
 
 def instructions(kernel: str, rows: pl.DataFrame, column: str, look: Look) -> str:
@@ -121,7 +136,7 @@ def instructions(kernel: str, rows: pl.DataFrame, column: str, look: Look) -> st
         """A ratio; null without a whole."""
         return pl.when(pl.col(whole) != 0).then(pl.col(part).fill_null(0) / pl.col(whole))
 
-    samples, head = max(int(rows.get_column("samples").sum()), 1), _frame(rows)
+    samples, figures = max(int(rows.get_column("samples").sum()), 1), _known(rows)
     annotated = rows.select(
         column,
         "instructions",
@@ -131,35 +146,31 @@ def instructions(kernel: str, rows: pl.DataFrame, column: str, look: Look) -> st
         ideal_share=per("ideal_sectors", "sectors"),
     )
     lines = [
-        _line(row, f"  {outlets.line((row[column] or '').expandtabs(1))}", head, look)
+        _line(row, f"  {outlets.line((row[column] or '').expandtabs(1))}", figures, look)
         for row in annotated.iter_rows(named=True)
     ]
-    return _page(kernel, [look.paint(f"{head}  {column}", _DIM), *lines], head, look)
+    return _page(kernel, [look.paint(f"{_titles(figures)}  {column}", _DIM), *lines], figures, look)
 
 
-def _page(kernel: str, blocks: list[str], head: str, look: Look) -> str:
-    legend = f"{_LEGEND}; live: registers in use" if head.endswith(_LIVE) else _LEGEND
+def _page(kernel: str, blocks: list[str], figures: _Figures, look: Look) -> str:
+    legend = f"{_LEGEND}; live: registers in use" if figures == _FIGURES else _LEGEND
     return "\n".join([look.paint(outlets.line(kernel), _BOLD), *blocks, "", look.paint(legend, _DIM)]) + "\n"
 
 
-def _frame(rows: pl.DataFrame) -> str:
-    """The header of the metric columns."""
-    return _HEAD if rows.get_column("live_registers").null_count() == rows.height else f"{_HEAD}{_LIVE}"
+def _known(rows: pl.DataFrame) -> _Figures:
+    """The figures of some lines, without registers where those of none are known."""
+    return _FIGURES[:-1] if rows.get_column("live_registers").null_count() == rows.height else _FIGURES
 
 
-def _line(row: Row | None, source: str, head: str, look: Look) -> str:
-    """Formats a line: metrics below the `head`, line number, text."""
-    figures, hot = f"{'':{len(head)}}", False
-    if row is not None:
-        executed = units.short_count(row["instructions"]) if row["instructions"] else ""
-        threads = "" if row["threads_per_instruction"] is None else f"{row['threads_per_instruction']:.1f}"
-        share, ideal = (units.percent(row[name]) if row[name] else "" for name in ("share", "ideal_share"))
-        live = "" if row["live_registers"] is None else row["live_registers"]
-        figures = f"{share:>8}{executed:>10}{threads:>5}{ideal:>8}" + (f"{live:>5}" if head.endswith(_LIVE) else "")
-        hot = (row["share"] or 0) >= _HOT
-    text = f"{figures}{source}"
+def _titles(figures: _Figures) -> str:
+    return "".join(f"{one.title:>{wide}}" for one, wide in figures)
+
+
+def _line(row: Row | None, source: str, figures: _Figures, look: Look) -> str:
+    """Formats a line: its figures, number and text."""
+    text = "".join(f"{one.text(row) if row else '':>{wide}}" for one, wide in figures) + source
     text = text.rstrip() if len(text) <= look.width else f"{text[: look.width - 1]}…"
-    return look.paint(text, _BOLD) if hot else text
+    return look.paint(text, _BOLD) if row and (row["share"] or 0) >= _HOT else text
 
 
 # The comparison of two tools on one program, side by side.
