@@ -163,15 +163,12 @@ def reports_of_ranks(
     Without the ranks that share a report with others.
     """
     missing, rank_of = {*ranks}, ranks_by_report(whole_job)
-    for source in sources:
-        if isinstance(source, Report) and (rank := rank_of.get(outlets.name(source.meta.path))) in missing:
-            missing.remove(rank)
-            yield rank, source
-    for run in (run for path in sources if not isinstance(path, Report) for run in runs_at(path, asked)):
+    every = ([source] if isinstance(source, Report) else runs_at(source, asked) for source in sources)
+    for run in (run for runs in every for run in runs):
         if not missing:
             break
         # what cannot be read was told when the job was put together
-        with suppress(KanalyzeError), run.opened() as report:
+        with suppress(KanalyzeError), nullcontext(run) if isinstance(run, Report) else run.opened() as report:
             rank = rank_of.get(outlets.name(report.meta.path))
             if rank is not None and rank in missing:
                 missing.remove(rank)
