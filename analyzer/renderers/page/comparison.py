@@ -186,7 +186,7 @@ def _where(comparison: Comparison) -> str:
     delta = verdict.new_ns - verdict.base_ns
     if verdict.word == "same" or not delta:
         return ""
-    sums = _buckets(comparison).select("bucket", "delta_ns").sort(pl.col("delta_ns").abs(), descending=True).rows()
+    sums = by_bucket(comparison.table("compare")).select("bucket", "delta_ns").rows()
     least = 0.05 * max((abs(ns) for _, ns in sums), default=0)
     named = [f"{bucket} {signed(ns)}" for bucket, ns in sums if abs(ns) >= max(least, 1)]
     rank = f" in rank {comparison.base.about.rank}" if comparison.job is not None else ""
@@ -218,20 +218,24 @@ def signed(ns: float) -> str:
     return f"{'−' if ns < 0 else '+' if ns else ''}{units.time(abs(ns))}"
 
 
-def _buckets(comparison: Comparison) -> pl.DataFrame:
-    sums = comparison.table("compare").group_by("bucket", maintain_order=True)
-    return sums.agg(pl.col("base_ns", "new_ns", "delta_ns").sum())
+def by_bucket(table: pl.DataFrame, most: int | None = None) -> pl.DataFrame:
+    """The sums of the table `compare` by bucket, those that differ most first; those beyond `most` are the ``rest``."""
+    bucket, times = pl.col("bucket").cast(pl.String), ("base_ns", "new_ns", "delta_ns")
+    sums = table.group_by(bucket, maintain_order=True).agg(pl.col(times).sum())
+    rows = sums.sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True)
+    if most is None or rows.height <= most:
+        return rows
+    rest = rows.slice(most).select(pl.lit("rest").alias("bucket"), pl.col(times).sum())
+    return pl.concat([rows.head(most), rest])
 
 
 def _waterfall(comparison: Comparison, top: int) -> Section:
     """The buckets in the order of their difference, with a bar each, and the sum."""
-    rows = _buckets(comparison).filter((pl.col("base_ns") > 0) | (pl.col("new_ns") > 0))
-    rows = rows.sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True)
-    rest = rows.slice(top + 2).select(pl.lit("rest").alias("bucket"), pl.exclude("bucket").sum())
-    largest = max(1, *map(abs, rows.get_column("delta_ns").to_list()))
+    rows = by_bucket(comparison.table("compare").filter((pl.col("base_ns") > 0) | (pl.col("new_ns") > 0)), top + 2)
+    largest = max(1, *map(abs, rows.get_column("delta_ns").head(1)))
     base_ns, new_ns = comparison.verdict.base_ns, comparison.verdict.new_ns
     together = {"bucket": "together", "base_ns": base_ns, "new_ns": new_ns, "delta_ns": new_ns - base_ns}
-    lines = [*rows.head(top + 2).to_dicts(), *(rest.to_dicts() if rows.height > top + 2 else []), together]
+    lines = [*rows.to_dicts(), together]
 
     def bar(row: Row) -> str:
         """A bar to the left of a middle for less, to the right for more."""

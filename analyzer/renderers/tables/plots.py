@@ -14,6 +14,7 @@ import polars as pl
 from kanalyze import errors, outlets, units
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.renderers.page import COLOURS, DARK, kernel_names, wrapped
+from kanalyze.renderers.page.comparison import by_bucket, signed
 
 if TYPE_CHECKING:
     from kanalyze.analyses.timeline._tracks import Counter, Timeline
@@ -174,13 +175,8 @@ def durations(name: str, values: pl.Series, form: str) -> bytes:
 
 def waterfall(rows: pl.DataFrame, form: str) -> bytes:
     """From base to new: what each bucket adds or takes away, the largest first."""
-    sums = rows.group_by("bucket").agg(pl.col("base_ns", "new_ns", "delta_ns").sum())
-    line = sums.filter(pl.col("delta_ns") != 0).sort(pl.col("delta_ns").abs(), "bucket", descending=[True, False])
-    rest = line.slice(_STEPS).select(pl.lit("rest").alias("bucket"), pl.col("delta_ns").sum())
-    shown = pl.concat(
-        [line.head(_STEPS).select(pl.col("bucket").cast(pl.String), "delta_ns"), rest.filter(pl.col("delta_ns") != 0)]
-    )
-    base, new = (sums.get_column(name).sum() for name in ("base_ns", "new_ns"))
+    shown = by_bucket(rows, _STEPS).filter(pl.col("delta_ns") != 0)
+    base, new = (rows.get_column(name).sum() for name in ("base_ns", "new_ns"))
     deltas = shown.get_column("delta_ns").to_list()
     levels = [ns / _MS for ns in accumulate([base, *deltas])]
     with _picture(form, 3.6) as (axes, out):
@@ -189,8 +185,7 @@ def waterfall(rows: pl.DataFrame, form: str) -> bytes:
             colour = COLOURS["launch" if delta > 0 else "kernel"]
             axes.bar(place, abs(after - level), bottom=min(level, after), color=colour)
             axes.plot([place - 0.6, place + 0.4], [level, level], color="#999999", linewidth=0.7)
-            text = f"{'+' if delta > 0 else '−'}{units.time(abs(delta))}"
-            _note(axes, text, (place, max(level, after)), (0, 3), ha="center", fontsize=7)
+            _note(axes, signed(delta), (place, max(level, after)), (0, 3), ha="center", fontsize=7)
         names = ["base", *shown.get_column("bucket"), "new"]
         axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
         axes.margins(y=0.12)
