@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 
     from kanalyze.report import Report
 
-#: The first column of the table of several reports.
-_REPORT: Final = "report"
-
 #: What is passed on to the table's function as it stands.
 _KEYWORDS: Final = ("by", "trace", "graphs", "as_nsys", "as_torch", "segments", "chunks", "log")
 
@@ -111,7 +108,7 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
         _emit_one(rows, one, to)
         return
     first = catalog.telling(table, rows.columns)
-    each = _REPORT if _REPORT in rows.columns and _REPORT not in declared.schema else None
+    each = rendered.REPORT if rendered.REPORT in {*rows.columns} - declared.schema.keys() else None
     rows = rendered.chosen(rendered.arranged(rows, sort, to.top, each), columns)
     if to.form == "terminal":
         every = columns is not None and columns.strip() == rendered.ALL

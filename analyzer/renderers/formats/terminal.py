@@ -7,7 +7,7 @@ from typing import Final
 
 from kanalyze import units
 from kanalyze.renderers import page as pages
-from kanalyze.renderers.page import CODES, LEAST_NAME, Look, Section, page_of_any, short_names, wrapped
+from kanalyze.renderers.page import BOLD, CODES, DIM, LEAST_NAME, Look, Section, page_of_any, short_names, wrapped
 
 _GLYPHS, _LEVELS, _INDENT = "█▓▒░╬≡∷", " ▁▂▃▄▅▆▇█", "  "
 
@@ -22,8 +22,6 @@ _TELLING: Final = 24
 
 #: Replacements for an ASCII-only terminal.
 ASCII: Final = str.maketrans("█▓▒░╬≡∷·×≤µ−…▁▂▃▄▅▆▇─→λ‹›", "#%=-+~:.x<u-~.:-=+*%->L<>")
-
-_BOLD, _DIM = "1", "2"
 
 #: On wider terminals remarks stand beside what they are of: from here on no further than that is wide.
 _WIDE: Final = 80
@@ -42,7 +40,7 @@ def render(shown: Sequence[pages.Shown], look: Look, top: int | None) -> str:
                 break
             text = _page(page_of_any(one, rows), look)
         texts.append(text)
-    return f"\n{look.paint('─' * look.width, _DIM)}\n\n".join(texts)
+    return f"\n{look.paint('─' * look.width, DIM)}\n\n".join(texts)
 
 
 def _page(page: pages.Page, look: Look) -> str:
@@ -55,7 +53,7 @@ def _page(page: pages.Page, look: Look) -> str:
         heading[-1:] = [joined] if len(joined) <= look.width else [heading[-1], part]
     first, *rest = heading
     lines = [
-        first.replace(name, look.paint(name, _BOLD), 1),
+        first.replace(name, look.paint(name, BOLD), 1),
         *(line for text in rest for line in wrapped(text, look.width)),
         "",
         *wrapped(page.answer, look.width),
@@ -68,7 +66,7 @@ def _page(page: pages.Page, look: Look) -> str:
         *(line for reason in page.cannot_tell for line in ("", *wrapped(reason, look.width))),
         "",
         # commands are never broken, so that they can be pasted
-        *(look.paint(line, _DIM) for line in f"{_MORE}{page.more}".replace("\n", f"\n{' ' * len(_MORE)}").split("\n")),
+        *(look.paint(line, DIM) for line in f"{_MORE}{page.more}".replace("\n", f"\n{' ' * len(_MORE)}").split("\n")),
     ]
     return "\n".join(lines) + "\n"
 
@@ -77,10 +75,10 @@ def _title(title: str, right: str, look: Look, rows: Sequence[str] | None = None
     """A title and its remark, which ends where the longest of the `rows` does, or stands below where it is too long."""
     right = _first_parts(right, "; ", look.width - len(title) - 2)
     if len(title) + 2 + len(right) > look.width:
-        return "\n".join([look.paint(title, _BOLD), *(look.paint(line, _DIM) for line in wrapped(right, look.width))])
+        return "\n".join([look.paint(title, BOLD), *(look.paint(line, DIM) for line in wrapped(right, look.width))])
     width = look.width if rows is None else min(look.width, max(_WIDE, *map(len, rows), 0))
     space = max(width - len(title) - len(right), 2)
-    return look.paint(title, _BOLD) + (" " * space + look.paint(right, _DIM) if right else "")
+    return look.paint(title, BOLD) + (" " * space + look.paint(right, DIM) if right else "")
 
 
 def _ledger(ledger: pages.Ledger, look: Look) -> list[str]:
@@ -98,7 +96,7 @@ def _ledger(ledger: pages.Ledger, look: Look) -> list[str]:
         cut = f"{share.detail[: room - 1]}…" if share.detail and room >= _TELLING else ""
         fitting = (_first_parts(text, ", ", room) for text in (share.detail, share.plain))
         detail = next((text for text in fitting if 0 < len(text) <= room), cut)
-        lines.append(f"{look.paint(glyph, CODES[share.bucket])} {start}    {look.paint(detail, _DIM)}".rstrip())
+        lines.append(f"{look.paint(glyph, CODES[share.bucket])} {start}    {look.paint(detail, DIM)}".rstrip())
     lines.append(f"  {'total'.ljust(names)}  {ledger.total}  100.0 %")
     if not ledger.busy:
         return lines
@@ -107,7 +105,7 @@ def _ledger(ledger: pages.Ledger, look: Look) -> list[str]:
     levels = (_LEVELS[ceil(ledger.busy[at * parts // look.width] * (len(_LEVELS) - 1))] for at in range(look.width))
     start, end = ledger.span
     remark = f"{units.plural(parts, 'part')} of {units.time(ledger.window_ns / parts)}; full height is 100 %"
-    axis = look.paint(start + end.rjust(look.width - len(start)), _DIM)
+    axis = look.paint(start + end.rjust(look.width - len(start)), DIM)
     return [*lines, "", _title("BUSY OVER TIME", remark, look), "".join(levels).rstrip(), axis]
 
 
@@ -123,9 +121,9 @@ def _section(section: Section, look: Look, names: dict[str, str]) -> list[str]:
     return [
         "",
         _title(section.title, section.remark, look, [_INDENT + head, *(_INDENT + row for row in rows)]),
-        look.paint(_INDENT + head, _DIM),
+        look.paint(_INDENT + head, DIM),
         *(_INDENT + row for row in rows),
-        *(look.paint(line, _DIM) for line in wrapped(section.foot, look.width, _INDENT)),
+        *(look.paint(line, DIM) for line in wrapped(section.foot, look.width, _INDENT)),
     ]
 
 
@@ -139,14 +137,14 @@ def _points(page: pages.Page, look: Look, names: dict[str, str]) -> list[str]:
     space = look.width - wide - len(_INDENT)
     for one in page.points:
         for part in one.together():
-            worth = f"{_INDENT}{look.paint(part.worth.rjust(longest), _BOLD)}"
+            worth = f"{_INDENT}{look.paint(part.worth.rjust(longest), BOLD)}"
             lines += _beside([worth], wrapped(part.said(names), space), wide)
         more = f"explain {one.finding.rule}"
         room = min(space, max(_WIDE - wide - len(_INDENT), len(one.action) + 4 + len(more))) - len(one.action)
         texts = [one.action, more] if len(more) + 2 > room else [f"{one.action}{more.rjust(room)}"]
         body = [line for text in texts for line in (wrapped(text, space) if len(text) > space else [text])]
         saved = f"→ {one.saved}" if one.saved else ""
-        lines += _beside([saved.rjust(wide)], [look.paint(line, _DIM) for line in body], wide)
+        lines += _beside([saved.rjust(wide)], [look.paint(line, DIM) for line in body], wide)
     return lines
 
 
@@ -160,7 +158,7 @@ def _blocks(blocks: Sequence[pages.Block], look: Look, indent: str = "") -> list
     wide = max((len(one.title) for one in blocks), default=0)
     lines = []
     for one in blocks:
-        title = indent + look.paint(one.title, _BOLD) + " " * (wide - len(one.title))
+        title = indent + look.paint(one.title, BOLD) + " " * (wide - len(one.title))
         text = wrapped(one.text, look.width - len(indent) - wide - len(_INDENT))
         lines += _beside([title], text, len(indent) + wide)
     return lines
@@ -175,5 +173,5 @@ def _chapter(chapter: pages.Chapter, look: Look, name: str) -> list[str]:
     lines += [""] * bool(chapter.facts and chapter.conclusion) + _blocks(chapter.facts, look, _INDENT)
     if chapter.advice:
         lines += ["", _INDENT + _title("ADVICE", chapter.legend, look._replace(width=look.width - len(_INDENT)))]
-    more = (look.paint(line, _DIM) for line in wrapped(chapter.more, look.width, _INDENT))
+    more = (look.paint(line, DIM) for line in wrapped(chapter.more, look.width, _INDENT))
     return [*lines, *_blocks(chapter.advice, look, _INDENT), *more]

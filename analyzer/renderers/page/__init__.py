@@ -34,6 +34,10 @@ Shown: TypeAlias = "Summary | Instances | Comparison | Noise | Job | WhatIf"
 Row: TypeAlias = dict[str, Any]
 
 
+#: SGR codes of a terminal: bold, dim.
+BOLD, DIM = "1", "2"
+
+
 class Look(NamedTuple):
     """Display options of text: width in columns, and whether ANSI colour codes are allowed."""
 
@@ -45,7 +49,8 @@ class Look(NamedTuple):
         return f"\x1b[{code}m{text}\x1b[0m" if self.colour and text else text
 
 
-_GAP: Final = "  "
+#: Between columns of a grid.
+GAP: Final = "  "
 
 #: Minimum width of a kernel name, and of a text that is truncated.
 LEAST_NAME, _LEAST_CUT = 20, 12
@@ -102,7 +107,7 @@ class Grid(NamedTuple):
 
     def room_for_names(self, width: int) -> int:
         """The width left for kernel names."""
-        return width - self._width(self._fitting(width)[:-1]) - len(_GAP)
+        return width - self._width(self._fitting(width)[:-1]) - len(GAP)
 
     def lines(self, width: int, names: Mapping[str, str] | None = None) -> tuple[str, list[str]]:
         """The heading line and one line per row, two where one is broken; kernel names replaced through `names`."""
@@ -111,7 +116,7 @@ class Grid(NamedTuple):
         if self.named and names is not None:
             cells = [[*row[:-1], names.get(name, name)] for row, name in zip(cells, self.names(), strict=True)]
         if self.cut:
-            room = max(width - self._width(kept[:-1]) - len(_GAP), _LEAST_CUT)
+            room = max(width - self._width(kept[:-1]) - len(GAP), _LEAST_CUT)
             cells = [part for row in cells for part in (_broken(row, room) if self.broken else [row])]
             last = [row[-1] for row in cells]
             shown = [text if len(text) <= room else f"{text[: room - 1]}…" for text in last]
@@ -121,7 +126,7 @@ class Grid(NamedTuple):
         titled = [[self.heads[column].title for column in kept], *cells]
         widths = [max(map(len, texts)) for texts in zip(*titled, strict=True)]
         sides = [f"{'<' if self.heads[column].left else '>'}{wide}" for column, wide in zip(kept, widths, strict=True)]
-        first, *rows = (_GAP.join(map(format, row, sides)).rstrip() for row in titled)
+        first, *rows = (GAP.join(map(format, row, sides)).rstrip() for row in titled)
         return first, rows
 
     def _fitting(self, width: int) -> list[int]:
@@ -140,11 +145,11 @@ class Grid(NamedTuple):
     def _fits(self, columns: Sequence[int], width: int, enough: int) -> bool:
         """Whether columns fit, the last one, if it can be shortened, with at least `enough` characters."""
         last = self._width(columns[-1:])
-        return self._width(columns[:-1]) + len(_GAP) + (min(last, enough) if self.named or self.cut else last) <= width
+        return self._width(columns[:-1]) + len(GAP) + (min(last, enough) if self.named or self.cut else last) <= width
 
     def _width(self, columns: Sequence[int]) -> int:
         widths = [max(len(self.heads[at].title), *(len(row[at]) for row in self.rows), 0) for at in columns]
-        return sum(widths) + len(_GAP) * max(len(widths) - 1, 0)
+        return sum(widths) + len(GAP) * max(len(widths) - 1, 0)
 
 
 class Section(NamedTuple):
@@ -172,6 +177,11 @@ _SAY: Final[dict[str, Callable[[float], str]]] = {
     "FLOP/s": lambda value: f"{units.flop(value)}/s",
     "FLOP/byte": lambda value: f"{value:.3g} FLOP/byte",
 }
+
+
+def some(say: Callable[[Any], str]) -> Callable[[Any], str]:
+    """What says a figure, and nothing of 0."""
+    return lambda figure: say(figure) if figure else ""
 
 
 def words(title: str, name: str, say: Callable[[str], str] = str, missing: str = "(no name)") -> Column:

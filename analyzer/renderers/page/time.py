@@ -13,12 +13,15 @@ from kanalyze import outlets, tools, units
 from kanalyze.analyses.page.overview_page import Summary
 from kanalyze.analyses.ranges.instances import Instances
 from kanalyze.renderers import page
-from kanalyze.renderers.page import Column, Page, Row, Section, kernel_names, numbers, overview, section, words
+from kanalyze.renderers.page import Column, Page, Row, Section, kernel_names, numbers, overview, section, some, words
 from kanalyze.renderers.page.overview import ENGINE, Make, Tables, by_either, captured_section, section_of
 from kanalyze.window import ALL_STEPS, STEP_PREFIX, PerIteration, Scope, Window, located, plain
 
 #: Most rows of sections of secondary interest.
 _FEWER: Final = 5
+
+#: A time, and nothing of none.
+_TIME: Final = some(units.time)
 
 
 def _whose(table: pl.DataFrame, names: Sequence[str], columns: Iterable[str]) -> list[Column]:
@@ -29,10 +32,6 @@ def _whose(table: pl.DataFrame, names: Sequence[str], columns: Iterable[str]) ->
 
 def _gpu(row: Row) -> str:
     return "" if row["device"] is None else f"GPU {row['device']} "
-
-
-def _or_nothing(ns: int) -> str:
-    return units.time(ns) if ns else ""
 
 
 def exposure(tables: Tables, _: int) -> Section:
@@ -138,10 +137,10 @@ def ranges(tables: Tables, top: int) -> Section:
     others = bool(table.select((pl.col("process_busy_ns") > pl.col("busy_ns").fill_null(0)).any()).item())
     columns = (
         *numbers(host_time="total_ns", count=f"count{' spare' if others else ''}", median="median_ns spare"),
-        Column("on GPU", "projected_ns", _or_nothing),
-        Column("GPU busy", "busy_ns", _or_nothing),
-        *([Column("in graphs", "captured_busy_ns", _or_nothing, spare=True)] if inside else []),
-        *([Column("any thread", "process_busy_ns", _or_nothing)] if others else []),
+        Column("on GPU", "projected_ns", _TIME),
+        Column("GPU busy", "busy_ns", _TIME),
+        *([Column("in graphs", "captured_busy_ns", _TIME, spare=True)] if inside else []),
+        *([Column("any thread", "process_busy_ns", _TIME)] if others else []),
         *numbers(GPU_ops="gpu_ops wide"),
         Column("range", lambda row: plain(row["range"]) or "(no name)", left=True),
     )
@@ -190,7 +189,7 @@ def operators(tables: Tables, top: int) -> Section:
     device = numbers(device="exclusive_device_ns", share="exclusive_share", launched="operations spare")
     columns = (
         *(device if on_device else ()),
-        *([Column("in graphs", "captured_device_ns", _or_nothing, spare=True)] if inside else []),
+        *([Column("in graphs", "captured_device_ns", _TIME, spare=True)] if inside else []),
         *numbers(own_host="self_cpu_ns", host="cpu_ns wide", count="count"),
         words("operator", "name", missing="(no operator)"),
     )
@@ -221,7 +220,7 @@ def steps(tables: Tables, top: int) -> Section:
         Column("time", "dur_ns"),
         Column("of median", "ratio", units.times),
         *numbers(GPU_busy="busy_share", launched="operations spare"),
-        Column("runs on", "late_ns", _or_nothing, spare=True),
+        Column("runs on", "late_ns", _TIME, spare=True),
         Column("idle most in", idle, left=True),
         Column("", mark, left=True),
     )

@@ -7,10 +7,13 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from kanalyze import errors, outlets, units
-from kanalyze.renderers.page import LEAST_NAME, Column, Grid, kernel_names, text_of, wrapped
+from kanalyze.renderers.page import GAP, LEAST_NAME, Column, Grid, kernel_names, text_of, wrapped
 
 #: All columns, as a choice of columns.
 ALL: Final = "all"
+
+#: The column of reports, where a table is of several.
+REPORT: Final = "report"
 
 #: Column printed last, since it may be long: the first of these in the table.
 _LAST: Final = ("sentence", "effect", "evidence", "kernel", "name", "operation", "culprit", "waited_for")
@@ -45,7 +48,7 @@ def of_reports(tables: Sequence[tuple[str, pl.DataFrame]]) -> pl.DataFrame:
     Texts take the place of categories, which differ from report to report.
     """
     plain = pl.col(pl.Categorical).cast(pl.String)
-    return joined({report: frame.with_columns(plain) for report, frame in tables}, "report")
+    return joined({report: frame.with_columns(plain) for report, frame in tables}, REPORT)
 
 
 def arranged(frame: pl.DataFrame, sort: str | None, top: int | None, each: str | None = None) -> pl.DataFrame:
@@ -118,16 +121,11 @@ PROSE: Final = ("sentence", "remedy", "effect", "evidence", "headline", "action"
 #: Those that say in brief what another one says; shown where they are asked for.
 _BRIEF: Final = {"headline": "sentence", "action": "remedy"}
 
-#: The column of reports, where a table is of several.
-_REPORT: Final = "report"
-
 #: Most width of texts between other columns: 0.3 of the line, within these bounds.
 _TEXT_WIDTHS: Final = (24, 48)
 
 #: Most width that the column of names gets before others are shown: else 0.4 of the line.
 NAME_MOST: Final = 60
-
-_GAP: Final = 2
 
 
 class _Cells(NamedTuple):
@@ -168,7 +166,7 @@ def terminal(frame: pl.DataFrame, width: int, choice: Choice) -> str:
     names = [name for name in wanted if name not in prose]
     fitting = _Fitting(frame, width, last_of(names))
     if not every:
-        names = fitting.chosen(names, [*(_REPORT, "instance"), *choice.first])
+        names = fitting.chosen(names, [*(REPORT, "instance"), *choice.first])
     if not choice.given:
         names.sort(key=lambda name: name == fitting.last)
     lines = _lines(fitting.widest(names), [fitting.cells(name, outlets.LONGEST) for name in prose], width)
@@ -206,7 +204,7 @@ class _Fitting:
             if full and rank[name] >= len(first):
                 break  # a narrow one further on would tell less
             width = self._least(self.cells(name, self._narrow))
-            if widths and sum(widths.values()) + _GAP * len(widths) + width > self._width:
+            if widths and sum(widths.values()) + len(GAP) * len(widths) + width > self._width:
                 full = True
             else:
                 widths[name] = width
@@ -219,9 +217,9 @@ class _Fitting:
         """
         for room in (outlets.LONGEST, *range(_TEXT_WIDTHS[1], self._narrow - 1, -4), _TEXT_WIDTHS[1]):
             shown = [self.cells(name, room) for name in names]
-            if sum(map(self._least, shown)) + _GAP * (len(shown) - 1) <= self._width:
+            if sum(map(self._least, shown)) + len(GAP) * (len(shown) - 1) <= self._width:
                 break
-        left = self._width - sum(one.width + _GAP for one in shown if not one.elastic)
+        left = self._width - sum(one.width + len(GAP) for one in shown if not one.elastic)
         left = left if left >= LEAST_NAME else NAME_MOST
         return [one._replace(texts=shortened(one.name, one.texts, left)) if one.elastic else one for one in shown]
 
@@ -229,7 +227,7 @@ class _Fitting:
         """A column, its texts in at most `room` characters unless they are stretched later."""
         if name not in self._texts:
             texts = [text_of(name, value) for value in self._frame.get_column(name)]
-            self._texts[name] = [*map(outlets.short, outlets.short_paths(texts) if name == _REPORT else texts)]
+            self._texts[name] = [*map(outlets.short, outlets.short_paths(texts) if name == REPORT else texts)]
         left = is_text(self._frame.schema[name])
         elastic = name == self.last and name in KERNELS
         texts = self._texts[name]
@@ -260,7 +258,7 @@ def shortened(name: str, texts: list[str], room: int) -> list[str]:
 def _lines(shown: Sequence[_Cells], prose: Sequence[_Cells], width: int) -> list[str]:
     """Heading and rows; sentences in the row if all fit there, else wrapped below it."""
     beside = [*shown, *prose]
-    below = len(prose) > 1 or sum(one.width + _GAP for one in beside) - _GAP > width
+    below = len(prose) > 1 or sum(one.width + len(GAP) for one in beside) - len(GAP) > width
     columns = shown if below else beside
     heads = tuple(Column(one.name, left=one.left) for one in columns)
     cells = list(zip(*(one.texts for one in columns), strict=True))

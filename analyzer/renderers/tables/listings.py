@@ -1,25 +1,22 @@
 """Renders what is more than a grid: call trees, kernels' source and assembly with metrics, what two tools tell."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import PurePath
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import polars as pl
 
 from kanalyze import outlets, units
 from kanalyze.analyses.joining._reasons import REASONS
 from kanalyze.analyses.joining.agreement import VERDICTS
-from kanalyze.renderers.page import LEAST_NAME, Column, Grid, Look, Row, section, words
+from kanalyze.renderers.page import BOLD, DIM, GAP, LEAST_NAME, Column, Grid, Look, Row, section, some, words
 from kanalyze.renderers.page.kernel_names import NARROWEST, short_forms, shorten
-
-_BOLD, _DIM = "1", "2"
 
 # The call tree.
 
 _COLOURS: Final = {"kernel": "32", "graph": "32", "memcpy": "34", "memset": "36", "python": "33", "rest": "2"}
 _DEVICE: Final = ("kernel", "graph", "memcpy", "memset")
-_GAP: Final = "  "
 
 
 def call_tree(tree: pl.DataFrame, by: str, look: Look, heading: str = "") -> str:
@@ -32,9 +29,9 @@ def call_tree(tree: pl.DataFrame, by: str, look: Look, heading: str = "") -> str
     heads["count"] = "count"
     cells = [tuple(_number(row, name) for name in heads) for row in rows]
     titles, figures = Grid((*map(Column, heads.values()),), cells).lines(look.width)
-    room = look.width - len(titles) - len(_GAP)
-    lines = [look.paint(f"CALL TREE{f'  {heading}' if heading else ''}", _BOLD)]
-    lines.append(look.paint(f"{titles}{_GAP}called", _DIM))
+    room = look.width - len(titles) - len(GAP)
+    lines = [look.paint(f"CALL TREE{f'  {heading}' if heading else ''}", BOLD)]
+    lines.append(look.paint(f"{titles}{GAP}called", DIM))
     guides = _guides(rows)
     texts: dict[int, str] = {}  # the names in what room is left, those behind guides of one length together
     for length in {*map(len, guides)}:
@@ -45,7 +42,7 @@ def call_tree(tree: pl.DataFrame, by: str, look: Look, heading: str = "") -> str
         texts |= zip(kernels, shorten([rows[at]["name"] or "(no name)" for at in kernels], width), strict=True)
     for at, (row, left) in enumerate(zip(rows, figures, strict=True)):
         name = look.paint(texts[at], _COLOURS.get(row["kind"], ""))
-        lines.append(f"{left.ljust(len(titles))}{_GAP}{look.paint(guides[at], _DIM)}{name}".rstrip())
+        lines.append(f"{left.ljust(len(titles))}{GAP}{look.paint(guides[at], DIM)}{name}".rstrip())
     return "\n".join(lines) + "\n"
 
 
@@ -87,20 +84,15 @@ def _name(row: Row, width: int) -> str:
 # A kernel's source or assembly.
 
 
-def _some(say: Callable[[Any], str]) -> Callable[[Any], str]:
-    """What says a figure, and nothing of 0."""
-    return lambda figure: say(figure) if figure else ""
-
-
 _Figures: TypeAlias = tuple[tuple[Column, int], ...]
 
 #: Figures before a line, with their widths: share of samples, warp executions, active threads, ideal share of sectors;
 #: live registers, if known.
 _FIGURES: Final[_Figures] = (
-    (Column("samples", "share", _some(units.percent)), 8),
-    (Column("executed", "instructions", _some(units.short_count)), 10),
+    (Column("samples", "share", some(units.percent)), 8),
+    (Column("executed", "instructions", some(units.short_count)), 10),
     (Column("thr.", "threads_per_instruction", "{:.1f}".format), 5),
-    (Column("coal.", "ideal_share", _some(units.percent)), 8),
+    (Column("coal.", "ideal_share", some(units.percent)), 8),
     (Column("live", "live_registers"), 5),
 )
 _LEGEND: Final = "thr.: threads of 32 that take part; coal.: sectors needed of those touched"
@@ -115,14 +107,14 @@ def source_lines(kernel: str, rows: pl.DataFrame, texts: dict[str, list[str]], l
     head = _titles(figures)
     blocks = []
     for (file,), own in rows.partition_by("file", as_dict=True, maintain_order=True).items():
-        blocks += ["", look.paint(outlets.line(str(file)), _BOLD), look.paint(f"{head}   line", _DIM)]
+        blocks += ["", look.paint(outlets.line(str(file)), BOLD), look.paint(f"{head}   line", DIM)]
         text = texts.get(str(file), [])
         by_line = {row["line"]: row for row in own.iter_rows(named=True)}
         around = {line + step for line in by_line for step in range(-_AROUND, _AROUND + 1)}
         before = None
         for number in sorted({*by_line, *(line for line in around if 1 <= line <= len(text))}):
             if before is not None and number > before + 1:
-                blocks.append(look.paint(f"{'':{len(head)}}    ...", _DIM))
+                blocks.append(look.paint(f"{'':{len(head)}}    ...", DIM))
             source = outlets.line(text[number - 1].expandtabs(4)) if number <= len(text) else ""
             blocks.append(_line(by_line.get(number), f"{number:>7} {source}", figures, look))
             before = number
@@ -149,12 +141,12 @@ def instructions(kernel: str, rows: pl.DataFrame, column: str, look: Look) -> st
         _line(row, f"  {outlets.line((row[column] or '').expandtabs(1))}", figures, look)
         for row in annotated.iter_rows(named=True)
     ]
-    return _page(kernel, [look.paint(f"{_titles(figures)}  {column}", _DIM), *lines], figures, look)
+    return _page(kernel, [look.paint(f"{_titles(figures)}  {column}", DIM), *lines], figures, look)
 
 
 def _page(kernel: str, blocks: list[str], figures: _Figures, look: Look) -> str:
     legend = f"{_LEGEND}; live: registers in use" if figures == _FIGURES else _LEGEND
-    return "\n".join([look.paint(outlets.line(kernel), _BOLD), *blocks, "", look.paint(legend, _DIM)]) + "\n"
+    return "\n".join([look.paint(outlets.line(kernel), BOLD), *blocks, "", look.paint(legend, DIM)]) + "\n"
 
 
 def _known(rows: pl.DataFrame) -> _Figures:
@@ -170,7 +162,7 @@ def _line(row: Row | None, source: str, figures: _Figures, look: Look) -> str:
     """Formats a line: its figures, number and text."""
     text = "".join(f"{one.text(row) if row else '':>{wide}}" for one, wide in figures) + source
     text = text.rstrip() if len(text) <= look.width else f"{text[: look.width - 1]}…"
-    return look.paint(text, _BOLD) if row and (row["share"] or 0) >= _HOT else text
+    return look.paint(text, BOLD) if row and (row["share"] or 0) >= _HOT else text
 
 
 # The comparison of two tools on one program, side by side.
