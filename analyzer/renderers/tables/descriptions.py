@@ -33,6 +33,12 @@ def _wrapped(text: str, width: int, start: str = _INDENT, more: str | None = Non
     return textwrap.wrap(text, width, initial_indent=start, subsequent_indent=below, **how)
 
 
+def _starts(cells: Sequence[tuple[str, ...]], indent: str = _INDENT) -> list[str]:
+    """The cells of each row beside each other, padded to columns, for a text to stand behind."""
+    wide = [max(map(len, texts)) for texts in zip(*cells, strict=True)]
+    return [indent + "".join(f"{text.ljust(size)}  " for text, size in zip(row, wide, strict=True)) for row in cells]
+
+
 def _ended(lines: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
@@ -48,14 +54,12 @@ _MORE: Final = "`kanalyze show NAME` has its columns with units and meaning, `ka
 
 def listing(subjects: Mapping[str, Sequence[Table]], width: int) -> str:
     """Renders a line per table below each subject: name, the reports that give it, what it is for."""
-    cells = [(table.name, table.inputs) for listed in subjects.values() for table in listed]
-    name, inputs = (max(map(len, texts)) for texts in zip(*cells, strict=True)) if cells else (0, 0)
+    starts = iter(_starts([(table.name, table.inputs) for listed in subjects.values() for table in listed]))
     lines = []
     for subject, listed in subjects.items():
         lines.append(subject)
         for table in listed:
-            start = f"  {table.name.ljust(name)}  {table.inputs.ljust(inputs)}  "
-            lines += _wrapped(table.purpose or table.doc, width, start)
+            lines += _wrapped(table.purpose or table.doc, width, next(starts))
         lines.append("")
     return _ended([*lines, *_wrapped(_READ, width, ""), *_wrapped(_MORE, width, "")])
 
@@ -76,10 +80,8 @@ def terminal(tables: Sequence[Described], width: int) -> str:
 
 
 def _columns(columns: Sequence[Column], width: int) -> list[str]:
-    cells = [(column.name, _type(column), column.unit) for column in columns]
-    wide = [max(map(len, texts)) for texts in zip(*cells, strict=True)]
-    starts = ["    " + "".join(f"{text.ljust(size)}  " for text, size in zip(row, wide, strict=True)) for row in cells]
-    return [line for at, one in zip(starts, columns, strict=True) for line in _wrapped(_meaning(one), width, at)]
+    starts = _starts([(column.name, _type(column), column.unit) for column in columns], _INDENT * 2)
+    return [line for start, one in zip(starts, columns, strict=True) for line in _wrapped(_meaning(one), width, start)]
 
 
 def _meaning(column: Column) -> str:
@@ -181,8 +183,8 @@ def explanation(name: str) -> Explanation:
 
 def headlines(explanations: Sequence[Explanation], width: int) -> str:
     """Renders a line per explanation for a terminal: name and headline, which wraps."""
-    room = max(len(one.name) for one in explanations) + len(_INDENT)
-    return _ended(line for one in explanations for line in _wrapped(_plain(one.headline), width, one.name.ljust(room)))
+    starts = zip(_starts([(one.name,) for one in explanations], ""), explanations, strict=True)
+    return _ended(line for start, one in starts for line in _wrapped(_plain(one.headline), width, start))
 
 
 def explained(one: Explanation, width: int) -> str:
@@ -227,9 +229,8 @@ def decoded(decoded_name: tuple[str, KernelName], width: int) -> str:
     fields = {field: _text(field, value) for field, value in said._asdict().items() if value not in (None, ())}
     if fields["function"] in {"", name}:
         del fields["function"]
-    column = max(map(len, fields)) + 2
-    for field, text in fields.items():
-        start = f"  {field.replace('_', ' '):<{column}}"
+    starts = _starts([(field.replace("_", " "),) for field in fields])
+    for start, text in zip(starts, fields.values(), strict=True):
         lines += _wrapped(text, max(width, 20 + len(start)), start, break_on_hyphens=False) or [start]
     return _ended(lines)
 
