@@ -101,7 +101,7 @@ def last_words(output: Iterable[str], beginning: str = "") -> str:
     """The last lines that another program printed, on one line: those that begin so, if there are such."""
     lines = [" ".join(line.split()).rstrip(".") for line in output if line.strip()]
     words = ([line for line in lines if line.startswith(beginning)] or lines)[-_LINES:]
-    return "; ".join(word if len(word) <= _WIDE else word[: _WIDE - 1] + "…" for word in words)
+    return "; ".join(outlets.cut(word, _WIDE) for word in words)
 
 
 class ReportNotFoundError(KanalyzeError, slug="report-not-found"):

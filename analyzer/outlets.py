@@ -71,8 +71,12 @@ def _shown(character: str) -> str:
 
 def short(text: str) -> str:
     """Like :func:`line`, and truncated to the longest text on a page."""
-    plain = line(text[: LONGEST + 1])
-    return plain if len(plain) <= LONGEST else f"{plain[: LONGEST - 1]}…"
+    return cut(line(text[: LONGEST + 1]), LONGEST)
+
+
+def cut(text: str, longest: int) -> str:
+    """The text, without its end if it is longer."""
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def name(path: object) -> str:

@@ -264,9 +264,9 @@ def doubt_line(file: str, doubts: pl.DataFrame) -> str:
     """The warning for the report in `file`, from doubtful rows of the table `health`; empty if there are none."""
     texts: list[str] = []
     for check, count, ns in doubts.head(_NAMED).select("check", "count", "ns").iter_rows():
-        text = check.rstrip(".")
-        text = text if len(text) <= _WIDE else text[: _WIDE - 1] + "…"
-        texts.append(units.checked(text, count) + (f" ({units.time(ns)})" if ns else ""))
+        texts.append(
+            units.checked(outlets.cut(check.rstrip("."), _WIDE), count) + (f" ({units.time(ns)})" if ns else "")
+        )
     more = f"; and {units.count(doubts.height - len(texts))} more" if doubts.height > len(texts) else ""
     return f"{file}: not all of this can be trusted: {'; '.join(texts)}{more}. See `{command(file)}`" if texts else ""
 

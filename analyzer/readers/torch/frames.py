@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from kanalyze import counter_model, device_limits, machinery, tools
+from kanalyze import counter_model, device_limits, machinery, outlets, tools
 from kanalyze.columns import parts_by
 from kanalyze.device_limits import capabilities, memory_bandwidth_bytes_per_s, plausible
 from kanalyze.model import COLLECTIVE_DETAIL, DEVICES, NOTES, PROCESSES, Note
@@ -392,9 +392,7 @@ def _categories(frames: Frames) -> Iterable[Note]:
     categories = [(count, word) for word, count in frames.counts.items() if word.startswith(_CATEGORY) and count]
     categories.sort(key=lambda one: (-one[0], one[1]))
     for count, word in categories[:_TOLD]:
-        name = word.removeprefix(_CATEGORY)
-        shown = name if len(name) <= _WIDE else name[: _WIDE - 1] + "…"
-        yield f"events of the category {shown}", count, None, effect
+        yield f"events of the category {outlets.cut(word.removeprefix(_CATEGORY), _WIDE)}", count, None, effect
     if rest := categories[_TOLD:]:
         yield f"events of {len(rest)} more categories", sum(count for count, _ in rest), None, effect
     unread = frames.frame("Unread")

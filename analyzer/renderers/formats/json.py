@@ -196,7 +196,7 @@ def _short_rows(frame: pl.DataFrame) -> list[Object]:
 
 
 def _cut(value: Any) -> Any:  # noqa: ANN401 - what is no text stays
-    return f"{value[: _LONGEST - 1]}…" if isinstance(value, str) and len(value) > _LONGEST else value
+    return outlets.cut(value, _LONGEST) if isinstance(value, str) else value
 
 
 def _finding(finding: Finding) -> Object:

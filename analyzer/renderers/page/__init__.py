@@ -119,7 +119,7 @@ class Grid(NamedTuple):
             room = max(width - self._width(kept[:-1]) - len(GAP), _LEAST_CUT)
             cells = [part for row in cells for part in (_broken(row, room) if self.broken else [row])]
             last = [row[-1] for row in cells]
-            shown = [text if len(text) <= room else f"{text[: room - 1]}…" for text in last]
+            shown = [outlets.cut(text, room) for text in last]
             if len({*shown}) < len({*last}):
                 shown = distinct(last, room)
             cells = [[*row[:-1], name] for row, name in zip(cells, shown, strict=True)]

@@ -194,7 +194,7 @@ def _by_range(summary: Summary, bucket: str, device: int) -> list[tuple[str, int
         """A part of an iteration in the detail of a bucket, with room for its time."""
         if name.startswith("("):
             return name.strip("()")
-        return f"in {name if len(name) <= _LONGEST_IN else f'{name[: _LONGEST_IN - 1]}…'}"
+        return f"in {outlets.cut(name, _LONGEST_IN)}"
 
     parts = summary.tables.get("parts")
     if parts is None or parts.is_empty() or summary.steady is None or device != summary.steady.device:

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import polars as pl
 
+from kanalyze import outlets
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.report import Report
 
@@ -36,8 +37,7 @@ WORDS: Final = tomllib.loads(Path(__file__).with_name("words.toml").read_text(en
 
 def literal(text: str) -> str:
     """`text` with its braces escaped, which are placeholders in sentences of a :class:`Finding`; long ones are cut."""
-    text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
-    return text.replace("{", "{{").replace("}", "}}")
+    return outlets.cut(text, _LONGEST).replace("{", "{{").replace("}", "}}")
 
 
 class Finding(NamedTuple):
