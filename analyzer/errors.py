@@ -7,7 +7,7 @@ The command line prints them in one place (:mod:`kanalyze.cli`): message, remedy
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from string import Formatter
@@ -353,6 +353,12 @@ class UnknownNameError(KanalyzeError, slug="unknown-name"):
     def number(cls, what: str, number: str, count: int) -> UnknownNameError:
         """Error: there is no `what` of that `number`; they are numbered from 1 to `count`."""
         return cls(f"no {what} {number!r}.", f"There are: 1 to {count:,}." if count > 1 else "There is: 1.")
+
+
+def refuse_unknown(what: str, name: object, known: Collection[object]) -> None:
+    """Raises UnknownNameError unless `name` is one of the `known` ones."""
+    if name not in known:
+        raise UnknownNameError.of(what, name, known)
 
 
 class OtherCaptureError(KanalyzeError, slug="other-capture"):

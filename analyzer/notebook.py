@@ -25,7 +25,7 @@ from kanalyze.analyses.ranks._job import Job
 from kanalyze.analyses.replay import _changes, _unprofiled, _whatif
 from kanalyze.analyses.timeline import _tracks
 from kanalyze.analyses.work._configuration import Configuration
-from kanalyze.errors import ClosedReportError, KanalyzeError, UnknownNameError
+from kanalyze.errors import ClosedReportError, KanalyzeError, refuse_unknown
 from kanalyze.readers.capture import reports as capture_reports
 from kanalyze.readers.request_log import read_requests as read_requests  # noqa: PLC0414 - public as it is
 from kanalyze.renderers.formats import document
@@ -129,8 +129,7 @@ class NotebookJob:
     def table(self, name: str) -> pl.DataFrame:
         """A table of the job, such as ``collectives``; `kanalyze show` lists them."""
         homes = analyses.homes_of_jobs()
-        if name not in homes:
-            raise UnknownNameError.of("table of a job", name, homes)
+        refuse_unknown("table of a job", name, homes)
         return NotebookTable(self.job.table(name))
 
     @property

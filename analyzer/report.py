@@ -14,7 +14,7 @@ import polars as pl
 
 from kanalyze import intervals, schema, tools, window as named_ranges
 from kanalyze.columns import LARGEST, last_end, too_large
-from kanalyze.errors import BadWindowError, DamagedReportError, KanalyzeError, UnknownNameError
+from kanalyze.errors import BadWindowError, DamagedReportError, KanalyzeError, UnknownNameError, refuse_unknown
 from kanalyze.model import DEVICE_KINDS, EVENTS, KINDS, NOTES, READER_TABLES
 from kanalyze.window import EVERY, Scope, Window, lasting, relative
 
@@ -250,8 +250,7 @@ class Report:
 
     def table(self, name: str) -> pl.DataFrame:
         """A table of :data:`kanalyze.model.READER_TABLES`; `events` concatenates all kinds."""
-        if name not in READER_TABLES:
-            raise UnknownNameError.of("table", name, READER_TABLES)
+        refuse_unknown("table", name, READER_TABLES)
         if name == EVENTS.name:
             return pl.concat([EVENTS.empty(), *(self.seen(kind) for kind in self.kinds)])
         declared = READER_TABLES[name]

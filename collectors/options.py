@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from kanalyze.collectors.in_workload.torch_sessions import RECIPES
-from kanalyze.errors import Case, KanalyzeError, UnknownNameError
+from kanalyze.errors import Case, KanalyzeError, refuse_unknown
 from kanalyze.tools import NAMES
 from kanalyze.units import plural
 
@@ -121,8 +121,7 @@ def checked(options: Options) -> Options:
     """Validates `options` and returns them; raises BadOptionError or UnknownNameError."""
     named = [("pass", name, CHOICES) for name in options.passes or ()] + [("recipe", options.recipe, tuple(RECIPES))]
     for what, name, names in named:
-        if name not in names:
-            raise UnknownNameError.of(what, name, names)
+        refuse_unknown(what, name, names)
     for option in fields(options):
         value, condition = getattr(options, option.name), option.metadata["wanted"]
         for item in (value if isinstance(value, tuple) else (value,)) if condition else ():

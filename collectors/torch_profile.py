@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from kanalyze.collectors import process
 from kanalyze.collectors.in_workload import torch_script, torch_sessions
-from kanalyze.errors import CollectError, OutputError, UnknownNameError
+from kanalyze.errors import CollectError, OutputError, refuse_unknown
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -191,11 +191,9 @@ def torch_profile(
         UnknownNameError: No such recipe or activity.
         ValueError: Counts that make no cycle.
     """
-    if recipe not in torch_sessions.RECIPES:
-        raise UnknownNameError.of("recipe", recipe, torch_sessions.RECIPES)
+    refuse_unknown("recipe", recipe, torch_sessions.RECIPES)
     for name in activities or ():
-        if name not in ("cpu", "cuda"):
-            raise UnknownNameError.of("activity", name, ("cpu", "cuda"))
+        refuse_unknown("activity", name, ("cpu", "cuda"))
     chosen = torch_sessions.RECIPES[recipe].with_changes(changes)
     options = {"activities": tuple(activities) if activities else None, "key_averages": key_averages}
     return TorchProfile(chosen, None if out is None else Path(out), options, calls)

@@ -359,8 +359,7 @@ def _asked(where: Where, least: str = _LEAST, floor: Sequence[Path] = (), allow:
     if effect is None or not 0 < effect < 1:
         raise errors.BadThresholdError.of(least, "a share between 0 and 100 %", _LEAST, "--least")
     for kind in allow:
-        if kind not in _comparison.KINDS:
-            raise errors.UnknownNameError.of("kind of doubt", kind, _comparison.KINDS)
+        errors.refuse_unknown("kind of doubt", kind, _comparison.KINDS)
     asked = _answers.request(where, done=_answers.doubted, other_ranks="ranks" in allow)
     noise = _noise(floor, asked) if floor else None
     return asked._replace(limits=_pair.Limits(effect, *((noise.floor, noise.rows) if noise else ())))

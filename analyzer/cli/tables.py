@@ -14,7 +14,7 @@ import click
 from kanalyze import cli, machinery, outlets, units
 from kanalyze.cli import _answers
 from kanalyze.cli._process import Out, apart, limits_of_process, noted, print_message, session, taken_bytes, width
-from kanalyze.errors import BadThresholdError, CannotTellError, OutputError, SqlError, UnknownNameError
+from kanalyze.errors import BadThresholdError, CannotTellError, OutputError, SqlError, UnknownNameError, refuse_unknown
 from kanalyze.renderers.tables.rows import FORMATS
 
 with machinery.late():
@@ -250,8 +250,7 @@ def plot(reports: Sequence[Path], picture: str, kernel: str | None, where: _answ
     from the first report to the second, bucket by bucket.
     """
     form = to.output.suffix.removeprefix(".") if to.output else ""
-    if form not in plots.FORMATS:
-        raise UnknownNameError.of("kind of picture", form, plots.FORMATS)
+    refuse_unknown("kind of picture", form, plots.FORMATS)
     if picture in ("timeline", "steps", "durations", "laws") and len(reports) > 1:
         raise click.UsageError(f"{picture} is of one report.")
     if draw := {"ledger": plots.ledger, "compare": plots.waterfall, "ranks": plots.ranks}.get(picture):

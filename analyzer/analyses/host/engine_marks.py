@@ -127,8 +127,7 @@ def grammar_of(pattern: str) -> Grammar:
     literals, names = re.split(r"\{\w*\}", pattern), re.findall(r"\{(\w*)\}", pattern)
     fields, label = dict[str, str](), re.escape(literals[0])
     for name, literal in zip(names, literals[1:], strict=True):
-        if name not in _BRACES:
-            raise errors.UnknownNameError.of("field of --steps", name, [*_BRACES])
+        errors.refuse_unknown("field of --steps", name, _BRACES)
         value = r"\w+" if _BRACES[name] == "word" else r"\d+"
         fields[_BRACES[name]] = f"^{label}({value})"
         label += value + re.escape(literal)

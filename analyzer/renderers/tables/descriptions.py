@@ -175,8 +175,7 @@ def meanings(word: str) -> list[tuple[str, str]]:
 
 def explanation(name: str) -> Explanation:
     """The explanation of the finding `name`; UnknownNameError if there is no such finding."""
-    if name not in names():
-        raise errors.UnknownNameError.of("finding", name, names())
+    errors.refuse_unknown("finding", name, names())
     _, headline, text = (_FOLDER / f"{name}.md").read_text(encoding="utf-8").split("\n\n", maxsplit=2)
     return Explanation(name, headline, text)
 

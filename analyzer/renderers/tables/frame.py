@@ -60,8 +60,7 @@ def arranged(frame: pl.DataFrame, sort: str | None, top: int | None, each: str |
     """
     if sort is not None:
         name = sort.removeprefix("-")
-        if name not in frame.columns:
-            raise errors.UnknownNameError.of("column", name, frame.columns)
+        errors.refuse_unknown("column", name, frame.columns)
         frame = frame.sort(name, descending=sort.startswith("-"), nulls_last=True, maintain_order=True)
     if top is None or sort is not None or each is None:
         return frame if top is None else frame.head(top)
@@ -77,8 +76,7 @@ def chosen(frame: pl.DataFrame, columns: str | None) -> pl.DataFrame:
         return frame
     names = list(dict.fromkeys(name.strip() for name in columns.split(",") if name.strip()))
     for name in names or [columns]:
-        if name not in frame.columns:
-            raise errors.UnknownNameError.of("column", name, frame.columns)
+        errors.refuse_unknown("column", name, frame.columns)
     return frame.select(names)
 
 
