@@ -302,9 +302,8 @@ class _Argument(click.Argument):
 
 def _is_path(word: str, name: str) -> bool:
     """Whether a file is called so, and no value of the argument `name`, such as a table."""
-    if name == "table":
-        return os.path.lexists(word) and word not in catalog.every_name()
-    return os.path.lexists(word) and not (name == "picture" and word in PICTURES)
+    values = catalog.every_name() if name == "table" else PICTURES if name == "picture" else ()
+    return os.path.lexists(word) and word not in values
 
 
 def argument(name: str, **attributes: Any) -> click.Argument:  # noqa: ANN401 - of click.Argument
