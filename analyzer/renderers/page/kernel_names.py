@@ -310,8 +310,6 @@ def _weigh_words(name: str, head: int, order: int, *, noisy: bool = True) -> lis
 def _render(node: _Node, cut: int) -> list[str]:
     """Renders words of weight `cut` or more; if the name itself is dropped, the texts of its arguments."""
     name = _render_words(node.words, cut)
-    if not node.args and not node.lambdas:
-        return [name + node.suffix] if name else []
     args: list[str] = []
     for arg in node.args:
         for text in _render(arg, cut) or ([_GAP] if cut <= _MARK else []):
