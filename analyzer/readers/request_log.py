@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from kanalyze import errors, schema
+from kanalyze import errors, files, schema
 
 REQUEST_LOG: Final = schema.Table(
     "request_log",
@@ -54,10 +54,8 @@ def read_requests(path: str | PathLike[str]) -> pl.DataFrame:
         DamagedReportError: It is no log of requests, or says no times of arrival.
     """
     file = Path(path)
-    try:
+    with files.readable(file):
         text = file.read_text(encoding="utf-8-sig", errors="replace")
-    except OSError as error:
-        raise errors.UnreadableReportError.of(file, error) from error
     try:
         rows = _of_json(text) if text.lstrip()[:1] in ("{", "[") else _of_csv(text)
     except (ValueError, TypeError, RecursionError, pl.exceptions.PolarsError) as error:

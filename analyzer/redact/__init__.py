@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kanalyze import errors, machinery, tools
+from kanalyze import errors, files, machinery, tools
 from kanalyze.redact import documents, ncu, nsys
 from kanalyze.redact.names import Names, asked
 from kanalyze.redact.texts import Removed, Texts
@@ -153,10 +153,8 @@ def _kind_of(path: Path) -> _Kind:
 def _learn(path: Path, kind: _Kind, names: Names) -> None:
     """Collect identifying names from the file at `path` into `names`; UnreadableReportError if that cannot be read."""
     names.text(path.name)
-    try:
+    with files.readable(path):
         kind.learn(path, names)
-    except OSError as error:
-        raise errors.UnreadableReportError.of(path, error) from error
 
 
 def _copy(path: Path, kind: _Kind, target: Path, texts: Texts) -> None:
