@@ -10,7 +10,7 @@ import polars as pl
 from kanalyze import outlets, units
 from kanalyze.analyses.joining._reasons import REASONS
 from kanalyze.analyses.joining.agreement import VERDICTS
-from kanalyze.renderers.page import BOLD, DIM, GAP, LEAST_NAME, Column, Grid, Look, Row, section, some, words
+from kanalyze.renderers.page import BOLD, DIM, GAP, LEAST_NAME, Column, Look, Row, section, some, words
 from kanalyze.renderers.page.kernel_names import NARROWEST, short_forms, shorten
 
 # The call tree.
@@ -18,17 +18,22 @@ from kanalyze.renderers.page.kernel_names import NARROWEST, short_forms, shorten
 _COLOURS: Final = {"kernel": "32", "graph": "32", "memcpy": "34", "memset": "36", "python": "33", "rest": "2"}
 _DEVICE: Final = ("kernel", "graph", "memcpy", "memset")
 
+#: Figures before a node's name, empty where it cannot have them.
+_TIMES: Final = {
+    "device": Column("device", "device_ns", some(units.time)),
+    "host": Column("host", lambda row: "" if row["kind"] in _DEVICE else units.time(row["host_ns"])),
+}
+_COUNT: Final = Column("count", lambda row: "" if row["kind"] == "thread" else units.count(row["count"]))
+
 
 def call_tree(tree: pl.DataFrame, by: str, look: Look, heading: str = "") -> str:
     """Renders the call tree for the terminal, sorted `by` device or host time, in the width of `look`."""
     rows = tree.to_dicts()
-    heads: dict[str, str] = {}
+    columns = []
     for side in dict.fromkeys((by, "device", "host")):
         if side == "host" or any(row["device_ns"] for row in rows):
-            heads |= {f"{side}_ns": side} | ({f"{side}_share": ""} if side == by else {})
-    heads["count"] = "count"
-    cells = [tuple(_number(row, name) for name in heads) for row in rows]
-    titles, figures = Grid((*map(Column, heads.values()),), cells).lines(look.width)
+            columns += [_TIMES[side], *([Column("", f"{side}_share")] if side == by else [])]
+    titles, figures = section("", rows, [*columns, _COUNT]).grid.lines(look.width)
     room = look.width - len(titles) - len(GAP)
     lines = [look.paint(f"CALL TREE{f'  {heading}' if heading else ''}", BOLD)]
     lines.append(look.paint(f"{titles}{GAP}called", DIM))
@@ -44,16 +49,6 @@ def call_tree(tree: pl.DataFrame, by: str, look: Look, heading: str = "") -> str
         name = look.paint(texts[at], _COLOURS.get(row["kind"], ""))
         lines.append(f"{left.ljust(len(titles))}{GAP}{look.paint(guides[at], DIM)}{name}".rstrip())
     return "\n".join(lines) + "\n"
-
-
-def _number(row: Row, name: str) -> str:
-    """A cell of the metric columns; empty where a node cannot have the time."""
-    if name == "count":
-        return "" if row["kind"] == "thread" else units.count(row["count"])
-    if name.endswith("_share"):
-        return units.percent(row[name])
-    has = row["device_ns"] if name == "device_ns" else row["kind"] not in _DEVICE
-    return units.time(row[name]) if has else ""
 
 
 def _guides(rows: Sequence[Row]) -> list[str]:
