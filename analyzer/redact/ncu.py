@@ -92,20 +92,21 @@ class _Mask:
             return self._filled("host names and addresses", value)
         if _text_of(value) is None:
             return value
-        masked = bytearray(value)
-        for begin, end in values(value.decode("latin-1")):
-            masked[begin:end] = self._filled("secrets", value[begin:end])
-        return self.over(self._rules, bytes(masked))
+        return self.over(self._rules, self._masked("secrets", value, values(value.decode("latin-1"))))
 
     def over(self, rules: list[tuple[str, re.Pattern[bytes]]], data: bytes) -> bytes:
         """Overwrites what the rules find: of a path its folders."""
         for what, pattern in rules:
-            masked = bytearray(data)
-            for match in pattern.finditer(data):
-                begin, end = match.span("folders" if "folders" in pattern.groupindex else 0)
-                masked[begin:end] = self._filled(what, data[begin:end])
-            data = bytes(masked)
+            part = "folders" if "folders" in pattern.groupindex else 0
+            data = self._masked(what, data, [match.span(part) for match in pattern.finditer(data)])
         return data
+
+    def _masked(self, what: str, data: bytes, spans: Iterable[tuple[int, int]]) -> bytes:
+        """Overwrites some spans."""
+        masked = bytearray(data)
+        for begin, end in spans:
+            masked[begin:end] = self._filled(what, data[begin:end])
+        return bytes(masked)
 
     def _filled(self, what: str, value: bytes) -> bytes:
         """A filler of the same length; folder separators and line ends stay."""
