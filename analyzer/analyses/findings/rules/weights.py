@@ -1,4 +1,4 @@
-"""Weights that are made anew before the layers that take them, and gradients that nothing uses, or few rows of."""
+"""Weights made anew or copied before the layers that take them, and gradients that nothing uses, or few rows of."""
 
 from typing import Final
 
@@ -105,6 +105,62 @@ def _chains(every: pl.DataFrame) -> pl.DataFrame:
     chains = line.filter(~other.cum_max(reverse=True).over(group), ~layer)
     unlike = (made | pl.col("style")).fill_null(value=False) | in_place
     return chains.filter((~name.str.contains(_CASTS)).any().over(group), ~unlike.any().over(group))
+
+
+# Weights that come from the host in each pass.
+
+_MOVES: Final = r"^aten::(?:to|_to_copy)$"
+#: What weights go through that stay as they are.
+_KEEPS: Final = r"^aten::(?:to|_to_copy|pin_memory|is_pinned|detach_?|empty_like|_has_compatible_shallow_copy_type)$"
+_COPIED_AGAIN: Final = 3  # times that layers took such a weight in between
+
+
+@Rule
+def offloaded_weights(report: Report) -> Findings:
+    """One finding per device on weights that are copied to it before the layers that take them, if nothing trains."""
+    passes = say.per_iteration(report).iterations
+    if not passes or on_host.runs_backward(report):
+        return
+    inside = on_host.within(report, _copied_weights(report))
+    copies = on_host.device_copies(report).filter(pl.col("row").is_in(inside.mending.gone.implode()))
+    if 2 * total(copies, "exclusive_ns") >= total(copies, "dur_ns"):  # not ahead, beside kernels
+        weights_bytes = total(copies.filter(pl.col("detail") == on_host.TO_DEVICE), "size_bytes") // passes
+        figures = {"copies": copies.height, "bytes": weights_bytes}
+        yield from on_host.on_time(report, "offloaded-weights", inside, **figures)
+
+
+def _copied_weights(report: Report) -> pl.DataFrame:
+    """Copies in a row of weights, with biases among them, to the device again and again: SPAN.
+
+    Weights have a shape that layers take, beside input of another one, and hardly anything else does: nor does the host
+    make them anew for each copy.
+    """
+    name, shapes, ran = pl.col("name"), pl.col("input_shapes"), pl.col("launches") > 0
+    every = on_host.outermost(report).sort(*THREAD, "start")
+    every = every.with_columns(
+        moved=name.str.contains(_MOVES) & (pl.col("to_device") > 0) & ~pl.col("aside"),
+        takes=ran & name.str.contains(_TAKES_WEIGHTS) & (sides(shapes) != sides(shapes, 1)),
+        other=~name.str.contains(_KEEPS),
+        shape=shapes.cast(pl.String).str.extract_all(r"\[[\d, ]*\]"),
+    )
+    given = every.select("moved", "takes", "other", "shape", which=pl.int_ranges(pl.col("shape").list.len()))
+    given = given.explode("shape", "which").filter(pl.col("shape").str.contains(","))
+    weight = pl.col("takes") & (pl.col("which") == 1)
+    given = given.with_columns(turn=weight.cum_sum().over("shape"), weight=weight)
+    turns = given.group_by("shape").agg(
+        again=pl.col("turn").filter("moved").n_unique(),
+        moves=pl.col("moved").sum(),
+        others=(pl.col("other") & ~pl.col("weight")).sum(),
+    )
+    few = 2 * pl.col("others") < pl.col("moves")  # as in a set-up
+    weights = turns.filter(few, pl.col("again") >= _COPIED_AGAIN).get_column("shape")
+    first = pl.col("shape").list.first()
+    line = every.filter(ran).with_columns(weight=pl.col("moved") & first.is_in(weights.implode()))
+    line = line.with_columns(run=pl.struct(*THREAD, "moved").rle_id())
+    beside = pl.col("moved") & ~first.str.contains(",") & pl.col("weight").any().over("run")
+    line = line.with_columns(chosen=pl.col("weight") | beside).with_columns(run=pl.struct("run", "chosen").rle_id())
+    spans = line.filter("chosen").group_by(*THREAD, "run", maintain_order=True)
+    return spans.agg(pl.col("start").first(), pl.col("end").last()).select(SPAN)
 
 
 # Matrices that are changed by a product of narrow ones before each layer that takes them, rather than what it gives.

@@ -3,7 +3,7 @@
 import pytest
 
 from kanalyze.analyses.findings.rules import weights
-from support.build import host, kernel, launched
+from support.build import host, kernel, launched, memcpy
 from support.measures import assert_told, measures
 from support.steps import in_steps, operator, operators
 
@@ -91,6 +91,63 @@ def test_weights_that_are_computed_before_each_layer(each, stake):
     told = weights.computed_weights(of_shapes(*each))
     assert_told(told, [5 * stake] * bool(stake), *["Weights are computed anew"] * bool(stake))
     assert [len(one.mending.gone) for one in told] == [5 * (len(each) - 1)] * bool(stake)
+
+
+HOLDS = ("aten::to", "[[1024, 512], [], []]", 50_000)  # copies of weights, and of a bias
+BIAS = ("aten::to", "[[1024], [], []]", 10_000)
+INPUT = ("aten::to", "[[32, 512], [], []]", 30_000)
+MADE = ("aten::copy_", "[[1024, 512], [1024, 512]]", 0)  # on the host
+TAKEN = ("aten::linear", "[[32, 512], [1024, 512], [1024]]", 16_000)
+
+
+def copied(*each, passes=5, at_once=False):
+    """Passes of operators (name, shapes, ns), of which `to` copies, of less than 0 ns to the host.
+
+    They are `at_once` beside a kernel of another stream.
+    """
+    events, details = [], []
+    for number, (name, shapes, took) in enumerate(each * passes):
+        at = number // len(each) * 1_000_000 + number % len(each) * 100_000
+        until, way = at + 10_000 + abs(took), "Host-to-Device" if took > 0 else "Device-to-Host"
+        work = memcpy(at + 10_000, until, size_bytes=1 << 20, direction=way)
+        work = work if name == "aten::to" else kernel(at + 10_000, until)
+        details.append({"event_id": len(events), "input_shapes": shapes})
+        events.append(host("op", name, at, at + 90_000))
+        events += launched(at + 1000, at + 8000, work) if took else []
+        if at_once and name == "aten::to":
+            events.append(kernel(at, at + 99_000, stream=8))
+    return in_steps(events, passes, op_detail=details)
+
+
+@pytest.mark.parametrize(
+    ("each", "stake"),
+    [
+        ((HOLDS, TAKEN), 90_000),
+        ((HOLDS, BIAS, TAKEN, OTHER), 190_000),
+        ((HOLDS, HOLDS, TAKEN, TAKEN), 190_000),
+        ((INPUT, HOLDS, TAKEN), 90_000),
+        ((("aten::to", "[[128, 64, 3, 3], [], []]", 50_000), FILTER), 90_000),
+        ((INPUT, TAKEN), 0),
+        ((HOLDS, ("aten::linear", "[[1024, 512], [1024, 512], []]", 16_000)), 0),  # which of both
+        ((HOLDS, ("aten::mul", "[[1024, 512], []]", 9_000), TAKEN), 0),  # inputs of the same shape
+        ((MADE, HOLDS, TAKEN), 0),  # another checkpoint
+        ((HOLDS, TAKEN, TRAINS), 0),  # an optimizer on the host
+        ((("aten::view", "[[1024, 512], []]", 0), HOLDS, TAKEN), 0),  # inputs that are seen in another shape
+        ((("aten::to", "[[1024, 512], []]", -50_000), TAKEN), 0),  # results of that shape, copied to the host
+        ((HOLDS, ("aten::embedding", "[[1024, 512], [9]]", 9_000)), 0),
+        ((HOLDS, ("aten::matmul", "[[32, 512], [512, 1024]]", 9_000)), 0),  # rows of a table that is too large
+    ],
+)
+def test_weights_that_are_copied_in_each_pass(each, stake):
+    told = weights.offloaded_weights(copied(*each))
+    assert_told(told, [5 * stake] * bool(stake), *["Weights are copied to the GPU in each pass"] * bool(stake))
+    assert all(len(one.mending.gone) >= 5 for one in told)
+
+
+def test_weights_that_are_copied_once_or_ahead():
+    assert weights.offloaded_weights(copied(HOLDS, TAKEN, at_once=False))
+    assert not weights.offloaded_weights(copied(HOLDS, TAKEN, at_once=True))
+    assert not weights.offloaded_weights(copied(HOLDS, *[TAKEN] * 8, passes=1))
 
 
 GIVEN = "torch::autograd::AccumulateGrad"
