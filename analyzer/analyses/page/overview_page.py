@@ -29,6 +29,7 @@ from kanalyze.analyses.host.engine_marks import engine_marks
 from kanalyze.analyses.idle import _attribution, culprits
 from kanalyze.analyses.idle.code import code, has_lines
 from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.idle.syncs import blocking_calls
 from kanalyze.analyses.iterations import _marks, phases
 from kanalyze.analyses.iterations.phases import SteadyPart, steady_part
 from kanalyze.analyses.launches._launch_costs import steady_parts
@@ -37,6 +38,7 @@ from kanalyze.analyses.operators._host_names import told_briefly
 from kanalyze.analyses.replay import _unprofiled
 from kanalyze.analyses.replay._unprofiled import Bare
 from kanalyze.analyses.shared.statistics import MEANINGS
+from kanalyze.columns import as_of
 from kanalyze.report import Meta, Report
 from kanalyze.tools import CUDA, again, worded
 from kanalyze.units import instant, percent, plural, shortened, time
@@ -177,7 +179,8 @@ class PageKernels(NamedTuple):
     device: int  # the GPU that it is of
     whole_ns: int  # time of its ledger, without what is apart
     told: set[str]  # names of kernels that findings tell of already
-    #: A row for each launch of a kernel on that GPU: its exclusive operation, with its place in its stream.
+    #: A row for each launch of a kernel on that GPU: its exclusive operation, with its place in its stream, and what is
+    #: alike for those between which their process does not wait (waits).
     runs: pl.DataFrame
 
 
@@ -311,8 +314,10 @@ def proven(
     """What other reports tell of the kernels of a device (its number, ns), of which `findings` tell no cause."""
     device, whole_ns = time_of_device
     named = {name for one in findings if one.rule not in EXPECTED for name in one.names}
-    runs = exclusive_operations(report, "stream").filter(pl.col("device") == device).sort("start", "row")
-    runs = runs.with_columns(place=pl.int_range(pl.len()).over("process_id", "stream"))
+    runs = exclusive_operations(report, "stream", "call_start").filter(pl.col("device") == device).sort("start", "row")
+    called = runs.select("process_id", at=pl.coalesce("call_start", "start"))
+    waits = as_of(called, blocking_calls(report).select("process_id", at="start"))
+    runs = runs.with_columns(waits.alias("waits"), place=pl.int_range(pl.len()).over("process_id", "stream"))
     runs = runs.filter(pl.col("kind") == "kernel").with_columns(pl.col("name").cast(pl.String))
     causes = beside(PageKernels(hot, device, whole_ns, named, runs))
     return in_words(report, [_placed(report, one, runs) for one in causes])

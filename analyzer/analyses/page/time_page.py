@@ -33,7 +33,7 @@ from kanalyze.report import Report, Where
 from kanalyze.units import plural, time
 
 with machinery.late():  # of programs that ncu measured
-    from kanalyze.analyses.page import chained_kernels, proven_causes
+    from kanalyze.analyses.page import chained_kernels, host_reads, proven_causes
 with machinery.late():  # of reports with steps of an engine
     from kanalyze.analyses.serving import served
 
@@ -234,9 +234,11 @@ def _overview(first_page: Callable[..., Summary], group: Together) -> Summary:
 
 def _of_counters(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[Finding]:
     """Findings that counters of ncu prove of the kernels of a page, of each kernel one."""
-    proven = proven_causes.slow_kernels(joined, ncu, page)
-    told = page.told | {name for one in proven for name in one.names}
-    return [*proven, *chained_kernels.passing_on(joined, ncu, page._replace(told=told))]
+    found: list[Finding] = []
+    for find in (host_reads.reads_of_host, proven_causes.slow_kernels, chained_kernels.passing_on):
+        told = page.told.union(*(one.names for one in found))
+        found += find(joined, ncu, page._replace(told=told))
+    return found
 
 
 def _pages_of(

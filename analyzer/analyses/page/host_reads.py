@@ -1,0 +1,88 @@
+"""Kernels that read the host's memory in place, again and again, as counters of ncu tell: a copy of it would do."""
+
+from typing import Any, Final
+
+import polars as pl
+
+from kanalyze import report, units
+from kanalyze.analyses.counters.counters import SECTOR_BYTES, counters, metric_columns
+from kanalyze.analyses.findings.findings import OF_REMEDIES
+from kanalyze.analyses.findings.rules import Finding, one_line, row_of
+from kanalyze.analyses.page.overview_page import PageKernels
+from kanalyze.analyses.page.proven_causes import measured_shapes
+from kanalyze.decoder.decode import decode
+
+_WORDS: Final = one_line({key: row_of("zero-copy-reads")[key] for key in ("headline", "text", "action", "remedy")})
+
+#: Sectors that L1 caches ask for and L2 fetches from the host.
+FROM_HOST: Final = "lts__t_sectors_srcunit_tex_aperture_sysmem_op_read_lookup_miss.sum"
+
+#: Bytes per ns from which on PCI Express holds a kernel up that is not busy otherwise: of its third generation, over 16
+#: lanes, two thirds of what it moves.
+_FAST: Final = 8
+
+#: From this part of its peak on, what computes, or DRAM, holds a kernel up.
+_BUSY: Final = 0.6
+
+#: Launches take as long as the one that was measured up to this factor, or read other data.
+_ALIKE: Final = 1.5
+_LEAST: Final = 0.1  # of the page's time
+
+
+def reads_of_host(joined: pl.DataFrame, ncu: report.Report, page: PageKernels) -> list[Finding]:
+    """Findings on a program's own kernels that read as much of the host's memory in several launches in a row.
+
+    In a row are launches of one kernel with nothing between them on their stream, nor a wait of the host, which could
+    write there meanwhile. What is left is one read for each row, as long as a copy, and what the kernel computes.
+    """
+    kernels = measured_shapes(joined).select("name", "event_id").join(_readers(ncu), on="event_id")
+    own = [decode(str(name)).library is None and name not in page.told for name in kernels.get_column("name")]
+    kernels = kernels.filter(pl.Series(own, dtype=pl.Boolean))
+    took, measured = pl.col("dur_ns"), pl.col("measured_ns")
+    runs = page.runs.join(kernels, on="name").filter(took.is_between(measured / _ALIKE, measured * _ALIKE))
+    runs = runs.sort("process_id", "stream", "place")
+    before = pl.struct("name", "process_id", "stream", "waits", place=pl.col("place") - 1)
+    follows = before.eq_missing(pl.struct("name", "process_id", "stream", "waits", "place").shift())
+    runs = runs.with_columns(row=(~follows).cum_sum(), first=~follows)
+    runs = runs.filter(pl.len().over("row") > 1)
+    spared = pl.col("exclusive_ns") * (1 - pl.col("busy") - pl.col("first"))
+    sums = runs.group_by("name", maintain_order=True).agg(
+        pl.col("measured_ns", "host_bytes").first(),
+        pl.col("exclusive_ns").sum(),
+        spared_ns=spared.sum().cast(pl.Int64),
+        times=pl.len() / pl.col("row").n_unique(),
+    )
+    told = sums.filter(pl.col("spared_ns") >= max(_LEAST * page.whole_ns, 1)).sort("spared_ns", descending=True)
+    return [_finding(row, page) for row in told.to_dicts()]
+
+
+def _readers(ncu: report.Report) -> pl.DataFrame:
+    """The kernels that PCI Express holds up: event_id, measured_ns, host_bytes and busy, a part of their time."""
+    counts = counters(ncu).select("event_id", "compute_share", "dram_share", measured_ns="dur_ns")
+    counts = counts.join(metric_columns(ncu, [FROM_HOST]), on="event_id")
+    counts = counts.with_columns(
+        host_bytes=pl.col(FROM_HOST) * SECTOR_BYTES, busy=pl.max_horizontal("compute_share", "dram_share").fill_null(0)
+    )
+    return counts.filter(pl.col("host_bytes") >= _FAST * pl.col("measured_ns"), pl.col("busy") < _BUSY)
+
+
+def _finding(row: dict[str, Any], page: PageKernels) -> Finding:
+    """The words on one kernel, by what it reads and how often in a row."""
+    figures = {
+        "took": units.time(row["exclusive_ns"]),
+        "share": units.percent(row["exclusive_ns"] / page.whole_ns),
+        "bytes": units.size(row["host_bytes"]),
+        "rate": units.rate(row["host_bytes"] / row["measured_ns"] * 1e9),
+        "times": f"{row['times']:.0f}",
+    }
+    return Finding(
+        "zero-copy-reads",
+        page.device,
+        row["spared_ns"],
+        **{key: text.format("{0}", **figures) for key, text in _WORDS.items()},
+        table="gains",
+        names=(row["name"],),
+        replayed_low_ns=0,  # each launch may read another part
+        replayed_high_ns=int(row["spared_ns"] * (1 + OF_REMEDIES)),
+        shortens=True,
+    )
