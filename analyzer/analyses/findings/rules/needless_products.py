@@ -1,8 +1,9 @@
 """Arithmetic of which a program needs less, or that other kernels do sooner: products, sums and convolutions.
 
-Products with one-hot and diagonal matrices, of rows that were gathered before, and of three matrices; sums over views
-whose elements overlap; pools and filters of whole windows, in whose place a pass along each axis does; convolutions
-and recurrent layers in whose place those of cuDNN, or transforms, are quicker.
+Sparse matrices that each product converts; products with one-hot and diagonal matrices, of rows that were gathered
+before, and of three matrices; sums over views whose elements overlap; pools and filters of whole windows, in whose
+place a pass along each axis does; convolutions and recurrent layers in whose place those of cuDNN, or transforms, are
+quicker.
 """
 
 import math
@@ -11,12 +12,14 @@ from typing import Final
 
 import polars as pl
 
+from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, with_facts
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_gpu import FAMILY, OPERATION, REACHED, RESULT_ELEMENTS, Work
 from kanalyze.analyses.findings.on_host import SPAN, elements, side, sides
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule
 from kanalyze.analyses.replay._changes import Mending
+from kanalyze.analyses.shared.analysis import source_lines
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD, outermost
 from kanalyze.analyses.work.work import operations_with_roofs
@@ -44,6 +47,51 @@ def _spared(products: Work, own: pl.DataFrame, times: float) -> Mending:
     left = max(times * 8 * values / rate * 1e9, on_gpu.LEAST_NS)
     saved = (pl.col("exclusive_ns") - left).clip(lower_bound=0).cast(pl.Int64)
     return Mending(products.rows.select("row", saved_ns=saved))
+
+
+# Sparse matrices of CuPy in COO: each product puts the entries in order, sums those of one place, and makes CSR of it.
+
+_SORTS: Final = "[Ss]ort"
+_ENTERS: Final = rf"^cupy_(?:copy__|take)|for_each|{_SORTS}"  # what a conversion runs before it looks for such entries
+_COPIES: Final = 6  # of the entries and the keys to sort by, with what numbers them, at most
+_SEEKS: Final = "coo_sum_duplicates_diff"
+_CONVERTS: Final = "CooToCsr"
+_SEVERAL: Final = 20  # launches between these two
+#: What makes a matrix or changes it, in a line of the program.
+_MAKES: Final = (
+    r"sparse\.|_(?:matrix|array)\(|\.to(?:coo|csr|csc)\b|asformat|sum_duplicates|\.(?:data|row|col)\b|setdiag"
+)
+
+
+@Rule
+def converted_products(report: Report) -> Findings:
+    """One finding per device on conversions from COO to CSR in passes none of whose lines makes a matrix."""
+    own = intervals.overlapping(source_lines(report).with_columns(**intervals.OF_EVENTS), report.scope.sides)
+    made = own.get_column("text").cast(pl.String).str.contains(_MAKES).any()
+    if say.per_iteration(report).iterations and own.height and not made:
+        inside = on_host.own_within(report, _conversions(report))
+        yield from on_host.on_time(report, "repeated-coalescing: CuPy", inside, many=inside.host.height)
+
+
+def _conversions(report: Report) -> pl.DataFrame:
+    """The host time from the first launch of each conversion to its last: SPAN."""
+    line = on_host.launched(report)
+    kinds = {"sorts": _SORTS, "enters": _ENTERS, "seeks": _SEEKS, "converts": _CONVERTS}
+    line = line.with_columns(on_host.kernels_named(line, pattern).alias(kind) for kind, pattern in kinds.items())
+    line = line.with_columns(part=pl.col("converts").cum_sum().shift(1, fill_value=0).over(THREAD))
+    part, place, since = [*THREAD, "part"], pl.int_range(pl.len()), pl.col("since")
+    line = line.with_columns(place=place.over(part), sought=place.filter("seeks").last().over(part))
+    other = ~pl.col("enters") & (pl.col("kind") != "memset") & (pl.col("place") < pl.col("sought"))
+    line = line.with_columns(since=pl.col("place").filter(other).last().over(part).fill_null(-1) + 1)
+    sorts = pl.col("place").filter("sorts", pl.col("place") > since).first().over(part)
+    line = line.filter(pl.col("place") >= pl.max_horizontal(since, sorts - _COPIES))
+    each = line.group_by(part, maintain_order=True).agg(
+        pl.col("converts").last(),
+        start=pl.col("call_start").first(),
+        end=pl.col("call_end").last(),
+        after=pl.col("place").last() - pl.col("sought").last(),
+    )
+    return each.filter("converts", pl.col("after") <= _SEVERAL).select(SPAN)
 
 
 # Matrices of zeros and ones, which only take rows of the other matrix.

@@ -48,6 +48,62 @@ def passes(*operators, limits=None, threads=()):
     return in_steps(events, 5, STEP, op_detail=details, limits=limits)
 
 
+#: What CuPy launches for a product with a matrix in COO, each as long as its letter says (µs).
+OF_CUPY = {
+    "c": ("cupy_copy__float32_float32", 2),
+    "s": ("void cub::detail::merge_sort::DeviceMergeSortMergeKernel<int>(int)", 30),
+    "t": ("cupy_take", 3),
+    "d": ("cupyx_scipy_sparse_coo_sum_duplicates_diff", 4),
+    "a": ("cupy_cub_all_pass1", 5),
+    "v": ("void convert_CooToCsr_kernel<0>(const int *, int, int, int *)", 6),
+    "m": ("void cusparse::csrmm_alg1_kernel<0>(float)", 50),
+    "u": ("cupy_multiply__float32_float32_float32", 10),
+}
+CONVERTS = "cccccsstttdav"
+
+
+def of_cupy(letters, line="y = A @ x"):
+    """Five steps of what CuPy launches, each in one line of the program."""
+    each, lines = [(number, *OF_CUPY[letter]) for number, letter in enumerate(letters)], []
+    events = [
+        event
+        for at in range(0, 5 * STEP, STEP)
+        for number, name, took in each
+        for event in launched(
+            *(at + 60_000 * number + 1000, at + 60_000 * number + 9000),
+            kernel(at + 60_000 * number + 10_000, at + 60_000 * number + 10_000 + 1000 * took, name=name),
+        )
+    ]
+    if line:
+        where = {"process_id": 1, "thread_id": 1, "file": "a.py", "line": 7, "function": "f", "text": line}
+        lines = [{**where, "start_ns": at, "dur_ns": STEP} for at in range(0, 5 * STEP, STEP)]
+    return in_steps(events, 5, STEP, source_lines=lines)
+
+
+@pytest.mark.parametrize(
+    ("letters", "line", "gone"),
+    [
+        (CONVERTS + "mu", "y = A @ x", 13),
+        ("u" + CONVERTS + "m" + CONVERTS + "mu", "y = A.T @ (A @ x)", 26),
+        ("cc" + CONVERTS + "m", "y = A @ x.copy()", 14),  # copies that the program makes before
+        (CONVERTS + "m", "A = sparse.coo_matrix((values, (rows, columns)))", 0),  # another one each time
+        (CONVERTS + "mm", "A = a.tocsr()", 0),
+        (CONVERTS + "m", "A.data[:] = f(x)", 0),
+        (CONVERTS + "m", "", 0),
+        ("cccsstttdamu", "x = f(x)", 0),  # without a conversion
+        ("vmu", "y = A @ x", 0),  # in order already: next to nothing
+        ("ssmu", "y = cp.sort(x)", 0),
+    ],
+)
+def test_products_that_convert_their_matrices(letters, line, gone):
+    of = of_cupy(letters, line)
+    told = [*needless_products.converted_products(of)]
+    assert [len(one.mending.gone) for one in told] == [5 * gone] * bool(gone)
+    assert all(one.headline == "Sparse matrices in COO are sorted anew by each product" for one in told)
+    busy = 1000 * sum(OF_CUPY[letter][1] for letter in letters if letter not in "mu")
+    assert all(5 * busy <= one.at_stake_ns <= 5 * 60_000 * len(letters) for one in told)
+
+
 WORK = (GEMM, 16_000)
 DIAG = ("aten::diag", "[[8192], []]", [(FILL, 9_000)])
 EMBED = ("aten::diag_embed", "[[4, 512], []]", DIAG[2])
