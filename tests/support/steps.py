@@ -62,3 +62,39 @@ def operators(*each, kernels=(), **known):
             details.append({"event_id": len(events), **columns})
             events += operator(name, begin + 100_000 * number, took=took, of=names.get(number, f"kernel of {number}"))
     return in_steps(events, 5, op_detail=details, **known)
+
+
+#: What an operator that autograd runs is called, and how long a pass takes.
+NODE, _STEP = "autograd::engine::evaluate_function: ", 2_000_000
+
+
+def passes(*operators, limits=None, threads=()):
+    """Five passes of operators: name, shapes of the inputs, kernels (name, ns), perhaps values of the inputs.
+
+    Each has its place as number; of nodes, which run on thread 2, the name ends with that of their operator. `threads`
+    are those of others by name.
+    """
+    events, details = [], []
+    for at in range(0, 5 * _STEP, _STEP):
+        begin = at
+        for number, (text, inputs, kernels, *values) in enumerate(operators):
+            name, _, of = text.partition("#")
+            node = name.startswith(NODE)
+            thread = dict(threads).get(name, 2 if node else 1)
+            known = {"sequence_number": at // _STEP * 50 + int(of or number), "forward_thread_id": int(node)}
+            details.append({"event_id": len(events), "input_shapes": inputs, **known})
+            details[-1] |= {"input_values": values[0]} if values else {}
+            events.append(host("op", name, begin, begin + 90_000, thread=thread))
+            if node:
+                details.append({"event_id": len(events), "input_shapes": "[]", **known})
+                events.append(host("op", "MmBackward0", begin + 500, begin + 89_000, thread=thread))
+                events.append(host("op", "aten::mm", begin + 1000, begin + 88_000, thread=thread))
+            for place, (made, ns) in enumerate(kernels):
+                start = begin + 20_000 * place
+                launch = kernel(start + 10_000, start + 10_000 + ns, name=made)
+                events += launched(start + 1000, start + 8000, launch, thread=thread)
+            begin += 100_000
+    return in_steps(events, 5, _STEP, op_detail=details, limits=limits)
+
+
+#: What CuPy launches for a product with a matrix in COO, each as long as its letter says (µs).

@@ -1,19 +1,15 @@
-"""Arithmetic of which a program needs less, or that other kernels do sooner: products, sums and convolutions.
+"""Products of matrices of which a program needs less, or that it does sooner in another order.
 
 Sparse matrices that each product converts; products with one-hot and diagonal matrices, of rows that were gathered
-before, and of three matrices; sums over views whose elements overlap; pools and filters of whole windows, in whose
-place a pass along each axis does; convolutions and recurrent layers in whose place those of cuDNN, or transforms, are
-quicker.
+before, of three matrices, and of such as are copied for each sample; sums over neighbours before a layer.
 """
 
 import math
-from functools import partial
 from typing import Final
 
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import SHAPE, with_facts
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_gpu import FAMILY, OPERATION, REACHED, RESULT_ELEMENTS, Work
 from kanalyze.analyses.findings.on_host import SPAN, elements, side, sides
@@ -25,8 +21,6 @@ from kanalyze.analyses.shared.threads import THREAD, outermost
 from kanalyze.analyses.work.work import operations_with_roofs
 from kanalyze.columns import nearest, told_of
 from kanalyze.report import Report
-
-_WON: Final = 0.5  # what is left by another way of computing at most, where it is not sure how long that takes
 
 _PRODUCTS: Final = ("aten::linear", "aten::matmul", "aten::mm", "aten::bmm", "aten::einsum")
 
@@ -347,11 +341,6 @@ def _factor(shapes: str) -> str:
     return "yes" if len(factor) <= 1 or 1 in factor[-2:] else "no"
 
 
-# Sums over views whose elements overlap: windows of a signal, or tensors that were expanded.
-
-_ADDS: Final = r"^aten::(?:nan)?(?:sum|mean|var|std|var_mean|std_mean)$"
-_AGAIN: Final = 20  # times that each element is read at least
-
 # Products of batches in which a matrix is copied for each sample.
 
 _COPIED: Final = 8  # so many times as many elements as the inputs have
@@ -374,62 +363,6 @@ def expanded_products(report: Report) -> Findings:
         moved = given + pl.col("made")
         left, times = expanded.select((moved / (moved + 2 * pl.col("copied"))).max(), (pl.col("copied") / given).min())
         yield work.finding("expanded-products", left=left.item(), at_most=True, times=times.item())
-
-
-# Convolutions that are written as a copy of their windows and a product.
-
-_UNFOLDS: Final = "aten::im2col"
-#: What may copy the windows again, in another order or type, before they are multiplied.
-_ORDERS: Final = ("aten::contiguous", "aten::clone", "aten::reshape", "aten::flatten", "aten::to")
-
-
-@Rule
-def unfolded_convolutions(report: Report) -> Findings:
-    """One finding per device on windows of images that are copied, and only multiplied by weights of their length."""
-    every = _on_windows(report)
-    unfolds = every.filter(name=_UNFOLDS).select(SPAN)
-    both = (pl.concat([spans, on_host.gradients(report, spans)]) for spans in (every.select(SPAN), unfolds))
-    whole, gone = map(outermost, both)
-    for work in on_host.works_within(report, whole):
-        copies = work._replace(rows=work.rows.filter(on_gpu.decoded_as(work.rows, FAMILY == "copy")))
-        yield copies.finding(
-            "unfolded-convolution",
-            mending=on_gpu.without(copies.rows).with_all_of(on_host.within(report, gone).mending),
-            where=say.main_site(report, on_host.within(report, unfolds).host.select(*THREAD, at="start")),
-        )
-
-
-def _on_windows(report: Report) -> pl.DataFrame:
-    """The operators that copy windows, and that take these, where all of the latter multiply them by weights."""
-    every = on_host.working_forward(report)
-    if every.filter(name=_UNFOLDS).is_empty():
-        return every.clear()
-    numbers = pl.col("input_values").cast(pl.String).str.extract_all(r"\d+").cast(pl.List(pl.Float64))
-    windows = pl.lit(1.0)
-    for axis in range(2):
-        # of the kernel, its dilation, the padding and the stride
-        kernel, apart, pad, step = (numbers.list.get(2 * at + axis, null_on_oob=True) for at in range(4))
-        windows *= ((side(0, axis - 2) + 2 * pad - apart * (kernel - 1) - 1) / step).floor() + 1
-    length = side(0, -3) * numbers.list.get(0) * numbers.list.get(1, null_on_oob=True)
-    images = elements() / (side(0, -3) * side(0, -2) * side(0, -1))
-    own = every.filter(name=_UNFOLDS).select(
-        "row", *THREAD, length=length, windows=windows, size=images * length * windows
-    )
-    alike = [*THREAD, "size"]
-    given = on_host.each_input(every)
-    taken = given.select("row", *alike).join(own.drop("row").unique(), on=alike)
-    matrices = pl.col("sides").list.len() == len(("inputs", "outputs"))
-    weights = given.filter(matrices, ~pl.col("size").is_in(own["size"].implode()))
-    weights = taken.join(weights.select("row", "sides"), on="row").filter(
-        pl.col("sides").list.contains(pl.col("length")) & ~pl.col("sides").list.contains(pl.col("windows"))
-    )
-    named = every.select("row", "name").filter(pl.col("row").is_in(taken["row"].implode()))
-    multiplies = pl.col("name").str.contains(on_host.MULTIPLIES) & pl.col("row").is_in(weights["row"].implode())
-    taken = taken.join(named, on="row").with_columns(multiplies=multiplies)
-    told = (pl.col("multiplies") | pl.col("name").is_in(_ORDERS)).all() & pl.col("multiplies").any()
-    taken = taken.filter(told.over(alike))
-    rows = [taken["row"], own.join(taken, on=alike, how="semi")["row"]]
-    return every.filter(pl.col("row").is_in(pl.concat(rows).implode()))
 
 
 # Sums over neighbours, by a sparse matrix, of what the next layer makes narrower.
@@ -465,180 +398,3 @@ def sparse_order(report: Report) -> Findings:
         wide, narrow = pairs.select("wide", "narrow").sort(pl.col("wide") / pl.col("narrow")).row(0)
         # gradients are summed over neighbours as well then
         yield work.finding("product-order: sparse", left=2 * narrow / wide, at_most=True, wide=wide, narrow=narrow)
-
-
-@Rule
-def overlapping_windows(report: Report) -> Findings:
-    """At most one finding per device on sums that read each element many times."""
-    sizes, steps = sides(pl.col("input_shapes")), sides(pl.col("input_strides"))
-    # what a sum's gradient expands is nobody's to change
-    sums = (
-        on_host.working_forward(report)
-        .filter(pl.col("name").str.contains(_ADDS))
-        .with_columns(sizes=sizes, steps=steps)
-    )
-    sums = sums.filter(pl.col("sizes").list.len() == pl.col("steps").list.len(), pl.col("sizes").list.min() > 0)
-    stored = ((pl.col("sizes") - 1) * pl.col("steps")).list.sum() + 1
-    sums = sums.with_columns(again=elements() / stored).filter(pl.col("again") >= _AGAIN)
-    again = min(sums.get_column("again").to_list(), default=1.0)
-    for work in on_host.works_within(report, sums):
-        # times that memory is read and written by a running sum and its differences; reading again from caches is that
-        # faster
-        yield work.finding("overlapping-windows", left=min(10 / again, 1.0), at_most=True, again=again)
-
-
-# Pools and filters that go through all elements of their windows, in whose place a pass along each axis does.
-
-_POOLS: Final = r"^aten::(?:avg_pool2d|max_pool2d_with_indices)(?:_backward)?$"
-_WITH_PLACES: Final = "aten::max_pool2d_with_indices"  # of which a program wants the places of maxima, too
-
-#: Kernels of cupyx.scipy.ndimage, whose names end with the sides of their weights: ``w17_17``.
-_FILTERS: Final = r"^cupyx?_(?:scipy_)?ndimage_correlate_\d+d_[a-z_-]+_w(\d+(?:_\d+)+)"
-
-#: What is read and written of each element: float32, of a maximum with its place.
-_ELEMENT_BYTES: Final = 8
-_MAXIMUM_BYTES: Final = 16
-
-
-@Rule
-def pooled_windows(report: Report) -> Findings:
-    """At most one finding per device on means and maxima of large windows of images, which overlap along both axes."""
-    pools = operations_with_roofs(report).filter(pl.col("op").str.contains(_POOLS))
-    if pools.is_empty():
-        return
-    maxima, later = pl.col("op").str.contains("max"), pl.col("op").str.ends_with("_backward")
-    pools = on_gpu.with_operators(report, pools)
-    pools = pools.filter(~(maxima & (pl.col("outer") == _WITH_PLACES).fill_null(value=False).any()))
-    image = pl.when(later).then(sides(pl.col("input_shapes"), 1)).otherwise(sides(pl.col("input_shapes")))
-    lengths, across = zip(*(_along(image, axis) for axis in (-2, -1)), strict=True)
-    pools = pools.with_columns(
-        sizes=pl.concat_list(lengths),
-        # of a result, where the first pass is along either axis, and has results for all lines of the image
-        taken=pl.min_horizontal(lengths[0] * across[1] + lengths[1], lengths[1] * across[0] + lengths[0]),
-        values=pl.max_horizontal(elements(), elements(1)),
-        value_bytes=pl.when(maxima).then(_MAXIMUM_BYTES).otherwise(_ELEMENT_BYTES),
-    )
-    for work in on_gpu.works(report, _by_axes(report, pools)):
-        function = "avg_pool2d" if work.rows.filter(~maxima).height else "max_pool2d"
-        yield _whole(work, "overlapping-windows: pools", function)
-
-
-def _along(image: pl.Expr, axis: int) -> tuple[pl.Expr, pl.Expr]:
-    """The elements of a window of a pool along an axis, and those of the image there for each window."""
-    length = image.list.get(axis, null_on_oob=True)
-    given = (sides(pl.col("input_values"), which) for which in range(3))  # of both axes, or of each
-    window, step, padding = (pl.coalesce(one.list.get(at, null_on_oob=True) for at in (axis, 0)) for one in given)
-    windows = ((length + 2 * padding - window) / pl.coalesce(step, window)).floor() + 1
-    return pl.min_horizontal(window, length), length / windows
-
-
-@on_gpu.choosing(pl.col("name").str.contains(_FILTERS), 0)
-def filtered_windows(own: Work) -> Finding | None:
-    """One finding per device on filters of CuPy that multiply by large weights of several dimensions."""
-    weights = pl.col("name").cast(pl.String).str.extract(_FILTERS).str.extract_all(r"\d+").cast(pl.List(pl.Float64))
-    sizes = weights.list.eval(pl.element().filter(pl.element() > 1))
-    filters = with_facts(own.report, own.rows, *SHAPE).with_columns(
-        sizes=sizes,
-        taken=sizes.list.sum(),
-        values=math.prod(map(pl.col, SHAPE), start=pl.lit(1.0)),
-        value_bytes=pl.lit(_ELEMENT_BYTES),
-    )
-    left = _by_axes(own.report, filters)
-    return _whole(own._replace(rows=left), "overlapping-windows: filters", at_most=True) if left.height else None
-
-
-def _by_axes(report: Report, work: pl.DataFrame) -> pl.DataFrame:
-    """Work on windows (sizes, by axis) of which passes along each axis leave half or less (left_ns), by window.
-
-    These go through so many elements (taken) for each result, and read and write the image (values) each time.
-    """
-    rates = report.devices.select("device", rate="memory_bandwidth_bytes_per_s")
-    moved_ns = pl.col("values") * pl.col("value_bytes") * 1e9 / pl.col("rate") / REACHED["memory"]
-    passes_ns = pl.col("sizes").list.len() * moved_ns.clip(lower_bound=on_gpu.SHORTEST_NS)
-    all_of = pl.col("sizes").list.eval(pl.element().product()).list.first()
-    work = work.join(rates, on="device", how="left", maintain_order="left")
-    work = work.with_columns(left_ns=pl.col("dur_ns") * pl.col("taken") / all_of + passes_ns).drop_nulls("left_ns")
-    of_window = [pl.col(name).sum().over("device", "sizes") for name in ("left_ns", "dur_ns")]
-    return work.filter(of_window[0] <= _WON * of_window[1])
-
-
-def _whole(work: Work, name: str, function: str = "", *, at_most: bool = False) -> Finding:
-    """The finding of this name on windows that are computed whole, with the `size` of the largest."""
-    saved = pl.col("dur_ns") - pl.min_horizontal("dur_ns", "left_ns").cast(pl.Int64)
-    mending = Mending(shorter=work.rows.select("row", saved_ns=saved))
-    largest = max(work.rows.get_column("sizes").unique().to_list(), key=math.prod)
-    size = " × ".join(f"{side:.0f}" for side in largest)
-    return work.finding(name, left=None, mending=mending, at_most=at_most, size=size, function=function)
-
-
-# Convolutions and recurrent layers in whose place others are quicker: those of cuDNN, and transforms.
-
-#: What PyTorch runs in place of cuDNN: products of copied rows of pixels, image by image, and networks step by step.
-_IN_ITS_PLACE: Final = r"^aten::(?:_slow_conv2d_forward|lstm|gru|rnn_tanh|rnn_relu)$"
-_OF_CUDNN: Final = r"^aten::(?:_?cudnn_(?:convolution|batch_norm|rnn)|_?miopen_)"
-_OF_A_LAYER: Final = 8  # operations of a layer that cuDNN does in a few
-
-
-@Rule
-def cudnn_off(report: Report) -> Findings:
-    """At most one finding per device, where nothing runs by cuDNN, and layers do that it has kernels for."""
-    every, name = on_host.operators(report), pl.col("name")
-    if every.filter(name.str.contains(_OF_CUDNN)).height:
-        return
-    # that cuDNN takes, and is quick with, on any GPU
-    typed = pl.col("input_types").cast(pl.String).str.contains(r'^\["(?:float|c10::Half)"').fill_null(value=False)
-    own = every.filter(name.str.contains(_IN_ITS_PLACE) & typed).select(at="row", inner="name")
-    layers = on_host.working(report).filter((pl.col("launches") >= _OF_A_LAYER) & ~name.str.ends_with("_backward"))
-    layers = nearest(own, layers.sort("row"), ("at", "row")).filter(pl.col("at") < pl.col("stop")).unique("row")
-    if layers.is_empty():
-        return
-    which = " and ".join(sorted(layers.get_column("name").str.strip_prefix("aten::").unique()))
-    inside = on_host.within(report, pl.concat([layers.select(SPAN), on_host.gradients(report, layers)]))
-    figures = {"which": which, "launches": len(inside.mending.gone)}
-    yield from on_host.on_time(report, "cudnn-off", inside, partial(_by_cudnn, inside=inside), **figures)
-
-
-def _by_cudnn(report: Report, inside: on_host.Within) -> Mending:
-    """Each layer is one launch, forward and backward, which takes a part of the time of its kernels."""
-    # what is left of the kernels: no rows are copied, products are of all images or steps, float32 ones are in TF32
-    left = on_gpu.part("dur_ns", 0.25).sum().over("span")
-    groups = on_host.by_span(report, inside).select("row", "dur_ns", group="span", kept=pl.lit(1), merged_ns=left)
-    return on_gpu.merged(groups.sort("group"))._replace(calls=inside.mending.calls, host=inside.mending.host)
-
-
-# Convolutions of so many taps that transforms (FFT) do the same with far less arithmetic.
-
-_TAPS: Final = 512  # the least number of taps that is told of
-
-#: Three transforms, and a product of these, read or write so many times what they are given, padded, and take so long
-#: at least (ns), in a dozen kernels.
-_OF_TRANSFORMS: Final = 16
-_TRANSFORMED_NS: Final = 60_000
-
-
-@Rule
-def long_convolution(report: Report) -> Findings:
-    """At most one finding per device on convolutions by channel whose kernels have very many taps in one dimension."""
-    group = (pl.col("group") == "convolutions").fill_null(value=False)
-    every = operations_with_roofs(report).filter(group, ~pl.col("op").str.contains("transpose"))
-    later, shapes = pl.col("op").str.ends_with("_backward"), pl.col("input_shapes")  # which is given the gradient first
-    images, weights = (pl.when(later).then(sides(shapes, at + 1)).otherwise(sides(shapes, at)).list for at in (0, 1))
-    padded = [(images.get(at, null_on_oob=True) + weights.get(at, null_on_oob=True) - 1).fill_null(1) for at in (2, 3)]
-    batch, channels, results = (of.get(at, null_on_oob=True) for of, at in ((images, 0), (images, 1), (weights, 0)))
-    rows = batch * channels + results + batch * results
-    own = every.with_columns(
-        taps=weights.slice(2).list.max(),
-        line=weights.slice(2).list.eval(pl.element().product()).list.first() == weights.slice(2).list.max(),
-        single=weights.get(1, null_on_oob=True) == 1,
-        # of a value
-        padded=4 * rows * padded[0] * padded[1],
-    )
-    # by a stride they are not fewer; backward they are twice as many
-    passes = _OF_TRANSFORMS * (1 + later.cast(pl.Int64))
-    least_ns = passes * pl.col("padded") * pl.col("dram_ns") / pl.col("bytes") + _TRANSFORMED_NS
-    own = own.with_columns(left=least_ns / pl.col("took_ns"))
-    own = own.filter(pl.col("single") & pl.col("line") & (pl.col("taps") >= _TAPS) & (pl.col("left") <= _WON))
-    for work in on_gpu.works(report, own):
-        saved = work.rows.select("row", saved_ns=on_gpu.part("dur_ns", 1 - pl.col("left")))
-        taps = work.rows.get_column("taps").max()
-        yield work.finding("long-convolution", taps=taps, left=None, mending=Mending(shorter=saved))
