@@ -70,7 +70,12 @@ def decompositions(report: Report) -> Findings:
         for work in on_host.works_within(report, which):
             name, height, width = which.select("name", "longer", "shorter").row(0)
             sides = {"operator": name.removeprefix("aten::"), "height": height, "width": width}
-            yield work.finding(words, left=left, at_most=True, **sides)
+            # an LU is a few launches, where singular values are many
+            change = left and Mending(
+                shorter=work.rows.select("row", saved_ns=on_gpu.part("dur_ns", 1 - left)),
+                host=on_host.within(report, which).mending.host,
+            )
+            yield work.finding(words, left=None, at_most=not left, mending=change, **sides)
     if world(report) == JAX:
         for work, besides in _inverses_of_jax(report):
             yield work.finding("decompositions: JAX", left=None, at_most=True, besides=besides)
