@@ -111,13 +111,6 @@ def test_compiled_kernels_lead_to_operators_and_lines():
     assert picked(several, "kernel", "operator", "lines")[1] == ("b", None, "model.py:4")
 
 
-def test_of_several_rows_of_a_node_the_last_one_before_the_launch_counts():
-    again = [nvtx("other", 62, 80), call("cudaLaunchKernel_v7000", 65, 70)]
-    nodes = [*NODES, node(1, 2, 0, 125, 66, 1)]
-    found = picked(report([*ONCE, *again], graph_nodes=nodes), "kernel", "range", "count")
-    assert found == [("a", "layer", 1), ("a", "other", 1), ("b", "layer", 2)]
-
-
 def test_processes_that_number_alike_have_their_own_captures():
     second = [
         nvtx("elsewhere", 0, 50, process=5, thread=9),
