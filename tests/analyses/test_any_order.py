@@ -78,13 +78,6 @@ def test_asking_for_several_kinds_again_changes_none_of_them(name):
     assert first.equals(pl.concat([frame.select(COLUMNS) for frame in frames_of.values()]))
 
 
-def test_other_columns_of_the_same_kinds():
-    report, fresh = opened("torch"), opened("torch")
-    for names in (COLUMNS, ("device", "start_ns"), COLUMNS):
-        found = report.of_kinds(DEVICE_KINDS[:1], *names)
-        assert found.equals(fresh.kind(DEVICE_KINDS[0]).select(names))
-
-
 def test_columns_stacked_one_after_the_other_leave_the_events_as_they_are():
     report, fresh = opened("torch"), opened("torch")
     kept = [fresh.kind(kind) for kind in DEVICE_KINDS]
