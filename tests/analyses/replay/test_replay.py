@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.replay._changes import Changes, changed, matching
 from kanalyze.analyses.replay._host_time import HostTime
-from kanalyze.analyses.replay._network import as_recorded, network, replayed
+from kanalyze.analyses.replay._network import as_recorded, replayed
 from kanalyze.analyses.replay._whatif import prepared, whatif_of, window_without
 from kanalyze.analyses.replay.critical_path import critical_path
 from kanalyze.errors import KanalyzeError, UnknownNameError
@@ -278,11 +278,6 @@ def test_the_end_of_a_window_does_not_wait_for_a_host_that_waits():
     assert (found.now_ns, found.then_ns) == (458_000, 458_000 - 9 * 25_000)
     halved = _whatif(_device_bound().narrow(window="55us..500us"), faster=(("gemm", 2),))
     assert halved.then_ns == 8 * 25_000 + 8 * 1_000 + 37_000 // 2
-
-
-def test_a_network_ends_at_the_window():
-    net = network(_host_bound(), 100, 480)
-    assert replayed(net, changed(_host_bound(), net, Changes()))[-1] == net.end == 480
 
 
 ANY = st.sampled_from(

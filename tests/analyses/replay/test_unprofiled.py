@@ -155,14 +155,6 @@ def test_a_damaged_file_is_a_doubt(tmp_path, content):
         assert any("runs without a profiler" in check for check in kanalyze.health(found).filter("doubt")["check"])
 
 
-def test_the_page_goes_on_where_a_file_is_damaged(tmp_path):
-    folder = capture(tmp_path / "cap")
-    (folder / "bare.json").write_text("{")
-    page = json.loads(run("summarize", folder, "--format", "json").text)
-    assert "Without a profiler the program took 1.000 s" in page["answer"]
-    assert any("runs without a profiler" in one["check"] for one in page["health"])
-
-
 @pytest.mark.parametrize(
     ("duration", "marks"),
     [*((none, {}) for none in ("1e999", "-5", "1e30", '"x"', "null")), (10**9, {"the program's own profiler": [1]})],
