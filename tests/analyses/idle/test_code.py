@@ -36,15 +36,6 @@ def times(of):
     return {place: tuple(ns) for place, *ns in rows}
 
 
-def test_each_time_is_that_of_the_line_that_the_thread_was_in():
-    lines = [line(0, 300, 10), line(300, 600, 11), line(600, 2_000, 12)]
-    assert times(report(LOOP, source_lines=lines)) == {
-        "model.py:10": (0, 150, 0, 150),  # the launch and its latency, and what it launched
-        "model.py:11": (100, 0, 100, 0),  # the wait, and what follows until the next line
-        "model.py:12": (300, 150, 0, 150),
-    }
-
-
 def test_what_lies_in_no_line_has_none():
     found = code(report(LOOP, source_lines=[line(0, 300, 10)]))
     assert found.select("place", "line", "text").rows() == [(None, None, None), ("model.py:10", 10, "x = x + 1")]

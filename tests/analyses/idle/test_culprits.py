@@ -28,17 +28,6 @@ calls and overheads go by their names and ranges
       allocation cudaMalloc [load] 20; launch k 5; sync cudaStreamSynchronize 10; host load [load] 7
       host between cudaStreamSynchronize and cudaLaunchKernel 5
 
-launch goes by the operation, call and latency together
-    0-4 [step]; 0-10 cudaLaunchKernel_v7000 #1; 15-20 kernel:gemm #1; 30-35 cudaMemcpyAsync_v3020 #2
-    40-50 memcpy Host-to-Device #2
-    = launch gemm [step] 15; launch [CUDA memcpy Host-to-Device] 10
-      host between cudaLaunchKernel and cudaMemcpyAsync 10
-
-host goes by the innermost range
-    0-100 [epoch]; 20-50 [data]; 0-5 cudaLaunchKernel_v7000 #1; 5-10 kernel #1; 60-65 cudaLaunchKernel_v7000 #2
-    65-70 kernel #2
-    = launch k [epoch] 10; host data [data] 30; host epoch [epoch] 20
-
 host without a range goes by the calls around it
     0-2 cudaGetDevice; 5-10 cudaLaunchKernel_v7000 #1; 10-20 kernel #1; 30-32 cudaMemcpyAsync_v3020
     40-45 cudaLaunchKernel_v7000 #2; 45-50 kernel #2; 80-90 kernel s8

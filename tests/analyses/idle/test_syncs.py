@@ -27,11 +27,6 @@ def two_streams(*more):
     return report([*events, *more])
 
 
-def test_a_device_call_waits_for_all_its_work():
-    of = two_streams(nvtx("end", 8, 100), call("cudaDeviceSynchronize_v3020", 20, 90))
-    assert syncs(of).rows() == [(20, 70, "cudaDeviceSynchronize", "device", "end", 1, 1, 0, 10, 60, "second", 8, 10)]
-
-
 SCOPES = {
     "device": "cuCtxSynchronize cudaThreadSynchronize",
     "stream": "cuStreamSynchronize_ptsz",
