@@ -133,9 +133,6 @@ def rows(of, *columns, **where):
     return steps(of, **where).select(columns).rows()
 
 
-WORK_COLUMNS = ("operations", "gpu_busy_ns")
-
-
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("events", "columns", "where", "expected"),
@@ -154,8 +151,6 @@ WORK_COLUMNS = ("operations", "gpu_busy_ns")
             {},
             [(1, 10, 2, 40, 110, 70, 60), (2, 60, 0, None, None, None, None)],
         ),
-        # what any thread launches in a step is of it
-        ([step(1, 0, 50), *launched(20, 21, kernel(21, 30, correlation=1), thread=2)], WORK_COLUMNS, {}, [(1, 9)]),
         # steps of several processes and devices
         (TWO_PROCESSES, ("process_id", "device", "kernel_ns"), {}, [(1, 0, 10), (2, 1, 10)]),
         (TWO_PROCESSES, ("process_id",), {"device": 1}, [(2,)]),

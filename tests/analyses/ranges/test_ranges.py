@@ -81,18 +81,6 @@ STEP = [
 ]
 
 
-def of_process(frame):
-    return {row["range"]: (row["process_busy_ns"], row["process_operations"]) for row in frame.iter_rows(named=True)}
-
-
-def test_the_backward_pass_has_what_autograd_s_thread_launched():
-    of = report(STEP)
-    assert of_process(ranges(of)) == {":step": (36, 4), ":bwd": (26, 3), ":fwd": (10, 1)}
-    assert of_process(range_gpu(of)) == of_process(range_gpu(of, trace=True)) == of_process(ranges(of))
-    own = {row["range"]: (row["busy_ns"], row["operations"]) for row in range_gpu(of).iter_rows(named=True)}
-    assert own == {":step": (11, 2), ":bwd": (1, 1), ":fwd": (10, 1)}  # as nsys counts
-
-
 def test_the_page_shows_it_where_it_differs():
     found = section(summarize(report(STEP)).tables, 8)
     heads = [head.title for head in found.grid.heads]
