@@ -333,16 +333,14 @@ MLP = Path(__file__).parents[3] / "sample_reports" / "mlp_train" / "nsys.sqlite"
 @pytest.mark.parametrize(
     ("statement", "check", "count"),
     [
-        ("UPDATE NVTX_EVENTS SET start = start + 1000000000, end = end + 1000000000", "host events outside", 236),
         ("UPDATE NVTX_EVENTS SET start = start + 10000000, end = end + 10000000", "host events that cross", None),
-        ("UPDATE NVTX_EVENTS SET start = (SELECT min(start) FROM NVTX_EVENTS)", "ranges that start at one", 238),
         ("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET contextId = 55", "operations on unknown streams", 1303),
         ("UPDATE CUPTI_ACTIVITY_KIND_MEMCPY SET srcKind = 99", "copies of unknown memory", 140),
         ("UPDATE StringIds SET value = 'x' WHERE id % 2", "operations called like calls", None),
         ("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET returnValue = 700", "operations whose launch failed", 1485),
         ("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET returnValue = 600", None, 0),
     ],
-    ids=["late", "shifted", "together", "context", "memory", "names", "failed", "not-ready"],
+    ids=["shifted", "context", "memory", "names", "failed", "not-ready"],
 )
 def test_damages_of_a_real_report_are_doubts(tmp_path, statement, check, count):
     with kanalyze.read(altered(tmp_path, MLP, statement)) as damaged:
