@@ -59,14 +59,6 @@ def test_the_last_event_may_begin_with_another_key(tmp_path):
     assert read.properties == {"more": [{"a": [{}, {}]}], "traceName": "t"}
 
 
-def test_a_list_behind_the_events_is_not_their_end(tmp_path):
-    event, name = {"ph": "X", "cat": "cpu_op", "name": "a", "ts": 1, "dur": 1}, {"name": "process_name", "ph": "M"}
-    text = json.dumps({"traceEvents": [event, event, name], "deviceProperties": [{"id": 0}, {"id": 1}]})
-    pieces, read = taken(written_to(tmp_path, text.encode()))
-    assert json.loads(b"[" + b"".join(pieces) + b"]") == [event, event, name]
-    assert read.properties == {"deviceProperties": [{"id": 0}, {"id": 1}]}
-
-
 @pytest.mark.parametrize(
     ("head", "properties", "damage"),
     [
