@@ -9,8 +9,8 @@ from itertools import islice
 import polars as pl
 import pytest
 
+from analyses.test_any_order import page
 from kanalyze import cli, columns
-from kanalyze.analyses.page.time_page import summarize
 from kanalyze.analyses.shared import analysis
 from kanalyze.analyses.shared.analysis import in_one_thread, in_threads
 from kanalyze.readers import read
@@ -120,16 +120,9 @@ def test_commands_work_in_one_thread_unless_all_reports_together_are_large(monke
     assert len(asked) == more
 
 
-def page_of(report):
-    told = summarize(report)
-    tables = {key: table.write_csv() for key, table in told.tables.items()}
-    findings = [(one.rule, one.device, one.at_stake_ns, one.text, one.names) for one in told.findings]
-    return told.answer, tables, findings, told.cannot_tell, told.not_recorded
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["graph_node", "thrash", "torch"])
 def test_the_page_of_a_large_report_is_the_same(name, monkeypatch):
-    usual = page_of(real_report(REPORTS / f"{name}.sqlite"))
+    usual = page(real_report(REPORTS / f"{name}.sqlite"))
     monkeypatch.setattr(columns, "_SLICE", 97)
-    assert page_of(read(REPORTS / f"{name}.sqlite")) == usual
+    assert page(read(REPORTS / f"{name}.sqlite")) == usual
