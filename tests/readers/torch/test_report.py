@@ -198,14 +198,6 @@ def test_recordings_of_events_are_read_where_the_trace_has_them(tables):
     assert counted(table.report)["recordings of CUDA events"] == 2
 
 
-@pytest.mark.parametrize("nothing", [0, -1, None])
-def test_nothing_is_joined_by_a_correlation_id_that_is_none(tables, nothing):
-    calls = call("cudaGetDevice", 0, 1, nothing), call("cudaLaunchKernel", 1, 1, 3)
-    table = tables(*calls, kernel("gemm", 5, 1, nothing))
-    assert [row["correlation_id"] for row in table("api")] == [None, 3]
-    assert "correlation_id" not in table("kernel")[0]
-
-
 @pytest.mark.parametrize("number", [7, "7", "stream 7", 7.0, "0x7"])
 def test_numbers_are_read_however_they_are_written(tables, number):
     event = kernel("gemm", 0, 1, number, device=0, stream=number, context=number)
