@@ -1,8 +1,5 @@
 """Gaps, exposure and utilisation: by hand, against models that go instant by instant, and what nsys prints."""
 
-import csv
-from pathlib import Path
-
 import polars as pl
 import pytest
 from hypothesis import given, strategies as st
@@ -14,8 +11,7 @@ from kanalyze.errors import UnknownNameError
 from kanalyze.window import Window
 from support.build import call, kernel, memcpy, memset, report, rows_of, timeline
 from support.large import in_batches
-from support.nsys_csv import report_of, reports_with, rows_of as listed_rows
-from support.real_reports import real_report
+from support.nsys_csv import assert_rows, report_of, reports_with, rows_of as listed_rows
 from support.shares import cases, holds
 from support.slow_gaps import SlowGaps, gap_reports
 from support.slow_model import BUSY, SlowModel
@@ -106,9 +102,8 @@ def test_the_hidden_share_of_launches_is_that_of_a_loop_over_every_instant(event
     holds(any(parts))
 
 
-HERE = Path(__file__).parents[2]
-EXPECTED = sorted((HERE / "reports" / "expected").glob("*/gpu_time_util*.csv"))
-THRESHOLDS = {"gpu_time_util": 0.5, "gpu_time_util-30": 1.01, "gpu_time_util-7": 1.01}
+#: Of each listing of nsys, how many chunks and which threshold it was asked for.
+ASKED = {"gpu_time_util": (30, 0.5), "gpu_time_util-30": (30, 1.01), "gpu_time_util-7": (7, 1.01)}
 
 
 def test_a_window_in_two_chunks():
@@ -187,20 +182,14 @@ def test_as_nsys(events, chunks, columns, rows):
     assert found.select(columns.split()).rows() == rows
 
 
-@pytest.mark.parametrize("path", EXPECTED, ids=[f"{path.parent.name}-{path.stem}" for path in EXPECTED])
-def test_equals_nsys(path):
-    found = HERE / "reports" / f"{path.parent.name}.sqlite"
-    chunks = 7 if path.stem.endswith("-7") else 30
-    ours = utilisation(real_report(found), chunks, as_nsys=True, threshold_share=THRESHOLDS[path.stem])
-    with path.open(newline="") as file:
-        theirs = list(csv.DictReader(file))
-    assert ours.height == len(theirs)
+@pytest.mark.parametrize(("name", "listed"), [(name, listed) for listed in ASKED for name in reports_with(listed)])
+def test_equals_nsys(name, listed):
+    (chunks, threshold), theirs = ASKED[listed], listed_rows(name, listed)
+    ours = utilisation(report_of(name), chunks, as_nsys=True, threshold_share=threshold)
     columns = {
         "Duration (ns)": "dur_ns", "Start (ns)": "start_ns", "PID": "process_id", "Device ID": "device",
         "Context ID": "context_id",
     }  # fmt: skip
-    for row, expected in zip(ours.iter_rows(named=True), theirs, strict=True):
-        assert {name: row[column] or 0 for name, column in columns.items()} == {
-            name: int(expected[name]) for name in columns
-        }
-        assert abs(row["in_use_share"] * 100 - float(expected["In-Use (%)"])) <= 0.05 + 1e-9
+    assert_rows(ours.fill_null(0), theirs, columns)
+    for share, row in zip(ours.get_column("in_use_share"), theirs, strict=True):
+        assert abs(share * 100 - float(row["In-Use (%)"])) <= 0.05 + 1e-9

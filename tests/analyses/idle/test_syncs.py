@@ -1,6 +1,5 @@
 """Waits of host threads: every call that blocks one, what it waited for, and whom others waited for."""
 
-import csv
 import json
 
 import polars as pl
@@ -13,6 +12,7 @@ from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
 from support.build import LAUNCH, call, host, kernel, launched, nvtx, report
 from support.command import REPORTS
+from support.nsys_csv import report_of, reports_with, rows_of
 from support.real_reports import real_report
 from support.slow_syncs import SlowSyncs, sync_reports
 from support.strategies import WINDOWS, slow_given
@@ -68,16 +68,11 @@ def test_a_window_leaves_out_what_does_not_touch_it(made, window):
     assert syncs(whole.narrow(window=Window(*window))).equals(syncs(whole).filter(inside))
 
 
-LISTED = sorted(REPORTS.glob("expected/*/cuda_api_sync.csv"))
-
-
-@pytest.mark.parametrize("listed", LISTED, ids=lambda path: path.parent.name)
-def test_what_nsys_lists_is_among_ours(listed):
-    of = real_report(REPORTS / f"{listed.parent.name}.sqlite")
-    with listed.open(encoding="utf-8") as lines:
-        rows = [tuple(map(int, row[:4])) for row in csv.reader(lines) if row[0].isdigit()]
+@pytest.mark.parametrize("name", reports_with("cuda_api_sync"))
+def test_what_nsys_lists_is_among_ours(name):
+    rows = {tuple(map(int, [*row.values()][:4])) for row in rows_of(name, "cuda_api_sync")}
     assert rows
-    assert set(rows) <= set(syncs(of).select("dur_ns", "start_ns", "process_id", "thread_id").rows())
+    assert rows <= set(syncs(report_of(name)).select("dur_ns", "start_ns", "process_id", "thread_id").rows())
 
 
 #: The device is idle from 20 on, and thread 1 in no CUDA call until 120,000.
