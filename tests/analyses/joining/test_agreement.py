@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from kanalyze.readers.ncu.read_csv_rep import chooses
 from support.build import call, kernel, memcpy, report
 from support.command import REPORTS, SAMPLES, captured, run
 from support.counters import measured
+from support.exports import altered
 from support.real_reports import real_capture
 
 pytestmark = pytest.mark.slow
@@ -306,10 +305,8 @@ def test_what_is_further_apart_is_told_and_fails_the_gate(tmp_path):
 
 
 def test_of_a_capture_the_samples_are_those_of_their_own_pass(tmp_path):
-    folder = captured(tmp_path / "run", samples_sqlite=SAMPLED, ncu_raw_csv=COUNTED, nsys_sqlite=SAMPLED)
-    with closing(sqlite3.connect(folder / "nsys.sqlite")) as plain:
-        plain.execute("DROP TABLE GPU_METRICS")
-        plain.commit()
+    plain = altered(tmp_path, SAMPLED, "DROP TABLE GPU_METRICS")
+    folder = captured(tmp_path / "run", samples_sqlite=SAMPLED, ncu_raw_csv=COUNTED, nsys_sqlite=plain)
     ran = run("verify", "--all", folder)
     assert ran.status == 0
     assert "tensor cores active    93.8 %    93.5 %" in ran.text

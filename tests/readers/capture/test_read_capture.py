@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from kanalyze.readers.capture import read_capture
 from kanalyze.readers.capture.reports import counters_at, every_report, runs_of, sides_in
 from kanalyze.tools import Turn, interleaved
 from support.command import ADD, REPORTS, SAMPLES, TRACE, captured, refused, run
+from support.exports import altered
 
 
 @pytest.fixture
@@ -204,14 +203,10 @@ def test_a_capture_of_torch_alone_is_read_as_its_trace(tmp_path):
 def sampled(capture):
     """A capture of a program whose plain run and sampled run are the same recording."""
     shutil.copyfile(REPORTS / "sampled_host.sqlite", capture / "samples.sqlite")
-    with closing(sqlite3.connect(REPORTS / "sampled_host.sqlite")) as whole:
-        (capture / "nsys.sqlite").unlink()
-        whole.execute("VACUUM INTO ?", [str(capture / "nsys.sqlite")])
-    with closing(sqlite3.connect(capture / "nsys.sqlite")) as plain:
-        chains = (f"{name}_CALLCHAINS" for name in ("SAMPLING", "OSRT", "CUDA"))
-        for table in ("COMPOSITE_EVENTS", "SCHED_EVENTS", "OSRT_API", *chains):
-            plain.execute(f"DROP TABLE IF EXISTS {table}")
-        plain.commit()
+    chains = (f"{name}_CALLCHAINS" for name in ("SAMPLING", "OSRT", "CUDA"))
+    sampling = ("COMPOSITE_EVENTS", "SCHED_EVENTS", "OSRT_API", *chains)
+    plain = altered(capture, REPORTS / "sampled_host.sqlite", *(f"DROP TABLE IF EXISTS {name}" for name in sampling))
+    plain.replace(capture / "nsys.sqlite")
     return capture
 
 
@@ -284,10 +279,8 @@ def test_damaged_samples_are_left_alone_until_they_are_asked_for(sampled):
 
 def without_metrics(folder, name):
     """A capture whose run with samples has a report's metrics of the GPU, and whose plain run is the same without."""
-    for run_of in ("nsys", "samples"):
-        shutil.copyfile(REPORTS / f"{name}.sqlite", folder / f"{run_of}.sqlite")
-    with closing(sqlite3.connect(folder / "nsys.sqlite")) as plain, plain:
-        plain.execute("DROP TABLE GPU_METRICS")
+    shutil.copyfile(REPORTS / f"{name}.sqlite", folder / "samples.sqlite")
+    altered(folder, REPORTS / f"{name}.sqlite", "DROP TABLE GPU_METRICS").replace(folder / "nsys.sqlite")
 
 
 @pytest.mark.slow
