@@ -54,8 +54,7 @@ def from_sqlite(folder, source):
     """The tables of an SQLite export as Parquet files."""
     folder.mkdir()
     with closing(sqlite3.connect(source)) as connection:
-        names = [row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
-        for name in names:
+        for name in tables_of(source):
             columns = connection.execute("SELECT name, type FROM pragma_table_info(?)", (name,)).fetchall()
             types = {column: {"TEXT": pl.String, "INTEGER": pl.Int64}.get(kind, pl.Float64) for column, kind in columns}
             rows = connection.execute(f'SELECT * FROM "{name}" ORDER BY rowid').fetchall()
