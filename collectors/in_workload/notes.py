@@ -381,6 +381,7 @@ class Marks:
 
     def _watch_torch(self, torch: Any) -> None:  # noqa: ANN401 - a module
         with suppress(ImportError, AttributeError):  # of another package of that name, or a version without a part
+            self.batches = Batches(torch)
             watch(FORWARD, lambda: self.mark(CALL), lambda: None, self._given)
             compiling = compiling_test()
             Ranges(lambda _: not compiling(), self.mark).of_torch(torch)
@@ -388,8 +389,8 @@ class Marks:
                 hook(owner, method, lambda *_: self.mark(OWN))
 
     def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Notes what the outermost module is called with."""
-        if self.batches.take(args, kwargs):
+        """Notes what the outermost module, the first of `args`, is called with."""
+        if self.batches.take(args[1:], kwargs):
             self.place = self._places.of_frame(sys._getframe(1))  # noqa: SLF001 - the only way
 
     def _watch_nvtx(self, nvtx: Any) -> None:  # noqa: ANN401 - a module
@@ -417,7 +418,6 @@ def parts_noted(file: Path, script: str) -> Iterator[None]:
                 starts = places.loops(folder)
                 starts.update({name: list(times) for name, times in list(marks.starts.items())})
                 content: dict[str, object] = {"schema": SCHEMA, "starts_ns": starts}
-                with suppress(Exception):  # the GPU failed
-                    if filled := marks.batches.filled():
-                        content["batches"] = {"line": places.line(marks.place, folder), "filled": filled}
+                if filled := marks.batches.filled():
+                    content["batches"] = {"line": places.line(marks.place, folder), "filled": filled}
                 torch_script.write_bytes(file, json.dumps(content).encode())
