@@ -306,17 +306,17 @@ def _marks(path: Path) -> tuple[dict[str, list[int]], Batches]:
         starts: dict[str, Any] = marks["starts_ns"]
         kept = {name: sorted(map(_time_ns, times)) for name, times in starts.items() if len(times) < KEPT}
         given: dict[str, Any] = marks.get("batches", {})
-        filled = tuple((_width(width), tuple(map(_time_ns, rows))) for width, rows in given.get("filled", ()))
-        return kept, Batches(str(given.get("line", "")), tuple(one for one in filled if one[1]))
+        return kept, Batches(str(given.get("line", "")), tuple(map(_filled, given.get("filled", ()))))
     except MISSHAPEN as error:
         raise errors.DamagedReportError.at(path, "the marks of a run without a profiler", "of another form") from error
 
 
-def _width(value: object) -> int:
-    """The width of a row in memory; raises ValueError if it is none."""
-    if type(value) is not int or not 0 < value < 1 << 31:
+def _filled(batch: Any) -> tuple[int, tuple[int, ...]]:  # noqa: ANN401 - whatever is in a file
+    """Width and filled positions of a batch's rows; raises ValueError or TypeError if it is none."""
+    width, rows = batch
+    if type(width) is not int or not rows or not all(type(one) is int and 0 < one <= width < 1 << 31 for one in rows):
         raise ValueError
-    return value
+    return width, tuple(rows)
 
 
 def _time_ns(value: object) -> int:

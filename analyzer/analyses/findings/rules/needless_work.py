@@ -494,25 +494,25 @@ _WORTH_SORTING: Final = 0.9  # rows of like lengths in a batch leave so much of 
 
 @Rule
 def padded_batches(report: Report) -> Findings:
-    """One finding per device on operators of batches whose rows are filled up to a width, by what they were given."""
+    """One finding per device on operators of batches of tokens whose rows are filled up to a width, as it was given."""
     batches = next((run.batches for run in report.bare().marked if run.batches.filled), Batches())
     given, longest_each, alike, filled = _positions(batches)
-    if not given or alike > _WORTH_SORTING * given:
+    # rows that all end at one place may end with what belongs to them, such as a border
+    if len({length for _, rows in batches.filled for length in rows}) < 2 or alike > _WORTH_SORTING * given:  # noqa: PLR2004
         return
     # a tokenizer that fills up to a fixed length is mended first
     fixed, varied = longest_each <= _WORTH_SORTING * given, alike <= _WORTH_SORTING * longest_each
-    padded, left = 1 - filled / given, (longest_each if fixed else alike) / given
-    every = on_host.working(report).filter(~pl.col("aside"))
-    for work in on_host.works_within(report, every.filter(_of_batches(every, batches)).select(SPAN)):
+    left = (longest_each if fixed else alike) / given
+    for work in on_host.works_within(report, _of_batches(on_host.working(report), batches)):
         yield work.finding(
             "padding",
             left=left,
-            at_stake_ns=int(work.ns * padded),
+            at_stake_ns=int(work.ns * (1 - left)),
             where=literal(batches.line),
             fixed=fixed,
             varied=varied,
             both=fixed and varied,
-            padded=padded,
+            padded=1 - filled / given,
             longest=longest_each / given,
             alike=alike / given,
         )
@@ -530,18 +530,29 @@ def _positions(batches: Batches) -> tuple[int, int, int, int]:
     )
 
 
-def _of_batches(every: pl.DataFrame, batches: Batches) -> pl.Series:
-    """Whether an input of operators has rows and positions as the batches have, or all of these as one of its sides."""
-    numbers, widths = {len(rows) for _, rows in batches.filled}, [width for width, _ in batches.filled]
+#: Operators whose first two sides are no rows and positions, and those that take both as one side.
+_OF_CHANNELS: Final = r"conv|batch_norm|instance_norm|group_norm|pool|upsample|interpolate"
+_LOOKS_UP: Final = "aten::embedding"
 
-    def positions(shapes: str) -> str | None:
-        inputs = [shape for shape in on_host.inputs(shapes) if shape]
-        sides = [side for shape in inputs for side in shape[1:-1] or shape[1:] if shape[0] in numbers]
-        flat = [shape[0] for shape in inputs if len(shape) == len(("positions", "values"))]
-        joined = [side // rows for side in flat for rows in numbers if side % rows == 0]
-        return "yes" if any(min(widths) <= side <= max(widths) for side in (*sides, *joined)) else None
 
-    return told_of(every.get_column("input_shapes").cast(pl.String), positions).is_not_null()
+def _of_batches(every: pl.DataFrame, batches: Batches) -> pl.DataFrame:
+    """The operators that take rows and positions of batches, where embeddings of these are looked up: SPAN."""
+    sizes = {(len(rows), width) for width, rows in batches.filled}
+
+    def takes(shapes: str) -> str | None:
+        """Which sizes of batches inputs have: as they are, by heads, or as one side."""
+        inputs = on_host.inputs(shapes)
+        by_heads = [(shape[0], shape[2]) for shape in inputs if len(shape) == len("BHTD")]
+        whole = any(pair in sizes for pair in (*by_heads, *(tuple(shape[:2]) for shape in inputs)))
+        joined = any(shape[0] == rows * width for shape in inputs if shape for rows, width in sizes)
+        return "whole" if whole else "joined" if joined else None
+
+    name = pl.col("name")
+    kinds = told_of(every.get_column("input_shapes").cast(pl.String), takes)
+    whole = pl.col("kind") == "whole"
+    own = every.with_columns(kind=kinds).filter(whole | name.str.contains(on_host.MULTIPLIES), ~pl.col("aside"))
+    own = own.drop_nulls("kind").filter(~name.str.contains(_OF_CHANNELS))
+    return own.select(SPAN) if own.filter(whole, name == _LOOKS_UP).height else own.clear().select(SPAN)
 
 
 def _copied(report: Report, device: int, work: pl.DataFrame, whole_ns: int, name: str) -> Finding:

@@ -303,23 +303,28 @@ def test_sums_that_deterministic_algorithms_sort_for(operator, inner, stake):
 
 
 @pytest.mark.parametrize(
-    ("batches", "others", "stake", "left"),
+    ("batches", "others", "spared"),
     [
-        (((64, (16, 16)),), (), 0.75, 0.25),  # a fixed width
-        (((64, (64, 16)), (48, (48, 16))), (), 1 - 144 / 224, (128 + 32) / 224),  # texts of all lengths
-        (((64, (64, 16)),), (), 0, 0),  # alone, none of a like length is there
-        (((64, (60, 62)),), (), 0, 0),
-        (((32, (8, 8)),), (), 0, 0),  # of other operators
-        ((), (), 0, 0),
-        (((64, (16, 16)),), (("aten::mm", "[[512, 512], [512, 512]]", 900_000),), 0, 0),  # little beside others
+        (((64, (16, 15)),), (), 1 - 16 / 64),  # a fixed width
+        (((64, (64, 16)), (48, (48, 16))), (), 1 - (128 + 32) / 224),  # texts of all lengths
+        (((64, (64, 16)),), (), 0),  # alone, none of a like length is there
+        (((64, (60, 62)),), (), 0),
+        (((64, (16, 16)),), (), 0),  # a border
+        (((32, (8, 9)),), (), 0),  # of other operators
+        ((), (), 0),
+        (((64, (16, 15)),), (("aten::conv2d", "[[2, 64, 56, 56]]", 900_000),), 0),  # little beside others
+        (((64, (16, 15)),), (("aten::add_", "[[128, 128]]", 900_000),), 0),  # of an optimizer
     ],
 )
-def test_padding_of_batches_that_a_run_without_a_profiler_saw(batches, others, stake, left):
-    of = of_shapes(("aten::linear", "[[2, 64, 32], [96, 32]]", 30_000), ("aten::gelu", "[[128, 96]]", 20_000), *others)
+def test_padding_of_batches_that_a_run_without_a_profiler_saw(batches, others, spared):
+    looked_up, layer = ("aten::embedding", "[[99, 32], [2, 64]]", 30_000), ("aten::mm", "[[128, 32], [32, 9]]", 20_000)
+    of = of_shapes(looked_up, layer, *others)
     run = BareRun(1, None, {}, Batches("train.py:7", batches))
-    found = needless_work.padded_batches(replace(of, bare=lambda: BareRuns((1,), (run,))))
-    assert_told(found, [int(5 * 50_000 * stake)] * bool(stake))
-    assert [one.change(of).shorter.get_column("saved_ns").sum() for one in found] == (
-        [pytest.approx(5 * 50_000 * (1 - left), abs=20)] * bool(stake)
+    bare = [replace(each, bare=lambda: BareRuns((1,), (run,))) for each in (of, of_shapes(layer, *others))]
+    told = needless_work.padded_batches(bare[0])
+    assert_told(told, [int(5 * 50_000 * spared)] * bool(spared))
+    assert [one.change(of).shorter.get_column("saved_ns").sum() for one in told] == (
+        [pytest.approx(5 * 50_000 * spared, abs=20)] * bool(spared)
     )
-    assert all("train.py:7" in one.where and "sorted by length" in one.text for one in found if len(batches) > 1)
+    assert all("train.py:7" in one.where and "sorted by length" in one.text for one in told if len(batches) > 1)
+    assert_told(needless_work.padded_batches(bare[1]), [])  # of no tokens
