@@ -40,6 +40,7 @@ BEGINS_BACKWARD: Final = "aten::ones_like"  # makes the gradient of a loss, with
 #: Operators that multiply by a matrix, which may be a layer's weights.
 MULTIPLIES: Final = r"^aten::(?:linear|addmm|mm|matmul|bmm|baddbmm|einsum)$"
 SPARED: Final = 0.75  # of a copy of float32 in place of bytes so much is spared
+_UNNAMED: Final = 0.05  # the part of kernels' time that no operator may tell of
 SCALAR_BYTES: Final = 16  # the size of the largest number that PyTorch reads as one
 
 
@@ -147,7 +148,8 @@ def each_input(operators: pl.DataFrame) -> pl.DataFrame:
 def extended(report: Report) -> pl.DataFrame:
     """The concatenations of which the first tensor is of one before, and is taken by nothing else: SPAN and size.
 
-    That is told by numbers of elements: no other operator took a tensor of so many since a concatenation made one.
+    That is told by numbers of elements: no other operator takes a tensor of so many until a concatenation makes one
+    again.
     """
     joins = pl.col("name").str.contains("^aten::(?:cat|concat)$")
     every = operators(report).sort(*THREAD, "row")
@@ -157,15 +159,18 @@ def extended(report: Report) -> pl.DataFrame:
     of_joins = pl.col("row").is_in(every.filter(joins)["row"].implode())
     sums = given.filter(of_joins).group_by("row", *THREAD).agg(first=pl.col("size").first(), size=pl.col("size").sum())
     keys = ["row", *THREAD, "size"]
-    events = [given.filter(~of_joins).select(keys, made=False), sums.select(keys, made=True)]
-    found = nearest(
-        sums.select("row", *THREAD, size="first"),
-        pl.concat(events).sort("row"),
-        ("row", "row"),
-        keys[1:],
-        "strictly before",
-    )
-    return every.join(found.filter("made").select("row", "size"), on="row").select(*SPAN, "size")
+    takes = [given.filter(~of_joins).select(keys, made=False), sums.select(keys, made=True)]
+    alone = pl.col("made") & pl.col("made").shift(-1, fill_value=True).over(*THREAD, "size")
+    events = pl.concat(takes).sort("row").with_columns(made=alone)
+    first = nearest(sums.select("row", *THREAD, size="first"), events, ("row", "row"), keys[1:], "strictly before")
+    return every.join(first.filter("made").select("row", "size"), on="row").select(*SPAN, "size")
+
+
+def names_most(report: Report) -> bool:
+    """Whether operators launch the kernels, but for a twentieth of their time: others may take any tensor."""
+    work = on_gpu.with_operators(report, exclusive_operations(report).filter(kind="kernel"))
+    unnamed = work.filter(pl.col("inner").is_null())
+    return statistics.total(unnamed, "exclusive_ns") <= _UNNAMED * statistics.total(work, "exclusive_ns")
 
 
 class Within(NamedTuple):

@@ -141,7 +141,14 @@ def test_without_marks_the_whole_program_is_told(tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    ["{", '{"starts_ns": 3}', '{"starts_ns": {}, "batches": {"filled": [[5, [6]]]}}', '{"starts_ns": {"a": ["x", 1]}}', '{"starts_ns": {"a": [1e999, 1]}}', FIFO]
+    [
+        "{",
+        '{"starts_ns": 3}',
+        '{"starts_ns": {}, "batches": {"filled": [[5, [6]]]}}',
+        '{"starts_ns": {"a": ["x", 1]}}',
+        '{"starts_ns": {"a": [1e999, 1]}}',
+        FIFO,
+    ]
     + [f'{{"starts_ns": {{"a": [{number}]}}}}' for number in (-1, 10**20, "true", "1.5")],
 )
 def test_a_damaged_file_is_a_doubt(tmp_path, content):

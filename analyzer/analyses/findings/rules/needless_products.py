@@ -55,14 +55,20 @@ _SEVERAL: Final = 20  # launches between these two
 _MAKES: Final = (
     r"sparse\.|_(?:matrix|array)\(|\.to(?:coo|csr|csc)\b|asformat|sum_duplicates|\.(?:data|row|col)\b|setdiag"
 )
+#: The first factor of a product in such a line, and what is assigned there.
+_MULTIPLIES: Final = r"([A-Za-z_][\w.]*?)(?:\.T)?\s*(?:@|\.dot\()"
+_ASSIGNS: Final = r"^\s*([\w.]+(?:\s*,\s*[\w.]+)*)\s*[-+*/@]?=[^=]"
 
 
 @Rule
 def converted_products(report: Report) -> Findings:
     """One finding per device on conversions from COO to CSR in passes none of whose lines makes a matrix."""
     own = intervals.overlapping(source_lines(report).with_columns(**intervals.OF_EVENTS), report.scope.sides)
-    made = own.get_column("text").cast(pl.String).str.contains(_MAKES).any()
-    if say.per_iteration(report).iterations and own.height and not made:
+    texts = own.get_column("text").cast(pl.String).unique()
+    multiplied = set(texts.str.extract_all(_MULTIPLIES).explode().str.extract(_MULTIPLIES).drop_nulls())
+    assigned = set(texts.str.extract(_ASSIGNS).str.split(",").explode().str.strip_chars().drop_nulls())
+    made = texts.str.contains(_MAKES).any() or not assigned.isdisjoint(multiplied)
+    if say.per_iteration(report).iterations and multiplied and not made:
         inside = on_host.own_within(report, _conversions(report))
         yield from on_host.on_time(report, "repeated-coalescing: CuPy", inside, many=inside.host.height)
 

@@ -71,8 +71,9 @@ def decompositions(report: Report) -> Findings:
             name, height, width = which.select("name", "longer", "shorter").row(0)
             sides = {"operator": name.removeprefix("aten::"), "height": height, "width": width}
             # an LU is a few launches, where singular values are many
+            rest = (pl.col("dur_ns") - on_gpu.LEAST_NS).clip(lower_bound=0)
             change = left and Mending(
-                shorter=work.rows.select("row", saved_ns=on_gpu.part("dur_ns", 1 - left)),
+                shorter=work.rows.select("row", saved_ns=pl.min_horizontal(on_gpu.part("dur_ns", 1 - left), rest)),
                 host=on_host.within(report, which).mending.host,
             )
             yield work.finding(words, left=None, at_most=not left, mending=change, **sides)
@@ -374,7 +375,7 @@ def growing_concatenations(report: Report) -> Findings:
             else:
                 shapes = operations_with_roofs(report).select("row", "input_shapes")
                 cats = cats.join(shapes, on="row", how="left", maintain_order="left")
-                parts = {"joined": _extending(report, every, cats), "pieces": _appending(cats)}
+                parts = {"joined": _extending(report, cats), "pieces": _appending(cats)}
                 worth = pl.col("exclusive_ns").sum() >= _MUCH * whole_ns
                 for name, pieces in parts.items():
                     if pieces.height >= _FEWEST and pieces.select(worth).item():
@@ -395,12 +396,10 @@ def _takes_place_ns(report: Report, cats: pl.DataFrame) -> int:
     return total(lines.filter(joins), "exclusive_ns")
 
 
-def _extending(report: Report, every: pl.DataFrame, cats: pl.DataFrame) -> pl.DataFrame:
+def _extending(report: Report, cats: pl.DataFrame) -> pl.DataFrame:
     """The concatenations of what an earlier one made with a piece, which nothing takes in between: with spared."""
     spans = on_host.extended(report)
-    # kernels that no operator tells of may take anything
-    unknown = every.filter(pl.col("inner").is_null(), kind="kernel")
-    if spans["size"].n_unique() < _STAGES or total(unknown, "exclusive_ns") > 0.05 * total(every, "exclusive_ns"):
+    if spans["size"].n_unique() < _STAGES or not on_host.names_most(report):
         return cats.clear()
     own = cats.filter(pl.col("row").is_in(on_host.within(report, spans).mending.gone.implode()))
     spared = told_of(own.get_column("input_shapes").cast(pl.String), _earlier, pl.Float64)

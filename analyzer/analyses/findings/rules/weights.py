@@ -112,6 +112,7 @@ def _chains(every: pl.DataFrame) -> pl.DataFrame:
 _MOVES: Final = r"^aten::(?:to|_to_copy)$"
 #: What weights go through that stay as they are.
 _KEEPS: Final = r"^aten::(?:to|_to_copy|pin_memory|is_pinned|detach_?|empty_like|_has_compatible_shallow_copy_type)$"
+_SHAPES: Final = 3  # of a model: a gallery that is searched, or templates that are matched, are of fewer
 _COPIED_AGAIN: Final = 3  # times that layers took such a weight in between
 
 
@@ -154,6 +155,8 @@ def _copied_weights(report: Report) -> pl.DataFrame:
     )
     few = 2 * pl.col("others") < pl.col("moves")  # as in a set-up
     weights = turns.filter(few, pl.col("again") >= _COPIED_AGAIN).get_column("shape")
+    if len(weights) < _SHAPES:
+        return every.clear().select(SPAN)
     first = pl.col("shape").list.first()
     line = every.filter(ran).with_columns(weight=pl.col("moved") & first.is_in(weights.implode()))
     line = line.with_columns(run=pl.struct(*THREAD, "moved").rle_id())

@@ -209,6 +209,7 @@ def long_convolution(report: Report) -> Findings:
 # Convolutions that are written as a copy of their windows and a product.
 
 _UNFOLDS: Final = "aten::im2col"
+_LARGEST: Final = 16  # the side of a window: of larger ones transforms, or products, may be quicker
 #: What may copy the windows again, in another order or type, before they are multiplied.
 _ORDERS: Final = ("aten::contiguous", "aten::clone", "aten::reshape", "aten::flatten", "aten::to")
 
@@ -232,7 +233,7 @@ def unfolded_convolutions(report: Report) -> Findings:
 def _on_windows(report: Report) -> pl.DataFrame:
     """The operators that copy windows, and that take these, where all of the latter multiply them by weights."""
     every = on_host.working_forward(report)
-    if every.filter(name=_UNFOLDS).is_empty():
+    if every.filter(name=_UNFOLDS).is_empty() or not on_host.names_most(report):
         return every.clear()
     numbers = pl.col("input_values").cast(pl.String).str.extract_all(r"\d+").cast(pl.List(pl.Float64))
     windows = pl.lit(1.0)
@@ -240,11 +241,16 @@ def _on_windows(report: Report) -> pl.DataFrame:
         # of the kernel, its dilation, the padding and the stride
         kernel, apart, pad, step = (numbers.list.get(2 * at + axis, null_on_oob=True) for at in range(4))
         windows *= ((side(0, axis - 2) + 2 * pad - apart * (kernel - 1) - 1) / step).floor() + 1
-    length = side(0, -3) * numbers.list.get(0) * numbers.list.get(1, null_on_oob=True)
+    high, wide = (numbers.list.get(at, null_on_oob=True) for at in range(2))
+    length = side(0, -3) * high * wide
     images = elements() / (side(0, -3) * side(0, -2) * side(0, -1))
-    own = every.filter(name=_UNFOLDS).select(
+    small = pl.max_horizontal(high, wide) <= _LARGEST
+    own = every.filter(small, name=_UNFOLDS).select(
         "row", *THREAD, length=length, windows=windows, size=images * length * windows
     )
+    # what is not PyTorch's may do anything with them
+    others = on_host.each_input(on_host.forward(report).filter(~pl.col("name").str.starts_with("aten::")))
+    own = own.join(others, on="size", how="anti")
     alike = [*THREAD, "size"]
     given = on_host.each_input(every)
     taken = given.select("row", *alike).join(own.drop("row").unique(), on=alike)

@@ -57,6 +57,9 @@ def of_cupy(letters, line="y = A @ x"):
         ("cc" + CONVERTS + "m", "y = A @ x.copy()", 14),  # copies that the program makes before
         (CONVERTS + "m", "A = sparse.coo_matrix((values, (rows, columns)))", 0),  # another one each time
         (CONVERTS + "mm", "A = a.tocsr()", 0),
+        (CONVERTS + "m", "A, b = build(x); y = A @ b", 0),
+        (CONVERTS + "m", "A @= B", 0),
+        (CONVERTS + "m", "y = f(x)", 0),  # of no matrix that is known
         (CONVERTS + "m", "A.data[:] = f(x)", 0),
         (CONVERTS + "m", "", 0),
         ("cccsstttdamu", "x = f(x)", 0),  # without a conversion

@@ -351,11 +351,11 @@ def test_concatenations_may_grow_within_each_iteration(took, told):
     assert [one.at_stake_ns for one in growing_concatenations(of)] == [4 * sum(took)] * told
 
 
-def joining(*between, pieces=20, stages=20, apart=0, free=0):
+def joining(*between, pieces=20, stages=20, apart=0, free=0, kept=False):
     """A pass that joins pieces of 64 rows one by one, with other operators (name, shapes) after each: `{rows}` so far.
 
     The tensor begins anew after so many `stages`, and so many rows are left out each time (`apart`). Behind each
-    concatenation runs a kernel, for so long, that no operator launches (`free`).
+    concatenation runs a kernel, for so long, that no operator launches (`free`). All results may be `kept` to the end.
     """
     events, shapes = [], []
 
@@ -372,6 +372,8 @@ def joining(*between, pieces=20, stages=20, apart=0, free=0):
             add(name, text.format(rows=rows + 64), start + 1000 * number, GEMM)
         if free:
             events += launched(start + 8000, start + 8010, kernel(start + 8100, start + 8100 + free, name="own"))
+    for at in range(pieces * kept):
+        add("aten::sum", f"[[{64 * (at + 2)}, 8]]", 10_000 * (pieces + at), GEMM)
     return report(events, op_detail=shapes)
 
 
@@ -391,6 +393,7 @@ PIECE = ("aten::cat", "[[[64, 7], [64, 1]], []]")  # another concatenation, by w
         (joining(("aten::add", "[[8, 64], [{rows}, 2, 4], []]")), 0),
         (joining(pieces=60, stages=4), 0),  # three sizes
         (joining(pieces=60, stages=20), 57),
+        (joining(kept=True), 0),  # each result is wanted
         (joining(apart=1), 0),  # of a part, or of others
         (joining(pieces=16), 0),
     ],

@@ -98,6 +98,11 @@ BIAS = ("aten::to", "[[1024], [], []]", 10_000)
 INPUT = ("aten::to", "[[32, 512], [], []]", 30_000)
 MADE = ("aten::copy_", "[[1024, 512], [1024, 512]]", 0)  # on the host
 TAKEN = ("aten::linear", "[[32, 512], [1024, 512], [1024]]", 16_000)
+#: Two other layers of the model.
+FURTHER = (
+    *(("aten::to", "[[2048, 1024], [], []]", 50_000), ("aten::linear", "[[32, 1024], [2048, 1024], []]", 16_000)),
+    *(("aten::to", "[[512, 2048], [], []]", 50_000), ("aten::linear", "[[32, 2048], [512, 2048], []]", 16_000)),
+)
 
 
 def copied(*each, passes=5, at_once=False):
@@ -139,15 +144,18 @@ def copied(*each, passes=5, at_once=False):
     ],
 )
 def test_weights_that_are_copied_in_each_pass(each, stake):
-    told = weights.offloaded_weights(copied(*each))
-    assert_told(told, [5 * stake] * bool(stake), *["Weights are copied to the GPU in each pass"] * bool(stake))
+    told = weights.offloaded_weights(copied(*each, *FURTHER))
+    assert not weights.offloaded_weights(copied(*each, *FURTHER[2:]))  # of so few shapes it may be data
+    assert_told(
+        told, [5 * (stake + 180_000)] * bool(stake), *["Weights are copied to the GPU in each pass"] * bool(stake)
+    )
     assert all(len(one.mending.gone) >= 5 for one in told)
 
 
 def test_weights_that_are_copied_once_or_ahead():
-    assert weights.offloaded_weights(copied(HOLDS, TAKEN, at_once=False))
-    assert not weights.offloaded_weights(copied(HOLDS, TAKEN, at_once=True))
-    assert not weights.offloaded_weights(copied(HOLDS, *[TAKEN] * 8, passes=1))
+    assert weights.offloaded_weights(copied(HOLDS, TAKEN, *FURTHER, at_once=False))
+    assert not weights.offloaded_weights(copied(HOLDS, TAKEN, *FURTHER, at_once=True))
+    assert not weights.offloaded_weights(copied(HOLDS, *[TAKEN] * 5, *FURTHER, passes=1))
 
 
 GIVEN = "torch::autograd::AccumulateGrad"

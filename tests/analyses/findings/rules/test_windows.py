@@ -60,6 +60,8 @@ LAYER = "[[4, 784, 576], [32, 576], [32]]"
         ([UNFOLD, UNFOLD, BY_WEIGHTS, ("aten::mul", "[[4, 64, 9, 784], [4, 64, 1, 784]]", [(UP, 9_000)])], 0),
         # windows that are normalized before
         ([UNFOLD, ("aten::sub", "[[4, 576, 784], [4, 1, 784], []]", [(UP, 9_000)]), BY_WEIGHTS], 0),
+        ([UNFOLD, BY_WEIGHTS, ("mylib::attend", "[[4, 576, 784]]", [(UP, 9_000)])], 0),  # what another library takes
+        ([UNFOLD[:3], BY_WEIGHTS], 0),  # without its values
         # a convolution that PyTorch does so by itself
         ([("aten::conv2d", "[[4, 64, 28, 28], [32, 64, 3, 3]]", [WINDOWS, WORK])], 0),
     ],
