@@ -479,17 +479,11 @@ def test_the_loop_that_launched_most_in_all_is_the_pass():
 
 
 @pytest.fixture
-def unmarked(tmp_path):
+def looped(tmp_path):
+    """A capture without marks, with the program's loop, which began a pass with each 35th launch."""
     folder = tmp_path / "capture"
     shutil.copytree(CAPTURE, folder)
     altered(folder, CAPTURE / "nsys.sqlite", "DELETE FROM NVTX_EVENTS")
-    return folder
-
-
-@pytest.fixture
-def looped(unmarked):
-    """The same, with the program's loop, which began a pass with each 35th launch."""
-    folder = unmarked
     with read(folder) as report:
         calls = report.kind("api").filter(pl.col("name").cast(pl.String).str.contains("LaunchKernel")).sort("start_ns")
         key = calls.select("process_id", "thread_id").row(0)
@@ -521,12 +515,6 @@ def test_a_loop_of_the_program_is_what_repeats(looped):
     assert steady.found_by == "loop train.py:28"
     assert rows.height == len(times) - 1
     assert rows.get_column("start_ns").to_list() == times[:-1]
-
-
-@pytest.mark.slow
-def test_without_the_loop_its_launches_tell_what_repeats(unmarked):
-    with read(unmarked) as report:
-        assert steady_part(report).found_by == "launches"
 
 
 def test_ranges_of_the_program_come_before_its_loops(looped):
