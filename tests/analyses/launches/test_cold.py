@@ -1,6 +1,5 @@
 """Cold and warm: one-time costs, first runs, and the steady part without them."""
 
-from pathlib import Path
 from statistics import median
 
 import polars as pl
@@ -16,12 +15,11 @@ from kanalyze.analyses.launches.cold import cold
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.window import Window
 from support.build import MS, US, call, kernel, memcpy, nvtx, overhead, report, rows_of
+from support.command import REPORTS
 from support.real_reports import real_report
 from support.shares import cases, holds
 from support.slow_model import SlowModel
 from support.strategies import EVENTS, WINDOWS, few_given, slow_given
-
-REPORTS = Path(__file__).parents[2] / "reports"
 
 #: What shows that the process began in the recording, and is no cost by itself.
 BEGUN = overhead("Lazy Function Loading", -9, -8)
