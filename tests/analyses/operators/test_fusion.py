@@ -47,9 +47,9 @@ def events_of(steps):
     return found, details
 
 
-def made(steps, **keys):
+def made(steps, *more):
     events, details = events_of(steps)
-    return report(events, kinds=KINDS, op_detail=details, limits=ONE_GB_PER_S, **keys)
+    return report([*events, *more], kinds=KINDS, op_detail=details, limits=ONE_GB_PER_S)
 
 
 def rows(found, *columns):
@@ -69,20 +69,17 @@ def test_neighbours_on_a_stream_are_a_chain_with_what_they_move():
 
 
 def test_another_operation_of_the_stream_between_ends_a_chain():
-    events, details = events_of([step(0, "aten::add"), step(1, "aten::mul")])
-    between = [call("cudaMemcpyAsync", 80, 85, correlation=7), memcpy(90, 95, correlation=7, stream=7)]
-    assert kanalyze.fusion(report(events + between, kinds=KINDS, op_detail=details)).is_empty()
-    elsewhere = report([*events, between[0], memcpy(90, 95, correlation=7, stream=9)], kinds=KINDS, op_detail=details)
-    assert kanalyze.fusion(elsewhere).height == 1
+    steps, copies = [step(0, "aten::add"), step(1, "aten::mul")], call("cudaMemcpyAsync", 80, 85, correlation=7)
+    for stream, chains in ((7, 0), (9, 1)):
+        found = kanalyze.fusion(made(steps, copies, memcpy(90, 95, correlation=7, stream=stream)))
+        assert found.height == chains
 
 
 def test_one_operator_around_names_the_chain_even_of_one_operator():
-    events, details = events_of([step(0, "aten::mul"), step(1, "aten::mul")])
-    inside = report([*events, host("op", "PowBackward0", 0, 900)], kinds=KINDS, op_detail=details)
+    inside = made([step(0, "aten::mul"), step(1, "aten::mul")], host("op", "PowBackward0", 0, 900))
     assert rows(kanalyze.fusion(inside), "chain", "within") == [("aten::mul → aten::mul", "PowBackward0")]
-    events, details = events_of([step(0, "aten::add"), step(1, "aten::mul")])
     two = [host("op", "one", 0, 60), host("op", "other", 90, 200)]
-    apart = report([*events, *two], kinds=KINDS, op_detail=details)
+    apart = made([step(0, "aten::add"), step(1, "aten::mul")], *two)
     assert rows(kanalyze.fusion(apart), "chain", "within") == [("aten::add → aten::mul", None)]
 
 
@@ -147,10 +144,9 @@ def test_kernels_of_one_operator_are_no_chain(parts, shapes):
 
 def test_copies_alone_are_no_chain():
     """Casts of two tensors that happen to be as large: nobody copies a copy."""
-    events, details = events_of([step(0, "aten::copy_"), step(1, "aten::copy_")])
-    inside = report([*events, host("op", "aten::addmm", 0, 900)], kinds=KINDS, op_detail=details)
-    assert kanalyze.fusion(inside).is_empty()
-    both = report(events_of([step(0, "aten::copy_"), step(1, "aten::mul")])[0], kinds=KINDS)
+    copies = [step(0, "aten::copy_"), step(1, "aten::copy_")]
+    assert kanalyze.fusion(made(copies, host("op", "aten::addmm", 0, 900))).is_empty()
+    both = made([copies[0], step(1, "aten::mul")])
     assert rows(kanalyze.fusion(both), "chain") == [("aten::copy_ → aten::mul",)]
 
 
