@@ -205,11 +205,6 @@ def test_padding_by_norms_and_captured_sizes(steps, captured, padded):
     assert engine_steps(report(events))["padded"].to_list() == padded
 
 
-def test_padding_by_label():
-    events = [nvtx("decode[bs=3/4 tok=3 d=3]", 300, 350), *launched(300, 305, kernel(310, 330, correlation=300))]
-    assert engine_steps(report(events))["padded"].to_list() == [4]
-
-
 LABEL = st.sampled_from(("step[DECODE bs=2]", "step[EXTEND bs=1 toks=5]", "work"))
 RUN = st.tuples(LABEL, st.integers(0, 9), st.integers(0, 9), st.integers(0, 9), st.integers(0, 12), st.integers(0, 1))
 
