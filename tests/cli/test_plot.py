@@ -4,8 +4,6 @@ import re
 
 import pytest
 
-from kanalyze.analyses.shared.statistics import BUCKETS
-from kanalyze.renderers.page import COLOURS
 from support.command import ADD, MLP, SAMPLES, refused, run
 
 
@@ -60,10 +58,6 @@ def test_pictures_have_three_formats_and_are_the_same_each_time(tmp_path, form, 
     assert first.startswith(begin)
     assert run("plot", ADD, "ledger", "-o", path).status == 0
     assert path.read_bytes() == first
-
-
-def test_every_bucket_has_a_colour():
-    assert {*COLOURS} == {*BUCKETS, "rest"}
 
 
 def test_what_cannot_be_drawn_is_said(tmp_path):
