@@ -64,7 +64,9 @@ def test_rows_of_a_tree_are_those_of_its_table():
 
 @pytest.mark.parametrize("name", [name for group in _GROUPS.values() for name in group])
 def test_every_command_of_the_help_has_a_help(name):
-    assert f"Usage: kanalyze {name}" in printed(name, "--help")
+    text = printed(name, "--help")
+    assert f"Usage: kanalyze {name}" in text
+    assert [line for line in text.splitlines() if len(line) > 80] == []
 
 
 @pytest.mark.parametrize(

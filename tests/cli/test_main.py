@@ -1,7 +1,6 @@
 """What all commands share: help, version, errors, pipes and terminals."""
 
 import os
-import re
 import sys
 from pathlib import Path
 
@@ -28,27 +27,6 @@ def test_help_has_a_line_for_each_command_by_what_it_is_for(flag):
     groups = [group.splitlines() for group in ran.text.split("\n\n")[3:]]
     assert {head.rstrip(":"): [line.split()[0] for line in lines] for head, *lines in groups} == COMMANDS
     assert all(len(line) <= 70 and "..." not in line for _, *lines in groups for line in lines)
-
-
-@pytest.mark.parametrize(
-    ("command", "usage", "options"),
-    [
-        ("summarize", "REPORTS...", {"--window", "--device", "--process", "--top", "--format", "-o", "--output"}),
-        (
-            "show",
-            "[TABLE] [REPORTS]...",
-            {"--window", "--device", "--process", "--by", "--sort", "--top", "--format", "-o", "--output"}
-            | {"--trace", "--graphs", "--as-nsys", "--chunks", "--threshold"},
-        ),
-    ],
-)
-def test_help_of_a_command_names_its_arguments_and_options(command, usage, options):
-    ran = run(command, "--help")
-    assert (ran.status, ran.error) == (0, "")
-    assert f"Usage: kanalyze {command} [OPTIONS] {usage}\n" in ran.text
-    shown = re.findall(r"(?<![\w-])--?[a-z][a-z-]*", ran.text.partition("Options:")[2])
-    assert {*shown} >= options | {"-h", "--help"}
-    assert ran.lines == [line for line in ran.lines if len(line) <= 80]
 
 
 def test_version_is_that_of_the_installed_package(tmp_path, monkeypatch):
