@@ -97,11 +97,8 @@ def test_a_counter_of_many_points_keeps_its_highest():
     points = pl.DataFrame({"t_ns": range(100_000), "value": [at % 977 for at in range(100_000)]}).with_columns(
         value=pl.when(pl.col("t_ns") == 54_321).then(5000).otherwise("value")
     )
-    found = made([(0, 100_000)])
-    timeline_of = Timeline(
-        0, 100_000, 0, found.tracks, found.events, [Counter("GPU 0", "memory", "bytes", points)], 0, 0
-    )
-    head, _ = decoded(encoded(timeline_of))
+    found = replace(made([(0, 100_000)]), counters=[Counter("GPU 0", "memory", "bytes", points)], end_ns=100_000)
+    head, _ = decoded(encoded(found))
     (counter,) = head["counters"]
     assert len(counter["t"]) <= 2002
     assert (54_321, 5000) in zip(counter["t"], counter["value"], strict=True)

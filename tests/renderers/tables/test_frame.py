@@ -51,11 +51,6 @@ def lines(frame, width, **choice):
     return terminal(frame, width, Choice(**choice)).splitlines()
 
 
-def test_a_table_without_rows_says_so():
-    frame = pl.DataFrame(schema={"count": pl.Int64, "name": pl.String})
-    assert lines(frame, 80) == ["count  name", "(no rows)"]
-
-
 TIMES = {"start_ns": [1_234_567_890, 2_345_678_901], "dur_ns": [1500, 2_500_000]}
 NAMES = {"range": ["a" * 30 + "one", "a" * 30 + "two"], "name": [LONG, LONG.replace("Mul", "Add")]}
 FRAME = pl.DataFrame({"device": [0, 0], **TIMES, **NAMES})
