@@ -12,8 +12,7 @@ from kanalyze.collectors import collect, collect_against
 from kanalyze.collectors.options import CompileError
 from kanalyze.collectors.run import collect as recording
 from kanalyze.errors import CollectError, KanalyzeError
-from kanalyze.readers.capture.reports import runs_of, sides_in
-from kanalyze.tools import interleaved
+from kanalyze.readers.capture.reports import runs_of
 from support.stand_ins import PROGRAM, left, told
 
 
@@ -142,7 +141,9 @@ CASES = {
 
 def of_side(capture):
     """What is left of a side, and the turns of its runs."""
-    against = json.loads((capture / "manifest.json").read_text())["against"]
+    text = (capture / "manifest.json").read_text()
+    against = json.loads(text)["against"]
+    assert ".collecting" not in text
     runs = [f"{run.tool} {run.number} is turn {run.turn.number} of {run.turn.side}" for run in runs_of(capture)]
     return [*told(capture), f"side {against['side']}, turns {against['turns']}", *runs]
 
@@ -197,16 +198,3 @@ def test_what_two_programs_leave(stand_ins, script, gold, title):
     assert left() - {"one.cu", "two.cu", "train.py"} == {"cap"} & {path.parent.name for path in kept}
     lines += [f"step {step}" for step in begun] + [line for capture in kept for line in of_side(capture)]
     gold("\n".join([*lines, ""]).replace(str(stand_ins.folder), "BIN"), f"runs/against_{title.replace(' ', '_')}.txt")
-
-
-@pytest.mark.slow
-def test_each_side_is_a_capture_as_of_one_program(stand_ins, program):
-    stand_ins.write("other", PROGRAM)
-    both = collect_against(program, "other", output=Path("cap"), repeat=2)
-    alone = collect(program, output=Path("alone"), repeat=2)
-    assert left(Path("cap/base")) == left(Path("cap/new")) == left(Path("alone"))
-    assert {*both.new.manifest} == {*alone.manifest, "against"}
-    assert both.base.manifest["against"]["collection"] == both.new.manifest["against"]["collection"]
-    base, new = map(runs_of, sides_in(Path("cap")))
-    assert interleaved([run.turn for run in base], [run.turn for run in new])
-    assert str(Path.cwd() / "cap" / "new" / "nsys-2") in Path("cap/new/manifest.json").read_text()
