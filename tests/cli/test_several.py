@@ -9,7 +9,6 @@ from functools import cache
 
 import pytest
 
-import kanalyze
 from kanalyze.readers.capture.reports import reports_in_folder
 from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH, capture, captured, html_of, printed, refused, run
 
@@ -57,21 +56,6 @@ def test_all_instances_by_name_or_with_a_star():
     named, told = (page(NVTX, "--window", name) for name in ("step", ":step"))
     named = named.replace(" step", " :step").replace("'step#1'", "':step#1'")
     assert one_line(told) == one_line(named)  # where the command at the end breaks depends on the report's folder
-
-
-def test_instances_as_json():
-    found = content(NVTX, "--window", "step")
-    assert found["range"] == "step"
-    assert [row["instance"] for row in found["instances"]] == list(range(1, 21))
-    assert [row["instance"] for row in found["instances"] if row["odd"]] == [6, 14]
-    assert found["scope"]["window"] == "step#*"
-    assert found["answer"].startswith("20 instances of step: 44.38 µs in the median")
-    for row in found["instances"]:
-        buckets = [value for name, value in row.items() if name.endswith("_ns") and name not in ("start_ns", "dur_ns")]
-        assert sum(buckets) == row["dur_ns"]
-    report = kanalyze.read(NVTX)
-    third = kanalyze.ledger(report, window="step#3")
-    assert third.get_column("ns").sum() == found["instances"][2]["dur_ns"]
 
 
 SQUARE, TRAINING = SAMPLES / "square", SAMPLES / "mlp_train"
