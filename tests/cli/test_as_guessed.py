@@ -48,13 +48,6 @@ def test_a_table_is_meant_where_a_folder_is_called_so_too(tmp_path, monkeypatch)
     assert refused(run("none.sqlite"))[0] == "none.sqlite: no such file."
 
 
-@pytest.mark.parametrize("order", [("ledger", SQUARE), (SQUARE, "ledger")])
-def test_a_picture_stands_before_or_behind_its_report(order, tmp_path):
-    pytest.importorskip("matplotlib")
-    printed("plot", *order, "-o", tmp_path / "ledger.svg")
-    assert b"<svg" in (tmp_path / "ledger.svg").read_bytes()
-
-
 def test_rows_of_a_tree_are_those_of_its_table():
     rows = json.loads(printed("show", "tree", TRACE, "--format", "json"))
     assert {"node", "parent", "depth"} <= {*rows[0]}

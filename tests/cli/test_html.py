@@ -16,7 +16,7 @@ from kanalyze.analyses.operators.tree import tree
 from kanalyze.analyses.timeline import _tracks
 from kanalyze.analyses.timeline._tracks import timeline
 from kanalyze.errors import CannotTellError
-from support.command import ADD, REPORTS, ROOT, SAMPLES, html_of, run
+from support.command import ADD_UM, REPORTS, ROOT, SAMPLES, html_of, run
 from support.real_reports import real_report
 
 LIMIT = 5_000_000
@@ -43,14 +43,6 @@ def test_nothing_is_fetched_and_nothing_else_may_run(mlp):
     assert not re.search(
         r"""\son\w+\s*=\s*["']|\sstyle\s*=\s*["']""", re.sub(r"<script>.*?</script>", "", mlp, flags=re.DOTALL)
     )
-
-
-@pytest.mark.parametrize("name", ["add", "torch", "nvtx", "add_um"])
-@pytest.mark.one_in(6)
-def test_reports_of_every_kind(name, tmp_path):
-    text = html_of(tmp_path, REPORTS / f"{name}.sqlite")
-    assert 'id="timeline-data"' in text
-    assert "<h2>How it was recorded</h2>" in text
 
 
 SECTIONS = ("roofline-picture", "copies-picture", "roofline", "stalls", "hot_lines")
@@ -127,7 +119,10 @@ def test_the_call_tree_is_that_of_the_table(tmp_path):
         by = text.removesuffix(" time")
         table = tree(real_report(trace), by, min_share=0.002)
         assert [(node[0], node[3], node[4]) for node in nodes] == table.select("parent", "count", f"{by}_ns").rows()
-    assert "flame-data" not in html_of(tmp_path, ADD)
+    text = html_of(tmp_path, ADD_UM)
+    assert 'id="timeline-data"' in text
+    assert "<h2>How it was recorded</h2>" in text
+    assert "flame-data" not in text
 
 
 @pytest.mark.slow

@@ -214,14 +214,3 @@ def test_all_instances_are_one_table_with_a_column_that_names_them():
     for name in names:
         own = [row for row in found if row["instance"] == name]
         assert own == [{"instance": name, **row} for row in objects_of(kanalyze.ledger(report, window=name))]
-
-
-def test_instances_are_named_in_every_format(tmp_path):
-    arguments = ("kernels", NVTX, "--window", "step#*", "--sort", "-total_ns", "--top", "2")
-    first, second = rows(*arguments)
-    assert next(iter(first)) == "instance"
-    assert first["instance"] == "step#14"
-    words = [line.split()[0] for line in shown(*arguments).splitlines()[:3]]
-    assert words == ["instance", "step#14", second["instance"]]
-    shown(*arguments, "--format", "parquet", "-o", tmp_path / "kernels.parquet")
-    assert pl.read_parquet(tmp_path / "kernels.parquet").get_column("instance").to_list()[0] == "step#14"
