@@ -38,9 +38,6 @@ def test_windows_are_those_of_the_report_on_the_line():
         assert completed(*words, "--window", "ste")[0] == "steady"
     assert completed("show", "kernels", NVTX, "--window", "step") == ["step", "step#*"]
     assert completed("summarize", SAMPLES / "mlp_train", "--window", "nai") == ["naive"]
-
-
-def test_steps_of_a_profiler_have_a_name_of_their_own():
     assert completed("summarize", TRACE, "--window", "steps") == ["steps"]
 
 

@@ -40,13 +40,6 @@ def usual(*words):
     return told_of(run(*words, NCCL), NCCL)
 
 
-def test_a_report_is_reduced_once(out):
-    told = run("reduce", NCCL, "-o", out)
-    assert (told.status, told.error) == (0, "")
-    assert told.text == f"1 report reduced. The page of all: kanalyze ranks {out}\n"
-    assert run("reduce", NCCL, "-o", out).text.startswith("0 reports reduced, 1 there already.")
-
-
 def test_the_page_and_tables_are_those_of_the_report(out):
     run("reduce", NCCL, "-o", out)
     for words in (("ranks",), ("show", "collectives"), ("show", "clocks", "--format", "csv")):

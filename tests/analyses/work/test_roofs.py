@@ -124,12 +124,14 @@ def test_a_sparse_product_has_not_the_flops_of_its_shapes():
     assert kanalyze.work(made).get_column("flop").to_list() == [None, 2 * 4096**3]
 
 
-def test_an_unknown_gpu_has_work_and_no_roof():
+def test_an_unknown_gpu_has_work_and_no_roof_and_tells_nothing_of_another():
     made = program([([[64, 64], [64, 64]], GEMM, 10_000)], name="Some GPU", memory_bandwidth_bytes_per_s=None)
     row = kanalyze.roofs(made).row(0, named=True)
     assert (row["known"], row["bound"], row["distance_ns"]) == ("model", None, None)
     assert kanalyze.budget(made).row(0, named=True)["part"] == "no model"
     assert kanalyze.mfu(made).get_column("flop_share").to_list() == [None]
+    with pytest.raises(CannotTellError, match="bandwidth of the recorded one"):
+        factors(made, Configuration("NVIDIA H200"))
 
 
 GPT = REPORTS / "work/gpt.json.gz"
@@ -239,12 +241,6 @@ def test_a_gpu_has_names():
     assert gpu_called("nvidia l4") == "NVIDIA L4"
     with pytest.raises(UnknownNameError, match="no GPU with known peaks 'H300'"):
         gpu_called("H300")
-
-
-def test_of_an_unknown_gpu_nothing_is_told_of_another():
-    made = program([(BIG, GEMM, 200_000)], name="Some GPU", memory_bandwidth_bytes_per_s=None)
-    with pytest.raises(CannotTellError, match="bandwidth of the recorded one"):
-        factors(made, Configuration("NVIDIA H200"))
 
 
 def test_kernels_of_graphs_have_the_work_of_their_capture():

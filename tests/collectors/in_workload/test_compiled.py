@@ -65,15 +65,12 @@ def test_rows_of_kernels(tmp_path, gold):
     gold("\n".join([*lines, ""]), "compiled.txt")
 
 
-def test_nothing_is_written_of_no_kernels(tmp_path):
-    assert (compiled.keep(tmp_path, [], []), compiled.merge_ranks(tmp_path)) == ([], None)
-
-
 def test_ptx_and_rows_are_kept_beside_the_reports(tmp_path):
     put(tmp_path / "cache", "aa", "square")
     put(tmp_path / "cache", "bb", "square", num_warps=8)
     capture = tmp_path / "capture"
     capture.mkdir()
+    assert (compiled.keep(capture, [], []), compiled.merge_ranks(capture)) == ([], None)
     found = compiled.entries([tmp_path / "cache"])
     made, names = compiled.rows(found), ["triton/square-aaaaaaaa.ptx", "triton/square-bbbbbbbb.ptx"]
     assert compiled.keep(capture, found, made) == [capture / name for name in ("compiled.json", *names)]
