@@ -82,16 +82,6 @@ def test_the_tables_of_several_reports_are_one_below_the_other(table):
     assert rows(table, ADD, TORCH, ADD_UM) == [*of_one(table, ADD), *of_one(table, TORCH), *of_one(table, ADD_UM)]
 
 
-def test_a_terminal_names_them_by_what_differs(tmp_path):
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        shutil.copyfile(ADD, tmp_path / name / "nsys.sqlite")
-    paths = [tmp_path / name / "nsys.sqlite" for name in ("one", "two")]
-    head, *lines = shown("kernels", *paths).splitlines()
-    assert head.split()[0] == "report"
-    assert [line.split()[0] for line in lines[:2]] == ["one/nsys.sqlite", "two/nsys.sqlite"]
-
-
 def test_one_that_cannot_tell_is_left_out_with_a_word_and_one_that_is_not_there_ends_it(tmp_path):
     said = [f"left out: {ADD}: cannot tell ops, because the report records no events of kind op."]
     assert {row["report"] for row in rows("ops", ADD, TRACE, said=said)} == {str(TRACE)}

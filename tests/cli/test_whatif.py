@@ -53,7 +53,7 @@ def test_each_change_alone_by_gain():
         *((["--measured", "5"], "time with a unit"), (["--without", "everything"], "launch-gaps")),
         *((["--faster", "no_such_kernel=2"], "There are"), (["--faster", "host:no_such_range=2"], "no range")),
         *((["--batch", "two"], "is not a size, such as 2 or 8=2"), (["--length", "0"], "is not a size")),
-        *((["--dtype", "int4"], "bf16"), (["--gpu", "H300"], "GPU with known peaks")),
+        *((["--dtype", "int4"], "bf16"), (["--gpu", "H300"], "no GPU with known peaks 'H300'")),
         (["--window", "nothing"], "nothing"),
     ],
 )
