@@ -87,7 +87,7 @@ def _queues(report: Report) -> Iterator[Counter]:
     launches = work.group_by("device", "process_id", "call_id", "call_end").agg(pl.col("start").min())
     waiting = launches.filter(pl.col("call_end") < pl.col("start"))
     turns = pl.concat([waiting.select("device", t_ns="call_end", by=1), waiting.select("device", t_ns="start", by=-1)])
-    for (device,), own in turns.group_by("device", maintain_order=True):
+    for (device,), own in turns.sort("device").group_by("device", maintain_order=True):
         sums = own.group_by("t_ns").agg(pl.col("by").sum()).sort("t_ns")
         points = sums.select("t_ns", value=pl.col("by").cum_sum().cast(pl.Float64))
         yield Counter(f"GPU {device}", "launches in the queue", "launches", points)
@@ -119,7 +119,9 @@ def means(moved: pl.DataFrame, low: int, high: int, width: int) -> pl.DataFrame:
     end = pl.max_horizontal("end", pl.col("start") + 1)
     speed = pl.col("size_bytes") / (end - pl.col("start"))
     turns = pl.concat([moved.select(t="start", by=speed), moved.select(t=end, by=-speed)])
-    ramps = turns.group_by("t").agg(pl.col("by").sum()).sort("t").with_columns(slope=pl.col("by").cum_sum())
+    # in one order, as sums of fractions depend on it
+    ramps = turns.sort("t", "by").group_by("t", maintain_order=True).agg(pl.col("by").sum())
+    ramps = ramps.with_columns(slope=pl.col("by").cum_sum())
     ramps = ramps.with_columns(done=(pl.col("slope") * pl.col("t").diff().shift(-1)).cum_sum().shift(1).fill_null(0.0))
     starts = pl.int_range(low, high, width, eager=True)
     done = (pl.col("done") + pl.col("slope") * (pl.col("t") - pl.col("from"))).fill_null(0.0)

@@ -268,3 +268,8 @@ def test_the_launch_of_a_graph_is_in_the_queue_once():
     events = [call("cudaGraphLaunch", 0, 10, correlation=1), *nodes]
     (queue,) = (one.points for one in _tracks.counters(report(events), 0, 99) if one.unit == "launches")
     assert [*queue.iter_rows()] == [(10, 1.0), (20, 0.0)]
+
+
+def test_queues_stand_by_device():
+    every = _tracks.counters(real_report(REPORTS / "two_gpus.sqlite"), 0, 1 << 60)
+    assert [one.group for one in every if one.unit == "launches"] == ["GPU 0", "GPU 1"]
