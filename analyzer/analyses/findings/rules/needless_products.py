@@ -398,9 +398,17 @@ def sparse_order(report: Report) -> Findings:
     line = line.with_columns(
         narrow=pl.when(narrows).then(made).shift(-1).over(group),
         readers=(takes & ~pl.col("sums")).fill_null(value=False).sum().over(group),
+        layer=pl.struct("start", "end").shift(-1).over(group),
     )
     pairs = line.filter("sums", readers=1).drop_nulls("narrow")
+    layers = on_host.within(report, pairs.select(*THREAD, "layer").unnest("layer")).host
     for work in on_host.works_within(report, pairs):
         wide, narrow = pairs.select("wide", "narrow").sort(pl.col("wide") / pl.col("narrow")).row(0)
-        # gradients are summed over neighbours as well then
-        yield work.finding("product-order: sparse", left=2 * narrow / wide, at_most=True, wide=wide, narrow=narrow)
+        yield work.finding(
+            "product-order: sparse",
+            left=2 * narrow / wide,  # gradients are summed over neighbours as well then
+            at_most=True,
+            where=say.main_site(report, layers.select(*THREAD, at="start")),
+            wide=wide,
+            narrow=narrow,
+        )
