@@ -204,6 +204,11 @@ def own_within(report: Report, spans: pl.DataFrame) -> Within:
     return Within(host, spans, on_gpu.nothing_within(report, host)._replace(gone=gone))
 
 
+def site_of(report: Report, spans: pl.DataFrame) -> str:
+    """The site, or the lines if recorded, of most of some `spans` (as of :func:`within`); empty if of no half."""
+    return say.main_site(report, within(report, spans).host.select(*THREAD, at="start"))
+
+
 def by_span(report: Report, inside: Within, *facts: str) -> pl.DataFrame:
     """The operations that leaving some time out takes away, with `facts` and the span (its place) of their launch."""
     work = exclusive_operations(report, *facts, "call_start", "thread_id")

@@ -401,14 +401,13 @@ def sparse_order(report: Report) -> Findings:
         layer=pl.struct("start", "end").shift(-1).over(group),
     )
     pairs = line.filter("sums", readers=1).drop_nulls("narrow")
-    layers = on_host.within(report, pairs.select(*THREAD, "layer").unnest("layer")).host
     for work in on_host.works_within(report, pairs):
         wide, narrow = pairs.select("wide", "narrow").sort(pl.col("wide") / pl.col("narrow")).row(0)
         yield work.finding(
             "product-order: sparse",
             left=2 * narrow / wide,  # gradients are summed over neighbours as well then
             at_most=True,
-            where=say.main_site(report, layers.select(*THREAD, at="start")),
+            where=on_host.site_of(report, pairs.select(*THREAD, "layer").unnest("layer")),
             wide=wide,
             narrow=narrow,
         )

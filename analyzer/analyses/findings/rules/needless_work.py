@@ -248,7 +248,7 @@ def slice_gradients(report: Report) -> Findings:
         copies = on_gpu.decoded_as(work.rows, (FAMILY == "copy") & (OPERATION == "copy"))
         yield work.finding(
             "slice-gradients",
-            where=say.main_site(report, on_host.within(report, taken).host.select(*THREAD, at="start")),
+            where=on_host.site_of(report, taken),
             left=None,
             mending=on_gpu.without(work.rows.filter(~copies))._replace(host=inside.host),
         )
@@ -529,7 +529,7 @@ def _positions(batches: Batches) -> tuple[int, int, int, int]:
     )
 
 
-#: Operators whose first two sides are no rows and positions, and those that take both as one side.
+#: Operators whose first two sides may be images and channels, and those that look rows and positions up.
 _OF_CHANNELS: Final = r"conv|batch_norm|instance_norm|group_norm|pool|upsample|interpolate"
 _LOOKS_UP: Final = "aten::embedding"
 
@@ -551,7 +551,7 @@ def _of_batches(every: pl.DataFrame, batches: Batches) -> pl.DataFrame:
     whole = pl.col("kind") == "whole"
     own = every.with_columns(kind=kinds).filter(whole | name.str.contains(on_host.MULTIPLIES), ~pl.col("aside"))
     own = own.drop_nulls("kind").filter(~name.str.contains(_OF_CHANNELS))
-    return own.select(SPAN) if own.filter(whole, name == _LOOKS_UP).height else own.clear().select(SPAN)
+    return own.filter((whole & (name == _LOOKS_UP)).any()).select(SPAN)
 
 
 def _copied(report: Report, device: int, work: pl.DataFrame, whole_ns: int, name: str) -> Finding:

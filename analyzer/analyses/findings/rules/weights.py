@@ -232,7 +232,7 @@ def unneeded_gradients(report: Report) -> Findings:
         yield work.finding(
             "unneeded-gradients",
             gradients=int(nodes.get_column("adds").sum()) // calls,
-            where=say.main_site(report, on_host.within(report, outermost(taken)).host.select(*THREAD, at="start")),
+            where=on_host.site_of(report, outermost(taken)),
             mending=inside.mending,
         )
 

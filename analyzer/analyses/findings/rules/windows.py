@@ -11,7 +11,7 @@ from typing import Final
 import polars as pl
 
 from kanalyze.analyses.device._operations import SHAPE, with_facts
-from kanalyze.analyses.findings import on_gpu, on_host, say
+from kanalyze.analyses.findings import on_gpu, on_host
 from kanalyze.analyses.findings.on_gpu import FAMILY, REACHED, Work
 from kanalyze.analyses.findings.on_host import SPAN, elements, side, sides
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule
@@ -226,7 +226,7 @@ def unfolded_convolutions(report: Report) -> Findings:
         yield copies.finding(
             "unfolded-convolution",
             mending=on_gpu.without(copies.rows).with_all_of(on_host.within(report, gone).mending),
-            where=say.main_site(report, on_host.within(report, unfolds).host.select(*THREAD, at="start")),
+            where=on_host.site_of(report, unfolds),
         )
 
 
