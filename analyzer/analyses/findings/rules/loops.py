@@ -133,6 +133,7 @@ def _loops(report: Report) -> pl.DataFrame:
     text = pl.col("name").str.strip_prefix("aten::")
     marks = [text.str.contains(f"^(?:{pattern})$").alias(key) for key, pattern in _MARKS.items()]
     line = line.join(line.select("name").unique().with_columns(marks), on="name", maintain_order="left")
+    line = line.with_columns(pl.col("masks") & (pl.col("to_host") > 0))  # an index of numbers is no mask
     # whole networks that are given a sequence of one step are run step by step
     values = pl.col("input_values").cast(pl.String)  # of which the last says whether batches come first
     steps = pl.when(values.str.ends_with('"True"]')).then(on_host.side(0, 1)).otherwise(on_host.side(0, 0))
@@ -339,6 +340,8 @@ def _rule() -> pl.Expr:
         .then(
             pl.when("masks")
             .then(pl.lit("boolean-masks: loop"))
+            .when(pl.all_horizontal("takes", "writes") & ~pl.col("conditions"))
+            .then(pl.lit("row-loops"))
             .when(pl.any_horizontal("reads", "takes") & pl.col("brief"))
             .then(
                 pl.when(pl.col("conditions") & ~indexing)
