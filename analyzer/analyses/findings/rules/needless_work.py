@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterator
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any, Final
 
 import polars as pl
@@ -12,7 +12,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, compiled_kernels, exclusive_operations, with_facts
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_gpu import FAMILY, LIBRARY, OPERATION, RESULT_ELEMENTS, Work
-from kanalyze.analyses.findings.on_host import SPAN, elements, sides
+from kanalyze.analyses.findings.on_host import elements, sides
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
 from kanalyze.analyses.host._call_kinds import JAX, world
 from kanalyze.analyses.host._range_lines import named_ranges
@@ -24,7 +24,7 @@ from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.work.work import memory_ns, memory_roofs, operations_with_roofs
 from kanalyze.columns import having, nearest, told_of
 from kanalyze.errors import KanalyzeError
-from kanalyze.report import Batches, Report
+from kanalyze.report import Report
 
 # Decompositions of matrices of which a program needs less: inverses that are multiplied at once, long SVDs.
 
@@ -484,74 +484,6 @@ def no_kv_cache(report: Report) -> Findings:
             left=None,
             mending=Mending(shorter=work.select("row", saved_ns=saved)),
         )
-
-
-# Batches of which a part is padding, as a run without a profiler saw them.
-
-_WORTH_SORTING: Final = 0.9  # rows of like lengths in a batch leave so much of it at most
-
-
-@Rule
-def padded_batches(report: Report) -> Findings:
-    """One finding per device on operators of batches of tokens whose rows are filled up to a width, as it was given."""
-    batches = next((run.batches for run in report.bare().marked if run.batches.filled), Batches())
-    given, longest_each, alike, filled = _positions(batches)
-    # rows that all end at one place may end with what belongs to them, such as a border
-    if len({length for _, rows in batches.filled for length in rows}) < 2 or alike > _WORTH_SORTING * given:  # noqa: PLR2004
-        return
-    # a tokenizer that fills up to a fixed length is mended first
-    fixed, varied = longest_each <= _WORTH_SORTING * given, alike <= _WORTH_SORTING * longest_each
-    left = (longest_each if fixed else alike) / given
-    for work in on_host.works_within(report, _of_batches(on_host.working(report), batches)):
-        yield work.finding(
-            "padding",
-            left=left,
-            at_stake_ns=int(work.ns * (1 - left)),
-            where=literal(batches.line),
-            fixed=fixed,
-            varied=varied,
-            both=fixed and varied,
-            padded=1 - filled / given,
-            longest=longest_each / given,
-            alike=alike / given,
-        )
-
-
-def _positions(batches: Batches) -> tuple[int, int, int, int]:
-    """Positions of batches: as given, as wide as the longest row, with rows of like lengths in each, and filled."""
-    numbers = [len(rows) for _, rows in batches.filled]
-    lengths = sorted((length for _, rows in batches.filled for length in rows), reverse=True)
-    return (
-        sum(width * len(rows) for width, rows in batches.filled),
-        sum(max(rows) * len(rows) for _, rows in batches.filled),
-        sum(lengths[start] * number for start, number in zip(accumulate(numbers, initial=0), numbers, strict=False)),
-        sum(lengths),
-    )
-
-
-#: Operators whose first two sides may be images and channels, and those that look rows and positions up.
-_OF_CHANNELS: Final = r"conv|batch_norm|instance_norm|group_norm|pool|upsample|interpolate"
-_LOOKS_UP: Final = "aten::embedding"
-
-
-def _of_batches(every: pl.DataFrame, batches: Batches) -> pl.DataFrame:
-    """The operators that take rows and positions of batches, where embeddings of these are looked up: SPAN."""
-    sizes = {(len(rows), width) for width, rows in batches.filled}
-
-    def takes(shapes: str) -> str | None:
-        """Which sizes of batches inputs have: as they are, by heads, or as one side."""
-        inputs = on_host.inputs(shapes)
-        by_heads = [(shape[0], shape[2]) for shape in inputs if len(shape) == len("BHTD")]
-        whole = any(pair in sizes for pair in (*by_heads, *(tuple(shape[:2]) for shape in inputs)))
-        joined = any(shape[0] == rows * width for shape in inputs if shape for rows, width in sizes)
-        return "whole" if whole else "joined" if joined else None
-
-    name = pl.col("name")
-    kinds = told_of(every.get_column("input_shapes").cast(pl.String), takes)
-    whole = pl.col("kind") == "whole"
-    own = every.with_columns(kind=kinds).filter(whole | name.str.contains(on_host.MULTIPLIES), ~pl.col("aside"))
-    own = own.drop_nulls("kind").filter(~name.str.contains(_OF_CHANNELS))
-    return own.filter((whole & (name == _LOOKS_UP)).any()).select(SPAN)
 
 
 def _copied(report: Report, device: int, work: pl.DataFrame, whole_ns: int, name: str) -> Finding:

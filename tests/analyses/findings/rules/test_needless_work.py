@@ -6,6 +6,7 @@ import pytest
 
 from kanalyze.analyses.findings.rules import needless_work
 from kanalyze.analyses.findings.rules.needless_work import different_rows, factored_again
+from kanalyze.analyses.findings.rules.padding import padded_batches, padded_graphs
 from kanalyze.analyses.findings.rules.slower_kernels import deterministic_sums
 from kanalyze.report import BareRun, BareRuns, Batches
 from kanalyze.window import Window
@@ -321,10 +322,31 @@ def test_padding_of_batches_that_a_run_without_a_profiler_saw(batches, others, s
     of = of_shapes(looked_up, layer, *others)
     run = BareRun(1, None, {}, Batches("train.py:7", batches))
     bare = [replace(each, bare=lambda: BareRuns((1,), (run,))) for each in (of, of_shapes(layer, *others))]
-    told = needless_work.padded_batches(bare[0])
+    told = padded_batches(bare[0])
     assert_told(told, [int(5 * 50_000 * spared)] * bool(spared))
     assert [one.change(of).shorter.get_column("saved_ns").sum() for one in told] == (
         [pytest.approx(5 * 50_000 * spared, abs=20)] * bool(spared)
     )
     assert all("train.py:7" in one.where and "sorted by length" in one.text for one in told if len(batches) > 1)
-    assert_told(needless_work.padded_batches(bare[1]), [])  # of no tokens
+    assert_told(padded_batches(bare[1]), [])  # of no tokens
+
+
+@pytest.mark.parametrize(
+    ("part", "sizes", "left", "words"),
+    [
+        ("aten::slice", (5, 8, 16), (8 + 8 + 16) / 192, "A graph of 64 rows is launched for 5 to 16"),
+        ("aten::narrow", (33, 40), 1, None),  # the next power of two is all
+        ("aten::slice", (64,), 1, None),
+        ("aten::view", (8,), 1, None),  # of no part
+    ],
+)
+def test_graphs_of_more_rows_than_are_copied_in(part, sizes, left, words):
+    events, details = [], []
+    for at in range(12):
+        start, rows = 1_000_000 * at, sizes[at % len(sizes)]
+        for name, begin, shape in ((part, 0, [64, 512, 24]), ("aten::copy_", 20_000, [rows, 512, 24])):
+            details.append({"event_id": len(events), "input_shapes": f"[{shape}, []]"})
+            events.append(host("op", name, start + begin, start + begin + 9000))
+        events += launched(start + 40_000, start + 50_000, kernel(start + 60_000, start + 560_000), "cudaGraphLaunch")
+    told = padded_graphs(in_steps(events, 12, op_detail=details))
+    assert_told(told, [pytest.approx(12 * 500_000 * (1 - left), abs=1)] * bool(words), *filter(None, [words]))
