@@ -27,8 +27,11 @@ from kanalyze.report import Report
 #: Scopes of blocking calls that wait for one stream; `event` waits for the work before an event, others for a device.
 _OF_STREAM: Final = ("stream", "copy")
 
-#: A stream holds some 1,022 launches that have not ended; a launch that took long and left so many waited for room.
+#: A stream holds some 1,022 launches that have not ended; a launch that took long and left so many waited for room, and
+#: one of a graph, that takes its time, if it took so many times as long as the shortest one.
 _FULL: Final = 1_000
+_LONG_GRAPH: Final = 4
+_TOOK: Final = pl.col("returned") - pl.col("begun")
 
 #: A call that enqueues a host function returns within microseconds; one that took so long waited for the device (ns).
 _HOST_FUNCTION: Final = re.compile(r"(?:cuda|cu)LaunchHostFunc")
@@ -133,21 +136,21 @@ def _ended_last(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
 def _of_full_queues(graph: Dependencies, places: pl.Series) -> pl.DataFrame:
     """Operations that launches waited for with their stream full: the one that ended last inside each.
 
-    They are looked for in streams of so many launches. Of several operations of one launch in a stream, as of a graph,
-    the one that ended last counts.
+    They are looked for in streams of so many operations. Of several operations of one launch in a stream, as of a
+    graph, the one that ended last counts; the launch of a graph waited if it took far longer than others.
     """
     work = graph.operations.select("stream", "call", "end").with_row_index("row").drop_nulls()
-    work = work.filter(pl.len().over("stream") > _FULL)
-    launches = work.sort("end", "row").unique(["stream", "call"], keep="last").filter(pl.len().over("stream") > _FULL)
-    times, counted = graph.calls.select(begun="start", returned="end"), pl.int_range(pl.len()).over("stream")
+    work = work.with_columns(many=pl.len().over("stream", "call")).filter(pl.len().over("stream") > _FULL)
+    launches = work.sort("end", "row").unique(["stream", "call"], keep="last")
+    times, counted = graph.calls.select(begun="start", returned="end"), pl.col("many").cum_sum().over("stream")
     line = launches.hstack(times[launches.get_column("call")])
-    line = in_order_of(line, ("stream", "begun"), ("row",)).with_columns(number=counted)
-    done = in_order_of(launches.select("stream", "end", "row"), ("stream", "end"), ("row",))
-    done = done.select("stream", behind="row", ended="end", done=counted + 1)
-    pairs = nearest(
-        line.filter(pl.col("returned") - pl.col("begun") > LATENCY_NS), done, ("returned", "ended"), ["stream"]
-    )
-    rows = pairs.filter((pl.col("number") + 1 - pl.col("done") >= _FULL) & (pl.col("ended") >= pl.col("begun")))
+    line = in_order_of(line, ("stream", "begun"), ("row",)).with_columns(number=counted, took=_TOOK)
+    done = in_order_of(launches.select("stream", "end", "row", "many"), ("stream", "end"), ("row",))
+    done = done.select("stream", behind="row", ended="end", done=counted)
+    usual = pl.when(pl.col("many") > 1).then(pl.col("took").min().over("stream", "many")).otherwise(0)
+    long = line.filter(pl.col("took") > pl.max_horizontal(LATENCY_NS, _LONG_GRAPH * usual))
+    pairs = nearest(long, done, ("returned", "ended"), ["stream"])
+    rows = pairs.filter((pl.col("number") - pl.col("done") >= _FULL) & (pl.col("ended") >= pl.col("begun")))
     place = gathered(places, rows.get_column("call")).alias("place")
     return pl.DataFrame([place, rows.get_column("behind").cast(pl.UInt32).alias("row")])
 
