@@ -17,7 +17,7 @@ import polars as pl
 from kanalyze import errors, intervals, machinery, model, schema, tools
 from kanalyze.analyses.device._operations import exclusive_operations, operations
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings import rules, say
+from kanalyze.analyses.findings import on_host, rules, say
 from kanalyze.analyses.findings.on_gpu import LIBRARY, REACHED, kernel_sums
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Rule, compiling, occupancy
 from kanalyze.analyses.host._call_kinds import BY_DRIVER, JAX, interface, spoken, world
@@ -133,7 +133,8 @@ def _worth_saying(report: Report, every: Sequence[Rule]) -> list[Finding]:
 
 def in_words(report: Report, drafts: Sequence[Finding]) -> list[Finding]:
     """The findings with their lines of the program, in the terms of its world and programming interface."""
-    briefs = (in_words_of(report, one).brief for one in say.with_lines(report, drafts))
+    placed = (on_host.with_forward_line(report, one) for one in say.with_lines(report, drafts))
+    briefs = (in_words_of(report, one).brief for one in placed)
     reworded = partial(tools.worded, interface=interface(report))
     return [
         one._replace(

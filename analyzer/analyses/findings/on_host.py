@@ -89,19 +89,41 @@ def runs_backward(report: Report) -> bool:
 
 
 def gradients(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
-    """The nodes of autograd of the :func:`operators` that begin in `spans` (of :data:`SPAN`): :data:`SPAN`.
+    """The nodes of autograd of the :func:`operators` that begin in `spans` (of :data:`SPAN`): :data:`SPAN`."""
+    forward_of = _with_nodes(report)
+    own = forward_of.filter(on_gpu.is_inside(forward_of.select(*THREAD, at="start"), spans.select(SPAN)))
+    nodes = operators(report).filter(IS_NODE)
+    return nodes.join(own.select(_OF_NODE), on=_OF_NODE, how="semi", maintain_order="left").select(SPAN)
 
-    Each thread counts for itself: nodes whose number operators of several threads have are left out.
+
+_OF_NODE: Final = ("process_id", "sequence_number")
+
+
+@analysis.once_per_process
+def _with_nodes(report: Report) -> pl.DataFrame:
+    """The :func:`operators` whose numbers nodes of autograd have.
+
+    Each thread counts for itself: those whose number operators of several threads have are left out.
     """
-    keys = ["process_id", "sequence_number"]
     every = operators(report).drop_nulls("sequence_number")
     numbered = every.filter(~IS_NODE & (pl.col("forward_thread_id").fill_null(0) <= 0))
     # what makes no node has the number of the next one
     last = numbered.filter(pl.col("row") == pl.col("row").max().over(*THREAD, "sequence_number"))
-    own = last.filter(
-        on_gpu.is_inside(last.select(*THREAD, at="start"), spans.select(SPAN)) & (pl.len().over(keys) == 1)
-    )
-    return every.filter(IS_NODE).join(own.select(keys), on=keys, how="semi", maintain_order="left").select(SPAN)
+    return last.filter(pl.len().over(_OF_NODE) == 1)
+
+
+def with_forward_line(report: Report, finding: rules.Finding) -> rules.Finding:
+    """The finding, on kernels that nodes of autograd of one name launch, with the line of what these are nodes of."""
+    if not finding.line or finding.claims is None or not runs_backward(report):
+        return finding
+    claims = finding.claims.select("start", "end").unique()
+    work = exclusive_operations(report).join(claims, on=["start", "end"], how="semi")
+    node = say.most(on_gpu.with_operators(report, work), "node", "exclusive_ns", 1 / 2)
+    nodes = operators(report).filter(pl.col("name").str.ends_with(f": {node}") & IS_NODE) if node else pl.DataFrame()
+    if nodes.is_empty():
+        return finding
+    line = site_of(report, _with_nodes(report).join(nodes, on=_OF_NODE, how="semi"))
+    return finding._replace(line=line) if line else finding
 
 
 _INPUTS: Final = ("input_types", "input_shapes", "input_strides", "input_values")
