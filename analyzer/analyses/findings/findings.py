@@ -109,7 +109,7 @@ def _may_loop(report: Report) -> bool:
 _NEEDS: Final[dict[str, Callable[[Report], bool]]] = {
     **dict.fromkeys(("arrays", "loops", "cpu_work"), _may_loop),
     **dict.fromkeys(
-        ("needless_kernels", "needless_products", "slower_kernels", "unfused", "weights", "windows"),
+        ("layouts", "needless_kernels", "needless_products", "slower_kernels", "unfused", "weights", "windows"),
         lambda report: any(one.launches(LIBRARY != "") for one in kernel_sums(report)) or _recorded(report),
     ),
     "padding": _recorded,

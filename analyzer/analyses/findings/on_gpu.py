@@ -68,6 +68,7 @@ TENSOR_TYPED: Final = INPUTS.str.contains(rf"(?:^|/)(?:{'|'.join(TENSOR_TYPES)})
 COMPILED_KERNELS: Final = LIBRARY == "inductor"
 LAYOUTS: Final = (LIBRARY == "cudnn") & (OPERATION == "layout") & (pl.col("layout") != "")
 
+COPIES: Final = (LIBRARY == "aten") & (OPERATION == "copy")  # kernels of PyTorch that copy tensors, and cast them
 BATCHED: Final = ("aten::bmm", "aten::baddbmm")  # operators of products of many matrices
 
 #: Kernels of PyTorch that read rows by an index: what writes them has another functor.

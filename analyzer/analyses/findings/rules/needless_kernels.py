@@ -9,7 +9,7 @@ from kanalyze.analyses.device._operations import exclusive_operations, with_fact
 from kanalyze.analyses.device._windows import idle_spans
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_gpu import FAMILY, INPUTS, LIBRARY, OPERATION, OUTPUT, Work
-from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, literal, phrases
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, phrases
 from kanalyze.analyses.host._call_kinds import PYTORCH, spoken
 from kanalyze.analyses.idle.code import line_that_reads
 from kanalyze.analyses.operators import _host_tree, _work
@@ -174,44 +174,11 @@ def _behind(places: pl.Expr) -> pl.Expr:
     return places.backward_fill().shift(-1).over("line")
 
 
-#: What brings channels last by the dimensions of most convolutions: nn.Module.to changes no weights of one.
-_ONE: Final = "1"
-_LAYOUTS_LAST: Final = {
-    _ONE: "nn.Conv2d of height 1, in channels_last",
-    "3": CHANNELS_LAST.replace("channels_last", "channels_last_3d"),
-}
-
-#: Normalizations of images in NCHW, channel by channel, and what is left of them in channels_last: less than half of a
-#: ResNet's on an H100.
-_BY_CHANNEL: Final = (
-    r"batch_norm_(?:collect_statistics|backward)_kernel\b|\bbn_(?:fw|bw)_\w*(?:NCHW|1C11_(?:kernel_new|singleread))"
-)
-
-
-@on_gpu.choosing(on_gpu.LAYOUTS, 0.01)  # some are in well-made programs, too
-def layout_conversions(work: Work) -> Finding | None:
-    """One finding per device on which cuDNN converts images to the layout of its kernels and back."""
-    if on_host.wants_planes(work.report):
-        return None  # in channels_last those would convert all that they read
-    norms = exclusive_operations(work.report).filter(work.device.are(pl.col("name").str.contains(_BY_CHANNEL)))
-    one = work.finding(
-        "layout-conversions",
-        mending=Mending(norms.select("row", saved_ns=on_gpu.part("dur_ns", 0.5)), work.rows.get_column("row")),
-        claims=pl.concat([work.rows, norms]),
-    )
-    sides = on_host.outermost(work.report).get_column("name").str.extract(r"^aten::conv(?:_transpose)?(\d)d$")
-    most = str(sides.drop_nulls().mode().sort().last())
-    if one.action != CHANNELS_LAST or most not in _LAYOUTS_LAST:
-        return one
-    return one._replace(action=_LAYOUTS_LAST[most], general=most == _ONE)
-
-
 #: Types of weights and what is computed with them.
 _FLOATS: Final = {"f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 
 #: Copies to another type: those whose input's type only the call tells cast, too.
-_COPIES: Final = (LIBRARY == "aten") & (OPERATION == "copy")
-_CASTS: Final = _COPIES & OUTPUT.is_in(list(_FLOATS)) & (INPUTS != OUTPUT)
+_CASTS: Final = on_gpu.COPIES & OUTPUT.is_in(list(_FLOATS)) & (INPUTS != OUTPUT)
 
 
 @on_gpu.choosing(_CASTS, 0.03)  # losses and norms in float32 need some
@@ -344,7 +311,7 @@ def _losses(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
         passes=FAMILY.is_in(("elementwise", "copy", "fill", "reduce", "softmax", "loss", "index")),
         softmax=_LONG_SOFTMAX,
         by_hand=_BY_HAND,
-        cast=_COPIES & ((INPUTS != OUTPUT) | (OUTPUT == "")),
+        cast=on_gpu.COPIES & ((INPUTS != OUTPUT) | (OUTPUT == "")),
         fill=FAMILY == "fill",
         moved=FAMILY == "copy",
         # types of half the size of float32, in which logits are computed
@@ -396,49 +363,6 @@ def recomputation(report: Report) -> Findings:
             # and what the host does from the first of them to the last
             mending=on_gpu.without(work.rows)._replace(host=on_gpu.host_of(called, "run", end="call_end")),
         )
-
-
-# Copies that change the order of a tensor's elements.
-
-#: The least part of the kernel time: of what the program's own operators copy, and of all where none are recorded.
-_WORTH_COPIES: Final = 0.05
-_WORTH_UNNAMED: Final = 0.1
-
-#: What users write that copies a tensor into another order, by the outermost operator around the copy.
-_WRITTEN: Final = {
-    "aten::contiguous": ".contiguous()",
-    "aten::reshape": ".reshape() of a transposed tensor",
-    "aten::flatten": ".flatten() of a transposed tensor",
-    "aten::clone": ".clone() of a transposed tensor",
-    "aten::to": ".to(memory_format=…)",
-    "aten::linear": "a linear layer on a transposed tensor",
-    "aten::layer_norm": "layer_norm on a transposed tensor",
-    "aten::group_norm": "group_norm on a transposed tensor",
-    "aten::conv1d": "a convolution of a transposed tensor",
-    "aten::conv2d": "a convolution of a transposed tensor",
-    "aten::matmul": "matmul of transposed tensors",
-    "aten::einsum": "einsum, which permutes",
-}
-
-#: Kernels that copy values of one type element by element: in order, they would be vectorized.
-_STRIDED: Final = (
-    _COPIES & pl.col("function").str.contains("(?:^|::)elementwise_kernel$") & (INPUTS == OUTPUT) & (OUTPUT != "")
-)
-
-
-@on_gpu.choosing(_STRIDED, _WORTH_COPIES)
-def layout_copies(strided: Work) -> Finding | None:
-    """One finding per device on which the program copies tensors of one type into another order."""
-    rows = on_gpu.with_operators(strided.report, strided.rows)
-    known = rows.get_column("outer").is_not_null().any()
-    copied = (pl.col("outer").is_in(_WRITTEN.keys()) & (pl.col("inner") == "aten::copy_")).fill_null(value=not known)
-    work = strided._replace(rows=rows.filter(copied))
-    # backward copies what autograd's views need, in any program: it counts where the program's own copies do
-    own_ns = total(work.rows.filter(pl.col("node").is_null()), "exclusive_ns")
-    if not work.rows.height or own_ns < (_WORTH_COPIES if known else _WORTH_UNNAMED) * work.device.kernel_ns:
-        return None
-    top = say.most(work.rows, "outer", "exclusive_ns")
-    return work.finding("layout-copies", strided.most, by=f", most by {_WRITTEN[top]}" if top in _WRITTEN else "")
 
 
 #: Kernels of sorts, not of topk.

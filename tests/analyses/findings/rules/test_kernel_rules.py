@@ -6,13 +6,12 @@ from dataclasses import replace
 import pytest
 
 from kanalyze.analyses.findings.findings import ranked
+from kanalyze.analyses.findings.rules.layouts import layout_conversions, layout_copies
 from kanalyze.analyses.findings.rules.needless_kernels import (
     bias_before_batchnorm,
     coalesced_again,
     full_sort,
     large_logits,
-    layout_conversions,
-    layout_copies,
     recomputation,
     recurring_casts,
     repeated_coalescing,
@@ -854,3 +853,10 @@ def test_real_programs():
 def test_without_layers_that_run_again_the_host_is_spared_what_it_does_between_their_launches():
     (one,) = recomputation(report(launched(*AGAIN, node="B0")))
     assert one.mending.host.select("start", "end").rows() == [(1, 50)]  # not the last product, which is of backward
+
+
+@pytest.mark.parametrize(("layers", "words"), [(4, "Layers keep a transposed layout"), (3, "Copies of transposed")])
+def test_a_layout_that_layers_hand_on_is_made_contiguous_once(layers, words):
+    layer = within("aten::layer_norm", (STRIDED, 40_000, "aten::copy_"), (GEMM, 60_000, "aten::native_layer_norm"))
+    of = report(again(range(0, 1_000_000 * layers, 1_000_000), *layer))
+    assert_told(layout_copies(of), [40_000 * layers], words)
