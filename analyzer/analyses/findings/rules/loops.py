@@ -84,7 +84,12 @@ _MARKS: Final = {
 @rules.Rule
 def python_loops(report: Report) -> rules.Findings:
     """At most one finding per device on each kind of loop of Python."""
-    for loops in _loops(report).partition_by("rule", maintain_order=True):
+    iterations = say.per_iteration(report).iterations or 0
+    whole_ns = windows(report).select((pl.col("end") - pl.col("start")).max()).item() or 0
+    # a loop whose passes are half as long as an iteration, or longer, is that over the iterations
+    pass_ns = (pl.col("end") - pl.col("start")) / pl.col("passes")
+    within = _loops(report).filter(2 * iterations * pass_ns < whole_ns if iterations else pl.lit(value=True))
+    for loops in within.partition_by("rule", maintain_order=True):
         if loops.item(0, "rule") == _SENT and not say.per_iteration(report).iterations:  # a model is moved
             continue
         top = loops.sort("passes", "start", descending=[True, False]).row(0, named=True)

@@ -383,6 +383,11 @@ def test_passes_of_several_steps_may_be_all_that_a_program_does():
     assert found.at_stake_ns >= 6 * 300_000
 
 
+def test_the_loop_over_steps_is_none_of_a_step():
+    events = [one for at in range(STEP, 13 * STEP, STEP) for one in line(["abs", "amax", "unbind"], at)]
+    assert python_loops(in_steps([*line(["unbind", "mul"], 0), *events], 13, STEP)) == []
+
+
 @pytest.mark.parametrize(("size_bytes", "steps"), [(1 << 20, 1), (4, None)])
 def test_large_tensors_are_no_small_copies_nor_is_a_model_that_is_moved(size_bytes, steps):
     events = [replace(event, size_bytes=size_bytes) for event in line(["linear", *["_to_copy"] * 9, "stack"], 0)]
