@@ -312,6 +312,24 @@ def thin_blocks(report: Report) -> Findings:
         yield _told(report, "thin-blocks", rows, "thin_ns", at_most=True)
 
 
+#: So many values of 4 bytes are a sector of memory.
+_SECTOR: Final = 8
+
+
+@Rule
+def narrow_blocks(report: Report) -> Findings:
+    """One finding per device: the launch shape over a plane whose warps run down columns, and the sum over all."""
+    if report.whole.counted() is not None:
+        return  # counters tell what the kernels access
+    width, threads = pl.col("block_x"), pl.col("threads")
+    plane = (pl.col("grid_x") > 1) & (pl.col("grid_y") > 1) & (pl.col("grid_x") * width >= threads)
+    down = (width < _SECTOR) & (threads >= pl.col("threads_per_warp")) & (pl.col("block_y") * width == threads)
+    launches = launch_occupancy(report).filter(plane & down & (pl.col("bucket") == "kernel"))
+    launches = launches.with_columns(narrow_ns=on_gpu.part("alone_ns", 1 - width / _SECTOR))
+    for rows in _costliest(_changeable(report, launches), "narrow_ns", *SHAPE):
+        yield _told(report, "uncoalesced: blocks", rows, "narrow_ns", at_most=True)
+
+
 # Kernels that take far longer than reading and writing all that is there, with a long piece of it for each thread.
 
 #: A kernel at the memory's limit takes so many times what its bytes do at the peak bandwidth, and one whose accesses

@@ -7,7 +7,15 @@ import kanalyze
 from kanalyze.analyses.device.occupancy import occupancy
 from kanalyze.analyses.findings.findings import findings
 from kanalyze.analyses.findings.rules import CHANNELS_LAST
-from kanalyze.analyses.findings.rules.occupancy import SAMPLED, far_apart, low_occupancy, small_grid, tail, thin_blocks
+from kanalyze.analyses.findings.rules.occupancy import (
+    SAMPLED,
+    far_apart,
+    low_occupancy,
+    narrow_blocks,
+    small_grid,
+    tail,
+    thin_blocks,
+)
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
 from support.build import again, call, graph, kernel, memset, report
@@ -233,6 +241,21 @@ def test_blocks_smaller_than_a_warp(change, stake):
     rows = found(thin_blocks, launch(**of))
     assert [ns for _, ns, _ in rows] == ([stake] if stake else [])
     assert all(f"{of['blocks']:,} blocks of {of['threads']} thread" in text for *_, text in rows)
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "stake"),
+    [
+        ((8192, 24, 1), (1, 256, 1), 28_000),
+        ((2048, 24, 1), (4, 64, 1), 16_000),
+        ((1024, 24, 1), (8, 32, 1), 0),  # a sector each
+        ((8192, 1, 1), (1, 256, 1), 0),  # a block for each row
+        ((24, 24, 1), (1, 16, 4), 0),  # over a volume
+    ],
+)
+def test_blocks_whose_warps_run_down_columns(grid, block, stake):
+    one = kernel(0, 32_000, name="hop(float *)", grid=grid, block=block, side=BLOCK)
+    assert [ns for _, ns, _ in found(narrow_blocks, one)] == [stake] * bool(stake)
 
 
 def test_quicker_launches_of_more_blocks_and_a_window():
