@@ -471,6 +471,15 @@ def scatter_atomics(sums: Work) -> Finding | None:
     )
 
 
+_MOST_OF_XLA: Final = 0.3  # a gradient of an embedding takes less; what XLA's kernels sum, and where, no report tells
+
+
+@on_gpu.choosing((LIBRARY == "xla") & (OPERATION == "scatter"), _MOST_OF_XLA, JAX)
+def scatters_of_jax(sums: Work) -> Finding:
+    """One finding per device on sums into rows by an index that are so much of a program of JAX."""
+    return sums.finding("scatter-atomics: JAX", left=None, at_most=True)
+
+
 def _with_table(shapes: str) -> str:
     """How many times the bytes of its values a sum into rows moves at most: of its table, read and written, as many."""
     sides = [one for one in parsed(shapes) if isinstance(one, list) and all(isinstance(side, int) for side in one)]

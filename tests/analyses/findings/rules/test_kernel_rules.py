@@ -34,6 +34,7 @@ from kanalyze.analyses.findings.rules.slower_kernels import (
     no_tf32,
     old_architecture_gemm,
     scatter_atomics,
+    scatters_of_jax,
     transform_length,
     unaligned_gemm,
 )
@@ -860,3 +861,9 @@ def test_a_layout_that_layers_hand_on_is_made_contiguous_once(layers, words):
     layer = within("aten::layer_norm", (STRIDED, 40_000, "aten::copy_"), (GEMM, 60_000, "aten::native_layer_norm"))
     of = report(again(range(0, 1_000_000 * layers, 1_000_000), *layer))
     assert_told(layout_copies(of), [40_000 * layers], words)
+
+
+@pytest.mark.parametrize(("share", "told"), [(30, 1), (29, 0)])
+def test_sums_by_an_index_are_told_of_jax_where_they_take_much(share, told):
+    of = report(line(("input_scatter_fusion_1", share), ("loop_add_fusion", 100 - share)))
+    assert len(list(scatters_of_jax(of))) == told
