@@ -9,17 +9,18 @@ import polars as pl
 import pytest
 
 import kanalyze
-from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.findings.findings import findings, ranked
+from kanalyze.analyses.device._operations import exclusive_operations, operations
+from kanalyze.analyses.findings.findings import findings, in_words, ranked
 from kanalyze.analyses.findings.on_gpu import launch_less, launching_operators
 from kanalyze.analyses.findings.on_host import operators, outermost, own_within, within
 from kanalyze.analyses.findings.rules import ACTION_LONGEST, HEADLINE_LONGEST, Finding, literal
 from kanalyze.analyses.findings.say import LOADS_NEXT, per_iteration, phase, with_lines
 from kanalyze.window import PerIteration, Window
-from support.build import call, graph, host, kernel, nvtx, report, timeline
+from support.build import call, graph, host, kernel, launched, nvtx, report, timeline
 from support.command import REPORTS
 from support.launches import launches
 from support.real_reports import real_report
+from support.steps import in_steps
 
 STEPS = PerIteration(60, "step")
 OWN = PerIteration(60, "train_step")
@@ -382,3 +383,22 @@ TRACE = report(launches_of(16, operators=True, at=1000))
 )
 def test_the_innermost_and_the_outermost_operator_and_autograds(of, operators):
     assert launching_operators(of).select("inner", "outer", "node").rows() == operators
+
+
+@pytest.mark.parametrize(
+    ("numbers", "line"), [((7, 7), "train.py:12"), ((7, 8), "train.py:20"), ((None, 7), "train.py:20")]
+)
+def test_kernels_of_backward_have_the_line_of_the_forward_operator(numbers, line):
+    events, lines, details = [], [], []
+    place = {"process_id": 1, "thread_id": 1, "file": "train.py", "function": "step", "text": "f()", "dur_ns": 100_000}
+    for at in range(0, 5_000_000, 1_000_000):
+        lines += [{**place, "line": number, "start_ns": at + 100_000 * turn} for turn, number in enumerate((12, 20))]
+        for name, begin, number in zip(("aten::index", NODE), (at, at + 100_000), numbers, strict=True):
+            details.append({"event_id": len(events), "sequence_number": number and number + at})
+            events.append(host("op", name, begin, begin + 90_000))
+        events.append(host("op", "aten::_index_put_impl_", at + 101_000, at + 180_000))
+        events += launched(at + 110_000, at + 120_000, kernel(at + 130_000, at + 200_000))
+    of = in_steps(events, 5, op_detail=details, source_lines=lines)
+    claims = exclusive_operations(of).select("start", "end")
+    (one,) = in_words(of, [Finding("scatter-atomics", 0, 1, "", "", "kernels", claims=claims)])
+    assert one.line == line
