@@ -67,6 +67,20 @@ def capabilities() -> pl.DataFrame:
     )
 
 
+#: Blocks that a GPU starts in each ns at most, by compute capability, as kernels of 32 to 256 threads a block and up to
+#: four million blocks show on H100 and H200; of others it is not known.
+_STARTS_PER_NS: Final = {"9.0": 1.66}
+
+#: From this part of that on, starting blocks is what a kernel takes its time for.
+STARTING: Final = 0.9
+
+
+def starts_share(blocks: pl.Expr, ns: pl.Expr) -> pl.Expr:
+    """`blocks` as a part of those that a GPU (compute_capability) starts in so many `ns` at most; null if unknown."""
+    most = pl.col("compute_capability").cast(pl.String).replace_strict(_STARTS_PER_NS, default=None)
+    return blocks / (most.cast(pl.Float64) * ns)
+
+
 class Peaks(NamedTuple):
     """One product: dense TFLOP/s by type, of tensor cores where it has them for that type, and its last cache, MB.
 

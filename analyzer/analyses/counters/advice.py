@@ -16,6 +16,7 @@ from kanalyze.analyses.counters.roofline import roofline
 from kanalyze.analyses.device._operations import families
 from kanalyze.analyses.shared.analysis import analysis, once_per_report
 from kanalyze.columns import product
+from kanalyze.device_limits import starts_share
 from kanalyze.report import Report
 from kanalyze.schema import Table, columns
 
@@ -401,12 +402,17 @@ def advice(report: Report) -> pl.DataFrame:
 
 @once_per_report
 def kernel_facts(report: Report) -> pl.DataFrame:
-    """The columns of `counters` and `roofline`, with blocks (of the grid), family, product (if a matrix product)."""
+    """The columns of `counters` and `roofline`, with family, product (if a matrix product), and those on blocks.
+
+    These are blocks (of the grid), and starts_share: what part they are of those that the GPU starts meanwhile at most.
+    """
     measured = counters(report)
     added = ["event_id", *(name for name in roofline(report).columns if name not in measured.columns)]
     beside = measured.join(roofline(report).select(added), on="event_id", how="left", maintain_order="left")
     blocks = product(*(pl.col(f"grid_{axis}") for axis in "xyz"))
-    named = beside.with_columns(families(beside.get_column("name")), blocks=blocks)
+    beside = beside.join(report.devices.select("device", "compute_capability"), on="device", how="left")
+    starts = starts_share(blocks, pl.col("dur_ns"))
+    named = beside.with_columns(families(beside.get_column("name")), blocks=blocks, starts_share=starts)
     return named.with_columns(product=pl.col("family").is_in(("gemm", "convolution", "attention")))
 
 

@@ -284,7 +284,10 @@ def in_words_of(report: Report, finding: Finding) -> Finding:
     """The finding with action and remedy in the language of the program's world, or of its kernel: Triton's."""
     every = (words.items() for names, words in rules.WORDS["worlds"].items() if finding.rule in names.split())
     words = rules.one_line(dict(chain.from_iterable(every)))
-    in_triton = say.TRITON in words and not say.of_triton(report).isdisjoint(finding.names[:1])
+    of_triton = (
+        name in say.of_triton(report) or say.written_with(report, name) == say.TRITON for name in finding.names[:1]
+    )
+    in_triton = say.TRITON in words and any(of_triton)
     action, remedy = words[say.TRITON] if in_triton else spoken(report, words, ("", ""))
     return finding._replace(action=action, remedy=remedy) if action else finding
 
@@ -373,8 +376,9 @@ def _of_left(finding: Finding, claims: pl.DataFrame, left: pl.DataFrame) -> Find
 MOST_REPLAYED: Final = 1 << 19  # a page replays remedies of reports with at most so many operations and calls
 
 #: Findings that many sound programs have, and that are told only where their remedy gains a hundredth.
-_COMMON: Final = ("small-grid", "tail", "low-occupancy")
-EXPECTED: Final = ("tail", "low-occupancy", "uncoalesced")  # by times, grids and registers; counters may know better
+_COMMON: Final = ("small-grid", "tail", "low-occupancy", "block-starts")
+#: By times, grids and registers; counters may know better.
+EXPECTED: Final = ("tail", "low-occupancy", "block-starts", "uncoalesced")
 
 #: What a remedy gains differs by so large a part from what an exact replay says, at most, and what it leaves takes
 #: twice as long: in four of five programs of docs/diagnosis.md, and in nineteen of twenty where it gains most.

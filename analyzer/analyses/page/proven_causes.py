@@ -14,6 +14,7 @@ from kanalyze.analyses.findings.findings import OF_REMEDIES
 from kanalyze.analyses.findings.rules import Finding, literal, one_line, row_of
 from kanalyze.analyses.page.overview_page import PageKernels
 from kanalyze.decoder.decode import decode
+from kanalyze.device_limits import STARTING
 
 #: At least this part of a kernel's time is in launch shapes that ncu measured.
 _MEASURED: Final = 0.5
@@ -339,6 +340,17 @@ def _kept_out(facts: Mapping[str, Any]) -> float:
     return float(max(1 - max(shares[1:]) / _REACHED, 0.0))
 
 
+def _little_each(facts: Mapping[str, Any]) -> float:
+    """The part of a kernel's time that can go with fewer blocks, where its blocks end as fast as any are started."""
+    busy = facts["compute_share"]
+    if busy is None or (facts["starts_share"] or 0.0) < STARTING:
+        return 0.0
+    # instructions are left of threads with a word of what DRAM moves, or a load that L1 does not answer, of their own
+    threads = facts["blocks"] * math.prod(facts[f"block_{axis}"] or 1 for axis in "xyz")
+    own = max((facts["dram_bytes"] or math.inf) / 4 / threads, 1 - (facts["l1_hit_share"] or 0.0))
+    return float(1 - max(busy * min(own, 1), facts["dram_share"] or 0.0))
+
+
 class _Cause(NamedTuple):
     """A cause that counters prove of a program's own kernel, before those that only say what holds it back."""
 
@@ -412,7 +424,19 @@ _DIVERGES: Final = _Cause(
     whatever_roof=True,
     spared=_diverging,  # warps are as many fewer, whatever each waits for
 )
+_RULES: Final = ("block-starts", "overlapping-windows")
+_LITTLE, _OVERLAPPING = (one_line({key: row_of(rule)[key] for key in ("action", "remedy")}) for rule in _RULES)
 _CAUSES: Final = (
+    _Cause(
+        "block-starts",
+        _little_each,
+        0.3,
+        "Its blocks end as fast as the GPU starts any, whatever they do: with fewer, up to {} of its time goes.",
+        "Blocks do little each, started one by one: {{0}}",
+        **_LITTLE,
+        whatever_roof=True,  # warps may all do the same
+        spared=_little_each,
+    ),
     _Cause(
         "allocation-in-loop",
         _in_calls,
@@ -563,15 +587,13 @@ _ADDING: Final = (
     r"at::native::reduce_kernel<.*(?:sum_functor|MeanOps|WelfordOps)|^cupy_(?:nan)?(?:sum|mean|var|std)(?:_|$)"
 )
 _CACHED: Final = 1 << 27  # bytes, so many of which no L2 has held before: less may have been there, read once
-_WORDS: Final = one_line({key: row_of("overlapping-windows")[key] for key in ("action", "remedy")})
 _OVERLAPS: Final = _Cause(
     "overlapping-windows",
     _read_again,
     0.9,
     "{} of what it reads it has read before: it adds up windows that overlap, or a view of elements repeated.",
     "A sum reads the same elements again and again: {{0}}",
-    _WORDS["action"],
-    _WORDS["remedy"],
+    **_OVERLAPPING,
     whatever_roof=True,
     passes=4,  # a running sum and its differences
 )

@@ -245,7 +245,8 @@ def test_what_counters_prove_is_on_the_full_page_and_explained_in_the_report(tmp
 
 
 UNKNOWN = "uncoalesced_share fp64_flop flop tensor_flop dram_bytes dram_share compute_share spill_share"
-PLAIN = dict.fromkeys(f"{UNKNOWN} sm_active_share tail_share waves occupancy_share limiter constant_share".split())
+UNKNOWN += " sm_active_share tail_share waves occupancy_share limiter constant_share starts_share"
+PLAIN = dict.fromkeys(UNKNOWN.split())
 PLAIN |= {"roof_share": 0.01, "bound": "memory", "memory_share": 0.9, "dur_ns": 100_000, "instructions": 1000}
 PLAIN |= {"block_x": 128, "block_y": 1, "block_z": 1, "bank_conflict_share": 0.9, "l1_share": 0.5, "top_stall": "wait"}
 COUNTED = ("event_id", "sass", "instructions", "thread_instructions", "sectors", "ideal_sectors", "file", "line")
@@ -313,6 +314,7 @@ TILES = {"bound": "compute", "roof_share": 0.1, "waves": 8.0, "tensor_flop": 2.0
 CALLS = {"instructions": 10_000, "memory_share": 0.1}
 WAITS = TILES | {"roof_share": 0.3, "top_stall": "long_scoreboard"}
 FEW = {"limiter": "shared memory", "waves": 1.0, "occupancy_share": 0.0625, "compute_share": 0.2, "memory_share": 0.3}
+STARTS = {"starts_share": 0.97, "blocks": 100, "l1_hit_share": 0.75, "dram_bytes": 12_800, "compute_share": 0.9}
 READ = {"compute_share": 0.8, "constant_share": 0.8, "memory_share": 0.1}
 INDEXED = by_threads(("LDG.E R0", 50), ("LDC R8, c[0x3][R8]", 50))
 LOCAL = by_threads(("LDG.E R0", 50), ("LDS R3", 50), ("STL [R1]", 100), ("LDL.LU R2, [R1]", 200))
@@ -355,6 +357,11 @@ NEAR = {"uncoalesced_share": 0.6, "dram_bytes": 400, "roof_share": 0.7}
         ({"sm_active_share": 0.475, "waves": 0.9}, (), 0.01, None),  # too few blocks, evenly
         ({"sm_active_share": 0.9, "waves": 3.9}, (), 0.01, None),
         (FEW, (), 0.01, ("low-occupancy", "", 250)),
+        # as many blocks as the GPU starts in that time: warps that all do the same, and ones that each do something
+        (STARTS, (), 0.1, ("block-starts", "", 310)),
+        *((STARTS | more, (), 0.1, None) for more in (
+            {"dram_bytes": 64_000}, {"l1_hit_share": 0.0}, {"dram_share": 0.8}, {"starts_share": 0.8},
+        )),
         # more blocks wait (their grid tells), or something else limits them
         *((FEW | more, (), 0.01, None) for more in (
             {"memory_share": 0.45}, {"waves": 3.0}, {"occupancy_share": 0.5}, {"limiter": "registers"}, {"block_y": 4},

@@ -28,6 +28,7 @@ from kanalyze.analyses.host._call_kinds import spoken, world
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
+from kanalyze.device_limits import STARTING, starts_share
 from kanalyze.report import Report
 from kanalyze.units import percent, plural, size
 
@@ -328,6 +329,29 @@ def narrow_blocks(report: Report) -> Findings:
     launches = launches.with_columns(narrow_ns=on_gpu.part("alone_ns", 1 - width / _SECTOR))
     for rows in _costliest(_changeable(report, launches), "narrow_ns", *SHAPE):
         yield _told(report, "uncoalesced: blocks", rows, "narrow_ns", at_most=True)
+
+
+_EACH_BYTES: Final = 16  # that a thread reads and writes: of two numbers each, as in a row of 256 for 128 threads
+
+
+@Rule
+def block_starts(report: Report) -> Findings:
+    """One finding per device: the launch shape of Triton whose blocks end as fast as any are started, and the sum.
+
+    What is left is what memory takes for :data:`_EACH_BYTES` a thread. Threads of other kernels may have five arrays to
+    read, or loop: of these counters tell alone.
+    """
+    threads, bandwidth = pl.col("blocks") * pl.col("threads"), pl.col("memory_bandwidth_bytes_per_s")
+    launches = _changeable(report, launch_occupancy(report).filter(bucket="kernel"))
+    triton = [say.written_with(report, str(name)) == say.TRITON for name in launches.get_column("name")]
+    launches = launches.filter(pl.Series(triton, dtype=pl.Boolean))
+    launches = launches.join(report.devices.select("device", bandwidth), on="device", how="left")
+    left_ns = pl.col("count") * threads * _EACH_BYTES / bandwidth * 1e9
+    spared_ns = on_gpu.part("alone_ns", (1 - left_ns / pl.col("total_ns")).clip(lower_bound=0))
+    at_limit = starts_share(pl.col("blocks") * pl.col("count"), pl.col("total_ns")) >= STARTING
+    long = pl.col("total_ns") >= _SHORT_NS * pl.col("count")
+    for rows in _costliest(launches.filter(at_limit & long).with_columns(spared_ns=spared_ns), "spared_ns", *SHAPE):
+        yield _told(report, "block-starts", rows, "spared_ns")
 
 
 # Kernels that take far longer than reading and writing all that is there, with a long piece of it for each thread.
