@@ -28,7 +28,7 @@ from kanalyze.analyses.memory.memory import allocating_calls
 from kanalyze.analyses.operators.fusion import repeated
 from kanalyze.analyses.ranges.instances import while_compiling
 from kanalyze.analyses.replay._changes import Mending
-from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
+from kanalyze.analyses.shared.analysis import once_per_process, once_per_report, source_lines
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import gathered, nearest
@@ -553,6 +553,11 @@ def numbers_read(report: Report) -> Findings:
         yield say.told(report, "blocking-read: JAX", device, idle, mending=change, numbers=own.height)
 
 
+#: What a thread of the host takes to fill a byte of pinned memory (ns), and the part of that where several do at once.
+_ALONE_NS: Final = 0.1
+_AT_ONCE: Final = 0.5
+
+
 @Rule
 def staged_arrays(report: Report) -> Findings:
     """At most one finding per device on large arrays of the host that JAX copies by way of pinned memory of its own."""
@@ -561,14 +566,12 @@ def staged_arrays(report: Report) -> Findings:
     large = (pl.col("detail") == TO_DEVICE) & (pl.col("size_bytes") >= LARGE_BYTES)
     copies = on_host.device_copies(report).filter(large & (pl.col("source_memory") == PINNED)).drop_nulls("call_start")
     # by threads of a pool, which launch nothing else
-    launching = on_host.launched(report).filter(pl.col("kind") != "memcpy").select(THREAD).unique()
-    copies = copies.join(launching, on=THREAD, how="anti")
+    launches = on_host.launched(report).filter(pl.col("kind") != "memcpy")
+    copies = copies.join(launches.select(THREAD).unique(), on=THREAD, how="anti")
     if copies.height < say.fewest_in(report):
         return
     kernels = exclusive_operations(report).filter(pl.col("kind") == "kernel")
-    # a thread of the host fills memory at about 10 GB/s
-    filled = (pl.col("size_bytes") * 0.1).cast(pl.Int64)
-    spans = copies.select("process_id", "device", start=pl.col("call_start") - filled, end="start")
+    spans = _filling(report, copies, launches)
     for device, own in say.by_device(copies):
         idle = say.idle_in(report, device, spans.filter(device=device))
         change = on_gpu.without(own)._replace(host=spans.filter(device=device).drop("device"))
@@ -576,3 +579,22 @@ def staged_arrays(report: Report) -> Findings:
         alone = intervals.subtract(intervals.union(own), intervals.union(kernels.filter(device=device)))
         figures = {"many": own.height, "bytes": total(own, "size_bytes"), "idle": intervals.length(idle)}
         yield say.told(report, "pageable-copy: JAX", device, (idle, alone), mending=change, **figures)
+
+
+def _filling(report: Report, copies: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
+    """When threads of the host fill pinned memory for `copies`, at most: process_id, device, start, end.
+
+    It is not before the last one of `launches`, nor before the line of then of a thread that launches: in a line that
+    does so, it waits for all that is filled in turn.
+    """
+    launches, own = launches.select(*THREAD, at="call_start", since="call_end"), ["process_id"]
+    lines = source_lines(report).select(*THREAD, entered="start_ns", left=pl.col("start_ns") + pl.col("dur_ns"))
+    lines = nearest(lines, launches.drop("since"), ("entered", "at"), THREAD, "after")
+    lines = lines.join(launches, on=THREAD, how="semi").select(*own, "entered", waits=pl.col("at") < pl.col("left"))
+    each = nearest(copies, launches.select(*own, "since"), ("call_start", "since"), own)
+    each = nearest(each, lines, ("call_start", "entered"), own)
+    alone = pl.col("size_bytes") * _ALONE_NS
+    in_turn = alone.cum_sum().over(*own, "since")
+    filled = pl.when("waits").then(in_turn).otherwise(pl.max_horizontal(alone, in_turn * _AT_ONCE)).cast(pl.Int64)
+    start = pl.max_horizontal(pl.col("call_start") - filled, "since", "entered")
+    return each.select(*own, "device", start=start, end="start")

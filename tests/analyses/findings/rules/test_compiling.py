@@ -334,12 +334,19 @@ def test_numbers_that_the_host_reads_one_by_one():
     assert len(finding.change(of).gone) == 5
 
 
-def staged(thread=9, memory="Pinned", bytes_moved=40_000_000):
-    """Modules of 5 ms, in which a thread copies an array after 4.5 ms, for 0.2 ms."""
-    copy = memcpy(4_500_000, 4_700_000, size_bytes=bytes_moved, side={"source_memory": memory})
-    copied = launched(4_400_000, 4_410_000, copy, "cuMemcpyHtoDAsync_v2", thread=thread)
-    step = [*module(0, "jit_update", "loop_add_fusion"), *copied]
-    return in_steps(again(range(0, 50_000_000, 5_000_000), *step), 10, 5_000_000)
+def staged(thread=9, memory="Pinned", bytes_moved=40_000_000, copies=1, line=None):
+    """Modules of 5 ms, in which a thread copies arrays from 4.5 ms on, each for 0.2 ms.
+
+    In each the thread that launches is in a line of the program from a time on, for another one.
+    """
+    step = module(0, "jit_update", "loop_add_fusion")
+    for at in range(4_500_000, 4_500_000 + copies * 200_000, 200_000):
+        copy = memcpy(at, at + 200_000, size_bytes=bytes_moved, side={"source_memory": memory})
+        step += launched(4_400_000, 4_410_000, copy, "cuMemcpyHtoDAsync_v2", thread=thread)
+    starts, place = range(0, 55_000_000, 5_000_000), {"file": "a.py", "line": 3, "function": "f", "text": "f(weights)"}
+    here = {"process_id": 1, "thread_id": 1, **place}
+    lines = [{**here, "start_ns": at + line[0], "dur_ns": line[1]} for at in starts] if line else []
+    return in_steps(again(starts, *step), 10, 5_000_000, source_lines=lines)
 
 
 def test_arrays_of_the_host_that_jax_puts_into_pinned_memory_first():
@@ -348,6 +355,22 @@ def test_arrays_of_the_host_that_jax_puts_into_pinned_memory_first():
     assert (finding.rule, finding.at_stake_ns) == ("pageable-copy", 10 * (4_100_000 + 200_000))
     assert "1 large copy a step to the GPU, 400.0 MB in all" in finding.text
     assert len(finding.change(staged()).gone) == 10
+
+
+@pytest.mark.parametrize(
+    ("copies", "line", "idle_ns"),
+    [
+        (1, (2_000_000, 3_100_000), 2_500_000),  # before the line the program does work of its own
+        (1, (300_000, 4_800_000), 3_100_000),
+        (2, None, 3_100_000),  # threads fill at once: twice as fast
+        (2, (250_000, 4_900_000), 4_250_000),  # all that the line does
+        (2, (250_000, 4_500_000), 3_100_000),  # a line that launches nothing does work of its own
+    ],
+)
+def test_the_time_that_jax_fills_pinned_memory(copies, line, idle_ns):
+    """To fill 30 MB takes a thread 3 ms; that which launches waits for all of it in a line that launches."""
+    (finding,) = arrays.staged_arrays(staged(bytes_moved=30_000_000, copies=copies, line=line))
+    assert finding.at_stake_ns == 10 * (idle_ns + copies * 200_000)
 
 
 @pytest.mark.parametrize("how", [{"thread": 1}, {"memory": "Pageable"}, {"bytes_moved": 4_000}], ids=str)
