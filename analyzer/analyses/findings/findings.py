@@ -284,10 +284,12 @@ def in_words_of(report: Report, finding: Finding) -> Finding:
     """The finding with action and remedy in the language of the program's world, or of its kernel: Triton's."""
     every = (words.items() for names, words in rules.WORDS["worlds"].items() if finding.rule in names.split())
     words = rules.one_line(dict(chain.from_iterable(every)))
-    of_triton = (
-        name in say.of_triton(report) or say.written_with(report, name) == say.TRITON for name in finding.names[:1]
-    )
-    in_triton = say.TRITON in words and any(of_triton)
+    # what Triton compiled, where that is recorded; else a plain name tells
+    compiled = say.of_triton(report)
+    of_triton = [
+        name in compiled if compiled else say.written_with(report, name) == say.TRITON for name in finding.names
+    ]
+    in_triton = say.TRITON in words and any(of_triton[:1])
     action, remedy = words[say.TRITON] if in_triton else spoken(report, words, ("", ""))
     return finding._replace(action=action, remedy=remedy) if action else finding
 
