@@ -197,9 +197,10 @@ def with_operators(report: Report, work: pl.DataFrame) -> pl.DataFrame:
 def launching_operators(report: Report) -> pl.DataFrame:
     """The operator of each of ``exclusive_operations`` (row): the innermost and the outermost one of PyTorch's own.
 
-    Columns: row, inner, outer, node (autograd's, of what runs backward), again (whether it runs forward again there).
-    All are null where no operator is known. What is not aligned with the trace beside the report has the operator of
-    most kernels of its name and launch shape.
+    Columns: row, inner, outer, node (autograd's, of what runs backward), again (whether it runs forward again there),
+    node_start (when that node began, in its report; null for what is not aligned with it). All are null where no
+    operator is known. What is not aligned with the trace beside the report has the operator of most kernels of its name
+    and launch shape.
     """
     work = with_facts(report, exclusive_operations(report), *THREAD, "call_start", *SHAPE)
     work = work.select("row", "name", *SHAPE, *THREAD, at="call_start")
@@ -209,18 +210,20 @@ def launching_operators(report: Report) -> pl.DataFrame:
         return _named(report, work, gathered(launched.get_column("operator"), at))
     trace = report.beside()
     if trace is None or trace.kind("op").is_empty():
-        return work.select("row", *(pl.lit(None, dtype=dtype).alias(name) for name, dtype in _TOLD.items()))
+        unknown = (_TOLD | {"node_start": pl.Int64}).items()
+        return work.select("row", *(pl.lit(None, dtype=dtype).alias(name) for name, dtype in unknown))
     named = _named(trace, work, _host_names.operators_beside(report, trace, work))
     alike = pl.concat([named, work.select("name", *SHAPE)], how="horizontal")
     keys = ["name", *SHAPE]
     usual = alike.drop_nulls("inner").group_by(*keys, *_TOLD).len().sort("len", *_TOLD).unique(keys, keep="last")
     both = alike.join(usual, on=keys, how="left", nulls_equal=True, maintain_order="left", suffix="_usual")
     known = pl.col("inner").is_not_null()
-    return both.select("row", *(pl.when(known).then(name).otherwise(f"{name}_usual").alias(name) for name in _TOLD))
+    told = (pl.when(known).then(name).otherwise(f"{name}_usual").alias(name) for name in _TOLD)
+    return both.select("row", *told, "node_start")
 
 
 def _named(report: Report, work: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
-    """What is told of the operators in some rows of the host tree of a report: row (of `work`) and :data:`_TOLD`."""
+    """What is told of the operators in some rows of the host tree of a report: row (of `work`), _TOLD, node_start."""
     tree = _host_tree.host_tree(report)
     names = tree.rows.get_column("name")
     own = having(names, "^aten::")
@@ -229,7 +232,11 @@ def _named(report: Report, work: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
     operators = [gathered(names, at).cast(pl.String) for at in (inner, outer, node)]
     again = gathered(_host_tree.recomputed(report), rows)
     return work.select("row").with_columns(
-        inner=operators[0], outer=operators[1], node=operators[2].str.strip_prefix(f"{_host_tree.NODE}: "), again=again
+        inner=operators[0],
+        outer=operators[1],
+        node=operators[2].str.strip_prefix(f"{_host_tree.NODE}: "),
+        again=again,
+        node_start=gathered(tree.rows.get_column("start"), node),
     )
 
 

@@ -113,15 +113,20 @@ def _with_nodes(report: Report) -> pl.DataFrame:
 
 
 def with_forward_line(report: Report, finding: rules.Finding) -> rules.Finding:
-    """The finding, on kernels that nodes of autograd of one name launch, with the line of what these are nodes of."""
+    """The finding, on kernels that nodes of autograd launch, with the line of what these are nodes of.
+
+    That is the line of the nodes that launch half of its kernels' time, the longest ones.
+    """
     if not finding.line or finding.claims is None or not runs_backward(report):
         return finding
     claims = finding.claims.select("start", "end").unique()
     work = exclusive_operations(report).join(claims, on=["start", "end"], how="semi")
-    node = say.most(on_gpu.with_operators(report, work), "node", "exclusive_ns", 1 / 2)
-    nodes = operators(report).filter(pl.col("name").str.ends_with(f": {node}") & IS_NODE) if node else pl.DataFrame()
-    if nodes.is_empty():
+    each, ns = on_gpu.with_operators(report, work), pl.col("exclusive_ns")
+    sums = each.group_by("node_start").agg(ns.sum()).drop_nulls().sort(ns, "node_start", descending=[True, False])
+    most = sums.filter(2 * (ns.cum_sum() - ns) < statistics.total(work, "exclusive_ns"))
+    if 2 * statistics.total(most, "exclusive_ns") < max(statistics.total(work, "exclusive_ns"), 1):
         return finding
+    nodes = operators(report).filter(IS_NODE, pl.col("start").is_in(most.get_column("node_start").implode()))
     line = site_of(report, _with_nodes(report).join(nodes, on=_OF_NODE, how="semi"))
     return finding._replace(line=line) if line else finding
 

@@ -343,12 +343,12 @@ def _kept_out(facts: Mapping[str, Any]) -> float:
 def _little_each(facts: Mapping[str, Any]) -> float:
     """The part of a kernel's time that can go with fewer blocks, where its blocks end as fast as any are started."""
     busy = facts["compute_share"]
-    if busy is None or (facts["starts_share"] or 0.0) < STARTING:
+    if None in (busy, facts["dram_share"], facts.get("l1_hit_share")) or (facts["starts_share"] or 0.0) < STARTING:
         return 0.0
     # instructions are left of threads with a word of what DRAM moves, or a load that L1 does not answer, of their own
     threads = facts["blocks"] * math.prod(facts[f"block_{axis}"] or 1 for axis in "xyz")
-    own = max((facts["dram_bytes"] or math.inf) / 4 / threads, 1 - (facts["l1_hit_share"] or 0.0))
-    return float(1 - max(busy * min(own, 1), facts["dram_share"] or 0.0))
+    own = max((facts["dram_bytes"] or math.inf) / 4 / threads, 1 - facts["l1_hit_share"])
+    return float(1 - max(busy * min(own, 1), facts["dram_share"]))
 
 
 class _Cause(NamedTuple):
@@ -432,7 +432,7 @@ _CAUSES: Final = (
         _little_each,
         0.3,
         "Its blocks end as fast as the GPU starts any, whatever they do: with fewer, up to {} of its time goes.",
-        "Blocks do little each, started one by one: {{0}}",
+        "Starting its blocks takes its time: {{0}}",
         **_LITTLE,
         whatever_roof=True,  # warps may all do the same
         spared=_little_each,

@@ -140,7 +140,9 @@ def _of_full_queues(graph: Dependencies, places: pl.Series) -> pl.DataFrame:
     graph, the one that ended last counts; the launch of a graph waited if it took far longer than others.
     """
     work = graph.operations.select("stream", "call", "end").with_row_index("row").drop_nulls()
-    work = work.with_columns(many=pl.len().over("stream", "call")).filter(pl.len().over("stream") > _FULL)
+    work = work.with_columns(many=pl.len().cast(pl.Int64).over("stream", "call")).filter(
+        pl.len().over("stream") > _FULL
+    )
     launches = work.sort("end", "row").unique(["stream", "call"], keep="last")
     times, counted = graph.calls.select(begun="start", returned="end"), pl.col("many").cum_sum().over("stream")
     line = launches.hstack(times[launches.get_column("call")])

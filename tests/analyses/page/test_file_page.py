@@ -314,7 +314,14 @@ TILES = {"bound": "compute", "roof_share": 0.1, "waves": 8.0, "tensor_flop": 2.0
 CALLS = {"instructions": 10_000, "memory_share": 0.1}
 WAITS = TILES | {"roof_share": 0.3, "top_stall": "long_scoreboard"}
 FEW = {"limiter": "shared memory", "waves": 1.0, "occupancy_share": 0.0625, "compute_share": 0.2, "memory_share": 0.3}
-STARTS = {"starts_share": 0.97, "blocks": 100, "l1_hit_share": 0.75, "dram_bytes": 12_800, "compute_share": 0.9}
+STARTS = {
+    "starts_share": 0.97,
+    "blocks": 100,
+    "l1_hit_share": 0.75,
+    "dram_bytes": 12_800,
+    "compute_share": 0.9,
+    "dram_share": 0.1,
+}
 READ = {"compute_share": 0.8, "constant_share": 0.8, "memory_share": 0.1}
 INDEXED = by_threads(("LDG.E R0", 50), ("LDC R8, c[0x3][R8]", 50))
 LOCAL = by_threads(("LDG.E R0", 50), ("LDS R3", 50), ("STL [R1]", 100), ("LDL.LU R2, [R1]", 200))

@@ -594,7 +594,7 @@ def _filling(report: Report, copies: pl.DataFrame, launches: pl.DataFrame) -> pl
     each = nearest(copies, launches.select(*own, "since"), ("call_start", "since"), own)
     each = nearest(each, lines, ("call_start", "entered"), own)
     alone = pl.col("size_bytes") * _ALONE_NS
-    in_turn = alone.cum_sum().over(*own, "since")
+    in_turn = alone.cum_sum().over(*own, "device", "since")
     filled = pl.when("waits").then(in_turn).otherwise(pl.max_horizontal(alone, in_turn * _AT_ONCE)).cast(pl.Int64)
     start = pl.max_horizontal(pl.col("call_start") - filled, "since", "entered")
     return each.select(*own, "device", start=start, end="start")

@@ -90,7 +90,7 @@ def layout_copies(strided: Work) -> Finding | None:
 
 
 #: Operators that copy what is not in order; sums keep the order of their first tensor, and read the other one across.
-_NORMS: Final = ("aten::layer_norm", "aten::group_norm", "aten::rms_norm")
+_NORMS: Final = ("aten::layer_norm", "aten::rms_norm")
 _SUMS: Final = ("aten::add", "aten::add_", "aten::sub", "aten::mul")
 _ACROSS: Final = pl.col("function").str.contains("(?:^|::)elementwise_kernel$")
 _LAYERS: Final = 4
@@ -100,13 +100,17 @@ def _kept_layout(copies: Work) -> Finding | None:
     """The finding, where most copies put one tensor in order for norms of layers, which sums hand on from each."""
     report, forward = copies.report, pl.col("node").is_null()
     own = copies.rows.filter(pl.col("outer").is_in(_NORMS), forward)
-    copied_ns, iterations = total(own, "exclusive_ns"), say.per_iteration(report).iterations or 1
-    if copied_ns < copies.ns / 2 or own.height < _LAYERS * iterations:
+    copied_ns, iterations = total(own, "exclusive_ns"), say.per_iteration(report).iterations
+    if not iterations or copied_ns < copies.ns / 2 or own.height < _LAYERS * iterations:
         return None
     every = exclusive_operations(report).filter(device=copies.device.device, kind="kernel")
     across = on_gpu.with_operators(report, every.filter(on_gpu.decoded_as(every, _ACROSS)))
     least = operations_with_roofs(report).select("row", left=pl.col("dram_ns") / on_gpu.REACHED["memory"])
-    sums = across.filter(pl.col("inner").is_in(_SUMS), forward).join(least, on="row", maintain_order="left")
+    sums = across.filter(pl.col("inner").is_in(_SUMS), forward).join(least, on="row", how="left", maintain_order="left")
+    convolutions = on_host.outermost(report).get_column("name").str.contains("^aten::conv").sum()
+    # layers of which each transposes anew are no such ones
+    if 2 * min(sums.height, on_host.outermost(report).height) < own.height or 2 * convolutions > own.height:
+        return None
     spared = (pl.col("exclusive_ns") - pl.col("left")).clip(lower_bound=0).fill_null(0).cast(pl.Int64)
     shorter = sums.select("row", saved_ns=spared)
     work = copies._replace(rows=pl.concat([own, sums.select(own.columns)]))

@@ -69,6 +69,7 @@ _MARKS: Final = {
     ),
     "reads": r"item|is_nonzero|_local_scalar_dense|equal|allclose",
     "conditions": "is_nonzero",
+    "puts": r"index_put_|_index_put_impl_|scatter_|index_fill_|index_copy_",
     "masks": r"index|index_put_|_index_put_impl_|nonzero|masked_select|argwhere",
     "in_place": r"(?:copy|add|mul|sub|div|lerp|addcmul|addcdiv|clamp|clamp_min|clamp_max)_",
     "roots": r"r?sqrt_?",
@@ -86,9 +87,10 @@ def python_loops(report: Report) -> rules.Findings:
     """At most one finding per device on each kind of loop of Python."""
     iterations = say.per_iteration(report).iterations or 0
     whole_ns = windows(report).select((pl.col("end") - pl.col("start")).max()).item() or 0
-    # a loop whose passes are half as long as an iteration, or longer, is that over the iterations
+    # a loop of half as many passes as there are iterations, half as long as these, or more, is that over the iterations
     pass_ns = (pl.col("end") - pl.col("start")) / pl.col("passes")
-    within = _loops(report).filter(2 * iterations * pass_ns < whole_ns if iterations else pl.lit(value=True))
+    over_iterations = (2 * iterations * pass_ns >= whole_ns) & (2 * pl.col("passes") >= iterations)
+    within = _loops(report).filter(~over_iterations if iterations else pl.lit(value=True))
     for loops in within.partition_by("rule", maintain_order=True):
         if loops.item(0, "rule") == _SENT and not say.per_iteration(report).iterations:  # a model is moved
             continue
@@ -299,6 +301,7 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
         (in_all.get_column("to_device") == in_all.get_column("launches")).alias("sends"),
         (in_all.get_column("to_device_bytes") < passes * on_host.LARGE_BYTES).alias("small"),
         (in_all.get_column("to_host") >= passes).alias("asks"),
+        (in_all.get_column("to_device") >= passes).alias("sends_each"),
         (in_all.get_column("launches") >= passes).alias("launching"),
         (in_all.get_column("launches") <= _BRIEF * passes).alias("brief"),
         (in_all.get_column("backward") > 0).alias("backward"),
@@ -345,7 +348,7 @@ def _rule() -> pl.Expr:
         .then(
             pl.when("masks")
             .then(pl.lit("boolean-masks: loop"))
-            .when(pl.all_horizontal("takes", "writes") & ~pl.col("conditions"))
+            .when(pl.all_horizontal("takes", "puts", "sends_each") & ~pl.col("conditions"))
             .then(pl.lit("row-loops"))
             .when(pl.any_horizontal("reads", "takes") & pl.col("brief"))
             .then(

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import polars as pl
 
-from kanalyze import columns, intervals
+from kanalyze import columns, intervals, tools
 from kanalyze.analyses.counters._sampled_means import COUNTERS, cells_within, grids, means
+from kanalyze.analyses.counters.counters import SECTOR_BYTES
 from kanalyze.analyses.device._operations import (
     SHAPE,
     device_operations,
@@ -24,7 +25,7 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.device.occupancy import launch_occupancy, registers_for_one_more, shared_for_one_more
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, phrases
-from kanalyze.analyses.host._call_kinds import spoken, world
+from kanalyze.analyses.host._call_kinds import CUPY, spoken, world
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
@@ -313,20 +314,27 @@ def thin_blocks(report: Report) -> Findings:
         yield _told(report, "thin-blocks", rows, "thin_ns", at_most=True)
 
 
-#: So many values of 4 bytes are a sector of memory.
-_SECTOR: Final = 8
+#: Bytes of the largest value that a kernel's name has among its parameters; of 4, where it names none.
+_VALUE_BYTES: Final = (
+    pl.when(pl.col("name").cast(pl.String).str.contains(r"\b(?:double2|float4|u?int4|complex<double>)"))
+    .then(16)
+    .when(pl.col("name").cast(pl.String).str.contains(r"\b(?:double|long|float2|u?int2|complex)\b"))
+    .then(8)
+    .otherwise(4)
+)
 
 
 @Rule
 def narrow_blocks(report: Report) -> Findings:
     """One finding per device: the launch shape over a plane whose warps run down columns, and the sum over all."""
-    if report.whole.counted() is not None:
-        return  # counters tell what the kernels access
+    if report.whole.counted() is not None or world(report) not in (tools.CUDA, CUPY):
+        return  # counters tell what kernels access; of other worlds the first axis may be the last one of arrays
     width, threads = pl.col("block_x"), pl.col("threads")
     plane = (pl.col("grid_x") > 1) & (pl.col("grid_y") > 1) & (pl.col("grid_x") * width >= threads)
-    down = (width < _SECTOR) & (threads >= pl.col("threads_per_warp")) & (pl.col("block_y") * width == threads)
+    used = width * _VALUE_BYTES / SECTOR_BYTES
+    down = (used < 1) & (threads >= pl.col("threads_per_warp")) & (pl.col("block_y") * width == threads)
     launches = launch_occupancy(report).filter(plane & down & (pl.col("bucket") == "kernel"))
-    launches = launches.with_columns(narrow_ns=on_gpu.part("alone_ns", 1 - width / _SECTOR))
+    launches = launches.with_columns(narrow_ns=on_gpu.part("alone_ns", 1 - used))
     for rows in _costliest(_changeable(report, launches), "narrow_ns", *SHAPE):
         yield _told(report, "uncoalesced: blocks", rows, "narrow_ns", at_most=True)
 
@@ -351,7 +359,7 @@ def block_starts(report: Report) -> Findings:
     at_limit = starts_share(pl.col("blocks") * pl.col("count"), pl.col("total_ns")) >= STARTING
     long = pl.col("total_ns") >= _SHORT_NS * pl.col("count")
     for rows in _costliest(launches.filter(at_limit & long).with_columns(spared_ns=spared_ns), "spared_ns", *SHAPE):
-        yield _told(report, "block-starts", rows, "spared_ns")
+        yield _told(report, "block-starts", rows, "spared_ns", at_most=True)
 
 
 # Kernels that take far longer than reading and writing all that is there, with a long piece of it for each thread.

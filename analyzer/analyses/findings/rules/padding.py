@@ -90,33 +90,38 @@ _LEAST_ROWS: Final = 300  # of which products take no less time with fewer
 
 @Rule
 def padded_graphs(report: Report) -> Findings:
-    """One finding per device on graphs that are launched behind copies into a part of the rows that they take."""
+    """One finding per device on the graph that is launched most for fewer rows than it takes, as copies show."""
+    if not on_gpu.share_of_graphs(report):
+        return
     fills = _filled_parts(report)
-    if fills.height < _FEWEST_LAUNCHES or not on_gpu.share_of_graphs(report):
+    fills = fills.filter(pl.col("whole") == pl.col("whole").mode().sort().first())
+    if fills.height < _FEWEST_LAUNCHES:
         return
     # a graph of the next power of two, and of no fewer rows than products take as long for
-    needed = 2 ** pl.col("rows").log(2).ceil()
-    least = (_LEAST_ROWS / pl.col("inner")).clip(upper_bound=pl.col("whole"))
-    kept = pl.min_horizontal(pl.max_horizontal(needed, least), "whole").sum() / pl.col("whole").sum()
-    left = fills.select(kept).item()
+    least = pl.max_horizontal(2 ** pl.col("rows").log(2).ceil(), _LEAST_ROWS / pl.col("inner"))
+    kept = fills.select((pl.min_horizontal(least, "whole") / pl.col("whole")).mean()).item()
     sizes = fills.select(fewest=pl.col("rows").min(), most=pl.col("rows").max(), whole=pl.col("whole").max())
     for work in on_host.works_within(report, fills):
-        stake = int(work.ns * (1 - left))
+        stake = int(work.ns * (1 - kept))
         yield work.finding(
-            "padding: graphs", left=left, kept=left, at_stake_ns=stake, **sizes.cast(pl.Int64).row(0, named=True)
+            "padding: graphs", left=kept, kept=kept, at_stake_ns=stake, **sizes.cast(pl.Int64).row(0, named=True)
         )
 
 
 def _filled_parts(report: Report) -> pl.DataFrame:
-    """Launches of graphs right behind a copy of some `rows` into a tensor of `whole` ones: SPAN, rows, whole, inner.
+    """Launches of graphs behind a copy of some `rows` into a tensor of `whole` ones: SPAN, rows, whole, inner.
 
-    Each of these rows is of so many `inner` ones of which products are made.
+    A part of a tensor of as many rows is taken right after, of what the graph gives: the copy fills a part of what it
+    takes, and of no cache. Each of these rows is of so many `inner` ones of which products are made.
     """
     launches = on_host.spans_named("GraphLaunch", (on_host.traced(report) or report).kind("api"))
     line, shapes = on_host.outermost(report).sort(*THREAD, "start"), pl.col("input_shapes")
-    name, into, whole = pl.col("name"), on_host.sides(shapes), on_host.sides(shapes.shift(1).over(THREAD))
-    part = name.shift(1).over(THREAD).str.contains(_TAKES_PART) & (into.list.slice(1) == whole.list.slice(1))
+    name, into = pl.col("name"), on_host.sides(shapes)
+    before, after = ((name.shift(by).over(THREAD), on_host.sides(shapes.shift(by).over(THREAD))) for by in (1, -1))
+    part = before[0].str.contains(_TAKES_PART) & (into.list.slice(1) == before[1].list.slice(1))
+    given = after[0].str.contains(_TAKES_PART) & (after[1].list.first() == before[1].list.first())
     inner = into.list.slice(1, into.list.len().cast(pl.Int64) - 2).list.eval(pl.element().product()).list.first()
-    sizes = {"rows": into.list.first(), "whole": whole.list.first(), "inner": inner.fill_null(1)}
-    copies = line.select(*THREAD, copied="start", filled=part & (name == _COPIES), **sizes)
-    return nearest(launches, copies, ("start", "copied"), THREAD).filter("filled", pl.col("rows") < pl.col("whole"))
+    sizes = {"rows": into.list.first(), "whole": before[1].list.first(), "inner": inner.fill_null(1)}
+    copies = line.select(*THREAD, copied="start", filled=part & given & (name == _COPIES), **sizes)
+    fills = nearest(launches, copies, ("start", "copied"), THREAD)
+    return fills.filter("filled", pl.col("rows").is_between(0, pl.col("whole"), closed="none"))

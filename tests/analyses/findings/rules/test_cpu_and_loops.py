@@ -313,11 +313,14 @@ GATED = ["unbind", *["linear", "chunk", "sigmoid", "tanh", "mul", "add"] * 12, "
         (["linear", *[name for name in BRANCHES if name != "select"], "linear"], None, (), None),  # parts of nothing
         # indices of a row are no mask, for which its operator would wait
         (
-            ["linear", *["select", "item", "gather", "index_put_"] * 20, "linear"],
+            ["linear", *["select", "_to_copy", "item", "index_put_"] * 20, "linear"],
             "row-loops",
             ("rows are read and changed",),
             None,
         ),
+        # each pass needs the one before; a log
+        (["linear", *["select", "mv", "norm", "item", "copy_"] * 20, "linear"], "blocking-read", (), None),
+        (["linear", *["select", "mul", "sum", "item", "copy_"] * 20, "linear"], "blocking-read", (), None),
         (["linear", *ROWS * 20, "stack"], MASKED, ("eq → index → mean",), (2_380_000, 114, -114_000)),
         (["linear", *INVERSES * 20, "stack"], MASKED, ("(eq → index → linalg_inv → mean)",), None),
         (["linear", *FACTORS * 20, "stack"], WORK, ("(mm → linalg_cholesky → linalg_eigvalsh)",), None),

@@ -856,14 +856,28 @@ def test_without_layers_that_run_again_the_host_is_spared_what_it_does_between_t
     assert one.mending.host.select("start", "end").rows() == [(1, 50)]  # not the last product, which is of backward
 
 
-@pytest.mark.parametrize(("layers", "words"), [(4, "Layers keep a transposed layout"), (3, "Copies of transposed")])
-def test_a_layout_that_layers_hand_on_is_made_contiguous_once(layers, words):
-    layer = within("aten::layer_norm", (STRIDED, 40_000, "aten::copy_"), (GEMM, 60_000, "aten::native_layer_norm"))
-    of = report(again(range(0, 1_000_000 * layers, 1_000_000), *layer))
-    assert_told(layout_copies(of), [40_000 * layers], words)
+ACROSS = STRIDED.replace("direct_copy_kernel_cuda", "CUDAFunctor_add")
 
 
-@pytest.mark.parametrize(("share", "told"), [(30, 1), (29, 0)])
+@pytest.mark.parametrize(
+    ("layers", "others", "words"),
+    [
+        (4, ((ACROSS, 10_000, "aten::add"),), "Layers keep a transposed layout"),
+        (3, ((ACROSS, 10_000, "aten::add"),), "Copies of transposed"),
+        (4, (), "Copies of transposed"),  # which nothing hands on
+        (4, ((ACROSS, 10_000, "aten::add"), (GEMM, 10_000, "aten::conv2d")), "Copies of transposed"),  # each anew
+    ],
+)
+def test_a_layout_that_layers_hand_on_is_made_contiguous_once(layers, others, words):
+    """Sums, whose memory traffic no shape tells here, spare nothing."""
+    norm = within("aten::layer_norm", (STRIDED, 40_000, "aten::copy_"), (GEMM, 60_000, "aten::native_layer_norm"))
+    layer = [*norm, *again([200_000], *launched(*others))]
+    step = again(range(0, 1_000_000 * layers, 1_000_000), *layer)
+    of = in_steps(report(again((0, 10_000_000), *step)), 20_000_000, 2)
+    assert_told(layout_copies(of), [2 * 40_000 * layers], words)
+
+
+@pytest.mark.parametrize(("share", "told"), [(50, 1), (49, 0)])
 def test_sums_by_an_index_are_told_of_jax_where_they_take_much(share, told):
     of = report(line(("input_scatter_fusion_1", share), ("loop_add_fusion", 100 - share)))
     assert len(list(scatters_of_jax(of))) == told

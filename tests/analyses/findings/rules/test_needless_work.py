@@ -332,19 +332,21 @@ def test_padding_of_batches_that_a_run_without_a_profiler_saw(batches, others, s
 
 
 @pytest.mark.parametrize(
-    ("part", "sizes", "left", "words"),
+    ("part", "given", "sizes", "left", "words"),
     [
-        ("aten::slice", (5, 8, 16), (8 + 8 + 16) / 192, "A graph of 64 rows is launched for 5 to 16"),
-        ("aten::narrow", (33, 40), 1, None),  # the next power of two is all
-        ("aten::slice", (64,), 1, None),
-        ("aten::view", (8,), 1, None),  # of no part
+        ("aten::slice", 64, (5, 8, 16), (8 + 8 + 16) / 192, "A graph of 64 rows runs for 16 at most"),
+        ("aten::narrow", 64, (33, 40), 1, None),  # the next power of two is all
+        ("aten::slice", 64, (64,), 1, None),
+        ("aten::view", 64, (8,), 1, None),  # of no part
+        ("aten::slice", 8, (8,), 1, None),  # of a data set, or the next place of a cache
     ],
 )
-def test_graphs_of_more_rows_than_are_copied_in(part, sizes, left, words):
+def test_graphs_of_more_rows_than_are_copied_in(part, given, sizes, left, words):
     events, details = [], []
     for at in range(12):
         start, rows = 1_000_000 * at, sizes[at % len(sizes)]
-        for name, begin, shape in ((part, 0, [64, 512, 24]), ("aten::copy_", 20_000, [rows, 512, 24])):
+        copies = ((part, 0, [64, 512, 24]), ("aten::copy_", 20_000, [rows, 512, 24]))
+        for name, begin, shape in (*copies, ("aten::slice", 60_000, [given, 512])):
             details.append({"event_id": len(events), "input_shapes": f"[{shape}, []]"})
             events.append(host("op", name, start + begin, start + begin + 9000))
         events += launched(start + 40_000, start + 50_000, kernel(start + 60_000, start + 560_000), "cudaGraphLaunch")

@@ -386,17 +386,26 @@ def test_the_innermost_and_the_outermost_operator_and_autograds(of, operators):
 
 
 @pytest.mark.parametrize(
-    ("numbers", "line"), [((7, 7), "train.py:12"), ((7, 8), "train.py:20"), ((None, 7), "train.py:20")]
+    ("numbers", "others", "line"),
+    [
+        ((7, 7), 0, "train.py:12"),
+        ((7, 8), 0, "train.py:20"),
+        ((None, 7), 0, "train.py:20"),
+        ((7, 7), 3, "train.py:12"),  # of others of the same name, in line 20, nothing is told
+    ],
 )
-def test_kernels_of_backward_have_the_line_of_the_forward_operator(numbers, line):
+def test_kernels_of_backward_have_the_line_of_the_forward_operator(numbers, others, line):
     events, lines, details = [], [], []
     place = {"process_id": 1, "thread_id": 1, "file": "train.py", "function": "step", "text": "f()", "dur_ns": 100_000}
+    both = [("aten::index", 0, numbers[0]), (NODE, 100_000, numbers[1])]
+    for other in range(others):
+        both += [("aten::index", 181_000 + 2000 * other, 90 + other), (NODE, 300_000 + 9000 * other, 90 + other)]
     for at in range(0, 5_000_000, 1_000_000):
         lines += [{**place, "line": number, "start_ns": at + 100_000 * turn} for turn, number in enumerate((12, 20))]
-        for name, begin, number in zip(("aten::index", NODE), (at, at + 100_000), numbers, strict=True):
+        for name, begin, number in both:
             details.append({"event_id": len(events), "sequence_number": number and number + at})
-            events.append(host("op", name, begin, begin + 90_000))
-        events.append(host("op", "aten::_index_put_impl_", at + 101_000, at + 180_000))
+            events.append(host("op", name, at + begin, at + begin + (80_000 if begin <= 100_000 else 1500)))
+        events.append(host("op", "aten::_index_put_impl_", at + 101_000, at + 170_000))
         events += launched(at + 110_000, at + 120_000, kernel(at + 130_000, at + 200_000))
     of = in_steps(events, 5, op_detail=details, source_lines=lines)
     claims = exclusive_operations(of).select("start", "end")
