@@ -285,8 +285,8 @@ def _between_launches(pair: ThreadPair, spans: pl.DataFrame) -> pl.DataFrame:
 def _with_next(pair: ThreadPair, place: pl.Series) -> pl.DataFrame:
     """Launch calls whose partners have a `place` in a span, each up to the end of the next one in the same span."""
     rows = pair.pairs.with_columns(place.gather(pair.pairs.get_column("right")).alias("place"))
-    follows = (pl.col("left").shift(-1) == pl.col("left") + 1) & (pl.col("place").shift(-1) == pl.col("place"))
-    rows = rows.with_columns(last=pl.when(follows).then(pl.col("left") + 1).otherwise("left")).drop_nulls("place")
+    follows = pl.col("place").shift(-1) == pl.col("place")
+    rows = rows.with_columns(last=pl.when(follows).then(pl.col("left").shift(-1)).otherwise("left")).drop_nulls("place")
     starts, ends = pair.calls.get_column("start"), pair.calls.get_column("end")
     return pl.DataFrame([starts.gather(rows.get_column("left")), ends.gather(rows.get_column("last"))])
 

@@ -299,10 +299,13 @@ def test_what_is_told_depends_on_the_share_of_graphs(graph_ns, name, action, ahe
     assert (less.action, less.ahead_action) == (action, ahead)
 
 
-def captured(*events, names="abcdef"):
-    """A report of launches 200 µs apart, beside it a trace of them 100 µs apart on another thread, with `events`."""
+def captured(*events, names="abcdef", own=None):
+    """A report of launches 200 µs apart, beside it a trace of them 100 µs apart on another thread, with `events`.
+
+    The report may have launches of its `own`.
+    """
     trace = report([*launches(names, apart=100_000, thread=7), *events], kinds=("op", "range"))
-    return replace(report(launches(names, apart=200_000)), beside=lambda: trace)
+    return replace(report(launches(own or names, apart=200_000)), beside=lambda: trace)
 
 
 def op(name, start, end):
@@ -330,6 +333,11 @@ def test_an_operator_of_the_trace_is_placed_between_the_launches_of_both(operato
     inside = within(made, operators(made))
     assert spans(inside) == places
     assert "".join(operations(made)["name"].gather(inside.mending.gone).cast(pl.String)) == names
+
+
+def test_launches_that_the_trace_lacks_are_in_what_those_before_and_after_are_in():
+    made = captured(op("aten::lstm", 299_000, 415_000), names="abcdefghij", own="abcdxefghij")
+    assert spans(within(made, operators(made))) == [(597_888, 1_020_555)]
 
 
 @pytest.mark.parametrize("names", ["abcdef", "xyzxyz"])
