@@ -77,6 +77,7 @@ GATHERS: Final = (
     & (FAMILY == "index")
     & (OPERATION.is_in(["index_select", "index", "gather", ""]) | pl.col("functor").str.contains("index_kernel"))
 )
+TOPK: Final = (FAMILY == "sort") & (OPERATION == "topk")  # selections, as of nearest neighbours
 SUMS: Final = (FAMILY == "reduce") & OPERATION.is_in(["sum", "mean"])  # kernels that sum what they read
 READS: Final = 0.4  # what is left of a gather that writes nothing: less than half, which also waits for the index
 

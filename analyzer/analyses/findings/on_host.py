@@ -39,6 +39,8 @@ IS_NODE: Final = pl.col("name").str.starts_with(NODE)  # whether operators are a
 BEGINS_BACKWARD: Final = "aten::ones_like"  # makes the gradient of a loss, with which each backward pass begins
 #: Operators that multiply by a matrix, which may be a layer's weights.
 MULTIPLIES: Final = r"^aten::(?:linear|addmm|mm|matmul|bmm|baddbmm|einsum)$"
+#: Operators that sort the entries of sparse tensors by index, and add those of one index together.
+COALESCING: Final = ("aten::coalesce", "aten::_coalesce")
 SPARED: Final = 0.75  # of a copy of float32 in place of bytes so much is spared
 _UNNAMED: Final = 0.05  # the part of kernels' time that no operator may tell of
 SCALAR_BYTES: Final = 16  # the size of the largest number that PyTorch reads as one
@@ -129,6 +131,14 @@ def with_forward_line(report: Report, finding: rules.Finding) -> rules.Finding:
     nodes = operators(report).filter(IS_NODE, pl.col("start").is_in(most.get_column("node_start").implode()))
     line = site_of(report, _with_nodes(report).join(nodes, on=_OF_NODE, how="semi"))
     return finding._replace(line=line) if line else finding
+
+
+def with_nodes(report: Report, operators: pl.DataFrame) -> pl.DataFrame:
+    """Adds to some of the :func:`operators` whether they make a node of autograd: what is later has a later number."""
+    numbers = forward(report).select(*THREAD, behind="row", later="sequence_number").drop_nulls("later")
+    line = nearest(operators, numbers, ("stop", "behind"), THREAD, "after").drop("behind")
+    made = (pl.col("later") > pl.col("sequence_number")).fill_null(value=False)
+    return line.with_columns(makes_node=made).drop("later")
 
 
 _INPUTS: Final = ("input_types", "input_shapes", "input_strides", "input_values")

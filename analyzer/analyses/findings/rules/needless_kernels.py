@@ -17,7 +17,7 @@ from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD, touched
 from kanalyze.analyses.work.work import operations_with_roofs
-from kanalyze.columns import beside, gathered, marked, nearest
+from kanalyze.columns import beside, gathered, marked
 from kanalyze.report import Report
 
 _FEWEST_SOFTMAXES: Final = 2  # one such softmax may be something else
@@ -367,7 +367,6 @@ def recomputation(report: Report) -> Findings:
 
 #: Kernels of sorts, not of topk.
 _SORTS: Final = (FAMILY == "sort") & (OPERATION == "sort")
-_TOPK: Final = (FAMILY == "sort") & (OPERATION == "topk")
 _COMPARES: Final = "aten::unique_dim"  # rows, of which something else is told
 _SORTING: Final = ("aten::sort", "aten::argsort", "aten::msort", "aten::quantile", "aten::nanquantile")
 
@@ -398,7 +397,7 @@ def full_sort(work: Work) -> Finding | None:
     elsewhere sorts after which the next operation may read all.
     """
     report, torch = work.report, say.in_pytorch(work.report)
-    if torch and work.device.launches(_TOPK) >= work.rows.height:
+    if torch and work.device.launches(on_gpu.TOPK) >= work.rows.height:
         return None
     work = work._replace(rows=_little_read(work, torch=torch))
     work = work._replace(rows=on_gpu.with_operators(report, work.rows).filter(pl.col("outer").ne_missing(_COMPARES)))
@@ -447,8 +446,6 @@ def _little_read(work: Work, *, torch: bool) -> pl.DataFrame:
     return work.rows.filter(pl.col("row").is_in(chosen.implode()))
 
 
-#: Operators that sort the entries of sparse tensors by index, and add those of one index together.
-_COALESCING: Final = ("aten::coalesce", "aten::_coalesce")
 _FEWEST_COALESCED: Final = 2  # a tensor that is new is put in order once
 
 
@@ -456,41 +453,10 @@ _FEWEST_COALESCED: Final = 2  # a tensor that is new is put in order once
 def repeated_coalescing(sorting: Work) -> Finding | None:
     """One finding per device whose products sort the entries of the sparse tensors that they are given."""
     rows = on_gpu.with_operators(sorting.report, exclusive_operations(sorting.report))
-    rows = rows.filter(sorting.device.are(pl.lit(value=True)), pl.col("inner").is_in(_COALESCING))
+    rows = rows.filter(sorting.device.are(pl.lit(value=True)), pl.col("inner").is_in(on_host.COALESCING))
     # a program that calls coalesce() itself may have to: gradients of embeddings are not in order
-    work = sorting._replace(rows=rows.filter(~pl.col("outer").is_in(_COALESCING)))
+    work = sorting._replace(rows=rows.filter(~pl.col("outer").is_in(on_host.COALESCING)))
     sorts = work.rows.join(sorting.rows, on="row", how="semi").height
     if sorts < _FEWEST_COALESCED:
         return None
     return work.finding("repeated-coalescing", operator=work.rows.select(pl.col("outer").mode().sort().first()).item())
-
-
-@Rule
-def coalesced_again(report: Report) -> Findings:
-    """One finding per device on square sparse tensors of one size that the program puts in order again in a pass."""
-    passes, square = say.per_iteration(report).iterations or 0, on_host.side(0, 0) == on_host.side(0, 1)
-    calls = on_host.working(report).filter(pl.col("name").is_in(_COALESCING), square)
-    if not passes or calls.height < _FEWEST_COALESCED * passes:
-        return
-    # of as many entries before and after: by the shapes of all that the operators within take
-    inner = nearest(on_host.operators(report), calls.select(call="row", until="stop").sort("call"), ("row", "call"))
-    inner = inner.filter(pl.col("row") < pl.col("until")).sort("row")
-    shapes = inner.group_by(row="call").agg(shapes=pl.col("input_shapes").cast(pl.String).str.join(" "))
-    alike = calls.join(shapes, on="row", maintain_order="left").filter(
-        pl.col("shapes") == pl.col("shapes").mode().sort().first()
-    )
-    for work in on_host.works_within(report, alike):
-        # of the kernels that matter some run once in a call
-        kernels = work.rows.group_by("name").agg(pl.len(), ns=pl.col("exclusive_ns").sum())
-        # a kernel that takes less of their time may not run in each
-        once = kernels.filter(pl.col("ns") >= 0.02 * work.ns).select(pl.col("len").min()).item()
-        times = (2 * (once or 0) + passes) // (2 * passes)
-        # nearest neighbours of other points are as many
-        if times >= _FEWEST_COALESCED and not work.device.launches(_TOPK):
-            yield work.finding(
-                "repeated-coalescing: same",
-                at_stake_ns=work.ns * (times - 1) // times,
-                mending=on_host.within(report, alike.filter(pl.int_range(pl.len()) % times > 0)).mending,
-                height=alike.select(on_host.side(0, 0)).item(0, 0),
-                times=times,
-            )

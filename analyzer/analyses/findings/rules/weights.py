@@ -1,5 +1,6 @@
-"""Weights made anew or copied before the layers that take them, and gradients that nothing uses, or few rows of."""
+"""Weights, and matrices of graphs, made anew before each layer; gradients that nothing uses, or few rows of."""
 
+import re
 from typing import Final
 
 import polars as pl
@@ -164,6 +165,121 @@ def _copied_weights(report: Report) -> pl.DataFrame:
     line = line.with_columns(chosen=pl.col("weight") | beside).with_columns(run=pl.struct("run", "chosen").rle_id())
     spans = line.filter("chosen").group_by(*THREAD, "run", maintain_order=True)
     return spans.agg(pl.col("start").first(), pl.col("end").last()).select(SPAN)
+
+
+# Matrices of graphs, which are put in order before each layer that takes them, with all else that makes them.
+
+_FEWEST_MADE: Final = 2  # a matrix that is new is put in order once
+_RANDOM: Final = r"rand|bernoulli|dropout|normal|uniform|poisson|exponential"
+#: What is told of an operator and its tensors, and with other values that it is given.
+_TAKES: Final = pl.concat_str(pl.col("name", "input_shapes").cast(pl.String), separator=" ", ignore_nulls=True)
+_TEXT: Final = pl.concat_str(_TAKES, pl.col("input_values").cast(pl.String), separator=" ", ignore_nulls=True)
+_PAIR: Final = 2  # an index has a row and a column for each entry
+_MADE: Final = ("row", *SPAN, "input_shapes", "input_values", "call", "place")
+
+
+@Rule
+def coalesced_again(report: Report) -> Findings:
+    """One finding per device on square sparse tensors of one size that the program puts in order again in a pass."""
+    passes, square = say.per_iteration(report).iterations or 0, side(0, 0) == side(0, 1)
+    calls = on_host.working(report).filter(pl.col("name").is_in(on_host.COALESCING), square)
+    if not passes or calls.height < _FEWEST_MADE * passes:
+        return
+    # of as many entries before and after: by the shapes of all that the operators within take
+    inner = nearest(on_host.operators(report), calls.select(call="row", until="stop").sort("call"), ("row", "call"))
+    inner = inner.filter(pl.col("row") < pl.col("until")).sort("row")
+    shapes = inner.group_by(row="call").agg(shapes=pl.col("input_shapes").cast(pl.String).str.join(" "))
+    alike = on_host.with_nodes(report, calls).join(shapes, on="row").sort("row")
+    # values with gradients, as of attention, are others in each layer
+    alike = alike.filter(pl.col("shapes") == pl.col("shapes").mode().sort().first(), ~pl.col("makes_node"))
+    made = _made_alike(report, alike)
+    left = 0 if alike.height == calls.height and _stays(report, alike, made) else 1
+    spans = made.group_by("call").agg(pl.col(THREAD).first(), pl.col("start").min(), pl.col("end").max()).sort("call")
+    for work in on_host.works_within(report, spans):
+        # of the kernels that matter some run once in a call
+        kernels = work.rows.group_by("name").agg(pl.len(), ns=pl.col("exclusive_ns").sum())
+        # a kernel that takes less of their time may not run in each
+        once = kernels.filter(pl.col("ns") >= 0.02 * work.ns).select(pl.col("len").min()).item()
+        times = (2 * (once or 0) + passes) // (2 * passes)
+        # nearest neighbours of other points are as many
+        if times >= _FEWEST_MADE and not work.device.launches(on_gpu.TOPK):
+            others = made.height // spans.height - 1
+            yield work.finding(
+                "repeated-coalescing: same",
+                at_stake_ns=work.ns * (times - left) // times,
+                mending=on_host.within(report, spans.filter(pl.int_range(pl.len()) % times >= left)).mending,
+                height=alike.select(side(0, 0)).item(0, 0),
+                times=times,
+                what="made" if others else "sorted",
+                others=others,
+                when="for all layers" if left else "before the loop",
+                stays=not left,
+            )
+
+
+def _made_alike(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
+    """What makes the matrices that `calls` put in order: these, and all in a row that is the same around each.
+
+    Where no layer has a gradient, the calls alone; nothing if random numbers are drawn for each. It has :data:`_MADE`.
+    """
+    alone = calls.with_columns(call="row", place=pl.lit(0, pl.Int64)).select(_MADE)
+    if calls.get_column("sequence_number").n_unique() < calls.height or calls.is_empty():
+        return alone
+    height = calls.select(side(0, 0)).item(0, 0)
+    line = _around(report, calls, height)
+    # up to where these are no longer the same before and after each call
+    same = (pl.len() == calls.height) & (_TEXT.n_unique() == 1) & ~pl.col("apart").any()
+    draws = pl.col("name").str.contains(_RANDOM).any()
+    places = line.group_by("place").agg(same=same, draws=draws)
+    unlike = places.filter(~pl.col("same") | (pl.col("draws") & (pl.col("place") > 0))).get_column("place")
+    first, last = unlike.filter(unlike <= 0).max(), unlike.filter(unlike >= 0).min()
+    if first == last == 0:
+        return alone
+    within = pl.col("place").is_between(first or -line.height, last or line.height, closed="none")
+    made, drawn = line.filter(within), places.filter(within).get_column("draws").any()
+    # what is before may take one of several for each layer, of as many elements
+    lengths = on_host.each_input(made).explode("sides").filter(pl.col("sides") != height).get_column("sides")
+    before = on_host.each_input(line.filter("apart")).explode("sides").filter(pl.col("sides").is_in(lengths.implode()))
+    before = line.join(before, on="row", how="semi")
+    if before.select(_TAKES.n_unique() < _TEXT.n_unique()).item():
+        return alone
+    return made.filter(~pl.lit(drawn)).select(_MADE)
+
+
+def _around(report: Report, calls: pl.DataFrame, height: float) -> pl.DataFrame:
+    """The operators in a row around each of some calls: those of its run, with the call, and the place from it on.
+
+    What takes another matrix, as features are, or has a gradient, is `apart`: a run begins with it.
+    """
+    every, sides_of = on_host.outermost(report).sort(*THREAD, "row"), pl.col("sides").list
+    index = (sides_of.len() == _PAIR) & (sides_of.first() == _PAIR)
+    others = (sides_of.len() > 1) & (sides_of.len() != sides_of.count_matches(height)) & ~index
+    matrices = on_host.each_input(every).filter(others).get_column("row")
+    apart = pl.col("makes_node") | pl.col("aside") | pl.col("row").is_in(matrices.implode())
+    line = on_host.with_nodes(report, every).sort(*THREAD, "row").with_columns(apart=apart, at=pl.int_range(pl.len()))
+    line = line.with_columns(run=pl.struct(*THREAD, pl.col("apart").cum_sum()).rle_id())
+    own = line.filter(pl.col("row").is_in(calls.get_column("row").implode())).select("run", call="row", since="at")
+    line = line.join(own.filter(pl.len().over("run") == 1), on="run")
+    return line.with_columns(place=pl.col("at") - pl.col("since"))
+
+
+def _stays(report: Report, calls: pl.DataFrame, made: pl.DataFrame) -> bool:
+    """Whether matrices seem to be the same in each pass: `calls` merge entries, as many in each, as of no other graph.
+
+    And nothing else takes tensors of as many elements as they are made of.
+    """
+    if made.is_empty():
+        return False
+    texts, first = calls.item(0, "shapes"), made.filter(pl.col("place") < 0)
+    merged, before = re.findall(r"\[2, (\d+)\]", texts), re.findall(r"\[\[(\d+)\], ", texts)
+    if not merged or not before or int(merged[0]) >= max(map(int, before)):
+        return False
+    given = on_host.each_input(first).select(pl.col("sides").list.max().cast(pl.Int64).cast(pl.String)).to_series()
+    named = first.get_column("input_values").cast(pl.String).str.extract_all(r"\d+").explode()
+    numbers = sorted({max(before, key=int), *given} - {*named})
+    others = on_host.outermost(report).filter(pl.col("row") > made.get_column("row").min())
+    others = others.join(made, on="row", how="anti")
+    return not others.select(_TEXT.str.contains(rf"\b(?:{'|'.join(numbers)})\b").any()).item()
 
 
 # Matrices that are changed by a product of narrow ones before each layer that takes them, rather than what it gives.

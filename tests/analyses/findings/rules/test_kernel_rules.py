@@ -9,7 +9,6 @@ from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.rules.layouts import layout_conversions, layout_copies
 from kanalyze.analyses.findings.rules.needless_kernels import (
     bias_before_batchnorm,
-    coalesced_again,
     full_sort,
     large_logits,
     recomputation,
@@ -249,40 +248,6 @@ def coalesced(operator, many=4):
     """Sorts and sums of entries of sparse tensors, and products with them, within an operator."""
     own = ((RADIX, 1000, "aten::_coalesce"), ("sums", 1000, "aten::_coalesce"), ("product", 500, "aten::f"))
     return within(operator, *own * many)
-
-
-def orders(*entries, sides="[[900, 900]]", kernels=("sums",)):
-    """Five steps with so many calls of coalesce, of square tensors with such numbers of entries, a kernel in each."""
-    events, details = [], []
-    for at in range(0, 5_000_000, 1_000_000):
-        for place, number in enumerate(entries):
-            begin = at + 100_000 * place
-            shapes = {begin: sides, begin + 100: f"[[2, {number}], []]"}
-            for (start, text), name in zip(shapes.items(), ("aten::coalesce", "aten::narrow"), strict=True):
-                details.append({"event_id": len(events), "input_shapes": text})
-                events.append(host("op", name, start, begin + 9000 - start + begin))
-            for kernel_name in kernels:
-                made = kernel(begin + 10_000, begin + 30_000, name=kernel_name, correlation=len(events))
-                events += [call("cudaLaunchKernel", begin + 1000, begin + 8000, correlation=len(events)), made]
-    return report(events, op_detail=details).narrow(window=Window(0, 5_000_000, count=5, each="step"))
-
-
-@pytest.mark.parametrize(
-    ("each", "left"),
-    [
-        (orders(8000, 8000, 8000), 1 / 3),
-        (orders(8000, 8000, 9000), 1 / 2),
-        (orders(8000), 1),  # which may be another one in each step
-        (orders(8000, 9000, 7000), 1),
-        (orders(8000, 8000, sides="[[900, 16]]"), 1),  # gradients of embeddings
-        (orders(8000, 8000, kernels=["sums", "void at::native::sbtopk::gatherTopK<float, unsigned int>(float*)"]), 1),
-    ],
-)
-def test_matrices_that_are_put_in_order_again(each, left):
-    told = coalesced_again(each)
-    work = 5 * 20_000 * round(1 / left)
-    assert_told(told, [int(work * (1 - left))] * (left < 1))
-    assert [len(one.mending.gone) for one in told] == [5 * round(1 / left - 1)] * (left < 1)
 
 
 @pytest.mark.parametrize(

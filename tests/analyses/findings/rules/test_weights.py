@@ -3,7 +3,7 @@
 import pytest
 
 from kanalyze.analyses.findings.rules import weights
-from support.build import host, kernel, launched, memcpy
+from support.build import call, host, kernel, launched, memcpy
 from support.measures import assert_told, measures
 from support.steps import in_steps, operator, operators
 
@@ -297,3 +297,91 @@ def test_rows_without_an_index_are_neither_filled_nor_updated(of, stake):
     found = weights.dense_gradients(of)
     assert_told(found, [stake] * bool(stake), *(["Gradients of embeddings are dense"] * bool(stake)))
     assert [one.at_most for one in found] == [True] * bool(stake)
+
+
+def orders(*entries, sides="[[900, 900]]", kernels=("sums",)):
+    """Five steps with so many calls of coalesce, of square tensors with such numbers of entries, a kernel in each."""
+    events, details = [], []
+    for at in range(0, 5_000_000, 1_000_000):
+        for place, number in enumerate(entries):
+            begin = at + 100_000 * place
+            shapes = {begin: sides, begin + 100: f"[[2, {number}], []]"}
+            for (start, text), name in zip(shapes.items(), ("aten::coalesce", "aten::narrow"), strict=True):
+                details.append({"event_id": len(events), "input_shapes": text})
+                events.append(host("op", name, start, begin + 9000 - start + begin))
+            for kernel_name in kernels:
+                made = kernel(begin + 10_000, begin + 30_000, name=kernel_name, correlation=len(events))
+                events += [call("cudaLaunchKernel", begin + 1000, begin + 8000, correlation=len(events)), made]
+    return in_steps(events, 5, op_detail=details)
+
+
+@pytest.mark.parametrize(
+    ("each", "left"),
+    [
+        (orders(8000, 8000, 8000), 1 / 3),
+        (orders(8000, 8000, 9000), 1 / 2),
+        (orders(8000), 1),  # which may be another one in each step
+        (orders(8000, 9000, 7000), 1),
+        (orders(8000, 8000, sides="[[900, 16]]"), 1),  # gradients of embeddings
+        (orders(8000, 8000, kernels=["sums", "void at::native::sbtopk::gatherTopK<float, unsigned int>(float*)"]), 1),
+    ],
+)
+def test_matrices_that_are_put_in_order_again(each, left):
+    told = weights.coalesced_again(each)
+    work = 5 * 20_000 * round(1 / left)
+    assert_told(told, [int(work * (1 - left))] * (left < 1))
+    assert [len(one.mending.gone) for one in told] == [5 * round(1 / left - 1)] * (left < 1)
+
+
+LINEAR = ("aten::linear", "[[900, 64], [64, 64]]", "", 1)
+PRODUCT = ("aten::matmul", "[[900, 900], [900, 64]]", "", 1)
+CAT = ("aten::cat", "[[[2, 4000], [2, 4000]], []]", "", 0)
+MATRIX = ("aten::sparse_coo_tensor", "[[2, 8000], [8000], []]", '["", "", "[900, 900]"]', 0)
+ORDER = ("aten::coalesce", "[[900, 900]]", "", 0)
+SCALE = ("aten::mul", "[[7990], [7990]]", "", 0)
+DEGREES = [CAT, MATRIX, ORDER, ("aten::rsqrt", "[[900]]", "", 0), SCALE]
+
+
+def layers(*own, entries=7990, numbered=True):
+    """Five steps of three layers of operators of 20 µs: name, shapes and values of inputs, how many nodes they make.
+
+    Coalesce takes twice as long, and within are the numbers of entries before and after.
+    """
+    events, details, number = [], [], 0
+    for step in range(0, 15_000_000, 3_000_000):
+        for place, (name, shapes, values, nodes) in enumerate([*own] * 3):
+            begin = step + 60_000 * place
+            known = {"sequence_number": number} if numbered else {}
+            known |= {"input_shapes": shapes, "input_values": values.format(layer=place // len(own))}
+            details.append({"event_id": len(events), **known})
+            made = kernel(begin + 10_000, begin + (50_000 if name == ORDER[0] else 30_000), name=name)
+            events += [host("op", name, begin, begin + 9000), *launched(begin + 1000, begin + 8000, made)]
+            for at, text in enumerate(("[[8000], [], []]", f"[[2, {entries}], []]") * (name == ORDER[0])):
+                details.append({"event_id": len(events), "input_shapes": text})
+                events.append(host("op", "aten::narrow", begin + 100 + 100 * at, begin + 150 + 100 * at))
+            number += nodes
+    return in_steps(events, 5, 3_000_000, op_detail=details)
+
+
+@pytest.mark.parametrize(
+    ("each", "operators", "gone"),
+    [
+        (layers(LINEAR, *DEGREES, PRODUCT), 5, 3),
+        (layers(LINEAR, *DEGREES, PRODUCT, entries=8000), 5, 2),  # as many of any graph
+        (layers(LINEAR, *DEGREES, PRODUCT, ("aten::mul_", "[[4000], [1]]", "", 0)), 5, 2),  # weights that change
+        (layers(LINEAR, *DEGREES, PRODUCT, numbered=False), 1, 2),  # vectors may be of features
+        (layers(LINEAR, *DEGREES[:-1], (*SCALE[:3], 1), PRODUCT), 4, 3),  # by a parameter
+        (layers(LINEAR, CAT, ("aten::mv", "[[900, 64], [64]]", "", 0), *DEGREES[1:], PRODUCT), 4, 3),
+        (layers(LINEAR, *DEGREES[:2], (*ORDER[:3], 1), *DEGREES[3:], PRODUCT), 0, 0),  # attention's weights
+        (layers(LINEAR, ("aten::bernoulli", "[[4000], []]", "", 0), *DEGREES, PRODUCT), 0, 0),
+        (layers(LINEAR, *DEGREES[:-1], ("aten::dropout", "[[7990], []]", "", 0), SCALE, PRODUCT), 4, 3),
+        # masks of layers
+        (layers(LINEAR, ("aten::select", "[[3, 8000], []]", '["", "0", "{layer}"]', 0), *DEGREES[1:], PRODUCT), 1, 2),
+    ],
+)
+def test_matrices_that_are_made_again_with_all_that_is_around(each, operators, gone):
+    """Nothing is left where no step makes others."""
+    told = weights.coalesced_again(each)
+    assert_told(told, [5 * gone * (operators + 1) * 20_000] * bool(gone))
+    assert [len(one.mending.gone) for one in told] == [5 * gone * operators] * bool(gone)
+    assert all((" once, before the loop" in one.action) == (gone == 3) for one in told)
