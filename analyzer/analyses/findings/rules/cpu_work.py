@@ -52,8 +52,12 @@ _COMPUTES: Final = (
 #: Operators that copy what they are given; others that launch a copy work on what was copied as well.
 _COPIES: Final = r"^aten::(?:to|_to_copy|copy_|clone|contiguous|pin_memory)$"
 
-#: Types of a copy that makes data larger: of bytes, and of others that are stored in fewer.
-_WIDENS: Final = r"^\[\s*\"(?:float|double)\",\s*\"(?:unsigned char|signed char|char|short|unsigned short)\""
+#: Types of a copy that makes data larger, of bytes and of others that are stored in fewer; and pinned data of such.
+_STORED: Final = r"\s*\"(?:unsigned char|signed char|char|short|unsigned short)\""
+_WIDENS: Final = rf"^\[\s*\"(?:float|double)\",{_STORED}"
+_PINS: Final = pl.col("name").str.contains("^aten::_?pin_memory$") & (
+    pl.col("input_types").cast(pl.String).str.contains(rf"^\[{_STORED}")
+)
 
 #: An operator on the CPU that no copy is seen beside takes so long at least (ns); launches that the host is late for.
 _LONG_NS: Final = 100_000
@@ -67,7 +71,7 @@ def cpu_work(report: Report) -> rules.Findings:
     for rule in ("cpu-operators", "cpu-tensors", "large-upload"):
         if (runs := every.filter(pl.col("kind") == rule)).is_empty():
             continue
-        inside, start = on_host.within(report, runs), pl.col("start")
+        inside, start, within = on_host.within(report, runs), pl.col("start"), pl.col("within")
         along = (say.all_along(start, low, high) for _, low, high in windows(report).iter_rows())
         if not (say.per_iteration(report).iterations or any(inside.host.select(one).item() for one in along)):
             continue
@@ -78,7 +82,8 @@ def cpu_work(report: Report) -> rules.Findings:
         moved = int(runs.select(pl.col("bytes").median().fill_null(0)).item())
         maker = _MAKES.fullmatch(top or "")
         kind = ": of Python" if not top else ": random" if maker and maker["draws"] else ""
-        name = f"{rule}{kind}" if rule == "cpu-tensors" else rule
+        kind = kind if rule == "cpu-tensors" else ": by the copy" * runs.select(2 * within.sum() > pl.len()).item()
+        name = f"{rule}{kind}"
         by_host = "what the host does between a copy to it and one back"
         by_host = by_host if rule == "cpu-operators" else "Python and NumPy"
         figures = {"top": rules.literal(top) or by_host, "named": rules.literal(top), "moved": moved}
@@ -97,9 +102,15 @@ def _spared(report: Report, runs: pl.DataFrame, rule: str) -> Mending:
     left = on_host.within(report, runs.with_columns(start=kept)).mending
     if rule == "cpu-operators":
         return left._replace(gone=every.mending.gone)
-    facts = facts_of(report, every.mending.gone, "dur_ns", "detail").with_columns(every.mending.gone.alias("row"))
-    copies = (pl.col("detail") == TO_DEVICE).fill_null(value=False)
-    shorter = facts.filter(copies).select("row", saved_ns=(pl.col("dur_ns") * on_host.SPARED).cast(pl.Int64))
+    facts = facts_of(report, every.mending.gone, "dur_ns", "detail", "size_bytes", "device")
+    facts = facts.with_columns(every.mending.gone.alias("row"))
+    copies, spared = (pl.col("detail") == TO_DEVICE).fill_null(value=False), on_host.SPARED
+    saved = pl.col("dur_ns") * spared
+    # what a copy makes of bytes is not pinned, as bytes of this program are
+    rate = on_host.pinned_rate(report, facts.get_column("device").first())
+    if rate and runs.get_column("within").all() and on_host.operators(report).select(_PINS.any()).item():
+        saved = pl.max_horizontal(saved, pl.col("dur_ns") - pl.col("size_bytes") * (1 - spared) / rate * 1e9)
+    shorter = facts.filter(copies).select("row", saved_ns=saved.cast(pl.Int64))
     return left._replace(gone=facts.filter(~copies).get_column("row"), shorter=shorter)
 
 
@@ -114,7 +125,7 @@ def _operators_in_runs(report: Report) -> pl.DataFrame:
     return line.with_columns(
         # types of a copy that makes data smaller: into 16 bits, of more
         shortens=_copied_bytes(report, line, r"^\[\s*\"c10::(?:BFloat16|Half)\",\s*\"(?:float|double)\"") > 0,
-        widened_bytes=pl.when(own).then(_copied_bytes(report, line, _WIDENS)),
+        widened_bytes=_copied_bytes(report, line, _WIDENS),
         computes=own & ~name.str.contains(_NO_WORK),
         # operators that change the type, the range or the layout of data
         converts=own
@@ -129,7 +140,8 @@ def _runs(report: Report) -> pl.DataFrame:
     """Runs of operators that launch nothing between two that do, with work of the CPU in them.
 
     Columns: SPAN (with the copies from and to the device beside them), kind (the rule's name), operators (number of
-    those that compute), top (the one that takes most), top_ns, bytes (copied to the device).
+    those that compute), top (the one that takes most), top_ns, bytes (copied to the device), within (whether the copy
+    to the device converts them).
     """
     name, own, launches = pl.col("name"), pl.col("own"), ~pl.col("own")
     line = _operators_in_runs(report)
@@ -148,7 +160,7 @@ def _runs(report: Report) -> pl.DataFrame:
         arrays=(own & (name == _LIFTS)).any(),
         lifted_first=pl.col("lifts").filter(own).first().fill_null(value=False),
         converts=(pl.col("converts") & ~pl.col("shortens")).any(),
-        widened_bytes=pl.col("widened_bytes").sum(),
+        widened_bytes=pl.col("widened_bytes").filter(own).sum(),
         top=name.sort_by(took, nulls_last=False).last(),
         top_ns=took.max(),
         took_ns=took.sum(),
@@ -158,7 +170,13 @@ def _runs(report: Report) -> pl.DataFrame:
     moved, moves = pl.col("to_host_bytes") + pl.col("to_device_bytes"), pl.col("to_host") + pl.col("to_device")
     number = (moved <= SCALAR_BYTES) & (moves == pl.col("launches")) & (moves > 0)
     following = line.filter(launches).select(
-        *THREAD, "to_device", number=number, run=pl.col("run") - 1, after_end=until, **after
+        *(*THREAD, "to_device"),
+        number=number,
+        run=pl.col("run") - 1,
+        after_end=until,
+        copying="name",
+        within_bytes=pl.when(name.str.contains(_COPIES)).then("widened_bytes"),
+        **after,
     )
     runs = runs.join(following, on=[*THREAD, "run"], how="left", nulls_equal=True, maintain_order="left")
     runs = _handed_on(report, runs, line.filter(launches))
@@ -185,9 +203,9 @@ def _runs(report: Report) -> pl.DataFrame:
 
 
 def _copied_bytes(report: Report, line: pl.DataFrame, types: str) -> pl.Series:
-    """What copies of such input types within operators of `line` write, where types were recorded; 1 for no shape."""
+    """What the CPU's copies of such input types in operators of `line` write, where types are known; 1 for no shape."""
     such = (pl.col("name") == "aten::copy_") & pl.col("input_types").cast(pl.String).str.contains(types)
-    copies = on_host.operators(report).filter(such)
+    copies = on_host.operators(report).filter(such, ~pl.col("called"))
     written = copies.select(4 * on_host.elements()).to_series().fill_null(1)
     before = pl.concat([pl.Series([0.0]), written.cum_sum()])
     first, stop = (copies.get_column("row").search_sorted(line.get_column(side)) for side in ("row", "stop"))
@@ -233,7 +251,9 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
     used = (pl.col("to_host_next").fill_null(0) == 0) | (pl.col("goes_on") & returns)
     # bytes that become numbers of four each, if such copies write most of what is copied next; without other work they
     # are no results of what was copied to the host
-    widened = uploads & (pl.col("bytes") >= LARGE_BYTES) & (pl.col("widened_bytes") >= 0.5 * pl.col("bytes"))
+    within = pl.col("within_bytes").fill_null(0) >= 0.5 * pl.col("bytes")  # a copy to a larger type begins on the CPU
+    widened = pl.max_horizontal("widened_bytes", pl.col("within_bytes").fill_null(0)) >= 0.5 * pl.col("bytes")
+    widened &= uploads & (pl.col("bytes") >= LARGE_BYTES)
     new = widened.fill_null(value=False) & (pl.col("others") == 0)
     computing = downloads & (by_operators | by_others) & used & ~new
     kind = (
@@ -250,9 +270,10 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
         .when((pl.col("top_ns") >= _LONG_NS) & (pl.col("operators") > 0) & ~pl.col("created") & ~uploads & ~downloads)
         .then(pl.lit("cpu-operators"))
     )
-    with_kind = runs.with_columns(kind=kind).drop_nulls("kind")
+    uploaded = pl.col("kind") == "large-upload"
+    with_kind = runs.with_columns(kind=kind).drop_nulls("kind").with_columns(within=uploaded & within)
     of_python = (pl.col("kind") == "cpu-tensors") & ~pl.col("created")
-    converted = (pl.col("kind") == "large-upload") & pl.col("first_converted").is_not_null()
+    converted = uploaded & pl.col("first_converted").is_not_null()
     start = (
         pl.when(computing)
         .then("before_start")
@@ -260,11 +281,16 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
         .then("before_end")
         .when(converted)
         .then("first_converted")
+        .when("within")
+        .then("after_start")
         .otherwise("first")
     )
     end = pl.when(pl.when(computing).then(back).otherwise(uploads)).then("after_end").otherwise("last")
-    top = pl.when(of_python | (pl.col("operators") == 0)).then(None).otherwise("top")
-    spans = with_kind.select(*THREAD, "kind", "operators", "top_ns", "bytes", top=top, start=start, end=end)
+    top = pl.when("within").then("copying").when(~of_python & (pl.col("operators") > 0)).then("top")
+    launches = pl.col("operators") + pl.col("within")
+    spans = with_kind.select(
+        *(*THREAD, "kind", "within", "top_ns", "bytes"), operators=launches, top=top, start=start, end=end
+    )
     # a copy of a number is between two
     spans = spans.with_columns(start=pl.max_horizontal("start", pl.col("end").shift(1).over(THREAD)))
     return spans.drop_nulls(["start", "end"]).filter(pl.col("end") > pl.col("start"))
@@ -292,6 +318,7 @@ def _between_copies(report: Report) -> pl.DataFrame:
         operators=pl.lit(1, pl.UInt32),
         top=pl.lit(None, pl.String),
         bytes="next_bytes",
+        within=pl.lit(value=False),
         start="call_start",
         end="next_call_end",
     )

@@ -140,7 +140,8 @@ def _loops(report: Report) -> pl.DataFrame:
     text = pl.col("name").str.strip_prefix("aten::")
     marks = [text.str.contains(f"^(?:{pattern})$").alias(key) for key, pattern in _MARKS.items()]
     line = line.join(line.select("name").unique().with_columns(marks), on="name", maintain_order="left")
-    line = line.with_columns(pl.col("masks") & (pl.col("to_host") > 0))  # an index of numbers is no mask
+    # an index of numbers is no mask, and what comes from the host goes into a buffer, into no part of what is taken
+    line = line.with_columns(pl.col("masks") & (pl.col("to_host") > 0), pl.col("writes") & (pl.col("to_device") == 0))
     # whole networks that are given a sequence of one step are run step by step
     values = pl.col("input_values").cast(pl.String)  # of which the last says whether batches come first
     steps = pl.when(values.str.ends_with('"True"]')).then(on_host.side(0, 1)).otherwise(on_host.side(0, 0))

@@ -331,11 +331,6 @@ def _recurring(report: Report) -> pl.DataFrame:
     return line.select("row", recurs=pl.when(pl.col("each").is_null()).then(turns).otherwise(again))
 
 
-#: What copies of pinned memory reach at least, by compute capability (bytes per second): over 16 lanes of PCIe's fifth
-#: generation 49 to 55 GB/s, measured on H200; over those of the fourth half of that.
-_PINNED_RATES: Final = {"8.0": 20e9, "8.9": 20e9, "9.0": 45e9, "10.0": 45e9}
-
-
 @Rule
 def pageable_copy(report: Report) -> Findings:
     """Findings per device: one on recurring copies, and one on those that happen once."""
@@ -380,8 +375,7 @@ def _pinned(report: Report, copies: pl.DataFrame) -> Mending | None:
     # the host still waits for what a synchronous call copies to it
     calls = copies.filter(~_NEEDED).get_column("call_row").drop_nulls().unique()
     against = _comparable(report, copies)
-    capability = report.devices.filter(pl.col("device") == copies.item(0, "device")).get_column("compute_capability")
-    usual = _PINNED_RATES.get(capability.item(0) or "", 0.0) if len(capability) else 0.0
+    usual = on_host.pinned_rate(report, copies.item(0, "device"))
     if not (bytes_per_s := on_host.bandwidth(against) if against.height else usual):
         large = longest(copies, "size_bytes") >= LARGE_BYTES
         return None if large or copies.select(_NEEDED.any()).item() else Mending(unwaited=calls)

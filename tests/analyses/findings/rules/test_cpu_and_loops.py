@@ -9,7 +9,7 @@ from kanalyze.analyses.findings.rules.loops import python_loops, small_batches
 from kanalyze.analyses.findings.rules.slower_kernels import scattered_weights
 from kanalyze.analyses.operators._host_tree import NODE
 from kanalyze.window import Window
-from support.build import LAUNCH, again, call, host, kernel, launched, memcpy, memset, nvtx, report
+from support.build import HOPPER, LAUNCH, again, call, host, kernel, launched, memcpy, memset, nvtx, report
 from support.measures import assert_told, measures
 from support.steps import in_steps
 
@@ -55,6 +55,19 @@ def converted(types, *others, elements=1 << 19, down=0):
     return in_steps([*events, *(host("op", "aten::copy_", at + 10, at + 140_000) for at in starts)], op_detail=details)
 
 
+def by_the_copy(types, *, until=900, elements=1 << 19, pins=()):
+    """Uploads of 2 MB in 0.4 ms, in whose operators a copy changes the type, which ends before the call if not told."""
+    copying = host("op", "aten::copy_", 40_100, 40_000 + until)
+    events = again(range(0, 10 * STEP, STEP), *step(0, (), down=0, up=1 << 21), copying)
+    events = [replace(one, end=one.start + 400_000) if one.kind == "memcpy" else one for one in events]
+    inside = [number for number, one in enumerate(events) if one.name == copying.name]
+    known = {"input_shapes": f"[[{elements}],[{elements}]]"}
+    details = [{"event_id": number, "input_types": types, **known} for number in inside]
+    details += [{"event_id": len(events) + number, "input_types": f'["{of}", ""]'} for number, of in enumerate(pins)]
+    events += [host("op", "aten::pin_memory", 100, 200, thread=3) for _ in pins]
+    return in_steps(events, op_detail=details, limits=HOPPER)
+
+
 def losses():
     """Lengths that are made on the CPU, and a loss that copies them, and works for longer than that takes."""
     loss = [host("op", "aten::ctc_loss", 0, 90_000), *launched(1000, 9000, memcpy(6000, 7000, size_bytes=512), COPY)]
@@ -83,6 +96,7 @@ MASK = ("A tensor is made on the CPU (most time in aten::full) and copied to the
 OF_PYTHON = ("Data of Python or NumPy become tensors and are copied, each time", "most time in Python and NumPy")
 LIFT, DETACH, LARGE = "aten::lift_fresh", "aten::detach_", {"down": 0, "up": 1 << 21}
 AND_BACK = "between a copy to it and one back, 1 time a step"
+WIDENS = '["float", "unsigned char"]'
 PREPARED = program("aten::to", "aten::div", **LARGE)
 
 
@@ -105,13 +119,24 @@ PREPARED = program("aten::to", "aten::div", **LARGE)
         (program(LIFT), "cpu-operators", ("most in what the host does between a",), (2_000_000, 20, 0, 2_000_000)),
         (lists(3_000_000), "cpu-tensors", (), None),
         (lists(1_000_000), None, (), None),
-        (converted('["float", "unsigned char"]'), "large-upload", (), None),
-        (converted('["float", "unsigned char"]', LIFT), "large-upload", (), None),  # of NumPy's bytes
+        (converted(WIDENS), "large-upload", (), None),
+        (converted(WIDENS, LIFT), "large-upload", (), None),  # of NumPy's bytes
         # the next batch, after results that the host has looked at
-        (converted('["float", "unsigned char"]', down=1 << 20), "large-upload", (), None),
+        (converted(WIDENS, down=1 << 20), "large-upload", (), None),
         # and a few labels
-        (converted('["float", "unsigned char"]', "aten::randn", elements=9), "cpu-tensors", (), None),
+        (converted(WIDENS, "aten::randn", elements=9), "cpu-tensors", (), None),
         (converted('["c10::BFloat16", "float"]'), None, (), None),
+        (
+            by_the_copy(WIDENS),
+            "large-upload",
+            ("(aten::to), convert on the CPU before they",),
+            (4_060_000, 0, 3_000_000, 200_000),
+        ),
+        (by_the_copy(WIDENS, pins=["unsigned char"]), "large-upload", (), (4_060_000, 0, 3_883_490, 200_000)),
+        (by_the_copy(WIDENS, pins=["float"]), "large-upload", (), (4_060_000, 0, 3_000_000, 200_000)),
+        (by_the_copy(WIDENS, until=9500), None, (), None),  # what is copied is of the larger type on the GPU alone
+        (by_the_copy(WIDENS, elements=9), None, (), None),  # of a few labels in it
+        (by_the_copy('["float", "float"]'), None, (), None),  # rows that are put side by side
         (program("aten::view", "aten::select", took=5000), None, (), None),  # views compute nothing
         (program("aten::add", down=0, up=0, took=5000), None, (), None),  # a counter of an optimizer
         (program("aten::add", down=4, up=0, took=5000), None, (), None),  # a number that is read
@@ -208,7 +233,7 @@ LOOP_STEP = 2_000_000
 def line(names, at):
     """Operators one after the other, each of 10 µs, with a kernel of 1 µs in all that are no views.
 
-    ``cat:3`` joins three tensors.
+    ``cat:3`` joins three tensors, ``copy_:up`` copies from the host.
     """
     events = []
     for start, (name, _, joined) in enumerate(name.partition(":") for name in names):
@@ -219,10 +244,10 @@ def line(names, at):
         if name in ("select", "slice", "unbind", "chunk"):
             continue
         made = kernel(begin + 9000, begin + 10_000, name=f"void at::native::{name}()")
-        if joined:
+        if joined.isdigit():
             made = replace(made, name="void CatArrayBatchedCopy<float>(int)", grid=(1, int(joined), 1))
-        if name in {"item", "is_nonzero", "index", "_to_copy"} or name.startswith("linalg_"):
-            way = "Host-to-Device" if name == "_to_copy" else TO_HOST
+        if name in {"item", "is_nonzero", "index", "_to_copy"} or name.startswith("linalg_") or joined == "up":
+            way = "Host-to-Device" if "copy" in name else TO_HOST
             made = memcpy(begin + 6000, begin + 7000, direction=way, size_bytes=4)
         events += launched(begin + 4000, begin + 8000, made, LAUNCH)
     return events
@@ -288,6 +313,7 @@ GATED = ["unbind", *["linear", "chunk", "sigmoid", "tanh", "mul", "add"] * 12, "
         (["unbind", *["mm", "relu"] * 9, "cat"], WORK, ("9 times",), (700_000, 32, -32_000)),
         (["unbind", *["mm", "linalg_inv", "add"] * 9, "mm"], WORK, ("(mm → linalg_inv → add)",), None),
         (["mul", *["select", "mm", "select", "copy_"] * 9, "sum"], WORK, ("9 times",), (1_420_000, 32, -32_000)),
+        (["mul", *["select", "mm", "select", "copy_:up"] * 9, "sum"], None, (), None),  # its inputs come from the host
         (["mul", *["slice", "mul", "add"] * 9, "sum"], WORK, ("9 times",), (1_060_000, 32, -32_000)),
         # elements of what layers made, each with a gradient of its own; readings of a batch
         (["linear", *["select"] * 18, "stack"], "loop-indexing", ("18 times in a row, in 0 launches",), None),
