@@ -1,4 +1,4 @@
-"""Work of the host between launches of PyTorch: operators on tensors of the CPU, and checks of anomaly detection."""
+"""Work of the host between launches of PyTorch: operators on the CPU, checks of anomaly detection, modes in Python."""
 
 import re
 from functools import partial
@@ -11,6 +11,7 @@ from kanalyze.analyses.device._operations import facts_of
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import on_gpu, on_host, rules, say
 from kanalyze.analyses.findings.on_host import IS_NODE, LARGE_BYTES, SCALAR_BYTES, SPAN, TO_DEVICE, TO_HOST
+from kanalyze.analyses.idle.code import line_that_reads
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process, source_lines
 from kanalyze.analyses.shared.threads import THREAD, of_thread
@@ -107,7 +108,7 @@ def _spared(report: Report, runs: pl.DataFrame, rule: str) -> Mending:
     copies, spared = (pl.col("detail") == TO_DEVICE).fill_null(value=False), on_host.SPARED
     saved = pl.col("dur_ns") * spared
     # what a copy makes of bytes is not pinned, as bytes of this program are
-    rate = on_host.pinned_rate(report, facts.get_column("device").first())
+    rate = on_host.pinned_rate(report, facts.select(pl.col("device").first()).item())
     if rate and runs.get_column("within").all() and on_host.operators(report).select(_PINS.any()).item():
         saved = pl.max_horizontal(saved, pl.col("dur_ns") - pl.col("size_bytes") * (1 - spared) / rate * 1e9)
     shorter = facts.filter(copies).select("row", saved_ns=saved.cast(pl.Int64))
@@ -419,3 +420,41 @@ def _by_kernels(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
     most = max(2 * int(usual), _USUAL_NS) if isinstance(usual, float) else _USUAL_NS
     long = others.filter(pl.col("gap").is_between(most, _STACK_NS))
     return spans.select(SPAN), long.select(*THREAD, pl.col("start") + most, "end")
+
+
+# A mode, for which operators go through Python.
+
+#: What PyTorch records around a mode's function, and lines of the program that make one.
+_MODE: Final = "PythonDispatchMode"
+_MAKES_MODE: Final = r"(?:^|[=(\[,:.]|\b(?:with|return|yield|if|else|and|or))\s*\w*Mode\("
+
+
+@rules.Rule
+def dispatch_modes(report: Report) -> rules.Findings:
+    """At most one finding per device."""
+    line, modes = on_host.outermost(report), on_host.operators(report).filter(name=_MODE)
+    if modes.is_empty():
+        return
+    # compilers trace operators by modes of their own
+    modes = modes.filter(~on_gpu.is_inside(modes.select(*THREAD, at="start"), line.filter("aside").select(SPAN)))
+    working = line.filter(~pl.col("aside"), pl.col("launches") > 0)
+    first, stop = (modes.get_column("row").search_sorted(working.get_column(side)) for side in ("row", "stop"))
+    if part := (stop > first).mean():
+        inside = on_host.within(report, _of_modes(report, modes))
+        inside = inside._replace(mending=Mending(host=inside.mending.host))
+        where = rules.literal(line_that_reads(report, _MAKES_MODE, 1))
+        yield from on_host.on_time(report, "dispatch-modes", inside, where=where, part=part)
+
+
+def _of_modes(report: Report, modes: pl.DataFrame) -> pl.DataFrame:
+    """The time of some modes' functions, and what operators that they call take beside a launch: :data:`SPAN`.
+
+    Not of those that take long: they wait, or work.
+    """
+    took = pl.col("end") - pl.col("start")
+    kept = pl.when(took > _LONG_NS).then(took).otherwise(pl.min_horizontal(took, say.LAUNCH_NS))
+    inner = on_host.operators(report).join(modes.select(parent="row"), on="parent", how="semi")
+    begins = [modes.select("row", *THREAD, "start"), inner.select(*THREAD, pl.col("start") + kept, row="parent")]
+    ends = [modes.select("row", "end"), inner.select(row="parent", end="start")]
+    begun, ended = pl.concat(begins, how="diagonal").sort("row", "start"), pl.concat(ends).sort("row", "end")
+    return intervals.union_by(begun.with_columns(ended.get_column("end")).filter(took > 0).select(SPAN), THREAD)
