@@ -21,6 +21,7 @@ from kanalyze.report import Report
 
 _RECURRENT: Final = "rnn-cells"
 _SENT: Final = "small-copies: tensors"
+_TABLES: Final = "repeated-work: tables"
 _INDEXING: Final = "loop-indexing: one level"
 
 #: Fewest passes of a loop, and the most operators of one.
@@ -43,10 +44,11 @@ _CELL_KERNELS: Final = r"(?:lstm|gru)_cell_(?:forward|backward)"  # kernels of c
 
 #: Operators (aten::) by what they are to a loop: `cells` of recurrent networks, whole ones, what no nn.LSTM has in it;
 #: those that take a part of a tensor, or `elements`, take it `apart`, put parts `together`, and write into a part; with
-#: weights, as layers have; gates and dense layers of a recurrent network; decompositions, which ask whether they could;
-#: reads of numbers, some of them `conditions`, and `masks`, of which the number of elements is read; those that change
-#: a tensor in place, roots of second moments, `norms`, `plain` ones, which compute nothing, and those of whole layers
-#: (`blocks`), which write into caches.
+#: weights, as layers have; gates and dense layers of a recurrent network; lookups of embeddings, and what no more than
+#: hands on indices and rows, or adds these up; decompositions, which ask whether they could; reads of numbers, some of
+#: them `conditions`, and `masks`, of which the number of elements is read; those that change a tensor in place, roots
+#: of second moments, `norms`, `plain` ones, which compute nothing, and those of whole layers (`blocks`), which write
+#: into caches.
 _MARKS: Final = {
     "cells": r"(?:lstm|gru|rnn_tanh|rnn_relu)_cell",
     "recurrent": r"lstm|gru|rnn_tanh|rnn_relu",
@@ -61,6 +63,10 @@ _MARKS: Final = {
         r"|_transformer_encoder_layer_fwd"
     ),
     "dense": r"linear|addmm|mm|matmul",
+    "looks_up": r"embedding|embedding_bag",
+    "passes_on": (
+        r"select|slice|narrow|to|long|contiguous|view|reshape|flatten|squeeze|unsqueeze|add_?|mul_?|cat|stack|dropout"
+    ),
     "sigmoid": r"sigmoid_?",
     "tanh": r"tanh_?",
     "decomposes": (
@@ -280,9 +286,9 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
     # what decomposes a matrix asks whether it could
     to_host = pl.when("decomposes").then(0).otherwise("to_host").alias("to_host")
     shapes = pl.col("input_shapes").to_physical().fill_null(0).alias("shapes")
-    sums = line.select(pl.col(*_MARKS, "backward", "launches", "to_device", "to_device_bytes"), to_host, shapes).select(
-        pl.all().cast(pl.Int64).cum_sum()
-    )
+    wide = pl.when("looks_up").then(on_host.side(0, 1)).fill_null(0)
+    counts = (pl.col(*_MARKS, "backward", "launches", "to_device", "to_device_bytes"), to_host, shapes)
+    sums = line.select(*counts, wide=wide, square=wide**2).select(pl.all().cast(pl.Int64).cum_sum())
     before = pl.concat([sums.clear(1).fill_null(0), sums])
     in_one, in_all = before[begin + period] - before[begin], before[stop] - before[begin]
     places = [(begin + turn * period).clip(upper_bound=line.height) for turn in range(_MANY + 1)]
@@ -307,6 +313,11 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
         (in_all.get_column("launches") <= _BRIEF * passes).alias("brief"),
         (in_all.get_column("backward") > 0).alias("backward"),
         (period <= _SHORT).alias("short"),
+        tables=in_all.select(  # of one width: then alone their squares add up to as much as that of the mean
+            (pl.col("wide") > 0)
+            & (pl.col("square") * pl.col("looks_up") == pl.col("wide") ** 2)
+            & (pl.col("looks_up") + pl.col("passes_on") == stop - begin)
+        ).to_series(),
         various=pl.any_horizontal(one != passed[0] for one in passed).fill_null(value=False),
         parts=pl.DataFrame(near).max_horizontal().fill_null(0),
         uneven=pl.any_horizontal(next_one - one != held[1] - held[0] for one, next_one in pairwise(held)),
@@ -345,6 +356,8 @@ def _rule() -> pl.Expr:
         .then(pl.lit(_INDEXING))
         .when(~pl.col("launching") | pl.col("backward") | (pl.col("asks") & pl.col("weights")))
         .then(None)
+        .when(pl.all_horizontal("tables", "short") & ~pl.col("asks"))
+        .then(pl.lit(_TABLES))
         .when(pl.col("asks"))
         .then(
             pl.when("masks")

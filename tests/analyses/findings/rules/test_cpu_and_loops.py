@@ -464,6 +464,26 @@ def test_a_loop_over_tensors_of_various_shapes_is_over_parameters(shapes, passes
     assert [one.rule for one in python_loops(of)] == [WORK] * told
 
 
+@pytest.mark.parametrize(
+    ("names", "widths", "told"),
+    [
+        (["select", "embedding", "add"], [16], "Embeddings are looked up column by column, 9 in a row"),
+        (["embedding"], [16], "Embeddings are looked up column by column, 9 in a row"),
+        (["embedding", "add"], [16, 8], None),  # tables that no one table can hold
+        (["embedding"], [16, 8], None),
+        (["select", "embedding", "add"], [], None),  # of widths that are not recorded
+        (["embedding", "argmax"], [16], None),  # each is the next one's input
+        (["embedding", "gru_cell", "linear"], [16], None),
+    ],
+)
+def test_columns_of_embeddings_of_one_width_are_one_table(names, widths, told):
+    events = twice(["linear", *names * 9, "linear"])
+    shapes = [f"[[{100 * width},{width}],[512],[],[],[]]" for width in widths]
+    details = with_details(events, "embedding", input_shapes=shapes) if shapes else []
+    found = python_loops(in_steps(events, 2, LOOP_STEP, op_detail=details))
+    assert [one.headline for one in found if one.rule == WORK] == ([told] if told else [])
+
+
 SHAPES = ["[[64,64]]", "[[64,64]]", "[[64,64]]", "[[64,64]]", "[[64]]"]
 
 
