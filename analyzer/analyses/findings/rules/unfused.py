@@ -113,17 +113,11 @@ def _runs(lines: pl.DataFrame) -> pl.DataFrame:
     """Kernels of formulas: rows of `lines` with group, kept and merged_ns (of the fused kernel)."""
     kernels = _in_runs(lines, _PASSING, computes=~OPERATION.is_in(_OF_ANY))
     ns, name = pl.col("exclusive_ns"), pl.col("name")
-    groups = kernels.group_by("group").agg(different=name.n_unique(), many=pl.len(), longest=ns.max(), ns=ns.sum())
-    several = (pl.col("different") >= _FEWEST) & (pl.col("longest") >= on_gpu.SHORTEST_NS)
-    groups = groups.filter(several, pl.col("many") <= _REPEATED * pl.col("different"))
-    inside = kernels.join(groups.select("group", "longest"), on="group", maintain_order="left")
-    large = inside.filter(ns >= _LARGE * pl.col("longest"))
-    large = large.group_by("group").agg(merged_ns=_FUSED * ns.min(), large=pl.len())
-    own = inside.filter("computes").group_by("group").agg(own=name.n_unique())
-    groups = groups.join(large, on="group").join(own, on="group")
-    formulas = (pl.col("large") >= _FEWEST) & (pl.col("own") >= _OWN) & (pl.col("merged_ns") < pl.col("ns"))
-    chosen = groups.filter(formulas)
-    return kernels.join(chosen.select("group", "merged_ns", kept=pl.lit(1)), on="group", maintain_order="left")
+    large, own = ns.filter(ns >= _LARGE * ns.max()), name.filter("computes")
+    several = (name.n_unique() >= _FEWEST) & (ns.max() >= on_gpu.SHORTEST_NS) & (own.n_unique() >= _OWN)
+    several &= (large.len() >= _FEWEST) & (pl.len() <= _REPEATED * name.n_unique()) & (_FUSED * large.min() < ns.sum())
+    groups = kernels.group_by("group").agg(several=several, merged_ns=_FUSED * large.min(), kept=pl.lit(1))
+    return kernels.join(groups.filter("several").drop("several"), on="group", maintain_order="left")
 
 
 def _formulas(runs: Work, compiled: Mending) -> Finding | None:
@@ -356,9 +350,8 @@ def optimizer_groups(report: Report) -> Findings:
         took, few = pl.col("exclusive_ns"), groups < _GROUPS * max(spans.height, 1)
         if few or steps.kernels.is_empty() or steps.kernels.select(took.median() > _OF_GROUP_NS).item():
             continue
-        merged = steps.kernels.select(
-            "row", group="step", dur_ns=took, kept=pl.lit(1), merged_ns=took.sum().over("step")
-        )
+        merged_ns = took.sum().over("step")
+        merged = steps.kernels.select("row", group="step", dur_ns=took, kept=pl.lit(1), merged_ns=merged_ns)
         yield say.told(
             report,
             "unfused-optimizer: groups",
@@ -442,17 +435,12 @@ def _update_runs(lines: pl.DataFrame) -> pl.DataFrame:
     marked = on_gpu.with_decoded(marked, marks=_MARKS, lists=_LISTS, own=_BELONGS).with_columns(
         place=pl.int_range(pl.len())
     )
-    lists, marks = pl.col("lists"), pl.col("marks")
-    marked = marked.with_columns(listed=lists & marks, single=~lists & marks)
-    steps = marked.group_by("step").agg(pl.col("listed").any(), pl.col("single").sum() >= _FEWEST_UPDATES)
-    steps = steps.filter(pl.col("listed") | pl.col("single"))
-    marked = marked.drop("listed", "single").join(steps, on="step", maintain_order="left")
-    of_lists, singly = lists & pl.col("listed"), ~lists & pl.col("single")
-    begins, ends = pl.col("own") & (of_lists | singly), (pl.col("own") & of_lists) | (marks & singly)
-    first, last = (pl.when(one).then("place") for one in (begins, ends))
-    sides = marked.group_by("step").agg(first=first.min(), last=last.max())
-    marked = marked.join(sides, on="step", maintain_order="left")
-    return marked.filter(pl.col("place").is_between("first", "last")).drop("listed", "single", "first", "last")
+    lists, marks, own = pl.col("lists"), pl.col("marks"), pl.col("own")
+    listed, single = (lists & marks).any(), (~lists & marks).sum() >= _FEWEST_UPDATES
+    of_lists, singly = lists & listed, ~lists & single
+    first = pl.col("place").filter(own & (of_lists | singly)).min()
+    last = pl.col("place").filter((own & of_lists) | (marks & singly)).max()
+    return marked.filter(pl.col("place").is_between(first.over("step"), last.over("step")))
 
 
 def _steps(report: Report, rows: pl.DataFrame) -> list[_Steps]:
@@ -468,7 +456,6 @@ def _steps(report: Report, rows: pl.DataFrame) -> list[_Steps]:
 # Gradients that are filled with zeros.
 
 _FEWEST_FILLS: Final = 16  # so many fills in a row are one for each tensor
-_FEWEST_SIZES: Final = 2  # tensors of a model have so many sizes; what fills one and the same tensor is no zero_grad
 _RECURRING: Final = 2  # rows of fills of one length that occur so often recur
 
 
@@ -534,7 +521,8 @@ def _by_fills(report: Report) -> list[_Steps]:
     fills = _operations.with_facts(report, fills, "grid_x", "size_bytes")
     sizes = pl.coalesce("grid_x", "size_bytes").n_unique().over("step")
     alike = pl.col("step").n_unique().over("device", "many")
-    row = (pl.col("many") >= _FEWEST_FILLS) & (alike >= _RECURRING) & (sizes >= _FEWEST_SIZES)
+    # what fills one and the same tensor is no zero_grad
+    row = (pl.col("many") >= _FEWEST_FILLS) & (alike >= _RECURRING) & (sizes > 1)
     return _steps(report, fills.filter(row | pl.col("lists")))
 
 
