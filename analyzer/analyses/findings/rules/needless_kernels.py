@@ -20,7 +20,6 @@ from kanalyze.analyses.work.work import operations_with_roofs
 from kanalyze.columns import beside, gathered, marked
 from kanalyze.report import Report
 
-_FEWEST_SOFTMAXES: Final = 2  # one such softmax may be something else
 _FARTHEST: Final = 9  # maximum distance of a softmax from either product, in operations: scale, mask, casts, dropout
 
 #: What is left of the products of attention in a fused kernel, which neither writes the scores nor reads them again: on
@@ -35,12 +34,9 @@ _WITH_DROPOUT: Final = 2.0
 _FLOAT32_LEFT: Final = {(8, 0): 1.5 * 19.5 / 312, (9, 0): 1.5 * 66.9 / 989.4}
 _FROM_TF32_LEFT: Final = _PRODUCTS_LEFT / 2
 _IN_FLOAT32: Final = INPUTS.str.contains(r"^t?f32(?:/t?f32)*$").fill_null(value=False)
-_IN_FULL: Final = _IN_FLOAT32 & ~INPUTS.str.contains("tf32") & (~pl.col("tensor_core")).fill_null(value=False)
 _LONGEST_PASS: Final = 16.0  # what takes more of it does something else, such as sums into few rows
 
 _EXP: Final = (FAMILY == "elementwise") & (OPERATION == "exp")  # of a softmax by hand, with sums of rows around it
-_OF_ROWS: Final = (FAMILY == "reduce") & OPERATION.is_in(["sum", "max", "amax"])
-_ADDS_UP: Final = (FAMILY == "reduce") & (OPERATION == "sum")
 _SOFTMAX: Final = ((FAMILY == "softmax") & (OPERATION == "softmax")) | _EXP
 _PRODUCT: Final = FAMILY == "gemm"
 
@@ -54,10 +50,11 @@ _BETWEEN: Final = FAMILY.is_in(["elementwise", "copy", "fill"]) | (
 def unfused_attention(report: Report) -> Findings:
     """One finding per device on which softmaxes of scores stand between two products again and again."""
     for device in on_gpu.kernel_sums(report):
-        if device.launches(_SOFTMAX) < _FEWEST_SOFTMAXES or not device.launches(_PRODUCT):
+        # one such softmax may be something else
+        if device.launches(_SOFTMAX) <= 1 or not device.launches(_PRODUCT):
             continue
         chain = Work(report, device, _chains(report, on_gpu.stream_lines(report, device.device)))
-        if total(chain.rows, "softmax") < _FEWEST_SOFTMAXES:
+        if total(chain.rows, "softmax") <= 1:
             continue
         softmaxes, products = chain.rows.filter("softmax"), chain.rows.filter("product")
         names = report.kind("op").get_column("name").unique().cast(pl.String)
@@ -65,20 +62,11 @@ def unfused_attention(report: Report) -> Findings:
         in_float32, in_full = (total(products.filter(one), "exclusive_ns") > most for one in ("in_float32", "in_full"))
         left = _FROM_TF32_LEFT if in_float32 else _PRODUCTS_LEFT
         left = _FLOAT32_LEFT.get(chain.device.capability, left) if in_full else left
-        reasons = {
-            " PyTorch's attention fell back to it: type, mask or head size do not suit its kernels.": (
-                "aten::_scaled_dot_product_attention_math" in names
-            ),
-            " In float32 it mostly takes longer than the chain, so that the type is a part of the remedy.": (
-                in_float32 and not in_full and say.in_pytorch(report)
-            ),
-        }
         # one kernel in place of each chain, two backward, which take a part of what its products do
         two = pl.col("backward").any().over("chain") & (pl.col("product").sum().over("chain") > 1)
         each = pl.when(pl.col("drops").any().over("chain")).then(left * _WITH_DROPOUT).otherwise(left)
-        groups = chain.rows.with_columns(
-            group="chain", kept=pl.when(two).then(2).otherwise(1), left=each, dur_ns="exclusive_ns"
-        )
+        kept = pl.when(two).then(2).otherwise(1)
+        groups = chain.rows.with_columns(group="chain", kept=kept, left=each, dur_ns="exclusive_ns")
         merged_ns = (pl.col("left") * pl.col("exclusive_ns").sum().over("chain")).cast(pl.Int64)
         fused = on_gpu.merged(groups.filter("product").with_columns(merged_ns=merged_ns))
         one = chain.finding(
@@ -86,7 +74,8 @@ def unfused_attention(report: Report) -> Findings:
             str(softmaxes.sort("exclusive_ns", "name").item(-1, "name")),
             passes=softmaxes.height,
             length=units.mean(chain.rows.height, softmaxes.height),
-            why="".join(why for why, holds in reasons.items() if holds),
+            falls_back="aten::_scaled_dot_product_attention_math" in names,
+            slower=in_float32 and not in_full and say.in_pytorch(report),
             mending=fused.with_all_of(on_gpu.without(chain.rows.filter(~pl.col("product")))),
         )
         yield one._replace(action=f"{one.action} in bfloat16") if in_float32 and say.in_pytorch(report) else one
@@ -104,11 +93,11 @@ def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
         on_gpu.with_operators(report, numbered).with_columns(batched=pl.col("inner").is_in(on_gpu.BATCHED)),
         softmax=_SOFTMAX,
         by_hand=_EXP,
-        of_rows=_OF_ROWS,
-        sums=_ADDS_UP,
+        of_rows=(FAMILY == "reduce") & OPERATION.is_in(["sum", "max", "amax"]),
+        sums=(FAMILY == "reduce") & (OPERATION == "sum"),
         product=_PRODUCT,
         in_float32=_IN_FLOAT32,
-        in_full=_IN_FULL,
+        in_full=_IN_FLOAT32 & ~INPUTS.str.contains("tf32") & (~pl.col("tensor_core")).fill_null(value=False),
         passes=_BETWEEN,
         drops=FAMILY == "random",
         copies=FAMILY == "copy",
@@ -256,19 +245,15 @@ def _of_biases(report: Report) -> pl.DataFrame:
 # Losses by hand over large logits.
 
 _FULL: Final = 0.15  # a kernel that takes this part of the softmax's time, or more, works on tensors of its size
-_FEWEST_PASSES: Final = 2  # so many over the logits besides softmax, copies, casts and fills are a loss by hand
 _LEFT: Final = {"softmax": 2, "fill": 1}  # how many of these passes a fused loss has, forward and backward
-_HALF: Final = 0.5  # what is left of a pass over float32 in such a type
 
 #: What entropies have, and neither dice losses nor formulas of exponentials, such as log1p(exp(x)).
 _LOGS: Final = ("log_softmax", "log", "log2", "log10", "logsumexp", "xlogy")
 _FUSED_LOG: Final = r"^triton_\w*?_log(?:_softmax|2|10|sumexp)?(?:_|$)"  # in a kernel of torch.compile
 
 #: Softmaxes of long rows, or their exponential by hand: those of warps have up to 1024 or 2048 values, as attention's.
-_BY_HAND: Final = (LIBRARY == "aten") & (FAMILY == "elementwise") & (OPERATION == "exp")
-_LONG_SOFTMAX: Final = _BY_HAND | (
-    (FAMILY == "softmax") & ~pl.col("function").str.contains("softmax_warp", literal=True)
-)
+_BY_HAND: Final = (LIBRARY == "aten") & _EXP
+_LONG_SOFTMAX: Final = _BY_HAND | ((FAMILY == "softmax") & ~pl.col("function").str.contains("softmax_warp"))
 
 
 @on_gpu.choosing(_LONG_SOFTMAX, 0.012, PYTORCH)  # one pass of several
@@ -293,7 +278,7 @@ def large_logits(work: Work) -> Finding:
         if diverges
         else "F.cross_entropy(logits, targets), without .float() and one_hot",
         mending=Mending(
-            shorter.select("row", saved_ns=on_gpu.part("exclusive_ns", 1 - _HALF)),
+            shorter.select("row", saved_ns=on_gpu.part("exclusive_ns", 1 - on_gpu.HALF_LEFT)),
             left.filter(~pl.col("stays")).get_column("row"),
         ),
     )
@@ -331,7 +316,7 @@ def _losses(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
     other = (~pl.col("softmax") & ~pl.col("moved") & ~pl.col("fill")).sum().over("run")
     # those into a short type are of the backward pass: of autocast, too, which casts within the loss
     explicit = pl.col("cast") & ~pl.col("short") & (pl.col("outer") == "aten::to").fill_null(value=False)
-    return large.filter((other >= _FEWEST_PASSES) | explicit.any().over("run"))
+    return large.filter((other > 1) | explicit.any().over("run"))
 
 
 # Forward passes that run again within backward.
@@ -346,9 +331,8 @@ def recomputation(report: Report) -> Findings:
     if not say.in_pytorch(report):
         return
     line = on_gpu.stream_lines(report, *(device.device for device in on_gpu.kernel_sums(report)))
-    line = on_gpu.with_operators(report, line).with_columns(
-        run=pl.struct("line", "node").rle_id(), place=pl.int_range(pl.len())
-    )
+    line = on_gpu.with_operators(report, line)
+    line = line.with_columns(run=pl.struct("line", "node").rle_id(), place=pl.int_range(pl.len()))
     # with what a node launches between them without an operator
     place = pl.col("place").filter("again")
     inside = pl.col("place").is_between(place.min().over("run"), place.max().over("run"))
@@ -446,9 +430,6 @@ def _little_read(work: Work, *, torch: bool) -> pl.DataFrame:
     return work.rows.filter(pl.col("row").is_in(chosen.implode()))
 
 
-_FEWEST_COALESCED: Final = 2  # a tensor that is new is put in order once
-
-
 @on_gpu.choosing(_SORTS, 0.1)
 def repeated_coalescing(sorting: Work) -> Finding | None:
     """One finding per device whose products sort the entries of the sparse tensors that they are given."""
@@ -457,6 +438,6 @@ def repeated_coalescing(sorting: Work) -> Finding | None:
     # a program that calls coalesce() itself may have to: gradients of embeddings are not in order
     work = sorting._replace(rows=rows.filter(~pl.col("outer").is_in(on_host.COALESCING)))
     sorts = work.rows.join(sorting.rows, on="row", how="semi").height
-    if sorts < _FEWEST_COALESCED:
+    if sorts <= 1:  # a tensor that is new is put in order once
         return None
     return work.finding("repeated-coalescing", operator=work.rows.select(pl.col("outer").mode().sort().first()).item())
