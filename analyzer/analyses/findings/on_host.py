@@ -29,7 +29,7 @@ from kanalyze.analyses.operators._host_names import ThreadPair, host_names, plac
 from kanalyze.analyses.operators._host_tree import NODE, operator_tree
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared import analysis, statistics
-from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.analyses.shared.threads import THREAD, key_columns
 from kanalyze.analyses.streams.concurrency import STREAM
 from kanalyze.columns import beside, gathered, having, in_order, nearest, parts_by, positions, rate_of, rows_at, sure
 from kanalyze.report import Report
@@ -272,8 +272,7 @@ def _placed(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
             parts = [pair.calls.filter(sure(surroundings(pair.calls).is_in(most.implode())))]
         else:
             parts = [_between_launches(pair, thread_spans), _with_next(pair, place)]
-        thread = [pl.lit(value, dtype=pl.Int64).alias(name) for name, value in zip(THREAD, pair.left, strict=True)]
-        span_sets += [part.select(*thread, "start", "end") for part in parts]
+        span_sets += [part.with_columns(**key_columns(pair.left)).select(SPAN) for part in parts]
     return intervals.union_by(pl.concat(span_sets), THREAD)
 
 
@@ -351,10 +350,9 @@ def working_forward(report: Report) -> pl.DataFrame:
     return working(report).filter(pl.col("row").is_in(forward(report).get_column("row").implode()))
 
 
-#: Operators of convolutions; of normalizations whose kernels for GPUs take images in NCHW alone; and of others.
+#: Operators of convolutions, and of normalizations whose kernels for GPUs take images in NCHW alone.
 _CONVOLVES: Final = r"^aten::conv(?:_transpose)?\dd$"
 _OF_PLANES: Final = r"^aten::(?:instance|group)_norm$"
-_OF_CHANNELS: Final = "aten::batch_norm"
 _USUAL_PART: Final = 0.25
 
 
@@ -362,7 +360,7 @@ def wants_planes(report: Report) -> bool:
     """Whether a normalization of instances or groups, which makes images NCHW, follows a usual part of convolutions."""
     names = outermost(report).get_column("name")
     planes, layers = (int(names.str.contains(pattern).sum()) for pattern in (_OF_PLANES, _CONVOLVES))
-    return planes > int((names == _OF_CHANNELS).sum()) and planes >= _USUAL_PART * layers
+    return planes > int((names == "aten::batch_norm").sum()) and planes >= _USUAL_PART * layers
 
 
 def spans_named(pattern: str, *tables: pl.DataFrame) -> pl.DataFrame:
@@ -443,10 +441,11 @@ def filling(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     return work.with_columns(layer, part=part)
 
 
-def at_once_ns(*keys: str) -> pl.Expr:
-    """What operations of the same `keys`, as of :func:`filling`, take as one (ns): no less than the longest of them."""
-    took_ns = pl.col("dur_ns")
-    return pl.max_horizontal(took_ns.max().over(keys), (took_ns * pl.col("part")).sum().over(keys).cast(pl.Int64))
+def at_once(work: pl.DataFrame, *keys: str) -> Mending:
+    """Operations of the same `keys`, as of :func:`filling`, are one, which takes no less than the longest of them."""
+    took_ns, filled_ns = pl.col("dur_ns"), (pl.col("dur_ns") * pl.col("part")).sum().over(keys).cast(pl.Int64)
+    as_one_ns = pl.max_horizontal(took_ns.max().over(keys), filled_ns)
+    return on_gpu.merged(work.with_columns(group=pl.struct(keys).hash(), kept=pl.lit(1), merged_ns=as_one_ns))
 
 
 # Copies in scope, and which of them and of other calls a library of collectives makes itself, not the program.

@@ -176,9 +176,8 @@ def _runs_ahead(report: Report, own: pl.DataFrame) -> bool:
     inside = pl.col("start").is_between(own.get_column("call_start").min(), own.get_column("call_start").max())
     waits = blocking_calls(report).filter(pl.col("scope").is_in(WAITING) & inside)
     waited = waits.height if world(report) not in (OPENMP, OPENACC) else 0
-    return max(waited, allocating_calls(report).filter(inside).height) < say.OFTEN * own.height / int(
-        own.item(0, "period")
-    )
+    turns = own.height / int(own.item(0, "period"))
+    return max(waited, allocating_calls(report).filter(inside).height) < say.OFTEN * turns
 
 
 def _is_ragged(report: Report, own: pl.DataFrame) -> bool:
@@ -390,14 +389,11 @@ def called_in_turn(report: Report) -> Findings:
         return
     turns = own.with_row_index("turn").rename({"start": "since", "end": "until"})
     inside = _launched_in(report, turns).with_columns(place=pl.int_range(pl.len()).over("turn"))
-    keys = ("run", "place", "name", "device")
-    groups = inside.with_columns(group=pl.struct(keys).hash(), kept=pl.lit(1), merged_ns=on_host.at_once_ns(*keys))
     spared = own.filter(~pl.col("run").is_first_distinct())
     calls = on_gpu.calls_within(report, spared)
     launching = report.kind("api").get_column("name").gather(calls).is_in(names_that(report, is_launch_name))
-    change = on_gpu.merged(groups)._replace(
-        calls=calls.filter(~launching), host=spared.select("process_id", "start", "end")
-    )
+    change = on_host.at_once(inside, "run", "place", "name", "device")
+    change = change._replace(calls=calls.filter(~launching), host=spared.select("process_id", "start", "end"))
     module = say.most(own, "module")
     for device, idle in _idle_in(report, own).items():
         claims = (idle, inside.filter(device=device))
@@ -405,7 +401,6 @@ def called_in_turn(report: Report) -> Findings:
 
 
 _WHILE: Final = r"\bhlo_op=while\b"  # ranges of XLA around a loop of jax.lax: scan, map, fori_loop, while_loop
-_THUNK: Final = r"\bhlo_op="
 _EMPTY: Final = 0.5  # the kernels of a loop's turns fill so much of the GPU at most
 
 
@@ -413,7 +408,7 @@ _EMPTY: Final = 0.5  # the kernels of a loop's turns fill so much of the GPU at 
 def _loops_of_jax(report: Report) -> pl.DataFrame:
     """Loops that are in no other: THREAD, loop (a number), since, until, turns (the fewest times of what recurs)."""
     ranges = named_ranges(report).filter(~pl.col("open")).with_columns(pl.col("range").cast(pl.String))
-    thunks = ranges.filter(pl.col("range").str.contains(_THUNK)).select(*THREAD, "start", "end", "range")
+    thunks = ranges.filter(pl.col("range").str.contains(r"\bhlo_op=")).select(*THREAD, "start", "end", "range")
     loops = thunks.filter(pl.col("range").str.contains(_WHILE)).sort(*THREAD, "start")
     outer = pl.col("end").shift(1).cum_max().over(THREAD)
     loops = loops.filter((pl.col("start") >= outer).fill_null(value=True)).with_row_index("loop")
@@ -429,11 +424,10 @@ def loops_of_jax(report: Report) -> Findings:
     """At most one finding per device on loops of jitted functions whose turns leave most of the GPU empty."""
     if world(report) != JAX or (loops := _loops_of_jax(report)).is_empty():
         return
-    dur_ns, keys = pl.col("dur_ns"), ("loop", "device", "name")
+    dur_ns = pl.col("dur_ns")
     empty = ((dur_ns * pl.col("part")).sum() <= _EMPTY * dur_ns.sum()).over("loop", "device")
     turning = _launched_in(report, loops).filter(empty)
-    groups = turning.with_columns(group=pl.struct(keys).hash(), kept=pl.lit(1), merged_ns=on_host.at_once_ns(*keys))
-    change = on_gpu.merged(groups)
+    change = on_host.at_once(turning, "loop", "device", "name")
     for (device,), own in turning.partition_by("device", as_dict=True, maintain_order=True).items():
         spans = own.group_by("loop").agg(pl.col("start").min(), pl.col("end").max())
         figures = {"turns": own.get_column("turns").max(), "many": spans.height}

@@ -195,10 +195,8 @@ def _reading(line: pl.DataFrame) -> list[tuple[int, int, int]]:
     reads = reads.filter((pl.col("to_host") > 0) & ~pl.col("decomposes"))
     another = say.changes([*THREAD, "layers_before"]) | (pl.col("at").diff() > _LONGEST)
     sums = pl.col("at", "takes", "launches")
-    first, last = sums.first(), sums.last().name.suffix("_last")
-    runs = reads.group_by(run=another.fill_null(value=True).cum_sum(), maintain_order=True).agg(
-        first, last, many=pl.len()
-    )
+    alike = reads.group_by(run=another.fill_null(value=True).cum_sum(), maintain_order=True)
+    runs = alike.agg(sums.first(), sums.last().name.suffix("_last"), many=pl.len())
     passes, length = pl.col("many").cast(pl.Int64) - 1, pl.col("at_last") - pl.col("at")
     runs = runs.filter(
         passes >= _PASSES - 1,
@@ -271,9 +269,8 @@ def _without_pauses(line: pl.DataFrame, stretches: pl.DataFrame) -> pl.DataFrame
     usual = pl.col("start").filter(place % pl.col("period") == 0).diff().median().over("stretch")
     # a gap of so many usual passes is none of the loop's
     pauses = ((pl.col("gap") > 10 * usual) & (place > 0)).fill_null(value=False)
-    parts = turns.group_by("stretch", "period", part=pauses.cum_sum().over("stretch")).agg(
-        begin=pl.col("at").min(), stop=pl.col("at").max() + 1
-    )
+    parted = turns.group_by("stretch", "period", part=pauses.cum_sum().over("stretch"))
+    parts = parted.agg(begin=pl.col("at").min(), stop=pl.col("at").max() + 1)
     passes = (pl.col("stop") - pl.col("begin")) // pl.col("period")
     long = parts.with_columns(passes=passes).filter(pl.col("passes") >= _PASSES)
     return long.select("begin", "stop", "period", "passes").sort("begin")
@@ -546,11 +543,9 @@ def _few_samples(report: Report, device: int, line: pl.DataFrame, larger: int) -
     # so many passes are launched as one, whose kernels take as long as all of them would that filled the GPU
     place = pl.int_range(pl.len()).over("passed", "token")
     batch = pl.struct("token", place.alias("place"), pl.col("passed") // larger).hash()
-    numbered, merged_ns = line.with_columns(group=batch), on_host.at_once_ns("group")
-    groups = numbered.select("row", "dur_ns", "group", kept=pl.lit(1, pl.Int64), merged_ns=merged_ns)
     spared = spans.filter(pl.col("passed") % larger != 0)
     calls, host = on_gpu.calls_within(report, spared), spared.select("process_id", "start", "end")
-    change = on_gpu.merged(groups)._replace(host=host, calls=calls)
+    change = on_host.at_once(line.with_columns(batch=batch), "batch")._replace(host=host, calls=calls)
     figures = {"times": line.get_column("passed").n_unique(), "part": _filled(line), "larger": larger}
     return say.told(report, "small-batches", device, (idle, line), intervals.length(idle), mending=change, **figures)
 
