@@ -32,13 +32,9 @@ _AGAIN: Final = 20  # times that each element is read at least
 @Rule
 def overlapping_windows(report: Report) -> Findings:
     """At most one finding per device on sums that read each element many times."""
-    sizes, steps = sides(pl.col("input_shapes")), sides(pl.col("input_strides"))
     # what a sum's gradient expands is nobody's to change
-    sums = (
-        on_host.working_forward(report)
-        .filter(pl.col("name").str.contains(_ADDS))
-        .with_columns(sizes=sizes, steps=steps)
-    )
+    sums = on_host.working_forward(report).filter(pl.col("name").str.contains(_ADDS))
+    sums = sums.with_columns(sizes=sides(pl.col("input_shapes")), steps=sides(pl.col("input_strides")))
     sums = sums.filter(pl.col("sizes").list.len() == pl.col("steps").list.len(), pl.col("sizes").list.min() > 0)
     stored = ((pl.col("sizes") - 1) * pl.col("steps")).list.sum() + 1
     sums = sums.with_columns(again=elements() / stored).filter(pl.col("again") >= _AGAIN)
@@ -188,22 +184,18 @@ def long_convolution(report: Report) -> Findings:
     padded = [(images.get(at, null_on_oob=True) + weights.get(at, null_on_oob=True) - 1).fill_null(1) for at in (2, 3)]
     batch, channels, results = (of.get(at, null_on_oob=True) for of, at in ((images, 0), (images, 1), (weights, 0)))
     rows = batch * channels + results + batch * results
-    own = every.with_columns(
-        taps=weights.slice(2).list.max(),
-        line=weights.slice(2).list.eval(pl.element().product()).list.first() == weights.slice(2).list.max(),
-        single=weights.get(1, null_on_oob=True) == 1,
-        # of a value
-        padded=4 * rows * padded[0] * padded[1],
-    )
+    padded_bytes = 4 * rows * padded[0] * padded[1]
+    taps, every_tap = weights.slice(2).list.max(), weights.slice(2).list.eval(pl.element().product()).list.first()
     # by a stride they are not fewer; backward they are twice as many
     passes = _OF_TRANSFORMS * (1 + later.cast(pl.Int64))
-    least_ns = passes * pl.col("padded") * pl.col("dram_ns") / pl.col("bytes") + _TRANSFORMED_NS
-    own = own.with_columns(left=least_ns / pl.col("took_ns"))
-    own = own.filter(pl.col("single") & pl.col("line") & (pl.col("taps") >= _TAPS) & (pl.col("left") <= _WON))
+    least_ns = passes * padded_bytes * pl.col("dram_ns") / pl.col("bytes") + _TRANSFORMED_NS
+    own = every.with_columns(taps=taps, left=least_ns / pl.col("took_ns")).filter(pl.col("left") <= _WON)
+    # by channel, in one dimension
+    own = own.filter(weights.get(1, null_on_oob=True) == 1, every_tap == taps, pl.col("taps") >= _TAPS)
     for work in on_gpu.works(report, own):
         saved = work.rows.select("row", saved_ns=on_gpu.part("dur_ns", 1 - pl.col("left")))
-        taps = work.rows.get_column("taps").max()
-        yield work.finding("long-convolution", taps=taps, left=None, mending=Mending(shorter=saved))
+        most = work.rows.get_column("taps").max()
+        yield work.finding("long-convolution", taps=most, left=None, mending=Mending(shorter=saved))
 
 
 # Convolutions that are written as a copy of their windows and a product.
@@ -245,9 +237,8 @@ def _on_windows(report: Report) -> pl.DataFrame:
     length = side(0, -3) * high * wide
     images = elements() / (side(0, -3) * side(0, -2) * side(0, -1))
     small = pl.max_horizontal(high, wide) <= _LARGEST
-    own = every.filter(small, name=_UNFOLDS).select(
-        "row", *THREAD, length=length, windows=windows, size=images * length * windows
-    )
+    own = every.filter(small, name=_UNFOLDS)
+    own = own.select("row", *THREAD, length=length, windows=windows, size=images * length * windows)
     # what is not PyTorch's may do anything with them
     others = on_host.each_input(on_host.forward(report).filter(~pl.col("name").str.starts_with("aten::")))
     own = own.join(others, on="size", how="anti")
