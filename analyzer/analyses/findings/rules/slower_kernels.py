@@ -31,8 +31,6 @@ _VECTOR_BYTES: Final = 16
 _ALIGNED_LEFT: Final = {(9, 0): 0.25}
 _ALIGNED_LEFT_ELSEWHERE: Final = 0.6
 
-_ALIKE: Final = 2  # so many times as many operations a byte others may have
-
 _PAD: Final = 64  # dimensions are best padded to a multiple of this, whatever the type
 
 
@@ -87,9 +85,9 @@ def _shapes(work: Work) -> tuple[list[int], int, str]:
     odd = own.get_column("odd").drop_nulls().unique(maintain_order=True).head(2).to_list()
     product, side, multiple = own.select("text", "odd", "multiple").row(0)
     text = f" Most for {product}" + (f": {side} is no multiple of {multiple}." if side else ".")
-    # of products with fewer operations a byte memory limits the rate
+    # of products with fewer than half of the operations a byte memory limits the rate
     intensity = total(own, "flop") / max(total(own, "dram_ns"), 1)
-    alike = pl.col("aligned") & (pl.col("ns") > 0) & (pl.col("flop") * _ALIKE >= pl.col("dram_ns") * intensity)
+    alike = pl.col("aligned") & (pl.col("ns") > 0) & (2 * pl.col("flop") >= pl.col("dram_ns") * intensity)
     rate = every.filter(alike).select((pl.col("flop") / pl.col("ns")).max()).item()
     if total(own, "ns") < work.ns // 2 or not (rate or own.get_column("least_ns").is_not_null().all()):
         return odd, 0, text
@@ -258,9 +256,8 @@ def _as_one(work: Work, left: float) -> Mending:
     line = exclusive_operations(report, "call_start", "thread_id").filter(device=work.device.device).sort("start")
     chosen = pl.col("row").is_in(work.rows.get_column("row").implode())
     runs = line.with_columns(own=chosen).with_columns(group=pl.col("own").rle_id())
-    own = runs.filter("own").with_columns(
-        kept=pl.lit(1), merged_ns=on_gpu.part("exclusive_ns", left).sum().over("group")
-    )
+    merged_ns = on_gpu.part("exclusive_ns", left).sum().over("group")
+    own = runs.filter("own").with_columns(kept=pl.lit(1), merged_ns=merged_ns)
     begun = pl.col("call_start")
     spans = own.drop_nulls("call_start").group_by(*threads.THREAD, "group").agg(start=begun.min(), end=begun.max())
     calls = on_gpu.calls_within(report, spans)
@@ -273,11 +270,8 @@ def _as_one(work: Work, left: float) -> Mending:
 def _plain(device: on_gpu.DeviceKernels) -> pl.Expr:
     """Products and convolutions without tensor cores of types that the device's take."""
     types = "|".join(one for one, since in _SINCE.items() if device.capability >= since) or "none"
-    return (
-        ~pl.col("tensor_core")
-        & FAMILY.is_in(["gemm", "conv"])
-        & INPUTS.str.contains(rf"^(?:{types})(?:/(?:{types}))*$")
-    )
+    typed = INPUTS.str.contains(rf"^(?:{types})(?:/(?:{types}))*$")
+    return ~pl.col("tensor_core") & FAMILY.is_in(["gemm", "conv"]) & typed
 
 
 @on_gpu.choosing(_plain, on_gpu.WORTH_PRODUCTS)
@@ -320,9 +314,8 @@ def float64(work: Work) -> Finding:
     casts = lines.filter(on_gpu.decoded_as(lines, _CASTS) & doubles.shift(1, fill_value=False))
     products = on_gpu.decoded_as(work.rows, FAMILY.is_in(["gemm", "conv"]))
     left = 1 / max(_FASTER.get(work.device.capability, _LEAST_FASTER) * on_gpu.OF_PEAK, 1.0)
-    after = pl.max_horizontal(
-        pl.col("exclusive_ns") * pl.when(products).then(left).otherwise(on_gpu.HALF_LEFT), on_gpu.LEAST_NS
-    )
+    kept = pl.when(products).then(left).otherwise(on_gpu.HALF_LEFT)
+    after = pl.max_horizontal(pl.col("exclusive_ns") * kept, on_gpu.LEAST_NS)
     saved = (pl.col("exclusive_ns") - after).floor().cast(pl.Int64).clip(lower_bound=0)
     return work.finding(
         "float64",
@@ -397,20 +390,13 @@ def _whole(own: Work, lines: pl.DataFrame) -> Finding:
     # so many gathers, there and back, of queries, keys and values, or fewer, are of rows that a sort orders
     again = rounds * 4 >= own.rows.height
     work = own._replace(rows=lines.filter(chosen | wraps | (sorts & again)))
-    if again:
-        once = on_gpu.part("exclusive_ns", 1 - (per.iterations or 1) / rounds)
-        return work.finding(
-            "gathers: sorted",
-            own.longest,
-            many=own.rows.height,
-            sorts=rounds,
-            mending=Mending(work.rows.select("row", saved_ns=once)),
-        )
+    left = (per.iterations or 1) / rounds if again else on_gpu.READS
     return work.finding(
-        "gathers: read later",
+        "gathers: sorted" if again else "gathers: read later",
         own.longest,
         many=own.rows.height,
-        mending=Mending(work.rows.select("row", saved_ns=on_gpu.part("exclusive_ns", 1 - on_gpu.READS))),
+        sorts=rounds,
+        mending=Mending(work.rows.select("row", saved_ns=on_gpu.part("exclusive_ns", 1 - left))),
     )
 
 
@@ -495,18 +481,15 @@ def _slow_sums(work: Work) -> pl.DataFrame:
     own = ((sums | pl.col("inner").is_in(_WRITTEN.keys())) & kernels).fill_null(value=False)
     # what scatter_reduce does backward, which counts the values of each row, of means, or those that are the largest
     along = (own | pl.col("node").str.starts_with("ScatterReduceBackward")).fill_null(value=False)
-    marked = on_gpu.with_operators(work.report, lines).with_columns(
-        own=own, along=along, sums=sums, streams=on_gpu.decoded_as(lines, FAMILY.is_in(_STREAMING))
-    )
+    streams = on_gpu.decoded_as(lines, FAMILY.is_in(_STREAMING))
+    marked = on_gpu.with_operators(work.report, lines)
+    marked = marked.with_columns(own=own, along=along, sums=sums, streams=streams)
     marked = marked.with_columns(run=pl.struct("line", "along").rle_id())
     others = pl.when(pl.col("streams") & ~pl.col("along")).then("exclusive_ns")
     near = pl.max_horizontal(others.shift(step).over("line") for step in range(-_NEAR, _NEAR + 1) if step)
     shapes = operations_with_roofs(work.report).select("row", "dram_ns", "input_shapes")
-    usual = (
-        marked.with_columns(near=near)
-        .filter(kernels & pl.col("along"))
-        .join(shapes, on="row", how="left", maintain_order="left")
-    )
+    usual = marked.with_columns(near=near).filter(kernels & pl.col("along"))
+    usual = usual.join(shapes, on="row", how="left", maintain_order="left")
     tables = columns.told_of(usual.get_column("input_shapes"), _with_table, pl.Float64)
     # sums that do not wait take so many times what their bytes take at the memory's bandwidth
     free_ns = (2 * tables * pl.col("dram_ns")).cast(pl.Int64).clip(lower_bound=on_gpu.SHORTEST_NS)
