@@ -220,14 +220,13 @@ def low_occupancy(report: Report) -> Findings:
         # the limiting resource, and from which amount on one more block would fit
         limit = phrases("limits").get(top["limiter"], " and ".join(top["limiter"].rsplit(", ", 1)))
         limit = limit.format(**{**top, **sizes, **blocks, "used": size(used)})
-        figures = {"at_most": True, "limit": limit, "helps": remedy}
-        yield _told(report, "low-occupancy", rows, "low_occupancy_ns", **figures)
+        yield _told(report, "low-occupancy", rows, "low_occupancy_ns", at_most=True, limit=limit, helps=remedy)
 
 
-def _changeable(report: Report, launches: pl.DataFrame) -> pl.DataFrame:
-    """The launch shapes of kernels that the program's user wrote, and that are not seen at the limit of DRAM."""
+def _changeable(report: Report, launches: pl.DataFrame, *ways: str) -> pl.DataFrame:
+    """The launch shapes of kernels that the user wrote, in one of `ways` or any, not seen at the limit of DRAM."""
     names = launches.get_column("name").unique().drop_nulls().cast(pl.String)
-    own = [name for name in names if say.written_with(report, name) in (say.TRITON, say.CUDA)]
+    own = [name for name in names if say.written_with(report, name) in (ways or (say.TRITON, say.CUDA))]
     at_limit = _kernels(report).filter(pl.col("dram") >= _DRAM_LIMIT)
     at_limit = at_limit.select("device", pl.col("name").cast(launches.schema["name"]))
     written = launches.filter(pl.col("name").cast(pl.String).is_in(own))
@@ -350,9 +349,7 @@ def block_starts(report: Report) -> Findings:
     read, or loop: of these counters tell alone.
     """
     threads, bandwidth = pl.col("blocks") * pl.col("threads"), pl.col("memory_bandwidth_bytes_per_s")
-    launches = _changeable(report, launch_occupancy(report).filter(bucket="kernel"))
-    triton = [say.written_with(report, str(name)) == say.TRITON for name in launches.get_column("name")]
-    launches = launches.filter(pl.Series(triton, dtype=pl.Boolean))
+    launches = _changeable(report, launch_occupancy(report).filter(bucket="kernel"), say.TRITON)
     launches = launches.join(report.devices.select("device", bandwidth), on="device", how="left")
     left_ns = pl.col("count") * threads * _EACH_BYTES / bandwidth * 1e9
     spared_ns = on_gpu.part("alone_ns", (1 - left_ns / pl.col("total_ns")).clip(lower_bound=0))
