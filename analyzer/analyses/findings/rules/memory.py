@@ -123,9 +123,6 @@ def _retries(report: Report, calls: pl.DataFrame) -> int:
     return alone.filter(pl.col("gives"), *same, *around).height
 
 
-#: One round trip is normal use on both sides; from so many on, memory thrashes.
-_ROUND_TRIPS: Final = 2
-
 _MANY: Final = 8  # minimum number of copies for a finding
 _END: Final = pl.col("start") + pl.col("dur_ns")
 
@@ -147,7 +144,7 @@ def _thrash(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
     unasked = moved.filter(pl.col("cause").is_in(list(UNASKED)))
     trips = longest(pages(report).unasked.filter(pl.col("device") == device), "trips")
     again = total(unasked, "again_bytes")
-    if not again or trips < _ROUND_TRIPS:
+    if not again or trips <= 1:  # one round trip is normal use on both sides; from two on, memory thrashes
         return None
     of_kernels = part(pl.col("exclusive_ns"), pl.col("again_bytes"), pl.col("size_bytes"))
     stalled = _stalled(report, device, again=True)
@@ -252,8 +249,7 @@ def cpu_page_faults(report: Report) -> Findings:
 #: execution between host and device").
 _STAGED_BYTES: Final = 1 << 16
 
-_RECURS: Final = 2  # copies in at least so many instances of a range recur
-_ALIKE: Final = 5  # elsewhere copies of one size recur where so many have other work between them
+_ALIKE: Final = 5  # outside of iterations copies of one size recur where so many have other work between them
 _WAY: Final = ("process_id", "device", "detail")  # copies of one way
 
 #: Whether the host waits for what a synchronous call copies to it.
@@ -326,7 +322,7 @@ def _recurring(report: Report) -> pl.DataFrame:
     line = line.with_columns(longest=pl.col("took").max().over("iteration"))
     # those that take far longer than the longest of an instance, in the median, do not recur
     usual = pl.col("took") <= 3 * pl.col("longest").median().over("each")
-    again = (pl.col("iteration").n_unique().over("each") >= _RECURS) & usual
+    again = (pl.col("iteration").n_unique().over("each") > 1) & usual
     turns = pl.col("before").n_unique().over(*_WAY, "size_bytes", "each") >= _ALIKE
     return line.select("row", recurs=pl.when(pl.col("each").is_null()).then(turns).otherwise(again))
 
@@ -352,10 +348,8 @@ def pageable_copy(report: Report) -> Findings:
         claims = (copies, say.idle_in(report, device, spans))
         way = "to the host" if 2 * back > moved else "to the GPU"
         if not recurs:
-            needed = copies.select(_NEEDED.any()).item()  # the host may do without what it waits for
-            yield say.told(
-                report, "pageable-copy-once", device, claims, stake, at_most=not needed, vague=True, **figures
-            )
+            figures["at_most"] = not copies.select(_NEEDED.any()).item()  # the host may do without what it waits for
+            yield say.told(report, "pageable-copy-once", device, claims, stake, vague=True, **figures)
             continue
         yield say.told(
             report,

@@ -110,7 +110,6 @@ def _chains(every: pl.DataFrame) -> pl.DataFrame:
 
 # Weights that come from the host in each pass.
 
-_MOVES: Final = r"^aten::(?:to|_to_copy)$"
 #: What weights go through that stay as they are.
 _KEEPS: Final = r"^aten::(?:to|_to_copy|pin_memory|is_pinned|detach_?|empty_like|_has_compatible_shallow_copy_type)$"
 _SHAPES: Final = 3  # of a model: a gallery that is searched, or templates that are matched, are of fewer
@@ -127,8 +126,7 @@ def offloaded_weights(report: Report) -> Findings:
     copies = on_host.device_copies(report).filter(pl.col("row").is_in(inside.mending.gone.implode()))
     if 2 * total(copies, "exclusive_ns") >= total(copies, "dur_ns"):  # not ahead, beside kernels
         weights_bytes = total(copies.filter(pl.col("detail") == on_host.TO_DEVICE), "size_bytes") // passes
-        figures = {"copies": copies.height, "bytes": weights_bytes}
-        yield from on_host.on_time(report, "offloaded-weights", inside, **figures)
+        yield from on_host.on_time(report, "offloaded-weights", inside, copies=copies.height, bytes=weights_bytes)
 
 
 def _copied_weights(report: Report) -> pl.DataFrame:
@@ -140,7 +138,7 @@ def _copied_weights(report: Report) -> pl.DataFrame:
     name, shapes, ran = pl.col("name"), pl.col("input_shapes"), pl.col("launches") > 0
     every = on_host.outermost(report).sort(*THREAD, "start")
     every = every.with_columns(
-        moved=name.str.contains(_MOVES) & (pl.col("to_device") > 0) & ~pl.col("aside"),
+        moved=name.is_in(("aten::to", "aten::_to_copy")) & (pl.col("to_device") > 0) & ~pl.col("aside"),
         takes=ran & name.str.contains(_TAKES_WEIGHTS) & (sides(shapes) != sides(shapes, 1)),
         other=~name.str.contains(_KEEPS),
         shape=shapes.cast(pl.String).str.extract_all(r"\[[\d, ]*\]"),
@@ -169,7 +167,6 @@ def _copied_weights(report: Report) -> pl.DataFrame:
 
 # Matrices of graphs, which are put in order before each layer that takes them, with all else that makes them.
 
-_FEWEST_MADE: Final = 2  # a matrix that is new is put in order once
 _RANDOM: Final = r"rand|bernoulli|dropout|normal|uniform|poisson|exponential"
 #: What is told of an operator and its tensors, and with other values that it is given.
 _TAKES: Final = pl.concat_str(pl.col("name", "input_shapes").cast(pl.String), separator=" ", ignore_nulls=True)
@@ -183,7 +180,7 @@ def coalesced_again(report: Report) -> Findings:
     """One finding per device on square sparse tensors of one size that the program puts in order again in a pass."""
     passes, square = say.per_iteration(report).iterations or 0, side(0, 0) == side(0, 1)
     calls = on_host.working(report).filter(pl.col("name").is_in(on_host.COALESCING), square)
-    if not passes or calls.height < _FEWEST_MADE * passes:
+    if not passes or calls.height < 2 * passes:  # a matrix that is new is put in order once
         return
     # of as many entries before and after: by the shapes of all that the operators within take
     inner = nearest(on_host.operators(report), calls.select(call="row", until="stop").sort("call"), ("row", "call"))
@@ -202,7 +199,7 @@ def coalesced_again(report: Report) -> Findings:
         once = kernels.filter(pl.col("ns") >= 0.02 * work.ns).select(pl.col("len").min()).item()
         times = (2 * (once or 0) + passes) // (2 * passes)
         # nearest neighbours of other points are as many
-        if times >= _FEWEST_MADE and not work.device.launches(on_gpu.TOPK):
+        if times > 1 and not work.device.launches(on_gpu.TOPK):
             others = made.height // spans.height - 1
             yield work.finding(
                 "repeated-coalescing: same",
@@ -306,17 +303,13 @@ def _low_rank(every: pl.DataFrame) -> pl.DataFrame:
     scales = pl.col("name").is_in(_SCALES) & (elements(1).fill_null(1) == 1)
     line = every.with_columns(part=(~scales).cum_sum().over(THREAD)).group_by(*THREAD, "part", maintain_order=True)
     parts = line.agg(pl.col("name", "input_shapes", "start").first(), pl.col("end").last())
-    name, product = pl.col("name"), pl.col("name").is_in(_LAYERS)
+    product, first, second = pl.col("name").is_in(_LAYERS), elements(), elements(1)
+    sums = {"adds": pl.col("name") == "aten::add", "added": first, "other": second, "added_end": pl.col("end")}
+    layers = {"takes": product, "given": first, "taken": second, "rows": first / side(0, -1)}
     parts = parts.with_columns(
         *(pl.when(product).then(side(*at)).alias(key) for key, at in _SIDES.items()),
-        adds=(name == "aten::add").shift(-1).over(THREAD),
-        added=elements().shift(-1).over(THREAD),
-        other=elements(1).shift(-1).over(THREAD),
-        added_end=pl.col("end").shift(-1).over(THREAD),
-        takes=name.is_in(_LAYERS).shift(-2).over(THREAD),
-        given=elements().shift(-2).over(THREAD),
-        taken=elements(1).shift(-2).over(THREAD),
-        rows=(elements() / side(0, -1)).shift(-2).over(THREAD),
+        *(of.shift(-1).over(THREAD).alias(key) for key, of in sums.items()),
+        *(of.shift(-2).over(THREAD).alias(key) for key, of in layers.items()),
     )
     size, m, n, rows = pl.col("m") * pl.col("n"), pl.col("m"), pl.col("n"), pl.col("rows")
     narrow = (pl.min_horizontal("m", "n") >= _NARROW * pl.col("k")) & (pl.min_horizontal("m", "n") >= _LEAST_SIDE)
@@ -439,9 +432,8 @@ def _tables(report: Report) -> pl.DataFrame:
     every = on_host.operators(report).with_columns(sides=sides(pl.col("input_shapes")), values=elements())
     name, steps = pl.col("name"), on_host.updated(report).height
     backward = every.filter(name.str.contains(_DENSE)).select(since="row", until="stop", indices=elements(1))
-    fills = nearest(every.filter(name == "aten::zero_"), backward, ("row", "since")).filter(
-        pl.col("row") < pl.col("until")
-    )
+    fills = nearest(every.filter(name == "aten::zero_"), backward, ("row", "since"))
+    fills = fills.filter(pl.col("row") < pl.col("until"))
     fills = fills.group_by("sides").agg(filled=pl.col("values").sum(), indices=pl.col("indices").sum())
     sums = every.filter(name == on_host.ACCUMULATES).group_by("sides").agg(summed=pl.col("values").sum())
     shapes = sums.drop_nulls().join(fills.drop_nulls(), on="sides", how="full", coalesce=True)
