@@ -32,7 +32,6 @@ _NO_WORK: Final = (
 #: before that one where it copied an array; alone of an array that becomes a tensor without a copy (torch.from_numpy).
 _LIFTS: Final = "aten::lift_fresh"
 _OF_LIST: Final = ("aten::to", "aten::empty")
-_DETACHES: Final = "aten::detach_"
 _ARRAY_NS: Final = 20  # the most that NumPy takes to compute a byte of it
 _CREATES: Final = (
     r"^aten::(?:full|full_like|ones|ones_like|zeros|zeros_like|arange|linspace|logspace|eye|tril_indices|triu_indices|rand"
@@ -84,13 +83,12 @@ def cpu_work(report: Report) -> rules.Findings:
         maker = _MAKES.fullmatch(top or "")
         kind = ": of Python" if not top else ": random" if maker and maker["draws"] else ""
         kind = kind if rule == "cpu-tensors" else ": by the copy" * runs.select(2 * within.sum() > pl.len()).item()
-        name = f"{rule}{kind}"
         by_host = "what the host does between a copy to it and one back"
         by_host = by_host if rule == "cpu-operators" else "Python and NumPy"
         figures = {"top": rules.literal(top) or by_host, "named": rules.literal(top), "moved": moved}
         figures["maker"] = maker[0].removeprefix("aten::") if maker else "full"
         spared, times = partial(_spared, runs=runs, rule=rule), inside.host.height
-        yield from on_host.on_time(report, name, inside, spared, times=times, **figures)
+        yield from on_host.on_time(report, f"{rule}{kind}", inside, spared, times=times, **figures)
 
 
 def _spared(report: Report, runs: pl.DataFrame, rule: str) -> Mending:
@@ -121,7 +119,7 @@ def _operators_in_runs(report: Report) -> pl.DataFrame:
     launching = (pl.col("launches") > 0) | pl.col("called") | pl.col("aside")
     line = on_host.outermost(report).sort(*THREAD, "start")
     listed = pl.all_horizontal(name.shift(by).over(THREAD) == before for by, before in enumerate(_OF_LIST, 1))
-    lifts = (name == _LIFTS) & (listed | (name.shift(-1).over(THREAD) == _DETACHES)).fill_null(value=False)
+    lifts = (name == _LIFTS) & (listed | (name.shift(-1).over(THREAD) == "aten::detach_")).fill_null(value=False)
     line = line.with_columns(run=launching.cast(pl.UInt32).cum_sum().over(THREAD), own=~launching, lifts=lifts)
     return line.with_columns(
         # types of a copy that makes data smaller: into 16 bits, of more
@@ -257,10 +255,9 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
     widened &= uploads & (pl.col("bytes") >= LARGE_BYTES)
     new = widened.fill_null(value=False) & (pl.col("others") == 0)
     computing = downloads & (by_operators | by_others) & used & ~new
+    long = (pl.col("top_ns") >= _LONG_NS) & ~pl.col("created")
     kind = (
-        pl.when(computing)
-        .then(pl.lit("cpu-operators"))
-        .when(uploads & (pl.col("top_ns") >= _LONG_NS) & pl.col("top").str.contains(_COMPUTES) & ~pl.col("created"))
+        pl.when(computing | (uploads & long & pl.col("top").str.contains(_COMPUTES)))
         .then(pl.lit("cpu-operators"))
         .when(widened)
         .then(pl.lit("large-upload"))
@@ -268,7 +265,7 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit("cpu-tensors"))
         .when(uploads & pl.col("converts") & (pl.col("bytes") >= LARGE_BYTES))
         .then(pl.lit("large-upload"))
-        .when((pl.col("top_ns") >= _LONG_NS) & (pl.col("operators") > 0) & ~pl.col("created") & ~uploads & ~downloads)
+        .when(long & (pl.col("operators") > 0) & ~uploads & ~downloads)
         .then(pl.lit("cpu-operators"))
     )
     uploaded = pl.col("kind") == "large-upload"
@@ -288,10 +285,8 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
     )
     end = pl.when(pl.when(computing).then(back).otherwise(uploads)).then("after_end").otherwise("last")
     top = pl.when("within").then("copying").when(~of_python & (pl.col("operators") > 0)).then("top")
-    launches = pl.col("operators") + pl.col("within")
-    spans = with_kind.select(
-        *(*THREAD, "kind", "within", "top_ns", "bytes"), operators=launches, top=top, start=start, end=end
-    )
+    kept, launches = (*THREAD, "kind", "within", "top_ns", "bytes"), pl.col("operators") + pl.col("within")
+    spans = with_kind.select(*kept, operators=launches, top=top, start=start, end=end)
     # a copy of a number is between two
     spans = spans.with_columns(start=pl.max_horizontal("start", pl.col("end").shift(1).over(THREAD)))
     return spans.drop_nulls(["start", "end"]).filter(pl.col("end") > pl.col("start"))
@@ -424,15 +419,14 @@ def _by_kernels(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 # A mode, for which operators go through Python.
 
-#: What PyTorch records around a mode's function, and lines of the program that make one.
-_MODE: Final = "PythonDispatchMode"
+#: Lines of the program that make a mode.
 _MAKES_MODE: Final = r"(?:^|[=(\[,:.]|\b(?:with|return|yield|if|else|and|or))\s*\w*Mode\("
 
 
 @rules.Rule
 def dispatch_modes(report: Report) -> rules.Findings:
     """At most one finding per device."""
-    line, modes = on_host.outermost(report), on_host.operators(report).filter(name=_MODE)
+    line, modes = on_host.outermost(report), on_host.operators(report).filter(name="PythonDispatchMode")
     if modes.is_empty():
         return
     # compilers trace operators by modes of their own
