@@ -214,7 +214,6 @@ def attention_masks(report: Report) -> Findings:
 # Gradients of whole tensors that backward makes for each part that forward took, and adds up.
 
 _OF_PARTS: Final = r"^aten::(?:select|slice)_backward$"
-_PART_NODES: Final = r": (?:Select|Slice)Backward0$"
 _FEWEST_PARTS: Final = 8
 
 
@@ -223,10 +222,9 @@ def slice_gradients(report: Report) -> Findings:
     """One finding per device on gradients of whole tensors for many parts each, by a trace with inputs of operators."""
     every = on_host.operators(report)
     adds = every.filter(pl.col("name").is_in(["aten::add_", "aten::add"])).get_column("parent").drop_nulls()
-    nodes = every.filter(pl.col("name").str.contains(_PART_NODES)).drop_nulls("sequence_number")
-    nodes = nodes.sort(*THREAD, "start").with_columns(
-        added=pl.col("row").is_in(adds.implode()), rises=(pl.col("sequence_number").diff() > 0).fill_null(value=False)
-    )
+    nodes = every.filter(pl.col("name").str.contains(r": (?:Select|Slice)Backward0$")).drop_nulls("sequence_number")
+    rises = (pl.col("sequence_number").diff() > 0).fill_null(value=False)
+    nodes = nodes.sort(*THREAD, "start").with_columns(added=pl.col("row").is_in(adds.implode()), rises=rises)
     # in one pass of backward numbers of nodes fall; parts of one tensor differ in their place
     told = every.filter(pl.col("name").str.contains(_OF_PARTS)).drop_nulls(("input_shapes", "input_values"))
     values = pl.col("input_values").cast(pl.String)
@@ -279,14 +277,10 @@ def _in_code(
 def float32_in_code(report: Report) -> Findings:
     """One finding per device on Triton kernels of the program whose code multiplies blocks in full float32."""
     for work, code in _in_code(report, pl.col("float32_products").is_not_null(), on_gpu.WORTH_PRODUCTS):
-        left = on_gpu.TF32_LEFT.get(work.device.capability)
+        left, place = on_gpu.TF32_LEFT.get(work.device.capability), code["float32_products"]
         if left is not None:
-            yield work.finding(
-                "no-tf32: code",
-                left=min(left / on_gpu.OF_PEAK, 1.0),
-                where=literal(code["float32_products"]),
-                place=code["float32_products"],
-            )
+            left = min(left / on_gpu.OF_PEAK, 1.0)
+            yield work.finding("no-tf32: code", left=left, where=literal(place), place=place)
 
 
 @Rule
@@ -294,17 +288,15 @@ def widened_products(report: Report) -> Findings:
     """One finding per device on Triton kernels of the program whose code multiplies blocks of 16 bits in TF32."""
     for work, code in _in_code(report, pl.col("widened_products").is_not_null(), on_gpu.WORTH_PRODUCTS):
         place = code["widened_products"]
-        yield work.finding("widened-products", work.most, left=on_gpu.HALF_LEFT, where=literal(place), place=place)
-
-
-_IN_DOUBLE: Final = pl.col("float64_share") >= 0.5  # noqa: PLR2004 - of the lines of a kernel that is in float64
+        yield work.finding("widened-products", left=on_gpu.HALF_LEFT, where=literal(place), place=place)
 
 
 @Rule
 def float64_in_code(report: Report) -> Findings:
     """One finding per device on kernels of Triton or torch.compile whose code computes in float64."""
+    doubles = pl.col("float64_share") >= 0.5  # noqa: PLR2004 - of the lines of a kernel that is in float64
     # of the kernel time; sums for accuracy are in well-made programs, too
-    for work, code in _in_code(report, _IN_DOUBLE, 0.03, ("triton", "inductor")):
+    for work, code in _in_code(report, doubles, 0.03, ("triton", "inductor")):
         yield work.finding("float64: code", left=on_gpu.HALF_LEFT, doubles=code["float64_share"])
 
 
@@ -319,10 +311,9 @@ def atomics_in_code(report: Report) -> Findings:
         slow = (rate < 0.4 * pl.col("memory_bandwidth_bytes_per_s")) & (pl.col("dur_ns") >= on_gpu.SHORTEST_NS)
         if not rows.select(slow.all()).item():
             continue
-        lines = str(code["atomics"])
-        yield work.finding(
-            "scatter-atomics: code", left=None, at_most=True, where=literal(lines.partition(", ")[0]), places=lines
-        )
+        places = str(code["atomics"])
+        where = literal(places.partition(", ")[0])
+        yield work.finding("scatter-atomics: code", left=None, at_most=True, where=where, places=places)
 
 
 # Tensors that are copied to grow by a piece, and tensors that are repeated in memory.
@@ -457,9 +448,8 @@ def no_kv_cache(report: Report) -> Findings:
     for device in on_gpu.kernel_sums(report) if say.in_pytorch(report) else ():
         every = exclusive_operations(report, *SHAPE).filter(device=device.device, kind="kernel").sort("start")
         norms = every.filter(on_host.kernels_named(every, _OF_ROWS)).select("start", rows="grid_x").cast(pl.Int64)
-        runs = norms.group_by(run=rows.rle_id(), maintain_order=True).agg(
-            pl.col("start", "rows").first(), many=pl.len()
-        )
+        alike = norms.group_by(run=rows.rle_id(), maintain_order=True)
+        runs = alike.agg(pl.col("start", "rows").first(), many=pl.len())
         # the last norm of a pass may be of the last words alone
         before, after = rows < rows.shift(1), (rows < rows.shift(-1)).fill_null(value=True)
         dips = before & after & (pl.col("many") < pl.col("many").shift(1))
@@ -513,9 +503,8 @@ def _grow(took: pl.Series, iterations: int) -> bool:
     whole = took.head(each * iterations).to_frame("ns").with_row_index("at")
     within = whole.group_by(pl.col("at") % max(each, 1)).agg(pl.col("ns").mean()).sort("at").get_column("ns")
     quarter = len(took) // 4
-    along, longer = whole.select(
-        pl.corr("at", "ns"), longer=pl.col("ns").tail(quarter).mean() >= _GROWS * pl.col("ns").head(quarter).mean()
-    ).row(0)
+    first, last = pl.col("ns").head(quarter).mean(), pl.col("ns").tail(quarter).mean()
+    along, longer = whole.select(pl.corr("at", "ns"), longer=last >= _GROWS * first).row(0)
     if longer and along is not None and along >= _CORRELATED:
         return True
     if len(within) < _FEWEST:
