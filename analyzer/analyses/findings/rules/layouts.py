@@ -13,9 +13,8 @@ from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.work.work import operations_with_roofs
 
 #: What brings channels last by the dimensions of most convolutions: nn.Module.to changes no weights of one.
-_ONE: Final = "1"
 _LAYOUTS_LAST: Final = {
-    _ONE: "nn.Conv2d of height 1, in channels_last",
+    "1": "nn.Conv2d of height 1, in channels_last",
     "3": CHANNELS_LAST.replace("channels_last", "channels_last_3d"),
 }
 
@@ -41,7 +40,7 @@ def layout_conversions(work: Work) -> Finding | None:
     most = str(sides.drop_nulls().mode().sort().last())
     if one.action != CHANNELS_LAST or most not in _LAYOUTS_LAST:
         return one
-    return one._replace(action=_LAYOUTS_LAST[most], general=most == _ONE)
+    return one._replace(action=_LAYOUTS_LAST[most], general=most == "1")
 
 
 # Copies that change the order of a tensor's elements.

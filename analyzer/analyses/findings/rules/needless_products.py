@@ -48,9 +48,7 @@ def _spared(products: Work, own: pl.DataFrame, times: float) -> Mending:
 _SORTS: Final = "[Ss]ort"
 _ENTERS: Final = rf"^cupy_(?:copy__|take)|for_each|{_SORTS}"  # what a conversion runs before it looks for such entries
 _COPIES: Final = 6  # of the entries and the keys to sort by, with what numbers them, at most
-_SEEKS: Final = "coo_sum_duplicates_diff"
-_CONVERTS: Final = "CooToCsr"
-_SEVERAL: Final = 20  # launches between these two
+_SEVERAL: Final = 20  # launches between looking for such entries and making CSR
 #: What makes a matrix or changes it, in a line of the program.
 _MAKES: Final = (
     r"sparse\.|_(?:matrix|array)\(|\.to(?:coo|csr|csc)\b|asformat|sum_duplicates|\.(?:data|row|col)\b|setdiag"
@@ -76,7 +74,7 @@ def converted_products(report: Report) -> Findings:
 def _conversions(report: Report) -> pl.DataFrame:
     """The host time from the first launch of each conversion to its last: SPAN."""
     line = on_host.launched(report)
-    kinds = {"sorts": _SORTS, "enters": _ENTERS, "seeks": _SEEKS, "converts": _CONVERTS}
+    kinds = {"sorts": _SORTS, "enters": _ENTERS, "seeks": "coo_sum_duplicates_diff", "converts": "CooToCsr"}
     line = line.with_columns(on_host.kernels_named(line, pattern).alias(kind) for kind, pattern in kinds.items())
     line = line.with_columns(part=pl.col("converts").cum_sum().shift(1, fill_value=0).over(THREAD))
     part, place, since = [*THREAD, "part"], pl.int_range(pl.len()), pl.col("since")
@@ -178,10 +176,9 @@ def diagonal_products(report: Report) -> Findings:
     every = on_host.working_forward(report).with_columns(length=length, squares=squares)
     vector = (name == "aten::diag_embed") | (sides(pl.col("input_shapes")).list.len() == 1)
     follows = name.is_in(_PRODUCTS) & pl.col("squares").list.contains(pl.col("length").shift(1).over(THREAD))
-    made = (name.is_in(_DIAGONALS) & vector & (length >= _LEAST) & follows.shift(-1).over(THREAD)).fill_null(
-        value=False
-    )
-    every = every.with_columns(made=made, multiplied=made.shift(1).over(THREAD).fill_null(value=False))
+    made = name.is_in(_DIAGONALS) & vector & (length >= _LEAST) & follows.shift(-1).over(THREAD)
+    every = every.with_columns(made=made.fill_null(value=False))
+    every = every.with_columns(multiplied=pl.col("made").shift(1, fill_value=False).over(THREAD))
     # what takes another matrix of its sides may take it
     others = every.filter(~pl.col("made") & ~pl.col("multiplied")).get_column("squares").explode().drop_nulls()
     chosen = every.filter(pl.col("made") | pl.col("multiplied"))
@@ -298,9 +295,8 @@ def _pairs(every: pl.DataFrame) -> pl.DataFrame:
         (pl.min_horizontal(*of) == between[0]) & (pl.max_horizontal(*of) == between[1])
         for of in (("next_m", "next_k"), ("next_k", "next_n"))
     )
-    pairs = products.with_columns(other=pl.when(by_left).then("next_n").when(by_right).then("next_m")).filter(
-        pl.col("other").is_not_null() & (pl.col("batch") == pl.col("next_batch")) & (between[0] >= _LEAST_BETWEEN)
-    )
+    pairs = products.with_columns(other=pl.when(by_left).then("next_n").when(by_right).then("next_m"))
+    pairs = pairs.drop_nulls("other").filter(pl.col("batch") == pl.col("next_batch"), between[0] >= _LEAST_BETWEEN)
     now = pl.col("m") * pl.col("n") * (pl.col("k") + pl.col("other"))
     then = (pl.col("m") + pl.col("n")) * pl.col("k") * pl.col("other")
     pairs = pairs.with_columns(times=now / then).filter(pl.col("times") >= _CHEAPER, "linear")
@@ -326,9 +322,7 @@ def _unbroken(every: pl.DataFrame, products: pl.DataFrame) -> pl.DataFrame:
     products = products.with_columns(which=pl.int_range(1, pl.len() + 1).over(THREAD))
     line = line.join(products.select(*THREAD, "which", made=pl.col("m") * pl.col("n")), on=[*THREAD, "which"])
     shapes = line.get_column("input_shapes").cast(pl.String)
-    line = line.with_columns(
-        told_of(shapes, _largest, pl.Float64).alias("largest"), told_of(shapes, _factor).alias("factor")
-    )
+    line = line.with_columns(largest=told_of(shapes, _largest, pl.Float64), factor=told_of(shapes, _factor))
     may = pl.col("name").str.contains(r"^aten::(?:mul|div)_?$") & (pl.col("factor") == "yes")
     breaks = ~may.fill_null(value=False) & (pl.col("largest").is_null() | (pl.col("largest") >= pl.col("made")))
     broken = line.filter(breaks.fill_null(value=True)).select(*THREAD, "which").unique()
@@ -373,7 +367,6 @@ def expanded_products(report: Report) -> Findings:
 
 # Sums over neighbours, by a sparse matrix, of what the next layer makes narrower.
 
-_SPARSE: Final = "aten::_nnz"  # what products with sparse matrices ask these
 _FEWER: Final = 4  # so many times as wide is what is summed
 
 
@@ -381,7 +374,7 @@ _FEWER: Final = 4  # so many times as wide is what is summed
 def sparse_order(report: Report) -> Findings:
     """One finding per device on products with a sparse matrix right before a layer that makes the result narrow."""
     every = on_host.operators(report)
-    asks = every.filter(name=_SPARSE).get_column("parent").implode()
+    asks = every.filter(name="aten::_nnz").get_column("parent").implode()  # which products ask sparse matrices
     sparse = every.filter(pl.col("row").is_in(asks) & (pl.col("name") == "aten::addmm"))
     if sparse.is_empty():
         return

@@ -55,9 +55,8 @@ def _positions(batches: Batches) -> tuple[int, int, int, int]:
     )
 
 
-#: Operators whose first two sides may be images and channels, and those that look rows and positions up.
+#: Operators whose first two sides may be images and channels.
 _OF_CHANNELS: Final = r"conv|batch_norm|instance_norm|group_norm|pool|upsample|interpolate"
-_LOOKS_UP: Final = "aten::embedding"
 
 
 def _of_batches(every: pl.DataFrame, batches: Batches) -> pl.DataFrame:
@@ -77,13 +76,12 @@ def _of_batches(every: pl.DataFrame, batches: Batches) -> pl.DataFrame:
     whole = pl.col("kind") == "whole"
     own = every.with_columns(kind=kinds).filter(whole | name.str.contains(on_host.MULTIPLIES), ~pl.col("aside"))
     own = own.drop_nulls("kind").filter(~name.str.contains(_OF_CHANNELS))
-    return own.filter((whole & (name == _LOOKS_UP)).any()).select(SPAN)
+    return own.filter((whole & (name == "aten::embedding")).any()).select(SPAN)
 
 
 # Graphs that are launched for fewer rows than they were captured with.
 
 _TAKES_PART: Final = r"^aten::(?:slice|narrow)$"
-_COPIES: Final = "aten::copy_"
 _FEWEST_LAUNCHES: Final = 8
 _LEAST_ROWS: Final = 300  # of which products take no less time with fewer
 
@@ -102,10 +100,8 @@ def padded_graphs(report: Report) -> Findings:
     kept = fills.select((pl.min_horizontal(least, "whole") / pl.col("whole")).mean()).item()
     sizes = fills.select(fewest=pl.col("rows").min(), most=pl.col("rows").max(), whole=pl.col("whole").max())
     for work in on_host.works_within(report, fills):
-        stake = int(work.ns * (1 - kept))
-        yield work.finding(
-            "padding: graphs", left=kept, kept=kept, at_stake_ns=stake, **sizes.cast(pl.Int64).row(0, named=True)
-        )
+        stake, rows = int(work.ns * (1 - kept)), sizes.cast(pl.Int64).row(0, named=True)
+        yield work.finding("padding: graphs", left=kept, kept=kept, at_stake_ns=stake, **rows)
 
 
 def _filled_parts(report: Report) -> pl.DataFrame:
@@ -122,6 +118,6 @@ def _filled_parts(report: Report) -> pl.DataFrame:
     given = after[0].str.contains(_TAKES_PART) & (after[1].list.first() == before[1].list.first())
     inner = into.list.slice(1, into.list.len().cast(pl.Int64) - 2).list.eval(pl.element().product()).list.first()
     sizes = {"rows": into.list.first(), "whole": before[1].list.first(), "inner": inner.fill_null(1)}
-    copies = line.select(*THREAD, copied="start", filled=part & given & (name == _COPIES), **sizes)
+    copies = line.select(*THREAD, copied="start", filled=part & given & (name == "aten::copy_"), **sizes)
     fills = nearest(launches, copies, ("start", "copied"), THREAD)
     return fills.filter("filled", pl.col("rows").is_between(0, pl.col("whole"), closed="none"))
