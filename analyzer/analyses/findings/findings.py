@@ -368,9 +368,7 @@ def _of_left(finding: Finding, claims: pl.DataFrame, left: pl.DataFrame) -> Find
     if finding.retold:
         remaining = finding.retold(left)
     else:
-        text = (
-            f"{finding.text} Other findings tell of {percent(lost)} of that." if lost > _WORTH_A_WORD else finding.text
-        )
+        text = finding.text + f" Other findings tell of {percent(lost)} of that." * (lost > _WORTH_A_WORD)
         remaining = finding._replace(at_stake_ns=finding.at_stake_ns * rest // whole, text=text)
     return remaining and remaining._replace(claims=left, curtailed=lost > _WORTH_A_WORD)
 

@@ -324,9 +324,8 @@ def _functions(report: Report, points: pl.DataFrame) -> pl.DataFrame:
     names, python = tree.rows.get_column("name"), tree.of_kinds("python")
     shown = _range_lines.roles(names.filter(python).unique()).filter(role="program").select("name", "shown")
     innermost = tree.innermost(points, python & names.is_in(shown.get_column("name").implode()))
-    around = (
-        gathered(names, innermost).alias("name").to_frame().join(shown, on="name", how="left", maintain_order="left")
-    )
+    around = gathered(names, innermost).alias("name").to_frame()
+    around = around.join(shown, on="name", how="left", maintain_order="left")
     # the file of torch that makes texts of tensors
     printing = tree.innermost(points, python & having(names, r"torch/_tensor_str\.py\(")).is_not_null()
     text = pl.when(printing).then(pl.lit("print of a tensor in ")).otherwise(pl.lit(""))

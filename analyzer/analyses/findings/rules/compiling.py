@@ -86,9 +86,8 @@ def _loading(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
     loads = _of_processes(report, device, report.seen("api").filter(pl.col("name").is_in(loading)))
     # of a call that made a context what it took after that
     contexts = context_calls(report).select("event_id", made_ns=pl.col("made_ns") - pl.col("start_ns"))
-    loads = loads.join(contexts, on="event_id", how="left").with_columns(
-        pl.col("dur_ns") - pl.col("made_ns").fill_null(0)
-    )
+    loads = loads.join(contexts, on="event_id", how="left")
+    loads = loads.with_columns(pl.col("dur_ns") - pl.col("made_ns").fill_null(0))
     loads = loads.filter(pl.col("made_ns").is_null() | (pl.col("dur_ns") > 0))
     # what runs in turn is warm: new kernels come with new shapes
     kind = ": steady" if say.per_iteration(report).iterations else ""
@@ -105,9 +104,8 @@ def _first_launches(report: Report, device: int) -> Finding | None:
     worst = cold.row(0, named=True)
     waits = _attribution.reasoned_pieces(report, device).filter(pl.col("row").is_in(cold.get_column("row").implode()))
     figures = {"cold": cold.height, "kernels": worst["kernels"], "median": statistics.median_of(cold, "api_ns")}
-    figures |= {"usual": worst["usual_ns"], "longest": worst["api_ns"]}
-    others = {"at_most": True, "names": (str(worst["name"]),), **figures}
-    return say.told(report, "first-launch", device, waits.filter(bucket="launch"), stake, **others)
+    figures |= {"usual": worst["usual_ns"], "longest": worst["api_ns"], "names": (str(worst["name"]),)}
+    return say.told(report, "first-launch", device, waits.filter(bucket="launch"), stake, at_most=True, **figures)
 
 
 def _of_processes(report: Report, device: int, events: pl.DataFrame) -> pl.DataFrame:

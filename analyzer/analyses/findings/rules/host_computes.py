@@ -75,9 +75,8 @@ def _loading(report: Report, name: str, spans: pl.DataFrame, beside: str, *, wor
         rows = culprits(report).filter(own)
         waits = pl.col("culprit").str.starts_with(_thread_timeline.WAIT)
         inner = rows.filter(~pl.col("culprit").str.contains(_NEXT) & (waits | (not workers)))
-        inner = inner.group_by(pl.when(waits).then(pl.format("the {}", "culprit")).otherwise("culprit")).agg(
-            pl.col("ns").sum()
-        )
+        named = pl.when(waits).then(pl.format("the {}", "culprit")).otherwise("culprit")
+        inner = inner.group_by(named).agg(pl.col("ns").sum())
         notable = inner.filter(pl.col("ns") >= _NOTABLE * total(rows, "ns"))
         # maximum number of culprits named in the sentence
         top = notable.sort("ns", "culprit", descending=[True, False]).head(2)
@@ -107,10 +106,8 @@ def _starts(report: Report) -> pl.DataFrame:
     kind, at = pl.col("kind"), pl.col("start")
     line = line.with_columns(turn=kind.is_in(["next", "launch"]).cum_sum().over(THREAD))
     first, last = at.filter(kind == "seed").first(), at.filter(kind == "seed").last()
-    drawn, begun = at.filter(kind == "drawn").first(), at.first()
-    turns = line.group_by(*THREAD, "turn", maintain_order=True).agg(
-        kind.first(), begun=begun, start=first, last=last, drawn=drawn
-    )
+    by_turn, drawn = line.group_by(*THREAD, "turn", maintain_order=True), at.filter(kind == "drawn").first()
+    turns = by_turn.agg(kind.first(), begun=at.first(), start=first, last=last, drawn=drawn)
     then = pl.coalesce("drawn", pl.col("begun").shift(-1).over(THREAD))
     end = pl.when(pl.col("last") > pl.col("start")).then("last").otherwise(then)
     before = turns.with_columns(end=end).filter(kind.shift(-1).over(THREAD) == "next", pl.col("start").is_not_null())

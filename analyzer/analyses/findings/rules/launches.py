@@ -187,10 +187,8 @@ def serial_copy(report: Report) -> Findings:
         numbers = used_streams(report).filter(pl.col("number").is_in(copies.get_column("number").implode()))
         # of each stream at most what kernels meanwhile and the copies of either direction take one after the other,
         # less the longest of the three, which takes its time in any case
-        back = pl.col("exclusive_ns").filter("to_host").sum()
-        sums = copies.group_by("number").agg(
-            pl.col("exclusive_ns").sum(), pl.col("low").min(), pl.col("high").max(), back_ns=back
-        )
+        ns, low, high = pl.col("exclusive_ns"), pl.col("low").min(), pl.col("high").max()
+        sums = copies.group_by("number").agg(ns.sum(), low, high, back_ns=ns.filter("to_host").sum())
         kernels = placed_operations(report).filter(pl.col("rank") <= _KERNELS).select("number", "start", "end")
         both = pl.min_horizontal("end", "high") - pl.max_horizontal("start", "low")
         ran = kernels.join(sums, on="number").group_by("number").agg(kernel_ns=both.clip(lower_bound=0).sum())
@@ -223,9 +221,8 @@ def _serial_copies(report: Report) -> pl.DataFrame:
     """
     pinned = pl.any_horizontal(pl.col("source_memory", "target_memory") == on_host.PINNED)
     asynchronous = pl.col("call_name").is_in(names_that(report, lambda name: "Async" in name))
-    copies = on_host.device_copies(report).with_columns(
-        pl.col("detail").cast(pl.String), alone=pl.col("exclusive_ns") == pl.col("end") - pl.col("start")
-    )
+    alone = pl.col("exclusive_ns") == pl.col("end") - pl.col("start")
+    copies = on_host.device_copies(report).with_columns(pl.col("detail").cast(pl.String), alone=alone)
     copies = copies.filter((pl.col("exclusive_ns") > 0) & asynchronous & pinned)
     if copies.is_empty():
         return copies
@@ -411,9 +408,8 @@ def _of_rank(report: Report, rank: dict[str, Any], ranks: pl.DataFrame, worth: f
     work = _collectives(report).filter(device=device)
     kinds = decoded(report, beside(work, report.table("collective_detail"), "collective"), "operation")
     # by kind, as recorded, else by the kernel's name
-    sums = kinds.group_by(kind=pl.coalesce(pl.col("collective").cast(pl.String), "operation")).agg(
-        count=pl.len(), ns=pl.col("exclusive_ns").sum()
-    )
+    by_kind = kinds.group_by(kind=pl.coalesce(pl.col("collective").cast(pl.String), "operation"))
+    sums = by_kind.agg(count=pl.len(), ns=pl.col("exclusive_ns").sum())
     sums = sums.filter(pl.col("ns") > 0).sort("ns", "kind", descending=[True, False])
     whole = intervals.length(intervals.union(work))
     named = [

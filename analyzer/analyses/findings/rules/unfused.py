@@ -103,9 +103,8 @@ def by_hand(report: Report) -> Findings:
 
 def _in_runs(lines: pl.DataFrame, passes: pl.Expr, **others: pl.Expr) -> pl.DataFrame:
     """The operations of `lines` that pass over tensors, with `group`: what follows each other on a stream."""
-    marked = on_gpu.with_decoded(lines, passes=passes, **others).with_columns(
-        pl.col("passes") | (MOVES & (passes is _COMPILES))
-    )
+    marked = on_gpu.with_decoded(lines, passes=passes, **others)
+    marked = marked.with_columns(pl.col("passes") | (MOVES & (passes is _COMPILES)))
     return marked.with_columns(group=pl.struct("line", "passes").rle_id(), dur_ns="exclusive_ns").filter("passes")
 
 
@@ -432,9 +431,8 @@ def _update_runs(lines: pl.DataFrame) -> pl.DataFrame:
     # what works on lists of tensors and what works on single ones are optimizers each, or none: the other way to work
     # before and after one is another's, as where a program keeps a mean of the weights
     marked = _numbered(lines, on_gpu.decoded_as(lines, pl.col("elementwise")))
-    marked = on_gpu.with_decoded(marked, marks=_MARKS, lists=_LISTS, own=_BELONGS).with_columns(
-        place=pl.int_range(pl.len())
-    )
+    marked = on_gpu.with_decoded(marked, marks=_MARKS, lists=_LISTS, own=_BELONGS)
+    marked = marked.with_columns(place=pl.int_range(pl.len()))
     lists, marks, own = pl.col("lists"), pl.col("marks"), pl.col("own")
     listed, single = (lists & marks).any(), (~lists & marks).sum() >= _FEWEST_UPDATES
     of_lists, singly = lists & listed, ~lists & single

@@ -251,9 +251,8 @@ def blocking_read(report: Report) -> Findings:
             others = texts.get(f"number by {operator}", texts["value"]) if small else texts["tensors"]
             words = dict(zip(("headline", "action"), texts.get(operator, others), strict=True))
         # the host no longer waits in these reads: waits and reads of numbers are gone, copies do not block
-        calls = on_gpu.calls_within(
-            report, own.select(SPAN).with_columns(pl.max_horizontal("end", pl.col("start") + 1))
-        )
+        spans = own.select(SPAN).with_columns(pl.max_horizontal("end", pl.col("start") + 1))
+        calls = on_gpu.calls_within(report, spans)
         waits = blocking_calls(report).filter(pl.col("call_row").is_in(calls.implode()))
         only = pl.col("scope").is_in(WAITING)
         pure, copying = (waits.filter(one).get_column("call_row") for one in (only, ~only))
@@ -304,9 +303,8 @@ def reads(report: Report) -> pl.DataFrame:
     copies = copies.join(_set_aside(report), on="row", how="anti")
     last = nearest(waiting, launches, ("start", "launch"), THREAD)
     together = last.join(copies.select("size_bytes", call="call_row"), on="call").sort("start")
-    ended = together.group_by(*THREAD, "device", "call", maintain_order=True).agg(
-        pl.col("call_row", "size_bytes").first(), pl.col("start").min(), pl.col("end").max()
-    )
+    by_call = together.group_by(*THREAD, "device", "call", maintain_order=True)
+    ended = by_call.agg(pl.col("call_row", "size_bytes").first(), pl.col("start").min(), pl.col("end").max())
     following = nearest(ended, launches.rename({"call": "next"}), ("end", "launch"), THREAD, "after")
     begun = work.filter(pl.col("call_row").is_in(following.get_column("next").drop_nulls().implode()))
     first = begun.sort("start", "row").unique("call_row", keep="first").select("row", "device", next="call_row")
@@ -381,8 +379,7 @@ def boolean_masks(report: Report) -> Findings:
         most = 2 * (spans.select(pl.col("start").diff().over(THREAD).median()).item() or 0)
         parts = parts.filter((pl.col("start") - pl.col("begun")).is_between(1, most))
         every = pl.concat([spans, parts.select(SPAN)]).sort(SPAN[:3])
-    each = (every, every.with_columns(start=kept))
-    whole, left = (on_host.within(report, _joined(part, puts)) for part in each)
+    whole, left = (on_host.within(report, _joined(part, puts)) for part in (every, every.with_columns(start=kept)))
     change = whole.mending._replace(host=left.host) if torch else left.mending
     # what takes the place of puts writes their elements, without sorting them
     sorts = [work.rows.select("row", "dur_ns") for work in on_host.works_within(report, puts)]
@@ -424,10 +421,9 @@ def _kernels(report: Report) -> pl.DataFrame:
     part = (pl.col("finds") | pl.col("reads")).alias("part")
     reads_before = pl.col("reads").cast(pl.UInt32).cum_sum().shift(1, fill_value=0)
     runs = marked.with_columns(part, run=part.rle_id().over(THREAD), asked=reads_before).filter("part")
-    searches = runs.group_by(*THREAD, "run", "asked", maintain_order=True).agg(
-        pl.col("finds", "reads").any(), start=pl.col("call_start").first(), end=pl.col("until").last()
-    )
-    return searches.filter(pl.col("finds") & pl.col("reads")).select(SPAN)
+    searches = runs.group_by(*THREAD, "run", "asked", maintain_order=True)
+    sides = {"start": pl.col("call_start").first(), "end": pl.col("until").last()}
+    return searches.agg(pl.col("finds", "reads").any(), **sides).filter("finds", "reads").select(SPAN)
 
 
 @Rule
