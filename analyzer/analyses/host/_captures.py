@@ -298,7 +298,10 @@ def captured_by_order(report: Report, source: Report) -> pl.DataFrame:
     if report is source:
         fits = fits.filter((pl.col("end") <= pl.col("at")) & (pl.col("process_id") == pl.col("process_id_graph")))
     pairs = fits.unique(["alike", "same"]).select("alike", "same", "capture", "call_row")
-    seen = _seen(source)
+    # what calls outside of captures launched, by what made them
+    alone = _operations(source).filter(~pl.col("graph")).unique("call_row", maintain_order=True)
+    made = _by(source, rows_at(source.kind("api").select("parent_id", "start_ns"), alone.get_column("call_row")))
+    seen = alone.select("what").with_columns(made).drop_nulls().unique()
     pairs = pairs.join(calls.select("capture", "place", "by"), on="capture")
     pairs = pairs.join(ran.select("call_row", "place", "what"), on=["call_row", "place"])
     pairs = pairs.join(seen.with_columns(sure=True), on=["by", "what"], how="left")
@@ -307,12 +310,9 @@ def captured_by_order(report: Report, source: Report) -> pl.DataFrame:
     fits = fits.join(judged, on=["alike", "same"])
     lone = (pl.len().over("capture") == 1) & (pl.len().over("graph") == 1)
     fits = fits.filter(lone).select("capture", "graph", "sure")
-    rows = (
-        launches.select("call_row", "graph")
-        .join(fits, on="graph")
-        .join(ran.select("row", "call_row", "place"), on="call_row")
-    )
-    return rows.drop("call_row").join(calls, on=["capture", "place"]).select("row", "call_row", "sure")
+    rows = launches.select("call_row", "graph").join(fits, on="graph")
+    rows = rows.join(ran.select("row", "call_row", "place"), on="call_row").drop("call_row")
+    return rows.join(calls, on=["capture", "place"]).select("row", "call_row", "sure")
 
 
 def _launches(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -372,10 +372,3 @@ def _operations(report: Report) -> pl.DataFrame:
         place=pl.int_range(pl.len()).over("call_row"),
         at="call_start",
     )
-
-
-def _seen(report: Report) -> pl.DataFrame:
-    """What calls outside of captures launched, by what made them: distinct by and what."""
-    ran = _operations(report).filter(~pl.col("graph")).unique("call_row", maintain_order=True)
-    calls = rows_at(report.kind("api").select("parent_id", "start_ns"), ran.get_column("call_row"))
-    return ran.select("what").with_columns(_by(report, calls)).drop_nulls().unique()

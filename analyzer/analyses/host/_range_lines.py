@@ -208,10 +208,8 @@ def stack_names(report: Report) -> pl.DataFrame:
 
 def _own(frames: pl.DataFrame) -> pl.Series:
     """Whether each frame is in the program's own code."""
-    keys, module, function = (
-        ["module", "function", "line"],
-        *(pl.col(name).cast(pl.String) for name in ("module", "function")),
-    )
+    keys = ["module", "function", "line"]
+    module, function = (pl.col(name).cast(pl.String) for name in keys[:2])
     rows = frames.select("module", "function", pl.col("line").is_not_null())
     kinds = rows.unique().with_columns(name=pl.format("{}(1): {}", module, function).cast(pl.Categorical))
     role = roles(kinds.get_column("name").unique().drop_nulls()).select("name", "role")
@@ -228,11 +226,7 @@ _EVENT_COLUMNS: Final = ("start", "end", "name")
 def shapes_beside(report: Report) -> Report | None:
     """The trace beside a report that records no operators, where that has their shapes."""
     trace = None if report.kind("op").height else report.beside()
-    if (
-        trace is None
-        or not trace.kind("op").height
-        or trace.table("op_detail").get_column("input_shapes").is_null().all()
-    ):
+    if trace is None or trace.table("op_detail").get_column("input_shapes").is_null().all():
         return None
     return trace
 

@@ -227,8 +227,6 @@ OS_RUNTIME: Final = "OS runtime"
 #: Libraries by prefix of a call's name, where the report does not record the library.
 _BY_CALL: Final = {"(?i)^cublas": "cuBLAS", "(?i)^cudnn": "cuDNN"}
 
-_ROWS: Final = {"library": pl.String, "name": pl.String, "start": pl.Int64, "dur_ns": pl.Int64}
-
 
 @analysis.analysis
 def libraries(report: Report) -> pl.DataFrame:
@@ -244,7 +242,12 @@ def libraries(report: Report) -> pl.DataFrame:
         CannotTellError: The report records neither library calls, nor NVTX ranges, nor system calls.
     """
     analysis.require(report, LIBRARIES, "library", "osrt", "range")
-    rows = pl.concat([_ranges(report), *(_calls(report, kind) for kind in ("library", "osrt"))])
+    # a range that was never closed ends with the last NVTX event
+    ranges = intervals.overlapping(named_ranges(report).filter(pl.col("domain").is_not_null()), report.scope.sides)
+    of_domains = _operations.of_used_processes(report, ranges).select(
+        "name", "start", library=pl.col("domain").cast(pl.String), dur_ns=pl.col("end") - pl.col("start")
+    )
+    rows = pl.concat([of_domains, *(_calls(report, kind) for kind in ("library", "osrt"))])
     start = rows.get_column("start")
     idle = intervals.overlap(start, start + rows.get_column("dur_ns"), _windows.all_idle_spans(report))
     idle_sum = pl.lit(None, dtype=pl.Int64) if _windows.windows(report).is_empty() else pl.col("idle_ns").sum()
@@ -266,13 +269,4 @@ def _calls(report: Report, kind: str) -> pl.DataFrame:
     name = pl.col("name").cast(pl.String)
     by_call = (pl.when(name.str.contains(pattern)).then(pl.lit(title)) for pattern, title in _BY_CALL.items())
     library = pl.lit(OS_RUNTIME) if kind == "osrt" else pl.coalesce(*by_call, pl.lit("other"))
-    columns = {"library": library, "name": name, "start": pl.col("start_ns"), "dur_ns": pl.col("dur_ns").fill_null(0)}
-    return events.select(column.cast(_ROWS[key]).alias(key) for key, column in columns.items())
-
-
-def _ranges(report: Report) -> pl.DataFrame:
-    """Ranges of domains that overlap the window; a range that was never closed ends with the last NVTX event."""
-    ranges = intervals.overlapping(named_ranges(report).filter(pl.col("domain").is_not_null()), report.scope.sides)
-    return _operations.of_used_processes(report, ranges).select(
-        pl.col("domain").cast(pl.String).alias("library"), "name", "start", dur_ns=pl.col("end") - pl.col("start")
-    )
+    return events.select(name, start="start_ns", library=library, dur_ns=pl.col("dur_ns").fill_null(0))
