@@ -165,15 +165,6 @@ def captured_work(report: Report, work: pl.DataFrame) -> dict[tuple[object, ...]
     return {key: part.drop(THREAD) for key, part in parts_by(placed, THREAD).items()}
 
 
-def captured_in(report: Report, work: pl.DataFrame) -> pl.DataFrame:
-    """The ranges of :func:`capture_source` in which any of `work` was captured into CUDA graphs.
-
-    Columns: row, captured_busy_ns and captured_operations.
-    """
-    projected = _projected(thread_ranges(capture_source(report)), captured_work(report, work))
-    return projected.select("row", captured_busy_ns="busy_ns", captured_operations="operations")
-
-
 def projection(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     """The ranges that any of `work` (rows of `operations`) belongs to, in the order of their rows.
 
@@ -356,8 +347,12 @@ def range_gpu(
         )
         order = ["projected_ns", "captured_busy_ns", "range", "style"]
         return RANGE_GPU.select(sums.sort(order, descending=[True, True, False, False]))
-    parent = named_ranges(report).get_column("event_id").gather(launching.get_column("parent")).alias("parent_id")
-    launching = launching.with_columns(parent, start_ns="start").join(_stacks(report), on="row", how="left")
+    # the ranges around each, as text of event ids
+    tree, ids = range_tree(report), named_ranges(report).get_column("event_id")
+    nodes = tree.select(path="row", outer="parent", label=ids.gather(tree.get_column("row")))
+    stacks = path_texts(nodes, ":").select(row="path", stack=":" + pl.col("text"))
+    parent = ids.gather(launching.get_column("parent")).alias("parent_id")
+    launching = launching.with_columns(parent, start_ns="start").join(stacks, on="row", how="left")
     order = ["projected_start_ns", "projected_ns", "event_id"]
     return RANGE_GPU_TRACE.select(launching.sort(order, descending=[False, True, False]))
 
@@ -399,16 +394,11 @@ _OF_PROCESS: Final = tuple(column.name for column in OF_PROCESS)
 def _capturing(report: Report, kinds: tuple[str, ...]) -> pl.DataFrame:
     """The ranges that captured operations of `kinds` in scope into CUDA graphs: row, range, style and sums."""
     work = exclusive_operations(report).filter(pl.col("kind").is_in(kinds))
-    sums = captured_in(report, work.select("row", "process_id", "start", "end"))
-    names = named_ranges(capture_source(report)).select("range", "style")
+    source, parts = capture_source(report), captured_work(report, work.select("row", "process_id", "start", "end"))
+    sums = _projected(thread_ranges(source), parts)
+    sums = sums.select("row", captured_busy_ns="busy_ns", captured_operations="operations")
+    names = named_ranges(source).select("range", "style")
     return sums.hstack(rows_at(names, sums.get_column("row")))
-
-
-def _stacks(report: Report) -> pl.DataFrame:
-    """The enclosing ranges of each range, as text of event ids: columns row, stack."""
-    tree, ids = range_tree(report), named_ranges(report).get_column("event_id")
-    nodes = tree.select(path="row", outer="parent", label=ids.gather(tree.get_column("row")))
-    return path_texts(nodes, ":").select(row="path", stack=":" + pl.col("text"))
 
 
 # Kernels by the NVTX range that launched them.
