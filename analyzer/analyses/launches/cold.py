@@ -135,10 +135,8 @@ def first_call_costs(report: Report) -> pl.DataFrame:
     Excludes calls that launch, were captured, block, load or build graphs: their duration has other causes.
     """
     own = pl.concat([_of_bucket(report, bucket).with_columns(bucket=pl.lit(bucket)) for bucket in _FIRST])
-    launching, contexts = (
-        report.kind("api").get_column("event_id").gather(launching_rows(report)),
-        _call_kinds.context_calls(report),
-    )
+    launching = report.kind("api").get_column("event_id").gather(launching_rows(report))
+    contexts = _call_kinds.context_calls(report)
     left_out = pl.concat([launching, _call_kinds.graph_steps(report).get_column("event_id")])
     launch = _call_kinds.names_that(report, _call_kinds.is_launch_name)
     reasons = pl.col("event_id").is_in(left_out.implode()) | pl.col("name").is_in(launch)

@@ -527,7 +527,19 @@ def _summed(report: Report) -> pl.DataFrame:
     seen = _seen(report)
     keys = seen.group_by("graph").agg(pl.col(_NAMES[1:]).first(), pl.col("exclusive_ns").sum())
     launches = graph_launches(report).join(seen.select("launch").drop_nulls().unique(), on="launch", how="semi")
-    sums = launches.group_by("graph").agg(_statistics())
+    span, traced = pl.col("end") - pl.col("start"), ~pl.col("whole").any()
+    sums = launches.group_by("graph").agg(
+        pl.when(traced).then(pl.col("kernels", "copies", "memsets").mean()).name.suffix("_per_launch"),
+        pl.col("launch_ns", "busy_ns").sum(),
+        launches=pl.len().cast(pl.Int64),
+        api_total_ns=pl.col("call_ns").filter("charged").sum(),
+        api_avg_ns=pl.col("call_ns").mean(),
+        api_median_ns=pl.col("call_ns").median(),
+        span_total_ns=span.sum(),
+        span_avg_ns=span.mean(),
+        span_median_ns=span.median(),
+        idle_ns=pl.when(traced).then(pl.col("idle_ns").sum()),
+    )
     both = keys.join(sums, on="graph", how="left").with_columns(
         pl.col(("launches", "api_total_ns", "launch_ns", "span_total_ns", "busy_ns")).fill_null(0)
     )
@@ -539,23 +551,6 @@ def _summed(report: Report) -> pl.DataFrame:
     whole = both.with_columns(pl.coalesce("graph_id", "made_of").alias("graph_id"))
     whole = whole.join(making_costs(report), on=ids, how="left")
     return TABLE.select(whole.sort("span_total_ns", "graph", descending=[True, False]))
-
-
-def _statistics() -> list[pl.Expr]:
-    span, traced = pl.col("end") - pl.col("start"), ~pl.col("whole").any()
-    return [
-        pl.len().cast(pl.Int64).alias("launches"),
-        pl.when(traced).then(pl.col("kernels", "copies", "memsets").mean()).name.suffix("_per_launch"),
-        pl.col("call_ns").filter("charged").sum().alias("api_total_ns"),
-        pl.col("call_ns").mean().alias("api_avg_ns"),
-        pl.col("call_ns").median().alias("api_median_ns"),
-        pl.col("launch_ns").sum(),
-        span.sum().alias("span_total_ns"),
-        span.mean().alias("span_avg_ns"),
-        span.median().alias("span_median_ns"),
-        pl.col("busy_ns").sum(),
-        pl.when(traced).then(pl.col("idle_ns").sum()).alias("idle_ns"),
-    ]
 
 
 @analysis.once_per_report
