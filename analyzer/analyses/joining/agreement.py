@@ -3,7 +3,7 @@
 Definitions: docs/definitions.md, section 9.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Unpack
@@ -148,7 +148,9 @@ def _with_whole_base(rows: pl.DataFrame, whole: pl.DataFrame) -> pl.DataFrame:
 
 def _kernels(base: Report, other: Report, *counts: pl.DataFrame) -> pl.DataFrame:
     """Compares kernels, explained by `counts` of both reports unless ncu measured them."""
-    ours, theirs = (_figures(report, (base, other)) for report in (base, other))
+    figures = ("group", *GROUP_KEYS, "low", "high", pl.col(*_FIGURES).cast(pl.Float64))
+    groups = (kernel_groups(report).rename({"shared": "shared memory"}) for report in (base, other))
+    ours, theirs = (with_spread(one.with_columns(launches="count"), (base, other)).select(figures) for one in groups)
     if counts:
         explaining = [one.select("group", *TRIALS, *NOTHING).drop_nulls("group") for one in counts]
         ours, theirs = (side.join(one, on="group") for side, one in zip((ours, theirs), explaining, strict=True))
@@ -176,23 +178,15 @@ def _kernels(base: Report, other: Report, *counts: pl.DataFrame) -> pl.DataFrame
     return pl.concat(rows, how="diagonal_relaxed")
 
 
-def _figures(report: Report, both: Sequence[Report]) -> pl.DataFrame:
-    """The kernel groups with the figures to compare, and the durations to expect."""
-    groups = kernel_groups(report).rename({"shared": "shared memory"}).with_columns(launches="count")
-    return with_spread(groups, both).select("group", *GROUP_KEYS, "low", "high", pl.col(*_FIGURES).cast(pl.Float64))
-
-
 def _of_launches(both: pl.DataFrame, base: Report, ncu: Report) -> pl.DataFrame:
     """Adds how ncu disturbed each kernel of `both`, and the time of exactly the launches that it measured, if known."""
     measured = same_launches(base, ncu).drop_nulls()
     times = kernels_in(base).select(left="event_id", own="dur_ns")
     own = grouped_kernels(ncu).select(of="group", right="event_id").join(measured, on="right").join(times, on="left")
-    exact = own.group_by(right="of").agg(own=pl.col("own").mean(), launches=pl.len())
-    compared = both.join(exact.rename({"launches": "known"}), on="right", how="left").with_columns(
-        duration=pl.when((pl.col("match") == "exact") & (pl.col("known") == pl.col("launches_other")))
-        .then("own")
-        .otherwise("duration")
-    )
+    exact = own.group_by(right="of").agg(own=pl.col("own").mean(), known=pl.len())
+    known = (pl.col("match") == "exact") & (pl.col("known") == pl.col("launches_other"))
+    compared = both.join(exact, on="right", how="left")
+    compared = compared.with_columns(duration=pl.when(known).then("own").otherwise("duration"))
     return compared.join(measuring(ncu), left_on="right", right_on="group", how="left").join(
         disturbed(base), left_on="left", right_on="group", how="left"
     )
