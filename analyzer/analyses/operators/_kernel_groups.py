@@ -174,17 +174,14 @@ def measured_groups(report: Report) -> pl.DataFrame:
     )
     numbers = kernel_groups(report).select("group", *GROUP_KEYS)
     facts = kernel_facts(report).select("event_id", *(column.name for column in FACTS))
-    best = (
-        advice(report)
-        .filter(pl.col("possible_share").is_not_null())
-        .sort("possible_share", "speedup_share", descending=True, maintain_order=True)
-        .group_by("event_id", maintain_order=True)
-        .agg(
-            best_rule=pl.col("rule").first(),
-            best_source=pl.col("source").first(),
-            best_speedup_share=pl.col("possible_share").first(),
-            best_from=pl.col("possible_from").first(),
-        )
+    told = advice(report).drop_nulls("possible_share")
+    order = told.sort("possible_share", "speedup_share", descending=True, maintain_order=True)
+    best = order.unique("event_id", keep="first", maintain_order=True).select(
+        "event_id",
+        best_rule="rule",
+        best_source="source",
+        best_speedup_share="possible_share",
+        best_from="possible_from",
     )
     groups = numbers.join(longest, on="group", how="left")
     return groups.join(facts, on="event_id", how="left").join(best, on="event_id", how="left")

@@ -445,11 +445,8 @@ def op_kernels(report: Report) -> pl.DataFrame:
     """
     require(report, OP_KERNELS.name, "op")
     require(report, OP_KERNELS, *model.DEVICE_KINDS)
-    rows, ran, captures = (
-        _host_tree.host_tree(report).rows,
-        _work.launched_work(report),
-        _host_tree.host_tree(capture_source(report)).rows,
-    )
+    rows, captures = (_host_tree.host_tree(of).rows for of in (report, capture_source(report)))
+    ran = _work.launched_work(report)
     (numbers, texts), (of_captures, more) = _host_tree.operator_paths(rows), _host_tree.operator_paths(captures)
     texts = pl.concat([texts, more]).unique("path")
     operator = ran.get_column("operator")
