@@ -267,10 +267,14 @@ _OF_ONE: Final = ("broadcast", "reduce", "gather", "scatter", "send", "recv")
 
 def _place(row: dict[str, Any], rank: int | None) -> int | None:
     """The place of the report's rank in the group; as recorded where the trace does not say which rank it is of."""
-    if rank is not None and row["ranks"]:
-        members = ranks_in(row["ranks"])
-        return members.index(rank) if rank in members else None
-    return None if row["kind"] in _OF_ONE else row["rank"]
+    if rank is None or not row["ranks"]:
+        return None if row["kind"] in _OF_ONE else row["rank"]
+    if ":" in row["ranks"]:  # as of :func:`_members`
+        first, stride, size = map(int, row["ranks"].split(":"))
+        members = [first + stride * at for at in range(size)]
+    else:
+        members = [int(one) for one in row["ranks"].split(",")]
+    return members.index(rank) if rank in members else None
 
 
 def _told_by_nccl(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
@@ -338,14 +342,6 @@ def _listed(row: dict[str, Any]) -> str | None:
     if step > 0 and ranks == [*range(ranks[0], ranks[0] + step * len(ranks), step)]:
         return f"{ranks[0]}:{step}:{size}"
     return ",".join(map(str, ranks))
-
-
-def ranks_in(text: str) -> list[int]:
-    """The ranks in a text of :func:`_members`."""
-    if ":" in text:
-        first, stride, size = map(int, text.split(":"))
-        return [first + stride * at for at in range(size)]
-    return [int(one) for one in text.split(",")]
 
 
 #: What :func:`_largest_of` takes.

@@ -253,6 +253,9 @@ def whatif_of(  # noqa: PLR0913 - what a change is made of
     then, state = _replayed(report, net, _on_side(changes, kernels, "usual")._replace(host=hosts.usual))
     low, high = _bounds(report, net, changes, hosts, kernels)
     window, now_ns = report.scope.window, now[0][-1] - net.start
+    sides = [_parts(report, net, *replay) for replay in (now, (then, state))]
+    causes = [Critical(*key, *(side.get(key, 0) for side in sides)) for key in {**sides[0], **sides[1]}]
+    causes.sort(key=lambda row: (-row.then_ns, -row.now_ns, row.cause, row.name))
     return WhatIf(
         meta=report.meta,
         changes=(*(resolved.options() if resolved else ()), *options),
@@ -263,7 +266,7 @@ def whatif_of(  # noqa: PLR0913 - what a change is made of
         low_ns=low,
         high_ns=high,
         amdahl_ns=max(now_ns - state.amdahl_ns, 0),
-        critical=tuple(_critical(report, net, now, (then, state))),
+        critical=tuple(causes),
         single=tuple(_each(report, net, hosts, now_ns)) if each else (),
         measured_ns=measured_ns,
         host_kept=hosts.usual.kept,
@@ -292,15 +295,6 @@ def _bounds(
     )
     low, high = (end - net.start for end in ends)
     return int(low * (1 - NEAR)), math.ceil(high * (1 + NEAR))
-
-
-def _critical(
-    report: Report, net: Network, now: tuple[pl.Series, Changed], then: tuple[pl.Series, Changed]
-) -> list[Critical]:
-    """The causes on the critical path, the longest then first."""
-    sides = [_parts(report, net, *replay) for replay in (now, then)]
-    causes = [Critical(*key, *(side.get(key, 0) for side in sides)) for key in {**sides[0], **sides[1]}]
-    return sorted(causes, key=lambda row: (-row.then_ns, -row.now_ns, row.cause, row.name))
 
 
 def _parts(report: Report, net: Network, at: pl.Series, state: Changed) -> dict[tuple[str, str], int]:
