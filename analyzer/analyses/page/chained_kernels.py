@@ -8,8 +8,7 @@ from kanalyze import report, units
 from kanalyze.analyses.counters.counters import SECTOR_BYTES, counters
 from kanalyze.analyses.findings.rules import Finding, one_line, row_of
 from kanalyze.analyses.page.overview_page import PageKernels
-from kanalyze.analyses.page.proven_causes import measured_shapes
-from kanalyze.decoder.decode import decode
+from kanalyze.analyses.page.proven_causes import measured_shapes, own_runs
 
 _WORDS: Final = one_line({key: row_of("fusion: kernels")[key] for key in ("headline", "text", "action", "remedy")})
 _STORES: Final = r"\bSTG?\.E"  # SASS that writes to global memory
@@ -19,9 +18,6 @@ _ALIKE: Final = 0.1
 
 #: A kernel that reads two tensors reads so many times what the one before wrote, at most; with scales of rows.
 _READS: Final = 2.2
-
-#: Launches take as long as the one that was measured up to this factor, or work on other data.
-_AS_LONG: Final = 1.5
 
 #: From this part of its bandwidth on, and of what the SMs are busy, a kernel waits for DRAM.
 _BUSY: Final = 0.5
@@ -41,7 +37,7 @@ def passing_on(joined: pl.DataFrame, ncu: report.Report, page: PageKernels) -> l
     do not, and that follow each other on a stream with nothing between. That what is passed on is neither written nor
     read again is the most that one kernel in their place can save; where others need it too, the half is.
     """
-    runs = _linked(page.runs, _maps(joined, ncu, page))
+    runs = _linked(own_runs(_maps(joined, ncu), page))
     handed = pl.col("taken") + pl.col("taken").shift(-1, fill_value=0.0)
     spared = pl.col("exclusive_ns") * (handed / pl.col("moved")).clip(0, 1)
     each = runs.with_columns(spared=spared).group_by("chain", maintain_order=True)
@@ -54,10 +50,8 @@ def passing_on(joined: pl.DataFrame, ncu: report.Report, page: PageKernels) -> l
     return [_finding(runs.filter(pl.col("chain").is_in(longest.item(0, "chain").implode())), spared_ns, page)]
 
 
-def _linked(runs: pl.DataFrame, maps: pl.DataFrame) -> pl.DataFrame:
-    """Launches of `maps` in the order of streams, with chain (its number), taken (bytes of the last one) and moved."""
-    as_long = pl.col("dur_ns").is_between(pl.col("measured_ns") / _AS_LONG, pl.col("measured_ns") * _AS_LONG)
-    runs = runs.join(maps, on="name").filter(as_long).sort("process_id", "stream", "place")
+def _linked(runs: pl.DataFrame) -> pl.DataFrame:
+    """Launches of maps in the order of streams, with chain (its number), taken (bytes of the last one) and moved."""
     first, passed = pl.col("start").min().over("name"), pl.col("written").shift()
     next_place = pl.struct("process_id", "stream", pl.col("place") + 1).shift()
     follows = (pl.struct("process_id", "stream", "place") == next_place) & (first > first.shift())
@@ -75,8 +69,8 @@ def _alike(column: str, count: pl.Expr) -> pl.Expr:
     return (pl.col(column) - count).abs() <= _ALIKE * count
 
 
-def _maps(joined: pl.DataFrame, ncu: report.Report, page: PageKernels) -> pl.DataFrame:
-    """The program's own kernels that wait for DRAM, which moves each byte once, and of which nothing else is told.
+def _maps(joined: pl.DataFrame, ncu: report.Report) -> pl.DataFrame:
+    """The kernels that wait for DRAM, which moves each byte once.
 
     Columns: name, measured_ns, and the bytes read and written.
     """
@@ -89,9 +83,7 @@ def _maps(joined: pl.DataFrame, ncu: report.Report, page: PageKernels) -> pl.Dat
     kernels = kernels.join(code.group_by("event_id").agg(**bytes_asked), on="event_id")
     # a part of what is written may still be in L2 when ncu counts
     once = _alike("dram_read_bytes", pl.col("read")) & (pl.col("dram_write_bytes") <= (1 + _ALIKE) * pl.col("written"))
-    maps = kernels.filter(once & (pl.col("written") > 0))
-    own = [decode(str(name)).library is None and name not in page.told for name in maps.get_column("name")]
-    return maps.filter(pl.Series(own, dtype=pl.Boolean)).select("name", "measured_ns", "read", "written")
+    return kernels.filter(once & (pl.col("written") > 0)).select("name", "measured_ns", "read", "written")
 
 
 def _finding(chain: pl.DataFrame, spared_ns: int, page: PageKernels) -> Finding:

@@ -9,8 +9,7 @@ from kanalyze.analyses.counters.counters import SECTOR_BYTES, counters, metric_c
 from kanalyze.analyses.findings.findings import OF_REMEDIES
 from kanalyze.analyses.findings.rules import Finding, one_line, row_of
 from kanalyze.analyses.page.overview_page import PageKernels
-from kanalyze.analyses.page.proven_causes import measured_shapes
-from kanalyze.decoder.decode import decode
+from kanalyze.analyses.page.proven_causes import measured_shapes, own_runs
 
 _WORDS: Final = one_line({key: row_of("zero-copy-reads")[key] for key in ("headline", "text", "action", "remedy")})
 
@@ -24,8 +23,6 @@ _FAST: Final = 8
 #: From this part of its peak on, what computes, or DRAM, holds a kernel up.
 _BUSY: Final = 0.6
 
-#: Launches take as long as the one that was measured up to this factor, or read other data.
-_ALIKE: Final = 1.5
 _LEAST: Final = 0.1  # of the page's time
 
 
@@ -36,11 +33,7 @@ def reads_of_host(joined: pl.DataFrame, ncu: report.Report, page: PageKernels) -
     write there meanwhile. What is left is one read for each row, as long as a copy, and what the kernel computes.
     """
     kernels = measured_shapes(joined).select("name", "event_id").join(_readers(ncu), on="event_id")
-    own = [decode(str(name)).library is None and name not in page.told for name in kernels.get_column("name")]
-    kernels = kernels.filter(pl.Series(own, dtype=pl.Boolean))
-    took, measured = pl.col("dur_ns"), pl.col("measured_ns")
-    runs = page.runs.join(kernels, on="name").filter(took.is_between(measured / _ALIKE, measured * _ALIKE))
-    runs = runs.sort("process_id", "stream", "place")
+    runs = own_runs(kernels, page)
     before = pl.struct("name", "process_id", "stream", "waits", place=pl.col("place") - 1)
     follows = before.eq_missing(pl.struct("name", "process_id", "stream", "waits", "place").shift())
     runs = runs.with_columns(row=(~follows).cum_sum(), first=~follows)

@@ -58,18 +58,15 @@ def slow_kernels(joined: pl.DataFrame, ncu: report.Report, page: PageKernels) ->
         asked_share = of_kernel["asked"] if of_kernel["asked"] < _FEW_ASKED else 1
         near = max(roof * asked_share, of_kernel["compute_share"] or 0) >= advice.LOW
         own = decode(str(name)).library is None
-        possible = (cause for cause in _CAUSES if cause.whatever_roof or not near) if own else _sums(str(name))
+        possible = [cause for cause in _CAUSES if cause.whatever_roof or not near]
+        if not own:  # what can be wrong with a library's kernel that adds up what it is given
+            possible = [_OVERLAPS] if re.search(_ADDING, str(name)) else []
         cause = next((cause for cause in possible if cause.share(of_kernel) >= cause.least), None)
         if cause is not None:
             findings.append(_finding(page, str(name), took_ns, roof, of_kernel, cause))
     findings.sort(key=lambda one: -one.at_stake_ns)
     causes = dict.fromkeys((one.rule, one.action) for one in findings)
     return [_together([one for one in findings if (one.rule, one.action) == cause]) for cause in causes]
-
-
-def _sums(name: str) -> "tuple[_Cause, ...]":
-    """What can be wrong with a library's kernel that adds up what it is given."""
-    return (_OVERLAPS,) if re.search(_ADDING, name) else ()
 
 
 def _together(findings: list[Finding]) -> Finding:
@@ -193,6 +190,18 @@ def measured_shapes(joined: pl.DataFrame) -> pl.DataFrame:
         )
     )
     return sums.filter(pl.col("part") >= _MEASURED).select("name", "event_id", "roof_share")
+
+
+def own_runs(kernels: pl.DataFrame, page: PageKernels) -> pl.DataFrame:
+    """The launches of those `kernels` that are the program's own and of which nothing else is told, in their order.
+
+    Only those count that took about as long as the measured one, `measured_ns`, as others work on other data.
+    """
+    own = [decode(str(name)).library is None and name not in page.told for name in kernels.get_column("name")]
+    took, measured = pl.col("dur_ns"), pl.col("measured_ns")
+    runs = page.runs.join(kernels.filter(pl.Series(own, dtype=pl.Boolean)), on="name")
+    alike = runs.filter(took.is_between(measured / _ALIKE, measured * _ALIKE))
+    return alike.sort("process_id", "stream", "place")
 
 
 def _finding(  # noqa: PLR0913 - a kernel's time, roof, counters and cause
