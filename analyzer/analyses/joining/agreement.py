@@ -148,9 +148,10 @@ def _with_whole_base(rows: pl.DataFrame, whole: pl.DataFrame) -> pl.DataFrame:
 
 def _kernels(base: Report, other: Report, *counts: pl.DataFrame) -> pl.DataFrame:
     """Compares kernels, explained by `counts` of both reports unless ncu measured them."""
-    figures = ("group", *GROUP_KEYS, "low", "high", pl.col(*_FIGURES).cast(pl.Float64))
     groups = (kernel_groups(report).rename({"shared": "shared memory"}) for report in (base, other))
-    ours, theirs = (with_spread(one.with_columns(launches="count"), (base, other)).select(figures) for one in groups)
+    sides = (with_spread(one.with_columns(launches="count"), (base, other)) for one in groups)
+    figures = pl.col(*_FIGURES).cast(pl.Float64)
+    ours, theirs = (side.select("group", *GROUP_KEYS, "low", "high", figures) for side in sides)
     if counts:
         explaining = [one.select("group", *TRIALS, *NOTHING).drop_nulls("group") for one in counts]
         ours, theirs = (side.join(one, on="group") for side, one in zip((ours, theirs), explaining, strict=True))

@@ -42,13 +42,6 @@ def _match(tool: str) -> Column:
     return Column(f"{tool}_match", pl.String, doc, nullable=True)
 
 
-#: Columns for the launch that ncu measured, where it could be identified.
-_LAUNCH: Final = (
-    Column("launch_number", pl.Int64, "Which launch of its function event_id is, from 1.", nullable=True),
-    Column("launch_event_id", pl.Int64, "That launch in the report of the time.", nullable=True),
-    Column("launch_ns", pl.Int64, "Its duration there; null outside of the window.", nullable=True),
-)
-
 TABLE: Final = Table(
     "joined",
     "One kernel in one launch shape on one GPU, as nsys, torch.profiler and ncu saw it.",
@@ -72,7 +65,11 @@ TABLE: Final = Table(
         Column("module", pl.String, "The nn.Module that launched it, behind those around it.", nullable=True),
         _match("ncu"),
         *MEASURED,
-        *_LAUNCH,
+        *columns("""
+            launch_number int?: Which launch of its function event_id is, from 1.
+            launch_event_id int?: That launch in the report of the time.
+            launch_ns int?: Its duration there; null outside of the window.
+        """),
         *RULES,
         *columns("""
             gain_share float?: What the best advice would save of the window: window_share times best_speedup_share.
