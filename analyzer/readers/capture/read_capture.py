@@ -9,7 +9,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -261,7 +261,11 @@ def bare_runs(folder: Path) -> BareRuns:
     if not (programs_ns := _durations_ns(folder)):
         return BareRuns()
     try:
-        return BareRuns(programs_ns, tuple(_marked(folder)))
+        with readable(folder):
+            named = [(match, path) for path in folder.iterdir() if (match := _FILE.fullmatch(path.name))]
+        files = sorted((int(match[1] or 1), int(match[2] or -1), path) for match, path in named)
+        runs = (BareRun(number, None if rank < 0 else rank, *_marks(path)) for number, rank, path in files)
+        return BareRuns(programs_ns, tuple(runs))
     except errors.KanalyzeError as error:
         return BareRuns(programs_ns, damage=error)
 
@@ -277,14 +281,6 @@ def _reached(folder: Path) -> ReachedRates:
         return ReachedRates(str(roofs["name"]), {kind: float(rate) for kind, rate in known.items()})
 
     return from_manifest(folder, "roofs", rates, ReachedRates())
-
-
-def _marked(folder: Path) -> Iterator[BareRun]:
-    """The runs of which there are marks, in order."""
-    with readable(folder):
-        named = [(match, path) for path in folder.iterdir() if (match := _FILE.fullmatch(path.name))]
-    for number, rank, path in sorted((int(match[1] or 1), int(match[2] or -1), path) for match, path in named):
-        yield BareRun(number, None if rank < 0 else rank, *_marks(path))
 
 
 def _durations_ns(folder: Path) -> tuple[int, ...]:

@@ -122,11 +122,7 @@ def with_numbers(measured: Measured, asked: "Selection | None") -> Measured:
 
 def _measured(run: Run, progress: readers.Progress) -> Measured:
     """Reads one run, preferring the report, which holds more, over its pages."""
-    library = None
-    if run.report:
-        regular(run.report)
-        library = ncu_module.module()
-    if run.report and library:
+    if run.report and regular(run.report) and (library := ncu_module.module()):
         try:
             opened, cut = ncu_module.actions(run.report, library)
             return ncu_module.measured(run.report, library, opened, cut=cut)
@@ -134,9 +130,8 @@ def _measured(run: Run, progress: readers.Progress) -> Measured:
             if not run.pages:
                 raise
             measured = _of_pages(run.pages)
-            return replace(
-                measured, notes=[*measured.notes, ("report left out", 1, None, f"its pages are read: {error}")]
-            )
+            left_out = ("report left out", 1, None, f"its pages are read: {error}")
+            return replace(measured, notes=[*measured.notes, left_out])
     if run.pages or not run.report:
         return _of_pages(run.pages)
     return through_program(run.report, progress)
@@ -427,17 +422,9 @@ def _of_block(path: Path, event_id: int, page: Page) -> pl.DataFrame:
     live = next((heading for heading in ("Live Registers", "# Live Registers") if heading in page.rows.columns), None)
     if live is not None:
         known["live_registers"] = numbers(live, POINT).cast(pl.Int64, strict=False)
-    unknown = {name: pl.lit(None) for name in INSTRUCTIONS.schema if name not in (*known, "number", "event_id", "sass")}
-    rows = page.rows.with_row_index("number")
-    return INSTRUCTIONS.select(
-        rows.select(
-            "number",
-            event_id=pl.lit(event_id),
-            sass=pl.col("Source").fill_null("").str.strip_chars(),
-            **known,
-            **unknown,
-        )
-    )
+    sass = pl.col("Source").fill_null("").str.strip_chars()
+    rows = page.rows.with_row_index("number").select("number", event_id=pl.lit(event_id), sass=sass, **known)
+    return INSTRUCTIONS.select(INSTRUCTIONS.completed(rows))
 
 
 # Full kernel names, which ncu shortens on its pages of launches but not on the source page.
