@@ -32,6 +32,9 @@ KINDS: Final = (
     "library",
 )
 
+#: The number of a node of a CUDA graph is that of its graph times so many, and its own.
+NODES_OF_A_GRAPH: Final = 1 << 32
+
 #: Kinds of device work, which make a device busy.
 DEVICE_KINDS: Final = ("kernel", "graph", "memcpy", "memset")
 

@@ -179,12 +179,12 @@ def _updated(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     updates = _updates(report)
     if updates.is_empty():
         return work.with_columns(sure=True)
-    work = work.with_columns(graph=pl.col("graph_node_id") // OF_GRAPH)
+    work = work.with_columns(graph=pl.col("graph_node_id") // model.NODES_OF_A_GRAPH)
     changed = _changed(report, updates, work).sort("at")
     changed = changed.with_columns(pl.col("by").forward_fill().over("process_id", "graph"))
     last = as_of(work.select("process_id", "at", "graph"), changed.select("process_id", "at", "graph"))
     work = work.hstack(rows_at(changed.select("by", "sure"), last))
-    node = pl.col("by") * OF_GRAPH + pl.col("graph_node_id") % OF_GRAPH
+    node = pl.col("by") * model.NODES_OF_A_GRAPH + pl.col("graph_node_id") % model.NODES_OF_A_GRAPH
     return work.with_columns(
         pl.coalesce(node, "graph_node_id").alias("graph_node_id"), pl.col("sure").fill_null(value=True)
     )
@@ -280,9 +280,6 @@ _MAKES: Final = {
     "memset": r"Memset.*Async",
 }
 
-#: A node's number is that of its graph times so many, and its own.
-OF_GRAPH: Final = 1 << 32
-
 #: The kinds of operations in order.
 _KINDS: Final = pl.col("kind").sort_by("place").str.join(",")
 
@@ -368,7 +365,7 @@ def _operations(report: Report) -> pl.DataFrame:
     return work.select(
         *("row", "call_row", "kind", "process_id", "graph"),
         mixed(["kind", "name", *SHAPE]).alias("what"),
-        exec=pl.col("graph_node_id") // OF_GRAPH,
+        exec=pl.col("graph_node_id") // model.NODES_OF_A_GRAPH,
         place=pl.int_range(pl.len()).over("call_row"),
         at="call_start",
     )

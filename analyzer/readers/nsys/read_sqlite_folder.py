@@ -476,7 +476,7 @@ def _of_children(copies: pl.DataFrame) -> pl.DataFrame:
     inside = inside.join(made, on=key).join(graphs.select(key[0], "own", outer="graph"), on=["process_id", "outer"])
     inside = inside.sort("process_id", "outer", "graph", "node")
     place = pl.int_range(pl.len()).over("process_id", "outer") + pl.col("own")
-    nodes = inside.with_columns(origin="node", graph="outer", node=nsys.first_node(pl.col("outer")) + place)
+    nodes = inside.with_columns(origin="node", graph="outer", node=pl.col("outer") * model.NODES_OF_A_GRAPH + place)
     # rows of the next nodes, where there are some, say how many there are
     further = copies.join(made, on=["process_id", "node"], how="anti").group_by(key).agg(pl.col("node").min())
     counts = nodes.group_by(key).agg(pl.col("node").max() + 1)

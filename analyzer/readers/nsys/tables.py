@@ -16,7 +16,7 @@ import polars as pl
 
 from kanalyze import device_limits
 from kanalyze.columns import gathered, positions
-from kanalyze.model import DEVICES, NOTES, PROCESSES, STREAMS, Note
+from kanalyze.model import DEVICES, NODES_OF_A_GRAPH, NOTES, PROCESSES, STREAMS, Note
 from kanalyze.readers.storage.table_files import TableFile
 
 Namer = Callable[[pl.DataFrame], pl.Series]
@@ -142,8 +142,6 @@ EVENT_COLUMNS: Final = {
 
 #: CUPTI's value for an invalid id.
 NO_ID: Final = 0xFFFFFFFF
-#: A graph node id holds the graph id in its high bits.
-_NODES_OF_A_GRAPH: Final = 1 << 32
 
 
 def known_id(column: str) -> pl.Expr:
@@ -153,13 +151,8 @@ def known_id(column: str) -> pl.Expr:
 
 def graph_of_node(column: str) -> pl.Expr:
     """The graph id in a graph node id; null if there is none."""
-    graph = pl.col(column) // _NODES_OF_A_GRAPH
+    graph = pl.col(column) // NODES_OF_A_GRAPH
     return pl.when(graph != 0).then(graph)
-
-
-def first_node(graph: pl.Expr) -> pl.Expr:
-    """The first graph node id of a graph."""
-    return graph * _NODES_OF_A_GRAPH
 
 
 class Details(NamedTuple):

@@ -419,9 +419,8 @@ def _elected(votes: pl.DataFrame) -> pl.DataFrame:
 
 
 #: The graph that launched a device event; 0 becomes null. Of PyTorch 2.14 on a node has the number in its graph alone.
-_NODES_OF_A_GRAPH: Final = 1 << 32
-_NODE: Final = pl.col("graph_node_id") + pl.when(pl.col("graph_node_id") < _NODES_OF_A_GRAPH).then(
-    pl.col("graph_exec_id") * _NODES_OF_A_GRAPH
+_NODE: Final = pl.col("graph_node_id") + pl.when(pl.col("graph_node_id") < model.NODES_OF_A_GRAPH).then(
+    pl.col("graph_exec_id") * model.NODES_OF_A_GRAPH
 ).otherwise(0)
 _OF_GRAPH: Final = {
     name: pl.when(pl.col("graph_exec_id") > 0).then(number)
