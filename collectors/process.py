@@ -199,7 +199,7 @@ def run(
         )
         status, pause = None, _POLL_S
         try:
-            while status is None and time.monotonic() - began < timeout_s:
+            while time.monotonic() - began < timeout_s:
                 with suppress(subprocess.TimeoutExpired):
                     status = process.wait(timeout=pause)
                     break

@@ -229,12 +229,8 @@ def portable_script(plans: Sequence[Plan]) -> list[str]:
     Variables of the shell that stand in the lines are defined first.
     """
     lines = script(*(_portable(plan, plans[:at]) for at, plan in enumerate(plans)))
-    values = {
-        _RUNNER: (
-            "runner",
-            shlex.join([OWN_PYTHON, "-c", "from kanalyze.collectors.run.plan import RUNNER; print(RUNNER)"]),
-        )
-    }
+    runner = [OWN_PYTHON, "-c", "from kanalyze.collectors.run.plan import RUNNER; print(RUNNER)"]
+    values = {_RUNNER: ("runner", shlex.join(runner))}
     for (word, variable), plan in zip(_WORKLOADS.items(), plans, strict=False):
         shipped = next((reference.name for reference in references() if reference.path == plan.workload.path), "")
         values[word] = variable, f"{shlex.join([OWN_PYTHON, '-m', 'kanalyze', 'workloads', shipped])} | head -n 1"
