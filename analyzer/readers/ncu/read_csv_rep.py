@@ -122,7 +122,11 @@ def with_numbers(measured: Measured, asked: "Selection | None") -> Measured:
 
 def _measured(run: Run, progress: readers.Progress) -> Measured:
     """Reads one run, preferring the report, which holds more, over its pages."""
-    if run.report and regular(run.report) and (library := ncu_module.module()):
+    library = None
+    if run.report:
+        regular(run.report)
+        library = ncu_module.module()
+    if run.report and library:
         try:
             opened, cut = ncu_module.actions(run.report, library)
             return ncu_module.measured(run.report, library, opened, cut=cut)
