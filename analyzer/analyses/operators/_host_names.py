@@ -296,11 +296,8 @@ def _alike() -> pl.Expr:
 
 def _between(calls: pl.DataFrame, at: pl.Series) -> pl.DataFrame:
     """The times from the calls in rows `at` to the next ones: start, end, before, after (tokens); never reversed."""
-    return (
-        calls[at]
-        .hstack(calls[at + 1].select(begin="start", after="token").get_columns())
-        .select(pl.col("end").alias("start"), pl.max_horizontal("end", "begin").alias("end"), "after", before="token")
-    )
+    both = calls[at].hstack(calls[at + 1].select(begin="start", after="token").get_columns())
+    return both.select("after", start="end", end=pl.max_horizontal("end", "begin"), before="token")
 
 
 def launches_beside(report: Report, points: pl.DataFrame) -> pl.DataFrame:
@@ -350,15 +347,9 @@ def placed(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     naming, parts = host_names(report), [spans.clear()]
     for pair in naming.threads:
         own = spans.filter(of_thread(pair.right))
-        cut = (
-            naming.lines[pair.left]
-            .drop("row")
-            .join_where(
-                own.select(pl.exclude(*THREAD, "start", "end"), since="start", to="end"),
-                pl.col("since") < pl.col("until"),
-                pl.col("to") > pl.col("there"),
-            )
-        )
+        moved = own.select(pl.exclude(*THREAD, "start", "end"), since="start", to="end")
+        line = naming.lines[pair.left].drop("row")
+        cut = line.join_where(moved, pl.col("since") < pl.col("until"), pl.col("to") > pl.col("there"))
         scale = (pl.col("end") - pl.col("start")) / (pl.col("until") - pl.col("there"))
         first, last = pl.max_horizontal("since", "there"), pl.min_horizontal("to", "until")
         sides = {

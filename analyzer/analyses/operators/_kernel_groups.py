@@ -41,21 +41,16 @@ def kernel_groups(report: Report) -> pl.DataFrame:
     and high (nine in ten launches take from the one to the other), registers per thread and shared bytes per block
     (null where launches of a group differ in them).
     """
-    sums = (
-        kernels_in(report)
-        .group_by(*GROUP_KEYS)
-        .agg(
-            count=pl.len().cast(pl.Int64),
-            total_ns=pl.col("dur_ns").sum(),
-            exclusive_ns=pl.col("exclusive_ns").sum(),
-            duration=pl.col("dur_ns").mean(),
-            low=pl.col("dur_ns").quantile(_LEAST, "nearest"),
-            high=pl.col("dur_ns").quantile(_MOST, "nearest"),
-            **{
-                name: pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first())
-                for name in ("registers", "shared")
-            },
-        )
+    alike = (pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first()) for name in ("registers", "shared"))
+    by_group = kernels_in(report).group_by(*GROUP_KEYS)
+    sums = by_group.agg(
+        *alike,
+        pl.col("exclusive_ns").sum(),
+        count=pl.len().cast(pl.Int64),
+        total_ns=pl.col("dur_ns").sum(),
+        duration=pl.col("dur_ns").mean(),
+        low=pl.col("dur_ns").quantile(_LEAST, "nearest"),
+        high=pl.col("dur_ns").quantile(_MOST, "nearest"),
     )
     order = sums.join(normalised_names(sums.get_column("name")), on="name", how="left").sort(
         "exclusive_ns", "total_ns", *GROUP_KEYS, descending=[True, True, *(False for _ in GROUP_KEYS)]
@@ -117,11 +112,9 @@ def makers_of_groups(report: Report) -> pl.DataFrame:
     )
     kernels = kernels_in(report).drop("exclusive_ns").join(own, on="event_id")
     parts = kernels.group_by(*GROUP_KEYS, "operator", "path", "module").agg(pl.col("exclusive_ns").sum())
-    most = (
-        parts.sort("exclusive_ns", "operator", "path", "module", descending=[True, False, False, False])
-        .group_by(*GROUP_KEYS, maintain_order=True)
-        .agg(pl.col("operator", "path", "module").first(), operators=pl.col("operator").n_unique().cast(pl.Int64))
-    )
+    order = parts.sort("exclusive_ns", "operator", "path", "module", descending=[True, False, False, False])
+    by_group, number = order.group_by(*GROUP_KEYS, maintain_order=True), pl.col("operator").n_unique().cast(pl.Int64)
+    most = by_group.agg(pl.col("operator", "path", "module").first(), operators=number)
     for column, texts in (("path", paths), ("module", module_paths)):
         most = most.join(texts.rename({"path": column}), on=column, how="left").drop(column).rename({"text": column})
     return most
@@ -310,21 +303,13 @@ def _by_launches(pairs: pl.DataFrame, left: Report, right: Report) -> pl.DataFra
     """Raises matches to `exact`, or lowers them to `shape`, by the launches that ncu's command identifies."""
     matches = same_launches(left, right)
     of_left, of_right = (grouped_kernels(report).select("event_id", "group") for report in (left, right))
-    launches = (
-        of_right.rename({"event_id": "launch", "group": "right"})
-        .join(matches.select(launch="right", event_id="left", told=pl.lit(value=True)), on="launch", how="left")
-        .join(of_left.rename({"group": "of"}), on="event_id", how="left")
-        .join(pairs, on="right")
-    )
+    identified = matches.select(launch="right", event_id="left", told=pl.lit(value=True))
+    launches = of_right.select(launch="event_id", right="group").join(identified, on="launch", how="left")
+    launches = launches.join(of_left.rename({"group": "of"}), on="event_id", how="left").join(pairs, on="right")
     same = (pl.col("of") == pl.col("left")).fill_null(value=False)
     each = launches.group_by("right").agg(sure=same.all(), wrong=(pl.col("told") & ~same).any())
-    match = (
-        pl.when("sure")
-        .then(pl.lit("exact"))
-        .when(pl.col("wrong") & (pl.col("match") == "exact"))
-        .then(pl.lit("shape"))
-        .otherwise("match")
-    )
+    lowered = pl.when(pl.col("wrong") & (pl.col("match") == "exact")).then(pl.lit("shape")).otherwise("match")
+    match = pl.when("sure").then(pl.lit("exact")).otherwise(lowered)
     return pairs.join(each, on="right", how="left", maintain_order="left").select("left", "right", match=match)
 
 

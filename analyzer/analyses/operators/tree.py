@@ -217,8 +217,7 @@ def _in_order(rows: pl.DataFrame, time: str) -> pl.DataFrame:
     keys = {time: True, "host_ns": True, "device_ns": True, "name": False, "path": False}
     order = rows.sort(pl.col("kind") == "rest", *keys, descending=[False, *keys.values()]).with_row_index("rank")
     rank = pl.col("rank").cast(pl.String).str.zfill(len(str(rows.height)))
-    ranks = _host_tree.path_texts(
-        order.select("path", "outer", label=rank), ""
-    )  # of a node and of all around it, outermost first
+    # of a node and of all around it, outermost first
+    ranks = _host_tree.path_texts(order.select("path", "outer", label=rank), "")
     placed = order.join(ranks, on="path").sort("text").with_columns(node=pl.int_range(pl.len(), dtype=pl.Int64))
     return placed.join(placed.select(outer="path", parent="node"), on="outer", how="left", maintain_order="left")
