@@ -231,7 +231,7 @@ BY_KERNEL: Final = Table(
 #: Unified memory is managed in blocks of this size; a page fault migrates a part of one.
 _BLOCK_BYTES: Final = 1 << 21
 
-#: The direction of a migration to the device, and what marks one that the program requested.
+#: What a run of a kernel and the migrations during it have in common.
 _RUN: Final = ("process_id", "device")
 
 
@@ -350,16 +350,12 @@ def kernel_starts(report: Report) -> pl.DataFrame:
         first_kernel_ns=pl.col("dur_ns").filter(first).first(),
         warm_kernel_ns=pl.col("dur_ns").filter(warm).median(),
     )
-    launches = (
-        launched_kernels(report)
-        .group_by(KERNEL)
-        .agg(
-            warm.sum().cast(pl.Int64).alias("later"),
-            row=pl.col("row").filter(first).first(),
-            first_api_ns=pl.col("api_ns").filter(first).first(),
-            launch_ns=pl.col("launch_ns").filter(first).first(),
-            warm_api_ns=pl.col("api_ns").filter(warm).median(),
-        )
+    by_kernel = launched_kernels(report).group_by(KERNEL)
+    launches = by_kernel.agg(
+        pl.col("row", "launch_ns").filter(first).first(),
+        later=warm.sum().cast(pl.Int64),
+        first_api_ns=pl.col("api_ns").filter(first).first(),
+        warm_api_ns=pl.col("api_ns").filter(warm).median(),
     )
     launches = with_facts(report, launches, "call_start").drop("row")
     return sums.join(launches, on=KERNEL, how="left", nulls_equal=True)

@@ -159,9 +159,8 @@ def launch_paths(report: Report, rows: pl.Series) -> pl.Series:
     calls = calls.rename({"call_start": "since", "call_end": "until"})
     launches = calls.unique("call_row", maintain_order=True)
     paths = launches.select("call_row", names_around(report, launches).get_column("path").alias("launched_in"))
-    return calls.join(paths, on="call_row", how="left", maintain_order="left", nulls_equal=True).get_column(
-        "launched_in"
-    )
+    placed = calls.join(paths, on="call_row", how="left", maintain_order="left", nulls_equal=True)
+    return placed.get_column("launched_in")
 
 
 def captured_as(report: Report, rows: pl.Series, name: str) -> pl.Series:

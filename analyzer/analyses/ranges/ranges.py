@@ -482,16 +482,13 @@ def _in_ranges(ranges: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
 def _sums(names: pl.DataFrame, ran: pl.DataFrame) -> pl.DataFrame:
     """Sums the kernels of one thread by range, style and kernel."""
     named = names.select(pl.all().gather(ran.get_column("range_row")))
-    return (
-        ran.hstack(named)
-        .group_by("range", "style", "kernel")
-        .agg(
-            *statistics.spread("dur_ns", "", "_ns"),
-            range_count=pl.col("range_row").drop_nulls().n_unique(),
-            count=pl.col("row").n_unique(),
-            total_ns=pl.col("dur_ns").sum(),
-            kernel_ns=pl.col("dur_ns").filter(pl.col("row").is_first_distinct()).sum(),
-        )
+    by_range = ran.hstack(named).group_by("range", "style", "kernel")
+    return by_range.agg(
+        *statistics.spread("dur_ns", "", "_ns"),
+        range_count=pl.col("range_row").drop_nulls().n_unique(),
+        count=pl.col("row").n_unique(),
+        total_ns=pl.col("dur_ns").sum(),
+        kernel_ns=pl.col("dur_ns").filter(pl.col("row").is_first_distinct()).sum(),
     )
 
 
@@ -534,16 +531,13 @@ def ranges(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.
         work = process_work(report, device_operations(report).select("row", "process_id", "start", "end"))
         in_scope = in_scope.join(work, on="row", how="left", maintain_order="left")
         in_scope = in_scope.with_columns(pl.col(_OF_PROCESS).fill_null(0))
-    sums = (
-        in_scope.with_columns(dur_ns=pl.col("end") - pl.col("start"))
-        .group_by("range", "style")
-        .agg(
-            *statistics.duration_statistics(),
-            *(statistics.known_sum(name) for name in _OF_PROCESS if name in in_scope.columns),
-            open_count=pl.col("open").sum(),
-            threads=pl.struct("process_id", "thread_id").n_unique(),
-            cross_thread_count=pl.col("end_thread_id").count(),
-        )
+    lengths = in_scope.with_columns(dur_ns=pl.col("end") - pl.col("start"))
+    sums = lengths.group_by("range", "style").agg(
+        *statistics.duration_statistics(),
+        *(statistics.known_sum(name) for name in _OF_PROCESS if name in in_scope.columns),
+        open_count=pl.col("open").sum(),
+        threads=pl.struct("process_id", "thread_id").n_unique(),
+        cross_thread_count=pl.col("end_thread_id").count(),
     )
     order = RANGES.completed(sums.with_columns(statistics.share_of_total(), pl.col("style").cast(pl.String)))
     return RANGES.select(order.sort("total_ns", "range", "style", descending=[True, False, False]))

@@ -62,19 +62,16 @@ def roofs(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report has no operators and no ranges, or no kernels.
     """
-    sums = (
-        required_calls(report, TABLE)
-        .group_by(_KEYS)
-        .agg(
-            pl.len().cast(pl.Int64).alias("count"),
-            pl.col("exclusive_ns", "at_roof_ns", "distance_ns").sum(),
-            pl.col("flop", "bytes").cast(pl.Float64).sum(),
-            executed=pl.col("executed_flop").cast(pl.Float64).sum(),
-            tiled=pl.when(pl.col("executed_flop").is_not_null()).then(pl.col("flop").cast(pl.Float64)).sum(),
-            moved=pl.col("dram_bytes").cast(pl.Float64).sum(),
-            moved_ns=pl.col("exclusive_ns").filter(pl.col("dram_bytes").is_not_null()).sum(),
-            measured=pl.col("measured").sort_by("dram_bytes").last(),
-        )
+    by_kind = required_calls(report, TABLE).group_by(_KEYS)
+    sums = by_kind.agg(
+        pl.len().cast(pl.Int64).alias("count"),
+        pl.col("exclusive_ns", "at_roof_ns", "distance_ns").sum(),
+        pl.col("flop", "bytes").cast(pl.Float64).sum(),
+        executed=pl.col("executed_flop").cast(pl.Float64).sum(),
+        tiled=pl.when(pl.col("executed_flop").is_not_null()).then(pl.col("flop").cast(pl.Float64)).sum(),
+        moved=pl.col("dram_bytes").cast(pl.Float64).sum(),
+        moved_ns=pl.col("exclusive_ns").filter(pl.col("dram_bytes").is_not_null()).sum(),
+        measured=pl.col("measured").sort_by("dram_bytes").last(),
     )
     seconds, modelled = pl.col("exclusive_ns").clip(lower_bound=1) / 1e9, pl.col("known").is_not_null()
     timed = modelled & pl.col("bound").is_not_null()
@@ -236,11 +233,8 @@ def against_roofs(report: Report) -> str:
     """
     calls = calls_with_work(report)
     kernels = total(calls, "exclusive_ns")
-    sums = (
-        calls.filter(pl.col("bound").is_not_null())
-        .group_by("group")
-        .agg(pl.col("exclusive_ns", "at_roof_ns", "distance_ns").sum())
-    )
+    by_group = calls.drop_nulls("bound").group_by("group")
+    sums = by_group.agg(pl.col("exclusive_ns", "at_roof_ns", "distance_ns").sum())
     if not kernels or total(sums, "exclusive_ns") < _WORTH_TELLING * kernels:
         return ""
     spans = windows(report)
