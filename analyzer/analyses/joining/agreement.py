@@ -131,11 +131,8 @@ def _with_whole_base(rows: pl.DataFrame, whole: pl.DataFrame) -> pl.DataFrame:
     without_group = pl.concat_str("name", *SHAPE, separator=" ", ignore_nulls=True)  # copies, too
     told_by = pl.when(pl.col("right").is_null()).then(without_group)
     keys = ["figure", "second_tool", "right", "told_by"]
-    agreed = (
-        whole.with_columns(told_by=told_by)
-        .group_by(keys)
-        .agg(agreed=(pl.col("verdict") != "unexplained").all(), why_whole=pl.col("reason").first().fill_null("equal"))
-    )
+    agrees, reason = (pl.col("verdict") != "unexplained").all(), pl.col("reason").first().fill_null("equal")
+    agreed = whole.with_columns(told_by=told_by).group_by(keys).agg(agreed=agrees, why_whole=reason)
     rows = rows.with_columns(told_by=told_by).join(agreed, on=keys, how="left", nulls_equal=True, maintain_order="left")
     by_window = (pl.col("verdict") == "unexplained") & pl.col("agreed").fill_null(value=False)
     values = {

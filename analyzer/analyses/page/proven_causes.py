@@ -180,14 +180,11 @@ def measured_shapes(joined: pl.DataFrame) -> pl.DataFrame:
     sure = same & pl.col("event_id").is_not_null() & pl.col("roof_share").is_not_null()
     ns = pl.col("exclusive_ns").fill_null(0)
     measured = ns.filter(sure).sum()
-    sums = (
-        joined.sort("exclusive_ns", descending=True, nulls_last=True)
-        .group_by("name", maintain_order=True)
-        .agg(
-            pl.col("event_id").filter(sure).first(),
-            roof_share=(ns * pl.col("roof_share")).filter(sure).sum() / measured,
-            part=measured / ns.sum(),
-        )
+    order = joined.sort("exclusive_ns", descending=True, nulls_last=True)
+    sums = order.group_by("name", maintain_order=True).agg(
+        pl.col("event_id").filter(sure).first(),
+        roof_share=(ns * pl.col("roof_share")).filter(sure).sum() / measured,
+        part=measured / ns.sum(),
     )
     return sums.filter(pl.col("part") >= _MEASURED).select("name", "event_id", "roof_share")
 
