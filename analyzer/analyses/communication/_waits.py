@@ -479,11 +479,8 @@ def _with_bandwidth(waited: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     uneven = (kind == "all_to_all") & pl.col("largest_bytes").is_not_null()
     bus = pl.when(uneven).then(pl.col("largest_bytes") / seconds).otherwise(pl.col("bytes") / seconds * factor)
     widths = {"algbw_bytes_per_s": pl.col("bytes") / seconds, "busbw_bytes_per_s": bus}
-    return (
-        waited.with_columns(kind=called)
-        .with_columns(pl.when(real).then(width).cast(pl.Int64).alias(name) for name, width in widths.items())
-        .drop("kind", "largest_bytes")
-    )
+    told = {name: pl.when(real).then(width).cast(pl.Int64) for name, width in widths.items()}
+    return waited.with_columns(kind=called).with_columns(**told).drop("kind", "largest_bytes")
 
 
 class Exposed(NamedTuple):

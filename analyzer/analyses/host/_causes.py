@@ -181,9 +181,8 @@ def _chance(report: Report, runs: pl.DataFrame, reach: float) -> float:
     """The chance that a thread with these `runs` was on a processor in a time of the length `reach` (ns)."""
     moments = report.table("scheduling").get_column("time_ns")
     low, high = int(moments[0]), int(moments[-1])
-    recorded = intervals.clip(
-        runs, low, high
-    )  # until what is recorded ends, where a thread is on its processor to the end
+    # until what is recorded ends, where a thread is on its processor to the end
+    recorded = intervals.clip(runs, low, high)
     gaps = (recorded.get_column("start").shift(-1) - recorded.get_column("end")).clip(upper_bound=reach)
     return (intervals.length(recorded) + float(gaps.sum())) / max(high - low, 1)
 

@@ -251,17 +251,12 @@ def libraries(report: Report) -> pl.DataFrame:
     start = rows.get_column("start")
     idle = intervals.overlap(start, start + rows.get_column("dur_ns"), _windows.all_idle_spans(report))
     idle_sum = pl.lit(None, dtype=pl.Int64) if _windows.windows(report).is_empty() else pl.col("idle_ns").sum()
-    sums = (
-        rows.with_columns(idle.alias("idle_ns"))
-        .group_by("library", "name")
-        .agg(*duration_statistics(), idle_sum.alias("idle_ns"))
-    )
+    by_name = rows.with_columns(idle.alias("idle_ns")).group_by("library", "name")
+    sums = by_name.agg(*duration_statistics(), idle_ns=idle_sum)
     whole = pl.col("total_ns").sum().over("library")
     share = pl.when(whole > 0).then(pl.col("total_ns") / whole).otherwise(0.0)
-    ordered = sums.with_columns(share.alias("share"), whole.alias("whole")).sort(
-        "whole", "library", "total_ns", "name", descending=[True, False, True, False]
-    )
-    return LIBRARIES.select(ordered)
+    shares, order = sums.with_columns(share=share, whole=whole), ("whole", "library", "total_ns", "name")
+    return LIBRARIES.select(shares.sort(order, descending=[True, False, True, False]))
 
 
 def _calls(report: Report, kind: str) -> pl.DataFrame:

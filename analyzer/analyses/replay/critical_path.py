@@ -479,12 +479,8 @@ def critical_path(
 def _segments(report: Report) -> pl.DataFrame:
     pieces = with_names(report, path(report))
     row = pieces.get_column("row").set(pieces.get_column("cause").is_in(ON_HOST), None)
-    rows = pieces.with_columns(
-        pl.col("start").alias("start_ns"),
-        _NS.alias("dur_ns"),
-        *facts_of(report, row, "device", "stream"),
-    )
-    return SEGMENTS.select(rows)
+    of_work = facts_of(report, row, "device", "stream")
+    return SEGMENTS.select(pieces.with_columns(*of_work, start_ns="start", dur_ns=_NS))
 
 
 def _sums(pieces: pl.DataFrame, count: int | None, *keys: str) -> pl.DataFrame:
