@@ -116,17 +116,16 @@ def _described(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     """Adds the columns of :data:`TABLE` to `calls`."""
     points = calls.select("process_id", "thread_id", at="start")
     last = facts_of(report, calls.get_column("behind"), "name", "end", "stream")
+    ranges = gathered(_idle_parts.range_names(report), _range_lines.ranges_at(report, points))
     rows = calls.with_columns(
-        _call_kinds.shown(pl.col("name")).alias("api"),
-        pl.col("scope").alias("waits_for"),
-        pl.col("start").alias("start_ns"),
-        (pl.col("end") - pl.col("start")).alias("dur_ns"),
-        gathered(_idle_parts.range_names(report), _range_lines.ranges_at(report, points))
-        .alias("range")
-        .cast(pl.String),
-        last.get_column("name").cast(pl.String).alias("waited_for"),
-        (pl.col("end") - last.get_column("end")).alias("after_ns"),
         last.get_column("stream"),
+        api=_call_kinds.shown(pl.col("name")),
+        waits_for="scope",
+        start_ns="start",
+        dur_ns=pl.col("end") - pl.col("start"),
+        range=ranges.cast(pl.String),
+        waited_for=last.get_column("name").cast(pl.String),
+        after_ns=pl.col("end") - last.get_column("end"),
     )
     busy = busy_within(report, calls)
     rows = rows.with_columns(busy, idle_ns=pl.col("dur_ns").clip(lower_bound=0) - busy)

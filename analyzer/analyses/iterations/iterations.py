@@ -176,10 +176,9 @@ def _with_device_spans(rows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
 
 def _with_ledgers(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     """Adds the ledger of each iteration on its device: ``<bucket>_ns``, null where it has none."""
-    ledgers = window_ledgers(report, rows.select(**intervals.OF_EVENTS))
-    on = ["window_row", "device"]
-    ledgers = ledgers.rename({"window": on[0]})
-    return rows.with_row_index(on[0]).join(ledgers, on=on, how="left", maintain_order="left").drop(on[0])
+    ledgers = window_ledgers(report, rows.select(**intervals.OF_EVENTS)).rename({"window": "row"})
+    numbered = rows.with_row_index("row")
+    return numbered.join(ledgers, on=["row", "device"], how="left", maintain_order="left").drop("row")
 
 
 def _by_launches(report: Report) -> pl.DataFrame:
@@ -201,11 +200,10 @@ def _with_work(report: Report, spans: pl.DataFrame, work: pl.DataFrame) -> pl.Da
     parts = []
     for (process,), part in spans.partition_by("process_id", as_dict=True, maintain_order=True).items():
         own = _marks.work_of(work, process)
-        inside = (
-            _marks.work_in(part.select("start", end="own_end"), own).get_column("operations").alias("own_operations")
-        )
+        inside = _marks.work_in(part.select("start", end="own_end"), own).get_column("operations")
         until = pl.when("follows").then("end").otherwise("own_end")
-        parts.append(part.with_columns(*_marks.work_in(part.select("start", end=until), own), inside))
+        work_inside = _marks.work_in(part.select("start", end=until), own)
+        parts.append(part.with_columns(*work_inside, own_operations=inside))
     took = (pl.col("end") - pl.col("start")).sum().alias("ns")
     sums = device_operations(report.whole).group_by("process_id", "device").agg(took)
     main = sums.sort("ns", "device", descending=[True, False]).unique("process_id", keep="first", maintain_order=True)
