@@ -135,23 +135,8 @@ class Run:
         return self._call(body, nullcontext())
 
     def _begin(self) -> bool:
-        """Start the recipe, and say that it has no end yet; False on failure."""
+        """Import torch and start the recipe, and say that it has no end yet; False on failure."""
         _end_on_sigterm()
-        is_ready = self._prepare()
-        self._report()
-        return is_ready
-
-    def _call(self, body: Callable[[], Any], noted: AbstractContextManager[None]) -> Any:  # noqa: ANN401
-        """Call the workload and write the results; its exceptions propagate."""
-        try:
-            with noted, self._ending():
-                return body()
-        finally:
-            self._finish()
-            self._report()
-
-    def _prepare(self) -> bool:
-        """Import torch and start the recipe; False on failure."""
         if self.settings.recipe.makes == recipes.CODE:
             logs = [name for name in os.environ.get("TORCH_LOGS", "").split(",") if name]
             os.environ["TORCH_LOGS"] = ",".join(dict.fromkeys((*logs, "output_code")))
@@ -162,7 +147,17 @@ class Run:
         except (ImportError, ProfilerBusyError, OSError, RuntimeError, AttributeError) as error:
             self.session.failures.append(f"the workload cannot be profiled: {type(error).__name__}: {error}")
             sys.stderr.write(f"kanalyze: {self.session.failures[-1]} ({sys.executable})\n")
+        self._report()
         return self.is_recording
+
+    def _call(self, body: Callable[[], Any], noted: AbstractContextManager[None]) -> Any:  # noqa: ANN401
+        """Call the workload and write the results; its exceptions propagate."""
+        try:
+            with noted, self._ending():
+                return body()
+        finally:
+            self._finish()
+            self._report()
 
     def _start(self) -> None:
         settings, running = self.settings, self.session
