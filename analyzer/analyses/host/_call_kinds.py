@@ -292,11 +292,8 @@ def context_calls(report: Report) -> pl.DataFrame:
     creations = creations.with_columns(made_ns=records.get_column("start_ns")).drop_nulls("row")
     recorded = records.get_column("process_id").unique()
     silent = calls if recorded.is_empty() else calls.filter(~pl.col("process_id").is_in(recorded.implode()))
-    return (
-        pl.concat([creations, _inferred(report, silent)])
-        .sort("made_ns")
-        .unique("event_id", keep="last", maintain_order=True)
-    )
+    made = pl.concat([creations, _inferred(report, silent)]).sort("made_ns")
+    return made.unique("event_id", keep="last", maintain_order=True)
 
 
 def _inferred(report: Report, calls: pl.DataFrame) -> pl.DataFrame:

@@ -311,11 +311,11 @@ def fusion(report: Report) -> pl.DataFrame:
     analysis.require(report, TABLE, "kernel")
     timed = occurrences(report)
     sums = timed.group_by(_KEYS).agg(
-        pl.len().cast(pl.Int64).alias("count"),
         pl.col("kernels").first(),
-        pl.col("kernels").sum().alias("launches"),
-        *(pl.col(name).sum() for name in ("total_ns", "gaps_ns", "fused_ns")),
+        pl.col("total_ns", "gaps_ns", "fused_ns").sum(),
         *(_sum_or_null(name) for name in ("moved_bytes", "fused_bytes")),
+        count=pl.len().cast(pl.Int64),
+        launches=pl.col("kernels").sum(),
     )
     rows = sums.with_columns(saved_ns=pl.col("total_ns") - pl.col("fused_ns"))
     return TABLE.select(rows).sort("saved_ns", *_KEYS, descending=[True, *(False for _ in _KEYS)], nulls_last=True)
@@ -349,38 +349,30 @@ def _occurrences(kernels: pl.DataFrame) -> pl.DataFrame:
     all_known = pl.all_horizontal(bytes_.is_not_null().all() for bytes_ in traffic)
     ends = pl.col("read_bytes").first() + pl.col("written_bytes").last()
     kept, written = _kept(), pl.col("written_bytes").filter(pl.col("name") == _UPDATES[-1]).first().fill_null(0)
-    return (
-        _operators(kernels)
-        .group_by("chain", maintain_order=True)
-        .agg(
-            pl.col("device").first(),
-            pl.col("name").str.join(_host_tree.ARROW).alias("text"),
-            around.alias("within"),
-            pl.col("elements").first(),
-            *(pl.col(name).sum() for name in ("kernels", "total_ns", "gaps_ns")),
-            pl.col("kernels").max().alias("parts"),
-            # the shortest operator reads and writes one list or tensor
-            (pl.col("total_ns").min() * kept.clip(lower_bound=_BOTH_WAYS) // _BOTH_WAYS).alias("shortest_ns"),
-            pl.when(all_known).then(columns.added(pl.sum_horizontal(map(columns.wide, traffic)))).alias("moved_bytes"),
-            pl.when(all_known).then(pl.max_horizontal(ends, written * kept)).alias("fused_bytes"),
-        )
-        .rename({"chain": "number", "text": "chain"})
+    by_occurrence = _operators(kernels).group_by(number="chain", maintain_order=True)
+    return by_occurrence.agg(
+        pl.col("device", "elements").first(),
+        pl.col("kernels", "total_ns", "gaps_ns").sum(),
+        chain=pl.col("name").str.join(_host_tree.ARROW),
+        within=around,
+        parts=pl.col("kernels").max(),
+        # the shortest operator reads and writes one list or tensor
+        shortest_ns=pl.col("total_ns").min() * kept.clip(lower_bound=_BOTH_WAYS) // _BOTH_WAYS,
+        moved_bytes=pl.when(all_known).then(columns.added(pl.sum_horizontal(map(columns.wide, traffic)))),
+        fused_bytes=pl.when(all_known).then(pl.max_horizontal(ends, written * kept)),
     )
 
 
 def _operators(kernels: pl.DataFrame) -> pl.DataFrame:
     """One row per operator of an occurrence, in the order of its kernels, of which there may be several."""
     idle = pl.col("start") - pl.col("end").cum_max().shift(1).over("chain")
-    return (
-        kernels.with_columns(idle=idle.clip(lower_bound=0).fill_null(0))
-        .group_by("chain", "operator", maintain_order=True)
-        .agg(
-            pl.col("device", "name", "around", "outermost", "elements").first(),
-            pl.len().cast(pl.Int64).alias("kernels"),
-            pl.col("dur_ns").sum().alias("total_ns"),
-            pl.col("idle").sum().alias("gaps_ns"),
-            *(_sum_or_null(name) for name in ("read_bytes", "written_bytes")),
-        )
+    gaps = kernels.with_columns(idle=idle.clip(lower_bound=0).fill_null(0))
+    return gaps.group_by("chain", "operator", maintain_order=True).agg(
+        pl.col("device", "name", "around", "outermost", "elements").first(),
+        *(_sum_or_null(name) for name in ("read_bytes", "written_bytes")),
+        kernels=pl.len().cast(pl.Int64),
+        total_ns=pl.col("dur_ns").sum(),
+        gaps_ns=pl.col("idle").sum(),
     )
 
 
