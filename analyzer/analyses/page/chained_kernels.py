@@ -7,8 +7,9 @@ import polars as pl
 from kanalyze import report, units
 from kanalyze.analyses.counters.counters import SECTOR_BYTES, counters
 from kanalyze.analyses.findings.rules import Finding, one_line, row_of
+from kanalyze.analyses.page.host_reads import own_runs
 from kanalyze.analyses.page.overview_page import PageKernels
-from kanalyze.analyses.page.proven_causes import measured_shapes, own_runs
+from kanalyze.analyses.page.proven_causes import measured_shapes
 
 _WORDS: Final = one_line({key: row_of("fusion: kernels")[key] for key in ("headline", "text", "action", "remedy")})
 _STORES: Final = r"\bSTG?\.E"  # SASS that writes to global memory

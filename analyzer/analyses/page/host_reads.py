@@ -9,7 +9,8 @@ from kanalyze.analyses.counters.counters import SECTOR_BYTES, counters, metric_c
 from kanalyze.analyses.findings.findings import OF_REMEDIES
 from kanalyze.analyses.findings.rules import Finding, one_line, row_of
 from kanalyze.analyses.page.overview_page import PageKernels
-from kanalyze.analyses.page.proven_causes import measured_shapes, own_runs
+from kanalyze.analyses.page.proven_causes import ALIKE, measured_shapes
+from kanalyze.decoder.decode import decode
 
 _WORDS: Final = one_line({key: row_of("zero-copy-reads")[key] for key in ("headline", "text", "action", "remedy")})
 
@@ -47,6 +48,18 @@ def reads_of_host(joined: pl.DataFrame, ncu: report.Report, page: PageKernels) -
     )
     told = sums.filter(pl.col("spared_ns") >= max(_LEAST * page.whole_ns, 1)).sort("spared_ns", descending=True)
     return [_finding(row, page) for row in told.to_dicts()]
+
+
+def own_runs(kernels: pl.DataFrame, page: PageKernels) -> pl.DataFrame:
+    """The launches of those `kernels` that are the program's own and of which nothing else is told, in their order.
+
+    Only those count that took about as long as the measured one, `measured_ns`, as others work on other data.
+    """
+    own = [decode(str(name)).library is None and name not in page.told for name in kernels.get_column("name")]
+    took, measured = pl.col("dur_ns"), pl.col("measured_ns")
+    runs = page.runs.join(kernels.filter(pl.Series(own, dtype=pl.Boolean)), on="name")
+    alike = runs.filter(took.is_between(measured / ALIKE, measured * ALIKE))
+    return alike.sort("process_id", "stream", "place")
 
 
 def _readers(ncu: report.Report) -> pl.DataFrame:

@@ -20,7 +20,7 @@ from kanalyze.device_limits import STARTING
 _MEASURED: Final = 0.5
 
 #: Launches of one shape are alike up to this factor between their durations: other data may take far more.
-_ALIKE: Final = 1.5
+ALIKE: Final = 1.5
 
 _WARP: Final = 32
 _HALF: Final = 0.5
@@ -164,7 +164,7 @@ def _of_alike(kernels: pl.DataFrame, runs: pl.DataFrame, ncu: report.Report) -> 
     every = runs.join(kernels.select("name", "event_id").join(measured, on="event_id"), on="name")
     took = pl.col("dur_ns")
     near = pl.col("measured").clip(took.min().over("name"), took.max().over("name"))
-    alike = every.filter(took.is_between(near / _ALIKE, near * _ALIKE))
+    alike = every.filter(took.is_between(near / ALIKE, near * ALIKE))
     sums = alike.group_by("name").agg(took_ns=pl.col("exclusive_ns").sum())
     return kernels.drop("took_ns").join(sums, on="name", maintain_order="left").select(kernels.columns)
 
@@ -175,7 +175,7 @@ def measured_shapes(joined: pl.DataFrame) -> pl.DataFrame:
     `event_id` is that of the launch shape with most of its time.
     """
     longer = pl.col("ncu_dur_ns") / pl.col("avg_ns")
-    alike = (pl.col("ncu_match") == "shape") & longer.is_between(1 / _ALIKE, _ALIKE)
+    alike = (pl.col("ncu_match") == "shape") & longer.is_between(1 / ALIKE, ALIKE)
     same = (pl.col("ncu_match") == "exact") | alike.fill_null(value=False)
     sure = same & pl.col("event_id").is_not_null() & pl.col("roof_share").is_not_null()
     ns = pl.col("exclusive_ns").fill_null(0)
@@ -187,18 +187,6 @@ def measured_shapes(joined: pl.DataFrame) -> pl.DataFrame:
         part=measured / ns.sum(),
     )
     return sums.filter(pl.col("part") >= _MEASURED).select("name", "event_id", "roof_share")
-
-
-def own_runs(kernels: pl.DataFrame, page: PageKernels) -> pl.DataFrame:
-    """The launches of those `kernels` that are the program's own and of which nothing else is told, in their order.
-
-    Only those count that took about as long as the measured one, `measured_ns`, as others work on other data.
-    """
-    own = [decode(str(name)).library is None and name not in page.told for name in kernels.get_column("name")]
-    took, measured = pl.col("dur_ns"), pl.col("measured_ns")
-    runs = page.runs.join(kernels.filter(pl.Series(own, dtype=pl.Boolean)), on="name")
-    alike = runs.filter(took.is_between(measured / _ALIKE, measured * _ALIKE))
-    return alike.sort("process_id", "stream", "place")
 
 
 def _finding(  # noqa: PLR0913 - a kernel's time, roof, counters and cause
