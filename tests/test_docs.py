@@ -32,9 +32,8 @@ from support.real_reports import real_summary
 from support.serving import USUAL, events_of
 
 ROOT = examples.ROOT
-TRACE = ROOT / "sample_reports/mlp_train/torch.json.gz"
 REPORTS = [*(ROOT / f"tests/reports/{name}.sqlite" for name in ("add_um", "findings", "nvtx", "two_gpus"))]
-REPORTS += [TRACE, capture_with_lines()]
+REPORTS += [ROOT / "sample_reports/mlp_train/torch.json.gz", capture_with_lines()]
 REFRESH = "run `python tests/support/examples.py` to write what the program prints now"
 README = (ROOT / "README.md").read_text()
 COMMANDS = (ROOT / "docs/cli.md").read_text()

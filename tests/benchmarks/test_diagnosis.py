@@ -22,7 +22,6 @@ from kanalyze.renderers.tables import descriptions as explanations
 from support.command import ROOT, SAMPLES, run
 
 FOLDER = ROOT / "benchmarks" / "diagnosis"
-FILES = sorted((FOLDER / "programs").glob("[!_]*.py"))
 
 #: Causes that no finding names yet.
 UNNAMED = {
@@ -32,7 +31,7 @@ UNNAMED = {
     "uncoalesced",
 }
 
-each = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+each = pytest.mark.parametrize("file", sorted((FOLDER / "programs").glob("[!_]*.py")), ids=lambda file: file.stem)
 
 
 def comments(text):

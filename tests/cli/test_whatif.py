@@ -8,7 +8,6 @@ import kanalyze
 from support.command import REPORTS, SAMPLES, run
 
 STREAMS = SAMPLES / "streams" / "nsys.sqlite"
-GPT = REPORTS / "work" / "gpt.json.gz"
 
 
 def test_the_json_has_the_names_that_programs_rely_on():
@@ -30,7 +29,7 @@ def test_python_refuses_what_is_no_change(given):
 
 def test_another_configuration_is_told_with_what_was_recorded():
     arguments = ("--batch", "4", "--length", "1024=2048", "--dtype", "fp16", "--gpu", "h200", "--format", "json")
-    found = json.loads(run("whatif", GPT, "--window", "steady", *arguments).text)
+    found = json.loads(run("whatif", REPORTS / "work" / "gpt.json.gz", "--window", "steady", *arguments).text)
     sizes = ["--batch 8=4", "--length 1024=2048"]
     assert found["changes"] == ["--gpu 'NVIDIA H200'", *sizes, "--dtype fp16"]
     assert found["low_ns"] < found["then_ns"] < found["high_ns"]

@@ -99,7 +99,6 @@ def test_what_the_doctor_says(whole, monkeypatch, gold, name):
 # Roofs that the doctor measures: rates beside the datasheet's, or why there are none
 
 H100 = '{"name": "NVIDIA H100 80GB HBM3", "rates": {"bf16": 788e12, "fp64": 6e13, "copy": 3.0e12}}'
-OTHER = '{"name": "Some GPU", "rates": {"fp32": 1e13}}'
 NO_TORCH = [("roofs", "ModuleNotFoundError: No module named 'torch'")]
 
 
@@ -114,7 +113,7 @@ NO_TORCH = [("roofs", "ModuleNotFoundError: No module named 'torch'")]
                 ("copy roof", "3 TB/s, 90% of 3.35 by the datasheet"),
             ],
         ),
-        ((0, OTHER), [("fp32 roof", "10 TFLOP/s")]),
+        ((0, '{"name": "Some GPU", "rates": {"fp32": 1e13}}'), [("fp32 roof", "10 TFLOP/s")]),
         ((1, "Traceback\nModuleNotFoundError: No module named 'torch'\n"), NO_TORCH),
         ((None, ""), [("roofs", "no answer")]),
     ],

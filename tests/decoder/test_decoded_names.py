@@ -18,7 +18,6 @@ from support.strategies import slow_given
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-NOTHING = KernelName()
 
 #: Kernels of programs, whose names do not say what they do.
 PROGRAMS_OWN = {
@@ -47,7 +46,7 @@ def said(name):
     """All that a name says but its function, as names.txt has it."""
     found = decode(name)
     told = {field: value for field, value in found._asdict().items() if field not in {"function", "family"}}
-    rest = [f"{field}={text(value)}" for field, value in told.items() if value != getattr(NOTHING, field)]
+    rest = [f"{field}={text(value)}" for field, value in told.items() if value != getattr(KernelName(), field)]
     return "  ".join([f"family={found.family}", *rest])
 
 

@@ -24,7 +24,6 @@ from kanalyze.analyses.host._call_kinds import bucket_of
 
 BUSY = ("kernel", "communication", "memcpy", "memset")
 DEVICE_KINDS = ("kernel", "graph", "memcpy", "memset")
-CALLS_THAT_TELL = ("cudaMalloc_v3020", "cudaStreamCreate_v3020")
 RECORDING_BEGINS = ("unknown", "recording begins")
 
 
@@ -270,7 +269,7 @@ class SlowModel:
         """Whether a long first call can only have made a context."""
         process, name = call.event.process, call.event.name
         began = any(item.event.name == "cuInit" and item.start < call.start for item in calls)
-        if name not in CALLS_THAT_TELL and not (name == "cudaFree_v3020" and began):
+        if name not in ("cudaMalloc_v3020", "cudaStreamCreate_v3020") and not (name == "cudaFree_v3020" and began):
             return False
         work = [item for item in self.operations if item.event.process == process and not by_driver(item)]
         first = min(work, key=lambda item: (item.start, item.event_id), default=None)

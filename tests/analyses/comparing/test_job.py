@@ -122,8 +122,7 @@ def test_quicker_steps_are_not_told_where_they_say_nothing_more(base, new):
     assert compare(base, new).quick is None
 
 
-STEPS = st.lists(st.floats(1, 100), min_size=5, max_size=9)
-RUNS = st.lists(STEPS, min_size=2, max_size=5)
+RUNS = st.lists(st.lists(st.floats(1, 100), min_size=5, max_size=9), min_size=2, max_size=5)
 
 
 @slow_given(RUNS, RUNS)

@@ -195,15 +195,12 @@ def test_one_device_is_read_as_it_is_among_the_others(events, window, device):
     assert_same(ledger(whole.narrow(device=device)), {row[:3]: row[3] for row in among.iter_rows()})
 
 
-REAL = [*EXPORTS, *TRACES, *sorted(SAMPLES.glob("*/torch.json.gz"))]
-
-
 def sums(rows, ns):
     found = rows.group_by("device", pl.col("bucket").cast(pl.String)).agg(ns=ns.sum()).filter(pl.col("ns") > 0)
     return {row[:2]: row[2] for row in found.iter_rows()}
 
 
-@pytest.mark.parametrize("path", REAL, ids=str)
+@pytest.mark.parametrize("path", [*EXPORTS, *TRACES, *sorted(SAMPLES.glob("*/torch.json.gz"))], ids=str)
 @pytest.mark.one_in(7)
 def test_pieces_gaps_culprits_and_utilisation_of_real_reports_sum_to_the_ledger(path):
     of = real_report(path)

@@ -192,14 +192,13 @@ def test_a_capture_has_the_times_of_its_report_and_every_kernel_that_ncu_measure
 # What the program gains by each piece of advice: worked out by hand, and within the roofs on captures.
 
 DRAM = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
-COLUMNS = ("name", "rule", "window_share", "exclusive_ns", "gain_share", "gain_ns")
 
 
 def rule(event_id, name, share, scope="global"):
     return (event_id, None, name, "optimization", f"It is {name}.", scope, share)
 
 
-def rows(*reports, columns=COLUMNS, **where):
+def rows(*reports, columns=("name", "rule", "window_share", "exclusive_ns", "gain_share", "gain_ns"), **where):
     """What ncu's rules gain; ours speak of counters, of which there are none here."""
     return gains(*reports, **where).filter(source="ncu").select(columns).rows()
 

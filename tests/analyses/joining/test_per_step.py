@@ -13,7 +13,6 @@ from kanalyze.analyses.joining._reasons import COUNTED, counted, measured_otherw
 from support.build import call, kernel, memcpy, nvtx, report
 from support.strategies import few_given, slow_given
 
-KINDS = ("kernel", "memcpy", "memset", "api", "range")
 STEP, GAP = 1000, 200
 
 
@@ -39,7 +38,7 @@ def recording(tool, steps, *, name="step", before=(), cut=()):
         if place:
             events.append(nvtx(name.format(place + 3), begun + 1, at))
         at += GAP
-    made = report(events, kinds=KINDS)
+    made = report(events, kinds=("kernel", "memcpy", "memset", "api", "range"))
     return replace(made, meta=replace(made.meta, tool=tool, path=Path(f"of {tool}")))
 
 

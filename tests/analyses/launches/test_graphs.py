@@ -140,13 +140,12 @@ def test_what_making_graphs_took(calls, costs, capfd):
     assert capfd.readouterr() == ("", "")  # polars has nothing to warn of, past Python
 
 
-KINDS = st.sampled_from([kernel, kernel, memcpy, memset, graph])
 EXECS = st.sampled_from([None, None, 2, 4])
 
 
 @st.composite
 def operation(draw, process, correlation, exec_id):
-    kind, start = draw(KINDS), draw(st.integers(0, 40))
+    kind, start = draw(st.sampled_from([kernel, kernel, memcpy, memset, graph])), draw(st.integers(0, 40))
     keys = {"process": process, "correlation": correlation, "device": draw(st.sampled_from([0, 0, 1]))}
     if kind is kernel:
         keys["name"] = draw(st.sampled_from(["a", "b", None]))

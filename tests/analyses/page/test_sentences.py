@@ -238,14 +238,11 @@ def rows_of_passes(pause, *lines, rows=3):
     return report(events, source_lines=table)
 
 
-SOMETHING = "Between rows of steps the program does something else for"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("pause", "lines", "rows", "told"),
     [
-        (300, [], 3, SOMETHING),
+        (300, [], 3, "Between rows of steps the program does something else for"),
         (300, [(7, 70, 250), (7, 430, 250)], 3, "of the time from the first to the last, most of it at a.py:7."),
         (300, [(7, 70, 100), (8, 200, 100)], 3, "of the time from the first to the last."),
         (300, [], 2, None),  # once

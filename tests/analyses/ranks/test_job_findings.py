@@ -90,8 +90,7 @@ def test_a_rank_recorded_otherwise_than_most_is_a_doubt():
 # Which steps count, and what of a cause was told of an earlier collective.
 
 
-BUCKETS = ("kernel", "host", "communication", EARLIER)
-PARTS = st.dictionaries(st.sampled_from(BUCKETS), st.integers(-1_000, 1_000))
+PARTS = st.dictionaries(st.sampled_from(("kernel", "host", "communication", EARLIER)), st.integers(-1_000, 1_000))
 
 
 def parts(told):

@@ -37,8 +37,7 @@ class Odd:
         raise RuntimeError(name)
 
 
-TRACING = SimpleNamespace(is_tracing=bool)
-TORCH = SimpleNamespace(Tensor=Tensor, int64="int64", int32="int32", _C=None, jit=TRACING)
+TORCH = SimpleNamespace(Tensor=Tensor, int64="int64", int32="int32", _C=None, jit=SimpleNamespace(is_tracing=bool))
 
 
 def texts(*lengths: int, width: int = 20, pad: int = 0, start: int = 1, left: bool = False) -> Tensor:

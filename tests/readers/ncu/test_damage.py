@@ -16,7 +16,6 @@ from support.command import REPORTS, SAMPLES
 from support.counters import measured, needs_module
 
 SAMPLE = SAMPLES / "add_parallel" / "ncu.ncu-rep"
-PAGES = ("details", "raw", "source")
 WHOLE = SAMPLE.read_bytes()
 
 
@@ -142,7 +141,7 @@ def test_whole_reports_are_sound(path):
 
 
 def test_an_instruction_without_text_is_one(tmp_path):
-    for kind in PAGES:
+    for kind in ("details", "raw", "source"):
         text = (REPORTS / "ncu" / f"add.{kind}.csv").read_text()
         (tmp_path / f"k.{kind}.csv").write_text(text.replace('"      S2R R3, SR_CTAID.X"', ""))
     found = read(tmp_path).table("instructions").get_column("sass").to_list()

@@ -17,7 +17,6 @@ SCRIPT = (FOLDER / "timeline.js").read_text()
 TEXT, SHAPE = 4.5, 3.0
 
 THEMES = ("light", "dark")
-TONES = (*BUCKETS, "range", "operator", "python", "call", "iteration", "odd")
 
 
 def variables(theme):
@@ -48,7 +47,7 @@ def test_texts_can_be_read_and_what_is_drawn_can_be_seen(theme):
     texts = [(text, on) for text in ("ink", "dim", "link") for on in ("paper", "band")]
     for text, on in [*texts, ("paper", "accent")]:
         assert contrast(colours[text], colours[on]) >= TEXT, (text, on)
-    for tone in TONES:
+    for tone in (*BUCKETS, "range", "operator", "python", "call", "iteration", "odd"):
         assert contrast(colours[tone], colours["paper"]) >= SHAPE, tone
 
 

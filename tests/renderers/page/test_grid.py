@@ -137,7 +137,6 @@ XMMA = (
 CUTLASS = "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_tn_align1>(T1::Params)"
 NVJET = "nvjet_tst_256x128_64x4_1x2_h_bz_coopA_NNT"
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-TRITON = "triton_red_fused__to_copy__unsafe_view_add_mean_pow_rsqrt_3"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +157,7 @@ TRITON = "triton_red_fused__to_copy__unsafe_view_add_mean_pow_rsqrt_3"
         (CUTLASS, 24, "cutlass…sgemm_128x64…"),
         (NVJET, 32, "nvjet_tst_256x128_64x4_1x2_h…NNT"),
         (NCCL, 32, "nccl…AllReduce_Sum_bf16_RING_LL"),
-        (TRITON, 32, "triton_red…to_copy__unsafe…3"),
+        ("triton_red_fused__to_copy__unsafe_view_add_mean_pow_rsqrt_3", 32, "triton_red…to_copy__unsafe…3"),
         ("void elementwise_kernel<OneFunctor<float>, TwoFunctor<float>>(int, int)", 32, "elementwise_kernel<One, Two>"),
         ("void cub::DeviceScanKernel<int *, thrust::plus<void>, SomeInput<int>, long>(T1)", 20, "DeviceScan<plus>"),
         ("smem_transpose(float *, const float *, int)", 24, "smem_transpose"),

@@ -23,7 +23,6 @@ from support.real_reports import real_report
 from support.steps import in_steps
 
 STEP = 100_000
-LIMITS = {"sm_count": 100, "max_warps_per_sm": 64, "threads_per_warp": 32}
 ATTENTION = "cudnn_generated_fort_native_sdpa_sm80_flash_fprop_wmma_f16_knob_2_64x32x64_4x1x1_cga1x1x1_kernel0_0"
 RELU = "void at::native::vectorized_elementwise_kernel<4, at::native::relu, std::array<char*, 2ul> >(int)"
 
@@ -241,7 +240,6 @@ def copied(bytes_moved, copy_ns, turns=1):
 
 
 OTHER = [kernel(at, at + 10, name="add(int)") for at in range(0, 10_000, 1_000)]
-ONCE_EACH = compiled("jit_a", "jit_b", "jit_c", "jit_d", "jit_a")
 
 
 @pytest.mark.parametrize(
@@ -249,7 +247,7 @@ ONCE_EACH = compiled("jit_a", "jit_b", "jit_c", "jit_d", "jit_a")
     [
         # but for kernel and launch
         (recompilation, compiled(*["jit_step"] * 6), [5 * 1_997_100], ("XLA compiles jit_step anew 5 times",)),
-        (recompilation, ONCE_EACH, [], ()),
+        (recompilation, compiled("jit_a", "jit_b", "jit_c", "jit_d", "jit_a"), [], ()),
         (not_jitted, one_by_one(["jit_step"] * 20, kernels=("loop_add_fusion",) * 8), [], ()),  # a compiled step
         (not_jitted, one_by_one(["jit__threefry_split", "jit_step"] * 10), [], ()),  # a few operations beside it
         (not_jitted, one_by_one(OPERATIONS * 5, apart=5_000_000), [], ()),
@@ -278,7 +276,7 @@ def test_turns_of_a_loop_of_jax_leave_the_gpu_empty(turns, blocks, told):
             ran = kernel(at + 5000, at + 8000, name=name, grid=(blocks, 1, 1), block=(256, 1, 1))
             events += launched(at, at + 4000, ran)
             events.append(nvtx(f"Thunk:#name=jit(f)/while/body,hlo_op={name}#", at, at + 4500, domain="TSL"))
-    of = report(events, limits=LIMITS)
+    of = report(events, limits={"sm_count": 100, "max_warps_per_sm": 64, "threads_per_warp": 32})
     found = list(arrays.loops_of_jax(of))
     assert [one.headline for one in found] == ["40 turns of a loop of jax.lax run one after the other"] * told
     assert [len(one.change(of).gone) for one in found] == [2 * (2 * turns - 2)] * told

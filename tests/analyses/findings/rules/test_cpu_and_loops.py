@@ -95,7 +95,6 @@ SOFTMAX = (
 MASK = ("A tensor is made on the CPU (most time in aten::full) and copied to the GPU, 1 time a step",)
 OF_PYTHON = ("Data of Python or NumPy become tensors and are copied, each time", "most time in Python and NumPy")
 LIFT, DETACH, LARGE = "aten::lift_fresh", "aten::detach_", {"down": 0, "up": 1 << 21}
-AND_BACK = "between a copy to it and one back, 1 time a step"
 WIDENS = '["float", "unsigned char"]'
 PREPARED = program("aten::to", "aten::div", **LARGE)
 
@@ -148,7 +147,7 @@ PREPARED = program("aten::to", "aten::div", **LARGE)
         # not until the batch
         (program("aten::bincount", up=1 << 20), "cpu-operators", (), (1_700_000, 10, 0, 1_600_000)),
         # without operators the time between two copies tells, of which only what is in no call counts
-        (in_steps(SORTED), "cpu-operators", (AND_BACK,), None),
+        (in_steps(SORTED), "cpu-operators", ("between a copy to it and one back, 1 time a step",), None),
         (in_steps(FUSED), "cpu-operators", ("compute it on the GPU, too: no copy to the host, and back",), None),
         (between(), "cpu-operators", (), (40_400_000, 40, 0, 40_200_000)),
         (between(("cudaPointerGetAttributes", 1_990_000, 1_991_000)), "cpu-operators", (), None),

@@ -135,9 +135,7 @@ STACKS = [op("aten::stack", at * 10 * MS + MS, at * 10 * MS + 3 * MS) for at in 
 FUNCTION, TRY = "torch/utils/data/dataloader.py(720): __next__", "torch/utils/data/dataloader.py(1278): _try_get_data"
 BUSY = [call(LAUNCH, 0, 1, correlation=99), kernel(0, 40 * MS, stream=9, correlation=99)]
 OWN, OF_WORKERS = "reads its batches itself", "The loop waits for DataLoader's workers"
-STATEFUL = "enumerate(DataLoader)#_StatefulSingleProcessDataLoaderIter.__next__"
 BOTH = [*steps(), *chain.from_iterable(step(number, name=WORKERS) for number in range(4, 8))]
-UNFED = [event for event in LATER if event.kind != "range"]
 
 #: In each step of WAITED the thread polls, and a worker of another process computes until it writes.
 WRITES = host("osrt", "write", 2_950_000, 2_960_000, process=2, thread=9)
@@ -150,7 +148,7 @@ WAITED = again(range(0, 40 * MS, 10 * MS), host("osrt", "poll", 0, 3 * MS), WRIT
         (per_step([*steps(), *STACKS]), [6 * MS], ("the longest 3.000 ms); in it most takes aten::stack 2.000 ms.",)),
         (per_step(steps(name=WORKERS)), [6 * MS], (OF_WORKERS, "for a batch of the loader's workers (1 batch a step,")),
         # by ranges, operators or functions of Python
-        (report(steps(name=STATEFUL)), [9 * MS], (OWN,)),
+        (report(steps(name="enumerate(DataLoader)#_StatefulSingleProcessDataLoaderIter.__next__")), [9 * MS], (OWN,)),
         (report(steps(name=f"{WORKERS}, op_id = 17")), [9 * MS], (OF_WORKERS,)),
         (report(steps(name=WORKERS, mark=op)), [9 * MS], (OF_WORKERS,)),
         (report(steps(name=FUNCTION, mark=python)), [9 * MS], (OWN,)),
@@ -166,7 +164,7 @@ WAITED = again(range(0, 40 * MS, 10 * MS), host("osrt", "poll", 0, 3 * MS), WRIT
         (report([*steps(), *BUSY]), [], ()),
         # the trace beside it tells of 3 ms from the launch before to the next one, as of lines in it
         (captured(LATER), [6 * MS], ("the longest 3.000 ms, by the trace of the same program).",)),
-        (captured(UNFED), [], ()),
+        (captured([event for event in LATER if event.kind != "range"]), [], ()),
         (report([*steps(name=WORKERS), *WAITED]), [9 * MS], ("; in it most takes the wait for process 2 ",)),
         (with_lines(ALONE), [8 * MS], ("num_workers=N",)),
         (with_lines(WORKERS), [8 * MS], ("num_workers=more",)),

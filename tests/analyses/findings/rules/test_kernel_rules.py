@@ -75,7 +75,6 @@ IN_PARTS = ((FILL, 200_000), (FILL, 200_000), ONES, ONES, (UP, 300_000), (UP, 30
 GATHER = "void at::native::vectorized_gather_kernel<16, long>(char*, char*, long*, int, long, long, long, long, bool)"
 FFT = "void regular_fft<512u, EPT<8u>, 8u, 2u, (padding_t)6, unsigned int, double>(kernel_arguments_t<double>)"
 ODD_FFT = FFT.replace("regular_fft", "regular_bluestein_fft")
-COMPLEX = ONE.format("CUDAFunctor_add<c10::complex<double>>")
 ALIGN1 = "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1>(T1::Params)"
 ALIGN8 = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_128x128_32x3_nn_align8>(T1::Params)"
 SIMT = "cutlass_80_simt_sgemm_256x128_8x4_tn_align1"
@@ -180,7 +179,7 @@ OTHERS_OWN = (MUL, 10, "flash_attn::_flash_attn_forward")
 FORMULA = [(POW, 10_000), (MUL, 15_000), (ADD, 15_000), (MUL, 15_000)]
 OTHERS = [(MUL, 9_000), (ADD, 9_000), (CAT, 9_000)]
 DOUBLES = line((GEMM64, 50_000), (TANH64, 30_000), (ADAM, 20_000))
-COMPLEXES = line((FFT, 50_000), (COMPLEX, 30_000), (TANH64, 20_000))
+COMPLEXES = line((FFT, 50_000), (ONE.format("CUDAFunctor_add<c10::complex<double>>"), 30_000), (TANH64, 20_000))
 COPIED = [*within("aten::contiguous", (STRIDED, 40, "aten::copy_")), kernel(50, 110, name=GEMM)]
 CAST = launched(AUTOCAST[0], (UP, 40_000, "aten::to"), AUTOCAST[1], *AUTOCAST[3:])
 WRAP = [(MUL, 20, "aten::remainder"), (BY_VALUE, 30, "aten::gather")]
@@ -628,8 +627,6 @@ IN_NODE = [
     kernel(30, 1000, name=UP, correlation=1, parent=1),
     *line(*[(UP, 1)] * 31, at=1000),
 ]
-SLOW_HALF = report(line((HALF, 100)), limits={"compute_capability": "7.0"})
-OLDER = report(line((GEMM, 100)), limits={"compute_capability": "10.0"})
 
 
 @pytest.mark.parametrize(
@@ -643,8 +640,8 @@ OLDER = report(line((GEMM, 100)), limits={"compute_capability": "10.0"})
         # small products gain nothing by newer kernels
         (old_architecture_gemm, blocks(132), [125], ()),
         (old_architecture_gemm, blocks(131), [], ()),
-        (old_architecture_gemm, OLDER, [50], ()),
-        (no_tensor_cores, SLOW_HALF, [100], ()),
+        (old_architecture_gemm, report(line((GEMM, 100)), limits={"compute_capability": "10.0"}), [50], ()),
+        (no_tensor_cores, report(line((HALF, 100)), limits={"compute_capability": "7.0"}), [100], ()),
         (large_logits, report(launched(*CHAIN, (GEMM, 50_000, "aten::mm"))), [120_000], ()),
     ],
 )

@@ -68,7 +68,6 @@ def program(faults):
 
 
 FREES = ("cudaFree_v3020", 0, 20), ("cudaFree_v3020", 20, 30), ("cudaMalloc_v3020", 30, 50)
-NOT_FREED = [event for event in rounds(30) if event.name != "cudaFree_v3020"]
 PER_STEP = (
     "cudaFree and cudaMalloc are called over and over between launches: 3 calls a step, 50 ns a step of host time. "
 )
@@ -77,7 +76,7 @@ PER_STEP = (
 @pytest.mark.parametrize(
     ("of", "stakes", "words"),
     [
-        (report(NOT_FREED), [], ()),  # memory that stays
+        (report([event for event in rounds(30) if event.name != "cudaFree_v3020"]), [], ()),  # memory that stays
         (report(rounds(6)), [], ()),
         (report([*rounds(10), kernel(0, 1000)]), [], ()),  # the device did not wait
         (report(rounds(10, thread=2)), [], ()),

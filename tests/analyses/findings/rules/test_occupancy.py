@@ -302,7 +302,6 @@ FEW = (
     "While few_blocks(float *, long long) ran, 6.0 % of the SMs were active (mean of 600 samples), for 60.01 ms.",
 )
 DRAM = "41.5 % read, 41.5 % written of the bandwidth, mean of 220 samples"
-AT_LIMIT = ("Kernels at DRAM's limit are 100.0 % of kernel time", DRAM)
 BUSY = "While no operation of this report ran on the GPU, PCIe was busy for "
 SLOW_TENSORS = (values("Tensor Active", "value / 10"), values("GPC Clock", "1980000000"))
 TENSOR_WORDS = ("Tensor cores are active in 8.7 %", "samples)")
@@ -320,7 +319,7 @@ FEW_SAMPLES = ("DELETE FROM GPU_METRICS WHERE timestamp % 10 != 0 OR timestamp >
         # without enough samples the shape of the grid tells it
         ("metrics_phases", FEW_SAMPLES, ["small-grid"], None, ()),
         ("metrics_phases", NO_EARLY_COPIES, ["few-sms", "busy-pcie"], None, (BUSY,)),
-        ("gpu_metrics", (), ["dram-bound"], None, AT_LIMIT),
+        ("gpu_metrics", (), ["dram-bound"], None, ("Kernels at DRAM's limit are 100.0 % of kernel time", DRAM)),
         ("gpu_metrics", (values("DRAM", "value / 2"),), [], None, ()),
         ("metrics_matmul", (), ["clock-drop"], 22.19e6 * (1 - 0.886), ("The SM clock falls to 88.6 % of 1,795 MHz",)),
         *(("metrics_matmul", (values("GPC Clock", clock),), [], None, ()) for clock in ("1980000000", "1300000000")),

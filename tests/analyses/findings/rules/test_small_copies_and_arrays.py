@@ -39,7 +39,6 @@ ONE = (
     "may follow: the host is spared the calls."
 )
 IN_RUNS = "20 copies Host-to-Device of 1.000 kB on average, one after the other in 2 runs, at"
-RUNS = (IN_RUNS, "than one copy per run would.")
 PINNED, PAGEABLE = ({"side": {"source_memory": kind}} for kind in ("Pinned", "Pageable"))
 SLOW = copy(5000, 900, size=1 << 20, dur=1 << 10, **PAGEABLE)
 FAST = copy(9000, 901, size=1 << 20, dur=1 << 9, **PINNED)
@@ -76,7 +75,7 @@ def waits_behind():
     [
         # nine in ten of the copying, and of the 10 ns around each copy in its call
         (row(10), [9 * 10 + 90], (ONE,)),
-        ([*row(10), kernel(502, 504), *row(10, start=1000)], [360], RUNS),
+        ([*row(10), kernel(502, 504), *row(10, start=1000)], [360], (IN_RUNS, "than one copy per run would.")),
         # large copies tell what one copy would take, of other memory only without better ones
         ([*row(200), *copy(20_000, 900, size=1 << 20, dur=1 << 9)], [3892], ("1.049 MB and more at 2.048 TB/s",)),
         ([*row(10, **PINNED), *SLOW, *FAST], [180], ("at 2.048 TB/s",)),
@@ -156,7 +155,6 @@ def loop(*names, turns=40, blocks=1, between=(), took=lambda _: 2_000, after=(),
 SLICES = loop("cupy_min", "cupy_subtract", "cupy_true_divide", "cupy_copy", blocks=7)
 
 TURN = [*launched(0, 500, memcpy(0, 1_000), "cudaMemcpyAsync"), *launched(600, 900, kernel(2_000, 3_000))]
-WITH_COPIES = again(range(0, 400_000, 10_000), *TURN)
 
 
 @pytest.mark.slow
@@ -186,7 +184,7 @@ def test_little_that_an_operation_on_arrays_is_given_is_of_its_turn(size, told):
         loop("step(X)", blocks=7, took=lambda at: 5_000 + 500 * (at % 2)),  # about as long in each turn
         loop("row(float *)", sm_count=None),
         loop("cupy_min", "cupy_subtract", blocks=8),  # large arrays
-        report(WITH_COPIES, limits=LIMITS),
+        report(again(range(0, 400_000, 10_000), *TURN), limits=LIMITS),
     ],
 )
 def test_other_loops_are_none(of):
@@ -377,14 +375,11 @@ def joining(*between, pieces=20, stages=20, apart=0, free=0, kept=False):
     return report(events, op_detail=shapes)
 
 
-PIECE = ("aten::cat", "[[[64, 7], [64, 1]], []]")  # another concatenation, by which the piece is made
-
-
 @pytest.mark.parametrize(
     ("of", "told"),
     [
         (joining(), 19),
-        (joining(PIECE, ("aten::mul", "[[64, 8], []]")), 19),
+        (joining(("aten::cat", "[[[64, 7], [64, 1]], []]"), ("aten::mul", "[[64, 8], []]")), 19),
         (joining(free=2), 19),
         (joining(free=20), 0),  # it may read what grows
         (joining(("aten::conv2d", "[[{rows}, 8], [8, 8]]")), 0),  # as layers of a DenseNet

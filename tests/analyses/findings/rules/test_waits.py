@@ -88,7 +88,6 @@ BLOCKING = [replace(one, end=one.start + 68) if one.name == COPY else one for on
 TURNS = [nvtx("b", 11, 90), *again((100, 200, 300), nvtx("a", 11, 90))]
 NUMBER, VALUE = "A number read by the host (.item(), print)", "A value read by the host (.item(), x[mask], if) stalls"
 NONZERO = "aten::nonzero (nonzero or a boolean mask) (3 times), 4 B each"
-MASK = (NONZERO, "A shape that depends on data (x[mask], nonzero)")
 CONDITION = ("[aten::is_nonzero (a tensor as a condition)]", "A tensor as a condition (if x > 0) stalls")
 RESULTS = ("[aten::to (.to(), .cpu() or .tolist())]", "4.000 kB each", "Results read by the host (.cpu() and others)")
 
@@ -111,7 +110,7 @@ THREE = (
         (BLOCKING, None, [3 * 35], ("cudaMemcpyAsync (3 times)",)),
         # by the operator, with what users write, the line or the range, but no step of the profiler
         (torch(), None, [3 * 35], ("[aten::item (.item())]", NUMBER)),
-        (torch("aten::nonzero"), None, [3 * 35], MASK),
+        (torch("aten::nonzero"), None, [3 * 35], (NONZERO, "A shape that depends on data (x[mask], nonzero)")),
         (torch("aten::is_nonzero"), None, [3 * 35], CONDITION),
         (torch("aten::one_hot"), None, [3 * 35], ("[aten::one_hot]", "F.one_hot asks the GPU")),
         (torch("aten::unique_dim"), None, [3 * 35], ("[aten::unique_dim]", VALUE)),
@@ -230,7 +229,6 @@ def copies(call_name="cudaMemcpyAsync_v3020", took=2, **memory):
 
 FLUSHES = [overhead("flush", 100 * number + 85, 100 * number + 95) for number in range(1, 5)]
 SHORT = [call(DEVICE_SYNC, one.start + 72, one.end) if one.name == DEVICE_SYNC else one for one in waited()]
-AT_FIRST = again((0, 20, 40), *launched(0, 10, kernel(10, 20), LAUNCH))
 
 
 def nccl(start, end, **keys):
@@ -260,7 +258,7 @@ def test_a_wait_of_an_operator_is_not_the_programs():
         # in mid-run the first wait may be for a copy from before, and a few waits are no habit
         (waited()[1:], None, [60], ("3 blocking calls",)),
         (waited()[: 1 + 3 * 3], None, [], ()),
-        ([*AT_FIRST, call(DEVICE_SYNC, 50, 80)], None, [], ()),
+        ([*again((0, 20, 40), *launched(0, 10, kernel(10, 20), LAUNCH)), call(DEVICE_SYNC, 50, 80)], None, [], ()),
         # the host has to know that a copy is done, or a graph, which may hold copies
         (waited(copy=copies(source_memory="Device", target_memory="Pinned")), None, [], ()),
         (waited(copy=copies(source_memory="Device", target_memory="Pageable")), None, [], ()),
