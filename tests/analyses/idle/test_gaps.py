@@ -9,7 +9,7 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.idle.ledger import AS_NSYS, exposure, gaps, utilisation
 from kanalyze.errors import UnknownNameError
 from kanalyze.window import Window
-from support.build import call, kernel, memcpy, memset, report, rows_of, timeline
+from support.build import kernel, memcpy, report, rows_of, timeline
 from support.large import in_batches
 from support.nsys_csv import assert_rows, report_of, reports_with, rows_of as listed_rows
 from support.shares import cases, holds
@@ -17,22 +17,16 @@ from support.slow_gaps import SlowGaps, gap_reports
 from support.slow_model import BUSY, SlowModel
 from support.strategies import EVENTS, FEWER, WINDOWS, slow_given
 
-
-def loop():
-    """Two kernels with a wait and some work of the host between them, in ranges."""
-    return report(
-        timeline(
-            """
-            0-5000 [step]; 2500-3500 [data]; 0-100 cudaLaunchKernel_v7000 #1; 200-1000 kernel:first #1
-            100-1500 cudaStreamSynchronize_v3020; 3600-3700 cudaEventRecord_v3020
-            4000-4300 cudaLaunchKernel_v7000 #2; 4500-5000 kernel:second #2 s8; 5010-5100 kernel:third #2 s8
-            """
-        )
-    )
+#: Two kernels with a wait and some work of the host between them, in ranges.
+LOOP = """
+    0-5000 [step]; 2500-3500 [data]; 0-100 cudaLaunchKernel_v7000 #1; 200-1000 kernel:first #1
+    100-1500 cudaStreamSynchronize_v3020; 3600-3700 cudaEventRecord_v3020
+    4000-4300 cudaLaunchKernel_v7000 #2; 4500-5000 kernel:second #2 s8; 5010-5100 kernel:third #2 s8
+"""
 
 
 def test_by_culprit_gaps_count_whole_for_their_largest_culprit():
-    assert gaps(loop(), by="culprit", threshold_ns=0).rows() == [
+    assert gaps(report(timeline(LOOP)), by="culprit", threshold_ns=0).rows() == [
         (0, "host", "step", 1, 3_500, 3_500 / 5_100, 3_500.0, 3_500, None),
         (0, "launch", "first", 1, 200, 200 / 5_100, 200.0, 200, None),
         (0, "queued", "after second on the same stream", 1, 10, 10 / 5_100, 10.0, 10, None),
@@ -106,16 +100,6 @@ def test_the_hidden_share_of_launches_is_that_of_a_loop_over_every_instant(event
 ASKED = {"gpu_time_util": (30, 0.5), "gpu_time_util-30": (30, 1.01), "gpu_time_util-7": (7, 1.01)}
 
 
-def test_a_window_in_two_chunks():
-    events = [call("cudaMalloc", 0, 5), kernel(0, 10), memcpy(5, 15), memset(12, 18), kernel(16, 20)]
-    assert utilisation(report(events), 2).to_dicts() == rows_of(
-        "device t_ns dur_ns busy_share kernel_share communication_share memcpy_share memset_share busy_ns "
-        "kernel_ns communication_ns memcpy_ns memset_ns",
-        (0, 0, 10, 1.0, 1.0, 0.0, 0.0, 0.0, 10, 10, 0, 0, 0),
-        (0, 10, 10, 1.0, 0.4, 0.0, 0.5, 0.1, 10, 4, 0, 5, 1),
-    )
-
-
 @pytest.mark.parametrize("chunks", [0, -1, 100_001])
 def test_a_number_of_chunks_that_cannot_be(chunks):
     with pytest.raises(UnknownNameError, match="number of chunks"):
@@ -141,7 +125,7 @@ def test_each_chunk_holds_its_instants_of_the_ledger(events, sides, chunks):
             expected = {bucket: inside.count(bucket) for bucket in BUSY}
             assert {bucket: row[f"{bucket}_ns"] for bucket in BUSY} == expected
             assert row["busy_ns"] == sum(expected.values())
-            assert row["busy_share"] == row["busy_ns"] / row["dur_ns"] <= 1
+            assert all(row[f"{name}_share"] == row[f"{name}_ns"] / row["dur_ns"] <= 1 for name in ("busy", *BUSY))
 
 
 def test_as_nsys_adds_up_what_runs_at_once_and_merges_neighbours():

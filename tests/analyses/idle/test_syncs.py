@@ -17,16 +17,6 @@ from support.real_reports import real_report
 from support.slow_syncs import SlowSyncs, sync_reports
 from support.strategies import WINDOWS, slow_given
 
-
-def two_streams(*more):
-    """A kernel on stream 7 until 50 and one on stream 8 until 80."""
-    events = [
-        *launched(0, 5, kernel(10, 50, correlation=1, name="first"), LAUNCH),
-        *launched(5, 9, kernel(40, 80, correlation=2, name="second", stream=8), LAUNCH),
-    ]
-    return report([*events, *more])
-
-
 SCOPES = {
     "device": "cuCtxSynchronize cudaThreadSynchronize",
     "stream": "cuStreamSynchronize_ptsz",
@@ -45,7 +35,8 @@ def test_calls_are_told_by_their_names(scope, names):
 
 def test_by_api_sums_calls_of_one_range():
     calls = [call("cudaDeviceSynchronize", start, start + 5) for start in (20, 90, 100)]
-    of = two_streams(nvtx("step", 85, 200), *calls)
+    work = [*launched(0, 5, kernel(10, 50)), *launched(5, 9, kernel(40, 80, stream=8))]
+    of = report([*work, nvtx("step", 85, 200), *calls])
     found = syncs(of, by="api").select("api", "waits_for", "range", "count", "total_ns", "idle_ns", "busy_ns")
     waits = [("device", "step", 2, 10, 10, 0), ("device", None, 1, 5, 0, 5)]
     assert found.rows() == [("cudaDeviceSynchronize", *wait) for wait in waits]

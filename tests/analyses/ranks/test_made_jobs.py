@@ -141,13 +141,10 @@ def test_all_that_was_recorded_is_matched_on_one_host(plan):
     shared = rows.filter(pl.len().over("true") > 1)
     # receives that never waited do not tell which sends they are of, nor who left a broadcast or reduction at once
     one_way = {op.kind for op in plan.ops if op.eager and op.kind in ("broadcast", "reduce")}
-    shared = shared.filter(~plan_kinds(plan, shared).is_in([PAIR, *one_way]))
+    kinds = pl.Series([plan.ops[at % len(plan.ops)].kind for at in shared.get_column("op")], dtype=pl.String)
+    shared = shared.filter(~kinds.is_in([PAIR, *one_way]))
     if plan.steps > 4:
         assert shared.get_column("match").null_count() == 0
-
-
-def plan_kinds(plan, rows):
-    return pl.Series([plan.ops[at % len(plan.ops)].kind for at in rows.get_column("op")], dtype=pl.String)
 
 
 @slow_given(
@@ -454,10 +451,9 @@ def test_waits_are_true_whatever_the_clocks_do(drifts, steps, jitter, sleeps, se
 #: How much moved_later the second cycle runs.
 LATER_NS = 60_000_000_000
 
-PLAN = Plan(ranks=4, hosts=2, steps=3)
 
-
-def cycles(plan=PLAN):
+def cycles():
+    plan = Plan(ranks=4, hosts=2, steps=3)
     first = [*play(plan).reductions()]
     return first, [moved_later(one) for one in play(replace(plan, seed=7)).reductions()]
 

@@ -23,23 +23,15 @@ def pairs(of, *columns):
     return concurrency(of, by="pair").select("stream", "other_stream", *columns).rows()
 
 
-def launched(number, start, end, *, at, make=kernel, **keys):
-    """An operation and its call, which begins at `at` and takes a microsecond."""
-    return [call("cudaLaunchKernel", at, at + US, correlation=number), make(start, end, correlation=number, **keys)]
-
-
-def taking_turns(*, second=(), **keys):
-    """A kernel on stream 7, and one on stream 13 that was ready 39 µs before it ended, and began 1 µs after it."""
-    first = launched(1, 20 * US, 60 * US, at=0)
-    return [*first, *second, *launched(2, 61 * US, 90 * US, at=10 * US, stream=13, **keys)]
-
-
-#: One that was there at the same time, too.
-OVERLAP = [kernel(100 * US, 110 * US), kernel(105 * US, 112 * US, stream=13)]
+def launched(number, start, end, *, at, **keys):
+    """A kernel and its call, which begins at `at` and takes a microsecond."""
+    return [call("cudaLaunchKernel", at, at + US, correlation=number), kernel(start, end, correlation=number, **keys)]
 
 
 def test_the_window_cuts_waits_and_overlaps():
-    of = report([*taking_turns(), *OVERLAP], limits=SMALL)
+    """A kernel was ready 39 µs before another stream's ended, and began 1 µs after it; later two overlap."""
+    turns = [*launched(1, 20 * US, 60 * US, at=0), *launched(2, 61 * US, 90 * US, at=10 * US, stream=13)]
+    of = report([*turns, kernel(100 * US, 110 * US), kernel(105 * US, 112 * US, stream=13)], limits=SMALL)
     narrow = of.narrow(window="50us..106us")
     assert pairs(narrow, "busy_ns", "other_busy_ns", "overlap_ns", "waits", "waited_ns") == [
         (7, 13, 16 * US, 30 * US, US, 1, 10 * US)
