@@ -1,12 +1,17 @@
 """Programs made of steps: ranges one after the other, and what each launches."""
 
 from kanalyze.window import Window
-from support.build import host, kernel, launched, nvtx, report
+from support.build import LAUNCH, host, kernel, launched, nvtx, report
 
 
 def ran(at, begin, end):
     """The launch of a kernel, and that, as long after a time."""
     return launched(at + 1, at + 3, kernel(at + begin, at + end))
+
+
+def launching(start, end):
+    """A kernel that runs from `start` on, launched in the 10 before."""
+    return launched(start - 10, start, kernel(start, end), LAUNCH)
 
 
 def step(name, times, kernel_times):

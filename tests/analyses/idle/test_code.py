@@ -10,17 +10,12 @@ from hypothesis import example, strategies as st
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.idle.code import PARTS, code, has_lines
 from kanalyze.window import Window
-from support.build import call, host, kernel, launched, report
+from support.build import call, host, in_line as line, kernel, launched, report
 from support.slow_model import SlowModel
 from support.strategies import EVENTS, WINDOWS, few_given
 
 WORK = ("kernel", "communication", "memcpy", "memset")
 PART_OF = {**dict.fromkeys(WORK, "work"), "launch": "launch", "sync": "wait", "queued": "wait"}
-
-
-def line(start, end, number, **told):
-    usual = {"process_id": 1, "thread_id": 1, "file": "model.py", "function": "forward", "text": "x = x + 1"}
-    return {**usual, "start_ns": start, "dur_ns": end - start, "line": number, **told}
 
 
 LOOP = [
@@ -37,8 +32,8 @@ def times(of):
 
 
 def test_what_lies_in_no_line_has_none():
-    found = code(report(LOOP, source_lines=[line(0, 300, 10)]))
-    assert found.select("place", "line", "text").rows() == [(None, None, None), ("model.py:10", 10, "x = x + 1")]
+    found = code(report(LOOP, source_lines=[line(0, 300, 10, "x = x + 1")]))
+    assert found.select("place", "line", "text").rows() == [(None, None, None), ("a.py:10", 10, "x = x + 1")]
     assert found.get_column("share").sum() == pytest.approx(1)
 
 
@@ -54,11 +49,11 @@ def compiled(name, lines, key="1"):
 @pytest.mark.parametrize(
     ("kernels", "work"),
     [
-        ([compiled("k", "model.py:11")], {"model.py:11": 300}),
+        ([compiled("k", "a.py:11")], {"a.py:11": 300}),
         ([compiled("k", "net.py:7")], {"net.py:7": 300}),  # which no thread was in
-        ([compiled("k", "model.py:11, net.py:7")], {"model.py:10": 300}),
-        ([compiled("k", "net.py:7"), compiled("k", "net.py:8", "2")], {"model.py:10": 300}),
-        ([compiled("k", None)], {"model.py:10": 300}),
+        ([compiled("k", "a.py:11, net.py:7")], {"a.py:10": 300}),
+        ([compiled("k", "net.py:7"), compiled("k", "net.py:8", "2")], {"a.py:10": 300}),
+        ([compiled("k", None)], {"a.py:10": 300}),
     ],
 )
 def test_kernels_that_were_compiled_of_one_line_are_of_that(kernels, work):

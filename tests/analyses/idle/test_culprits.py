@@ -82,6 +82,7 @@ def test_culprits_equal_the_model(made, window, batch):
 
 #: The device is idle from 20 on, and the thread in no CUDA call until 120.
 WAITING = (*launched(0, 10, kernel(10, 20), LAUNCH), *launched(120, 130, kernel(130, 140), LAUNCH))
+KINDS = ("kernel", "api", "osrt")
 LIBC = "/usr/lib/libc.so.6"
 
 
@@ -159,20 +160,17 @@ CALLS = st.lists(
     st.tuples(st.integers(0, 140), st.integers(1, 60), st.sampled_from(["read", "usleep", "pthread_mutex_lock"])),
     max_size=5,
 ).map(lambda rows: [host("osrt", name, start, start + dur) for start, dur, name in rows])
-
-SAMPLE_TIMES = st.lists(st.tuples(st.integers(0, 140), st.integers(1, 3)), max_size=12, unique_by=lambda one: one[0])
+SAMPLES = st.lists(st.tuples(st.integers(0, 140), st.integers(1, 4)), max_size=12, unique_by=lambda one: one[0])
 
 
 @cases(0.1)
-@few_given(MOMENTS, CALLS, SAMPLE_TIMES, st.booleans())
+@few_given(MOMENTS, CALLS, SAMPLES, st.booleans())
 def test_the_parts_sum_to_the_bucket(moments, calls, samples, python):
     """Whatever the samples are; and time that is told has samples, or a stack of a call."""
     rows = [sample(time, stack) for time, stack in sorted(samples)]
     tables = {"python_samples": [{**row, "periodic": True} for row in rows]} if python else {"cpu_samples": rows}
     frames = [frame(stack, 0, f"f{stack}") for stack in (1, 2)]
-    made = report(
-        (*calls, *WAITING), kinds=("kernel", "api", "osrt"), scheduling=moments, stack_frames=frames, **tables
-    )
+    made = report((*calls, *WAITING), kinds=KINDS, scheduling=moments, stack_frames=frames, **tables)
     whole = culprits(made).filter(bucket="host").get_column("ns").sum()
     for by in ("state", "function"):
         found = culprits(made, by=by)
@@ -199,9 +197,6 @@ def test_a_trace_tells_functions_by_its_python_frames():
         culprits(report, by="state")
 
 
-KINDS = ("kernel", "api", "osrt")
-
-
 def paths(tree):
     """Time of each node by its path, and the number of samples."""
     assert dict(tree.schema) == NODES
@@ -226,8 +221,7 @@ def test_functions_without_a_symbol_are_one_and_small_nodes_a_rest():
     samples = [sample(time, 1 if time < 110 else 2) for time in range(22, 120, 10)]
     frames = [frame(1, depth, None, "/usr/lib/libcuda.so.1") for depth in range(3)] + [frame(1, 3, "main")]
     frames += [frame(2, 0, "step", "/home/me/train.py", 4)]
-    moments = [{"time_ns": 0, "process_id": 1, "thread_id": 1, "cpu": 0, "runs": True}]
-    made = report(WAITING, kinds=KINDS, cpu_samples=samples, stack_frames=frames, scheduling=moments)
+    made = report(WAITING, kinds=KINDS, cpu_samples=samples, stack_frames=frames, scheduling=[moment(0, runs=True)])
     (tree,) = waiting_trees(made, 0.2).values()
     assert paths(tree) == {
         ("main in app",): 90,
@@ -241,12 +235,11 @@ def test_functions_without_a_symbol_are_one_and_small_nodes_a_rest():
 STACKS = st.dictionaries(
     st.integers(1, 3), st.lists(st.sampled_from(["a", "b", None]), min_size=0, max_size=4), min_size=1
 )
-SAMPLED = st.lists(st.tuples(st.integers(0, 140), st.integers(1, 4)), max_size=12, unique_by=lambda one: one[0])
 STACKED_CALLS = st.lists(st.tuples(st.integers(0, 130), st.integers(1, 30), st.integers(0, 4)), max_size=4)
 
 
 @cases(0.2)
-@few_given(STACKS, SAMPLED, STACKED_CALLS)
+@few_given(STACKS, SAMPLES, STACKED_CALLS)
 def test_the_tree_of_stacks_is_that_of_the_slow_model(stacks, samples, calls):
     frames = [frame(stack, depth, name) for stack, names in stacks.items() for depth, name in enumerate(names)]
     events = [*WAITING, *(host("osrt", "read", start, start + dur) for start, dur, _ in calls)]

@@ -14,7 +14,7 @@ from kanalyze.analyses.launches._launch_costs import launch_costs, least_worth_s
 from kanalyze.analyses.launches.cold import cold
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.window import Window
-from support.build import MS, US, call, kernel, memcpy, nvtx, overhead, report, rows_of
+from support.build import LAUNCH, MS, US, call, kernel, launched, memcpy, nvtx, overhead, report, rows_of
 from support.command import REPORTS
 from support.real_reports import real_report
 from support.shares import cases, holds
@@ -31,10 +31,7 @@ def rows(*events, columns=("category", "what", "start_ns", "dur_ns", "warm_ns", 
 
 def launch(name, start, end, correlation, *, ran=1, **keys):
     """A launching call, and the kernel that starts as it returns."""
-    return [
-        call("cudaLaunchKernel_v7000", start, end, correlation=correlation),
-        kernel(end, end + ran, name=name, correlation=correlation, **keys),
-    ]
+    return launched(start, end, kernel(end, end + ran, name=name, correlation=correlation, **keys), LAUNCH)
 
 
 def launches(*times, name="k", gap=10):
@@ -253,8 +250,8 @@ def program(startup_ms, steps, *, busy_ms=7, length_ms=10, late_load=False):
     events += [nvtx("step", start - 30 * MS, start)]
     for number in range(steps):
         at = start + number * length_ms * MS
-        events += [call("cudaLaunchKernel", at, at + 5_000, correlation=number + 1)]
-        events += [kernel(at + 5_000, at + busy_ms * MS, correlation=number + 1), nvtx("step", at, at + length_ms * MS)]
+        events += launched(at, at + 5_000, kernel(at + 5_000, at + busy_ms * MS))
+        events.append(nvtx("step", at, at + length_ms * MS))
     if late_load:
         events.append(call("cuLibraryLoadData", start + (steps - 1) * length_ms * MS, start + steps * length_ms * MS))
     return events

@@ -14,7 +14,7 @@ from kanalyze.analyses.launches._launch_costs import launched_kernels
 from kanalyze.analyses.memory.migrations import migration_totals, migrations
 from kanalyze.columns import LARGEST
 from kanalyze.errors import CannotTellError
-from support.build import call, host, kernel, memcpy, nvtx, report
+from support.build import call, host, kernel, launched, memcpy, nvtx, report
 from support.strategies import EVENTS, few_given, slow_given
 
 #: A report's sizes and times, so that all of them together are at most the largest.
@@ -135,6 +135,5 @@ def test_a_kernel_is_first_in_each_process_whatever_their_ids(process, other):
     events = []
     for number, one in enumerate((process, other, process, other)):
         at = 100 * number
-        events.append(call("cudaLaunchKernel", at, at + 5, correlation=number, process=one, thread=1))
-        events.append(kernel(at + 10, at + 20, correlation=number, process=one))
+        events += launched(at, at + 5, kernel(at + 10, at + 20, correlation=number, process=one), process=one)
     assert launched_kernels(report(events))["first"].to_list() == [True, True, False, False]

@@ -12,7 +12,7 @@ from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.memory.memory import memory, told
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
-from support.build import MB, Event, call, kernel, report
+from support.build import MB, Event, call, kernel, launched, report
 from support.command import REPORTS
 from support.nsys_csv import report_of
 from support.real_reports import real_report
@@ -94,8 +94,7 @@ def rounds(*kinds, start=0):
         at, ids = start + 100 * number, [start + 3 * number + step for step in (1, 2, 3)]
         events += [call(take, at, at + 10, correlation=ids[0]), taken(at + 9, 5, 64, correlation=ids[0])]
         if launches:
-            events += [call("cudaLaunchKernel", at + 20, at + 30, correlation=ids[1])]
-            events += [kernel(at + 30, at + 40, correlation=ids[1])]
+            events += launched(at + 20, at + 30, kernel(at + 30, at + 40, correlation=ids[1]))
         events += [call(give, at + 50, at + 60, correlation=ids[2]), given_back(at + 59, 5, correlation=ids[2])]
     return events
 

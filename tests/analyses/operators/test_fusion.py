@@ -52,10 +52,6 @@ def made(steps, *more):
     return report([*events, *more], kinds=KINDS, op_detail=details, limits=ONE_GB_PER_S)
 
 
-def rows(found, *columns):
-    return found.select(columns).rows()
-
-
 def test_neighbours_on_a_stream_are_a_chain_with_what_they_move():
     found = kanalyze.fusion(made([step(0, "aten::add"), step(1, "aten::mul"), step(2, "aten::tanh", ns=3000)]))
     # a byte per nanosecond, and no kernel takes less than 1 µs
@@ -77,17 +73,16 @@ def test_another_operation_of_the_stream_between_ends_a_chain():
 
 def test_one_operator_around_names_the_chain_even_of_one_operator():
     inside = made([step(0, "aten::mul"), step(1, "aten::mul")], host("op", "PowBackward0", 0, 900))
-    assert rows(kanalyze.fusion(inside), "chain", "within") == [("aten::mul → aten::mul", "PowBackward0")]
+    assert kanalyze.fusion(inside).select("chain", "within").rows() == [("aten::mul → aten::mul", "PowBackward0")]
     two = [host("op", "one", 0, 60), host("op", "other", 90, 200)]
     apart = made([step(0, "aten::add"), step(1, "aten::mul")], *two)
-    assert rows(kanalyze.fusion(apart), "chain", "within") == [("aten::add → aten::mul", None)]
+    assert kanalyze.fusion(apart).select("chain", "within").rows() == [("aten::add → aten::mul", None)]
 
 
 def test_without_shapes_one_takes_as_long_as_the_shortest_kernel():
     steps = [step(0, "aten::add", elements=None, ns=3000), step(10, "aten::mul", elements=None, ns=7000)]
-    found = kanalyze.fusion(made(steps))
-    columns = ("elements", "moved_bytes", "fused_bytes", "fused_ns", "saved_ns")
-    assert rows(found, *columns) == [(None, None, None, 3000, 7000)]
+    found = kanalyze.fusion(made(steps)).select("elements", "moved_bytes", "fused_bytes", "fused_ns", "saved_ns")
+    assert found.rows() == [(None, None, None, 3000, 7000)]
 
 
 def of_lists(names, *, elements=1000, parts=1, shapes=True):
@@ -147,7 +142,7 @@ def test_copies_alone_are_no_chain():
     copies = [step(0, "aten::copy_"), step(1, "aten::copy_")]
     assert kanalyze.fusion(made(copies, host("op", "aten::addmm", 0, 900))).is_empty()
     both = made([copies[0], step(1, "aten::mul")])
-    assert rows(kanalyze.fusion(both), "chain") == [("aten::copy_ → aten::mul",)]
+    assert kanalyze.fusion(both).select("chain").rows() == [("aten::copy_ → aten::mul",)]
 
 
 FOREACH = st.lists(st.sampled_from(["mul_", "lerp_", "addcmul_", "sqrt", "copy_", "addcdiv_"]), min_size=1, max_size=6)
@@ -220,7 +215,7 @@ def test_chains_are_those_of_the_slow_model(chosen, ns):
     ]
     found = kanalyze.fusion(made(steps))
     holds(found.height)
-    assert set(rows(found, "chain", "elements", "count", "launches", "total_ns")) == slow_chains(steps)
+    assert set(found.select("chain", "elements", "count", "launches", "total_ns").rows()) == slow_chains(steps)
     assert (found["saved_ns"] >= 0).all()
     assert (found["saved_ns"] == found["total_ns"] - found["fused_ns"]).all()
 

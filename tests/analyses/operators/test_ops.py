@@ -12,7 +12,7 @@ from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.operators._host_tree import forward_rows
 from kanalyze.analyses.operators.ops import op_kernels, ops
 from kanalyze.errors import CannotTellError, UnknownNameError
-from support.build import call, host, kernel, timeline
+from support.build import host, kernel, launched, timeline
 from support.command import ROOT, SAMPLES
 from support.key_averages import parsed
 from support.real_reports import real_report
@@ -54,8 +54,7 @@ def training():
         host("range", "ProfilerStep#4", 0, 100),
         host("op", "aten::square", 10, 30),
         host("op", "aten::pow", 12, 28),
-        call("cudaLaunchKernel", 15, 20, correlation=9, parent=2),
-        kernel(40, 50, name="pow_kernel", correlation=9, parent=2),
+        *launched(15, 20, kernel(40, 50, name="pow_kernel", correlation=9, parent=2), parent=2),
         host("op", "autograd::engine::evaluate_function: PowBackward0", 50, 70, thread=2),
         host("op", "PowBackward0", 52, 68, thread=2),
         host("op", "aten::mul", 55, 65, thread=2),

@@ -16,7 +16,7 @@ from kanalyze.analyses.page.file_page import LARGE_BYTES, FilePage, _of, copy_po
 from kanalyze.analyses.page.overview_page import PageKernels
 from kanalyze.analyses.page.proven_causes import slow_kernels
 from kanalyze.errors import UnknownNameError
-from support.build import kernel, report, timeline
+from support.build import in_line as line, kernel, report, timeline
 from support.command import REPORTS, ROOT, SAMPLES, run
 from support.real_reports import real_report
 
@@ -98,11 +98,7 @@ EVENTS = [
     *timeline("0-100 cudaLaunchKernel #1; 200-600 kernel:first #1; 400-800 cudaStreamSynchronize"),
     *timeline("900-1000 cudaLaunchKernel #2; 1100-1600 kernel:second #2"),
 ]
-LINES = [
-    {"process_id": 1, "thread_id": 1, "start_ns": start, "dur_ns": end - start, "file": "a.py", "line": number}
-    | {"function": "f", "text": f"line {number}"}
-    for start, end, number in ((0, 300, 1), (300, 850, 2), (850, 2_000, 3))
-]
+LINES = [line(0, 300, 1, "line 1"), line(300, 850, 2, "line 2"), line(850, 2_000, 3, "line 3")]
 
 
 def made_of(*claims, names=()):

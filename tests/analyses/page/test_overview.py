@@ -11,7 +11,8 @@ from kanalyze.analyses.findings.rules.launches import launch_bound
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.renderers.page.overview import overview_page
-from support.build import BLOCK, HOPPER, call, kernel, nvtx, report
+from support.build import BLOCK, HOPPER, call, kernel, launched, nvtx, report
+from support.steps import in_turn, ran
 
 SLICE = 2_000_000
 KERNEL = 50_000
@@ -48,15 +49,9 @@ def test_processes_that_take_turns_are_said_first_of_the_steady_part():
     )
 
 
-def loop(lengths, kernels, *, between=10):
+def loop(lengths, kernels):
     """Ranges called step, one after the other, in each of which one kernel runs from its start on."""
-    events, at = [], 1_000
-    for number, (length, ns) in enumerate(zip(lengths, kernels, strict=True), 1):
-        events.append(nvtx("step", at, at + length))
-        events.append(call("cudaLaunchKernel", at + 1, at + 3, correlation=number))
-        events.append(kernel(at + 4, at + 4 + ns, correlation=number))
-        at += length + between
-    return events
+    return in_turn(lengths, lambda at, place, _: ran(at, 4, 4 + kernels[place]), gap=10)
 
 
 @pytest.mark.slow
@@ -76,7 +71,7 @@ def test_time_and_shares_are_of_the_steps_of_the_ledger():
 
 @pytest.mark.slow
 def test_what_gains_less_than_a_hundredth_of_a_step_is_no_thing_to_do_first():
-    assert overview(report(loop([100_000] * 10, [99_200] * 10, between=10))).findings == []
+    assert overview(report(loop([100_000] * 10, [99_200] * 10))).findings == []
 
 
 def test_shorter_kernels_count_little_while_the_gpu_waits_for_the_host():
@@ -108,8 +103,7 @@ def test_kernels_that_take_long_to_launch_are_told_with_a_place_where_most_of_th
             at = begin + 50_000 * place
             events += [
                 nvtx(within, at, at + 40_000),
-                call("cudaLaunchKernel", at + 1_000, at + 30_000, correlation=number),
-                kernel(at + 31_000, at + 33_000, name=name, correlation=number),
+                *launched(at + 1_000, at + 30_000, kernel(at + 31_000, at + 33_000, name=name, correlation=number)),
             ]
             number += 1
     (one,) = launch_bound(report(events))

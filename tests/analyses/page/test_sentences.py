@@ -15,7 +15,7 @@ from kanalyze.renderers.formats import terminal
 from kanalyze.renderers.page import Look
 from kanalyze.report import Meta, Report
 from kanalyze.units import instead
-from support.build import CUDA_KINDS, MS, Listed, again, call, kernel, launched, memcpy, memset, nvtx, report
+from support.build import CUDA_KINDS, MS, Listed, again, call, in_line, kernel, launched, memcpy, memset, nvtx, report
 
 
 def ranged(starts, end, launch, run):
@@ -232,9 +232,8 @@ def rows_of_passes(pause, *lines, rows=3):
     """Rows of six passes of 10 ms with a pause between, and the lines that the thread was in."""
     starts = [((60 + pause) * row + 10 * at) * MS for row in range(rows) for at in range(6)]
     events = ranged(starts, MS - 9, (9, 10_009), (15_009, 110_009))
-    own = {"process_id": 1, "thread_id": 1, "file": "a.py", "function": "main", "text": "wait()"}
-    table = [own | {"start_ns": start * MS, "dur_ns": ns * MS, "line": line} for line, start, ns in lines]
-    table += [own | {"start_ns": 0, "dur_ns": 1_000 * MS, "line": 1, "thread_id": 9}]  # a heart that beats
+    table = [in_line(start * MS, (start + ms) * MS, line, "wait()") for line, start, ms in lines]
+    table += [in_line(0, 1_000 * MS, 1, "wait()", thread_id=9)]  # a heart that beats
     return report(events, source_lines=table)
 
 

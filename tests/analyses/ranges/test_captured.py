@@ -20,7 +20,7 @@ from kanalyze.columns import gathered
 from kanalyze.errors import OtherCaptureError, UnknownNameError
 from kanalyze.readers.nsys.read_sqlite_folder import graph_nodes
 from kanalyze.window import operator_of
-from support.build import again, call, host, kernel, nvtx, report, timeline
+from support.build import again, call, host, in_line, kernel, launched, nvtx, report, timeline
 from support.command import REPORTS, SAMPLES
 from support.real_reports import real_report
 from support.strategies import slow_given
@@ -100,10 +100,7 @@ def test_compiled_kernels_lead_to_operators_and_lines():
     wanted = [("a", "aten::mm", "model.py:3"), ("b", "aten::mul", "model.py:4")]
     assert picked(of, "kernel", "operator", "lines") == wanted
     # the time of a graph is that of the line that launched it; what it ran is captured in the line that it is made of
-    usual = {"process_id": 1, "thread_id": 1, "function": "step", "text": ""}
-    at = [(0, 50, "model.py", 9), (50, 500, "run.py", 1)]
-    stretched = [{**usual, "start_ns": since, "dur_ns": until - since, "file": file, "line": line}
-                 for since, until, file, line in at]  # fmt: skip
+    stretched = [in_line(0, 50, 9, file="model.py"), in_line(50, 500, 1, file="run.py")]
     placed = code(report(ONCE, graph_nodes=NODES, compiled_kernels=rows_of[:1], source_lines=stretched))
     known = [("model.py:3", 0, 20), ("model.py:9", 0, 10), ("run.py:1", 30, 0)]
     assert sorted(placed.select("place", "work_ns", "captured_ns").rows()) == known
@@ -398,8 +395,7 @@ def test_a_run_of_other_graphs_is_refused_and_own_captures_stay(of, names):
 def trace(*, warm_up="gemm", shapes=("[[2]]", "[[2]]"), captures=1, end=30):
     events = [
         host("op", "aten::mm", 0, 5),
-        call("cudaLaunchKernel", 1, 2, correlation=1, parent=0),
-        kernel(6, 7, correlation=1, name=warm_up),
+        *launched(1, 2, kernel(6, 7, correlation=1, name=warm_up), parent=0),
         *(call("cudaStreamBeginCapture", 10, 11), host("op", "aten::mm", 12, 15)),
         call("cudaLaunchKernel", 13, 14, correlation=2, parent=4),
         call("cudaStreamEndCapture", end, end + 1),

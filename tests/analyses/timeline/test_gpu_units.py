@@ -8,7 +8,7 @@ import kanalyze
 from kanalyze.analyses.counters._sampled_means import COUNTERS, Grid, grids, means
 from kanalyze.analyses.timeline.gpu_units import BY_BUCKET, BY_GAP, BY_ITERATION, BY_RANGE, TABLE, gpu_units
 from kanalyze.errors import CannotTellError, UnknownNameError
-from support.build import LAUNCH, call, kernel, nvtx, report
+from support.build import LAUNCH, kernel, launched, nvtx, report
 from support.command import REPORTS
 from support.shares import cases, holds
 from support.strategies import FEWER
@@ -21,12 +21,9 @@ def run(start, dur, value, *, metric="SMs Active", unit="Throughput %"):
 
 
 PROGRAM = (
-    call(LAUNCH, 0, 5, correlation=1),
-    kernel(10, 50, name="long", correlation=1),
-    call(LAUNCH, 6, 9, correlation=2),
-    kernel(53, 57, name="short", correlation=2),
-    call(LAUNCH, 90, 99, correlation=3),
-    kernel(100, 130, name="long", correlation=3),
+    *launched(0, 5, kernel(10, 50, name="long", correlation=1), LAUNCH),
+    *launched(6, 9, kernel(53, 57, name="short", correlation=2), LAUNCH),
+    *launched(90, 99, kernel(100, 130, name="long", correlation=3), LAUNCH),
 )
 
 METRICS = [run(0, 10, 0), run(10, 30, 80), run(40, 10, 60), run(50, 50, 5), run(100, 30, 80)]

@@ -12,7 +12,7 @@ from kanalyze.analyses.iterations.iterations import iterations
 from kanalyze.analyses.timeline import _tracks
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
-from support.build import call, kernel, nvtx, report, timeline
+from support.build import call, kernel, launched, nvtx, report, timeline
 from support.command import REPORTS, SAMPLES
 from support.real_reports import real_report
 
@@ -250,8 +250,7 @@ def test_the_queue_holds_launches_that_returned_and_of_which_nothing_began(launc
     events = []
     for at, (start, length, wait) in enumerate(launches, 1):
         begins = max(start + length + wait, start)
-        events += [call("cudaLaunchKernel", start, start + length, correlation=at)]
-        events += [kernel(begins, begins + 3, correlation=at)]
+        events += launched(start, start + length, kernel(begins, begins + 3, correlation=at))
     every = {(one.group, one.label): one.points for one in _tracks.counters(report(events), 0, 1 << 60)}
     queue = every.get(("GPU 0", "launches in the queue"))
     value = 0 if queue is None else dict(queue.iter_rows())

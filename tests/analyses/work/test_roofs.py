@@ -15,7 +15,7 @@ from kanalyze.analyses.work._configuration import Configuration, factors
 from kanalyze.analyses.work.work import calls_with_work, gpu_called, most_elements, peaks
 from kanalyze.errors import CannotTellError
 from kanalyze.report import ReachedRates
-from support.build import call, host, kernel, nvtx, report
+from support.build import call, host, kernel, launched, nvtx, report
 from support.command import REPORTS, SAMPLES
 from support.real_reports import real_report
 from support.strategies import few_given, slow_given
@@ -70,8 +70,7 @@ def test_of_an_operator_within_one_of_its_name_the_inner_has_the_inputs():
     events = [
         host("op", "aten::mm", 0, 50),
         host("op", "aten::mm", 10, 40),
-        call("cudaLaunchKernel", 20, 25, correlation=1, parent=1),
-        kernel(30, 200_030, name=GEMM, correlation=1, parent=1, **ONE),
+        *launched(20, 25, kernel(30, 200_030, name=GEMM, correlation=1, parent=1, **ONE), parent=1),
     ]
     sides = [[[4096, 4096], [4096, side]] for side in (4096, 2048)]
     details = [

@@ -3,7 +3,7 @@
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.renderers.formats.terminal import ASCII, _title, render
 from kanalyze.renderers.page import Look
-from support.build import call, kernel, report, timeline
+from support.build import call, kernel, launched, report, timeline
 
 LOOK = Look(80)
 
@@ -25,8 +25,7 @@ def widened(line, parts=60):
 
 def test_a_character_per_part_of_the_window_as_high_as_it_was_busy():
     events = [
-        call("cudaLaunchKernel", 0, 1, correlation=1),
-        kernel(60, 120, correlation=1),
+        *launched(0, 1, kernel(60, 120, correlation=1)),
         *(kernel(start, start + 5, correlation=1) for start in range(300, 600, 10)),
         call("cudaFree", 596, 600),
     ]

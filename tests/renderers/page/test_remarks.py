@@ -17,7 +17,7 @@ from kanalyze.renderers.page.comparison import noise_page
 from kanalyze.renderers.page.job import _BAR, _bar, collective
 from kanalyze.renderers.page.overview import _part, _per, families, points_remark, to_do
 from kanalyze.window import PerIteration, Window
-from support.build import US, call, kernel, nvtx, report
+from support.build import US, call, in_line, kernel, nvtx, report
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,7 @@ def looped(places, *, steps=10):
             start, key = step * STEP + at * part, step * len(places) + at + 1
             events.append(call("cudaLaunchKernel", start + 1 * US, start + 3 * US, correlation=key))
             events.append(kernel(start + 5 * US, start + 5 * US + part // 2, correlation=key))
-            place = {"file": file, "line": number, "function": "forward", "text": text}
-            lines.append({"process_id": 1, "thread_id": 1, "start_ns": start, "dur_ns": part} | place)
+            lines.append(in_line(start, start + part, number, text, file=file))
     return overview(report(events, source_lines=lines))
 
 

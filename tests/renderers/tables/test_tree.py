@@ -3,7 +3,7 @@
 from kanalyze.analyses.operators.tree import tree
 from kanalyze.renderers.page import Look
 from kanalyze.renderers.tables import listings
-from support.build import call, host, kernel, memcpy
+from support.build import host, kernel, launched, memcpy
 from support.slow_ops import trace_report
 
 POW = (
@@ -20,8 +20,7 @@ def training():
         host("range", "ProfilerStep#3", 0, 900_000),
         host("op", "aten::square", 10_000, 500_000),
         host("op", "aten::pow", 20_000, 400_000),
-        call("cudaLaunchKernel", 30_000, 40_000, correlation=1, parent=2),
-        kernel(100_000, 2_100_000, name=POW, correlation=1, parent=2),
+        *launched(30_000, 40_000, kernel(100_000, 2_100_000, name=POW, correlation=1, parent=2), parent=2),
         host("op", "autograd::engine::evaluate_function: PowBackward0", 600_000, 700_000),
         kernel(2_100_000, 2_600_000, name=POW, parent=5),
         memcpy(2_600_000, 2_605_000, parent=0),

@@ -16,11 +16,11 @@ from kanalyze.analyses.idle._attribution import host_time
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.window import Window
-from support.build import MS, again, call, host, kernel, launched, memcpy, nvtx, overhead, report, timeline
+from support.build import MS, again, call, host, in_line, kernel, launched, memcpy, nvtx, overhead, report, timeline
 from support.command import REPORTS
 from support.measures import assert_told, measures
 from support.real_reports import real_report
-from support.steps import in_steps
+from support.steps import in_steps, launching
 
 STEP = 100_000
 ATTENTION = "cudnn_generated_fort_native_sdpa_sm80_flash_fprop_wmma_f16_knob_2_64x32x64_4x1x1_cga1x1x1_kernel0_0"
@@ -341,9 +341,8 @@ def staged(thread=9, memory="Pinned", bytes_moved=40_000_000, copies=1, line=Non
     for at in range(4_500_000, 4_500_000 + copies * 200_000, 200_000):
         copy = memcpy(at, at + 200_000, size_bytes=bytes_moved, side={"source_memory": memory})
         step += launched(4_400_000, 4_410_000, copy, "cuMemcpyHtoDAsync_v2", thread=thread)
-    starts, place = range(0, 55_000_000, 5_000_000), {"file": "a.py", "line": 3, "function": "f", "text": "f(weights)"}
-    here = {"process_id": 1, "thread_id": 1, **place}
-    lines = [{**here, "start_ns": at + line[0], "dur_ns": line[1]} for at in starts] if line else []
+    starts = range(0, 55_000_000, 5_000_000)
+    lines = [in_line(at + line[0], at + sum(line), 3, "f(weights)") for at in starts] if line else []
     return in_steps(again(starts, *step), 10, 5_000_000, source_lines=lines)
 
 
@@ -413,11 +412,6 @@ def tuned(passes, *, runs=30, again=True):
                 events += [call("cudaEventRecord", begun + 6_000, begun + 7_000)] * (1 + step)
         events += launches(begin + 9_000_000, "gate", grid=(512, 1, 1))
     return report(events).narrow(window=Window(0, 10_000_000 * passes, "steady", count=passes, each="step"))
-
-
-def launching(start, end):
-    """A kernel that runs from `start` on, launched in the 10 before."""
-    return launched(start - 10, start, kernel(start, end), "cudaLaunchKernel_v7000")
 
 
 OF_CUPY = kernel(0, 10, name="cupy_copy__float32_float32")

@@ -3,14 +3,13 @@
 import pytest
 
 from kanalyze.analyses.findings.rules.cpu_work import dispatch_modes
-from support.build import LAUNCH, again, host, kernel, launched
+from support.build import LAUNCH, again, host, in_line, kernel, launched
 from support.measures import assert_told, measures
 from support.steps import in_steps
 
 STEP = 1_000_000
 TEXTS = ["with FlopCounterMode(display=False) as counter:", "class CountingMode(TorchDispatchMode):"]
-LINE = {"process_id": 1, "thread_id": 1, "start_ns": 0, "dur_ns": 1, "file": "a.py", "function": "train"}
-LINES = [{**LINE, "line": number, "text": text} for number, text in enumerate(TEXTS)]
+LINES = [in_line(0, 1, number, text) for number, text in enumerate(TEXTS)]
 
 
 def operator(at, *, took=20_000, mode=True, launches=True, around=None):

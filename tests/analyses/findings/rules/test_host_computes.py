@@ -15,10 +15,11 @@ from kanalyze.analyses.findings.rules.loops import python_loops
 from kanalyze.analyses.idle.ledger import bucket_sums, ledger
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.window import Window
-from support.build import LAUNCH, MS, US, again, call, host, kernel, launched, memcpy, nvtx, report
+from support.build import LAUNCH, MS, US, again, call, host, in_line as line, kernel, launched, memcpy, nvtx, report
 from support.command import REPORTS
 from support.measures import assert_told
 from support.real_reports import real_report
+from support.steps import launching
 
 ALONE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 WORKERS = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
@@ -30,8 +31,7 @@ def step(number, *, name=ALONE, get=3, mark=nvtx, thread=1):
     launched = start + int((get + 1) * MS)
     return [
         mark(name, start, launched - MS, thread=thread),
-        call(LAUNCH, launched, launched + MS, correlation=number),
-        kernel(launched + MS, launched + 5 * MS, correlation=number),
+        *launched(launched, launched + MS, kernel(launched + MS, launched + 5 * MS, correlation=number), LAUNCH),
     ]
 
 
@@ -113,13 +113,11 @@ def test_a_loader_that_copies_each_sample_to_the_gpu(how, words):
 
 def in_lines(get):
     """Stretches of the main thread: `get` ms in the line of the loop, and then in the next one."""
-    place = {"process_id": 1, "thread_id": 1, "file": "train.py", "function": "main", "text": ""}
-    sides = [
-        (line, 10 * MS * number + int(start * MS), int((end - start) * MS))
+    return [
+        line(10 * MS * number + start * MS, 10 * MS * number + end * MS, at)
         for number in range(4)
-        for line, start, end in ((7, 0, get), (8, get, 10))
+        for at, start, end in ((7, 0, get), (8, get, 10))
     ]
-    return [{**place, "line": line, "start_ns": start, "dur_ns": dur} for line, start, dur in sides]
 
 
 def with_lines(name, thread=1):
@@ -194,7 +192,7 @@ def epochs(number=4, *, starts=40, name=WORKERS, seeds=("aten::random_",) * 2, e
     return events
 
 
-LINES = [{**in_lines(4)[0], "start_ns": 100 * MS * line, "dur_ns": 90 * MS, "line": line} for line in range(4)]
+LINES = [line(100 * MS * number, (100 * number + 90) * MS, number) for number in range(4)]
 
 
 STARTING = 40 * MS - 2 * US
@@ -360,11 +358,6 @@ def test_the_same_operators_over_and_over(events, window, stakes, words):
 STEPS = Window(count=2, each="step")
 
 
-def line(start, end, number, text):
-    place = {"process_id": 1, "thread_id": 1, "file": "train.py", "function": "step", "line": number, "text": text}
-    return {**place, "start_ns": start, "dur_ns": end - start}
-
-
 def two_kernels(apart_ns):
     second = 20_000 + apart_ns
     later = launched(second - 5_000, second, kernel(second + 1_000, second + 15_000))
@@ -379,7 +372,7 @@ def test_time_in_a_line_that_launches_nothing_is_told_with_its_call():
     assert own_code(of) == []  # what a program does once is no step's
     assert one.at_stake_ns == 90_000  # from the end of the first kernel to the end of the line
     assert one.headline == "The GPU waits for code that launches nothing: log()"
-    assert "most in train.py:4" in one.text
+    assert "most in a.py:4" in one.text
 
 
 def test_the_time_of_threads_that_launch_nothing_is_not_spared():
@@ -470,11 +463,6 @@ def test_arrays_that_are_converted_before_they_are_copied(of, host_ns, copies_ns
         change = one.change(of)
         assert change.host.select((pl.col("end") - pl.col("start")).unique()).to_series().to_list() == [host_ns]
         assert change.shorter.get_column("saved_ns").unique().to_list() == [copies_ns]
-
-
-def launching(start, end):
-    """A kernel that runs from `start` on, launched in the 10 before."""
-    return launched(start - 10, start, kernel(start, end), LAUNCH)
 
 
 def test_phases_are_named_by_range_and_by_the_calls_around_them():

@@ -525,8 +525,7 @@ def test_sums_are_held_against_their_bytes_where_shapes_tell_these(rows, values,
     shapes, types = [[rows, width], [], [values], [values, width]], ["float", "Scalar", "long int", "float"]
     events = [
         host("op", "aten::index_add_", 0, 9_000),
-        call("cudaLaunchKernel", 10, 20, correlation=1, parent=0),
-        kernel(30_000, 30_000 + took_ns, name=INDEX_ADD, correlation=1, parent=0),
+        *called(10, 20, kernel(30_000, 30_000 + took_ns, name=INDEX_ADD, correlation=1, parent=0), parent=0),
         kernel(30_000 + took_ns, 30_000 + took_ns + took_ns * 5 // 9, name=MUL),
     ]
     details = [{"event_id": 0, "input_shapes": json.dumps(shapes), "input_types": json.dumps(types)}]
@@ -549,8 +548,7 @@ def product(at, start, end, name, operator="aten::mm", **launch):
     """An operator, its launch and its kernel; `at` is the place of the operator in the list of events."""
     return (
         host("op", operator, start, start + 2),
-        call("cudaLaunchKernel", start, start + 1, correlation=at, parent=at),
-        kernel(start + 2, end, name=name, correlation=at, parent=at, **launch),
+        *called(start, start + 1, kernel(start + 2, end, name=name, correlation=at, parent=at, **launch), parent=at),
     )
 
 
@@ -623,8 +621,7 @@ def in_steps(of, end, count):
 IN_NODE = [
     host("op", "autograd::engine::evaluate_function: ToCopyBackward0", 0, 100),
     host("op", "aten::to", 5, 90),
-    call("cudaLaunchKernel", 10, 20, correlation=1, parent=1),
-    kernel(30, 1000, name=UP, correlation=1, parent=1),
+    *called(10, 20, kernel(30, 1000, name=UP, correlation=1, parent=1), parent=1),
     *line(*[(UP, 1)] * 31, at=1000),
 ]
 

@@ -4,7 +4,7 @@ import pytest
 
 from kanalyze.analyses.findings.rules import needless_products
 from kanalyze.analyses.findings.rules.needless_products import one_hot_products, product_order
-from support.build import host, kernel, launched, report
+from support.build import host, in_line, kernel, launched, report
 from support.kernel_names import GEMM, UP
 from support.measures import assert_told, measures
 from support.steps import NODE, in_steps, passes
@@ -33,7 +33,7 @@ CONVERTS = "cccccsstttdav"
 
 def of_cupy(letters, line="y = A @ x"):
     """Five steps of what CuPy launches, each in one line of the program."""
-    each, lines = [(number, *OF_CUPY[letter]) for number, letter in enumerate(letters)], []
+    each = [(number, *OF_CUPY[letter]) for number, letter in enumerate(letters)]
     events = [
         event
         for at in range(0, 5 * STEP, STEP)
@@ -43,9 +43,7 @@ def of_cupy(letters, line="y = A @ x"):
             kernel(at + 60_000 * number + 10_000, at + 60_000 * number + 10_000 + 1000 * took, name=name),
         )
     ]
-    if line:
-        where = {"process_id": 1, "thread_id": 1, "file": "a.py", "line": 7, "function": "f", "text": line}
-        lines = [{**where, "start_ns": at, "dur_ns": STEP} for at in range(0, 5 * STEP, STEP)]
+    lines = [in_line(at, at + STEP, 7, line) for at in range(0, 5 * STEP, STEP) if line]
     return in_steps(events, 5, STEP, source_lines=lines)
 
 

@@ -12,7 +12,7 @@ from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches.graphs import CANDIDATES, graphs, repetitive
 from kanalyze.window import Window
 from support import launches
-from support.build import call, kernel, memcpy, memset, nvtx, report
+from support.build import call, kernel, launched, memcpy, memset, nvtx, report
 from support.command import REPORTS
 from support.launches import Launch, report_of
 from support.measures import assert_told
@@ -379,8 +379,7 @@ def later(sides):
 
 COMPILING = [
     nvtx("XlaCompile:#module=jit_step#", 0, 10**9),
-    call("cudaLaunchKernel", 2 * 10**9, 2 * 10**9 + 10, correlation=10**6),
-    kernel(2 * 10**9 + 20, 2 * 10**9 + 40, correlation=10**6),
+    *launched(2 * 10**9, 2 * 10**9 + 10, kernel(2 * 10**9 + 20, 2 * 10**9 + 40, correlation=10**6)),
 ]
 TOLD = ("60 runs of kernels, most of mine, are timed", "(1.200 ms)", "cache_results")
 

@@ -10,7 +10,7 @@ from kanalyze.analyses.findings.rules.arrays import array_chains, double_arrays,
 from kanalyze.analyses.findings.rules.memory import many_small_copies
 from kanalyze.analyses.findings.rules.needless_work import growing_concatenations
 from kanalyze.window import Window
-from support.build import again, call, graph, host, kernel, launched, memcpy, memset, nvtx, overhead, report
+from support.build import again, call, graph, host, in_line, kernel, launched, memcpy, memset, nvtx, overhead, report
 from support.kernel_names import CAT, GEMM
 from support.measures import assert_told, measures
 from support.nsys_csv import report_of
@@ -296,7 +296,6 @@ def test_a_chain_of_operations_becomes_one_kernel():
 
 
 TWENTY = range(0, 2000, 100)
-IN_LINE = {"process_id": 1, "thread_id": 1, "file": "a.py", "function": "f", "line": 7, "start_ns": 0, "dur_ns": 3000}
 
 
 @pytest.mark.parametrize(
@@ -317,7 +316,7 @@ def test_a_result_in_the_place_of_what_is_joined_grows_and_pieces_join_a_large_t
     """Twenty concatenations in a line of the program."""
     events = again(TWENTY, host("op", "aten::cat", 0, 12), *launched(0, 9, kernel(10, 90, name=CAT)))
     details = [{"event_id": at, "input_shapes": shapes} for at, one in enumerate(events) if one.kind == "op"]
-    of = report(events, op_detail=details, source_lines=[{**IN_LINE, "text": text}])
+    of = report(events, op_detail=details, source_lines=[in_line(0, 3000, 7, text)])
     assert [one.at_stake_ns for one in growing_concatenations(of)] == [20 * 80] * told
 
 
@@ -325,7 +324,7 @@ def test_a_result_in_the_place_of_what_is_joined_grows_and_pieces_join_a_large_t
 def test_what_has_too_many_elements_for_a_kernel_is_joined_by_copies(name, told):
     copied = launched(1, 9, memcpy(10, 80, direction="Device-to-Device"), "cudaMemcpyAsync")
     events = again(TWENTY, host("op", name, 0, 50), *copied, *launched(60, 70, kernel(81, 95)))
-    of = report(events, source_lines=[{**IN_LINE, "text": "self.x = torch.cat([self.x, x])[-n:]"}])
+    of = report(events, source_lines=[in_line(0, 3000, 7, "self.x = torch.cat([self.x, x])[-n:]")])
     assert [one.at_stake_ns for one in growing_concatenations(of)] == [20 * 70] * told
 
 

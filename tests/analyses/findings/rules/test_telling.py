@@ -16,7 +16,7 @@ from kanalyze.analyses.findings.on_host import operators, outermost, own_within,
 from kanalyze.analyses.findings.rules import ACTION_LONGEST, HEADLINE_LONGEST, Finding, literal
 from kanalyze.analyses.findings.say import LOADS_NEXT, per_iteration, phase, with_lines
 from kanalyze.window import PerIteration, Window
-from support.build import call, graph, host, kernel, launched, nvtx, report, timeline
+from support.build import call, graph, host, in_line, kernel, launched, nvtx, report, timeline
 from support.command import REPORTS
 from support.launches import launches
 from support.real_reports import real_report
@@ -104,11 +104,7 @@ LINES = [(0, 300, "a.py", 1), (300, 5_000, "b.py", 2)]
 
 
 def of_lines(lines=LINES, events=EVENTS):
-    rows = [
-        {"process_id": 1, "thread_id": 1, "start_ns": start, "dur_ns": end - start, "file": file, "line": number}
-        | {"function": "f", "text": "{x}"}
-        for start, end, file, number in lines
-    ]
+    rows = [in_line(start, end, number, "{x}", file=file) for start, end, file, number in lines]
     return report(events, source_lines=rows)
 
 
@@ -136,10 +132,8 @@ def lines_together(last):
 def of_other_thread(own_ns):
     """Work of a thread without lines, as autograd's, whose time goes to the line that the main thread is in."""
     events = [
-        call("cudaLaunchKernel", 0, 100, correlation=1),
-        kernel(200, 200 + own_ns, correlation=1),
-        call("cudaLaunchKernel", 1_000, 1_100, correlation=2, thread=2),
-        kernel(1_200, 2_000, correlation=2),
+        *launched(0, 100, kernel(200, 200 + own_ns, correlation=1)),
+        *launched(1_000, 1_100, kernel(1_200, 2_000, correlation=2), thread=2),
     ]
     return of_lines([(0, 1_000, "a.py", 1), (1_000, 2_000, "b.py", 2)], events)
 
@@ -272,8 +266,7 @@ def program(graph_ns, plain_ns, *, whole, name="add", device=0):
     return [
         call("cudaGraphLaunch", 0, 1, correlation=1),
         *traced,
-        call("cudaLaunchKernel", 2, 3, correlation=2),
-        kernel(graph_ns, graph_ns + plain_ns, correlation=2, name=name, device=device),
+        *launched(2, 3, kernel(graph_ns, graph_ns + plain_ns, correlation=2, name=name, device=device)),
     ]
 
 
@@ -396,20 +389,19 @@ def test_the_innermost_and_the_outermost_operator_and_autograds(of, operators):
 @pytest.mark.parametrize(
     ("numbers", "others", "line"),
     [
-        ((7, 7), 0, "train.py:12"),
-        ((7, 8), 0, "train.py:20"),
-        ((None, 7), 0, "train.py:20"),
-        ((7, 7), 3, "train.py:12"),  # of others of the same name, in line 20, nothing is told
+        ((7, 7), 0, "a.py:12"),
+        ((7, 8), 0, "a.py:20"),
+        ((None, 7), 0, "a.py:20"),
+        ((7, 7), 3, "a.py:12"),  # of others of the same name, in line 20, nothing is told
     ],
 )
 def test_kernels_of_backward_have_the_line_of_the_forward_operator(numbers, others, line):
     events, lines, details = [], [], []
-    place = {"process_id": 1, "thread_id": 1, "file": "train.py", "function": "step", "text": "f()", "dur_ns": 100_000}
     both = [("aten::index", 0, numbers[0]), (NODE, 100_000, numbers[1])]
     for other in range(others):
         both += [("aten::index", 181_000 + 2000 * other, 90 + other), (NODE, 300_000 + 9000 * other, 90 + other)]
     for at in range(0, 5_000_000, 1_000_000):
-        lines += [{**place, "line": number, "start_ns": at + 100_000 * turn} for turn, number in enumerate((12, 20))]
+        lines += [in_line(at, at + 100_000, 12), in_line(at + 100_000, at + 200_000, 20)]
         for name, begin, number in both:
             details.append({"event_id": len(events), "sequence_number": number and number + at})
             events.append(host("op", name, at + begin, at + begin + (80_000 if begin <= 100_000 else 1500)))

@@ -13,7 +13,7 @@ from kanalyze.analyses.findings.rules import waits as rules
 from kanalyze.analyses.findings.rules.waits import avoidable, blocking_read, reads, unneeded_sync
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
-from support.build import LAUNCH, again, call, graph, host, kernel, launched, memcpy, nvtx, overhead, report
+from support.build import LAUNCH, again, call, graph, host, in_line, kernel, launched, memcpy, nvtx, overhead, report
 from support.command import REPORTS
 from support.measures import assert_told
 from support.real_reports import real_report
@@ -33,8 +33,7 @@ def step(number, *, size=4, name="k", memory="Pinned"):
     """A kernel of 60, a copy of 5 behind it, a wait until 5 after that, 20 of the program's code, and a launch."""
     start = 100 * number
     return [
-        call(LAUNCH, start, start + 10, correlation=number),
-        kernel(start + 10, start + 70, correlation=number, name=name),
+        *launched(start, start + 10, kernel(start + 10, start + 70, correlation=number, name=name), LAUNCH),
         call(COPY, start + 12, start + 20, correlation=100 + number),
         copied(number, start + 70, start + 75, size=size, memory=memory),
         call(SYNC, start + 25, start + 80),
@@ -287,9 +286,8 @@ def test_waits_that_nothing_is_seen_to_need(events, window, stakes, words):
     ("text", "spared"), [("torch.cuda.synchronize()  # times", [(120, 195)]), ("y = f(); torch.cuda.synchronize()", [])]
 )
 def test_a_line_that_only_waits_goes_with_its_wait(text, spared):
-    line = {"process_id": 1, "thread_id": 1, "file": "a.py", "function": "f", "line": 7, "start_ns": 120, "dur_ns": 75}
-    needed = {**line, "start_ns": 250, "dur_ns": 2, "text": text}  # the line again, without such a wait
-    of = report(waited(), source_lines=[{**line, "text": text}, needed])
+    needed = in_line(250, 252, 7, text)  # the line again, without such a wait
+    of = report(waited(), source_lines=[in_line(120, 195, 7, text), needed])
     (one,) = unneeded_sync(of)
     assert one.change(of).host.select("start", "end").rows() == spared
 
