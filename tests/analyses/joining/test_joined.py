@@ -16,7 +16,7 @@ from kanalyze.analyses.page.time_page import summarize_together
 from kanalyze.errors import CannotTellError
 from kanalyze.readers.capture.reports import every_report
 from kanalyze.renderers.page.counters import joint_page
-from support.build import call, kernel, nvtx, report, rows_of
+from support.build import call, kernel, launched, nvtx, report, rows_of
 from support.command import SAMPLES
 from support.counters import measured
 from support.real_reports import real_capture
@@ -283,11 +283,9 @@ def implementation(name, at, kernels):
     events += [nvtx("step", start - 5, start + 100) for start in starts]
     for start in starts:
         for number, (what, duration) in enumerate(kernels):
-            key, first = start * 10 + number, start + 50 * number
-            events += [
-                call("cudaLaunchKernel", first, first + 1, correlation=key),
-                kernel(first + 5, first + 5 + duration, name=what, correlation=key, side={"registers_per_thread": 32}),
-            ]
+            first = start + 50 * number
+            made = kernel(first + 5, first + 5 + duration, name=what, side={"registers_per_thread": 32})
+            events += launched(first, first + 1, made)
     return events
 
 

@@ -121,16 +121,14 @@ def test_host_time_in_numbered_steps_is_in_the_step():
     assert next(one for one in found.findings if one.rule == "host-computes").brief.where == "step"
 
 
-def gpus(number, *, apart=3):
+def gpus(number):
     """A loop on each of some GPUs, each launched by a thread of its own; the first is busy longest."""
     events = []
     for device in range(number):
         for one in range(120):
-            at, key = 1_000 + 100_000 * one + apart * device, 1_000 * device + one
-            events.append(call("cudaLaunchKernel", at, at + 5_000, thread=device + 1, correlation=key))
-            length = 40_000 + one % 5 - device
-            side = {"device": device, "name": f"k{one % 5}", "correlation": key}
-            events.append(kernel(at + 10_000, at + 10_000 + length, **side))
+            at, length = 1_000 + 100_000 * one + 3 * device, 40_000 + one % 5 - device
+            made = kernel(at + 10_000, at + 10_000 + length, device=device, name=f"k{one % 5}")
+            events += launched(at, at + 5_000, made, thread=device + 1)
     return report(events)
 
 

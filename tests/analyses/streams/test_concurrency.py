@@ -19,10 +19,6 @@ from support.slow_model import BUSY, SlowModel, bucket_of_operation
 from support.strategies import FEWER, WINDOWS, few_given, slow_given
 
 
-def pairs(of, *columns):
-    return concurrency(of, by="pair").select("stream", "other_stream", *columns).rows()
-
-
 def launched(number, start, end, *, at, **keys):
     """A kernel and its call, which begins at `at` and takes a microsecond."""
     return [call("cudaLaunchKernel", at, at + US, correlation=number), kernel(start, end, correlation=number, **keys)]
@@ -32,11 +28,10 @@ def test_the_window_cuts_waits_and_overlaps():
     """A kernel was ready 39 µs before another stream's ended, and began 1 µs after it; later two overlap."""
     turns = [*launched(1, 20 * US, 60 * US, at=0), *launched(2, 61 * US, 90 * US, at=10 * US, stream=13)]
     of = report([*turns, kernel(100 * US, 110 * US), kernel(105 * US, 112 * US, stream=13)], limits=SMALL)
-    narrow = of.narrow(window="50us..106us")
-    assert pairs(narrow, "busy_ns", "other_busy_ns", "overlap_ns", "waits", "waited_ns") == [
-        (7, 13, 16 * US, 30 * US, US, 1, 10 * US)
-    ]
-    assert pairs(of.narrow(window="62us..95us")) == []
+    columns = ("stream", "other_stream", "busy_ns", "other_busy_ns", "overlap_ns", "waits", "waited_ns")
+    pairs = concurrency(of.narrow(window="50us..106us"), by="pair").select(columns)
+    assert pairs.rows() == [(7, 13, 16 * US, 30 * US, US, 1, 10 * US)]
+    assert concurrency(of.narrow(window="62us..95us"), by="pair").is_empty()
 
 
 @pytest.mark.slow

@@ -36,8 +36,7 @@ def program(calls, *, operators=True, types="c10::BFloat16", **limits):
         at, row = 10_000_000 * number, len(events)
         parent = row if operators else None
         events += [host("op", "aten::mm", at, at + 50)] * operators + [
-            call("cudaLaunchKernel", at + 1, at + 2, correlation=at + 1, parent=parent),
-            kernel(at + 5, at + 5 + length, name=name, correlation=at + 1, parent=parent, **ONE),
+            *launched(at + 1, at + 2, kernel(at + 5, at + 5 + length, name=name, parent=parent, **ONE), parent=parent),
         ]
         kinds = types and json.dumps([types] * 2 if isinstance(types, str) else types)
         details.append({"event_id": row, "input_shapes": shapes and json.dumps(shapes), "input_types": kinds})
@@ -288,8 +287,7 @@ def in_ranges(*ranges):
     events = []
     for number, (text, name) in enumerate(ranges):
         at = 1_000_000 * number
-        events += [nvtx(text, at, at + 100), call("cudaLaunchKernel", at + 1, at + 2, correlation=at + 1)]
-        events.append(kernel(at + 200, at + 90_200, name=name, correlation=at + 1))
+        events += [nvtx(text, at, at + 100), *launched(at + 1, at + 2, kernel(at + 200, at + 90_200, name=name))]
     return kanalyze.work(report(events, limits=H100))
 
 

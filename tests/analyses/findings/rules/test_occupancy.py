@@ -286,10 +286,6 @@ def test_quicker_launches_of_more_blocks_and_a_window():
 RULES = ("few-sms", "idle-tensor-cores", "dram-bound", "busy-pcie", "clock-drop")
 
 
-def changed(tmp_path, name, *statements):
-    return kanalyze.read(altered(tmp_path, REPORTS / f"{name}.sqlite", *statements))
-
-
 def values(metric, change):
     return (
         f"UPDATE GPU_METRICS SET value = {change} WHERE metricId IN "
@@ -330,7 +326,7 @@ FEW_SAMPLES = ("DELETE FROM GPU_METRICS WHERE timestamp % 10 != 0 OR timestamp >
     ],
 )
 def test_what_samples_of_counters_tell(tmp_path, name, statements, rules, stake, words):  # noqa: PLR0913
-    rows = findings(changed(tmp_path, name, *statements)).rows(named=True)
+    rows = findings(kanalyze.read(altered(tmp_path, REPORTS / f"{name}.sqlite", *statements))).rows(named=True)
     found = {row["rule"]: row for row in rows if row["rule"] in (*RULES, "small-grid")}
     assert sorted(found) == sorted(rules)
     row = found[rules[-1]] if rules else {}

@@ -75,9 +75,8 @@ synchronous = partial(a_copy, name="cudaMemcpy")
 
 def a_step(at, number, name="step"):
     """A step of 1,000 ns with a copy at its beginning that blocks for 102 ns, and a kernel."""
-    launch = call("cudaLaunchKernel", at + 200, at + 205, correlation=500 + number)
-    work = kernel(at + 210, at + 800, correlation=500 + number)
-    return [nvtx(name, at, at + 1000), *a_copy(at + 10, 100, number), launch, work]
+    work = launched(at + 200, at + 205, kernel(at + 210, at + 800))
+    return [nvtx(name, at, at + 1000), *a_copy(at + 10, 100, number), *work]
 
 
 def steps(count, *, first=10_000, name="step"):

@@ -12,7 +12,7 @@ from kanalyze.analyses.findings.findings import _SAME_WORK, by_gain, ranked
 from kanalyze.analyses.findings.rules import row_of
 from kanalyze.analyses.findings.rules.laws import below_roofs
 from kanalyze.analyses.work.work import least_times
-from support.build import call, host, kernel, report
+from support.build import host, kernel, launched, report
 from support.command import REPORTS
 from support.real_reports import real_report
 from support.strategies import FEWER
@@ -33,8 +33,9 @@ def program(calls, *, op="aten::mm", kind="c10::BFloat16"):
         row, at = len(events), at + 10_000
         events += [
             host("op", op, at, at + 50),
-            call("cudaLaunchKernel", at + 1, at + 2, correlation=row + 1, parent=row),
-            kernel(at + 5, at + 5 + length, name=name, correlation=row + 1, parent=row, grid=(16, 1, 1)),
+            *launched(
+                at + 1, at + 2, kernel(at + 5, at + 5 + length, name=name, parent=row, grid=(16, 1, 1)), parent=row
+            ),
         ]
         types = json.dumps([kind] * max(len(shapes), 2))
         details.append({"event_id": row, "input_shapes": json.dumps(shapes), "input_types": types})
