@@ -31,12 +31,8 @@ def program(calls, *, op="aten::mm", kind="c10::BFloat16"):
     events, details, at = [], [], 0
     for shapes, name, length in calls:
         row, at = len(events), at + 10_000
-        events += [
-            host("op", op, at, at + 50),
-            *launched(
-                at + 1, at + 2, kernel(at + 5, at + 5 + length, name=name, parent=row, grid=(16, 1, 1)), parent=row
-            ),
-        ]
+        made = kernel(at + 5, at + 5 + length, name=name, parent=row, grid=(16, 1, 1))
+        events += [host("op", op, at, at + 50), *launched(at + 1, at + 2, made, parent=row)]
         types = json.dumps([kind] * max(len(shapes), 2))
         details.append({"event_id": row, "input_shapes": json.dumps(shapes), "input_types": types})
         at += length
