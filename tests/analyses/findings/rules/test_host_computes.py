@@ -31,7 +31,8 @@ def step(number, *, name=ALONE, get=3, mark=nvtx, thread=1):
     launched = start + int((get + 1) * MS)
     return [
         mark(name, start, launched - MS, thread=thread),
-        *launched(launched, launched + MS, kernel(launched + MS, launched + 5 * MS, correlation=number), LAUNCH),
+        call(LAUNCH, launched, launched + MS, correlation=number),
+        kernel(launched + MS, launched + 5 * MS, correlation=number),
     ]
 
 
