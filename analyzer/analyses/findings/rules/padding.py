@@ -113,11 +113,13 @@ def _filled_parts(report: Report) -> pl.DataFrame:
     launches = on_host.spans_named("GraphLaunch", (on_host.traced(report) or report).kind("api"))
     line, shapes = on_host.outermost(report).sort(*THREAD, "start"), pl.col("input_shapes")
     name, into = pl.col("name"), on_host.sides(shapes)
+    is_copy = name == "aten::copy_"
     before, after = ((name.shift(by).over(THREAD), on_host.sides(shapes.shift(by).over(THREAD))) for by in (1, -1))
     part = before[0].str.contains(_TAKES_PART) & (into.list.slice(1) == before[1].list.slice(1))
     given = after[0].str.contains(_TAKES_PART) & (after[1].list.first() == before[1].list.first())
+    given &= ~is_copy.shift(-2, fill_value=False).over(THREAD)  # no part that is copied in next
     inner = into.list.slice(1, into.list.len().cast(pl.Int64) - 2).list.eval(pl.element().product()).list.first()
     sizes = {"rows": into.list.first(), "whole": before[1].list.first(), "inner": inner.fill_null(1)}
-    copies = line.select(*THREAD, copied="start", filled=part & given & (name == "aten::copy_"), **sizes)
+    copies = line.select(*THREAD, copied="start", filled=part & given & is_copy, **sizes)
     fills = nearest(launches, copies, ("start", "copied"), THREAD)
     return fills.filter("filled", pl.col("rows").is_between(0, pl.col("whole"), closed="none"))

@@ -339,6 +339,7 @@ def test_padding_of_batches_that_a_run_without_a_profiler_saw(batches, others, s
         ("aten::slice", 64, (64,), 1, None),
         ("aten::view", 64, (8,), 1, None),  # of no part
         ("aten::slice", 8, (8,), 1, None),  # of a data set, or the next place of a cache
+        ("aten::slice", None, (8,), 1, None),  # and of what follows the next part is copied in
     ],
 )
 def test_graphs_of_more_rows_than_are_copied_in(part, given, sizes, left, words):
@@ -346,7 +347,7 @@ def test_graphs_of_more_rows_than_are_copied_in(part, given, sizes, left, words)
     for at in range(12):
         start, rows = 1_000_000 * at, sizes[at % len(sizes)]
         copies = ((part, 0, [64, 512, 24]), ("aten::copy_", 20_000, [rows, 512, 24]))
-        for name, begin, shape in (*copies, ("aten::slice", 60_000, [given, 512])):
+        for name, begin, shape in (*copies, *[("aten::slice", 60_000, [given, 512])] * bool(given)):
             details.append({"event_id": len(events), "input_shapes": f"[{shape}, []]"})
             events.append(host("op", name, start + begin, start + begin + 9000))
         events += launched(start + 40_000, start + 50_000, kernel(start + 60_000, start + 560_000), "cudaGraphLaunch")
