@@ -376,9 +376,9 @@ def _of_left(finding: Finding, claims: pl.DataFrame, left: pl.DataFrame) -> Find
 MOST_REPLAYED: Final = 1 << 19  # a page replays remedies of reports with at most so many operations and calls
 
 #: Findings that many sound programs have, and that are told only where their remedy gains a hundredth.
-_COMMON: Final = ("small-grid", "tail", "low-occupancy", "block-starts")
+_COMMON: Final = ("small-grid", "tail", "low-occupancy")
 #: By times, grids and registers; counters may know better.
-EXPECTED: Final = ("tail", "low-occupancy", "block-starts", "uncoalesced")
+EXPECTED: Final = ("tail", "low-occupancy", "uncoalesced")
 
 #: What a remedy gains differs by so large a part from what an exact replay says, at most, and what it leaves takes
 #: twice as long: in four of five programs of docs/diagnosis.md, and in nineteen of twenty where it gains most.

@@ -418,8 +418,7 @@ _DIVERGES: Final = _Cause(
     whatever_roof=True,
     spared=_diverging,  # warps are as many fewer, whatever each waits for
 )
-_RULES: Final = ("block-starts", "overlapping-windows")
-_LITTLE, _OVERLAPPING = (one_line({key: row_of(rule)[key] for key in ("action", "remedy")}) for rule in _RULES)
+_OVERLAPPING: Final = one_line({key: row_of("overlapping-windows")[key] for key in ("action", "remedy")})
 _CAUSES: Final = (
     _Cause(
         "block-starts",
@@ -427,7 +426,9 @@ _CAUSES: Final = (
         0.3,
         "Its blocks end as fast as the GPU starts any, whatever they do: with fewer, up to {} of its time goes.",
         "Starting its blocks takes its time: {{0}}",
-        **_LITTLE,
+        "several rows a block, a warp for each; or fewer blocks and a loop in each",
+        "Let a block do what many do now: a warp for each short row, eight rows in 256 threads; or launch only as many "
+        "blocks as run at once, whose threads loop over what is left.",
         whatever_roof=True,  # warps may all do the same
         spared=_little_each,
     ),

@@ -29,7 +29,6 @@ from kanalyze.analyses.host._call_kinds import CUPY, spoken, world
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
-from kanalyze.device_limits import STARTING, starts_share
 from kanalyze.report import Report
 from kanalyze.units import percent, plural, size
 
@@ -223,10 +222,10 @@ def low_occupancy(report: Report) -> Findings:
         yield _told(report, "low-occupancy", rows, "low_occupancy_ns", at_most=True, limit=limit, helps=remedy)
 
 
-def _changeable(report: Report, launches: pl.DataFrame, *ways: str) -> pl.DataFrame:
-    """The launch shapes of kernels that the user wrote, in one of `ways` or any, not seen at the limit of DRAM."""
+def _changeable(report: Report, launches: pl.DataFrame) -> pl.DataFrame:
+    """The launch shapes of kernels that the program's user wrote, and that are not seen at the limit of DRAM."""
     names = launches.get_column("name").unique().drop_nulls().cast(pl.String)
-    own = [name for name in names if say.written_with(report, name) in (ways or (say.TRITON, say.CUDA))]
+    own = [name for name in names if say.written_with(report, name) in (say.TRITON, say.CUDA)]
     at_limit = _kernels(report).filter(pl.col("dram") >= _DRAM_LIMIT)
     at_limit = at_limit.select("device", pl.col("name").cast(launches.schema["name"]))
     written = launches.filter(pl.col("name").cast(pl.String).is_in(own))
@@ -335,28 +334,7 @@ def narrow_blocks(report: Report) -> Findings:
     launches = launch_occupancy(report).filter(plane & down & (pl.col("bucket") == "kernel"))
     launches = launches.with_columns(narrow_ns=on_gpu.part("alone_ns", 1 - used))
     for rows in _costliest(_changeable(report, launches), "narrow_ns", *SHAPE):
-        yield _told(report, "uncoalesced: blocks", rows, "narrow_ns", at_most=True)
-
-
-_EACH_BYTES: Final = 16  # that a thread reads and writes: of two numbers each, as in a row of 256 for 128 threads
-
-
-@Rule
-def block_starts(report: Report) -> Findings:
-    """One finding per device: the launch shape of Triton whose blocks end as fast as any are started, and the sum.
-
-    What is left is what memory takes for :data:`_EACH_BYTES` a thread. Threads of other kernels may have five arrays to
-    read, or loop: of these counters tell alone.
-    """
-    threads, bandwidth = pl.col("blocks") * pl.col("threads"), pl.col("memory_bandwidth_bytes_per_s")
-    launches = _changeable(report, launch_occupancy(report).filter(bucket="kernel"), say.TRITON)
-    launches = launches.join(report.devices.select("device", bandwidth), on="device", how="left")
-    left_ns = pl.col("count") * threads * _EACH_BYTES / bandwidth * 1e9
-    spared_ns = on_gpu.part("alone_ns", (1 - left_ns / pl.col("total_ns")).clip(lower_bound=0))
-    at_limit = starts_share(pl.col("blocks") * pl.col("count"), pl.col("total_ns")) >= STARTING
-    long = pl.col("total_ns") >= _SHORT_NS * pl.col("count")
-    for rows in _costliest(launches.filter(at_limit & long).with_columns(spared_ns=spared_ns), "spared_ns", *SHAPE):
-        yield _told(report, "block-starts", rows, "spared_ns", at_most=True)
+        yield _told(report, "uncoalesced: blocks", rows, "narrow_ns")
 
 
 # Kernels that take far longer than reading and writing all that is there, with a long piece of it for each thread.

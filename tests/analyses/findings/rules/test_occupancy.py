@@ -9,7 +9,6 @@ from kanalyze.analyses.findings.findings import findings
 from kanalyze.analyses.findings.rules import CHANNELS_LAST
 from kanalyze.analyses.findings.rules.occupancy import (
     SAMPLED,
-    block_starts,
     far_apart,
     low_occupancy,
     narrow_blocks,
@@ -257,24 +256,6 @@ def test_blocks_smaller_than_a_warp(change, stake):
 def test_blocks_whose_warps_run_down_columns(grid, block, stake):
     one = kernel(0, 32_000, name="hop(float *)", grid=grid, block=block, side=BLOCK)
     assert [ns for _, ns, _ in found(narrow_blocks, one)] == [stake] * bool(stake)
-
-
-@pytest.mark.parametrize(
-    ("change", "stake"),
-    [
-        ({}, 61_599),  # 16 bytes for each of 9.6 million threads at 4 TB/s
-        ({"blocks": 80_000}, None),  # not as fast
-        ({"threads": 256}, None),  # with as much to do as memory can move in that time
-        ({"blocks": 25_000, "end": 16_000}, None),  # too short
-        ({"name": "rows(float *)"}, None),  # whose threads may loop
-        ({"compute_capability": "8.0"}, None),  # which may start more
-    ],
-)
-def test_blocks_that_end_as_fast_as_any_are_started(change, stake):
-    of = {"start": 0, "end": 100_000, "blocks": 150_000, "threads": 64, "name": "rows"} | change
-    limits = {"sm_count": 132, "memory_bandwidth_bytes_per_s": 4_000_000_000_000}
-    limits["compute_capability"] = of.pop("compute_capability", "9.0")
-    assert [ns for _, ns, _ in found(block_starts, TORCH, launch(**of), limits=limits)] == ([stake] if stake else [])
 
 
 def test_quicker_launches_of_more_blocks_and_a_window():
