@@ -463,7 +463,7 @@ _MOST_OF_XLA: Final = 0.5  # a gradient of an embedding takes less; what XLA's k
 @on_gpu.choosing(pl.col("name").str.contains("^input_scatter_fusion"), _MOST_OF_XLA, JAX)
 def scatters_of_jax(sums: Work) -> Finding:
     """One finding per device on sums into rows by an index that are so much of a program of JAX."""
-    return sums.finding("scatter-atomics: JAX", left=None, at_most=True)
+    return sums.finding("scatter-atomics: JAX", left=None)
 
 
 def _with_table(shapes: str) -> str:
