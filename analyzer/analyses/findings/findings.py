@@ -285,11 +285,9 @@ def in_words_of(report: Report, finding: Finding) -> Finding:
     every = (words.items() for names, words in rules.WORDS["worlds"].items() if finding.rule in names.split())
     words = rules.one_line(dict(chain.from_iterable(every)))
     # what Triton compiled, where that is recorded; else a plain name tells
-    compiled = say.of_triton(report)
-    of_triton = [
-        name in compiled if compiled else say.written_with(report, name) == say.TRITON for name in finding.names
-    ]
-    in_triton = say.TRITON in words and any(of_triton[:1])
+    compiled, name = say.of_triton(report), next(iter(finding.names), "")
+    of_triton = name in compiled if compiled or not name else say.written_with(report, name) == say.TRITON
+    in_triton = say.TRITON in words and of_triton
     action, remedy = words[say.TRITON] if in_triton else spoken(report, words, ("", ""))
     return finding._replace(action=action, remedy=remedy) if action else finding
 

@@ -92,7 +92,7 @@ def runs_backward(report: Report) -> bool:
 
 def gradients(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     """The nodes of autograd of the :func:`operators` that begin in `spans` (of :data:`SPAN`): :data:`SPAN`."""
-    forward_of = _with_nodes(report)
+    forward_of = _before_nodes(report)
     own = forward_of.filter(on_gpu.is_inside(forward_of.select(*THREAD, at="start"), spans.select(SPAN)))
     nodes = operators(report).filter(IS_NODE)
     return nodes.join(own.select(_OF_NODE), on=_OF_NODE, how="semi", maintain_order="left").select(SPAN)
@@ -102,7 +102,7 @@ _OF_NODE: Final = ("process_id", "sequence_number")
 
 
 @analysis.once_per_process
-def _with_nodes(report: Report) -> pl.DataFrame:
+def _before_nodes(report: Report) -> pl.DataFrame:
     """The :func:`operators` whose numbers nodes of autograd have.
 
     Each thread counts for itself: those whose number operators of several threads have are left out.
@@ -129,7 +129,7 @@ def with_forward_line(report: Report, finding: rules.Finding) -> rules.Finding:
     if 2 * statistics.total(most, "exclusive_ns") < max(statistics.total(work, "exclusive_ns"), 1):
         return finding
     nodes = operators(report).filter(IS_NODE, pl.col("start").is_in(most.get_column("node_start").implode()))
-    line = site_of(report, _with_nodes(report).join(nodes, on=_OF_NODE, how="semi"))
+    line = site_of(report, _before_nodes(report).join(nodes, on=_OF_NODE, how="semi"))
     return finding._replace(line=line) if line else finding
 
 

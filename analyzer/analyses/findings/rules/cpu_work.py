@@ -164,21 +164,10 @@ def _runs(report: Report) -> pl.DataFrame:
         top_ns=took.max(),
         took_ns=took.sum(),
     )
-    after = {"bytes": "to_device_bytes", "after_start": "start", "to_host_next": "to_host"}
-    until = pl.when(name.str.contains(_COPIES)).then("end").otherwise("start")
-    moved, moves = pl.col("to_host_bytes") + pl.col("to_device_bytes"), pl.col("to_host") + pl.col("to_device")
-    number = (moved <= SCALAR_BYTES) & (moves == pl.col("launches")) & (moves > 0)
-    following = line.filter(launches).select(
-        *(*THREAD, "to_device"),
-        number=number,
-        run=pl.col("run") - 1,
-        after_end=until,
-        copying="name",
-        within_bytes=pl.when(name.str.contains(_COPIES)).then("widened_bytes"),
-        **after,
-    )
+    launching = line.filter(launches)
+    following = _following(launching)
     runs = runs.join(following, on=[*THREAD, "run"], how="left", nulls_equal=True, maintain_order="left")
-    runs = _handed_on(report, runs, line.filter(launches))
+    runs = _handed_on(report, runs, launching)
     # torch.tensor(…, device=…) copies before it lifts
     lifted = pl.col("lifted") | pl.col("lifted_first").shift(-1, fill_value=False).over(THREAD)
     # what takes longer is no work of NumPy on that array, but Python's on its elements
@@ -199,6 +188,23 @@ def _runs(report: Report) -> pl.DataFrame:
     nearby = pl.max_horizontal(since, pl.col("after_start") - longest_ns)
     begun = pl.when(lifted & (~small | computed)).then(nearby).otherwise("before_end")
     return _of_kinds(runs.with_columns(lifted=lifted & (small | slow), before_end=begun))
+
+
+def _following(launching: pl.DataFrame) -> pl.DataFrame:
+    """What the operators that launch tell of the run before each: by thread and run."""
+    moved, moves = pl.col("to_host_bytes") + pl.col("to_device_bytes"), pl.col("to_host") + pl.col("to_device")
+    copies = pl.col("name").str.contains(_COPIES)
+    return launching.select(
+        *(*THREAD, "to_device"),
+        run=pl.col("run") - 1,
+        number=(moved <= SCALAR_BYTES) & (moves == pl.col("launches")) & (moves > 0),
+        after_start="start",
+        after_end=pl.when(copies).then("end").otherwise("start"),
+        copying="name",
+        bytes="to_device_bytes",
+        within_bytes=pl.when(copies).then("widened_bytes"),
+        to_host_next="to_host",
+    )
 
 
 def _copied_bytes(report: Report, line: pl.DataFrame, types: str) -> pl.Series:

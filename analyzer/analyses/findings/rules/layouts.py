@@ -65,10 +65,9 @@ _WRITTEN: Final = {
     "aten::einsum": "einsum, which permutes",
 }
 
-#: Kernels that copy values of one type element by element: in order, they would be vectorized.
-_STRIDED: Final = (
-    on_gpu.COPIES & pl.col("function").str.contains("(?:^|::)elementwise_kernel$") & (INPUTS == OUTPUT) & (OUTPUT != "")
-)
+#: Kernels that work element by element, where in order they would be vectorized, and of these copies in one type.
+_ACROSS: Final = pl.col("function").str.contains("(?:^|::)elementwise_kernel$")
+_STRIDED: Final = on_gpu.COPIES & _ACROSS & (INPUTS == OUTPUT) & (OUTPUT != "")
 
 
 @on_gpu.choosing(_STRIDED, _WORTH_COPIES)
@@ -91,7 +90,6 @@ def layout_copies(strided: Work) -> Finding | None:
 #: Operators that copy what is not in order; sums keep the order of their first tensor, and read the other one across.
 _NORMS: Final = ("aten::layer_norm", "aten::rms_norm")
 _SUMS: Final = ("aten::add", "aten::add_", "aten::sub", "aten::mul")
-_ACROSS: Final = pl.col("function").str.contains("(?:^|::)elementwise_kernel$")
 _LAYERS: Final = 4
 
 
@@ -108,7 +106,7 @@ def _kept_layout(copies: Work) -> Finding | None:
     sums = across.filter(pl.col("inner").is_in(_SUMS), forward).join(least, on="row", how="left", maintain_order="left")
     convolutions = on_host.outermost(report).get_column("name").str.contains("^aten::conv").sum()
     # layers of which each transposes anew are no such ones
-    if 2 * min(sums.height, on_host.outermost(report).height) < own.height or 2 * convolutions > own.height:
+    if 2 * sums.height < own.height or 2 * convolutions > own.height:
         return None
     spared = (pl.col("exclusive_ns") - pl.col("left")).clip(lower_bound=0).fill_null(0).cast(pl.Int64)
     shorter = sums.select("row", saved_ns=spared)
