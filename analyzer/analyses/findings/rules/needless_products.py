@@ -1,7 +1,7 @@
 """Products of matrices of which a program needs less, or that it does sooner in another order.
 
 Sparse matrices that each product converts; products with one-hot and diagonal matrices, of rows that were gathered
-before, of three matrices, and of such as are copied for each sample; sums over neighbours before a layer.
+before, of three matrices, of narrow ones, of such as are copied for each sample; sums over neighbours before a layer.
 """
 
 import math
@@ -339,6 +339,49 @@ def _factor(shapes: str) -> str:
     """``yes`` where the smaller of two inputs has one value for all of a row, or of a column, or of all."""
     factor = min(on_host.inputs(shapes)[:2], key=math.prod, default=[2, 2])
     return "yes" if len(factor) <= 1 or 1 in factor[-2:] else "no"
+
+
+# Matrices that are changed by a product of narrow ones before each layer that takes them, rather than what it gives.
+
+_SCALES: Final = ("aten::mul", "aten::mul_", "aten::div", "aten::div_")
+_SIDES: Final = {"m": (0, -2), "k": (0, -1), "n": (1, -1)}  # of a product of two matrices
+_LEAST_SIDE: Final = 256
+_LEFT_AT_MOST: Final = 0.5  # what is left at most: for many rows it costs no less
+_NARROW: Final = 8  # so many times as long as between the narrow ones is each side of their product
+
+
+@Rule
+def low_rank_updates(report: Report) -> Findings:
+    """One finding per device on products of narrow matrices that are added to one of their sides for a layer."""
+    updates = _low_rank(on_host.working_forward(report))
+    for work in on_host.works_within(report, updates):
+        m, n, k, left = updates.select("m", "n", "k", "left").sort("left").row(-1)
+        yield work.finding("product-order: low-rank", left=left, at_most=True, m=m, n=n, k=k)
+
+
+def _low_rank(every: pl.DataFrame) -> pl.DataFrame:
+    """Products with what scales them and adds them to a matrix that the next operator takes: SPAN, m, n, k, left."""
+    scales = pl.col("name").is_in(_SCALES) & (elements(1).fill_null(1) == 1)
+    line = every.with_columns(part=(~scales).cum_sum().over(THREAD)).group_by(*THREAD, "part", maintain_order=True)
+    parts = line.agg(pl.col("name", "input_shapes", "start").first(), pl.col("end").last())
+    product, first, second = pl.col("name").is_in(_LAYERS), elements(), elements(1)
+    sums = {"adds": pl.col("name") == "aten::add", "added": first, "other": second, "added_end": pl.col("end")}
+    layers = {"takes": product, "given": first, "taken": second, "rows": first / side(0, -1)}
+    parts = parts.with_columns(
+        *(pl.when(product).then(side(*at)).alias(key) for key, at in _SIDES.items()),
+        *(of.shift(-1).over(THREAD).alias(key) for key, of in sums.items()),
+        *(of.shift(-2).over(THREAD).alias(key) for key, of in layers.items()),
+    )
+    size, m, n, rows = pl.col("m") * pl.col("n"), pl.col("m"), pl.col("n"), pl.col("rows")
+    narrow = (pl.min_horizontal("m", "n") >= _NARROW * pl.col("k")) & (pl.min_horizontal("m", "n") >= _LEAST_SIDE)
+    adds = pl.col("adds") & (pl.col("added") == size) & (pl.col("other") == size)
+    # what a layer is given may be the sum, too
+    takes = pl.col("takes") & (pl.col("taken") == size) & (pl.col("given") != size)
+    updates = parts.filter(narrow & adds & takes)
+    # what is read and written: two products of rows, and a sum, in place of the matrix: made, scaled, and added
+    left = rows * (n + 4 * m) / (6 * size)
+    updates = updates.select(*THREAD, "start", "m", "n", "k", end="added_end", left=left)
+    return updates.filter(pl.col("left") <= _LEFT_AT_MOST)
 
 
 # Products of batches in which a matrix is copied for each sample.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kanalyze.analyses.findings.rules import weights
+from kanalyze.analyses.findings.rules import needless_products, weights
 from support.build import call, host, kernel, launched, memcpy
 from support.measures import assert_told, measures
 from support.steps import in_steps, operator, operators
@@ -59,7 +59,7 @@ OTHER = ("aten::mm", "[[16, 16], [16, 16]]", 16_000)
     ],
 )
 def test_weights_that_narrow_matrices_change(each, stake):
-    told = weights.low_rank_updates(of_shapes(*each))
+    told = needless_products.low_rank_updates(of_shapes(*each))
     assert_told(told, [5 * stake] * bool(stake), *["1,024 × 512 is made of ones with 16 columns"] * bool(stake))
     assert all((one.mending.shorter["saved_ns"] >= 3_000 // 2).all() for one in told)
     assert not weights.computed_weights(of_shapes(*each))
