@@ -33,6 +33,7 @@ from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import gathered, nearest
 from kanalyze.decoder.decode import decode
+from kanalyze.device_limits import starts_share
 from kanalyze.report import Report
 from kanalyze.window import of_module
 
@@ -279,14 +280,18 @@ def double_arrays(report: Report) -> Findings:
         function = pl.col("function")
         # types in the names of CuPy's kernels: ``cupy_add__float64_float64_float64``
         doubles = function.is_in([*_on_wide_arrays(report)]) | function.str.contains(r"^cupy_\w*?__(?:\w*_)?float64")
-        for work in on_gpu.kernels_that(report, doubles, _WORTH):
+        transforms = (on_gpu.FAMILY == "fft") & (pl.col("accumulator_type") == "f64")
+        for work in on_gpu.kernels_that(report, doubles | transforms, _WORTH):
             # half of the time is left where they move bytes. One that takes longer than three arrays at the peak
             # bandwidth computes functions, each a series of operations in double: between half and that in float32
             rows = with_facts(report, work.rows, *SHAPE).join(report.devices, on="device", maintain_order="left")
             # an operation on arrays reads two and writes one
             bytes_of = pl.col("grid_x").cast(pl.Int64) * pl.col("block_x") * 3 * 4
             least = bytes_of / pl.col("memory_bandwidth_bytes_per_s") * 1e9 / pl.col("dur_ns")
+            least = pl.when(on_gpu.decoded_as(rows, transforms)).then(None).otherwise(least)
             left = (0.5 + least.clip(upper_bound=0.5).fill_null(0.5)) / 2
+            # as many blocks are started, one for a few elements
+            left = pl.max_horizontal(left, starts_share(pl.col("grid_x"), pl.col("dur_ns")).clip(upper_bound=1))
             saved = rows.select("row", saved_ns=(pl.col("dur_ns") * (1 - left)).cast(pl.Int64))
             yield work.finding("float64: arrays", left=None, mending=Mending(saved))
 

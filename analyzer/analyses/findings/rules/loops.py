@@ -240,8 +240,8 @@ def _indexing(line: pl.DataFrame) -> list[tuple[int, int, int]]:
 
 def _repeated(line: pl.DataFrame) -> pl.DataFrame:
     """Stretches in which operators of the same names follow each other: begin, stop (places), period, the shortest."""
-    numbers, stretches = line.select(mixed([*THREAD, "name"])).to_series(), _reading(line)
-    taken = [stretch[:2] for stretch in stretches]
+    numbers = line.select(mixed([*THREAD, "name"])).to_series()
+    stretches, taken = list[tuple[int, int, int]](), list[tuple[int, int]]()
     for period in range(1, _LONGEST + 1):
         ends = numbers.ne_missing(numbers.shift(-period)).arg_true().cast(pl.Int64)
         begins = ends.shift(1, fill_value=-1) + 1
@@ -253,7 +253,7 @@ def _repeated(line: pl.DataFrame) -> pl.DataFrame:
                 continue
             taken.insert(at, (begin, stop))
             stretches.append((begin, stop, period))
-    for begin, stop, period in (*_branching(line), *_indexing(line)):
+    for begin, stop, period in (*_reading(line), *_branching(line), *_indexing(line)):
         within = [one for one in stretches if one[0] < stop and one[1] > begin]
         # passes that are the same in so large a part of a loop are told as these
         if sum(one[1] - one[0] for one in within) < 0.5 * (stop - begin):
