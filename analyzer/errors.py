@@ -412,6 +412,10 @@ class CannotTellError(KanalyzeError, slug="cannot-tell"):
         "{path}: cannot tell requests, because no log of a client is given.",
         "Give one with --log: CSV or JSON lines of request, arrival, first, end; or what vLLM's benchmark saved.",
     )
+    without_first = Case(
+        "{path}: cannot tell requests, because the log has neither first tokens nor times of the epoch.",
+        "Its clock is brought to the report's by either: log time.time(), or when first tokens came.",
+    )
     without_size = Case(
         "{path}: cannot tell what another {what} would bring, because no {which} of operators tell the recorded one.",
         "{remedy}",

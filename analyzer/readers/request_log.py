@@ -7,6 +7,7 @@ has a place in a recording.
 
 import io
 import json
+import re
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +29,8 @@ REQUEST_LOG: Final = schema.Table(
     """),
 )
 
-#: Names of fields, in files of one row a request; times are seconds, or by their size ms, µs or ns of the epoch.
+#: Names of fields, in files of one row a request; times are seconds, or by their size ms, µs or ns of the epoch. Spaces
+#: and hyphens are as good as underscores.
 _FIELDS: Final = {
     "request": ("request", "request_id", "id"),
     "arrival": ("arrival", "arrival_time", "start", "start_time"),
@@ -42,6 +44,9 @@ _FIELDS: Final = {
 
 #: Times from these on are of the next unit.
 _UNITS: Final = ((1e11, 1e9), (1e14, 1e6), (1e17, 1e3))
+
+#: A first token that comes later than so long after the last one is none.
+_NEAR_NS: Final = 1_000_000
 
 
 def read_requests(path: str | PathLike[str]) -> pl.DataFrame:
@@ -60,6 +65,8 @@ def read_requests(path: str | PathLike[str]) -> pl.DataFrame:
         rows = _of_json(text) if text.lstrip()[:1] in ("{", "[") else _of_csv(text)
     except (ValueError, TypeError, RecursionError, pl.exceptions.PolarsError) as error:
         raise errors.DamagedReportError.at(file, "its rows", f"no log of requests ({error})") from error
+    rows = [{re.sub(r"[\s-]+", "_", name.strip().lower()): value for name, value in row.items()} for row in rows]
+    _need_first_token(file, {name for row in rows for name in row})
     frame = pl.DataFrame({name: [_first(row, names) for row in rows] for name, names in _FIELDS.items()}, strict=False)
     numbers = frame.with_columns(pl.exclude("request").cast(pl.Float64, strict=False))
     numbers = numbers.with_columns(pl.when(pl.exclude("request").is_finite()).then(pl.exclude("request")))
@@ -73,6 +80,8 @@ def read_requests(path: str | PathLike[str]) -> pl.DataFrame:
     lengths = [_whole(pl.col(name)).alias(f"{name}_tokens") for name in ("prompt", "output")]
     names = pl.coalesce(pl.col("request").cast(pl.String), pl.col("place").cast(pl.String)).alias("request")
     requests = known.select(names, *times, *lengths).filter(pl.col("end_ns") >= pl.col("arrival_ns"))
+    within = pl.col("first_ns").is_between("arrival_ns", pl.col("end_ns") + _NEAR_NS)
+    requests = requests.with_columns(pl.when(within).then("first_ns"))
     if requests.is_empty():
         raise errors.DamagedReportError.at(file, "its rows", "no request with times of arrival and end")
     return REQUEST_LOG.select(requests.sort("arrival_ns", maintain_order=True))
@@ -83,12 +92,23 @@ def _whole(number: pl.Expr) -> pl.Expr:
     return pl.when(number.abs() < 2.0**62).then((number + 0.5).floor()).cast(pl.Int64)
 
 
+def _need_first_token(file: Path, names: set[str]) -> None:
+    """Refuses fields of which none is a first token, and some have names that say nothing: one of them may be it."""
+    others = sorted(names.difference(*_FIELDS.values()))
+    if others and names & {*_FIELDS["arrival"]} and not names & {*_FIELDS["first"], *_FIELDS["ttft"]}:
+        names_of_first = ", ".join((*_FIELDS["first"], *_FIELDS["ttft"]))
+        raise errors.DamagedReportError(
+            f"{file}: no column is of the first token, and unknown are: {', '.join(others)}.",
+            f"Call the column of first tokens one of {names_of_first}; if there are none, add an empty one.",
+        )
+
+
 def _first(row: dict[str, Any], names: tuple[str, ...]) -> Any:  # noqa: ANN401 - what a file says
     return next((row[name] for name in names if isinstance(row.get(name), int | float | str)), None)
 
 
 def _of_csv(text: str) -> list[dict[str, Any]]:
-    rows = pl.read_csv(io.StringIO(text), infer_schema=False).rename(str.strip)
+    rows = pl.read_csv(io.StringIO(text), infer_schema=False)
     return rows.with_columns(pl.all().str.strip_chars()).to_dicts()
 
 
@@ -108,7 +128,8 @@ def _of_json(text: str) -> list[dict[str, Any]]:
             "of each request it says how long it took and when its tokens came after that, but not when it was sent: "
             "no start_times; `vllm bench serve --save-detailed` writes them, of any server with OpenAI's API"
         )
-    names = ("arrival", "ttft", "latency", "input_len", "output_len")
+    lists = {"request": range(1, len(lists["ttfts"]) + 1), **lists}
+    names = ("request", "arrival", "ttft", "latency", "input_len", "output_len")
     lists["itls"] = [first + sum(each) for first, each in zip(lists["ttfts"], lists["itls"], strict=True)]
     # requests that failed have no first token, and are not in the steps
-    return [dict(zip(names, values, strict=True)) for values in zip(*lists.values(), strict=True) if values[1]]
+    return [dict(zip(names, values, strict=True)) for values in zip(*lists.values(), strict=True) if values[2]]

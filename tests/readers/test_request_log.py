@@ -19,6 +19,8 @@ def read(tmp_path, text):
 def test_rows_of_csv_and_of_json_lines_with_any_of_their_names(tmp_path):
     head = "request,arrival,first_token,end,prompt_tokens,output_tokens\n"
     assert read(tmp_path, head + "b, 2.0,,2.25,7,\na,1.5,1.7,2.5,100,5\n") == TWO
+    assert read(tmp_path, " Request,arrival,First token,end,prompt-len\na,1.5,1.7,2.5,100\n") == [(*TWO[0][:5], None)]
+    assert read(tmp_path, "id,start,ttft,end,prompt,output\na,1.5,1.7,2.5,100,5\n")[0][2] is None  # it is a time of day
     assert read(tmp_path, "id,start_time,ttft,latency,input_len,output_len\na,1.5,0.2,1.0,100,5\n") == TWO[:1]
     lines = [
         {"step": 1, "start": 1.0, "end": 2.0},
@@ -49,7 +51,7 @@ def test_results_of_vllm_s_benchmark_and_of_sglang_s_which_say_no_start(tmp_path
 def test_requests_that_failed_have_no_first_token_and_are_left_out(tmp_path):
     run = {"start_times": [1.5, 2.0], "ttfts": [0.0, 0.25], "itls": [[], []], "input_lens": [9, 7]}
     whole = run | {"output_lens": [0, 1], "errors": ["refused", ""]}
-    assert read(tmp_path, json.dumps(whole)) == [("1", 2_000_000_000, 2_250_000_000, 2_250_000_000, 7, 1)]
+    assert read(tmp_path, json.dumps(whole)) == [("2", 2_000_000_000, 2_250_000_000, 2_250_000_000, 7, 1)]
 
 
 @pytest.mark.parametrize("bad", ["nan", "inf", "-inf", "1e300", "9e9999"])
@@ -71,6 +73,11 @@ DAMAGED = [
 def test_lists_of_other_things_are_damaged(tmp_path, text):
     with pytest.raises(DamagedReportError, match="no log of requests"):
         read(tmp_path, text)
+
+
+def test_an_unknown_column_is_named_where_the_first_token_may_be_in_it(tmp_path):
+    with pytest.raises(DamagedReportError, match=r"no column is of the first token, and unknown are: token_1\."):
+        read(tmp_path, "request,arrival,token 1,end\na,1.5,1.7,2.5\n")
 
 
 @pytest.mark.parametrize("text", ["", "{", "a,b\n1,2\n", "[1, 2]", '{"request": 1}', "request,arrival,end\na,x,y\n"])

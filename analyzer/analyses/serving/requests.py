@@ -14,22 +14,22 @@ from kanalyze.report import Report, Where
 
 TABLE: Final = schema.Table(
     "requests",
-    "A client's request: where its latency went. queue, prefill, decode, stall and gaps sum to it.",
+    "A client's request: where its latency went. queue, prefill, decode, stall and gaps sum to it, if known.",
     schema.columns("""
         request text: Its name in the client's log.
         arrival_ns int: When it was sent, on the report's clock.
         latency_ns int: From then to its last token.
-        queue_ns int: Until the step began that read the first part of its prompt.
-        prefill_ns int: From then in steps, to its first token.
-        decode_ns int: After that in steps that generate.
-        stall_ns int: After its first token in steps that only read prompts of others.
-        gap_ns int: The rest: between steps, and on the way to the client.
+        queue_ns int?: Until the step began that read the first part of its prompt; null where nothing tells which.
+        prefill_ns int?: From then in steps, to its first token.
+        decode_ns int?: After that in steps that generate; null without a first token.
+        stall_ns int?: After its first token in steps that only read prompts of others.
+        gap_ns int?: The rest: between steps, and on the way to the client.
         first_token_ns int?: From arrival to its first token.
         per_token_ns float?: From its first token to its last one, for each token after the first.
         prompt_tokens int?: Tokens of its prompt.
         output_tokens int?: Tokens of its answer.
-        steps int: Steps that it sat in, and those that stalled it.
-        first_step int?: The index of the first of them.
+        steps int?: Steps that it sat in, and those that stalled it.
+        first_step int?: The index of the first of them; null as queue_ns.
         last_step int?: That of the last one.
         longest_step int?: That of the longest.
         longest_ns int?: How long that took.
@@ -53,8 +53,8 @@ _MOST_PAIRS: Final = 10**6
 def requests(report: Report, log: pl.DataFrame | None = None, **where: Unpack[Where]) -> pl.DataFrame:
     """The requests of a client's log that overlap the steps of the report, by arrival.
 
-    A prompt begins to be read where prompts before it, in order of arrival, end: by the tokens of prompts in steps and
-    in requests, where both are known. Else, or where that is after its first token, it is the step of that token.
+    Prompts are read in order of arrival. Where one begins is told by the numbers of prompts in steps, or by the tokens
+    of prompts in steps and in requests, if it also ends where its first token came; else it is null.
 
     Args:
         report: Where the steps are.
@@ -65,14 +65,14 @@ def requests(report: Report, log: pl.DataFrame | None = None, **where: Unpack[Wh
         :data:`TABLE`; empty where no request overlaps a step.
 
     Raises:
-        CannotTellError: No log is given, or the report has no steps of an engine.
+        CannotTellError: No log is given, or nothing brings its clock together with the report's.
     """
     if log is None:
         raise errors.CannotTellError.without_log(report.meta.path)
     steps = _steps(engine_steps(report, **where))
     if steps.is_empty():
         return TABLE.empty()
-    own = _on_report_clock(log, steps, report.meta.origin_unix_ns).sort("arrival_ns", maintain_order=True)
+    own = _on_report_clock(log, steps, report).sort("arrival_ns", maintain_order=True)
     own = own.filter(pl.col("end_ns") > steps.item(0, "start"), pl.col("arrival_ns") < steps.item(-1, "end"))
     return TABLE.select(_split(_with_begin(own, steps), steps))
 
@@ -84,7 +84,7 @@ def _steps(steps: pl.DataFrame) -> pl.DataFrame:
     """
     ended = pl.max_horizontal(pl.col("start_ns") + pl.col("host_ns"), pl.col("gpu_start_ns") + pl.col("dur_ns"))
     spans = steps.group_by("process_id", "index").agg(
-        pl.col("label", "kind", "context_tokens").first(), start=pl.col("start_ns").min(), end=ended.max()
+        pl.col("label", "kind", "^context_.*$").first(), start=pl.col("start_ns").min(), end=ended.max()
     )
     # ranks of one engine take the same steps: of these the first is read
     texts = spans.sort("index").group_by("process_id").agg(pl.coalesce("label", "kind").str.join("\n").alias("steps"))
@@ -95,17 +95,20 @@ def _steps(steps: pl.DataFrame) -> pl.DataFrame:
     return spans.with_columns(reads=reads.fill_null(0), alone=pl.col("kind") == PREFILL)
 
 
-def _on_report_clock(log: pl.DataFrame, steps: pl.DataFrame, origin_ns: int | None) -> pl.DataFrame:
+def _on_report_clock(log: pl.DataFrame, steps: pl.DataFrame, report: Report) -> pl.DataFrame:
     """The log with times of the report: by the epoch, or so that most first tokens come as a step of prompts ends.
 
     Of a clock that is neither, the shift with most of them in :data:`_NEAR_NS` is taken: none, if that is one, or the
     first.
     """
+    origin_ns = report.meta.origin_unix_ns
     if origin_ns is not None and log.select((pl.col("arrival_ns") >= _EPOCH_NS).all()).item():
         shift = -origin_ns
     else:
         ends = steps.filter(pl.col("reads") > 0).select(to="end")
-        firsts = log.select(of=pl.coalesce("first_ns", "end_ns"))
+        firsts = log.select(of="first_ns").drop_nulls()
+        if firsts.is_empty():
+            raise errors.CannotTellError.without_first(report.meta.path)
         firsts = firsts.gather_every(1 + firsts.height * ends.height // _MOST_PAIRS)
         shifts = ends.join(firsts, how="cross").select(shift=pl.col("to") - pl.col("of")).to_series().sort()
         together = shifts.search_sorted(shifts + _NEAR_NS) - pl.int_range(len(shifts), eager=True)
@@ -116,32 +119,51 @@ def _on_report_clock(log: pl.DataFrame, steps: pl.DataFrame, origin_ns: int | No
 
 
 def _with_begin(log: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Adds first (the first token, or the end), low (the place of its first step) and begin (when that began)."""
+    """Adds low (the place of the first step of a request) and begin (when that began), null where nothing tells."""
     starts, readers = steps.get_column("start"), steps.with_row_index("place").filter(pl.col("reads") > 0)
-    own = log.with_columns(first=pl.coalesce("first_ns", "end_ns"))
-    if readers.is_empty():
-        low = starts.search_sorted(own.get_column("arrival_ns")).clip(upper_bound=len(starts) - 1)
-        return own.with_columns(low.alias("low"), starts.gather(low).alias("begin"))
-    at = (readers.get_column("start").search_sorted(own.get_column("first")).cast(pl.Int64) - 1).clip(lower_bound=0)
-    read, prompts = readers.get_column("reads").cum_sum(), own.get_column("prompt_tokens").cum_sum()
-    if not prompts.has_nulls() and len(prompts):
-        whole = read.search_sorted(prompts).clip(upper_bound=len(read) - 1)  # where its last part is read
-        part = read.search_sorted(prompts - own.get_column("prompt_tokens") + 1).clip(upper_bound=len(read) - 1)
-        at = pl.select(pl.when(whole == at).then(part).otherwise(at)).to_series()
-    low = readers.get_column("place").gather(at)
-    return own.with_columns(low.alias("low"), starts.gather(low).alias("begin"))
+    begun, prompts = readers.get_column("start"), log.get_column("prompt_tokens").cum_sum()
+    # the step that read the last part of each prompt; -1: before the first
+    last = begun.search_sorted(log.get_column("first_ns")).cast(pl.Int64) - 1
+    last = pl.select(pl.when(log.get_column("first_ns").is_not_null() & (last >= 0)).then(last)).to_series()
+    part = _by_numbers(log, readers, last)
+    if not prompts.has_nulls() and readers.height:
+        read = readers.get_column("reads").cum_sum()
+        whole = read.search_sorted(prompts)
+        by_tokens = read.search_sorted(prompts - log.get_column("prompt_tokens") + 1)
+        part = pl.select(pl.coalesce(part, pl.when(whole == last).then(by_tokens))).to_series()
+    low = columns.gathered(readers.get_column("place"), part)
+    return log.with_columns(low.alias("low"), columns.gathered(starts, low).alias("begin"))
+
+
+def _by_numbers(log: pl.DataFrame, readers: pl.DataFrame, last: pl.Series) -> pl.Series:
+    """The first of `readers` of each prompt, by order of arrival and how many prompts each reads; null if not known.
+
+    A step that reads more prompts than end in it reads a part of the next one. So each prompt has a span of steps; of
+    the steps from its arrival to its first token each has to read as many prompts as spans hold it.
+    """
+    number = readers.get_column("context_requests").fill_null(-1)
+    places = pl.DataFrame({"at": pl.int_range(readers.height, eager=True)})
+    ends = places.join(pl.DataFrame({"at": last}).group_by("at").len(), on="at", how="left").get_column("len")
+    before = last.cum_max().forward_fill().shift(1)  # where the prompts before it end
+    shared = columns.gathered(number > ends.fill_null(0), before) | (before == last)
+    arrived = readers.get_column("start").search_sorted(log.get_column("arrival_ns")).cast(pl.Int64)
+    first = pl.select(pl.max_horizontal(arrived, before + pl.when(shared).then(0).otherwise(1))).to_series()
+    spans = pl.DataFrame({"first": first, "last": last}).filter(pl.col("first") <= pl.col("last"))
+    begun, ended = (spans.get_column(name).sort() for name in ("first", "last"))
+    at = places.get_column("at")
+    held = begun.search_sorted(at, "right").cast(pl.Int64) - ended.search_sorted(at, "left").cast(pl.Int64)
+    wrong = pl.concat([pl.Series([0]), (held != number).cast(pl.Int64).cum_sum()])
+    same = columns.gathered(wrong, last + 1) == wrong.gather(arrived)
+    return pl.select(pl.when(same & (first <= last)).then(first)).to_series()
 
 
 def _split(own: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """Requests with the parts of their latency and the steps that they sat in."""
-    own = own.with_columns(
-        begin=pl.col("begin").clip("arrival_ns", "end_ns"), first=pl.col("first").clip("arrival_ns", "end_ns")
-    )
-    own = own.with_columns(begin=pl.min_horizontal("begin", "first"))
+    own = own.with_columns(first=pl.col("first_ns").clip("arrival_ns", "end_ns"))
+    own = own.with_columns(pl.col("begin").clip("arrival_ns", "first"))
     points = ("begin", "first", "end_ns")
-    begin, first, end = (intervals.covered_before(own.get_column(at), steps.select("start", "end")) for at in points)
-    alone = steps.filter("alone").select("start", "end")
-    stalled, before = (intervals.covered_before(own.get_column(at), alone) for at in ("end_ns", "first"))
+    begin, first, end = (_covered(own.get_column(at), steps) for at in points)
+    stalled, before = (_covered(own.get_column(at), steps.filter("alone")) for at in ("end_ns", "first"))
     after_first = pl.col("end_ns") - pl.col("first_ns")
     parts: dict[str, pl.Expr | pl.Series] = {
         "latency_ns": pl.col("end_ns") - pl.col("arrival_ns"),
@@ -151,13 +173,13 @@ def _split(own: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
         "stall_ns": stalled - before,
     }
     own = own.with_columns(**parts).with_columns(
-        gap_ns=pl.col("latency_ns") - pl.sum_horizontal(list(parts)[1:]),
+        gap_ns=pl.col("latency_ns") - pl.sum_horizontal(list(parts)[1:], ignore_nulls=False),
         first_token_ns=pl.col("first_ns") - pl.col("arrival_ns"),
         per_token_ns=after_first / pl.when(pl.col("output_tokens") > 1).then(pl.col("output_tokens") - 1),
     )
     low = own.get_column("low").cast(pl.Int64)
     high = steps.get_column("start").search_sorted(own.get_column("end_ns")).cast(pl.Int64)
-    last, longest = pl.select(pl.when(high > low).then(high - 1)).to_series(), _longest(steps, low, high)
+    last, longest = pl.select(pl.when(high > low.fill_null(0)).then(high - 1)).to_series(), _longest(steps, low, high)
     index, label = steps.get_column("index"), steps.get_column("label")
     return own.with_columns(
         steps=(high - low).clip(lower_bound=0),
@@ -169,11 +191,17 @@ def _split(own: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def _covered(points: pl.Series, spans: pl.DataFrame) -> pl.Series:
+    """The length of spans before each point; null of null."""
+    lengths = intervals.covered_before(points.fill_null(0), spans.select("start", "end"))
+    return lengths.set(points.is_null(), None)
+
+
 def _longest(steps: pl.DataFrame, low: pl.Series, high: pl.Series) -> pl.Series:
     """The row of the longest of the steps from `low` to before `high`, of several the first; null for none."""
     lengths = steps.select(pl.col("end") - pl.col("start")).to_series()
     places = (
-        first + int(lengths.slice(first, stop - first).arg_max() or 0) if first < stop else None
+        first + int(lengths.slice(first, stop - first).arg_max() or 0) if first is not None and first < stop else None
         for first, stop in zip(low, high, strict=True)
     )
     return pl.Series([*places], dtype=pl.Int64)

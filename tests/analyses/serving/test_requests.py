@@ -64,10 +64,10 @@ class Engine:
                 running.remove(one)
                 self.log.append((str(one["number"]), one["arrival"], one["first"], end, one["prompt"], None))
 
-    def frame(self, *, prompts=True):
+    def frame(self, longer=0):
         rows = sorted(self.log, key=lambda row: (row[1], int(row[0])))
         log = pl.DataFrame(rows, schema=REQUEST_LOG.schema, orient="row")
-        return log if prompts else log.with_columns(prompt_tokens=pl.lit(None, dtype=pl.Int64))
+        return log.with_columns(pl.col("prompt_tokens") + longer)
 
     def expected(self, name, arrival, first, end):
         inside = [step for step in self.sat if int(name) in step[2]]
@@ -89,10 +89,11 @@ class Engine:
 ASKED = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 40), st.integers(1, 6)), min_size=1, max_size=8)
 
 
-@slow_given(ASKED, st.integers(5, 30), st.booleans())
-def test_a_latency_is_what_a_walk_over_the_steps_says(asked, chunk, mixed):
+@slow_given(ASKED, st.integers(5, 30), st.booleans(), st.sampled_from([0, None, 100]))
+def test_a_latency_is_what_a_walk_over_the_steps_says(asked, chunk, mixed, longer):
+    """Also without lengths of prompts, and where a part of each is cached."""
     engine = Engine(asked, chunk, mixed=mixed)
-    of, log = report(engine.events), engine.frame()
+    of, log = report(engine.events), engine.frame(longer)
     found = kanalyze.requests(of, log=log)
     assert found.height == len(asked)
     for row, (name, arrival, first, end, *_) in zip(found.iter_rows(named=True), log.iter_rows(), strict=True):
@@ -103,12 +104,21 @@ def test_a_latency_is_what_a_walk_over_the_steps_says(asked, chunk, mixed):
         assert row["gap_ns"] == end - arrival - rest >= 0
 
 
-@slow_given(ASKED, st.booleans())
-def test_without_lengths_of_prompts_a_request_begins_in_the_step_of_its_first_token(asked, mixed):
-    engine = Engine(asked, 100, mixed=mixed)
-    found = kanalyze.requests(report(engine.events), log=engine.frame(prompts=False))
-    starts = {end: place for place, (_, end, *_) in enumerate(engine.sat, 1)}
-    assert found["first_step"].to_list() == [starts[first] for first in engine.frame()["first_ns"]]
+def test_what_nothing_tells_of_a_request_is_null():
+    engine = Engine([(0, 10, 3)], 6, mixed=False)
+    others = [replace(one, name=one.name and one.name.replace("context_1", "context_2")) for one in engine.events]
+    (row,) = kanalyze.requests(report(others), log=engine.frame(1)).to_dicts()
+    assert [row[name] for name in ("queue_ns", "prefill_ns", "gap_ns", "first_step", "steps")] == [None] * 5
+    assert (row["first_token_ns"], row["stall_ns"], row["last_step"]) == (BETWEEN + 2 * LENGTH + GAP - 2000, 0, 4)
+    nothing = pl.lit(None, dtype=pl.Int64)
+    late = engine.frame().with_columns(first_ns=nothing)
+    with pytest.raises(CannotTellError, match="the log has neither first tokens nor times of the epoch"):
+        kanalyze.requests(report(others), log=late)
+    sample, log = real_report(SERVING / "vllm.sqlite"), read_requests(log_of("vllm.sqlite"))
+    whole, without = (kanalyze.requests(sample, log=one) for one in (log, log.with_columns(first_ns=nothing)))
+    unknown = without.select("queue_ns", "prefill_ns", "decode_ns", "stall_ns", "gap_ns", "first_step").null_count()
+    assert {*unknown.row(0)} == {10}
+    assert without.select("latency_ns", "last_step").equals(whole.select("latency_ns", "last_step"))
 
 
 def test_requests_need_a_log_and_steps():
