@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import polars as pl
 
@@ -48,43 +48,46 @@ def at_batch(report: Report, batch: Size, length: Size | None = None, measured_n
     """A decode step of `batch` requests, with `length` tokens in the cache of each, or as many as in the recording.
 
     Where either says what it is now, the step it is held against is one of that size, by the law; else the mean of
-    those recorded. The batch is padded to the next graph that ran or was captured. `measured_ns` is what a decode step
-    takes without a profiler, from one to the next, in the mean of those recorded: the difference is the host's, and
-    stays.
+    those recorded. The batch is padded to the next graph that ran or was captured; beyond the largest it runs without
+    one, if there is a law of such steps. `measured_ns` is what a decode step takes without a profiler, from one to the
+    next, in the mean of those recorded: the difference is the host's, and stays.
 
     Raises:
         CannotTellError: There is no law of decode steps.
     """
-    of_gpu, of_host = _decode_steps(report)
-    usual, cached = (steps.select(pl.col(name).mean()).item() for steps, name in ((of_host, "n"), (of_gpu, "kv")))
+    steps = _decode_steps(report)
+    usual, cached = (steps.filter(part=part).select(pl.col(n).mean()).item() for part, n in ((HOST, "n"), (GPU, "kv")))
     if not usual:
         raise CannotTellError.without_law(report.meta.path, "nothing says how many requests are in a step")
-    of_kv, sizes = of_gpu.item(0, "per_kv_token_ns") or 0.0, (batch.now or usual, batch.then)
+    sizes = (batch.now or usual, batch.then)
     each = [(length and side) or (cached or 0.0) / usual for side in (length and length.now, length and length.then)]
-    graphs = [_padded(report, of_gpu, requests) for requests in sizes]
-    by_law = zip(sizes, each, graphs, strict=True)
-    now, then = ([time_at(of_gpu, padded), of_kv * kv * n, time_at(of_host, n)] for n, kv, padded in by_law)
-    of_cache = of_kv * (cached or 0.0)
-    means = [float(side.get_column("law_ns").to_numpy().mean()) for side in (of_gpu, of_host)]
-    recorded = [means[0] - of_cache, of_cache, means[1]]
+    sides = [_at_mode(report, steps, requests) for requests in sizes]
+    now, then = (
+        [time_at(side.of_gpu, side.padded), side.of_kv * kv * n, time_at(side.of_host, n)]
+        for n, kv, side in zip(sizes, each, sides, strict=True)
+    )
+    of_cache = (pl.col("per_kv_token_ns") * pl.col("kv")).fill_null(0)
+    parts = steps.select("part", of_cache=of_cache, ns=pl.coalesce("law_ns", "ns") - of_cache)
+    means = parts.group_by("part").mean().rows_by_key("part", unique=True)
+    recorded = [means[GPU][1], means[GPU][0], means[HOST][1]]
     if not (batch.now or (length and length.now)):
         now = recorded
-    near, kept = [_spread(of_gpu), _spread(of_host)], 1.0
+    near, kept = [_spread(sides[1].of_gpu), _spread(sides[1].of_host)], 1.0
     if measured_ns is not None:
         more = measured_ns - sum(recorded)
         near[1] = _host_time.NEAR
         kept = max(now[-1] + more, 0.0) / max(now[-1], 1.0)
         now[-1], then[-1] = (max(side[-1] + more, 0.0) for side in (now, then))
-    beyond, recorded_sizes = _beyond(of_gpu, graphs[1])
+    beyond, recorded_sizes = _beyond(sides[1])
     about = (sum(then[:2]) * near[0] + then[2] * near[1]) * (2 * beyond - 1)
     critical = [Critical(part, "", int(one), int(other)) for part, one, other in zip(_PARTS, now, then, strict=True)]
     now_ns, then_ns = sum(one.now_ns for one in critical), sum(one.then_ns for one in critical)
     remarks = (
-        _rates(plural(batch.then, "request"), batch.then, then_ns, each[1], graphs[1]),
+        _rates(plural(batch.then, "request"), batch.then, then_ns, each[1], sides[1]),
         _rates(f"Now, with {sizes[0]:,.{0 if batch.now else 1}f}", sizes[0], now_ns),
         recorded_sizes,
-        _floor(report, of_gpu),
-        "" if of_kv else "What tokens in the cache take is not known: these steps do not tell.",
+        _floor(report, sides[1].of_gpu),
+        "" if sides[1].of_kv else "What tokens in the cache take is not known: these steps do not tell.",
     )
     return WhatIf(
         meta=report.meta,
@@ -105,28 +108,54 @@ def at_batch(report: Report, batch: Size, length: Size | None = None, measured_n
     )
 
 
-def _beyond(of_gpu: pl.DataFrame, padded: float) -> tuple[float, str]:
+class _Mode(NamedTuple):
+    """Steps of the mode in which a batch would run, and what is known of that."""
+
+    of_gpu: pl.DataFrame
+    of_host: pl.DataFrame
+    padded: float  # the size of the graph that would run; the batch itself without one, or beyond them
+    largest: float  # the largest graph; 0 without any
+
+    @property
+    def of_kv(self) -> float:
+        """What a token in the cache takes."""
+        return self.of_gpu.item(0, "per_kv_token_ns") or 0.0
+
+
+def _beyond(side: _Mode) -> tuple[float, str]:
     """How many times as large or small as any recorded batch one is, at least 1, and a remark on that."""
-    least, most = of_gpu.select(least=pl.col("n").min(), most=pl.col("n").max()).row(0)
-    remark = "" if least <= padded <= most else f"Recorded were {least:,} to {most:,}."
-    return max(padded / max(most, 1), least / padded, 1.0), remark
+    least, most = side.of_gpu.select(least=pl.col("n").min(), most=pl.col("n").max()).row(0)
+    none = ""
+    if 0 < side.largest < side.padded and side.of_gpu.item(0, "mode") == GRAPH:
+        none = f"No graph is larger than {side.largest:,}, and steps without one have no law: this is that of graphs. "
+    remark = "" if least <= side.padded <= most else f"Recorded were {least:,} to {most:,}."
+    return max(side.padded / max(most, 1), least / side.padded, 1.0), none + remark
 
 
-def _padded(report: Report, steps: pl.DataFrame, batch: float) -> float:
-    """The size of the graph that would run, of those that ran or were captured; the batch itself beyond them."""
-    if steps.item(0, "tokens_are") != PADDED:
-        return batch
-    ran = engine_steps(report).filter(mode=GRAPH).get_column("padded").drop_nulls()
-    return min((size for size in (*ran, *captured_sizes(report)) if size >= batch), default=batch)
+def _at_mode(report: Report, steps: pl.DataFrame, batch: float) -> _Mode:
+    """Steps by graph up to the largest that ran or was captured, others beyond, as far as there is a law of them."""
+    order = steps.group_by("mode").len().sort("len", "mode", descending=True).get_column("mode")
+    modes = {mode: [steps.filter(mode=mode, part=part) for part in (GPU, HOST)] for mode in order}
+    modes = {mode: both for mode, both in modes.items() if all(part["law_ns"].count() for part in both)}
+    sizes = []
+    if GRAPH in modes:
+        sizes = [*modes[GRAPH][0].get_column("n"), *captured_sizes(report)]
+    largest = max(sizes, default=0)
+    mode = GRAPH if batch <= largest else next((one for one in modes if one != GRAPH), GRAPH)
+    padded = mode == GRAPH and modes[GRAPH][0].item(0, "tokens_are") == PADDED
+    of_gpu, of_host = modes[mode]
+    return _Mode(of_gpu, of_host, min((one for one in sizes if one >= batch and padded), default=batch), largest)
 
 
-def _decode_steps(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The usual decode steps by what they take of the GPU and of the host, with their laws; raises CannotTellError."""
-    steps = usual_steps(steps_by_law(report).filter(kind=DECODE))
-    of_gpu, of_host = (steps.filter(part=part) for part in (GPU, HOST))
-    if not of_gpu.get_column("law_ns").count() or not of_host.get_column("law_ns").count():
-        raise CannotTellError.without_law(report.meta.path, f"it has {plural(of_gpu.height, 'decode step')} alone")
-    return of_gpu, of_host
+def _decode_steps(report: Report) -> pl.DataFrame:
+    """The decode steps of the GPU with most, with their laws and what they take of it and the host."""
+    steps = steps_by_law(report).filter(pl.col("kind") == DECODE, pl.col("ns") > 0)
+    usual = usual_steps(steps)
+    lawful = steps.join(usual.select("device").unique(), on="device").drop_nulls("law_ns")
+    if lawful.group_by("mode").agg(pl.col("part").n_unique()).filter(pl.col("part") > 1).is_empty():
+        why = f"it has {plural(usual.filter(part=GPU).height, 'decode step')} alone"
+        raise CannotTellError.without_law(report.meta.path, why)
+    return steps.join(usual.select("device").unique(), on="device", maintain_order="left")
 
 
 def _floor(report: Report, steps: pl.DataFrame) -> str:
@@ -145,8 +174,10 @@ def _spread(steps: pl.DataFrame) -> float:
     return max(steps.select(apart.quantile(0.9)).item() or 0.0, _host_time.NEAR)
 
 
-def _rates(what: str, requests: float, ns: float, each: float = 0.0, padded: float = 0) -> str:
+def _rates(what: str, requests: float, ns: float, each: float = 0.0, side: _Mode | None = None) -> str:
     """Tokens a second, and the time of a token."""
     cached = f" with {each:,.0f} tokens in the cache of each" if each else ""
-    graph = f", in a graph of {padded}" if padded > requests else ""
+    graph = f", in a graph of {side.padded}" if side is not None and side.padded > requests else ""
+    if side is not None and side.largest and side.of_gpu.item(0, "mode") != GRAPH:
+        graph = f", without a graph (none is larger than {side.largest:,})"
     return f"{what}{cached}{graph}: {requests / max(ns, 1) * 1e9:,.0f} tokens/s, {time(ns / requests)} a token."

@@ -23,7 +23,7 @@ def decode(requests, padded, kv):
     return f"decode[bs={size} tok={requests} d={requests} sqsq={requests} sqsk={kv} sk={kv}]"
 
 
-def engine_of(rows, host=100_000, captures=(), told=decode, **of):
+def engine_of(rows, host=100_000, captures=(), told=decode, eager="prefill[bs=1 tok={} sqsq=1 sqsk=1 sk={}]", **of):
     """A report of steps: requests, size of the graph (0 for none: prompts of so many tokens), tokens in the cache, ns.
 
     The host takes `host` ns before each; graphs of `captures` were captured before.
@@ -33,7 +33,7 @@ def engine_of(rows, host=100_000, captures=(), told=decode, **of):
         side = {"graph_exec_id": padded, "graph_node_id": padded << 32} if padded else {}
         ran = kernel(at + 8_000, at + 8_000 + ns, correlation=number, name="layers", side=side)
         name = "cudaGraphLaunch" if padded else "cudaLaunchKernel"
-        label = told(requests, padded, kv) if padded else f"prefill[bs=1 tok={requests} sqsq=1 sqsk=1 sk={kv}]"
+        label = told(requests, padded, kv) if padded else eager.format(requests, kv)
         events += [*launched(at + 2_000, at + 6_000, ran, name=name), nvtx(label, at, at + 9_000 + ns)]
         events.append(call("cudaStreamSynchronize", at + 7_000, at + 8_500 + ns))
         at += 8_000 + ns + host
@@ -164,6 +164,19 @@ def test_another_batch_is_padded_to_a_graph_that_was_captured_and_says_what_it_d
     assert "What tokens in the cache take is not known" in at_batch(blind, to(3)).remark
     with pytest.raises(CannotTellError, match="it has 3 decode steps alone"):
         at_batch(engine_of([(1, 1, 100, 5000)] * 3), to(2))
+
+
+def test_a_batch_beyond_the_largest_graph_runs_without_one_where_such_steps_were_recorded():
+    rows = [(n, size_of(n), 0, 300_000 + 5_000 * size_of(n)) for n in (8, 16, 32) * 6]
+    eager = [(n, 0, 0, 900_000 + 5_000 * n) for n in (40, 48, 56) * 3]
+    both = engine_of(rows + eager, told=lambda n, *_: f"decode[bs={n}]", eager="decode[bs={}]")
+    found = {batch: at_batch(both, to(batch)) for batch in (20, 45)}
+    for batch, ns in {20: 460_000, 45: 1_125_000}.items():
+        assert found[batch].critical[0].then_ns == pytest.approx(ns, rel=0.01)
+    assert "45 requests, without a graph (none is larger than 32): " in found[45].remark
+    mean = pl.Series(one[3] for one in rows + eager).mean()
+    assert found[20].critical[0].now_ns == found[45].critical[0].now_ns == pytest.approx(mean, rel=0.03)
+    assert "No graph is larger than 64, and steps without one have no law" in at_batch(H100, to(100)).remark
 
 
 def test_a_law_in_words_and_as_points():
