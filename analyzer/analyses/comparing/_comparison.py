@@ -67,7 +67,9 @@ _OF_TOOLS: Final = ("compare", "compare_families", "compare_steps", _OF_ALL_RANK
 _AS_LONG: Final = 0.01
 
 #: What refuses a judgement unless it is allowed.
-KINDS: Final = ("runs", "cold", "gpu", "driver", "clocks", "tool", "flags", "profiler", "steps", "whole", "ranks")
+KINDS: Final = (
+    "runs", "cold", "gpu", "driver", "clocks", "tool", "flags", "profiler", "steps", "whole", "mix", "ranks",
+)  # fmt: skip
 
 
 class Gate(NamedTuple):
@@ -165,6 +167,25 @@ class Comparison:
     def timed(self) -> Pair:
         """Subject of the verdict: the job, or the rank that the page is about; an engine's steps at fixed weights."""
         return self.job or alike(self.pair)
+
+    @cached_property
+    def other_mix(self) -> str:
+        """How another mix of requests alone changes an engine's step; empty where that is less than counts."""
+        sides = (*self.timed.sides, *self.pair.sides)
+        base, new, recorded_base, recorded_new = (mean(side.values_ns) for side in sides)
+        if self.job is not None or self.timed is self.pair or not min(base, new, recorded_base, recorded_new):
+            return ""
+        factor = recorded_new / recorded_base * base / new
+        if max(factor, 1 / factor) < 1 + self.pair.limits.least_effect:
+            return ""
+        longer = f"{units.percent(abs(factor - 1))} {'longer' if factor > 1 else 'shorter'}"
+        return f"each side served another mix of requests, which alone makes a {self.each} {longer}"
+
+    @property
+    def times_ns(self) -> tuple[int, int]:
+        """The time of an iteration of base and new: as recorded, or of the same mix of requests where theirs differ."""
+        pair = self.timed if self.other_mix else self.pair
+        return pair.base_ns, pair.new_ns
 
     @property
     def each(self) -> str:
@@ -418,7 +439,7 @@ def gate_of(comparison: Comparison, limit: float, metric: str, allowed: Collecti
     Raises:
         UnknownNameError: There is no such metric, bucket or kernel.
     """
-    pair = comparison.timed if metric in ("step", "quick") else comparison.pair
+    pair = comparison.timed if metric in _OF_ONE_MIX else comparison.pair
     base, new = _values(pair, metric)
     if not base:
         why = "a run has fewer than five iterations"
@@ -430,7 +451,8 @@ def gate_of(comparison: Comparison, limit: float, metric: str, allowed: Collecti
     ratio, low, high = after / mean(base) if any(base) else None, None, None
     if estimate is not None:
         ratio, low, high = estimate[:3]
-    gate = Gate("cannot judge", metric, limit, ratio, low, high, _refused(comparison, allowed), comparison.times)
+    against = _refused(comparison, metric, allowed)
+    gate = Gate("cannot judge", metric, limit, ratio, low, high, against, comparison.times)
     if gate.reason:
         return gate
     if ratio is None:
@@ -447,17 +469,22 @@ def gate_of(comparison: Comparison, limit: float, metric: str, allowed: Collecti
     return gate._replace(reason=f"the interval reaches beyond the limit{more}")
 
 
-def _refused(comparison: Comparison, allowed: Collection[str]) -> str:
+def _refused(comparison: Comparison, metric: str, allowed: Collection[str]) -> str:
     """The reasons against a judgement, and what judges even so."""
     reasons = [(one.kind, one.text) for one in comparison.doubts]
     if not comparison.pair.repeated:
         reasons.insert(0, ("runs", "too few runs: two or more of each side are needed"))
+    if comparison.other_mix and metric.partition(":")[0] not in _OF_ONE_MIX:
+        reasons.append(("mix", f"{comparison.other_mix}, not taken off {metric}: measure step, quick or token:KIND"))
     if comparison.reason:
         reasons.append(("whole", f"no common iterations: {comparison.reason}"))
     against = [(kind, text) for kind, text in reasons if kind not in allowed]
     options = " ".join(f"--allow {kind}" for kind in dict.fromkeys(kind for kind, _ in against))
     return "; ".join([*(text for _, text in against), f"to judge even so: {options}"]) if against else ""
 
+
+#: What is measured of an engine's steps as if both sides had the same mix of sizes.
+_OF_ONE_MIX: Final = ("step", "quick", "token")
 
 #: The table, its column of names and that of times, of what a gate measures by name; of kernels a part of it will do.
 _MEASURED: Final = {"bucket": ("buckets", "bucket", "ns"), "kernel": ("slots", "name", "exclusive_ns")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -50,7 +51,8 @@ _COUNTED: Final[dict[str, tuple[str, Callable[[float], str]]]] = {
 def comparison_page(comparison: Comparison, top: int) -> Page:
     """Builds the page of a comparison, at most `top` rows per table.
 
-    Sections have fewer rows each than the usual number where all together would be too long.
+    Sections have fewer rows each than the usual number where all together would be too long, and the last ones are left
+    out if one row each is still too much.
     """
     about, (base, new) = comparison.base.about, comparison.paths
     tool = about.tool if len(comparison.tools) == 1 else " and ".join(comparison.tools)
@@ -63,10 +65,10 @@ def comparison_page(comparison: Comparison, top: int) -> Page:
     more = [command("kanalyze", "show", table, *sides)] if single else []
     for rows in range(top, 0, -1):
         sections = [one for one in (_waterfall(comparison, rows), *_tables(comparison, rows)) if one.grid.rows]
-        if top > ROWS or sum(len(one.grid.rows) + _AROUND for one in sections) <= _LINES:
+        lines = [*accumulate(len(one.grid.rows) + _AROUND for one in sections)]
+        if top > ROWS or lines[-1] <= _LINES:
             break
-    else:
-        sections = [_waterfall(comparison, top)]
+        sections = [one for one, last in zip(sections, lines, strict=True) if last <= _LINES]
     return Page(
         heading=["kanalyze compare", *parts],
         answer=answer(comparison),
@@ -88,6 +90,8 @@ def answer(comparison: Comparison) -> str:
         f"{comparison.note[0].upper()}{comparison.note[1:]}." if comparison.note else "",
         f"{_verdict(comparison)}{_where(comparison)}.",
     ]
+    if mix := comparison.other_mix:
+        sentences.append(f"{mix[0].upper()}{mix[1:]}: all tables but ENGINE STEPS are of what each served.")
     if verdict.basis == "steps":
         sentences.append("One run a side does not show how much runs vary: repeat both to be sure.")
     elif verdict.low is None:
@@ -131,6 +135,7 @@ def _profiled(comparison: Comparison, cost: Profiled) -> str:
 def _verdict(comparison: Comparison) -> str:
     """``A step is 1.61 × faster (1.58 to 1.64, 4 against 4 runs): 12.4 ms less``."""
     verdict, about, each = comparison.verdict, comparison.base.about, comparison.base.about.each
+    base_ns, new_ns = comparison.times_ns
     if about.scope == "kernels":
         what = "The sum of all kernels"
     elif not each:
@@ -148,9 +153,9 @@ def _verdict(comparison: Comparison) -> str:
         paired = ", interleaved" if verdict.basis == "paired runs" else ""
         runs = f"{len(base)} against {len(new)} runs{paired}"
     if verdict.ratio is None:
-        return f"{what} took no time in base and {units.time(verdict.new_ns)} in new"
+        return f"{what} took no time in base and {units.time(new_ns)} in new"
     if verdict.low is None or verdict.high is None:
-        return f"{what} takes {units.time(verdict.new_ns)} in new and {units.time(verdict.base_ns)} in base ({runs})"
+        return f"{what} takes {units.time(new_ns)} in new and {units.time(base_ns)} in base ({runs})"
     if verdict or verdict.word == "same":
         return f"{what} {_judged(comparison, verdict, 'is', 'takes', runs)}"
     inner = f"{what[0].lower()}{what[1:]}"
@@ -182,15 +187,18 @@ def _factor(ratio: float) -> str:
 
 def _where(comparison: Comparison) -> str:
     """``: 12.4 ms less: launch −9.1 ms, kernel −1.8 ms``."""
-    verdict = comparison.verdict
-    delta = verdict.new_ns - verdict.base_ns
-    if verdict.word == "same" or not delta:
+    base_ns, new_ns = comparison.times_ns
+    delta = new_ns - base_ns
+    if comparison.verdict.word == "same" or not delta:
         return ""
+    less = f"{units.time(abs(delta))} {'less' if delta < 0 else 'more'}"
+    if comparison.other_mix:
+        return f": {less} of the same mix"
     sums = by_bucket(comparison.table("compare")).select("bucket", "delta_ns").rows()
     least = 0.05 * max((abs(ns) for _, ns in sums), default=0)
     named = [f"{bucket} {signed(ns)}" for bucket, ns in sums if abs(ns) >= max(least, 1)]
     rank = f" in rank {comparison.base.about.rank}" if comparison.job is not None else ""
-    return f": {units.time(abs(delta))} {'less' if delta < 0 else 'more'}{rank}: {', '.join(named[:3])}"
+    return f": {less}{rank}: {', '.join(named[:3])}"
 
 
 def _no_interval(base: Side, new: Side) -> str:
@@ -254,6 +262,7 @@ def _waterfall(comparison: Comparison, top: int) -> Section:
     # tables in which nothing changed; the others have a section
     tables = {"kernels and copies": "compare_kernels", "operators": "compare_ops", "ranges": "compare_ranges"}
     same = {title: comparison.table(name) for title, name in tables.items()}
+    same["engine steps"] = comparison.table("compare_steps")
     same["calls that wait"] = comparison.table("compare_calls").filter("blocking")
     unchanged = [f"{title} ({one.height:,})" for title, one in same.items() if one.height and not one["changed"].any()]
     foot = f"Within noise: {', '.join(unchanged)}." if unchanged else ""
@@ -263,13 +272,14 @@ def _waterfall(comparison: Comparison, top: int) -> Section:
 def _tables(comparison: Comparison, top: int) -> Iterator[Section]:
     """What changed in each table, in the order of the page; without rows where nothing did."""
     changes = partial(_changes, top)
+    steps = comparison.table("compare_steps").sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True)
+    yield changes("ENGINE STEPS", steps, "step", _step)
     # other GPUs and tools may give other names to the same kernels
     if comparison.base.about.gpu != comparison.new.about.gpu or len(comparison.tools) > 1:
         yield changes("FAMILIES OF KERNELS", comparison.table("compare_families"), "family", "family")
     kernels = comparison.table("compare_kernels")
     names = _short_names(kernels.filter("changed").head(top))
     yield changes("KERNELS AND COPIES", kernels, "kernel", partial(_kernel, names))
-    yield changes("ENGINE STEPS", comparison.table("compare_steps"), "step", _step)
     yield changes("OPERATORS", comparison.table("compare_ops"), "operator", _operator)
     yield _counters(comparison, top + 1)
     yield changes("RANGES", comparison.table("compare_ranges"), "range", "range")

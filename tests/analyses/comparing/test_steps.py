@@ -10,6 +10,7 @@ from kanalyze.analyses.comparing._comparison import compared, gate_of
 from kanalyze.analyses.comparing._digesting import digests_of
 from kanalyze.errors import UnknownNameError
 from kanalyze.reduction.baselines import dumped, loaded
+from kanalyze.renderers.page.comparison import answer, comparison_page
 from support.build import report
 from support.serving import USUAL, events_of
 from support.strategies import FEWER
@@ -50,7 +51,14 @@ def test_another_mix_of_requests_is_the_same(other):
     found = compared(side(FEW), side(other), ("base", "new"))
     assert found.verdict.word == "same"
     assert not found.table("compare_steps").filter("changed").height
-    assert abs(found.pair.new_ns / found.pair.base_ns - 1) > 0.02  # though a step takes another time in the mean
+    mean = found.pair.new_ns / found.pair.base_ns - 1
+    assert abs(mean) > 0.02  # though a step takes another time in the mean
+    assert found.other_mix.endswith("longer" if mean > 0 else "shorter")
+    assert answer(found).count("another mix of requests, which alone makes a ") == 1
+    assert gate_of(found, 0.05, "step", []).state == "held"
+    assert "--allow mix" in gate_of(found, 0.05, "busy", []).reason
+    assert gate_of(found, 1.0, "bucket:kernel", ["mix"]).state == "held"
+    assert not compared(side(FEW), side(FEW), ("base", "new")).other_mix
 
 
 def test_a_slower_kernel_is_found_in_its_size():
@@ -61,6 +69,8 @@ def test_a_slower_kernel_is_found_in_its_size():
     (ratio,) = rows.filter(size=16, part="busy_ns")["ratio"]
     assert ratio == pytest.approx(1.33, abs=0.02)
     assert found.verdict.word == "slower"
+    (steps,) = (one for one in comparison_page(found, 1).sections if one.title == "ENGINE STEPS")
+    assert "decode, up to 16" in str(steps.grid.rows)
 
 
 def test_a_gate_holds_the_time_of_a_token_by_kind():
