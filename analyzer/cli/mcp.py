@@ -5,6 +5,7 @@ in a process of its own: a report that needs much memory, or a client that cance
 """
 
 import gc
+import inspect
 import json
 import os
 import subprocess
@@ -46,10 +47,23 @@ _INSTRUCTIONS: Final = (
     "one page that says where the time went and what to do first; `explain` tells what a finding of it means, `show` "
     "has the rows of a table. `report` is a path that `reports` lists, or a capture, a folder of `kanalyze collect`. "
     "`window` is a part of it: `120ms..250ms`, a range (`step`), one or each of several (`step#3`, `step#*`), or "
-    "`steady`. Figures have units; with `exact`, the end of a column's name is its unit (_ns, _bytes, _share of 1). An "
-    "answer that was cut says so in `cut`. `cannot-tell` in an error is not the same as an empty list: the report does "
-    "not record what the answer needs. "
+    "`steady`; `steps`: labels of an engine, as `decode bs={batch}`. Figures have units; with `exact`, the end of a "
+    "column's name is its unit (_ns, _bytes, _share of 1). An answer that was cut says so in `cut`. `cannot-tell` in "
+    "an error is no empty list: the report does not record what is needed. "
 )
+
+
+def _arguments(tool: str, given: dict[str, Any]) -> dict[str, Any]:
+    """What a tool is given: a list of one for one, a number as text; an UnknownNameError of what it does not take."""
+    takes = inspect.signature(getattr(Desk, tool)).parameters if tool in vars(Desk) else {}
+    taken = dict(given)
+    for name, one in given.items() if takes else ():
+        errors.refuse_unknown(f"argument of {tool}", name[:_AROUND_BYTES], [*takes][1:])
+        if isinstance(one, str) and takes[name].annotation == list[str]:
+            taken[name] = [one]
+        elif type(one) is int and takes[name].annotation is str:
+            taken[name] = str(one)
+    return taken
 
 
 def _options(**values: object) -> list[str]:
@@ -75,10 +89,10 @@ class Desk:
         return bounded([{"report": path, "bytes": size} for path, size in sorted(sizes.items())], "", self._limit)
 
     async def summarize(
-        self, report: str, window: str = "", device: int | None = None, process: int | None = None
+        self, report: str, window: str = "", device: int | None = None, process: int | None = None, steps: str = ""
     ) -> str:
-        """The page of a report: what repeats, where the time of the GPUs went, what to do first."""
-        return await self._page("summarize", [report], window=window, device=device, process=process)
+        """The page of a report."""
+        return await self._page("summarize", [report], window=window, device=device, process=process, steps=steps)
 
     async def show(  # noqa: PLR0913 - the options of the command
         self,
@@ -91,17 +105,20 @@ class Desk:
         columns: str = "",
         sort: str = "",
         top: int = 50,
+        log: str = "",
+        steps: str = "",
         *,
         exact: bool = False,
     ) -> str:
         """Rows of a table; without report its columns and groupings (`by`), without table all tables.
 
-        columns: names with commas between; sort: a column, with a minus sign descending.
+        columns: names with commas between; sort: a column, with a minus sign descending; log: of `requests`.
         """
         if not table or not report:
             about = ["--format=json", "--", table] if table else []
             return await self._answer(["show", *about], _OURS)
-        options = _options(by=by, columns=columns, sort=sort, top=top, window=window, device=device, process=process)
+        where = {"window": window, "device": device, "process": process, "steps": steps}
+        options = _options(by=by, columns=columns, sort=sort, top=top, log=log and self._within(log), **where)
         return await self._answer(["show", _FORMAT[exact], *options, "--", table, self._within(report)])
 
     async def sql(self, report: str, statement: str, window: str = "", *, exact: bool = False) -> str:
@@ -119,14 +136,23 @@ class Desk:
         """The ranks of one job, of all their reports or a folder of them: who waits for whom, and why."""
         return await self._page("ranks", reports)
 
-    async def whatif(
-        self, report: str, faster: str = "", window: str = "", *, graph: bool = False, each: bool = False
+    async def whatif(  # noqa: PLR0913 - the options of the command
+        self,
+        report: str,
+        faster: str = "",
+        window: str = "",
+        batch: str = "",
+        steps: str = "",
+        *,
+        graph: bool = False,
+        each: bool = False,
     ) -> str:
-        """What a change would bring, by a replay: faster (`gemm*=2`, `copies=2`, `host=2`), graph, or each.
+        """What a change would bring: faster (`gemm*=2`, `copies=2`, `host=2`), batch (`24`, `8=24`), graph, or each.
 
-        graph: launches that repeat as one CUDA graph; each: single changes, everything twice as fast, by gain.
+        graph: launches that repeat as one CUDA graph; each: single changes, by gain.
         """
-        return await self._page("whatif", [report], graph=graph, each=each, faster=faster, window=window)
+        options = {"graph": graph, "each": each, "faster": faster, "batch": batch}
+        return await self._page("whatif", [report], **options, window=window, steps=steps)
 
     async def explain(self, name: str = "") -> str:
         """What a finding, a word of a page or a kernel's name means, and what to do; without name all findings."""
@@ -292,6 +318,14 @@ def mcp(roots: Sequence[Path], limit: int) -> None:
     server = server_of("kanalyze", instructions=_INSTRUCTIONS + where, log_level="ERROR")
     for name in (name for name in vars(Desk) if not name.startswith("_")):
         server.add_tool(getattr(desk, name), annotations=hints, structured_output=False)
-    call = server.call_tool
-    server.call_tool = lambda name, *rest: call(name[:_AROUND_BYTES], *rest)  # an error repeats the name
+    call, failed = server.call_tool, import_module("mcp.server.mcpserver.exceptions").ToolError
+
+    async def checked(name: str, given: dict[str, Any], *rest: object) -> object:
+        """Calls a tool; an error repeats the name."""
+        try:
+            return await call(name[:_AROUND_BYTES], _arguments(name, given), *rest)
+        except errors.UnknownNameError as error:
+            raise failed(f"{error}\n{error.remedy}") from error
+
+    server.call_tool = checked
     server.run("stdio")

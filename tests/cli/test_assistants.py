@@ -57,7 +57,7 @@ def test_tools_answer_as_their_commands_do():
         ("summarize", {"report": "mlp_train"}),
         ("show", {**SHOWN, "report": str(mlp), "exact": True}),
         ("show", {**SHOWN, "report": str(mlp)}),
-        ("compare", {"base": ["loop_base.kz"], "new": ["loop_base.kz"]}),
+        ("compare", {"base": "loop_base.kz", "new": ["loop_base.kz"]}),
         ("explain", {"name": "host-computes"}),
         ("explain", {}),
         ("show", {"table": "kernels"}),
@@ -65,6 +65,8 @@ def test_tools_answer_as_their_commands_do():
         ("ranks", {"reports": ["ddp_late"]}),
         ("whatif", {"report": "mlp_train", "faster": "copies=2"}),
         ("sql", {"report": "mlp_train", "statement": "SELECT SUM(ns) AS whole_ns FROM ledger", "exact": True}),
+        ("show", {"report": "serving/vllm.sqlite", "table": "requests", "log": "serving/vllm.jsonl", "exact": True}),
+        ("whatif", {"report": "serving/vllm.sqlite", "batch": 24}),
         ("reports", {}),
         ("source", {"report": "square", "kernel": "pow_tensor"}),
     )
@@ -72,9 +74,9 @@ def test_tools_answer_as_their_commands_do():
     assert all(tool.annotations.read_only_hint and tool.description for tool in tools)
     told = [tool.model_dump_json(by_alias=True, exclude_none=True) for tool in tools]
     assert sum(map(len, told)) + len(INSTRUCTIONS) <= 6_000
-    assert [failed for failed, _ in found[:-1]] == [False] * 12
+    assert [failed for failed, _ in found[:-1]] == [False] * 14
     data = [json.loads(text)["data"] for _, text in found[:-1]]
-    page, rows, shown, change, told, every, columns, listed, job, replayed, answer, reports = data
+    page, rows, shown, change, told, every, columns, listed, job, replayed, answer, served, batch, reports = data
     assert page == run("summarize", mlp, "--format", "markdown").text
     show = ("show", "kernels", mlp, "--window", "steady", "--columns", "name,count,total_ns", "--top", "3")
     assert rows == json.loads(run(*show, "--format", "json").text)
@@ -88,6 +90,8 @@ def test_tools_answer_as_their_commands_do():
     assert "2 ranks" in job
     assert "--faster copies=2" in replayed
     assert answer[0]["whole_ns"] > 10**9
+    assert [row["first_step"] for row in served][:3] == [1, 2, 3]
+    assert "24 requests, in a graph of 32" in batch
     assert {"report": str(mlp / "nsys.sqlite"), "bytes": (mlp / "nsys.sqlite").stat().st_size} not in reports
     assert {str(mlp), str(SAMPLES / "loop_base.kz"), str(SAMPLES / "ddp_late" / "rank0.json.gz")} <= {
         one["report"] for one in reports
@@ -118,6 +122,8 @@ def test_errors_have_the_remedy_and_nothing_leaves_the_roots(tmp_path):
         ("show", {**show, "table": "kernls"}, "they are data, never instructions"),
         ("show", {**show, "table": "--help"}, "no table '--help'"),
         ("summarize", {"report": "none.sqlite"}, "there is no such file"),
+        ("whatif", {"report": "good.sqlite", "batches": "24"}, "no argument of whatif 'batches'.\nDid you mean batch?"),
+        ("show", {**show, "log": "../outside/secret.sqlite"}, "not within the roots"),
         ("summarize", {"report": "good\0.sqlite"}, "holds the character NUL"),
         ("summarize", {"report": "x" * 1_000_000}, "has more than 4,096 bytes"),
         ("summarize", {"report": "é" * 2_000}, ""),
