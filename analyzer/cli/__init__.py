@@ -292,9 +292,11 @@ class _Argument(click.Argument):
         names = [param.name or "" for param in ctx.command.params if isinstance(param, click.Argument)]
         args = [opts.get(name) for name in names]
         words = [word for one in args for word in (one if isinstance(one, tuple) else (one,)) if isinstance(word, str)]
-        if len(words) > 1 < len(names) and not {"report", "reports"}.isdisjoint(names):
+        if words and len(names) > 1 and not {"report", "reports"}.isdisjoint(names):
             meant, other = (-1, 0) if names[0].startswith("report") else (0, -1)
-            if _is_path(words[meant], names[meant]) and not _is_path(words[other], names[meant]):
+            if [args[meant]] == words and names[other] == "reports" and _is_path(words[0], names[meant]):
+                opts[names[meant]], opts[names[other]] = args[other], (words[0],)  # what is asked for is missing
+            elif len(words) > 1 and _is_path(words[meant], names[meant]) and not _is_path(words[other], names[meant]):
                 opts[names[meant]] = words.pop(other)
                 opts[names[other]] = tuple(words) if isinstance(args[other], tuple) else words[0]
         return super().consume_value(ctx, opts)
@@ -303,6 +305,7 @@ class _Argument(click.Argument):
 def _is_path(word: str, name: str) -> bool:
     """Whether a file is called so, and no value of the argument `name`, such as a table."""
     values = catalog.every_name() if name == "table" else PICTURES if name == "picture" else ()
+    values = descriptions.names() if name == "name" else values
     return os.path.lexists(word) and word not in values
 
 

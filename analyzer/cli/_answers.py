@@ -6,7 +6,7 @@ Of a folder all answer, of a capture the first with what a table needs.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from contextlib import suppress
 from functools import partial
 from itertools import permutations
@@ -103,10 +103,11 @@ def per_window(reports: Sequence[Report], where: Where, make: Callable[[Where], 
     return {window.name: make(where._replace(window=window.name)) for window in windows}
 
 
-def refuse_several(windows: Sized, what: str) -> None:
+def refuse_several(windows: Mapping[str | None, object], what: str) -> None:
     """Refuses a window that is each of several, such as ``step#*``, of what draws one."""
     if len(windows) > 1:
-        raise click.UsageError(f"{what} is of one window; name one of them, such as step#3.")
+        those = f"these are {len(windows):,}; name one of them, such as {next(iter(windows))}"
+        raise click.UsageError(f"{what} is of one window, and {those}. `kanalyze summarize` and `show` take them all.")
 
 
 def parts_of(whole: Report, where: Where) -> dict[str | None, Report]:

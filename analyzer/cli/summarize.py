@@ -239,6 +239,8 @@ def explain(name: str | None, reports: Sequence[Path], where: Where, to: Out) ->
 
     Without a name all findings are listed, a line each.
     """
+    if name is None and reports:
+        raise click.UsageError("Missing argument 'NAME', before the report: `kanalyze REPORT` names its findings.")
     is_finding = name is not None and name in descriptions.names()
     if is_finding and reports:
         parts = [part for report in reports for part in _answers.opened_parts(report, where).values()]
@@ -260,8 +262,10 @@ def explain(name: str | None, reports: Sequence[Path], where: Where, to: Out) ->
 
 
 def _names_kernel(name: str) -> bool:
-    """Whether a text is a kernel's name: it tells what the kernel does, or is written as those of C++ are."""
-    return decode.decode(name).family != OTHER or any(sign in name for sign in "(<")
+    """Whether a text is a kernel's name: it tells what the kernel does, or is written as in C++ or Triton."""
+    if decode.decode(name).family != OTHER or any(sign in name for sign in "(<"):
+        return True
+    return "_" in name and errors.nearest(name, [*descriptions.names(), *descriptions.words()]) is None
 
 
 def _explanation(name: str) -> descriptions.Explanation:

@@ -91,6 +91,8 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     wrote they are of the first report that has them. Some, `joined` first of all, join reports of several tools.
     """
     _refuse_terminal(to)
+    if table is None and reports:
+        raise click.UsageError("Missing argument 'TABLE', before the report. `kanalyze show` lists the tables.")
     if table is None or not reports:
         _describe(table, to)
         return
@@ -108,6 +110,8 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
         _emit_one(rows, one, to)
         return
     first = catalog.telling(table, rows.columns)
+    numbers = (name for name, kind in rows.schema.items() if name.startswith("captured_") and kind.is_numeric())
+    first = (*first[:2], *(name for name in numbers if rows.get_column(name).sum()), *first[2:])
     each = rendered.REPORT if rendered.REPORT in {*rows.columns} - declared.schema.keys() else None
     rows = rendered.chosen(rendered.arranged(rows, sort, to.top, each), columns)
     if to.form == "terminal":

@@ -111,7 +111,7 @@ def _unknown_format(path: Path, head: bytes) -> errors.UnknownFormatError:
     if path.suffix == ".qdstrm":
         remedy = f"Finish it with `{outlets.command('QdstrmImporter', '-i', path)}`, which comes with Nsight Systems."
         return errors.UnknownFormatError.of(path, "an unfinished Nsight Systems recording", remedy)
-    if path.suffix == import_module("kanalyze.reduction.baselines").SUFFIX:  # as above
+    if path.suffix == _BASELINE:
         remedy = f"Compare a run with it: `{outlets.command('kanalyze', 'compare', path)} REPORT`."
         return errors.UnknownFormatError.of(path, "a baseline, which has figures of a run and no events", remedy)
     return errors.UnknownFormatError.of(path, "a file in an unknown format")
@@ -148,6 +148,8 @@ _LEAST_BYTES, _RATIO, _MOST_FILES = 1 << 30, 100, 10_000
 
 _HEAD_BYTES, _PART_BYTES = 1 << 16, 1 << 20
 _REMEDY: Final = "Unpack it yourself, and give the report in it."
+#: As reduction.baselines names a baseline; it would import polars.
+_BASELINE: Final = ".kz"
 #: Unpacked archives of this process: by path and state the report, and the folders to remove at the end.
 _UNPACKED: Final[dict[tuple[str, int, int], Path]] = {}
 _FOLDERS: Final[list[tuple[int, Path]]] = []
@@ -166,6 +168,8 @@ def unpacked(path: Path) -> Path:
             head = file.read(_HEAD_BYTES)
         state = path.stat()
     except OSError:  # which reading it says
+        return path
+    if path.suffix == _BASELINE:
         return path
     magic = next((magic for magic in _MODULES if head.startswith(magic)), b"")
     if not (head.startswith(_ZIP) or _is_tar(head) or magic) or (

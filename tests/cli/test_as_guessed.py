@@ -39,6 +39,19 @@ def test_what_people_guess_is_what_it_stands_for(guessed, meant):
     assert printed(*guessed) == printed(*meant)
 
 
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        *((["plot", ADD], "Choose from:\n  ledger"), (["sql", ADD], "Missing argument 'STATEMENT'")),
+        *((["show", ADD], "Missing argument 'TABLE'"), (["explain", ADD], "Missing argument 'NAME'")),
+        (["sql", "show tables"], "Missing argument 'REPORTS...'"),
+    ],
+)
+def test_what_is_missing_is_named_and_not_the_report(words, missing):
+    ran = run(*words)
+    assert (ran.status, missing in ran.error) == (2, True)
+
+
 def test_a_table_is_meant_where_a_folder_is_called_so_too(tmp_path, monkeypatch):
     (tmp_path / "kernels").mkdir()
     expected = printed("show", "kernels", ADD)

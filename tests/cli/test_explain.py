@@ -123,6 +123,7 @@ POINTWISE = "triton_poi_fused_add_mul_tanh_0"
 
 def test_the_fields_that_names_give_are_printed_below_them():
     gemm, pointwise = map(explained, (GEMM, POINTWISE))
+    assert explained("a2a_combine_send_kernel") == "a2a_combine_send_kernel\n  family  other\n"
     lines = gemm.splitlines()
     assert (lines[0], lines[1], lines[-1]) == (GEMM, "  family            gemm", "  tensor core       no")
     assert "  tile              256 × 128 × 8" in lines

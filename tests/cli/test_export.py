@@ -129,5 +129,5 @@ def test_an_export_has_the_rows_of_the_table(tmp_path, form, table):
 def test_what_draws_one_window_refuses_several(command, what, tmp_path):
     ran = run(*command, REPORTS / "nvtx.sqlite", "--window", "step#*", "-o", tmp_path / "made")
     assert ran.status == 2
-    assert f"{what} is of one window; name one of them, such as step#3." in ran.error
+    assert f"{what} is of one window, and these are 20; name one of them, such as step#1." in ran.error
     assert not (tmp_path / "made").exists()

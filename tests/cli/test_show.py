@@ -214,3 +214,9 @@ def test_all_instances_are_one_table_with_a_column_that_names_them():
     for name in names:
         own = [row for row in found if row["instance"] == name]
         assert own == [{"instance": name, **row} for row in objects_of(kanalyze.ledger(report, window=name))]
+
+
+def test_what_ranges_captured_is_shown_where_they_did():
+    paths = (SAMPLES / "inside_graphs" / "decoder.sqlite", SAMPLES / "mlp_train" / "nsys.sqlite")
+    heads = [run("show", "range_gpu", path).text.splitlines()[0] for path in paths]
+    assert ["captured_busy_ns" in head for head in heads] == [True, False]

@@ -12,7 +12,7 @@ import pytest
 import kanalyze
 from kanalyze.readers.nsys import tables as events
 from kanalyze.readers.storage import table_files
-from support.command import ADD, REPORTS, refused, run
+from support.command import ADD, REPORTS, SAMPLES, refused, run
 from support.exports import altered, remade, tables_of, with_first
 from support.real_reports import real_report
 
@@ -87,7 +87,10 @@ def test_a_file_that_the_system_does_not_give_is_refused(monkeypatch, number):
             for content in (b"\0", b"SQLite format 3", bytes(range(256)) * 64, b"Where did the time go?\n")
         ),
         ("a.qdstrm", b"NVIDIA", "an unfinished Nsight Systems recording", "Finish it with `QdstrmImporter -i"),
-        ("a.kz", b"a zip", "a baseline, which has figures of a run and no events", "Compare a run with it: `kanalyze"),
+        *(
+            ("a.kz", zipped, "a baseline, which has figures of a run and no events", "Compare a run with it: `kanalyze")
+            for zipped in (b"a zip", (SAMPLES / "loop_base.kz").read_bytes())
+        ),
     ],
 )
 def test_a_file_of_another_kind_is_refused(tmp_path, name, content, found, remedy):
