@@ -53,19 +53,6 @@ _INSTRUCTIONS: Final = (
 )
 
 
-def _arguments(tool: str, given: dict[str, Any]) -> dict[str, Any]:
-    """What a tool is given: a list of one for one, a number as text; an UnknownNameError of what it does not take."""
-    takes = inspect.signature(getattr(Desk, tool)).parameters if tool in vars(Desk) else {}
-    taken = dict(given)
-    for name, one in given.items() if takes else ():
-        errors.refuse_unknown(f"argument of {tool}", name[:_AROUND_BYTES], [*takes][1:])
-        if isinstance(one, str) and takes[name].annotation == list[str]:
-            taken[name] = [one]
-        elif type(one) is int and takes[name].annotation is str:
-            taken[name] = str(one)
-    return taken
-
-
 def _options(**values: object) -> list[str]:
     """The options of a command that are given: values, flags, and lists of an option that is given several times."""
     pairs = [(name, one) for name, value in values.items() for one in (value if isinstance(value, list) else [value])]
@@ -320,12 +307,16 @@ def mcp(roots: Sequence[Path], limit: int) -> None:
         server.add_tool(getattr(desk, name), annotations=hints, structured_output=False)
     call, failed = server.call_tool, import_module("mcp.server.mcpserver.exceptions").ToolError
 
-    async def checked(name: str, given: dict[str, Any], *rest: object) -> object:
-        """Calls a tool; an error repeats the name."""
-        try:
-            return await call(name[:_AROUND_BYTES], _arguments(name, given), *rest)
-        except errors.UnknownNameError as error:
-            raise failed(f"{error}\n{error.remedy}") from error
+    async def checked(tool: str, given: dict[str, Any], *rest: object) -> object:
+        """Calls a tool, with a list of one for one, and refuses what it does not take; an error repeats its name."""
+        takes = inspect.signature(getattr(desk, tool)).parameters if tool in vars(Desk) else {}
+        for name in given if takes else ():
+            if name not in takes:
+                error = errors.UnknownNameError.of(f"argument of {tool}", name[:_AROUND_BYTES], takes)
+                raise failed(f"{error}\n{error.remedy}")
+        lists = {name for name, one in takes.items() if one.annotation == list[str]}
+        given = {name: [one] if name in lists and isinstance(one, str) else one for name, one in given.items()}
+        return await call(tool[:_AROUND_BYTES], given, *rest)
 
     server.call_tool = checked
     server.run("stdio")

@@ -45,9 +45,6 @@ _FIELDS: Final = {
 #: Times from these on are of the next unit.
 _UNITS: Final = ((1e11, 1e9), (1e14, 1e6), (1e17, 1e3))
 
-#: A first token that comes later than so long after the last one is none.
-_NEAR_NS: Final = 1_000_000
-
 
 def read_requests(path: str | PathLike[str]) -> pl.DataFrame:
     """The requests in a client's log: :data:`REQUEST_LOG`, by arrival.
@@ -80,7 +77,7 @@ def read_requests(path: str | PathLike[str]) -> pl.DataFrame:
     lengths = [_whole(pl.col(name)).alias(f"{name}_tokens") for name in ("prompt", "output")]
     names = pl.coalesce(pl.col("request").cast(pl.String), pl.col("place").cast(pl.String)).alias("request")
     requests = known.select(names, *times, *lengths).filter(pl.col("end_ns") >= pl.col("arrival_ns"))
-    within = pl.col("first_ns").is_between("arrival_ns", pl.col("end_ns") + _NEAR_NS)
+    within = pl.col("first_ns").is_between("arrival_ns", pl.col("end_ns") + 1_000_000)  # 1 ms: clocks are rounded
     requests = requests.with_columns(pl.when(within).then("first_ns"))
     if requests.is_empty():
         raise errors.DamagedReportError.at(file, "its rows", "no request with times of arrival and end")
@@ -96,11 +93,8 @@ def _need_first_token(file: Path, names: set[str]) -> None:
     """Refuses fields of which none is a first token, and some have names that say nothing: one of them may be it."""
     others = sorted(names.difference(*_FIELDS.values()))
     if others and names & {*_FIELDS["arrival"]} and not names & {*_FIELDS["first"], *_FIELDS["ttft"]}:
-        names_of_first = ", ".join((*_FIELDS["first"], *_FIELDS["ttft"]))
-        raise errors.DamagedReportError(
-            f"{file}: no column is of the first token, and unknown are: {', '.join(others)}.",
-            f"Call the column of first tokens one of {names_of_first}; if there are none, add an empty one.",
-        )
+        what = f"{file}: no column is of the first token, and unknown are: {', '.join(others)}."
+        raise errors.DamagedReportError(what, "Call it first_token or ttft; if there is none, add an empty column.")
 
 
 def _first(row: dict[str, Any], names: tuple[str, ...]) -> Any:  # noqa: ANN401 - what a file says

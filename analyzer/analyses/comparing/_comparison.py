@@ -103,7 +103,9 @@ class Verdict(NamedTuple):
     ratio: float | None  # time of an iteration of new by that of base: below 1 is faster; None where base has no time
     low: float | None  # lower end of its 95 % interval; None where there is none
     high: float | None  # upper end
-    base_ns: int  # time of an iteration of base, the mean of its runs; of several ranks that of the page's
+    base_ns: (
+        int  # time of an iteration of base, the mean of its runs; of ranks that of the page's, of other mixes of one
+    )
     new_ns: int  # the same of new
     basis: str  # what the interval is of: runs, paired runs, or steps within one run a side; empty without an interval
     repeats: int | None = None  # runs of each side that would tell, where these do not; None where that is not known
@@ -182,12 +184,6 @@ class Comparison:
         return f"each side served another mix of requests, which alone makes a {self.each} {longer}"
 
     @property
-    def times_ns(self) -> tuple[int, int]:
-        """The time of an iteration of base and new: as recorded, or of the same mix of requests where theirs differ."""
-        pair = self.timed if self.other_mix else self.pair
-        return pair.base_ns, pair.new_ns
-
-    @property
     def each(self) -> str:
         """Scope: ``step`` or another name of an iteration; ``whole`` or a window."""
         return self.base.about.each or self.base.about.scope
@@ -195,7 +191,8 @@ class Comparison:
     @cached_property
     def verdict(self) -> Verdict:
         """The judgement of new against base, and how sure it is."""
-        return verdict_of(self.timed)._replace(base_ns=self.pair.base_ns, new_ns=self.pair.new_ns)
+        pair = self.timed if self.other_mix else self.pair
+        return verdict_of(self.timed)._replace(base_ns=pair.base_ns, new_ns=pair.new_ns)
 
     @cached_property
     def quick(self) -> Verdict | None:

@@ -9,7 +9,7 @@ import polars as pl
 from kanalyze.analyses.host.engine_marks import DECODE
 from kanalyze.analyses.replay import _changes, _host_time
 from kanalyze.analyses.replay._whatif import Critical, WhatIf, whatif_of
-from kanalyze.analyses.serving.engine_steps import GRAPH, captured_sizes, engine_steps
+from kanalyze.analyses.serving.engine_steps import EAGER, GRAPH, PARTLY, captured_sizes, engine_steps
 from kanalyze.analyses.serving.step_laws import GPU, HOST, PADDED, read_bytes, steps_by_law, time_at, usual_steps
 from kanalyze.analyses.work._configuration import SAME, Configuration, Size
 from kanalyze.analyses.work.work import memory_ns, memory_roofs
@@ -55,13 +55,13 @@ def at_batch(report: Report, batch: Size, length: Size | None = None, measured_n
     Raises:
         CannotTellError: There is no law of decode steps.
     """
-    steps = _decode_steps(report)
+    steps, modes = _decode_steps(report)
     usual, cached = (steps.filter(part=part).select(pl.col(n).mean()).item() for part, n in ((HOST, "n"), (GPU, "kv")))
     if not usual:
         raise CannotTellError.without_law(report.meta.path, "nothing says how many requests are in a step")
     sizes = (batch.now or usual, batch.then)
     each = [(length and side) or (cached or 0.0) / usual for side in (length and length.now, length and length.then)]
-    sides = [_at_mode(report, steps, requests) for requests in sizes]
+    sides = [_at_mode(report, modes, requests) for requests in sizes]
     now, then = (
         [time_at(side.of_gpu, side.padded), side.of_kv * kv * n, time_at(side.of_host, n)]
         for n, kv, side in zip(sizes, each, sides, strict=True)
@@ -113,49 +113,42 @@ class _Mode(NamedTuple):
 
     of_gpu: pl.DataFrame
     of_host: pl.DataFrame
+    of_kv: float  # what a token in the cache takes
     padded: float  # the size of the graph that would run; the batch itself without one, or beyond them
     largest: float  # the largest graph; 0 without any
-
-    @property
-    def of_kv(self) -> float:
-        """What a token in the cache takes."""
-        return self.of_gpu.item(0, "per_kv_token_ns") or 0.0
 
 
 def _beyond(side: _Mode) -> tuple[float, str]:
     """How many times as large or small as any recorded batch one is, at least 1, and a remark on that."""
     least, most = side.of_gpu.select(least=pl.col("n").min(), most=pl.col("n").max()).row(0)
-    none = ""
-    if 0 < side.largest < side.padded and side.of_gpu.item(0, "mode") == GRAPH:
-        none = f"No graph is larger than {side.largest:,}, and steps without one have no law: this is that of graphs. "
     remark = "" if least <= side.padded <= most else f"Recorded were {least:,} to {most:,}."
-    return max(side.padded / max(most, 1), least / side.padded, 1.0), none + remark
+    if 0 < side.largest < side.padded and side.of_gpu.item(0, "mode") == GRAPH:
+        none = f"No graph is larger than {side.largest:,}, and steps without one have no law: this is that of graphs."
+        remark = f"{none} {remark}"
+    return max(side.padded / max(most, 1), least / side.padded, 1.0), remark
 
 
-def _at_mode(report: Report, steps: pl.DataFrame, batch: float) -> _Mode:
+def _at_mode(report: Report, modes: dict[str, list[pl.DataFrame]], batch: float) -> _Mode:
     """Steps by graph up to the largest that ran or was captured, others beyond, as far as there is a law of them."""
-    order = steps.group_by("mode").len().sort("len", "mode", descending=True).get_column("mode")
-    modes = {mode: [steps.filter(mode=mode, part=part) for part in (GPU, HOST)] for mode in order}
-    modes = {mode: both for mode, both in modes.items() if all(part["law_ns"].count() for part in both)}
-    sizes = []
-    if GRAPH in modes:
-        sizes = [*modes[GRAPH][0].get_column("n"), *captured_sizes(report)]
+    sizes = [*modes[GRAPH][0].get_column("n"), *captured_sizes(report)] if GRAPH in modes else []
     largest = max(sizes, default=0)
-    mode = GRAPH if batch <= largest else next((one for one in modes if one != GRAPH), GRAPH)
-    padded = mode == GRAPH and modes[GRAPH][0].item(0, "tokens_are") == PADDED
-    of_gpu, of_host = modes[mode]
-    return _Mode(of_gpu, of_host, min((one for one in sizes if one >= batch and padded), default=batch), largest)
+    of_gpu, of_host = modes[GRAPH if batch <= largest else next(reversed(modes))]
+    sizes = sizes if of_gpu.item(0, "tokens_are") == PADDED else []
+    padded = min((one for one in sizes if one >= batch), default=batch)
+    return _Mode(of_gpu, of_host, of_gpu.item(0, "per_kv_token_ns") or 0.0, padded, largest)
 
 
-def _decode_steps(report: Report) -> pl.DataFrame:
-    """The decode steps of the GPU with most, with their laws and what they take of it and the host."""
+def _decode_steps(report: Report) -> tuple[pl.DataFrame, dict[str, list[pl.DataFrame]]]:
+    """Decode steps of the GPU with most; by mode, graphs first, what those with laws take of it and the host."""
     steps = steps_by_law(report).filter(pl.col("kind") == DECODE, pl.col("ns") > 0)
     usual = usual_steps(steps)
-    lawful = steps.join(usual.select("device").unique(), on="device").drop_nulls("law_ns")
-    if lawful.group_by("mode").agg(pl.col("part").n_unique()).filter(pl.col("part") > 1).is_empty():
+    steps = steps.join(usual.select("device").unique(), on="device", maintain_order="left")
+    modes = {mode: [steps.filter(mode=mode, part=part) for part in (GPU, HOST)] for mode in (GRAPH, PARTLY, EAGER)}
+    modes = {mode: parts for mode, parts in modes.items() if all(one["law_ns"].count() for one in parts)}
+    if not modes:
         why = f"it has {plural(usual.filter(part=GPU).height, 'decode step')} alone"
         raise CannotTellError.without_law(report.meta.path, why)
-    return steps.join(usual.select("device").unique(), on="device", maintain_order="left")
+    return steps, modes
 
 
 def _floor(report: Report, steps: pl.DataFrame) -> str:

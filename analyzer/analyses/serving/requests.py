@@ -53,8 +53,7 @@ _MOST_PAIRS: Final = 10**6
 def requests(report: Report, log: pl.DataFrame | None = None, **where: Unpack[Where]) -> pl.DataFrame:
     """The requests of a client's log that overlap the steps of the report, by arrival.
 
-    Prompts are read in order of arrival. Where one begins is told by the numbers of prompts in steps, or by the tokens
-    of prompts in steps and in requests, if it also ends where its first token came; else it is null.
+    Prompts are read in order of arrival: where one begins is told by first tokens and the numbers of prompts in steps.
 
     Args:
         report: Where the steps are.
@@ -119,42 +118,29 @@ def _on_report_clock(log: pl.DataFrame, steps: pl.DataFrame, report: Report) -> 
 
 
 def _with_begin(log: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Adds low (the place of the first step of a request) and begin (when that began), null where nothing tells."""
-    starts, readers = steps.get_column("start"), steps.with_row_index("place").filter(pl.col("reads") > 0)
-    begun, prompts = readers.get_column("start"), log.get_column("prompt_tokens").cum_sum()
-    # the step that read the last part of each prompt; -1: before the first
-    last = begun.search_sorted(log.get_column("first_ns")).cast(pl.Int64) - 1
-    last = pl.select(pl.when(log.get_column("first_ns").is_not_null() & (last >= 0)).then(last)).to_series()
-    part = _by_numbers(log, readers, last)
-    if not prompts.has_nulls() and readers.height:
-        read = readers.get_column("reads").cum_sum()
-        whole = read.search_sorted(prompts)
-        by_tokens = read.search_sorted(prompts - log.get_column("prompt_tokens") + 1)
-        part = pl.select(pl.coalesce(part, pl.when(whole == last).then(by_tokens))).to_series()
-    low = columns.gathered(readers.get_column("place"), part)
-    return log.with_columns(low.alias("low"), columns.gathered(starts, low).alias("begin"))
-
-
-def _by_numbers(log: pl.DataFrame, readers: pl.DataFrame, last: pl.Series) -> pl.Series:
-    """The first of `readers` of each prompt, by order of arrival and how many prompts each reads; null if not known.
+    """Adds low (the place of the first step of a request) and begin (when that began), null where nothing tells.
 
     A step that reads more prompts than end in it reads a part of the next one. So each prompt has a span of steps; of
     the steps from its arrival to its first token each has to read as many prompts as spans hold it.
     """
-    number = readers.get_column("context_requests").fill_null(-1)
-    places = pl.DataFrame({"at": pl.int_range(readers.height, eager=True)})
-    ends = places.join(pl.DataFrame({"at": last}).group_by("at").len(), on="at", how="left").get_column("len")
-    before = last.cum_max().forward_fill().shift(1)  # where the prompts before it end
-    shared = columns.gathered(number > ends.fill_null(0), before) | (before == last)
-    arrived = readers.get_column("start").search_sorted(log.get_column("arrival_ns")).cast(pl.Int64)
-    first = pl.select(pl.max_horizontal(arrived, before + pl.when(shared).then(0).otherwise(1))).to_series()
-    spans = pl.DataFrame({"first": first, "last": last}).filter(pl.col("first") <= pl.col("last"))
-    begun, ended = (spans.get_column(name).sort() for name in ("first", "last"))
-    at = places.get_column("at")
-    held = begun.search_sorted(at, "right").cast(pl.Int64) - ended.search_sorted(at, "left").cast(pl.Int64)
-    wrong = pl.concat([pl.Series([0]), (held != number).cast(pl.Int64).cum_sum()])
-    same = columns.gathered(wrong, last + 1) == wrong.gather(arrived)
-    return pl.select(pl.when(same & (first <= last)).then(first)).to_series()
+    starts, readers = steps.get_column("start"), steps.with_row_index("place").filter(pl.col("reads") > 0)
+    number, begun = readers.get_column("context_requests").fill_null(-1), readers.get_column("start")
+    arrived, after = (begun.search_sorted(log.get_column(name)).cast(pl.Int64) for name in ("arrival_ns", "first_ns"))
+    last = (after - 1).set(log.get_column("first_ns").is_null() | (after == 0), None)  # where a prompt ends
+
+    def up_to(places: pl.Series) -> pl.Series:
+        """How many of them are no later than each of the readers."""
+        at = pl.int_range(readers.height, eager=True)
+        return places.drop_nulls().sort().search_sorted(at, "right").cast(pl.Int64)
+
+    ended, before = up_to(last).shift(fill_value=0), last.cum_max().forward_fill().shift(1)  # where those before it end
+    part = columns.gathered(number > up_to(last) - ended, before) | (before == last)
+    first = pl.select(pl.max_horizontal(arrived, before + pl.when(part).then(0).otherwise(1))).to_series()
+    wrong = (up_to(first.set(last.is_null(), None)) - ended != number).cast(pl.Int64).cum_sum()
+    wrong = pl.concat([pl.Series([0]), wrong])
+    same = (columns.gathered(wrong, last + 1) == wrong.gather(arrived)) & (first <= last)
+    low = columns.gathered(readers.get_column("place"), first.set(~same.fill_null(value=False), None))
+    return log.with_columns(low.alias("low"), columns.gathered(starts, low).alias("begin"))
 
 
 def _split(own: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:

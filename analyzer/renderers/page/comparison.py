@@ -135,7 +135,6 @@ def _profiled(comparison: Comparison, cost: Profiled) -> str:
 def _verdict(comparison: Comparison) -> str:
     """``A step is 1.61 × faster (1.58 to 1.64, 4 against 4 runs): 12.4 ms less``."""
     verdict, about, each = comparison.verdict, comparison.base.about, comparison.base.about.each
-    base_ns, new_ns = comparison.times_ns
     if about.scope == "kernels":
         what = "The sum of all kernels"
     elif not each:
@@ -153,9 +152,9 @@ def _verdict(comparison: Comparison) -> str:
         paired = ", interleaved" if verdict.basis == "paired runs" else ""
         runs = f"{len(base)} against {len(new)} runs{paired}"
     if verdict.ratio is None:
-        return f"{what} took no time in base and {units.time(new_ns)} in new"
+        return f"{what} took no time in base and {units.time(verdict.new_ns)} in new"
     if verdict.low is None or verdict.high is None:
-        return f"{what} takes {units.time(new_ns)} in new and {units.time(base_ns)} in base ({runs})"
+        return f"{what} takes {units.time(verdict.new_ns)} in new and {units.time(verdict.base_ns)} in base ({runs})"
     if verdict or verdict.word == "same":
         return f"{what} {_judged(comparison, verdict, 'is', 'takes', runs)}"
     inner = f"{what[0].lower()}{what[1:]}"
@@ -187,9 +186,9 @@ def _factor(ratio: float) -> str:
 
 def _where(comparison: Comparison) -> str:
     """``: 12.4 ms less: launch −9.1 ms, kernel −1.8 ms``."""
-    base_ns, new_ns = comparison.times_ns
-    delta = new_ns - base_ns
-    if comparison.verdict.word == "same" or not delta:
+    verdict = comparison.verdict
+    delta = verdict.new_ns - verdict.base_ns
+    if verdict.word == "same" or not delta:
         return ""
     less = f"{units.time(abs(delta))} {'less' if delta < 0 else 'more'}"
     if comparison.other_mix:
@@ -241,7 +240,7 @@ def _waterfall(comparison: Comparison, top: int) -> Section:
     """The buckets in the order of their difference, with a bar each, and the sum."""
     rows = by_bucket(comparison.table("compare").filter((pl.col("base_ns") > 0) | (pl.col("new_ns") > 0)), top + 2)
     largest = max(1, *map(abs, rows.get_column("delta_ns").head(1)))
-    base_ns, new_ns = comparison.verdict.base_ns, comparison.verdict.new_ns
+    base_ns, new_ns = comparison.pair.base_ns, comparison.pair.new_ns
     together = {"bucket": "together", "base_ns": base_ns, "new_ns": new_ns, "delta_ns": new_ns - base_ns}
     lines = [*rows.to_dicts(), together]
 
