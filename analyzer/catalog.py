@@ -98,10 +98,12 @@ def forms(name: str) -> list[schema.Table]:
     return list({form.when: form for form in declared if form.when}.values())  # a module may bind one under two names
 
 
-def telling(name: str, columns: Sequence[str]) -> tuple[str, ...]:
-    """The most telling columns of the form of table `name` that has these `columns`; else of the table itself."""
-    matches = (form.telling for form in forms(name) if form.telling and {*form.schema} == {*columns} - {INSTANCE})
-    return next(matches, table(name).telling)
+def telling(name: str, rows: pl.DataFrame) -> tuple[str, ...]:
+    """The most telling columns of the form of table `name` that has these columns, with what was captured, if any."""
+    matches = (form.telling for form in forms(name) if form.telling and {*form.schema} == {*rows.columns} - {INSTANCE})
+    first, numbers = next(matches, table(name).telling), rows.select(pl.selectors.numeric())
+    captured = [one for one in numbers.columns if one.startswith("captured_") and numbers.get_column(one).sum()]
+    return (*first[:2], *captured, *first[2:])
 
 
 def make(report: Report, name: str, *others: Report, **options: object) -> pl.DataFrame:

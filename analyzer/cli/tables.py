@@ -109,9 +109,7 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     if one is not None:
         _emit_one(rows, one, to)
         return
-    first = catalog.telling(table, rows.columns)
-    numbers = (name for name, kind in rows.schema.items() if name.startswith("captured_") and kind.is_numeric())
-    first = (*first[:2], *(name for name in numbers if rows.get_column(name).sum()), *first[2:])
+    first = catalog.telling(table, rows)
     each = rendered.REPORT if rendered.REPORT in {*rows.columns} - declared.schema.keys() else None
     rows = rendered.chosen(rendered.arranged(rows, sort, to.top, each), columns)
     if to.form == "terminal":
