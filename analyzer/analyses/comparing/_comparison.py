@@ -68,8 +68,9 @@ _AS_LONG: Final = 0.01
 
 #: What refuses a judgement unless it is allowed.
 KINDS: Final = (
-    "runs", "cold", "gpu", "driver", "clocks", "tool", "flags", "profiler", "steps", "whole", "mix", "ranks",
-)  # fmt: skip
+    *("runs", "cold", "gpu", "driver", "clocks", "tool", "flags", "profiler"),  # of how they were recorded
+    *("steps", "whole", "mix", "ranks"),  # of what
+)
 
 
 class Gate(NamedTuple):
@@ -103,9 +104,7 @@ class Verdict(NamedTuple):
     ratio: float | None  # time of an iteration of new by that of base: below 1 is faster; None where base has no time
     low: float | None  # lower end of its 95 % interval; None where there is none
     high: float | None  # upper end
-    base_ns: (
-        int  # time of an iteration of base, the mean of its runs; of ranks that of the page's, of other mixes of one
-    )
+    base_ns: int  # time of an iteration of base, the mean of its runs; of the page's rank, and of one mix of requests
     new_ns: int  # the same of new
     basis: str  # what the interval is of: runs, paired runs, or steps within one run a side; empty without an interval
     repeats: int | None = None  # runs of each side that would tell, where these do not; None where that is not known
