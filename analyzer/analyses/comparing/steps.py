@@ -61,15 +61,15 @@ def token_ns(pair: Pair, kind: str) -> tuple[list[float], list[float]]:
 
 
 def alike(pair: Pair) -> Pair:
-    """The sides with times of steps as if both had the same mix of sizes; as they are where they are no engine's."""
-    kind, rows = pair.base.about.each.removesuffix(" step"), _by_run(pair)
-    runs, sizes = (rows.filter(kind=kind).filter(of) for of in (pl.col("size").is_null(), pl.col("size").is_not_null()))
-    if sizes.is_empty():
+    """The sides with times of steps as if both had the same mix of kinds and sizes; as they are if no engine's."""
+    sizes = _by_run(pair).drop_nulls("size")
+    if sizes.is_empty() or not pair.base.about.each.endswith("step"):
         return pair
-    at, steps = len(pair.base.digests), _adjusted(pair).filter(kind=kind)
-    usual = sizes.filter(pl.col("run") < at).group_by("size").agg(pl.col("ns").mean().alias("usual"))
+    at, runs = len(pair.base.digests), sizes.group_by("run").agg(_weighted("ns"))
+    usual = sizes.filter(pl.col("run") < at).group_by("kind", "size").agg(pl.col("ns").mean().alias("usual"))
     whole = runs.filter(pl.col("run") < at).select(pl.col("ns").mean()).item()
-    lengths = steps.join(usual, on="size").select("run", dur_ns=(pl.col("ns") / pl.col("usual") * whole).cast(pl.Int64))
+    times = _adjusted(pair).join(usual, on=["kind", "size"])
+    lengths = times.select("run", dur_ns=(pl.col("ns") / pl.col("usual") * whole).cast(pl.Int64))
     digests = [
         replace(one, about=replace(one.about, ns=int(ns * one.about.iterations)), steps=own.select("dur_ns"))
         for one, ns, (_, own) in zip(
@@ -114,6 +114,10 @@ def _by_run(pair: Pair) -> pl.DataFrame:
     means = pl.col("tokens", *PARTS).mean(), pl.col("weight").first()
     bins = every.drop_nulls(PARTS).group_by("run", "kind", "size").agg(*means, count=pl.len().cast(pl.Float64))
     bins = bins.filter(pl.len().over("kind", "size") == number)
-    weighted = [(pl.col(name) * pl.col("weight")).sum() / pl.col("weight").sum() for name in ("tokens", *PARTS)]
-    whole = bins.group_by("run", "kind").agg(*weighted, pl.col("count").sum())
-    return pl.concat([whole, bins.drop("weight")], how="diagonal").sort("kind", "size", "run", nulls_last=False)
+    whole = bins.group_by("run", "kind").agg(*map(_weighted, ("tokens", *PARTS)), pl.col("count").sum())
+    return pl.concat([whole, bins], how="diagonal").sort("kind", "size", "run", nulls_last=False)
+
+
+def _weighted(name: str) -> pl.Expr:
+    """The mean of sizes, each counted for as much as all runs together have steps of it."""
+    return (pl.col(name) * pl.col("weight")).sum() / pl.col("weight").sum()

@@ -17,7 +17,7 @@ from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations
 from kanalyze.analyses.host import _call_kinds, _range_lines, engine_marks
 from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.iterations import _launch_periods, _units
-from kanalyze.analyses.iterations._marks import BY_ENGINE, SOME, called, of_process
+from kanalyze.analyses.iterations._marks import BY_ENGINE, SOME, STEP, called, of_process
 from kanalyze.analyses.iterations.iterations import CUT, ODD, STEADY, WARM_UP, iterations_by_launches, judged_iterations
 from kanalyze.analyses.ranges.instances import compile_spans
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, require, source_lines
@@ -99,7 +99,7 @@ def steady_part(report: Report) -> SteadyPart | None:
     """The steady part of the process in scope that kept the devices in scope busy longest; None if nothing repeats.
 
     Of several names the one whose steady iterations launched most kernel time, and of several runs of these the one
-    with most of them, of equal ones the last: what is before may warm up.
+    with most of them, of equal ones the last: what is before may warm up. Of an engine all steps, whatever their kind.
     """
     return _steady_part_of(report, judged_iterations(report))
 
@@ -111,18 +111,22 @@ def steady_part_by_launches(report: Report) -> SteadyPart | None:
 
 def _steady_part_of(report: Report, rows: pl.DataFrame) -> SteadyPart | None:
     ran = device_operations(report).group_by("process_id").agg((pl.col("end") - pl.col("start")).sum().alias("ns"))
+    # of an engine steps of all kinds in turn are what repeats
+    kinds = (pl.col("found_by") == BY_ENGINE) & (pl.col("name").n_unique().over("process_id") > 1)
+    rows = rows.with_columns(name=pl.when(kinds).then(pl.lit(STEP)).otherwise("name"))
     usual = rows.filter(pl.col("kind") == STEADY).join(ran, on="process_id", how="inner", nulls_equal=True)
     if usual.is_empty():
         return None
-    served = pl.when(pl.col("found_by") == BY_ENGINE).then(pl.len()).otherwise(0).max()  # of kinds the most frequent
-    sums = usual.group_by("process_id", "name", "ns", maintain_order=True).agg(
-        pl.col("kernels_ns", "device_ns").sum(), served=served
-    )
-    down, by = [True, False, True, True, True], ("ns", "process_id", "served", "kernels_ns", "device_ns")
+    sums = usual.group_by("process_id", "name", "ns", maintain_order=True).agg(pl.col("kernels_ns", "device_ns").sum())
+    down, by = [True, False, True, True], ("ns", "process_id", "kernels_ns", "device_ns")
     process, name = sums.sort(by, descending=down, maintain_order=True).select("process_id", "name").row(0)
     every = rows.filter(of_process(process))
     run = _longest_run(every, name, adjoining=True)
-    if run.height < _FEWEST:
+    served = every.filter(found_by=BY_ENGINE, kind=STEADY)
+    pauses_ns = served.select((pl.col("start_ns") - intervals.END.shift(1)).sum()).item()
+    if served.height and pauses_ns < _APART * (served.item(-1, "start_ns") - served.item(0, "start_ns")):
+        run = served  # also with pauses, unless it mostly waits to be asked
+    elif run.height < _FEWEST:
         run = _longest_run(every, name, adjoining=False)
     elif (rows_apart := _rows_apart(every, name)) is not None and _trains(report, process):
         run = rows_apart  # of a program that does not train: it may wait to be asked
