@@ -281,12 +281,18 @@ def named(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:
 def named_events(report: Report) -> pl.DataFrame:
     """Operators, annotations, modules and library functions that program code called, none of them a profiler step.
 
-    Columns: process_id, thread_id, start, end, name; of events with equal times the last one is the innermost.
+    Labels of an engine's steps have one name for each kind. Columns: process_id, thread_id, start, end, name; of events
+    with equal times the last one is the innermost.
     """
+    from kanalyze.analyses.host.engine_marks import names_by_kind  # noqa: PLC0415 - which reads named_ranges
+
     # of events with equal start and end the last one is the innermost: the operator
-    python = _python(report)
+    python, ranges = _python(report), report.kind("range")
+    if (steps := names_by_kind(report)).height:
+        one = pl.col("name").cast(pl.String).replace(steps.get_column("label"), steps.get_column("name"))
+        ranges = ranges.with_columns(one.cast(pl.Categorical))
     inner = python.filter((pl.col("role") == "module") | called_by_program(python)).select(*THREAD, *_EVENT_COLUMNS)
-    return pl.concat([_named(report.kind("range")), inner, _named(report.kind("op"))])
+    return pl.concat([_named(ranges), inner, _named(report.kind("op"))])
 
 
 @once_per_process

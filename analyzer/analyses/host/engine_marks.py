@@ -152,6 +152,13 @@ def engine_labels(report: Report) -> pl.DataFrame:
     return _completed(pl.concat(parsed).unique("range", keep="first", maintain_order=True)).collect(engine="in-memory")
 
 
+def names_by_kind(report: Report) -> pl.DataFrame:
+    """The one name of the labels of a kind, ``decode step``; of a scope within them its own: range, label and name."""
+    other = pl.col("kind") == OTHER
+    labels = engine_labels(report).filter(~other | pl.col("requests").is_not_null() | other.all())
+    return labels.select("range", "label", name=pl.format("{} step", "kind"))
+
+
 @once_per_process
 def engine_marks(report: Report) -> pl.DataFrame:
     """The steps of serving engines by their labels, sorted by process and start.

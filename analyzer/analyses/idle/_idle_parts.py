@@ -17,7 +17,7 @@ from kanalyze.analyses.device._windows import activity as device_activity
 from kanalyze.analyses.host._call_kinds import context_calls, unrecorded_contexts, unseen_starts, unseen_syncs
 from kanalyze.analyses.host._range_lines import between_calls, framework_recorded, named, named_ranges, range_lines
 from kanalyze.analyses.host._thread_timeline import activity, labels, records_waits, threads
-from kanalyze.analyses.host.engine_marks import engine_labels
+from kanalyze.analyses.host.engine_marks import names_by_kind
 from kanalyze.analyses.operators._host_names import host_names
 from kanalyze.analyses.shared.analysis import Remembered, once_per_process
 from kanalyze.analyses.shared.threads import ThreadKey, by_thread, line_of, on_line, overlaid, touched
@@ -305,7 +305,7 @@ def range_names(report: Report) -> pl.Series:
     alone = pl.DataFrame({"name": codes.cast(pl.String)}).select(without_ids(pl.col("name"))).to_series()
     shown = [ALL_STEPS if plain(name).startswith(STEP_PREFIX) else plain(name) or name for name in alone]
     texts = pl.Series("text", shown, dtype=pl.String)
-    steps = engine_labels(report).select(pl.col("range").cast(pl.Categorical), of_kind=pl.format("{} step", "kind"))
+    steps = names_by_kind(report).select(pl.col("range").cast(pl.Categorical), of_kind="name")
     table = pl.DataFrame([codes, texts]).join(steps, on="range", how="left", maintain_order="left")
     table = table.select("range", pl.coalesce("of_kind", "text").cast(pl.Categorical).alias("text"))
     return names.to_frame().join(table, on="range", how="left", maintain_order="left").get_column("text")

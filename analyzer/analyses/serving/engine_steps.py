@@ -167,8 +167,8 @@ def engine_steps(report: Report, by: str | None = None, **where: Unpack[Where]) 
     Args:
         report: Where to look.
         by: ``kind`` sums them by kind, ``batch`` by kind and the power of two that holds the batch; both are of the
-            window alone, and close with its ledger. ``gap`` sums the gaps between them by what the GPU waited for,
-            ``graph`` steps by the size of their graph.
+            window alone, and close with its ledger, as is ``gap``, which sums the gaps between them by what the GPU
+            waited for. ``graph`` sums steps in full by the size of their graph.
         where: A window, device or process to look at alone.
 
     Returns:
@@ -211,9 +211,10 @@ def steps_in_scope(report: Report) -> pl.DataFrame:
 
 
 def _gaps(report: Report, steps: pl.DataFrame) -> pl.DataFrame:
-    """Sums of the gaps before steps, by the kind of step, bucket and culprit."""
-    spent = steps.group_by("device").agg(whole=pl.col("dur_ns").sum() + pl.col("gap_ns").sum())
-    pieces = step_pieces(report.whole, steps).filter("gap").join(steps.select("step", "kind"), on="step")
+    """Sums of the gaps before steps in the window, by the kind of step, bucket and culprit."""
+    pieces = step_pieces(report, steps).join(steps.select("step", "kind"), on="step")
+    spent = pieces.group_by("device").agg(whole=pl.col("ns").sum())
+    pieces = pieces.filter("gap")
     gaps = pl.col("step").n_unique().cast(pl.Int64)
     sums = pieces.group_by("device", "kind", "bucket", "culprit").agg(pl.col("ns").sum(), gaps=gaps)
     sums = sums.join(spent, on="device").with_columns(share=pl.col("ns") / pl.col("whole").clip(1))

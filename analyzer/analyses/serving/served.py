@@ -7,7 +7,7 @@ import polars.selectors as cs
 
 from kanalyze import model, window
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
-from kanalyze.analyses.host.engine_marks import DECODE, engine_labels
+from kanalyze.analyses.host.engine_marks import DECODE, names_by_kind
 from kanalyze.analyses.iterations.phases import steady_part_by_launches
 from kanalyze.analyses.serving.engine_steps import EAGER, GRAPH, OUTSIDE, engine_steps
 from kanalyze.analyses.serving.step_laws import in_words, laws
@@ -25,7 +25,7 @@ _LONGEST: Final = 48
 
 def by_kind(report: Report, operators: pl.DataFrame) -> pl.DataFrame:
     """The table `ops` with one row for all labels of steps of one kind, in the order of device time."""
-    kinds = engine_labels(report).select(name="label", of_kind=pl.format("{} step", "kind")).unique("name")
+    kinds = names_by_kind(report).select(name="label", of_kind="name").unique("name")
     rows = operators.join(kinds, on="name", how="left", maintain_order="left")
     if not rows.get_column("of_kind").count():
         return operators
@@ -61,7 +61,8 @@ def served(report: Report, device: int | None = None) -> Served | None:
     sentence = _sentence(steps, kinds, idle)
     if layers is not None:
         sentence += f" In it launches repeat {layers.number} times, {time(layers.ns / layers.number)} each."
-    first = _first_to_do(steps.filter(kind=DECODE), idle, graphs, int(kinds.get_column("ns").sum()))
+    whole = max(total(kinds, "ns"), total(steps, "dur_ns"))  # of a window that cuts steps these in full
+    first = _first_to_do(steps.filter(kind=DECODE), idle, graphs, int(whole))
     remark = ". ".join(filter(None, (first, in_words(laws(report.narrow(device=device))))))
     return Served(tables, sentence, {"engine_steps": remark} if remark else {})
 
@@ -88,10 +89,11 @@ def _sentence(steps: pl.DataFrame, kinds: pl.DataFrame, idle: pl.DataFrame) -> s
 
 
 def _largest(gaps: pl.DataFrame) -> tuple[str, str | None]:
-    """The bucket with most time in gaps, and who had most of that."""
+    """The bucket with most time in gaps, and who had most of that; None for what nothing between the steps names."""
     by_bucket = gaps.group_by("bucket").agg(pl.col("ns").sum()).sort("ns", "bucket", descending=[True, False])
     bucket: str = by_bucket.item(0, "bucket")
-    own = gaps.filter(bucket=bucket).group_by("culprit").agg(pl.col("ns").sum())
+    named = pl.when(~pl.col("culprit").str.contains("^between [a-z]+ step and [a-z]+ step$")).then("culprit")
+    own = gaps.filter(bucket=bucket).group_by(culprit=named).agg(pl.col("ns").sum())
     return bucket, own.sort("ns", "culprit", descending=True, nulls_last=True).item(0, "culprit")
 
 
@@ -105,7 +107,7 @@ def _first_to_do(steps: pl.DataFrame, idle: pl.DataFrame, graphs: pl.DataFrame, 
     gains: list[tuple[float, str]] = []
     if idle.height:
         bucket, culprit = _largest(idle)
-        what = f"{MEANINGS[bucket]}{f', most in {_who(culprit)}' if culprit else ''}"
+        what = f"{MEANINGS[bucket]}{f', most {window.located(_who(culprit), None)}' if culprit else ''}"
         gains.append((total(idle, "ns"), f"prepare a step while the one before runs: {what}"))
     eager, replayed = steps.filter(mode=EAGER), steps.filter(mode=GRAPH).height
     if eager.height and replayed:

@@ -35,6 +35,19 @@ def test_gaps_by_what_the_gpu_waited_for_add_up_to_them():
     assert decode["host", "schedule"] == ((HOST - 10_000) * number, number)
 
 
+def test_gaps_are_cut_by_the_window():
+    third = engine_steps(ENGINE).row(2, named=True)["gpu_start_ns"]
+    gaps = engine_steps(ENGINE, by="gap", window=f"{third - 5_000}ns..{third + 5_000}ns")
+    assert (gaps["ns"].sum(), gaps["share"].sum()) == (5_000, 0.5)
+
+
+def test_gaps_that_nothing_but_labels_names_have_one_name():
+    events = [one for one in events_of(USUAL, label=atom) if one.name not in {"schedule", "sample"}]
+    bare = report([*events, host("op", "aten::empty", 1_000_000, 1_000_100)])
+    gaps = engine_steps(bare, by="gap").filter(bucket="host", kind="decode")
+    assert set(gaps["culprit"]) == {"decode step", "between cudaStreamSynchronize and decode step"}
+
+
 def test_shares_are_of_the_window_and_sizes_in_order():
     kinds, graphs = engine_steps(ENGINE, by="kind"), engine_steps(ENGINE, by="graph")
     assert kinds["share"].to_list() == [ns / kinds["ns"].sum() for ns in kinds["ns"]]
