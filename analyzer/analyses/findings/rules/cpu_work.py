@@ -11,10 +11,12 @@ from kanalyze.analyses.device._operations import facts_of
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import on_gpu, on_host, rules, say
 from kanalyze.analyses.findings.on_host import IS_NODE, LARGE_BYTES, SCALAR_BYTES, SPAN, TO_DEVICE, TO_HOST
+from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.idle.code import line_that_reads
+from kanalyze.analyses.iterations._marks import LIBRARIES
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process, source_lines
-from kanalyze.analyses.shared.threads import THREAD, of_thread
+from kanalyze.analyses.shared.threads import THREAD, by_thread, line_of, of_thread
 from kanalyze.columns import as_of, nearest, of_parts, rows_at
 from kanalyze.report import Report
 
@@ -61,6 +63,8 @@ _PINS: Final = pl.col("name").str.contains("^aten::_?pin_memory$") & (
 
 #: An operator on the CPU that no copy is seen beside takes so long at least (ns); launches that the host is late for.
 _LONG_NS: Final = 100_000
+
+_OF_DATA_NS: Final = 600  # the most that the host works for a byte of what was copied to it
 
 
 @rules.Rule
@@ -187,6 +191,8 @@ def _runs(report: Report) -> pl.DataFrame:
     longest_ns = pl.max_horizontal(600 * pl.col("bytes"), _LONG_NS).cast(pl.Int64)
     nearby = pl.max_horizontal(since, pl.col("after_start") - longest_ns)
     begun = pl.when(lifted & (~small | computed)).then(nearby).otherwise("before_end")
+    between = runs.select(*THREAD, start="before_end", end="after_start").fill_null(0)
+    runs = runs.with_columns(_are_named(on_host.traced(report) or report, between))
     return _of_kinds(runs.with_columns(lifted=lifted & (small | slow), before_end=begun))
 
 
@@ -251,7 +257,8 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
     # a processor writes no more in a nanosecond: what operators made so quickly is not what is copied
     made = pl.col("bytes").fill_null(0) <= 200 * pl.col("took_ns")
     by_operators = (pl.col("operators") > 0) & ((pl.col("top_ns") >= 2 * say.LAUNCH_NS) | (back & made))
-    by_others = back & (pl.col("after_start") - pl.col("before_end") >= _LONG_NS)
+    between_ns = pl.col("after_start") - pl.col("before_end")
+    by_others = back & between_ns.is_between(_LONG_NS, _OF_DATA_NS * pl.col("to_host_bytes"))
     returns = pl.when(~pl.col("goes_on")).then(back).backward_fill().over(THREAD)
     used = (pl.col("to_host_next").fill_null(0) == 0) | (pl.col("goes_on") & returns)
     # bytes that become numbers of four each, if such copies write most of what is copied next; without other work they
@@ -260,7 +267,7 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
     widened = pl.max_horizontal("widened_bytes", pl.col("within_bytes").fill_null(0)) >= 0.5 * pl.col("bytes")
     widened &= uploads & (pl.col("bytes") >= LARGE_BYTES)
     new = widened.fill_null(value=False) & (pl.col("others") == 0)
-    computing = downloads & (by_operators | by_others) & used & ~new
+    computing = downloads & (by_operators | by_others) & used & ~new & ~pl.col("named")
     long = (pl.col("top_ns") >= _LONG_NS) & ~pl.col("created")
     kind = (
         pl.when(computing | (uploads & long & pl.col("top").str.contains(_COMPUTES)))
@@ -313,8 +320,10 @@ def _between_copies(report: Report) -> pl.DataFrame:
         own = report.kind("api").filter(of_thread((key[0], key[1]))).select(**intervals.OF_EVENTS)
         return (end - start - intervals.overlap(start, end, intervals.union(own))).cast(pl.Int64)
 
+    between = pairs.select(*THREAD, start="call_end", end="next_call_start")
     pairs = pairs.with_columns(of_parts(pairs, THREAD, pl.Int64, free).alias("top_ns"))
-    return pairs.filter(pl.col("top_ns") >= _LONG_NS).select(
+    pairs = pairs.filter(~_are_named(report, between))
+    return pairs.filter(pl.col("top_ns").is_between(_LONG_NS, _OF_DATA_NS * pl.col("bytes"))).select(
         *(*THREAD, "top_ns"),
         kind=pl.lit("cpu-operators"),
         operators=pl.lit(1, pl.UInt32),
@@ -324,6 +333,22 @@ def _between_copies(report: Report) -> pl.DataFrame:
         start="call_start",
         end="next_call_end",
     )
+
+
+def _are_named(report: Report, spans: pl.DataFrame) -> pl.Series:
+    """Whether most of each span (:data:`SPAN`) is in ranges of the program in which it calls no operator, nor CUDA."""
+    ranges = named_ranges(report)
+    others = [name for name in ranges.get_column("range").unique() if LIBRARIES.match(name)]
+    ranges = ranges.filter(~(pl.col("open") | pl.col("range").is_in(others))).select(SPAN)
+    calls = pl.concat(report.kind(kind).select(*THREAD, at="start_ns") for kind in ("api", "op")).sort("at")
+    ends = pl.col("at").fill_null(intervals.AFTER_ALL) >= pl.col("end")
+    quiet = by_thread(nearest(ranges, calls, ("start", "at"), THREAD, "after").filter(ends))
+
+    def named_ns(key: tuple[int, ...], part: pl.DataFrame) -> pl.Series:
+        return intervals.covered(part, intervals.union(line_of(quiet, (key[0], key[1]))))
+
+    lengths = spans.get_column("end") - spans.get_column("start")
+    return (2 * of_parts(spans, THREAD, pl.Int64, named_ns) > lengths).alias("named")
 
 
 # Anomaly detection: each result of backward is asked for NaN, and the host waits for it.

@@ -76,11 +76,12 @@ def losses():
     return in_steps(again(range(0, 10 * STEP, STEP), *own))
 
 
-def between(*calls):
-    """Copies to the host and back, 2 ms apart, with calls between."""
-    turn = [call(*one) for one in calls] + launched(2_030_000, 2_040_000, kernel(2_050_000, 2_900_000))
+def between(*calls, size_bytes=4096, named=()):
+    """Copies to the host and back, 2 ms apart, with calls between, and ranges."""
+    turn = [call(*one) for one in calls] + [nvtx("detokenize", *one) for one in named]
+    turn += launched(2_030_000, 2_040_000, kernel(2_050_000, 2_900_000))
     for begin, way in ((0, TO_HOST), (2_000_000, "Host-to-Device")):
-        copy = memcpy(begin + 5000, begin + 10_000, direction=way, size_bytes=4096)
+        copy = memcpy(begin + 5000, begin + 10_000, direction=way, size_bytes=size_bytes)
         turn += launched(begin, begin + 20_000, copy, "cudaMemcpy")
     return report(again(range(0, 60_000_000, 3_000_000), *turn))
 
@@ -153,6 +154,10 @@ PREPARED = program("aten::to", "aten::div", **LARGE)
         (between(("cudaPointerGetAttributes", 1_990_000, 1_991_000)), "cpu-operators", (), None),
         (between(("cudaStreamSynchronize", 30_000, 1_950_000)), None, (), None),
         (between(("cudaFoo", 1000, 2_999_000)), None, (), None),
+        # what a range names is the program's own, if nothing is launched in it; so is what takes too long for such data
+        (between(named=[(100_000, 1_800_000)]), None, (), None),
+        (between(named=[(100_000, 800_000), (1_000_000, 2_950_000)]), "cpu-operators", (), None),
+        (between(size_bytes=96), None, (), None),
     ],
 )
 def test_work_of_the_cpu_is_told_by_what_is_copied(of, rule, words, figures):
