@@ -357,8 +357,9 @@ class Report:
     def instances(self, text: str) -> list[Window]:
         """All windows that `text` names; several if a range has several instances, or for ``name#*``.
 
-        ``steps`` is every step of the framework's profiler, ``step:5`` the one with that number; a range that is
-        really called so comes first. With a device in scope, only ranges of the processes that used it count.
+        ``steps`` is every step of the framework's profiler, ``step:5`` the one with that number, and a name that
+        ``iterations`` has, or a pattern of such, every one of these; a range that is really called so comes first.
+        With a device in scope, only ranges of the processes that used it count.
 
         Raises BadWindowError for a wrong syntax; UnknownNameError if the report has ranges or steps, but none of that
         name, or not so many.
@@ -367,10 +368,10 @@ class Report:
             times = Window.parse(text, self.first_ns if any(map(relative, text.split(".."))) else 0)
         except BadWindowError:
             ranges = self._of_device(named_ranges.named(self.kind("range"), self.table("range_detail")))
-            if named_ranges.instances(ranges, text).is_empty() and (of_iterations := self._of_iterations(text, ranges)):
-                return of_iterations
             if (steps := named_ranges.steps_asked(text, ranges, self.steps)) is not None:
                 return steps
+            if named_ranges.instances(ranges, text).is_empty() and (of_iterations := self._of_iterations(text, ranges)):
+                return of_iterations
             if ranges.is_empty() or not text:  # unnamed ranges cannot be selected by name
                 raise
             name, which = (text, "") if named_ranges.instances(ranges, text).height else named_ranges.parsed(text)
@@ -397,7 +398,9 @@ class Report:
     def _of_iterations(self, text: str, ranges: pl.DataFrame) -> list[Window] | None:
         """The windows that `text` names by iterations, an analysis above, loaded by name; None: ranges say it."""
         named, name = text != STEADY and ".." not in text, named_ranges.parsed(text)[0]
-        if self.meta.timeless or (named and ("#" not in text or named_ranges.instances(ranges, name).height)):
+        if self.meta.timeless or not text or (named and named_ranges.instances(ranges, name).height):
+            return None
+        if named and named_ranges.like(ranges, text):
             return None
         windows: list[Window] | None = import_module(_ITERATIONS).windows_named(self, text)
         return windows

@@ -8,6 +8,7 @@ parts by the program's own ranges, and what came before, between and after. Defi
 import re
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 import polars as pl
@@ -25,9 +26,21 @@ from kanalyze.analyses.shared.statistics import BUCKETS, median_of
 from kanalyze.analyses.shared.threads import THREAD, outermost, touched
 from kanalyze.report import Report
 from kanalyze.schema import Table, columns
-from kanalyze.window import NUMBER, STEP_PREFIX, STEPS, UNNAMED, WORDS, Window, place, plain, with_article, without_ids
+from kanalyze.window import (
+    EVERY,
+    NUMBER,
+    STEP_PREFIX,
+    STEPS,
+    UNNAMED,
+    WORDS,
+    Window,
+    chosen,
+    parsed,
+    plain,
+    with_article,
+    without_ids,
+)
 
-_NUMBERED: Final = re.compile(r"(?P<name>.+)#(?P<number>-?\d{1,9})", re.ASCII)
 _STEP: Final = re.compile(r"step:(?P<number>\d{1,18})", re.ASCII)
 
 #: Iterations of two runs are the same work if their numbers of operations differ by at most this part.
@@ -213,7 +226,7 @@ def _rows_apart(every: pl.DataFrame, name: str) -> pl.DataFrame | None:
 
 
 def windows_named(report: Report, text: str) -> list[Window] | None:
-    """The window that `text` names by iterations, as a list of one; None if it names none.
+    """The windows that `text` names by iterations; None if it names none.
 
     Raises:
         BadWindowError: It names the steady part, and nothing repeats, or the end is before the start.
@@ -226,29 +239,31 @@ def windows_named(report: Report, text: str) -> list[Window] | None:
         return [steady.window]
     first, dots, last = text.partition("..")
     if not dots:
-        window = _iteration(report, text)
-        return None if window is None else [window]
+        return _iterations(report, text) or None
     sides = [_iteration(report, side) or _range(report, side) for side in (first.strip(), last.strip())]
     return None if sides[0] is None or sides[1] is None else [_from_to(report, text, sides[0], sides[1])]
 
 
 def _iteration(report: Report, text: str) -> Window | None:
-    """The iteration ``NAME#NUMBER``, from the end where the number is negative; None if there is no such name."""
-    number, named = 1, pl.col("window") == text
-    if match := _NUMBERED.fullmatch(text):
-        number, named = int(match["number"]), pl.col("name") == match["name"]
-    if not (match or _STEP.fullmatch(text)) or not {*model.DEVICE_KINDS}.intersection(report.kinds):
-        return None
-    own = judged_iterations(report).filter(named)
-    own = own.sort("start_ns") if match else own
-    if own.is_empty():
-        return None
-    at = place(number, own.height)
-    if at is None:
-        raise errors.UnknownNameError.number(f"iteration of {own.item(0, 'name')!r}", str(number), own.height)
-    row = own.row(at, named=True)
-    end = row["start_ns"] + row["dur_ns"]
-    return Window(row["start_ns"], end, text, process=row["process_id"], count=1, each=row["name"])
+    """The one iteration that `text` names; None if that is none, or several."""
+    windows = _iterations(report, text)
+    return windows[0] if len(windows) == 1 else None
+
+
+def _iterations(report: Report, text: str) -> list[Window]:
+    """The iterations that `text` names: one (``NAME#3``, ``NAME#-1``, ``step:5``), or all of ``NAME`` or a pattern."""
+    if not {*model.DEVICE_KINDS}.intersection(report.kinds):
+        return []
+    rows, (name, which) = judged_iterations(report), parsed(text)
+    names = rows.get_column("name").unique()
+    alike = [] if name in names else [one for one in names if EVERY in name and fnmatchcase(one, name)]
+    step = pl.col("window") == text if _STEP.fullmatch(text) else pl.lit(value=False)
+    own = rows.filter(pl.col("name").is_in([name, *alike]) | step).sort("start_ns")
+    sides = own.select(**intervals.OF_EVENTS, name="window", process="process_id", each="name").iter_rows()
+    group = text if alike else None
+    windows = [Window(start, end, one, group, process, 1, each) for start, end, one, process, each in sides]
+    some = chosen(windows, which, f"iteration of {name!r}") if windows else []
+    return some if which in ("", EVERY) else [replace(one, name=text) for one in some]
 
 
 def _range(report: Report, text: str) -> Window | None:

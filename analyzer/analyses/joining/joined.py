@@ -12,6 +12,7 @@ import polars as pl
 from kanalyze import errors, tools
 from kanalyze.analyses.counters import advice, roofline
 from kanalyze.analyses.device import _operations, _windows
+from kanalyze.analyses.host.engine_marks import engine_labels
 from kanalyze.analyses.joining._report_set import Together, different, of_each, pooled, several, together
 from kanalyze.analyses.operators._kernel_groups import (
     FACTS,
@@ -362,7 +363,8 @@ def _variants_of(report_set: Together) -> pl.DataFrame:
 
 def _instances(report: Report) -> pl.DataFrame:
     """The range to analyse of each variant: columns variant, inside, start, end, repeats."""
-    ranges = range_gpu(report, trace=True, graphs=True)
+    labels = engine_labels(report).get_column("range")  # steps of an engine are one program with several batches
+    ranges = range_gpu(report, trace=True, graphs=True).filter(~pl.col("range").is_in(labels.implode()))
     outer = ranges.select(parent_id="event_id", variant="range", level="level")
     inner = ranges.join(outer, on="parent_id", suffix="_outer")
     several = inner.filter(pl.col("variant").n_unique().over("range", "level_outer") > 1)

@@ -8,6 +8,7 @@ import polars as pl
 
 from kanalyze import intervals, tools
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, in_device_scope, used_devices
+from kanalyze.analyses.host.engine_marks import engine_marks
 from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.idle._idle_parts import IDLE
 from kanalyze.analyses.shared.analysis import analysis, once_per_process, require
@@ -92,6 +93,10 @@ def compare(parts: Sequence[Report]) -> Instances:
     usual = pl.lit(value=False).alias("warm_up"), pl.lit(None, dtype=pl.String).alias("evidence")
     marked = [part.with_columns(warmed_up(first, part)) for part in of_each] or [rows.with_columns(usual)]
     rows = judged(pl.concat(marked), keys=_KEYS)
+    served = pl.col("start_ns").is_in(
+        engine_marks(first).get_column("start").implode()
+    )  # as long as its batch makes it
+    rows = rows.with_columns(pl.col("odd") & ~served, cause=pl.when(~served).then("cause"))
     start, ends = windows[0].start_ns, [window.end_ns or 0 for window in windows]
     scope = replace(first.scope, window=Window(start, max(ends), group or f"{name}#{EVERY}"))
     sentences = answer(name, rows, steps=steps)
@@ -361,6 +366,7 @@ STEPS_TABLE: Final = Table(
         Column("cause", pl.String, "Of an odd one: the bucket that differs most from its own median.", nullable=True),
     ),
     purpose="each step of the profiler, with its ledger",
+    no_rows="the framework's profiler marked no step; `iterations` has what repeats",
     telling=("step", "dur_ns", "busy_share", "kernel_ns", "launch_ns", "sync_ns", "host_ns", "warm_up", "odd"),
     tools=tools.recorders("step"),
 )

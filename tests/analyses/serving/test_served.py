@@ -9,12 +9,15 @@ import pytest
 from hypothesis import strategies as st
 
 import kanalyze
+from kanalyze.analyses.ranges.instances import compare
 from kanalyze.analyses.serving.engine_steps import engine_steps, graph_sizes
 from kanalyze.analyses.serving.served import by_kind, served, size_to_capture
 from kanalyze.renderers.formats import json as json_pages, markdown, terminal
 from kanalyze.renderers.page import Look
 from support.build import host, kernel, launched, nvtx, report
+from support.command import SAMPLES
 from support.page_schema import mistakes
+from support.real_reports import real_report
 from support.serving import HOST, PER_REQUEST, SAMPLER, SIZES, USUAL, atom, events_of
 from support.strategies import slow_given
 
@@ -46,6 +49,18 @@ def test_gaps_that_nothing_but_labels_names_have_one_name():
     bare = report([*events, host("op", "aten::empty", 1_000_000, 1_000_100)])
     gaps = engine_steps(bare, by="gap").filter(bucket="host", kind="decode")
     assert set(gaps["culprit"]) == {"decode step", "between cudaStreamSynchronize and decode step"}
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("decode step#*", 68), ("mixed step", 4), ("*step", 76), ("decode*#2", 1)]
+)
+def test_steps_are_windows_by_their_kind_and_none_is_odd(text, number):
+    found = compare([ENGINE.narrow(window=one) for one in ENGINE.windows(text)]).instances
+    assert (found.height, found["odd"].any()) == (number, False)
+
+
+def test_steps_of_an_engine_are_no_variants_of_one_another():
+    assert kanalyze.variants(real_report(SAMPLES / "serving" / "vllm.sqlite")).is_empty()
 
 
 def test_shares_are_of_the_window_and_sizes_in_order():
