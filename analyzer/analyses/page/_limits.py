@@ -45,6 +45,9 @@ _REMEDY: Final = re.compile(r"\bcould\b")
 _PLAIN: Final = re.compile(r"(?:A|An|The|Each|Every|No|Page|Small|Images|Layout|Tensors?|Whole|Most|Many)\b(?!:)")
 
 
+_UNRECORDED: Final = pl.col("bucket").cast(pl.String) == "unknown"
+
+
 class Limit(NamedTuple):
     """What limits an iteration."""
 
@@ -88,13 +91,25 @@ def _of_device(tables: dict[str, pl.DataFrame], steady: SteadyPart) -> pl.DataFr
     return tables["ledger"].filter((pl.col("device") == steady.device) | pl.lit(steady.device is None))
 
 
+def unrecorded_ns(steady: SteadyPart, tables: dict[str, pl.DataFrame]) -> float:
+    """What an iteration has in the mean that the recording does not show; 0 where that is little."""
+    ledger = (
+        _of_device(tables, steady) if "ledger" in tables else pl.DataFrame(schema={"bucket": pl.String, "ns": pl.Int64})
+    )
+    ns = total(ledger.filter(_UNRECORDED), "ns")
+    return ns / steady.number if ns >= max(_NOTABLE * total(ledger, "ns"), 1) else 0
+
+
 def limit_of(steady: SteadyPart, tables: dict[str, pl.DataFrame]) -> Limit | None:
-    """What takes at least half of an iteration: of its critical path where that is known, else of its ledger."""
-    path = tables.get("critical_path")
-    if path is not None and path.height:
+    """What takes at least half of an iteration: of its critical path where that is known, else of its ledger.
+
+    Where the recording does not show a part, of the rest.
+    """
+    path, ledger = tables.get("critical_path"), _of_device(tables, steady)
+    if path is not None and path.height and not unrecorded_ns(steady, tables):
         sums = path.select(what="cause", part="share")
     else:
-        sums = _of_device(tables, steady).select(what="bucket", part=pl.col("ns") / pl.col("ns").sum())
+        sums = ledger.filter(~_UNRECORDED).select(what="bucket", part=pl.col("ns") / pl.col("ns").sum())
     sums = sums.with_columns(pl.col("what").cast(pl.String).replace_strict(_LIMITS, default=None))
     shares = sums.group_by("what").agg(pl.col("part").sum()).drop_nulls("what").sort("part", "what", descending=True)
     largest = shares.filter(pl.col("part") >= _NOTABLE).head(2)
@@ -128,8 +143,11 @@ def _busy_part(view: Report, finding: Finding) -> bool | None:
     return 2 * int(intervals.covered(claimed, busy).sum()) > intervals.length(claimed)
 
 
-def length_of(steady: SteadyPart, profiled: str) -> str:
-    """How long an iteration takes: the mean, which its ledger adds up to; beside it the median and the range."""
+def length_of(steady: SteadyPart, profiled: str, unrecorded: float) -> str:
+    """How long an iteration takes: the mean, which its ledger adds up to; beside it the median and the range.
+
+    And what of that the recording does not show (ns).
+    """
     lengths = steady.lengths.sort()
     mean, middle, low, high = map(units.time, (steady.ns / steady.number, median(lengths), lengths[0], lengths[-1]))
     what = window.with_article(steady.each) if steady.each in window.WORDS else f"each {steady.each!r}"
@@ -137,6 +155,7 @@ def length_of(steady: SteadyPart, profiled: str) -> str:
         of = f"mean of {steady.number:,}; {what} itself takes {middle} in the median"
         return f"From {what} to the next pass {mean} {profiled} ({of})."
     text = f"{what[0].upper()}{what[1:]} takes {mean} {profiled}"
+    text += f", of which the recording does not show {units.time(unrecorded)}" if unrecorded else ""
     if steady.number == 1:
         return f"{text}."
     some = " in a row" if steady.number < steady.usual.height else ""

@@ -270,7 +270,7 @@ def _sentences(
         sentences = [page_answer(part.view, part.spans, tables), unprofiled]
     else:
         first = _limits.first_sentence(part.view, part.steady, tables, findings)
-        length = _limits.length_of(part.steady, part.view.meta.profiled)
+        length = _limits.length_of(part.steady, part.view.meta.profiled, _limits.unrecorded_ns(part.steady, tables))
         paused = _limits.pauses(part.steady, tables["phases"]) if part.steady.adjoining and "phases" in tables else ""
         sentences = [first, length, unprofiled, paused, phases.part_of_session(recorded, part.steady)]
     if part.spans.height and not {"op", "range"}.isdisjoint(part.report.kinds) and has_shapes(part.of_device):
@@ -297,10 +297,10 @@ def _worth_doing(
 
 
 def device_times(tables: dict[str, pl.DataFrame]) -> dict[int, int]:
-    """The time (ns) of each device in the ledger, without what is apart; empty where there is no ledger."""
+    """The recorded time (ns) of each device in the ledger, without what is apart; empty where there is no ledger."""
     if "ledger" not in tables:
         return {}
-    rows = tables["ledger"].filter(pl.col("bucket") != "loading")
+    rows = tables["ledger"].filter(~pl.col("bucket").is_in(["loading", "unknown"]))
     return dict(rows.group_by("device").agg(pl.col("ns").sum()).iter_rows())
 
 

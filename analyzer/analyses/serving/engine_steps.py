@@ -61,7 +61,7 @@ _STEP: Final = columns("""
     gap_busy_ns int?: Of that, the time in which the GPU ran other work, as samplers' outside of the label.
     gap_cause text?: The bucket of the ledger with most of that time.
     gap_culprit text?: Who took most of that bucket, as in `culprits`; of work the range or the kernel.
-    tokens_per_s float?: Its tokens over its time and that of the gap before it.
+    tokens_per_s float?: Its tokens over its time and that of the gap before it, as far as these are recorded.
 """)
 
 TABLE: Final = Table(
@@ -82,7 +82,7 @@ _SUMS: Final = (
         mean_kv_tokens float?: Tokens whose keys and values a step reads, in the mean.
         ns int: Time of the GPU: steps, and the gaps before them. All rows of a device sum to its window.
         share float?: Part of the window.
-        per_step_ns float?: That time for a step, of those that the window does not cut.
+        per_step_ns float?: That time for a step, of those that the window does not cut, as far as it is recorded.
         per_token_ns float?: The same for a token, of those whose tokens are known.
         tokens_per_s float?: Those tokens over their time.
         dur_ns int: Time in steps.
@@ -230,6 +230,7 @@ def _summed(report: Report, steps: pl.DataFrame, keys: Sequence[str] = ()) -> pl
     joined = pl.concat([about.join(spent.drop("device"), on="step", how="left"), rest], how="diagonal")
     joined = joined.with_columns(pl.col("ns", "dur_ns").fill_null(0))  # of no length, without a gap
     tokens, uncut = pl.col("tokens"), pl.col("dur_ns") == pl.col("full")
+    shown = pl.col("ns") - pl.col("unknown_ns").fill_null(0)
     known = uncut & tokens.is_not_null()
     sums = joined.group_by("device", "kind", *keys).agg(
         pl.col("size_above").first(),
@@ -237,8 +238,8 @@ def _summed(report: Report, steps: pl.DataFrame, keys: Sequence[str] = ()) -> pl
         pl.col("ns", "dur_ns", "gap_ns", "busy_ns", "gap_busy_ns", *_BUCKETS).sum(),
         count=pl.col("step").count().cast(pl.Int64),
         tokens=pl.when(tokens.count() > 0).then(tokens.sum()),
-        uncut=pl.when(uncut).then("ns").mean(),
-        known=pl.when(known).then("ns").sum(),
+        uncut=pl.when(uncut).then(shown).mean(),
+        known=pl.when(known).then(shown).sum(),
         told=pl.when(known).then("tokens").sum(),
         replayed=(pl.col("mode") == GRAPH).sum().cast(pl.Int64),
     )
@@ -302,10 +303,11 @@ def timed_steps(report: Report) -> pl.DataFrame:
     steps = _with_gaps(_on_devices(report, marks.with_row_index("mark"))).with_row_index("step")
     pieces = step_pieces(report, steps) if steps.height else pl.DataFrame(schema=_PIECE)
     of_gpu = pl.sum_horizontal(f"{bucket}_ns" for bucket in _OF_GPU)
-    sums = _ledgers(pieces).select("step", "busy_ns", "gap_busy_ns", gpu_ns=of_gpu)
+    sums = _ledgers(pieces).select("step", "busy_ns", "gap_busy_ns", "unknown_ns", gpu_ns=of_gpu)
     timed = steps.join(sums, on="step", how="left", maintain_order="left")
     timed = timed.join(_causes(pieces), on="step", how="left", maintain_order="left")
     spent, before = pl.col("gap_ns").fill_null(0) + pl.col("dur_ns"), pl.col("gap_ns").is_not_null()
+    spent -= pl.col("unknown_ns").fill_null(0)
     return timed.with_columns(
         pl.col("busy_ns", "gpu_ns").fill_null(0),
         gap_busy_ns=pl.when(before).then(pl.col("gap_busy_ns").fill_null(0)),

@@ -527,7 +527,10 @@ ENGINE: Final[dict[str, Make]] = {
         Column("tokens", lambda row: "" if row["tokens"] is None else units.mean(row["tokens"], row["count"])),
         *numbers(a_step="per_step_ns"),
         Column("a token", "per_token_ns"),
-        Column("GPU busy", lambda row: units.percent((row["busy_ns"] + row["gap_busy_ns"]) / max(row["ns"], 1))),
+        Column(
+            "GPU busy",
+            lambda row: units.percent((row["busy_ns"] + row["gap_busy_ns"]) / max(row["ns"] - row["unknown_ns"], 1)),
+        ),
         Column("gap", lambda row: units.time(row["gap_ns"] / row["count"])),
         Column("in graphs", lambda row: units.percent(row["replayed"] / row["count"]), spare=True),
         Column("kind", "kind", left=True),

@@ -108,6 +108,7 @@ def said(known, *findings):
          "The host limits the step, though the GPU works for most of it."),
         ([], [("memcpy", 6), ("host", 4)], "Copies limit the step."),
         ([("unknown", 0.9), ("host", 0.1)], [("unknown", 1)], ""),
+        ([("launch latency", 0.9), ("host", 0.1)], [("unknown", 9), ("kernel", 1)], "The GPU limits the step."),
         ([("host", 0.2), ("kernel", 0.2), ("launch", 0.2)], [("host", 1)], ""),
     ],
 )  # fmt: skip

@@ -14,7 +14,7 @@ from kanalyze.analyses.serving.engine_steps import engine_steps, graph_sizes
 from kanalyze.analyses.serving.served import by_kind, served, size_to_capture
 from kanalyze.renderers.formats import json as json_pages, markdown, terminal
 from kanalyze.renderers.page import Look
-from support.build import host, kernel, launched, nvtx, report
+from support.build import host, kernel, launched, memcpy, nvtx, report
 from support.command import SAMPLES
 from support.page_schema import mistakes
 from support.real_reports import real_report
@@ -143,6 +143,15 @@ def test_the_page_names_the_step_and_its_kinds(gold):
     assert page.answer.startswith("76 steps of ATOM: 68 decode (")
     gold(terminal.render([page], Look(80), None), "overview_engine_80.txt")
     gold(terminal.render([page], Look(100), 6), "overview_engine_100.txt")
+
+
+def test_what_is_not_recorded_is_no_time_of_a_step():
+    copy, late = memcpy(5_000, 9_000, stream=9), kernel(800_000_000, 802_000_000, correlation=2)
+    begun = *launched(1_000, 2_000, copy, "cudaMemcpyAsync"), *launched(10_000, 11_000, late)
+    assert kanalyze.overview(report([nvtx(atom(0, 4, 4), 0, 12_000), *begun])).answer == (
+        "1 step of ATOM: 1 decode (2.006 ms, 501.5 µs a token). The GPU limits the decode step. A decode step takes "
+        "802.0 ms under test, of which the recording does not show 800.0 ms."
+    )
 
 
 @pytest.mark.parametrize("slower", [1.0, 3.0])
