@@ -399,7 +399,7 @@ def plain(name: str) -> str:
 
 def located(culprit: str, range_name: str | None) -> str:
     """Phrase for the location of host time, from culprit and range of the table `culprits`."""
-    beside = culprit.startswith(("between ", "before ", "after ")) and culprit != range_name
+    beside = culprit.startswith(("between ", "before ", "after ", "while ", "wait for ")) and culprit != range_name
     return culprit if beside else f"in {culprit}"
 
 

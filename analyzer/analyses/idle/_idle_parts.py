@@ -53,7 +53,7 @@ def prepare(report: Report) -> None:
 def unnamed(report: Report) -> errors.DamagedReportError | None:
     """Why pieces have no names, where what they are made of is damaged: tables without names do not need it."""
     try:
-        for needed in (*_NAMES, range_names, _waits):
+        for needed in (*_NAMES, range_names, named_waits):
             needed(report)
     except errors.DamagedReportError as error:
         return error
@@ -258,7 +258,7 @@ def _named(report: Report, key: ThreadKey, device: int, rows: pl.DataFrame) -> I
 
 
 @once_per_process
-def _waits(report: Report) -> dict[ThreadKey, pl.DataFrame]:
+def named_waits(report: Report) -> dict[ThreadKey, pl.DataFrame]:
     """The waits that name host time; none where what tells of them is damaged, which names can do without."""
     try:
         return _causes.cause_lines(report) if records_waits(report) else {}
@@ -270,7 +270,7 @@ def _named_host(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> list[pl
     """Adds `culprit` to host intervals outside CUDA calls; splits them further by operator and Python function."""
     if framework_recorded(report):
         return [named(report, key, pieces)]
-    waits, parts = _waits(report), list[pl.DataFrame]()
+    waits, parts = named_waits(report), list[pl.DataFrame]()
     if waits:
         waited, pieces = _told(pieces, line_of(waits, key), _causes.cause_names(report))
         parts.append(waited)

@@ -273,8 +273,8 @@ def _advice(report: Report, device: int, top: str, spans: pl.DataFrame) -> tuple
     how = "kanalyze show culprits --by function"
     if not own_samples(report):
         how = f"nsys profile {'--python-sampling=true' if say.in_pytorch(report) else '--sample=process-tree'}"
-    where = f"The GPU waits for the program {literal(top)}"
-    fits = top.startswith("in ") or (top and len(where) <= HEADLINE_LONGEST)
+    where = f"The GPU waits for the program {literal(top)}".replace("for the program while it", "while the program", 1)
+    fits = top.startswith(("in ", "while ")) or (top and len(where) <= HEADLINE_LONGEST)
     return "host-computes", {"how": how, **({"headline": where} if fits else {})}
 
 

@@ -2,7 +2,7 @@
 
 import re
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
@@ -22,14 +22,14 @@ from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, p
 from kanalyze.analyses.host._call_kinds import CUPY, begun_before, calls_that, shown, world
 from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.idle import _attribution, code, ledger
-from kanalyze.analyses.idle._idle_parts import range_names
+from kanalyze.analyses.idle._idle_parts import named_waits, range_names
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls, in_scope
 from kanalyze.analyses.iterations.iterations import iteration_spans, iterations_at
 from kanalyze.analyses.launches._launch_costs import worth_saying
 from kanalyze.analyses.memory.memory import ON_DEVICE
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared import analysis, statistics
-from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.analyses.shared.threads import THREAD, line_of
 from kanalyze.columns import gathered, in_order, nearest, nearest_place, of_parts, rows_at, sure
 from kanalyze.report import Report
 
@@ -151,7 +151,8 @@ def _of_program(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
 def avoidable(report: Report) -> pl.DataFrame:
     """The blocking calls in scope that nothing in the report requires, with the device's wait for each.
 
-    A call qualifies if its thread launched more work on the device after it, if no copy whose completion the host must
+    A call qualifies if its thread launched more work on the device after it, and waited for no other thread or process
+    before that, which would last until it ends in any case, if no copy whose completion the host must
     know of (into host memory, or out of pinned memory) was launched since the previous such wait, if the process has no
     memory that host and device share, and if NCCL or RCCL does not make it itself.
 
@@ -166,6 +167,12 @@ def avoidable(report: Report) -> pl.DataFrame:
     following = nearest(_with_needs(report, waiting), first, ("end", "at"), keys, "after").drop_nulls("row")
     free = following.filter(~pl.col("needed").any().over("row")).sort("start")
     free = free.filter(~on_gpu.is_inside(free.select(*THREAD, at="start"), on_host.library_ranges(report)))
+    lines = named_waits(report)
+
+    def waited_ns(key: tuple[Any, ...], part: pl.DataFrame) -> pl.Series:
+        return intervals.overlap(part.get_column("end"), part.get_column("at"), line_of(lines, (key[0], key[1])))
+
+    free = free.filter(of_parts(free, THREAD, pl.Int64, waited_ns) == 0)
     calls = free.join(windows(report).rename({"start": "low", "end": "high"}), on="device", maintain_order="left")
     calls = _with_idle(report, calls).hstack(_attribution.waited_ns(report, calls.get_column("row"), "launch_ns"))
     since = pl.max_horizontal("start", "idle")

@@ -16,7 +16,7 @@ from kanalyze.analyses.idle.ledger import bucket_sums, ledger
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.window import Window
 from support.build import LAUNCH, MS, US, again, call, host, in_line as line, kernel, launched, memcpy, nvtx, report
-from support.command import REPORTS
+from support.command import REPORTS, SAMPLES
 from support.measures import assert_told
 from support.real_reports import real_report
 from support.steps import launching
@@ -536,3 +536,9 @@ def test_what_to_do_is_told_by_the_length_of_gaps_and_what_comes_next(events, wi
     found = host_computes(report(events).narrow(window=window))
     assert_told(found, [one.at_stake_ns for one in found], *(words or ()))
     assert len(found) == (words is not None)
+
+
+def test_a_wait_for_a_worker_is_told_and_no_call_before_it():
+    (found,) = ranked(real_report(SAMPLES / "sampled" / "loader.sqlite").narrow(window="steady"))
+    assert (found.rule, found.headline) == ("host-computes", "The GPU waits while the program waits for process 893")
+    assert "Most while it waits for process 893: 5.561 ms in 1 gap a repetition" in found.text
