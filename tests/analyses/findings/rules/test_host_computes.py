@@ -539,6 +539,6 @@ def test_what_to_do_is_told_by_the_length_of_gaps_and_what_comes_next(events, wi
 
 
 def test_a_wait_for_a_worker_is_told_and_no_call_before_it():
-    (found,) = ranked(real_report(SAMPLES / "sampled" / "loader.sqlite").narrow(window="steady"))
+    found, *_ = ranked(real_report(SAMPLES / "sampled" / "loader.sqlite").narrow(window="steady"))
     assert (found.rule, found.headline) == ("host-computes", "The GPU waits while the program waits for process 893")
     assert "Most while it waits for process 893: 5.561 ms in 1 gap a repetition" in found.text
