@@ -29,7 +29,7 @@ from kanalyze.analyses.operators._host_tree import ARROW, host_tree, operator_pa
 from kanalyze.analyses.ranges.captured import captured_as
 from kanalyze.analyses.replay._unprofiled import SAME, bare_of, corrected, estimated
 from kanalyze.analyses.serving.engine_steps import compared_steps
-from kanalyze.analyses.shared.analysis import recorded_kinds, require
+from kanalyze.analyses.shared.analysis import named_ranges, recorded_kinds, require
 from kanalyze.columns import gathered, told_of
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
@@ -260,7 +260,7 @@ def _range_names(report: Report, points: pl.DataFrame, each: str | None) -> pl.S
     """The innermost range at each launch, its numbers masked; null where that is the iteration itself."""
     if "range" not in report.kinds:
         return pl.repeat(None, points.height, dtype=pl.String, eager=True).alias("range")
-    names = _range_lines.named_ranges(report).get_column("range")
+    names = named_ranges(report).get_column("range")
     known = told_of(names, lambda text: None if (name := _masked(text)) in (_STEP, each) else name, pl.Categorical)
     launched = gathered(known, _range_lines.ranges_at(report, points)).alias("range")
     captured = told_of(captured_as(report, points.get_column("row"), "range"), _masked, pl.Categorical)

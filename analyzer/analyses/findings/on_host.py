@@ -23,12 +23,12 @@ from kanalyze.analyses.device._operations import (
 )
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import on_gpu, rules, say
-from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.idle import _attribution, code
 from kanalyze.analyses.operators._host_names import ThreadPair, host_names, placed, surroundings
 from kanalyze.analyses.operators._host_tree import NODE, operator_tree
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared import analysis, statistics
+from kanalyze.analyses.shared.analysis import named_ranges
 from kanalyze.analyses.shared.threads import THREAD, key_columns
 from kanalyze.analyses.streams.concurrency import STREAM
 from kanalyze.columns import beside, gathered, having, in_order, nearest, parts_by, positions, rate_of, rows_at, sure

@@ -20,7 +20,8 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._windows import busy_spans
 from kanalyze.analyses.host._thread_timeline import shown_calls, threads
-from kanalyze.analyses.shared.analysis import once_per_process
+from kanalyze.analyses.host.engine_marks import names_by_kind
+from kanalyze.analyses.shared.analysis import named_ranges, once_per_process
 from kanalyze.analyses.shared.threads import (
     THREAD,
     ThreadKey,
@@ -35,16 +36,7 @@ from kanalyze.analyses.shared.threads import (
 )
 from kanalyze.columns import gathered, in_order_of, nearest_place, of_parts, positions, rows_at
 from kanalyze.report import Report
-from kanalyze.window import STEP_PREFIX, UNNAMED, named as shown_name
-
-
-@once_per_process
-def named_ranges(report: Report) -> pl.DataFrame:
-    """Ranges of the processes in scope, at any time, sorted by start, then event_id.
-
-    Columns: those of :func:`kanalyze.window.named`.
-    """
-    return shown_name(report.kind("range"), report.table("range_detail"))
+from kanalyze.window import STEP_PREFIX, UNNAMED
 
 
 @once_per_process
@@ -284,8 +276,6 @@ def named_events(report: Report) -> pl.DataFrame:
     Labels of an engine's steps have one name for each kind. Columns: process_id, thread_id, start, end, name; of events
     with equal times the last one is the innermost.
     """
-    from kanalyze.analyses.host.engine_marks import names_by_kind  # noqa: PLC0415 - which reads named_ranges
-
     # of events with equal start and end the last one is the innermost: the operator
     python, ranges = _python(report), report.kind("range")
     if (steps := names_by_kind(report)).height:

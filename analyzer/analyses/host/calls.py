@@ -7,8 +7,8 @@ import polars as pl
 from kanalyze import intervals, model, tools
 from kanalyze.analyses.device import _operations, _windows
 from kanalyze.analyses.host._call_kinds import shown
-from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.shared import analysis, threads
+from kanalyze.analyses.shared.analysis import named_ranges
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total, spread
 from kanalyze.columns import mixed, positions, rows_at, shared, telling
 from kanalyze.report import Report

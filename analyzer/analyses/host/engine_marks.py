@@ -12,8 +12,8 @@ import polars as pl
 
 from kanalyze import columns, errors
 from kanalyze.analyses.device._operations import families, operations
-from kanalyze.analyses.host import _call_kinds, _range_lines
-from kanalyze.analyses.shared.analysis import once_per_process
+from kanalyze.analyses.host import _call_kinds
+from kanalyze.analyses.shared.analysis import named_ranges, once_per_process
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.report import Report
 from kanalyze.window import names
@@ -142,7 +142,7 @@ def engine_labels(report: Report) -> pl.DataFrame:
     Raises:
         UnknownNameError: No range is called as a pattern of the user's says.
     """
-    ranges = _range_lines.named_ranges(report)
+    ranges = named_ranges(report)
     grammars = [grammar_of(pattern) for pattern in report.labels]
     labels = ranges.select("range", label="name").unique("range", maintain_order=True).drop_nulls("label")
     for pattern, grammar in zip(report.labels, grammars, strict=True):
@@ -167,7 +167,7 @@ def engine_marks(report: Report) -> pl.DataFrame:
     other the outermost is the step; what it does not say of the batch, the others do. Where no label
     says what kind a step is, steps are those of :func:`learned_marks`, if there are any.
     """
-    ranges = _range_lines.named_ranges(report).filter(pl.col("end") > pl.col("start"))
+    ranges = named_ranges(report).filter(pl.col("end") > pl.col("start"))
     marks = ranges.select(*THREAD, "start", "end", "open", "range").join(engine_labels(report), on="range")
     marks = marks.sort(*THREAD, "start", "end", descending=[False, False, False, True])
     reached = pl.col("end").cum_max().shift(1).over(THREAD)

@@ -15,11 +15,11 @@ from kanalyze import errors, machinery
 from kanalyze.analyses.device._operations import facts_of, launch_rows, nearest_launches
 from kanalyze.analyses.device._windows import activity as device_activity
 from kanalyze.analyses.host._call_kinds import context_calls, unrecorded_contexts, unseen_starts, unseen_syncs
-from kanalyze.analyses.host._range_lines import between_calls, framework_recorded, named, named_ranges, range_lines
+from kanalyze.analyses.host._range_lines import between_calls, framework_recorded, named, range_lines
 from kanalyze.analyses.host._thread_timeline import activity, labels, records_waits, threads
 from kanalyze.analyses.host.engine_marks import names_by_kind
 from kanalyze.analyses.operators._host_names import host_names
-from kanalyze.analyses.shared.analysis import Remembered, once_per_process
+from kanalyze.analyses.shared.analysis import Remembered, named_ranges, once_per_process
 from kanalyze.analyses.shared.threads import ThreadKey, by_thread, line_of, on_line, overlaid, touched
 from kanalyze.analyses.streams.concurrency import ended_last, event_waits, waited_for
 from kanalyze.columns import gathered, in_order, sure

@@ -10,10 +10,9 @@ import polars as pl
 
 from kanalyze import columns, window
 from kanalyze.analyses.device._operations import families, operations
-from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.host.engine_marks import IDLE, engine_marks
 from kanalyze.analyses.ranges.instances import compile_spans, while_compiling
-from kanalyze.analyses.shared.analysis import loop_passes, once_per_process
+from kanalyze.analyses.shared.analysis import loop_passes, named_ranges, once_per_process
 from kanalyze.analyses.shared.threads import THREAD, outermost
 from kanalyze.report import Report
 

@@ -15,13 +15,13 @@ import polars as pl
 
 from kanalyze import errors, intervals, model, units
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, operations
-from kanalyze.analyses.host import _call_kinds, _range_lines, engine_marks
+from kanalyze.analyses.host import _call_kinds, engine_marks
 from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.iterations import _launch_periods, _units
 from kanalyze.analyses.iterations._marks import BY_ENGINE, SOME, STEP, called, of_process
 from kanalyze.analyses.iterations.iterations import CUT, ODD, STEADY, WARM_UP, iterations_by_launches, judged_iterations
 from kanalyze.analyses.ranges.instances import compile_spans
-from kanalyze.analyses.shared.analysis import analysis, once_per_report, require, source_lines
+from kanalyze.analyses.shared.analysis import analysis, named_ranges, once_per_report, require, source_lines
 from kanalyze.analyses.shared.statistics import BUCKETS, median_of
 from kanalyze.analyses.shared.threads import THREAD, outermost, touched
 from kanalyze.report import Report
@@ -176,7 +176,7 @@ def own_ranges(report: Report, process: int | None) -> pl.DataFrame:
     """
     labels = engine_marks.engine_labels(report).get_column("range")
     wanted = of_process(process) & (pl.col("range") != UNNAMED) & ~pl.col("range").is_in(labels.implode())
-    own = _range_lines.named_ranges(report).filter(wanted)
+    own = named_ranges(report).filter(wanted)
     return own.select(*THREAD, "start", "end", "open", name=without_ids(pl.col("range")))
 
 

@@ -9,11 +9,10 @@ from kanalyze import intervals
 from kanalyze.analyses.counters import _sampled_means, advice, counters
 from kanalyze.analyses.device._operations import compiled_kernels, exclusive_operations, operations
 from kanalyze.analyses.host._call_kinds import BY_DRIVER
-from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.iterations.iterations import iteration_spans
 from kanalyze.analyses.operators._kernel_groups import GROUP_KEYS, grouped_kernels, kernel_groups, same_kernels
 from kanalyze.analyses.ranges.instances import compile_spans
-from kanalyze.analyses.shared.analysis import once_per_report
+from kanalyze.analyses.shared.analysis import named_ranges, once_per_report
 from kanalyze.analyses.shared.threads import outermost
 from kanalyze.columns import beside
 from kanalyze.report import Report

@@ -19,10 +19,10 @@ from kanalyze.analyses.host._captures import (
     has_captures,
     likely_captures,
 )
-from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.operators import _host_tree, _work
 from kanalyze.analyses.ranges.ranges import pairs, thread_ranges
 from kanalyze.analyses.shared import analysis, threads
+from kanalyze.analyses.shared.analysis import named_ranges
 from kanalyze.analyses.shared.statistics import exclusive_sums
 from kanalyze.columns import beside, gathered, parts_by, rows_at
 from kanalyze.report import Report, Where

@@ -8,9 +8,9 @@ import polars as pl
 from kanalyze import intervals, model, window
 from kanalyze.analyses.device._operations import device_operations, exclusive_operations, of_used_processes, with_facts
 from kanalyze.analyses.host._captures import capture_rows, capture_source, captures
-from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.operators._host_tree import path_texts
 from kanalyze.analyses.shared import analysis, statistics
+from kanalyze.analyses.shared.analysis import named_ranges
 from kanalyze.analyses.shared.threads import THREAD, key_columns, nested
 from kanalyze.columns import count_up_to, gathered, in_order, parts_by, rows_at
 from kanalyze.report import Report, Where

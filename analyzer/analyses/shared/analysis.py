@@ -8,7 +8,7 @@ from typing import Final, Protocol, TypeVar, TypeVarTuple, Unpack
 
 import polars as pl
 
-from kanalyze import model, schema
+from kanalyze import model, schema, window
 from kanalyze.errors import CannotTellError, KanalyzeError, UnknownNameError
 from kanalyze.machinery import workers
 from kanalyze.report import Report, Where
@@ -182,3 +182,12 @@ def in_one_thread(work: Callable[[], T]) -> T:
     if errors:
         raise errors.pop()  # held by nothing but what catches it
     return results[0] if results else work()
+
+
+@once_per_process
+def named_ranges(report: Report) -> pl.DataFrame:
+    """Ranges of the processes in scope, at any time, sorted by start, then event_id.
+
+    Columns: those of :func:`kanalyze.window.named`.
+    """
+    return window.named(report.kind("range"), report.table("range_detail"))

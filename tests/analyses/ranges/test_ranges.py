@@ -9,10 +9,11 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 import kanalyze
-from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
+from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.analyses.ranges.ranges import range_gpu, range_kernels, ranges
+from kanalyze.analyses.shared.analysis import named_ranges
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.renderers.page.time import ranges as section

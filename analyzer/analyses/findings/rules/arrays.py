@@ -22,13 +22,13 @@ from kanalyze.analyses.host._call_kinds import (
     spoken,
     world,
 )
-from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
+from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls
 from kanalyze.analyses.memory.memory import allocating_calls
 from kanalyze.analyses.operators.fusion import repeated
 from kanalyze.analyses.ranges.instances import while_compiling
 from kanalyze.analyses.replay._changes import Mending
-from kanalyze.analyses.shared.analysis import once_per_process, once_per_report, source_lines
+from kanalyze.analyses.shared.analysis import named_ranges, once_per_process, once_per_report, source_lines
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import gathered, nearest

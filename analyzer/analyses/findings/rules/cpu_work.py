@@ -11,11 +11,10 @@ from kanalyze.analyses.device._operations import facts_of
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import on_gpu, on_host, rules, say
 from kanalyze.analyses.findings.on_host import IS_NODE, LARGE_BYTES, SCALAR_BYTES, SPAN, TO_DEVICE, TO_HOST
-from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.idle.code import line_that_reads
 from kanalyze.analyses.iterations._marks import LIBRARIES
 from kanalyze.analyses.replay._changes import Mending
-from kanalyze.analyses.shared.analysis import once_per_process, source_lines
+from kanalyze.analyses.shared.analysis import named_ranges, once_per_process, source_lines
 from kanalyze.analyses.shared.threads import THREAD, by_thread, line_of, of_thread
 from kanalyze.columns import as_of, nearest, of_parts, rows_at
 from kanalyze.report import Report

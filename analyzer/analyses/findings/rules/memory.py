@@ -21,14 +21,14 @@ from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_host import LARGE_BYTES, PAGEABLE, PINNED, TO_DEVICE, TO_HOST
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, phrases
 from kanalyze.analyses.host._call_kinds import calls_that, context_calls, names_that, shown
-from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
+from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.idle import _attribution, ledger
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls, scope_of
 from kanalyze.analyses.iterations.iterations import iterations_at
 from kanalyze.analyses.memory.memory import allocating_calls
 from kanalyze.analyses.memory.migrations import FAULT_CAUSES, UNASKED, faulting_host, faults_seen, moves, pages
 from kanalyze.analyses.replay._changes import Mending
-from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
+from kanalyze.analyses.shared.analysis import named_ranges, once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import (

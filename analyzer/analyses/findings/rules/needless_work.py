@@ -15,10 +15,10 @@ from kanalyze.analyses.findings.on_gpu import FAMILY, LIBRARY, OPERATION, RESULT
 from kanalyze.analyses.findings.on_host import elements, sides
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
 from kanalyze.analyses.host._call_kinds import JAX, world
-from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.idle.code import place_at, placed_with_text
 from kanalyze.analyses.operators.fusion import broadcast
 from kanalyze.analyses.replay._changes import Mending
+from kanalyze.analyses.shared.analysis import named_ranges
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.work.work import memory_ns, memory_roofs, operations_with_roofs
