@@ -408,6 +408,10 @@ class CannotTellError(KanalyzeError, slug="cannot-tell"):
     without_bandwidth = Case(
         "{path}: cannot tell what another GPU would bring, because the bandwidth of the recorded one is not known.", ""
     )
+    without_peak = Case(
+        "{path}: cannot tell what another GPU would bring, because {gpu} has no units for products in {type}.",
+        "Give a type that it has, such as `--dtype fp16`.",
+    )
     without_log = Case(
         "{path}: cannot tell requests, because no log of a client is given.",
         "Give one with --log: CSV or JSON lines of request, arrival, first, end; or what vLLM's benchmark saved.",

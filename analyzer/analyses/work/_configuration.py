@@ -13,7 +13,15 @@ from kanalyze import columns, device_limits, errors
 from kanalyze.analyses.device._operations import WITH_HOST
 from kanalyze.analyses.operators.fusion import LISTED, bytes_of, parsed
 from kanalyze.analyses.work._models import PRODUCTS, weight_place
-from kanalyze.analyses.work.work import WORK, calls_with_work, gpu_called, operations_by_call, with_models, with_roofs
+from kanalyze.analyses.work.work import (
+    TYPES,
+    WORK,
+    calls_with_work,
+    gpu_called,
+    operations_by_call,
+    with_models,
+    with_roofs,
+)
 from kanalyze.report import Report
 
 #: Types that a program can compute in, and what a trace calls tensors of them; the products of fp8 alone are of that.
@@ -319,7 +327,8 @@ def factors(report: Report, asked: Configuration) -> pl.DataFrame:
     if work.get_column("slower").has_nulls():
         raise errors.CannotTellError.without_bandwidth(report.meta.path)
     then, uncached = _calls_then(report, asked, calls), devices.with_columns(l2_bytes=pl.lit(0, dtype=pl.Int64))
-    sides = {"now": (calls, uncached), "then": (then, uncached), "here": (then, devices), "there": (then, moved)}
+    runs = then if asked.gpu is None else _runs_on(then, asked.gpu, report)
+    sides = {"now": (calls, uncached), "then": (then, uncached), "here": (then, devices), "there": (runs, moved)}
     roofs = [with_roofs(rows, on).select(pl.col("roof_ns").clip(1).alias(name)) for name, (rows, on) in sides.items()]
     now_type, then_type = (pl.col(side).replace("fp16", "bf16") for side in ("type_now", "type"))  # of one rate
     reaches = [
@@ -332,6 +341,20 @@ def factors(report: Report, asked: Configuration) -> pl.DataFrame:
         pl.concat([of_calls, *roofs], how="horizontal"), on=["device", "call"], how="left", maintain_order="left"
     )
     return _between(each, fixed_ns=0 if asked == Configuration(asked.gpu) else _FIXED_NS)
+
+
+def _runs_on(calls: pl.DataFrame, gpu: str, report: Report) -> pl.DataFrame:
+    """The calls with the types in which a `gpu` computes them: TF32 as FP32 where it has none.
+
+    Raises:
+        CannotTellError: It has no peak of a type of products.
+    """
+    peaks = device_limits.peaks_of(gpu)
+    lacking = [kind for kind in TYPES if not getattr(peaks, kind, 0)]
+    runs = calls.with_columns(pl.col("type").replace("tf32", "fp32") if "tf32" in lacking else "type")
+    for kind in runs.filter((pl.col("group") != "memory") & pl.col("type").is_in(lacking)).get_column("type").head(1):
+        raise errors.CannotTellError.without_peak(report.meta.path, kind, gpu)
+    return runs
 
 
 def _between(each: pl.DataFrame, fixed_ns: int) -> pl.DataFrame:

@@ -225,6 +225,15 @@ def test_more_bandwidth_shortens_what_bytes_bound_by_the_part_at_the_roof():
     assert (unknown["low"], unknown["usual"], unknown["high"]) == pytest.approx((slower, (1 + slower) / 2, 1.0))
 
 
+def test_products_of_a_type_that_another_gpu_has_not_are_not_told_for_it_but_those_of_tf32_run_in_full():
+    for shapes in (BIG, None):
+        with pytest.raises(CannotTellError, match="Tesla V100 has no units for products in bf16"):
+            factors(program([(shapes, GEMM, 200_000)]), Configuration("Tesla V100"))
+    full = program([(BIG, "sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32", 500_000)], types="float")
+    row = factors(full, Configuration("Tesla V100")).row(0, named=True)
+    assert row["low"] * 500_000 >= 2 * 4096**3 / 15.7e12 * 1e9
+
+
 def test_a_step_on_an_h200_is_told_from_an_h100():
     """18.41 and 16.18 ms were measured, without a profiler."""
     told = kanalyze.whatif(real_report(GPT).narrow(window="steady"), gpu="h200", measured="18.41ms")
