@@ -49,7 +49,9 @@ def align(report: Report, other: Report) -> tuple[list[ThreadPair], int] | None:
     """
     from kanalyze.analyses.shared.alignment import aligned  # noqa: PLC0415 - imports numpy, for a report with a trace beside it
 
-    sides = _launch_calls(report), _launch_calls(other)
+    # a trace has names of more than 1,024 characters as they stand in the binary
+    functions = dict(pl.concat(side.table("symbols").select("symbol", "name") for side in (report, other)).iter_rows())
+    sides = _launch_calls(report, functions), _launch_calls(other, functions)
     if any(side.get_column("process_id").n_unique() != 1 for side in sides):
         return None
     own, others = ({key: part.drop(THREAD) for key, part in parts_by(side, THREAD).items()} for side in sides)
@@ -100,14 +102,15 @@ def _same_threads(calls: pl.DataFrame, others: pl.DataFrame) -> list[tuple[Threa
     return [*pairs.items()]
 
 
-def _launch_calls(report: Report) -> pl.DataFrame:
+def _launch_calls(report: Report, functions: dict[str, str]) -> pl.DataFrame:
     """Launch calls sorted by start: process_id, thread_id, start, end and token, a number for what they launched.
 
-    That is of kernels by name and launch shape, of copies by way and size.
+    That is of kernels by name (of `functions` by symbol) and launch shape, of copies by way and size.
     Calls that launch nothing are left out, and those that the report does not give a thread.
     """
     work = operations(report, "call_row", *SHAPE, "size_bytes")
-    work = work.with_columns(text=told_of(work.get_column("name"), normalised))
+    names = told_of(work.get_column("name"), lambda name: normalised(functions.get(name, name)))
+    work = work.with_columns(text=names)
     moved = pl.when(pl.col("kind").is_in(["memcpy", "memset"])).then(_number("kind", "detail", "size_bytes"))
     token = pl.when(pl.col("kind") == "kernel").then(_number("text", *SHAPE)).otherwise(moved)
     work = work.select(token=token.fill_null(0), call="call_row").drop_nulls("call")
@@ -315,6 +318,16 @@ def operators_beside(report: Report, trace: Report, launches: pl.DataFrame) -> p
     """
     there, tree = _in_the_trace(host_names(report).threads, launches, positions), host_tree(trace)
     return tree.innermost(there, tree.of_kinds("op"))
+
+
+def operators_beside_in_part(report: Report, trace: Report) -> pl.Series:
+    """The operators, rows of the host tree of the trace beside, some launch of which has no partner in the report."""
+    alone = [pl.DataFrame(schema=dict.fromkeys((*THREAD, "at"), pl.Int64))]
+    for pair in host_names(report).threads:
+        aligned = pl.int_range(pl.len()).is_in(pair.pairs.get_column("right").implode())
+        alone.append(pair.others.filter(~aligned).select(**key_columns(pair.right), at="start"))
+    tree = host_tree(trace)
+    return tree.innermost(pl.concat(alone, how="vertical_relaxed"), tree.of_kinds("op")).drop_nulls()
 
 
 def _in_the_trace(

@@ -353,7 +353,7 @@ def _runs_on(calls: pl.DataFrame, gpu: str, report: Report) -> pl.DataFrame:
     lacking = [kind for kind in TYPES if not getattr(peaks, kind, 0)]
     runs = calls.with_columns(pl.col("type").replace("tf32", "fp32") if "tf32" in lacking else "type")
     for kind in runs.filter((pl.col("group") != "memory") & pl.col("type").is_in(lacking)).get_column("type").head(1):
-        raise errors.CannotTellError.without_peak(report.meta.path, kind, gpu)
+        raise errors.CannotTellError.without_peak(report.meta.path, gpu, kind)
     return runs
 
 

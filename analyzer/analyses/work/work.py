@@ -15,7 +15,7 @@ from kanalyze.analyses.device._operations import SHAPE, facts_of, operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host import _captures, _range_lines
 from kanalyze.analyses.operators import _host_tree, _work
-from kanalyze.analyses.operators._host_names import operators_beside
+from kanalyze.analyses.operators._host_names import operators_beside, operators_beside_in_part
 from kanalyze.analyses.operators._kernel_groups import grouped_kernels, kernel_groups, same_kernels, same_launches
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
 from kanalyze.analyses.shared.threads import THREAD
@@ -292,8 +292,8 @@ def operations_by_call(report: Report) -> pl.DataFrame:
 
     What operations of CUDA graphs do whose capture is recorded was told there, by the operator that captured them,
     whose row is then that of the capture; each launch of the graph is a call of its own. In a report without operators
-    the trace beside it tells them, of launches that both have. Operations that no operator launched are calls of their
-    own.
+    the trace beside it tells them, of calls of which both have all launches. Operations that no operator launched are
+    calls of their own.
     """
     alone, own = -1 - pl.col("row").cast(pl.Int64), pl.col("operator").cast(pl.Int64)
     ran = _work.launched_work(report).with_columns(operator=own, call=pl.coalesce(own, alone), told=pl.lit(_SELF))
@@ -301,7 +301,8 @@ def operations_by_call(report: Report) -> pl.DataFrame:
         launches = facts_of(report, ran.get_column("row"), *THREAD, "call_start").rename({"call_start": "at"})
         there = ran.select("row", operators_beside(report, trace, launches).cast(pl.Int64).alias("operator"))
         number = own + _host_tree.host_tree(report).rows.height
-        ran = ran.update(there.drop_nulls().with_columns(call=number, told=pl.lit(_BESIDE)), on="row")
+        whole = there.drop_nulls().filter(~own.is_in(operators_beside_in_part(report, trace).implode()))
+        ran = ran.update(whole.with_columns(call=number, told=pl.lit(_BESIDE)), on="row")
     if _captures.has_captures(report):
         inside = _work.captured_work(report).drop_nulls("operator").select("row", own)
         launch = facts_of(report, inside.get_column("row"), "call_id").get_column("call_id")
@@ -397,7 +398,7 @@ def _modelled(name: str, kernel: str, inputs: tuple[str | None, ...]) -> tuple[o
     """The columns :data:`WORK` of one kind of call."""
     kernel_name = decode(kernel)
     # kernels that move elements whatever they are name their bytes alone
-    opaque = re.search(r"OpaqueType<(\d+)u?>", kernel)
+    opaque = re.search(r"OpaqueType<(?:\([a-z ]+\))?(\d+)u?>", kernel)
     in_name = (*kernel_name.input_types, kernel_name.output_type or ("f16" if _CUDNN_HALF.search(kernel) else ""))[0]
     work = work_of(name, inputs, kernel_name, int(opaque[1]) if opaque else ELEMENT_BYTES.get(in_name))
     # a complex product is four real ones, of a type that no peak is of

@@ -109,6 +109,12 @@ def test_what_a_call_launched_tells_it():
     assert (thread.pairs.rows(), calls) == ([(2, 2), (3, 3)], 4)
 
 
+def test_a_kernel_that_a_trace_calls_by_its_symbol_has_its_partner():
+    symbols = [{"name": "a", "symbol": "_Z1av"}]
+    own, other = (report(launches([name]), symbols=given) for name, given in (("a", symbols), ("_Z1av", [])))
+    assert _host_names.align(own, other)[0][0].complete
+
+
 EVENTS = st.lists(
     st.tuples(st.sampled_from(["x", "y", "z"]), st.integers(0, 700_000), st.integers(1, 300_000)), max_size=8
 )

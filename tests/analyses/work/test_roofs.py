@@ -30,14 +30,15 @@ TYPES = json.dumps(["c10::BFloat16"] * 2)
 
 
 def program(calls, *, operators=True, types="c10::BFloat16", **limits):
-    """One operator after another, each with one kernel on an H100; its shapes are recorded or not."""
+    """One operator after another, each with one kernel, or several, on an H100; its shapes are recorded or not."""
     events, details = [], []
     for number, (shapes, name, length) in enumerate(calls):
         at, row = 10_000_000 * number, len(events)
         parent = row if operators else None
-        events += [host("op", "aten::mm", at, at + 50)] * operators + [
-            *launched(at + 1, at + 2, kernel(at + 5, at + 5 + length, name=name, parent=parent, **ONE), parent=parent),
-        ]
+        events += [host("op", "aten::mm", at, at + 50)] * operators
+        for later, one in enumerate(name.split(" + ")):
+            ran = kernel(at + 5 + later * length, at + 5 + (later + 1) * length, name=one, parent=parent, **ONE)
+            events += launched(at + 1 + 2 * later, at + 2 + 2 * later, ran, parent=parent)
         kinds = types and json.dumps([types] * 2 if isinstance(types, str) else types)
         details.append({"event_id": row, "input_shapes": shapes and json.dumps(shapes), "input_types": kinds})
     tables = {"kinds": KINDS, "op_detail": details} if operators else {"kinds": ("kernel", "api")}
@@ -291,6 +292,14 @@ def test_what_a_report_without_operators_launches_has_the_work_of_the_trace_besi
         kanalyze.work(bare)
 
 
+def test_a_call_of_which_a_launch_has_no_partner_in_the_trace_has_no_work():
+    def of(*others, **kinds):
+        return program([(BIG, f"{GEMM} + {other}", 200_000) for other in others], **kinds)
+
+    found = kanalyze.work(replace(of(*"paaa", operators=False), beside=lambda: of(*"aaaa")))
+    assert found.get_column("flop").to_list() == [None, None, *[2 * 4096**3] * 3]
+
+
 def in_ranges(*ranges):
     """What emit_nvtx records of operators one after another, each with a kernel, on an H100."""
     events = []
@@ -328,6 +337,12 @@ def test_a_convolution_in_ranges_has_the_result_that_its_user_takes(user, flop):
 def test_a_tensor_that_is_given_twice_is_read_once(makers, tensors):
     rows = in_ranges((f"aten::mul, op_id = 9, sizes = [[4096, 64], [4096, 64]], input_op_ids = [{makers}]", ADDS))
     assert rows.get_column("bytes").to_list() == [tensors * 2 * 4096 * 64]
+
+
+@pytest.mark.parametrize("size", ["(unsigned int)4", "(int)4", "4u", "4"])
+def test_elements_of_no_type_have_the_size_that_each_tool_writes(size):
+    name = f"void at::native::CatArrayBatchedCopy<at::native::OpaqueType<{size}>, unsigned int, (int)4, (int)64>(X)"
+    assert in_ranges(("aten::cat, op_id = 9, sizes = [[[3, 4], [3, 4]], []]", name)).item(0, "bytes") == 4 * 48
 
 
 @pytest.mark.parametrize(("gpu", "rates"), [("Tesla V100-SXM2-32GB", (None, 125e12)), ("NVIDIA A10", (125e12, 125e12))])
