@@ -9,6 +9,7 @@ from kanalyze.analyses.device._windows import share_of_window, windows
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.shared.analysis import analysis
 from kanalyze.analyses.shared.statistics import total
+from kanalyze.analyses.work._models import BOUND
 from kanalyze.analyses.work.work import GROUP, GROUPS, TYPE, calls_with_work, memory_roofs, peaks, required_calls
 from kanalyze.report import Report
 
@@ -110,7 +111,15 @@ def _with_reached(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 #: Parts of a device's time, beside the buckets of the ledger that stay as they are.
-AT_ROOF, DISTANCE, UNKNOWN, AGAIN = "at the roof", "distance to it", "no model", "recomputed"
+AT_ROOF, DISTANCE, AT_MOST = "at the roof", "distance to it", "at most that far"
+UNKNOWN, AGAIN = "no model", "recomputed"
+
+#: What kernels are by what bounds them, where no name says it.
+OTHER: Final = "other kernels"
+_GROUP: Final = pl.coalesce(
+    pl.col("group").cast(pl.String),
+    pl.col("bound").replace_strict({"compute": OTHER, "memory": "memory"}, default=None, return_dtype=pl.String),
+)
 
 BUDGET: Final = schema.Table(
     "budget",
@@ -118,9 +127,11 @@ BUDGET: Final = schema.Table(
     schema.columns(f"""
         device int: The GPU, as in `devices`.
         part text: {AT_ROOF}: the least time that the work of kernels needs; {DISTANCE}: the rest of their time;
-            {UNKNOWN}: kernels of operators without a model; {AGAIN}: those that run forward again within backward, as
-            under activation checkpointing; else a bucket of the ledger.
-        detail text?: Of kernels what they are: {', '.join(GROUPS)}; else the ledger's detail.
+            {AT_MOST}: the same where their work is a bound; {UNKNOWN}: kernels of operators without a model; {AGAIN}:
+            those that run forward again within backward, as under activation checkpointing; else a bucket of the
+            ledger.
+        detail text?: Of kernels what they are: {', '.join(GROUPS)}, or {OTHER} that compute bounds; else the ledger's
+            detail.
         ns int: Time; the rows of a device sum to its window.
         share float: Part of the window.
     """),
@@ -142,11 +153,13 @@ def budget(report: Report) -> pl.DataFrame:
     calls = every.filter(~pl.col("again"))
     known, unknown = (calls.filter(one) for one in (pl.col("bound").is_not_null(), pl.col("bound").is_null()))
     rest = ledger(report).filter(pl.col("bucket") != "kernel")
+    bounds = pl.col("known") == BOUND
+    far = pl.when(bounds).then(pl.lit(AT_MOST)).otherwise(pl.lit(DISTANCE))
     parts = [
-        every.filter("again").select("device", part=pl.lit(AGAIN), detail="group", ns="exclusive_ns"),
-        known.select("device", part=pl.lit(AT_ROOF), detail="group", ns="at_roof_ns"),
-        known.select("device", part=pl.lit(DISTANCE), detail="group", ns="distance_ns"),
-        unknown.select("device", part=pl.lit(UNKNOWN), detail="group", ns="exclusive_ns"),
+        every.filter("again").select("device", part=pl.lit(AGAIN), detail=_GROUP, ns="exclusive_ns"),
+        known.select("device", part=pl.lit(AT_ROOF), detail=_GROUP, ns="at_roof_ns"),
+        known.sort(bounds, maintain_order=True).select("device", part=far, detail=_GROUP, ns="distance_ns"),
+        unknown.select("device", part=pl.lit(UNKNOWN), detail=_GROUP, ns="exclusive_ns"),
         rest.select("device", part=pl.col("bucket").cast(pl.String), detail="detail", ns="ns"),
     ]
     sums = pl.concat(parts).group_by("device", "part", "detail", maintain_order=True).agg(pl.col("ns").sum())
@@ -163,7 +176,8 @@ MFU: Final = schema.Table(
         device int: The GPU, as in `devices`.
         window_ns int: The window.
         flop int?: FLOPs of products, convolutions and attention by their shapes, forward and backward, as executed:
-            what is computed anew in a backward pass counts again; null where no number holds them.
+            what is computed anew in a backward pass counts again; of other kernels that compute bounds those that were
+            measured; null where no number holds them, and where no kernel with a model has any and others have none.
         flop_per_s float?: By the window.
         flop_share float?: The time that they take at the dense peak of each one's type, of the window: the utilisation
             of the hardware (HFU), and where nothing is computed anew that of the model (MFU); null where no peak is
@@ -173,6 +187,7 @@ MFU: Final = schema.Table(
         known_share float?: Kernel time of operators with a model, of all kernel time; the rest could hold more.
     """),
     purpose="FLOPs against the GPU's peak (MFU)",
+    telling=("flop", "flop_share", "known_share"),
 )
 
 
@@ -190,16 +205,17 @@ def mfu(report: Report) -> pl.DataFrame:
     """
     peaked = required_calls(report, MFU).join(peaks(report.devices), on=["device", "type"], how="left")
     part = pl.col("inside_ns") / pl.col("dur_ns").clip(lower_bound=1)  # of what overlaps the window
-    named = (pl.col("group") != "memory").fill_null(value=False)  # what ncu counted of others is no FLOP of a model
+    named = _GROUP != "memory"  # what ncu counted of these is no FLOP of a model
     flop, executed = (
         pl.when(named).then(one).fill_null(0) * part for one in (pl.col("flop"), pl.coalesce("executed_flop", "flop"))
     )
     at_peak, peak = flop * 1e9 / pl.col("flop_per_s"), pl.col("flop_per_s").is_not_null()
     known_ns, whole = pl.col("exclusive_ns").filter(pl.col("known").is_not_null()).sum(), pl.col("exclusive_ns").sum()
+    told = (flop.sum() > 0) | (known_ns >= _NEARLY_ALL * whole)  # else what has none is a part
     sums = peaked.group_by("device").agg(
-        flop=flop.sum().cast(pl.Int64, strict=False),
-        executed_flop=executed.sum().cast(pl.Int64, strict=False),
-        at_peak_ns=pl.when(flop.filter(peak).sum() >= _NEARLY_ALL * flop.sum()).then(at_peak.sum()),
+        flop=pl.when(told).then(flop.sum()).cast(pl.Int64, strict=False),
+        executed_flop=pl.when(told).then(executed.sum()).cast(pl.Int64, strict=False),
+        at_peak_ns=pl.when(told & (flop.filter(peak).sum() >= _NEARLY_ALL * flop.sum())).then(at_peak.sum()),
         once=1 - at_peak.filter("again").sum() / at_peak.sum().clip(lower_bound=1),
         known_share=pl.when(whole > 0).then(known_ns / whole),
     )
@@ -233,17 +249,22 @@ def against_roofs(report: Report) -> str:
     """
     calls = calls_with_work(report)
     kernels = total(calls, "exclusive_ns")
-    by_group = calls.drop_nulls("bound").group_by("group")
-    sums = by_group.agg(pl.col("exclusive_ns", "at_roof_ns", "distance_ns").sum())
+    by_group = calls.drop_nulls("bound").group_by(group=_GROUP)
+    far_ns, bounds = pl.col("distance_ns"), pl.col("known") == BOUND
+    sums = by_group.agg(
+        pl.col("exclusive_ns", "at_roof_ns", "distance_ns").sum(), at_most_ns=far_ns.filter(bounds).sum()
+    )
     if not kernels or total(sums, "exclusive_ns") < _WORTH_TELLING * kernels:
         return ""
     spans = windows(report)
     if kernels < _WORTH_TELLING * (total(spans, "end") - total(spans, "start")):
         return ""
     named = sums.filter(pl.col("exclusive_ns") >= _WORTH_NAMING * kernels)
-    near = named.select("group", pl.col("at_roof_ns") / pl.col("exclusive_ns"))
-    shares = {group: units.percent(share) for group, share in near.iter_rows()}
-    at_roof = ", ".join(f"{group} at {shares[group]}" for group in GROUPS if group in shares and group != "memory")
+    few = pl.col("at_most_ns") < _WORTH_NAMING * pl.col("exclusive_ns")
+    near = named.select("group", pl.col("at_roof_ns") / pl.col("exclusive_ns"), few)
+    shares = {group: units.percent(share) + ("" if few else " or more") for group, share, few in near.iter_rows()}
+    groups = [group for group in (*GROUPS, OTHER) if group in shares and group != "memory"]
+    at_roof = ", ".join(f"{group} at {shares[group]}" for group in groups)
     large = _large_products(report, calls)
     parts = [f"{at_roof} of their roof{large}"] if at_roof else []
     if "memory" in shares:
@@ -254,5 +275,6 @@ def against_roofs(report: Report) -> str:
     lost, taken = (units.time(ns / iterations) for ns in (total(sums, "distance_ns"), kernels))
     apart = f" ({units.percent(hardware)} with what backward computes again)" if hardware > used else ""
     reached = ": ".join(filter(None, (f"{units.percent(used)} MFU{apart}" if used else "", ", ".join(parts))))
-    distance = f"{lost} of {taken} of kernels are the distance to {'it' if parts else 'their roofs'}."
+    at_most = "at most " * (total(sums, "at_most_ns") >= _WORTH_NAMING * total(sums, "distance_ns"))
+    distance = f"{at_most}{lost} of {taken} of kernels are the distance to {'it' if parts else 'their roofs'}."
     return "; ".join(filter(None, (reached, distance)))

@@ -289,6 +289,12 @@ def test_counts_of_others_are_taken_where_inputs_or_times_are_the_same(launches,
     assert {*found.filter(known=alike or "none").get_column("flop")} <= {counts[0][0]}
 
 
+def test_what_compute_bounds_counts_whatever_it_is_called():
+    made = replace(program([(None, OTHER, 200_000)]), counted=lambda: counted((10**9, 1000)))
+    assert kanalyze.mfu(made).select("flop", "known_share").row(0) == (10**9, 1.0)
+    assert kanalyze.budget(made).get_column("detail").to_list()[:2] == ["other kernels"] * 2
+
+
 def test_products_by_gpu_metrics_are_those_of_their_shape():
     """17 products of 8,192 × 8,192, under a clock that falls."""
     row = kanalyze.work(real_report(REPORTS / "metrics_matmul.sqlite")).row(0, named=True)
