@@ -274,7 +274,7 @@ def _sentences(
         paused = _limits.pauses(part.steady, tables["phases"]) if part.steady.adjoining and "phases" in tables else ""
         sentences = [first, length, unprofiled, paused, phases.part_of_session(recorded, part.steady)]
     if part.spans.height and not {"op", "range"}.isdisjoint(part.report.kinds) and has_shapes(part.of_device):
-        sentences.append(roofs.against_roofs(part.of_device))
+        sentences.append(roofs.against_roofs(part.of_device, farthest=not findings))
     return sentences
 
 

@@ -242,10 +242,11 @@ def _large_products(report: Report, calls: pl.DataFrame) -> str:
     return f" (large products reach {units.percent(reached_ns / total(rows, 'exclusive_ns'))} here)"
 
 
-def against_roofs(report: Report) -> str:
+def against_roofs(report: Report, *, farthest: bool = False) -> str:
     """Sentence on MFU, how near operators of a device come to their roofs, and what the distance costs an iteration.
 
-    Empty where no peak of the device is known, or most kernel time has no model.
+    With `farthest` also the operator of the largest distance, where that is worth it. Empty where no peak of the device
+    is known, or most kernel time has no model.
     """
     calls = calls_with_work(report)
     kernels = total(calls, "exclusive_ns")
@@ -276,5 +277,9 @@ def against_roofs(report: Report) -> str:
     apart = f" ({units.percent(hardware)} with what backward computes again)" if hardware > used else ""
     reached = ": ".join(filter(None, (f"{units.percent(used)} MFU{apart}" if used else "", ", ".join(parts))))
     at_most = "at most " * (total(sums, "at_most_ns") >= _WORTH_NAMING * total(sums, "distance_ns"))
-    distance = f"{at_most}{lost} of {taken} of kernels are the distance to {'it' if parts else 'their roofs'}."
-    return "; ".join(filter(None, (reached, distance)))
+    distance = f"{at_most}{lost} of {taken} of kernels are the distance to {'it' if parts else 'their roofs'}"
+    for row in roofs(report).drop_nulls("name").head(farthest).iter_rows(named=True):
+        if row["distance_ns"] and row["distance_ns"] >= _WORTH_NAMING * kernels:
+            far, share = units.time(row["distance_ns"] / iterations), units.percent(row["roof_share"])
+            distance += f", {far} of that {row['name']} at {share} (show roofs)"
+    return "; ".join(filter(None, (reached, f"{distance}.")))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import kanalyze
 from kanalyze.analyses.host._captures import with_captures
 from kanalyze.analyses.work._configuration import Configuration, factors
+from kanalyze.analyses.work.roofs import against_roofs
 from kanalyze.analyses.work.work import calls_with_work, gpu_called, most_elements, peaks
 from kanalyze.errors import CannotTellError
 from kanalyze.report import ReachedRates
@@ -160,6 +161,11 @@ def test_the_flops_of_a_training_step_are_those_of_flop_counter():
 )
 def test_the_page_tells_how_far_operators_are_from_their_roofs(name, sentence):
     assert sentence in kanalyze.overview(real_report(REPORTS / f"work/{name}.json.gz")).answer
+
+
+def test_where_nothing_is_to_do_the_largest_distance_has_its_operator():
+    sentence = against_roofs(program([(BIG, GEMM, 200_000)]), farthest=True)
+    assert sentence.endswith("are the distance to it, 61.09 µs of that aten::mm at 69.5 % (show roofs).")
 
 
 @pytest.mark.one_in(2)
