@@ -19,7 +19,8 @@ from kanalyze.analyses.device._operations import SHAPE, facts_of, launching_rows
 from kanalyze.analyses.host import _call_kinds
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD, outermost
-from kanalyze.columns import as_of, gathered, last_of, mixed, rows_at, scattered
+from kanalyze.columns import as_of, gathered, last_of, mixed, rows_at, scattered, told_of
+from kanalyze.decoder.fields import normalised
 from kanalyze.report import Report
 
 #: How a node came to be: a launch in a stream's capture, a call that adds nodes, or before the recording began.
@@ -64,17 +65,26 @@ def capture_source(report: Report) -> Report:
     return _other(report) or report
 
 
+def _beside(report: Report) -> Report | None:
+    """The report that was given, or is in the capture, for captures; else, where no range names them, its trace."""
+    unnamed = "op" not in report.kinds and len(_nodes(report)) and report.kind("range").is_empty()
+    return report.captured_in() or (report.beside() if unnamed else None)
+
+
 @once_per_process
 def _other(report: Report) -> Report | None:
     """Another report in which the graphs were captured; None without one, or if it names fewer operations."""
-    other = report.captured_in()
+    other = _beside(report)
     if other is None:
         return None
-    alone, by_order = replace(report, captured_in=lambda: None), _nodes(other).is_empty()
-    names = (_calls_of_other(report) if by_order else _replayed(report)).height
-    if names and (by_order or names >= _named(alone).is_not_null().sum()):
+    alone = replace(report, captured_in=lambda: None, beside=lambda: None)
+    by_order = _nodes(other).is_empty()
+    given = report.captured_in() is not None
+    rows = _calls_of_other(report) if by_order else _replayed(report)
+    names = rows.filter(given | pl.col("sure")).height
+    if names and ((by_order and given) or names >= _named(alone).is_not_null().sum()):
         return other
-    of_one_collection = report.meta.capture is not None and report.meta.capture == other.meta.capture
+    of_one_collection = given and report.meta.capture is not None and report.meta.capture == other.meta.capture
     if of_one_collection and has_captures(alone) and not names:
         report.go_without(other.meta.path.name, errors.OtherCaptureError.of(report.meta.path, other.meta.path))
     return None
@@ -93,7 +103,7 @@ def _replayed(report: Report) -> pl.DataFrame:
     Graphs are the same if they launch the same operations in the same order, by name and launch shape; several such
     ones in the order of their first launches, if both reports have as many.
     """
-    other, alike = report.captured_in() or report, ["same", "turn", "of"]
+    other, alike = _beside(report) or report, ["same", "turn", "of"]
     (ran, launches), (other_ran, other_launches) = _launches(report), _launches(other)
     graphs, others = (
         frame.sort("process_id", "at")
@@ -140,7 +150,7 @@ def _by_order(report: Report) -> pl.DataFrame:
 @once_per_process
 def _calls_of_other(report: Report) -> pl.DataFrame:
     """The same by the calls of another report, which is given."""
-    return captured_by_order(report, report.captured_in() or report).sort("row")
+    return captured_by_order(report, _beside(report) or report).sort("row")
 
 
 def capture_rows(report: Report) -> pl.Series:
@@ -362,6 +372,7 @@ def _operations(report: Report) -> pl.DataFrame:
     launched = _call_kinds.graph_call(report, work.get_column("call_name"))
     work = work.with_columns(pl.col("kind", "name").cast(pl.String), graph=launched)
     work = work.sort("call_row", pl.col("graph_node_id").fill_null(0), "start", "row")
+    work = work.with_columns(name=told_of(work.get_column("name"), normalised))
     return work.select(
         *("row", "call_row", "kind", "process_id", "graph"),
         mixed(["kind", "name", *SHAPE]).alias("what"),

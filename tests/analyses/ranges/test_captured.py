@@ -392,7 +392,7 @@ def test_a_run_of_other_graphs_is_refused_and_own_captures_stay(of, names):
 
 
 #: A trace: an operator that launches one kernel, a capture of it, and a launch of the graph.
-def trace(*, warm_up="gemm", shapes=("[[2]]", "[[2]]"), captures=1, end=30):
+def trace(*, warm_up="gemm", ran="gemm", shapes=("[[2]]", "[[2]]"), captures=1, end=30):
     events = [
         host("op", "aten::mm", 0, 5),
         *launched(1, 2, kernel(6, 7, correlation=1, name=warm_up), parent=0),
@@ -400,13 +400,21 @@ def trace(*, warm_up="gemm", shapes=("[[2]]", "[[2]]"), captures=1, end=30):
         call("cudaLaunchKernel", 13, 14, correlation=2, parent=4),
         call("cudaStreamEndCapture", end, end + 1),
         launch(40, 41, 3),
-        kernel(42, 50, correlation=3, name="gemm"),
+        kernel(42, 50, correlation=3, name=ran),
     ]
     more = timeline("31-32 cudaStreamBeginCapture; 33-34 cudaLaunchKernel #9; 35-36 cudaStreamEndCapture")
     events += again(range(0, 6 * captures - 6, 6), *more)
     details = [{"event_id": number, "input_shapes": shape} for number, shape in zip((0, 4), shapes, strict=True)]
     made = report(events, op_detail=details)
     return replace(made, meta=replace(made.meta, tool="torch.profiler"))
+
+
+def test_graphs_of_nsys_have_the_operators_of_the_trace_beside_where_no_range_names_them():
+    events = [call("cudaLaunchKernel", 11, 12), launch(100, 110, 1), of_graph(120, 125, 1, 3, 0, name="gemm<(int)4>")]
+    for ranges, operator in ([], "aten::mm"), ([nvtx("layer", 10, 13)], "gemm"):
+        made = report([*ranges, *events], graph_nodes=[node(1, 3, 0, 18, 11, 1)])
+        beside = replace(made, beside=lambda: trace(warm_up="gemm<4>", ran="gemm<4>"))
+        assert picked(beside, "operator", "how") == [(operator, CAPTURED)]
 
 
 @pytest.mark.one_in(4)

@@ -28,6 +28,7 @@ _UNKNOWN: Final = "_norm_backward"
 _PADDING: Final = 4 / 3  # tiles that are filled up take so many times what their products do, or more
 _ITS_TIME: Final = 0.4  # and this part of the kernel's time
 _FEW_TILES: Final = 0.5  # tiles for this part of the SMs leave most of the GPU idle
+_SUM_NS: Final = 2000  # what sums the parts of a product is another kernel
 _FEW_ROWS, _SEVERAL = 64, 4  # a product of few rows reads its weights, several times as many, for little arithmetic
 _AT_FLOOR: Final = 0.6  # what memory bounds, and reaches this part of the bandwidth, is near its floor
 _FAR_SHARE: Final = 0.5
@@ -64,7 +65,7 @@ def _caused(report: Report) -> pl.DataFrame:
         ),
         _SKINNY: (
             product & (idle <= _FEW_TILES) & (least < _FAR_SHARE * took) & long,
-            pl.max_horizontal(idle, least / took / on_gpu.REACHED["products"]),
+            pl.max_horizontal(idle, least / took / on_gpu.REACHED["products"]) + _SUM_NS / took,
         ),
         _FLOOR: (product & memory & few & (least >= _AT_FLOOR * took), pl.lit(1.0)),
         # of what is known to need at least so much, and of what was not recorded, the distance could be less
