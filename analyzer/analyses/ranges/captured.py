@@ -118,7 +118,8 @@ def captured(report: Report, by: str | None = None, **where: Unpack[Where]) -> p
     if by is None:
         return exclusive_sums(TABLE, named, _KEYS)
     shell = pl.col("range").str.contains(_work.SHELL).fill_null(value=False)
-    places = pl.when(shell).then(pl.coalesce("operator", "range")).otherwise(pl.coalesce("range", "module", "operator"))
+    known = pl.when(~pl.col("nameless")).then("operator")  # what a kernel's name alone says is no place
+    places = pl.when(shell).then(pl.coalesce("operator", "range")).otherwise(pl.coalesce("range", "module", known))
     placed = named.with_columns(places.alias("place"))
     alike = pl.col("place").str.replace_all(NUMBER.pattern, "#")
     one = pl.col("place").n_unique().over(alike) == 1
@@ -127,11 +128,12 @@ def captured(report: Report, by: str | None = None, **where: Unpack[Where]) -> p
     most = placed.drop_nulls("operator").group_by("place", "operator").agg(ns).sort("exclusive_ns", "operator")
     names = most.group_by("place", maintain_order=True).agg(pl.col("operator").tail(_MOST).reverse())
     operators = names.select("place", operators=pl.col("operator").list.join(", "))
-    return exclusive_sums(BY_PLACE, placed.join(operators, on="place", how="left"), ("place", "how", "operators"))
+    placed = placed.join(operators, "place", "left", nulls_equal=True)
+    return exclusive_sums(BY_PLACE, placed, ("place", "how", "operators"))
 
 
 def _named(report: Report) -> pl.DataFrame:
-    """The operations of graphs in scope with :data:`_KEYS`, dur_ns and exclusive_ns."""
+    """The operations of graphs in scope with :data:`_KEYS`, nameless (no operator), dur_ns and exclusive_ns."""
     work = exclusive_operations(report)
     likely = rows_at(likely_captures(report), work.get_column("row"))
     work, likely = work.filter(likely.get_column("capture").is_not_null()), likely.drop_nulls("capture")
@@ -148,6 +150,7 @@ def _named(report: Report) -> pl.DataFrame:
     marked = pl.col("mark").is_not_null() & pl.col("how").is_in([LIKELY, OLDER])
     return named.with_columns(marks, by_kernel).with_columns(
         pl.coalesce(operator, "said", "operator").alias("operator"),
+        pl.col("operator").is_null().alias("nameless"),
         pl.coalesce("mark", "range").alias("range"),
         how=pl.when(marked).then(pl.lit(MARKED, dtype=HOW)).otherwise("how"),
     )

@@ -121,7 +121,7 @@ def _section(section: Section, look: Look, names: dict[str, str]) -> list[str]:
     return [
         "",
         _title(section.title, section.remark, look, [_INDENT + head, *(_INDENT + row for row in rows)]),
-        look.paint(_INDENT + head, DIM),
+        *[look.paint(_INDENT + head, DIM)] * bool(rows),
         *(_INDENT + row for row in rows),
         *(look.paint(line, DIM) for line in wrapped(section.foot, look.width, _INDENT)),
     ]

@@ -468,7 +468,9 @@ def captured_section(table: pl.DataFrame, times: Sequence[Column], top: int) -> 
     """Section of what ran inside CUDA graphs by the places that captured it; what has no name is told below."""
     named = table.drop_nulls("place")
     operators = [words("operators", "operators", missing="")._replace(wide=True)]
-    columns = (*times, *operators * (named.get_column("operators").count() > 0), words("captured in", "place"))
+    made = [words("made", "how")] * (named.get_column("how").n_unique() > 1)
+    places = words("captured in", "place")
+    columns = (*times, *operators * (named.get_column("operators").count() > 0), *made, places)
     remark = "times of replays, names of captures"
     return section("INSIDE CUDA GRAPHS", named, columns, top, remark, nameless(table), cut=True)
 
