@@ -77,8 +77,7 @@ def _other(report: Report) -> Report | None:
     other = _beside(report)
     if other is None:
         return None
-    alone = replace(report, captured_in=lambda: None, beside=lambda: None)
-    by_order = _nodes(other).is_empty()
+    alone, by_order = replace(report, captured_in=lambda: None, beside=lambda: None), _nodes(other).is_empty()
     given = report.captured_in() is not None
     rows = _calls_of_other(report) if by_order else _replayed(report)
     names = rows.filter(given | pl.col("sure")).height

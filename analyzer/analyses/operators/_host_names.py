@@ -109,8 +109,7 @@ def _launch_calls(report: Report, functions: dict[str, str]) -> pl.DataFrame:
     Calls that launch nothing are left out, and those that the report does not give a thread.
     """
     work = operations(report, "call_row", *SHAPE, "size_bytes")
-    names = told_of(work.get_column("name"), lambda name: normalised(functions.get(name, name)))
-    work = work.with_columns(text=names)
+    work = work.with_columns(text=told_of(work.get_column("name"), lambda name: normalised(functions.get(name, name))))
     moved = pl.when(pl.col("kind").is_in(["memcpy", "memset"])).then(_number("kind", "detail", "size_bytes"))
     token = pl.when(pl.col("kind") == "kernel").then(_number("text", *SHAPE)).otherwise(moved)
     work = work.select(token=token.fill_null(0), call="call_row").drop_nulls("call")

@@ -13,15 +13,7 @@ from kanalyze import columns, device_limits, errors
 from kanalyze.analyses.device._operations import WITH_HOST
 from kanalyze.analyses.operators.fusion import LISTED, bytes_of, parsed
 from kanalyze.analyses.work._models import PRODUCTS, weight_place
-from kanalyze.analyses.work.work import (
-    TYPES,
-    WORK,
-    calls_with_work,
-    gpu_called,
-    operations_by_call,
-    with_models,
-    with_roofs,
-)
+from kanalyze.analyses.work.work import WORK, calls_with_work, gpu_called, operations_by_call, with_models, with_roofs
 from kanalyze.report import Report
 
 #: Types that a program can compute in, and what a trace calls tensors of them; the products of fp8 alone are of that.
@@ -313,7 +305,7 @@ def factors(report: Report, asked: Configuration) -> pl.DataFrame:
     host and device have no row.
 
     Raises:
-        CannotTellError: The GPU of the report has no known bandwidth.
+        CannotTellError: The GPU of the report has no known bandwidth, or the other one no units for a type.
     """
     calls, devices = calls_with_work(report), report.devices
     moved, slower = devices, pl.lit(1.0)
@@ -344,13 +336,8 @@ def factors(report: Report, asked: Configuration) -> pl.DataFrame:
 
 
 def _runs_on(calls: pl.DataFrame, gpu: str, report: Report) -> pl.DataFrame:
-    """The calls with the types in which a `gpu` computes them: TF32 as FP32 where it has none.
-
-    Raises:
-        CannotTellError: It has no peak of a type of products.
-    """
-    peaks = device_limits.peaks_of(gpu)
-    lacking = [kind for kind in TYPES if not getattr(peaks, kind, 0)]
+    """The calls as a `gpu` runs them, TF32 as FP32 where it has none; refused where it lacks another type."""
+    lacking = [kind for kind in (*DTYPES, "int8") if not getattr(device_limits.peaks_of(gpu), kind, 0)]
     runs = calls.with_columns(pl.col("type").replace("tf32", "fp32") if "tf32" in lacking else "type")
     for kind in runs.filter((pl.col("group") != "memory") & pl.col("type").is_in(lacking)).get_column("type").head(1):
         raise errors.CannotTellError.without_peak(report.meta.path, gpu, kind)

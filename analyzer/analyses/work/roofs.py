@@ -116,10 +116,7 @@ UNKNOWN, AGAIN = "no model", "recomputed"
 
 #: What kernels are by what bounds them, where no name says it.
 OTHER: Final = "other kernels"
-_GROUP: Final = pl.coalesce(
-    pl.col("group").cast(pl.String),
-    pl.col("bound").replace_strict({"compute": OTHER, "memory": "memory"}, default=None, return_dtype=pl.String),
-)
+_GROUP: Final = pl.coalesce(pl.col("group").cast(pl.String), pl.col("bound").replace("compute", OTHER))
 
 BUDGET: Final = schema.Table(
     "budget",
@@ -127,11 +124,9 @@ BUDGET: Final = schema.Table(
     schema.columns(f"""
         device int: The GPU, as in `devices`.
         part text: {AT_ROOF}: the least time that the work of kernels needs; {DISTANCE}: the rest of their time;
-            {AT_MOST}: the same where their work is a bound; {UNKNOWN}: kernels of operators without a model; {AGAIN}:
-            those that run forward again within backward, as under activation checkpointing; else a bucket of the
-            ledger.
-        detail text?: Of kernels what they are: {', '.join(GROUPS)}, or {OTHER} that compute bounds; else the ledger's
-            detail.
+            {AT_MOST}: the same of a bound; {UNKNOWN}: kernels of operators without a model; {AGAIN}: those that run
+            forward again within backward, as under activation checkpointing; else a bucket of the ledger.
+        detail text?: Of kernels what they are: {', '.join(GROUPS)}, {OTHER}; else the ledger's detail.
         ns int: Time; the rows of a device sum to its window.
         share float: Part of the window.
     """),
@@ -251,10 +246,8 @@ def against_roofs(report: Report, *, farthest: bool = False) -> str:
     calls = calls_with_work(report)
     kernels = total(calls, "exclusive_ns")
     by_group = calls.drop_nulls("bound").group_by(group=_GROUP)
-    far_ns, bounds = pl.col("distance_ns"), pl.col("known") == BOUND
-    sums = by_group.agg(
-        pl.col("exclusive_ns", "at_roof_ns", "distance_ns").sum(), at_most_ns=far_ns.filter(bounds).sum()
-    )
+    bounds = pl.col("distance_ns").filter(pl.col("known") == BOUND)
+    sums = by_group.agg(pl.col("exclusive_ns", "at_roof_ns", "distance_ns").sum(), at_most_ns=bounds.sum())
     if not kernels or total(sums, "exclusive_ns") < _WORTH_TELLING * kernels:
         return ""
     spans = windows(report)
@@ -278,8 +271,8 @@ def against_roofs(report: Report, *, farthest: bool = False) -> str:
     reached = ": ".join(filter(None, (f"{units.percent(used)} MFU{apart}" if used else "", ", ".join(parts))))
     at_most = "at most " * (total(sums, "at_most_ns") >= _WORTH_NAMING * total(sums, "distance_ns"))
     distance = f"{at_most}{lost} of {taken} of kernels are the distance to {'it' if parts else 'their roofs'}"
-    for row in roofs(report).drop_nulls("name").head(farthest).iter_rows(named=True):
-        if row["distance_ns"] and row["distance_ns"] >= _WORTH_NAMING * kernels:
-            far, share = units.time(row["distance_ns"] / iterations), units.percent(row["roof_share"])
-            distance += f", {far} of that {row['name']} at {share} (show roofs)"
+    worth = roofs(report).drop_nulls("name").filter(pl.col("distance_ns") >= _WORTH_NAMING * kernels)
+    for row in worth.head(farthest).iter_rows(named=True):
+        far, share = units.time(row["distance_ns"] / iterations), units.percent(row["roof_share"])
+        distance += f", {far} of that {row['name']} at {share} (show roofs)"
     return "; ".join(filter(None, (reached, f"{distance}.")))

@@ -469,8 +469,7 @@ def captured_section(table: pl.DataFrame, times: Sequence[Column], top: int) -> 
     named = table.drop_nulls("place")
     operators = [words("operators", "operators", missing="")._replace(wide=True)]
     made = [words("made", "how")] * (named.get_column("how").n_unique() > 1)
-    places = words("captured in", "place")
-    columns = (*times, *operators * (named.get_column("operators").count() > 0), *made, places)
+    columns = (*times, *operators * (named.get_column("operators").count() > 0), *made, words("captured in", "place"))
     remark = "times of replays, names of captures"
     return section("INSIDE CUDA GRAPHS", named, columns, top, remark, nameless(table), cut=True)
 
