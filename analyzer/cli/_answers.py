@@ -145,7 +145,8 @@ def _with_beside(report: Report, where: Where) -> Report:
 def _named(report: Report, where: Where) -> Report:
     """The report with captures that were given for several ones, of which it may be another one: said with a word."""
     try:
-        return _captures.with_captures(report, _capture_of(where, where.capture)) if where.capture else report
+        given = None if where.capture == report.meta.path else where.capture
+        return _captures.with_captures(report, _capture_of(where, given)) if given else report
     except errors.OtherCaptureError as error:
         print_message(f"kanalyze: without names of captures: {outlets.line(str(error))}")
         return report

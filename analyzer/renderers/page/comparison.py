@@ -140,7 +140,7 @@ def _verdict(comparison: Comparison) -> str:
     elif not each:
         what = f"The {'whole recording' if about.scope == 'whole' else about.scope}"
     else:
-        what = f"A {each}" if each in window.WORDS else f"Each {each!r}"
+        what = f"A{'n' * each.startswith('i')} {each}" if each in window.WORDS else f"Each {each!r}"
     if len(comparison.pairs) > 1:
         what += f" of {f'rank {about.rank}' if comparison.job is None else f'{len(comparison.pairs):,} ranks'}"
     base, new = (side.digests for side in (comparison.timed.base, comparison.timed.new))
