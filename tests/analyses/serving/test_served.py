@@ -113,7 +113,7 @@ PREPARE = "prepare a step while the one before runs: the program's own code outs
 def test_what_to_do_first_is_what_takes_most(engine, said):
     steps = USUAL if len(engine.get("sizes", SIZES)) != 2 else [(0, 1), *[(0, 3)] * 30, *[(0, 16)] * 4]
     of = report(events_of(steps, label=atom, **engine))
-    assert served(of).remarks["engine_steps"].startswith(f"First: {said} (at most ")
+    assert served(of).remarks["engine_steps"].startswith(f"For the engine: {said} (at most ")
 
 
 @pytest.mark.slow
