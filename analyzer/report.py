@@ -383,9 +383,11 @@ class Report:
                 times.refuse_outside(text, self.meta.path, self._spans(), self.zero_ns)
             return [times]
         if matches.is_empty():
-            each = [window for alike in named_ranges.like(ranges, text) for window in self.instances(alike)]
-            if each:
-                return sorted((replace(window, group=text) for window in each), key=lambda window: window.start_ns or 0)
+            alike = [one for like in named_ranges.like(ranges, name) for one in self.instances(like)]
+            if alike:
+                alike.sort(key=lambda window: window.start_ns or 0)
+                some = named_ranges.chosen(alike, which, f"instance of ranges {name!r}")
+                return [replace(window, group=text) for window in some]
             raise UnknownNameError.of("range", name, named_ranges.names(ranges))
         every, many = which in ("", EVERY), matches.height > 1
         sides = matches.select("start", "end", "process_id").iter_rows()
@@ -400,7 +402,7 @@ class Report:
         named, name = text != STEADY and ".." not in text, named_ranges.parsed(text)[0]
         if self.meta.timeless or not text or (named and named_ranges.instances(ranges, name).height):
             return None
-        if named and named_ranges.like(ranges, text):
+        if named and named_ranges.like(ranges, name):
             return None
         windows: list[Window] | None = import_module(_ITERATIONS).windows_named(self, text)
         return windows

@@ -25,6 +25,7 @@ from kanalyze.analyses.comparing._pair import (
     in_pairs,
     per_iteration,
     stacked,
+    under_one_name,
     warm,
 )
 from kanalyze.analyses.comparing.steps import alike, token_ns
@@ -280,7 +281,10 @@ def compared(
     """
     ranks = sorted({one.about.rank for one in base} & {one.about.rank for one in new})
     before, after = ([[one for one in side if one.about.rank == rank] for rank in ranks] for side in (base, new))
-    by_rank = [Pair(*in_pairs(*map(warm, sides)), limits or Limits()) for sides in zip(before, after, strict=True)]
+    by_rank = [
+        Pair(*in_pairs(*under_one_name(*map(warm, sides))), limits or Limits())
+        for sides in zip(before, after, strict=True)
+    ]
     first = telling_rank(by_rank)
     pairs = (by_rank[first], *by_rank[:first], *by_rank[first + 1 :])
     return Comparison(pairs, names, reason, job=job_of(before, after, by_rank))

@@ -4,7 +4,7 @@ Definitions: docs/definitions.md, section 10, "Comparing".
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import mean, median
 from typing import Final, NamedTuple
@@ -14,7 +14,7 @@ import numpy.typing as npt
 import polars as pl
 
 from kanalyze.analyses.comparing import _statistics as statistics
-from kanalyze.analyses.iterations._marks import BY_ENGINE
+from kanalyze.analyses.iterations._marks import BY_ENGINE, STEP
 from kanalyze.analyses.shared.alignment import aligned
 from kanalyze.decoder.decode import decode
 from kanalyze.reduction.baselines import LAUNCHES, STEADY, About, Digest
@@ -180,6 +180,17 @@ class Side(NamedTuple):
     def about(self) -> About:
         """Description of the first run."""
         return self.digests[0].about
+
+
+def under_one_name(first: Side, second: Side) -> list[Side]:
+    """Both sides; of engines of which one has steps of other kinds all are steps of any kind."""
+    sides = [first, second]
+    if len({side.about.each for side in sides}) == 1 or any(side.about.found_by != BY_ENGINE for side in sides):
+        return sides
+    return [
+        side._replace(digests=[replace(one, about=replace(one.about, each=STEP)) for one in side.digests])
+        for side in sides
+    ]
 
 
 def in_pairs(first: Side, second: Side) -> tuple[Side, Side, bool]:

@@ -53,6 +53,8 @@ _FEWEST: Final = 3
 _FEWEST_ROWS: Final = 3
 _APART: Final = 0.5
 
+_PAUSE: Final = 10.0  # the usual time between two steps of an engine
+
 
 class SteadyPart(NamedTuple):
     """The steady part of a report, and the iterations that it is one of.
@@ -135,10 +137,9 @@ def _steady_part_of(report: Report, rows: pl.DataFrame) -> SteadyPart | None:
     process, name = sums.sort(by, descending=down, maintain_order=True).select("process_id", "name").row(0)
     every = rows.filter(of_process(process))
     run = _longest_run(every, name, adjoining=True)
-    served = every.filter(found_by=BY_ENGINE, kind=STEADY)
-    pauses_ns = served.select((pl.col("start_ns") - intervals.END.shift(1)).sum()).item()
-    if served.height and pauses_ns < _APART * (served.item(-1, "start_ns") - served.item(0, "start_ns")):
-        run = served  # also with pauses, unless it mostly waits to be asked
+    served = _served(every.filter(found_by=BY_ENGINE, kind=STEADY))
+    if served.height >= _FEWEST:
+        run = served
     elif run.height < _FEWEST:
         run = _longest_run(every, name, adjoining=False)
     elif (rows_apart := _rows_apart(every, name)) is not None and _trains(report, process):
@@ -196,6 +197,17 @@ def _longest_run(rows: pl.DataFrame, name: str, *, adjoining: bool) -> pl.DataFr
     runs = own.with_columns(run=(~goes_on).cum_sum()).filter("usual")
     best = runs.group_by("run").len().sort("len", "run").item(-1, "run")
     return runs.filter(pl.col("run") == best)
+
+
+def _served(steps: pl.DataFrame) -> pl.DataFrame:
+    """The longest stretch of an engine's steps without a pause, in which it waits to be asked.
+
+    That is :data:`_PAUSE` times as long as usual between two steps, and longer than :data:`_FEWEST` usual steps.
+    """
+    gap_ns = pl.col("start_ns") - intervals.END.shift(1)
+    pauses = (gap_ns > _PAUSE * gap_ns.median()) & (gap_ns > _FEWEST * pl.col("dur_ns").median())
+    stretches = steps.with_columns(run=pauses.fill_null(value=False).cum_sum(), end=intervals.END)
+    return stretches.filter(pl.col("run") == pl.col("run").mode().max())
 
 
 def _trains(report: Report, process: int | None) -> bool:
@@ -256,7 +268,10 @@ def _iterations(report: Report, text: str) -> list[Window]:
         return []
     rows, (name, which) = judged_iterations(report), parsed(text)
     names = rows.get_column("name").unique()
-    alike = [] if name in names else [one for one in names if EVERY in name and fnmatchcase(one, name)]
+    alike = [one for one in names if EVERY in name and fnmatchcase(one, name)]
+    if name == STEP:  # of an engine steps of any kind
+        alike = rows.filter(found_by=BY_ENGINE).get_column("name").unique().to_list()
+    alike = alike if name not in names else []
     step = pl.col("window") == text if _STEP.fullmatch(text) else pl.lit(value=False)
     own = rows.filter(pl.col("name").is_in([name, *alike]) | step).sort("start_ns")
     sides = own.select(**intervals.OF_EVENTS, name="window", process="process_id", each="name").iter_rows()

@@ -122,7 +122,7 @@ def _beyond(side: _Mode) -> tuple[float, str]:
     """How many times as large or small as any recorded batch one is, at least 1, and a remark on that."""
     least, most = side.of_gpu.select(least=pl.col("n").min(), most=pl.col("n").max()).row(0)
     remark = "" if least <= side.padded <= most else f"Recorded were {least:,} to {most:,}."
-    if 0 < side.largest < side.padded and side.of_gpu.item(0, "mode") == GRAPH:
+    if 0 < side.largest < side.padded and side.of_gpu.item(0, "mode") != EAGER:
         none = f"No graph is larger than {side.largest:,}, and steps without one have no law: this is that of graphs."
         remark = f"{none} {remark}"
     return max(side.padded / max(most, 1), least / side.padded, 1.0), remark
@@ -130,9 +130,10 @@ def _beyond(side: _Mode) -> tuple[float, str]:
 
 def _at_mode(report: Report, modes: dict[str, list[pl.DataFrame]], batch: float) -> _Mode:
     """Steps by graph up to the largest that ran or was captured, others beyond, as far as there is a law of them."""
-    sizes = [*modes[GRAPH][0].get_column("n"), *captured_sizes(report)] if GRAPH in modes else []
+    first, last = next(iter(modes)), next(reversed(modes))
+    sizes = [*modes[first][0].get_column("n").drop_nulls(), *captured_sizes(report)] if first != EAGER else []
     largest = max(sizes, default=0)
-    of_gpu, of_host = modes[GRAPH if batch <= largest else next(reversed(modes))]
+    of_gpu, of_host = modes[first if batch <= largest else last]
     sizes = sizes if of_gpu.item(0, "tokens_are") == PADDED else []
     padded = min((one for one in sizes if one >= batch), default=batch)
     return _Mode(of_gpu, of_host, of_gpu.item(0, "per_kv_token_ns") or 0.0, padded, largest)
@@ -171,6 +172,6 @@ def _rates(what: str, requests: float, ns: float, each: float = 0.0, side: _Mode
     """Tokens a second, and the time of a token."""
     cached = f" with {each:,.0f} tokens in the cache of each" if each else ""
     graph = f", in a graph of {side.padded}" if side is not None and side.padded > requests else ""
-    if side is not None and side.largest and side.of_gpu.item(0, "mode") != GRAPH:
+    if side is not None and side.largest and side.of_gpu.item(0, "mode") == EAGER:
         graph = f", without a graph (none is larger than {side.largest:,})"
     return f"{what}{cached}{graph}: {requests / max(ns, 1) * 1e9:,.0f} tokens/s, {time(ns / requests)} a token."

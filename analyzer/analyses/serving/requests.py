@@ -139,8 +139,27 @@ def _with_begin(log: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     wrong = (up_to(first.set(last.is_null(), None)) - ended != number).cast(pl.Int64).cum_sum()
     wrong = pl.concat([pl.Series([0]), wrong])
     same = (columns.gathered(wrong, last + 1) == wrong.gather(arrived)) & (first <= last)
+    same &= _holds(log.get_column("prompt_tokens"), first, last, readers.get_column("reads"))
     low = columns.gathered(readers.get_column("place"), first.set(~same.fill_null(value=False), None))
     return log.with_columns(low.alias("low"), columns.gathered(starts, low).alias("begin"))
+
+
+def _holds(prompts: pl.Series, first: pl.Series, last: pl.Series, reads: pl.Series) -> pl.Series:
+    """Whether the steps of each request read no more tokens than the prompts that are read in them; if not, some lack.
+
+    True where the length of a prompt, or its end, is not known.
+    """
+    if prompts.has_nulls() or last.has_nulls():
+        return pl.repeat(value=True, n=len(first), eager=True)
+    begun, ended = (pl.DataFrame({"at": places, "tokens": prompts}).sort("at") for places in (first, last))
+
+    def up_to(spans: pl.DataFrame, at: pl.Series) -> pl.Series:
+        """How many tokens the prompts have that begin, or end, no later."""
+        sums = pl.concat([pl.Series([0]), spans.get_column("tokens").cum_sum()])
+        return sums.gather(spans.get_column("at").search_sorted(at, "right"))
+
+    read = pl.concat([pl.Series([0.0]), reads.cast(pl.Float64).cum_sum()])
+    return read.gather(last + 1) - columns.gathered(read, first) <= up_to(begun, last) - up_to(ended, first - 1)
 
 
 def _split(own: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:

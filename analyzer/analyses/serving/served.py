@@ -121,7 +121,9 @@ def _first_to_do(steps: pl.DataFrame, idle: pl.DataFrame, graphs: pl.DataFrame, 
         padding = time(total(graphs, "lost_ns"))
         gains.append((best[1], f"capture a graph of {best[0]} requests as well: padding takes {padding}"))
     ns, text = max(gains, default=(0.0, ""))
-    return f"For the engine: {text} (at most {time(ns)}, {percent(ns / whole)})" if ns >= max(_WORTH_DOING * whole, 1) else ""
+    if ns < max(_WORTH_DOING * whole, 1):
+        return ""
+    return f"For the engine: {text} (at most {time(ns)}, {percent(ns / whole)})"
 
 
 def size_to_capture(steps: pl.DataFrame, sizes: pl.DataFrame) -> tuple[int, float] | None:

@@ -266,7 +266,9 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
     widened = pl.max_horizontal("widened_bytes", pl.col("within_bytes").fill_null(0)) >= 0.5 * pl.col("bytes")
     widened &= uploads & (pl.col("bytes") >= LARGE_BYTES)
     new = widened.fill_null(value=False) & (pl.col("others") == 0)
-    computing = downloads & (by_operators | by_others) & used & ~new & ~pl.col("named")
+    # what works on large data within a range of the program works on these
+    named = pl.col("named") & (pl.col("to_host_bytes").fill_null(0) < LARGE_BYTES)
+    computing = downloads & (by_operators | by_others) & used & ~new & ~named
     long = (pl.col("top_ns") >= _LONG_NS) & ~pl.col("created")
     kind = (
         pl.when(computing | (uploads & long & pl.col("top").str.contains(_COMPUTES)))
@@ -321,8 +323,8 @@ def _between_copies(report: Report) -> pl.DataFrame:
 
     between = pairs.select(*THREAD, start="call_end", end="next_call_start")
     pairs = pairs.with_columns(of_parts(pairs, THREAD, pl.Int64, free).alias("top_ns"))
-    pairs = pairs.filter(~_are_named(report, between))
-    return pairs.filter(pl.col("top_ns").is_between(_LONG_NS, _OF_DATA_NS * pl.col("bytes"))).select(
+    named = _are_named(report, between) & (pairs.get_column("bytes") < LARGE_BYTES)
+    return pairs.filter(~named, pl.col("top_ns").is_between(_LONG_NS, _OF_DATA_NS * pl.col("bytes"))).select(
         *(*THREAD, "top_ns"),
         kind=pl.lit("cpu-operators"),
         operators=pl.lit(1, pl.UInt32),
