@@ -238,14 +238,13 @@ def _summed(report: Report, steps: pl.DataFrame, keys: Sequence[str] = ()) -> pl
         pl.col("ns", "dur_ns", "gap_ns", "busy_ns", "gap_busy_ns", *_BUCKETS).sum(),
         count=pl.col("step").count().cast(pl.Int64),
         tokens=pl.when(tokens.count() > 0).then(tokens.sum()),
-        uncut=pl.when(uncut).then(shown).mean(),
+        per_step_ns=pl.when(uncut).then(shown).mean(),
         known=pl.when(known).then(shown).sum(),
         told=pl.when(known).then("tokens").sum(),
         replayed=(pl.col("mode") == GRAPH).sum().cast(pl.Int64),
     )
     sums = sums.with_columns(
         share=pl.col("ns") / pl.col("ns").sum().over("device"),
-        per_step_ns="uncut",
         per_token_ns=pl.when(pl.col("told") > 0).then(pl.col("known") / pl.col("told")),
         tokens_per_s=rate(pl.when(tokens.is_not_null()).then("told"), pl.col("known")),
     )
@@ -306,11 +305,10 @@ def timed_steps(report: Report) -> pl.DataFrame:
     sums = _ledgers(pieces).select("step", "busy_ns", "gap_busy_ns", "unknown_ns", gpu_ns=of_gpu)
     timed = steps.join(sums, on="step", how="left", maintain_order="left")
     timed = timed.join(_causes(pieces), on="step", how="left", maintain_order="left")
-    spent, before = pl.col("gap_ns").fill_null(0) + pl.col("dur_ns"), pl.col("gap_ns").is_not_null()
-    spent -= pl.col("unknown_ns").fill_null(0)
+    spent = pl.col("gap_ns").fill_null(0) + pl.col("dur_ns") - pl.col("unknown_ns").fill_null(0)
     return timed.with_columns(
         pl.col("busy_ns", "gpu_ns").fill_null(0),
-        gap_busy_ns=pl.when(before).then(pl.col("gap_busy_ns").fill_null(0)),
+        gap_busy_ns=pl.when(pl.col("gap_ns").is_not_null()).then(pl.col("gap_busy_ns").fill_null(0)),
         tokens_per_s=rate(pl.col("tokens"), spent),
         host_ns=pl.col("end") - pl.col("start"),
         start_ns="start",

@@ -136,8 +136,8 @@ def _with_begin(log: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     ended, before = up_to(last).shift(fill_value=0), last.cum_max().forward_fill().shift(1)  # where those before it end
     part = columns.gathered(number > up_to(last) - ended, before) | (before == last)
     first = pl.select(pl.max_horizontal(arrived, before + pl.when(part).then(0).otherwise(1))).to_series()
-    wrong = (up_to(first.set(last.is_null(), None)) - ended != number).cast(pl.Int64).cum_sum()
-    wrong = pl.concat([pl.Series([0]), wrong])
+    differs = (up_to(first.set(last.is_null(), None)) - ended != number).cast(pl.Int64)
+    wrong = pl.concat([pl.Series([0]), differs]).cum_sum()
     same = (columns.gathered(wrong, last + 1) == wrong.gather(arrived)) & (first <= last)
     same &= _holds(log.get_column("prompt_tokens"), first, last, readers.get_column("reads"))
     low = columns.gathered(readers.get_column("place"), first.set(~same.fill_null(value=False), None))
@@ -166,8 +166,7 @@ def _split(own: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """Requests with the parts of their latency and the steps that they sat in."""
     own = own.with_columns(first=pl.col("first_ns").clip("arrival_ns", "end_ns"))
     own = own.with_columns(pl.col("begin").clip("arrival_ns", "first"))
-    points = ("begin", "first", "end_ns")
-    begin, first, end = (_covered(own.get_column(at), steps) for at in points)
+    begin, first, end = (_covered(own.get_column(at), steps) for at in ("begin", "first", "end_ns"))
     stalled, before = (_covered(own.get_column(at), steps.filter("alone")) for at in ("end_ns", "first"))
     after_first = pl.col("end_ns") - pl.col("first_ns")
     parts: dict[str, pl.Expr | pl.Series] = {

@@ -157,15 +157,14 @@ def timed_parts(report: Report) -> pl.DataFrame:
     counted = pl.col("tokens").is_not_null().any().over("device", "kind", "mode")  # not by SGLang of drafts
     of = pl.when(known).then(pl.lit(PADDED)).when(counted).then(pl.lit("tokens")).otherwise(pl.lit("requests"))
     n = pl.when(known).then(pl.coalesce("padded", "tokens")).when(counted).then("tokens").otherwise("requests")
-    none = pl.lit(None, dtype=pl.Int64)
     on_gpu = steps.with_columns(part=pl.lit(GPU), tokens_are=of, ns="gpu_ns", n=n, kv="kv_tokens")
-    of_host = {
-        "part": pl.lit(HOST),
-        "tokens_are": pl.lit("requests"),
-        "ns": spent - pl.col("gpu_ns"),
-        "n": pl.col("requests"),
-    }
-    on_host = steps.drop_nulls("gap_ns").with_columns(**of_host, kv=none)
+    on_host = steps.drop_nulls("gap_ns").with_columns(
+        part=pl.lit(HOST),
+        tokens_are=pl.lit("requests"),
+        ns=spent - pl.col("gpu_ns"),
+        n="requests",
+        kv=pl.lit(None, dtype=pl.Int64),
+    )
     every = pl.concat([on_gpu, on_host]).sort("device", "kind", "mode", "part", "index")
     return every.select(*_KEYS, "index", "label", "ns", "n", "kv")
 
@@ -288,10 +287,8 @@ def _robust(target: Numbers, columns: dict[Any, Numbers]) -> tuple[dict[Any, flo
         spread = max(_NORMAL * float(np.median(apart)), 1e-9)
         weights = np.minimum(1.0, _HUBER * spread / np.maximum(apart, 1e-12))
     errors = np.sqrt(np.maximum(np.diag(inverse), 1e-30)) * spread
-    names = [*columns]
-    return dict(zip(names, map(float, coefficients / scale), strict=True)), dict(
-        zip(names, map(float, coefficients / errors), strict=True)
-    )
+    values, sureness = (dict(zip(columns, map(float, coefficients / by), strict=True)) for by in (scale, errors))
+    return values, sureness
 
 
 def in_words(laws: pl.DataFrame) -> str:
