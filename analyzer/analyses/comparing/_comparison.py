@@ -374,12 +374,11 @@ def _between_runs(pair: Pair, power: int) -> float:
 
 def _unprofiled_ns(side: Side, *, estimated: bool) -> tuple[int, int]:
     """The range of a side's iteration without its profiler: at least its GPU works in it, not waiting for others."""
-    runs = [one.about for one in side.digests]
+    runs = side.digests
+    ends = [mean(one.ns_in(*_OWN_WORK) / one.about.iterations for one in runs), mean(side.values_ns)]
     if estimated:
-        least, most = units.nearest([mean(one.least_ns for one in runs), mean(one.most_ns for one in runs)])
-        return least, most
-    work = [one.ns_in(*_OWN_WORK) / one.about.iterations for one in side.digests]
-    least, most = units.nearest([mean(work), mean(side.values_ns)])
+        ends = [mean(one.about.least_ns for one in runs), mean(one.about.most_ns for one in runs)]
+    least, most = units.nearest(ends)
     return least, most
 
 
@@ -550,16 +549,11 @@ def noise_of(digests: Sequence[Digest]) -> Noise:
     if step is None:
         raise errors.IncomparableError.few_runs(len(times))
     mean_ns, about = float(np.mean(times)), digests[0].about
-    buckets, floors = (
-        _floors(digests, table, key, ns, least_ns)
-        for table, key, ns, least_ns in (
-            ("buckets", "bucket", "ns", 0.0),
-            ("slots", "name", "exclusive_ns", LEAST_SHARE * mean_ns),
-        )
-    )
-    ratios = [floor.least_ratio - 1 for _, floor in floors.values()]
+    buckets = _floors(digests, "buckets", "bucket", "ns", 0.0)
+    kernels = _floors(digests, "slots", "name", "exclusive_ns", LEAST_SHARE * mean_ns)
+    ratios = [floor.least_ratio - 1 for _, floor in kernels.values()]
     rows = float(np.quantile(ratios, _MOST)) if ratios else step.least_ratio - 1
-    return Noise(about.name, about.each or about.scope, mean_ns, step, buckets, floors, rows)
+    return Noise(about.name, about.each or about.scope, mean_ns, step, buckets, kernels, rows)
 
 
 def _floors(

@@ -376,8 +376,8 @@ class Pair:
         ns, number = (pl.col(name) / pl.col("iterations") for name in ("exclusive_ns", "count"))
         numbers = pl.when(pl.col("side") == 0).then(len(self.base.digests)).otherwise(len(self.new.digests))
         sums = self.slots.group_by("side", *OPERATION).agg(pl.col("place").mean(), ns=ns.sum(), count=number.sum())
-        rows = sums.with_columns(pl.col("count") / numbers).sort("side", "lane", "place", *OPERATION, nulls_last=True)
-        rows = matches(rows)
+        sums = sums.with_columns(pl.col("count") / numbers)
+        rows = matches(sums.sort("side", "lane", "place", *OPERATION, nulls_last=True))
         sets = [
             pl.col(what).filter(pl.col("side") == at).fill_null("").unique().sort().str.join("\n").alias(f"{what}{at}")
             for what in ("name", "shape")

@@ -330,8 +330,8 @@ def compare_memory(pair: Pair) -> pl.DataFrame:
     rows = keys.with_columns(column for name, sides in values.items() for column in means(name, sides))
     ratio = pl.when((base > 0) & (new > 0)).then(new / base)
     rows = rows.with_columns(pl.Series("changed", np.logical_or.reduce(apart)), delta_bytes=new - base, ratio=ratio)
-    order = [pl.col("delta_bytes").abs(), pl.col("memory")]
-    return COMPARE_MEMORY.select(rows).sort(order, descending=[True, False], nulls_last=True)
+    largest = pl.col("delta_bytes").abs()
+    return COMPARE_MEMORY.select(rows).sort(largest, "memory", descending=[True, False], nulls_last=True)
 
 
 def compare_ranges(pair: Pair) -> pl.DataFrame:
