@@ -252,14 +252,8 @@ def windows_named(report: Report, text: str) -> list[Window] | None:
     first, dots, last = text.partition("..")
     if not dots:
         return _iterations(report, text) or None
-    sides = [_iteration(report, side) or _range(report, side) for side in (first.strip(), last.strip())]
+    sides = [_side(report, side.strip()) for side in (first, last)]
     return None if sides[0] is None or sides[1] is None else [_from_to(report, text, sides[0], sides[1])]
-
-
-def _iteration(report: Report, text: str) -> Window | None:
-    """The one iteration that `text` names; None if that is none, or several."""
-    windows = _iterations(report, text)
-    return windows[0] if len(windows) == 1 else None
 
 
 def _iterations(report: Report, text: str) -> list[Window]:
@@ -281,8 +275,10 @@ def _iterations(report: Report, text: str) -> list[Window]:
     return some if which in ("", EVERY) else [replace(one, name=text) for one in some]
 
 
-def _range(report: Report, text: str) -> Window | None:
-    """The window of a range that `text` names; None if it names none."""
+def _side(report: Report, text: str) -> Window | None:
+    """The one iteration, or else the range, that `text` names; None if it names none."""
+    if len(windows := _iterations(report, text)) == 1:
+        return windows[0]
     if not text or text.startswith(STEPS):
         return None
     try:
