@@ -67,7 +67,7 @@ def capture_source(report: Report) -> Report:
 
 def _beside(report: Report) -> Report | None:
     """The report that was given, or is in the capture, for captures; else, where no range names them, its trace."""
-    unnamed = "op" not in report.kinds and len(_nodes(report)) and report.kind("range").is_empty()
+    unnamed = "op" not in report.kinds and report.table("graph_nodes").height and report.kind("range").is_empty()
     return report.captured_in() or (report.beside() if unnamed else None)
 
 
@@ -77,7 +77,7 @@ def _other(report: Report) -> Report | None:
     other = _beside(report)
     if other is None:
         return None
-    alone, by_order = replace(report, captured_in=lambda: None, beside=lambda: None), _nodes(other).is_empty()
+    alone, by_order = replace(report, captured_in=lambda: None, beside=lambda: None), other.table("graph_nodes").is_empty()
     given = report.captured_in() is not None
     rows = _calls_of_other(report) if by_order else _replayed(report)
     names = rows.filter(given | pl.col("sure")).height
@@ -126,13 +126,14 @@ def captures(report: Report) -> pl.DataFrame:
     older than its recording. The last row is that of all nodes which are not listed.
     """
     other = _other(report)
-    if other is not None and len(_nodes(other)):
+    if other is not None and len(other.table("graph_nodes")):
         return captures(other)
     calls = capture_source(report).kind("api")
     spans = calls.select(*THREAD, since="start_ns", until=pl.col("start_ns") + pl.col("dur_ns"))
-    listed = other is None and len(_nodes(report))
+    nodes = report.table("graph_nodes")
+    listed = other is None and len(nodes)
     # a node was made in the outermost call around that
-    points = _nodes(report).select("process_id", thread_id="captured_thread_id", at="captured_ns", until="captured_ns")
+    points = nodes.select("process_id", thread_id="captured_thread_id", at="captured_ns", until="captured_ns")
     around = _call_kinds.calls_around(report, points) if listed else _by_order(report).get_column("call_row")
     adds = gathered(calls.get_column("name"), around).cast(pl.String).str.contains(_ADDS)
     how = pl.when(adds.is_null()).then(pl.lit(OLDER)).when(adds).then(pl.lit(ADDED)).otherwise(pl.lit(CAPTURED))
@@ -162,7 +163,7 @@ def capture_rows(report: Report) -> pl.Series:
 @once_per_process
 def likely_captures(report: Report) -> pl.DataFrame:
     """Row of :func:`captures` that each row of `operations` goes back to, and whether that is sure: capture, sure."""
-    work, nodes, other = operations(report, "graph_node_id"), _nodes(report), _other(report)
+    work, nodes, other = operations(report, "graph_node_id"), report.table("graph_nodes"), _other(report)
     inside, rows = work.get_column("graph_node_id").is_not_null(), pl.DataFrame(schema=_CAPTURES)
     if other is None and len(nodes):
         ran = with_facts(report, work.filter(inside), "call_start", "thread_id")
@@ -172,7 +173,7 @@ def likely_captures(report: Report) -> pl.DataFrame:
         rows = ran.select("row", "sure", capture=last)
     elif inside.any() or report.meta.recorder.ranked:  # of a trace
         inside |= _call_kinds.graph_call(report, facts_of(report, work.get_column("row"), "call_name").to_series())
-        by_order = other is None or _nodes(other).is_empty()
+        by_order = other is None or other.table("graph_nodes").is_empty()
         rows = _by_order(report).with_row_index("capture") if by_order else _replayed(report)
     capture, sure = (scattered(work.height, rows["row"], rows[name]) for name in ("capture", "sure"))
     if inside.any():
@@ -249,7 +250,7 @@ def _changed(report: Report, updates: pl.DataFrame, work: pl.DataFrame) -> pl.Da
 @once_per_process
 def _graphs(report: Report) -> pl.DataFrame:
     """The listed graphs: process_id, graph, thread_id, at, origin (null: captured), nodes, copied (when, at first)."""
-    nodes = _nodes(report).sort("graph_node_id")
+    nodes = report.table("graph_nodes").sort("graph_node_id")
     own = pl.col("graph_id").eq_missing(pl.col("graph_id").first())  # and no child's
     graphs = nodes.group_by("process_id", graph="graph_exec_id").agg(
         pl.col("captured_thread_id").last().alias("thread_id"),
@@ -259,11 +260,6 @@ def _graphs(report: Report) -> pl.DataFrame:
     )
     copied = nodes.group_by("process_id", graph="graph_id").agg(copied=pl.col("made_ns").min())
     return graphs.join(copied, on=["process_id", "graph"], how="left")
-
-
-@once_per_process
-def _nodes(report: Report) -> pl.DataFrame:
-    return report.table(model.GRAPH_NODES.name)
 
 
 def has_captures(report: Report) -> bool:

@@ -276,7 +276,6 @@ def named_events(report: Report) -> pl.DataFrame:
     Labels of an engine's steps have one name for each kind. Columns: process_id, thread_id, start, end, name; of events
     with equal times the last one is the innermost.
     """
-    # of events with equal start and end the last one is the innermost: the operator
     python, ranges = _python(report), report.kind("range")
     if (steps := names_by_kind(report)).height:
         one = pl.col("name").cast(pl.String).replace(steps.get_column("label"), steps.get_column("name"))
