@@ -279,18 +279,18 @@ def _totals(report: Report, line: pl.DataFrame, keys: tuple[str, ...]) -> pl.Dat
     levels = pl.concat([part.select(*keys, "in_use", "t_ns") for part in parts])
     at = pl.col("in_use").arg_max()
     peaks = levels.group_by(keys).agg(peak_bytes=pl.col("in_use").max(), peak_at_ns=pl.col("t_ns").get(at))
-    joined = line.group_by(keys).agg(_sums()).join(peaks, on=keys, nulls_equal=True)
+    joined = line.group_by(keys).agg(**_sums()).join(peaks, on=keys, nulls_equal=True)
     seen = joined.filter((pl.col("allocations") + pl.col("frees") > 0) | (pl.col("peak_bytes") > 0))
     named = seen.with_columns(pl.col("memory").cast(pl.String)) if "memory" in keys else seen
     return named.sort("peak_bytes", *keys, descending=[True, *(False for _ in keys)])
 
 
-def _sums() -> list[pl.Expr]:
+def _sums() -> dict[str, pl.Expr]:
     inside, frees, matched = pl.col("inside"), pl.col("free"), pl.col("matched")
     allocated, freed = inside & ~frees, inside & frees
     loop, known = allocated & pl.col("loop"), pl.col("loop").is_not_null().any()
     size, whole = pl.col("size_bytes"), pl.col("before_bytes").sum() == 0
-    sums = {
+    return {
         "allocations": allocated.sum(),
         "frees": freed.sum(),
         "allocated_bytes": size.filter(allocated).sum(),
@@ -302,7 +302,6 @@ def _sums() -> list[pl.Expr]:
         "pool_peak_bytes": pl.col("pool_size_bytes").filter(inside).max(),
         "unmatched": (inside & ~matched).sum(),
     }
-    return [total.alias(name) for name, total in sums.items()]
 
 
 def _in_loop(report: Report, line: pl.DataFrame) -> pl.Series:

@@ -104,10 +104,12 @@ def _of_rank(report: Report) -> dict[str, pl.DataFrame]:
     steady, collectives = steady_part(report), _collectives(report)
     steps = _steps(report, steady)
     spans = steps.rename({"start_ns": "start", "end_ns": "end"})
+    work = operations(report).filter((pl.col("device") == report.scope.device) & (pl.col("bucket") == "kernel"))
+    own = collectives.select("number", "exposed_ns", start="own_start", end="own_end")
     return {
         "ranks": _rank_on_gpu(report),
         "collectives": collectives,
-        "pieces": _pieces(report, collectives, steps),
+        "pieces": _cut_at(exposed_pieces(own, work), steps),  # their times sum to exposed_ns
         "before": _before(report, collectives),
         "costs": _costs(report, collectives),
         "steps": steps,
@@ -164,13 +166,6 @@ def _collectives(report: Report) -> pl.DataFrame:
         dur_ns=pl.col("end") - pl.col("start"),
         exposed_ns="exclusive_ns",
     )
-
-
-def _pieces(report: Report, collectives: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """The exposed pieces of each collective, cut where steps begin and end: their times sum to `exposed_ns`."""
-    work = operations(report).filter((pl.col("device") == report.scope.device) & (pl.col("bucket") == "kernel"))
-    own = collectives.select("number", "exposed_ns", start="own_start", end="own_end")
-    return _cut_at(exposed_pieces(own, work), steps)
 
 
 def _cut_at(pieces: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:

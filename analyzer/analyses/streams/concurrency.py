@@ -360,12 +360,14 @@ def stream_pairs(report: Report) -> pl.DataFrame:
     """
     streams, busy = used_streams(report), busy_spans(report)
     length = {number: intervals.length(spans) for number, spans in busy.items()}
-    compared, parts = [], [pl.DataFrame(schema={**_PAIR, **_SUMS}), _turns(report), _waits(report)]
+    compared, pairs = [], []
     for members in streams.drop_nulls("stream").partition_by("group", maintain_order=True):
         numbers = [number for number in members.get_column("number") if number in busy]
         kept = sorted(sorted(numbers, key=lambda number: -length[number])[:MOST_STREAMS])
         compared += kept
-        parts.append(_overlaps({number: busy[number] for number in kept}))
+        pairs += [(one, other, intervals.covered(busy[one], busy[other]).sum()) for one, other in combinations(kept, 2)]
+    overlaps = pl.DataFrame(pairs, schema={**_PAIR, "overlap_ns": pl.Int64}, orient="row")
+    parts = [pl.DataFrame(schema={**_PAIR, **_SUMS}), _turns(report), _waits(report), overlaps]
     sums = pl.concat(parts, how="diagonal").group_by(*_PAIR).agg(pl.col(*_SUMS).sum())
     related = sums.filter(pl.col("first").is_in(compared) & pl.col("second").is_in(compared))
     related = related.filter(pl.any_horizontal(pl.col("overlap_ns", "turns", "waits", "ordered_waits") > 0))
@@ -377,13 +379,6 @@ def stream_pairs(report: Report) -> pl.DataFrame:
     never = (pl.col("overlap_ns") == 0) & (pl.col("waits") > 0)
     joined = related.join(both, left_on="first", right_on="number").join(other, left_on="second", right_on="number")
     return joined.with_columns(never_overlap=never)
-
-
-def _overlaps(spans: dict[int, pl.DataFrame]) -> pl.DataFrame:
-    """Overlap of each pair of streams, given as span sets by number: first, second, overlap_ns."""
-    pairs = combinations(spans.items(), 2)
-    rows = [(one, other, intervals.covered(own, theirs).sum()) for (one, own), (other, theirs) in pairs]
-    return pl.DataFrame(rows, schema={**_PAIR, "overlap_ns": pl.Int64}, orient="row")
 
 
 def _turns(report: Report) -> pl.DataFrame:

@@ -136,11 +136,10 @@ def slices(report: Report) -> Slices:
         parts.append(_in_runs(pieces, "device", "bucket", "culprit", LEDGER))
         parts.append(_in_runs(with_names(report, path(report)), "process_id", "cause", "name", CRITICAL))
     events = pl.concat(parts)
-    order = ("place", "start", "end")
     first = ("device", pl.col("of") != LEDGER, *_PLACE)
     places = events.select(_PLACE).unique().sort(*first, nulls_last=True).with_row_index("place")
     line = events.join(places, on=_PLACE, how="left", nulls_equal=True).sort(
-        *order, descending=[False, False, True], maintain_order=True
+        "place", "start", "end", descending=[False, False, True], maintain_order=True
     )
     line = line.with_columns(lane=lanes(line.rename({"place": "track"})))
     keys = line.select("place", "lane").unique().sort("place", "lane").with_row_index("track")
