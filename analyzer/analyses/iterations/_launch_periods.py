@@ -202,11 +202,8 @@ def _timed(candidate: _Candidate) -> pl.DataFrame:
     )
     loops = rows.filter(pl.col("phase").is_null()).group_by("loop").agg(pl.col("work_ns").sum())
     loops = loops.sort("work_ns", "loop", descending=[True, False]).with_row_index("place", offset=1)
-    numbered = (
-        pl.when(pl.col("place") > 1)
-        .then(pl.format(_marks.REPETITION + " {}", "place"))
-        .otherwise(pl.lit(_marks.REPETITION))
-    )
+    heaviest = pl.when(pl.col("place") == 1).then(pl.lit(_marks.REPETITION))
+    numbered = heaviest.otherwise(pl.format(_marks.REPETITION + " {}", "place"))
     named = rows.join(loops.select("loop", name=numbered), on="loop", how="left", maintain_order="left")
     # prefills and decodes are sequences of their own
     return named.with_columns(name=pl.coalesce("phase", "name"))

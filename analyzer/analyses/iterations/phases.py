@@ -41,7 +41,7 @@ from kanalyze.window import (
     without_ids,
 )
 
-_STEP: Final = re.compile(r"step:(?P<number>\d{1,18})", re.ASCII)
+_STEP: Final = re.compile(r"step:\d{1,18}", re.ASCII)
 
 #: Iterations of two runs are the same work if their numbers of operations differ by at most this part.
 _SAME: Final = 0.01

@@ -371,9 +371,7 @@ def stream_pairs(report: Report) -> pl.DataFrame:
     sums = pl.concat(parts, how="diagonal").group_by(*_PAIR).agg(pl.col(*_SUMS).sum())
     related = sums.filter(pl.col("first").is_in(compared) & pl.col("second").is_in(compared))
     related = related.filter(pl.any_horizontal(pl.col("overlap_ns", "turns", "waits", "ordered_waits") > 0))
-    times = pl.DataFrame(
-        {"number": list(length), "busy_ns": list(length.values())}, schema={"number": pl.UInt32, "busy_ns": pl.Int64}
-    )
+    times = pl.DataFrame([*length.items()], schema={"number": pl.UInt32, "busy_ns": pl.Int64}, orient="row")
     both = streams.join(times, on="number")
     other = both.select("number", other_stream="stream", other_type="type", other_busy_ns="busy_ns")
     never = (pl.col("overlap_ns") == 0) & (pl.col("waits") > 0)
