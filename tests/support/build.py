@@ -62,6 +62,7 @@ def _default(of):
 SIDES = {
     "kernel": "kernel_config", "memcpy": "copy_detail", "memset": "copy_detail", "range": "range_detail",
     "sync": "sync_detail", "fault": "fault_detail", "memory": "memory_detail", "graph": "graph_detail",
+    "op": "op_detail",
 }  # fmt: skip
 
 #: What every row of a side table has, where a test does not care.
@@ -168,6 +169,8 @@ class Listed:
         kinds = [kind for kind, name in SIDES.items() if name == declared.name]
         rows = []
         for number, event in self._of(*kinds):
+            if event.kind == "op" and not event.side:
+                continue
             shape = dict(zip(_SHAPE, (*event.grid, *event.block), strict=True))
             known = {**shape, "direction": event.direction, "size_bytes": event.size_bytes}
             if event.kind not in DEVICE_KINDS:

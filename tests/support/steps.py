@@ -1,7 +1,7 @@
 """Programs made of steps: ranges one after the other, and what each launches."""
 
 from kanalyze.window import Window
-from support.build import LAUNCH, host, kernel, launched, nvtx, report
+from support.build import LAUNCH, again, host, kernel, launched, nvtx, report
 
 
 def ran(at, begin, end):
@@ -49,24 +49,38 @@ def in_steps(events, count=10, step_ns=1_000_000, **tables):
     return report(events, **tables).narrow(window=Window(0, count * step_ns, count=count, each="step"))
 
 
-def operator(name, at, *, took=20_000, of="k"):
+def alike(*step, count=5, step_ns=1_000_000, **tables):
+    """The report of so many steps with the same events."""
+    return in_steps(again(range(0, count * step_ns, step_ns), *step), count, step_ns, **tables)
+
+
+def shaped(name, start, end, inputs, *, thread=1, **more):
+    """An operator with the shapes of its inputs, and perhaps more columns of op_detail."""
+    return host("op", name, start, end, thread=thread, side={"input_shapes": inputs, **more})
+
+
+def operator(name, at, *, took=20_000, of="k", **columns):
     """One of 9 µs, and the kernel that it launches, which runs from 10 µs after its start."""
     made = kernel(at + 10_000, at + 10_000 + took, name=of)
-    return [host("op", name, at, at + 9000), *launched(at + 1000, at + 8000, made)]
+    return [host("op", name, at, at + 9000, side=columns), *launched(at + 1000, at + 8000, made)]
 
 
-def operators(*each, kernels=(), **known):
-    """The report of five steps of operators (name, columns of op_detail, ns of the kernel), 100 µs apart.
+def operators(*each, kernels=(), step_ns=1_000_000, **known):
+    """The report of five steps of operators (name, columns of op_detail, ns of the kernel), each after a tenth of one.
 
     `kernels` are their kernels' names, as far as these matter.
     """
-    names = dict(enumerate(kernels))
-    events, details = [], []
-    for begin in range(0, 5_000_000, 1_000_000):
-        for number, (name, columns, took) in enumerate(each):
-            details.append({"event_id": len(events), **columns})
-            events += operator(name, begin + 100_000 * number, took=took, of=names.get(number, f"kernel of {number}"))
-    return in_steps(events, 5, op_detail=details, **known)
+    names, step = dict(enumerate(kernels)), []
+    for number, (name, columns, took) in enumerate(each):
+        of = names.get(number, f"kernel of {number}")
+        step += operator(name, step_ns // 10 * number, took=took, of=of, **columns)
+    return alike(*step, step_ns=step_ns, **known)
+
+
+def of_shapes(*each, types=None, **known):
+    """The same of operators (name, shapes of the inputs, ns of the kernel)."""
+    known_of = ((name, {"input_shapes": shapes, "input_types": types}, ns) for name, shapes, ns in each)
+    return operators(*known_of, **known)
 
 
 #: What an operator that autograd runs is called, and how long a pass takes.
@@ -79,7 +93,7 @@ def passes(*operators, limits=None, threads=()):
     Each has its place as number; of nodes, which run on thread 2, the name ends with that of their operator. `threads`
     are those of others by name.
     """
-    events, details = [], []
+    events = []
     for at in range(0, 5 * _STEP, _STEP):
         begin = at
         for number, (text, inputs, kernels, *values) in enumerate(operators):
@@ -87,19 +101,14 @@ def passes(*operators, limits=None, threads=()):
             node = name.startswith(NODE)
             thread = dict(threads).get(name, 2 if node else 1)
             known = {"sequence_number": at // _STEP * 50 + int(of or number), "forward_thread_id": int(node)}
-            details.append({"event_id": len(events), "input_shapes": inputs, **known})
-            details[-1] |= {"input_values": values[0]} if values else {}
-            events.append(host("op", name, begin, begin + 90_000, thread=thread))
+            own = known | ({"input_values": values[0]} if values else {})
+            events.append(shaped(name, begin, begin + 90_000, inputs, thread=thread, **own))
             if node:
-                details.append({"event_id": len(events), "input_shapes": "[]", **known})
-                events.append(host("op", "MmBackward0", begin + 500, begin + 89_000, thread=thread))
+                events.append(shaped("MmBackward0", begin + 500, begin + 89_000, "[]", thread=thread, **known))
                 events.append(host("op", "aten::mm", begin + 1000, begin + 88_000, thread=thread))
             for place, (made, ns) in enumerate(kernels):
                 start = begin + 20_000 * place
                 launch = kernel(start + 10_000, start + 10_000 + ns, name=made)
                 events += launched(start + 1000, start + 8000, launch, thread=thread)
             begin += 100_000
-    return in_steps(events, 5, _STEP, op_detail=details, limits=limits)
-
-
-#: What CuPy launches for a product with a matrix in COO, each as long as its letter says (µs).
+    return in_steps(events, 5, _STEP, limits=limits)

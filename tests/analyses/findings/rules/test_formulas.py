@@ -7,6 +7,7 @@ from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.findings.on_gpu import Work, kernel_sums
 from kanalyze.analyses.findings.rules.unfused import _searches, _words
 from support.build import host, kernel, launched, report
+from support.steps import shaped
 
 MUL = "void at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<float>, X>(int)"
 OF_COMPILER = "triton_poi_fused_mul_0"
@@ -21,16 +22,15 @@ def made(*operators, name=MUL):
 
     A region is around the operator that follows it.
     """
-    events, details = [], []
+    events = []
     for number, (operator, shapes) in enumerate(operators):
         at = 1000 * number
-        details += [{"event_id": len(events), "input_shapes": shapes}] if shapes else []
         if operator.startswith("Torch"):
             events.append(host("op", operator, at, at + (1500 if "Region" in operator else 500)))
             continue
         ran = launched(at + 10, at + 80, kernel(at + 100, at + 200, name=name), "cudaLaunchKernel")
-        events += [host("op", operator, at, at + 90), *ran]
-    of = report(events, op_detail=details)
+        events += [shaped(operator, at, at + 90, shapes), *ran]
+    of = report(events)
     return Work(of, kernel_sums(of)[0], exclusive_operations(of))
 
 

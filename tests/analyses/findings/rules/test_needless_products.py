@@ -4,10 +4,10 @@ import pytest
 
 from kanalyze.analyses.findings.rules import needless_products
 from kanalyze.analyses.findings.rules.needless_products import one_hot_products, product_order
-from support.build import host, in_line, kernel, launched, report
+from support.build import in_line, kernel, launched, report
 from support.kernel_names import GEMM, UP
 from support.measures import assert_told, measures
-from support.steps import NODE, in_steps, passes
+from support.steps import NODE, alike, operator, passes, shaped
 
 STEP = 2_000_000
 FILL = "void at::native::vectorized_elementwise_kernel<2, at::native::FillFunctor<long>, std::array<char*, 1ul> >(int)"
@@ -18,6 +18,7 @@ ONES = (
 H100 = {"memory_bandwidth_bytes_per_s": 3_350_000_000_000, "name": "NVIDIA H100 80GB HBM3"}
 
 
+#: What CuPy launches for a product with a matrix in COO, each as long as its letter says (µs).
 OF_CUPY = {
     "c": ("cupy_copy__float32_float32", 2),
     "s": ("void cub::detail::merge_sort::DeviceMergeSortMergeKernel<int>(int)", 30),
@@ -33,18 +34,12 @@ CONVERTS = "cccccsstttdav"
 
 def of_cupy(letters, line="y = A @ x"):
     """Five steps of what CuPy launches, each in one line of the program."""
-    each = [(number, *OF_CUPY[letter]) for number, letter in enumerate(letters)]
-    events = [
-        event
-        for at in range(0, 5 * STEP, STEP)
-        for number, name, took in each
-        for event in launched(
-            *(at + 60_000 * number + 1000, at + 60_000 * number + 9000),
-            kernel(at + 60_000 * number + 10_000, at + 60_000 * number + 10_000 + 1000 * took, name=name),
-        )
-    ]
+    step = []
+    for number, letter in enumerate(letters):
+        at, (name, took) = 60_000 * number, OF_CUPY[letter]
+        step += launched(at + 1000, at + 9000, kernel(at + 10_000, at + 10_000 + 1000 * took, name=name))
     lines = [in_line(at, at + STEP, 7, line) for at in range(0, 5 * STEP, STEP) if line]
-    return in_steps(events, 5, STEP, source_lines=lines)
+    return alike(*step, step_ns=STEP, source_lines=lines)
 
 
 @pytest.mark.parametrize(
@@ -108,18 +103,14 @@ def test_products_with_diagonals(operators, stake, gone):
 
 def batched(weights, samples, copied, name="aten::matmul"):
     """Five steps of a product that copies a tensor of a shape before it, and is in backward after that."""
-    events, details = [], []
-    for at in range(0, 5 * STEP, STEP):
-        for operator, inputs, start, end in (
-            (name, f"[{weights}, {samples}]", 0, 90_000),
-            ("aten::copy_", f"[{copied}, {copied}, []]", 1_000, 30_000),
-            ("aten::bmm", "[[40000, 16, 8], [40000, 8, 1]]", 40_000, 80_000),
-        ):
-            details.append({"event_id": len(events), "input_shapes": inputs})
-            events.append(host("op", operator, at + start, at + end))
-        for start, of in ((10_000, UP), (50_000, GEMM)):
-            events += launched(at + start, at + start + 7_000, kernel(at + start + 9_000, at + start + 29_000, name=of))
-    return in_steps(events, 5, STEP, op_detail=details)
+    step = [
+        shaped(name, 0, 90_000, f"[{weights}, {samples}]"),
+        shaped("aten::copy_", 1_000, 30_000, f"[{copied}, {copied}, []]"),
+        shaped("aten::bmm", 40_000, 80_000, "[[40000, 16, 8], [40000, 8, 1]]"),
+        *launched(10_000, 17_000, kernel(19_000, 39_000, name=UP)),
+        *launched(50_000, 57_000, kernel(59_000, 79_000, name=GEMM)),
+    ]
+    return alike(*step)
 
 
 @pytest.mark.parametrize(
@@ -141,23 +132,15 @@ def test_products_that_copy_a_matrix_for_each_sample(shapes, stake):
 
 def neighbours(width, layer, asks="aten::_nnz", then="[[1000, 64]]"):
     """Five steps that sum rows of a width over neighbours, 1,000 rows of a sparse matrix, and run a layer after it."""
-    events, details = [], []
-    for at in range(0, 5 * STEP, STEP):
-        shapes = f"[[1000, {width}], [1000, 1000], [1000, {width}], [], []]"
-        for name, inputs, start, end in (
-            ("Neighbours", f"[[1000, {width}], [1000, 1000]]", 0, 90_000),
-            ("aten::addmm", shapes, 1_000, 89_000),
-            (asks, "[[1000, 1000]]", 2_000, 3_000),
-            ("aten::linear", layer, 100_000, 190_000),
-            ("aten::mul", then, 200_000, 290_000),
-        ):
-            details.append({"event_id": len(events), "input_shapes": inputs})
-            events.append(host("op", name, at + start, at + end))
-        for start, name in ((10_000, "void csrmm_alg2<float>(int)"), (110_000, GEMM), (210_000, UP)):
-            events += launched(
-                at + start, at + start + 7_000, kernel(at + start + 9_000, at + start + 29_000, name=name)
-            )
-    return in_steps(events, 5, STEP, op_detail=details)
+    step = [
+        shaped("Neighbours", 0, 90_000, f"[[1000, {width}], [1000, 1000]]"),
+        shaped("aten::addmm", 1_000, 89_000, f"[[1000, {width}], [1000, 1000], [1000, {width}], [], []]"),
+        shaped(asks, 2_000, 3_000, "[[1000, 1000]]"),
+        *launched(10_000, 17_000, kernel(19_000, 39_000, name="void csrmm_alg2<float>(int)")),
+        *operator("aten::linear", 100_000, of=GEMM, input_shapes=layer),
+        *operator("aten::mul", 200_000, of=UP, input_shapes=then),
+    ]
+    return alike(*step)
 
 
 @pytest.mark.parametrize(
@@ -281,18 +264,11 @@ VECTOR = ("aten::mv", "[[512, 512], [512]]")
 
 def test_the_products_of_a_layers_gradients_are_no_chain():
     """The gradient of a layer's input has the shape of that input, of which the next product makes its weight's."""
-    shapes = ["[]", "[[512, 20], [20, 512]]", "[[20, 512], [512, 512]]"]
-    events = []
-    for name, start, end in ((f"{NODE}MmBackward0", 0, 90_000), ("aten::mm", 1000, 9000), ("aten::mm", 20_000, 29_000)):
-        events.append(host("op", name, start, end))
-    for begin in (1000, 20_000):
-        made = kernel(begin + 2000, begin + 9000)
-        events += launched(begin + 100, begin + 900, made)
-    details = [{"event_id": number, "input_shapes": text} for number, text in enumerate(shapes)]
-    assert_told(product_order(report(events, op_detail=details)), [])
-    assert product_order(
-        report(events[1:], op_detail=[{"event_id": 0, "input_shapes": shapes[1]}, details[2] | {"event_id": 1}])
-    )
+    node = shaped(f"{NODE}MmBackward0", 0, 90_000, "[]")
+    first = operator("aten::mm", 1000, input_shapes="[[512, 20], [20, 512]]")
+    second = operator("aten::mm", 20_000, input_shapes="[[20, 512], [512, 512]]")
+    assert_told(product_order(report([node, *first, *second])), [])
+    assert product_order(report([*first, *second]))
 
 
 @pytest.mark.one_in(5)

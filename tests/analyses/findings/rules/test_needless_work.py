@@ -1,6 +1,7 @@
 """Needless work: inverses, SVDs, factors of the same matrix, masks of attention, rows."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -10,15 +11,12 @@ from kanalyze.analyses.findings.rules.padding import padded_batches, padded_grap
 from kanalyze.analyses.findings.rules.slower_kernels import deterministic_sums
 from kanalyze.report import BareRun, BareRuns, Batches
 from kanalyze.window import Window
-from support.build import again, host, kernel, launched, nvtx, report
+from support import steps
+from support.build import host, kernel, launched, nvtx, report
 from support.measures import assert_told
-from support.steps import in_steps, operator, operators
+from support.steps import alike, in_steps, operator, operators, shaped
 
-
-def of_shapes(*each, types='["float", "float"]', **known):
-    """Five steps of operators (name, shapes of the inputs, ns of their kernel)."""
-    columns = [{"input_shapes": shapes, "input_types": types} for _, shapes, _ in each]
-    return operators(*((name, of, took) for (name, _, took), of in zip(each, columns, strict=True)), **known)
+of_shapes = partial(steps.of_shapes, types='["float", "float"]')
 
 
 INVERSE = ("aten::linalg_inv", "[[4, 512, 512]]", 30_000)
@@ -143,15 +141,14 @@ def test_solves_of_a_matrix_that_nothing_can_have_written(each, device, stake):
 
 def ahead(*each, lag_ns):
     """Five of twenty passes of operators whose kernels begin so much later than the first launch, 1 ms a pass."""
-    events, details = [], []
+    events = []
     for at in range(0, 2_000_000, 100_000):
         for place, (name, shapes, took) in enumerate(each):
-            details.append({"event_id": len(events), "input_shapes": shapes})
             begun, runs = at + 20_000 * place, lag_ns + 10 * at + 600_000 * place
-            events.append(host("op", name, begun, begun + 9_000))
+            events.append(shaped(name, begun, begun + 9_000, shapes))
             events += launched(begun + 1_000, begun + 8_000, kernel(runs, runs + took, name="k"))
     window = Window(lag_ns + 7_000_000, lag_ns + 12_000_000, count=5, each="step")
-    return report(events, op_detail=details, limits=H100).narrow(window=window)
+    return report(events, limits=H100).narrow(window=window)
 
 
 @pytest.mark.parametrize("lag_ns", [10_000, 9_000_000])
@@ -197,13 +194,9 @@ def test_pieces_that_are_written_into_a_matrix_count_together(name, rows, stake)
 
 
 def test_solving_by_the_factors_stays():
-    events, details = [], []
-    for at in range(0, 5_000_000, 1_000_000):
-        details.append({"event_id": len(events), "input_shapes": SOLVE[1], "input_types": '["float"]'})
-        events.append(host("op", SOLVE[0], at, at + 90_000))
-        for name, begin in (("aten::linalg_lu_factor_ex", 1_000), ("aten::linalg_lu_solve", 40_000)):
-            events += operator(name, at + begin)
-    told = factored_again(in_steps(events, 5, op_detail=details, limits=H100))
+    solve = shaped(SOLVE[0], 0, 90_000, SOLVE[1], input_types='["float"]')
+    parts = operator("aten::linalg_lu_factor_ex", 1_000) + operator("aten::linalg_lu_solve", 40_000)
+    told = factored_again(alike(solve, *parts, limits=H100))
     assert_told(told, [5 * 20_000])
     assert len(told[0].mending.gone) == 5
 
@@ -242,7 +235,7 @@ COPY = "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kern
 
 def sliced(many, *, part="aten::select", whole="[8, 40, 320]", place=None, adds=True, other=100_000, falls=7):  # noqa: PLR0913
     """Five passes that take parts of a tensor at different places or one; backward makes a gradient for each."""
-    events, details = [], []
+    events = []
     for at in range(0, 5 * PASS_NS, PASS_NS):
         events += operator("aten::mm", at, took=other)
         for number in range(many):
@@ -254,12 +247,11 @@ def sliced(many, *, part="aten::select", whole="[8, 40, 320]", place=None, adds=
                 (f"{part}_backward", begin + 100, begin + 6000, {"input_shapes": "[[8]]", "input_values": values}),
                 ("aten::add_" if adds else "aten::mul_", begin + 6800, begin + 8900, {}),
             ):
-                details.append({"event_id": len(events), **more})
-                events.append(host("op", name, start, end, thread=1 + (start >= begin)))
+                events.append(host("op", name, start, end, thread=1 + (start >= begin), side=more))
             for start, name, took in ((200, FILLS, 1000), (2000, COPY, 500), (7000, ADDS, 2000)):
                 made = kernel(begin + start + 500, begin + start + 500 + took, name=name)
                 events += launched(begin + start, begin + start + 400, made, thread=2)
-    return in_steps(events, 5, PASS_NS, op_detail=details)
+    return in_steps(events, 5, PASS_NS)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +290,7 @@ def test_sums_that_deterministic_algorithms_sort_for(operator, inner, stake):
     for at, name in ((2000, "DeviceRadixSortOnesweepKernel"), (30_000, "at::native::indexing_backward_kernel")):
         step += launched(at, at + 4000, kernel(at + 5000, at + 10_000, name=f"void {name}<float>(int)"))
     step += launched(70_000, 80_000, kernel(100_000, 900_000, name="sgemm"))
-    found = deterministic_sums(in_steps(again(range(0, 5 * PASS_NS, PASS_NS), *step), 5, PASS_NS))
+    found = deterministic_sums(alike(*step))
     assert_told(found, [stake] * bool(stake), *(["Deterministic algorithms sort what"] * bool(stake)))
     assert [len(one.change(None).gone) for one in found] == [5] * bool(stake)
 
@@ -343,13 +335,12 @@ def test_padding_of_batches_that_a_run_without_a_profiler_saw(batches, others, s
     ],
 )
 def test_graphs_of_more_rows_than_are_copied_in(part, given, sizes, left, words):
-    events, details = [], []
+    events = []
     for at in range(12):
         start, rows = 1_000_000 * at, sizes[at % len(sizes)]
         copies = ((part, 0, [64, 512, 24]), ("aten::copy_", 20_000, [rows, 512, 24]))
         for name, begin, shape in (*copies, *[("aten::slice", 60_000, [given, 512])] * bool(given)):
-            details.append({"event_id": len(events), "input_shapes": f"[{shape}, []]"})
-            events.append(host("op", name, start + begin, start + begin + 9000))
+            events.append(shaped(name, start + begin, start + begin + 9000, f"[{shape}, []]"))
         events += launched(start + 40_000, start + 50_000, kernel(start + 60_000, start + 560_000), "cudaGraphLaunch")
-    told = padded_graphs(in_steps(events, 12, op_detail=details))
+    told = padded_graphs(in_steps(events, 12))
     assert_told(told, [pytest.approx(12 * 500_000 * (1 - left), abs=1)] * bool(words), *filter(None, [words]))

@@ -12,9 +12,10 @@ from kanalyze.analyses.findings.findings import _SAME_WORK, by_gain, ranked
 from kanalyze.analyses.findings.rules import row_of
 from kanalyze.analyses.findings.rules.laws import below_roofs
 from kanalyze.analyses.work.work import least_times
-from support.build import host, kernel, launched, report
+from support.build import kernel, launched, report
 from support.command import REPORTS
 from support.real_reports import real_report
+from support.steps import shaped
 from support.strategies import FEWER
 
 pytestmark = pytest.mark.slow
@@ -28,17 +29,17 @@ PEAK, BANDWIDTH = 989.4e12, 3.35e12
 
 def program(calls, *, op="aten::mm", kind="c10::BFloat16"):
     """Operators one after another on an H100, each with one kernel: shapes of its inputs, kernel and time in ns."""
-    events, details, at = [], [], 0
+    events, at = [], 0
     for shapes, name, length in calls:
         row, at = len(events), at + 10_000
         made = kernel(at + 5, at + 5 + length, name=name, parent=row, grid=(16, 1, 1))
-        events += [host("op", op, at, at + 50), *launched(at + 1, at + 2, made, parent=row)]
         types = json.dumps([kind] * max(len(shapes), 2))
-        details.append({"event_id": row, "input_shapes": json.dumps(shapes), "input_types": types})
+        own = shaped(op, at, at + 50, json.dumps(shapes), input_types=types)
+        events += [own, *launched(at + 1, at + 2, made, parent=row)]
         at += length
     limits = {"name": "NVIDIA H100 80GB HBM3", "memory_bandwidth_bytes_per_s": int(BANDWIDTH), "l2_bytes": 50 << 20}
     limits |= {"sm_count": 132, "compute_capability": "9.0"}
-    return report(events, kinds=("kernel", "memcpy", "memset", "api", "op", "range"), op_detail=details, limits=limits)
+    return report(events, kinds=("kernel", "memcpy", "memset", "api", "op", "range"), limits=limits)
 
 
 def found(made):

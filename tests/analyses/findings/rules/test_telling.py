@@ -396,18 +396,18 @@ def test_the_innermost_and_the_outermost_operator_and_autograds(of, operators):
     ],
 )
 def test_kernels_of_backward_have_the_line_of_the_forward_operator(numbers, others, line):
-    events, lines, details = [], [], []
+    events, lines = [], []
     both = [("aten::index", 0, numbers[0]), (NODE, 100_000, numbers[1])]
     for other in range(others):
         both += [("aten::index", 181_000 + 2000 * other, 90 + other), (NODE, 300_000 + 9000 * other, 90 + other)]
     for at in range(0, 5_000_000, 1_000_000):
         lines += [in_line(at, at + 100_000, 12), in_line(at + 100_000, at + 200_000, 20)]
         for name, begin, number in both:
-            details.append({"event_id": len(events), "sequence_number": number and number + at})
-            events.append(host("op", name, at + begin, at + begin + (80_000 if begin <= 100_000 else 1500)))
+            known = {"sequence_number": number and number + at}
+            events.append(host("op", name, at + begin, at + begin + (80_000 if begin <= 100_000 else 1500), side=known))
         events.append(host("op", "aten::_index_put_impl_", at + 101_000, at + 170_000))
         events += launched(at + 110_000, at + 120_000, kernel(at + 130_000, at + 200_000))
-    of = in_steps(events, 5, op_detail=details, source_lines=lines)
+    of = in_steps(events, 5, source_lines=lines)
     claims = exclusive_operations(of).select("start", "end")
     (one,) = in_words(of, [Finding("scatter-atomics", 0, 1, "", "", "kernels", claims=claims)])
     assert one.line == line

@@ -3,18 +3,12 @@
 import pytest
 
 from kanalyze.analyses.findings.rules import needless_products, weights
-from support.build import call, host, kernel, launched, memcpy
+from support.build import host, kernel, launched, memcpy
 from support.measures import assert_told, measures
-from support.steps import in_steps, operator, operators
+from support.steps import NODE, alike, in_steps, of_shapes, operator, shaped
 
 STEP = 2_000_000
-NODE = "autograd::engine::evaluate_function: "
 TRAINS = (f"{NODE}X", "[]", 5)
-
-
-def of_shapes(*each):
-    """Five steps of operators (name, shapes of the inputs, ns of their kernel)."""
-    return operators(*((name, {"input_shapes": shapes}, took) for name, shapes, took in each))
 
 
 NORM = ("aten::linalg_vector_norm", "[[9000, 64], []]", 30_000)
@@ -108,18 +102,17 @@ def copied(*each, passes=5, at_once=False):
 
     They are `at_once` beside a kernel of another stream.
     """
-    events, details = [], []
+    events = []
     for number, (name, shapes, took) in enumerate(each * passes):
         at = number // len(each) * 1_000_000 + number % len(each) * 100_000
         until, way = at + 10_000 + abs(took), "Host-to-Device" if took > 0 else "Device-to-Host"
         work = memcpy(at + 10_000, until, size_bytes=1 << 20, direction=way)
         work = work if name == "aten::to" else kernel(at + 10_000, until)
-        details.append({"event_id": len(events), "input_shapes": shapes})
-        events.append(host("op", name, at, at + 90_000))
+        events.append(shaped(name, at, at + 90_000, shapes))
         events += launched(at + 1000, at + 8000, work) if took else []
         if at_once and name == "aten::to":
             events.append(kernel(at, at + 99_000, stream=8))
-    return in_steps(events, passes, op_detail=details)
+    return in_steps(events, passes)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +170,7 @@ OPERATORS = {
 
 def trained(*steps):
     """A step of a training for each text, in which each letter is one of OPERATORS, and U an update."""
-    events, details = [], []
+    events = []
     for place, letters in enumerate(steps):
         at = place * STEP
         for letter in letters:
@@ -187,8 +180,8 @@ def trained(*steps):
                 continue
             name, within, took = OPERATORS[letter]
             thread, number = 1 + name.startswith(NODE), {"T": 1, "S": 2, "t": 1, "s": 2}.get(letter)
-            details.append({"event_id": len(events), "sequence_number": number and number + 10 * place})
-            events.append(host("op", name, at, at + 40_000, thread=thread))
+            known = {"sequence_number": number and number + 10 * place}
+            events.append(host("op", name, at, at + 40_000, thread=thread, side=known))
             for depth, names in enumerate(within, 1):
                 for turn, inner in enumerate(names.split()):
                     start, end = at + 1_000 * depth + 15_000 * turn, at + 39_000 - 1_000 * depth
@@ -196,7 +189,7 @@ def trained(*steps):
             if took:
                 events += launched(at + 20_000, at + 21_000, kernel(at + 25_000, at + 25_000 + took), thread=thread)
         events += launched(at + 50_000, at + 51_000, kernel(at + 60_000, at + 160_000))
-    return in_steps(events, len(steps), STEP, op_detail=details)
+    return in_steps(events, len(steps), STEP)
 
 
 FRESH, STALE = "TSLsntnU", "TSLsntaU"
@@ -240,37 +233,26 @@ ADAM = (
 )
 PASS_NS = 1_000_000
 DENSE = "aten::embedding_dense_backward"
-ADDED = "torch::autograd::AccumulateGrad"
-
-
-def looked_up(at, rows, indices, took):
-    """Backward of an embedding, and the shapes of its operators."""
-    events = [host("op", "aten::embedding_backward", at, at + 20_000), host("op", DENSE, at + 500, at + 19_000)]
-    events += operator("aten::zero_", at + 1000, of=FILLS, took=took)
-    return events, [None, f"[[2, {indices // 2}, 16], [2, {indices // 2}], [], [], []]", f"[[{rows}, 16]]", None, None]
 
 
 def training(*tables, product="[[8, 16], [16, 16], []]", sums=((1000, 16), (500, 32)), steps=5):
     """Five passes that look up tables (rows, indices, ns of the fill); the optimizer's steps follow the first ones."""
-    events, shapes = [], []
-
-    def add(more, *told):
-        events.extend(more)
-        shapes.extend([*told, *[None] * (len(more) - len(told))])
-
+    events = []
     for at in range(0, 5 * PASS_NS, PASS_NS):
-        add(operator("aten::linear", at, took=50_000), product)
-        for number, table in enumerate(tables):
-            more, told = looked_up(at + 100_000 + 120_000 * number, *table)
-            add(more, *told)
+        events += operator("aten::linear", at, took=50_000, input_shapes=product)
+        for number, (rows, indices, took) in enumerate(tables):
+            begin = at + 100_000 + 120_000 * number
+            inputs = f"[[2, {indices // 2}, 16], [2, {indices // 2}], [], [], []]"
+            events.append(host("op", "aten::embedding_backward", begin, begin + 20_000))
+            events.append(shaped(DENSE, begin + 500, begin + 19_000, inputs))
+            events += operator("aten::zero_", begin + 1000, of=FILLS, took=took, input_shapes=f"[[{rows}, 16]]")
         for number, shape in enumerate(sums):
             begin = at + 500_000 + 10_000 * number
-            add([host("op", ADDED, begin, begin + 5000)], str([list(shape)]) if shape else None)
+            events.append(shaped(GIVEN, begin, begin + 5000, str([list(shape)]) if shape else None))
         if at < steps * PASS_NS:
-            add([host("op", "Optimizer.step#Adam.step", at + 600_000, at + 640_000)])
-            add(operator("aten::_fused_adam_", at + 601_000, of=ADAM, took=200_000))
-    details = [{"event_id": at, "input_shapes": text} for at, text in enumerate(shapes) if text]
-    return in_steps(events, 5, op_detail=details)
+            events.append(host("op", "Optimizer.step#Adam.step", at + 600_000, at + 640_000))
+            events += operator("aten::_fused_adam_", at + 601_000, of=ADAM, took=200_000)
+    return in_steps(events, 5)
 
 
 TABLE = (1000, 10, 100_000)
@@ -299,18 +281,14 @@ def test_rows_without_an_index_are_neither_filled_nor_updated(of, stake):
 
 def orders(*entries, sides="[[900, 900]]", kernels=("sums",)):
     """Five steps with so many calls of coalesce, of square tensors with such numbers of entries, a kernel in each."""
-    events, details = [], []
-    for at in range(0, 5_000_000, 1_000_000):
-        for place, number in enumerate(entries):
-            begin = at + 100_000 * place
-            shapes = {begin: sides, begin + 100: f"[[2, {number}], []]"}
-            for (start, text), name in zip(shapes.items(), ("aten::coalesce", "aten::narrow"), strict=True):
-                details.append({"event_id": len(events), "input_shapes": text})
-                events.append(host("op", name, start, begin + 9000 - start + begin))
-            for kernel_name in kernels:
-                made = kernel(begin + 10_000, begin + 30_000, name=kernel_name, correlation=len(events))
-                events += [call("cudaLaunchKernel", begin + 1000, begin + 8000, correlation=len(events)), made]
-    return in_steps(events, 5, op_detail=details)
+    step = []
+    for place, number in enumerate(entries):
+        begin = 100_000 * place
+        step.append(shaped("aten::coalesce", begin, begin + 9000, sides))
+        step.append(shaped("aten::narrow", begin + 100, begin + 8900, f"[[2, {number}], []]"))
+        for at, name in enumerate(kernels, begin):
+            step += launched(at + 1000, at + 8000, kernel(begin + 10_000, begin + 30_000, name=name))
+    return alike(*step)
 
 
 @pytest.mark.parametrize(
@@ -345,20 +323,18 @@ def layers(*own, entries=7990, numbered=True):
 
     Coalesce takes twice as long, and within are the numbers of entries before and after.
     """
-    events, details, number = [], [], 0
+    events, number = [], 0
     for step in range(0, 15_000_000, 3_000_000):
         for place, (name, shapes, values, nodes) in enumerate([*own] * 3):
             begin = step + 60_000 * place
             known = {"sequence_number": number} if numbered else {}
-            known |= {"input_shapes": shapes, "input_values": values.format(layer=place // len(own))}
-            details.append({"event_id": len(events), **known})
+            known["input_values"] = values.format(layer=place // len(own))
             made = kernel(begin + 10_000, begin + (50_000 if name == ORDER[0] else 30_000), name=name)
-            events += [host("op", name, begin, begin + 9000), *launched(begin + 1000, begin + 8000, made)]
+            events += [shaped(name, begin, begin + 9000, shapes, **known), *launched(begin + 1000, begin + 8000, made)]
             for at, text in enumerate(("[[8000], [], []]", f"[[2, {entries}], []]") * (name == ORDER[0])):
-                details.append({"event_id": len(events), "input_shapes": text})
-                events.append(host("op", "aten::narrow", begin + 100 + 100 * at, begin + 150 + 100 * at))
+                events.append(shaped("aten::narrow", begin + 100 + 100 * at, begin + 150 + 100 * at, text))
             number += nodes
-    return in_steps(events, 5, 3_000_000, op_detail=details)
+    return in_steps(events, 5, 3_000_000)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,10 @@
 import pytest
 
 from kanalyze.analyses.findings.rules import windows
-from support.build import host, kernel, launched
+from support.build import again, host, kernel, launched
 from support.kernel_names import GEMM, UP
 from support.measures import assert_told, measures
-from support.steps import NODE, in_steps, operators as operators_of, passes
+from support.steps import NODE, alike, in_steps, operator, operators as operators_of, passes, shaped
 
 STEP = 2_000_000
 H100 = {"memory_bandwidth_bytes_per_s": 3_350_000_000_000, "name": "NVIDIA H100 80GB HBM3"}
@@ -102,22 +102,17 @@ PHOTOS, OTHERS = "[4, 1, 384, 512]", "[], [], [], [], [], []"
 
 def pooled(*each, image=PHOTOS, within=None, limits=H100):
     """Five steps of pools of an image: name, window, step and padding of both axes (None: not recorded), ns."""
-    events, details = [], []
-    for begin in range(0, 50_000_000, 10_000_000):
-        for number, (name, window, step, padding, took) in enumerate(each):
-            at, back = begin + 3_000_000 * number, name.endswith("backward")
-            if outer := within and not back:
-                details.append({"event_id": len(events), "input_shapes": "[]"})
-                events.append(host("op", within, at, at + 9_500))
-            shapes = f"[{image}, {image}, {OTHERS}]" if back else f"[{image}, {OTHERS}]"
-            inputs = '"", ' * (1 + back)
-            given = f'[{inputs}"{window}", "{step}", "{padding}", "[1, 1]", "False", ""]'
-            values = {"input_values": given} if window else {}
-            details.append({"event_id": len(events), "input_shapes": shapes, **values})
-            inner = at + 500 * bool(outer)
-            made = kernel(at + 10_000, at + 10_000 + took, name=f"void {name.removeprefix('aten::')}<float>(int)")
-            events += [host("op", name, inner, at + 9_000), *launched(at + 1_000, at + 8_000, made)]
-    return in_steps(events, 5, 10_000_000, op_detail=details, limits=limits)
+    step = []
+    for number, (name, window, stride, padding, took) in enumerate(each):
+        at, back = 3_000_000 * number, name.endswith("backward")
+        step += [host("op", within, at, at + 9_500)] if within and not back else []
+        inputs = '"", ' * (1 + back)
+        given = f'[{inputs}"{window}", "{stride}", "{padding}", "[1, 1]", "False", ""]'
+        known = {"input_values": given} if window else {}
+        shapes = f"[{image}, {image}, {OTHERS}]" if back else f"[{image}, {OTHERS}]"
+        of = f"void {name.removeprefix('aten::')}<float>(int)"
+        step += operator(name, at + 100, took=took, of=of, input_shapes=shapes, **known)
+    return alike(*step, step_ns=10_000_000, limits=limits)
 
 
 def square(name, side, took, *, step=1):
@@ -173,13 +168,11 @@ def test_pools_that_passes_along_axes_do_not_spare(pools, others):
 def filtered(*kernels, side=4096):
     """Five steps of kernels of CuPy (name, ns), each of which has a thread for each pixel."""
     shape = {"grid": (side * side // 128, 1, 1), "block": (128, 1, 1)}
-    events = []
-    for begin in range(0, 50_000_000, 10_000_000):
-        at = begin
-        for name, took in kernels:
-            events += launched(at + 1_000, at + 8_000, kernel(at + 10_000, at + 10_000 + took, name=name, **shape))
-            at += took + 20_000
-    return in_steps(events, 5, 10_000_000, limits=H100)
+    step, at = [], 0
+    for name, took in kernels:
+        step += launched(at + 1_000, at + 8_000, kernel(at + 10_000, at + 10_000 + took, name=name, **shape))
+        at += took + 20_000
+    return alike(*step, step_ns=10_000_000, limits=H100)
 
 
 CORRELATES = "cupyx_scipy_ndimage_correlate_"
@@ -220,25 +213,18 @@ SLOW, FLOAT = "aten::_slow_conv2d_forward", '["float", "float", "float"]'
 
 def layers(outer, inner=SLOW, types=FLOAT, launches=10, beside=None):
     """Five steps of a layer of 800 µs, and what runs backward for it, each with kernels of 20 µs, 40 µs apart."""
-    events, details = [], []
 
     def add(name, at, took, **columns):
-        details.append({"event_id": len(events), "input_types": types, "input_shapes": IMAGES, **columns})
-        events.append(host("op", name, at, at + took))
+        return shaped(name, at, at + took, IMAGES, input_types=types, **columns)
 
-    def run(at):
-        for begin in range(at, at + 40_000 * launches, 40_000):
-            events.extend(launched(begin, begin + 5_000, kernel(begin + 10_000, begin + 30_000)))
-
+    run = again(range(2_000, 2_000 + 40_000 * launches, 40_000), *launched(0, 5_000, kernel(10_000, 30_000)))
+    events = []
     for number, at in enumerate(range(0, 10_000_000, 2_000_000)):
-        add(outer, at, 800_000, sequence_number=number)
-        add(inner, at + 1_000, 790_000)
-        run(at + 2_000)
-        if beside:
-            add(beside, at + 850_000, 20_000)
-        add("autograd::engine::evaluate_function: ConvolutionBackward0", at + 900_000, 500_000, sequence_number=number)
-        run(at + 902_000)
-    return in_steps(events, 5, 2_000_000, op_detail=details)
+        events += [add(outer, at, 800_000, sequence_number=number), add(inner, at + 1_000, 790_000)]
+        events += [add(beside, at + 850_000, 20_000)] if beside else []
+        events.append(add(f"{NODE}ConvolutionBackward0", at + 900_000, 500_000, sequence_number=number))
+        events += again((at, at + 900_000), *run)
+    return in_steps(events, 5, 2_000_000)
 
 
 @pytest.mark.parametrize(
@@ -268,15 +254,11 @@ def test_layers_without_cudnn(outer, known, told):
 
 def convolved(image, weights, took, stride="[1, 1]", name="aten::_conv_depthwise2d"):
     """Five steps of a convolution of float32."""
-    events, details = [], []
-    values = f'["", "", "", "", "{stride}", "[0, 0]", "[1, 1]"]'
     types = '["float", "float", "ScalarList", "", "ScalarList", "ScalarList", "ScalarList"]'
-    shapes = f"[{image}, {weights}, [], [], [], [], []]" if image else "[]"
-    for at in range(0, 100_000_000, 20_000_000):
-        details.append({"event_id": len(events), "input_types": types, "input_shapes": shapes, "input_values": values})
-        made = kernel(at + 10_000, at + 10_000 + took, name="void conv_depthwise2d_forward_kernel<float>(int)")
-        events += [host("op", name, at, at + 9_000), *launched(at + 1_000, at + 8_000, made)]
-    return in_steps(events, 5, 20_000_000, op_detail=details, limits=H100)
+    known = {"input_types": types, "input_values": f'["", "", "", "", "{stride}", "[0, 0]", "[1, 1]"]'}
+    known["input_shapes"] = f"[{image}, {weights}, [], [], [], [], []]" if image else "[]"
+    kernels = ["void conv_depthwise2d_forward_kernel<float>(int)"]
+    return operators_of((name, known, took), kernels=kernels, step_ns=20_000_000, limits=H100)
 
 
 ROOM, LINE = "[16, 1, 1, 24000]", "[1, 16, 1, 87999]"
