@@ -125,8 +125,3 @@ def test_each_end_closes_what_was_opened_last(drawn):
             assert line.item(row, "end") == t
     assert seen == line.height
     assert not any(opened.values())
-
-
-def test_slices_that_cross_go_to_further_lanes_and_instants_stay():
-    line = sorted_slices([(0, 0, 10), (0, 5, 10), (0, 7, 0), (0, 10, 2), (1, 0, 4), (1, 4, 4)])
-    assert lanes(line).to_list() == [0, 1, 0, 0, 0, 0]

@@ -18,7 +18,6 @@ from kanalyze.window import Window
 from support.build import LAUNCH, MS, US, again, call, host, in_line as line, kernel, launched, memcpy, nvtx, report
 from support.command import REPORTS, SAMPLES
 from support.measures import assert_told
-from support.real_reports import real_report
 from support.steps import launching
 
 ALONE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -478,16 +477,6 @@ def test_phases_are_named_by_range_and_by_the_calls_around_them():
     )
 
 
-@pytest.mark.slow
-def test_the_real_program_that_computes_on_the_host_raises_it():
-    of = real_report(REPORTS / "findings.sqlite")
-    (one,) = (one for one in ranked(of) if one.rule == "host-computes")
-    every = ledger(of).filter(bucket="host").get_column("ns").item()
-    assert one.at_stake_ns == intervals.length(one.claims) == every - 2_424_792
-    assert "Most in host computes: 27.74 ms in 14 gaps" in one.text
-
-
-US = 1000
 LOAD = "cuLibraryLoadData"
 
 

@@ -16,7 +16,7 @@ from support.build import call, kernel, launched, memcpy, memset, nvtx, report
 from support.command import REPORTS
 from support.launches import Launch, report_of
 from support.measures import assert_told
-from support.real_reports import EXPORTS, real_report
+from support.real_reports import real_report
 from support.shares import cases, holds
 from support.strategies import EVENTS, WINDOWS, few_given
 
@@ -342,12 +342,6 @@ def test_launches_one_by_one_and_as_a_graph_in_one_report():
     (finding,) = graph_candidate(of)
     assert finding.at_stake_ns == row["saved_ns"]
     assert finding.table == "graphs --by candidate"
-
-
-@pytest.mark.parametrize("path", EXPORTS, ids=lambda path: path.stem)
-@pytest.mark.slow
-def test_claims_on_real_reports(path):
-    assert_not_more_than_the_ledger(real_report(path))
 
 
 CLEAR, NS = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<int>>(int)", 50_000

@@ -9,7 +9,6 @@ from hypothesis import given, strategies as st
 import kanalyze
 from kanalyze import intervals
 from kanalyze.analyses.findings.findings import _SAME_WORK, by_gain, ranked
-from kanalyze.analyses.findings.rules import row_of
 from kanalyze.analyses.findings.rules.laws import below_roofs
 from kanalyze.analyses.work.work import least_times
 from support.build import kernel, launched, report
@@ -54,10 +53,6 @@ def test_a_product_whose_columns_hardly_fill_a_tile_is_padded():
     padded = 2 * 8192 * 8192 * 512 / PEAK * 1e9
     assert floor > 2 * 8192 * 8192 * 300 / PEAK * 1e9  # of the products alone
     assert one.at_stake_ns == pytest.approx(8 * 90_000 * (1 - floor / padded), rel=1e-3)
-
-
-def test_the_layout_of_images_is_told_by_the_rule_on_it_alone():
-    assert "channels_last" not in str(row_of("far-from-roof"))
 
 
 def test_a_long_product_with_two_tiles_is_skinny():
