@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 import kanalyze
 from kanalyze.analyses.operators.fusion import compiled, sizes
-from support.build import call, host, kernel, memcpy, report
+from support.build import call, host, kernel, launched, memcpy, report
 from support.shares import cases, holds
 from support.strategies import slow_given
 
@@ -31,25 +31,18 @@ def step(number, name, **given):
 
 
 def events_of(steps):
-    found, details = [], []
+    found = []
     for one in steps:
-        at, number = one["at"], len(found)
-        found += [
-            host("op", one["name"], at, at + 50, thread=one["thread"]),
-            call("cudaLaunchKernel", at + 1, at + 2, correlation=at, thread=one["thread"], parent=number),
-            kernel(
-                at + 5, at + 5 + one["ns"], name=MORE[one["name"]], correlation=at, stream=one["stream"], parent=number
-            ),
-        ]
-        shape = f"[[{one['elements']}], []]" if one["elements"] else None
-        types = '["float", "Scalar"]' if one["elements"] else None
-        details.append({"event_id": number, "input_shapes": shape, "input_types": types})
-    return found, details
+        at, thread, number = one["at"], one["thread"], len(found)
+        sizes = {"input_shapes": f"[[{one['elements']}], []]", "input_types": '["float", "Scalar"]'}
+        ran = kernel(at + 5, at + 5 + one["ns"], name=MORE[one["name"]], stream=one["stream"], parent=number)
+        found.append(host("op", one["name"], at, at + 50, thread=thread, side=sizes if one["elements"] else {}))
+        found += launched(at + 1, at + 2, ran, thread=thread, parent=number)
+    return found
 
 
 def made(steps, *more):
-    events, details = events_of(steps)
-    return report([*events, *more], kinds=KINDS, op_detail=details, limits=ONE_GB_PER_S)
+    return report([*events_of(steps), *more], kinds=KINDS, limits=ONE_GB_PER_S)
 
 
 def test_neighbours_on_a_stream_are_a_chain_with_what_they_move():
@@ -87,21 +80,18 @@ def test_without_shapes_one_takes_as_long_as_the_shortest_kernel():
 
 def of_lists(names, *, elements=1000, parts=1, shapes=True):
     """Operators on lists of tensors, each with so many kernels of 5,000 ns, and sizes for `elements` in all."""
-    events, details = [], []
+    events = []
     for number, name in enumerate(names):
         at, op = 50_000 * number, len(events)
-        events.append(host("op", f"aten::_foreach_{name}", at, at + 100))
         lists = {"lerp_": 2, "addcmul_": 3, "addcdiv_": 3, "copy_": 2}.get(name, 1)
-        if shapes:
-            told = [[[elements]]] * lists
-            types = '", "'.join(["TensorList"] * lists)
-            details.append({"event_id": op, "input_shapes": str(told), "input_types": f'["{types}"]'})
+        types = '", "'.join(["TensorList"] * lists)
+        sizes = {"input_shapes": str([[[elements]]] * lists), "input_types": f'["{types}"]'}
+        events.append(host("op", f"aten::_foreach_{name}", at, at + 100, side=sizes if shapes else {}))
         for part in range(parts):
-            ran = at + 200 + 5000 * part
-            events.append(call("cudaLaunchKernel", at + 2 * part, at + 2 * part + 1, correlation=at + part, parent=op))
-            keys = {"correlation": at + part, "parent": op, "stream": 7, "grid": (320 - part, 1, 1)}
-            events.append(kernel(ran, ran + 5000, name=OPTIMIZES, **keys))
-    return report(events, kinds=KINDS, op_detail=details, limits=ONE_GB_PER_S)
+            ran, grid = at + 200 + 5000 * part, (320 - part, 1, 1)
+            made_by = kernel(ran, ran + 5000, name=OPTIMIZES, parent=op, grid=grid)
+            events += launched(at + 2 * part, at + 2 * part + 1, made_by, parent=op)
+    return report(events, kinds=KINDS, limits=ONE_GB_PER_S)
 
 
 ADAMW = ("mul_", "lerp_", "mul_", "addcmul_", "sqrt", "div_", "add_", "addcdiv_")

@@ -18,7 +18,7 @@ from kanalyze.window import Window
 from support.build import LAUNCH, MS, US, again, call, host, in_line as line, kernel, launched, memcpy, nvtx, report
 from support.command import REPORTS, SAMPLES
 from support.measures import assert_told
-from support.steps import launching
+from support.steps import alike, launching
 
 ALONE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 WORKERS = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
@@ -227,15 +227,11 @@ THREE_STEPS = Window(count=3, each="step")
 
 def data_steps(*, size=DATA_BYTES, direction="Host-to-Device", before=4, after=0, name="k"):
     """Three steps: host time of `before` ms, a copy, host time of `after` ms and a kernel of a ms."""
-    events, at = [], 0
-    for _ in range(3):
-        begin, copied = at, at + before * MS
-        start = copied + 20 + after * MS
-        at = start + 10 + MS
-        copy = memcpy(copied + 10, copied + 20, direction=direction, size_bytes=size)
-        events += [nvtx("step", begin, at), *launched(copied, copied + 10, copy, COPY)]
-        events += launched(start, start + 10, kernel(start + 10, at, name=name), LAUNCH)
-    return events
+    copied, start = before * MS, (before + after) * MS + 20
+    end = start + 10 + MS
+    copy = memcpy(copied + 10, copied + 20, direction=direction, size_bytes=size)
+    work = launched(start, start + 10, kernel(start + 10, end, name=name), LAUNCH)
+    return again(range(0, 3 * end, end), nvtx("step", 0, end), *launched(copied, copied + 10, copy, COPY), *work)
 
 
 PREFETCH = ("The GPU waits until the host copies the next data to it", "prepare the next data in another thread")
@@ -421,16 +417,15 @@ def test_the_headline_has_a_call_of_the_line_that_launches_nothing(lines, more, 
 
 def converting(*texts, size_bytes=2 << 20, ns=200_000, passes=4):
     """Passes of 1 ms: a kernel, lines of so many ns in all, and a copy of 10 µs to the GPU 100 µs after them."""
-    events, lines, each = [], [], ns // len(texts)
+    lines, each = [], ns // len(texts)
+    copied = memcpy(120_000 + ns, 130_000 + ns, size_bytes=size_bytes)
+    copied = launched(110_000 + ns, 115_000 + ns, copied, "cudaMemcpyAsync")
     for at in range(0, 1_000_000 * passes, 1_000_000):
-        copied = memcpy(at + 120_000 + ns, at + 130_000 + ns, size_bytes=size_bytes)
-        events += [*launched(at, at + 5_000, kernel(at + 6_000, at + 9_000)),
-                   *launched(at + 110_000 + ns, at + 115_000 + ns, copied, "cudaMemcpyAsync")]  # fmt: skip
         for place, text in enumerate(texts):
             start = at + 10_000 + each * place
             lines.append(line(start, start + each, 80 + place, text))
         lines.append(line(at + 10_000 + each * len(texts), at + 1_000_000, 95, "x = put(x)"))
-    return report(events, source_lines=lines).narrow(window=Window(0, 1_000_000 * passes, count=passes, each="step"))
+    return alike(*launched(0, 5_000, kernel(6_000, 9_000)), *copied, count=passes, source_lines=lines)
 
 
 SCALED = ["x = x.astype(np.float32)", "x -= MEAN", "x /= DEVIATION"]

@@ -46,6 +46,7 @@ from support.command import REPORTS, SAMPLES
 from support.kernel_names import ADD, BACKWARD, CAT, DOWN, GEMM, LOG_SOFTMAX, MUL, ONE, POW, SOFTMAX, STRIDED, UP
 from support.measures import assert_told
 from support.real_reports import real_report
+from support.steps import shaped
 
 TANH64 = ONE.format("tanh_kernel_cuda(X&)::{{lambda(double)#1}}").replace("{{", "{").replace("}}", "}")
 GEMM64 = "sm90_xmma_gemm_f64f64_f64f64_f64_nn_n_tilesize128x64x16_stage3_warpsize2x2x1_tensor16x8x8_execute_kernel"
@@ -214,6 +215,7 @@ TRANSFORMS = line((FFT, 20), (ODD_FFT, 40), (FFT, 20), (WORK, 20), (FFT, 40))
 SDPA = "F.scaled_dot_product_attention(q, k, v)"
 SOFTMAXES = f"2 softmax passes over scores (most {SOFTMAX}) in chains of 7 kernels, 140 ns, 77.8 % of kernel time."
 HALVES = DOWN.replace("bfloat16", "float16")
+UNCOMPILED = "keep weights in bfloat16, or torch.compile(model)"
 
 
 def casts(name, *more, many=32, rest=1000):
@@ -330,9 +332,8 @@ def coalesced(operator, many=4):
         (layout_conversions, images("aten::conv3d", "aten::batch_norm"), 10, (1, 0), ["torch.channels_last_3d)"]),
         (layout_conversions, images("aten::conv1d", "aten::batch_norm"), 10, (1, 0), ["nn.Conv2d of height 1"]),
         (layout_conversions, images(*["aten::conv2d"] * 5, "aten::group_norm"), 10, (1, 0), ["torch.channels_last)"]),
-        (recurring_casts, casts(DOWN), 320, (32, 0), ["casts between bfloat16 and float32", OF_DOWN]),
+        (recurring_casts, casts(DOWN), 320, (32, 0), ["casts between bfloat16 and float32", OF_DOWN, UNCOMPILED]),
         (recurring_casts, casts(UP), 320, (32, 0), ["32 casts from type to type", CASTS.format("to float32", UP)]),
-        (recurring_casts, casts(DOWN), 320, (32, 0), ["keep weights in bfloat16, or torch.compile(model)"]),
         (recurring_casts, casts(DOWN, (COMPILED, 1)), 320, (32, 0), ["keep weights in bfloat16, or cast them once"]),
         (recurring_casts, casts(HALVES), 320, (32, 0), ["keep weights in half precision, or torch.compile(model)"]),
         (recurring_casts, casts(HALVES, (OPTIMIZER, 1)), 320, (32, 0), ["keep weights in bfloat16, or torch.compile("]),
@@ -524,16 +525,16 @@ def test_float64_that_the_code_of_a_kernel_shows(row, told):
 def test_sums_are_held_against_their_bytes_where_shapes_tell_these(rows, values, width, took_ns, told):
     shapes, types = [[rows, width], [], [values], [values, width]], ["float", "Scalar", "long int", "float"]
     events = [
-        host("op", "aten::index_add_", 0, 9_000),
+        shaped("aten::index_add_", 0, 9_000, json.dumps(shapes), input_types=json.dumps(types)),
         *called(10, 20, kernel(30_000, 30_000 + took_ns, name=INDEX_ADD, correlation=1, parent=0), parent=0),
         kernel(30_000 + took_ns, 30_000 + took_ns + took_ns * 5 // 9, name=MUL),
     ]
-    details = [{"event_id": 0, "input_shapes": json.dumps(shapes), "input_types": json.dumps(types)}]
     limits = HOPPER | {"name": "NVIDIA H100 80GB HBM3", "memory_bandwidth_bytes_per_s": int(3.35e12)}
-    of = report(events, kinds=(*DEVICE_KINDS, "api", "op"), op_detail=details, limits=limits)
+    of = report(events, kinds=(*DEVICE_KINDS, "api", "op"), limits=limits)
     least_ns = 2 * (1 + 2 * rows / values) * (8 * values + 4 * values * width) / 3.35e12 * 1e9
     saved_ns = [one.change(of).shorter.get_column("saved_ns").to_list() for one in scatter_atomics(of)]
     assert saved_ns == [[pytest.approx(took_ns - least_ns, abs=2)]] * told
+    events[0] = replace(events[0], side={})
     assert scatter_atomics(report(events, kinds=(*DEVICE_KINDS, "api", "op"), limits=limits)) == []
 
 
@@ -544,34 +545,27 @@ def test_formulas_that_others_tell_of_are_left_out():
     assert found.retold(found.claims).at_stake_ns == 35_000
 
 
-def product(at, start, end, name, operator="aten::mm", **launch):
+def product(at, start, end, name, operator="aten::mm", *, shapes=None, **launch):  # noqa: PLR0913 - an operator has as many
     """An operator, its launch and its kernel; `at` is the place of the operator in the list of events."""
     return (
-        host("op", operator, start, start + 2),
+        shaped(operator, start, start + 2, shapes),
         *called(start, start + 1, kernel(start + 2, end, name=name, correlation=at, parent=at, **launch), parent=at),
     )
 
 
-def shaped(*shapes, events=(), **limits):
-    """The finding on unaligned products, with the shapes of some events."""
-    rows = [{"event_id": at, "input_shapes": text} for at, text in shapes]
-    operator = {3: "aten::addmm"}.get(shapes[0][1].count("],") + 1, "aten::bmm")
-    events = events or product(0, 0, 1_000_000, ALIGN1, operator)
-    (found,) = unaligned_gemm(report(events, limits=HOPPER | limits, op_detail=rows))
-    return found
-
-
 def test_with_shapes_the_odd_dimension_is_named_and_what_aligned_ones_take_is_no_loss():
     """The aligned product does 64 × 64 × 64 in 128 ns; the unaligned one 64 × 64 × 65 in 1298 ns."""
-    events = [*product(0, 0, 130, GEMM), *product(3, 200, 1500, ALIGN1)]
-    found = shaped((0, "[[64, 64], [64, 64]]"), (3, "[[64, 64], [64, 65]]"), events=events)
+    aligned = product(0, 0, 130, GEMM, shapes="[[64, 64], [64, 64]]")
+    odd = product(3, 200, 1500, ALIGN1, shapes="[[64, 64], [64, 65]]")
+    (found,) = unaligned_gemm(report([*aligned, *odd], limits=HOPPER))
     assert found.at_stake_ns == 1298 - 130
     assert "Most for [64, 64] × [64, 65]: 65 is no multiple of 8. At the best rate of the aligned" in found.text
     assert found.action == "Pad 65 to a multiple of 64"
     # one that memory limits is no example
-    events = [*product(0, 0, 10_000, GEMM), *product(3, 20_000, 90_000, ALIGN1)]
-    shapes = ((0, "[[4096, 512], [512, 1]]"), (3, "[[4096, 515], [515, 512]]"))
-    found = shaped(*shapes, events=events, memory_bandwidth_bytes_per_s=4_800_000_000_000)
+    aligned = product(0, 0, 10_000, GEMM, shapes="[[4096, 512], [512, 1]]")
+    odd = product(3, 20_000, 90_000, ALIGN1, shapes="[[4096, 515], [515, 512]]")
+    limits = HOPPER | {"memory_bandwidth_bytes_per_s": 4_800_000_000_000}
+    (found,) = unaligned_gemm(report([*aligned, *odd], limits=limits))
     assert "As near to their roof as aligned products come" in found.text
 
 
@@ -587,7 +581,8 @@ def test_with_shapes_the_odd_dimension_is_named_and_what_aligned_ones_take_is_no
     ],
 )
 def test_the_dimension_that_is_padded_is_the_one_that_rows_begin_at(shapes, side):
-    found = shaped((0, shapes))
+    operator = "aten::addmm" if shapes.count("],") == 2 else "aten::bmm"
+    (found,) = unaligned_gemm(report(product(0, 0, 1_000_000, ALIGN1, operator, shapes=shapes), limits=HOPPER))
     assert found.action == (f"Pad {side} to a multiple of 64" if side else "Pad dimensions to multiples of 64")
 
 
@@ -596,12 +591,11 @@ def test_the_dimension_that_is_padded_is_the_one_that_rows_begin_at(shapes, side
 def test_what_writes_fewer_values_than_were_sorted_puts_none_in_order(blocks, times, told, shapes):
     """Rows of 20 nearest neighbours are gathered, for longer than what was sorted would take; 512 values a block."""
     gathers = "void at::native::index_elementwise_kernel<128, 4, gpu_index_kernel<index_kernel_impl<float>(X)>>(int)"
-    events = product(0, 0, 4000, RADIX, "aten::sort")
+    events = product(0, 0, 4000, RADIX, "aten::sort", shapes=shapes)
     for at in range(times):
         start = 5000 + 600 * at
         events += product(3 + 3 * at, start, start + 500, gathers, "aten::index", grid=(blocks, 1, 1))
-    details = [{"event_id": 0, "input_shapes": shapes}]
-    assert bool(full_sort(report(events, limits=HOPPER, op_detail=details))) == told
+    assert bool(full_sort(report(events, limits=HOPPER))) == told
 
 
 def in_head():
@@ -683,13 +677,10 @@ def of_operators(product):
 
 def in_parts(*softmax, first="[[4, 64, 8], [4, 8, 64]]", last="[[4, 64, 64], [4, 64, 8]]", product="aten::bmm"):
     """Two softmaxes of several kernels between products of these shapes by one operator."""
-    parts, details = [GEMM, *softmax, GEMM, ADD], []
+    parts, shapes = [GEMM, *softmax, GEMM, ADD], iter([first, last] * 2)
     events = launched(*((name, 10, product if name == GEMM else "aten::exp") for name in parts * 2))
-    shapes = iter([first, last] * 2)
-    for number, event in enumerate(events):
-        if event.name == product:
-            details.append({"event_id": number, "input_shapes": next(shapes), "input_types": '["float", "float"]'})
-    return report(events, op_detail=details)
+    of_products = ({"input_shapes": text, "input_types": '["float", "float"]'} for text in shapes)
+    return report([replace(one, side=next(of_products)) if one.name == product else one for one in events])
 
 
 BETWEEN = [memset(20, 30), memcpy(30, 40, direction="Device-to-Device")]
@@ -747,19 +738,20 @@ BIASED, PLAIN = '["float", "float", "float", "ScalarList"]', '["float", "float",
 
 def network(*after, types=BIASED, backward=True):
     """A convolution whose bias takes 10 ns forward and 20 backward, and the operators `after` it."""
+    numbered = {"sequence_number": 7}
     events = [
-        *(host("op", "aten::conv2d", 0, 100), host("op", "aten::add_", 50, 90)),
+        host("op", "aten::conv2d", 0, 100, side=numbered | {"input_types": types}),
+        host("op", "aten::add_", 50, 90),
         *in_operator(20, kernel(100, 200, name="conv", correlation=1, parent=0)),
         *in_operator(60, kernel(200, 210, name="add", correlation=2, parent=1)),
         *(host("op", name, 100 + 10 * at, 110 + 10 * at) for at, name in enumerate(after)),
     ]
-    detail = [{"event_id": 0, "input_types": types, "sequence_number": 7}]
     if backward:
-        node = len(events)
-        detail.append({"event_id": node, "sequence_number": 7, "forward_thread_id": 1, "forward_id": 0})
-        events += [host("op", name, 500, 600, thread=2) for name in ("ConvolutionBackward0", "aten::sum")]
-        events += in_operator(520, kernel(700, 720, name="sum", correlation=3, parent=node + 1), thread=2)
-    return report(events, op_detail=detail)
+        linked = numbered | {"forward_thread_id": 1, "forward_id": 0}
+        events.append(host("op", "ConvolutionBackward0", 500, 600, thread=2, side=linked))
+        summed = kernel(700, 720, name="sum", correlation=3, parent=len(events))
+        events += [host("op", "aten::sum", 500, 600, thread=2), *in_operator(520, summed, thread=2)]
+    return report(events)
 
 
 def in_operator(at, made, **keys):

@@ -17,7 +17,7 @@ from support.measures import assert_told
 from support.nsys_csv import report_of
 from support.real_reports import real_report
 from support.shares import cases, holds
-from support.steps import in_steps
+from support.steps import alike
 from support.strategies import EVENTS, WINDOWS, few_given
 
 
@@ -41,7 +41,7 @@ def test_what_the_device_waited_for_in_such_calls():
 def making(*calls, count=3):
     """Steps of 100, each of which makes `calls` (name, start, end) before it launches a kernel of PyTorch."""
     step = [call(*one) for one in calls] + launched(60, 70, kernel(70, 100, name="void at::native::add()"))
-    return in_steps(again(range(0, 100 * count, 100), *step), count, 100)
+    return alike(*step, count=count, step_ns=100)
 
 
 def move(span, address, size, way="Host-to-Device", cause="Page fault"):
@@ -101,7 +101,7 @@ def test_a_pool_that_gives_all_back_holds_up_the_waits(free, more_us, told_us):
         call(f"cuda{free}_v11020", 20_000, 21_000),
         call("cudaDeviceSynchronize", 22_000, 50_000 + 1000 * more_us),
     ]
-    (one,) = memory_rules.allocation_in_loop(in_steps(again(range(0, 2_000_000, 200_000), *step), 10, 200_000))
+    (one,) = memory_rules.allocation_in_loop(alike(*step, count=10, step_ns=200_000))
     assert one.at_stake_ns == 10 * (10_000 + 1000 * told_us)
     assert ("cudaMemPoolAttrReleaseThreshold" in one.remedy) == bool(told_us)
 

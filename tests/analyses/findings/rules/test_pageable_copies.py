@@ -20,7 +20,7 @@ from support.machine import Task
 from support.measures import assert_told
 from support.real_reports import real_report
 from support.shares import cases, holds
-from support.steps import in_steps
+from support.steps import alike, in_steps
 from support.strategies import slow_given
 
 KINDS = ("kernel", "memcpy", "memset", "api", "range")
@@ -367,15 +367,17 @@ def test_many_masks_are_sorted_once_with_what_they_gather(many, spared):
     assert gone.str.contains("index_kernel").sum() == 4 * spared
 
 
+#: An index_put that adds.
+ADDS = {"input_values": '["", "", "", "True"]'}
+
+
 def test_what_backward_sorts_for_a_mask_is_the_masks():
     """A gradient is put where the true elements were, for which they are looked for again."""
     node = "autograd::engine::evaluate_function: IndexBackward0"
-    step = [host("op", node, 200_000, 400_000), host("op", "aten::_index_put_impl_", 205_000, 390_000)]
+    step = [host("op", node, 200_000, 400_000), host("op", "aten::_index_put_impl_", 205_000, 390_000, side=ADDS)]
     step += [*masked(210_000), *launch_at(350_000, "void at_cuda_detail::cub::DeviceRadixSortOnesweepKernel()")]
     step += [*masked(0), *launch_at(420_000, "void at::native::fill()")]
-    moved = again(range(0, 4 * STEP, STEP), *step)
-    puts = [number for number, event in enumerate(moved) if "_index_put_impl_" in event.name]
-    of = in_steps(moved, 4, op_detail=[{"event_id": at, "input_values": '["", "", "", "True"]'} for at in puts])
+    of = alike(*step, count=4)
     (found,) = boolean_masks(of)
     names = operations(of).get_column("name").cast(pl.String).gather(found.change(of).shorter.get_column("row"))
     # what nonzero launches is within the put, too
