@@ -58,7 +58,7 @@ def test_all_instances_by_name_or_with_a_star():
     assert one_line(told) == one_line(named)  # where the command at the end breaks depends on the report's folder
 
 
-SQUARE, TRAINING = SAMPLES / "square", SAMPLES / "mlp_train"
+TRAINING = SAMPLES / "mlp_train"
 TRACE = REPORTS / "torch" / "with_modules.json.gz"
 
 

@@ -13,7 +13,7 @@ from kanalyze.analyses.joining._reasons import COUNTED, counted, measured_otherw
 from support.build import call, kernel, memcpy, nvtx, report
 from support.strategies import few_given, slow_given
 
-STEP, GAP = 1000, 200
+GAP = 200
 
 
 def recording(tool, steps, *, name="step", before=(), cut=()):

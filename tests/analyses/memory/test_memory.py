@@ -43,26 +43,20 @@ def trace(of, *columns, **where):
     return memory(of, trace=True, **where).select(columns or STEPS).rows()
 
 
-def test_the_step_function_and_its_totals():
-    events = [taken(0, 1, 100), taken(10, 2, 50), given_back(20, 1, 100), taken(30, 1, 30), given_back(40, 2, 50)]
-    of = report(events)
-    assert trace(of) == [(0, 100, 100), (10, 50, 150), (20, -100, 50), (30, 30, 80), (40, -50, 30)]
-    assert memory(of).to_dicts() == [
-        {
-            "device": 0, "process_id": 1, "memory": "Device", "allocations": 3, "frees": 2, "allocated_bytes": 180,
-            "freed_bytes": 150, "peak_bytes": 150, "peak_at_ns": 10, "held_bytes": 30, "held": 1,
-            "loop_allocations": 0, "loop_bytes": 0, "pool_peak_bytes": None, "unmatched": 0,
-        }
-    ]  # fmt: skip
-
-
 TOLD_ONCE = [taken(0, 7, 100, memory="Pinned"), given_back(5, 7, 0, memory=None, device=None)]
 FIRST_PEAK = {"peak_bytes": 10, "peak_at_ns": 0}
+ALL = [taken(0, 1, 100), taken(10, 2, 50), given_back(20, 1, 100), taken(30, 1, 30), given_back(40, 2, 50)]
+EVERY_COLUMN = {
+    "device": 0, "process_id": 1, "memory": "Device", "allocations": 3, "frees": 2, "allocated_bytes": 180,
+    "freed_bytes": 150, "peak_bytes": 150, "peak_at_ns": 10, "held_bytes": 30, "held": 1,
+    "loop_allocations": 0, "loop_bytes": 0, "pool_peak_bytes": None, "unmatched": 0,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("events", "steps", "sums"),
     [
+        (ALL, [(0, 100, 100), (10, 50, 150), (20, -100, 50), (30, 30, 80), (40, -50, 30)], EVERY_COLUMN),
         # the peak is where it was first reached
         ([taken(0, 1, 10), given_back(5, 1), taken(8, 1, 10)], [(0, 10, 10), (5, -10, 0), (8, 10, 10)], FIRST_PEAK),
         # what was allocated unseen takes nothing away

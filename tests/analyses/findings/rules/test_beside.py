@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 import kanalyze
 from kanalyze.analyses.device._windows import shared_devices
 from kanalyze.analyses.findings.rules.launches import default_stream, exposed_communication, serial_copy, shared_gpu
-from kanalyze.analyses.idle.ledger import exposure, ledger
+from kanalyze.analyses.idle.ledger import exposure
 from kanalyze.window import Window
 from support.build import SMALL, US, again, call, graph, host, kernel, memcpy, report
 from support.command import REPORTS
@@ -188,18 +188,6 @@ def test_a_blocking_stream_and_the_default_stream_in_turn(events, types, window,
 def test_kernels_that_fill_the_gpu_are_not_held():
     limits = {"sm_count": 1, "max_warps_per_sm": 1}
     assert default_stream(report(TURNS, streams=BOTH, limits=SMALL | limits)) == []
-
-
-def test_the_report_made_for_both():
-    made = real_report(REPORTS / "findings.sqlite")
-    (copies,), (turns,) = serial_copy(made), default_stream(made)
-    # four of five copies wait for a kernel of 500 µs each
-    assert abs(copies.at_stake_ns - 2_000_000) < 20_000
-    # ten rounds of 100 µs and 50 µs on the default stream, 100 µs on two blocking ones each
-    assert abs(turns.at_stake_ns - 2_000_000) < 20_000
-    assert "(13, 15)" in turns.text
-    busy = ledger(made).filter(pl.col("bucket").cast(pl.String).is_in(["kernel", "memcpy"]))["ns"].sum()
-    assert turns.at_stake_ns <= busy
 
 
 BEFORE = kernel(0, 10, process=1, name="gemm")

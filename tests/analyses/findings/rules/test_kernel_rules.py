@@ -42,7 +42,7 @@ from kanalyze.analyses.findings.rules.weights import weight_norm
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.window import Window
 from support.build import HOPPER, again, call, host, kernel, launched as called, memcpy, memset, nvtx, report
-from support.command import REPORTS, SAMPLES
+from support.command import REPORTS
 from support.kernel_names import ADD, BACKWARD, CAT, DOWN, GEMM, LOG_SOFTMAX, MUL, ONE, POW, SOFTMAX, STRIDED, UP
 from support.measures import assert_told
 from support.real_reports import real_report
@@ -788,14 +788,6 @@ def test_who_compiles_already_is_told_to_compile_chains_too():
 
 @pytest.mark.slow
 def test_real_programs():
-    naive = real_report(SAMPLES / "mlp_train" / "nsys.sqlite")
-    (found,) = no_tf32(naive)  # all of its 546 products, as `kernels --by arch` sums them
-    assert (found.at_stake_ns, found.where) == (8_090_834, "backward")
-    assert "546 matrix products in full float32" in found.text
-    (found,) = fusible(real_report(SAMPLES / "gelu" / "torch.json.gz"))
-    # without shapes: of each chain the shortest kernel, which is what one that does all of it really takes there
-    assert found.at_stake_ns == 18_285_857 - 2_025_818
-    assert "Most: aten::mul → aten::pow → … → aten::add → aten::mul, 8 kernels 21 times, taking 18.29 ms" in found.text
     (found,) = bias_before_batchnorm(real_report(REPORTS / "torch" / "memory.json.gz"))
     assert "6 kernels add biases of convolutions" in found.text  # as op_kernels has them
     (found,) = layout_conversions(real_report(REPORTS / "torch" / "memory.json.gz"))

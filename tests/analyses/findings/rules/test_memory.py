@@ -7,14 +7,13 @@ from unittest.mock import patch
 import pytest
 from hypothesis import strategies as st
 
-from kanalyze.analyses.findings.findings import findings, ranked
+from kanalyze.analyses.findings.findings import findings
 from kanalyze.analyses.findings.rules import memory as memory_rules
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.memory import memory
 from kanalyze.window import Window
 from support.build import again, call, host, kernel, launched, memcpy, report
 from support.measures import assert_told
-from support.nsys_csv import report_of
 from support.real_reports import real_report
 from support.shares import cases, holds
 from support.steps import alike
@@ -202,21 +201,6 @@ def test_pinning_in_a_loop_is_another_finding():
     events += [call("cudaGetDevice", 0, 1), *launched(2, 12, kernel(12, 32))]
     assert "allocation-in-loop" in findings(report(events)).get_column("rule").to_list()
     assert [one.at_stake_ns for one in memory_rules.pinned_allocation(report(events))] == [3 * 30]
-
-
-@pytest.mark.parametrize(
-    ("name", "rules"),
-    [
-        ("memory", {"allocation-in-loop"}),
-        ("thrash", {THRASH}),
-        ("add_um", {PREFETCH}),
-        *((name, set()) for name in ("findings_clean", "torch")),
-    ],
-)
-@pytest.mark.slow
-def test_real_reports_that_have_it_and_that_have_not(name, rules):
-    told = {one.rule for one in ranked(report_of(name))}
-    assert told & {"allocation-in-loop", THRASH, PREFETCH} == rules
 
 
 WORK, IDLE = ("kernel", "communication", "memcpy"), ("launch", "queued", "sync", "api")

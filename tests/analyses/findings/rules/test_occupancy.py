@@ -54,21 +54,6 @@ OF_LIBRARIES = (
 )
 
 
-@pytest.mark.parametrize(
-    ("rule", "name", "evidence"),
-    [
-        (small_grid, "busy(", "4 blocks of 32 threads on 132 SMs"),
-        (tail, "long_blocks(", "268 blocks where 264 run at once"),
-        (low_occupancy, "much_shared(", "16 of 64 warps on an SM (25.0 % occupancy)"),
-    ],
-)
-def test_a_program_that_does_it_and_one_that_does_not(rule, name, evidence):
-    one = rule(real_report(REPORTS / "findings.sqlite"))[0]
-    assert one.names[0].startswith(name)
-    assert evidence in one.text
-    assert rule(real_report(REPORTS / "findings_clean.sqlite")) == []
-
-
 def test_mending_the_tail_gained_no_more_than_was_at_stake():
     """The same program ran the same kernel without the last wave of 4 blocks."""
     rows = occupancy(real_report(REPORTS / "findings.sqlite")).filter(pl.col("name") == "long_blocks(float *, int)")

@@ -15,7 +15,7 @@ from kanalyze.units import time
 from kanalyze.window import Window
 from support import machine
 from support.build import again, call, host, kernel, launched, memcpy, nvtx, report
-from support.command import REPORTS, SAMPLES
+from support.command import REPORTS
 from support.machine import Task
 from support.measures import assert_told
 from support.real_reports import real_report
@@ -117,15 +117,6 @@ def test_replayed_the_host_still_waits_for_what_a_synchronous_call_copies_to_it(
     mending = seen.change(whole)
     assert mending.shorter.get_column("saved_ns").to_list() == [800] * 5
     assert mending.unwaited.is_empty()
-
-
-def test_the_calls_of_a_training_that_block_the_host_are_at_stake():
-    """Their copies run for 0.45 ms, and their calls block the host for five times as long."""
-    naive = real_report(SAMPLES / "mlp_train" / "nsys.sqlite").narrow(window="naive")
-    (seen,) = pageable_copy(naive)
-    copies = pageable_copies(naive)
-    assert seen.at_stake_ns >= (copies["call_end"] - copies["call_start"]).sum()
-    assert "40 asynchronous copies of pageable memory, 21.01 MB" in seen.text
 
 
 ITERATIONS = Window(0, 4_000, count=4, each="repetition")

@@ -8,7 +8,6 @@ from support.kernel_names import GEMM, UP
 from support.measures import assert_told, measures
 from support.steps import NODE, alike, in_steps, operator, operators as operators_of, passes, shaped
 
-STEP = 2_000_000
 H100 = {"memory_bandwidth_bytes_per_s": 3_350_000_000_000, "name": "NVIDIA H100 80GB HBM3"}
 WORK = (GEMM, 16_000)
 
