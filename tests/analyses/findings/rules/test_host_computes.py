@@ -16,8 +16,9 @@ from kanalyze.analyses.idle.ledger import bucket_sums, ledger
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.window import Window
 from support.build import LAUNCH, MS, US, again, call, host, in_line as line, kernel, launched, memcpy, nvtx, report
-from support.command import REPORTS, SAMPLES
+from support.command import SAMPLES
 from support.measures import assert_told
+from support.real_reports import real_report
 from support.steps import alike, launching
 
 ALONE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"

@@ -7,10 +7,8 @@ import pytest
 from kanalyze.analyses.findings.rules.unfused import optimizer_groups, unfused_optimizer, zero_grad_fills
 from kanalyze.window import Window
 from support.build import again, call, host, kernel, memset, nvtx, report
-from support.command import REPORTS, SAMPLES
 from support.kernel_names import ADD, FILL, GEMM, ONE
 from support.measures import assert_told
-from support.real_reports import real_report
 
 LIST = (
     "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::X, {}>(int)"
@@ -125,21 +123,6 @@ def test_without_ranges_updates_tell_a_step(names, many):
     assert found.text.startswith(f"An optimizer of Adam's kind works {way}, operation by operation: {many} kernels")
     assert f"the host was in it for {10 * many} ns" in found.text
     assert f"{found.headline} {found.action}" == f"The optimizer runs {many} kernels a step fused=True in Adam or AdamW"
-
-
-@pytest.mark.parametrize(
-    ("path", "steps"),
-    [
-        (REPORTS / "torch.sqlite", 30),
-        (REPORTS / "torch" / "fsdp.json.gz", 4),
-        # the loop's SGD has one operator; the benchmark fills one buffer again and again
-        *((SAMPLES / name, 0) for name in ("mlp_train/nsys.sqlite", "gelu/torch.json.gz")),
-    ],
-)
-def test_real_programs(path, steps):
-    found = unfused_optimizer(real_report(path))
-    assert [f"8 kernels in each of {steps} steps" in one.text for one in found] == [True] * bool(steps)
-    assert steps or zero_grad_fills(real_report(path)) == []
 
 
 def test_an_optimizer_of_ones_own_is_known_by_the_trace_beside():
