@@ -77,8 +77,8 @@ def _other(report: Report) -> Report | None:
     other = _beside(report)
     if other is None:
         return None
-    alone, by_order = replace(report, captured_in=lambda: None, beside=lambda: None), other.table("graph_nodes").is_empty()
-    given = report.captured_in() is not None
+    alone = replace(report, captured_in=lambda: None, beside=lambda: None)
+    by_order, given = other.table("graph_nodes").is_empty(), report.captured_in() is not None
     rows = _calls_of_other(report) if by_order else _replayed(report)
     names = rows.filter(given | pl.col("sure")).height
     if names and ((by_order and given) or names >= _named(alone).is_not_null().sum()):
