@@ -61,6 +61,12 @@ def test_another_mix_of_requests_is_the_same(other):
     assert not compared(side(FEW), side(FEW), ("base", "new")).other_mix
 
 
+def test_sides_of_which_one_reads_no_prompts_are_of_steps_of_any_kind():
+    decodes = side(tuple((0, number) for number in (1, 2, 3, 4)) * 12)
+    for found in (compared(decodes, side(FEW), ("base", "new")), compared(side(FEW), decodes, ("base", "new"))):
+        assert (found.each, found.verdict.word) == ("step", "same")
+
+
 def test_a_slower_kernel_is_found_in_its_size():
     base, new = side(MANY, runs=3), side(MANY + FEW, runs=3, slower=slow_above(8))
     found = compared(base, new, ("base", "new"))

@@ -531,3 +531,17 @@ def test_a_page_is_told_of_operations_without_a_device():
     page = overview(report([replace(event, device=None) for event in loop([100] * 8)]))
     assert page.steady.lengths.to_list() == [110] * 7 + [100]
     assert page.tables["ledger"].get_column("device").unique().to_list() == [0]
+
+
+def test_an_engine_s_steady_part_ends_where_it_waits_to_be_asked():
+    events, at = [], 0
+    for burst in (5, 9, 4):
+        for number in range(burst):
+            label = "step[DECODE bs=2]" if number % 3 else "step[EXTEND bs=1 toks=64]"
+            ran_at = kernel(at + 10_000, at + 50_000, correlation=at)
+            events += [*launched(at + 1_000, at + 5_000, ran_at), nvtx(label, at, at + 60_000)]
+            at += 70_000
+        at += 900_000
+    steady = steady_part(report(events))
+    assert (steady.each, steady.run.height) == ("step", 9)
+    assert steady.window.end_ns - steady.window.start_ns == 9 * 70_000 - 10_000

@@ -7,7 +7,7 @@ from functools import cache
 
 import polars as pl
 import pytest
-from hypothesis import strategies as st
+from hypothesis import assume, strategies as st
 
 import kanalyze
 from kanalyze.errors import CannotTellError
@@ -102,6 +102,18 @@ def test_a_latency_is_what_a_walk_over_the_steps_says(asked, chunk, mixed, longe
         assert row["first_token_ns"] == first - arrival
         rest = sum(row[part] for part in ("queue_ns", "prefill_ns", "decode_ns", "stall_ns"))
         assert row["gap_ns"] == end - arrival - rest >= 0
+
+
+@slow_given(ASKED, st.integers(5, 30), st.booleans(), st.integers(0, 7))
+def test_of_a_log_that_lacks_a_request_no_begin_is_false(asked, chunk, mixed, lacking):
+    engine = Engine(asked, chunk, mixed=mixed)
+    log = engine.frame().filter(pl.col("request") != str(lacking))
+    assume(log.height)
+    for row, (name, arrival, first, end, *_) in zip(
+        kanalyze.requests(report(engine.events), log=log).iter_rows(named=True), log.iter_rows(), strict=True
+    ):
+        expected = engine.expected(name, arrival, first, end)
+        assert row["first_step"] in (None, expected["first_step"])
 
 
 def test_what_nothing_tells_of_a_request_is_null():

@@ -52,7 +52,7 @@ def test_gaps_that_nothing_but_labels_names_have_one_name():
 
 
 @pytest.mark.parametrize(
-    ("text", "number"), [("decode step#*", 68), ("mixed step", 4), ("*step", 76), ("decode*#2", 1)]
+    ("text", "number"), [("decode step#*", 68), ("mixed step", 4), ("*step", 76), ("decode*#2", 1), ("step", 76)]
 )
 def test_steps_are_windows_by_their_kind_and_none_is_odd(text, number):
     found = compare([ENGINE.narrow(window=one) for one in ENGINE.windows(text)]).instances

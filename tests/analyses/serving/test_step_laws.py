@@ -19,24 +19,33 @@ from support.strategies import slow_given
 
 
 def decode(requests, padded, kv):
+    if not padded:
+        return f"prefill[bs=1 tok={requests} sqsq=1 sqsk=1 sk={kv}]"
     size = f"{requests}/{padded}" if padded > requests else str(requests)
     return f"decode[bs={size} tok={requests} d={requests} sqsq={requests} sqsk={kv} sk={kv}]"
 
 
-def engine_of(rows, host=100_000, captures=(), told=decode, eager="prefill[bs=1 tok={} sqsq=1 sqsk=1 sk={}]", **of):
+def engine_of(rows, host=100_000, captures=(), told=decode, beside_ns=0, **of):
     """A report of steps: requests, size of the graph (0 for none: prompts of so many tokens), tokens in the cache, ns.
 
-    The host takes `host` ns before each; graphs of `captures` were captured before.
+    The host takes `host` ns before each; graphs of `captures` were captured before. Steps with a graph launch a kernel
+    of `beside_ns` without it.
     """
     events, at = [nvtx(f"capture_{size}_decode", 1000 * size, 1000 * size + 500) for size in captures], 1_000_000
     for number, (requests, padded, kv, ns) in enumerate(rows):
         side = {"graph_exec_id": padded, "graph_node_id": padded << 32} if padded else {}
         ran = kernel(at + 8_000, at + 8_000 + ns, correlation=number, name="layers", side=side)
         name = "cudaGraphLaunch" if padded else "cudaLaunchKernel"
-        label = told(requests, padded, kv) if padded else eager.format(requests, kv)
-        events += [*launched(at + 2_000, at + 6_000, ran, name=name), nvtx(label, at, at + 9_000 + ns)]
-        events.append(call("cudaStreamSynchronize", at + 7_000, at + 8_500 + ns))
-        at += 8_000 + ns + host
+        end, alone = at + 8_000 + ns, beside_ns if padded else 0
+        if alone:
+            last = kernel(end, end + alone, correlation=1000 + number, name="sample")
+            events += launched(at + 6_100, at + 6_900, last)
+        events += [
+            *launched(at + 2_000, at + 6_000, ran, name=name),
+            nvtx(told(requests, padded, kv), at, end + alone + 1_000),
+            call("cudaStreamSynchronize", at + 7_000, end + alone + 500),
+        ]
+        at = end + alone + host
     return report(events, **of)
 
 
@@ -169,13 +178,16 @@ def test_another_batch_is_padded_to_a_graph_that_was_captured_and_says_what_it_d
 def test_a_batch_beyond_the_largest_graph_runs_without_one_where_such_steps_were_recorded():
     rows = [(n, size_of(n), 0, 300_000 + 5_000 * size_of(n)) for n in (8, 16, 32) * 6]
     eager = [(n, 0, 0, 900_000 + 5_000 * n) for n in (40, 48, 56) * 3]
-    both = engine_of(rows + eager, told=lambda n, *_: f"decode[bs={n}]", eager="decode[bs={}]")
+    both = engine_of(rows + eager, told=lambda n, *_: f"decode[bs={n}]")
     found = {batch: at_batch(both, to(batch)) for batch in (20, 45)}
     for batch, ns in {20: 460_000, 45: 1_125_000}.items():
         assert found[batch].critical[0].then_ns == pytest.approx(ns, rel=0.01)
     assert "45 requests, without a graph (none is larger than 32): " in found[45].remark
     mean = pl.Series(one[3] for one in rows + eager).mean()
     assert found[20].critical[0].now_ns == found[45].critical[0].now_ns == pytest.approx(mean, rel=0.03)
+    # of graphs for a part of each step
+    parts = engine_of(rows + eager, told=lambda n, *_: f"decode[bs={n}]", beside_ns=50_000)
+    assert at_batch(parts, to(16)).critical[0].then_ns == pytest.approx(430_000, rel=0.02)
     assert "No graph is larger than 64, and steps without one have no law" in at_batch(H100, to(100)).remark
 
 

@@ -157,6 +157,7 @@ PREPARED = program("aten::to", "aten::div", **LARGE)
         # what a range names is the program's own, if nothing is launched in it; so is what takes too long for such data
         (between(named=[(100_000, 1_800_000)]), None, (), None),
         (between(named=[(100_000, 800_000), (1_000_000, 2_950_000)]), "cpu-operators", (), None),
+        (between(named=[(100_000, 1_800_000)], size_bytes=1 << 21), "cpu-operators", (), None),
         (between(size_bytes=96), None, (), None),
     ],
 )
