@@ -90,6 +90,11 @@ def runs_backward(report: Report) -> bool:
     return bool(operators(report).select(IS_NODE.any()).item())
 
 
+def with_gradients(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
+    """The `spans` with the nodes of their :func:`gradients`: :data:`SPAN`."""
+    return pl.concat([spans.select(SPAN), gradients(report, spans)])
+
+
 def gradients(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     """The nodes of autograd of the :func:`operators` that begin in `spans` (of :data:`SPAN`): :data:`SPAN`."""
     forward_of = _before_nodes(report)
@@ -491,11 +496,6 @@ def pinned_rate(report: Report, device: int | None) -> float:
     """What copies of pinned memory to or from a GPU of its kind reach at least (bytes/s); 0 where that is not known."""
     own = report.devices.filter(pl.col("device") == device).get_column("compute_capability")
     return _PINNED_RATES.get(own.item(0) or "", 0.0) if len(own) else 0.0
-
-
-def by_number(values: pl.Series) -> pl.DataFrame:
-    """The different values, the most frequent first: value, len."""
-    return values.alias("value").to_frame().group_by("value").len().sort("len", "value", descending=[True, False])
 
 
 def without_set_up(report: Report, copies: pl.DataFrame) -> pl.DataFrame:

@@ -6,12 +6,11 @@ import polars as pl
 
 from kanalyze import report, units
 from kanalyze.analyses.counters.counters import SECTOR_BYTES, counters
-from kanalyze.analyses.findings.rules import Finding, one_line, row_of
-from kanalyze.analyses.page.host_reads import own_runs
+from kanalyze.analyses.findings.rules import Finding
+from kanalyze.analyses.page.host_reads import on_kernels, own_runs
 from kanalyze.analyses.page.overview_page import PageKernels
 from kanalyze.analyses.page.proven_causes import measured_shapes
 
-_WORDS: Final = one_line({key: row_of("fusion: kernels")[key] for key in ("headline", "text", "action", "remedy")})
 _STORES: Final = r"\bSTG?\.E"  # SASS that writes to global memory
 
 #: Numbers of bytes are alike up to this part of them: of a row each thread may read a scale, or a mean.
@@ -93,21 +92,6 @@ def _finding(chain: pl.DataFrame, spared_ns: int, page: PageKernels) -> Finding:
     took_ns, moved = (int(chain.get_column(one).sum()) for one in ("exclusive_ns", "moved"))
     shown = [f"{{{place}}}" for place in range(min(len(names), _NAMED))]
     others = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
-    figures = {
-        "names": ", ".join([*shown, *others]),
-        "kernels": len(names),
-        "took": units.time(took_ns),
-        "share": units.percent(took_ns / page.whole_ns),
-        "bytes": units.size(moved / chain.height),
-    }
-    return Finding(
-        "fusion",
-        page.device,
-        int(_USUAL * spared_ns),
-        **{key: text.format(**figures) for key, text in _WORDS.items()},
-        table="gains",
-        names=names,
-        replayed_low_ns=spared_ns // 2,
-        replayed_high_ns=spared_ns,
-        shortens=True,
-    )
+    figures = {"names": ", ".join([*shown, *others]), "kernels": len(names), "bytes": units.size(moved / chain.height)}
+    one = on_kernels("fusion: kernels", page, names, took_ns, **figures)
+    return one._replace(at_stake_ns=int(_USUAL * spared_ns), replayed_low_ns=spared_ns // 2, replayed_high_ns=spared_ns)

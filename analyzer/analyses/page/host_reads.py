@@ -12,8 +12,6 @@ from kanalyze.analyses.page.overview_page import PageKernels
 from kanalyze.analyses.page.proven_causes import ALIKE, measured_shapes
 from kanalyze.decoder.decode import decode
 
-_WORDS: Final = one_line({key: row_of("zero-copy-reads")[key] for key in ("headline", "text", "action", "remedy")})
-
 #: Sectors that L1 caches ask for and L2 fetches from the host.
 FROM_HOST: Final = "lts__t_sectors_srcunit_tex_aperture_sysmem_op_read_lookup_miss.sum"
 
@@ -74,21 +72,24 @@ def _readers(ncu: report.Report) -> pl.DataFrame:
 
 def _finding(row: dict[str, Any], page: PageKernels) -> Finding:
     """The words on one kernel, by what it reads and how often in a row."""
-    figures = {
-        "took": units.time(row["exclusive_ns"]),
-        "share": units.percent(row["exclusive_ns"] / page.whole_ns),
-        "bytes": units.size(row["host_bytes"]),
-        "rate": units.rate(row["host_bytes"] / row["measured_ns"] * 1e9),
-        "times": f"{row['times']:.0f}",
-    }
-    return Finding(
+    one = on_kernels(
         "zero-copy-reads",
-        page.device,
-        row["spared_ns"],
-        **{key: text.format("{0}", **figures) for key, text in _WORDS.items()},
-        table="gains",
-        names=(row["name"],),
-        replayed_low_ns=0,  # each launch may read another part
-        replayed_high_ns=int(row["spared_ns"] * (1 + OF_REMEDIES)),
-        shortens=True,
+        page,
+        (row["name"],),
+        row["exclusive_ns"],
+        bytes=units.size(row["host_bytes"]),
+        rate=units.rate(row["host_bytes"] / row["measured_ns"] * 1e9),
+        times=f"{row['times']:.0f}",
     )
+    # each launch may read another part
+    high = int(row["spared_ns"] * (1 + OF_REMEDIES))
+    return one._replace(at_stake_ns=row["spared_ns"], replayed_low_ns=0, replayed_high_ns=high)
+
+
+def on_kernels(name: str, page: PageKernels, kernels: tuple[str, ...], took_ns: int, /, **figures: object) -> Finding:
+    """The finding of this name on kernels that took so long, of which all is at stake."""
+    words = one_line({key: row_of(name)[key] for key in ("headline", "text", "action", "remedy")})
+    figures |= {"took": units.time(took_ns), "share": units.percent(took_ns / page.whole_ns)}
+    filled = {key: text.format("{0}", **figures) for key, text in words.items()}
+    rule = name.partition(":")[0]
+    return Finding(rule, page.device, took_ns, **filled, table="gains", names=kernels, shortens=True)

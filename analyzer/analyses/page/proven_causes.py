@@ -202,8 +202,6 @@ def _finding(  # noqa: PLR0913 - a kernel's time, roof, counters and cause
     spared = min(share, 1 - floor)
     if cause.spared is not None:
         spared = cause.spared(facts)
-    elif cause.passes:
-        spared = max(1 - cause.passes * max(facts["dram_share"] or 0.0, 1 - share), 0.0)
     elif cause.whatever_roof:
         spared = share * (1 - (_HALF + min(facts["dram_share"] or 0.0, _HALF)) / 2)
     return Finding(
@@ -359,7 +357,6 @@ class _Cause(NamedTuple):
     #: of the time at most, and functions a part of that; no less than the memory does. In the middle is what is told.
     whatever_roof: bool = False
     spared: Callable[[Mapping[str, Any]], float] | None = None  # the part of the time that goes, where the share tells
-    passes: int = 0  # times that what takes its place reads and writes memory, where that is all that is left; else 0
 
 
 #: Atomics are so much of the accesses at least, and the kernel so far from its roof, where they hold it up.
@@ -418,7 +415,6 @@ _DIVERGES: Final = _Cause(
     whatever_roof=True,
     spared=_diverging,  # warps are as many fewer, whatever each waits for
 )
-_OVERLAPPING: Final = one_line({key: row_of("overlapping-windows")[key] for key in ("action", "remedy")})
 _CAUSES: Final = (
     _Cause(
         "block-starts",
@@ -588,7 +584,7 @@ _OVERLAPS: Final = _Cause(
     0.9,
     "{} of what it reads it has read before: it adds up windows that overlap, or a view of elements repeated.",
     "A sum reads the same elements again and again: {{0}}",
-    **_OVERLAPPING,
-    whatever_roof=True,
-    passes=4,  # a running sum and its differences
+    **one_line({key: row_of("overlapping-windows")[key] for key in ("action", "remedy")}),
+    # what is left reads and writes memory four times: a running sum and its differences
+    spared=lambda facts: max(1 - 4 * max(facts["dram_share"] or 0.0, 1 - _read_again(facts)), 0.0),
 )

@@ -31,7 +31,7 @@ from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import named_ranges, once_per_process, once_per_report, source_lines
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import gathered, nearest
+from kanalyze.columns import gathered, nearest, product
 from kanalyze.decoder.decode import decode
 from kanalyze.device_limits import starts_share
 from kanalyze.report import Report
@@ -120,10 +120,7 @@ def _loops(report: Report) -> pl.DataFrame:
     arrays = world(report) in _ARRAYS
     work = exclusive_operations(report, "stream", "call_row", "call_start", "shape", "size_bytes", *SHAPE)
     alone = pl.col("call_row").is_not_null() & (pl.len().over("call_row") == 1)  # not those of a graph
-    blocks, threads = (
-        (pl.col(f"{of}_x") * pl.col(f"{of}_y") * pl.col(f"{of}_z")).cast(pl.Int64).fill_null(1)
-        for of in ("grid", "block")
-    )
+    blocks, threads = (product(*map(pl.col, axes)).fill_null(1) for axes in (SHAPE[:3], SHAPE[3:]))
     # values that an operation on arrays is given with each call, such as weights of a filter
     little = (pl.col("detail") == TO_DEVICE) & (pl.col("size_bytes") <= _LITTLE_BYTES)
     kernel = ((pl.col("kind") == "kernel") & alone) | ((_WITHIN | little).fill_null(value=False) & arrays)
@@ -244,33 +241,28 @@ def array_chains(report: Report) -> Findings:
     more = others.clip(upper_bound=_FIRST) + (others - _FIRST).clip(lower_bound=0) / 2
     chains = line.with_columns(many=many, kept=pl.lit(1), merged_ns=(most * (1 + _EACH_MORE * more)).cast(pl.Int64))
     every = chains.filter((pl.col("many") > 1) & (pl.col("dur_ns").sum().over("group") > pl.col("merged_ns")))
-    for device, chains in say.by_device(every):
-        groups, took = chains.unique("group"), total(chains, "dur_ns")
+    for work in on_gpu.works(report, every):
+        chains, groups, took = work.rows, work.rows.unique("group"), total(work.rows, "dur_ns")
         merged_ns = total(groups, "merged_ns")
         if took - merged_ns < _WORTH * total(exclusive_operations(report), "exclusive_ns"):
             continue
         way = say.most(chains, "way", "dur_ns")
         figures = {"kernels": chains.height, "chains": groups.height, "merged": merged_ns, "took": took, "way": way}
-        yield say.told(
-            report,
+        yield work.finding(
             "fusion: arrays",
-            device,
-            chains.select("start", "end"),
-            took - merged_ns,
+            "",
+            at_stake_ns=took - merged_ns,
+            left=None,
             **figures,
             longest=longest(groups, "many"),
             fused=phrases("fused")[way],
             neighbours=", where functors read no neighbours," * (way == "Thrust"),
-            where=say.place_of(report, chains.get_column("row")),
             mending=on_gpu.merged(chains),
             general=True,
-            shortens=True,
         )
 
 
-#: Names of kernels that reduce arrays of float64, and the elements of an array that counts.
-_REDUCES_DOUBLES: Final = r"(?:reduce|Reduce).*\bdouble\b"
-_LARGE: Final = 1 << 16
+_LARGE: Final = 1 << 16  # the elements of an array that counts
 
 
 @Rule
@@ -301,7 +293,7 @@ def _on_wide_arrays(report: Report) -> set[str]:
     """Kernels with a thread for each element of arrays that were copied to the GPU with 8 bytes for each."""
     work = operations(report, "size_bytes", *SHAPE)
     kernels = work.filter(pl.col("kind") == "kernel")
-    if not kernels.get_column("name").unique().cast(pl.String).str.contains(_REDUCES_DOUBLES).any():
+    if not kernels.get_column("name").unique().cast(pl.String).str.contains(r"(?:reduce|Reduce).*\bdouble\b").any():
         return set()  # other types have 8 bytes, too
     copied = work.filter(pl.col("detail") == TO_DEVICE).select(bytes=pl.col("size_bytes") // 8)
     block = pl.col("block_x").cast(pl.Int64)
@@ -356,7 +348,6 @@ def _one_by_one(report: Report) -> pl.DataFrame:
 
 #: JAX's modules that take a part of an array, or all of them for a loop, and those that put parts together.
 _TAKES: Final = r"^jit_(?:dynamic_(?:slice|index_in_dim)|squeeze|gather|_?take|slice|_?getitem|_?unstack)$"
-_TAKES_ALL: Final = r"^jit__?unstack$"
 _PUTS: Final = r"^jit_(?:_?stack|concatenate|expand_dims|broadcast_in_dim)$"
 _CALLS: Final = 8  # so many calls in a row are a loop's
 
@@ -365,11 +356,11 @@ _CALLS: Final = 8  # so many calls in a row are a loop's
 def _in_turn(report: Report) -> pl.DataFrame:
     """Calls of a module in a row, for parts that are taken before each, whose results are put together at the end."""
     runs = intervals.overlapping(_modules(report).filter(pl.col("what") == _RUNS), report.scope.sides)
-    takes, at_once = (pl.col("module").str.contains(pattern) for pattern in (_TAKES, _TAKES_ALL))
+    takes, at_once = (pl.col("module").str.contains(pattern) for pattern in (_TAKES, r"^jit__?unstack$"))
     line = runs.with_columns(taken=takes.cum_sum().over(THREAD), taken_at_once=at_once.cum_sum().over(THREAD))
-    more = {name: pl.col(name) > pl.col(name).shift(1).over(THREAD) for name in ("taken", "taken_at_once")}
-    calls = line.filter(~takes).with_columns(column.fill_null(value=False).alias(name) for name, column in more.items())
-    calls = calls.with_columns(
+    taken = pl.col("taken", "taken_at_once")
+    calls = line.filter(~takes).with_columns(
+        (taken > taken.shift(1).over(THREAD)).fill_null(value=False),
         run=say.changes((*THREAD, "module")).cum_sum(),
         put=pl.col("module").shift(-1).over(THREAD).str.contains(_PUTS).fill_null(value=False),
         start=pl.coalesce(pl.col("end").shift(1).over(THREAD), "start"),

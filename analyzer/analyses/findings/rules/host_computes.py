@@ -78,7 +78,6 @@ def _loading(report: Report, name: str, spans: pl.DataFrame, beside: str, *, wor
         named = pl.when(waits).then(pl.format("the {}", "culprit")).otherwise("culprit")
         inner = inner.group_by(named).agg(pl.col("ns").sum())
         notable = inner.filter(pl.col("ns") >= _NOTABLE * total(rows, "ns"))
-        # maximum number of culprits named in the sentence
         top = notable.sort("ns", "culprit", descending=[True, False]).head(2)
         change = Mending(host=spans.select("process_id", "start", "end"))
         yield say.told(report, name, device, pieces, mending=change, beside=beside, most=top.rows(), **figures)
@@ -205,7 +204,6 @@ def _computes(report: Report, device: int, spans: pl.DataFrame) -> Finding:
     """The finding on host time in `spans` (start, end) of which no other finding tells more."""
     per, stake = say.per_iteration(report), intervals.length(spans)
     phases = _phases(report, device, spans)
-    # maximum number of phases named; the next ones only if not much shorter than the first
     notable = phases.filter((pl.col("ns") > 0) & (pl.col("ns") >= _NOTABLE * pl.col("ns").max())).head(3)
     parts = [
         f"{literal(where)}: {per.mean_time(ns)}"
@@ -221,7 +219,6 @@ def _computes(report: Report, device: int, spans: pl.DataFrame) -> Finding:
     used, sides = _operations.used_devices(report).filter(device=device), say.sides_of(report, device)
     faults = faults_seen(report).filter(pl.col("start").is_between(*sides, closed="left"), side="CPU")
     figures["faults"] = total(faults.join(used, on="process_id", how="semi"), "faults")
-    # the least part of the time at stake that other findings tell and that is worth a word
     figures["others"] = others if others > 0.01 * stake else 0
     figures["since"] = units.moment(start, report.zero_ns)
     return say.told(
@@ -365,7 +362,6 @@ def own_code(report: Report) -> Findings:
     """At most two findings per device in a window of iterations: idle time in lines that launch nothing, or wait."""
     if not say.per_iteration(report).iterations or source_lines(report).is_empty():
         return
-    # places from which anything is launched in the window, on whatever device
     calls = on_host.launched(report).select(*THREAD, at="call_start", start="call_start", end="call_end")
     launching = place_at(report, intervals.overlapping(calls, report.scope.sides)).drop_nulls().unique()
     for device, low, high in _windows.windows(report).iter_rows():
@@ -380,7 +376,6 @@ def own_code(report: Report) -> Findings:
         text = placed_with_text(report, quiet).get_column("text").cast(pl.String).fill_null("")
         ready, waits = text.str.contains(_READY), text.str.contains(on_host.ONLY_WAITS)  # whose call is recorded
         for name, part in (("unneeded-sync: ready", quiet.filter(ready)), ("own-code", quiet.filter(~ready & ~waits))):
-            # the least part of the window that the device waits so
             if total(part, "ns") >= max(0.1 * (high - low), 1):
                 yield _in_lines(report, device, name, part)
 

@@ -407,7 +407,6 @@ def _of_rank(report: Report, rank: dict[str, Any], ranks: pl.DataFrame, worth: f
     per, device, ns, partner = say.per_iteration(report), rank["device"], rank["ns"], rank["partner"]
     work = _collectives(report).filter(device=device)
     kinds = decoded(report, beside(work, report.table("collective_detail"), "collective"), "operation")
-    # by kind, as recorded, else by the kernel's name
     by_kind = kinds.group_by(kind=pl.coalesce(pl.col("collective").cast(pl.String), "operation"))
     sums = by_kind.agg(count=pl.len(), ns=pl.col("exclusive_ns").sum())
     sums = sums.filter(pl.col("ns") > 0).sort("ns", "kind", descending=[True, False])
@@ -417,12 +416,11 @@ def _of_rank(report: Report, rank: dict[str, Any], ranks: pl.DataFrame, worth: f
         for kind, count, took in sums.head(say.NAMED).iter_rows()
     ]
     more = f", and {units.plural(sums.height - say.NAMED, 'other kind')}" if sums.height > say.NAMED else ""
-    # maximum length of the name of a collective in the headline
     figures = {"most": sums.item(0, "kind")[:30], "kinds": f"{', '.join(named)}{more}"}
     exposed = say.told(report, "exposed-communication", device, None, ns, part=ns / whole, **figures)
     if not rank["waited_ns"] + rank["transfer_ns"]:
-        # of the devices that run as many, as ranks of one program do, the least exposed one tells what can be gained
-        # ranks of one program run equally many collectives, but for this part of them at the edges of a window
+        # the least exposed one of those that run as many, as ranks of one program do but for the edges of a window,
+        # tells what can be gained
         as_many = (pl.col("collectives") - rank["collectives"]).abs() <= 0.1 * rank["collectives"]
         other, least_ns = ranks.filter(as_many).sort("ns", maintain_order=True).row(0)[:2]
         waits = f": GPU {other}, which runs as many, has {per.time(least_ns)}, and what is more here may be a wait"

@@ -19,11 +19,7 @@ _PADDED, _SKINNY, _FLOOR, _FAR = "padded-products", "skinny-products", "memory-f
 
 #: What kernels of torch.compile reach of the bandwidth for norms: 52 and 71 % for layer norms of 768 and 1,024 values
 #: in bfloat16 on an H200.
-_NORMS: Final = "_norm"
 _NORMS_REACHED: Final = 0.55
-
-#: Gradients of norms sum over rows as well: what others reach of these is not known.
-_UNKNOWN: Final = "_norm_backward"
 
 _PADDING: Final = 4 / 3  # tiles that are filled up take so many times what their products do, or more
 _ITS_TIME: Final = 0.4  # and this part of the kernel's time
@@ -55,9 +51,10 @@ def _caused(report: Report) -> pl.DataFrame:
     idle = pl.col("tiles") / pl.col("sm_count")
     known = pl.col("known").is_in(["model", "exact"])
     op = pl.col("op").cast(pl.String)
-    known &= (pl.col("group") == "memory") & ~op.str.contains(f"{_UNKNOWN}|{_CHOOSES}").fill_null(value=False)
+    # gradients of norms sum over rows as well: what others reach of these is not known
+    known &= (pl.col("group") == "memory") & ~op.str.contains(f"_norm_backward|{_CHOOSES}").fill_null(value=False)
     long, memory = took >= on_gpu.SHORTEST_NS, pl.col("bound") == "memory"
-    usual = pl.when(op.str.contains(_NORMS)).then(_NORMS_REACHED).otherwise(on_gpu.REACHED["memory"])
+    usual = pl.when(op.str.contains("_norm")).then(_NORMS_REACHED).otherwise(on_gpu.REACHED["memory"])
     left = {
         _PADDED: (
             product & (padded >= _PADDING * least) & (padded >= _ITS_TIME * took),

@@ -65,12 +65,11 @@ _WRITTEN: Final = {
     "aten::einsum": "einsum, which permutes",
 }
 
-#: Kernels that work element by element, where in order they would be vectorized, and of these copies in one type.
+#: Kernels that work element by element, where in order they would be vectorized.
 _ACROSS: Final = pl.col("function").str.contains("(?:^|::)elementwise_kernel$")
-_STRIDED: Final = on_gpu.COPIES & _ACROSS & (INPUTS == OUTPUT) & (OUTPUT != "")
 
 
-@on_gpu.choosing(_STRIDED, _WORTH_COPIES)
+@on_gpu.choosing(on_gpu.COPIES & _ACROSS & (INPUTS == OUTPUT) & (OUTPUT != ""), _WORTH_COPIES)
 def layout_copies(strided: Work) -> Finding | None:
     """One finding per device on which the program copies tensors of one type into another order."""
     rows = on_gpu.with_operators(strided.report, strided.rows)

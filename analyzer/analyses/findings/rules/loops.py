@@ -407,8 +407,6 @@ _RARE: Final = 0.1
 _LAYERS: Final = 6
 _ALIKE: Final = 1.2
 
-_TRANSPOSED: Final = "dgrad|bprop"
-
 _FULL: Final = 0.9  # layers that fill so large a part of the GPU gain nothing by a larger batch
 _LARGER: Final = 16  # how many times as large a batch is told of
 
@@ -473,7 +471,7 @@ def _trains(report: Report, updates: pl.Series) -> bool:
     """Whether a program trains, by kernels that may be of updates: those of transposed convolutions are no proof."""
     if on_host.traced(report) is None or on_host.runs_backward(report):
         return updates.len() > 0
-    return not updates.str.contains(_TRANSPOSED).all()
+    return not updates.str.contains("dgrad|bprop").all()
 
 
 def _are_samples(report: Report, passes: int, launches: int, *, trains: bool) -> bool:

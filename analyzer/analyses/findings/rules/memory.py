@@ -238,7 +238,6 @@ def cpu_page_faults(report: Report) -> Findings:
         after = intervals.length(claims.filter(pl.col("start") >= longest(kernels, "end")))
         name, most_ns = functions.row(0) if functions.height else ("", 0)
         figures = {"pages": total(inside, "faults"), "most": functions.head(3).rows(), "behind": after}
-        # a function is named where it has this share of the time
         where = literal(name) if most_ns >= 0.5 * intervals.length(claims) else ""
         yield say.told(report, "cpu-page-faults", device, claims, where=where, **figures)
 
@@ -320,7 +319,6 @@ def _recurring(report: Report) -> pl.DataFrame:
     took = pl.col("until") - pl.col("spared") + pl.col("end") - pl.col("start") - both
     line = copies.with_columns(inside.get_columns(), before=before, took=took)
     line = line.with_columns(longest=pl.col("took").max().over("iteration"))
-    # those that take far longer than the longest of an instance, in the median, do not recur
     usual = pl.col("took") <= 3 * pl.col("longest").median().over("each")
     again = (pl.col("iteration").n_unique().over("each") > 1) & usual
     turns = pl.col("before").n_unique().over(*_WAY, "size_bytes", "each") >= _ALIKE
@@ -366,7 +364,6 @@ def pageable_copy(report: Report) -> Findings:
 
 def _pinned(report: Report, copies: pl.DataFrame) -> Mending | None:
     """The copies do not block, and take what pinned ones would; None for large ones where neither is known."""
-    # the host still waits for what a synchronous call copies to it
     calls = copies.filter(~_NEEDED).get_column("call_row").drop_nulls().unique()
     against = _comparable(report, copies)
     usual = on_host.pinned_rate(report, copies.item(0, "device"))
@@ -420,7 +417,6 @@ def many_small_copies(report: Report) -> Findings:
         created = context_calls(report).select(start="start_ns", end="made_ns")
         free = intervals.subtract(idle_spans(report)[device], intervals.union(pl.concat([overhead, created])))
         waited = intervals.overlap(copies.get_column("call_start"), copies.get_column("call_end"), free)
-        # large copies between the same kinds of memory, or if there are none, in the same direction
         large = on_host.device_copies(report).filter((pl.col("size_bytes") >= LARGE_BYTES) & (pl.col("dur_ns") > 0))
         same = large.join(copies, on=_SAME_MEMORY, how="semi", nulls_equal=True)
         large = same if same.height else large.join(copies, on=_SAME_MEMORY[:2], how="semi")
@@ -457,14 +453,16 @@ def many_small_copies(report: Report) -> Findings:
 
 def _caller(report: Report, copies: pl.DataFrame) -> str:
     """The call that issued most of the copies, and the range around most of them."""
-    call = on_host.by_number(copies.select(shown(pl.col("call_name"))).to_series()).item(0, "value")
-    text = f", by {literal(str(call))}"
+    text = f", by {literal(say.most(copies.select(call=shown(pl.col('call_name'))), 'call'))}"
     inside = ranges_at(report, copies.select("process_id", "thread_id", at="call_start")).drop_nulls()
     if inside.is_empty():
         return text
     names = named_ranges(report).select(without_ids(pl.col("range"))).to_series().gather(inside)
-    name, number = on_host.by_number(names.str.replace(_STEP, ALL_STEPS)).row(0)
-    return f"{text}{'' if number == copies.height else ', most often'} in the range {literal(plain(name))}"
+    ranges = names.str.replace(_STEP, ALL_STEPS).alias("range")
+    name = say.most(ranges.to_frame(), "range")
+    return (
+        f"{text}{'' if (ranges == name).sum() == copies.height else ', most often'} in the range {literal(plain(name))}"
+    )
 
 
 @once_per_report

@@ -32,7 +32,6 @@ _WITH_DROPOUT: Final = 2.0
 #: over it (A100 19.5 of 312, H100 66.9 of 989.4 TFLOP/s), of which fused kernels reach two thirds of what products do.
 #: Of TF32 the rate is half of bfloat16's.
 _FLOAT32_LEFT: Final = {(8, 0): 1.5 * 19.5 / 312, (9, 0): 1.5 * 66.9 / 989.4}
-_FROM_TF32_LEFT: Final = _PRODUCTS_LEFT / 2
 _IN_FLOAT32: Final = INPUTS.str.contains(r"^t?f32(?:/t?f32)*$").fill_null(value=False)
 _LONGEST_PASS: Final = 16.0  # what takes more of it does something else, such as sums into few rows
 
@@ -60,7 +59,7 @@ def unfused_attention(report: Report) -> Findings:
         names = report.kind("op").get_column("name").unique().cast(pl.String)
         most = total(products, "exclusive_ns") // 2
         in_float32, in_full = (total(products.filter(one), "exclusive_ns") > most for one in ("in_float32", "in_full"))
-        left = _FROM_TF32_LEFT if in_float32 else _PRODUCTS_LEFT
+        left = _PRODUCTS_LEFT / 2 if in_float32 else _PRODUCTS_LEFT
         left = _FLOAT32_LEFT.get(chain.device.capability, left) if in_full else left
         # one kernel in place of each chain, two backward, which take a part of what its products do
         two = pl.col("backward").any().over("chain") & (pl.col("product").sum().over("chain") > 1)
@@ -370,7 +369,6 @@ _WRITERS: Final = r"(?:index|gather)_elementwise_kernel<(?:\(int\))?(?<threads>\
 #: The same of rows that fit on the chip, which a sort reads once, less the copies that this makes: of PyTorch's topk
 #: for 20 of 2,048 and of 4,096.
 _SELECTED_IN_ROWS: Final = 0.45
-_IN_ROWS: Final = "SortKVInPlace"
 
 
 @on_gpu.choosing(_SORTS, 0.1)
@@ -394,7 +392,7 @@ def full_sort(work: Work) -> Finding | None:
         action=spoken(report, phrases("selections"), phrases("selections")[tools.CUDA]),
         # what is left of a sort by a selection, which reads the keys twice, and sorts what it finds: about a third for
         # 32 of 8 million by a histogram of the keys
-        left=_SELECTED_IN_ROWS if _IN_ROWS in work.most else None if torch else 0.3,
+        left=_SELECTED_IN_ROWS if "SortKVInPlace" in work.most else None if torch else 0.3,
         at_most=not torch,
     )
 

@@ -184,9 +184,8 @@ def diagonal_products(report: Report) -> Findings:
     chosen = every.filter(pl.col("made") | pl.col("multiplied"))
     if not chosen.height or chosen.filter("made", pl.col("length").is_in(others.implode())).height:
         return
-    spans = pl.concat([chosen.select(SPAN), on_host.gradients(report, chosen)])
     forward = {work.device.device: work.rows for work in on_host.works_within(report, chosen.filter("multiplied"))}
-    for work in on_host.works_within(report, outermost(spans)):
+    for work in on_host.works_within(report, outermost(on_host.with_gradients(report, chosen))):
         products = on_gpu.decoded_as(work.rows, FAMILY == "gemm")
         own = forward.get(work.device.device, work.rows.clear())
         change = _spared(work._replace(rows=work.rows.filter(products)), own, 1 / REACHED["memory"])
@@ -212,8 +211,7 @@ _BY_ROW: Final = (
 def gathered_layers(report: Report) -> Findings:
     """One finding per device on layers right after a gather of far more rows than there are to gather from."""
     layers = _of_gathered(report)
-    spans = pl.concat([layers.select(SPAN), on_host.gradients(report, layers)])
-    for work in on_host.works_within(report, outermost(spans)):
+    for work in on_host.works_within(report, outermost(on_host.with_gradients(report, layers))):
         most = layers.select((pl.col("there") / pl.col("rows")).max()).item()
         there, rows = layers.filter(pl.col("there") / pl.col("rows") == most).select("there", "rows").row(0)
         yield work.finding("gathers: layers", left=most, there=there, rows=rows, times=rows / there)
@@ -224,7 +222,6 @@ def _of_gathered(report: Report) -> pl.DataFrame:
     name, shape = pl.col("name"), sides(pl.col("input_shapes"))
     index = pl.when(name == "aten::index_select").then(elements(2)).otherwise(elements(1))
     plain = name.is_in(_GATHERS) & (shape.list.len() == len(("rows", "width"))) & (shape.list.first() > 0)
-    # so many times as many rows are gathered as there are, or more
     far = (plain & (index >= 4 * shape.list.first())).fill_null(value=False)
     every = on_host.working_forward(report)
     if every.filter(name.is_in(_GATHERS)).filter(far).is_empty():
@@ -267,11 +264,9 @@ def product_order(report: Report) -> Findings:
     """At most one finding per device on pairs of products whose other order takes a quarter of the arithmetic."""
     pairs = _pairs(on_host.forward(report))
     m, n, times = pairs.select("m", "n", "times").sort("times").head(1).row(0) if pairs.height else (0, 0, 1)
-    nodes = on_host.gradients(report, pairs)
-    for work in on_host.works_within(report, outermost(pl.concat([pairs.select(SPAN), nodes]))):
+    for work in on_host.works_within(report, outermost(on_host.with_gradients(report, pairs))):
         inner = on_gpu.with_operators(report, work.rows).get_column("inner")
         others = work.rows.filter(~inner.str.starts_with("aten::").fill_null(value=False))
-        # so much of their time may be in kernels that no operator tells of
         if total(others, "exclusive_ns") <= 0.05 * work.ns:  # a kernel that no operator tells of may do anything
             yield work.finding("product-order", left=1 / times, at_most=True, m=m, n=n, times=times)
 
@@ -400,8 +395,7 @@ def expanded_products(report: Report) -> Findings:
     sizes = inside.agg(copied=elements().filter(copies).max(), made=made.filter(~copies).max())
     given = elements() + elements(1)
     expanded = products.join(sizes, left_on="row", right_on="outer").filter(pl.col("copied") >= _COPIED * given)
-    spans = pl.concat([expanded.select(SPAN), on_host.gradients(report, expanded)])
-    for work in on_host.works_within(report, outermost(spans)):
+    for work in on_host.works_within(report, outermost(on_host.with_gradients(report, expanded))):
         # what is copied is written and read; what is given, and made, stays
         moved = given + pl.col("made")
         left, times = expanded.select((moved / (moved + 2 * pl.col("copied"))).max(), (pl.col("copied") / given).min())

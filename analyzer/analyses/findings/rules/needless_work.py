@@ -59,7 +59,6 @@ def decompositions(report: Report) -> Findings:
     cuts = pl.col("input_values").cast(pl.String).str.contains(_CUTS).fill_null(value=False)
     multiplied = every.filter(square & follows & ~cuts & pl.col("name").str.contains(_INVERTS))
     small = multiplied.filter(~large & pl.col("name").str.contains(_PSEUDO))
-    # a matrix has so many times as many rows as columns, or columns as rows
     long = large & (pl.col("longer") >= 8 * pl.col("shorter"))
     split = every.filter(long & pl.col("name").str.contains(r"^aten::(?:linalg_svd|svd)$"))
     for words, which, left in (
@@ -366,7 +365,8 @@ def growing_concatenations(report: Report) -> Findings:
             else:
                 shapes = operations_with_roofs(report).select("row", "input_shapes")
                 cats = cats.join(shapes, on="row", how="left", maintain_order="left")
-                parts = {"joined": _extending(report, cats), "pieces": _appending(cats)}
+                appends = told_of(cats.get_column("input_shapes").cast(pl.String), _appends) == "yes"
+                parts = {"joined": _extending(report, cats), "pieces": cats.filter(appends.fill_null(value=False))}
                 worth = pl.col("exclusive_ns").sum() >= _MUCH * whole_ns
                 for name, pieces in parts.items():
                     if pieces.height >= _FEWEST and pieces.select(worth).item():
@@ -403,14 +403,8 @@ def _earlier(shapes: str) -> str | None:
     return str(sizes[0] / sum(sizes)) if sum(sizes) else None
 
 
-def _appending(cats: pl.DataFrame) -> pl.DataFrame:
-    """The concatenations of a tensor and small pieces behind it, along a dimension that is not its last one."""
-    joined = cats.get_column("input_shapes").cast(pl.String)
-    return cats.filter((told_of(joined, _appends) == "yes").fill_null(value=False))
-
-
 def _appends(shapes: str) -> str:
-    """``yes`` where the first tensor of a list is nearly all, and the others have its last dimension."""
+    """``yes`` where the first tensor of a list is nearly all, and small pieces behind it have its last dimension."""
     first, *pieces = [sides for sides in on_host.inputs(shapes) if sides] or [[]]
     small = sum(map(math.prod, pieces)) <= _PIECES * math.prod(first)
     return "yes" if pieces and small and all(sides[-1] == first[-1] for sides in pieces) else "no"

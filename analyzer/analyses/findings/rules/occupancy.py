@@ -170,7 +170,6 @@ def clock_drop(report: Report) -> Findings:
         loaded = grid.cells.filter((pl.col("sms_active_share") > _FEW) & clock.is_not_null())
         if loaded.is_empty():
             continue
-        # the highest clock under load, and when it was first reached, nearly
         highest = float(loaded.select(clock.quantile(0.99)).item())
         since = loaded.filter(clock >= 0.97 * highest).get_column("start").min()
         work = exclusive_operations(report).filter(kind="kernel", device=device)

@@ -81,7 +81,6 @@ def _shapes(work: Work) -> tuple[list[int], int, str]:
     own = every.filter(pl.col("name").is_in(work.names.get_column("name").implode()))
     if own.is_empty():
         return [], 0, ""
-    # the number of dimensions that are named
     odd = own.get_column("odd").drop_nulls().unique(maintain_order=True).head(2).to_list()
     product, side, multiple = own.select("text", "odd", "multiple").row(0)
     text = f" Most for {product}" + (f": {side} is no multiple of {multiple}." if side else ".")
@@ -142,7 +141,6 @@ _GENERATIONS: Final = {
     )
     for name in names.split()
 }
-_NAMES: Final = {1: "Volta", 2: "Turing", 3: "Ampere", 4: "Hopper"}
 
 #: The generation of tensor-core instructions of a kernel; 0 if its name does not tell.
 _GENERATION: Final = pl.coalesce(pl.col("arch").str.extract(r"^(?:sm)?(\d+)[a-z]*$"), "arch").replace_strict(
@@ -168,7 +166,10 @@ def old_architecture_gemm(work: Work) -> Finding | None:
     if 2 * total(full, "exclusive_ns") < total(own, "exclusive_ns"):  # small ones would be no faster by newer kernels
         return None
     generation, inputs, family, arch = names.select(_GENERATION.alias("generation"), INPUTS, FAMILY, "arch").row(0)
-    made_for, types = _NAMES[generation], "/".join(dict.fromkeys(inputs.split("/")))
+    made_for, types = (
+        ("Volta", "Turing", "Ampere", "Hopper")[generation - 1],
+        "/".join(dict.fromkeys(inputs.split("/"))),
+    )
     return work.finding(
         "old-architecture-gemm",
         convolves=family == "conv",
@@ -191,9 +192,8 @@ _SINCE: Final = {"f16": (7, 0), "bf16": (8, 0)}
 #: their roof. Source: NVIDIA's datasheets of A100 (78, 312 TFLOP/s) and H100 SXM (133.8, 989.4).
 _TENSOR_LEFT: Final = {(8, 0): 78 / 312, (9, 0): 133.8 / 989.4}
 
-#: Kernels of products and convolutions in full float32; by family what these are, and the words of the finding on them.
+#: Kernels of products and convolutions in full float32.
 _FLOAT32: Final = ~pl.col("tensor_core") & INPUTS.str.contains(r"^f32(?:/f32)*$")
-_NO_TF32: Final = {"gemm": "no-tf32", "conv": "no-tf32: convolutions"}
 
 #: What convolutions by transforms have besides: transforms, products of complex numbers, and cuDNN's between these.
 _TRANSFORMS: Final = (
@@ -215,7 +215,7 @@ def no_tf32(report: Report) -> Findings:
     most = kernels.group_by(pl.col("name").cast(pl.String)).agg(convolves.mean()).filter(pl.col("outer") > 1 / 2)
     inside = pl.col("name").is_in(most.get_column("name").implode())
     of_solvers = pl.col("row").is_in(_of_solvers(kernels).implode())
-    for family, name in _NO_TF32.items():
+    for family, name in (("gemm", "no-tf32"), ("conv", "no-tf32: convolutions")):
         for work in on_gpu.kernels_that(report, partial(_in_full, family=family, inside=inside), on_gpu.WORTH_PRODUCTS):
             # cuDNN takes TF32 unless told otherwise: where any convolution runs so, it has no such kernel for others
             allowed = family == "conv" and work.device.launches((family == FAMILY) & INPUTS.str.contains("tf32"))
@@ -258,8 +258,7 @@ def _as_one(work: Work, left: float) -> Mending:
     runs = line.with_columns(own=chosen).with_columns(group=pl.col("own").rle_id())
     merged_ns = on_gpu.part("exclusive_ns", left).sum().over("group")
     own = runs.filter("own").with_columns(kept=pl.lit(1), merged_ns=merged_ns)
-    begun = pl.col("call_start")
-    spans = own.drop_nulls("call_start").group_by(*threads.THREAD, "group").agg(start=begun.min(), end=begun.max())
+    spans = on_gpu.host_of(own.drop_nulls("call_start"), "thread_id", "group")
     calls = on_gpu.calls_within(report, spans)
     others = calls.filter(~calls.is_in(launch_rows(report).drop_nulls().implode()))
     return on_gpu.merged(own.sort("group", "dur_ns", descending=[False, True]))._replace(

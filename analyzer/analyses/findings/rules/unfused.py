@@ -124,7 +124,6 @@ def _formulas(runs: Work, compiled: Mending) -> Finding | None:
     rows = runs.rows
     groups = rows.unique("group")
     saved = runs.ns - total(groups, "merged_ns")
-    # less of the kernel time is left out
     if saved < 0.06 * runs.device.kernel_ns:
         return None
 
@@ -150,7 +149,6 @@ def _formulas(runs: Work, compiled: Mending) -> Finding | None:
 #: What torch.compile records: regions that it compiled, by function and version, of which it makes no more of one
 #: function; and each call of a function that it was asked to compile, of which some have no region where it gave up.
 _REGION: Final = r"^Torch-Compiled Region: \d+/\d+$"
-_LOOKUP: Final = "^TorchDynamo Cache Lookup$"
 _VERSIONS: Final = 8
 _WITHOUT: Final = 1.25
 
@@ -175,7 +173,7 @@ def _words(runs: Work) -> str:
     top, regions = on_host.working(runs.report), on_host.spans_named(_REGION, trace.kind("op"))
     if regions.height:
         function = regions.get_column("name").cast(pl.String).unique().str.extract(r"(\d+)/")
-        calls = on_host.spans_named(_LOOKUP, trace.kind("op")).height
+        calls = on_host.spans_named("^TorchDynamo Cache Lookup$", trace.kind("op")).height
         if (function.unique_counts() >= _VERSIONS).any() and calls >= _WITHOUT * regions.height:
             return "fusion: limit"
         inside = top.filter(on_gpu.is_inside(top.select(*THREAD, at="start"), regions.select(on_host.SPAN)))
@@ -255,21 +253,30 @@ class _Steps(NamedTuple):
     spans: pl.DataFrame  # when the host was in each step: start, end, sorted
 
     @property
-    def number(self) -> int:
-        """How many steps there are."""
-        return self.kernels.get_column("step").n_unique()
-
-    @property
     def each(self) -> int:
         """The median number of operations of a step: a window may cut the first and the last one."""
         counts = self.kernels.group_by("step").len().get_column("len").sort()
         return int(counts.item(len(counts) // 2))
 
-    def claims(self, report: Report) -> tuple[pl.DataFrame, ...]:
-        """When the kernels of the steps ran, and the idle time in them and between their kernels."""
+    def finding(
+        self,
+        report: Report,
+        name: str,
+        at_stake_ns: int | None = None,
+        *besides: pl.DataFrame,
+        **others: Any,  # noqa: ANN401 - as `told`
+    ) -> Finding:
+        """The finding of this name on when the kernels of the steps ran, and the idle time in and between these."""
         work = _operations.exclusive_operations(report).join(self.kernels.select("row", "step"), on="row")
         each = work.group_by("step").agg(pl.col("start").min(), pl.col("end").max())
-        return work, say.idle_in(report, self.device, each, self.spans)
+        claims = (work, say.idle_in(report, self.device, each, self.spans), *besides)
+        others |= {
+            "optimizer": self.optimizer,
+            "nameless": not self.optimizer,
+            "steps": self.kernels["step"].n_unique(),
+        }
+        where = say.place_of(report, self.kernels.get_column("row"))
+        return say.told(report, name, self.device, claims, at_stake_ns, where=where, **others)
 
     def waited(self, report: Report) -> int:
         """Idle time (ns) that a shorter host time of steps can save: until the next one, no more than each took."""
@@ -306,28 +313,22 @@ def unfused_optimizer(report: Report) -> Findings:
         saved = ran - sums.get_column("exclusive_ns").sort().item(0)
         known = optimizer in (*filter(None, _PASSES), *_FOREACH)
         host = total(steps.spans.select(ns=pl.col("end") - pl.col("start")), "ns")
-        yield say.told(
+        yield steps.finding(
             report,
             "unfused-optimizer",
-            steps.device,
-            steps.claims(report),
             saved + waited,
             table="ops --by phase" if "op" in report.kinds else "kernels --by family",
             each=steps.each,
-            steps=steps.number,
             ran=ran,
             host=host,
             kernels=saved,
             waited=waited,
             lists=lists,
             singly=not lists,
-            nameless=not optimizer,
             known=known,
             own=not known and optimizer,
-            optimizer=optimizer,
             how="fused=True" if has_fused else "foreach=True",
             at_most=True,
-            where=say.place_of(report, steps.kernels.get_column("row")),
             mending=_in_one_pass(steps),
         )
 
@@ -351,17 +352,8 @@ def optimizer_groups(report: Report) -> Findings:
             continue
         merged_ns = took.sum().over("step")
         merged = steps.kernels.select("row", group="step", dur_ns=took, kept=pl.lit(1), merged_ns=merged_ns)
-        yield say.told(
-            report,
-            "unfused-optimizer: groups",
-            steps.device,
-            steps.claims(report),
-            mending=on_gpu.merged(merged),
-            where=say.place_of(report, steps.kernels.get_column("row")),
-            optimizer=steps.optimizer,
-            each=groups // spans.height,
-            steps=steps.number,
-        )
+        change, each = on_gpu.merged(merged), groups // spans.height
+        yield steps.finding(report, "unfused-optimizer: groups", mending=change, each=each)
 
 
 def _in_one_pass(steps: _Steps) -> Mending:
@@ -474,22 +466,17 @@ def zero_grad_fills(report: Report) -> Findings:
         first = (pl.col("turn") == pl.col("turn").min().over("period")) & (pl.col("period") > 0)
         sums = marked.filter(first, node=on_host.ACCUMULATES, inner="aten::add_")
         ran, added, waited = total(steps.kernels, "exclusive_ns"), total(sums, "exclusive_ns"), steps.waited(report)
-        yield say.told(
+        yield steps.finding(
             report,
             "zero-grad-fills",
-            steps.device,
-            (*steps.claims(report), sums),
             ran + added + waited,
+            sums,
             fills=steps.each,
-            steps=steps.number,
             ran=ran,
             waited=waited,
             added=added,
             sums=sums.height,
             unseen=sums.is_empty(),
-            nameless=not steps.optimizer,
-            optimizer=steps.optimizer,
-            where=say.place_of(report, steps.kernels.get_column("row")),
             mending=on_gpu.without(pl.concat([steps.kernels.select("row"), sums.select("row")])),
         )
 

@@ -98,7 +98,6 @@ def unneeded_sync(report: Report) -> Findings:
     for device, calls in say.by_device(_of_program(report, avoidable(report))):
         if calls.height < say.FEWEST:
             continue
-        # the name and range of most of them
         ranges = gathered(range_names(report), ranges_at(report, calls.select(*THREAD, at="start"))).cast(pl.String)
         named = calls.select(shown(pl.col("name")).alias("api")).with_columns(ranges.alias("range"))
         top = named.group_by("api", "range").len().sort("len", "api", "range", descending=[True, False, False])
@@ -374,8 +373,7 @@ def boolean_masks(report: Report) -> Findings:
     waited = spans.select(*THREAD, "start", end=pl.coalesce(end, "end")).sort(*THREAD, "start")
     puts = _puts(report, spans)
     inside = on_host.within(report, _joined(waited, puts))
-    # nothing is asked for, but what takes its place is launched
-    # of arrays an operation takes its place, where()
+    # what takes its place is launched: of arrays an operation, where()
     apart = on_host.launched(report).select(pl.col("call_start").diff().over(THREAD).median()).item() or 0
     kept = pl.min_horizontal(pl.col("start") + (say.LAUNCH_NS if torch else int(apart)), "end")
     turns = spans.height / (say.per_iteration(report).iterations or 1)

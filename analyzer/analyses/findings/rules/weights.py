@@ -62,7 +62,6 @@ _BY_ELEMENT: Final = (
 )
 #: Layers that take such a matrix, and what makes another one in each pass.
 _TAKES_WEIGHTS: Final = r"^aten::(?:linear|conv[123]d)$"
-_MULTIPLIES_TO: Final = r"^aten::(?:matmul|mm|bmm|addmm|linear)$"
 _MAKES_WEIGHTS: Final = (
     r"^aten::(?:einsum|rand\w*|normal|uniform|bernoulli|index\w*|scatter\w*|gather|cat|stack|embedding)_?$"
 )
@@ -89,7 +88,7 @@ def _chains(every: pl.DataFrame) -> pl.DataFrame:
     rows = pl.when(added).then(side(1, -2)).otherwise(elements() / side(0, -1))
     line = every.with_columns(
         takes=name.str.contains(_TAKES_WEIGHTS),
-        result=pl.when(name.str.contains(_MULTIPLIES_TO)).then(rows * columns),
+        result=pl.when(name.str.contains(r"^aten::(?:matmul|mm|bmm|addmm|linear)$")).then(rows * columns),
         style=(sides(shapes, 1).list.len() == len(("out", "in", "height", "width"))) & (side(1, 0) == 1),
     )
     line = line.with_columns(
@@ -167,7 +166,6 @@ def _copied_weights(report: Report) -> pl.DataFrame:
 
 # Matrices of graphs, which are put in order before each layer that takes them, with all else that makes them.
 
-_RANDOM: Final = r"rand|bernoulli|dropout|normal|uniform|poisson|exponential"
 #: What is told of an operator and its tensors, and with other values that it is given.
 _TAKES: Final = pl.concat_str(pl.col("name", "input_shapes").cast(pl.String), separator=" ", ignore_nulls=True)
 _TEXT: Final = pl.concat_str(_TAKES, pl.col("input_values").cast(pl.String), separator=" ", ignore_nulls=True)
@@ -193,7 +191,6 @@ def coalesced_again(report: Report) -> Findings:
     left = 0 if alike.height == calls.height and _stays(report, alike, made) else 1
     spans = made.group_by("call").agg(pl.col(THREAD).first(), pl.col("start").min(), pl.col("end").max()).sort("call")
     for work in on_host.works_within(report, spans):
-        # of the kernels that matter some run once in a call
         kernels = work.rows.group_by("name").agg(pl.len(), ns=pl.col("exclusive_ns").sum())
         # a kernel that takes less of their time may not run in each
         once = kernels.filter(pl.col("ns") >= 0.02 * work.ns).select(pl.col("len").min()).item()
@@ -226,7 +223,7 @@ def _made_alike(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     line = _around(report, calls, height)
     # up to where these are no longer the same before and after each call
     same = (pl.len() == calls.height) & (_TEXT.n_unique() == 1) & ~pl.col("apart").any()
-    draws = pl.col("name").str.contains(_RANDOM).any()
+    draws = pl.col("name").str.contains("rand|bernoulli|dropout|normal|uniform|poisson|exponential").any()
     places = line.group_by("place").agg(same=same, draws=draws)
     unlike = places.filter(~pl.col("same") | (pl.col("draws") & (pl.col("place") > 0))).get_column("place")
     first, last = unlike.filter(unlike <= 0).max(), unlike.filter(unlike >= 0).min()

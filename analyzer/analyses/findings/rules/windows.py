@@ -133,7 +133,6 @@ def _whole(work: Work, name: str, function: str = "", *, at_most: bool = False) 
 
 #: What PyTorch runs in place of cuDNN: products of copied rows of pixels, image by image, and networks step by step.
 _IN_ITS_PLACE: Final = r"^aten::(?:_slow_conv2d_forward|lstm|gru|rnn_tanh|rnn_relu)$"
-_OF_CUDNN: Final = r"^aten::(?:_?cudnn_(?:convolution|batch_norm|rnn)|_?miopen_)"
 _OF_A_LAYER: Final = 8  # operations of a layer that cuDNN does in a few
 
 
@@ -141,7 +140,7 @@ _OF_A_LAYER: Final = 8  # operations of a layer that cuDNN does in a few
 def cudnn_off(report: Report) -> Findings:
     """At most one finding per device, where nothing runs by cuDNN, and layers do that it has kernels for."""
     every, name = on_host.operators(report), pl.col("name")
-    if every.filter(name.str.contains(_OF_CUDNN)).height:
+    if every.filter(name.str.contains("^aten::(?:_?cudnn_(?:convolution|batch_norm|rnn)|_?miopen_)")).height:
         return
     # that cuDNN takes, and is quick with, on any GPU
     typed = pl.col("input_types").cast(pl.String).str.contains(r'^\["(?:float|c10::Half)"').fill_null(value=False)
@@ -151,7 +150,7 @@ def cudnn_off(report: Report) -> Findings:
     if layers.is_empty():
         return
     which = " and ".join(sorted(layers.get_column("name").str.strip_prefix("aten::").unique()))
-    inside = on_host.within(report, pl.concat([layers.select(SPAN), on_host.gradients(report, layers)]))
+    inside = on_host.within(report, on_host.with_gradients(report, layers))
     figures = {"which": which, "launches": len(inside.mending.gone)}
     yield from on_host.on_time(report, "cudnn-off", inside, partial(_by_cudnn, inside=inside), **figures)
 
@@ -211,8 +210,7 @@ def unfolded_convolutions(report: Report) -> Findings:
     """One finding per device on windows of images that are copied, and only multiplied by weights of their length."""
     every = _on_windows(report)
     unfolds = every.filter(name=_UNFOLDS).select(SPAN)
-    both = (pl.concat([spans, on_host.gradients(report, spans)]) for spans in (every.select(SPAN), unfolds))
-    whole, gone = map(outermost, both)
+    whole, gone = (outermost(on_host.with_gradients(report, spans)) for spans in (every, unfolds))
     for work in on_host.works_within(report, whole):
         copies = work._replace(rows=work.rows.filter(on_gpu.decoded_as(work.rows, FAMILY == "copy")))
         yield copies.finding(
