@@ -319,6 +319,7 @@ def _recurring(report: Report) -> pl.DataFrame:
     took = pl.col("until") - pl.col("spared") + pl.col("end") - pl.col("start") - both
     line = copies.with_columns(inside.get_columns(), before=before, took=took)
     line = line.with_columns(longest=pl.col("took").max().over("iteration"))
+    # those that take far longer than the longest of an instance, in the median, do not recur
     usual = pl.col("took") <= 3 * pl.col("longest").median().over("each")
     again = (pl.col("iteration").n_unique().over("each") > 1) & usual
     turns = pl.col("before").n_unique().over(*_WAY, "size_bytes", "each") >= _ALIKE
@@ -364,6 +365,7 @@ def pageable_copy(report: Report) -> Findings:
 
 def _pinned(report: Report, copies: pl.DataFrame) -> Mending | None:
     """The copies do not block, and take what pinned ones would; None for large ones where neither is known."""
+    # the host still waits for what a synchronous call copies to it
     calls = copies.filter(~_NEEDED).get_column("call_row").drop_nulls().unique()
     against = _comparable(report, copies)
     usual = on_host.pinned_rate(report, copies.item(0, "device"))
@@ -460,9 +462,8 @@ def _caller(report: Report, copies: pl.DataFrame) -> str:
     names = named_ranges(report).select(without_ids(pl.col("range"))).to_series().gather(inside)
     ranges = names.str.replace(_STEP, ALL_STEPS).alias("range")
     name = say.most(ranges.to_frame(), "range")
-    return (
-        f"{text}{'' if (ranges == name).sum() == copies.height else ', most often'} in the range {literal(plain(name))}"
-    )
+    often = "" if (ranges == name).sum() == copies.height else ", most often"
+    return f"{text}{often} in the range {literal(plain(name))}"
 
 
 @once_per_report

@@ -142,6 +142,8 @@ _GENERATIONS: Final = {
     for name in names.split()
 }
 
+_ARCHITECTURES: Final = ("Volta", "Turing", "Ampere", "Hopper")
+
 #: The generation of tensor-core instructions of a kernel; 0 if its name does not tell.
 _GENERATION: Final = pl.coalesce(pl.col("arch").str.extract(r"^(?:sm)?(\d+)[a-z]*$"), "arch").replace_strict(
     _GENERATIONS, default=0
@@ -166,10 +168,7 @@ def old_architecture_gemm(work: Work) -> Finding | None:
     if 2 * total(full, "exclusive_ns") < total(own, "exclusive_ns"):  # small ones would be no faster by newer kernels
         return None
     generation, inputs, family, arch = names.select(_GENERATION.alias("generation"), INPUTS, FAMILY, "arch").row(0)
-    made_for, types = (
-        ("Volta", "Turing", "Ampere", "Hopper")[generation - 1],
-        "/".join(dict.fromkeys(inputs.split("/"))),
-    )
+    made_for, types = _ARCHITECTURES[generation - 1], "/".join(dict.fromkeys(inputs.split("/")))
     return work.finding(
         "old-architecture-gemm",
         convolves=family == "conv",
