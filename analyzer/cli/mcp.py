@@ -263,6 +263,13 @@ def _longest(data: object) -> tuple[str, list[object]]:
     return key, lists.get(key, [])
 
 
+def _as(taken: object, value: object) -> object:
+    """A value as an argument takes it: a list of one in place of one, a text in place of a number."""
+    if taken == list[str] and isinstance(value, str):
+        return [value]
+    return str(value) if taken is str and type(value) in {int, float} else value
+
+
 def _cut_text(text: str, most: int) -> str:
     """As much of a text as has `most` bytes."""
     data = text.encode("utf-8", "replace")
@@ -308,14 +315,13 @@ def mcp(roots: Sequence[Path], limit: int) -> None:
     call, failed = server.call_tool, import_module("mcp.server.mcpserver.exceptions").ToolError
 
     async def checked(tool: str, given: dict[str, Any], *rest: object) -> object:
-        """Calls a tool, with a list of one for one, and refuses what it does not take; an error repeats its name."""
+        """Calls a tool, and refuses what it does not take; an error repeats its name."""
         takes = inspect.signature(getattr(desk, tool)).parameters if tool in vars(Desk) else {}
         for name in given if takes else ():
             if name not in takes:
                 error = errors.UnknownNameError.of(f"argument of {tool}", name[:_AROUND_BYTES], takes)
                 raise failed(f"{error}\n{error.remedy}")
-        lists = {name for name, one in takes.items() if one.annotation == list[str]}
-        given = {name: [one] if name in lists and isinstance(one, str) else one for name, one in given.items()}
+        given = {name: _as(takes[name].annotation, one) if takes else one for name, one in given.items()}
         return await call(tool[:_AROUND_BYTES], given, *rest)
 
     server.call_tool = checked

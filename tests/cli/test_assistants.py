@@ -66,7 +66,7 @@ def test_tools_answer_as_their_commands_do():
         ("whatif", {"report": "mlp_train", "faster": "copies=2"}),
         ("sql", {"report": "mlp_train", "statement": "SELECT SUM(ns) AS whole_ns FROM ledger", "exact": True}),
         ("show", {"report": "serving/vllm.sqlite", "table": "requests", "log": "serving/vllm.jsonl", "exact": True}),
-        ("whatif", {"report": "serving/vllm.sqlite", "batch": "24"}),
+        ("whatif", {"report": "serving/vllm.sqlite", "batch": 24}),
         ("reports", {}),
         ("source", {"report": "square", "kernel": "pow_tensor"}),
     )
