@@ -192,6 +192,7 @@ def recurring_casts(work: Work) -> Finding | None:
     compiled = device.launches(on_gpu.COMPILED_KERNELS) > 0
     # with float16, as under autocast, and without an optimizer, which would be of a training
     half = "f16" in all_types and "bf16" not in all_types and not device.launches(FAMILY == "optimizer")
+    gone, autocast = on_gpu.without(work.rows).gone, on_host.within(work.report, _of_autocast(work.report)).mending
     return work.finding(
         "recurring-casts",
         to=f"{target} from {source}" if source else target,
@@ -203,7 +204,15 @@ def recurring_casts(work: Work) -> Finding | None:
         half=half,
         wide=not half,
         at_stake_ns=work.ns + waited,
+        mending=autocast._replace(gone=pl.concat([gone, autocast.gone]).unique(maintain_order=True)),
     )
+
+
+def _of_autocast(report: Report) -> pl.DataFrame:
+    """Where autocast converts what an operator is given, before it calls the one of the same name: SPAN."""
+    every = on_host.operators(report)
+    inner = every.select("name", row="parent", until="start")
+    return every.join(inner, on=["row", "name"], maintain_order="left").select(*THREAD, "start", end="until")
 
 
 _NORMALIZATION: Final = "aten::batch_norm"
