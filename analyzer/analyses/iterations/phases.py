@@ -53,7 +53,8 @@ _FEWEST: Final = 3
 _FEWEST_ROWS: Final = 3
 _APART: Final = 0.5
 
-_PAUSE: Final = 10.0  # the usual time between two steps of an engine
+#: So many times as long as usual between two steps of an engine, it waits to be asked.
+_PAUSE: Final = 10.0
 
 
 class SteadyPart(NamedTuple):

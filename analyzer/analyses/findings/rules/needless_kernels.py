@@ -212,7 +212,9 @@ def _of_autocast(report: Report) -> pl.DataFrame:
     """Where autocast converts what an operator is given, before it calls the one of the same name: SPAN."""
     every = on_host.operators(report)
     inner = every.select("name", row="parent", until="start")
-    return every.join(inner, on=["row", "name"], maintain_order="left").select(*THREAD, "start", end="until")
+    casts = every.filter(name="aten::to").select(row="parent").unique()
+    spans = every.join(inner, on=["row", "name"], maintain_order="left").join(casts, on="row", how="semi")
+    return spans.select(*THREAD, "start", end="until")
 
 
 _NORMALIZATION: Final = "aten::batch_norm"

@@ -829,7 +829,8 @@ def test_sums_by_an_index_are_told_of_jax_where_they_take_much(share, told):
 def test_what_autocast_does_before_an_operator_goes_with_its_casts():
     cast = [host("op", "aten::to", 10, 30), *called(20, 25, kernel(30, 40, name=DOWN, correlation=1))]
     linear = [host("op", "aten::linear", 40, 58), *called(45, 50, kernel(50, 80, name=GEMM, correlation=2))]
-    of = report(again(range(0, 3200, 100), host("op", "aten::linear", 0, 60), *cast, *linear))
+    other = [host("op", "aten::sum", 62, 90), host("op", "aten::sum", 80, 88)]
+    of = report(again(range(0, 3200, 100), host("op", "aten::linear", 0, 60), *cast, *linear, *other))
     (found,) = recurring_casts(of)
     change = found.change(of)
     assert (len(change.gone), (change.host["end"] - change.host["start"]).sum()) == (32, 32 * 40)
