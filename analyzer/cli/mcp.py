@@ -263,8 +263,8 @@ def _longest(data: object) -> tuple[str, list[object]]:
     return key, lists.get(key, [])
 
 
-def _as(taken: object, value: object) -> object:
-    """A value as an argument takes it: a list of one in place of one, a text in place of a number."""
+def _as_taken(value: object, taken: object) -> object:
+    """A value as an argument of this type takes it: a list of one in place of one, a text in place of a number."""
     if taken == list[str] and isinstance(value, str):
         return [value]
     return str(value) if taken is str and type(value) in {int, float} else value
@@ -321,7 +321,7 @@ def mcp(roots: Sequence[Path], limit: int) -> None:
             if name not in takes:
                 error = errors.UnknownNameError.of(f"argument of {tool}", name[:_AROUND_BYTES], takes)
                 raise failed(f"{error}\n{error.remedy}")
-        given = {name: _as(takes[name].annotation, one) if takes else one for name, one in given.items()}
+        given = {name: _as_taken(one, takes[name].annotation) if takes else one for name, one in given.items()}
         return await call(tool[:_AROUND_BYTES], given, *rest)
 
     server.call_tool = checked

@@ -93,9 +93,9 @@ def _of_device(tables: dict[str, pl.DataFrame], steady: SteadyPart) -> pl.DataFr
 
 def unrecorded_ns(steady: SteadyPart, tables: dict[str, pl.DataFrame]) -> float:
     """What an iteration has in the mean that the recording does not show; 0 where that is little."""
-    ledger = (
-        _of_device(tables, steady) if "ledger" in tables else pl.DataFrame(schema={"bucket": pl.String, "ns": pl.Int64})
-    )
+    if "ledger" not in tables:
+        return 0
+    ledger = _of_device(tables, steady)
     ns = total(ledger.filter(_UNRECORDED), "ns")
     return ns / steady.number if ns >= max(_NOTABLE * total(ledger, "ns"), 1) else 0
 

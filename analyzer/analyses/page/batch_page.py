@@ -66,10 +66,7 @@ def at_batch(report: Report, batch: Size, length: Size | None = None, measured_n
         [time_at(side.of_gpu, side.padded), side.of_kv * kv * n, time_at(side.of_host, n)]
         for n, kv, side in zip(sizes, each, sides, strict=True)
     )
-    of_cache = (pl.col("per_kv_token_ns") * pl.col("kv")).fill_null(0)
-    parts = steps.select("part", of_cache=of_cache, ns=pl.coalesce("law_ns", "ns") - of_cache)
-    means = parts.group_by("part").mean().rows_by_key("part", unique=True)
-    recorded = [means[GPU][1], means[GPU][0], means[HOST][1]]
+    recorded = _means(steps)
     if not (batch.now or (length and length.now)):
         now = recorded
     near, kept = [_spread(sides[1].of_gpu), _spread(sides[1].of_host)], 1.0
@@ -150,6 +147,14 @@ def _decode_steps(report: Report) -> tuple[pl.DataFrame, dict[str, list[pl.DataF
         why = f"it has {plural(usual.filter(part=GPU).height, 'decode step')} alone"
         raise CannotTellError.without_law(report.meta.path, why)
     return steps, modes
+
+
+def _means(steps: pl.DataFrame) -> list[float]:
+    """The mean times of some steps by :data:`_PARTS`: by their laws, or as recorded where there is none."""
+    of_cache = (pl.col("per_kv_token_ns") * pl.col("kv")).fill_null(0)
+    parts = steps.select("part", of_cache=of_cache, ns=pl.coalesce("law_ns", "ns") - of_cache)
+    means = parts.group_by("part").mean().rows_by_key("part", named=True, unique=True)
+    return [means[GPU]["ns"], means[GPU]["of_cache"], means[HOST]["ns"]]
 
 
 def _floor(report: Report, steps: pl.DataFrame) -> str:

@@ -93,9 +93,8 @@ def compare(parts: Sequence[Report]) -> Instances:
     usual = pl.lit(value=False).alias("warm_up"), pl.lit(None, dtype=pl.String).alias("evidence")
     marked = [part.with_columns(warmed_up(first, part)) for part in of_each] or [rows.with_columns(usual)]
     rows = judged(pl.concat(marked), keys=_KEYS)
-    served = pl.col("start_ns").is_in(
-        engine_marks(first).get_column("start").implode()
-    )  # as long as its batch makes it
+    # a step of an engine is as long as its batch makes it
+    served = pl.col("start_ns").is_in(engine_marks(first).get_column("start").implode())
     rows = rows.with_columns(pl.col("odd") & ~served, cause=pl.when(~served).then("cause"))
     start, ends = windows[0].start_ns, [window.end_ns or 0 for window in windows]
     scope = replace(first.scope, window=Window(start, max(ends), group or f"{name}#{EVERY}"))

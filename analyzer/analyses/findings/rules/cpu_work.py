@@ -341,6 +341,8 @@ def _are_named(report: Report, spans: pl.DataFrame) -> pl.Series:
     ranges = named_ranges(report)
     others = [name for name in ranges.get_column("range").unique() if LIBRARIES.match(name)]
     ranges = ranges.filter(~(pl.col("open") | pl.col("range").is_in(others))).select(SPAN)
+    if ranges.is_empty():
+        return pl.repeat(value=False, n=spans.height, eager=True).alias("named")
     calls = pl.concat(report.kind(kind).select(*THREAD, at="start_ns") for kind in ("api", "op")).sort("at")
     ends = pl.col("at").fill_null(intervals.AFTER_ALL) >= pl.col("end")
     quiet = by_thread(nearest(ranges, calls, ("start", "at"), THREAD, "after").filter(ends))
@@ -348,7 +350,7 @@ def _are_named(report: Report, spans: pl.DataFrame) -> pl.Series:
     def named_ns(key: tuple[int, ...], part: pl.DataFrame) -> pl.Series:
         return intervals.covered(part, intervals.union(line_of(quiet, (key[0], key[1]))))
 
-    lengths = spans.get_column("end") - spans.get_column("start")
+    lengths = (spans.get_column("end") - spans.get_column("start")).clip(lower_bound=0)
     return (2 * of_parts(spans, THREAD, pl.Int64, named_ns) > lengths).alias("named")
 
 
