@@ -137,8 +137,11 @@ def _of_most_work(launches: pl.DataFrame, column: str) -> pl.Series:
 def _of_line(launches: pl.DataFrame, cuts: _Cuts) -> _Candidate | None:
     """The candidate of most worth of one line; None where nothing repeats."""
     # half by its time on the device, half as one of all launches: one long copy of a checkpoint is not most of a
-    # program, nor are its many short kernels
+    # program, nor are its many short kernels; a graph is one launch of many kernels
     weight = pl.col("ns") / pl.col("ns").sum().clip(lower_bound=1) + 1 / pl.len()
+    ran_ns = pl.col("work_ns").sum()
+    in_graphs = pl.col("work_ns").filter("graph").sum() > _marks.HALF * ran_ns
+    weight = pl.when(in_graphs).then(pl.col("work_ns") / ran_ns).otherwise(weight)
     weight = (weight * _WHOLE).ceil().cast(pl.Int64)
     line = _units.with_begins(launches).with_columns(weight=weight, barrier=pl.lit(value=False))
     candidates, trains = list[_Candidate](), line.get_column("optimizer").any()
@@ -326,7 +329,8 @@ def together(line: pl.DataFrame, rows: pl.DataFrame, unit: _units.Unit) -> pl.Da
     counts = rows.group_by(key).len().get_column("len")
     usual = counts.mode().sort().item(0)
     several = rows.with_columns(group=pl.when(many % usual == 0).then(place // usual).otherwise(0))
-    groups = _grouped(several) if (counts == usual).sum() >= _marks.HALF * len(counts) else None
+    again = (counts == usual).sum() >= max(_marks.HALF * len(counts), 2)
+    groups = _grouped(several) if again else None
     if groups is None and _units.only_computes(line, unit):
         groups = _grouped(_between_pauses(line, rows, unit.length // 2))
     return rows.drop("waited") if groups is None else groups

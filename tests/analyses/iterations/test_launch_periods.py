@@ -112,6 +112,11 @@ REPEATED = {
     "launches that occur twice": Program().iterations(*[TWICE] * 50),
     "a graph beside other launches": repeated(*[GRAPH] * 40),
     "a graph alone": started().iterations(*[[Launch("[CUDA graph 1]", ns=200_000)]] * 8),
+    "a graph after a large copy and its layers, one by one": (
+        started(Launch("Host-to-Device", ns=10**7), *layer(1) * 10).iterations(
+            *[[Launch("[CUDA graph 1]", ns=10**6)]] * 8
+        )
+    ),
     "kernels that a library timed, and few steps": started(*TIMED).iterations(*[training_step(layers=1)] * 4),
     "kernels that a library timed, and many steps": started(*TIMED).iterations(*[training_step(layers=1)] * 40),
     "steps before and after": (
@@ -129,6 +134,7 @@ REPEATED = {
     "one kernel often": started().iterations(*[[Launch("kernel")]] * 64),
     # it runs ahead: of some iterations it waits after each third alone
     "a host that waits late": waiting([UNIT * 20], *[[UNIT * 20] * 3, [UNIT * 20]] * 5),
+    "a host that waits twice": waiting([UNIT] * 3, [UNIT] * 60),
     "steps of which every tenth waits": waiting(*[[training_step(layers=1, data=False)] * 10] * 6),
     **{f"{layers} layers between pauses": of_layers(20, layers, pause=9_000) for layers in (5, 12)},
     **{f"layers that pause before kernel {first}": of_turned_layers(first) for first in (0, 1, 2)},
