@@ -402,6 +402,16 @@ def expanded_products(report: Report) -> Findings:
         yield work.finding("expanded-products", left=left.item(), at_most=True, times=times.item())
 
 
+# Distances of all pairs, one pair at a time.
+
+
+@on_gpu.choosing(pl.col("name").str.contains("cdist_kernel_cuda_impl<.*::two"), 0.1)
+def pairwise_distances(distances: Work) -> Finding:
+    """One finding per device on Euclidean distances (torch.cdist) by a kernel with a block for each pair."""
+    # by a product it takes 1 % for 128 dimensions on an H200
+    return distances.finding("pairwise-distances", left=0.05)
+
+
 # Sums over neighbours, by a sparse matrix, of what the next layer makes narrower.
 
 _FEWER: Final = 4  # so many times as wide is what is summed

@@ -42,6 +42,13 @@ def of_cupy(letters, line="y = A @ x"):
     return alike(*step, step_ns=STEP, source_lines=lines)
 
 
+@pytest.mark.parametrize(("norm", "stakes"), [("two", [5 * 400_000]), ("one", [])])
+def test_euclidean_distances_of_pairs_are_products(norm, stakes):
+    name = f"void at::native::cdist_kernel_cuda_impl<float, at::native::dists<float>::{norm}>(long)"
+    steps = alike(*launched(1000, 9000, kernel(10_000, 410_000, name=name)))
+    assert_told(needless_products.pairwise_distances(steps), stakes, *["pair by pair: 100.0 %"] * len(stakes))
+
+
 @pytest.mark.parametrize(
     ("letters", "line", "gone"),
     [
