@@ -435,6 +435,7 @@ CONTEXT: Final = "context"
 MODULES: Final = "modules"
 COMPILING: Final = "compiling"
 TIMING: Final = "timing of kernels"
+AHEAD: Final = "host ahead of the GPU"
 IMPORTS: Final = "before the first CUDA call"
 PROGRAM: Final = "program"
 
@@ -568,7 +569,10 @@ def _causes(report: Report, steady: SteadyPart) -> Iterator[tuple[str, pl.DataFr
     yield COMPILING, compile_spans(report)
     yield TIMING, _launch_periods.timed_runs(report).filter(process).select("start", "end")
     yield MODULES, _call_kinds.loading_seen(report).filter(process).select("start", "end")
-    spans = steady.rows.select("name", "kind", **intervals.OF_EVENTS)
+    # whose work the steady part is
+    yield AHEAD, steady.run.select(**intervals.OF_EVENTS)
+    others = steady.rows.join(steady.run, on=["start_ns", "name"], how="anti")
+    spans = others.select("name", "kind", **intervals.OF_EVENTS)
     by_kind = spans.partition_by("name", "kind", as_dict=True)
     for name in spans.get_column("name").unique(maintain_order=True):
         for kind, word in _TOLD.items():

@@ -112,7 +112,7 @@ REPEATED = {
     "launches that occur twice": Program().iterations(*[TWICE] * 50),
     "a graph beside other launches": repeated(*[GRAPH] * 40),
     "a graph alone": started().iterations(*[[Launch("[CUDA graph 1]", ns=200_000)]] * 8),
-    "a graph after a large copy and its layers, one by one": (
+    "a graph after a copy, and its layers one by one": (
         started(Launch("Host-to-Device", ns=10**7), *layer(1) * 10).iterations(
             *[[Launch("[CUDA graph 1]", ns=10**6)]] * 8
         )
