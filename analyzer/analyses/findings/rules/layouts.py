@@ -96,8 +96,8 @@ def _kept_layout(copies: Work) -> Finding | None:
     """The finding, where most copies put one tensor in order for norms of layers, which sums hand on from each."""
     report, forward = copies.report, pl.col("node").is_null()
     own = copies.rows.filter(pl.col("outer").is_in(_NORMS), forward)
-    copied_ns, iterations = total(own, "exclusive_ns"), say.per_iteration(report).iterations
-    if not iterations or copied_ns < copies.ns / 2 or own.height < _LAYERS * iterations:
+    copied_ns, iterations = total(own, "exclusive_ns"), say.per_iteration(report).iterations or 1
+    if copied_ns < copies.ns / 2 or own.height < _LAYERS * iterations:
         return None
     every = exclusive_operations(report).filter(device=copies.device.device, kind="kernel")
     across = on_gpu.with_operators(report, every.filter(on_gpu.decoded_as(every, _ACROSS)))
