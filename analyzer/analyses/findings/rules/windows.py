@@ -15,7 +15,10 @@ from kanalyze.analyses.findings import on_gpu, on_host
 from kanalyze.analyses.findings.on_gpu import FAMILY, REACHED, Work
 from kanalyze.analyses.findings.on_host import SPAN, elements, side, sides
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule
+from kanalyze.analyses.host._call_kinds import CUPY
 from kanalyze.analyses.replay._changes import Mending
+from kanalyze.analyses.shared.analysis import source_lines
+from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD, outermost
 from kanalyze.analyses.work.work import operations_with_roofs
 from kanalyze.columns import nearest
@@ -195,6 +198,42 @@ def long_convolution(report: Report) -> Findings:
         saved = work.rows.select("row", saved_ns=on_gpu.part("dur_ns", 1 - pl.col("left")))
         most = work.rows.get_column("taps").max()
         yield work.finding("long-convolution", taps=most, left=None, mending=Mending(shorter=saved))
+
+
+# Transforms of real values, brought to complex ones first, of which half says the same as the other half.
+
+_FFT: Final = FAMILY == "fft"
+_WIDENS: Final = pl.col("name").cast(pl.String).str.contains(r"^cupy_copy__float\d+_complex\d+$")
+#: What takes the real part of the transform back.
+_TAKES_REAL: Final = r"\bifft[2n]?\(.*\)\.real\b"
+
+
+@on_gpu.choosing(_FFT, 0.1, CUPY)
+def real_transforms(transforms: Work) -> Finding | None:
+    """One finding per device on transforms of CuPy that begin with a copy of real values as complex ones."""
+    report = transforms.report
+    lines = on_gpu.with_decoded(on_gpu.stream_lines(report, transforms.device.device), transforms=_FFT)
+    lines = lines.with_columns(
+        widens=_WIDENS & pl.col("transforms").shift(-1).over("line"),
+        run=(pl.col("transforms") & ~pl.col("transforms").shift(1, fill_value=False)).cum_sum(),
+        complex=pl.col("name").cast(pl.String).str.contains("complex"),
+    )
+    copies = lines.filter("widens")
+    if copies.is_empty():
+        return None
+    halves = lines.filter("transforms", (pl.col("run") - 1).is_in(copies.get_column("run").implode()))
+    if source_lines(report).get_column("text").cast(pl.String).str.contains(_TAKES_REAL).any():
+        # then all up to the next real values
+        begun = pl.col("widens").cum_sum().over("line") > 0
+        halves = lines.filter(pl.col("transforms") | pl.col("complex"), ~pl.col("widens"), begun)
+    saved = halves.select("row", saved_ns=on_gpu.part("exclusive_ns", 0.5))
+    return transforms._replace(rows=pl.concat([copies, halves])).finding(
+        "real-transforms",
+        transforms.most,
+        at_stake_ns=total(copies, "exclusive_ns") + total(saved, "saved_ns"),
+        mending=on_gpu.without(copies)._replace(shorter=saved),
+        copies=copies.height,
+    )
 
 
 # Convolutions that are written as a copy of their windows and a product.

@@ -3,7 +3,7 @@
 import pytest
 
 from kanalyze.analyses.findings.rules import windows
-from support.build import again, host, kernel, launched
+from support.build import again, host, in_line, kernel, launched
 from support.kernel_names import GEMM, UP
 from support.measures import assert_told, measures
 from support.steps import NODE, alike, in_steps, operator, operators as operators_of, passes, shaped
@@ -287,3 +287,29 @@ def test_convolutions_of_many_taps(image, weights, took, left):
 def test_transposed_convolutions_have_other_weights():
     of = convolved("[16, 1026, 1, 1000]", "[1026, 1, 1, 1024]", 9_000_000, name="aten::cudnn_convolution_transpose")
     assert list(windows.long_convolution(of)) == []
+
+
+WIDENED, TRANSFORMED = (
+    "cupy_copy__float32_complex64",
+    "void regular_fft<1024u, EPT<8u>, float>(kernel_arguments_t<float>)",
+)
+MULTIPLIED, SUMMED_UP = "cupy_multiply__complex64_float32_complex64", "cupy_sum"
+
+
+@pytest.mark.parametrize(
+    ("names", "line", "saved"),
+    [
+        ([WIDENED, TRANSFORMED, MULTIPLIED, TRANSFORMED, SUMMED_UP], "y = cp.fft.ifft2(s * band).real", (1, 150_000)),
+        ([WIDENED, TRANSFORMED, MULTIPLIED, TRANSFORMED, SUMMED_UP], "y = cp.fft.ifft2(s * band)", (1, 50_000)),
+        ([MULTIPLIED, TRANSFORMED, SUMMED_UP], "y = cp.fft.ifft2(s).real", None),  # of complex values
+        ([WIDENED, MULTIPLIED, TRANSFORMED, SUMMED_UP], "y = cp.fft.fft2(x * phase)", None),
+    ],
+)
+def test_transforms_of_real_values_as_complex_ones(names, line, saved):
+    step = []
+    for at, name in enumerate(names):
+        start = 120_000 * at
+        step += launched(start + 1000, start + 9000, kernel(start + 10_000, start + 110_000, name=name))
+    of = alike(*step, source_lines=[in_line(0, 5_000_000, 7, line)])
+    told = [measures(one, of)[1:3] for one in windows.real_transforms(of)]
+    assert told == ([] if saved is None else [(5 * saved[0], 5 * saved[1])])
