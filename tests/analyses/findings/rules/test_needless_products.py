@@ -166,6 +166,27 @@ def test_sums_over_neighbours_before_a_narrow_layer(summed, stake):
     assert [one.mending.shorter["saved_ns"].to_list() for one in told] == [[15_000] * 5] * bool(stake)
 
 
+HEAD = ("aten::linear", "[[8, 1000, 64], [5000, 64], []]", [WORK])
+LAST = ("aten::topk", "[[8, 5000], [], [], [], []]", [("topk", 5_000)])
+ALL = ("aten::argmax", "[[8, 1000, 5000], [], []]", [("reduce", 5_000)])
+
+
+@pytest.mark.parametrize(
+    ("operators", "stake"),
+    [
+        ((HEAD, LAST), 16_000),
+        ((HEAD, LAST, ALL), 0),
+        ((HEAD, *[LAST] * 300), 0),  # one position after the other
+        ((HEAD, ("aten::mul", "[[8, 1000, 100], []]", [WORK])), 0),  # a part of each row
+        ((HEAD, OTHER, LAST), 0),  # of something else
+        ((HEAD, LAST, (f"{NODE}MmBackward0#0", "[]", [WORK])), 0),
+    ],
+)
+def test_layers_of_whose_rows_few_are_read(operators, stake):
+    told = needless_products.unread_rows(passes(*operators))
+    assert_told(told, [5 * stake] * bool(stake), *["of which 0.1 % at most are read"] * bool(stake))
+
+
 GATHER = ("aten::index_select", "[[100, 64], [], [4000]]", [("gather", 5_000)])
 LINEAR = ("aten::linear", "[[4000, 64], [64, 64], [64]]", [WORK])
 RELU = ("aten::relu", "[[4000, 64]]", [("relu", 8_000)])
