@@ -45,54 +45,68 @@ _BETWEEN: Final = FAMILY.is_in(["elementwise", "copy", "fill"]) | (
 )
 
 
+#: What flex_attention calls in one chain where it is not compiled, and computes in float32 whatever its inputs are.
+_FLEX: Final = pl.all_horizontal(
+    (pl.col("outer") == name).any().over("chain") for name in ("aten::logsumexp", "aten::_safe_softmax")
+)
+
+
 @Rule
 def unfused_attention(report: Report) -> Findings:
-    """One finding per device on which softmaxes of scores stand between two products again and again."""
+    """At most two findings per device on which softmaxes of scores stand between two products again and again."""
     for device in on_gpu.kernel_sums(report):
         # one such softmax may be something else
         if device.launches(_SOFTMAX) <= 1 or not device.launches(_PRODUCT):
             continue
-        chain = Work(report, device, _chains(report, on_gpu.stream_lines(report, device.device)))
-        if total(chain.rows, "softmax") <= 1:
-            continue
-        softmaxes, products = chain.rows.filter("softmax"), chain.rows.filter("product")
-        names = report.kind("op").get_column("name").unique().cast(pl.String)
-        most = total(products, "exclusive_ns") // 2
-        in_float32, in_full = (total(products.filter(one), "exclusive_ns") > most for one in ("in_float32", "in_full"))
-        left = _PRODUCTS_LEFT / 2 if in_float32 else _PRODUCTS_LEFT
-        left = _FLOAT32_LEFT.get(chain.device.capability, left) if in_full else left
-        # one kernel in place of each chain, two backward, which take a part of what its products do
-        two = pl.col("backward").any().over("chain") & (pl.col("product").sum().over("chain") > 1)
-        each = pl.when(pl.col("drops").any().over("chain")).then(left * _WITH_DROPOUT).otherwise(left)
-        kept = pl.when(two).then(2).otherwise(1)
-        groups = chain.rows.with_columns(group="chain", kept=kept, left=each, dur_ns="exclusive_ns")
-        merged_ns = (pl.col("left") * pl.col("exclusive_ns").sum().over("chain")).cast(pl.Int64)
-        fused = on_gpu.merged(groups.filter("product").with_columns(merged_ns=merged_ns))
-        one = chain.finding(
-            "unfused-attention",
-            str(softmaxes.sort("exclusive_ns", "name").item(-1, "name")),
-            passes=softmaxes.height,
-            length=units.mean(chain.rows.height, softmaxes.height),
-            falls_back="aten::_scaled_dot_product_attention_math" in names,
-            slower=in_float32 and not in_full and say.in_pytorch(report),
-            mending=fused.with_all_of(on_gpu.without(chain.rows.filter(~pl.col("product")))),
-        )
-        yield one._replace(action=f"{one.action} in bfloat16") if in_float32 and say.in_pytorch(report) else one
+        rows = _chains(report, on_gpu.stream_lines(report, device.device)).with_columns(flex=_FLEX)
+        for flex in (False, True):
+            chain = Work(report, device, rows.filter(pl.col("flex").fill_null(value=False) == flex))
+            if total(chain.rows, "softmax") > 1:
+                yield _unfused(chain, flex=flex)
+
+
+def _unfused(chain: Work, *, flex: bool) -> Finding:
+    """The finding on chains of attention, all of flex_attention or none."""
+    softmaxes, products = chain.rows.filter("softmax"), chain.rows.filter("product")
+    chains, torch = chain.rows.get_column("chain").n_unique(), say.in_pytorch(chain.report)
+    most = total(products, "exclusive_ns") // 2
+    in_float32, in_full = (
+        not flex and total(products.filter(one), "exclusive_ns") > most for one in ("in_float32", "in_full")
+    )
+    left = _PRODUCTS_LEFT / 2 if in_float32 else _PRODUCTS_LEFT
+    left = _FLOAT32_LEFT.get(chain.device.capability, left) if in_full else left
+    # one kernel in place of each chain, two backward, which take a part of what its products do
+    two = pl.col("backward").any().over("chain") & (pl.col("product").sum().over("chain") > 1)
+    each = pl.when(pl.col("drops").any().over("chain")).then(left * _WITH_DROPOUT).otherwise(left)
+    kept = pl.when(two).then(2).otherwise(1)
+    groups = chain.rows.with_columns(group="chain", kept=kept, left=each, dur_ns="exclusive_ns")
+    merged_ns = (pl.col("left") * pl.col("exclusive_ns").sum().over("chain")).cast(pl.Int64)
+    fused = on_gpu.merged(groups.filter("product").with_columns(merged_ns=merged_ns))
+    names = chain.report.kind("op").get_column("name").unique().cast(pl.String)
+    one = chain.finding(
+        f"unfused-attention{': flex' * flex}",
+        str(softmaxes.sort("exclusive_ns", "name").item(-1, "name")),
+        passes=softmaxes.height,
+        length=units.mean(chain.rows.height, chains),
+        falls_back="aten::_scaled_dot_product_attention_math" in names,
+        slower=in_float32 and not in_full and torch,
+        mending=fused.with_all_of(on_gpu.without(chain.rows.filter(~pl.col("product")))),
+    )
+    return one._replace(action=f"{one.action} in bfloat16") if in_float32 and torch else one
 
 
 def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
     """The operations of `lines` that attention takes, with softmax and product (whether it is one).
 
-    A chain is a softmax between two products with nothing but elementwise work in between; backward, the next product
-    on either side belongs to it alike. Copies right before and after bring its inputs and outputs into place. An
-    exponential between batched products, with a sum behind it, is a softmax by hand.
+    A chain is a softmax between two products with little but elementwise work in between, or whatever is where their
+    shapes are those of scores; backward, the next product on either side belongs to it alike. Copies right before and
+    after bring its inputs and outputs into place. An exponential with a sum behind it is a softmax by hand.
     """
     numbered = lines.with_columns(place=pl.int_range(pl.len()))
     decoded = on_gpu.with_decoded(
         on_gpu.with_operators(report, numbered).with_columns(batched=pl.col("inner").is_in(on_gpu.BATCHED)),
         softmax=_SOFTMAX,
         by_hand=_EXP,
-        of_rows=(FAMILY == "reduce") & OPERATION.is_in(["sum", "max", "amax"]),
         sums=(FAMILY == "reduce") & (OPERATION == "sum"),
         product=_PRODUCT,
         in_float32=_IN_FLOAT32,
@@ -105,35 +119,39 @@ def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
     ).with_columns(pl.col("changes", "sums").cum_sum().name.prefix("until_"))
     place = pl.col("place")
     others, works = (pl.when(~(pl.col(name) | on_gpu.MOVES)).then(place) for name in ("passes", "copies"))
-    no_sums = pl.when(~pl.col("of_rows")).then(others)
+    products = pl.when("product").then(place)
+    first, last = _before(products), _behind(products)
     decoded = decoded.with_columns(
-        first=pl.when("by_hand").then(_before(no_sums)).otherwise(_before(others)),
-        last=pl.when("by_hand").then(_behind(no_sums)).otherwise(_behind(others)),
+        first=first,
+        last=last,
+        first_near=(_before(others) == first) & (place - first <= _FARTHEST),
+        last_near=(_behind(others) == last) & (last - place <= _FARTHEST),
         # where copies right before and after a row begin and end
         since=pl.coalesce(_before(works) + 1, place.min().over("line")),
         until=pl.coalesce(_behind(works), place.max().over("line") + 1),
     )
-    close = pl.max_horizontal(place - pl.col("first"), pl.col("last") - place) <= _FARTHEST
-    softmaxes = decoded.filter("softmax").drop_nulls(["first", "last"]).filter(close)
-    product, line, batched = (decoded.get_column(name) for name in ("product", "line", "batched"))
+    softmaxes = decoded.filter("softmax").drop_nulls(["first", "last"])
+    batched = decoded.get_column("batched")
     changes, sums = (decoded.get_column(f"until_{name}") for name in ("changes", "sums"))
     first, last = softmaxes.get_column("first"), softmaxes.get_column("last")
     # a network may end with a softmax, after which the next call of it begins with a product: attention is known by the
     # operators of its products, or else by the scale or mask before its softmax
     scaled = (softmaxes.get_column("until_changes") > changes.gather(first)) | softmaxes.get_column("backward")
-    by_hand = softmaxes.get_column("by_hand")
-    sure = (batched.gather(first) & batched.gather(last)).fill_null(scaled & ~by_hand)
-    if by_hand.any():
-        summed = sums.gather(last) > softmaxes.get_column("until_sums")
+    both = batched.gather(first) & batched.gather(last)
+    near = softmaxes.select(pl.col("first_near") & pl.col("last_near") & ~pl.col("by_hand")).to_series()
+    sure = near & both.fill_null(scaled)
+    if not near.all():
+        summed = ~softmaxes.get_column("by_hand") | (sums.gather(last) > softmaxes.get_column("until_sums"))
         rows = decoded.get_column("row")
-        sure &= ~by_hand | (summed & _share_scores(report, rows.gather(first), rows.gather(last)))
-    softmaxes = softmaxes.filter(product.gather(first) & product.gather(last) & sure)
+        scores = summed & _share_scores(report, rows.gather(first), rows.gather(last))
+        sure |= both.fill_null(value=False) & scores
+    softmaxes = softmaxes.filter(sure)
     ends = []
     for end, side in (("first", "since"), ("last", "until")):
         at = softmaxes.get_column(end)
         further = decoded.get_column(end).gather(at).fill_null(at)
-        joins = softmaxes.get_column("backward") & product.gather(further) & (line.gather(further) == line.gather(at))
-        joins &= batched.gather(further).fill_null(value=True) & ((further - at).abs() <= _FARTHEST)
+        joins = softmaxes.get_column("backward") & decoded.get_column(f"{end}_near").gather(at).fill_null(value=False)
+        joins &= batched.gather(further).fill_null(value=True)
         ends.append(decoded.get_column(side).gather(further.zip_with(joins, at)))
     sides = pl.DataFrame(ends, {"start": pl.Int64, "end": pl.Int64})
     begins = place.is_in(sides.get_column("start").implode()).cum_sum()
@@ -313,7 +331,7 @@ def _losses(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
         short=pl.concat_str(INPUTS, OUTPUT, separator="/").str.contains(r"\bb?f16\b"),
         logs=OPERATION.is_in(_LOGS) | pl.col("function").str.contains(_FUSED_LOG),
     ).with_columns(pl.col("passes", "moved") | on_gpu.MOVES)
-    wall = pl.when(~pl.col("passes")).then(pl.col("inner").is_in(on_gpu.BATCHED))
+    wall = pl.when(~pl.col("passes") & (pl.col("kind") == "kernel")).then(pl.col("inner").is_in(on_gpu.BATCHED))
     sides = (wall.forward_fill().over("line"), wall.backward_fill().over("line"))
     attends = pl.all_horizontal(side.fill_null(value=False) for side in sides)
     decoded = decoded.with_columns(attends=attends, run=pl.struct("line", "passes").rle_id())

@@ -370,7 +370,8 @@ def test_what_is_told(rule, events, stake, change, words):
         (large_logits, launched(*AUTOCAST), "9.0"),
         (large_logits, line(*((name, ns // 20) for name, ns in LOSS)), "9.0"),  # of small tensors, as a policy's
         (large_logits, launched((GEMM, 50_000, "aten::mm"), *ROWS, ROWS[0], (GEMM, 50_000, "aten::mm")), "9.0"),
-        (large_logits, launched(*CHAIN, (GEMM, 50_000, "aten::bmm")), "9.0"),  # attention
+        (large_logits, launched(*CHAIN, (GEMM, 50_000, "aten::bmm")), "9.0"),  # attention, which a copy may come into
+        (large_logits, [*launched(*CHAIN, (GEMM, 50_000, "aten::bmm")), memcpy(50_005, 50_006, stream=7)], "9.0"),
         (scatter_atomics, line((GEMM, 20), (MUL, 101), (INDEX_ADD, 300)), "9.0"),
         (scatter_atomics, [*line((MUL, 30), at=400), *launched(*FREE, node="ScatterReduceBackward0")], "9.0"),
         (scatter_atomics, line((GEMM, 20), (INDEX_ADD, 100), (GEMM, 10_000)), "9.0"),
@@ -677,8 +678,9 @@ def of_operators(product):
 
 def in_parts(*softmax, first="[[4, 64, 8], [4, 8, 64]]", last="[[4, 64, 64], [4, 64, 8]]", product="aten::bmm"):
     """Two softmaxes of several kernels between products of these shapes by one operator."""
-    parts, shapes = [GEMM, *softmax, GEMM, ADD], iter([first, last] * 2)
-    events = launched(*((name, 10, product if name == GEMM else "aten::exp") for name in parts * 2))
+    own = [one if isinstance(one, tuple) else (one, 10, "aten::exp") for one in (*softmax, ADD)]
+    parts, shapes = [(GEMM, 10, product), *own[:-1], (GEMM, 10, product), own[-1]], iter([first, last] * 2)
+    events = launched(*parts * 2)
     of_products = ({"input_shapes": text, "input_types": '["float", "float"]'} for text in shapes)
     return report([replace(one, side=next(of_products)) if one.name == product else one for one in events])
 
@@ -721,10 +723,19 @@ def test_chains_of_attention(events, stake):
         (in_parts(EXP, REDUCE, MUL, last="[[4, 64, 8], [4, 8, 64]]"), []),  # other matrices are multiplied
         (in_parts(EXP, REDUCE, MUL, first="[[4, 1, 64], [4, 64, 64]]", last="[[4, 1, 64], [4, 64, 64]]"), []),  # states
         (report(line(*[GEMM, ADD, EXP, REDUCE, MUL, GEMM] * 2)), []),
+        # a softmax of scores may have anything beside it, one of other matrices may not
+        (in_parts(*[ADD] * 9, SOFTMAX, REDUCE), [2 * 130]),
+        (in_parts(*[ADD] * 9, SOFTMAX, REDUCE, last="[[4, 64, 8], [4, 8, 64]]"), []),
     ],
 )
 def test_an_exponential_between_products_of_scores_is_a_softmax_by_hand(made, stake):
     assert_told(unfused_attention(made), stake)
+
+
+def test_flex_attention_that_is_not_compiled_is_told_apart_by_what_only_it_calls():
+    sums, softmax = (REDUCE, 10, "aten::logsumexp"), (SOFTMAX, 10, "aten::_safe_softmax")
+    assert_told(unfused_attention(in_parts(sums, softmax)), [2 * 40], "flex_attention is not compiled: 80.0 %")
+    assert_told(unfused_attention(in_parts(softmax)), [2 * 30], "Attention is not fused")  # as of exported programs
 
 
 def test_chains_that_touch_each_other_are_one_kernel_each():
