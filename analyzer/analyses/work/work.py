@@ -264,7 +264,7 @@ def with_roofs(calls: pl.DataFrame, devices: pl.DataFrame, *, clocked: bool = Fa
 def operations_with_roofs(report: Report) -> pl.DataFrame:
     """The kernels in scope: the columns of :func:`operations_by_call`, and those of their calls, these with took_ns."""
     of_calls = calls_with_work(report).select(
-        *("device", "call", "input_shapes", "input_values", "known", "group", "type", "bound"),
+        *("device", "call", "input_shapes", "input_strides", "input_values", "known", "group", "type", "bound"),
         *("roof_ns", "compute_ns", "dram_ns", "flop", "executed_flop", "bytes", "sides", "tiles"),
         took_ns="dur_ns",
         op="name",

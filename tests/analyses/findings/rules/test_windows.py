@@ -251,13 +251,19 @@ def test_layers_without_cudnn(outer, known, told):
         assert measures(found[0], of)[1:3] == (5 * 18, 5 * 2 * (20_000 - 50_000))
 
 
-def convolved(image, weights, took, stride="[1, 1]", name="aten::_conv_depthwise2d"):
-    """Five steps of a convolution of float32."""
+def convolved(image, weights, took, stride="[1, 1]", name="aten::_conv_depthwise2d", **others):
+    """Five steps of a convolution of float32, `others` with strides of its weights, and gradients that are computed."""
     types = '["float", "float", "ScalarList", "", "ScalarList", "ScalarList", "ScalarList"]'
     known = {"input_types": types, "input_values": f'["", "", "", "", "{stride}", "[0, 0]", "[1, 1]"]'}
     known["input_shapes"] = f"[{image}, {weights}, [], [], [], [], []]" if image else "[]"
+    known["input_strides"] = f"[[1, 1, 1, 1], {others.get('strides', '[]')}, [], [], [], [], []]"
+    later = {
+        "input_shapes": f"[{image}, {image}, {weights}]",
+        "input_values": f'["", "", "", "{others.get("gradients")}"]',
+    }
     kernels = ["void conv_depthwise2d_forward_kernel<float>(int)"]
-    return operators_of((name, known, took), kernels=kernels, step_ns=20_000_000, limits=H100)
+    parts = [(name, known, took), *[("aten::convolution_backward", later, 1000)] * ("gradients" in others)]
+    return operators_of(*parts, kernels=kernels * len(parts), step_ns=20_000_000, limits=H100)
 
 
 ROOM, LINE = "[16, 1, 1, 24000]", "[1, 16, 1, 87999]"
@@ -282,6 +288,29 @@ def test_convolutions_of_many_taps(image, weights, took, left):
     if left:
         each = took - measures(found[0], of)[2] // 5
         assert left[0] <= each <= left[1]
+
+
+PHOTO, BELL = "[128, 3, 150, 150]", "[3, 1, 23, 23]"
+
+
+@pytest.mark.parametrize(
+    ("image", "weights", "others", "left_ns"),
+    [
+        (PHOTO, BELL, {}, 387_000),
+        ("[16, 64, 150, 150]", "[64, 1, 23, 23]", {"strides": "[0, 529, 23, 1]"}, 447_000),
+        (PHOTO, BELL, {"gradients": "[True, False, False]"}, 387_000),
+        (PHOTO, BELL, {"gradients": "[True, True, False]"}, None),  # which may become any weights
+        ("[16, 64, 150, 150]", "[64, 1, 23, 23]", {"strides": "[529, 529, 23, 1]"}, None),
+        (PHOTO, "[3, 1, 1, 23]", {}, None),  # one pass
+        (PHOTO, "[3, 1, 5, 5]", {}, None),  # a few taps, of which two passes take as long
+    ],
+)
+def test_blurs_by_all_weights_at_once(image, weights, others, left_ns):
+    took, of = 1_126_000, convolved(image, weights, 1_126_000, **others)
+    found = list(windows.convolved_windows(of))
+    assert_told(found, [5 * took] * bool(left_ns))
+    if left_ns:
+        assert took - measures(found[0], of)[2] // 5 == pytest.approx(left_ns, rel=0.05)
 
 
 def test_transposed_convolutions_have_other_weights():
