@@ -120,12 +120,12 @@ def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
     place = pl.col("place")
     others, works = (pl.when(~(pl.col(name) | on_gpu.MOVES)).then(place) for name in ("passes", "copies"))
     products = pl.when("product").then(place)
-    first, last = _before(products), _behind(products)
+    before, behind = _before(products), _behind(products)
     decoded = decoded.with_columns(
-        first=first,
-        last=last,
-        first_near=(_before(others) == first) & (place - first <= _FARTHEST),
-        last_near=(_behind(others) == last) & (last - place <= _FARTHEST),
+        first=before,
+        last=behind,
+        first_near=(_before(others) == before) & (place - before <= _FARTHEST),
+        last_near=(_behind(others) == behind) & (behind - place <= _FARTHEST),
         # where copies right before and after a row begin and end
         since=pl.coalesce(_before(works) + 1, place.min().over("line")),
         until=pl.coalesce(_behind(works), place.max().over("line") + 1),

@@ -8,7 +8,7 @@ import pytest
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.rules.arrays import array_chains, double_arrays, host_grid_loop
 from kanalyze.analyses.findings.rules.memory import many_small_copies
-from kanalyze.analyses.findings.rules.needless_work import growing_concatenations
+from kanalyze.analyses.findings.rules.needless_work import growing_concatenations, history_again
 from kanalyze.window import Window
 from support.build import again, call, graph, host, in_line, kernel, launched, memcpy, memset, nvtx, overhead, report
 from support.kernel_names import CAT, GEMM
@@ -412,3 +412,40 @@ def test_nothing_takes_what_grows_before_it_is_whole(of, told):
         assert "no other operator takes the tensor while it grows" in one.text
         saved = [int(80 * (at + 1) / (at + 2)) for _ in range(told // 19) for at in range(1, 20)]
         assert one.mending.shorter["saved_ns"].to_list() == saved
+
+
+def kept(*takers, stages=6, most=99, along=0):
+    """Three epochs that join a list of pieces of 64 rows when it gets one more, with operators (name, shape) behind."""
+    events, shapes = [], []
+    for at in range(3 * stages):
+        pieces = ["[64, 8]"] * min(1 + at % stages, most)
+        joined = ("aten::cat", f"[[{', '.join(pieces)}], []]")
+        for number, (name, text) in enumerate([joined, *takers]):
+            start, values = 10_000 * at + 1000 * number, f'["", "{along}"]'
+            shape = text.format(rows=64 * len(pieces))
+            shapes.append({"event_id": len(events), "input_shapes": shape, "input_values": values})
+            events += [host("op", name, start, start + 90)]
+            events += launched(start + 10, start + 20, kernel(start + 100, start + 180, name=GEMM))
+    return report(events, op_detail=shapes)
+
+
+SORT, BATCH = ("aten::argsort", "[[{rows}, 8], []]"), ("aten::linear", "[[64, 8], [8, 8]]")
+
+
+@pytest.mark.parametrize(
+    ("of", "times"),
+    [
+        # the second to the fifth of six
+        (kept(SORT, BATCH), 3 * 4 * 2),
+        (kept(SORT, most=5), 3 * 3 * 2),  # a list of so many at most is as long from then on
+        (kept(SORT, most=2), 0),
+        (kept(SORT, stages=3), 0),
+        (kept(SORT, along=1), 0),
+        (kept(SORT, ("aten::conv2d", "[[{rows}, 8], [8, 8]]")), 0),  # as dense networks
+        (kept(("aten::matmul", "[[1, 8], [8, {rows}]]")), 0),  # as attention to what was read so far
+    ],
+)
+def test_all_that_a_list_holds_is_worked_on_again(of, times):
+    found = history_again(of)
+    assert_told(found, [80 * times] * bool(times), *["up to 6 tensors", "compute once"][2 * (times != 24) :])
+    assert not times or len(found[0].mending.gone) == times
