@@ -46,53 +46,46 @@ _BETWEEN: Final = FAMILY.is_in(["elementwise", "copy", "fill"]) | (
 
 
 #: What flex_attention calls in one chain where it is not compiled, and computes in float32 whatever its inputs are.
-_FLEX: Final = pl.all_horizontal(
-    (pl.col("outer") == name).any().over("chain") for name in ("aten::logsumexp", "aten::_safe_softmax")
-)
+_OF_FLEX: Final = ("aten::logsumexp", "aten::_safe_softmax")
 
 
 @Rule
 def unfused_attention(report: Report) -> Findings:
-    """At most two findings per device on which softmaxes of scores stand between two products again and again."""
+    """One finding per device on which softmaxes of scores stand between two products again and again."""
     for device in on_gpu.kernel_sums(report):
         # one such softmax may be something else
         if device.launches(_SOFTMAX) <= 1 or not device.launches(_PRODUCT):
             continue
-        rows = _chains(report, on_gpu.stream_lines(report, device.device)).with_columns(flex=_FLEX)
-        for flex in (False, True):
-            chain = Work(report, device, rows.filter(pl.col("flex").fill_null(value=False) == flex))
-            if total(chain.rows, "softmax") > 1:
-                yield _unfused(chain, flex=flex)
-
-
-def _unfused(chain: Work, *, flex: bool) -> Finding:
-    """The finding on chains of attention, all of flex_attention or none."""
-    softmaxes, products = chain.rows.filter("softmax"), chain.rows.filter("product")
-    chains, torch = chain.rows.get_column("chain").n_unique(), say.in_pytorch(chain.report)
-    most = total(products, "exclusive_ns") // 2
-    in_float32, in_full = (
-        not flex and total(products.filter(one), "exclusive_ns") > most for one in ("in_float32", "in_full")
-    )
-    left = _PRODUCTS_LEFT / 2 if in_float32 else _PRODUCTS_LEFT
-    left = _FLOAT32_LEFT.get(chain.device.capability, left) if in_full else left
-    # one kernel in place of each chain, two backward, which take a part of what its products do
-    two = pl.col("backward").any().over("chain") & (pl.col("product").sum().over("chain") > 1)
-    each = pl.when(pl.col("drops").any().over("chain")).then(left * _WITH_DROPOUT).otherwise(left)
-    kept = pl.when(two).then(2).otherwise(1)
-    groups = chain.rows.with_columns(group="chain", kept=kept, left=each, dur_ns="exclusive_ns")
-    merged_ns = (pl.col("left") * pl.col("exclusive_ns").sum().over("chain")).cast(pl.Int64)
-    fused = on_gpu.merged(groups.filter("product").with_columns(merged_ns=merged_ns))
-    names = chain.report.kind("op").get_column("name").unique().cast(pl.String)
-    one = chain.finding(
-        f"unfused-attention{': flex' * flex}",
-        str(softmaxes.sort("exclusive_ns", "name").item(-1, "name")),
-        passes=softmaxes.height,
-        length=units.mean(chain.rows.height, chains),
-        falls_back="aten::_scaled_dot_product_attention_math" in names,
-        slower=in_float32 and not in_full and torch,
-        mending=fused.with_all_of(on_gpu.without(chain.rows.filter(~pl.col("product")))),
-    )
-    return one._replace(action=f"{one.action} in bfloat16") if in_float32 and torch else one
+        chain = Work(report, device, _chains(report, on_gpu.stream_lines(report, device.device)))
+        of_flex = pl.all_horizontal((pl.col("outer") == name).any().over("chain") for name in _OF_FLEX)
+        own = chain.rows.filter(of_flex.fill_null(value=False))
+        if flex := 2 * total(own, "exclusive_ns") > chain.ns:
+            chain = chain._replace(rows=own)
+        if total(chain.rows, "softmax") <= 1:
+            continue
+        softmaxes, products = chain.rows.filter("softmax"), chain.rows.filter("product")
+        names = report.kind("op").get_column("name").unique().cast(pl.String)
+        most = total(products, "exclusive_ns") // (1 if flex else 2)
+        in_float32, in_full = (total(products.filter(one), "exclusive_ns") > most for one in ("in_float32", "in_full"))
+        left = _PRODUCTS_LEFT / 2 if in_float32 else _PRODUCTS_LEFT
+        left = _FLOAT32_LEFT.get(chain.device.capability, left) if in_full else left
+        # one kernel in place of each chain, two backward, which take a part of what its products do
+        two = pl.col("backward").any().over("chain") & (pl.col("product").sum().over("chain") > 1)
+        each = pl.when(pl.col("drops").any().over("chain")).then(left * _WITH_DROPOUT).otherwise(left)
+        kept = pl.when(two).then(2).otherwise(1)
+        groups = chain.rows.with_columns(group="chain", kept=kept, left=each, dur_ns="exclusive_ns")
+        merged_ns = (pl.col("left") * pl.col("exclusive_ns").sum().over("chain")).cast(pl.Int64)
+        fused = on_gpu.merged(groups.filter("product").with_columns(merged_ns=merged_ns))
+        one = chain.finding(
+            f"unfused-attention{': flex' * flex}",
+            str(softmaxes.sort("exclusive_ns", "name").item(-1, "name")),
+            passes=softmaxes.height,
+            length=units.mean(chain.rows.height, chain.rows.get_column("chain").n_unique()),
+            falls_back="aten::_scaled_dot_product_attention_math" in names,
+            slower=in_float32 and not in_full and say.in_pytorch(report),
+            mending=fused.with_all_of(on_gpu.without(chain.rows.filter(~pl.col("product")))),
+        )
+        yield one._replace(action=f"{one.action} in bfloat16") if in_float32 and say.in_pytorch(report) else one
 
 
 def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:

@@ -433,16 +433,13 @@ _OF_LAYERS: Final = rf"{on_host.MULTIPLIES}|^aten::\w*(?:conv|norm|embedding|att
 @Rule
 def history_again(report: Report) -> Findings:
     """At most one finding per device on work on all tensors of a list, done again whenever it has become longer."""
-    every = on_host.working(report).with_columns(along=pl.col("input_values").cast(pl.String))
-    joins = (pl.col("name") == "aten::cat") & (pl.col("along") == '["", "0"]').fill_null(value=False)
-    given, side = on_host.each_input(every), pl.col("sides").list.first()
-    lists = (
-        given.join(every.filter(joins), on="row", how="semi").sort("row").group_by("row", *THREAD, maintain_order=True)
-    )
-    cats = lists.agg(pl.len(), piece=pl.col("sides").first(), length=side.sum())
-    alike, more = [*THREAD, "piece"], pl.col("len").diff()
-    cats = cats.with_columns(run=(~more.is_in([0, 1])).fill_null(value=True).cum_sum().over(alike))
-    run = [*alike, "run"]
+    every = on_host.working(report)
+    given, first = on_host.each_input(every), pl.col("sides").list.first()
+    joins = every.filter(pl.col("input_values").cast(pl.String) == '["", "0"]', name="aten::cat")
+    lists = given.join(joins, on="row", how="semi").sort("row").group_by("row", *THREAD, maintain_order=True)
+    cats = lists.agg(pl.len(), piece=pl.col("sides").first(), length=first.sum())
+    breaks = (~pl.col("len").diff().is_in([0, 1])).fill_null(value=True)
+    cats, run = cats.with_columns(run=breaks.cum_sum().over(*THREAD, "piece")), (*THREAD, "piece", "run")
     # of one piece any batch has the length
     cats = cats.filter(pl.col("len") > 1, pl.col("len").n_unique().over(run) >= _LENGTHS)
     takers = nearest(given.join(cats, on="row", how="anti"), cats.rename({"row": "cat"}), ("row", "cat"), THREAD)
@@ -451,11 +448,11 @@ def history_again(report: Report) -> Findings:
     needed = named.filter(pl.col("name").str.contains(_OF_LAYERS) | pl.col("makes_node"))
     cats = cats.join(takers.join(needed, on="row", how="semi"), on=run, how="anti", nulls_equal=True)
     again = cats.filter(pl.col("len") < pl.col("len").max().over(run))  # the last of them stay
-    own = [again["row"], takers.filter(pl.col("cat").is_in(again["row"].implode()))["row"]]
-    spans = every.filter(pl.col("row").is_in(pl.concat(own).implode()))
+    own = pl.concat([again["row"], takers.join(again, left_on="cat", right_on="row", how="semi")["row"]])
+    spans = every.filter(pl.col("row").is_in(own.implode()))
     for work in on_host.works_within(report, spans):
-        mending, pieces = on_host.within(report, spans).mending, cats["len"].max()
-        yield work.finding("growing-copies: history", mending=mending, pieces=pieces)
+        change = on_host.within(report, spans).mending
+        yield work.finding("growing-copies: history", mending=change, pieces=cats["len"].max())
 
 
 #: Kernels with a block for each row of a text; a pass of so many rows as the one before and a few more, at most this

@@ -110,7 +110,6 @@ def filtered_windows(own: Work) -> Finding | None:
 
 #: The most channels of a picture: weights of more are of a layer, unless all channels have the same ones (stride 0).
 _OF_PICTURES: Final = 4
-
 #: A result takes as long as so many taps besides its own in PyTorch's kernel: an H200, 23 × 23 taps and twice 23.
 _OF_A_RESULT: Final = 64
 
@@ -118,28 +117,22 @@ _OF_A_RESULT: Final = 64
 @Rule
 def convolved_windows(report: Report) -> Findings:
     """At most one finding per device on convolutions of each channel with a large filter that nothing trains."""
-    image, weight = (sides(pl.col("input_shapes"), which) for which in range(2))
+    image, weight, later = (sides(pl.col("input_shapes"), which) for which in range(3))
     channels, each, high, wide, deep = (weight.list.get(at, null_on_oob=True) for at in range(5))
-    one_for_all = sides(pl.col("input_strides"), 1).list.get(0, null_on_oob=True) == 0
-    every_tap = high * wide
-    results = pl.col("flop") / (2 * every_tap)
+    same = (sides(pl.col("input_strides"), 1).list.first() == 0) | (channels <= _OF_PICTURES)
     # of the gradients of image, weight and bias those that are wanted
     wanted = pl.col("input_values").cast(pl.String).str.contains(r"\[\w+, True, \w+\]").fill_null(value=True)
-    gradients = on_host.operators(report).filter(wanted, name="aten::convolution_backward")
-    trained = gradients.select(sides(pl.col("input_shapes"), 2)).to_series()
+    trained = on_host.operators(report).filter(wanted, name="aten::convolution_backward").select(later).to_series()
     own = operations_with_roofs(report).filter(
         (pl.col("group") == "convolutions") & ~pl.col("op").str.contains("transpose|backward"),
-        (each == 1) & (channels == image.list.get(1, null_on_oob=True)) & (one_for_all | (channels <= _OF_PICTURES)),
-        (pl.min_horizontal(high, wide) > 1) & deep.is_null() & ~weight.is_in(trained.implode()),
+        same & (each == 1) & (channels == image.list.get(1, null_on_oob=True)) & ~weight.is_in(trained.implode()),
+        (pl.min_horizontal(high, wide) > 1) & deep.is_null(),
     )
-    own = own.with_columns(
-        sizes=pl.concat_list(high, wide),
-        # the first pass has a result for each line of the image
-        taken=((high + _OF_A_RESULT) * (elements() / results).sqrt() + wide + _OF_A_RESULT)
-        * (every_tap / (every_tap + _OF_A_RESULT)),
-        values=results,
-        value_bytes=pl.lit(_ELEMENT_BYTES),
-    )
+    results = pl.col("flop") / (2 * high * wide)
+    # the first pass has a result for each line of the image
+    along, across = (high + _OF_A_RESULT) * (elements() / results).sqrt(), wide + _OF_A_RESULT
+    taken = (along + across) * high * wide / (high * wide + _OF_A_RESULT)
+    own = own.with_columns(sizes=pl.concat_list(high, wide), taken=taken, values=results, value_bytes=_ELEMENT_BYTES)
     for work in on_gpu.works(report, _by_axes(report, own)) if on_host.traced(report) else ():
         yield _whole(work, "overlapping-windows: convolutions", at_most=True)
 
