@@ -50,7 +50,7 @@ def slow_kernels(joined: pl.DataFrame, ncu: report.Report, page: PageKernels) ->
         of_kernel = (
             dict.fromkeys(("atomics_share", "local_share", "shared_share", "idle_lanes"), 0.0)
             | {"needed": None, "one_for_all": False, "of_halves": False, "in_turns": False, "indexed": False}
-            | {"listed": None, "calls_in_pairs": False}
+            | {"listed": None, "stored": None, "calls_in_pairs": False}
             | facts[event_id]
             | counted
         )
@@ -92,8 +92,9 @@ def _of_instructions(ncu: report.Report) -> pl.DataFrame:
     its warps' threads that instructions without a predicate leave out), one_for_all (whether by some instructions
     one thread waits or works for its warp or block), of_halves (whether some multiply matrices of 16 bits), indexed
     (whether threads read constant memory at addresses of their own), in_turns (whether a loop loads what is multiplied
-    as matrices, without any copies that go on meanwhile), listed (how often warps ran one of it), calls_in_pairs
-    (whether it calls functions of CUDA at two places equally often), needed (bytes that they ask for) and
+    as matrices, without any copies that go on meanwhile), listed (how often warps ran one of it), stored (by how many
+    threads an instruction stores at most), calls_in_pairs (whether it calls functions of CUDA at two places equally
+    often), needed (bytes that they ask for) and
     uncoalesced_share, without the half that ncu adds to sectors that copies to shared memory touch and without
     instructions whose warps touch one more than needed, as threads side by side may begin anywhere; and :func:`_places`
     of each cause.
@@ -132,6 +133,7 @@ def _of_instructions(ncu: report.Report) -> pl.DataFrame:
         one_for_all=sass.str.contains(_ONE_FOR_ALL).any(),
         of_halves=sass.str.contains(_OF_HALVES).any(),
         listed=ran.sum(),
+        stored=times.filter(sass.str.contains(_STORES)).max(),
         calls_in_pairs=(calls.n_unique() < calls.len()) & (within.sum() <= calls.sum()),
         indexed=(indexed > 0).any(),
         called=called,
@@ -333,13 +335,20 @@ def _kept_out(facts: Mapping[str, Any]) -> float:
 
 
 def _little_each(facts: Mapping[str, Any]) -> float:
-    """The part of a kernel's time that can go with fewer blocks, where its blocks end as fast as any are started."""
+    """The part of a kernel's time that can go with fewer blocks, where these end as fast as any are started.
+
+    Half as fast will do where half of the threads, or more, have no result of their own: they do what others do.
+    """
+    threads = (facts["blocks"] or 1) * math.prod(facts[f"block_{axis}"] or 1 for axis in "xyz")
+    stored = math.inf if facts["one_for_all"] else (facts["stored"] or math.inf) / threads
+    least, moved = STARTING, facts["dram_bytes"]
+    if stored <= _HALF:
+        least, moved = _HALF, max(facts["dram_read_bytes"] or 0, facts["dram_write_bytes"] or 0)
     busy = facts["compute_share"]
-    if None in (busy, facts["dram_share"], facts.get("l1_hit_share")) or (facts["starts_share"] or 0.0) < STARTING:
+    if None in (busy, facts["dram_share"], facts.get("l1_hit_share")) or (facts["starts_share"] or 0.0) < least:
         return 0.0
-    # instructions are left of threads with a word of what DRAM moves, or a load that L1 does not answer, of their own
-    threads = facts["blocks"] * math.prod(facts[f"block_{axis}"] or 1 for axis in "xyz")
-    own = max((facts["dram_bytes"] or math.inf) / 4 / threads, 1 - facts["l1_hit_share"])
+    # instructions are left of threads with a word of what DRAM moves, a load that L1 does not answer, or a result
+    own = max((moved or math.inf) / 4 / threads, 1 - facts["l1_hit_share"], stored if stored <= _HALF else 0.0)
     return float(1 - max(busy * min(own, 1), facts["dram_share"]))
 
 
@@ -366,6 +375,7 @@ _FAR: Final = 0.3
 #: SASS of additions by atomics in global memory, and of all accesses to it.
 _ADDS: Final = r"\b(?:REDG?|ATOMG?)\.E\.(?:\w+\.)*(?:ADD|INC)"
 _ACCESSES: Final = r"\b(?:LDG|STG|LD|ST|REDG?|ATOMG?)\.E"
+_STORES: Final = r"\b(?:STG?|REDG?|ATOMG?)\.E"
 _DOUBLES: Final = r"\bD(?:ADD|MUL|FMA)\b"
 _SHARED: Final = r"\b(?:LDSM?|STSM?|ATOMS)\b"
 _LOCAL: Final = r"\b(?:LDL|STL)\b"
@@ -420,8 +430,9 @@ _CAUSES: Final = (
         "block-starts",
         _little_each,
         0.3,
-        "Its blocks end as fast as the GPU starts any, whatever they do: with fewer, up to {} of its time goes.",
-        "Starting its blocks takes its time: {{0}}",
+        "Its blocks end as fast as the GPU starts any, whatever they do, or half as fast, while half of their threads "
+        "have no result of their own: with fewer, up to {} of its time goes.",
+        "So many short blocks take its time: {{0}}",
         "several rows a block, a warp for each; or fewer blocks and a loop in each",
         "Let a block do what many do now: a warp for each short row, eight rows in 256 threads; or launch only as many "
         "blocks as run at once, whose threads loop over what is left.",

@@ -241,7 +241,8 @@ def test_what_counters_prove_is_on_the_full_page_and_explained_in_the_report(tmp
 
 
 UNKNOWN = "uncoalesced_share fp64_flop flop tensor_flop dram_bytes dram_share compute_share spill_share"
-UNKNOWN += " sm_active_share tail_share waves occupancy_share limiter constant_share starts_share"
+UNKNOWN += " sm_active_share tail_share waves occupancy_share limiter constant_share starts_share blocks"
+UNKNOWN += " dram_read_bytes dram_write_bytes"
 PLAIN = dict.fromkeys(UNKNOWN.split())
 PLAIN |= {"roof_share": 0.01, "bound": "memory", "memory_share": 0.9, "dur_ns": 100_000, "instructions": 1000}
 PLAIN |= {"block_x": 128, "block_y": 1, "block_z": 1, "bank_conflict_share": 0.9, "l1_share": 0.5, "top_stall": "wait"}
@@ -283,6 +284,10 @@ def atomics(adds):
     return by_threads(("LDG.E.U8 R5, desc[UR4][R4.64]", 1000.0), ("REDG.E.ADD.STRONG.GPU desc[UR4][R2.64], R7", adds))
 
 
+def stores(threads):
+    return by_threads(("LDG.E R0", 12_800), ("@P2 STG.E desc[UR6][R8.64], R15", threads))
+
+
 def shared(accesses):
     return by_threads(("LDG.E R0", accesses), ("LDS R1, [R2]", 60), ("STS [R2], R1", 40))
 
@@ -318,6 +323,7 @@ STARTS = {
     "compute_share": 0.9,
     "dram_share": 0.1,
 }
+HALF = STARTS | {"starts_share": 0.6, "dram_bytes": 25_600, "dram_read_bytes": 12_800}
 READ = {"compute_share": 0.8, "constant_share": 0.8, "memory_share": 0.1}
 INDEXED = by_threads(("LDG.E R0", 50), ("LDC R8, c[0x3][R8]", 50))
 LOCAL = by_threads(("LDG.E R0", 50), ("LDS R3", 50), ("STL [R1]", 100), ("LDL.LU R2, [R1]", 200))
@@ -364,6 +370,12 @@ NEAR = {"uncoalesced_share": 0.6, "dram_bytes": 400, "roof_share": 0.7}
         (STARTS, (), 0.1, ("block-starts", "", 310)),
         *((STARTS | more, (), 0.1, None) for more in (
             {"dram_bytes": 64_000}, {"l1_hit_share": 0.0}, {"dram_share": 0.8}, {"starts_share": 0.8},
+        )),
+        # half as many, of which half of the threads have no result; not where one stores for all, or each reads its own
+        (HALF, stores(6400), 0.1, ("block-starts", "", 220)),
+        *((HALF, code, 0.1, None) for code in (stores(12_800), [*stores(6400), *by_threads(("UTMASTG", 1))])),
+        *((HALF | more, stores(6400), 0.1, None) for more in (
+            {"dram_read_bytes": 51_200}, {"l1_hit_share": 0.0}, {"starts_share": 0.4},
         )),
         # more blocks wait (their grid tells), or something else limits them
         *((FEW | more, (), 0.01, None) for more in (
