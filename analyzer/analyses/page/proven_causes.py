@@ -341,14 +341,13 @@ def _little_each(facts: Mapping[str, Any]) -> float:
     """
     threads = (facts["blocks"] or 1) * math.prod(facts[f"block_{axis}"] or 1 for axis in "xyz")
     stored = math.inf if facts["one_for_all"] else (facts["stored"] or math.inf) / threads
-    least, moved = STARTING, facts["dram_bytes"]
-    if stored <= _HALF:
-        least, moved = _HALF, max(facts["dram_read_bytes"] or 0, facts["dram_write_bytes"] or 0)
-    busy = facts["compute_share"]
-    if None in (busy, facts["dram_share"], facts.get("l1_hit_share")) or (facts["starts_share"] or 0.0) < least:
+    few, busy = stored <= _HALF, facts["compute_share"]
+    moved = max(facts["dram_read_bytes"] or 0, facts["dram_write_bytes"] or 0) if few else facts["dram_bytes"]
+    starts = facts["starts_share"] or 0.0
+    if None in (busy, facts["dram_share"], facts.get("l1_hit_share")) or starts < (_HALF if few else STARTING):
         return 0.0
     # instructions are left of threads with a word of what DRAM moves, a load that L1 does not answer, or a result
-    own = max((moved or math.inf) / 4 / threads, 1 - facts["l1_hit_share"], stored if stored <= _HALF else 0.0)
+    own = max((moved or math.inf) / 4 / threads, 1 - facts["l1_hit_share"], few and stored)
     return float(1 - max(busy * min(own, 1), facts["dram_share"]))
 
 

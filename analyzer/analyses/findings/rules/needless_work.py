@@ -1,6 +1,5 @@
 """Work of which a program needs less: decompositions, gradients of parts, types, copies of tensors that grow."""
 
-import math
 import re
 from collections.abc import Iterator
 from itertools import pairwise
@@ -363,10 +362,8 @@ def growing_concatenations(report: Report) -> Findings:
             elif 2 * _takes_place_ns(report, cats) > total(cats, "exclusive_ns"):
                 yield _copied(report, device.device, cats, whole_ns, "growing-copies: kept")
             else:
-                shapes = operations_with_roofs(report).select("row", "input_shapes")
-                cats = cats.join(shapes, on="row", how="left", maintain_order="left")
-                appends = told_of(cats.get_column("input_shapes").cast(pl.String), _appends) == "yes"
-                parts = {"joined": _extending(report, cats), "pieces": cats.filter(appends.fill_null(value=False))}
+                cats = cats.join(_joined(report, cats), on="row", how="left", maintain_order="left")
+                parts = {"joined": _extending(report, cats), "pieces": cats.filter("appends")}
                 worth = pl.col("exclusive_ns").sum() >= _MUCH * whole_ns
                 for name, pieces in parts.items():
                     if pieces.height >= _FEWEST and pieces.select(worth).item():
@@ -387,27 +384,23 @@ def _takes_place_ns(report: Report, cats: pl.DataFrame) -> int:
     return total(lines.filter(joins), "exclusive_ns")
 
 
+def _joined(report: Report, cats: pl.DataFrame) -> pl.DataFrame:
+    """What concatenations join: row, spared (the part of the first tensor), appends (small pieces, as wide as that)."""
+    shapes = operations_with_roofs(report).select("row", "input_shapes")
+    given = on_host.each_input(cats.join(shapes, on="row", maintain_order="left"))
+    size, wide = pl.col("size"), pl.col("sides").list.last()
+    sums = given.group_by("row").agg(pl.len(), spared=size.first() / size.sum(), alike=(wide == wide.first()).all())
+    small = pl.col("spared") * (1 + _PIECES) >= 1
+    return sums.select("row", "spared", appends=pl.col("alike") & small & (pl.col("len") > 1))
+
+
 def _extending(report: Report, cats: pl.DataFrame) -> pl.DataFrame:
     """The concatenations of what an earlier one made with a piece, which nothing takes in between: with spared."""
     spans = on_host.extended(report)
     if spans["size"].n_unique() < _STAGES or not on_host.names_most(report):
         return cats.clear()
-    own = cats.filter(pl.col("row").is_in(on_host.within(report, spans).mending.gone.implode()))
-    spared = told_of(own.get_column("input_shapes").cast(pl.String), _earlier, pl.Float64)
-    return own.with_columns(spared.alias("spared")).drop_nulls("spared")
-
-
-def _earlier(shapes: str) -> str | None:
-    """The part that the first tensor has of all that are joined."""
-    sizes = [math.prod(sides) for sides in on_host.inputs(shapes) if sides]
-    return str(sizes[0] / sum(sizes)) if sum(sizes) else None
-
-
-def _appends(shapes: str) -> str:
-    """``yes`` where the first tensor of a list is nearly all, and small pieces behind it have its last dimension."""
-    first, *pieces = [sides for sides in on_host.inputs(shapes) if sides] or [[]]
-    small = sum(map(math.prod, pieces)) <= _PIECES * math.prod(first)
-    return "yes" if pieces and small and all(sides[-1] == first[-1] for sides in pieces) else "no"
+    own = on_host.within(report, spans).mending.gone
+    return cats.filter(pl.col("row").is_in(own.implode())).drop_nulls("spared")
 
 
 @Rule
