@@ -211,14 +211,28 @@ _BY_ROW: Final = (
 def gathered_layers(report: Report) -> Findings:
     """One finding per device on layers right after a gather of far more rows than there are to gather from."""
     layers = _of_gathered(report)
-    for work in on_host.works_within(report, outermost(on_host.with_gradients(report, layers))):
-        most = layers.select((pl.col("there") / pl.col("rows")).max()).item()
+    if layers.is_empty():
+        return
+    # of a layer that makes rows narrower the gradients of these are summed, in place of the wide ones
+    gathers = layers.filter(pl.col("last") < pl.col("wide")).select(*THREAD, start="begun", end="done").unique()
+    sums, own = on_host.gradients(report, gathers), on_host.with_gradients(report, layers)
+    summed = on_host.within(report, sums).mending.gone
+    for work in on_host.works_within(report, outermost(pl.concat([own, sums]))):
+        most, width = layers.select(
+            (pl.col("there") / pl.col("rows")).max(), (pl.col("last") / pl.col("wide")).max()
+        ).row(0)
         there, rows = layers.filter(pl.col("there") / pl.col("rows") == most).select("there", "rows").row(0)
-        yield work.finding("gathers: layers", left=most, there=there, rows=rows, times=rows / there)
+        left = pl.when(pl.col("row").is_in(summed.implode())).then(width).otherwise(most)
+        shorter = work.rows.select("row", saved_ns=on_gpu.part("dur_ns", 1 - left))
+        figures = {"there": there, "rows": rows, "times": rows / there}
+        yield work.finding("gathers: layers", left=most, mending=Mending(shorter=shorter), **figures)
 
 
 def _of_gathered(report: Report) -> pl.DataFrame:
-    """Operators of layers on rows gathered right before: with rows, there (how many are before the gather)."""
+    """Operators of layers on rows gathered right before: with rows, there (how many are before the gather).
+
+    And begun and done (of the gather), wide and last (columns of what is gathered, and of what the last layer makes).
+    """
     name, shape = pl.col("name"), sides(pl.col("input_shapes"))
     index = pl.when(name == "aten::index_select").then(elements(2)).otherwise(elements(1))
     plain = name.is_in(_GATHERS) & (shape.list.len() == len(("rows", "width"))) & (shape.list.first() > 0)
@@ -229,7 +243,7 @@ def _of_gathered(report: Report) -> pl.DataFrame:
     every = every.with_columns(far=far, there=shape.list.first(), index=index, width=shape.list.last())
     after = [*THREAD, "after"]
     every = every.with_columns(after=pl.col("far").cum_sum().over(THREAD), rows=elements() / pl.col("width"))
-    gathers = every.filter("far").select(*after, "index", "there", wide="width")
+    gathers = every.filter("far").select(*after, "index", "there", wide="width", begun="start", done="end")
     line = every.filter(~pl.col("far")).drop("index", "there").join(gathers, on=after, maintain_order="left")
     # what treats each row by itself
     normalizes = (name == "aten::layer_norm") & (sides(pl.col("input_shapes"), 2).list.len() == 1)

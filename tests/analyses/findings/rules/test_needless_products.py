@@ -189,6 +189,7 @@ def test_layers_of_whose_rows_few_are_read(operators, stake):
 
 GATHER = ("aten::index_select", "[[100, 64], [], [4000]]", [("gather", 5_000)])
 LINEAR = ("aten::linear", "[[4000, 64], [64, 64], [64]]", [WORK])
+NARROWS = ("aten::linear", "[[4000, 64], [16, 64], [16]]", [WORK])
 RELU = ("aten::relu", "[[4000, 64]]", [("relu", 8_000)])
 FURTHER = ("aten::index_select", "[[16, 64], [], [4000]]", GATHER[2])
 CANDIDATES = ("aten::embedding", "[[100, 64], [40, 100]]", GATHER[2])
@@ -207,6 +208,9 @@ ROWS = "[[40, 100, 64], [64, 64], [64]]"
         ((("aten::index_select", "[[0, 64], [], [4000]]", GATHER[2]), LINEAR), 0),
         ((GATHER, LINEAR, ("aten::layer_norm", "[[4000, 64], [], [64], [64], [], []]", [WORK])), 32_000),
         ((GATHER, LINEAR, (f"{NODE}AddmmBackward0#1", "[]", [WORK])), 32_000),
+        # narrow rows are summed in place of wide ones
+        ((GATHER, NARROWS, (f"{NODE}IndexSelectBackward0#0", "[]", [("sums", 9_000)])), 25_000),
+        ((GATHER, LINEAR, (f"{NODE}IndexSelectBackward0#0", "[]", [("sums", 9_000)])), 16_000),
         # what makes no node has the number of the next one that does
         ((GATHER, LINEAR, ("aten::relu#3", *RELU[1:]), OTHER, (f"{NODE}MmBackward0#3", "[]", [WORK])), 24_000),
         ((GATHER, LINEAR, ("aten::dropout", "[[4000, 64]]", [WORK]), LINEAR), 16_000),  # of each row another one
