@@ -48,7 +48,7 @@ def _caused(report: Report) -> pl.DataFrame:
     product = pl.col("sides").is_not_null() & (pl.col("group") == "products")
     both = pl.col("sides").list.head(2)
     few = both.list.min() <= pl.min_horizontal(_FEW_ROWS, both.list.max() / _SEVERAL)
-    idle = pl.col("tiles") / pl.col("sm_count")
+    idle, cut = pl.col("tiles") / pl.col("sm_count"), pl.col("name").cast(pl.String).str.contains("(?i)split_?k")
     known = pl.col("known").is_in(["model", "exact"])
     op = pl.col("op").cast(pl.String)
     # gradients of norms sum over rows as well: what others reach of these is not known
@@ -61,7 +61,7 @@ def _caused(report: Report) -> pl.DataFrame:
             least / pl.min_horizontal(padded, took),
         ),
         _SKINNY: (
-            product & (idle <= _FEW_TILES) & (least < _FAR_SHARE * took) & long,
+            product & (idle <= _FEW_TILES) & (least < _FAR_SHARE * took) & long & ~cut,
             pl.max_horizontal(idle, least / took / on_gpu.REACHED["products"]) + _SUM_NS / took,
         ),
         _FLOOR: (product & memory & few & (least >= _AT_FLOOR * took), pl.lit(1.0)),

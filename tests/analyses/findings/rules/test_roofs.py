@@ -61,6 +61,8 @@ def test_a_long_product_with_two_tiles_is_skinny():
     assert "[128, 262144] × [262144, 256]" in one.text
     floor = 2 * (128 * (1 << 18) + (1 << 18) * 256 + 128 * 256) / BANDWIDTH * 1e9  # what the bytes take
     assert one.at_stake_ns == pytest.approx(4 * (900_000 - floor / 0.75 - 2000), rel=1e-3)
+    cut = TILE.format(128, 128) + "_splitK"
+    assert "skinny-products" not in found(program([([[128, 1 << 18], [1 << 18, 256]], cut, 900_000)] * 4))
 
 
 def test_weights_that_are_read_at_the_bandwidth_are_at_their_floor_and_no_finding_on_blocks_is_made():
