@@ -81,7 +81,8 @@ class Repetitive(NamedTuple):
     #: device: device, launches, launch_ns.
     cuts: pl.DataFrame
     repetitions: pl.DataFrame  # the operations that belong to a sequence that repeats: row, sequence, unit
-    pieces: int  # the stretches that a capture would have to be made of, between calls that none allows
+    stretches: int  # those that a capture would have to be made of, with little between launches of one
+    pieces: pl.DataFrame  # what lies between calls that no capture allows: launches, their number
 
 
 def graph_costs(report: Report) -> pl.DataFrame:
@@ -100,7 +101,8 @@ def repetitive(report: Report) -> Repetitive:
     of_cut = with_facts(report, cut.with_columns(_waits(report, cut)), "device").group_by("device")
     sums = of_cut.agg(pl.len().cast(pl.Int64).alias("launches"), pl.col("launch_ns").sum())
     repeated = units.drop_nulls("unit").select("row", "sequence", "unit")
-    return Repetitive(_candidates(report, units), sums, repeated, words.height)
+    pieces = line.group_by("series", "passed").agg(launches=pl.len())
+    return Repetitive(_candidates(report, units), sums, repeated, words.height, pieces)
 
 
 def _candidates(report: Report, line: pl.DataFrame) -> pl.DataFrame:
@@ -327,16 +329,16 @@ _ORDERED: Final = ("null", "blocking")
 def launch_series(report: Report) -> pl.DataFrame:
     """The operations in scope that a capture allows and that were launched by a call of their own, by series.
 
-    Columns: row (of :func:`operations`), series and stretch (numbers; a stretch lies between two splits, or launches
-    further apart than :data:`_FAR_NS`), code (equal for the same operation with the same shape), first (whether it is a
-    kernel's first launch) and apart (ns from the return of the previous launch in the stretch to that of its own; 0 for
-    the first one).
+    Columns: row (of :func:`operations`), series, passed (the number of splits before it) and stretch (a number; it lies
+    between two splits, or launches further apart than :data:`_FAR_NS`), code (equal for the same operation with the
+    same shape), first (whether it is a kernel's first launch) and apart (ns from the return of the previous launch in
+    the stretch to that of its own; 0 for the first one).
     """
     line, cuts = _launched(report)
     line = in_order(_passed(line, cuts), "series")
     split = pl.col("series").cast(pl.UInt64) * _MORE_THAN_SPLITS + pl.col("passed")
     begins = split.ne_missing(split.shift(1)) | (pl.col("apart") > _FAR_NS).fill_null(value=False)
-    line = line.with_columns(stretch=begins.cum_sum() - 1).drop("passed")
+    line = line.with_columns(stretch=begins.cum_sum() - 1)
     together = pl.col("stretch") == pl.col("stretch").shift(1)
     return line.with_columns(pl.when(together).then("apart").fill_null(0).clip(lower_bound=0).alias("apart"))
 

@@ -79,6 +79,7 @@ def _waits_for(report: Report, device: int, rows: pl.Series, *buckets: str) -> p
 _LAUNCHING: Final = ("launch", "queued")  # the ledger's buckets that a graph reduces
 _REPLAYED: Final = 0.5  # where so much of kernel time is of CUDA graphs, most of what can be captured is
 _FEWEST_LAUNCHES: Final = 100  # fewer do not pay for the capture and instantiation of a graph
+_WORTH_A_GRAPH: Final = 32  # of an iteration that is cut, pieces of so many launches are worth one each
 
 #: Of a device that waits for its host for less than this share of its window the host is ahead: what lies between
 #: kernels that are queued is theirs.
@@ -134,11 +135,15 @@ def _graphed(report: Report) -> Mending | None:
 
 def _cut_all_over(report: Report) -> bool:
     """Whether each iteration waits, reads results, allocates or copies pageable memory in many places."""
-    iterations, cut = say.per_iteration(report).iterations, repetitive(report).pieces
+    iterations, found = say.per_iteration(report).iterations, repetitive(report)
     # the most pieces that calls which no capture allows may leave of an iteration
-    many = iterations is not None and cut > 16 * iterations * max(windows(report).height, 1)
+    most = 16 * (iterations or 0) * max(windows(report).height, 1)
+    short = found.pieces.filter(pl.col("launches") < _WORTH_A_GRAPH)
+    # all through a forward pass: a tenth of the launches is more than what reads metrics in a row at its end
+    all_through = found.pieces.height > most and 10 * total(short, "launches") >= total(found.pieces, "launches")
     # unless so many launches lie in one of them, as in passes of which each reads its loss
-    return many and device_operations(report).height < 32 * cut
+    few = device_operations(report).height < _WORTH_A_GRAPH * found.stretches
+    return iterations is not None and (all_through or (found.stretches > most and few))
 
 
 @Rule

@@ -207,9 +207,9 @@ def test_the_default_stream_and_blocking_ones_of_its_context_cut_each_other(stre
     assert repetitive(of).cuts["launches"].to_list() == ([600] if cuts else [])
 
 
-def waiting(waits, launches=4):
-    """Ten iterations that wait so often each, after so many launches."""
-    program = repeated(10 * waits, "abcd" * (launches // 4), SYNC)
+def waiting(waits, launches=4, behind=0):
+    """Ten iterations that wait so often each, after so many launches, and launch more behind."""
+    program = repeated(10, *["abcd" * (launches // 4), SYNC] * waits, "abcd" * (behind // 4))
     return report(program.events).narrow(window=Window(0, program.now, count=10, each="step"))
 
 
@@ -241,6 +241,8 @@ OWN_STREAM = "(on a stream of its own: the default stream cannot be captured)"
         (waiting(16), [954], ()),
         (waiting(17), [], ()),  # too many pieces
         (waiting(17, launches=32), [10_531], ()),  # of many launches each
+        (waiting(17, behind=500), [], ()),  # of many launches in all, but a tenth between the waits
+        (waiting(17, behind=1400), [28_838], ()),
         (ahead(9), [], ()),
         (ahead(11), [2_843], ()),
         *((real_report(REPORTS / f"{name}.sqlite"), [], ()) for name in ("findings_clean", "graph_node", "thrash")),

@@ -1,6 +1,7 @@
 """Calls in which the host waits: reads of results, and waits that nothing needs."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 
 import polars as pl
@@ -65,6 +66,11 @@ def function(name, start, end):
     return host("python", name, start, end)
 
 
+def asked(name):
+    """The steps of one whose conditions are of what an operator launches."""
+    return [*torch("aten::is_nonzero"), *each(partial(host, "op"), (name, 0, 10))]
+
+
 FUNCTIONS = each(
     function, ("train.py(31): step", 0, 95), ("train.py(9): main", -5, 99), ("torch/_tensor.py(9): __format__", 5, 92)
 )
@@ -109,6 +115,8 @@ THREE = (
         (torch(), None, [3 * 35], ("[aten::item (.item())]", NUMBER)),
         (torch("aten::nonzero"), None, [3 * 35], (NONZERO, "A shape that depends on data (x[mask], nonzero)")),
         (torch("aten::is_nonzero"), None, [3 * 35], CONDITION),
+        (asked("aten::all"), None, [3 * 35], CONDITION),
+        (asked("aten::_is_all_true"), None, [380], ("torch.distributions checks its values",)),
         (torch("aten::one_hot"), None, [3 * 35], ("[aten::one_hot]", "F.one_hot asks the GPU")),
         (torch("aten::unique_dim"), None, [3 * 35], ("[aten::unique_dim]", VALUE)),
         (torch("aten::to", size=4_000), None, [3 * 35], RESULTS),
