@@ -13,7 +13,7 @@ from kanalyze.analyses.host._call_kinds import PYTORCH
 from kanalyze.analyses.operators._host_tree import ARROW
 from kanalyze.analyses.operators.fusion import chains, fusion, occurrences
 from kanalyze.analyses.replay._changes import Mending
-from kanalyze.analyses.shared.statistics import total
+from kanalyze.analyses.shared.statistics import median_of, total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.work.work import operations_with_roofs
 from kanalyze.columns import nearest
@@ -224,6 +224,7 @@ _PASSES: Final = {"Adam": 7, "AdamW": 7, "": 7, "SGD": 5}
 _FOREACH: Final = ("ASGD", "Adagrad", "Adadelta", "Adafactor", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")
 
 _BOTH: Final = 2  # a step of this many operators or more could be one; each of them reads a list and writes one
+_TOGETHER: Final = 24  # how many tensors one launch of an optimizer on lists updates, about
 _FEWEST_UPDATES: Final = 4  # so many updates of weights in a row are an optimizer's: one for each tensor
 
 _ATEN: Final = LIBRARY == "aten"
@@ -333,26 +334,42 @@ def unfused_optimizer(report: Report) -> Findings:
         )
 
 
-#: A step that calls so many fused operators is of many groups of parameters; longer kernels are of many tensors (ns).
+#: A step that calls so many operators on lists is of many groups of parameters, of so few tensors each, where that is
+#: known; longer kernels (ns) are of more.
 _GROUPS: Final = 16
+_FEW_TENSORS: Final = 4
 _OF_GROUP_NS: Final = 20_000
+
+#: Operators that update lists of tensors, one or several of which a step calls for each group; and their first list.
+_OF_LISTS: Final = r"^aten::_(?:fused|foreach)_\w+$"
+_FIRST_LIST: Final = r"^\[\[((?:\[[\d, ]*\](?:, )?)+)\]"
 
 
 @Rule
 def optimizer_groups(report: Report) -> Findings:
-    """One finding per device and fused optimizer whose groups have few parameters each."""
-    calls = on_host.operators(report).filter(pl.col("name").str.contains(r"^aten::_fused_\w+_$"))
-    ranges = _recorded_ranges(on_host.traced(report) or report, "step")
+    """One finding per device and optimizer whose groups have few parameters each."""
+    tensors = pl.col("input_shapes").cast(pl.String).str.extract(_FIRST_LIST).str.count_matches("[", literal=True)
+    few = pl.col("name").str.contains(_OF_LISTS) & (tensors.fill_null(0) <= _FEW_TENSORS)
+    calls = on_host.operators(report).filter(few).select("name", *THREAD, at="start")
+    ranges, here = _recorded_ranges(on_host.traced(report) or report, "step"), _ranges(report, "step")
+    took, keys = pl.col("exclusive_ns"), ("step", "name")
     for whole in _in_ranges(report, "step"):
-        steps = whole._replace(kernels=whole.kernels.filter(on_gpu.decoded_as(whole.kernels, _FUSED_STEP)))
-        spans = ranges.filter(optimizer=steps.optimizer)
-        groups = on_gpu.is_inside(calls.select(*THREAD, at="start"), spans.select(*on_host.SPAN)).sum()
-        took, few = pl.col("exclusive_ns"), groups < _GROUPS * max(spans.height, 1)
-        if few or steps.kernels.is_empty() or steps.kernels.select(took.median() > _OF_GROUP_NS).item():
+        lists = whole.kernels.filter(on_gpu.decoded_as(whole.kernels, _LISTS))
+        steps = whole._replace(kernels=lists.filter(took.median() <= _OF_GROUP_NS))
+        spans, placed = (rows.filter(optimizer=steps.optimizer) for rows in (ranges, here))
+        own = calls.filter(on_gpu.is_inside(calls.drop("name"), spans.select(*on_host.SPAN)))
+        # in the median, as some operators are called for some of the groups, and some more than once
+        each = int(median_of(own.group_by("name").len(), "len")) // max(spans.height, 1)
+        if each < _GROUPS or steps.kernels.is_empty():
             continue
-        merged_ns = took.sum().over("step")
-        merged = steps.kernels.select("row", group="step", dur_ns=took, kept=pl.lit(1), merged_ns=merged_ns)
-        change, each = on_gpu.merged(merged), groups // spans.height
+        # any kernel takes as long as the shortest one of its name
+        kept = (pl.len().over(keys) - 1) // _TOGETHER + 1
+        merged_ns = took.sum().over(keys) - (pl.len().over(keys) - kept) * took.min().over(keys)
+        work = steps.kernels.select("row", group=pl.struct(keys), dur_ns=took, kept=kept, merged_ns=merged_ns)
+        # one group takes the host its part of the step, and all others go
+        others = placed.with_columns(start=pl.col("start") + (pl.col("end") - pl.col("start")) // each)
+        change = on_host.own_within(report, others).mending.keeping(work.get_column("row"))
+        change = on_gpu.merged(work).with_all_of(change)
         yield steps.finding(report, "unfused-optimizer: groups", mending=change, each=each)
 
 
@@ -363,8 +380,7 @@ def _in_one_pass(steps: _Steps) -> Mending:
     """
     keys = ("step",) if steps.optimizer in _PASSES else ("step", "name")
     sums = steps.kernels.group_by("step", "name").agg(pl.len().alias("launches"), pl.col("exclusive_ns").sum())
-    # how many tensors one launch of a fused optimizer updates, about
-    together = 1 if on_gpu.decoded_as(steps.kernels, _LISTS).any() else 24
+    together = 1 if on_gpu.decoded_as(steps.kernels, _LISTS).any() else _TOGETHER
     shortest = pl.col("exclusive_ns").min() * _PASSES.get(steps.optimizer, _BOTH) // _BOTH
     kept = (pl.col("launches").min() - 1) // together + 1
     groups = sums.group_by(keys).agg(kept=kept, merged_ns=pl.min_horizontal(shortest, pl.col("exclusive_ns").sum()))

@@ -169,11 +169,15 @@ def test_what_adds_gradients_to_the_zeros_counts_in_the_first_backward_pass():
     assert found.change(report([])).gone.len() == 2
 
 
-@pytest.mark.parametrize(("groups", "ran", "told"), [(20, 1, 1), (1, 1, 0), (20, 30_000, 0)])
-def test_a_fused_optimizer_of_many_groups_launches_for_each(groups, ran, told):
-    calls = [host("op", "aten::_fused_adamw_", 10 * at, 10 * at + 9) for at in range(groups)]
+@pytest.mark.parametrize(
+    ("groups", "ran", "tensors", "told"),
+    [(20, 1, 0, 1), (20, 1, 1, 1), (1, 1, 0, 0), (20, 30_000, 0, 0), (20, 1, 9, 0)],
+)
+def test_an_optimizer_of_many_groups_launches_for_each(groups, ran, tensors, told):
+    shapes = {"input_shapes": f"[[{', '.join(['[8, 9]'] * tensors)}], []]"}
+    calls = [host("op", "aten::_fused_adamw_", 10 * at, 10 * at + 9, side=shapes) for at in range(groups)]
     work = [*launched(*[FUSED] * 20, run=ran), *calls]
     of = report([nvtx("Optimizer.step#AdamW.step", 0, 200), *work])
     found = list(optimizer_groups(of))
-    assert [one.headline for one in found] == ["AdamW runs fused kernels 20 times a step: many groups"] * told
+    assert [one.headline for one in found] == ["AdamW goes through 20 small groups a step"] * told
     assert [len(one.change(of).gone) for one in found] == [19] * told
