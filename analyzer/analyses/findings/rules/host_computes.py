@@ -36,7 +36,7 @@ _OF_WORKERS: Final = r"torch/utils/data/dataloader\.py\(\d+\): _try_get_data$"
 #: Getting a batch takes so long at least where it counts: workers that keep up need some time to hand one over, too.
 _HANDOVER_NS: Final = {False: 250_000, True: 1_000_000}
 
-#: So many copies to the GPU for a batch are of its parts.
+#: So many tensors that are joined to a batch are its rows.
 _PIECES: Final = 32
 
 #: Starting workers counts from so long on, and after so many starts of a loader.
@@ -55,14 +55,21 @@ def data_loading(report: Report) -> Findings:
     beside = ", by the trace of the same program" if _recorded(report).is_empty() else ""
     for name, workers in (("data-loading", False), ("data-loading: workers", True)):
         batches = every.filter(pl.col("end") - pl.col("start") >= _HANDOVER_NS[workers], workers=workers)
-        # whether the thread that gets most of the batches copies many pieces to the device in each
-        copies = on_host.device_copies(report).filter(detail=TO_DEVICE).drop_nulls(["call_start", "thread_id"])
-        batch = on_gpu.span_of(copies.select(*THREAD, at="call_start"), batches.select(*SPAN)).drop_nulls()
-        pieces = 0 < batches.height <= 2 * (batch.value_counts().get_column("count") >= _PIECES).sum()
-        words = "data-loading: samples" if pieces and not workers else name
+        words = name if workers or batches.is_empty() else f"{name}{_on_gpu(report, batches)}"
         yield from _loading(report, words, batches, beside, workers=workers)
     starts = intervals.overlapping(starts, report.scope.sides)
     yield from _loading(report, "data-loading: workers anew", starts, beside, workers=True)
+
+
+def _on_gpu(report: Report, batches: pl.DataFrame) -> str:
+    """How most of the batches are made on the GPU, of the rules' names: of rows that lie there, else in any way."""
+    work = on_host.by_span(report, on_host.own_within(report, batches), "grid_y")
+    # each column of blocks of such a kernel copies a tensor
+    work = work.with_columns(joins=on_host.kernels_named(work, "CatArrayBatchedCopy"))
+    each = work.group_by("span").agg(pl.col("joins").all() & (pl.col("grid_y").sum() >= _PIECES))
+    if 2 * each.height < batches.height:
+        return ""
+    return ": rows" if 2 * each.get_column("joins").sum() >= batches.height else ": samples"
 
 
 def _loading(report: Report, name: str, spans: pl.DataFrame, beside: str, *, workers: bool) -> Findings:
@@ -80,6 +87,8 @@ def _loading(report: Report, name: str, spans: pl.DataFrame, beside: str, *, wor
         notable = inner.filter(pl.col("ns") >= _NOTABLE * total(rows, "ns"))
         top = notable.sort("ns", "culprit", descending=[True, False]).head(2)
         change = Mending(host=spans.select("process_id", "start", "end"))
+        if name.endswith("rows"):  # what takes their place is launched
+            change = on_host.own_within(report, spans.with_columns(pl.col("start") + say.LAUNCH_NS)).mending
         yield say.told(report, name, device, pieces, mending=change, beside=beside, most=top.rows(), **figures)
 
 

@@ -96,19 +96,28 @@ def test_a_trace_of_two_steps_tells_of_a_loader_in_all_of_them():
     assert "(1 batch a step, 700.0 µs in the median" in one.text
 
 
-def samples(*, copies=33, direction="Host-to-Device"):
-    """Steps that copy so many pieces as they get a batch."""
-    copy = memcpy(20 * US, 22 * US, direction=direction, size_bytes=4096)
-    piece = launched(0, 30 * US, copy, "cudaMemcpyAsync_v3020")
-    return again(range(0, 40 * MS, 10 * MS), *again(range(0, 80 * US * copies, 80 * US), *piece))
+def samples(*made, pieces=1, batches=range(4)):
+    """Steps that launch so many pieces, in turns of what is `made`, as they get a batch."""
+    piece = [each for at, one in enumerate(made) for each in launched(80 * US * at, 80 * US * at + 30 * US, one)]
+    return again([10 * MS * number for number in batches], *again(range(0, 80 * US * pieces, 80 * US), *piece))
+
+
+JOINS = partial(kernel, 20 * US, 22 * US, name="at::native::CatArrayBatchedCopy")
+COPY = memcpy(20 * US, 22 * US, direction="Host-to-Device", size_bytes=4096)
 
 
 @pytest.mark.parametrize(
-    ("how", "words"),
-    [({}, "copies many pieces"), ({"copies": 31}, "no workers"), ({"direction": "Device-to-Host"}, "no workers")],
+    ("made", "words"),
+    [
+        (samples(COPY, pieces=33), "copies to it or computes on it"),
+        (samples(JOINS(grid=(9, 512, 1))), "takes one by one and joins"),
+        (samples(JOINS(grid=(9, 2, 1))), "copies to it or computes on it"),
+        (samples(JOINS(grid=(9, 512, 1)), kernel(20 * US, 22 * US)), "copies to it or computes on it"),
+        (samples(JOINS(grid=(9, 512, 1)), batches=[1]), "no workers"),
+    ],
 )
-def test_a_loader_that_copies_each_sample_to_the_gpu(how, words):
-    (one,) = data_loading(report([*steps(), *samples(**how)]))
+def test_a_loader_that_uses_the_gpu(made, words):
+    (one,) = data_loading(report([*steps(), *made]))
     assert words in one.text
 
 
