@@ -343,6 +343,13 @@ def outermost(report: Report) -> pl.DataFrame:
     return top.with_columns(aside=on_gpu.is_inside(top.select(*THREAD, at="start"), around))
 
 
+def with_code(report: Report) -> pl.DataFrame:
+    """The :func:`outermost` operators by thread and time, each with Python before it, no longer than it takes."""
+    start, end = pl.col("start"), pl.col("end")
+    code = pl.min_horizontal((start - end.shift(1)).over(THREAD).fill_null(0), end - start)
+    return outermost(report).sort(*THREAD, "start").with_columns(start=start - code)
+
+
 @analysis.once_per_process
 def working(report: Report) -> pl.DataFrame:
     """Those of the :func:`outermost` operators that launch something, by thread and time."""

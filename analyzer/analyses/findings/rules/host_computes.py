@@ -67,9 +67,8 @@ def _on_gpu(report: Report, batches: pl.DataFrame) -> str:
     # each column of blocks of such a kernel copies a tensor
     work = work.with_columns(joins=on_host.kernels_named(work, "CatArrayBatchedCopy"))
     each = work.group_by("span").agg(pl.col("joins").all() & (pl.col("grid_y").sum() >= _PIECES))
-    if 2 * each.height < batches.height:
-        return ""
-    return ": rows" if 2 * each.get_column("joins").sum() >= batches.height else ": samples"
+    made, of_rows = (2 * number >= batches.height for number in (each.height, each.get_column("joins").sum()))
+    return ": rows" if of_rows else ": samples" if made else ""
 
 
 def _loading(report: Report, name: str, spans: pl.DataFrame, beside: str, *, workers: bool) -> Findings:
@@ -87,8 +86,6 @@ def _loading(report: Report, name: str, spans: pl.DataFrame, beside: str, *, wor
         notable = inner.filter(pl.col("ns") >= _NOTABLE * total(rows, "ns"))
         top = notable.sort("ns", "culprit", descending=[True, False]).head(2)
         change = Mending(host=spans.select("process_id", "start", "end"))
-        if name.endswith("rows"):  # what takes their place is launched
-            change = on_host.own_within(report, spans.with_columns(pl.col("start") + say.LAUNCH_NS)).mending
         yield say.told(report, name, device, pieces, mending=change, beside=beside, most=top.rows(), **figures)
 
 
@@ -403,10 +400,5 @@ def _in_lines(report: Report, device: int, name: str, quiet: pl.DataFrame) -> Fi
         part=say.of_window(report, device, intervals.length(claims)),
         most=place,
         call=f": {literal(call)}()" if call else "",
-        mending=partial(_sparing, places=sums.get_column("place")),
+        mending=lambda of: Mending(host=on_host.stretches_of(of, sums.get_column("place"))),
     )
-
-
-def _sparing(report: Report, places: pl.Series) -> Mending:
-    """The time of the threads that launch in some places is spared."""
-    return Mending(host=on_host.stretches_of(report, places).select("process_id", "start", "end"))

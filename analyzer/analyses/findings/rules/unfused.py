@@ -224,7 +224,6 @@ _PASSES: Final = {"Adam": 7, "AdamW": 7, "": 7, "SGD": 5}
 _FOREACH: Final = ("ASGD", "Adagrad", "Adadelta", "Adafactor", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")
 
 _BOTH: Final = 2  # a step of this many operators or more could be one; each of them reads a list and writes one
-_TOGETHER: Final = 24  # how many tensors one launch of an optimizer on lists updates, about
 _FEWEST_UPDATES: Final = 4  # so many updates of weights in a row are an optimizer's: one for each tensor
 
 _ATEN: Final = LIBRARY == "aten"
@@ -251,7 +250,7 @@ class _Steps(NamedTuple):
     device: int
     optimizer: str  # its class; empty where only the launches tell that it is one
     kernels: pl.DataFrame  # the operations: row, kind, name, exclusive_ns, step (a number)
-    spans: pl.DataFrame  # when the host was in each step: start, end, sorted
+    spans: pl.DataFrame  # when the host was in each step: process_id, start, end, sorted
 
     @property
     def each(self) -> int:
@@ -334,42 +333,34 @@ def unfused_optimizer(report: Report) -> Findings:
         )
 
 
-#: A step that calls so many operators on lists is of many groups of parameters, of so few tensors each, where that is
-#: known; longer kernels (ns) are of more.
+#: A step that calls so many operators on lists is of many groups of parameters, of few tensors each where their shapes
+#: are known; longer kernels are of more (ns).
 _GROUPS: Final = 16
 _FEW_TENSORS: Final = 4
 _OF_GROUP_NS: Final = 20_000
 
-#: Operators that update lists of tensors, one or several of which a step calls for each group; and their first list.
-_OF_LISTS: Final = r"^aten::_(?:fused|foreach)_\w+$"
-_FIRST_LIST: Final = r"^\[\[((?:\[[\d, ]*\](?:, )?)+)\]"
-
 
 @Rule
 def optimizer_groups(report: Report) -> Findings:
-    """One finding per device and optimizer whose groups have few parameters each."""
-    tensors = pl.col("input_shapes").cast(pl.String).str.extract(_FIRST_LIST).str.count_matches("[", literal=True)
-    few = pl.col("name").str.contains(_OF_LISTS) & (tensors.fill_null(0) <= _FEW_TENSORS)
-    calls = on_host.operators(report).filter(few).select("name", *THREAD, at="start")
-    ranges, here = _recorded_ranges(on_host.traced(report) or report, "step"), _ranges(report, "step")
-    took, keys = pl.col("exclusive_ns"), ("step", "name")
+    """One finding per device and optimizer, fused or on lists, whose groups have few parameters each."""
+    # of texts such as ``[[[8, 9], [8]], []]`` the shapes in the first list
+    tensors = pl.col("input_shapes").cast(pl.String).str.split("]], ").list.first().str.count_matches(r"\[[\d\]]|\[$")
+    calls = on_host.operators(report).filter(pl.col("name").str.contains(r"^aten::_(?:fused|foreach)_"))
+    calls = calls.filter(tensors.fill_null(1) <= _FEW_TENSORS).select("name", *THREAD, at="start")
+    ranges, took = _recorded_ranges(on_host.traced(report) or report, "step"), pl.col("exclusive_ns")
     for whole in _in_ranges(report, "step"):
         lists = whole.kernels.filter(on_gpu.decoded_as(whole.kernels, _LISTS))
-        steps = whole._replace(kernels=lists.filter(took.median() <= _OF_GROUP_NS))
-        spans, placed = (rows.filter(optimizer=steps.optimizer) for rows in (ranges, here))
+        steps, spans = whole._replace(kernels=lists), ranges.filter(optimizer=whole.optimizer)
         own = calls.filter(on_gpu.is_inside(calls.drop("name"), spans.select(*on_host.SPAN)))
         # in the median, as some operators are called for some of the groups, and some more than once
         each = int(median_of(own.group_by("name").len(), "len")) // max(spans.height, 1)
-        if each < _GROUPS or steps.kernels.is_empty():
+        if each < _GROUPS or lists.is_empty() or median_of(lists, "exclusive_ns") > _OF_GROUP_NS:
             continue
-        # any kernel takes as long as the shortest one of its name
-        kept = (pl.len().over(keys) - 1) // _TOGETHER + 1
-        merged_ns = took.sum().over(keys) - (pl.len().over(keys) - kept) * took.min().over(keys)
-        work = steps.kernels.select("row", group=pl.struct(keys), dur_ns=took, kept=kept, merged_ns=merged_ns)
-        # one group takes the host its part of the step, and all others go
-        others = placed.with_columns(start=pl.col("start") + (pl.col("end") - pl.col("start")) // each)
-        change = on_host.own_within(report, others).mending.keeping(work.get_column("row"))
-        change = on_gpu.merged(work).with_all_of(change)
+        merged = {"kept": pl.lit(1), "merged_ns": took.sum().over("step", "name")}
+        change = on_gpu.merged(lists.select("row", group=pl.struct("step", "name"), dur_ns=took, **merged))
+        # one group takes the host its part of the step
+        later = pl.col("start") + (pl.col("end") - pl.col("start")) // each
+        change = change._replace(host=steps.spans.with_columns(start=later))
         yield steps.finding(report, "unfused-optimizer: groups", mending=change, each=each)
 
 
@@ -380,7 +371,8 @@ def _in_one_pass(steps: _Steps) -> Mending:
     """
     keys = ("step",) if steps.optimizer in _PASSES else ("step", "name")
     sums = steps.kernels.group_by("step", "name").agg(pl.len().alias("launches"), pl.col("exclusive_ns").sum())
-    together = 1 if on_gpu.decoded_as(steps.kernels, _LISTS).any() else _TOGETHER
+    # how many tensors one launch of a fused optimizer updates, about
+    together = 1 if on_gpu.decoded_as(steps.kernels, _LISTS).any() else 24
     shortest = pl.col("exclusive_ns").min() * _PASSES.get(steps.optimizer, _BOTH) // _BOTH
     kept = (pl.col("launches").min() - 1) // together + 1
     groups = sums.group_by(keys).agg(kept=kept, merged_ns=pl.min_horizontal(shortest, pl.col("exclusive_ns").sum()))
@@ -396,7 +388,7 @@ def _in_ranges(report: Report, method: str) -> list[_Steps]:
     work = _operations.exclusive_operations(report, "thread_id", "call_start")
     work = work.select("row", "kind", "name", "exclusive_ns", "device", *THREAD, at="call_start")
     inside = nearest(work.drop_nulls("at"), ranges, ("at", "start"), THREAD).filter(pl.col("at") < pl.col("end"))
-    return _by_optimizer(inside, inside.select("device", "optimizer", "start", "end").unique())
+    return _by_optimizer(inside, inside.select("device", "optimizer", "process_id", "start", "end").unique())
 
 
 def _by_optimizer(rows: pl.DataFrame, spans: pl.DataFrame) -> list[_Steps]:
@@ -406,7 +398,7 @@ def _by_optimizer(rows: pl.DataFrame, spans: pl.DataFrame) -> list[_Steps]:
             int(device),
             str(optimizer),
             own.select("row", "kind", "name", "exclusive_ns", "step"),
-            spans.filter(device=device, optimizer=optimizer).select("start", "end").sort("start", "end"),
+            spans.filter(device=device, optimizer=optimizer).select("process_id", "start", "end").sort("start", "end"),
         )
         for (device, optimizer), own in sorted(rows.partition_by("device", "optimizer", as_dict=True).items())
     ]
@@ -456,7 +448,8 @@ def _steps(report: Report, rows: pl.DataFrame) -> list[_Steps]:
     before = say.launch_before(report, spans.select("process_id", at="start"))
     start = pl.min_horizontal(pl.coalesce(before, "start"), "start")
     unknown = pl.lit("").alias("optimizer")
-    return _by_optimizer(rows.with_columns(unknown), spans.select("device", unknown, start.alias("start"), "end"))
+    spans = spans.select("device", unknown, "process_id", start.alias("start"), "end")
+    return _by_optimizer(rows.with_columns(unknown), spans)
 
 
 # Gradients that are filled with zeros.

@@ -244,16 +244,12 @@ def _set_aside(report: Report) -> pl.DataFrame:
 @Rule
 def blocking_read(report: Report) -> Findings:
     """At most one finding per device, on all such reads together."""
-    checks = on_host.within(report, _checks(report))
     for device, pieces in idle_after_reads(report).items():
         own = _of_loops(report, reads(report)).filter(pl.col("device") == device)
         places, where = _places(report, own)
         sizes = own.drop_nulls("size_bytes")
-        words, claims = {}, [pieces]
-        if 2 * on_gpu.is_inside(own.select(*THREAD, at="start"), checks.host.select(SPAN)).sum() > own.height:
-            computed = exclusive_operations(report).filter(pl.col("row").is_in(checks.mending.gone.implode()))
-            claims += [say.idle_in(report, device, checks.host), computed.filter(device=device)]
-        elif say.in_pytorch(report):
+        words = {}
+        if say.in_pytorch(report):
             operator = where.split(" ", maxsplit=1)[0]
             small = sizes.height and statistics.longest(sizes, "size_bytes") <= SCALAR_BYTES
             # by the operator that reads, or reads a number; of others by what is read
@@ -269,29 +265,21 @@ def blocking_read(report: Report) -> Findings:
         numbers = own.filter(pl.col("size_bytes") <= SCALAR_BYTES).get_column("call")
         work = operations(report, "call_row").filter(pl.col("call_row").is_in(numbers.implode()))
         change = Mending(calls=pure, unwaited=copying, gone=work.get_column("row"))
-        change = change.with_all_of(checks.mending) if len(claims) > 1 else change
         figures = {"places": places, "sized": sizes.height, "blocked": intervals.length(own)}
-        figures["each"] = statistics.median_of(sizes, "size_bytes") if sizes.height else 0
-        name = f"blocking-read{': checks' * (len(claims) > 1)}"
-        yield say.told(report, name, device, claims, where=where, mending=change, **figures, **words)
+        figures["each"] = statistics.median_of(sizes, "size_bytes")
+        yield say.told(report, "blocking-read", device, pieces, where=where, mending=change, **figures, **words)
 
 
-#: What torch.distributions asks of its arguments, and of that it asks whether it is so for each element.
-_ASKS: Final = r"^aten::(?:eq|ne|[lg][te]|isfinite|isnan|logical_\w+|bitwise_\w+|__\w+__|all|_is_all_true|is_nonzero)$"
-_ASKED: Final = pl.col("name").shift(1) == "aten::_is_all_true"  # by nothing else as a condition
-
-
-def _checks(report: Report) -> pl.DataFrame:
-    """Checks of values by torch.distributions, all in a row as one, with the conditions that their results are: SPAN.
-
-    A result that goes into a condition is of no other use.
-    """
-    condition, start = pl.col("name") == "aten::is_nonzero", pl.col("start")
-    line = on_host.outermost(report).sort(*THREAD, "start").with_columns(part=pl.col("name").str.contains(_ASKS))
-    line = line.with_columns(run=pl.struct(*THREAD, "part").rle_id(), asked=condition & _ASKED).filter("part")
-    line = line.filter((pl.col("asked") | ~condition).all().over("run"))
-    line = line.filter(start <= start.filter("asked").max().over("run"))
-    return line.group_by(*THREAD, "run", maintain_order=True).agg(start.min(), pl.col("end").max()).select(SPAN)
+@Rule
+def distribution_checks(report: Report) -> Findings:
+    """At most one finding per device, on checks by torch.distributions, whose results go into conditions alone."""
+    line = on_host.with_code(report)
+    before, start = ([pl.col(name).shift(by).over(THREAD) for by in (1, 2)] for name in ("name", "start"))
+    compares = before[1].str.contains(r"^aten::(?:eq|ne|[lg][te]|isfinite|logical_\w+|bitwise_\w+|__\w+__|all)$")
+    line = line.with_columns(start=pl.when(compares).then(start[1]).otherwise(start[0]), asked=before[0])
+    # nothing else asks so for a condition
+    checks = on_host.within(report, line.filter(name="aten::is_nonzero", asked="aten::_is_all_true"))
+    yield from on_host.on_time(report, "blocking-read: checks", checks)
 
 
 def idle_after_reads(report: Report) -> dict[int, pl.DataFrame]:

@@ -27,26 +27,12 @@ def weight_norm(norms: Work) -> Finding | None:
     whole = on_gpu.kernel_sums(report.whole)
     if any(one.rows.get_column("name").str.contains("weight_norm_bwd").any() for one in whole):
         return None
-    inside = on_host.within(report, _normalizing(report))
+    # with the Python of a parametrization or hook before each; what follows calls the layer
+    operators = on_host.with_code(report).filter(pl.col("launches") > 0, name="aten::_weight_norm")
+    inside = on_host.within(report, operators)
     claims = intervals.union(pl.concat([norms.rows.select("start", "end"), say.idle_in(report, device, inside.host)]))
     change = on_gpu.without(norms.rows).with_all_of(inside.mending)
     return norms.finding("weight-norm", claims=claims, at_stake_ns=intervals.length(claims), mending=change)
-
-
-def _normalizing(report: Report) -> pl.DataFrame:
-    """Operators that normalize weights, with the Python of a parametrization or hook before and after each: SPAN.
-
-    That is the time between it and the next operator on either side, each as long as it takes itself at most, but for
-    what usually lies between two operators of the program, of which the later one is called in any case.
-    """
-    start, end, norm = pl.col("start"), pl.col("end"), pl.col("name") == "aten::_weight_norm"
-    line = on_host.outermost(report).sort(*THREAD, "start").with_columns(norm=norm & (pl.col("launches") > 0))
-    line = line.with_columns(before=(start - end.shift(1)).over(THREAD), after=(start.shift(-1) - end).over(THREAD))
-    others = line.filter(~pl.col("norm"), ~pl.col("norm").shift(-1, fill_value=False), pl.col("launches") > 0)
-    usual = int(others.select(pl.col("after").median()).item() or 0)
-    before, after = (pl.min_horizontal(pl.col(name).fill_null(0), end - start) for name in ("before", "after"))
-    spans = line.filter("norm").select(*THREAD, start=pl.min_horizontal(start - before + usual, start), end=end + after)
-    return intervals.union_by(spans, THREAD)
 
 
 #: What divides rows by their lengths, and what may make a tensor of as many rows right before.

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kanalyze.analyses.device._windows import idle_spans
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.rules import waits as rules
-from kanalyze.analyses.findings.rules.waits import avoidable, blocking_read, reads, unneeded_sync
+from kanalyze.analyses.findings.rules.waits import avoidable, blocking_read, distribution_checks, reads, unneeded_sync
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
 from support.build import LAUNCH, again, call, graph, host, in_line, kernel, launched, memcpy, nvtx, overhead, report
@@ -116,7 +116,6 @@ THREE = (
         (torch("aten::nonzero"), None, [3 * 35], (NONZERO, "A shape that depends on data (x[mask], nonzero)")),
         (torch("aten::is_nonzero"), None, [3 * 35], CONDITION),
         (asked("aten::all"), None, [3 * 35], CONDITION),
-        (asked("aten::_is_all_true"), None, [380], ("torch.distributions checks its values",)),
         (torch("aten::one_hot"), None, [3 * 35], ("[aten::one_hot]", "F.one_hot asks the GPU")),
         (torch("aten::unique_dim"), None, [3 * 35], ("[aten::unique_dim]", VALUE)),
         (torch("aten::to", size=4_000), None, [3 * 35], RESULTS),
@@ -140,6 +139,11 @@ THREE = (
 )
 def test_reads_that_the_gpu_waits_for(events, window, stakes, words):
     assert_told(blocking_read(report(events).narrow(window=window)), stakes, *words)
+
+
+@pytest.mark.parametrize(("name", "stakes"), [("aten::_is_all_true", [380]), ("aten::all", [])])
+def test_checks_that_only_conditions_are_made_of(name, stakes):
+    assert_told(distribution_checks(report(asked(name))), stakes)
 
 
 @pytest.mark.slow

@@ -32,10 +32,10 @@ def test_tables_that_are_normalized_in_each_pass(each, stake):
     assert_told(weights.normalized_tables(of_shapes(*each)), [stake] * bool(stake), *(["table of 9,000"] * bool(stake)))
 
 
-@pytest.mark.parametrize(("before", "spared"), [(6_000, 18_000), (300_000, 21_000)])  # at most as long as the operator
-def test_python_around_weights_that_are_normalized_goes_with_them(before, spared):
+@pytest.mark.parametrize(("before", "spared"), [(6_000, 15_000), (300_000, 18_000)])  # at most as long as the operator
+def test_python_before_weights_that_are_normalized_goes_with_them(before, spared):
     norm, at = "at::native::weight_norm_fwd_first_dim_kernel<float>", before + 9_000
-    layer = [*operator("aten::conv1d", at + 14_000), *operator("aten::add", at + 25_000)]
+    layer = operator("aten::conv1d", at + 14_000)
     of = alike(*operator("aten::leaky_relu", 0), *operator("aten::_weight_norm", at, of=norm), *layer)
     assert [measures(one, of)[1:] for one in weights.weight_norm(of)] == [(5, 0, 5 * spared)]
 
