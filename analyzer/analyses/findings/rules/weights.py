@@ -24,8 +24,7 @@ from kanalyze.report import Report
 def weight_norm(norms: Work) -> Finding | None:
     """One finding per device on weights that weight normalization makes anew where it has no backward pass."""
     report, device = norms.report, norms.device.device
-    whole = on_gpu.kernel_sums(report.whole)
-    if any(one.rows.get_column("name").str.contains("weight_norm_bwd").any() for one in whole):
+    if any(one.launches(pl.col("name").str.contains("weight_norm_bwd")) for one in on_gpu.kernel_sums(report.whole)):
         return None
     # with the Python of a parametrization or hook before each; what follows calls the layer
     operators = on_host.with_code(report).filter(pl.col("launches") > 0, name="aten::_weight_norm")
