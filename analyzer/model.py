@@ -377,6 +377,7 @@ COMPILED_KERNELS = Table(
         Column("atomics", pl.String, "The lines that add much by atomics to global memory, file:line.", nullable=True),
         Column("atomic_bytes", pl.Int64, "Bytes that a thread adds so.", nullable=True),
         Column("float32_products", pl.String, "The line that multiplies blocks in full float32.", nullable=True),
+        Column("summed_products", pl.String, "The line that multiplies blocks by sums.", nullable=True),
         Column("widened_products", pl.String, "The line that multiplies blocks of 16 bits in TF32.", nullable=True),
         Column("float64_share", pl.Float64, "Lines with arithmetic in float64, of those with any.", nullable=True),
         Column("operators", pl.String, "What inductor made it of, as its code says.", nullable=True),

@@ -29,7 +29,7 @@ _OF_BLOCKS, _LOADS, _HARDLY_OTHERS = 256, 64, 0.9
 
 def told_by(ptx: str) -> dict[str, str | int | float]:
     """The columns of a kernel that its PTX tells; empty where it tells none."""
-    return {**_atomics(ptx), **_products(ptx), **_widened(ptx), **_doubles(ptx)}
+    return {**_atomics(ptx), **_products(ptx), **_summed(ptx), **_widened(ptx), **_doubles(ptx)}
 
 
 def _products(ptx: str) -> dict[str, str | int]:
@@ -43,6 +43,34 @@ def _products(ptx: str) -> dict[str, str | int]:
     lines = [(line, count) for line, count in counts.most_common() if line and count >= _OF_BLOCKS]
     enough = loads >= _LOADS and sum(count for _, count in lines) >= _HARDLY_OTHERS * counts.total()
     return {"float32_products": lines[0][0]} if lines and enough else {}
+
+
+#: A place in the program, arithmetic of float32 by its kind, the bytes of loads from global memory, and what no such
+#: kernel has. A product of blocks multiplies each value that a thread loads with several others.
+_SUMS: Final = re.compile(
+    _LOC + r"|\b(?P<kind>fma|sub)(?:\.\w+)*?\.f32\b"
+    r"|\bld\.global[\w.:]*?(?:\.v(?P<many>\d))?\.(?:bf|[bfsu])(?P<bits>\d+)\b"
+    r"|\bcp\.async\.c[ag]\.[^,;]*,[^,;]*,\s*(?P<bytes>\w+)|(?P<other>\bw?g?mma[._]|\bcp\.async\.bulk)",
+    re.MULTILINE,
+)
+_OF_SUMS, _WITH_EACH = 64, 4
+
+
+def _summed(ptx: str) -> dict[str, str]:
+    """The column on sums (tl.sum) of products of a kernel without tensor cores; of differences they are distances."""
+    counts, differences, place, bytes_loaded = Counter[str](), 0, "", 0
+    for match in _SUMS.finditer(ptx):
+        if match["other"]:
+            return {}
+        if match["place"]:  # of Triton's library, called from there, or of the program itself
+            place = match["place"] if "standard.py" in match[0].removesuffix(match["place"]) else ""
+        counts[place] += match["kind"] == "fma"
+        differences += match["kind"] == "sub"
+        bytes_loaded += int(match["bits"] or 0) // 8 * int(match["many"] or 1) + int(match["bytes"] or "0", 0)
+    most = counts[place := max(filter(None, counts), key=lambda one: counts[one], default="")]
+    # each value has two bytes at least
+    are_products = most >= max(_OF_SUMS, _WITH_EACH * bytes_loaded // 2) and 2 * differences <= most
+    return {"summed_products": place} if are_products and place and bytes_loaded else {}
 
 
 #: A place in the program, values of 16 bits that become float32, the type of what tensor cores multiply with what they

@@ -99,6 +99,13 @@ def multiplied(line, times):
     return f"\t.loc\t1 {line} 8      // dots.py:{line}:8\n" + "\tfma.rn.f32 \t%r1, %r2, %r3, %r1;\n" * times
 
 
+def summed(times, *, loaded=1, differences=0, of="standard.py"):
+    """So many multiply-adds in a sum that line 27 calls, after loads of 16 bytes each."""
+    call = f"\t.loc\t2 263 15        // {of}:263:15 @[ {of}:293:36 @[ bells.py:27:100 ] ]\n"
+    loads = "\tld.global.v4.b32 { %r1, %r2, %r3, %r4 }, [ %rd1 + 0 ];\n" * loaded
+    return loads + "\tsub.f32 \t%r1, %r2, %r3;\n" * differences + call + "\tfma.rn.f32 \t%r1, %r2, %r3, %r1;\n" * times
+
+
 def placed(bits, *lines):
     """An addition of so many bits in each of these lines."""
     return "".join(f"\t.loc\t1 {line} 8      // sums.py:{line}:8\n\tadd.f{bits} \t%r1, %r2, %r3;\n" for line in lines)
@@ -153,6 +160,24 @@ ATOMICS, PRODUCTS, DOUBLES = ("atomics", "atomic_bytes"), ("float32_products",),
         (PRODUCTS, SHARED + multiplied(40, 512) + "\twgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32\n", (None,)),
         (PRODUCTS, SHARED + multiplied(40, 512).partition("\n")[2], (None,)),  # of no line
         (PRODUCTS, SHARED + multiplied(40, 512).replace("f32 \t", "f64 \t"), (None,)),
+        # by sums, each value with several others
+        *(
+            (("summed_products",), ptx, (line,))
+            for ptx, line in (
+                (summed(64), "bells.py:27"),
+                (summed(63), None),
+                (summed(64, loaded=3), None),  # with few, as a matrix with a vector
+                (summed(96, loaded=3), "bells.py:27"),
+                (summed(64, differences=33), None),  # distances
+                (summed(64, of="bells.py"), None),  # a formula
+                (
+                    summed(64, loaded=0) + "\tcp.async.cg.shared.global [ %r1 + 0 ], [ %rd1 + 0 ], 0x10, %r2;\n",
+                    "bells.py:27",
+                ),
+                (summed(64) + "\tcp.async.bulk.tensor.2d.shared::cluster.global [%r1];\n", None),
+                (summed(64) + in_type("tf32"), None),
+            )
+        ),
         # lines with float64
         (DOUBLES, placed(64, 1, 2, 3, 4) + placed(32, 5), (0.8,)),
         (DOUBLES, placed(64, 1, 2, 3, 4) + placed(32, 1, 2), (1.0,)),

@@ -273,12 +273,13 @@ def _in_code(
 
 @Rule
 def float32_in_code(report: Report) -> Findings:
-    """One finding per device on Triton kernels of the program whose code multiplies blocks in full float32."""
-    for work, code in _in_code(report, pl.col("float32_products").is_not_null(), on_gpu.WORTH_PRODUCTS):
-        left, place = on_gpu.TF32_LEFT.get(work.device.capability), code["float32_products"]
-        if left is not None:
-            left = min(left / on_gpu.OF_PEAK, 1.0)
-            yield work.finding("no-tf32: code", left=left, where=literal(place), place=place)
+    """At most two findings per device on Triton kernels of the program that multiply blocks without tensor cores."""
+    for name, column in (("no-tf32: code", "float32_products"), ("no-tensor-cores: sums", "summed_products")):
+        for work, code in _in_code(report, pl.col(column).is_not_null(), on_gpu.WORTH_PRODUCTS):
+            left, place = on_gpu.TF32_LEFT.get(work.device.capability), code[column]
+            if left is not None:
+                left = min(left / on_gpu.OF_PEAK, 1.0)
+                yield work.finding(name, left=left, where=literal(place), place=place)
 
 
 @Rule

@@ -468,10 +468,14 @@ def test_atomics_that_the_code_of_a_kernel_shows(row, name, dur_ns, found):
     assert told == [("scatter-atomics", dur_ns, True, "sums.py:7")] * found
 
 
+SUMMED = {"float32_products": None, "summed_products": "net.py:41"}
+
+
 @pytest.mark.parametrize(
     ("rule", "name", "row", "capability", "saved_ns"),
     [
         (float32_in_code, "no-tf32", {}, "9.0", int(50_000 * (1 - 66.9 / 494.7 * 1.5))),
+        (float32_in_code, "no-tensor-cores", SUMMED, "9.0", int(50_000 * (1 - 66.9 / 494.7 * 1.5))),
         (float32_in_code, None, {}, "12.0", None),  # of which nobody measured what TF32 leaves
         (float32_in_code, None, {"source": "inductor"}, "9.0", None),
         (float32_in_code, None, {"float32_products": None}, "9.0", None),
