@@ -140,11 +140,12 @@ def _mean(lengths: pl.Series, recorded: pl.Series) -> float:
     """The mean length; where a few make it longer than nine of ten are, as if these took as long as the last of ten.
 
     But for those that are far longer than others in the recording, too: the program does more in them, such as to
-    compile.
+    compile, for no longer than it was recorded to.
     """
     most, usual = (each.quantile(1 - _TENTH, "nearest") or 0.0 for each in (lengths, recorded))
     far = (recorded > usual) & (recorded > _FAR * float(statistics.median(recorded)))
-    held_up = lengths.clip(upper_bound=int(most)).zip_with(~far, lengths)
+    longest = recorded.clip(lower_bound=int(most)).set(~far, int(most))
+    held_up = lengths.zip_with(lengths <= longest, longest)
     return float(statistics.mean(lengths if statistics.mean(lengths) <= most else held_up))
 
 
@@ -211,7 +212,7 @@ def bare_sentence(bare: Bare, tool: str) -> str:
     if iteration.low_ns <= iteration.recorded_ns <= iteration.high_ns or abs(ratio - 1) <= SAME:
         return f"{text}, about as long."
     if ratio < 1:
-        return f"{text}, longer than recorded: its runs vary."
+        return f"{text}, longer than recorded."
     return f"{text}: recorded, {'up to ' if iteration.by_device else ''}{times(ratio)} as long."
 
 
