@@ -39,6 +39,9 @@ _HANDOVER_NS: Final = {False: 250_000, True: 1_000_000}
 #: So many tensors that are joined to a batch are its rows.
 _PIECES: Final = 32
 
+#: So many workers read batches at once, each as long as the loop did, while the loop does the rest of a step.
+_WORKERS: Final = 8
+
 #: Starting workers counts from so long on, and after so many starts of a loader.
 _START_NS: Final = 10_000_000
 _STARTS: Final = 2
@@ -85,7 +88,10 @@ def _loading(report: Report, name: str, spans: pl.DataFrame, beside: str, *, wor
         inner = inner.group_by(named).agg(pl.col("ns").sum())
         notable = inner.filter(pl.col("ns") >= _NOTABLE * total(rows, "ns"))
         top = notable.sort("ns", "culprit", descending=[True, False]).head(2)
-        change = Mending(host=spans.select("process_id", "start", "end"))
+        rest_ns = pl.col("start").shift(-1).over(THREAD) - pl.col("end")
+        by_workers = (pl.col("end") - pl.col("start")) // _WORKERS - rest_ns.fill_null(rest_ns.median())
+        kept_ns = pl.lit(0) if workers else by_workers.cast(pl.Int64).clip(0).fill_null(0)
+        change = Mending(host=spans.select("process_id", pl.col("start") + kept_ns, "end"))
         yield say.told(report, name, device, pieces, mending=change, beside=beside, most=top.rows(), **figures)
 
 
