@@ -24,7 +24,7 @@ from kanalyze.analyses.host._call_kinds import BY_DRIVER, JAX, interface, spoken
 from kanalyze.analyses.host._range_lines import has_shapes
 from kanalyze.analyses.host.engine_marks import engine_marks
 from kanalyze.analyses.idle.culprits import culprits
-from kanalyze.analyses.idle.ledger import bucket_sums
+from kanalyze.analyses.idle.ledger import bucket_sums, hides_host
 from kanalyze.analyses.iterations.phases import steady_part
 from kanalyze.analyses.launches._launch_costs import WORTH_SAYING, least_worth_saying
 from kanalyze.analyses.replay._changes import Mending
@@ -474,7 +474,8 @@ def _with(report: Report, finding: Finding, gains: _Gains | None) -> Finding:
     low = max(min(ns - (apart if ns else 0) for ns, apart in gains), 0) * (1 - OF_REMEDIES)
     low = int(min(max(low, whole * (1 - _host_time.NEAR) - (whole - usual) * 2 if low else 0), usual))
     high = int(max(ns + (apart if ns else 0) for ns, apart in gains) * (1 + OF_REMEDIES))
-    usual, low, high = (min(ns, finding.at_stake_ns if finding.at_most else whole) for ns in (usual, low, high))
+    most = finding.at_stake_ns if finding.at_most or hides_host(report) else whole
+    usual, low, high = (min(ns, most) for ns in (usual, low, high))
     return finding._replace(
         mending=None, replayed_ns=usual, replayed_low_ns=low, replayed_high_ns=high, unmended_ns=whole
     )

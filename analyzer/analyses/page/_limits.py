@@ -10,6 +10,7 @@ from kanalyze import intervals, units, window
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.analyses.device._windows import busy_spans
 from kanalyze.analyses.findings.rules import Finding
+from kanalyze.analyses.idle.ledger import hides_host
 from kanalyze.analyses.iterations._marks import BY_LOOPS
 from kanalyze.analyses.iterations.iterations import STEADY
 from kanalyze.analyses.iterations.phases import BETWEEN, PROGRAM, SteadyPart
@@ -62,7 +63,7 @@ def first_sentence(view: Report, steady: SteadyPart, tables: dict[str, pl.DataFr
 
     Empty where nothing takes most of an iteration and there is no finding. Tables are those of the part.
     """
-    limit = limit_of(steady, tables) if "ledger" in tables else None
+    limit = limit_of(view, steady, tables) if "ledger" in tables else None
     best = findings[0].brief if findings and not findings[0].vague else None
     headline = cause = ""
     if best is not None:  # without names of kernels, which are long
@@ -100,16 +101,17 @@ def unrecorded_ns(steady: SteadyPart, tables: dict[str, pl.DataFrame]) -> float:
     return ns / steady.number if ns >= max(_NOTABLE * total(ledger, "ns"), 1) else 0
 
 
-def limit_of(steady: SteadyPart, tables: dict[str, pl.DataFrame]) -> Limit | None:
+def limit_of(view: Report, steady: SteadyPart, tables: dict[str, pl.DataFrame]) -> Limit | None:
     """What takes at least half of an iteration: of its critical path where that is known, else of its ledger.
 
-    Where the recording does not show a part, of the rest.
+    Where the recording does not show a part, of the rest, unless that is what the host did before each launch.
     """
     path, ledger = tables.get("critical_path"), _of_device(tables, steady)
     if path is not None and path.height and not unrecorded_ns(steady, tables):
         sums = path.select(what="cause", part="share")
     else:
-        sums = ledger.filter(~_UNRECORDED).select(what="bucket", part=pl.col("ns") / pl.col("ns").sum())
+        shown = ledger if hides_host(view) else ledger.filter(~_UNRECORDED)
+        sums = shown.select(what="bucket", part=pl.col("ns") / pl.col("ns").sum())
     sums = sums.with_columns(pl.col("what").cast(pl.String).replace_strict(_LIMITS, default=None))
     shares = sums.group_by("what").agg(pl.col("part").sum()).drop_nulls("what").sort("part", "what", descending=True)
     largest = shares.filter(pl.col("part") >= _NOTABLE).head(2)

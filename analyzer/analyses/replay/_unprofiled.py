@@ -15,6 +15,7 @@ import polars as pl
 from kanalyze import columns, errors, machinery, model
 from kanalyze.analyses.device._operations import exclusive_operations, operations
 from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.idle.ledger import hides_host
 from kanalyze.analyses.iterations._marks import BY_LOOPS
 from kanalyze.analyses.iterations.phases import SteadyPart, steady_part
 from kanalyze.analyses.replay import _changes, _whatif
@@ -316,10 +317,10 @@ def without(report: Report) -> Report:
 
 
 def replayable(report: Report, most: int) -> bool:
-    """Whether a report has times, and at most so many operations and calls."""
+    """Whether a report has times, launches where devices wait for these, and at most so many operations and calls."""
     if not {*model.DEVICE_KINDS} & {*report.kinds} or report.meta.timeless:
         return False
-    return operations(report).height + report.kind("api").height <= most
+    return operations(report).height + report.kind("api").height <= most and not hides_host(report)
 
 
 def _estimable(view: Report) -> bool:

@@ -229,6 +229,12 @@ def test_with_what_the_gpu_was_busy(events, begins):
     assert "but no device activity" not in begins or answer(*events, kinds=("api",)) == said
 
 
+@pytest.mark.parametrize(("end", "said"), [(500_000, ""), (960_000, "The GPU limits the step.")])
+def test_nothing_limits_an_iteration_where_what_the_device_waits_for_is_not_recorded(end, said):
+    unlaunched, known = report([kernel(0, end), kernel(MS, MS + 10)]), [("unknown", 9), ("kernel", 1)]
+    assert first_sentence(unlaunched, STEADY, tables([("kernel", 1.0)], known), []) == said
+
+
 def rows_of_passes(pause, *lines, rows=3):
     """Rows of six passes of 10 ms with a pause between, and the lines that the thread was in."""
     starts = [((60 + pause) * row + 10 * at) * MS for row in range(rows) for at in range(6)]
