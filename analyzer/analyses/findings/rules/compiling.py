@@ -311,32 +311,46 @@ def _loaded_again(report: Report) -> pl.DataFrame:
     return again.filter(pl.len().over("process_id", "name") >= say.FEWEST)
 
 
+def _with_waits(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
+    """The `spans` with the thread's wait before each and the one after it, with no launch between."""
+    waits = calls_that(report, _WAITS.match, *THREAD, at="start_ns", until=intervals.OF_EVENTS["end"])
+    line = pl.concat([waits, on_host.launched(report).select(*THREAD, at="call_start")], how="diagonal")
+    around = nearest(spans, line, ("start", "at"), THREAD, "strictly before")
+    around = nearest(around, line, ("end", "at"), THREAD, "after")
+    start = pl.when(pl.col("until").is_not_null()).then("at").otherwise("start")
+    return intervals.union_by(around.select(*THREAD, start=start, end=pl.coalesce("until_right", "end")), THREAD)
+
+
 @Rule
 def tuned_again(report: Report) -> Findings:
     """At most one finding per device, in a window of iterations in most of which kernels are timed."""
     parts, runs = _parts(report), intervals.overlapping(timed_runs(report), report.scope.sides)
     if parts is None or not (many := _iterations_of(report, runs)):
         return
-    work = exclusive_operations(report, "call_start").drop_nulls("call_start").filter(pl.col("kind") == "kernel")
+    work = exclusive_operations(report, "call_start", "call_end", "thread_id").filter(pl.col("kind") == "kernel")
+    work = work.drop_nulls(["call_start", "thread_id"])
     fills = work.filter(pl.col("call_start").is_in(runs.get_column("start").implode())).get_column("name").unique()
     at = pl.col("call_start")
     own = work.with_columns(fill=pl.col("name").is_in(fills.implode()), part=say.part_of(at, *parts))
-    first, last = (side.over("device", "part") for side in (at.filter("fill").min(), at.filter("fill").max()))
+    # to what is timed after the last fill
+    filled = pl.col("fill") | pl.col("fill").shift(1).over("device", "part")
+    first, last = (side.over("device", "part") for side in (at.filter("fill").min(), at.filter(filled).max()))
     for device, timed in say.by_device(own.filter((at >= first) & (at <= last))):
         name = say.most(timed.filter(~pl.col("fill")), "name", "exclusive_ns")
         action, remedy = _HOW[say.COMPILED if say.written_with(report, name) == say.COMPILED else "tuned"]
         # what is timed is not launched, and the host does nothing for it
-        change = on_gpu.without(timed)._replace(host=on_gpu.host_of(timed, "part"))
+        spans = _with_waits(report, on_gpu.host_of(timed, "thread_id", "part", end="call_end"))
+        claims = timed.group_by("part").agg(pl.col("start").min(), pl.col("end").max())
         yield say.told(
             report,
             "recompilation: tuned",
             device,
-            intervals.union(timed.group_by("part").agg(pl.col("start").min(), pl.col("end").max())),
+            (intervals.union(claims), _attribution.idle_within(report, spans)[device]),
             names=(name,),
             action=action,
             remedy=remedy,
             iterations=f"{many:,} of {say.per_iteration(report).all}",
             launches=timed.height,
             where=say.place_of(report, timed.get_column("row")),
-            mending=change,
+            mending=on_gpu.nothing_within(report, spans),
         )

@@ -389,7 +389,7 @@ def compiling_steps(*names, before=OF_TORCH, after=(), between=None):
     return report([*events, *after])
 
 
-def tuned(passes, *, runs=30, again=True):
+def tuned(passes, *, runs=30, again=True, waits=()):
     """Passes of 10 ms in each of which, or in the first alone, kernels are timed as an autotuner does."""
     events = []
 
@@ -403,6 +403,7 @@ def tuned(passes, *, runs=30, again=True):
                 begun = at + 60_000 * step
                 events += launches(begun, name, grid=(grid, 1, 1), block=(128, 1, 1))
                 events += [call("cudaEventRecord", begun + 6_000, begun + 7_000)] * (1 + step)
+        events += [call("cudaDeviceSynchronize", begin + at, begin + at + 100_000) for at in waits]
         events += launches(begin + 9_000_000, "gate", grid=(512, 1, 1))
     return report(events).narrow(window=Window(0, 10_000_000 * passes, "steady", count=passes, each="step"))
 
@@ -428,7 +429,9 @@ IN_FEW_STEPS = compiling_steps(*["dropout"] * 12).narrow(window=Window(0, 12_000
         (recompiled_kernels, compiling_steps(*["dropout"] * 8, after=CALM), [], ()),  # at the start alone
         # in few of the iterations, all along
         (recompiled_kernels, IN_FEW_STEPS, [11 * 905_000], ("an ordinary argument in place of tl.constexpr",)),
-        (tuned_again, tuned(6), [6 * (29 * 200_000 + 44_000)], KEYS),
+        (tuned_again, tuned(6), [6 * (29 * 200_000 + 110_000)], KEYS),
+        # with the waits right before and after it, but not those beyond another launch, or without any between
+        (tuned_again, tuned(6, waits=[6_000_000, 9_200_000, 9_700_000]), [5 * 300_000 + 6 * 6_100_000], KEYS),
         (tuned_again, tuned(6, runs=60, again=False), [], ()),  # chosen once
     ],
 )
