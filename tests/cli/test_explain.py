@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from kanalyze.analyses.iterations import phases
+from kanalyze.analyses.iterations.iterations import CUT, ODD
 from kanalyze.analyses.shared.statistics import MEANINGS
-from kanalyze.renderers.page import counters
+from kanalyze.renderers.page import UNNAMED, counters
+from kanalyze.renderers.page.overview import _NO_DETAIL
 from kanalyze.renderers.tables import descriptions as explanations
 from support.command import SAMPLES, printed, refused, run
 
@@ -73,6 +76,8 @@ def labels():
     """All that the modules of the page of a report name."""
     found = {*MEANINGS, "rest", "total", "elsewhere", "WHERE A STEP GOES", "BUSY OVER TIME", "WHAT TO DO FIRST"}
     found |= {"FINDINGS", "START-UP", "BEFORE", "BESIDE", "process", "thread", "context", "executable", "wait"}
+    found |= {*", ".join(_NO_DETAIL.values()).split(", "), *UNNAMED.values(), *(phases.MODULES, phases.COMPILING)}
+    found |= {phases.PROGRAM, ODD, CUT, "pass", "repetition", "loading apart", "exact", "about as long", "≤", "→"}
     for name in ("overview", "time"):
         found |= headings((Path("analyzer/renderers/page") / f"{name}.py").read_text(encoding="utf-8"))
     return sorted(found | {"GPU work"} | headings(inspect.getsource(counters.joined_kernels)))
