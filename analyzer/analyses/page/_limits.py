@@ -67,7 +67,7 @@ def first_sentence(view: Report, steady: SteadyPart, tables: dict[str, pl.DataFr
     best = findings[0].brief if findings and not findings[0].vague else None
     headline = cause = ""
     if best is not None:  # without names of kernels, which are long
-        headline = re.sub("^…", "a kernel", best.headline.format(*("…" for _ in best.names)).removesuffix(": …"))
+        headline = re.sub("^…", "a kernel", best.headline.format(*("…" for _ in best.names)).partition(": …")[0])
         where = best.line if best.headline.endswith(f" in {best.where}") else best.place
         cause = f"{headline[0].lower()}{headline[1:]}" if _PLAIN.match(headline) else headline
         cause = f"{cause}{f', in {where.format()}' if where else ''}{_promise(view, steady, best)}"

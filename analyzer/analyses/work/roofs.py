@@ -262,7 +262,7 @@ def against_roofs(report: Report, *, farthest: bool = False) -> str:
     large = _large_products(report, calls)
     parts = [f"{at_roof} of their roof{large}"] if at_roof else []
     if "memory" in shares:
-        parts.append(f"{'the rest' if parts else 'its kernels'} at {shares['memory']} of the bandwidth")
+        parts.append(f"{'the rest' if parts else 'its kernels work'} at {shares['memory']} of the bandwidth")
     hardware, used = (float(one.sum()) for one in mfu(report).select("flop_share", "model_flop_share"))
     window = report.scope.window
     iterations = (window.count if window else None) or 1
@@ -275,4 +275,5 @@ def against_roofs(report: Report, *, farthest: bool = False) -> str:
     for row in worth.head(farthest).iter_rows(named=True):
         far, share = units.time(row["distance_ns"] / iterations), units.percent(row["roof_share"])
         distance += f", {far} of that {row['name']} at {share} (show roofs)"
-    return "; ".join(filter(None, (reached, f"{distance}.")))
+    sentence = "; ".join(filter(None, (reached, f"{distance}.")))
+    return f"{sentence[0].upper()}{sentence[1:]}"
