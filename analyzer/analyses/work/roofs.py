@@ -261,9 +261,10 @@ def against_roofs(report: Report, *, farthest: bool = False) -> str:
     at_roof = ", ".join(f"{group} at {shares[group]}" for group in groups)
     large = _large_products(report, calls)
     parts = [f"{at_roof} of their roof{large}"] if at_roof else []
-    if "memory" in shares:
-        parts.append(f"{'the rest' if parts else 'its kernels work'} at {shares['memory']} of the bandwidth")
     hardware, used = (float(one.sum()) for one in mfu(report).select("flop_share", "model_flop_share"))
+    if "memory" in shares:
+        what = "the rest" if parts else "its kernels" if used else "Its kernels work"
+        parts.append(f"{what} at {shares['memory']} of the bandwidth")
     window = report.scope.window
     iterations = (window.count if window else None) or 1
     lost, taken = (units.time(ns / iterations) for ns in (total(sums, "distance_ns"), kernels))
@@ -275,5 +276,4 @@ def against_roofs(report: Report, *, farthest: bool = False) -> str:
     for row in worth.head(farthest).iter_rows(named=True):
         far, share = units.time(row["distance_ns"] / iterations), units.percent(row["roof_share"])
         distance += f", {far} of that {row['name']} at {share} (show roofs)"
-    sentence = "; ".join(filter(None, (reached, f"{distance}.")))
-    return f"{sentence[0].upper()}{sentence[1:]}"
+    return "; ".join(filter(None, (reached, f"{distance}.")))

@@ -345,7 +345,7 @@ def tuned_again(report: Report) -> Findings:
             report,
             "recompilation: tuned",
             device,
-            (intervals.union(claims), _attribution.idle_within(report, spans)[device]),
+            (claims, _attribution.idle_within(report, spans)[device]),
             names=(name,),
             action=action,
             remedy=remedy,
