@@ -86,16 +86,12 @@ def bucket_sums(report: Report) -> pl.DataFrame:
     return _sorted(TABLE.select(rows.filter(pl.col("ns") > 0).with_columns(share_of_window(report))))
 
 
-#: Idle time of unknown cause that takes this part of a window.
-_NOTABLE: Final = 0.1
-
-
 @analysis.once_per_report
 def hides_host(report: Report) -> bool:
-    """Whether devices wait for launches that are not recorded, so that nothing tells of the host."""
+    """Whether devices wait a tenth of the time for launches that are not recorded, and nothing tells of the host."""
     sums = bucket_sums(report)
     unknown_ns = statistics.total(sums.filter(pl.col("detail").is_null(), bucket="unknown"), "ns")
-    return unknown_ns >= max(_NOTABLE * statistics.total(sums, "ns"), 1)
+    return unknown_ns >= max(0.1 * statistics.total(sums, "ns"), 1)
 
 
 def _sorted(rows: pl.DataFrame) -> pl.DataFrame:
