@@ -63,6 +63,9 @@ _PINS: Final = pl.col("name").str.contains("^aten::_?pin_memory$") & (
 #: An operator on the CPU that no copy is seen beside takes so long at least (ns); launches that the host is late for.
 _LONG_NS: Final = 100_000
 
+#: A line that makes a tensor of lists or arrays that have a name.
+_OF_A_NAME: Final = r"\btorch\.(?:as_)?tensor\(\s*[\w.]+\s*[,)]"
+
 _OF_DATA_NS: Final = 600  # the most that the host works for a byte of what was copied to it
 
 
@@ -179,10 +182,15 @@ def _runs(report: Report) -> pl.DataFrame:
     # what takes longer is no work of NumPy on that array, but Python's on its elements
     lifted |= pl.col("arrays") & (pl.col("after_start") - pl.col("before_end") <= _ARRAY_NS * pl.col("bytes"))
     # of large data what the host did in lines before is no part of it, since it may have read them; nor of slow data
-    lines = source_lines(on_host.traced(report) or report).select(*THREAD, since="start_ns").sort("since")
+    text = pl.col("text").cast(pl.String)
+    lines = source_lines(on_host.traced(report) or report)
+    lines = lines.select(*THREAD, since="start_ns", makes=text.str.contains(_OF_A_NAME)).sort("since")
     ends = nearest(runs.select(*THREAD, "run", "after_start").drop_nulls(), lines, ("after_start", "since"), THREAD)
     runs = runs.join(ends.drop("after_start"), on=[*THREAD, "run"], how="left", nulls_equal=True, maintain_order="left")
     since, small = pl.max_horizontal("before_end", "since"), pl.col("bytes") < LARGE_BYTES
+    # most of the time in a line that makes a tensor of what it has: nothing is computed there
+    makes = 2 * (pl.col("after_start") - since) >= pl.col("after_start") - pl.col("before_end")
+    makes = (makes & pl.col("makes") & lifted).fill_null(value=False)
     # copying within the host takes less for each byte; data that take longer before they are copied are made of lists
     slow = pl.col("after_start") - since > 2 * pl.col("bytes")
     # no list of numbers takes so long to become a tensor: what takes longer is computed, in the lines before
@@ -195,7 +203,7 @@ def _runs(report: Report) -> pl.DataFrame:
     begun = pl.when(lifted & (~small | computed)).then(nearby).otherwise("before_end")
     between = runs.select(*THREAD, start="before_end", end="after_start").fill_null(0)
     runs = runs.with_columns(_are_named(on_host.traced(report) or report, between))
-    return _of_kinds(runs.with_columns(lifted=lifted & (small | slow), before_end=begun))
+    return _of_kinds(runs.with_columns(lifted=lifted & (small | slow), makes=makes, before_end=begun))
 
 
 def _following(launching: pl.DataFrame) -> pl.DataFrame:
@@ -271,7 +279,7 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
     new = widened.fill_null(value=False) & (pl.col("others") == 0)
     # what works on large data within a range of the program works on these
     named = pl.col("named") & (pl.col("to_host_bytes").fill_null(0) < LARGE_BYTES)
-    computing = downloads & (by_operators | by_others) & used & ~new & ~named
+    computing = downloads & (by_operators | by_others) & used & ~new & ~named & ~pl.col("makes")
     long = (pl.col("top_ns") >= _LONG_NS) & ~pl.col("created")
     kind = (
         pl.when(computing | (uploads & long & pl.col("top").str.contains(_COMPUTES)))

@@ -9,7 +9,7 @@ from kanalyze.analyses.findings.rules.loops import python_loops, small_batches
 from kanalyze.analyses.findings.rules.slower_kernels import scattered_weights
 from kanalyze.analyses.operators._host_tree import NODE
 from kanalyze.window import Window
-from support.build import HOPPER, LAUNCH, again, call, host, kernel, launched, memcpy, memset, nvtx, report
+from support.build import HOPPER, LAUNCH, again, call, host, in_line, kernel, launched, memcpy, memset, nvtx, report
 from support.measures import assert_told, measures
 from support.steps import in_steps
 
@@ -36,6 +36,12 @@ def step(at, names, *, down=4096, up=512, took=150_000):
 
 def program(*names, **keys):
     return in_steps(again(range(0, 10 * STEP, STEP), *step(0, names, **keys)))
+
+
+def in_a_line(text):
+    """What was copied to the host, and comes back as a tensor that such a line makes."""
+    lines = [in_line(at + 41_000, at + STEP, 7, text) for at in range(0, 10 * STEP, STEP)]
+    return in_steps(again(range(0, 10 * STEP, STEP), *step(0, (LIFT, DETACH), took=75_000)), source_lines=lines)
 
 
 def lists(took):
@@ -123,6 +129,8 @@ WIDENS = '["float", "unsigned char"]'
         (losses(), "cpu-tensors", ("most time in aten::full",), (1_500_000, 0, 0, 1_500_000)),
         # what NumPy makes of what was copied is lifted, and copied back
         (program(LIFT), "cpu-operators", ("most in what the host does between a",), (2_000_000, 20, 0, 2_000_000)),
+        (in_a_line("x = torch.tensor(rows, device=device)"), "cpu-tensors", OF_PYTHON, None),
+        (in_a_line("x = torch.tensor(label(mask), device=device)"), "cpu-operators", (), None),
         (lists(3_000_000), "cpu-tensors", (), None),
         (lists(1_000_000), None, (), None),
         (converted(WIDENS), "large-upload", (), None),
