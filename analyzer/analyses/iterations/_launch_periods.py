@@ -329,7 +329,8 @@ def together(line: pl.DataFrame, rows: pl.DataFrame, unit: _units.Unit) -> pl.Da
     counts = rows.group_by(key).len().get_column("len")
     usual = counts.mode().sort().item(0)
     several = rows.with_columns(group=pl.when(many % usual == 0).then(place // usual).otherwise(0))
-    again = (counts == usual).sum() >= max(_marks.HALF * len(counts), 2)
+    # a number that is seen once may be that of a program's warming up, but for many
+    again = (counts == usual).sum() >= max(_marks.HALF * len(counts), 1 if usual >= _units.LONG else 2)
     groups = _grouped(several) if again else None
     if groups is None and _units.only_computes(line, unit):
         groups = _grouped(_between_pauses(line, rows, unit.length // 2))
