@@ -51,6 +51,7 @@ def slow_kernels(joined: pl.DataFrame, ncu: report.Report, page: PageKernels) ->
             dict.fromkeys(("atomics_share", "local_share", "shared_share", "idle_lanes"), 0.0)
             | {"needed": None, "one_for_all": False, "of_halves": False, "in_turns": False, "indexed": False}
             | {"listed": None, "stored": None, "calls_in_pairs": False}
+            | {"in_triton": re.fullmatch(r"\w+", str(name)) is not None}
             | facts[event_id]
             | counted
         )
@@ -337,17 +338,19 @@ def _kept_out(facts: Mapping[str, Any]) -> float:
 def _little_each(facts: Mapping[str, Any]) -> float:
     """The part of a kernel's time that can go with fewer blocks, where these end as fast as any are started.
 
-    Half as fast will do where half of the threads, or more, have no result of their own: they do what others do.
+    Half as fast will do in Triton, by names without a signature, where half of the threads, or more, have no result of
+    their own: threads of a block that is smaller do what others do.
     """
     threads = (facts["blocks"] or 1) * math.prod(facts[f"block_{axis}"] or 1 for axis in "xyz")
     stored = math.inf if facts["one_for_all"] else (facts["stored"] or math.inf) / threads
-    few, busy = stored <= _HALF, facts["compute_share"]
+    starts, busy = facts["starts_share"] or 0.0, facts["compute_share"]
+    few = facts["in_triton"] and stored <= _HALF and starts < STARTING
     moved = max(facts["dram_read_bytes"] or 0, facts["dram_write_bytes"] or 0) if few else facts["dram_bytes"]
-    starts = facts["starts_share"] or 0.0
     if None in (busy, facts["dram_share"], facts.get("l1_hit_share")) or starts < (_HALF if few else STARTING):
         return 0.0
-    # instructions are left of threads with a word of what DRAM moves, a load that L1 does not answer, or a result
-    own = max((moved or math.inf) / 4 / threads, 1 - facts["l1_hit_share"], few and stored)
+    # instructions are left of threads with a word of what DRAM moves, a load that L1 does not answer, or a result: of
+    # those that only help with another's, half
+    own = max((moved or math.inf) / 4 / threads, 1 - facts["l1_hit_share"], _HALF if few else 0)
     return float(1 - max(busy * min(own, 1), facts["dram_share"]))
 
 
