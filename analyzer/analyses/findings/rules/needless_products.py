@@ -416,31 +416,32 @@ def expanded_products(report: Report) -> Findings:
         yield work.finding("expanded-products", left=left.item(), at_most=True, times=times.item())
 
 
-# Layers whose result is read in part, as logits of each position of a prompt.
+# Logits of each position of a prompt, of which the last ones are read.
 
+_WORDS: Final = 4096  # of a vocabulary, at least
 _READ: Final = 1 / 4  # so large a part of the result, at most, is read
 _LEAST_LEFT: Final = 0.05  # of the layer's time: its weights are read as before
 
 
 @Rule
 def unread_rows(report: Report) -> Findings:
-    """One finding per device on layers of whose rows few are read by what follows, where nothing trains."""
+    """One finding per device on logits of whose rows few are read by what follows, where nothing trains."""
     if on_host.runs_backward(report) or not on_host.names_most(report):
         return
     every = on_host.working_forward(report).sort(*THREAD, "row")
-    made, wide = elements() / side(0, -1) * side(1, 0), side(1, 0)
-    layers = every.filter(name="aten::linear").select("row", *THREAD, "start", "end", made=made, wide=wide)
-    given = on_host.each_input(every)
-    layers = layers.filter(~pl.col("made").is_in(given.get_column("size").implode()))
+    wide, rows = side(1, 0), elements() / side(0, -1)
+    follows = pl.col("row").shift(-1).over(THREAD).alias("follows")
+    layers = every.with_columns(follows).filter(wide >= _WORDS, name="aten::linear")
+    layers = layers.select("row", *THREAD, "start", "end", "follows", rows=rows, wide=wide)
     # what takes rows as wide, up to the next such layer
-    reads = given.filter(pl.col("sides").list.last().is_in(layers.get_column("wide").implode())).sort("row")
-    reads = nearest(reads, layers.select(*THREAD, "made", "wide", layer="row").sort("layer"), ("row", "layer"), THREAD)
-    reads = reads.filter(pl.col("sides").list.last() == pl.col("wide"), pl.col("row") > pl.col("layer"))
-    sums = reads.group_by(row="layer").agg(
-        read=pl.col("size").sum() / pl.col("made").first(), reader=pl.col("row").min()
+    given = on_host.each_input(every).with_columns(wide=pl.col("sides").list.last()).sort("row")
+    keys = [*THREAD, "wide"]
+    reads = nearest(given, layers.select(*keys, "rows", layer="row").sort("layer"), ("row", "layer"), keys)
+    reads = reads.filter(pl.col("row") > pl.col("layer")).with_columns(
+        part=pl.col("size") / pl.col("wide") / pl.col("rows")
     )
-    following = every.select("row", reader=pl.col("row").shift(-1).over(THREAD))
-    unread = layers.join(sums.filter(pl.col("read") <= _READ), on="row").join(following, on=["row", "reader"])
+    sums = reads.group_by(row="layer").agg(read=pl.col("part").sum(), follows=pl.col("row").min())
+    unread = layers.join(sums.filter(pl.col("read") <= _READ), on=["row", "follows"])
     for work in on_host.works_within(report, unread):
         read = max(unread.get_column("read").to_list())
         yield work.finding("large-logits: unread", left=max(read, _LEAST_LEFT), read=read)

@@ -421,12 +421,14 @@ def growing_copies(report: Report) -> Findings:
 
 #: A list grows through so many lengths; what takes all of it is of layers, which need it in each step, by these.
 _LENGTHS: Final = 4
-_OF_LAYERS: Final = rf"{on_host.MULTIPLIES}|^aten::\w*(?:conv|norm|embedding|attention|lstm|gru)"
+_OF_LAYERS: Final = rf"{on_host.MULTIPLIES}|^aten::\w*(?:conv|norm|embedding|attention|lstm|gru|cdist)"
 
 
 @Rule
 def history_again(report: Report) -> Findings:
     """At most one finding per device on work on all tensors of a list, done again whenever it has become longer."""
+    if not on_host.names_most(report):
+        return
     every = on_host.working(report)
     given, first = on_host.each_input(every), pl.col("sides").list.first()
     joins = every.filter(pl.col("input_values").cast(pl.String) == '["", "0"]', name="aten::cat")
@@ -439,7 +441,8 @@ def history_again(report: Report) -> Findings:
     takers = nearest(given.join(cats, on="row", how="anti"), cats.rename({"row": "cat"}), ("row", "cat"), THREAD)
     takers = takers.filter(pl.col("sides").list.contains(pl.col("length")))
     named = on_host.with_nodes(report, every.filter(pl.col("row").is_in(takers["row"].implode())))
-    needed = named.filter(pl.col("name").str.contains(_OF_LAYERS) | pl.col("makes_node"))
+    name = pl.col("name")  # of what is not PyTorch's nobody knows
+    needed = named.filter(name.str.contains(_OF_LAYERS) | ~name.str.starts_with("aten::") | pl.col("makes_node"))
     cats = cats.join(takers.join(needed, on="row", how="semi"), on=run, how="anti", nulls_equal=True)
     again = cats.filter(pl.col("len") < pl.col("len").max().over(run))  # the last of them stay
     own = pl.concat([again["row"], takers.join(again, left_on="cat", right_on="row", how="semi")["row"]])

@@ -345,7 +345,7 @@ def optimizer_groups(report: Report) -> Findings:
     """One finding per device and optimizer, fused or on lists, whose groups have few parameters each."""
     # of texts such as ``[[[8, 9], [8]], []]`` the shapes in the first list
     tensors = pl.col("input_shapes").cast(pl.String).str.split("]], ").list.first().str.count_matches(r"\[[\d\]]|\[$")
-    calls = on_host.operators(report).filter(pl.col("name").str.contains(r"^aten::_(?:fused|foreach)_"))
+    calls = on_host.operators(report).filter(pl.col("name").str.contains(r"^aten::_(?:foreach_|fused_\w+_$)"))
     calls = calls.filter(tensors.fill_null(1) <= _FEW_TENSORS).select("name", *THREAD, at="start")
     ranges, took = _recorded_ranges(on_host.traced(report) or report, "step"), pl.col("exclusive_ns")
     for whole in _in_ranges(report, "step"):
@@ -354,7 +354,9 @@ def optimizer_groups(report: Report) -> Findings:
         own = calls.filter(on_gpu.is_inside(calls.drop("name"), spans.select(*on_host.SPAN)))
         # in the median, as some operators are called for some of the groups, and some more than once
         each = int(median_of(own.group_by("name").len(), "len")) // max(spans.height, 1)
-        if each < _GROUPS or lists.is_empty() or median_of(lists, "exclusive_ns") > _OF_GROUP_NS:
+        # a step that is given a closure runs the model, too
+        few = 2 * lists.height <= whole.kernels.height
+        if each < _GROUPS or few or median_of(lists, "exclusive_ns") > _OF_GROUP_NS:
             continue
         merged = {"kept": pl.lit(1), "merged_ns": took.sum().over("step", "name")}
         change = on_gpu.merged(lists.select("row", group=pl.struct("step", "name"), dur_ns=took, **merged))

@@ -251,10 +251,9 @@ def real_transforms(transforms: Work) -> Finding | None:
     if copies.is_empty():
         return None
     halves = lines.filter("transforms", (pl.col("run") - 1).is_in(copies.get_column("run").implode()))
-    if source_lines(report).get_column("text").cast(pl.String).str.contains(_TAKES_REAL).any():
-        # then all up to the next real values
-        begun = pl.col("widens").cum_sum().over("line") > 0
-        halves = lines.filter(pl.col("transforms") | pl.col("complex"), ~pl.col("widens"), begun)
+    there_and_back = lines.get_column("run").max() == 2 * copies.height
+    if there_and_back and source_lines(report).get_column("text").cast(pl.String).str.contains(_TAKES_REAL).any():
+        halves = lines.filter(pl.col("transforms") | pl.col("complex"), ~pl.col("widens"))
     saved = halves.select("row", saved_ns=on_gpu.part("exclusive_ns", 0.5))
     return transforms._replace(rows=pl.concat([copies, halves])).finding(
         "real-transforms",

@@ -179,6 +179,7 @@ ALL = ("aten::argmax", "[[8, 1000, 5000], [], []]", [("reduce", 5_000)])
         ((HEAD, *[LAST] * 300), 0),  # one position after the other
         ((HEAD, ("aten::mul", "[[8, 1000, 100], []]", [WORK])), 0),  # a part of each row
         ((HEAD, OTHER, LAST), 0),  # of something else
+        ((("aten::linear", "[[8, 1000, 64], [1000, 64], []]", [WORK]), ("aten::topk", "[[8, 1000]]", [WORK])), 0),
         ((HEAD, LAST, (f"{NODE}MmBackward0#0", "[]", [WORK])), 0),
     ],
 )

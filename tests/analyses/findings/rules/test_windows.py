@@ -331,6 +331,8 @@ MULTIPLIED, SUMMED_UP = "cupy_multiply__complex64_float32_complex64", "cupy_sum"
         ([WIDENED, TRANSFORMED, MULTIPLIED, TRANSFORMED, SUMMED_UP], "y = cp.fft.ifft2(s * band).real", (1, 150_000)),
         ([WIDENED, TRANSFORMED, MULTIPLIED, TRANSFORMED, SUMMED_UP], "y = cp.fft.ifft2(s * band)", (1, 50_000)),
         ([MULTIPLIED, TRANSFORMED, SUMMED_UP], "y = cp.fft.ifft2(s).real", None),  # of complex values
+        # one of several
+        ([WIDENED, *[TRANSFORMED, MULTIPLIED] * 3], "y = cp.fft.ifft2(w).real", (1, 50_000)),
         ([WIDENED, MULTIPLIED, TRANSFORMED, SUMMED_UP], "y = cp.fft.fft2(x * phase)", None),
     ],
 )
