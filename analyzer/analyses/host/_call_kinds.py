@@ -166,15 +166,12 @@ def captures(report: Report) -> pl.DataFrame:
 
 # The programming interface (CUDA or HIP) that the program used.
 
-#: Pattern of the call names of each interface.
-_CALLS: Final = {HIP: r"^hip(?:[A-Z]|rtc)", CUDA: r"^cu(?:da)?[A-Z]"}
-
 
 @once_per_process
 def interface(report: Report) -> str:
     """CUDA, HIP or RUNTIME (:mod:`kanalyze.tools`), by names of calls; without calls by names of GPUs."""
     names = call_names(report).cast(pl.String).drop_nulls()
-    for tool, pattern in _CALLS.items():
+    for tool, pattern in ((HIP, r"^hip(?:[A-Z]|rtc)"), (CUDA, r"^cu(?:da)?[A-Z]")):
         if names.str.contains(pattern).any():
             return tool
     if len(names):
@@ -206,9 +203,6 @@ _KERNELS: Final = {
     OPENACC: r"_\d+_gpu(?:__red)?$|\$_oacc_|^acc_\w+_L\d+",
 }
 
-#: Libraries of Python that use CUB, too.
-_OTHER_LIBRARIES: Final = r"\b(?:cudf|raft|cuml|cugraph|thrust|rmm)::"
-
 #: Domains of ranges: TSL is what XLA and TensorFlow are built on.
 _DOMAINS: Final = {"TSL": JAX, "cupy": CUPY, "cupy.cuda": CUPY}
 
@@ -233,8 +227,8 @@ def world(report: Report) -> str:
     if of_names or not any(map(_INTERPRETER.match, report.processes.get_column("name").drop_nulls())):
         return of_names or CUDA
     # CuPy reduces by CUB, as other libraries do that have kernels of their own besides
-    reduces = kernels.str.contains("cub::", literal=True).any() and not kernels.str.contains(_OTHER_LIBRARIES).any()
-    return CUPY if reduces else PYTHON
+    others = kernels.str.contains(r"\b(?:cudf|raft|cuml|cugraph|thrust|rmm)::").any()
+    return CUPY if kernels.str.contains("cub::", literal=True).any() and not others else PYTHON
 
 
 def spoken(report: Report, words: Mapping[str, T], otherwise: T) -> T:
@@ -394,9 +388,6 @@ BEGINS: Final = "recording begins"
 #: Longest launch latency of an idle device, with a margin: an operation that starts later waited for other work.
 PROMPT_NS: Final = 50_000
 
-#: Calls that look up loaded modules and functions, which a warm process makes as well.
-_LOOKUP: Final = re.compile(r"cu\w*Get")
-
 #: Names of profiler overheads for lazy loading by CUDA itself.
 LOADING_WORDS: Final = r"(?i)lazy function loading|module loading"
 
@@ -407,7 +398,8 @@ def loading_seen(report: Report) -> pl.DataFrame:
 
     Columns: process_id, thread_id, start, end; sorted by start.
     """
-    loads = names_that(report, lambda name: bucket_of(name) == "loading" and not _LOOKUP.match(name))
+    # a warm process looks up loaded modules and functions as well
+    loads = names_that(report, lambda name: bucket_of(name) == "loading" and not re.match(r"cu\w*Get", name))
     overhead = report.kind("overhead")
     # first calls of processes, where they initialise CUDA
     earliest = pl.col("thread_id", "name", "start_ns", "dur_ns").get(pl.col("start_ns").arg_min())

@@ -31,9 +31,6 @@ LIKELY: Final = "by order alone"
 MARKED: Final = "marked"
 HOW: Final = pl.Enum([CAPTURED, ADDED, MARKED, LIKELY, OLDER])
 
-#: Calls that add a node, such as cudaGraphAddKernelNode and hipGraphAddNode.
-_ADDS: Final = "GraphAdd"
-
 #: Calls that give an executable graph the parameters of another one's nodes; no graph has the number 0.
 _UPDATES: Final = re.compile("GraphExecUpdate")
 _NOTHING: Final = 0
@@ -135,7 +132,7 @@ def captures(report: Report) -> pl.DataFrame:
     # a node was made in the outermost call around that
     points = nodes.select("process_id", thread_id="captured_thread_id", at="captured_ns", until="captured_ns")
     around = _call_kinds.calls_around(report, points) if listed else _by_order(report).get_column("call_row")
-    adds = gathered(calls.get_column("name"), around).cast(pl.String).str.contains(_ADDS)
+    adds = gathered(calls.get_column("name"), around).cast(pl.String).str.contains("GraphAdd")  # …KernelNode
     how = pl.when(adds.is_null()).then(pl.lit(OLDER)).when(adds).then(pl.lit(ADDED)).otherwise(pl.lit(CAPTURED))
     rows = rows_at(spans, around).with_columns(around.alias("call_row"), how=how.cast(HOW))
     return pl.concat([rows, rows.clear(1).with_columns(how=pl.lit(OLDER, dtype=HOW))])

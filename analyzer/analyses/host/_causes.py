@@ -56,9 +56,6 @@ _LEAST_SPREAD: Final = 0.2
 _POLLING: Final = 0.25
 _FEWEST_POLLS: Final = 5
 
-#: So many threads hand a wait on, at most.
-_LONGEST_CHAIN: Final = 8
-
 _BY_NAMES: Final = ("by_process_id", "by_thread_id")
 _BY: Final = [pl.col(name).alias(by) for name, by in zip(THREAD, _BY_NAMES, strict=True)]
 _OTHER: Final = (pl.col("thread_id") != pl.col("by_thread_id")) | (pl.col("process_id") != pl.col("by_process_id"))
@@ -215,11 +212,11 @@ def causes(report: Report) -> pl.DataFrame:
     """The waits of threads that make CUDA calls as :func:`ended`, with who was waited for in the end, and hops.
 
     Who ended a wait, but was for at least half of the time until then in one wait that another thread ended, only
-    handed on what that one did.
+    handed on what that one did; at most eight threads do.
     """
     visited = report.kind("api").select(THREAD).unique()
     rows = all_waits = ended(report, visited).with_columns(hops=pl.lit(0, dtype=pl.Int64))
-    for _ in range(_LONGEST_CHAIN):
+    for _ in range(8):
         makers = rows.select(process_id="by_process_id", thread_id="by_thread_id").drop_nulls().unique()
         added = makers.join(visited, on=THREAD, how="anti")
         all_waits = pl.concat([all_waits, ended(report, added).with_columns(hops=pl.lit(0, dtype=pl.Int64))])

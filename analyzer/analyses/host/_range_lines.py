@@ -109,8 +109,6 @@ _LANGUAGE: Final = (
     r"|all|sum|min|max|abs|sorted|format|vars|dir)"
     r"|method \w+ of (?:dict|list|set|str|tuple|int|float|bytes|frozenset|mappingproxy|generator) object.*)>$"
 )
-#: Most wrappers that are skipped between a library function and its caller.
-_MOST_WRAPPERS: Final = 32
 
 
 def roles(names: pl.Series) -> pl.DataFrame:
@@ -132,14 +130,14 @@ def roles(names: pl.Series) -> pl.DataFrame:
 
 
 def called_by_program(functions: pl.DataFrame) -> pl.Series:
-    """Whether each function is library code called directly by program code, wrappers between them skipped.
+    """Whether each function is library code called directly by program code, up to 32 wrappers between them skipped.
 
     `functions` has the columns event_id, parent_id and role, sorted by event_id.
     """
     rows = positions(functions.get_column("event_id"), functions.get_column("parent_id"))
     role = functions.get_column("role")
     asks, callers = role == "library", rows
-    for _ in range(_MOST_WRAPPERS):
+    for _ in range(32):
         further = (gathered(role, callers) == "passing").fill_null(value=False) & asks
         if not further.any():
             break
@@ -160,12 +158,6 @@ _FOREIGN: Final = (
 #: Functions of the CUDA runtime that is linked into a program, and what starts it.
 _LINKED: Final = r"^(?:__)?cuda[A-Z]|^libcudart_static_|^_start$|^__libc_|^_dl_|^_Py|^Py[A-Z]"
 
-#: Python files of a DataLoader, and of the queues through which its workers give batches.
-_LOADS: Final = r"/torch/utils/data/"
-
-#: Own functions that a chain shows, of longer ones the innermost.
-_LONGEST_CHAIN: Final = 8
-
 #: Schema of a stack's names.
 NAMES: Final = {
     "stack_id": pl.Int64,
@@ -181,7 +173,7 @@ def stack_names(report: Report) -> pl.DataFrame:
     """Each stack by name: :data:`NAMES`, sorted by stack; `loads` where a function of torch's DataLoader is in it.
 
     `function` is the innermost of the program's own, else the innermost that has a name; `chain` are the program's own
-    functions from the outermost to it.
+    functions from the outermost to it, of more than eight the innermost.
     """
     frames = report.table("stack_frames")
     function = pl.col("function").cast(pl.String)
@@ -189,11 +181,12 @@ def stack_names(report: Report) -> pl.DataFrame:
     own_frames = named_frames.filter("own").sort("stack_id", "depth", descending=[False, True])
     twice = (pl.col("function") == pl.col("function").shift(1)) & (pl.col("stack_id") == pl.col("stack_id").shift(1))
     by_stack = own_frames.filter(~twice.fill_null(value=False)).group_by("stack_id", maintain_order=True)
-    chains = by_stack.agg(chain=function.tail(_LONGEST_CHAIN).str.join(" > "))
+    chains = by_stack.agg(chain=function.tail(8).str.join(" > "))
     first = named_frames.sort("stack_id", "own", "depth", descending=[False, True, False])
     first = first.unique("stack_id", keep="first", maintain_order=True)
     named = first.join(chains, on="stack_id", how="left", maintain_order="left")
-    loading = named_frames.filter(pl.col("module").cast(pl.String).str.contains(_LOADS)).get_column("stack_id").unique()
+    loads = pl.col("module").cast(pl.String).str.contains("/torch/utils/data/", literal=True)
+    loading = named_frames.filter(loads).get_column("stack_id").unique()
     named = named.with_columns(loads=pl.col("stack_id").is_in(loading.implode()))
     return named.select(pl.col(name).cast(dtype) for name, dtype in NAMES.items())
 

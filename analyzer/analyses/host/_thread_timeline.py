@@ -31,9 +31,6 @@ from kanalyze.report import Report
 #: Kinds of events whose names are labels.
 _LABELLED: Final = ("api", "overhead")
 
-#: Bucket and detail of the labels that are no name of a call or an overhead: the last rows of :func:`labels`.
-_EXTRA_LABELS: Final = (("loading", "context"), ("unknown", BEGINS))
-
 
 @once_per_process
 def labels(report: Report) -> pl.DataFrame:
@@ -48,7 +45,7 @@ def labels(report: Report) -> pl.DataFrame:
     rows = [
         calls.with_columns(buckets, detail=shown(pl.col("name"))),
         over.with_columns(bucket=pl.lit("profiler"), detail=pl.col("name").cast(pl.String)),
-        pl.DataFrame(_EXTRA_LABELS, ["bucket", "detail"], orient="row"),
+        pl.DataFrame({"bucket": ["loading", "unknown"], "detail": ["context", BEGINS]}),
     ]
     ranks = {bucket: rank for rank, bucket in enumerate(CALL_BUCKETS)}
     ranks["unknown"] = ranks["sync"]
@@ -183,9 +180,6 @@ OTHER: Final = "other call"
 #: Those whose calls do nothing but wait.
 _ONLY_WAIT: Final = ("sleep", "lock", "condition", "thread or process")
 
-#: A thread waits for its processor if others had it for at least this part of the time.
-_TAKEN: Final = 0.5
-
 _ON_PROCESSOR: Final = {**dict.fromkeys(("start", "end"), pl.Int64), **dict.fromkeys(("runs", "waits"), pl.Boolean)}
 
 
@@ -228,13 +222,13 @@ def processor_lines(report: Report) -> dict[ThreadKey, pl.DataFrame]:
 
 
 def _with_waits(line: pl.DataFrame, on_each: dict[object, pl.DataFrame]) -> pl.DataFrame:
-    """Adds `waits` to the line of a thread."""
+    """Adds `waits` to the line of a thread: whether others had its processor for at least half of the time."""
     taken_ns = pl.zeros(line.height, dtype=pl.Int64, eager=True)
     for cpu, busy in on_each.items():
         here = (line.get_column("cpu") == cpu) & ~line.get_column("runs")
         taken_ns = intervals.covered(line, busy).zip_with(here, taken_ns)
     length = line.get_column("end") - line.get_column("start")
-    return line.select("start", "end", "runs", waits=~pl.col("runs") & (taken_ns >= _TAKEN * length))
+    return line.select("start", "end", "runs", waits=~pl.col("runs") & (2 * taken_ns >= length))
 
 
 def states_of(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:

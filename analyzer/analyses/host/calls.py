@@ -221,9 +221,6 @@ LIBRARIES: Final = Table(
     equals="nsys stats osrt_sum (rows of the library OS runtime)",
 )
 
-#: Library name of operating system calls.
-OS_RUNTIME: Final = "OS runtime"
-
 #: Libraries by prefix of a call's name, where the report does not record the library.
 _BY_CALL: Final = {"(?i)^cublas": "cuBLAS", "(?i)^cudnn": "cuDNN"}
 
@@ -263,5 +260,5 @@ def _calls(report: Report, kind: str) -> pl.DataFrame:
     events = _operations.of_used_processes(report, report.seen(kind))
     name = pl.col("name").cast(pl.String)
     by_call = (pl.when(name.str.contains(pattern)).then(pl.lit(title)) for pattern, title in _BY_CALL.items())
-    library = pl.lit(OS_RUNTIME) if kind == "osrt" else pl.coalesce(*by_call, pl.lit("other"))
+    library = pl.lit("OS runtime") if kind == "osrt" else pl.coalesce(*by_call, pl.lit("other"))
     return events.select(name, start="start_ns", library=library, dur_ns=pl.col("dur_ns").fill_null(0))

@@ -24,8 +24,6 @@ KINDS: Final = (PREFILL, DECODE, MIXED, DRAFT, DIFFUSION, OTHER, IDLE)
 
 #: The engine of labels by patterns of the user's own.
 USER: Final = "the program"
-#: Of steps that were learned from what they run.
-UNLABELLED: Final = "an engine without labels"
 
 #: Kinds by the word of a label: SGLang's forward modes, and the words of ATOM and of users' patterns.
 _WORDS: Final = {
@@ -181,7 +179,7 @@ def engine_marks(report: Report) -> pl.DataFrame:
     drafted = (pl.col("engine") == "SGLang") & columns.sure(around.get_column("until") > steps.get_column("start"))
     steps = steps.with_columns(kind=pl.when(drafted).then(pl.lit(DRAFT)).otherwise("kind"))
     if (steps.get_column("kind") == OTHER).all() and (learned := learned_marks(report)).height:
-        engine = next(iter(steps.get_column("engine")), UNLABELLED)
+        engine = next(iter(steps.get_column("engine")), "an engine without labels")
         rows = learned.with_columns(engine=pl.lit(engine), open=pl.lit(value=False))
         steps = pl.concat([steps.clear(), rows], how="diagonal")
     return steps.drop("step").sort("process_id", "start")

@@ -27,9 +27,6 @@ with machinery.late():  # of reports with system calls or the scheduler
 #: File and function in the name of what a trace's thread was in: ``aten::to in train.py(31): step``.
 _TRACED: Final = r"^(?:.* in )?([^ ]+)\(\d+\): (.+)$"
 
-#: What a thread waits for in a function of torch's DataLoader.
-_WORKER: Final = "DataLoader worker"
-
 
 def host_spans(report: Report) -> Iterator[tuple[int, threads.ThreadKey, pl.DataFrame]]:
     """Host time while a device in scope waited: device, the thread waited for, and its span set."""
@@ -75,7 +72,9 @@ def named_parts(report: Report) -> pl.DataFrame:
     """
     parts = waiting_host(report).join(stack_names(report), on="stack_id", how="left", maintain_order="left")
     loads = pl.col("loads").fill_null(value=False) & pl.col("state").is_in(["blocked", "off processor"])
-    return parts.with_columns(waits_on=pl.when(loads).then(pl.lit(_WORKER)).otherwise("waits_on")).drop("loads")
+    return parts.with_columns(waits_on=pl.when(loads).then(pl.lit("DataLoader worker")).otherwise("waits_on")).drop(
+        "loads"
+    )
 
 
 #: Schema of a node: its row is its number; the node around it or null, how many samples tell of it, its time with that
@@ -86,10 +85,6 @@ NODES: Final[dict[str, DataType | DataTypeClass]] = {
     "name": pl.String,
     **dict.fromkeys(("count", "ns", "nodes"), pl.Int64),
 }
-
-#: What is told of time without a stack: of samples, and of a trace.
-NOT_SAMPLED: Final = "not sampled"
-NOT_RECORDED: Final = "in no operator or function"
 
 #: A row of a stack: the part of the time that it is of, the row around it, its kind and name.
 _ROWS: Final = {"part": pl.UInt32, "parent": pl.Int64, "kind": pl.String, "name": pl.String}
@@ -149,7 +144,8 @@ def _frames(report: Report, parts: pl.DataFrame) -> pl.DataFrame:
     functions = functions.filter(~(pl.all_horizontal(same) & pl.col("unknown")).fill_null(value=False))
     rows = used.join(functions, on="stack_id").select("part", "level", "kind", "name")
     missing = parts.filter(~pl.col("part").is_in(rows.get_column("part").unique().implode()))
-    word = pl.when(pl.col("evidence") == "none").then(pl.lit(NOT_SAMPLED)).otherwise(pl.lit("sampled without a stack"))
+    untold = pl.col("evidence") == "none"
+    word = pl.when(untold).then(pl.lit("not sampled")).otherwise(pl.lit("sampled without a stack"))
     alone = missing.select("part", level=pl.lit(0, dtype=pl.Int64), kind=pl.lit("none"), name=word)
     return pl.concat([rows, alone])
 
@@ -173,8 +169,8 @@ def _of_trace(report: Report) -> pl.DataFrame:
         named_rows = rows.select("parent", pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String), **columns)
         nodes.append(_merged(named_rows.with_columns(_host_tree.in_subtrees(rows, own_ns).alias("ns"))))
         lost = all_cuts.filter(pl.col("row").is_null()).get_column("ns").sum()
-        none = {"device": device, "path": 1, "outer": 0, "kind": "none", "name": NOT_RECORDED, "count": 0, "ns": lost}
-        nodes.append(pl.DataFrame([none], schema=nodes[0].schema))
+        none = {"path": 1, "outer": 0, "kind": "none", "name": "in no operator or function", "count": 0, "ns": lost}
+        nodes.append(pl.DataFrame([none | {"device": device}], schema=nodes[0].schema))
     return pl.concat([part.select(nodes[0].columns) for part in nodes]).filter(pl.col("ns") > 0)
 
 

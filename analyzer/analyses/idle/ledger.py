@@ -100,9 +100,6 @@ def _sorted(rows: pl.DataFrame) -> pl.DataFrame:
 
 # Idle gaps of each device, with their reason and the operation that ended them.
 
-#: Default threshold: longer gaps are listed.
-THRESHOLD_NS: Final = 1000
-
 _ENDED: Final = (
     Column("reason", pl.Enum(IDLE), "The bucket that took most of it; of equal ones the first."),
     Column("culprit", pl.Categorical, "Who took most of that bucket, by name, as in `culprits`.", nullable=True),
@@ -151,9 +148,7 @@ GAPS_BY_CULPRIT: Final = Table(
 )
 
 
-def gaps(
-    report: Report, by: str | None = None, threshold_ns: int = THRESHOLD_NS, **where: Unpack[Where]
-) -> pl.DataFrame:
+def gaps(report: Report, by: str | None = None, threshold_ns: int = 1000, **where: Unpack[Where]) -> pl.DataFrame:
     """Idle gaps of each device longer than a threshold.
 
     Args:
@@ -335,11 +330,7 @@ AS_NSYS: Final = Table(
     when="--as-nsys",
 )
 
-CHUNKS: Final = 30
 _MOST_CHUNKS: Final = 100_000
-
-#: Default threshold of nsys: it shows regions in use for less than half of the time.
-_THRESHOLD_SHARE: Final = 0.5
 
 #: Names of profiler overheads that count as work.
 _OVERHEADS: Final = ("CUDA profiling data flush overhead", "CUDA profiling stop overhead", "CUDA profiling overhead")
@@ -350,7 +341,7 @@ _REGIONS: Final = {"in_use_share": pl.Float64, "dur_ns": pl.Int64, "start_ns": p
 
 def utilisation(
     report: Report,
-    chunks: int = CHUNKS,
+    chunks: int = 30,
     *,
     as_nsys: bool = False,
     threshold_share: float | None = None,
@@ -377,9 +368,7 @@ def utilisation(
     if not 1 <= chunks <= _MOST_CHUNKS:
         raise errors.UnknownNameError.of("number of chunks", chunks, [f"1 to {_MOST_CHUNKS}"])
     if as_nsys:
-        return AS_NSYS.select(
-            low_regions(report, chunks, _THRESHOLD_SHARE if threshold_share is None else threshold_share)
-        )
+        return AS_NSYS.select(low_regions(report, chunks, 0.5 if threshold_share is None else threshold_share))
     parts = [_in_chunks(report, device, low, high, chunks) for device, low, high in windows(report).iter_rows()]
     rows = pl.concat([UTILISATION.empty(), *map(UTILISATION.select, parts)])
     return rows if threshold_share is None else rows.filter(pl.col("busy_share") < threshold_share)

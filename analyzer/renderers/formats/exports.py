@@ -38,8 +38,6 @@ _FLOW: Final = b"\xf9\x02"
 #: Names in one packet; numbers of processes that Perfetto can hold, of threads it can all.
 _NAMES, _MOST_PID = 1 << 12, 1 << 31
 
-_UNITS: Final = {"bytes": 3}
-
 
 def write_perfetto(trace: Slices, file: BinaryIO) -> None:
     """Writes a trace; times before 0 are not in the format, so with such ones the first becomes 0."""
@@ -118,7 +116,7 @@ class _Tracks:
 
     def _of_counter(self, counter: Counter) -> int:
         parent = self._parent(counter.device, counter.process, counter.rank)
-        unit = number(3, _UNITS[counter.unit]) if counter.unit in _UNITS else sized(6, counter.unit)
+        unit = number(3, 3) if counter.unit == "bytes" else sized(6, counter.unit)  # 3 is Perfetto's unit of bytes
         return self._new(("counter", len(self._uuids)), sized(2, counter.label) + sized(8, unit), parent)
 
 
@@ -195,9 +193,6 @@ def _numbers(key: int, values: pl.Series, before: bytes | None = None) -> pl.Ser
 
 # Speedscope.
 
-#: Events of it that are written at one time.
-_EVENTS: Final = 1 << 18
-
 
 def write_speedscope(trace: Slices, file: BinaryIO, name: str) -> None:
     """Writes a trace, which speedscope calls `name`: a profile for each track, in which calls open and close.
@@ -237,7 +232,7 @@ def _write_profile(file: BinaryIO, title: str, line: pl.DataFrame) -> None:
     text = pl.format('{{"type":"{}","frame":{},"at":{}}}', kind, "frame", "t")
     file.writelines(
         (b"," if at else b"") + ",".join(part.select(text).to_series()).encode()
-        for at, part in enumerate(line.iter_slices(_EVENTS))
+        for at, part in enumerate(line.iter_slices(1 << 18))
     )
     file.write(b"]}")
 
