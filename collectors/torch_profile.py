@@ -91,7 +91,10 @@ class TorchProfile:
         """
         if self._open is not None:
             raise CollectError.profiler_busy("this very region is being profiled")
-        target = self._target()
+        if self._out is not None and self.captures:
+            target = process.vacant(Path(f"{self._out}-{len(self.captures) + 1}"))
+        else:
+            target = process.target(f"torch-{self._recipe.name}", self._out)
         hidden = target.parent / f".{target.name}.{os.getpid()}.partial"
         try:
             import_module("torch")
@@ -156,11 +159,6 @@ class TorchProfile:
 
         profiled.captures = self.captures  # type: ignore[attr-defined]
         return profiled
-
-    def _target(self) -> Path:
-        if self._out is not None and self.captures:
-            return process.vacant(Path(f"{self._out}-{len(self.captures) + 1}"))
-        return process.target(f"torch-{self._recipe.name}", self._out)
 
 
 def torch_profile(

@@ -132,9 +132,6 @@ class _Commands(click.Group):
 #: Largest reports of which ranges are read, in bytes: 0.2 s besides the start.
 _MOST_BYTES: Final = {".sqlite": 128 << 20, ".json": 8 << 20, ".gz": 1 << 20}
 
-#: Most ranges that are offered.
-_MOST_RANGES: Final = 60
-
 
 def _completer(choices: Callable[[click.Context, str], Choices]) -> Completer:
     """A completer of the values that `choices` gives with a word about each; of none where anything goes wrong."""
@@ -205,7 +202,7 @@ def _windows(ctx: click.Context, _: str) -> Choices:
 
 
 def _ranges(ctx: click.Context) -> dict[str, int]:
-    """The ranges of the first report on the line that is small enough, and how often each occurs."""
+    """The 60 ranges that occur most often in the first report on the line that is small enough, and how often."""
     words = _words(ctx)
     for path in map(Path, words[1:] if "table" in {param.name for param in ctx.command.params} else words):
         of_capture = (path / name for name in ("nsys.sqlite", "torch.json.gz"))
@@ -213,7 +210,7 @@ def _ranges(ctx: click.Context) -> dict[str, int]:
         if file.is_file() and file.stat().st_size <= _MOST_BYTES.get(file.suffix, 0):
             with readers.read(file) as report:
                 names = report.kind("range").get_column("name").drop_nulls().cast(str).value_counts(sort=True)
-                return dict(names.head(_MOST_RANGES).rows())
+                return dict(names.head(60).rows())
     return {}
 
 

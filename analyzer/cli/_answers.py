@@ -439,14 +439,9 @@ def rows_of(
     if of_ranks:
         return jobs.path_of_ranks(reports, request(where))
     if declared.together:
-        opened = _held().once(("together",), lambda: opened_together(reports, where))
-        base, *others = opened
-
-        def of_window(at: Where) -> pl.DataFrame:
-            return catalog.make(base, table, *others, **keywords, **at.part)
-
-        return frame.joined(per_window(opened, where, of_window))
-
+        base, *others = opened = _held().once(("together",), lambda: opened_together(reports, where))
+        windows = per_window(opened, where, lambda at: catalog.make(base, table, *others, **keywords, **at.part))
+        return frame.joined(windows)
     return _of_every_report(reports, declared, where, lambda report: catalog.make(report, table, **keywords))
 
 

@@ -301,9 +301,6 @@ def width() -> int:
 # Memory.
 
 
-#: Commands that read no report.
-_OTHERS: Final = frozenset(("cache", "doctor"))
-
 #: What the parent is to say of the child's end by a signal, as JSON; it is shared with the child, where there is one.
 _notes: list[mmap] = []
 _NOTES_BYTES: Final = 4096
@@ -361,8 +358,8 @@ def tight(arguments: Sequence[str]) -> bool:
         return False
     if arguments[0] == "sql" or limits_of_process():  # what SQL asks for may break any bound
         return True
-    # a report may be all that is said
-    need = 0 if arguments[0] in _OTHERS else sum(sum(_estimates(argument)) for argument in arguments)
+    # these two read no report; of others one may be all that is said
+    need = 0 if arguments[0] in ("cache", "doctor") else sum(sum(_estimates(argument)) for argument in arguments)
     return need > 0 and need * 2 > min(_free_bytes(), default=_UNLIMITED)
 
 

@@ -42,9 +42,6 @@ _FIELDS: Final = {
     "output": ("output_tokens", "output_len", "wanted", "output"),
 }
 
-#: Times from these on are of the next unit.
-_UNITS: Final = ((1e11, 1e9), (1e14, 1e6), (1e17, 1e3))
-
 
 def read_requests(path: str | PathLike[str]) -> pl.DataFrame:
     """The requests in a client's log: :data:`REQUEST_LOG`, by arrival.
@@ -72,7 +69,7 @@ def read_requests(path: str | PathLike[str]) -> pl.DataFrame:
     named = known.get_column("request").null_count() < known.height  # else a row a request; other rows are of others
     known = known.drop_nulls(["arrival", "end", *(["request"] if named else [])])
     usual = abs(known.select(pl.col("arrival").quantile(0.5).fill_null(0)).item())
-    to_ns = next((factor for limit, factor in _UNITS if usual < limit), 1.0)
+    to_ns = next((factor for limit, factor in ((1e11, 1e9), (1e14, 1e6), (1e17, 1e3)) if usual < limit), 1.0)
     times = [_whole(pl.col(name) * to_ns).alias(f"{name}_ns") for name in ("arrival", "first", "end")]
     lengths = [_whole(pl.col(name)).alias(f"{name}_tokens") for name in ("prompt", "output")]
     names = pl.coalesce(pl.col("request").cast(pl.String), pl.col("place").cast(pl.String)).alias("request")

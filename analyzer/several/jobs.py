@@ -72,11 +72,9 @@ def job(sources: Sequence[Report | Path], asked: Asked) -> Job:
         raise (failed[0] if failed else NoJobError.empty()) from None
     names = tuple(str(source.meta.path if isinstance(source, Report) else source) for source in sources)
     beside = sum(_beside(source, asked) for source in sources if not isinstance(source, Report))
-    doubts = (("reports of another tool", beside, _BESIDE),) if beside else ()
+    left_out = "they are left out: of a job the reports of the tool with most of them are read; give these alone"
+    doubts = (("reports of another tool", beside, left_out),) if beside else ()
     return replace(put_together, paths=names, doubts=put_together.doubts + doubts)
-
-
-_BESIDE: Final = "they are left out: of a job the reports of the tool with most of them are read; give these alone"
 
 
 def _made(

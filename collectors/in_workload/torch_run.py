@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import inspect
 import os
 import signal
@@ -12,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -304,7 +303,7 @@ def follow(settings: Settings) -> None:
     package: Any = import_module("torch.multiprocessing")
     original = spawn.start_processes
 
-    @functools.wraps(original)
+    @wraps(original)
     def start_processes(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         bound = inspect.signature(original).bind(*args, **kwargs)
         bound.apply_defaults()

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from kanalyze.collectors import process
 from kanalyze.collectors.in_workload.torch_script import write_bytes
@@ -26,9 +26,6 @@ from kanalyze.collectors.tools.found import Tools, find_tools, obstacles, python
 from kanalyze.collectors.workload import resolve, resolve_other
 from kanalyze.errors import CollectError, writable
 from kanalyze.tools import SIDES
-
-#: Schema version of the manifest; docs/collect.md has its history, and describes every key.
-_SCHEMA: Final = 1
 
 
 @dataclass(frozen=True)
@@ -453,7 +450,7 @@ def _beginning(plan: Plan) -> dict[str, object]:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     chosen = {name: value for name, value in asdict(plan.options).items() if value not in (None, ())}
     return {
-        "schema": _SCHEMA,
+        "schema": 1,  # docs/collect.md has its history, and describes every key
         "kind": "kanalyze capture",
         "kanalyze": our_version,
         "status": "complete",

@@ -194,7 +194,8 @@ def _told_by_trace(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
         "type",
         *(pl.coalesce(pl.col(f"{side}_elements") * pl.col("each"), f"{side}_bytes").alias(f"{side}_bytes")
           for side in ("in", "out")),
-        pl.struct(_PARTS).map_elements(_largest_of, return_dtype=pl.Int64).alias("largest_bytes"),
+        pl.struct("in_split", "out_split", "in_elements", "out_elements", "rank", "each")
+        .map_elements(_largest_of, return_dtype=pl.Int64).alias("largest_bytes"),
     )  # fmt: skip
 
 
@@ -342,10 +343,6 @@ def _listed(row: dict[str, Any]) -> str | None:
     if step > 0 and ranks == [*range(ranks[0], ranks[0] + step * len(ranks), step)]:
         return f"{ranks[0]}:{step}:{size}"
     return ",".join(map(str, ranks))
-
-
-#: What :func:`_largest_of` takes.
-_PARTS: Final = ("in_split", "out_split", "in_elements", "out_elements", "rank", "each")
 
 
 def _largest_of(row: dict[str, Any]) -> int | None:

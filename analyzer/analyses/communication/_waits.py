@@ -340,8 +340,6 @@ _IN_PARTS: Final = ("all_gather", "reduce_scatter", "all_to_all", "gather", "sca
 _GATHERS: Final = ("all_gather", "gather")
 _SCATTERS: Final = ("reduce_scatter", "scatter")
 
-_NS_PER_S: Final = 1_000_000_000
-
 #: Before all times.
 _BEFORE_ALL: Final = 1 << 62
 
@@ -472,7 +470,7 @@ def _with_bandwidth(waited: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Adds algbw_bytes_per_s and busbw_bytes_per_s as nccl-tests defines them, by the time of the transfer."""
     called = calls.get_column("kind").cast(pl.String).gather(waited.get_column("call"))
     kind, size = pl.col("kind"), pl.col("size").fill_null(pl.col("present"))
-    seconds = pl.col("moved_ns") / _NS_PER_S
+    seconds = pl.col("moved_ns") / 1e9
     real = (pl.col("moved_ns") > 0) & (pl.col("present") >= size)
     others = (size - 1) / size
     factor = pl.when(kind == "all_reduce").then(2 * others).when(kind.is_in(_IN_PARTS)).then(others).otherwise(1.0)

@@ -38,9 +38,6 @@ Rank = Sequence[Digest]
 #: From so many steps on, their median lies between the shortest and the longest one in 94 % of all runs.
 _ENOUGH: Final = 5
 
-#: The part of the steps of a run that take no longer than its quicker ones.
-_QUICK: Final = 0.25
-
 #: Two runs of one program differ by at most this power of the factor between which nine tenths of a run's steps lie
 #: (1,078 pairs of runs of 38 programs: by its second power in all of them); the mean of two runs by the second power.
 _OF_ONE: Final = 3
@@ -304,7 +301,7 @@ def quick_values(pair: Pair) -> tuple[list[float], list[float]] | None:
     steps = [[one.steps.get_column("dur_ns").to_numpy() for one in side.digests] for side in pair.sides]
     if min(len(lengths) for side in steps for lengths in side) < _ENOUGH:
         return None
-    base, new = ([float(np.quantile(lengths, _QUICK)) for lengths in side] for side in steps)
+    base, new = ([float(np.quantile(lengths, 0.25)) for lengths in side] for side in steps)
     return base, new
 
 

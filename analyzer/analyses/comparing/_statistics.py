@@ -30,9 +30,6 @@ CHANCE: Final = 0.01
 #: A change that matters, unless the user says otherwise: 2 % of the time.
 LEAST_EFFECT: Final = 0.02
 
-#: The changes that a noise floor is told for.
-NOISE_EFFECTS: Final = (0.01, 0.02, 0.05)
-
 #: Fewer runs of a side do not show how they vary.
 LEAST_RUNS: Final = 2
 
@@ -246,7 +243,7 @@ def noise_floor(runs: Sequence[float]) -> NoiseFloor | None:
         spread=spread,
         spread_high=spread * math.sqrt((count - 1) / float(special.chdtri(count - 1, CONFIDENCE))),
         least_ratio=math.exp(float(special.stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * spread * math.sqrt(2)),
-        repeats={effect: repeats_needed(runs, runs, effect=effect) for effect in NOISE_EFFECTS},
+        repeats={effect: repeats_needed(runs, runs, effect=effect) for effect in (0.01, 0.02, 0.05)},
     )
 
 

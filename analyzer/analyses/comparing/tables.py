@@ -260,7 +260,6 @@ _NAMED: Final = 3
 
 #: Counters that add up over kernels; all others are means by time, `intensity_flop_per_byte` by bytes of DRAM.
 _SUMS: Final = ("dur_ns", "cycles", "dram_read_bytes", "dram_write_bytes", "flop")
-_LARGEST: Final = ("registers_per_thread",)
 
 
 def compare(pair: Pair) -> pl.DataFrame:
@@ -483,7 +482,7 @@ def compare_counters(pair: Pair) -> pl.DataFrame:
         .otherwise((each * number).sum() / number.sum()),
     )  # fmt: skip
     is_sum = counter.is_in(_SUMS)
-    value = pl.when(is_sum).then("sum").when(counter.is_in(_LARGEST)).then("largest").otherwise("mean")
+    value = pl.when(is_sum).then("sum").when(counter == "registers_per_thread").then("largest").otherwise("mean")
     both = values.filter(~is_sum | pl.col("whole")).group_by("block", "counter", maintain_order=True).agg(
         value.filter(own).first().alias(name) for name, own in _SIDES.items()
     )  # fmt: skip

@@ -28,9 +28,6 @@ from kanalyze.analyses.shared.threads import (
 from kanalyze.columns import gathered, in_order, nearest, parts_by, positions, rows_at
 from kanalyze.report import Report
 
-#: Kinds of events whose names are labels.
-_LABELLED: Final = ("api", "overhead")
-
 
 @once_per_process
 def labels(report: Report) -> pl.DataFrame:
@@ -40,7 +37,7 @@ def labels(report: Report) -> pl.DataFrame:
     one for a blocking call that waits for work from before the recording. One that `wins` takes precedence over a
     launch call.
     """
-    calls, over = (report.kind(kind).select(pl.lit(kind).alias("kind"), pl.col("name").unique()) for kind in _LABELLED)
+    calls, over = (report.kind(kind).select(pl.col("name").unique(), kind=pl.lit(kind)) for kind in ("api", "overhead"))
     buckets = pl.Series("bucket", map(bucket_of, calls.get_column("name").cast(pl.String)), dtype=pl.String)
     rows = [
         calls.with_columns(buckets, detail=shown(pl.col("name"))),

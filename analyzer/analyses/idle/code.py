@@ -101,19 +101,15 @@ def placed_pieces(report: Report) -> pl.DataFrame:
     return pl.concat([ran, *(part.select(ran.columns) for part in idle)])
 
 
-#: A function runs in so large a part of some time for it to be around what happens there.
-_AROUND: Final = 0.9
-
-
 def function_around(report: Report, spans: pl.DataFrame) -> str:
-    """The innermost recorded function of the main thread that runs in nearly all of some `spans`; empty for none."""
+    """The innermost recorded function of the main thread that runs in nine tenths of some `spans`; empty for none."""
     functions = parts_by(_range_lines.program_functions(report), THREAD).values()
     if not functions or spans.is_empty():
         return ""
     calls = max(functions, key=len)
     held = intervals.covered(calls, spans).alias("held")
     sums = calls.select(name=pl.col("name").cast(pl.String), whole=pl.col("end") - pl.col("start")).with_columns(held)
-    sums = sums.group_by("name").sum().filter(pl.col("held") >= _AROUND * intervals.length(spans))
+    sums = sums.group_by("name").sum().filter(pl.col("held") >= 0.9 * intervals.length(spans))
     places = _places(report).with_columns(name=_AS_RECORDED).join(sums, on="name")
     inner = places.filter(pl.col("function") != "<module>").sort("whole", "place")
     return str(place_texts(report)[inner.item(0, "place")]) if inner.height else ""

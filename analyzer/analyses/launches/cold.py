@@ -228,9 +228,6 @@ BY_KERNEL: Final = Table(
     telling=("count", "first_api_ns", "warm_api_ns", "first_kernel_ns", "warm_kernel_ns"),
 )
 
-#: Unified memory is managed in blocks of this size; a page fault migrates a part of one.
-_BLOCK_BYTES: Final = 1 << 21
-
 #: What a run of a kernel and the migrations during it have in common.
 _RUN: Final = ("process_id", "device")
 
@@ -318,7 +315,7 @@ def first_touch_costs(report: Report) -> pl.DataFrame:
     runs = device_operations(report).filter(pl.col("kind") == "kernel")
     runs = runs.select("row", "name", *_RUN, "start", "end", "dur_ns").sort("start", "row")
     during = nearest(moved, runs, ("at", "start"), _RUN).filter(pl.col("at") < pl.col("end"))
-    block = [*_RUN, pl.col("address") // _BLOCK_BYTES]
+    block = [*_RUN, pl.col("address") // (2 << 20)]  # the driver manages 2 MiB, of which a page fault migrates a part
     new = during.filter(pl.col("row") == pl.col("row").first().over(block, order_by="at"))
     sums = new.group_by("row").agg(moves=pl.len(), size=pl.col("size_bytes").sum())
     calm = runs.join(during, on="row", how="anti").group_by(*_RUN, "name").agg(warm_ns=pl.col("dur_ns").median())

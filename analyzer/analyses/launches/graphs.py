@@ -309,12 +309,6 @@ def _spans(free: pl.DataFrame, period: int, fewest: int, nodes: int) -> pl.DataF
     return spans.filter(pl.col("count") > 1)
 
 
-#: The columns of :func:`_implicit_order`.
-_ORDER: Final = ("context", "type")
-
-#: More than the number of splits in any series.
-_MORE_THAN_SPLITS: Final = 1 << 32
-
 #: Calls, besides blocking ones, that a capture does not allow or a replay would not repeat.
 _CUTS: Final = re.compile(r"(?:cuda|cu)(?:Event|Stream)Query|(?:cuda|cu)GraphLaunch|(?:cuda|cu)Stream(?:Begin|End)Cap")
 
@@ -336,7 +330,7 @@ def launch_series(report: Report) -> pl.DataFrame:
     """
     line, cuts = _launched(report)
     line = in_order(_passed(line, cuts), "series")
-    split = pl.col("series").cast(pl.UInt64) * _MORE_THAN_SPLITS + pl.col("passed")
+    split = pl.col("series").cast(pl.UInt64) * (1 << 32) + pl.col("passed")  # no series has so many splits
     begins = split.ne_missing(split.shift(1)) | (pl.col("apart") > _FAR_NS).fill_null(value=False)
     line = line.with_columns(stretch=begins.cum_sum() - 1)
     together = pl.col("stretch") == pl.col("stretch").shift(1)
@@ -409,7 +403,7 @@ def _coded_slice(report: Report, barred: list[str], part: pl.DataFrame) -> pl.Da
 
 def _passed(line: pl.DataFrame, cuts: dict[tuple[object, ...], pl.Series]) -> pl.DataFrame:
     """`line` with `passed`, the number of splits before each launch on its thread, without the columns used for it."""
-    needed = [name for name in (*THREAD, "call_start", *_ORDER) if name in line.columns]
+    needed = [name for name in (*THREAD, "call_start", "context", "type") if name in line.columns]
 
     def passed(key: tuple[object, ...], part: pl.DataFrame) -> pl.Series:
         number = count_up_to(cuts.get(key, pl.Series(dtype=pl.Int64)), part.get_column("call_start"), equal=False)

@@ -128,12 +128,6 @@ def _number(*columns: str) -> pl.Expr:
 #: An event names the time between two launches from this part of it on that the thread is in it.
 _MOST: Final = 0.5
 
-#: What torch calls the range in which a loader gets a batch.
-_LOADER: Final = r"enumerate\(DataLoader\)#\w*\.__next__"
-
-#: What neither tool would name otherwise: between two calls of CUDA.
-_CALLS: Final = r"^(?:between|after|before) (?:cu|hip)\w+(?: and (?:cu|hip)\w+)?$"
-
 
 def events_between(report: Report, key: ThreadKey, gaps: pl.DataFrame) -> pl.DataFrame:
     """Names `gaps` (start, end; sorted and disjoint) of a trace's thread by what it did in them outside of CUDA calls.
@@ -152,7 +146,9 @@ def events_between(report: Report, key: ThreadKey, gaps: pl.DataFrame) -> pl.Dat
     inside = (pl.col("ns") < pl.col("ns_around")).fill_null(value=False)
     within = pl.format("{} in {}", "name", "name_around")
     name = pl.when(inside).then(within).otherwise(pl.coalesce("name_around", "name", "between"))
-    return both.select("free_ns", name=name.str.replace_all(_LOADER, "DataLoader.__next__"))
+    # torch names the range in which a loader gets a batch by the kind of loader
+    name = name.str.replace_all(r"enumerate\(DataLoader\)#\w*\.__next__", "DataLoader.__next__")
+    return both.select("free_ns", name=name)
 
 
 def _innermost(events: pl.DataFrame, key: ThreadKey, gaps: pl.DataFrame, free: pl.DataFrame) -> pl.DataFrame:
@@ -180,7 +176,9 @@ def _alone(report: Report, key: ThreadKey, gaps: pl.DataFrame, free: pl.DataFram
     longest = most.sort("gap", length, "start", descending=[False, True, False])
     longest = longest.unique("gap", keep="first", maintain_order=True).sort("start")
     names = neighbours(report, key, longest).cast(pl.String)
-    names = names.set(names.str.contains(_CALLS).fill_null(value=False), None)
+    # between two calls of CUDA is what either tool would name it
+    calls = names.str.contains(r"^(?:between|after|before) (?:cu|hip)\w+(?: and (?:cu|hip)\w+)?$")
+    names = names.set(calls.fill_null(value=False), None)
     at = longest.select("gap").with_columns(names.alias("text"))
     return gaps.select("gap").join(at, on="gap", how="left", maintain_order="left").get_column("text")
 

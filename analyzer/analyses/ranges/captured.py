@@ -87,14 +87,7 @@ BY_PLACE: Final = schema.Table(
     when="--by place",
 )
 
-#: What is called an operator, and is the kernel itself.
-_KERNEL: Final = "^triton_"
-
-#: Operators that are told of a place, at most.
-_MOST: Final = 3
-
 _NAMES: Final = ("range", "path", "operator", "shapes", "module", "call", "how")
-_OPERATOR: Final = {"operator": pl.String, "shapes": pl.String}
 _KEYS: Final = (*_NAMES, "launched_in", "kernel", "lines", "kind")
 
 
@@ -126,7 +119,7 @@ def captured(report: Report, by: str | None = None, **where: Unpack[Where]) -> p
     placed = placed.with_columns(place=pl.when(one).then("place").otherwise(alike))
     ns = pl.col("exclusive_ns").sum()
     most = placed.drop_nulls("operator").group_by("place", "operator").agg(ns).sort("exclusive_ns", "operator")
-    names = most.group_by("place", maintain_order=True).agg(pl.col("operator").tail(_MOST).reverse())
+    names = most.group_by("place", maintain_order=True).agg(pl.col("operator").tail(3).reverse())
     operators = names.select("place", operators=pl.col("operator").list.join(", "))
     placed = placed.join(operators, "place", "left", nulls_equal=True)
     return exclusive_sums(BY_PLACE, placed, ("place", "how", "operators"))
@@ -145,7 +138,8 @@ def _named(report: Report) -> pl.DataFrame:
     named = named.with_columns(pl.col("kernel").cast(pl.String))
     named = named.join(compiled_from(report).drop("made_of"), on="kernel", how="left", maintain_order="left")
     by_kernel = _work.said_by_kernels(report, named.get_column("kernel")).alias("said")
-    operator = pl.when(~pl.col("operator").str.contains(f"{_work.SHELL}|{_KERNEL}")).then("operator")
+    # what is called an operator, and is the kernel itself, is none
+    operator = pl.when(~pl.col("operator").str.contains(f"{_work.SHELL}|^triton_")).then("operator")
     marks = facts_of(report, work.get_column("row"), "mark").to_series()
     marked = pl.col("mark").is_not_null() & pl.col("how").is_in([LIKELY, OLDER])
     return named.with_columns(marks, by_kernel).with_columns(
@@ -205,7 +199,8 @@ def names_around(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     ranges = named_ranges(report).select("start", "end", text="range")  # by row
     around = around.hstack(rows_at(ranges, around.get_column("range_row")))
     texts = around.get_column("text").unique().drop_nulls()
-    different = pl.DataFrame([operator_of(text) or (None, None) for text in texts], _OPERATOR, orient="row")
+    columns = dict.fromkeys(("operator", "shapes"), pl.String)
+    different = pl.DataFrame([operator_of(text) or (None, None) for text in texts], columns, orient="row")
     shown = [plain(text) for text in texts.to_frame("text").select(without_ids(pl.col("text"))).to_series()]
     different = different.with_columns(texts.alias("text"), pl.Series("range", shown, dtype=pl.String))
     around = around.join(different, on="text", how="left")

@@ -191,7 +191,9 @@ def _split(  # noqa: PLR0913 - all that is known of collectives so far
     clocks: Clocks,
 ) -> tuple[Exposed, pl.DataFrame, pl.DataFrame]:
     """The exposed time of collectives, and of those that came last or before it their ledgers and recorders' costs."""
-    into = Exposed(np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64), [_BY_STEP])
+    by_step = ("member", "step", "exposed_wait_ns", "exposed_transfer_ns", "unmatched_ns")
+    none = pl.DataFrame(schema=dict.fromkeys(by_step, pl.Int64))
+    into = Exposed(np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64), [none])
     needed = np.zeros(len(rows), dtype=np.bool_)
     for name in ("last", "second"):
         needed[matches.get_column(name).drop_nulls().to_numpy()] = True
@@ -210,10 +212,6 @@ def _split(  # noqa: PLR0913 - all that is known of collectives so far
             parts_of_it.append(TABLES[name].select(table.filter(pl.Series(needed[at]))))
     before, recorders = map(pl.concat, kept.values())
     return into, before, recorders
-
-
-_TIMES: Final = ("exposed_wait_ns", "exposed_transfer_ns", "unmatched_ns")
-_BY_STEP: Final = pl.DataFrame(schema=dict.fromkeys(("member", "step", *_TIMES), pl.Int64))
 
 
 def _doubts_of(

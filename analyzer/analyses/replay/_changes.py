@@ -211,9 +211,6 @@ _IN_RANGE: Final = "range:"
 #: What can be left out.
 WITHOUT: Final = ("launch-gaps", "sync", "startup")
 
-#: Later than any time: the lag of an edge that is gone.
-_GONE: Final = -(1 << 60)
-
 #: How long after the end of one node of a graph the next one begins (ns): on H100 and H200 64 to 256 in the median, of
 #: reports of nsys with the nodes of graphs; kernels on a stream begin after 1,000 and more.
 _IN_GRAPH_NS: Final = 256
@@ -221,7 +218,6 @@ _IN_GRAPH_NS: Final = 256
 #: Copies of fewer bytes take what any copy takes.
 _SMALL_BYTES: Final = 4096
 
-_LAUNCHES: Final = ("launch", "early launch")
 _OF_DURATIONS: Final = ("cut", "transfer")
 
 
@@ -441,7 +437,7 @@ def without_waits(network: Network, state: Changed, gone: pl.Series, unwaited: p
     of_call = (own.get_column("point") - network.graph.operations.height).cast(pl.UInt32)
     ended = scattered(network.nodes.height, own.get_column("target"), of_call)
     waiting, lags = gathered(ended, ends.get_column("target")), state.lags
-    for kind, calls, lag in (("return", free, _GONE), ("own", empty, 0)):
+    for kind, calls, lag in (("return", free, -(1 << 60)), ("own", empty, 0)):  # the first bind at no time
         chosen = sure(gathered(calls, waiting)) & (ends.get_column("kind") == kind)
         lags = _with(lags, ends.get_column("edge").filter(chosen), lag)
     return state.less(int(state.values.own.filter(empty).sum()), lags, own=state.values.own.set(empty, 0))
@@ -510,7 +506,8 @@ def _without_launch_gaps(report: Report, network: Network, state: Changed) -> Ch
     free = calls.select(~pl.col("blocks") & (pl.col("start") >= network.start)).to_series()
     own = state.values.own.set(launches & free, 0)
     at = gathered(network.nodes.get_column("at"), edges.get_column("target"))
-    lags = capped(state.lags, edges.get_column("kind").is_in(_LAUNCHES) & (at >= network.start), 0)
+    launches_one = edges.get_column("kind").is_in(["launch", "early launch"])
+    lags = capped(state.lags, launches_one & (at >= network.start), 0)
     return state.less(int((state.values.own - own).sum()) + int((state.lags - lags).sum()), lags, own=own)
 
 

@@ -54,9 +54,6 @@ OF_TORCH: Final = {
 _VARIES: Final = 0.05
 _TENTH: Final = 0.1
 
-#: Longer names of marks are shortened.
-_LONGEST: Final = 48
-
 
 class BareIteration(NamedTuple):
     """An iteration without a profiler: the mean over those of the steady part, of several runs the median of theirs.
@@ -133,18 +130,14 @@ def iteration_of(runs: Sequence[BareRun], rank: int | None, steady: SteadyPart, 
     )
 
 
-#: What takes so many times the median in the recording does more than others.
-_FAR: Final = 1.5
-
-
 def _mean(lengths: pl.Series, recorded: pl.Series) -> float:
     """The mean length; where a few make it longer than nine of ten are, as if these took as long as the last of ten.
 
-    But for those that are far longer than others in the recording, too: the program does more in them, such as to
+    But for those that take 1.5 times the median in the recording, too: the program does more in them, such as to
     compile, for no longer than it was recorded to.
     """
     most, usual = (each.quantile(1 - _TENTH, "nearest") or 0.0 for each in (lengths, recorded))
-    far = (recorded > usual) & (recorded > _FAR * float(statistics.median(recorded)))
+    far = (recorded > usual) & (recorded > 1.5 * float(statistics.median(recorded)))
     longest = recorded.clip(lower_bound=int(most)).set(~far, int(most))
     held_up = lengths.zip_with(lengths <= longest, longest)
     return float(statistics.mean(lengths if statistics.mean(lengths) <= most else held_up))
@@ -172,7 +165,7 @@ def lengths_of(
 
 def _words(iteration: BareIteration) -> str:
     """What tells an iteration, in a sentence."""
-    mark = shortened(iteration.mark, _LONGEST)
+    mark = shortened(iteration.mark, 48)
     return _called(iteration.mark) or (f"the passes of {mark}" if iteration.of_loop else repr(mark))
 
 
@@ -225,9 +218,6 @@ _MOST_CORRECTED: Final = 1 << 19
 #: Where so little may be left of the host's time, or less, nothing is known of it.
 _NOTHING: Final = 0.15
 
-#: The host is far ahead of the device where it takes so small a part of its time.
-_AHEAD: Final = 0.8
-
 #: Recordings that take longer by less than this part are as the program is.
 SAME: Final = 0.02
 
@@ -256,7 +246,7 @@ def _measured(report: Report) -> Unslowed | None:
     longest_ns = took(HostTime(1 + HOSTS_DIFFER, inf)) if iteration.ns > iteration.recorded_ns * (1 + near) else inf
     if longest_ns < iteration.ns * steady.number * (1 - near):
         return None
-    if iteration.host_ns <= _AHEAD * iteration.ns:
+    if iteration.host_ns <= 0.8 * iteration.ns:
         # far ahead of the device the host waits for nothing: it takes as long as if the device took no time
         alone, host_ns = cache(_whatif.window_without(view, device=False)), iteration.host_ns * steady.number
         if alone(HostTime(_NOTHING, inf)) <= host_ns:
@@ -337,12 +327,6 @@ def busy_ns(report: Report, steady: SteadyPart) -> float:
 
 # The same events at the times that a replay gives them with less of the host's time.
 
-
-#: Columns of further tables that are instants.
-_INSTANTS: Final = ("time_ns", "open_until_ns", "made_ns", "captured_ns")
-
-#: The thread that the time of a capture is of.
-_CAPTURING: Final = {"captured_thread_id": "thread_id"}
 
 _MOVED: Final = "moved"
 _UNTIL: Final = "until"
@@ -461,8 +445,11 @@ class Moved:
             return rows
         if "start_ns" in rows.columns:
             rows = self._spans(rows)
-        instants = [column for column in _INSTANTS if column in rows.columns]
-        placed = {"captured_ns": rows.drop("thread_id", strict=False).rename(_CAPTURING, strict=False)}
+        instants = [
+            column for column in ("time_ns", "open_until_ns", "made_ns", "captured_ns") if column in rows.columns
+        ]
+        capturing = rows.drop("thread_id", strict=False).rename({"captured_thread_id": "thread_id"}, strict=False)
+        placed = {"captured_ns": capturing}  # the time of a capture is of the thread that made it
         moved = (self._of_host(placed.get(column, rows), column).alias(column) for column in instants)
         return rows.with_columns(moved)
 

@@ -81,8 +81,6 @@ BY_GAP: Final = _grouped(
     schema.Column("culprit", pl.String, "Who took most of that.", nullable=True),
 )
 
-_FORMS: Final = {"bucket": BY_BUCKET, "range": BY_RANGE, "iteration": BY_ITERATION, "gap": BY_GAP}
-
 _SPANS: Final = ("device", "start", "end")
 
 
@@ -102,7 +100,7 @@ def gpu_units(report: Report, by: str | None = None, **where: Unpack[Where]) -> 
         UnknownNameError: There is no such grouping.
     """
     report = part_of(report, where, TABLE, by, *model.DEVICE_KINDS)
-    form = _FORMS[by] if by else TABLE
+    form = {None: TABLE, "bucket": BY_BUCKET, "range": BY_RANGE, "iteration": BY_ITERATION, "gap": BY_GAP}[by]
     sampled = grids(report)
     if not sampled:
         raise errors.CannotTellError.without(TABLE.name, report.meta.path, ["gpu_metrics"], report.meta.tool)

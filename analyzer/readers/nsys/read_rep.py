@@ -27,13 +27,11 @@ from kanalyze.readers.storage.table_files import SqliteFile
 from kanalyze.report import Report
 from kanalyze.tools import NSYS_FOLDERS, installed
 
-_MAGIC: Final = b"NVIDIA Tegra Profiler Report"
-
 
 def accepts(path: Path, head: bytes) -> bool:
     """Whether the file has the magic bytes or the suffix of an nsys report."""
     is_named_so = path.suffix in (".nsys-rep", ".qdrep") and bool(head)
-    return head.startswith(_MAGIC) or (is_named_so and not head.startswith(b"SQLite"))
+    return head.startswith(b"NVIDIA Tegra Profiler Report") or (is_named_so and not head.startswith(b"SQLite"))
 
 
 def open_report(path: Path, progress: readers.Progress, *, cache: bool) -> Report:
@@ -140,8 +138,6 @@ def _export(path: Path, name: str, program: Path, progress: readers.Progress) ->
 #: A progress line: ``Processing 1145 events: [=====42%        ]``.
 _PERCENT: Final = re.compile(rb"\[[= ]*(\d{1,3})%")
 
-_VERSION_LIMIT_S: Final = 20
-
 _ALL: Final = 100  # per cent
 
 
@@ -161,7 +157,7 @@ def version(program: Path) -> str:
     """The version printed by the program, such as ``2025.3.2.474``; empty if it prints none."""
     try:
         completed = subprocess.run(  # noqa: S603 - nsys, with a fixed argument
-            [program, "--version"], capture_output=True, check=False, stdin=subprocess.DEVNULL, timeout=_VERSION_LIMIT_S
+            [program, "--version"], capture_output=True, check=False, stdin=subprocess.DEVNULL, timeout=20
         )
     except (OSError, subprocess.SubprocessError):
         return ""

@@ -217,8 +217,6 @@ _NAME: Final = r"^(.*?)(?:\s*\[([^\[\]]*)\])?$"
 _BYTE: Final = 256
 #: A sample counts for at most so many times the usual distance; what is longer is a hole in the recording.
 _HOLE: Final = 2
-#: Samples that tell the usual distance.
-_ENOUGH: Final = 1 << 16
 
 _KEYS: Final = ("typeId", "metricId")
 
@@ -258,7 +256,7 @@ def _lasting(runs: pl.DataFrame) -> pl.DataFrame:
     inside = (pl.col("end_ns") - pl.col("start_ns")) / (pl.col("samples") - 1)
     follows = pl.col("start_ns").shift(-1).over(_KEYS) - pl.col("end_ns")
     distance = pl.when(pl.col("samples") > 1).then(inside).otherwise(follows)
-    usual = max(int(ordered.head(_ENOUGH).select(distance.filter(distance > 0).median()).item() or 0), 1)
+    usual = max(int(ordered.head(1 << 16).select(distance.filter(distance > 0).median()).item() or 0), 1)
     last = pl.when(follows.is_between(1, _HOLE * usual)).then(follows).otherwise(usual)
     return ordered.with_columns(dur_ns=pl.col("end_ns") - pl.col("start_ns") + last)
 
@@ -304,10 +302,6 @@ def _of_generic_events(database: TableFile, undecoded: dict[str, int]) -> tuple[
     return _runs(raw), raw.select(_KEYS).unique().join(named, on="metricId")
 
 
-#: Tables of network counters, and the source that each is.
-_NETWORK: Final = {"NET_NIC_METRIC": "nic", "NET_IB_SWITCH_METRIC": "switch"}
-
-
 def network_metrics(database: TableFile) -> pl.DataFrame:
     """The sampled counters of network devices, as :data:`kanalyze.sample_model.NETWORK_METRICS`."""
     keys = ("metricsListId", "metricsIdx")
@@ -321,7 +315,7 @@ def network_metrics(database: TableFile) -> pl.DataFrame:
     )
     adapters = adapters.unique("globalId", keep="first", maintain_order=True)
     frames = [model.NETWORK_METRICS.empty()]
-    for table, source in _NETWORK.items():
+    for table, source in (("NET_NIC_METRIC", "nic"), ("NET_IB_SWITCH_METRIC", "switch")):
         if database.last_row(table):
             columns = dict.fromkeys(("start", "end", "globalId", "portId", *keys), pl.Int64)
             raw = database.frame(table, {**columns, "value": pl.Float64}).drop_nulls(["start", "value"])

@@ -341,8 +341,6 @@ _KERNEL, _MEMCPY, _MEMSET, _SYNC = (
 )
 _GPU, _ORDINALS = "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE"
 
-_OCCUPANCY: Final = "occupancy and waves cannot be told"
-
 #: The table of device work that we do not read.
 _UNREAD: Final = "CUPTI_ACTIVITY_KIND_MEM_DECOMPRESS"
 #: nsys' severities above plain information (ENUM_DIAGNOSTIC_SEVERITY_LEVEL).
@@ -426,7 +424,7 @@ def _missing(database: TableFile, looked_at: AbstractSet[str]) -> Iterator[Note]
         effect = "what a wait on a CUDA event waited for cannot be told"
         yield f"column {_SYNC}.eventSyncId missing", 1, None, effect
     if database.last_row(_KERNEL) and not database.last_row(_GPU):
-        yield f"table {_GPU} missing", 1, None, f"limits of the GPUs are not known: {_OCCUPANCY}"
+        yield f"table {_GPU} missing", 1, None, "limits of the GPUs are not known: occupancy and waves cannot be told"
     if database.last_row(_GPU) > 1 and not database.last_row(_ORDINALS):
         effect = "GPUs go by each process's own numbers, which CUDA_VISIBLE_DEVICES changes"
         yield f"table {_ORDINALS} missing", 1, None, effect

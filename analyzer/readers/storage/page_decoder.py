@@ -26,7 +26,6 @@ INTERIOR, LEAF = 5, 13  # the first byte of a table's pages
 MOST_COLUMNS = 126  # with more, a record header has 128 bytes or more, and its length two
 SLACK = 256  # bytes after a block's last page: as far as a header or value may be read before it is checked
 
-_HEADER_BYTES = {INTERIOR: 12, LEAF: 8}
 _SMALLEST_FREE = 4
 _MORE = 0x80  # the bit that says that a varint goes on
 _LONGEST_VARINT = 9
@@ -146,7 +145,7 @@ def find_cells(pages: Pages, kind: int) -> Cells:
     Raises DamagedPageError if a page is not a page of `kind`, or a cell pointer points outside of the cell area.
     """
     pages.refuse(pages.rows[:, 0] != kind, f"not a page of type {kind}")
-    header = _HEADER_BYTES[kind]
+    header = {INTERIOR: 12, LEAF: 8}[kind]
     counts = pages.number(3, ">u2")
     tops = pages.number(5, ">u2")
     tops[tops == 0] = 1 << 16

@@ -43,8 +43,6 @@ _THREE_DECIMALS: Final = re.compile(rb"-?\d{1,15}\.\d{3}(?:,-?\d{1,15}\.\d{3})*"
 
 #: Counter names of list entries that are not trace events.
 _NO_EVENTS: Final = frozenset({"entries", "no object", "no event", "no category", "no time"})
-#: Separators around events.
-_AROUND: Final = b", \t\r\n"
 
 Block = dict[str, "array[Any]"]
 #: Phase, id, process, thread and time in ns of one end of an arrow.
@@ -111,7 +109,7 @@ class Decoder:
 
         None if it is not that, also after what can be repaired was, or is nested deeper than anything that makes sense.
         """
-        text = b"".join((b"[", piece.strip(_AROUND), b"]"))
+        text = b"".join((b"[", piece.strip(b", \t\r\n"), b"]"))
         try:
             if not self._wide:
                 with suppress(_InexactError):
@@ -369,7 +367,6 @@ _HALF: Final = re.compile(
 
 #: Control characters, invalid within JSON strings.
 _CONTROLS: Final = bytes(range(32))
-_SPACES: Final = bytes.maketrans(_CONTROLS, b" " * len(_CONTROLS))
 #: Start of an event.
 _BEGIN: Final = re.compile(r'\{\s{0,99}"[^"\\]{0,99}"\s{0,99}:')
 #: Most attempts to resume parsing in a damaged text; the rest is dropped.
@@ -436,7 +433,7 @@ def _is_json(text: bytes) -> bool:
 
 def _controls_mended(text: bytes) -> tuple[bytes, int]:
     count = sum(text.count(_CONTROLS[i : i + 1]) for i in range(32) if i not in b"\t\n\r")
-    better = text.translate(_SPACES)
+    better = text.translate(bytes.maketrans(_CONTROLS, b" " * len(_CONTROLS)))
     return better, count or int(_is_json(better))  # a line's end or a tab, which may also stand between values
 
 

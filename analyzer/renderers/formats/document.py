@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
     from kanalyze.analyses.page.file_page import FilePage
 
-#: Rows of a table in the file: the first of these numbers with which all but the timeline is small enough.
-_ROWS: Final = (300, 100, 30, 10)
-
 #: Rows of a table in a notebook, and the width of kernel names there.
 _CELL_ROWS, _CELL_NAME = 40, 72
 
@@ -76,7 +73,7 @@ _ITERATIONS: Final = 400
 
 def document(file_page: FilePage) -> str:
     """The HTML report as text: one file, which needs nothing else, and is under 5 MB."""
-    for rows in _ROWS:
+    for rows in (300, 100, 30, 10):  # of a table, as many as make all but the timeline small enough
         parts = _parts(file_page, rows)
         text = _rendered(parts)
         size = len(text.encode())

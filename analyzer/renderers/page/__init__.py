@@ -485,11 +485,6 @@ UNNAMED: Final = {"Unknown": "unnamed"}
 #: A part of a bucket is named from this share of it on.
 WORTH_NAMING: Final = 0.02
 
-#: Folders in the file of a Python function, such as ``train/steps.py(31): step``; and an enclosing such function.
-#: Anchored at word starts, since trying every letter of a long word is quadratic.
-_FOLDERS: Final = re.compile(r"(?<![^\s<>])[^\s<>]*/(?=[^\s/<>]+\.py\(\d+\): )")
-_AROUND: Final = re.compile(r"(?<=.) in [^\s<>]+\.py\(\d+\): \S+$")
-
 
 def unversioned(call: str) -> str:
     """Strips the version suffix from a CUDA call."""
@@ -497,13 +492,14 @@ def unversioned(call: str) -> str:
 
 
 def without_folders(culprit: str) -> str:
-    """Strips folders from Python file names in a culprit."""
-    return _FOLDERS.sub("", culprit)
+    """Strips folders from the files of Python functions in a culprit, such as ``train/steps.py(31): step``."""
+    # anchored at word starts, since trying every letter of a long word is quadratic
+    return re.sub(r"(?<![^\s<>])[^\s<>]*/(?=[^\s/<>]+\.py\(\d+\): )", "", culprit)
 
 
 def without_function(culprit: str) -> str:
     """Strips the enclosing Python function from a culprit, unless nothing else is left."""
-    return without_folders(_AROUND.sub("", culprit))
+    return without_folders(re.sub(r"(?<=.) in [^\s<>]+\.py\(\d+\): \S+$", "", culprit))
 
 
 def options(scope: Scope) -> list[str]:

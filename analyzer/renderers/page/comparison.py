@@ -28,9 +28,6 @@ _BAR: Final = 12
 #: Factors below this one have three digits behind the point, those above the other none.
 _CLOSE, _LARGE = 1.2, 100
 
-#: Of the gain of a change, what Amdahl's differs by for the page to say so.
-_NOTABLE: Final = 0.1
-
 #: Counters on the page, the most telling one first: what they are called there, and how their values are told.
 _COUNTED: Final[dict[str, tuple[str, Callable[[float], str]]]] = {
     "roof_share": ("of roof", units.percent),
@@ -470,7 +467,7 @@ def _replayed(whatif: WhatIf, per: window.PerIteration) -> str:
         less = "less" if whatif.gain_ns > 0 else "more"
         gained = f"{per.mean_time(gain)} {less}, {units.percent(gain / whatif.now_ns)}"
     promised = whatif.now_ns - whatif.amdahl_ns
-    apart = abs(promised - whatif.gain_ns) > _NOTABLE * max(abs(promised), abs(whatif.gain_ns), 1)
+    apart = abs(promised - whatif.gain_ns) > 0.1 * max(abs(promised), abs(whatif.gain_ns), 1)
     less = "less" if promised >= 0 else "more"
     amdahl = f" By Amdahl's law it would be {per.mean_time(abs(promised))} {less}." if apart else ""
     return f"Now {per.time(whatif.now_ns)}, then {then} ({low} to {high}): {gained}.{amdahl}{measured}"

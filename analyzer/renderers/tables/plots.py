@@ -28,9 +28,6 @@ _STEPS, _SIZES = 9, 10
 
 _MS: Final = 1_000_000
 
-#: Colours of kernels by what bounds them.
-_BOUNDS: Final = {"memory": "#2a6fbb", "compute": "#c8553d"}
-
 #: Colours of what ranks exchange.
 _EXCHANGE: Final = {"wait": "#c51b8a", "transfer": "#e08cc2", "unmatched": "#d9d9d9"}
 
@@ -314,7 +311,8 @@ def roofline(chart: Mapping[str, Any], form: str) -> bytes:
         for point in chart["points"]:  # the longest at the back, numbered and listed
             at, number = (point["x"], point["y"]), point["number"]
             label = "\n    ".join(wrapped(outlets.picture(f"{number}  {point['text']}"), 44)) if number else None
-            look = {"color": _BOUNDS.get(point["kind"], "#888888"), "alpha": 0.55, "edgecolors": "white"}
+            colour = {"memory": "#2a6fbb", "compute": "#c8553d"}.get(point["kind"], "#888888")
+            look = {"color": colour, "alpha": 0.55, "edgecolors": "white"}
             axes.scatter(*at, s=6 * point["size"] ** 2, label=label, linewidths=0.8, **look)
             if number:
                 _note(axes, str(number), at, (point["size"] + 4, -3), fontsize=8, fontweight="bold")
