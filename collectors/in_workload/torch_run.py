@@ -17,11 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from . import (  # relative: the runner loads these files without their package
-    hooks,
-    torch_script,
-    torch_sessions as recipes,
-)
+from . import hooks, torch_script, torch_sessions as recipes  # relative: the runner loads these without their package
 from .compiled import Caches
 from .hooks import AUTO, OPTIMIZER, Foreign, Part, Watched
 from .notes import lines_noted

@@ -13,21 +13,7 @@ import polars as pl
 
 from kanalyze import errors, units
 from kanalyze.analyses import declarations, homes_of_sides
-from kanalyze.analyses.comparing import _statistics as statistics
-from kanalyze.analyses.comparing._pair import (
-    ALONE,
-    LEAST_SHARE,
-    Doubt,
-    Limits,
-    Pair,
-    Side,
-    doubts,
-    in_pairs,
-    per_iteration,
-    stacked,
-    under_one_name,
-    warm,
-)
+from kanalyze.analyses.comparing import _pair, _statistics as statistics
 from kanalyze.analyses.comparing.steps import alike, token_ns
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.reduction.baselines import STEPS, Digest
@@ -137,33 +123,33 @@ class Comparison:
 
     kind: ClassVar[Literal["comparison"]] = "comparison"  # by which renderers dispatch without importing the class
 
-    pairs: tuple[Pair, ...]  # the sides, rank by rank; the first is the one that the page is about
+    pairs: tuple[_pair.Pair, ...]  # the sides, rank by rank; the first is the one that the page is about
     names: tuple[str, str]  # what the sides are called
     reason: str = ""  # why the whole is compared and not its iterations, where that is so
     note: str = ""  # how iterations that were found in different ways on the two sides come to be compared
     paths: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # what was given as base and as new
-    job: Pair | None = None  # all ranks together, where they do the same iterations: in each run the longest one
+    job: _pair.Pair | None = None  # all ranks together, where they do the same iterations: in each run the longest one
     gate: Gate | None = None  # the outcome of a gate, where one was asked for
     others: "dict[str, Comparison]" = field(default_factory=dict)  # what other tools recorded of the same runs
     _made: dict[str, pl.DataFrame] = field(default_factory=dict)
 
     @property
-    def pair(self) -> Pair:
+    def pair(self) -> _pair.Pair:
         """The sides of the rank that the page is about."""
         return self.pairs[0]
 
     @property
-    def base(self) -> Side:
+    def base(self) -> _pair.Side:
         """The runs of base of that rank."""
         return self.pair.base
 
     @property
-    def new(self) -> Side:
+    def new(self) -> _pair.Side:
         """The runs of new of that rank."""
         return self.pair.new
 
     @cached_property
-    def timed(self) -> Pair:
+    def timed(self) -> _pair.Pair:
         """Subject of the verdict: the job, or the rank that the page is about; an engine's steps at fixed weights."""
         return self.job or alike(self.pair)
 
@@ -242,10 +228,10 @@ class Comparison:
         return bool(base and new) and not base & new
 
     @cached_property
-    def doubts(self) -> list[Doubt]:
+    def doubts(self) -> list[_pair.Doubt]:
         """Differences beside the program, and what is missing to judge."""
-        of_first = doubts(self.base, self.new)
-        other = [] if self.job is None else [doubts(pair.base, pair.new) for pair in self.pairs[1:]]
+        of_first = _pair.doubts(self.base, self.new)
+        other = [] if self.job is None else [_pair.doubts(pair.base, pair.new) for pair in self.pairs[1:]]
         return of_first + [one for some in other for one in some if one.kind == "cold" and one not in of_first]
 
     def table(self, name: str) -> pl.DataFrame:
@@ -270,7 +256,7 @@ def compared(
     new: Sequence[Digest],
     names: tuple[str, str],
     reason: str = "",
-    limits: Limits | None = None,
+    limits: _pair.Limits | None = None,
 ) -> Comparison:
     """Compares two sides of runs, rank by rank; a rank that one side lacks is left out.
 
@@ -279,7 +265,7 @@ def compared(
     ranks = sorted({one.about.rank for one in base} & {one.about.rank for one in new})
     before, after = ([[one for one in side if one.about.rank == rank] for rank in ranks] for side in (base, new))
     by_rank = [
-        Pair(*in_pairs(*under_one_name(*map(warm, sides))), limits or Limits())
+        _pair.Pair(*_pair.in_pairs(*_pair.under_one_name(*map(_pair.warm, sides))), limits or _pair.Limits())
         for sides in zip(before, after, strict=True)
     ]
     first = telling_rank(by_rank)
@@ -287,7 +273,7 @@ def compared(
     return Comparison(pairs, names, reason, job=job_of(before, after, by_rank))
 
 
-def verdict_of(pair: Pair) -> Verdict:
+def verdict_of(pair: _pair.Pair) -> Verdict:
     """Faster or slower where the whole interval lies beyond the least effect, same where it lies within.
 
     With one run a side the interval is of the steps within the runs, no wider than these are apart, and widened by what
@@ -296,7 +282,7 @@ def verdict_of(pair: Pair) -> Verdict:
     return _judged(pair, pair.base.values_ns, pair.new.values_ns)
 
 
-def quick_values(pair: Pair) -> tuple[list[float], list[float]] | None:
+def quick_values(pair: _pair.Pair) -> tuple[list[float], list[float]] | None:
     """The lower quartile of each run's steps, of base and of new; None with fewer than five steps in a run."""
     steps = [[one.steps.get_column("dur_ns").to_numpy() for one in side.digests] for side in pair.sides]
     if min(len(lengths) for side in steps for lengths in side) < _ENOUGH:
@@ -305,7 +291,7 @@ def quick_values(pair: Pair) -> tuple[list[float], list[float]] | None:
     return base, new
 
 
-def _judged(pair: Pair, base: list[float], new: list[float]) -> Verdict:
+def _judged(pair: _pair.Pair, base: list[float], new: list[float]) -> Verdict:
     """The verdict of a value for each run."""
     ratio = mean(new) / mean(base) if mean(base) else None
     base_ns, new_ns = units.nearest([mean(base), mean(new)])
@@ -332,7 +318,7 @@ def _judged(pair: Pair, base: list[float], new: list[float]) -> Verdict:
     )
 
 
-def alone(pair: Pair) -> statistics.Estimate | None:
+def alone(pair: _pair.Pair) -> statistics.Estimate | None:
     """The ratio of single runs, with the interval of their steps and what two runs of one program may differ by.
 
     None with fewer than two steps in a run, or an interval that says nothing.
@@ -347,14 +333,14 @@ def alone(pair: Pair) -> statistics.Estimate | None:
     low, high = within.low / within.ratio, within.high / within.ratio
     if min(len(before), len(after)) >= _ENOUGH:
         low, high = max(low, min(after) / max(before) / ratio), min(high, max(after) / min(before) / ratio)
-    wider = (1 + ALONE) * _between_runs(pair, _OF_ONE) if pair.limits.floor is None else 1 + pair.limits.floor
+    wider = (1 + _pair.ALONE) * _between_runs(pair, _OF_ONE) if pair.limits.floor is None else 1 + pair.limits.floor
     below, above = wider / min(low, 1.0), wider * max(high, 1.0)
     if max(below, above) > _WIDEST:
         return None
     return within._replace(ratio=ratio, low=ratio / below, high=ratio * above)
 
 
-def _between_runs(pair: Pair, power: int) -> float:
+def _between_runs(pair: _pair.Pair, power: int) -> float:
     """The factor by which runs of one program may differ: a power of that between which nine tenths of steps lie.
 
     Programs whose steps vary within a run vary between runs, too, and by more. Few steps do not show it; then all time
@@ -369,7 +355,7 @@ def _between_runs(pair: Pair, power: int) -> float:
     return float((high / np.maximum(low, 1)).max() ** power * (1.0 if enough else 1 + idle))
 
 
-def _unprofiled_ns(side: Side, *, estimated: bool) -> tuple[int, int]:
+def _unprofiled_ns(side: _pair.Side, *, estimated: bool) -> tuple[int, int]:
     """The range of a side's iteration without its profiler: at least its GPU works in it, not waiting for others."""
     runs = side.digests
     ends = [mean(one.ns_in(*_OWN_WORK) / one.about.iterations for one in runs), mean(side.values_ns)]
@@ -379,7 +365,7 @@ def _unprofiled_ns(side: Side, *, estimated: bool) -> tuple[int, int]:
     return least, most
 
 
-def job_of(base: Sequence[Rank], new: Sequence[Rank], ranks: Sequence[Pair]) -> Pair | None:
+def job_of(base: Sequence[Rank], new: Sequence[Rank], ranks: Sequence[_pair.Pair]) -> _pair.Pair | None:
     """The sides of the job; None where it has one rank, or they do not do the same iterations in every run.
 
     Of `base` and `new` the nth runs of all ranks are one run; `ranks` are without runs that do not count. A run of the
@@ -396,8 +382,8 @@ def job_of(base: Sequence[Rank], new: Sequence[Rank], ranks: Sequence[Pair]) -> 
             return None
     compared = {id(one) for pair in ranks for side in pair.sides for one in side.digests}
     whole = ([run for run in side if all(id(one) in compared for one in run)] for side in runs)
-    first, second = (Side([_slowest(run) for run in side], []) for side in whole)
-    return Pair(*in_pairs(first, second), ranks[0].limits) if first.digests and second.digests else None
+    first, second = (_pair.Side([_slowest(run) for run in side], []) for side in whole)
+    return _pair.Pair(*_pair.in_pairs(first, second), ranks[0].limits) if first.digests and second.digests else None
 
 
 def _slowest(run: Sequence[Digest]) -> Digest:
@@ -409,7 +395,7 @@ def _slowest(run: Sequence[Digest]) -> Digest:
     return replace(slowest, steps=STEPS.select(pl.DataFrame(lengths).select(dur_ns=pl.max_horizontal(pl.all()))))
 
 
-def telling_rank(ranks: Sequence[Pair]) -> int:
+def telling_rank(ranks: Sequence[_pair.Pair]) -> int:
     """The rank that says most about a difference, as an index: the one that holds up the others.
 
     Of those whose iteration is as long as the longest one, on the side that takes longer, it waits least for others in
@@ -486,7 +472,7 @@ _OF_ONE_MIX: Final = ("step", "quick", "token")
 _MEASURED: Final = {"bucket": ("buckets", "bucket", "ns"), "kernel": ("slots", "name", "exclusive_ns")}
 
 
-def _values(pair: Pair, metric: str) -> tuple[list[float], list[float]]:
+def _values(pair: _pair.Pair, metric: str) -> tuple[list[float], list[float]]:
     """The time of the metric in an iteration of each run of base and of new."""
     kind, _, name = metric.partition(":")
     if metric == "step":
@@ -547,7 +533,7 @@ def noise_of(digests: Sequence[Digest]) -> Noise:
         raise errors.IncomparableError.few_runs(len(times))
     mean_ns, about = float(np.mean(times)), digests[0].about
     buckets = _floors(digests, "buckets", "bucket", "ns", 0.0)
-    kernels = _floors(digests, "slots", "name", "exclusive_ns", LEAST_SHARE * mean_ns)
+    kernels = _floors(digests, "slots", "name", "exclusive_ns", _pair.LEAST_SHARE * mean_ns)
     ratios = [floor.least_ratio - 1 for _, floor in kernels.values()]
     rows = float(np.quantile(ratios, _MOST)) if ratios else step.least_ratio - 1
     return Noise(about.name, about.each or about.scope, mean_ns, step, buckets, kernels, rows)
@@ -557,7 +543,7 @@ def _floors(
     digests: Sequence[Digest], table: str, key: str, ns: str, least_ns: float
 ) -> dict[str, tuple[float, statistics.NoiseFloor]]:
     """The floor of the time of each key of a table that takes at least so long, the longest first."""
-    names, sums = per_iteration(stacked(digests, table).drop_nulls(key), len(digests), (key,), (ns,))
+    names, sums = _pair.per_iteration(_pair.stacked(digests, table).drop_nulls(key), len(digests), (key,), (ns,))
     means = zip(sums[ns].mean(axis=1).tolist(), names.get_column(key), sums[ns].tolist(), strict=True)
     long = sorted((one for one in means if one[0] >= least_ns), key=lambda one: (-one[0], one[1]))
     floors = {name: (mean_ns, statistics.noise_floor(runs)) for mean_ns, name, runs in long}

@@ -15,14 +15,7 @@ from kanalyze.analyses.host import _captures, _range_lines
 from kanalyze.analyses.host.calls import api
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.idle.syncs import scope_of
-from kanalyze.analyses.iterations import _marks, iterations
-from kanalyze.analyses.iterations.phases import (
-    SteadyPart,
-    lengths_ns,
-    parts_of_step,
-    steady_part,
-    steady_part_by_launches,
-)
+from kanalyze.analyses.iterations import _marks, iterations, phases
 from kanalyze.analyses.memory.memory import memory
 from kanalyze.analyses.operators import _work, tree
 from kanalyze.analyses.operators._host_tree import ARROW, host_tree, operator_paths, path_texts
@@ -49,7 +42,7 @@ class _View(NamedTuple):
 
     report: Report  # its view, of the device's work
     host: Report  # the same of the host's part, which lies earlier where the host runs ahead
-    steady: SteadyPart | None  # the steady part that it is, if it is one
+    steady: phases.SteadyPart | None  # the steady part that it is, if it is one
 
 
 def digests_of(report: Report, part: Part = STEADY) -> list[Digest]:
@@ -98,7 +91,7 @@ def _view(report: Report, device: int, part: Part) -> _View:
     """The steady part of a process on its main device, the window in scope, or all of it."""
     window, steady = report.scope.window, None
     if part != WHOLE and (window is None or window.name == STEADY):
-        steady = steady_part_by_launches(report) if part == LAUNCHES else steady_part(report)
+        steady = phases.steady_part_by_launches(report) if part == LAUNCHES else phases.steady_part(report)
     if steady is None:
         own = report.narrow(device=device)
         return _View(own, own, None)
@@ -116,8 +109,8 @@ def _digest(report: Report, view: _View, rank: int) -> Digest:
     attributes: dict[str, str | int] = {"scope": WHOLE if window is None else str(report.scope)}
     if steady is not None:
         tables = {
-            "steps": lengths_ns(steady.usual).to_frame().filter(pl.col("dur_ns") > 0),
-            "ranges": parts_of_step(report, steady._replace(window=steady.host)),
+            "steps": phases.lengths_ns(steady.usual).to_frame().filter(pl.col("dur_ns") > 0),
+            "ranges": phases.parts_of_step(report, steady._replace(window=steady.host)),
         }
         attributes = {
             "scope": STEADY,
@@ -142,7 +135,7 @@ def _digest(report: Report, view: _View, rank: int) -> Digest:
     return Digest(about, **{name: TABLES[name].select(table) for name, table in tables.items()})
 
 
-def _estimate(view: Report, steady: SteadyPart, buckets: pl.DataFrame) -> dict[str, int]:
+def _estimate(view: Report, steady: phases.SteadyPart, buckets: pl.DataFrame) -> dict[str, int]:
     """The range of an iteration without the profiler, by estimate, of a recording with it.
 
     None where ranks communicate: how long they wait for each other without it, no single one tells.

@@ -5,13 +5,7 @@ from typing import Final, NamedTuple, Unpack
 import polars as pl
 
 from kanalyze import intervals, tools
-from kanalyze.analyses.device._operations import (
-    exclusive_operations,
-    of_used_processes,
-    operations,
-    used_devices,
-    with_facts,
-)
+from kanalyze.analyses.device import _operations
 from kanalyze.analyses.idle._attribution import host_pieces
 from kanalyze.analyses.shared import analysis, statistics
 from kanalyze.columns import LARGEST, beside, having, nearest, parts_by, product, rate
@@ -60,13 +54,13 @@ def moves(report: Report) -> pl.DataFrame:
 
     exclusive_ns is inside the window, address null if not recorded, origin and place each a device or :data:`HOST`.
     """
-    work = exclusive_operations(report).filter(pl.col("kind") == "memcpy")
+    work = _operations.exclusive_operations(report).filter(pl.col("kind") == "memcpy")
     keys = ("row", "event_id", "process_id", "device", "dur_ns", "exclusive_ns", "detail")
     copies = work.filter(having(work.get_column("detail"), "(?i)^unified")).select(*keys, start="began")
     if copies.is_empty():  # the table of processes may be damaged where nothing asks for it
         return pl.DataFrame(schema=_MOVES)
     ends = ("source_device", "target_device")
-    moved = with_facts(report, copies, "address", "size_bytes", "migration_cause", *ends)
+    moved = _operations.with_facts(report, copies, "address", "size_bytes", "migration_cause", *ends)
     way = _first_match(pl.col("detail"), WAYS)
     named = moved.with_columns(way.alias("way"), _first_match(pl.col("migration_cause"), CAUSES).alias("cause"))
     return _ends(report, named).with_columns(pl.col("size_bytes").fill_null(0)).select(*_MOVES)
@@ -100,7 +94,9 @@ def faults_seen(report: Report) -> pl.DataFrame:
     events = report.seen("fault").select("event_id", "process_id", "device", "start_ns", "dur_ns")
     device = report.scope.device
     if device is not None:
-        events = of_used_processes(report, events).filter(pl.col("device").is_null() | (pl.col("device") == device))
+        events = _operations.of_used_processes(report, events).filter(
+            pl.col("device").is_null() | (pl.col("device") == device)
+        )
     details = ("side", "address", "faults", "access", "function", "module", "source_file", "source_line")
     texts = ("module", "source_file")  # an empty text means unknown
     events = beside(events, report.table("fault_detail"), *details)
@@ -114,7 +110,7 @@ def faulting_host(report: Report) -> dict[int, pl.DataFrame]:
     faults_of_device = {}
     faults = faults_seen(report).filter(pl.col("side") == "CPU") if "fault" in report.kinds else pl.DataFrame()
     for device, pieces in host_pieces(report).items() if faults.height else ():
-        users = used_devices(report).filter(pl.col("device") == device)
+        users = _operations.used_devices(report).filter(pl.col("device") == device)
         own = faults.join(users, on="process_id", how="semi").select("faults", "function", at="start")
         inside = nearest(own, pieces.select("start", "end"), ("at", "start"))
         faults_of_device[device] = inside.filter(pl.col("at") < pl.col("end"))
@@ -465,7 +461,7 @@ def faults(report: Report) -> pl.DataFrame:
 
 def _with_kernels(report: Report, groups: pl.DataFrame, place: list[str]) -> pl.DataFrame:
     """The groups with the name of the kernel of their process and device that owned the instant at which each began."""
-    ran = operations(report).filter(pl.col("kind").is_in(["kernel", "graph"])).sort("start", "event_id")
+    ran = _operations.operations(report).filter(pl.col("kind").is_in(["kernel", "graph"])).sort("start", "event_id")
     lines = [intervals.first_come(ran.clear()), *map(intervals.first_come, parts_by(ran, place).values())]
     kernels = pl.concat(lines).filter(pl.col("own_end") > pl.col("own_start"))
     kernels = kernels.select(*place, "own_start", "own_end", function="name")

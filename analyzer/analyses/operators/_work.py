@@ -5,13 +5,7 @@ from typing import Any, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import (
-    compiled_from,
-    exclusive_operations,
-    facts_of,
-    in_device_scope,
-    operations,
-)
+from kanalyze.analyses.device import _operations
 from kanalyze.analyses.host._captures import capture_rows, capture_source, captures
 from kanalyze.analyses.operators import _host_tree
 from kanalyze.analyses.shared import analysis, threads
@@ -72,7 +66,7 @@ def device_annotations(report: Report) -> pl.DataFrame:
     """
     ranges = _host_tree.annotation_events(report)
     lasting = ranges.filter(pl.col("end") > pl.col("start")).partition_by(threads.THREAD, as_dict=True)
-    work = operations(report, "thread_id", "call_start", "stream").rename({"call_start": "at"})
+    work = _operations.operations(report, "thread_id", "call_start", "stream").rename({"call_start": "at"})
 
     def tops(thread: tuple[Any, ...], part: pl.DataFrame) -> pl.Series:
         if thread in lasting:
@@ -154,20 +148,20 @@ def makers(report: Report) -> pl.Series:
     """
     tree = _host_tree.host_tree(report)
     rows = tree.row_of(_named_makers(report))
-    rest = operations(report).get_column("row").filter(rows.is_null())
+    rest = _operations.operations(report).get_column("row").filter(rows.is_null())
     if rest.is_empty() or "api" not in report.kinds:
         return rows
-    around = facts_of(report, rest, *threads.THREAD, "call_start").rename({"call_start": "at"})
+    around = _operations.facts_of(report, rest, *threads.THREAD, "call_start").rename({"call_start": "at"})
     return rows.scatter(rest, tree.innermost(around, tree.of_kinds(*_host_tree.FRAMEWORK_KINDS)))
 
 
 @analysis.once_per_process
 def _named_makers(report: Report) -> pl.Series:
     """Id of the operator that the trace names for each row of `operations`, or for its call; else null."""
-    named = operations(report, "parent_id").get_column("parent_id")
+    named = _operations.operations(report, "parent_id").get_column("parent_id")
     if not named.has_nulls() or "api" not in report.kinds:
         return named
-    calls = operations(report, "call_id").select(event_id="call_id")
+    calls = _operations.operations(report, "call_id").select(event_id="call_id")
     return named.zip_with(
         named.is_not_null(), beside(calls, _host_tree.call_makers(report), "maker_id").get_column("maker_id")
     )
@@ -175,9 +169,9 @@ def _named_makers(report: Report) -> pl.Series:
 
 def torch_device_times(report: Report) -> pl.DataFrame:
     """The columns self_device_ns and device_ns for the operator tree, as torch counts them, on the device in scope."""
-    work = operations(report).select("device", ns="dur_ns", event_id=_named_makers(report))
-    parts, keys = [in_device_scope(report, work).select("event_id", "ns")], ["process_id", "correlation_id"]
-    waits = in_device_scope(report, report.kind("sync")).select(*keys, ns="dur_ns")
+    work = _operations.operations(report).select("device", ns="dur_ns", event_id=_named_makers(report))
+    parts, keys = [_operations.in_device_scope(report, work).select("event_id", "ns")], ["process_id", "correlation_id"]
+    waits = _operations.in_device_scope(report, report.kind("sync")).select(*keys, ns="dur_ns")
     if waits.height:  # torch takes these waits for device operations of the operator
         calls = report.kind("api").join(_host_tree.call_makers(report), on="event_id").unique(keys)
         parts.append(waits.join(calls, on=keys).select(event_id="maker_id", ns="ns"))
@@ -226,7 +220,7 @@ def launched_work(report: Report) -> pl.DataFrame:
     Columns: those of `exclusive_operations`; maker, the row of the host tree that launched it (an operator, annotation
     or Python function), and operator, the innermost operator or annotation around maker. Null for none.
     """
-    tree, work = _host_tree.host_tree(report), exclusive_operations(report)
+    tree, work = _host_tree.host_tree(report), _operations.exclusive_operations(report)
     maker = gathered(makers(report), work.get_column("row")).alias("maker")
     return work.with_columns(maker, tree.nearest(maker, tree.of_kinds(*OPERATOR_KINDS)).alias("operator"))
 
@@ -237,7 +231,7 @@ def captured_work(report: Report) -> pl.DataFrame:
 
     Columns: those of `exclusive_operations`; maker and operator as in :func:`launched_work`, of the capture.
     """
-    tree, work = _host_tree.host_tree(capture_source(report)), exclusive_operations(report)
+    tree, work = _host_tree.host_tree(capture_source(report)), _operations.exclusive_operations(report)
     row = gathered(capture_rows(report), work.get_column("row"))
     work, row = work.filter(row.is_not_null()), row.drop_nulls()
     makers = tree.innermost(
@@ -262,5 +256,5 @@ def said_by_kernels(report: Report, names: pl.Series) -> pl.Series:
         name: ", ".join(fused[name]) or (None if kernel.family == OTHER else kernel.family)
         for name, kernel in kernels.items()
     }
-    texts |= dict(compiled_from(report).drop_nulls("made_of").select("kernel", "made_of").iter_rows())
+    texts |= dict(_operations.compiled_from(report).drop_nulls("made_of").select("kernel", "made_of").iter_rows())
     return names.cast(pl.String).replace_strict(texts, default=None, return_dtype=pl.String)

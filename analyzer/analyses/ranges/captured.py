@@ -6,19 +6,7 @@ import polars as pl
 
 from kanalyze import model, schema
 from kanalyze.analyses.device._operations import compiled_from, exclusive_operations, facts_of
-from kanalyze.analyses.host._captures import (
-    ADDED,
-    CAPTURED,
-    HOW,
-    LIKELY,
-    MARKED,
-    OLDER,
-    capture_rows,
-    capture_source,
-    captures,
-    has_captures,
-    likely_captures,
-)
+from kanalyze.analyses.host import _captures
 from kanalyze.analyses.operators import _host_tree, _work
 from kanalyze.analyses.ranges.ranges import pairs, thread_ranges
 from kanalyze.analyses.shared import analysis, threads
@@ -42,10 +30,11 @@ TABLE: Final = schema.Table(
             module text?: The nn.Module around that call, where Python functions were recorded.
             call text?: The call that captured it, or that added its node.
         """),
-        schema.Column("how", HOW, f"{CAPTURED}; {ADDED}: the names are those around the call; {MARKED}: "
-               f"by torch.cuda's mark_kernels, which is the range; {LIKELY}: nothing else tells "
-               f"it, another capture may fit as well, and no other table has these names; {OLDER}: captured before "
-               "the recording began, or by what this tool does not record; it has no names."),
+        schema.Column("how", _captures.HOW, f"{_captures.CAPTURED}; {_captures.ADDED}: the names are those around the "
+               f"call; {_captures.MARKED}: by torch.cuda's mark_kernels, which is the range; {_captures.LIKELY}: "
+               "nothing else tells it, another capture may fit as well, and no other table has these names; "
+               f"{_captures.OLDER}: captured before the recording began, or by what this tool does not record; "
+               "it has no names."),
         *schema.columns("""
             launched_in text?: The ranges around the launch of the graph, outermost first; null for none.
             kernel text?: The kernel, copy or memset.
@@ -128,11 +117,11 @@ def captured(report: Report, by: str | None = None, **where: Unpack[Where]) -> p
 def _named(report: Report) -> pl.DataFrame:
     """The operations of graphs in scope with :data:`_KEYS`, nameless (no operator), dur_ns and exclusive_ns."""
     work = exclusive_operations(report)
-    likely = rows_at(likely_captures(report), work.get_column("row"))
+    likely = rows_at(_captures.likely_captures(report), work.get_column("row"))
     work, likely = work.filter(likely.get_column("capture").is_not_null()), likely.drop_nulls("capture")
     names = rows_at(captured_names(report), likely.get_column("capture"))
-    unsure = ~likely.get_column("sure") & (names.get_column("how") != OLDER)
-    names = names.with_columns(how=pl.when(unsure).then(pl.lit(LIKELY, dtype=HOW)).otherwise("how"))
+    unsure = ~likely.get_column("sure") & (names.get_column("how") != _captures.OLDER)
+    names = names.with_columns(how=pl.when(unsure).then(pl.lit(_captures.LIKELY, dtype=_captures.HOW)).otherwise("how"))
     named = work.select("kind", "dur_ns", "exclusive_ns", kernel="name")
     named = named.hstack([launch_paths(report, work.get_column("row")), *names])
     named = named.with_columns(pl.col("kernel").cast(pl.String))
@@ -141,12 +130,12 @@ def _named(report: Report) -> pl.DataFrame:
     # what is called an operator, and is the kernel itself, is none
     operator = pl.when(~pl.col("operator").str.contains(f"{_work.SHELL}|^triton_")).then("operator")
     marks = facts_of(report, work.get_column("row"), "mark").to_series()
-    marked = pl.col("mark").is_not_null() & pl.col("how").is_in([LIKELY, OLDER])
+    marked = pl.col("mark").is_not_null() & pl.col("how").is_in([_captures.LIKELY, _captures.OLDER])
     return named.with_columns(marks, by_kernel).with_columns(
         pl.coalesce(operator, "said", "operator").alias("operator"),
         pl.col("operator").is_null().alias("nameless"),
         pl.coalesce("mark", "range").alias("range"),
-        how=pl.when(marked).then(pl.lit(MARKED, dtype=HOW)).otherwise("how"),
+        how=pl.when(marked).then(pl.lit(_captures.MARKED, dtype=_captures.HOW)).otherwise("how"),
     )
 
 
@@ -162,15 +151,15 @@ def launch_paths(report: Report, rows: pl.Series) -> pl.Series:
 
 def captured_as(report: Report, rows: pl.Series, name: str) -> pl.Series:
     """A column of :func:`captured_names` of each of the operations in `rows`; null for those of no graph."""
-    if not has_captures(report):
+    if not _captures.has_captures(report):
         return pl.repeat(None, len(rows), dtype=pl.String, eager=True).alias(name)
-    return gathered(captured_names(report).get_column(name), gathered(capture_rows(report), rows))
+    return gathered(captured_names(report).get_column(name), gathered(_captures.capture_rows(report), rows))
 
 
 @analysis.once_per_process
 def captured_names(report: Report) -> pl.DataFrame:
     """The names of each row of :func:`captures`: the columns of the table from range to how."""
-    rows, source = captures(report), capture_source(report)
+    rows, source = _captures.captures(report), _captures.capture_source(report)
     calls = source.kind("api").get_column("name")
     of_calls = rows.select("how", call=gathered(calls, rows.get_column("call_row")).cast(pl.String))
     names = of_calls.hstack(names_around(source, rows))

@@ -15,25 +15,7 @@ import polars as pl
 from kanalyze import errors, machinery, model
 from kanalyze.analyses.device import _operations, _windows
 from kanalyze.analyses.launches.graphs import repetitive
-from kanalyze.analyses.replay._changes import (
-    CALLS,
-    COPIES,
-    HOST,
-    WITHOUT,
-    Changes,
-    Mending,
-    as_graphs,
-    by_process,
-    capped,
-    changed,
-    host_less,
-    host_times,
-    inside_window,
-    plain_names,
-    with_durations,
-    without_profiler,
-    without_waits,
-)
+from kanalyze.analyses.replay import _changes
 from kanalyze.analyses.replay._host_time import BY_TOOL, NEAR, UNCHANGED, HostTime, Unslowed, fitted
 from kanalyze.analyses.replay._network import Changed, Network, as_recorded, network, replayed
 from kanalyze.analyses.replay.critical_path import RUNNING, Ending, walk, way_of
@@ -48,32 +30,32 @@ if TYPE_CHECKING:
     from kanalyze.analyses.work._configuration import Configuration
 
 
-def mended(report: Report, network: Network, state: Changed, mending: Mending) -> Changed:
+def mended(report: Report, network: Network, state: Changed, mending: _changes.Mending) -> Changed:
     """The values and lags of a network's `state` with what `mending` changes."""
     if mending.host.height:
-        state = host_less(network, state, by_process(network, mending.host), 1.0)
+        state = _changes.host_less(network, state, _changes.by_process(network, mending.host), 1.0)
     if mending.shorter.height:
         state = _with_shorter(network, state, mending.shorter)
     if len(mending.calls) or len(mending.unwaited):
         places = (gathered(network.line.places, rows).drop_nulls() for rows in (mending.calls, mending.unwaited))
-        state = without_waits(network, state, *places)
+        state = _changes.without_waits(network, state, *places)
     if len(mending.unwaited):
         state = _launched_at_once(network, state, mending.unwaited)
     if len(mending.gone):
         state = _without_operations(network, state, mending.gone, mending.shorter.get_column("row"))
     repeats = mending.graph and repetitive(report).repetitions.height > 0
-    return as_graphs(report, network, state) if repeats else state
+    return _changes.as_graphs(report, network, state) if repeats else state
 
 
 def _with_shorter(network: Network, state: Changed, shorter: pl.DataFrame) -> Changed:
     """Operations that start in the window take less by `saved_ns`, at most by what of them is in it."""
     rows = shorter.group_by("row").agg(pl.col("saved_ns").sum().cast(pl.Int64))
     at = rows.get_column("row").cast(pl.UInt32)
-    inside = inside_window(network, network.graph.operations.select("start", "end")[at]).alias("inside")
+    inside = _changes.inside_window(network, network.graph.operations.select("start", "end")[at]).alias("inside")
     rows = rows.with_columns(inside, gathered(state.values.durations, at).alias("now"))
     saved = pl.when(pl.col("inside") > 0).then(pl.min_horizontal("now", "saved_ns", "inside")).otherwise(0)
     new = rows.select(pl.col("now") - saved).to_series()
-    return with_durations(network, state, state.values.durations.clone().scatter(at, new))
+    return _changes.with_durations(network, state, state.values.durations.clone().scatter(at, new))
 
 
 def _launched_at_once(network: Network, state: Changed, calls: pl.Series) -> Changed:
@@ -86,12 +68,12 @@ def _launched_at_once(network: Network, state: Changed, calls: pl.Series) -> Cha
     outer = marked(network.graph.calls.height, gathered(network.graph.calls.get_column("outer"), calls).drop_nulls())
     of_calls = sure(gathered(outer, work.get_column("call"))) & (work.get_column("start") >= network.start)
     launched = marked(network.nodes.height, network.numbers.starts.filter(of_calls).drop_nulls())
-    lags = capped(state.lags, gathered(launched, edges.get_column("target")), int(lag or 0))
+    lags = _changes.capped(state.lags, gathered(launched, edges.get_column("target")), int(lag or 0))
     inside = line.get_column("start").is_between(network.start, network.end)
     others = (pl.col("end") - pl.col("start")).filter(inside & (pl.col("kind") == "launch") & ~pl.col("blocks"))
     usual = int(line.select(others.median()).item() or 0)
     chosen = marked(line.height, gathered(network.line.places, calls).drop_nulls()) & inside
-    own = capped(state.values.own, chosen, usual) if usual else state.values.own
+    own = _changes.capped(state.values.own, chosen, usual) if usual else state.values.own
     return state.less(int((state.values.own - own).sum()), lags, own=own)
 
 
@@ -129,9 +111,13 @@ def _without_operations(network: Network, state: Changed, gone: pl.Series, kept:
     """
     work, size = network.graph.operations, network.line.calls.height
     gone = gone.filter(gathered(work.get_column("start"), gone).is_between(network.start, network.end)).unique()
-    state = with_durations(network, state, state.values.durations.clone().scatter(gone, 0)) if len(gone) else state
+    state = (
+        _changes.with_durations(network, state, state.values.durations.clone().scatter(gone, 0)) if len(gone) else state
+    )
     nodes = gathered(network.numbers.starts, gone).drop_nulls()
-    lags = capped(state.lags, gathered(marked(network.nodes.height, nodes), network.edges.get_column("target")), 0)
+    lags = _changes.capped(
+        state.lags, gathered(marked(network.nodes.height, nodes), network.edges.get_column("target")), 0
+    )
     places, left = gathered(network.line.places, work.get_column("call")), ~marked(work.height, gone)
     empty = marked(size, gathered(places, gone).drop_nulls()) & ~marked(size, places.filter(left).drop_nulls())
     (calls, units, usual), touched = _units(network, state), empty | marked(size, gathered(places, kept).drop_nulls())
@@ -216,15 +202,15 @@ def window_without(report: Report, *, device: bool = True) -> Callable[[HostTime
     Of those that began before the window what lies in it stays.
     """
     net, gone = prepared(report), None
-    times = cache(partial(host_times, report, net))
+    times = cache(partial(_changes.host_times, report, net))
     if not device:
         kernels = _operations.operations(report.whole).get_column("kind").cast(pl.String).is_in(["kernel", "graph"])
         gone = kernels & (net.graph.operations.get_column("start") >= net.start)
 
     def took(host: HostTime) -> int:
-        state = without_profiler(net, as_recorded(net), host, times())
+        state = _changes.without_profiler(net, as_recorded(net), host, times())
         if gone is not None:
-            state = with_durations(net, state, state.values.durations.set(gone, 0))
+            state = _changes.with_durations(net, state, state.values.durations.set(gone, 0))
         return int(replayed(net, state)[-1]) - net.start
 
     return took
@@ -232,7 +218,7 @@ def window_without(report: Report, *, device: bool = True) -> Callable[[HostTime
 
 def whatif_of(  # noqa: PLR0913 - what a change is made of
     report: Report,
-    changes: Changes,
+    changes: _changes.Changes,
     options: Sequence[str],
     *,
     each: bool,
@@ -249,7 +235,7 @@ def whatif_of(  # noqa: PLR0913 - what a change is made of
         kernels = _configuration.factors(report, resolved)
     usual = BY_TOOL.get(report.meta.tool, UNCHANGED).usual
     hosts = UNCHANGED if measured_ns is None else fitted(took, measured_ns, NEAR, usual)
-    now = _replayed(report, net, Changes(host=hosts.usual))
+    now = _replayed(report, net, _changes.Changes(host=hosts.usual))
     then, state = _replayed(report, net, _on_side(changes, kernels, "usual")._replace(host=hosts.usual))
     low, high = _bounds(report, net, changes, hosts, kernels)
     window, now_ns = report.scope.window, now[0][-1] - net.start
@@ -275,18 +261,18 @@ def whatif_of(  # noqa: PLR0913 - what a change is made of
     )
 
 
-def _replayed(report: Report, net: Network, changes: Changes, lags: str = "lag") -> tuple[pl.Series, Changed]:
-    state = changed(report, net, changes, lags)
+def _replayed(report: Report, net: Network, changes: _changes.Changes, lags: str = "lag") -> tuple[pl.Series, Changed]:
+    state = _changes.changed(report, net, changes, lags)
     return replayed(net, state), state
 
 
-def _on_side(changes: Changes, kernels: pl.DataFrame | None, side: str) -> Changes:
+def _on_side(changes: _changes.Changes, kernels: pl.DataFrame | None, side: str) -> _changes.Changes:
     """The changes with what `kernels` take usually, at least or at most: row and a factor by side."""
     return changes if kernels is None else changes._replace(slower=kernels.select("row", factor=side))
 
 
 def _bounds(
-    report: Report, net: Network, changes: Changes, hosts: Unslowed, kernels: pl.DataFrame | None = None
+    report: Report, net: Network, changes: _changes.Changes, hosts: Unslowed, kernels: pl.DataFrame | None = None
 ) -> tuple[int, int]:
     """The least and the most that the window takes: no replay tells it closer than two runs of a program agree."""
     ends = (
@@ -320,15 +306,20 @@ def _each(report: Report, net: Network, hosts: Unslowed, now_ns: int) -> list[Si
     return sorted(singles, key=lambda row: (row.then_ns, row.amdahl_ns, row.change))
 
 
-def _single_changes(report: Report) -> list[tuple[str, Changes]]:
+def _single_changes(report: Report) -> list[tuple[str, _changes.Changes]]:
     """Changes tried alone: one thing at twice the speed (kernels by family and name, copies, host code), or gone."""
     work = _operations.operations(report.whole).filter(pl.col("kind") == "kernel")
     by_name = [rows.group_by(pl.col("name").cast(pl.String)) for rows in (work, report.kind("range"))]
     sums = (rows.agg(pl.col("dur_ns").sum()).drop_nulls() for rows in by_name)
     kernels, ranges = (rows.sort("dur_ns", "name", descending=[True, False]).get_column("name") for rows in sums)
-    heavy = (plain_names([name])[0] for name in kernels.head(_MOST_NAMES))
-    names = [*dict.fromkeys([*_operations.families(kernels).unique().sort(), *heavy]), COPIES, HOST, CALLS]
+    heavy = (_changes.plain_names([name])[0] for name in kernels.head(_MOST_NAMES))
+    names = [
+        *dict.fromkeys([*_operations.families(kernels).unique().sort(), *heavy]),
+        _changes.COPIES,
+        _changes.HOST,
+        _changes.CALLS,
+    ]
     names += [f"host:{name}" for name in ranges.head(_MOST_NAMES)]
-    changes = [(f"--faster {name}=2", Changes(faster=((name, TWICE),))) for name in names]
-    changes += [(f"--without {name}", Changes(without=(name,))) for name in WITHOUT]
-    return [*changes, ("--graph", Changes(graph=True))] if repetitive(report).repetitions.height else changes
+    changes = [(f"--faster {name}=2", _changes.Changes(faster=((name, TWICE),))) for name in names]
+    changes += [(f"--without {name}", _changes.Changes(without=(name,))) for name in _changes.WITHOUT]
+    return [*changes, ("--graph", _changes.Changes(graph=True))] if repetitive(report).repetitions.height else changes

@@ -23,16 +23,7 @@ import polars as pl
 from kanalyze import counter_model, errors, model, readers, schema
 from kanalyze.files import open_regular, readable, regular
 from kanalyze.readers.capture import ptx
-from kanalyze.readers.ncu.read_csv_rep import (
-    MANIFEST,
-    Run,
-    Selection,
-    chooses,
-    counts_from_call,
-    report_of as report_of_ncu,
-    runs_in,
-    selection,
-)
+from kanalyze.readers.ncu import read_csv_rep
 from kanalyze.readers.nsys.read_sqlite_folder import report_of
 from kanalyze.readers.storage.table_files import SqliteFile
 from kanalyze.report import BareRun, BareRuns, Batches, ReachedRates, Report
@@ -47,7 +38,7 @@ _TRACE: Final = re.compile(r"torch(?!-run)(-\w+)*\.json(\.gz)?")
 def accepts(path: Path, head: bytes) -> bool:
     """Whether `path` is a folder with a manifest."""
     del head
-    return os.path.isfile(path / MANIFEST)  # noqa: PTH113 - Path.is_file raises of a name that is too long
+    return os.path.isfile(path / read_csv_rep.MANIFEST)  # noqa: PTH113 - Path.is_file raises of a name that is too long
 
 
 def open_report(path: Path, progress: readers.Progress, *, cache: bool) -> Report:
@@ -61,7 +52,7 @@ def open_report(path: Path, progress: readers.Progress, *, cache: bool) -> Repor
     if runs := reports_in(path) or samples_in(path):
         report = run_of(path, runs[0], cache=cache)
         return replace(report, meta=replace(report.meta, path=path, read_from=runs[0]))
-    if counters := runs_in(path, "ncu"):
+    if counters := read_csv_rep.runs_in(path, "ncu"):
         return counters_of(path, counters, progress)
     if not (traces := traces_in(path)):
         remedy = "Collect it again with the nsys pass; `kanalyze doctor` says what is missing for that."
@@ -107,18 +98,18 @@ def trace_of(folder: Path, trace: Path, progress: readers.Progress | None = None
 
 def counted_beside(report: Report, folder: Path) -> "Beside":
     """What ncu counted in the capture in `folder`, beside one of its reports."""
-    runs = runs_in(folder, "ncu")
+    runs = read_csv_rep.runs_in(folder, "ncu")
     return Beside(report, [run.file for run in runs[:1]], lambda _: counters_of(folder, runs, None))
 
 
-def counters_of(folder: Path, runs: Sequence[Run], progress: readers.Progress | None) -> Report:
+def counters_of(folder: Path, runs: Sequence[read_csv_rep.Run], progress: readers.Progress | None) -> Report:
     """Opens the given ncu runs of a capture as one report, with launch numbers where the manifest gives them.
 
     Raises ExportError if one is in ncu's own format, which nothing here can read; UnknownFormatError if one has no
     kernels; DamagedReportError if the pages of one are not of one run, or are invalid.
     """
     command_lines = commands(folder)
-    report = report_of_ncu(folder, runs, progress or (lambda *_: None), selections(command_lines))
+    report = read_csv_rep.report_of(folder, runs, progress or (lambda *_: None), selections(command_lines))
     return replace(report, meta=replace(report.meta, selective=selective(command_lines, [run.name for run in runs])))
 
 
@@ -405,7 +396,7 @@ def _times(content: dict[str, Any], part: str, origin_unix_ns: int) -> pl.DataFr
 
 def from_manifest(folder: Path, part: str, made: Callable[[Any], T], otherwise: T) -> T:
     """What is made of a part of the manifest of the capture in `folder`; else where it lacks that, or is damaged."""
-    with suppress(OSError, *MISSHAPEN), open_regular(folder / MANIFEST) as file:
+    with suppress(OSError, *MISSHAPEN), open_regular(folder / read_csv_rep.MANIFEST) as file:
         return made(json.loads(file.read())[part])
     return otherwise
 
@@ -427,19 +418,19 @@ def recorded_all(command_lines: Commands) -> bool:
     """Whether the nsys pass recorded the whole program run, judged by its command line."""
     command = command_lines.get("nsys", [])
     flags = takewhile(lambda word: word.startswith("-"), command[2:])
-    return counts_from_call(command) is False and not any(flag.startswith("--duration") for flag in flags)
+    return read_csv_rep.counts_from_call(command) is False and not any(flag.startswith("--duration") for flag in flags)
 
 
-def selections(command_lines: Commands) -> dict[str, Selection]:
+def selections(command_lines: Commands) -> dict[str, read_csv_rep.Selection]:
     """The launch selection of each ncu run, keyed by the stem of its files, where the command line determines it.
 
     The launch numbers are those of the capture's nsys pass, which has to have recorded from the same moment on.
     """
-    from_call = counts_from_call(command_lines.get("nsys", []))
-    asked = {name: selection(command) for name, command in command_lines.items() if name.startswith("ncu")}
+    from_call = read_csv_rep.counts_from_call(command_lines.get("nsys", []))
+    asked = {name: read_csv_rep.selection(command) for name, command in command_lines.items() if name.startswith("ncu")}
     return {name: one for name, one in asked.items() if one is not None and one.from_call is from_call}
 
 
 def selective(command_lines: Commands, names: Iterable[str]) -> bool | None:
     """Whether these ncu runs profiled only a subset of the launches; None where the commands do not say."""
-    return counter_model.measured_some([chooses(command_lines.get(name, [])) for name in names])
+    return counter_model.measured_some([read_csv_rep.chooses(command_lines.get(name, [])) for name in names])
