@@ -56,7 +56,10 @@ def read_requests(path: str | PathLike[str]) -> pl.DataFrame:
     with files.readable(file):
         text = file.read_text(encoding="utf-8-sig", errors="replace")
     try:
-        rows = _of_json(text) if text.lstrip()[:1] in ("{", "[") else _of_csv(text)
+        if text.lstrip()[:1] in ("{", "["):
+            rows = _of_json(text)
+        else:
+            rows = pl.read_csv(io.StringIO(text), infer_schema=False).select(pl.all().str.strip_chars()).to_dicts()
     except (ValueError, TypeError, RecursionError, pl.exceptions.PolarsError) as error:
         raise errors.DamagedReportError.at(file, "its rows", f"no log of requests ({error})") from error
     rows = [{re.sub(r"[\s-]+", "_", name.strip().lower()): value for name, value in row.items()} for row in rows]
@@ -96,11 +99,6 @@ def _need_first_token(file: Path, names: set[str]) -> None:
 
 def _first(row: dict[str, Any], names: tuple[str, ...]) -> Any:  # noqa: ANN401 - what a file says
     return next((row[name] for name in names if isinstance(row.get(name), int | float | str)), None)
-
-
-def _of_csv(text: str) -> list[dict[str, Any]]:
-    rows = pl.read_csv(io.StringIO(text), infer_schema=False)
-    return rows.with_columns(pl.all().str.strip_chars()).to_dicts()
 
 
 def _of_json(text: str) -> list[dict[str, Any]]:

@@ -363,9 +363,7 @@ class TimesSession(Session):
         self.files.append(write_json(self.path("torch", ".times.json"), document))
 
 
-_KINDS = {TRACE: TraceSession, TENSORBOARD: TraceSession, TIMES: TimesSession, RANGES: RangesSession}
-
-
 def session(settings: Settings) -> Session:
     """Creates the session for a recipe."""
-    return _KINDS.get(settings.recipe.makes, Session)(settings)
+    kinds = {TRACE: TraceSession, TENSORBOARD: TraceSession, TIMES: TimesSession, RANGES: RangesSession}
+    return kinds.get(settings.recipe.makes, Session)(settings)

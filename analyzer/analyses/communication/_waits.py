@@ -74,10 +74,6 @@ def of_one_clock(rows: Rows, matches: Matches, reference: int, base: int, number
 # linear in the number of collectives: the longest paths over hosts go through the collectives, so that no matrix of
 # hosts is made. Definition: docs/definitions.md, section 11, "Clocks".
 
-#: Collectives in a part of the run, and most parts.
-_OF_PART: Final = 64
-_PARTS: Final = 256
-
 #: The fewest differences of ends that tell an offset from which a drift is told, and by how many times their error
 #: the offsets at both ends of the run have to differ; a clock that is set in between lies off the line between these.
 _FEWEST: Final = 8
@@ -89,9 +85,6 @@ _OF_MEDIAN: Final = 0.76
 
 #: Beyond all offsets, and far from overflow.
 _FAR: Final = 1 << 60
-
-#: The part of differences of ends that the scatter of an offset covers.
-_MOST: Final = 0.9
 
 
 class _Rows(NamedTuple):
@@ -117,7 +110,7 @@ def clocks_of(rows: Rows, matching: Matches, clock: Ints, reference: int, origin
     if len(used) < 2:  # noqa: PLR2004 - one clock has no offset
         return of_one_clock(rows, matching, reference, base, number)
     times, latest = matching.begun - base, int(rows.start[matching.match >= 0].max()) - base
-    parts = int(min(_PARTS, max(1, len(times) // _OF_PART)))
+    parts = int(min(256, max(1, len(times) // 64)))  # of 64 collectives, and at most so many
     part, edges = _parts(times, latest, parts)
     middle = (edges[:-1] + edges[1:]) // 2
     cuts = _cuts(matching.first, part)
@@ -298,7 +291,7 @@ def _estimates(rows: _Rows, together: Bools, origins: Ints, low: Ints, high: Int
             break
         sums = new.with_columns(apart=pl.col("end") - pl.col("left")).group_by("node").agg(
             offset=pl.col("apart").median(),
-            scatter=(pl.col("apart") - pl.col("apart").median()).abs().quantile(_MOST),
+            scatter=(pl.col("apart") - pl.col("apart").median()).abs().quantile(0.9),
             shortest=pl.col("shortest").min(),
             number=pl.len(),
         )  # fmt: skip

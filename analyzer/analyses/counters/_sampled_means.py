@@ -34,9 +34,6 @@ _CLOCK: Final = "sm_clock_hz"
 #: A sample tells of an interval that has this part of its time.
 _PURE: Final = 0.9
 
-#: Cells of equal values that are longer than this many samples hold several of them.
-_SEVERAL: Final = 1.5
-
 
 class Grid(NamedTuple):
     """The sampled counters of one device, as cells of time in each of which all of them are constant."""
@@ -122,7 +119,7 @@ def _told(grid: Grid, spans: pl.DataFrame) -> pl.DataFrame:
     values = cells[sums.get_column("cell")]
     sums = sums.with_columns(length=values.get_column("end") - values.get_column("start"))
     sums = pl.concat([sums, values.drop("start", "end")], how="horizontal")
-    several = pl.col("length") > _SEVERAL * grid.period_ns
+    several = pl.col("length") > 1.5 * grid.period_ns
     pure = (pl.col("ns") >= _PURE * pl.col("length")) | (several & (pl.col("ns") >= _PURE * grid.period_ns))
     count = ((2 * pl.col("ns") + grid.period_ns) // (2 * grid.period_ns)).clip(lower_bound=1)
     return sums.filter(pure).with_columns(samples=count)

@@ -159,13 +159,7 @@ _FOREIGN: Final = (
 _LINKED: Final = r"^(?:__)?cuda[A-Z]|^libcudart_static_|^_start$|^__libc_|^_dl_|^_Py|^Py[A-Z]"
 
 #: Schema of a stack's names.
-NAMES: Final = {
-    "stack_id": pl.Int64,
-    "function": pl.String,
-    "module": pl.String,
-    "chain": pl.String,
-    "loads": pl.Boolean,
-}
+NAMES: Final = {"stack_id": pl.Int64, **dict.fromkeys(("function", "module", "chain"), pl.String), "loads": pl.Boolean}
 
 
 @once_per_process

@@ -256,9 +256,7 @@ PARTS: Final[dict[str, DataType | DataTypeClass]] = {
     **dict.fromkeys(("waits_on", "waits_for"), pl.String),
     "call": pl.Categorical,
     "evidence": pl.Enum(EVIDENCE),
-    "stack_id": pl.Int64,
-    "ns": pl.Int64,
-    "samples": pl.Int64,
+    **dict.fromkeys(("stack_id", "ns", "samples"), pl.Int64),
 }
 
 _CAST: Final = [pl.col(name).cast(kind) for name, kind in PARTS.items()]

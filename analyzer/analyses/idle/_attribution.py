@@ -57,12 +57,8 @@ _TOGETHER: Final = 8
 SHORT_NS: Final = 300_000
 
 _BY_DETAIL: Final[_Schema] = {"device": pl.Int64, "bucket": _IDLE, "detail": pl.String, "ns": pl.Int64}
-_SUMS: Final[_Schema] = {
-    "device": pl.Int64,
-    "bucket": _IDLE,
-    **_NAMES,
-    **dict.fromkeys(("ns", "gaps", "longest_ns"), pl.Int64),
-}
+_TIMES: Final = dict.fromkeys(("ns", "gaps", "longest_ns"), pl.Int64)
+_SUMS: Final[_Schema] = {"device": pl.Int64, "bucket": _IDLE, **_NAMES, **_TIMES}
 
 _NS: Final = (pl.col("end") - pl.col("start")).alias("ns")
 

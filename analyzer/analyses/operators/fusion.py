@@ -284,9 +284,6 @@ TABLE: Final = schema.Table(
     tools=tools.recorders("op"),
 )
 
-#: The minimum duration of a kernel, however little it does.
-_LEAST_NS: Final = 1_000
-
 #: Operators on lists of tensors that update an optimizer's state: first moments, second moments, weights.
 _UPDATES: Final = ("aten::_foreach_lerp_", "aten::_foreach_addcmul_", "aten::_foreach_addcdiv_")
 _BOTH_WAYS: Final = 2
@@ -335,7 +332,8 @@ def occurrences(report: Report) -> pl.DataFrame:
     each = _occurrences(named).join(speeds, on="device", how="left")
     each = each.filter((pl.col("fused_bytes") < pl.col("moved_bytes")).fill_null(value=True))
     at_bandwidth = (pl.col("fused_bytes") * 1e9 / pl.col("speed")).ceil().cast(pl.Int64, strict=False)
-    least = pl.max_horizontal(pl.coalesce(at_bandwidth, "shortest_ns"), _LEAST_NS * pl.col("parts"))
+    # no kernel takes less than 1 µs, however little it does
+    least = pl.max_horizontal(pl.coalesce(at_bandwidth, "shortest_ns"), 1_000 * pl.col("parts"))
     # a fused kernel takes no longer than the kernels that it replaces
     return each.with_columns(fused_ns=pl.min_horizontal(least, "total_ns"))
 

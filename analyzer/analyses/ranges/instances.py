@@ -179,9 +179,6 @@ _ONCE_SHARE: Final = 0.5
 _ONCE: Final = {"loading": "loading", "allocation": "allocation", "profiler": "the profiler", "launch": "launches"}
 _COMPILING: Final = "compiling"
 
-#: Minimum share of the whole for a part of the evidence to be named.
-_TOLD: Final = 0.1
-
 #: Of more later steps, so many tell how much of such work is usual: to attribute the time of all takes far longer.
 _COMPARED: Final = 8
 
@@ -291,7 +288,7 @@ def _evidence(step: dict[str, Any], longer: float, later: pl.DataFrame) -> str |
     if sum(once.values()) < _ONCE_SHARE * longer:
         return None
     largest = sorted(once.items(), key=lambda part: (-part[1], part[0]))
-    parts = [f"{word} {time(ns)}" for word, ns in largest if ns >= _TOLD * longer]
+    parts = [f"{word} {time(ns)}" for word, ns in largest if ns >= 0.1 * longer]
     return f"{time(longer)} longer than later steps, of which {', '.join(parts)}"
 
 
@@ -370,9 +367,6 @@ STEPS_TABLE: Final = Table(
     tools=tools.recorders("step"),
 )
 
-#: Minimum share of a step for work that runs on after it to be mentioned.
-_RUNS_ON: Final = 0.1
-
 
 @analysis
 def steps(report: Report) -> pl.DataFrame:
@@ -422,7 +416,7 @@ def in_words(rows: pl.DataFrame) -> str:
     text = answer(STEPS, rows.with_columns(names), steps=True)
     device = rows.filter((pl.struct("process_id", "device") == pl.struct("process_id", "device").first()) & USUAL)
     late = median_of(device, "late_ns")
-    if late < _RUNS_ON * median_of(device, "dur_ns"):
+    if late < 0.1 * median_of(device, "dur_ns"):
         return text
     took = time(median_of(device, "gpu_busy_ns"))
     whose, ends = ("Its", "it ends") if device.height == 1 else ("Their", "they end")

@@ -98,11 +98,7 @@ PROCESS: Final = ("process_id",)
 #: The columns of :func:`projection`.
 _PROJECTED: Final = {
     "row": pl.UInt32,
-    "projected_start_ns": pl.Int64,
-    "projected_ns": pl.Int64,
-    "busy_ns": pl.Int64,
-    "gpu_ops": pl.Int64,
-    "operations": pl.Int64,
+    **dict.fromkeys(("projected_start_ns", "projected_ns", "busy_ns", "gpu_ops", "operations"), pl.Int64),
 }
 
 

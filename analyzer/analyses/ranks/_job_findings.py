@@ -12,20 +12,11 @@ from kanalyze.analyses.ranks.tables import common_steps
 from kanalyze.reduction.tables import IN_LOADER
 from kanalyze.units import percent, plural, rate, size, time
 
-#: A rank is late in a step where it falls behind by this part of the step, and others wait for it.
-_NOTABLE: Final = 0.02
-
 #: Steps in a row are told together where the lateness of each is at most so many times that of the one before.
 _ALIKE: Final = 2
 
 #: A late rank is named where another rank waits for it for this part of the steps in which it is late.
 _NAMED_FROM: Final = 0.01
-
-#: From this part of the lateness on it may be most of it what the rank's recorder costs.
-_MOST_OF_IT: Final = 0.5
-
-#: A cause is named from this part of the lateness on.
-_WORTH_NAMING: Final = 0.1
 
 
 class Late(NamedTuple):
@@ -49,7 +40,7 @@ def late_ranks(job: Job) -> list[Late]:
     Of the steps that means are of.
     """
     rows = job.table("rank_steps")
-    notable = (pl.col("late_ns") >= _NOTABLE * pl.col("ns")) & (pl.col("cost_ns") > 0)
+    notable = (pl.col("late_ns") >= 0.02 * pl.col("ns")) & (pl.col("cost_ns") > 0)
     late = common_steps(rows).filter(notable).sort("rank", "step")
     others = max(job.ranks.height - 1, 1)
     before = pl.col("late_ns").shift(1)
@@ -87,11 +78,8 @@ def late_ranks(job: Job) -> list[Late]:
 
 def notable_causes(one: Late) -> list[tuple[str, int]]:
     """The causes that are worth naming."""
-    return [(bucket, ns) for bucket, ns in one.causes if abs(ns) >= _WORTH_NAMING * one.late_ns]
+    return [(bucket, ns) for bucket, ns in one.causes if abs(ns) >= 0.1 * one.late_ns]
 
-
-#: A finding is told from this part of a step on.
-_WORTH_SAYING: Final = 0.01
 
 #: A collective is small that reaches less than this part of its group's best bandwidth, with so small a part of the
 #: bytes of the one that does; so many of them in a step are worth a bucket.
@@ -143,7 +131,7 @@ def job_findings(job: Job) -> list[JobFinding]:
     steps = _Steps(number, ranks, every.get_column("step").n_unique(), rows, mean_ns)
     rules = RULES if job.ranks.get_column("device").null_count() == 0 else (_stragglers,)
     findings = [one for rule in rules for one in rule(job, steps)]
-    worth = [one for one in findings if one.finding == "straggler" or one.at_stake_ns >= _WORTH_SAYING * steps.ns]
+    worth = [one for one in findings if one.finding == "straggler" or one.at_stake_ns >= 0.01 * steps.ns]
     return sorted(worth, key=lambda one: (-one.at_stake_ns, one.finding, one.text))
 
 
@@ -159,7 +147,7 @@ def _stragglers(job: Job, steps: _Steps) -> Iterable[JobFinding]:
         why = "" if cause == EARLIER else f", most for its {cause}" + (f" in {detail}" if detail else "")
         idle = "" if job.ranks.get_column("device").null_count() else " with an idle GPU"
         late = sum(one.late_ns * one.steps for one in own) // number
-        of_recorder = sum((one.recorder_ns or 0) * one.steps for one in own) >= _MOST_OF_IT * late * number
+        of_recorder = sum((one.recorder_ns or 0) * one.steps for one in own) >= 0.5 * late * number
         balance = _BALANCE.get(detail or cause, "Look at what this rank does there that the others do not.")
         yield JobFinding(
             "straggler",

@@ -22,12 +22,6 @@ from kanalyze.report import Report
 #: Rows that are made at once.
 _AT_ONCE: Final = 1 << 18
 
-#: A detail is told of a cause from this part of it on.
-_MOST: Final = 0.5
-
-#: A step that takes less than this part of the median of its rank is not one of the usual ones.
-_SHORT: Final = 0.5
-
 _table = partial(schema.Table, job=True)
 
 _COMPUTE: Final = ("kernel_ns", "memcpy_ns", "memset_ns")
@@ -215,7 +209,7 @@ def by_step(job: Job) -> pl.DataFrame:
     named = sums.group_by(key, maintain_order=True).agg(cause=bucket.first(), cause_ns=ns.first())
     details = job.causes.drop_nulls("detail").group_by(*key, cause="bucket", maintain_order=True)
     named = named.join(details.agg(pl.col("detail").first(), most=ns.first()), on=[*key, "cause"], how="left")
-    detail = pl.when(pl.col("most") >= _MOST * pl.col("cause_ns")).then("detail")
+    detail = pl.when(pl.col("most") >= 0.5 * pl.col("cause_ns")).then("detail")
     recorder = pl.col("recorder_ns")
     late = job.lateness.group_by(key).agg(
         pl.when(recorder.is_not_null().all()).then(recorder.sum()),
@@ -256,7 +250,7 @@ def common_steps(rows: pl.DataFrame) -> pl.DataFrame:
     """
     everywhere = rows.filter(pl.len().over("step") == rows.get_column("rank").n_unique())
     whole = everywhere.filter(pl.col("kind").is_in(["steady", "odd"]).all().over("step"))
-    short = whole.select("step", short=pl.col("ns") < _SHORT * pl.col("ns").median().over("rank"))
+    short = whole.select("step", short=pl.col("ns") < 0.5 * pl.col("ns").median().over("rank"))
     usual = whole.join(short.filter("short"), on="step", how="anti").get_column("step")
     whole = whole.filter(pl.col("step").is_between(usual.min(), usual.max()))
     return whole if whole.height else everywhere if everywhere.height else rows

@@ -426,9 +426,6 @@ def on_one_clock(timelines: Sequence[tuple[str, int, Timeline]]) -> Timeline:
 
 # Fewer events: the longest stay single, the rest are summed in bins of time.
 
-#: The part of the events that stay single, where there are too many.
-_SINGLE: Final = 0.6
-
 _KEYS: Final = ("track", "lane", "tone")
 _ORDER: Final = ("track", "lane", "several", "start")
 
@@ -453,7 +450,7 @@ def reduced(events: pl.DataFrame, length_ns: int, most: int, whole: tuple[int, i
     of = {name: pl.col(name) for name in _ALONE} if again else _ALONE
     if events.height <= most:
         return events.with_columns(**of).sort(_ORDER, maintain_order=True)
-    kept, (low, high) = int(most * _SINGLE), whole or (0, 0)
+    kept, (low, high) = int(most * 0.6), whole or (0, 0)
     inside = events.select(~of["several"] & (pl.col("end") > low) & (pl.col("start") < high)).to_series()
     inside = inside if whole and 2 * int(inside.sum()) <= kept else inside & False
     others = of["covered_ns"].filter(~of["several"] & ~inside).top_k(kept - int(inside.sum()))

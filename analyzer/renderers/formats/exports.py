@@ -242,12 +242,6 @@ def _write_profile(file: BinaryIO, title: str, line: pl.DataFrame) -> None:
 #: The file in a folder of tables that says what is in it.
 CONTENTS: Final = "tables.json"
 
-#: Meanings of columns that a table has where it is of several windows or reports.
-_KEYS: Final = {
-    "instance": "The window that the row is of.",
-    "report": "The report that the row is of, as it was given.",
-}
-
 
 def write_table(form: str, forms: Sequence[Table], frame: pl.DataFrame, path: Path, origin: str) -> dict[str, object]:
     """Writes a table, in the format that is the ending of such files: parquet, arrow (Feather) or csv.
@@ -264,7 +258,10 @@ def write_table(form: str, forms: Sequence[Table], frame: pl.DataFrame, path: Pa
     Returns:
         What :func:`contents` says of it.
     """
-    table, known = forms[0], _KEYS | {column.name: column.doc for form in reversed(forms) for column in form.columns}
+    # the first two are of a table of several windows or reports
+    known = {"instance": "The window that the row is of.", "report": "The report that the row is of, as it was given."}
+    known |= {column.name: column.doc for form in reversed(forms) for column in form.columns}
+    table = forms[0]
     columns: list[dict[str, Any]] = [
         {
             "name": name,
