@@ -22,9 +22,6 @@ from kanalyze.errors import nearest
 MODULE: Final = "-m"
 _MODULES: Final = frozenset((MODULE, "--module"))
 
-#: Options of commands that start no script, or none that can be told.
-_NO_SCRIPT: Final = frozenset(("-c", "-", "--no-python"))
-
 #: The name of a module.
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][\w.]*")
 
@@ -258,7 +255,7 @@ def _started(launcher: tuple[str, ...], name: str, words: list[str]) -> Behind |
     may_be_any = is_python(name) or name == "torchrun"
     for at, word in enumerate(words):
         option, rest = word.replace("_", "-"), words[at + 1 :]
-        if option in _NO_SCRIPT or (option in _MODULES and not may_be_any):
+        if option in ("-c", "-", "--no-python") or (option in _MODULES and not may_be_any):
             return None
         if option in _MODULES:
             number = next((number for number, one in enumerate(rest) if _IDENTIFIER.fullmatch(one)), len(rest))

@@ -331,9 +331,6 @@ _GRACE_S: Final = 0.5
 #: Python 3.11 tries for ever where it gets none for the place of an exception in a `with`.
 _STUCK_S: Final = 5.0
 
-#: What Python asks for at once, where it needs more: an arena.
-_ARENA_BYTES: Final = 1 << 20
-
 #: The limits of a process, and which word of /proc/…/statm says how much of it is taken.
 _LIMITED: Final = {"RLIMIT_AS": 0, "RLIMIT_DATA": 5}
 
@@ -523,9 +520,9 @@ def _all_wait(process: int) -> bool:
 
 
 def _is_full(process: int, limits: Mapping[str, int]) -> bool:
-    """Whether a process has no room left for Python's next request; False if unknown."""
+    """Whether a process has no room left for what Python asks for next, an arena of 1 MiB; False if unknown."""
     used_bytes = taken_bytes(process)
-    return any(limits[name] - used_bytes[name] < _ARENA_BYTES for name in limits.keys() & used_bytes.keys())
+    return any(limits[name] - used_bytes[name] < (1 << 20) for name in limits.keys() & used_bytes.keys())
 
 
 def taken_bytes(process: int | str = "self") -> dict[str, int]:

@@ -162,11 +162,9 @@ def tensor_bytes(shapes: str | None, types: str | None) -> int | None:
     if not inputs or not all(inputs):
         return None
     whole = sum(one.stored * one.element_bytes for tensors in inputs for one in tensors)
-    return whole if whole <= _LARGEST_BYTES else None
+    # no tensor of a machine is larger: that was not a size
+    return whole if whole <= 1 << 46 else None
 
-
-#: No tensor of a machine is larger; what is more was not a size.
-_LARGEST_BYTES: Final = 1 << 46
 
 #: What the annotations of gloo's collectives begin with.
 _GLOO: Final = "gloo:"
@@ -262,14 +260,11 @@ def _calls_of_ops(report: Report) -> pl.DataFrame:
     )
 
 
-#: Kinds of which the trace records the root or the peer as the rank.
-_OF_ONE: Final = ("broadcast", "reduce", "gather", "scatter", "send", "recv")
-
-
 def _place(row: dict[str, Any], rank: int | None) -> int | None:
     """The place of the report's rank in the group; as recorded where the trace does not say which rank it is of."""
     if rank is None or not row["ranks"]:
-        return None if row["kind"] in _OF_ONE else row["rank"]
+        # of these the trace records the root or the peer as the rank
+        return None if row["kind"] in ("broadcast", "reduce", "gather", "scatter", "send", "recv") else row["rank"]
     if ":" in row["ranks"]:  # as of :func:`_members`
         first, stride, size = map(int, row["ranks"].split(":"))
         members = [first + stride * at for at in range(size)]

@@ -47,9 +47,6 @@ _OF_ALL_RANKS: Final = "compare_ranks"
 #: Tables that two tools tell alike: they record other ranges, and have other names for the same kernels and calls.
 _OF_TOOLS: Final = ("compare", "compare_families", "compare_steps", _OF_ALL_RANKS)
 
-#: Ranks whose iterations are shorter than the longest by less than this part are as long.
-_AS_LONG: Final = 0.01
-
 #: What refuses a judgement unless it is allowed.
 KINDS: Final = (
     *("runs", "cold", "gpu", "driver", "clocks", "tool", "flags", "profiler"),  # of how they were recorded
@@ -404,7 +401,8 @@ def telling_rank(ranks: Sequence[_pair.Pair]) -> int:
     ns = [(pair.base_ns, pair.new_ns) for pair in ranks]
     side = max((0, 1), key=lambda at: max(both[at] for both in ns))
     longest = max(both[side] for both in ns)
-    near = [at for at, both in enumerate(ns) if both[side] >= (1 - _AS_LONG) * longest]
+    # those hardly shorter than the longest are as long
+    near = [at for at, both in enumerate(ns) if both[side] >= (1 - 0.01) * longest]
     runs = {at: ranks[at].sides[side].digests for at in near}
     waits = {at: mean(one.ns_in("communication") / one.about.iterations for one in runs[at]) for at in near}
     if any(waits.values()):
@@ -497,9 +495,6 @@ def _values(pair: _pair.Pair, metric: str) -> tuple[list[float], list[float]]:
 
 # The noise floor.
 
-#: The part of all kernels whose noise is below that of the floor for single kernels.
-_MOST: Final = 0.95
-
 
 @dataclass(frozen=True)
 class Noise:
@@ -535,7 +530,8 @@ def noise_of(digests: Sequence[Digest]) -> Noise:
     buckets = _floors(digests, "buckets", "bucket", "ns", 0.0)
     kernels = _floors(digests, "slots", "name", "exclusive_ns", _pair.LEAST_SHARE * mean_ns)
     ratios = [floor.least_ratio - 1 for _, floor in kernels.values()]
-    rows = float(np.quantile(ratios, _MOST)) if ratios else step.least_ratio - 1
+    # of nearly all kernels the noise is below it
+    rows = float(np.quantile(ratios, 0.95)) if ratios else step.least_ratio - 1
     return Noise(about.name, about.each or about.scope, mean_ns, step, buckets, kernels, rows)
 
 

@@ -300,9 +300,6 @@ LEAST_SHARE: Final = 0.001
 #: Between two single runs of the same program, the part by which times may differ where nothing says by how much.
 ALONE: Final = 0.05
 
-#: Parts are apportioned in proportion to times in this part of a nanosecond.
-_FINE: Final = 1000
-
 
 class Limits(NamedTuple):
     """Limits that a change has to pass."""
@@ -461,7 +458,8 @@ def with_differences(
     sides = [side.mean(axis=1) for side in sums[values[0]]]
     spans = [nearest(side.tolist()) for side in sides]
     if whole is not None:  # in proportion to the times
-        spans = [apportioned(nearest((side * _FINE).tolist()), of) for side, of in zip(sides, whole, strict=True)]
+        # in proportion to times in thousandths of a nanosecond
+        spans = [apportioned(nearest((side * 1000).tolist()), of) for side, of in zip(sides, whole, strict=True)]
     before, after = (pl.Series(one, dtype=pl.Int64) for one in spans)
     times = [before.alias("base_ns"), after.alias("new_ns"), (after - before).alias("delta_ns")]
     others = [column for name in values[1:] for column in means(name, sums[name])]

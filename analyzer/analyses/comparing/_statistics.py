@@ -52,9 +52,6 @@ _STEPS_IN_A_ROW: Final = 5
 #: Fewer kernels do not show how their variances are spread.
 _LEAST_KERNELS: Final = 10
 
-#: Without it, of ten to thirty kernels too many are named (docs/comparing.md).
-_CAUTION: Final = 1.0
-
 #: Logarithms of variances that spread by less than this beyond chance are of one variance.
 _LEAST_EXCESS: Final = 1e-9
 
@@ -308,7 +305,8 @@ def moderated(base: npt.ArrayLike, new: npt.ArrayLike, *, paired: bool = False) 
         return ratios_of_runs(first, second, paired=paired)
     common_degrees = sum(len(level) - 1 for level in levels)
     common = sum(float(level.var()) * len(level) for level in levels) / max(common_degrees, 1)
-    variance, freedom = shrunk(own, degrees, prior_of(own[usable], degrees[usable], _CAUTION))
+    # with less caution too many of ten to thirty kernels are named (docs/comparing.md)
+    variance, freedom = shrunk(own, degrees, prior_of(own[usable], degrees[usable], 1.0))
     total = variance + common
     with np.errstate(divide="ignore", invalid="ignore"):
         freedom = total**2 / (variance**2 / freedom + common**2 / common_degrees)

@@ -16,9 +16,6 @@ from kanalyze.analyses.host.engine_marks import DECODE
 #: What is compared of a step: all of its time, with the gap before it, and the time in which the GPU ran anything.
 PARTS: Final = ("ns", "busy_ns")
 
-#: Numbers of tokens that differ by less are the same.
-_NEAR: Final = 0.01
-
 COMPARE_STEPS: Final = schema.Table(
     "compare_steps",
     "The steps of a serving engine of one kind and size; without a size all of the kind, at fixed weights.",
@@ -99,7 +96,8 @@ def _adjusted(pair: Pair) -> pl.DataFrame:
     for part in PARTS:
         slope = (pl.col("within") * pl.col(part)).sum().over("kind") / spread
         adjusted = pl.when(x.is_null()).then(pl.col(part)).when(spread > 0).then(pl.col(part) - slope * pl.col("apart"))
-        times.append(adjusted.when(pl.col("apart").abs() <= _NEAR * x).then(pl.col(part)).alias(part))
+        # numbers of tokens that differ by less are the same
+        times.append(adjusted.when(pl.col("apart").abs() <= 0.01 * x).then(pl.col(part)).alias(part))
     return every.with_columns(times)
 
 

@@ -258,9 +258,6 @@ _PREFIX: Final = r"^(?:cuda|cu|hip)(?:Ext)?(?:Module)?|_v\d+(?:_pt[sd]z)?$"
 #: Operators that a row names.
 _NAMED: Final = 3
 
-#: Counters that add up over kernels; all others are means by time, `intensity_flop_per_byte` by bytes of DRAM.
-_SUMS: Final = ("dur_ns", "cycles", "dram_read_bytes", "dram_write_bytes", "flop")
-
 
 def compare(pair: Pair) -> pl.DataFrame:
     """The ledger of an iteration of both sides, in the ledger's order; times sum to that of an iteration."""
@@ -481,7 +478,8 @@ def compare_counters(pair: Pair) -> pl.DataFrame:
         .then((each * pl.col("weight")).sum() / pl.col("weight").sum())
         .otherwise((each * number).sum() / number.sum()),
     )  # fmt: skip
-    is_sum = counter.is_in(_SUMS)
+    # all others are means by time, `intensity_flop_per_byte` by bytes of DRAM
+    is_sum = counter.is_in(("dur_ns", "cycles", "dram_read_bytes", "dram_write_bytes", "flop"))
     value = pl.when(is_sum).then("sum").when(counter == "registers_per_thread").then("largest").otherwise("mean")
     both = values.filter(~is_sum | pl.col("whole")).group_by("block", "counter", maintain_order=True).agg(
         value.filter(own).first().alias(name) for name, own in _SIDES.items()

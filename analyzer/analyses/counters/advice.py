@@ -256,10 +256,6 @@ UNKNOWN: Final = "unknown"
 _DRAM: Final = "DRAM"
 _LEVELS: Final = {_DRAM: "dram_share", "the L2 cache": "l2_share", "the L1 cache": "l1_share"}
 
-#: The outermost level with this share of the busiest one's utilisation is named: it serves the misses of the inner
-#: ones.
-_NEARLY: Final = 0.9
-
 
 def bound(row: Row) -> str:
     """The bottleneck: few blocks, memory, compute, latency, or unknown; `row` is of :func:`kernel_facts`.
@@ -317,10 +313,13 @@ _SENTENCES: Final[tuple[tuple[str | None, Callable[[Row], bool] | None, str], ..
 
 
 def _level(row: Row) -> tuple[str, float]:
-    """The level of memory that is named for a memory-bound kernel, and its utilisation."""
+    """The level of memory that is named for a memory-bound kernel, and its utilisation.
+
+    That is the outermost one that is nearly as busy as the busiest: it serves the misses of the inner ones.
+    """
     busy = {name: row[column] for name, column in _LEVELS.items() if row[column] is not None}
     busy = busy or {"the memory system": row["memory_share"]}
-    return next((name, share) for name, share in busy.items() if share >= max(busy.values()) * _NEARLY)
+    return next((name, share) for name, share in busy.items() if share >= max(busy.values()) * 0.9)
 
 
 def _in_order(row: Row) -> list[str]:

@@ -106,9 +106,6 @@ _BRACES: Final = {
     "kind": "word",
 }
 
-#: Counts from these on are of no step.
-_MOST: Final = 2**40
-
 #: What a label says.
 _LABEL: Final = (
     *("engine", "kind", "label", "requests", "tokens", "padded", "kv_tokens"),
@@ -190,7 +187,8 @@ def _parsed(labels: pl.LazyFrame, grammar: Grammar, rank: int) -> pl.LazyFrame:
     matches = labels.filter(pl.col("label").str.contains(grammar.label))
     fields = {name: pl.col("label").str.extract(pattern) for name, pattern in grammar.fields.items()}
     numbers = {name: fields.get(name, pl.lit(None)).cast(pl.Int64, strict=False) for name in _COUNTS}
-    counts = [pl.when(number < _MOST).then(number).alias(name) for name, number in numbers.items()]
+    # larger numbers are of no step
+    counts = [pl.when(number < 2**40).then(number).alias(name) for name, number in numbers.items()]
     words = fields.get("word", pl.lit(None)).cast(pl.String).str.to_lowercase()
     kind = words.replace_strict(_WORDS, default=OTHER, return_dtype=pl.String)
     kind = pl.when(words.is_not_null()).then(kind).otherwise(pl.lit(grammar.kind, dtype=pl.String)).alias("kind")

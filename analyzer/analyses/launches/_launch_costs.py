@@ -101,9 +101,6 @@ def launched_kernels(report: Report) -> pl.DataFrame:
 _LAUNCH: Final = ("process_id", "correlation_id", "device")
 _GRAPH: Final = ("process_id", "device", "graph_exec_id", "mark")
 
-#: Hashes below this can be summed without overflow, however many operations a launch has.
-_HASHES: Final = 1 << 31
-
 
 def has_graphs(report: Report) -> bool:
     """Whether any operation belongs to a CUDA graph; cheaper than finding out which."""
@@ -130,7 +127,8 @@ def graph_operations(report: Report) -> pl.DataFrame:
     known = known.with_columns(ids)
     # a hash of the kinds and names of a launch's operations, whatever their order
     name = pl.col("name").to_physical().cast(pl.Int64).fill_null(-1)
-    mark = ((name * len(model.DEVICE_KINDS) + pl.col("kind").to_physical()).hash() % _HASHES).cast(pl.Int64).sum()
+    # so small that sums do not overflow, however many operations a launch has
+    mark = ((name * len(model.DEVICE_KINDS) + pl.col("kind").to_physical()).hash() % (1 << 31)).cast(pl.Int64).sum()
     launches = known.group_by(_LAUNCH).agg(
         pl.col("start").min(), pl.col("graph_exec_id", "graph_id").first(), mark=mark
     )

@@ -189,9 +189,6 @@ _RUNS: Final = (1, 4, 16, 64)
 _TRIED: Final = 6
 _MOST_PERIODS: Final = 8
 
-#: Number of candidate periods, those with most matching operations, that are examined closely.
-_LIKELY: Final = 4
-
 #: A long series is sampled in so many slices, each of so many operations; shorter ones are looked at together.
 _SLICES: Final = 8
 _SLICE: Final = 1 << 16
@@ -233,7 +230,8 @@ def _of_series(part: pl.DataFrame, tried: list[int], fewest: int, nodes: int) ->
         if free.height < 2 * nodes:
             break
         agree = {period: int(free.select(_again(period).sum()).item()) for period in tried}
-        likely = sorted(sorted(agree, key=lambda period: -agree[period])[:_LIKELY])
+        # those with most matching operations
+        likely = sorted(sorted(agree, key=lambda period: -agree[period])[:4])
         spans = [_spans(free, period, fewest, nodes) for period in likely if agree[period] >= nodes]
         covered = pl.col("count") * pl.col("length")
         best = max(spans, key=lambda one: int(one.select(covered.sum()).item()), default=None)

@@ -16,14 +16,8 @@ from kanalyze.columns import gathered, mixed, nearest_place, parts_by, positions
 from kanalyze.decoder.fields import normalised
 from kanalyze.report import Report
 
-#: Least part of the launches of the smaller of two threads that the other one makes, too, for them to be one thread.
-_ALIKE: Final = 0.5
-
 #: Launches before and after a time between two launches that are its surroundings, on each side.
 _AROUND: Final = 4
-
-#: Least length of a stretch of recurring launches, as a part of the trace's: a forward pass alone is no training step.
-_STRETCH: Final = 0.5
 
 
 class ThreadPair(NamedTuple):
@@ -81,7 +75,8 @@ def recurring(pair: ThreadPair) -> pl.Series:
     same = around.is_in(surroundings(pair.others).drop_nulls().implode()).fill_null(value=False).alias("same")
     length = pl.len().over(pl.col("same").rle_id())
     return (
-        same.to_frame().select(pl.col("same") & (length >= max(pair.others.height * _STRETCH, 2 * _AROUND))).to_series()
+        # a forward pass alone is no training step
+        same.to_frame().select(pl.col("same") & (length >= max(pair.others.height * 0.5, 2 * _AROUND))).to_series()
     )
 
 
@@ -93,7 +88,8 @@ def _same_threads(calls: pl.DataFrame, others: pl.DataFrame) -> list[tuple[Threa
     common = both.agg(pl.min_horizontal("len", "len_other").sum().alias("common"))
     sizes = (side.group_by(THREAD).agg(size=pl.len()) for side in (calls, others))
     common = common.join(next(sizes), on=THREAD).join(next(sizes), left_on=there, right_on=THREAD, suffix="_other")
-    enough = common.filter(pl.col("common") >= pl.min_horizontal("size", "size_other") * _ALIKE)
+    # one thread makes so many of the other's launches
+    enough = common.filter(pl.col("common") >= pl.min_horizontal("size", "size_other") * 0.5)
     order = enough.sort("common", *THREAD, *there, descending=[True, False, False, False, False])
     pairs: dict[ThreadKey, ThreadKey] = {}
     for process, thread, other_process, other_thread in order.select(*THREAD, *there).iter_rows():

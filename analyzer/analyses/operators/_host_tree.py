@@ -137,10 +137,6 @@ _LEFT_OUT: Final = (
 #: Names of collectives of process groups, such as nccl:all_reduce (torch/csrc/distributed/c10d/Work.cpp).
 _COLLECTIVE: Final = r"^(?:nccl|gloo|mpi|ucc|xccl|hccl|fake):\w"
 
-#: An operator's name with its overload, where that was recorded; torch counts by the name without it.
-_OVERLOAD: Final = r"^(\w+::\w+)\.\w+$"
-
-
 #: torch merges all steps of its profiler under one name, ``ProfilerStep*``.
 _STEP: Final = "ProfilerStep#"
 
@@ -255,7 +251,8 @@ def _part(report: Report, kind: str) -> pl.DataFrame:
     if kind in FRAMEWORK_KINDS:
         names = events.get_column("name").unique()
         texts = names.cast(pl.String).fill_null("")
-        counted = texts.str.replace(_OVERLOAD, "$1") if kind == "op" else texts
+        # torch counts by the name without the overload
+        counted = texts.str.replace(r"^(\w+::\w+)\.\w+$", "$1") if kind == "op" else texts
         counted = counted.set(texts.str.starts_with(_STEP), f"{_STEP[:-1]}*")
         if names.has_nulls() or not counted.equals(texts):
             name = name.replace_strict(names, counted.cast(pl.Categorical), return_dtype=pl.Categorical)

@@ -16,9 +16,6 @@ from kanalyze.decoder.decode import decode
 from kanalyze.decoder.fields import ELEMENT_BYTES, KernelName
 from kanalyze.report import Report
 
-#: The elementwise operations of kernel families that also contain others.
-_OPERATIONS: Final = {"copy": ("copy",), "random": ("dropout", "masked_scale")}
-
 #: Minimum number of repetitions of one operator for a loop.
 _LOOP: Final = 5
 
@@ -137,7 +134,8 @@ def is_elementwise(kernel: KernelName) -> bool:
         return False
     if kernel.family == "optimizer":
         return kernel.functor is not None and "Fused" not in kernel.functor and kernel.operation != "norm"
-    operations = _OPERATIONS.get(kernel.family)
+    # families that contain others, too
+    operations = {"copy": ("copy",), "random": ("dropout", "masked_scale")}.get(kernel.family)
     return kernel.family in {"elementwise", "fill"} if operations is None else kernel.operation in operations
 
 

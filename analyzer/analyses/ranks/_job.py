@@ -307,9 +307,6 @@ EARLIER: Final = "earlier"
 #: What ranks of several groups wait in one of them is passed on to the others from this time on.
 _PASSED_ON_NS: Final = 1_000
 
-#: What is new and less than this part of a lateness is how much computing varies, and is not told.
-_SCATTER: Final = 0.05
-
 #: Collectives between two ranks, as a pipeline has them; a kernel of several sends and receives is one, too.
 IN_PAIRS: Final = pl.col("kind").is_in([*POINT_TO_POINT, "send_recv"])
 
@@ -413,7 +410,8 @@ def _new(late: pl.DataFrame, passed_on: Iterable[tuple[list[int], list[int]]]) -
     ):
         carried = max(0, lag(member, lane, step) - lag(second, lane, step))
         own_ns = max(0, late_ns - carried)
-        own_ns = own_ns if own_ns > _SCATTER * late_ns and not pair else 0
+        # less of it is how much computing varies
+        own_ns = own_ns if own_ns > 0.05 * late_ns and not pair else 0
         new.append(own_ns)
         behind[member] = behind.get(member, 0) + own_ns
         add(member, lane, 0 if pair else idle_ns)

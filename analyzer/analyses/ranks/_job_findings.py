@@ -15,9 +15,6 @@ from kanalyze.units import percent, plural, rate, size, time
 #: Steps in a row are told together where the lateness of each is at most so many times that of the one before.
 _ALIKE: Final = 2
 
-#: A late rank is named where another rank waits for it for this part of the steps in which it is late.
-_NAMED_FROM: Final = 0.01
-
 
 class Late(NamedTuple):
     """A rank that is late in some steps, one after the other."""
@@ -68,7 +65,7 @@ def late_ranks(job: Job) -> list[Late]:
                 int(own.get_column("late_ns").sum()) // own.height,
                 tuple((bucket, ns // own.height) for bucket, ns in named),
                 cost_ns,
-                cost_ns >= _NAMED_FROM * ns * others,
+                cost_ns >= 0.01 * ns * others,
                 details.item(0) if same else None,
                 None if recorder.null_count() else int(recorder.sum()) // own.height,
             )

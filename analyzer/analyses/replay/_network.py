@@ -173,9 +173,6 @@ KINDS: Final = (
 )
 _KIND: Final = pl.Enum(KINDS)
 
-#: Edges of operations to earlier ones by column of the dependencies.
-_BEFORE: Final = {"stream_before": "stream", "graph_before": "graph", "event_before": "event"}
-
 #: What begins in so small a last part of an operation (in a graph, or by a programmatic launch) follows its end.
 _LATE: Final = 0.25
 _LATEST_NS: Final = 50_000
@@ -453,7 +450,7 @@ def _of_operations(line: HostLine, graph: Dependencies, numbers: Numbers) -> lis
     zero, parts = work.height + 2 * calls.height, []
     # what a blocking call launches once it has waited starts as late as the host makes it
     staged = sure(gathered(calls.get_column("blocks"), gathered(line.places, work.get_column("call"))))
-    for column, kind in _BEFORE.items():
+    for column, kind in {"stream_before": "stream", "graph_before": "graph", "event_before": "event"}.items():
         following = work.drop_nulls(column)
         before = work.select("start", "end")[following.get_column(column)]
         late = ((before.get_column("end") - before.get_column("start")) * _LATE).clip(upper_bound=_LATEST_NS)

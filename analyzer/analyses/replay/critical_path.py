@@ -69,12 +69,6 @@ _LAGS: Final = {
     "return": "return of a wait",
 }
 
-#: Kinds of edges in whose time the operation of their place runs.
-_RUNS: Final = ("transfer", "cut", "overlap")
-
-#: A step of a link that is behind all its calls.
-_LAST: Final = 1 << 40
-
 
 class Ending(NamedTuple):
     """The network of a window, and what its path ends with."""
@@ -190,7 +184,8 @@ def _pieces(way: Way, passed: pl.DataFrame, shift: int) -> pl.DataFrame:
     # and what lies between the point and the node
     held = pl.when(kind == "held").then(pl.col("point") - size)
     place = pl.coalesce(pl.when(what.is_in(["begin", "end"])).then("row").when(kind == "tail").then("place"), held)
-    row = pl.when(kind.is_in(_RUNS)).then("place").when(what == "start").then("row")
+    # in whose time the operation of their place runs
+    row = pl.when(kind.is_in(("transfer", "cut", "overlap"))).then("place").when(what == "start").then("row")
     lags = passed.with_columns(row=row, place=place)
     lags = lags.hstack(rows_at(work.select("call", "returned"), lags.get_column("row")))
     unlaunched = (what == "start") & pl.col("call").is_null()
@@ -200,7 +195,8 @@ def _pieces(way: Way, passed: pl.DataFrame, shift: int) -> pl.DataFrame:
     late = pl.when((kind == "staged") & returned.is_between("over", "at")).then(pl.lit("launch latency"))
     usual = kind.replace_strict(_LAGS, default=None, return_dtype=pl.String)
     cause = pl.coalesce(untold, before, late, usual).cast(_CAUSE)
-    lags = lags.select("order", "row", "place", start=over, step=pl.lit(_LAST), cause=cause)
+    # a step that is behind all calls of the link
+    lags = lags.select("order", "row", "place", start=over, step=pl.lit(1 << 40), cause=cause)
     pieces = pl.concat([lags, ran, *_of_calls(calls, passed, size, shift)], how="diagonal_relaxed")
     of_call = rows_at(calls.select(called="row", doing="cause"), pieces.get_column("place"))
     of_work = rows_at(work.select(launched="call", running="cause"), pieces.get_column("row"))
@@ -269,8 +265,6 @@ def path(report: Report) -> pl.DataFrame:
 #: Causes of what a host thread does, whose pieces have the time of that thread.
 ON_HOST: Final = ("launch", "return of a wait", "call", "host")
 
-_IN_CALLS: Final = tuple(cause for cause in ON_HOST if cause != "host")
-
 
 def with_names(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
     """Adds `name` to the pieces of a path, in the order of time; those of the host are cut by what their thread was in.
@@ -280,7 +274,7 @@ def with_names(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
     """
     of_host = pieces.get_column("cause") == "host"
     others = pieces.filter(~of_host)
-    in_call = others.get_column("cause").is_in(_IN_CALLS)
+    in_call = others.get_column("cause").is_in([cause for cause in ON_HOST if cause != "host"])
     names = gathered(operations(report).get_column("name"), others.get_column("row"))
     of_call = shown_calls(report, gathered(report.kind("api").get_column("name"), others.get_column("call")))
     others = others.hstack([names.zip_with(~in_call & names.is_not_null(), of_call).alias("name")])

@@ -224,13 +224,10 @@ def _compiled(folder: Path) -> pl.DataFrame:
         raise errors.DamagedReportError.at(path, "the rows of kernels", "not what the collector writes") from error
 
 
-_LONGEST_PTX: Final = 1 << 22  # of a longer file nothing is told
-
-
 def _told_by_code(folder: Path, ptx_name: object) -> dict[str, str | int | float]:
     """The columns of a kernel that its PTX tells; empty where it does not."""
     path = folder / "triton" / Path(str(ptx_name)).name
-    if not isinstance(ptx_name, str) or not path.is_file() or path.stat().st_size > _LONGEST_PTX:
+    if not isinstance(ptx_name, str) or not path.is_file() or path.stat().st_size > 1 << 22:
         return {}
     with readable(path):
         return ptx.told_by(regular(path).read_bytes().decode(errors="replace"))

@@ -138,6 +138,8 @@ def _export(path: Path, name: str, program: Path, progress: readers.Progress) ->
 #: A progress line: ``Processing 1145 events: [=====42%        ]``.
 _PERCENT: Final = re.compile(rb"\[[= ]*(\d{1,3})%")
 
+_VERSION_LIMIT_S: Final = 20
+
 _ALL: Final = 100  # per cent
 
 
@@ -157,7 +159,7 @@ def version(program: Path) -> str:
     """The version printed by the program, such as ``2025.3.2.474``; empty if it prints none."""
     try:
         completed = subprocess.run(  # noqa: S603 - nsys, with a fixed argument
-            [program, "--version"], capture_output=True, check=False, stdin=subprocess.DEVNULL, timeout=20
+            [program, "--version"], capture_output=True, check=False, stdin=subprocess.DEVNULL, timeout=_VERSION_LIMIT_S
         )
     except (OSError, subprocess.SubprocessError):
         return ""

@@ -348,9 +348,6 @@ _WARNING: Final = 2
 #: Warnings about lost or incomplete records; others (a process without CUDA, say) lose nothing.
 _LOSS: Final = r"(?i)\b(lost|drop|dropped|missing|incomplete|overflow|not (?:all|be) |fail|truncat)"
 
-#: Tables up to this many rows are scanned in a few milliseconds.
-_FEW_ROWS: Final = 1 << 16
-
 
 class Seen(NamedTuple):
     """What reading tables showed of them."""
@@ -365,7 +362,8 @@ def notes(database: TableFile, seen: Seen, *, of_read: bool = False) -> pl.DataF
 
     `seen` is what tables read before showed; with `of_read`, larger tables that were not read are skipped.
     """
-    large = {spec.table for spec in EVENT_TABLES if of_read and database.last_row(spec.table) > _FEW_ROWS}
+    # fewer rows are scanned in a few milliseconds
+    large = {spec.table for spec in EVENT_TABLES if of_read and database.last_row(spec.table) > 1 << 16}
     looked_at = [spec for spec in EVENT_TABLES if spec.table in seen.endless or spec.table not in large]
     entries = [
         *_lost_rows(database, seen.endless, looked_at),

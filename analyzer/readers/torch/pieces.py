@@ -102,10 +102,6 @@ def between(opening: bytes) -> re.Pattern[bytes]:
     return re.compile(rb"\}(?=\s*,\s*\{\s*\"" + re.escape(key) + rb"\"\s*:)")
 
 
-#: Chunks of decompressed blanks at least this long are shortened to one.
-_BLANKS: Final = 1 << 16
-
-
 class TraceText:
     """The text of a trace, compressed or not, read once from its beginning to its end."""
 
@@ -224,7 +220,8 @@ class TraceText:
                     inflater, data = zlib.decompressobj(wbits=_GZIP_BITS), data.lstrip(b"\0")
                 if part:
                     # a file of 2 MB may decompress to gigabytes of blanks
-                    yield part[:1] if part.isspace() and len(part) >= _BLANKS else part
+                    # long blanks are as good as one
+                    yield part[:1] if part.isspace() and len(part) >= 1 << 16 else part
         while part := inflater.decompress(inflater.unconsumed_tail, _READ_BYTES) if begun else b"":
             yield part
         if begun and not inflater.eof:

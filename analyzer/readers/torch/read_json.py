@@ -61,12 +61,10 @@ def _decoded(path: Path, progress: readers.Progress) -> Frames:
     return frames
 
 
-#: Version of the cache format: raise it when frames change, to invalidate what older versions cached.
-_SCHEMA: Final = 9
 #: Traces below this size, in bytes, decode as fast as the cache loads.
 _LEAST_BYTES: Final = 2 << 20
-#: File names of a cache entry.
-_SUFFIX: Final = f".trace{_SCHEMA}"
+#: File names of a cache entry; its number is raised when frames change, to invalidate what older versions cached.
+_SUFFIX: Final = ".trace9"
 _REST, _COLLECTIVES, _FRAME = "rest.json", "collectives.arrow", ".frame.arrow"
 
 

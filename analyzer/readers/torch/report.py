@@ -493,13 +493,11 @@ SYNC_NAMES: Final = {
     "Unknown Sync": "Unknown",
 }
 
-#: CUPTI's invalid id, which some versions write as -1.
-_NO_ID: Final = 0xFFFFFFFF
-
 
 def known_id(ids: pl.Expr) -> pl.Expr:
     """Ids with invalid ones replaced by null."""
-    return pl.when(ids.is_between(0, _NO_ID, closed="left")).then(ids)
+    # CUPTI's invalid id is the last one, or -1 in some versions
+    return pl.when(ids.is_between(0, 0xFFFFFFFF, closed="left")).then(ids)
 
 
 #: The recorded CUDA event that a synchronisation waited for, provided that it was recorded before. Kineto names it by

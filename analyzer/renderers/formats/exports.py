@@ -32,9 +32,6 @@ _OURS, _NEEDS = number(_SEQUENCE, 1), number(_FLAGS, 2)
 #: The interned name of the annotation that has an event's id.
 _EVENT_ID: Final = 1
 
-#: The tag before a flow, field 47, which has 64 bits.
-_FLOW: Final = b"\xf9\x02"
-
 #: Names in one packet; numbers of processes that Perfetto can hold, of threads it can all.
 _NAMES, _MOST_PID = 1 << 12, 1 << 31
 
@@ -151,7 +148,8 @@ def _packets(trace: Slices, names: pl.Series, kinds: pl.Series, line: pl.DataFra
     launched = pl.concat([calls, operations]).sort("slice", "flow")
     fixed = pl.Series(launched.get_column("flow").to_numpy().astype("<u8").view("V8").tolist(), dtype=pl.Binary)
     # those of a slice as one, which polars does for texts alone
-    flow = (pl.lit(_FLOW) + fixed).bin.encode("hex").alias("flow")
+    # behind the tag of field 47, which has 64 bits
+    flow = (pl.lit(b"\xf9\x02") + fixed).bin.encode("hex").alias("flow")
     by_slice = launched.with_columns(flow).group_by("slice", maintain_order=True).agg(pl.col("flow").str.join(""))
     at = pl.DataFrame({"slice": pl.int_range(len(names), dtype=pl.UInt32, eager=True)})
     flows = at.join(by_slice, on="slice", how="left", maintain_order="left").get_column("flow").str.decode("hex")

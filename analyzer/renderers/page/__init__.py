@@ -486,20 +486,25 @@ UNNAMED: Final = {"Unknown": "unnamed"}
 WORTH_NAMING: Final = 0.02
 
 
+#: Folders in the file of a Python function, such as ``train/steps.py(31): step``; and an enclosing such function.
+#: Anchored at word starts, since trying every letter of a long word is quadratic.
+_FOLDERS: Final = re.compile(r"(?<![^\s<>])[^\s<>]*/(?=[^\s/<>]+\.py\(\d+\): )")
+_AROUND: Final = re.compile(r"(?<=.) in [^\s<>]+\.py\(\d+\): \S+$")
+
+
 def unversioned(call: str) -> str:
     """Strips the version suffix from a CUDA call."""
     return re.sub(r"_v\d{4,5}\b", "", call)
 
 
 def without_folders(culprit: str) -> str:
-    """Strips folders from the files of Python functions in a culprit, such as ``train/steps.py(31): step``."""
-    # anchored at word starts, since trying every letter of a long word is quadratic
-    return re.sub(r"(?<![^\s<>])[^\s<>]*/(?=[^\s/<>]+\.py\(\d+\): )", "", culprit)
+    """Strips folders from Python file names in a culprit."""
+    return _FOLDERS.sub("", culprit)
 
 
 def without_function(culprit: str) -> str:
     """Strips the enclosing Python function from a culprit, unless nothing else is left."""
-    return without_folders(re.sub(r"(?<=.) in [^\s<>]+\.py\(\d+\): \S+$", "", culprit))
+    return without_folders(_AROUND.sub("", culprit))
 
 
 def options(scope: Scope) -> list[str]:

@@ -349,7 +349,8 @@ def _ledger(summary: Summary, window: dict[str, int]) -> page.Ledger:
 
 def instances_page(instances: Instances, top: int) -> Page:
     """Builds the page of a range's instances: time breakdown, outliers and slowest ones."""
-    sections = []
+    figures = numbers(share="share", median="median_ns", least="min_ns", most="max_ns", deviation="stddev_ns wide")
+    columns, sections = (Column("bucket", "bucket", left=True), *figures), []
     keys = instances.spread.select("process_id", "device").unique(maintain_order=True)
     many = keys.get_column("process_id").n_unique() > 1
     for process, device in keys.iter_rows():
@@ -360,7 +361,7 @@ def instances_page(instances: Instances, top: int) -> Page:
         which = which if usual.height == rows.height else f"{usual.height} usual instances"
         whose = f", process {process}" if many else ""
         remark = f"GPU {device}{whose}, {which}"
-        sections += [section("WHERE THE TIME WENT", instances.spread.filter(here), _SPREAD, remark=remark)]
+        sections += [section("WHERE THE TIME WENT", instances.spread.filter(here), columns, remark=remark)]
         sections += [_slowest(rows, usual, top, instances.zero_ns)]
     first = instances.instances.item(0, "window") if instances.instances.height else ""
     scope, window = replace(instances.scope, window=Window(name=first)), instances.scope.window
@@ -374,12 +375,6 @@ def instances_page(instances: Instances, top: int) -> Page:
         sections=sections,
         more=outlets.command("kanalyze", "summarize", instances.meta.path, *page.options(scope)),
     )
-
-
-_SPREAD: Final = (
-    Column("bucket", "bucket", left=True),
-    *numbers(share="share", median="median_ns", least="min_ns", most="max_ns", deviation="stddev_ns wide"),
-)
 
 
 def _slowest(rows: pl.DataFrame, usual: pl.DataFrame, top: int, zero_ns: int) -> Section:
