@@ -485,7 +485,6 @@ UNNAMED: Final = {"Unknown": "unnamed"}
 #: A part of a bucket is named from this share of it on.
 WORTH_NAMING: Final = 0.02
 
-
 #: Folders in the file of a Python function, such as ``train/steps.py(31): step``; and an enclosing such function.
 #: Anchored at word starts, since trying every letter of a long word is quadratic.
 _FOLDERS: Final = re.compile(r"(?<![^\s<>])[^\s<>]*/(?=[^\s/<>]+\.py\(\d+\): )")
