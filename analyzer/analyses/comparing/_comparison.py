@@ -402,7 +402,7 @@ def telling_rank(ranks: Sequence[_pair.Pair]) -> int:
     side = max((0, 1), key=lambda at: max(both[at] for both in ns))
     longest = max(both[side] for both in ns)
     # those hardly shorter than the longest are as long
-    near = [at for at, both in enumerate(ns) if both[side] >= (1 - 0.01) * longest]
+    near = [at for at, both in enumerate(ns) if both[side] >= 0.99 * longest]
     runs = {at: ranks[at].sides[side].digests for at in near}
     waits = {at: mean(one.ns_in("communication") / one.about.iterations for one in runs[at]) for at in near}
     if any(waits.values()):
