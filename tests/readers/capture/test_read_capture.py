@@ -166,8 +166,8 @@ ATOMICS, PRODUCTS, DOUBLES = ("atomics", "atomic_bytes"), ("float32_products",),
             for ptx, line in (
                 (summed(64), "bells.py:27"),
                 (summed(63), None),
-                (summed(64, loaded=3), None),  # with few, as a matrix with a vector
-                (summed(96, loaded=3), "bells.py:27"),
+                (summed(127, loaded=2), None),  # with few, as of eight rows
+                (summed(128, loaded=2), "bells.py:27"),
                 (summed(64, differences=33), None),  # distances
                 (summed(64, of="bells.py"), None),  # a formula
                 (

@@ -69,7 +69,8 @@ def _on_gpu(report: Report, batches: pl.DataFrame) -> str:
     work = on_host.by_span(report, on_host.own_within(report, batches), "grid_y")
     # each column of blocks of such a kernel copies a tensor
     work = work.with_columns(joins=on_host.kernels_named(work, "CatArrayBatchedCopy"))
-    each = work.group_by("span").agg(pl.col("joins").all() & (pl.col("grid_y").sum() >= _PIECES))
+    copied, pieces = (pl.col("detail") == on_host.TO_DEVICE).any(), pl.col("grid_y").filter("joins").sum()
+    each = work.group_by("span").agg(joins=~copied.fill_null(value=False) & (pieces >= _PIECES))
     made, of_rows = (2 * number >= batches.height for number in (each.height, each.get_column("joins").sum()))
     return ": rows" if of_rows else ": samples" if made else ""
 

@@ -112,7 +112,8 @@ COPY = memcpy(20 * US, 22 * US, direction="Host-to-Device", size_bytes=4096)
         (samples(COPY, pieces=33), "copies to it or computes on it"),
         (samples(JOINS(grid=(9, 512, 1))), "takes one by one and joins"),
         (samples(JOINS(grid=(9, 2, 1))), "copies to it or computes on it"),
-        (samples(JOINS(grid=(9, 512, 1)), kernel(20 * US, 22 * US)), "copies to it or computes on it"),
+        (samples(JOINS(grid=(9, 512, 1)), kernel(20 * US, 22 * US)), "takes one by one and joins"),
+        (samples(JOINS(grid=(9, 512, 1)), COPY), "copies to it or computes on it"),
         (samples(JOINS(grid=(9, 512, 1)), batches=[1]), "no workers"),
     ],
 )
