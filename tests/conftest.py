@@ -53,17 +53,12 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-def without_commands(page):
-    """A page without the commands that it ends with, if it has some."""
-    return re.sub(r"\nMore: (?:.+\n)+", "\nMore: …\n", page)
-
-
 @pytest.fixture
 def gold(request):
     """A check that a text is that of a file in tests/gold, without its commands, which name the checkout's folder."""
 
     def check(text, name):
-        path, text = Path(__file__).parent / "gold" / name, without_commands(text)
+        path, text = Path(__file__).parent / "gold" / name, re.sub(r"\nMore: (?:.+\n)+", "\nMore: …\n", text)
         if request.config.getoption("--update-gold"):
             path.write_text(text, encoding="utf-8", newline="\n")
         assert text == path.read_text(encoding="utf-8")

@@ -6,19 +6,13 @@ import re
 import pytest
 
 from kanalyze.cli import _GROUPS
-from support.command import REPORTS, SAMPLES, refused, run
+from support.command import REPORTS, SAMPLES, printed, refused, run
 
 pytestmark = pytest.mark.slow
 
 SQUARE, MLP, NVTX = SAMPLES / "square", SAMPLES / "mlp_train", REPORTS / "nvtx.sqlite"
 GEMM = "cutlass_80_simt_sgemm_256x128_8x4_tn_align1"
 ADD, TRACE = SAMPLES / "add" / "nsys.sqlite", SQUARE / "torch.json.gz"
-
-
-def printed(*arguments, **keys):
-    ran = run(*arguments, **keys)
-    assert ran.status == 0, ran.error
-    return ran.text
 
 
 @pytest.mark.parametrize(

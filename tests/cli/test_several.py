@@ -62,15 +62,11 @@ TRAINING = SAMPLES / "mlp_train"
 TRACE = REPORTS / "torch" / "with_modules.json.gz"
 
 
-def shown(*arguments, said=(), **keys):
-    ran = run("show", *arguments, **keys)
+def rows(*arguments, said=()):
+    ran = run("show", *arguments, "--format", "csv")
     assert ran.status == 0, ran.said
     assert ran.error.splitlines() == [f"kanalyze: {line}" for line in said]
-    return ran.text
-
-
-def rows(*arguments, **keys):
-    return list(csv.DictReader(io.StringIO(shown(*arguments, "--format", "csv", **keys))))
+    return list(csv.DictReader(io.StringIO(ran.text)))
 
 
 def of_one(table, path):

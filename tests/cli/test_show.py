@@ -27,10 +27,6 @@ def shown(*arguments):
     return printed("show", *arguments)
 
 
-def rows(*arguments):
-    return list(csv.DictReader(io.StringIO(shown(*arguments, "--format", "csv"))))
-
-
 def objects(*arguments):
     return json.loads(shown(*arguments, "--format", "json"))
 
@@ -40,7 +36,7 @@ def objects_of(frame):
 
 
 def column(name, *arguments):
-    return [row[name] for row in rows(*arguments)]
+    return [row[name] for row in csv.DictReader(io.StringIO(shown(*arguments, "--format", "csv")))]
 
 
 def message(*arguments):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 
-from kanalyze.model import DEVICE_KINDS, DEVICES, EVENTS, KINDS, PROCESSES, READER_TABLES
+from kanalyze.model import DEVICE_KINDS, DEVICES, EVENTS, KINDS, READER_TABLES
 from kanalyze.report import Meta, Report
 
 #: What a CUDA trace records, whether or not there was any.
@@ -190,7 +190,7 @@ class Listed:
         seen = {(process, device) for process, device in used if process is not None and device is not None}
         deviceless = known - {process for process, _ in seen}
         with_device = [(process, "app", device, device) for process, device in sorted(seen)]
-        return with_device + [_padded(PROCESSES, (process, "app")) for process in sorted(deviceless)]
+        return with_device + [(process, "app", None, None) for process in sorted(deviceless)]
 
 
 _SHAPE = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
@@ -200,10 +200,6 @@ def _event_row(number, event):
     duration = None if event.end is None else event.end - event.start
     keys = ("process", "thread", "device", "context", "stream", "correlation", "parent")
     return (number, event.kind, event.name, event.start, duration, *(getattr(event, key) for key in keys))
-
-
-def _padded(table, values):
-    return (*values, *[None] * (len(table.columns) - len(values)))
 
 
 def _frame(table, rows):

@@ -1,7 +1,6 @@
 """What cannot be is counted in health, and no absurd time stretches the window of a device."""
 
 from dataclasses import replace
-from functools import cache
 
 import polars as pl
 import pytest
@@ -19,11 +18,6 @@ from support.strategies import EVENTS, few_given
 
 GRAPH_NODE, TWO_GPUS = REPORTS / "graph_node.sqlite", REPORTS / "two_gpus.sqlite"
 THOUSAND_S = 1_000_000_000_000
-
-
-@cache
-def usual_doubts(path):
-    return doubts(real_report(path))
 
 
 #: What is true of most reports that are made by hand.
@@ -169,7 +163,7 @@ def damaged(folder, *checks):
 @pytest.mark.parametrize("check", DAMAGED)
 @pytest.mark.one_in(12)
 def test_one_damaged_row_of_a_real_report_is_one_doubt(tmp_path, check):
-    assert check not in usual_doubts(GRAPH_NODE)
+    assert check not in doubts(real_report(GRAPH_NODE))
     assert doubts(damaged(tmp_path, check))[check][0] == 1
 
 

@@ -1,7 +1,6 @@
 """What the analysis of a job says of jobs that are made up, held against what is true of them."""
 
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import polars as pl
@@ -210,18 +209,13 @@ def test_a_clock_that_jumps_does_not_hold_up_the_other_parts():
     assert later.get_column("low_ns").null_count() == 0
 
 
-@cache
-def reductions_of_two():
-    return [*play(Plan(ranks=2, hosts=1, steps=2)).reductions()]
-
-
 @pytest.mark.parametrize(
     ("table", "number"),
     [("collectives", "number"), ("steps", "index"), ("ledgers", "index"), ("pieces", "number"), ("before", "number")],
 )
 @pytest.mark.parametrize("other", [-1_000, 1, 1 << 40])
 def test_rows_of_no_collective_or_step_are_damage(table, number, other):
-    found = reductions_of_two()
+    found = [*play(Plan(ranks=2, hosts=1, steps=2)).reductions()]
     wrong = found[1][table].with_columns(pl.col(number) + other)
     with pytest.raises(BadReductionError, match=f"rank1.json: a damaged reduction .*{number}"):
         job_of([found[0], found[1] | {table: wrong}])

@@ -254,14 +254,12 @@ def test_kernels_keep_their_shapes_where_rows_are_missing_or_numbered_otherwise(
 # A file that is cut, changed, or still being written
 
 
-def lengths_of(size):
-    """Lengths around everything that a header tells, and many in between."""
-    return [16, 17, 50, 99, 100, 101, 511, 512, 4095, 4096, 4097, *range(5000, size, size // 25), size - 4096, size - 1]
-
-
 def test_a_file_that_is_cut_is_refused(tmp_path):
+    """Around everything that a header tells, and at many places in between."""
     data, path = GRAPH_NODE.read_bytes(), tmp_path / "cut.sqlite"
-    for length in lengths_of(len(data)):
+    size = len(data)
+    around = (16, 17, 50, 99, 100, 101, 511, 512, 4095, 4096, 4097, size - 4096, size - 1)
+    for length in (*around, *range(5000, size, size // 25)):
         path.write_bytes(data[:length])
         told, _ = message(path, slug="report-damaged")
         assert "the file ends after" in told

@@ -25,16 +25,11 @@ def rendered(**parts):
     return _rendered(dict.fromkeys(_SECTIONS, ()) | texts | recorded | parts)
 
 
-def waits(ranks, steps):
-    rows = [(rank, step, 100, rank, step == 0 and rank == 5) for rank in range(ranks) for step in range(steps)]
-    return pl.DataFrame(rows, schema=["rank", "step", "ns", "wait_ns", "late"], orient="row").with_columns(
-        late_ns=pl.col("late").cast(pl.Int64) * 50
-    )
-
-
 @pytest.mark.slow
 def test_the_grid_of_waiting_has_room_for_the_latest_ranks_and_the_first_steps():
-    found = _waiting(waits(100, 200))
+    rows = [(rank, step, 100, rank, step == 0 and rank == 5) for rank in range(100) for step in range(200)]
+    waits = pl.DataFrame(rows, schema=["rank", "step", "ns", "wait_ns", "late"], orient="row")
+    found = _waiting(waits.with_columns(late_ns=pl.col("late").cast(pl.Int64) * 50))
     assert len(found["ranks"]) == 64
     assert 5 in found["ranks"]  # it is late, and waits least but for five
     assert found["ranks"] == sorted(found["ranks"])
