@@ -122,13 +122,16 @@ def _device_event(kind, name, start, end, keys):
     return Event(kind, name, start, end, **{"device": 0, "stream": 7, "context": 1, **keys})
 
 
-def report(events, *, kinds=CUDA_KINDS, limits=None, **tables):
+def report(events, *, kinds=CUDA_KINDS, limits=None, meta=None, **tables):
     """The report of `events`; it records `kinds`, and whatever else occurs among them.
 
-    `limits` are columns of every row of the devices; `tables` are the rows of reader's tables that no event fills,
-    such as event_records or graph_nodes.
+    `limits` are columns of every row of the devices; `meta` is what it says of itself; `tables` are the rows of
+    reader's tables that no event fills, such as event_records or graph_nodes.
     """
-    return Report(Meta(Path("made by hand"), "test"), Listed(events, kinds, limits or {}, tables))
+    return Report(
+        Meta(**{"path": Path("made by hand"), "tool": "test", **(meta or {})}),
+        Listed(events, kinds, limits or {}, tables),
+    )
 
 
 class Listed:

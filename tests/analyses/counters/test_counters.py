@@ -1,7 +1,5 @@
 """Counters as columns: equal to what ncu's details page prints, on every report."""
 
-from dataclasses import replace
-
 import polars as pl
 import pytest
 
@@ -257,8 +255,7 @@ def instruction(number, file, line, *figures, event_id=0, live=None):
 def of_ncu(*instructions, files=(), names=("f", "g")):
     kernels = [kernel(0, 1, name=name) for name in names]
     sources = [{"file": file, "text": text} for file, text in files]
-    made = report(kernels, kinds=("kernel",), instructions=instructions, source_files=sources)
-    return replace(made, meta=replace(made.meta, tool="ncu"))
+    return report(kernels, kinds=("kernel",), meta={"tool": "ncu"}, instructions=instructions, source_files=sources)
 
 
 def line_rows(*instructions, columns=("event_id", "file", "line", "samples", "share"), **how):

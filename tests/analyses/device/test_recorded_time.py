@@ -36,8 +36,7 @@ def window(of):
 
 def recorded(events, end):
     """The report of `events`, recorded until `end`."""
-    made = report(events)
-    return replace(made, meta=replace(made.meta, end_ns=end))
+    return report(events, meta={"end_ns": end})
 
 
 LATE, OUT, HOST = THOUSAND_S, "operations outside the recording", "host events outside the recording"

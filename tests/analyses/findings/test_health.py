@@ -42,8 +42,7 @@ SOUND = [BEGUN, *launch(1, 1)]
 
 def wrong(*events, end=None, **tables):
     """The checks that found something beside the sound launch: check, count, ns, doubt."""
-    made = report([*SOUND, *events], limits=LIMITS, **tables)
-    found = health(replace(made, meta=replace(made.meta, end_ns=end)))
+    found = health(report([*SOUND, *events], limits=LIMITS, meta={"end_ns": end}, **tables))
     return found.filter(found["count"] > 0).select("check", "count", "ns", "doubt").rows()
 
 
@@ -247,8 +246,7 @@ def test_what_is_launched_while_a_call_waits_need_not_end_before_it_returns():
 
 def doubts_of(*events, tool="nsys", end=None, **tables):
     """As :func:`wrong`, in a report of a tool, of the events alone: check and count."""
-    made = report(events, limits=LIMITS, **tables)
-    found = health(replace(made, meta=replace(made.meta, tool=tool, duration_ns=end)))
+    found = health(report(events, limits=LIMITS, meta={"tool": tool, "duration_ns": end}, **tables))
     return found.filter(found["doubt"]).select("check", "count").rows()
 
 

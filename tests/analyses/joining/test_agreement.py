@@ -26,8 +26,7 @@ CONFIG = {"registers_per_thread": 32, "static_shared_bytes": 0, "dynamic_shared_
 
 
 def of_tool(tool, *events):
-    made = report([call("cudaLaunchKernel", 0, 1), *events])
-    return replace(made, meta=replace(made.meta, tool=tool, path=Path(f"of {tool}")))
+    return report([call("cudaLaunchKernel", 0, 1), *events], meta={"tool": tool, "path": Path(f"of {tool}")})
 
 
 def k(start, end, name="k", **config):
@@ -171,8 +170,8 @@ def under_ncu(took, *, base=(), waits=0.0, clock=1.0e9, more=()):
     """The reason for a kernel of 10 µs that takes another time under ncu."""
     stalls = {stall_metric("long_scoreboard"): 10 * waits, stall_metric("selected"): 1.0, LATENCY: 10.0}
     counters = {TOOK: took, CLOCK: clock, **stalls, **dict(more)}
-    made = report([call("cudaLaunchKernel", 0, 1), k(100, 10_100), *base], limits=GPU)
-    program = replace(made, meta=replace(made.meta, tool="nsys", path=Path("of nsys")))
+    events = [call("cudaLaunchKernel", 0, 1), k(100, 10_100), *base]
+    program = report(events, limits=GPU, meta={"tool": "nsys", "path": Path("of nsys")})
     rows = kanalyze.agreement(program, measured(counters, names=["k"], block=(32, 1, 1))).filter(figure="duration")
     return rows["reason"].to_list()[0]
 
@@ -220,20 +219,19 @@ def test_a_window_explains_what_agrees_without_it_and_nothing_else():
     assert sorted(rows["name"]) == ["k", "other"]
 
 
-def with_trials(count, flush, *, tried):
+def with_trials(count, flush, *, tried, tool="nsys"):
     events = [call("cudaLaunchKernel", 0, 1)]
     for at in range(count):
         events += [kernel(100 * at, 100 * at + 10, name="fill", side=CONFIG)] * flush
         events += [kernel(100 * at + 50, 100 * at + 60, name="tuned", side=CONFIG)]
     row = {"source": "triton", "num_warps": 4, "num_stages": 1}
     compiled = [{"name": name, "hash": f"{number}", **row} for number, name in enumerate(tried)]
-    made = report([*events, k(99_000, 99_010)], compiled_kernels=compiled)
-    return replace(made, meta=replace(made.meta, tool="nsys", path=Path("of nsys")))
+    events.append(k(99_000, 99_010))
+    return report(events, meta={"tool": tool, "path": Path(f"of {tool}")}, compiled_kernels=compiled)
 
 
 def reasons(*, tried):
-    second = with_trials(5, 1, tried=())
-    of_torch = replace(second, meta=replace(second.meta, tool="torch.profiler", path=Path("of torch")))
+    of_torch = with_trials(5, 1, tried=(), tool="torch.profiler")
     rows = kanalyze.agreement(with_trials(3, 1, tried=tried), of_torch).filter(figure="launches")
     return dict(rows.select("name", "reason").iter_rows())
 

@@ -28,8 +28,8 @@ CAPTURES = ("add", "add_parallel", "cdist", "gelu", "launch_bound_graph", "mlp_t
 
 
 def timed(*events, tool="nsys", path=None):
-    made = report([call("cudaDeviceSynchronize", 0, 1, correlation=1), *events])
-    return replace(made, meta=replace(made.meta, tool=tool, path=Path(path or f"of {tool}")))
+    events = [call("cudaDeviceSynchronize", 0, 1, correlation=1), *events]
+    return report(events, meta={"tool": tool, "path": Path(path or f"of {tool}")})
 
 
 def test_time_and_counters_of_one_kernel_stand_in_one_row():

@@ -344,8 +344,8 @@ def test_counts_that_are_equal_prove_nothing_where_no_report_has_all():
 
 
 def of_gpus(*numbers, tool="nsys"):
-    made = report([kernel(n, n + 1, device=n, process=1 + n, block=(32, 1, 1)) for n in numbers])
-    return replace(made, meta=replace(made.meta, tool=tool))
+    events = [kernel(n, n + 1, device=n, process=1 + n, block=(32, 1, 1)) for n in numbers]
+    return report(events, meta={"tool": tool})
 
 
 @pytest.mark.parametrize("tool", ["nsys", "torch.profiler"])
@@ -365,8 +365,7 @@ def test_a_report_that_lost_launches_has_not_every_one(more):
     own = [kernel(0, 1, block=(32, 1, 1))]
     ncu = measured({}, block=(32, 1, 1))
     for events, expected in ((own, "exact"), ([*own, *more], "shape")):
-        made = report(events)
-        made = replace(made, meta=replace(made.meta, tool="nsys"))
+        made = report(events, meta={"tool": "nsys"})
         assert same_kernels(made, ncu)["match"].to_list() == [expected]
 
 

@@ -1,7 +1,6 @@
 """Two recordings of one program with other numbers of steps: what each step launches is compared, not the sums."""
 
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -12,8 +11,6 @@ import kanalyze
 from kanalyze.analyses.joining._reasons import COUNTED, counted, measured_otherwise, shared_steps
 from support.build import call, kernel, memcpy, nvtx, report
 from support.strategies import few_given, slow_given
-
-GAP = 200
 
 
 def recording(tool, steps, *, name="step", before=(), cut=()):
@@ -37,9 +34,9 @@ def recording(tool, steps, *, name="step", before=(), cut=()):
         at += 10
         if place:
             events.append(nvtx(name.format(place + 3), begun + 1, at))
-        at += GAP
-    made = report(events, kinds=("kernel", "memcpy", "memset", "api", "range"))
-    return replace(made, meta=replace(made.meta, tool=tool, path=Path(f"of {tool}")))
+        at += 200
+    kinds = ("kernel", "memcpy", "memset", "api", "range")
+    return report(events, kinds=kinds, meta={"tool": tool, "path": Path(f"of {tool}")})
 
 
 def verdicts(first, second):

@@ -88,8 +88,7 @@ BACK = "_tensor.py(5): backward"
 def trace(events, tool="torch.profiler"):
     """A report of a tool whose clock did not start with the recording."""
     later = [replace(event, start=event.start + BEGIN, end=event.end + BEGIN) for event in events]
-    made = report(later)
-    return replace(made, meta=replace(made.meta, tool=tool))
+    return report(later, meta={"tool": tool})
 
 
 def step(number, start, length):
