@@ -162,10 +162,7 @@ def group(draw):
     return [own, *draw(st.lists(operation(process, correlation, exec_id), max_size=4))]
 
 
-GROUPS = st.lists(group(), max_size=7).map(lambda groups: [event for one in groups for event in one])
-
-
-@few_given(GROUPS, WINDOWS)
+@few_given(st.lists(group(), max_size=7).map(lambda groups: [event for one in groups for event in one]), WINDOWS)
 def test_what_adds_up(events, window):
     of = report(events).narrow(window=Window(*window))
     found, inside = graphs(of), graphs(of, by="kernel")

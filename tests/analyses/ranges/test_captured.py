@@ -234,9 +234,6 @@ def test_a_copy_goes_back_to_what_was_captured_also_through_a_child():
     # where no row is that of the next node there are more than are known: nobody can tell
     places = captured_at(*captures, *parent, *copies, ((5, 5), None))
     assert {place for place in places if place[0] == 5} == {(5, 0), (5, 1)}
-    # a graph that was begun after it and ended later is none of its children
-    other = captured_at(*captures, *parent, *copied(5, 3, 1), *copies[-2:], *copied(6, 4, 2))
-    assert (5, 2) not in other
 
 
 def test_nodes_of_several_and_nested_children_have_the_names_of_their_captures():
@@ -405,8 +402,7 @@ def trace(*, warm_up="gemm", ran="gemm", shapes=("[[2]]", "[[2]]"), captures=1, 
     more = timeline("31-32 cudaStreamBeginCapture; 33-34 cudaLaunchKernel #9; 35-36 cudaStreamEndCapture")
     events += again(range(0, 6 * captures - 6, 6), *more)
     details = [{"event_id": number, "input_shapes": shape} for number, shape in zip((0, 4), shapes, strict=True)]
-    made = report(events, op_detail=details)
-    return replace(made, meta=replace(made.meta, tool="torch.profiler"))
+    return report(events, meta={"tool": "torch.profiler"}, op_detail=details)
 
 
 def test_graphs_of_nsys_have_the_operators_of_the_trace_beside_where_no_range_names_them():
@@ -468,8 +464,7 @@ def of_graphs(captures, launched, *, numbers):
             key = {"side": {**side, "graph_node_id": side["graph_node_id"] + place}} if numbers else {}
             events.append(kernel(now(), now() + 5, correlation=correlation, name=f"kernel {number // 2}", **key))
         names[correlation] = [(f"op {number // 4}", f"[[{number % 4}]]") for number in graph]
-    made = report(events, op_detail=details)
-    return replace(made, meta=replace(made.meta, tool="torch.profiler")), names
+    return report(events, meta={"tool": "torch.profiler"}, op_detail=details), names
 
 
 _GRAPH = st.lists(st.integers(0, 11), min_size=1, max_size=3)

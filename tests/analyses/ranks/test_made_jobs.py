@@ -353,14 +353,6 @@ def test_what_ranks_send_each_other_costs_no_collective_its_match(kinds, drops, 
 STREAM = Plan(ranks=4, hosts=1, steps=20, ops=(Op(), Op("all_to_all"), Op()), recorded="order", grouped=False)
 
 
-@pytest.mark.parametrize("sized", [True, False])
-def test_a_rank_with_fewer_kernels_of_sends_loses_no_other_match(sized):
-    job, rows = matches(STREAM, {1: [7], 2: [3, 11]}, sized=sized)
-    assert rows.filter(pl.col("kind") == "all_reduce").get_column("match").null_count() == 0
-    table = job.table("collective_summary").group_by("kind").agg(pl.col("count").sum())
-    assert dict(table.rows())["all_reduce"] == 40
-
-
 def test_collectives_of_no_match_count_once_and_not_once_per_rank():
     """Clocks of several hosts and equal steps: no shift is surer than another."""
     job, rows = matches(replace(STREAM, hosts=4, numbered=False), {})
