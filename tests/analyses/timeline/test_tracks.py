@@ -60,15 +60,6 @@ def test_sums_lose_no_event_and_no_time(spans, most):
     assert len(events) > most or found.filter("several").is_empty()
 
 
-def test_the_longest_stay_single():
-    rows = [(0, 0, at * 100, at * 100 + 1 + (at == 7) * 90) for at in range(100)]
-    events = pl.DataFrame(rows, schema=["track", "lane", "start", "end"], orient="row")
-    found = _tracks.reduced(
-        events.with_columns(tone=pl.lit("kernel", dtype=pl.Categorical), name=pl.lit("k")), 10_000, 10
-    )
-    assert found.filter(pl.col("end") - pl.col("start") == 91).rows(named=True)[0]["count"] == 1
-
-
 def test_tracks_in_order_with_launches():
     events = "0-30 [step]; 2-9 [inner]; 3-5 cudaLaunchKernel_v7000 #4; 8-12 kernel:gemm #4; 9-15 kernel:copying s8"
     found = _tracks.timeline(report(timeline(events)), 1000)
