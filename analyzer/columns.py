@@ -6,9 +6,6 @@ from typing import Any, Final, Literal
 import polars as pl
 from polars._typing import PolarsDataType
 
-#: A table of all numbers between ids has at most so many times as many places as there are ids.
-_SPARSE: Final = 8
-
 #: An id that more rows share than this identifies none of them: a join on it would give their number squared.
 _SHARING: Final = 64
 
@@ -21,7 +18,8 @@ def positions(keys: pl.Series, values: pl.Series) -> pl.Series:
     3.7 of 17.4 more at 1 GB.
     """
     low, high = keys.min(), keys.max()
-    if isinstance(low, int) and isinstance(high, int) and high - low < _SPARSE * len(keys):
+    # a table of all numbers between ids has at most so many times as many places as there are ids
+    if isinstance(low, int) and isinstance(high, int) and high - low < 8 * len(keys):
         table = pl.Series([None], dtype=pl.UInt32).new_from_index(0, high - low + 1)
         for first in reversed(range(0, len(keys), _SLICE)):  # of equal keys the first is written last
             numbered = pl.LazyFrame([keys.slice(first, _SLICE).alias("key")]).with_row_index("row", first)
@@ -29,8 +27,7 @@ def positions(keys: pl.Series, values: pl.Series) -> pl.Series:
             table = table.scatter(_offsets(part.get_column("key"), low, high), part.get_column("row"))
         parts = (values.slice(first, _SLICE) for first in range(0, max(len(values), 1), _SLICE))
         return pl.concat([table[_offsets(part, low, high)] for part in parts], rechunk=True).alias(values.name)
-    rows = pl.DataFrame([keys.alias("key")]).with_row_index("row")
-    rows = rows.unique("key", keep="first").drop_nulls()
+    rows = pl.DataFrame([keys.alias("key")]).with_row_index("row").unique("key", keep="first").drop_nulls()
     joined = values.alias("key").to_frame().join(rows, on="key", how="left", maintain_order="left")
     return joined.get_column("row").alias(values.name)
 

@@ -53,8 +53,7 @@ def capabilities() -> pl.DataFrame:
         shared_reserved_bytes, which the system takes of each block's shared memory, beside what the block asks for;
         and shared_unit_bytes, in which shared memory is handed out.
     """
-    rows = pl.DataFrame(_ROWS, schema=_FIELDS, orient="row")
-    return rows.select(
+    return pl.DataFrame(_ROWS, schema=_FIELDS, orient="row").select(
         "compute_capability",
         "max_warps_per_sm",
         "max_blocks_per_sm",
@@ -67,17 +66,15 @@ def capabilities() -> pl.DataFrame:
     )
 
 
-#: Blocks that a GPU starts in each ns at most, by compute capability, as kernels of 32 to 256 threads a block and up to
-#: four million blocks show on H100 and H200; of others it is not known.
-_STARTS_PER_NS: Final = {"9.0": 1.66}
-
 #: From this part of that on, starting blocks is what a kernel takes its time for.
 STARTING: Final = 0.9
 
 
 def starts_share(blocks: pl.Expr, ns: pl.Expr) -> pl.Expr:
     """`blocks` as a part of those that a GPU (compute_capability) starts in so many `ns` at most; null if unknown."""
-    most = pl.col("compute_capability").cast(pl.String).replace_strict(_STARTS_PER_NS, default=None)
+    # as kernels of 32 to 256 threads a block and up to four million blocks show on H100 and H200; of other
+    # compute capabilities it is not known
+    most = pl.col("compute_capability").cast(pl.String).replace_strict({"9.0": 1.66}, default=None)
     return blocks / (most.cast(pl.Float64) * ns)
 
 

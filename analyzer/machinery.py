@@ -26,9 +26,6 @@ R = TypeVar("R")
 #: The environment variable that names the process with which a command ends.
 PARENT: Final = "KANALYZE_PARENT"
 
-#: What killed programs left unfinished is removed when it is so old.
-_FORGOTTEN_S: Final = 24 * 3600
-
 _places: set[Path] = set()
 
 #: Held while something is made: what is made after a signal would stay.
@@ -120,7 +117,8 @@ def remove_forgotten(folder: Path, beginning: str) -> None:
     """Removes what killed programs left unfinished in a folder a day ago or earlier, by how its names begin."""
     for left in folder.glob(f"{beginning}*"):
         with suppress(OSError):
-            if time.time() - left.stat().st_mtime > _FORGOTTEN_S:
+            # left by programs that were killed
+            if time.time() - left.stat().st_mtime > 24 * 3600:
                 shutil.rmtree(left, ignore_errors=True)
 
 

@@ -128,8 +128,7 @@ class NotebookJob:
 
     def table(self, name: str) -> pl.DataFrame:
         """A table of the job, such as ``collectives``; `kanalyze show` lists them."""
-        homes = analyses.homes_of_jobs()
-        refuse_unknown("table of a job", name, homes)
+        refuse_unknown("table of a job", name, analyses.homes_of_jobs())
         return NotebookTable(self.job.table(name))
 
     @property

@@ -11,8 +11,7 @@ from typing import Final
 from kanalyze.tools import TOOLS
 
 _NS_PER_UNIT: Final = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9}
-#: Longest time of 64 bits; Python does not read numbers of thousands of digits.
-_LONGEST_NS: Final = (1 << 63) - 1
+#: Python does not read numbers of thousands of digits.
 _TIME: Final = r"(?a)\s*([+-]?)(\d{1,300})(?:\.(\d{1,300}))?\s*(ns|us|µs|μs|ms|s)\s*"
 
 #: The slowest that a change makes operations: the times of longer ones would not go into 64 bits.
@@ -44,7 +43,8 @@ def parse_time_ns(text: str) -> int | None:
     sign, whole, fraction, unit = match.groups()
     scale = _NS_PER_UNIT[unit]
     size = int(whole) * scale + (int(fraction) * scale // 10 ** len(fraction) if fraction else 0)
-    return (-size if sign == "-" else size) if size <= _LONGEST_NS else None
+    # the longest time of 64 bits
+    return (-size if sign == "-" else size) if size <= (1 << 63) - 1 else None
 
 
 def parse_percent(text: str) -> float | None:

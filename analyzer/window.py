@@ -223,7 +223,6 @@ _STEP: Final = rf"^{STEP_PREFIX}(\d{{1,18}})$"
 
 #: User's spelling: all steps, or one by number.
 STEPS: Final = "steps"
-_STEP_ASKED: Final = rf"(?a){STEPS}|step:(\d{{1,18}})"
 
 
 #: Suffix of operator names by torch.autograd.profiler.emit_nvtx (torch/csrc/autograd/profiler_legacy.cpp).
@@ -323,7 +322,7 @@ def steps_asked(text: str, ranges: pl.DataFrame, read_steps: Callable[[], pl.Dat
     Raises UnknownNameError if there are some, but none of that number, or not so many.
     """
     name, which = parsed(text)
-    match = re.fullmatch(_STEP_ASKED, name)
+    match = re.fullmatch(rf"(?a){STEPS}|step:(\d{{1,18}})", name)
     if match is None or instances(ranges, text).height or instances(ranges, name).height:
         return None
     all_steps = read_steps()

@@ -214,13 +214,6 @@ _ATOM: Final = (
     rf"_(?P<accumulator_type>F32|F16|S32|F64)(?P<a>{_FACTOR})(?P<b>{_FACTOR})"
 )
 
-#: cuBLAS kernels by name prefix: operation, and index of the types of A, B, C and the accumulator.
-_CUBLAS: Final = (
-    *(("gemv2T_kernel", "gemv", 2), ("gemv2N_kernel", "gemv", 2), ("gemvNSP_kernel", "gemv", 0)),
-    *(("gemmSN_", "gemm", 0), ("gemmk1_kernel", "gemm", 1), ("gemvx::kernel", "gemv", 2)),
-)
-_OLD_GEMM: Final = r"(?:gemm_kernel2x2|([sdcz])gemm_(?:largek|32x32x32|sm\d\d|kernel))"
-
 
 def cublas(name: Spelled) -> Fields | None:
     """Decodes cuBLAS kernels that are C++ templates, and the few others without an architecture in the name.
@@ -228,14 +221,18 @@ def cublas(name: Spelled) -> Fields | None:
     Old ones are ``sgemm_largek_lds64``, ``gemm_kernel2x2_core``, ``trsm_left_kernel``.
     """
     word = name.word
-    for start, product, at in _CUBLAS:
+    # prefix of the name, operation, and index of the types of A, B, C and the accumulator
+    for start, product, at in (
+        *(("gemv2T_kernel", "gemv", 2), ("gemv2N_kernel", "gemv", 2), ("gemvNSP_kernel", "gemv", 0)),
+        *(("gemmSN_", "gemm", 0), ("gemmk1_kernel", "gemm", 1), ("gemvx::kernel", "gemv", 2)),
+    ):
         if word.startswith(start) or (start == "gemvx::kernel" and name.function.endswith(start)):
             return _cublas_gemm(name, product, at)
     if word in exact("cublas") and "cublas" in name.text:
         return {**headed(exact("cublas")[word]), "input_types": types_of([name.arg(0)])}
     if word == "splitKreduce_kernel":
         return {"family": "gemm", "operation": "split_k_reduce", "library": "cublas", "split_k": True}
-    if match := re.match(_OLD_GEMM, word):
+    if match := re.match(r"(?:gemm_kernel2x2|([sdcz])gemm_(?:largek|32x32x32|sm\d\d|kernel))", word):
         short = _LETTERS.get(match[1] or "")
         types = {"input_types": (short, short), "output_type": short} if short else {}
         return {**_work("gemm"), "library": "cublas", **types}

@@ -154,9 +154,6 @@ _NESTING: Final = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
 
 _LOOK_BACK: Final = 512
 
-#: Prefixes of keys and tokens made of letters alone, which would pass as harmless.
-_SECRET_STARTS: Final = b"ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ hf_ akia asia npm_ aiza".split()
-
 #: Keys that name a machine within a trace. It starts with letters, which is fastest to find.
 _HOST_NAME: Final = re.compile(rb'host_?name"\s*:\s*"([^"\\]+)"')
 
@@ -196,7 +193,8 @@ class Trace:
         """Redact by the rules of `texts`."""
         self._texts, names = texts, texts.names
         named = (name.encode().lower() for name in names.hosts | names.users | names.secrets)
-        self._starts = (*_SECRET_STARTS, *named)
+        # of keys and tokens made of letters alone, which would pass as harmless
+        self._starts = (*b"ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ hf_ akia asia npm_ aiza".split(), *named)
         self._waiting, self._before = b"", b""
         self._gone, self._depth = "", 0  # the kind that a removed value is counted as, and how deep in it we are
 

@@ -50,7 +50,6 @@ _COLUMNS: Final = words(_KNOWN["numbers"]) | _IDENTIFIERS
 #: Columns that refer to StringIds, and how those strings are redacted; the rules strictest first, for strings that
 #: several columns refer to.
 _REFERENCES: Final[dict[str, How]] = {name: how for how, text in _KNOWN["references"].items() for name in text.split()}
-_STRICTEST: Final[tuple[How, ...]] = ("path", "free", "module", "name")
 
 #: Tables whose rows show which processes were profiled, and the column.
 _PROFILED: Final = {table: column for column, names in _KNOWN["processes"].items() for table in names.split()}
@@ -231,7 +230,7 @@ class _Copy:
             source, name = f"{sides.get(_ROWS[table], 'source')}.{quoted(table)}", quoted(column)
             sql = f"SELECT DISTINCT {name} FROM {source} WHERE typeof({name}) = 'integer'"
             for (number,) in self._database.execute(sql):
-                used[number] = min(how, used.get(number, "name"), key=_STRICTEST.index)
+                used[number] = min(how, used.get(number, "name"), key=("path", "free", "module", "name").index)
         return used
 
     def _redacted(self, how: How, value: bytes | None) -> bytes | None:

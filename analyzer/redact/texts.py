@@ -100,9 +100,6 @@ _FILE_NAME: Final = re.compile(
 #: What is before and after a name: it matches as a whole word, or between underscores.
 _ALONE: Final = (r"(?<![A-Za-z0-9])", r"(?![A-Za-z0-9])")
 
-#: Size of the cache of redacted texts: reports repeat theirs.
-_REMEMBERED: Final = 100_000
-
 _SEPARATORS: Final = re.compile(r"[\\/]+")
 
 #: Folders of modules that every machine has: packages (of torch with its own folders), Python, the system, CUDA, ROCm.
@@ -165,7 +162,8 @@ class Texts:
         """Redact `names` and patterns; count replacements in `removed`."""
         self.names, self.removed = names, removed
         self.counts: Counter[str] = Counter()
-        self.result = functools.lru_cache(_REMEMBERED)(self._result)
+        # reports repeat their texts
+        self.result = functools.lru_cache(100_000)(self._result)
         self._roots = ROOTS | {folder.split("/")[1] for folder in names.folders if folder.startswith("/")}
         odd = (folder for folder in names.folders if not _PLAIN_FOLDER.fullmatch(folder))
         self._folders = rule_of(

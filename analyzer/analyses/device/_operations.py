@@ -282,8 +282,7 @@ def _operations(report: Report) -> pl.DataFrame:
     recorded = report.of_kinds(model.DEVICE_KINDS, "event_id", "name", "start_ns", "dur_ns", "device", "process_id")
     recorded = recorded.rename({"start_ns": "start"}).with_columns(pl.col("device").fill_null(0))
     bucketed = pl.concat((_buckets(report, kind) for kind in model.DEVICE_KINDS), rechunk=True)
-    work = pl.concat([recorded, bucketed], how="horizontal").select(_OPERATION)
-    work = in_order(work, "event_id")
+    work = in_order(pl.concat([recorded, bucketed], how="horizontal").select(_OPERATION), "event_id")
     buckets = pl.Series("bucket", BUSY_BUCKETS, dtype=pl.Enum(BUSY_BUCKETS))
     placed = work.with_row_index("row").with_columns(
         (pl.col("start") + pl.col("dur_ns")).alias("end"),

@@ -192,8 +192,7 @@ def _shared(device: int, work: pl.DataFrame) -> Shared | None:
 
 def process_count(report: Report) -> int:
     """Processes with device operations; where there are none, the processes in scope."""
-    ran = device_operations(report).select(pl.col("process_id").n_unique()).item()
-    return int(ran) or report.processes.height
+    return int(device_operations(report).select(pl.col("process_id").n_unique()).item()) or report.processes.height
 
 
 def overlapping(work: pl.DataFrame) -> pl.DataFrame:

@@ -43,8 +43,6 @@ _LEAST_NS: Final = 1_000
 #: The limits of CUDA and HIP on a launch; a grid's x dimension is limited only by its type.
 _MOST_BLOCKS: Final = 1 << 16
 _MOST_THREADS: Final = 1024
-_MOST_REGISTERS: Final = 1024
-_MOST_SHARED_BYTES: Final = 1 << 24
 
 #: From this compute capability on a kernel may start before the one before it in its stream has ended.
 _PROGRAMMATIC_FROM: Final = 9
@@ -328,9 +326,9 @@ def shapes(report: Report) -> list[Count]:
     threads = pl.col("block_x").cast(pl.Int64) * pl.col("block_y") * pl.col("block_z")
     wrong = pl.any_horizontal(sides <= 0) | (threads > _MOST_THREADS)
     wrong |= (pl.col("grid_y") > _MOST_BLOCKS) | (pl.col("grid_z") > _MOST_BLOCKS)
-    wrong |= ~pl.col("registers_per_thread").is_between(0, _MOST_REGISTERS).fill_null(value=True)
+    wrong |= ~pl.col("registers_per_thread").is_between(0, 1024).fill_null(value=True)
     shared_bytes = pl.col("static_shared_bytes", "dynamic_shared_bytes")
-    wrong |= pl.any_horizontal(~shared_bytes.is_between(0, _MOST_SHARED_BYTES).fill_null(value=True))
+    wrong |= pl.any_horizontal(~shared_bytes.is_between(0, 1 << 24).fill_null(value=True))
     odd = report.kernel_config.filter(pl.any_horizontal(sides != 0) & wrong).select("event_id")
     kernels = report.kind("kernel").select("event_id", "dur_ns").join(odd, on="event_id", how="semi")
     return [("kernels of an impossible shape", *_sum(kernels))]

@@ -101,8 +101,7 @@ def _may_loop(report: Report) -> bool:
     """Whether a report has as many operations as any loop: what the driver moves by itself is none of them."""
     if _recorded(report) or world(report) == JAX:
         return True
-    own = pl.col("kind").is_in(model.DEVICE_KINDS) & ~BY_DRIVER
-    return operations(report).filter(own).height >= _LOOP
+    return operations(report).filter(pl.col("kind").is_in(model.DEVICE_KINDS) & ~BY_DRIVER).height >= _LOOP
 
 
 #: What a report needs for the rules of some files to find anything: in others these are not entered.
@@ -297,9 +296,6 @@ def in_words_of(report: Report, finding: Finding) -> Finding:
 #: The rules, the most specific first, as words.toml has them.
 ORDER: Final = tuple(dict.fromkeys(name.partition(":")[0] for name in rules.WORDS["findings"]))
 
-#: Findings that are specific where they are not general come before others': a formula's casts go with the formula.
-_SPECIFIC: Final = {"fusion": "recurring-casts"}
-
 _WORTH_A_WORD: Final = 0.01  # a smaller part of a finding's time that others tell of is nothing
 
 
@@ -322,7 +318,8 @@ def shared_out(claimants: Sequence[Finding], least: Mapping[tuple[str, int], flo
 
 
 def _specificity(finding: Finding) -> tuple[float, bool, int]:
-    specific = None if finding.general else _SPECIFIC.get(finding.rule)
+    # of a finding that is not general: a formula's casts go with the formula
+    specific = None if finding.general else {"fusion": "recurring-casts"}.get(finding.rule)
     place = ORDER.index(specific or finding.rule) - (0.5 if specific else 0)
     return place, finding.general, -finding.at_stake_ns
 

@@ -117,10 +117,9 @@ def kernel_sums(report: Report) -> list[DeviceKernels]:
     version = [pl.col("compute_capability").str.extract(r"^(\d+)\.(\d+)$", at).cast(pl.Int64) for at in (1, 2)]
     devices = report.devices.select("device", pl.col("name").fill_null(""), pl.concat_list(version)).iter_rows()
     specs = {device: (name, (major or 0, minor or 0)) for device, name, (major, minor) in devices}
-    parts = named.partition_by("device", as_dict=True, maintain_order=True).items()
     return [
         DeviceKernels(device, *specs.get(device, ("", (0, 0))), total(rows, "exclusive_ns"), rows.drop("device"))
-        for (device,), rows in parts
+        for (device,), rows in named.partition_by("device", as_dict=True, maintain_order=True).items()
     ]
 
 
@@ -231,12 +230,11 @@ def _named(report: Report, work: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
     inner, node = tree.nearest(rows, own), tree.nearest(rows, having(names, f"^{_host_tree.NODE}"))
     outer = tree.outermost(inner, own)
     operators = [gathered(names, at).cast(pl.String) for at in (inner, outer, node)]
-    again = gathered(_host_tree.recomputed(report), rows)
     return work.select("row").with_columns(
         inner=operators[0],
         outer=operators[1],
         node=operators[2].str.strip_prefix(f"{_host_tree.NODE}: "),
-        again=again,
+        again=gathered(_host_tree.recomputed(report), rows),
         node_start=gathered(tree.rows.get_column("start"), node),
     )
 

@@ -11,16 +11,7 @@ from typing import Any, Final, NamedTuple
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import (
-    communicating,
-    exclusive_operations,
-    facts_of,
-    launch_calls,
-    launch_rows,
-    launching_rows,
-    operations,
-    with_facts,
-)
+from kanalyze.analyses.device import _operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import on_gpu, rules, say
 from kanalyze.analyses.idle import _attribution, code
@@ -127,7 +118,7 @@ def with_forward_line(report: Report, finding: rules.Finding) -> rules.Finding:
     if not finding.line or finding.claims is None or not runs_backward(report):
         return finding
     claims = finding.claims.select("start", "end").unique()
-    work = exclusive_operations(report).join(claims, on=["start", "end"], how="semi")
+    work = _operations.exclusive_operations(report).join(claims, on=["start", "end"], how="semi")
     each, ns = on_gpu.with_operators(report, work), pl.col("exclusive_ns")
     sums = each.group_by("node_start").agg(ns.sum()).drop_nulls().sort(ns, "node_start", descending=[True, False])
     most = sums.filter(2 * (ns.cum_sum() - ns) < statistics.total(work, "exclusive_ns"))
@@ -210,7 +201,7 @@ def extended(report: Report) -> pl.DataFrame:
 
 def names_most(report: Report) -> bool:
     """Whether operators launch the kernels, but for a twentieth of their time: others may take any tensor."""
-    work = on_gpu.with_operators(report, exclusive_operations(report).filter(kind="kernel"))
+    work = on_gpu.with_operators(report, _operations.exclusive_operations(report).filter(kind="kernel"))
     unnamed = work.filter(pl.col("inner").is_null())
     return statistics.total(unnamed, "exclusive_ns") <= _UNNAMED * statistics.total(work, "exclusive_ns")
 
@@ -233,7 +224,7 @@ def works_within(report: Report, spans: pl.DataFrame) -> Iterator[on_gpu.Work]:
     """The kernels that are launched :func:`within` some spans, by device; nothing of a device without any."""
     if spans.height:
         launched = pl.col("row").is_in(within(report, spans).mending.gone.implode())
-        yield from on_gpu.works(report, exclusive_operations(report).filter(launched, kind="kernel"))
+        yield from on_gpu.works(report, _operations.exclusive_operations(report).filter(launched, kind="kernel"))
 
 
 def own_within(report: Report, spans: pl.DataFrame) -> Within:
@@ -241,7 +232,7 @@ def own_within(report: Report, spans: pl.DataFrame) -> Within:
     spans = spans.select(SPAN)
     host = intervals.overlapping(spans, report.scope.sides)
     launched = on_gpu.nothing_within(report, spans).gone
-    own = exclusive_operations(report).get_column("row")
+    own = _operations.exclusive_operations(report).get_column("row")
     gone = launched.filter(launched.is_in(own.implode()))
     return Within(host, spans, on_gpu.nothing_within(report, host)._replace(gone=gone))
 
@@ -253,7 +244,7 @@ def site_of(report: Report, spans: pl.DataFrame) -> str:
 
 def by_span(report: Report, inside: Within, *facts: str) -> pl.DataFrame:
     """The operations that leaving some time out takes away, with `facts` and the span (its place) of their launch."""
-    work = exclusive_operations(report, *facts, "call_start", "thread_id")
+    work = _operations.exclusive_operations(report, *facts, "call_start", "thread_id")
     work = work.filter(pl.col("row").is_in(inside.mending.gone.implode())).drop_nulls("call_start")
     begun = inside.host.with_row_index("span").select(*THREAD, "span", since="start")
     return nearest(work, begun, ("call_start", "since"), THREAD).drop_nulls("span")
@@ -323,7 +314,7 @@ def outermost(report: Report) -> pl.DataFrame:
     other = traced(report)
     if other is None or top.is_empty():
         return top.with_columns(pl.lit(0).alias(name) for name in _LAUNCHED).with_columns(aside=pl.lit(value=False))
-    work = operations(other, "call_start", "thread_id", "size_bytes", "grid_y").drop_nulls("call_start")
+    work = _operations.operations(other, "call_start", "thread_id", "size_bytes", "grid_y").drop_nulls("call_start")
     place = on_gpu.span_of(work.select(*THREAD, at="call_start"), top.select(SPAN))
     host, device = (pl.col("detail") == way for way in (TO_HOST, TO_DEVICE))
     launched = work.with_columns(gathered(top.get_column("row"), place).alias("within")).drop_nulls("within")
@@ -365,14 +356,13 @@ def working_forward(report: Report) -> pl.DataFrame:
 #: Operators of convolutions, and of normalizations whose kernels for GPUs take images in NCHW alone.
 _CONVOLVES: Final = r"^aten::conv(?:_transpose)?\dd$"
 _OF_PLANES: Final = r"^aten::(?:instance|group)_norm$"
-_USUAL_PART: Final = 0.25
 
 
 def wants_planes(report: Report) -> bool:
     """Whether a normalization of instances or groups, which makes images NCHW, follows a usual part of convolutions."""
     names = outermost(report).get_column("name")
     planes, layers = (int(names.str.contains(pattern).sum()) for pattern in (_OF_PLANES, _CONVOLVES))
-    return planes > int((names == "aten::batch_norm").sum()) and planes >= _USUAL_PART * layers
+    return planes > int((names == "aten::batch_norm").sum()) and planes >= 0.25 * layers
 
 
 def spans_named(pattern: str, *tables: pl.DataFrame) -> pl.DataFrame:
@@ -387,12 +377,13 @@ def launched(report: Report) -> pl.DataFrame:
 
     Columns: process_id, thread_id, row, kind, name, way (of a copy), bytes (0 if unknown), call_start, call_end.
     """
-    calls = launch_calls(report, "thread_id", "call_start")
-    calls = calls.with_columns(positions(launch_rows(report), launching_rows(report)).alias("row"))
+    calls = _operations.launch_calls(report, "thread_id", "call_start").with_columns(
+        positions(_operations.launch_rows(report), _operations.launching_rows(report)).alias("row")
+    )
     parts = parts_by(calls.drop_nulls("thread_id"), THREAD).values()
     rows = pl.concat([calls.clear(), *(in_order(part, "call_start") for part in parts)]).get_column("row")
     facts = (*THREAD, "row", "kind", "name", "detail", "size_bytes", "call_start", "call_end")
-    line = facts_of(report, rows, *facts)
+    line = _operations.facts_of(report, rows, *facts)
     return line.with_columns(pl.col("size_bytes").fill_null(0)).rename({"detail": "way", "size_bytes": "bytes"})
 
 
@@ -423,7 +414,7 @@ def on_time(
     At stake is the time in which the device idles in them, or works for them, with which the sentence goes on.
     """
     number = inside.host.height
-    work = exclusive_operations(report).filter(pl.col("row").is_in(inside.mending.gone.implode()))
+    work = _operations.exclusive_operations(report).filter(pl.col("row").is_in(inside.mending.gone.implode()))
     idle = _attribution.idle_within(report, inside.host)
     for device, low, high in windows(report).iter_rows():
         held = intervals.length(intervals.clip(inside.host, low, high))
@@ -486,7 +477,9 @@ _LARGEST_BYTES: Final = 1 << 16  # set-up copies are no larger
 @analysis.once_per_report
 def device_copies(report: Report) -> pl.DataFrame:
     """The copies in scope: columns of `exclusive_operations`, and :data:`_OF_COPIES`; null what is not recorded."""
-    return with_facts(report, exclusive_operations(report).filter(pl.col("kind") == "memcpy"), *_OF_COPIES)
+    return _operations.with_facts(
+        report, _operations.exclusive_operations(report).filter(pl.col("kind") == "memcpy"), *_OF_COPIES
+    )
 
 
 def bandwidth(copies: pl.DataFrame) -> float:
@@ -494,15 +487,11 @@ def bandwidth(copies: pl.DataFrame) -> float:
     return rate_of(statistics.total(copies, "size_bytes"), statistics.total(copies, "dur_ns"))
 
 
-#: What copies of pinned memory reach at least, by compute capability (bytes per second): over 16 lanes of PCIe's fifth
-#: generation 49 to 55 GB/s, measured on H200; over those of the fourth half of that.
-_PINNED_RATES: Final = {"8.0": 20e9, "8.9": 20e9, "9.0": 45e9, "10.0": 45e9}
-
-
 def pinned_rate(report: Report, device: int | None) -> float:
     """What copies of pinned memory to or from a GPU of its kind reach at least (bytes/s); 0 where that is not known."""
     own = report.devices.filter(pl.col("device") == device).get_column("compute_capability")
-    return _PINNED_RATES.get(own.item(0) or "", 0.0) if len(own) else 0.0
+    # over 16 lanes of PCIe's fifth generation 49 to 55 GB/s, measured on H200; over the fourth's half of that
+    return {"8.0": 20e9, "8.9": 20e9, "9.0": 45e9, "10.0": 45e9}.get(own.item(0) or "", 0.0) if len(own) else 0.0
 
 
 def without_set_up(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
@@ -512,8 +501,8 @@ def without_set_up(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     none. In processes without such ranges it is small, in a stream without kernels, and before the process' first
     collective or with one of another name as the next kernel that its thread launches.
     """
-    work = operations(report).filter(pl.col("kind") == "kernel")
-    collective, own = communicating(work, report), library_ranges(report)
+    work = _operations.operations(report).filter(pl.col("kind") == "kernel")
+    collective, own = _operations.communicating(work, report), library_ranges(report)
     if copies.is_empty() or (collective is None and own.is_empty()):
         return copies
     calls = copies.select("row", *THREAD, "call_start", "size_bytes").with_row_index("place").sort("call_start")
@@ -552,13 +541,13 @@ def library_ranges(report: Report) -> pl.DataFrame:
 
 def _before_first(report: Report, kernels: pl.DataFrame, collective: pl.Expr, copies: pl.DataFrame) -> pl.Series:
     """Whether each copy is as small and as early as those of a set-up, in a stream without kernels."""
-    of, kernels = ["process_id", "name"], with_facts(report, kernels, *STREAM, "thread_id", "call_start")
+    of, kernels = ["process_id", "name"], _operations.with_facts(report, kernels, *STREAM, "thread_id", "call_start")
     line = kernels.select("name", *THREAD, told=collective, at="call_start").drop_nulls("at")
     line = line.with_columns(first=pl.col("told") & (pl.col("at") == pl.col("at").min().over(of)))
     begun = line.filter("first").group_by("process_id").agg(begun=pl.col("at").min())
     then = nearest(copies, line.select(*THREAD, "at", "first"), ("call_start", "at"), THREAD, "after")
     then = then.join(begun, on="process_id", how="left", maintain_order="left")
-    place, computing = with_facts(report, copies, *STREAM).select(STREAM), kernels.select(STREAM).unique()
+    place, computing = _operations.with_facts(report, copies, *STREAM).select(STREAM), kernels.select(STREAM).unique()
     apart = place.with_row_index("n").join(computing, on=STREAM, how="anti", nulls_equal=True).get_column("n")
     alone = pl.int_range(pl.len()).is_in(apart.implode())
     soon = pl.col("first") | (pl.col("call_start") < pl.col("begun"))

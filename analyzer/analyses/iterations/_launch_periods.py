@@ -27,9 +27,6 @@ _LOOP: Final = 0.1
 #: What all launches of a process weigh by one measure.
 _WHOLE: Final = 1 << 40
 
-#: Near repetitions tell more than units of which few are usual, if they cover so much of what these do.
-_AS_MUCH: Final = 0.95
-
 #: What the share of a candidate is of: the line's weight, and the time of all operations, or of kernels and graphs.
 _MEASURES: Final = ("weight", "ns", "work_ns")
 
@@ -42,9 +39,8 @@ DECODE: Final = "decode"
 #: Least blocks and kernel time of a prefill as multiples of the usual.
 LARGE: Final = 1.3
 
-#: Fewest prefills, and how many times as many decodes there are.
+#: Fewest prefills, with twice as many decodes.
 _FEWEST_PREFILLS: Final = 3
-_DECODES: Final = 2
 
 _PERIODS: Final = {
     **dict.fromkeys(("process_id", "start", "end"), pl.Int64),
@@ -176,7 +172,8 @@ def _of_units(line: pl.DataFrame, cuts: _Cuts) -> _Candidate | None:
         return None
     candidate = _candidate(line, pl.concat(loops).sort("first"), key)
     usual = int(candidate.rows.get_column("usual").sum()) >= _marks.MANY * candidate.rows.height
-    return candidate._replace(worth=candidate.share / _marks.MANY if usual else candidate.share * _AS_MUCH)
+    # near repetitions tell more than units of which few are usual, if they cover nearly as much
+    return candidate._replace(worth=candidate.share / _marks.MANY if usual else candidate.share * 0.95)
 
 
 def _candidate(line: pl.DataFrame, rows: pl.DataFrame, unit: tuple[object, ...]) -> _Candidate:
@@ -252,8 +249,7 @@ def _cut_of(line: pl.DataFrame, unit: _units.Unit) -> tuple[str, int | None, int
     an optimizer that end there, and that no stretch of the unit has launches to spare if it is cut there.
     """
     spans = line.with_row_index("first").select("first", "gap", *_SPEAK, stop=pl.col("first") + unit.length)
-    places = spans.head(line.height - unit.length + 1)
-    places = places.filter(_units.held(line, unit.column) == unit.word)
+    places = spans.head(line.height - unit.length + 1).filter(_units.held(line, unit.column) == unit.word)
     following = gathered(unit.at, nearest_place(unit.at, places.get_column("first"), later=True))
     places = places.with_columns(before=following.cast(pl.Int64) - pl.col("first"))
     usual = (pl.col("gap").median(), *((pl.col(name).mean() > _marks.HALF).cast(pl.Int64) for name in _SPEAK))
@@ -407,7 +403,7 @@ def with_phases(line: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     follows = (~pl.col("large")).shift(-1, fill_value=True) & pl.col("large")
     prefills, begun = kept.select(pl.col("large").sum(), begun=follows.sum()).row(0)
     if not (
-        _FEWEST_PREFILLS <= prefills <= kept.height - _DECODES * prefills
+        _FEWEST_PREFILLS <= prefills <= kept.height - 2 * prefills
         and begun >= _marks.MANY * prefills >= _marks.MANY**2 * many
     ):
         return none
@@ -422,8 +418,7 @@ def with_phases(line: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
 FEWEST_TIMED: Final = 50
 MOST_TIMED: Final = 16
 
-#: A fill by PyTorch, of which a block writes so many values at least; the least values in one that may clear a cache.
-_CLEARS: Final = "FillFunctor"
+#: Of a fill by PyTorch a block writes so many values at least; the least values in one that may clear a cache.
 _BLOCK: Final = 512
 _VALUES: Final = 1 << 20
 
@@ -447,7 +442,7 @@ def timed_runs(report: Report) -> pl.DataFrame:
     are at least :data:`FEWEST_TIMED` runs of a process with the same fill.
     """
     timed, recording, work = [pl.DataFrame(schema=_RUNS)], names_that(report, _RECORDS.match), operations(report)
-    fills = work.select("row", "process_id").filter(having(work.get_column("name"), _CLEARS))
+    fills = work.select("row", "process_id").filter(having(work.get_column("name"), "FillFunctor"))
     fills = with_facts(report, fills, "call_start").drop_nulls("call_start")
     if fills.height < FEWEST_TIMED:
         return timed[0]

@@ -43,9 +43,8 @@ _ALIKE: Final = 0.75
 _CHOSEN_BY_SHAPE: Final = ("gemm", "conv", "attention")
 
 #: Numbers other than zero. Ranges that differ in which of their numbers are zero, as those of a server do in how many
-#: tokens are new and how many cached, are of two kinds if they launch so many times as much, in the median.
+#: tokens are new and how many cached, are of two kinds if they launch half as much again, in the median.
 SOME: Final = r"\d*[1-9]\d*"
-_OTHER_KIND: Final = 1.5
 
 #: Ranges that libraries make of their own calls, XLA also of modules (but not the steps that a JAX program numbers) and
 #: torch.compile of compiled code, and operators that PyTorch marks: no loop of the program.
@@ -302,7 +301,7 @@ def _by_zeros(ranges: pl.DataFrame) -> pl.DataFrame:
     kind = [*THREAD, "name", "zeros"]
     usual = pl.when(pl.len().over(kind) >= _FEWEST).then(pl.col("device_ns").median().over(kind))
     least, most = (side.over(*THREAD, "name") for side in (pl.col("usual").min(), pl.col("usual").max()))
-    name = pl.when(most > _OTHER_KIND * least).then("zeros").otherwise("name")
+    name = pl.when(most > 1.5 * least).then("zeros").otherwise("name")
     return ranges.with_columns(usual=usual).with_columns(name=name).drop("usual", "zeros")
 
 

@@ -165,9 +165,8 @@ LONG: Final = 64
 #: Up to how many launches a unit is short, which a near one never is.
 SHORT: Final = 8
 
-#: Most occurrences of an anchor that are looked at to find units, and most units that are examined closely.
+#: Most occurrences of an anchor that are looked at to find units.
 _SAMPLED: Final = 1 << 12
-_EXAMINED: Final = 12
 
 #: What must be alike (column of the line), and what an anchor is: a column, and how many launches in a row, which are
 #: several where single ones cover less than nearly all of the line; numbers count not where these do so, too.
@@ -177,9 +176,6 @@ _LOOSE: Final = (("loose", "alike", 1), ("loose", "loose", 1))
 
 #: Mixes the codes of several launches in a row.
 _MULTIPLIER: Final = 6364136223846793005
-
-#: The share of launches in segments of about the unit's length from which on a loop holds nothing else.
-_NOTHING_ELSE: Final = 0.99
 
 
 class Unit(NamedTuple):
@@ -286,7 +282,7 @@ def _best_anchors(sums: dict[str, pl.Series], codes: pl.Series, column: str) -> 
     # in which names were read
     best = alike.sort("count", "segments", "place", descending=[True, True, False])
     best = best.unique("word", keep="first", maintain_order=True)
-    best = best.sort("weight", "place", descending=[True, False]).head(_EXAMINED)
+    best = best.sort("weight", "place", descending=[True, False]).head(12)
     return best.select("code", "word").collect(engine="in-memory").rows()
 
 
@@ -340,10 +336,6 @@ def near_unit(line: pl.DataFrame) -> Unit | None:
     return unit._replace(alike=unit.segments.select((sizes() - size).abs() <= NEAR * size).to_series())
 
 
-#: A longer unit takes the place of a shorter one if the host pauses so many times as long before it.
-LONGER: Final = 1.25
-
-
 def iteration_unit(line: pl.DataFrame) -> Unit | None:
     """The unit that is an iteration: the shortest that updates parameters, or to which the host brings data.
 
@@ -365,7 +357,8 @@ def iteration_unit(line: pl.DataFrame) -> Unit | None:
     best, longest = None, 0.0
     for unit in several:
         pause = _pause(line, unit)
-        if best is None or pause > LONGER * longest:
+        # a longer unit takes its place if the host pauses for clearly longer before it
+        if best is None or pause > 1.25 * longest:
             best, longest = unit, pause
     return None if line.get_column("optimizer").any() else best
 
@@ -392,7 +385,8 @@ def _alone(unit: Unit) -> bool:
     """Whether next to nothing but the unit lies between its first and its last anchor."""
     size = unit.segments.select(sizes()).to_series()
     near = (size - unit.length).abs() <= NEAR * unit.length
-    return int(size.filter(near).sum()) >= _NOTHING_ELSE * int(size.sum())
+    # from here on the loop holds nothing else
+    return int(size.filter(near).sum()) >= 0.99 * int(size.sum())
 
 
 def waited_for(line: pl.DataFrame, unit: Unit) -> bool:

@@ -41,10 +41,9 @@ TABLE: Final = schema.Table(
 )
 
 #: Where more than a tenth of the iterations, and more than one, take another time, those are odd that differ in more
-#: than time; of another magnitude is what takes so many times the median, or so small a part of it. More than so many,
+#: than time; of another magnitude is what takes so many times the median, or so small a part of it. More than two,
 #: and than a quarter, belong to what repeats.
 _MAGNITUDE: Final = 3
-_MOST_ODD: Final = 2
 _LARGE_PART: Final = 0.25
 
 #: Of fewer iterations than these, whose median distance from the median says little, an odd one is off by a quarter. Of
@@ -52,10 +51,6 @@ _LARGE_PART: Final = 0.25
 _MANY: Final = 10
 _THREE: Final = 3
 _TWICE: Final = 2
-
-#: At most this part of the iterations, and at least one, is odd by its work: what is done every so often is a part of
-#: what the program repeats, as an update after several passes is.
-_OTHER_SHARE: Final = 0.02
 
 _KEYS: Final = ("process_id", "name")
 
@@ -260,7 +255,8 @@ def _with_other_work(rows: pl.DataFrame) -> pl.DataFrame:
     middle = work.filter(usual).median()
     ratio = pl.when(usual & (middle > 0) & instances.far_from_others(work, usual, _marks.HALF)).then(work / middle)
     compared = rows.with_columns(work=ratio)
-    if rows.height < _MANY or compared.get_column("work").count() > max(1, _OTHER_SHARE * rows.height):
+    # what is done more often is a part of what the program repeats, as an update after several passes is
+    if rows.height < _MANY or compared.get_column("work").count() > max(1, 0.02 * rows.height):
         return rows.with_columns(work=pl.lit(None, dtype=pl.Float64))
     return compared.with_columns(pl.col("odd") | pl.col("work").is_not_null())
 
@@ -302,7 +298,7 @@ def _without_unexplained(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     odd = rows.select(pl.col("odd") & (differs | (compiled > _marks.NEAR * middle))).to_series()
     apart = odd.arg_true().cast(pl.Int64).diff().drop_nulls().sort()
     regular = odd.sum() >= _THREE and apart.item(-1) - apart.item(0) <= 1
-    recurs = regular or odd.sum() > max(_MOST_ODD, _LARGE_PART * rows.height)
+    recurs = regular or odd.sum() > max(2, _LARGE_PART * rows.height)
     return rows.with_columns(odd=odd & (not recurs))
 
 

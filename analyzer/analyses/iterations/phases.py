@@ -43,9 +43,6 @@ from kanalyze.window import (
 
 _STEP: Final = re.compile(r"step:\d{1,18}", re.ASCII)
 
-#: Iterations of two runs are the same work if their numbers of operations differ by at most this part.
-_SAME: Final = 0.01
-
 #: Fewest iterations of a run that adjoin each other, for a run to be one of these.
 _FEWEST: Final = 3
 
@@ -309,7 +306,8 @@ def sampling_cost(plain: Report, sampled: Report) -> str:
     one, other = steady_part(plain), steady_part(sampled)
     if one and other and one.each == other.each:
         counts = [float(median_of(part.usual, "operations")) for part in (one, other)]
-        if abs(counts[0] - counts[1]) <= _SAME * max(counts):
+        # with hardly another number of operations they are the same work
+        if abs(counts[0] - counts[1]) <= 0.01 * max(counts):
             here, there = (median_of(part.lengths.to_frame(), "dur_ns") for part in (one, other))
             what = with_article(one.each) if one.each in WORDS else f"each {one.each!r}"
             times = f"{units.time(there)} against {units.time(here)}"
@@ -443,9 +441,6 @@ PROGRAM: Final = "program"
 OTHERS: Final = "other"
 _TOLD: Final = {WARM_UP: "first", STEADY: OTHERS, ODD: "odd", CUT: "cut"}
 
-#: A session so many times as long as the events of a process that ran before them is not what the report shows.
-_FAR_LONGER: Final = 2
-
 #: Most ranges, and most lines, that are parts of their own in a phase.
 _RANGES: Final = 4
 _LINES: Final = 3
@@ -510,7 +505,8 @@ def recorded_of(report: Report, process: int | None) -> tuple[int, int]:
     kinds = [report.kind(kind).filter(of_process(process)) for kind in _EVENTS if kind in report.kinds]
     spans = pl.concat([events.select(first=pl.col("start_ns").min(), last=intervals.END.max()) for events in kinds])
     first, last = spans.select(pl.col("first").min(), pl.col("last").max()).row(0)
-    return (max(start, first), min(end, last)) if _FAR_LONGER * (last - first) < end - start else (start, end)
+    # far longer than the events of a process that ran before them, it is not what the report shows
+    return (max(start, first), min(end, last)) if 2 * (last - first) < end - start else (start, end)
 
 
 def part_of_session(report: Report, steady: SteadyPart) -> str:

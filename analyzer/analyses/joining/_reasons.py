@@ -38,11 +38,6 @@ REASONS: Final = {
     "replay": "ncu runs a kernel alone, with empty caches and maybe at other clocks; how much that is was not measured",
 }
 
-#: The spread assumed where no kernel was launched twice: the median of the 76 kernels that the sample captures launch
-#: several times, as a part of their mean, and at least in nanoseconds.
-_SEEN_SHARE: Final = 0.08
-_SEEN_NS: Final = 370.0
-
 
 def with_spread(groups: pl.DataFrame, reports: Sequence[Report]) -> pl.DataFrame:
     """`groups` with the least (low) and the greatest (high) duration to expect: nine in ten seen, and half the spread.
@@ -55,7 +50,8 @@ def with_spread(groups: pl.DataFrame, reports: Sequence[Report]) -> pl.DataFrame
     seen = seen.filter((pl.col("count") > 1) & (pl.col("duration") > 0))
     apart = pl.col("high") - pl.col("low")
     share, ns = seen.select((apart / pl.col("duration")).median(), apart.median().alias("ns")).row(0)
-    share, ns = (_SEEN_SHARE, _SEEN_NS) if share is None else (share, ns)
+    # where no kernel was launched twice: the median of the 76 kernels that the sample captures launch several times
+    share, ns = (0.08, 370.0) if share is None else (share, ns)
     half = pl.max_horizontal(share * pl.col("high"), pl.lit(ns)) / 2
     return groups.with_columns(low=(pl.col("low") - half).clip(0), high=pl.col("high") + half)
 
@@ -126,9 +122,6 @@ COUNTED: Final = ("launches", "copies", "bytes copied")
 
 # Counts of launches that explain a difference: by step, while compiling, in trials.
 
-#: The name of the profiler's own steps, where steps are otherwise user ranges.
-PROFILER_STEPS: Final = "ProfilerStep"
-
 #: Where an operation was launched: in a step, between two steps, or outside: before the first or after the last; of
 #: each the value of what does not occur: the distinct counts per step and between two steps, and the sum outside.
 NOTHING: Final[dict[str, Any]] = {"in": [0], "between": [0], "beside": 0}
@@ -176,7 +169,8 @@ def _inside(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
 def _named(report: Report) -> pl.DataFrame:
     """The closed ranges and the profiler's steps of a whole report, with their names."""
     steps = report.whole.steps()
-    parts = [steps.select("process_id", "start", "end", name=pl.lit(PROFILER_STEPS))]
+    # the profiler's own steps, where steps are otherwise user ranges
+    parts = [steps.select("process_id", "start", "end", name=pl.lit("ProfilerStep"))]
     if "range" in report.kinds:
         ranges = named_ranges(report.whole).filter(~pl.col("open"))
         own = ranges.join(steps.select("event_id"), on="event_id", how="anti")
@@ -269,9 +263,6 @@ def tuned(report: Report) -> list[str]:
 #
 # ncu fixes clocks, empties caches and runs kernels one by one. Definitions: docs/counters.md, One kernel, three tools.
 
-#: Stall reasons that grow when caches are cold: data, instructions, constants.
-_COLD: Final = ("long_scoreboard", "no_instruction", "imc_miss")
-
 #: What a GPU may reach: the clock of its SMs, the size of its L2, what its memory moves.
 _LIMITS: Final = ("clock_hz", "l2_bytes", "memory_bandwidth_bytes_per_s")
 
@@ -335,7 +326,8 @@ def _shorter(row: Row, low: float) -> Explained | None:
 @once_per_report
 def measuring(ncu: Report) -> pl.DataFrame:
     """Conditions of measuring by kernel group of ncu: group, sm_clock_hz (least), cold_share and dram_bytes (most)."""
-    waits = pl.col("share").filter(pl.col("reason").is_in(_COLD))
+    # these grow when caches are cold: data, instructions, constants
+    waits = pl.col("share").filter(pl.col("reason").is_in(("long_scoreboard", "no_instruction", "imc_miss")))
     cold = counters.stalls(ncu).group_by("event_id").agg(cold_share=waits.sum())
     facts = advice.kernel_facts(ncu).select("event_id", "sm_clock_hz", "dram_bytes")
     each = grouped_kernels(ncu).join(facts, on="event_id", how="left").join(cold, on="event_id", how="left")

@@ -21,9 +21,6 @@ from kanalyze.decoder.fields import shortened
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table
 
-#: The units of durations on ncu's details page, in ns; a duration is printed in the largest one not above it.
-_UNITS_NS: Final = (1_000, 1_000_000, 1_000_000_000)
-
 
 def different_files(reports: Sequence[Report]) -> list[Report]:
     """Removes repeated files from `reports`: keeps the one in a capture, which says more, else the first."""
@@ -87,15 +84,14 @@ def _same_but_names() -> pl.Expr:
     one, other = pl.col("dur_ns"), pl.col("dur_ns_other")
     longer = pl.max_horizontal(one, other)
     step = pl.lit(1)
-    for unit in _UNITS_NS:
+    # ncu's details page prints a duration in the largest unit not above it
+    for unit in (1_000, 1_000_000, 1_000_000_000):
         step = pl.when(longer >= unit).then(unit // 100).otherwise(step)
     rounded = (one % step == 0) | (other % step == 0)
     alike = (one == other) | (rounded & (2 * (one - other).abs() <= step))
     return pl.all_horizontal(*same, process, alike.fill_null(value=False))
 
 
-#: Columns that hold event ids.
-_EVENT_IDS: Final = ("event_id", "parent_id")
 _TIMES: Final = ("start_ns", "open_until_ns")
 
 #: The largest event id, the first start and the last end of events.
@@ -174,7 +170,7 @@ class _Pool:
             last_ids, starts, ends = zip(*(frame.select(_BOUNDS).row(0) for frame in kinds), strict=True)
             start = end - min(starts) if shifts else 0
             process = 0 if processes.isdisjoint(seen) else 1 + max(seen) - min(processes)
-            moves = dict.fromkeys(_EVENT_IDS, first_id) | dict.fromkeys(_TIMES, start)
+            moves = dict.fromkeys(("event_id", "parent_id"), first_id) | dict.fromkeys(_TIMES, start)
             shifts.append(moves | {"process_id": process})
             first_id, end = first_id + 1 + max(last_ids), max(ends) + start
             seen |= {one + process for one in processes}

@@ -12,24 +12,7 @@ import polars as pl
 
 from kanalyze import errors, schema
 from kanalyze.analyses.device._operations import SHAPE, SHAPE_COLUMNS
-from kanalyze.analyses.joining._reasons import (
-    FIGURES as SAMPLED,
-    NOTHING,
-    REASONS,
-    TRIALS,
-    Explained,
-    Row,
-    counted,
-    disturbed,
-    measuring,
-    of_recordings,
-    sampled_rows,
-    shared_steps,
-    tuned,
-    under_ncu,
-    why_apart,
-    with_spread,
-)
+from kanalyze.analyses.joining import _reasons
 from kanalyze.analyses.joining._report_set import Together, of_each, several, together
 from kanalyze.analyses.operators._kernel_groups import (
     GROUP_KEYS,
@@ -52,7 +35,9 @@ TABLE: Final = schema.Table(
     "agreement",
     "One figure that two tools tell of one program.",
     (
-        schema.Column("figure", pl.String, f"What it is: {', '.join((*_FIGURES, *SAMPLED))}, copies, bytes copied."),
+        schema.Column(
+            "figure", pl.String, f"What it is: {', '.join((*_FIGURES, *_reasons.FIGURES))}, copies, bytes copied."
+        ),
         schema.Column("name", pl.String, "The kernel, copy or memset.", nullable=True),
         *SHAPE_COLUMNS,
         *schema.columns(f"""
@@ -64,7 +49,7 @@ TABLE: Final = schema.Table(
             difference float?: The second less the first.
             unit text: Of all three; empty for counts.
             verdict text: {", ".join(VERDICTS)}.
-            reason text?: What explains the difference: {", ".join(REASONS)}.
+            reason text?: What explains the difference: {", ".join(_reasons.REASONS)}.
             why text?: What in the reports shows that.
         """),
     ),
@@ -110,19 +95,21 @@ def _compared(report_set: Together) -> pl.DataFrame:
     if (other := report_set.torch) is not None:
         for report in (base, other):
             require(report, "copies", "memcpy", "memset")
-        steps = shared_steps(base, other)
+        steps = _reasons.shared_steps(base, other)
         each = zip((base, other), (None, None) if steps is None else steps, strict=True)
-        counts = [counted(report, tuned(base), own) for report, own in each]
-        explain = of_recordings(base, other, steps)
+        counts = [_reasons.counted(report, _reasons.tuned(base), own) for report, own in each]
+        explain = _reasons.of_recordings(base, other, steps)
         rows = [_copied(*counts), _kernels(base, other, *counts)]
         parts.append(_judged(pl.concat(rows, how="diagonal_relaxed"), explain, base, other))
     if ncu is not None:
-        parts.append(_judged(_kernels(base, ncu), under_ncu(base, ncu), base, ncu))
+        parts.append(_judged(_kernels(base, ncu), _reasons.under_ncu(base, ncu), base, ncu))
         with suppress(errors.DamagedReportError):  # which is noted
             # sampled counters of the GPU, of the base or beside it in its capture, with those that ncu counted
             reports = (report for report in (base, base.whole.sampled()) if report is not None)
             sampled = [report for report in reports if report.table("gpu_metrics").height]
-            parts += [_judged(sampled_rows(report, ncu), why_apart, base, ncu) for report in sampled[:1]]
+            parts += [
+                _judged(_reasons.sampled_rows(report, ncu), _reasons.why_apart, base, ncu) for report in sampled[:1]
+            ]
     return pl.concat(parts, how="diagonal_relaxed")
 
 
@@ -146,11 +133,11 @@ def _with_whole_base(rows: pl.DataFrame, whole: pl.DataFrame) -> pl.DataFrame:
 def _kernels(base: Report, other: Report, *counts: pl.DataFrame) -> pl.DataFrame:
     """Compares kernels, explained by `counts` of both reports unless ncu measured them."""
     groups = (kernel_groups(report).rename({"shared": "shared memory"}) for report in (base, other))
-    sides = (with_spread(one.with_columns(launches="count"), (base, other)) for one in groups)
+    sides = (_reasons.with_spread(one.with_columns(launches="count"), (base, other)) for one in groups)
     figures = pl.col(*_FIGURES).cast(pl.Float64)
     ours, theirs = (side.select("group", *GROUP_KEYS, "low", "high", figures) for side in sides)
     if counts:
-        explaining = [one.select("group", *TRIALS, *NOTHING).drop_nulls("group") for one in counts]
+        explaining = [one.select("group", *_reasons.TRIALS, *_reasons.NOTHING).drop_nulls("group") for one in counts]
         ours, theirs = (side.join(one, on="group") for side, one in zip((ours, theirs), explaining, strict=True))
     pairs = same_kernels(base, other)
     both = pairs.join(ours, left_on="left", right_on="group").join(
@@ -169,7 +156,7 @@ def _kernels(base: Report, other: Report, *counts: pl.DataFrame) -> pl.DataFrame
     as_there = [pl.col(f"{name}_other").alias(name) for name in ("launches", *SHAPE)]
     rows.append(_of_one_tool(elsewhere.with_columns(as_there), "second"))
     single = theirs.join(pairs, left_on="group", right_on="right", how="anti")
-    renamed = {name: f"{name}_other" for name in (*TRIALS, *NOTHING) if name in single.columns}
+    renamed = {name: f"{name}_other" for name in (*_reasons.TRIALS, *_reasons.NOTHING) if name in single.columns}
     rows.append(_of_one_tool(single.rename({"group": "right"} | renamed), "second"))
     if not other.meta.timeless:  # ncu is told which kernels to measure
         rows.append(_of_one_tool(ours.join(pairs, left_on="group", right_on="left", how="anti"), "first"))
@@ -185,8 +172,8 @@ def _of_launches(both: pl.DataFrame, base: Report, ncu: Report) -> pl.DataFrame:
     known = (pl.col("match") == "exact") & (pl.col("known") == pl.col("launches_other"))
     compared = both.join(exact, on="right", how="left")
     compared = compared.with_columns(duration=pl.when(known).then("own").otherwise("duration"))
-    return compared.join(measuring(ncu), left_on="right", right_on="group", how="left").join(
-        disturbed(base), left_on="left", right_on="group", how="left"
+    return compared.join(_reasons.measuring(ncu), left_on="right", right_on="group", how="left").join(
+        _reasons.disturbed(base), left_on="left", right_on="group", how="left"
     )
 
 
@@ -196,7 +183,7 @@ def _of_one_tool(groups: pl.DataFrame, side: str) -> pl.DataFrame:
 
 
 def _judged(
-    rows: pl.DataFrame, explain: Callable[[Row], Explained | None], base: Report, other: Report
+    rows: pl.DataFrame, explain: Callable[[_reasons.Row], _reasons.Explained | None], base: Report, other: Report
 ) -> pl.DataFrame:
     """Adds the tools, the verdict, and of rows that differ the reason and why, as `explain` tells."""
     reasons = [None if row["first"] == row["second"] else explain(row) for row in rows.iter_rows(named=True)]

@@ -33,7 +33,6 @@ _LIMITS: Final = {
     "host": _HOST,
 }
 _WORK: Final = {_GPU, "communication", "copies"}
-_SINGULAR: Final = (_GPU, _HOST, "communication", "loading of modules", "the profiler")
 
 #: What takes this part of an iteration limits it, or two things together that each take the next part at least; what is
 #: promised gains at least the last.
@@ -120,7 +119,7 @@ def limit_of(view: Report, steady: SteadyPart, tables: dict[str, pl.DataFrame]) 
     elif largest.height <= 1 or largest.get_column("part").sum() < _MOST:
         return None
     chosen = largest.get_column("what").to_list()
-    many = len(chosen) > 1 or chosen[0] not in _SINGULAR
+    many = len(chosen) > 1 or chosen[0] not in (_GPU, _HOST, "communication", "loading of modules", "the profiler")
     return Limit(" and ".join(chosen), many, working=bool(_WORK & {*chosen}), first=chosen[0] in _WORK)
 
 
@@ -164,11 +163,8 @@ def length_of(steady: SteadyPart, profiled: str, unrecorded: float) -> str:
     return f"{text} (mean of {steady.number:,}{some}; median {middle}, {low} to {high})."
 
 
-#: What else the program does between rows of iterations is told if it takes this part of the time from the first to the
-#: last of them, and so many gaps have each a tenth of it.
-_PAUSES: Final = 0.25
+#: What else the program does between rows of iterations is told if so many gaps have each a tenth of it.
 _GAPS: Final = 2
-_OF_GAPS: Final = 0.1
 
 
 def pauses(steady: SteadyPart, phases: pl.DataFrame) -> str:
@@ -180,8 +176,8 @@ def pauses(steady: SteadyPart, phases: pl.DataFrame) -> str:
     other = phases.filter(between & (own | pl.col("part").str.starts_with("at ")))
     other_ns, whole_ns = total(other, "ns"), total(phases.filter(between | (pl.col("phase") == STEADY)), "ns")
     gaps_ns = (pl.col("start_ns") - (pl.col("start_ns") + pl.col("dur_ns")).shift(1)).fill_null(0)
-    gaps = steady.usual.sort("start_ns").select((gaps_ns >= max(_OF_GAPS * other_ns, 1)).sum()).item()
-    if other_ns < max(_PAUSES * whole_ns, 1) or gaps < _GAPS:
+    gaps = steady.usual.sort("start_ns").select((gaps_ns >= max(0.1 * other_ns, 1)).sum()).item()
+    if other_ns < max(0.25 * whole_ns, 1) or gaps < _GAPS:
         return ""
     line = other.filter(~own).sort("ns").tail(1).rows(named=True)
     place = f", most of it {line[0]['part']}" if line and 2 * line[0]["ns"] >= other_ns else ""

@@ -21,7 +21,6 @@ _READS: Final = 2.2
 
 #: From this part of its bandwidth on, and of what the SMs are busy, a kernel waits for DRAM.
 _BUSY: Final = 0.5
-_AS_BUSY: Final = 0.8
 
 #: The part of what one kernel can save that is told: it computes what all of them do, and hides it less well; and the
 #: part of the page's time from which on it is.
@@ -74,7 +73,7 @@ def _maps(joined: pl.DataFrame, ncu: report.Report) -> pl.DataFrame:
 
     Columns: name, measured_ns, and the bytes read and written.
     """
-    waits = (pl.col("dram_share") >= _BUSY) & (pl.col("dram_share") >= _AS_BUSY * pl.col("compute_share").fill_null(0))
+    waits = (pl.col("dram_share") >= _BUSY) & (pl.col("dram_share") >= 0.8 * pl.col("compute_share").fill_null(0))
     counts = counters(ncu).filter(waits).select("event_id", "dram_read_bytes", "dram_write_bytes", measured_ns="dur_ns")
     kernels = measured_shapes(joined).join(counts, on="event_id")
     asked, writes = pl.col("ideal_sectors") * SECTOR_BYTES, pl.col("sass").cast(pl.String).str.contains(_STORES)

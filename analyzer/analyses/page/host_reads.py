@@ -15,10 +15,6 @@ from kanalyze.decoder.decode import decode
 #: Sectors that L1 caches ask for and L2 fetches from the host.
 FROM_HOST: Final = "lts__t_sectors_srcunit_tex_aperture_sysmem_op_read_lookup_miss.sum"
 
-#: Bytes per ns from which on PCI Express holds a kernel up that is not busy otherwise: of its third generation, over 16
-#: lanes, two thirds of what it moves.
-_FAST: Final = 8
-
 #: From this part of its peak on, what computes, or DRAM, holds a kernel up.
 _BUSY: Final = 0.6
 
@@ -35,8 +31,7 @@ def reads_of_host(joined: pl.DataFrame, ncu: report.Report, page: PageKernels) -
     runs = own_runs(kernels, page)
     before = pl.struct("name", "process_id", "stream", "waits", place=pl.col("place") - 1)
     follows = before.eq_missing(pl.struct("name", "process_id", "stream", "waits", "place").shift())
-    runs = runs.with_columns(row=(~follows).cum_sum(), first=~follows)
-    runs = runs.filter(pl.len().over("row") > 1)
+    runs = runs.with_columns(row=(~follows).cum_sum(), first=~follows).filter(pl.len().over("row") > 1)
     spared = pl.col("exclusive_ns") * (1 - pl.col("busy") - pl.col("first"))
     sums = runs.group_by("name", maintain_order=True).agg(
         pl.col("measured_ns", "host_bytes").first(),
@@ -63,11 +58,11 @@ def own_runs(kernels: pl.DataFrame, page: PageKernels) -> pl.DataFrame:
 def _readers(ncu: report.Report) -> pl.DataFrame:
     """The kernels that PCI Express holds up: event_id, measured_ns, host_bytes and busy, a part of their time."""
     counts = counters(ncu).select("event_id", "compute_share", "dram_share", measured_ns="dur_ns")
-    counts = counts.join(metric_columns(ncu, [FROM_HOST]), on="event_id")
-    counts = counts.with_columns(
+    counts = counts.join(metric_columns(ncu, [FROM_HOST]), on="event_id").with_columns(
         host_bytes=pl.col(FROM_HOST) * SECTOR_BYTES, busy=pl.max_horizontal("compute_share", "dram_share").fill_null(0)
     )
-    return counts.filter(pl.col("host_bytes") >= _FAST * pl.col("measured_ns"), pl.col("busy") < _BUSY)
+    # so many bytes per ns of PCI Express hold it up: of its third generation, over 16 lanes, two thirds
+    return counts.filter(pl.col("host_bytes") >= 8 * pl.col("measured_ns"), pl.col("busy") < _BUSY)
 
 
 def _finding(row: dict[str, Any], page: PageKernels) -> Finding:

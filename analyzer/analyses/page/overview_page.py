@@ -84,12 +84,6 @@ _ALONE: Final = {
     True: "Of one kernel there is nothing to tune here but what its counters say.",
 }
 
-#: The critical path of a step is told in reports of so many operations and calls; others would take much longer.
-_MOST_ON_PATH: Final = 1 << 17
-
-#: What came before the steady part is start-up if at most this part of it is steady iterations of another loop.
-_OF_START: Final = 0.05
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Summary:
@@ -169,7 +163,8 @@ class Summary:
         before = self.tables.get("phases", phases.TABLE.empty()).filter(pl.col("phase") == phases.BEFORE)
         others = pl.col("ns").filter(pl.col("part").str.starts_with(f"{phases.OTHERS} ")).sum()
         served = self.steady is not None and self.steady.found_by == _marks.BY_ENGINE  # other kinds are no start-up
-        return bool(before.select(others <= (0 if served else _OF_START) * pl.col("ns").sum()).item())
+        # at most this part of start-up is steady iterations of another loop
+        return bool(before.select(others <= (0 if served else 0.05) * pl.col("ns").sum()).item())
 
 
 class PageKernels(NamedTuple):
@@ -382,7 +377,8 @@ def _makers(recorded: Report, part: _Part, of_answer: Report) -> dict[str, Maker
             "phases": partial(phases.phases, recorded),
             "spread": partial(phases.spread_of, report, steady),
         }
-        if device_operations(of_device).height + of_device.kind("api").height <= _MOST_ON_PATH:
+        # in larger reports it would take much longer
+        if device_operations(of_device).height + of_device.kind("api").height <= 1 << 17:
             makers["critical_path"] = partial(critical_path.critical_path, report, window=steady.window)
     if "op" in recorded.kinds:
         makers["ops"] = lambda: served.by_kind(of_device, ops.ops(of_device))

@@ -46,14 +46,12 @@ def slow_kernels(joined: pl.DataFrame, ncu: report.Report, page: PageKernels) ->
     facts = {row["event_id"]: row for row in advice.kernel_facts(ncu).to_dicts()}
     findings = []
     for name, took_ns, event_id, roof in rows:
-        counted = {column: value for column, value in of_code.get(event_id, {}).items() if value is not None}
         of_kernel = (
             dict.fromkeys(("atomics_share", "local_share", "shared_share", "idle_lanes"), 0.0)
             | {"needed": None, "one_for_all": False, "of_halves": False, "in_turns": False, "indexed": False}
-            | {"listed": None, "stored": None, "calls_in_pairs": False}
-            | {"in_triton": re.fullmatch(r"\w+", str(name)) is not None}
+            | {"listed": None, "stored": None, "calls_in_pairs": False, "plain": str(name).isidentifier()}
             | facts[event_id]
-            | counted
+            | {column: value for column, value in of_code.get(event_id, {}).items() if value is not None}
         )
         of_kernel["asked"] = min((of_kernel["needed"] or math.inf) / (of_kernel["dram_bytes"] or 1), 1.0)
         asked_share = of_kernel["asked"] if of_kernel["asked"] < _FEW_ASKED else 1
@@ -338,13 +336,12 @@ def _kept_out(facts: Mapping[str, Any]) -> float:
 def _little_each(facts: Mapping[str, Any]) -> float:
     """The part of a kernel's time that can go with fewer blocks, where these end as fast as any are started.
 
-    Half as fast will do in Triton, by names without a signature, where half of the threads, or more, have no result of
-    their own: threads of a block that is smaller do what others do.
+    Half as fast will do in Triton (a plain name), where half of the threads, or more, have no result of their own.
     """
     threads = (facts["blocks"] or 1) * math.prod(facts[f"block_{axis}"] or 1 for axis in "xyz")
     stored = math.inf if facts["one_for_all"] else (facts["stored"] or math.inf) / threads
     starts, busy = facts["starts_share"] or 0.0, facts["compute_share"]
-    few = facts["in_triton"] and stored <= _HALF and starts < STARTING
+    few = facts["plain"] and stored <= _HALF and starts < STARTING
     moved = max(facts["dram_read_bytes"] or 0, facts["dram_write_bytes"] or 0) if few else facts["dram_bytes"]
     if None in (busy, facts["dram_share"], facts.get("l1_hit_share")) or starts < (_HALF if few else STARTING):
         return 0.0
@@ -406,7 +403,6 @@ _TURNS: Final = 4  # of a loop that has a next tile to load
 _OF_HALVES: Final = r"\bHMMA\.16816\.|\bHGMMA\.\d+x\d+x16\."  # products of 16-bit values
 _IN_BANKS: Final = 0.9  # 32 random words of shared memory are about 3 in the fullest of its 32 banks
 _DOUBLED: Final = 0.1  # of a kernel's arithmetic
-_SOME_IDLE: Final = 0.4  # of the threads of warps
 _OF_PRODUCTS: Final = 0.9  # of a kernel's arithmetic, on tensor cores
 _BUSY_L1: Final = 0.8  # of the peak of the caches on the SMs
 _SOME_SHARED: Final = 0.05  # of accesses are to shared memory
@@ -547,7 +543,8 @@ _CAUSES: Final = (
         "Where float was meant: a literal without f, or exp, pow and sqrt of math.h, compute in double.",
         whatever_roof=True,
     ),
-    _DIVERGES._replace(least=_SOME_IDLE),
+    # of the threads of warps
+    _DIVERGES._replace(least=0.4),
     _Cause(
         "repeated-loads",
         _loads_again,

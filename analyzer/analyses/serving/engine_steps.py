@@ -158,7 +158,6 @@ BY_GRAPH: Final = Table(
 )
 
 OUTSIDE: Final = "outside"
-_ALL_KINDS: Final = pl.Enum((*KINDS, OUTSIDE))
 
 
 def engine_steps(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.DataFrame:
@@ -248,7 +247,7 @@ def _summed(report: Report, steps: pl.DataFrame, keys: Sequence[str] = ()) -> pl
         per_token_ns=pl.when(pl.col("told") > 0).then(pl.col("known") / pl.col("told")),
         tokens_per_s=rate(pl.when(tokens.is_not_null()).then("told"), pl.col("known")),
     )
-    return sums.sort("device", pl.col("kind").cast(_ALL_KINDS), *keys, nulls_last=True)
+    return sums.sort("device", pl.col("kind").cast(pl.Enum((*KINDS, OUTSIDE))), *keys, nulls_last=True)
 
 
 def _ledgers(pieces: pl.DataFrame) -> pl.DataFrame:

@@ -40,9 +40,6 @@ TABLE: Final = schema.Table(
     telling=("request", "latency_ns", "queue_ns", "prefill_ns", "decode_ns", "stall_ns", "gap_ns", "longest_step"),
 )
 
-#: Times from here on are of the epoch (2001), if they are of a clock that people set.
-_EPOCH_NS: Final = 10**18
-
 #: Clocks that are not the report's are brought together where most first tokens follow a step's end this closely.
 _NEAR_NS: Final = 200_000
 
@@ -101,7 +98,8 @@ def _on_report_clock(log: pl.DataFrame, steps: pl.DataFrame, report: Report) -> 
     first.
     """
     origin_ns = report.meta.origin_unix_ns
-    if origin_ns is not None and log.select((pl.col("arrival_ns") >= _EPOCH_NS).all()).item():
+    # times from 2001 on are of the epoch, if they are of a clock that people set
+    if origin_ns is not None and log.select((pl.col("arrival_ns") >= 10**18).all()).item():
         shift = -origin_ns
     else:
         ends = steps.filter(pl.col("reads") > 0).select(to="end")

@@ -70,9 +70,6 @@ def by_thread(events: pl.DataFrame) -> dict[ThreadKey, pl.DataFrame]:
 # Vectorised: an event is popped by the first later one that starts at or after its end, or that ends after it. The
 # first condition is one binary search, and nearly always enough; the second is needed where events overlap in part.
 
-#: Greater than any time of any trace.
-_AFTER_ALL: Final = (1 << 63) - 1
-
 _PLACE: Final = pl.Int64
 
 
@@ -130,7 +127,8 @@ def next_greater(values: pl.Series, rows: pl.Series) -> pl.Series:
     """
     # the values padded with a sentinel, then blocks of 2, 4… up to all
     padding = (1 << len(values).bit_length()) - len(values)
-    levels = [pl.concat([values, pl.Series([_AFTER_ALL], dtype=values.dtype).new_from_index(0, padding)])]
+    # greater than any time of any trace
+    levels = [pl.concat([values, pl.Series([(1 << 63) - 1], dtype=values.dtype).new_from_index(0, padding)])]
     while len(levels[-1]) > 1:
         left, right = levels[-1].gather_every(2), levels[-1].gather_every(2, 1)
         levels.append(left.zip_with(left > right, right))

@@ -282,15 +282,8 @@ def _calls_then(report: Report, asked: Configuration, calls: pl.DataFrame) -> pl
     )
 
 
-#: What a kernel takes whatever its work (ns): its launch on the device, and its last wave.
-_FIXED_NS: Final = 2000
-
 #: What attention reaches of its roof: fused kernels of 16-bit types, and those of float32 in TF32. Measured on an H100.
 _ATTENTION_REACHES: Final = {"bf16": 0.23, "tf32": 0.056}
-
-#: Products of one type come so many times nearer to their roof than those of another (H100: 56 % in TF32, 73 % in
-#: bfloat16 and float32).
-_TYPES_APART: Final = 1.3
 
 
 def factors(report: Report, asked: Configuration) -> pl.DataFrame:
@@ -327,12 +320,14 @@ def factors(report: Report, asked: Configuration) -> pl.DataFrame:
         one.replace_strict(_ATTENTION_REACHES, default=None, return_dtype=pl.Float64) for one in (now_type, then_type)
     ]
     reached = pl.when(pl.col("group") == "attention").then(reaches[0] / reaches[1]).fill_null(1.0)
-    apart = pl.when(now_type.ne_missing(then_type)).then(_TYPES_APART).otherwise(1.0)
+    # so much nearer to their roof come products of one type (H100: 56 % in TF32, 73 % in bfloat16 and float32)
+    apart = pl.when(now_type.ne_missing(then_type)).then(1.3).otherwise(1.0)
     of_calls = then.select("device", "call", "most", "roof_ns_now", reached=reached, apart=apart, took_ns="dur_ns")
     each = work.join(
         pl.concat([of_calls, *roofs], how="horizontal"), on=["device", "call"], how="left", maintain_order="left"
     )
-    return _between(each, fixed_ns=0 if asked == Configuration(asked.gpu) else _FIXED_NS)
+    # what a kernel takes whatever its work: its launch on the device, and its last wave
+    return _between(each, fixed_ns=0 if asked == Configuration(asked.gpu) else 2000)
 
 
 def _runs_on(calls: pl.DataFrame, gpu: str, report: Report) -> pl.DataFrame:

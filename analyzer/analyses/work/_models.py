@@ -182,9 +182,6 @@ _CONVOLUTIONS: Final = {
     "aten::convolution_backward": (5, 4, 6, 7),
 }
 
-#: Where it is told which gradients are wanted.
-_WANTED: Final = 10
-
 
 def weight_place(name: str) -> int | None:
     """Where the weights of a convolution stand among its inputs; None for other operators."""
@@ -217,7 +214,8 @@ def _convolution(call: Call) -> Work | None:
     product = Product(over.shape[0] * spatial, weight.shape[0], weight.shape[1] * filters)
     # backward as many multiplications for each gradient that is wanted: the data's takes the weights and is as large as
     # the data, the weights' the other way round
-    wanted = re.findall("True|False", call.value(_WANTED))[:2].count("True")
+    # where it is told which gradients are wanted
+    wanted = re.findall("True|False", call.value(10))[:2].count("True")
     times = 1 if gradient is None else max(wanted, 1)
     single = gradient is None and not turned and weight.shape[1] == data.shape[1]
     certainty = MODEL if call.values or call.result else BOUND

@@ -28,9 +28,6 @@ from kanalyze.report import Report
 #: Types of arithmetic, and those of tensors and of kernels' names that are done with it.
 TYPES: Final = ("bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8")
 
-#: A cache serves at most this many times what memory does (H100: 5.5 to 7 of 3.35 TB/s; RTX 4090: 5 of 1).
-_CACHE_FASTER: Final = 5
-
 
 def gpu_called(name: str) -> str:
     """The driver's name of a GPU that is called by it, or by a part such as ``H200`` or ``A100``; the first of several.
@@ -75,7 +72,8 @@ def memory_roofs(devices: pl.DataFrame) -> pl.DataFrame:
 def memory_ns() -> pl.Expr:
     """The least time for `bytes`, given bytes_per_s and cache_bytes: what a cache may hold comes from it."""
     cached = pl.min_horizontal("bytes", "cache_bytes")
-    return ((pl.col("bytes") - cached) + cached / _CACHE_FASTER) * 1e9 / pl.col("bytes_per_s")
+    # a cache serves at most five times what memory does (H100: 5.5 to 7 of 3.35 TB/s; RTX 4090: 5 of 1)
+    return ((pl.col("bytes") - cached) + cached / 5) * 1e9 / pl.col("bytes_per_s")
 
 
 #: How work is measured: counted by ncu of the same work, or of the same kernel and launch shape; sampled.
@@ -134,8 +132,6 @@ TABLE: Final = schema.Table(
 _SIZED: Final = r"^(?P<name>[^,]+),.*\bsizes = (?P<shapes>\[[\d\[\], -]*\])"
 
 #: What these ranges say of themselves and of what made their inputs: (0,-1) is unknown.
-_OP_ID: Final = r"\bop_id = (\d+)"
-_MADE_BY: Final = r"\((?:[1-9]\d*),\d+\)"
 _FIRST_INPUT: Final = r"\bsizes = \[(?P<result>\[[\d, ]+\]).*\binput_op_ids = \[\((?P<op_id>[1-9]\d*),0\)"
 _LEVELS: Final = 4  # the operators around a convolution's innermost one, which is what users of the result name
 
@@ -340,14 +336,14 @@ def _described(calls: pl.DataFrame, source: Report) -> pl.DataFrame:
     )
     inputs = ("input_shapes", "input_types", "input_strides", "input_values")
     described = beside(named, source.table("op_detail"), *inputs).with_columns(pl.col(*inputs).cast(pl.String))
-    sized, makers = pl.col("name").str.extract_groups(_SIZED), pl.col("name").str.extract_all(_MADE_BY)
+    sized, makers = pl.col("name").str.extract_groups(_SIZED), pl.col("name").str.extract_all(r"\((?:[1-9]\d*),\d+\)")
     again = makers.list.n_unique() < makers.list.len()  # one tensor as two inputs
     by_range = described.with_columns(
         name=pl.coalesce(sized.struct.field("name"), "name"),
         input_shapes=pl.coalesce("input_shapes", sized.struct.field("shapes")),
         event_id="kernel_id",
         made_by=pl.when(again).then(pl.col("name").str.extract(r"input_op_ids = (\[.*\])$")),
-        op_id=pl.col("name").str.extract(_OP_ID).cast(pl.Int64, strict=False),
+        op_id=pl.col("name").str.extract(r"\bop_id = (\d+)").cast(pl.Int64, strict=False),
     )
     convolves = pl.col("name").str.contains("convolution") & pl.col("input_values").is_null()
     op_ids = by_range.select(pl.when(convolves).then("op_id").alias("op_id")).to_series()

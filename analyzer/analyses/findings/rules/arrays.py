@@ -11,17 +11,7 @@ from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_host import LARGE_BYTES, PINNED, TO_DEVICE, TO_HOST
 from kanalyze.analyses.findings.rules import Findings, Rule, literal, phrases
-from kanalyze.analyses.host._call_kinds import (
-    CUPY,
-    JAX,
-    OPENACC,
-    OPENMP,
-    PYTHON,
-    is_launch_name,
-    names_that,
-    spoken,
-    world,
-)
+from kanalyze.analyses.host import _call_kinds
 from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls
 from kanalyze.analyses.memory.memory import allocating_calls
@@ -56,7 +46,7 @@ _FILLED: Final = 0.25
 
 _THREADS: Final = 1024  # an SM has room for so many threads of such kernels at least
 _LITTLE_BYTES: Final = 4096
-_ARRAYS: Final = (CUPY, PYTHON)  # worlds in which operations on arrays are kernels
+_ARRAYS: Final = (_call_kinds.CUPY, _call_kinds.PYTHON)  # worlds in which operations on arrays are kernels
 
 
 @Rule
@@ -70,15 +60,14 @@ def host_grid_loop(report: Report) -> Findings:
         name = str(most[0])
         usual = int(own.group_by("period").len().sort("len", "period").item(-1, "period"))
         library = _of_library(report, name)
-        arrays, one_launch = library and world(report) in _ARRAYS, phrases("turns")
+        arrays, one_launch = library and _call_kinds.world(report) in _ARRAYS, phrases("turns")
         action = {}
-        if not arrays and not (library and world(report) == tools.CUDA):
-            action = {"action": spoken(report, one_launch, one_launch[PYTHON])}
+        if not arrays and not (library and _call_kinds.world(report) == tools.CUDA):
+            action = {"action": _call_kinds.spoken(report, one_launch, one_launch[_call_kinds.PYTHON])}
         # each kernel of a loop is launched once, and the host does nothing else in it
         change = on_gpu.merged(_joined(own))._replace(host=on_gpu.host_of(own, "run"))
         figures = {"launches": own.height, "blocks": int(most[2]), "usual": usual, "loops": len(turns)}
         figures |= {"differ": own.filter(name=name).get_column("blocks").n_unique() > 1}
-        what = "One kernel is" if usual == 1 else f"{usual:,} kernels are"
         yield say.told(
             report,
             "repeated-work: arrays" if arrays else "host-grid-loop",
@@ -87,7 +76,7 @@ def host_grid_loop(report: Report) -> Findings:
             intervals.length(intervals.union(spans)) - merged_ns,
             **action,
             **figures,
-            what=what,
+            what="One kernel is" if usual == 1 else f"{usual:,} kernels are",
             turns=turns.max(),
             worked=intervals.length(intervals.union(own)),
             merged=merged_ns,
@@ -117,7 +106,7 @@ _OF_LOOPS: Final = (*_STREAM, "row", "name", "start", "end", "dur_ns", "call_sta
 @once_per_report
 def _loops(report: Report) -> pl.DataFrame:
     """Kernels in such loops, with the copies between arrays in them, and run, place (in the turn) and period."""
-    arrays = world(report) in _ARRAYS
+    arrays = _call_kinds.world(report) in _ARRAYS
     work = exclusive_operations(report, "stream", "call_row", "call_start", "shape", "size_bytes", *SHAPE)
     alone = pl.col("call_row").is_not_null() & (pl.len().over("call_row") == 1)  # not those of a graph
     blocks, threads = (product(*map(pl.col, axes)).fill_null(1) for axes in (SHAPE[:3], SHAPE[3:]))
@@ -150,9 +139,9 @@ def _is_loop(report: Report, line: pl.DataFrame, own: pl.DataFrame) -> bool:
     """Whether launches in a row of `line` are small kernels that could be one, and nothing else takes part in them."""
     names = own.filter(pl.col("kind") == "kernel").get_column("name").unique().cast(pl.String)
     others = [_of_library(report, name) for name in names]
-    if not others or world(report) == JAX or (say.in_pytorch(report) and all(others)):
+    if not others or _call_kinds.world(report) == _call_kinds.JAX or (say.in_pytorch(report) and all(others)):
         return False
-    arrays = all(others) and world(report) in _ARRAYS
+    arrays = all(others) and _call_kinds.world(report) in _ARRAYS
     most = pl.col("sms") - 1 if arrays else pl.min_horizontal(_OWN[1], pl.col("sms") - 1)
     small = own.select((pl.col("blocks") <= most).all()).item()
     few = int(own.item(0, "period")) <= _OWN[0] or arrays
@@ -173,7 +162,7 @@ def _runs_ahead(report: Report, own: pl.DataFrame) -> bool:
     """Whether the host neither waits nor allocates in half of the turns or more."""
     inside = pl.col("start").is_between(own.get_column("call_start").min(), own.get_column("call_start").max())
     waits = blocking_calls(report).filter(pl.col("scope").is_in(WAITING) & inside)
-    waited = waits.height if world(report) not in (OPENMP, OPENACC) else 0
+    waited = waits.height if _call_kinds.world(report) not in (_call_kinds.OPENMP, _call_kinds.OPENACC) else 0
     turns = own.height / int(own.item(0, "period"))
     return max(waited, allocating_calls(report).filter(inside).height) < say.OFTEN * turns
 
@@ -192,7 +181,7 @@ def _is_ragged(report: Report, own: pl.DataFrame) -> bool:
         more = more.set(more.abs() < 0.25 * usual, 0)
     turns = min((more > 0).sum(), (more < 0).sum()) >= len(more) / 4
     fits = own.select((pl.col("blocks") < pl.col("sms")).all()).item()
-    own_code = world(report) != JAX and not any(_of_library(report, name) for name in names)
+    own_code = _call_kinds.world(report) != _call_kinds.JAX and not any(_of_library(report, name) for name in names)
     return bool(turns and fits and own_code) and _runs_ahead(report, own)
 
 
@@ -217,7 +206,7 @@ _WORTH: Final = 0.03  # a smaller part of the kernel time is left out
 @Rule
 def array_chains(report: Report) -> Findings:
     """One finding per device on elementwise operations that follow each other on arrays of one size."""
-    if world(report) not in (CUPY, tools.CUDA):
+    if _call_kinds.world(report) not in (_call_kinds.CUPY, tools.CUDA):
         return
     line = on_gpu.with_decoded(exclusive_operations(report, "stream", *SHAPE).sort(*_STREAM, "start"), **_BY_ELEMENT)
     names = line.filter(pl.any_horizontal(*_BY_ELEMENT)).get_column("name").unique()
@@ -268,7 +257,7 @@ _LARGE: Final = 1 << 16  # the elements of an array that counts
 @Rule
 def double_arrays(report: Report) -> Findings:
     """One finding per device on operations of CuPy on arrays of float64."""
-    if world(report) == CUPY:
+    if _call_kinds.world(report) == _call_kinds.CUPY:
         function = pl.col("function")
         # types in the names of CuPy's kernels: ``cupy_add__float64_float64_float64``
         doubles = function.is_in([*_on_wide_arrays(report)]) | function.str.contains(r"^cupy_\w*?__(?:\w*_)?float64")
@@ -317,7 +306,7 @@ _DISPATCH_NS: Final = 2_000_000  # longer times between two operations are more 
 def _modules(report: Report) -> pl.DataFrame:
     """What XLA tells of modules, at any time, in order: process_id, thread_id, start, end, what, module."""
     schema = {**dict.fromkeys((*THREAD, "start", "end"), pl.Int64), "what": pl.String, "module": pl.String}
-    if "range" not in report.kinds or world(report) != JAX:
+    if "range" not in report.kinds or _call_kinds.world(report) != _call_kinds.JAX:
         return pl.DataFrame(schema=schema)
     ranges = named_ranges(report).filter(~pl.col("open") & pl.col("range").is_not_null())
     rows = [(name, *parts) for name in ranges.get_column("range").unique() if (parts := of_module(name)) is not None]
@@ -387,7 +376,12 @@ def called_in_turn(report: Report) -> Findings:
     inside = _launched_in(report, turns).with_columns(place=pl.int_range(pl.len()).over("turn"))
     spared = own.filter(~pl.col("run").is_first_distinct())
     calls = on_gpu.calls_within(report, spared)
-    launching = report.kind("api").get_column("name").gather(calls).is_in(names_that(report, is_launch_name))
+    launching = (
+        report.kind("api")
+        .get_column("name")
+        .gather(calls)
+        .is_in(_call_kinds.names_that(report, _call_kinds.is_launch_name))
+    )
     change = on_host.at_once(inside, "run", "place", "name", "device")
     change = change._replace(calls=calls.filter(~launching), host=spared.select("process_id", "start", "end"))
     module = say.most(own, "module")
@@ -418,7 +412,7 @@ def _loops_of_jax(report: Report) -> pl.DataFrame:
 @Rule
 def loops_of_jax(report: Report) -> Findings:
     """At most one finding per device on loops of jitted functions whose turns leave most of the GPU empty."""
-    if world(report) != JAX or (loops := _loops_of_jax(report)).is_empty():
+    if _call_kinds.world(report) != _call_kinds.JAX or (loops := _loops_of_jax(report)).is_empty():
         return
     dur_ns = pl.col("dur_ns")
     empty = ((dur_ns * pl.col("part")).sum() <= _EMPTY * dur_ns.sum()).over("loop", "device")
@@ -467,7 +461,7 @@ def _jitted(report: Report, spans: pl.DataFrame, device: int) -> Mending:
     constants = operations(report, "size_bytes", "call_row").filter(numbers & pl.col("call_row").is_in(calls.implode()))
     return fused._replace(
         gone=pl.concat([fused.gone, on_gpu.without(constants).gone]),
-        calls=calls.filter(~names.is_in(names_that(report, is_launch_name))),
+        calls=calls.filter(~names.is_in(_call_kinds.names_that(report, _call_kinds.is_launch_name))),
         host=spans.select("process_id", "start", "end"),
         graph=True,
     )
@@ -500,7 +494,7 @@ _COPYING: Final = r"^(?:wrapped|loop|input)_copy(?:_fusion)?(?:_\d+)?$"  # kerne
 @Rule
 def no_donation(report: Report) -> Findings:
     """One finding per device on which modules copy large arrays within its memory before they update them."""
-    if world(report) != JAX:
+    if _call_kinds.world(report) != _call_kinds.JAX:
         return
     work = exclusive_operations(report, "size_bytes", "graph_node_id", "call_start", "thread_id")
     # of large arrays, those that a run of a module makes once; a loop in it copies what is its own
@@ -524,17 +518,15 @@ def no_donation(report: Report) -> Findings:
         yield say.told(report, "no-donation", device, claims, stake, shortens=True, mending=change, **figures)
 
 
-_NUMBERS_BYTES: Final = 1 << 12  # larger copies to the host are of more than numbers
-
-
 @Rule
 def numbers_read(report: Report) -> Findings:
     """At most one finding per device on numbers of JAX that the host reads: it waits for each in no call of CUDA."""
-    if world(report) != JAX:
+    if _call_kinds.world(report) != _call_kinds.JAX:
         return
     work = operations(report, "call_start", "call_row", "size_bytes").drop_nulls("call_start").sort("call_start")
     spans = work.with_columns(start="call_start", end=pl.col("call_start").shift(-1).over("process_id"))
-    copies = spans.filter((pl.col("detail") == TO_HOST) & (pl.col("size_bytes") <= _NUMBERS_BYTES)).drop_nulls("end")
+    # larger copies to the host are of more than numbers
+    copies = spans.filter((pl.col("detail") == TO_HOST) & (pl.col("size_bytes") <= 1 << 12)).drop_nulls("end")
     own = intervals.overlapping(copies, report.scope.sides)
     if own.height < say.fewest_in(report):
         return
@@ -551,7 +543,7 @@ _AT_ONCE: Final = 0.5
 @Rule
 def staged_arrays(report: Report) -> Findings:
     """At most one finding per device on large arrays of the host that JAX copies by way of pinned memory of its own."""
-    if world(report) != JAX:
+    if _call_kinds.world(report) != _call_kinds.JAX:
         return
     large = (pl.col("detail") == TO_DEVICE) & (pl.col("size_bytes") >= LARGE_BYTES)
     copies = on_host.device_copies(report).filter(large & (pl.col("source_memory") == PINNED)).drop_nulls("call_start")

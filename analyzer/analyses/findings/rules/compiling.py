@@ -10,21 +10,7 @@ from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, la
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, phrases
-from kanalyze.analyses.host._call_kinds import (
-    CUPY,
-    NUMBA,
-    PYTHON,
-    bucket_of,
-    calls_that,
-    captures,
-    context_calls,
-    graph_steps,
-    names_that,
-    shown,
-    spoken,
-    unrecorded_contexts,
-    world,
-)
+from kanalyze.analyses.host import _call_kinds
 from kanalyze.analyses.idle import _attribution, ledger
 from kanalyze.analyses.iterations._launch_periods import timed_runs
 from kanalyze.analyses.launches._launch_costs import launch_costs
@@ -52,8 +38,8 @@ def cold_start(report: Report) -> Findings:
 def _context(report: Report, device: int, pieces: pl.DataFrame) -> Finding | None:
     if not intervals.length(pieces):
         return None
-    contexts = _of_processes(report, device, context_calls(report))
-    contexts = contexts.with_columns(call=shown(pl.col("name")), ns=pl.col("made_ns") - pl.col("start_ns"))
+    contexts = _of_processes(report, device, _call_kinds.context_calls(report))
+    contexts = contexts.with_columns(call=_call_kinds.shown(pl.col("name")), ns=pl.col("made_ns") - pl.col("start_ns"))
     later = report.kind("api").join(contexts.select("process_id", "name"), on=["process_id", "name"], how="semi")
     later = later.join(contexts, on="event_id", how="anti")
     names = ", ".join(contexts.get_column("call").fill_null("a call without a name").unique().sort())
@@ -67,7 +53,7 @@ def _unrecorded_context(report: Report, device: int) -> Finding:
     """The time of context creation outside of all recorded calls, which the ledger attributes to the host."""
     making = _attribution.host_time(report)[device].unrecorded
     low, high = say.sides_of(report, device)
-    contexts = _of_processes(report, device, unrecorded_contexts(report))
+    contexts = _of_processes(report, device, _call_kinds.unrecorded_contexts(report))
     contexts = contexts.filter((pl.col("start") < high) & (pl.col("end") > low)).sort("end")
     which = [
         f"at {units.moment(end, report.zero_ns)}, "
@@ -82,10 +68,10 @@ def _unrecorded_context(report: Report, device: int) -> Finding:
 def _loading(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
     rows = pieces.group_by("detail").agg(ns=(pl.col("end") - pl.col("start")).sum())
     most = ", ".join(rows.sort("ns", descending=True).get_column("detail").fill_null("calls without a name").head(2))
-    loading = names_that(report, lambda name: bucket_of(name) == "loading")
+    loading = _call_kinds.names_that(report, lambda name: _call_kinds.bucket_of(name) == "loading")
     loads = _of_processes(report, device, report.seen("api").filter(pl.col("name").is_in(loading)))
     # of a call that made a context what it took after that
-    contexts = context_calls(report).select("event_id", made_ns=pl.col("made_ns") - pl.col("start_ns"))
+    contexts = _call_kinds.context_calls(report).select("event_id", made_ns=pl.col("made_ns") - pl.col("start_ns"))
     loads = loads.join(contexts, on="event_id", how="left")
     loads = loads.with_columns(pl.col("dur_ns") - pl.col("made_ns").fill_null(0))
     loads = loads.filter(pl.col("made_ns").is_null() | (pl.col("dur_ns") > 0))
@@ -129,7 +115,7 @@ _SOON: Final = 4  # so many kernels may run between a plan and its transform, su
 def recurring_loading(report: Report) -> Findings:
     """At most one finding per device, in a window of iterations most of which load kernels, on idle time around it."""
     calls, of_launches = report.seen("api"), pl.col("bucket").is_in(("launch", "queued"))
-    loads = calls.filter(pl.col("name").is_in(names_that(report, _LOADS.match)))
+    loads = calls.filter(pl.col("name").is_in(_call_kinds.names_that(report, _LOADS.match)))
     loads = loads.select(*THREAD, **intervals.OF_EVENTS).drop_nulls()
     for device, pieces in _attribution.idle_within(report, _around(report, loads)).items():
         if not _iterations_of(report, _of_processes(report, device, loads)):
@@ -146,7 +132,10 @@ def recurring_loading(report: Report) -> Findings:
         again = after.filter(soon).filter(pl.len().over("name", *SHAPE) >= _FEWEST)
         if again.height >= say.OFTEN * loads.height:
             plans = phrases("plans")
-            name, action = "recurring-loading: transforms", {"action": spoken(report, plans, plans[tools.CUDA])}
+            name, action = (
+                "recurring-loading: transforms",
+                {"action": _call_kinds.spoken(report, plans, plans[tools.CUDA])},
+            )
         of_cudnn = (on_gpu.FAMILY == "attention") & (on_gpu.LIBRARY == "cudnn")
         yield say.told(
             report,
@@ -215,7 +204,7 @@ def recompilation(report: Report) -> Findings:
         compiling = on_host.spans_named(_COMPILES, *(other.kind(kind) for kind in ("range", "op", "python")))
         compiling = intervals.union_by(compiling.drop_nulls(THREAD), THREAD)
         trying = on_host.outermost(report).filter(pl.col("name").str.contains("conv") & (pl.col("launches") >= _TRIES))
-        waits = calls_that(other, _WAITS.match, *THREAD, at="start_ns")
+        waits = _call_kinds.calls_that(other, _WAITS.match, *THREAD, at="start_ns")
         trying = nearest(trying, waits, ("start", "at"), THREAD, "after").filter(pl.col("at") < pl.col("end"))
         within["recompilation"] = on_host.within(report, compiling)
         within["recompilation: convolutions"] = on_host.within(report, trying)
@@ -236,12 +225,14 @@ def _recording(report: Report) -> pl.DataFrame:
     Of those that they launch before the next one, and so seldom that recording does not pay; none where these are few.
     An engine records graphs for all sizes at its start, and launches them later and often.
     """
-    made = graph_steps(report).filter(step="instantiate").select(*THREAD, made="end")
-    line = nearest(captures(report).select(*on_host.SPAN), made, ("end", "made"), THREAD, "after").drop_nulls("made")
+    made = _call_kinds.graph_steps(report).filter(step="instantiate").select(*THREAD, made="end")
+    line = nearest(
+        _call_kinds.captures(report).select(*on_host.SPAN), made, ("end", "made"), THREAD, "after"
+    ).drop_nulls("made")
     line = line.sort(*THREAD, "start").unique([*THREAD, "made"], keep="last", maintain_order=True)
     if line.is_empty() or not say.per_iteration(report).iterations:
         return line.select(on_host.SPAN).clear()
-    launches = calls_that(report, lambda name: "GraphLaunch" in name, *THREAD, at="start_ns")
+    launches = _call_kinds.calls_that(report, lambda name: "GraphLaunch" in name, *THREAD, at="start_ns")
     launches = nearest(launches, line.select(*THREAD, "made"), ("at", "made"), THREAD).drop_nulls("made")
     times = launches.group_by(*THREAD, "made").len()
     seldom = line.join(times.filter(pl.col("len") <= _SELDOM), on=[*THREAD, "made"], how="semi", nulls_equal=True)
@@ -283,8 +274,10 @@ def recompiled_kernels(report: Report) -> Findings:
 def _loaded_again(report: Report) -> pl.DataFrame:
     """Loads of a kernel after its first: process_id, thread_id, start, end (of the launches around), loaded, name."""
     schema = {**dict.fromkeys((*THREAD, "start", "end", "loaded"), pl.Int64), "name": pl.String}
-    libraries = world(report) in (CUPY, NUMBA, PYTHON)
-    loads = calls_that(report, (_LOADS if libraries else _MODULE_LOADS).match, *THREAD, loaded="start_ns").drop_nulls()
+    libraries = _call_kinds.world(report) in (_call_kinds.CUPY, _call_kinds.NUMBA, _call_kinds.PYTHON)
+    loads = _call_kinds.calls_that(
+        report, (_LOADS if libraries else _MODULE_LOADS).match, *THREAD, loaded="start_ns"
+    ).drop_nulls()
     if loads.height < say.FEWEST:
         return pl.DataFrame(schema=schema)
     work = operations(report, "call_start", "call_end", "thread_id")
@@ -313,7 +306,7 @@ def _loaded_again(report: Report) -> pl.DataFrame:
 
 def _with_waits(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     """The `spans` with the thread's wait before each and the one after it, with no launch between."""
-    waits = calls_that(report, _WAITS.match, *THREAD, at="start_ns", until=intervals.OF_EVENTS["end"])
+    waits = _call_kinds.calls_that(report, _WAITS.match, *THREAD, at="start_ns", until=intervals.OF_EVENTS["end"])
     line = pl.concat([waits, on_host.launched(report).select(*THREAD, at="call_start")], how="diagonal")
     around = nearest(spans, line, ("start", "at"), THREAD, "strictly before")
     around = nearest(around, line, ("end", "at"), THREAD, "after")

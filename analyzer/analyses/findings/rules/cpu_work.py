@@ -296,13 +296,12 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
     uploaded = pl.col("kind") == "large-upload"
     with_kind = runs.with_columns(kind=kind).drop_nulls("kind").with_columns(within=uploaded & within)
     of_python = (pl.col("kind") == "cpu-tensors") & ~pl.col("created")
-    converted = uploaded & pl.col("first_converted").is_not_null()
     start = (
         pl.when(computing)
         .then("before_start")
         .when(of_python)
         .then("before_end")
-        .when(converted)
+        .when(uploaded & pl.col("first_converted").is_not_null())
         .then("first_converted")
         .when("within")
         .then("after_start")
@@ -412,8 +411,7 @@ def _checks(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
     by_check = asks.group_by(*THREAD, "parent", isnan.cast(pl.UInt32).cum_sum().alias("check"), maintain_order=True)
     # the beginning of operators that record themselves for backward, until they go on, as far as it is long
     own = every.filter(pl.col("sequence_number").is_not_null() & pl.col("name").str.starts_with("aten::"))
-    backward = intervals.union(nodes.select("start", "end"))
-    forward = own.filter(intervals.covered(own, backward) == 0)
+    forward = own.filter(intervals.covered(own, intervals.union(nodes.select("start", "end"))) == 0)
     inner = every.group_by(row="parent").agg(goes_on=pl.col("start").min())
     begun = forward.join(inner, on="row", how="left").with_columns(end=pl.coalesce("goes_on", "end"))
     saves = begun.filter(pl.col("end") - pl.col("start") > _USUAL_NS)

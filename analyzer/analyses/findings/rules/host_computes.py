@@ -39,9 +39,6 @@ _HANDOVER_NS: Final = {False: 250_000, True: 1_000_000}
 #: So many tensors that are joined to a batch are its rows.
 _PIECES: Final = 32
 
-#: So many workers read batches at once, each as long as the loop did, while the loop does the rest of a step.
-_WORKERS: Final = 8
-
 #: Starting workers counts from so long on, and after so many starts of a loader.
 _START_NS: Final = 10_000_000
 _STARTS: Final = 2
@@ -90,7 +87,8 @@ def _loading(report: Report, name: str, spans: pl.DataFrame, beside: str, *, wor
         notable = inner.filter(pl.col("ns") >= _NOTABLE * total(rows, "ns"))
         top = notable.sort("ns", "culprit", descending=[True, False]).head(2)
         rest_ns = pl.col("start").shift(-1).over(THREAD) - pl.col("end")
-        by_workers = (pl.col("end") - pl.col("start")) // _WORKERS - rest_ns.fill_null(rest_ns.median())
+        # so many workers read at once, each as long as the loop did, while the loop does the rest of a step
+        by_workers = (pl.col("end") - pl.col("start")) // 8 - rest_ns.fill_null(rest_ns.median())
         kept_ns = pl.lit(0) if workers else by_workers.cast(pl.Int64).clip(0).fill_null(0)
         change = Mending(host=spans.select("process_id", pl.col("start") + kept_ns, "end"))
         yield say.told(report, name, device, pieces, mending=change, beside=beside, most=top.rows(), **figures)
@@ -124,8 +122,7 @@ def _starts(report: Report) -> pl.DataFrame:
     end = pl.when(pl.col("last") > pl.col("start")).then("last").otherwise(then)
     before = turns.with_columns(end=end).filter(kind.shift(-1).over(THREAD) == "next", pl.col("start").is_not_null())
     starts = before.filter(pl.col("end") - pl.col("start") >= _START_NS).select(SPAN)
-    place = place_at(report, starts.select(*THREAD, at="start"))
-    again = starts.filter(~place.is_first_distinct())
+    again = starts.filter(~place_at(report, starts.select(*THREAD, at="start")).is_first_distinct())
     return again if again.height >= _STARTS else again.clear()
 
 
@@ -173,8 +170,6 @@ def _recorded(report: Report) -> pl.DataFrame:
 
 # All other time outside of CUDA calls.
 
-_DATA_BYTES: Final = 1 << 16  # smaller copies are of single numbers and the like, which take no time to prepare
-
 
 @Rule
 def host_computes(report: Report) -> Findings:
@@ -193,7 +188,8 @@ def host_computes(report: Report) -> Findings:
 def idle_before_data(report: Report, device: int) -> pl.DataFrame:
     """Time in which a device idled between calls while the host ran its own code right before it copied data to it."""
     to_device = pl.col("detail") == TO_DEVICE
-    large = (pl.col("device") == device) & (pl.col("size_bytes") >= _DATA_BYTES)
+    # smaller copies are of single numbers and the like, which take no time to prepare
+    large = (pl.col("device") == device) & (pl.col("size_bytes") >= 1 << 16)
     copying = on_host.device_copies(report).filter(large & to_device).select(*THREAD, end="call_start").drop_nulls()
     before = _operations.nearest_launches(report, copying.rename({"end": "at"}), "call_end").to_series()
     spans = copying.with_columns(before.alias("start")).drop_nulls().filter(pl.col("end") > pl.col("start"))
@@ -311,11 +307,6 @@ _CONVERTS: Final = (
 _SCALES: Final = r"[-*/]= *[\w.]+|/ *(?:255|127)\b|\.(?:true_)?(?:divide|multiply)\([^()#]*\b(?:255|127)\b"
 _NEAR: Final = 4
 
-#: Converting takes between these for each byte that is copied (ns): less is of other data, more is other work; and what
-#: the host does from there to the copy, which puts the data aside, no more than this.
-_NS_PER_BYTE: Final = (0.05, 2)
-_ASIDE_NS_PER_BYTE: Final = 0.25
-
 
 @Rule
 def converted_arrays(report: Report) -> Findings:
@@ -341,13 +332,15 @@ def converted_arrays(report: Report) -> Findings:
         ns_per_byte=(pl.col("end") - pl.col("start")).sum() / pl.col("size_bytes").first(),
         spared=pl.col("scales").any() * on_host.SPARED,
     )
-    every = runs.filter(pl.col("ns_per_byte").is_between(*_NS_PER_BYTE))
+    # converting takes so long for each byte that is copied: less is of other data, more is other work
+    every = runs.filter(pl.col("ns_per_byte").is_between(0.05, 2))
     conversions = phrases("conversions")
     for device, runs in say.by_device(every):
         if runs.height < say.OFTEN * per.iterations:
             continue
         idle = say.idle_in(report, device, runs.select("start", end="at"))
-        aside = pl.min_horizontal(pl.col("at") - pl.col("end"), pl.col("size_bytes") * _ASIDE_NS_PER_BYTE)
+        # what the host does from there to the copy, which puts the data aside, takes no longer
+        aside = pl.min_horizontal(pl.col("at") - pl.col("end"), pl.col("size_bytes") * 0.25)
         spared = runs.select("process_id", "start", end=pl.col("end") + (aside * pl.col("spared")).cast(pl.Int64))
         yield say.told(
             report,

@@ -7,14 +7,7 @@ import polars as pl
 
 from kanalyze import intervals, model, units
 from kanalyze.analyses.communication._recorded import TRANSFER, WAITING
-from kanalyze.analyses.device._operations import (
-    BUSY_BUCKETS,
-    decoded,
-    device_operations,
-    exclusive_operations,
-    facts_of,
-    of_device,
-)
+from kanalyze.analyses.device import _operations
 from kanalyze.analyses.device._windows import overlapping, shared_devices, windows
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
@@ -26,19 +19,7 @@ from kanalyze.analyses.launches._launch_costs import launch_costs, least_worth_s
 from kanalyze.analyses.launches.graphs import repetitive
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.statistics import longest, total
-from kanalyze.analyses.streams.concurrency import (
-    LATENCY_NS,
-    in_window,
-    leaves_room,
-    ordered,
-    placed_operations,
-    ready_operations,
-    stream_pairs,
-    stream_waits,
-    streamed_operations,
-    used_streams,
-    waits_for_events,
-)
+from kanalyze.analyses.streams import concurrency
 from kanalyze.columns import beside, nearest
 from kanalyze.report import Report
 
@@ -50,7 +31,7 @@ def launch_bound(report: Report) -> Findings:
     for device, own in say.by_device(launch_costs(report).bound.filter(pl.col("launch_ns") > 0)):
         top, stake = own.row(0, named=True), total(own, "launch_ns")
         less = on_gpu.launch_less(report, device)
-        names = exclusive_operations(report).join(own, on=["device", "name"], how="semi")
+        names = _operations.exclusive_operations(report).join(own, on=["device", "name"], how="semi")
         yield say.told(
             report,
             "launch-bound",
@@ -142,14 +123,14 @@ def _cut_all_over(report: Report) -> bool:
     # all through a forward pass: a tenth of the launches is more than what reads metrics in a row at its end
     all_through = found.pieces.height > most and 10 * total(short, "launches") >= total(found.pieces, "launches")
     # unless so many launches lie in one of them, as in passes of which each reads its loss
-    few = device_operations(report).height < _WORTH_A_GRAPH * found.stretches
+    few = _operations.device_operations(report).height < _WORTH_A_GRAPH * found.stretches
     return iterations is not None and (all_through or (found.stretches > most and few))
 
 
 @Rule
 def timed_kernels(report: Report) -> Findings:
     """One finding per device with kernels that are timed after a fill of the cache, on all of them together."""
-    work = exclusive_operations(report, "call_start").drop_nulls("call_start")
+    work = _operations.exclusive_operations(report, "call_start").drop_nulls("call_start")
     begun = timed_runs(report).select("process_id", run="start", until="end")
     line = nearest(work, begun, ("call_start", "run"), ["process_id"]).filter(pl.col("call_start") < pl.col("until"))
     line = line.with_columns(fill=pl.col("call_start") == pl.col("run"))
@@ -180,7 +161,7 @@ def timed_kernels(report: Report) -> Findings:
 # ready by then. A copy to the host, with a later kernel submitted before the copy ended, yields nothing that this
 # kernel could depend on. With double buffering, either could overlap those kernels.
 
-_KERNELS: Final = BUSY_BUCKETS.index("communication")
+_KERNELS: Final = _operations.BUSY_BUCKETS.index("communication")
 
 
 @Rule
@@ -189,12 +170,14 @@ def serial_copy(report: Report) -> Findings:
     if not any(worth_saying(report, ns) for ns in bucket_sums(report).filter(bucket="memcpy").get_column("ns")):
         return
     for device, copies in say.by_device(_serial_copies(report)):
-        numbers = used_streams(report).filter(pl.col("number").is_in(copies.get_column("number").implode()))
+        numbers = concurrency.used_streams(report).filter(pl.col("number").is_in(copies.get_column("number").implode()))
         # of each stream at most what kernels meanwhile and the copies of either direction take one after the other,
         # less the longest of the three, which takes its time in any case
         ns, low, high = pl.col("exclusive_ns"), pl.col("low").min(), pl.col("high").max()
         sums = copies.group_by("number").agg(ns.sum(), low, high, back_ns=ns.filter("to_host").sum())
-        kernels = placed_operations(report).filter(pl.col("rank") <= _KERNELS).select("number", "start", "end")
+        kernels = (
+            concurrency.placed_operations(report).filter(pl.col("rank") <= _KERNELS).select("number", "start", "end")
+        )
         both = pl.min_horizontal("end", "high") - pl.max_horizontal("start", "low")
         ran = kernels.join(sums, on="number").group_by("number").agg(kernel_ns=both.clip(lower_bound=0).sum())
         parts = (pl.col("exclusive_ns") - pl.col("back_ns"), pl.col("back_ns"), pl.col("kernel_ns"))
@@ -231,7 +214,9 @@ def _serial_copies(report: Report) -> pl.DataFrame:
     copies = copies.filter((pl.col("exclusive_ns") > 0) & asynchronous & pinned)
     if copies.is_empty():
         return copies
-    work = streamed_operations(report, "call_start", "call_end").with_columns(ready=pl.col("call_end") + LATENCY_NS)
+    work = concurrency.streamed_operations(report, "call_start", "call_end").with_columns(
+        ready=pl.col("call_end") + concurrency.LATENCY_NS
+    )
     columns = ("row", "device", "detail", "size_bytes", "exclusive_ns", "alone", "call_start")
     copies = copies.select(columns).join(work.select("row", "start", "end", "number", "group", "ready"), on="row")
     kernels = work.filter((pl.col("rank") <= _KERNELS) & (pl.col("end") > pl.col("start"))).select(
@@ -244,7 +229,7 @@ def _serial_copies(report: Report) -> pl.DataFrame:
         before.with_columns(high="end", earlier="called"),
         after.with_columns(low="start", earlier="call_start", call_start="called"),
     ])  # fmt: skip
-    both = both.filter(~ordered(report, both))
+    both = both.filter(~concurrency.ordered(report, both))
     found = pl.concat(one.select(_KEPT) for one in (both, *_held_by_events(report, back, there, kernels)))
     return found.with_columns(to_host=pl.col("detail") == on_host.TO_HOST).sort("device")
 
@@ -256,9 +241,9 @@ def _held_by_events(
     report: Report, back: pl.DataFrame, there: pl.DataFrame, kernels: pl.DataFrame
 ) -> Iterator[pl.DataFrame]:
     """Copies to the device that waited for a kernel by an event, and those to the host for which one waited so."""
-    if (work := ready_operations(report)).is_empty():
+    if (work := concurrency.ready_operations(report)).is_empty():
         return
-    waits = stream_waits(report).select("row", "behind_row", behind="behind_number")
+    waits = concurrency.stream_waits(report).select("row", "behind_row", behind="behind_number")
     lanes = work.filter(pl.col("number").is_in(kernels.get_column("number").unique().implode()))
     kernels = kernels.select("kernel", "low", earlier="called")
     kept = there.join(waits, on="row").join(kernels, left_on="behind_row", right_on="kernel").with_columns(high="end")
@@ -267,20 +252,22 @@ def _held_by_events(
     large = large.filter(pl.col("size_bytes") >= (kept.get_column("size_bytes").min() or 0))
     kept = nearest(kept, large.select("device", at="end", came="end"), ("start", "at"), ["device"])
     kept = kept.filter((pl.col("came") <= pl.col("earlier")).fill_null(value=True))
-    yield kept.filter(waits_for_events(report, kept)).with_columns(number="behind")
+    yield kept.filter(concurrency.waits_for_events(report, kept)).with_columns(number="behind")
     # what began as soon as all was done that ended last, also a copy to the device beside it
     lanes = lanes.select("group", "number", "call_start", "earlier", "ready", began="start", high="end")
     held = nearest(lanes, work.select("group", last="end", at="end"), ("began", "at"), ["group"]).drop("at")
     copied = back.drop("number", "call_start", "ready").with_columns(low="start", at="end")
-    held = nearest(held.filter(pl.col("began") - pl.col("last") < LATENCY_NS), copied, ("began", "at"), ["group"])
+    held = nearest(
+        held.filter(pl.col("began") - pl.col("last") < concurrency.LATENCY_NS), copied, ("began", "at"), ["group"]
+    )
     held = held.filter(pl.col("at") > pl.col("ready"))
-    yield held.filter(waits_for_events(report, held))
+    yield held.filter(concurrency.waits_for_events(report, held))
 
 
 @Rule
 def default_stream(report: Report) -> Findings:
     """One finding per device on which the legacy default stream and its context's blocking streams waited in turn."""
-    types = used_streams(report).filter(pl.col("type").is_in(["null", "blocking"])).group_by("group")
+    types = concurrency.used_streams(report).filter(pl.col("type").is_in(["null", "blocking"])).group_by("group")
     if not (types.agg(pl.col("type").n_unique()).get_column("type") > 1).any():  # cheap, and false for most programs
         return
     for device, held in say.by_device(_serialised(report)):
@@ -309,8 +296,8 @@ def default_stream(report: Report) -> Findings:
 def _beside(report: Report, held: pl.DataFrame) -> pl.DataFrame:
     """The operations, on streams of those `held` or behind, that ran while one was held and could run beside it."""
     numbers = pl.concat([held.get_column("number"), held.get_column("behind_number")]).unique()
-    work = placed_operations(report).filter(pl.col("number").is_in(numbers.implode()))
-    roomy = (pl.col("rank") > _KERNELS) | leaves_room(report, work.get_column("row"))
+    work = concurrency.placed_operations(report).filter(pl.col("number").is_in(numbers.implode()))
+    roomy = (pl.col("rank") > _KERNELS) | concurrency.leaves_room(report, work.get_column("row"))
     work = work.filter(roomy | pl.col("row").is_in(held.get_column("behind_row").implode()))
     spans = intervals.union(held.select(start="ready", end="end"))
     return work.filter(intervals.covered(work, spans) > 0).rename({"exclusive_ns": "ns"})
@@ -318,18 +305,18 @@ def _beside(report: Report, held: pl.DataFrame) -> pl.DataFrame:
 
 def _serialised(report: Report) -> pl.DataFrame:
     """Operations on the default stream (null) or a blocking one that waited for one `behind` which is on the other."""
-    pairs = stream_pairs(report).filter("never_overlap")
+    pairs = concurrency.stream_pairs(report).filter("never_overlap")
     first, other = pl.col("type") == "null", pl.col("other_type") == "null"
     pairs = pairs.filter((first & (pl.col("other_type") == "blocking")) | (other & (pl.col("type") == "blocking")))
     null, blocking = (pl.when(one).then("stream").otherwise("other_stream") for one in (first, other))
     both = ("number", "behind_number")
-    waits = in_window(report, stream_waits(report)).filter(~pl.col("ordered"))
+    waits = concurrency.in_window(report, concurrency.stream_waits(report)).filter(~pl.col("ordered"))
     waits = waits.with_columns(first=pl.min_horizontal(both), second=pl.max_horizontal(both))
     named = pairs.select("device", "first", "second", null=null, blocking=blocking)
-    took = exclusive_operations(report).select("row", ns="exclusive_ns")
+    took = _operations.exclusive_operations(report).select("row", ns="exclusive_ns")
     waits = waits.join(named, on=["first", "second"], maintain_order="left").join(took, on="row", maintain_order="left")
     waits = waits.with_columns(
-        facts_of(report, waits.get_column(row), "call_start").to_series().alias(call)
+        _operations.facts_of(report, waits.get_column(row), "call_start").to_series().alias(call)
         for row, call in (("row", "call"), ("behind_row", "behind_call"))
     )
     return waits.filter((pl.col("behind_call") < pl.col("call")).fill_null(value=False))
@@ -343,7 +330,7 @@ def shared_gpu(report: Report) -> Findings:
         many = len(shared.processes)
         if shared.side_by_side or many <= 1:
             continue
-        kernels = of_device(exclusive_operations(report), shared.device).filter(running)
+        kernels = _operations.of_device(_operations.exclusive_operations(report), shared.device).filter(running)
         kernels = kernels.filter(pl.col("end") > pl.col("start")).select("process_id", "start", "end")
         waits = _waits_for_others(report, shared.device, kernels)
         spans = intervals.union(pl.concat([waits, overlapping(kernels)])) if shared.together_ns else waits
@@ -374,7 +361,7 @@ def shared_gpu(report: Report) -> Findings:
 def _waits_for_others(report: Report, device: int, kernels: pl.DataFrame) -> pl.DataFrame:
     """The span set in which work of a process was submitted, none of it ran, and `kernels` of another one did."""
     low, high = say.sides_of(report, device)
-    work = of_device(device_operations(report, "call_end"), device)
+    work = _operations.of_device(_operations.device_operations(report, "call_end"), device)
     line = work.select("process_id", "start", "end", "call_end").drop_nulls()
     waits = [pl.DataFrame(schema=intervals.SPANS)]
     for (process,), own in line.partition_by("process_id", as_dict=True).items():
@@ -411,7 +398,7 @@ def _of_rank(report: Report, rank: dict[str, Any], ranks: pl.DataFrame, worth: f
     """The findings on transfer and on waits; on both as one where the report tells neither."""
     per, device, ns, partner = say.per_iteration(report), rank["device"], rank["ns"], rank["partner"]
     work = _collectives(report).filter(device=device)
-    kinds = decoded(report, beside(work, report.table("collective_detail"), "collective"), "operation")
+    kinds = _operations.decoded(report, beside(work, report.table("collective_detail"), "collective"), "operation")
     by_kind = kinds.group_by(kind=pl.coalesce(pl.col("collective").cast(pl.String), "operation"))
     sums = by_kind.agg(count=pl.len(), ns=pl.col("exclusive_ns").sum())
     sums = sums.filter(pl.col("ns") > 0).sort("ns", "kind", descending=[True, False])
@@ -447,4 +434,4 @@ def _of_rank(report: Report, rank: dict[str, Any], ranks: pl.DataFrame, worth: f
 
 
 def _collectives(report: Report) -> pl.DataFrame:
-    return exclusive_operations(report).filter(pl.col("bucket") == "communication")
+    return _operations.exclusive_operations(report).filter(pl.col("bucket") == "communication")

@@ -45,9 +45,8 @@ def layout_conversions(work: Work) -> Finding | None:
 
 # Copies that change the order of a tensor's elements.
 
-#: The least part of the kernel time: of what the program's own operators copy, and of all where none are recorded.
+#: The least part of the kernel time that the program's own operators copy; of all a tenth, where none are recorded.
 _WORTH_COPIES: Final = 0.05
-_WORTH_UNNAMED: Final = 0.1
 
 #: What users write that copies a tensor into another order, by the outermost operator around the copy.
 _WRITTEN: Final = {
@@ -78,7 +77,7 @@ def layout_copies(strided: Work) -> Finding | None:
     work = strided._replace(rows=rows.filter(copied))
     # backward copies what autograd's views need, in any program: it counts where the program's own copies do
     own_ns = total(work.rows.filter(pl.col("node").is_null()), "exclusive_ns")
-    if not work.rows.height or own_ns < (_WORTH_COPIES if known else _WORTH_UNNAMED) * work.device.kernel_ns:
+    if not work.rows.height or own_ns < (_WORTH_COPIES if known else 0.1) * work.device.kernel_ns:
         return None
     if (kept := _kept_layout(work)) is not None:
         return kept
@@ -109,8 +108,7 @@ def _kept_layout(copies: Work) -> Finding | None:
         return None
     spared = (pl.col("exclusive_ns") - pl.col("left")).clip(lower_bound=0).fill_null(0).cast(pl.Int64)
     shorter = sums.select("row", saved_ns=spared)
-    work = copies._replace(rows=pl.concat([own, sums.select(own.columns)]))
-    return work.finding(
+    return copies._replace(rows=pl.concat([own, sums.select(own.columns)])).finding(
         "layout-copies: kept",
         say.most(own, "name", "exclusive_ns"),
         copied=own.height,

@@ -402,8 +402,7 @@ def _with_backward(every: pl.DataFrame, loops: pl.DataFrame) -> pl.DataFrame:
 _IDLE: Final = 0.5
 _EMPTY: Final = 0.5
 
-#: Layers of so small a part of their time may be those of a last batch; of a model so many layers run once, or about.
-_RARE: Final = 0.1
+#: Of a model so many layers run once, or about; those of a tenth of their time may be those of a last batch.
 _LAYERS: Final = 6
 _ALIKE: Final = 1.2
 
@@ -493,7 +492,7 @@ def _of_most_layers(layers: pl.DataFrame) -> tuple[int, int] | None:
     None where few others run as often, or those of a last batch are far fewer: then what runs more often may be a layer
     of a model.
     """
-    common = layers.filter(pl.col("ns").cum_sum() > _RARE * pl.col("ns").sum())
+    common = layers.filter(pl.col("ns").cum_sum() > 0.1 * pl.col("ns").sum())
     alike = common.filter(pl.col("len") <= _ALIKE * pl.col("len").min())
     last = 2 * (layers.height - common.height) >= common.height
     return alike.select("token", "len").row(0) if last and alike.height >= _LAYERS else None

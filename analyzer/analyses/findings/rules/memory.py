@@ -6,16 +6,7 @@ from typing import Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import (
-    device_operations,
-    exclusive_operations,
-    launch_calls,
-    nearest_launches,
-    of_device,
-    operations,
-    used_devices,
-    with_facts,
-)
+from kanalyze.analyses.device import _operations
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_host import LARGE_BYTES, PAGEABLE, PINNED, TO_DEVICE, TO_HOST
@@ -55,7 +46,7 @@ def allocation_in_loop(report: Report) -> Findings:
         counts = counts | pl.col("name").is_in(often.implode())
     looping = intervals.overlapping(every.filter(counts), report.scope.sides).with_columns(call=shown(pl.col("name")))
     for device, idle in idle_spans(report).items():
-        used = used_devices(report).filter(pl.col("device") == device)
+        used = _operations.used_devices(report).filter(pl.col("device") == device)
         calls = looping.join(used, on="process_id", how="semi", nulls_equal=True)
         sums = calls.with_columns(exposed=intervals.covered(calls, idle)).group_by("call").agg(pl.col("exposed").sum())
         sums = sums.sort("exposed", "call", descending=[True, False])
@@ -102,7 +93,7 @@ def _releases(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     waits = waits.with_columns(before=pl.col("end").shift(1).over("process_id"))
     waits = nearest(waits, freed.select("process_id", freed="start"), ("start", "freed"), ["process_id"])
     waits = waits.filter(pl.col("freed") > pl.col("before").fill_null(pl.col("freed") - 1))
-    work = device_operations(report).select("process_id", "device", at="end").sort("at")
+    work = _operations.device_operations(report).select("process_id", "device", at="end").sort("at")
     done = gathered(work.get_column("at"), as_of(waits.select("process_id", "device", at="end"), work))
     ends = waits.select("process_id", "device", start=pl.max_horizontal("start", done), end="end")
     return ends.filter(pl.col("end") - pl.col("start") >= _RELEASE_NS)
@@ -111,7 +102,7 @@ def _releases(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
 def _retries(report: Report, calls: pl.DataFrame) -> int:
     """How often a call that allocates was followed by calls that free, and another that allocates, without a launch."""
     line = calls.sort("process_id", "start", "row")
-    before = nearest_launches(report, line.select("process_id", at="start"), "call_row").to_series()
+    before = _operations.nearest_launches(report, line.select("process_id", at="start"), "call_row").to_series()
 
     def beside(column: str, by: int, *, missing: bool | None = None) -> pl.Expr:
         return pl.col(column).shift(by, fill_value=missing).over("process_id")
@@ -196,7 +187,9 @@ def _stalled(report: Report, device: int, *, again: bool = False) -> int:
         pieces = pages(report).pieces.select("process_id", "on_device_ns", first="start", behind="end")
         groups = nearest(groups, pieces, ("address", "first"), ["process_id"])
         groups = groups.filter((pl.col("address") < pl.col("behind")) & (pl.col("on_device_ns") < pl.col("start")))
-    work = of_device(exclusive_operations(report).select("device", "start", "end", "bucket"), device)
+    work = _operations.of_device(
+        _operations.exclusive_operations(report).select("device", "start", "end", "bucket"), device
+    )
     running = work.filter(pl.col("bucket").is_in(["kernel", "communication"]))
     return intervals.length(intervals.intersect(intervals.union(running), intervals.union(groups)))
 
@@ -234,7 +227,7 @@ def cpu_page_faults(report: Report) -> Findings:
             continue
         each = inside.unique("start", keep="first").group_by(pl.col("function").cast(pl.String)).agg(ns=ns).drop_nulls()
         functions = each.sort("ns", "function", descending=[True, False])
-        kernels = operations(report).filter(kind="kernel", device=device)
+        kernels = _operations.operations(report).filter(kind="kernel", device=device)
         after = intervals.length(claims.filter(pl.col("start") >= longest(kernels, "end")))
         name, most_ns = functions.row(0) if functions.height else ("", 0)
         figures = {"pages": total(inside, "faults"), "most": functions.head(3).rows(), "behind": after}
@@ -243,10 +236,6 @@ def cpu_page_faults(report: Report) -> Findings:
 
 
 # Copies of pageable memory, which hold up the host.
-
-#: CUDA takes up to so much pageable memory with the call, and returns (CUDA C++ Programming Guide, "Concurrent
-#: execution between host and device").
-_STAGED_BYTES: Final = 1 << 16
 
 _ALIKE: Final = 5  # outside of iterations copies of one size recur where so many have other work between them
 _WAY: Final = ("process_id", "device", "detail")  # copies of one way
@@ -275,18 +264,20 @@ def _pageable(report: Report) -> pl.DataFrame:
     That is the call. But if the thread waits for the stream or device after a copy to the host, before it launches
     more, it would wait there anyway for earlier work: what the host does up to the end of that wait could overlap it.
     """
-    large = ~pl.col("synchronous") | (pl.col("size_bytes") > _STAGED_BYTES)
+    # CUDA takes up to so much pageable memory with the call, and returns (CUDA C++ Programming Guide,
+    # "Concurrent execution between host and device")
+    large = ~pl.col("synchronous") | (pl.col("size_bytes") > 1 << 16)
     chosen = pl.col("detail").is_in([TO_DEVICE, TO_HOST]) & (pl.col("memory") == PAGEABLE) & large
     copies = copies_by_calls(report).filter(chosen)
     ends = streamed_operations(report).select("row", "start", "end", "number").sort("number", "start", "row")
     ends = ends.select("row", before=pl.col("end").cum_max().shift(1).over("number"))
     line = copies.join(ends, on="row", how="left", maintain_order="left").with_row_index("place")
-    work = device_operations(report)
+    work = _operations.device_operations(report)
     last = as_of(copies.select(*_WAY[:2], at="start"), work.select(*_WAY[:2], at="end"))
     line = line.with_columns(before=pl.when(_NEEDED).then(gathered(work.get_column("end"), last)).otherwise("before"))
     waits = blocking_calls(report).filter(pl.col("scope").is_in(["stream", "device"]))
     waits = waits.select(*THREAD, wait="start", waited="end", behind="stream").drop_nulls([*THREAD, "wait"])
-    launches = launch_calls(report, "thread_id", "call_start").drop_nulls().rename({"call_start": "launch"})
+    launches = _operations.launch_calls(report, "thread_id", "call_start").drop_nulls().rename({"call_start": "launch"})
     for times, name in ((waits, "wait"), (launches, "launch")):
         line = nearest(line, times, ("call_end", name), THREAD, "after")
     first = (pl.col("wait") <= pl.col("launch").fill_null(pl.col("wait"))).fill_null(value=False)
@@ -310,7 +301,7 @@ def _recurring(report: Report) -> pl.DataFrame:
     the longest ones of an iteration usually do, as an upload in the first one does; and those of one size between which
     the device does something else again and again.
     """
-    copies, runs = _pageable(report), device_operations(report).filter(pl.col("kind") != "memcpy")
+    copies, runs = _pageable(report), _operations.device_operations(report).filter(pl.col("kind") != "memcpy")
     runs = runs.select(*_WAY[:2], at="start")
     inside = iterations_at(report, copies.select("process_id", at="call_start"))
     before = gathered(runs.get_column("at"), as_of(copies.select(*_WAY[:2], at="start"), runs))
@@ -388,7 +379,7 @@ def _gained_at_most(report: Report, device: int, rows: pl.Series, calls: pl.Data
     # union of their intervals; other operations of a stream still run one after the other
     low, high = say.sides_of(report, device)
     chosen = pl.col("row").is_in(rows.implode())
-    spans = pl.concat([exclusive_operations(report).filter(chosen).select("start", "end"), calls])
+    spans = pl.concat([_operations.exclusive_operations(report).filter(chosen).select("start", "end"), calls])
     others = placed_operations(report).filter((pl.col("device") == device) & ~chosen)
     busiest = max(map(intervals.length, spans_by_stream(others.select("number", "start", "end")).values()), default=0)
     return min(intervals.length(intervals.union(intervals.clip(spans, low, high))), high - low - busiest)
@@ -489,13 +480,15 @@ def small_copies(report: Report) -> pl.DataFrame:
     line = line.with_columns(*sides, earlier=earlier, on=mixed(_STREAM))
     # operations that no call tells of: they have none, or are other copies, large ones, or several by one call
     untold = pl.col("call_row").is_null() | (pl.col("kind") == "memcpy")
-    rest = operations(report, "call_row").filter(untold & ~pl.col("row").is_in(many.get_column("row").implode()))
-    others = with_facts(report, rest, "context_id", "stream").select(on=mixed(_STREAM), passed="start")
+    rest = _operations.operations(report, "call_row").filter(
+        untold & ~pl.col("row").is_in(many.get_column("row").implode())
+    )
+    others = _operations.with_facts(report, rest, "context_id", "stream").select(on=mixed(_STREAM), passed="start")
     line = nearest(line, others, ("began", "passed"), ["on"])
     # when a process called something that ends the runs of one direction on a device
     sent = many.select(_SENT).unique()
     sides = many.select(low=pl.col("call_start").min(), high=pl.col("call_start").max()).row(0)
-    work = operations(report, "call_start").select(*_SENT[:2], other="detail", cut="call_start")
+    work = _operations.operations(report, "call_start").select(*_SENT[:2], other="detail", cut="call_start")
     launched = sent.join(work.filter(pl.col("cut").is_between(*sides)), on=_SENT[:2])
     waits = calls_that(report, lambda name: scope_of(name) in WAITING, "process_id", "start_ns")
     waiting = sent.filter(pl.col("detail") == TO_HOST).join(waits.rename({"start_ns": "cut"}), on="process_id")

@@ -26,7 +26,6 @@ _FARTHEST: Final = 9  # maximum distance of a softmax from either product, in op
 #: an H100, of heads of 64 in bfloat16, 40 % forward and 55 % backward; with random numbers to drop some of the scores
 #: twice that and more (an H200, heads of 32 to 128, 256 to 4,096 tokens).
 _PRODUCTS_LEFT: Final = 0.6
-_WITH_DROPOUT: Final = 2.0
 
 #: The same of products in full float32, whose fused kernel is in bfloat16, by compute capability: peak rates of float32
 #: over it (A100 19.5 of 312, H100 66.9 of 989.4 TFLOP/s), of which fused kernels reach two thirds of what products do.
@@ -71,7 +70,7 @@ def unfused_attention(report: Report) -> Findings:
         left = _FLOAT32_LEFT.get(chain.device.capability, left) if in_full else left
         # one kernel in place of each chain, two backward, which take a part of what its products do
         two = pl.col("backward").any().over("chain") & (pl.col("product").sum().over("chain") > 1)
-        each = pl.when(pl.col("drops").any().over("chain")).then(left * _WITH_DROPOUT).otherwise(left)
+        each = pl.when(pl.col("drops").any().over("chain")).then(2 * left).otherwise(left)
         kept = pl.when(two).then(2).otherwise(1)
         groups = chain.rows.with_columns(group="chain", kept=kept, left=each, dur_ns="exclusive_ns")
         merged_ns = (pl.col("left") * pl.col("exclusive_ns").sum().over("chain")).cast(pl.Int64)
@@ -388,10 +387,6 @@ _SOON: Final = 8
 #: Kernels that write so many values with each thread, at most, in blocks of so many threads.
 _WRITERS: Final = r"(?:index|gather)_elementwise_kernel<(?:\(int\))?(?<threads>\d+), (?:\(int\))?(?<each>\d+)"
 
-#: The same of rows that fit on the chip, which a sort reads once, less the copies that this makes: of PyTorch's topk
-#: for 20 of 2,048 and of 4,096.
-_SELECTED_IN_ROWS: Final = 0.45
-
 
 @on_gpu.choosing(_SORTS, 0.1)
 def full_sort(work: Work) -> Finding | None:
@@ -414,7 +409,8 @@ def full_sort(work: Work) -> Finding | None:
         action=spoken(report, phrases("selections"), phrases("selections")[tools.CUDA]),
         # what is left of a sort by a selection, which reads the keys twice, and sorts what it finds: about a third for
         # 32 of 8 million by a histogram of the keys
-        left=_SELECTED_IN_ROWS if "SortKVInPlace" in work.most else None if torch else 0.3,
+        # rows that fit on the chip are sorted in one read; less the copies of PyTorch's topk for 20 of 2,048 and 4,096
+        left=0.45 if "SortKVInPlace" in work.most else None if torch else 0.3,
         at_most=not torch,
     )
 

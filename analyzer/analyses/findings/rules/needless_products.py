@@ -395,8 +395,6 @@ def _low_rank(every: pl.DataFrame) -> pl.DataFrame:
 
 # Products of batches in which a matrix is copied for each sample.
 
-_COPIED: Final = 8  # so many times as many elements as the inputs have
-
 
 @Rule
 def expanded_products(report: Report) -> Findings:
@@ -408,7 +406,8 @@ def expanded_products(report: Report) -> Findings:
     inside = inner.filter(pl.col("row") < pl.col("stop_right")).group_by("outer")
     sizes = inside.agg(copied=elements().filter(copies).max(), made=made.filter(~copies).max())
     given = elements() + elements(1)
-    expanded = products.join(sizes, left_on="row", right_on="outer").filter(pl.col("copied") >= _COPIED * given)
+    # so many times as many elements as the inputs have
+    expanded = products.join(sizes, left_on="row", right_on="outer").filter(pl.col("copied") >= 8 * given)
     for work in on_host.works_within(report, outermost(on_host.with_gradients(report, expanded))):
         # what is copied is written and read; what is given, and made, stays
         moved = given + pl.col("made")

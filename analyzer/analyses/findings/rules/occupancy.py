@@ -72,7 +72,6 @@ _DRAM_LIMIT: Final = 0.75
 _PCIE_BUSY: Final = 0.2
 
 _WORTH_SAMPLED: Final = 0.1  # parts of the time of kernels that are worth a finding
-_WORTH_CLOCK: Final = 0.05
 _WORTH_TAIL: Final = 0.1  # smaller tail effects are below the variation between blocks
 _ENOUGH: Final = 0.5  # so many warps suffice for most kernels, as far as a report without counters tells,
 _ENOUGH_OF_REGISTERS: Final = 0.25  # and these where registers limit them: a thread has many loads under way at once
@@ -177,7 +176,7 @@ def clock_drop(report: Report) -> Findings:
         cells = cells.filter(pl.col("start") >= since).with_columns(clock.clip(None, highest))
         lost = int(cells.select((pl.col("ns") * (1 - clock / highest)).sum()).item())
         ns, samples = total(cells, "ns"), total(cells, "samples")
-        if samples < _SAMPLES or ns < _COVERED * total(work, "exclusive_ns") or lost < _WORTH_CLOCK * ns:
+        if samples < _SAMPLES or ns < _COVERED * total(work, "exclusive_ns") or lost < 0.05 * ns:
             continue
         mean, least = cells.select((clock * pl.col("ns")).sum() / ns, least=clock.min()).row(0)
         figures = {"highest": highest, "mean": mean, "least": least, "part": mean / highest, "samples": samples}
@@ -190,9 +189,6 @@ SAMPLED: Final = (few_sms, idle_tensor_cores, dram_bound, busy_pcie, clock_drop)
 #: Library kernels for matrix products and attention, which keep tiles in registers and shared memory by design.
 _FEW_BY_DESIGN: Final = "(?i)cutlass|cute::|nvjet|xmma|cublas|cudnn|gem[mv]|flash_?(?:fwd|bwd|att)|fmha|wgmma|tensorop"
 
-#: Kernels of Triton with so much shared memory are such, too: others use it for sums.
-_TILES: Final = 1 << 15
-
 
 @Rule
 def low_occupancy(report: Report) -> Findings:
@@ -204,7 +200,8 @@ def low_occupancy(report: Report) -> Findings:
     designed = pl.col("name").str.contains(_FEW_BY_DESIGN).fill_null(value=False)
     shapes = _changeable(report, launch_occupancy(report).filter((pl.col("bucket") == "kernel") & low & ~designed))
     triton = [say.written_with(report, str(name)) == say.TRITON for name in shapes.get_column("name")]
-    tiled = pl.Series(triton, dtype=pl.Boolean) & (pl.col("dynamic_shared_bytes").fill_null(0) >= _TILES)
+    # others of Triton use less, for sums
+    tiled = pl.Series(triton, dtype=pl.Boolean) & (pl.col("dynamic_shared_bytes").fill_null(0) >= 1 << 15)
     shapes = shapes.filter(~tiled)
     usual_ns = on_gpu.part("low_occupancy_ns", (1 - share / enough) / (1 - share))
     shapes = shapes.with_columns(registers=registers_for_one_more(), shared=shared_for_one_more(), usual_ns=usual_ns)
@@ -246,7 +243,8 @@ def small_grid(report: Report) -> Findings:
     small = small.join(measured, on=["device", "name"], how="anti")
     kernels = small.get_column("name").unique().drop_nulls().cast(pl.String)
     channels = pl.col("name").cast(pl.String).is_in([name for name in kernels if _runs_per_channel(report, name)])
-    long = pl.col("alone_ns") >= _SHORT_NS * pl.col("count")
+    # shorter ones take less than the launches that would take their place
+    long = pl.col("alone_ns") >= 20_000 * pl.col("count")
     variances = long & pl.col("name").cast(pl.String).str.contains(_VARIANCES)
     parts = (small.filter(channels), small.filter(variances), _changeable(report, small))
     for shapes in chain.from_iterable(_costliest(one, "idle_sm_ns", *SHAPE) for one in parts):
@@ -269,10 +267,8 @@ def small_grid(report: Report) -> Findings:
         yield _told(report, "small-grid", shapes, "idle_sm_ns", **figures, **words)
 
 
-#: Variances of CuPy, up to 32 of which are a block's: no library of sums computes them. Shorter ones take less than
-#: the launches that would take their place.
+#: Variances of CuPy, up to 32 of which are a block's: no library of sums computes them.
 _VARIANCES: Final = r"^cupy_var_core"
-_SHORT_NS: Final = 20_000
 
 #: Normalizations of images over each channel, which run a block per channel unless the layout is channels_last.
 _PER_CHANNEL: Final = re.compile(r"(?i)(?:batch_?norm_|\bbn_(?:fw|bw))(?!.*(?:channels_?last|nhwc))")

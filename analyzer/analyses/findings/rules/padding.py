@@ -91,8 +91,7 @@ def padded_graphs(report: Report) -> Findings:
     """One finding per device on the graph that is launched most for fewer rows than it takes, as copies show."""
     if not on_gpu.share_of_graphs(report):
         return
-    fills = _filled_parts(report)
-    fills = fills.filter(pl.col("whole") == pl.col("whole").mode().sort().first())
+    fills = _filled_parts(report).filter(pl.col("whole") == pl.col("whole").mode().sort().first())
     if fills.height < _FEWEST_LAUNCHES:
         return
     # a graph of the next power of two, and of no fewer rows than products take as long for

@@ -119,12 +119,11 @@ def _products(report: Report) -> pl.DataFrame:
     multiple = _VECTOR_BYTES // _FIRST_INPUT.replace_strict(ELEMENT_BYTES, default=1, return_dtype=pl.Int64)
     # rows of the result begin at multiples of N elements, those of the first matrix at multiples of K, or of M if it is
     # transposed
-    odd = pl.coalesce(pl.when(side % multiple != 0).then(side) for side in (on_gpu.N, on_gpu.K, on_gpu.M))
     return sums.select(
         *("device", "name", "ns", "flop", "dram_ns", "least_ns"),
         aligned=_ON_TENSOR_CORES & (FAMILY == "gemm") & ~_UNALIGNED,
         multiple=multiple,
-        odd=odd,
+        odd=pl.coalesce(pl.when(side % multiple != 0).then(side) for side in (on_gpu.N, on_gpu.K, on_gpu.M)),
         text=on_gpu.PRODUCT,
     )
 
@@ -186,10 +185,6 @@ def old_architecture_gemm(work: Work) -> Finding | None:
 #: The first compute capabilities whose tensor cores take these types.
 _TF32: Final = (8, 0)
 _SINCE: Final = {"f16": (7, 0), "bf16": (8, 0)}
-
-#: Peak rates of 16-bit types without over with tensor cores, dense, by compute capability: what is left of products at
-#: their roof. Source: NVIDIA's datasheets of A100 (78, 312 TFLOP/s) and H100 SXM (133.8, 989.4).
-_TENSOR_LEFT: Final = {(8, 0): 78 / 312, (9, 0): 133.8 / 989.4}
 
 #: Kernels of products and convolutions in full float32.
 _FLOAT32: Final = ~pl.col("tensor_core") & INPUTS.str.contains(r"^f32(?:/f32)*$")
@@ -279,7 +274,9 @@ def no_tensor_cores(work: Work) -> Finding:
         "no-tensor-cores",
         types="/".join(dict.fromkeys(work.names.item(0, "inputs").split("/"))),
         at_most=True,
-        left=_TENSOR_LEFT.get(work.device.capability),
+        # peak rates of 16-bit types without over with tensor cores, dense: what is left of products at their roof;
+        # source: NVIDIA's datasheets of A100 and H100 SXM (TFLOP/s)
+        left={(8, 0): 78 / 312, (9, 0): 133.8 / 989.4}.get(work.device.capability),
     )
 
 
@@ -289,7 +286,6 @@ def no_tensor_cores(work: Work) -> Finding:
 #: runs at a thirty-second of float32 or less. Source: NVIDIA's datasheets of V100 (7.8 TFLOP/s, and 15.7 in float32),
 #: A100 (19.5, 156), H100 SXM (66.9, 494.7) and B200 (37, 1100).
 _FASTER: Final = {(7, 0): 15.7 / 7.8, (8, 0): 156 / 19.5, (9, 0): 494.7 / 66.9, (10, 0): 1100 / 37}
-_LEAST_FASTER: Final = 32.0
 
 #: Kernels whose tensors are of float64: types of scalars and of sums are others. An elementwise kernel that casts its
 #: operands computes in the widest of their types.
@@ -311,7 +307,7 @@ def float64(work: Work) -> Finding:
     # a cast right after is from float64, and none is left
     casts = lines.filter(on_gpu.decoded_as(lines, _CASTS) & doubles.shift(1, fill_value=False))
     products = on_gpu.decoded_as(work.rows, FAMILY.is_in(["gemm", "conv"]))
-    left = 1 / max(_FASTER.get(work.device.capability, _LEAST_FASTER) * on_gpu.OF_PEAK, 1.0)
+    left = 1 / max(_FASTER.get(work.device.capability, 32.0) * on_gpu.OF_PEAK, 1.0)
     kept = pl.when(products).then(left).otherwise(on_gpu.HALF_LEFT)
     after = pl.max_horizontal(pl.col("exclusive_ns") * kept, on_gpu.LEAST_NS)
     saved = (pl.col("exclusive_ns") - after).floor().cast(pl.Int64).clip(lower_bound=0)

@@ -132,7 +132,8 @@ def _formulas(runs: Work, compiled: Mending) -> Finding | None:
     operations = [*dict.fromkeys(one for one in (decode(name).operation for name in names) if one)][: say.NAMED]
     words, searched = _words(runs), pl.col("group").is_in(_searches(runs).implode())
     if 2 * total(rows.filter(searched), "exclusive_ns") >= runs.ns:
-        rows = rows.with_columns(pl.min_horizontal("merged_ns", pl.when(searched).then(pl.lit(_SEARCH_NS))))
+        # a search for a million values among thousands takes so long on an H200
+        rows = rows.with_columns(pl.min_horizontal("merged_ns", pl.when(searched).then(pl.lit(15_000))))
         words, compiled = "fusion: comparisons", on_gpu.merged(rows)
         saved = runs.ns - total(rows.unique("group"), "merged_ns")
     return runs.finding(
@@ -159,11 +160,9 @@ _FUSIBLE: Final = (
 _OF_DISTANCES: Final = r"^aten::(?:sub|pow|square|abs|norm|linalg_vector_norm|sum|mean|sqrt|neg|exp)$"
 _RAISED: Final = r"^aten::(?:pow|square|abs|norm|linalg_vector_norm)$"
 
-#: Those of comparisons, and of counts of what is true, or of the first; and what a search for a million values among
-#: thousands takes on an H200.
+#: Those of comparisons, and of counts of what is true, or of the first.
 _COMPARED: Final = r"^aten::(?:lt|le|gt|ge)$"
 _COUNTED: Final = r"^aten::(?:sum|count_nonzero|argmax)$"
-_SEARCH_NS: Final = 15_000
 
 
 def _words(runs: Work) -> str:
@@ -180,8 +179,7 @@ def _words(runs: Work) -> str:
         fusible = inside.get_column("name").str.contains(_FUSIBLE).sum()
         if 2 * fusible > inside.height and not runs.device.launches(COMPILED_KERNELS):
             return "fusion: backend"
-    pairs = top.filter(_pairs() & pl.col("name").shift(-1).over(THREAD).str.contains(_RAISED))
-    if pairs.is_empty():
+    if top.filter(_pairs() & pl.col("name").shift(-1).over(THREAD).str.contains(_RAISED)).is_empty():
         return "fusion"
     work = on_gpu.with_operators(runs.report, runs.rows.select("row", "exclusive_ns"))
     of_distances = work.filter(pl.col("outer").str.contains(_OF_DISTANCES))
@@ -312,7 +310,6 @@ def unfused_optimizer(report: Report) -> Findings:
         ran, waited = total(steps.kernels, "exclusive_ns"), steps.waited(report)
         saved = ran - sums.get_column("exclusive_ns").sort().item(0)
         known = optimizer in (*filter(None, _PASSES), *_FOREACH)
-        host = total(steps.spans.select(ns=pl.col("end") - pl.col("start")), "ns")
         yield steps.finding(
             report,
             "unfused-optimizer",
@@ -320,7 +317,7 @@ def unfused_optimizer(report: Report) -> Findings:
             table="ops --by phase" if "op" in report.kinds else "kernels --by family",
             each=steps.each,
             ran=ran,
-            host=host,
+            host=total(steps.spans.select(ns=pl.col("end") - pl.col("start")), "ns"),
             kernels=saved,
             waited=waited,
             lists=lists,
@@ -543,13 +540,12 @@ def bags_by_hand(own: Work) -> Finding | None:
     marked = marked.with_columns(bag=pl.when("gathers").then(length).otherwise(0))
     inside = (pl.col("bag").shift(by, fill_value=0).over("line") >= by for by in (1, 2))
     work = own._replace(rows=marked.filter((pl.col("bag") > 0) | pl.any_horizontal(inside)))
-    gathers = work.rows.filter("gathers")
     return work.finding(
         "gathers: bags",
         own.longest,
         many=own.rows.height,
         mending=Mending(
-            gathers.select("row", saved_ns=on_gpu.part("exclusive_ns", 1 - on_gpu.READS)),
+            work.rows.filter("gathers").select("row", saved_ns=on_gpu.part("exclusive_ns", 1 - on_gpu.READS)),
             work.rows.filter(~pl.col("gathers")).get_column("row"),
         ),
     )

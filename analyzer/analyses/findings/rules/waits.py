@@ -279,8 +279,7 @@ def distribution_checks(report: Report) -> Findings:
     line = line.with_columns(start=pl.when(compares).then(start[1]).otherwise(start[0]), asked=before[0])
     # nothing else asks so for a condition
     asks = line.filter(pl.col("launches") > 0, name="aten::is_nonzero", asked="aten::_is_all_true")
-    checks = on_host.within(report, asks)
-    yield from on_host.on_time(report, "blocking-read: checks", checks)
+    yield from on_host.on_time(report, "blocking-read: checks", on_host.within(report, asks))
 
 
 def idle_after_reads(report: Report) -> dict[int, pl.DataFrame]:
@@ -359,11 +358,6 @@ _TURNS: Final = 8  # so many masks of an iteration are a loop's
 
 #: The size of a count, which the host reads.
 _COUNT_BYTES: Final = 8
-
-#: The host passes over what it got, some times, but for no longer than this.
-_LOOKED_NS: Final = 100_000
-_LOOKED_NS_PER_BYTE: Final = 0.1
-_COMPUTED_NS_PER_BYTE: Final = 0.5
 
 #: Smaller copies are of numbers.
 _LEAST_BYTES: Final = 1 << 12
@@ -452,7 +446,8 @@ def downloads(report: Report) -> Findings:
     another = (pl.col("next_way") == TO_HOST).fill_null(value=False)
     # small ones of a model are among large ones; who sends more data at once had no use for what came
     small = another & (pl.col("next_bytes") >= _LEAST_BYTES)
-    looked_ns = pl.max_horizontal(_LOOKED_NS, _LOOKED_NS_PER_BYTE * pl.col("bytes"))
+    # the host passes over what it got, some times, but for no longer than this
+    looked_ns = pl.max_horizontal(100_000, 0.1 * pl.col("bytes"))
     sends = (pl.col("next_way") == TO_DEVICE) & (pl.col("next_call_start") - pl.col("call_end") < looked_ns)
     copies = copies.filter((pl.col("bytes") >= _LEAST_BYTES) | small, ~sends.fill_null(value=False))
     copies = copies.join(_set_aside(report), on="row", how="anti")
@@ -462,7 +457,7 @@ def downloads(report: Report) -> Findings:
     after = pl.col("next_call_start")
     # NumPy computes with what it got from CuPy; else a call that waits returns so long after a copy's, at most (ns), or
     # the host computes with what it got
-    computed = pl.max_horizontal(50_000, (_COMPUTED_NS_PER_BYTE * pl.col("bytes")).cast(pl.Int64))
+    computed = pl.max_horizontal(50_000, (0.5 * pl.col("bytes")).cast(pl.Int64))
     returned = after if world(report) == CUPY else pl.col("call_end") + computed
     end = pl.when(another).then(after).otherwise(pl.min_horizontal(after, returned))
     copies = copies.with_columns(end=pl.coalesce(end, "call_end"))

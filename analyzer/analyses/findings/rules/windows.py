@@ -58,7 +58,6 @@ _FILTERS: Final = r"^cupyx?_(?:scipy_)?ndimage_correlate_\d+d_[a-z_-]+_w(\d+(?:_
 
 #: What is read and written of each element: float32, of a maximum with its place.
 _ELEMENT_BYTES: Final = 8
-_MAXIMUM_BYTES: Final = 16
 
 
 @Rule
@@ -77,7 +76,8 @@ def pooled_windows(report: Report) -> Findings:
         # of a result, where the first pass is along either axis, and has results for all lines of the image
         taken=pl.min_horizontal(lengths[0] * across[1] + lengths[1], lengths[1] * across[0] + lengths[0]),
         values=pl.max_horizontal(elements(), elements(1)),
-        value_bytes=pl.when(maxima).then(_MAXIMUM_BYTES).otherwise(_ELEMENT_BYTES),
+        # with the place of the maximum
+        value_bytes=pl.when(maxima).then(16).otherwise(_ELEMENT_BYTES),
     )
     for work in on_gpu.works(report, _by_axes(report, pools)):
         function = "avg_pool2d" if work.rows.filter(~maxima).height else "max_pool2d"
@@ -202,11 +202,6 @@ def _by_cudnn(report: Report, inside: on_host.Within) -> Mending:
 
 _TAPS: Final = 512  # the least number of taps that is told of
 
-#: Three transforms, and a product of these, read or write so many times what they are given, padded, and take so long
-#: at least (ns), in a dozen kernels.
-_OF_TRANSFORMS: Final = 16
-_TRANSFORMED_NS: Final = 60_000
-
 
 @Rule
 def long_convolution(report: Report) -> Findings:
@@ -220,9 +215,10 @@ def long_convolution(report: Report) -> Findings:
     rows = batch * channels + results + batch * results
     padded_bytes = 4 * rows * padded[0] * padded[1]
     taps, every_tap = weights.slice(2).list.max(), weights.slice(2).list.eval(pl.element().product()).list.first()
-    # by a stride they are not fewer; backward they are twice as many
-    passes = _OF_TRANSFORMS * (1 + later.cast(pl.Int64))
-    least_ns = passes * padded_bytes * pl.col("dram_ns") / pl.col("bytes") + _TRANSFORMED_NS
+    # three transforms, and a product of these, read or write so many times what they are given, padded, and take so
+    # long at least, in a dozen kernels; by a stride they are not fewer; backward they are twice as many
+    passes = 16 * (1 + later.cast(pl.Int64))
+    least_ns = passes * padded_bytes * pl.col("dram_ns") / pl.col("bytes") + 60_000
     own = every.with_columns(taps=taps, left=least_ns / pl.col("took_ns")).filter(pl.col("left") <= _WON)
     # by channel, in one dimension
     own = own.filter(weights.get(1, null_on_oob=True) == 1, every_tap == taps, pl.col("taps") >= _TAPS)
@@ -304,8 +300,7 @@ def _on_windows(report: Report) -> pl.DataFrame:
     high, wide = (numbers.list.get(at, null_on_oob=True) for at in range(2))
     length = side(0, -3) * high * wide
     images = elements() / (side(0, -3) * side(0, -2) * side(0, -1))
-    small = pl.max_horizontal(high, wide) <= _LARGEST
-    own = every.filter(small, name=_UNFOLDS)
+    own = every.filter(pl.max_horizontal(high, wide) <= _LARGEST, name=_UNFOLDS)
     own = own.select("row", *THREAD, length=length, windows=windows, size=images * length * windows)
     # what is not PyTorch's may do anything with them
     others = on_host.each_input(on_host.forward(report).filter(~pl.col("name").str.starts_with("aten::")))
