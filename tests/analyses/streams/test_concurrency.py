@@ -221,8 +221,7 @@ def test_findings_hold_no_more_than_the_ledger(events, sides):
     ]
     of = report(changed, limits=SMALL, streams=streams).narrow(window=Window(*sides))
     with pytest.MonkeyPatch.context() as patch:
-        for module in (_streams, rules):
-            patch.setattr(module, "LATENCY_NS", 1)
+        patch.setattr(_streams, "LATENCY_NS", 1)
         found = [*rules.default_stream(of), *rules.serial_copy(of)]
     for one in found:
         buckets = ["memcpy"] if one.rule == "serial-copy" else BUSY
