@@ -93,10 +93,9 @@ def _of_instructions(ncu: report.Report) -> pl.DataFrame:
     (whether threads read constant memory at addresses of their own), in_turns (whether a loop loads what is multiplied
     as matrices, without any copies that go on meanwhile), listed (how often warps ran one of it), stored (by how many
     threads an instruction stores at most), calls_in_pairs (whether it calls functions of CUDA at two places equally
-    often), needed (bytes that they ask for) and
-    uncoalesced_share, without the half that ncu adds to sectors that copies to shared memory touch and without
-    instructions whose warps touch one more than needed, as threads side by side may begin anywhere; and :func:`_places`
-    of each cause.
+    often), needed (bytes that they ask for) and uncoalesced_share, without the half that ncu adds to sectors that
+    copies to shared memory touch and without instructions whose warps touch one more than needed, as threads side by
+    side may begin anywhere; and :func:`_places` of each cause.
     """
     sass, times = pl.col("sass").cast(pl.String), pl.col("thread_instructions").fill_null(0)
     kinds = (_ADDS, _ACCESSES, _DOUBLES, _SHARED, _LOCAL, _INDEXED, _ANSWERED)

@@ -94,34 +94,8 @@ def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
     shapes are those of scores; backward, the next product on either side belongs to it alike. Copies right before and
     after bring its inputs and outputs into place. An exponential with a sum behind it is a softmax by hand.
     """
-    numbered = lines.with_columns(place=pl.int_range(pl.len()))
-    decoded = on_gpu.with_decoded(
-        on_gpu.with_operators(report, numbered).with_columns(batched=pl.col("inner").is_in(on_gpu.BATCHED)),
-        softmax=_SOFTMAX,
-        by_hand=_EXP,
-        sums=(FAMILY == "reduce") & (OPERATION == "sum"),
-        product=_PRODUCT,
-        in_float32=_IN_FLOAT32,
-        in_full=_IN_FLOAT32 & ~INPUTS.str.contains("tf32") & (~pl.col("tensor_core")).fill_null(value=False),
-        passes=_BETWEEN,
-        drops=FAMILY == "random",
-        copies=FAMILY == "copy",
-        changes=FAMILY == "elementwise",
-        backward=pl.col("direction") == "backward",
-    ).with_columns(pl.col("changes", "sums").cum_sum().name.prefix("until_"))
+    decoded = _with_products(report, lines)
     place = pl.col("place")
-    others, works = (pl.when(~(pl.col(name) | on_gpu.MOVES)).then(place) for name in ("passes", "copies"))
-    products = pl.when("product").then(place)
-    before, behind = _before(products), _behind(products)
-    decoded = decoded.with_columns(
-        first=before,
-        last=behind,
-        first_near=(_before(others) == before) & (place - before <= _FARTHEST),
-        last_near=(_behind(others) == behind) & (behind - place <= _FARTHEST),
-        # where copies right before and after a row begin and end
-        since=pl.coalesce(_before(works) + 1, place.min().over("line")),
-        until=pl.coalesce(_behind(works), place.max().over("line") + 1),
-    )
     softmaxes = decoded.filter("softmax").drop_nulls(["first", "last"])
     batched = decoded.get_column("batched")
     changes, sums = (decoded.get_column(f"until_{name}") for name in ("changes", "sums"))
@@ -149,6 +123,38 @@ def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
     begins = place.is_in(sides.get_column("start").implode()).cum_sum()
     touching = touched(decoded.select(start=place, end=place + 1), intervals.union(sides))
     return decoded.with_columns(chain=begins).filter(touching)
+
+
+def _with_products(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
+    """The operations of `lines` with what each is in attention, and the products (first, last) around it."""
+    numbered = lines.with_columns(place=pl.int_range(pl.len()))
+    decoded = on_gpu.with_decoded(
+        on_gpu.with_operators(report, numbered).with_columns(batched=pl.col("inner").is_in(on_gpu.BATCHED)),
+        softmax=_SOFTMAX,
+        by_hand=_EXP,
+        sums=(FAMILY == "reduce") & (OPERATION == "sum"),
+        product=_PRODUCT,
+        in_float32=_IN_FLOAT32,
+        in_full=_IN_FLOAT32 & ~INPUTS.str.contains("tf32") & (~pl.col("tensor_core")).fill_null(value=False),
+        passes=_BETWEEN,
+        drops=FAMILY == "random",
+        copies=FAMILY == "copy",
+        changes=FAMILY == "elementwise",
+        backward=pl.col("direction") == "backward",
+    ).with_columns(pl.col("changes", "sums").cum_sum().name.prefix("until_"))
+    place = pl.col("place")
+    others, works = (pl.when(~(pl.col(name) | on_gpu.MOVES)).then(place) for name in ("passes", "copies"))
+    products = pl.when("product").then(place)
+    before, behind = _before(products), _behind(products)
+    return decoded.with_columns(
+        first=before,
+        last=behind,
+        first_near=(_before(others) == before) & (place - before <= _FARTHEST),
+        last_near=(_behind(others) == behind) & (behind - place <= _FARTHEST),
+        # where copies right before and after a row begin and end
+        since=pl.coalesce(_before(works) + 1, place.min().over("line")),
+        until=pl.coalesce(_behind(works), place.max().over("line") + 1),
+    )
 
 
 def _share_scores(report: Report, first: pl.Series, last: pl.Series) -> pl.Series:
