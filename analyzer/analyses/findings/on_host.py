@@ -487,11 +487,15 @@ def bandwidth(copies: pl.DataFrame) -> float:
     return rate_of(statistics.total(copies, "size_bytes"), statistics.total(copies, "dur_ns"))
 
 
+#: What copies of pinned memory reach at least, by compute capability (bytes per second): over 16 lanes of PCIe's fifth
+#: generation 49 to 55 GB/s, measured on H200; over those of the fourth half of that.
+_PINNED_RATES: Final = {"8.0": 20e9, "8.9": 20e9, "9.0": 45e9, "10.0": 45e9}
+
+
 def pinned_rate(report: Report, device: int | None) -> float:
     """What copies of pinned memory to or from a GPU of its kind reach at least (bytes/s); 0 where that is not known."""
     own = report.devices.filter(pl.col("device") == device).get_column("compute_capability")
-    # over 16 lanes of PCIe's fifth generation 49 to 55 GB/s, measured on H200; over the fourth's half of that
-    return {"8.0": 20e9, "8.9": 20e9, "9.0": 45e9, "10.0": 45e9}.get(own.item(0) or "", 0.0) if len(own) else 0.0
+    return _PINNED_RATES.get(own.item(0) or "", 0.0) if len(own) else 0.0
 
 
 def without_set_up(report: Report, copies: pl.DataFrame) -> pl.DataFrame:

@@ -72,9 +72,8 @@ def named_parts(report: Report) -> pl.DataFrame:
     """
     parts = waiting_host(report).join(stack_names(report), on="stack_id", how="left", maintain_order="left")
     loads = pl.col("loads").fill_null(value=False) & pl.col("state").is_in(["blocked", "off processor"])
-    return parts.with_columns(waits_on=pl.when(loads).then(pl.lit("DataLoader worker")).otherwise("waits_on")).drop(
-        "loads"
-    )
+    named = parts.with_columns(waits_on=pl.when(loads).then(pl.lit("DataLoader worker")).otherwise("waits_on"))
+    return named.drop("loads")
 
 
 #: Schema of a node: its row is its number; the node around it or null, how many samples tell of it, its time with that

@@ -368,6 +368,7 @@ def utilisation(
     if not 1 <= chunks <= _MOST_CHUNKS:
         raise errors.UnknownNameError.of("number of chunks", chunks, [f"1 to {_MOST_CHUNKS}"])
     if as_nsys:
+        # by default as nsys does: regions in use for less than half of the time
         return AS_NSYS.select(low_regions(report, chunks, 0.5 if threshold_share is None else threshold_share))
     parts = [_in_chunks(report, device, low, high, chunks) for device, low, high in windows(report).iter_rows()]
     rows = pl.concat([UTILISATION.empty(), *map(UTILISATION.select, parts)])

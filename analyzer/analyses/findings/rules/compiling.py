@@ -132,10 +132,8 @@ def recurring_loading(report: Report) -> Findings:
         again = after.filter(soon).filter(pl.len().over("name", *SHAPE) >= _FEWEST)
         if again.height >= say.OFTEN * loads.height:
             plans = phrases("plans")
-            name, action = (
-                "recurring-loading: transforms",
-                {"action": _call_kinds.spoken(report, plans, plans[tools.CUDA])},
-            )
+            name = "recurring-loading: transforms"
+            action = {"action": _call_kinds.spoken(report, plans, plans[tools.CUDA])}
         of_cudnn = (on_gpu.FAMILY == "attention") & (on_gpu.LIBRARY == "cudnn")
         yield say.told(
             report,
@@ -226,9 +224,8 @@ def _recording(report: Report) -> pl.DataFrame:
     An engine records graphs for all sizes at its start, and launches them later and often.
     """
     made = _call_kinds.graph_steps(report).filter(step="instantiate").select(*THREAD, made="end")
-    line = nearest(
-        _call_kinds.captures(report).select(*on_host.SPAN), made, ("end", "made"), THREAD, "after"
-    ).drop_nulls("made")
+    captures = _call_kinds.captures(report).select(*on_host.SPAN)
+    line = nearest(captures, made, ("end", "made"), THREAD, "after").drop_nulls("made")
     line = line.sort(*THREAD, "start").unique([*THREAD, "made"], keep="last", maintain_order=True)
     if line.is_empty() or not say.per_iteration(report).iterations:
         return line.select(on_host.SPAN).clear()

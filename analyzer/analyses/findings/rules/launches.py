@@ -116,15 +116,16 @@ def _graphed(report: Report) -> Mending | None:
 
 def _cut_all_over(report: Report) -> bool:
     """Whether each iteration waits, reads results, allocates or copies pageable memory in many places."""
-    iterations, found = say.per_iteration(report).iterations, repetitive(report)
+    iterations, sequences = say.per_iteration(report).iterations, repetitive(report)
     # the most pieces that calls which no capture allows may leave of an iteration
     most = 16 * (iterations or 0) * max(windows(report).height, 1)
-    short = found.pieces.filter(pl.col("launches") < _WORTH_A_GRAPH)
+    short = sequences.pieces.filter(pl.col("launches") < _WORTH_A_GRAPH)
     # all through a forward pass: a tenth of the launches is more than what reads metrics in a row at its end
-    all_through = found.pieces.height > most and 10 * total(short, "launches") >= total(found.pieces, "launches")
+    many = sequences.pieces.height > most
+    all_through = many and 10 * total(short, "launches") >= total(sequences.pieces, "launches")
     # unless so many launches lie in one of them, as in passes of which each reads its loss
-    few = _operations.device_operations(report).height < _WORTH_A_GRAPH * found.stretches
-    return iterations is not None and (all_through or (found.stretches > most and few))
+    few = _operations.device_operations(report).height < _WORTH_A_GRAPH * sequences.stretches
+    return iterations is not None and (all_through or (sequences.stretches > most and few))
 
 
 @Rule

@@ -218,10 +218,9 @@ def gathered_layers(report: Report) -> Findings:
     sums, own = on_host.gradients(report, gathers), on_host.with_gradients(report, layers)
     summed = on_host.within(report, sums).mending.gone
     for work in on_host.works_within(report, outermost(pl.concat([own, sums]))):
-        most, width = layers.select(
-            (pl.col("there") / pl.col("rows")).max(), (pl.col("last") / pl.col("wide")).max()
-        ).row(0)
-        there, rows = layers.filter(pl.col("there") / pl.col("rows") == most).select("there", "rows").row(0)
+        fewer, narrower = pl.col("there") / pl.col("rows"), pl.col("last") / pl.col("wide")
+        most, width = layers.select(fewer.max(), narrower.max()).row(0)
+        there, rows = layers.filter(fewer == most).select("there", "rows").row(0)
         left = pl.when(pl.col("row").is_in(summed.implode())).then(width).otherwise(most)
         shorter = work.rows.select("row", saved_ns=on_gpu.part("dur_ns", 1 - left))
         figures = {"there": there, "rows": rows, "times": rows / there}
@@ -436,10 +435,9 @@ def unread_rows(report: Report) -> Findings:
     given = on_host.each_input(every).with_columns(wide=pl.col("sides").list.last()).sort("row")
     keys = [*THREAD, "wide"]
     reads = nearest(given, layers.select(*keys, "rows", layer="row").sort("layer"), ("row", "layer"), keys)
-    reads = reads.filter(pl.col("row") > pl.col("layer")).with_columns(
-        part=pl.col("size") / pl.col("wide") / pl.col("rows")
-    )
-    sums = reads.group_by(row="layer").agg(read=pl.col("part").sum(), follows=pl.col("row").min())
+    part = pl.col("size") / pl.col("wide") / pl.col("rows")
+    by_layer = reads.filter(pl.col("row") > pl.col("layer")).group_by(row="layer")
+    sums = by_layer.agg(read=part.sum(), follows=pl.col("row").min())
     unread = layers.join(sums.filter(pl.col("read") <= _READ), on=["row", "follows"])
     for work in on_host.works_within(report, unread):
         read = max(unread.get_column("read").to_list())

@@ -447,8 +447,8 @@ def history_again(report: Report) -> Findings:
     again = cats.filter(pl.col("len") < pl.col("len").max().over(run))  # the last of them stay
     own = pl.concat([again["row"], takers.join(again, left_on="cat", right_on="row", how="semi")["row"]])
     spans = every.filter(pl.col("row").is_in(own.implode()))
+    change = on_host.within(report, spans).mending
     for work in on_host.works_within(report, spans):
-        change = on_host.within(report, spans).mending
         yield work.finding("growing-copies: history", mending=change, pieces=cats["len"].max())
 
 
