@@ -110,5 +110,5 @@ def fitted(
 
     notable_ns = measured_ns * (1 + _NOTABLE)
     told_ns = notable_ns if recorded_ns <= notable_ns and greatest == 1 else measured_ns
-    highest_ns = max(measured_ns * (1 + near), shortest_ns)
+    highest_ns = max(measured_ns, shortest_ns) * (1 + near)
     return Unslowed(*map(most, (max(told_ns, shortest_ns), measured_ns * (1 - near), highest_ns)))

@@ -60,8 +60,8 @@ class BareIteration(NamedTuple):
 
     `recorded_ns` is the mean over the same iterations as recorded, `runs_ns` the mean of each run; nine of ten
     iterations, of all runs, take `low_ns` at least and `high_ns` at most. The program's `mark` tells them, which is
-    `of_loop` if it is a loop by file and line. `by_device` if the host was ahead, which took `host_ns`, so that an
-    iteration takes as long as the GPU works in it.
+    `of_loop` if it is a loop by file and line. `by_device` if the host was ahead, so that an
+    iteration takes as long as the GPU works in it; where the host waited for nothing it took `host_ns`.
     """
 
     ns: float
@@ -117,16 +117,19 @@ def iteration_of(runs: Sequence[BareRun], rank: int | None, steady: SteadyPart, 
         return None
     means_ns = [_mean(pl.Series(lengths), recorded.slice(first, last - first)) for _, lengths in measured]
     all_ns = pl.Series([ns for _, lengths in measured for ns in lengths])
-    low, high = (max(all_ns.quantile(part, "nearest") or 0.0, busy_ns) for part in (_TENTH, 1 - _TENTH))
+    shortest, longest = (all_ns.quantile(part, "nearest") or 0.0 for part in (_TENTH, 1 - _TENTH))
     runs_ns, recorded_ns = tuple(max(ns, busy_ns) for ns in means_ns), steady.ns / steady.number
     if not statistics.median(runs_ns):
         return None
-    mark, host_ns = measured[0][0], statistics.median(means_ns)
+    mark, mean_ns = measured[0][0], statistics.median(means_ns)
+    # until so much is queued that it has to wait for the device, one of alike iterations takes the host its own time
+    device_ns = rows.get_column("device_ns").slice(first, last - first)
+    alike = (device_ns.quantile(_TENTH, "nearest") or 0.0) >= 0.8 * float(statistics.median(device_ns))
     return BareIteration(
-        *(statistics.median(runs_ns), recorded_ns, runs_ns, low, high, mark),
-        by_device=host_ns <= busy_ns,
+        *(statistics.median(runs_ns), recorded_ns, runs_ns, max(shortest, busy_ns), max(longest, busy_ns), mark),
+        by_device=mean_ns <= busy_ns,
         of_loop=mark == loop,
-        host_ns=host_ns,
+        host_ns=shortest if mean_ns <= busy_ns * (1 + DEVICES_DIFFER) and alike else mean_ns,
     )
 
 
@@ -247,7 +250,7 @@ def _measured(report: Report) -> Unslowed | None:
     if longest_ns < iteration.ns * steady.number * (1 - near):
         return None
     if iteration.host_ns <= 0.8 * iteration.ns:
-        # far ahead of the device the host waits for nothing: it takes as long as if the device took no time
+        # ahead of the device the host waits for nothing: it takes as long as if the device took no time
         alone, host_ns = cache(_whatif.window_without(view, device=False)), iteration.host_ns * steady.number
         if alone(HostTime(_NOTHING, inf)) <= host_ns:
             return fitted(alone, min(host_ns, alone(AS_RECORDED)), near)
@@ -277,11 +280,10 @@ def corrected(report: Report) -> Report | None:
     iteration = None if bare is None or report.meta.slower is not None else bare.iteration
     if steady is None or iteration is None or iteration.recorded_ns <= iteration.ns * (1 + SAME):
         return None
-    host = _measured(report)
-    if host is None:
+    if _measured(report) is None:
         return None
 
-    new = unprofiled(report, host, steady.window)
+    new = unprofiled(report, hosts_of(report), steady.window)
     part = steady_part(new)
     ns = iteration.ns if part is None else part.ns / part.number
     return replace(new, meta=replace(new.meta, slower=iteration.recorded_ns / max(ns, 1)))

@@ -23,6 +23,7 @@ from kanalyze.analyses.replay._whatif import window_without
 from kanalyze.errors import CannotTellError
 from kanalyze.readers import read
 from kanalyze.readers.capture.read_capture import bare_runs
+from kanalyze.report import BareRun
 from support.build import call, host, kernel, launched, nvtx, overhead, report
 from support.command import ROOT, SAMPLES, run
 from support.real_reports import real_report
@@ -126,6 +127,19 @@ def test_no_step_is_shorter_than_the_gpu_s_work_in_it(tmp_path):
         r"While nsys recorded, it took [\d.]+ [mµ]s, up to [\d.]+ × as long: in a run without it the host is ahead",
         answer,
     )
+
+
+@pytest.mark.parametrize(("rest", "part"), [(1.08, 0.5), (1.5, 1.34)])
+def test_until_much_is_queued_an_iteration_takes_the_host_its_own_time(rest, part):
+    """Three passes of the host alone, and the rest as long as the GPU works in them, or longer than that."""
+    with read(CAPTURE) as report:
+        steady = steady_part(report)
+        busy_ns = _unprofiled.busy_ns(report, steady)
+    count = steady.rows.filter(name=steady.each).height
+    lengths = [int(busy_ns * (0.5 if n % 6 == 3 else rest)) for n in range(count - 1)]
+    run = BareRun(1, None, {"Optimizer.step#Adam.step": list(accumulate(lengths, initial=5))})
+    iteration = _unprofiled.iteration_of([run], None, steady, busy_ns)
+    assert iteration.host_ns == pytest.approx(part * busy_ns, rel=0.04)
 
 
 def test_runs_that_vary_say_so(tmp_path):
