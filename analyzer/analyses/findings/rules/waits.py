@@ -361,6 +361,7 @@ _COUNT_BYTES: Final = 8
 
 #: Smaller copies are of numbers.
 _LEAST_BYTES: Final = 1 << 12
+_APART_NS: Final = 500_000  # a tensor of a model is copied, and converted before, sooner after the one before it
 
 
 @Rule
@@ -444,20 +445,25 @@ def downloads(report: Report) -> Findings:
     iterations = say.per_iteration(report).iterations or 1
     copies = on_host.with_next(on_host.launched(report), pl.col("way") == TO_HOST)
     another = (pl.col("next_way") == TO_HOST).fill_null(value=False)
-    # small ones of a model are among large ones; who sends more data at once had no use for what came
-    small = another & (pl.col("next_bytes") >= _LEAST_BYTES)
+    # copies shortly one after the other, such as those of a model: small ones are among large ones
+    apart = (pl.col("call_start") - pl.col("call_end").shift(1) > _APART_NS).over(THREAD)
+    copies = copies.with_columns(together=apart.fill_null(value=True).cum_sum().over(THREAD))
+    together = (*THREAD, "together")
+    large = pl.col("bytes").max().over(together) >= _LEAST_BYTES
+    # who sends more data at once had no use for what came
     # the host passes over what it got, some times, but for no longer than this
     looked_ns = pl.max_horizontal(100_000, 0.1 * pl.col("bytes"))
     sends = (pl.col("next_way") == TO_DEVICE) & (pl.col("next_call_start") - pl.col("call_end") < looked_ns)
-    copies = copies.filter((pl.col("bytes") >= _LEAST_BYTES) | small, ~sends.fill_null(value=False))
+    copies = copies.filter(pl.col("bytes") > on_host.SCALAR_BYTES, large, ~sends.fill_null(value=False))
     copies = copies.join(_set_aside(report), on="row", how="anti")
     if world(report) == tools.CUDA:  # who has pinned the memory for a copy means to have all of it
         pinned = on_host.device_copies(report).filter(pl.col("target_memory") == PINNED)
         copies = copies.join(pinned, on="row", how="anti")
     after = pl.col("next_call_start")
     # NumPy computes with what it got from CuPy; else a call that waits returns so long after a copy's, at most (ns), or
-    # the host computes with what it got
-    computed = pl.max_horizontal(50_000, (0.5 * pl.col("bytes")).cast(pl.Int64))
+    # the host computes with what it got until then
+    got = pl.col("bytes").cum_sum().over(together)
+    computed = pl.max_horizontal(50_000, (0.5 * got).cast(pl.Int64))
     returned = after if world(report) == CUPY else pl.col("call_end") + computed
     end = pl.when(another).then(after).otherwise(pl.min_horizontal(after, returned))
     copies = copies.with_columns(end=pl.coalesce(end, "call_end"))

@@ -297,6 +297,13 @@ def of_cupy(at, *before, takes="cupy_getitem_mask"):
     return [*launch_at(at, "cupy_greater__float32_float_bool"), *chosen, *other]
 
 
+def gradients(at):
+    """Each converted on the GPU and copied; the host computes for 700 µs with what it got."""
+    sizes = enumerate((MIB, MIB, 72))
+    parts = [[*launch_at(at + 90_000 * n, "k"), *copy(at + 90_000 * n + 50_000, size)] for n, size in sizes]
+    return [event for part in parts for event in part] + launch_at(at + 950_000, "k")
+
+
 def by_another(at):
     return [replace(event, thread=2) if event.thread else event for event in launch_at(at, "cupy_add__float32")]
 
@@ -317,6 +324,11 @@ MASKS = "Indices of a mask's true elements are asked for 3 times a step, for who
         (
             *(downloads, lambda at: [one for n in range(5) for one in copy(at + 100_000 * n, 2 * MIB, took=80_000)]),
             "5 copies to the host a step, 10.49 MB in each: GPU 0 idles",
+        ),
+        (
+            downloads,
+            gradients,
+            "3 copies to the host a step, 2.097 MB in each: GPU 0 idles, or works for it, for 800.0 µs",
         ),
         (downloads, lambda at: copy(at, MIB // 2), None),
         (downloads, lambda at: [*copy(at, 20 * MIB), *copy(at + 300_000, MIB, direction="Host-to-Device")], None),
