@@ -60,8 +60,8 @@ class BareIteration(NamedTuple):
 
     `recorded_ns` is the mean over the same iterations as recorded, `runs_ns` the mean of each run; nine of ten
     iterations, of all runs, take `low_ns` at least and `high_ns` at most. The program's `mark` tells them, which is
-    `of_loop` if it is a loop by file and line. `by_device` if the host was ahead, so that an
-    iteration takes as long as the GPU works in it; where the host waited for nothing it took `host_ns`.
+    `of_loop` if it is a loop by file and line. `by_device` if the host was ahead, so that an iteration takes as long as
+    the GPU works in it; where it waited for nothing, the host took `host_ns`.
     """
 
     ns: float

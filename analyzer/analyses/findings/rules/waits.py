@@ -445,13 +445,12 @@ def downloads(report: Report) -> Findings:
     iterations = say.per_iteration(report).iterations or 1
     copies = on_host.with_next(on_host.launched(report), pl.col("way") == TO_HOST)
     another = (pl.col("next_way") == TO_HOST).fill_null(value=False)
-    # copies shortly one after the other, such as those of a model: small ones are among large ones
-    apart = (pl.col("call_start") - pl.col("call_end").shift(1) > _APART_NS).over(THREAD)
+    # those shortly one after the other are of a model, say: small ones are among large ones
+    apart = pl.col("call_start") - pl.col("call_end").shift(1) > _APART_NS
     copies = copies.with_columns(together=apart.fill_null(value=True).cum_sum().over(THREAD))
     together = (*THREAD, "together")
     large = pl.col("bytes").max().over(together) >= _LEAST_BYTES
-    # who sends more data at once had no use for what came
-    # the host passes over what it got, some times, but for no longer than this
+    # who sends more data at once had no use for what came; the host passes over it, some times, for no longer than this
     looked_ns = pl.max_horizontal(100_000, 0.1 * pl.col("bytes"))
     sends = (pl.col("next_way") == TO_DEVICE) & (pl.col("next_call_start") - pl.col("call_end") < looked_ns)
     copies = copies.filter(pl.col("bytes") > on_host.SCALAR_BYTES, large, ~sends.fill_null(value=False))
@@ -461,7 +460,7 @@ def downloads(report: Report) -> Findings:
         copies = copies.join(pinned, on="row", how="anti")
     after = pl.col("next_call_start")
     # NumPy computes with what it got from CuPy; else a call that waits returns so long after a copy's, at most (ns), or
-    # the host computes with what it got until then
+    # the host computes with all that it got until then
     got = pl.col("bytes").cum_sum().over(together)
     computed = pl.max_horizontal(50_000, (0.5 * got).cast(pl.Int64))
     returned = after if world(report) == CUPY else pl.col("call_end") + computed

@@ -569,7 +569,6 @@ SPLIT = (("split", 10, 10), ("cat", 970_000, 10))
 FIRST, BACKWARD = host("op", "aten::linear", 100, 8000), inside(("ones_like", 900_000, 10))
 SPLITS = [FIRST, *inside(*SPLIT[:1], every=5)]
 NODES = [host("op", f"{NODE}: LossBackward0", at + 900_020, at + 900_030, thread=2) for at in range(0, 20 * PASS, PASS)]
-OF_MASKS = [FIRST, *BACKWARD, *NODES[4::5], *gradients(added=16)]
 ADDS = [*inside(("ones_like", 900_000, 10)), *NODES, *gradients(added=16)]
 INNER = inside(("empty_like", 900_002, 5))
 NORM_BACK = ("void at::native::layer_norm_backward_kernel<float>()",)
