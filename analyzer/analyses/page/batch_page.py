@@ -62,29 +62,33 @@ def at_batch(report: Report, batch: Size, length: Size | None = None, measured_n
     sizes = (batch.now or usual, batch.then)
     each = [(length and side) or (cached or 0.0) / usual for side in (length and length.now, length and length.then)]
     sides = [_at_mode(report, modes, requests) for requests in sizes]
-    now, then = (
-        [time_at(side.of_gpu, side.padded), side.of_kv * kv * n, time_at(side.of_host, n)]
-        for n, kv, side in zip(sizes, each, sides, strict=True)
-    )
+    now, then = (_times(side, n, side.padded, kv) for n, kv, side in zip(sizes, each, sides, strict=True))
     recorded = _means(steps)
     if not (batch.now or (length and length.now)):
         now = recorded
-    near, kept = [_spread(sides[1].of_gpu), _spread(sides[1].of_host)], 1.0
+    side, (nearest, recorded_sizes) = sides[1], _nearest(sides[1])
+    last = _times(side, nearest, nearest, each[1])
+    near, kept = [_spread(side.of_gpu), _spread(side.of_host)], 1.0
     if measured_ns is not None:
         more = measured_ns - sum(recorded)
         near[1] = _host_time.NEAR
         kept = max(now[-1] + more, 0.0) / max(now[-1], 1.0)
-        now[-1], then[-1] = (max(side[-1] + more, 0.0) for side in (now, then))
-    beyond, recorded_sizes = _beyond(sides[1])
-    about = (sum(then[:2]) * near[0] + then[2] * near[1]) * (2 * beyond - 1)
+        now[-1], then[-1], last[-1] = (max(side[-1] + more, 0.0) for side in (now, then, last))
+    beyond = max(side.padded / max(nearest, 1), nearest / side.padded)
+    about, about_last = (sum(times[:2]) * near[0] + times[2] * near[1] for times in (then, last))
+    low, high = (sum(then) + sign * about * (2 * beyond - 1) for sign in (-1, 1))
+    if nearest < side.padded:  # no step is quicker with more in it
+        low = max(low, sum(last) - about_last)
+    elif nearest > side.padded:
+        high = min(high, sum(last) + about_last)
     critical = [Critical(part, "", int(one), int(other)) for part, one, other in zip(_PARTS, now, then, strict=True)]
     now_ns, then_ns = sum(one.now_ns for one in critical), sum(one.then_ns for one in critical)
     remarks = (
-        _rates(plural(batch.then, "request"), batch.then, then_ns, each[1], sides[1]),
+        _rates(plural(batch.then, "request"), batch.then, then_ns, each[1], side),
         _rates(f"Now, with {sizes[0]:,.{0 if batch.now else 1}f}", sizes[0], now_ns),
         recorded_sizes,
-        _floor(report, sides[1].of_gpu),
-        "" if sides[1].of_kv else "What tokens in the cache take is not known: these steps do not tell.",
+        _floor(report, side.of_gpu),
+        "" if side.of_kv else "What tokens in the cache take is not known: these steps do not tell.",
     )
     return WhatIf(
         meta=report.meta,
@@ -93,8 +97,8 @@ def at_batch(report: Report, batch: Size, length: Size | None = None, measured_n
         each="decode step",
         now_ns=now_ns,
         then_ns=then_ns,
-        low_ns=max(int(then_ns - about), 0),
-        high_ns=math.ceil(then_ns + about),
+        low_ns=max(int(low), 0),
+        high_ns=math.ceil(high),
         amdahl_ns=then_ns,
         critical=tuple(one for one in critical if one.now_ns or one.then_ns),
         measured_ns=measured_ns,
@@ -115,14 +119,19 @@ class _Mode(NamedTuple):
     largest: float  # the largest graph; 0 without any
 
 
-def _beyond(side: _Mode) -> tuple[float, str]:
-    """How many times as large or small as any recorded batch one is, at least 1, and a remark on that."""
+def _times(side: _Mode, requests: float, padded: float, cached: float) -> list[float]:
+    """The times of a step by :data:`_PARTS`, with so many tokens in the cache of each request."""
+    return [time_at(side.of_gpu, padded), side.of_kv * cached * requests, time_at(side.of_host, requests)]
+
+
+def _nearest(side: _Mode) -> tuple[float, str]:
+    """The recorded batch that is nearest to one, itself between them, and a remark where it is another."""
     least, most = side.of_gpu.select(least=pl.col("n").min(), most=pl.col("n").max()).row(0)
     remark = "" if least <= side.padded <= most else f"Recorded were {least:,} to {most:,}."
     if 0 < side.largest < side.padded and side.of_gpu.item(0, "mode") != EAGER:
         none = f"No graph is larger than {side.largest:,}, and steps without one have no law: this is that of graphs."
         remark = f"{none} {remark}"
-    return max(side.padded / max(most, 1), least / side.padded, 1.0), remark
+    return min(max(side.padded, least), most), remark
 
 
 def _at_mode(report: Report, modes: dict[str, list[pl.DataFrame]], batch: float) -> _Mode:
@@ -152,7 +161,7 @@ def _decode_steps(report: Report) -> tuple[pl.DataFrame, dict[str, list[pl.DataF
 def _means(steps: pl.DataFrame) -> list[float]:
     """The mean times of some steps by :data:`_PARTS`: by their laws, or as recorded where there is none."""
     of_cache = (pl.col("per_kv_token_ns") * pl.col("kv")).fill_null(0)
-    parts = steps.select("part", of_cache=of_cache, ns=pl.coalesce("law_ns", "ns") - of_cache)
+    parts = steps.select("part", of_cache=of_cache, ns=pl.coalesce("size_ns", pl.coalesce("law_ns", "ns") - of_cache))
     means = parts.group_by("part").mean().rows_by_key("part", named=True, unique=True)
     return [means[GPU]["ns"], means[GPU]["of_cache"], means[HOST]["ns"]]
 
@@ -168,8 +177,9 @@ def _floor(report: Report, steps: pl.DataFrame) -> str:
 
 
 def _spread(steps: pl.DataFrame) -> float:
-    """Nine of ten steps are nearer to their law than this part; no recording tells it closer than two runs agree."""
-    apart = (pl.col("ns") / pl.col("law_ns") - 1).abs()
+    """Nine of ten steps are nearer to what is told of them; no recording tells it closer than two runs agree."""
+    of_cache = (pl.col("per_kv_token_ns") * pl.col("kv")).fill_null(0)
+    apart = (pl.col("ns") / pl.coalesce(pl.col("size_ns") + of_cache, "law_ns") - 1).abs()
     return max(steps.select(apart.quantile(0.9)).item() or 0.0, _host_time.NEAR)
 
 

@@ -68,6 +68,9 @@ TABLE: Final = Table(
 _FEWEST: Final = 8
 _SURE: Final = 2.0
 
+#: So many steps of one size tell its time by themselves: of three the middle one is no stray.
+_FEW_OF_SIZE: Final = 3
+
 #: Columns that differ from sums of others by less than so much of their size are no others.
 _APART: Final = 1e-4
 
@@ -218,7 +221,7 @@ def fitted(steps: pl.DataFrame) -> tuple[dict[str, float | None], Numbers] | Non
 def steps_by_law(report: Report) -> pl.DataFrame:
     """The :func:`timed_parts` with coefficients of their law, law_ns, what it says, and whether they are slow.
 
-    Null without a law, and law_ns of what takes no time.
+    Null without a law, and law_ns of what takes no time. And size_ns and bent, as :func:`_of_sizes` has them.
     """
     parts = timed_parts(report)
     return pl.concat([_with_law(parts.clear()), *map(_with_law, parts.partition_by(_KEYS, maintain_order=True))])
@@ -233,22 +236,47 @@ def _with_law(steps: pl.DataFrame) -> pl.DataFrame:
     usual = _FAR * _NORMAL * (apart / pl.col("ns")).abs().median()
     slow = (pl.col("ns") > _SLOW * pl.col("law_ns")) & (apart / pl.col("ns") > usual)
     coefficients = {name: pl.lit(law.get(name), pl.Float64) for name in _COEFFICIENTS}
-    steps = pl.concat([timed, steps.filter(ns=0)], how="diagonal")
-    return steps.with_columns(slow=slow.fill_null(value=False), **coefficients)
+    timed = timed.with_columns(slow=slow, **coefficients).with_columns(_of_sizes())
+    steps = pl.concat([timed, steps.filter(ns=0).with_columns(**coefficients)], how="diagonal")
+    return steps.with_columns(pl.col("slow").fill_null(value=False))
+
+
+def _of_sizes() -> list[pl.Expr]:
+    """What steps of a size take with nothing in the cache, size_ns, and whether that is off the line, bent.
+
+    Of graphs by the law, which has a time for each size; else by the line, or where the median of a size's own steps is
+    two standard errors off that, by the median. Null for a size of few steps between others.
+    """
+    n, ns, count, kv = pl.col("n"), pl.col("ns"), pl.len().over("n"), pl.col("kv").fill_null(0)
+    fixed, slope, of_kv = (pl.col(name).fill_null(0) for name in _COEFFICIENTS)
+    line, alone, many = fixed + slope * n, ns - of_kv * kv, count >= _FEW_OF_SIZE
+    # steps of one size are as far from each other as chance brings them
+    others = (alone.sum().over("n") - alone) / (count - 1)
+    chance = _NORMAL * ((alone - others) / line).abs().filter(many).median()
+    median, padded = alone.median().over("n"), pl.col("tokens_are") == PADDED
+    bent = (many & ((median / line - 1).abs() > _SURE * chance / count.sqrt())).fill_null(value=False)
+    between = n.is_between(n.filter(many).min(), n.filter(many).max())
+    law = pl.when(many | ~between.fill_null(value=False) | padded).then(pl.col("law_ns") - of_kv * kv)
+    return [pl.when(bent & ~padded).then(median).otherwise(law).alias("size_ns"), bent.alias("bent")]
 
 
 def time_at(steps: pl.DataFrame, tokens: float) -> float:
     """Time of a step (ns) with nothing in the cache, by the law of `steps`, of :func:`steps_by_law` one kind and part.
 
-    Between two sizes of graphs it is between theirs, beyond them on the line.
+    Between two sizes it is between theirs. Beyond them it goes on with the line, or, where that is bent at the last
+    size, as from the one nearest to half of it, or twice.
     """
-    fixed, slope, of_kv = (steps.item(0, name) or 0.0 for name in _COEFFICIENTS)
-    at_sizes = steps.select("n", ns=pl.col("law_ns") - of_kv * pl.col("kv").fill_null(0)).drop_nulls().unique("n")
-    points = at_sizes.sort("n").rows() if steps.item(0, "tokens_are") == PADDED else [(0, fixed)]
+    slope = steps.item(0, "per_token_ns") or 0.0
+    points = steps.select("n", "size_ns", "bent").drop_nulls().unique("n").sort("n").rows()
     below = max((one for one in points if one[0] <= tokens), default=points[0])
     above = min((one for one in points if one[0] >= tokens), default=points[-1])
-    if below[0] < above[0]:
+    beyond = below == above
+    if beyond and below[2]:
+        half = below[0] / 2 if below[0] < tokens else below[0] * 2
+        above = min(points, key=lambda one: abs(one[0] - half))
+    if below != above:
         slope = (above[1] - below[1]) / (above[0] - below[0])
+        slope = max(slope, 0.0) if beyond else slope  # no step is quicker with more in it
     return float(max(below[1] + slope * (tokens - below[0]), 0.0))
 
 

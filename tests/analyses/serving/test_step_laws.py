@@ -119,11 +119,27 @@ def test_time_that_goes_with_the_tokens_alone_has_no_negative_fixed_part():
 
 @pytest.mark.parametrize(("tokens", "ns"), [(1, 10), (2, 12), (4, 16), (10, 22), (16, 28), (20, 30), (0.5, 9.75)])
 def test_between_two_sizes_a_step_takes_what_is_between_and_beyond_them_what_the_line_says(tokens, ns):
-    steps = pl.DataFrame({"n": [4, 1, 16, 4], "kv": [2, 0, 1, None], "law_ns": [20.0, 10.0, 30.0, 16.0]})
-    law = {"tokens_are": "padded", "fixed_ns": 9.0, "per_token_ns": 0.5, "per_kv_token_ns": 2.0}
-    steps = steps.with_columns(**{name: pl.lit(value) for name, value in law.items()})
-    assert time_at(steps, tokens) == ns
-    assert time_at(steps.with_columns(tokens_are=pl.lit("tokens")), tokens) == 9 + 0.5 * tokens
+    steps = pl.DataFrame({"n": [4, 1, 16, 4, 9], "size_ns": [16.0, 10.0, 28.0, 16.0, None], "bent": False})
+    assert time_at(steps.with_columns(per_token_ns=0.5), tokens) == ns
+
+
+LAWS = {
+    "a knee": lambda n: max(300_000, 300_000 + 6_000 * (n - 64)),
+    "a roof that bends": lambda n: max(300_000 + 500 * n, 20_000 + 5_000 * n),
+    "a line": lambda n: 300_000 + 3_000 * n,
+}
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_a_law_that_bends_goes_by_recorded_sizes_and_beyond_them_by_the_last(name):
+    law, sizes = LAWS[name], [1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256] * 20
+    rows = [(n, 0, 0, law(n) * (96 + at * 37 % 9) // 100) for at, n in enumerate(sizes)]
+    ran = engine_of(rows, told="step[DECODE bs={}]".format)
+    for batch in (1, 12, 64, 224, 256, 400):
+        at = at_batch(ran, to(batch))
+        assert at.critical[0].then_ns == pytest.approx(law(batch), rel=0.05)
+        assert at.low_ns <= at.then_ns <= at.high_ns
+    assert at_batch(ran, to(4000)).low_ns > at_batch(ran, to(256)).low_ns * 0.99  # more is never quicker
 
 
 @pytest.mark.slow
@@ -168,7 +184,7 @@ def test_another_batch_is_padded_to_a_graph_that_was_captured_and_says_what_it_d
     ]
     assert widths == sorted(widths)
     assert widths[1] == pytest.approx(3 * widths[0], rel=0.3)
-    assert at_batch(H100, to(100_000)).low_ns == 0  # nothing is known there
+    assert at_batch(H100, to(100_000)).low_ns == pytest.approx(at_batch(H100, to(64)).low_ns, rel=0.01)
     blind = engine_of([(n, size_of(n), 0, 400_000 + 1000 * n) for n in (1, 2, 4, 8, 16) * 2])
     assert "What tokens in the cache take is not known" in at_batch(blind, to(3)).remark
     with pytest.raises(CannotTellError, match="it has 3 decode steps alone"):
