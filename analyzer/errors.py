@@ -368,6 +368,10 @@ class OtherCaptureError(KanalyzeError, slug="other-capture"):
         "{path}: none of the CUDA graphs that it launches was captured in {capture}: numbers, kinds or kernels differ.",
         "Give the trace in which the same program captured its graphs, with inputs of the same shapes.",
     )
+    several = Case(
+        "{path}: which capture in {capture} each of its CUDA graphs is of cannot be told: several fit.",
+        "Record the trace of the captures with record_shapes=True: without shapes, sizes look alike.",
+    )
 
 
 class SqlError(KanalyzeError, slug="bad-sql"):

@@ -27,9 +27,11 @@ from kanalyze.report import Report
 CAPTURED, ADDED, OLDER = "captured", "added by a call", "not recorded"
 #: Nothing but order tells it, and another capture may fit as well.
 LIKELY: Final = "by order alone"
+#: Order and identity do not tell which capture it is.
+SEVERAL: Final = "several fit"
 #: The program says itself what it is.
 MARKED: Final = "marked"
-HOW: Final = pl.Enum([CAPTURED, ADDED, MARKED, LIKELY, OLDER])
+HOW: Final = pl.Enum([CAPTURED, ADDED, MARKED, LIKELY, SEVERAL, OLDER])
 
 #: Calls that give an executable graph the parameters of another one's nodes; no graph has the number 0.
 _UPDATES: Final = re.compile("GraphExecUpdate")
@@ -48,8 +50,14 @@ def with_captures(report: Report, other: Report) -> Report:
     # with a whole of its own: that of a report that was looked at before has no such captures
     linked = replace(report, captured_in=lambda: other.whole, _whole=WeakValueDictionary())
     if _other(linked) is None:
-        raise errors.OtherCaptureError.of(report.meta.path, other.meta.path)
+        raise _refusal(linked, other)
     return linked
+
+
+def _refusal(report: Report, other: Report) -> errors.OtherCaptureError:
+    several = other.table("graph_nodes").is_empty() and _calls_of_other(report).height
+    case = errors.OtherCaptureError.several if several else errors.OtherCaptureError.of
+    return case(report.meta.path, other.meta.path)
 
 
 def lacks_captures(report: Report) -> bool:
@@ -76,20 +84,20 @@ def _other(report: Report) -> Report | None:
         return None
     alone = replace(report, captured_in=lambda: None, beside=lambda: None)
     by_order, given = other.table("graph_nodes").is_empty(), report.captured_in() is not None
-    rows = _calls_of_other(report) if by_order else _replayed(report)
+    rows = _calls_of_other(report).drop_nulls() if by_order else _replayed(report)
     names = rows.filter(given | pl.col("sure")).height
     if names and ((by_order and given) or names >= _named(alone).is_not_null().sum()):
         return other
     of_one_collection = given and report.meta.capture is not None and report.meta.capture == other.meta.capture
     if of_one_collection and has_captures(alone) and not names:
-        report.go_without(other.meta.path.name, errors.OtherCaptureError.of(report.meta.path, other.meta.path))
+        report.go_without(other.meta.path.name, _refusal(report, other))
     return None
 
 
 def _named(report: Report) -> pl.Series:
     """:func:`capture_rows` without those of which no call is recorded."""
-    rows, how = capture_rows(report), captures(report).get_column("how")
-    return rows.to_frame().select(pl.when(gathered(how, rows) != OLDER).then(rows)).to_series()
+    rows, calls = capture_rows(report), captures(report).get_column("call_row")
+    return rows.to_frame().select(pl.when(gathered(calls, rows).is_not_null()).then(rows)).to_series()
 
 
 @once_per_process
@@ -133,7 +141,8 @@ def captures(report: Report) -> pl.DataFrame:
     points = nodes.select("process_id", thread_id="captured_thread_id", at="captured_ns", until="captured_ns")
     around = _call_kinds.calls_around(report, points) if listed else _by_order(report).get_column("call_row")
     adds = gathered(calls.get_column("name"), around).cast(pl.String).str.contains("GraphAdd")  # …KernelNode
-    how = pl.when(adds.is_null()).then(pl.lit(OLDER)).when(adds).then(pl.lit(ADDED)).otherwise(pl.lit(CAPTURED))
+    unknown = pl.lit(OLDER if listed else SEVERAL)
+    how = pl.when(adds.is_null()).then(unknown).when(adds).then(pl.lit(ADDED)).otherwise(pl.lit(CAPTURED))
     rows = rows_at(spans, around).with_columns(around.alias("call_row"), how=how.cast(HOW))
     return pl.concat([rows, rows.clear(1).with_columns(how=pl.lit(OLDER, dtype=HOW))])
 
@@ -270,8 +279,10 @@ def has_captures(report: Report) -> bool:
 # two. A launch ran what a capture recorded if it is as long and of the same kinds in the same order, and if each
 # operation is what the same call of the same operator, with inputs of the same shapes, launched outside of captures, as
 # in the passes that warm up: by name and launch shape. Where some have no such twin, order alone tells it, which is not
-# sure: a graph that was captured before the recording may fit as well. Of captures that fit one graph, and of graphs
-# that fit one capture, nobody can tell which is which: these have no names, as what differs has none.
+# sure: a graph that was captured before the recording may fit as well. Where shapes are missing captures of all sizes
+# fit: then it is that which the same operations came right before in the same order, if others came before each other
+# one. Of captures that fit one graph, and of graphs that fit one capture, nobody can tell which is which: these have no
+# names, as what differs has none.
 #
 # Where another report saw the program's graphs run, too, a graph is the one of the same operations in the same order.
 
@@ -287,31 +298,57 @@ _KINDS: Final = pl.col("kind").sort_by("place").str.join(",")
 
 
 def captured_by_order(report: Report, source: Report) -> pl.DataFrame:
-    """The captured call of each operation of a graph that a capture in `source` fits: row, call_row (there), sure."""
+    """The captured call of each operation of a graph that captures in `source` fit: row, call_row (there), sure.
+
+    Where several fit there is no call, surely.
+    """
     if _call_kinds.captures(source).is_empty():
         return pl.DataFrame(schema={"row": pl.UInt32, "call_row": pl.UInt32, "sure": pl.Boolean})
     calls, (ran, launches) = _captured_calls(source), _launches(report)
     made_by = pl.col("by").cast(pl.String).fill_null("").sort_by("place").str.join(",").alias("alike")
     captured = calls.group_by("capture", "process_id", "end").agg(_KINDS, made_by)
+    # what calls outside of captures launched, by what made them
+    alone = _operations(source).filter(~pl.col("graph")).unique("call_row", maintain_order=True)
+    makers = rows_at(source.kind("api").select("parent_id", "start_ns"), alone.get_column("call_row"))
+    alone = alone.with_columns(_by(source, makers), op=_by(source, makers, "op"))
+    captured = captured.join(_run_before(source, calls, alone), on="capture", how="left")
+    captured = captured.with_columns(run=pl.when(pl.col("run").is_not_null().all().over("kind")).then("run"))
     fits = captured.join(launches.unique("graph", keep="first", maintain_order=True), on="kind", suffix="_graph")
     if report is source:
         fits = fits.filter((pl.col("end") <= pl.col("at")) & (pl.col("process_id") == pl.col("process_id_graph")))
     pairs = fits.unique(["alike", "same"]).select("alike", "same", "capture", "call_row")
-    # what calls outside of captures launched, by what made them
-    alone = _operations(source).filter(~pl.col("graph")).unique("call_row", maintain_order=True)
-    made = _by(source, rows_at(source.kind("api").select("parent_id", "start_ns"), alone.get_column("call_row")))
-    seen = alone.select("what").with_columns(made).drop_nulls().unique()
-    pairs = pairs.join(calls.select("capture", "place", "by"), on="capture")
+    seen = alone.select("by", "what").drop_nulls().unique()
+    pairs = pairs.join(calls.select("capture", "place", "by", "op"), on="capture")
     pairs = pairs.join(ran.select("call_row", "place", "what"), on=["call_row", "place"])
+    pairs = pairs.with_columns(mixed(["op", "what"]).cast(pl.String).alias("pass"))
     pairs = pairs.join(seen.with_columns(sure=True), on=["by", "what"], how="left")
     sure, known = pl.col("sure").is_not_null(), pl.col("by").is_in(seen.get_column("by").implode())
-    judged = pairs.group_by("alike", "same").agg(sure.all(), differ=(known & ~sure).any()).filter(~pl.col("differ"))
-    fits = fits.join(judged, on=["alike", "same"])
+    judged = pairs.group_by("alike", "same").agg(
+        sure.all(), differ=(known & ~sure).any(), ran=pl.col("pass").sort_by("place").str.join(",")
+    )
+    fits = fits.join(judged.filter(~pl.col("differ")), on=["alike", "same"])
+    warmed = pl.col("run").str.contains(pl.col("ran"), literal=True).fill_null(value=False)
+    fits = fits.with_columns(warmed=warmed).filter(pl.col("warmed") | ~pl.col("warmed").any().over("graph"))
     lone = (pl.len().over("capture") == 1) & (pl.len().over("graph") == 1)
-    fits = fits.filter(lone).select("capture", "graph", "sure")
+    told = pl.when(lone).then("capture").alias("capture")
+    fits = fits.select(told, "graph", sure=pl.col("sure") | pl.col("warmed") | ~lone).unique()
     rows = launches.select("call_row", "graph").join(fits, on="graph")
     rows = rows.join(ran.select("row", "call_row", "place"), on="call_row").drop("call_row")
-    return rows.join(calls, on=["capture", "place"]).select("row", "call_row", "sure")
+    return rows.join(calls, on=["capture", "place"], how="left").select("row", "call_row", "sure")
+
+
+def _run_before(source: Report, calls: pl.DataFrame, alone: pl.DataFrame) -> pl.DataFrame:
+    """What of `alone` ran right before each capture of `calls`, twice as many: capture, run (in order, as text).
+
+    No row of a capture before which fewer ran than it has.
+    """
+    starts = _call_kinds.captures(source).sort("start").select("process_id", at="start")
+    capture = as_of(alone.select("process_id", "at"), starts, later=True)
+    before = alone.with_columns(capture=capture, step=mixed(["op", "what"]).cast(pl.String)).sort("at")
+    before = before.join(calls.group_by("capture").len(), on="capture", maintain_order="left")
+    count = pl.col("len").first()
+    runs = before.group_by("capture").agg(run=pl.col("step").tail(2 * count).str.join(","), many=pl.len() >= count)
+    return runs.filter("many").drop("many")
 
 
 def _launches(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -339,13 +376,14 @@ def _captured_calls(report: Report) -> pl.DataFrame:
     at = as_of(calls.select("process_id", at="start_ns"), spans.select("process_id", at="start"))
     inside = calls.hstack(rows_at(spans.select("capture", "end"), at)).filter(pl.col("start_ns") < pl.col("end"))
     makers = inside.unique(["process_id", "correlation_id"], keep="first").sort("capture", "start_ns")
-    placed = makers.with_columns(_by(report, makers), place=pl.int_range(pl.len()).over("capture"))
-    return placed.select("capture", "process_id", "end", "place", "call_row", "by", kind="makes")
+    place = pl.int_range(pl.len()).over("capture")
+    placed = makers.with_columns(_by(report, makers), op=_by(report, makers, "op"), place=place)
+    return placed.select("capture", "process_id", "end", "place", "call_row", "by", "op", kind="makes")
 
 
-def _by(report: Report, calls: pl.DataFrame) -> pl.Series:
+def _by(report: Report, calls: pl.DataFrame, *kinds: str) -> pl.Series:
     """What made each of `calls` (parent_id, start_ns): a number of operator, shapes, and which of its calls it is."""
-    ops = pl.concat([report.kind(kind).select("event_id", "name") for kind in ("op", "range")])
+    ops = pl.concat([report.kind(kind).select("event_id", "name") for kind in kinds or ("op", "range")])
     shapes = report.table("op_detail").select("event_id", "input_shapes")
     rows = calls.select(pl.col("start_ns").rank("ordinal").over("parent_id").alias("turn"), event_id="parent_id")
     for side in (ops, shapes):

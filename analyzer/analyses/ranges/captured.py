@@ -33,6 +33,7 @@ TABLE: Final = schema.Table(
         schema.Column("how", _captures.HOW, f"{_captures.CAPTURED}; {_captures.ADDED}: the names are those around the "
                f"call; {_captures.MARKED}: by torch.cuda's mark_kernels, which is the range; {_captures.LIKELY}: "
                "nothing else tells it, another capture may fit as well, and no other table has these names; "
+               f"{_captures.SEVERAL}: nothing tells which capture or which graph; "
                f"{_captures.OLDER}: captured before the recording began, or by what this tool does not record; "
                "it has no names."),
         *schema.columns("""
@@ -130,7 +131,7 @@ def _named(report: Report) -> pl.DataFrame:
     # what is called an operator, and is the kernel itself, is none
     operator = pl.when(~pl.col("operator").str.contains(f"{_work.SHELL}|^triton_")).then("operator")
     marks = facts_of(report, work.get_column("row"), "mark").to_series()
-    marked = pl.col("mark").is_not_null() & pl.col("how").is_in([_captures.LIKELY, _captures.OLDER])
+    marked = pl.col("mark").is_not_null() & pl.col("how").is_in([_captures.LIKELY, _captures.SEVERAL, _captures.OLDER])
     return named.with_columns(marks, by_kernel).with_columns(
         pl.coalesce(operator, "said", "operator").alias("operator"),
         pl.col("operator").is_null().alias("nameless"),

@@ -477,6 +477,7 @@ def captured_section(table: pl.DataFrame, times: Sequence[Column], top: int) -> 
 #: Why operations of CUDA graphs have no names, or names that are not sure, by how they were captured.
 _NAMELESS: Final = {
     "not recorded": "its capture is not recorded",
+    "several fit": "several captures fit it, or it and other graphs fit one",
     "by order alone": "order alone tells its capture, which may be another",
     "": "no range or operator was open at its capture",
 }
