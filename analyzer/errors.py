@@ -424,6 +424,10 @@ class CannotTellError(KanalyzeError, slug="cannot-tell"):
         "{path}: cannot tell requests, because the log has neither first tokens nor times of the epoch.",
         "Its clock is brought to the report's by either: log time.time(), or when first tokens came.",
     )
+    without_clock = Case(
+        "{path}: cannot tell requests, because most first tokens of its log come at no end of a step of prompts.",
+        "A clock that is not of the epoch is brought to the report's by them: log time.time().",
+    )
     without_size = Case(
         "{path}: cannot tell what another {what} would bring, because no {which} of operators tell the recorded one.",
         "{remedy}",

@@ -38,6 +38,16 @@ def test_times_of_the_epoch_are_of_the_unit_that_their_size_tells(tmp_path, fact
     assert read(tmp_path, text) == [("a", seconds * 10**9 * ns, None, (seconds + 2) * 10**9 * ns, None, None)][:1]
 
 
+def test_times_of_iso_8601_are_of_the_epoch_if_they_say_a_zone(tmp_path):
+    head, row = "request,arrival,end\na,", "2026-11-26 18:42:{}{zone}".format
+    for zone, hours in (("Z", 0), ("+02:00", 2)):
+        ((_, arrival, _, end, *_),) = read(tmp_path, f"{head}{row('24.5', zone=zone)},{row('26', zone=zone)}\n")
+        assert arrival == pytest.approx((1_795_718_544.5 - 3600 * hours) * 1e9, abs=300)
+        assert end - arrival == pytest.approx(1.5e9, abs=300)
+    with pytest.raises(DamagedReportError, match="the time '2026-11-26 18:42:24' says no zone"):
+        read(tmp_path, f"{head}{row('24', zone='')},{row('26', zone='')}\n")
+
+
 def test_results_of_vllm_s_benchmark_and_of_sglang_s_which_say_no_start(tmp_path):
     run = {"ttfts": [0.2, 0.25], "itls": [[0.3, 0.5], []], "input_lens": [100, 7], "output_lens": [5, 1]}
     whole = run | {"start_times": [1.5, 2.0], "model": "m", "errors": ["", ""]}

@@ -43,6 +43,13 @@ TABLE: Final = schema.Table(
 #: Clocks that are not the report's are brought together where most first tokens follow a step's end this closely.
 _NEAR_NS: Final = 200_000
 
+#: Of so many first tokens and steps, more than one has to fit: one always does.
+_SEVERAL: Final = 3
+
+#: A time that was read as seconds may be of ms, µs or ns. And a year in the last.
+_UNITS: Final = (1, 10**3, 10**6, 10**9)
+_YEAR_NS: Final = 365 * 86_400 * 10**9
+
 #: Pairs of a first token and a step that are tried for that: of more requests, some in equal distance.
 _MOST_PAIRS: Final = 10**6
 
@@ -94,25 +101,42 @@ def _steps(steps: pl.DataFrame) -> pl.DataFrame:
 def _on_report_clock(log: pl.DataFrame, steps: pl.DataFrame, report: Report) -> pl.DataFrame:
     """The log with times of the report: by the epoch, or so that most first tokens come as a step of prompts ends.
 
-    Of a clock that is neither, the shift with most of them in :data:`_NEAR_NS` is taken: none, if that is one, or the
-    first.
+    Of a clock that is neither, the unit and the shift are taken with which first tokens come in :data:`_NEAR_NS` of
+    most steps: too large a unit has few in the recording, too small a one all at one step. None, if that is one.
     """
-    origin_ns = report.meta.origin_unix_ns
-    # times from 2001 on are of the epoch, if they are of a clock that people set
-    if origin_ns is not None and log.select((pl.col("arrival_ns") >= 10**18).all()).item():
-        shift = -origin_ns
-    else:
-        ends = steps.filter(pl.col("reads") > 0).select(to="end")
-        firsts = log.select(of="first_ns").drop_nulls()
-        if firsts.is_empty():
-            raise errors.CannotTellError.without_first(report.meta.path)
-        firsts = firsts.gather_every(1 + firsts.height * ends.height // _MOST_PAIRS)
-        shifts = ends.join(firsts, how="cross").select(shift=pl.col("to") - pl.col("of")).to_series().sort()
-        together = shifts.search_sorted(shifts + _NEAR_NS) - pl.int_range(len(shifts), eager=True)
-        on_same_clock = shifts.is_between(-_NEAR_NS // 2, _NEAR_NS // 2).sum()
-        best = together.arg_max()
-        shift = 0 if best is None or on_same_clock >= together[best] else shifts[best]
-    return log.with_columns(pl.col("arrival_ns", "first_ns", "end_ns") + shift)
+    times, origin_ns = pl.col("arrival_ns", "first_ns", "end_ns"), report.meta.origin_unix_ns
+    # counters since a machine's start, in small units, are as large as times of the epoch of other years
+    if origin_ns is not None and log.select(((pl.col("arrival_ns") - origin_ns).abs() < _YEAR_NS).all()).item():
+        return log.with_columns(times - origin_ns)
+    ends = steps.filter(pl.col("reads") > 0).select(to="end")
+    firsts = log.select(of="first_ns").drop_nulls()
+    if firsts.is_empty():
+        raise errors.CannotTellError.without_first(report.meta.path)
+    if ends.is_empty():
+        return log
+    firsts = firsts.gather_every(1 + firsts.height * ends.height // _MOST_PAIRS)
+    places = {unit: _shift(firsts // unit, ends) for unit in _UNITS}
+    unit = max(places, key=lambda one: places[one][1])
+    shift, count = places[unit]
+    if not count:
+        raise errors.CannotTellError.without_clock(report.meta.path)
+    return log.with_columns(times // unit + shift)
+
+
+def _shift(firsts: pl.DataFrame, ends: pl.DataFrame) -> tuple[int, int]:
+    """What brings most first tokens together with ends of steps, and of how many steps.
+
+    Of none, if most of the recorded first tokens are not, or one alone is of several, as any may be.
+    """
+    pairs = ends.join(firsts, how="cross").with_columns(shift=pl.col("to") - pl.col("of")).sort("shift")
+    shifts = pairs.get_column("shift")
+    together = shifts.search_sorted(shifts + _NEAR_NS) - pl.int_range(len(shifts), eager=True)
+    best, on_same_clock = together.arg_max() or 0, shifts.is_between(-_NEAR_NS // 2, _NEAR_NS // 2)
+    same = on_same_clock.sum() >= together[best]
+    shift, near = (0, pairs.filter(on_same_clock)) if same else (shifts[best], pairs.slice(best, together[best]))
+    during = (firsts + shift).to_series().is_between(ends.item(0, "to"), ends.item(-1, "to")).sum()
+    count, few = near.get_column("to").n_unique(), min(firsts.height, ends.height) < _SEVERAL
+    return shift, count if 2 * near.get_column("of").n_unique() >= during and (few or count > 1) else 0
 
 
 def _with_begin(log: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:

@@ -248,9 +248,17 @@ def test_each_request_is_told_with_its_steps_and_a_latency_that_closes(name):
 
 
 @BOTH
-def test_a_client_s_clock_of_another_origin_is_brought_together_with_the_report_s(name):
+@pytest.mark.parametrize("unit", [1, 10**3, 10**6])
+@pytest.mark.parametrize("more", [0, 50])
+def test_a_client_s_clock_of_another_origin_or_unit_is_brought_together_with_the_report_s(name, unit, more):
     report, log = real_report(SERVING / name), read_requests(log_of(name))
-    other = log.with_columns(pl.col("arrival_ns", "first_ns", "end_ns") - log["arrival_ns"].min() + 7_000_000_000)
+    since, times = log["arrival_ns"].min(), pl.col("arrival_ns", "first_ns", "end_ns")
+    # and as long before and after there were others, that are not recorded
+    longer = pl.concat(log.with_columns(times + 770_000_000 * number) for number in range(-more, more + 1))
+    other = longer.with_columns((times - since + 7_000_000_000 * (1 + more)) * unit)
+    late = pl.col("first_ns") + unit * 10**6 * (3 * pl.col("end_ns") // unit % 7)
+    with pytest.raises(CannotTellError, match="most first tokens of its log come at no end"):
+        kanalyze.requests(report, log=other.with_columns(late))
     apart = kanalyze.requests(report, log=other)["arrival_ns"] - kanalyze.requests(report, log=log)["arrival_ns"]
     assert apart.n_unique() == 1
     assert abs(apart[0]) <= 2 * NEAR
