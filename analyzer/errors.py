@@ -365,12 +365,9 @@ class OtherCaptureError(KanalyzeError, slug="other-capture"):
     """What captured the CUDA graphs of a report is not in the one given for that."""
 
     of = Case(
-        "{path}: none of the CUDA graphs that it launches was captured in {capture}: numbers, kinds or kernels differ.",
-        "Give the trace in which the same program captured its graphs, with inputs of the same shapes.",
-    )
-    several = Case(
-        "{path}: which capture in {capture} each of its CUDA graphs is of cannot be told: several fit.",
-        "Record the trace of the captures with record_shapes=True: without shapes, sizes look alike.",
+        "{path}: of none of the CUDA graphs that it launches {capture} tells the capture: numbers, kinds or kernels "
+        "differ, or several fit, as where it has no shapes.",
+        "Give the trace in which the same program captured its graphs, of the same shapes, with record_shapes=True.",
     )
 
 
@@ -421,12 +418,9 @@ class CannotTellError(KanalyzeError, slug="cannot-tell"):
         "Give one with --log: CSV or JSON lines of request, arrival, first, end; or what vLLM's benchmark saved.",
     )
     without_first = Case(
-        "{path}: cannot tell requests, because the log has neither first tokens nor times of the epoch.",
+        "{path}: cannot tell requests, because the log has neither times of the epoch, nor first tokens of which most "
+        "come as a step of prompts ends.",
         "Its clock is brought to the report's by either: log time.time(), or when first tokens came.",
-    )
-    without_clock = Case(
-        "{path}: cannot tell requests, because most first tokens of its log come at no end of a step of prompts.",
-        "A clock that is not of the epoch is brought to the report's by them: log time.time().",
     )
     without_size = Case(
         "{path}: cannot tell what another {what} would bring, because no {which} of operators tell the recorded one.",

@@ -8,7 +8,6 @@ has a place in a recording.
 import io
 import json
 import re
-from datetime import datetime
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
@@ -65,10 +64,10 @@ def read_requests(path: str | PathLike[str]) -> pl.DataFrame:
         raise errors.DamagedReportError.at(file, "its rows", f"no log of requests ({error})") from error
     rows = [{re.sub(r"[\s-]+", "_", name.strip().lower()): value for name, value in row.items()} for row in rows]
     _need_first_token(file, {name for row in rows for name in row})
-    columns = {name: [_first(row, names) for row in rows] for name, names in _FIELDS.items()}
-    columns |= {name: [_seconds(file, time) for time in columns[name]] for name in ("arrival", "first", "end")}
-    frame = pl.DataFrame(columns, strict=False)
-    numbers = frame.with_columns(pl.exclude("request").cast(pl.Float64, strict=False))
+    frame = pl.DataFrame({name: [_first(row, names) for row in rows] for name, names in _FIELDS.items()}, strict=False)
+    moment = pl.exclude("request").cast(pl.String).str.replace(" ", "T").str.to_datetime("%+", strict=False)
+    of_epoch = moment.dt.epoch("us") / 10**6
+    numbers = frame.with_columns(pl.exclude("request").cast(pl.Float64, strict=False).fill_null(of_epoch))
     numbers = numbers.with_columns(pl.when(pl.exclude("request").is_finite()).then(pl.exclude("request")))
     known = numbers.with_columns(pl.coalesce("first", pl.col("arrival") + pl.col("ttft")))
     known = known.with_columns(pl.coalesce("end", pl.col("arrival") + pl.col("latency"))).with_row_index("place", 1)
@@ -83,7 +82,8 @@ def read_requests(path: str | PathLike[str]) -> pl.DataFrame:
     within = pl.col("first_ns").is_between("arrival_ns", pl.col("end_ns") + 1_000_000)  # 1 ms: clocks are rounded
     requests = requests.with_columns(pl.when(within).then("first_ns"))
     if requests.is_empty():
-        raise errors.DamagedReportError.at(file, "its rows", "no request with times of arrival and end")
+        why = "no request with times of arrival and end, in numbers or ISO 8601 with a zone"
+        raise errors.DamagedReportError.at(file, "its rows", why)
     return REQUEST_LOG.select(requests.sort("arrival_ns", maintain_order=True))
 
 
@@ -98,18 +98,6 @@ def _need_first_token(file: Path, names: set[str]) -> None:
     if others and names & {*_FIELDS["arrival"]} and not names & {*_FIELDS["first"], *_FIELDS["ttft"]}:
         what = f"{file}: no column is of the first token, and unknown are: {', '.join(others)}."
         raise errors.DamagedReportError(what, "Call it first_token or ttft; if there is none, add an empty column.")
-
-
-def _seconds(file: Path, time: float | str | None) -> float | str | None:
-    """A time as it is, or of ISO 8601 its seconds of the epoch."""
-    try:
-        at = datetime.fromisoformat(time) if isinstance(time, str) and ":" in time else None
-    except ValueError:
-        at = None
-    if at is not None and at.tzinfo is None:
-        what = f"{file}: the time {time!r} says no zone."
-        raise errors.DamagedReportError(what, "Write it with one, such as 2026-07-01T12:00:00.25Z, or in seconds.")
-    return time if at is None else at.timestamp()
 
 
 def _first(row: dict[str, Any], names: tuple[str, ...]) -> Any:  # noqa: ANN401 - what a file says

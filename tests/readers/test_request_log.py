@@ -44,7 +44,7 @@ def test_times_of_iso_8601_are_of_the_epoch_if_they_say_a_zone(tmp_path):
         ((_, arrival, _, end, *_),) = read(tmp_path, f"{head}{row('24.5', zone=zone)},{row('26', zone=zone)}\n")
         assert arrival == pytest.approx((1_795_718_544.5 - 3600 * hours) * 1e9, abs=300)
         assert end - arrival == pytest.approx(1.5e9, abs=300)
-    with pytest.raises(DamagedReportError, match="the time '2026-11-26 18:42:24' says no zone"):
+    with pytest.raises(DamagedReportError, match="in numbers or ISO 8601 with a zone"):
         read(tmp_path, f"{head}{row('24', zone='')},{row('26', zone='')}\n")
 
 

@@ -50,14 +50,8 @@ def with_captures(report: Report, other: Report) -> Report:
     # with a whole of its own: that of a report that was looked at before has no such captures
     linked = replace(report, captured_in=lambda: other.whole, _whole=WeakValueDictionary())
     if _other(linked) is None:
-        raise _refusal(linked, other)
+        raise errors.OtherCaptureError.of(report.meta.path, other.meta.path)
     return linked
-
-
-def _refusal(report: Report, other: Report) -> errors.OtherCaptureError:
-    several = other.table("graph_nodes").is_empty() and _calls_of_other(report).height
-    case = errors.OtherCaptureError.several if several else errors.OtherCaptureError.of
-    return case(report.meta.path, other.meta.path)
 
 
 def lacks_captures(report: Report) -> bool:
@@ -90,7 +84,7 @@ def _other(report: Report) -> Report | None:
         return other
     of_one_collection = given and report.meta.capture is not None and report.meta.capture == other.meta.capture
     if of_one_collection and has_captures(alone) and not names:
-        report.go_without(other.meta.path.name, _refusal(report, other))
+        report.go_without(other.meta.path.name, errors.OtherCaptureError.of(report.meta.path, other.meta.path))
     return None
 
 
@@ -310,7 +304,7 @@ def captured_by_order(report: Report, source: Report) -> pl.DataFrame:
     # what calls outside of captures launched, by what made them
     alone = _operations(source).filter(~pl.col("graph")).unique("call_row", maintain_order=True)
     makers = rows_at(source.kind("api").select("parent_id", "start_ns"), alone.get_column("call_row"))
-    alone = alone.with_columns(_by(source, makers), op=_by(source, makers, "op"))
+    alone = alone.with_columns(_by(source, makers))
     captured = captured.join(_run_before(source, calls, alone), on="capture", how="left")
     captured = captured.with_columns(run=pl.when(pl.col("run").is_not_null().all().over("kind")).then("run"))
     fits = captured.join(launches.unique("graph", keep="first", maintain_order=True), on="kind", suffix="_graph")
@@ -318,9 +312,9 @@ def captured_by_order(report: Report, source: Report) -> pl.DataFrame:
         fits = fits.filter((pl.col("end") <= pl.col("at")) & (pl.col("process_id") == pl.col("process_id_graph")))
     pairs = fits.unique(["alike", "same"]).select("alike", "same", "capture", "call_row")
     seen = alone.select("by", "what").drop_nulls().unique()
-    pairs = pairs.join(calls.select("capture", "place", "by", "op"), on="capture")
+    pairs = pairs.join(calls.select("capture", "place", "by"), on="capture")
     pairs = pairs.join(ran.select("call_row", "place", "what"), on=["call_row", "place"])
-    pairs = pairs.with_columns(mixed(["op", "what"]).cast(pl.String).alias("pass"))
+    pairs = pairs.with_columns(mixed(["by", "what"]).cast(pl.String).alias("pass"))
     pairs = pairs.join(seen.with_columns(sure=True), on=["by", "what"], how="left")
     sure, known = pl.col("sure").is_not_null(), pl.col("by").is_in(seen.get_column("by").implode())
     judged = pairs.group_by("alike", "same").agg(
@@ -344,7 +338,7 @@ def _run_before(source: Report, calls: pl.DataFrame, alone: pl.DataFrame) -> pl.
     """
     starts = _call_kinds.captures(source).sort("start").select("process_id", at="start")
     capture = as_of(alone.select("process_id", "at"), starts, later=True)
-    before = alone.with_columns(capture=capture, step=mixed(["op", "what"]).cast(pl.String)).sort("at")
+    before = alone.with_columns(capture=capture, step=mixed(["by", "what"]).cast(pl.String)).sort("at")
     before = before.join(calls.group_by("capture").len(), on="capture", maintain_order="left")
     count = pl.col("len").first()
     runs = before.group_by("capture").agg(run=pl.col("step").tail(2 * count).str.join(","), many=pl.len() >= count)
@@ -376,14 +370,16 @@ def _captured_calls(report: Report) -> pl.DataFrame:
     at = as_of(calls.select("process_id", at="start_ns"), spans.select("process_id", at="start"))
     inside = calls.hstack(rows_at(spans.select("capture", "end"), at)).filter(pl.col("start_ns") < pl.col("end"))
     makers = inside.unique(["process_id", "correlation_id"], keep="first").sort("capture", "start_ns")
-    place = pl.int_range(pl.len()).over("capture")
-    placed = makers.with_columns(_by(report, makers), op=_by(report, makers, "op"), place=place)
-    return placed.select("capture", "process_id", "end", "place", "call_row", "by", "op", kind="makes")
+    placed = makers.with_columns(_by(report, makers), place=pl.int_range(pl.len()).over("capture"))
+    return placed.select("capture", "process_id", "end", "place", "call_row", "by", kind="makes")
 
 
-def _by(report: Report, calls: pl.DataFrame, *kinds: str) -> pl.Series:
-    """What made each of `calls` (parent_id, start_ns): a number of operator, shapes, and which of its calls it is."""
-    ops = pl.concat([report.kind(kind).select("event_id", "name") for kind in kinds or ("op", "range")])
+def _by(report: Report, calls: pl.DataFrame) -> pl.Series:
+    """What made each of `calls` (parent_id, start_ns): a number of operator, shapes, and which of its calls it is.
+
+    Null for none: ranges around passes that warm up have other names.
+    """
+    ops = report.kind("op").select("event_id", "name")
     shapes = report.table("op_detail").select("event_id", "input_shapes")
     rows = calls.select(pl.col("start_ns").rank("ordinal").over("parent_id").alias("turn"), event_id="parent_id")
     for side in (ops, shapes):

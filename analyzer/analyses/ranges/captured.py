@@ -63,11 +63,11 @@ BY_PLACE: Final = schema.Table(
     (
         *schema.columns("""
             place text?: The innermost range around the capturing calls, else the nn.Module or the operator, `#` for
-                numbers in which several differ; null where none was recorded.
+                numbers in which several differ; null where none was recorded: then each of operators has a row.
         """),
         *TABLE.columns[6:7],
         *schema.columns("""
-            operators text?: The operators in it with most time, at most three.
+            operators text?: The operators in it with most time, at most three; by the kernels' names without a place.
             count int: How often its operations ran.
             total_ns int: Sum of their durations, overlaps counted as often as they occur.
             exclusive_ns int: Device time, each instant counted once; all rows sum to that of the graphs' operations.
@@ -107,11 +107,13 @@ def captured(report: Report, by: str | None = None, **where: Unpack[Where]) -> p
     alike = pl.col("place").str.replace_all(NUMBER.pattern, "#")
     one = pl.col("place").n_unique().over(alike) == 1
     placed = placed.with_columns(place=pl.when(one).then("place").otherwise(alike))
-    ns = pl.col("exclusive_ns").sum()
-    most = placed.drop_nulls("operator").group_by("place", "operator").agg(ns).sort("exclusive_ns", "operator")
-    names = most.group_by("place", maintain_order=True).agg(pl.col("operator").tail(3).reverse())
-    operators = names.select("place", operators=pl.col("operator").list.join(", "))
-    placed = placed.join(operators, "place", "left", nulls_equal=True)
+    # of those that a fused kernel is of, each
+    each = placed.with_columns(pl.col("operator").str.split(", ")).explode("operator").drop_nulls(["place", "operator"])
+    most = each.group_by("place", "operator").agg(pl.col("exclusive_ns").sum()).sort("exclusive_ns", "operator")
+    names = most.group_by("place", maintain_order=True).agg(operators=pl.col("operator").tail(3).reverse())
+    placed = placed.join(names, "place", "left").with_columns(
+        operators=pl.when(pl.col("place").is_null()).then("operator").otherwise(pl.col("operators").list.join(", "))
+    )
     return exclusive_sums(BY_PLACE, placed, ("place", "how", "operators"))
 
 

@@ -119,7 +119,7 @@ def _on_report_clock(log: pl.DataFrame, steps: pl.DataFrame, report: Report) -> 
     unit = max(places, key=lambda one: places[one][1])
     shift, count = places[unit]
     if not count:
-        raise errors.CannotTellError.without_clock(report.meta.path)
+        raise errors.CannotTellError.without_first(report.meta.path)
     return log.with_columns(times // unit + shift)
 
 

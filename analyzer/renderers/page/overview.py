@@ -60,8 +60,8 @@ def overview_page(summary: Summary, top: int) -> Page:
     tables = [*engine, *[code, _kernels(summary, per, rows)][: max(top + 2, 0)]]
     if top > _FEW_ROWS or (code is None and top >= 0):  # lines tell more than ranges and operators
         tables.append(_ranges(summary, per, rows + 1) or _operators(summary, per, rows))
-    inside = summary.tables.get("captured", pl.DataFrame({"place": []}))
-    if inside.height and not inside.get_column("place").count():
+    inside = summary.tables.get("captured", pl.DataFrame({"place": [], "operators": []}))
+    if inside.height and not inside.select(pl.coalesce("place", "operators").count()).item():
         blocks = [*blocks, page.Block("INSIDE GRAPHS", nameless(inside))]
     elif inside.height and top >= 0:
         times = _each(per, time="exclusive_ns", share="share", count="count")
@@ -465,8 +465,9 @@ def by_either(table: pl.DataFrame, own: str, inside: str) -> tuple[pl.DataFrame,
 
 
 def captured_section(table: pl.DataFrame, times: Sequence[Column], top: int) -> Section:
-    """Section of what ran inside CUDA graphs by the places that captured it; what has no name is told below."""
-    named = table.drop_nulls("place")
+    """Section of what ran inside CUDA graphs by the places that captured it, or kernels; the rest is told below."""
+    by_name = table.with_columns(place=pl.coalesce("place", pl.format("by name: {}", "operators")))
+    named = by_name.drop_nulls("place")
     operators = [words("operators", "operators", missing="")._replace(wide=True)]
     made = [words("made", "how")] * (named.get_column("how").n_unique() > 1)
     columns = (*times, *operators * (named.get_column("operators").count() > 0), *made, words("captured in", "place"))
@@ -486,7 +487,8 @@ _NAMELESS: Final = {
 def nameless(table: pl.DataFrame) -> str:
     """What is said of the time of CUDA graphs without sure names; empty where all of it has some."""
     how = pl.col("how").cast(pl.String)
-    rows = table.filter(pl.col("place").is_null() | how.is_in(_NAMELESS)).group_by(how).agg(pl.col("share").sum())
+    rest = pl.all_horizontal(pl.col("place", "operators").is_null()) | how.is_in(["several fit", "by order alone"])
+    rows = table.filter(rest).group_by(how).agg(pl.col("share").sum())
     sentences = [
         f"{units.percent(share)} of the graphs' time: {_NAMELESS.get(how, _NAMELESS[''])}"
         for how, share in rows.sort("how").iter_rows()
