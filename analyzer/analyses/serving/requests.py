@@ -110,14 +110,9 @@ def _on_report_clock(log: pl.DataFrame, steps: pl.DataFrame, report: Report) -> 
         return log.with_columns(times - origin_ns)
     ends = steps.filter(pl.col("reads") > 0).select(to="end")
     firsts = log.select(of="first_ns").drop_nulls()
-    if firsts.is_empty():
-        raise errors.CannotTellError.without_first(report.meta.path)
-    if ends.is_empty():
-        return log
     firsts = firsts.gather_every(1 + firsts.height * ends.height // _MOST_PAIRS)
-    places = {unit: _shift(firsts // unit, ends) for unit in _UNITS}
-    unit = max(places, key=lambda one: places[one][1])
-    shift, count = places[unit]
+    places = [(unit, *_shift(firsts // unit, ends)) for unit in _UNITS]
+    unit, shift, count = max(places, key=lambda place: place[-1])
     if not count:
         raise errors.CannotTellError.without_first(report.meta.path)
     return log.with_columns(times // unit + shift)
@@ -129,6 +124,8 @@ def _shift(firsts: pl.DataFrame, ends: pl.DataFrame) -> tuple[int, int]:
     Of none, if most of the recorded first tokens are not, or one alone is of several, as any may be.
     """
     pairs = ends.join(firsts, how="cross").with_columns(shift=pl.col("to") - pl.col("of")).sort("shift")
+    if pairs.is_empty():
+        return 0, 0
     shifts = pairs.get_column("shift")
     together = shifts.search_sorted(shifts + _NEAR_NS) - pl.int_range(len(shifts), eager=True)
     best, on_same_clock = together.arg_max() or 0, shifts.is_between(-_NEAR_NS // 2, _NEAR_NS // 2)

@@ -244,8 +244,8 @@ def _with_law(steps: pl.DataFrame) -> pl.DataFrame:
 def _of_sizes() -> list[pl.Expr]:
     """What steps of a size take with nothing in the cache, size_ns, and whether that is off the line, bent.
 
-    Of graphs by the law, which has a time for each size; else by the line, or where the median of a size's own steps is
-    two standard errors off that, by the median. Null for a size of few steps between others.
+    Of graphs by the law, which has a time for each size; else by the line, or the median of its own steps, where they
+    are two standard errors apart. Null for a size of few steps between others.
     """
     n, ns, count, kv = pl.col("n"), pl.col("ns"), pl.len().over("n"), pl.col("kv").fill_null(0)
     fixed, slope, of_kv = (pl.col(name).fill_null(0) for name in _COEFFICIENTS)
