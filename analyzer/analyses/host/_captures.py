@@ -332,17 +332,14 @@ def captured_by_order(report: Report, source: Report) -> pl.DataFrame:
 
 
 def _run_before(source: Report, calls: pl.DataFrame, alone: pl.DataFrame) -> pl.DataFrame:
-    """What of `alone` ran right before each capture of `calls`, twice as many: capture, run (in order, as text).
-
-    No row of a capture before which fewer ran than it has.
-    """
+    """What ran right before captures, twice as many operations: capture, run (in order, as text; null for too few)."""
     starts = _call_kinds.captures(source).sort("start").select("process_id", at="start")
     capture = as_of(alone.select("process_id", "at"), starts, later=True)
     before = alone.with_columns(capture=capture, step=mixed(["by", "what"]).cast(pl.String)).sort("at")
     before = before.join(calls.group_by("capture").len(), on="capture", maintain_order="left")
     count = pl.col("len").first()
-    runs = before.group_by("capture").agg(run=pl.col("step").tail(2 * count).str.join(","), many=pl.len() >= count)
-    return runs.filter("many").drop("many")
+    run = pl.when(pl.len() >= count).then(pl.col("step").tail(2 * count).str.join(","))
+    return before.group_by("capture").agg(run.alias("run"))
 
 
 def _launches(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:

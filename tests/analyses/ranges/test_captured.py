@@ -451,7 +451,6 @@ def test_by_order_and_identity(of, how):
     [
         ("w8 c8 w4 c4", "l8 l4 l8", [("capture 8", CAPTURED), ("capture 4", CAPTURED), ("capture 8", CAPTURED)]),
         ("w8 w4 c8 c4", "l8 l4", [(None, "several fit")] * 2),  # all came before the first capture
-        ("w8 w4 c8 w4 c4", "l8 l4", [(None, "several fit")] * 2),  # 4 came before both captures
         ("w8 c8 w8 c4", "l8 l4", [(None, "several fit"), (None, OLDER)]),  # nothing outside of captures ran as in 4
         ("w8 c8 w4 c4", "l2", [(None, OLDER)]),  # captured before the recording
     ],
