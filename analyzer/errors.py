@@ -436,6 +436,11 @@ class CannotTellError(KanalyzeError, slug="cannot-tell"):
         "Record it with `kanalyze collect`, the torch pass among its passes, and give the capture's folder.",
         names="table path",
     )
+    without_lines = Case(
+        "{path}: cannot tell {table}, because neither lines of the program nor Python functions were recorded.",
+        "Record a Python program with `kanalyze collect`, and give the capture's folder.",
+        names="table path",
+    )
     without_second = Case(
         "{path}: cannot tell {table}, because there is no second report to compare it with.",
         "Give reports of the same program by different tools, or a folder of `kanalyze collect` with several.",

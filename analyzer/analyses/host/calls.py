@@ -217,6 +217,8 @@ LIBRARIES: Final = Table(
         """),
     ),
     purpose="calls of cuBLAS, NCCL and others, of the OS",
+    no_rows="no call of a library or of the operating system was recorded, and all ranges are of the default domain; "
+    "nsys records such calls with `--trace=cublas,cudnn,osrt`",
     tools=tools.recorders("osrt"),
     equals="nsys stats osrt_sum (rows of the library OS runtime)",
 )

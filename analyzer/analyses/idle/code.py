@@ -12,6 +12,7 @@ from kanalyze.analyses.idle._attribution import bucket_of, by_thread, idle_piece
 from kanalyze.analyses.shared.analysis import analysis, once_per_process, once_per_report, require, source_lines
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey, innermost_lines, key_columns, on_line, overlaid
 from kanalyze.columns import gathered, of_parts, parts_by
+from kanalyze.errors import CannotTellError
 from kanalyze.report import Report
 from kanalyze.schema import Table, columns
 
@@ -66,6 +67,8 @@ def code(report: Report) -> pl.DataFrame:
         CannotTellError: The report records no device operations, or neither lines nor Python functions.
     """
     require(report, TABLE, *model.DEVICE_KINDS)
+    if not has_lines(report):
+        raise CannotTellError.without_lines(TABLE.name, report.meta.path)
     sums = [pl.col("ns").filter(pl.col("part") == part).sum().alias(f"{part}_ns") for part in PARTS]
     by_place = placed_pieces(report).group_by("device", "place").agg(*sums, ns=pl.col("ns").sum())
     inside = captured_places(report)

@@ -9,6 +9,7 @@ from hypothesis import example, strategies as st
 
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.idle.code import PARTS, code, has_lines
+from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
 from support.build import call, host, in_line as line, kernel, launched, report
 from support.slow_model import SlowModel
@@ -72,6 +73,8 @@ def test_without_lines_it_is_functions_of_the_program():
 
 def test_a_report_that_records_neither_has_no_lines():
     assert not has_lines(report(LOOP))
+    with pytest.raises(CannotTellError, match="neither lines of the program nor Python functions were recorded"):
+        code(report(LOOP))
 
 
 @st.composite
