@@ -99,11 +99,9 @@ def forms(name: str) -> list[schema.Table]:
 
 
 def telling(name: str, rows: pl.DataFrame) -> tuple[str, ...]:
-    """The most telling columns of the form of table `name` that has these columns, with what was captured, if any."""
+    """The most telling columns of the form of table `name` that has these columns."""
     matches = (form.telling for form in forms(name) if form.telling and {*form.schema} == {*rows.columns} - {INSTANCE})
-    first, numbers = next(matches, table(name).telling), rows.select(pl.selectors.numeric())
-    captured = [one for one in numbers.columns if one.startswith("captured_") and numbers.get_column(one).sum()]
-    return (*first[:2], *captured, *first[2:])
+    return next(matches, table(name).telling)
 
 
 def make(report: Report, name: str, *others: Report, **options: object) -> pl.DataFrame:

@@ -1,6 +1,7 @@
 # ruff: noqa: SLF001 - patterns are private
 """Patterns that texts of a report meet: four times the text takes no more than its share of time."""
 
+import re
 import time
 
 import pytest
@@ -11,11 +12,11 @@ from kanalyze.redact import Removed
 from kanalyze.redact.names import Names
 from kanalyze.redact.texts import Texts
 from kanalyze.renderers import page
-from kanalyze.renderers.tables import frame
+from kanalyze.renderers.page import kernel_names
 
 TRIED = [
     *((page._FOLDERS, "a"), (page._FOLDERS, "a/"), (page._AROUND, " in a")),
-    *((page._AROUND, " in a.py(1): "), (frame._PHRASE, " on ")),
+    *((page._AROUND, " in a.py(1): "), (re.compile(kernel_names._PHRASE, re.DOTALL), " on ")),
     *((page.QUANTITY, "1 "), (ncu_module._LINK, "@url:"), (ncu_module._LINK, "@url:\\\\")),
     *((trace_loose._NAME, b"\n"), (trace_loose._NAME, b'\n"name": "a",')),
     *((trace_loose._NAME, b'\n"name": "a",\n\n\n\n'), (trace_loose._NAME, b'", "pid": 1, "tid": ')),

@@ -109,7 +109,7 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     if one is not None:
         _emit_one(rows, one, to)
         return
-    first = catalog.telling(table, rows)
+    first = (*([sort.removeprefix("-")] if sort else []), *catalog.telling(table, rows))
     each = rendered.REPORT if rendered.REPORT in {*rows.columns} - declared.schema.keys() else None
     rows = rendered.chosen(rendered.arranged(rows, sort, to.top, each), columns)
     if to.form == "terminal":

@@ -20,6 +20,7 @@ from support.real_reports import EXPORTS, real_report
 
 EVERY = [pytest.param(path, marks=[] if path.stem in ("add", "empty") else pytest.mark.slow) for path in EXPORTS]
 TWO_GPUS, NVTX = REPORTS / "two_gpus.sqlite", REPORTS / "nvtx.sqlite"
+INSIDE, COMPILED = SAMPLES / "inside_graphs", REPORTS / "torch" / "compile_reduce_overhead.json.gz"
 
 
 @cache
@@ -94,10 +95,27 @@ def reasons(name, path):
     lacking = [CannotTellError.without_second(name, path)] if name == "agreement" else []
     lacking += [CannotTellError.without_log(path)] if name == "requests" else []
     lacking += [CannotTellError.without_capture(name, path)] if name == "compiled" else []
+    lacking += [CannotTellError.without_lines(name, path)] if name == "code" else []
     lacking += [CannotTellError.without_counters(name, path)] if name in COUNTERS else []
     kinds = OPTIONAL.get(name)
     said = [f"{path}: cannot tell {name}, because the report records no events of kind {kinds}."] if kinds else []
     return [*map(str, lacking), *said]
+
+
+@pytest.mark.parametrize(
+    ("table", "path", "needed"),
+    [
+        ("captured", INSIDE / "decoder.sqlite", {"range", "operator", "total_ns", "share"}),
+        ("range_kernels", INSIDE / "decoder.sqlite", {"range", "via", "total_ns"}),
+        ("ops", COMPILED, {"exclusive_device_ns", "exclusive_share"}),
+        ("ops", INSIDE / "decode.json.gz", {"exclusive_device_ns", "self_cpu_ns"}),
+        ("op_kernels", COMPILED, {"name", "total_ns", "share"}),
+        ("roofs", COMPILED, {"name", "distance_ns", "roof_share"}),
+    ],
+)
+def test_a_terminal_shows_what_a_table_is_sorted_by_and_what_rows_are_told_apart_by(table, path, needed):
+    rows = catalog.make(real_report(path), table)
+    assert needed < {*terminal(rows, 80, Choice(catalog.telling(table, rows))).split("\n")[0].split()}
 
 
 @pytest.mark.parametrize(("table", "name"), [("kernels", "count"), ("launches", "queue_ns")])

@@ -217,6 +217,7 @@ COMPARE_KERNELS: Final = _table(
     "Kernels, copies or memsets of an iteration of base, and those of new that do the same; deltas sum to busy time.",
     (
         _CHANGE,
+        Column("kernel", pl.String, "The kernel of new, else that of base.", nullable=True),
         *_KERNELS[:2],
         Column("range", pl.String, "The range or operator that launched most of it.", nullable=True),
         *_KERNELS[2:],
@@ -227,7 +228,7 @@ COMPARE_KERNELS: Final = _table(
         *CERTAINTY,
     ),
     purpose="kernels that changed, fused, came or went",
-    telling=("change", "delta_ns", "base_count", "new_count", "base_kernel", "new_kernel"),
+    telling=("change", "delta_ns", "base_ns", "new_ns", "base_count", "new_count"),
 )
 
 COMPARE_COUNTERS: Final = _table(
@@ -433,7 +434,8 @@ def compare_kernels(pair: Pair) -> pl.DataFrame:
     mean, plain = pl.col("base_ns") / pl.col("base_count"), (pl.col("base_count") > 0) & (pl.col("new_count") > 0)
     by_number = ((pl.col("new_count") - pl.col("base_count")) * mean).cast(pl.Int64)
     frame = frame.with_columns(count_ns=pl.when(plain).then(by_number).otherwise("delta_ns"))
-    frame = frame.with_columns(time_ns=pl.col("delta_ns") - pl.col("count_ns"))
+    kernel = pl.coalesce("new_kernel", "base_kernel")
+    frame = frame.with_columns(time_ns=pl.col("delta_ns") - pl.col("count_ns"), kernel=kernel)
     return by_size(COMPARE_KERNELS, frame, "base_kernel", "new_kernel")
 
 

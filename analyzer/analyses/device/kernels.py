@@ -36,7 +36,7 @@ BY_LAUNCH_SHAPE: Final = Table(
     (*TABLE.columns, *model.LAUNCH_SHAPE),
     equals="nsys stats cuda_gpu_kern_gb_sum",
     when="--by launch-shape",
-    telling=("total_ns", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "count"),
+    telling=("total_ns", "share", "count", "grid_x", "block_x"),
 )
 
 _FAMILY: Final = Column("family", pl.String, "What they do: gemm, elementwise, communication…")
@@ -169,7 +169,7 @@ COPIES: Final = Table(
         """),
     ),
     purpose="copies and memsets: time, bytes, bandwidth",
-    telling=("total_ns", "total_bytes", "bandwidth_bytes_per_s", "count"),
+    telling=("total_ns", "total_bytes", "bandwidth_bytes_per_s"),
     equals="nsys stats cuda_gpu_mem_time_sum and cuda_gpu_mem_size_sum",
 )
 

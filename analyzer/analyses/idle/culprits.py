@@ -219,7 +219,7 @@ TABLE: Final = Table(
         _host_names.ALIGNED,
     ),
     purpose="who had the idle time: call, event and range",
-    telling=("bucket", "ns", "share", "range", "gaps"),
+    telling=("bucket", "ns", "share", "gaps"),
     groupings=("state", "function"),
 )
 

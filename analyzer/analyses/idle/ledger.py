@@ -124,7 +124,7 @@ GAPS: Final = Table(
         ALIGNED,
     ),
     purpose="each idle interval: why, and what ended it",
-    telling=("start_ns", "dur_ns", "reason", "ended_by", "range"),
+    telling=("start_ns", "dur_ns", "reason"),
     groupings=("culprit",),
     options=("threshold_ns",),
 )

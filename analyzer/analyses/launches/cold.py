@@ -203,6 +203,7 @@ TABLE: Final = Table(
         """),
     ),
     purpose="costs paid once: contexts, modules, first call",
+    telling=("what", "category", "extra_ns", "dur_ns", "warm_ns"),
     groupings=("kernel",),
 )
 
@@ -225,7 +226,7 @@ BY_KERNEL: Final = Table(
         launch_ns int?: What the device waited for its first launch.
     """),
     when="--by kernel",
-    telling=("count", "first_api_ns", "warm_api_ns", "first_kernel_ns", "warm_kernel_ns"),
+    telling=("extra_api_ns", "extra_kernel_ns", "first_api_ns", "count"),
 )
 
 #: What a run of a kernel and the migrations during it have in common.

@@ -251,12 +251,14 @@ _MEMORY: Final = columns("""
 """)
 _KEY_AVERAGES: Final = "torch.profiler's key_averages()"
 
+_TELLING: Final = ("exclusive_device_ns", "exclusive_share", "captured_device_ns", "count", "self_cpu_ns")
+
 TABLE: Final = Table(
     "ops",
     "One operator of the framework, or one annotation, by name.",
     (_NAME, *_TORCH, _EXCLUSIVE, _KIND, *_MORE, *_MEMORY),
     purpose="operators by host and GPU time, as in torch",
-    telling=("count", "self_cpu_ns", "self_device_ns", "device_ns"),
+    telling=_TELLING,
     tools=tools.recorders("op"),
     equals=f"{_KEY_AVERAGES}, for operators and annotations; with --as-torch all its rows",
     groupings=("shape", "module", "phase", "stack"),
@@ -274,7 +276,7 @@ BY_SHAPE: Final = Table(
     ),
     equals=f"{_KEY_AVERAGES} with group_by_input_shape=True",
     when="--by shape",
-    telling=("input_shapes", "count", "self_cpu_ns", "self_device_ns", "device_ns"),
+    telling=("input_shapes", *_TELLING),
 )
 
 BY_STACK: Final = Table(
@@ -286,7 +288,7 @@ BY_STACK: Final = Table(
         *TABLE.columns[1:],
     ),
     when="--by stack",
-    telling=("stack", "count", "self_cpu_ns", "self_device_ns", "device_ns"),
+    telling=("stack", *_TELLING),
 )
 
 _OF_ALL: Final = columns("""
@@ -408,8 +410,8 @@ OP_KERNELS: Final = Table(
     (
         *columns("""
             name text?: The operator that launched it, by what the trace names for it, or else the innermost one around
-                the call (that of a CUDA graph's kernels launched the graph); an annotation where there was no operator;
-                null: neither.
+                the call (that of a CUDA graph's kernels launched the graph), but what kernels tell where that is a
+                compiler's own, as in `ops`; an annotation where there was no operator; null: neither.
             path text?: The operators around that one, outermost first, and itself, such as aten::square → aten::pow.
             captured_name text?: Of a CUDA graph's operation the operator around the call that captured it.
             captured_path text?: The operators around that one, and itself.
@@ -427,7 +429,7 @@ OP_KERNELS: Final = Table(
         """),
     ),
     purpose="which operator launched which kernel",
-    telling=("name", "count", "total_ns", "share", "path"),
+    telling=("name", "captured_name", "total_ns", "share", "count"),
     tools=tools.recorders("op"),
 )
 
@@ -465,6 +467,8 @@ def op_kernels(report: Report) -> pl.DataFrame:
     sums = work.group_by("kernel", "kind", *keys).agg(*duration_statistics(), pl.col("exclusive_ns").sum())
     for side in sides:
         sums = sums.join(texts.rename({"path": f"{side}number", "text": f"{side}path"}), on=f"{side}number", how="left")
-    sums = sums.rename({"forward_name": "forward"})
+    said, name = _work.said_by_kernels(report, sums.get_column("kernel")), pl.col("name").cast(pl.String)
+    inside = name.str.contains(_work.SHELL) & said.is_not_null()
+    sums = sums.with_columns(name=pl.when(inside).then(said).otherwise(name)).rename({"forward_name": "forward"})
     table = OP_KERNELS.select(sums.with_columns(share_of_total("exclusive_ns")))
     return table.sort("exclusive_ns", "total_ns", *_OF_KERNELS, descending=[True, True, *(False for _ in _OF_KERNELS)])

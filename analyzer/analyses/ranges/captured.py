@@ -52,7 +52,7 @@ TABLE: Final = schema.Table(
     ),
     purpose="kernels of CUDA graphs by their capture",
     no_rows="no operation belongs to a CUDA graph whose nodes were traced",
-    telling=("range", "operator", "kernel", "count", "total_ns", "share"),
+    telling=("range", "operator", "total_ns", "share", "count"),
     groupings=("place",),
 )  # fmt: skip
 

@@ -269,7 +269,7 @@ RANGE_GPU: Final = Table(
         """),
     ),
     purpose="NVTX ranges by the GPU time of their work",
-    telling=("range", "count", "projected_ns", "busy_ns", "operations"),
+    telling=("range", "projected_ns", "busy_ns", "captured_busy_ns", "count", "operations"),
     equals="nsys stats nvtx_gpu_proj_sum, where count is above 0; with --trace nvtx_gpu_proj_trace",
     groupings=(BY_NAME,),
     options=("trace", "graphs"),
@@ -422,7 +422,7 @@ RANGE_KERNELS: Final = Table(
         kernel_ns int: Sum of its durations, every kernel once.
     """),
     purpose="the kernels of each NVTX range",
-    telling=("range", "count", "total_ns", "avg_ns"),
+    telling=("range", "via", "total_ns", "count"),
     equals="nsys stats nvtx_kern_sum, where via is launch",
 )
 

@@ -464,6 +464,7 @@ BY_PAIR: Final = Table(
         """),
     ),
     when="--by pair",
+    telling=("stream", "other_stream", "waited_ns", "overlap_ns", "waits", "turns", "busy_ns"),
 )
 
 

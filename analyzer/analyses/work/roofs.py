@@ -44,7 +44,7 @@ TABLE: Final = schema.Table(
         """),
     ),
     purpose="how far operators are from what the GPU can do",
-    telling=("name", "exclusive_ns", "roof_share", "bound", "count"),
+    telling=("name", "distance_ns", "roof_share", "bound", "exclusive_ns"),
 )
 
 _KEYS: Final = ("device", "name", "input_shapes", "kernel", "type", "group", "bound", "known")

@@ -62,6 +62,8 @@ _BUILTIN = (
     r"true|false|nullptr|(?:__)?(?:nv_)?(?:void|bool|char|u?int|b?float|half|double|complex|size|t|(?:un)?signed"
     r"|long|short)\d*(?:_[te]\w*)?(?: .*)?"
 )
+#: A kernel name within a phrase: "after gemm on stream 7".
+_PHRASE = r"(after )?(.*?)( on (?:the same |another )?(?:stream|GPU|process).*)?"
 _CLOSERS = {"(": ")", "<": ">", "[": "]", "{": "}"}
 _QUALIFIERS = {"const", "volatile", "struct", "class", "enum", "typename", "noexcept"}
 _INTEGERS = {"unsigned", "signed", "long", "short", "int", "char"}
@@ -396,6 +398,13 @@ def short_forms(names: Iterable[str], width: int) -> dict[str, str]:
 def shorten(names: Sequence[str], width: int) -> list[str]:
     """The :func:`short_forms` of names, in order."""
     return [*map(short_forms(names, width).__getitem__, names)]
+
+
+def on_phrases(texts: Sequence[str], width: int) -> list[str]:
+    """Shortens kernel names to `width`, alone or within phrases."""
+    parts = [match.groups(default="") for text in texts if (match := re.fullmatch(_PHRASE, text, re.DOTALL))]
+    short = short_forms((name for _, name, _ in parts if not name.startswith("between ")), width)
+    return [f"{before}{short.get(name, name)}{after}" for before, name, after in parts]
 
 
 # Texts that are no kernel names, such as ranges and paths, shortened so that no two look alike.

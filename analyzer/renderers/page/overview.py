@@ -426,7 +426,10 @@ def evidence_page(summary: Summary, top: int) -> Page:
     """Builds the page of a finding: what it says, where, what its remedy gains, and what its time is made of."""
     (finding,), per = summary.findings, _per(summary.window)
     each, time = f"; per {per.each}" if per.each else "", _each(per, time="ns")
-    culprit = words("culprit", "culprit", lambda name: page.UNNAMED.get(name, name), missing="")
+    launched = pl.col("reason").is_in(["launch", "queued"])  # culprits are kernels, or what was before them
+    kernels = summary.tables["waits"].head(top).filter(launched).get_column("culprit").drop_nulls().to_list()
+    short = page.UNNAMED | dict(zip(kernels, kernel_names.on_phrases(kernels, 48), strict=True))
+    culprit = words("culprit", "culprit", lambda name: short.get(name, name), missing="")
     waits = (*time, *_each(per, times="count"), Column("bucket", "reason", left=True), culprit)
     lines = (*time, Column("line", "place", left=True, missing="elsewhere"), words("source", "text", missing=""))
     made_of = {

@@ -1,12 +1,11 @@
 """Renders one table: as much as fits the terminal, and its cells as text with units."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import polars as pl
 
-from kanalyze import errors, outlets, units
+from kanalyze import errors, outlets, schema, units
 from kanalyze.renderers.page import GAP, LEAST_NAME, Column, Grid, kernel_names, text_of, wrapped
 
 #: All columns, as a choice of columns.
@@ -19,13 +18,13 @@ REPORT: Final = "report"
 _LAST: Final = ("sentence", "effect", "evidence", "kernel", "name", "operation", "culprit", "waited_for")
 
 #: Columns that may hold kernel names: the last column is fitted to the remaining space, others are short.
-KERNELS: Final = ("kernel", "name", "operation", "function", "what", "ended_by", "culprit", "waited_for")
+KERNELS: Final = (
+    *("kernel", "base_kernel", "new_kernel", "name", "operation", "function", "what", "mostly", "first", "ended_by"),
+    *("culprit", "waited_for"),
+)
 
 #: Those of them that hold phrases, too.
 PHRASES: Final = ("culprit", "waited_for")
-
-#: A kernel name within a phrase: "after gemm on stream 7".
-_PHRASE: Final = re.compile(r"(after )?(.*?)( on (?:the same |another )?(?:stream|GPU|process).*)?", re.DOTALL)
 
 
 def joined(parts: Mapping[str | None, pl.DataFrame], column: str = "instance") -> pl.DataFrame:
@@ -88,7 +87,7 @@ def laid_out(frame: pl.DataFrame) -> Grid:
     for name in order:
         texts = [text_of(name, value) for value in frame.get_column(name)]
         if not named or name != last:
-            texts = [*map(outlets.short, on_phrases(texts, 48) if name in KERNELS else texts)]
+            texts = [*map(outlets.short, kernel_names.on_phrases(texts, 48) if name in KERNELS else texts)]
         cells.append(texts)
     heads = tuple(Column(name, left=is_text(frame.schema[name])) for name in order)
     return Grid(heads, list(zip(*cells, strict=True)), named=named)
@@ -104,13 +103,6 @@ def is_text(kind: pl.DataType) -> bool:
     return kind in (pl.String, pl.Categorical, pl.Enum)
 
 
-def on_phrases(texts: Sequence[str], width: int) -> list[str]:
-    """Shortens kernel names to `width`, alone or within phrases."""
-    parts = [match.groups(default="") for text in texts if (match := _PHRASE.fullmatch(text))]
-    short = kernel_names.short_forms((name for _, name, _ in parts if not name.startswith("between ")), width)
-    return [f"{before}{short.get(name, name)}{after}" for before, name, after in parts]
-
-
 # The table for a terminal: the columns that fit, names that differ, sentences wrapped below their row.
 
 #: Columns of sentences, which are wrapped; of several, the label of all but the first stands before it.
@@ -122,8 +114,12 @@ _BRIEF: Final = {"headline": "sentence", "action": "remedy"}
 #: Most width of texts between other columns: 0.3 of the line, within these bounds.
 _TEXT_WIDTHS: Final = (24, 48)
 
-#: Most width that the column of names gets before others are shown: else 0.4 of the line.
+#: Their width where a first choice would be hidden otherwise.
+_SHORTEST: Final = 16
+
+#: Most width that the column of names gets before others are shown: else 0.4 of the line, or less for a first choice.
 NAME_MOST: Final = 60
+_NAME_SHARES: Final = (0.4, 0.35, 0.3)
 
 
 class _Cells(NamedTuple):
@@ -155,8 +151,9 @@ class Choice(NamedTuple):
 def terminal(frame: pl.DataFrame, width: int, choice: Choice) -> str:
     """Renders a table for the terminal, with units; shows the columns that fit `width`.
 
-    Of those that are no first choice, the ones that are equal in all rows go first, then the last ones. A last line
-    says which are hidden. Names are shortened so that they differ, and sentences wrapped below their row.
+    Columns without any value but 0 go first, then, of those that are no first choice, the ones that are equal in all
+    rows, then the last ones. Names are shortened before a first choice goes, and so that they differ; a last line says
+    what is hidden; sentences are wrapped below their row.
     """
     every = choice.every or choice.given
     wanted = [name for name in frame.columns if every or _BRIEF.get(name) not in frame.columns]
@@ -183,30 +180,49 @@ class _Fitting:
         self.last = last
         self._frame, self._width = frame, width
         self._narrow = min(max(int(width * 0.3), _TEXT_WIDTHS[0]), _TEXT_WIDTHS[1])
+        self._name_share = _NAME_SHARES[0]
         self._texts: dict[str, list[str]] = {}
         self._name_width = 0
 
     def chosen(self, names: Sequence[str], first: Sequence[str]) -> list[str]:
-        """The columns that fit: the one that may be long, those of `first`, those that tell rows apart, others."""
-        rank = {}  # the one that stands last, those of `first`, those with different values, those with equal ones
+        """The columns that fit: the one that may be long, those of `first`, those that tell rows apart, others.
+
+        Where some of `first` do not fit, texts are as short as they may be, and none but these are shown.
+        """
+        rank = {}  # that which stands last, those of `first`, with different values, with equal ones, with 0, with none
         for name in names:
             values = self._frame.get_column(name)
-            different = values.n_unique() > (1 if values.len() > 1 else values.null_count())
-            known = name in first and values.null_count() < max(values.len(), 1)
-            rank[name] = first.index(name) if known else len(first) + (not different)
+            nothing = values.null_count() == values.len()
+            zero = nothing or (schema.unit_of(name) != "" and (values == 0).all())
+            alike = zero or (values.len() > 1 and values.n_unique() == 1)
+            if name in first and not zero:  # of first choices texts that are equal in all rows go first
+                rank[name] = len(first) if alike and is_text(values.dtype) else first.index(name)
+            else:
+                rank[name] = len(first) + 1 + alike + zero + nothing
         if self.last in rank:
             rank[self.last] = -1
-        widths: dict[str, int] = {}
-        full = False
-        for name in sorted(names, key=rank.__getitem__):
-            if full and rank[name] >= len(first):
+        order = sorted(names, key=rank.__getitem__)
+        wanted = [name for name in order if rank[name] < len(first)]
+        shown = self._fitting(order, len(wanted))
+        for share in _NAME_SHARES[1:]:
+            if {*wanted} <= shown:
+                break
+            self._narrow, self._name_share, self._name_width = _SHORTEST, share, 0
+            shown = self._fitting([name for name in order if rank[name] <= len(first)], len(wanted))
+        return [name for name in names if name in shown]
+
+    def _fitting(self, order: Sequence[str], wanted: int) -> set[str]:
+        """The columns that fit beside each other, those that come first in `order` before others."""
+        shown: set[str] = set()
+        left = self._width + len(GAP)
+        for number, name in enumerate(order):
+            needed = self._least(self.cells(name, self._narrow)) + len(GAP)
+            if needed <= left or not shown:
+                shown.add(name)
+                left -= needed
+            elif number >= wanted:
                 break  # a narrow one further on would tell less
-            width = self._least(self.cells(name, self._narrow))
-            if widths and sum(widths.values()) + len(GAP) * len(widths) + width > self._width:
-                full = True
-            else:
-                widths[name] = width
-        return [name for name in names if name in widths]
+        return shown
 
     def widest(self, names: Sequence[str]) -> list[_Cells]:
         """These columns, texts as long as the width allows, and names as long as the other columns leave room for.
@@ -236,7 +252,7 @@ class _Fitting:
         if not cells.elastic:
             return cells.width
         if not self._name_width:
-            least = min(max(int(self._width * 0.4), LEAST_NAME), NAME_MOST)
+            least = min(max(int(self._width * self._name_share), LEAST_NAME), NAME_MOST)
             self._name_width = cells._replace(texts=shortened(cells.name, cells.texts, least)).width
         return self._name_width
 
@@ -248,8 +264,8 @@ def shortened(name: str, texts: list[str], room: int) -> list[str]:
         return texts
     if name not in PHRASES:
         short = (kernel_names.shorten if name in KERNELS else kernel_names.distinct)(different, room)
-    elif max(map(len, short := on_phrases(different, room))) > room:
-        short = kernel_names.distinct(on_phrases(different, max(room - 16, LEAST_NAME)), room)
+    elif max(map(len, short := kernel_names.on_phrases(different, room))) > room:
+        short = kernel_names.distinct(kernel_names.on_phrases(different, max(room - 16, LEAST_NAME)), room)
     return [*map(dict(zip(different, short, strict=True)).__getitem__, texts)]
 
 

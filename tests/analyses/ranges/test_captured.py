@@ -538,6 +538,7 @@ def test_of_a_compilers_own_operator_its_code_tells_what_it_launched():
     of = report([*events, kernel(3, 8, name="triton_poi_0", correlation=1)], compiled_kernels=[made])
     found = ops(of).filter(pl.col("operations") > 0)
     assert found.select("name", "exclusive_device_ns").rows() == [("aten::relu, aten::mul", 5)]
+    assert op_kernels(of).select("name", "path").rows() == [("aten::relu, aten::mul", "CompiledFunction")]
 
 
 def test_a_compilers_own_operator_is_no_answer_where_kernels_say_more():

@@ -73,6 +73,13 @@ def test_what_is_asked_for_first_is_shown_first():
     ]
 
 
+def test_names_get_shorter_before_a_first_choice_is_hidden_and_zeros_and_equal_texts_are_none():
+    frame = FRAME.with_columns(dur_ns=pl.lit(0), call=pl.lit("launch"), total_ns=pl.lit(5), share=pl.lit(0.5))
+    found = lines(frame, 80, first=("call", "total_ns", "share", "dur_ns", "range", "start_ns"))
+    assert found[0].split() == ["start_ns", "range", "total_ns", "share", "name"]
+    assert found[-1] == "3 columns hidden: device, dur_ns, call"
+
+
 def test_every_column_is_shown_with_the_names_last():
     frame = FRAME.select("name", "range", "start_ns", "device", "dur_ns")
     assert lines(frame, 60, every=True)[0].split() == ["range", "start_ns", "device", "dur_ns", "name"]
