@@ -17,8 +17,7 @@ from kanalyze.analyses.replay._unprofiled import corrected
 from kanalyze.errors import BadReductionError, CannotTellError, KanalyzeError, NoJobError
 from kanalyze.machinery import late
 from kanalyze.readers.capture.read_capture import accepts
-from kanalyze.readers.capture.reports import Run, reports_in_folder, runs_of
-from kanalyze.readers.torch.pieces import is_trace
+from kanalyze.readers.capture.reports import Run, is_report, reports_in_folder, runs_of
 from kanalyze.reduction.tables import Reduction, checked, load, origin_of, reductions_at, together
 from kanalyze.report import Meta, Report
 from kanalyze.several import Asked
@@ -206,15 +205,9 @@ def _of_one_tool(runs: Sequence[Run]) -> list[Run]:
     """
     by_tool = [[run for run in runs if run.tool == tool.short] for tool in _TOOLS]
     traces, others = by_tool[0], by_tool[1:]
-    foreign = [run for run in traces if any(others) and not _is_trace(run.file)]
+    foreign = [run for run in traces if any(others) and not is_report(run.file)]
     longest = max([run for run in traces if run not in foreign], *others, key=len)  # the first of the longest
     return [*longest, *foreign] or [*runs]
-
-
-def _is_trace(file: Path) -> bool:
-    with suppress(OSError):
-        return is_trace(file)
-    return True  # why it cannot be read shows when it is opened
 
 
 # What a file or a trace is of.

@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from kanalyze.readers.capture.reports import reports_in_folder
+from kanalyze.readers.capture.reports import reports_below, reports_in_folder
 from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH, capture, captured, html_of, printed, refused, run
 
 pytestmark = pytest.mark.slow
@@ -109,6 +109,13 @@ def test_a_folder_is_its_reports(folder):
     ]
     found = rows("kernels", folder, said=said)
     assert found == [row for name in names[:3] for row in of_one("kernels", folder / name)]
+
+
+def test_below_a_folder_are_its_reports_and_captures_not_what_is_hidden_or_no_report(folder):
+    shutil.copytree(folder / "capture", folder / ".venv" / "capture")
+    (folder / "empty" / "direct_url.json").write_text('{"url": "https://example.org"}')
+    found = [path.name for path, _ in reports_below(folder, 9)]
+    assert sorted(found) == ["add.nsys-rep", "add.sqlite", "add_um.sqlite", "capture", "damaged.sqlite"]
 
 
 def test_a_folder_of_which_nothing_can_be_read_is_an_error(tmp_path):

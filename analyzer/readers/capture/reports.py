@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from kanalyze.errors import KanalyzeError
 from kanalyze.files import readable
+from kanalyze.machinery import late
 from kanalyze.readers import Progress, read, room_at, unpacked
 from kanalyze.readers.capture import read_capture
 from kanalyze.readers.capture.read_capture import Beside, counters_of, from_manifest, samples_in, trace_of, traces_in
@@ -17,6 +19,9 @@ from kanalyze.readers.ncu.read_csv_rep import runs_in
 from kanalyze.reduction import is_reduction
 from kanalyze.report import Report
 from kanalyze.tools import NAMES, SIDES, Tool, Turn, tool_of
+
+with late():
+    from kanalyze.readers.torch.pieces import is_trace
 
 T = TypeVar("T")
 #: The tool of the pass of samples: nsys, in a run of its own, of which only the tables are asked that no other has.
@@ -57,15 +62,28 @@ class Run(NamedTuple):
 
 
 def reports_below(root: Path, most: int) -> Iterator[tuple[Path, int]]:
-    """The reports and captures in a folder and those in it, with their bytes; of at most so many folders, no links."""
+    """The reports and captures in a folder and those in it, with their bytes; of at most so many folders, no links.
+
+    Hidden folders are left out, and files that end as reports do and begin as no report.
+    """
     for number, (place, below, names) in enumerate(os.walk(root)):
         here, whole = Path(place), "manifest.json" in names
         if whole or number > most:
             below.clear()
-        below.sort()
-        files = [file for name in names if not (file := here / name).is_symlink()]
-        sizes = {file: file.stat().st_size for file in files if whole or file.name.endswith(_READ)}
+        below[:] = sorted(name for name in below if not name.startswith("."))
+        files = [here / name for name in names if whole or name.endswith(_READ)]
+        sizes = {file: file.stat().st_size for file in files if not file.is_symlink() and (whole or is_report(file))}
         yield from [(here, sum(sizes.values()))] if whole else sizes.items()
+
+
+def is_report(file: Path) -> bool:
+    """Whether a file begins as a report or a baseline does; JSON that is no trace does not."""
+    if file.suffix == ".kz":
+        return True
+    with suppress(OSError, KanalyzeError):
+        room = room_at(file)
+        return room is not None and (room != "torch" or is_trace(file))
+    return True  # why it cannot be read shows when it is opened
 
 
 def ways(folder: Path, progress: Progress | None = None, *, cache: bool = True, runs: bool = False) -> list[Run]:
