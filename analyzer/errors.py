@@ -436,6 +436,10 @@ class CannotTellError(KanalyzeError, slug="cannot-tell"):
         "Record it with `kanalyze collect`, the torch pass among its passes, and give the capture's folder.",
         names="table path",
     )
+    without_ops = Case(
+        "{path}: cannot tell {table}, because the report's operators are ranges of NVTX, which other tables know.",
+        "`{roofs}` has their kernels, shapes and times, `{ranges}` how long each is, and `captured` those of graphs.",
+    )
     without_lines = Case(
         "{path}: cannot tell {table}, because neither lines of the program nor Python functions were recorded.",
         "Record a Python program with `kanalyze collect`, and give the capture's folder.",

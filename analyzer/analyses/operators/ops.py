@@ -5,15 +5,16 @@ from typing import Final, Unpack
 
 import polars as pl
 
-from kanalyze import errors, intervals, model, tools
+from kanalyze import errors, intervals, model, outlets, tools
 from kanalyze.analyses.device._operations import in_device_scope
 from kanalyze.analyses.host._captures import capture_source
 from kanalyze.analyses.operators import _host_tree, _work
-from kanalyze.analyses.shared.analysis import analysis, require
+from kanalyze.analyses.shared.analysis import analysis, named_ranges, require
 from kanalyze.analyses.shared.statistics import duration_statistics, share_of_total
 from kanalyze.columns import beside, gathered, having, rows_at
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
+from kanalyze.window import operator_of
 
 #: The columns that tables of operators sum.
 _TIMES: Final = ("self_cpu_ns", "cpu_ns", "self_device_ns", "device_ns")
@@ -356,6 +357,17 @@ _FORMS: Final = {
 }
 
 
+def _require_operators(report: Report, table: Table) -> None:
+    """Raises CannotTellError unless operators are recorded; where they are ranges, it says which tables know those."""
+    if "range" in report.kinds and "op" not in report.kinds:
+        names, path = named_ranges(report).get_column("range").drop_nulls().unique(), report.meta.path
+        if any(map(operator_of, names)):
+            roofs = outlets.command("kanalyze", "show", "roofs", path)
+            ranges = outlets.command("kanalyze", "show", "range_gpu", "--by", "name", path)
+            raise errors.CannotTellError.without_ops(path=path, table=table.name, roofs=roofs, ranges=ranges)
+    require(report, table.name, "op")
+
+
 def ops(report: Report, by: str | None = None, *, as_torch: bool = False, **where: Unpack[Where]) -> pl.DataFrame:
     """The operators and annotations in scope, the longest device time first.
 
@@ -374,7 +386,10 @@ def ops(report: Report, by: str | None = None, *, as_torch: bool = False, **wher
         UnknownNameError: There is no such grouping.
     """
     report = report.narrow(**where)
-    require(report, TABLE.name, "op", *(("api", *model.DEVICE_KINDS) if as_torch else ()))
+    if as_torch:
+        require(report, TABLE.name, "op", "api", *model.DEVICE_KINDS)
+    else:
+        _require_operators(report, TABLE)
     if by not in _FORMS or (by is not None and as_torch):
         raise errors.UnknownNameError.of("grouping of ops", by, () if as_torch else TABLE.groupings)
     if by in ("stack", "module"):
@@ -445,7 +460,7 @@ def op_kernels(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report lacks operators, or all device operations.
     """
-    require(report, OP_KERNELS.name, "op")
+    _require_operators(report, OP_KERNELS)
     require(report, OP_KERNELS, *model.DEVICE_KINDS)
     rows, captures = (_host_tree.host_tree(of).rows for of in (report, capture_source(report)))
     ran = _work.launched_work(report)

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from kanalyze import errors, outlets, schema, units
-from kanalyze.renderers.page import GAP, LEAST_NAME, Column, Grid, kernel_names, text_of, wrapped
+from kanalyze.renderers.page import GAP, LEAST_NAME, Column, Grid, kernel_names, operation, text_of, wrapped
 
 #: All columns, as a choice of columns.
 ALL: Final = "all"
@@ -263,7 +263,8 @@ def shortened(name: str, texts: list[str], room: int) -> list[str]:
     if max(map(len, different), default=0) <= room:
         return texts
     if name not in PHRASES:
-        short = (kernel_names.shorten if name in KERNELS else kernel_names.distinct)(different, room)
+        bare = [text if len(text) <= room else operation(text) for text in different]
+        short = kernel_names.shorten(bare, room) if name in KERNELS else kernel_names.distinct(different, room)
     elif max(map(len, short := kernel_names.on_phrases(different, room))) > room:
         short = kernel_names.distinct(kernel_names.on_phrases(different, max(room - 16, LEAST_NAME)), room)
     return [*map(dict(zip(different, short, strict=True)).__getitem__, texts)]

@@ -13,7 +13,7 @@ from kanalyze.analyses.operators._host_tree import forward_rows
 from kanalyze.analyses.operators.ops import op_kernels, ops
 from kanalyze.errors import CannotTellError, UnknownNameError
 from support.build import host, kernel, launched, timeline
-from support.command import ROOT, SAMPLES
+from support.command import REPORTS, ROOT, SAMPLES
 from support.key_averages import parsed
 from support.real_reports import real_report
 from support.slow_ops import host_nodes, key_averages, trace_report, traces
@@ -307,3 +307,9 @@ def test_autograds_numbers_lead_where_torchs_own_links_lead(path):
     report = real_report(path)
     assert report.table("op_detail")["forward_id"].is_not_null().sum() > 10
     assert forward_rows(kanalyze.Report(report.meta, Unlinked(report))).equals(forward_rows(report))
+
+
+@pytest.mark.parametrize("table", [ops, op_kernels])
+def test_operators_that_are_ranges_are_told_by_other_tables(table):
+    with pytest.raises(CannotTellError, match="operators are ranges of NVTX"):
+        table(real_report(REPORTS / "emit_nvtx.sqlite"))
