@@ -108,8 +108,8 @@ def test_culprits_are_sorted_by_time_and_stalls_have_figures():
     times = [row["ns"] for row in json.loads(printed("show", "culprits", MLP / "nsys.sqlite", "--format", "json"))]
     assert times == sorted(times, reverse=True)
     head, first = printed("show", "stalls", SQUARE).splitlines()[:2]
-    assert head.split() == ["reason", "share", "name"]
-    assert first.split()[:3] == ["long_scoreboard", "80.0", "%"]
+    assert head.split() == ["reason", "cycles_per_instruction", "share", "name"]
+    assert first.split()[:4] == ["long_scoreboard", "143.46", "80.0", "%"]
 
 
 def test_why_there_are_no_variants_and_which_kernels_match():

@@ -263,7 +263,7 @@ STALLS: Final = schema.Table(
         meaning text: What a warp waits for then.
     """),
     purpose="what the warps of each kernel wait for",
-    telling=("reason", "share", "cycles_per_instruction", "meaning"),
+    telling=("reason", "share", "cycles_per_instruction"),
     counted=True,
 )
 
