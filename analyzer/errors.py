@@ -438,7 +438,8 @@ class CannotTellError(KanalyzeError, slug="cannot-tell"):
     )
     without_ops = Case(
         "{path}: cannot tell {table}, because the report's operators are ranges of NVTX, which other tables know.",
-        "`{roofs}` has their kernels, shapes and times, `{ranges}` how long each is, and `captured` those of graphs.",
+        "`kanalyze show roofs` has their kernels, shapes and times, `kanalyze show range_gpu --by name` their spans.",
+        names="table path",
     )
     without_lines = Case(
         "{path}: cannot tell {table}, because neither lines of the program nor Python functions were recorded.",

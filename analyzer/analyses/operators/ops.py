@@ -5,7 +5,7 @@ from typing import Final, Unpack
 
 import polars as pl
 
-from kanalyze import errors, intervals, model, outlets, tools
+from kanalyze import errors, intervals, model, tools
 from kanalyze.analyses.device._operations import in_device_scope
 from kanalyze.analyses.host._captures import capture_source
 from kanalyze.analyses.operators import _host_tree, _work
@@ -357,15 +357,12 @@ _FORMS: Final = {
 }
 
 
-def _require_operators(report: Report, table: Table) -> None:
-    """Raises CannotTellError unless operators are recorded; where they are ranges, it says which tables know those."""
-    if "range" in report.kinds and "op" not in report.kinds:
-        names, path = named_ranges(report).get_column("range").drop_nulls().unique(), report.meta.path
-        if any(map(operator_of, names)):
-            roofs = outlets.command("kanalyze", "show", "roofs", path)
-            ranges = outlets.command("kanalyze", "show", "range_gpu", "--by", "name", path)
-            raise errors.CannotTellError.without_ops(path=path, table=table.name, roofs=roofs, ranges=ranges)
-    require(report, table.name, "op")
+def _require_operators(report: Report, table: Table, *others: str) -> None:
+    """Raises CannotTellError without operators and `others`; of operators that are ranges it says what knows them."""
+    lacking = "range" in report.kinds and not {"op", *others}.intersection(report.kinds)
+    if lacking and any(map(operator_of, named_ranges(report).get_column("range").drop_nulls().unique())):
+        raise errors.CannotTellError.without_ops(table.name, report.meta.path)
+    require(report, table.name, "op", *others)
 
 
 def ops(report: Report, by: str | None = None, *, as_torch: bool = False, **where: Unpack[Where]) -> pl.DataFrame:
@@ -386,10 +383,7 @@ def ops(report: Report, by: str | None = None, *, as_torch: bool = False, **wher
         UnknownNameError: There is no such grouping.
     """
     report = report.narrow(**where)
-    if as_torch:
-        require(report, TABLE.name, "op", "api", *model.DEVICE_KINDS)
-    else:
-        _require_operators(report, TABLE)
+    _require_operators(report, TABLE, *(("api", *model.DEVICE_KINDS) if as_torch else ()))
     if by not in _FORMS or (by is not None and as_torch):
         raise errors.UnknownNameError.of("grouping of ops", by, () if as_torch else TABLE.groupings)
     if by in ("stack", "module"):

@@ -78,11 +78,9 @@ def reports_below(root: Path, most: int) -> Iterator[tuple[Path, int]]:
 
 def is_report(file: Path) -> bool:
     """Whether a file begins as a report or a baseline does; JSON that is no trace does not."""
-    if file.suffix == ".kz":
-        return True
     with suppress(OSError, KanalyzeError):
-        room = room_at(file)
-        return room is not None and (room != "torch" or is_trace(file))
+        room = file.suffix == ".kz" or room_at(file)
+        return bool(room) and (room != "torch" or is_trace(file))
     return True  # why it cannot be read shows when it is opened
 
 
