@@ -79,9 +79,10 @@ def starts_share(blocks: pl.Expr, ns: pl.Expr) -> pl.Expr:
 
 
 class Peaks(NamedTuple):
-    """One product: dense TFLOP/s by type, of tensor cores where it has them for that type, and its last cache, MB.
+    """One product: dense TFLOP/s by type, of tensor cores where it has them for that type; its last cache, MB, TB/s.
 
-    0 stands for a type that it does not have. Whitepapers that state sparse figures alone are halved.
+    0 stands for a type that it does not have, and for an unknown rate. Whitepapers that state sparse figures alone are
+    halved.
     """
 
     fp16: float
@@ -91,6 +92,7 @@ class Peaks(NamedTuple):
     fp8: float
     int8: float
     cache: int
+    cache_tb_per_s: float = 0
     has_bf16: bool = True  # from Ampere and CDNA 2 on
 
     @property
@@ -101,48 +103,52 @@ class Peaks(NamedTuple):
 
 #: Peak memory bandwidth in GB/s and peaks by driver name of the GPU, each None where it is not known, or a shorter or
 #: longer name tells it; the longest prefix wins. Sources: NVIDIA's and AMD's datasheets and architecture whitepapers.
+#: Of caches what loops of reads reach (github.com/te42kyfo/gpu-benches, gpu-l2-cache: V100, A100, L40, MI210;
+#: chipsandcheese.com: RTX 4090), of the L4 half as much as of the L40, with half the controllers. H100 and H200: a
+#: tenth more than the fastest kernels that start, read and write once (5.1 and 6.3 in captures; loops reach 6.9, 9.7).
+#: B200: 64 bytes a cycle of each SM. MI300: the peak by its whitepaper.
 _GPUS: Final[dict[str, tuple[int | None, Peaks | None]]] = {
-    "Tesla V100": (900, Peaks(125, 0, 15.7, 7.8, 0, 0, 6, has_bf16=False)),
-    "Tesla V100-PCIE": (None, Peaks(112, 0, 14, 7, 0, 0, 6, has_bf16=False)),
+    "Tesla V100": (900, Peaks(125, 0, 15.7, 7.8, 0, 0, 6, 2.5, has_bf16=False)),
+    "Tesla V100-PCIE": (None, Peaks(112, 0, 14, 7, 0, 0, 6, 2.5, has_bf16=False)),
     "Tesla T4": (320, Peaks(65, 0, 8.1, 0.25, 0, 130, 4, has_bf16=False)),
     "NVIDIA A10": (600, Peaks(125, 62.5, 31.2, 0.98, 0, 250, 6)),
     "NVIDIA A10G": (600, Peaks(70, 35, 31.5, 0.98, 0, 140, 6)),
     "NVIDIA A30": (933, Peaks(165, 82, 10.3, 10.3, 0, 330, 24)),
     "NVIDIA A40": (696, Peaks(149.7, 74.8, 37.4, 1.17, 0, 299.3, 6)),
-    "NVIDIA A100": (None, Peaks(312, 156, 19.5, 19.5, 0, 624, 40)),
+    "NVIDIA A100": (None, Peaks(312, 156, 19.5, 19.5, 0, 624, 40, 5.4)),
     "NVIDIA A100-SXM4-40GB": (1555, None),
     "NVIDIA A100-PCIE-40GB": (1555, None),
     "NVIDIA A100-SXM4-80GB": (2039, None),
     "NVIDIA A100 80GB PCIe": (1935, None),
     "NVIDIA RTX A6000": (768, Peaks(154.8, 77.4, 38.7, 1.21, 0, 309.7, 6)),
-    "NVIDIA L4": (300, Peaks(121, 60, 30.3, 0.49, 242, 242, 48)),
-    "NVIDIA L40": (864, Peaks(181, 90.5, 90.5, 1.41, 362, 362, 96)),
-    "NVIDIA L40S": (864, Peaks(362, 183, 91.6, 1.43, 733, 733, 96)),
+    "NVIDIA L4": (300, Peaks(121, 60, 30.3, 0.49, 242, 242, 48, 2.6)),
+    "NVIDIA L40": (864, Peaks(181, 90.5, 90.5, 1.41, 362, 362, 96, 5.3)),
+    "NVIDIA L40S": (864, Peaks(362, 183, 91.6, 1.43, 733, 733, 96, 5.3)),
     "NVIDIA RTX 6000 Ada Generation": (960, None),
     "NVIDIA GeForce RTX 3090": (936, Peaks(71, 35.6, 35.6, 0.56, 0, 284, 6)),
-    "NVIDIA GeForce RTX 4090": (1008, Peaks(165.2, 82.6, 82.6, 1.29, 330.3, 660.6, 72)),
+    "NVIDIA GeForce RTX 4090": (1008, Peaks(165.2, 82.6, 82.6, 1.29, 330.3, 660.6, 72, 5)),
     "NVIDIA GeForce RTX 5090": (1792, Peaks(209.5, 104.8, 104.8, 1.64, 419, 838, 96)),
-    "NVIDIA H100 80GB HBM3": (3350, Peaks(989.4, 494.7, 66.9, 66.9, 1978.9, 1978.9, 50)),
-    "NVIDIA H100 PCIe": (2000, Peaks(756, 378, 51, 51, 1513, 1513, 50)),
-    "NVIDIA H100 NVL": (3900, Peaks(835, 417, 60, 60, 1671, 1671, 50)),
-    "NVIDIA H800": (3350, Peaks(989.4, 494.7, 66.9, 1, 1978.9, 1978.9, 50)),
-    "NVIDIA H800 PCIe": (2000, Peaks(756, 378, 51, 0.8, 1513, 1513, 50)),
-    "NVIDIA GH200": (None, Peaks(989.4, 494.7, 66.9, 66.9, 1978.9, 1978.9, 60)),
+    "NVIDIA H100 80GB HBM3": (3350, Peaks(989.4, 494.7, 66.9, 66.9, 1978.9, 1978.9, 50, 5.5)),
+    "NVIDIA H100 PCIe": (2000, Peaks(756, 378, 51, 51, 1513, 1513, 50, 5.5)),
+    "NVIDIA H100 NVL": (3900, Peaks(835, 417, 60, 60, 1671, 1671, 50, 5.5)),
+    "NVIDIA H800": (3350, Peaks(989.4, 494.7, 66.9, 1, 1978.9, 1978.9, 50, 5.5)),
+    "NVIDIA H800 PCIe": (2000, Peaks(756, 378, 51, 0.8, 1513, 1513, 50, 5.5)),
+    "NVIDIA GH200": (None, Peaks(989.4, 494.7, 66.9, 66.9, 1978.9, 1978.9, 60, 7)),
     "NVIDIA GH200 480GB": (4000, None),
     "NVIDIA GH200 144G HBM3e": (4900, None),
-    "NVIDIA H200": (4800, Peaks(989.4, 494.7, 66.9, 66.9, 1978.9, 1978.9, 60)),
-    "NVIDIA H200 NVL": (None, Peaks(835, 417, 60, 60, 1671, 1671, 60)),
-    "NVIDIA H20": (4000, Peaks(148, 74, 44, 1, 296, 296, 60)),
-    "NVIDIA B200": (8000, Peaks(2250, 1125, 75, 37, 4500, 4500, 126)),
-    "NVIDIA GB200": (8000, Peaks(2500, 1250, 80, 40, 5000, 5000, 126)),
+    "NVIDIA H200": (4800, Peaks(989.4, 494.7, 66.9, 66.9, 1978.9, 1978.9, 60, 7)),
+    "NVIDIA H200 NVL": (None, Peaks(835, 417, 60, 60, 1671, 1671, 60, 7)),
+    "NVIDIA H20": (4000, Peaks(148, 74, 44, 1, 296, 296, 60, 7)),
+    "NVIDIA B200": (8000, Peaks(2250, 1125, 75, 37, 4500, 4500, 126, 18.6)),
+    "NVIDIA GB200": (8000, Peaks(2500, 1250, 80, 40, 5000, 5000, 126, 18.6)),
     "NVIDIA B300": (8000, None),
     "NVIDIA GB300": (8000, None),
-    "AMD Instinct MI210": (1638, Peaks(181, 0, 45.3, 45.3, 0, 181, 8)),
-    "AMD Instinct MI250": (1638, Peaks(181, 0, 45.3, 45.3, 0, 181, 8)),  # of one of its two devices
-    "AMD Instinct MI250X": (1638, Peaks(191.5, 0, 47.9, 47.9, 0, 191.5, 8)),
+    "AMD Instinct MI210": (1638, Peaks(181, 0, 45.3, 45.3, 0, 181, 8, 5.1)),
+    "AMD Instinct MI250": (1638, Peaks(181, 0, 45.3, 45.3, 0, 181, 8, 5.1)),  # of one of its two devices
+    "AMD Instinct MI250X": (1638, Peaks(191.5, 0, 47.9, 47.9, 0, 191.5, 8, 5.1)),
     "AMD Instinct MI300A": (5300, None),
-    "AMD Instinct MI300X": (5300, Peaks(1307.4, 653.7, 163.4, 163.4, 2614.9, 2614.9, 256)),
-    "AMD Instinct MI325X": (6000, Peaks(1307.4, 653.7, 163.4, 163.4, 2614.9, 2614.9, 256)),
+    "AMD Instinct MI300X": (5300, Peaks(1307.4, 653.7, 163.4, 163.4, 2614.9, 2614.9, 256, 17.2)),
+    "AMD Instinct MI325X": (6000, Peaks(1307.4, 653.7, 163.4, 163.4, 2614.9, 2614.9, 256, 17.2)),
     "AMD Instinct MI350X": (8000, None),
     "AMD Instinct MI355X": (8000, None),
 }

@@ -378,6 +378,10 @@ def _fused_optimizer(call: Call) -> Work | None:
     return Work(0, 2 * sum(lists) - lists[1]) if len(lists) > 1 else None
 
 
+#: How many inputs operators have before the tensor that they write their result to, if they are given one.
+_OPERANDS: Final = {"aten::mul": 2, "aten::abs": 1}
+
+
 def _elementwise(call: Call) -> Work | None:
     """Operators whose kernels compute each element from those at the same place."""
     inputs = call.inputs
@@ -385,10 +389,13 @@ def _elementwise(call: Call) -> Work | None:
         inputs = inputs[:2] + inputs[3:]
     if call.name == "aten::ne" and inputs[:1] == inputs[1:2]:  # one tensor with itself, mostly: isnan
         inputs = inputs[:1]
+    inputs, out = inputs[: (end := _OPERANDS.get(call.name, _NOWHERE))], inputs[end:]
     sizes = sizes_of(call.name, inputs)
     if sizes is None:
         return None
     elements, read, written = sizes
+    if any(out):
+        written = _bytes(*(tensor for one in out for tensor in one))
     if call.name.endswith("_") and inputs[0] and call.name not in OVERWRITES:
         written = sum(math.prod(one.shape) * one.element_bytes for one in inputs[0])
     single = call.name.rstrip("_") in _COMPARISONS and not call.name.endswith("_")

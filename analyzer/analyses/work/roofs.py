@@ -55,7 +55,7 @@ def roofs(report: Report) -> pl.DataFrame:
     """Operators by shape and kernel, the largest distance to the roof first; those without a model last.
 
     Source: the roofline model (Williams, Waterman, Patterson, 2009), with dense peaks of the datasheet, and FLOPs and
-    bytes of :func:`kanalyze.work`. A call that its GPU's cache serves is held against five times the bandwidth.
+    bytes of :func:`kanalyze.work`. What its GPU's cache may serve of a call is held against the rate of that.
 
     Returns:
         :data:`TABLE`.
@@ -257,19 +257,19 @@ def against_roofs(report: Report, *, farthest: bool = False) -> str:
     few = pl.col("at_most_ns") < _WORTH_NAMING * pl.col("exclusive_ns")
     near = named.select("group", pl.col("at_roof_ns") / pl.col("exclusive_ns"), few)
     shares = {group: units.percent(share) + ("" if few else " or more") for group, share, few in near.iter_rows()}
-    groups = [group for group in (*GROUPS, OTHER) if group in shares and group != "memory"]
-    at_roof = ", ".join(f"{group} at {shares[group]}" for group in groups)
-    large = _large_products(report, calls)
-    parts = [f"{at_roof} of their roof{large}"] if at_roof else []
     hardware, used = (float(one.sum()) for one in mfu(report).select("flop_share", "model_flop_share"))
+    groups = [group for group in (*GROUPS, OTHER) if group in shares and group != "memory"]
+    at_roof = [f"{group} at {shares[group]}" for group in groups]
     if "memory" in shares:
-        what = "the rest" if parts else "its kernels" if used else "Its kernels work"
-        parts.append(f"{what} at {shares['memory']} of the bandwidth")
+        what = "the rest" if groups else "its kernels" if used else "Its kernels work"
+        at_roof.append(f"{what} at {shares['memory']}")
+    large = _large_products(report, calls) if groups else ""
+    parts = [f"{', '.join(at_roof)} of their roof{large}"] if at_roof else []
     window = report.scope.window
     iterations = (window.count if window else None) or 1
     lost, taken = (units.time(ns / iterations) for ns in (total(sums, "distance_ns"), kernels))
     apart = f" ({units.percent(hardware)} with what backward computes again)" if hardware > used else ""
-    reached = ": ".join(filter(None, (f"{units.percent(used)} MFU{apart}" if used else "", ", ".join(parts))))
+    reached = ": ".join(filter(None, (f"{units.percent(used)} MFU{apart}" if used else "", *parts)))
     at_most = "at most " * (total(sums, "at_most_ns") >= _WORTH_NAMING * total(sums, "distance_ns"))
     distance = f"{at_most}{lost} of {taken} of kernels are the distance to {'it' if parts else 'their roofs'}"
     worth = roofs(report).drop_nulls("name").filter(pl.col("distance_ns") >= _WORTH_NAMING * kernels)

@@ -63,17 +63,20 @@ def peaks(devices: pl.DataFrame) -> pl.DataFrame:
 
 
 def memory_roofs(devices: pl.DataFrame) -> pl.DataFrame:
-    """Bandwidth and cache of the devices of a report: columns device, bytes_per_s, cache_bytes (0 where unknown)."""
-    caches = [(one.cache << 20) if (one := device_limits.peaks_of(name)) else 0 for name in devices.get_column("name")]
-    cache = pl.coalesce("l2_bytes", pl.Series("cache", caches, dtype=pl.Int64))
-    return devices.select("device", bytes_per_s="memory_bandwidth_bytes_per_s", cache_bytes=cache)
+    """The device, bytes_per_s of the memory, cache_bytes (0 where unknown) and cache_bytes_per_s of each device."""
+    every = [device_limits.peaks_of(name) for name in devices.get_column("name")]
+    sizes = pl.Series([one.cache << 20 if one else 0 for one in every], dtype=pl.Int64)
+    rates = pl.Series([(one and one.cache_tb_per_s * 1e12) or None for one in every], dtype=pl.Float64)
+    memory = pl.col("memory_bandwidth_bytes_per_s")
+    # caches of unknown rate serve about five times what memory does, known ones 1.5 to 9 times
+    rate, size = pl.coalesce(rates, 5 * memory), pl.coalesce("l2_bytes", sizes)
+    return devices.select("device", bytes_per_s=memory, cache_bytes=size, cache_bytes_per_s=rate)
 
 
 def memory_ns() -> pl.Expr:
-    """The least time for `bytes`, given bytes_per_s and cache_bytes: what a cache may hold comes from it."""
+    """The least time for `bytes` by :func:`memory_roofs`: what a cache may hold comes from it."""
     cached = pl.min_horizontal("bytes", "cache_bytes")
-    # a cache serves at most five times what memory does (H100: 5.5 to 7 of 3.35 TB/s; RTX 4090: 5 of 1)
-    return ((pl.col("bytes") - cached) + cached / 5) * 1e9 / pl.col("bytes_per_s")
+    return (pl.col("bytes") - cached) * 1e9 / pl.col("bytes_per_s") + cached * 1e9 / pl.col("cache_bytes_per_s")
 
 
 #: How work is measured: counted by ncu of the same work, or of the same kernel and launch shape; sampled.
@@ -116,7 +119,7 @@ TABLE: Final = schema.Table(
                 inputs), {ALIKE} (the same kernel and launch shape, for inputs that were not recorded), {SAMPLED} (GPU
                 metrics over kernels that run alone for five samples and more).
             roof_ns int?: The least time for both at the dense peak (at the clock of the SMs where that was sampled) and
-                the bandwidth of the GPU; what its cache may hold is read from that at five times the bandwidth.
+                the bandwidth of the GPU; what its cache may hold is read at the rate of that.
             bound text?: What takes longer at its peak: compute or memory.
             at_roof_ns int?: roof_ns within exclusive_ns.
             distance_ns int?: exclusive_ns without at_roof_ns.
@@ -253,7 +256,7 @@ def with_roofs(calls: pl.DataFrame, devices: pl.DataFrame, *, clocked: bool = Fa
     longer = pl.when(pl.col("compute_ns") > pl.col("memory_ns")).then(pl.lit("compute")).otherwise(pl.lit("memory"))
     dram_ns = pl.col("bytes") * 1e9 / pl.col("bytes_per_s")
     bounded = timed.with_columns(roof_ns=roof, bound=pl.when(both).then(longer), dram_ns=dram_ns)
-    return bounded.drop("flop_per_s", "flop_per_cycle", "bytes_per_s", "cache_bytes", "memory_ns")
+    return bounded.drop("flop_per_s", "flop_per_cycle", "bytes_per_s", "^cache_bytes.*$", "memory_ns")
 
 
 @once_per_report

@@ -84,6 +84,7 @@ BY_HAND = [
     ("aten::sum", [[3, 4], [], [], []], [FLOAT, "ScalarList", "Scalar", ""], ["", "[0]", "False", ""], 0, 4 * 12),
     ("aten::normal_", [[3, 4], [], []], [FLOAT, "Scalar", "Scalar"], ["", "0", "1"], 0, 4 * 12),
     ("aten::add", [[3, 4], [4], []], [FLOAT, FLOAT, "Scalar"], ["", "", "1"], 0, 4 * (12 + 4 + 12)),
+    ("aten::mul", [[], [3, 4], [3, 4]], ["double", FLOAT, FLOAT], ["", "", ""], 0, 8 + 4 * 24),  # its result, too
     ("aten::gt", [[3, 4], []], [FLOAT, "Scalar"], ["", "0"], 0, 4 * 12 + 12),
     ("aten::ne", [[3, 4], [3, 4]], [FLOAT] * 2, ["", ""], 0, 4 * 12 + 12),  # of one tensor with itself: isnan
     ("aten::ne", [[3, 4], [4]], [FLOAT] * 2, ["", ""], 0, 4 * (12 + 4) + 12),
