@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze import columns, device_limits, errors
+from kanalyze import columns, device_limits, errors, units
 from kanalyze.analyses.device._operations import WITH_HOST
 from kanalyze.analyses.operators.fusion import LISTED, bytes_of, parsed
 from kanalyze.analyses.work._models import PRODUCTS, weight_place
@@ -86,6 +86,8 @@ _ROUNDS: Final = 1e-12  # ratios are so far from whole ones
 
 #: The largest size that so much of the time of operators with shapes has before all others is the batch.
 _MOST: Final = 0.9
+#: No size is the batch if less than so much of that time changes with it; the rest may be of weights, as an optimizer's.
+_LEAST: Final = 0.1
 
 _Shape = tuple[int, ...]
 
@@ -118,20 +120,40 @@ def _weighted_calls(report: Report) -> list[_Call]:
     return [_Call(name or "", parsed(shapes), max(ns, 1)) for name, shapes, ns in rows]
 
 
-def _batch_of(calls: Iterable[_Call]) -> int | None:
-    """The size of a batch: the first dimension of activations, or what most of these are multiples of."""
-    activations, matrices = Counter[int](), Counter[int]()
+def _batch_of(calls: list[_Call]) -> int | None:
+    """The size of a batch: the first dimension of activations, or what most of these are multiples of; of matrices.
+
+    The most frequent first dimension of all, if a batch that is not of both, or changes little, changes less than half
+    as much.
+    """
+    activations, matrices, every = Counter[int](), Counter[int](), Counter[int]()
     for call in calls:
         first = next((one for one in call.shapes if len(one) >= _MATRIX), ())
+        every.update(dict.fromkeys({shape[0] for shape in call.shapes if shape}, call.ns))
         if len(first) > _MATRIX:
             activations[first[0]] += call.ns
         elif first and call.name not in PRODUCTS:
             matrices[first[0]] += call.ns
-    chosen = activations or matrices
-    whole = chosen.total()
-    shares = {size: sum(ns for one, ns in chosen.items() if one % size == 0) / whole for size in chosen if size}
+    size, other = _common(activations), _common(matrices)
+    if not size or not other:
+        return size or other
+    frequent, share = every.most_common(1)[0][0], _changed_share(calls, size)
+    uncertain = size != other or share < _LEAST
+    return frequent if uncertain and _changed_share(calls, frequent) > 2 * share else size
+
+
+def _common(votes: Counter[int]) -> int | None:
+    """The largest size that most of these are multiples of; the most frequent if none is."""
+    whole = votes.total()
+    shares = {size: sum(ns for one, ns in votes.items() if one % size == 0) / whole for size in votes if size}
     enough = [size for size, share in shares.items() if share >= _MOST]
     return max(enough) if enough else max(shares, key=lambda size: (shares[size], size), default=None)
+
+
+def _changed_share(calls: list[_Call], batch: int) -> float:
+    """The part of the time of calls whose shapes change with a batch of that size."""
+    sizes = _Sizes.of(calls, Size(batch, 2 * batch), None)
+    return sum(call.ns for call in calls if sizes.inputs(call) != call.inputs) / sum(call.ns for call in calls)
 
 
 def _length_of(calls: Iterable[_Call], batch: int) -> int | None:
@@ -147,6 +169,7 @@ def _length_of(calls: Iterable[_Call], batch: int) -> int | None:
 _RECORD: Final = "Profile with record_shapes=True."
 _GIVEN: Final = f"Give both, as in `{{}}`. {_RECORD}"
 _OTHER: Final = "None has a dimension of {}, which was given: leave it out, or look at `kanalyze show roofs`."
+_TRIFLE: Final = "Calls that change with {} hold {} of the time: give the size of others (`kanalyze show roofs`)."
 
 
 def resolved(report: Report, asked: Configuration) -> Configuration:
@@ -172,8 +195,9 @@ def resolved(report: Report, asked: Configuration) -> Configuration:
     # the size that stays tells what dimensions are
     sizes = [one._replace(then=one.then or one.now or 1) for one in (batch, length)]
     dimensions = {one for call in calls for shape in call.shapes for one in shape}
-    if dimensions and dimensions.isdisjoint(_Sizes.of(calls, sizes[0], None).rows):
-        raise errors.CannotTellError.without_size(path, "batch size", "shapes", _OTHER.format(batch.now))
+    if dimensions and asked.batch is not None and (share := _changed_share(calls, batch.now)) < _LEAST:
+        remedy = _TRIFLE.format(batch.now, units.percent(share))
+        raise errors.CannotTellError.without_size(path, "batch size", "shapes", remedy)
     if dimensions and asked.length is not None and length.now not in dimensions:
         raise errors.CannotTellError.without_size(path, "sequence length", "shapes", _OTHER.format(length.now))
     return asked._replace(batch=sizes[0], length=sizes[1] if length.now else None)
@@ -189,10 +213,15 @@ class _Sizes(NamedTuple):
     @classmethod
     def of(cls, calls: Iterable[_Call], batch: Size, length: Size | None) -> "_Sizes":
         rows = {batch.now or 1: batch.ratio}
-        for shape in (shape for call in calls for shape in call.shapes if len(shape) > _MATRIX):
-            if shape[0] == batch.now:
-                at_length = length is not None and shape[1] == length.now
-                rows.setdefault(shape[0] * shape[1], batch.ratio * (length.ratio if length and at_length else 1.0))
+        first, every = cls(batch, length, {**rows}), [shape for call in calls for shape in call.shapes]
+        shapes = dict.fromkeys(shape for shape in every if len(shape) > _MATRIX)
+        thens = {shape: first.then(shape) for shape in shapes if shape[0] == batch.now}
+        widths = {shape[-1] for shape in shapes}  # a product of three and more that is one of these is one by chance
+        for end in range(2, max(map(len, thens), default=0) + 1):
+            for shape, then in thens.items():
+                product = math.prod(shape[:end])
+                if end == _MATRIX or product not in widths:
+                    rows.setdefault(product, math.prod(then[:end]) / product)
         return cls(batch, length, rows)
 
     def then(self, shape: _Shape) -> list[int]:
