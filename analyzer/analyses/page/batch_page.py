@@ -12,7 +12,7 @@ from kanalyze.analyses.replay._whatif import Critical, WhatIf, whatif_of
 from kanalyze.analyses.serving.engine_steps import EAGER, GRAPH, PARTLY, captured_sizes, engine_steps
 from kanalyze.analyses.serving.step_laws import GPU, HOST, PADDED, read_bytes, steps_by_law, time_at, usual_steps
 from kanalyze.analyses.work._configuration import SAME, Configuration, Size
-from kanalyze.analyses.work.work import memory_ns, memory_roofs
+from kanalyze.analyses.work.work import calls_with_work, memory_ns, memory_roofs
 from kanalyze.errors import CannotTellError
 from kanalyze.report import Report
 from kanalyze.units import plural, size, time
@@ -34,8 +34,12 @@ def changed(  # noqa: PLR0913 - what is changed, and how that is told
     """
     batch, length, window = configuration.batch, configuration.length, report.scope.window
     alone = not each and configuration._replace(batch=None, length=None) == SAME and changes == _changes.Changes()
-    if batch is not None and alone and (engine_steps(report).get_column("kind") == DECODE).any():
-        return at_batch(report, batch, length, measured_ns)
+    if batch is not None and (alone or batch.now is None) and (engine_steps(report).get_column("kind") == DECODE).any():
+        if alone:
+            return at_batch(report, batch, length, measured_ns)
+        if calls_with_work(report).get_column("input_shapes").is_null().all():
+            remedy = "The law of steps tells --batch alone; with --gpu or --dtype shapes must: use record_shapes=True."
+            raise CannotTellError.without_size(report.meta.path, "batch size", "shapes", remedy)
     whole_ns = measured_ns and measured_ns * ((window.count if window else None) or 1)
     return whatif_of(report, changes, words, each=each, measured_ns=whole_ns, configuration=configuration)
 

@@ -181,7 +181,9 @@ class WhatIf:
     host_kept: float = 1.0  # part of the host's time near recorded events that is left without the profiler
     host_kept_low: float = 1.0  # the least that explains what was measured
     host_kept_high: float = 1.0  # the most
-    remark: str = ""  # what else is to be said, of a decode step by its law; `critical` has then the parts of it
+    remark: str = (
+        ""  # what else is to be said: of no change, or of a decode step by its law, of whose parts is `critical`
+    )
 
     @property
     def gain_ns(self) -> int:
@@ -245,6 +247,7 @@ def whatif_of(  # noqa: PLR0913 - what a change is made of
     return WhatIf(
         meta=report.meta,
         changes=(*(resolved.options() if resolved else ()), *options),
+        remark=resolved.recorded(configuration) if resolved and configuration and not options else "",
         iterations=window.count if window else None,
         each=(window.each if window else None) or "",
         now_ns=now_ns,

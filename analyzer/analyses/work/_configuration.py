@@ -72,6 +72,12 @@ class Configuration(NamedTuple):
         same = [one for one in (self.batch, self.length) if one and one.now == one.then]
         return [f"--{name} {value}" for name, value in named.items() if value is not None and value not in same]
 
+    def recorded(self, asked: "Configuration") -> str:
+        """Remark on the sizes of this one that were `asked` for, where it is the recorded one."""
+        sizes = (("batch", asked.batch, self.batch), ("length", asked.length, self.length))
+        same = [f"{name} is {one.now}" for name, wanted, one in sizes if wanted and one]
+        return f"The recorded {' and the '.join(same)}: nothing changes." if same and not self.options() else ""
+
 
 #: The configuration as it was recorded.
 SAME: Final = Configuration()
@@ -86,7 +92,7 @@ _ROUNDS: Final = 1e-12  # ratios are so far from whole ones
 
 #: The largest size that so much of the time of operators with shapes has before all others is the batch.
 _MOST: Final = 0.9
-#: No size is the batch if less than so much of that time changes with it; the rest may be of weights, as an optimizer's.
+#: No size is the batch if less than so much of that time changes with it. The rest may be of weights (an optimizer).
 _LEAST: Final = 0.1
 
 _Shape = tuple[int, ...]

@@ -439,7 +439,7 @@ def whatif_page(whatif: WhatIf, top: int) -> Page:
     sections = []
     if whatif.changes or not whatif.single:
         title, remark = "CRITICAL PATH", "what the end waits for, adding up to all of it"
-        if whatif.remark:
+        if whatif.remark and whatif.changes:
             title, remark = whatif.each.upper(), "what it takes by its law (kanalyze show step_laws)"
         sections.append(section(title, whatif.critical, critical, top, remark, named=True))
     sections += [section("CHANGES", whatif.single, single, top, "each alone", cut=True)] if whatif.single else []

@@ -185,6 +185,9 @@ def test_another_batch_is_padded_to_a_graph_that_was_captured_and_says_what_it_d
     assert "What tokens in the cache take is not known" in at_batch(blind, to(3)).remark
     with pytest.raises(CannotTellError, match="it has 3 decode steps alone"):
         at_batch(engine_of([(1, 1, 100, 5000)] * 3), to(2))
+    with pytest.raises(CannotTellError) as refused:
+        kanalyze.whatif(H100, batch=12, gpu="H200")
+    assert "The law of steps tells --batch alone" in refused.value.remedy
 
 
 def test_a_batch_beyond_the_largest_graph_runs_without_one_where_such_steps_were_recorded():

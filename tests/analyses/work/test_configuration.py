@@ -186,6 +186,8 @@ def test_a_recorded_size_that_no_shape_has_is_refused(asked, why):
     report, configuration = real_report(GPT), Configuration.of(None, asked.get("batch"), asked.get("length"), None)
     if not why:
         assert _configuration.resolved(report, configuration).batch == Size(8, 11)
+        assert kanalyze.whatif(report, batch=8).remark == "The recorded batch is 8: nothing changes."
+        assert not kanalyze.whatif(report, batch=8, length=512).remark
     else:
         with pytest.raises(CannotTellError, match="no shapes of operators tell") as refused:
             _configuration.resolved(report, configuration)
