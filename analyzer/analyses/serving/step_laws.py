@@ -13,7 +13,7 @@ import polars as pl
 from kanalyze.analyses.host.engine_marks import DECODE
 from kanalyze.analyses.serving.engine_steps import engine_steps, steps_in_scope
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
-from kanalyze.analyses.work.work import memory_ns, memory_roofs, work
+from kanalyze.analyses.work.work import memory_ns, memory_roofs, required_calls
 from kanalyze.columns import as_of, rows_at
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
@@ -135,15 +135,18 @@ def laws(report: Report) -> pl.DataFrame:
 
 def read_bytes(report: Report) -> pl.DataFrame:
     """Bytes that the operators of a step move at least, where shapes tell: device, kind, mode, bytes (median)."""
-    rows = engine_steps(report).drop_nulls("device").select("device", "kind", "mode", "gpu_start_ns", "dur_ns", "index")
+    columns = ("device", "kind", "mode", "gpu_start_ns", "dur_ns", "index", "kv_tokens")
+    rows = engine_steps(report).drop_nulls("device").select(columns)
     try:
-        calls = work(report).filter(pl.col("bytes") > 0).select("device", "start_ns", "bytes")
+        calls = required_calls(report, TABLE).filter(pl.col("bytes") > 0)
     except CannotTellError:
         return rows.clear().select("device", "kind", "mode", bytes=pl.lit(None, dtype=pl.Float64))
+    calls = calls.select("device", "start_ns", "bytes", "token_bytes").sort("start_ns")
     near = as_of(calls.select("device", at="start_ns"), rows.select("device", at="gpu_start_ns"))
     inside = calls.hstack(rows_at(rows.drop("device"), near))
     inside = inside.filter(pl.col("start_ns") < pl.col("gpu_start_ns") + pl.col("dur_ns"))
-    sums = inside.group_by("device", "kind", "mode", "index").agg(pl.col("bytes").sum())
+    moved = pl.col("bytes") + pl.col("token_bytes").fill_null(0) * pl.col("kv_tokens").fill_null(0)
+    sums = inside.group_by("device", "kind", "mode", "index").agg(bytes=moved.sum())
     return sums.group_by("device", "kind", "mode").agg(pl.col("bytes").median())
 
 

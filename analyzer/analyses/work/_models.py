@@ -69,6 +69,7 @@ class Work(NamedTuple):
     bytes: int  # the least that it reads and writes
     tiled: Product | Pairs | None = None  # what one kernel computes in tiles, by which more is executed
     known: str = MODEL  # or :data:`BOUND`
+    token_bytes: int = 0  # more, of each token in a cache whose pages attention reads
 
 
 class Call(NamedTuple):
@@ -302,7 +303,56 @@ def _attention(call: Call) -> Work | None:
     return Work(kept * flop_of_pair, moved, None if certainty == BOUND else pairs, certainty)
 
 
+#: Attention over pages of a cache: where queries, and the left side of a window, stand. Keys and values follow queries.
+_PAGED: Final = {
+    **dict.fromkeys(("_vllm_fa3_C::fwd", "sgl_kernel::fwd", "flash_attn_3::fwd"), (0, 25)),
+    "_vllm_fa2_C::varlen_fwd": (0, 16),
+    "_C::paged_attention_v1": (1, _NOWHERE),
+    "_C::paged_attention_v2": (4, _NOWHERE),
+}
+
+
+def _paged(call: Call) -> Work | None:
+    """Queries and results, with a key for each at least: no shape tells how many tokens are in the cache."""
+    query_at, window_at = _PAGED[call.name]
+    query, keys, values = (call.tensor(query_at + step) for step in range(3))
+    if query is None or keys is None or values is None or len(query.shape) < 3:  # noqa: PLR2004
+        return None
+    whole = len(keys.shape) == 4 and call.value(window_at) == "-1"  # noqa: PLR2004 - [pages, tokens, heads, depth]
+    token = sum(math.prod(one.shape[2:]) * one.element_bytes for one in (keys, values)) if whole else 0
+    return Work(4 * math.prod(query.shape), 2 * _bytes(query), None, BOUND, token)
+
+
 # What reads and writes tensors of known shapes, and computes little with each element.
+
+#: Operators of engines, as vLLM's torch_bindings.cpp declares them: places of tensors, as often as they are read or
+#: written. Rotated queries and keys stand after their positions, the result of others first.
+_OF_ENGINES: Final = {
+    "_C::rms_norm": (0, 1, 2),
+    "_C::fused_add_rms_norm": (0, 1, 2, 0, 1),
+    "_C::rotary_embedding": (0, 1, 2, 1, 2),
+    **{f"_C::{name}_and_mul": (0, 1) for name in ("silu", "gelu", "gelu_tanh", "fatrelu", "swigluoai")},
+    **dict.fromkeys(("_C::mul_and_silu", "_C::gelu_new", "_C::gelu_fast", "_C::gelu_quick"), (0, 1)),
+}
+
+
+def _of_engine(call: Call) -> Work | None:
+    """Of rotations the tables are not counted, and nothing is known where a part of each head alone is rotated."""
+    tables, places = call.tensor(4), _OF_ENGINES[call.name]
+    if call.name == "_C::rotary_embedding" and (tables is None or call.numbers(3) != [*tables.shape[-1:]]):
+        return None
+    return Work(0, sum(_bytes(*call.inputs[place]) for place in places if place < len(call.inputs)))
+
+
+def _into_cache(call: Call) -> Work | None:
+    """Keys and values of tokens that have a slot: read, and written in the type of the cache."""
+    key, value, cache, slots = (call.tensor(place) for place in (0, 1, 2, 4))
+    if key is None or value is None or cache is None or slots is None or not key.shape or not slots.shape:
+        return None
+    elements = math.prod(key.shape[1:]) + math.prod(value.shape[1:])
+    moved = min(key.shape[0], slots.shape[0]) * elements * (key.element_bytes + cache.element_bytes)
+    return Work(0, _bytes(slots) + moved, None, BOUND)
+
 
 #: What reads its input and writes as much: a row of the result depends on a row, a channel or all of the input.
 _WRITES_ONCE: Final = _aten("""
@@ -428,6 +478,9 @@ _MODELS: Final[dict[str, _Model]] = {
     **dict.fromkeys(_WRITES_ONCE | _PASSES_ONCE, _rows),
     **dict.fromkeys(("aten::gather", "aten::index_select", "aten::embedding"), _gather),
     **dict.fromkeys(_INTO_ROWS, _into_rows),
+    **dict.fromkeys(_PAGED, _paged),
+    **dict.fromkeys(_OF_ENGINES, _of_engine),
+    **dict.fromkeys((f"_C_cache_ops::reshape_and_cache{kind}" for kind in ("", "_flash")), _into_cache),
     "aten::embedding_dense_backward": _embedding_backward,
     **dict.fromkeys((f"aten::_fused_{name}_" for name in ("adam", "adamw", "sgd", "adagrad")), _fused_optimizer),
 }
@@ -454,7 +507,9 @@ def work_of(name: str, inputs: tuple[str | None, ...], kernel: KernelName, eleme
             tensors[at] = [one._replace(stored=0) for one in tensors[at]]
     texts = [one if isinstance(one, str) else json.dumps(one) for one in parsed(values)]
     work = model(Call(name, tensors, texts, kernel.causal, tuple(parsed(result))))
-    return work if work is None or max(work.flop, work.bytes, *(work.tiled or ())) <= LARGEST else None
+    if work is None or max(work.flop, work.bytes, work.token_bytes, *(work.tiled or ())) > LARGEST:
+        return None
+    return work
 
 
 def executed_flop(tiled: Product | Pairs, kernel: KernelName) -> int | None:

@@ -162,7 +162,7 @@ _BY_TENSOR: Final = {
     "c10::Float8": "fp8",
 }
 _OF_FAMILY: Final = {"gemm": "products", "conv": "convolutions", "attention": "attention"}
-_GROUP_WORDS: Final = (("conv", "convolutions"), ("attention", "attention"), ("flash_attn", "attention"))
+_GROUP_WORDS: Final = {"conv": "convolutions", **dict.fromkeys(("attention", "flash_attn", "fwd"), "attention")}
 
 
 @analysis
@@ -375,6 +375,7 @@ WORK: Final[dict[str, pl.DataType | type[pl.DataType]]] = {
     "sides": pl.List(pl.Int64),  # m, n, k and batch of a product, as its kernel has them
     "tiles": pl.Int64,  # of its result
     "block_elements": pl.Int64,  # of a result, of a block of a kernel that is not persistent
+    "token_bytes": pl.Int64,  # of a token in the cache of an engine
 }
 
 #: GPUs before those whose kernels of products may be persistent, and kernels that are on any.
@@ -406,12 +407,13 @@ def _modelled(name: str, kernel: str, inputs: tuple[str | None, ...]) -> tuple[o
     tile, one_each = kernel_name.tile[:2], _BLOCK_FOR_A_TILE.fullmatch(kernel_name.arch or "")
     block = math.prod(tile) if one_each and len(tile) > 1 and not re.search("(?i)stream_?k", kernel) else None
     if work is None or sparse or (work.flop and "complex" in (inputs[1] or "")):
-        return (kind, _OF_FAMILY.get(kernel_name.family), *(None,) * (len(WORK) - 3), block)
+        return (kind, _OF_FAMILY.get(kernel_name.family), *(None,) * (len(WORK) - 4), block, None)
     executed = work.tiled and executed_flop(work.tiled, kernel_name)
     product = work.tiled if isinstance(work.tiled, Product) else None
     tiles = tiles_of(product, kernel_name) if product and work.flop else None
-    group = next((group for word, group in _GROUP_WORDS if word in name), "products") if work.flop else "memory"
-    return (kind, group, work.flop, executed, work.bytes, work.known, product and [*product], tiles, block)
+    group = next((group for word, group in _GROUP_WORDS.items() if word in name), "products") if work.flop else "memory"
+    sides = product and [*product]
+    return (kind, group, work.flop, executed, work.bytes, work.known, sides, tiles, block, work.token_bytes)
 
 
 def _type_of(in_name: str, types: str | None, *, tensor_core: bool) -> str | None:

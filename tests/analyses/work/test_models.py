@@ -92,6 +92,25 @@ BY_HAND = [
     ("aten::index_select", [[9, 4], [], [2]], [FLOAT, "Scalar", "long int"], ["", "1", ""], 0, 8 * 2 + 4 * 18),
     ("aten::_foreach_copy_", [[[3, 4]], [[3, 4]], []], ["TensorList"] * 2 + ["Scalar"], ["", "", ""], 0, 4 * 24),
     ("aten::add_", [[3, 4], [3, 4], []], [HALF, FLOAT, "Scalar"], ["", "", "1"], 0, 12 * (2 + 4 + 2)),
+    ("_C::silu_and_mul", [[3, 4], [3, 8]], [HALF] * 2, ["", ""], 0, 2 * 36),
+    ("_C::fused_add_rms_norm", [[3, 4], [3, 4], [4], []], [HALF] * 3 + ["Scalar"], [""] * 4, 0, 2 * (4 * 12 + 4)),
+    (
+        "_C::rotary_embedding",
+        [[3], [3, 8], [3, 4], [], [99, 4]],
+        ["long int", HALF, HALF, "Scalar", HALF],
+        ["", "", "", "4"],
+        0,
+        8 * 3 + 2 * 2 * 36,
+    ),
+    (
+        "_C_cache_ops::reshape_and_cache_flash",  # two of three tokens have a slot
+        [[3, 2, 4], [3, 2, 4], [9, 16, 2, 4], [9, 16, 2, 4], [2]],
+        [HALF] * 2 + ["c10::Float8_e4m3fn"] * 2 + ["long int"],
+        [""] * 5,
+        0,
+        8 * 2 + 2 * 16 * (2 + 1),
+    ),
+    ("_vllm_fa3_C::fwd", [[3, 2, 4]] + [[9, 16, 1, 4]] * 2, [HALF] * 3, [""] * 3, 4 * 24, 2 * 2 * 24),
     ("aten::cat", [[[3, 4], [3, 4]], []], ["TensorList", "Scalar"], ["", "0"], 0, 4 * 48),
 ]
 
@@ -115,12 +134,13 @@ def test_an_operator_has_the_work_of_its_definition(name, shapes, types, values,
         ("aten::_flash_attention_forward", [[4, 2, 8], [8], [4, 2, 8]], None),
         ("aten::_flash_attention_forward", [[1, 4, 2, 8]] + [[1, 5, 2, 8]] * 2 + [[]] * 9, [""] * 11 + ["2", "0"]),
         ("flash_attn::_flash_attn_varlen_forward", [[4, 2, 8]] + [[9, 16, 2, 8]] * 2 + [[3], [3]], [""] * 5),
+        ("_C::rotary_embedding", [[3], [3, 8], [3, 4], [], [99, 2]], ["", "", "", "4"]),
         ("triton_poi_fused_embedding_0", [[9, 4], [3]], ["", ""]),
         ("aten::mm", [[1 << 40, 1 << 40], [1 << 40, 4]], ["", ""]),
     ],
     ids=[
         *("no model", "no shapes", "no product", "no strides", "no room", "packed"),
-        *("keys of another rank", "keys of a window", "pages of a cache"),
+        *("keys of another rank", "keys of a window", "pages of a cache", "a part of each head"),
         *("chosen rows", "beyond any memory"),
     ],
 )
