@@ -303,24 +303,18 @@ def _attention(call: Call) -> Work | None:
     return Work(kept * flop_of_pair, moved, None if certainty == BOUND else pairs, certainty)
 
 
-#: Attention over pages of a cache: where queries, and the left side of a window, stand. Keys and values follow queries.
-_PAGED: Final = {
-    **dict.fromkeys(("_vllm_fa3_C::fwd", "sgl_kernel::fwd", "flash_attn_3::fwd"), (0, 25)),
-    "_vllm_fa2_C::varlen_fwd": (0, 16),
-    "_C::paged_attention_v1": (1, _NOWHERE),
-    "_C::paged_attention_v2": (4, _NOWHERE),
-}
+#: Attention over pages of a cache, as vLLM and SGLang call it, and where the left side of a window stands.
+_PAGED: Final = {"_vllm_fa2_C::varlen_fwd": 16, "_vllm_fa3_C::fwd": 25, "sgl_kernel::fwd": 25}
 
 
 def _paged(call: Call) -> Work | None:
     """Queries and results, with a key for each at least: no shape tells how many tokens are in the cache."""
-    query_at, window_at = _PAGED[call.name]
-    query, keys, values = (call.tensor(query_at + step) for step in range(3))
-    if query is None or keys is None or values is None or len(query.shape) < 3:  # noqa: PLR2004
+    query, keys, values = (call.tensor(place) for place in range(3))
+    if not query or not keys or not values:
         return None
-    whole = len(keys.shape) == 4 and call.value(window_at) == "-1"  # noqa: PLR2004 - [pages, tokens, heads, depth]
+    whole = len(keys.shape) == 4 and call.value(_PAGED[call.name]) == "-1"  # noqa: PLR2004 - pages, tokens, heads, depth
     token = sum(math.prod(one.shape[2:]) * one.element_bytes for one in (keys, values)) if whole else 0
-    return Work(4 * math.prod(query.shape), 2 * _bytes(query), None, BOUND, token)
+    return Work(4 * math.prod(query.shape), 2 * _bytes(query), None, BOUND, min(token, LARGEST))
 
 
 # What reads and writes tensors of known shapes, and computes little with each element.
@@ -345,13 +339,12 @@ def _of_engine(call: Call) -> Work | None:
 
 
 def _into_cache(call: Call) -> Work | None:
-    """Keys and values of tokens that have a slot: read, and written in the type of the cache."""
-    key, value, cache, slots = (call.tensor(place) for place in (0, 1, 2, 4))
-    if key is None or value is None or cache is None or slots is None or not key.shape or not slots.shape:
+    """Keys of tokens that have a slot, and values: read, and written in the type of the cache."""
+    keys, cache, slots = (call.tensor(place) for place in (0, 2, 4))
+    if not keys or not cache or not slots or not slots.shape:
         return None
-    elements = math.prod(key.shape[1:]) + math.prod(value.shape[1:])
-    moved = min(key.shape[0], slots.shape[0]) * elements * (key.element_bytes + cache.element_bytes)
-    return Work(0, _bytes(slots) + moved, None, BOUND)
+    elements = 2 * min(keys.shape[0], slots.shape[0]) * math.prod(keys.shape[1:]) if keys.shape else 0
+    return Work(0, _bytes(slots) + elements * (keys.element_bytes + cache.element_bytes), None, BOUND)
 
 
 #: What reads its input and writes as much: a row of the result depends on a row, a channel or all of the input.
@@ -428,10 +421,6 @@ def _fused_optimizer(call: Call) -> Work | None:
     return Work(0, 2 * sum(lists) - lists[1]) if len(lists) > 1 else None
 
 
-#: How many inputs operators have before the tensor that they write their result to, if they are given one.
-_OPERANDS: Final = {"aten::mul": 2, "aten::abs": 1}
-
-
 def _elementwise(call: Call) -> Work | None:
     """Operators whose kernels compute each element from those at the same place."""
     inputs = call.inputs
@@ -439,13 +428,11 @@ def _elementwise(call: Call) -> Work | None:
         inputs = inputs[:2] + inputs[3:]
     if call.name == "aten::ne" and inputs[:1] == inputs[1:2]:  # one tensor with itself, mostly: isnan
         inputs = inputs[:1]
-    inputs, out = inputs[: (end := _OPERANDS.get(call.name, _NOWHERE))], inputs[end:]
+    inputs = inputs[: {"aten::mul": 2, "aten::abs": 1}.get(call.name)]  # and not what is given for their result
     sizes = sizes_of(call.name, inputs)
     if sizes is None:
         return None
     elements, read, written = sizes
-    if any(out):
-        written = _bytes(*(tensor for one in out for tensor in one))
     if call.name.endswith("_") and inputs[0] and call.name not in OVERWRITES:
         written = sum(math.prod(one.shape) * one.element_bytes for one in inputs[0])
     single = call.name.rstrip("_") in _COMPARISONS and not call.name.endswith("_")
@@ -507,9 +494,7 @@ def work_of(name: str, inputs: tuple[str | None, ...], kernel: KernelName, eleme
             tensors[at] = [one._replace(stored=0) for one in tensors[at]]
     texts = [one if isinstance(one, str) else json.dumps(one) for one in parsed(values)]
     work = model(Call(name, tensors, texts, kernel.causal, tuple(parsed(result))))
-    if work is None or max(work.flop, work.bytes, work.token_bytes, *(work.tiled or ())) > LARGEST:
-        return None
-    return work
+    return work if work is None or max(work.flop, work.bytes, *(work.tiled or ())) <= LARGEST else None
 
 
 def executed_flop(tiled: Product | Pairs, kernel: KernelName) -> int | None:

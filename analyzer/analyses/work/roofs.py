@@ -264,12 +264,12 @@ def against_roofs(report: Report, *, farthest: bool = False) -> str:
         what = "the rest" if groups else "its kernels" if used else "Its kernels work"
         at_roof.append(f"{what} at {shares['memory']}")
     large = _large_products(report, calls) if groups else ""
-    parts = [f"{', '.join(at_roof)} of their roof{large}"] if at_roof else []
+    parts = f"{', '.join(at_roof)} of their roof{large}" if at_roof else ""
     window = report.scope.window
     iterations = (window.count if window else None) or 1
     lost, taken = (units.time(ns / iterations) for ns in (total(sums, "distance_ns"), kernels))
     apart = f" ({units.percent(hardware)} with what backward computes again)" if hardware > used else ""
-    reached = ": ".join(filter(None, (f"{units.percent(used)} MFU{apart}" if used else "", *parts)))
+    reached = ": ".join(filter(None, (f"{units.percent(used)} MFU{apart}" if used else "", parts)))
     at_most = "at most " * (total(sums, "at_most_ns") >= _WORTH_NAMING * total(sums, "distance_ns"))
     distance = f"{at_most}{lost} of {taken} of kernels are the distance to {'it' if parts else 'their roofs'}"
     worth = roofs(report).drop_nulls("name").filter(pl.col("distance_ns") >= _WORTH_NAMING * kernels)
