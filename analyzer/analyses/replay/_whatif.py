@@ -181,9 +181,8 @@ class WhatIf:
     host_kept: float = 1.0  # part of the host's time near recorded events that is left without the profiler
     host_kept_low: float = 1.0  # the least that explains what was measured
     host_kept_high: float = 1.0  # the most
-    remark: str = (
-        ""  # what else is to be said: of no change, or of a decode step by its law, of whose parts is `critical`
-    )
+    #: what else is to be said: of no change, or of a decode step by its law, of whose parts is `critical`
+    remark: str = ""
 
     @property
     def gain_ns(self) -> int:
