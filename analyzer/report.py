@@ -171,8 +171,7 @@ class Report:
     share the cache. `answers` caches results that analyses share. `beside` opens the trace of the same run that the
     report's capture has, once; None without one. `sampled` does so for the run in which nsys sampled the program,
     `counted` for what ncu counted of it, `bare` for its runs without a profiler, and `reached` for what its GPU was
-    measured to reach; `captured_in` gives the report of its CUDA graphs' captures, where that is another one. `labels`
-    are the user's own patterns of the labels of an engine's steps.
+    measured to reach; `captured_in` gives the report of its CUDA graphs' captures, where that is another one.
 
     A context manager: its file is closed at the end of the block, by :meth:`close`, or when nobody holds the report.
 
@@ -189,7 +188,6 @@ class Report:
     bare: Callable[[], BareRuns] = BareRuns
     reached: Callable[[], ReachedRates] = ReachedRates
     captured_in: Callable[[], Report | None] = _nothing
-    labels: tuple[str, ...] = ()
     _kept: schema.Kept = field(default_factory=schema.Kept)
     _whole: WeakValueDictionary[tuple[object, ...], Report] = field(default_factory=WeakValueDictionary)
     answers: dict[object, Any] = field(default_factory=dict, init=False)
@@ -298,8 +296,8 @@ class Report:
         recording; UnknownNameError if the report knows no such device, process or range.
         """
         window, device, process = where.get("window"), where.get("device"), where.get("process")
-        labels = tuple(where.get("steps") or self.labels)
-        if window is None and device is None and process is None and labels == self.labels:
+        labels = tuple(where.get("steps") or self.scope.labels)
+        if window is None and device is None and process is None and labels == self.scope.labels:
             return self
         if device is not None and device not in (devices := self.devices.get_column("device").to_list()):
             used = self.of_kinds(DEVICE_KINDS, "device").to_series().fill_null(0)  # of a damaged report
@@ -307,13 +305,14 @@ class Report:
                 raise UnknownNameError.of("device", device, sorted({*devices, *used}))
         if process is not None and process not in (processes := self.processes.get_column("process_id").unique()):
             raise UnknownNameError.of("process", process, processes.sort().to_list())
-        scope = Scope(
-            window=self.scope.window,
+        scope = replace(
+            self.scope,
             device=self.scope.device if device is None else device,
             process=self.scope.process if process is None else process,
+            labels=labels,
         )
-        self._whole.setdefault((self.scope.process, *self.labels), self.whole)
-        view = replace(self, scope=scope, labels=labels)
+        self._whole.setdefault((self.scope.process, *self.scope.labels), self.whole)
+        view = replace(self, scope=scope)
         resolved = view.window(window) if isinstance(window, str) else window
         view = view if resolved is None else replace(view, scope=replace(scope, window=resolved))
         _ = view.whole  # keeps the whole from now on, so that all views share it
@@ -325,15 +324,16 @@ class Report:
         if self.scope.window is None and self.scope.device is None:
             return self
         if not self._part_of:  # views refer to the whole, never the reverse, so that an unused view is freed at once
-            everything = replace(self, scope=Scope(process=self.scope.process))
-            self._part_of.append(self._whole.setdefault((self.scope.process, *self.labels), everything))
+            everything = replace(self, scope=replace(self.scope, window=None, device=None))
+            self._part_of.append(self._whole.setdefault((self.scope.process, *self.scope.labels), everything))
         return self._part_of[0]
 
     @property
     def everywhere(self) -> Report:
         """The whole report with all of its processes; shared by all views for as long as any of them is that."""
-        everything = self.whole if self.scope.process is None else replace(self, scope=Scope())
-        return self._whole.setdefault((None, *self.labels), everything)
+        whole = self.whole
+        everything = whole if self.scope.process is None else replace(self, scope=replace(whole.scope, process=None))
+        return self._whole.setdefault((None, *self.scope.labels), everything)
 
     def window(self, text: str) -> Window:
         """Resolves `text` to one window: two times, or a range of the processes in scope; see :class:`Where`.

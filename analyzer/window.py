@@ -153,11 +153,13 @@ def with_article(each: str) -> str:
 
 @dataclass(frozen=True)
 class Scope:
-    """The selected scope: window, device, process; None selects everything."""
+    """The selected scope: window, device, process; None selects everything. Beside it what is read in another way."""
 
     window: Window | None = None
     device: int | None = None
     process: int | None = None
+    labels: tuple[str, ...] = field(default=(), compare=False)  # the user's own patterns of labels of engines' steps
+    capture: Path | None = field(default=None, compare=False)  # the other report that names what CUDA graphs run
 
     @property
     def sides(self) -> tuple[int | None, int | None]:

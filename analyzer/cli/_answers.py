@@ -216,7 +216,8 @@ def several_ranks(metas: Iterable[Meta]) -> bool:
 def request(where: Where, **more: Any) -> several.Asked:  # noqa: ANN401 - of Asked
     """How several reports are read: what cannot be read is left out with a word."""
     named = None if where.capture is None else partial(_named, where=where)
-    return several.Asked(where.part, named, not where.no_cache, progress_shown(), left_out=print_left_out, **more)
+    how = (where.part, named, where.capture, not where.no_cache, progress_shown())
+    return several.Asked(*how, left_out=print_left_out, **more)
 
 
 def progress_shown() -> readers.Progress | None:

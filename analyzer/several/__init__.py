@@ -1,6 +1,7 @@
 """Several reports: the ranks of a job, two sides; opened one after the other, reduced side by side, drawn."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from kanalyze.errors import KanalyzeError
@@ -17,6 +18,7 @@ class Asked(NamedTuple):
     #: The part of each report of a side.
     where: Where = {}  # noqa: RUF012 - nothing is added to it
     named: Callable[[Report], Report] | None = None  # adds the captures that another report has, to each that is read
+    capture: Path | None = None  # that report
     cache: bool = True  # whether what was decoded is kept, and used
     progress: "Progress | None" = None  # told of the progress of opening a report
     done: Callable[[Report], object] | None = None  # told of each report that was read, before it is closed

@@ -16,6 +16,7 @@ from kanalyze.reduction.baselines import LAUNCHES, STEADY, SUFFIX, WHOLE, Digest
 from kanalyze.report import BareRuns, Meta, Report
 from kanalyze.several import Asked
 from kanalyze.tools import TOOLS, tool_of
+from kanalyze.window import Scope, Window
 
 with machinery.late():  # two baselines need no reader, and what draws is for files alone
     from kanalyze.analyses.comparing import _digesting
@@ -73,8 +74,15 @@ def comparisons(
             runs = _alike(*(side[tool] for side, tool in zip(sides, both, strict=True)))
             first, second = (_Runs(*one, asked) for one in zip(runs, (base, new), both, strict=True))
             tools.append((both[0], _of_tool(first, second, (_called(paths[0]), _called(paths[1])))))
-        by_window[window] = replace(tools[0][1], paths=paths, others=dict(tools[1:]))
+        by_window[window] = replace(tools[0][1], paths=paths, scope=_scope(asked, window), others=dict(tools[1:]))
     return by_window
+
+
+def _scope(asked: Asked, name: str | None) -> Scope:
+    """The part of each run that is compared, of several windows the one called `name`."""
+    where, window = asked.where, name or asked.where.get("window")
+    at = Window(name=str(window)) if window is not None else None
+    return Scope(at, where.get("device"), where.get("process"), tuple(where.get("steps") or ()), asked.capture)
 
 
 def _in_common(*sides: dict[str, list[Digest]]) -> list[tuple[str, ...]]:

@@ -11,6 +11,8 @@ import pytest
 from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH, printed, refused, run
 from support.stand_ins import left
 
+INSIDE = SAMPLES / "inside_graphs"
+
 
 @cache
 def page(*arguments, **keys):
@@ -108,3 +110,19 @@ def test_the_commands_that_a_page_ends_with_run_as_they_stand(tmp_path, report, 
         assert command[1] == "explain" or command == ["kanalyze", "show"] or str(path) in command
         assert command[1] == "explain" or command == ["kanalyze", "show"] or not arguments or "--window" in command
         assert run(*command[1:]).status == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["whatif", INSIDE / "decoder.sqlite", "--measured", "1ms"], "--window 'graph b=8'"),
+        (["compare", *[INSIDE / "decoder.sqlite"] * 2], "--window 'graph b=8' --device 0"),
+        (["explain", "host-computes", SAMPLES / "mlp_train"], "--window tidy"),
+        (["summarize", INSIDE / "decode.json.gz"], f"--capture {INSIDE / 'capture.json.gz'}"),
+        (["summarize", INSIDE / "decoder.sqlite"], "--steps 'graph b={batch}' --steps 'eager b={batch}'"),
+    ],
+)
+def test_the_commands_that_a_page_ends_with_are_of_its_part(words, part):
+    more = run(*words, *shlex.split(part)).text.partition("\nMore: ")[2]
+    assert all(part in line for line in more.splitlines() if "explain" not in line)
+    assert part in more

@@ -18,6 +18,7 @@ from kanalyze.analyses.comparing.steps import alike, token_ns
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.reduction.baselines import STEPS, Digest
 from kanalyze.tools import TOOLS
+from kanalyze.window import Scope
 
 Rank = Sequence[Digest]
 
@@ -125,6 +126,7 @@ class Comparison:
     reason: str = ""  # why the whole is compared and not its iterations, where that is so
     note: str = ""  # how iterations that were found in different ways on the two sides come to be compared
     paths: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # what was given as base and as new
+    scope: Scope = field(default_factory=Scope)  # the part of each run that was asked for
     job: _pair.Pair | None = None  # all ranks together, where they do the same iterations: in each run the longest one
     gate: Gate | None = None  # the outcome of a gate, where one was asked for
     others: "dict[str, Comparison]" = field(default_factory=dict)  # what other tools recorded of the same runs

@@ -48,7 +48,8 @@ def with_captures(report: Report, other: Report) -> Report:
         OtherCaptureError: None of its graphs is in that.
     """
     # with a whole of its own: that of a report that was looked at before has no such captures
-    linked = replace(report, captured_in=lambda: other.whole, _whole=WeakValueDictionary())
+    scope = replace(report.scope, capture=other.meta.path)
+    linked = replace(report, scope=scope, captured_in=lambda: other.whole, _whole=WeakValueDictionary())
     if _other(linked) is None:
         raise errors.OtherCaptureError.of(report.meta.path, other.meta.path)
     return linked

@@ -138,9 +138,9 @@ def engine_labels(report: Report) -> pl.DataFrame:
         UnknownNameError: No range is called as a pattern of the user's says.
     """
     ranges = named_ranges(report)
-    grammars = [grammar_of(pattern) for pattern in report.labels]
+    grammars = [grammar_of(pattern) for pattern in report.scope.labels]
     labels = ranges.select("range", label="name").unique("range", maintain_order=True).drop_nulls("label")
-    for pattern, grammar in zip(report.labels, grammars, strict=True):
+    for pattern, grammar in zip(report.scope.labels, grammars, strict=True):
         if not labels.get_column("label").str.contains(grammar.label).any():
             raise errors.UnknownNameError.of("range", pattern, names(ranges))
     parsed = [_parsed(labels.lazy(), grammar, rank) for rank, grammar in enumerate((*grammars, *GRAMMARS))]

@@ -96,6 +96,7 @@ def at_batch(report: Report, batch: Size, length: Size | None = None, measured_n
     )
     return WhatIf(
         meta=report.meta,
+        scope=report.scope,
         changes=(f"--batch {batch}", *([f"--length {length}"] if length else [])),
         iterations=1,
         each="decode step",

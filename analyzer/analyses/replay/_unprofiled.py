@@ -35,7 +35,7 @@ from kanalyze.analyses.replay._network import Changed, Network, as_recorded, cal
 from kanalyze.analyses.shared import analysis, threads
 from kanalyze.report import BareRun, Report
 from kanalyze.units import percent, shortened, time, times
-from kanalyze.window import Scope, Window
+from kanalyze.window import Window
 
 with machinery.loading_late("statistics"):  # of programs that ran without a profiler
     import statistics
@@ -366,7 +366,7 @@ def unprofiled(report: Report, host: Unslowed, window: Window | None = None) -> 
     lies between its calls as it did; a thread without calls, and a process without any, go by that with most calls.
     `host` is known of the `window`: where that is no matter of recorded events, what comes before stays.
     """
-    everything = replace(report, scope=Scope())
+    everything = replace(report, scope=replace(report.scope, window=None, device=None, process=None))
     net = network(everything, *everything.recorded)
     if window is not None and (host.usual.reach_ns == inf or host.usual.far < 1):
         net = net._replace(start=window.start_ns or 0)
@@ -376,8 +376,8 @@ def unprofiled(report: Report, host: Unslowed, window: Window | None = None) -> 
     starts_by_id = _starts(everything, net, times)
     moved = Moved(everything, starts_by_id, _clocks(net, times, point_values(net.line, state.values)), host)
     meta = replace(report.meta, end_ns=None if report.meta.end_ns is None else times[-1])
-    beside = ("beside", "sampled", "counted", "bare", "captured_in", "labels")
-    return Report(meta, moved, **{name: getattr(report, name) for name in beside})
+    beside = ("beside", "sampled", "counted", "bare", "captured_in")
+    return Report(meta, moved, everything.scope, **{name: getattr(report, name) for name in beside})
 
 
 def _starts(everything: Report, net: Network, times: pl.Series) -> pl.DataFrame:

@@ -22,6 +22,7 @@ from kanalyze.analyses.replay.critical_path import RUNNING, Ending, walk, way_of
 from kanalyze.analyses.shared.analysis import once_per_report, require
 from kanalyze.columns import gathered, marked, sure
 from kanalyze.report import Meta, Report
+from kanalyze.window import Scope
 
 with machinery.late():  # of another GPU, batch, length or type
     from kanalyze.analyses.work import _configuration
@@ -166,6 +167,7 @@ class WhatIf:
     kind: ClassVar[Literal["whatif"]] = "whatif"
 
     meta: Meta
+    scope: Scope
     changes: tuple[str, ...]  # as options of the command
     iterations: int | None  # in the window; None where it is no window of any
     each: str  # what one is called
@@ -245,6 +247,7 @@ def whatif_of(  # noqa: PLR0913 - what a change is made of
     causes.sort(key=lambda row: (-row.then_ns, -row.now_ns, row.cause, row.name))
     return WhatIf(
         meta=report.meta,
+        scope=report.scope,
         changes=(*(resolved.options() if resolved else ()), *options),
         remark=resolved.recorded(configuration) if resolved and configuration and not options else "",
         iterations=window.count if window else None,

@@ -111,7 +111,7 @@ def _evidence(shown: Summary) -> Object:
 def _whatif(whatif: WhatIf) -> Object:
     """Result of a change: times of the whole window, in ns."""
     lists = {name: [one._asdict() for one in getattr(whatif, name)] for name in ("critical", "single")}
-    values = {name: value for name, value in asdict(whatif).items() if name != "meta"}
+    values = {name: value for name, value in asdict(whatif).items() if name not in ("meta", "scope")}
     return {"report": _meta(whatif.meta), **values, "gain_ns": whatif.gain_ns, **lists}
 
 

@@ -18,6 +18,8 @@ from kanalyze import outlets, schema, units
 from kanalyze.renderers.page.kernel_names import distinct, short_forms
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kanalyze.analyses.comparing._comparison import Comparison, Noise
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.page.overview_page import Summary
@@ -508,8 +510,15 @@ def without_function(culprit: str) -> str:
 
 def options(scope: Scope) -> list[str]:
     """The options that choose what is in `scope`."""
-    chosen = {"--window": scope.window, "--device": scope.device, "--process": scope.process}
-    return [word for name, value in chosen.items() if value is not None for word in (name, str(value))]
+    chosen = {"window": scope.window, "device": scope.device, "process": scope.process, "capture": scope.capture}
+    given = [*chosen.items(), *(("steps", label) for label in scope.labels)]
+    return [word for name, value in given if value is not None for word in (f"--{name}", str(value))]
+
+
+def paths(summary: Summary) -> list[Path]:
+    """What to give to a command for all reports of a page: those in a capture's folder are that folder."""
+    every = (one.path for one in (summary.meta, *summary.others) if one.path.parent != summary.meta.path)
+    return [*dict.fromkeys(every)]
 
 
 def rank_of(meta: Meta) -> list[str]:

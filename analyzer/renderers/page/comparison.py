@@ -11,6 +11,7 @@ import polars as pl
 
 from kanalyze import units, window
 from kanalyze.outlets import command
+from kanalyze.renderers import page
 from kanalyze.renderers.page import ARROW, ROWS, Block, Column, Page, Row, Section, numbers, section, unversioned, words
 from kanalyze.renderers.page.kernel_names import short_forms
 
@@ -58,6 +59,7 @@ def comparison_page(comparison: Comparison, top: int) -> Page:
     parts += [f"rank {about.rank} of {len(comparison.pairs)}"] if len(comparison.pairs) > 1 else []
     single = len(base) == len(new) == 1
     sides = [*base, *new] if single else [*(word for path in base for word in ("--base", path)), *new]
+    sides += page.options(comparison.scope)
     table = "compare_kernels" if len(comparison.tools) == 1 else "compare_families"
     more = [command("kanalyze", "show", table, *sides)] if single else []
     for rows in range(top, 0, -1):
@@ -444,7 +446,11 @@ def whatif_page(whatif: WhatIf, top: int) -> Page:
         sections.append(section(title, whatif.critical, critical, top, remark, named=True))
     sections += [section("CHANGES", whatif.single, single, top, "each alone", cut=True)] if whatif.single else []
     heading = ["kanalyze whatif", whatif.meta.path.name, whatif.meta.tool, *whatif.changes]
-    more = command("kanalyze", "whatif", whatif.meta.path, *(["--faster", "NAME=2"] if whatif.single else ["--each"]))
+    given = [*(["--faster", "NAME=2"] if whatif.single else ["--each"]), *page.options(whatif.scope)]
+    given += ["--without-profiler"] * (whatif.meta.slower is not None)
+    if whatif.measured_ns is not None:
+        given += ["--measured", f"{whatif.measured_ns / (whatif.iterations or 1):.0f}ns"]
+    more = command("kanalyze", "whatif", whatif.meta.path, *given)
     return Page(heading, " ".join(filter(None, (_replayed(whatif, per), whatif.remark))), sections, more)
 
 

@@ -195,12 +195,10 @@ def joint_page(summary: Summary, top: int) -> Page:
     assert joined is not None, "the page of several"  # noqa: S101 - for type checkers
     kernels = joined_kernels(summary, joined, top)
     advice = [one for one in ([] if summary.gains is None else [_gains(summary.gains, top)]) if one.grid.rows]
-    # reports in a capture's folder are that folder
-    paths = dict.fromkeys(one.path for one in (summary.meta, *summary.others) if one.path.parent != summary.meta.path)
     return timed._replace(
         heading=[*timed.heading, *joined_with(summary)],
         sections=[*(kernels if one.title == "KERNELS" else one for one in timed.sections), *advice],
-        more=f"joined, or gains: {show('joined', *paths, scope=summary.scope)}\n{timed.more}",
+        more=f"joined, or gains: {show('joined', *page.paths(summary), scope=summary.scope)}\n{timed.more}",
     )
 
 

@@ -70,7 +70,7 @@ def overview_page(summary: Summary, top: int) -> Page:
     findings = [(one, None) for one in summary.findings[:top]] if top > page.ROWS else actions
     points = [point(one, per, beside) for one, beside in findings]
     busy = ", ".join(f"GPU {row['device']} {units.percent(row['busy_ns'] / max(row['window_ns'], 1))}" for row in rest)
-    more = [outlets.command("kanalyze", "summarize", summary.meta.path, *page.options(summary.scope), "--full")]
+    more = [outlets.command("kanalyze", "summarize", *page.paths(summary), *page.options(summary.scope), "--full")]
     return Page(
         heading=_heading(summary),
         answer=summary.answer,
@@ -451,7 +451,9 @@ def evidence_page(summary: Summary, top: int) -> Page:
         gain = f"; by a replay the remedy saves {per.mean_time(usual)}{between}"
     heading = [finding.rule, summary.meta.path.name, *([f"GPU {finding.device}"] if finding.device else [])]
     more = [outlets.command("kanalyze", "explain", finding.rule)]
-    more.append(outlets.command("kanalyze", "show", *finding.table.split(), summary.meta.path))
+    corrected = ["--without-profiler"] * (summary.meta.slower is not None)
+    table = [*finding.table.split(), summary.meta.path, *page.options(summary.scope), *corrected]
+    more.append(outlets.command("kanalyze", "show", *table))
     return Page(
         heading=[*heading, *([per.all] if per.iterations else [])],
         answer=f"{text}{where}{took}{gain}. {finding.remedy}",

@@ -289,6 +289,6 @@ def test_labels_of_ones_own_on_every_command(tmp_path):
 def test_a_part_with_labels_of_ones_own_is_one_of_the_same_report():
     report = kanalyze.read(NVTX).narrow(steps=["step"])
     part = report.narrow(window="other step#2")
-    assert part.whole.labels == ("step",)
+    assert part.whole.scope.labels == ("step",)
     assert engine_steps(part)["index"].to_list() == [2]
     assert engine_steps(kanalyze.read(NVTX)).is_empty()
