@@ -129,6 +129,8 @@ class About:
     unprofiled: bool = False  # whether times are those without the profiler, as a run without it tells them
     least_ns: _Count = 0  # what an iteration takes without the profiler, by estimate; 0 where that is not told
     most_ns: _Count = 0  # the upper end of that range
+    #: Kernel time of an iteration by that of all steady ones; 0 where that is not told.
+    typical: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
     @property
     def tools_name(self) -> str:

@@ -20,7 +20,7 @@ from kanalyze.decoder.decode import decode
 from kanalyze.reduction.baselines import LAUNCHES, STEADY, About, Digest
 from kanalyze.schema import Column, Table
 from kanalyze.tools import Turn, interleaved, pairs as pairs_of
-from kanalyze.units import apportioned, count, nearest, plural, time
+from kanalyze.units import apportioned, change, count, nearest, plural, time
 
 Floats = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
@@ -274,6 +274,10 @@ def doubts(base: Side, new: Side) -> list[Doubt]:
     if apart > _OTHER_NUMBER * max(before_number, after_number) and base.about.scope == STEADY and not served:
         what = f"number of iterations ({base.about.each})"
         differences.append(Doubt("steps", f"{what}: {before_number:,} in base, {after_number:,} in new"))
+    typical = [mean(one.about.typical for one in side.digests) for side in (base, new)]
+    if max(typical) > (1 + ALONE) * min(typical) > 0 and not served:
+        what = "kernels of the iterations that are averaged, against those of all steady ones"
+        differences.append(Doubt("steps", f"{what}: {change(typical[0])} in base, {change(typical[1])} in new"))
     return differences + [
         Doubt("cold", f"left out of {name}: {run} ({reason})")
         for name, side in (("base", base), ("new", new))

@@ -278,3 +278,11 @@ def test_baselines_of_the_first_layout_are_as_recorded():
     first = loaded(path.read_bytes(), path)
     assert not any(one.about.unprofiled for one in first)
     assert [one.about for one in loaded(dumped(first), path)] == [one.about for one in first]
+
+
+def test_a_few_of_the_iterations_are_averaged_that_are_not_like_the_others():
+    eager, graphs = (SAMPLES / "inside_graphs" / f"{name}.json.gz" for name in ("capture", "decode"))
+    found = comparison([eager], [graphs], Asked())
+    assert [one.kind for one in found.doubts] == ["steps"]
+    assert "by 3 of 12 and 11 of it" in answer(found)
+    assert not comparison([eager], [eager], Asked()).doubts
