@@ -157,7 +157,9 @@ def _file_page(reports: Sequence[Path], where: Where) -> "file_page.FilePage":
         where.refuse_part("the ranks of a job are shown whole; give one of their reports for a part of it.")
         return jobs.file_page_of_job(jobs.reports_of_one_tool(opened), _answers.request(where), _EVENTS)
     opened = [*_answers.without_captures(opened)]
-    _answers.refuse_several(_answers.per_window(opened, where, lambda at: at), "an HTML page")
+    timed = next((one for one in opened if not one.meta.timeless), opened[0])
+    if where.several and len(parts := _answers.parts_of(timed, where)) > 1:
+        return file_page.instances_page([*parts.values()], _EVENTS)
     pages = file_page.file_pages(*opened, most=_EVENTS, **where.part)
     if len(pages) > 1:
         names = ", ".join(outlets.line(page.metas[0].path.name) for page in pages)

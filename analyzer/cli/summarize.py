@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
@@ -244,11 +243,7 @@ def explain(name: str | None, reports: Sequence[Path], where: Where, to: Out) ->
     is_finding = name is not None and name in descriptions.names()
     if is_finding and reports:
         parts = [part for report in reports for part in _answers.opened_parts(report, where).values()]
-        pages: list[Shown] = []
-        for part in parts:
-            with suppress(errors.UnknownNameError) if part is not parts[-1] or pages else nullcontext():
-                pages += file_page.evidence(part, name or "")
-        to.emit_pages(pages)
+        to.emit_pages(file_page.evidence(parts, name or ""))
         return
     words = descriptions.meanings(" ".join(map(str, (name, *reports)))) if name and not is_finding else []
     if words:

@@ -90,6 +90,7 @@ def test_a_table_has_the_rows_of_each_window(arguments, name, pattern):
     [
         (["whatif", NVTX, "--faster", "copies=2"], r"--window cross-thread#\d+", 3),
         (["compare", NVTX, NVTX], r"The window 'cross-thread#\d+'", 3),
+        (["explain", "host-computes", NVTX], r"window cross-thread#\d+", 3),
         (["summarize", NVTX], "INSTANCES", 1),
     ],
 )

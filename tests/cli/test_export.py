@@ -125,9 +125,11 @@ def test_an_export_has_the_rows_of_the_table(tmp_path, form, table):
     assert (told["rows"], [column["name"] for column in told["columns"]]) == (found.height, found.columns)
 
 
-@pytest.mark.parametrize(("command", "what"), [(["html"], "an HTML page"), (["export", "--to", "perfetto"], "a trace")])
-def test_what_draws_one_window_refuses_several(command, what, tmp_path):
-    ran = run(*command, REPORTS / "nvtx.sqlite", "--window", "step#*", "-o", tmp_path / "made")
+def test_a_trace_of_several_windows_is_refused_and_a_page_compares_them(tmp_path):
+    words = [REPORTS / "nvtx.sqlite", "--window", "step#*", "-o", tmp_path / "made"]
+    ran = run("export", "--to", "perfetto", *words)
     assert ran.status == 2
-    assert f"{what} is of one window, and these are 20; name one of them, such as step#1." in ran.error
+    assert "a trace is of one window, and these are 20; name one of them, such as step#1." in ran.error
     assert not (tmp_path / "made").exists()
+    assert run("html", *words).status == 0
+    assert "20 instances of step" in (tmp_path / "made").read_text()

@@ -22,6 +22,7 @@ from kanalyze.analyses.joining.joined import RoofPoints, counted_of, roof_points
 from kanalyze.analyses.operators.tree import tree
 from kanalyze.analyses.page.overview_page import Summary, overview, unprofiled_page
 from kanalyze.analyses.page.time_page import TABLES, overviews_together, summarize_counters, tables_of
+from kanalyze.analyses.ranges.instances import INSTANCES, SPREAD, compare
 from kanalyze.analyses.timeline._tracks import Timeline, timeline
 from kanalyze.columns import rate
 from kanalyze.report import Meta, Report, Where
@@ -135,6 +136,13 @@ def file_pages(*reports: Report, most: int, **where: Unpack[Where]) -> list[File
     return timed_pages
 
 
+def instances_page(parts: Sequence[Report], most: int) -> FilePage:
+    """The content of the page that compares instances of a range, given as the report narrowed to each."""
+    shown = compare(parts)
+    tables = [(INSTANCES, shown.instances), (SPREAD, shown.spread)]
+    return FilePage(shown, [shown.meta], tables, timeline(parts[0].narrow(window=shown.scope.window), most))
+
+
 def _timed(report: Report, called: Report, others: Sequence[Meta], most: int, page: Summary | None = None) -> FilePage:
     """Content from a report that gives the time, with the call tree of `called`; makes the page unless it is given.
 
@@ -206,17 +214,27 @@ _LINES: Final = {"place": pl.String, "text": pl.String, "ns": pl.Int64}
 _WAITS: Final = {"reason": pl.String, "culprit": pl.String, "count": pl.Int64, "ns": pl.Int64}
 
 
-def evidence(recorded: Report, rule: str) -> list[Summary]:
-    """What shows the findings of a rule in a report, one of each device: on its page's part, else in all of it.
+def evidence(parts: Sequence[Report], rule: str) -> list[Summary]:
+    """What shows the findings of a rule in reports or parts of them, of each device one in each.
 
     Raises:
-        CannotTellError: The report records no device operations.
-        UnknownNameError: It has no such finding.
+        CannotTellError: A report records no device operations.
+        UnknownNameError: None has such a finding.
     """
+    rules: set[str] = set()
+    pages = [one for part in parts for one in _evidence(part, rule, rules)]
+    if not pages:
+        where = ", ".join(filter(None, (parts[0].meta.path.name, str(parts[0].scope))))
+        more = f" (and {len(parts) - 1} more)" if len(parts) > 1 else ""
+        raise errors.UnknownNameError.of(f"finding of {where}{more} called", rule, sorted(rules))
+    return pages
+
+
+def _evidence(recorded: Report, rule: str, rules: set[str]) -> list[Summary]:
+    """The same of a report, on its page's part, else in all of it; adds to `rules` what it has instead."""
     report = unprofiled_page(recorded)
     steady = None if report.scope.window is not None else steady_part(report)
     views = [report] if steady is None else [report.narrow(window=steady.window), report]
-    rules: set[str] = set()
     for view in views:
         every = findings.by_gain(view, findings.MOST_REPLAYED)
         if own := [one for one in every if one.rule == rule]:
@@ -225,10 +243,8 @@ def evidence(recorded: Report, rule: str) -> list[Summary]:
     # what counters of ncu prove is told on the page of both
     ncu = recorded.whole.counted()
     proven = [one for page in overviews_together(recorded, ncu) for one in page.findings] if ncu is not None else []
-    if own := [one for one in proven if one.rule == rule]:
-        return [_of(views[0], one) for one in own]
     rules |= {one.rule for one in proven}
-    raise errors.UnknownNameError.of(f"finding of {recorded.meta.path.name} called", rule, sorted(rules))
+    return [_of(views[0], one) for one in proven if one.rule == rule]
 
 
 def _of(view: Report, finding: Finding) -> Summary:

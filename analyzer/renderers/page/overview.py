@@ -450,6 +450,7 @@ def evidence_page(summary: Summary, top: int) -> Page:
         between = "" if low == high else f" ({' to '.join(per.mean_time(ns or 0) for ns in (low, high))})"
         gain = f"; by a replay the remedy saves {per.mean_time(usual)}{between}"
     heading = [finding.rule, summary.meta.path.name, *([f"GPU {finding.device}"] if finding.device else [])]
+    heading += [f"window {summary.window}"] if summary.window and not per.iterations else []
     more = [outlets.command("kanalyze", "explain", finding.rule)]
     corrected = ["--without-profiler"] * (summary.meta.slower is not None)
     table = [*finding.table.split(), summary.meta.path, *page.options(summary.scope), *corrected]

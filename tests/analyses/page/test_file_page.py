@@ -124,7 +124,7 @@ def test_without_a_claim_there_are_the_kernels_that_it_names():
 
 def test_a_report_without_the_finding_says_which_it_has():
     with pytest.raises(UnknownNameError, match="no finding of made by hand called 'tail'"):
-        evidence(report(EVENTS), "tail")
+        evidence([report(EVENTS)], "tail")
 
 
 @pytest.fixture(scope="module")
@@ -236,7 +236,7 @@ def test_what_counters_prove_is_on_the_full_page_and_explained_in_the_report(tmp
     capture = next(tmp_path.glob("**/manifest.json")).parent
     assert "87.5 % of a kernel's accesses are uncoalesced" in run("summarize", capture, "--full").text
     with kanalyze.read(capture) as report:
-        (shown,) = evidence(report, "uncoalesced")
+        (shown,) = evidence([report], "uncoalesced")
         assert shown.findings[0].names == tuple(shown.tables["kernels"].get_column("name"))
 
 
