@@ -360,10 +360,8 @@ SCOPE: Final = (
         "PATTERN",
         multiple=True,
     ),
+    option("--capture", "The trace in which CUDA graphs were captured: names for what they run.", "TRACE", type=READ),
     NO_CACHE,
-)
-CAPTURE: Final = option(
-    "--capture", "The trace in which CUDA graphs were captured: names for what they run.", "TRACE", type=READ
 )
 UNPROFILED: Final = flag("--without-profiler", "Times as without the profiler, by the run without one of a capture.")
 

@@ -123,7 +123,6 @@ def _slices(reports: Sequence[Path], where: Where) -> "slices.Slices":
     cli.REPORTS,
     cli.option("--base", "A run of the side to compare with.", "RUN", multiple=True, type=cli.READ),
     *cli.SCOPE,
-    cli.CAPTURE,
     cli.output("The file; the report's name with .html unless told."),
     cli.flag("--open opens", "Show it in the browser."),
     small=False,

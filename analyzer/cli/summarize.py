@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     cli.REPORTS,
     *cli.SCOPE,
     cli.top("Rows in each table of the page; as many as suit it unless told."),
-    cli.CAPTURE,
     cli.flag("--full", "All sections, of the whole recording or the window."),
     cli.flag("--whole", "The page of the whole recording, not of what the program repeats."),
     cli.flag("--recorded", "Times as recorded, where a run without the profiler tells others."),
@@ -177,7 +176,6 @@ def ranks(reports: Sequence[Path], where: Where, to: Out, *, one_host: bool) -> 
     cli.option("--measured", "What the window (an iteration of it) takes without a profiler, such as 1.9ms.", "TIME"),
     cli.UNPROFILED,
     *cli.SCOPE,
-    cli.CAPTURE,
     cli.top(),
     *cli.formats(*PAGES),
 )
@@ -286,7 +284,6 @@ _RUNS: Final[dict[str, Any]] = {"multiple": True, "type": cli.READ}
     cli.option("--base", "A run of base.", "RUN", **_RUNS),
     cli.option("--baseline", "What --save wrote, as base.", "FILE", type=InputPath(path_type=Path, dir_okay=False)),
     *cli.SCOPE,
-    cli.CAPTURE,
     cli.top(),
     cli.option("--least", "The least change that counts.", "SHARE", default=_LEAST, show_default=True),
     cli.option("--floor", "A run of one program: several tell how much one run a side varies.", "RUN", **_RUNS),

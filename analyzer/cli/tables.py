@@ -51,7 +51,7 @@ _MATCHES: Final = 8
 @cli.command(
     cli.TABLE,
     cli.argument("reports", nargs=-1, type=cli.READ),
-    *(*cli.SCOPE, cli.CAPTURE),
+    *cli.SCOPE,
     cli.option("--by", "Group it differently; `kanalyze show TABLE` says how.", "GROUPING"),
     # of some tables alone
     cli.flag("--trace", "A row per instance (range_gpu).", default=None),

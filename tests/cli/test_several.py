@@ -166,6 +166,8 @@ def test_a_folder_of_both_has_the_names(pair):
     assert run("show", *words, pair).lines == run("show", *words, DECODE, "--capture", CAPTURE).lines
     assert "layers.#.mlp.down" in run("summarize", pair).text
     assert html_of(pair, pair) == html_of(pair, DECODE, "--capture", CAPTURE)
+    asked = "SELECT * FROM captured WHERE range LIKE '%mlp.down'"
+    assert len(run("sql", DECODE, asked, "--capture", CAPTURE).lines) > 1
 
 
 def test_what_if_knows_the_ranges_of_another_trace(pair):
