@@ -13,7 +13,7 @@ from kanalyze import errors, files, machinery
 from kanalyze.analyses import declarations, homes_of_sides
 from kanalyze.analyses.comparing import _comparison, _pair
 from kanalyze.reduction.baselines import LAUNCHES, STEADY, SUFFIX, WHOLE, Digest, Part, loaded
-from kanalyze.report import BareRuns, Meta, Report
+from kanalyze.report import BareRuns, Meta, Report, Where
 from kanalyze.several import Asked
 from kanalyze.tools import TOOLS, tool_of
 from kanalyze.window import Scope, Window
@@ -203,17 +203,29 @@ def _by_window(
 def _runs_of(
     source: Report | Path, asked: Asked, part: Part, names: list[str | None]
 ) -> Iterator[tuple[str | None, Digest]]:
-    """The runs of one report or baseline, with the windows that they are of."""
+    """The runs of one report or baseline, with the windows that they are of.
+
+    Windows are those of the first tool that gives the time; a report of another one that lacks them is left out.
+    """
     if isinstance(source, Path) and source.suffix == SUFFIX:
         yield from product(names or [None], _stored(source, asked.where.get("window")))
         return
+    first = None
     for report in opened_of(source, asked):
+        first = first or (None if report.meta.timeless else report.meta.tool)
         if not (names or report.meta.timeless):
-            windows = report.narrow(**(asked.where | {"window": None})).windows(str(asked.where.get("window")))
-            names += [str(at) for at in windows] if len(windows) > 1 else [None]
-        for name in names or [None]:
-            at = asked if name is None else asked._replace(where=asked.where | {"window": name})
-            yield from ((name, digest) for digest in _of_report(report, at, part))
+            several = report.narrow(**(asked.where | {"window": None})).windows(str(asked.where.get("window")))
+            names += [str(at) for at in several] if len(several) > 1 else [None]
+        windows = [(name, asked.where if name is None else asked.where | {"window": name}) for name in names or [None]]
+        try:
+            runs = [(name, digest) for name, where in windows for digest in _of_report(report, where, part)]
+        except (errors.UnknownNameError, errors.BadWindowError) as error:
+            if report.meta.tool == first:
+                raise
+            if asked.left_out is not None:
+                asked.left_out(errors.IncomparableError(f"{report.meta.path}: {error}", error.remedy))
+        else:
+            yield from runs
 
 
 def _stored(path: Path, window: object) -> list[Digest]:
@@ -238,9 +250,8 @@ def runs_of_one_tool(sources: Sequence[Report | Path], asked: Asked) -> list[Dig
     return runs
 
 
-def _of_report(report: Report, asked: Asked, part: Part) -> list[Digest]:
+def _of_report(report: Report, where: Where, part: Part) -> list[Digest]:
     """The digests of a report as recorded, and those without the profiler, where that is told of its iterations."""
-    where = asked.where
     if report.meta.timeless:
         return _digesting.digests_of(report.narrow(device=where.get("device"), process=where.get("process")))
     view = report.narrow(**where)

@@ -1,5 +1,6 @@
 """Sides whose iterations were found in different ways, and sides that were recorded with different slowdowns."""
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -286,3 +287,10 @@ def test_a_few_of_the_iterations_are_averaged_that_are_not_like_the_others():
     assert [one.kind for one in found.doubts] == ["steps"]
     assert "by 3 of 12 and 11 of it" in answer(found)
     assert not comparison([eager], [eager], Asked()).doubts
+
+
+@pytest.mark.parametrize("window", ["tidy", "step#9", "step#*"])
+def test_a_trace_without_the_window_of_its_capture_is_left_out(window):
+    ran = run("compare", *[SAMPLES / "mlp_train"] * 2, "--window", window)
+    assert ran.error.count("left out: ") == ran.error.count("torch.json.gz: no ") == 2
+    assert len(re.findall("^kanalyze compare ", ran.text, re.M)) == (42 if "*" in window else 1)
