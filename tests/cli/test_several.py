@@ -180,3 +180,10 @@ def test_of_two_sides_those_without_such_captures_are_named(pair):
     words = ("compare", DECODE, pair / DECODE.name, "--capture")
     told = [run(*words, path).error.count("without names of captures: ") for path in (CAPTURE, NONE_OF_THEM)]
     assert told == [0, 2]
+
+
+@pytest.mark.slow
+def test_a_trace_is_on_the_page_of_its_own_program_alone():
+    pages = json.loads(run("summarize", "--full", "--format", "json", SAMPLES / "inside_graphs").text)["reports"]
+    beside = {page["report"]["path"]: len(page.get("joined_with", ())) for page in pages}
+    assert [*beside.values()] == [2, 0]

@@ -200,13 +200,19 @@ class Together:
         return [one for one in (self.base, self.torch, self.ncu) if one is not None]
 
 
-def together(table: Table | str, reports: Sequence[Report], where: Where) -> list[Together]:
+def together(
+    table: Table | str,
+    reports: Sequence[Report],
+    where: Where,
+    fits: Callable[[Report, Report], bool] = lambda *_: True,
+) -> list[Together]:
     """Groups the given reports around each that provides the time; `where` narrows that one.
 
     Several nsys reports, or without any several of torch.profiler, are runs or ranks with a time of their own. All
     others are merged: traces of ranks beside one nsys report, measurements of ncu. If there are as many traces as nsys
-    reports, they are paired in the order given. A report in a capture's folder belongs only to the reports of that
-    capture, if one of them provides the time. Duplicates are removed.
+    reports, they are paired in the order given, if each `fits` its one; else a report has all traces that fit it. A
+    report in a capture's folder belongs only to the reports of that capture, if one of them provides the time.
+    Duplicates are removed.
 
     Raises:
         CannotTellError: No report provides the time.
@@ -223,8 +229,10 @@ def together(table: Table | str, reports: Sequence[Report], where: Where) -> lis
         elsewhere = captures - {base.meta.capture}
         beside = ([report for report in some if report.meta.capture not in elsewhere] for some in (traces, counters))
         own, ncu = map(different, beside)
-        if len(own) == len(bases) > 1 and all(report.meta.capture is None for report in (*own, *bases)):
-            own = own[at : at + 1]
+        paired = len(own) == len(bases) > 1 and all(report.meta.capture is None for report in (*own, *bases))
+        paired = paired and all(map(fits, bases, own))
+        own = own[at : at + 1] if paired else [report for report in own if fits(base, report)]
+        ncu = [report for report in ncu if fits(base, report)]
         report_sets.append(Together(base.narrow(**where), pooled(own), pooled(ncu), (base, *own, *ncu)))
     return report_sets
 

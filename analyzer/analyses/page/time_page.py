@@ -246,13 +246,12 @@ def _pages_of(
 ) -> list[Summary]:
     """A page of each report that gives the time, `joint` where others can be joined to it; then those of all others.
 
-    Reports of other programs, which share no kernel with any, are joined to none.
+    A report of another program, which shares no kernel with that, is not joined to it.
     """
-    groups = together("joined", reports, where)
-    beside = dict.fromkeys(one for each in groups for one in each.given[1:])
-    others = [one for one in beside if not any(_may_be_one_program(each.base.whole, one) for each in groups)]
-    if others:
-        groups = together("joined", [one for one in reports if one not in others], where)
+    beside = dict.fromkeys(one for each in together("joined", reports, where) for one in each.given[1:])
+    groups = together("joined", reports, where, _may_be_one_program)
+    given = {one for each in groups for one in each.given}
+    others = [one for one in beside if one not in given]
     joining = [len(each.reports) > 1 and "kernel" in each.base.kinds for each in groups]
     joined = {one for each, joins in zip(groups, joining, strict=True) if joins for one in each.given}
     alone = [one for each in groups for one in each.given[1:] if one not in joined]

@@ -293,4 +293,4 @@ def test_a_few_of_the_iterations_are_averaged_that_are_not_like_the_others():
 def test_a_trace_without_the_window_of_its_capture_is_left_out(window):
     ran = run("compare", *[SAMPLES / "mlp_train"] * 2, "--window", window)
     assert ran.error.count("left out: ") == ran.error.count("torch.json.gz: no ") == 2
-    assert len(re.findall("^kanalyze compare ", ran.text, re.M)) == (42 if "*" in window else 1)
+    assert len(re.findall("^kanalyze compare ", ran.text, re.MULTILINE)) == (42 if "*" in window else 1)
