@@ -305,12 +305,9 @@ class Report:
                 raise UnknownNameError.of("device", device, sorted({*devices, *used}))
         if process is not None and process not in (processes := self.processes.get_column("process_id").unique()):
             raise UnknownNameError.of("process", process, processes.sort().to_list())
-        scope = replace(
-            self.scope,
-            device=self.scope.device if device is None else device,
-            process=self.scope.process if process is None else process,
-            labels=labels,
-        )
+        device = self.scope.device if device is None else device
+        process = self.scope.process if process is None else process
+        scope = replace(self.scope, device=device, process=process, labels=labels)
         self._whole.setdefault((self.scope.process, *self.scope.labels), self.whole)
         view = replace(self, scope=scope)
         resolved = view.window(window) if isinstance(window, str) else window

@@ -136,8 +136,6 @@ def html(reports: Sequence[Path], base: Sequence[Path], where: Where, to: _proce
     _process.refuse_overwriting(target)
     if base or (len(reports) == 1 and captures.sides_in(reports[0]) is not None):
         asked, pair = _answers.request(where, done=_answers.doubted), sides.given(reports, base)
-        if where.several:
-            _answers.refuse_several(_answers.opened_parts(pair[0][0], where), "an HTML page")
         page: file_page.FilePage = sides.file_page_of_sides(*pair, asked, _EVENTS)
     else:
         page = _file_page(reports, where)

@@ -108,6 +108,7 @@ def _digest(report: Report, view: _View, rank: int) -> Digest:
     steady, window, tables = view.steady, report.scope.window, {"steps": _steps_in_window(report)}
     attributes: dict[str, str | float] = {"scope": WHOLE if window is None else str(report.scope)}
     if steady is not None:
+        kernels_ns = [rows.select(pl.col("kernels_ns").mean()).item() or 1 for rows in (steady.run, steady.usual)]
         tables = {
             "steps": phases.lengths_ns(steady.usual).to_frame().filter(pl.col("dur_ns") > 0),
             "ranges": phases.parts_of_step(report, steady._replace(window=steady.host)),
@@ -117,7 +118,7 @@ def _digest(report: Report, view: _View, rank: int) -> Digest:
             "each": steady.each,
             "found_by": steady.found_by,
             "iterations": steady.number,
-            "typical": _kernels_ns(steady.run) / max(_kernels_ns(steady.usual), 1.0),
+            "typical": kernels_ns[0] / kernels_ns[1],
             "recorded_iterations": steady.rows.filter(pl.col("name") == steady.each).height,
             **_estimate(view.report, steady, buckets),
         }
@@ -134,10 +135,6 @@ def _digest(report: Report, view: _View, rank: int) -> Digest:
     ns = int(buckets.get_column("ns").sum())
     about = _about(report, of_device, **attributes, ns=ns, recorded=recorded_kinds(report), rank=rank)
     return Digest(about, **{name: TABLES[name].select(table) for name, table in tables.items()})
-
-
-def _kernels_ns(iterations: pl.DataFrame) -> float:
-    return float(iterations.select(pl.col("kernels_ns").mean()).item() or 0)
 
 
 def _estimate(view: Report, steady: phases.SteadyPart, buckets: pl.DataFrame) -> dict[str, int]:

@@ -139,8 +139,8 @@ def file_pages(*reports: Report, most: int, **where: Unpack[Where]) -> list[File
 def instances_page(parts: Sequence[Report], most: int) -> FilePage:
     """The content of the page that compares instances of a range, given as the report narrowed to each."""
     shown = compare(parts)
-    tables = [(INSTANCES, shown.instances), (SPREAD, shown.spread)]
-    return FilePage(shown, [shown.meta], tables, timeline(parts[0].narrow(window=shown.scope.window), most))
+    picture = timeline(parts[0].narrow(window=shown.scope.window), most)
+    return FilePage(shown, [shown.meta], [(INSTANCES, shown.instances), (SPREAD, shown.spread)], picture)
 
 
 def _timed(report: Report, called: Report, others: Sequence[Meta], most: int, page: Summary | None = None) -> FilePage:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from kanalyze.analyses.comparing._comparison import Comparison, Noise, Profiled, Verdict
     from kanalyze.analyses.comparing._pair import Side
     from kanalyze.analyses.replay._whatif import WhatIf
-    from kanalyze.reduction.baselines import Digest
 
 #: Lines of all sections together, and those of a section that are no rows.
 _LINES, _AROUND = 31, 3
@@ -145,7 +144,9 @@ def _verdict(comparison: Comparison) -> str:
         what += f" of {f'rank {about.rank}' if comparison.job is None else f'{len(comparison.pairs):,} ranks'}"
     base, new = (side.digests for side in (comparison.timed.base, comparison.timed.new))
     if verdict.basis == "steps":
-        runs = f"1 run a side, by {_averaged(base[0])} and {_averaged(new[0])} of it"
+        numbers = [(side[0].about.iterations, side[0].steps.height) for side in (base, new)]
+        averaged = " and ".join(f"{n:,} of {every:,}" if n < every else f"{every:,}" for n, every in numbers)
+        runs = f"1 run a side, by {averaged} of it"
     elif len(base) == len(new) == 1:
         runs = "1 run a side"
     else:
@@ -161,12 +162,6 @@ def _verdict(comparison: Comparison) -> str:
     if verdict.basis == "steps" and not verdict.low <= 1 <= verdict.high:
         return f"These two runs differ, {inner} by {units.change(verdict.ratio)} ({_ends(verdict, runs)})"
     return f"Cannot tell whether {inner} is faster or slower ({_ends(verdict, runs)})"
-
-
-def _averaged(run: Digest) -> str:
-    """How many iterations times are the mean of, and of how many steady ones: ``3 of 12``."""
-    number, every = run.about.iterations, run.steps.height
-    return f"{number:,} of {every:,}" if number < every else f"{every:,}"
 
 
 def _judged(comparison: Comparison, verdict: Verdict, be: str, take: str, *more: str) -> str:
