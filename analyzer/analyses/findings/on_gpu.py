@@ -242,11 +242,6 @@ def _named(report: Report, work: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
 # What remedies change.
 
 
-def times_of(report: Report, rows: pl.Series) -> pl.DataFrame:
-    """When some operations (rows) ran in the window: start, end."""
-    return exclusive_operations(report).filter(pl.col("row").is_in(rows.implode())).select("start", "end")
-
-
 def part(column: str, share: float | pl.Expr) -> pl.Expr:
     """A share of a time, in whole ns."""
     return (pl.col(column) * share).floor().cast(pl.Int64)

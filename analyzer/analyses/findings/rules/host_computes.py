@@ -346,7 +346,7 @@ def converted_arrays(report: Report) -> Findings:
             report,
             "large-upload: arrays",
             device,
-            (idle, on_gpu.times_of(report, runs.get_column("row"))),
+            (idle, _operations.exclusive_operations(report).join(runs, on="row", how="semi")),
             action=_call_kinds.spoken(report, conversions, conversions["others"]),
             idle=intervals.length(idle),
             mending=Mending(shorter=runs.select("row", saved_ns=on_gpu.part("dur_ns", pl.col("spared"))), host=spared),

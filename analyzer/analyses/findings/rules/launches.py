@@ -144,7 +144,7 @@ def timed_kernels(report: Report) -> Findings:
             report,
             "timed-kernels",
             device,
-            on_gpu.times_of(report, own.get_column("row")),
+            own,
             total(own, "exclusive_ns"),
             action="record a second run: torch.compile keeps on disk what it chose"
             if say.written_with(report, name) == say.COMPILED

@@ -434,7 +434,7 @@ def many_small_copies(report: Report) -> Findings:
             report,
             "small-copies",
             device,
-            (on_gpu.times_of(report, copies.get_column("row")), idle),
+            (copies, idle),
             moved_ns + called_ns,
             **figures,
             caller=_caller(report, copies),

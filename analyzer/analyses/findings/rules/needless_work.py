@@ -272,22 +272,19 @@ def _in_code(
 
 
 @Rule
-def float32_in_code(report: Report) -> Findings:
-    """At most two findings per device on Triton kernels of the program that multiply blocks without tensor cores."""
-    for name, column in (("no-tf32: code", "float32_products"), ("no-tensor-cores: sums", "summed_products")):
+def products_in_code(report: Report) -> Findings:
+    """Findings per device on Triton kernels that multiply blocks without tensor cores, and those of 16 bits in TF32."""
+    for name, column in (
+        ("no-tf32: code", "float32_products"),
+        ("no-tensor-cores: sums", "summed_products"),
+        ("widened-products", "widened_products"),
+    ):
         for work, code in _in_code(report, pl.col(column).is_not_null(), on_gpu.WORTH_PRODUCTS):
-            left, place = on_gpu.TF32_LEFT.get(work.device.capability), code[column]
+            place, in_tf32 = code[column], on_gpu.TF32_LEFT.get(work.device.capability)
+            left = in_tf32 and min(in_tf32 / on_gpu.OF_PEAK, 1.0)
+            left = on_gpu.HALF_LEFT if column == "widened_products" else left
             if left is not None:
-                left = min(left / on_gpu.OF_PEAK, 1.0)
                 yield work.finding(name, left=left, where=literal(place), place=place)
-
-
-@Rule
-def widened_products(report: Report) -> Findings:
-    """One finding per device on Triton kernels of the program whose code multiplies blocks of 16 bits in TF32."""
-    for work, code in _in_code(report, pl.col("widened_products").is_not_null(), on_gpu.WORTH_PRODUCTS):
-        place = code["widened_products"]
-        yield work.finding("widened-products", left=on_gpu.HALF_LEFT, where=literal(place), place=place)
 
 
 @Rule

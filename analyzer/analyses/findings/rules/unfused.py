@@ -8,6 +8,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device import _operations, _windows
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_gpu import COMPILED_KERNELS, FAMILY, LIBRARY, MOVES, OPERATION, Work
+from kanalyze.analyses.findings.on_host import side
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
 from kanalyze.analyses.host._call_kinds import PYTORCH
 from kanalyze.analyses.operators._host_tree import ARROW
@@ -41,7 +42,7 @@ def fusible(report: Report) -> Findings:
             report,
             "fusion: chains",
             device,
-            on_gpu.times_of(report, work.get_column("row")),
+            work,
             min(total(rows, "saved_ns"), total(chained, "exclusive_ns")),
             general=True,
             mending=on_gpu.merged(work),
@@ -91,9 +92,10 @@ def by_hand(report: Report) -> Findings:
     """One finding per device with formulas in kernels that one would do, where the report has no operators."""
     if say.in_pytorch(report) and report.kind("op").is_empty():
         for device in on_gpu.kernel_sums(report):
-            lines = on_gpu.stream_lines(report, device.device)
+            lines = on_gpu.stream_lines(report, device.device).with_columns(dur_ns="exclusive_ns")
             # all that torch.compile fuses: each run of passes, as one
-            kernels, ns = _in_runs(lines, _COMPILES), pl.col("exclusive_ns")
+            passes, ns = on_gpu.decoded_as(lines, _COMPILES) | lines.select(MOVES).to_series(), pl.col("exclusive_ns")
+            kernels = _numbered(lines, passes, "group")
             least = pl.max_horizontal(_FUSED * ns.filter(ns >= _LARGE * ns.max()).min(), ns.max())
             groups = kernels.group_by("group").agg(merged_ns=least, ns=ns.sum())
             shorter = groups.filter(pl.col("merged_ns") < pl.col("ns")).select("group", "merged_ns", kept=pl.lit(1))
@@ -101,16 +103,10 @@ def by_hand(report: Report) -> Findings:
             yield _formulas(Work(report, device, _runs(lines)), compiled)
 
 
-def _in_runs(lines: pl.DataFrame, passes: pl.Expr, **others: pl.Expr) -> pl.DataFrame:
-    """The operations of `lines` that pass over tensors, with `group`: what follows each other on a stream."""
-    marked = on_gpu.with_decoded(lines, passes=passes, **others)
-    marked = marked.with_columns(pl.col("passes") | (MOVES & (passes is _COMPILES)))
-    return marked.with_columns(group=pl.struct("line", "passes").rle_id(), dur_ns="exclusive_ns").filter("passes")
-
-
 def _runs(lines: pl.DataFrame) -> pl.DataFrame:
     """Kernels of formulas: rows of `lines` with group, kept and merged_ns (of the fused kernel)."""
-    kernels = _in_runs(lines, _PASSING, computes=~OPERATION.is_in(_OF_ANY))
+    kernels = _numbered(lines, on_gpu.decoded_as(lines, _PASSING), "group")
+    kernels = on_gpu.with_decoded(kernels, computes=~OPERATION.is_in(_OF_ANY))
     ns, name = pl.col("exclusive_ns"), pl.col("name")
     large, own = ns.filter(ns >= _LARGE * ns.max()), name.filter("computes")
     several = (name.n_unique() >= _FEWEST) & (ns.max() >= on_gpu.SHORTEST_NS) & (own.n_unique() >= _OWN)
@@ -179,34 +175,29 @@ def _words(runs: Work) -> str:
         fusible = inside.get_column("name").str.contains(_FUSIBLE).sum()
         if 2 * fusible > inside.height and not runs.device.launches(COMPILED_KERNELS):
             return "fusion: backend"
-    if top.filter(_pairs() & pl.col("name").shift(-1).over(THREAD).str.contains(_RAISED)).is_empty():
+    # differences of all pairs of rows
+    pairs = (pl.col("name") == "aten::sub") & _across(-2) & (side(0, -1) == side(1, -1)) & (side(0, -1) > 1)
+    if top.filter(pairs & pl.col("name").shift(-1).over(THREAD).str.contains(_RAISED)).is_empty():
         return "fusion"
     work = on_gpu.with_operators(runs.report, runs.rows.select("row", "exclusive_ns"))
     of_distances = work.filter(pl.col("outer").str.contains(_OF_DISTANCES))
     return "fusion" if 2 * total(of_distances, "exclusive_ns") < runs.ns else "fusion: distances"
 
 
-def _pairs() -> pl.Expr:
-    """Whether operators take differences of all pairs of rows: each side is repeated along a dimension of the other."""
-    side = on_host.side
-    along = [
-        (side(first, -2) == 1) & (side(second, -3).fill_null(1) == 1) & (side(first, -3) > 1) & (side(second, -2) > 1)
-        for first, second in ((0, 1), (1, 0))
-    ]
-    alike = (side(0, -1) == side(1, -1)) & (side(0, -1) > 1)
-    return (pl.col("name") == "aten::sub") & alike & pl.any_horizontal(along)
+def _across(at: int) -> pl.Expr:
+    """Whether of the first two inputs of operators each is repeated along one of the dimensions before and `at`."""
+    return pl.any_horizontal(
+        (side(one, at) == 1) & (side(one, at - 1) > 1) & (side(other, at - 1).fill_null(1) == 1) & (side(other, at) > 1)
+        for one, other in ((0, 1), (1, 0))
+    )
 
 
 def _searches(runs: Work) -> pl.Series:
     """Groups that for the most part compare each value of a row with each of another, and count what is true."""
-    side, name = on_host.side, pl.col("name")
-    along = [
-        (side(row, -2).fill_null(1) == 1) & (side(row, -1) > 1) & (side(column, -2) > 1) & (side(column, -1) == 1)
-        for row, column in ((0, 1), (1, 0))
-    ]
+    name = pl.col("name")
     shapes = operations_with_roofs(runs.report).select("row", "input_shapes", name="op")
     work = runs.rows.select("row", "group", "exclusive_ns").join(shapes, on="row", how="left", maintain_order="left")
-    pairs, counts = name.str.contains(_COMPARED) & pl.any_horizontal(along), name.str.contains(_COUNTED)
+    pairs, counts = name.str.contains(_COMPARED) & _across(-1), name.str.contains(_COUNTED)
     own = pl.col("exclusive_ns").filter(pairs.fill_null(value=False) | counts | (name == "aten::copy_"))
     most = 2 * own.sum() >= pl.col("exclusive_ns").sum()
     return work.group_by("group").agg(search=pairs.any() & counts.any() & most).filter("search").get_column("group")
@@ -420,9 +411,10 @@ def _recorded_ranges(report: Report, method: str) -> pl.DataFrame:
     return on_host.spans_named(pattern, report.kind("range")).select(*on_host.SPAN, optimizer=optimizer).drop_nulls()
 
 
-def _numbered(lines: pl.DataFrame, alike: pl.Series) -> pl.DataFrame:
-    """The operations of `lines` that are `alike`; `step` numbers those that follow each other on a stream."""
-    return lines.with_columns(alike=alike).with_columns(step=pl.struct("line", "alike").rle_id()).filter("alike")
+def _numbered(lines: pl.DataFrame, alike: pl.Series, run: str = "step") -> pl.DataFrame:
+    """The operations of `lines` that are `alike`; the column `run` numbers those that follow each other on a stream."""
+    marked = lines.with_columns(alike=alike)
+    return marked.with_columns(pl.struct("line", "alike").rle_id().alias(run)).filter("alike")
 
 
 def _update_runs(lines: pl.DataFrame) -> pl.DataFrame:

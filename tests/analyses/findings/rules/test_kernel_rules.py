@@ -19,12 +19,11 @@ from kanalyze.analyses.findings.rules.needless_kernels import (
 from kanalyze.analyses.findings.rules.needless_products import one_hot_products
 from kanalyze.analyses.findings.rules.needless_work import (
     atomics_in_code,
-    float32_in_code,
     float64_in_code,
     growing_concatenations,
     growing_copies,
     no_kv_cache,
-    widened_products,
+    products_in_code,
 )
 from kanalyze.analyses.findings.rules.slower_kernels import (
     float64,
@@ -472,23 +471,22 @@ SUMMED = {"float32_products": None, "summed_products": "net.py:41"}
 
 
 @pytest.mark.parametrize(
-    ("rule", "name", "row", "capability", "saved_ns"),
+    ("column", "name", "row", "capability", "saved_ns"),
     [
-        (float32_in_code, "no-tf32", {}, "9.0", int(50_000 * (1 - 66.9 / 494.7 * 1.5))),
-        (float32_in_code, "no-tensor-cores", SUMMED, "9.0", int(50_000 * (1 - 66.9 / 494.7 * 1.5))),
-        (float32_in_code, None, {}, "12.0", None),  # of which nobody measured what TF32 leaves
-        (float32_in_code, None, {"source": "inductor"}, "9.0", None),
-        (float32_in_code, None, {"float32_products": None}, "9.0", None),
-        (widened_products, "widened-products", {}, "9.0", 25_000),  # of 16 bits, that it multiplies in TF32
-        (widened_products, None, {"widened_products": None}, "9.0", None),
+        ("float32_products", "no-tf32", {}, "9.0", int(50_000 * (1 - 66.9 / 494.7 * 1.5))),
+        ("float32_products", "no-tensor-cores", SUMMED, "9.0", int(50_000 * (1 - 66.9 / 494.7 * 1.5))),
+        ("float32_products", None, {}, "12.0", None),  # of which nobody measured what TF32 leaves
+        ("float32_products", None, {"source": "inductor"}, "9.0", None),
+        ("float32_products", None, {"float32_products": None}, "9.0", None),
+        ("widened_products", "widened-products", {}, "9.0", 25_000),  # of 16 bits, that it multiplies in TF32
+        ("widened_products", None, {"widened_products": None}, "9.0", None),
     ],
 )
-def test_products_in_too_long_types_that_the_code_of_a_kernel_shows(rule, name, row, capability, saved_ns):
+def test_products_in_too_long_types_that_the_code_of_a_kernel_shows(column, name, row, capability, saved_ns):
     events = [kernel(0, 50_000, name="layer"), kernel(50_000, 60_000, name=GEMM)]
-    column = "float32_products" if rule is float32_in_code else "widened_products"
     codes = [{"name": "layer", "source": "triton", "hash": "1", column: "net.py:41"} | row]
     of = report(events, limits=HOPPER | {"compute_capability": capability}, compiled_kernels=codes)
-    told = list(rule(of))
+    told = list(products_in_code(of))
     assert [(one.rule, one.where, one.at_stake_ns) for one in told] == [(name, "net.py:41", 50_000)] * bool(name)
     assert [one.change(of).shorter.get_column("saved_ns").to_list() for one in told] == [[saved_ns]] * bool(name)
 
