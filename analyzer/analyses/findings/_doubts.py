@@ -32,9 +32,6 @@ _WORK: Final = (*model.DEVICE_KINDS, "api")  # what tells of operations and thei
 #: Kinds of host events with a duration. Python functions are checked by their reader, which need not link them.
 _HOST_KINDS: Final = ("api", "sync", "range", "op", "overhead", "fault", "osrt", "library")
 
-#: The kinds of events whose size is in a side table, by that table.
-_SIZED: Final = {"copy_detail": ("memcpy", "memset"), "memory_detail": ("memory",)}
-
 #: Upper limits of plausibility: 16 TiB, and 64 TB/s for anything that takes a microsecond or more.
 _LARGEST_BYTES: Final = 1 << 44
 _FASTEST_BYTES_PER_NS: Final = 64_000
@@ -52,9 +49,6 @@ _ROUNDED_NS: Final = 1_000  # how far rounded times of one clock may be apart: o
 
 #: So many ranges of a thread may start within one tick of the clock: the coarsest that nsys has takes 0.1 µs.
 _TOGETHER: Final = 2
-
-#: So many host events are put in order together: all of a report of a gigabyte take a gigabyte.
-_AT_ONCE: Final = 1 << 20
 
 #: Calls that start one kernel, unlike launches of graphs, or of a kernel on several devices.
 _ONE_KERNEL: Final = re.compile(r"(?:cuda|cu)Launch(?!.*MultiDevice)")
@@ -303,20 +297,18 @@ def lost_waits(report: Report) -> list[Count]:
 @_check("memcpy", "memset", "memory")
 def sizes(report: Report) -> list[Count]:
     """Copies, memsets and allocations whose size is missing or impossible, and copies of memory without a name."""
-    odd_sizes = []
-    for table, kinds in _SIZED.items():
-        sized = report.table(table).select("event_id", "size_bytes")
-        events = pl.concat([report.kind(kind).select("event_id", "dur_ns") for kind in kinds])
-        size, took = pl.col("size_bytes"), pl.col("dur_ns").clip(lower_bound=_LEAST_NS)
-        wrong = ~size.is_between(1, _LARGEST_BYTES)
-        if table == "copy_detail":
-            wrong |= size // _FASTEST_BYTES_PER_NS > took
-        doubtful = sized.filter(~size.is_between(1, _FASTEST_BYTES_PER_NS * _LEAST_NS) | size.is_null())
-        odd_sizes.append(doubtful.join(events, on="event_id").filter(wrong.fill_null(value=True)))
+    kinds, tables = ("memcpy", "memset", "memory"), ("copy_detail", "memory_detail")
+    events = pl.concat(report.kind(kind).select("event_id", "dur_ns", "kind") for kind in kinds)
+    sized = pl.concat(report.table(table).select("event_id", "size_bytes") for table in tables)
+    size, took = pl.col("size_bytes"), pl.col("dur_ns").clip(lower_bound=_LEAST_NS)
+    doubtful = sized.filter(~size.is_between(1, _FASTEST_BYTES_PER_NS * _LEAST_NS) | size.is_null())
+    fast = (pl.col("kind") != "memory") & (size // _FASTEST_BYTES_PER_NS > took)
+    wrong = (~size.is_between(1, _LARGEST_BYTES) | fast).fill_null(value=True)
+    odd = doubtful.join(events, on="event_id").filter(wrong)
     nameless = pl.any_horizontal(pl.col("source_memory", "target_memory").is_null()) & report.meta.recorder.names_memory
     copies = report.kind("memcpy").select("event_id", "dur_ns")
     unknown = copies.join(report.copy_detail.filter(nameless), on="event_id", how="semi")
-    return [("sizes that are missing or cannot be", *_sum(*odd_sizes)), ("copies of unknown memory", *_sum(unknown))]
+    return [("sizes that are missing or cannot be", *_sum(odd)), ("copies of unknown memory", *_sum(unknown))]
 
 
 @_check("kernel")
@@ -355,7 +347,7 @@ def crossings(report: Report) -> list[Count]:
     # equal parts of the time in which events start, few of which have more than so many of them
     sides = pl.concat(own.select(low=start.min(), high=start.max() + 1, number=pl.len()) for own in kinds)
     first, end_ns, number = sides.select(pl.col("low").min(), pl.col("high").max(), pl.col("number").sum()).row(0)
-    turns = number // _AT_ONCE + 1
+    turns = number // (1 << 20) + 1  # in order together, all of a report of a gigabyte take a gigabyte
     for low, high in pairwise(first + (end_ns - first) * turn // turns for turn in range(turns + 1) if number):
         events = pl.concat(part.filter(start.is_between(low, high, closed="left")) for part in kinds)
         line = columns.in_order_of(pl.concat([last, events.drop_nulls("dur_ns")]), (*THREAD, "start_ns"), ["dur_ns"])
