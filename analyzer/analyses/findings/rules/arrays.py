@@ -45,7 +45,6 @@ _OF_ITEMS: Final = 4
 _FILLED: Final = 0.25
 
 _THREADS: Final = 1024  # an SM has room for so many threads of such kernels at least
-_LITTLE_BYTES: Final = 4096
 _ARRAYS: Final = (_call_kinds.CUPY, _call_kinds.PYTHON)  # worlds in which operations on arrays are kernels
 
 
@@ -111,7 +110,7 @@ def _loops(report: Report) -> pl.DataFrame:
     alone = pl.col("call_row").is_not_null() & (pl.len().over("call_row") == 1)  # not those of a graph
     blocks, threads = (product(*map(pl.col, axes)).fill_null(1) for axes in (SHAPE[:3], SHAPE[3:]))
     # values that an operation on arrays is given with each call, such as weights of a filter
-    little = (pl.col("detail") == TO_DEVICE) & (pl.col("size_bytes") <= _LITTLE_BYTES)
+    little = (pl.col("detail") == TO_DEVICE) & (pl.col("size_bytes") <= 1 << 12)
     kernel = ((pl.col("kind") == "kernel") & alone) | ((_WITHIN | little).fill_null(value=False) & arrays)
     line = work.select(*_OF_LOOPS, *SHAPE[:3], blocks=blocks, threads=threads, kernel=kernel)
     line = line.join(report.devices.select("device", sms="sm_count").drop_nulls(), on="device").sort(*_STREAM, "start")
@@ -194,10 +193,6 @@ _BY_ELEMENT: Final = {
     "Julia": pl.col("function").str.contains(r"^(?:_Z\d+)?(?:gpu_)?broadcast_kernel"),
 }
 
-#: What one kernel takes for each operation of a chain after the first that has another array, as a part of the longest
-#: one. Of the fifth on half as much: most of their arrays have been read by then.
-_EACH_MORE: Final = 0.25
-_FIRST: Final = 4
 #: Operations of CuPy on one array, or on one and a number: ``cupy_add__float_float32_float32``.
 _OF_ONE: Final = r"^cupy_.*(?:_(?:float|int|complex)_|__[a-z]+\d*_[a-z]+\d*$)"
 _WORTH: Final = 0.03  # a smaller part of the kernel time is left out
@@ -227,8 +222,10 @@ def array_chains(report: Report) -> Findings:
     line = line.with_columns(group=pl.struct("group", pl.int_range(pl.len()).over("group") // pl.col("turn")).rle_id())
     many, most = pl.len().over("group"), pl.col("dur_ns").max().over("group")
     others = ((~of_one).cast(pl.Int64).sum().over("group") - 1).clip(lower_bound=0)
-    more = others.clip(upper_bound=_FIRST) + (others - _FIRST).clip(lower_bound=0) / 2
-    chains = line.with_columns(many=many, kept=pl.lit(1), merged_ns=(most * (1 + _EACH_MORE * more)).cast(pl.Int64))
+    # one kernel takes a quarter of the longest one for each operation after the first that has another array; of the
+    # fifth on half as much: most of their arrays have been read by then
+    more = others.clip(upper_bound=4) + (others - 4).clip(lower_bound=0) / 2
+    chains = line.with_columns(many=many, kept=pl.lit(1), merged_ns=(most * (1 + 0.25 * more)).cast(pl.Int64))
     every = chains.filter((pl.col("many") > 1) & (pl.col("dur_ns").sum().over("group") > pl.col("merged_ns")))
     for work in on_gpu.works(report, every):
         chains, groups, took = work.rows, work.rows.unique("group"), total(work.rows, "dur_ns")
@@ -249,9 +246,6 @@ def array_chains(report: Report) -> Findings:
             mending=on_gpu.merged(chains),
             general=True,
         )
-
-
-_LARGE: Final = 1 << 16  # the elements of an array that counts
 
 
 @Rule
@@ -287,7 +281,7 @@ def _on_wide_arrays(report: Report) -> set[str]:
     copied = work.filter(pl.col("detail") == TO_DEVICE).select(bytes=pl.col("size_bytes") // 8)
     block = pl.col("block_x").cast(pl.Int64)
     sizes = kernels.select("name", block=block, elements=block * pl.col("grid_x")).unique()
-    pairs = sizes.join(copied.unique().filter(pl.col("bytes") >= _LARGE), how="cross")
+    pairs = sizes.join(copied.unique().filter(pl.col("bytes") >= 1 << 16), how="cross")  # of large arrays
     filled = pl.col("bytes").is_between(pl.col("elements") - pl.col("block"), "elements")
     return {decode(name).function for name in pairs.filter(filled).get_column("name").cast(pl.String).unique()}
 
@@ -367,6 +361,12 @@ def _launched_in(report: Report, turns: pl.DataFrame) -> pl.DataFrame:
     return on_host.filling(report, inside.filter(pl.col("call_start") < pl.col("until")))
 
 
+def _without_launches(report: Report, calls: pl.Series) -> pl.Series:
+    """Those of `calls` (rows) that launch nothing."""
+    launching = _call_kinds.names_that(report, _call_kinds.is_launch_name)
+    return calls.filter(~report.kind("api").get_column("name").gather(calls).is_in(launching))
+
+
 @Rule
 def called_in_turn(report: Report) -> Findings:
     """One finding per device on which functions under ``jax.jit`` are called for one part after the other."""
@@ -375,23 +375,13 @@ def called_in_turn(report: Report) -> Findings:
     turns = own.with_row_index("turn").rename({"start": "since", "end": "until"})
     inside = _launched_in(report, turns).with_columns(place=pl.int_range(pl.len()).over("turn"))
     spared = own.filter(~pl.col("run").is_first_distinct())
-    calls = on_gpu.calls_within(report, spared)
-    launching = (
-        report.kind("api")
-        .get_column("name")
-        .gather(calls)
-        .is_in(_call_kinds.names_that(report, _call_kinds.is_launch_name))
-    )
     change = on_host.at_once(inside, "run", "place", "name", "device")
-    change = change._replace(calls=calls.filter(~launching), host=spared.select("process_id", "start", "end"))
+    calls = _without_launches(report, on_gpu.calls_within(report, spared))
+    change = change._replace(calls=calls, host=spared.select("process_id", "start", "end"))
     module = say.most(own, "module")
     for device, idle in _idle_in(report, own).items():
         claims = (idle, inside.filter(device=device))
         yield say.told(report, "repeated-work: JAX", device, claims, mending=change, module=module, many=own.height)
-
-
-_WHILE: Final = r"\bhlo_op=while\b"  # ranges of XLA around a loop of jax.lax: scan, map, fori_loop, while_loop
-_EMPTY: Final = 0.5  # the kernels of a loop's turns fill so much of the GPU at most
 
 
 @once_per_process
@@ -399,7 +389,8 @@ def _loops_of_jax(report: Report) -> pl.DataFrame:
     """Loops that are in no other: THREAD, loop (a number), since, until, turns (the fewest times of what recurs)."""
     ranges = named_ranges(report).filter(~pl.col("open")).with_columns(pl.col("range").cast(pl.String))
     thunks = ranges.filter(pl.col("range").str.contains(r"\bhlo_op=")).select(*THREAD, "start", "end", "range")
-    loops = thunks.filter(pl.col("range").str.contains(_WHILE)).sort(*THREAD, "start")
+    # loops of jax.lax: scan, map, fori_loop, while_loop
+    loops = thunks.filter(pl.col("range").str.contains(r"\bhlo_op=while\b")).sort(*THREAD, "start")
     outer = pl.col("end").shift(1).cum_max().over(THREAD)
     loops = loops.filter((pl.col("start") >= outer).fill_null(value=True)).with_row_index("loop")
     loops = loops.select(*THREAD, "loop", since="start", until="end")
@@ -415,7 +406,7 @@ def loops_of_jax(report: Report) -> Findings:
     if _call_kinds.world(report) != _call_kinds.JAX or (loops := _loops_of_jax(report)).is_empty():
         return
     dur_ns = pl.col("dur_ns")
-    empty = ((dur_ns * pl.col("part")).sum() <= _EMPTY * dur_ns.sum()).over("loop", "device")
+    empty = ((dur_ns * pl.col("part")).sum() <= 0.5 * dur_ns.sum()).over("loop", "device")
     turning = _launched_in(report, loops).filter(empty)
     change = on_host.at_once(turning, "loop", "device", "name")
     for (device,), own in turning.partition_by("device", as_dict=True, maintain_order=True).items():
@@ -456,12 +447,11 @@ def _jitted(report: Report, spans: pl.DataFrame, device: int) -> Mending:
     kept = pl.min_horizontal(pl.col("reduces").sum() + 1, pl.len()).cast(pl.Int64).over("group")
     rest = rest.with_columns(kept=kept, merged_ns=kept * pl.col("dur_ns").max().over("group"))
     fused, calls = on_gpu.merged(rest), on_gpu.calls_within(report, spans)
-    names = report.kind("api").get_column("name").gather(calls)
     numbers = (pl.col("kind") == "memcpy") & (pl.col("size_bytes") <= _CONSTANT_BYTES)
     constants = operations(report, "size_bytes", "call_row").filter(numbers & pl.col("call_row").is_in(calls.implode()))
     return fused._replace(
         gone=pl.concat([fused.gone, on_gpu.without(constants).gone]),
-        calls=calls.filter(~names.is_in(_call_kinds.names_that(report, _call_kinds.is_launch_name))),
+        calls=_without_launches(report, calls),
         host=spans.select("process_id", "start", "end"),
         graph=True,
     )
@@ -487,10 +477,6 @@ def recompilation(report: Report) -> Findings:
         yield say.told(report, "recompilation: JAX", device, idle, mending=change, **figures)
 
 
-_FULL: Final = 0.9  # a device that works so much of the time is spared all of theirs; a replay keeps waits of streams
-_COPYING: Final = r"^(?:wrapped|loop|input)_copy(?:_fusion)?(?:_\d+)?$"  # kernels of XLA that copy an array
-
-
 @Rule
 def no_donation(report: Report) -> Findings:
     """One finding per device on which modules copy large arrays within its memory before they update them."""
@@ -499,7 +485,7 @@ def no_donation(report: Report) -> Findings:
     work = exclusive_operations(report, "size_bytes", "graph_node_id", "call_start", "thread_id")
     # of large arrays, those that a run of a module makes once; a loop in it copies what is its own
     large = (pl.col("detail") == "Device-to-Device") & (pl.col("size_bytes") >= LARGE_BYTES)
-    copying = (pl.col("kind") == "kernel") & pl.col("name").cast(pl.String).str.contains(_COPYING)
+    copying = on_host.kernels_named(work, r"^(?:wrapped|loop|input)_copy(?:_fusion)?(?:_\d+)?$")  # by XLA
     every = work.filter(large | copying).drop_nulls("call_start").sort("call_start", "start")
     runs = _modules(report).filter(pl.col("what") == _RUNS).with_row_index("run")
     runs = runs.select("run", *THREAD, since="start", until="end")
@@ -513,7 +499,8 @@ def no_donation(report: Report) -> Findings:
         if copies.height < say.fewest_in(report) or stake < max(_WORTH * busy, 1):
             continue
         figures = {"many": copies.height, "part": stake / max(busy, 1), "moved": moved}
-        change = on_gpu.without(copies) if busy < _FULL * (end - start) else None
+        # a device that works nearly all of the time is spared all of theirs; a replay keeps waits of streams
+        change = on_gpu.without(copies) if busy < 0.9 * (end - start) else None
         claims = copies.select("start", "end")
         yield say.told(report, "no-donation", device, claims, stake, shortens=True, mending=change, **figures)
 
@@ -533,11 +520,6 @@ def numbers_read(report: Report) -> Findings:
     change = on_gpu.without(own)._replace(host=own.select("process_id", "start", "end"))
     for device, idle in _idle_in(report, own).items():
         yield say.told(report, "blocking-read: JAX", device, idle, mending=change, numbers=own.height)
-
-
-#: What a thread of the host takes to fill a byte of pinned memory (ns), and the part of that where several do at once.
-_ALONE_NS: Final = 0.1
-_AT_ONCE: Final = 0.5
 
 
 @Rule
@@ -575,8 +557,9 @@ def _filling(report: Report, copies: pl.DataFrame, launches: pl.DataFrame) -> pl
     lines = lines.join(launches, on=THREAD, how="semi").select(*own, "entered", waits=pl.col("at") < pl.col("left"))
     each = nearest(copies, launches.select(*own, "since"), ("call_start", "since"), own)
     each = nearest(each, lines, ("call_start", "entered"), own)
-    alone = pl.col("size_bytes") * _ALONE_NS
+    # what a thread of the host takes to fill pinned memory (ns); where several do at once, half of that
+    alone = pl.col("size_bytes") * 0.1
     in_turn = alone.cum_sum().over(*own, "device", "since")
-    filled = pl.when("waits").then(in_turn).otherwise(pl.max_horizontal(alone, in_turn * _AT_ONCE)).cast(pl.Int64)
+    filled = pl.when("waits").then(in_turn).otherwise(pl.max_horizontal(alone, in_turn * 0.5)).cast(pl.Int64)
     start = pl.max_horizontal(pl.col("call_start") - filled, "since", "entered")
     return each.select(*own, "device", start=start, end="start")
