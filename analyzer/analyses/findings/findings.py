@@ -135,8 +135,15 @@ def in_words(report: Report, drafts: Sequence[Finding]) -> list[Finding]:
     placed = (on_host.with_forward_line(report, one) for one in say.with_lines(report, drafts))
     briefs = (in_words_of(report, one).brief for one in placed)
     reworded = partial(tools.worded, interface=interface(report))
-    fields = ("text", "remedy", "headline", "action")
-    return [one._replace(**{field: reworded(getattr(one, field)) for field in fields}) for one in briefs]
+    return [
+        one._replace(
+            text=reworded(one.text),
+            remedy=reworded(one.remedy),
+            headline=reworded(one.headline),
+            action=reworded(one.action),
+        )
+        for one in briefs
+    ]
 
 
 def ranked_with_samples(report: Report) -> list[Finding]:

@@ -33,7 +33,6 @@ MULTIPLIES: Final = r"^aten::(?:linear|addmm|mm|matmul|bmm|baddbmm|einsum)$"
 #: Operators that sort the entries of sparse tensors by index, and add those of one index together.
 COALESCING: Final = ("aten::coalesce", "aten::_coalesce")
 SPARED: Final = 0.75  # of a copy of float32 in place of bytes so much is spared
-_UNNAMED: Final = 0.05  # the part of kernels' time that no operator may tell of
 SCALAR_BYTES: Final = 16  # the size of the largest number that PyTorch reads as one
 
 
@@ -203,7 +202,7 @@ def names_most(report: Report) -> bool:
     """Whether operators launch the kernels, but for a twentieth of their time: others may take any tensor."""
     work = on_gpu.with_operators(report, _operations.exclusive_operations(report).filter(kind="kernel"))
     unnamed = work.filter(pl.col("inner").is_null())
-    return statistics.total(unnamed, "exclusive_ns") <= _UNNAMED * statistics.total(work, "exclusive_ns")
+    return statistics.total(unnamed, "exclusive_ns") <= 0.05 * statistics.total(work, "exclusive_ns")
 
 
 class Within(NamedTuple):
@@ -296,9 +295,6 @@ def _with_next(pair: ThreadPair, place: pl.Series) -> pl.DataFrame:
     return pl.DataFrame([starts.gather(rows.get_column("left")), ends.gather(rows.get_column("last"))])
 
 
-#: What is around operators that are another cause's, or another program's: loaders, optimizers, compilers.
-_AROUND: Final = r"DataLoader|^Optimizer\.|[Cc]ompile|[Dd]ynamo|[Ii]nductor"
-
 _LAUNCHED: Final = ("launches", "to_host", "to_device", "to_host_bytes", "to_device_bytes", "joined")
 
 
@@ -307,7 +303,7 @@ def outermost(report: Report) -> pl.DataFrame:
     """The :func:`operators` of PyTorch that are in no other one of these, with what they launch.
 
     That is the numbers of operations (launches), of copies (to_host, to_device) with their bytes and of tensors that
-    are joined, and whether they are `aside`: in a loader, an optimizer or a compiler.
+    are joined, and whether they are `aside`, another cause's: in a loader, an optimizer or a compiler.
     """
     every = operators(report).filter(pl.col("name").str.starts_with("aten::"))
     top = every.filter(pl.col("row") >= pl.col("stop").cum_max().shift(1, fill_value=0))
@@ -330,7 +326,8 @@ def outermost(report: Report) -> pl.DataFrame:
         joined=pl.col("grid_y").filter("joins").sum(),
     )
     top = top.join(sums, on="row", how="left").with_columns(pl.col(_LAUNCHED).fill_null(0).cast(pl.Int64)).sort("row")
-    around = spans_named(_AROUND, other.kind("range"), other.kind("op"))
+    tables = (other.kind(kind) for kind in ("range", "op"))
+    around = spans_named(r"DataLoader|^Optimizer\.|[Cc]ompile|[Dd]ynamo|[Ii]nductor", *tables)
     return top.with_columns(aside=on_gpu.is_inside(top.select(*THREAD, at="start"), around))
 
 
@@ -353,15 +350,11 @@ def working_forward(report: Report) -> pl.DataFrame:
     return working(report).filter(pl.col("row").is_in(forward(report).get_column("row").implode()))
 
 
-#: Operators of convolutions, and of normalizations whose kernels for GPUs take images in NCHW alone.
-_CONVOLVES: Final = r"^aten::conv(?:_transpose)?\dd$"
-_OF_PLANES: Final = r"^aten::(?:instance|group)_norm$"
-
-
 def wants_planes(report: Report) -> bool:
     """Whether a normalization of instances or groups, which makes images NCHW, follows a usual part of convolutions."""
     names = outermost(report).get_column("name")
-    planes, layers = (int(names.str.contains(pattern).sum()) for pattern in (_OF_PLANES, _CONVOLVES))
+    planes = int(names.str.contains(r"^aten::(?:instance|group)_norm$").sum())  # whose kernels take NCHW alone
+    layers = int(names.str.contains(r"^aten::conv(?:_transpose)?\dd$").sum())
     return planes > int((names == "aten::batch_norm").sum()) and planes >= 0.25 * layers
 
 
@@ -471,8 +464,6 @@ _OF_COPIES: Final = (
 #: Ranges and operators of such a library; by NCCL's own ranges, by PyTorch's.
 _OWN: Final = r"^:?(?:[NR]CCL:|nccl[A-Z]|nccl:\w|c10d::|record_param_comms)"
 
-_LARGEST_BYTES: Final = 1 << 16  # set-up copies are no larger
-
 
 @analysis.once_per_report
 def device_copies(report: Report) -> pl.DataFrame:
@@ -555,4 +546,4 @@ def _before_first(report: Report, kernels: pl.DataFrame, collective: pl.Expr, co
     apart = place.with_row_index("n").join(computing, on=STREAM, how="anti", nulls_equal=True).get_column("n")
     alone = pl.int_range(pl.len()).is_in(apart.implode())
     soon = pl.col("first") | (pl.col("call_start") < pl.col("begun"))
-    return then.select((alone & (pl.col("size_bytes") <= _LARGEST_BYTES) & soon).fill_null(value=False)).to_series()
+    return then.select((alone & (pl.col("size_bytes") <= 1 << 16) & soon).fill_null(value=False)).to_series()

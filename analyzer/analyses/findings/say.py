@@ -23,7 +23,6 @@ from kanalyze.decoder.decode import decode
 from kanalyze.report import Report
 from kanalyze.window import ALL_STEPS, PerIteration
 
-_LONGEST: Final = 40  # maximum length of the name of an iteration in a sentence
 _CALL: Final = re.compile(r"(?:cu|cuda|hip)[A-Z]\w*")  # names of calls of CUDA and HIP
 NAMED: Final = 3  # maximum number of calls, places, operations… that a sentence names
 LOADS_NEXT: Final = "before loading of modules"  # the :func:`phase` before modules are loaded
@@ -55,7 +54,7 @@ def per_iteration(report: Report) -> PerIteration:
     window = report.scope.window
     if window is None or not window.count:
         return PerIteration(None, "")
-    return PerIteration(window.count, literal(units.shortened(window.each or "iteration", _LONGEST)))
+    return PerIteration(window.count, literal(units.shortened(window.each or "iteration", 40)))
 
 
 _NO_WORDS: Final = {**dict.fromkeys(("headline", "action", "remedy", "text"), ""), "table": "tree"}

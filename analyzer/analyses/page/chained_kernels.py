@@ -11,21 +11,12 @@ from kanalyze.analyses.page.host_reads import on_kernels, own_runs
 from kanalyze.analyses.page.overview_page import PageKernels
 from kanalyze.analyses.page.proven_causes import measured_shapes
 
-_STORES: Final = r"\bSTG?\.E"  # SASS that writes to global memory
-
 #: Numbers of bytes are alike up to this part of them: of a row each thread may read a scale, or a mean.
 _ALIKE: Final = 0.1
-
-#: A kernel that reads two tensors reads so many times what the one before wrote, at most; with scales of rows.
-_READS: Final = 2.2
 
 #: From this part of its bandwidth on, and of what the SMs are busy, a kernel waits for DRAM.
 _BUSY: Final = 0.5
 
-#: The part of what one kernel can save that is told: it computes what all of them do, and hides it less well; and the
-#: part of the page's time from which on it is.
-_USUAL: Final = 0.9
-_LEAST: Final = 0.1
 _NAMED: Final = 3
 
 
@@ -44,7 +35,7 @@ def passing_on(joined: pl.DataFrame, ncu: report.Report, page: PageKernels) -> l
     alike = chains.group_by("name", maintain_order=True).agg(pl.col("chain"), pl.col("spared").sum())
     longest = alike.sort("spared", maintain_order=True).tail(1)
     spared_ns = int(longest.get_column("spared").sum())
-    if spared_ns < max(_LEAST * page.whole_ns, 1):
+    if spared_ns < max(0.1 * page.whole_ns, 1):
         return []
     return [_finding(runs.filter(pl.col("chain").is_in(longest.item(0, "chain").implode())), spared_ns, page)]
 
@@ -54,7 +45,8 @@ def _linked(runs: pl.DataFrame) -> pl.DataFrame:
     first, passed = pl.col("start").min().over("name"), pl.col("written").shift()
     next_place = pl.struct("process_id", "stream", pl.col("place") + 1).shift()
     follows = (pl.struct("process_id", "stream", "place") == next_place) & (first > first.shift())
-    sizes = pl.col("read").is_between((1 - _ALIKE) * passed, _READS * passed)
+    # of two tensors at most, with scales of rows
+    sizes = pl.col("read").is_between((1 - _ALIKE) * passed, 2.2 * passed)
     linked = (follows & sizes & (_alike("written", passed) | _alike("read", passed))).fill_null(value=False)
     return runs.with_columns(
         chain=(~linked).cum_sum(),
@@ -76,7 +68,7 @@ def _maps(joined: pl.DataFrame, ncu: report.Report) -> pl.DataFrame:
     waits = (pl.col("dram_share") >= _BUSY) & (pl.col("dram_share") >= 0.8 * pl.col("compute_share").fill_null(0))
     counts = counters(ncu).filter(waits).select("event_id", "dram_read_bytes", "dram_write_bytes", measured_ns="dur_ns")
     kernels = measured_shapes(joined).join(counts, on="event_id")
-    asked, writes = pl.col("ideal_sectors") * SECTOR_BYTES, pl.col("sass").cast(pl.String).str.contains(_STORES)
+    asked, writes = pl.col("ideal_sectors") * SECTOR_BYTES, pl.col("sass").cast(pl.String).str.contains(r"\bSTG?\.E")
     bytes_asked = {"read": asked.filter(~writes).sum(), "written": asked.filter(writes).sum()}
     code = ncu.table("instructions").filter(pl.col("event_id").is_in(kernels.get_column("event_id").implode()))
     kernels = kernels.join(code.group_by("event_id").agg(**bytes_asked), on="event_id")
@@ -93,4 +85,5 @@ def _finding(chain: pl.DataFrame, spared_ns: int, page: PageKernels) -> Finding:
     others = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
     figures = {"names": ", ".join([*shown, *others]), "kernels": len(names), "bytes": units.size(moved / chain.height)}
     one = on_kernels("fusion: kernels", page, names, took_ns, **figures)
-    return one._replace(at_stake_ns=int(_USUAL * spared_ns), replayed_low_ns=spared_ns // 2, replayed_high_ns=spared_ns)
+    # one kernel computes what all of them do, and hides it less well
+    return one._replace(at_stake_ns=int(0.9 * spared_ns), replayed_low_ns=spared_ns // 2, replayed_high_ns=spared_ns)

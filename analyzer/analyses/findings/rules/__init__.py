@@ -16,8 +16,6 @@ from kanalyze.report import Report
 #: The action for images in NCHW, which ends conversions, kernels per channel and products of rows of pixels.
 CHANNELS_LAST: Final = "model.to(memory_format=torch.channels_last)"
 
-_LONGEST: Final = 400  # the maximum length of a user-chosen name in a sentence
-
 #: The maximum length of a headline and of an action, kernel names aside: a line of 80 columns beside the time.
 HEADLINE_LONGEST: Final = 60
 ACTION_LONGEST: Final = 76
@@ -37,7 +35,7 @@ WORDS: Final = tomllib.loads(Path(__file__).with_name("words.toml").read_text(en
 
 def literal(text: str) -> str:
     """`text` with its braces escaped, which are placeholders in sentences of a :class:`Finding`; long ones are cut."""
-    return outlets.cut(text, _LONGEST).replace("{", "{{").replace("}", "}}")
+    return outlets.cut(text, 400).replace("{", "{{").replace("}", "}}")
 
 
 class Finding(NamedTuple):

@@ -33,7 +33,6 @@ _NO_WORK: Final = (
 #: before that one where it copied an array; alone of an array that becomes a tensor without a copy (torch.from_numpy).
 _LIFTS: Final = "aten::lift_fresh"
 _OF_LIST: Final = ("aten::to", "aten::empty")
-_ARRAY_NS: Final = 20  # the most that NumPy takes to compute a byte of it
 _CREATES: Final = (
     r"^aten::(?:full|full_like|ones|ones_like|zeros|zeros_like|arange|linspace|logspace|eye|tril_indices|triu_indices|rand"
     r"|randn|randint|randperm|rand_like|randn_like|hann_window|hamming_window|tensor|scalar_tensor|new_full|new_zeros"
@@ -50,12 +49,8 @@ _COMPUTES: Final = (
     r"|cumsum|linalg_\w+|abs|pow|log|log10|log2|log1p|exp)_?$"
 )
 
-#: Operators that copy what they are given; others that launch a copy work on what was copied as well.
-_COPIES: Final = r"^aten::(?:to|_to_copy|copy_|clone|contiguous|pin_memory)$"
-
 #: Types of a copy that makes data larger, of bytes and of others that are stored in fewer; and pinned data of such.
 _STORED: Final = r"\s*\"(?:unsigned char|signed char|char|short|unsigned short)\""
-_WIDENS: Final = rf"^\[\s*\"(?:float|double)\",{_STORED}"
 _PINS: Final = pl.col("name").str.contains("^aten::_?pin_memory$") & (
     pl.col("input_types").cast(pl.String).str.contains(rf"^\[{_STORED}")
 )
@@ -132,7 +127,7 @@ def _operators_in_runs(report: Report) -> pl.DataFrame:
     return line.with_columns(
         # types of a copy that makes data smaller: into 16 bits, of more
         shortens=_copied_bytes(report, line, r"^\[\s*\"c10::(?:BFloat16|Half)\",\s*\"(?:float|double)\"") > 0,
-        widened_bytes=_copied_bytes(report, line, _WIDENS),
+        widened_bytes=_copied_bytes(report, line, rf"^\[\s*\"(?:float|double)\",{_STORED}"),
         computes=own & ~name.str.contains(_NO_WORK),
         # operators that change the type, the range or the layout of data; what is as asked for already calls none
         converts=own
@@ -180,7 +175,7 @@ def _runs(report: Report) -> pl.DataFrame:
     # torch.tensor(…, device=…) copies before it lifts
     lifted = pl.col("lifted") | pl.col("lifted_first").shift(-1, fill_value=False).over(THREAD)
     # what takes longer is no work of NumPy on that array, but Python's on its elements
-    lifted |= pl.col("arrays") & (pl.col("after_start") - pl.col("before_end") <= _ARRAY_NS * pl.col("bytes"))
+    lifted |= pl.col("arrays") & (pl.col("after_start") - pl.col("before_end") <= 20 * pl.col("bytes"))
     # of large data what the host did in lines before is no part of it, since it may have read them; nor of slow data
     text = pl.col("text").cast(pl.String)
     lines = source_lines(on_host.traced(report) or report)
@@ -209,7 +204,8 @@ def _runs(report: Report) -> pl.DataFrame:
 def _following(launching: pl.DataFrame) -> pl.DataFrame:
     """What the operators that launch tell of the run before each: by thread and run."""
     moved, moves = pl.col("to_host_bytes") + pl.col("to_device_bytes"), pl.col("to_host") + pl.col("to_device")
-    copies = pl.col("name").str.contains(_COPIES)
+    # others that launch a copy work on what was copied as well
+    copies = pl.col("name").str.contains(r"^aten::(?:to|_to_copy|copy_|clone|contiguous|pin_memory)$")
     return launching.select(
         *(*THREAD, "to_device"),
         run=pl.col("run") - 1,
@@ -369,11 +365,6 @@ def _are_named(report: Report, spans: pl.DataFrame) -> pl.Series:
 #: What autograd's engine runs on each of a node's results.
 _ASKS: Final = ("aten::isnan", "aten::_is_any_true", "aten::any", "aten::item", "aten::is_nonzero", "aten::ne")
 
-#: So many nodes that launch something are checked at least, and in a report without operators so many checks have
-#: another launch before them: a loop over parameters that asks each for NaN has none.
-_MOST: Final = 0.6
-_SOME: Final = 0.2
-
 #: An operator that records itself for backward begins its work after so long without a stack of Python to save (ns).
 _USUAL_NS: Final = 15_000
 
@@ -406,7 +397,7 @@ def _checks(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
     asks, isnan = inside.filter(pl.col("name").is_in(_ASKS)), pl.col("name") == _ASKS[0]
     checked = asks.filter(isnan).get_column("parent").n_unique()
     working = inside.filter(~pl.col("name").is_in(_ASKS)).get_column("parent").n_unique()
-    if not checked or checked < _MOST * working:
+    if not checked or checked < 0.6 * working:
         return _NO_SPANS, _NO_SPANS
     by_check = asks.group_by(*THREAD, "parent", isnan.cast(pl.UInt32).cum_sum().alias("check"), maintain_order=True)
     # the beginning of operators that record themselves for backward, until they go on, as far as it is long
@@ -443,7 +434,8 @@ def _by_kernels(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
     checks = line.with_columns(back=back, start=start, end=pl.max_horizontal("call_end", until))
     checks = checks.filter("reads").drop_nulls("back")
     apart = checks.select((pl.col("at") - pl.col("back") > pl.col("at").shift(1) + 1).sum()).item()
-    if checks.height < _FEWEST or apart < _SOME * checks.height:
+    # a loop over parameters that asks each for NaN has no other launches before its checks
+    if checks.height < _FEWEST or apart < 0.2 * checks.height:
         return _NO_SPANS, _NO_SPANS
     # none lasts until the next begins, or long after its last call
     following = pl.col("start").shift(-1).over(THREAD).fill_null(pl.col("end"))

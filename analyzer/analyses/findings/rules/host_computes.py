@@ -29,13 +29,6 @@ from kanalyze.window import located, of_iteration
 #: What DataLoader calls the range (in old versions the operator) in which it gets a batch, with the kind of loader.
 _NEXT: Final = r"enumerate\(DataLoader\)#\w*?(SingleProcess|MultiProcessing)\w*\.__next__"
 
-#: The same among Python functions, and a function that only a loader with workers calls.
-_FUNCTION: Final = r"torch/utils/data/dataloader\.py\(\d+\): __next__$"
-_OF_WORKERS: Final = r"torch/utils/data/dataloader\.py\(\d+\): _try_get_data$"
-
-#: Getting a batch takes so long at least where it counts: workers that keep up need some time to hand one over, too.
-_HANDOVER_NS: Final = {False: 250_000, True: 1_000_000}
-
 #: So many tensors that are joined to a batch are its rows.
 _PIECES: Final = 32
 
@@ -53,8 +46,9 @@ def data_loading(report: Report) -> Findings:
     # when a loader starts its workers again, by the report's own or its trace's
     starts = _starts(report) if trace is None or _recorded(report).height else placed(report, _starts(trace))
     beside = ", by the trace of the same program" if _recorded(report).is_empty() else ""
-    for name, workers in (("data-loading", False), ("data-loading: workers", True)):
-        batches = every.filter(pl.col("end") - pl.col("start") >= _HANDOVER_NS[workers], workers=workers)
+    # workers that keep up need some time to hand a batch over, too
+    for name, workers, least_ns in (("data-loading", False, 250_000), ("data-loading: workers", True, 1_000_000)):
+        batches = every.filter(pl.col("end") - pl.col("start") >= least_ns, workers=workers)
         words = name if workers or batches.is_empty() else f"{name}{_on_gpu(report, batches)}"
         yield from _loading(report, words, batches, beside, workers=workers)
     starts = intervals.overlapping(starts, report.scope.sides)
@@ -163,8 +157,10 @@ def _recorded(report: Report) -> pl.DataFrame:
     named = on_host.spans_named(_NEXT, report.seen("range"), report.seen("op"))
     workers = pl.col("name").cast(pl.String).str.extract(_NEXT) == "MultiProcessing"
     if named.is_empty():
-        named = on_host.spans_named(_FUNCTION, report.seen("python"))
-        workers = pl.lit(on_host.spans_named(_OF_WORKERS, report.kind("python")).height > 0)
+        named = on_host.spans_named(r"torch/utils/data/dataloader\.py\(\d+\): __next__$", report.seen("python"))
+        # which only a loader with workers calls
+        gets = on_host.spans_named(r"torch/utils/data/dataloader\.py\(\d+\): _try_get_data$", report.kind("python"))
+        workers = pl.lit(gets.height > 0)
     return named.select(*SPAN, workers=workers)
 
 

@@ -17,11 +17,8 @@ from kanalyze.units import percent, plural
 #: Causes of distance, the first that holds.
 _PADDED, _SKINNY, _FLOOR, _FAR = "padded-products", "skinny-products", "memory-floor", "far-from-roof"
 
-_PADDING: Final = 4 / 3  # tiles that are filled up take so many times what their products do, or more
 _FEW_TILES: Final = 0.5  # tiles for this part of the SMs leave most of the GPU idle
-_SUM_NS: Final = 2000  # what sums the parts of a product is another kernel
 _FEW_ROWS, _SEVERAL = 64, 4  # a product of few rows reads its weights, several times as many, for little arithmetic
-_AT_FLOOR: Final = 0.6  # what memory bounds, and reaches this part of the bandwidth, is near its floor
 _FAR_SHARE: Final = 0.5
 
 #: What chooses values passes over them more often than its bytes tell. Libraries tune products, convolutions and
@@ -53,14 +50,15 @@ def _caused(report: Report) -> pl.DataFrame:
     usual = pl.when(op.str.contains("_norm")).then(0.55).otherwise(on_gpu.REACHED["memory"])
     left = {
         _PADDED: (
-            product & (padded >= _PADDING * least) & (padded >= 0.4 * took),
+            product & (padded >= 4 / 3 * least) & (padded >= 0.4 * took),  # with tiles that are filled up
             least / pl.min_horizontal(padded, took),
         ),
         _SKINNY: (
             product & (idle <= _FEW_TILES) & (least < _FAR_SHARE * took) & long & ~cut,
-            pl.max_horizontal(idle, least / took / on_gpu.REACHED["products"]) + _SUM_NS / took,
+            pl.max_horizontal(idle, least / took / on_gpu.REACHED["products"])
+            + 2000 / took,  # another kernel sums parts
         ),
-        _FLOOR: (product & memory & few & (least >= _AT_FLOOR * took), pl.lit(1.0)),
+        _FLOOR: (product & memory & few & (least >= 0.6 * took), pl.lit(1.0)),
         # of what is known to need at least so much, and of what was not recorded, the distance could be less
         _FAR: (known & (least < _FAR_SHARE * took) & long, least / took / usual),
     }

@@ -85,18 +85,16 @@ def layout_copies(strided: Work) -> Finding | None:
     return work.finding("layout-copies", strided.most, by=f", most by {_WRITTEN[top]}" if top in _WRITTEN else "")
 
 
-#: Operators that copy what is not in order; sums keep the order of their first tensor, and read the other one across.
-_NORMS: Final = ("aten::layer_norm", "aten::rms_norm")
+#: Operators that keep the order of their first tensor, and read the other one across.
 _SUMS: Final = ("aten::add", "aten::add_", "aten::sub", "aten::mul")
-_LAYERS: Final = 4
 
 
 def _kept_layout(copies: Work) -> Finding | None:
     """The finding, where most copies put one tensor in order for norms of layers, which sums hand on from each."""
     report, forward = copies.report, pl.col("node").is_null()
-    own = copies.rows.filter(pl.col("outer").is_in(_NORMS), forward)
+    own = copies.rows.filter(pl.col("outer").is_in(["aten::layer_norm", "aten::rms_norm"]), forward)
     copied_ns, iterations = total(own, "exclusive_ns"), say.per_iteration(report).iterations or 1
-    if copied_ns < copies.ns / 2 or own.height < _LAYERS * iterations:
+    if copied_ns < copies.ns / 2 or own.height < 4 * iterations:
         return None
     every = exclusive_operations(report).filter(device=copies.device.device, kind="kernel")
     across = on_gpu.with_operators(report, every.filter(on_gpu.decoded_as(every, _ACROSS)))

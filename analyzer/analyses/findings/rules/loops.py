@@ -21,7 +21,6 @@ from kanalyze.report import Report
 
 _RECURRENT: Final = "rnn-cells"
 _SENT: Final = "small-copies: tensors"
-_TABLES: Final = "repeated-work: tables"
 _INDEXING: Final = "loop-indexing: one level"
 
 #: Fewest passes of a loop, and the most operators of one.
@@ -354,7 +353,7 @@ def _rule() -> pl.Expr:
         .when(~pl.col("launching") | pl.col("backward") | (pl.col("asks") & pl.col("weights")))
         .then(None)
         .when(pl.all_horizontal("tables", "short") & ~pl.col("asks"))
-        .then(pl.lit(_TABLES))
+        .then(pl.lit("repeated-work: tables"))
         .when(pl.col("asks"))
         .then(
             pl.when("masks")
@@ -398,10 +397,6 @@ def _with_backward(every: pl.DataFrame, loops: pl.DataFrame) -> pl.DataFrame:
 
 # A model that is run for a few samples at a time, with kernels that leave most of the GPU empty.
 
-#: The GPU idles for so large a part, and so large a part of the time of its kernels is in those that leave SMs empty.
-_IDLE: Final = 0.5
-_EMPTY: Final = 0.5
-
 #: Of a model so many layers run once, or about; those of a tenth of their time may be those of a last batch.
 _LAYERS: Final = 6
 _ALIKE: Final = 1.2
@@ -409,16 +404,7 @@ _ALIKE: Final = 1.2
 _FULL: Final = 0.9  # layers that fill so large a part of the GPU gain nothing by a larger batch
 _LARGER: Final = 16  # how many times as large a batch is told of
 
-#: Operators by which samples are taken from a batch, and the first layers of models, which they are given to.
-_TAKES: Final = r"^aten::(?:slice|narrow|select|index|index_select)$"
-_FIRST: Final = r"^aten::(?:embedding|linear|conv\w*|_convolution|to)$"
-#: Operators that do no more than bring a sample into another order, in between.
-_ORDERS: Final = r"^aten::(?:stack|contiguous|clone|pad|constant_pad_nd)$"
 _MOST: Final = 0.6
-
-#: Operators that split a tensor into samples at once, and that join what is computed of them.
-_SPLITS: Final = r"^aten::(?:split\w*|chunk|unbind|tensor_split|unsafe_split\w*)$"
-_JOINS: Final = r"^aten::(?:cat|stack|hstack|vstack)$"
 
 
 @rules.Rule
@@ -436,8 +422,8 @@ def small_batches(report: Report) -> rules.Findings:
         counts = line.group_by("token").agg(pl.len(), pl.col("layer", "name").first(), ns=pl.col("exclusive_ns").sum())
         layers = counts.filter("layer").sort("len", "token")
         # most time of kernels is in those of fewer blocks than there are SMs, and layers leave room, too
-        empty = statistics.total(line.filter(pl.col("part") < 1), "exclusive_ns") >= _EMPTY * ran
-        if ran > (1 - _IDLE) * (high - low) or layers.is_empty() or not (empty and hurries):
+        empty = statistics.total(line.filter(pl.col("part") < 1), "exclusive_ns") >= 0.5 * ran
+        if 2 * ran > high - low or layers.is_empty() or not (empty and hurries):
             continue
         names = counts.get_column("name").cast(pl.String)
         updates = names.filter(names.str.contains(on_host.UPDATES))
@@ -500,10 +486,13 @@ def _of_most_layers(layers: pl.DataFrame) -> tuple[int, int] | None:
 
 def _takes_samples(report: Report, passes: float) -> bool:
     """Whether the trace takes a part of a tensor right before a layer, as often by launch as there are `passes`."""
-    line, takes = on_host.outermost(report), pl.col("name").str.contains(_TAKES)
-    working = line.filter(takes | ((pl.col("launches") > 0) & ~pl.col("name").str.contains(_ORDERS)))
+    line, name = on_host.outermost(report), pl.col("name")
+    takes = name.str.contains("^aten::(?:slice|narrow|select|index|index_select)$")
+    # what does no more than bring a sample into another order may stand between
+    orders = name.str.contains("^aten::(?:stack|contiguous|clone|pad|constant_pad_nd)$")
+    first = name.shift(-1).str.contains(r"^aten::(?:embedding|linear|conv\w*|_convolution|to)$")
     launches = statistics.total(line, "launches")
-    times = working.select((takes & pl.col("name").shift(-1).str.contains(_FIRST)).sum()).item()
+    times = line.filter(takes | ((pl.col("launches") > 0) & ~orders)).select((takes & first).sum()).item()
     return launches > 0 and bool(times >= _MOST * passes * launches)
 
 
@@ -515,8 +504,9 @@ def _splits(report: Report, passes: int, *, joins: bool) -> bool:
     if not joins:
         many = int(counts.filter(pl.col("name") == on_host.BEGINS_BACKWARD).get_column("count").sum())
         once = once.filter(pl.col("count") * (_PASSES // 2) <= many)
-    patterns = (_SPLITS, _JOINS) if joins else (_SPLITS,)
-    return all(once.get_column("name").str.contains(pattern).any() for pattern in patterns)
+    names = once.get_column("name")
+    splits = names.str.contains(r"^aten::(?:split\w*|chunk|unbind|tensor_split|unsafe_split\w*)$").any()
+    return splits and (not joins or names.str.contains("^aten::(?:cat|stack|hstack|vstack)$").any())
 
 
 def _accumulates(report: Report) -> bool:

@@ -387,11 +387,6 @@ def _gained_at_most(report: Report, device: int, rows: pl.Series, calls: pl.Data
 
 # Many small copies in place of one.
 
-_STEP: Final = rf"^:?{STEP_PREFIX}\d+$"  # a profiler step's range, as `named_ranges` names it
-
-#: Upper limit of a small copy; below it, the duration hardly depends on the size.
-_SMALL_BYTES: Final = 64 << 10
-
 RUN: Final = 10  # minimum number of consecutive small copies for a run
 
 #: A stream, keys by which runs are separated (the same calls end all runs of one key), and keys of comparable copies.
@@ -451,7 +446,7 @@ def _caller(report: Report, copies: pl.DataFrame) -> str:
     if inside.is_empty():
         return text
     names = named_ranges(report).select(without_ids(pl.col("range"))).to_series().gather(inside)
-    ranges = names.str.replace(_STEP, ALL_STEPS).alias("range")
+    ranges = names.str.replace(rf"^:?{STEP_PREFIX}\d+$", ALL_STEPS).alias("range")
     name = say.most(ranges.to_frame(), "range")
     often = "" if (ranges == name).sum() == copies.height else ", most often"
     return f"{text}{often} in the range {literal(plain(name))}"
@@ -466,9 +461,9 @@ def small_copies(report: Report) -> pl.DataFrame:
     target. So a new run begins where the process, between the calls of two copies, launched other work on the device or
     made a call of :func:`ordering_calls`; for copies to the host also where it made a call that only waits.
     """
-    small = on_host.device_copies(report).filter(
-        (pl.col("size_bytes") <= _SMALL_BYTES) & pl.col("graph_node_id").is_null()
-    )
+    # of so few bytes the duration hardly depends on the size
+    few = pl.col("size_bytes") <= 64 << 10
+    small = on_host.device_copies(report).filter(few & pl.col("graph_node_id").is_null())
     small = on_host.without_set_up(report, small.drop_nulls("call_row").filter(~pl.col("call_row").is_duplicated()))
     many = small.filter(pl.len().over(*_STREAM, "detail") >= RUN)
     if many.is_empty():

@@ -47,7 +47,6 @@ def _spared(products: Work, own: pl.DataFrame, times: float) -> Mending:
 
 _SORTS: Final = "[Ss]ort"
 _ENTERS: Final = rf"^cupy_(?:copy__|take)|for_each|{_SORTS}"  # what a conversion runs before it looks for such entries
-_COPIES: Final = 6  # of the entries and the keys to sort by, with what numbers them, at most
 _SEVERAL: Final = 20  # launches between looking for such entries and making CSR
 #: What makes a matrix or changes it, in a line of the program.
 _MAKES: Final = (
@@ -82,7 +81,8 @@ def _conversions(report: Report) -> pl.DataFrame:
     other = ~pl.col("enters") & (pl.col("kind") != "memset") & (pl.col("place") < pl.col("sought"))
     line = line.with_columns(since=pl.col("place").filter(other).last().over(part).fill_null(-1) + 1)
     sorts = pl.col("place").filter("sorts", pl.col("place") > since).first().over(part)
-    line = line.filter(pl.col("place") >= pl.max_horizontal(since, sorts - _COPIES))
+    # after at most six copies: of the entries and the keys to sort by, with what numbers them
+    line = line.filter(pl.col("place") >= pl.max_horizontal(since, sorts - 6))
     each = line.group_by(part, maintain_order=True).agg(
         pl.col("converts").last(),
         start=pl.col("call_start").first(),
@@ -268,6 +268,7 @@ _LINEAR: Final = (
     r"^aten::(?:einsum|linear|matmul|sum|copy_|clone|contiguous|to|_to_copy|t|transpose|permute|view|_unsafe_view|reshape"
     r"|expand|as_strided|unsqueeze|squeeze|detach|alias|empty\w*|slice|select|resolve_conj|_reshape_alias)$"
 )
+_SCALES: Final = r"^aten::(?:mul|div)_?$"  # may give each row or column of a matrix another factor, or all one
 _CHEAPER: Final = 4  # so many times the arithmetic of the other order
 _LEAST_BETWEEN: Final = 256  # the least side of the matrix in the middle
 
@@ -331,7 +332,7 @@ def _unbroken(every: pl.DataFrame, products: pl.DataFrame) -> pl.DataFrame:
     line = line.join(products.select(*THREAD, "which", made=pl.col("m") * pl.col("n")), on=[*THREAD, "which"])
     shapes = line.get_column("input_shapes").cast(pl.String)
     line = line.with_columns(largest=told_of(shapes, _largest, pl.Float64), factor=told_of(shapes, _factor))
-    may = pl.col("name").str.contains(r"^aten::(?:mul|div)_?$") & (pl.col("factor") == "yes")
+    may = pl.col("name").str.contains(_SCALES) & (pl.col("factor") == "yes")
     breaks = ~may.fill_null(value=False) & (pl.col("largest").is_null() | (pl.col("largest") >= pl.col("made")))
     broken = line.filter(breaks.fill_null(value=True)).select(*THREAD, "which").unique()
     products = products.join(broken.with_columns(linear=False), on=[*THREAD, "which"], how="left")
@@ -351,8 +352,6 @@ def _factor(shapes: str) -> str:
 
 # Matrices that are changed by a product of narrow ones before each layer that takes them, rather than what it gives.
 
-_SCALES: Final = ("aten::mul", "aten::mul_", "aten::div", "aten::div_")
-_SIDES: Final = {"m": (0, -2), "k": (0, -1), "n": (1, -1)}  # of a product of two matrices
 _LEAST_SIDE: Final = 256
 _LEFT_AT_MOST: Final = 0.5  # what is left at most: for many rows it costs no less
 _NARROW: Final = 8  # so many times as long as between the narrow ones is each side of their product
@@ -369,14 +368,15 @@ def low_rank_updates(report: Report) -> Findings:
 
 def _low_rank(every: pl.DataFrame) -> pl.DataFrame:
     """Products with what scales them and adds them to a matrix that the next operator takes: SPAN, m, n, k, left."""
-    scales = pl.col("name").is_in(_SCALES) & (elements(1).fill_null(1) == 1)
+    scales = pl.col("name").str.contains(_SCALES) & (elements(1).fill_null(1) == 1)
     line = every.with_columns(part=(~scales).cum_sum().over(THREAD)).group_by(*THREAD, "part", maintain_order=True)
     parts = line.agg(pl.col("name", "input_shapes", "start").first(), pl.col("end").last())
     product, first, second = pl.col("name").is_in(_LAYERS), elements(), elements(1)
+    lengths = {"m": (0, -2), "k": (0, -1), "n": (1, -1)}
     sums = {"adds": pl.col("name") == "aten::add", "added": first, "other": second, "added_end": pl.col("end")}
     layers = {"takes": product, "given": first, "taken": second, "rows": first / side(0, -1)}
     parts = parts.with_columns(
-        *(pl.when(product).then(side(*at)).alias(key) for key, at in _SIDES.items()),
+        *(pl.when(product).then(side(*at)).alias(key) for key, at in lengths.items()),
         *(of.shift(-1).over(THREAD).alias(key) for key, of in sums.items()),
         *(of.shift(-2).over(THREAD).alias(key) for key, of in layers.items()),
     )
@@ -416,10 +416,6 @@ def expanded_products(report: Report) -> Findings:
 
 # Logits of each position of a prompt, of which the last ones are read.
 
-_WORDS: Final = 4096  # of a vocabulary, at least
-_READ: Final = 1 / 4  # so large a part of the result, at most, is read
-_LEAST_LEFT: Final = 0.05  # of the layer's time: its weights are read as before
-
 
 @Rule
 def unread_rows(report: Report) -> Findings:
@@ -429,7 +425,7 @@ def unread_rows(report: Report) -> Findings:
     every = on_host.working_forward(report).sort(*THREAD, "row")
     wide, rows = side(1, 0), elements() / side(0, -1)
     follows = pl.col("row").shift(-1).over(THREAD).alias("follows")
-    layers = every.with_columns(follows).filter(wide >= _WORDS, name="aten::linear")
+    layers = every.with_columns(follows).filter(wide >= 1 << 12, name="aten::linear")  # words
     layers = layers.select("row", *THREAD, "start", "end", "follows", rows=rows, wide=wide)
     # what takes rows as wide, up to the next such layer
     given = on_host.each_input(every).with_columns(wide=pl.col("sides").list.last()).sort("row")
@@ -438,10 +434,10 @@ def unread_rows(report: Report) -> Findings:
     part = pl.col("size") / pl.col("wide") / pl.col("rows")
     by_layer = reads.filter(pl.col("row") > pl.col("layer")).group_by(row="layer")
     sums = by_layer.agg(read=part.sum(), follows=pl.col("row").min())
-    unread = layers.join(sums.filter(pl.col("read") <= _READ), on=["row", "follows"])
+    unread = layers.join(sums.filter(pl.col("read") <= 1 / 4), on=["row", "follows"])
     for work in on_host.works_within(report, unread):
         read = max(unread.get_column("read").to_list())
-        yield work.finding("large-logits: unread", left=max(read, _LEAST_LEFT), read=read)
+        yield work.finding("large-logits: unread", left=max(read, 0.05), read=read)  # weights are read as before
 
 
 # Distances of all pairs, one pair at a time.
@@ -458,8 +454,6 @@ def pairwise_distances(distances: Work) -> Finding:
 
 # Sums over neighbours, by a sparse matrix, of what the next layer makes narrower.
 
-_FEWER: Final = 4  # so many times as wide is what is summed
-
 
 @Rule
 def sparse_order(report: Report) -> Findings:
@@ -475,7 +469,7 @@ def sparse_order(report: Report) -> Findings:
     sizes = [pl.when("sums").then(name).forward_fill().over(THREAD) for name in ("size", "wide")]
     line = line.with_columns(*sizes, group=pl.col("sums").cum_sum().over(THREAD))
     made = pl.when(pl.col("name") == "aten::linear").then(side(1, 0)).otherwise(side(1, -1))
-    narrows = pl.col("name").is_in(_LAYERS) & (elements() == pl.col("size")) & (_FEWER * made <= pl.col("wide"))
+    narrows = pl.col("name").is_in(_LAYERS) & (elements() == pl.col("size")) & (4 * made <= pl.col("wide"))
     # what takes tensors of the size of the sums, up to the next ones, may take these
     takes = pl.any_horizontal((elements(at) == pl.col("size")) & (side(at, -1) == pl.col("wide")) for at in range(2))
     group = [*THREAD, "group"]

@@ -33,8 +33,6 @@ _PSEUDO: Final = r"^aten::(?:linalg_pinv|pinverse)$"  # by an SVD, or eigenvalue
 _CUTS: Final = r'"0\.\d+"|e-0\d"'  # a tolerance that leaves out singular values, as a program may need
 _COPIES: Final = r"^aten::(?:clone|contiguous|conj_physical|resolve_conj)$"  # may stand before the product
 _LEAST: Final = 64  # the least side of a matrix: an LU solves small ones in no less time than it inverts them
-_SOLVED: Final = 0.1  # what is left by an LU of kernels that make pseudo-inverses of small ones
-_GOOD_PART: Final = 0.25
 _MATRIX: Final = (-2, -1)  # the sides of a matrix; others are of a batch
 #: What of jax.numpy.linalg a range of XLA names its thunk after, also one of gradients: ``transpose(jvp(jit(inv)))``.
 _OF_JAX: Final = r"[=/(]jit\((inv|pinv|det|slogdet)\)[/),]"
@@ -62,7 +60,7 @@ def decompositions(report: Report) -> Findings:
     split = every.filter(long & pl.col("name").str.contains(r"^aten::(?:linalg_svd|svd)$"))
     for words, which, left in (
         ("decompositions", multiplied.filter(large), None),
-        ("decompositions: small", small, _SOLVED),
+        ("decompositions: small", small, 0.1),  # what is left by an LU
         ("decompositions: long", split, None),
     ):
         for work in on_host.works_within(report, which):
@@ -97,13 +95,8 @@ def _inverses_of_jax(report: Report) -> Iterator[tuple[Work, str]]:
     )
     for work in on_gpu.works(report, both):
         inverted = work._replace(rows=own.filter(device=work.device.device))
-        together = inverted.ns >= _GOOD_PART * work.ns
+        together = inverted.ns >= 0.25 * work.ns
         yield (work if together else inverted), " and determinants" * (together and work.ns > inverted.ns)
-
-
-#: Rows of so few integers go into one number, and sorting such takes this part of the time of comparing rows.
-_COLUMNS: Final = (2, 4)
-_AS_ONE_NUMBER: Final = 0.2
 
 
 @Rule
@@ -112,7 +105,7 @@ def different_rows(report: Report) -> Findings:
     shape, columns = sides(pl.col("input_shapes")), on_host.side(0, 1)
     # so many rows take longer than launching what makes numbers of them
     calls = on_host.working(report).filter(
-        (shape.list.len() == len(_MATRIX)) & columns.is_between(*_COLUMNS),
+        (shape.list.len() == len(_MATRIX)) & columns.is_between(2, 4),
         pl.col("input_types").cast(pl.String).str.contains(r'^\["(?:long|int)'),
         pl.col("input_values").cast(pl.String).str.contains(r'^\["", *"0"'),
         elements() >= (1 << 16) * columns,
@@ -120,7 +113,8 @@ def different_rows(report: Report) -> Findings:
     )
     for work in on_host.works_within(report, calls):
         number = int(calls.sort(elements()).select(columns).item(-1, 0))
-        yield work.finding("full-sort: different", left=_AS_ONE_NUMBER, columns=number)
+        # so few integers go into one number, and sorting such takes a fifth of the time of comparing rows
+        yield work.finding("full-sort: different", left=0.2, columns=number)
 
 
 @Rule
@@ -331,9 +325,6 @@ _JUMPS: Final = 2.0
 #: A tensor that nothing takes before all pieces are joined grows through so many sizes.
 _STAGES: Final = 4
 
-#: What is appended to a tensor, as a part of it, where it is a piece: layers join what is more.
-_PIECES: Final = 1 / 64
-
 #: A line that joins what an object or a list holds, and puts the result there: ``self.k = torch.cat([self.k, k])``.
 _JOINS: Final = re.compile(
     r"(?<![\w.\]])(\w+(?:\.\w+|\[[^\[\]]*\])+)\s*=\s*(?:torch\.)?(?:cat|concat)\(\s*[\[(]\s*\1\s*,"
@@ -388,7 +379,7 @@ def _joined(report: Report, cats: pl.DataFrame) -> pl.DataFrame:
     given = on_host.each_input(cats.join(shapes, on="row", maintain_order="left"))
     size, wide = pl.col("size"), pl.col("sides").list.last()
     sums = given.group_by("row").agg(pl.len(), spared=size.first() / size.sum(), alike=(wide == wide.first()).all())
-    small = pl.col("spared") * (1 + _PIECES) >= 1
+    small = pl.col("spared") * (1 + 1 / 64) >= 1  # layers join what is more
     return sums.select("row", "spared", appends=pl.col("alike") & small & (pl.col("len") > 1))
 
 
@@ -449,23 +440,18 @@ def history_again(report: Report) -> Findings:
         yield work.finding("growing-copies: history", mending=change, pieces=cats["len"].max())
 
 
-#: Kernels with a block for each row of a text; a pass of so many rows as the one before and a few more, at most this
-#: part of all, may go through them again, where a word is chosen after each, and nothing is trained. Products of fewer
-#: rows take as long as of so many: their weights are read.
-_OF_ROWS: Final = r"layer_norm|rms_norm"
-_FEW_MORE: Final = 1 / 16
-_PASSES: Final = 4
-_LEAST_ROWS: Final = 300
-
-
 @Rule
 def no_kv_cache(report: Report) -> Findings:
     """One finding per device on passes of a model over rows that the pass before went through, and some more."""
     more, rows = pl.col("rows").diff(), pl.col("rows")
-    again = (more > 0) & (more <= _FEW_MORE * rows) & ((more == more.shift(1)) | (more == more.shift(-1)))
+    # a pass of as many rows as the one before and a few more, at most a sixteenth of all, may go through them again,
+    # where a word is chosen after each, and nothing is trained
+    again = (more > 0) & (more <= rows / 16) & ((more == more.shift(1)) | (more == more.shift(-1)))
     for device in on_gpu.kernel_sums(report) if say.in_pytorch(report) else ():
         every = exclusive_operations(report, *SHAPE).filter(device=device.device, kind="kernel").sort("start")
-        norms = every.filter(on_host.kernels_named(every, _OF_ROWS)).select("start", rows="grid_x").cast(pl.Int64)
+        # with a block for each row of a text
+        norms = every.filter(on_host.kernels_named(every, "layer_norm|rms_norm"))
+        norms = norms.select("start", rows="grid_x").cast(pl.Int64)
         alike = norms.group_by(run=rows.rle_id(), maintain_order=True)
         runs = alike.agg(pl.col("start", "rows").first(), many=pl.len())
         # the last norm of a pass may be of the last words alone
@@ -479,9 +465,10 @@ def no_kv_cache(report: Report) -> Findings:
         trained = having(names, on_host.UPDATES).any()
         work = work.filter("again", pl.col("begun").is_in(chosen.implode()), not trained)
         many, per = work["begun"].n_unique(), say.per_iteration(report)
-        if many < max(_PASSES, (per.iterations or 1) / 2):
+        if many < max(4, (per.iterations or 1) / 2):
             continue
-        least = pl.when(on_gpu.decoded_as(work, FAMILY == "gemm")).then(_LEAST_ROWS).otherwise(0)
+        # products of fewer rows take as long as of 300: their weights are read
+        least = pl.when(on_gpu.decoded_as(work, FAMILY == "gemm")).then(300).otherwise(0)
         left = (pl.max_horizontal("more", least) / rows).clip(upper_bound=1.0) * pl.col("dur_ns")
         saved = (pl.col("dur_ns") - pl.max_horizontal(left, on_gpu.LEAST_NS).cast(pl.Int64)).clip(lower_bound=0)
         yield on_gpu.Work(report, device, work).finding(

@@ -73,8 +73,6 @@ _PCIE_BUSY: Final = 0.2
 
 _WORTH_SAMPLED: Final = 0.1  # parts of the time of kernels that are worth a finding
 _WORTH_TAIL: Final = 0.1  # smaller tail effects are below the variation between blocks
-_ENOUGH: Final = 0.5  # so many warps suffice for most kernels, as far as a report without counters tells,
-_ENOUGH_OF_REGISTERS: Final = 0.25  # and these where registers limit them: a thread has many loads under way at once
 
 
 @once_per_report
@@ -195,7 +193,8 @@ def low_occupancy(report: Report) -> Findings:
     """One finding per device: the launch shape with most at stake, and the sum over all."""
     # idle SMs in the last wave are not counted here, but by `tail`; usually no more warps are gained than are enough
     share = pl.col("occupancy_share")
-    enough = pl.when(limiter="registers").then(_ENOUGH_OF_REGISTERS).otherwise(_ENOUGH)
+    # half suffice for most, as far as a report without counters tells; of many registers a thread loads much at once
+    enough = pl.when(limiter="registers").then(0.25).otherwise(0.5)
     low = (share < enough) & (pl.col("low_occupancy_ns") > 0)
     designed = pl.col("name").str.contains(_FEW_BY_DESIGN).fill_null(value=False)
     shapes = _changeable(report, launch_occupancy(report).filter((pl.col("bucket") == "kernel") & low & ~designed))
@@ -334,11 +333,6 @@ def narrow_blocks(report: Report) -> Findings:
 
 # Kernels that take far longer than reading and writing all that is there, with a long piece of it for each thread.
 
-#: A kernel at the memory's limit takes so many times what its bytes do at the peak bandwidth, and one whose accesses
-#: are apart at least so many times; no access costs more than a sector for a byte, and what takes longer computes.
-_USUAL: Final = 1.3
-_FAR: Final = 3.0
-_FARTHEST: Final = 32.0
 _LEAST_NS: Final = 20_000  # shorter kernels are launched rather than run
 
 
@@ -366,12 +360,14 @@ def far_apart(report: Report) -> Findings:
         many=(blocks.first() >= pl.col("sms").first()),
     )
     each = pl.col("ns") / pl.col("launches")
-    far = each.is_between(_FAR * pl.col("least_ns"), _FARTHEST * pl.col("least_ns")) & (each >= _LEAST_NS)
+    # no access costs more than a sector for a byte, and what takes longer computes
+    far = each.is_between(3 * pl.col("least_ns"), 32 * pl.col("least_ns")) & (each >= _LEAST_NS)
     # neighbouring threads begin so far apart (bytes), or read the same
     apart = pl.col("many") & (pl.col("bytes_there") >= 512 * pl.col("threads"))
     slow = sums.filter(far & apart).drop("many").sort("device")
     for device, name, launches, ns, threads, bytes_there, least_ns in slow.iter_rows():
-        stake = ns - int(launches * least_ns * _USUAL)
+        # at the memory's limit a kernel takes so many times what its bytes do at the peak bandwidth
+        stake = ns - int(launches * least_ns * 1.3)
         figures = {"launch": ns / launches, "there": bytes_there, "least": least_ns, "threads": threads}
         work = exclusive_operations(report).filter(kind="kernel", device=device, name=name)
         yield say.told(

@@ -55,10 +55,6 @@ def _positions(batches: Batches) -> tuple[int, int, int, int]:
     )
 
 
-#: Operators whose first two sides may be images and channels.
-_OF_CHANNELS: Final = r"conv|batch_norm|instance_norm|group_norm|pool|upsample|interpolate"
-
-
 def _of_batches(every: pl.DataFrame, batches: Batches) -> pl.DataFrame:
     """The operators that take rows and positions of batches, where embeddings of these are looked up: SPAN."""
     sizes = {(len(rows), width) for width, rows in batches.filled}
@@ -75,7 +71,9 @@ def _of_batches(every: pl.DataFrame, batches: Batches) -> pl.DataFrame:
     kinds = told_of(every.get_column("input_shapes").cast(pl.String), takes)
     whole = pl.col("kind") == "whole"
     own = every.with_columns(kind=kinds).filter(whole | name.str.contains(on_host.MULTIPLIES), ~pl.col("aside"))
-    own = own.drop_nulls("kind").filter(~name.str.contains(_OF_CHANNELS))
+    # whose first two sides may be images and channels
+    of_images = name.str.contains("conv|batch_norm|instance_norm|group_norm|pool|upsample|interpolate")
+    own = own.drop_nulls("kind").filter(~of_images)
     return own.filter((whole & (name == "aten::embedding")).any()).select(SPAN)
 
 
@@ -83,7 +81,6 @@ def _of_batches(every: pl.DataFrame, batches: Batches) -> pl.DataFrame:
 
 _TAKES_PART: Final = r"^aten::(?:slice|narrow)$"
 _FEWEST_LAUNCHES: Final = 8
-_LEAST_ROWS: Final = 300  # of which products take no less time with fewer
 
 
 @Rule
@@ -95,7 +92,7 @@ def padded_graphs(report: Report) -> Findings:
     if fills.height < _FEWEST_LAUNCHES:
         return
     # a graph of the next power of two, and of no fewer rows than products take as long for
-    least = pl.max_horizontal(2 ** pl.col("rows").log(2).ceil(), _LEAST_ROWS / pl.col("inner"))
+    least = pl.max_horizontal(2 ** pl.col("rows").log(2).ceil(), 300 / pl.col("inner"))
     kept = fills.select((pl.min_horizontal(least, "whole") / pl.col("whole")).mean()).item()
     sizes = fills.select(fewest=pl.col("rows").min(), most=pl.col("rows").max(), whole=pl.col("whole").max())
     for work in on_host.works_within(report, fills):

@@ -141,8 +141,6 @@ _GENERATIONS: Final = {
     for name in names.split()
 }
 
-_ARCHITECTURES: Final = ("Volta", "Turing", "Ampere", "Hopper")
-
 #: The generation of tensor-core instructions of a kernel; 0 if its name does not tell.
 _GENERATION: Final = pl.coalesce(pl.col("arch").str.extract(r"^(?:sm)?(\d+)[a-z]*$"), "arch").replace_strict(
     _GENERATIONS, default=0
@@ -167,7 +165,10 @@ def old_architecture_gemm(work: Work) -> Finding | None:
     if 2 * total(full, "exclusive_ns") < total(own, "exclusive_ns"):  # small ones would be no faster by newer kernels
         return None
     generation, inputs, family, arch = names.select(_GENERATION.alias("generation"), INPUTS, FAMILY, "arch").row(0)
-    made_for, types = _ARCHITECTURES[generation - 1], "/".join(dict.fromkeys(inputs.split("/")))
+    made_for, types = (
+        ("Volta", "Turing", "Ampere", "Hopper")[generation - 1],
+        "/".join(dict.fromkeys(inputs.split("/"))),
+    )
     return work.finding(
         "old-architecture-gemm",
         convolves=family == "conv",
@@ -451,10 +452,8 @@ def scatter_atomics(sums: Work) -> Finding | None:
     )
 
 
-_MOST_OF_XLA: Final = 0.5  # a gradient of an embedding takes less; what XLA's kernels sum, and where, no report tells
-
-
-@on_gpu.choosing(pl.col("name").str.contains("^input_scatter_fusion"), _MOST_OF_XLA, JAX)
+# a gradient of an embedding takes less than half; what XLA's kernels sum, and where, no report tells
+@on_gpu.choosing(pl.col("name").str.contains("^input_scatter_fusion"), 0.5, JAX)
 def scatters_of_jax(sums: Work) -> Finding:
     """One finding per device on sums into rows by an index that are so much of a program of JAX."""
     return sums.finding("scatter-atomics: JAX", left=None)

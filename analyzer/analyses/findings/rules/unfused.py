@@ -156,10 +156,6 @@ _FUSIBLE: Final = (
 _OF_DISTANCES: Final = r"^aten::(?:sub|pow|square|abs|norm|linalg_vector_norm|sum|mean|sqrt|neg|exp)$"
 _RAISED: Final = r"^aten::(?:pow|square|abs|norm|linalg_vector_norm)$"
 
-#: Those of comparisons, and of counts of what is true, or of the first.
-_COMPARED: Final = r"^aten::(?:lt|le|gt|ge)$"
-_COUNTED: Final = r"^aten::(?:sum|count_nonzero|argmax)$"
-
 
 def _words(runs: Work) -> str:
     """Which words tell what formulas need, by what the trace shows: distances of pairs, a compiler that gave up."""
@@ -197,7 +193,8 @@ def _searches(runs: Work) -> pl.Series:
     name = pl.col("name")
     shapes = operations_with_roofs(runs.report).select("row", "input_shapes", name="op")
     work = runs.rows.select("row", "group", "exclusive_ns").join(shapes, on="row", how="left", maintain_order="left")
-    pairs, counts = name.str.contains(_COMPARED) & _across(-1), name.str.contains(_COUNTED)
+    pairs = name.str.contains("^aten::(?:lt|le|gt|ge)$") & _across(-1)
+    counts = name.str.contains("^aten::(?:sum|count_nonzero|argmax)$")
     own = pl.col("exclusive_ns").filter(pairs.fill_null(value=False) | counts | (name == "aten::copy_"))
     most = 2 * own.sum() >= pl.col("exclusive_ns").sum()
     return work.group_by("group").agg(search=pairs.any() & counts.any() & most).filter("search").get_column("group")

@@ -353,14 +353,11 @@ _FINDING: Final = r"NonZeroOp|nonzero|DeviceSelectSweep|DeviceCompactInit|write_
 #: What takes the elements of CuPy's masks, and what counts them before.
 _GETS, _SCANS = "cupy_getitem_mask", "cupy_(?:scan|bsum|copy__bool_bool)"
 
-_SORTED: Final = 7 / 8  # of what backward takes to sort and add gradients, by torch.where() on an H200
 _TURNS: Final = 8  # so many masks of an iteration are a loop's
 
 #: The size of a count, which the host reads.
 _COUNT_BYTES: Final = 8
 
-#: Smaller copies are of numbers.
-_LEAST_BYTES: Final = 1 << 12
 _APART_NS: Final = 500_000  # a tensor of a model is copied, and converted before, sooner after the one before it
 
 
@@ -394,10 +391,10 @@ def boolean_masks(report: Report) -> Findings:
         every = pl.concat([spans, parts.select(SPAN)]).sort(SPAN[:3])
     whole, left = (on_host.within(report, _joined(part, puts)) for part in (every, every.with_columns(start=kept)))
     change = whole.mending._replace(host=left.host) if torch else left.mending
-    # what takes the place of puts writes their elements, without sorting them
+    # what takes the place of puts writes their elements, without sorting them: 7/8 less by torch.where() on an H200
     sorts = [work.rows.select("row", "dur_ns") for work in on_host.works_within(report, puts)]
     if sorts:
-        shorter = pl.concat(sorts).select("row", saved_ns=on_gpu.part("dur_ns", _SORTED))
+        shorter = pl.concat(sorts).select("row", saved_ns=on_gpu.part("dur_ns", 7 / 8))
         change = change.keeping(shorter.get_column("row"))._replace(shorter=shorter)
     name = f"boolean-masks{': CuPy' * (not torch)}"
     yield from on_host.on_time(report, name, inside, change, times=on_host.within(report, waited).host.height)
@@ -449,7 +446,7 @@ def downloads(report: Report) -> Findings:
     apart = pl.col("call_start") - pl.col("call_end").shift(1) > _APART_NS
     copies = copies.with_columns(together=apart.fill_null(value=True).cum_sum().over(THREAD))
     together = (*THREAD, "together")
-    large = pl.col("bytes").max().over(together) >= _LEAST_BYTES
+    large = pl.col("bytes").max().over(together) >= 1 << 12  # no number
     # who sends more data at once had no use for what came; the host passes over it, some times, for no longer than this
     looked_ns = pl.max_horizontal(100_000, 0.1 * pl.col("bytes"))
     sends = (pl.col("next_way") == TO_DEVICE) & (pl.col("next_call_start") - pl.col("call_end") < looked_ns)

@@ -108,20 +108,13 @@ def filtered_windows(own: Work) -> Finding | None:
     return _whole(own._replace(rows=left), "overlapping-windows: filters", at_most=True) if left.height else None
 
 
-#: The most channels of a picture: weights of more are of a layer, unless all channels have the same ones (stride 0).
-_OF_PICTURES: Final = 4
-#: A result takes as long as so many taps besides its own in PyTorch's kernel, and in a pass along an axis as so many,
-#: and that many times its own: 5 to 31 taps on an H200, of 3 and 64 channels; of one channel there are other kernels.
-_OF_A_RESULT: Final = 66
-_OF_A_PASS, _TIMES = 28, 2.5
-
-
 @Rule
 def convolved_windows(report: Report) -> Findings:
     """At most one finding per device on convolutions of each channel with a large filter that nothing trains."""
     image, weight, later = (sides(pl.col("input_shapes"), which) for which in range(3))
     channels, each, high, wide, deep = (weight.list.get(at, null_on_oob=True) for at in range(5))
-    same = (sides(pl.col("input_strides"), 1).list.first() == 0) | channels.is_between(2, _OF_PICTURES)
+    # of a picture's channels: weights of more are of a layer, unless all channels have the same ones (stride 0)
+    same = (sides(pl.col("input_strides"), 1).list.first() == 0) | channels.is_between(2, 4)
     # of the gradients of image, weight and bias those that are wanted
     wanted = pl.col("input_values").cast(pl.String).str.contains(r"\[\w+, True, \w+\]").fill_null(value=True)
     trained = on_host.operators(report).filter(wanted, name="aten::convolution_backward").select(later).to_series()
@@ -131,10 +124,11 @@ def convolved_windows(report: Report) -> Findings:
         (pl.min_horizontal(high, wide) > 1) & deep.is_null(),
     )
     results = pl.col("flop") / (2 * high * wide)
-    # the first pass has a result for each line of the image
-    along, across = (_OF_A_PASS + _TIMES * length for length in (high, wide))
-    along *= (elements() / results).sqrt()
-    taken = (along + across) * high * wide / (high * wide + _OF_A_RESULT)
+    # a result takes as long as 66 taps besides its own in PyTorch's kernel, and in a pass along an axis as 28, and 2.5
+    # times its own: 5 to 31 taps on an H200, of 3 and 64 channels; of one channel there are other kernels
+    along, across = (28 + 2.5 * length for length in (high, wide))
+    along *= (elements() / results).sqrt()  # the first pass has a result for each line of the image
+    taken = (along + across) * high * wide / (high * wide + 66)
     own = own.with_columns(sizes=pl.concat_list(high, wide), taken=taken, values=results, value_bytes=_ELEMENT_BYTES)
     for work in on_gpu.works(report, _by_axes(report, own)) if on_host.traced(report) else ():
         yield _whole(work, "overlapping-windows: convolutions", at_most=True)
