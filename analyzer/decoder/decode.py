@@ -227,8 +227,7 @@ _LONGEST_TERM: Final = 64
 
 def engine(name: Spelled) -> Fields | None:
     """Decodes a kernel of a known engine, by namespace or by its function name."""
-    scope = re.match(r"\w+(?=::)", name.function)
-    library = tables.by_name("libraries by namespace").get(scope[0]) if scope else None
+    library = looked_up("libraries by namespace", name.function).get("library")
     head = exact("functions of engines").get(name.word)
     if library is None and head is None:
         return None

@@ -222,6 +222,7 @@ _VALUES: Final[dict[str, Callable[[str], Any]]] = {
     **dict.fromkeys(("output_type", "accumulator_type", "scale_type"), type_of),
     **dict.fromkeys(("split_k", "tensor_core"), bool),
     **dict.fromkeys(("algorithm", "layout", "output_layout"), str.lower),
+    "direction": lambda text: "backward" if text[0] in "bB" else "forward",
     "input_types": lambda text: types_of([text]),
     "fused": lambda text: (text.lower(),),
     "arch": lambda text: f"sm{text}" if text.isdecimal() else text,

@@ -228,8 +228,8 @@ def cublas(name: Spelled) -> Fields | None:
     ):
         if word.startswith(start) or (start == "gemvx::kernel" and name.function.endswith(start)):
             return _cublas_gemm(name, product, at)
-    if word in exact("cublas") and "cublas" in name.text:
-        return {**headed(exact("cublas")[word]), "input_types": types_of([name.arg(0)])}
+    if "cublas" in name.text and (of_blas := looked_up("cublas", word)):
+        return {**of_blas, "input_types": types_of([name.arg(0)])}
     if word == "splitKreduce_kernel":
         return {"family": "gemm", "operation": "split_k_reduce", "library": "cublas", "split_k": True}
     if match := re.match(r"(?:gemm_kernel2x2|([sdcz])gemm_(?:largek|32x32x32|sm\d\d|kernel))", word):

@@ -250,7 +250,8 @@ def inductor(name: Spelled) -> Fields | None:
         template = tables.looked_up("inductor templates", name.text)
         return {**template, "kind": "template"} if "family" in template else template or None
     kind, text, ordinal = match.groups()
-    fused = operators(text, tables.listed("aten operators")) if text else ()
+    known = tables.listed("aten operators") | tables.by_name("inductor families").keys()
+    fused = operators(text, known) if text else ()
     family, operation = _family(kind, fused)
     return {
         "library": "inductor",
