@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
 from kanalyze.errors import DamagedReportError, UnknownFormatError
-from kanalyze.redact.names import ALLOWED, CLOSED, LONGEST_KEY, OPENED, Names, is_argument, is_secret, words
+from kanalyze.redact.names import ALLOWED, CLOSED, LONGEST_KEY, OPENED, Names, by_word, is_argument, is_secret, words
 from kanalyze.redact.texts import Texts
 
 _MAGIC: Final = b"\x1f\x8b"
@@ -130,7 +130,7 @@ _SPACE: Final = rb"[ \t\r\n]*+"
 #: and keys whose value is removed, with the kind it is counted as, as are texts of keys not listed in KEYS.
 KEYS: Final = tuple(ALLOWED["trace"]["keys"])
 PATHS, NAMES = (frozenset(ALLOWED["trace"][names]) for names in ("paths", "names"))
-GONE: Final = ALLOWED["trace"]["gone"]
+GONE: Final = by_word(ALLOWED["trace"]["gone"])
 _UNKNOWN: Final = "texts under keys that are not known"
 _KNOWN: Final = frozenset(key.encode() for key in KEYS)
 
@@ -288,7 +288,7 @@ def _raw(text: str) -> bytes:
 
 #: Keys whose text stays, once redacted, and keys under which all keys do; keys whose value is removed, with its kind.
 _KEYS, _OWN = (words(ALLOWED["documents"][names]) for names in ("keys", "own"))
-_GONE: Final = ALLOWED["documents"]["gone"]
+_GONE: Final = by_word(ALLOWED["documents"]["gone"])
 
 #: Which keys of which parts of a manifest hold names.
 _LEARNED: Final = (("machine", "host", Names.host), ("workload", "cwd", Names.folder), ("git", "root", Names.folder))

@@ -21,6 +21,11 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+def by_word(lists: dict[str, str]) -> dict[str, Any]:
+    """The name of the list that each word stands in, word by word in order."""
+    return {word: name for name, text in lists.items() for word in text.split()}
+
+
 #: What may stay of each kind of report, and the names that are looked for.
 ALLOWED: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("allowed.toml").read_text(encoding="utf-8"))
 

@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple
 from kanalyze import files
 from kanalyze.errors import DamagedReportError, UnknownFormatError
 from kanalyze.files import database_uri, page_bytes, quoted
-from kanalyze.redact.names import ALLOWED, Names, is_argument, words
+from kanalyze.redact.names import ALLOWED, Names, by_word, is_argument, words
 from kanalyze.redact.texts import Texts
 
 #: How a text is redacted (a method of :class:`Texts`, or not at all), and which rows are kept: see allowed.toml.
@@ -49,10 +49,10 @@ _COLUMNS: Final = words(_KNOWN["numbers"]) | _IDENTIFIERS
 
 #: Columns that refer to StringIds, and how those strings are redacted; the rules strictest first, for strings that
 #: several columns refer to.
-_REFERENCES: Final[dict[str, How]] = {name: how for how, text in _KNOWN["references"].items() for name in text.split()}
+_REFERENCES: Final[dict[str, How]] = by_word(_KNOWN["references"])
 
 #: Tables whose rows show which processes were profiled, and the column.
-_PROFILED: Final = {table: column for column, names in _KNOWN["processes"].items() for table in names.split()}
+_PROFILED: Final = by_word(_KNOWN["processes"])
 
 #: Samples, whose ids stacks are told by; what rows of other processes are called in tables of them.
 _SAMPLES: Final = "COMPOSITE_EVENTS"
@@ -242,6 +242,8 @@ class _Copy:
     def _copy_settings(self, table: str, columns: list[Column]) -> None:
         """Copy the allowlisted rows of a table of settings."""
         removed, option, is_message = self._texts.removed, "", table == "DIAGNOSTIC_EVENT"
+        usual = "messages of nsys that are no warnings" if is_message else "settings and properties of the machine"
+        gone = by_word(_KNOWN["gone"])
         listed = ", ".join(quoted(column.name) for column in columns)
         marks = ", ".join("CAST(? AS TEXT)" if column.name in _TEXTS[table] else "?" for column in columns)
         insert = f"INSERT INTO main.{quoted(table)} ({listed}) VALUES ({marks})"
@@ -251,11 +253,7 @@ class _Copy:
             severity = values.get("severity")
             is_warning = is_message and (not isinstance(severity, int) or severity >= _WARNING)
             if not is_warning and not _SETTINGS[table].fullmatch(value if is_message else f"{name}={value}"):
-                gone = (what for part, what in _KNOWN["gone"].items() if part in name)
-                usual = (
-                    "messages of nsys that are no warnings" if is_message else "settings and properties of the machine"
-                )
-                removed.add(usual if is_message else next(gone, usual), bool(value))
+                removed.add(next((what for part, what in gone.items() if part in name), usual), bool(value))
                 continue
             kept = self._texts.path(value) if re.fullmatch(r"PROCESS_\d+:COMMAND", name) else self._texts.free(value)
             if is_argument(option, value):
