@@ -51,9 +51,8 @@ def read(path: str | os.PathLike[str], progress: Progress | None = None, *, cach
     """
     given = Path(path)
     report_progress = progress or (lambda *_: None)
-    head = _first_bytes(given)
     path = unpacked(given)
-    head = head if path == given else _first_bytes(path)
+    head = _first_bytes(path)
     with files.readable(path):
         if head:
             _refuse_other_programs(path)

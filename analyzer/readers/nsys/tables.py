@@ -414,8 +414,8 @@ def _failed_launches(database: TableFile, failed: Sequence[pl.DataFrame]) -> Ite
 def _missing(database: TableFile, looked_at: AbstractSet[str]) -> Iterator[Note]:
     """Notes on columns and tables that are missing."""
     for table, effects in _MAPS["needed"].items():
-        for column, effect in effects.items() if database.last_row(table) else ():
-            if column not in database.columns(table):
+        for effect, names in effects.items() if database.last_row(table) else ():
+            for column in (name for name in names.split() if name not in database.columns(table)):
                 yield f"column {table}.{column} missing", 1, None, effect
     has_sync_ids = _SYNC not in looked_at or "eventSyncId" in database.columns(_SYNC)
     if not has_sync_ids and database.distinct(_SYNC, "eventId") - {NO_ID}:
