@@ -41,10 +41,6 @@ def name_of(path: Path) -> str:
     return f"{digest(place)}-{digest(state)}"
 
 
-class UntrustedCacheError(OSError):
-    """The cache folder is writable by other users."""
-
-
 def trusted(place: Path) -> bool:
     """Whether `place`, in a trusted folder, can only have been written by the user; OSError if there is nothing."""
     status = place.lstat()
@@ -59,11 +55,11 @@ def _make(cache: Path) -> None:
     if not os.path.lexists(cache):
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     if cache.is_symlink():
-        raise UntrustedCacheError(errno.EPERM, "it is a link", str(cache))
+        raise PermissionError(errno.EPERM, "it is a link", str(cache))
     if not cache.is_dir():
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(cache))
     if not trusted(cache):
-        raise UntrustedCacheError(errno.EPERM, "somebody else owns it, or may write to it", str(cache))
+        raise PermissionError(errno.EPERM, "somebody else owns it, or may write to it", str(cache))
 
 
 def kept(place: Path) -> bool:

@@ -338,7 +338,8 @@ def _metrics(path: Path, where: str, printed: pl.DataFrame) -> pl.DataFrame:
     texts = printed.select("text", plain=plain).unique().filter(~missing("plain"))
     repeated = (
         (text, product(size))
-        for label, column in _REPEATED.items()
+        for column, metric in _REPEATED.items()
+        for label in (column, metric)
         for text, size in printed.filter(label=label).select(plain, column).unique().drop_nulls().iter_rows()
     )
     try:
@@ -363,13 +364,8 @@ def _metrics(path: Path, where: str, printed: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-#: Metrics that repeat a launch column: they reveal the number format where nothing else does.
-_REPEATED: Final = {
-    "Grid Size": "Grid Size",
-    "launch__grid_size": "Grid Size",
-    "Block Size": "Block Size",
-    "launch__block_size": "Block Size",
-}
+#: Launch columns, and the metric that repeats each: it reveals the number format where nothing else does.
+_REPEATED: Final = {"Grid Size": "launch__grid_size", "Block Size": "launch__block_size"}
 
 
 def _rules(path: Path, rows: pl.DataFrame) -> pl.DataFrame:

@@ -137,8 +137,6 @@ EVENT_COLUMNS: Final = {
 
 
 # Side tables keyed by event_id: what nsys records about an event besides name and times, and from which columns.
-#
-# Source: as in :mod:`kanalyze.readers.nsys.tables`. A column that a file lacks reads as null.
 
 #: CUPTI's value for an invalid id.
 NO_ID: Final = 0xFFFFFFFF
