@@ -25,9 +25,8 @@ from kanalyze.errors import DamagedReportError, UnknownFormatError
 from kanalyze.readers.ncu.tables import LABELS, LAUNCHES, SECTIONS, Measured, damaged, metrics_frame
 
 #: First lines of pages: the header of pages of launches, and the kernel line of the source page.
-_LAUNCHES: Final = b'"ID","'
 _SOURCE: Final = b'"Kernel Name","'
-_BEGINNINGS: Final = (_LAUNCHES, _SOURCE)
+_BEGINNINGS: Final = (b'"ID","', _SOURCE)
 #: Messages of ncu in a log.
 _WARNING: Final = re.compile(rb"^==WARNING==(.*)$", re.MULTILINE)
 _ERROR: Final = re.compile(rb"^==ERROR== *(.*\S)", re.MULTILINE)
@@ -79,7 +78,7 @@ class PagesFile(NamedTuple):
 
 def looks_like_ncu(text: bytes) -> bool:
     """Whether the (beginning of a) file is a page or a log of ncu."""
-    return any(_starts_line(text, beginning) for beginning in _BEGINNINGS) or _OWN.search(text) is not None
+    return _has_page(text) or _OWN.search(text) is not None
 
 
 def content(path: Path) -> bytes:
@@ -119,8 +118,8 @@ def _said(pattern: re.Pattern[bytes], text: bytes) -> tuple[str, ...]:
     return tuple(dict.fromkeys(line.decode(errors="replace").strip() for line in pattern.findall(text)))
 
 
-def _starts_line(text: bytes, beginning: bytes) -> bool:
-    return text.startswith(beginning) or b"\n" + beginning in text
+def _has_page(text: bytes) -> bool:
+    return any(text.startswith(beginning) or b"\n" + beginning in text for beginning in _BEGINNINGS)
 
 
 def _records_of_pages(text: bytes) -> list[bytes]:
@@ -163,7 +162,7 @@ def _without_kernels(path: Path, text: bytes) -> UnknownFormatError:
     if NO_PERMISSION.encode() in text:
         what = "a log of ncu, which was not allowed to read the GPU's performance counters (ERR_NVGPUCTRPERM)"
         return UnknownFormatError.of(path, what, PERMISSION)
-    if b"No kernels were profiled" in text or any(_starts_line(text, beginning) for beginning in _BEGINNINGS):
+    if b"No kernels were profiled" in text or _has_page(text):
         return UnknownFormatError.of(path, "a log of ncu, which profiled no kernel", _NOTHING)
     errors = _said(_ERROR, text)
     if errors:

@@ -157,14 +157,13 @@ def newest(name: str, folders: Sequence[str]) -> Path | None:
 
 def version(program: Path) -> str:
     """The version printed by the program, such as ``2025.3.2.474``; empty if it prints none."""
-    try:
+    with suppress(OSError, subprocess.SubprocessError):
         completed = subprocess.run(  # noqa: S603 - nsys, with a fixed argument
             [program, "--version"], capture_output=True, check=False, stdin=subprocess.DEVNULL, timeout=_VERSION_LIMIT_S
         )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    match = re.search(rb"version (\d[\d.]*)", completed.stdout + completed.stderr)
-    return match.group(1).decode() if match else ""
+        match = re.search(rb"version (\d[\d.]*)", completed.stdout + completed.stderr)
+        return match[1].decode() if match else ""
+    return ""
 
 
 def run(command: Sequence[str], log: Path, share_done: Callable[[float], object]) -> tuple[int, list[str]]:

@@ -219,8 +219,7 @@ class TraceText:
                 if inflater.eof:  # another gzip member may follow, or zero padding
                     inflater, data = zlib.decompressobj(wbits=_GZIP_BITS), data.lstrip(b"\0")
                 if part:
-                    # a file of 2 MB may decompress to gigabytes of blanks
-                    # long blanks are as good as one
+                    # a file of 2 MB may decompress to gigabytes of blanks, and long ones are as good as one
                     yield part[:1] if part.isspace() and len(part) >= 1 << 16 else part
         while part := inflater.decompress(inflater.unconsumed_tail, _READ_BYTES) if begun else b"":
             yield part

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, product
 from pathlib import Path
 from threading import RLock
 from typing import Final
@@ -16,16 +16,9 @@ from kanalyze.columns import gathered, of_parts, positions, telling
 from kanalyze.readers.torch import frames as of_trace
 
 #: Copy directions as in Kineto's names (``Memcpy HtoD (Pageable -> Device)``), and in nsys.
+_SIDES: Final = {"H": "Host", "D": "Device", "A": "Array"}
 _DIRECTIONS: Final = {
-    "HtoD": "Host-to-Device",
-    "DtoH": "Device-to-Host",
-    "DtoD": "Device-to-Device",
-    "HtoH": "Host-to-Host",
-    "HtoA": "Host-to-Array",
-    "AtoH": "Array-to-Host",
-    "AtoA": "Array-to-Array",
-    "AtoD": "Array-to-Device",
-    "DtoA": "Device-to-Array",
+    **{f"{source}to{target}": f"{_SIDES[source]}-to-{_SIDES[target]}" for source, target in product(_SIDES, repeat=2)},
     "PtoP": "Peer-to-Peer",
     "HtoD_UVM": "Unified Host-to-Device",
 }
