@@ -205,10 +205,7 @@ TABLE: Final = schema.Table(
 
 @analysis
 def counters(report: Report) -> pl.DataFrame:
-    """The metrics of each kernel that ncu measured, in the order of the report.
-
-    Returns:
-        :data:`TABLE`.
+    """The metrics of each kernel that ncu measured, in the order of the report: :data:`TABLE`.
 
     Raises:
         CannotTellError: The report has no counters, or a window is set: ncu's kernels have no timestamps.
@@ -221,23 +218,16 @@ def counters(report: Report) -> pl.DataFrame:
     waiting = [reason for reason, (_, waits) in REASONS.items() if waits]
     longest = pl.max_horizontal(map(stall_metric, waiting))
     stalls_of = [pl.when((pl.col(stall_metric(one)) == longest) & (longest > 0)).then(pl.lit(one)) for one in waiting]
+    figures = {}
+    for name, (metric, dtype) in _PLAIN.items():
+        figure = counted(pl.col(metric)) if dtype == pl.Int64 else pl.col(metric)
+        figures[name] = pl.col(metric) / 100 if name.endswith("_share") else figure
+    for what, op in _OPS.items():
+        figures[f"{what}_sectors_per_request"] = ratio(_SECTORS.format(op), _REQUESTS.format(op))
+        used = pl.col(_BYTES.format(op))  # 0 in some sectors are copies to shared memory, which it does not count
+        figures[f"{what}_used_share"] = pl.when(used > 0).then(used / SECTOR_BYTES)
     kernels = measured_kernels(report, TABLE, _METRICS).with_columns(
-        **{
-            name: pl.col(metric) / 100
-            if name.endswith("_share")
-            else counted(pl.col(metric))
-            if dtype == pl.Int64
-            else pl.col(metric)
-            for name, (metric, dtype) in _PLAIN.items()
-        },
-        **{
-            f"{what}_sectors_per_request": ratio(_SECTORS.format(op), _REQUESTS.format(op)) for what, op in _OPS.items()
-        },
-        # 0 bytes in some sectors are copies to shared memory, which this metric does not count
-        **{
-            f"{what}_used_share": pl.when(pl.col(of) > 0).then(pl.col(of) / SECTOR_BYTES)
-            for what, of in ((what, _BYTES.format(op)) for what, op in _OPS.items())
-        },
+        **figures,
         sm_active_share=ratio(_ACTIVE, _CYCLES),
         uncoalesced_share=ratio(_EXCESSIVE, _THEORETICAL),
         bank_conflict_share=ratio(_CONFLICTS, _WAVEFRONTS),

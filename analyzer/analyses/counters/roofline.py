@@ -80,9 +80,9 @@ def _with_tensor_work(report: Report, kernels: pl.DataFrame, paths: Sequence[_Pa
     works = metric.str.starts_with(_BEGINNING) & (metric.str.ends_with(_DONE) | metric.str.ends_with(_RATE))
     collected = report.table("metrics").filter(works, pl.col("value").is_not_null()).get_column("event_id")
     capability = pl.col("compute_capability").cast(pl.Float64, strict=False)
-    own = kernels.with_columns(counted=pl.col("event_id").is_in(collected.implode())).join(
-        report.devices.select("device", capability=capability), on="device", how="left", maintain_order="left"
-    )
+    devices = report.devices.select("device", capability=capability)
+    own = kernels.with_columns(counted=pl.col("event_id").is_in(collected.implode()))
+    own = own.join(devices, on="device", how="left", maintain_order="left")
     for path in paths:
         own = _with_path(own, path, paths)
     busy = pl.col("seconds") * pl.col(BUSY) / 100
@@ -232,16 +232,13 @@ def roofline(report: Report) -> pl.DataFrame:
     of_paths = [path.metric + ending for path in paths for ending in (_DONE, _RATE, _PEAK)]
     kernels = measured_kernels(report, TABLE, (*_METRICS, *of_paths, BUSY))
     cycles, clock = pl.col(_SMSP_CYCLES), pl.col(_SM_CLOCK)
+    figures = {}
+    for name, (ops, widest) in _CORES.items():
+        done = [pl.col(_CORE_DONE.format(op)) * work for op, work in ops.items()]
+        figures[f"{name}_flop"] = cycles * pl.sum_horizontal(done, ignore_nulls=False)
+        figures[f"{name}_peak"] = pl.col(_CORE_PEAK.format(widest)) * ops[widest] * clock
     computed = kernels.with_columns(
-        **{
-            f"{name}_flop": cycles
-            * pl.sum_horizontal((pl.col(_CORE_DONE.format(op)) * work for op, work in ops.items()), ignore_nulls=False)
-            for name, (ops, _) in _CORES.items()
-        },
-        **{
-            f"{name}_peak": pl.col(_CORE_PEAK.format(widest)) * ops[widest] * clock
-            for name, (ops, widest) in _CORES.items()
-        },
+        **figures,
         dram_bytes=counted(pl.col(_READ) + pl.col(_WRITTEN)),
         peak_dram_bytes_per_s=pl.col(_BYTES_PER_CYCLE) * pl.col(_DRAM_CLOCK),
         seconds=pl.col("dur_ns") / 1e9,
@@ -250,9 +247,8 @@ def roofline(report: Report) -> pl.DataFrame:
     # where no other half-precision instruction ran, in which ncu before 2025.2 counts their pipe alone
     others = pl.sum_horizontal(_CORE_DONE.format("hadd"), _CORE_DONE.format("hmul"), ignore_nulls=False)
     only_moves = (pl.coalesce(others, *_HALF_PIPES) == 0).fill_null(value=False)
-    worked = computed.with_columns(
-        fp32_flop=pl.col("fp32_flop") + packed * cycles, fp16_flop=pl.when(only_moves).then(0.0).otherwise("fp16_flop")
-    )
+    fp16_flop = pl.when(only_moves).then(0.0).otherwise("fp16_flop")
+    worked = computed.with_columns(fp32_flop=pl.col("fp32_flop") + packed * cycles, fp16_flop=fp16_flop)
     return TABLE.select(_bounds(_with_tensor_work(report, worked, paths)))
 
 

@@ -240,11 +240,11 @@ _STATE: Final = (
     """),
 )
 
-_PARTS: Final = (
-    Column("ns", pl.Int64, "Time."),
-    Column("share", pl.Float64, "Part of the device's window."),
-    Column("host_share", pl.Float64, "Part of the device's bucket `host`."),
-)
+_PARTS: Final = columns("""
+    ns int: Time.
+    share float: Part of the device's window.
+    host_share float: Part of the device's bucket `host`.
+""")
 
 #: The table that ``by="state"`` gives.
 BY_STATE: Final = Table(
@@ -329,8 +329,7 @@ def _sampled(report: Report) -> bool:
 def _by_culprit(report: Report) -> pl.DataFrame:
     """Idle time of each device by bucket, culprit and range: :data:`TABLE`."""
     analysis.require(report, TABLE, *model.DEVICE_KINDS)
-    named = _host_names.with_shares(
-        report, _attribution.named_sums(report).with_columns(share_of_window(report)), "bucket"
-    )
+    sums = _attribution.named_sums(report).with_columns(share_of_window(report))
+    named = _host_names.with_shares(report, sums, "bucket")
     order = ["device", "ns", "bucket", "culprit", "range"]
     return TABLE.select(named).sort(order, descending=[name == "ns" for name in order])

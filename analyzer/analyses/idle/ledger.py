@@ -212,9 +212,8 @@ def _with_ends(report: Report, gap_rows: pl.DataFrame) -> pl.DataFrame:
 
 def _by_culprit(report: Report, gap_rows: pl.DataFrame) -> pl.DataFrame:
     length = pl.col("dur_ns")
-    sums = gap_rows.group_by("device", "reason", "culprit").agg(
-        count=pl.len(), total_ns=length.sum(), avg_ns=length.mean(), max_ns=length.max(), ns=length.sum()
-    )
+    times = {"total_ns": length.sum(), "avg_ns": length.mean(), "max_ns": length.max(), "ns": length.sum()}
+    sums = gap_rows.group_by("device", "reason", "culprit").agg(count=pl.len(), **times)
     order = sums.with_columns(share_of_window(report))
     order = order.sort("device", "total_ns", "reason", "culprit", descending=[False, True, False, False])
     return GAPS_BY_CULPRIT.select(with_shares(report, order, "reason"))
@@ -256,10 +255,8 @@ def exposure(report: Report) -> pl.DataFrame:
     """
     analysis.require(report, EXPOSURE, *model.DEVICE_KINDS)
     category, keys = pl.Enum(CATEGORIES), ["device", "category", "copies", "detail"]
-    work = exclusive_operations(report).select(
-        "device", "detail", "start", "end", "exclusive_ns", category=_TEXT.cast(category)
-    )
-    work = work.with_columns(copies=pl.lit(value=False))
+    columns_of = ("device", "detail", "start", "end", "exclusive_ns")
+    work = exclusive_operations(report).select(*columns_of, category=_TEXT.cast(category), copies=pl.lit(value=False))
     copies = work.filter(pl.col("category") == "memcpy").with_columns(copies=pl.lit(value=True))
     calls = _launching(report).with_columns(category=pl.lit("launch", dtype=category), copies=pl.lit(value=False))
     parts = pl.concat([work.with_columns(detail=pl.lit(None, work.schema["detail"])), copies, calls], how="diagonal")
@@ -383,12 +380,9 @@ def _in_chunks(report: Report, device: int, low: int, high: int, chunks: int) ->
     edges = low + number * whole + number * rest // max(chunks, 1)
     start, end = edges.slice(0, chunks), edges.slice(1)
     times = busy_by_bucket(report, device, start, end)
-    rows = times.with_columns(
-        device=pl.lit(device), t_ns=start, dur_ns=end - start, busy_ns=pl.sum_horizontal(times.columns)
-    )
-    return rows.with_columns(
-        (pl.col(f"{bucket}_ns") / pl.col("dur_ns")).alias(f"{bucket}_share") for bucket in ("busy", *BUSY_BUCKETS)
-    )
+    rows = times.with_columns(t_ns=start, dur_ns=end - start, busy_ns=pl.sum_horizontal(times.columns))
+    shares = {f"{of}_share": pl.col(f"{of}_ns") / pl.col("dur_ns") for of in ("busy", *BUSY_BUCKETS)}
+    return rows.with_columns(device=pl.lit(device), **shares)
 
 
 def low_regions(report: Report, chunks: int, threshold_share: float) -> pl.DataFrame:
@@ -408,10 +402,9 @@ def low_regions(report: Report, chunks: int, threshold_share: float) -> pl.DataF
         regions = _low_regions_of(part.select("start", "end"), costs.select("start", "end"), chunks, threshold_share)
         keys = {"process_id": process, "gpu": gpu, "context_id": last}
         parts.append(regions.with_columns(pl.lit(value, dtype=pl.Int64).alias(name) for name, value in keys.items()))
-    together = pl.concat(parts)
     # nsys sorts by the printed value, a percentage with one decimal
     shown = (pl.col("in_use_share") * 1000 + 0.5).floor()
-    return together.with_columns(cuda_ordinal(report).alias("device")).sort(shown, "dur_ns", "start_ns")
+    return pl.concat(parts).with_columns(cuda_ordinal(report).alias("device")).sort(shown, "dur_ns", "start_ns")
 
 
 def _low_regions_of(work: pl.DataFrame, overhead: pl.DataFrame, chunks: int, threshold_share: float) -> pl.DataFrame:

@@ -39,7 +39,6 @@ WAITING: Final = ("device", "stream", "event")
 #: An asynchronous copy into pageable memory returns only when the copy has finished.
 _PAGEABLE: Final = "Pageable"
 
-
 _CALL: Final = (
     Column("api", pl.String, "The call, as nsys shows it.", nullable=True),
     Column(
@@ -50,10 +49,10 @@ _CALL: Final = (
     Column("range", pl.String, "Innermost NVTX range that made the call.", nullable=True),
 )
 
-_IDLE: Final = Column(
-    "idle_ns", pl.Int64, "Time in it in which the device was idle; null where no device is known.", nullable=True
-)
-_BUSY: Final = Column("busy_ns", pl.Int64, "Time in it in which the device ran anything; null likewise.", nullable=True)
+_OF_DEVICE: Final = columns("""
+    idle_ns int?: Time in it in which the device was idle; null where no device is known.
+    busy_ns int?: Time in it in which the device ran anything; null likewise.
+""")
 
 TABLE: Final = Table(
     "syncs",
@@ -67,8 +66,7 @@ TABLE: Final = Table(
             thread_id int?: Host thread.
             device int?: The GPU that it waits for, as in `devices`; null where that cannot be told.
         """),
-        _IDLE,
-        _BUSY,
+        *_OF_DEVICE,
         *columns("""
             waited_for text?: The last operation to end before the call returned, of those that it waits for; null if
                 none ended in it.
@@ -81,9 +79,8 @@ TABLE: Final = Table(
 )
 
 #: The table that ``by="api"`` gives.
-BY_API: Final = Table(
-    "syncs", "One blocking call made in one range.", (*_CALL, *DURATION_COLUMNS, _IDLE, _BUSY), when="--by api"
-)
+_SUMS: Final = (*_CALL, *DURATION_COLUMNS, *_OF_DEVICE)
+BY_API: Final = Table("syncs", "One blocking call made in one range.", _SUMS, when="--by api")
 
 
 def syncs(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.DataFrame:
@@ -106,10 +103,9 @@ def syncs(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.D
     if by is None:
         return TABLE.select(rows.sort("start_ns", "call_row"))
     keys = [column.name for column in _CALL]
-    sums = rows.group_by(keys).agg(*duration_statistics(), *(known_sum(of.name) for of in (_IDLE, _BUSY)))
-    return BY_API.select(
-        sums.with_columns(share_of_total()).sort("total_ns", *keys, descending=[True] + [False] * len(keys))
-    )
+    sums = rows.group_by(keys).agg(*duration_statistics(), *(known_sum(of.name) for of in _OF_DEVICE))
+    order = sums.sort("total_ns", *keys, descending=[True] + [False] * len(keys))
+    return BY_API.select(order.with_columns(share_of_total()))
 
 
 def _described(report: Report, calls: pl.DataFrame) -> pl.DataFrame:

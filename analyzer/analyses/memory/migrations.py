@@ -92,11 +92,9 @@ def _ends(report: Report, moved: pl.DataFrame) -> pl.DataFrame:
 def faults_seen(report: Report) -> pl.DataFrame:
     """The page faults in scope: of processes that used the device in scope, and of the device itself."""
     events = report.seen("fault").select("event_id", "process_id", "device", "start_ns", "dur_ns")
-    device = report.scope.device
-    if device is not None:
-        events = _operations.of_used_processes(report, events).filter(
-            pl.col("device").is_null() | (pl.col("device") == device)
-        )
+    if report.scope.device is not None:
+        own = pl.col("device").is_null() | (pl.col("device") == report.scope.device)
+        events = _operations.of_used_processes(report, events).filter(own)
     details = ("side", "address", "faults", "access", "function", "module", "source_file", "source_line")
     texts = ("module", "source_file")  # an empty text means unknown
     events = beside(events, report.table("fault_detail"), *details)
@@ -218,14 +216,12 @@ def _runs(parts: pl.DataFrame) -> pl.DataFrame:
 
 
 #: Columns of several tables of unified memory.
-_WITH_HOST: Final = (
-    Column("h2d_bytes", pl.Int64, "Moved from host to device; null for none.", nullable=True),
-    Column("d2h_bytes", pl.Int64, "Moved from device to host; null for none.", nullable=True),
-)
-_BETWEEN: Final = Column("d2d_bytes", pl.Int64, "Moved between devices; null for none.", nullable=True)
-_BANDWIDTH: Final = Column(
-    "bandwidth_bytes_per_s", pl.Float64, "Bytes per second of moving; null where no time was spent.", nullable=True
-)
+*_WITH_HOST, _BETWEEN, _BANDWIDTH = columns("""
+    h2d_bytes int?: Moved from host to device; null for none.
+    d2h_bytes int?: Moved from device to host; null for none.
+    d2d_bytes int?: Moved between devices; null for none.
+    bandwidth_bytes_per_s float?: Bytes per second of moving; null where no time was spent.
+""")
 _BY_CAUSES: Final = columns("""
     fault_bytes int: Moved for page faults, and what the driver moved along with them.
     prefetch_bytes int: Moved because the program asked for it.

@@ -299,16 +299,11 @@ def _of_one_time(ranks: pl.DataFrame, doubts: list[tuple[str, int, str]]) -> pl.
     since = datetime.fromtimestamp(time // 10**9, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
     doubts.append(("further reports of ranks", ranks.height - number, _TWICE.format(since)))
     if kept.height < number:
-        doubts.append(
-            (
-                "ranks recorded at other times only",
-                number - kept.height,
-                "they are left out: what they did has no partner in what is read",
-            )
-        )
+        doubts.append(("ranks recorded at other times only", number - kept.height, _LEFT_OUT))
     return kept
 
 
+_LEFT_OUT: Final = "they are left out: what they did has no partner in what is read"
 _TWICE: Final = "of several reports of a rank, as of cycles of a profiler, those are read that ran at {} UTC"
 
 

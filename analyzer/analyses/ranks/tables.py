@@ -324,14 +324,9 @@ def _part(job: Job, report: Report, row: dict[str, Any], steps: dict[int, tuple[
 def _together(job: Job, parts: Sequence[_Part]) -> pl.DataFrame:
     """The links of all ranks' ways: a collective of which all are there leads to the rank that came last."""
     bases = accumulate((part.way.links.height for part in parts), initial=0)
-    placed = [
-        [
-            one.with_columns(pl.col(name) + base, way=at)
-            for one, name in ((part.way.links, "source"), (part.talks, "node"))
-        ]
-        for at, (part, base) in enumerate(zip(parts, bases, strict=False))
-    ]
-    links, talks = map(pl.concat, zip(*placed, strict=True))
+    ways = [*enumerate(zip(parts, bases, strict=False))]
+    links = pl.concat(part.way.links.with_columns(pl.col("source") + base, way=at) for at, (part, base) in ways)
+    talks = pl.concat(part.talks.with_columns(pl.col("node") + base, way=at) for at, (part, base) in ways)
     whole = job.matches.select(pl.col("present") >= pl.col("size").fill_null(pl.col("present"))).to_series()
     match = pl.Series("match", job.found.match).gather(talks.get_column("at")).cast(pl.Int64)
     alone = pl.col("node").is_null() | ~gathered(whole, match.set(match < 0, None)).fill_null(value=False)

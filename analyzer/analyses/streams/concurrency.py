@@ -105,10 +105,8 @@ def event_waits(report: Report) -> pl.DataFrame:
     waiting = recorded.join(asking, on=list(_CALL)).join(recorded_work(report), on=["process_id", "record_id"])
     ends = operations(report).get_column("end").gather(waiting.get_column("behind"))
     submitted = _submitted(report, waiting).sort("at", "start", "row").select(*STREAM, "row", given="at")
-    held = nearest(waiting.with_columns(ends.alias("ended")), submitted, ("at", "given"), STREAM, "after").drop_nulls(
-        "row"
-    )
-    last = held.sort("row", "ended", "behind").unique("row", keep="last", maintain_order=True)
+    held = nearest(waiting.with_columns(ends.alias("ended")), submitted, ("at", "given"), STREAM, "after")
+    last = held.drop_nulls("row").sort("row", "ended", "behind").unique("row", keep="last", maintain_order=True)
     return pl.concat([nothing, last.select("row", "behind")])
 
 
@@ -125,9 +123,8 @@ def recorded_work(report: Report) -> pl.DataFrame:
         return nothing
     calls = report.kind("api").select(*_CALL, at="start_ns")
     marks = _first_of_each(calls.join(records.select(_CALL).unique(), on=list(_CALL), how="semi"))
-    recorded = records.join(marks, on=list(_CALL)).unique(
-        ["process_id", "record_id"], keep="first", maintain_order=True
-    )
+    marked = records.join(marks, on=list(_CALL))
+    recorded = marked.unique(["process_id", "record_id"], keep="first", maintain_order=True)
     submitted = _submitted(report, recorded).sort("at", "end", "row").select(*STREAM, given="at", behind="row")
     behind = nearest(recorded, submitted, ("at", "given"), STREAM, "strictly before")
     return behind.select("process_id", "record_id", "behind").drop_nulls()
@@ -393,10 +390,8 @@ def _turns(report: Report) -> pl.DataFrame:
 def _waits(report: Report) -> pl.DataFrame:
     """Number and length of waits between the two streams of a pair, within the window."""
     waits = in_window(report, stream_waits(report))
-    free = ~pl.col("ordered")
-    return waits.group_by(
-        first=pl.min_horizontal("number", "behind_number"), second=pl.max_horizontal("number", "behind_number")
-    ).agg(
+    free, sides = ~pl.col("ordered"), ("number", "behind_number")
+    return waits.group_by(first=pl.min_horizontal(sides), second=pl.max_horizontal(sides)).agg(
         waits=free.sum().cast(pl.Int64),
         waited_ns=(pl.col("end") - pl.col("start")).filter(free).sum(),
         ordered_waits=(~free).sum().cast(pl.Int64),
@@ -511,30 +506,19 @@ def _of_device(work: pl.DataFrame, busy: dict[int, pl.DataFrame]) -> pl.DataFram
     only one to run kernels; the same for the other buckets.
     """
     spans = _concatenated(busy)
-    parts = [_sums(spans, "busy_ns"), _sums(_covered(spans, intervals.alone(spans)), "alone_ns")]
-    for rank, bucket in enumerate(BUSY_BUCKETS):
-        name, alike = f"overlap_{bucket}_ns", work.filter(pl.col("rank") == rank).select("number", "start", "end")
+    length, alone_ns = pl.col("end") - pl.col("start"), intervals.covered(spans, intervals.alone(spans))
+    parts = [spans.select("number", busy_ns=length, alone_ns=alone_ns)]
+    for rank, name in enumerate(_OVERLAPS):
+        alike = work.filter(pl.col("rank") == rank).select("number", "start", "end")
         if alike.height:
             own = _concatenated(spans_by_stream(alike))
-            itself = _sums(_covered(own, intervals.alone(own)), name)
-            parts += [_sums(_covered(spans, intervals.union(alike)), name), itself.with_columns(-pl.col(name))]
+            parts.append(spans.select("number", intervals.covered(spans, intervals.union(alike)).alias(name)))
+            parts.append(own.select("number", -intervals.covered(own, intervals.alone(own)).alias(name)))
     every = pl.DataFrame({"number": list(busy)}, schema={"number": pl.UInt32})
     sums = pl.concat([pl.DataFrame(schema=_TIMES), every, *parts], how="diagonal").group_by("number")
     return sums.agg(pl.exclude("number").sum())
 
 
 def _concatenated(spans: dict[int, pl.DataFrame]) -> pl.DataFrame:
-    """Concatenates the span sets of several streams: number, start, end, ns (length)."""
-    parts = (part.with_columns(number=pl.lit(number, dtype=pl.UInt32)) for number, part in spans.items())
-    lengths = pl.col("end") - pl.col("start")
-    return pl.concat(part.select("number", "start", "end", ns=lengths) for part in parts)
-
-
-def _covered(spans: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
-    """Sets `ns` of each of `spans` to its overlap with a span set."""
-    return spans.with_columns(ns=intervals.covered(spans, others))
-
-
-def _sums(spans: pl.DataFrame, name: str) -> pl.DataFrame:
-    """The summed `ns` of each stream: columns number and `name`."""
-    return spans.group_by("number").agg(pl.col("ns").sum().alias(name))
+    """Concatenates the span sets of several streams: start, end, number."""
+    return pl.concat(part.with_columns(number=pl.lit(number, dtype=pl.UInt32)) for number, part in spans.items())

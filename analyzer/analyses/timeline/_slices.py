@@ -138,9 +138,8 @@ def slices(report: Report) -> Slices:
     events = pl.concat(parts)
     first = ("device", pl.col("of") != LEDGER, *_PLACE)
     places = events.select(_PLACE).unique().sort(*first, nulls_last=True).with_row_index("place")
-    line = events.join(places, on=_PLACE, how="left", nulls_equal=True).sort(
-        "place", "start", "end", descending=[False, False, True], maintain_order=True
-    )
+    line = events.join(places, on=_PLACE, how="left", nulls_equal=True)
+    line = line.sort("place", "start", "end", descending=[False, False, True], maintain_order=True)
     line = line.with_columns(lane=lanes(line.rename({"place": "track"})))
     keys = line.select("place", "lane").unique().sort("place", "lane").with_row_index("track")
     line = line.join(keys, on=["place", "lane"], how="left", maintain_order="left")
@@ -148,14 +147,12 @@ def slices(report: Report) -> Slices:
     calls = line.select(call_id="event_id", launch=pl.int_range(pl.len(), dtype=pl.UInt32)).drop_nulls()
     launches = operations(report, "call_id").select("event_id", "call_id").drop_nulls().join(calls, on="call_id")
     launched = line.join(launches.drop("call_id"), on="event_id", how="left", maintain_order="left")
-    rows = keys.join(places, on="place", how="left", maintain_order="left").iter_rows(named=True)
-    tracks = [
-        Track(row["process_id"], row["thread_id"], row["device"], row["stream"], row["of"], row["lane"]) for row in rows
-    ]
+    rows = keys.join(places, on="place", how="left", maintain_order="left")
+    rows = rows.select("process_id", "thread_id", "device", "stream", "of", "lane")
     processes = report.processes.select("process_id", "name").drop_nulls().unique("process_id", keep="first")
     return Slices(
         {(None, process): name for process, name in processes.iter_rows()},
-        tracks,
+        [Track(*row) for row in rows.iter_rows()],
         launched.select("track", "start", "end", "name", "kind", "event_id", "launch", "open"),
         [Counter(process, device, label, "bytes", points) for device, process, label, points in in_use(report)],
     )

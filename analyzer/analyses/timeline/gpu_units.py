@@ -111,9 +111,8 @@ def gpu_units(report: Report, by: str | None = None, **where: Unpack[Where]) -> 
         for (device,), own in spans.partition_by("device", as_dict=True).items()
         if device in sampled
     )
-    return pl.concat([form.empty(), *parts]).sort(
-        "device", "total_ns", *keys, descending=[False, True, *(False for _ in keys)]
-    )
+    descending = [False, True, *(False for _ in keys)]
+    return pl.concat([form.empty(), *parts]).sort("device", "total_ns", *keys, descending=descending)
 
 
 def _of_device(report: Report, form: schema.Table, keys: list[str], device: int, spans: pl.DataFrame) -> pl.DataFrame:
@@ -125,18 +124,12 @@ def _of_device(report: Report, form: schema.Table, keys: list[str], device: int,
     sums = means(grids(report)[device], clipped.select("key", "start", "end"))
     rows = sums.join(groups, on="key", maintain_order="left").with_columns(device=pl.lit(device, dtype=pl.Int64))
     bandwidth = dict(report.devices.select("device", "memory_bandwidth_bytes_per_s").iter_rows()).get(device)
-    per_second = pl.lit(bandwidth, dtype=pl.Float64) * pl.col("total_ns") / 1e9
-    return form.select(
-        rows.with_columns(
-            dram_read_bytes=_bytes("dram_read_share", per_second),
-            dram_write_bytes=_bytes("dram_write_share", per_second),
-        )
-    )
-
-
-def _bytes(share: str, at_most: pl.Expr) -> pl.Expr:
-    """Bytes at that share of the bandwidth; null where half a percent is more than a tenth of the share."""
-    return pl.when(pl.col(share) >= _TOLD).then(pl.col(share) * at_most).cast(pl.Int64, strict=False)
+    at_most = pl.lit(bandwidth, dtype=pl.Float64) * pl.col("total_ns") / 1e9
+    moved = {}
+    for way in ("read", "write"):  # null where half a percent is more than a tenth of the share
+        share = pl.col(f"dram_{way}_share")
+        moved[f"dram_{way}_bytes"] = pl.when(share >= _TOLD).then(share * at_most).cast(pl.Int64, strict=False)
+    return form.select(rows.with_columns(**moved))
 
 
 def _spans(report: Report, by: str | None) -> pl.DataFrame:
