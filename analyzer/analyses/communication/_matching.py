@@ -32,7 +32,7 @@ _UNEVEN: Final = ("all_to_all", "send_recv", "gather", "scatter", "coalesced")
 _EVEN: Final = ("all_reduce", "reduce", "broadcast")
 
 #: What stands for a kind or size that is not recorded.
-_UNKNOWN: Final = -1
+UNKNOWN: Final = -1
 
 #: What stands for a number in the group, or a name, that is not recorded.
 NO_SEQUENCE: Final = -(1 << 63)
@@ -213,9 +213,9 @@ def _told(rows: Rows, clock: Ints, steps: Callable[[Ints], Ints] | None) -> _Tol
     bytes_ = pl.when(~kind.is_in(_UNEVEN)).then(pl.max_horizontal("in_bytes", "out_bytes") + 1).fill_null(0)
     lanes = rows.calls.select(
         pl.col("size").fill_null(0),
-        pl.col("group", "ranks").cast(pl.Categorical).to_physical().cast(pl.Int64).fill_null(_UNKNOWN),
-        *(pl.when(paired).then(name).fill_null(_UNKNOWN).alias(name) for name in ("source", "target")),
-        pl.when(stray).then("member").fill_null(_UNKNOWN).alias("stray"),
+        pl.col("group", "ranks").cast(pl.Categorical).to_physical().cast(pl.Int64).fill_null(UNKNOWN),
+        *(pl.when(paired).then(name).fill_null(UNKNOWN).alias(name) for name in ("source", "target")),
+        pl.when(stray).then("member").fill_null(UNKNOWN).alias("stray"),
         pl.when(unnamed).then(stream).otherwise(0).alias("stream"),
     )
     code = kind.cast(pl.String).replace_strict(codes, return_dtype=pl.Int64)
@@ -370,9 +370,7 @@ def shows(rows: pl.DataFrame) -> tuple[Bools, Bools, Bools]:
     sends, receives = own == pl.col("source"), own == pl.col("target")
     enters = together | (broadcast & sends) | (reduce & ~receives) | (kind == "send")
     leaves = together | (broadcast & ~sends) | (reduce & receives) | (kind == "recv")
-    masks = rows.select(
-        enters.fill_null(value=False).alias("enters"), leaves.fill_null(value=False).alias("leaves"), together=together
-    )
+    masks = rows.select(enters=enters, leaves=leaves, together=together).fill_null(value=False)
     return tuple(mask.to_numpy() for mask in masks)  # type: ignore[return-value]
 
 
@@ -388,8 +386,8 @@ def _numbered(
 
     # no one collective: twice on a rank, more than the group has, of several kinds or sizes
     ranks = np.diff(np.searchsorted(runs.run, np.r_[runs.first, len(key)]))
-    sized = np.where(facts.even & (facts.what & SIZES > 0), facts.what, _UNKNOWN)[call]
-    sized = np.where(sized == _UNKNOWN, np.maximum.reduceat(sized, runs.first).repeat(counts), sized)
+    sized = np.where(facts.even & (facts.what & SIZES > 0), facts.what, UNKNOWN)[call]
+    sized = np.where(sized == UNKNOWN, np.maximum.reduceat(sized, runs.first).repeat(counts), sized)
     bad = (ranks != counts) | ((size > 0) & (counts > size)) | differ(facts.kind[call]) | differ(sized)
     if several := int(counts[bad & keyed].sum()):
         doubts.append(("collectives that ranks call by different kinds", several, _DIFFERENT))
@@ -433,8 +431,8 @@ _APART_NS: Final = 100_000_000
 #: How many other ranks a rank that does not fit the first is held against.
 _OTHERS: Final = 3
 
-#: Beyond all differences of times.
-_FAR: Final = 1 << 60
+#: Beyond all differences of times and all offsets, and far from overflow.
+FAR: Final = 1 << 60
 
 #: Bits of a size in bytes, which is counted from 1 on.
 SIZE_BITS: Final = 48
@@ -584,8 +582,8 @@ def _in_time(base: Sequence, other: Sequence, mine: Ints, theirs: Ints) -> Bools
     # as if nothing could be buffered
     nothing = ~np.any(after | before, axis=1, keepdims=True) | (base.pair and base.clock != other.clock)
     after, before = after | nothing, before | nothing
-    least = (other.start[theirs] - base.end[mine]).max(axis=1, where=after, initial=-_FAR)
-    greatest = (other.end[theirs] - base.start[mine]).min(axis=1, where=before, initial=_FAR)
+    least = (other.start[theirs] - base.end[mine]).max(axis=1, where=after, initial=-FAR)
+    greatest = (other.end[theirs] - base.start[mine]).min(axis=1, where=before, initial=FAR)
     if base.clock == other.clock:
         return np.asarray((least <= _ONE_HOST_NS) & (greatest >= -_ONE_HOST_NS))
     span = base.end[mine].max(axis=1) - base.start[mine].min(axis=1)

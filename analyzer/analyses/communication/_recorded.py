@@ -49,9 +49,8 @@ def sums_of_calls(calls: pl.DataFrame, kernels: pl.DataFrame, more: Sequence[str
     kernel = pl.when(pl.col("devices") == 1).then(0).when(shared).then(pl.col("place") // each)
     ran = lines.filter(~called).select(*key, "event_id", "kind_of_kernel", kernel="place")
     own = lines.filter(called).select(*ordered.columns, "batch", kernel=kernel.cast(pl.Int64))
-    fits = (pl.col("kind") == pl.col("kind_of_kernel")) | (
-        pl.col("kind").is_in(BY_PAIRS) & (pl.col("kind_of_kernel") == "send_recv")
-    )
+    in_pairs = pl.col("kind").is_in(BY_PAIRS) & (pl.col("kind_of_kernel") == "send_recv")
+    fits = (pl.col("kind") == pl.col("kind_of_kernel")) | in_pairs
     joined = own.join(ran, on=[*key, "kernel"], how="inner").filter(fits)
     return joined.group_by("event_id").agg(*_of_calls(), pl.col(more).first())
 
@@ -123,13 +122,10 @@ def collectives_of(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     named = ("event_id", "name", "stream", "device", "parent_id", "process_id")
     kernels = with_facts(report, work.select("row"), *named)
     collectives = _told_by_nccl(report, kernels) if report.meta.recorder.nvtx else _told_by_trace(report, kernels)
-    collectives = _with_group_of_stream(
-        collectives, kernels.get_column("name").cast(pl.String).str.extract(_OF_EXPERTS)
-    )
-    two = pl.col("kind").is_in(["send", "recv", "send_recv"]) & pl.all_horizontal(
-        pl.col("source", "target").is_not_null()
-    )
-    collectives = collectives.with_columns(size=pl.when(two).then(2).otherwise("size"))
+    ranks = kernels.get_column("name").cast(pl.String).str.extract(_OF_EXPERTS)
+    known = pl.all_horizontal(pl.col("source", "target").is_not_null())
+    two = pl.when(pl.col("kind").is_in(["send", "recv", "send_recv"]) & known).then(2)
+    collectives = _with_group_of_stream(collectives, ranks).with_columns(size=two.otherwise("size"))
     return collectives.cast({name: reduced.COLLECTIVES.schema[name] for name in collectives.columns[2:]})
 
 
@@ -142,10 +138,8 @@ def collectives_on_cpu(report: Report) -> pl.DataFrame:
     inputs = report.table("op_detail").select("event_id", pl.col("input_shapes", "input_types").cast(pl.String))
     recorded = ranges.join(inputs, on="event_id", how="left", maintain_order="left")
     recorded = _with_kind(recorded, pl.col("name").cast(pl.String))
-    tensors = pl.struct("input_shapes", "input_types")
-    sized = recorded.with_columns(
-        bytes=tensors.map_elements(lambda row: tensor_bytes(*row.values()), return_dtype=pl.Int64)
-    )
+    inputs_in = recorded.select("input_shapes", "input_types").iter_rows()
+    sized = recorded.with_columns(bytes=pl.Series([tensor_bytes(*row) for row in inputs_in], dtype=pl.Int64))
     gets, moves = pl.col("kind") == "recv", pl.col("kind") != "barrier"
     return sized.select(
         *("process_id", "start_ns", "kind"),
@@ -220,16 +214,14 @@ def _with_grouped_ops(report: Report, collectives: pl.DataFrame) -> pl.DataFrame
     """
     alone = pl.col("group_size").is_null() & pl.col("kind").is_in(["send_recv", *BY_PAIRS])
     none = [pl.lit(None, dtype=pl.Int64).alias(name) for name in ("in_bytes", "out_bytes")]
-    unfilled = collectives.filter(alone)
-    if unfilled.is_empty():
+    if collectives.filter(alone).is_empty():
         return collectives.with_columns(none)
     calls = _calls_of_ops(report)
     launched = _launched(report).with_columns(kind=pl.lit("send_recv"))
     sums = sums_of_calls(calls, launched, ["ranks"]).rename({"size": "group_size"})
     sums = sums.rename({"source": "source_rank", "target": "target_rank"})
-    filled = collectives.with_columns(none).join(
-        sums, on="event_id", how="left", maintain_order="left", suffix="_of_ops"
-    )
+    unfilled = collectives.with_columns(none)
+    filled = unfilled.join(sums, on="event_id", how="left", maintain_order="left", suffix="_of_ops")
     names = [name.removesuffix("_of_ops") for name in filled.columns if name.endswith("_of_ops")]
     return filled.with_columns(
         pl.when(alone & pl.col("group_size_of_ops").is_not_null()).then(f"{name}_of_ops").otherwise(name).alias(name)
@@ -295,10 +287,10 @@ def _sums_of_payloads(report: Report) -> pl.DataFrame:
     calls = report.table("communicator_calls")
     ranges = report.kind("range").select("event_id", "name", "start_ns", "process_id", "thread_id")
     rows = calls.join(ranges, on="event_id", how="inner")
-    groups = rows.drop_nulls(["size", "rank"]).unique(["process_id", "communicator"], keep="first", maintain_order=True)
-    moved = rows.drop_nulls("message_bytes").drop("size", "rank").join(
-        groups.select("process_id", "communicator", "size", "rank"), on=["process_id", "communicator"], how="left"
-    )  # fmt: skip
+    keys = ["process_id", "communicator"]
+    groups = rows.drop_nulls(["size", "rank"]).unique(keys, keep="first", maintain_order=True)
+    moved = rows.drop_nulls("message_bytes").drop("size", "rank")
+    moved = moved.join(groups.select(*keys, "size", "rank"), on=keys, how="left")
     transfers = _with_kind(moved, pl.col("name").cast(pl.String)).select(
         *(*threads.THREAD, "start_ns", "kind", "size"),
         group="communicator",

@@ -10,7 +10,9 @@ import polars as pl
 
 from kanalyze.analyses.communication._matching import (
     DRIFT,
+    FAR,
     STAMP_ERROR_NS,
+    UNKNOWN,
     Bools,
     Floats,
     Ints,
@@ -83,9 +85,6 @@ _STRAIGHT: Final = 0.25
 #: The error of a median as a part of the scatter of nine of ten values, times the root of their number.
 _OF_MEDIAN: Final = 0.76
 
-#: Beyond all offsets, and far from overflow.
-_FAR: Final = 1 << 60
-
 
 class _Rows(NamedTuple):
     """Some matched collectives, by match: clock and part as one number (node), times, and what they show."""
@@ -121,14 +120,14 @@ def clocks_of(rows: Rows, matching: Matches, clock: Ints, reference: int, origin
     broken = (low > high).reshape(parts, number).any(axis=1)
     # what cannot be true says nothing of the parts beside it
     untold = broken.repeat(number) & ~np.isin(np.arange(parts * number), origins)
-    low, high = _drifting(np.where(untold, -_FAR, low), np.where(untold, _FAR, high), run.middle, number)
+    low, high = _drifting(np.where(untold, -FAR, low), np.where(untold, FAR, high), run.middle, number)
     broken |= (low > high).reshape(parts, number).any(axis=1)
     offset, spread, _ = run.estimates(cuts, origins, low, high)
     half = (DRIFT * (edges[1:] - edges[:-1]) / 2).astype(np.int64)
     half = np.where(np.arange(number)[None, :] == reference, 0, half[:, None]).ravel()
-    known = (low > -_FAR // 2) & (high < _FAR // 2)
+    known = (low > -FAR // 2) & (high < FAR // 2)
     low, high = np.where(known, low - half, low), np.where(known, high + half, high)
-    error = np.minimum(np.where(known, np.maximum(high - offset, offset - low), _FAR), spread)
+    error = np.minimum(np.where(known, np.maximum(high - offset, offset - low), FAR), spread)
     return Clocks(
         offset,
         run.rate,
@@ -146,12 +145,12 @@ def _rates(run: "_Run", part: Ints, edges: Ints, reference: int) -> Floats:
     """By what part of the time each clock runs faster, as offsets tell that lie on a line; 0 where they do not."""
     finer = run._replace(part=part, middle=(edges[:-1] + edges[1:]) // 2)
     origins = np.arange(len(edges) - 1) * run.number + reference
-    unbounded = np.full(len(origins) * run.number, _FAR)
+    unbounded = np.full(len(origins) * run.number, FAR)
     estimates = finer.estimates(_cuts(run.matching.first, part), origins, -unbounded, unbounded)
     offsets, _, errors = (one.reshape(-1, run.number) for one in estimates)
     rates = np.zeros(run.number)
     for clock in range(run.number):
-        thirds = np.array_split(np.flatnonzero(errors[:, clock] < _FAR), 3)
+        thirds = np.array_split(np.flatnonzero(errors[:, clock] < FAR), 3)
         if clock == reference or not len(thirds[-1]):
             continue
         first, between, last = (float(np.median(offsets[one, clock])) for one in thirds)
@@ -232,19 +231,19 @@ def _bounds(rows: _Rows, origins: Ints, nodes: int) -> tuple[Ints, Ints]:
 
     A path has fewer steps than there are clocks: what still grows then does so for ever, and cannot be true.
     """
-    low, high = np.full(nodes, -_FAR, dtype=np.int64), np.full(nodes, _FAR, dtype=np.int64)
+    low, high = np.full(nodes, -FAR, dtype=np.int64), np.full(nodes, FAR, dtype=np.int64)
     low[origins], high[origins] = 0, 0
     stuck = np.zeros(len(rows.node), dtype=np.bool_)
     for _ in range(nodes // len(origins) + 1):
         # theta_b >= theta_a + start_b - end_a, for a that leaves after b entered
-        reached = np.where(rows.leaves & (low[rows.node] > -_FAR // 2), rows.end - low[rows.node], _FAR)
+        reached = np.where(rows.leaves & (low[rows.node] > -FAR // 2), rows.end - low[rows.node], FAR)
         least = np.minimum.reduceat(reached, rows.first)[rows.match]
-        fair = rows.enters & (least < _FAR // 2) & ~stuck
+        fair = rows.enters & (least < FAR // 2) & ~stuck
         new_low = low.copy()
         np.maximum.at(new_low, rows.node[fair], rows.start[fair] - least[fair])
-        entered = np.where(rows.enters & (high[rows.node] < _FAR // 2), high[rows.node] - rows.start, _FAR)
+        entered = np.where(rows.enters & (high[rows.node] < FAR // 2), high[rows.node] - rows.start, FAR)
         most = np.minimum.reduceat(entered, rows.first)[rows.match]
-        fair = rows.leaves & (most < _FAR // 2) & ~stuck
+        fair = rows.leaves & (most < FAR // 2) & ~stuck
         new_high = high.copy()
         np.minimum.at(new_high, rows.node[fair], rows.end[fair] + most[fair])
         grown = (new_low != low) | (new_high != high)
@@ -276,7 +275,7 @@ def _estimates(rows: _Rows, together: Bools, origins: Ints, low: Ints, high: Int
     All leave about together: at most the shortest duration apart, and as far as differences scatter.
     """
     nodes = len(low)
-    offset, spread = np.zeros(nodes, dtype=np.int64), np.full(nodes, _FAR, dtype=np.int64)
+    offset, spread = np.zeros(nodes, dtype=np.int64), np.full(nodes, FAR, dtype=np.int64)
     known, error = np.zeros(nodes, dtype=np.bool_), spread.copy()
     known[origins], spread[origins] = True, 0
     shortest = np.minimum.reduceat(rows.end - rows.start, rows.first)[rows.match]
@@ -299,9 +298,9 @@ def _estimates(rows: _Rows, together: Bools, origins: Ints, low: Ints, high: Int
         offset[at] = sums.get_column("offset").cast(pl.Int64).to_numpy()
         spread[at] = sums.select((pl.col("scatter") + pl.col("shortest")).ceil().cast(pl.Int64)).to_series().to_numpy()
         of_median = (_OF_MEDIAN * pl.col("scatter") / pl.col("number").sqrt()).ceil().cast(pl.Int64) + 1
-        error[at] = sums.select(pl.when(pl.col("number") >= _FEWEST).then(of_median).otherwise(_FAR)).to_series()
+        error[at] = sums.select(pl.when(pl.col("number") >= _FEWEST).then(of_median).otherwise(FAR)).to_series()
         known[at] = True
-    bounded = (low > -_FAR // 2) & (high < _FAR // 2)
+    bounded = (low > -FAR // 2) & (high < FAR // 2)
     offset = np.where(known, offset, np.where(bounded, (low + high) // 2, 0))
     return np.where(bounded & (low <= high), np.clip(offset, low, high), offset), spread, error
 
@@ -395,8 +394,8 @@ def _of_slice(rows: Rows, part: Slice, clocks: Clocks, clock: Ints, sizes: "_Siz
             "class": pl.Series(CLASSES, dtype=_CLASSES).gather(np.where((least == most) & whole, word, 3)),
             "rank_ns": total,
             "wait_ns": waited[0],
-            "bytes": pl.Series(part.most(sizes.of(call, part.counts[part.which]))).replace(_UNKNOWN, None),
-            "largest_bytes": pl.Series(part.most(sizes.largest[call])).replace(_UNKNOWN, None),
+            "bytes": pl.Series(part.most(sizes.of(call, part.counts[part.which]))).replace(UNKNOWN, None),
+            "largest_bytes": pl.Series(part.most(sizes.largest[call])).replace(UNKNOWN, None),
         }
     ).with_columns(pl.when(known).then(name).alias(name) for name in ("last", "second", "lateness_ns"))
 
@@ -413,10 +412,6 @@ def _last(part: Slice, came: Ints, clock: Ints, error: Ints) -> tuple[Ints, Ints
     others[at] = -_BEFORE_ALL
     sure = (arrival > part.most(others)) & (part.counts > 1)
     return at, before, np.where(sure, arrival - np.where(sure, second, 0), -1)
-
-
-#: What stands for a size that is not recorded.
-_UNKNOWN: Final = -1
 
 
 class _Sizes(NamedTuple):
@@ -446,9 +441,9 @@ def _sizes(calls: pl.DataFrame) -> _Sizes:
     alone = pl.when(gathers).then(pl.col("out_bytes").is_null()).when(scatters).then(pl.col("in_bytes").is_null())
     sizes = calls.select(
         pl.col("size").fill_null(0),
-        bytes_.fill_null(_UNKNOWN).alias("bytes"),
+        bytes_.fill_null(UNKNOWN).alias("bytes"),
         (alone.fill_null(value=False) & pl.col("size").is_null() & (bytes_ >= 0).fill_null(value=False)).alias("times"),
-        pl.col("largest_bytes").fill_null(_UNKNOWN),
+        pl.col("largest_bytes").fill_null(UNKNOWN),
     )
     return _Sizes(*(sizes.get_column(name).to_numpy() for name in sizes.columns))
 
@@ -456,7 +451,7 @@ def _sizes(calls: pl.DataFrame) -> _Sizes:
 def bytes_of(calls: pl.DataFrame) -> pl.Series:
     """The bytes of what has no partner, by call."""
     sizes = _sizes(calls)
-    return pl.Series(np.where(sizes.times, _UNKNOWN, sizes.bytes)).replace(_UNKNOWN, None)
+    return pl.Series(np.where(sizes.times, UNKNOWN, sizes.bytes)).replace(UNKNOWN, None)
 
 
 def _with_bandwidth(waited: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
@@ -501,9 +496,6 @@ def split(pieces: pl.DataFrame, at: Ints, came: Ints, into: Exposed) -> None:
 
 # Collectives whose ranks are all in one report
 
-#: Ranks that have one group without a recorded one.
-_PAIR: Final = 2
-
 
 def arrivals(report: Report, work: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
     """When the last rank came to each collective: row, arrival, last, late, sized.
@@ -521,7 +513,7 @@ def arrivals(report: Report, work: pl.DataFrame, members: pl.DataFrame) -> pl.Da
     whole = (waited.get_column("present") >= waited.get_column("size").fill_null(0)).to_numpy()
     chosen = matches.order[: matches.first[-1]]
     chosen = chosen[whole[matches.match[chosen]]]
-    if members.height > _PAIR:  # those of several groups may be mixed up
+    if members.height > 2:  # noqa: PLR2004 - two have one group, those of several groups may be mixed up
         grouped = pl.col("group").is_not_null() | pl.col("size").eq(members.height).fill_null(value=False)
         chosen = chosen[rows.calls.select(grouped).to_series().to_numpy()[rows.call[chosen]]]
     of_rows = waited.select("last", arrival="arrival_ns", sized=pl.col("size").is_not_null())[matches.match[chosen]]

@@ -95,9 +95,8 @@ def means(grid: Grid, spans: pl.DataFrame) -> pl.DataFrame:
         else pl.lit(None, dtype=pl.Float64).alias(name)
         for name in COUNTERS
     ]
-    sums = inside.group_by("key", maintain_order=True).agg(
-        ns.sum().alias("sampled_ns"), pl.col("samples").sum(), *weighted
-    )
+    by_key = inside.group_by("key", maintain_order=True)
+    sums = by_key.agg(ns.sum().alias("sampled_ns"), pl.col("samples").sum(), *weighted)
     joined = total.join(sums, on="key", how="left", maintain_order="left")
     counts = pl.col("total_ns", "sampled_ns", "samples").cast(pl.Int64).fill_null(0)
     return joined.select("key", counts, *COUNTERS)

@@ -89,10 +89,8 @@ def launch_periods(report: Report) -> pl.DataFrame:
     units = {candidate.unit for candidate in best.values() if candidate and candidate.share >= _marks.HALF}
     for process, candidate in best.items():
         if candidate and candidate.share >= (_LIKE_ANOTHER if candidate.unit in units else _marks.HALF):
-            rows = _timed(candidate).with_columns(
-                process_id=pl.lit(process, pl.Int64), found_by=pl.lit(_marks.BY_LAUNCHES)
-            )
-            periods.append(rows.select([*_PERIODS]))
+            constants = {"process_id": pl.lit(process, pl.Int64), "found_by": pl.lit(_marks.BY_LAUNCHES)}
+            periods.append(_timed(candidate).with_columns(**constants).select([*_PERIODS]))
     return pl.concat(periods).sort("process_id", "start")
 
 
@@ -180,10 +178,8 @@ def _candidate(line: pl.DataFrame, rows: pl.DataFrame, unit: tuple[object, ...])
     """Repetitions with the share that is theirs, be it of the time of all operations or of kernels and graphs."""
     if "loop" not in rows.columns:
         rows = with_phases(line, rows).with_columns(loop=pl.lit(0, dtype=pl.UInt32))
-    parts = rows.select(_units.held(line, name).sum() for name in _MEASURES).row(0)
-    covered, *times = [
-        part / every for part, every in zip(parts, line.select(_MEASURES).sum().row(0), strict=True) if every
-    ]
+    parts, wholes = rows.select(_units.held(line, name).sum() for name in _MEASURES), line.select(_MEASURES).sum()
+    covered, *times = [part / every for part, every in zip(parts.row(0), wholes.row(0), strict=True) if every]
     share = min(covered, max(times, default=1.0))
     return _Candidate(rows, line, share, unit, worth=share)
 
@@ -222,9 +218,8 @@ def _loop(line: pl.DataFrame, unit: _units.Unit, total: float, cuts: _Cuts) -> p
         # many programs launch a kernel several times in a row: only one long loop counts, or one that the host waits in
         waited = _units.only_computes(line, unit) and _units.waited_for(line, unit)
         least = _units.FEWEST if waited or _units.holds(line, unit, "graph") else _units.LONG
-        rows = rows.filter(
-            pl.col("weight").sum().over("stretch") >= _marks.HALF * total, pl.len().over("stretch") >= least
-        )
+        heavy = pl.col("weight").sum().over("stretch") >= _marks.HALF * total
+        rows = rows.filter(heavy, pl.len().over("stretch") >= least)
     alone = rows.height and not rows.get_column("phase").count()
     if alone and unit.length <= _units.SHORT and not _units.holds(line, unit, "optimizer"):
         rows = together(line, rows, unit)
@@ -275,18 +270,14 @@ def repetitions(line: pl.DataFrame, unit: _units.Unit, edges: pl.DataFrame) -> p
     (`usual`), or have a like size and mostly launches of the unit. In a stretch each one adjoins the next.
     """
     rows = pl.concat([edges, _units.apart(edges)]).sort("first")
-    shared = _units.held(
-        line.select(known=pl.col("alike").is_in(unit.codes(line, "alike").unique().implode())), "known"
-    )
+    known = line.select(known=pl.col("alike").is_in(unit.codes(line, "alike").unique().implode()))
+    mostly = _units.held(known, "known") >= _marks.MOSTLY * _units.sizes()
     usual = _units.held(line, unit.column) == unit.word
     if unit.near:
         usual = (_units.sizes() - unit.length).abs() <= _marks.NEAR * unit.length
-    fits = _units.sizes().is_between(unit.length * _units.SMALLEST, unit.length * _units.LARGEST) & (
-        shared >= _marks.MOSTLY * _units.sizes()
-    )
-    rows = rows.with_columns(usual.alias("usual")).filter(
-        (fits | pl.col("usual")) & (_units.held(line, "barrier") == 0)
-    )
+    near = _units.sizes().is_between(unit.length * _units.SMALLEST, unit.length * _units.LARGEST)
+    fits = ((near & mostly) | pl.col("usual")) & (_units.held(line, "barrier") == 0)
+    rows = rows.with_columns(usual.alias("usual")).filter(fits)
     return rows.with_columns(_units.stretches()).filter(pl.col("usual").any().over("stretch"))
 
 
@@ -304,10 +295,12 @@ def _edges(line: pl.DataFrame, unit: _units.Unit, at: pl.Series, before: int) ->
     after = pl.when(pl.col("whole").shift(1)).then(pl.min_horizontal(pl.col("first").shift(1) + length, "at"))
     rows = rows.with_columns(first=pl.max_horizontal("first", after))
     rows = rows.with_columns(stop=pl.col("first").shift(-1, fill_value=height))
-    fits = (_units.sizes() <= _units.LARGEST * length) & (
-        (pl.col("stop") < height) | ~pl.col("whole") | pl.lit(unit.near)
+    goes_on = (pl.col("stop") < height) | ~pl.col("whole") | pl.lit(unit.near)
+    ends = (
+        pl.when(goes_on & (_units.sizes() <= _units.LARGEST * length))
+        .then("stop")
+        .otherwise(pl.min_horizontal(pl.col("first") + length, "stop"))
     )
-    ends = pl.when(fits).then("stop").otherwise(pl.min_horizontal(pl.col("first") + length, "stop"))
     return rows.select("first", stop=ends).filter(pl.col("stop") > pl.col("first")).cast(pl.UInt32)
 
 

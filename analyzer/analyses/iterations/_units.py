@@ -110,9 +110,8 @@ def _attributes(names: pl.Series) -> pl.DataFrame:
         *(name.str.contains(like).alias(key) for key, like in patterns.items()),
     )
     at = positions(different.get_column("name").to_physical(), names.to_physical())
-    return rows_at(attributes, at).with_columns(
-        pl.col("named", "masked").fill_null(0), pl.col("optimizer", *patterns).fill_null(value=False)
-    )
+    filled = pl.col("named", "masked").fill_null(0), pl.col("optimizer", *patterns).fill_null(value=False)
+    return rows_at(attributes, at).with_columns(filled)
 
 
 def _line(part: pl.DataFrame) -> pl.DataFrame:
@@ -148,7 +147,6 @@ def with_begins(line: pl.DataFrame) -> pl.DataFrame:
 
 
 # Units that repeat in a line, and which of them is an iteration.
-
 
 #: Columns of a line whose codes may be alike: of names and shapes, of names, and of names without numbers.
 COLUMNS: Final = ("exact", "alike", "loose")
@@ -436,9 +434,8 @@ def _updates(line: pl.DataFrame) -> Iterator[pl.DataFrame]:
     apart = pl.col("at").cast(pl.Int64).diff() - 1
     before = own.height + 1
     for most in _APART:
-        updates = own.group_by(
-            (apart > most).fill_null(value=False).cum_sum().alias("update"), maintain_order=True
-        ).agg(
+        number = (apart > most).fill_null(value=False).cum_sum().alias("update")
+        updates = own.group_by(number, maintain_order=True).agg(
             pl.col("at").first().alias("first"),
             (pl.col("at").last() + 1).alias("stop"),
             pl.col("code").first().alias("word"),

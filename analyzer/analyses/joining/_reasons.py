@@ -109,11 +109,10 @@ def _by_step(row: Row, shared: tuple[pl.DataFrame, pl.DataFrame], tools: tuple[s
     few = ours if numbers[0] <= numbers[1] else theirs
     low, high = min(few["in"]), max(few["in"])
     each = count(low) if low == high else f"{count(low)} to {count(high)}"
-    recorded = " and ".join(
-        f"{count(steps.height)} ({steps.item(0, 'name')}) by {tool}" for steps, tool in zip(shared, tools, strict=True)
-    )
+    sides = zip(shared, tools, strict=True)
+    recorded = [f"{count(steps.height)} ({steps.item(0, 'name')}) by {tool}" for steps, tool in sides]
     beside_steps = f"beside them {count(ours['beside'])} and {count(theirs['beside'])}"
-    return "steps", f"{each} a step in both, of {recorded}; {beside_steps}"
+    return "steps", f"{each} a step in both, of {' and '.join(recorded)}; {beside_steps}"
 
 
 #: Figures that are counts or sums of bytes.
@@ -152,10 +151,8 @@ def shared_steps(base: Report, other: Report) -> Shared:
     repeated = [_inside(report, iteration_spans(report.whole).select(list(_SPANS))) for report in (base, other)]
     if any(spans.is_empty() for spans in repeated):
         return None
-    names = [
-        spans.group_by("name").len().sort("len", "name", descending=[True, False]).item(0, "name") for spans in repeated
-    ]
-    first, second = (_steps(str(name), spans) for name, spans in zip(names, repeated, strict=True))
+    order = (spans.group_by("name").len().sort("len", "name", descending=[True, False]) for spans in repeated)
+    first, second = (_steps(str(names.item(0, "name")), of) for names, of in zip(order, repeated, strict=True))
     return first, second
 
 
@@ -208,9 +205,8 @@ def counted(report: Report, tried: list[str], steps: pl.DataFrame | None) -> pl.
     placed = placed.sort("at").join_asof(spans, left_on="at", right_on="since", by="process_id", check_sortedness=False)
     inside, between, beside = map(pl.lit, NOTHING)
     place = pl.when(pl.col("at") < pl.col("end_right")).then(inside).when(pl.col("at") < pl.col("until")).then(between)
-    placed = placed.with_columns(place=place.otherwise(beside)).join(
-        grouped_kernels(report).select("event_id", "group"), on="event_id", how="left"
-    )
+    groups = grouped_kernels(report).select("event_id", "group")
+    placed = placed.with_columns(place=place.otherwise(beside)).join(groups, on="event_id", how="left")
     one, moved = pl.lit(1, dtype=pl.Int64), pl.col("kind").is_in(["memcpy", "memset"])
     return pl.concat(
         _amounts(placed.filter(of).with_columns(amount=amount).drop_nulls("amount"), figure, numbered.height)
@@ -227,9 +223,8 @@ def _amounts(work: pl.DataFrame, figure: str, steps: int) -> pl.DataFrame:
     amount, keys = pl.col("amount"), ["group", "name"]
     sums = amount.sum(), *(amount.filter(trial).sum().alias(trial) for trial in TRIALS)
     each = work.group_by(*keys, "place", "step").agg(sums)
-    rows = each.group_by(keys).agg(
-        pl.col("amount", *TRIALS).sum(), *(amount.filter(pl.col("place") == place).alias(place) for place in NOTHING)
-    )
+    by_place = [amount.filter(pl.col("place") == place).alias(place) for place in NOTHING]
+    rows = each.group_by(keys).agg(pl.col("amount", *TRIALS).sum(), *by_place)
     numbers = {"in": steps, "between": max(steps - 1, 1)}
     zero = {name: pl.when(pl.col(name).list.len() < number).then([0]).otherwise([]) for name, number in numbers.items()}
     return rows.select(
@@ -331,9 +326,8 @@ def measuring(ncu: Report) -> pl.DataFrame:
     cold = counters.stalls(ncu).group_by("event_id").agg(cold_share=waits.sum())
     facts = advice.kernel_facts(ncu).select("event_id", "sm_clock_hz", "dram_bytes")
     each = grouped_kernels(ncu).join(facts, on="event_id", how="left").join(cold, on="event_id", how="left")
-    return each.group_by("group").agg(
-        pl.col("sm_clock_hz").min(), pl.col("cold_share").max().clip(0, 1), pl.col("dram_bytes").max()
-    )
+    most = pl.col("cold_share").max().clip(0, 1), pl.col("dram_bytes").max()
+    return each.group_by("group").agg(pl.col("sm_clock_hz").min(), *most)
 
 
 @once_per_report
@@ -425,15 +419,11 @@ def _of_samples(report: Report) -> pl.DataFrame:
         launches = own.group_by(key="group").agg(launches=pl.len())
         sampled = _sampled_means.means(grid, own.select("start", "end", key="group")).join(launches, on="key")
         peak = pl.lit(bandwidths.get(device), dtype=pl.Float64) * pl.col("total_ns") / 1e9 / pl.col("launches")
-        shares = {
-            name: pl.col(column) * (peak if FIGURES[name] == "bytes" else 1) for name, (column, _) in _SOURCES.items()
-        }
+        shares = {name: pl.col(column) for name, (column, _) in _SOURCES.items()}
+        figures = {name: share * peak if FIGURES[name] == "bytes" else share for name, share in shares.items()}
+        figures |= {"group": pl.col("key"), "clock_hz": pl.col("sm_clock_hz"), "percent_bytes": _STEP * peak}
         enough = (pl.col("samples") >= _SAMPLES) & (pl.col("sampled_ns") >= _COVERED * pl.col("total_ns"))
-        parts.append(
-            sampled.filter(enough).select(
-                "samples", **shares, group="key", clock_hz="sm_clock_hz", percent_bytes=_STEP * peak
-            )
-        )
+        parts.append(sampled.filter(enough).select("samples", **figures))
     return groups.drop("device").join(pl.concat(parts), on="group")
 
 

@@ -107,9 +107,8 @@ def _compared(report_set: Together) -> pl.DataFrame:
             # sampled counters of the GPU, of the base or beside it in its capture, with those that ncu counted
             reports = (report for report in (base, base.whole.sampled()) if report is not None)
             sampled = [report for report in reports if report.table("gpu_metrics").height]
-            parts += [
-                _judged(_reasons.sampled_rows(report, ncu), _reasons.why_apart, base, ncu) for report in sampled[:1]
-            ]
+            rows = [_reasons.sampled_rows(report, ncu) for report in sampled[:1]]
+            parts += [_judged(one, _reasons.why_apart, base, ncu) for one in rows]
     return pl.concat(parts, how="diagonal_relaxed")
 
 
@@ -140,17 +139,14 @@ def _kernels(base: Report, other: Report, *counts: pl.DataFrame) -> pl.DataFrame
         explaining = [one.select("group", *_reasons.TRIALS, *_reasons.NOTHING).drop_nulls("group") for one in counts]
         ours, theirs = (side.join(one, on="group") for side, one in zip((ours, theirs), explaining, strict=True))
     pairs = same_kernels(base, other)
-    both = pairs.join(ours, left_on="left", right_on="group").join(
-        theirs, left_on="right", right_on="group", suffix="_other"
-    )
+    both = pairs.join(ours, left_on="left", right_on="group")
+    both = both.join(theirs, left_on="right", right_on="group", suffix="_other")
     if other.meta.timeless:
         both = _of_launches(both, base, other)
-    rows = [
-        both.filter(pl.col(figure).is_not_null() & pl.col(f"{figure}_other").is_not_null()).with_columns(
-            figure=pl.lit(figure), unit=pl.lit(unit), first=figure, second=f"{figure}_other"
-        )
-        for figure, unit in _FIGURES.items()
-    ]
+    rows = []
+    for figure, unit in _FIGURES.items():
+        known = both.with_columns(first=figure, second=f"{figure}_other").drop_nulls(["first", "second"])
+        rows.append(known.with_columns(figure=pl.lit(figure), unit=pl.lit(unit)))
     other_shape = pl.any_horizontal(pl.col(name).ne_missing(pl.col(f"{name}_other")) for name in SHAPE)
     elsewhere = both.filter(other_shape)  # the first has that name in other shapes only
     as_there = [pl.col(f"{name}_other").alias(name) for name in ("launches", *SHAPE)]
@@ -172,9 +168,8 @@ def _of_launches(both: pl.DataFrame, base: Report, ncu: Report) -> pl.DataFrame:
     known = (pl.col("match") == "exact") & (pl.col("known") == pl.col("launches_other"))
     compared = both.join(exact, on="right", how="left")
     compared = compared.with_columns(duration=pl.when(known).then("own").otherwise("duration"))
-    return compared.join(_reasons.measuring(ncu), left_on="right", right_on="group", how="left").join(
-        _reasons.disturbed(base), left_on="left", right_on="group", how="left"
-    )
+    compared = compared.join(_reasons.measuring(ncu), left_on="right", right_on="group", how="left")
+    return compared.join(_reasons.disturbed(base), left_on="left", right_on="group", how="left")
 
 
 def _of_one_tool(groups: pl.DataFrame, side: str) -> pl.DataFrame:
@@ -187,12 +182,10 @@ def _judged(
 ) -> pl.DataFrame:
     """Adds the tools, the verdict, and of rows that differ the reason and why, as `explain` tells."""
     reasons = [None if row["first"] == row["second"] else explain(row) for row in rows.iter_rows(named=True)]
-    frame = pl.DataFrame(
-        [reason or (None, None) for reason in reasons], {"reason": pl.String, "why": pl.String}, orient="row"
-    )
+    pairs, texts = [reason or (None, None) for reason in reasons], dict.fromkeys(("reason", "why"), pl.String)
     equal = (pl.col("first") == pl.col("second")).fill_null(value=False)
     differs = pl.when(pl.col("reason").is_not_null()).then(pl.lit("explained")).otherwise(pl.lit("unexplained"))
-    return rows.hstack(frame).with_columns(
+    return rows.hstack(pl.DataFrame(pairs, texts, orient="row")).with_columns(
         first_tool=pl.lit(base.meta.tool),
         second_tool=pl.lit(other.meta.tool),
         verdict=pl.when(equal).then(pl.lit("equal")).otherwise(differs),

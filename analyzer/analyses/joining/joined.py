@@ -111,9 +111,8 @@ def joined_of(report_set: Together) -> pl.DataFrame:
         window_share=pl.col("exclusive_ns") / window,
     )
     if report_set.torch is not None:
-        groups = kernel_groups(report_set.torch).select(
-            "group", *GROUP_KEYS, torch_count="count", torch_total_ns="total_ns"
-        )
+        groups = kernel_groups(report_set.torch)
+        groups = groups.select("group", *GROUP_KEYS, torch_count="count", torch_total_ns="total_ns")
         if "op" in report_set.torch.kinds:
             groups = groups.join(makers_of_groups(report_set.torch), on=GROUP_KEYS, how="left", nulls_equal=True)
         frame = _with_other_tool(frame, groups, report_set.base, report_set.torch)
@@ -155,10 +154,8 @@ def _with_launch(frame: pl.DataFrame, base: Report, ncu: Report) -> pl.DataFrame
     single = launches.filter(pl.len().over(GROUP_KEYS) == 1).rename({"event_id": "only"}).drop("dur_ns")
     launched = frame.join(numbered, on="event_id", how="left").join(single, on=GROUP_KEYS, how="left", nulls_equal=True)
     only = pl.when(pl.col("ncu_match") == "exact").then("only")
-    known = pl.col("launch_event_id").is_not_null()
-    placed = launched.with_columns(
-        launch_number=pl.when(known).then("launch_number"), launch_event_id=pl.coalesce("launch_event_id", only)
-    )
+    number = pl.when(pl.col("launch_event_id").is_not_null()).then("launch_number")
+    placed = launched.with_columns(launch_number=number, launch_event_id=pl.coalesce("launch_event_id", only))
     times = launches.select(launch_event_id="event_id", launch_ns="dur_ns")
     return placed.join(times, on="launch_event_id", how="left")
 
@@ -285,10 +282,8 @@ def gains_among(rows: pl.DataFrame, ncu: Report) -> pl.DataFrame:
     keys = ("name", "device", *_operations.SHAPE, "event_id", "ncu_match", "window_share", "exclusive_ns", "roof_share")
     kernels = rows.filter(pl.col("event_id").is_not_null()).select(keys)
     findings = advice.advice(ncu).drop("name", "device", "at_stake_ns", "kind")
-    possible = pl.col("possible_share")
-    estimates = kernels.join(findings, on="event_id").with_columns(
-        gain_share=pl.col("window_share") * possible, gain_ns=pl.col("exclusive_ns") * possible
-    )
+    possible = {f"gain_{unit}": pl.col(of) * pl.col("possible_share") for unit, of in _GAINS.items()}
+    estimates = kernels.join(findings, on="event_id").with_columns(**possible)
     order = ["gain_ns", "exclusive_ns", "speedup_share", "event_id", "source", "rule", "sentence"]
     return GAINS.select(estimates.sort(order, descending=[True] * 3 + [False] * 4, nulls_last=True))
 

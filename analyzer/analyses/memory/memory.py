@@ -126,9 +126,7 @@ def _with_rounds(calls: pl.DataFrame, launches: pl.Series) -> pl.DataFrame:
     known = known.with_columns(loop=apart.fill_null(value=False).cum_sum().over("name"))
     often = pl.col("turn").drop_nulls().n_unique().over("name", "loop") >= LOOP_ROUNDS
     later = pl.col("turn") > pl.col("turn").min().over("name", "loop")
-    return known.drop("turn", "loop").with_columns(
-        pl.when(known.select(often & later).to_series()).then(pl.col("round", "launches"))
-    )
+    return known.with_columns(pl.when(often & later).then(pl.col("round", "launches"))).drop("turn", "loop")
 
 
 _OF: Final = schema.columns("""
