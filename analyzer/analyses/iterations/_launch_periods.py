@@ -395,10 +395,8 @@ def with_phases(line: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     kept = spans.with_columns(pl.col("large") & shared).filter(pl.col("large") | ~pl.col("gap"))
     follows = (~pl.col("large")).shift(-1, fill_value=True) & pl.col("large")
     prefills, begun = kept.select(pl.col("large").sum(), begun=follows.sum()).row(0)
-    if not (
-        _FEWEST_PREFILLS <= prefills <= kept.height - 2 * prefills
-        and begun >= _marks.MANY * prefills >= _marks.MANY**2 * many
-    ):
+    enough = _FEWEST_PREFILLS <= prefills <= kept.height - 2 * prefills
+    if not (enough and begun >= _marks.MANY * prefills >= _marks.MANY**2 * many):
         return none
     phase = pl.when("large").then(pl.lit(PREFILL)).otherwise(pl.lit(DECODE))
     kept = kept.with_columns(_units.stretches(), phase=phase, usual=pl.col("usual") | pl.col("large"))

@@ -321,11 +321,8 @@ def _by_address(report: Report, moved: pl.DataFrame) -> pl.DataFrame:
     trips = pages(report).pieces.select("process_id", "round_trips", address="start")
     with_trips = sums.join(trips, on=keys, how="left", nulls_equal=True)
     sides = {"cpu_faults": pl.col("side") == "CPU", "gpu_faults": pl.col("side") == "GPU"}
-    faulted = (
-        faults_seen(report)
-        .group_by(keys)
-        .agg(pl.when(side.any()).then(faults.filter(side).sum()).alias(name) for name, side in sides.items())
-    )
+    by_side = {name: pl.when(side.any()).then(faults.filter(side).sum()) for name, side in sides.items()}
+    faulted = faults_seen(report).group_by(keys).agg(**by_side)
     joined = with_trips.join(faulted, on=keys, how="full", coalesce=True, nulls_equal=True)
     # as nsys computes it: a second divided by the time in integers, times the bytes moved
     both, time = pl.col("h2d_bytes", "d2h_bytes"), pl.col("total_ns") - pl.col("between_ns")

@@ -74,10 +74,8 @@ def recurring(pair: ThreadPair) -> pl.Series:
     around = surroundings(pair.calls)
     same = around.is_in(surroundings(pair.others).drop_nulls().implode()).fill_null(value=False).alias("same")
     length = pl.len().over(pl.col("same").rle_id())
-    return (
-        # a forward pass alone is no training step
-        same.to_frame().select(pl.col("same") & (length >= max(pair.others.height * 0.5, 2 * _AROUND))).to_series()
-    )
+    least = max(pair.others.height * 0.5, 2 * _AROUND)  # a forward pass alone is no training step
+    return same.to_frame().select(pl.col("same") & (length >= least)).to_series()
 
 
 def _same_threads(calls: pl.DataFrame, others: pl.DataFrame) -> list[tuple[ThreadKey, ThreadKey]]:
@@ -158,9 +156,8 @@ def _innermost(events: pl.DataFrame, key: ThreadKey, gaps: pl.DataFrame, free: p
     # events of a thread nest: of those that half of the time is in, the shortest is the innermost
     length = pl.col("end") - pl.col("start")
     last = enough.sort("gap", length, "event", descending=[False, False, True])
-    return last.unique("gap", keep="first", maintain_order=True).select(
-        "gap", pl.col("name").cast(pl.String), ns=length
-    )
+    last = last.unique("gap", keep="first", maintain_order=True)
+    return last.select("gap", pl.col("name").cast(pl.String), ns=length)
 
 
 def _alone(report: Report, key: ThreadKey, gaps: pl.DataFrame, free: pl.DataFrame) -> pl.Series:
@@ -392,7 +389,7 @@ def told(report: Report, rows: pl.DataFrame) -> str:
 
 def told_briefly(report: Report, rows: pl.DataFrame) -> str:
     """The same in a few words, for a heading; empty where the trace names nothing."""
-    if not told(report, rows) or rows.get_column(ALIGNED.name).is_null().all():
+    if rows.get_column(ALIGNED.name).is_null().all():
         return ""
     naming = host_names(report)
     how = "as in its steps" if naming.recurring else "aligned"

@@ -52,9 +52,8 @@ def kernel_groups(report: Report) -> pl.DataFrame:
         low=pl.col("dur_ns").quantile(_LEAST, "nearest"),
         high=pl.col("dur_ns").quantile(_MOST, "nearest"),
     )
-    order = sums.join(normalised_names(sums.get_column("name")), on="name", how="left").sort(
-        "exclusive_ns", "total_ns", *GROUP_KEYS, descending=[True, True, *(False for _ in GROUP_KEYS)]
-    )
+    named = sums.join(normalised_names(sums.get_column("name")), on="name", how="left")
+    order = named.sort("exclusive_ns", "total_ns", *GROUP_KEYS, descending=[True, True, *(False for _ in GROUP_KEYS)])
     return order.with_row_index("group").with_columns(pl.col("group").cast(pl.Int64))
 
 
@@ -107,9 +106,8 @@ def makers_of_groups(report: Report) -> pl.DataFrame:
     by, maker = ran.get_column("operator"), ran.get_column("maker")
     numbers, paths = _host_tree.operator_paths(rows)
     around, module_paths = _host_tree.labelled_paths(rows, is_module, label)
-    own = ran.select("event_id", "exclusive_ns", operator=gathered(names, by)).with_columns(
-        path=gathered(numbers, by), module=gathered(around, maker)
-    )
+    makers = {"operator": gathered(names, by), "path": gathered(numbers, by), "module": gathered(around, maker)}
+    own = ran.select("event_id", "exclusive_ns").with_columns(**makers)
     kernels = kernels_in(report).drop("exclusive_ns").join(own, on="event_id")
     parts = kernels.group_by(*GROUP_KEYS, "operator", "path", "module").agg(pl.col("exclusive_ns").sum())
     order = parts.sort("exclusive_ns", "operator", "path", "module", descending=[True, False, False, False])
@@ -289,13 +287,10 @@ def same_kernels(left: Report, right: Report) -> pl.DataFrame:
     if not right.meta.timeless:
         return matched(kernel_groups(left), kernel_groups(right), whole=whole, one_gpu=one_gpu)
     names = whole_names(left, right)
-    spelled = {
-        column: pl.col("name").replace_strict(
-            {short: normalised(name, parameters=parameters) for short, name in names.items()}, default=pl.col(column)
-        )
-        for column, parameters in (("same_name", True), ("loose_name", False))
-    }
-    groups = kernel_groups(right).with_columns(**spelled) if names else kernel_groups(right)
+    groups = kernel_groups(right)
+    for column, parameters in (("same_name", True), ("loose_name", False)) if names else ():
+        spelled = {short: normalised(name, parameters=parameters) for short, name in names.items()}
+        groups = groups.with_columns(pl.col("name").replace_strict(spelled, default=pl.col(column)).alias(column))
     return _by_launches(matched(kernel_groups(left), groups, whole=whole, one_gpu=one_gpu), left, right)
 
 

@@ -162,9 +162,8 @@ def _named_makers(report: Report) -> pl.Series:
     if not named.has_nulls() or "api" not in report.kinds:
         return named
     calls = _operations.operations(report, "call_id").select(event_id="call_id")
-    return named.zip_with(
-        named.is_not_null(), beside(calls, _host_tree.call_makers(report), "maker_id").get_column("maker_id")
-    )
+    makers = beside(calls, _host_tree.call_makers(report), "maker_id").get_column("maker_id")
+    return named.zip_with(named.is_not_null(), makers)
 
 
 def torch_device_times(report: Report) -> pl.DataFrame:
@@ -234,9 +233,8 @@ def captured_work(report: Report) -> pl.DataFrame:
     tree, work = _host_tree.host_tree(capture_source(report)), _operations.exclusive_operations(report)
     row = gathered(capture_rows(report), work.get_column("row"))
     work, row = work.filter(row.is_not_null()), row.drop_nulls()
-    makers = tree.innermost(
-        captures(report).select(*threads.THREAD, at="since"), tree.of_kinds(*_host_tree.FRAMEWORK_KINDS)
-    )
+    points = captures(report).select(*threads.THREAD, at="since")
+    makers = tree.innermost(points, tree.of_kinds(*_host_tree.FRAMEWORK_KINDS))
     maker = gathered(makers, row).alias("maker")
     return work.with_columns(maker, tree.nearest(maker, tree.of_kinds(*OPERATOR_KINDS)).alias("operator"))
 

@@ -74,9 +74,8 @@ def _by_stack(report: Report) -> pl.DataFrame:
 
     def of_rows(of: Report) -> pl.DataFrame:
         tree = _host_tree.host_tree(of)
-        numbers, texts = _host_tree.labelled_paths(
-            tree.rows, tree.of_kinds("python"), _host_tree.plain_names(tree.rows), ";"
-        )
+        names = _host_tree.plain_names(tree.rows)
+        numbers, texts = _host_tree.labelled_paths(tree.rows, tree.of_kinds("python"), names, ";")
         stacks.append(texts)
         return numbers.to_frame()
 
@@ -88,9 +87,8 @@ def _by_phase(report: Report) -> pl.DataFrame:
     """Sums by phase: the number of operators, and the time of all host events and operations."""
     tree, phase, ran = _host_tree.host_tree(report), _host_tree.phases(report), _work.launched_work(report)
     outermost = gathered(phase, tree.rows.get_column("parent")).ne_missing(phase)
-    device = _host_tree.in_subtrees(
-        tree.rows, _host_tree.sums_by(ran.get_column("maker"), ran.get_column("dur_ns"), tree.rows.height)
-    )
+    launched = _host_tree.sums_by(ran.get_column("maker"), ran.get_column("dur_ns"), tree.rows.height)
+    device = _host_tree.in_subtrees(tree.rows, launched)
     rows = pl.DataFrame([phase, tree.of_kinds("op").alias("counts"), outermost.alias("whole"), device.alias("all")])
     maker = gathered(phase, ran.get_column("maker")).fill_null("other").cast(_host_tree.PHASE)
     device_ns = pl.col("all").filter("whole").sum().alias("device_ns")
@@ -106,9 +104,8 @@ def _by_module(report: Report) -> pl.DataFrame:
     rows, ran = _host_tree.host_tree(report).rows, _work.launched_work(report)
     module, label = _host_tree.modules(rows)
     numbers, maker = _host_tree.path_numbers(rows, module, label), ran.get_column("maker")
-    of_forward = gathered(numbers, gathered(_host_tree.inherited(rows, _host_tree.forward_rows(report)), maker)).alias(
-        "path"
-    )
+    forward = _host_tree.inherited(rows, _host_tree.forward_rows(report))
+    of_forward = gathered(numbers, gathered(forward, maker)).alias("path")
     own = gathered(numbers, maker).fill_null(0)
     ran = ran.with_columns(
         of_forward.zip_with(of_forward.is_not_null() & (own == 0), own),
@@ -167,15 +164,12 @@ def _torch_rows(report: Report) -> pl.DataFrame:
 
     Columns: name, side, annotation, count, the four times, and the memory taken.
     """
-    host = _work.operator_work(report).with_columns(
-        pl.col("name").cast(pl.String), annotation=pl.col("kind") == "range", self_cpu_ns="self_ns", cpu_ns="dur_ns"
-    )
-    spans = intervals.overlapping(
-        in_device_scope(report, _work.device_annotations(report)), report.scope.sides
-    ).with_columns(
-        pl.col("name").cast(pl.String), dur_ns=pl.col("end") - pl.col("start"), annotation=pl.lit(value=True)
-    )
-    device = pl.concat([_operations(report), spans.select("name", "dur_ns", "annotation")])
+    name = pl.col("name").cast(pl.String)
+    host = _work.operator_work(report).with_columns(name, annotation=pl.col("kind") == "range")
+    host = host.with_columns(self_cpu_ns="self_ns", cpu_ns="dur_ns")
+    spans = intervals.overlapping(in_device_scope(report, _work.device_annotations(report)), report.scope.sides)
+    spans = spans.select(name, dur_ns=pl.col("end") - pl.col("start"), annotation=pl.lit(value=True))
+    device = pl.concat([_operations(report), spans])
     device = device.with_columns(side=pl.lit("device"), self_device_ns="dur_ns", device_ns="dur_ns")
     every = pl.concat([host, device.drop("dur_ns"), _memory(report)], how="diagonal")
     keys = (pl.col("side").fill_null("host"), "name", "annotation")
@@ -391,9 +385,8 @@ def ops(report: Report, by: str | None = None, *, as_torch: bool = False, **wher
     form, compute = (AS_TORCH, _torch_rows) if as_torch else _FORMS[by]
     rows = compute(report)
     if "memory" not in report.kinds:
-        rows = rows.with_columns(
-            pl.lit(None, dtype=pl.Int64).alias(name) for name in _work.MEMORY if name in rows.columns
-        )
+        unknown = [name for name in _work.MEMORY if name in rows.columns]
+        rows = rows.with_columns(pl.lit(None, dtype=pl.Int64).alias(name) for name in unknown)
     host_ns = pl.lit(_work.operator_work(report).get_column("self_ns").sum())
     wholes = {"self_cpu_share": ("self_cpu_ns", host_ns)}
     if as_torch:

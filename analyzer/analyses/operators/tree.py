@@ -175,15 +175,13 @@ def _without_pass_through(rows: pl.DataFrame, time: str, limit: float) -> pl.Dat
     """
     callees = rows.filter(pl.col(time) >= limit).group_by(path="outer").agg(pl.len().alias("callees"))
     counted = rows.join(callees, on="path", how="left", maintain_order="left")
-    only_passes = (
-        (pl.col("callees") == 1) & (pl.col(f"self_{time}") < limit) & ~pl.col("name").str.starts_with(_host_tree.MODULE)
-    )
-    passing = counted.select(((pl.col("kind") == "python") & only_passes).fill_null(value=False)).to_series()
-    self_nodes = rows.filter(passing).with_columns(
-        outer=pl.lit(0, dtype=pl.UInt64), host_ns="self_host_ns", device_ns="self_device_ns"
-    )
-    up = rows.filter(passing).select("path", above="outer")
-    rows = rows.filter(~passing)
+    function = (pl.col("kind") == "python") & ~pl.col("name").str.starts_with(_host_tree.MODULE)
+    only_passes = function & (pl.col("callees") == 1) & (pl.col(f"self_{time}") < limit)
+    passing = counted.select(only_passes.fill_null(value=False)).to_series()
+    passed, rows = rows.filter(passing), rows.filter(~passing)
+    own_times = {"host_ns": "self_host_ns", "device_ns": "self_device_ns"}
+    self_nodes = passed.with_columns(outer=pl.lit(0, dtype=pl.UInt64), **own_times)
+    up = passed.select("path", above="outer")
     while rows.join(up, left_on="outer", right_on="path", how="semi").height:
         moved = rows.join(up, left_on="outer", right_on="path", how="left", maintain_order="left")
         rows = moved.with_columns(pl.coalesce("above", "outer").alias("outer")).drop("above")

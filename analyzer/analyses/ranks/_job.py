@@ -404,10 +404,8 @@ def _new(late: pl.DataFrame, passed_on: Iterable[tuple[list[int], list[int]]]) -
         caught_up[member, lane] = min(behind.get(member, 0), caught_up.get((member, lane), 0) + ns)
         lanes.setdefault(member, set()).add(lane)
 
-    columns = ("member", "second", "step", "lane", "lateness_ns", "idle", "pair")
-    for (member, second, step, lane, late_ns, idle_ns, pair), waited in zip(
-        late.select(columns).iter_rows(), passed_on, strict=True
-    ):
+    rows = late.select("member", "second", "step", "lane", "lateness_ns", "idle", "pair").iter_rows()
+    for (member, second, step, lane, late_ns, idle_ns, pair), waited in zip(rows, passed_on, strict=True):
         carried = max(0, lag(member, lane, step) - lag(second, lane, step))
         own_ns = max(0, late_ns - carried)
         # less of it is how much computing varies

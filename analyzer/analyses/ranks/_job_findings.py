@@ -226,9 +226,8 @@ def _uneven_parts(job: Job, steps: _Steps) -> Iterable[JobFinding]:
     uneven = exchanges.filter(pl.col("most") > _UNEVEN * pl.col("mean"))
     if uneven.is_empty():
         return
-    ns = own.join(uneven, on="match", how="inner").select(
-        (pl.col("exposed_transfer_ns") * (1 - pl.col("mean") / pl.col("most"))).sum()
-    )
+    spared = pl.col("exposed_transfer_ns") * (1 - pl.col("mean") / pl.col("most"))
+    ns = own.join(uneven, on="match", how="inner").select(spared.sum())
     worst = uneven.select((pl.col("most") / pl.col("mean")).max()).item()
     yield JobFinding(
         "uneven-all-to-all",

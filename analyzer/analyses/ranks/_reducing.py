@@ -51,9 +51,8 @@ def reduced(report: Report) -> Reduction:
 
 def _ranks_on_gpus(report: Report) -> list[Report]:
     """The report narrowed to each of its ranks: processes that use a GPU, of several those that communicate on it."""
-    used = operations(report).group_by("process_id", "device").agg(
-        talks=(pl.col("bucket") == "communication").any(), ns=pl.col("dur_ns").sum()
-    )  # fmt: skip
+    by_rank, talks = operations(report).group_by("process_id", "device"), pl.col("bucket") == "communication"
+    used = by_rank.agg(talks=talks.any(), ns=pl.col("dur_ns").sum())
     main = pl.col("ns") == pl.col("ns").max().over("process_id")
     mine = pl.col("talks") | (main & ~pl.col("talks").any().over("process_id"))
     ranks = used.filter(mine).sort("device", "process_id")

@@ -449,9 +449,8 @@ def _without_startup(report: Report, network: Network, state: Changed) -> Change
 
     costs = cold(report.whole).filter(pl.col("extra_ns") > 0).sort("start_ns")
     calls = network.line.calls.select("place", "process_id", "start", "end", own=state.values.own).sort("start")
-    rows = costs.select("process_id", start="start_ns", extra=pl.col("extra_ns").cast(pl.Int64)).join_asof(
-        calls, on="start", by="process_id", check_sortedness=False
-    )
+    rows = costs.select("process_id", start="start_ns", extra=pl.col("extra_ns").cast(pl.Int64))
+    rows = rows.join_asof(calls, on="start", by="process_id", check_sortedness=False)
     rows = rows.filter((pl.col("end") > pl.col("start")) & (pl.col("start") >= network.start))
     extra = rows.group_by("place").agg(pl.col("extra").max(), pl.col("own").first())
     new = (extra.get_column("own") - extra.get_column("extra")).clip(lower_bound=0)
@@ -483,8 +482,7 @@ def as_graphs(report: Report, network: Network, state: Changed) -> Changed:
     most = gathered(took, units.get_column("last")) - begun
     units = units.with_columns(cost=pl.min_horizontal("cost", most.alias("most")))
     joined = line.join_asof(units.sort("first"), left_on="place", right_on="first", check_sortedness=False)
-    inner = (pl.col("place") > pl.col("first")) & (pl.col("place") <= pl.col("last"))
-    inner = inner.fill_null(value=False)
+    inner = ((pl.col("place") > pl.col("first")) & (pl.col("place") <= pl.col("last"))).fill_null(value=False)
     own = pl.when(inner).then(0).when(pl.col("place") == pl.col("first")).then("cost").otherwise("own")
     new = joined.select(own=own, gap=pl.when(inner).then(0).otherwise("gap"))
     saved = sum(int((line.get_column(name) - new.get_column(name)).sum()) for name in ("own", "gap"))

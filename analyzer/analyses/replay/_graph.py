@@ -78,9 +78,8 @@ def migrated(report: Report) -> pl.Series:
 
 def _before_in_stream(line: pl.DataFrame) -> pl.DataFrame:
     """The operation of its stream that ended last before each; if one still ran, the one that started last."""
-    order = in_order_of(
-        line.drop_nulls("stream").select("row", "stream", "start", "end"), ("stream", "start"), ("end",)
-    )
+    work = line.drop_nulls("stream").select("row", "stream", "start", "end")
+    order = in_order_of(work, ("stream", "start"), ("end",))
     reached = pl.col("end").cum_max().over("stream")
     latest = pl.when(pl.col("end") == reached).then("row").forward_fill()
     order = order.with_columns(reached.alias("reached"), latest.alias("latest"))
@@ -212,12 +211,11 @@ def dependencies(report: Report) -> Dependencies:
     calls = calls.hstack([_outermost(calls)])
     # of each call, or of a call that is nested in it
     waiting = pl.concat(of(report).get_column("call_row") for of in (blocking_calls, staged_copies))
-    waits, launches = (
-        marked(calls.height, gathered(calls.get_column("outer"), rows)) for rows in (waiting, launching_rows(report))
-    )
+    outer = calls.get_column("outer")
+    waits, launches = (marked(calls.height, gathered(outer, rows)) for rows in (waiting, launching_rows(report)))
     kind = pl.when(waits).then(pl.lit("wait")).when(launches).then(pl.lit("launch")).otherwise(pl.lit("other"))
     calls = calls.with_columns(_before_in_process(calls), kind=kind.cast(CALL_KINDS)).drop("row")
     work = operations(report, "call_row")
-    call = gathered(calls.get_column("outer"), work.get_column("call_row")).alias("call")
+    call = gathered(outer, work.get_column("call_row")).alias("call")
     work = work.select("start", pl.max_horizontal("start", "end").alias("end"), "device", "process_id")
     return Dependencies(order_in_streams(report, work.with_columns(call), calls), calls)

@@ -140,10 +140,8 @@ def _of_full_queues(graph: Dependencies, places: pl.Series) -> pl.DataFrame:
     graph, the one that ended last counts; the launch of a graph waited if it took far longer than others.
     """
     work = graph.operations.select("stream", "call", "end").with_row_index("row").drop_nulls()
-    work = work.with_columns(many=pl.len().cast(pl.Int64).over("stream", "call")).filter(
-        pl.len().over("stream") > _FULL
-    )
-    launches = work.sort("end", "row").unique(["stream", "call"], keep="last")
+    work = work.with_columns(many=pl.len().cast(pl.Int64).over("stream", "call"))
+    launches = work.filter(pl.len().over("stream") > _FULL).sort("end", "row").unique(["stream", "call"], keep="last")
     times, counted = graph.calls.select(begun="start", returned="end"), pl.col("many").cum_sum().over("stream")
     line = launches.hstack(times[launches.get_column("call")])
     line = in_order_of(line, ("stream", "begun"), ("row",)).with_columns(number=counted, took=_TOOK)
@@ -311,12 +309,10 @@ def _nodes(line: HostLine, graph: Dependencies, collectives: pl.DataFrame, end: 
 
     At one instant ends come before begins and those before starts; edges that are against that order are left out.
     """
-    calls = line.calls
-    work = graph.operations.with_row_index("row")
+    calls, work = line.calls, graph.operations.with_row_index("row")
+    ended = marked(work.height, collectives.get_column("row"))
     parts = [
-        work.filter(marked(work.height, collectives.get_column("row"))).select(
-            what=pl.lit("finish", _WHAT), row="row", at="end", then="end"
-        ),
+        work.filter(ended).select(what=pl.lit("finish", _WHAT), row="row", at="end", then="end"),
         calls.filter("blocks").select(what=pl.lit("end", _WHAT), row="place", at="end", then="end"),
         calls.filter("begins").select(what=pl.lit("begin", _WHAT), row="place", at="start", then="end"),
         work.select(what=pl.lit("start", _WHAT), row="row", at="start", then="end"),
@@ -334,8 +330,7 @@ def _numbers(line: HostLine, graph: Dependencies, nodes: pl.DataFrame) -> Number
         rows = nodes.filter(pl.col("what") == what)
         return scattered(size, rows.get_column("row"), rows.get_column("node"))
 
-    calls = line.calls.height
-    work = graph.operations.height
+    calls, work = line.calls.height, graph.operations.height
     ends, begins = placed("end", calls), placed("begin", calls)
     # the base of a segment: the begin of its first call, or the end of the blocking call before
     base = pl.DataFrame([*line.calls.select("segment", "begins"), begins.alias("begin"), ends.alias("end")])

@@ -120,9 +120,8 @@ def way_of(report: Report, last: Ending, state: Changed | None = None, at: pl.Se
     edges = edges.with_columns(begun, (begun + gathered(values, edges.get_column("point"))).alias("over"))
     if state is not None:  # what comes last in the replay, as recorded where several do
         comes = edges.get_column("over") + state.lags == gathered(at, edges.get_column("target"))
-        edges = edges.filter(comes).with_columns(
-            binds=pl.int_range(pl.len()).over("target", order_by=~pl.col("binds")) == 0
-        )
+        first = pl.int_range(pl.len()).over("target", order_by=~pl.col("binds")) == 0
+        edges = edges.filter(comes).with_columns(binds=first)
     edges = edges.filter("binds").select("source", "kind", "point", "place", "begun", "over")
     links = pl.concat([edges.clear(1), edges]).hstack(nodes)
     if row is not None:
@@ -178,9 +177,8 @@ def walk(
 def _pieces(way: Way, passed: pl.DataFrame, shift: int) -> pl.DataFrame:
     """The pieces of links, each until the next begins: by order of the link, and by step in it."""
     work, calls, size, kind, what = way.operations, way.calls, way.operations.height, pl.col("kind"), pl.col("what")
-    ran = passed.filter(pl.col("point") < size).select(
-        "order", start="begun", step=-1, row="point", cause=pl.when("moves").then(pl.lit("transfer", _CAUSE))
-    )
+    moved = pl.when("moves").then(pl.lit("transfer", _CAUSE))
+    ran = passed.filter(pl.col("point") < size).select("order", start="begun", step=-1, row="point", cause=moved)
     # and what lies between the point and the node
     held = pl.when(kind == "held").then(pl.col("point") - size)
     place = pl.coalesce(pl.when(what.is_in(["begin", "end"])).then("row").when(kind == "tail").then("place"), held)

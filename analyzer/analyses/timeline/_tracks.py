@@ -207,12 +207,9 @@ def timeline(report: Report, most: int) -> Timeline:
     asked_low, asked_high = report.scope.sides
     low = first if asked_low is None else asked_low
     high = max(last if asked_high is None else asked_high, low + 1)
-    events = pl.concat(
-        _placed(intervals.overlapping(line.spans.with_row_index("row"), report.scope.sides), low, high).with_columns(
-            track=pl.lit(number, dtype=pl.UInt16)
-        )
-        for number, line in enumerate(lines)
-    )
+    shown = (intervals.overlapping(line.spans.with_row_index("row"), report.scope.sides) for line in lines)
+    by_track = enumerate(_placed(spans, low, high) for spans in shown)
+    events = pl.concat(own.with_columns(track=pl.lit(number, dtype=pl.UInt16)) for number, own in by_track)
     placed, whole, steady = events.drop_nulls("lane"), None, steady_part(report)
     if steady is not None and steady.usual.height:  # the first iteration of the steady part
         start, length = steady.usual.select("start_ns", "dur_ns").row(0)
@@ -395,19 +392,12 @@ def on_one_clock(timelines: Sequence[tuple[str, int, Timeline]]) -> Timeline:
     rows = 0
     for label, moved_ns, own in timelines:
         shift = pl.lit(moved_ns, dtype=pl.Int64)
-        events.append(
-            own.events.with_columns(
-                pl.col("start", "end") + shift,
-                (pl.col("track").cast(pl.UInt32) + len(tracks)).cast(pl.UInt16),
-                pl.col("launch") + rows,
-            )
-        )
+        track = (pl.col("track").cast(pl.UInt32) + len(tracks)).cast(pl.UInt16)
+        events.append(own.events.with_columns(pl.col("start", "end") + shift, track, pl.col("launch") + rows))
         rows += own.events.height
         tracks += [track._replace(group=f"{label}, {track.group}") for track in own.tracks]
-        counters += [
-            one._replace(group=f"{label}, {one.group}", points=one.points.with_columns(pl.col("t_ns") + shift))
-            for one in own.counters
-        ]
+        moved = [(one, one.points.with_columns(pl.col("t_ns") + shift)) for one in own.counters]
+        counters += [one._replace(group=f"{label}, {one.group}", points=points) for one, points in moved]
     _, moved_ns, first = timelines[0]
     return replace(
         first,
@@ -459,17 +449,14 @@ def reduced(events: pl.DataFrame, length_ns: int, most: int, whole: tuple[int, i
     # of each track, lane and tone, and of each of so many slices of time that there are about as many sums as can be
     slices = max((most - kept) // max(short.select(_KEYS).n_unique(), 1), 1)
     in_slice = (pl.col("start") // max(-(-length_ns // slices), 1)).alias("slice")
-    by_bin = (
-        short.with_row_index("place")
-        .group_by(*_KEYS, in_slice, maintain_order=True)
-        .agg(
-            pl.col("place").get(of["longest_ns"].arg_max()),
-            pl.col("start").min(),
-            pl.col("end").max(),
-            of["longest_ns"].max().alias("longest_ns"),
-            of["covered_ns"].sum().alias("covered_ns"),
-            pl.col("count").sum() if again else pl.len().alias("count"),
-        )
+    numbered = short.with_row_index("place")
+    by_bin = numbered.group_by(*_KEYS, in_slice, maintain_order=True).agg(
+        pl.col("place").get(of["longest_ns"].arg_max()),
+        pl.col("start").min(),
+        pl.col("end").max(),
+        of["longest_ns"].max().alias("longest_ns"),
+        of["covered_ns"].sum().alias("covered_ns"),
+        pl.col("count").sum() if again else pl.len().alias("count"),
     )
     own = [name for name in short.columns if name not in (*_KEYS, "start", "end", *_ALONE)]
     longest = short.select(own)[by_bin.get_column("place")]
