@@ -201,9 +201,8 @@ def _with_place(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     kind = pl.col("type").str.to_lowercase()
     known = kind.replace_strict(_ELEMENT_BYTES, default=None, return_dtype=pl.Int64)
     each = pl.when(kind.str.starts_with("float8")).then(1).otherwise(known)
-    own = pl.struct("ranks", "kind", "rank").map_elements(
-        lambda row: _place(row, report.meta.rank), return_dtype=pl.Int64
-    )
+    group = pl.struct("ranks", "kind", "rank")
+    own = group.map_elements(lambda row: _place(row, report.meta.rank), return_dtype=pl.Int64)
     return calls.with_columns(each=each, ranks=_members()).with_columns(own=own)
 
 
@@ -313,11 +312,8 @@ def _members() -> pl.Expr:
     """The ranks of the group as ``first:stride:size`` where they are regular, else the list, if it is whole."""
     size = pl.col("group_size")
     regular = (pl.col("first_rank") >= 0) & (pl.col("rank_stride") > 0) & (size > 0)
-    return (
-        pl.when(regular)
-        .then(pl.format("{}:{}:{}", "first_rank", "rank_stride", size))
-        .otherwise(pl.struct("ranks", "group_size").map_elements(_listed, return_dtype=pl.String))
-    )
+    listed = pl.struct("ranks", "group_size").map_elements(_listed, return_dtype=pl.String)
+    return pl.when(regular).then(pl.format("{}:{}:{}", "first_rank", "rank_stride", size)).otherwise(listed)
 
 
 def _listed(row: dict[str, Any]) -> str | None:

@@ -431,13 +431,9 @@ def _sizes(calls: pl.DataFrame) -> _Sizes:
     per_rank = pl.col("in_bytes").is_null() | pl.col("out_bytes").is_null()
     times = pl.when(per_rank).then(pl.col("size").fill_null(1)).otherwise(1)
     gathers, scatters = (pl.col("kind").is_in(kinds) for kinds in (_GATHERS, _SCATTERS))
-    bytes_ = (
-        pl.when(gathers)
-        .then(pl.max_horizontal("out_bytes", pl.col("in_bytes") * times))
-        .when(scatters)
-        .then(pl.max_horizontal("in_bytes", pl.col("out_bytes") * times))
-        .otherwise(pl.max_horizontal("in_bytes", "out_bytes"))
-    )
+    given = pl.col("in_bytes") * pl.when(gathers).then(times).otherwise(1)
+    got = pl.col("out_bytes") * pl.when(scatters).then(times).otherwise(1)
+    bytes_ = pl.max_horizontal(given, got)
     alone = pl.when(gathers).then(pl.col("out_bytes").is_null()).when(scatters).then(pl.col("in_bytes").is_null())
     sizes = calls.select(
         pl.col("size").fill_null(0),
@@ -488,9 +484,8 @@ def split(pieces: pl.DataFrame, at: Ints, came: Ints, into: Exposed) -> None:
     transfer = np.where(known, end - start - wait, 0)
     np.add.at(into.wait, at, wait)
     np.add.at(into.transfer, at, transfer)
-    times = pieces.select("member", "step").with_columns(
-        exposed_wait_ns=wait, exposed_transfer_ns=transfer, unmatched_ns=np.where(known, 0, end - start)
-    )
+    own = {"exposed_wait_ns": wait, "exposed_transfer_ns": transfer, "unmatched_ns": np.where(known, 0, end - start)}
+    times = pieces.select("member", "step").with_columns(**own)
     into.by_step.append(times.group_by("member", "step").agg(pl.all().sum()))
 
 

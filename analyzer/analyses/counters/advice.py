@@ -386,16 +386,13 @@ def advice(report: Report) -> pl.DataFrame:
     theirs = report.table("rule_results").select("event_id", "rule", kind, "scope", "speedup_share", sentence="message")
     sources = {"kanalyze": _ours(report), report.meta.tool: theirs}
     every = pl.concat((rules.with_columns(source=pl.lit(of)) for of, rules in sources.items()), how="diagonal")
+    every = every.join(kernels, on="event_id")
     whole = (pl.col("scope") == "global") & pl.col("speedup_share").is_not_null()
     roof = pl.col("room") < pl.col("speedup_share")
-    capped = (
-        every.join(kernels, on="event_id")
-        .with_columns(
-            possible_share=pl.when(whole).then(pl.min_horizontal("speedup_share", "room")),
-            possible_from=pl.when(whole).then(pl.when(roof).then(pl.lit(FROM_ROOF)).otherwise(pl.lit(FROM_ESTIMATE))),
-        )
-        .with_columns(at_stake_ns=pl.col("possible_share") * pl.col("dur_ns"))
-    )
+    capped = every.with_columns(
+        possible_share=pl.when(whole).then(pl.min_horizontal("speedup_share", "room")),
+        possible_from=pl.when(whole).then(pl.when(roof).then(pl.lit(FROM_ROOF)).otherwise(pl.lit(FROM_ESTIMATE))),
+    ).with_columns(at_stake_ns=pl.col("possible_share") * pl.col("dur_ns"))
     order = ["at_stake_ns", "speedup_share", "event_id", "source", "rule", "sentence"]
     return TABLE.select(capped.sort(order, descending=[True, True, *(False for _ in order[2:])], nulls_last=True))
 

@@ -296,11 +296,8 @@ def _edges(line: pl.DataFrame, unit: _units.Unit, at: pl.Series, before: int) ->
     rows = rows.with_columns(first=pl.max_horizontal("first", after))
     rows = rows.with_columns(stop=pl.col("first").shift(-1, fill_value=height))
     goes_on = (pl.col("stop") < height) | ~pl.col("whole") | pl.lit(unit.near)
-    ends = (
-        pl.when(goes_on & (_units.sizes() <= _units.LARGEST * length))
-        .then("stop")
-        .otherwise(pl.min_horizontal(pl.col("first") + length, "stop"))
-    )
+    fits = goes_on & (_units.sizes() <= _units.LARGEST * length)
+    ends = pl.when(fits).then("stop").otherwise(pl.min_horizontal(pl.col("first") + length, "stop"))
     return rows.select("first", stop=ends).filter(pl.col("stop") > pl.col("first")).cast(pl.UInt32)
 
 

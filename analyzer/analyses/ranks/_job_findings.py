@@ -41,12 +41,9 @@ def late_ranks(job: Job) -> list[Late]:
     late = common_steps(rows).filter(notable).sort("rank", "step")
     others = max(job.ranks.height - 1, 1)
     before = pl.col("late_ns").shift(1)
-    goes_on = (
-        (pl.col("rank") == pl.col("rank").shift(1))
-        & (pl.col("step") == pl.col("step").shift(1) + 1)
-        & (pl.col("cause") == pl.col("cause").shift(1))
-        & pl.col("late_ns").is_between(before / _ALIKE, before * _ALIKE)
-    )
+    unchanged = [pl.col(name) == pl.col(name).shift(1) for name in ("rank", "cause")]
+    adjoins, alike = pl.col("step").diff() == 1, pl.col("late_ns").is_between(before / _ALIKE, before * _ALIKE)
+    goes_on = pl.all_horizontal(*unchanged, adjoins, alike)
     runs = late.with_columns(run=(~goes_on.fill_null(value=False)).cum_sum())
     parts = runs.select("run", "rank", "step").join(job.causes, on=["rank", "step"], how="inner")
     stretches = []

@@ -318,11 +318,8 @@ def _nodes(line: HostLine, graph: Dependencies, collectives: pl.DataFrame, end: 
         work.select(what=pl.lit("start", _WHAT), row="row", at="start", then="end"),
     ]
     nodes = in_order_of(pl.concat(parts).filter(pl.col("at") <= end), ("at",), ("what", "then", "row"))
-    origin, window = (
-        pl.DataFrame([(what, 0, at, 0)], schema=nodes.schema, orient="row")
-        for what, at in (("origin", 0), ("window", end))
-    )
-    return pl.concat([origin, nodes, window]).with_row_index("node").drop("then")
+    ends = pl.DataFrame([("origin", 0, 0, 0), ("window", 0, end, 0)], schema=nodes.schema, orient="row")
+    return pl.concat([ends.head(1), nodes, ends.tail(1)]).with_row_index("node").drop("then")
 
 
 def _numbers(line: HostLine, graph: Dependencies, nodes: pl.DataFrame) -> Numbers:

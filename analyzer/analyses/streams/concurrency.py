@@ -285,13 +285,11 @@ def leaves_room(report: Report, rows: pl.Series) -> pl.Series:
         pl.col(f"{what}_x").cast(pl.Float64) * pl.col(f"{what}_y") * pl.col(f"{what}_z") for what in ("grid", "block")
     )
     warps = (block / pl.col("threads_per_warp")).ceil()
-    shared = pl.col("static_shared_bytes") + pl.col("dynamic_shared_bytes")
-    threads = warps * pl.col("threads_per_warp")
     needed = {
         "max_warps_per_sm": warps,
         "max_blocks_per_sm": pl.lit(1),
-        "registers_per_sm": threads * pl.col("registers_per_thread"),
-        "shared_per_sm_bytes": shared,
+        "registers_per_sm": warps * pl.col("threads_per_warp") * pl.col("registers_per_thread"),
+        "shared_per_sm_bytes": pl.col("static_shared_bytes") + pl.col("dynamic_shared_bytes"),
     }
     fits = {limit: grid * each < pl.col("sm_count") * pl.col(limit) for limit, each in needed.items()}
     unknown = (fit.fill_null(value=limit != "max_warps_per_sm") for limit, fit in fits.items())
@@ -300,7 +298,7 @@ def leaves_room(report: Report, rows: pl.Series) -> pl.Series:
 
 def ordering_calls(report: Report) -> pl.DataFrame:
     """Calls that make a stream wait, or launch a graph: process_id, correlation_id, at (start)."""
-    return calls_that(report, _ORDERING.search, "process_id", "correlation_id", at="start_ns")
+    return calls_that(report, _ORDERING.search, *_CALL, at="start_ns")
 
 
 def ordered(report: Report, work: pl.DataFrame) -> pl.Series:

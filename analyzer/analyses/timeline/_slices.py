@@ -205,9 +205,8 @@ def _in_runs(pieces: pl.DataFrame, whose: str, run: str, part: str, of: str) -> 
     """A slice for each time without a break of one value of `run`, and in it those of its parts."""
     same = [pl.col(name).eq_missing(pl.col(name).shift(1)) for name in (whose, run)]
     goes_on = pl.all_horizontal(*same, (pl.col("start") == pl.col("end").shift(1)).fill_null(value=False))
-    runs = pieces.group_by((~goes_on).cum_sum().alias("run"), maintain_order=True).agg(
-        pl.col(whose, "start").first(), pl.col("end").last(), pl.col(run).first().cast(pl.String).alias("name")
-    )
+    by_run = pieces.group_by((~goes_on).cum_sum().alias("run"), maintain_order=True)
+    runs = by_run.agg(pl.col(whose, "start").first(), pl.col("end").last(), name=pl.col(run).first().cast(pl.String))
     parts = pieces.drop_nulls(part).select(whose, "start", "end", name=pl.col(part).cast(pl.String))
     return _beside(pl.concat([runs.select(parts.columns), parts]), of)
 
