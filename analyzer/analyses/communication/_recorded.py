@@ -138,8 +138,8 @@ def collectives_on_cpu(report: Report) -> pl.DataFrame:
     inputs = report.table("op_detail").select("event_id", pl.col("input_shapes", "input_types").cast(pl.String))
     recorded = ranges.join(inputs, on="event_id", how="left", maintain_order="left")
     recorded = _with_kind(recorded, pl.col("name").cast(pl.String))
-    inputs_in = recorded.select("input_shapes", "input_types").iter_rows()
-    sized = recorded.with_columns(bytes=pl.Series([tensor_bytes(*row) for row in inputs_in], dtype=pl.Int64))
+    tensors = recorded.select("input_shapes", "input_types").iter_rows()
+    sized = recorded.with_columns(bytes=pl.Series([tensor_bytes(*row) for row in tensors], dtype=pl.Int64))
     gets, moves = pl.col("kind") == "recv", pl.col("kind") != "barrier"
     return sized.select(
         *("process_id", "start_ns", "kind"),
