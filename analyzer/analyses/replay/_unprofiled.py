@@ -54,6 +54,9 @@ OF_TORCH: Final = {
 _VARIES: Final = 0.05
 _TENTH: Final = 0.1
 
+#: Every second or fourth iteration, which does more, is as often in so many in a row as in all.
+_IN_A_ROW: Final = 4
+
 
 class BareIteration(NamedTuple):
     """An iteration without a profiler: the mean over those of the steady part, of several runs the median of theirs.
@@ -122,15 +125,22 @@ def iteration_of(runs: Sequence[BareRun], rank: int | None, steady: SteadyPart, 
     if not statistics.median(runs_ns):
         return None
     mark, mean_ns = measured[0][0], statistics.median(means_ns)
-    # until so much is queued that it has to wait for the device, one of alike iterations takes the host its own time
     device_ns = rows.get_column("device_ns").slice(first, last - first)
     alike = (device_ns.quantile(_TENTH, "nearest") or 0.0) >= 0.8 * float(statistics.median(device_ns))
+    # until so much is queued that it has to wait for the device, alike iterations take the host its own time
+    free = alike and mean_ns <= busy_ns * (1 + DEVICES_DIFFER)
     return BareIteration(
         *(statistics.median(runs_ns), recorded_ns, runs_ns, max(shortest, busy_ns), max(longest, busy_ns), mark),
         by_device=mean_ns <= busy_ns,
         of_loop=mark == loop,
-        host_ns=shortest if mean_ns <= busy_ns * (1 + DEVICES_DIFFER) and alike else mean_ns,
+        host_ns=min([mean_ns, *(_least_mean(lengths) for _, lengths in measured if free)]),
     )
+
+
+def _least_mean(lengths: Sequence[int]) -> float:
+    """The least mean of :data:`_IN_A_ROW` in a row; infinite of fewer."""
+    ends = range(_IN_A_ROW, len(lengths) + 1)
+    return min((sum(lengths[end - _IN_A_ROW : end]) / _IN_A_ROW for end in ends), default=inf)
 
 
 def _mean(lengths: pl.Series, recorded: pl.Series) -> float:
@@ -253,7 +263,9 @@ def _measured(report: Report) -> Unslowed | None:
         # ahead of the device the host waits for nothing: it takes as long as if the device took no time
         alone, host_ns = cache(_whatif.window_without(view, device=False)), iteration.host_ns * steady.number
         if alone(HostTime(_NOTHING, inf)) <= host_ns:
-            return fitted(alone, min(host_ns, alone(AS_RECORDED)), near)
+            host = fitted(alone, min(host_ns, alone(AS_RECORDED)), near)
+            if host.usual.kept >= COSTLIEST.kept:  # else iterations that do more, now and then, are not among them
+                return host
     return fitted(took, iteration.ns * steady.number, near, BY_TOOL.get(report.meta.tool, UNCHANGED).usual)
 
 

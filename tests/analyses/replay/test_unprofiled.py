@@ -129,14 +129,21 @@ def test_no_step_is_shorter_than_the_gpu_s_work_in_it(tmp_path):
     )
 
 
-@pytest.mark.parametrize(("rest", "part"), [(1.08, 0.5), (1.5, 1.34)])
-def test_until_much_is_queued_an_iteration_takes_the_host_its_own_time(rest, part):
-    """Three passes of the host alone, and the rest as long as the GPU works in them, or longer than that."""
+@pytest.mark.parametrize(
+    ("host", "rest", "part"),
+    [
+        ([0.5], 1.08, 0.5),
+        ([0.3, 0.7], 1.08, 0.5),  # every second one does more
+        ([0.5], 1.5, 1.15),  # the device does not limit the program
+    ],
+)
+def test_until_much_is_queued_an_iteration_takes_the_host_its_own_time(host, rest, part):
+    """Eight passes of the host alone, and the rest as long as the GPU works in them, or longer than that."""
     with read(CAPTURE) as report:
         steady = steady_part(report)
         busy_ns = _unprofiled.busy_ns(report, steady)
     count = steady.rows.filter(name=steady.each).height
-    lengths = [int(busy_ns * (0.5 if n % 6 == 3 else rest)) for n in range(count - 1)]
+    lengths = [int(busy_ns * (host[n % len(host)] if 20 <= n < 28 else rest)) for n in range(count - 1)]
     run = BareRun(1, None, {"Optimizer.step#Adam.step": list(accumulate(lengths, initial=5))})
     iteration = _unprofiled.iteration_of([run], None, steady, busy_ns)
     assert iteration.host_ns == pytest.approx(part * busy_ns, rel=0.04)
