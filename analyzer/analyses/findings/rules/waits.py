@@ -358,7 +358,10 @@ _TURNS: Final = 8  # so many masks of an iteration are a loop's
 #: The size of a count, which the host reads.
 _COUNT_BYTES: Final = 8
 
-_APART_NS: Final = 500_000  # a tensor of a model is copied, and converted before, sooner after the one before it
+
+#: A tensor of a model is copied sooner after the one before it, with fewer operations between: it may be converted.
+_APART_NS: Final = 200_000
+_BETWEEN: Final = 3
 
 
 @Rule
@@ -443,7 +446,7 @@ def downloads(report: Report) -> Findings:
     copies = on_host.with_next(on_host.launched(report), pl.col("way") == TO_HOST)
     another = (pl.col("next_way") == TO_HOST).fill_null(value=False)
     # those shortly one after the other are of a model, say: small ones are among large ones
-    apart = pl.col("call_start") - pl.col("call_end").shift(1) > _APART_NS
+    apart = (pl.col("call_start") - pl.col("call_end").shift(1) > _APART_NS) | (pl.col("row").diff() > _BETWEEN)
     copies = copies.with_columns(together=apart.fill_null(value=True).cum_sum().over(THREAD))
     together = (*THREAD, "together")
     large = pl.col("bytes").max().over(together) >= 1 << 12  # no number
@@ -457,9 +460,10 @@ def downloads(report: Report) -> Findings:
         copies = copies.join(pinned, on="row", how="anti")
     after = pl.col("next_call_start")
     # NumPy computes with what it got from CuPy; else a call that waits returns so long after a copy's, at most (ns), or
-    # the host computes with all that it got until then
-    got = pl.col("bytes").cum_sum().over(together)
-    computed = pl.max_horizontal(50_000, (0.5 * got).cast(pl.Int64))
+    # the host computes with all that it got until then, for as long as it did not compute with before
+    got, gap = pl.col("bytes").cum_sum(), (after - pl.col("call_end")).fill_null(0)
+    rest = (0.5 * got - gap.cum_sum().shift(1, fill_value=0)).over(together)
+    computed = pl.max_horizontal(50_000, 0.5 * pl.col("bytes"), rest).cast(pl.Int64)
     returned = after if world(report) == CUPY else pl.col("call_end") + computed
     end = pl.when(another).then(after).otherwise(pl.min_horizontal(after, returned))
     copies = copies.with_columns(end=pl.coalesce(end, "call_end"))
