@@ -95,6 +95,9 @@ _MOST: Final = 0.9
 #: No size is the batch if less than so much of that time changes with it. The rest may be of weights (an optimizer).
 _LEAST: Final = 0.1
 
+#: Operators on lists of weights, and of their gradients.
+_OF_WEIGHTS: Final = ("aten::_foreach_", "aten::_fused_")
+
 _Shape = tuple[int, ...]
 
 
@@ -109,6 +112,11 @@ class _Call(NamedTuple):
     def shapes(self) -> list[_Shape]:
         weight = weight_place(self.name)
         return [one for at, dims in enumerate(self.inputs) if at != weight for one in _shapes_in(dims)]
+
+    @property
+    def weights(self) -> list[_Shape]:
+        weight = weight_place(self.name)
+        return [one for at, dims in enumerate(self.inputs) if at == weight for one in _shapes_in(dims)]
 
 
 def _shapes_in(dims: Any) -> list[_Shape]:  # noqa: ANN401 - what a file says
@@ -129,23 +137,32 @@ def _weighted_calls(report: Report) -> list[_Call]:
 def _batch_of(calls: list[_Call]) -> int | None:
     """The size of a batch: the first dimension of activations, or what most of these are multiples of; of matrices.
 
-    The most frequent first dimension of all, if a batch that is not of both, or changes little, changes less than half
-    as much.
+    Where a batch is not of both, or changes little, and the most frequent first dimension of all, which is none of a
+    product's weight and no width, changes more than twice as much: that, or what makes it up with the length. Weights
+    of an optimizer tell nothing.
     """
-    activations, matrices, every = Counter[int](), Counter[int](), Counter[int]()
+    activations, matrices, every, folded = (Counter[int]() for _ in range(4))
+    widths = {size for call in calls for shape in call.weights for size in shape}
+    widths |= {shape[-1] for call in calls for shape in call.shapes if len(shape) > _MATRIX}
     for call in calls:
+        if call.name.startswith(_OF_WEIGHTS):
+            continue
         first = next((one for one in call.shapes if len(one) >= _MATRIX), ())
-        every.update(dict.fromkeys({shape[0] for shape in call.shapes if shape}, call.ns))
+        every.update(dict.fromkeys({shape[0] for shape in call.shapes if shape} - widths, call.ns))
         if len(first) > _MATRIX:
             activations[first[0]] += call.ns
         elif first and call.name not in PRODUCTS:
             matrices[first[0]] += call.ns
     size, other = _common(activations), _common(matrices)
-    if not size or not other:
+    if not size or not other or not every:
         return size or other
     frequent, share = every.most_common(1)[0][0], _changed_share(calls, size)
-    uncertain = size != other or share < _LEAST
-    return frequent if uncertain and _changed_share(calls, frequent) > 2 * share else size
+    if (size == other and share >= _LEAST) or _changed_share(calls, frequent) <= 2 * share:
+        return size
+    for call in calls:
+        rows = [one[0] for one in call.shapes if len(one) > _MATRIX and one[0] * one[1] == frequent]
+        folded.update(dict.fromkeys(rows, call.ns))
+    return folded.most_common(1)[0][0] if folded else frequent
 
 
 def _common(votes: Counter[int]) -> int | None:

@@ -72,6 +72,10 @@ def test_what_few_activations_have_is_no_batch_and_products_with_it_of_any_lengt
     rows = [_Call("aten::mm", [[16384, 2048], [2048, 96]], 90), _Call("aten::add", [[4, 2048], [4, 2048]], 1)]
     assert _batch_of([*rows, _Call("aten::randn", [[4, 1, 1]], 1)]) == 16384
     assert _batch_of([*rows[:1], _Call("aten::add", [[8, 2048, 2048]], 1)]) == 8  # of which these are the rows
+    words = [_Call("aten::mm", [[9216, 512], [512, 32000]], 90), _Call("aten::mul", [[9216, 512]], 9)]
+    assert _batch_of([*words, _Call("aten::add", [[128, 72, 512]], 4), _Call("aten::randn", [[8, 1, 1]], 9)]) == 128
+    updates = [_Call("aten::_foreach_add_", [[[768, 2304], [50257, 768]]], 90), _Call("aten::mul", [[4 * 128, 768]], 9)]
+    assert _batch_of([*updates, _Call("aten::add", [[4, 128, 768]], 9)]) == 4
     cells = [_Call("aten::mul", [[96, 43, 576, 16]], 9), _Call("aten::bmm", [[96 * 43 * 576, 16, 1]], 90)]
     sizes = _Sizes.of([*cells, _Call("aten::zero_", [[96 * 43 * 576 * 16]], 1)], Size(96, 24), None)
     assert [sizes.then((96 * 43 * 576, *more)) for more in ((16, 1), ())] == [[24 * 43 * 576, 16, 1], [24 * 43 * 576]]
