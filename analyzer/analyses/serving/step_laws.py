@@ -266,15 +266,15 @@ def _of_sizes() -> list[pl.Expr]:
 def time_at(steps: pl.DataFrame, tokens: float) -> float:
     """Time of a step (ns) with nothing in the cache, by the law of `steps`, of :func:`steps_by_law` one kind and part.
 
-    Between two sizes it is between theirs. Beyond them it goes on with the line, or, where that is bent at the last
-    size, as from the one nearest to half of it, or twice.
+    Between two sizes it is between theirs. Beyond them it goes on with the line, or, where that is bent at the last two
+    sizes, as from the one nearest to half of the last, or twice.
     """
-    slope = steps.item(0, "per_token_ns") or 0.0
-    points = steps.select("n", "size_ns", "bent").drop_nulls().unique("n").sort("n").rows()
+    fixed, slope = (steps.item(0, name) or 0.0 for name in _COEFFICIENTS[:2])
+    points = steps.select("n", "size_ns", "bent").drop_nulls().unique("n").sort("n").rows() or [(0, fixed, False)]
     below = max((one for one in points if one[0] <= tokens), default=points[0])
     above = min((one for one in points if one[0] >= tokens), default=points[-1])
-    beyond = below == above
-    if beyond and below[2]:
+    beyond, last = below == above, points[-2:] if below[0] < tokens else points[:2]
+    if beyond and all(bent for _, _, bent in last):
         half = below[0] / 2 if below[0] < tokens else below[0] * 2
         above = min(points, key=lambda one: abs(one[0] - half))
     if below != above:

@@ -120,7 +120,11 @@ def test_time_that_goes_with_the_tokens_alone_has_no_negative_fixed_part():
 @pytest.mark.parametrize(("tokens", "ns"), [(1, 10), (2, 12), (4, 16), (10, 22), (16, 28), (20, 30), (0.5, 9.75)])
 def test_between_two_sizes_a_step_takes_what_is_between_and_beyond_them_what_the_line_says(tokens, ns):
     steps = pl.DataFrame({"n": [4, 1, 16, 4, 9], "size_ns": [16.0, 10.0, 28.0, 16.0, None], "bent": False})
-    assert time_at(steps.with_columns(per_token_ns=0.5), tokens) == ns
+    steps = steps.with_columns(fixed_ns=3.0, per_token_ns=0.5)
+    assert time_at(steps, tokens) == ns
+    one_bent = steps.with_columns(bent=pl.col("n") == 16)  # which may be chance
+    assert time_at(one_bent, tokens) == ns
+    assert time_at(steps.with_columns(n=pl.lit(None, pl.Int64)), tokens) == 3 + 0.5 * tokens
 
 
 @pytest.mark.parametrize("bend", [64, 0])
