@@ -193,7 +193,7 @@ class _Fitting:
         for name in names:
             values = self._frame.get_column(name)
             nothing = values.null_count() == values.len()
-            zero = nothing or (schema.unit_of(name) != "" and (values == 0).all())
+            zero = nothing or (values.dtype.is_numeric() and schema.unit_of(name) != "" and (values == 0).all())
             alike = zero or (values.len() > 1 and values.n_unique() == 1)
             if name in first and not zero:  # of first choices texts that are equal in all rows go first
                 rank[name] = len(first) if alike and is_text(values.dtype) else first.index(name)

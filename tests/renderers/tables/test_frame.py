@@ -78,6 +78,7 @@ def test_names_get_shorter_before_a_first_choice_is_hidden_and_zeros_and_equal_t
     found = lines(frame, 80, first=("call", "total_ns", "share", "dur_ns", "range", "start_ns"))
     assert found[0].split() == ["start_ns", "range", "total_ns", "share", "name"]
     assert found[-1] == "3 columns hidden: device, dur_ns, call"
+    assert "over_ns" in lines(frame.with_columns(over_ns=pl.lit(value=False)), 200)[0]  # no number, though of a unit
 
 
 def test_every_column_is_shown_with_the_names_last():
