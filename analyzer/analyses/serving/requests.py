@@ -121,7 +121,7 @@ def _on_report_clock(log: pl.DataFrame, steps: pl.DataFrame, report: Report) -> 
 def _shift(firsts: pl.DataFrame, ends: pl.DataFrame) -> tuple[int, int]:
     """What brings most first tokens together with ends of steps, and of how many steps.
 
-    Of none, if most of the recorded first tokens are not, or one alone is of several, as any may be.
+    Of none, if most of the recorded first tokens are not, or, on another clock, at one step of several, as any may be.
     """
     pairs = ends.join(firsts, how="cross").with_columns(shift=pl.col("to") - pl.col("of")).sort("shift")
     if pairs.is_empty():
@@ -132,7 +132,7 @@ def _shift(firsts: pl.DataFrame, ends: pl.DataFrame) -> tuple[int, int]:
     same = on_same_clock.sum() >= together[best]
     shift, near = (0, pairs.filter(on_same_clock)) if same else (shifts[best], pairs.slice(best, together[best]))
     during = (firsts + shift).to_series().is_between(ends.item(0, "to"), ends.item(-1, "to")).sum()
-    count, few = near.get_column("to").n_unique(), min(firsts.height, ends.height) < _SEVERAL
+    count, few = near.get_column("to").n_unique(), same or min(firsts.height, ends.height) < _SEVERAL
     return shift, count if 2 * near.get_column("of").n_unique() >= during and (few or count > 1) else 0
 
 
