@@ -78,13 +78,7 @@ def at_batch(report: Report, batch: Size, length: Size | None = None, measured_n
         near[1] = _host_time.NEAR
         kept = max(now[-1] + more, 0.0) / max(now[-1], 1.0)
         now[-1], then[-1], last[-1] = (max(side[-1] + more, 0.0) for side in (now, then, last))
-    beyond = max(side.padded / max(nearest, 1), nearest / side.padded)
-    about, about_last = (sum(times[:2]) * near[0] + times[2] * near[1] for times in (then, last))
-    low, high = (sum(then) + sign * about * (2 * beyond - 1) for sign in (-1, 1))
-    if nearest < side.padded:  # no step is quicker with more in it
-        low = max(low, sum(last) - about_last)
-    elif nearest > side.padded:
-        high = min(high, sum(last) + about_last)
+    low, high = _bounds(side, nearest, near, then, last)
     critical = [Critical(part, "", int(one), int(other)) for part, one, other in zip(_PARTS, now, then, strict=True)]
     now_ns, then_ns = sum(one.now_ns for one in critical), sum(one.then_ns for one in critical)
     remarks = (
@@ -112,6 +106,16 @@ def at_batch(report: Report, batch: Size, length: Size | None = None, measured_n
         host_kept_high=kept,
         remark=" ".join(filter(None, remarks)),
     )
+
+
+def _bounds(side: "_Mode", nearest: float, near: list[float], then: list[float], last: list[float]) -> list[float]:
+    """The least and the most of a step (ns), if parts of it are as `near`; `last` is that of the `nearest` batch."""
+    beyond = max(side.padded / max(nearest, 1), nearest / side.padded)
+    about, about_last = (sum(times[:2]) * near[0] + times[2] * near[1] for times in (then, last))
+    low, high = (sum(then) + sign * about * (2 * beyond - 1) for sign in (-1, 1))
+    if nearest < side.padded:  # no step is quicker with more in it
+        return [max(low, sum(last) - about_last), high]
+    return [low, min(high, sum(last) + about_last) if nearest > side.padded else high]
 
 
 class _Mode(NamedTuple):

@@ -42,9 +42,7 @@ TABLE: Final = schema.Table(
 
 #: Clocks that are not the report's are brought together where most first tokens follow a step's end this closely.
 _NEAR_NS: Final = 200_000
-
-#: Of so many first tokens and steps, more than one has to fit: one always does.
-_SEVERAL: Final = 3
+_SEVERAL: Final = 3  # of fewer first tokens or steps one that fits tells the clock
 
 #: A time that was read as seconds may be of ms, µs or ns. And a year in the last.
 _UNITS: Final = (1, 10**3, 10**6, 10**9)

@@ -141,7 +141,7 @@ def _batch_of(calls: list[_Call]) -> int | None:
     product's weight and no width, changes more than twice as much: that, or what makes it up with the length. Weights
     of an optimizer tell nothing.
     """
-    activations, matrices, every, folded = (Counter[int]() for _ in range(4))
+    activations, matrices, every = Counter[int](), Counter[int](), Counter[int]()
     widths = {size for call in calls for shape in call.weights for size in shape}
     widths |= {shape[-1] for call in calls for shape in call.shapes if len(shape) > _MATRIX}
     for call in calls:
@@ -159,10 +159,8 @@ def _batch_of(calls: list[_Call]) -> int | None:
     frequent, share = every.most_common(1)[0][0], _changed_share(calls, size)
     if (size == other and share >= _LEAST) or _changed_share(calls, frequent) <= 2 * share:
         return size
-    for call in calls:
-        rows = [one[0] for one in call.shapes if len(one) > _MATRIX and one[0] * one[1] == frequent]
-        folded.update(dict.fromkeys(rows, call.ns))
-    return folded.most_common(1)[0][0] if folded else frequent
+    shapes = (shape for call in reversed(calls) for shape in call.shapes if len(shape) > _MATRIX)  # the longest first
+    return next((shape[0] for shape in shapes if shape[0] * shape[1] == frequent), frequent)
 
 
 def _common(votes: Counter[int]) -> int | None:
