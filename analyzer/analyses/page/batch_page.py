@@ -47,6 +47,9 @@ def changed(  # noqa: PLR0913 - what is changed, and how that is told
 #: What a decode step's time is of, by the laws.
 _PARTS: Final = ("weights and requests", "tokens in the cache", "host")
 
+#: What the tokens in the cache take of a step's time, by its law.
+_OF_KV: Final = (pl.col("per_kv_token_ns") * pl.col("kv")).fill_null(0)
+
 
 def at_batch(report: Report, batch: Size, length: Size | None = None, measured_ns: float | None = None) -> WhatIf:
     """A decode step of `batch` requests, with `length` tokens in the cache of each, or as many as in the recording.
@@ -169,8 +172,7 @@ def _decode_steps(report: Report) -> tuple[pl.DataFrame, dict[str, list[pl.DataF
 
 def _means(steps: pl.DataFrame) -> list[float]:
     """The mean times of some steps by :data:`_PARTS`: by their laws, or as recorded where there is none."""
-    of_cache = (pl.col("per_kv_token_ns") * pl.col("kv")).fill_null(0)
-    parts = steps.select("part", of_cache=of_cache, ns=pl.coalesce("size_ns", pl.coalesce("law_ns", "ns") - of_cache))
+    parts = steps.select("part", of_cache=_OF_KV, ns=pl.coalesce("size_ns", pl.coalesce("law_ns", "ns") - _OF_KV))
     means = parts.group_by("part").mean().rows_by_key("part", named=True, unique=True)
     return [means[GPU]["ns"], means[GPU]["of_cache"], means[HOST]["ns"]]
 
@@ -187,8 +189,7 @@ def _floor(report: Report, steps: pl.DataFrame) -> str:
 
 def _spread(steps: pl.DataFrame) -> float:
     """Nine of ten steps are nearer to what is told of them; no recording tells it closer than two runs agree."""
-    of_cache = (pl.col("per_kv_token_ns") * pl.col("kv")).fill_null(0)
-    apart = (pl.col("ns") / pl.coalesce(pl.col("size_ns") + of_cache, "law_ns") - 1).abs()
+    apart = (pl.col("ns") / pl.coalesce(pl.col("size_ns") + _OF_KV, "law_ns") - 1).abs()
     return max(steps.select(apart.quantile(0.9)).item() or 0.0, _host_time.NEAR)
 
 
