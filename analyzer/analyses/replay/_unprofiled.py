@@ -378,7 +378,7 @@ def unprofiled(report: Report, host: Unslowed, window: Window | None = None) -> 
     lies between its calls as it did; a thread without calls, and a process without any, go by that with most calls.
     `host` is known of the `window`: where that is no matter of recorded events, what comes before stays.
     """
-    everything = replace(report, scope=replace(report.scope, window=None, device=None, process=None))
+    everything = report.everywhere
     net = network(everything, *everything.recorded)
     if window is not None and (host.usual.reach_ns == inf or host.usual.far < 1):
         net = net._replace(start=window.start_ns or 0)
