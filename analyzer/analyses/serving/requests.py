@@ -129,7 +129,7 @@ def _shift(firsts: pl.DataFrame, ends: pl.DataFrame) -> tuple[int, int]:
     best, on_same_clock = together.arg_max() or 0, shifts.is_between(-_NEAR_NS // 2, _NEAR_NS // 2)
     same = on_same_clock.sum() >= together[best]
     shift, near = (0, pairs.filter(on_same_clock)) if same else (shifts[best], pairs.slice(best, together[best]))
-    during = (firsts + shift).to_series().is_between(ends.item(0, "to"), ends.item(-1, "to")).sum()
+    during = firsts.filter((pl.col("of") + shift).is_between(ends.item(0, "to"), ends.item(-1, "to"))).n_unique()
     count, few = near.get_column("to").n_unique(), same or min(firsts.height, ends.height) < _SEVERAL
     return shift, count if 2 * near.get_column("of").n_unique() >= during and (few or count > 1) else 0
 

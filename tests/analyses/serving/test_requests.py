@@ -7,7 +7,7 @@ from functools import cache
 
 import polars as pl
 import pytest
-from hypothesis import assume, strategies as st
+from hypothesis import assume, example, strategies as st
 
 import kanalyze
 from kanalyze.errors import CannotTellError
@@ -104,6 +104,7 @@ def test_a_latency_is_what_a_walk_over_the_steps_says(asked, chunk, mixed, longe
         assert row["gap_ns"] == end - arrival - rest >= 0
 
 
+@example(asked=[(0, 1, 1)] * 3, chunk=5, mixed=False, lacking=3)
 @slow_given(ASKED, st.integers(5, 30), st.booleans(), st.integers(0, 7))
 def test_of_a_log_that_lacks_a_request_no_begin_is_false(asked, chunk, mixed, lacking):
     engine = Engine(asked, chunk, mixed=mixed)
