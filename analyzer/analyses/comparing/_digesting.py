@@ -18,7 +18,7 @@ from kanalyze.analyses.idle.syncs import scope_of
 from kanalyze.analyses.iterations import _marks, iterations, phases
 from kanalyze.analyses.memory.memory import memory
 from kanalyze.analyses.operators import _work, tree
-from kanalyze.analyses.operators._host_tree import ARROW, host_tree, operator_paths, path_texts
+from kanalyze.analyses.operators._host_tree import ARROW, host_tree, labelled_paths, operator_paths, path_texts
 from kanalyze.analyses.ranges.captured import captured_as
 from kanalyze.analyses.replay._unprofiled import SAME, bare_of, corrected, estimated
 from kanalyze.analyses.serving.engine_steps import compared_steps
@@ -126,7 +126,7 @@ def _digest(report: Report, view: _View, rank: int) -> Digest:
         attributes |= {"each": window.each or "", "iterations": window.count}
     tables |= {"buckets": buckets, "slots": _slots(view), "memory": _memory(view), "findings": _findings(view)}
     tables["engine"] = compared_steps(report, device)
-    if "op" in view.report.kinds:
+    if "op" in {*view.report.kinds, *_captures.capture_source(view.report).kinds}:
         tables["ops"] = _ops(view)
     if "api" in view.host.kinds:
         calls = api(view.host)
@@ -276,13 +276,13 @@ def _operator_paths(report: Report, work: pl.DataFrame) -> pl.Series:
     ran, captured = _work.launched_work(report), _work.captured_work(report).select("event_id", captured="operator")
     ran = ran.join(captured, on="event_id", how="left", maintain_order="left")
     ops = work.select("event_id").join(ran, on="event_id", how="left", maintain_order="left")
-    texts = [_path_texts(source, ops.get_column("captured")), _path_texts(report, ops.get_column("operator"))]
+    sides = [(source, ops.get_column("captured")), (report, ops.get_column("operator"))]
+    texts = [_texts_at(operators, *operator_paths(host_tree(side).rows)) for side, operators in sides]
     return pl.select(pl.coalesce(texts).cast(pl.Categorical).alias("op")).to_series()
 
 
-def _path_texts(report: Report, operators: pl.Series) -> pl.Series:
-    """The path of each of `operators`, rows of the host tree of `report`, as text."""
-    numbers, texts = operator_paths(host_tree(report).rows)
+def _texts_at(operators: pl.Series, numbers: pl.Series, texts: pl.DataFrame) -> pl.Series:
+    """The path of each of `operators`, rows of a host tree, as text."""
     paths = gathered(numbers, operators).alias("path").to_frame()
     return paths.join(texts, on="path", how="left", maintain_order="left").get_column("text")
 
@@ -296,8 +296,9 @@ def _ops(view: _View) -> pl.DataFrame:
     sums = ("count", "self_host_ns", "device_ns")
     on_host = _by_path(view.host)
     on_device = on_host if view.report is view.host else _by_path(view.report)
+    on_device = pl.concat([on_device.select("path", "device_ns"), _from_replays(view.report)])
     parts = [on_host.with_columns(device_ns=0), on_device.with_columns(count=0, self_host_ns=0)]
-    both = pl.concat(parts, how="vertical_relaxed").group_by("path").agg(pl.col(sums).sum())
+    both = pl.concat(parts, how="diagonal_relaxed").group_by("path").agg(pl.col(sums).sum())
     return both.filter(pl.any_horizontal(pl.col(sums) != 0)).sort("path")
 
 
@@ -313,6 +314,27 @@ def _by_path(report: Report) -> pl.DataFrame:
         pl.col("count").filter(host).sum(), pl.col("self_host_ns").sum(), device_ns=pl.col("self_device_ns").sum()
     )  # fmt: skip
     return sums.filter(pl.col("path") != "").sort("path")
+
+
+def _from_replays(report: Report) -> pl.DataFrame:
+    """The device time of CUDA graphs by path: taken from operators that replay them, given to those in the capture."""
+    captured, time = _work.captured_work(report).drop_nulls("operator"), pl.col("exclusive_ns")
+    ran = _work.launched_work(report).select("event_id", "operator")
+    replayed = captured.drop("operator").join(ran, on="event_id", how="left", maintain_order="left")
+    less = replayed.select(_masked_paths(report, replayed.get_column("operator")), device_ns=-time)
+    more = captured.select(
+        _masked_paths(_captures.capture_source(report), captured.get_column("operator")), device_ns=time
+    )
+    return pl.concat([less, more]).drop_nulls("path")
+
+
+def _masked_paths(report: Report, operators: pl.Series) -> pl.Series:
+    """The path of operators and annotations to each of `operators`, rows of the host tree of `report`, as text."""
+    rows = host_tree(report).rows
+    included = rows.get_column("kind").cast(pl.String).is_in(_work.OPERATOR_KINDS)
+    return _texts_at(operators, *labelled_paths(rows, included, told_of(rows.get_column("name"), _masked))).alias(
+        "path"
+    )
 
 
 def _memory(view: _View) -> pl.DataFrame:

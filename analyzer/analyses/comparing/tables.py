@@ -172,7 +172,8 @@ _REPLACED: Final = "replaced"
 COMPARE_OPS: Final = _table(
     "compare_ops",
     "One operator of the call tree in base and in new, or those under it that one side alone has; device time is "
-    "exclusive, of the window of `compare`, and sums to its busy time less what no recorded operator launched.",
+    "exclusive, of the window of `compare`, and sums to its busy time less what no recorded operator launched. What "
+    "CUDA graphs ran is with the operators that captured it, which it does not call again.",
     (
         *columns("""
             path text?: The operators around it and itself, outermost first; of those that one side alone has, the

@@ -341,6 +341,10 @@ def test_a_trace_has_the_names_of_captures_in_another_one_of_the_same_program():
     assert ops(of, by="shape").filter(name="aten::gelu")["captured_operations"].to_list() == [12] * 4
     (digest,) = digests_of(of)
     assert "aten::gelu" in {*digest.slots["op"].cast(pl.String)}
+    gelu = digest.ops.filter(pl.col("path").str.ends_with(" → aten::gelu"))
+    assert gelu["path"].to_list() == ["capture b=# → layers.# → layers.#.mlp → aten::gelu"]
+    assert gelu["device_ns"].sum() == digest.slots.filter(op="aten::gelu")["exclusive_ns"].sum() > 0
+    assert digest.ops["device_ns"].sum() == digests_of(before)[0].ops["device_ns"].sum()
 
 
 def test_a_trace_of_captures_without_shapes_tells_by_what_ran_before_each(tmp_path):
