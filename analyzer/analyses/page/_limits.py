@@ -9,7 +9,7 @@ import polars as pl
 from kanalyze import intervals, units, window
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.analyses.device._windows import busy_spans
-from kanalyze.analyses.findings.rules import Finding
+from kanalyze.analyses.findings.rules import WORDS, Finding
 from kanalyze.analyses.idle.ledger import hides_host
 from kanalyze.analyses.iterations._marks import BY_LOOPS
 from kanalyze.analyses.iterations.iterations import STEADY
@@ -40,9 +40,12 @@ _MOST: Final = 0.5
 _NOTABLE: Final = 0.1
 _PROMISED: Final = 0.03
 
-#: Headlines that name the remedy, not the trouble; those that begin with a word that is no name.
+#: Headlines that name the remedy, not the trouble; words of ours, no names, with which headlines begin.
 _REMEDY: Final = re.compile(r"\bcould\b")
-_PLAIN: Final = re.compile(r"(?:A|An|The|Each|Every|No|Page|Small|Images|Layout|Tensors?|Whole|Most|Many)\b(?!:)")
+_OPENING: Final = {row["headline"].split(" ")[0] for row in WORDS["findings"].values() if "headline" in row} - {
+    "Python"
+}
+_PLAIN: Final = re.compile("A|[A-Z][a-z-]+")
 
 
 _UNRECORDED: Final = pl.col("bucket").cast(pl.String) == "unknown"
@@ -68,7 +71,9 @@ def first_sentence(view: Report, steady: SteadyPart, tables: dict[str, pl.DataFr
     if best is not None:  # without names of kernels, which are long
         headline = re.sub("^…", "a kernel", best.headline.format(*("…" for _ in best.names)).partition(": …")[0])
         where = best.line if best.headline.endswith(f" in {best.where}") else best.place
-        cause = f"{headline[0].lower()}{headline[1:]}" if _PLAIN.match(headline) else headline
+        opening = headline.split(" ")[0]
+        plain = opening in _OPENING and _PLAIN.fullmatch(opening)
+        cause = f"{headline[0].lower()}{headline[1:]}" if plain else headline
         cause = f"{cause}{f', in {where.format()}' if where else ''}{_promise(view, steady, best)}"
     if not limit:
         return f"First: {cause}." if cause else ""

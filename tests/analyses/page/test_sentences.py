@@ -150,14 +150,14 @@ CHECKED = "Anomaly detection is on: every operator is checked"
             for gain in ({}, gaining(0.02), gaining(0.5) | {"replayed_low_ns": 0}, {"replayed_low_ns": 9})
         ),
         # what is about other time is no cause of the limit
-        (HOST, FULL, "host limits the step. First: Products are in full float32."),
-        (GPU, FULL, "GPU limits the step: Products are in full float32."),
-        (GPU, FULL._replace(claims=None, shortens=False), "GPU limits the step. First: Products are in full float32."),
+        (HOST, FULL, "host limits the step. First: products are in full float32."),
+        (GPU, FULL, "GPU limits the step: products are in full float32."),
+        (GPU, FULL._replace(claims=None, shortens=False), "GPU limits the step. First: products are in full float32."),
         # what is no cause of the limit has a sentence of its own, or none
         (HOST, finding("A copy blocks the host", IDLE, stake=5_000),
          "host limits the step. First: a copy blocks the host."),
         (HOST, finding(CHECKED, IDLE, where="aten::linear", line="train.py:7"),
-         f"host limits the step. First: {CHECKED}, in aten::linear in train.py:7."),
+         f"host limits the step. First: a{CHECKED[1:]}, in aten::linear in train.py:7."),
         (GPU, finding("1 block for 132 SMs: {0}", BUSY, names=("add(int)",)),
          "GPU limits the step: 1 block for 132 SMs."),
         (HOST, finding("The GPU waits", IDLE, vague=True), "host limits the step."),
