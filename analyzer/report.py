@@ -142,6 +142,7 @@ class BareRun(NamedTuple):
     #: when each occurrence of a recurring part began, in order, by name; on a clock of its own
     starts_ns: dict[str, list[int]]
     batches: Batches = Batches()
+    profiler: str = ""  # where the program first starts a profiler of its own, as file and line
 
 
 class BareRuns(NamedTuple):

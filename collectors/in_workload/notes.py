@@ -25,6 +25,7 @@ does not import. The file of parts (NAME.json; NAME-rankN.json where RANK is a n
     starts_ns  when each occurrence of a part began, by name, of a name the first 20,000
     batches    where the outermost module is called first with a batch of whole numbers (`line`), and of each batch how
                wide its rows are and how many positions of each are not padding (`filled`)
+    profiler   the line at which the program first starts a profiler of its own
 
 A workload that is killed or leaves by os._exit has no file. The exit status is the workload's own.
 """
@@ -348,19 +349,23 @@ def lines_noted(file: Path, script: str) -> Iterator[None]:
 NAMES = 200
 
 #: Names of parts that are no range.
-CALL, OWN = "the outermost module's call", "the program's own profiler"
+CALL, OWN, OWN_END = (
+    "the outermost module's call",
+    "the program's own profiler",
+    "the end of the program's own profiler",
+)
 
 
 class Marks:
     """When each occurrence of a part began: times of :func:`time.perf_counter_ns`, by name the first :data:`EACH`.
 
-    And the `batches` that the outermost module is called with, first at a `place`.
+    And the `batches` that the outermost module is called with, first at a `place`, and that of the first `profiler`.
     """
 
     def __init__(self, places: Places) -> None:
         """Starts without marks, at which the program is in one of the `places`."""
         self.starts: dict[str, array[int]] = {}
-        self.batches, self.place = Batches(), NOWHERE
+        self.batches, self.place, self.profiler = Batches(), NOWHERE, NOWHERE
         self._places = places
 
     def mark(self, part: object) -> None:
@@ -385,8 +390,20 @@ class Marks:
             watch(FORWARD, lambda: self.mark(CALL), lambda: None, self._given)
             compiling = compiling_test()
             Ranges(lambda _: not compiling(), self.mark).of_torch(torch)
-            for owner, method in ((torch.profiler.profile, "start"), (torch.autograd.profiler.profile, "__enter__")):
-                hook(owner, method, lambda *_: self.mark(OWN))
+            autograd = torch.autograd.profiler
+            for owner, *starts_ends in (
+                (torch.profiler.profile, "start_trace", "stop_trace"),
+                (autograd.profile, "__enter__", "__exit__"),
+                (autograd.emit_nvtx, "__enter__", "__exit__"),
+            ):
+                for method, note in zip(starts_ends, (self._profiling, lambda *_: self.mark(OWN_END))):
+                    hook(owner, method, note)
+
+    def _profiling(self, *_: object) -> None:
+        """Notes that a profiler of the program starts."""
+        self.mark(OWN)
+        if self.profiler == NOWHERE:
+            self.profiler = self._places.of_frame(sys._getframe(1))  # noqa: SLF001 - the only way
 
     def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Notes what the outermost module, the first of `args`, is called with."""
@@ -420,4 +437,6 @@ def parts_noted(file: Path, script: str) -> Iterator[None]:
                 content: dict[str, object] = {"schema": SCHEMA, "starts_ns": starts}
                 if filled := marks.batches.filled():
                     content["batches"] = {"line": places.line(marks.place, folder), "filled": filled}
+                if line := places.line(marks.profiler, folder):
+                    content["profiler"] = line
                 torch_script.write_bytes(file, json.dumps(content).encode())

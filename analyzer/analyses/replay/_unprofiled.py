@@ -3,6 +3,7 @@
 Definitions: docs/definitions.md, section 4, "Without a profiler", and section 12, "Without the profiler".
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -43,8 +44,12 @@ with machinery.loading_late("statistics"):  # of programs that ran without a pro
 #: Marks of a program that repeats less often may be as many by chance.
 _FEWEST: Final = 5
 
-#: The mark of a program that profiles itself; those of torch that tell iterations, the surest first, in a sentence.
+#: The marks of a program that profiles itself, and in which part of its steps it left that on.
 OWN: Final = "the program's own profiler"
+OWN_END: Final = "the end of the program's own profiler"
+LEFT_ON: Final = 0.5
+
+#: Marks of torch that tell iterations, the surest first, in a sentence.
 OF_TORCH: Final = {
     "Optimizer.step#": "steps of the optimizer",
     "the outermost module's call": "calls of the outermost module",
@@ -91,16 +96,30 @@ class Bare(NamedTuple):
 
 
 def runs_without(report: Report, steady: SteadyPart | None, busy_ns: float) -> Bare | None:
-    """The runs without a profiler in the report's capture; an iteration of them is no shorter than the GPU is busy."""
+    """The runs without a profiler in the report's capture; an iteration of them is no shorter than the GPU is busy.
+
+    None of a program that profiles some of its steps itself.
+    """
     programs_ns, runs, damage = report.whole.bare()
     if damage is not None:
         report.go_without("of runs without a profiler", damage)
-    if not programs_ns or any(OWN in run.starts_ns for run in runs):  # a program that profiles itself
+    if not programs_ns or any(OWN in run.starts_ns and profiled_part(run) < LEFT_ON for run in runs):
         return None
     whole = report.meta.recorder.every_launch and not report.meta.partial and report.whole is report
     if steady is None or not whole:
         return Bare(programs_ns, None)
     return Bare(programs_ns, iteration_of(runs, report.meta.rank, steady, busy_ns))
+
+
+def profiled_part(run: BareRun) -> float:
+    """In which part of its steps, the most frequent mark since then, a program had a profiler of its own on."""
+    turns = sorted((ns, on) for on, name in ((True, OWN), (False, OWN_END)) for ns in run.starts_ns.get(name, ()))
+    marks = [starts for name, starts in run.starts_ns.items() if name not in (OWN, OWN_END)]
+    if not (run.profiler and turns and marks):
+        return 0.0
+    steps = max(marks, key=lambda starts: sum(ns > turns[0][0] for ns in starts))
+    last_turns = (bisect_right(turns, (ns, True)) - 1 for ns in steps)
+    return sum(at >= 0 and turns[at][1] for at in last_turns) / len(steps)
 
 
 def iteration_of(runs: Sequence[BareRun], rank: int | None, steady: SteadyPart, busy_ns: float) -> BareIteration | None:
@@ -247,14 +266,15 @@ def _measured(report: Report) -> Unslowed | None:
     """What is left of the host's time by a run without the profiler; None where no such run tells an iteration.
 
     Nor does one that took longer than the recording by more than hosts differ, or longer than it would if the host took
-    so much longer, as where the device limits the program: something else held it up.
+    so much longer, as where the device limits the program: something else held it up. All is left of the time of a
+    program that profiles itself, if that takes longer without the other profiler.
     """
     bare, steady = bare_of(report), steady_part(report)
     if bare is None or bare.iteration is None or steady is None or not replayable(report, _MOST_CORRECTED):
         return None
     iteration, view = bare.iteration, report.narrow(window=steady.window)
     if iteration.ns > iteration.recorded_ns * (1 + HOSTS_DIFFER):
-        return None
+        return UNCHANGED if any(OWN in run.starts_ns for run in report.whole.bare().marked) else None
     near, took = max(NEAR, iteration.spread_ns / iteration.ns / 2), cache(_whatif.window_without(view))
     longest_ns = took(HostTime(1 + HOSTS_DIFFER, inf)) if iteration.ns > iteration.recorded_ns * (1 + near) else inf
     if longest_ns < iteration.ns * steady.number * (1 - near):

@@ -281,8 +281,8 @@ def _durations_ns(folder: Path) -> tuple[int, ...]:
     return from_manifest(folder, "passes", durations, ())
 
 
-def _marks(path: Path) -> tuple[dict[str, list[int]], Batches]:
-    """When occurrences began, by name, without names of which some may be left out, and the batches of the model."""
+def _marks(path: Path) -> tuple[dict[str, list[int]], Batches, str]:
+    """When occurrences began, by name, without names of which some may be left out; batches; the profiler's line."""
     with readable(path), open_regular(path) as file:
         text = file.read(_LARGEST_MARKS_BYTES)
     try:
@@ -290,7 +290,8 @@ def _marks(path: Path) -> tuple[dict[str, list[int]], Batches]:
         starts: dict[str, Any] = marks["starts_ns"]
         kept = {name: sorted(map(_time_ns, times)) for name, times in starts.items() if len(times) < KEPT}
         given: dict[str, Any] = marks.get("batches", {})
-        return kept, Batches(str(given.get("line", "")), tuple(map(_filled, given.get("filled", ()))))
+        batches = Batches(str(given.get("line", "")), tuple(map(_filled, given.get("filled", ()))))
+        return kept, batches, str(marks.get("profiler", ""))
     except MISSHAPEN as error:
         raise errors.DamagedReportError.at(path, "the marks of a run without a profiler", "of another form") from error
 

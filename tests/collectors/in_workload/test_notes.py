@@ -286,14 +286,26 @@ def test_steps_of_torch_are_marked(tmp_path):
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs torch; CI has it in a step of its own")
-def test_a_program_that_profiles_itself_is_marked_so(tmp_path):
-    source = """
+@pytest.mark.parametrize(
+    ("profiler", "turns"),
+    [
+        ("torch.profiler.profile(activities=[CPU])", 1),
+        ("torch.profiler.profile(activities=[CPU], schedule=torch.profiler.schedule(wait=1, warmup=0, active=1))", 2),
+        ("torch.autograd.profiler.profile()", 1),
+    ],
+)
+def test_a_program_that_profiles_itself_is_marked_so_and_where_it_starts(tmp_path, profiler, turns):
+    source = f"""
         import torch
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-            profile.step()
+        CPU = torch.profiler.ProfilerActivity.CPU
+        with {profiler} as profile:
+            for _ in range(4):
+                getattr(profile, "step", bool)()
     """
     _, told = marked(tmp_path, source)
-    assert notes.OWN in told["starts_ns"]
+    starts, ends = (told["starts_ns"][name] for name in (notes.OWN, notes.OWN_END))
+    assert (len(starts), told["profiler"].rpartition(":")[0]) == (turns, "script.py")
+    assert all(start < min(end for end in ends if end > start) for start in starts)
 
 
 def test_threads_that_share_a_range_and_go_on_at_the_end_do_no_harm(tmp_path):

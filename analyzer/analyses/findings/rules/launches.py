@@ -12,7 +12,7 @@ from kanalyze.analyses.device._windows import overlapping, shared_devices, windo
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
 from kanalyze.analyses.host._call_kinds import names_that
-from kanalyze.analyses.idle._attribution import reasoned_pieces
+from kanalyze.analyses.idle._attribution import ledger_pieces, reasoned_pieces
 from kanalyze.analyses.idle.ledger import bucket_sums, ledger
 from kanalyze.analyses.iterations._launch_periods import timed_runs
 from kanalyze.analyses.launches._launch_costs import launch_costs, least_worth_saying, worth_saying
@@ -410,7 +410,8 @@ def _of_rank(report: Report, rank: dict[str, Any], ranks: pl.DataFrame, worth: f
     ]
     more = f", and {units.plural(sums.height - say.NAMED, 'other kind')}" if sums.height > say.NAMED else ""
     figures = {"most": sums.item(0, "kind")[:30], "kinds": f"{', '.join(named)}{more}"}
-    exposed = say.told(report, "exposed-communication", device, None, ns, part=ns / whole, **figures)
+    alone = ledger_pieces(report).filter(device=device, bucket="communication")
+    exposed = say.told(report, "exposed-communication", device, alone, ns, part=ns / whole, **figures)
     if not rank["waited_ns"] + rank["transfer_ns"]:
         # the least exposed one of those that run as many, as ranks of one program do but for the edges of a window,
         # tells what can be gained
