@@ -10,7 +10,7 @@ from kanalyze import intervals, units
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, launch_rows, with_facts
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, phrases, row_of
 from kanalyze.analyses.findings.say import per_iteration, place_of, told
-from kanalyze.analyses.host._call_kinds import PYTORCH, spoken, world
+from kanalyze.analyses.host._call_kinds import PYTORCH, spoken
 from kanalyze.analyses.launches._launch_costs import graph_operations, has_graphs
 from kanalyze.analyses.operators import _host_names, _host_tree, _work, fusion
 from kanalyze.analyses.replay._changes import Mending
@@ -141,10 +141,9 @@ def choosing(wanted: Wanted, least: float, *worlds: str) -> "Callable[[Callable[
 
     def rule_of(tell: Callable[[Work], Finding | None]) -> Rule:
         def find(report: Report) -> Findings:
-            if not worlds or world(report) in worlds:
-                yield from map(tell, kernels_that(report, wanted, least))
+            return map(tell, kernels_that(report, wanted, least))
 
-        return Rule(update_wrapper(find, tell))
+        return Rule(update_wrapper(find, tell), worlds)
 
     return rule_of
 

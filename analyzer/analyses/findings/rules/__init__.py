@@ -2,14 +2,15 @@
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator
-from functools import update_wrapper
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial, update_wrapper
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import polars as pl
 
 from kanalyze import outlets
+from kanalyze.analyses.host._call_kinds import world
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.report import Report
 
@@ -108,14 +109,20 @@ Findings = Iterator[Finding | None]
 class Rule:
     """Makes a rule of a function that gives the findings of a report one by one, or None."""
 
-    def __init__(self, find: Callable[[Report], Findings]) -> None:
-        """The rule has the name and the docstring of `find`."""
-        self._find, self.name = find, find.__name__
+    def __init__(self, find: Callable[[Report], Findings], worlds: Sequence[str] = ()) -> None:
+        """The rule has the name and the docstring of `find`; it is for programs of some worlds, or of any."""
+        self._find, self._worlds, self.name = find, worlds, find.__name__
         update_wrapper(self, find)
+
+    @classmethod
+    def of(cls, *worlds: str) -> "Callable[[Callable[[Report], Findings]], Rule]":
+        """Makes rules for programs of some worlds."""
+        return partial(cls, worlds=worlds)
 
     def __call__(self, report: Report) -> list[Finding]:
         """All findings of a report that have any time at stake."""
-        return [one for one in self._find(report) if one is not None and one.at_stake_ns > 0]
+        own = not self._worlds or world(report) in self._worlds
+        return [one for one in self._find(report) if one is not None and one.at_stake_ns > 0] if own else []
 
 
 def row_of(name: str) -> dict[str, Any]:

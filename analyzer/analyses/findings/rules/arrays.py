@@ -198,11 +198,9 @@ _OF_ONE: Final = r"^cupy_.*(?:_(?:float|int|complex)_|__[a-z]+\d*_[a-z]+\d*$)"
 _WORTH: Final = 0.03  # a smaller part of the kernel time is left out
 
 
-@Rule
+@Rule.of(_call_kinds.CUPY, tools.CUDA)
 def array_chains(report: Report) -> Findings:
     """One finding per device on elementwise operations that follow each other on arrays of one size."""
-    if _call_kinds.world(report) not in (_call_kinds.CUPY, tools.CUDA):
-        return
     line = on_gpu.with_decoded(exclusive_operations(report, "stream", *SHAPE).sort(*_STREAM, "start"), **_BY_ELEMENT)
     names = line.filter(pl.any_horizontal(*_BY_ELEMENT)).get_column("name").unique()
     # iterators of Thrust by which a functor may read other elements than the one at its place
@@ -248,27 +246,26 @@ def array_chains(report: Report) -> Findings:
         )
 
 
-@Rule
+@Rule.of(_call_kinds.CUPY)
 def double_arrays(report: Report) -> Findings:
     """One finding per device on operations of CuPy on arrays of float64."""
-    if _call_kinds.world(report) == _call_kinds.CUPY:
-        function = pl.col("function")
-        # types in the names of CuPy's kernels: ``cupy_add__float64_float64_float64``
-        doubles = function.is_in([*_on_wide_arrays(report)]) | function.str.contains(r"^cupy_\w*?__(?:\w*_)?float64")
-        transforms = (on_gpu.FAMILY == "fft") & (pl.col("accumulator_type") == "f64")
-        for work in on_gpu.kernels_that(report, doubles | transforms, _WORTH):
-            # half of the time is left where they move bytes. One that takes longer than three arrays at the peak
-            # bandwidth computes functions, each a series of operations in double: between half and that in float32
-            rows = with_facts(report, work.rows, *SHAPE).join(report.devices, on="device", maintain_order="left")
-            # an operation on arrays reads two and writes one
-            bytes_of = pl.col("grid_x").cast(pl.Int64) * pl.col("block_x") * 3 * 4
-            least = bytes_of / pl.col("memory_bandwidth_bytes_per_s") * 1e9 / pl.col("dur_ns")
-            least = pl.when(on_gpu.decoded_as(rows, transforms)).then(None).otherwise(least)
-            left = (0.5 + least.clip(upper_bound=0.5).fill_null(0.5)) / 2
-            # as many blocks are started, one for a few elements
-            left = pl.max_horizontal(left, starts_share(pl.col("grid_x"), pl.col("dur_ns")).clip(upper_bound=1))
-            saved = rows.select("row", saved_ns=(pl.col("dur_ns") * (1 - left)).cast(pl.Int64))
-            yield work.finding("float64: arrays", left=None, mending=Mending(saved))
+    function = pl.col("function")
+    # types in the names of CuPy's kernels: ``cupy_add__float64_float64_float64``
+    doubles = function.is_in([*_on_wide_arrays(report)]) | function.str.contains(r"^cupy_\w*?__(?:\w*_)?float64")
+    transforms = (on_gpu.FAMILY == "fft") & (pl.col("accumulator_type") == "f64")
+    for work in on_gpu.kernels_that(report, doubles | transforms, _WORTH):
+        # half of the time is left where they move bytes. One that takes longer than three arrays at the peak
+        # bandwidth computes functions, each a series of operations in double: between half and that in float32
+        rows = with_facts(report, work.rows, *SHAPE).join(report.devices, on="device", maintain_order="left")
+        # an operation on arrays reads two and writes one
+        bytes_of = pl.col("grid_x").cast(pl.Int64) * pl.col("block_x") * 3 * 4
+        least = bytes_of / pl.col("memory_bandwidth_bytes_per_s") * 1e9 / pl.col("dur_ns")
+        least = pl.when(on_gpu.decoded_as(rows, transforms)).then(None).otherwise(least)
+        left = (0.5 + least.clip(upper_bound=0.5).fill_null(0.5)) / 2
+        # as many blocks are started, one for a few elements
+        left = pl.max_horizontal(left, starts_share(pl.col("grid_x"), pl.col("dur_ns")).clip(upper_bound=1))
+        saved = rows.select("row", saved_ns=(pl.col("dur_ns") * (1 - left)).cast(pl.Int64))
+        yield work.finding("float64: arrays", left=None, mending=Mending(saved))
 
 
 @once_per_process
@@ -300,8 +297,6 @@ _DISPATCH_NS: Final = 2_000_000  # longer times between two operations are more 
 def _modules(report: Report) -> pl.DataFrame:
     """What XLA tells of modules, at any time, in order: process_id, thread_id, start, end, what, module."""
     schema = {**dict.fromkeys((*THREAD, "start", "end"), pl.Int64), "what": pl.String, "module": pl.String}
-    if "range" not in report.kinds or _call_kinds.world(report) != _call_kinds.JAX:
-        return pl.DataFrame(schema=schema)
     ranges = named_ranges(report).filter(~pl.col("open") & pl.col("range").is_not_null())
     rows = [(name, *parts) for name in ranges.get_column("range").unique() if (parts := of_module(name)) is not None]
     names = pl.DataFrame(rows, {"range": pl.String, "what": pl.String, "module": pl.String}, orient="row")
@@ -367,7 +362,7 @@ def _without_launches(report: Report, calls: pl.Series) -> pl.Series:
     return calls.filter(~report.kind("api").get_column("name").gather(calls).is_in(launching))
 
 
-@Rule
+@Rule.of(_call_kinds.JAX)
 def called_in_turn(report: Report) -> Findings:
     """One finding per device on which functions under ``jax.jit`` are called for one part after the other."""
     if (own := _in_turn(report)).height < say.fewest_in(report):
@@ -400,10 +395,10 @@ def _loops_of_jax(report: Report) -> pl.DataFrame:
     return loops.join(times.group_by("loop").agg(pl.col("turns").min()), on="loop", maintain_order="left")
 
 
-@Rule
+@Rule.of(_call_kinds.JAX)
 def loops_of_jax(report: Report) -> Findings:
     """At most one finding per device on loops of jitted functions whose turns leave most of the GPU empty."""
-    if _call_kinds.world(report) != _call_kinds.JAX or (loops := _loops_of_jax(report)).is_empty():
+    if (loops := _loops_of_jax(report)).is_empty():
         return
     dur_ns = pl.col("dur_ns")
     empty = ((dur_ns * pl.col("part")).sum() <= 0.5 * dur_ns.sum()).over("loop", "device")
@@ -416,7 +411,7 @@ def loops_of_jax(report: Report) -> Findings:
         yield say.told(report, "repeated-work: scan", device, claims, mending=change, at_most=True, **figures)
 
 
-@Rule
+@Rule.of(_call_kinds.JAX)
 def not_jitted(report: Report) -> Findings:
     """At most one finding per device on all operations that run one by one, but for what takes parts for calls."""
     single = _one_by_one(report)
@@ -457,7 +452,7 @@ def _jitted(report: Report, spans: pl.DataFrame, device: int) -> Mending:
     )
 
 
-@Rule
+@Rule.of(_call_kinds.JAX)
 def recompilation(report: Report) -> Findings:
     """At most one finding per device on modules that XLA compiles again and again."""
     compiled = _modules(report).filter(pl.col("what") == "XlaCompile")
@@ -477,11 +472,9 @@ def recompilation(report: Report) -> Findings:
         yield say.told(report, "recompilation: JAX", device, idle, mending=change, **figures)
 
 
-@Rule
+@Rule.of(_call_kinds.JAX)
 def no_donation(report: Report) -> Findings:
     """One finding per device on which modules copy large arrays within its memory before they update them."""
-    if _call_kinds.world(report) != _call_kinds.JAX:
-        return
     work = exclusive_operations(report, "size_bytes", "graph_node_id", "call_start", "thread_id")
     # of large arrays, those that a run of a module makes once; a loop in it copies what is its own
     large = (pl.col("detail") == "Device-to-Device") & (pl.col("size_bytes") >= LARGE_BYTES)
@@ -505,11 +498,9 @@ def no_donation(report: Report) -> Findings:
         yield say.told(report, "no-donation", device, claims, stake, shortens=True, mending=change, **figures)
 
 
-@Rule
+@Rule.of(_call_kinds.JAX)
 def numbers_read(report: Report) -> Findings:
     """At most one finding per device on numbers of JAX that the host reads: it waits for each in no call of CUDA."""
-    if _call_kinds.world(report) != _call_kinds.JAX:
-        return
     work = operations(report, "call_start", "call_row", "size_bytes").drop_nulls("call_start").sort("call_start")
     spans = work.with_columns(start="call_start", end=pl.col("call_start").shift(-1).over("process_id"))
     # larger copies to the host are of more than numbers
@@ -522,11 +513,9 @@ def numbers_read(report: Report) -> Findings:
         yield say.told(report, "blocking-read: JAX", device, idle, mending=change, numbers=own.height)
 
 
-@Rule
+@Rule.of(_call_kinds.JAX)
 def staged_arrays(report: Report) -> Findings:
     """At most one finding per device on large arrays of the host that JAX copies by way of pinned memory of its own."""
-    if _call_kinds.world(report) != _call_kinds.JAX:
-        return
     large = (pl.col("detail") == TO_DEVICE) & (pl.col("size_bytes") >= LARGE_BYTES)
     copies = on_host.device_copies(report).filter(large & (pl.col("source_memory") == PINNED)).drop_nulls("call_start")
     # by threads of a pool, which launch nothing else

@@ -11,6 +11,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import on_gpu, on_host, rules, say
+from kanalyze.analyses.host._call_kinds import PYTORCH
 from kanalyze.analyses.idle._attribution import host_time, idle_within
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.replay._changes import Mending
@@ -407,10 +408,10 @@ _LARGER: Final = 16  # how many times as large a batch is told of
 _MOST: Final = 0.6
 
 
-@rules.Rule
+@rules.Rule.of(PYTORCH)
 def small_batches(report: Report) -> rules.Findings:
     """At most one finding per device, in a window of iterations of a program of PyTorch."""
-    if not (iterations := say.per_iteration(report).iterations) or not say.in_pytorch(report):
+    if not (iterations := say.per_iteration(report).iterations):
         return
     work = exclusive_operations(report, *SHAPE, "call_start", "thread_id").filter(pl.col("kind") == "kernel")
     for device, low, high in windows(report).iter_rows():

@@ -13,7 +13,7 @@ from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_gpu import FAMILY, LIBRARY, OPERATION, RESULT_ELEMENTS, Work
 from kanalyze.analyses.findings.on_host import elements, sides
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
-from kanalyze.analyses.host._call_kinds import JAX, world
+from kanalyze.analyses.host._call_kinds import JAX, PYTORCH
 from kanalyze.analyses.idle.code import place_at, placed_with_text
 from kanalyze.analyses.operators.fusion import broadcast
 from kanalyze.analyses.replay._changes import Mending
@@ -73,13 +73,11 @@ def decompositions(report: Report) -> Findings:
                 host=on_host.within(report, which).mending.host,
             )
             yield work.finding(words, left=None, at_most=not left, mending=change, **sides)
-    if world(report) == JAX:
-        for work, besides in _inverses_of_jax(report):
-            yield work.finding("decompositions: JAX", left=None, at_most=True, besides=besides)
 
 
-def _inverses_of_jax(report: Report) -> Iterator[tuple[Work, str]]:
-    """The kernels by device that inverses in JAX launched, by a host that may be some steps ahead of the GPU.
+@Rule.of(JAX)
+def inverses_of_jax(report: Report) -> Findings:
+    """One finding per device on kernels that inverses launched, by a host that may be some steps ahead of the GPU.
 
     Determinants beside them, with which XLA shares factors, are of these where inverses take a good part of both.
     """
@@ -96,7 +94,9 @@ def _inverses_of_jax(report: Report) -> Iterator[tuple[Work, str]]:
     for work in on_gpu.works(report, both):
         inverted = work._replace(rows=own.filter(device=work.device.device))
         together = inverted.ns >= 0.25 * work.ns
-        yield (work if together else inverted), " and determinants" * (together and work.ns > inverted.ns)
+        besides = " and determinants" * (together and work.ns > inverted.ns)
+        chosen = work if together else inverted
+        yield chosen.finding("decompositions: JAX", left=None, at_most=True, besides=besides)
 
 
 @Rule
@@ -334,11 +334,11 @@ _JOINS: Final = re.compile(
 _REPEATS: Final = {"aten::repeat": ".repeat()", "aten::repeat_interleave": "repeat_interleave", "aten::tile": "tile"}
 
 
-@Rule
+@Rule.of(PYTORCH)
 def growing_concatenations(report: Report) -> Findings:
     """At most two findings per device: concatenations that grow, and repeated tensors."""
     aten = LIBRARY == "aten"
-    for device in on_gpu.kernel_sums(report) if say.in_pytorch(report) else ():
+    for device in on_gpu.kernel_sums(report):
         every = on_gpu.with_operators(report, exclusive_operations(report, "thread_id", "call_start"))
         # what has more than 2³¹ elements is joined by copies
         copied = on_gpu.COPIES_WITHIN & (pl.col("outer") == "aten::cat").fill_null(value=False)
@@ -440,14 +440,14 @@ def history_again(report: Report) -> Findings:
         yield work.finding("growing-copies: history", mending=change, pieces=cats["len"].max())
 
 
-@Rule
+@Rule.of(PYTORCH)
 def no_kv_cache(report: Report) -> Findings:
     """One finding per device on passes of a model over rows that the pass before went through, and some more."""
     more, rows = pl.col("rows").diff(), pl.col("rows")
     # a pass of as many rows as the one before and a few more, at most a sixteenth of all, may go through them again,
     # where a word is chosen after each, and nothing is trained
     again = (more > 0) & (more <= rows / 16) & ((more == more.shift(1)) | (more == more.shift(-1)))
-    for device in on_gpu.kernel_sums(report) if say.in_pytorch(report) else ():
+    for device in on_gpu.kernel_sums(report):
         every = exclusive_operations(report, *SHAPE).filter(device=device.device, kind="kernel").sort("start")
         # with a block for each row of a text
         norms = every.filter(on_host.kernels_named(every, "layer_norm|rms_norm"))

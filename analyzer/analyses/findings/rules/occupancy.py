@@ -316,11 +316,11 @@ _VALUE_BYTES: Final = (
 )
 
 
-@Rule
+@Rule.of(tools.CUDA, CUPY)  # of other worlds the first axis may be the last one of arrays
 def narrow_blocks(report: Report) -> Findings:
     """One finding per device: the launch shape over a plane whose warps run down columns, and the sum over all."""
-    if report.whole.counted() is not None or world(report) not in (tools.CUDA, CUPY):
-        return  # counters tell what kernels access; of other worlds the first axis may be the last one of arrays
+    if report.whole.counted() is not None:  # counters tell what kernels access
+        return
     width, threads = pl.col("block_x"), pl.col("threads")
     plane = (pl.col("grid_x") > 1) & (pl.col("grid_y") > 1) & (pl.col("grid_x") * width >= threads)
     used = width * _VALUE_BYTES / SECTOR_BYTES

@@ -87,10 +87,10 @@ _LARGE: Final = 0.3  # a kernel that takes this part of the longest works on ten
 _FUSED: Final = 2  # how many of the shortest large kernel, which reads a tensor and writes one, a fused kernel takes
 
 
-@Rule
+@Rule.of(PYTORCH)
 def by_hand(report: Report) -> Findings:
     """One finding per device with formulas in kernels that one would do, where the report has no operators."""
-    if say.in_pytorch(report) and report.kind("op").is_empty():
+    if report.kind("op").is_empty():
         for device in on_gpu.kernel_sums(report):
             lines = on_gpu.stream_lines(report, device.device).with_columns(dur_ns="exclusive_ns")
             # all that torch.compile fuses: each run of passes, as one

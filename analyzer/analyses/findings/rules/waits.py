@@ -19,7 +19,7 @@ from kanalyze.analyses.device._windows import busy_spans, windows
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_host import LARGE_BYTES, PAGEABLE, PINNED, SCALAR_BYTES, SPAN, TO_DEVICE, TO_HOST
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, phrases
-from kanalyze.analyses.host._call_kinds import CUPY, begun_before, calls_that, shown, world
+from kanalyze.analyses.host._call_kinds import CUPY, PYTORCH, begun_before, calls_that, shown, world
 from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.idle import _attribution, code, ledger
 from kanalyze.analyses.idle._idle_parts import named_waits, range_names
@@ -364,12 +364,10 @@ _APART_NS: Final = 200_000
 _BETWEEN: Final = 3
 
 
-@Rule
+@Rule.of(PYTORCH, CUPY)
 def boolean_masks(report: Report) -> Findings:
     """At most one finding per device, on reads of how many elements of a mask are true."""
     torch = say.in_pytorch(report)
-    if not (torch or world(report) == CUPY):
-        return
     finds, own = (pl.col("name") == "aten::nonzero") & pl.col("called"), on_host.operators(report)
     spans = own.filter(finds).select(SPAN) if own.height else _kernels(report)
     if spans.is_empty():

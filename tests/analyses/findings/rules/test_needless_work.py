@@ -99,7 +99,7 @@ def test_of_jax_ranges_say_what_an_inverse_is_made_of(names, stake, words):
         start, ran = at * 100_000, kernel(at * 100_000 + 9_000, at * 100_000 + 39_000, name=f"of_{name[-5:]}")
         events += launched(start + 1_000, start + 5_000, replace(ran, correlation=at), thread=1)
         events.append(nvtx(f"Thunk:#name={name},hlo_op=x.{at}#", start, start + 8_000, domain="TSL"))
-    assert_told(needless_work.decompositions(report(events)), [stake] * bool(stake), *filter(None, [words]))
+    assert_told(needless_work.inverses_of_jax(report(events)), [stake] * bool(stake), *filter(None, [words]))
 
 
 def test_different_rows_of_few_integers_could_be_found_by_one_number_each():
