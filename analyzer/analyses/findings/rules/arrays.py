@@ -65,8 +65,6 @@ def host_grid_loop(report: Report) -> Findings:
             action = {"action": _call_kinds.spoken(report, one_launch, one_launch[_call_kinds.PYTHON])}
         # each kernel of a loop is launched once, and the host does nothing else in it
         change = on_gpu.merged(_joined(own))._replace(host=on_gpu.host_of(own, "run"))
-        figures = {"launches": own.height, "blocks": int(most[2]), "usual": usual, "loops": len(turns)}
-        figures |= {"differ": own.filter(name=name).get_column("blocks").n_unique() > 1}
         yield say.told(
             report,
             "repeated-work: arrays" if arrays else "host-grid-loop",
@@ -74,7 +72,11 @@ def host_grid_loop(report: Report) -> Findings:
             spans,
             intervals.length(intervals.union(spans)) - merged_ns,
             **action,
-            **figures,
+            launches=own.height,
+            loops=len(turns),
+            usual=usual,
+            blocks=int(most[2]),
+            differ=own.filter(name=name).get_column("blocks").n_unique() > 1,
             what="One kernel is" if usual == 1 else f"{usual:,} kernels are",
             turns=turns.max(),
             worked=intervals.length(intervals.union(own)),
@@ -231,13 +233,16 @@ def array_chains(report: Report) -> Findings:
         if took - merged_ns < _WORTH * total(exclusive_operations(report), "exclusive_ns"):
             continue
         way = say.most(chains, "way", "dur_ns")
-        figures = {"kernels": chains.height, "chains": groups.height, "merged": merged_ns, "took": took, "way": way}
         yield work.finding(
             "fusion: arrays",
             "",
             at_stake_ns=took - merged_ns,
             left=None,
-            **figures,
+            kernels=chains.height,
+            chains=groups.height,
+            merged=merged_ns,
+            took=took,
+            way=way,
             longest=longest(groups, "many"),
             fused=phrases("fused")[way],
             neighbours=", where functors read no neighbours," * (way == "Thrust"),

@@ -89,9 +89,9 @@ def _first_launches(report: Report, device: int) -> Finding | None:
         return None
     worst = cold.row(0, named=True)
     waits = _attribution.reasoned_pieces(report, device).filter(pl.col("row").is_in(cold.get_column("row").implode()))
-    figures = {"cold": cold.height, "kernels": worst["kernels"], "median": statistics.median_of(cold, "api_ns")}
-    figures |= {"usual": worst["usual_ns"], "longest": worst["api_ns"], "names": (str(worst["name"]),)}
-    return say.told(report, "first-launch", device, waits.filter(bucket="launch"), stake, at_most=True, **figures)
+    figures = {"cold": cold.height, "median": statistics.median_of(cold, "api_ns"), "worst": worst}
+    claims, names = waits.filter(bucket="launch"), (str(worst["name"]),)
+    return say.told(report, "first-launch", device, claims, stake, at_most=True, names=names, **figures)
 
 
 def _of_processes(report: Report, device: int, events: pl.DataFrame) -> pl.DataFrame:

@@ -219,19 +219,20 @@ def _computes(report: Report, device: int, spans: pl.DataFrame) -> Finding:
     lengths = spans.select("start", ns=pl.col("end") - pl.col("start"))
     start, longest_ns = lengths.sort("ns", "start", descending=[True, False]).row(0)
     name, advice = _advice(report, device, _mostly(phases), spans)
-    figures = {"part": say.of_window(report, device, stake), "most": "; ".join(parts), "longest": longest_ns}
     # page faults of the CPU meanwhile are not the program's code either
     used, sides = _operations.used_devices(report).filter(device=device), say.sides_of(report, device)
     faults = faults_seen(report).filter(pl.col("start").is_between(*sides, closed="left"), side="CPU")
-    figures["faults"] = total(faults.join(used, on="process_id", how="semi"), "faults")
-    figures["others"] = others if others > 0.01 * stake else 0
-    figures["since"] = units.moment(start, report.zero_ns)
     return say.told(
         report,
         name,
         device,
         spans,
-        **figures,
+        part=say.of_window(report, device, stake),
+        most="; ".join(parts),
+        longest=longest_ns,
+        since=units.moment(start, report.zero_ns),
+        faults=total(faults.join(used, on="process_id", how="semi"), "faults"),
+        others=others if others > 0.01 * stake else 0,
         **advice,
         where=_where(_mostly(phases)),
         vague=name == "host-computes",

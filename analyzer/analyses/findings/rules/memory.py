@@ -68,15 +68,19 @@ def allocation_in_loop(report: Report) -> Findings:
         gives, took = calls.filter("gives"), pl.col("end") - pl.col("start")
         telling = say.in_pytorch(report) or 2 * int(gives.select(took.sum()).item()) > host_ns
         kind = ": retries" if retries else ": pools" if released_ns else ""
-        figures = {"calls": calls.height, "named": named, "rounds": rounds.height, "retries": retries}
-        figures |= {"launches": total(rounds, "launches"), "host": host_ns, "released": released_ns}
         yield say.told(
             report,
             f"allocation-in-loop{kind}",
             device,
             (pieces, released),
             stake,
-            **figures,
+            calls=calls.height,
+            named=named,
+            rounds=rounds.height,
+            launches=total(rounds, "launches"),
+            retries=retries,
+            host=host_ns,
+            released=released_ns,
             where=say.main_site(report, gives.select(*THREAD, at="start")) if telling else "",
             mending=Mending(calls=calls.get_column("row"), host=releases),
         )
@@ -419,10 +423,6 @@ def many_small_copies(report: Report) -> Findings:
         moved_ns, called_ns = runs.select(moving=moving, calling=calling).row(0)
         waits = (pl.col("device") == device) & pl.col("bucket").is_in(("launch", "queued", "sync", "api"))
         called_ns = min(called_ns, total(ledger.bucket_sums(report).filter(waits), "ns"))
-        figures = {"many": copies.height, "direction": direction, "bytes": copies.get_column("size_bytes").mean()}
-        figures |= {"rate": on_host.bandwidth(copies), "several": runs.height > 1, "runs": runs.height}
-        figures |= {"moved": moved_ns, "called": called_ns, "large": LARGE_BYTES}
-        figures["against"] = rate_of(speed, 1) if speed else 0.0
         one = runs.select(group="run", kept=pl.lit(1), merged_ns=joined.cast(pl.Int64))
         idle = say.idle_in(report, device, copies.select(start="call_start", end="call_end"))
         yield say.told(
@@ -431,7 +431,16 @@ def many_small_copies(report: Report) -> Findings:
             device,
             (copies, idle),
             moved_ns + called_ns,
-            **figures,
+            many=copies.height,
+            direction=direction,
+            bytes=copies.get_column("size_bytes").mean(),
+            rate=on_host.bandwidth(copies),
+            against=rate_of(speed, 1) if speed else 0.0,
+            large=LARGE_BYTES,
+            several=runs.height > 1,
+            runs=runs.height,
+            moved=moved_ns,
+            called=called_ns,
             caller=_caller(report, copies),
             one="per run" if runs.height > 1 else "of all",
             where=say.main_site(report, copies.select("process_id", "thread_id", at="call_start")),

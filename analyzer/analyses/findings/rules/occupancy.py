@@ -255,14 +255,14 @@ def small_grid(report: Report) -> Findings:
             own, blocks = say.written_with(report, name) == say.CUDA, phrases("blocks")
             others = blocks | (phrases("one block") if top["blocks"] == 1 else {}) if own else {}
             words = dict(zip(("action", "remedy"), spoken(report, others, blocks["others"]), strict=True))
-        figures = {"fit": top["sm_count"] * (top["max_threads_per_sm"] or 0), "threads": top["blocks"] * top["threads"]}
         # launches of the same kernel with a block for each SM that took less, anywhere in the report
         every = exclusive_operations(report.whole, *SHAPE).filter(kind="kernel", device=top["device"], name=name)
         means = every.group_by(blocks=columns.product(*map(pl.col, SHAPE[:3]))).agg(pl.col("dur_ns").mean())
         here_ns = means.filter(blocks=top["blocks"]).get_column("dur_ns").min()
         quicker = means.filter((pl.col("blocks") >= top["sm_count"]) & (pl.col("dur_ns") < here_ns))
         many, ns = quicker.sort("dur_ns", "blocks").row(0) if quicker.height else (0, 0)
-        figures |= {"quicker": many, "then": ns, "now": here_ns or 0}
+        fit, threads = top["sm_count"] * (top["max_threads_per_sm"] or 0), top["blocks"] * top["threads"]
+        figures = {"fit": fit, "threads": threads, "quicker": many, "then": ns, "now": here_ns or 0}
         yield _told(report, "small-grid", shapes, "idle_sm_ns", **figures, **words)
 
 
@@ -368,7 +368,6 @@ def far_apart(report: Report) -> Findings:
     for device, name, launches, ns, threads, bytes_there, least_ns in slow.iter_rows():
         # at the memory's limit a kernel takes so many times what its bytes do at the peak bandwidth
         stake = ns - int(launches * least_ns * 1.3)
-        figures = {"launch": ns / launches, "there": bytes_there, "least": least_ns, "threads": threads}
         work = exclusive_operations(report).filter(kind="kernel", device=device, name=name)
         yield say.told(
             report,
@@ -376,7 +375,10 @@ def far_apart(report: Report) -> Findings:
             device,
             work.select("start", "end"),
             stake,
-            **figures,
+            launch=ns / launches,
+            there=bytes_there,
+            least=least_ns,
+            threads=threads,
             each=bytes_there / threads,
             names=(name,),
             where=say.place_of(report, work.get_column("row")),
