@@ -342,6 +342,7 @@ class Work(NamedTuple):
         kernel: str | None = None,
         *,
         left: float | None = 0,
+        saved: pl.Expr | None = None,
         **others: Any,  # noqa: ANN401 - of any field
     ) -> Finding:
         """The finding of this name that has them at stake; `others` as :func:`told`, with `took`, `share`, and `many`.
@@ -349,10 +350,12 @@ class Work(NamedTuple):
         It names a `kernel`, by default that of most time, or none: an empty text. `took` is their time: ``25 ns a step,
         25.0 % of kernel time``.
 
-        `left` is what is left of each by the remedy, a share of its time, or None if that is not known. Nothing is at
-        stake where that is less than is worth a finding of the name.
+        `left` is what is left of each by the remedy, a share of its time, or None if that is not known, or `saved` says
+        by how much (ns) it is shorter. Nothing is at stake where that is less than is worth a finding of the name.
         """
-        change = Mending(shorter=self.rows.select("row", saved_ns=part("dur_ns", 1 - left))) if left else None
+        left = None if saved is not None else left
+        saved = part("dur_ns", 1 - left) if left else saved
+        change = None if saved is None else Mending(shorter=self.rows.select("row", saved_ns=saved))
         kernel, share = self.most if kernel is None else kernel, units.percent(self.share)
         values = {
             "claims": self.rows,

@@ -222,9 +222,8 @@ def gathered_layers(report: Report) -> Findings:
         most, width = layers.select(fewer.max(), narrower.max()).row(0)
         there, rows = layers.filter(fewer == most).select("there", "rows").row(0)
         left = pl.when(pl.col("row").is_in(summed.implode())).then(width).otherwise(most)
-        shorter = work.rows.select("row", saved_ns=on_gpu.part("dur_ns", 1 - left))
-        figures = {"there": there, "rows": rows, "times": rows / there}
-        yield work.finding("gathers: layers", left=most, mending=Mending(shorter=shorter), **figures)
+        saved = on_gpu.part("dur_ns", 1 - left)
+        yield work.finding("gathers: layers", saved=saved, there=there, rows=rows, times=rows / there)
 
 
 def _of_gathered(report: Report) -> pl.DataFrame:
@@ -448,8 +447,7 @@ def pairwise_distances(distances: Work) -> Finding:
     """One finding per device on Euclidean distances (torch.cdist) by a kernel with a block for each pair."""
     # by a product and what is around it, which is several launches, on an H200: of 4,096 sets of 16 and of 8,192 points
     left = (pl.col("dur_ns") // 10 + 100_000).clip(upper_bound=pl.col("dur_ns"))
-    shorter = distances.rows.select("row", saved_ns=pl.col("dur_ns") - left)
-    return distances.finding("pairwise-distances", left=None, mending=Mending(shorter=shorter))
+    return distances.finding("pairwise-distances", saved=pl.col("dur_ns") - left)
 
 
 # Sums over neighbours, by a sparse matrix, of what the next layer makes narrower.

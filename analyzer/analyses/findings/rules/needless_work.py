@@ -476,8 +476,7 @@ def no_kv_cache(report: Report) -> Findings:
             "",
             passes=many,
             rows=longest(work, "rows"),
-            left=None,
-            mending=Mending(shorter=work.select("row", saved_ns=saved)),
+            saved=saved,
         )
 
 

@@ -152,10 +152,9 @@ def _by_axes(report: Report, work: pl.DataFrame) -> pl.DataFrame:
 def _whole(work: Work, name: str, function: str = "", *, at_most: bool = False) -> Finding:
     """The finding of this name on windows that are computed whole, with the `size` of the largest."""
     saved = pl.col("dur_ns") - pl.min_horizontal("dur_ns", "left_ns").cast(pl.Int64)
-    mending = Mending(shorter=work.rows.select("row", saved_ns=saved))
     largest = max(work.rows.get_column("sizes").unique().to_list(), key=math.prod)
     size = " × ".join(f"{side:.0f}" for side in largest)
-    return work.finding(name, left=None, mending=mending, at_most=at_most, size=size, function=function)
+    return work.finding(name, saved=saved, at_most=at_most, size=size, function=function)
 
 
 # Convolutions and recurrent layers in whose place others are quicker: those of cuDNN, and transforms.
@@ -217,9 +216,8 @@ def long_convolution(report: Report) -> Findings:
     # by channel, in one dimension
     own = own.filter(weights.get(1, null_on_oob=True) == 1, every_tap == taps, pl.col("taps") >= _TAPS)
     for work in on_gpu.works(report, own):
-        saved = work.rows.select("row", saved_ns=on_gpu.part("dur_ns", 1 - pl.col("left")))
-        most = work.rows.get_column("taps").max()
-        yield work.finding("long-convolution", taps=most, left=None, mending=Mending(shorter=saved))
+        saved = on_gpu.part("dur_ns", 1 - pl.col("left"))
+        yield work.finding("long-convolution", taps=work.rows.get_column("taps").max(), saved=saved)
 
 
 # Transforms of real values, brought to complex ones first, of which half says the same as the other half.
