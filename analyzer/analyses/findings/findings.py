@@ -99,9 +99,8 @@ def _recorded(report: Report) -> bool:
 @once_per_report
 def _may_loop(report: Report) -> bool:
     """Whether a report has as many operations as any loop: what the driver moves by itself is none of them."""
-    if _recorded(report) or world(report) == JAX:
-        return True
-    return operations(report).filter(pl.col("kind").is_in(model.DEVICE_KINDS) & ~BY_DRIVER).height >= _LOOP
+    own = pl.col("kind").is_in(model.DEVICE_KINDS) & ~BY_DRIVER
+    return _recorded(report) or world(report) == JAX or operations(report).filter(own).height >= _LOOP
 
 
 #: What a report needs for the rules of some files to find anything: in others these are not entered.

@@ -404,9 +404,11 @@ def on_time(
     """At most one finding per device on some time of the host, and what lies in it; by default, all of it is gone.
 
     In a window of iterations there are as many spans of it as half of these at least, or they fill half of the window.
-    At stake is the time in which the device idles in them, or works for them, with which the sentence goes on.
+    At stake is the time in which the device idles in them, or works for them, with which the sentence goes on. Among
+    the figures are `times`, how many spans there are, and `launches`, of the operations in them.
     """
     number = inside.host.height
+    figures = {"times": number, "launches": len(inside.mending.gone), **others}
     work = _operations.exclusive_operations(report).filter(pl.col("row").is_in(inside.mending.gone.implode()))
     idle = _attribution.idle_within(report, inside.host)
     for device, low, high in windows(report).iter_rows():
@@ -415,7 +417,7 @@ def on_time(
         if number < max(say.fewest_in(report), 1) and held < 0.5 * (high - low):
             continue
         claims = (idle[device], work.filter(device=device))
-        one = say.told(report, name, device, claims, mending=mending or inside.mending, **others)
+        one = say.told(report, name, device, claims, mending=mending or inside.mending, **figures)
         idles = f"GPU {device} idles, or works for it, for {say.per_iteration(report).time(one.at_stake_ns)}."
         yield one._replace(text=f"{one.text}: {idles}")
 

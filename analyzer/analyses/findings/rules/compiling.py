@@ -213,7 +213,7 @@ def recompilation(report: Report) -> Findings:
             parts = begun.select(say.part_of(pl.col("start"), low, high)).to_series()
             if parts.n_unique() < _RECURS or not (parts >= say.PARTS // 2).any():
                 continue
-            yield from on_host.on_time(report, name, inside, times=inside.host.height)
+            yield from on_host.on_time(report, name, inside)
             return
 
 

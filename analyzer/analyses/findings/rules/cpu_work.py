@@ -90,8 +90,7 @@ def cpu_work(report: Report) -> rules.Findings:
         by_host = by_host if rule == "cpu-operators" else "Python and NumPy"
         figures = {"top": rules.literal(top) or by_host, "named": rules.literal(top), "moved": moved}
         figures["maker"] = maker[0].removeprefix("aten::") if maker else "full"
-        spared, times = partial(_spared, runs=runs, rule=rule), inside.host.height
-        yield from on_host.on_time(report, f"{rule}{kind}", inside, spared, times=times, **figures)
+        yield from on_host.on_time(report, f"{rule}{kind}", inside, partial(_spared, runs=runs, rule=rule), **figures)
 
 
 def _spared(report: Report, runs: pl.DataFrame, rule: str) -> Mending:

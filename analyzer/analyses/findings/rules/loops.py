@@ -98,15 +98,14 @@ def python_loops(report: Report) -> rules.Findings:
     over_iterations = (2 * iterations * pass_ns >= whole_ns) & (2 * pl.col("passes") >= iterations)
     within = _loops(report).filter(~over_iterations if iterations else pl.lit(value=True))
     for loops in within.partition_by("rule", maintain_order=True):
-        if loops.item(0, "rule") == _SENT and not say.per_iteration(report).iterations:  # a model is moved
-            continue
         top = loops.sort("passes", "start", descending=[True, False]).row(0, named=True)
-        inside = on_host.within(report, loops)
-        if loops.item(0, "rule") == _INDEXING and 2 * len(inside.mending.gone) >= top["passes"]:
-            continue  # they launch what no operator of the trace does
+        inside, rule, passes = on_host.within(report, loops), top["rule"], top["passes"]
+        moves_model = rule == _SENT and not iterations
+        # indexing that launches what no operator of the trace does
+        if moves_model or (rule == _INDEXING and 2 * len(inside.mending.gone) >= passes):
+            continue
         idle, mending = idle_within(report, inside.host), partial(_at_once, loops=loops)
-        figures = {"passes": top["passes"], "operators": top["operators"], "launches": len(inside.mending.gone)}
-        for one in on_host.on_time(report, loops.item(0, "rule"), inside, mending, **figures):
+        for one in on_host.on_time(report, rule, inside, mending, passes=passes, operators=top["operators"]):
             # for so large a part of a loop the device idles in it, or it is no matter of launching
             yield one if one and intervals.length(idle[one.device]) >= 0.25 * one.at_stake_ns else None
 
@@ -462,10 +461,11 @@ def _trains(report: Report, updates: pl.Series) -> bool:
 
 def _are_samples(report: Report, passes: int, launches: int, *, trains: bool) -> bool:
     """Whether a layer that runs in so many `passes`, several an iteration, is given samples of a batch in each."""
-    if not _several(report, passes):
-        return False
-    taken = _takes_samples(report, passes / launches) or _splits(report, passes, joins=not trains)
-    return taken or (trains and _accumulates(report))
+    return _several(report, passes) and (
+        _takes_samples(report, passes / launches)
+        or _splits(report, passes, joins=not trains)
+        or (trains and _accumulates(report))
+    )
 
 
 def _several(report: Report, passes: int) -> bool:

@@ -67,7 +67,7 @@ def converted_products(report: Report) -> Findings:
     made = texts.str.contains(_MAKES).any() or not assigned.isdisjoint(multiplied)
     if say.per_iteration(report).iterations and multiplied and not made:
         inside = on_host.own_within(report, _conversions(report))
-        yield from on_host.on_time(report, "repeated-coalescing: CuPy", inside, many=inside.host.height)
+        yield from on_host.on_time(report, "repeated-coalescing: CuPy", inside)
 
 
 def _conversions(report: Report) -> pl.DataFrame:

@@ -540,6 +540,4 @@ def scattered_weights(report: Report) -> Findings:
     calls = calls.join(calls.select(row="parent"), on="row", how="anti").drop("parent").rename({"row": "parent"})
     copies = every.filter(name="aten::copy_").group_by("parent").agg(pl.col("end").max(), many=pl.len())
     copying = calls.join(copies.filter(pl.col("many") >= _WEIGHTS), on="parent").drop("parent", "many")
-    inside = on_host.within(report, copying)
-    figures = {"calls": inside.host.height, "launches": len(inside.mending.gone)}
-    yield from on_host.on_time(report, "scattered-rnn-weights", inside, **figures)
+    yield from on_host.on_time(report, "scattered-rnn-weights", on_host.within(report, copying))

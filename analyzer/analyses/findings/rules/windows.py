@@ -175,12 +175,9 @@ def cudnn_off(report: Report) -> Findings:
     own = every.filter(name.str.contains(_IN_ITS_PLACE) & typed).select(at="row", inner="name")
     layers = on_host.working(report).filter((pl.col("launches") >= _OF_A_LAYER) & ~name.str.ends_with("_backward"))
     layers = nearest(own, layers.sort("row"), ("at", "row")).filter(pl.col("at") < pl.col("stop")).unique("row")
-    if layers.is_empty():
-        return
     which = " and ".join(sorted(layers.get_column("name").str.strip_prefix("aten::").unique()))
     inside = on_host.within(report, on_host.with_gradients(report, layers))
-    figures = {"which": which, "launches": len(inside.mending.gone)}
-    yield from on_host.on_time(report, "cudnn-off", inside, partial(_by_cudnn, inside=inside), **figures)
+    yield from on_host.on_time(report, "cudnn-off", inside, partial(_by_cudnn, inside=inside), which=which)
 
 
 def _by_cudnn(report: Report, inside: on_host.Within) -> Mending:
