@@ -107,10 +107,9 @@ def _may_loop(report: Report) -> bool:
 _NEEDS: Final[dict[str, Callable[[Report], bool]]] = {
     **dict.fromkeys(("arrays", "loops", "cpu_work"), _may_loop),
     **dict.fromkeys(
-        ("layouts", "needless_kernels", "needless_products", "slower_kernels", "unfused", "weights", "windows"),
+        ("needless_kernels", "needless_products", "slower_kernels", "unfused", "weights", "windows"),
         lambda report: any(one.launches(LIBRARY != "") for one in kernel_sums(report)) or _recorded(report),
     ),
-    "padding": _recorded,
     "laws": lambda report: has_shapes(report) or engine_marks(report).height > 0,
 }
 

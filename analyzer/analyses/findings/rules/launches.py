@@ -19,6 +19,7 @@ from kanalyze.analyses.launches._launch_costs import launch_costs, least_worth_s
 from kanalyze.analyses.launches.graphs import repetitive
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.statistics import longest, total
+from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams import concurrency
 from kanalyze.columns import beside, nearest
 from kanalyze.report import Report
@@ -437,3 +438,47 @@ def _of_rank(report: Report, rank: dict[str, Any], ranks: pl.DataFrame, worth: f
 
 def _collectives(report: Report) -> pl.DataFrame:
     return _operations.exclusive_operations(report).filter(pl.col("bucket") == "communication")
+
+
+# Graphs that are launched for fewer rows than they were captured with.
+
+_TAKES_PART: Final = r"^aten::(?:slice|narrow)$"
+_FEWEST_FILLS: Final = 8
+
+
+@Rule
+def padded_graphs(report: Report) -> Findings:
+    """One finding per device on the graph that is launched most for fewer rows than it takes, as copies show."""
+    if not on_gpu.share_of_graphs(report):
+        return
+    fills = _filled_parts(report).filter(pl.col("whole") == pl.col("whole").mode().sort().first())
+    if fills.height < _FEWEST_FILLS:
+        return
+    # a graph of the next power of two, and of no fewer rows than products take as long for
+    least = pl.max_horizontal(2 ** pl.col("rows").log(2).ceil(), 300 / pl.col("inner"))
+    kept = fills.select((pl.min_horizontal(least, "whole") / pl.col("whole")).mean()).item()
+    sizes = fills.select(fewest=pl.col("rows").min(), most=pl.col("rows").max(), whole=pl.col("whole").max())
+    for work in on_host.works_within(report, fills):
+        stake, rows = int(work.ns * (1 - kept)), sizes.cast(pl.Int64).row(0, named=True)
+        yield work.finding("padding: graphs", left=kept, kept=kept, at_stake_ns=stake, **rows)
+
+
+def _filled_parts(report: Report) -> pl.DataFrame:
+    """Launches of graphs behind a copy of some `rows` into a tensor of `whole` ones: SPAN, rows, whole, inner.
+
+    A part of a tensor of as many rows is taken right after, of what the graph gives: the copy fills a part of what it
+    takes, and of no cache. Each of these rows is of so many `inner` ones of which products are made.
+    """
+    launches = on_host.spans_named("GraphLaunch", (on_host.traced(report) or report).kind("api"))
+    line, shapes = on_host.outermost(report).sort(*THREAD, "start"), pl.col("input_shapes")
+    name, into = pl.col("name"), on_host.sides(shapes)
+    is_copy = name == "aten::copy_"
+    before, after = ((name.shift(by).over(THREAD), on_host.sides(shapes.shift(by).over(THREAD))) for by in (1, -1))
+    part = before[0].str.contains(_TAKES_PART) & (into.list.slice(1) == before[1].list.slice(1))
+    given = after[0].str.contains(_TAKES_PART) & (after[1].list.first() == before[1].list.first())
+    given &= ~is_copy.shift(-2, fill_value=False).over(THREAD)  # no part that is copied in next
+    inner = into.list.slice(1, into.list.len().cast(pl.Int64) - 2).list.eval(pl.element().product()).list.first()
+    sizes = {"rows": into.list.first(), "whole": before[1].list.first(), "inner": inner.fill_null(1)}
+    copies = line.select(*THREAD, copied="start", filled=part & given & is_copy, **sizes)
+    fills = nearest(launches, copies, ("start", "copied"), THREAD)
+    return fills.filter("filled", pl.col("rows").is_between(0, pl.col("whole"), closed="none"))

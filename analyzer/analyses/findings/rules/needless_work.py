@@ -1,8 +1,8 @@
-"""Work of which a program needs less: decompositions, gradients of parts, types, copies of tensors that grow."""
+"""Work of which a program needs less: decompositions, gradients of parts, types, padding, copies of growing tensors."""
 
 import re
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Final
 
 import polars as pl
@@ -23,7 +23,7 @@ from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.work.work import memory_ns, memory_roofs, operations_with_roofs
 from kanalyze.columns import having, nearest, told_of
 from kanalyze.errors import KanalyzeError
-from kanalyze.report import Report
+from kanalyze.report import Batches, Report
 
 # Decompositions of matrices of which a program needs less: inverses that are multiplied at once, long SVDs.
 
@@ -517,3 +517,68 @@ def _grow(took: pl.Series, iterations: int) -> bool:
     means = parts.group_by("part").agg(pl.col("ns").mean()).sort("part").get_column("ns").to_list()
     steps = [after / before for before, after in pairwise(means)]
     return bool(min(steps) > 1 and means[-1] >= _GROWS_WITHIN * means[0] and max(steps[1:]) <= _JUMPS)
+
+
+# Batches of which a part is padding, as a run without a profiler saw them.
+
+_WORTH_SORTING: Final = 0.9  # rows of like lengths in a batch leave so much of it at most
+
+
+@Rule
+def padded_batches(report: Report) -> Findings:
+    """One finding per device on operators of batches of tokens whose rows are filled up to a width, as it was given."""
+    batches = next((run.batches for run in report.bare().marked if run.batches.filled), Batches())
+    given, longest_each, alike, filled = _positions(batches)
+    # rows that all end at one place may end with what belongs to them, such as a border
+    if len({length for _, rows in batches.filled for length in rows}) < 2 or alike > _WORTH_SORTING * given:  # noqa: PLR2004
+        return
+    # a tokenizer that fills up to a fixed length is mended first
+    fixed, varied = longest_each <= _WORTH_SORTING * given, alike <= _WORTH_SORTING * longest_each
+    left = (longest_each if fixed else alike) / given
+    for work in on_host.works_within(report, _of_batches(on_host.working(report), batches)):
+        yield work.finding(
+            "padding",
+            left=left,
+            at_stake_ns=int(work.ns * (1 - left)),
+            where=literal(batches.line),
+            fixed=fixed,
+            varied=varied,
+            both=fixed and varied,
+            padded=1 - filled / given,
+            longest=longest_each / given,
+            alike=alike / given,
+        )
+
+
+def _positions(batches: Batches) -> tuple[int, int, int, int]:
+    """Positions of batches: as given, as wide as the longest row, with rows of like lengths in each, and filled."""
+    numbers = [len(rows) for _, rows in batches.filled]
+    lengths = sorted((length for _, rows in batches.filled for length in rows), reverse=True)
+    return (
+        sum(width * len(rows) for width, rows in batches.filled),
+        sum(max(rows) * len(rows) for _, rows in batches.filled),
+        sum(lengths[start] * number for start, number in zip(accumulate(numbers, initial=0), numbers, strict=False)),
+        sum(lengths),
+    )
+
+
+def _of_batches(every: pl.DataFrame, batches: Batches) -> pl.DataFrame:
+    """The operators that take rows and positions of batches, where embeddings of these are looked up: SPAN."""
+    sizes = {(len(rows), width) for width, rows in batches.filled}
+
+    def takes(shapes: str) -> str | None:
+        """Which sizes of batches inputs have: as they are, by heads, or as one side."""
+        inputs = on_host.inputs(shapes)
+        by_heads = [(shape[0], shape[2]) for shape in inputs if len(shape) == len("BHTD")]
+        whole = any(pair in sizes for pair in (*by_heads, *(tuple(shape[:2]) for shape in inputs)))
+        joined = any(shape[0] == rows * width for shape in inputs if shape for rows, width in sizes)
+        return "whole" if whole else "joined" if joined else None
+
+    name = pl.col("name")
+    kinds = told_of(every.get_column("input_shapes").cast(pl.String), takes)
+    whole = pl.col("kind") == "whole"
+    own = every.with_columns(kind=kinds).filter(whole | name.str.contains(on_host.MULTIPLIES), ~pl.col("aside"))
+    # whose first two sides may be images and channels
+    of_images = name.str.contains("conv|batch_norm|instance_norm|group_norm|pool|upsample|interpolate")
+    own = own.drop_nulls("kind").filter(~of_images)
+    return own.filter((whole & (name == "aten::embedding")).any()).select(on_host.SPAN)

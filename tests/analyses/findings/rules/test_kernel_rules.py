@@ -6,11 +6,12 @@ from dataclasses import replace
 import pytest
 
 from kanalyze.analyses.findings.findings import ranked
-from kanalyze.analyses.findings.rules.layouts import layout_conversions, layout_copies
 from kanalyze.analyses.findings.rules.needless_kernels import (
     bias_before_batchnorm,
     full_sort,
     large_logits,
+    layout_conversions,
+    layout_copies,
     recomputation,
     recurring_casts,
     repeated_coalescing,

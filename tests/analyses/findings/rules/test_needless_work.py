@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 
 from kanalyze.analyses.findings.rules import needless_work
-from kanalyze.analyses.findings.rules.needless_work import different_rows, factored_again
-from kanalyze.analyses.findings.rules.padding import padded_batches, padded_graphs
+from kanalyze.analyses.findings.rules.launches import padded_graphs
+from kanalyze.analyses.findings.rules.needless_work import different_rows, factored_again, padded_batches
 from kanalyze.analyses.findings.rules.slower_kernels import deterministic_sums
 from kanalyze.report import BareRun, BareRuns, Batches
 from kanalyze.window import Window
