@@ -9,7 +9,6 @@ from kanalyze import intervals, tools
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, operations, with_facts
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings import on_gpu, on_host, say
-from kanalyze.analyses.findings.on_host import LARGE_BYTES, PINNED, TO_DEVICE, TO_HOST
 from kanalyze.analyses.findings.rules import Findings, Rule, literal, phrases
 from kanalyze.analyses.host import _call_kinds
 from kanalyze.analyses.host._range_lines import ranges_at
@@ -112,7 +111,7 @@ def _loops(report: Report) -> pl.DataFrame:
     alone = pl.col("call_row").is_not_null() & (pl.len().over("call_row") == 1)  # not those of a graph
     blocks, threads = (product(*map(pl.col, axes)).fill_null(1) for axes in (SHAPE[:3], SHAPE[3:]))
     # values that an operation on arrays is given with each call, such as weights of a filter
-    little = (pl.col("detail") == TO_DEVICE) & (pl.col("size_bytes") <= 1 << 12)
+    little = (pl.col("detail") == on_host.TO_DEVICE) & (pl.col("size_bytes") <= 1 << 12)
     kernel = ((pl.col("kind") == "kernel") & alone) | ((_WITHIN | little).fill_null(value=False) & arrays)
     line = work.select(*_OF_LOOPS, *SHAPE[:3], blocks=blocks, threads=threads, kernel=kernel)
     line = line.join(report.devices.select("device", sms="sm_count").drop_nulls(), on="device").sort(*_STREAM, "start")
@@ -280,7 +279,7 @@ def _on_wide_arrays(report: Report) -> set[str]:
     kernels = work.filter(pl.col("kind") == "kernel")
     if not kernels.get_column("name").unique().cast(pl.String).str.contains(r"(?:reduce|Reduce).*\bdouble\b").any():
         return set()  # other types have 8 bytes, too
-    copied = work.filter(pl.col("detail") == TO_DEVICE).select(bytes=pl.col("size_bytes") // 8)
+    copied = work.filter(pl.col("detail") == on_host.TO_DEVICE).select(bytes=pl.col("size_bytes") // 8)
     block = pl.col("block_x").cast(pl.Int64)
     sizes = kernels.select("name", block=block, elements=block * pl.col("grid_x")).unique()
     pairs = sizes.join(copied.unique().filter(pl.col("bytes") >= 1 << 16), how="cross")  # of large arrays
@@ -482,7 +481,7 @@ def no_donation(report: Report) -> Findings:
     """One finding per device on which modules copy large arrays within its memory before they update them."""
     work = exclusive_operations(report, "size_bytes", "graph_node_id", "call_start", "thread_id")
     # of large arrays, those that a run of a module makes once; a loop in it copies what is its own
-    large = (pl.col("detail") == "Device-to-Device") & (pl.col("size_bytes") >= LARGE_BYTES)
+    large = (pl.col("detail") == "Device-to-Device") & (pl.col("size_bytes") >= on_host.LARGE_BYTES)
     copying = on_host.kernels_named(work, r"^(?:wrapped|loop|input)_copy(?:_fusion)?(?:_\d+)?$")  # by XLA
     every = work.filter(large | copying).drop_nulls("call_start").sort("call_start", "start")
     runs = _modules(report).filter(pl.col("what") == _RUNS).with_row_index("run")
@@ -509,7 +508,7 @@ def numbers_read(report: Report) -> Findings:
     work = operations(report, "call_start", "call_row", "size_bytes").drop_nulls("call_start").sort("call_start")
     spans = work.with_columns(start="call_start", end=pl.col("call_start").shift(-1).over("process_id"))
     # larger copies to the host are of more than numbers
-    copies = spans.filter((pl.col("detail") == TO_HOST) & (pl.col("size_bytes") <= 1 << 12)).drop_nulls("end")
+    copies = spans.filter((pl.col("detail") == on_host.TO_HOST) & (pl.col("size_bytes") <= 1 << 12)).drop_nulls("end")
     own = intervals.overlapping(copies, report.scope.sides)
     if own.height < say.fewest_in(report):
         return
@@ -521,8 +520,12 @@ def numbers_read(report: Report) -> Findings:
 @Rule.of(_call_kinds.JAX)
 def staged_arrays(report: Report) -> Findings:
     """At most one finding per device on large arrays of the host that JAX copies by way of pinned memory of its own."""
-    large = (pl.col("detail") == TO_DEVICE) & (pl.col("size_bytes") >= LARGE_BYTES)
-    copies = on_host.device_copies(report).filter(large & (pl.col("source_memory") == PINNED)).drop_nulls("call_start")
+    large = (pl.col("detail") == on_host.TO_DEVICE) & (pl.col("size_bytes") >= on_host.LARGE_BYTES)
+    copies = (
+        on_host.device_copies(report)
+        .filter(large & (pl.col("source_memory") == on_host.PINNED))
+        .drop_nulls("call_start")
+    )
     # by threads of a pool, which launch nothing else
     launches = on_host.launched(report).filter(pl.col("kind") != "memcpy")
     copies = copies.join(launches.select(THREAD).unique(), on=THREAD, how="anti")

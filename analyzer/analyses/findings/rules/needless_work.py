@@ -29,13 +29,9 @@ from kanalyze.report import Batches, Report
 
 _INVERTS: Final = r"^aten::(?:linalg_pinv|linalg_inv|linalg_inv_ex|inverse|pinverse)$"
 _FACTORS: Final = r"^aten::(?:matmul|mm|mv|bmm|addmm|addmv|einsum|linear|dot)$"
-_PSEUDO: Final = r"^aten::(?:linalg_pinv|pinverse)$"  # by an SVD, or eigenvalues, of each matrix
-_CUTS: Final = r'"0\.\d+"|e-0\d"'  # a tolerance that leaves out singular values, as a program may need
 _COPIES: Final = r"^aten::(?:clone|contiguous|conj_physical|resolve_conj)$"  # may stand before the product
 _LEAST: Final = 64  # the least side of a matrix: an LU solves small ones in no less time than it inverts them
 _MATRIX: Final = (-2, -1)  # the sides of a matrix; others are of a batch
-#: What of jax.numpy.linalg a range of XLA names its thunk after, also one of gradients: ``transpose(jvp(jit(inv)))``.
-_OF_JAX: Final = r"[=/(]jit\((inv|pinv|det|slogdet)\)[/),]"
 _ELEMENT_BYTES: Final = (4, 8)  # of an element, at the least, and of float64
 
 
@@ -53,9 +49,11 @@ def decompositions(report: Report) -> Findings:
         for which in range(3)
     ]
     follows = pl.col("after").str.contains(_FACTORS) & pl.any_horizontal(factors)
-    cuts = pl.col("input_values").cast(pl.String).str.contains(_CUTS).fill_null(value=False)
+    # a tolerance that leaves out singular values, as a program may need
+    cuts = pl.col("input_values").cast(pl.String).str.contains(r'"0\.\d+"|e-0\d"').fill_null(value=False)
     multiplied = every.filter(square & follows & ~cuts & pl.col("name").str.contains(_INVERTS))
-    small = multiplied.filter(~large & pl.col("name").str.contains(_PSEUDO))
+    # by an SVD, or eigenvalues, of each matrix
+    small = multiplied.filter(~large & pl.col("name").str.contains(r"^aten::(?:linalg_pinv|pinverse)$"))
     long = large & (pl.col("longer") >= 8 * pl.col("shorter"))
     split = every.filter(long & pl.col("name").str.contains(r"^aten::(?:linalg_svd|svd)$"))
     for words, which, left in (
@@ -81,7 +79,8 @@ def inverses_of_jax(report: Report) -> Findings:
 
     Determinants beside them, with which XLA shares factors, are of these where inverses take a good part of both.
     """
-    name = pl.col("range").cast(pl.String).str.extract(_OF_JAX)
+    # what of jax.numpy.linalg a range of XLA names its thunk after, also one of gradients: ``transpose(jvp(jit(inv)))``
+    name = pl.col("range").cast(pl.String).str.extract(r"[=/(]jit\((inv|pinv|det|slogdet)\)[/),]")
     ranges = named_ranges(report).filter(~pl.col("open")).select(*THREAD, "start", "end", of=name).drop_nulls("of")
     inverses = ranges.filter(pl.col("of").str.ends_with("inv"))
     if inverses.is_empty():

@@ -8,7 +8,6 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.findings import on_gpu, on_host, say
-from kanalyze.analyses.findings.on_gpu import FAMILY, Work
 from kanalyze.analyses.findings.on_host import SPAN, elements, side, sides
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule
 from kanalyze.analyses.shared.analysis import once_per_process
@@ -21,7 +20,7 @@ from kanalyze.report import Report
 
 
 @on_gpu.choosing(pl.col("name").str.contains("weight_norm_fwd"), 0.01)
-def weight_norm(norms: Work) -> Finding | None:
+def weight_norm(norms: on_gpu.Work) -> Finding | None:
     """One finding per device on weights that weight normalization makes anew where it has no backward pass."""
     report, device = norms.report, norms.device.device
     if any(one.launches(pl.col("name").str.contains("weight_norm_bwd")) for one in on_gpu.kernel_sums(report.whole)):
@@ -368,7 +367,7 @@ def dense_gradients(report: Report) -> Findings:
     if not (unfilled and unsummed):
         return
     every = on_gpu.with_operators(report, exclusive_operations(report))
-    fills, updates = (on_gpu.decoded_as(every, FAMILY.eq(family)) for family in ("fill", "optimizer"))
+    fills, updates = (on_gpu.decoded_as(every, on_gpu.FAMILY.eq(family)) for family in ("fill", "optimizer"))
     fills &= every.get_column("outer").str.contains(_AROUND).fill_null(value=False)
     spared = pl.when(fills).then(unfilled / filled).when(updates).then(unsummed / summed)
     for work in on_gpu.works(report, every.with_columns(saved_ns=on_gpu.part("dur_ns", spared)).drop_nulls("saved_ns")):

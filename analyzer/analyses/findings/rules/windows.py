@@ -12,7 +12,6 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import SHAPE, with_facts
 from kanalyze.analyses.findings import on_gpu, on_host
-from kanalyze.analyses.findings.on_gpu import FAMILY, REACHED, Work
 from kanalyze.analyses.findings.on_host import SPAN, elements, side, sides
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule
 from kanalyze.analyses.host._call_kinds import CUPY
@@ -51,7 +50,6 @@ def overlapping_windows(report: Report) -> Findings:
 # Pools and filters that go through all elements of their windows, in whose place a pass along each axis does.
 
 _POOLS: Final = r"^aten::(?:avg_pool2d|max_pool2d_with_indices)(?:_backward)?$"
-_WITH_PLACES: Final = "aten::max_pool2d_with_indices"  # of which a program wants the places of maxima, too
 
 #: Kernels of cupyx.scipy.ndimage, whose names end with the sides of their weights: ``w17_17``.
 _FILTERS: Final = r"^cupyx?_(?:scipy_)?ndimage_correlate_\d+d_[a-z_-]+_w(\d+(?:_\d+)+)"
@@ -68,7 +66,8 @@ def pooled_windows(report: Report) -> Findings:
         return
     maxima, later = pl.col("op").str.contains("max"), pl.col("op").str.ends_with("_backward")
     pools = on_gpu.with_operators(report, pools)
-    pools = pools.filter(~(maxima & (pl.col("outer") == _WITH_PLACES).fill_null(value=False).any()))
+    # of which a program wants the places of maxima, too
+    pools = pools.filter(~(maxima & (pl.col("outer") == "aten::max_pool2d_with_indices").fill_null(value=False).any()))
     image = pl.when(later).then(sides(pl.col("input_shapes"), 1)).otherwise(sides(pl.col("input_shapes")))
     lengths, across = zip(*(_along(image, axis) for axis in (-2, -1)), strict=True)
     pools = pools.with_columns(
@@ -94,7 +93,7 @@ def _along(image: pl.Expr, axis: int) -> tuple[pl.Expr, pl.Expr]:
 
 
 @on_gpu.choosing(pl.col("name").str.contains(_FILTERS), 0)
-def filtered_windows(own: Work) -> Finding | None:
+def filtered_windows(own: on_gpu.Work) -> Finding | None:
     """One finding per device on filters of CuPy that multiply by large weights of several dimensions."""
     weights = pl.col("name").cast(pl.String).str.extract(_FILTERS).str.extract_all(r"\d+").cast(pl.List(pl.Float64))
     sizes = weights.list.eval(pl.element().filter(pl.element() > 1))
@@ -140,7 +139,7 @@ def _by_axes(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     These go through so many elements (taken) for each result, and read and write the image (values) each time.
     """
     rates = report.devices.select("device", rate="memory_bandwidth_bytes_per_s")
-    moved_ns = pl.col("values") * pl.col("value_bytes") * 1e9 / pl.col("rate") / REACHED["memory"]
+    moved_ns = pl.col("values") * pl.col("value_bytes") * 1e9 / pl.col("rate") / on_gpu.REACHED["memory"]
     passes_ns = pl.col("sizes").list.len() * moved_ns.clip(lower_bound=on_gpu.SHORTEST_NS)
     all_of = pl.col("sizes").list.eval(pl.element().product()).list.first()
     work = work.join(rates, on="device", how="left", maintain_order="left")
@@ -149,7 +148,7 @@ def _by_axes(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     return work.filter(of_window[0] <= _WON * of_window[1])
 
 
-def _whole(work: Work, name: str, function: str = "", *, at_most: bool = False) -> Finding:
+def _whole(work: on_gpu.Work, name: str, function: str = "", *, at_most: bool = False) -> Finding:
     """The finding of this name on windows that are computed whole, with the `size` of the largest."""
     saved = pl.col("dur_ns") - pl.min_horizontal("dur_ns", "left_ns").cast(pl.Int64)
     largest = max(work.rows.get_column("sizes").unique().to_list(), key=math.prod)
@@ -219,14 +218,14 @@ def long_convolution(report: Report) -> Findings:
 
 # Transforms of real values, brought to complex ones first, of which half says the same as the other half.
 
-_FFT: Final = FAMILY == "fft"
+_FFT: Final = on_gpu.FAMILY == "fft"
 _WIDENS: Final = pl.col("name").cast(pl.String).str.contains(r"^cupy_copy__float\d+_complex\d+$")
 #: What takes the real part of the transform back.
 _TAKES_REAL: Final = r"\bifft[2n]?\(.*\)\.real\b"
 
 
 @on_gpu.choosing(_FFT, 0.1, CUPY)
-def real_transforms(transforms: Work) -> Finding | None:
+def real_transforms(transforms: on_gpu.Work) -> Finding | None:
     """One finding per device on transforms of CuPy that begin with a copy of real values as complex ones."""
     report = transforms.report
     lines = on_gpu.with_decoded(on_gpu.stream_lines(report, transforms.device.device), transforms=_FFT)
@@ -267,7 +266,7 @@ def unfolded_convolutions(report: Report) -> Findings:
     unfolds = every.filter(name=_UNFOLDS).select(SPAN)
     whole, gone = (outermost(on_host.with_gradients(report, spans)) for spans in (every, unfolds))
     for work in on_host.works_within(report, whole):
-        copies = work._replace(rows=work.rows.filter(on_gpu.decoded_as(work.rows, FAMILY == "copy")))
+        copies = work._replace(rows=work.rows.filter(on_gpu.decoded_as(work.rows, on_gpu.FAMILY == "copy")))
         yield copies.finding(
             "unfolded-convolution",
             mending=on_gpu.without(copies.rows).with_all_of(on_host.within(report, gone).mending),
