@@ -166,7 +166,7 @@ def _times(report: Report) -> list[Count]:
 def _overlaps_in_streams(report: Report) -> pl.DataFrame:
     """Kernels that start before the previous one in their stream ends: dur_ns (of overlap), programmatic."""
     kernels = report.kind("kernel").select(*STREAM_KEYS, "start_ns", "dur_ns")
-    line = kernels if kernels.get_column("start_ns").is_sorted() else kernels.sort("start_ns", maintain_order=True)
+    line = columns.in_order(kernels, "start_ns")
     end = pl.col("start_ns") + pl.col("dur_ns")
     if not line.select((pl.col("start_ns") < end.cum_max().shift(1)).any()).item():
         return pl.DataFrame(schema={"dur_ns": pl.Int64, "programmatic": pl.Boolean})

@@ -511,8 +511,7 @@ def without_set_up(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     theirs = pl.col("own") | (pl.col("any").all().over(THREAD) & ~named)
     has_ranges = pl.col("process_id").is_in(own.get_column("process_id").unique().implode())
     early = _before_first(report, work, collective, calls) if collective is not None else pl.lit(value=False)
-    left = within.filter(~pl.when(has_ranges).then(theirs).otherwise(early)).get_column("place")
-    return copies[left.sort()]
+    return copies[within.filter(~pl.when(has_ranges).then(theirs).otherwise(early)).get_column("place").sort()]
 
 
 #: A line that waits for the GPU, a stream or an event, and does nothing else.

@@ -103,7 +103,6 @@ def _joined(own: pl.DataFrame) -> pl.DataFrame:
 _OF_LOOPS: Final = (*_STREAM, "row", "name", "start", "end", "dur_ns", "call_start", "shape", "kind")
 
 
-@once_per_report
 def _loops(report: Report) -> pl.DataFrame:
     """Kernels in such loops, with the copies between arrays in them, and run, place (in the turn) and period."""
     arrays = _call_kinds.world(report) in _ARRAYS
@@ -312,7 +311,6 @@ def _idle_in(report: Report, spans: pl.DataFrame) -> dict[int, pl.DataFrame]:
     return {device: say.idle_in(report, device, spans) for device in idle_spans(report)}
 
 
-@once_per_report
 def _one_by_one(report: Report) -> pl.DataFrame:
     """Modules of one operation, each after another, but while a thread compiles: with since, the end of that one."""
     runs = intervals.overlapping(_modules(report).filter(pl.col("what") == _RUNS), report.scope.sides)
@@ -393,8 +391,7 @@ def _loops_of_jax(report: Report) -> pl.DataFrame:
     outer = pl.col("end").shift(1).cum_max().over(THREAD)
     loops = loops.filter((pl.col("start") >= outer).fill_null(value=True)).with_row_index("loop")
     loops = loops.select(*THREAD, "loop", since="start", until="end")
-    inside = nearest(thunks.sort("start"), loops, ("start", "since"), THREAD)
-    inside = inside.filter(pl.col("end") <= pl.col("until"))
+    inside = nearest(thunks.sort("start"), loops, ("start", "since"), THREAD).filter(pl.col("end") <= pl.col("until"))
     times = inside.group_by("loop", "range").len("turns").filter(pl.col("turns") >= _TURNS)
     return loops.join(times.group_by("loop").agg(pl.col("turns").min()), on="loop", maintain_order="left")
 
@@ -521,11 +518,7 @@ def numbers_read(report: Report) -> Findings:
 def staged_arrays(report: Report) -> Findings:
     """At most one finding per device on large arrays of the host that JAX copies by way of pinned memory of its own."""
     large = (pl.col("detail") == on_host.TO_DEVICE) & (pl.col("size_bytes") >= on_host.LARGE_BYTES)
-    copies = (
-        on_host.device_copies(report)
-        .filter(large & (pl.col("source_memory") == on_host.PINNED))
-        .drop_nulls("call_start")
-    )
+    copies = on_host.device_copies(report).filter(large, source_memory=on_host.PINNED).drop_nulls("call_start")
     # by threads of a pool, which launch nothing else
     launches = on_host.launched(report).filter(pl.col("kind") != "memcpy")
     copies = copies.join(launches.select(THREAD).unique(), on=THREAD, how="anti")

@@ -227,13 +227,12 @@ def _recording(report: Report) -> pl.DataFrame:
     captures = _call_kinds.captures(report).select(*on_host.SPAN)
     line = nearest(captures, made, ("end", "made"), THREAD, "after").drop_nulls("made")
     line = line.sort(*THREAD, "start").unique([*THREAD, "made"], keep="last", maintain_order=True)
-    if line.is_empty() or not say.per_iteration(report).iterations:
-        return line.select(on_host.SPAN).clear()
     launches = _call_kinds.calls_that(report, lambda name: "GraphLaunch" in name, *THREAD, at="start_ns")
     launches = nearest(launches, line.select(*THREAD, "made"), ("at", "made"), THREAD).drop_nulls("made")
     times = launches.group_by(*THREAD, "made").len()
     seldom = line.join(times.filter(pl.col("len") <= _SELDOM), on=[*THREAD, "made"], how="semi", nulls_equal=True)
-    return (seldom if 2 * seldom.height > line.height else seldom.clear()).select(*THREAD, "start", end="made")
+    recurs = say.per_iteration(report).iterations and 2 * seldom.height > line.height
+    return (seldom if recurs else seldom.clear()).select(*THREAD, "start", end="made")
 
 
 # Kernels of Triton, torch.compile and array libraries that are compiled, or tuned, again.
@@ -251,17 +250,16 @@ def recompiled_kernels(report: Report) -> Findings:
     again = intervals.overlapping(_loaded_again(report), report.scope.sides)
     if again.height < say.FEWEST:
         return
-    low, high = windows(report).select(pl.col("start").min(), pl.col("end").max()).row(0)
-    if low is None:
-        return
+    low, high = (windows(report).get_column(name) for name in ("start", "end"))
+    along = say.all_along(pl.col("loaded"), pl.lit(low.min(), pl.Int64), pl.lit(high.max(), pl.Int64))
     often = say.per_iteration(report).iterations and again.height >= say.fewest_in(report)
-    if not often and not again.select(say.all_along(pl.col("loaded"), low, high)).item():
+    if not often and not again.select(along).item():
         return  # neither in most iterations, nor all along the time in which devices work
     most = say.most(again, "name")
     action, remedy = _HOW.get(say.written_with(report, most), _HOW[tools.CUDA])
     spans = again.select(*THREAD, "start", "end")
-    others = {"action": action, "remedy": remedy, "names": (most,), "times": again.height}
-    others["where"] = say.main_site(report, again.select(*THREAD, at="loaded"))
+    place = say.main_site(report, again.select(*THREAD, at="loaded"))
+    others = {"action": action, "remedy": remedy, "names": (most,), "times": again.height, "where": place}
     change = on_gpu.nothing_within(report, spans.unique())
     for device, idle in _attribution.idle_within(report, spans).items():
         yield say.told(report, "recompilation: kernels", device, idle, mending=change, **others)

@@ -9,7 +9,6 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import on_gpu, rules, say
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.serving.step_laws import HOST, steps_by_law
-from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.work.work import operations_with_roofs
 from kanalyze.report import Report
 from kanalyze.units import percent, plural
@@ -26,7 +25,6 @@ _FAR_SHARE: Final = 0.5
 _CHOOSES: Final = r"topk|sort|kthvalue|median|mode|quantile|multinomial|unique|nonzero"
 
 
-@once_per_report
 def _caused(report: Report) -> pl.DataFrame:
     """The kernels with a roof and the cause of their distance: also share (of the roof) and left (a part of its time).
 

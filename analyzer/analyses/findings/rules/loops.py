@@ -164,8 +164,7 @@ def _loops(report: Report) -> pl.DataFrame:
         times = on_gpu.span_of(begun, loops.select(on_host.SPAN)).alias("at").drop_nulls().value_counts(name="times")
         places = loops.select(at=pl.int_range(pl.len(), dtype=pl.UInt32))
         inside.append(places.join(times, on="at", how="left", maintain_order="left").get_column("times").fill_null(0))
-    loops = loops.filter((inside[0] < passes) | (inside[1] >= passes))
-    return _with_backward(every, loops)
+    return _with_backward(every, loops.filter((inside[0] < passes) | (inside[1] >= passes)))
 
 
 def _cell_loops(cells: pl.DataFrame, *keys: str) -> pl.DataFrame:
@@ -427,7 +426,9 @@ def small_batches(report: Report) -> rules.Findings:
             continue
         names = counts.get_column("name").cast(pl.String)
         updates = names.filter(names.str.contains(on_host.UPDATES))
-        trains = _trains(report, updates)
+        # kernels may be of updates; those of transposed convolutions are no proof
+        certain = on_host.traced(report) is None or on_host.runs_backward(report)
+        trains = updates.len() > 0 if certain else not updates.str.contains("dgrad|bprop").all()
         anchor, fewest = layers.select("token", "len").row(0)
         several = _are_samples(report, fewest, line.height, trains=trains)
         # in training, what runs as often may refine one result again and again
@@ -450,13 +451,6 @@ def small_batches(report: Report) -> rules.Findings:
         # between two updates there are no more
         larger = min(_LARGER, each) if trains else _LARGER
         yield _few_samples(report, device, passes, larger)._replace(general=not several)
-
-
-def _trains(report: Report, updates: pl.Series) -> bool:
-    """Whether a program trains, by kernels that may be of updates: those of transposed convolutions are no proof."""
-    if on_host.traced(report) is None or on_host.runs_backward(report):
-        return updates.len() > 0
-    return not updates.str.contains("dgrad|bprop").all()
 
 
 def _are_samples(report: Report, passes: int, launches: int, *, trains: bool) -> bool:

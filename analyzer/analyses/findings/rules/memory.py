@@ -395,7 +395,6 @@ RUN: Final = 10  # minimum number of consecutive small copies for a run
 
 #: A stream, keys by which runs are separated (the same calls end all runs of one key), and keys of comparable copies.
 _STREAM: Final = ("process_id", "device", "context_id", "stream")
-_SENT: Final = ("process_id", "device", "detail")
 _SAME_MEMORY: Final = ("device", "detail", "source_memory", "target_memory")
 
 
@@ -461,7 +460,6 @@ def _caller(report: Report, copies: pl.DataFrame) -> str:
     return f"{text}{often} in the range {literal(plain(name))}"
 
 
-@once_per_report
 def small_copies(report: Report) -> pl.DataFrame:
     """The small copies in scope that belong to a run of at least :data:`RUN`, by stream and time; with `run`.
 
@@ -478,7 +476,7 @@ def small_copies(report: Report) -> pl.DataFrame:
     if many.is_empty():
         return many.with_columns(run=pl.lit(0, dtype=pl.Int64))
     line = many.sort(*_STREAM, "began", "event_id").with_row_index("place")
-    line = line.sort(pl.col("place").min().over(_SENT), "place").drop("place").with_row_index("place")
+    line = line.sort(pl.col("place").min().over(_WAY), "place").drop("place").with_row_index("place")
     call, earlier = pl.col("call_start"), pl.col("call_start").shift(1).over(*_STREAM, "detail")
     sides = pl.min_horizontal(call, earlier).alias("low"), pl.max_horizontal(call, earlier).alias("high")
     line = line.with_columns(*sides, earlier=earlier, on=mixed(_STREAM))
@@ -490,16 +488,16 @@ def small_copies(report: Report) -> pl.DataFrame:
     others = _operations.with_facts(report, rest, "context_id", "stream").select(on=mixed(_STREAM), passed="start")
     line = nearest(line, others, ("began", "passed"), ["on"])
     # when a process called something that ends the runs of one direction on a device
-    sent = many.select(_SENT).unique()
+    sent = many.select(_WAY).unique()
     sides = many.select(low=pl.col("call_start").min(), high=pl.col("call_start").max()).row(0)
-    work = _operations.operations(report, "call_start").select(*_SENT[:2], other="detail", cut="call_start")
-    launched = sent.join(work.filter(pl.col("cut").is_between(*sides)), on=_SENT[:2])
+    work = _operations.operations(report, "call_start").select(*_WAY[:2], other="detail", cut="call_start")
+    launched = sent.join(work.filter(pl.col("cut").is_between(*sides)), on=_WAY[:2])
     waits = calls_that(report, lambda name: scope_of(name) in WAITING, "process_id", "start_ns")
     waiting = sent.filter(pl.col("detail") == TO_HOST).join(waits.rename({"start_ns": "cut"}), on="process_id")
     asking = sent.join(ordering_calls(report).select("process_id", cut="at"), on="process_id")
     others = launched.filter(pl.col("other").ne_missing(pl.col("detail")))
-    cutting = pl.concat([part.select(*_SENT, "cut") for part in (others, asking, waiting)])
-    line = nearest(line, cutting, ("high", "cut"), _SENT, "strictly before").sort("place")
+    cutting = pl.concat([part.select(*_WAY, "cut") for part in (others, asking, waiting)])
+    line = nearest(line, cutting, ("high", "cut"), _WAY, "strictly before").sort("place")
     same = pl.col("passed").eq_missing(pl.col("passed").shift(1).over(*_STREAM, "detail"))
     cut = (pl.col("cut") > pl.col("low")).fill_null(value=False)
     numbered = line.with_columns(run=(pl.col("earlier").is_null() | ~same | cut).cum_sum().cast(pl.Int64))

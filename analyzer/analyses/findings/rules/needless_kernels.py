@@ -162,10 +162,10 @@ def _share_scores(report: Report, first: pl.Series, last: pl.Series) -> pl.Serie
     kernels = operations_with_roofs(report).select("row", "sides")
     pairs = pl.DataFrame({"row": first, "last": last}).join(kernels, on="row", how="left", maintain_order="left")
     pairs = pairs.join(kernels.rename({"row": "last"}), on="last", how="left", maintain_order="left", suffix="_last")
-    width, height, inner, batch = (pl.col("sides").list.get(at) for at in range(4))
     then_height, then_inner, then_batch = (pl.col("sides_last").list.get(at) for at in (1, 2, 3))
-    same = (height == then_height) & (width == then_inner) & (batch == then_batch)
-    return pairs.select((same & (width * height >= inner * (width + height))).fill_null(value=False)).to_series()
+    same = (then_height == on_gpu.M) & (then_inner == on_gpu.N) & (then_batch == on_gpu.BATCH)
+    more = on_gpu.N * on_gpu.M >= on_gpu.K * (on_gpu.N + on_gpu.M)
+    return pairs.select((same & more).fill_null(value=False)).to_series()
 
 
 def _before(places: pl.Expr) -> pl.Expr:

@@ -475,8 +475,7 @@ def _slow_sums(work: Work) -> pl.DataFrame:
     # what scatter_reduce does backward, which counts the values of each row, of means, or those that are the largest
     along = (own | pl.col("node").str.starts_with("ScatterReduceBackward")).fill_null(value=False)
     streams = on_gpu.decoded_as(lines, FAMILY.is_in(_STREAMING))
-    marked = on_gpu.with_operators(work.report, lines)
-    marked = marked.with_columns(own=own, along=along, sums=sums, streams=streams)
+    marked = on_gpu.with_operators(work.report, lines).with_columns(own=own, along=along, sums=sums, streams=streams)
     marked = marked.with_columns(run=pl.struct("line", "along").rle_id())
     others = pl.when(pl.col("streams") & ~pl.col("along")).then("exclusive_ns")
     near = pl.max_horizontal(others.shift(step).over("line") for step in range(-_NEAR, _NEAR + 1) if step)

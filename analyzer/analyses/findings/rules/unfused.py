@@ -410,8 +410,7 @@ def _recorded_ranges(report: Report, method: str) -> pl.DataFrame:
 
 def _numbered(lines: pl.DataFrame, alike: pl.Series, run: str = "step") -> pl.DataFrame:
     """The operations of `lines` that are `alike`; the column `run` numbers those that follow each other on a stream."""
-    marked = lines.with_columns(alike=alike)
-    return marked.with_columns(pl.struct("line", "alike").rle_id().alias(run)).filter("alike")
+    return lines.with_columns(alike=alike).with_columns(pl.struct("line", "alike").rle_id().alias(run)).filter("alike")
 
 
 def _update_runs(lines: pl.DataFrame) -> pl.DataFrame:

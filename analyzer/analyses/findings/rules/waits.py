@@ -66,8 +66,7 @@ def blocking_launches(report: Report) -> Findings:
     inside = pl.col("start").is_between("call_start", "call_end") & (pl.col("end") <= pl.col("call_end"))
     for device, own in say.by_device(kernels.drop_nulls("call_end").sort("device")):
         long = own.filter(pl.col("dur_ns") >= _LONG_NS)
-        blocked = 0 if long.is_empty() else long.select(inside.mean()).item()
-        if own.height < _FEWEST_KERNELS or blocked < _ALL:
+        if own.height < _FEWEST_KERNELS or not long.select(inside.mean() >= _ALL).item():
             continue
         idle = _attribution.reasoned_pieces(report, device).filter(pl.col("bucket").is_in(("launch", "api", "host")))
         waited = own.filter(inside).select((pl.col("call_end") - pl.col("start")).sum()).item()
@@ -146,7 +145,6 @@ def _of_program(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     return calls.filter(~pl.int_range(pl.len()).is_in(own.implode()))
 
 
-@analysis.once_per_report
 def avoidable(report: Report) -> pl.DataFrame:
     """The blocking calls in scope that nothing in the report requires, with the device's wait for each.
 
@@ -419,14 +417,11 @@ def _puts(report: Report, finds: pl.DataFrame) -> pl.DataFrame:
 def _kernels(report: Report) -> pl.DataFrame:
     """Runs of kernels that find true elements, with the read of their number among them."""
     line = on_host.launched(report)
-    finds = on_host.kernels_named(line, _FINDING)
-    if not finds.any():
-        return line.clear().select(*THREAD, start="call_start", end="call_end")
     reads = (pl.col("way") == TO_HOST) & (pl.col("bytes") <= _COUNT_BYTES)
     if world(report) == CUPY:  # whose scans are for sums, too, and which goes over the mask of a matrix once more
         line = line.with_columns(gets=on_host.kernels_named(line, _GETS), scans=on_host.kernels_named(line, _SCANS))
         reads &= pl.when(~pl.col("scans")).then("gets").backward_fill().shift(-1).over(THREAD)
-    marked = line.with_columns(finds=finds, reads=reads.fill_null(value=False))
+    marked = line.with_columns(finds=on_host.kernels_named(line, _FINDING), reads=reads.fill_null(value=False))
     following = pl.col("call_start").shift(-1).over(THREAD)
     marked = marked.with_columns(until=pl.when("reads").then(following).otherwise(None).fill_null(pl.col("call_end")))
     part = (pl.col("finds") | pl.col("reads")).alias("part")

@@ -259,8 +259,7 @@ def _around(report: Report, calls: pl.DataFrame, height: float) -> pl.DataFrame:
     line = on_host.with_nodes(report, every).sort(*THREAD, "row").with_columns(apart=apart, at=pl.int_range(pl.len()))
     line = line.with_columns(run=pl.struct(*THREAD, pl.col("apart").cum_sum()).rle_id())
     own = line.filter(pl.col("row").is_in(calls.get_column("row").implode())).select("run", call="row", since="at")
-    line = line.join(own.filter(pl.len().over("run") == 1), on="run")
-    return line.with_columns(place=pl.col("at") - pl.col("since"))
+    return line.join(own.filter(pl.len().over("run") == 1), on="run").with_columns(place=pl.col("at") - pl.col("since"))
 
 
 def _stays(report: Report, calls: pl.DataFrame, made: pl.DataFrame) -> bool:
