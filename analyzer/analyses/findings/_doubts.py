@@ -149,18 +149,22 @@ def pairing(report: Report) -> list[Count]:
 def _times(report: Report) -> list[Count]:
     work = operations(report).with_columns(end=pl.col("began") + pl.col("dur_ns"))
     backwards, instant = work.filter(pl.col("dur_ns") < 0), work.filter(pl.col("dur_ns") == 0)
-    end = recorded_until(report) if report.meta.end_ns is None else report.meta.end_ns
-    early = pl.lit(value=False) if report.meta.end_ns is None else pl.col("began") < 0
-    outside = work.clear() if end is None else work.filter(early | (pl.col("end") > end))
     over, ahead = _overlaps_in_streams(report), pl.col("programmatic")
     count, ns = _sum(backwards, report.kind("api").filter(pl.col("dur_ns") < 0))
     return [
         ("negative durations", count, -ns),
         ("operations of zero duration", instant.height, 0),
-        ("operations outside the recording", *_sum(outside)),
+        ("operations outside the recording", *_sum(work.filter(_is_outside(report, pl.col("began"), pl.col("end"))))),
         ("kernels that overlap within a stream", *_sum(over.filter(~ahead))),
         ("kernels started before the one before ended", *_sum(over.filter(ahead))),
     ]
+
+
+def _is_outside(report: Report, start: pl.Expr, end: pl.Expr) -> pl.Expr:
+    """Whether events start before the recording, or end after it; null where that is not known."""
+    limit = recorded_until(report) if report.meta.end_ns is None else report.meta.end_ns
+    early = pl.lit(report.meta.end_ns is not None) & (start < 0)
+    return early | (end > pl.lit(limit, dtype=pl.Int64))
 
 
 def _overlaps_in_streams(report: Report) -> pl.DataFrame:
@@ -181,14 +185,11 @@ def _overlaps_in_streams(report: Report) -> pl.DataFrame:
 @_check(*_HOST_KINDS)
 def host_times(report: Report) -> list[Count]:
     """Host events that end before they start, or lie outside the recording."""
-    end = report.meta.end_ns
-    tool, limit = report.meta.recorder, recorded_until(report) if end is None else end
-    stopped = None if tool.other_clock else report.meta.duration_ns
-    early = pl.lit(value=False) if end is None else pl.col("start_ns") < 0
-    late = pl.lit(value=False) if limit is None else pl.col("start_ns") + pl.col("dur_ns").fill_null(0) > limit
-    late |= pl.col("start_ns") > pl.lit(stopped, dtype=pl.Int64)
+    tool = report.meta.recorder
+    stopped = pl.lit(None if tool.other_clock else report.meta.duration_ns, dtype=pl.Int64)
+    out = _is_outside(report, *intervals.OF_EVENTS.values()) | (pl.col("start_ns") > stopped)
     times = {kind: report.kind(kind).select("start_ns", "dur_ns") for kind in _HOST_KINDS}
-    outside = _sum(*(events.filter(early | late) for events in times.values()))
+    outside = _sum(*(events.filter(out) for events in times.values()))
     # negative durations of calls are counted elsewhere
     mended = _HOST_KINDS if tool.mends_times else ("api",)
     own = [events for kind, events in times.items() if kind not in mended]
