@@ -334,15 +334,6 @@ def test_pairs_are_those_of_the_model(launches, others, whole):
     assert told(launches, others, whole=whole) == model(launches, others, whole=whole)
 
 
-K, J = "void n::k<(int)1>(T1)", "j(float)"
-
-
-def test_counts_that_are_equal_prove_nothing_where_no_report_has_all():
-    assert [*told([(K, 1, 0), (J, 1, 0)], [(K, 1, 0)], whole=None).values()] == ["shape"]
-    assert [*told([(K, 1, 0)], [(K, 1, 0)], whole=None).values()] == ["exact"]  # both have the same ones
-    assert [*told([(K, 1, 0)], [(K, 1, 0)], whole=False).values()] == ["shape"]  # and one of them may lack some
-
-
 def of_gpus(*numbers, tool="nsys"):
     events = [kernel(n, n + 1, device=n, process=1 + n, block=(32, 1, 1)) for n in numbers]
     return report(events, meta={"tool": tool})

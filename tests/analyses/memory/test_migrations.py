@@ -132,22 +132,6 @@ def test_the_program_that_writes_in_turn_moves_its_pages_so_often():
     assert "the busiest page went there and back 10 times" in found.text
 
 
-def test_every_column_worked_out_by_hand():
-    """A page of 100 bytes goes there and back and there again; 60 of its bytes are asked for once more later."""
-    events = [
-        kernel(0, 10),
-        *(move((5, 25), 4096, 100), move((30, 40), 4096, 100, "Device-to-Host", "Eviction")),
-        *(move((50, 60), 4096, 100), move((70, 75), 4096, 60, cause="User prefetch")),
-        *(cpu(1, 4000), cpu(2, 4096), gpu(3, 4096, 5), gpu(4, 65536, 3)),
-    ]
-    assert the_row(events) == {
-        "h2d_bytes": 260, "d2h_bytes": 100, "cpu_faults": 2, "gpu_faults": 8, "min_address": 4000,
-        "max_address": 65536, "d2d_bytes": None, "moves": 4, "total_ns": 45, "exclusive_ns": 40,
-        "bandwidth_bytes_per_s": 360 * NS_PER_S / 45, "fault_bytes": 200, "prefetch_bytes": 60, "eviction_bytes": 100,
-        "again_bytes": 160, "round_trips": 1,
-    }  # fmt: skip
-
-
 def test_another_process_on_another_device_does_not_count():
     """Three moves of one page are no thrash, whatever the pages of another program do."""
     events = []

@@ -295,17 +295,18 @@ ANY = st.sampled_from(
 )
 
 
-@slow_given(EVENTS, ANY, st.one_of(st.none(), st.tuples(st.integers(0, 60), st.integers(1, 60))))
-def test_of_odd_recordings_every_change_has_an_answer(events, change, sides):
+@slow_given(EVENTS, ANY, st.none() | st.tuples(st.integers(0, 60), st.integers(1, 60)), st.none() | st.floats(0, 200))
+def test_of_odd_recordings_every_change_has_an_answer(events, change, sides, measured_ns):
     made = report(events)
     try:
         part = made if sides is None else made.narrow(window=f"{sides[0]}ns..{sides[0] + sides[1]}ns")
-        found = _whatif(part, **change)
+        found = _whatif(part, measured_ns=measured_ns, **change)
     except KanalyzeError:
         return
     if "copies_bytes_per_s" not in change and "graph" not in change:
         assert found.low_ns <= found.then_ns <= found.high_ns
         assert found.then_ns <= found.now_ns
+    assert measured_ns is None or found.host_kept_low <= found.host_kept <= found.host_kept_high
     assert sum(one.now_ns for one in found.critical) == found.now_ns
     assert sum(one.then_ns for one in found.critical) == found.then_ns
 
@@ -343,21 +344,14 @@ def test_what_is_critical_now_is_the_critical_path(events):
     assert sorted(sums.rows()) == sorted(path.select(pl.col("cause").cast(pl.String), "ns").rows())
 
 
-@few_given(EVENTS, ANY, st.floats(0, 200))
-def test_the_bounds_have_what_each_part_of_the_host_s_time_tells(events, change, measured_ns):
+@few_given(EVENTS)
+def test_the_less_is_left_of_the_host_s_time_the_sooner_it_ends(events):
     made = report(events)
     ends = []
     for kept in (1.0, 0.7, 0.2):
         net = prepared(made)
         ends.append(replayed(net, changed(made, net, Changes(host=HostTime(kept))))[-1])
     assert ends == sorted(ends, reverse=True)
-    try:
-        found = _whatif(made, measured_ns=measured_ns, **change)
-    except KanalyzeError:
-        return
-    if "copies_bytes_per_s" not in change and "graph" not in change:
-        assert found.low_ns <= found.then_ns <= found.high_ns
-    assert found.host_kept_low <= found.host_kept <= found.host_kept_high
 
 
 CDIST = "void at::native::<unnamed>::cdist_kernel_cuda_impl<float, at::native::<unnamed>::dists<float>::two>(T1 *)"
