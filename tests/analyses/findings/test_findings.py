@@ -259,13 +259,6 @@ def test_shorter_kernels_gain_nothing_where_the_host_is_the_limit():
 
 
 @pytest.mark.slow
-def test_what_gains_most_by_a_replay_comes_first():
-    rows = findings(real_report(SAMPLES / "mlp_train" / "nsys.sqlite"), window="steady").to_dicts()
-    gains = [row["replayed_ns"] for row in rows if row["replayed_ns"] is not None]
-    assert gains == sorted(gains, reverse=True)
-
-
-@pytest.mark.slow
 def test_of_more_operations_and_calls_than_may_be_nothing_is_replayed():
     found = real_report(SAMPLES / "mlp_train" / "nsys.sqlite")
     told = of_findings.with_replays(found, ranked(found), most=1000)

@@ -26,26 +26,15 @@ from kanalyze.readers.capture.read_capture import _reached
 from support.command import ROOT
 from support.stand_ins import LAUNCHES, PROGRAM, WANTED, left, told
 
-#: What is left of a run under nsys and ncu.
-FILES = {
-    *("nsys.nsys-rep", "nsys.sqlite", "ncu.ncu-rep", "ncu.details.csv", "ncu.raw.csv", "ncu.source.csv"),
-    *("manifest.json", "logs"),
-}
-
 
 def test_a_program_is_run_under_every_tool_into_one_folder_and_the_manifest_says_so(stand_ins, program, monkeypatch):
+    """What is left, and each command, is told of the case "all of it" below."""
     for name, value in {"CUDA_VISIBLE_DEVICES": "0", "NCCL_API_KEY": "secret", "HOME_ADDRESS": "private"}.items():
         monkeypatch.setenv(name, value)
     given = ["a b", "it's", "$HOME", "--token", "secret"]
     capture = collect(program, given, output=Path("cap"))
     assert (capture.folder, left()) == (Path("cap"), {"cap"})
-    assert left(Path("cap")) == FILES
-    assert capture.reports == [Path("cap/nsys.sqlite")]
-    assert (capture.problems, capture.checks) == ((), ["Max error: 0"])
     assert (stand_ins.folder / "arguments").read_text() == "".join(f"{word}\n" for word in given)
-    profiled = next(words for words in stand_ins.called("ncu") if "--export" in words)
-    assert profiled[profiled.index("--kernel-id") + 1] == "::regex:^(_Z3addiPfS_)$:2"
-    assert profiled[-6:] == [str(program), *given]
     text = Path("cap/manifest.json").read_text()
     assert not [word for word in ("secret", "private", ".collecting") if word in text]
     assert str(Path.cwd() / "cap" / "nsys") in text
