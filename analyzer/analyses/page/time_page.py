@@ -33,7 +33,7 @@ from kanalyze.report import Report, Where
 from kanalyze.units import plural, time
 
 with machinery.late():  # of programs that ncu measured
-    from kanalyze.analyses.page import chained_kernels, host_reads, proven_causes
+    from kanalyze.analyses.page import kernel_runs, proven_causes
 with machinery.late():  # of reports with steps of an engine
     from kanalyze.analyses.serving import served
 
@@ -235,7 +235,7 @@ def _overview(first_page: Callable[..., Summary], group: Together) -> Summary:
 def _of_counters(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[Finding]:
     """Findings that counters of ncu prove of the kernels of a page, of each kernel one."""
     found: list[Finding] = []
-    for find in (host_reads.reads_of_host, proven_causes.slow_kernels, chained_kernels.passing_on):
+    for find in (kernel_runs.reads_of_host, proven_causes.slow_kernels, kernel_runs.passing_on):
         told = page.told.union(*(one.names for one in found))
         found += find(joined, ncu, page._replace(told=told))
     return found

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from hypothesis import given, strategies as st
 
-from kanalyze.analyses.page import chained_kernels
+from kanalyze.analyses.page import kernel_runs
 from kanalyze.analyses.page.overview_page import PageKernels
 
 MB = 1_000_000
@@ -30,11 +30,11 @@ def told(monkeypatch, launches, counts, **more):
     instructions = pl.DataFrame(code, schema=["event_id", "sass", "ideal_sectors"], orient="row")
     columns = ["event_id", "dram_read_bytes", "dram_write_bytes", "dram_share", "compute_share", "dur_ns"]
     counted = pl.DataFrame(measured, schema=columns, orient="row")
-    monkeypatch.setattr(chained_kernels, "counters", lambda _: counted)
-    monkeypatch.setattr(chained_kernels, "measured_shapes", lambda frame: frame)
+    monkeypatch.setattr(kernel_runs, "counters", lambda _: counted)
+    monkeypatch.setattr(kernel_runs, "measured_shapes", lambda frame: frame)
     joined = pl.DataFrame({"name": list(kernels), "event_id": list(kernels.values())})
     page = PageKernels(pl.DataFrame(), 0, of["whole_ns"], set(of["named"]), pl.DataFrame(rows))
-    return chained_kernels.passing_on(joined, SimpleNamespace(table=lambda _: instructions), page)
+    return kernel_runs.passing_on(joined, SimpleNamespace(table=lambda _: instructions), page)
 
 
 MAP = (500, 500, 500, 480, 0.8, 0.4)

@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from kanalyze.analyses.page import host_reads
+from kanalyze.analyses.page import kernel_runs
 from kanalyze.analyses.page.overview_page import PageKernels
 
 LIBRARY = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"
@@ -19,14 +19,14 @@ def told(monkeypatch, launches, **more):
     counted = [(0, *of["busy"], 1000), (1, 0.5, 0.5, 1000)]
     columns = ["event_id", "compute_share", "dram_share", "dur_ns"]
     counted = pl.DataFrame(counted, schema=columns, orient="row")
-    metric = pl.DataFrame({"event_id": [0, 1], host_reads.FROM_HOST: [of["gigabytes_per_s"] * 1000 / 32, 0]})
-    monkeypatch.setattr(host_reads, "counters", lambda _: counted)
-    monkeypatch.setattr(host_reads, "metric_columns", lambda *_: metric)
-    monkeypatch.setattr(host_reads, "measured_shapes", lambda frame: frame)
+    metric = pl.DataFrame({"event_id": [0, 1], kernel_runs.FROM_HOST: [of["gigabytes_per_s"] * 1000 / 32, 0]})
+    monkeypatch.setattr(kernel_runs, "counters", lambda _: counted)
+    monkeypatch.setattr(kernel_runs, "metric_columns", lambda *_: metric)
+    monkeypatch.setattr(kernel_runs, "measured_shapes", lambda frame: frame)
     own = launches[0][0]
     joined = pl.DataFrame({"name": [own, "other"], "event_id": [0, 1]})
     page = PageKernels(pl.DataFrame(), 0, of["whole_ns"], set(of["named"]), pl.DataFrame(rows))
-    return host_reads.reads_of_host(joined, None, page)
+    return kernel_runs.reads_of_host(joined, None, page)
 
 
 READS, OTHER, WAITED = ("k", 1000, 3), ("other", 500, 3), ("k", 1000, 4)
