@@ -93,6 +93,19 @@ def laid_out(frame: pl.DataFrame) -> Grid:
     return Grid(heads, list(zip(*cells, strict=True)), named=named)
 
 
+def markdown(frame: pl.DataFrame) -> str:
+    """A table of Markdown with units, numbers right-aligned, names of kernels shortened."""
+    cells = []
+    for name in frame.columns:
+        texts = [text_of(name, value) for value in frame.get_column(name)]
+        if name in KERNELS and name not in PHRASES:
+            cells.append([*map(outlets.code, kernel_names.shorten(texts, NAME_MOST))])
+        else:
+            cells.append([*map(outlets.markdown, texts)])
+    rules = [":--" if is_text(kind) else "--:" for kind in frame.schema.values()]
+    return "".join(f"| {' | '.join(row)} |\n" for row in (frame.columns, rules, *zip(*cells, strict=True)))
+
+
 def last_of(names: Sequence[str]) -> str | None:
     """The column that is printed last, since it may be long; None if there is none."""
     return next((name for name in _LAST if name in names), None)

@@ -10,25 +10,10 @@ from typing import TYPE_CHECKING, Final
 from kanalyze import machinery, outlets
 
 with machinery.late():
-    from kanalyze.renderers import page
-    from kanalyze.renderers.page import kernel_names
     from kanalyze.renderers.tables import frame as tables
 
 if TYPE_CHECKING:
     import polars as pl
-
-
-def _markdown(frame: "pl.DataFrame") -> bytes:
-    """Markdown table with units, numbers right-aligned, names of kernels shortened."""
-    cells = []
-    for name in frame.columns:
-        texts = [page.text_of(name, value) for value in frame.get_column(name)]
-        if name in tables.KERNELS and name not in tables.PHRASES:
-            cells.append([*map(outlets.code, kernel_names.shorten(texts, tables.NAME_MOST))])
-        else:
-            cells.append([*map(outlets.markdown, texts)])
-    rules = [":--" if tables.is_text(kind) else "--:" for kind in frame.schema.values()]
-    return "".join(f"| {' | '.join(row)} |\n" for row in (frame.columns, rules, *zip(*cells, strict=True))).encode()
 
 
 def _parquet(frame: "pl.DataFrame") -> bytes:
@@ -41,6 +26,6 @@ def _parquet(frame: "pl.DataFrame") -> bytes:
 FORMATS: "Final[dict[str, Callable[[pl.DataFrame], bytes]]]" = {
     "csv": lambda frame: frame.write_csv().encode(),
     "json": lambda frame: outlets.escaped_json(frame.write_json()).encode() + b"\n",
-    "markdown": _markdown,
+    "markdown": lambda frame: tables.markdown(frame).encode(),
     "parquet": _parquet,
 }
