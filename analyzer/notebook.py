@@ -14,7 +14,7 @@ from dataclasses import fields, replace
 from functools import wraps
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, Unpack
 
 import polars as pl
 
@@ -35,6 +35,8 @@ from kanalyze.window import Window
 
 if TYPE_CHECKING:
     import pandas as pd
+
+T = TypeVar("T")
 
 #: A side of a comparison: a report, a path, or several of these.
 Given: TypeAlias = Report | str | PathLike[str] | Iterable[Report | str | PathLike[str]]
@@ -197,7 +199,7 @@ def _left_out(errors: Iterable[KanalyzeError]) -> str:
 
 def read(path: str | PathLike[str], progress: readers.Progress | None = None, *, cache: bool = True) -> Report:
     """Opens the report in the file or folder at `path`; see :func:`kanalyze.readers.read`."""
-    return _shown_well(readers.read(path, progress, cache=cache))
+    return _shown_as(NotebookReport, readers.read(path, progress, cache=cache))
 
 
 def read_all(
@@ -208,12 +210,13 @@ def read_all(
     See :func:`kanalyze.readers.capture.reports.every_report`.
     """
     groups = (capture_reports.every_report(Path(path), progress, cache=cache, runs=runs) for path in paths)
-    return [_shown_well(report) for some in groups for report in some]
+    return [_shown_as(NotebookReport, report) for some in groups for report in some]
 
 
-def _shown_well(plain: Report) -> Report:
-    same = (field.name for field in fields(plain) if field.init and field.name != "_whole")  # which are of its own kind
-    return NotebookReport(**{name: getattr(plain, name) for name in same})
+def _shown_as(kind: type[T], plain: Any) -> T:  # noqa: ANN401 - a report or a comparison
+    """The same as what displays itself in notebooks, but for the views of a report, which are of its own kind."""
+    same = (field.name for field in fields(plain) if field.init and field.name != "_whole")
+    return kind(**{name: getattr(plain, name) for name in same})
 
 
 def without_profiler(report: Report) -> Report:
@@ -230,7 +233,7 @@ def without_profiler(report: Report) -> Report:
             524,288 operations and calls.
     """
     _refuse_others("without_profiler", (report,), several=False)
-    return _shown_well(_unprofiled.without(report))
+    return _shown_as(NotebookReport, _unprofiled.without(report))
 
 
 def summarize(*reports: Report) -> overview_page.Summary:
@@ -394,12 +397,10 @@ def compare(  # noqa: PLR0913 - the options of the command
     where: Where = {"window": window, "device": device, "process": process}
     asked = Asked(where, limits=_pair.Limits(least_effect=least_effect, floor=floor), other_ranks=other_ranks)
     comparison = sides.comparison(_side("base", base), _side("new", new), asked)
-    others: dict[str, _comparison.Comparison] = {tool: _compared_well(one) for tool, one in comparison.others.items()}
-    return _compared_well(replace(comparison, others=others))
-
-
-def _compared_well(comparison: _comparison.Comparison) -> NotebookComparison:
-    return NotebookComparison(**{field.name: getattr(comparison, field.name) for field in fields(comparison)})
+    others: dict[str, _comparison.Comparison] = {
+        tool: _shown_as(NotebookComparison, one) for tool, one in comparison.others.items()
+    }
+    return _shown_as(NotebookComparison, replace(comparison, others=others))
 
 
 def _side(name: str, side: Given) -> list[Report | Path]:
