@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from string import Formatter
 from typing import Any, ClassVar, Final, TypeVar
@@ -80,16 +80,21 @@ class Case:
         return made
 
 
+#: Commands of a path, by what stands behind the colon.
+_COMMANDS: Final = {"export": ("nsys", "export", "--type=sqlite"), "counters": ("kanalyze", "show", "counters")}
+
+
 class _Words(Formatter):
     """Puts values into words; of several all, with what stands behind the colon, else commas, between them.
 
-    ``{path:export}`` is the command that exports a report, and ``{number:s}`` the s of a plural.
+    ``{path:export}`` is the command that exports a report, ``{path:counters}`` the one that shows its counters, and
+    ``{number:s}`` the s of a plural.
     """
 
     def format_field(self, value: Any, spec: str) -> str:  # noqa: ANN401 - whatever an error tells
         """The text of a value."""
-        if spec == "export":
-            return outlets.command("nsys", "export", "--type=sqlite", str(value))
+        if words := _COMMANDS.get(spec):
+            return outlets.command(*words, value)
         if spec == "s":
             return "" if value == 1 else "s"
         value = map(": ".join, value.items()) if isinstance(value, Mapping) else value
@@ -110,10 +115,9 @@ class ReportNotFoundError(KanalyzeError, slug="report-not-found"):
     @classmethod
     def at(cls, path: Path) -> ReportNotFoundError:
         """Error: the file `path` does not exist; suggests the most similar name beside it."""
-        try:
+        beside: list[str] = []
+        with suppress(OSError):
             beside = [entry.name for entry in path.parent.iterdir()]
-        except OSError:
-            beside = []
         hint = nearest(path.name, beside)
         return cls(f"{path}: no such file.", f"Did you mean {path.parent / hint}?" if hint else "Check the path.")
 
@@ -457,22 +461,19 @@ class CannotTellError(KanalyzeError, slug="cannot-tell"):
         names="table paths",
     )
 
+    timeless = Case(
+        "{path}: cannot tell {table}, because ncu measures kernels one by one, each run again and again: when they ran "
+        "in the program is not in its report.",
+        f"Give a report of {TIMED} for that; of this one, `{{path:counters}}` tells most.",
+        names="table path",
+    )
+
     @classmethod
     def without(cls, table: str, path: Path, missing: Iterable[str], tool: str = "") -> CannotTellError:
         """Error: `table` cannot be computed, as the report of `tool` at `path` has no events of the kinds `missing`."""
         kinds = list(missing)
         reason = f"the report records no events of kind {', '.join(kinds)}"
         return cls(f"{path}: cannot tell {table}, because {reason}.", again(kinds, tool))
-
-    @classmethod
-    def timeless(cls, table: str, path: Path) -> CannotTellError:
-        """Error: `table` needs a timeline, but the report at `path` is of ncu."""
-        counters = outlets.command("kanalyze", "show", "counters", path)
-        return cls(
-            f"{path}: cannot tell {table}, because ncu measures kernels one by one, each run again and again: when "
-            "they ran in the program is not in its report.",
-            f"Give a report of {TIMED} for that; of this one, `{counters}` tells most.",
-        )
 
 
 class CollectError(KanalyzeError, slug="nothing-collected"):
