@@ -26,9 +26,6 @@ _WHERE: Final = ("window", "device", "process", "steps")
 _HIDDEN: Final = (model.NOTES, model.COMPILED_KERNELS, RULE_RESULTS, SOURCE_FILES, LAUNCH_NUMBERS, SYMBOLS)
 _READER_TABLES: Final = {name: table for name, table in model.READER_TABLES.items() if table not in _HIDDEN}
 
-#: The column that says which window a row is of, where a table is made of several.
-INSTANCE: Final = "instance"
-
 #: Rooms of the analyses by what their tables are about, in the order of the list of tables.
 _COUNTED: Final = "What ncu measured"
 _RAW: Final = "What the report holds"
@@ -100,7 +97,8 @@ def forms(name: str) -> list[schema.Table]:
 
 def telling(name: str, rows: pl.DataFrame) -> tuple[str, ...]:
     """The most telling columns of the form of table `name` that has these columns."""
-    matches = (form.telling for form in forms(name) if form.telling and {*form.schema} == {*rows.columns} - {INSTANCE})
+    columns = {*rows.columns} - {"instance"}  # the window that a row is of, where a table is made of several
+    matches = (form.telling for form in forms(name) if form.telling and {*form.schema} == columns)
     return next(matches, table(name).telling)
 
 

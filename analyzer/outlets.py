@@ -44,8 +44,7 @@ _ACTIVE: Final = (
     r"(?i)[`*~>\[\]\\|@#$^]|<(?![\d=]|$)|&(?=\S)|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|:/|www\.|:[\w+-]+:|\bGH-\d"
     r"|(?<![0-9A-Za-z])(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{7,40}(?![0-9A-Za-z])"
 )
-#: Our own code spans within a sentence, and punctuation around a word.
-_CODE: Final = r"(?<!`)`([^`]+)`(?!`)"
+#: Punctuation around a word.
 _AROUND: Final = "()\"',.;:!?"
 
 #: Line beginnings that Markdown takes for a list or rule: text before and after the inserted backslash.
@@ -119,7 +118,7 @@ def code(text: str) -> str:
 def markdown(text: str) -> str:
     """`text` escaped inline in Markdown: active words become code spans; our own code spans stay."""
     plain, parts, at = line(text), [], 0
-    for match in re.finditer(_CODE, plain):
+    for match in re.finditer(r"(?<!`)`([^`]+)`(?!`)", plain):  # our own code spans within a sentence
         parts += [_words(plain[at : match.start()]), code(match[1])]
         at = match.end()
     return "".join([*parts, _words(plain[at:])]).strip()

@@ -93,14 +93,13 @@ _NSYS: Final = {
 }
 _TRACE: Final = "--trace=cuda,nvtx"
 
-#: torch.profiler options for event kinds beyond its activities.
-_ACTIVITIES: Final = "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+#: torch.profiler options for event kinds, beside its activities.
 _ARGUMENTS: Final = {
+    **dict.fromkeys(("kernel", "graph", "memcpy", "memset", "api", "range", "op"), ""),
     "python": "with_stack=True",
     "memory": "profile_memory=True",
     "sync": "experimental_config=_ExperimentalConfig(enable_cuda_sync_events=True)",
 }
-_BY_ACTIVITIES: Final = ("kernel", "graph", "memcpy", "memset", "api", "range", "op")
 
 _TORCH: Final = "torch.profiler"
 
@@ -123,10 +122,9 @@ def again(kinds: Sequence[str], tool: str = "") -> str:
 
 def _torch(kinds: Sequence[str]) -> str:
     """The torch.profiler options for the first of `kinds` that it can record."""
-    first = next((kind for kind in kinds if kind in _ARGUMENTS or kind in _BY_ACTIVITIES), None)
-    if first is None:
-        return ""
-    return ", ".join([_ACTIVITIES, *([_ARGUMENTS[first]] if first in _ARGUMENTS else [])])
+    first = next((kind for kind in kinds if kind in _ARGUMENTS), "")
+    activities = "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+    return ", ".join(filter(None, (activities, _ARGUMENTS[first]))) if first else ""
 
 
 # Programming interfaces, and AMD's GPUs.
@@ -145,7 +143,6 @@ _IN_HIP: Final = (
     (r"\ban CU\b", "a CU"),
 )
 _PHRASES: Final = r"\bCUDA(?= (?:calls?|CALLS|graphs?|GRAPHS|contexts?|kernel|activity|API|events?)\b)"
-_OUTSIDE: Final = {HIP: "outside HIP", RUNTIME: "outside the runtime"}
 
 #: AMD processor names (gfx) by a substring of the driver's GPU name.
 #: Source: the tables of AMD's GPUs in the ROCm documentation.
@@ -156,7 +153,6 @@ _AMD_TARGETS: Final = {
     r"MI3(?:00[AX]|08X|25X)\b": "gfx942",
     r"MI35[05]X\b": "gfx950",
 }
-_AMD: Final = r"AMD\b|.*\b(?:Instinct|Radeon)\b|gfx[0-9]"
 
 #: Wavefront size of AMD's data-centre GPUs; all others have smaller warps.
 _AMD_WAVEFRONT: Final = 64
@@ -168,13 +164,15 @@ def worded(text: str, interface: str) -> str:
         return text
     for pattern, word in _IN_HIP if interface == HIP else ():
         text = re.sub(pattern, word, text)
-    phrases = re.sub(_PHRASES, lambda _: interface, text.replace("outside CUDA", _OUTSIDE[interface]))
+    outside = text.replace("outside CUDA", "outside HIP" if interface == HIP else "outside the runtime")
+    phrases = re.sub(_PHRASES, lambda _: interface, outside)
     return phrases.upper() if text.isupper() else phrases
 
 
 def is_amd(name: str | None, threads_per_warp: int | None = None) -> bool:
     """Whether a GPU is AMD's, by its driver name, else by its wavefront size."""
-    return bool(name and re.match(_AMD, name)) or (not name and threads_per_warp == _AMD_WAVEFRONT)
+    named = re.match(r"AMD\b|.*\b(?:Instinct|Radeon)\b|gfx[0-9]", name or "")
+    return bool(named) or (not name and threads_per_warp == _AMD_WAVEFRONT)
 
 
 def amd_target(name: str | None, major: int | None, minor: int | None) -> str | None:

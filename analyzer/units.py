@@ -24,11 +24,8 @@ _TIME_STEPS: Final = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"))
 #: Smallest total in each unit for which times are given in it: a few seconds are given in ms.
 _LEAST: Final = {"s": 100, "ms": 1, "µs": 1}
 _PREFIXES: Final = ((10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
-_SIZE_STEPS: Final = tuple((step, f"{prefix}B") for step, prefix in _PREFIXES[1:])
 _PER_MILLE: Final = 0.001
-#: A plural in the name of a check, and one that ends in -es; what a tool itself says of a report.
-_PLURAL: Final = r"[a-z-]{2,}[a-rt-z]s|[a-z]+sses"
-_ES: Final = ("ches", "shes", "sses")
+#: What a tool itself says of a report.
 _SAID: Final = tuple(f"{one.name}: " for one in TOOLS if one.warns)
 
 
@@ -79,19 +76,21 @@ def instead(after_ns: float, before_ns: float) -> str:
     """Formats what a duration would become: ``1.6 ms instead of 5.9``, with as few digits as tell them apart."""
     step, unit = next(((step, unit) for step, unit in _TIME_STEPS if before_ns >= step), (1, "ns"))
     for digits in (2, 3, 4):
-        texts = []
-        for value in (after_ns / step, before_ns / step):  # with so many significant digits
-            places = digits - 1 - int(f"{value:.{digits - 1}e}".partition("e")[2]) if value else 0
-            texts.append(f"{round(value, places):,.{max(places, 0)}f}")
-        after, before = texts
+        after, before = (_significant(ns / step, digits) for ns in (after_ns, before_ns))
         if after != before:
             return f"{after} {unit} instead of {before}"
     return f"{time(after_ns)} instead of {time(before_ns)}"
 
 
+def _significant(value: float, digits: int) -> str:
+    """A value with so many significant digits."""
+    places = digits - 1 - int(f"{value:.{digits - 1}e}".partition("e")[2]) if value else 0
+    return f"{round(value, places):,.{max(places, 0)}f}"
+
+
 def size(count_bytes: float) -> str:
     """Formats a size in decimal units: ``8.389 MB``, ``512 B``."""
-    return _scaled(count_bytes, _SIZE_STEPS) or f"{count_bytes:.0f} B"
+    return _scaled(count_bytes, _PREFIXES[1:], "B") or f"{count_bytes:.0f} B"
 
 
 def rate(bytes_per_s: float) -> str:
@@ -232,7 +231,8 @@ def checked(check: str, number: int) -> str:
         return text
     words = text.replace(" that overlap ", " that overlaps ").split(" ")
     for place, word in enumerate(words[:2]):  # of which one is the noun
-        if re.fullmatch(_PLURAL, word):
-            words[place] = f"{word[:-3]}y" if word.endswith("ies") else word[: -2 if word.endswith(_ES) else -1]
+        if re.fullmatch(r"[a-z-]{2,}[a-rt-z]s|[a-z]+sses", word):  # a plural
+            ends_in_es = word.endswith(("ches", "shes", "sses"))
+            words[place] = f"{word[:-3]}y" if word.endswith("ies") else word[: -2 if ends_in_es else -1]
             break
     return f"1 {' '.join(words)}"

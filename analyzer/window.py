@@ -278,16 +278,11 @@ def chosen(instances: Sequence[Window], which: str, what: str) -> list[Window]:
     """Those of the `instances` that :func:`parsed` tells; UnknownNameError if there are not so many of `what`."""
     if which in ("", EVERY):
         return [*instances]
-    at = place(int(which), len(instances))
-    if at is None:
-        raise UnknownNameError.number(what, which, len(instances))
-    return [instances[at]]
-
-
-def place(number: int, count: int) -> int | None:
-    """Place of the instance with this number among `count`, from 0 on; negative numbers count from the end."""
-    index = number - 1 if number > 0 else count + number
-    return index if number and 0 <= index < count else None
+    number, count = int(which), len(instances)
+    place = number - 1 if number > 0 else count + number  # negative numbers count from the end
+    if not number or not 0 <= place < count:
+        raise UnknownNameError.number(what, which, count)
+    return [instances[place]]
 
 
 def steps(events: pl.DataFrame) -> pl.DataFrame:
