@@ -10,7 +10,7 @@ page, record headers and record lengths must all agree, for every row and every 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -205,8 +205,14 @@ def decode(pages: Pages, layout: Layout, columns: Sequence[str]) -> Block:
         cells.refuse(types[layout.alias] != 0, "an INTEGER PRIMARY KEY not stored as NULL")
         decoded[layout.columns[layout.alias]] = Column(rowids, None)
         wanted.pop(layout.alias, None)
-    for group, fields in _groups(at + headers, types, widths, wanted):
-        decoded |= _decode_group(pages.data, group, fields)
+    data, at = pages.data, at + headers  # the value of the next column lies at `at` of `data`
+    for index in range(max(wanted, default=-1) + 1):
+        if index in wanted:
+            decoded[wanted[index]] = _decode_column(wanted[index], types[index], data, at)
+        if isinstance(width := widths[index], int):
+            data = data[width:]  # as if it were added to each row, in no time
+        else:
+            at += width
     return Block(rowids, {name: decoded[name] for name in columns})
 
 
@@ -263,65 +269,19 @@ def _column_widths(cells: Cells, serial: Bytes | Ints) -> int | Bytes | Ints:
     return np.where(serial < _TEXT, _WIDTHS.take(np.minimum(serial, _TEXT)), (serial - _TEXT) // 2)
 
 
-class _Field(NamedTuple):
-    """A wanted column of a group of columns."""
+def _decode_column(name: str, serial: Bytes | Ints, data: Bytes, at: Ints) -> Column:
+    """Decode the column `name`, whose values of `serial` types, [rows], lie at `at`, int64[rows], of `data`.
 
-    name: str
-    serial: Bytes | Ints  # serial types [rows]
-    distance: int  # bytes from the start of the group, in every row
-
-
-def _groups(
-    at: Ints, types: Sequence[Bytes | Ints], widths: Sequence[int | Bytes | Ints], wanted: Mapping[int, str]
-) -> Iterator[tuple[Ints, list[_Field]]]:
-    """Groups `wanted` columns, by index, whose distances are the same in every row: one gather serves them all.
-
-    `at` is the offset of each row's first value, [rows], and consumed; `types` and `widths` (bytes: one number, or
-    [rows]) are those of each declared column. Yields the group's offset in every row, int64[rows], good until the next
-    group; and its columns.
+    Raises NotDecodableError for other values than integers and NULL.
     """
-    distance, fields = 0, list[_Field]()
-    for index in range(max(wanted, default=-1) + 1):
-        if index in wanted:
-            fields.append(_Field(wanted[index], types[index], distance))
-        width = widths[index]
-        if isinstance(width, int):
-            distance += width
-            continue
-        if fields:
-            yield at, fields
-        at += distance
-        at += width
-        distance, fields = 0, []
-    if fields:
-        yield at, fields
-
-
-def _decode_group(data: Bytes, at: Ints, fields: Sequence[_Field]) -> dict[str, Column]:
-    """Decode a group of columns at the offsets `at`, int64[rows], of `data`."""
-    sizes = [_bytes_to_read(field) for field in fields]
-    start = fields[0].distance
-    end = max(field.distance + size for field, size in zip(fields, sizes, strict=True))
-    rows = np.ndarray(len(data) - end, f"V{end - start}", data, start, (1,))[at]
-    columns = {}
-    for field, size in zip(fields, sizes, strict=True):
-        raw = np.ndarray(len(rows), f">i{size}", rows, field.distance - start, (end - start,))
-        columns[field.name] = _decode_field(field.serial, raw.astype(np.int64), size)
-    return columns
-
-
-def _bytes_to_read(field: _Field) -> int:
-    """Bytes to read for any value of `field`: 1 or 8; raises NotDecodableError for non-integers."""
-    if int(field.serial.max()) > _ONE or (field.serial == _REAL).any():
-        raise NotDecodableError(f"column {field.name} holds more than integers")
-    return 8 if ((field.serial > 1) & (field.serial < _REAL)).any() else 1
-
-
-def _decode_field(serial: Bytes | Ints, values: Ints, size: int) -> Column:
-    """Convert `values`, int64[rows], the first `size` bytes of integers of `serial` types, to the integers."""
     least, most = int(serial.min()), int(serial.max())
-    if size > 1:
+    if most > _ONE or (serial == _REAL).any():
+        raise NotDecodableError(f"column {name} holds more than integers")
+    if ((serial > 1) & (serial < _REAL)).any():
+        values = np.ndarray(len(data) - 8, "V8", data, 0, (1,))[at].view(">i8").astype(np.int64)
         values >>= _SHIFTS[least] if least == most else _SHIFTS.take(serial)
+    else:
+        values = data.take(at).view(np.int8).astype(np.int64)
     if least == 0 or most >= _ZERO:
         np.putmask(values, (serial == 0) | (serial >= _ZERO), 0)
         np.putmask(values, serial == _ONE, 1)
