@@ -62,11 +62,15 @@ def _make(cache: Path) -> None:
         raise PermissionError(errno.EPERM, "somebody else owns it, or may write to it", str(cache))
 
 
-def kept(place: Path) -> bool:
-    """Whether there is a trusted cache entry at `place`."""
-    with suppress(OSError):
-        return trusted(place.parent) and trusted(place)
-    return False
+def kept(cache: Path, pattern: str) -> list[Path]:
+    """The trusted entries with names of a `pattern` and their checksum, ``KEY.CHECKSUM.suffix``; they count as used."""
+    places = []
+    for place in sorted(cache.glob(pattern)):
+        with suppress(OSError):
+            if trusted(cache) and trusted(place) and place.suffixes[:1] == [f".{checksum(place)}"]:
+                os.utime(place)
+                places.append(place)
+    return places
 
 
 @contextmanager
@@ -124,12 +128,13 @@ def scratch(cache: Path) -> Iterator[Path]:
 
 
 def checksum(path: Path) -> str:
-    """The checksum of a file as 32 hexadecimal digits, against faults of disks and interrupted writes, no tampering.
+    """The checksum of a file or of those in a folder, against faults of disks and interrupted writes, no tampering.
 
-    Raises OSError if it cannot be read.
+    It has 32 hexadecimal digits. Raises OSError if something cannot be read.
     """
     size, crc, adler = 0, 0, 1
-    with path.open("rb", buffering=0) as file:
-        while data := file.read(1 << 20):
-            size, crc, adler = size + len(data), zlib.crc32(data, crc), zlib.adler32(data, adler)
+    for place in sorted(path.iterdir()) if path.is_dir() else [path]:
+        with place.open("rb", buffering=0) as file:
+            while data := file.read(1 << 20):
+                size, crc, adler = size + len(data), zlib.crc32(data, crc), zlib.adler32(data, adler)
     return f"{crc:08x}{adler:08x}{size:016x}"

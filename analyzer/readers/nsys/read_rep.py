@@ -63,7 +63,7 @@ def exported(path: Path, progress: readers.Progress, *, cache: bool = True) -> S
         key = files.digest(os.fsencode(program.resolve()) + f" {file.st_size} {file.st_mtime_ns}".encode())
     key = f"{name}-{key}"
     if cache:
-        exports = (_beside(path), *map(_kept, sorted(folder.glob(f"{key}.*.sqlite"))))
+        exports = (_beside(path), *map(_opened, user_cache.kept(folder, f"{key}.*.sqlite")))
         if (usable := next(filter(None, exports), None)) is not None:
             return usable
     if program is None:
@@ -85,16 +85,6 @@ def _beside(path: Path) -> SqliteFile | None:
         is_newer = candidate != path and candidate.stat().st_mtime_ns >= path.stat().st_mtime_ns
         if is_newer and not candidate.with_name(candidate.name + "-journal").exists():  # nsys is still writing it
             return _opened(candidate)
-    return None
-
-
-def _kept(path: Path) -> SqliteFile | None:
-    """The cached export at `path`; None if missing or if its checksum does not match."""
-    with suppress(OSError):
-        if not user_cache.kept(path) or not path.is_file() or path.suffixes[:1] != [f".{user_cache.checksum(path)}"]:
-            return None
-        os.utime(path)
-        return _opened(path)
     return None
 
 

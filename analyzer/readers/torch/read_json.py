@@ -8,7 +8,6 @@ written under a temporary name and moved when complete; an unreadable or corrupt
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -64,29 +63,24 @@ def _decoded(path: Path, progress: readers.Progress) -> Frames:
 #: Traces below this size, in bytes, decode as fast as the cache loads.
 _LEAST_BYTES: Final = 2 << 20
 #: File names of a cache entry; its number is raised when frames change, to invalidate what older versions cached.
-_SUFFIX: Final = ".trace9"
+_SUFFIX: Final = ".trace10"
 _REST, _COLLECTIVES, _FRAME = "rest.json", "collectives.arrow", ".frame.arrow"
 
 
 def _kept(name: str) -> Frames | None:
     """The cached frames of that name; None if there are none, or they are not what was written."""
-    place = files.cache_folder() / f"{name}{_SUFFIX}"
-    if not user_cache.kept(place) or not place.is_dir():
+    places = user_cache.kept(files.cache_folder(), f"{name}.*{_SUFFIX}")
+    if not places:
         return None
     import polars as pl  # noqa: PLC0415 - not before a trace is decoded that is not kept
 
     from kanalyze.readers.torch.frames import SCHEMAS, Frames  # noqa: PLC0415 - imports polars
 
     try:
-        stored, _, text = (place / _REST).read_bytes().partition(b"\n")
-        rest: dict[str, Any] = json.loads(text)
-        if stored != files.digest(text).encode():
-            return None
-        if any(user_cache.checksum(place / file) != sum_ for file, sum_ in rest["sums"].items()):
-            return None
+        rest: dict[str, Any] = json.loads((places[0] / _REST).read_bytes())
         frames = Frames(
-            events={kind: pl.read_ipc(place / f"{kind}{_FRAME}") for kind in rest["events"]},
-            collectives=pl.read_ipc(place / _COLLECTIVES),
+            events={kind: pl.read_ipc(places[0] / f"{kind}{_FRAME}") for kind in rest["events"]},
+            collectives=pl.read_ipc(places[0] / _COLLECTIVES),
             properties=rest["properties"],
             names=[(pid, tid, called) for pid, tid, called in rest["names"]],
             counts=rest["counts"],
@@ -94,7 +88,6 @@ def _kept(name: str) -> Frames | None:
         )
         if any(SCHEMAS[kind].keys() != frame.schema.keys() for kind, frame in frames.events.items()):
             return None  # of another version
-        os.utime(place)
     except (OSError, ValueError, KeyError, TypeError, RecursionError, pl.exceptions.PolarsError):
         return None
     return frames
@@ -115,13 +108,12 @@ def _keep(name: str, frames: Frames) -> None:
             "counts": frames.counts,
             "damage": frames.damage,
             "events": list(frames.events),
-            "sums": {file.name: user_cache.checksum(file) for file in entry.iterdir()},
         }
-        text = json.dumps(rest).encode()
-        (entry / _REST).write_bytes(files.digest(text).encode() + b"\n" + text)
+        (entry / _REST).write_text(json.dumps(rest), encoding="utf-8")
+        target = cache / f"{name}.{user_cache.checksum(entry)}{_SUFFIX}"
         with user_cache.alone(cache):
             if user_cache.make_room(cache, name.partition("-")[0]):
-                entry.rename(cache / f"{name}{_SUFFIX}")
+                entry.rename(target)
 
 
 # Chrome traces of other programs are refused: browsers, compilers, converters and other frameworks write them, too.
