@@ -25,7 +25,6 @@ from importlib import import_module
 from itertools import accumulate, islice
 from pathlib import Path
 from queue import SimpleQueue
-from subprocess import PIPE
 from time import monotonic
 from typing import IO, Any, Final, NamedTuple, cast
 
@@ -433,7 +432,12 @@ class Worker:
         program = _PROGRAM.format(path=str(Path(msgspec.__file__).parents[1]), packages=packages)
         command = [sys.executable, "-I", "-S", "-c", program]
         self.process = subprocess.Popen(  # noqa: S603 - ourselves
-            command, stdin=PIPE, stdout=PIPE, stderr=subprocess.DEVNULL, env=os.environ | _KEEPING, pipesize=_PIPE_BYTES
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | _KEEPING,
+            pipesize=_PIPE_BYTES,
         )
         self.texts: list[str] = []  # that it has interned so far, by code
         self.answered = False  # whether it has decoded a piece
