@@ -459,9 +459,6 @@ def places(short: Sequence[str | None], whole: Sequence[str]) -> list[int] | Non
 
     A kernel of which ncu prints the block several times has them one after the other.
     """
-    if len(short) == len(whole):
-        pairs = zip(short, whole, strict=True)
-        return [*range(len(short))] if all(name and _shortened(name, one) for name, one in pairs) else None
     numbered = enumerate(whole)
     every = (next((place for place, one in numbered if name and _shortened(name, one)), None) for name in short)
     indices = [place for place in every if place is not None]
