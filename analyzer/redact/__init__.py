@@ -174,10 +174,8 @@ def _survives(path: Path, names: Names) -> bool:
     """Whether any name to be removed still occurs in the file's bytes: a final check."""
     sought = [os.fsencode(name.lower()) for name in names.hosts | names.users if len(name) >= _LONG_ENOUGH]
     asked_for = [os.fsencode(text.lower()) for text in names.secrets if len(text) >= _LONG_ENOUGH]
-    if not sought and not asked_for:
-        return False
     alone = re.compile(rb"(?<![a-z0-9])(?:" + b"|".join(map(re.escape, sought)) + rb")(?![a-z0-9])")
-    longest, before = max(map(len, (*sought, *asked_for))) + 2, b""
+    longest, before = max(map(len, (*sought, *asked_for)), default=0) + 2, b""
     with documents.opened(path) as file:
         for piece in documents.pieces(file):
             text = (before + piece).lower()
